@@ -1,0 +1,136 @@
+"""The verbs. They read their arguments, call the library and hand the result to render; they compute nothing."""
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from meshwise.errors import UserError, nearest, quoted
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+app = typer.Typer(
+    name="meshwise",
+    help="Find the fastest way to train or serve a model on the accelerators you have.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Csv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        from importlib.metadata import version as version_of
+
+        emit(version_of("meshwise"))
+    elif context.invoked_subcommand is None:
+        emit(context.get_help())
+
+
+@app.command()
+def count(
+    models: Annotated[list[str], typer.Argument(metavar="MODEL", help="Preset, HF id, config.json or its folder, or .gguf.")],
+    seq: Annotated[str, typer.Option(help="Sequence length, such as 4k (default: 4096, or the context if shorter)")] = "",
+    tokens: Annotated[str, typer.Option(help="Tokens to train on, such as 15T.")] = "15T",
+    json: Json = False,
+    csv: Csv = False,
+) -> None:
+    """Count parameters, training FLOPs, caches and bytes of one or several models."""
+    from meshwise import lookup, render, units
+    from meshwise.tally import count as count_model
+    from meshwise.tally import default_seq
+
+    length, total = whole_length(seq) if seq else None, units.parse(tokens, "count")
+    found = [lookup.find_model(name) for name in models]
+    tallies = [count_model(model, seq=length or default_seq(model), tokens=total) for model in found]
+    if json or csv:
+        emit(render.as_json(tallies) if json else render.tallies_csv(tallies))
+        return
+    console = render.console()
+    console.print(render.count_table(tallies))
+    for table in tallies:
+        for note in table["notes"]:
+            console.print(f"{table['model']}: {note}", soft_wrap=True)
+
+
+def whole_length(text: str) -> int:
+    """A sequence length: '4k' is 4,096."""
+    from meshwise import units
+
+    value = units.parse(text, "length")
+    if value != int(value) or not 1 <= value <= 2**40:
+        raise UserError(f"'{text}' is not a sequence length: expected a whole number of tokens, 1 or more, such as 4096 or 128k")
+    return int(value)
+
+
+@app.command()
+def show(
+    catalogue: Annotated[str, typer.Argument(metavar="chips|clusters|models", help="Which catalogue.")],
+    name: Annotated[str, typer.Argument(help="One entry, or any cluster such as 48x8xa100-80gb.")] = "",
+    json: Json = False,
+    csv: Csv = False,
+) -> None:
+    """List the catalogues of chips, clusters and models with their sources, or show one entry."""
+    from meshwise import listing, render
+
+    every = {"chips": listing.chip_rows, "clusters": listing.cluster_rows, "models": listing.model_rows}
+    if catalogue not in every:
+        raise UserError(f"there is no catalogue {quoted(catalogue)}{nearest(catalogue, every)} (chips, clusters, models)")
+    if name:
+        row, table = entry(catalogue, name)
+        rows, whole = [row], row
+    else:
+        rows = whole = every[catalogue]()
+        table = render.catalogue_table(catalogue, rows)
+    if json or csv:
+        emit(render.as_json(whole) if json else render.as_csv(map(render.flat, rows)))
+    else:
+        render.console().print(table)
+
+
+def entry(catalogue: str, name: str) -> "tuple[dict[str, object], Table]":
+    """One entry of a catalogue, as data and as a table."""
+    from meshwise import clusters, hardware, listing, lookup, render
+
+    if catalogue == "chips":
+        chip = hardware.find_chip(name)
+        return listing.chip_row(chip), render.chip_facts(chip)
+    if catalogue == "clusters":
+        cluster = clusters.find_cluster(name)
+        return listing.cluster_row(name, cluster), render.cluster_facts(name, cluster)
+    model = lookup.find_model(name)
+    return listing.model_row(model), render.model_facts(model)
+
+
+def emit(text: str) -> None:
+    """Machine-readable output: no wrapping, no colours."""
+    sys.stdout.write(text + "\n")
+
+
+def main() -> None:
+    """Run, and turn what a user can mend into one line on standard error."""
+    try:
+        sys.exit(app(standalone_mode=False) or 0)
+    except UserError as error:
+        fail(str(error), error.exit_code)
+    except typer.TyperException as error:  # a misspelt verb or flag, a missing argument
+        fail(" ".join(error.format_message().split()), error.exit_code)
+    except (typer.Abort, KeyboardInterrupt):
+        fail("stopped", 130)
+    except BrokenPipeError:
+        # Whoever read our output (head, less) has left, which is no error of ours; keep Python from flushing into the void.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def fail(message: str, code: int) -> NoReturn:
+    print(f"meshwise: {message}", file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,250 @@
+"""The cluster that a line of text names: '48x8xa100-80gb', 'jean-zay:48', 'tpu-v5p:16x20x28', '4 pods of tpu-v5p', a TOML path.
+
+cluster  = catalogue name [":" nodes] | torus | hosts ["@" network] | path to a .toml
+torus    = [pods "x" | pods " pods of "] chip [":" AxBxC] | chip ":" pods " pods"
+hosts    = host {"+" host}          host  = [count "x"] "(" cards ")" | nodes "x" count "x" chip | cards
+cards    = card {"+" card}          card  = [count "x"] chip
+"""
+
+import math
+import re
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from meshwise import catalogue, records, units
+from meshwise.errors import UserError, nearest, quoted
+from meshwise.hardware import UNKNOWN_HOST, Chip, Cluster, Host, Link, Node, Price, Source, find_chip, known_chip
+
+MOST_DEVICES = 10**7
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterFile:
+    """A cluster as data/clusters/*.toml writes it: nodes of chips, or pods of a torus."""
+
+    name: str
+    sources: tuple[Source, ...] = ()
+    aliases: tuple[str, ...] = ()
+    nodes: int = 1
+    chips: str = ""
+    torus: str = ""
+    pods: int = 1
+    link: Link | None = None
+    network: Link | None = None
+    host: Host = UNKNOWN_HOST
+    prices: tuple[Price, ...] = ()
+
+
+def find_cluster(text: str) -> Cluster:
+    """The cluster that `text` names."""
+    body, at, network = text.strip().partition("@")
+    body = body.strip()
+    found = _named(body, text) or _torus(body.lower(), text) or _hosts(body, text)
+    if at:
+        link = Link(name=network.strip(), bandwidth=units.parse(network, "bytes/s"))
+        if not link.bandwidth:
+            raise UserError(f"cluster {quoted(text)}: the network has no bandwidth")
+        found = replace(found, name=text.strip(), network=link, notes=())
+    elif found.node_count > 1 and found.network is None:
+        found = _with_vendor_network(found, text)
+    if found.devices > MOST_DEVICES:
+        raise UserError(f"cluster {quoted(text)} has {found.devices:,} devices; at most {MOST_DEVICES:,} can be planned")
+    return found
+
+
+def _named(body: str, text: str) -> Cluster | None:
+    """A file, or a cluster of the catalogue with its own or another number of nodes: 'jean-zay', 'jean-zay:48', '4xdgx-h100'."""
+    if body.endswith(".toml"):
+        return _from_file(read_file(Path(body)), None)
+    name, _, size = body.partition(":")
+    known = find_file(name)
+    if known is not None:
+        return _from_file(known, _nodes(size, text) if size else None)
+    match = re.fullmatch(r"(\d+)\s*x\s*(.+)", body)
+    known = find_file(match[2]) if match and known_chip(match[2]) is None else None
+    return _from_file(known, _counted(match[1], text)) if match and known else None
+
+
+def _nodes(size: str, text: str) -> int:
+    match = re.fullmatch(r"\s*(\d{1,6})\s*(?:nodes?|pods?|hosts?)?\s*", size)
+    if match is None or not int(match[1]):
+        raise UserError(f"cluster {quoted(text)}: {quoted(size)} is not a number of nodes; write it as in 'jean-zay:48'")
+    return int(match[1])
+
+
+@cache
+def cluster_files() -> dict[str, ClusterFile]:
+    return {name: read_file(path) for name, path in catalogue.files("clusters", ".toml").items()}
+
+
+def find_file(name: str) -> ClusterFile | None:
+    wanted = catalogue.squeeze(name)
+    for stem, path in catalogue.files("clusters", ".toml").items():
+        if catalogue.squeeze(stem) == wanted:
+            return read_file(path)
+    for known in cluster_files().values():
+        if wanted in map(catalogue.squeeze, (known.name, *known.aliases)):
+            return known
+    return None
+
+
+def read_file(path: Path) -> ClusterFile:
+    found = records.read(ClusterFile, catalogue.table_of(path), path.name)
+    if bool(found.chips) == bool(found.torus):
+        raise UserError(f"{path.name}: give either 'chips' (what one node holds) or 'torus' (such as tpu-v5p:16x20x28)")
+    return found
+
+
+def _from_file(found: ClusterFile, size: int | None) -> Cluster:
+    """The cluster of a file, with another number of nodes (or pods) where `size` asks for one."""
+    if found.torus:
+        pod = _torus(found.torus.lower(), found.torus)
+        if pod is None:
+            raise UserError(f"cluster '{found.name}': {quoted(found.torus)} is not a torus such as tpu-v5p:16x20x28")
+        _, node = pod.nodes[0]
+        whole = replace(pod, nodes=((size or found.pods, node),), network=found.network or pod.network)
+    else:
+        node = _node(found.chips, found.name)
+        node = replace(node, host=found.host, link=found.link or node.link)
+        whole = Cluster(found.name, ((size or found.nodes, node),), network=found.network)
+    return replace(whole, name=found.name, prices=found.prices, sources=found.sources)
+
+
+def _torus(wanted: str, text: str) -> Cluster | None:
+    """One or several pods of a chip whose links make a torus; None when the chip has no torus."""
+    said = re.search(r"(\d+)\s*pods?\b(?:\s+of\b)?", wanted)
+    rest = wanted.replace(said[0], "") if said else wanted
+    match = re.fullmatch(r"(?:(\d+)\s*x\s*)?([a-z][\w.-]*)(?:\s*:\s*([\dx]+))?", rest.strip(" ,:*"))
+    found = known_chip(match[2]) if match else None
+    if match is None or found is None or found.kind != "tpu":
+        return None
+    if match[1] and not match[3]:
+        raise UserError(f"cluster {quoted(text)}: a slice of {found.name} needs its shape, such as {_example(found)}")
+    pods = _counted(said[1] if said else match[1] or "1", text)
+    shape = tuple(int(n) for n in match[3].split("x") if n and len(n) < 7) if match[3] else _whole_pod(found, text)
+    _check_torus(shape, found, text)
+    return _pods(shape, found, pods, text)
+
+
+def _example(found: Chip) -> str:
+    axes = found.link.axes if found.link else 3
+    return f"{found.key}:{'x'.join(map(str, found.torus.pod if found.torus else (8,) * axes))}"
+
+
+def _whole_pod(found: Chip, text: str) -> tuple[int, ...]:
+    if found.torus is None:
+        raise UserError(
+            f"cluster {quoted(text)}: the pod shape of {found.name} is not in the catalogue; give one, such as {_example(found)}"
+        )
+    return found.torus.pod
+
+
+def _check_torus(shape: tuple[int, ...], found: Chip, text: str) -> None:
+    axes = found.link.axes if found.link else 3
+    if len(shape) > axes or not all(shape):
+        raise UserError(f"cluster {quoted(text)}: {found.name} is a torus of {axes} axes, such as {_example(found)}")
+    largest = found.torus.pod if found.torus else ()
+    if largest and any(
+        side > most for side, most in zip(sorted(shape, reverse=True), sorted(largest, reverse=True), strict=False)
+    ):
+        raise UserError(f"cluster {quoted(text)}: does not fit in the largest pod of {found.name}, {'x'.join(map(str, largest))}")
+
+
+def _pods(shape: tuple[int, ...], found: Chip, pods: int, name: str) -> Cluster:
+    """Every chip of a pod has its own share of the data-center network."""
+    chips = math.prod(shape)
+    network = found.network and replace(found.network, bandwidth=found.network.bandwidth * chips)
+    return Cluster(name.strip(), ((pods, Node(((chips, found),), found.link)),), network=network, torus=shape)
+
+
+def _hosts(body: str, text: str) -> Cluster:
+    """Hosts with their cards. Parentheses make a host; a sum without any is one host of unequal cards."""
+    pieces = _split(body, text)
+    if len(pieces) > 1 and not any("(" in piece for piece in pieces):
+        return Cluster(body, ((1, _node(body, text)),))
+    return Cluster(body, tuple(_host(piece.strip(), text) for piece in pieces))
+
+
+def _with_vendor_network(found: Cluster, text: str) -> Cluster:
+    """The network of the vendor's own system, said aloud; cards that come with none must be told theirs."""
+    per_node, first = found.nodes[0][1].chips[0]
+    own = first.network
+    if own is None or len(found.chips) > 1:
+        raise UserError(
+            f"cluster {quoted(text)} has several hosts and no network between them; add one, such as {text.strip()}@10Gbps"
+        )
+    each = units.show(own.bandwidth, "bytes/s")
+    note = f"network not given: {own.name}, {each} per device, assumed as in the vendor's own system"
+    return replace(found, network=replace(own, bandwidth=own.bandwidth * per_node), notes=(note,))
+
+
+def _split(body: str, text: str) -> list[str]:
+    """The parts between '+' outside parentheses."""
+    parts, depth = [""], 0
+    for letter in body:
+        depth += (letter == "(") - (letter == ")")
+        if depth < 0 or depth > 1:
+            raise UserError(f"cluster {quoted(text)}: parentheses do not match; write hosts as in 2x(4xrtx3090)@10Gbps")
+        if letter == "+" and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    if depth:
+        raise UserError(f"cluster {quoted(text)}: parentheses do not match; write hosts as in 2x(4xrtx3090)@10Gbps")
+    return parts
+
+
+def _host(piece: str, text: str) -> tuple[int, Node]:
+    """One term of a sum of hosts: how many, and what each holds."""
+    match = re.fullmatch(r"(?:(\d+)\s*x\s*)?\((.+)\)", piece)
+    if match:
+        return _counted(match[1] or "1", text), _node(match[2], text)
+    count, rest = _count(piece, text)
+    if known_chip(rest) is None:
+        per_node, name = _count(rest, text)
+        if name != rest:
+            return count, _node(f"{per_node}x{name}", text)
+    found = _chip(rest, text)
+    if count <= found.per_node:
+        return 1, _node(piece, text)
+    if count % found.per_node:
+        raise UserError(
+            f"cluster {quoted(text)}: {count} is no multiple of the {found.per_node} {found.name} of a node; "
+            f"write nodes x devices, such as 2x{max(1, count // 2)}x{found.key}"
+        )
+    return count // found.per_node, _node(f"{found.per_node}x{rest}", text)
+
+
+def _node(cards: str, text: str) -> Node:
+    """One host from its cards, such as '2xrtx3090+1xrtx3060-12gb'."""
+    found: list[tuple[int, Chip]] = []
+    for piece in cards.split("+"):
+        count, name = _count(piece.strip(), text)
+        found.append((count, _chip(name, text)))
+    first = found[0][1]
+    link = first.link if all(c.link == first.link for _, c in found) else None
+    slowest = min((c.host for _, c in found if c.host), key=lambda host: host.bandwidth, default=None)
+    return Node(tuple(found), link or slowest)
+
+
+def _count(piece: str, text: str) -> tuple[int, str]:
+    """'4xrtx3090' -> 4, 'rtx3090'; a name that itself starts with a number ('7900xtx') is left whole."""
+    match = re.fullmatch(r"(\d+)\s*x\s*(.+)", piece)
+    if match is None or known_chip(piece) is not None:
+        return 1, piece
+    return _counted(match[1], text), match[2].strip()
+
+
+def _counted(digits: str, text: str) -> int:
+    if len(digits) > 8 or not int(digits):
+        raise UserError(f"cluster {quoted(text)}: {quoted(digits)} is not a number of devices from 1 to {MOST_DEVICES:,}")
+    return int(digits)
+
+
+def _chip(name: str, text: str) -> Chip:
+    if known_chip(name) is None:
+        close = nearest(name, catalogue.files("clusters", ".toml")) if not re.search(r"[x+(@]", text) else ""
+        if close:
+            raise UserError(f"unknown cluster {quoted(text)}{close} (meshwise show clusters, or a chip: meshwise show chips)")
+    return find_chip(name)

@@ -1,0 +1,109 @@
+"""Config: a config.json as its author wrote it, read one checked key at a time."""
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from meshwise.errors import UserError, nearest, quoted
+
+LARGEST = 2**24
+"""No width, vocabulary or context of a real model is beyond this, and nothing below it can overflow a table."""
+MOST_LAYERS = 2**14
+
+
+def as_list(value: object) -> list[object]:
+    """A JSON list as it is, anything else as an empty one."""
+    return cast(list[object], value) if isinstance(value, list) else []
+
+
+class Config:
+    """Typed access to untrusted keys. Several keys are synonyms: the first that is present counts."""
+
+    def __init__(self, values: Mapping[str, object], where: str) -> None:
+        self.values = values
+        self.where = where
+
+    @property
+    def model_type(self) -> str:
+        found = self.values.get("model_type")
+        if not isinstance(found, str):
+            raise UserError(f"{self.where}: no 'model_type'; keys found: {self.keys_found()}")
+        return found
+
+    def keys_found(self) -> str:
+        """The first keys, for an error that must say what was there instead."""
+        keys = sorted(str(key) for key in self.values)
+        shown = ", ".join(keys[:12])
+        return quoted(shown, 200)[1:-1] + (f" and {len(keys) - 12} more" if len(keys) > 12 else "") if keys else "none"
+
+    def _first(self, keys: Sequence[str]) -> tuple[str, object]:
+        for key in keys:
+            if self.values.get(key) is not None:
+                return key, self.values[key]
+        return keys[0], None
+
+    def whole(self, *keys: str, default: int | None = None, least: int = 1, most: int = LARGEST) -> int:
+        """A whole number from `least` to `most`."""
+        key, value = self._first(keys)
+        if value is None:
+            if default is None:
+                # A misspelt key is the usual reason, and the nearest one present shows it.
+                raise UserError(f"{self.where}: the key '{key}' is missing{nearest(key, map(str, self.values))}")
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise UserError(f"{self.where}: '{key}' is {quoted(value)}; expected a whole number from {least} to {most}")
+        return value
+
+    def layers(self, *keys: str) -> int:
+        return self.whole(*keys, most=MOST_LAYERS)
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self.values.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise UserError(f"{self.where}: '{key}' is {quoted(value)}; expected true or false")
+        return value
+
+    def choice(self, key: str, valid: Sequence[str], default: str) -> str:
+        value = self.values.get(key, default)
+        if value not in valid:
+            raise UserError(f"{self.where}: '{key}' is {quoted(value)}; expected one of {', '.join(valid)}")
+        return cast(str, value)
+
+    def words(self, key: str, layers: int, valid: Sequence[str]) -> tuple[str, ...] | None:
+        """A list with one word per layer, such as layer_types; None when the key is absent."""
+        value = self.values.get(key)
+        if value is None:
+            return None
+        words = as_list(value)
+        if len(words) != layers or any(word not in valid for word in words):
+            raise UserError(
+                f"{self.where}: '{key}' is {quoted(words or value)}; expected {layers} entries, each one of {', '.join(valid)}"
+            )
+        return tuple(str(word) for word in words)
+
+    def indices(self, key: str, layers: int) -> frozenset[int] | None:
+        """A list of layer numbers; None when the key is absent."""
+        value = self.values.get(key)
+        if value is None:
+            return None
+        numbers = as_list(value)
+        if not isinstance(value, list) or not all(isinstance(i, int) and 0 <= i < layers for i in numbers):
+            raise UserError(
+                f"{self.where}: '{key}' is {quoted(numbers or self.values[key])}; expected a list of layers, each below {layers}"
+            )
+        return frozenset(cast(list[int], numbers))
+
+    def table(self, key: str) -> "Config | None":
+        """A table inside the config, such as text_config."""
+        value = self.values.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            raise UserError(f"{self.where}: '{key}' is {quoted(value)}; expected a table")
+        return Config(cast(Mapping[str, object], value), f"{self.where}: {key}")
+
+    def divides(self, small: int, large: int, words: str) -> None:
+        """Refuse a shape whose parts do not fit together."""
+        if large % small:
+            raise UserError(f"{self.where}: {words}: {large} is no multiple of {small}")

@@ -1,0 +1,27 @@
+"""The one exception for what a user can mend, and the words that help them mend it."""
+
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+
+
+class UserError(Exception):
+    """Bad input, told in one line. The CLI prints it without a traceback and exits with `exit_code`."""
+
+    exit_code = 2
+
+    def __init__(self, message: str) -> None:
+        # A name taken from a file may hold line breaks or control characters; the promise is one line.
+        super().__init__("".join(c if c.isprintable() else " " for c in message))
+
+
+def quoted(value: object, longest: int = 60) -> str:
+    """What the user gave, short enough to stand in a sentence."""
+    text = repr(value)
+    return text if len(text) <= longest else text[: longest - 4] + "..." + text[-1]
+
+
+def nearest(given: str, valid: Iterable[str], canonical: Callable[[str], str | None] = str) -> str:
+    """'; did you mean ...?' for a misspelt name, or nothing when no valid name is close. `canonical` says what to call it."""
+    by_lower = {name.lower(): name for name in valid}
+    close = get_close_matches(given.lower(), by_lower, n=1, cutoff=0.5)
+    return f"; did you mean '{canonical(by_lower[close[0]])}'?" if close else ""

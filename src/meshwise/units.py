@@ -1,0 +1,174 @@
+"""'4M tokens', '80GiB', '400Gbps', '1.5us', '989T', '$2.5/h'  <->  a float in SI.
+
+Units are read once where input comes in and written once where output goes out; between the two, every number
+is in tokens, bytes, bytes/s, seconds, FLOP/s, watts, hertz, dollars or dollars/s.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Annotated
+
+from meshwise.errors import UserError, quoted
+
+Count = Annotated[float, "count"]
+Length = Annotated[float, "length"]
+Bytes = Annotated[float, "bytes"]
+BytesPerSecond = Annotated[float, "bytes/s"]
+Seconds = Annotated[float, "seconds"]
+FlopsPerSecond = Annotated[float, "FLOP/s"]
+Watts = Annotated[float, "watts"]
+Hertz = Annotated[float, "hertz"]
+Dollars = Annotated[float, "dollars"]
+DollarsPerSecond = Annotated[float, "dollars/s"]
+
+_LARGE = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
+_SMALL = {"": 1.0, "m": 1e-3, "u": 1e-6, "µ": 1e-6, "μ": 1e-6, "n": 1e-9}
+# Counts are said in words, '70b parameters' and '125m' included: no one counts in thousandths.
+_COUNT = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12, "p": 1e15}
+# A context of '128k' has 131072 tokens wherever models are configured.
+_LENGTH = {"": 1.0, "k": 2.0**10, "ki": 2.0**10, "m": 2.0**20, "mi": 2.0**20}
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A kind of number: what units it is written in, and the prefixes those take."""
+
+    what: str
+    examples: str
+    units: dict[str, float]
+    prefixes: dict[str, float]
+    any_case: bool = False
+    bare: tuple[str, ...] = ()
+    """Units that take no prefix, such as hours."""
+
+
+_TOKENS = {"": 1.0, "tokens": 1.0, "token": 1.0, "params": 1.0, "parameters": 1.0}
+_BITS = 1 / 8
+
+QUANTITIES: dict[str, Quantity] = {
+    "count": Quantity("a count", "4M, 15T, 4M tokens", _TOKENS, _COUNT, any_case=True),
+    "length": Quantity("a length in tokens", "4096, 4k, 128k", _TOKENS, _LENGTH, any_case=True),
+    "bytes": Quantity("a size in bytes", "80GiB, 80GB", {"B": 1.0, "bit": _BITS}, _LARGE | _BINARY),
+    "bytes/s": Quantity(
+        "a bandwidth",
+        "3.35TB/s, 400Gbps",
+        {"B/s": 1.0, "bps": _BITS, "b/s": _BITS, "bit/s": _BITS},
+        _LARGE | _BINARY,
+    ),
+    "seconds": Quantity(
+        "a time",
+        "1.5us, 20ms, 7.5s, 30d",
+        {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0},
+        _SMALL,
+        bare=("min", "h", "d"),
+    ),
+    "FLOP/s": Quantity(
+        "a compute rate",
+        "989T, 989TFLOP/s",
+        {"": 1.0, "FLOP/s": 1.0, "FLOPS": 1.0, "FLOPs": 1.0, "FLOPs/s": 1.0, "OP/s": 1.0, "OPS": 1.0},
+        _LARGE,
+    ),
+    "watts": Quantity("a power", "300W, 1.2kW", {"W": 1.0}, _LARGE),
+    "hertz": Quantity("a frequency", "1.98GHz", {"Hz": 1.0}, _LARGE),
+    "dollars": Quantity("a price in dollars", "$1599, $30k", {"$": 1.0}, _LARGE),
+    "dollars/s": Quantity("a price per hour", "$2.5/h", {"$/h": 1 / 3600, "$/s": 1.0}, {"": 1.0}),
+}
+
+_NUMBER = re.compile(r"([+-]?(?:\d[\d,_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\d.].*)?", re.DOTALL)
+
+
+def parse(text: object, quantity: str) -> float:
+    """The value of `text` in SI. A plain number is taken to be in SI already."""
+    kind = QUANTITIES[quantity]
+    value = _read(text, kind) if isinstance(text, str) else _plain(text, kind)
+    if not math.isfinite(value) or value < 0:
+        raise UserError(f"{quoted(text)} is not {kind.what}: it must be finite and not negative")
+    return value
+
+
+def _plain(value: object, kind: Quantity) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UserError(f"{quoted(value)} is not {kind.what} (such as {kind.examples})")
+    try:
+        return float(value)
+    except OverflowError:
+        raise UserError(f"{quoted(value)} is too large for {kind.what}") from None
+
+
+def _read(text: str, kind: Quantity) -> float:
+    stripped = text.strip()
+    if stripped.startswith("$"):  # '$2.5/h' is the same as '2.5$/h', which the rest of this reads
+        stripped = re.sub(r"^\$\s*([\d.,_]+(?:[eE]\d+)?\s*[kKMGT]?)(.*)$", r"\1$\2", stripped, flags=re.DOTALL)
+    match = _NUMBER.fullmatch(stripped)
+    if match is None:
+        raise UserError(f"{quoted(text)} is not {kind.what} (such as {kind.examples})")
+    factor = _factor((match[2] or "").strip(), kind)
+    if factor is None:
+        raise UserError(_wrong_unit(text, match[2] or "", kind))
+    return float(match[1].replace(",", "").replace("_", "")) * factor
+
+
+def _factor(suffix: str, kind: Quantity) -> float | None:
+    """What the letters behind the number multiply it by; None when they are not this quantity's."""
+    if kind.any_case:
+        suffix = suffix.lower()
+    for unit in sorted(kind.units, key=len, reverse=True):
+        if not suffix.endswith(unit):
+            continue
+        prefix = suffix.removesuffix(unit).strip()
+        if prefix in kind.prefixes and (not prefix or unit not in kind.bare):
+            return kind.prefixes[prefix] * kind.units[unit]
+    return None
+
+
+def _wrong_unit(text: str, suffix: str, kind: Quantity) -> str:
+    """What was given, what was expected, and the usual slip behind it."""
+    given = f"{quoted(text)} is not {kind.what}"
+    for other in QUANTITIES.values():
+        if other is not kind and suffix.strip() and _factor(suffix.strip(), other) is not None:
+            return f"{given} but {other.what}; expected something like {kind.examples}"
+    if not suffix.strip():
+        return f"{given}: it has no unit; expected something like {kind.examples}"
+    if re.search(r"b(/s)?$", suffix, re.IGNORECASE):
+        return f"{given}: write B for bytes or bit for bits; expected something like {kind.examples}"
+    return f"{given}: unknown unit '{suffix.strip()}'; expected something like {kind.examples}"
+
+
+def show(value: float, quantity: str, *, binary: bool = False, digits: int = 4) -> str:
+    """`value` as people write it; `parse` reads it back to within the digits shown."""
+    kind = QUANTITIES[quantity]
+    if quantity == "dollars":
+        return f"${value:,.2f}".removesuffix(".00")
+    if quantity == "dollars/s":
+        return f"${value * 3600:,.2f}/h"
+    if quantity == "seconds":
+        return _show_seconds(value, digits)
+    prefixes = _BINARY if binary else (_COUNT if quantity == "count" else _LARGE)
+    unit = {"bytes": "B", "bytes/s": "B/s", "watts": "W", "hertz": "Hz", "FLOP/s": "FLOP/s"}.get(quantity, "")
+    best = "" if binary else min(prefixes, key=lambda p: prefixes[p])
+    for prefix, factor in sorted(prefixes.items(), key=lambda item: item[1]):
+        if value >= factor and prefix not in ("K", "g", "p"):
+            best = prefix
+    if kind.any_case:
+        best = best.upper().replace("K", "k")
+    scale = kind.prefixes[best.lower() if kind.any_case else best]
+    number = _significant(value / scale, digits)
+    return f"{number} {best}{unit}".strip() if unit else f"{number}{best}"
+
+
+def _show_seconds(value: float, digits: int) -> str:
+    for unit, factor in (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if value >= factor * (2 if factor > 1 else 1):
+            return f"{_significant(value / factor, digits)} {unit}"
+    return f"{_significant(value * 1e9, digits)} ns"
+
+
+def _significant(value: float, digits: int) -> str:
+    """`digits` significant digits, without an exponent and without trailing zeros."""
+    if value == 0:
+        return "0"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    text = f"{value:.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
