@@ -103,8 +103,8 @@ def _from_hub(hub_id: str) -> Path:
         if isinstance(cached, str):
             return Path(cached)
         # Asked once and with a short patience first: the download itself retries for half a minute when there is no network.
-        hub.get_hf_file_metadata(hub.hf_hub_url(hub_id, "config.json"), timeout=5)
-        return Path(hub.hf_hub_download(hub_id, "config.json"))
+        hub.get_hf_file_metadata(hub.hf_hub_url(hub_id, "config.json"), timeout=5)  # pyright: ignore[reportUnknownMemberType]
+        return Path(hub.hf_hub_download(hub_id, "config.json"))  # pyright: ignore[reportUnknownMemberType]
     except HFValidationError:
         raise UserError(f"{quoted(hub_id)} is neither a file nor a Hugging Face id such as meta-llama/Meta-Llama-3-70B") from None
     except GatedRepoError:

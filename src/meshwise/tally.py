@@ -1,6 +1,7 @@
 """What `meshwise count` says of a model, as plain data: the JSON, the CSV and the table are three views of it."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 from meshwise.model import Model
 
@@ -67,12 +68,18 @@ def hyperparameters(model: Model) -> dict[str, int]:
     return {name: value for name, value in found.items() if value} | dict(model.extra)
 
 
-def flat(table: Tally, prefix: str = "") -> dict[str, object]:
-    """One row for CSV: 'parameters.parts.ffw' and so on; lists are joined."""
+def flat(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    """One row for CSV: 'parameters.parts.ffw' and so on; lists are joined, what is unknown is left out."""
     row: dict[str, object] = {}
     for key, value in table.items():
-        if isinstance(value, dict):
-            row |= flat(value, f"{prefix}{key}.")  # pyright: ignore[reportUnknownArgumentType]
-        else:
-            row[prefix + key] = "; ".join(map(str, value)) if isinstance(value, list) else value  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        if isinstance(value, Mapping):
+            row |= flat(cast(Mapping[str, object], value), f"{prefix}{key}.")
+        elif isinstance(value, list):
+            row[prefix + key] = "; ".join(map(_joined, cast(list[object], value)))
+        elif value is not None:
+            row[prefix + key] = value
     return row
+
+
+def _joined(item: object) -> str:
+    return ", ".join(map(str, cast(Mapping[str, object], item).values())) if isinstance(item, Mapping) else str(item)
