@@ -64,9 +64,11 @@ def _whole(path: str) -> Callable[[Tally], str]:
     return lambda tally: f"{value:,}" if (value := _at(tally, path)) else ""
 
 
-def _share(part: str) -> Callable[[Tally], str]:
+def _share(path: str) -> Callable[[Tally], str]:
+    """Parameters, and their share of all."""
+
     def cell(tally: Tally) -> str:
-        value = _at(tally, f"parameters/parts/{part}")
+        value = _at(tally, path)
         return f"{value:,} {100 * value / tally['parameters']['total']:5.1f}%" if value else ""
 
     return cell
@@ -94,10 +96,13 @@ def _sections(tallies: Sequence[Tally]) -> list[tuple[str, list[Row]]]:
     parts = list(dict.fromkeys(part for tally in tallies for part in tally["parameters"]["parts"]))
     mixture = any(tally["parameters"]["active"] != tally["parameters"]["total"] for tally in tallies)
     tokens = units.show(tallies[0]["training_flops"]["tokens"], "count")
-    active: list[Row] = [("active per token", _whole("parameters/active"))] if mixture else []
+    active: list[Row] = [("active per token", _share("parameters/active"))] if mixture else []
     return [
         ("hyperparameters", [(name, _whole(f"hyperparameters/{name}")) for name in names]),
-        ("parameters", [*((part, _share(part)) for part in parts), ("total", _whole("parameters/total")), *active]),
+        (
+            "parameters",
+            [*((part, _share(f"parameters/parts/{part}")) for part in parts), ("total", _share("parameters/total")), *active],
+        ),
         (
             "training FLOPs",
             [

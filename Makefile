@@ -1,0 +1,42 @@
+# make run    set up, and count the Llama 3 herd          make test   set up, and run every test
+# make check  lint, types, layers, documents              make bench  what is timed
+# make docs   put the real output into README and docs    make clean  remove what make made
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: run test check bench docs clean
+
+run: .venv/installed
+	$(BIN)/meshwise count llama-3-8b llama-3-70b llama-3-405b
+
+test: .venv/tested
+	$(BIN)/pytest
+
+check: .venv/tested
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/cog --check -P -I tools README.md docs/*.md
+
+bench: .venv/installed
+	$(BIN)/python benchmarks/startup.py
+
+docs: .venv/tested
+	$(BIN)/cog -r -P -I tools README.md docs/*.md
+
+clean:
+	rm -rf .venv build src/*.egg-info .pytest_cache .hypothesis .ruff_cache
+
+.venv/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit("meshwise needs Python 3.11 or newer, not " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv .venv
+
+.venv/installed: .venv/bin/python pyproject.toml constraints.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	touch $@
+
+.venv/tested: .venv/installed
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
