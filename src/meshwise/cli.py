@@ -1,6 +1,5 @@
 """The verbs. They read their arguments, call the library and hand the result to render; they compute nothing."""
 
-import os
 import sys
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -45,11 +44,11 @@ def count(
     csv: Csv = False,
 ) -> None:
     """Count parameters, training FLOPs, caches and bytes of one or several models."""
-    from meshwise import lookup, render, units
+    from meshwise import lookup, render
     from meshwise.tally import count as count_model
     from meshwise.tally import default_seq
 
-    length, total = whole_length(seq) if seq else None, units.parse(tokens, "count")
+    length, total = whole_length(seq) if seq else None, training_tokens(tokens)
     found = [lookup.find_model(name) for name in models]
     tallies = [count_model(model, seq=length or default_seq(model), tokens=total) for model in found]
     if json or csv:
@@ -70,6 +69,16 @@ def whole_length(text: str) -> int:
     if value != int(value) or not 1 <= value <= 2**40:
         raise UserError(f"'{text}' is not a sequence length: expected a whole number of tokens, 1 or more, such as 4096 or 128k")
     return int(value)
+
+
+def training_tokens(text: str) -> float:
+    """A number of tokens to train on: '15T' is 15e12."""
+    from meshwise import units
+
+    value = units.parse(text, "count")
+    if value > 1e18:  # 60,000 times what Llama 3 saw; far beyond, FLOPs are no longer finite
+        raise UserError(f"{quoted(text)} is too many tokens to train on: expected at most 1e18, such as 15T")
+    return value
 
 
 @app.command()
@@ -114,6 +123,7 @@ def entry(catalogue: str, name: str) -> "tuple[dict[str, object], Table]":
 def emit(text: str) -> None:
     """Machine-readable output: no wrapping, no colours."""
     sys.stdout.write(text + "\n")
+    sys.stdout.flush()  # here typer turns a closed pipe (head, less) into a quiet exit; at Python's own exit it is an error
 
 
 def main() -> None:
@@ -126,9 +136,6 @@ def main() -> None:
         fail(" ".join(error.format_message().split()), error.exit_code)
     except (typer.Abort, KeyboardInterrupt):
         fail("stopped", 130)
-    except BrokenPipeError:
-        # Whoever read our output (head, less) has left, which is no error of ours; keep Python from flushing into the void.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def fail(message: str, code: int) -> NoReturn:

@@ -1,6 +1,6 @@
 """The cluster that a line of text names: '48x8xa100-80gb', 'jean-zay:48', 'tpu-v5p:16x20x28', '4 pods of tpu-v5p', a TOML path.
 
-cluster  = catalogue name [":" nodes] | torus | hosts ["@" network] | path to a .toml
+cluster  = catalogue name [":" nodes] | count "x" catalogue name | torus | hosts ["@" network] | path to a .toml
 torus    = [pods "x" | pods " pods of "] chip [":" AxBxC] | chip ":" pods " pods"
 hosts    = host {"+" host}          host  = [count "x"] "(" cards ")" | nodes "x" count "x" chip | cards
 cards    = card {"+" card}          card  = [count "x"] chip
@@ -8,13 +8,13 @@ cards    = card {"+" card}          card  = [count "x"] chip
 
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
 from meshwise import catalogue, records, units
 from meshwise.errors import UserError, nearest, quoted
-from meshwise.hardware import UNKNOWN_HOST, Chip, Cluster, Host, Link, Node, Price, Source, find_chip, known_chip
+from meshwise.hardware import UNKNOWN_HOST, Chip, Cluster, Host, Link, Node, Price, Source, chip_names, find_chip, known_chip
 
 MOST_DEVICES = 10**7
 
@@ -23,6 +23,7 @@ MOST_DEVICES = 10**7
 class ClusterFile:
     """A cluster as data/clusters/*.toml writes it: nodes of chips, or pods of a torus."""
 
+    file: str = field(default="", metadata={"derived": True})
     name: str
     sources: tuple[Source, ...] = ()
     aliases: tuple[str, ...] = ()
@@ -39,12 +40,16 @@ class ClusterFile:
 def find_cluster(text: str) -> Cluster:
     """The cluster that `text` names."""
     body, at, network = text.strip().partition("@")
+    if text.strip().endswith(".toml"):  # a path may hold an '@' too
+        body, at, network = text.strip(), "", ""
     body = body.strip()
-    found = _named(body, text) or _torus(body.lower(), text) or _hosts(body, text)
+    if body.endswith(".toml"):
+        found = _from_file(read_file(Path(body)), None)
+    else:
+        plain = body.lower().replace("×", "x")
+        found = _named(plain, text) or _torus(plain, text) or _hosts(plain, text)
     if at:
         link = Link(name=network.strip(), bandwidth=units.parse(network, "bytes/s"))
-        if not link.bandwidth:
-            raise UserError(f"cluster {quoted(text)}: the network has no bandwidth")
         found = replace(found, name=text.strip(), network=link, notes=())
     elif found.node_count > 1 and found.network is None:
         found = _with_vendor_network(found, text)
@@ -54,16 +59,14 @@ def find_cluster(text: str) -> Cluster:
 
 
 def _named(body: str, text: str) -> Cluster | None:
-    """A file, or a cluster of the catalogue with its own or another number of nodes: 'jean-zay', 'jean-zay:48', '4xdgx-h100'."""
-    if body.endswith(".toml"):
-        return _from_file(read_file(Path(body)), None)
+    """A cluster of the catalogue, with another number of nodes, or several of it: 'jean-zay', 'jean-zay:48', '4xdgx-h100'."""
     name, _, size = body.partition(":")
     known = find_file(name)
     if known is not None:
         return _from_file(known, _nodes(size, text) if size else None)
     match = re.fullmatch(r"(\d+)\s*x\s*(.+)", body)
     known = find_file(match[2]) if match and known_chip(match[2]) is None else None
-    return _from_file(known, _counted(match[1], text)) if match and known else None
+    return _from_file(known, _counted(match[1], text) * max(known.nodes, known.pods)) if match and known else None
 
 
 def _nodes(size: str, text: str) -> int:
@@ -90,41 +93,59 @@ def find_file(name: str) -> ClusterFile | None:
 
 
 def read_file(path: Path) -> ClusterFile:
-    found = records.read(ClusterFile, catalogue.table_of(path), path.name)
+    found = replace(records.read(ClusterFile, catalogue.table_of(path), path.name), file=path.name)
     if bool(found.chips) == bool(found.torus):
         raise UserError(f"{path.name}: give either 'chips' (what one node holds) or 'torus' (such as tpu-v5p:16x20x28)")
+    if found.pods > 1 if found.chips else found.nodes > 1:
+        raise UserError(f"{path.name}: 'nodes' goes with 'chips', 'pods' with 'torus'")
     return found
 
 
 def _from_file(found: ClusterFile, size: int | None) -> Cluster:
     """The cluster of a file, with another number of nodes (or pods) where `size` asks for one."""
-    if found.torus:
-        pod = _torus(found.torus.lower(), found.torus)
-        if pod is None:
-            raise UserError(f"cluster '{found.name}': {quoted(found.torus)} is not a torus such as tpu-v5p:16x20x28")
-        _, node = pod.nodes[0]
-        whole = replace(pod, nodes=((size or found.pods, node),), network=found.network or pod.network)
-    else:
-        node = _node(found.chips, found.name)
-        node = replace(node, host=found.host, link=found.link or node.link)
-        whole = Cluster(found.name, ((size or found.nodes, node),), network=found.network)
-    return replace(whole, name=found.name, prices=found.prices, sources=found.sources)
+    try:
+        whole = _one_pod(found.torus) if found.torus else Cluster(found.name, ((1, _node(found.chips, found.chips)),))
+    except UserError as error:
+        raise UserError(f"{found.file}: {error}") from None
+    _, node = whole.nodes[0]
+    node = replace(node, host=found.host, link=found.link or node.link)
+    return replace(
+        whole,
+        name=found.name,
+        nodes=((size or max(found.nodes, found.pods), node),),
+        network=found.network or whole.network,
+        prices=found.prices,
+        sources=found.sources,
+    )
+
+
+def _one_pod(torus: str) -> Cluster:
+    found = _torus(torus.lower(), torus)
+    if found is None or found.node_count > 1:
+        raise UserError(f"torus: {quoted(torus)} is not one torus such as tpu-v5p:16x20x28")
+    return found
 
 
 def _torus(wanted: str, text: str) -> Cluster | None:
     """One or several pods of a chip whose links make a torus; None when the chip has no torus."""
-    said = re.search(r"(\d+)\s*pods?\b(?:\s+of\b)?", wanted)
-    rest = wanted.replace(said[0], "") if said else wanted
-    match = re.fullmatch(r"(?:(\d+)\s*x\s*)?([a-z][\w.-]*)(?:\s*:\s*([\dx]+))?", rest.strip(" ,:*"))
+    said = re.search(r"(?<!\d)(\d+)\s*pods?\b(?:\s+of\b)?", wanted)
+    rest = wanted.replace(said[0], "", 1) if said else wanted
+    match = re.fullmatch(r"(?:(\d+)\s*x\s*)?([a-z][\w .-]*)(?::\s*([\dx]+))?", rest.strip(" ,:"))
     found = known_chip(match[2]) if match else None
     if match is None or found is None or found.kind != "tpu":
         return None
     if match[1] and not match[3]:
-        raise UserError(f"cluster {quoted(text)}: a slice of {found.name} needs its shape, such as {_example(found)}")
+        raise UserError(_shapeless(found, text))
+    if match[1] and said:
+        raise UserError(f"cluster {quoted(text)}: says twice how many pods, '{match[1]}x' and {quoted(said[0].strip())}")
     pods = _counted(said[1] if said else match[1] or "1", text)
-    shape = tuple(int(n) for n in match[3].split("x") if n and len(n) < 7) if match[3] else _whole_pod(found, text)
+    shape = tuple(_counted(side, text) if side else 0 for side in match[3].split("x")) if match[3] else _whole_pod(found, text)
     _check_torus(shape, found, text)
     return _pods(shape, found, pods, text)
+
+
+def _shapeless(found: Chip, text: str) -> str:
+    return f"cluster {quoted(text)}: a slice of {found.name} needs its shape, such as {_example(found)}"
 
 
 def _example(found: Chip) -> str:
@@ -142,7 +163,7 @@ def _whole_pod(found: Chip, text: str) -> tuple[int, ...]:
 
 def _check_torus(shape: tuple[int, ...], found: Chip, text: str) -> None:
     axes = found.link.axes if found.link else 3
-    if len(shape) > axes or not all(shape):
+    if not shape or len(shape) > axes or not all(shape):
         raise UserError(f"cluster {quoted(text)}: {found.name} is a torus of {axes} axes, such as {_example(found)}")
     largest = found.torus.pod if found.torus else ()
     if largest and any(
@@ -162,21 +183,21 @@ def _hosts(body: str, text: str) -> Cluster:
     """Hosts with their cards. Parentheses make a host; a sum without any is one host of unequal cards."""
     pieces = _split(body, text)
     if len(pieces) > 1 and not any("(" in piece for piece in pieces):
-        return Cluster(body, ((1, _node(body, text)),))
-    return Cluster(body, tuple(_host(piece.strip(), text) for piece in pieces))
+        return Cluster(text.strip(), ((1, _node(body, text)),))
+    return Cluster(text.strip(), tuple(_host(piece.strip(), text) for piece in pieces))
 
 
 def _with_vendor_network(found: Cluster, text: str) -> Cluster:
     """The network of the vendor's own system, said aloud; cards that come with none must be told theirs."""
-    per_node, first = found.nodes[0][1].chips[0]
-    own = first.network
+    own = found.nodes[0][1].chips[0][1].network
+    smallest = min(node.devices for _, node in found.nodes)
     if own is None or len(found.chips) > 1:
         raise UserError(
             f"cluster {quoted(text)} has several hosts and no network between them; add one, such as {text.strip()}@10Gbps"
         )
     each = units.show(own.bandwidth, "bytes/s")
     note = f"network not given: {own.name}, {each} per device, assumed as in the vendor's own system"
-    return replace(found, network=replace(own, bandwidth=own.bandwidth * per_node), notes=(note,))
+    return replace(found, network=replace(own, bandwidth=own.bandwidth * smallest), notes=(note,))
 
 
 def _split(body: str, text: str) -> list[str]:
@@ -243,8 +264,16 @@ def _counted(digits: str, text: str) -> int:
 
 
 def _chip(name: str, text: str) -> Chip:
-    if known_chip(name) is None:
-        close = nearest(name, catalogue.files("clusters", ".toml")) if not re.search(r"[x+(@]", text) else ""
-        if close:
-            raise UserError(f"unknown cluster {quoted(text)}{close} (meshwise show clusters, or a chip: meshwise show chips)")
+    """A card of a host. What is close to the name of a cluster is told as one."""
+    found = known_chip(name)
+    if found is not None and found.kind == "tpu":
+        raise UserError(_shapeless(found, text))
+    if found is not None:
+        return found
+    if find_file(name) is not None:
+        raise UserError(f"cluster {quoted(text)}: {quoted(name)} is a whole cluster; write it alone, as in '{name}:4'")
+    clusters = catalogue.files("clusters", ".toml")
+    close = nearest(name, clusters)
+    if close and close == nearest(name, [*clusters, *chip_names()]):
+        raise UserError(f"unknown cluster {quoted(name)}{close} (meshwise show clusters, or a chip: meshwise show chips)")
     return find_chip(name)

@@ -22,6 +22,10 @@ class Config:
         self.values = values
         self.where = where
 
+    def defaulting(self, **values: object) -> "Config":
+        """The same file, with `values` for the keys that it leaves out; a null that it holds stays a null."""
+        return Config(values | dict(self.values), self.where)
+
     @property
     def model_type(self) -> str:
         found = self.values.get("model_type")
@@ -65,7 +69,9 @@ class Config:
         return value
 
     def choice(self, key: str, valid: Sequence[str], default: str) -> str:
-        value = self.values.get(key, default)
+        value = self.values.get(key)
+        if value is None:
+            return default
         if value not in valid:
             raise UserError(f"{self.where}: '{key}' is {quoted(value)}; expected one of {', '.join(valid)}")
         return cast(str, value)
@@ -88,7 +94,7 @@ class Config:
         if value is None:
             return None
         numbers = as_list(value)
-        if not isinstance(value, list) or not all(isinstance(i, int) and 0 <= i < layers for i in numbers):
+        if not isinstance(value, list) or not all(type(i) is int and 0 <= i < layers for i in numbers):
             raise UserError(
                 f"{self.where}: '{key}' is {quoted(numbers or self.values[key])}; expected a list of layers, each below {layers}"
             )

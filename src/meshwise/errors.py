@@ -16,7 +16,10 @@ class UserError(Exception):
 
 def quoted(value: object, longest: int = 60) -> str:
     """What the user gave, short enough to stand in a sentence."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits, or lists within lists without end
+        text = f"<{type(value).__name__}>"
     return text if len(text) <= longest else text[: longest - 4] + "..." + text[-1]
 
 

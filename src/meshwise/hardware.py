@@ -53,6 +53,10 @@ class Link:
     joins: int = 0
     """How many devices it can join at most; 0 is all of a node."""
 
+    def __post_init__(self) -> None:
+        if not self.bandwidth:
+            raise UserError(f"the link {quoted(self.name)} has no bandwidth")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Torus:
@@ -105,6 +109,10 @@ class Chip:
     """Devices in the vendor's own node."""
     torus: Torus | None = None
     prices: tuple[Price, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not (self.memory and self.bandwidth and self.flops and all(self.flops.values())):
+            raise UserError("memory, bandwidth and every rate of flops must be above zero, and at least one rate known")
 
     @property
     def rent(self) -> float | None:
@@ -183,9 +191,14 @@ def find_chip(name: str) -> Chip:
     """The chip of that name or alias; case and punctuation do not count."""
     found = known_chip(name)
     if found is None:
-        keys = {alias: c.key for c in chips() for alias in (c.key, c.name, *c.aliases)}
+        keys = chip_names()
         raise UserError(f"unknown chip {quoted(name)}{nearest(name, keys, keys.get)} (meshwise show chips)")
     return found
+
+
+def chip_names() -> dict[str, str]:
+    """All that a chip may be called, and the key it is filed under."""
+    return {name: chip.key for chip in chips() for name in (chip.key, chip.name, *chip.aliases)}
 
 
 @cache

@@ -1,11 +1,13 @@
 """The model that a name means: a preset, a Hugging Face id, a config.json or its folder, or a .gguf file."""
 
 import json
+import os
 from functools import cache
 from pathlib import Path
 from typing import cast
 
 from meshwise import catalogue, gguf_header
+from meshwise.config import as_list
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.model import Model, build
 
@@ -20,10 +22,11 @@ def find_model(name: str) -> Model:
     if preset is not None:
         values = values_of(preset)
         return build(values, preset.name.removesuffix(".json"), source_of(values))
-    path = Path(name)
-    if name.endswith(".json") or _exists(path):
-        file = path / "config.json" if path.is_dir() else path
-        if path.is_dir() and not file.is_file():
+    # os.path rather than Path: it answers False to a name that no file can have, such as one of 10,000 letters.
+    if name.endswith(".json") or os.path.exists(name):
+        folder = os.path.isdir(name)
+        file = Path(name, "config.json") if folder else Path(name)
+        if folder and not file.is_file():
             raise UserError(f"the folder {quoted(name)} holds no config.json")
         return build(values_of(file), _label(file), str(file))
     if name.count("/") == 1 and all(name.split("/")):
@@ -31,13 +34,6 @@ def find_model(name: str) -> Model:
     raise UserError(
         f"unknown model {quoted(name)}{nearest(name, presets())} (meshwise show models, or give a config.json or .gguf)"
     )
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # a name that no file can have, such as one of 10,000 letters
-        return False
 
 
 def _label(file: Path) -> str:
@@ -65,16 +61,16 @@ def hub_ids() -> dict[str, Path]:
     for path in presets().values():
         values = values_of(path)
         own = values.get("_name_or_path")
-        for hub_id in (own, *_own_table(values).get("ids", ())):
+        for hub_id in (own, *as_list(_own_table(values).get("ids"))):
             if isinstance(hub_id, str) and hub_id:
                 found[hub_id.lower()] = path
     return found
 
 
-def _own_table(values: dict[str, object]) -> dict[str, tuple[str, ...]]:
+def _own_table(values: dict[str, object]) -> dict[str, object]:
     """What a preset says beyond HF's keys: its source and other ids."""
     own = values.get("meshwise")
-    return cast(dict[str, tuple[str, ...]], own) if isinstance(own, dict) else {}
+    return cast(dict[str, object], own) if isinstance(own, dict) else {}
 
 
 def source_of(values: dict[str, object]) -> str:

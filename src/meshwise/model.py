@@ -116,7 +116,8 @@ def build(values: Mapping[str, object], name: str, source: str) -> Model:
         outer = {key: values[key] for key in ("tie_word_embeddings",) if key in values}
         config = Config(outer | dict(inner.values), inner.where)
         others = sorted(key for key in values if key.endswith("_config") and key not in ("text_config", "quantization_config"))
-        notes.append(f"only the language model is counted, not {', '.join(others)}" if others else "text_config is counted")
+        left_out = quoted(", ".join(others), 200)[1:-1]
+        notes.append(f"only the language model is counted, not {left_out}" if others else "text_config is counted")
     found = families()
     for family, module in found.items():
         if config.model_type in module.model_types:

@@ -30,7 +30,10 @@ def read(cls: type[Record], table: object, where: str) -> Record:
             values[name] = _value(hint, given[name], f"{where}: {name}")
         elif field.default is MISSING and field.default_factory is MISSING:
             raise UserError(f"{where}: the key '{name}' is missing")
-    return cls(**values)
+    try:
+        return cls(**values)
+    except UserError as error:  # what a type checks of its own, such as a price
+        raise UserError(f"{where}: {error}") from None
 
 
 @cache

@@ -22,8 +22,9 @@ Row = tuple[str, Callable[[Tally], str]]
 
 def console() -> Console:
     """Standard output. When it is no terminal, tables take the width they need rather than be cut to a guessed one."""
-    probe = Console()
-    return probe if probe.is_terminal else Console(width=200)
+    # Names and notes come from files: '[/x]' in one is text, not rich's markup.
+    probe = Console(markup=False, emoji=False)
+    return probe if probe.is_terminal else Console(markup=False, emoji=False, width=200)
 
 
 def as_json(value: Any) -> str:

@@ -76,7 +76,9 @@ QUANTITIES: dict[str, Quantity] = {
     "dollars/s": Quantity("a price per hour", "$2.5/h", {"$/h": 1 / 3600, "$/s": 1.0}, {"": 1.0}),
 }
 
-_NUMBER = re.compile(r"([+-]?(?:\d[\d,_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\d.].*)?", re.DOTALL)
+# A comma groups thousands: '1,5us' is refused rather than read as fifteen.
+_DIGITS = r"(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d*)?|\.\d+"
+_NUMBER = re.compile(rf"([+-]?(?:{_DIGITS})(?:[eE][+-]?\d+)?)\s*([^\d.,].*)?", re.DOTALL)
 
 
 def parse(text: object, quantity: str) -> float:
@@ -133,7 +135,7 @@ def _wrong_unit(text: str, suffix: str, kind: Quantity) -> str:
         return f"{given}: it has no unit; expected something like {kind.examples}"
     if re.search(r"b(/s)?$", suffix, re.IGNORECASE):
         return f"{given}: write B for bytes or bit for bits; expected something like {kind.examples}"
-    return f"{given}: unknown unit '{suffix.strip()}'; expected something like {kind.examples}"
+    return f"{given}: unknown unit {quoted(suffix.strip())}; expected something like {kind.examples}"
 
 
 def show(value: float, quantity: str, *, binary: bool = False, digits: int = 4) -> str:
@@ -145,11 +147,11 @@ def show(value: float, quantity: str, *, binary: bool = False, digits: int = 4) 
         return f"${value * 3600:,.2f}/h"
     if quantity == "seconds":
         return _show_seconds(value, digits)
-    prefixes = _BINARY if binary else (_COUNT if quantity == "count" else _LARGE)
+    prefixes = _BINARY if binary else {"count": _COUNT, "length": _LENGTH}.get(quantity, _LARGE)
     unit = {"bytes": "B", "bytes/s": "B/s", "watts": "W", "hertz": "Hz", "FLOP/s": "FLOP/s"}.get(quantity, "")
     best = "" if binary else min(prefixes, key=lambda p: prefixes[p])
     for prefix, factor in sorted(prefixes.items(), key=lambda item: item[1]):
-        if value >= factor and prefix not in ("K", "g", "p"):
+        if value >= factor and prefix not in ("K", "g", "p", "ki", "mi"):
             best = prefix
     if kind.any_case:
         best = best.upper().replace("K", "k")

@@ -115,15 +115,19 @@ def _mlp_ops(d: Decoder, ffn: int, name: str, part: Part) -> list[Op]:
 
 
 def experts(
-    d: Decoder, number: int, active: int, ffn: int, *, shared: int = 0, shared_gate: bool = False, router_bias: bool = False
+    d: Decoder, number: int, active: int, ffn: int, *, shared: int = 0, shared_gate: bool = False, bias: bool = False
 ) -> Block:
-    """Mixture of experts: a router, `number` feed-forwards of which a token uses `active`, and a shared one of width `shared`."""
-    ops = [linear("router", "router", number, d.hidden, "", bias=router_bias)]
+    """Mixture of experts: a router, `number` feed-forwards of which a token uses `active`, and a shared one of width `shared`.
+
+    `bias` is that of the router and the experts; the shared one has a bias where every other feed-forward has.
+    """
+    routed = replace(d, ffn_bias=bias)
+    ops = [linear("router", "router", number, d.hidden, "", bias=bias)]
     if shared_gate:
         ops.append(linear("router.shared", "router", 1, d.hidden, ""))
-    ops += [replace(op, m=active / number, count=number, expert=True) for op in _mlp_ops(d, ffn, "experts", "experts")]
+    ops += [replace(op, m=active / number, count=number, expert=True) for op in _mlp_ops(routed, ffn, "experts", "experts")]
     if shared:
-        ops += _mlp_ops(replace(d, ffn_bias=False), shared, "shared", "ffw")
+        ops += _mlp_ops(d, shared, "shared", "ffw")
     return Block("moe", tuple(ops))
 
 

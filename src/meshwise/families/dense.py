@@ -42,14 +42,23 @@ def windows(config: Config, layers: int, sliding: Callable[[int], bool]) -> tupl
     return tuple(window if sliding(i) else 0 for i in range(layers))
 
 
+def alternating(config: Config, layers: int, window: int) -> tuple[int, ...]:
+    """Every other layer has a window, the first one included; `window` where the file does not say how wide."""
+    return windows(config.defaulting(sliding_window=window), layers, lambda i: i % 2 == 0)
+
+
 def llama(config: Config) -> Decoder:
     bias = config.flag("attention_bias", False)
     return replace(llama_like(config), qkv_bias=bias, out_bias=bias, ffn_bias=config.flag("mlp_bias", False))
 
 
+def smollm3(config: Config) -> Decoder:
+    return llama(config.defaulting(num_key_value_heads=4, tie_word_embeddings=True))
+
+
 def mistral(config: Config) -> Decoder:
     d = llama_like(config, kv_heads=8)
-    return replace(d, windows=windows(config, d.layers, lambda i: True))
+    return replace(d, windows=windows(config.defaulting(sliding_window=4096), d.layers, lambda i: True))
 
 
 def phi3(config: Config) -> Decoder:
@@ -58,12 +67,12 @@ def phi3(config: Config) -> Decoder:
 
 
 def qwen2(config: Config) -> Decoder:
-    d = llama_like(config)
+    d = llama_like(config, kv_heads=32)
     return replace(d, qkv_bias=True, windows=qwen_windows(config, d.layers))
 
 
-def qwen3(config: Config) -> Decoder:
-    d = llama_like(config, head_dim=128)
+def qwen3(config: Config, *, kv_heads: int = 32) -> Decoder:
+    d = llama_like(config, kv_heads=kv_heads, head_dim=128)
     bias = config.flag("attention_bias", False)
     return replace(d, qkv_bias=bias, out_bias=bias, qk_norm="head", windows=qwen_windows(config, d.layers))
 
@@ -85,12 +94,12 @@ def gemma(config: Config) -> Decoder:
 def gemma2(config: Config) -> Decoder:
     d = replace(llama_like(config, kv_heads=4, head_dim=256), tied=config.flag("tie_word_embeddings", True))
     bias = config.flag("attention_bias", False)
-    return replace(d, qkv_bias=bias, out_bias=bias, norms=4, windows=windows(config, d.layers, lambda i: i % 2 == 0))
+    return replace(d, qkv_bias=bias, out_bias=bias, norms=4, windows=alternating(config, d.layers, 4096))
 
 
 def gemma3(config: Config) -> Decoder:
-    # Published multimodal files leave these out and rely on the library's defaults.
-    config = Config({"vocab_size": 262208, "max_position_embeddings": 131072} | dict(config.values), config.where)
+    # Published multimodal files leave some of these out and rely on the library's defaults.
+    config = config.defaulting(vocab_size=262208, max_position_embeddings=131072, sliding_window=4096)
     d = llama_like(config, heads=8, kv_heads=4, head_dim=256)
     bias = config.flag("attention_bias", False)
     every = config.whole("sliding_window_pattern", default=6)
@@ -196,9 +205,9 @@ def falcon(config: Config) -> Decoder:
     context = config.whole("max_position_embeddings", default=2048)
     d = classic(config, hidden, heads, config.layers("num_hidden_layers", "n_layer"), ffn=ffn, kv_heads=kv_heads, context=context)
     bias, parallel = config.flag("bias", False), config.flag("parallel_attn", True)
-    # One norm serves attention and feed-forward side by side, except where the file asks for two.
-    norms = config.whole("num_ln_in_parallel_attn", default=2, most=2) if new else 1
-    return replace(d, qkv_bias=bias, out_bias=bias, ffn_bias=bias, norms=norms + (not new and not parallel))
+    # One norm may serve attention and feed-forward where they stand side by side.
+    norms = config.whole("num_ln_in_parallel_attn", default=2 if new else 1, most=2) if parallel else 2
+    return replace(d, qkv_bias=bias, out_bias=bias, ffn_bias=bias, norms=norms)
 
 
 def bloom(config: Config) -> Decoder:
@@ -236,6 +245,6 @@ READERS: dict[str, Callable[[Config], Decoder]] = {
     "starcoder2": starcoder2,
     "mpt": mpt,
     "granite": llama,
-    "smollm3": llama,
+    "smollm3": smollm3,
 }
 model_types = frozenset(READERS)

@@ -8,12 +8,20 @@ from meshwise.op import Op, linear, norm
 model_types = frozenset({"deepseek_v2", "deepseek_v3"})
 
 
+DEFAULTS = {
+    "deepseek_v2": {"q_lora_rank": 1536, "n_shared_experts": 2, "first_k_dense_replace": 0},
+    "deepseek_v3": {"q_lora_rank": 1536, "n_shared_experts": 1, "first_k_dense_replace": 3},
+}
+"""What the library takes these keys to be where a file leaves them out."""
+
+
 def read(config: Config) -> Body:
+    config = config.defaulting(**DEFAULTS[config.model_type])
     d = _decoder(config)
     number = config.whole("n_routed_experts", "num_experts", most=MOST_EXPERTS)
     active = config.whole("num_experts_per_tok", most=number)
     width = config.whole("moe_intermediate_size")
-    shared = width * config.whole("n_shared_experts", default=1, least=0, most=1024)
+    shared = width * config.whole("n_shared_experts", default=0, least=0, most=1024)
     dense = config.whole("first_k_dense_replace", default=0, least=0)
     moe = experts(d, number, active, width, shared=shared)
     mixer = latent_attention(d, config)

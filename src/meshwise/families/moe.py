@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from meshwise.config import Config, as_list
 from meshwise.families.blocks import Block, Body, Decoder, assemble, attention, attentions, experts, mlp
-from meshwise.families.dense import llama_like, mistral, qwen3, qwen_windows, windows
+from meshwise.families.dense import alternating, llama_like, mistral, qwen3, qwen_windows, windows
 
 MOST_EXPERTS = 2**16
 
@@ -49,7 +49,7 @@ def sparse_qwen(config: Config, layers: int) -> Callable[[int], bool]:
 
 def qwen3_moe(config: Config) -> Body:
     d = replace(
-        qwen3(config),
+        qwen3(config, kv_heads=4),
         head_dim=config.whole("head_dim", default=config.whole("hidden_size") // config.whole("num_attention_heads")),
     )
     number, active = expert_counts(config, "num_experts", "num_local_experts")
@@ -59,7 +59,7 @@ def qwen3_moe(config: Config) -> Body:
 
 
 def qwen2_moe(config: Config) -> Body:
-    d = llama_like(config)
+    d = llama_like(config, kv_heads=16)
     d = replace(d, qkv_bias=config.flag("qkv_bias", True), windows=qwen_windows(config, d.layers))
     number, active = expert_counts(config, "num_experts")
     width, shared = config.whole("moe_intermediate_size"), config.whole("shared_expert_intermediate_size")
@@ -70,10 +70,10 @@ def qwen2_moe(config: Config) -> Body:
 def gpt_oss(config: Config) -> Body:
     d = llama_like(config, kv_heads=8, head_dim=64)
     bias = config.flag("attention_bias", True)
-    d = replace(d, qkv_bias=bias, out_bias=bias, ffn_bias=True)
+    d = replace(d, qkv_bias=bias, out_bias=bias)
     number, active = expert_counts(config, "num_local_experts", "num_experts")
-    kinds = [attention(d, window, sinks=True) for window in windows(config, d.layers, lambda i: i % 2 == 0)]
-    moe = experts(d, number, active, d.ffn, router_bias=True)
+    kinds = [attention(d, window, sinks=True) for window in alternating(config, d.layers, 128)]
+    moe = experts(d, number, active, d.ffn, bias=True)
     return mixed(d, kinds, moe, lambda i: True, described(number, active, d.ffn))
 
 

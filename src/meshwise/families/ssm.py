@@ -97,15 +97,15 @@ def mamba2(config: Config) -> Body:
 
 
 def bamba(config: Config) -> Body:
-    d = llama(config)
+    d = llama(config.defaulting(num_key_value_heads=8))
     attending = config.indices("attn_layer_indices", d.layers) or frozenset()
     return _hybrid(config, d, [i in attending for i in range(d.layers)], mlp(d, d.ffn), ())
 
 
 def granite_hybrid(config: Config) -> Body:
     """Granite 4: Mamba-2 or attention, then experts beside a shared feed-forward that every token uses."""
-    config = Config({"head_dim": None, "num_local_experts": 8} | dict(config.values), config.where)
-    d = replace(llama(config), tied=config.flag("tie_word_embeddings", True))
+    config = config.defaulting(num_local_experts=8)
+    d = replace(llama(config), ffn_bias=False)
     key = "layer_types" if config.values.get("layer_types") is not None else "layers_block_type"
     kinds = config.words(key, d.layers, ("mamba", "linear_attention", "attention", "full_attention"))
     shared = config.whole("shared_intermediate_size", default=1024)

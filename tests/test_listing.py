@@ -1,0 +1,59 @@
+"""The catalogues as rows, and layers in words."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshwise.clusters import cluster_files
+from meshwise.hardware import chips
+from meshwise.listing import chip_rows, cluster_rows, layer_runs, model_rows
+from meshwise.lookup import find_model, presets
+from meshwise.model import Model, build
+from small_configs import small
+
+
+def test_every_entry_of_a_catalogue_has_its_row() -> None:
+    assert [row["chip"] for row in chip_rows()] == [chip.key for chip in chips()]
+    assert [row["cluster"] for row in cluster_rows()] == list(cluster_files())
+    assert [row["model"] for row in model_rows()] == list(presets())
+
+
+def test_a_row_is_plain_data() -> None:
+    for row in [*chip_rows(), *cluster_rows(), *model_rows()]:
+        assert json.loads(json.dumps(row, allow_nan=False)) == row
+
+
+def test_a_users_broken_preset_is_listed_with_the_reason(home: Path) -> None:
+    (home / "models" / "broken.json").write_text("{")
+    (row,) = [row for row in model_rows() if row["model"] == "broken"]
+    assert "not valid JSON" in str(row["source"])
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("llama-3-70b", "80 x attention + ffw"),
+        ("deepseek-v3", "3 x attention + ffw, 58 x attention + moe"),
+        ("gemma-2-2b", "13 x attention.window4096 + ffw, 13 x attention + ffw"),
+        ("mamba2-130m", "24 x mamba"),
+        ("llama-4-maverick", "24 x attention.chunk8192 + ffw, 12 x attention.chunk8192 + moe, 12 x attention + moe"),
+        ("qwen3-next-80b-a3b", "36 x linear_attention + moe, 12 x attention + moe"),
+    ],
+)
+def test_the_pattern_of_layers_is_told_in_words(name: str, words: str) -> None:
+    assert layer_runs(find_model(name)) == words
+
+
+def with_windows(kinds: list[bool]) -> Model:
+    types = ["sliding_attention" if windowed else "full_attention" for windowed in kinds]
+    return build(small("gemma2", num_hidden_layers=len(kinds), layer_types=types), "x", "")
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=60))
+def test_no_layer_is_lost_in_the_words(kinds: list[bool]) -> None:
+    told = layer_runs(with_windows(kinds))
+    assert sum(int(run.split(" x ")[0]) for run in told.split(", ")) == len(kinds)
+    assert ("window" in told) == any(kinds)
