@@ -52,6 +52,12 @@ def with_windows(kinds: list[bool]) -> Model:
     return build(small("gemma2", num_hidden_layers=len(kinds), layer_types=types), "x", "")
 
 
+def test_a_short_pattern_keeps_its_order() -> None:
+    assert layer_runs(with_windows([True, False, True])) == (
+        "1 x attention.window32 + ffw, 1 x attention + ffw, 1 x attention.window32 + ffw"
+    )
+
+
 @given(st.lists(st.booleans(), min_size=1, max_size=60))
 def test_no_layer_is_lost_in_the_words(kinds: list[bool]) -> None:
     told = layer_runs(with_windows(kinds))

@@ -47,6 +47,14 @@ def test_gpt_oss_is_published_without_the_embedding_that_a_token_reads_one_row_o
     assert model.active_params - model.decoder.vocab * model.decoder.hidden == pytest.approx(active, rel=0.002)
 
 
+@given(st.integers(1, 300), st.integers(1, 300))
+def test_active_parameters_are_exact_whatever_share_of_the_experts_is_used(one: int, other: int) -> None:
+    active, number = sorted((one, other))
+    model = of("mixtral", num_local_experts=number, num_experts_per_tok=active)
+    idle = model.parts["experts"] // number * (number - active)
+    assert model.active_params == model.params - idle
+
+
 @pytest.mark.parametrize("name", SMALL)
 def test_parts_add_up_and_no_more_is_active_than_there_is(name: str) -> None:
     model = of(name)

@@ -24,7 +24,6 @@ def test_a_preset_loads_under_its_name_and_says_where_it_comes_from(name: str) -
     assert (model.name, model.notes) == (name, ())
     assert model.params > 0
     assert model.source == own(name)["source"] != ""
-    assert "://" in model.source or "arXiv:" in model.source or len(model.source) > 20
 
 
 def test_no_two_presets_have_names_that_only_punctuation_tells_apart() -> None:
@@ -37,9 +36,3 @@ def test_a_hub_id_belongs_to_one_preset() -> None:
     ]
     owners = dict(claims)
     assert sorted(claims) == sorted(owners.items())
-
-
-def test_hub_ids_have_an_owner_and_a_name() -> None:
-    ids = [hub_id for name in PRESETS for hub_id in own(name)["ids"]]
-    assert ids
-    assert all(len(hub_id.split("/")) == 2 and all(hub_id.split("/")) for hub_id in ids)

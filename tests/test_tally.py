@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwise.lookup import find_model, presets
-from meshwise.model import build
+from meshwise.model import Model, build
 from meshwise.tally import count, default_seq, flat, hyperparameters
 from small_configs import SMALL, small
 
@@ -34,7 +34,7 @@ def test_llama_3_70b_keeps_320_kib_of_keys_and_values_per_token() -> None:
 
 
 @given(models, st.integers(1, 2**20), st.floats(0, 1e18))
-def test_flops_add_up_over_parts_and_tokens(model, seq: int, tokens: float) -> None:
+def test_flops_add_up_over_parts_and_tokens(model: Model, seq: int, tokens: float) -> None:
     flops = count(model, seq=seq, tokens=tokens)["training_flops"]
     assert flops["per_token"] == pytest.approx(flops["per_token_matmul"] + flops["per_token_attention"], rel=1e-12)
     assert flops["total"] == pytest.approx(tokens * flops["per_token"], rel=1e-12)

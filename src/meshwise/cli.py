@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from meshwise import cli_plan
 from meshwise.errors import UserError, nearest, quoted
 
 if TYPE_CHECKING:
@@ -44,11 +45,11 @@ def count(
     csv: Csv = False,
 ) -> None:
     """Count parameters, training FLOPs, caches and bytes of one or several models."""
-    from meshwise import lookup, render
+    from meshwise import lookup, render, units
     from meshwise.tally import count as count_model
     from meshwise.tally import default_seq
 
-    length, total = whole_length(seq) if seq else None, training_tokens(tokens)
+    length, total = units.whole_length(seq) if seq else None, training_tokens(tokens)
     found = [lookup.find_model(name) for name in models]
     tallies = [count_model(model, seq=length or default_seq(model), tokens=total) for model in found]
     if json or csv:
@@ -59,16 +60,6 @@ def count(
     for table in tallies:
         for note in table["notes"]:
             console.print(f"{table['model']}: {note}", soft_wrap=True)
-
-
-def whole_length(text: str) -> int:
-    """A sequence length: '4k' is 4,096."""
-    from meshwise import units
-
-    value = units.parse(text, "length")
-    if value != int(value) or not 1 <= value <= 2**40:
-        raise UserError(f"'{text}' is not a sequence length: expected a whole number of tokens, 1 or more, such as 4096 or 128k")
-    return int(value)
 
 
 def training_tokens(text: str) -> float:
@@ -124,6 +115,10 @@ def emit(text: str) -> None:
     """Machine-readable output: no wrapping, no colours."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()  # here typer turns a closed pipe (head, less) into a quiet exit; at Python's own exit it is an error
+
+
+app.command()(cli_plan.plan)
+app.command()(cli_plan.explain)
 
 
 def main() -> None:

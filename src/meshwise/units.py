@@ -138,6 +138,16 @@ def _wrong_unit(text: str, suffix: str, kind: Quantity) -> str:
     return f"{given}: unknown unit {quoted(suffix.strip())}; expected something like {kind.examples}"
 
 
+def whole_length(text: str) -> int:
+    """A sequence length: '4k' is 4,096."""
+    value = parse(text, "length")
+    if value != int(value) or not 1 <= value <= 2**40:
+        raise UserError(
+            f"{quoted(text)} is not a sequence length: expected a whole number of tokens, 1 or more, such as 4096 or 128k"
+        )
+    return int(value)
+
+
 def show(value: float, quantity: str, *, binary: bool = False, digits: int = 4) -> str:
     """`value` as people write it; `parse` reads it back to within the digits shown."""
     kind = QUANTITIES[quantity]

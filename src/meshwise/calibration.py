@@ -1,0 +1,90 @@
+"""Calibration: the few numbers of the cost model that no datasheet states. Each says what it was fitted on and how well it did."""
+
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+
+from meshwise import catalogue, records
+from meshwise.errors import UserError, nearest, quoted
+from meshwise.hardware import Chip, Source
+from meshwise.units import Bytes, Count, Seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """Fractions of datasheet rates, and fixed costs in seconds and bytes. The defaults are the prior for a chip never measured."""
+
+    key: str = field(default="", metadata={"derived": True})
+    chips: tuple[str, ...] = ()
+    frameworks: tuple[str, ...] = ()
+    architectures: tuple[str, ...] = ()
+    fitted_on: str = "nothing: the default prior"
+    date: str = ""
+    rows: Count = 0.0
+    sources: tuple[Source, ...] = ()
+
+    matmul: Count = 0.75
+    """Of the peak, in a product of ideal shape. A100: 0.8 in Korthikanti et al. 2022; H200: 0.77 over 1,029 shapes measured."""
+    tile: Count = 0.2
+    """How a smaller tile loses: efficiency is (area / 256x128) to this power."""
+    depth: Count = 116.0
+    """Steps of k that filling and draining a tile's pipeline is worth (H200, 1,029 shapes)."""
+    memory: Count = 0.75
+    """Of the memory bandwidth, streaming."""
+    flash: Count = 0.6
+    """Of the peak, in flash attention with heads of 128."""
+    link: Count = 0.77
+    """Of the link inside a node (A100: 230 of 300 GB/s in NCCL's ring)."""
+    link_latency: Seconds = 2e-5
+    """One step of a ring inside a node, beyond its bytes, with the wait for the slowest member."""
+    network: Count = 0.5
+    network_latency: Seconds = 3e-5
+    exposed_tp: Count = 1.0
+    """Share of tensor-parallel time that computing does not hide."""
+    exposed_stage: Count = 0.5
+    """Share of the time between pipeline stages that computing does not hide."""
+    hidden_dp: Count = 0.5
+    """Share of one micro-batch's backward pass that can hide gradient reduction and parameter gathering."""
+    layer_launch: Seconds = 1.2e-3
+    """Host time to start one layer once, forward; a faster device waits for it."""
+    layer_gap: Seconds = 2.5e-4
+    """Device time lost per layer and pass between kernels, whatever their size: gaps that are not hidden, synchronous launches."""
+    stage_launch: Seconds = 2e-3
+    """Host time per micro-batch and stage that nothing hides."""
+    step: Seconds = 2e-2
+    """Per step: data, clipping, logging."""
+    context: Bytes = 2.0e9
+    """CUDA context, NCCL buffers and workspaces per device."""
+    activations: Count = 1.0
+    """Measured over computed activation bytes."""
+    spread: Count = 0.12
+    """Standard deviation of ln(predicted / measured) on rows left out."""
+    memory_spread: Count = 0.10
+
+
+FITTED = tuple(f.name for f in fields(Calibration))[8:]
+"""The coefficients, in order; what stands before them says where they come from."""
+
+
+@cache
+def calibrations() -> tuple[Calibration, ...]:
+    files = catalogue.files("calibration", ".toml")
+    return tuple(replace(records.read(Calibration, catalogue.table_of(path), path.name), key=key) for key, path in files.items())
+
+
+def named(name: str) -> Calibration:
+    for found in calibrations():
+        if found.key == name:
+            return found
+    keys = [found.key for found in calibrations()]
+    raise UserError(f"unknown calibration {quoted(name)}{nearest(name, keys)}; known: {', '.join(keys)}")
+
+
+def choose(chip: Chip, framework: str) -> Calibration:
+    """The calibration of this chip and framework; else of its architecture; else the prior."""
+    for found in calibrations():
+        if chip.key in found.chips and framework in found.frameworks:
+            return found
+    for found in calibrations():
+        if chip.architecture in found.architectures:
+            return found
+    return Calibration()

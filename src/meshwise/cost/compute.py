@@ -1,0 +1,81 @@
+"""Time on one device: matrix products, attention, and everything that only moves bytes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwise.calibration import Calibration
+from meshwise.hardware import Chip
+from meshwise.layout import Floats
+from meshwise.op import Op
+
+TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
+"""m x n of the tiles that vendor libraries choose from."""
+BACKWARD_BYTES = 1.3
+"""Bytes an elementwise operation moves backward over forward: Korthikanti et al. 2022, Table 4, 11.9 ms - products and all-reduces."""
+VECTOR_EFFICIENCY = 0.5
+"""Of the fp32 rate, when a product cannot use the matrix units."""
+FLASH_HEAD = 64.0
+"""Head size at which flash attention is half as fast as it gets (H200: 374 TFLOP/s at 64, 584 at 128)."""
+FLASH_BACKWARD = 0.85
+
+
+@dataclass(frozen=True)
+class Device:
+    """What of a chip and its calibration the formulas need, for one precision."""
+
+    peak: float
+    vector: float
+    bandwidth: float
+    sms: int
+    element: float
+    calibration: Calibration
+
+    @staticmethod
+    def of(chip: Chip, calibration: Calibration, precision: str) -> "Device":
+        rates = chip.flops
+        peak = rates.get(precision) or rates.get("bf16") or rates.get("fp16") or rates.get("fp32") or 1e12  # pyright: ignore
+        vector = rates.get("fp32") or peak / 16
+        return Device(peak, vector, chip.bandwidth * calibration.memory, chip.sms or 100, 2.0, calibration)
+
+
+def product(d: Device, m: Floats | float, n: Floats | float, k: Floats | float, batch: Floats | float = 1.0) -> Floats:
+    """Seconds of `batch` products m x k by k x n: whole waves of whole tiles over the SMs, or the bytes, whichever is longer.
+
+    A tile of the output occupies one SM for k + depth steps. Rows of memory that are no multiple of 16 bytes cannot feed the matrix
+    units at all: 13824 hidden in 128 heads of 108 took 163 s where 96 heads of 144 took 125 (BLOOM notes, NHEADS tables).
+    """
+    c = d.calibration
+    m, n, k = np.asarray(m, float), np.asarray(n, float), np.asarray(k, float)
+    area = np.inf
+    for tall, wide in TILES:
+        tiles = np.ceil(m / tall) * np.ceil(n / wide) * batch
+        waves = np.ceil(tiles / d.sms)
+        area = np.minimum(area, waves * (d.sms * tall * wide / (tall * wide / 32768) ** c.tile))
+    busy = 2 * area * (k + c.depth) / (d.peak * c.matmul)
+    moved = d.element * batch * (m * k + k * n + m * n) / d.bandwidth
+    aligned = (np.mod(n, 8) == 0) & (np.mod(k, 8) == 0)
+    slow = 2 * m * n * k * batch / (d.vector * VECTOR_EFFICIENCY)
+    return np.maximum(np.where(aligned, busy, slow), moved)
+
+
+def linear(d: Device, rows: Floats, n: Floats, k: Floats, batch: Floats | float = 1.0) -> tuple[Floats, Floats]:
+    """Forward, and backward: the gradient of the input (rows x k over n) and of the weight (n x k over rows)."""
+    forward = product(d, rows, n, k, batch)
+    return forward, product(d, rows, k, n, batch) + product(d, n, k, rows, batch)
+
+
+def attention(d: Device, op: Op, seq: int, mbs: Floats, heads: Floats, cp: Floats, flash: bool) -> tuple[Floats, Floats]:
+    """Scores, softmax and values of one layer, forward and backward; each of `cp` devices has 1/cp of the queries."""
+    sequences = mbs * heads
+    rows = seq / cp
+    if flash:
+        keys = op.keys(seq)
+        size = (op.n + op.k) / 2
+        flops = 2 * sequences * rows * keys * (op.n + op.k)
+        rate = d.peak * d.calibration.flash * (size / (size + FLASH_HEAD)) * 1.5
+        return flops / rate, 2.5 * flops / (rate * FLASH_BACKWARD)
+    products = product(d, rows, float(seq), float(op.k), sequences) + product(d, rows, float(op.n), float(seq), sequences)
+    scores = d.element * sequences * rows * seq / d.bandwidth
+    # Softmax reads and writes the scores, dropout too and its mask; backward the same, and softmax reads two.
+    return products + 4.5 * scores, 2 * products + 5.5 * scores

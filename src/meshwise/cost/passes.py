@@ -1,0 +1,114 @@
+"""One micro-batch through the whole model on one device of a tensor-parallel group: seconds by part, before any schedule."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwise.cost.compute import BACKWARD_BYTES, Device, attention, linear
+from meshwise.families.blocks import HEAD
+from meshwise.layout import Floats
+from meshwise.model import Model
+from meshwise.op import Op
+from meshwise.workload import Train
+
+VOCABULARY_STEP = 128
+"""Megatron's --make-vocab-size-divisible-by."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The axes that shape the work of a micro-batch; few distinct rows, however many layouts share them."""
+
+    tp: Floats
+    cp: Floats
+    ep: Floats
+    mbs: Floats
+
+
+@dataclass
+class Passes:
+    """Forward and backward seconds of all layers (`layers_`), and of the head."""
+
+    matmul: Floats
+    matmul_back: Floats
+    core: Floats
+    """Softmax attention between its projections, which selective recompute repeats."""
+    core_back: Floats
+    pointwise: Floats
+    norms: Floats
+    """Elementwise work on full-width activations: each device does all of it unless sequence parallelism shares it out."""
+    head: Floats
+    head_back: Floats
+    logits: Floats
+
+
+def passes(model: Model, d: Device, work: Train, cut: Cut) -> Passes:
+    """Sums over the Ops of the model; the only loop of the cost model."""
+    zero = np.zeros_like(cut.tp)
+    total = Passes(*(zero.copy() for _ in range(9)))
+    rows = cut.mbs * work.seq / cut.cp
+    times = Counter(name for layer in model.layers for name in layer)
+    for block, op in model.placed:
+        if block in times:
+            _add_layer_op(total, d, work, cut, rows, op, times[block], model)
+        elif block == HEAD and op.kind == "matmul":
+            forward, backward = linear(d, rows, _outputs(op, cut, model), np.full_like(rows, float(op.k)))
+            total.head += forward
+            total.head_back += backward
+    total.logits = rows * model.decoder.vocab / cut.tp * work.framework.logit_bytes / d.bandwidth
+    return total
+
+
+def _outputs(op: Op, cut: Cut, model: Model) -> Floats:
+    """Output features of an Op on one device. KV heads are copied, not cut, beyond their number."""
+    if op.shard == "kv":
+        return op.n / np.minimum(cut.tp, model.decoder.kv_heads)
+    if op.shard == "vocab":  # every framework pads the vocabulary to what its devices multiply well
+        return np.ceil(op.n / cut.tp / VOCABULARY_STEP) * VOCABULARY_STEP
+    return op.n / cut.tp if op.shard == "column" else np.full_like(cut.tp, float(op.n))
+
+
+def _inputs(op: Op, cut: Cut) -> Floats:
+    return op.k / cut.tp if op.shard == "row" else np.full_like(cut.tp, float(op.k))
+
+
+def _add_layer_op(t: Passes, d: Device, work: Train, cut: Cut, rows: Floats, op: Op, times: int, model: Model) -> None:
+    """Add one distinct Op, `times` layers of it, to the sums."""
+    each = op.count / times
+    if op.kind == "matmul":
+        n, k = _outputs(op, cut, model), _inputs(op, cut)
+        if op.expert:  # a device holds each/ep experts, and every one sees the tokens of all ep devices
+            forward, backward = linear(d, np.ceil(rows * op.m * cut.ep), n, k, each / cut.ep)
+        else:
+            forward, backward = linear(d, rows, n, k, each)
+        t.matmul += times * forward
+        t.matmul_back += times * backward
+        _add_elementwise(t, d, op, rows * op.m * each, n, times, model)
+    elif op.kind == "attention":
+        heads = op.m / cut.tp
+        core, back = attention(d, op, work.seq, cut.mbs, heads, cut.cp, work.framework.flash_attention)
+        t.core += times * core
+        t.core_back += times * back
+        turned = 2 * d.element * rows * (op.m * op.k + op.cache / 2) / cut.tp  # rotary positions read and write q and k
+        t.pointwise += times * turned / d.bandwidth
+    elif op.kind in ("scan", "conv"):
+        flops = 2 * rows * op.m * op.n * op.k * each / cut.tp
+        seconds = flops / (d.peak * d.calibration.matmul * op.k / (op.k + d.calibration.depth))
+        t.matmul += times * seconds
+        t.matmul_back += times * 2 * seconds
+    elif op.kind == "norm":
+        t.norms += times * each * 2 * d.element * rows * op.n / d.bandwidth
+
+
+def _add_elementwise(t: Passes, d: Device, op: Op, rows: Floats, n: Floats, times: int, model: Model) -> None:
+    """The activation function behind 'up' and 'gate' projections, and the residual addition behind an output projection."""
+    if op.name.endswith((".up", ".gate")):
+        passes_over = 2 if op.name.endswith(".up") else 1
+        t.pointwise += times * passes_over * d.element * rows * n / d.bandwidth
+    elif op.shard == "row" and not op.expert:
+        t.norms += times * 3 * d.element * rows * model.decoder.hidden / d.bandwidth
+
+
+def backward_bytes(forward: Floats) -> Floats:
+    return BACKWARD_BYTES * forward

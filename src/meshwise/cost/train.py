@@ -1,0 +1,229 @@
+"""The cost of a training step: compute, communication and memory composed by the schedule, every second under a named part."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwise.calibration import Calibration
+from meshwise.cost.comm import Fabric, Wires
+from meshwise.cost.compute import Device
+from meshwise.cost.memory import Sizes, memory
+from meshwise.cost.passes import Cut, Passes, backward_bytes, passes
+from meshwise.hardware import Chip, Cluster
+from meshwise.layout import Floats, Layouts
+from meshwise.model import Model
+from meshwise.workload import OPTIMIZER_BYTES, Train
+
+PARTS = (
+    "matmul",
+    "attention",
+    "elementwise",
+    "recompute",
+    "tp",
+    "cp",
+    "ep",
+    "launch",
+    "p2p",
+    "bubble",
+    "dp",
+    "optimizer",
+    "offload",
+    "fixed",
+)
+"""The one vocabulary of table columns, bars, JSON keys and explanations."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Struct of arrays: seconds by part and bytes by kind; `.step` and `.peak` are their sums."""
+
+    time: dict[str, Floats]
+    memory: dict[str, Floats]
+
+    @property
+    def step(self) -> Floats:
+        return sum(self.time.values(), np.zeros(1))
+
+    @property
+    def peak(self) -> Floats:
+        return sum(self.memory.values(), np.zeros(1))
+
+
+@dataclass(frozen=True)
+class Question:
+    """All that pricing needs beside the layouts."""
+
+    model: Model
+    cluster: Cluster
+    chip: Chip
+    work: Train
+    calibration: Calibration
+
+    @staticmethod
+    def of(model: Model, cluster: Cluster, work: Train, calibration: Calibration) -> "Question":
+        return Question(model, cluster, cluster.nodes[0][1].chips[0][1], work, calibration)
+
+
+def price(q: Question, layouts: Layouts) -> Cost:
+    """Seconds and bytes of every layout. The same call serves one layout and a block of thousands."""
+    device, fabric = Device.of(q.chip, q.calibration, q.work.precision), Fabric.of(q.cluster, q.calibration)
+    p = _gathered(q, device, layouts)
+    a = layouts.as_floats()  # integers would be converted anew in every formula
+    wires = Wires.of(fabric, a)
+    microbatches = q.work.batch / (a.dp * a.mbs)
+    middle, last = stage_layers(q, a)
+    layer, head = _layer(q, wires, p, a), _head(q, wires, p, a)
+    per_layer, per_head = sum(layer.values(), np.zeros(1)), sum(head.values(), np.zeros(1))
+    heavy = last * per_layer + per_head > middle * per_layer
+    layers = np.where(heavy, last, middle)
+    slot = np.where(heavy, last * per_layer + per_head, middle * per_layer)
+    time = {name: microbatches * layers * seconds for name, seconds in layer.items()}
+    heads = microbatches * heavy
+    for name, seconds in head.items():
+        time[name] = time[name] + heads * seconds
+    time["launch"] = time["launch"] + microbatches * q.calibration.stage_launch
+    others = np.maximum(0.0, q.model.decoder.layers * per_layer + per_head - slot)
+    time["bubble"] = others * _bubble(p, a)
+    time["p2p"] = microbatches * _between_stages(q, wires, a)
+    forward_backward = layers * (layer["matmul"] + layer["attention"] + layer["elementwise"])
+    time |= _per_step(q, device, wires, a, layers, microbatches, forward_backward)
+    return Cost({name: time[name] for name in PARTS}, memory(q.model, q.work, q.calibration, a, (middle, last), microbatches))
+
+
+def _gathered(q: Question, device: Device, a: Layouts) -> Passes:
+    """Passes of every layout, computed once per distinct (tp, cp, ep, mbs): a few hundred however many layouts there are."""
+    code = ((a.tp * 4096 + a.cp) * 4096 + a.ep) * 65536 + a.mbs
+    _, first, which = np.unique(code, return_index=True, return_inverse=True)
+    few = Cut(*(axis[first].astype(float) for axis in (a.tp, a.cp, a.ep, a.mbs)))
+    found = passes(q.model, device, q.work, few)
+    return Passes(**{name: value[which] for name, value in vars(found).items()})
+
+
+def stage_layers(q: Question, a: Layouts) -> tuple[Floats, Floats]:
+    """Layers of the fullest stage and of the last, which has the head.
+
+    Equal numbers where they divide; else the embedding and the head count as a layer each; or, where the framework balances by FLOPs,
+    the head as many layers as it is worth: 16 layers and a head worth 4 over 2 stages are 10 and 6.
+    """
+    layers = q.model.decoder.layers
+    if q.work.framework.balances_stages:
+        inner = sum(op.flops(1) for block, op in q.model.placed if block not in ("embedding", "head"))
+        head = sum(op.flops(1) for block, op in q.model.placed if block == "head") * layers / inner
+        share = (layers + head) / a.pp
+        return np.minimum(layers, np.ceil(share)), np.where(
+            a.pp > 1, np.maximum(0.0, layers - np.ceil((a.pp - 1) * share)), layers
+        )
+    even = layers % a.pp == 0
+    middle = np.where(even, layers / a.pp, (layers + 2) / a.pp)
+    return middle, np.where(even, middle, middle - 1)
+
+
+def _layer(q: Question, wires: Wires, p: Passes, a: Layouts) -> dict[str, Floats]:
+    """Seconds of one layer and one micro-batch, forward and backward, on one device."""
+    c, layers = q.calibration, q.model.decoder.layers
+    share = np.where(a.sp > 0, a.tp, 1)
+    bytewise = p.pointwise + p.norms / share
+    forward = (p.matmul + p.core + bytewise) / layers
+    full, selective = a.recompute == 2, a.recompute == 1
+    tp_once = _tensor_parallel(q, wires, a) / layers
+    parts: dict[str, Floats] = {
+        "matmul": (p.matmul + p.matmul_back) / layers,
+        "attention": (p.core + p.core_back) / layers,
+        "elementwise": (bytewise + backward_bytes(bytewise)) / layers,
+        "recompute": np.where(full, forward, np.where(selective, p.core / layers, 0.0)),
+        "tp": c.exposed_tp * tp_once * (2 + full),
+        "cp": _context_parallel(q, wires, p, a) / layers,
+        "ep": _expert_parallel(q, wires, a) / layers * (2 + full),
+    }
+    busy = sum(parts.values(), np.zeros(1))
+    parts["launch"] = np.maximum(0.0, c.layer_launch * (2 + full) - busy) + c.layer_gap * (2 + full)
+    return parts
+
+
+def _head(q: Question, wires: Wires, p: Passes, a: Layouts) -> dict[str, Floats]:
+    """Seconds of the output head and the loss for one micro-batch."""
+    rows = a.mbs * q.work.seq / a.cp
+    wire = np.where(a.tp > 1, wires.tp.reduce(2 * rows * q.model.decoder.hidden), 0.0)
+    return {"matmul": p.head + p.head_back, "elementwise": p.logits, "tp": q.calibration.exposed_tp * wire}
+
+
+def _tensor_parallel(q: Question, wires: Wires, a: Layouts) -> Floats:
+    """All-reduces of one pass over all layers: one behind each block that ends in a row-cut product (Megatron, arXiv:1909.08053)."""
+    blocks = {block for block, op in q.model.placed if op.shard == "row"}
+    number = sum(name in blocks for layer in q.model.layers for name in layer)
+    size = 2.0 * a.mbs * q.work.seq / a.cp * q.model.decoder.hidden
+    return np.where(a.tp > 1, number * wires.tp.reduce(size), 0.0)
+
+
+def _context_parallel(q: Question, wires: Wires, p: Passes, a: Layouts) -> Floats:
+    """Keys and values travel round the ring while attention computes; what attention does not hide is exposed. Backward moves twice."""
+    if not np.any(a.cp > 1):
+        return np.zeros(1)
+    kept = sum(op.cache * op.count for op in q.model.ops if op.kind == "attention")
+    size = 2.0 * a.mbs * q.work.seq * kept / np.minimum(a.tp, max(1, q.model.decoder.kv_heads))
+    forward = np.where(a.cp > 1, wires.cp.gather(size), 0.0)
+    return np.maximum(0.0, forward - p.core) + np.maximum(0.0, 2 * forward - p.core_back)
+
+
+def _expert_parallel(q: Question, wires: Wires, a: Layouts) -> Floats:
+    """Tokens go to their experts and come back: two all-to-alls a layer and pass."""
+    if not np.any(a.ep > 1):
+        return np.zeros(1)
+    copies = sum(op.m * op.count for op in q.model.ops if op.expert and op.shard == "row")
+    size = 2.0 * a.mbs * q.work.seq / a.cp * copies * q.model.decoder.hidden / np.where(a.sp > 0, a.tp, 1)
+    return np.where(a.ep > 1, 2 * wires.ep.exchange(size), 0.0)
+
+
+def _bubble(p: Passes, a: Layouts) -> Floats:
+    """What share of the other stages' time a stage stands idle: all in 1F1B, 1/vpp interleaved (arXiv:2104.04473, 2.2), and in a
+    zero-bubble schedule what is left when weight gradients fill it (arXiv:2401.10241, ZB-H1: F + B - W of F + B + W)."""
+    weights = p.matmul_back / 2
+    whole = p.matmul + p.matmul_back + p.core + p.core_back
+    return np.where(a.schedule == 2, (whole - 2 * weights) / whole, 1 / a.vpp)
+
+
+def _between_stages(q: Question, wires: Wires, a: Layouts) -> Floats:
+    """An activation forward and its gradient back, for every micro-batch and every model chunk."""
+    copies = np.where(q.work.framework.scatters_stage_bytes | (a.sp > 0), a.tp, 1)
+    size = 2.0 * a.mbs * q.work.seq / a.cp * q.model.decoder.hidden / copies
+    seconds = 2 * (size / wires.stage.bandwidth + wires.stage.latency) * a.vpp
+    return np.where(a.pp > 1, q.calibration.exposed_stage * seconds, 0.0)
+
+
+def _per_step(
+    q: Question, d: Device, wires: Wires, a: Layouts, layers: Floats, m: Floats, forward_backward: Floats
+) -> dict[str, Floats]:
+    """What happens once a step (or, under ZeRO 2 and 3, beside every micro-batch): reduce, gather, update."""
+    f, c = q.work.framework, q.calibration
+    dense, experts = Sizes.of(q.model).on_stage(layers, a)
+    local = dense + experts
+    reduce, gather = wires.dp.gather(f.reduced_bytes * local), wires.dp.gather(f.weight_bytes * local)
+    every = np.where((a.pp > 1) & f.reduces_every_microbatch, m, 1.0)
+    wire = np.select(
+        [a.zero == 0, a.zero == 1, a.zero == 2],
+        [2 * reduce * every, reduce + gather, m * reduce + gather],
+        m * (reduce + 2 * gather),
+    )
+    hidden = c.hidden_dp * forward_backward * np.where(a.zero >= 2, m, 2 / 3)
+    tables = _tied_tables(q, wires, a)
+    shard = np.where(a.zero >= 1, a.dp_shard, 1)
+    states = local / shard
+    per_parameter = 2 * OPTIMIZER_BYTES[q.work.optimizer] + f.gradient_bytes + f.weight_bytes
+    host = q.chip.host.bandwidth if q.chip.host else 1e10
+    moved = np.where(a.offload >= 1, (f.gradient_bytes + f.weight_bytes) * states, 0.0) + np.where(
+        a.offload >= 2, 2 * m * f.weight_bytes * local, 0.0
+    )
+    return {
+        "dp": np.where(a.dp * a.cp > 1, np.maximum(0.0, wire - hidden), 0.0) + tables,
+        "optimizer": per_parameter * states / d.bandwidth,
+        "offload": moved / host,
+        "fixed": np.full(len(a), c.step),
+    }
+
+
+def _tied_tables(q: Question, wires: Wires, a: Layouts) -> Floats:
+    """A tied embedding on the first and the last stage: their gradients are summed between the two."""
+    if not q.model.decoder.tied:
+        return np.zeros(len(a))
+    table = max(op.params for op in q.model.ops if op.part == "vocabulary")
+    return np.where(a.pp > 1, wires.stage.reduce(q.work.framework.gradient_bytes * table / a.tp), 0.0)

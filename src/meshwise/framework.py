@@ -1,0 +1,60 @@
+"""Framework: what a training program overlaps, stores and can do, read from data/frameworks/*.toml."""
+
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Literal
+
+from meshwise import catalogue, records
+from meshwise.errors import UserError, nearest, quoted
+from meshwise.hardware import Source
+from meshwise.units import Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Framework:
+    """Facts of a training framework, not fits: those are in a Calibration."""
+
+    key: str = field(default="", metadata={"derived": True})
+    name: str
+    sources: tuple[Source, ...]
+    flash_attention: bool = True
+    dropout: bool = False
+    """Keeps dropout masks, as GPT-2's generation does."""
+    gradient_bytes: int = 4
+    """Of the buffers that gradients are computed and summed in."""
+    master_gradient_bytes: Count = 0.0
+    """Of a float32 copy of the gradients that is sharded with the optimizer state, where the buffer itself is not float32."""
+    reduced_bytes: int = 4
+    """Per gradient element on the wire."""
+    weight_bytes: int = 2
+    """Of the copy that computes. The float32 master copy belongs to the optimizer."""
+    logit_bytes: Count = 8.0
+    """Kept per logit around the loss."""
+    zero: tuple[int, ...] = (1, 2, 3)
+    """ZeRO stages it offers beside 0."""
+    recompute: tuple[Literal["none", "selective", "full"], ...] = ("none", "selective", "full")
+    schedules: tuple[Literal["1f1b", "interleaved", "zero-bubble"], ...] = ("1f1b", "interleaved")
+    sequence_parallel: Literal["never", "choice", "always"] = "choice"
+    context_parallel: bool = True
+    offload: bool = False
+    scatters_stage_bytes: bool = True
+    """A tensor-parallel group sends an activation to the next stage once, in parts, rather than whole from each member."""
+    reduces_every_microbatch: bool = False
+    """With pipeline stages and ZeRO 0, gradients are reduced after every micro-batch instead of once."""
+    fused_softmax: bool = False
+    """Needs micro-batch x heads per device to be a multiple of 4, or attention falls back to slow kernels."""
+    balances_stages: bool = False
+    """Cuts stages by FLOPs, the head included, instead of by whole equal numbers of layers."""
+    embedding_layers: bool = False
+    """Can count the embedding and the head as a layer each when it cuts stages."""
+
+
+@cache
+def find_framework(name: str) -> Framework:
+    files = catalogue.files("frameworks", ".toml")
+    wanted = catalogue.squeeze(name)
+    for key, path in files.items():
+        found = replace(records.read(Framework, catalogue.table_of(path), path.name), key=key)
+        if wanted in (catalogue.squeeze(key), catalogue.squeeze(found.name)):
+            return found
+    raise UserError(f"unknown framework {quoted(name)}{nearest(name, files)}; known: {', '.join(files)}")

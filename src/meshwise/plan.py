@@ -1,0 +1,234 @@
+"""Plan: a question, the layouts that answer it with their cost, and where the numbers come from. JSON both ways."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from meshwise import calibration as calibrations
+from meshwise import catalogue, clusters, framework, lookup
+from meshwise.cost.train import Cost, Question
+from meshwise.errors import UserError, quoted
+from meshwise.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layouts
+from meshwise.search import Found
+from meshwise.workload import OPTIMIZER_BYTES, Train
+
+FORMAT = 1
+INTERVAL = 1.2816
+"""Standard deviations that hold 80% of a normal distribution between them."""
+TIE = 0.01
+"""Two layouts closer than this are one answer: no model of a cluster tells them apart."""
+
+
+class DoesNotFit(UserError):
+    """The question is sound, and the answer is no."""
+
+    exit_code = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """A question in the words of the command line, enough to ask it again."""
+
+    model: str
+    cluster: str
+    batch: int
+    seq: int
+    framework: str
+    precision: str = "bf16"
+    optimizer: str = "adamw"
+    tokens: float = 0.0
+    calibration: str = ""
+    ramp: tuple[int, ...] = ()
+
+    def question(self) -> Question:
+        """Everything looked up."""
+        if self.optimizer not in OPTIMIZER_BYTES:
+            raise UserError(f"unknown optimizer {quoted(self.optimizer)}; known: {', '.join(OPTIMIZER_BYTES)}")
+        if self.precision not in ("bf16", "fp16", "fp8"):
+            raise UserError(f"unknown precision {quoted(self.precision)}; known: bf16, fp16, fp8")
+        program = framework.find_framework(self.framework)
+        found = clusters.find_cluster(self.cluster)
+        if len(found.chips) > 1:
+            raise UserError(f"cluster {quoted(self.cluster)} mixes chips; training is planned on one kind of chip")
+        work = Train(
+            batch=self.batch,
+            seq=self.seq,
+            framework=program,
+            precision=cast(Any, self.precision),
+            optimizer=self.optimizer,
+            tokens=self.tokens,
+            ramp=self.ramp,
+        )
+        chip = found.nodes[0][1].chips[0][1]
+        fitted = calibrations.named(self.calibration) if self.calibration else calibrations.choose(chip, program.key)
+        return Question.of(lookup.find_model(self.model), found, work, fitted)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """One layout with its predicted cost. Seconds, bytes, dollars and FLOP/s."""
+
+    layout: dict[str, int | str]
+    devices: int
+    seconds: float
+    low: float
+    high: float
+    tokens_per_second: float
+    tflops: dict[str, float]
+    """Per device and second under each common formula: 6N, exact, and Megatron's, which counts masked attention and recompute."""
+    mfu: float
+    """Of the peak, with exact FLOPs and no recompute."""
+    memory: float
+    capacity: float
+    days: float | None
+    dollars: float | None
+    mwh: float | None
+    time_parts: dict[str, float]
+    memory_parts: dict[str, float]
+    ties: int = 0
+    """Layouts within 1% that differ only in axes that hardly matter here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    ask: Ask
+    choices: tuple[Choice, ...]
+    priced: int
+    rejected: dict[str, int]
+    calibration: dict[str, str]
+    notes: tuple[str, ...] = ()
+    versions: dict[str, str] = field(default_factory=dict[str, str])
+
+    def to_json(self) -> dict[str, Any]:
+        return {"format": FORMAT, **asdict(self)}
+
+
+def make(ask: Ask, q: Question, found: Found, top: int) -> Plan:
+    """The plan for what a search found; a question that nothing fits says by how much."""
+    if len(found.layouts) == 0:
+        raise DoesNotFit(_too_large(q, found))
+    fitted = q.calibration
+    about = {"name": fitted.key or "default prior", "fitted_on": fitted.fitted_on, "date": fitted.date}
+    return Plan(
+        ask=ask,
+        choices=tuple(_distinct(q, found, top)),
+        priced=found.priced,
+        rejected=found.rejected,
+        calibration=about,
+        notes=(*q.model.notes, *q.cluster.notes),
+        versions={"meshwise": version("meshwise")},
+    )
+
+
+def _too_large(q: Question, found: Found) -> str:
+    have, need = q.chip.memory, found.smallest
+    if not math.isfinite(need):
+        return "no layout keeps to every rule: " + ", ".join(f"{rule} ({count:,})" for rule, count in found.rejected.items())
+    more = math.ceil(q.cluster.devices * need / (have * (1 - q.work.reserve)))
+    return (
+        f"{q.model.name} does not fit on {q.cluster.name}: the leanest of {found.priced:,} layouts needs {need / 2**30:.1f} GiB a device, and "
+        f"{q.chip.name} has {have / 2**30:.1f} GiB; about {more:,} devices of it would do, or a smaller batch, or --framework fsdp with offload"
+    )
+
+
+_MINOR = ("dp_replicate", "dp_shard", "zero", "sp", "schedule", "offload")
+
+
+def _distinct(q: Question, found: Found, top: int) -> Iterator[Choice]:
+    """The best of each group of near-ties: layouts that differ only in how data parallelism is shared out, and within 1%."""
+    seen: dict[tuple[object, ...], int] = {}
+    best: list[int] = []
+    step = found.cost.step
+    for i in range(len(found.layouts)):
+        row = found.layouts.row(i)
+        dp = int(found.layouts.dp[i])
+        key = (dp, *(value for name, value in row.items() if name not in _MINOR))
+        if key in seen and step[i] <= step[best[seen[key]]] * (1 + TIE):
+            continue
+        if len(best) < top:
+            seen[key] = len(best)
+            best.append(i)
+    for i in best:
+        near = sum(
+            1
+            for j in range(len(found.layouts))
+            if j != i
+            and j not in best
+            and abs(step[j] / step[i] - 1) <= TIE
+            and all(
+                getattr(found.layouts, name)[j] == getattr(found.layouts, name)[i]
+                for name in ("tp", "pp", "cp", "ep", "mbs", "recompute", "vpp")
+            )
+        )
+        yield choice(q, found.layouts, found.cost, i, ties=near)
+
+
+def choice(q: Question, layouts: Layouts, cost: Cost, i: int, ties: int = 0) -> Choice:
+    """One priced row in all its units."""
+    seconds = float(cost.step[i])
+    row = layouts.row(i)
+    devices = int(layouts.devices[i])
+    tokens = float(q.work.batch_tokens)
+    spread = math.exp(INTERVAL * q.calibration.spread)
+    exact = q.model.flops(tokens, q.work.seq)
+    repeats = {"none": 3, "selective": 3, "full": 4}[str(row["recompute"])]
+    megatron = q.model.flops(tokens, q.work.seq, causal=False, training=False) * repeats
+    rates = {"6N": q.model.flops_6n(tokens), "exact": exact, "Megatron": megatron}
+    peak = q.chip.flops.get(cast(Any, q.work.precision)) or q.chip.flops.get("bf16") or q.chip.flops.get("fp16") or math.nan
+    steps = q.work.tokens / tokens if q.work.tokens else None
+    hours = steps * seconds / 3600 if steps else None
+    rent = q.cluster.rent
+    power = q.chip.tdp
+    return Choice(
+        layout=row,
+        devices=devices,
+        seconds=seconds,
+        low=seconds / spread,
+        high=seconds * spread,
+        tokens_per_second=tokens / seconds,
+        tflops={name: value / seconds / devices / 1e12 for name, value in rates.items()},
+        mfu=exact / seconds / devices / peak,
+        memory=float(cost.peak[i]),
+        capacity=q.chip.memory,
+        days=hours / 24 if hours else None,
+        dollars=hours * 3600 * rent * devices / q.cluster.devices if hours and rent else None,
+        mwh=hours * power * devices / 1e6 if hours and power else None,
+        time_parts={name: float(value[i]) for name, value in cost.time.items()},
+        memory_parts={name: float(value[i]) for name, value in cost.memory.items()},
+        ties=ties,
+    )
+
+
+def read(path: Path) -> Plan:
+    """A plan.json; one of another format is refused with the reason."""
+    try:
+        values = json.loads(catalogue.text_of(path))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not valid JSON: {error}") from None
+    if not isinstance(values, dict) or "format" not in values:
+        raise UserError(f"{path}: not a plan; write one with 'meshwise plan ... --out {path.name}'")
+    table = cast(dict[str, Any], values)
+    if table["format"] != FORMAT:
+        raise UserError(
+            f"{path}: a plan of format {quoted(table['format'])}; this version reads format {FORMAT}: make the plan again"
+        )
+    try:
+        ask = Ask(**{**table["ask"], "ramp": tuple(table["ask"].get("ramp", ()))})
+        choices = tuple(Choice(**row) for row in table["choices"])
+        rest = {f.name: table[f.name] for f in fields(Plan) if f.name not in ("ask", "choices", "notes")}
+        return Plan(ask=ask, choices=choices, notes=tuple(table["notes"]), **rest)
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{path}: a damaged plan ({error}); make it again") from None
+
+
+def layouts_of(row: Mapping[str, int | str]) -> Layouts:
+    """One layout from its words, as in a plan.json."""
+    words = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "offload": OFFLOAD}
+    values = {name: words[name].index(str(value)) if name in words else int(value) for name, value in row.items()}
+    return Layouts.of(**{name: np.array([value]) for name, value in values.items()})

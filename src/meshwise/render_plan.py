@@ -1,0 +1,112 @@
+"""A plan on a terminal: the table of layouts, stacked bars of time and memory, what the rules dropped, and the reasons."""
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from meshwise import units
+from meshwise.cost.memory import KINDS
+from meshwise.cost.train import PARTS
+from meshwise.explain import WORDS, name_of
+from meshwise.plan import Choice, Plan
+
+COLOURS = ("green", "cyan", "blue", "magenta", "yellow", "bright_cyan", "bright_blue", "white", "bright_magenta", "red", "bright_yellow",
+           "bright_green", "bright_red", "bright_black")  # fmt: skip
+LETTERS = dict(zip(PARTS, "makrtceh>bdof_", strict=True)) | {
+    "matmul": "M",
+    "attention": "A",
+    "elementwise": "e",
+    "recompute": "R",
+}
+MEMORY_LETTERS = dict(zip(KINDS, "WGOALC", strict=True))
+WIDTH = 60
+
+
+def plan_view(plan: Plan, why: Sequence[str], command: str) -> RenderableType:
+    """Everything `plan` prints."""
+    notes = [Text(f"note: {note}") for note in plan.notes]
+    return Group(
+        choices_table(plan),
+        *bars(plan.choices[:5]),
+        rejects(plan),
+        Text(),
+        *map(Text, why),
+        Text(),
+        *notes,
+        _provenance(plan),
+        Text(f"again: {command}"),
+    )
+
+
+def choices_table(plan: Plan) -> Table:
+    """The best layouts, fastest first."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table.add_column("layout")
+    trained = plan.choices[0].days is not None
+    columns = ["s/step", "80% between", "tokens/s", "TFLOP/s", "MFU", "GiB of " + f"{plan.choices[0].capacity / 2**30:.0f}"]
+    for column in (*columns, *(("days", "cost", "MWh") if trained else ()), "ties"):
+        table.add_column(column, justify="right")
+    for choice in plan.choices:
+        table.add_row(*_cells(choice, trained))
+    return table
+
+
+def _cells(c: Choice, trained: bool) -> list[str]:
+    days = f"{c.days:,.1f}" if c.days is not None else ""
+    total = [days, units.show(c.dollars, "dollars") if c.dollars else "", f"{c.mwh:,.0f}" if c.mwh else ""] if trained else []
+    return [
+        name_of(c.layout),
+        f"{c.seconds:.4g}",
+        f"{c.low:.3g} to {c.high:.3g}",
+        f"{c.tokens_per_second:,.0f}",
+        f"{c.tflops['exact']:.1f}",
+        f"{100 * c.mfu:.1f}%",
+        f"{c.memory / 2**30:.1f}",
+        *total,
+        f"+{c.ties}" if c.ties else "",
+    ]
+
+
+def bars(choices: Sequence[Choice]) -> list[RenderableType]:
+    """Seconds and bytes by part, one bar per layout on a common scale; a letter per part, so that they read without colour too."""
+    longest = max(c.seconds for c in choices)
+    capacity = choices[0].capacity
+    lines: list[RenderableType] = [Text("time by part", style="bold")]
+    lines += [_bar(c.time_parts, LETTERS, longest, f"{c.seconds:7.4g} s", name_of(c.layout)) for c in choices]
+    lines += [_legend(choices, LETTERS), Text(), Text(f"memory by kind, of {capacity / 2**30:.0f} GiB", style="bold")]
+    lines += [_bar(c.memory_parts, MEMORY_LETTERS, capacity, f"{c.memory / 2**30:5.1f} GiB", name_of(c.layout)) for c in choices]
+    kinds = "  ".join(f"{letter} {kind}" for kind, letter in MEMORY_LETTERS.items())
+    return [*lines, Text(kinds, style="dim"), Text()]
+
+
+def _bar(parts: dict[str, float], letters: dict[str, str], full: float, total: str, name: str) -> Text:
+    """Cells in proportion; the running sum is rounded, so that the bar's length is right."""
+    bar, drawn, running = Text(f"{total} "), 0, 0.0
+    for (part, letter), colour in zip(letters.items(), COLOURS, strict=False):
+        running += parts.get(part, 0.0)
+        cells = round(WIDTH * running / full) - drawn
+        bar.append(letter * cells, style=colour)
+        drawn += cells
+    return bar.append(" " * (WIDTH - drawn + 1) + name)
+
+
+def _legend(choices: Sequence[Choice], letters: dict[str, str]) -> Text:
+    shown = [part for part in letters if any(c.time_parts.get(part, 0.0) > 0.002 * c.seconds for c in choices)]
+    return Text("  ".join(f"{letters[part]} {WORDS[part]}" for part in shown), style="dim")
+
+
+def rejects(plan: Plan) -> RenderableType:
+    """How many layouts each rule dropped."""
+    dropped = ", ".join(f"{rule} {count:,}" for rule, count in plan.rejected.items())
+    return Text(f"{plan.priced:,} layouts priced. Dropped by rule: {dropped or 'none'}.")
+
+
+def _provenance(plan: Plan) -> Text:
+    about = plan.calibration
+    return Text(
+        f"calibration: {about['name']} (fitted on {about['fitted_on']}{', ' + about['date'] if about['date'] else ''})",
+        style="dim",
+    )

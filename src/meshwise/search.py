@@ -1,0 +1,212 @@
+"""Search: enumerate layouts, drop those that break a rule, price the rest in blocks, keep the best. Exhaustive, so 'best' is exact."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwise.cost.train import Cost, Question, price
+from meshwise.errors import UserError
+from meshwise.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Ints, Layouts
+
+BLOCK = 1 << 14
+"""Layouts priced at once: about 130 arrays of them fit in a core's cache."""
+KEPT = 256
+"""Layouts of a block that can still be among the best of all."""
+Mask = NDArray[np.bool_]
+Bounds = Mapping[str, tuple[int, int]]
+"""Per axis, the least and the most a user allows."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best layouts that fit, fastest first, and what became of the others."""
+
+    layouts: Layouts
+    cost: Cost
+    priced: int
+    rejected: dict[str, int]
+    """Layouts by the rule that dropped them, in the order in which rules are asked."""
+    smallest: float
+    """Least memory that any priced layout needs per device: by how much a model that fits nowhere fails."""
+
+
+def search(q: Question, *, bounds: Bounds | None = None, top: int = 10, nodes: tuple[int, ...] = ()) -> Found:
+    """The `top` fastest layouts of the whole cluster, or of each number of `nodes`."""
+    limits = dict(bounds or {})
+    capacity = q.chip.memory * (1 - q.work.reserve)
+    rejected: dict[str, int] = {}
+    best: list[tuple[Layouts, Cost]] = []
+    priced, smallest = 0, np.inf
+    for block in _blocks(q, limits, nodes, rejected):
+        cost = price(q, block)
+        priced += len(block)
+        peak, step = cost.peak, cost.step
+        smallest = min(smallest, float(peak.min()))
+        fits = peak <= capacity
+        _count(rejected, "fits in memory", ~fits)
+        rows = np.flatnonzero(fits)
+        if len(rows) > KEPT:
+            rows = rows[np.argpartition(step[rows], KEPT)[:KEPT]]
+        best.append((block.take(rows), _take(cost, rows)))
+    layouts, cost = _joined(best)
+    order = np.argsort(cost.step, kind="stable")[: max(top, 1) * 32]
+    return Found(layouts.take(order), _take(cost, order), priced, rejected, float(smallest))
+
+
+def _take(cost: Cost, rows: Ints) -> Cost:
+    return Cost({k: v[rows] for k, v in cost.time.items()}, {k: v[rows] for k, v in cost.memory.items()})
+
+
+def _joined(parts: list[tuple[Layouts, Cost]]) -> tuple[Layouts, Cost]:
+    if not parts:
+        raise UserError("no layout is left: every way to cut the model breaks a rule")
+    layouts = Layouts(**{f.name: np.concatenate([getattr(a, f.name) for a, _ in parts]) for f in fields(Layouts)})
+    time = {name: np.concatenate([cost.time[name] for _, cost in parts]) for name in parts[0][1].time}
+    return layouts, Cost(time, {name: np.concatenate([cost.memory[name] for _, cost in parts]) for name in parts[0][1].memory})
+
+
+def _count(rejected: dict[str, int], rule: str, dropped: Mask) -> None:
+    number = int(np.count_nonzero(dropped))
+    if number:
+        rejected[rule] = rejected.get(rule, 0) + number
+
+
+def divisors(n: int) -> list[int]:
+    small = [i for i in range(1, int(n**0.5) + 1) if n % i == 0]
+    return sorted({*small, *(n // i for i in small)})
+
+
+def _blocks(
+    q: Question, limits: dict[str, tuple[int, int]], nodes: tuple[int, ...], rejected: dict[str, int]
+) -> Iterator[Layouts]:
+    """Valid layouts in blocks of about BLOCK."""
+    waiting: list[Layouts] = []
+    for count in nodes or (q.cluster.node_count,):
+        cuts = _cuts(q, count * q.cluster.nodes[0][1].devices)
+        for cut in _kept(cuts, cut_rules(q, cuts) | _bounded(cuts, limits, _CUT_AXES), rejected):
+            inner = _inner(q, cut)
+            kept = inner.take(_all(inner_rules(q, inner) | _bounded(inner, limits, _INNER_AXES), rejected, len(inner)))
+            waiting.append(kept)
+            if sum(map(len, waiting)) >= BLOCK:
+                yield _concatenated(waiting)
+                waiting = []
+    if sum(map(len, waiting)):
+        yield _concatenated(waiting)
+
+
+_CUT_AXES = ("dp_replicate", "dp_shard", "tp", "pp", "cp", "ep")
+_INNER_AXES = ("mbs", "vpp", "zero", "recompute", "sp", "schedule", "offload")
+
+
+def _concatenated(parts: list[Layouts]) -> Layouts:
+    return Layouts(**{f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Layouts)})
+
+
+def _all(rules: dict[str, Mask], rejected: dict[str, int], length: int) -> Mask:
+    """Rows that pass every rule; each row that does not is counted under the first it breaks."""
+    left = np.ones(length, dtype=bool)
+    for rule, mask in rules.items():
+        _count(rejected, rule, left & ~mask)
+        left &= mask
+    return left
+
+
+def _kept(cuts: Layouts, rules: dict[str, Mask], rejected: dict[str, int]) -> Iterator[dict[str, int]]:
+    rows = np.flatnonzero(_all(rules, rejected, len(cuts)))
+    table = {axis: getattr(cuts, axis)[rows].tolist() for axis in _CUT_AXES}
+    for values in zip(*table.values(), strict=True):
+        yield dict(zip(table, values, strict=True))
+
+
+def _bounded(a: Layouts, limits: Mapping[str, tuple[int, int]], axes: tuple[str, ...]) -> dict[str, Mask]:
+    """What the user fixed or allowed, as rules."""
+    masks: dict[str, Mask] = {}
+    for axis, (least, most) in limits.items():
+        if axis in axes or (axis == "dp" and axes is _CUT_AXES):
+            values = getattr(a, axis)
+            masks[f"--fix or --allow {axis}"] = (values >= least) & (values <= most)
+    return masks
+
+
+def _cuts(q: Question, devices: int) -> Layouts:
+    """Every way to write `devices` as dp_replicate x dp_shard x tp x pp x cp, with every ep that divides what it is laid over."""
+    rows: list[tuple[int, ...]] = []
+    mixture = any(op.expert for op in q.model.ops)
+    for tp in divisors(devices):
+        for pp in divisors(devices // tp):
+            for cp in divisors(devices // (tp * pp)):
+                dp = devices // (tp * pp * cp)
+                for shard in divisors(dp):
+                    rows += [(dp // shard, shard, tp, pp, cp, ep) for ep in (divisors(shard * cp) if mixture else (1,))]
+    table = np.array(rows, dtype=np.int64)
+    return Layouts.of(**dict(zip(_CUT_AXES, table.T, strict=True)))
+
+
+def cut_rules(q: Question, a: Layouts) -> dict[str, Mask]:
+    """What a way to cut the model must keep to: masks that prune the search, count the rejects and word the error for one layout."""
+    d, work, f = q.model.decoder, q.work, q.work.framework
+    experts = max((op.count // max(1, len(q.model.layers)) for op in q.model.ops if op.expert), default=1)
+    attends = d.heads > 0
+    layers = (d.layers % a.pp == 0) | (f.embedding_layers & ((d.layers + 2) % a.pp == 0)) | f.balances_stages
+    return {
+        "tp divides heads": (max(d.heads, 1) % a.tp == 0) | (not attends),
+        "tp divides KV heads, or they divide it": (max(d.kv_heads, 1) % a.tp == 0) | (a.tp % max(d.kv_heads, 1) == 0),
+        "tp divides the FFW width": (max(d.ffn, 1) % a.tp == 0) | (d.ffn == 0),
+        "tp stays inside a node": a.tp <= q.cluster.nodes[0][1].devices,
+        "pp is at most the number of layers": a.pp <= d.layers,
+        "pp cuts the layers evenly": layers,
+        "cp where the framework has it": (a.cp == 1) | f.context_parallel,
+        "cp halves divide the sequence": (a.cp == 1) | (work.seq % (2 * a.cp) == 0),
+        "dp divides the batch": work.batch % a.dp == 0,
+        "ep divides the experts": experts % a.ep == 0,
+        "ZeRO where the framework has it": (a.dp_shard == 1) | (len(f.zero) > 0),
+    }
+
+
+def _inner(q: Question, cut: dict[str, int]) -> Layouts:
+    """Every micro-batch, ZeRO stage, recompute, sequence parallelism, schedule and offload for one cut."""
+    f, layers = q.work.framework, q.model.decoder.layers
+    dp = cut["dp_replicate"] * cut["dp_shard"]
+    per_stage = layers // cut["pp"] if layers % cut["pp"] == 0 else 1
+    schedules = [(SCHEDULES.index("1f1b"), 1)]
+    if cut["pp"] > 1 and "interleaved" in f.schedules:
+        schedules += [(SCHEDULES.index("interleaved"), v) for v in divisors(per_stage)[1:]]
+    if cut["pp"] > 1 and "zero-bubble" in f.schedules:
+        schedules.append((SCHEDULES.index("zero-bubble"), 1))
+    choices: dict[str, list[int]] = {
+        "mbs": divisors(int(q.work.batch) // dp),
+        "zero": list(f.zero) if cut["dp_shard"] > 1 else [0],
+        "recompute": [RECOMPUTE.index(how) for how in f.recompute],
+        "sp": {"never": [0], "choice": [0, 1], "always": [1]}[f.sequence_parallel] if cut["tp"] > 1 else [0],
+        "plan": list(range(len(schedules))),
+        "offload": list(range(len(OFFLOAD))) if f.offload else [0],
+    }
+    grid = np.meshgrid(*(np.array(values, dtype=np.int64) for values in choices.values()), indexing="ij")
+    axes = dict(zip(choices, (axis.ravel() for axis in grid), strict=True))
+    which = axes.pop("plan")
+    table = np.array(schedules, dtype=np.int64)
+    return Layouts.of(**cut, **axes, schedule=table[which, 0], vpp=table[which, 1])
+
+
+def inner_rules(q: Question, a: Layouts) -> dict[str, Mask]:
+    """What the rest of a layout must keep to."""
+    microbatches = q.work.batch // (a.dp * a.mbs)
+    heads = np.maximum(1, q.model.decoder.heads // a.tp)
+    rules: dict[str, Mask] = {
+        "micro-batches are whole": q.work.batch % (a.dp * a.mbs) == 0,
+        "interleaving needs micro-batches in multiples of pp": (a.vpp == 1) | (microbatches % a.pp == 0),
+        "offloading parameters needs ZeRO 3": (a.offload < OFFLOAD.index("parameters")) | (a.zero == 3),
+    }
+    if q.work.framework.fused_softmax:
+        rules["fused softmax needs micro-batch x heads / tp in multiples of 4"] = (a.mbs * heads) % 4 == 0
+    for size in q.work.ramp:
+        rules[f"batch {size} of the ramp-up divides by dp x micro-batch"] = size % (a.dp * a.mbs) == 0
+    return rules
+
+
+def broken(q: Question, a: Layouts) -> list[str]:
+    """The rules that a single layout breaks."""
+    rules = cut_rules(q, a) | inner_rules(q, a)
+    return [rule for rule, mask in rules.items() if not bool(np.all(mask))]

@@ -1,0 +1,70 @@
+"""Train: the question, apart from the model and the machine it is asked of."""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from meshwise import units
+from meshwise.errors import UserError, quoted
+from meshwise.framework import Framework
+from meshwise.layout import Ints
+
+Precision = Literal["bf16", "fp16", "fp8"]
+
+OPTIMIZER_BYTES: dict[str, float] = {
+    "adamw": 12.0,
+    "adamw-8bit": 6.0,
+    "muon": 8.0,
+    "adafactor": 4.0,
+    "sgd": 4.0,
+    "sgd-momentum": 8.0,
+}
+"""Bytes kept per parameter beside the weights and gradients: a float32 master copy, and the moments of each method."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train:
+    """Train on `batch` sequences of `seq` tokens a step."""
+
+    batch: int | Ints
+    """Sequences a step; an array where each layout of a table of measurements had its own."""
+    seq: int
+    framework: Framework
+    precision: Precision = "bf16"
+    optimizer: str = "adamw"
+    tokens: float = 0.0
+    """How many to train on in all; 0 where the question is the step alone."""
+    ramp: tuple[int, ...] = ()
+    """Batch sizes, in sequences, that the run passes on its way up to `batch`."""
+    reserve: float = 0.04
+    """Share of a device's memory that is left free: fragmentation takes it before a run would."""
+
+    @property
+    def batch_tokens(self) -> int | Ints:
+        return self.batch * self.seq
+
+
+def parse_batch(text: str, seq: int) -> tuple[int, int]:
+    """Sequences a step and their length: '2048x4096', '2048' sequences, or '4M' tokens, in 1024s as sequence lengths are."""
+    cleaned = text.strip().lower().replace("×", "x")
+    if "x" in cleaned:
+        number, _, length = cleaned.partition("x")
+        return _positive(number, text), units.whole_length(length)
+    if re.fullmatch(r"\d+", cleaned):
+        return _positive(cleaned, text), seq
+    tokens = units.parse(text, "length")
+    if tokens < seq or tokens % seq:
+        whole = max(1, round(tokens / seq))
+        raise UserError(
+            f"a batch of {text} is no whole number of sequences of {seq:,} tokens; {whole} of them are {whole * seq:,} tokens"
+        )
+    return int(tokens) // seq, seq
+
+
+def _positive(digits: str, text: str) -> int:
+    value = units.parse(digits, "length")
+    if value != int(value) or not 1 <= value <= 2**40:
+        raise UserError(
+            f"{quoted(text)} is not a batch: expected sequences (2048), sequences x length (2048x4096) or tokens (4M)"
+        )
+    return int(value)
