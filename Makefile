@@ -1,4 +1,4 @@
-# make run    set up, and count the Llama 3 herd          make test   set up, and run every test
+# make run    set up, and plan BLOOM on 48 nodes         make test   set up, and run every test
 # make check  lint, types, layers, documents              make bench  what is timed
 # make docs   put the real output into README and docs    make clean  remove what make made
 
@@ -8,7 +8,7 @@ BIN := .venv/bin
 .PHONY: run test check bench docs clean
 
 run: .venv/installed
-	$(BIN)/meshwise count llama-3-8b llama-3-70b llama-3-405b
+	$(BIN)/meshwise plan bloom-176b --on jean-zay:48 --batch 2048x2048 --framework megatron-deepspeed --tokens 366B
 
 test: .venv/tested
 	$(BIN)/pytest
@@ -22,6 +22,8 @@ check: .venv/tested
 
 bench: .venv/installed
 	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/search.py
+	$(BIN)/python benchmarks/accuracy.py
 
 docs: .venv/tested
 	$(BIN)/cog -r -P -I tools README.md docs/*.md

@@ -19,7 +19,7 @@ WIDTHS = {
     "matmul": 0.10,
     "memory": 0.20,
     "link": 0.5,
-    "link_latency": 1.0,
+    "link_latency": 1.5,
     "network": 0.7,
     "exposed_stage": 1.0,
     "hidden_dp": 1.0,

@@ -34,7 +34,7 @@ class Calibration:
     """Of the peak, in flash attention with heads of 128."""
     link: Count = 0.77
     """Of the link inside a node (A100: 230 of 300 GB/s in NCCL's ring)."""
-    link_latency: Seconds = 2e-5
+    link_latency: Seconds = 6e-6
     """One step of a ring inside a node, beyond its bytes, with the wait for the slowest member."""
     network: Count = 0.5
     network_latency: Seconds = 3e-5

@@ -110,7 +110,8 @@ def binding(q: Question, best: Choice) -> str:
         return "Memory binds nothing: no layout that does not fit would be faster."
     over = fastest.memory - q.chip.memory * (1 - q.work.reserve)
     return (
-        f"Memory binds: {name_of(fastest.layout)} would take {fastest.seconds:.3g} s ({100 * (1 - fastest.seconds / best.seconds):.0f}% less) "
+        f"Memory binds: {name_of(fastest.layout)} would take {fastest.seconds:.3g} s, "
+        f"{100 * (1 - fastest.seconds / best.seconds):.0f}% less, "
         f"but needs {units.show(over, 'bytes', binary=True)} more per device than there is."
     )
 
@@ -155,7 +156,7 @@ def rooflines(q: Question) -> list[str]:
     lines: list[str] = []
     if sequences < q.cluster.devices:
         lines.append(
-            f"Data parallelism alone stops at {sequences:,} devices: there are that many sequences in a batch, and {q.cluster.devices:,} devices."
+            f"Data parallelism alone stops at {sequences:,} of the {q.cluster.devices:,} devices: a batch has that many sequences."
         )
     word = "communication-bound" if tokens < needed else "compute-bound"
     lines.append(

@@ -18,6 +18,8 @@ class Framework:
     name: str
     sources: tuple[Source, ...]
     flash_attention: bool = True
+    unfused: Count = 1.0
+    """Bytes that its norms, rotary positions and activation functions move, over those of fused kernels."""
     dropout: bool = False
     """Keeps dropout masks, as GPT-2's generation does."""
     gradient_bytes: int = 4

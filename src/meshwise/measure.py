@@ -3,19 +3,21 @@
 import csv
 import io
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import cast
 
-from meshwise import catalogue
+from meshwise import catalogue, lookup
 from meshwise.clusters import find_cluster
-from meshwise.errors import UserError, nearest
-from meshwise.framework import find_framework
-from meshwise.hardware import Cluster
+from meshwise.errors import UserError, nearest, quoted
+from meshwise.framework import Framework, find_framework
+from meshwise.hardware import Chip, Cluster
 from meshwise.model import Model, build
-from meshwise.workload import Train
+from meshwise.workload import Precision, Train
 
 Row = Mapping[str, str]
 
@@ -42,6 +44,10 @@ VTRAIN_FACTS = {
 }
 """What vTrain's file leaves unsaid: its paper's machine, and GPT-2's padded vocabulary."""
 NEEDED = ("n_gpus", "tp", "pp", "dp", "global_batch_seqs", "seq_len", "gpu")
+TIMES = ("sec_per_iter", "ms_per_iter", "tokens_per_sec_per_gpu", "tflops_per_gpu")
+SEEN = (*TIMES, "mem_gb")
+UNIT_OF_MEMORY = {"": 2.0**30, "gib": 2.0**30, "gb": 1e9, "mib": 2.0**20, "mb": 1e6}
+RECOMPUTE = {"": 0, "none": 0, "no": 0, "selective": 1, "full": 2, "yes": 2}
 
 
 @dataclass(frozen=True)
@@ -58,11 +64,35 @@ class Case:
     memory: float
     ran: bool
     date: str
+    assumed: tuple[str, ...] = ()
+    """What the row left unsaid and was filled in."""
+
+    @property
+    def chip(self) -> Chip:
+        return self.cluster.nodes[0][1].chips[0][1]
+
+    @property
+    def timed(self) -> bool:
+        return self.ran and math.isfinite(self.seconds)
+
+    @property
+    def weighed(self) -> bool:
+        return self.ran and math.isfinite(self.memory)
+
+    @property
+    def limit(self) -> float:
+        """Bytes of a device that a planner would fill."""
+        return self.chip.memory * (1 - self.work.reserve)
 
     @property
     def group(self) -> tuple[object, ...]:
         """Runs of the same model on as many devices with the same batch: among these a planner has to choose."""
         return (self.model.name, self.cluster.devices, self.work.batch, self.work.seq)
+
+    @property
+    def setting(self) -> tuple[object, ...]:
+        """Runs that share what a fit could learn by heart: the day and the shape of the model, or the model and the devices."""
+        return (self.date, self.model.decoder.hidden) if self.date else (self.model.name, self.cluster.devices)
 
 
 @dataclass(frozen=True)
@@ -71,17 +101,64 @@ class Skipped:
     reason: str
 
 
+def find_table(text: str) -> Path:
+    """A CSV file by its path, or a built-in table (or one of the user's own folder) by its name."""
+    path, known = Path(text), catalogue.files("measurements", ".csv")
+    if text in known:
+        return known[text]
+    if path.suffix == ".csv" or path.is_file():
+        return path
+    raise UserError(f"unknown table {quoted(text)}{nearest(text, known)}; give a .csv file or one of {', '.join(known)}")
+
+
 def read_table(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV file, vTrain's column names translated."""
-    rows = list(csv.DictReader(io.StringIO(catalogue.text_of(path))))
-    if not rows:
-        raise UserError(f"{path.name}: no rows; expected a CSV file with a header and the columns {', '.join(NEEDED)}")
-    if "# GPUs" in rows[0]:
-        rows = [VTRAIN_FACTS | {VTRAIN.get(key, key): value for key, value in row.items()} for row in rows]
-    missing = [name for name in NEEDED if name not in rows[0]]
-    if missing:
-        raise UserError(f"{path.name}: the column '{missing[0]}' is missing{nearest(missing[0], [str(key) for key in rows[0]])}")
+    """The rows of a CSV file, vTrain's column names translated. A file that is damaged is refused, with the line that is."""
+    reader = csv.reader(io.StringIO(catalogue.text_of(path)), strict=True)
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        lines = [(reader.line_num, line) for line in reader if line]
+    except csv.Error as error:
+        raise UserError(f"{path.name}, line {reader.line_num}: not valid CSV: {error}") from None
+    vtrain = "# GPUs" in header
+    columns = [VTRAIN.get(name, name) for name in header] if vtrain else header
+    _check_columns(path.name, [*columns, *VTRAIN_FACTS] if vtrain else columns)
+    if not lines:
+        raise UserError(f"{path.name}: no rows below the header")
+    rows: list[dict[str, str]] = []
+    for number, line in lines:
+        if len(line) != len(columns):
+            raise UserError(f"{path.name}, line {number}: {len(line)} fields, where the header has {len(columns)}")
+        row = dict(zip(columns, map(str.strip, line), strict=True))
+        _check_seen(f"{path.name}, line {number}", row)
+        rows.append(VTRAIN_FACTS | row if vtrain else row)
     return rows
+
+
+def _check_columns(name: str, columns: list[str]) -> None:
+    if not columns:
+        raise UserError(f"{name}: empty; expected a CSV file with a header and the columns {', '.join(NEEDED)}")
+    repeated = [column for column, times in Counter(columns).items() if times > 1]
+    if repeated:
+        raise UserError(f"{name}: the column {quoted(repeated[0])} appears twice")
+    for column in NEEDED:
+        if column not in columns:
+            raise UserError(f"{name}: the column '{column}' is missing{nearest(column, columns)}")
+    if not set(SEEN) & set(columns):
+        raise UserError(f"{name}: no column says what was measured; expected one of {', '.join(SEEN)}")
+
+
+def _check_seen(where: str, row: Row) -> None:
+    """What was measured is above zero and finite, or left empty; anything else is a slip of whoever wrote the table."""
+    for column in SEEN:
+        text = row.get(column, "")
+        try:
+            sound = not text or 0 < float(text) < math.inf
+        except ValueError:
+            sound = False
+        if not sound:
+            raise UserError(
+                f"{where}: {column} is {quoted(text)}; expected a number above zero, or nothing where it was not measured"
+            )
 
 
 def cases(path: Path) -> tuple[list[Case], list[Skipped]]:
@@ -96,83 +173,92 @@ def cases(path: Path) -> tuple[list[Case], list[Skipped]]:
             used.append(_case(row, row_id, heads))
         except UserError as error:
             skipped.append(Skipped(row_id, str(error)))
+    if not used:
+        reason, times = Counter(skip.reason for skip in skipped).most_common(1)[0]
+        raise UserError(f"{path.name}: none of its {len(rows)} rows can be priced; {times} of them: {reason}")
     return used, skipped
 
 
-def _number(row: Row, *columns: str, default: float = math.nan) -> float:
-    """The first of these columns that holds a number."""
+def _number(row: Row, *columns: str) -> float:
+    """The first of these columns that holds a number; NaN where none does."""
     for column in columns:
-        text = row.get(column) or ""
+        text = row.get(column, "")
         try:
             return float(text)
         except ValueError:
-            if text.strip():
-                raise UserError(f"{column} is '{text}', not a number") from None
-    return default
+            if text:
+                raise UserError(f"{column} is {quoted(text)}, not a number") from None
+    return math.nan
 
 
 def _whole(row: Row, *columns: str, default: int | None = None) -> int:
     value = _number(row, *columns)
     if math.isnan(value) and default is not None:
         return default
-    if not math.isfinite(value) or value != int(value) or value < 0:
+    if math.isnan(value):
         raise UserError(f"{columns[0]} is not stated")
+    if not 0 <= value < 2**40 or value != int(value):
+        raise UserError(f"{columns[0]} is {value:g}, not a whole number")
     return int(value)
+
+
+def _word(row: Row, column: str) -> str:
+    return row.get(column, "").lower()
 
 
 def _common_heads(rows: list[dict[str, str]]) -> dict[int, int]:
     """Heads by width, as most rows of the table state them: what the others leave out."""
     seen: dict[int, Counter[int]] = {}
     for row in rows:
-        width, heads = _number(row, "d_model", "d_model_derived"), _number(row, "n_heads")
-        if width > 0 and heads > 0:
+        width, heads = row.get("d_model") or row.get("d_model_derived") or "", row.get("n_heads", "")
+        if width.isdecimal() and heads.isdecimal():
             seen.setdefault(int(width), Counter())[int(heads)] += 1
     return {width: counts.most_common(1)[0][0] for width, counts in seen.items()}
 
 
 def _case(row: Row, row_id: str, heads: dict[int, int]) -> Case:
     if row.get("dup_of"):
-        raise UserError(f"repeats {row['dup_of']}")
+        raise UserError("repeats another row")
     if row.get("chk_flag"):
-        raise UserError(f"flagged in the table: {row['chk_flag']}")
-    ran = (row.get("outcome") or "ok") == "ok"
-    if row.get("outcome") == "fail":
-        raise UserError("failed for a reason the table does not tell")
-    model = _model(row, heads)
-    cluster = _cluster(row)
-    work, layout = _work(row), _layout(row)
-    if layout["dp_replicate"] * layout["dp_shard"] * layout["tp"] * layout["pp"] * layout["cp"] != cluster.devices:
-        raise UserError(f"the layout does not multiply to {cluster.devices} devices")
-    seconds = _seconds(row, model, work, cluster.devices)
-    unit = 2.0**30 if (row.get("mem_unit") or "").lower() in ("gib", "") else 1e9
-    memory = _number(row, "mem_gb") * unit
+        raise UserError("flagged in the table as not adding up")
+    outcome = _word(row, "outcome") or "ok"
+    if outcome not in ("ok", "oom"):
+        raise UserError("failed for a reason the table does not tell" if outcome == "fail" else f"outcome is {quoted(outcome)}")
+    assumed: list[str] = []
+    model, cluster = _model(row, heads, assumed), _cluster(row)
+    framework = _framework(row, assumed)
+    layout = _layout(row, framework, cluster.devices)
+    work = _work(row, framework, layout)
+    if layout["mbs"] == 0:
+        assumed.append("micro-batch not stated: the fastest that fits")
+    ran = outcome == "ok"
+    seconds = _seconds(row, model, work, cluster.devices) if ran else math.nan
+    memory = _number(row, "mem_gb") * UNIT_OF_MEMORY.get(_word(row, "mem_unit"), 1e9)
     if ran and math.isnan(seconds) and math.isnan(memory):
         raise UserError("neither a time nor a memory is stated")
-    return Case(row_id, model, cluster, work, layout, seconds, memory, ran, row.get("date") or "")
+    return Case(row_id, model, cluster, work, layout, seconds, memory, ran, row.get("date", ""), tuple(assumed))
 
 
 def _seconds(row: Row, model: Model, work: Train, devices: int) -> float:
     """Seconds of a step, from whichever column states it."""
-    stated = _number(row, "sec_per_iter")
-    if not math.isnan(stated):
-        return stated
-    if not math.isnan(_number(row, "ms_per_iter")):
-        return _number(row, "ms_per_iter") / 1000
-    tokens = float(work.batch_tokens)
-    rate = _number(row, "tokens_per_sec_per_gpu")
-    if rate > 0:
-        return tokens / (rate * devices)
-    tflops = _number(row, "tflops_per_gpu")
-    if tflops > 0:  # Megatron's formula (arXiv:2104.04473, eq. 3): masked attention in full, and the recompute forward
-        repeats = 4 if (row.get("recompute") or "") == "full" else 3
-        return model.flops(tokens, work.seq, causal=False, training=False) * repeats / (tflops * 1e12 * devices)
-    return math.nan
+    stated, tokens = _number(row, "sec_per_iter"), float(work.batch_tokens)
+    if math.isnan(stated):
+        stated = _number(row, "ms_per_iter") / 1000
+    if math.isnan(stated):
+        stated = tokens / (_number(row, "tokens_per_sec_per_gpu") * devices)
+    if math.isnan(stated):  # Megatron's formula (arXiv:2104.04473, eq. 3): masked attention in full, and the recompute forward
+        repeats = 4 if _word(row, "recompute") == "full" else 3
+        flops = model.flops(tokens, work.seq, causal=False, training=False) * repeats
+        stated = flops / (_number(row, "tflops_per_gpu") * 1e12 * devices)
+    return stated
 
 
 def _cluster(row: Row) -> Cluster:
     devices, per_node = _whole(row, "n_gpus"), _whole(row, "gpus_per_node", default=8)
-    nodes = max(1, devices // per_node)
-    text = f"{nodes}x{min(devices, per_node)}x{row['gpu']}"
+    if not devices or not per_node or devices % min(devices, per_node):
+        raise UserError(f"{devices} devices are no whole nodes of {per_node}")
+    inside = min(devices, per_node)
+    text = f"{devices // inside}x{inside}x{row['gpu']}"
     gbps = _number(row, "inter_node_gbps_per_gpu")
     return _named_cluster(text if math.isnan(gbps) else f"{text}@{gbps * per_node:g}Gbps")
 
@@ -180,41 +266,84 @@ def _cluster(row: Row) -> Cluster:
 _named_cluster = cache(find_cluster)
 
 
-def _work(row: Row) -> Train:
-    framework = find_framework(row.get("framework") or "megatron")
-    if (row.get("flash_attention") or "").lower() == "no":
-        framework = replace(framework, flash_attention=False, dropout=True)
-    batch, seq = _whole(row, "global_batch_seqs"), _whole(row, "seq_len")
-    precision = row.get("precision") if row.get("precision") in ("bf16", "fp16", "fp8") else "bf16"
-    return Train(batch=batch, seq=seq, framework=framework, precision=precision or "bf16")  # pyright: ignore[reportArgumentType]
+def _framework(row: Row, assumed: list[str]) -> Framework:
+    """The framework a row names; of one that is not in the catalogue only this is known: whether it shards parameters."""
+    text = row.get("framework", "")
+    found = _known_framework(text)
+    if found is None:
+        found = find_framework("fsdp" if _zero(row) >= 2 else "megatron")
+        assumed.append(f"framework {quoted(text)} priced as {found.name}" if text else f"framework not stated: {found.name}")
+    flash = _word(row, "flash_attention")
+    if flash in ("yes", "no"):
+        return replace(found, flash_attention=flash == "yes", dropout=found.dropout or flash == "no")
+    return found
 
 
-def _layout(row: Row) -> dict[str, int]:
-    dp, zero = _whole(row, "dp"), _whole(row, "zero_stage", default=0)
-    always = (row.get("seq_parallel") or "").lower() == "yes" or find_framework(
-        row.get("framework") or "megatron"
-    ).sequence_parallel == "always"
-    vpp = _whole(row, "interleave", default=1)
+@cache
+def _known_framework(text: str) -> Framework | None:
+    """By its name, or the longest name of the catalogue that is part of the text: 'NeMo (Megatron-LM)'."""
+    for key in sorted(catalogue.files("frameworks", ".toml"), key=len, reverse=True):
+        found = find_framework(key)
+        if any(catalogue.squeeze(name) in catalogue.squeeze(text) for name in (found.name, key)):
+            return found
+    return None
+
+
+def _zero(row: Row) -> int:
+    """The ZeRO stage: its own column, or what `sharding` says ('zero1', 'fsdp', 'ddp')."""
+    sharding = _word(row, "sharding")
+    named = re.search(r"zero-?\s?(\d)", sharding)
+    stated = int(named[1]) if named else 3 if "fsdp" in sharding or "hsdp" in sharding else 0
+    return min(3, _whole(row, "zero_stage", default=stated))
+
+
+def _work(row: Row, framework: Framework, layout: Mapping[str, int]) -> Train:
+    steps = layout["dp_replicate"] * layout["dp_shard"] * layout["mbs"] * _whole(row, "grad_accum", default=0)
+    batch, seq = _whole(row, "global_batch_seqs", default=steps or None), _whole(row, "seq_len")
+    if not batch or not seq:
+        raise UserError("the batch or the sequence is empty")
+    named = _word(row, "precision")
+    precision = next((known for known in ("fp8", "fp16") if known in named), "bf16")
+    return Train(batch=batch, seq=seq, framework=framework, precision=cast(Precision, precision))
+
+
+def _layout(row: Row, framework: Framework, devices: int) -> dict[str, int]:
+    tp, pp, cp = _whole(row, "tp"), _whole(row, "pp"), _whole(row, "cp", default=1)
+    if not (tp and pp and cp) or devices % (tp * pp * cp):
+        raise UserError(f"tp {tp}, pp {pp} and cp {cp} do not divide {devices} devices")
+    dp, zero = _whole(row, "dp", default=devices // (tp * pp * cp)), _zero(row)
+    if dp * tp * pp * cp != devices:
+        raise UserError(f"dp {dp}, tp {tp}, pp {pp} and cp {cp} do not multiply to {devices} devices")
+    how = _word(row, "recompute")
+    if how not in RECOMPUTE:
+        raise UserError(f"recompute is {quoted(how)}; expected none, selective or full")
+    # Hybrid sharding: shards inside a node, copies between nodes.
+    shard = math.gcd(dp, _whole(row, "gpus_per_node", default=8)) if "hsdp" in _word(row, "sharding") else dp if zero else 1
+    told, vpp = _word(row, "seq_parallel"), _whole(row, "interleave", default=1)
     return {
-        "dp_replicate": 1 if zero else dp,
-        "dp_shard": dp if zero else 1,
-        "tp": _whole(row, "tp"),
-        "pp": _whole(row, "pp"),
-        "cp": _whole(row, "cp", default=1),
+        "dp_replicate": dp // shard,
+        "dp_shard": shard,
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
         "ep": _whole(row, "ep", default=1),
         "mbs": _whole(row, "micro_batch", default=0),
         "vpp": vpp,
-        "zero": zero if dp > 1 else 0,
-        "recompute": {"none": 0, "": 0, "selective": 1, "full": 2}.get((row.get("recompute") or "").lower(), 0),
-        "sp": int(always and _whole(row, "tp") > 1),
+        "zero": zero if shard > 1 else 0,
+        "recompute": RECOMPUTE[how],
+        "sp": int(tp > 1 and (told == "yes" or (told != "no" and framework.sequence_parallel == "always"))),
         "schedule": int(vpp > 1),
         "offload": 0,
     }
 
 
-def _model(row: Row, heads: dict[int, int]) -> Model:
-    """The model of a row, from its sizes. Gate and tied head are seldom printed: the combination nearest to the stated size is meant."""
+def _model(row: Row, heads: dict[int, int], assumed: list[str]) -> Model:
+    """The model of a row: from its sizes, or, where none are given, the preset of that name."""
+    if math.isnan(_number(row, "d_model", "d_model_derived")) and lookup.find_preset(row.get("model", "")):
+        return lookup.find_model(row["model"])
     hidden, layers = _whole(row, "d_model", "d_model_derived"), _whole(row, "n_layers", "n_layers_derived")
+    if math.isnan(_number(row, "n_heads")):
+        assumed.append("heads not stated: as most rows of that width, or of 128")
     n_heads = _whole(row, "n_heads", default=heads.get(hidden) or max(1, hidden // 128))
     kv_heads, vocab = _whole(row, "n_kv_heads", default=n_heads), _whole(row, "vocab", default=51200)
     ffn = _whole(row, "d_ff", default=4 * hidden)
@@ -225,7 +354,7 @@ def _model(row: Row, heads: dict[int, int]) -> Model:
 
 @cache
 def _candidates(hidden: int, layers: int, heads: int, kv_heads: int, vocab: int, ffn: int, seq: int) -> tuple[Model, ...]:
-    """A GPT of these sizes, and a Llama with and without a tied head."""
+    """A GPT of these sizes, and a Llama with and without a tied head: gate and tying are seldom printed, the size tells them apart."""
     name = f"h{hidden}-l{layers}-a{heads}-f{ffn}-v{vocab}"
     gpt = {
         "model_type": "gpt2",
@@ -245,8 +374,12 @@ def _candidates(hidden: int, layers: int, heads: int, kv_heads: int, vocab: int,
         "intermediate_size": ffn,
         "vocab_size": vocab,
     }
-    tied = [
-        build(llama | {"tie_word_embeddings": tie}, f"llama-{name}{'-tied' * tie}", "a table of measurements")
-        for tie in (True, False)
-    ]
-    return (build(gpt, f"gpt-{name}", "a table of measurements"), *tied)
+    source = "a table of measurements"
+    llamas = tuple(
+        build(llama | {"tie_word_embeddings": tied}, f"llama-{name}-k{kv_heads}{'-tied' * tied}", source)
+        for tied in (False, True)
+    )
+    if kv_heads != heads:
+        return llamas
+    gpts = (build(gpt, f"gpt-{name}", source),)
+    return gpts + llamas if ffn == 4 * hidden else llamas + gpts

@@ -132,8 +132,8 @@ def _too_large(q: Question, found: Found) -> str:
         return "no layout keeps to every rule: " + ", ".join(f"{rule} ({count:,})" for rule, count in found.rejected.items())
     more = math.ceil(q.cluster.devices * need / (have * (1 - q.work.reserve)))
     return (
-        f"{q.model.name} does not fit on {q.cluster.name}: the leanest of {found.priced:,} layouts needs {need / 2**30:.1f} GiB a device, and "
-        f"{q.chip.name} has {have / 2**30:.1f} GiB; about {more:,} devices of it would do, or a smaller batch, or --framework fsdp with offload"
+        f"{q.model.name} does not fit on {q.cluster.name}: the leanest of {found.priced:,} layouts needs {need / 2**30:.1f} GiB a device, "
+        f"{q.chip.name} has {have / 2**30:.1f}; about {more:,} devices would do, or a smaller batch, or --framework fsdp, which can offload"
     )
 
 
@@ -208,7 +208,7 @@ def choice(q: Question, layouts: Layouts, cost: Cost, i: int, ties: int = 0) -> 
 def read(path: Path) -> Plan:
     """A plan.json; one of another format is refused with the reason."""
     try:
-        values = json.loads(catalogue.text_of(path))
+        values: object = json.loads(catalogue.text_of(path))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not valid JSON: {error}") from None
     if not isinstance(values, dict) or "format" not in values:
@@ -219,7 +219,8 @@ def read(path: Path) -> Plan:
             f"{path}: a plan of format {quoted(table['format'])}; this version reads format {FORMAT}: make the plan again"
         )
     try:
-        ask = Ask(**{**table["ask"], "ramp": tuple(table["ask"].get("ramp", ()))})
+        asked: dict[str, Any] = {**table["ask"], "ramp": tuple(table["ask"].get("ramp", ()))}
+        ask = Ask(**asked)
         choices = tuple(Choice(**row) for row in table["choices"])
         rest = {f.name: table[f.name] for f in fields(Plan) if f.name not in ("ask", "choices", "notes")}
         return Plan(ask=ask, choices=choices, notes=tuple(table["notes"]), **rest)

@@ -15,13 +15,13 @@ from meshwise.plan import Choice, Plan
 
 COLOURS = ("green", "cyan", "blue", "magenta", "yellow", "bright_cyan", "bright_blue", "white", "bright_magenta", "red", "bright_yellow",
            "bright_green", "bright_red", "bright_black")  # fmt: skip
-LETTERS = dict(zip(PARTS, "makrtceh>bdof_", strict=True)) | {
+LETTERS: dict[str, str] = dict(zip(PARTS, "makrtceh>bdof_", strict=True)) | {
     "matmul": "M",
     "attention": "A",
     "elementwise": "e",
     "recompute": "R",
 }
-MEMORY_LETTERS = dict(zip(KINDS, "WGOALC", strict=True))
+MEMORY_LETTERS: dict[str, str] = dict(zip(KINDS, "WGOALC", strict=True))
 WIDTH = 60
 
 
@@ -30,6 +30,8 @@ def plan_view(plan: Plan, why: Sequence[str], command: str) -> RenderableType:
     notes = [Text(f"note: {note}") for note in plan.notes]
     return Group(
         choices_table(plan),
+        formulas(plan.choices[0]),
+        Text(),
         *bars(plan.choices[:5]),
         rejects(plan),
         Text(),
@@ -56,7 +58,11 @@ def choices_table(plan: Plan) -> Table:
 
 def _cells(c: Choice, trained: bool) -> list[str]:
     days = f"{c.days:,.1f}" if c.days is not None else ""
-    total = [days, units.show(c.dollars, "dollars") if c.dollars else "", f"{c.mwh:,.0f}" if c.mwh else ""] if trained else []
+    total = (
+        [days, "$" + units.show(c.dollars, "count", digits=3) if c.dollars else "", f"{c.mwh:,.0f}" if c.mwh else ""]
+        if trained
+        else []
+    )
     return [
         name_of(c.layout),
         f"{c.seconds:.4g}",
@@ -100,8 +106,15 @@ def _legend(choices: Sequence[Choice], letters: dict[str, str]) -> Text:
 
 def rejects(plan: Plan) -> RenderableType:
     """How many layouts each rule dropped."""
-    dropped = ", ".join(f"{rule} {count:,}" for rule, count in plan.rejected.items())
-    return Text(f"{plan.priced:,} layouts priced. Dropped by rule: {dropped or 'none'}.")
+    dropped = "; ".join(f"{count:,} by '{rule}'" for rule, count in plan.rejected.items())
+    return Text(f"{plan.priced:,} layouts priced. Dropped: {dropped or 'none'}.")
+
+
+def formulas(best: Choice) -> Text:
+    """The same step under each common way to count FLOPs."""
+    peak = best.tflops["exact"] / best.mfu
+    rates = ", ".join(f"{name} {rate:.1f} ({100 * rate / peak:.1f}%)" for name, rate in best.tflops.items())
+    return Text(f"First row in TFLOP/s by formula: {rates}. The table's are exact: causal attention, and no recompute.")
 
 
 def _provenance(plan: Plan) -> Text:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwise.cost.train import Cost, Question, price
+from meshwise.cost.train import Cost, Question, price, stage_layers
 from meshwise.errors import UserError
 from meshwise.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Ints, Layouts
 
@@ -14,6 +14,7 @@ BLOCK = 1 << 14
 """Layouts priced at once: about 130 arrays of them fit in a core's cache."""
 KEPT = 256
 """Layouts of a block that can still be among the best of all."""
+TP_IN_NODE = "tp stays inside a node"
 Mask = NDArray[np.bool_]
 Bounds = Mapping[str, tuple[int, int]]
 """Per axis, the least and the most a user allows."""
@@ -39,13 +40,13 @@ def search(q: Question, *, bounds: Bounds | None = None, top: int = 10, nodes: t
     rejected: dict[str, int] = {}
     best: list[tuple[Layouts, Cost]] = []
     priced, smallest = 0, np.inf
-    for block in _blocks(q, limits, nodes, rejected):
+    for block in blocks(q, limits, nodes, rejected):
         cost = price(q, block)
         priced += len(block)
         peak, step = cost.peak, cost.step
         smallest = min(smallest, float(peak.min()))
         fits = peak <= capacity
-        _count(rejected, "fits in memory", ~fits)
+        _count(rejected, f"fits in memory, {q.work.reserve:.0%} kept free", ~fits)
         rows = np.flatnonzero(fits)
         if len(rows) > KEPT:
             rows = rows[np.argpartition(step[rows], KEPT)[:KEPT]]
@@ -78,14 +79,14 @@ def divisors(n: int) -> list[int]:
     return sorted({*small, *(n // i for i in small)})
 
 
-def _blocks(
+def blocks(
     q: Question, limits: dict[str, tuple[int, int]], nodes: tuple[int, ...], rejected: dict[str, int]
 ) -> Iterator[Layouts]:
     """Valid layouts in blocks of about BLOCK."""
     waiting: list[Layouts] = []
     for count in nodes or (q.cluster.node_count,):
         cuts = _cuts(q, count * q.cluster.nodes[0][1].devices)
-        for cut in _kept(cuts, cut_rules(q, cuts) | _bounded(cuts, limits, _CUT_AXES), rejected):
+        for cut in _kept(cuts, _allowed(cut_rules(q, cuts), limits) | _bounded(cuts, limits, _CUT_AXES), rejected):
             inner = _inner(q, cut)
             kept = inner.take(_all(inner_rules(q, inner) | _bounded(inner, limits, _INNER_AXES), rejected, len(inner)))
             waiting.append(kept)
@@ -94,6 +95,11 @@ def _blocks(
                 waiting = []
     if sum(map(len, waiting)):
         yield _concatenated(waiting)
+
+
+def _allowed(rules: dict[str, Mask], limits: dict[str, tuple[int, int]]) -> dict[str, Mask]:
+    """A user who names a range of tp has decided for themselves whether it may leave a node."""
+    return {rule: mask for rule, mask in rules.items() if not (rule == TP_IN_NODE and "tp" in limits)}
 
 
 _CUT_AXES = ("dp_replicate", "dp_shard", "tp", "pp", "cp", "ep")
@@ -149,14 +155,15 @@ def cut_rules(q: Question, a: Layouts) -> dict[str, Mask]:
     d, work, f = q.model.decoder, q.work, q.work.framework
     experts = max((op.count // max(1, len(q.model.layers)) for op in q.model.ops if op.expert), default=1)
     attends = d.heads > 0
-    layers = (d.layers % a.pp == 0) | (f.embedding_layers & ((d.layers + 2) % a.pp == 0)) | f.balances_stages
+    left = stage_layers(q, a)[1]
+    layers = (d.layers % a.pp == 0) | (f.embedding_layers & (left >= 0)) | f.balances_stages
     return {
         "tp divides heads": (max(d.heads, 1) % a.tp == 0) | (not attends),
         "tp divides KV heads, or they divide it": (max(d.kv_heads, 1) % a.tp == 0) | (a.tp % max(d.kv_heads, 1) == 0),
         "tp divides the FFW width": (max(d.ffn, 1) % a.tp == 0) | (d.ffn == 0),
-        "tp stays inside a node": a.tp <= q.cluster.nodes[0][1].devices,
+        TP_IN_NODE: a.tp <= q.cluster.nodes[0][1].devices,
         "pp is at most the number of layers": a.pp <= d.layers,
-        "pp cuts the layers evenly": layers,
+        "pp cuts the layers into stages": layers,
         "cp where the framework has it": (a.cp == 1) | f.context_parallel,
         "cp halves divide the sequence": (a.cp == 1) | (work.seq % (2 * a.cp) == 0),
         "dp divides the batch": work.batch % a.dp == 0,

@@ -81,11 +81,11 @@ class Wires:
 
     @staticmethod
     def of(fabric: Fabric, a: Layouts) -> "Wires":
-        one = np.ones(1)
+        alone = Group(np.ones(1), np.ones(1), np.zeros(1))
         return Wires(
-            tp=Group.of(fabric, a.tp, one),
-            cp=Group.of(fabric, a.cp, a.tp),
-            ep=Group.of(fabric, a.ep, a.tp),
+            tp=Group.of(fabric, a.tp, np.ones(1)),
+            cp=Group.of(fabric, a.cp, a.tp) if np.any(a.cp > 1) else alone,
+            ep=Group.of(fabric, a.ep, a.tp) if np.any(a.ep > 1) else alone,
             dp=Group.of(fabric, a.dp * a.cp, a.tp),
-            stage=Group.of(fabric, 2 * one, a.devices / a.pp),
+            stage=Group.of(fabric, np.full(1, 2.0), a.devices / a.pp),
         )

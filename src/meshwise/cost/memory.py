@@ -80,44 +80,47 @@ class Kept:
 def memory(
     model: Model, work: Train, calibration: Calibration, a: Layouts, stages: tuple[Floats, Floats], microbatches: Floats
 ) -> dict[str, Floats]:
-    """Bytes by kind on the first or the last stage, whichever is fuller: both hold a vocabulary table."""
+    """Bytes by kind on the first or the last stage, whichever is fuller: both hold a vocabulary table.
+
+    The first holds as many micro-batches as there are stages (arXiv:2104.04473, 2.2), the last one and its logits.
+    """
+    sizes, f, rows = Sizes.of(model), work.framework, a.mbs * (work.seq / a.cp)
+    kept, working = _activations(model, work, a)
+    per_layer, logits = rows * kept / sizes.layers, rows * (model.decoder.vocab * f.logit_bytes) / a.tp
     inflight = np.minimum(a.pp, microbatches) * np.where(a.vpp > 1, 1 + (a.pp - 1) / (a.pp * a.vpp), 1.0)
-    first = _stage(model, work, calibration, a, stages[0], inflight)
-    last = _stage(model, work, calibration, a, stages[1], np.ones(len(a)))
-    last["logits"] = a.mbs * work.seq / a.cp * model.decoder.vocab / a.tp * work.framework.logit_bytes
-    fuller = (a.pp > 1) & (sum(first.values(), np.zeros(1)) > sum(last.values(), np.zeros(1)))
-    return {kind: np.where(fuller, first[kind], last[kind]) for kind in KINDS}
+    first = _states(sizes, work, a, stages[0]) | {"activations": stages[0] * inflight * per_layer}
+    last = _states(sizes, work, a, stages[1]) | {"activations": stages[1] * per_layer}
+    fuller = (a.pp > 1) & (sum(first.values(), np.zeros(1)) > sum(last.values(), logits))
+    found = {kind: np.where(fuller, first[kind], last[kind]) for kind in first}
+    found["activations"] = (found["activations"] + rows * working) * calibration.activations
+    found["logits"] = np.where(fuller, 0.0, logits)
+    found["context"] = np.full(len(a), calibration.context)
+    return found
 
 
-def _stage(
-    model: Model, work: Train, calibration: Calibration, a: Layouts, layers: Floats, inflight: Floats
-) -> dict[str, Floats]:
-    """Bytes by kind on a stage of `layers` layers that holds `inflight` micro-batches."""
-    sizes, f = Sizes.of(model), work.framework
+def _states(sizes: Sizes, work: Train, a: Layouts, layers: Floats) -> dict[str, Floats]:
+    """Weights, gradients and optimizer state of a stage of `layers` layers (ZeRO, arXiv:1910.02054)."""
+    f = work.framework
     dense, experts = sizes.on_stage(layers, a)
-    shard = np.where(a.zero >= 1, a.dp_shard, 1)
-    local, sharded = dense + experts, dense / shard + experts / np.maximum(1, shard / a.ep)
-    rows = a.mbs * work.seq / a.cp
-    kept = _activations(model, work, a, rows) * layers / sizes.layers * inflight
-    # Recompute brings one layer back at a time; ZeRO 3 gathers one layer ahead of the one at work.
-    working = np.where(a.recompute == 2, _activations(model, work, a, rows, recompute=0) / sizes.layers, 0.0)
-    gathered = 2 * local / np.maximum(1, layers)
+    shard = np.where(a.zero >= 1, a.dp_shard, 1.0)
+    local, sharded = dense + experts, dense / shard + experts / np.maximum(1.0, shard / a.ep)
+    # ZeRO 3 gathers one layer ahead of the one at work.
+    weights = np.where(a.zero >= 3, sharded * (a.offload < 2) + 2 * local / np.maximum(1.0, layers), local)
     return {
-        "weights": f.weight_bytes * np.where(a.zero >= 3, sharded * (a.offload < 2) + gathered, local),
+        "weights": f.weight_bytes * weights,
         "gradients": f.gradient_bytes * np.where(a.zero >= 2, sharded, local),
         "optimizer": (OPTIMIZER_BYTES[work.optimizer] + f.master_gradient_bytes) * sharded * (a.offload < 1),
-        "activations": (kept + working) * calibration.activations,
-        "logits": np.zeros(len(a)),
-        "context": np.full(len(a), calibration.context),
     }
 
 
-def _activations(model: Model, work: Train, a: Layouts, rows: Floats, recompute: int | None = None) -> Floats:
-    """Bytes that one micro-batch leaves behind in all layers, for its backward pass."""
+def _activations(model: Model, work: Train, a: Layouts) -> tuple[Floats, Floats]:
+    """Bytes per token that a micro-batch leaves behind in all layers for its backward pass, and that recompute brings back at a time."""
     f = work.framework
     kept = Kept.of(model, f.flash_attention, f.dropout)
-    how = a.recompute if recompute is None else np.full(len(a), recompute)
-    share = np.where(a.sp > 0, a.tp, 1)
-    everything = kept.whole / share + kept.cut / a.tp + np.where(how == 0, kept.scores * work.seq / a.tp, 0.0)
+    share = np.where(a.sp > 0, a.tp, 1.0)
+    without_scores = kept.whole / share + kept.cut / a.tp
+    everything = without_scores + (kept.scores * work.seq) / a.tp
     only_inputs = 2 * model.decoder.hidden * model.decoder.layers / share
-    return rows * np.where(how == 2, only_inputs, everything)
+    full = a.recompute == 2
+    left = np.where(full, only_inputs, np.where(a.recompute == 1, without_scores, everything))
+    return left, np.where(full, everything / model.decoder.layers, 0.0)

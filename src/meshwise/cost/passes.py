@@ -56,6 +56,8 @@ def passes(model: Model, d: Device, work: Train, cut: Cut) -> Passes:
             forward, backward = linear(d, rows, _outputs(op, cut, model), np.full_like(rows, float(op.k)))
             total.head += forward
             total.head_back += backward
+    total.pointwise *= work.framework.unfused
+    total.norms *= work.framework.unfused
     total.logits = rows * model.decoder.vocab / cut.tp * work.framework.logit_bytes / d.bandwidth
     return total
 

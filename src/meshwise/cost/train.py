@@ -102,8 +102,9 @@ def _gathered(q: Question, device: Device, a: Layouts) -> Passes:
 def stage_layers(q: Question, a: Layouts) -> tuple[Floats, Floats]:
     """Layers of the fullest stage and of the last, which has the head.
 
-    Equal numbers where they divide; else the embedding and the head count as a layer each; or, where the framework balances by FLOPs,
-    the head as many layers as it is worth: 16 layers and a head worth 4 over 2 stages are 10 and 6.
+    Equal numbers where they divide; else the embedding and the head count as a layer each, and the last stage has what is left: 61
+    layers over 16 stages are 3, fourteen times 4, and 2. Where the framework balances by FLOPs, the head counts as many layers as it is
+    worth: 16 layers and a head worth 4 over 2 stages are 10 and 6.
     """
     layers = q.model.decoder.layers
     if q.work.framework.balances_stages:
@@ -114,8 +115,8 @@ def stage_layers(q: Question, a: Layouts) -> tuple[Floats, Floats]:
             a.pp > 1, np.maximum(0.0, layers - np.ceil((a.pp - 1) * share)), layers
         )
     even = layers % a.pp == 0
-    middle = np.where(even, layers / a.pp, (layers + 2) / a.pp)
-    return middle, np.where(even, middle, middle - 1)
+    middle = np.where(even, layers / a.pp, np.ceil((layers + 2) / a.pp))
+    return middle, np.where(even, middle, layers + 1 - (a.pp - 1) * middle)
 
 
 def _layer(q: Question, wires: Wires, p: Passes, a: Layouts) -> dict[str, Floats]:
@@ -201,7 +202,7 @@ def _per_step(
     every = np.where((a.pp > 1) & f.reduces_every_microbatch, m, 1.0)
     wire = np.select(
         [a.zero == 0, a.zero == 1, a.zero == 2],
-        [2 * reduce * every, reduce + gather, m * reduce + gather],
+        [2 * reduce * every, reduce + gather, np.where(a.pp > 1, 1.0, m) * reduce + gather],
         m * (reduce + 2 * gather),
     )
     hidden = c.hidden_dp * forward_backward * np.where(a.zero >= 2, m, 2 / 3)

@@ -1,0 +1,66 @@
+"""How fast the search is: layouts priced per second on one core, a whole question from process start to table, and its memory.
+
+Peers, same kind of machine, one core (their own searches): calculon 143 layouts/s, SimuMax 4.8, llm-analysis 1,633 (no search).
+"""
+
+import os
+
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[name] = "1"  # one core is one core
+
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from meshwise.cost.train import price
+from meshwise.plan import Ask
+from meshwise.search import BLOCK, blocks
+
+BLOOM = Ask(model="bloom-176b", cluster="jean-zay:48", batch=2048, seq=2048, framework="torchtitan")
+COMMAND = [str(Path(sys.executable).parent / "meshwise"), "plan", "bloom-176b", "--on", "jean-zay:48", "--batch", "2048x2048"]
+LARGE = [*COMMAND[:2], "llama-3-405b", "--on", "2048x8xh100-sxm", "--batch", "16M", "--seq", "8k", "--framework", "torchtitan"]
+
+
+def layouts_per_second() -> float:
+    """Whole blocks through the whole cost model, time and memory both, best of 7 runs of about a third of a second."""
+    question = BLOOM.question()
+    some = next(iter(blocks(question, {}, (), {})))
+    repeats = max(1, 300_000 // len(some))
+    best = 0.0
+    for _ in range(7):
+        start = time.process_time()
+        for _ in range(repeats):
+            price(question, some)
+        best = max(best, repeats * len(some) / (time.process_time() - start))
+    return best
+
+
+def run(command: list[str]) -> tuple[float, float]:
+    """Wall seconds and peak megabytes of a command."""
+    program = "import resource,subprocess,sys; subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL); "
+    program += "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024)"
+    start = time.perf_counter()
+    out = subprocess.run([sys.executable, "-c", program, *command], check=True, capture_output=True, text=True).stdout
+    return time.perf_counter() - start, float(out)
+
+
+def main() -> None:
+    rate = layouts_per_second()
+    walls, sizes = zip(*(run(COMMAND) for _ in range(5)), strict=True)
+    large_wall, large_size = run(LARGE)
+    print(
+        f"blocks of up to {BLOCK:,} layouts; peak of this process {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB"
+    )
+    print(f"{'':58} measured        must        aim")
+    print(f"{'layouts priced per second, one core':58} {rate:12,.0f} {1_000_000:11,} {5_000_000:10,}")
+    print(f"{'BLOOM on 384 GPUs, process start to table, s':58} {statistics.median(walls):12.2f} {2:11} {0.5:10}")
+    print(f"{'memory of that, MB':58} {max(sizes):12.0f} {500:11} {200:10}")
+    print(f"{'Llama 3 405B on 16,384 H100, process start to table, s':58} {large_wall:12.2f}")
+    print(f"{'memory of that, MB':58} {large_size:12.0f} {500:11} {200:10}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""Questions to plan and layouts to price: what the tests of the planner share."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from math import prod
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from meshwise.calibration import Calibration
+from meshwise.clusters import find_cluster
+from meshwise.cost.train import Cost, Question, price
+from meshwise.framework import Framework, find_framework
+from meshwise.layout import Layouts
+from meshwise.lookup import find_model
+from meshwise.search import divisors
+from meshwise.workload import Train
+
+MODELS = (
+    "llama-debug",
+    "llama-3-8b",
+    "bloom-560m",
+    "mixtral-8x7b",
+    "deepseek-v2-lite",
+    "mamba2-130m",
+    "ttt-linear-125m",
+    "gemma-2-2b",
+)
+CLUSTERS = ("1x8xh100-sxm", "jean-zay:4", "8xrtx4090", "2x(4xrtx3090)@10Gbps")
+FRAMEWORKS = ("megatron", "megatron-deepspeed", "torchtitan", "nanotron", "fsdp")
+
+found_model = cache(find_model)
+found_cluster = cache(find_cluster)
+
+
+def question(
+    model: str = "llama-3-8b",
+    cluster: str = "1x8xh100-sxm",
+    framework: str | Framework = "megatron",
+    calibration: Calibration | None = None,
+    **work: Any,
+) -> Question:
+    """A question of the catalogues, with the default prior unless a calibration is given."""
+    program = find_framework(framework) if isinstance(framework, str) else framework
+    train = Train(**({"batch": 48, "seq": 2048, "framework": program} | work))
+    return Question.of(found_model(model), found_cluster(cluster), train, calibration or Calibration())
+
+
+@st.composite
+def questions(draw: st.DrawFn) -> Question:
+    """Any of the models on any of the clusters in any framework. Pricing asks no rule, so nothing is too large."""
+    names = (draw(st.sampled_from(names)) for names in (MODELS, CLUSTERS, FRAMEWORKS))
+    return question(*names, batch=draw(st.sampled_from((1, 6, 48, 512))), seq=draw(st.sampled_from((512, 2048, 8192))))
+
+
+@st.composite
+def rows(draw: st.DrawFn, q: Question) -> dict[str, int]:
+    """A layout that divides the batch, the layers and the experts of a question, on however many devices."""
+    d, batch = q.model.decoder, int(q.work.batch)
+
+    def divisor(n: int) -> int:
+        return draw(st.sampled_from(divisors(n)))
+
+    dp_replicate = divisor(batch)
+    dp_shard = divisor(batch // dp_replicate)
+    pp, cp = divisor(d.layers), draw(st.sampled_from((1, 2, 4)))
+    tp = draw(st.sampled_from([n for n in (1, 2, 4, 8) if max(d.heads, 8) % n == 0]))
+    vpp = divisor(d.layers // pp) if pp > 1 else 1
+    expert = any(op.expert for op in q.model.ops)
+    zero = draw(st.sampled_from((1, 2, 3))) if dp_shard > 1 else 0
+    return {
+        "dp_replicate": dp_replicate,
+        "dp_shard": dp_shard,
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+        "ep": draw(st.sampled_from([n for n in divisors(dp_shard * cp) if n <= 8])) if expert else 1,
+        "mbs": divisor(batch // (dp_replicate * dp_shard)),
+        "vpp": vpp,
+        "zero": zero,
+        "recompute": draw(st.sampled_from((0, 1, 2))),
+        "sp": draw(st.sampled_from((0, 1))) if tp > 1 else 0,
+        "schedule": 1 if vpp > 1 else draw(st.sampled_from((0, 2))) if pp > 1 else 0,
+        "offload": draw(st.sampled_from((0, 1, 2))),
+    }
+
+
+@st.composite
+def priceable(draw: st.DrawFn, most: int = 6) -> tuple[Question, Layouts]:
+    """A question and some layouts of it."""
+    q = draw(questions())
+    return q, block(draw(st.lists(rows(q), min_size=1, max_size=most)))
+
+
+def block(table: list[dict[str, int]]) -> Layouts:
+    return Layouts.of(**{axis: np.array([row[axis] for row in table]) for axis in table[0]})
+
+
+def cost(q: Question, **axes: int) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds by part and bytes by kind of one layout, named by the axes that are not 1 (or 0)."""
+    found = price(q, Layouts.of(**axes))
+    return {part: float(value[0]) for part, value in found.time.items()}, {k: float(v[0]) for k, v in found.memory.items()}
+
+
+def seconds(q: Question, **axes: int) -> float:
+    return sum(cost(q, **axes)[0].values())
+
+
+def faster(
+    q: Question, *, memory: float = 1, link: float = 1, network: float = 1, flops: float = 1, capacity: float = 1
+) -> Question:
+    """The same question on a cluster whose rates (and memory) are so many times as large."""
+    chip = replace(
+        q.chip,
+        bandwidth=q.chip.bandwidth * memory,
+        memory=q.chip.memory * capacity,
+        flops={dtype: rate * flops for dtype, rate in q.chip.flops.items()},
+    )
+    (count, node), wire = q.cluster.nodes[0], q.cluster.network
+    wires = replace(node.link, bandwidth=node.link.bandwidth * link) if node.link else None
+    nodes = ((count, replace(node, chips=((node.devices, chip),), link=wires)),)
+    across = replace(wire, bandwidth=wire.bandwidth * network) if wire else None
+    return Question.of(q.model, replace(q.cluster, nodes=nodes, network=across), q.work, q.calibration)
+
+
+def sums_to(parts: Mapping[str, Any], total: Any) -> bool:
+    return bool(np.allclose(np.sum([*parts.values()], axis=0), total, rtol=1e-12))
+
+
+def devices(row: Mapping[str, int | str]) -> int:
+    return prod(int(row[axis]) for axis in ("dp_replicate", "dp_shard", "tp", "pp", "cp"))
