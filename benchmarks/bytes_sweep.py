@@ -1,3 +1,4 @@
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false
 """What everything that is not a GEMM costs on this GPU: copies, norms, softmax, activation functions, attention, AdamW, launches.
 
 Prints CSV (what, bytes moved by the formula, microseconds, TB/s). Run on the device machine:  python benchmarks/bytes_sweep.py
@@ -69,10 +70,10 @@ def main() -> None:
     for p in params:
         p.grad = torch.randn_like(p)
     n = sum(p.numel() for p in params)
-    for kind in ({"fused": True}, {"foreach": True}):
-        optimizer = torch.optim.AdamW(params, lr=1e-4, **kind)
+    for fused in (True, False):
+        optimizer = torch.optim.AdamW(params, lr=1e-4, fused=fused)
         optimizer.step()
-        row(f"adamw {next(iter(kind))}", optimizer.step, 28 * n)
+        row("adamw fused" if fused else "adamw foreach", optimizer.step, 28 * n)
     a = torch.randn(64, device="cuda")
     torch.cuda.synchronize()
     for name, work in (("launch add", lambda: a + a), ("launch mm", lambda: torch.mm(a.view(8, 8), a.view(8, 8)))):

@@ -1,3 +1,4 @@
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false
 """GEMM time over shapes on this GPU: the facts behind the efficiency curve of the cost model.
 
 Prints CSV (m, n, k, aligned to, microseconds, TFLOP/s) for the three products of a linear layer: y = x W' (forward), dx = dy W
@@ -31,7 +32,7 @@ def main() -> None:
         for tokens in TOKENS:
             x = torch.randn(tokens, k, device="cuda", dtype=torch.bfloat16)
             dy = torch.randn(tokens, n, device="cuda", dtype=torch.bfloat16)
-            for product, work in (("fwd", lambda: x @ weight.t()), ("dgrad", lambda: dy @ weight), ("wgrad", lambda: dy.t() @ x)):  # noqa: B023
+            for product, work in (("fwd", lambda: x @ weight.t()), ("dgrad", lambda: dy @ weight), ("wgrad", lambda: dy.t() @ x)):
                 us = median_microseconds(work)
                 print(f"{product},{tokens},{n},{k},{us:.2f},{2 * tokens * n * k / us / 1e6:.1f}")
         sys.stdout.flush()

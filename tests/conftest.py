@@ -1,13 +1,16 @@
 """What every test stands on: repeatable examples, and no data of the machine it runs on."""
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from meshwise import clusters, hardware, lookup
+from meshwise import calibration, clusters, framework, hardware, lookup
+from meshwise.cli import main
+from told import Done, Run
 
 settings.register_profile("meshwise", deadline=None, derandomize=True, max_examples=150)
 settings.register_profile("fuzz", deadline=None, max_examples=5000)  # pytest --hypothesis-profile=fuzz
@@ -20,15 +23,32 @@ def forget() -> None:
     """Read the catalogues again: what is cached was read from another folder."""
     for cached in (hardware.find_chip, hardware.known_chip, hardware.chips, hardware.read_chip, clusters.cluster_files):
         cached.cache_clear()
-    lookup.hub_ids.cache_clear()
+    for cached in (lookup.hub_ids, framework.find_framework, calibration.calibrations):
+        cached.cache_clear()
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A user's own folder, with room for chips, clusters and models."""
-    for kind in ("chips", "clusters", "models"):
+    """A user's own folder, with room for everything that a catalogue holds."""
+    for kind in ("chips", "clusters", "models", "frameworks", "calibration"):
         (tmp_path / kind).mkdir()
     monkeypatch.setenv("MESHWISE_HOME", str(tmp_path))
     forget()
     yield tmp_path
     forget()
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """`meshwise` with some arguments, in this process and with no terminal."""
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+
+    def meshwise(*arguments: str) -> Done:
+        monkeypatch.setattr(sys, "argv", ["meshwise", *arguments])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        captured = capsys.readouterr()
+        return Done(int(stopped.value.code or 0), captured.out, captured.err)
+
+    return meshwise

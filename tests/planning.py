@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from meshwise.calibration import Calibration
 from meshwise.clusters import find_cluster
-from meshwise.cost.train import Cost, Question, price
+from meshwise.cost.train import Question, price
 from meshwise.framework import Framework, find_framework
 from meshwise.layout import Layouts
 from meshwise.lookup import find_model
@@ -51,8 +51,10 @@ def question(
 @st.composite
 def questions(draw: st.DrawFn) -> Question:
     """Any of the models on any of the clusters in any framework. Pricing asks no rule, so nothing is too large."""
-    names = (draw(st.sampled_from(names)) for names in (MODELS, CLUSTERS, FRAMEWORKS))
-    return question(*names, batch=draw(st.sampled_from((1, 6, 48, 512))), seq=draw(st.sampled_from((512, 2048, 8192))))
+    model, cluster, framework = (draw(st.sampled_from(names)) for names in (MODELS, CLUSTERS, FRAMEWORKS))
+    return question(
+        model, cluster, framework, batch=draw(st.sampled_from((1, 6, 48, 512))), seq=draw(st.sampled_from((512, 2048, 8192)))
+    )
 
 
 @st.composite

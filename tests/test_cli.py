@@ -1,53 +1,21 @@
 """The command line: what people read, what scripts parse, and what a mistake says."""
 
-import csv
-import io
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from gguf_files import LLAMA
-from meshwise.cli import main
 from small_configs import small
+from told import Done, Run, rows
 
 GOLDEN = Path(__file__).parent / "golden"
 THREE = ["llama-3-8b", "mixtral-8x7b", "ttt-linear-125m"]
-
-
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Done]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """`meshwise` with some arguments, in this process and with no terminal."""
-    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS"):
-        monkeypatch.delenv(name, raising=False)
-
-    def meshwise(*arguments: str) -> Done:
-        monkeypatch.setattr(sys, "argv", ["meshwise", *arguments])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        captured = capsys.readouterr()
-        return Done(int(stopped.value.code or 0), captured.out, captured.err)
-
-    return meshwise
-
-
-def rows(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(text)))
 
 
 def line(table: str, name: str) -> str:

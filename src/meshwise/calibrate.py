@@ -4,20 +4,26 @@ The residual is ln(predicted / measured), so a factor of two counts the same eit
 is pulled back to it by how far such coefficients vary between machines. A table that says little about one leaves it where it was.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast
 
 import numpy as np
-from scipy.optimize import least_squares
+from numpy.typing import NDArray
+from scipy.optimize import least_squares  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
-from meshwise.calibration import Calibration
+from meshwise.calibration import Calibration, calibrations
+from meshwise.errors import UserError
+from meshwise.hardware import Chip
 from meshwise.layout import Floats
 from meshwise.measure import Case
-from meshwise.score import predict
+from meshwise.predict import Batch, Prediction
+from meshwise.score import near
 
 WIDTHS = {
     "matmul": 0.10,
-    "memory": 0.20,
+    "memory": 0.12,
     "link": 0.5,
     "link_latency": 1.5,
     "network": 0.7,
@@ -28,72 +34,226 @@ WIDTHS = {
     "layer_gap": 1.5,
     "stage_launch": 1.5,
     "step": 1.5,
-    "flash": 0.3,
+    "flash": 0.15,
 }
 """Standard deviation of ln(coefficient) between machines and frameworks: what the prior is worth."""
 MEMORY_WIDTHS = {"context": 0.5, "activations": 0.3}
 NOISE = 0.04
 """Standard deviation of ln(seconds) between two runs of the same thing."""
-LARGEST_SHARE = 1.0
-"""Fractions of a datasheet rate stay below it."""
+OUTLIER = 0.5
+"""Residuals beyond this many NOISE count by their size, not its square: a run that hung for a minute must not bend the rest."""
 FRACTIONS = ("matmul", "memory", "link", "network", "exposed_tp", "exposed_stage", "hidden_dp", "flash")
+"""Shares of a datasheet rate, or of a time that is exposed: at most 1."""
+MOST_ROWS = 200
+"""Rows of a table beyond this many add no weight: whatever is wrong with a table is wrong with all its rows."""
+FOLDS = 100
+"""Fits of a leave-one-out at most; with more rows, several are left out at a time."""
+CLOSE = 1e-5
+"""A step that promises to lower the sum of squares by less than this share of it is not taken."""
+
+Mask = NDArray[np.bool_]
 
 
-def fit(cases: Sequence[Case], prior: Calibration, start: Calibration | None = None) -> Calibration:
-    """Times first, then memory: the two share no coefficient. `start` is where to look first, such as the fit of nearly the same rows."""
-    timed = [case for case in cases if case.ran and np.isfinite(case.seconds)]
-    weighed = [case for case in cases if case.ran and np.isfinite(case.memory)]
-    found = prior
-    if timed:
-        seconds = np.array([case.seconds for case in timed])
-        found = _fit(found, start or found, WIDTHS, lambda c: np.log(predict(timed, c).seconds / seconds))
-    if weighed:
-        size = np.array([case.memory for case in weighed])
-        found = _fit(
-            found,
-            replace(found, **{n: getattr(start or found, n) for n in MEMORY_WIDTHS}),
-            MEMORY_WIDTHS,
-            lambda c: np.log(predict(weighed, c).memory / size),
+@dataclass(frozen=True)
+class Problem:
+    """What is asked of one set of coefficients: to predict these logarithms of what was seen."""
+
+    predict: Callable[[Calibration], Floats]
+    """Logarithms of what is predicted for every case."""
+    seen: Floats
+    """The same of what was measured; NaN where nothing was."""
+    weight: Floats
+    """Of every case in the sum of squares; 0 for those that are only predicted."""
+    prior: Calibration
+    widths: Mapping[str, float]
+    kind: Literal["seconds", "memory"]
+
+    def calibration(self, logs: Floats, over: Calibration | None = None) -> Calibration:
+        values = dict(zip(self.widths, map(float, np.exp(logs)), strict=True))
+        return replace(over or self.prior, **values)  # pyright: ignore[reportArgumentType]
+
+    def logs(self, of: Calibration) -> Floats:
+        return np.log([getattr(of, name) for name in self.widths])
+
+    @property
+    def width(self) -> Floats:
+        return np.array(list(self.widths.values()))
+
+    @property
+    def most(self) -> Floats:
+        return np.array([0.0 if name in FRACTIONS else np.inf for name in self.widths])
+
+    def values(self, logs: Floats) -> Floats:
+        return self.predict(self.calibration(logs))
+
+    def residuals(self, logs: Floats, values: Floats, weight: Floats) -> Floats:
+        """In standard deviations: of the rows that count, and of the coefficients."""
+        rows = weight > 0
+        error = (values[rows] - self.seen[rows]) * weight[rows] / NOISE
+        return np.concatenate([error, (logs - self.logs(self.prior)) / self.width])
+
+
+def problems(cases: Sequence[Case], prior: Calibration, narrow: float = 1.0) -> Iterator[Problem]:
+    """Times, and memory where any was measured: the two share no coefficient. `narrow` is how far to trust the prior beyond WIDTHS."""
+    batch = Batch.of(cases)
+    seconds, memory = np.array([case.seconds for case in cases]), np.array([case.memory for case in cases])
+    chosen, weighed = near(cases), [i for i, case in enumerate(cases) if case.weighed]
+    if chosen:
+        weight = _weights(cases, chosen)
+        yield Problem(
+            lambda c: np.log(batch.price(c).seconds), np.log(seconds), weight, prior, _scaled(WIDTHS, narrow), "seconds"
         )
+    if weighed:
+        weight = _weights(cases, weighed)
+        yield Problem(
+            lambda c: np.log(batch.price(c).memory), np.log(memory), weight, prior, _scaled(MEMORY_WIDTHS, narrow), "memory"
+        )
+
+
+def _scaled(widths: Mapping[str, float], by: float) -> dict[str, float]:
+    return {name: width * by for name, width in widths.items()}
+
+
+def _weights(cases: Sequence[Case], rows: list[int]) -> Floats:
+    """1 for each of these rows, less where a table has very many of them."""
+    size = Counter(cases[i].table for i in rows)
+    weight = np.zeros(len(cases))
+    weight[rows] = [min(1.0, (MOST_ROWS / size[cases[i].table]) ** 0.5) for i in rows]
+    return weight
+
+
+def fit(cases: Sequence[Case], prior: Calibration) -> Calibration:
+    """The coefficients that predict these rows best. Rows far slower than others of their group are not fitted."""
+    found = prior
+    for problem in problems(cases, prior):
+        found = problem.calibration(_solve(problem), found)
     return found
 
 
-def _fit(
-    prior: Calibration, start: Calibration, widths: dict[str, float], residuals: Callable[[Calibration], Floats]
-) -> Calibration:
-    names = list(widths)
-    centre = np.log([getattr(prior, name) for name in names])
-    guess = np.log([getattr(start, name) for name in names])
-    width = np.array(list(widths.values()))
-    most = np.array([np.log(LARGEST_SHARE) if name in FRACTIONS else np.inf for name in names])
+def _solve(p: Problem) -> Floats:
+    """From the prior to the best logarithms of the coefficients."""
 
-    def calibration(logs: Floats) -> Calibration:
-        return replace(prior, **dict(zip(names, map(float, np.exp(logs)), strict=True)))
+    def residuals(logs: Floats) -> Floats:
+        return p.residuals(logs, p.values(logs), p.weight)
 
-    def objective(logs: Floats) -> Floats:
-        return np.concatenate([residuals(calibration(logs)) / NOISE, (logs - centre) / width])
-
-    # Soft L1: a run that hung for a minute must not bend the rest.
-    solved = least_squares(
-        objective,
-        np.minimum(guess, most - 1e-6),
-        bounds=(-np.inf, most),
+    solved = cast(Any, least_squares)(
+        residuals,
+        np.minimum(p.logs(p.prior), p.most - 1e-6),
+        bounds=(-np.inf, p.most),
         loss="soft_l1",
-        f_scale=2.0,
-        x_scale=width,
+        f_scale=OUTLIER,
+        x_scale=p.width,
         ftol=1e-4,
         xtol=1e-4,
     )
-    return calibration(solved.x)
+    return np.minimum(solved.x, p.most)
 
 
-def left_out(cases: Sequence[Case], prior: Calibration, groups: Sequence[object]) -> tuple[Floats, Floats]:
-    """Seconds and bytes of every case, predicted by a fit that has not seen its group."""
-    seconds, memory = np.full(len(cases), np.nan), np.full(len(cases), np.nan)
-    everything = fit(cases, prior)
-    for group in dict.fromkeys(groups):
-        inside = [i for i, g in enumerate(groups) if g == group]
-        fitted = fit([case for case, g in zip(cases, groups, strict=True) if g != group], prior, everything)
-        predicted = predict([cases[i] for i in inside], fitted)
-        seconds[inside], memory[inside] = predicted.seconds, predicted.memory
-    return seconds, memory
+@dataclass(frozen=True)
+class Fitted:
+    """A calibration, what it predicts for the rows it was fitted to, and what fits that had not seen a row's group predict for it."""
+
+    calibration: Calibration
+    inside: Prediction
+    left_out: Prediction
+
+
+def fit_leaving_out(cases: Sequence[Case], prior: Calibration, groups: Sequence[object], narrow: float = 1.0) -> Fitted:
+    """The fit of all rows, and what is predicted for every row when its group is left out."""
+    found, folds = prior, _folds(groups)
+    plain = Batch.of(cases).price(prior)
+    predicted = {"seconds": plain.seconds, "memory": plain.memory}
+    for p in problems(cases, prior, narrow):
+        logs = _solve(p)
+        values = p.values(logs)
+        everything = _refit(p, p.weight, Place(logs, values, _slopes(p, logs, values)))
+        found = p.calibration(everything.logs, found)
+        out = everything.values.copy()
+        for inside in folds:
+            if p.weight[inside].any():
+                out[inside] = _refit(p, np.where(inside, 0.0, p.weight), everything).values[inside]
+        predicted[p.kind] = np.exp(out)
+    return Fitted(found, Batch.of(cases).price(found), Prediction(**predicted))
+
+
+def _folds(groups: Sequence[object]) -> list[Mask]:
+    """Which rows to leave out together: each group by itself, or, where there are very many, every hundredth."""
+    number = {group: i for i, group in enumerate(dict.fromkeys(groups))}
+    count = min(len(number), FOLDS)
+    fold = np.array([number[group] % count for group in groups])
+    if count < 2:
+        raise UserError(
+            "all rows are of one group: nothing is left to fit to when it is left out (--leave-out row, or more rows)"
+        )
+    return [fold == i for i in range(count)]
+
+
+def _slopes(p: Problem, logs: Floats, values: Floats, step: float = 1e-5) -> Floats:
+    """How every predicted logarithm changes with every coefficient. Steps go down: shares cannot go above 1."""
+    columns = [(values - p.values(logs - step * unit)) / step for unit in np.eye(len(logs))]
+    return np.array(columns).T
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a fit stands: its coefficients, what they predict, how that changes with them, and how much steps are held back."""
+
+    logs: Floats
+    values: Floats
+    slopes: Floats
+    caution: float = 1e-3
+
+
+def _refit(p: Problem, weight: Floats, at: Place) -> Place:
+    """The fit of the rows that have a `weight`, starting from the fit of all rows.
+
+    Leaving a few rows out moves the coefficients little, so a few Gauss-Newton steps along known slopes, mended on the way (Broyden's
+    rule), find the optimum that a fresh fit would, without the fourteen predictions that fresh slopes take.
+    """
+    rows = weight > 0
+    residuals = p.residuals(at.logs, at.values, weight)
+    for _ in range(40):
+        slope = np.vstack([at.slopes[rows] * (weight[rows] / NOISE)[:, None], np.diag(1 / p.width)])
+        move, promised = _step(slope, residuals, p.most - at.logs, at.caution)
+        if promised < CLOSE * _loss(residuals):
+            break
+        values = p.values(at.logs + move)
+        wrong = values - at.values - at.slopes @ move
+        slopes = at.slopes + np.outer(wrong, (move / p.width**2) / np.sum((move / p.width) ** 2))
+        reached = p.residuals(at.logs + move, values, weight)
+        if _loss(reached) < _loss(residuals):
+            at, residuals = Place(at.logs + move, values, slopes, at.caution / 3), reached
+        else:
+            at = replace(at, slopes=slopes, caution=max(5 * at.caution, 1e-2))
+    return at
+
+
+def _loss(residuals: Floats) -> float:
+    """Half the sum of squares, outliers by their size: scipy's soft_l1."""
+    return float(np.sum(np.sqrt(1 + (residuals / OUTLIER) ** 2) - 1) * OUTLIER**2)
+
+
+def _step(slope: Floats, residuals: Floats, room: Floats, caution: float) -> tuple[Floats, float]:
+    """A Levenberg-Marquardt step that keeps within `room`, and by how much it promises to lower the loss."""
+    outlying = 1 + (residuals / OUTLIER) ** 2
+    gradient = slope.T @ (residuals / np.sqrt(outlying))
+    curved = (slope * np.maximum(outlying**-1.5, 1e-3)[:, None]).T @ slope
+    damped = curved + caution * np.diag(np.diag(curved))
+    move = np.zeros(len(room))
+    free = (room > 0) | (gradient > 0)
+    while True:
+        held = gradient[free] + damped[np.ix_(free, ~free)] @ move[~free]
+        move[free] = -np.linalg.solve(damped[np.ix_(free, free)], held)
+        over = free & (move > room)
+        if not over.any():
+            return move, float(-(gradient @ move + move @ curved @ move / 2))
+        move[over] = room[over]
+        free &= ~over
+
+
+def prior_for(chip: Chip) -> Calibration:
+    """Where a fit starts: what kernels of the chip's architecture do, or the default. Never a fit of training runs: that has seen them."""
+    for found in calibrations():
+        if chip.architecture in found.architectures and not (found.chips or found.frameworks):
+            return found
+    return Calibration()

@@ -60,6 +60,10 @@ class Calibration:
     """Standard deviation of ln(predicted / measured) on rows left out."""
     memory_spread: Count = 0.10
 
+    def __post_init__(self) -> None:
+        if not (self.matmul and self.memory and self.flash and self.link and self.network):
+            raise UserError("matmul, memory, flash, link and network are shares of a rate and must be above zero")
+
 
 FITTED = tuple(f.name for f in fields(Calibration))[8:]
 """The coefficients, in order; what stands before them says where they come from."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from meshwise import cli_plan
+from meshwise import cli_plan, cli_score
 from meshwise.errors import UserError, nearest, quoted
 
 if TYPE_CHECKING:
@@ -119,6 +119,8 @@ def emit(text: str) -> None:
 
 app.command()(cli_plan.plan)
 app.command()(cli_plan.explain)
+app.command()(cli_score.validate)
+app.command()(cli_score.calibrate)
 
 
 def main() -> None:

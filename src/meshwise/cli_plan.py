@@ -10,7 +10,9 @@ from meshwise.errors import UserError, quoted
 
 if TYPE_CHECKING:
     from meshwise.cost.train import Question
-    from meshwise.plan import Choice
+    from meshwise.plan import Ask, Choice
+
+TOP = 10
 
 
 def plan(
@@ -33,7 +35,7 @@ def plan(
     calibration: Annotated[
         str, typer.Option(help="A calibration by name, instead of the one chosen by chip and framework.")
     ] = "",
-    top: Annotated[int, typer.Option(min=1, max=1000, help="How many layouts to show.")] = 10,
+    top: Annotated[int, typer.Option(min=1, max=1000, help="How many layouts to show.")] = TOP,
     out: Annotated[Path | None, typer.Option(help="Write the plan to this file.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
@@ -41,6 +43,7 @@ def plan(
     """Find the fastest layout to train a model on a cluster, and say why."""
     from meshwise import render, units
     from meshwise.explain import parse_axes, reasons, runner_up
+    from meshwise.files import write
     from meshwise.plan import Ask, make
     from meshwise.search import search
     from meshwise.workload import parse_batch
@@ -57,13 +60,15 @@ def plan(
         tokens=units.parse(tokens, "count") if tokens else 0.0,
         calibration=calibration,
         ramp=tuple(units.whole_length(size) for size in ramp.split(",") if size.strip()),
+        fix=tuple(fix or ()),
+        allow=tuple(allow or ()),
+        at_most=at_most,
     )
-    question = ask.question()
-    bounds = parse_axes(",".join([*(fix or []), *(allow or [])]))
+    question, bounds = ask.question(), parse_axes(",".join([*(fix or []), *(allow or [])]))
     found = search(question, bounds=bounds, top=top, nodes=_nodes(at_most, question))
     made = make(ask, question, found, top)
     if out is not None:
-        write(out, render.as_json(made.to_json()))
+        write(out, render.as_json(made.to_json()) + "\n")
     if json or csv:
         typer.echo(
             render.as_json(made.to_json()) if json else render.as_csv(render.flat(_row(choice)) for choice in made.choices)
@@ -71,8 +76,10 @@ def plan(
         return
     from meshwise.render_plan import plan_view
 
-    why = reasons(question, made.choices[0], runner_up(made.choices))
-    render.console().print(plan_view(made, why, _command(ask, fix, allow, at_most)))
+    why = reasons(question, made.choices[0], runner_up(made.choices), bounds)
+    console = render.console()
+    console.print(plan_view(made, why))
+    console.print(f"again: {_command(ask, top)}", soft_wrap=True, highlight=False)
 
 
 def _row(choice: "Choice") -> dict[str, object]:
@@ -86,18 +93,15 @@ def _nodes(text: str, question: "Question") -> tuple[int, ...]:
     if not text:
         return ()
     number = text.lower().removesuffix("nodes").removesuffix("node").strip()
-    if not number.isdecimal() or not 1 <= int(number) <= question.cluster.node_count:
+    if not number.isdecimal() or len(number) > 8 or not 1 <= int(number) <= question.cluster.node_count:
         raise UserError(
             f"--at-most {quoted(text)}: expected 1 to {question.cluster.node_count} nodes, such as '{question.cluster.node_count} nodes'"
         )
     return tuple(range(1, int(number) + 1))
 
 
-def _command(ask: "object", fix: list[str] | None, allow: list[str] | None, at_most: str) -> str:
+def _command(ask: "Ask", top: int) -> str:
     """The command that asks the same again."""
-    from meshwise.plan import Ask
-
-    assert isinstance(ask, Ask)
     words = [
         "meshwise",
         "plan",
@@ -111,23 +115,13 @@ def _command(ask: "object", fix: list[str] | None, allow: list[str] | None, at_m
     ]
     words += ["--precision", ask.precision] if ask.precision != "bf16" else []
     words += ["--optimizer", ask.optimizer] if ask.optimizer != "adamw" else []
-    words += ["--tokens", f"{ask.tokens:g}"] if ask.tokens else []
+    words += ["--tokens", f"{ask.tokens:.17g}"] if ask.tokens else []
     words += ["--calibration", ask.calibration] if ask.calibration else []
     words += ["--ramp", ",".join(map(str, ask.ramp))] if ask.ramp else []
-    words += [word for value in fix or [] for word in ("--fix", value)] + [
-        word for value in allow or [] for word in ("--allow", value)
-    ]
-    return shlex.join([*words, *(["--at-most", at_most] if at_most else [])])
-
-
-def write(path: Path, text: str) -> None:
-    """Whole or not at all: a reader never finds half a file, and a failure leaves the old one."""
-    beside = path.with_name(path.name + ".part")
-    try:
-        beside.write_text(text + "\n", encoding="utf-8")
-        beside.replace(path)
-    except OSError as error:
-        raise UserError(f"cannot write {quoted(str(path))}: {error.strerror}") from None
+    words += [word for value in ask.fix for word in ("--fix", value)]
+    words += [word for value in ask.allow for word in ("--allow", value)]
+    words += ["--at-most", ask.at_most] if ask.at_most else []
+    return shlex.join([*words, *(["--top", str(top)] if top != TOP else [])])
 
 
 def explain(
@@ -144,7 +138,8 @@ def explain(
     question = read.ask.question()
     best = read.choices[0]
     other = explaining.versus(question, best, versus) if versus else explaining.runner_up(read.choices)
-    lines = explaining.reasons(question, best, other)
+    bounds = explaining.parse_axes(",".join((*read.ask.fix, *read.ask.allow)))
+    lines = explaining.reasons(question, best, other, bounds)
     if json:
         parts = [{"part": d.part, "best": d.mine, "other": d.other} for d in explaining.differences(best, other)] if other else []
         typer.echo(render.as_json({"best": best.layout, "other": other and other.layout, "differences": parts, "reasons": lines}))

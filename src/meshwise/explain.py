@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 from meshwise import units
 from meshwise.cost.comm import Fabric
-from meshwise.cost.train import PARTS, Question, price
+from meshwise.cost.train import PARTS, Question
 from meshwise.errors import UserError, nearest
-from meshwise.layout import OFFLOAD, RECOMPUTE, SCHEDULES
-from meshwise.plan import Choice, choice, layouts_of
-from meshwise.search import broken, search
+from meshwise.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layouts
+from meshwise.plan import Choice, DoesNotFit, choice
+from meshwise.search import Bounds, Found, broken, search
 
 WORDS = {
     "matmul": "matrix products",
@@ -66,17 +66,41 @@ def name_of(row: Mapping[str, int | str]) -> str:
 def versus(q: Question, best: Choice, text: str) -> Choice:
     """The layout a user has in mind: what they name, and the best choice of what they leave open."""
     bounds = parse_axes(text)
-    found = search(q, bounds=bounds, top=1)
+    found = _as_large(q, best, bounds)
     if len(found.layouts):
         return choice(q, found.layouts, found.cost, 0)
-    tried = layouts_of({**best.layout, **{k: v[0] for k, v in bounds.items() if k in best.layout}})
-    cost = price(q, tried)
-    reasons = broken(q, tried)
+    if found.priced:
+        room = q.chip.memory * (1 - q.work.reserve)
+        raise DoesNotFit(
+            f"{text} does not fit: the leanest of {found.priced:,} such layouts needs {found.smallest / 2**30:.1f} GiB a device, and "
+            f"{room / 2**30:.1f} GiB are free"
+        )
+    tried = _completed(q, best, {axis: least for axis, (least, _) in bounds.items()})
+    rules = broken(q, tried)
     if int(tried.devices[0]) != best.devices:
-        reasons.insert(0, f"its axes multiply to {int(tried.devices[0])} devices, not {best.devices}")
-    if not reasons:
-        reasons = [f"it needs {float(cost.peak[0]) / 2**30:.1f} GiB of {q.chip.memory / 2**30:.1f}"]
-    raise UserError(f"{text} cannot run: {'; '.join(reasons)}")
+        rules.insert(0, f"its axes multiply to {best.devices} devices")
+    raise UserError(f"{text} cannot run; rules it breaks: {'; '.join(rules or found.rejected)}")
+
+
+def _as_large(q: Question, best: Choice, bounds: Bounds) -> Found:
+    """The fastest layout on as many devices as the best one has."""
+    return search(q, bounds=bounds, top=1, nodes=(best.devices // q.cluster.nodes[0][1].devices,))
+
+
+def _completed(q: Question, best: Choice, given: dict[str, int]) -> Layouts:
+    """What a user names, cut as the best layout is where they leave it open, and else as simple as the framework lets it be."""
+    f = q.work.framework
+    row = {axis: int(best.layout[axis]) for axis in ("tp", "pp", "cp", "mbs")} | given
+    rest, over = divmod(best.devices, max(1, row["tp"] * row["pp"] * row["cp"] * row.get("dp_replicate", 1)))
+    shard = row.get("dp_shard", row.pop("dp", 1 if over else rest))
+    plain = {
+        "dp_shard": shard,
+        "zero": f.zero[0] if shard > 1 and f.zero else 0,
+        "recompute": RECOMPUTE.index(f.recompute[0]),
+        "sp": int(f.sequence_parallel == "always" and row["tp"] > 1),
+        "schedule": SCHEDULES.index("interleaved") if row.get("vpp", 1) > 1 else 0,
+    }
+    return Layouts.of(**(plain | row))
 
 
 def parse_axes(text: str) -> dict[str, tuple[int, int]]:
@@ -88,23 +112,26 @@ def parse_axes(text: str) -> dict[str, tuple[int, int]]:
         axis, equals, value = (part.strip() for part in piece.partition("="))
         if axis not in axes or not equals:
             raise UserError(f"'{piece}' is not axis=value{nearest(axis, axes) or '; axes: ' + ', '.join(axes)}")
-        least, _, most = value.partition("..")
+        least, dots, most = value.partition("..")
         try:
-            pair = [words[axis].index(word) if axis in words else int(word) for word in (least, most or least)]
+            pair = [words[axis].index(word) if axis in words else int(word) for word in (least, most if dots else least)]
+            if max(pair) > 10**9:
+                raise ValueError
         except ValueError:
             known = ", ".join(words[axis]) if axis in words else "a whole number or a range such as 1..12"
             raise UserError(f"'{piece}': {axis} is {known}") from None
         if axis in bounds and bounds[axis] != (pair[0], pair[1]):
             raise UserError(f"{axis} is given twice with different values")
-        if pair[0] > pair[1] or pair[1] < 0:
-            raise UserError(f"'{piece}' is an empty range")
-        bounds[axis] = (pair[0], pair[1])
+        floor = 0 if axis in ("zero", "sp", *words) else 1
+        if pair[0] > pair[1] or pair[1] < floor:
+            raise UserError(f"'{piece}' is an empty range: {axis} starts at {floor}")
+        bounds[axis] = (max(floor, pair[0]), pair[1])
     return bounds
 
 
-def binding(q: Question, best: Choice) -> str:
+def binding(q: Question, best: Choice, bounds: Bounds) -> str:
     """Whether memory kept a faster layout out, and which."""
-    free = search(replace(q, work=replace(q.work, reserve=-1e9)), top=1)
+    free = _as_large(replace(q, work=replace(q.work, reserve=-1e9)), best, bounds)
     fastest = choice(q, free.layouts, free.cost, 0)
     if fastest.seconds >= best.seconds * 0.995:
         return "Memory binds nothing: no layout that does not fit would be faster."
@@ -116,7 +143,7 @@ def binding(q: Question, best: Choice) -> str:
     )
 
 
-def what_if(q: Question, best: Choice) -> list[str]:
+def what_if(q: Question, best: Choice, bounds: Bounds) -> list[str]:
     """What twice the batch, network or memory would change."""
     chip = q.chip
     node = q.cluster.nodes[0][1]
@@ -132,7 +159,10 @@ def what_if(q: Question, best: Choice) -> list[str]:
     for what, trial in trials.items():
         if trial is None:
             continue
-        found = search(trial, top=1)
+        found = _as_large(trial, best, bounds)
+        if not len(found.layouts):  # a larger batch keeps more micro-batches in flight
+            lines.append(f"With {what}: nothing fits.")
+            continue
         other = choice(trial, found.layouts, found.cost, 0)
         gain = 100 * (other.tokens_per_second / best.tokens_per_second - 1)
         same = name_of(other.layout) == name_of(best.layout)
@@ -165,7 +195,7 @@ def rooflines(q: Question) -> list[str]:
     return lines
 
 
-def reasons(q: Question, best: Choice, other: Choice | None) -> list[str]:
+def reasons(q: Question, best: Choice, other: Choice | None, bounds: Bounds) -> list[str]:
     """The whole explanation, a sentence a line."""
     lines: list[str] = []
     if other is not None:
@@ -183,7 +213,7 @@ def reasons(q: Question, best: Choice, other: Choice | None) -> list[str]:
     lines.append(
         f"{share:.0f}% of the step is matrix products; the largest other part is {WORDS[largest]}, {best.time_parts[largest]:.3g} s."
     )
-    return [*lines, binding(q, best), *what_if(q, best), *rooflines(q)]
+    return [*lines, binding(q, best, bounds), *what_if(q, best, bounds), *rooflines(q)]
 
 
 def runner_up(plan_choices: tuple[Choice, ...]) -> Choice | None:

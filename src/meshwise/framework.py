@@ -22,6 +22,8 @@ class Framework:
     """Bytes that its norms, rotary positions and activation functions move, over those of fused kernels."""
     dropout: bool = False
     """Keeps dropout masks, as GPT-2's generation does."""
+    keeps_intermediates: bool = False
+    """Eager autograd keeps what fused kernels compute again: rotated queries and keys, and the gate behind its activation function."""
     gradient_bytes: int = 4
     """Of the buffers that gradients are computed and summed in."""
     master_gradient_bytes: Count = 0.0

@@ -64,6 +64,7 @@ class Case:
     memory: float
     ran: bool
     date: str
+    table: str = ""
     assumed: tuple[str, ...] = ()
     """What the row left unsaid and was filled in."""
 
@@ -115,7 +116,7 @@ def read_table(path: Path) -> list[dict[str, str]]:
     """The rows of a CSV file, vTrain's column names translated. A file that is damaged is refused, with the line that is."""
     reader = csv.reader(io.StringIO(catalogue.text_of(path)), strict=True)
     try:
-        header = [name.strip() for name in next(reader, [])]
+        header = [name.strip() for name in next(reader, list[str]())]
         lines = [(reader.line_num, line) for line in reader if line]
     except csv.Error as error:
         raise UserError(f"{path.name}, line {reader.line_num}: not valid CSV: {error}") from None
@@ -170,7 +171,7 @@ def cases(path: Path) -> tuple[list[Case], list[Skipped]]:
     for number, row in enumerate(rows, 1):
         row_id = row.get("row_id") or f"{path.stem}-{number}"
         try:
-            used.append(_case(row, row_id, heads))
+            used.append(_case(row, row_id, heads, path.stem))
         except UserError as error:
             skipped.append(Skipped(row_id, str(error)))
     if not used:
@@ -216,7 +217,7 @@ def _common_heads(rows: list[dict[str, str]]) -> dict[int, int]:
     return {width: counts.most_common(1)[0][0] for width, counts in seen.items()}
 
 
-def _case(row: Row, row_id: str, heads: dict[int, int]) -> Case:
+def _case(row: Row, row_id: str, heads: dict[int, int], table: str) -> Case:
     if row.get("dup_of"):
         raise UserError("repeats another row")
     if row.get("chk_flag"):
@@ -236,7 +237,7 @@ def _case(row: Row, row_id: str, heads: dict[int, int]) -> Case:
     memory = _number(row, "mem_gb") * UNIT_OF_MEMORY.get(_word(row, "mem_unit"), 1e9)
     if ran and math.isnan(seconds) and math.isnan(memory):
         raise UserError("neither a time nor a memory is stated")
-    return Case(row_id, model, cluster, work, layout, seconds, memory, ran, row.get("date", ""), tuple(assumed))
+    return Case(row_id, model, cluster, work, layout, seconds, memory, ran, row.get("date", ""), table, tuple(assumed))
 
 
 def _seconds(row: Row, model: Model, work: Train, devices: int) -> float:
@@ -246,11 +247,18 @@ def _seconds(row: Row, model: Model, work: Train, devices: int) -> float:
         stated = _number(row, "ms_per_iter") / 1000
     if math.isnan(stated):
         stated = tokens / (_number(row, "tokens_per_sec_per_gpu") * devices)
-    if math.isnan(stated):  # Megatron's formula (arXiv:2104.04473, eq. 3): masked attention in full, and the recompute forward
-        repeats = 4 if _word(row, "recompute") == "full" else 3
-        flops = model.flops(tokens, work.seq, causal=False, training=False) * repeats
-        stated = flops / (_number(row, "tflops_per_gpu") * 1e12 * devices)
+    if math.isnan(stated):
+        stated = _megatron_flops(model, tokens, work.seq, _word(row, "recompute") == "full") / (
+            _number(row, "tflops_per_gpu") * 1e12 * devices
+        )
     return stated
+
+
+def _megatron_flops(model: Model, tokens: float, seq: int, recompute: bool) -> float:
+    """arXiv:2104.04473, eq. 3: attention unmasked, and the recompute forward of the layers, though not of the head, counted."""
+    head = 2 * tokens * model.decoder.hidden * model.decoder.vocab
+    layers = model.flops(tokens, seq, causal=False, training=False) - head
+    return (4 if recompute else 3) * layers + 3 * head
 
 
 def _cluster(row: Row) -> Cluster:

@@ -1,18 +1,22 @@
 """Plan: a question, the layouts that answer it with their cost, and where the numbers come from. JSON both ways."""
 
+import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, cast
+from types import UnionType
+from typing import Any, TypeVar, cast, get_args, get_origin
 
 import numpy as np
 
 from meshwise import calibration as calibrations
 from meshwise import catalogue, clusters, framework, lookup
-from meshwise.cost.train import Cost, Question
+from meshwise.cost.compute import Device
+from meshwise.cost.memory import KINDS
+from meshwise.cost.train import PARTS, Cost, Question
 from meshwise.errors import UserError, quoted
 from meshwise.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layouts
 from meshwise.search import Found
@@ -45,6 +49,9 @@ class Ask:
     tokens: float = 0.0
     calibration: str = ""
     ramp: tuple[int, ...] = ()
+    fix: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+    at_most: str = ""
 
     def question(self) -> Question:
         """Everything looked up."""
@@ -56,6 +63,10 @@ class Ask:
         found = clusters.find_cluster(self.cluster)
         if len(found.chips) > 1:
             raise UserError(f"cluster {quoted(self.cluster)} mixes chips; training is planned on one kind of chip")
+        if len({node.devices for _, node in found.nodes}) > 1:
+            raise UserError(
+                f"cluster {quoted(self.cluster)} mixes nodes of several sizes; training is planned on one kind of node"
+            )
         work = Train(
             batch=self.batch,
             seq=self.seq,
@@ -122,8 +133,17 @@ def make(ask: Ask, q: Question, found: Found, top: int) -> Plan:
         rejected=found.rejected,
         calibration=about,
         notes=(*q.model.notes, *q.cluster.notes),
-        versions={"meshwise": version("meshwise")},
+        versions={"meshwise": version("meshwise")} | {name: _digest(part) for name, part in _data_of(q).items()},
     )
+
+
+def _data_of(q: Question) -> dict[str, object]:
+    """The data a plan rests on: another chip file or calibration makes another plan."""
+    return {"model": q.model.placed, "cluster": q.cluster, "framework": q.work.framework, "calibration": q.calibration}
+
+
+def _digest(part: object) -> str:
+    return hashlib.sha256(repr(part).encode()).hexdigest()[:12]
 
 
 def _too_large(q: Question, found: Found) -> str:
@@ -180,7 +200,7 @@ def choice(q: Question, layouts: Layouts, cost: Cost, i: int, ties: int = 0) -> 
     repeats = {"none": 3, "selective": 3, "full": 4}[str(row["recompute"])]
     megatron = q.model.flops(tokens, q.work.seq, causal=False, training=False) * repeats
     rates = {"6N": q.model.flops_6n(tokens), "exact": exact, "Megatron": megatron}
-    peak = q.chip.flops.get(cast(Any, q.work.precision)) or q.chip.flops.get("bf16") or q.chip.flops.get("fp16") or math.nan
+    peak = Device.of(q.chip, q.calibration, q.work.precision).peak
     steps = q.work.tokens / tokens if q.work.tokens else None
     hours = steps * seconds / 3600 if steps else None
     rent = q.cluster.rent
@@ -219,17 +239,58 @@ def read(path: Path) -> Plan:
             f"{path}: a plan of format {quoted(table['format'])}; this version reads format {FORMAT}: make the plan again"
         )
     try:
-        asked: dict[str, Any] = {**table["ask"], "ramp": tuple(table["ask"].get("ramp", ()))}
-        ask = Ask(**asked)
-        choices = tuple(Choice(**row) for row in table["choices"])
-        rest = {f.name: table[f.name] for f in fields(Plan) if f.name not in ("ask", "choices", "notes")}
-        return Plan(ask=ask, choices=choices, notes=tuple(table["notes"]), **rest)
-    except (KeyError, TypeError) as error:
+        ask = _checked(Ask, table["ask"])
+        choices = tuple(_checked(Choice, row) for row in table["choices"])
+        if not choices or min(ask.batch, ask.seq) <= 0:
+            raise ValueError("it has no layouts, or no batch")
+        for row in choices:
+            _check_sums(row)
+        return _checked(Plan, {f.name: table[f.name] for f in fields(Plan)} | {"ask": ask, "choices": choices})
+    except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path}: a damaged plan ({error}); make it again") from None
+
+
+def _check_sums(row: Choice) -> None:
+    """What is printed divides by these, and names every part."""
+    if min(row.seconds, row.tokens_per_second, row.capacity) <= 0 or int(layouts_of(row.layout).devices[0]) != row.devices:
+        raise ValueError("a layout takes no time, or not the devices it says")
+    if set(row.time_parts) != set(PARTS) or set(row.memory_parts) != set(KINDS):
+        raise ValueError("a layout has other parts than this version knows")
+
+
+Record = TypeVar("Record", Ask, Choice, Plan)
+
+
+def _checked(cls: type[Record], table: object) -> Record:
+    """A record whose every field is of its type, as JSON has it."""
+    if not isinstance(table, dict):
+        raise TypeError(f"{quoted(table)} is no table")
+    values: dict[str, Any] = {
+        key: tuple(cast(list[object], value)) if isinstance(value, list) else value
+        for key, value in cast(dict[str, Any], table).items()
+    }
+    for f in fields(cls):
+        if f.name in values and not _holds(f.type, values[f.name]):
+            raise TypeError(f"{f.name} is {quoted(values[f.name])}")
+    return cls(**values)
+
+
+def _holds(hint: Any, value: Any) -> bool:
+    """Whether a value of a plan.json is of the type of its field."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is UnionType:
+        return any(_holds(arm, value) for arm in inner)
+    if origin is dict:
+        return isinstance(value, dict) and all(_holds(inner[1], one) for one in cast(dict[str, object], value).values())
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_holds(inner[0], one) for one in cast(tuple[object, ...], value))
+    if hint is float:
+        return type(value) in (int, float) and math.isfinite(value)
+    return type(value) is hint
 
 
 def layouts_of(row: Mapping[str, int | str]) -> Layouts:
     """One layout from its words, as in a plan.json."""
     words = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "offload": OFFLOAD}
-    values = {name: words[name].index(str(value)) if name in words else int(value) for name, value in row.items()}
+    values = {f.name: words[f.name].index(str(row[f.name])) if f.name in words else int(row[f.name]) for f in fields(Layouts)}
     return Layouts.of(**{name: np.array([value]) for name, value in values.items()})

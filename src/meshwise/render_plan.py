@@ -25,8 +25,8 @@ MEMORY_LETTERS: dict[str, str] = dict(zip(KINDS, "WGOALC", strict=True))
 WIDTH = 60
 
 
-def plan_view(plan: Plan, why: Sequence[str], command: str) -> RenderableType:
-    """Everything `plan` prints."""
+def plan_view(plan: Plan, why: Sequence[str]) -> RenderableType:
+    """Everything `plan` prints, but for the command that asks again, which no terminal may break."""
     notes = [Text(f"note: {note}") for note in plan.notes]
     return Group(
         choices_table(plan),
@@ -39,7 +39,6 @@ def plan_view(plan: Plan, why: Sequence[str], command: str) -> RenderableType:
         Text(),
         *notes,
         _provenance(plan),
-        Text(f"again: {command}"),
     )
 
 

@@ -1,19 +1,20 @@
 """Search: enumerate layouts, drop those that break a rule, price the rest in blocks, keep the best. Exhaustive, so 'best' is exact."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwise.cost.train import Cost, Question, price, stage_layers
-from meshwise.errors import UserError
+from meshwise.cost.memory import KINDS
+from meshwise.cost.train import PARTS, Cost, Question, price, stage_layers
 from meshwise.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Ints, Layouts
 
 BLOCK = 1 << 14
 """Layouts priced at once: about 130 arrays of them fit in a core's cache."""
-KEPT = 256
-"""Layouts of a block that can still be among the best of all."""
+TIES = 32
+"""Layouts kept for each that is asked for: near-ties are told as one."""
 TP_IN_NODE = "tp stays inside a node"
 Mask = NDArray[np.bool_]
 Bounds = Mapping[str, tuple[int, int]]
@@ -38,7 +39,8 @@ def search(q: Question, *, bounds: Bounds | None = None, top: int = 10, nodes: t
     limits = dict(bounds or {})
     capacity = q.chip.memory * (1 - q.work.reserve)
     rejected: dict[str, int] = {}
-    best: list[tuple[Layouts, Cost]] = []
+    best = _nothing()
+    kept = max(top, 1) * TIES
     priced, smallest = 0, np.inf
     for block in blocks(q, limits, nodes, rejected):
         cost = price(q, block)
@@ -48,24 +50,29 @@ def search(q: Question, *, bounds: Bounds | None = None, top: int = 10, nodes: t
         fits = peak <= capacity
         _count(rejected, f"fits in memory, {q.work.reserve:.0%} kept free", ~fits)
         rows = np.flatnonzero(fits)
-        if len(rows) > KEPT:
-            rows = rows[np.argpartition(step[rows], KEPT)[:KEPT]]
-        best.append((block.take(rows), _take(cost, rows)))
-    layouts, cost = _joined(best)
-    order = np.argsort(cost.step, kind="stable")[: max(top, 1) * 32]
-    return Found(layouts.take(order), _take(cost, order), priced, rejected, float(smallest))
+        if len(rows) > kept:
+            rows = rows[step[rows] <= np.partition(step[rows], kept)[kept]]  # whatever ties for the last place, too
+        best = _fastest(best, (block.take(rows), _take(cost, rows)), kept)
+    return Found(*best, priced, rejected, float(smallest))
 
 
 def _take(cost: Cost, rows: Ints) -> Cost:
     return Cost({k: v[rows] for k, v in cost.time.items()}, {k: v[rows] for k, v in cost.memory.items()})
 
 
-def _joined(parts: list[tuple[Layouts, Cost]]) -> tuple[Layouts, Cost]:
-    if not parts:
-        raise UserError("no layout is left: every way to cut the model breaks a rule")
-    layouts = Layouts(**{f.name: np.concatenate([getattr(a, f.name) for a, _ in parts]) for f in fields(Layouts)})
-    time = {name: np.concatenate([cost.time[name] for _, cost in parts]) for name in parts[0][1].time}
-    return layouts, Cost(time, {name: np.concatenate([cost.memory[name] for _, cost in parts]) for name in parts[0][1].memory})
+def _nothing() -> tuple[Layouts, Cost]:
+    none = np.zeros(0, dtype=np.int64)
+    return Layouts.of(tp=none), Cost(dict.fromkeys(PARTS, none), dict.fromkeys(KINDS, none))
+
+
+def _fastest(best: tuple[Layouts, Cost], more: tuple[Layouts, Cost], kept: int) -> tuple[Layouts, Cost]:
+    """The fastest of both. Equals stand in the order of their axes, so that the order of the search does not show."""
+    (_, a), (_, b) = best, more
+    layouts = _concatenated([best[0], more[0]])
+    time = {name: np.concatenate([a.time[name], b.time[name]]) for name in a.time}
+    cost = Cost(time, {name: np.concatenate([a.memory[name], b.memory[name]]) for name in a.memory})
+    order = np.lexsort([*(getattr(layouts, f.name) for f in fields(Layouts)), cost.step])[:kept]
+    return layouts.take(order), _take(cost, order)
 
 
 def _count(rejected: dict[str, int], rule: str, dropped: Mask) -> None:
@@ -153,7 +160,8 @@ def _cuts(q: Question, devices: int) -> Layouts:
 def cut_rules(q: Question, a: Layouts) -> dict[str, Mask]:
     """What a way to cut the model must keep to: masks that prune the search, count the rejects and word the error for one layout."""
     d, work, f = q.model.decoder, q.work, q.work.framework
-    experts = max((op.count // max(1, len(q.model.layers)) for op in q.model.ops if op.expert), default=1)
+    times = Counter(name for layer in q.model.layers for name in layer)  # not every layer has experts
+    experts = max((op.count // times[block] for block, op in q.model.placed if op.expert), default=1)
     attends = d.heads > 0
     left = stage_layers(q, a)[1]
     layers = (d.layers % a.pp == 0) | (f.embedding_layers & (left >= 0)) | f.balances_stages
@@ -161,7 +169,7 @@ def cut_rules(q: Question, a: Layouts) -> dict[str, Mask]:
         "tp divides heads": (max(d.heads, 1) % a.tp == 0) | (not attends),
         "tp divides KV heads, or they divide it": (max(d.kv_heads, 1) % a.tp == 0) | (a.tp % max(d.kv_heads, 1) == 0),
         "tp divides the FFW width": (max(d.ffn, 1) % a.tp == 0) | (d.ffn == 0),
-        TP_IN_NODE: a.tp <= q.cluster.nodes[0][1].devices,
+        TP_IN_NODE: q.cluster.nodes[0][1].devices % a.tp == 0,  # 6 in nodes of 8 leaves some groups astride two
         "pp is at most the number of layers": a.pp <= d.layers,
         "pp cuts the layers into stages": layers,
         "cp where the framework has it": (a.cp == 1) | f.context_parallel,
@@ -213,7 +221,24 @@ def inner_rules(q: Question, a: Layouts) -> dict[str, Mask]:
     return rules
 
 
+def offered_rules(q: Question, a: Layouts) -> dict[str, Mask]:
+    """What the search keeps to without asking, because it enumerates nothing else."""
+    f, interleaved = q.work.framework, SCHEDULES.index("interleaved")
+    shared = {"never": a.sp == 0, "choice": (a.sp == 0) | (a.tp > 1), "always": (a.sp > 0) == (a.tp > 1)}
+    return {
+        "ep divides dp_shard x cp": (a.dp_shard * a.cp) % a.ep == 0,
+        "dp_shard has a ZeRO stage of the framework": np.where(a.dp_shard > 1, np.isin(a.zero, f.zero), a.zero == 0),
+        "recompute is one the framework has": np.isin(a.recompute, [RECOMPUTE.index(how) for how in f.recompute]),
+        "schedule is one the framework has": np.isin(a.schedule, [SCHEDULES.index(how) for how in f.schedules]),
+        "a schedule other than 1f1b needs pp": (a.schedule == 0) | (a.pp > 1),
+        "vpp goes with the interleaved schedule": (a.schedule == interleaved) == (a.vpp > 1),
+        "vpp cuts the layers of a stage evenly": (a.vpp == 1) | (q.model.decoder.layers % (a.pp * a.vpp) == 0),
+        "sp where the framework has it, and tp": shared[f.sequence_parallel],
+        "offload where the framework has it": (a.offload == 0) | f.offload,
+    }
+
+
 def broken(q: Question, a: Layouts) -> list[str]:
     """The rules that a single layout breaks."""
-    rules = cut_rules(q, a) | inner_rules(q, a)
+    rules = offered_rules(q, a) | cut_rules(q, a) | inner_rules(q, a)
     return [rule for rule, mask in rules.items() if not bool(np.all(mask))]

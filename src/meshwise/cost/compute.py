@@ -1,11 +1,12 @@
 """Time on one device: matrix products, attention, and everything that only moves bytes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 
 from meshwise.calibration import Calibration
-from meshwise.hardware import Chip
+from meshwise.hardware import Chip, Dtype
 from meshwise.layout import Floats
 from meshwise.op import Op
 
@@ -25,6 +26,9 @@ class Device:
     """What of a chip and its calibration the formulas need, for one precision."""
 
     peak: float
+    """FLOP/s of the layers' products."""
+    wide: float
+    """FLOP/s in 16 bits: attention and the head stay there when the layers go lower."""
     vector: float
     bandwidth: float
     sms: int
@@ -34,9 +38,13 @@ class Device:
     @staticmethod
     def of(chip: Chip, calibration: Calibration, precision: str) -> "Device":
         rates = chip.flops
-        peak = rates.get(precision) or rates.get("bf16") or rates.get("fp16") or rates.get("fp32") or 1e12  # pyright: ignore
-        vector = rates.get("fp32") or peak / 16
-        return Device(peak, vector, chip.bandwidth * calibration.memory, chip.sms or 100, 2.0, calibration)
+        wide = rates.get("bf16") or rates.get("fp16") or rates.get("fp32") or max(rates.values(), default=1e12)
+        peak = rates.get(cast(Dtype, precision)) or wide
+        vector = rates.get("fp32") or wide / 16
+        return Device(peak, wide, vector, chip.bandwidth * calibration.memory, chip.sms or 100, 2.0, calibration)
+
+    def in_16_bits(self) -> "Device":
+        return replace(self, peak=self.wide)
 
 
 def product(d: Device, m: Floats | float, n: Floats | float, k: Floats | float, batch: Floats | float = 1.0) -> Floats:
@@ -67,8 +75,7 @@ def linear(d: Device, rows: Floats, n: Floats, k: Floats, batch: Floats | float 
 
 def attention(d: Device, op: Op, seq: int, mbs: Floats, heads: Floats, cp: Floats, flash: bool) -> tuple[Floats, Floats]:
     """Scores, softmax and values of one layer, forward and backward; each of `cp` devices has 1/cp of the queries."""
-    sequences = mbs * heads
-    rows = seq / cp
+    d, sequences, rows = d.in_16_bits(), mbs * heads, seq / cp
     if flash:
         keys = op.keys(seq)
         size = (op.n + op.k) / 2

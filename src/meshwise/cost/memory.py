@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwise.calibration import Calibration
+from meshwise.framework import Framework
 from meshwise.layout import Floats, Layouts
 from meshwise.model import Model
 from meshwise.workload import OPTIMIZER_BYTES, Train
@@ -51,7 +52,7 @@ class Kept:
     """Of attention without flash kernels, per token and key; cut by tensor parallelism."""
 
     @staticmethod
-    def of(model: Model, flash: bool, dropout: bool) -> "Kept":
+    def of(model: Model, framework: Framework) -> "Kept":
         """A product keeps its input, a norm its input, an activation function its input.
 
         Worked for GPT: norms 4h and the inputs behind them 4h, q k v 6h, attention output 2h, up 8h, down 8h: 32 of the 34 bytes per
@@ -66,12 +67,14 @@ class Kept:
             if op.name == "layer_norm":
                 whole += 4 * hidden * op.count  # its input, and its output, which the products behind it share
             elif op.kind == "matmul" and op.shard in ("column", "kv"):
-                cut += 2 * op.n * op.m * op.count
+                twice = framework.keeps_intermediates and op.name.endswith(".gate")
+                cut += 2 * op.n * op.m * op.count * (1 + twice)
             elif op.kind == "matmul" and op.shard == "row":
                 cut += 2 * op.k * op.m * op.count
-                whole += hidden * times[block] * (dropout and not op.expert)
+                whole += hidden * times[block] * (framework.dropout and not op.expert)
             elif op.kind == "attention":
-                scores += 0.0 if flash else 5 * op.m * op.count
+                scores += 0.0 if framework.flash_attention else 5 * op.m * op.count
+                cut += 2 * (op.m * op.k + op.cache / 2) * op.count * framework.keeps_intermediates
             elif op.kind in ("scan", "conv"):
                 cut += 2 * op.m * op.n * op.count
         return Kept(whole, cut, scores)
@@ -116,7 +119,7 @@ def _states(sizes: Sizes, work: Train, a: Layouts, layers: Floats) -> dict[str, 
 def _activations(model: Model, work: Train, a: Layouts) -> tuple[Floats, Floats]:
     """Bytes per token that a micro-batch leaves behind in all layers for its backward pass, and that recompute brings back at a time."""
     f = work.framework
-    kept = Kept.of(model, f.flash_attention, f.dropout)
+    kept = Kept.of(model, f)
     share = np.where(a.sp > 0, a.tp, 1.0)
     without_scores = kept.whole / share + kept.cut / a.tp
     everything = without_scores + (kept.scores * work.seq) / a.tp

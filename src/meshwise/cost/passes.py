@@ -53,7 +53,7 @@ def passes(model: Model, d: Device, work: Train, cut: Cut) -> Passes:
         if block in times:
             _add_layer_op(total, d, work, cut, rows, op, times[block], model)
         elif block == HEAD and op.kind == "matmul":
-            forward, backward = linear(d, rows, _outputs(op, cut, model), np.full_like(rows, float(op.k)))
+            forward, backward = linear(d.in_16_bits(), rows, _outputs(op, cut, model), np.full_like(rows, float(op.k)))
             total.head += forward
             total.head_back += backward
     total.pointwise *= work.framework.unfused

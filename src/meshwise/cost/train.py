@@ -74,25 +74,29 @@ def price(q: Question, layouts: Layouts) -> Cost:
     middle, last = stage_layers(q, a)
     layer, head = _layer(q, wires, p, a), _head(q, wires, p, a)
     per_layer, per_head = sum(layer.values(), np.zeros(1)), sum(head.values(), np.zeros(1))
-    heavy = last * per_layer + per_head > middle * per_layer
-    layers = np.where(heavy, last, middle)
-    slot = np.where(heavy, last * per_layer + per_head, middle * per_layer)
+    # All that computing takes, the waits for the host included: else a faster chip that only waits longer would hide less.
+    computing = sum((layer[name] for name in ("matmul", "attention", "elementwise", "cp", "launch")), np.zeros(1))
+    slots, idle = (middle * per_layer, last * per_layer + per_head), _bubble(q, a)
+    updates = [_per_step(q, device, wires, a, n, microbatches, n * computing) for n in (middle, last)]
+    # The step is as long as the stage that ends it, its reduction and update included.
+    heavy = np.greater(
+        *((microbatches - idle) * slot + sum(update.values()) for slot, update in zip(slots, updates, strict=True))
+    )
+    layers, slot = np.where(heavy, middle, last), np.where(heavy, *slots)
     time = {name: microbatches * layers * seconds for name, seconds in layer.items()}
-    heads = microbatches * heavy
+    heads = microbatches * ~heavy
     for name, seconds in head.items():
         time[name] = time[name] + heads * seconds
     time["launch"] = time["launch"] + microbatches * q.calibration.stage_launch
-    others = np.maximum(0.0, q.model.decoder.layers * per_layer + per_head - slot)
-    time["bubble"] = others * _bubble(p, a)
+    time["bubble"] = np.maximum(0.0, q.model.decoder.layers * per_layer + per_head - slot) * idle
     time["p2p"] = microbatches * _between_stages(q, wires, a)
-    forward_backward = layers * (layer["matmul"] + layer["attention"] + layer["elementwise"])
-    time |= _per_step(q, device, wires, a, layers, microbatches, forward_backward)
+    time |= {name: np.where(heavy, updates[0][name], updates[1][name]) for name in updates[0]}
     return Cost({name: time[name] for name in PARTS}, memory(q.model, q.work, q.calibration, a, (middle, last), microbatches))
 
 
 def _gathered(q: Question, device: Device, a: Layouts) -> Passes:
     """Passes of every layout, computed once per distinct (tp, cp, ep, mbs): a few hundred however many layouts there are."""
-    code = ((a.tp * 4096 + a.cp) * 4096 + a.ep) * 65536 + a.mbs
+    code = ((a.tp * (a.cp.max() + 1) + a.cp) * (a.ep.max() + 1) + a.ep) * (a.mbs.max() + 1) + a.mbs
     _, first, which = np.unique(code, return_index=True, return_inverse=True)
     few = Cut(*(axis[first].astype(float) for axis in (a.tp, a.cp, a.ep, a.mbs)))
     found = passes(q.model, device, q.work, few)
@@ -175,12 +179,13 @@ def _expert_parallel(q: Question, wires: Wires, a: Layouts) -> Floats:
     return np.where(a.ep > 1, 2 * wires.ep.exchange(size), 0.0)
 
 
-def _bubble(p: Passes, a: Layouts) -> Floats:
+def _bubble(q: Question, a: Layouts) -> Floats:
     """What share of the other stages' time a stage stands idle: all in 1F1B, 1/vpp interleaved (arXiv:2104.04473, 2.2), and in a
-    zero-bubble schedule what is left when weight gradients fill it (arXiv:2401.10241, ZB-H1: F + B - W of F + B + W)."""
-    weights = p.matmul_back / 2
-    whole = p.matmul + p.matmul_back + p.core + p.core_back
-    return np.where(a.schedule == 2, (whole - 2 * weights) / whole, 1 / a.vpp)
+    zero-bubble schedule what is left when weight gradients fill it (arXiv:2401.10241, ZB-H1: F + B - W of F + B + W).
+
+    By FLOPs: a third of everything where there is no attention, whose backward pass has no weights."""
+    filled = 2 * q.model.matmul_flops() / q.model.flops(1, q.work.seq)
+    return np.where(a.schedule == 2, 1 - filled, 1 / a.vpp)
 
 
 def _between_stages(q: Question, wires: Wires, a: Layouts) -> Floats:

@@ -1,0 +1,78 @@
+"""Scores on a terminal: what was predicted, the baselines beside it, and which rows were not used."""
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from meshwise.calibrated import Calibrated
+from meshwise.calibration import FITTED
+from meshwise.score import Score
+
+Line = tuple[str, str, str, str, str]
+
+
+def score_view(found: Score) -> RenderableType:
+    """Everything `validate` prints of one table."""
+    inside = found.get("in_sample")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table.add_column(found["table"])
+    for column in (*(("left out", "in sample") if inside else ("predicted",)), "constant rate", "rule of thumb"):
+        table.add_column(column, justify="right")
+    for name, mine, within, constant, rule in _lines(found, inside or found):
+        if mine:
+            table.add_row(name, mine, *([within] if inside else []), constant, rule)
+    return Group(table, *map(Text, _notes(found)))
+
+
+def _lines(found: Score, inside: Score) -> list[Line]:
+    """Name, predicted, in sample, and the two baselines; a line without a prediction is dropped by the caller."""
+    base, oom = found["baseline"], found["oom"]
+
+    def line(name: str, part: str, key: str, show: str, constant: float | None = None, rule: float | None = None) -> Line:
+        return name, _cell(found[part][key], show), _cell(inside[part][key], show), _cell(constant, show), _cell(rule, show)
+
+    rejected = f"{oom['false']} of {found['rows'] - oom['total']}"
+    inside_rejected = f"{inside['oom']['false']} of {found['rows'] - oom['total']}"
+    caught, inside_caught = (f"{some['oom']['caught']} of {oom['total']}" if oom["total"] else "" for some in (found, inside))
+    return [
+        line("time error, mean", "time", "mape", "%"),
+        line("  median", "time", "median", "%"),
+        line("  bias", "time", "bias", "+%"),
+        line("  mean after one scalar", "time", "mape_scaled", "%", base["mape_scaled"]),
+        line("  mean within 2x of the best", "time", "mape_near", "%"),
+        line("rank correlation", "time", "spearman", ""),
+        line("time lost by the pick", "time", "picked_loss", "%", base["random_loss"], base["picked_loss"]),
+        line("memory error, mean", "memory", "mape", "%"),
+        line("  bias", "memory", "bias", "+%"),
+        ("out of memory, foreseen", caught, inside_caught, "", ""),
+        ("ran, but rejected", rejected, inside_rejected, "", ""),
+    ]
+
+
+def _cell(value: float | None, show: str) -> str:
+    if value is None:
+        return ""
+    return {"%": f"{100 * value:.1f}%", "+%": f"{100 * value:+.1f}%", "": f"{value:.3f}"}[show]
+
+
+def _notes(found: Score) -> list[str]:
+    used = f"{found['rows']} rows, {found['timed_rows']} of them timed; calibration: {found['calibration']}"
+    skipped = [f"{reason} ({count})" for reason, count in found["skipped_reasons"].items()]
+    assumed = [f"{what} ({count})" for what, count in found["assumed"].items()]
+    lines = [used]
+    lines += [f"skipped {found['skipped']}: {'; '.join(skipped)}"] if skipped else []
+    lines += [f"assumed: {'; '.join(assumed)}"] if assumed else []
+    return lines
+
+
+def calibration_view(made: Calibrated) -> RenderableType:
+    """What `calibrate` found: coefficients, and the errors in and out of sample."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for column, side in (("", "left"), ("left out", "right"), ("in sample", "right")):
+        table.add_column(column, justify=side)  # pyright: ignore[reportArgumentType]
+    for name, mine, within, _, _ in _lines(made.left_out, made.in_sample):
+        if mine:
+            table.add_row(name, mine, within)
+    coefficients = ", ".join(f"{name} {getattr(made.calibration, name):.4g}" for name in FITTED)
+    return Group(table, Text(f"{made.left_out['rows']} rows; {coefficients}"))

@@ -1,0 +1,50 @@
+"""Tables of measurements for tests: one sound row, and whatever a test changes about it."""
+
+import csv
+from pathlib import Path
+
+from meshwise import measure
+from meshwise.measure import Case
+
+ROW = {
+    "row_id": "a",
+    "n_layers": "24",
+    "d_model": "2048",
+    "n_heads": "16",
+    "vocab": "51200",
+    "seq_len": "1024",
+    "gpu": "A100-80GB",
+    "n_gpus": "8",
+    "gpus_per_node": "8",
+    "framework": "Megatron-LM",
+    "dp": "8",
+    "tp": "1",
+    "pp": "1",
+    "zero_stage": "1",
+    "micro_batch": "1",
+    "global_batch_seqs": "64",
+    "recompute": "none",
+    "sec_per_iter": "1.0",
+    "mem_gb": "",
+    "mem_unit": "GB",
+    "outcome": "ok",
+}
+
+
+def table(folder: Path, *changes: dict[str, str], without: tuple[str, ...] = ()) -> Path:
+    """A CSV file of ROW with these changes, one row each."""
+    rows = [ROW | {"row_id": "abcdefghijklmnopqrstuvwxyz"[i % 26] * (1 + i // 26)} | change for i, change in enumerate(changes)]
+    columns = [name for name in dict.fromkeys(key for row in rows for key in row) if name not in without]
+    path = folder / "runs.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def read(folder: Path, *changes: dict[str, str]) -> list[Case]:
+    """The rows of such a table, all of them sound."""
+    used, skipped = measure.cases(table(folder, *changes))
+    assert not skipped
+    return used

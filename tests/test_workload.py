@@ -1,0 +1,70 @@
+"""The question: how a batch is said, and what an optimizer keeps."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshwise.errors import UserError
+from meshwise.framework import find_framework
+from meshwise.workload import OPTIMIZER_BYTES, Train, parse_batch
+from told import one_line
+
+
+@pytest.mark.parametrize(
+    ("text", "seq", "expected"),
+    [
+        ("2048", 4096, (2048, 4096)),
+        ("2048x2048", 4096, (2048, 2048)),  # the length in the batch is the one that counts
+        ("2048×2k", 4096, (2048, 2048)),
+        ("4M", 4096, (1024, 4096)),  # 4 x 1024 x 1024 / 4096
+        ("4M tokens", 4096, (1024, 4096)),
+        ("16M", 8192, (2048, 8192)),
+        ("4k", 4096, (1, 4096)),
+        (" 1K x 4k ", 1, (1024, 4096)),
+    ],
+)
+def test_a_batch_is_sequences_or_tokens(text: str, seq: int, expected: tuple[int, int]) -> None:
+    assert parse_batch(text, seq) == expected
+
+
+@given(st.integers(1, 2**20), st.integers(1, 2**20))
+def test_every_number_of_sequences_of_every_length_can_be_said(sequences: int, seq: int) -> None:
+    assert parse_batch(f"{sequences}x{seq}", 1) == parse_batch(str(sequences), seq) == (sequences, seq)
+
+
+@given(st.integers(1, 64), st.integers(1, 2**20))
+def test_tokens_are_whole_sequences_or_are_refused_with_the_nearest(millions: int, seq: int) -> None:
+    tokens = millions * 2**20
+    if tokens % seq == 0:
+        assert parse_batch(f"{millions}M", seq) == (tokens // seq, seq)
+        return
+    with pytest.raises(UserError) as refused:
+        parse_batch(f"{millions}M", seq)
+    nearest = max(1, round(tokens / seq))
+    assert f"{nearest} of them are {nearest * seq:,} tokens" in one_line(refused.value)
+
+
+@pytest.mark.parametrize("text", ["0", "0x4096", "-4", "x4096", "4x", "1.5x4096", "4MB", "four", "", "nan", "9" * 5000, "4x4x4"])
+def test_what_is_no_batch_is_refused_in_one_line(text: str) -> None:
+    with pytest.raises(UserError) as refused:
+        parse_batch(text, 4096)
+    assert one_line(refused.value)
+
+
+def test_tokens_of_a_batch() -> None:
+    assert Train(batch=2048, seq=2048, framework=find_framework("megatron")).batch_tokens == 4_194_304
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "kept"),
+    [
+        ("adamw", 4 + 4 + 4),  # master copy, momentum and variance in float32: K = 12 of ZeRO, arXiv:1910.02054, 3.1
+        ("adamw-8bit", 4 + 1 + 1),  # arXiv:2110.02861: a byte for each moment
+        ("muon", 4 + 4),  # one momentum
+        ("sgd-momentum", 4 + 4),
+        ("sgd", 4),
+        ("adafactor", 4),  # factored moments are a row and a column, next to nothing per parameter
+    ],
+)
+def test_bytes_an_optimizer_keeps_per_parameter(optimizer: str, kept: float) -> None:
+    assert OPTIMIZER_BYTES[optimizer] == kept
