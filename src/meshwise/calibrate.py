@@ -51,6 +51,11 @@ FOLDS = 100
 CLOSE = 1e-5
 """A step that promises to lower the sum of squares by less than this share of it is not taken."""
 
+CAUTION = 1e-3
+"""How much the first step of a refit is held back, as a share of the curvature."""
+SLOPE_STEP = 0.01
+"""Change of a coefficient over which slopes are taken: wide enough not to stop at a kink, where a layer begins to wait for the host."""
+
 Mask = NDArray[np.bool_]
 
 
@@ -91,6 +96,10 @@ class Problem:
         rows = weight > 0
         error = (values[rows] - self.seen[rows]) * weight[rows] / NOISE
         return np.concatenate([error, (logs - self.logs(self.prior)) / self.width])
+
+    def slopes_of_residuals(self, slopes: Floats, weight: Floats) -> Floats:
+        rows = weight > 0
+        return np.vstack([slopes[rows] * (weight[rows] / NOISE)[:, None], np.diag(1 / self.width)])
 
 
 def problems(cases: Sequence[Case], prior: Calibration, narrow: float = 1.0) -> Iterator[Problem]:
@@ -136,9 +145,13 @@ def _solve(p: Problem) -> "Place":
     def residuals(logs: Floats) -> Floats:
         return p.residuals(logs, p.values(logs), p.weight)
 
+    def slopes(logs: Floats) -> Floats:
+        return p.slopes_of_residuals(_slopes(p, logs, p.values(logs)), p.weight)
+
     solved = cast(Any, least_squares)(
         residuals,
         np.minimum(p.logs(p.prior), p.most - 1e-6),
+        slopes,
         bounds=(-np.inf, p.most),
         loss="soft_l1",
         f_scale=OUTLIER,
@@ -172,7 +185,8 @@ def fit_leaving_out(cases: Sequence[Case], prior: Calibration, groups: Sequence[
         out = everything.values.copy()
         for inside in folds:
             if p.weight[inside].any():
-                out[inside] = _refit(p, np.where(inside, 0.0, p.weight), everything).values[inside]
+                others = np.where(inside, 0.0, p.weight)
+                out[inside] = _refit(p, others, replace(everything, caution=CAUTION)).values[inside]
         predicted[p.kind] = np.exp(out)
     return Fitted(found, Batch.of(cases).price(found), Prediction(**predicted))
 
@@ -189,9 +203,9 @@ def _folds(groups: Sequence[object]) -> list[Mask]:
     return [fold == i for i in range(count)]
 
 
-def _slopes(p: Problem, logs: Floats, values: Floats, step: float = 1e-5) -> Floats:
+def _slopes(p: Problem, logs: Floats, values: Floats) -> Floats:
     """How every predicted logarithm changes with every coefficient. Steps go down: shares cannot go above 1."""
-    columns = [(values - p.values(logs - step * unit)) / step for unit in np.eye(len(logs))]
+    columns = [(values - p.values(logs - SLOPE_STEP * unit)) / SLOPE_STEP for unit in np.eye(len(logs))]
     return np.array(columns).T
 
 
@@ -202,7 +216,7 @@ class Place:
     logs: Floats
     values: Floats
     slopes: Floats
-    caution: float = 1e-3
+    caution: float = CAUTION
 
 
 def _refit(p: Problem, weight: Floats, at: Place) -> Place:
@@ -211,11 +225,9 @@ def _refit(p: Problem, weight: Floats, at: Place) -> Place:
     Leaving a few rows out moves the coefficients little, so a few Gauss-Newton steps along known slopes, mended on the way (Broyden's
     rule), find the optimum that a fresh fit would, without the fourteen predictions that fresh slopes take.
     """
-    rows = weight > 0
     residuals = p.residuals(at.logs, at.values, weight)
     for _ in range(40):
-        slope = np.vstack([at.slopes[rows] * (weight[rows] / NOISE)[:, None], np.diag(1 / p.width)])
-        move, promised = _step(slope, residuals, p.most - at.logs, at.caution)
+        move, promised = _step(p.slopes_of_residuals(at.slopes, weight), residuals, p.most - at.logs, at.caution)
         if promised < CLOSE * _loss(residuals):
             break
         values = p.values(at.logs + move)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from meshwise.calibration import Calibration
 from meshwise.cost.memory import KINDS
@@ -175,6 +175,7 @@ def test_bytes_are_finite_and_never_negative_and_kinds_add_up_to_the_peak(case: 
     assert sums_to(found.memory, found.peak)
 
 
+@settings(max_examples=60)
 @given(priceable(most=1))
 def test_bytes_do_not_depend_on_how_fast_anything_is(case: tuple[Question, Layouts]) -> None:
     q, layouts = case

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from meshwise.calibration import Calibration
@@ -62,6 +62,7 @@ def test_two_layouts_of_a_large_cluster_are_not_taken_for_one(pair: tuple[dict[s
     assert both.tolist() == pytest.approx([seconds(q, **row) for row in pair])
 
 
+@settings(max_examples=60)
 @given(priceable(), st.randoms(use_true_random=False))
 def test_the_order_of_layouts_does_not_matter(case: tuple[Question, Layouts], random: Random) -> None:
     q, layouts = case
@@ -80,6 +81,7 @@ def test_more_bandwidth_or_a_faster_chip_never_makes_a_layout_slower(
     assert (after <= before * (1 + 1e-9)).all()
 
 
+@settings(max_examples=60)
 @given(st.sampled_from(MODELS), st.sampled_from(CLUSTERS), st.data())
 def test_more_micro_batches_take_longer(model: str, cluster: str, data: st.DataObject) -> None:
     q = question(model, cluster, batch=16)
@@ -87,6 +89,7 @@ def test_more_micro_batches_take_longer(model: str, cluster: str, data: st.DataO
     assert seconds(replace(q, work=replace(q.work, batch=32)), **row) > seconds(q, **row)
 
 
+@settings(max_examples=60)
 @given(priceable(most=1))
 def test_what_a_layout_does_not_use_costs_nothing(case: tuple[Question, Layouts]) -> None:
     q, layouts = case
@@ -97,6 +100,7 @@ def test_what_a_layout_does_not_use_costs_nothing(case: tuple[Question, Layouts]
     assert row["offload"] != "none" or time["offload"] == 0
 
 
+@settings(max_examples=60)
 @given(priceable(most=1), st.integers(1, 4))
 def test_a_fixed_cost_is_paid_once_a_step(case: tuple[Question, Layouts], more: int) -> None:
     q, layouts = case
@@ -159,6 +163,7 @@ def test_a_zero_bubble_schedule_fills_all_but_a_third() -> None:
     assert filled > plain / 3  # attention has no weights whose gradient could wait
 
 
+@settings(max_examples=60)
 @given(priceable(most=1))
 def test_a_zero_bubble_schedule_never_has_more_bubble_than_1f1b(case: tuple[Question, Layouts]) -> None:
     q, layouts = case
