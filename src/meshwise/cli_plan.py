@@ -41,11 +41,8 @@ def plan(
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:
     """Find the fastest layout to train a model on a cluster, and say why."""
-    from meshwise import render, units
-    from meshwise.explain import parse_axes, reasons, runner_up
-    from meshwise.files import write
-    from meshwise.plan import Ask, make
-    from meshwise.search import search
+    from meshwise import units
+    from meshwise.plan import Ask
     from meshwise.workload import parse_batch
 
     sequences, length = parse_batch(batch, units.whole_length(seq))
@@ -64,15 +61,25 @@ def plan(
         allow=tuple(allow or ()),
         at_most=at_most,
     )
-    question, bounds = ask.question(), parse_axes(",".join([*(fix or []), *(allow or [])]))
-    found = search(question, bounds=bounds, top=top, nodes=_nodes(at_most, question))
+    _answer(ask, top, out, json, csv)
+
+
+def _answer(ask: "Ask", top: int, out: Path | None, json: bool, csv: bool) -> None:
+    """Search, keep the plan where it was asked for, and print it."""
+    from meshwise import render
+    from meshwise.explain import parse_axes, reasons, runner_up
+    from meshwise.files import write
+    from meshwise.plan import make
+    from meshwise.search import search
+
+    question, bounds = ask.question(), parse_axes(",".join((*ask.fix, *ask.allow)))
+    found = search(question, bounds=bounds, top=top, nodes=_nodes(ask.at_most, question))
     made = make(ask, question, found, top)
     if out is not None:
         write(out, render.as_json(made.to_json()) + "\n")
     if json or csv:
-        typer.echo(
-            render.as_json(made.to_json()) if json else render.as_csv(render.flat(_row(choice)) for choice in made.choices)
-        )
+        rows = (render.flat(_row(choice)) for choice in made.choices)
+        typer.echo(render.as_json(made.to_json()) if json else render.as_csv(rows))
         return
     from meshwise.render_plan import plan_view
 
