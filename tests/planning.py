@@ -15,7 +15,7 @@ from meshwise.cost.train import Question, price
 from meshwise.framework import Framework, find_framework
 from meshwise.layout import Layouts
 from meshwise.lookup import find_model
-from meshwise.search import divisors
+from meshwise.search import cut_rules, divisors
 from meshwise.workload import Train
 
 MODELS = (
@@ -57,9 +57,15 @@ def questions(draw: st.DrawFn) -> Question:
     )
 
 
+def stages(q: Question) -> list[int]:
+    """Numbers of stages that the layers of a model can be cut into, evenly or as its framework does."""
+    numbers = np.arange(1, q.model.decoder.layers + 1)
+    return numbers[cut_rules(q, Layouts.of(pp=numbers))["pp cuts the layers into stages"]].tolist()
+
+
 @st.composite
 def rows(draw: st.DrawFn, q: Question) -> dict[str, int]:
-    """A layout that divides the batch, the layers and the experts of a question, on however many devices."""
+    """A layout that divides the batch, and cuts the layers and the experts of a question, on however many devices."""
     d, batch = q.model.decoder, int(q.work.batch)
 
     def divisor(n: int) -> int:
@@ -67,9 +73,9 @@ def rows(draw: st.DrawFn, q: Question) -> dict[str, int]:
 
     dp_replicate = divisor(batch)
     dp_shard = divisor(batch // dp_replicate)
-    pp, cp = divisor(d.layers), draw(st.sampled_from((1, 2, 4)))
+    pp, cp = draw(st.sampled_from(stages(q))), draw(st.sampled_from((1, 2, 4)))
     tp = draw(st.sampled_from([n for n in (1, 2, 4, 8) if max(d.heads, 8) % n == 0]))
-    vpp = divisor(d.layers // pp) if pp > 1 else 1
+    vpp = divisor(d.layers // pp) if pp > 1 and d.layers % pp == 0 else 1
     expert = any(op.expert for op in q.model.ops)
     zero = draw(st.sampled_from((1, 2, 3))) if dp_shard > 1 else 0
     return {

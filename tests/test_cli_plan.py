@@ -102,7 +102,7 @@ def test_json_and_csv_are_alone_on_standard_output(run: Run) -> None:
     [
         [],
         ["--top", "3"],
-        ["--tokens", "1.23456789T", "--precision", "fp8", "--optimizer", "muon"],
+        ["--tokens", "987654.321T", "--precision", "fp8", "--optimizer", "muon"],
         ["--fix", "tp=2", "--fix", "recompute=full", "--allow", "pp=1..2,mbs=1..4"],
         ["--ramp", "16,32", "--framework", "torchtitan"],
         ["--on", "2x(4xrtx3090)@10Gbps", "--at-most", "1 node"],

@@ -41,7 +41,7 @@ MEMORY_WIDTHS = {"context": 0.5, "activations": 0.3}
 NOISE = 0.04
 """Standard deviation of ln(seconds) between two runs of the same thing."""
 OUTLIER = 0.5
-"""Residuals beyond this many NOISE count by their size, not its square: a run that hung for a minute must not bend the rest."""
+"""Residuals of rows beyond this many NOISE count by their size, not its square: a run that hung must not bend the rest."""
 FRACTIONS = ("matmul", "memory", "link", "network", "exposed_tp", "exposed_stage", "hidden_dp", "flash")
 """Shares of a datasheet rate, or of a time that is exposed: at most 1."""
 MOST_ROWS = 200
@@ -148,12 +148,15 @@ def _solve(p: Problem) -> "Place":
     def slopes(logs: Floats) -> Floats:
         return p.slopes_of_residuals(_slopes(p, logs, p.values(logs)), p.weight)
 
+    def rho(squares: Floats) -> Floats:
+        return _rho(squares, len(p.widths))
+
     solved = cast(Any, least_squares)(
         residuals,
         np.minimum(p.logs(p.prior), p.most - 1e-6),
         slopes,
         bounds=(-np.inf, p.most),
-        loss="soft_l1",
+        loss=rho,
         f_scale=OUTLIER,
         x_scale=p.width,
         ftol=1e-4,
@@ -228,27 +231,43 @@ def _refit(p: Problem, weight: Floats, at: Place) -> Place:
     residuals = p.residuals(at.logs, at.values, weight)
     for _ in range(40):
         move, promised = _step(p.slopes_of_residuals(at.slopes, weight), residuals, p.most - at.logs, at.caution)
-        if promised < CLOSE * _loss(residuals):
+        if promised < CLOSE * _loss(residuals, len(p.widths)):
             break
         values = p.values(at.logs + move)
         wrong = values - at.values - at.slopes @ move
         slopes = at.slopes + np.outer(wrong, (move / p.width**2) / np.sum((move / p.width) ** 2))
         reached = p.residuals(at.logs + move, values, weight)
-        if _loss(reached) < _loss(residuals):
+        if _loss(reached, len(p.widths)) < _loss(residuals, len(p.widths)):
             at, residuals = Place(at.logs + move, values, slopes, at.caution / 3), reached
         else:
             at = replace(at, slopes=slopes, caution=max(5 * at.caution, 1e-2))
     return at
 
 
-def _loss(residuals: Floats) -> float:
-    """Half the sum of squares, outliers by their size: scipy's soft_l1."""
-    return float(np.sum(np.sqrt(1 + (residuals / OUTLIER) ** 2) - 1) * OUTLIER**2)
+def _outlying(residuals: Floats, coefficients: int) -> Floats:
+    """1 + the squared residual in units of OUTLIER; 1 for the last `coefficients`, which are no measurements and never outliers."""
+    found = 1 + (residuals / OUTLIER) ** 2
+    found[-coefficients:] = 1.0
+    return found
+
+
+def _loss(residuals: Floats, coefficients: int) -> float:
+    """Half the sum of squares, but of outlying rows only the size: scipy's soft_l1."""
+    rows, priors = residuals[:-coefficients], residuals[-coefficients:]
+    return float(np.sum(np.sqrt(1 + (rows / OUTLIER) ** 2) - 1) * OUTLIER**2 + np.sum(priors**2) / 2)
+
+
+def _rho(squares: Floats, coefficients: int) -> Floats:
+    """The same for scipy: twice the loss and its first two derivatives, of residuals squared in units of OUTLIER."""
+    outlying = 1 + squares
+    found = np.array([2 * (np.sqrt(outlying) - 1), outlying**-0.5, -0.5 * outlying**-1.5])
+    found[:, -coefficients:] = [squares[-coefficients:], np.ones(coefficients), np.zeros(coefficients)]
+    return found
 
 
 def _step(slope: Floats, residuals: Floats, room: Floats, caution: float) -> tuple[Floats, float]:
     """A Levenberg-Marquardt step that keeps within `room`, and by how much it promises to lower the loss."""
-    outlying = 1 + (residuals / OUTLIER) ** 2
+    outlying = _outlying(residuals, len(room))
     gradient = slope.T @ (residuals / np.sqrt(outlying))
     curved = (slope * np.maximum(outlying**-1.5, 1e-3)[:, None]).T @ slope
     damped = curved + caution * np.diag(np.diag(curved))
