@@ -68,7 +68,11 @@ def product(d: Device, m: Floats | float, n: Floats | float, k: Floats | float, 
 
 
 def linear(d: Device, rows: Floats, n: Floats, k: Floats, batch: Floats | float = 1.0) -> tuple[Floats, Floats]:
-    """Forward, and backward: the gradient of the input (rows x k over n) and of the weight (n x k over rows)."""
+    """Forward, and backward: the gradient of the input (rows x k over n) and of the weight (n x k over rows).
+
+    Tokens are padded to whole rows of 8, as frameworks do for experts: the weight's gradient sums over them.
+    """
+    rows = np.ceil(rows / 8) * 8
     forward = product(d, rows, n, k, batch)
     return forward, product(d, rows, k, n, batch) + product(d, n, k, rows, batch)
 
