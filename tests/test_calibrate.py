@@ -16,6 +16,7 @@ from meshwise.errors import UserError
 from meshwise.hardware import find_chip
 from meshwise.measure import Case
 from meshwise.predict import predict
+from meshwise.score import near
 
 TRUTH = replace(Calibration(), matmul=0.66, memory=0.6, link=0.5, layer_gap=5e-4, context=4e9, activations=1.2)
 
@@ -146,3 +147,15 @@ def test_chips_are_not_mixed(tmp_path: Path) -> None:
     read(tmp_path, {}, {"gpu": "H100-80GB"})
     with pytest.raises(UserError, match=r"several chips \(a100-80gb-sxm, h100-sxm\)"):
         calibrated([str(tmp_path / "runs.csv")], date="")
+
+
+def test_a_group_that_matters_moves_the_fit_when_it_is_left_out() -> None:
+    """With shares at their bound of 1, where a careless step would stand still and call the fit of all rows the fit of the others."""
+    cases = measure.cases(measure.find_table("nanotron_h100_small"))[0]
+    prior, groups = prior_for(cases[0].chip), [case.setting for case in cases]
+    group = next(case.setting for case in cases if case.model.decoder.hidden == 4096 and case.cluster.devices == 16)
+    fitted = fit_leaving_out(cases, prior, groups)
+    inside = [i for i in near(cases) if groups[i] == group]
+    fresh = predict([cases[i] for i in inside], fit([case for case in cases if case.setting != group], prior)).seconds
+    quick, all_rows = fitted.left_out.seconds[inside], fitted.inside.seconds[inside]
+    assert np.mean(np.abs(np.log(quick / fresh))) < 0.4 * np.mean(np.abs(np.log(all_rows / fresh)))

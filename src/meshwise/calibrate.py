@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
+from scipy.optimize import least_squares, lsq_linear  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
 from meshwise.calibration import Calibration, calibrations
 from meshwise.errors import UserError
@@ -266,21 +266,16 @@ def _rho(squares: Floats, coefficients: int) -> Floats:
 
 
 def _step(slope: Floats, residuals: Floats, room: Floats, caution: float) -> tuple[Floats, float]:
-    """A Levenberg-Marquardt step that keeps within `room`, and by how much it promises to lower the loss."""
-    outlying = _outlying(residuals, len(room))
-    gradient = slope.T @ (residuals / np.sqrt(outlying))
-    curved = (slope * np.maximum(outlying**-1.5, 1e-3)[:, None]).T @ slope
-    damped = curved + caution * np.diag(np.diag(curved))
-    move = np.zeros(len(room))
-    free = (room > 0) | (gradient > 0)
-    while True:
-        held = gradient[free] + damped[np.ix_(free, ~free)] @ move[~free]
-        move[free] = -np.linalg.solve(damped[np.ix_(free, free)], held)
-        over = free & (move > room)
-        if not over.any():
-            return move, float(-(gradient @ move + move @ curved @ move / 2))
-        move[over] = room[over]
-        free &= ~over
+    """A Levenberg-Marquardt step that keeps within `room`, and by how much it promises to lower the loss.
+
+    Each row counts as the parabola that touches its loss and lies above it, so what lowers their sum lowers the loss.
+    """
+    share = _outlying(residuals, len(room)) ** -0.25
+    tilted, aimed = slope * share[:, None], residuals * share
+    held = np.diag(np.sqrt(caution * np.sum(tilted**2, axis=0)))
+    solved = cast(Any, lsq_linear)(np.vstack([tilted, held]), np.append(-aimed, np.zeros(len(room))), (-np.inf, room), "bvls")
+    move = np.minimum(solved.x, room)
+    return move, float(np.sum(aimed**2) - np.sum((aimed + tilted @ move) ** 2)) / 2
 
 
 def prior_for(chip: Chip) -> Calibration:
