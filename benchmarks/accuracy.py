@@ -14,7 +14,8 @@ from meshwise.validate import folds
 TABLES = ("bloom_prequel", "nanotron_h100_small", "megatron2021_table1", "korthikanti2022_iteration", "vtrain_a100_single_node")
 LAST_DAY = "2022-02-25"
 SAME_MACHINE = 0.5
-"""How far coefficients vary from day to day on one machine, over how far they vary between machines."""
+"""How far coefficients vary from day to day on one machine, over how far they vary between machines. Chosen on the 02-25 rows, with
+calibrate.OUTLIER: the best of twelve combinations, see docs/accuracy.md."""
 PEERS = """
 Where existing planners stand (measured on one machine; see the project's notes on physics):
                                         BLOOM 02-25: time error  one scalar  Spearman  lost by pick  memory   nanotron: lost by pick
@@ -100,7 +101,7 @@ def vtrain(cases: list[Case]) -> Target:
 
 
 def untrained(tables: dict[str, list[Case]]) -> Iterator[Target]:
-    """No training run of the chip was ever seen: the prior. Of nanotron, the rows within 2x of their group's best."""
+    """No fit: the prior, whose constants were set by hand with these tables in view. Of nanotron, the rows within 2x of the best."""
     for name, cases in tables.items():
         key = "mape_near" if name.startswith("nanotron") else "mape"
         error = score(cases, [], predict(cases, prior_for(cases[0].chip)))["time"][key]

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares, lsq_linear  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
+from scipy.optimize import lsq_linear  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
 from meshwise.calibration import Calibration, calibrations
 from meshwise.errors import UserError
@@ -51,6 +51,9 @@ FOLDS = 100
 CLOSE = 1e-5
 """A step that promises to lower the sum of squares by less than this share of it is not taken."""
 
+ROUNDS = 10
+GAIN = 1e-3
+"""Share of the loss that a round with fresh slopes must take off it for another to follow."""
 CAUTION = 1e-3
 """How much the first step of a refit is held back, as a share of the curvature."""
 SLOPE_STEP = 0.01
@@ -140,32 +143,16 @@ def fit(cases: Sequence[Case], prior: Calibration) -> Calibration:
 
 
 def _solve(p: Problem) -> "Place":
-    """From the prior to the best logarithms of the coefficients."""
-
-    def residuals(logs: Floats) -> Floats:
-        return p.residuals(logs, p.values(logs), p.weight)
-
-    def slopes(logs: Floats) -> Floats:
-        return p.slopes_of_residuals(_slopes(p, logs, p.values(logs)), p.weight)
-
-    def rho(squares: Floats) -> Floats:
-        return _rho(squares, len(p.widths))
-
-    solved = cast(Any, least_squares)(
-        residuals,
-        np.minimum(p.logs(p.prior), p.most - 1e-6),
-        slopes,
-        bounds=(-np.inf, p.most),
-        loss=rho,
-        f_scale=OUTLIER,
-        x_scale=p.width,
-        ftol=1e-4,
-        xtol=1e-4,
-    )
-    logs = np.minimum(solved.x, p.most)
-    values = p.values(logs)
-    # scipy stops early where the loss is nearly its rows' absolute errors; the steps that leave rows out go on to the end.
-    return _refit(p, p.weight, Place(logs, values, _slopes(p, logs, values)))
+    """From the prior to the best logarithms of the coefficients: steps along slopes, and fresh slopes until they gain next to nothing."""
+    logs = np.minimum(p.logs(p.prior), p.most)
+    at = Place(logs, p.values(logs), np.zeros(0))
+    for _ in range(ROUNDS):
+        before = _loss(p.residuals(at.logs, at.values, p.weight), len(p.widths))
+        at = _refit(p, p.weight, Place(at.logs, at.values, _slopes(p, at.logs, at.values)))
+        after = _loss(p.residuals(at.logs, at.values, p.weight), len(p.widths))
+        if before - after < GAIN * after:
+            break
+    return at
 
 
 @dataclass(frozen=True)
@@ -223,10 +210,10 @@ class Place:
 
 
 def _refit(p: Problem, weight: Floats, at: Place) -> Place:
-    """The fit of the rows that have a `weight`, starting from the fit of all rows.
+    """The fit of the rows that have a `weight`, starting from a place near it: Gauss-Newton steps along known slopes.
 
-    Leaving a few rows out moves the coefficients little, so a few Gauss-Newton steps along known slopes, mended on the way (Broyden's
-    rule), find the optimum that a fresh fit would, without the fourteen predictions that fresh slopes take.
+    The slopes are mended on the way (Broyden's rule). Leaving a few rows out moves the coefficients little, so from the fit of all rows
+    this finds what a fresh fit to the others would, without the fourteen predictions that fresh slopes take.
     """
     residuals = p.residuals(at.logs, at.values, weight)
     for _ in range(40):
@@ -252,17 +239,9 @@ def _outlying(residuals: Floats, coefficients: int) -> Floats:
 
 
 def _loss(residuals: Floats, coefficients: int) -> float:
-    """Half the sum of squares, but of outlying rows only the size: scipy's soft_l1."""
+    """Half the sum of squares, but of outlying rows only the size: a soft L1."""
     rows, priors = residuals[:-coefficients], residuals[-coefficients:]
     return float(np.sum(np.sqrt(1 + (rows / OUTLIER) ** 2) - 1) * OUTLIER**2 + np.sum(priors**2) / 2)
-
-
-def _rho(squares: Floats, coefficients: int) -> Floats:
-    """The same for scipy: twice the loss and its first two derivatives, of residuals squared in units of OUTLIER."""
-    outlying = 1 + squares
-    found = np.array([2 * (np.sqrt(outlying) - 1), outlying**-0.5, -0.5 * outlying**-1.5])
-    found[:, -coefficients:] = [squares[-coefficients:], np.ones(coefficients), np.zeros(coefficients)]
-    return found
 
 
 def _step(slope: Floats, residuals: Floats, room: Floats, caution: float) -> tuple[Floats, float]:

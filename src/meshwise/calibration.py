@@ -11,7 +11,8 @@ from meshwise.units import Bytes, Count, Seconds
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """Fractions of datasheet rates, and fixed costs in seconds and bytes. The defaults are the prior for a chip never measured."""
+    """Fractions of datasheet rates, and fixed costs in seconds and bytes. The defaults are the prior, set by hand with the
+    shipped tables in view."""
 
     key: str = field(default="", metadata={"derived": True})
     chips: tuple[str, ...] = ()
