@@ -153,7 +153,7 @@ def test_a_group_that_matters_moves_the_fit_when_it_is_left_out() -> None:
     """With shares at their bound of 1, where a careless step would stand still and call the fit of all rows the fit of the others."""
     cases = measure.cases(measure.find_table("nanotron_h100_small"))[0]
     prior, groups = prior_for(cases[0].chip), [case.setting for case in cases]
-    group = next(case.setting for case in cases if case.model.decoder.hidden == 4096 and case.cluster.devices == 16)
+    group = next(case.setting for case in cases if case.model.decoder.hidden == 4096 and case.cluster.devices == 64)
     fitted = fit_leaving_out(cases, prior, groups)
     inside = [i for i in near(cases) if groups[i] == group]
     fresh = predict([cases[i] for i in inside], fit([case for case in cases if case.setting != group], prior)).seconds

@@ -116,8 +116,14 @@ def _title(found: Validation) -> list[str]:
     words += [f"rank correlation {time['spearman']:.3f}"] if time["spearman"] is not None else []
     return [
         f'<text x="{LEFT}" y="26" font-size="17" font-weight="600">{escape(found.table)}: seconds a step</text>',
-        f'<text x="{LEFT}" y="47">{escape(", ".join(words))}; {escape(found.score["calibration"])}</text>',
+        f'<text x="{LEFT}" y="47">{escape(", ".join(words))}</text>',
+        f'<text x="{WIDTH - 12}" y="{HEIGHT - 14}" text-anchor="end" font-size="12">{escape(_provenance(found))}</text>',
     ]
+
+
+def _provenance(found: Validation) -> str:
+    left = found.score.get("left_out")
+    return f"each {left} predicted by a fit without it" if left else f"calibration: {found.score['calibration']}"
 
 
 def _axes(scale: Scale) -> list[str]:
