@@ -41,17 +41,28 @@ def count(
     models: Annotated[list[str], typer.Argument(metavar="MODEL", help="Preset, HF id, config.json or its folder, or .gguf.")],
     seq: Annotated[str, typer.Option(help="Sequence length, such as 4k (default: 4096, or the context if shorter)")] = "",
     tokens: Annotated[str, typer.Option(help="Tokens to train on, such as 15T.")] = "15T",
+    on: Annotated[
+        str, typer.Option(help="Cluster to train on: years, days, bytes per device and rooflines, before any search.")
+    ] = "",
+    batch: Annotated[str, typer.Option(help="With --on: sequences (1024) or tokens (4M, in units of 1024; or 4e6).")] = "",
+    mfu: Annotated[str, typer.Option(help="With --on: the share of the peak that training reaches.")] = "40%",
+    checkpoints: Annotated[int, typer.Option(min=1, max=64, help="With --on: activations kept per layer and token.")] = 1,
     json: Json = False,
     csv: Csv = False,
 ) -> None:
     """Count parameters, training FLOPs, caches and bytes of one or several models."""
-    from meshwise import lookup, render, units
+    from meshwise import cli_budget, lookup, render, units
     from meshwise.tally import count as count_model
     from meshwise.tally import default_seq
 
     length, total = units.whole_length(seq) if seq else None, training_tokens(tokens)
     found = [lookup.find_model(name) for name in models]
     tallies = [count_model(model, seq=length or default_seq(model), tokens=total) for model in found]
+    if on:
+        cli_budget.answer(found, tallies, cli_budget.Envelope(on, batch, mfu, checkpoints, total), json, csv)
+        return
+    if batch:
+        raise UserError("--batch says how a cluster is used; name it with --on, such as --on tpu-v5p:16x20x28")
     if json or csv:
         emit(render.as_json(tallies) if json else render.tallies_csv(tallies))
         return

@@ -23,7 +23,12 @@ def plan(
     ],
     seq: Annotated[str, typer.Option(help="Sequence length, such as 4k.")] = "4k",
     tokens: Annotated[str, typer.Option(help="Tokens to train on, such as 15T: days, cost and energy.")] = "",
-    framework: Annotated[str, typer.Option(help="megatron, torchtitan, nanotron, fsdp or megatron-deepspeed.")] = "megatron",
+    framework: Annotated[
+        str,
+        typer.Option(
+            help="megatron (the default on GPUs), maxtext (on TPUs), torchtitan, nanotron, fsdp, megatron-deepspeed, hai-llm."
+        ),
+    ] = "",
     precision: Annotated[str, typer.Option(help="bf16, fp16 or fp8.")] = "bf16",
     optimizer: Annotated[str, typer.Option(help="adamw, adamw-8bit, muon, adafactor, sgd or sgd-momentum.")] = "adamw",
     fix: Annotated[
@@ -117,9 +122,8 @@ def _command(ask: "Ask", top: int) -> str:
         ask.cluster,
         "--batch",
         f"{ask.batch}x{ask.seq}",
-        "--framework",
-        ask.framework,
     ]
+    words += ["--framework", ask.framework] if ask.framework else []
     words += ["--precision", ask.precision] if ask.precision != "bf16" else []
     words += ["--optimizer", ask.optimizer] if ask.optimizer != "adamw" else []
     words += ["--tokens", f"{ask.tokens:.17g}"] if ask.tokens else []

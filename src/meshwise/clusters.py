@@ -1,6 +1,7 @@
 """The cluster that a line of text names: '48x8xa100-80gb', 'jean-zay:48', 'tpu-v5p:16x20x28', '4 pods of tpu-v5p', a TOML path.
 
-cluster  = catalogue name [":" nodes] | count "x" catalogue name | torus | hosts ["@" network] | path to a .toml
+cluster  = catalogue name [":" nodes] | count "x" catalogue name | torus | hosts ["@" network] | sites | path to a .toml
+sites    = count "x" "(" cluster of several nodes ")" "@" network ["," latency]
 torus    = [pods "x" | pods " pods of "] chip [":" AxBxC] | chip ":" pods " pods"
 hosts    = host {"+" host}          host  = [count "x"] "(" cards ")" | nodes "x" count "x" chip | cards
 cards    = card {"+" card}          card  = [count "x"] chip
@@ -14,7 +15,20 @@ from pathlib import Path
 
 from meshwise import catalogue, records, units
 from meshwise.errors import UserError, nearest, quoted
-from meshwise.hardware import UNKNOWN_HOST, Chip, Cluster, Host, Link, Node, Price, Source, chip_names, find_chip, known_chip
+from meshwise.hardware import (
+    UNKNOWN_HOST,
+    Chip,
+    Cluster,
+    Host,
+    Link,
+    Node,
+    Price,
+    Source,
+    Tier,
+    chip_names,
+    find_chip,
+    known_chip,
+)
 
 MOST_DEVICES = 10**7
 
@@ -33,12 +47,16 @@ class ClusterFile:
     pods: int = 1
     link: Link | None = None
     network: Link | None = None
+    tiers: tuple[Tier, ...] = ()
     host: Host = UNKNOWN_HOST
     prices: tuple[Price, ...] = ()
 
 
 def find_cluster(text: str) -> Cluster:
     """The cluster that `text` names."""
+    sites = _sites(text)
+    if sites is not None:
+        return sites
     body, at, network = text.strip().partition("@")
     if text.strip().endswith(".toml"):  # a path may hold an '@' too
         body, at, network = text.strip(), "", ""
@@ -53,9 +71,33 @@ def find_cluster(text: str) -> Cluster:
         found = replace(found, name=text.strip(), network=link, notes=())
     elif found.node_count > 1 and found.network is None:
         found = _with_vendor_network(found, text)
+    return _not_too_large(found, text)
+
+
+def _not_too_large(found: Cluster, text: str) -> Cluster:
     if found.devices > MOST_DEVICES:
         raise UserError(f"cluster {quoted(text)} has {found.devices:,} devices; at most {MOST_DEVICES:,} can be planned")
     return found
+
+
+def _sites(text: str) -> Cluster | None:
+    """Several clusters of one kind with a line between them: '2x(256x8xh100-sxm)@800Gbps,20ms'. One node in parentheses is a host."""
+    match = re.fullmatch(r"\s*(\d+)\s*x\s*\((.+)\)\s*@([^@()]+)", text, re.IGNORECASE)
+    if match is None or not re.search(r"^\s*\d+\s*x\s*\d+\s*x|[:@]|pods", match[2].lower()):
+        return None
+    one = find_cluster(match[2])
+    if one.node_count < 2:
+        return None
+    bandwidth, _, latency = match[3].partition(",")
+    line = Tier(
+        name=match[3].strip(),
+        nodes=one.node_count,
+        bandwidth=units.parse(bandwidth, "bytes/s"),
+        latency=units.parse(latency, "seconds") if latency else None,
+    )
+    nodes = tuple((count * _counted(match[1], text), node) for count, node in one.nodes)
+    whole = replace(one, name=text.strip(), nodes=nodes, tiers=(*one.tiers, line))
+    return _not_too_large(whole, text)
 
 
 def _named(body: str, text: str) -> Cluster | None:
@@ -114,6 +156,7 @@ def _from_file(found: ClusterFile, size: int | None) -> Cluster:
         name=found.name,
         nodes=((size or max(found.nodes, found.pods), node),),
         network=found.network or whole.network,
+        tiers=found.tiers,
         prices=found.prices,
         sources=found.sources,
     )
@@ -150,11 +193,11 @@ def _shapeless(found: Chip, text: str) -> str:
 
 def _example(found: Chip) -> str:
     axes = found.link.axes if found.link else 3
-    return f"{found.key}:{'x'.join(map(str, found.torus.pod if found.torus else (8,) * axes))}"
+    return f"{found.key}:{'x'.join(map(str, found.torus.pod if found.torus and found.torus.pod else (8,) * axes))}"
 
 
 def _whole_pod(found: Chip, text: str) -> tuple[int, ...]:
-    if found.torus is None:
+    if found.torus is None or not found.torus.pod:
         raise UserError(
             f"cluster {quoted(text)}: the pod shape of {found.name} is not in the catalogue; give one, such as {_example(found)}"
         )

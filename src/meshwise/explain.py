@@ -1,14 +1,14 @@
-"""Why this layout: the parts that differ, the constraint that binds, what would change the answer, and roofline verdicts in words."""
+"""Why this layout: the parts that differ, the constraint that binds, and what would change the answer, in words."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from meshwise import units
-from meshwise.cost.comm import Fabric
 from meshwise.cost.train import PARTS, Question
 from meshwise.errors import UserError, nearest
 from meshwise.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layouts
 from meshwise.plan import Choice, DoesNotFit, choice
+from meshwise.roofline import verdicts
 from meshwise.search import Bounds, Found, broken, search
 
 WORDS = {
@@ -171,30 +171,6 @@ def what_if(q: Question, best: Choice, bounds: Bounds) -> list[str]:
     return lines
 
 
-def rooflines(q: Question) -> list[str]:
-    """Verdicts that need no search: is there enough work per device to hide what pure data parallelism would move?
-
-    A forward pass moves 2 bytes and does 2 FLOPs per parameter and token, so weights hide behind products when a device has more
-    tokens than FLOP/s over bytes/s (How to Scale Your Model, part 5).
-    """
-    fabric = Fabric.of(q.cluster, q.calibration)
-    per_device = fabric.network / fabric.node if q.cluster.node_count > 1 else fabric.link
-    peak = (q.chip.flops.get("bf16") or q.chip.flops.get("fp16") or 0.0) * q.calibration.matmul
-    tokens = float(q.work.batch_tokens) / q.cluster.devices
-    needed = peak / per_device
-    sequences = int(q.work.batch)
-    lines: list[str] = []
-    if sequences < q.cluster.devices:
-        lines.append(
-            f"Data parallelism alone stops at {sequences:,} of the {q.cluster.devices:,} devices: a batch has that many sequences."
-        )
-    word = "communication-bound" if tokens < needed else "compute-bound"
-    lines.append(
-        f"Pure FSDP would be {word}: {tokens:,.0f} tokens per device and step, {needed:,.0f} needed to hide gathering the weights."
-    )
-    return lines
-
-
 def reasons(q: Question, best: Choice, other: Choice | None, bounds: Bounds) -> list[str]:
     """The whole explanation, a sentence a line."""
     lines: list[str] = []
@@ -213,7 +189,13 @@ def reasons(q: Question, best: Choice, other: Choice | None, bounds: Bounds) -> 
     lines.append(
         f"{share:.0f}% of the step is matrix products; the largest other part is {WORDS[largest]}, {best.time_parts[largest]:.3g} s."
     )
-    return [*lines, binding(q, best, bounds), *what_if(q, best, bounds), *rooflines(q)]
+    return [*lines, binding(q, best, bounds), *what_if(q, best, bounds), *_rooflines(q, best)]
+
+
+def _rooflines(q: Question, best: Choice) -> list[str]:
+    """Of the devices that the layout has, which `--at-most` may have made fewer."""
+    used = replace(q.cluster, nodes=((best.devices // q.cluster.nodes[0][1].devices, q.cluster.nodes[0][1]),))
+    return verdicts(q.model, used, float(q.work.batch_tokens), q.work.seq)
 
 
 def runner_up(plan_choices: tuple[Choice, ...]) -> Choice | None:

@@ -49,8 +49,19 @@ class Framework:
     """Needs micro-batch x heads per device to be a multiple of 4, or attention falls back to slow kernels."""
     balances_stages: bool = False
     """Cuts stages by FLOPs, the head included, instead of by whole equal numbers of layers."""
+    pads_batch: bool = False
+    """Data ranks need not divide the batch: the last ones compute on padding."""
+    overlaps_experts: bool = False
+    """Sends one micro-batch's tokens to their experts while another computes (DualPipe)."""
+    sends_once: bool = False
+    """Sends a token to a node once, however many of its experts are there (DeepEP)."""
     embedding_layers: bool = False
     """Can count the embedding and the head as a layer each when it cuts stages."""
+
+
+def usual(kind: str) -> str:
+    """The framework that most people use on a kind of chip."""
+    return "maxtext" if kind == "tpu" else "megatron"
 
 
 @cache

@@ -7,7 +7,7 @@ from typing import Literal
 
 from meshwise import catalogue, records, units
 from meshwise.errors import UserError, nearest, quoted
-from meshwise.units import Bytes, BytesPerSecond, FlopsPerSecond, Hertz, Seconds, Watts
+from meshwise.units import Bytes, BytesPerSecond, Count, FlopsPerSecond, Hertz, Seconds, Watts
 
 Dtype = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp6", "fp4", "int4"]
 
@@ -60,9 +60,12 @@ class Link:
 
 @dataclass(frozen=True, kw_only=True)
 class Torus:
-    """The largest pod of a chip whose links make a torus."""
+    """How the links of a chip make a torus."""
 
-    pod: tuple[int, ...]
+    pod: tuple[int, ...] = ()
+    """The largest there is; empty where no source says."""
+    closes: int = 0
+    """An axis of a slice wraps round when its length is a multiple of this; 0 is only when it is the whole axis of the pod."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +122,33 @@ class Chip:
         """Dollars per second at the latest list price to rent."""
         return latest_rent(self.prices)
 
+    def closes(self, shape: tuple[int, ...]) -> tuple[bool, ...]:
+        """Which axes of a slice wrap round from their last chip to their first."""
+        torus = self.torus or Torus()
+        return tuple(side % torus.closes == 0 if torus.closes else side in torus.pod for side in shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tier:
+    """A level of the network above the nodes: a leaf or rail group, a spine, a site."""
+
+    name: str
+    nodes: int
+    """In one unit of it."""
+    oversubscription: Count = 0.0
+    """What the nodes of a unit can send, over what can leave it: 2 means that half of it can."""
+    bandwidth: BytesPerSecond = 0.0
+    """What can leave a unit, where that is known instead."""
+    latency: Seconds | None = None
+
+    def __post_init__(self) -> None:
+        if self.nodes < 1 or bool(self.oversubscription) == bool(self.bandwidth):
+            raise UserError(f"the tier {quoted(self.name)} needs 'nodes', and either 'oversubscription' or 'bandwidth'")
+
+    def leaving(self, network: Link | None) -> float:
+        """Bytes per second out of one unit whose nodes have this network."""
+        return self.bandwidth or self.nodes * (network.bandwidth if network else 0.0) / self.oversubscription
+
 
 @dataclass(frozen=True)
 class Node:
@@ -145,6 +175,8 @@ class Cluster:
     nodes: tuple[tuple[int, Node], ...]
     network: Link | None = None
     """Of a whole node (or pod), one direction."""
+    tiers: tuple[Tier, ...] = ()
+    """What lies above that network, from the inside out; none: every node reaches every other at full speed."""
     torus: tuple[int, ...] = ()
     prices: tuple[Price, ...] = ()
     sources: tuple[Source, ...] = ()

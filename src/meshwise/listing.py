@@ -1,6 +1,7 @@
 """The catalogues as plain rows: what `show` prints, and what its JSON and CSV hold."""
 
 from collections.abc import Iterable
+from dataclasses import asdict
 
 from meshwise import lookup, units
 from meshwise.clusters import cluster_files, find_cluster
@@ -39,7 +40,7 @@ def chip_row(chip: Chip) -> Row:
         "host": _link(chip.host),
         "network": _link(chip.network),
         "per_node": chip.per_node,
-        "pod": list(chip.torus.pod) if chip.torus else None,
+        "pod": list(chip.torus.pod) if chip.torus and chip.torus.pod else None,
         "prices": _prices(chip.prices),
         "sources": _sources(chip.sources),
     }
@@ -78,6 +79,7 @@ def cluster_row(key: str, found: Cluster) -> Row:
         "memory": found.memory,
         "link": _link(found.nodes[0][1].link),
         "network": _link(found.network),
+        "tiers": [asdict(tier) for tier in found.tiers],
         "dollars_per_hour": None if found.rent is None else units.show(found.rent, "dollars/s"),
         "prices": _prices(found.prices),
         "sources": _sources(found.sources),

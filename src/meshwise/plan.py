@@ -43,7 +43,8 @@ class Ask:
     cluster: str
     batch: int
     seq: int
-    framework: str
+    framework: str = ""
+    """None: the usual one for the chip."""
     precision: str = "bf16"
     optimizer: str = "adamw"
     tokens: float = 0.0
@@ -59,7 +60,6 @@ class Ask:
             raise UserError(f"unknown optimizer {quoted(self.optimizer)}; known: {', '.join(OPTIMIZER_BYTES)}")
         if self.precision not in ("bf16", "fp16", "fp8"):
             raise UserError(f"unknown precision {quoted(self.precision)}; known: bf16, fp16, fp8")
-        program = framework.find_framework(self.framework)
         found = clusters.find_cluster(self.cluster)
         if len(found.chips) > 1:
             raise UserError(f"cluster {quoted(self.cluster)} mixes chips; training is planned on one kind of chip")
@@ -67,6 +67,8 @@ class Ask:
             raise UserError(
                 f"cluster {quoted(self.cluster)} mixes nodes of several sizes; training is planned on one kind of node"
             )
+        chip = found.nodes[0][1].chips[0][1]
+        program = framework.find_framework(self.framework or framework.usual(chip.kind))
         work = Train(
             batch=self.batch,
             seq=self.seq,
@@ -76,7 +78,6 @@ class Ask:
             tokens=self.tokens,
             ramp=self.ramp,
         )
-        chip = found.nodes[0][1].chips[0][1]
         fitted = calibrations.named(self.calibration) if self.calibration else calibrations.choose(chip, program.key)
         return Question.of(lookup.find_model(self.model), found, work, fitted)
 

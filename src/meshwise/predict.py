@@ -58,8 +58,9 @@ class Batch:
         for i, case in enumerate(cases):
             node = case.cluster.nodes[0][1]
             network = case.cluster.network.bandwidth if case.cluster.network else 0.0
+            wiring = (node.devices, network, case.cluster.torus, case.cluster.tiers)
             work = case.work
-            key = (case.model.name, node.devices, case.chip.key, network, work.framework, work.seq, work.precision)
+            key = (case.model.name, case.chip.key, wiring, work.framework, work.seq, work.precision)
             found.setdefault(key, []).append(i)
         return Batch(tuple(_block(cases, rows) for rows in found.values()), len(cases))
 

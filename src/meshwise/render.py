@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from meshwise import units
-from meshwise.hardware import Chip, Cluster, Link
+from meshwise.hardware import Chip, Cluster, Link, Tier
 from meshwise.listing import layer_runs
 from meshwise.model import Model
 from meshwise.tally import Tally, flat, hyperparameters
@@ -269,12 +269,20 @@ def cluster_facts(key: str, cluster: Cluster) -> Table:
         *((f"{count:,} {node_name} of", node_text(cluster, i)) for i, (count, _) in enumerate(cluster.nodes)),
         ("memory in all", units.show(cluster.memory, "bytes", binary=True)),
         ("network per " + node_name[:-1], link_text(cluster.network)),
+        *((f"out of {tier.nodes:,} {node_name}", tier_text(cluster, tier)) for tier in cluster.tiers),
         ("to rent", units.show(cluster.rent, "dollars/s") + " in all, at list prices" if cluster.rent else ""),
         *(("price", f"{price.price} ({price.date}, {price.source})") for price in cluster.prices),
         *(("note", note) for note in cluster.notes),
         *(("source", f"{source.title}, {source.url}") for source in cluster.sources),
     ]
     return facts(key, rows)
+
+
+def tier_text(cluster: Cluster, tier: Tier) -> str:
+    """'leaf, 400 GB/s, 2 times oversubscribed'."""
+    leaving = units.show(tier.leaving(cluster.network), "bytes/s")
+    ratio = f", {tier.oversubscription:g} times oversubscribed" if tier.oversubscription else ""
+    return f"{tier.name}, {leaving}{ratio}" + (f", {units.show(tier.latency, 'seconds')}" if tier.latency else "")
 
 
 def node_text(cluster: Cluster, index: int) -> str:

@@ -1,5 +1,6 @@
 """Search: enumerate layouts, drop those that break a rule, price the rest in blocks, keep the best. Exhaustive, so 'best' is exact."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from meshwise.cost.memory import KINDS
 from meshwise.cost.train import PARTS, Cost, Question, price, stage_layers
-from meshwise.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Ints, Layouts
+from meshwise.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Floats, Ints, Layouts
 
 BLOCK = 1 << 14
 """Layouts priced at once: about 130 arrays of them fit in a core's cache."""
@@ -174,10 +175,20 @@ def cut_rules(q: Question, a: Layouts) -> dict[str, Mask]:
         "pp cuts the layers into stages": layers,
         "cp where the framework has it": (a.cp == 1) | f.context_parallel,
         "cp halves divide the sequence": (a.cp == 1) | (work.seq % (2 * a.cp) == 0),
-        "dp divides the batch": work.batch % a.dp == 0,
+        **(
+            {"padding takes at most a fifth of the batch": _padding(q, a) <= 1.25}
+            if f.pads_batch
+            else {"dp divides the batch": work.batch % a.dp == 0}
+        ),
         "ep divides the experts": experts % a.ep == 0,
         "ZeRO where the framework has it": (a.dp_shard == 1) | (len(f.zero) > 0),
     }
+
+
+def _padding(q: Question, a: Layouts) -> Floats:
+    """Sequences computed over sequences of the batch, where data ranks need not divide it."""
+    each = a.dp * a.mbs
+    return np.ceil(q.work.batch / each) * each / q.work.batch
 
 
 def _inner(q: Question, cut: dict[str, int]) -> Layouts:
@@ -191,7 +202,7 @@ def _inner(q: Question, cut: dict[str, int]) -> Layouts:
     if cut["pp"] > 1 and "zero-bubble" in f.schedules:
         schedules.append((SCHEDULES.index("zero-bubble"), 1))
     choices: dict[str, list[int]] = {
-        "mbs": divisors(int(q.work.batch) // dp),
+        "mbs": divisors(math.ceil(int(q.work.batch) / dp)),
         "zero": list(f.zero) if cut["dp_shard"] > 1 else [0],
         "recompute": [RECOMPUTE.index(how) for how in f.recompute],
         "sp": {"never": [0], "choice": [0, 1], "always": [1]}[f.sequence_parallel] if cut["tp"] > 1 else [0],
@@ -207,10 +218,11 @@ def _inner(q: Question, cut: dict[str, int]) -> Layouts:
 
 def inner_rules(q: Question, a: Layouts) -> dict[str, Mask]:
     """What the rest of a layout must keep to."""
-    microbatches = q.work.batch // (a.dp * a.mbs)
+    microbatches = -(-q.work.batch // (a.dp * a.mbs))
     heads = np.maximum(1, q.model.decoder.heads // a.tp)
+    whole = _padding(q, a) <= 1.25 if q.work.framework.pads_batch else q.work.batch % (a.dp * a.mbs) == 0
     rules: dict[str, Mask] = {
-        "micro-batches are whole": q.work.batch % (a.dp * a.mbs) == 0,
+        "micro-batches are whole": whole,
         "interleaving needs micro-batches in multiples of pp": (a.vpp == 1) | (microbatches % a.pp == 0),
         "offloading parameters needs ZeRO 3": (a.offload < OFFLOAD.index("parameters")) | (a.zero == 3),
     }

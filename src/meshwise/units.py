@@ -72,6 +72,7 @@ QUANTITIES: dict[str, Quantity] = {
     ),
     "watts": Quantity("a power", "300W, 1.2kW", {"W": 1.0}, _LARGE),
     "hertz": Quantity("a frequency", "1.98GHz", {"Hz": 1.0}, _LARGE),
+    "share": Quantity("a share", "40%, 0.4", {"": 1.0, "%": 0.01}, {"": 1.0}),
     "dollars": Quantity("a price in dollars", "$1599, $30k", {"$": 1.0}, _LARGE),
     "dollars/s": Quantity("a price per hour", "$2.5/h", {"$/h": 1 / 3600, "$/s": 1.0}, {"": 1.0}),
 }

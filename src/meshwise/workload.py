@@ -36,12 +36,26 @@ class Train:
     """How many to train on in all; 0 where the question is the step alone."""
     ramp: tuple[int, ...] = ()
     """Batch sizes, in sequences, that the run passes on its way up to `batch`."""
+    imbalance: float = 1.1
+    """Tokens on the busiest device of an expert-parallel group over the mean: routers balance in the long run, not in every layer."""
     reserve: float = 0.04
     """Share of a device's memory that is left free: fragmentation takes it before a run would."""
 
     @property
     def batch_tokens(self) -> int | Ints:
         return self.batch * self.seq
+
+
+def batch_tokens(text: str, seq: int) -> float:
+    """Tokens of a batch that need not be whole sequences, for arithmetic without a layout: '4M', '4e6', or 1024 sequences."""
+    cleaned = text.strip().lower().replace("×", "x")
+    if "x" in cleaned or re.fullmatch(r"\d+", cleaned):
+        sequences, length = parse_batch(text, seq)
+        return float(sequences * length)
+    tokens = units.parse(text, "length")
+    if not 1 <= tokens <= 2**50:
+        raise UserError(f"{quoted(text)} is not a batch: expected sequences (1024) or tokens (4M)")
+    return tokens
 
 
 def parse_batch(text: str, seq: int) -> tuple[int, int]:

@@ -91,14 +91,14 @@ def test_inside_a_node_latency_grows_with_the_steps_of_the_ring() -> None:
 
 def test_context_ranks_hold_the_same_weights_as_data_ranks() -> None:
     cut = wires(dp_shard=4, cp=2, tp=4)
-    assert (cut.dp.size.item(), cut.cp.size.item(), cut.tp.size.item()) == (8, 2, 4)
+    assert (cut.shard.size.item(), cut.cp.size.item(), cut.tp.size.item()) == (8, 2, 4)
 
 
 def test_groups_step_over_tensor_parallel_ranks() -> None:
     """tp 4, cp 2: a context group is inside a node of 8, the data group is not, stages are a node or more apart."""
     cut = wires(dp_shard=4, cp=2, tp=4, pp=2, ep=4)
     assert cut.tp.bandwidth.item() == cut.cp.bandwidth.item() == NVLINK
-    assert cut.dp.bandwidth.item() == cut.ep.bandwidth.item() == OMNI_PATH / 4
+    assert cut.shard.bandwidth.item() == cut.ep.bandwidth.item() == OMNI_PATH / 4
     assert cut.stage.bandwidth.item() == OMNI_PATH / 8
 
 

@@ -39,6 +39,13 @@ class Sizes:
         dense = (self.dense * layers / self.layers + table) / a.tp
         return dense, self.experts * layers / self.layers / (a.tp * a.ep)
 
+    @staticmethod
+    def sharded(dense: Floats, experts: Floats, a: Layouts) -> Floats:
+        """Of the parameters of a device, those whose optimizer state it keeps: context ranks share them out as data ranks do, and of an
+        expert only the ranks that hold it."""
+        shard = np.where(a.zero >= 1, a.dp_shard * a.cp, 1.0)
+        return dense / shard + experts / np.maximum(1.0, shard / a.ep)
+
 
 @dataclass(frozen=True)
 class Kept:
@@ -105,8 +112,8 @@ def _states(sizes: Sizes, work: Train, a: Layouts, layers: Floats) -> dict[str, 
     """Weights, gradients and optimizer state of a stage of `layers` layers (ZeRO, arXiv:1910.02054)."""
     f = work.framework
     dense, experts = sizes.on_stage(layers, a)
-    shard = np.where(a.zero >= 1, a.dp_shard, 1.0)
-    local, sharded = dense + experts, dense / shard + experts / np.maximum(1.0, shard / a.ep)
+    local = dense + experts
+    sharded = sizes.sharded(dense, experts, a)
     # ZeRO 3 gathers one layer ahead of the one at work.
     weights = np.where(a.zero >= 3, sharded * (a.offload < 2) + 2 * local / np.maximum(1.0, layers), local)
     return {

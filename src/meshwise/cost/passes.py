@@ -81,7 +81,8 @@ def _add_layer_op(t: Passes, d: Device, work: Train, cut: Cut, rows: Floats, op:
     if op.kind == "matmul":
         n, k = _outputs(op, cut, model), _inputs(op, cut)
         if op.expert:  # a device holds each/ep experts, and every one sees the tokens of all ep devices
-            forward, backward = linear(d, np.ceil(rows * op.m * cut.ep), n, k, each / cut.ep)
+            busiest = np.where(cut.ep > 1, work.imbalance, 1.0)
+            forward, backward = linear(d, np.ceil(rows * op.m * cut.ep * busiest), n, k, each / cut.ep)
         else:
             forward, backward = linear(d, rows, n, k, each)
         t.matmul += times * forward

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwise.calibration import Calibration
-from meshwise.cost.comm import Fabric, Wires
+from meshwise.cost.comm import Fabric, Group, Wires
 from meshwise.cost.compute import Device
 from meshwise.cost.memory import Sizes, memory
 from meshwise.cost.passes import Cut, Passes, backward_bytes, passes
+from meshwise.families.blocks import MIXTURE
+from meshwise.framework import Framework
 from meshwise.hardware import Chip, Cluster
 from meshwise.layout import Floats, Layouts
 from meshwise.model import Model
@@ -70,7 +72,7 @@ def price(q: Question, layouts: Layouts) -> Cost:
     p = _gathered(q, device, layouts)
     a = layouts.as_floats()  # integers would be converted anew in every formula
     wires = Wires.of(fabric, a)
-    microbatches = q.work.batch / (a.dp * a.mbs)
+    microbatches = np.ceil(q.work.batch / (a.dp * a.mbs))
     middle, last = stage_layers(q, a)
     layer, head = _layer(q, wires, p, a), _head(q, wires, p, a)
     per_layer, per_head = sum(layer.values(), np.zeros(1)), sum(head.values(), np.zeros(1))
@@ -136,13 +138,18 @@ def _layer(q: Question, wires: Wires, p: Passes, a: Layouts) -> dict[str, Floats
         "attention": (p.core + p.core_back) / layers,
         "elementwise": (bytewise + backward_bytes(bytewise)) / layers,
         "recompute": np.where(full, forward, np.where(selective, p.core / layers, 0.0)),
-        "tp": c.exposed_tp * tp_once * (2 + full),
+        "tp": _exposed(c, tp_once * (2 + full), (p.matmul + p.matmul_back + p.core + p.core_back) / layers + full * forward),
         "cp": _context_parallel(q, wires, p, a) / layers,
-        "ep": _expert_parallel(q, wires, a) / layers * (2 + full),
+        "ep": _expert_parallel(q, wires, p, a) / layers * (2 + full),
     }
     busy = sum(parts.values(), np.zeros(1))
     parts["launch"] = np.maximum(0.0, c.layer_launch * (2 + full) - busy) + c.layer_gap * (2 + full)
     return parts
+
+
+def _exposed(c: Calibration, wire: Floats, computing: Floats) -> Floats:
+    """Of tensor-parallel time, the share that is never hidden, and all that is longer than the computing it could hide behind."""
+    return np.maximum(c.exposed_tp * wire, wire - computing)
 
 
 def _head(q: Question, wires: Wires, p: Passes, a: Layouts) -> dict[str, Floats]:
@@ -170,13 +177,22 @@ def _context_parallel(q: Question, wires: Wires, p: Passes, a: Layouts) -> Float
     return np.maximum(0.0, forward - p.core) + np.maximum(0.0, 2 * forward - p.core_back)
 
 
-def _expert_parallel(q: Question, wires: Wires, a: Layouts) -> Floats:
-    """Tokens go to their experts and come back: two all-to-alls a layer and pass."""
+def _expert_parallel(q: Question, wires: Wires, p: Passes, a: Layouts) -> Floats:
+    """Tokens go to their experts and come back: two all-to-alls a layer and pass, as long as the busiest device takes.
+
+    Where a node gets a token once for all of its experts, k of them are on n (1 - (1 - 1/n)^k) of n nodes.
+    """
     if not np.any(a.ep > 1):
         return np.zeros(1)
-    copies = sum(op.m * op.count for op in q.model.ops if op.expert and op.shard == "row")
-    size = 2.0 * a.mbs * q.work.seq / a.cp * copies * q.model.decoder.hidden / np.where(a.sp > 0, a.tp, 1)
-    return np.where(a.ep > 1, 2 * wires.ep.exchange(size), 0.0)
+    f, d = q.work.framework, q.model.decoder
+    layers = sum(MIXTURE in layer for layer in q.model.layers)
+    copies = sum(op.m * op.count for op in q.model.ops if op.expert and op.shard == "row") / layers
+    nodes = np.maximum(1.0, wires.ep.nodes * d.expert_reach)
+    once = nodes * (1 - (1 - 1 / nodes) ** copies) / copies if f.sends_once else 1.0
+    size = 2.0 * a.mbs * q.work.seq / a.cp * copies * d.hidden / np.where(a.sp > 0, a.tp, 1)
+    there_and_back = 2 * layers * q.work.imbalance * wires.ep.exchange(size, once)
+    computing = p.matmul + p.core if f.overlaps_experts else 0.0
+    return np.where(a.ep > 1, np.maximum(0.0, there_and_back - computing), 0.0)
 
 
 def _bubble(q: Question, a: Layouts) -> Floats:
@@ -201,19 +217,14 @@ def _per_step(
 ) -> dict[str, Floats]:
     """What happens once a step (or, under ZeRO 2 and 3, beside every micro-batch): reduce, gather, update."""
     f, c = q.work.framework, q.calibration
-    dense, experts = Sizes.of(q.model).on_stage(layers, a)
-    local = dense + experts
-    reduce, gather = wires.dp.gather(f.reduced_bytes * local), wires.dp.gather(f.weight_bytes * local)
-    every = np.where((a.pp > 1) & f.reduces_every_microbatch, m, 1.0)
-    wire = np.select(
-        [a.zero == 0, a.zero == 1, a.zero == 2],
-        [2 * reduce * every, reduce + gather, np.where(a.pp > 1, 1.0, m) * reduce + gather],
-        m * (reduce + 2 * gather),
-    )
+    sizes = Sizes.of(q.model)
+    dense, experts = sizes.on_stage(layers, a)
+    local, states = dense + experts, sizes.sharded(dense, experts, a)
+    wire = _reduced(f, wires.shard, wires.replicate, a, dense, m)
+    if np.any(experts > 0):
+        wire = wire + _reduced(f, wires.experts, wires.replicate, a, experts, m)
     hidden = c.hidden_dp * forward_backward * np.where(a.zero >= 2, m, 2 / 3)
     tables = _tied_tables(q, wires, a)
-    shard = np.where(a.zero >= 1, a.dp_shard, 1)
-    states = local / shard
     per_parameter = 2 * OPTIMIZER_BYTES[q.work.optimizer] + f.gradient_bytes + f.weight_bytes
     host = q.chip.host.bandwidth if q.chip.host else 1e10
     moved = np.where(a.offload >= 1, (f.gradient_bytes + f.weight_bytes) * states, 0.0) + np.where(
@@ -225,6 +236,19 @@ def _per_step(
         "offload": moved / host,
         "fixed": np.full(len(a), c.step),
     }
+
+
+def _reduced(f: Framework, shard: Group, replicate: Group, a: Layouts, local: Floats, m: Floats) -> Floats:
+    """Gradients summed and weights gathered in a step (ZeRO, arXiv:1910.02054, 7): inside each group that shares out the state, and its
+    part between the copies of that group."""
+    reduce, gather = shard.gather(f.reduced_bytes * local), shard.gather(f.weight_bytes * local)
+    across = replicate.reduce(f.reduced_bytes * local / shard.size)
+    every = np.where((a.pp > 1) & f.reduces_every_microbatch, m, 1.0)
+    return np.select(
+        [a.zero == 0, a.zero == 1, a.zero == 2],
+        [every * (2 * reduce + across), reduce + across + gather, np.where(a.pp > 1, 1.0, m) * reduce + across + gather],
+        m * (reduce + 2 * gather) + across,
+    )
 
 
 def _tied_tables(q: Question, wires: Wires, a: Layouts) -> Floats:

@@ -9,6 +9,7 @@ from meshwise.op import Op, Part, Shard, linear, norm, vector
 
 EMBEDDING = "embedding"
 HEAD = "head"
+MIXTURE = "moe"
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ class Decoder:
     """Rows of a learned position table."""
     embedded: int = 0
     """Width of the vocabulary tables where it differs from `hidden` (OPT 350M)."""
+    expert_reach: float = 1.0
+    """Share of the expert groups that the experts of one token may come from (DeepSeek-V3: 4 of 8)."""
     windows: tuple[int, ...] = ()
     """Per layer, how far attention looks back; 0 is all the way. Empty: every layer all the way."""
 
@@ -128,7 +131,7 @@ def experts(
     ops += [replace(op, m=active / number, count=number, expert=True) for op in _mlp_ops(routed, ffn, "experts", "experts")]
     if shared:
         ops += _mlp_ops(d, shared, "shared", "ffw")
-    return Block("moe", tuple(ops))
+    return Block(MIXTURE, tuple(ops))
 
 
 def assemble(

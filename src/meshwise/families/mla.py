@@ -41,6 +41,7 @@ def _decoder(config: Config) -> Decoder:
         head_dim=config.whole("qk_nope_head_dim") + config.whole("qk_rope_head_dim"),
         ffn=config.whole("intermediate_size"),
         tied=config.flag("tie_word_embeddings", False),
+        expert_reach=min(1.0, config.whole("topk_group", default=1) / config.whole("n_group", default=1)),
         ffn_bias=config.model_type == "deepseek_v2" and config.flag("mlp_bias", False),
     )
 
