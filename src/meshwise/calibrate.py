@@ -35,6 +35,7 @@ WIDTHS = {
     "stage_launch": 1.5,
     "step": 1.5,
     "flash": 0.15,
+    "uneven": 0.4,
 }
 """Standard deviation of ln(coefficient) between machines and frameworks: what the prior is worth."""
 MEMORY_WIDTHS = {"context": 0.5, "activations": 0.3}

@@ -29,10 +29,15 @@ class Calibration:
     """How a smaller tile loses: efficiency is (area / 256x128) to this power."""
     depth: Count = 116.0
     """Steps of k that filling and draining a tile's pipeline is worth (H200, 1,029 shapes)."""
+    fp8: Count = 0.83
+    """Of `matmul`, in products of 8 bits with a scale for every row (H200, 16 shapes: benchmarks/fp8_sweep.py)."""
     memory: Count = 0.75
     """Of the memory bandwidth, streaming."""
     flash: Count = 0.6
     """Of the peak, in flash attention with heads of 128."""
+    uneven: Count = 1.5
+    """How much longer softmax attention without flash kernels takes where micro-batch x heads on a device is no multiple of 32. Fitted
+    1.7 and more on A100 to the BLOOM notes and to vTrain's runs alike; on an H200 there is no such step (benchmarks/bmm_sweep.py)."""
     link: Count = 0.77
     """Of the link inside a node (A100: 230 of 300 GB/s in NCCL's ring)."""
     link_latency: Seconds = 6e-6

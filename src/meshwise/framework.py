@@ -53,6 +53,10 @@ class Framework:
     """Data ranks need not divide the batch: the last ones compute on padding."""
     overlaps_experts: bool = False
     """Sends one micro-batch's tokens to their experts while another computes (DualPipe)."""
+    dispatch_bytes: int = 2
+    """Per element of a token on its way to an expert; the sum that comes back has 2."""
+    communication_sms: int = 0
+    """SMs that move tokens while the others compute."""
     sends_once: bool = False
     """Sends a token to a node once, however many of its experts are there (DeepEP)."""
     embedding_layers: bool = False

@@ -20,6 +20,7 @@ LETTERS: dict[str, str] = dict(zip(PARTS, "makrtceh>bdof_", strict=True)) | {
     "attention": "A",
     "elementwise": "e",
     "recompute": "R",
+    "ep": "x",
 }
 MEMORY_LETTERS: dict[str, str] = dict(zip(KINDS, "WGOALC", strict=True))
 WIDTH = 60

@@ -19,6 +19,10 @@ VECTOR_EFFICIENCY = 0.5
 FLASH_HEAD = 64.0
 """Head size at which flash attention is half as fast as it gets (H200: 374 TFLOP/s at 64, 584 at 128)."""
 FLASH_BACKWARD = 0.85
+EVEN = 32
+"""Of 8, 16, 32 and 64, the one that steps in the BLOOM notes and in vTrain's runs follow."""
+CAST_BYTES = 5.0
+"""Moved per element that is turned from bf16 into fp8: read for its scale, read again, written."""
 
 
 @dataclass(frozen=True)
@@ -34,17 +38,28 @@ class Device:
     sms: int
     element: float
     calibration: Calibration
+    share: float
+    """Of the peak, in a product of ideal shape."""
+    casts: bool = False
+    """Inputs are turned into 8 bits before every product."""
 
     @staticmethod
     def of(chip: Chip, calibration: Calibration, precision: str) -> "Device":
         rates = chip.flops
         wide = rates.get("bf16") or rates.get("fp16") or rates.get("fp32") or max(rates.values(), default=1e12)
         peak = rates.get(cast(Dtype, precision)) or wide
+        casts = precision == "fp8" and "fp8" in rates
+        share = calibration.matmul * (calibration.fp8 if casts else 1)
         vector = rates.get("fp32") or wide / 16
-        return Device(peak, wide, vector, chip.bandwidth * calibration.memory, chip.sms or 100, 2.0, calibration)
+        return Device(peak, wide, vector, chip.bandwidth * calibration.memory, chip.sms or 100, 2.0, calibration, share, casts)
+
+    def without(self, sms: int) -> "Device":
+        """The same device where so many of its SMs do something else."""
+        left = max(1, self.sms - sms) / self.sms
+        return replace(self, peak=self.peak * left, wide=self.wide * left, sms=max(1, self.sms - sms))
 
     def in_16_bits(self) -> "Device":
-        return replace(self, peak=self.wide)
+        return replace(self, peak=self.wide, share=self.calibration.matmul, casts=False)
 
 
 def product(d: Device, m: Floats | float, n: Floats | float, k: Floats | float, batch: Floats | float = 1.0) -> Floats:
@@ -60,7 +75,7 @@ def product(d: Device, m: Floats | float, n: Floats | float, k: Floats | float, 
         tiles = np.ceil(m / tall) * np.ceil(n / wide) * batch
         waves = np.ceil(tiles / d.sms)
         area = np.minimum(area, waves * (d.sms * tall * wide / (tall * wide / 32768) ** c.tile))
-    busy = 2 * area * (k + c.depth) / (d.peak * c.matmul)
+    busy = 2 * area * (k + c.depth) / (d.peak * d.share)
     moved = d.element * batch * (m * k + k * n + m * n) / d.bandwidth
     aligned = (np.mod(n, 8) == 0) & (np.mod(k, 8) == 0)
     slow = 2 * m * n * k * batch / (d.vector * VECTOR_EFFICIENCY)
@@ -88,5 +103,7 @@ def attention(d: Device, op: Op, seq: int, mbs: Floats, heads: Floats, cp: Float
         return flops / rate, 2.5 * flops / (rate * FLASH_BACKWARD)
     products = product(d, rows, float(seq), float(op.k), sequences) + product(d, rows, float(op.n), float(seq), sequences)
     scores = d.element * sequences * rows * seq / d.bandwidth
+    on_matrix_units = op.n % 8 == 0 and op.k % 8 == 0
+    slower = np.where(np.mod(sequences, EVEN) == 0, 1.0, d.calibration.uneven) if on_matrix_units else 1.0
     # Softmax reads and writes the scores, dropout too and its mask; backward the same, and softmax reads two.
-    return products + 4.5 * scores, 2 * products + 5.5 * scores
+    return slower * (products + 4.5 * scores), slower * (2 * products + 5.5 * scores)

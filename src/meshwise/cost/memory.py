@@ -59,25 +59,26 @@ class Kept:
     """Of attention without flash kernels, per token and key; cut by tensor parallelism."""
 
     @staticmethod
-    def of(model: Model, framework: Framework) -> "Kept":
-        """A product keeps its input, a norm its input, an activation function its input.
+    def of(model: Model, framework: Framework, narrow: bool = False) -> "Kept":
+        """A product keeps its input, a norm its input, an activation function its input; products of 8 bits keep theirs in 8 (`narrow`).
 
         Worked for GPT: norms 4h and the inputs behind them 4h, q k v 6h, attention output 2h, up 8h, down 8h: 32 of the 34 bytes per
         hidden unit of Korthikanti et al. 2022, eq. 1; dropout masks are the other 2.
         """
         times = Counter(name for layer in model.layers for name in layer)
         hidden = model.decoder.hidden
+        element = 1 if narrow else 2
         whole = cut = scores = 0.0
         for block, op in model.placed:
             if block not in times:
                 continue
             if op.name == "layer_norm":
-                whole += 4 * hidden * op.count  # its input, and its output, which the products behind it share
+                whole += (2 + element) * hidden * op.count  # its input, and its output, which the products behind it share
             elif op.kind == "matmul" and op.shard in ("column", "kv"):
                 twice = framework.keeps_intermediates and op.name.endswith(".gate")
                 cut += 2 * op.n * op.m * op.count * (1 + twice)
             elif op.kind == "matmul" and op.shard == "row":
-                cut += 2 * op.k * op.m * op.count
+                cut += element * op.k * op.m * op.count
                 whole += hidden * times[block] * (framework.dropout and not op.expert)
             elif op.kind == "attention":
                 scores += 0.0 if framework.flash_attention else 5 * op.m * op.count
@@ -126,7 +127,7 @@ def _states(sizes: Sizes, work: Train, a: Layouts, layers: Floats) -> dict[str, 
 def _activations(model: Model, work: Train, a: Layouts) -> tuple[Floats, Floats]:
     """Bytes per token that a micro-batch leaves behind in all layers for its backward pass, and that recompute brings back at a time."""
     f = work.framework
-    kept = Kept.of(model, f)
+    kept = Kept.of(model, f, work.precision == "fp8")
     share = np.where(a.sp > 0, a.tp, 1.0)
     without_scores = kept.whole / share + kept.cut / a.tp
     everything = without_scores + (kept.scores * work.seq) / a.tp

@@ -1,11 +1,11 @@
 """One micro-batch through the whole model on one device of a tensor-parallel group: seconds by part, before any schedule."""
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
-from meshwise.cost.compute import BACKWARD_BYTES, Device, attention, linear
+from meshwise.cost.compute import BACKWARD_BYTES, CAST_BYTES, Device, attention, linear
 from meshwise.families.blocks import HEAD
 from meshwise.layout import Floats
 from meshwise.model import Model
@@ -36,6 +36,8 @@ class Passes:
     """Softmax attention between its projections, which selective recompute repeats."""
     core_back: Floats
     pointwise: Floats
+    casts_back: Floats
+    """Of the backward pass only."""
     norms: Floats
     """Elementwise work on full-width activations: each device does all of it unless sequence parallelism shares it out."""
     head: Floats
@@ -46,7 +48,7 @@ class Passes:
 def passes(model: Model, d: Device, work: Train, cut: Cut) -> Passes:
     """Sums over the Ops of the model; the only loop of the cost model."""
     zero = np.zeros_like(cut.tp)
-    total = Passes(*(zero.copy() for _ in range(9)))
+    total = Passes(*(zero.copy() for _ in fields(Passes)))
     rows = cut.mbs * work.seq / cut.cp
     times = Counter(name for layer in model.layers for name in layer)
     for block, op in model.placed:
@@ -87,6 +89,8 @@ def _add_layer_op(t: Passes, d: Device, work: Train, cut: Cut, rows: Floats, op:
             forward, backward = linear(d, rows, n, k, each)
         t.matmul += times * forward
         t.matmul_back += times * backward
+        if d.casts:
+            _add_casts(t, d, op, rows * op.m * each, (n, k), times)
         _add_elementwise(t, d, op, rows * op.m * each, n, times, model)
     elif op.kind == "attention":
         heads = op.m / cut.tp
@@ -97,11 +101,21 @@ def _add_layer_op(t: Passes, d: Device, work: Train, cut: Cut, rows: Floats, op:
         t.pointwise += times * turned / d.bandwidth
     elif op.kind in ("scan", "conv"):
         flops = 2 * rows * op.m * op.n * op.k * each / cut.tp
-        seconds = flops / (d.peak * d.calibration.matmul * op.k / (op.k + d.calibration.depth))
+        seconds = flops / (d.peak * d.share * op.k / (op.k + d.calibration.depth))
         t.matmul += times * seconds
         t.matmul_back += times * 2 * seconds
     elif op.kind == "norm":
         t.norms += times * each * 2 * d.element * rows * op.n / d.bandwidth
+
+
+def _add_casts(t: Passes, d: Device, op: Op, rows: Floats, shape: tuple[Floats, Floats], times: int) -> None:
+    """8-bit copies of what a product multiplies: its input, which 'up' shares with 'gate', and its gradient; both turned round too for
+    the weight's gradient, which sums over tokens."""
+    n, k = shape
+    shared = op.name.endswith((".up", ".k", ".v"))
+    seconds = times * rows / d.bandwidth
+    t.pointwise += seconds * CAST_BYTES * (0.0 if shared else 1.0) * k
+    t.casts_back += seconds * (CAST_BYTES * n + 2 * (n + k))
 
 
 def _add_elementwise(t: Passes, d: Device, op: Op, rows: Floats, n: Floats, times: int, model: Model) -> None:
@@ -109,7 +123,9 @@ def _add_elementwise(t: Passes, d: Device, op: Op, rows: Floats, n: Floats, time
     if op.name.endswith((".up", ".gate")):
         passes_over = 2 if op.name.endswith(".up") else 1
         t.pointwise += times * passes_over * d.element * rows * n / d.bandwidth
-    elif op.shard == "row" and not op.expert:
+    elif op.expert and op.shard == "row":  # every copy of a token is put beside those of the same expert, and brought back
+        t.pointwise += times * 4 * d.element * rows * model.decoder.hidden / d.bandwidth
+    elif op.shard == "row":
         t.norms += times * 3 * d.element * rows * model.decoder.hidden / d.bandwidth
 
 

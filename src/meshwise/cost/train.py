@@ -68,7 +68,8 @@ class Question:
 
 def price(q: Question, layouts: Layouts) -> Cost:
     """Seconds and bytes of every layout. The same call serves one layout and a block of thousands."""
-    device, fabric = Device.of(q.chip, q.calibration, q.work.precision), Fabric.of(q.cluster, q.calibration)
+    device = Device.of(q.chip, q.calibration, q.work.precision).without(q.work.framework.communication_sms)
+    fabric = Fabric.of(q.cluster, q.calibration)
     p = _gathered(q, device, layouts)
     a = layouts.as_floats()  # integers would be converted anew in every formula
     wires = Wires.of(fabric, a)
@@ -136,7 +137,7 @@ def _layer(q: Question, wires: Wires, p: Passes, a: Layouts) -> dict[str, Floats
     parts: dict[str, Floats] = {
         "matmul": (p.matmul + p.matmul_back) / layers,
         "attention": (p.core + p.core_back) / layers,
-        "elementwise": (bytewise + backward_bytes(bytewise)) / layers,
+        "elementwise": (bytewise + backward_bytes(bytewise) + p.casts_back) / layers,
         "recompute": np.where(full, forward, np.where(selective, p.core / layers, 0.0)),
         "tp": _exposed(c, tp_once * (2 + full), (p.matmul + p.matmul_back + p.core + p.core_back) / layers + full * forward),
         "cp": _context_parallel(q, wires, p, a) / layers,
@@ -189,8 +190,9 @@ def _expert_parallel(q: Question, wires: Wires, p: Passes, a: Layouts) -> Floats
     copies = sum(op.m * op.count for op in q.model.ops if op.expert and op.shard == "row") / layers
     nodes = np.maximum(1.0, wires.ep.nodes * d.expert_reach)
     once = nodes * (1 - (1 - 1 / nodes) ** copies) / copies if f.sends_once else 1.0
-    size = 2.0 * a.mbs * q.work.seq / a.cp * copies * d.hidden / np.where(a.sp > 0, a.tp, 1)
-    there_and_back = 2 * layers * q.work.imbalance * wires.ep.exchange(size, once)
+    elements = a.mbs * q.work.seq / a.cp * copies * d.hidden / np.where(a.sp > 0, a.tp, 1)
+    there, back = (wires.ep.exchange(size * elements, once) for size in (f.dispatch_bytes, 2.0))
+    there_and_back = layers * q.work.imbalance * (there + back)
     computing = p.matmul + p.core if f.overlaps_experts else 0.0
     return np.where(a.ep > 1, np.maximum(0.0, there_and_back - computing), 0.0)
 
