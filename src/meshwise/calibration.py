@@ -35,9 +35,9 @@ class Calibration:
     """Of the memory bandwidth, streaming."""
     flash: Count = 0.6
     """Of the peak, in flash attention with heads of 128."""
-    uneven: Count = 1.5
-    """How much longer softmax attention without flash kernels takes where micro-batch x heads on a device is no multiple of 32. Fitted
-    1.7 and more on A100 to the BLOOM notes and to vTrain's runs alike; on an H200 there is no such step (benchmarks/bmm_sweep.py)."""
+    uneven: Count = 1.25
+    """How much longer softmax attention without flash kernels takes where micro-batch x heads on a device is no multiple of 32. Fitted on
+    A100: 2.4 to the BLOOM notes, 2.0 to vTrain's runs, 1.1 to Megatron's; on an H200 there is no such step (benchmarks/bmm_sweep.py)."""
     link: Count = 0.77
     """Of the link inside a node (A100: 230 of 300 GB/s in NCCL's ring)."""
     link_latency: Seconds = 6e-6
