@@ -13,15 +13,6 @@ if TYPE_CHECKING:
     from meshwise.plan import Ask, Choice
 
 TOP = 10
-FAILURES = {
-    "mtbf": ("seconds", "s"),
-    "checkpoint_bandwidth": ("bytes/s", "B/s"),
-    "checkpoint_every": ("seconds", "s"),
-    "restart": ("seconds", "s"),
-    "repair": ("seconds", "s"),
-    "straggler": ("share", ""),
-}
-"""The quantity of each flag about failures, and the unit that the command to ask again writes it in."""
 PANEL = "Failures, for the wall time of a run"
 
 
@@ -132,8 +123,9 @@ def _answer(ask: "Ask", top: int, out: Path | None, json: bool, csv: bool) -> No
 def _failures(given: dict[str, str], async_checkpoint: bool, spares: int | None) -> dict[str, float | bool]:
     """What was said of failures, in SI."""
     from meshwise import units
+    from meshwise.goodput import ACCEPTED
 
-    said: dict[str, float | bool] = {name: units.parse(text, FAILURES[name][0]) for name, text in given.items() if text}
+    said: dict[str, float | bool] = {name: units.parse(text, ACCEPTED[name][0]) for name, text in given.items() if text}
     said |= {"async_checkpoint": True} if async_checkpoint else {}
     return said | ({"spares": spares} if spares is not None else {})
 
@@ -178,7 +170,8 @@ def _command(ask: "Ask", top: int) -> str:
     words += [word for value in ask.allow for word in ("--allow", value)]
     words += ["--at-most", ask.at_most] if ask.at_most else []
     for name, value in ask.reliability.items():
-        words += ["--" + name.replace("_", "-")] + ([] if value is True else [f"{value:.17g}{FAILURES.get(name, ('', ''))[1]}"])
+        unit = {"mtbf": "s", "checkpoint_bandwidth": "B/s", "checkpoint_every": "s", "restart": "s", "repair": "s"}.get(name, "")
+        words += ["--" + name.replace("_", "-"), *([] if value is True else [f"{value:.17g}{unit}"])]
     return shlex.join([*words, *(["--top", str(top)] if top != TOP else [])])
 
 

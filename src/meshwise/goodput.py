@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwise import units
 from meshwise.errors import UserError
 from meshwise.layout import Floats
 
@@ -39,6 +40,18 @@ PARTS = ("effective", *LOSSES)
 """What wall time goes into; the shares add up to 1."""
 
 
+ACCEPTED = {
+    "mtbf": ("seconds", 1.0, 1e12),
+    "checkpoint_bandwidth": ("bytes/s", 1.0, 1e18),
+    "checkpoint_every": ("seconds", 1e-3, 1e9),
+    "restart": ("seconds", 0.0, 1e9),
+    "repair": ("seconds", 0.0, 1e9),
+    "spares": ("nodes", 0.0, 1e5),
+    "straggler": ("share", 0.0, 0.99),
+}
+"""The quantity of each number of a Reliability, the least and the most."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reliability:
     """How often things fail and what that costs. Seconds, bytes/s and shares."""
@@ -61,51 +74,48 @@ class Reliability:
     """Standard deviation of a device's step time over its mean. Assumed: 0.5%."""
 
     def __post_init__(self) -> None:
-        for name in ("mtbf", "checkpoint_bandwidth", "checkpoint_every"):
-            if getattr(self, name) is not None and not getattr(self, name) > 0:
-                raise UserError(f"{_flag(name)} is {getattr(self, name)}; expected more than zero")
-        for name in ("restart", "repair", "spares", "straggler"):
-            if getattr(self, name) is not None and not getattr(self, name) >= 0:
-                raise UserError(f"{_flag(name)} is {getattr(self, name)}; expected zero or more")
-        if self.straggler >= 1:
-            raise UserError(f"--straggler is {self.straggler:.0%}; expected less than 100%, such as 2%")
+        for name, (quantity, least, most) in ACCEPTED.items():
+            value = getattr(self, name)
+            if value is not None and not least <= value <= most:
+                flag = "--" + name.replace("_", "-")
+                raise UserError(f"{flag} {_shown(value, quantity)} is not {_shown(least, quantity)} to {_shown(most, quantity)}")
         if self.spares is not None and self.spares != int(self.spares):
-            raise UserError(f"--spares is {self.spares}; expected a whole number of nodes")
+            raise UserError(f"--spares {self.spares} is no whole number of nodes")
 
 
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+def _shown(value: float, quantity: str) -> str:
+    return f"{value:,.6g}" if quantity == "nodes" or not value > 0 else units.show(value, quantity, digits=3)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Goodput:
     """What becomes of wall time: the shares named in PARTS, and the figures behind them."""
 
-    interruptions_per_day: Number
-    between: Number
+    interruptions_per_day: Floats
+    between: Floats
     """Seconds between two interruptions while the run is up."""
-    checkpoint_bytes: Number
-    save: Number
+    checkpoint_bytes: Floats
+    save: Floats
     """Seconds until a checkpoint is whole."""
-    pause: Number
+    pause: Floats
     """Seconds that steps stand still for it."""
-    interval: Number
+    interval: Floats
     """Seconds of work between two checkpoints."""
-    down: Number
+    down: Floats
     """Seconds of a restart, the checkpoint's reading included."""
-    spares: Number
-    effective: Number
-    checkpoints: Number
+    spares: Floats
+    effective: Floats
+    checkpoints: Floats
     """Writing checkpoints that were whole in the end."""
-    lost_work: Number
+    lost_work: Floats
     """Work done again, and checkpoints that were not whole when a failure came."""
-    restarts: Number
-    repair: Number
+    restarts: Floats
+    repair: Floats
     """Waiting for a node, with every spare in use."""
-    stragglers: Number
+    stragglers: Floats
 
     @property
-    def shares(self) -> dict[str, Number]:
+    def shares(self) -> dict[str, Floats]:
         return {part: getattr(self, part) for part in PARTS}
 
     def at(self) -> dict[str, float]:
