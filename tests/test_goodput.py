@@ -20,14 +20,13 @@ from meshwise.goodput import (
     HOUR,
     LLAMA3_MTBF,
     PARTS,
-    RARE,
     Goodput,
     Reliability,
     daly_interval,
     expected_maximum,
-    fewest_spares,
     goodput,
     repair_wait,
+    worthwhile_spares,
     young_interval,
 )
 from told import one_line
@@ -60,7 +59,7 @@ def test_llama_3_on_16384_h100_is_interrupted_419_times_in_54_days_and_over_90_p
     """arXiv:2407.21783, 3.3.4. The count is what the prior comes from; the useful share is not."""
     g = on(16_384)
     assert g.interruptions_per_day * 54 == pytest.approx(419, rel=0.002)  # the clock of failures stands still while waiting
-    assert 0.90 < g.effective < 0.95
+    assert 0.90 < g.effective + g.stragglers < 0.95  # a slow step is training to the paper
     assert 50_676 < LLAMA3_MTBF / HOUR < 50_678
 
 
@@ -71,7 +70,8 @@ def test_bloom_on_384_a100_is_interrupted_once_or_twice_a_week() -> None:
 
 def test_megascale_on_12288_gpus_is_over_90_percent_useful() -> None:
     """arXiv:2402.15627 (cited from memory): under 10 minutes to find a failure, and over 90% of the time useful."""
-    assert 0.90 < on(12_288, size=175e9 * 14).effective < 0.97
+    g = on(12_288, size=175e9 * 14)
+    assert 0.90 < g.effective + g.stragglers < 0.97
 
 
 # The best interval.
@@ -144,15 +144,15 @@ def test_erlangs_formula_for_two_lines_and_a_load_of_one() -> None:
     assert repair_wait(1.0, 1) == pytest.approx(0.2)
 
 
-@given(st.floats(0, 300))
-def test_the_fewest_spares_are_enough_and_one_fewer_is_not(load: float) -> None:
-    spares = int(fewest_spares(load, 1e6))
-    assert repair_wait(load, spares) <= RARE
-    assert spares == 0 or repair_wait(load, spares - 1) > RARE
+@given(st.floats(0, 300), st.integers(1, 500))
+def test_no_other_number_of_spares_gives_more_useful_time_for_the_nodes_held(load: float, nodes: int) -> None:
+    spares = np.arange(nodes + 1)
+    held = (nodes + spares) / (1 - repair_wait(load, spares))
+    assert held[int(worthwhile_spares(load, nodes))] == pytest.approx(held.min(), rel=1e-9)
 
 
 def test_no_more_spares_are_taken_than_there_are_nodes() -> None:
-    assert fewest_spares(1e9, 12) == 12
+    assert worthwhile_spares(1e9, 12) == 12
 
 
 @pytest.mark.parametrize("n", [1, 2, 8, 512, 16_384])

@@ -49,7 +49,7 @@ def plan(
     restart: Annotated[str, typer.Option(help="From a failure until steps run: 10min.", rich_help_panel=PANEL)] = "",
     repair: Annotated[str, typer.Option(help="Until a failed node is back: 1d.", rich_help_panel=PANEL)] = "",
     spares: Annotated[
-        int | None, typer.Option(min=0, help="Spare nodes (as many as make waiting rare).", rich_help_panel=PANEL)
+        int | None, typer.Option(min=0, help="Spare nodes (as many as pay for themselves).", rich_help_panel=PANEL)
     ] = None,
     straggler: Annotated[
         str, typer.Option(help="Spread of a device's step time: 0.5%. The slowest is waited for.", rich_help_panel=PANEL)

@@ -23,8 +23,6 @@ LLAMA3_STORAGE = 2e12 / 16_384
 """122 MB/s a device: 2 TB/s that the storage sustains, over 16,384 H100 (arXiv:2407.21783, 3.3.1). Assumed: it grows with a cluster."""
 HARDWARE = 0.78
 """Share of unexpected interruptions put down to hardware, which take a node away (arXiv:2407.21783, 3.3.4)."""
-RARE = 0.001
-"""Share of the time that may go into waiting for repair where the number of spares is not given."""
 HOPELESS = 0.01
 """A run with a smaller useful share takes over a hundred times as long: it does not get anywhere."""
 
@@ -69,7 +67,7 @@ class Reliability:
     repair: float = DAY
     """Until a node is back, as a mean. Assumed: a day."""
     spares: int | None = None
-    """Nodes that stand by; the fewest that make waiting rare where it is not given."""
+    """Nodes that stand by; as many as pay for themselves where it is not given."""
     straggler: float = 0.005
     """Standard deviation of a device's step time over its mean. Assumed: 0.5%."""
 
@@ -149,7 +147,7 @@ def goodput(
     interval = np.maximum(np.maximum(best, behind), step * slow)
     down = r.restart + save
     load = HARDWARE * r.repair / between
-    spares = fewest_spares(load, np.ceil(n / per_node)) if r.spares is None else r.spares + 0 * n
+    spares = worthwhile_spares(load, np.ceil(n / per_node)) if r.spares is None else r.spares + 0 * n
     waiting = repair_wait(load, spares)
     up = 1 - waiting
     running = up * np.exp(-down / between)
@@ -219,11 +217,17 @@ def repair_wait(load: Number, spares: Number) -> Floats:
     return wait
 
 
-def fewest_spares(load: Number, nodes: Number) -> Floats:
-    """The fewest spare nodes, and no more than the nodes themselves, that keep the wait for repair under RARE."""
-    load = np.asarray(load, dtype=float)
+def worthwhile_spares(load: Number, nodes: Number) -> Floats:
+    """Spare nodes, no more than the nodes themselves, up to which another one saves more waiting than it costs to hold.
+
+    The least (nodes + spares) / (1 - B(spares + 1, load)): B is convex in the spares, so the first that does not pay is the end.
+    """
+    load, nodes = np.asarray(load, dtype=float), np.asarray(nodes, dtype=float)
     wait, spares, k = load / (1 + load), np.zeros(load.shape), 1
-    while np.any(more := (wait > RARE) & (spares < nodes)):
+    cost, more = nodes * (1 + load), np.full(load.shape, True)
+    while np.any(more := more & (spares < nodes)):
         k += 1
-        wait, spares = np.where(more, load * wait / (k + load * wait), wait), spares + more
+        up = k / (k + load * wait)
+        more = more & ((nodes + k - 1) / up < cost)
+        cost, wait, spares = np.where(more, (nodes + k - 1) / up, cost), np.where(more, 1 - up, wait), spares + more
     return spares

@@ -11,7 +11,7 @@ from meshwise import units
 from meshwise.cost.memory import KINDS
 from meshwise.cost.train import PARTS
 from meshwise.explain import WORDS, name_of
-from meshwise.goodput import LLAMA3_STORAGE, LOSSES, Reliability
+from meshwise.goodput import HARDWARE, LLAMA3_STORAGE, LOSSES, Reliability
 from meshwise.plan import Choice, Plan
 
 COLOURS = ("green", "cyan", "blue", "magenta", "yellow", "bright_cyan", "bright_blue", "white", "bright_magenta", "red", "bright_yellow",
@@ -147,10 +147,11 @@ def _assumed(plan: Plan) -> str:
         "checkpoint_bandwidth": f"{units.show(LLAMA3_STORAGE, 'bytes/s', digits=3)} to storage a device (arXiv:2407.21783)",
         "restart": f"{units.show(r.restart, 'seconds')} to restart",
         "repair": f"{units.show(r.repair, 'seconds')} to repair a node",
+        "spares": "as many spare nodes as pay for themselves",
         "straggler": f"step times that spread by {units.show(r.straggler, 'share')}",
     }
     left = [text for name, text in words.items() if name not in plan.ask.reliability]
-    return f"Assumed: {', '.join(left)}." if left else "Assumed: nothing."
+    return f"Assumed: {', '.join([*left, f'{HARDWARE:.0%} of failures taking a node away'])}."
 
 
 def _provenance(plan: Plan) -> Text:
