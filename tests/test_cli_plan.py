@@ -85,6 +85,9 @@ def test_wall_days_with_failures_are_shown_beside_the_ideal_ones(run: Run) -> No
     assert best["wall_days"] == pytest.approx(best["days"] / lasting["effective"])
     assert best["wall_dollars"] == pytest.approx(best["dollars"] / lasting["effective"] * 28 / 8)  # 20 spare nodes beside 8
     assert lasting["between"] == pytest.approx(100 * 3600)
+    (row,) = rows(run(*asked, "--csv", "--top", "1").out)
+    assert float(row["goodput.effective"]) == lasting["effective"]
+    assert float(row["wall_days"]) == best["wall_days"]
     shares = ("effective", "checkpoints", "lost_work", "restarts", "repair", "stragglers")
     assert sum(lasting[part] for part in shares) == pytest.approx(1)
     line = (

@@ -102,6 +102,13 @@ def test_an_interval_is_at_least_a_step() -> None:
     assert on(8, Reliability(straggler=0.0), size=1.0, step=30.0).interval == 30.0 < on(8, Reliability(), step=30.0).interval
 
 
+def test_a_restart_reads_the_checkpoint_back() -> None:
+    """1 TB at 10 GB/s are 100 s on top of 10 minutes; exp(-700 s / 1 h) of the time is left of one failure an hour."""
+    g = on(100, Reliability(mtbf=100 * HOUR, checkpoint_bandwidth=1e10, repair=0), size=1e12)
+    assert g.down == pytest.approx(700)
+    assert g.restarts == pytest.approx(1 - math.exp(-700 / HOUR))
+
+
 # Shares.
 
 

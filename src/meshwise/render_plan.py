@@ -126,7 +126,8 @@ def failures(plan: Plan) -> list[Text]:
     days = f": {best.wall_days:,.1f} days instead of {best.days:,.1f}" if best.wall_days and best.days else ""
     cost = f", ${units.show(best.wall_dollars, 'count', digits=3)}" if best.wall_dollars else ""
     spares = f"{g['spares']:,.0f} spare node{'' if g['spares'] == 1 else 's'}"
-    total = f"{g['interruptions_per_day'] * best.wall_days:,.0f} interruptions, " if best.wall_days else ""
+    number = g["interruptions_per_day"] * (best.wall_days or 0)
+    total = f"{number:,.{0 if number >= 10 else 1}f} interruptions, " if best.wall_days else ""
     between, save, every = (units.show(g[name], "seconds", digits=2) for name in ("between", "save", "interval"))
     size = units.show(g["checkpoint_bytes"], "bytes", digits=3)
     lost = ", ".join(f"{100 * g[part]:.1f}% {words}" for part, words in LOSSES.items() if g[part] >= 0.0005)
