@@ -63,6 +63,57 @@ def test_days_cost_and_energy_are_shown_when_tokens_are_given(run: Run) -> None:
     assert all(column in table for column in ("days", "cost", "MWh"))
 
 
+def test_wall_days_with_failures_are_shown_beside_the_ideal_ones(run: Run) -> None:
+    """64 devices that fail every 6,400 hours each: an interruption every 100 hours."""
+    asked = [
+        "plan",
+        "llama-3-8b",
+        "--on",
+        "8x8xh100-sxm",
+        "--batch",
+        "512",
+        "--tokens",
+        "1T",
+        "--mtbf",
+        "6400h",
+        "--spares",
+        "20",
+    ]
+    done = run(*asked)
+    best = json.loads(run(*asked, "--json").out)["choices"][0]
+    lasting = best["goodput"]
+    assert best["wall_days"] == pytest.approx(best["days"] / lasting["effective"])
+    assert best["wall_dollars"] == pytest.approx(best["dollars"] / lasting["effective"] * 28 / 8)  # 20 spare nodes beside 8
+    assert lasting["between"] == pytest.approx(100 * 3600)
+    (row,) = rows(run(*asked, "--csv", "--top", "1").out)
+    assert float(row["goodput.effective"]) == lasting["effective"]
+    assert float(row["wall_days"]) == best["wall_days"]
+    shares = ("effective", "checkpoints", "lost_work", "restarts", "repair", "stragglers")
+    assert sum(lasting[part] for part in shares) == pytest.approx(1)
+    line = (
+        f"{100 * lasting['effective']:.1f}% of the time is useful: {best['wall_days']:,.1f} days instead of {best['days']:,.1f}"
+    )
+    assert line in done.out
+    assert "with 20 spare nodes" in done.out
+    assert "50,677 device-hours" not in done.out  # what is given is not assumed
+    assert "10 min to restart" in done.out
+
+
+def test_failures_are_told_only_where_days_or_failures_are_asked_about(run: Run) -> None:
+    assert "With failures" not in run(*SMALL).out
+    assert "With failures" in run(*SMALL, "--tokens", "1T").out
+    asked = run(*SMALL, "--straggler", "2%").out
+    assert "With failures" in asked
+    assert "days" not in asked
+
+
+def test_steps_go_on_while_a_checkpoint_is_written(run: Run) -> None:
+    slow = [*SMALL, "--checkpoint-bandwidth", "1MB/s", "--json"]
+    blocks, goes_on = (json.loads(run(*slow, *more).out)["choices"][0]["goodput"] for more in ([], ["--async-checkpoint"]))
+    assert goes_on["checkpoints"] < blocks["checkpoints"] / 10
+    assert goes_on["effective"] > blocks["effective"]
+
+
 def test_help_is_printed(run: Run) -> None:
     for verb in ("plan", "explain"):
         done = run(verb, "--help")
@@ -105,6 +156,8 @@ def test_json_and_csv_are_alone_on_standard_output(run: Run) -> None:
         ["--tokens", "987654.321T", "--precision", "fp8", "--optimizer", "muon"],
         ["--fix", "tp=2", "--fix", "recompute=full", "--allow", "pp=1..2,mbs=1..4"],
         ["--ramp", "16,32", "--framework", "torchtitan"],
+        ["--mtbf", "7777.7h", "--checkpoint-bandwidth", "3GB/s", "--spares", "0", "--straggler", "1.3%", "--async-checkpoint"],
+        ["--tokens", "1T", "--restart", "7min", "--repair", "2d", "--checkpoint-every", "3h"],
         ["--on", "2x(4xrtx3090)@10Gbps", "--at-most", "1 node"],
     ],
     ids=lambda more: " ".join(more) or "plain",
@@ -203,7 +256,7 @@ def test_a_layout_that_cannot_run_is_told_why(run: Run, plan: Path, versus: str,
     ("damage", "words"),
     [
         (lambda text: text[: len(text) // 2], "not valid JSON"),
-        (lambda text: text.replace('"format": 1', '"format": 7'), "a plan of format 7; this version reads format 1"),
+        (lambda text: text.replace('"format": 2', '"format": 7'), "a plan of format 7; this version reads format 2"),
         (lambda text: text.replace('"choices"', '"chosen"'), "a damaged plan"),
         (lambda text: "model = 1", "not valid JSON"),
         (lambda text: '{"model_type": "llama"}', "not a plan; write one with"),
@@ -275,6 +328,12 @@ def test_a_plan_that_fails_leaves_the_old_file(run: Run, tmp_path: Path) -> None
         ("--ramp", "0", "'0' is not"),
         ("--tokens", "15GB", "'15GB' is not a count"),
         ("--seq", "0", "is not a sequence length"),
+        ("--mtbf", "50000", "'50000' is not a time: it has no unit"),
+        ("--mtbf", "0h", "--mtbf 0 is not 1 s to"),
+        ("--restart", "10GB", "'10GB' is not a time but a size in bytes"),
+        ("--checkpoint-bandwidth", "0B/s", "--checkpoint-bandwidth 0 is not 1 B/s to"),
+        ("--spares", "-1", "--spares"),
+        ("--straggler", "200%", "--straggler 200% is not 0 to 99%"),
         ("--on", "8xh100x", "h100"),
         ("--on", "2xrtx3090+1xrtx3060-12gb", "mixes chips"),
         ("--on", "2x4xrtx3090", "no network between them"),
@@ -327,6 +386,14 @@ def test_a_model_that_fits_nowhere_is_exit_code_1_and_says_by_how_much(run: Run)
 )
 def test_limits_that_nothing_meets_are_exit_code_1_and_named(run: Run, more: list[str], rule: str) -> None:
     assert rule in fits_nowhere(run, *SMALL, *more)
+
+
+def test_a_run_that_gets_nowhere_is_exit_code_1_and_says_why(run: Run) -> None:
+    said = fits_nowhere(run, *SMALL, "--mtbf", "10min", "--repair", "0s")
+    assert "would get nowhere on 1x8xh100-sxm" in said
+    assert "restarts, with an interruption every 75 s" in said  # 10 minutes over 8 devices
+    said = fits_nowhere(run, *SMALL, "--mtbf", "10h", "--repair", "100d", "--spares", "0")
+    assert "goes into waiting for repair" in said
 
 
 @pytest.mark.parametrize("flag", ["--json", "--csv"])

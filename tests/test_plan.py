@@ -183,6 +183,7 @@ def test_a_plan_reads_back_as_what_was_written(plan: Plan, tmp_path: Path) -> No
 
 def test_every_word_of_the_question_is_in_the_file(tmp_path: Path) -> None:
     ask = replace(ASK, ramp=(64, 128), fix=("tp=2",), allow=("pp=1..4",), at_most="1 node", optimizer="muon", precision="fp8")
+    ask = replace(ask, reliability={"mtbf": 3.6e7, "spares": 2, "async_checkpoint": True})
     made = planned(ask, bounds={"tp": (2, 2), "pp": (1, 4)}, nodes=(1,))
     assert read(written(made, tmp_path)).ask == ask
 
@@ -203,9 +204,9 @@ def test_a_plan_says_which_data_it_rests_on(plan: Plan) -> None:
         ("[" * 100_000, "not valid JSON"),
         ("[]", "not a plan; write one with 'meshwise plan ... --out plan.json'"),
         ('{"model_type": "llama"}', "not a plan"),
-        ('{"format": 1}', "a damaged plan"),
-        ('{"format": 1, "ask": {}, "choices": []}', "a damaged plan"),
-        ('{"format": 2}', "a plan of format 2; this version reads format 1: make the plan again"),
+        ('{"format": 2}', "a damaged plan"),
+        ('{"format": 2, "ask": {}, "choices": []}', "a damaged plan"),
+        ('{"format": 1}', "a plan of format 1; this version reads format 2: make the plan again"),
         ('{"format": "1"}', "a plan of format '1'"),
         ('{"format": null}', "a plan of format None"),
     ],
@@ -227,6 +228,14 @@ def test_a_plan_cut_off_anywhere_is_told_in_one_line(plan: Plan, tmp_path: Path)
         path.write_text(text[:length])
         with pytest.raises(UserError, match="not valid JSON"):
             read(path)
+
+
+@pytest.mark.parametrize("said", [{"mtbf": -1.0}, {"mtfb": 1e9}, {"spares": 1.5}], ids=str)
+def test_a_plan_of_impossible_failures_is_told_in_one_line(said: dict[str, float], plan: Plan, tmp_path: Path) -> None:
+    path = written(replace(plan, ask=replace(plan.ask, reliability=dict(said))), tmp_path)
+    with pytest.raises(UserError) as refused:
+        read(path)
+    assert next(iter(said)) in one_line(refused.value)
 
 
 def paths(value: object, *above: Any) -> Iterator[tuple[Any, ...]]:

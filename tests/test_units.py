@@ -55,6 +55,8 @@ def refused(text: object, quantity: str) -> str:
         ("989T", "FLOP/s", 989e12),
         ("989TFLOP/s", "FLOP/s", 989e12),
         ("989 TFLOPS", "FLOP/s", 989e12),
+        ("2%", "share", 0.02),
+        ("0.02", "share", 0.02),
         ("300W", "watts", 300),
         ("1.2kW", "watts", 1200),
         ("1.98GHz", "hertz", 1.98e9),

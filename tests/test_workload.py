@@ -68,3 +68,9 @@ def test_tokens_of_a_batch() -> None:
 )
 def test_bytes_an_optimizer_keeps_per_parameter(optimizer: str, kept: float) -> None:
     assert OPTIMIZER_BYTES[optimizer] == kept
+
+
+def test_a_checkpoint_is_weights_and_optimizer_state_stored_once() -> None:
+    """Llama 3 405B with AdamW: 2 bytes of weight, 4 of the master copy and 8 of moments for each of 405,853,388,800 parameters."""
+    work = Train(batch=1, seq=1, framework=find_framework("megatron"))
+    assert work.checkpoint_bytes(405_853_388_800) == 14 * 405_853_388_800

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from meshwise.plan import Ask, Choice
 
 TOP = 10
+PANEL = "Failures, for the wall time of a run"
 
 
 def plan(
@@ -40,6 +41,24 @@ def plan(
     calibration: Annotated[
         str, typer.Option(help="A calibration by name, instead of the one chosen by chip and framework.")
     ] = "",
+    mtbf: Annotated[
+        str, typer.Option(help="Mean time between failures of one device: 50000h (Llama 3's).", rich_help_panel=PANEL)
+    ] = "",
+    checkpoint_bandwidth: Annotated[
+        str, typer.Option(help="To storage, of the whole cluster: 100GB/s (122 MB/s a device).", rich_help_panel=PANEL)
+    ] = "",
+    checkpoint_every: Annotated[str, typer.Option(help="3h, instead of the best interval.", rich_help_panel=PANEL)] = "",
+    async_checkpoint: Annotated[
+        bool, typer.Option("--async-checkpoint", help="Steps go on while a checkpoint is written.", rich_help_panel=PANEL)
+    ] = False,
+    restart: Annotated[str, typer.Option(help="From a failure until steps run: 10min.", rich_help_panel=PANEL)] = "",
+    repair: Annotated[str, typer.Option(help="Until a failed node is back: 1d.", rich_help_panel=PANEL)] = "",
+    spares: Annotated[
+        int | None, typer.Option(min=0, help="Spare nodes (as many as pay for themselves).", rich_help_panel=PANEL)
+    ] = None,
+    straggler: Annotated[
+        str, typer.Option(help="Spread of a device's step time: 0.5%. The slowest is waited for.", rich_help_panel=PANEL)
+    ] = "",
     top: Annotated[int, typer.Option(min=1, max=1000, help="How many layouts to show.")] = TOP,
     out: Annotated[Path | None, typer.Option(help="Write the plan to this file.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -65,6 +84,18 @@ def plan(
         fix=tuple(fix or ()),
         allow=tuple(allow or ()),
         at_most=at_most,
+        reliability=_failures(
+            {
+                "mtbf": mtbf,
+                "checkpoint_bandwidth": checkpoint_bandwidth,
+                "checkpoint_every": checkpoint_every,
+                "restart": restart,
+                "repair": repair,
+                "straggler": straggler,
+            },
+            async_checkpoint,
+            spares,
+        ),
     )
     _answer(ask, top, out, json, csv)
 
@@ -92,6 +123,16 @@ def _answer(ask: "Ask", top: int, out: Path | None, json: bool, csv: bool) -> No
     console = render.console()
     console.print(plan_view(made, why))
     console.print(f"again: {_command(ask, top)}", soft_wrap=True, highlight=False)
+
+
+def _failures(given: dict[str, str], async_checkpoint: bool, spares: int | None) -> dict[str, float | bool]:
+    """What was said of failures, in SI."""
+    from meshwise import units
+    from meshwise.goodput import ACCEPTED
+
+    said: dict[str, float | bool] = {name: units.parse(text, ACCEPTED[name][0]) for name, text in given.items() if text}
+    said |= {"async_checkpoint": True} if async_checkpoint else {}
+    return said | ({"spares": spares} if spares is not None else {})
 
 
 def _row(choice: "Choice") -> dict[str, object]:
@@ -132,6 +173,9 @@ def _command(ask: "Ask", top: int) -> str:
     words += [word for value in ask.fix for word in ("--fix", value)]
     words += [word for value in ask.allow for word in ("--allow", value)]
     words += ["--at-most", ask.at_most] if ask.at_most else []
+    for name, value in ask.reliability.items():
+        unit = {"mtbf": "s", "checkpoint_bandwidth": "B/s", "checkpoint_every": "s", "restart": "s", "repair": "s"}.get(name, "")
+        words += ["--" + name.replace("_", "-"), *([] if value is True else [f"{value:.17g}{unit}"])]
     return shlex.join([*words, *(["--top", str(top)] if top != TOP else [])])
 
 

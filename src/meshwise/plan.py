@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast, get_args, get_origin
 import numpy as np
 
 from meshwise import calibration as calibrations
-from meshwise import catalogue, clusters, framework, lookup
+from meshwise import catalogue, clusters, framework, goodput, lookup, units
 from meshwise.cost.compute import Device
 from meshwise.cost.memory import KINDS
 from meshwise.cost.train import PARTS, Cost, Question
@@ -22,7 +22,7 @@ from meshwise.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layouts
 from meshwise.search import Found
 from meshwise.workload import OPTIMIZER_BYTES, Train
 
-FORMAT = 1
+FORMAT = 2
 INTERVAL = 1.2816
 """Standard deviations that hold 80% of a normal distribution between them."""
 TIE = 0.01
@@ -53,6 +53,8 @@ class Ask:
     fix: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
     at_most: str = ""
+    reliability: dict[str, float | bool] = field(default_factory=dict[str, float | bool])
+    """What was said of failures, by the names of Reliability; the rest is as assumed there."""
 
     def question(self) -> Question:
         """Everything looked up."""
@@ -77,6 +79,7 @@ class Ask:
             optimizer=self.optimizer,
             tokens=self.tokens,
             ramp=self.ramp,
+            reliability=goodput.Reliability(**cast(Any, self.reliability)),
         )
         fitted = calibrations.named(self.calibration) if self.calibration else calibrations.choose(chip, program.key)
         return Question.of(lookup.find_model(self.model), found, work, fitted)
@@ -101,6 +104,13 @@ class Choice:
     days: float | None
     dollars: float | None
     mwh: float | None
+    """These three as if nothing failed."""
+    wall_days: float | None
+    """With failures; none for a run that gets nowhere."""
+    wall_dollars: float | None
+    """With failures, the spare nodes paid for too."""
+    goodput: dict[str, float]
+    """Shares of wall time by part, and the figures behind them."""
     time_parts: dict[str, float]
     memory_parts: dict[str, float]
     ties: int = 0
@@ -125,11 +135,14 @@ def make(ask: Ask, q: Question, found: Found, top: int) -> Plan:
     """The plan for what a search found; a question that nothing fits says by how much."""
     if len(found.layouts) == 0:
         raise DoesNotFit(_too_large(q, found))
+    choices = tuple(_distinct(q, found, top))
+    if (ask.tokens or ask.reliability) and choices[0].goodput["effective"] < goodput.HOPELESS:
+        raise DoesNotFit(_hopeless(q, choices[0]))
     fitted = q.calibration
     about = {"name": fitted.key or "default prior", "fitted_on": fitted.fitted_on, "date": fitted.date}
     return Plan(
         ask=ask,
-        choices=tuple(_distinct(q, found, top)),
+        choices=choices,
         priced=found.priced,
         rejected=found.rejected,
         calibration=about,
@@ -155,6 +168,16 @@ def _too_large(q: Question, found: Found) -> str:
     return (
         f"{q.model.name} does not fit on {q.cluster.name}: the leanest of {found.priced:,} layouts needs {need / 2**30:.1f} GiB a device, "
         f"{q.chip.name} has {have / 2**30:.1f}; about {more:,} devices would do, or a smaller batch, or --framework fsdp, which can offload"
+    )
+
+
+def _hopeless(q: Question, best: Choice) -> str:
+    g = best.goodput
+    between, down, save = (units.show(g[name], "seconds", digits=2) for name in ("between", "down", "save"))
+    worst = max(goodput.LOSSES, key=lambda part: g[part])
+    return (
+        f"{q.model.name} would get nowhere on {q.cluster.name}: under {goodput.HOPELESS:.0%} of the time is useful and {g[worst]:.0%} "
+        f"goes into {goodput.LOSSES[worst]}, with an interruption every {between}, {down} to restart and {save} to write a checkpoint"
     )
 
 
@@ -206,6 +229,9 @@ def choice(q: Question, layouts: Layouts, cost: Cost, i: int, ties: int = 0) -> 
     hours = steps * seconds / 3600 if steps else None
     rent = q.cluster.rent
     power = q.chip.tdp
+    dollars = hours * 3600 * rent * devices / q.cluster.devices if hours and rent else None
+    lasting, spares = _lasting(q, devices, seconds)
+    longer = 1 / lasting["effective"] if lasting["effective"] >= goodput.HOPELESS else None
     return Choice(
         layout=row,
         devices=devices,
@@ -218,12 +244,29 @@ def choice(q: Question, layouts: Layouts, cost: Cost, i: int, ties: int = 0) -> 
         memory=float(cost.peak[i]),
         capacity=q.chip.memory,
         days=hours / 24 if hours else None,
-        dollars=hours * 3600 * rent * devices / q.cluster.devices if hours and rent else None,
+        dollars=dollars,
         mwh=hours * power * devices / 1e6 if hours and power else None,
+        wall_days=hours / 24 * longer if hours and longer else None,
+        wall_dollars=dollars * longer * (1 + spares / devices) if dollars and longer else None,
+        goodput=lasting,
         time_parts={name: float(value[i]) for name, value in cost.time.items()},
         memory_parts={name: float(value[i]) for name, value in cost.memory.items()},
         ties=ties,
     )
+
+
+def _lasting(q: Question, devices: int, seconds: float) -> tuple[dict[str, float], float]:
+    """What failures leave of a run of steps of so many seconds, and the devices in its spare nodes."""
+    per_node = q.chip.per_node if q.cluster.torus else q.cluster.nodes[0][1].devices
+    found = goodput.goodput(
+        q.work.reliability,
+        devices,
+        checkpoint_bytes=q.work.checkpoint_bytes(q.model.params),
+        staging=(q.chip.host or q.chip).bandwidth,
+        step=seconds,
+        per_node=per_node,
+    ).at()
+    return found, found["spares"] * per_node
 
 
 def read(path: Path) -> Plan:
@@ -244,6 +287,7 @@ def read(path: Path) -> Plan:
         choices = tuple(_checked(Choice, row) for row in table["choices"])
         if not choices or min(ask.batch, ask.seq) <= 0:
             raise ValueError("it has no layouts, or no batch")
+        goodput.Reliability(**cast(Any, ask.reliability))
         for row in choices:
             _check_sums(row)
         return _checked(Plan, {f.name: table[f.name] for f in fields(Plan)} | {"ask": ask, "choices": choices})
@@ -257,6 +301,8 @@ def _check_sums(row: Choice) -> None:
         raise ValueError("a layout takes no time, or not the devices it says")
     if set(row.time_parts) != set(PARTS) or set(row.memory_parts) != set(KINDS):
         raise ValueError("a layout has other parts than this version knows")
+    if set(row.goodput) != {f.name for f in fields(goodput.Goodput)}:
+        raise ValueError("a layout has other shares of time than this version knows")
 
 
 Record = TypeVar("Record", Ask, Choice, Plan)

@@ -11,6 +11,7 @@ from meshwise import units
 from meshwise.cost.memory import KINDS
 from meshwise.cost.train import PARTS
 from meshwise.explain import WORDS, name_of
+from meshwise.goodput import HARDWARE, LLAMA3_STORAGE, LOSSES, Reliability
 from meshwise.plan import Choice, Plan
 
 COLOURS = ("green", "cyan", "blue", "magenta", "yellow", "bright_cyan", "bright_blue", "white", "bright_magenta", "red", "bright_yellow",
@@ -32,6 +33,7 @@ def plan_view(plan: Plan, why: Sequence[str]) -> RenderableType:
     return Group(
         choices_table(plan),
         formulas(plan.choices[0]),
+        *failures(plan),
         Text(),
         *bars(plan.choices[:5]),
         rejects(plan),
@@ -115,6 +117,43 @@ def formulas(best: Choice) -> Text:
     peak = best.tflops["exact"] / best.mfu
     rates = ", ".join(f"{name} {rate:.1f} ({100 * rate / peak:.1f}%)" for name, rate in best.tflops.items())
     return Text(f"First row in TFLOP/s by formula: {rates}. The table's are exact: causal attention, and no recompute.")
+
+
+def failures(plan: Plan) -> list[Text]:
+    """What failures make of the first row's days, where days or failures were asked about; and what was assumed."""
+    best, g = plan.choices[0], plan.choices[0].goodput
+    if not (plan.ask.tokens or plan.ask.reliability):
+        return []
+    days = f": {best.wall_days:,.1f} days instead of {best.days:,.1f}" if best.wall_days and best.days else ""
+    cost = f", ${units.show(best.wall_dollars, 'count', digits=3)}" if best.wall_dollars else ""
+    spares = f"{g['spares']:,.0f} spare node{'' if g['spares'] == 1 else 's'}"
+    number = g["interruptions_per_day"] * (best.wall_days or 0)
+    total = f"{number:,.{0 if number >= 10 else 1}f} interruptions, " if best.wall_days else ""
+    between, save, every = (units.show(g[name], "seconds", digits=2) for name in ("between", "save", "interval"))
+    size = units.show(g["checkpoint_bytes"], "bytes", digits=3)
+    lost = ", ".join(f"{100 * g[part]:.1f}% {words}" for part, words in LOSSES.items() if g[part] >= 0.0005)
+    return [
+        Text(f"With failures, first row: {100 * g['effective']:.1f}% of the time is useful{days}{cost} with {spares}."),
+        Text(
+            f"  {total}one every {between}; a checkpoint of {size}, written in {save}, every {every}. Lost: {lost or 'nothing'}."
+        ),
+        Text(f"  {_assumed(plan)}", style="dim"),
+    ]
+
+
+def _assumed(plan: Plan) -> str:
+    """Every number about failures that was not given."""
+    r = Reliability()
+    words = {
+        "mtbf": f"a failure in {r.mtbf / 3600:,.0f} device-hours (arXiv:2407.21783)",
+        "checkpoint_bandwidth": f"{units.show(LLAMA3_STORAGE, 'bytes/s', digits=3)} to storage a device (arXiv:2407.21783)",
+        "restart": f"{units.show(r.restart, 'seconds')} to restart",
+        "repair": f"{units.show(r.repair, 'seconds')} to repair a node",
+        "spares": "as many spare nodes as pay for themselves",
+        "straggler": f"step times that spread by {units.show(r.straggler, 'share')}",
+    }
+    left = [text for name, text in words.items() if name not in plan.ask.reliability]
+    return f"Assumed: {', '.join([*left, f'{HARDWARE:.0%} of failures taking a node away'])}."
 
 
 def _provenance(plan: Plan) -> Text:

@@ -1,7 +1,7 @@
-"""'4M tokens', '80GiB', '400Gbps', '1.5us', '989T', '$2.5/h'  <->  a float in SI.
+"""'4M tokens', '80GiB', '400Gbps', '1.5us', '989T', '2%', '$2.5/h'  <->  a float in SI.
 
 Units are read once where input comes in and written once where output goes out; between the two, every number
-is in tokens, bytes, bytes/s, seconds, FLOP/s, watts, hertz, dollars or dollars/s.
+is in tokens, bytes, bytes/s, seconds, FLOP/s, watts, hertz, dollars, dollars/s or shares.
 """
 
 import math
@@ -70,6 +70,7 @@ QUANTITIES: dict[str, Quantity] = {
         {"": 1.0, "FLOP/s": 1.0, "FLOPS": 1.0, "FLOPs": 1.0, "FLOPs/s": 1.0, "OP/s": 1.0, "OPS": 1.0},
         _LARGE,
     ),
+    "share": Quantity("a share", "2%, 0.02", {"": 1.0, "%": 0.01}, {"": 1.0}),
     "watts": Quantity("a power", "300W, 1.2kW", {"W": 1.0}, _LARGE),
     "hertz": Quantity("a frequency", "1.98GHz", {"Hz": 1.0}, _LARGE),
     "share": Quantity("a share", "40%, 0.4", {"": 1.0, "%": 0.01}, {"": 1.0}),
@@ -158,6 +159,8 @@ def show(value: float, quantity: str, *, binary: bool = False, digits: int = 4) 
         return f"${value * 3600:,.2f}/h"
     if quantity == "seconds":
         return _show_seconds(value, digits)
+    if quantity == "share":
+        return f"{_significant(100 * value, digits)}%"
     prefixes = _BINARY if binary else {"count": _COUNT, "length": _LENGTH}.get(quantity, _LARGE)
     unit = {"bytes": "B", "bytes/s": "B/s", "watts": "W", "hertz": "Hz", "FLOP/s": "FLOP/s"}.get(quantity, "")
     best = "" if binary else min(prefixes, key=lambda p: prefixes[p])

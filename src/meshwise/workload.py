@@ -7,6 +7,7 @@ from typing import Literal
 from meshwise import units
 from meshwise.errors import UserError, quoted
 from meshwise.framework import Framework
+from meshwise.goodput import Reliability
 from meshwise.layout import Ints
 
 Precision = Literal["bf16", "fp16", "fp8"]
@@ -20,6 +21,8 @@ OPTIMIZER_BYTES: dict[str, float] = {
     "sgd-momentum": 8.0,
 }
 """Bytes kept per parameter beside the weights and gradients: a float32 master copy, and the moments of each method."""
+
+RELIABLE = Reliability()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +43,15 @@ class Train:
     """Tokens on the busiest device of an expert-parallel group over the mean: routers balance in the long run, not in every layer."""
     reserve: float = 0.04
     """Share of a device's memory that is left free: fragmentation takes it before a run would."""
+    reliability: Reliability = RELIABLE
 
     @property
     def batch_tokens(self) -> int | Ints:
         return self.batch * self.seq
+
+    def checkpoint_bytes(self, params: float) -> float:
+        """What a run needs to go on, stored once however often it is replicated: weights and optimizer state."""
+        return params * (self.framework.weight_bytes + OPTIMIZER_BYTES[self.optimizer])
 
 
 def batch_tokens(text: str, seq: int) -> float:
