@@ -27,7 +27,7 @@ LARGE = [*COMMAND[:2], "llama-3-405b", "--on", "2048x8xh100-sxm", "--batch", "16
 def layouts_per_second() -> float:
     """Whole blocks through the whole cost model, time and memory both, best of 7 runs of about a third of a second."""
     question = BLOOM.question()
-    some = next(iter(blocks(question, {}, (), {})))
+    question, some = next(iter(blocks(question, {}, (), {})))
     repeats = max(1, 300_000 // len(some))
     best = 0.0
     for _ in range(7):

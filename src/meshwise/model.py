@@ -1,8 +1,9 @@
 """Model: an HF config.json (or GGUF header) as a table of Ops, and its exact counts."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -42,6 +43,15 @@ class Model:
     def ops(self) -> tuple[Op, ...]:
         return tuple(op for _, op in self.placed)
 
+    @property
+    def variant(self) -> Any:
+        """Which of several shapes each layout has, where this is a stack of them; one model is the same for all."""
+        return 0
+
+    def take(self, rows: Any) -> "Model":
+        """The same for some of the layouts."""
+        return self
+
     @cached_property
     def blocks(self) -> dict[str, tuple[Op, ...]]:
         """Ops by block: 'embedding', the blocks named in `layers`, 'head'. Counts are over the whole model."""
@@ -49,6 +59,11 @@ class Model:
         for block, op in self.placed:
             found[block] = (*found.get(block, ()), op)
         return found
+
+    @cached_property
+    def times(self) -> Mapping[str, int]:
+        """How many layers hold each block."""
+        return Counter(name for layer in self.layers for name in layer)
 
     @cached_property
     def params(self) -> int:
@@ -99,6 +114,7 @@ class Model:
         return sum(tensor.bytes for tensor in self.tensors)
 
 
+@cache
 def families() -> dict[str, Any]:
     """Family modules by name, the built-in ones and third parties' alike, from their entry points."""
     found = {entry.name: entry for entry in sorted(entry_points(group="meshwise.families"))}

@@ -1,9 +1,8 @@
 """Search: enumerate layouts, drop those that break a rule, price the rest in blocks, keep the best. Exhaustive, so 'best' is exact."""
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +13,8 @@ from meshwise.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Floats, Ints, Layouts
 
 BLOCK = 1 << 14
 """Layouts priced at once: about 130 arrays of them fit in a core's cache."""
+PAIRS = 1 << 18
+"""Cuts, each with a shape, that rules are asked of at once."""
 TIES = 32
 """Layouts kept for each that is asked for: near-ties are told as one."""
 TP_IN_NODE = "tp stays inside a node"
@@ -43,8 +44,8 @@ def search(q: Question, *, bounds: Bounds | None = None, top: int = 10, nodes: t
     best = _nothing()
     kept = max(top, 1) * TIES
     priced, smallest = 0, np.inf
-    for block in blocks(q, limits, nodes, rejected):
-        cost = price(q, block)
+    for asked, block in blocks(q, limits, nodes, rejected):
+        cost = price(asked, block)
         priced += len(block)
         peak, step = cost.peak, cost.step
         smallest = min(smallest, float(peak.min()))
@@ -87,25 +88,63 @@ def divisors(n: int) -> list[int]:
     return sorted({*small, *(n // i for i in small)})
 
 
-def blocks(
-    q: Question, limits: dict[str, tuple[int, int]], nodes: tuple[int, ...], rejected: dict[str, int]
-) -> Iterator[Layouts]:
-    """Valid layouts in blocks of about BLOCK."""
-    waiting: list[Layouts] = []
+def blocks(q: Question, limits: Bounds, nodes: tuple[int, ...], rejected: dict[str, int]) -> Iterator[tuple[Question, Layouts]]:
+    """Valid layouts in blocks of about BLOCK, with the question each block is priced under: a stack of shapes is taken apart to match."""
+    waiting: list[tuple[Ints, Layouts]] = []
     for count in nodes or (q.cluster.node_count,):
         cuts = _cuts(q, count * q.cluster.nodes[0][1].devices)
-        for cut in _kept(cuts, _allowed(cut_rules(q, cuts), limits) | _bounded(cuts, limits, _CUT_AXES), rejected):
-            inner = _inner(q, cut)
-            kept = inner.take(_all(inner_rules(q, inner) | _bounded(inner, limits, _INNER_AXES), rejected, len(inner)))
-            waiting.append(kept)
-            if sum(map(len, waiting)) >= BLOCK:
-                yield _concatenated(waiting)
-                waiting = []
-    if sum(map(len, waiting)):
-        yield _concatenated(waiting)
+        for pairs, some in _paired(q, cuts):
+            here = replace(q, model=q.model.take(pairs))
+            kept = _all(_allowed(cut_rules(here, some), limits) | _bounded(some, limits, _CUT_AXES), rejected, len(some))
+            for group in _expanded(replace(q, model=q.model.take(pairs[kept])), pairs[kept], some.take(kept)):
+                waiting.append(group)
+                if sum(len(layouts) for _, layouts in waiting) >= BLOCK:
+                    yield from _checked(q, waiting, limits, rejected)
+                    waiting = []
+    yield from _checked(q, waiting, limits, rejected)
 
 
-def _allowed(rules: dict[str, Mask], limits: dict[str, tuple[int, int]]) -> dict[str, Mask]:
+def _paired(q: Question, cuts: Layouts) -> Iterator[tuple[Ints, Layouts]]:
+    """Every cut with every shape, many at a time: which shape, and the cut."""
+    shapes = np.arange(np.size(q.model.variant))
+    step = max(1, PAIRS // len(cuts))
+    for start in range(0, len(shapes), step):
+        some = shapes[start : start + step]
+        yield np.repeat(some, len(cuts)), cuts.take(np.tile(np.arange(len(cuts)), len(some)))
+
+
+def _expanded(q: Question, pairs: Ints, cuts: Layouts) -> Iterator[tuple[Ints, Layouts]]:
+    """Every cut with all that can be chosen inside it. Cuts with the same choices are expanded together."""
+    layers = np.broadcast_to(q.model.decoder.layers, len(cuts))
+    keys = np.stack([cuts.dp, cuts.pp, layers, cuts.dp_shard > 1, cuts.tp > 1])
+    distinct, which = np.unique(keys, axis=1, return_inverse=True)
+    groups: list[Ints] = np.split(np.argsort(which.ravel(), kind="stable"), np.cumsum(np.bincount(which.ravel()))[:-1])
+    for key, group in zip(distinct.T.tolist(), groups, strict=bool(len(cuts))):
+        inner = _inner(q, *key)
+        size = len(inner["mbs"])
+        for first in range(0, len(group), max(1, BLOCK // size)):
+            rows = group[first : first + max(1, BLOCK // size)]
+            outer = {axis: np.repeat(getattr(cuts, axis)[rows], size) for axis in _CUT_AXES}
+            yield (
+                np.repeat(pairs[rows], size),
+                Layouts(**outer, **{axis: np.tile(values, len(rows)) for axis, values in inner.items()}),
+            )
+
+
+def _checked(
+    q: Question, waiting: list[tuple[Ints, Layouts]], limits: Bounds, rejected: dict[str, int]
+) -> Iterator[tuple[Question, Layouts]]:
+    """What of the waiting layouts keeps to the rules, as one block."""
+    if not waiting:
+        return
+    pairs, layouts = np.concatenate([pairs for pairs, _ in waiting]), _concatenated([layouts for _, layouts in waiting])
+    here = replace(q, model=q.model.take(pairs))
+    kept = _all(inner_rules(here, layouts) | _bounded(layouts, limits, _INNER_AXES), rejected, len(layouts))
+    if kept.any():
+        yield replace(q, model=q.model.take(pairs[kept])), layouts.take(kept)
+
+
+def _allowed(rules: dict[str, Mask], limits: Bounds) -> dict[str, Mask]:
     """A user who names a range of tp has decided for themselves whether it may leave a node."""
     return {rule: mask for rule, mask in rules.items() if not (rule == TP_IN_NODE and "tp" in limits)}
 
@@ -125,13 +164,6 @@ def _all(rules: dict[str, Mask], rejected: dict[str, int], length: int) -> Mask:
         _count(rejected, rule, left & ~mask)
         left &= mask
     return left
-
-
-def _kept(cuts: Layouts, rules: dict[str, Mask], rejected: dict[str, int]) -> Iterator[dict[str, int]]:
-    rows = np.flatnonzero(_all(rules, rejected, len(cuts)))
-    table = {axis: getattr(cuts, axis)[rows].tolist() for axis in _CUT_AXES}
-    for values in zip(*table.values(), strict=True):
-        yield dict(zip(table, values, strict=True))
 
 
 def _bounded(a: Layouts, limits: Mapping[str, tuple[int, int]], axes: tuple[str, ...]) -> dict[str, Mask]:
@@ -161,15 +193,15 @@ def _cuts(q: Question, devices: int) -> Layouts:
 def cut_rules(q: Question, a: Layouts) -> dict[str, Mask]:
     """What a way to cut the model must keep to: masks that prune the search, count the rejects and word the error for one layout."""
     d, work, f = q.model.decoder, q.work, q.work.framework
-    times = Counter(name for layer in q.model.layers for name in layer)  # not every layer has experts
+    times = q.model.times  # not every layer has experts
     experts = max((op.count // times[block] for block, op in q.model.placed if op.expert), default=1)
-    attends = d.heads > 0
+    heads, kv_heads = np.maximum(d.heads, 1), np.maximum(d.kv_heads, 1)
     left = stage_layers(q, a)[1]
     layers = (d.layers % a.pp == 0) | (f.embedding_layers & (left >= 0)) | f.balances_stages
     return {
-        "tp divides heads": (max(d.heads, 1) % a.tp == 0) | (not attends),
-        "tp divides KV heads, or they divide it": (max(d.kv_heads, 1) % a.tp == 0) | (a.tp % max(d.kv_heads, 1) == 0),
-        "tp divides the FFW width": (max(d.ffn, 1) % a.tp == 0) | (d.ffn == 0),
+        "tp divides heads": (heads % a.tp == 0) | (np.equal(d.heads, 0)),
+        "tp divides KV heads, or they divide it": (kv_heads % a.tp == 0) | (a.tp % kv_heads == 0),
+        "tp divides the FFW width": (np.asarray(d.ffn) % a.tp == 0),
         TP_IN_NODE: q.cluster.nodes[0][1].devices % a.tp == 0,  # 6 in nodes of 8 leaves some groups astride two
         "pp is at most the number of layers": a.pp <= d.layers,
         "pp cuts the layers into stages": layers,
@@ -191,21 +223,20 @@ def _padding(q: Question, a: Layouts) -> Floats:
     return np.ceil(q.work.batch / each) * each / q.work.batch
 
 
-def _inner(q: Question, cut: dict[str, int]) -> Layouts:
-    """Every micro-batch, ZeRO stage, recompute, sequence parallelism, schedule and offload for one cut."""
-    f, layers = q.work.framework, q.model.decoder.layers
-    dp = cut["dp_replicate"] * cut["dp_shard"]
-    per_stage = layers // cut["pp"] if layers % cut["pp"] == 0 else 1
+def _inner(q: Question, dp: int, pp: int, layers: int, shared: int, cut: int) -> dict[str, Ints]:
+    """Every micro-batch, ZeRO stage, recompute, sequence parallelism, schedule and offload for cuts with so many data ranks and stages,
+    that share state (`shared`) and cut layers (`cut`) or do not."""
+    f = q.work.framework
     schedules = [(SCHEDULES.index("1f1b"), 1)]
-    if cut["pp"] > 1 and "interleaved" in f.schedules:
-        schedules += [(SCHEDULES.index("interleaved"), v) for v in divisors(per_stage)[1:]]
-    if cut["pp"] > 1 and "zero-bubble" in f.schedules:
+    if pp > 1 and "interleaved" in f.schedules:
+        schedules += [(SCHEDULES.index("interleaved"), v) for v in divisors(_per_stage(q, layers, pp))[1:]]
+    if pp > 1 and "zero-bubble" in f.schedules:
         schedules.append((SCHEDULES.index("zero-bubble"), 1))
     choices: dict[str, list[int]] = {
         "mbs": divisors(math.ceil(int(q.work.batch) / dp)),
-        "zero": list(f.zero) if cut["dp_shard"] > 1 else [0],
+        "zero": list(f.zero) if shared else [0],
         "recompute": [RECOMPUTE.index(how) for how in f.recompute],
-        "sp": {"never": [0], "choice": [0, 1], "always": [1]}[f.sequence_parallel] if cut["tp"] > 1 else [0],
+        "sp": {"never": [0], "choice": [0, 1], "always": [1]}[f.sequence_parallel] if cut else [0],
         "plan": list(range(len(schedules))),
         "offload": list(range(len(OFFLOAD))) if f.offload else [0],
     }
@@ -213,7 +244,14 @@ def _inner(q: Question, cut: dict[str, int]) -> Layouts:
     axes = dict(zip(choices, (axis.ravel() for axis in grid), strict=True))
     which = axes.pop("plan")
     table = np.array(schedules, dtype=np.int64)
-    return Layouts.of(**cut, **axes, schedule=table[which, 0], vpp=table[which, 1])
+    return axes | {"schedule": table[which, 0], "vpp": table[which, 1]}
+
+
+def _per_stage(q: Question, layers: int, pp: int) -> int:
+    """Layers of a stage where all have as many, the embedding and the head counted as one each where the framework can; else 1."""
+    if layers % pp == 0:
+        return layers // pp
+    return (layers + 2) // pp if q.work.framework.embedding_layers and (layers + 2) % pp == 0 else 1
 
 
 def inner_rules(q: Question, a: Layouts) -> dict[str, Mask]:
@@ -244,10 +282,16 @@ def offered_rules(q: Question, a: Layouts) -> dict[str, Mask]:
         "schedule is one the framework has": np.isin(a.schedule, [SCHEDULES.index(how) for how in f.schedules]),
         "a schedule other than 1f1b needs pp": (a.schedule == 0) | (a.pp > 1),
         "vpp goes with the interleaved schedule": (a.schedule == interleaved) == (a.vpp > 1),
-        "vpp cuts the layers of a stage evenly": (a.vpp == 1) | (q.model.decoder.layers % (a.pp * a.vpp) == 0),
+        "vpp cuts the layers of a stage evenly": (a.vpp == 1) | _evenly(q, a),
         "sp where the framework has it, and tp": shared[f.sequence_parallel],
         "offload where the framework has it": (a.offload == 0) | f.offload,
     }
+
+
+def _evenly(q: Question, a: Layouts) -> Mask:
+    """Whether stages can be cut into model chunks of as many layers, the embedding and the head counted where stages are cut so."""
+    layers, chunks = q.model.decoder.layers, a.pp * a.vpp
+    return (layers % chunks == 0) | (q.work.framework.embedding_layers & (layers % a.pp > 0) & ((layers + 2) % chunks == 0))
 
 
 def broken(q: Question, a: Layouts) -> list[str]:

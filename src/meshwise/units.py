@@ -70,7 +70,6 @@ QUANTITIES: dict[str, Quantity] = {
         {"": 1.0, "FLOP/s": 1.0, "FLOPS": 1.0, "FLOPs": 1.0, "FLOPs/s": 1.0, "OP/s": 1.0, "OPS": 1.0},
         _LARGE,
     ),
-    "share": Quantity("a share", "2%, 0.02", {"": 1.0, "%": 0.01}, {"": 1.0}),
     "watts": Quantity("a power", "300W, 1.2kW", {"W": 1.0}, _LARGE),
     "hertz": Quantity("a frequency", "1.98GHz", {"Hz": 1.0}, _LARGE),
     "share": Quantity("a share", "40%, 0.4", {"": 1.0, "%": 0.01}, {"": 1.0}),

@@ -10,8 +10,9 @@ from meshwise.hardware import Chip, Dtype
 from meshwise.layout import Floats
 from meshwise.op import Op
 
-TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
+TALL, WIDE = np.array(((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64)), dtype=float).T[:, :, None]
 """m x n of the tiles that vendor libraries choose from."""
+LARGEST_TILE = 256 * 128
 BACKWARD_BYTES = 1.3
 """Bytes an elementwise operation moves backward over forward: Korthikanti et al. 2022, Table 4, 11.9 ms - products and all-reduces."""
 VECTOR_EFFICIENCY = 0.5
@@ -70,11 +71,8 @@ def product(d: Device, m: Floats | float, n: Floats | float, k: Floats | float, 
     """
     c = d.calibration
     m, n, k = np.asarray(m, float), np.asarray(n, float), np.asarray(k, float)
-    area = np.inf
-    for tall, wide in TILES:
-        tiles = np.ceil(m / tall) * np.ceil(n / wide) * batch
-        waves = np.ceil(tiles / d.sms)
-        area = np.minimum(area, waves * (d.sms * tall * wide / (tall * wide / 32768) ** c.tile))
+    tiles = np.ceil(m / TALL) * np.ceil(n / WIDE) * batch
+    area = np.min(np.ceil(tiles / d.sms) * (d.sms * TALL * WIDE / (TALL * WIDE / LARGEST_TILE) ** c.tile), axis=0)
     busy = 2 * area * (k + c.depth) / (d.peak * d.share)
     moved = d.element * batch * (m * k + k * n + m * n) / d.bandwidth
     aligned = (np.mod(n, 8) == 0) & (np.mod(k, 8) == 0)
@@ -101,9 +99,9 @@ def attention(d: Device, op: Op, seq: int, mbs: Floats, heads: Floats, cp: Float
         flops = 2 * sequences * rows * keys * (op.n + op.k)
         rate = d.peak * d.calibration.flash * (size / (size + FLASH_HEAD)) * 1.5
         return flops / rate, 2.5 * flops / (rate * FLASH_BACKWARD)
-    products = product(d, rows, float(seq), float(op.k), sequences) + product(d, rows, float(op.n), float(seq), sequences)
+    products = product(d, rows, seq, op.k, sequences) + product(d, rows, op.n, seq, sequences)
     scores = d.element * sequences * rows * seq / d.bandwidth
-    on_matrix_units = op.n % 8 == 0 and op.k % 8 == 0
-    slower = np.where(np.mod(sequences, EVEN) == 0, 1.0, d.calibration.uneven) if on_matrix_units else 1.0
+    on_matrix_units = (np.mod(op.n, 8) == 0) & (np.mod(op.k, 8) == 0)
+    slower = np.where(on_matrix_units & (np.mod(sequences, EVEN) > 0), d.calibration.uneven, 1.0)
     # Softmax reads and writes the scores, dropout too and its mask; backward the same, and softmax reads two.
     return slower * (products + 4.5 * scores), slower * (2 * products + 5.5 * scores)

@@ -1,6 +1,5 @@
 """Bytes on the fullest device, by kind."""
 
-from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +29,7 @@ class Sizes:
         inner = [op for block, op in model.placed if block not in ("embedding", "head")]
         experts = sum(op.params * op.count for op in inner if op.expert)
         dense = sum(op.params * op.count for op in inner) - experts
-        table = max(op.params for op in model.ops if op.part == "vocabulary")
+        table = next(op.params for op in model.ops if op.name == "embedding")
         return Sizes(dense, experts, table, 1 if model.decoder.tied else 2, model.decoder.layers)
 
     def on_stage(self, layers: Floats, a: Layouts) -> tuple[Floats, Floats]:
@@ -65,7 +64,7 @@ class Kept:
         Worked for GPT: norms 4h and the inputs behind them 4h, q k v 6h, attention output 2h, up 8h, down 8h: 32 of the 34 bytes per
         hidden unit of Korthikanti et al. 2022, eq. 1; dropout masks are the other 2.
         """
-        times = Counter(name for layer in model.layers for name in layer)
+        times = model.times
         hidden = model.decoder.hidden
         element = 1 if narrow else 2
         whole = cut = scores = 0.0

@@ -1,6 +1,5 @@
 """One micro-batch through the whole model on one device of a tensor-parallel group: seconds by part, before any schedule."""
 
-from collections import Counter
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -50,12 +49,12 @@ def passes(model: Model, d: Device, work: Train, cut: Cut) -> Passes:
     zero = np.zeros_like(cut.tp)
     total = Passes(*(zero.copy() for _ in fields(Passes)))
     rows = cut.mbs * work.seq / cut.cp
-    times = Counter(name for layer in model.layers for name in layer)
+    times = model.times
     for block, op in model.placed:
         if block in times:
             _add_layer_op(total, d, work, cut, rows, op, times[block], model)
         elif block == HEAD and op.kind == "matmul":
-            forward, backward = linear(d.in_16_bits(), rows, _outputs(op, cut, model), np.full_like(rows, float(op.k)))
+            forward, backward = linear(d.in_16_bits(), rows, _outputs(op, cut, model), _whole(op.k, cut))
             total.head += forward
             total.head_back += backward
     total.pointwise *= work.framework.unfused
@@ -70,11 +69,15 @@ def _outputs(op: Op, cut: Cut, model: Model) -> Floats:
         return op.n / np.minimum(cut.tp, model.decoder.kv_heads)
     if op.shard == "vocab":  # every framework pads the vocabulary to what its devices multiply well
         return np.ceil(op.n / cut.tp / VOCABULARY_STEP) * VOCABULARY_STEP
-    return op.n / cut.tp if op.shard == "column" else np.full_like(cut.tp, float(op.n))
+    return op.n / cut.tp if op.shard == "column" else _whole(op.n, cut)
 
 
 def _inputs(op: Op, cut: Cut) -> Floats:
-    return op.k / cut.tp if op.shard == "row" else np.full_like(cut.tp, float(op.k))
+    return op.k / cut.tp if op.shard == "row" else _whole(op.k, cut)
+
+
+def _whole(width: int, cut: Cut) -> Floats:
+    return np.full(len(cut.tp), width, dtype=float)
 
 
 def _add_layer_op(t: Passes, d: Device, work: Train, cut: Cut, rows: Floats, op: Op, times: int, model: Model) -> None:

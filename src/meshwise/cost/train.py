@@ -100,9 +100,10 @@ def price(q: Question, layouts: Layouts) -> Cost:
 def _gathered(q: Question, device: Device, a: Layouts) -> Passes:
     """Passes of every layout, computed once per distinct (tp, cp, ep, mbs): a few hundred however many layouts there are."""
     code = ((a.tp * (a.cp.max() + 1) + a.cp) * (a.ep.max() + 1) + a.ep) * (a.mbs.max() + 1) + a.mbs
+    code = q.model.variant * (code.max() + 1) + code
     _, first, which = np.unique(code, return_index=True, return_inverse=True)
     few = Cut(*(axis[first].astype(float) for axis in (a.tp, a.cp, a.ep, a.mbs)))
-    found = passes(q.model, device, q.work, few)
+    found = passes(q.model.take(first), device, q.work, few)
     return Passes(**{name: value[which] for name, value in vars(found).items()})
 
 
@@ -163,7 +164,7 @@ def _head(q: Question, wires: Wires, p: Passes, a: Layouts) -> dict[str, Floats]
 def _tensor_parallel(q: Question, wires: Wires, a: Layouts) -> Floats:
     """All-reduces of one pass over all layers: one behind each block that ends in a row-cut product (Megatron, arXiv:1909.08053)."""
     blocks = {block for block, op in q.model.placed if op.shard == "row"}
-    number = sum(name in blocks for layer in q.model.layers for name in layer)
+    number = sum(times for block, times in q.model.times.items() if block in blocks)
     size = 2.0 * a.mbs * q.work.seq / a.cp * q.model.decoder.hidden
     return np.where(a.tp > 1, number * wires.tp.reduce(size), 0.0)
 
@@ -173,7 +174,7 @@ def _context_parallel(q: Question, wires: Wires, p: Passes, a: Layouts) -> Float
     if not np.any(a.cp > 1):
         return np.zeros(1)
     kept = sum(op.cache * op.count for op in q.model.ops if op.kind == "attention")
-    size = 2.0 * a.mbs * q.work.seq * kept / np.minimum(a.tp, max(1, q.model.decoder.kv_heads))
+    size = 2.0 * a.mbs * q.work.seq * kept / np.minimum(a.tp, np.maximum(1, q.model.decoder.kv_heads))
     forward = np.where(a.cp > 1, wires.cp.gather(size), 0.0)
     return np.maximum(0.0, forward - p.core) + np.maximum(0.0, 2 * forward - p.core_back)
 
@@ -186,7 +187,7 @@ def _expert_parallel(q: Question, wires: Wires, p: Passes, a: Layouts) -> Floats
     if not np.any(a.ep > 1):
         return np.zeros(1)
     f, d = q.work.framework, q.model.decoder
-    layers = sum(MIXTURE in layer for layer in q.model.layers)
+    layers = q.model.times[MIXTURE]
     copies = sum(op.m * op.count for op in q.model.ops if op.expert and op.shard == "row") / layers
     nodes = np.maximum(1.0, wires.ep.nodes * d.expert_reach)
     once = nodes * (1 - (1 - 1 / nodes) ** copies) / copies if f.sends_once else 1.0
@@ -257,5 +258,5 @@ def _tied_tables(q: Question, wires: Wires, a: Layouts) -> Floats:
     """A tied embedding on the first and the last stage: their gradients are summed between the two."""
     if not q.model.decoder.tied:
         return np.zeros(len(a))
-    table = max(op.params for op in q.model.ops if op.part == "vocabulary")
+    table = Sizes.of(q.model).table
     return np.where(a.pp > 1, wires.stage.reduce(q.work.framework.gradient_bytes * table / a.tp), 0.0)

@@ -158,7 +158,7 @@ def _embedding(d: Decoder) -> list[tuple[str, Op]]:
         ops.append(
             Op(name="positions", part="positions", kind="lookup", n=d.positions, k=d.hidden, params=d.positions * d.hidden)
         )
-    if width != d.hidden:
+    if d.embedded and d.embedded != d.hidden:
         ops.append(linear("embedding.project", "vocabulary", d.hidden, width, ""))
     if d.embedding_norm:
         ops.append(norm("embedding_norm", d.hidden, bias=d.norm_bias))
@@ -170,7 +170,7 @@ def _head(d: Decoder) -> list[tuple[str, Op]]:
     ops: list[Op] = []
     if d.final_norm and d.affine:
         ops.append(norm("final_norm", d.hidden, bias=d.norm_bias))
-    if width != d.hidden:
+    if d.embedded and d.embedded != d.hidden:
         ops.append(linear("head.project", "vocabulary", width, d.hidden, ""))
     head = linear("head", "vocabulary", d.vocab, width, "vocab")
     ops.append(replace(head, params=0) if d.tied else head)
