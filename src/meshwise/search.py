@@ -53,7 +53,7 @@ def search(q: Question, *, bounds: Bounds | None = None, top: int = 10, nodes: t
         if len(rows) > kept:
             rows = rows[step[rows] <= np.partition(step[rows], kept)[kept]]  # whatever ties for the last place, too
         best = _fastest(best, (block.take(rows), _take(cost, rows)), kept)
-    return Found(*best, priced, rejected, float(smallest))
+    return Found(*best, priced, {rule: number for rule, number in rejected.items() if number}, float(smallest))
 
 
 def _take(cost: Cost, rows: Ints) -> Cost:
@@ -76,9 +76,7 @@ def _fastest(best: tuple[Layouts, Cost], more: tuple[Layouts, Cost], kept: int) 
 
 
 def _count(rejected: dict[str, int], rule: str, dropped: Mask) -> None:
-    number = int(np.count_nonzero(dropped))
-    if number:
-        rejected[rule] = rejected.get(rule, 0) + number
+    rejected[rule] = rejected.get(rule, 0) + int(np.count_nonzero(dropped))
 
 
 def divisors(n: int) -> list[int]:
@@ -93,13 +91,14 @@ def blocks(
     waiting: list[Layouts] = []
     for count in nodes or (q.cluster.node_count,):
         cuts = _cuts(q, count * q.cluster.nodes[0][1].devices)
-        for cut in _kept(cuts, _allowed(cut_rules(q, cuts), limits) | _bounded(cuts, limits, _CUT_AXES), rejected):
-            inner = _inner(q, cut)
-            kept = inner.take(_all(inner_rules(q, inner) | _bounded(inner, limits, _INNER_AXES), rejected, len(inner)))
-            waiting.append(kept)
-            if sum(map(len, waiting)) >= BLOCK:
-                yield _concatenated(waiting)
-                waiting = []
+        rules = _allowed(cut_rules(q, cuts), limits) | _bounded(cuts, limits, _CUT_AXES)
+        for some in _alike(cuts.take(_all(rules, rejected, len(cuts)))):
+            for inner in _inner(q, some):
+                rules = inner_rules(q, inner) | _bounded(inner, limits, _INNER_AXES)
+                waiting.append(inner.take(_all(rules, rejected, len(inner))))
+                if sum(map(len, waiting)) >= BLOCK:
+                    yield _concatenated(waiting)
+                    waiting = []
     if sum(map(len, waiting)):
         yield _concatenated(waiting)
 
@@ -126,11 +125,14 @@ def _all(rules: dict[str, Mask], rejected: dict[str, int], length: int) -> Mask:
     return left
 
 
-def _kept(cuts: Layouts, rules: dict[str, Mask], rejected: dict[str, int]) -> Iterator[dict[str, int]]:
-    rows = np.flatnonzero(_all(rules, rejected, len(cuts)))
-    table = {axis: getattr(cuts, axis)[rows].tolist() for axis in _CUT_AXES}
-    for values in zip(*table.values(), strict=True):
-        yield dict(zip(table, values, strict=True))
+def _alike(cuts: Layouts) -> Iterator[Layouts]:
+    """Cuts that leave the same choices open, together: one grid serves them all, and Python's own time is per group."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    keys = (cuts.dp, cuts.pp, cuts.dp_shard > 1, cuts.tp > 1)
+    for i, key in enumerate(zip(*(values.tolist() for values in keys), strict=True)):
+        groups.setdefault(key, []).append(i)
+    for rows in groups.values():
+        yield cuts.take(np.array(rows))
 
 
 def _bounded(a: Layouts, limits: Mapping[str, tuple[int, int]], axes: tuple[str, ...]) -> dict[str, Mask]:
@@ -180,21 +182,21 @@ def cut_rules(q: Question, a: Layouts) -> dict[str, Mask]:
     }
 
 
-def _inner(q: Question, cut: dict[str, int]) -> Layouts:
-    """Every micro-batch, ZeRO stage, recompute, sequence parallelism, schedule and offload for one cut."""
+def _inner(q: Question, cuts: Layouts) -> Iterator[Layouts]:
+    """Every micro-batch, ZeRO stage, recompute, sequence parallelism, schedule and offload for cuts that are `_alike`."""
     f, layers = q.work.framework, q.model.decoder.layers
-    dp = cut["dp_replicate"] * cut["dp_shard"]
-    per_stage = layers // cut["pp"] if layers % cut["pp"] == 0 else 1
+    dp, pp = int(cuts.dp[0]), int(cuts.pp[0])
+    per_stage = layers // pp if layers % pp == 0 else 1
     schedules = [(SCHEDULES.index("1f1b"), 1)]
-    if cut["pp"] > 1 and "interleaved" in f.schedules:
+    if pp > 1 and "interleaved" in f.schedules:
         schedules += [(SCHEDULES.index("interleaved"), v) for v in divisors(per_stage)[1:]]
-    if cut["pp"] > 1 and "zero-bubble" in f.schedules:
+    if pp > 1 and "zero-bubble" in f.schedules:
         schedules.append((SCHEDULES.index("zero-bubble"), 1))
     choices: dict[str, list[int]] = {
         "mbs": divisors(int(q.work.batch) // dp),
-        "zero": list(f.zero) if cut["dp_shard"] > 1 else [0],
+        "zero": list(f.zero) if cuts.dp_shard[0] > 1 else [0],
         "recompute": [RECOMPUTE.index(how) for how in f.recompute],
-        "sp": {"never": [0], "choice": [0, 1], "always": [1]}[f.sequence_parallel] if cut["tp"] > 1 else [0],
+        "sp": {"never": [0], "choice": [0, 1], "always": [1]}[f.sequence_parallel] if cuts.tp[0] > 1 else [0],
         "plan": list(range(len(schedules))),
         "offload": list(range(len(OFFLOAD))) if f.offload else [0],
     }
@@ -202,7 +204,12 @@ def _inner(q: Question, cut: dict[str, int]) -> Layouts:
     axes = dict(zip(choices, (axis.ravel() for axis in grid), strict=True))
     which = axes.pop("plan")
     table = np.array(schedules, dtype=np.int64)
-    return Layouts.of(**cut, **axes, schedule=table[which, 0], vpp=table[which, 1])
+    axes |= {"schedule": table[which, 0], "vpp": table[which, 1]}
+    at_once = max(1, BLOCK // len(which))
+    for start in range(0, len(cuts), at_once):
+        some = {axis: getattr(cuts, axis)[start : start + at_once] for axis in _CUT_AXES}
+        repeated = {axis: np.repeat(values, len(which)) for axis, values in some.items()}
+        yield Layouts(**repeated, **{axis: np.tile(values, len(some["tp"])) for axis, values in axes.items()})
 
 
 def inner_rules(q: Question, a: Layouts) -> dict[str, Mask]:
