@@ -13,26 +13,20 @@ from typing import Any, TypeVar, cast, get_args, get_origin
 import numpy as np
 
 from meshwise import calibration as calibrations
-from meshwise import catalogue, clusters, framework, lookup
+from meshwise import catalogue, clusters, framework, lookup, units
 from meshwise.cost.compute import Device
 from meshwise.cost.memory import KINDS
 from meshwise.cost.train import PARTS, Cost, Question
-from meshwise.errors import UserError, quoted
+from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layouts
 from meshwise.search import Found
-from meshwise.workload import OPTIMIZER_BYTES, Train
+from meshwise.workload import OPTIMIZER_BYTES, PRECISIONS, Train
 
 FORMAT = 1
 INTERVAL = 1.2816
 """Standard deviations that hold 80% of a normal distribution between them."""
 TIE = 0.01
 """Two layouts closer than this are one answer: no model of a cluster tells them apart."""
-
-
-class DoesNotFit(UserError):
-    """The question is sound, and the answer is no."""
-
-    exit_code = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,13 +46,17 @@ class Ask:
     fix: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
     at_most: str = ""
+    link: str = ""
+    """Bandwidth between the devices of a node, instead of the chip's own."""
+    within: float = 0.0
+    """Seconds that training may take; 0 is no deadline."""
 
     def question(self) -> Question:
         """Everything looked up."""
         if self.optimizer not in OPTIMIZER_BYTES:
             raise UserError(f"unknown optimizer {quoted(self.optimizer)}; known: {', '.join(OPTIMIZER_BYTES)}")
-        if self.precision not in ("bf16", "fp16", "fp8"):
-            raise UserError(f"unknown precision {quoted(self.precision)}; known: bf16, fp16, fp8")
+        if self.precision not in PRECISIONS:
+            raise UserError(f"unknown precision {quoted(self.precision)}; known: {', '.join(PRECISIONS)}")
         program = framework.find_framework(self.framework)
         found = clusters.find_cluster(self.cluster)
         if len(found.chips) > 1:
@@ -67,6 +65,8 @@ class Ask:
             raise UserError(
                 f"cluster {quoted(self.cluster)} mixes nodes of several sizes; training is planned on one kind of node"
             )
+        if self.link:
+            found = clusters.with_link(found, self.link)
         work = Train(
             batch=self.batch,
             seq=self.seq,
@@ -106,6 +106,11 @@ class Choice:
     """Layouts within 1% that differ only in axes that hardly matter here."""
 
 
+def days_of(choice: Choice) -> float | None:
+    """How long training takes in days, as a deadline sees it."""
+    return choice.days
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     ask: Ask
@@ -120,21 +125,45 @@ class Plan:
         return {"format": FORMAT, **asdict(self)}
 
 
+def node_counts(ask: Ask, q: Question) -> tuple[int, ...]:
+    """Every number of nodes up to what `--at-most` says; nothing asks for the whole cluster."""
+    if not ask.at_most:
+        return ()
+    most = q.cluster.node_count
+    number = ask.at_most.lower().removesuffix("nodes").removesuffix("node").strip()
+    if not number.isdecimal() or len(number) > 8 or not 1 <= int(number) <= most:
+        raise UserError(f"--at-most {quoted(ask.at_most)}: expected 1 to {most} nodes, such as '{most} nodes'")
+    return tuple(range(1, int(number) + 1))
+
+
 def make(ask: Ask, q: Question, found: Found, top: int) -> Plan:
     """The plan for what a search found; a question that nothing fits says by how much."""
     if len(found.layouts) == 0:
         raise DoesNotFit(_too_large(q, found))
+    choices = tuple(_distinct(q, found, top))
     fitted = q.calibration
     about = {"name": fitted.key or "default prior", "fitted_on": fitted.fitted_on, "date": fitted.date}
     return Plan(
         ask=ask,
-        choices=tuple(_distinct(q, found, top)),
+        choices=choices,
         priced=found.priced,
         rejected=found.rejected,
         calibration=about,
-        notes=(*q.model.notes, *q.cluster.notes),
+        notes=(*q.model.notes, *q.cluster.notes, *_in_time(ask, choices)),
         versions={"meshwise": version("meshwise")} | {name: _digest(part) for name, part in _data_of(q).items()},
     )
+
+
+def _in_time(ask: Ask, choices: tuple[Choice, ...]) -> tuple[str, ...]:
+    """Which of the layouts meet the deadline; where none does, that is the answer."""
+    if not ask.within:
+        return ()
+    limit = units.show(ask.within, "seconds")
+    days = [days_of(one) or math.inf for one in choices]
+    rows = [str(i + 1) for i, value in enumerate(days) if value * 86400 <= ask.within]
+    if not rows:
+        raise DoesNotFit(f"nothing trains within {limit}: the fastest layout on {ask.cluster} takes {min(days):,.1f} days")
+    return (f"within {limit}: {'rows' if len(rows) > 1 else 'row'} {', '.join(rows)} of {len(choices)}",)
 
 
 def _data_of(q: Question) -> dict[str, object]:
