@@ -36,10 +36,15 @@ def _batch(text: str, ask: Ask) -> int:
     return sequences * length
 
 
-def _shown_batch(value: Value, ask: Ask) -> str:
-    """'4M' where that is exact, else '1000x4096'."""
+def _shown_length(value: Value, otherwise: str) -> str:
+    """'4k' where that is exact."""
     text = units.show(float(value), "length")
-    return text if units.parse(text, "length") == value else f"{int(value) // ask.seq}x{ask.seq}"
+    return text if units.parse(text, "length") == value else otherwise
+
+
+def _shown_batch(value: Value, ask: Ask) -> str:
+    """'4M', or '1000x4096'."""
+    return _shown_length(value, f"{int(value) // ask.seq}x{ask.seq}")
 
 
 def _with_tokens(ask: Ask, tokens: int, seq: int) -> Ask:
@@ -117,7 +122,7 @@ _ALL: tuple[Axis[Ask], ...] = (
         "seq",
         "4k..128k",
         lambda text, ask: units.whole_length(text),
-        lambda v, ask: units.exactly(float(v), "length"),
+        lambda v, ask: _shown_length(v, str(v)),
         lambda ask, v: _with_tokens(ask, ask.batch * ask.seq, int(v)),
     ),
     Axis(

@@ -57,6 +57,8 @@ def find(ask: Ask, varied: Sequence[Varied[Ask]]) -> Answer:
             f"--cheapest chooses the chip and how many; --vary {other[0]} does not go with it, chip, nodes and devices do"
         )
     keys = [str(key) for key in given.get("chip", ())] or ([rescale.chip_of(ask.cluster).key] if ask.cluster else sensible(ask))
+    if not keys:
+        raise UserError(f"no chip of the catalogue is one of the {CONSIDERED}, {ask.precision}; name some with --vary chip=...")
     kinds = [_kind(ask, key) for key in keys]
     priced = [kind for kind in kinds if kind.rent]
     if not priced:
@@ -95,8 +97,9 @@ def _counts(given: dict[str, tuple[Value, ...]], kind: "Kind") -> Iterator[int]:
     """Numbers of nodes that a user listed."""
     yield from (int(nodes) for nodes in given.get("nodes", ()))
     for devices in given.get("devices", ()):
-        if int(devices) % kind.size == 0:
-            yield int(devices) // kind.size
+        if int(devices) % kind.size:
+            raise DoesNotFit(f"{devices:,} devices are no whole number of nodes of {kind.size} {kind.chip.name}")
+        yield int(devices) // kind.size
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,8 @@ class Kind:
     """Dollars per second and device."""
     device_seconds: float
     """Of training at the peak rate, which nothing beats."""
+    question: Question
+    """On the cluster that was named, or on one device."""
 
     @property
     def least_dollars(self) -> float:
@@ -149,7 +154,7 @@ class Kind:
         """What a user bounds; else a cluster that was named is all there is, and a chip may be rented by the thousand."""
         if at_most:
             return _at_most(at_most, self.size)
-        named = self.ask.question().cluster.node_count
+        named = self.question.cluster.node_count
         return named if named > 1 else max(1, MOST_DEVICES // self.size)
 
     def at(self, nodes: int) -> Point:
@@ -161,7 +166,7 @@ class Kind:
             cluster = grown(self.ask.cluster, nodes * self.size if self.chip.kind == "tpu" else nodes)
         except DoesNotFit as error:
             return answer(Variant(values, labels, None, str(error)))
-        return answer(Variant(values, labels, replace(self.ask, cluster=cluster)))
+        return answer(Variant(values, labels, replace(self.ask, cluster=cluster)), self.question.model)
 
 
 def _kind(ask: Ask, key: str) -> Kind:
@@ -170,7 +175,7 @@ def _kind(ask: Ask, key: str) -> Kind:
     q: Question = here.question()
     peak = Device.of(q.chip, q.calibration, q.work.precision).peak
     rent = q.cluster.rent / q.cluster.devices if q.cluster.rent else None
-    return Kind(here, q.chip, rescale.node_size(text), rent, q.model.flops(ask.tokens, q.work.seq) / peak)
+    return Kind(here, q.chip, rescale.node_size(text), rent, q.model.flops(ask.tokens, q.work.seq) / peak, q)
 
 
 def smooth(most: int) -> list[int]:

@@ -19,6 +19,7 @@ from meshwise.cost.memory import KINDS
 from meshwise.cost.train import PARTS, Cost, Question
 from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layouts
+from meshwise.model import Model
 from meshwise.search import Found
 from meshwise.workload import OPTIMIZER_BYTES, PRECISIONS, Train
 
@@ -51,8 +52,8 @@ class Ask:
     within: float = 0.0
     """Seconds that training may take; 0 is no deadline."""
 
-    def question(self) -> Question:
-        """Everything looked up."""
+    def question(self, model: Model | None = None) -> Question:
+        """Everything looked up, but for a model that was already."""
         if self.optimizer not in OPTIMIZER_BYTES:
             raise UserError(f"unknown optimizer {quoted(self.optimizer)}; known: {', '.join(OPTIMIZER_BYTES)}")
         if self.precision not in PRECISIONS:
@@ -78,7 +79,7 @@ class Ask:
         )
         chip = found.nodes[0][1].chips[0][1]
         fitted = calibrations.named(self.calibration) if self.calibration else calibrations.choose(chip, program.key)
-        return Question.of(lookup.find_model(self.model), found, work, fitted)
+        return Question.of(model or lookup.find_model(self.model), found, work, fitted)
 
 
 @dataclass(frozen=True, kw_only=True)

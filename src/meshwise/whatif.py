@@ -10,6 +10,7 @@ from meshwise.cost.train import Question
 from meshwise.errors import DoesNotFit
 from meshwise.explain import WORDS, differences, name_of, parse_axes
 from meshwise.layout import OFFLOAD, RECOMPUTE, SCHEDULES
+from meshwise.model import Model
 from meshwise.plan import TIE, Ask, Choice, choice, days_of, layouts_of, node_counts
 from meshwise.search import Bounds, Found, broken, search
 from meshwise.vary import Value, Variant
@@ -46,12 +47,13 @@ class Point:
         return row | {"choice": asdict(self.choice) if self.choice else None}
 
 
-def answer(variant: Variant[Ask]) -> Point:
-    """The fastest layout at one point. What does not fit or breaks a rule is told there, in a few words."""
+def answer(variant: Variant[Ask], model: Model | None = None) -> Point:
+    """The fastest layout at one point. What does not fit or breaks a rule is told there, in a few words. A model that was looked up
+    already need not be again."""
     point = Point(values=variant.values, labels=variant.labels, ask=variant.ask, refusal=variant.refusal)
     if variant.ask is None:
         return point
-    q = variant.ask.question()
+    q = variant.ask.question(model)
     found = search(q, bounds=bounds_of(variant.ask), top=1, nodes=node_counts(variant.ask, q))
     if not len(found.layouts):
         return replace(point, question=q, refusal=_refusal(q, found))
@@ -74,8 +76,10 @@ def _refusal(q: Question, found: Found) -> str:
 def answers(variants: Sequence[Variant[Ask]], inner: int) -> list[Point]:
     """Every point, each compared with its neighbour along the last axis, which takes `inner` values."""
     points: list[Point] = []
+    model = None
     for i, variant in enumerate(variants):
-        point = answer(variant)
+        point = answer(variant, model)
+        model = point.question.model if point.question else model
         line = points[i - i % inner : i] if i % inner else points[max(0, i - inner) : max(0, i - inner) + 1]
         before = next((other for other in reversed(line) if other.choice), None)
         points.append(replace(point, why=why(before, point)) if before else point)
