@@ -36,7 +36,7 @@ def test_a_table_a_chart_the_reasons_and_the_command(run: Run) -> None:
 
 
 def test_bars_are_as_long_as_what_they_show(run: Run) -> None:
-    """26 cells for the longest of each column, the others in proportion, to an eighth of a cell."""
+    """16 cells for the longest of each column, the others in proportion, to an eighth of a cell."""
     out = run(*TRAINED, "--vary", "nodes=1..8").out
     chart = out[out.rindex("nodes  days") :].splitlines()[1:5]
     eighths = {"█": 8} | {part: i for i, part in enumerate(" ▏▎▍▌▋▊▉") if i}
@@ -46,7 +46,7 @@ def test_bars_are_as_long_as_what_they_show(run: Run) -> None:
         longest = max(float(number.replace(",", "")) for _, number in column)
         for bar, number in column:
             length = sum(eighths[cell] for cell in bar)
-            assert length == pytest.approx(26 * 8 * float(number.replace(",", "")) / longest, abs=1.5)
+            assert length == pytest.approx(16 * 8 * float(number.replace(",", "")) / longest, abs=1.5)
 
 
 def test_a_cut_that_always_wins_is_said_to(run: Run) -> None:

@@ -13,7 +13,7 @@ from meshwise.explain import name_of
 from meshwise.plan import Ask, Choice, days_of
 from meshwise.whatif import Point
 
-BAR = 26
+BAR = 16
 EIGHTHS = " ▏▎▍▌▋▊▉"
 
 

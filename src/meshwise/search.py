@@ -1,5 +1,6 @@
 """Search: enumerate layouts, drop those that break a rule, price the rest in blocks, keep the best. Exhaustive, so 'best' is exact."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -89,6 +90,7 @@ def blocks(
 ) -> Iterator[Layouts]:
     """Valid layouts in blocks of about BLOCK."""
     waiting: list[Layouts] = []
+    held = 0
     for count in nodes or (q.cluster.node_count,):
         cuts = _cuts(q, count * q.cluster.nodes[0][1].devices)
         rules = _allowed(cut_rules(q, cuts), limits) | _bounded(cuts, limits, _CUT_AXES)
@@ -96,10 +98,11 @@ def blocks(
             for inner in _inner(q, some):
                 rules = inner_rules(q, inner) | _bounded(inner, limits, _INNER_AXES)
                 waiting.append(inner.take(_all(rules, rejected, len(inner))))
-                if sum(map(len, waiting)) >= BLOCK:
+                held += len(waiting[-1])
+                if held >= BLOCK:
                     yield _concatenated(waiting)
-                    waiting = []
-    if sum(map(len, waiting)):
+                    waiting, held = [], 0
+    if held:
         yield _concatenated(waiting)
 
 
@@ -200,16 +203,17 @@ def _inner(q: Question, cuts: Layouts) -> Iterator[Layouts]:
         "plan": list(range(len(schedules))),
         "offload": list(range(len(OFFLOAD))) if f.offload else [0],
     }
-    grid = np.meshgrid(*(np.array(values, dtype=np.int64) for values in choices.values()), indexing="ij")
-    axes = dict(zip(choices, (axis.ravel() for axis in grid), strict=True))
-    which = axes.pop("plan")
-    table = np.array(schedules, dtype=np.int64)
-    axes |= {"schedule": table[which, 0], "vpp": table[which, 1]}
-    at_once = max(1, BLOCK // len(which))
+    tables = {axis: np.array(values, dtype=np.int64) for axis, values in choices.items()}
+    plans = np.array(schedules, dtype=np.int64)
+    sizes = tuple(map(len, choices.values()))
+    at_once = max(1, BLOCK // math.prod(sizes))
     for start in range(0, len(cuts), at_once):
-        some = {axis: getattr(cuts, axis)[start : start + at_once] for axis in _CUT_AXES}
-        repeated = {axis: np.repeat(values, len(which)) for axis, values in some.items()}
-        yield Layouts(**repeated, **{axis: np.tile(values, len(some["tp"])) for axis, values in axes.items()})
+        few = min(at_once, len(cuts) - start)
+        which, *places = np.unravel_index(np.arange(few * math.prod(sizes)), (few, *sizes))
+        axes = {axis: getattr(cuts, axis)[start + which] for axis in _CUT_AXES}
+        axes |= {axis: values[place] for (axis, values), place in zip(tables.items(), places, strict=True)}
+        plan = plans[axes.pop("plan")]
+        yield Layouts(**axes, schedule=plan[:, 0], vpp=plan[:, 1])
 
 
 def inner_rules(q: Question, a: Layouts) -> dict[str, Mask]:
