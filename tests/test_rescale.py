@@ -105,6 +105,7 @@ def test_what_stands_in_a_file_is_not_varied(tmp_path: Path) -> None:
         with_network(str(path), 1e9)
 
 
-def test_a_mixed_cluster_has_no_chip_to_vary() -> None:
-    with pytest.raises(UserError, match="mixes chips"):
-        with_nodes("2xrtx3090+1xrtx3060-12gb", 2)
+@pytest.mark.parametrize("text", ["2xrtx3090+1xrtx3060-12gb", "2x(4xrtx3090)+1x(2xrtx3090)@10Gbps"])
+def test_a_mixed_cluster_has_no_one_node_to_vary(text: str) -> None:
+    with pytest.raises(UserError, match="mixes chips or nodes"):
+        with_nodes(text, 2)

@@ -1,7 +1,7 @@
 """The cheapest way to train within a deadline, over chips and numbers of nodes."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from meshwise import hardware, rescale
@@ -9,7 +9,7 @@ from meshwise.cost.compute import Device
 from meshwise.cost.train import Question
 from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.hardware import Chip
-from meshwise.plan import Ask
+from meshwise.plan import Ask, dollars_of
 from meshwise.vary import Value, Variant, Varied
 from meshwise.whatif import Point, answer, too_late
 
@@ -43,9 +43,14 @@ class Answer:
         return min(done, key=lambda point: _rank(point, within), default=None)
 
 
+def _least(points: Iterable[Point], within: float) -> float:
+    """Dollars of the cheapest that is in time."""
+    return min((dollars_of(p.choice) or math.inf for p in points if p.choice and p.meets(within)), default=math.inf)
+
+
 def _rank(point: Point, within: float) -> tuple[bool, float]:
     assert point.choice
-    return (False, point.choice.dollars or math.inf) if point.meets(within) else (True, point.choice.seconds)
+    return (False, dollars_of(point.choice) or math.inf) if point.meets(within) else (True, point.choice.seconds)
 
 
 def find(ask: Ask, varied: Sequence[Varied[Ask]]) -> Answer:
@@ -68,9 +73,7 @@ def find(ask: Ask, varied: Sequence[Varied[Ask]]) -> Answer:
         raise UserError("--vary nodes or devices lists the counts to try, and --at-most bounds them; give one of the two")
     tried: list[Point] = []
     for kind in sorted(priced, key=lambda kind: kind.least_dollars):
-        cheapest = min(
-            (p.choice.dollars for p in tried if p.choice and p.choice.dollars and p.meets(ask.within)), default=math.inf
-        )
+        cheapest = _least(tried, ask.within)
         if kind.least_dollars > cheapest:
             continue  # even at its peak rate it would cost more
         tried += kind.points(list(_counts(given, kind)) if counted else None, ask.at_most)
@@ -131,9 +134,9 @@ class Kind:
         found: dict[int, Point] = {}
         worse = 0
         for nodes in _doubling(every):
-            before = self._least(found)
+            before = _least(found.values(), self.ask.within)
             found[nodes] = self.at(nodes)
-            worse = worse + 1 if self._least(found) == before < math.inf else 0
+            worse = worse + 1 if _least(found.values(), self.ask.within) == before < math.inf else 0
             if worse == 2:
                 break
         ladder = sorted(found)
@@ -144,11 +147,6 @@ class Kind:
 
     def _rank(self, point: Point) -> tuple[bool, float]:
         return _rank(point, self.ask.within) if point.choice else (True, math.inf)
-
-    def _least(self, found: dict[int, Point]) -> float:
-        return min(
-            (p.choice.dollars or math.inf for p in found.values() if p.choice and p.meets(self.ask.within)), default=math.inf
-        )
 
     def most_nodes(self, at_most: str) -> int:
         """What a user bounds; else a cluster that was named is all there is, and a chip may be rented by the thousand."""

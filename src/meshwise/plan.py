@@ -112,6 +112,11 @@ def days_of(choice: Choice) -> float | None:
     return choice.days
 
 
+def dollars_of(choice: Choice) -> float | None:
+    """What training costs to rent, for as long as `days_of` says."""
+    return choice.dollars
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     ask: Ask

@@ -10,7 +10,7 @@ from rich.text import Text
 from meshwise import units
 from meshwise.cheapest import CONSIDERED, Answer
 from meshwise.explain import name_of
-from meshwise.plan import Ask, Choice, days_of
+from meshwise.plan import Ask, Choice, days_of, dollars_of
 from meshwise.whatif import Point
 
 BAR = 16
@@ -57,9 +57,8 @@ def _cells(c: Choice, trained: bool) -> list[str]:
 
 def dollars(c: Choice) -> str:
     """'$54.2M', or nothing where no price to rent is known."""
-    return (
-        "" if c.dollars is None else f"${units.show(c.dollars, 'count', digits=3)}" if c.dollars >= 1e3 else f"${c.dollars:,.0f}"
-    )
+    cost = dollars_of(c)
+    return "" if cost is None else f"${units.show(cost, 'count', digits=3)}" if cost >= 1e3 else f"${cost:,.0f}"
 
 
 Panel = tuple[str, Callable[[Choice], float | None], Callable[[Choice], str]]
@@ -72,8 +71,8 @@ def chart(titles: Sequence[str], points: Sequence[Point], marks: Mapping[int, st
     panels: list[Panel] = [("s/step", lambda c: c.seconds, lambda c: f"{c.seconds:.4g}")]
     if any(days_of(c) is not None for c in done):
         panels = [("days", days_of, lambda c: f"{days_of(c) or 0:,.1f}")]
-    if any(c.dollars for c in done):
-        panels.append(("cost", lambda c: c.dollars, dollars))
+    if any(map(dollars_of, done)):
+        panels.append(("cost", dollars_of, dollars))
     panels.append(("MFU", lambda c: c.mfu, lambda c: f"{100 * c.mfu:.1f}%"))
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for title in titles:
@@ -119,7 +118,7 @@ def cheapest_view(ask: Ask, found: Answer) -> RenderableType:
     assert best.choice
     assert best.ask
     per_chip = [point for key in found.chips if (point := found.cheapest_of(key, ask.within))]
-    per_chip.sort(key=lambda point: (not point.meets(ask.within), (point.choice and point.choice.dollars) or 0.0))
+    per_chip.sort(key=lambda point: (not point.meets(ask.within), (point.choice and dollars_of(point.choice)) or 0.0))
     counts = [point for point in found.of_chip(str(best.values["chip"])) if point.choice]
     limit = f" within {units.show(ask.within, 'seconds')}" if ask.within else ""
     sentence = (

@@ -3,7 +3,7 @@
 import math
 from itertools import combinations_with_replacement
 
-from meshwise import clusters, hardware, units
+from meshwise import catalogue, clusters, hardware, units
 from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.hardware import Chip, Cluster
 
@@ -25,10 +25,10 @@ def _bare(text: str) -> Chip | None:
 
 
 def chip_of(text: str) -> Chip:
-    """The chip of a cluster; one of several kinds of chip has none."""
+    """The chip of a cluster that has one kind of node and of chip: another can be varied in no clear way."""
     found = _cluster(text)
-    if len(found.chips) > 1:
-        raise UserError(f"cluster {quoted(text)} mixes chips; training is planned on one kind of chip")
+    if len(found.chips) > 1 or len({node.devices for _, node in found.nodes}) > 1:
+        raise UserError(f"cluster {quoted(text)} mixes chips or nodes of several sizes; training is planned on one kind of each")
     return found.nodes[0][1].chips[0][1]
 
 
@@ -43,7 +43,7 @@ def with_nodes(text: str, nodes: int) -> str:
     body, network = _parted(text)
     if text.strip().endswith(".toml"):
         raise UserError(
-            f"the nodes of {quoted(text)} cannot be varied: put the file into {quoted(str(clusters.catalogue.user_folder()))}/clusters"
+            f"the nodes of {quoted(text)} cannot be varied: put the file into {quoted(str(catalogue.user_folder()))}/clusters"
             ", and name it without .toml"
         )
     named = next((name for name in (body.partition(":")[0], body.partition("x")[2]) if name and clusters.find_file(name)), "")
