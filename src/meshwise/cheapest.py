@@ -18,6 +18,9 @@ MOST_DEVICES = 16384
 SMOOTH = (2, 3, 5)
 """Prime factors of the counts that are tried: others leave nothing to divide a model and a batch by."""
 
+MARGIN = 1.1
+"""How much better a number of nodes may use its devices than any that was tried by doubling; one that would have to do better than
+that to be in time is not tried."""
 CONSIDERED = "GPUs with a price to rent, a link and a network in the catalogue, and a rate in the precision asked for"
 
 
@@ -142,7 +145,9 @@ class Kind:
         ladder = sorted(found)
         first = next((n for n in ladder if found[n].meets(self.ask.within)), ladder[-1])
         around = {*_between(ladder, min(ladder, key=lambda n: self._rank(found[n])), every), *_between(ladder, first, every)}
-        found |= {nodes: self.at(nodes) for nodes in sorted(around)}
+        needed = self.device_seconds / (self.ask.within or math.inf) / self.size
+        reached = MARGIN * max((point.choice.mfu for point in found.values() if point.choice), default=1.0)
+        found |= {nodes: self.at(nodes) for nodes in sorted(around) if nodes * reached >= needed}
         return [found[nodes] for nodes in sorted(found)]
 
     def _rank(self, point: Point) -> tuple[bool, float]:
