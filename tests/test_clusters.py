@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from meshwise import catalogue
-from meshwise.clusters import MOST_DEVICES, cluster_files, find_cluster
+from meshwise.clusters import MOST_DEVICES, cluster_files, find_cluster, with_link
 from meshwise.errors import UserError
 from meshwise.hardware import Cluster, chips, find_chip
 from told import one_line
@@ -325,3 +325,23 @@ def test_any_text_is_a_cluster_or_one_line_of_error(text: str) -> None:
         assert 1 <= cluster.node_count <= cluster.devices <= MOST_DEVICES
         assert cluster.node_count == 1 or bandwidth(cluster) > 0
         assert cluster.memory > 0
+
+
+@pytest.mark.parametrize("text", ["4x8xh100-sxm", "8xrtx4090", "jean-zay:4", "tpu-v5p:4x4x4"])
+def test_another_link_changes_the_link_alone(text: str) -> None:
+    before = find_cluster(text)
+    after = with_link(before, "123GB/s")
+    assert after.nodes[0][1].link
+    assert after.nodes[0][1].link.bandwidth == 123e9
+    back = before.nodes[0][1].link
+    assert back
+    assert with_link(after, f"{back.bandwidth:.17g}B/s") == before
+
+
+@pytest.mark.parametrize(
+    ("bandwidth", "words"), [("0GB/s", "is no bandwidth between devices"), ("9", "it has no unit"), ("", "''")]
+)
+def test_a_link_that_is_none_is_one_line(bandwidth: str, words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        with_link(find_cluster("8xh100-sxm"), bandwidth)
+    assert words in one_line(caught.value)

@@ -202,3 +202,20 @@ def test_prices_read_back_to_the_cent(kind: tuple[str, int], value: float) -> No
 def test_the_examples_an_error_gives_are_themselves_valid(quantity: str) -> None:
     for sample in units.QUANTITIES[quantity].examples.split(", "):
         assert units.parse(sample, quantity) > 0
+
+
+@given(magnitudes, st.sampled_from(("bytes/s", "length", "seconds")))
+@example(value=5e10, quantity="bytes/s")
+@example(value=2592000.0, quantity="seconds")
+def test_exact_words_are_read_back_to_the_same_number(value: float, quantity: str) -> None:
+    text = units.exactly(value, quantity)
+    assert units.parse(text, quantity) == value
+    assert " " not in text
+
+
+def test_exact_words_are_short_where_they_can_be() -> None:
+    assert [units.exactly(5e10, "bytes/s"), units.exactly(30 * 86400, "seconds"), units.exactly(4096, "length")] == [
+        "50GB/s",
+        "30d",
+        "4k",
+    ]

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from meshwise.errors import UserError, quoted
+from meshwise.errors import UserError
 
 if TYPE_CHECKING:
-    from meshwise.cost.train import Question
     from meshwise.plan import Ask, Choice
 
 TOP = 10
@@ -18,10 +17,10 @@ PANEL = "Failures, for the wall time of a run"
 
 def plan(
     model: Annotated[str, typer.Argument(help="Preset, HF id, config.json or its folder, or .gguf.")],
-    on: Annotated[str, typer.Option(help="Cluster, such as jean-zay:48 or 48x8xa100-80gb.")],
+    on: Annotated[str, typer.Option(help="Cluster, such as jean-zay:48 or 48x8xa100-80gb.")] = "",
     batch: Annotated[
         str, typer.Option(help="Sequences (2048), sequences x length (2048x4096), or tokens (4M, in units of 1024).")
-    ],
+    ] = "",
     seq: Annotated[str, typer.Option(help="Sequence length, such as 4k.")] = "4k",
     tokens: Annotated[str, typer.Option(help="Tokens to train on, such as 15T: days, cost and energy.")] = "",
     framework: Annotated[
@@ -37,6 +36,12 @@ def plan(
     ] = None,
     allow: Annotated[list[str] | None, typer.Option(help="Bound an axis: pp=1..12.")] = None,
     at_most: Annotated[str, typer.Option("--at-most", help="Also try fewer nodes, up to this many: 48 nodes.")] = "",
+    link: Annotated[str, typer.Option(help="Bandwidth between the devices of a node, instead of the chip's: 200GB/s.")] = "",
+    vary: Annotated[
+        list[str] | None, typer.Option(help="Ask at many points: nodes=8..512, chip=h100-sxm,h200. Twice makes a grid.")
+    ] = None,
+    within: Annotated[str, typer.Option(help="A deadline for --tokens, such as 30d.")] = "",
+    cheapest: Annotated[bool, typer.Option("--cheapest", help="The cheapest chip and number of nodes for --tokens.")] = False,
     ramp: Annotated[str, typer.Option(help="Batch sizes of a ramp-up, in sequences: 32,64,128.")] = "",
     calibration: Annotated[
         str, typer.Option(help="A calibration by name, instead of the one chosen by chip and framework.")
@@ -65,11 +70,14 @@ def plan(
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:
     """Find the fastest layout to train a model on a cluster, and say why."""
-    from meshwise import units
+    from meshwise import cli_vary, units
     from meshwise.plan import Ask
     from meshwise.workload import parse_batch
 
+    varied = vary or []
+    on, batch = cli_vary.started(varied, on, batch, cheapest)
     sequences, length = parse_batch(batch, units.whole_length(seq))
+    total = units.parse(tokens, "count") if tokens else 0.0
     ask = Ask(
         model=model,
         cluster=on,
@@ -78,7 +86,7 @@ def plan(
         framework=framework,
         precision=precision,
         optimizer=optimizer,
-        tokens=units.parse(tokens, "count") if tokens else 0.0,
+        tokens=total,
         calibration=calibration,
         ramp=tuple(units.whole_length(size) for size in ramp.split(",") if size.strip()),
         fix=tuple(fix or ()),
@@ -96,8 +104,15 @@ def plan(
             async_checkpoint,
             spares,
         ),
+        link=link,
+        within=cli_vary.deadline(within, total, cheapest),
     )
-    _answer(ask, top, out, json, csv)
+    if not varied and not cheapest:
+        _answer(ask, top, out, json, csv)
+        return
+    if out is not None or top != TOP:
+        raise UserError("--out and --top are of one plan: plan the point you like without --vary and --cheapest")
+    (cli_vary.cheapest if cheapest else cli_vary.answer)(ask, varied, lambda one: _command(one, TOP), json, csv)
 
 
 def _answer(ask: "Ask", top: int, out: Path | None, json: bool, csv: bool) -> None:
@@ -105,11 +120,11 @@ def _answer(ask: "Ask", top: int, out: Path | None, json: bool, csv: bool) -> No
     from meshwise import render
     from meshwise.explain import parse_axes, reasons, runner_up
     from meshwise.files import write
-    from meshwise.plan import make
+    from meshwise.plan import make, node_counts
     from meshwise.search import search
 
     question, bounds = ask.question(), parse_axes(",".join((*ask.fix, *ask.allow)))
-    found = search(question, bounds=bounds, top=top, nodes=_nodes(ask.at_most, question))
+    found = search(question, bounds=bounds, top=top, nodes=node_counts(ask, question))
     made = make(ask, question, found, top)
     if out is not None:
         write(out, render.as_json(made.to_json()) + "\n")
@@ -141,26 +156,15 @@ def _row(choice: "Choice") -> dict[str, object]:
     return asdict(choice)
 
 
-def _nodes(text: str, question: "Question") -> tuple[int, ...]:
-    """Every number of nodes up to what `--at-most` says; nothing asks for the whole cluster."""
-    if not text:
-        return ()
-    number = text.lower().removesuffix("nodes").removesuffix("node").strip()
-    if not number.isdecimal() or len(number) > 8 or not 1 <= int(number) <= question.cluster.node_count:
-        raise UserError(
-            f"--at-most {quoted(text)}: expected 1 to {question.cluster.node_count} nodes, such as '{question.cluster.node_count} nodes'"
-        )
-    return tuple(range(1, int(number) + 1))
-
-
 def _command(ask: "Ask", top: int) -> str:
     """The command that asks the same again."""
+    from meshwise import units
+
     words = [
         "meshwise",
         "plan",
         ask.model,
-        "--on",
-        ask.cluster,
+        *(["--on", ask.cluster] if ask.cluster else []),
         "--batch",
         f"{ask.batch}x{ask.seq}",
     ]
@@ -176,6 +180,8 @@ def _command(ask: "Ask", top: int) -> str:
     for name, value in ask.reliability.items():
         unit = {"mtbf": "s", "checkpoint_bandwidth": "B/s", "checkpoint_every": "s", "restart": "s", "repair": "s"}.get(name, "")
         words += ["--" + name.replace("_", "-"), *([] if value is True else [f"{value:.17g}{unit}"])]
+    words += ["--link", ask.link] if ask.link else []
+    words += ["--within", units.exactly(ask.within, "seconds")] if ask.within else []
     return shlex.join([*words, *(["--top", str(top)] if top != TOP else [])])
 
 

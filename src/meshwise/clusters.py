@@ -100,6 +100,18 @@ def _sites(text: str) -> Cluster | None:
     return _not_too_large(whole, text)
 
 
+def with_link(found: Cluster, bandwidth: str) -> Cluster:
+    """The same cluster with another bandwidth between the devices of its nodes."""
+    rate = units.parse(bandwidth, "bytes/s")
+    if not rate:
+        raise UserError(f"--link {quoted(bandwidth)} is no bandwidth between devices; expected something like 450GB/s")
+    nodes = tuple(
+        (count, replace(node, link=replace(node.link or Link(name="link", bandwidth=rate), bandwidth=rate)))
+        for count, node in found.nodes
+    )
+    return replace(found, nodes=nodes)
+
+
 def _named(body: str, text: str) -> Cluster | None:
     """A cluster of the catalogue, with another number of nodes, or several of it: 'jean-zay', 'jean-zay:48', '4xdgx-h100'."""
     name, _, size = body.partition(":")

@@ -1,4 +1,4 @@
-"""The one exception for what a user can mend, and the words that help them mend it."""
+"""The exceptions for what a user can mend or must be told, and the words that help."""
 
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
@@ -12,6 +12,12 @@ class UserError(Exception):
     def __init__(self, message: str) -> None:
         # A name taken from a file may hold line breaks or control characters; the promise is one line.
         super().__init__("".join(c if c.isprintable() else " " for c in message))
+
+
+class DoesNotFit(UserError):
+    """The question is sound, and the answer is no."""
+
+    exit_code = 1
 
 
 def quoted(value: object, longest: int = 60) -> str:

@@ -17,22 +17,17 @@ from meshwise import catalogue, clusters, framework, goodput, lookup, units
 from meshwise.cost.compute import Device
 from meshwise.cost.memory import KINDS
 from meshwise.cost.train import PARTS, Cost, Question
-from meshwise.errors import UserError, quoted
+from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layouts
+from meshwise.model import Model
 from meshwise.search import Found
-from meshwise.workload import OPTIMIZER_BYTES, Train
+from meshwise.workload import OPTIMIZER_BYTES, PRECISIONS, Train
 
 FORMAT = 2
 INTERVAL = 1.2816
 """Standard deviations that hold 80% of a normal distribution between them."""
 TIE = 0.01
 """Two layouts closer than this are one answer: no model of a cluster tells them apart."""
-
-
-class DoesNotFit(UserError):
-    """The question is sound, and the answer is no."""
-
-    exit_code = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,13 +50,17 @@ class Ask:
     at_most: str = ""
     reliability: dict[str, float | bool] = field(default_factory=dict[str, float | bool])
     """What was said of failures, by the names of Reliability; the rest is as assumed there."""
+    link: str = ""
+    """Bandwidth between the devices of a node, instead of the chip's own."""
+    within: float = 0.0
+    """Seconds that training may take; 0 is no deadline."""
 
-    def question(self) -> Question:
-        """Everything looked up."""
+    def question(self, model: Model | None = None) -> Question:
+        """Everything looked up, but for a model that was already."""
         if self.optimizer not in OPTIMIZER_BYTES:
             raise UserError(f"unknown optimizer {quoted(self.optimizer)}; known: {', '.join(OPTIMIZER_BYTES)}")
-        if self.precision not in ("bf16", "fp16", "fp8"):
-            raise UserError(f"unknown precision {quoted(self.precision)}; known: bf16, fp16, fp8")
+        if self.precision not in PRECISIONS:
+            raise UserError(f"unknown precision {quoted(self.precision)}; known: {', '.join(PRECISIONS)}")
         found = clusters.find_cluster(self.cluster)
         if len(found.chips) > 1:
             raise UserError(f"cluster {quoted(self.cluster)} mixes chips; training is planned on one kind of chip")
@@ -71,6 +70,8 @@ class Ask:
             )
         chip = found.nodes[0][1].chips[0][1]
         program = framework.find_framework(self.framework or framework.usual(chip.kind))
+        if self.link:
+            found = clusters.with_link(found, self.link)
         work = Train(
             batch=self.batch,
             seq=self.seq,
@@ -82,7 +83,7 @@ class Ask:
             reliability=goodput.Reliability(**cast(Any, self.reliability)),
         )
         fitted = calibrations.named(self.calibration) if self.calibration else calibrations.choose(chip, program.key)
-        return Question.of(lookup.find_model(self.model), found, work, fitted)
+        return Question.of(model or lookup.find_model(self.model), found, work, fitted)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +118,16 @@ class Choice:
     """Layouts within 1% that differ only in axes that hardly matter here."""
 
 
+def days_of(choice: Choice) -> float | None:
+    """How long training takes in days, as a deadline sees it: with failures, where a run gets anywhere at all."""
+    return choice.wall_days if choice.wall_days is not None else choice.days
+
+
+def dollars_of(choice: Choice) -> float | None:
+    """What training costs to rent, for as long as `days_of` says."""
+    return choice.wall_dollars if choice.wall_dollars is not None else choice.dollars
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     ask: Ask
@@ -129,6 +140,17 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         return {"format": FORMAT, **asdict(self)}
+
+
+def node_counts(ask: Ask, q: Question) -> tuple[int, ...]:
+    """Every number of nodes up to what `--at-most` says; nothing asks for the whole cluster."""
+    if not ask.at_most:
+        return ()
+    most = q.cluster.node_count
+    number = ask.at_most.lower().removesuffix("nodes").removesuffix("node").strip()
+    if not number.isdecimal() or len(number) > 8 or not 1 <= int(number) <= most:
+        raise UserError(f"--at-most {quoted(ask.at_most)}: expected 1 to {most} nodes, such as '{most} nodes'")
+    return tuple(range(1, int(number) + 1))
 
 
 def make(ask: Ask, q: Question, found: Found, top: int) -> Plan:
@@ -146,9 +168,21 @@ def make(ask: Ask, q: Question, found: Found, top: int) -> Plan:
         priced=found.priced,
         rejected=found.rejected,
         calibration=about,
-        notes=(*q.model.notes, *q.cluster.notes),
+        notes=(*q.model.notes, *q.cluster.notes, *_in_time(ask, choices)),
         versions={"meshwise": version("meshwise")} | {name: _digest(part) for name, part in _data_of(q).items()},
     )
+
+
+def _in_time(ask: Ask, choices: tuple[Choice, ...]) -> tuple[str, ...]:
+    """Which of the layouts meet the deadline; where none does, that is the answer."""
+    if not ask.within:
+        return ()
+    limit = units.show(ask.within, "seconds")
+    days = [days_of(one) or math.inf for one in choices]
+    rows = [str(i + 1) for i, value in enumerate(days) if value * 86400 <= ask.within]
+    if not rows:
+        raise DoesNotFit(f"nothing trains within {limit}: the fastest layout on {ask.cluster} takes {min(days):,.1f} days")
+    return (f"within {limit}: {'rows' if len(rows) > 1 else 'row'} {', '.join(rows)} of {len(choices)}",)
 
 
 def _data_of(q: Question) -> dict[str, object]:

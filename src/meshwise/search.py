@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwise.cost.memory import KINDS
-from meshwise.cost.train import PARTS, Cost, Question, price, stage_layers
+from meshwise.cost.train import PARTS, Cost, Question, peak, price, stage_layers
 from meshwise.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Floats, Ints, Layouts
 
 BLOCK = 1 << 14
@@ -45,17 +45,21 @@ def search(q: Question, *, bounds: Bounds | None = None, top: int = 10, nodes: t
     kept = max(top, 1) * TIES
     priced, smallest = 0, np.inf
     for asked, block in blocks(q, limits, nodes, rejected):
-        cost = price(asked, block)
+        weight = peak(asked, block)
         priced += len(block)
-        peak, step = cost.peak, cost.step
-        smallest = min(smallest, float(peak.min()))
-        fits = peak <= capacity
+        smallest = min(smallest, float(weight.min()))
+        fits = weight <= capacity
         _count(rejected, f"fits in memory, {q.work.reserve:.0%} kept free", ~fits)
-        rows = np.flatnonzero(fits)
+        if not fits.any():
+            continue
+        block = block.take(fits)
+        cost = price(asked, block)
+        step = cost.step
+        rows = np.arange(len(block))
         if len(rows) > kept:
-            rows = rows[step[rows] <= np.partition(step[rows], kept)[kept]]  # whatever ties for the last place, too
+            rows = np.flatnonzero(step <= np.partition(step, kept)[kept])  # whatever ties for the last place, too
         best = _fastest(best, (block.take(rows), _take(cost, rows)), kept)
-    return Found(*best, priced, rejected, float(smallest))
+    return Found(*best, priced, {rule: number for rule, number in rejected.items() if number}, float(smallest))
 
 
 def _take(cost: Cost, rows: Ints) -> Cost:
@@ -78,9 +82,7 @@ def _fastest(best: tuple[Layouts, Cost], more: tuple[Layouts, Cost], kept: int) 
 
 
 def _count(rejected: dict[str, int], rule: str, dropped: Mask) -> None:
-    number = int(np.count_nonzero(dropped))
-    if number:
-        rejected[rule] = rejected.get(rule, 0) + number
+    rejected[rule] = rejected.get(rule, 0) + int(np.count_nonzero(dropped))
 
 
 def divisors(n: int) -> list[int]:

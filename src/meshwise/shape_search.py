@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from meshwise.cost.compute import EVEN, Device, product
-from meshwise.cost.train import Question, price
+from meshwise.cost.train import Question, peak, price
 from meshwise.layout import Floats, Ints, Layouts
 from meshwise.plan import Choice, choice
 from meshwise.search import Bounds, blocks, divisors
@@ -44,10 +44,12 @@ def fastest(q: Question, stack: Stack, bounds: Bounds) -> Fastest:
     rejected: dict[str, int] = {}
     candidates = 0
     for asked, layouts in blocks(replace(q, model=stack), bounds, (), rejected):
-        cost = price(asked, layouts)
         candidates += len(layouts)
-        seconds = np.where(cost.peak <= capacity, cost.step, np.inf)
-        shape = asked.model.variant
+        fits = peak(asked, layouts) <= capacity
+        if not fits.any():
+            continue
+        layouts, model = layouts.take(fits), asked.model.take(fits)
+        seconds, shape = price(replace(asked, model=model), layouts).step, model.variant
         order = np.lexsort((seconds, shape))
         which, first = np.unique(shape[order], return_index=True)
         rows = order[first]

@@ -187,3 +187,12 @@ def _significant(value: float, digits: int) -> str:
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
     text = f"{value:.{decimals}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def exactly(value: float, quantity: str) -> str:
+    """`value` in the shortest words that `parse` reads back to the same number, without spaces: '400Gbps' comes back as '50GB/s'."""
+    for digits in range(4, 18):
+        text = show(value, quantity, digits=digits).replace(" ", "")
+        if parse(text, quantity) == value:
+            return text
+    return f"{value:.17g}{({'bytes/s': 'B/s', 'seconds': 's'}).get(quantity, '')}"

@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from meshwise import units
 from meshwise.errors import UserError, quoted
@@ -11,6 +11,7 @@ from meshwise.goodput import Reliability
 from meshwise.layout import Ints
 
 Precision = Literal["bf16", "fp16", "fp8"]
+PRECISIONS: tuple[str, ...] = get_args(Precision)
 
 OPTIMIZER_BYTES: dict[str, float] = {
     "adamw": 12.0,

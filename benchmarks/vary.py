@@ -1,0 +1,60 @@
+"""How fast what-if is: `--vary nodes=8..512` and `--cheapest` from process start on one core, and what one point of it takes."""
+
+import os
+
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[name] = "1"  # one core is one core
+
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from meshwise.axes import AXES
+from meshwise.plan import Ask
+from meshwise.vary import parse, variants
+from meshwise.whatif import answer
+
+ASK = Ask(model="llama-3-70b", cluster="h100-sxm", batch=512, seq=8192, framework="megatron", tokens=15e12)
+PLAN = [str(Path(sys.executable).parent / "meshwise"), "plan", "llama-3-70b", "--batch", "4M", "--seq", "8k", "--tokens", "15T"]
+NODES = [*PLAN, "--on", "h100-sxm", "--vary", "nodes=8..512"]
+CHEAPEST = [*PLAN, "--within", "90d", "--cheapest"]
+
+
+def timed(command: list[str]) -> tuple[float, float]:
+    """Seconds of the clock, and of one core: other work on a shared machine lengthens the first alone."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    start = time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    wall, now = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return wall, now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
+
+
+def points() -> list[float]:
+    """Seconds of one core for each point, its reason left out."""
+    found: list[float] = []
+    for variant in variants(ASK, parse(["nodes=8..512"], AXES, ASK), AXES):
+        start = time.process_time()
+        answer(variant)
+        found.append(time.process_time() - start)
+    return found
+
+
+def main() -> None:
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    each = [statistics.median(times) for times in zip(*(points() for _ in range(5)), strict=True)]
+    print(f"{'':58} {'clock':>8} {'core':>8} {'must':>8}")
+    print(f"{'one point of it, the slowest, s':58} {'':8} {max(each):8.3f} {0.1:8}")
+    for what, command, must in (
+        ("--vary nodes=8..512, Llama 3 70B, s", NODES, "2"),
+        ("--cheapest --within 90d over three chips, s", CHEAPEST, ""),
+    ):
+        walls, cores = zip(*(timed(command) for _ in range(5)), strict=True)
+        print(f"{what:58} {statistics.median(walls):8.2f} {statistics.median(cores):8.2f} {must:>8}")
+
+
+if __name__ == "__main__":
+    main()
