@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -16,7 +17,7 @@ Op = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Run:
-    """Struct of arrays, one element per operation, in the order in which each stage runs them."""
+    """Struct of arrays, one element per operation, stage by stage in the order in which each runs them."""
 
     stage: Array
     what: Array
@@ -24,6 +25,11 @@ class Run:
     microbatch: Array
     start: Array
     end: Array
+
+    def rows(self, which: Array | slice = slice(None)) -> list[tuple[int, int, int, int]]:
+        """Stage, pass, chunk and micro-batch of each operation, or of some."""
+        columns = (self.stage, self.what, self.chunk, self.microbatch)
+        return list(zip(*(column[which].tolist() for column in columns), strict=True))
 
     @property
     def makespan(self) -> float:
@@ -79,52 +85,65 @@ def _zero_bubble(stage: int, stages: int, microbatches: int) -> Iterator[Op]:
     yield from ((WEIGHT, 0, j) for j in range(max(0, microbatches - stage), microbatches))
 
 
-def simulate(orders: list[list[Op]], seconds: Array, microbatches: int, between: float = 0.0) -> Run:
-    """Start and end of every operation: each as soon as its stage is free and what it needs is there.
+def play(schedule: str, seconds: Array, microbatches: int, between: float = 0.0) -> Run:
+    """A step of a schedule: every operation as soon as its stage is free and what it needs is there.
 
-    `seconds` has an entry for each pass, stage and chunk; `between` is on the way from one stage to the next.
+    `seconds` has an entry for each pass, stage and chunk; `between` is how long a result is on its way from one stage to another.
     """
-    stages, chunks = seconds.shape[1:]
-    took = seconds.tolist()
-    # done[what][stage][chunk * microbatches + j]
-    done = [[[-1.0] * (chunks * microbatches) for _ in range(stages)] for _ in range(3)]
-    at, free = [0] * stages, [0.0] * stages
-    begun: list[list[float]] = [[] for _ in range(stages)]
-    awake = list(range(stages - 1, -1, -1))
+    stages, chunks = int(seconds.shape[1]), int(seconds.shape[2])
+    orders = [order(schedule, stage, stages, microbatches, chunks) for stage in range(stages)]
+    starts = _starts(orders, seconds.tolist(), microbatches, between)
+    what, chunk, microbatch = np.array([op for line in orders for op in line], dtype=np.int64).T
+    stage = np.repeat(np.arange(stages), [len(line) for line in orders])
+    start = np.array([one for line in starts for one in line])
+    return Run(stage, what, chunk, microbatch, start, start + seconds[what, stage, chunk])
+
+
+def _starts(orders: list[list[Op]], seconds: list[list[list[float]]], microbatches: int, between: float) -> list[list[float]]:
+    """When each operation of each stage starts. A stage runs until it waits for another, which wakes it when it has gone on."""
+    stages = len(orders)
+    needs = _needs(stages, len(seconds[0][0]), between)
+    ended = [[[[-1.0] * microbatches for _ in one] for one in kind] for kind in seconds]
+    starts: list[list[float]] = [[] for _ in orders]
+    free = [0.0] * stages
+    awake = list(range(stages))
     while awake:
         stage = awake.pop()
-        line, i, now, mine = orders[stage], at[stage], free[stage], begun[stage]
-        woken: set[int] = set()
-        while i < len(line):
+        line, mine, now = orders[stage], starts[stage], free[stage]
+        before = len(mine)
+        for i in range(before, len(line)):
             what, chunk, j = line[i]
-            slot = chunk * microbatches + j
-            ready = 0.0
-            if what == FORWARD:
-                if stage:
-                    ready = done[FORWARD][stage - 1][slot]
-                elif chunk:
-                    ready = done[FORWARD][-1][slot - microbatches]
-                else:
-                    ready = -between
-            elif what == BACKWARD:
-                if stage < stages - 1:
-                    ready = done[BACKWARD][stage + 1][slot]
-                elif chunk < chunks - 1:
-                    ready = done[BACKWARD][0][slot + microbatches]
-                else:
-                    ready = done[FORWARD][stage][slot] - between
-            if what != WEIGHT:
-                if ready == -1.0:
+            need = needs[what][stage][chunk]
+            if need is not None:
+                at, where, part, late = need
+                ready = ended[at][where][part][j]
+                if ready < 0.0:
                     break
-                now = max(now, ready + between)
+                now = max(now, ready + late)
             mine.append(now)
-            now += took[what][stage][chunk]
-            done[what][stage][slot] = now
-            i += 1
-            if what != WEIGHT:
-                woken.add((stage + (1 if what == FORWARD else -1)) % stages)
-        at[stage], free[stage] = i, now
-        awake += woken - {stage} if stages > 1 else ()
-    if any(i < len(line) for i, line in zip(at, orders, strict=True)):
+            now += seconds[what][stage][chunk]
+            ended[what][stage][chunk][j] = now
+        free[stage] = now
+        if len(mine) > before and stages > 1:
+            awake += {(stage + 1) % stages, (stage - 1) % stages}
+    if any(len(mine) < len(line) for mine, line in zip(starts, orders, strict=True)):
         raise AssertionError("stages wait for each other")
-    return None, max(free), begun, done
+    return starts
+
+
+def _needs(stages: int, chunks: int, between: float) -> list[list[list[tuple[int, int, int, float] | None]]]:
+    """For each pass, stage and chunk the pass, stage and chunk before it, and how long its result is on its way."""
+
+    def need(what: int, stage: int, chunk: int) -> tuple[int, int, int, float] | None:
+        late = between if stages > 1 else 0.0
+        if what == WEIGHT:
+            return BACKWARD, stage, chunk, 0.0
+        if what == FORWARD:
+            place = chunk * stages + stage - 1
+            return (FORWARD, place % stages, place // stages, late) if place >= 0 else None
+        place = chunk * stages + stage + 1
+        if place < chunks * stages:
+            return BACKWARD, place % stages, place // stages, late
+        return FORWARD, stage, chunk, 0.0
+
+    return [[[need(what, stage, chunk) for chunk in range(chunks)] for stage in range(stages)] for what in range(3)]

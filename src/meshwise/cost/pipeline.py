@@ -79,18 +79,18 @@ def _way_out(number: Floats, ahead: Floats, b: Floats, w: Floats, left: Floats, 
     """
     put_off = np.maximum.accumulate(np.minimum(m, number + 1) * w - left)
     between = np.maximum(0.0, m - 1 - number)
-    first, second, own = (
-        ahead * b[k] + np.minimum(ahead, between[k]) * w[k] + put_off[k] for k in (slice(0, 1), slice(1, 2), slice(None))
-    )
-    second[0] = first[0]  # the first stage has none before it
-    return left + np.maximum(np.maximum(first, second), own)
+    slowest: Floats = ahead * b + np.minimum(ahead, between) * w + put_off
+    for k in (0, 1):  # where stages are equal but for the first and the last, no other can be slower
+        slowest[k:] = np.maximum(slowest[k:], ahead[k:] * b[k] + np.minimum(ahead[k:], between[k]) * w[k] + put_off[k])
+    return left + slowest
 
 
 def sampled(pp: Floats, m: Floats, every: bool) -> Floats:
     """Stages among which the slowest is: all, or where those between the first and the last are equal, the ends of their row and the
     first that has a steady state."""
     if every:
-        return np.minimum(np.arange(pp.max())[:, None], pp - 1)
+        numbers: Floats = np.arange(float(pp.max()))
+        return np.minimum(numbers[:, None], pp - 1)
     rows = (
         np.zeros_like(pp),
         np.minimum(1, pp - 1),

@@ -32,8 +32,8 @@ PARTS = (
     "fixed",
 )
 """The one vocabulary of table columns, bars, JSON keys and explanations."""
-COMMUNICATION = ("tp", "cp", "ep")
-"""Parts of a layer that are no work of its device."""
+BETWEEN_PRODUCTS = ("tp", "ep")
+"""Parts of a layer that wait for other devices, and so cannot be put off as gradients of weights can."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,15 @@ def price(q: Question, layouts: Layouts) -> Cost:
     time["p2p"] = microbatches * _between_stages(q, wires, a)
     time |= {name: np.where(later, updates[0][name], updates[1][name]) for name in updates[0]}
     return Cost({name: time[name] for name in PARTS}, memory(q.model, q.work, q.calibration, a, (middle, last), microbatches))
+
+
+def slots(q: Question, layouts: Layouts) -> tuple[dict[str, Floats], dict[str, Floats]]:
+    """Seconds of one micro-batch by part, forward and backward: in one layer, and in the head."""
+    device, fabric = Device.of(q.chip, q.calibration, q.work.precision), Fabric.of(q.cluster, q.calibration)
+    p, _ = _gathered(q, device, layouts)
+    a = layouts.as_floats()
+    wires = Wires.of(fabric, a)
+    return _layer(q, wires, p, a), _head(q, wires, p, a)
 
 
 def _gathered(q: Question, device: Device, a: Layouts) -> tuple[Passes, Ints]:
@@ -192,13 +201,13 @@ def _expert_parallel(q: Question, wires: Wires, a: Layouts) -> Floats:
 def pace(q: Question, a: Layouts, seconds: dict[str, Floats]) -> Pace:
     """Seconds of a layer or the head by pass. Forward is a third, 2 FLOPs of 6; what is recomputed comes on top, backward.
 
-    Gradients of weights are apart where the schedule splits them off: by FLOPs, a third of all but communication where there is no
-    attention, whose backward pass has no weights.
+    Gradients of weights are apart where the schedule splits them off: by FLOPs, a third of all that waits for no other device, less
+    where there is attention, whose backward pass has no weights.
     """
     none, whole = np.zeros(len(a)), sum(seconds.values(), np.zeros(len(a)))
     repeated = seconds.get("recompute", none)
     forward = (whole - repeated) / 3
-    local = whole - repeated - sum((seconds[name] for name in COMMUNICATION if name in seconds), none)
+    local = whole - repeated - sum((seconds[name] for name in BETWEEN_PRODUCTS if name in seconds), none)
     weight = np.where(a.schedule == 2, q.model.matmul_flops() / q.model.flops(1, q.work.seq) * local, 0.0)
     return Pace(forward, whole - forward - weight, weight)
 
