@@ -20,8 +20,8 @@ TONES = ("#8ec9f0", "#7fc29b", "#f2c14e")
 """Forward, backward, gradients of weights."""
 WAITS = {"tp": "#cc79a7", "cp": "#7a3db8", "ep": "#b00020", "p2p": "#5b5b5b"}
 CLOSING = {"dp": "#d55e00", "offload": "#7a3db8", "optimizer": "#8a6d00", "fixed": "#9a9a9a"}
-READABLE = 13
-"""Pixels that a number of two digits needs."""
+DIGIT = 6.5
+"""Pixels that one takes."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,13 @@ def _windows(timeline: Timeline) -> list[Window]:
 
 
 def _title(timeline: Timeline, name: str) -> list[str]:
-    choice = timeline.choice
+    choice, bare = timeline.choice, name.removesuffix(f" {timeline.schedule}")
     idle = choice.time_parts["bubble"] / choice.seconds
     words = (
         f"{units.show(choice.seconds, 'seconds')} a step, {timeline.microbatches} micro-batches, {100 * idle:.1f}% of it bubble"
     )
     return [
-        f'<text x="{LEFT}" y="26" font-size="17" font-weight="600">{escape(timeline.schedule)}: {escape(name)}</text>',
+        f'<text x="{LEFT}" y="26" font-size="17" font-weight="600">{escape(f"{timeline.schedule}: {bare}")}</text>',
         f'<text x="{LEFT}" y="47">{escape(words)}</text>',
     ]
 
@@ -116,7 +116,7 @@ def _boxes(timeline: Timeline, window: Window, row: float) -> list[str]:
             if part in WAITS and at[i + 1] > at[i]:
                 paths.setdefault((WAITS[part], 1.0), []).append(_box(window, at[i], at[i + 1], y, row))
         left, right = window.x(at[first]), window.x(at[last])
-        if right - left >= READABLE and row >= READABLE:
+        if right - left >= DIGIT * len(str(microbatch)) + 1 and row >= 2 * DIGIT:
             texts.append(f'<text x="{(left + right) / 2:.1f}" y="{y + row / 2 + 4:.1f}">{microbatch}</text>')
     for part, start, end in after(timeline):
         if end > window.start:
@@ -135,7 +135,8 @@ def _box(window: Window, start: float, end: float, y: float, row: float) -> str:
 
 def _legend(timeline: Timeline, y: float) -> Iterator[str]:
     """What the colours mean, of those that are there."""
-    entries = [("forward", TONES[0]), ("backward", TONES[1])]
+    paler = " (paler: later chunks)" if timeline.chunks > 1 else ""
+    entries = [("forward", TONES[0]), (f"backward{paler}", TONES[1])]
     entries += [("gradients of weights", TONES[2])] if timeline.schedule == "zero-bubble" and timeline.stages > 1 else []
     parts = timeline.choice.time_parts
     entries += [(STREAMS[part], colour) for part, colour in WAITS.items() if parts[part] > 0]

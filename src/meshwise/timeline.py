@@ -10,6 +10,7 @@ import numpy as np
 
 from meshwise.cost.pipeline import Pace
 from meshwise.cost.train import BETWEEN_PRODUCTS, PARTS, Question, layers_before, pace, slots
+from meshwise.errors import UserError
 from meshwise.layout import Floats, Layouts
 from meshwise.plan import Choice, layouts_of
 from meshwise.schedule import BACKWARD, FORWARD, Run, play
@@ -32,6 +33,7 @@ STREAMS: Final = {
 PASSES: Final = ("forward", "backward", "weight gradients")
 DETAILED: Final = 6000
 """Operations up to which each shows its parts as slices of their own."""
+SECANTS: Final = 20
 
 
 @dataclass(frozen=True)
@@ -70,15 +72,45 @@ def play_out(q: Question, choice: Choice) -> Timeline:
     while the pipeline fills. Here every operation has its share, small enough that the step is as long as predicted.
     """
     layouts = layouts_of(choice.layout)
-    schedule, microbatches = str(choice.layout["schedule"]), round(float(q.work.batch) / float(layouts.dp[0] * layouts.mbs[0]))
+    schedule, microbatches = str(choice.layout["schedule"]), _microbatches(q, choice, layouts)
     inside, lost = _inside(q, layouts), _between(q, choice, layouts, microbatches)
     after = {part: choice.time_parts[part] for part in AFTER}
     target = choice.seconds - sum(after.values())
-    least, most = (play(schedule, (inside + more).sum(axis=0), microbatches).makespan for more in (0.0, lost))
-    share = min(1.0, max(0.0, (target - least) / (most - least))) if most > least else 0.0
-    inside = inside + share * lost
-    inside *= target / play(schedule, inside.sum(axis=0), microbatches).makespan
+    inside = inside + _share(schedule, inside, lost, microbatches, target) * lost
+    inside *= target / play(schedule, inside.sum(axis=0), microbatches).makespan  # 1, unless the data has changed since
     return Timeline(choice, schedule, play(schedule, inside.sum(axis=0), microbatches), inside, after)
+
+
+def _share(schedule: str, inside: Floats, lost: Floats, microbatches: int, target: float) -> float:
+    """How much of `lost` makes the pipeline `target` long. Its length is a convex function of that, so secants close in from below."""
+
+    def length(share: float) -> float:
+        return play(schedule, (inside + share * lost).sum(axis=0), microbatches).makespan
+
+    most, share, least = length(1.0), 0.0, length(0.0)
+    if not least < target < most:
+        return float(target >= most)
+    for _ in range(SECANTS):
+        share += (1 - share) * (target - least) / (most - least)
+        least = length(share)
+        if least >= target * (1 - 1e-7):
+            break
+    return share
+
+
+def _microbatches(q: Question, choice: Choice, layouts: Layouts) -> int:
+    """How many a stage sees. A plan.json may have been edited into one that no schedule can run."""
+    pp, vpp = int(layouts.pp[0]), int(layouts.vpp[0])
+    found, over = divmod(int(q.work.batch), int(layouts.dp[0] * layouts.mbs[0]))
+    if over or not found:
+        raise UserError(
+            f"a batch of {q.work.batch} is no whole number of micro-batches of {layouts.dp[0]} x {layouts.mbs[0]} sequences"
+        )
+    if (vpp > 1) != (choice.layout["schedule"] == "interleaved") or (vpp > 1 and found % pp):
+        raise UserError(
+            f"schedule {choice.layout['schedule']} cannot run {found} micro-batches through {pp} stages of {vpp} model chunks"
+        )
+    return found
 
 
 def _inside(q: Question, layouts: Layouts) -> Floats:
@@ -138,9 +170,11 @@ def as_file(events: dict[str, Any], name: str) -> bytes:
 
 def _names(timeline: Timeline) -> Iterator[dict[str, Any]]:
     """Names and order of the tracks; streams without a slice have none."""
-    used = {part for part, seconds in zip(WITHIN, timeline.inside.sum(axis=(1, 2, 3)).tolist(), strict=True) if seconds > 0}
-    used |= {"compute"} | {part for part, seconds in timeline.after.items() if seconds > 0}
+    inside, after = timeline.inside.sum(axis=(1, 3)), {part for part, seconds in timeline.after.items() if seconds > 0}
     for stage in range(timeline.stages):
+        used = (
+            {"compute"} | after | {part for part, seconds in zip(WITHIN, inside[:, stage].tolist(), strict=True) if seconds > 0}
+        )
         yield _named("process_name", stage, 0, name=f"stage {stage}")
         yield _named("process_sort_index", stage, 0, sort_index=stage)
         for thread, (part, stream) in enumerate(STREAMS.items()):
