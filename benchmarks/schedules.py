@@ -17,7 +17,7 @@ from meshwise.workload import Train
 
 MODELS = ("llama-3-8b", "llama-3-70b", "bloom-176b", "gemma-2-2b", "mixtral-8x7b", "mamba2-130m")
 FRAMEWORKS = ("torchtitan", "megatron-deepspeed", "nanotron")
-DRAWN = 200
+DRAWN = 100
 """Layouts of each schedule and kind."""
 model_of, cluster_of = cache(find_model), cache(find_cluster)
 

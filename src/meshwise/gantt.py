@@ -20,6 +20,8 @@ TONES = ("#8ec9f0", "#7fc29b", "#f2c14e")
 """Forward, backward, gradients of weights."""
 WAITS = {"tp": "#cc79a7", "cp": "#7a3db8", "ep": "#b00020", "p2p": "#5b5b5b"}
 CLOSING = {"dp": "#d55e00", "offload": "#7a3db8", "optimizer": "#8a6d00", "fixed": "#9a9a9a"}
+HAIR = 0.2
+"""Pixels below which nothing is seen."""
 DIGIT = 6.5
 """Pixels that one takes."""
 
@@ -46,7 +48,7 @@ def gantt(timeline: Timeline, name: str) -> str:
     for window in _windows(timeline):
         lines += _boxes(timeline, window, row)
     lines += [f'<path d="M{LEFT} {bottom:.1f}H{WIDTH - RIGHT}" stroke="{INK}"/>', *_stages(timeline, row)]
-    return document(WIDTH, round(bottom + 78), [*lines, *_legend(timeline, bottom + 56)])
+    return document(WIDTH, round(bottom + 90), [*lines, *_legend(timeline, bottom + 56)])
 
 
 def _windows(timeline: Timeline) -> list[Window]:
@@ -95,7 +97,7 @@ def _round(value: float) -> float:
 
 
 def _stages(timeline: Timeline, row: float) -> Iterator[str]:
-    every = max(1, round(12 / row))
+    every = int(np.ceil(14 / row))
     for stage in range(0, timeline.stages, every):
         yield f'<text x="{LEFT - 8}" y="{TOP + row * (stage + 0.5) + 4.5:.1f}" text-anchor="end">stage {stage}</text>'
 
@@ -113,7 +115,7 @@ def _boxes(timeline: Timeline, window: Window, row: float) -> list[str]:
         y, tone = TOP + row * stage, (TONES[what], 1 - 0.55 * chunk / timeline.chunks)
         paths.setdefault(tone, []).append(_box(window, at[first], at[last], y, row))
         for i, part in enumerate(WITHIN):
-            if part in WAITS and at[i + 1] > at[i]:
+            if part in WAITS and window.x(at[i + 1]) - window.x(at[i]) > HAIR:
                 paths.setdefault((WAITS[part], 1.0), []).append(_box(window, at[i], at[i + 1], y, row))
         left, right = window.x(at[first]), window.x(at[last])
         if right - left >= DIGIT * len(str(microbatch)) + 1 and row >= 2 * DIGIT:
@@ -143,6 +145,8 @@ def _legend(timeline: Timeline, y: float) -> Iterator[str]:
     entries += [(WORDS[part], colour) for part, colour in CLOSING.items() if parts[part] > 0]
     x = float(LEFT)
     for words, colour in entries:
+        if x + 18 + 6.1 * len(words) > WIDTH - RIGHT:
+            x, y = float(LEFT), y + 20
         yield f'<rect x="{x:.0f}" y="{y - 11:.0f}" width="13" height="13" fill="{colour}"/>'
         yield f'<text x="{x + 18:.0f}" y="{y:.0f}" font-size="12">{escape(words)}</text>'
         x += 34 + 6.1 * len(words)

@@ -3,7 +3,7 @@
 import gzip
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -77,8 +77,9 @@ def play_out(q: Question, choice: Choice) -> Timeline:
     after = {part: choice.time_parts[part] for part in AFTER}
     target = choice.seconds - sum(after.values())
     inside = inside + _share(schedule, inside, lost, microbatches, target) * lost
-    inside *= target / play(schedule, inside.sum(axis=0), microbatches).makespan  # 1, unless the data has changed since
-    return Timeline(choice, schedule, play(schedule, inside.sum(axis=0), microbatches), inside, after)
+    run = play(schedule, inside.sum(axis=0), microbatches)
+    scale = target / run.makespan  # 1, unless the data has changed since
+    return Timeline(choice, schedule, replace(run, start=run.start * scale, end=run.end * scale), inside * scale, after)
 
 
 def _share(schedule: str, inside: Floats, lost: Floats, microbatches: int, target: float) -> float:
