@@ -220,7 +220,7 @@ def _bubble(q: Question, a: Layouts, shape: Ints, paces: tuple[Pace, Pace], m: F
     if not len(rows):
         return found
     # Layouts that differ only in what happens once a step share a critical path: an eighth of them is left.
-    code = ((shape * (a.pp.max() + 1) + a.pp) * (a.dp.max() + 1) + a.dp) * 18 + a.schedule * 6 + a.recompute * 2 + a.sp
+    code = ((shape * (a.pp.max() + 1) + a.pp) * (m.max() + 1) + m) * 18 + a.schedule * 6 + a.recompute * 2 + a.sp
     _, first, which = np.unique(code[rows], return_index=True, return_inverse=True)
     some, few = a.take(rows[first]), m[rows[first]]
     number = sampled(some.pp, few, q.work.framework.balances_stages)
