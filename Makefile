@@ -23,6 +23,7 @@ check: .venv/tested
 bench: .venv/installed
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/search.py
+	$(BIN)/python benchmarks/schedules.py
 	$(BIN)/python benchmarks/accuracy.py
 
 docs: .venv/tested
