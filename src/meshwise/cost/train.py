@@ -80,9 +80,9 @@ def price(q: Question, layouts: Layouts) -> Cost:
     # All that computing takes, the waits for the host included: else a faster chip that only waits longer would hide less.
     computing = sum((layer[name] for name in ("matmul", "attention", "elementwise", "cp", "launch")), np.zeros(1))
     most = np.where(a.pp == 2, layers_before(q, a, np.ones(1)), middle)  # of two stages, the first has room for the embedding
-    slots = (most * per_layer, last * per_layer + per_head)
-    heavy = np.greater(*slots)
-    layers, slot = np.where(heavy, most, last), np.where(heavy, *slots)
+    kinds = (most * per_layer, last * per_layer + per_head)
+    heavy = np.greater(*kinds)
+    layers, slot = np.where(heavy, most, last), np.where(heavy, *kinds)
     updates = [_per_step(q, device, wires, a, n, microbatches, n * computing) for n in (most, last)]
     later = np.greater(*(sum(update.values(), np.zeros(1)) for update in updates))
     time = {name: microbatches * layers * seconds for name, seconds in layer.items()}
