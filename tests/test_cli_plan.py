@@ -1,5 +1,6 @@
 """`meshwise plan` and `meshwise explain`: what people read, what scripts parse, and what a mistake says."""
 
+import gzip
 import json
 import os
 import re
@@ -272,6 +273,54 @@ def test_a_file_that_is_no_plan_is_one_line(run: Run, plan: Path, damage: Any, w
 
 def test_a_plan_that_is_not_there_is_one_line(run: Run, tmp_path: Path) -> None:
     assert "no such file" in refused(run("explain", str(tmp_path / "nowhere.json"))).lower()
+
+
+# The step in time.
+
+
+def test_a_step_is_written_as_a_trace_and_as_a_picture(run: Run, plan: Path, tmp_path: Path) -> None:
+    trace, svg = tmp_path / "step.json", tmp_path / "step.svg"
+    done = run("explain", str(plan), "--trace", str(trace), "--svg", str(svg))
+    assert (done.code, done.err) == (0, "")
+    said_of_trace, said_of_svg = done.out.splitlines()
+    best = json.loads(plan.read_text())["choices"][0]
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert max(e["ts"] + e["dur"] for e in events if e["ph"] == "X") / 1e6 == pytest.approx(best["seconds"], rel=1e-6)
+    assert {e["pid"] for e in events} == set(range(best["layout"]["pp"]))
+    for words in (str(trace), f"{len(events):,} events", f"{best['seconds']:.4g} s", "ui.perfetto.dev", "chrome://tracing"):
+        assert words in said_of_trace
+    assert str(svg) in said_of_svg
+    assert svg.read_text().startswith("<svg")
+
+
+def test_the_layout_you_have_in_mind_is_played_out_instead(run: Run, plan: Path, tmp_path: Path) -> None:
+    path = tmp_path / "step.json.gz"
+    assert run("explain", str(plan), "--versus", "tp=8,pp=6", "--trace", str(path)).code == 0
+    found = json.loads(gzip.decompress(path.read_bytes()))
+    assert (found["metadata"]["layout"]["tp"], found["metadata"]["layout"]["pp"]) == (8, 6)
+
+
+@pytest.mark.parametrize("option", ["--trace", "--svg"])
+def test_a_timeline_that_cannot_be_written_is_one_line(run: Run, plan: Path, tmp_path: Path, option: str) -> None:
+    assert "cannot write" in refused(run("explain", str(plan), option, str(tmp_path / "nowhere" / "step")))
+    assert "cannot write" in refused(run("explain", str(plan), option, str(tmp_path)))
+
+
+def test_an_explanation_and_a_timeline_are_two_questions(run: Run, plan: Path, tmp_path: Path) -> None:
+    assert "ask for one of the two" in refused(run("explain", str(plan), "--json", "--svg", str(tmp_path / "step.svg")))
+
+
+@pytest.mark.parametrize(
+    ("axis", "value", "words"),
+    [("mbs", 7, "no whole number of micro-batches"), ("vpp", 2, "cannot run"), ("schedule", "interleaved", "cannot run")],
+)
+def test_a_plan_edited_into_one_that_cannot_run_is_one_line(
+    run: Run, plan: Path, tmp_path: Path, axis: str, value: object, words: str
+) -> None:
+    edited = json.loads(plan.read_text())
+    edited["choices"][0]["layout"][axis] = value
+    plan.write_text(json.dumps(edited))
+    assert words in refused(run("explain", str(plan), "--trace", str(tmp_path / "step.json")))
 
 
 # Writing a plan.

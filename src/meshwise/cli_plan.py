@@ -9,6 +9,7 @@ import typer
 from meshwise.errors import UserError
 
 if TYPE_CHECKING:
+    from meshwise.cost.train import Question
     from meshwise.plan import Ask, Choice
 
 TOP = 10
@@ -188,6 +189,10 @@ def _command(ask: "Ask", top: int) -> str:
 def explain(
     plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan.json, written by plan --out.")],
     versus: Annotated[str, typer.Option(help="Compare with the layout you have in mind: tp=8,pp=6.")] = "",
+    trace: Annotated[
+        Path | None, typer.Option(help="Write the step as a trace for ui.perfetto.dev; .json, or .json.gz to compress it.")
+    ] = None,
+    svg: Annotated[Path | None, typer.Option(help="Write the step as a picture.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say why a layout won: against the runner-up or your own idea, what binds, and what would change it."""
@@ -199,6 +204,11 @@ def explain(
     question = read.ask.question()
     best = read.choices[0]
     other = explaining.versus(question, best, versus) if versus else explaining.runner_up(read.choices)
+    if trace or svg:
+        if json:
+            raise UserError("--json prints the explanation, --trace and --svg write files instead of it: ask for one of the two")
+        _play_out(question, other if versus and other else best, trace, svg)
+        return
     bounds = explaining.parse_axes(",".join((*read.ask.fix, *read.ask.allow)))
     lines = explaining.reasons(question, best, other, bounds)
     if json:
@@ -213,3 +223,23 @@ def explain(
             console.print(line)
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False)
+
+
+def _play_out(question: "Question", choice: "Choice", trace: Path | None, svg: Path | None) -> None:
+    """Write the timeline of a layout, and say what was written."""
+    from meshwise import timeline
+    from meshwise.explain import name_of
+    from meshwise.files import write
+
+    name = name_of(choice.layout)
+    played = timeline.play_out(question, choice)
+    if trace is not None:
+        events = timeline.trace(played)
+        write(trace, timeline.as_file(events, trace.name))
+        number = len(events["traceEvents"])
+        typer.echo(f"{trace}: {name}, {choice.seconds:.4g} s, {number:,} events; open it in ui.perfetto.dev or chrome://tracing")
+    if svg is not None:
+        from meshwise.gantt import gantt
+
+        write(svg, gantt(played, name))
+        typer.echo(f"{svg}: {name}, {choice.seconds:.4g} s")

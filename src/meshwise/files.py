@@ -7,13 +7,13 @@ from pathlib import Path
 from meshwise.errors import UserError, quoted
 
 
-def write(path: Path, text: str) -> None:
+def write(path: Path, content: str | bytes) -> None:
     """A reader never finds half a file, and a failure leaves the old one as it was."""
     beside = None
     try:
         handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(handle, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
         os.chmod(beside, 0o666 & ~_mask())  # mkstemp's file is for its owner alone
         os.replace(beside, path)
         beside = None

@@ -8,13 +8,12 @@ from typing import NamedTuple
 
 from meshwise.measure import Case
 from meshwise.score import near
+from meshwise.svg import COLOURS, GRID, INK, document
 from meshwise.validate import Validation
 
 WIDTH, HEIGHT = 720, 540
 LEFT, RIGHT, TOP, BOTTOM = 74, 184, 64, 56
 """Room for the labels of the axes, the legend, and the title."""
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9", "#000000", "#7a3db8", "#b00020", "#4d7c0f")
-"""Okabe and Ito's, which colour-blind readers tell apart, and a few more."""
 BAND = 0.10
 STEPS = (
     (1,),
@@ -25,7 +24,6 @@ STEPS = (
     tuple(n / 20 for n in range(20, 200)),
 )
 """Of each power of ten, what to mark: the first that gives four ticks."""
-INK, GRID = "#1a1a1a", "#dddddd"
 
 
 def scatter(found: Validation) -> str:
@@ -39,18 +37,7 @@ def scatter(found: Validation) -> str:
     series: dict[str, list[Dot]] = {}
     for i in sorted(rows, key=lambda i: _natural(label(found.cases[i]))):
         series.setdefault(label(found.cases[i]), []).append(Dot(found.cases[i].seconds, predicted[i], i in close))
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="system-ui, sans-serif" '
-            f'font-size="13" fill="{INK}">',
-            f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
-            *_title(found),
-            *_axes(scale),
-            *_dots(series, scale),
-            "</svg>",
-            "",
-        ]
-    )
+    return document(WIDTH, HEIGHT, [*_title(found), *_axes(scale), *_dots(series, scale)])
 
 
 class Dot(NamedTuple):

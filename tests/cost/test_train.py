@@ -42,6 +42,15 @@ def test_pricing_a_block_is_pricing_its_rows_one_by_one(case: tuple[Question, La
         assert {kind: value[i] for kind, value in together.memory.items()} == pytest.approx(_only(alone.memory), rel=1e-12)
 
 
+def test_layouts_with_a_batch_each_are_priced_as_if_alone() -> None:
+    """As rows of a table of measurements are: equal layouts, of which one has few micro-batches and one many."""
+    q, layouts = question("bloom-560m", "jean-zay:4", "megatron-deepspeed"), Layouts.of(pp=np.array([4, 4, 4]), tp=2)
+    batches = np.array([2, 16, 512])
+    together = price(replace(q, work=replace(q.work, batch=batches)), layouts).step
+    alone = [seconds(replace(q, work=replace(q.work, batch=int(batch))), pp=4, tp=2) for batch in batches]
+    assert together.tolist() == pytest.approx(alone, rel=1e-12)
+
+
 def _only(parts: dict[str, Any]) -> dict[str, float]:
     return {name: value.item() for name, value in parts.items()}
 
@@ -171,6 +180,24 @@ def test_a_zero_bubble_schedule_never_has_more_bubble_than_1f1b(case: tuple[Ques
     plain, filled = (price(q, replace(layouts, vpp=np.ones(1), schedule=np.array([how]))) for how in (0, 2))
     assert filled.time["bubble"] <= plain.time["bubble"]
     assert filled.step <= plain.step
+
+
+def test_of_two_uneven_stages_none_is_priced_with_a_layer_that_it_does_not_have() -> None:
+    """7 layers over 2 stages, the embedding and the head counted as one each: 4 and 3, so no stage multiplies for 5."""
+    model = build(
+        {
+            "model_type": "llama",
+            "hidden_size": 4096,
+            "num_hidden_layers": 7,
+            "num_attention_heads": 32,
+            "intermediate_size": 16384,
+            "vocab_size": 8,
+        },
+        "seven",
+        "tests",
+    )
+    q = replace(stack(), model=model)
+    assert cost(q, pp=2)[0]["matmul"] == pytest.approx(cost(q)[0]["matmul"] * 4 / 7, rel=1e-3)
 
 
 def test_twice_the_stages_is_half_the_work_of_each() -> None:

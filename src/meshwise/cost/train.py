@@ -1,6 +1,6 @@
 """The cost of a training step: compute, communication and memory composed by the schedule, every second under a named part."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -9,10 +9,11 @@ from meshwise.cost.comm import Fabric, Group, Wires
 from meshwise.cost.compute import Device
 from meshwise.cost.memory import Sizes, memory
 from meshwise.cost.passes import Cut, Passes, backward_bytes, passes
+from meshwise.cost.pipeline import Pace, Stages, makespan, sampled
 from meshwise.families.blocks import MIXTURE
 from meshwise.framework import Framework
 from meshwise.hardware import Chip, Cluster
-from meshwise.layout import Floats, Layouts
+from meshwise.layout import Floats, Ints, Layouts
 from meshwise.model import Model
 from meshwise.workload import OPTIMIZER_BYTES, Train
 
@@ -33,6 +34,8 @@ PARTS = (
     "fixed",
 )
 """The one vocabulary of table columns, bars, JSON keys and explanations."""
+BETWEEN_PRODUCTS = ("tp", "ep")
+"""Parts of a layer that wait for other devices, and so cannot be put off as gradients of weights can."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +71,8 @@ class Question:
 
 def price(q: Question, layouts: Layouts) -> Cost:
     """Seconds and bytes of every layout. The same call serves one layout and a block of thousands."""
-    device = Device.of(q.chip, q.calibration, q.work.precision).without(q.work.framework.communication_sms)
-    fabric = Fabric.of(q.cluster, q.calibration)
-    p = _gathered(q, device, layouts)
+    device, fabric = _device(q), Fabric.of(q.cluster, q.calibration)
+    p, shape = _gathered(q, device, layouts)
     a = layouts.as_floats()  # integers would be converted anew in every formula
     wires = Wires.of(fabric, a)
     microbatches = np.ceil(q.work.batch / (a.dp * a.mbs))
@@ -79,21 +81,22 @@ def price(q: Question, layouts: Layouts) -> Cost:
     per_layer, per_head = sum(layer.values(), np.zeros(1)), sum(head.values(), np.zeros(1))
     # All that computing takes, the waits for the host included: else a faster chip that only waits longer would hide less.
     computing = sum((layer[name] for name in ("matmul", "attention", "elementwise", "cp", "launch")), np.zeros(1))
-    slots, idle = (middle * per_layer, last * per_layer + per_head), _bubble(q, a)
-    updates = [_per_step(q, device, wires, a, n, microbatches, n * computing) for n in (middle, last)]
-    # The step is as long as the stage that ends it, its reduction and update included.
-    heavy = np.greater(
-        *((microbatches - idle) * slot + sum(update.values()) for slot, update in zip(slots, updates, strict=True))
-    )
-    layers, slot = np.where(heavy, middle, last), np.where(heavy, *slots)
+    most = np.where(a.pp == 2, layers_before(q, a, np.ones(1)), middle)  # of two stages, the first has room for the embedding
+    kinds = (most * per_layer, last * per_layer + per_head)
+    heavy = np.greater(*kinds)
+    layers, slot = np.where(heavy, most, last), np.where(heavy, *kinds)
+    updates = [_per_step(q, device, wires, a, n, microbatches, n * computing) for n in (most, last)]
+    later = np.greater(*(sum(update.values(), np.zeros(1)) for update in updates))
     time = {name: microbatches * layers * seconds for name, seconds in layer.items()}
     heads = microbatches * ~heavy
     for name, seconds in head.items():
         time[name] = time[name] + heads * seconds
     time["launch"] = time["launch"] + microbatches * q.calibration.stage_launch
-    time["bubble"] = np.maximum(0.0, q.model.decoder.layers * per_layer + per_head - slot) * idle
+    paces = pace(q, a, layer), pace(q, a, head)
+    others = np.maximum(0.0, q.model.decoder.layers * per_layer + per_head - slot)
+    time["bubble"] = _bubble(q, a, shape, paces, microbatches, slot, others)
     time["p2p"] = microbatches * _between_stages(q, wires, a)
-    time |= {name: np.where(heavy, updates[0][name], updates[1][name]) for name in updates[0]}
+    time |= {name: np.where(later, updates[0][name], updates[1][name]) for name in updates[0]}
     return Cost({name: time[name] for name in PARTS}, memory(q.model, q.work, q.calibration, a, (middle, last), microbatches))
 
 
@@ -106,14 +109,27 @@ def peak(q: Question, layouts: Layouts) -> Floats:
     )
 
 
-def _gathered(q: Question, device: Device, a: Layouts) -> Passes:
-    """Passes of every layout, computed once per distinct (tp, cp, ep, mbs): a few hundred however many layouts there are."""
+def slots(q: Question, layouts: Layouts) -> tuple[dict[str, Floats], dict[str, Floats]]:
+    """Seconds of one micro-batch by part, forward and backward: in one layer, and in the head."""
+    device, fabric = _device(q), Fabric.of(q.cluster, q.calibration)
+    p, _ = _gathered(q, device, layouts)
+    a = layouts.as_floats()
+    wires = Wires.of(fabric, a)
+    return _layer(q, wires, p, a), _head(q, wires, p, a)
+
+
+def _device(q: Question) -> Device:
+    return Device.of(q.chip, q.calibration, q.work.precision).without(q.work.framework.communication_sms)
+
+
+def _gathered(q: Question, device: Device, a: Layouts) -> tuple[Passes, Ints]:
+    """Passes of every layout, computed once per distinct (tp, cp, ep, mbs): a few hundred however many layouts there are; and which."""
     code = ((a.tp * (a.cp.max() + 1) + a.cp) * (a.ep.max() + 1) + a.ep) * (a.mbs.max() + 1) + a.mbs
     code = q.model.variant * (code.max() + 1) + code
     _, first, which = np.unique(code, return_index=True, return_inverse=True)
     few = Cut(*(axis[first].astype(float) for axis in (a.tp, a.cp, a.ep, a.mbs)))
     found = passes(q.model.take(first), device, q.work, few)
-    return Passes(**{name: value[which] for name, value in vars(found).items()})
+    return Passes(**{name: value[which] for name, value in vars(found).items()}), which
 
 
 def stage_layers(q: Question, a: Layouts) -> tuple[Floats, Floats]:
@@ -125,15 +141,21 @@ def stage_layers(q: Question, a: Layouts) -> tuple[Floats, Floats]:
     """
     layers = q.model.decoder.layers
     if q.work.framework.balances_stages:
+        middle = layers_before(q, a, np.ones(1))
+    else:
+        middle = np.where(layers % a.pp == 0, layers / a.pp, np.ceil((layers + 2) / a.pp))
+    return middle, layers - layers_before(q, a, a.pp - 1)
+
+
+def layers_before(q: Question, a: Layouts, stage: Floats) -> Floats:
+    """Layers on the stages before `stage`; before the number of stages, all. A stage has what is before the next less what is before it."""
+    layers = q.model.decoder.layers
+    if q.work.framework.balances_stages:
         inner = sum(op.flops(1) for block, op in q.model.placed if block not in ("embedding", "head"))
         head = sum(op.flops(1) for block, op in q.model.placed if block == "head") * layers / inner
-        share = (layers + head) / a.pp
-        return np.minimum(layers, np.ceil(share)), np.where(
-            a.pp > 1, np.maximum(0.0, layers - np.ceil((a.pp - 1) * share)), layers
-        )
-    even = layers % a.pp == 0
-    middle = np.where(even, layers / a.pp, np.ceil((layers + 2) / a.pp))
-    return middle, np.where(even, middle, layers + 1 - (a.pp - 1) * middle)
+        return np.minimum(layers, np.ceil(stage * ((layers + head) / a.pp)))
+    uneven = stage * np.ceil((layers + 2) / a.pp) - (stage > 0)
+    return np.where(layers % a.pp == 0, stage * (layers / a.pp), np.where(stage < a.pp, uneven, layers))
 
 
 def _layer(q: Question, wires: Wires, p: Passes, a: Layouts) -> dict[str, Floats]:
@@ -207,13 +229,38 @@ def _expert_parallel(q: Question, wires: Wires, p: Passes, a: Layouts) -> Floats
     return np.where(a.ep > 1, np.maximum(0.0, there_and_back - computing), 0.0)
 
 
-def _bubble(q: Question, a: Layouts) -> Floats:
-    """What share of the other stages' time a stage stands idle: all in 1F1B, 1/vpp interleaved (arXiv:2104.04473, 2.2), and in a
-    zero-bubble schedule what is left when weight gradients fill it (arXiv:2401.10241, ZB-H1: F + B - W of F + B + W).
+def pace(q: Question, a: Layouts, seconds: dict[str, Floats]) -> Pace:
+    """Seconds of a layer or the head by pass. Forward is a third, 2 FLOPs of 6; what is recomputed comes on top, backward.
 
-    By FLOPs: a third of everything where there is no attention, whose backward pass has no weights."""
-    filled = 2 * q.model.matmul_flops() / q.model.flops(1, q.work.seq)
-    return np.where(a.schedule == 2, 1 - filled, 1 / a.vpp)
+    Gradients of weights are apart where the schedule splits them off: by FLOPs, a third of all that waits for no other device, less
+    where there is attention, whose backward pass has no weights.
+    """
+    none, whole = np.zeros(len(a)), sum(seconds.values(), np.zeros(len(a)))
+    repeated = seconds.get("recompute", none)
+    forward = (whole - repeated) / 3
+    local = whole - repeated - sum((seconds[name] for name in BETWEEN_PRODUCTS if name in seconds), none)
+    weight = np.where(a.schedule == 2, q.model.matmul_flops() / q.model.flops(1, q.work.seq) * local, 0.0)
+    return Pace(forward, whole - forward - weight, weight)
+
+
+def _bubble(q: Question, a: Layouts, shape: Ints, paces: tuple[Pace, Pace], m: Floats, slot: Floats, others: Floats) -> Floats:
+    """What the slowest stage stands idle: interleaved, the other stages' time over vpp (arXiv:2104.04473, 2.2.2); else the critical
+    path of the schedule less its own work."""
+    found = others / a.vpp
+    rows = np.flatnonzero((a.pp > 1) & (a.vpp == 1))
+    if not len(rows):
+        return found
+    # Layouts that differ only in what happens once a step share a critical path: an eighth of them is left.
+    code = ((shape * (a.pp.max() + 1) + a.pp) * (m.max() + 1) + m) * 18 + a.schedule * 6 + a.recompute * 2 + a.sp
+    _, first, which = np.unique(code[rows], return_index=True, return_inverse=True)
+    some, few = a.take(rows[first]), m[rows[first]]
+    number = sampled(some.pp, few, q.work.framework.balances_stages)
+    here = replace(q, model=q.model.take(rows[first]))
+    before = layers_before(here, some, number)
+    stages = Stages(number, before, layers_before(here, some, number + 1) - before)
+    span = makespan(stages, paces[0].take(rows[first]), paces[1].take(rows[first]), few, some.pp)[which]
+    found[rows] = np.maximum(0.0, span - (m * slot)[rows])
+    return found
 
 
 def _between_stages(q: Question, wires: Wires, a: Layouts) -> Floats:
