@@ -158,6 +158,8 @@ def show(value: float, quantity: str, *, binary: bool = False, digits: int = 4) 
         return f"${value * 3600:,.2f}/h"
     if quantity == "seconds":
         return _show_seconds(value, digits)
+    if quantity == "share":
+        return f"{_significant(100 * value, digits)}%"
     prefixes = _BINARY if binary else {"count": _COUNT, "length": _LENGTH}.get(quantity, _LARGE)
     unit = {"bytes": "B", "bytes/s": "B/s", "watts": "W", "hertz": "Hz", "FLOP/s": "FLOP/s"}.get(quantity, "")
     best = "" if binary else min(prefixes, key=lambda p: prefixes[p])

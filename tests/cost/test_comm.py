@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwise.calibration import Calibration
-from meshwise.cost.comm import Fabric, Group, Wires
+from meshwise.cost.comm import Exchange, Fabric, Group, Wires
 from meshwise.layout import Layouts
 from planning import found_cluster
 
@@ -44,7 +44,8 @@ def test_a_ring_all_reduce_moves_all_but_one_part_twice(g: int, stride: int, siz
 
 def test_a_rank_alone_sends_nothing() -> None:
     alone = Group.of(replace(JEAN_ZAY, link_latency=1e-5, network_latency=1e-5), np.ones(1), np.ones(1))
-    for collective in (alone.gather, alone.reduce, alone.exchange):
+    exchange = Exchange.of(replace(JEAN_ZAY, link_latency=1e-5, network_latency=1e-5), np.ones(1), np.ones(1))
+    for collective in (alone.gather, alone.reduce, exchange.seconds):
         assert collective(np.full(1, 1e9)).item() == 0
 
 
@@ -98,7 +99,7 @@ def test_groups_step_over_tensor_parallel_ranks() -> None:
     """tp 4, cp 2: a context group is inside a node of 8, the data group is not, stages are a node or more apart."""
     cut = wires(dp_shard=4, cp=2, tp=4, pp=2, ep=4)
     assert cut.tp.bandwidth.item() == cut.cp.bandwidth.item() == NVLINK
-    assert cut.shard.bandwidth.item() == cut.ep.bandwidth.item() == OMNI_PATH / 4
+    assert cut.shard.bandwidth.item() == OMNI_PATH / 4
     assert cut.stage.bandwidth.item() == OMNI_PATH / 8
 
 

@@ -138,10 +138,10 @@ def _layer(q: Question, wires: Wires, p: Passes, a: Layouts) -> dict[str, Floats
         "attention": (p.core + p.core_back) / layers,
         "elementwise": (bytewise + backward_bytes(bytewise)) / layers,
         "recompute": np.where(full, forward, np.where(selective, p.core / layers, 0.0)),
-        "tp": _exposed(c, tp_once * (2 + full), (p.matmul + p.matmul_back + p.core + p.core_back) / layers + full * forward),
         "cp": _context_parallel(q, wires, p, a) / layers,
         "ep": _expert_parallel(q, wires, p, a) / layers * (2 + full),
     }
+    parts["tp"] = _exposed(c, tp_once * (2 + full), parts["matmul"] + parts["attention"] + full * forward)
     busy = sum(parts.values(), np.zeros(1))
     parts["launch"] = np.maximum(0.0, c.layer_launch * (2 + full) - busy) + c.layer_gap * (2 + full)
     return parts
@@ -190,7 +190,7 @@ def _expert_parallel(q: Question, wires: Wires, p: Passes, a: Layouts) -> Floats
     nodes = np.maximum(1.0, wires.ep.nodes * d.expert_reach)
     once = nodes * (1 - (1 - 1 / nodes) ** copies) / copies if f.sends_once else 1.0
     size = 2.0 * a.mbs * q.work.seq / a.cp * copies * d.hidden / np.where(a.sp > 0, a.tp, 1)
-    there_and_back = 2 * layers * q.work.imbalance * wires.ep.exchange(size, once)
+    there_and_back = 2 * layers * q.work.imbalance * wires.ep.seconds(size, once)
     computing = p.matmul + p.core if f.overlaps_experts else 0.0
     return np.where(a.ep > 1, np.maximum(0.0, there_and_back - computing), 0.0)
 
@@ -221,7 +221,7 @@ def _per_step(
     dense, experts = sizes.on_stage(layers, a)
     local, states = dense + experts, sizes.sharded(dense, experts, a)
     wire = _reduced(f, wires.shard, wires.replicate, a, dense, m)
-    if np.any(experts > 0):
+    if sizes.experts:
         wire = wire + _reduced(f, wires.experts, wires.replicate, a, experts, m)
     hidden = c.hidden_dp * forward_backward * np.where(a.zero >= 2, m, 2 / 3)
     tables = _tied_tables(q, wires, a)
