@@ -75,10 +75,12 @@ def _answer(ask: "Ask", top: int, out: Path | None, json: bool, csv: bool) -> No
     from meshwise.explain import parse_axes, reasons, runner_up
     from meshwise.files import write
     from meshwise.plan import make
-    from meshwise.search import search
+    from meshwise.search import check_divides, search
 
     question, bounds = ask.question(), parse_axes(",".join((*ask.fix, *ask.allow)))
-    found = search(question, bounds=bounds, top=top, nodes=_nodes(ask.at_most, question))
+    nodes = _nodes(ask.at_most, question)
+    check_divides(question, bounds, nodes)
+    found = search(question, bounds=bounds, top=top, nodes=nodes)
     made = make(ask, question, found, top)
     if out is not None:
         write(out, render.as_json(made.to_json()) + "\n")

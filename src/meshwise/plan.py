@@ -19,7 +19,7 @@ from meshwise.cost.memory import KINDS
 from meshwise.cost.train import PARTS, Cost, Question
 from meshwise.errors import UserError, quoted
 from meshwise.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layouts
-from meshwise.search import Found
+from meshwise.search import ASKED, CUT_AXES, Found
 from meshwise.workload import OPTIMIZER_BYTES, Train
 
 FORMAT = 1
@@ -150,12 +150,24 @@ def _digest(part: object) -> str:
 def _too_large(q: Question, found: Found) -> str:
     have, need = q.chip.memory, found.smallest
     if not math.isfinite(need):
-        return "no layout keeps to every rule: " + ", ".join(f"{rule} ({count:,})" for rule, count in found.rejected.items())
+        return _no_layout(q, found.rejected)
     more = math.ceil(q.cluster.devices * need / (have * (1 - q.work.reserve)))
     return (
         f"{q.model.name} does not fit on {q.cluster.name}: the leanest of {found.priced:,} layouts needs {need / 2**30:.1f} GiB a device, "
         f"{q.chip.name} has {have / 2**30:.1f}; about {more:,} devices would do, or a smaller batch, or --framework fsdp, which can offload"
     )
+
+
+def _no_layout(q: Question, rejected: dict[str, int]) -> str:
+    """The rules that dropped what a user left open; where there never was such a cut, what they fixed."""
+    fixed = [rule.removeprefix(ASKED).strip() for rule in rejected if rule.startswith(ASKED)]
+    fixed = [axis for axis in fixed if axis in CUT_AXES]
+    others = {rule: count for rule, count in rejected.items() if rule.removeprefix(ASKED).strip() not in fixed}
+    within = f"{ASKED} {', '.join(fixed)}"
+    if not others:
+        return f"no way to cut {q.cluster.devices:,} devices keeps to {within}"
+    dropped = ", ".join(f"{rule} ({count:,})" for rule, count in others.items())
+    return f"no layout{f' within {within}' if fixed else ''} keeps to every rule: {dropped}"
 
 
 _MINOR = ("dp_replicate", "dp_shard", "zero", "sp", "schedule", "offload")

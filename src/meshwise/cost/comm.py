@@ -106,7 +106,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Exchange:
-    """An all-to-all, in which every rank sends a share of its bytes to each other one. Each rank has only its own part of a node's network."""
+    """An all-to-all, in which every rank sends a share of its bytes to each other one, over its own part of a node's network."""
 
     near: Floats
     """Seconds per byte that a rank sends, inside nodes,"""
@@ -180,11 +180,11 @@ class Wires:
 def _on_torus(fabric: Fabric, torus: Torus, a: Layouts) -> Wires:
     """The groups of every layout on the torus of its pod, worked out once per distinct way to cut."""
     axes = np.stack([a.tp, a.cp, a.ep, a.dp_shard, a.dp_replicate, a.pp]).astype(np.int64)
-    few, which = np.unique(axes, axis=1, return_inverse=True)
-    tp, cp, ep, shard, replicate, pp = few
+    first, rows = _distinct(axes)
+    tp, cp, ep, shard, replicate, pp = axes[:, first]
     mesh = Mesh.of(torus, (tp, cp, shard, replicate, pp))
     inner = mesh.within(ep)  # expert ranks are the first of the context and data ranks
-    pods, rows = [tier.devices // fabric.node for tier in fabric.tiers], which.ravel()
+    pods = [tier.devices // fabric.node for tier in fabric.tiers]
 
     def group(first: int, last: int, laid: Mesh = mesh) -> Group:
         links = laid.links(first, last)
@@ -204,6 +204,16 @@ def _on_torus(fabric: Fabric, torus: Torus, a: Layouts) -> Wires:
         replicate=group(3, 3),
         stage=_taken(_next_stage(fabric, torus, mesh, pods), rows),
     )
+
+
+def _distinct(axes: Ints) -> tuple[Ints, Ints]:
+    """Where each distinct column first stands, and which of those every column is; by a number each, which sorts faster than columns."""
+    code = np.zeros(axes.shape[1], dtype=np.int64)
+    for axis in axes:
+        values, rank = np.unique(axis, return_inverse=True)
+        code = code * len(values) + rank
+    _, first, which = np.unique(code, return_index=True, return_inverse=True)
+    return first, which
 
 
 def _next_stage(fabric: Fabric, torus: Torus, mesh: Mesh, pods: list[int]) -> Group:

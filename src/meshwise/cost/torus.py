@@ -24,6 +24,11 @@ class Torus:
         sides = sorted(zip(shape, closed, strict=True), reverse=True)
         return Torus(tuple(side for side, _ in sides), tuple(ring for _, ring in sides), link)
 
+    @property
+    def links(self) -> tuple[int, ...]:
+        """Of a chip on each axis, as far as a collective over the whole axis can use them: two on a ring, one on a line, none alone."""
+        return tuple(2 if ring and side > 2 else int(side > 1) for side, ring in zip(self.shape, self.closed, strict=True))
+
 
 @dataclass(frozen=True)
 class Mesh:
