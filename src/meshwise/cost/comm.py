@@ -95,9 +95,14 @@ class Group:
             below = tier.latency
         return Group(self.size, bandwidth, latency)
 
+    @property
+    def pace(self) -> Floats:
+        """Seconds per byte of an all-gather or reduce-scatter by a ring: every rank passes on all but its own part."""
+        return (self.size - 1) / self.size / self.bandwidth
+
     def gather(self, size: Floats) -> Floats:
-        """All-gather or reduce-scatter of `size` bytes in all, by a ring: every rank passes on all but its own part."""
-        return (self.size - 1) / self.size * size / self.bandwidth + self.latency
+        """All-gather or reduce-scatter of `size` bytes in all."""
+        return self.pace * size + self.latency
 
     def reduce(self, size: Floats) -> Floats:
         """All-reduce: a reduce-scatter and an all-gather."""

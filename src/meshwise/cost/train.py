@@ -79,7 +79,9 @@ def price(q: Question, layouts: Layouts) -> Cost:
     # All that computing takes, the waits for the host included: else a faster chip that only waits longer would hide less.
     computing = sum((layer[name] for name in ("matmul", "attention", "elementwise", "cp", "launch")), np.zeros(1))
     slots, idle = (middle * per_layer, last * per_layer + per_head), _bubble(q, a)
-    updates = [_per_step(q, device, wires, a, n, microbatches, n * computing) for n in (middle, last)]
+    groups = (wires.shard, wires.experts)[: 1 + any(op.expert for op in q.model.ops)]
+    reductions = [Reduction.of(q.work.framework, group, wires.replicate, a, microbatches) for group in groups]
+    updates = [_per_step(q, device, wires, reductions, a, n, microbatches, n * computing) for n in (middle, last)]
     # The step is as long as the stage that ends it, its reduction and update included.
     heavy = np.greater(
         *((microbatches - idle) * slot + sum(update.values()) for slot, update in zip(slots, updates, strict=True))
@@ -212,17 +214,47 @@ def _between_stages(q: Question, wires: Wires, a: Layouts) -> Floats:
     return np.where(a.pp > 1, q.calibration.exposed_stage * seconds, 0.0)
 
 
+@dataclass(frozen=True)
+class Reduction:
+    """Gradients summed and weights gathered in a step (ZeRO, arXiv:1910.02054, 7), inside each group that shares out the state and, of
+    its part, between the copies of that group: seconds per parameter of a device, and those of the steps alone."""
+
+    pace: Floats
+    latency: Floats
+
+    @staticmethod
+    def of(f: Framework, shard: Group, replicate: Group, a: Layouts, m: Floats) -> "Reduction":
+        every = np.where((a.pp > 1) & f.reduces_every_microbatch, m, 1.0)
+        stages = [a.zero == 0, a.zero == 1, a.zero == 2]
+        sums = np.select(stages, [2 * every, np.ones(1), np.where(a.pp > 1, 1.0, m)], m)
+        gathers = np.select(stages, [np.zeros(1), np.ones(1), np.ones(1)], 2 * m)
+        across = 2 * np.where(stages[0], every, 1.0)
+        pace = shard.pace * (f.reduced_bytes * sums + f.weight_bytes * gathers)
+        return Reduction(
+            pace + across * f.reduced_bytes * replicate.pace / shard.size,
+            shard.latency * (sums + gathers) + across * replicate.latency,
+        )
+
+    def seconds(self, parameters: Floats) -> Floats:
+        return self.pace * parameters + self.latency
+
+
 def _per_step(
-    q: Question, d: Device, wires: Wires, a: Layouts, layers: Floats, m: Floats, forward_backward: Floats
+    q: Question,
+    d: Device,
+    wires: Wires,
+    reductions: list[Reduction],
+    a: Layouts,
+    layers: Floats,
+    m: Floats,
+    forward_backward: Floats,
 ) -> dict[str, Floats]:
     """What happens once a step (or, under ZeRO 2 and 3, beside every micro-batch): reduce, gather, update."""
     f, c = q.work.framework, q.calibration
     sizes = Sizes.of(q.model)
     dense, experts = sizes.on_stage(layers, a)
     local, states = dense + experts, sizes.sharded(dense, experts, a)
-    wire = _reduced(f, wires.shard, wires.replicate, a, dense, m)
-    if sizes.experts:
-        wire = wire + _reduced(f, wires.experts, wires.replicate, a, experts, m)
+    wire = sum((each.seconds(part) for each, part in zip(reductions, (dense, experts), strict=False)), np.zeros(1))
     hidden = c.hidden_dp * forward_backward * np.where(a.zero >= 2, m, 2 / 3)
     tables = _tied_tables(q, wires, a)
     per_parameter = 2 * OPTIMIZER_BYTES[q.work.optimizer] + f.gradient_bytes + f.weight_bytes
@@ -236,19 +268,6 @@ def _per_step(
         "offload": moved / host,
         "fixed": np.full(len(a), c.step),
     }
-
-
-def _reduced(f: Framework, shard: Group, replicate: Group, a: Layouts, local: Floats, m: Floats) -> Floats:
-    """Gradients summed and weights gathered in a step (ZeRO, arXiv:1910.02054, 7): inside each group that shares out the state, and its
-    part between the copies of that group."""
-    reduce, gather = shard.gather(f.reduced_bytes * local), shard.gather(f.weight_bytes * local)
-    across = replicate.reduce(f.reduced_bytes * local / shard.size)
-    every = np.where((a.pp > 1) & f.reduces_every_microbatch, m, 1.0)
-    return np.select(
-        [a.zero == 0, a.zero == 1, a.zero == 2],
-        [every * (2 * reduce + across), reduce + across + gather, np.where(a.pp > 1, 1.0, m) * reduce + across + gather],
-        m * (reduce + 2 * gather) + across,
-    )
 
 
 def _tied_tables(q: Question, wires: Wires, a: Layouts) -> Floats:
