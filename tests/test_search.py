@@ -384,6 +384,13 @@ print(json.dumps([found.priced, len(found.layouts), int(status["VmHWM"].split()[
     assert peak < 500e6
 
 
+def test_zero_over_some_of_the_data_ranks_is_for_frameworks_that_have_it() -> None:
+    """HSDP of torchtitan, instances of Megatron's distributed optimizer; DeepSpeed's ZeRO 1 goes over all data ranks."""
+    partly = {"dp_replicate": (2, 2), "dp_shard": (4, 4)}
+    for name, has_it in (("torchtitan", True), ("megatron", True), ("megatron-deepspeed", False), ("nanotron", False)):
+        assert (search(question("llama-debug", framework=name), bounds=partly).priced > 0) is has_it
+
+
 # On a torus.
 
 

@@ -196,6 +196,9 @@ def cut_rules(q: Question, a: Layouts) -> dict[str, Mask]:
         **({PADDING: _padding(q, a) <= 1.25} if f.pads_batch else {"dp divides the batch": work.batch % a.dp == 0}),
         "ep divides the experts": experts % a.ep == 0,
         "ZeRO where the framework has it": (a.dp_shard == 1) | (len(f.zero) > 0),
+        "ZeRO over some of the data ranks where the framework has it": (a.dp_shard == 1)
+        | (a.dp_replicate == 1)
+        | f.shards_partly,
     }
 
 
