@@ -1,4 +1,4 @@
-# pyright: reportMissingImports=false, reportMissingTypeStubs=false
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportPrivateImportUsage=false
 """8-bit products, what goes with them, and attention on this GPU: the facts behind the cost model's prior for fp8.
 
 Prints CSV (what, m, n, k, microseconds, TFLOP/s or GB/s). Scaled products with one scale a tensor and one a row; turning bf16 into fp8

@@ -233,3 +233,14 @@ def test_starting_up_imports_nothing_heavy() -> None:
 
 def test_counting_a_preset_imports_nothing_that_it_does_not_need() -> None:
     assert loaded("from meshwise.cli import count\ncount(['gpt2'])") == ["rich.table"]
+
+
+def test_tiers_of_a_cluster_are_shown_with_what_leaves_them(run: Run, tmp_path: Path) -> None:
+    done = run("show", "clusters", "2x(4x8xh100-sxm)@800Gbps,20ms")
+    assert line(done.out, "out of 4 nodes") == "800Gbps,20ms, 100 GB/s, 20 ms"
+    path = tmp_path / "rig.toml"
+    path.write_text(
+        'name = "Rig"\nnodes = 4\nchips = "8xh100-sxm"\n[network]\nname = "IB"\nbandwidth = "100GB/s"\n'
+        '[[tiers]]\nname = "leaf"\nnodes = 2\noversubscription = 2\n'
+    )
+    assert line(run("show", "clusters", str(path)).out, "out of 2 nodes") == "leaf, 100 GB/s, 2 times oversubscribed"

@@ -424,8 +424,7 @@ def test_a_model_that_fits_nowhere_is_exit_code_1_and_says_by_how_much(run: Run)
 @pytest.mark.parametrize(
     ("more", "rule"),
     [
-        (["--fix", "tp=3"], "--fix or --allow tp"),
-        (["--fix", "tp=2,pp=2,cp=2,dp=2"], "--fix or --allow dp"),  # 16 devices of 8
+        (["--fix", "tp=2,pp=2,cp=2,dp=2"], "no way to cut 8 devices keeps to --fix or --allow tp, pp, cp, dp"),  # they make 16
         (["--fix", "tp=1,pp=1,cp=1", "--batch", "7"], "dp divides the batch"),
         (["--fix", "mbs=5"], "--fix or --allow mbs"),
         (["--fix", "zero=3"], "--fix or --allow zero"),  # Megatron has stage 1
@@ -447,4 +446,43 @@ def test_a_run_that_gets_nowhere_is_exit_code_1_and_says_why(run: Run) -> None:
 
 @pytest.mark.parametrize("flag", ["--json", "--csv"])
 def test_no_answer_prints_no_half_a_document(run: Run, flag: str) -> None:
-    fits_nowhere(run, *SMALL, "--fix", "tp=3", flag)
+    fits_nowhere(run, *SMALL, "--fix", "mbs=5", flag)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--fix", "tp=3"], "--fix or --allow tp=3: none divides the 8 devices; the nearest that does is 2 or 4"),
+        (["--fix", "dp=16"], "dp=16: none divides the 8 devices; the nearest that does is 8"),
+        (["--allow", "pp=5..7"], "pp=5..7: none divides the 8 devices; the nearest that does is 4 or 8"),
+    ],
+)
+def test_an_axis_that_does_not_divide_the_devices_is_told_the_nearest_that_does(run: Run, more: list[str], message: str) -> None:
+    assert message in refused(run(*SMALL, *more))
+
+
+# On a torus.
+
+POD = ["plan", "llama-3-70b", "--on", "tpu-v5p:16x20x28", "--batch", "4M"]
+"""The question of How to Scale Your Model, part 6: 1024 sequences of 4096 tokens on 8,960 chips."""
+
+
+def test_a_pod_of_tpus_is_planned_with_maxtext_and_told_the_rooflines_of_the_scaling_book(run: Run) -> None:
+    done = run(*POD)
+    assert (done.code, done.err) == (0, "")
+    said = " ".join(done.out.split())
+    assert "468 tokens per device and step, 850 needed" in said
+    assert "113 tokens per device needed" in said
+    assert "calibration: tpu" in said
+
+
+def test_fsdp_alone_has_too_few_sequences_for_a_pod_and_says_so(run: Run) -> None:
+    """Part 6: pure FSDP stops at 1,024 chips, because a batch has that many sequences."""
+    said = fits_nowhere(run, *POD, "--fix", "tp=1,pp=1,cp=1")
+    assert "within --fix or --allow tp, pp, cp" in said
+    assert "padding the batch up to dp is at most a fifth of what is computed" in said
+    assert "heads" not in said  # what has nothing to do with it is not named
+
+
+def test_three_divides_no_pod_of_8960(run: Run) -> None:
+    assert "tp=3: none divides the 8,960 devices; the nearest that does is 2 or 4" in refused(run(*POD, "--fix", "tp=3"))

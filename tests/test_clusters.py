@@ -79,6 +79,13 @@ def bandwidth(cluster: Cluster) -> float:
         ("2x7900xtx", 1, {"rx7900xtx": 2}),
         ("7900xtx", 1, {"rx7900xtx": 1}),
         ("2xm2-ultra@40Gbps", 2, {"m2-ultra": 2}),  # one Mac, one chip
+        ("2x(4x8xh100-sxm)@800Gbps,20ms", 8, {"h100-sxm": 64}),  # two sites of four nodes
+        ("2 × (4 × 8 × H100-SXM) @ 800Gbps", 8, {"h100-sxm": 64}),
+        ("2x(jean-zay:48)@800Gbps", 96, {"a100-80gb-sxm": 768}),
+        ("2x(jean-zay)@800Gbps", 104, {"a100-80gb-sxm": 832}),
+        ("2x(4xdgx-h100)@800Gbps", 8, {"h100-sxm": 64}),
+        ("2x(4 pods of tpu-v5p)@800Gbps,10ms", 8, {"tpu-v5p": 71680}),
+        ("2x(3x(4x8xh100-sxm)@800Gbps)@100Gbps,20ms", 24, {"h100-sxm": 192}),
     ],
 )
 def test_every_form_of_the_grammar_is_read(text: str, nodes: int, chips_found: dict[str, int]) -> None:
@@ -195,6 +202,18 @@ def test_no_cluster_has_the_name_of_another_or_of_a_chip() -> None:
         ("8xh100-sxm@10GB", "'10GB' is not a bandwidth but a size in bytes"),
         ("8xh100-sxm@0Gbps", "the link '0Gbps' has no bandwidth"),
         ("missing.toml", "cannot read 'missing.toml': No such file or directory"),
+        ("2x(4x8xh100-sxm)", "has several sites and no line between them; add one, such as @800Gbps,20ms"),
+        ("2x(4x8xh100-sxm)@", "has several sites and no line between them"),
+        ("2x(jean-zay:48)@,20ms", "has several sites and no line between them"),
+        ("2x(4x8xh100-sxm)@0Gbps", "the line '0Gbps' has no bandwidth"),
+        ("2x(4x8xh100-sxm)@fast", "'fast' is not a bandwidth"),
+        ("2x(4x8xh100-sxm)@20ms", "'20ms' is not a bandwidth but a time"),
+        ("2x(4x8xh100-sxm)@800Gbps,20", "'20' is not a time: it has no unit"),
+        ("2x(4x8xh100-sxm)@800Gbps,20ms,3", "is not a time"),
+        ("2x(4x8xh100x)@800Gbps", "unknown chip 'h100x'"),
+        ("0x(4x8xh100-sxm)@800Gbps", "'0' is not a number of devices"),
+        ("9999999x(4x8xh100-sxm)@800Gbps", "has 319,999,968 devices; at most 10,000,000 can be planned"),
+        ("2x(" * 3000 + "4x8xh100-sxm" + ")@1Gbps" * 3000, "sites of sites go 5 deep at most"),
     ],
 )
 def test_what_cannot_be_built_is_told_with_the_way_out(text: str, message: str) -> None:
@@ -229,6 +248,70 @@ def test_a_torus_is_read_from_a_file(tmp_path: Path) -> None:
     cluster = find_cluster(str(path))
     assert (cluster.devices, cluster.node_count, cluster.torus) == (192, 3, (4, 4, 4))
     assert cluster.nodes[0][1].host.memory == 1e12
+
+
+def test_sites_keep_their_own_network_and_have_a_line_between_them() -> None:
+    cluster = find_cluster("2x(jean-zay:48)@800Gbps,20ms")
+    assert bandwidth(cluster) == 50e9
+    (line,) = cluster.tiers
+    assert (line.nodes, line.leaving(cluster.network), line.latency) == (48, 100e9, pytest.approx(20e-3))
+    assert find_cluster("2x(jean-zay:48)@800Gbps").tiers[0].latency is None
+
+
+def test_parentheses_round_one_host_are_a_host_as_ever() -> None:
+    cluster = find_cluster("2x(4xrtx3090)@10Gbps")
+    assert (cluster.tiers, bandwidth(cluster)) == ((), 1.25e9)
+
+
+TIERS = """
+[[tiers]]
+name = "spine"
+nodes = 64
+bandwidth = "1TB/s"
+latency = "5us"
+[[tiers]]
+name = "leaf"
+nodes = 16
+oversubscription = 2
+"""
+
+
+def test_tiers_are_read_from_a_file_from_the_inside_out(tmp_path: Path) -> None:
+    path = tmp_path / "rig.toml"
+    path.write_text(CLUSTER + TIERS)
+    leaf, spine = find_cluster(str(path)).tiers
+    assert (leaf.name, spine.name) == ("leaf", "spine")
+    assert leaf.leaving(find_cluster(str(path)).network) == 16 * 1.25e9 / 2
+    assert leaf.leaving(find_cluster(f"{path}@100Gbps").network) == 16 * 12.5e9 / 2  # a share of whatever the nodes have
+    assert (spine.leaving(None), spine.latency) == (1e12, pytest.approx(5e-6))
+
+
+def test_a_leaf_does_not_reach_over_to_another_site(home: Path) -> None:
+    (home / "clusters" / "mine.toml").write_text(CLUSTER.replace("nodes = 2", "nodes = 32") + TIERS)
+    assert [tier.nodes for tier in find_cluster("2x(mine)@10Gbps").tiers] == [16, 32]
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "message"),
+    [
+        ("oversubscription = 2", "", "the tier 'leaf' needs 'nodes', and either 'oversubscription' or 'bandwidth'"),
+        ("oversubscription = 2", 'oversubscription = 2\nbandwidth = "1GB/s"', "the tier 'leaf' needs 'nodes', and either"),
+        ("oversubscription = 2", "oversubscription = 0", "the tier 'leaf' needs 'nodes', and either"),
+        ("oversubscription = 2", "oversubscription = -2", "must be finite and not negative"),
+        ("nodes = 16", "", "the key 'nodes' is missing"),
+        ("nodes = 16", "nodes = 0", "expected a whole number from 1"),
+        ('latency = "5us"', 'latency = "5"', "'5' is not a time"),
+        ('name = "spine"', "", "the key 'name' is missing"),
+        ("oversubscription", "oversubscribed", "unknown key 'oversubscribed'; did you mean 'oversubscription'?"),
+    ],
+)
+def test_a_slip_in_a_tier_is_told_with_file_and_key(tmp_path: Path, right: str, wrong: str, message: str) -> None:
+    assert right in TIERS
+    path = tmp_path / "mine.toml"
+    path.write_text(CLUSTER + TIERS.replace(right, wrong))
+    said = refused(str(path))
+    assert said.startswith("mine.toml: tiers")
+    assert message in said
 
 
 def test_a_users_cluster_comes_before_the_built_in_one(home: Path) -> None:
@@ -288,7 +371,7 @@ def test_the_sides_of_a_torus_multiply_or_do_not_fit(chip: str, pods: int, shape
     assert found.link is not None
     text = f"{pods} pods of {chip}:{'x'.join(map(str, shape))}@100Gbps"
     # A slice fits when its sides, longest first, are within those of the pod.
-    largest = sorted(found.torus.pod if found.torus else [32] * 3, reverse=True)
+    largest = sorted(found.torus.pod if found.torus and found.torus.pod else [32] * 3, reverse=True)
     sides = sorted(shape, reverse=True)
     if len(sides) <= found.link.axes and all(side <= most for side, most in zip(sides, largest, strict=False)):
         assert find_cluster(text).devices == pods * math.prod(shape)
@@ -306,7 +389,29 @@ def test_cards_of_a_sum_stand_in_one_host_and_hosts_of_a_sum_apart(cards: list[t
     assert together.devices == sum(count for count, _ in cards)
 
 
-MARKS = ["x", "(", ")", "+", "@", ":", ",", " ", ".", "-", "0", "2", "8", "16", "99999", " pods", " pods of ", "nodes", "10Gbps"]
+MARKS = [
+    "x",
+    "(",
+    ")",
+    "+",
+    "@",
+    ":",
+    ",",
+    " ",
+    ".",
+    "-",
+    "0",
+    "2",
+    "8",
+    "16",
+    "99999",
+    " pods",
+    " pods of ",
+    "nodes",
+    "10Gbps",
+    "2x(4x8x",
+    ")@10Gbps,1ms",
+]
 NAMES = ["h100", "a100", "rtx3090", "7900xtx", "m1", "tpu-v5p", "tpu-v7", "tpu-v5e", "jean-zay", "dgx-h100", "tpu-v5p-4pods"]
 words = st.sampled_from([*MARKS, *NAMES, ".toml"])
 

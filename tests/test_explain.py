@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from meshwise.cost.train import PARTS, Question
 from meshwise.errors import UserError
-from meshwise.explain import WORDS, binding, differences, name_of, parse_axes, reasons, rooflines, runner_up, versus, what_if
+from meshwise.explain import WORDS, binding, differences, name_of, parse_axes, reasons, runner_up, versus, what_if
 from meshwise.layout import Layouts
 from meshwise.plan import Ask, Choice, DoesNotFit, Plan, choice, make
 from meshwise.search import search
@@ -205,27 +205,10 @@ def test_a_larger_batch_that_does_not_fit_is_told() -> None:
     assert "With twice the batch: nothing fits." in what_if(q, best_of(q, fixed), parse_axes(fixed))
 
 
-def test_rooflines_are_those_of_the_scaling_book(asked: Question) -> None:
-    """Jean Zay: 4 Omni-Path links of 100 Gb/s for 8 A100. 2048 x 2048 tokens on 384 devices are 10,923 each; hiding weights needs
-    FLOP/s over bytes/s: 312e12 x matmul / (50e9 x network / 8), with the shares of the calibration."""
-    c = asked.calibration
-    needed = 312e12 * c.matmul / (50e9 * c.network / 8)
-    (verdict,) = rooflines(asked)
-    assert "communication-bound" in verdict
-    assert numbers(verdict)[:2] == [10923, round(needed)]
-
-
-def test_inside_a_node_the_link_is_the_roof() -> None:
-    """8 H100: 450 GB/s each; 48 x 2048 / 8 = 12,288 tokens, 989.4e12 x matmul / (450e9 x link) = 2,142 needed with the prior."""
-    q = question("llama-3-8b", "1x8xh100-sxm")
-    (verdict,) = rooflines(q)
-    assert "compute-bound" in verdict
-    assert numbers(verdict)[:2] == [12288, round(989.4e12 * q.calibration.matmul / (450e9 * q.calibration.link))]
-
-
-def test_a_batch_smaller_than_the_cluster_bounds_data_parallelism(asked: Question) -> None:
-    few = replace(asked, work=replace(asked.work, batch=128))
-    assert numbers(rooflines(few)[0]) == [128, 384]
+def test_rooflines_are_of_the_devices_that_the_layout_has(asked: Question, best: Choice) -> None:
+    """2048 x 2048 tokens on 384 devices are 10,923 each; on 192 of them, which --at-most may choose, twice as many."""
+    assert "10,923 tokens per device" in reasons(asked, best, None, {})[-1]
+    assert "21,845 tokens per device" in reasons(asked, replace(best, devices=192), None, {})[-1]
 
 
 # All of it.

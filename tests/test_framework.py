@@ -1,5 +1,6 @@
 """Frameworks: found by name, each with its source, and any user may add one."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from meshwise import catalogue
 from meshwise.errors import UserError
 from meshwise.framework import find_framework
+from meshwise.plan import Ask
 from meshwise.search import search
 from planning import FRAMEWORKS, question
 from told import one_line
@@ -70,3 +72,10 @@ def test_a_slip_in_a_users_framework_names_the_file_and_the_key(home: Path, text
     with pytest.raises(UserError) as refused:
         find_framework("mine")
     assert words in one_line(refused.value)
+
+
+@pytest.mark.parametrize(("chip", "name"), [("tpu-v5p:4x4x4", "maxtext"), ("8xh100-sxm", "megatron")])
+def test_a_question_that_names_no_framework_gets_the_usual_one_for_its_chips(chip: str, name: str) -> None:
+    ask = Ask(model="llama-debug", cluster=chip, batch=64, seq=512)
+    assert ask.question().work.framework.key == name
+    assert replace(ask, framework="torchtitan").question().work.framework.key == "torchtitan"

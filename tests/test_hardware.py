@@ -170,7 +170,8 @@ def test_tensor_cores_double_with_each_halving_of_the_number(chip: Chip) -> None
 def test_the_pod_of_a_tpu_has_the_axes_of_its_links(chip: Chip) -> None:
     assert chip.link is not None
     assert chip.link.axes in (2, 3)
-    assert chip.torus is None or len(chip.torus.pod) == chip.link.axes
+    assert chip.torus is not None
+    assert len(chip.torus.pod) in (0, chip.link.axes)  # 0: no source says how large a pod is
 
 
 def test_tpu_v5p_has_the_figures_of_the_scaling_book() -> None:

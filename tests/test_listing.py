@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.clusters import cluster_files
-from meshwise.hardware import chips
-from meshwise.listing import chip_rows, cluster_rows, layer_runs, model_rows
+from meshwise.clusters import cluster_files, find_cluster
+from meshwise.hardware import chips, find_chip
+from meshwise.listing import chip_row, chip_rows, cluster_row, cluster_rows, layer_runs, model_rows
 from meshwise.lookup import find_model, presets
 from meshwise.model import Model, build
 from small_configs import small
@@ -24,6 +24,17 @@ def test_every_entry_of_a_catalogue_has_its_row() -> None:
 def test_a_row_is_plain_data() -> None:
     for row in [*chip_rows(), *cluster_rows(), *model_rows()]:
         assert json.loads(json.dumps(row, allow_nan=False)) == row
+
+
+def test_what_lies_above_the_nodes_is_listed() -> None:
+    line = {"name": "800Gbps,20ms", "nodes": 4, "oversubscription": 0.0, "bandwidth": 1e11, "latency": 0.02}
+    assert cluster_row("two", find_cluster("2x(4x8xh100-sxm)@800Gbps,20ms"))["tiers"] == [line]
+    assert cluster_row("one", find_cluster("jean-zay"))["tiers"] == []
+
+
+def test_a_pod_that_no_source_describes_is_none() -> None:
+    assert chip_row(find_chip("tpu-v7"))["pod"] is None
+    assert chip_row(find_chip("tpu-v5p"))["pod"] == [16, 20, 28]
 
 
 def test_a_users_broken_preset_is_listed_with_the_reason(home: Path) -> None:

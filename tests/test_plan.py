@@ -141,10 +141,11 @@ def test_choices_are_the_fastest_first_and_no_two_are_the_same_answer(ask: Ask) 
 
 
 def test_layouts_that_differ_only_in_how_data_is_shared_out_are_counted_as_ties() -> None:
-    """BLOOM's ZeRO 1 may go over all data ranks or over some of them: hardly a difference in time."""
-    (best,) = planned(BLOOM, top=1).choices
-    alike = ",".join(f"{axis}={best.layout[axis]}" for axis in ("tp", "pp", "mbs", "recompute"))
-    found = search(BLOOM.question(), bounds=parse_axes(alike))
+    """In one node ZeRO 1 may go over all data ranks or over some of them: hardly a difference in time."""
+    ask = replace(ASK, cluster="1x8xh200")
+    (best,) = planned(ask, top=1).choices
+    alike = ",".join(f"{axis}={best.layout[axis]}" for axis in ("tp", "pp", "cp", "mbs", "recompute"))
+    found = search(ask.question(), bounds=parse_axes(alike))
     assert best.ties == sum(found.cost.step < best.seconds * 1.01) - 1 > 0
 
 
@@ -268,6 +269,6 @@ def test_a_plan_damaged_anywhere_is_refused_or_can_still_be_shown(damage: object
             told = one_line(error)
         if found:
             assert bars(found.choices)
-            assert differences(found.choices[0], plan.choices[1])
+            assert differences(found.choices[0], plan.choices[-1])
         refused += bool(told)
     assert refused > 20  # a plan has some 70 values; a few may be missing, and words may be any words

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from meshwise.errors import UserError
 from meshwise.framework import find_framework
-from meshwise.workload import OPTIMIZER_BYTES, Train, parse_batch
+from meshwise.workload import OPTIMIZER_BYTES, Train, batch_tokens, parse_batch
 from told import one_line
 
 
@@ -74,3 +74,24 @@ def test_a_checkpoint_is_weights_and_optimizer_state_stored_once() -> None:
     """Llama 3 405B with AdamW: 2 bytes of weight, 4 of the master copy and 8 of moments for each of 405,853,388,800 parameters."""
     work = Train(batch=1, seq=1, framework=find_framework("megatron"))
     assert work.checkpoint_bytes(405_853_388_800) == 14 * 405_853_388_800
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens", "seq"),
+    [
+        ("4M", 4 * 2**20, 4096),
+        ("4e6", 4e6, 4096),  # no whole number of sequences, which arithmetic does not need
+        ("1024", 1024 * 4096, 4096),
+        ("512x8192", 512 * 8192, 8192),
+        ("512×8k", 512 * 8192, 8192),
+    ],
+)
+def test_tokens_of_a_batch_for_arithmetic(text: str, tokens: float, seq: int) -> None:
+    assert batch_tokens(text, 4096) == (tokens, seq)
+
+
+@pytest.mark.parametrize("text", ["0", "0.5", "", "x", "x4096", "-4M", "1e99", "nan", "4Q"])
+def test_what_is_no_batch_is_told_in_one_line(text: str) -> None:
+    with pytest.raises(UserError) as refused:
+        batch_tokens(text, 4096)
+    one_line(refused.value)

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+from meshwise import units
 from meshwise.errors import UserError, quoted
 from meshwise.hardware import Cluster
 from meshwise.model import Model
@@ -56,7 +57,7 @@ class Budget:
 def budget(model: Model, cluster: Cluster, tokens: float, batch_tokens: float, mfu: float, checkpoints: int) -> Budget:
     """What training costs where nothing is lost but what `mfu` says."""
     if not 0 < mfu <= 1:
-        raise UserError(f"an MFU of {mfu:g} cannot be: expected a share of the peak, such as 40%")
+        raise UserError(f"an MFU of {units.show(mfu, 'share')} cannot be: expected a share of the peak, such as 40%")
     chip = cluster.nodes[0][1].chips[0][1]
     if len(cluster.chips) > 1:
         raise UserError(f"cluster {quoted(cluster.name)} mixes chips; a budget is for one kind of chip")

@@ -45,8 +45,10 @@ def count(
         str, typer.Option(help="Cluster to train on: years, days, bytes per device and rooflines, before any search.")
     ] = "",
     batch: Annotated[str, typer.Option(help="With --on: sequences (1024) or tokens (4M, in units of 1024; or 4e6).")] = "",
-    mfu: Annotated[str, typer.Option(help="With --on: the share of the peak that training reaches.")] = "40%",
-    checkpoints: Annotated[int, typer.Option(min=1, max=64, help="With --on: activations kept per layer and token.")] = 1,
+    mfu: Annotated[str, typer.Option(help="With --on: the share of the peak that training reaches (default: 40%).")] = "",
+    checkpoints: Annotated[
+        int | None, typer.Option(min=1, max=64, help="With --on: activations kept per layer and token (default: 1).")
+    ] = None,
     json: Json = False,
     csv: Csv = False,
 ) -> None:
@@ -59,10 +61,11 @@ def count(
     found = [lookup.find_model(name) for name in models]
     tallies = [count_model(model, seq=length or default_seq(model), tokens=total) for model in found]
     if on:
-        cli_budget.answer(found, tallies, cli_budget.Envelope(on, batch, mfu, checkpoints, total), json, csv)
+        cli_budget.answer(found, tallies, cli_budget.Envelope(on, batch, mfu or "40%", checkpoints or 1, total), json, csv)
         return
-    if batch:
-        raise UserError("--batch says how a cluster is used; name it with --on, such as --on tpu-v5p:16x20x28")
+    for option, given in (("--batch", batch), ("--mfu", mfu), ("--checkpoints", checkpoints)):
+        if given:
+            raise UserError(f"{option} says how a cluster is used; name it with --on, such as --on tpu-v5p:16x20x28")
     if json or csv:
         emit(render.as_json(tallies) if json else render.tallies_csv(tallies))
         return

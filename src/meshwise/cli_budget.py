@@ -30,14 +30,13 @@ def answer(models: "list[Model]", tallies: list[dict[str, Any]], asked: Envelope
     from meshwise.roofline import verdicts
     from meshwise.workload import batch_tokens
 
+    if not asked.batch:
+        raise UserError("--on needs --batch, such as --batch 4M: how many tokens a step has decides what hides and what fits")
     cluster = clusters.find_cluster(asked.on)
     share = units.parse(asked.mfu, "share")
     console = render.console()
     for model, tally in zip(models, tallies, strict=True):
-        seq = int(tally["training_flops"]["seq"])
-        if not asked.batch:
-            raise UserError("--on needs --batch, such as --batch 4M: how many tokens a step has decides what hides and what fits")
-        tokens = batch_tokens(asked.batch, seq)
+        tokens, seq = batch_tokens(asked.batch, int(tally["training_flops"]["seq"]))
         found = budget(model, cluster, asked.tokens, tokens, share, asked.checkpoints)
         lines = verdicts(model, cluster, tokens, seq)
         tally["budget"] = as_row(found) | {"rooflines": lines}

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 TOP = 10
 PANEL = "Failures, for the wall time of a run"
+SHAPE = "The shape of the model, where it is open"
 
 
 def plan(
-    model: Annotated[str, typer.Argument(help="Preset, HF id, config.json or its folder, or .gguf.")],
+    model: Annotated[str, typer.Argument(help="Preset, HF id, config.json or its folder, or .gguf.")] = "",
     on: Annotated[str, typer.Option(help="Cluster, such as jean-zay:48 or 48x8xa100-80gb.")] = "",
     batch: Annotated[
         str, typer.Option(help="Sequences (2048), sequences x length (2048x4096), or tokens (4M, in units of 1024).")
@@ -43,6 +44,15 @@ def plan(
     ] = None,
     within: Annotated[str, typer.Option(help="A deadline for --tokens, such as 30d.")] = "",
     cheapest: Annotated[bool, typer.Option("--cheapest", help="The cheapest chip and number of nodes for --tokens.")] = False,
+    params: Annotated[str, typer.Option(help="Search the shape too, near so many parameters: 176B.", rich_help_panel=SHAPE)] = "",
+    vocab: Annotated[str, typer.Option(help="Its vocabulary: 250880.", rich_help_panel=SHAPE)] = "",
+    like: Annotated[
+        str, typer.Option(help="The model whose kind of layers it has: llama-3-70b (bloom-176b).", rich_help_panel=SHAPE)
+    ] = "",
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this one: hidden x layers x heads [x FFW], 14336x70x112. Repeat it.", rich_help_panel=SHAPE),
+    ] = None,
     ramp: Annotated[str, typer.Option(help="Batch sizes of a ramp-up, in sequences: 32,64,128.")] = "",
     calibration: Annotated[
         str, typer.Option(help="A calibration by name, instead of the one chosen by chip and framework.")
@@ -71,11 +81,12 @@ def plan(
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:
     """Find the fastest layout to train a model on a cluster, and say why."""
-    from meshwise import cli_vary, units
+    from meshwise import cli_shape, cli_vary, units
     from meshwise.plan import Ask
     from meshwise.workload import parse_batch
 
     varied = vary or []
+    model, open_shape = cli_shape.wanted(model, params, vocab, like, shape)
     on, batch = cli_vary.started(varied, on, batch, cheapest)
     sequences, length = parse_batch(batch, units.whole_length(seq))
     total = units.parse(tokens, "count") if tokens else 0.0
@@ -108,12 +119,18 @@ def plan(
         link=link,
         within=cli_vary.deadline(within, total, cheapest),
     )
-    if not varied and not cheapest:
+    if open_shape is not None:
+        if varied or cheapest or within or out is not None or at_most:
+            raise UserError(
+                "--params and --shape ask of one cluster: leave out --vary, --cheapest, --within, --at-most and --out"
+            )
+        cli_shape.answer(ask, open_shape, _command(ask, top, named=False), top, json, csv)
+    elif not varied and not cheapest:
         _answer(ask, top, out, json, csv)
-        return
-    if out is not None or top != TOP:
+    elif out is not None or top != TOP:
         raise UserError("--out and --top are of one plan: plan the point you like without --vary and --cheapest")
-    (cli_vary.cheapest if cheapest else cli_vary.answer)(ask, varied, lambda one: _command(one, TOP), json, csv)
+    else:
+        (cli_vary.cheapest if cheapest else cli_vary.answer)(ask, varied, lambda one: _command(one, TOP), json, csv)
 
 
 def _answer(ask: "Ask", top: int, out: Path | None, json: bool, csv: bool) -> None:
@@ -122,10 +139,12 @@ def _answer(ask: "Ask", top: int, out: Path | None, json: bool, csv: bool) -> No
     from meshwise.explain import parse_axes, reasons, runner_up
     from meshwise.files import write
     from meshwise.plan import make, node_counts
-    from meshwise.search import search
+    from meshwise.search import check_divides, search
 
     question, bounds = ask.question(), parse_axes(",".join((*ask.fix, *ask.allow)))
-    found = search(question, bounds=bounds, top=top, nodes=node_counts(ask, question))
+    nodes = node_counts(ask, question)
+    check_divides(question, bounds, nodes)
+    found = search(question, bounds=bounds, top=top, nodes=nodes)
     made = make(ask, question, found, top)
     if out is not None:
         write(out, render.as_json(made.to_json()) + "\n")
@@ -157,14 +176,14 @@ def _row(choice: "Choice") -> dict[str, object]:
     return asdict(choice)
 
 
-def _command(ask: "Ask", top: int) -> str:
+def _command(ask: "Ask", top: int, *, named: bool = True) -> str:
     """The command that asks the same again."""
     from meshwise import units
 
     words = [
         "meshwise",
         "plan",
-        ask.model,
+        *([ask.model] if named else []),
         *(["--on", ask.cluster] if ask.cluster else []),
         "--batch",
         f"{ask.batch}x{ask.seq}",

@@ -31,6 +31,8 @@ from meshwise.hardware import (
 )
 
 MOST_DEVICES = 10**7
+DEEPEST = 4
+"""Parentheses in parentheses: sites of sites."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,21 +84,18 @@ def _not_too_large(found: Cluster, text: str) -> Cluster:
 
 def _sites(text: str) -> Cluster | None:
     """Several clusters of one kind with a line between them: '2x(256x8xh100-sxm)@800Gbps,20ms'. One node in parentheses is a host."""
-    match = re.fullmatch(r"\s*(\d+)\s*x\s*\((.+)\)\s*@([^@()]+)", text, re.IGNORECASE)
-    if match is None or not re.search(r"^\s*\d+\s*x\s*\d+\s*x|[:@]|pods", match[2].lower()):
+    match = re.fullmatch(r"\s*(\d+)\s*x\s*\((.+)\)\s*(?:@([^@()]*))?", text.replace("×", "x"), re.IGNORECASE)
+    inside = match[2].lower() if match else ""
+    if match is None or not (re.search(r"^\s*\d+\s*x\s*\d+\s*x|[:@]|pods", inside) or _named(inside, text)):
         return None
+    if match[2].count("(") > DEEPEST:
+        raise UserError(f"cluster {quoted(text)}: sites of sites go {DEEPEST + 1} deep at most")
     one = find_cluster(match[2])
     if one.node_count < 2:
         return None
-    bandwidth, _, latency = match[3].partition(",")
-    line = Tier(
-        name=match[3].strip(),
-        nodes=one.node_count,
-        bandwidth=units.parse(bandwidth, "bytes/s"),
-        latency=units.parse(latency, "seconds") if latency else None,
-    )
     nodes = tuple((count * _counted(match[1], text), node) for count, node in one.nodes)
-    whole = replace(one, name=text.strip(), nodes=nodes, tiers=(*one.tiers, line))
+    inner = tuple(tier for tier in one.tiers if tier.nodes < one.node_count)  # a leaf does not reach over to another site
+    whole = replace(one, name=text.strip(), nodes=nodes, tiers=(*inner, _line(match[3] or "", one.node_count, text)))
     return _not_too_large(whole, text)
 
 
@@ -110,6 +109,19 @@ def with_link(found: Cluster, bandwidth: str) -> Cluster:
         for count, node in found.nodes
     )
     return replace(found, nodes=nodes)
+
+
+def _line(words: str, nodes: int, text: str) -> Tier:
+    """What joins a site of so many nodes to the others: '800Gbps,20ms'."""
+    bandwidth, _, latency = words.partition(",")
+    if not bandwidth.strip():
+        raise UserError(f"cluster {quoted(text)} has several sites and no line between them; add one, such as @800Gbps,20ms")
+    rate = units.parse(bandwidth, "bytes/s")
+    if not rate:
+        raise UserError(f"cluster {quoted(text)}: the line {quoted(bandwidth.strip())} has no bandwidth")
+    return Tier(
+        name=words.strip(), nodes=nodes, bandwidth=rate, latency=units.parse(latency, "seconds") if latency.strip() else None
+    )
 
 
 def _named(body: str, text: str) -> Cluster | None:
@@ -168,7 +180,7 @@ def _from_file(found: ClusterFile, size: int | None) -> Cluster:
         name=found.name,
         nodes=((size or max(found.nodes, found.pods), node),),
         network=found.network or whole.network,
-        tiers=found.tiers,
+        tiers=tuple(sorted(found.tiers, key=lambda tier: tier.nodes)),
         prices=found.prices,
         sources=found.sources,
     )

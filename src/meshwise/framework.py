@@ -49,6 +49,8 @@ class Framework:
     """Needs micro-batch x heads per device to be a multiple of 4, or attention falls back to slow kernels."""
     balances_stages: bool = False
     """Cuts stages by FLOPs, the head included, instead of by whole equal numbers of layers."""
+    shards_partly: bool = False
+    """Can share out the state over some of the data ranks and keep copies over the others (HSDP, instances of the optimizer)."""
     pads_batch: bool = False
     """Data ranks need not divide the batch: the last ones compute on padding."""
     overlaps_experts: bool = False

@@ -20,7 +20,7 @@ from meshwise.cost.train import PARTS, Cost, Question
 from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layouts
 from meshwise.model import Model
-from meshwise.search import Found
+from meshwise.search import ASKED, CUT_AXES, Found
 from meshwise.workload import OPTIMIZER_BYTES, PRECISIONS, Train
 
 FORMAT = 2
@@ -197,7 +197,7 @@ def _digest(part: object) -> str:
 def _too_large(q: Question, found: Found) -> str:
     have, need = q.chip.memory, found.smallest
     if not math.isfinite(need):
-        return "no layout keeps to every rule: " + ", ".join(f"{rule} ({count:,})" for rule, count in found.rejected.items())
+        return _no_layout(q, found.rejected)
     more = math.ceil(q.cluster.devices * need / (have * (1 - q.work.reserve)))
     return (
         f"{q.model.name} does not fit on {q.cluster.name}: the leanest of {found.priced:,} layouts needs {need / 2**30:.1f} GiB a device, "
@@ -213,6 +213,18 @@ def _hopeless(q: Question, best: Choice) -> str:
         f"{q.model.name} would get nowhere on {q.cluster.name}: under {goodput.HOPELESS:.0%} of the time is useful and {g[worst]:.0%} "
         f"goes into {goodput.LOSSES[worst]}, with an interruption every {between}, {down} to restart and {save} to write a checkpoint"
     )
+
+
+def _no_layout(q: Question, rejected: dict[str, int]) -> str:
+    """The rules that dropped what a user left open; where there never was such a cut, what they fixed."""
+    fixed = [rule.removeprefix(ASKED).strip() for rule in rejected if rule.startswith(ASKED)]
+    fixed = [axis for axis in fixed if axis in CUT_AXES]
+    others = {rule: count for rule, count in rejected.items() if rule.removeprefix(ASKED).strip() not in fixed}
+    within = f"{ASKED} {', '.join(fixed)}"
+    if not others:
+        return f"no way to cut {q.cluster.devices:,} devices keeps to {within}"
+    dropped = ", ".join(f"{rule} ({count:,})" for rule, count in others.items())
+    return f"no layout{f' within {within}' if fixed else ''} keeps to every rule: {dropped}"
 
 
 _MINOR = ("dp_replicate", "dp_shard", "zero", "sp", "schedule", "offload")

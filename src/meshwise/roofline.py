@@ -21,10 +21,12 @@ class Roofline:
     sequences: float
     tokens: float
     """Per device."""
-    fsdp: float
-    """Needed to hide gathering the weights over all devices: a forward pass moves 2 bytes and does 2 FLOPs per parameter and token."""
+    fsdp: float | None
+    """Needed to hide gathering the weights over all devices: a forward pass moves 2 bytes per parameter and does 2 FLOPs per active
+    one and token. None on one device."""
     mixed: float | None
-    """Needed where one axis of a torus sums activations and the others gather weights; None where there is no torus, or no width."""
+    """Needed where one axis of a torus sums activations and the others gather weights; None where there is no torus of two axes, where
+    a model has experts or no feed-forward width, and where sharing out the weights over every device is best."""
     best_fsdp: float | None
     """Data ranks at which both take as long."""
     pod_tokens: float
@@ -48,23 +50,36 @@ def roofline(model: Model, cluster: Cluster, batch_tokens: float, seq: int) -> R
     pods = cluster.node_count if cluster.torus else 1
     devices = cluster.devices // pods
     whole = Wires.of(fabric, Layouts.of(dp_shard=devices).as_floats()).shard
-    mixed = best = None
-    width = model.decoder.ffn
-    if fabric.torus and len(fabric.torus.shape) > 1 and width:
-        each = peak / (2 * fabric.torus.link)  # 2,550 on a v5p: tokens per device for one closed axis
-        gather = len(fabric.torus.shape) - 1
-        mixed = each**2 / (gather * width)
-        best = math.sqrt(batch_tokens / pods / width * gather * devices)
+    mixed, best = _mixed(model, fabric, peak, batch_tokens / pods, devices)
+    idle = model.params / model.active_params  # experts are gathered, whether a token needs them or not
     return Roofline(
         devices=devices,
         sequences=batch_tokens / seq,
         tokens=batch_tokens / cluster.devices,
-        fsdp=peak / float(whole.bandwidth[0]),
+        fsdp=idle * peak / float(whole.bandwidth[0]) if devices > 1 else None,
         mixed=mixed,
         best_fsdp=best,
         pod_tokens=batch_tokens / pods,
-        pod=peak * devices / fabric.network if pods > 1 else None,
+        pod=idle * peak * devices / fabric.network if pods > 1 else None,
     )
+
+
+def _mixed(model: Model, fabric: Fabric, peak: float, batch_tokens: float, devices: int) -> tuple[float | None, float | None]:
+    """Tokens per device that FSDP and tensor parallelism need together, and the best number of data ranks (How to Scale Your Model, 5).
+
+    Worked: v5p, two closed axes gather and one sums: (459e12 / 90e9)^2 / (4 links x 2 links x 28,672) = 113 tokens, and
+    sqrt(2 x 4.19e6 x 8,960 / 28,672) = 1,619 ranks.
+    """
+    width = model.decoder.ffn
+    if fabric.torus is None or not width or any(op.expert for op in model.ops):
+        return None, None
+    links = fabric.torus.links
+    tensor = max(links, key=lambda one: one * (sum(links) - one))
+    gather = sum(links) - tensor
+    best = math.sqrt(batch_tokens / width * gather / tensor * devices) if gather else math.inf
+    if best >= devices:
+        return None, None
+    return (peak / fabric.torus.link) ** 2 / (gather * tensor * width), best
 
 
 def verdicts(model: Model, cluster: Cluster, batch_tokens: float, seq: int) -> list[str]:
@@ -75,14 +90,15 @@ def verdicts(model: Model, cluster: Cluster, batch_tokens: float, seq: int) -> l
         lines.append(
             f"Data parallelism alone stops at {r.sequences:,.0f} of the {cluster.devices:,} devices: a batch has that many sequences."
         )
-    ways = "FSDP over batch and sequence" if r.sequences < cluster.devices else "Pure FSDP"
-    lines.append(
-        f"{ways} would be {_bound(r.tokens, r.fsdp)}: {r.tokens:,.0f} tokens per device and step, {r.fsdp:,.0f} needed to hide gathering "
-        "the weights, at datasheet rates."
-    )
+    if r.fsdp is not None:
+        ways = "FSDP over batch and sequence" if r.sequences < cluster.devices else "Pure FSDP"
+        lines.append(
+            f"{ways} would be {_bound(r.tokens, r.fsdp)}: {r.tokens:,.0f} tokens per device and step, {r.fsdp:,.0f} needed to hide "
+            "gathering the weights, at datasheet rates."
+        )
     if r.mixed is not None and r.best_fsdp is not None:
         fsdp, tensor = r.powers
-        where = " in each pod" if r.pod else ""
+        where = " in each pod" if r.pod is not None else ""
         lines.append(
             f"FSDP with tensor parallelism would be {_bound(r.tokens, r.mixed)}: {r.mixed:,.0f} tokens per device needed; best near "
             f"{r.best_fsdp:,.0f} x {r.devices / r.best_fsdp:.1f}{where}, in powers of two {fsdp:,} x {tensor}."

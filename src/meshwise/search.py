@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from meshwise.cost.memory import KINDS
 from meshwise.cost.train import PARTS, Cost, Question, peak, price, stage_layers
+from meshwise.errors import UserError
 from meshwise.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Floats, Ints, Layouts
 
 BLOCK = 1 << 14
@@ -18,6 +19,8 @@ PAIRS = 1 << 18
 TIES = 32
 """Layouts kept for each that is asked for: near-ties are told as one."""
 TP_IN_NODE = "tp stays inside a node"
+ASKED = "--fix or --allow"
+PADDING = "padding the batch up to dp is at most a fifth of what is computed"
 Mask = NDArray[np.bool_]
 Bounds = Mapping[str, tuple[int, int]]
 """Per axis, the least and the most a user allows."""
@@ -85,6 +88,19 @@ def _count(rejected: dict[str, int], rule: str, dropped: Mask) -> None:
     rejected[rule] = rejected.get(rule, 0) + int(np.count_nonzero(dropped))
 
 
+def check_divides(q: Question, limits: Bounds, nodes: tuple[int, ...] = ()) -> None:
+    """Axes that cut devices multiply to their number, so what a user fixes has to divide it."""
+    devices = [count * q.cluster.nodes[0][1].devices for count in nodes or (q.cluster.node_count,)]
+    whole = sorted({n for number in devices for n in divisors(number)})
+    for axis, (least, most) in limits.items():
+        if axis in CUT_AXES and not any(least <= n <= most for n in whole):
+            near = [max(n for n in whole if n < least), *(n for n in whole if n > most)][:2]
+            span = f"{least}" if least == most else f"{least}..{most}"
+            raise UserError(
+                f"{ASKED} {axis}={span}: none divides the {devices[-1]:,} devices; the nearest that does is {' or '.join(map(str, near))}"
+            )
+
+
 def divisors(n: int) -> list[int]:
     small = [i for i in range(1, int(n**0.5) + 1) if n % i == 0]
     return sorted({*small, *(n // i for i in small)})
@@ -97,7 +113,8 @@ def blocks(q: Question, limits: Bounds, nodes: tuple[int, ...], rejected: dict[s
         cuts = _cuts(q, count * q.cluster.nodes[0][1].devices)
         for pairs, some in _paired(q, cuts):
             here = replace(q, model=q.model.take(pairs))
-            kept = _all(_allowed(cut_rules(here, some), limits) | _bounded(some, limits, _CUT_AXES), rejected, len(some))
+            # What the user left open first: a rule that drops none of it is not why nothing is left.
+            kept = _all(_bounded(some, limits, CUT_AXES) | _allowed(cut_rules(here, some), limits), rejected, len(some))
             for group in _expanded(replace(q, model=q.model.take(pairs[kept])), pairs[kept], some.take(kept)):
                 waiting.append(group)
                 if sum(len(layouts) for _, layouts in waiting) >= BLOCK:
@@ -152,6 +169,7 @@ def _allowed(rules: dict[str, Mask], limits: Bounds) -> dict[str, Mask]:
 
 
 _CUT_AXES = ("dp_replicate", "dp_shard", "tp", "pp", "cp", "ep")
+CUT_AXES = (*_CUT_AXES, "dp")
 _INNER_AXES = ("mbs", "vpp", "zero", "recompute", "sp", "schedule", "offload")
 
 
@@ -172,9 +190,9 @@ def _bounded(a: Layouts, limits: Mapping[str, tuple[int, int]], axes: tuple[str,
     """What the user fixed or allowed, as rules."""
     masks: dict[str, Mask] = {}
     for axis, (least, most) in limits.items():
-        if axis in axes or (axis == "dp" and axes is _CUT_AXES):
+        if axis in axes:
             values = getattr(a, axis)
-            masks[f"--fix or --allow {axis}"] = (values >= least) & (values <= most)
+            masks[f"{ASKED} {axis}"] = (values >= least) & (values <= most)
     return masks
 
 
@@ -209,13 +227,12 @@ def cut_rules(q: Question, a: Layouts) -> dict[str, Mask]:
         "pp cuts the layers into stages": layers,
         "cp where the framework has it": (a.cp == 1) | f.context_parallel,
         "cp halves divide the sequence": (a.cp == 1) | (work.seq % (2 * a.cp) == 0),
-        **(
-            {"padding takes at most a fifth of the batch": _padding(q, a) <= 1.25}
-            if f.pads_batch
-            else {"dp divides the batch": work.batch % a.dp == 0}
-        ),
+        **({PADDING: _padding(q, a) <= 1.25} if f.pads_batch else {"dp divides the batch": work.batch % a.dp == 0}),
         "ep divides the experts": experts % a.ep == 0,
         "ZeRO where the framework has it": (a.dp_shard == 1) | (len(f.zero) > 0),
+        "ZeRO over some of the data ranks where the framework has it": (a.dp_shard == 1)
+        | (a.dp_replicate == 1)
+        | f.shards_partly,
     }
 
 
@@ -260,9 +277,12 @@ def inner_rules(q: Question, a: Layouts) -> dict[str, Mask]:
     """What the rest of a layout must keep to."""
     microbatches = -(-q.work.batch // (a.dp * a.mbs))
     heads = np.maximum(1, q.model.decoder.heads // a.tp)
-    whole = _padding(q, a) <= 1.25 if q.work.framework.pads_batch else q.work.batch % (a.dp * a.mbs) == 0
     rules: dict[str, Mask] = {
-        "micro-batches are whole": whole,
+        **(
+            {PADDING: _padding(q, a) <= 1.25}
+            if q.work.framework.pads_batch
+            else {"micro-batches are whole": q.work.batch % (a.dp * a.mbs) == 0}
+        ),
         "interleaving needs micro-batches in multiples of pp": (a.vpp == 1) | (microbatches % a.pp == 0),
         "offloading parameters needs ZeRO 3": (a.offload < OFFLOAD.index("parameters")) | (a.zero == 3),
     }

@@ -1,7 +1,7 @@
 """The fastest layout of every shape, in one search over both; and what each shape gives away, in words."""
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 
 import numpy as np
 
@@ -61,11 +61,40 @@ def fastest(q: Question, stack: Stack, bounds: Bounds) -> Fastest:
     return Fastest(stack.shapes, np.asarray(stack.params, float), step, Layouts(**kept), candidates, rejected)
 
 
-def chosen(q: Question, stack: Stack, found: Fastest, i: int) -> tuple[Question, Choice]:
-    """The i-th shape as a question of its own, and its layout with all of its cost."""
-    asked = replace(q, model=one_model(stack.base, stack.shapes, i))
-    layouts = found.layouts.take(np.array([i]))
-    return asked, choice(asked, layouts, price(asked, layouts), 0)
+@dataclass(frozen=True)
+class Row:
+    """One shape with its best layout, and what it gives away."""
+
+    shape: dict[str, int]
+    params: float
+    choice: Choice | None
+    """None where no layout fits."""
+    faults: list[str]
+
+    @staticmethod
+    def of(q: Question, stack: Stack, found: Fastest, i: int) -> "Row":
+        """The i-th shape, priced as a model of its own."""
+        shape, params = stack.shapes.row(i), float(found.params[i])
+        if not np.isfinite(found.step[i]):
+            return Row(shape, params, None, [])
+        asked = replace(q, model=one_model(stack.base, stack.shapes, i))
+        layouts = found.layouts.take(np.array([i]))
+        best = choice(asked, layouts, price(asked, layouts), 0)
+        return Row(shape, params, best, faults(asked, best))
+
+    @property
+    def name(self) -> str:
+        return "x".join(str(self.shape[axis]) for axis in ("hidden", "layers", "heads"))
+
+    @property
+    def per_parameter(self) -> float:
+        """Seconds of a step over parameters."""
+        return self.choice.seconds / self.params if self.choice else math.inf
+
+    def to_json(self) -> dict[str, object]:
+        per = self.per_parameter if self.choice else None
+        chosen = asdict(self.choice) if self.choice else None
+        return {**self.shape, "params": self.params, "seconds_per_parameter": per, "choice": chosen, "faults": self.faults}
 
 
 def faults(q: Question, best: Choice) -> list[str]:

@@ -55,16 +55,17 @@ class Train:
         return params * (self.framework.weight_bytes + OPTIMIZER_BYTES[self.optimizer])
 
 
-def batch_tokens(text: str, seq: int) -> float:
-    """Tokens of a batch that need not be whole sequences, for arithmetic without a layout: '4M', '4e6', or 1024 sequences."""
+def batch_tokens(text: str, seq: int) -> tuple[float, int]:
+    """Tokens of a batch that need not be whole sequences, for arithmetic without a layout, and the length of a sequence: '4M', '4e6',
+    1024 sequences, or 1024x8192."""
     cleaned = text.strip().lower().replace("×", "x")
     if "x" in cleaned or re.fullmatch(r"\d+", cleaned):
         sequences, length = parse_batch(text, seq)
-        return float(sequences * length)
+        return float(sequences * length), length
     tokens = units.parse(text, "length")
     if not 1 <= tokens <= 2**50:
         raise UserError(f"{quoted(text)} is not a batch: expected sequences (1024) or tokens (4M)")
-    return tokens
+    return tokens, seq
 
 
 def parse_batch(text: str, seq: int) -> tuple[int, int]:

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwise.calibration import Calibration
-from meshwise.cost.comm import Fabric, Group, Wires
+from meshwise.cost.comm import Exchange, Fabric, Group, Wires
+from meshwise.hardware import Tier
 from meshwise.layout import Layouts
 from planning import found_cluster
 
@@ -44,7 +45,8 @@ def test_a_ring_all_reduce_moves_all_but_one_part_twice(g: int, stride: int, siz
 
 def test_a_rank_alone_sends_nothing() -> None:
     alone = Group.of(replace(JEAN_ZAY, link_latency=1e-5, network_latency=1e-5), np.ones(1), np.ones(1))
-    for collective in (alone.gather, alone.reduce, alone.exchange):
+    exchange = Exchange.of(replace(JEAN_ZAY, link_latency=1e-5, network_latency=1e-5), np.ones(1), np.ones(1))
+    for collective in (alone.gather, alone.reduce, exchange.seconds):
         assert collective(np.full(1, 1e9)).item() == 0
 
 
@@ -98,7 +100,7 @@ def test_groups_step_over_tensor_parallel_ranks() -> None:
     """tp 4, cp 2: a context group is inside a node of 8, the data group is not, stages are a node or more apart."""
     cut = wires(dp_shard=4, cp=2, tp=4, pp=2, ep=4)
     assert cut.tp.bandwidth.item() == cut.cp.bandwidth.item() == NVLINK
-    assert cut.shard.bandwidth.item() == cut.ep.bandwidth.item() == OMNI_PATH / 4
+    assert cut.shard.bandwidth.item() == OMNI_PATH / 4
     assert cut.stage.bandwidth.item() == OMNI_PATH / 8
 
 
@@ -116,3 +118,125 @@ def test_a_cluster_as_collectives_see_it(cluster: str, node: int, link: float | 
     assert found.node == node
     assert link is None or found.link == pytest.approx(link)
     assert network is None or found.network == pytest.approx(network)
+
+
+# What lies above a node.
+
+
+def under(*tiers: Tier, nodes: int = 48) -> Fabric:
+    """Jean Zay with more network above its nodes."""
+    return Fabric.of(replace(found_cluster(f"jean-zay:{nodes}"), tiers=tiers), IDEAL)
+
+
+def leaf(oversubscription: float, nodes: int = 16) -> Tier:
+    return Tier(name="leaf", nodes=nodes, oversubscription=oversubscription)
+
+
+@pytest.mark.parametrize(("size", "stride"), [(3, 128), (2, 128), (2, 192)])
+def test_a_leaf_oversubscribed_twice_halves_what_crosses_it(size: int, stride: int) -> None:
+    """Stages or copies in different leaves of 16 nodes: every device of the leaf sends at once."""
+    assert bandwidth(under(leaf(2)), size, stride) == OMNI_PATH / 8 / 2
+    assert bandwidth(under(leaf(1)), size, stride) == OMNI_PATH / 8
+
+
+def test_a_ring_passes_a_leaf_once_and_an_all_to_all_with_every_rank() -> None:
+    """48 ranks over tp 8, 16 to a leaf: eight rings share what leaves it, 400 GB/s, and each node's share is what binds. In an all-to-all
+    of all 384, two thirds of the bytes leave a leaf, at 400 GB/s for 128 devices."""
+    assert bandwidth(under(leaf(2)), 48, 8) == bandwidth(JEAN_ZAY, 48, 8) == OMNI_PATH / 8
+    assert exchange(under(leaf(2)), 384).far.item() == pytest.approx(2 / 3 * 128 / 400e9)
+    assert exchange(under(leaf(4)), 384).far.item() == pytest.approx(2 / 3 * 128 / 200e9)
+
+
+@pytest.mark.parametrize(("size", "stride"), [(8, 1), (16, 8), (128, 1), (2, 64)])
+def test_a_group_inside_a_leaf_does_not_feel_how_little_leaves_it(size: int, stride: int) -> None:
+    assert bandwidth(under(leaf(16)), size, stride) == bandwidth(JEAN_ZAY, size, stride)
+
+
+def test_a_slow_line_between_sites_bounds_all_that_crosses_it() -> None:
+    """24 nodes of 8 on either side of 10 GB/s: 192 devices reduce over it, and each ring has the share of its ranks there."""
+    line = Tier(name="line", nodes=24, bandwidth=10e9)
+    assert bandwidth(under(line), 48, 8) == 24 / 192 * 10e9
+    assert bandwidth(under(line), 2, 192) == 10e9 / 192
+    assert bandwidth(under(line), 24, 8) == OMNI_PATH / 8
+
+
+def test_the_narrowest_of_several_tiers_bounds() -> None:
+    line = Tier(name="line", nodes=24, bandwidth=10e9)
+    both, one = under(leaf(2, nodes=8), line), under(line)
+    assert bandwidth(both, 2, 192) == bandwidth(one, 2, 192) == 10e9 / 192
+    assert bandwidth(both, 2, 64) == bandwidth(one, 2, 64) / 2  # two leaves of one site
+
+
+def test_only_the_step_of_a_tree_between_sites_waits_for_the_line() -> None:
+    """48 nodes: six steps of a tree, five of them inside a site."""
+    far = replace(found_cluster("jean-zay:48"), tiers=(Tier(name="line", nodes=24, bandwidth=1e12, latency=20e-3),))
+    fabric = Fabric.of(far, replace(IDEAL, network_latency=1e-5))
+    assert group(fabric, 48, 8).latency.item() == pytest.approx(20e-3 + 5e-5)
+    assert group(fabric, 24, 8).latency.item() == pytest.approx(5e-5)
+
+
+@given(sizes, st.integers(1, 512), st.floats(1, 16), st.floats(1, 16), st.floats(1e8, 1e12), st.floats(1, 100), bytes_)
+def test_better_tiers_are_never_slower(
+    size: int, stride: int, less: float, more: float, line: float, times: float, moved: float
+) -> None:
+    worse = under(leaf(less * more), Tier(name="line", nodes=24, bandwidth=line, latency=2e-3))
+    better = under(leaf(less), Tier(name="line", nodes=24, bandwidth=line * times, latency=1e-3))
+    slow, fast = (group(fabric, size, stride).reduce(np.full(1, moved)).item() for fabric in (worse, better))
+    assert fast <= slow
+    assert group(JEAN_ZAY, size, stride).reduce(np.full(1, moved)).item() <= fast
+    spread = [
+        Exchange.of(f, np.full(1, float(size)), np.full(1, float(stride))).seconds(np.full(1, moved)).item()
+        for f in (better, worse)
+    ]
+    assert spread == sorted(spread)
+
+
+def test_a_tier_above_a_single_node_without_a_network_is_never_crossed() -> None:
+    alone = Fabric.of(replace(found_cluster("1x8xh100-sxm"), tiers=(leaf(2),)), IDEAL)
+    assert bandwidth(alone, 8, 1) == 450e9
+    assert Exchange.of(alone, np.full(1, 8.0), np.ones(1)).far.item() == 0
+
+
+# All-to-all.
+
+
+def exchange(fabric: Fabric, size: float, stride: float = 1.0) -> Exchange:
+    return Exchange.of(fabric, np.full(1, float(size)), np.full(1, float(stride)))
+
+
+def test_in_an_all_to_all_each_device_has_its_own_share_of_the_network() -> None:
+    """16 ranks on two nodes: half of the bytes leave the node, at an eighth of its 50 GB/s; a ring would have all of it."""
+    found = exchange(JEAN_ZAY, 16)
+    assert found.far.item() == pytest.approx(0.5 / (OMNI_PATH / 8))
+    assert found.seconds(np.full(1, 1e9)).item() == pytest.approx(0.5e9 / (OMNI_PATH / 8))
+    assert group(JEAN_ZAY, 16, 1).bandwidth.item() == OMNI_PATH
+
+
+def test_inside_a_node_an_all_to_all_has_the_link() -> None:
+    found = exchange(JEAN_ZAY, 8)
+    assert (found.far.item(), found.nodes.item()) == (0, 1)
+    assert found.seconds(np.full(1, 8e9)).item() == pytest.approx(7e9 / NVLINK)
+
+
+def test_bytes_sent_to_a_node_once_save_the_network_and_not_the_link() -> None:
+    far, near = exchange(JEAN_ZAY, 64), exchange(JEAN_ZAY, 8)
+    size = np.full(1, 1e9)
+    assert far.seconds(size, 0.5).item() == pytest.approx(far.seconds(size).item() / 2)
+    assert near.seconds(size, 0.5).item() == near.seconds(size).item()
+
+
+# Groups that share out one copy, and copies of them.
+
+
+def test_copies_of_a_sharded_group_are_a_group_apart() -> None:
+    """Two nodes of 8, tp 2, dp_shard 4: a copy is a node, and each of its 8 devices has an eighth of the network to the other."""
+    cut = wires(dp_replicate=2, dp_shard=4, tp=2)
+    assert cut.shard.bandwidth.item() == NVLINK
+    assert (cut.replicate.size.item(), cut.replicate.bandwidth.item()) == (2, OMNI_PATH / 8)
+
+
+def test_ranks_with_the_same_experts_are_fewer_and_further_apart() -> None:
+    cut = wires(dp_shard=16, ep=8)
+    assert (cut.experts.size.item(), cut.experts.bandwidth.item()) == (2, OMNI_PATH / 8)
+    dense = wires(dp_shard=16)
+    assert dense.experts.size.item() == dense.shard.size.item() == 16

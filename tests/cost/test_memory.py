@@ -135,8 +135,14 @@ def test_the_optimizer_state_of_experts_is_shared_only_by_those_who_have_the_sam
     apart, together = (bytes_of("optimizer", q, dp_shard=8, ep=ep, zero=1) for ep in (4, 1))
     assert apart == pytest.approx(together)
     alone = bytes_of("optimizer", q, dp_shard=2, cp=4, ep=8, zero=1)  # ep over cp as well: no one else has them
-    experts = sum(op.params * op.count for op in q.model.ops if op.expert)
-    assert alone == pytest.approx(12 * ((q.model.params - experts) / 2 + experts / 8), rel=1e-4)
+    assert alone == pytest.approx(together)
+
+
+def test_context_ranks_share_out_the_optimizer_state_as_data_ranks_do() -> None:
+    """Both hold the same weights: 12 bytes x parameters over dp_shard x cp (torchtitan's FSDP mesh, Megatron's distributed optimizer)."""
+    q = question("llama-3-8b")
+    assert bytes_of("optimizer", q, dp_shard=2, cp=4, zero=1) == pytest.approx(12 * q.model.params / 8, rel=1e-4)
+    assert bytes_of("optimizer", q, dp_shard=1, cp=4) == pytest.approx(12 * q.model.params, rel=1e-4)  # no ZeRO: each has it all
 
 
 def test_offload_takes_the_optimizer_and_then_the_parameters_off_the_device() -> None:

@@ -286,10 +286,75 @@ def test_computing_hides_the_reduction_of_gradients() -> None:
 
 
 def test_experts_are_sent_their_tokens_and_send_them_back() -> None:
-    """Mixtral: 2 of 8 experts see each token: 2 copies x 4096 x 2 bytes, there and back, forward and backward, 32 layers."""
+    """Mixtral: 2 of 8 experts see each token: 2 copies x 4096 x 2 bytes, there and back, forward and backward, 32 layers, and the
+    busiest device has a tenth more than the mean."""
     q = question("mixtral-8x7b", calibration=replace(QUIET, link_latency=0.0), batch=8)
     size = 2 * 2048 * 4096 * 2
-    assert cost(q, dp_shard=8, zero=1, ep=8)[0]["ep"] == pytest.approx(32 * 2 * 2 * 7 / 8 * size / (450e9 * q.calibration.link))
+    expected = 32 * 2 * 2 * 7 / 8 * size / (450e9 * q.calibration.link)
+    assert cost(q, dp_shard=8, zero=1, ep=8)[0]["ep"] == pytest.approx(1.1 * expected)
+    even = replace(q, work=replace(q.work, imbalance=1.0))
+    assert cost(even, dp_shard=8, zero=1, ep=8)[0]["ep"] == pytest.approx(expected)
+
+
+def test_the_busiest_expert_holds_up_the_products_of_all() -> None:
+    """Products of experts take as long as on the device with most tokens; where every device has all experts, none is busier."""
+    q = question("mixtral-8x7b")
+    worse = replace(q, work=replace(q.work, imbalance=2.0))
+    assert cost(worse, dp_shard=8, zero=1, ep=8)[0]["matmul"] > 1.3 * cost(q, dp_shard=8, zero=1, ep=8)[0]["matmul"]
+    assert cost(worse, dp_shard=8, zero=1)[0]["matmul"] == cost(q, dp_shard=8, zero=1)[0]["matmul"]
+
+
+def test_a_framework_that_sends_a_token_to_a_node_once_leaves_nodes_less_often() -> None:
+    """DeepSeek-V3: 8 experts of a token in at most 4 of 8 nodes are on 4 (1 - (3/4)^8) = 3.6 of them: 0.45 of 8 copies leave."""
+    program = find_framework("hai-llm")
+    axes = {"dp_shard": 64, "zero": 1, "ep": 64}
+    once, each = (
+        cost(
+            question(
+                "deepseek-v3",
+                "8x8xh800-sxm@400GB/s",
+                replace(program, sends_once=how, overlaps_experts=False),
+                replace(QUIET, network_latency=0.0, link_latency=0.0, network=1.0, link=1e3),
+            ),
+            **axes,
+        )[0]["ep"]
+        for how in (True, False)
+    )
+    assert once / each == pytest.approx(4 * (1 - 0.75**8) / 8, rel=1e-6)
+
+
+def test_what_computing_hides_of_the_exchange_is_not_paid() -> None:
+    program = find_framework("hai-llm")
+    axes = {"dp_shard": 8, "zero": 1, "ep": 8}
+    hidden, bare = (
+        cost(question("deepseek-v2-lite", framework=replace(program, overlaps_experts=how)), **axes)[0]["ep"]
+        for how in (True, False)
+    )
+    assert hidden == 0 < bare  # eight H100 on NVLink: the exchange is far shorter than the products
+
+
+def test_tensor_parallelism_over_a_slow_network_is_not_hidden_by_a_fitted_share() -> None:
+    """A fit may say that 15% is exposed where links are fast; what is longer than computing cannot hide behind it."""
+
+    def exposed(cluster: str, tp: int) -> float:
+        some, everything = (
+            cost(question("llama-3-8b", cluster, calibration=replace(QUIET, exposed_tp=share)), tp=tp)[0]["tp"]
+            for share in (0.15, 1.0)
+        )
+        return some / everything
+
+    assert exposed("1x8xh100-sxm", 2) == pytest.approx(0.15)
+    assert exposed("2x8xh100-sxm@1GB/s", 16) > 0.95
+
+
+def test_copies_of_a_sharded_group_reduce_only_their_part() -> None:
+    """dp_replicate 2 over dp_shard 8 on two nodes: 2 x (1/2) of an eighth of the gradients cross the network, at an eighth of it."""
+    bare = replace(QUIET, link=1.0, network=1.0, link_latency=0.0, network_latency=0.0, hidden_dp=0.0)
+    q = question("llama-3-8b", "jean-zay:2", calibration=bare, batch=16)
+    f, params = q.work.framework, q.model.params
+    inside = 7 / 8 * (f.reduced_bytes + f.weight_bytes) * params / 300e9
+    between = 2 * 1 / 2 * f.reduced_bytes * params / 8 / (50e9 / 8)
+    assert cost(q, dp_replicate=2, dp_shard=8, zero=1)[0]["dp"] == pytest.approx(inside + between, rel=1e-4)
 
 
 @pytest.mark.parametrize("recompute", [0, 2])

@@ -1,13 +1,14 @@
 """Time between devices: what bandwidth a group of them has, and what collectives cost in it."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
 from meshwise.calibration import Calibration
 from meshwise.cost.torus import Mesh, Torus
 from meshwise.hardware import Cluster
-from meshwise.layout import Floats, Layouts
+from meshwise.layout import Floats, Ints, Layouts
 
 
 @dataclass(frozen=True)
@@ -38,27 +39,20 @@ class Fabric:
     def of(cluster: Cluster, calibration: Calibration) -> "Fabric":
         _, node = cluster.nodes[0]
         link = (node.link.bandwidth * node.link.axes if node.link else 0.0) * calibration.link
-        network = (cluster.network.bandwidth if cluster.network else 0.0) * calibration.network
+        network = (cluster.network.bandwidth if cluster.network else 0.0) * calibration.network or link or 1e9
         above = tuple(
             Tier(
                 tier.nodes * node.devices,
-                tier.leaving(cluster.network) * calibration.network,
-                tier.latency or calibration.network_latency,
+                tier.bandwidth * calibration.network or tier.nodes * network / tier.oversubscription,
+                calibration.network_latency if tier.latency is None else tier.latency,
             )
             for tier in cluster.tiers
         )
         torus = None
         if cluster.torus and node.link:
-            torus = Torus(cluster.torus, node.chips[0][1].closes(cluster.torus), node.link.bandwidth * calibration.link)
-        return Fabric(
-            node.devices,
-            link or network or 1e9,
-            network or link or 1e9,
-            calibration.link_latency,
-            calibration.network_latency,
-            above,
-            torus,
-        )
+            closed = node.chips[0][1].closes(cluster.torus)
+            torus = Torus.of(cluster.torus, closed, node.link.bandwidth * calibration.link)
+        return Fabric(node.devices, link or network, network, calibration.link_latency, calibration.network_latency, above, torus)
 
     @property
     def tiers(self) -> tuple[Tier, ...]:
@@ -73,53 +67,86 @@ class Group:
     size: Floats
     bandwidth: Floats
     latency: Floats
-    near: Floats
-    """Seconds per byte of an all-to-all, in which every rank sends a share to each other one: inside nodes,"""
-    far: Floats
-    """and between them."""
-    nodes: Floats
-    """How many it reaches over."""
 
     @staticmethod
     def of(fabric: Fabric, size: Floats, stride: Floats) -> "Group":
         """`size` ranks that are `stride` devices apart. Ranks of one group in a node share a ring; the rings of a node share its network.
 
         Worked: tp 4 in nodes of 8 leaves 2 ranks of a data-parallel group in each node, so 4 rings cross its network and each gets
-        a quarter, which serves 2 ranks. In an all-to-all each of the 2 has an eighth.
+        a quarter, which serves 2 ranks.
         """
-        bandwidth, latency = np.full_like(size, fabric.link), fabric.link_latency * (size - 1)
         inside = _inside(fabric.node, size, stride)
-        near = (inside - 1) / size / fabric.link
-        return Group(size, bandwidth, latency, near, np.zeros_like(size), size / inside).over(fabric.tiers, stride)
+        crosses = inside < size
+        share = fabric.network * inside / fabric.node
+        bandwidth = np.where(crosses, np.minimum(fabric.link, share), fabric.link)
+        # A ring has size - 1 steps; between nodes NCCL's trees need only their depth.
+        latency = np.where(crosses, fabric.network_latency * _depth(size), fabric.link_latency * (size - 1))
+        ranks = (_inside(tier.devices, size, stride) for tier in fabric.above)
+        return Group(size, bandwidth, latency).over(fabric.above, ranks, fabric.network_latency)
 
-    def over(self, tiers: tuple[Tier, ...], stride: Floats) -> "Group":
-        """The same group where it reaches over units of the network: their uplinks bound it."""
-        size, bandwidth, latency, far = self.size, self.bandwidth, self.latency, self.far
-        for tier in tiers:
-            inside = _inside(tier.devices, size, stride)
-            crosses = inside < size
-            bandwidth = np.where(crosses, np.minimum(bandwidth, tier.bandwidth * inside / tier.devices), bandwidth)
-            # A ring has size - 1 steps; between nodes NCCL's trees need only their depth, ceil(log2(size)).
-            latency = np.where(crosses, tier.latency * np.frexp(size - 0.5)[1], latency)
-            far = np.maximum(far, (1 - inside / size) * (tier.devices / tier.bandwidth))
-        return replace(self, bandwidth=bandwidth, latency=latency, far=far)
+    def over(self, tiers: tuple[Tier, ...], inside: Iterable[Floats], below: float) -> "Group":
+        """The same group where it reaches over units of the network, with so many ranks `inside` each: their uplinks bound it, and
+        the steps of its tree that lead from unit to unit take their latency instead of that `below`."""
+        bandwidth, latency = self.bandwidth, self.latency
+        for tier, ranks in zip(tiers, inside, strict=True):
+            uplink = np.minimum(bandwidth, tier.bandwidth * ranks / tier.devices)
+            bandwidth = np.where(ranks < self.size, uplink, bandwidth)
+            latency = latency + (tier.latency - below) * _depth(np.ceil(self.size / ranks))
+            below = tier.latency
+        return Group(self.size, bandwidth, latency)
+
+    @property
+    def pace(self) -> Floats:
+        """Seconds per byte of an all-gather or reduce-scatter by a ring: every rank passes on all but its own part."""
+        return (self.size - 1) / self.size / self.bandwidth
 
     def gather(self, size: Floats) -> Floats:
-        """All-gather or reduce-scatter of `size` bytes in all, by a ring: every rank passes on all but its own part."""
-        return (self.size - 1) / self.size * size / self.bandwidth + self.latency
+        """All-gather or reduce-scatter of `size` bytes in all."""
+        return self.pace * size + self.latency
 
     def reduce(self, size: Floats) -> Floats:
         """All-reduce: a reduce-scatter and an all-gather."""
         return 2 * self.gather(size)
 
-    def exchange(self, size: Floats, once: Floats | float = 1.0) -> Floats:
-        """All-to-all: each rank sends all but its own share of `size` bytes, of which a share `once` has to leave its node."""
+
+@dataclass(frozen=True)
+class Exchange:
+    """An all-to-all, in which every rank sends a share of its bytes to each other one, over its own part of a node's network."""
+
+    near: Floats
+    """Seconds per byte that a rank sends, inside nodes,"""
+    far: Floats
+    """and between them."""
+    latency: Floats
+    nodes: Floats
+    """How many it reaches over."""
+
+    @staticmethod
+    def of(fabric: Fabric, size: Floats, stride: Floats) -> "Exchange":
+        """Worked: of 16 ranks in nodes of 8, half of the bytes leave the node, and 8 ranks share its network."""
+        inside = [_inside(tier.devices, size, stride) for tier in fabric.tiers]
+        near, latency = (inside[0] - 1) / size / fabric.link, Group.of(fabric, size, stride).latency
+        return Exchange(near, _leaving(fabric.tiers, inside, size), latency, size / inside[0])
+
+    def seconds(self, size: Floats, once: Floats | float = 1.0) -> Floats:
+        """Of `size` bytes a rank, its own share included; a share `once` of those for other nodes has to leave its own."""
         return np.maximum(self.near, self.far * once) * size + self.latency
+
+
+def _leaving(tiers: tuple[Tier, ...], inside: list[Floats], size: Floats) -> Floats:
+    """Seconds per byte of an all-to-all over the narrowest way out: all devices of a unit share it."""
+    each = [(1 - ranks / size) * (tier.devices / tier.bandwidth) for tier, ranks in zip(tiers, inside, strict=True)]
+    return np.max(np.stack(each), axis=0)
 
 
 def _inside(unit: int, size: Floats, stride: Floats) -> Floats:
     """Ranks of a group in one unit of so many devices."""
     return np.clip(np.floor(unit / stride), 1, size)
+
+
+def _depth(size: Floats) -> Floats:
+    """ceil(log2(size)), and cheaper."""
+    return np.frexp(size - 0.5)[1]
 
 
 @dataclass(frozen=True)
@@ -129,7 +156,7 @@ class Wires:
 
     tp: Group
     cp: Group
-    ep: Group
+    ep: Exchange
     shard: Group
     """Data and context ranks that share out one copy of the weights' optimizer state."""
     experts: Group
@@ -142,51 +169,65 @@ class Wires:
     def of(fabric: Fabric, a: Layouts) -> "Wires":
         if fabric.torus:
             return _on_torus(fabric, fabric.torus, a)
-        alone = _alone()
-        shard = a.dp_shard * a.cp
-        mixed = np.any(a.ep > 1)
+        alone, ranks = Group(np.ones(1), np.full(1, fabric.link), np.zeros(1)), a.dp_shard * a.cp
+        shard, mixed = Group.of(fabric, ranks, a.tp), np.any(a.ep > 1)
         return Wires(
             tp=Group.of(fabric, a.tp, np.ones(1)),
             cp=Group.of(fabric, a.cp, a.tp) if np.any(a.cp > 1) else alone,
-            ep=Group.of(fabric, a.ep, a.tp) if mixed else alone,
-            shard=Group.of(fabric, shard, a.tp),
-            experts=Group.of(fabric, np.maximum(1.0, shard / a.ep), a.tp * a.ep) if mixed else Group.of(fabric, shard, a.tp),
-            replicate=Group.of(fabric, a.dp_replicate, a.tp * shard) if np.any(a.dp_replicate > 1) else alone,
+            ep=Exchange.of(fabric, a.ep if mixed else np.ones(1), a.tp if mixed else np.ones(1)),
+            shard=shard,
+            experts=Group.of(fabric, np.maximum(1.0, ranks / a.ep), a.tp * a.ep) if mixed else shard,
+            replicate=Group.of(fabric, a.dp_replicate, a.tp * ranks) if np.any(a.dp_replicate > 1) else alone,
             stage=Group.of(fabric, np.full(1, 2.0), a.devices / a.pp),
         )
-
-
-def _alone() -> Group:
-    return Group(np.ones(1), np.ones(1), np.zeros(1), np.zeros(1), np.zeros(1), np.ones(1))
 
 
 def _on_torus(fabric: Fabric, torus: Torus, a: Layouts) -> Wires:
     """The groups of every layout on the torus of its pod, worked out once per distinct way to cut."""
     axes = np.stack([a.tp, a.cp, a.ep, a.dp_shard, a.dp_replicate, a.pp]).astype(np.int64)
-    few, which = np.unique(axes, axis=1, return_inverse=True)
-    tp, cp, ep, shard, replicate, pp = few
+    first, rows = _distinct(axes)
+    tp, cp, ep, shard, replicate, pp = axes[:, first]
     mesh = Mesh.of(torus, (tp, cp, shard, replicate, pp))
     inner = mesh.within(ep)  # expert ranks are the first of the context and data ranks
+    pods = [tier.devices // fabric.node for tier in fabric.tiers]
 
-    def spread(found: Group) -> Group:
-        return Group(*(value[which.ravel()] for value in vars(found).values()))
+    def group(first: int, last: int, laid: Mesh = mesh) -> Group:
+        links = laid.links(first, last)
+        bandwidth = np.where(links > 0, torus.link * links, np.inf)  # a rank that is alone in its pod waits for no link
+        found = Group(laid.size(first, last), bandwidth, fabric.link_latency * laid.hops(first, last))
+        return _taken(found.over(fabric.tiers, (laid.inside(first, last, n) for n in pods), 0.0), rows)
 
-    def group(first: int, last: int, stride: Floats, laid: Mesh = mesh) -> Group:
-        size, links = laid.size(first, last), laid.links(first, last)
-        bandwidth = np.where(links > 0, torus.link * links, fabric.network)
-        latency, near = fabric.link_latency * laid.hops(first, last), laid.crossing(first, last) / torus.link
-        pods = size / _inside(fabric.node, size, stride)
-        return spread(Group(size, bandwidth, latency, near, np.zeros_like(size), pods).over(fabric.tiers, stride))
-
-    stride, beside, none = tp * cp * shard, mesh.neighbour(4), np.zeros(len(tp))
-    bandwidth = np.where(beside > 0, torus.link * beside, fabric.network)
-    pair = Group(none + 2, bandwidth, none + fabric.link_latency, none, none, none + 1)
+    size, inside = inner.size(1, 1), [inner.inside(1, 1, n) for n in pods]
+    near, far = inner.crossing(1, 1) / torus.link, _leaving(fabric.tiers, inside, size)
+    experts = group(1, 1, inner)
     return Wires(
-        tp=group(0, 0, np.ones(1)),
-        cp=group(1, 1, tp),
-        ep=group(1, 1, tp, inner),
-        shard=group(1, 2, tp),
-        experts=group(2, 2, tp * ep, inner),
-        replicate=group(3, 3, stride),
-        stage=spread(pair.over(fabric.tiers, np.where(beside > 0, stride * replicate, fabric.node))),
+        tp=group(0, 0),
+        cp=group(1, 1),
+        ep=Exchange(near[rows], far[rows], experts.latency, (size / inside[0])[rows]),
+        shard=group(1, 2),
+        experts=group(2, 2, inner),
+        replicate=group(3, 3),
+        stage=_taken(_next_stage(fabric, torus, mesh, pods), rows),
     )
+
+
+def _distinct(axes: Ints) -> tuple[Ints, Ints]:
+    """Where each distinct column first stands, and which of those every column is; by a number each, which sorts faster than columns."""
+    code = np.zeros(axes.shape[1], dtype=np.int64)
+    for axis in axes:
+        values, rank = np.unique(axis, return_inverse=True)
+        code = code * len(values) + rank
+    _, first, which = np.unique(code, return_index=True, return_inverse=True)
+    return first, which
+
+
+def _next_stage(fabric: Fabric, torus: Torus, mesh: Mesh, pods: list[int]) -> Group:
+    """Two ranks that pass activations on: neighbours on the torus, and in another pod where stages are spread over pods."""
+    links, stages = mesh.neighbour(4), mesh.size(4, 4)
+    two = np.full_like(links, 2.0)
+    pair = Group(two, np.where(links > 0, torus.link * links, np.inf), fabric.link_latency * (links > 0))
+    return pair.over(fabric.tiers, (np.where(mesh.inside(4, 4, n) < stages, 1.0, 2.0) for n in pods), 0.0)
+
+
+def _taken(group: Group, rows: Ints) -> Group:
+    return Group(group.size[rows], group.bandwidth[rows], group.latency[rows])

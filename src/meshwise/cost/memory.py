@@ -38,12 +38,11 @@ class Sizes:
         dense = (self.dense * layers / self.layers + table) / a.tp
         return dense, self.experts * layers / self.layers / (a.tp * a.ep)
 
-    @staticmethod
-    def sharded(dense: Floats, experts: Floats, a: Layouts) -> Floats:
+    def sharded(self, dense: Floats, experts: Floats, a: Layouts) -> Floats:
         """Of the parameters of a device, those whose optimizer state it keeps: context ranks share them out as data ranks do, and of an
         expert only the ranks that hold it."""
         shard = np.where(a.zero >= 1, a.dp_shard * a.cp, 1.0)
-        return dense / shard + experts / np.maximum(1.0, shard / a.ep)
+        return dense / shard + experts / np.maximum(1.0, shard / a.ep) if self.experts else dense / shard
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,17 @@ class Torus:
     link: float
     """Bytes per second to one neighbour."""
 
+    @staticmethod
+    def of(shape: tuple[int, ...], closed: tuple[bool, ...], link: float) -> "Torus":
+        """Longest axis first: 4x8x16 is the same slice as 16x8x4."""
+        sides = sorted(zip(shape, closed, strict=True), reverse=True)
+        return Torus(tuple(side for side, _ in sides), tuple(ring for _, ring in sides), link)
+
+    @property
+    def links(self) -> tuple[int, ...]:
+        """Of a chip on each axis, as far as a collective over the whole axis can use them: two on a ring, one on a line, none alone."""
+        return tuple(2 if ring and side > 2 else int(side > 1) for side, ring in zip(self.shape, self.closed, strict=True))
+
 
 @dataclass(frozen=True)
 class Mesh:
@@ -64,35 +75,44 @@ class Mesh:
     def _along(self, first: int, last: int) -> Ints:
         return np.prod(self.taken[:, first : last + 1], axis=1)
 
-    def _directions(self, along: Ints) -> Floats:
-        """Neighbours on each torus axis: two on a ring, which takes the whole of a closed axis, one at the end of a line; none alone."""
-        whole = np.array(self.torus.closed)[:, None] & (along == np.array(self.torus.shape)[:, None]) & (along > 2)
-        return np.where(along > 1, np.where(whole, 2.0, 1.0), 0.0)
+    def inside(self, first: int, last: int, pods: int) -> Floats:
+        """Ranks of that group in one unit of so many pods."""
+        here, size = np.prod(self._along(first, last), axis=0), self.size(first, last)
+        step = self.size(0, first - 1) // np.prod(self._inner(first), axis=0) if first else 1  # pods that inner axes reach over
+        return here * np.clip(pods // step, 1, size / here)
+
+    def _directions(self, first: int, last: int) -> Floats:
+        """Neighbours of a rank on each torus axis: two on a ring, which goes round the whole of a closed axis, one at the end of a line,
+        none alone. An axis of two has one link."""
+        along, length = self._along(first, last), np.array(self.torus.shape)[:, None]
+        ring = np.array(self.torus.closed)[:, None] & (along * self._inner(first) == length) & (length > 2)
+        return np.where(along > 1, np.where(ring, 2.0, 1.0), 0.0)
 
     def links(self, first: int, last: int) -> Floats:
-        """Links that bring bytes to a rank: two for each torus axis that the group has to itself and closes, one where it does not
-        close, and a share where groups lie between one another's ranks.
+        """Links that bring bytes to a rank: two for each torus axis that the group goes round, one where it does not close, and a share
+        where groups lie between one another's ranks.
 
-        Worked: 2,240 data ranks over tp 4 on 16x20x28 have the closed axes of 20 and 28, two links each, and every fourth chip of 16.
+        Worked: 2,240 data ranks over tp 4 on 16x20x28 go round the axes of 20 and 28, two links each, and with every fourth chip
+        round that of 16, which four groups share: 4.5 in all.
         """
-        along = self._along(first, last)
-        return np.sum(self._directions(along) / self._inner(first), axis=0)
+        return np.sum(self._directions(first, last) / self._inner(first), axis=0)
 
     def crossing(self, first: int, last: int) -> Floats:
         """Bytes over a link for each byte that a rank sends in an all-to-all: half of what half of the ranks send has to cross the
         middle of their longest line, over one link in each direction, and on a ring over two."""
-        along = self._along(first, last)
-        ways = np.maximum(self._directions(along), 1.0)
+        along, ways = self._along(first, last), np.maximum(self._directions(first, last), 1.0)
         return np.max(np.where(along > 1, along * self._inner(first) / (4 * ways), 0.0), axis=0)
 
     def neighbour(self, axis: int) -> Floats:
-        """Links to the next rank on this mesh axis alone: a share of one where it is several chips away, 0 where it is in another pod."""
-        return np.max((self.taken[:, axis] > 1) / self._inner(axis), axis=0)
+        """Links to the next rank on this mesh axis alone: a share of one where it is several chips away, 0 where it is in another pod.
+        Ranks over several torus axes turn from one to the next, and the slowest step holds up the others."""
+        inner = np.max(np.where(self.taken[:, axis] > 1, self._inner(axis), 0), axis=0)
+        return np.where(inner > 0, 1 / np.maximum(inner, 1), 0.0)
 
     def hops(self, first: int, last: int) -> Floats:
         """Chips that a collective passes one after another: half of a ring, the whole of a line."""
-        along, inner = self._along(first, last), self._inner(first)
-        return np.sum(np.where(self._directions(along) == 2, along // 2, along - 1) * inner, axis=0)
+        along = self._along(first, last)
+        return np.sum(np.where(self._directions(first, last) == 2, along // 2, along - 1) * self._inner(first), axis=0)
 
 
 def _laid(shape: tuple[int, ...], order: tuple[int, ...], axes: tuple[Ints, ...]) -> Ints:

@@ -85,7 +85,9 @@ def price(q: Question, layouts: Layouts) -> Cost:
     kinds = (most * per_layer, last * per_layer + per_head)
     heavy = np.greater(*kinds)
     layers, slot = np.where(heavy, most, last), np.where(heavy, *kinds)
-    updates = [_per_step(q, device, wires, a, n, microbatches, n * computing) for n in (most, last)]
+    groups = (wires.shard, wires.experts)[: 1 + any(op.expert for op in q.model.ops)]
+    reductions = [Reduction.of(q.work.framework, group, wires.replicate, a, microbatches) for group in groups]
+    updates = [_per_step(q, device, wires, reductions, a, n, microbatches, n * computing) for n in (most, last)]
     later = np.greater(*(sum(update.values(), np.zeros(1)) for update in updates))
     time = {name: microbatches * layers * seconds for name, seconds in layer.items()}
     heads = microbatches * ~heavy
@@ -171,10 +173,10 @@ def _layer(q: Question, wires: Wires, p: Passes, a: Layouts) -> dict[str, Floats
         "attention": (p.core + p.core_back) / layers,
         "elementwise": (bytewise + backward_bytes(bytewise) + p.casts_back) / layers,
         "recompute": np.where(full, forward, np.where(selective, p.core / layers, 0.0)),
-        "tp": _exposed(c, tp_once * (2 + full), (p.matmul + p.matmul_back + p.core + p.core_back) / layers + full * forward),
         "cp": _context_parallel(q, wires, p, a) / layers,
         "ep": _expert_parallel(q, wires, p, a) / layers * (2 + full),
     }
+    parts["tp"] = _exposed(c, tp_once * (2 + full), parts["matmul"] + parts["attention"] + full * forward)
     busy = sum(parts.values(), np.zeros(1))
     parts["launch"] = np.maximum(0.0, c.layer_launch * (2 + full) - busy) + c.layer_gap * (2 + full)
     return parts
@@ -223,7 +225,7 @@ def _expert_parallel(q: Question, wires: Wires, p: Passes, a: Layouts) -> Floats
     nodes = np.maximum(1.0, wires.ep.nodes * d.expert_reach)
     once = nodes * (1 - (1 - 1 / nodes) ** copies) / copies if f.sends_once else 1.0
     elements = a.mbs * q.work.seq / a.cp * copies * d.hidden / np.where(a.sp > 0, a.tp, 1)
-    there, back = (wires.ep.exchange(size * elements, once) for size in (f.dispatch_bytes, 2.0))
+    there, back = (wires.ep.seconds(size * elements, once) for size in (f.dispatch_bytes, 2.0))
     there_and_back = layers * q.work.imbalance * (there + back)
     computing = p.matmul + p.core if f.overlaps_experts else 0.0
     return np.where(a.ep > 1, np.maximum(0.0, there_and_back - computing), 0.0)
@@ -271,17 +273,47 @@ def _between_stages(q: Question, wires: Wires, a: Layouts) -> Floats:
     return np.where(a.pp > 1, q.calibration.exposed_stage * seconds, 0.0)
 
 
+@dataclass(frozen=True)
+class Reduction:
+    """Gradients summed and weights gathered in a step (ZeRO, arXiv:1910.02054, 7), inside each group that shares out the state and, of
+    its part, between the copies of that group: seconds per parameter of a device, and those of the steps alone."""
+
+    pace: Floats
+    latency: Floats
+
+    @staticmethod
+    def of(f: Framework, shard: Group, replicate: Group, a: Layouts, m: Floats) -> "Reduction":
+        every = np.where((a.pp > 1) & f.reduces_every_microbatch, m, 1.0)
+        stages = [a.zero == 0, a.zero == 1, a.zero == 2]
+        sums = np.select(stages, [2 * every, np.ones(1), np.where(a.pp > 1, 1.0, m)], m)
+        gathers = np.select(stages, [np.zeros(1), np.ones(1), np.ones(1)], 2 * m)
+        across = 2 * np.where(stages[0], every, 1.0)
+        pace = shard.pace * (f.reduced_bytes * sums + f.weight_bytes * gathers)
+        return Reduction(
+            pace + across * f.reduced_bytes * replicate.pace / shard.size,
+            shard.latency * (sums + gathers) + across * replicate.latency,
+        )
+
+    def seconds(self, parameters: Floats) -> Floats:
+        return self.pace * parameters + self.latency
+
+
 def _per_step(
-    q: Question, d: Device, wires: Wires, a: Layouts, layers: Floats, m: Floats, forward_backward: Floats
+    q: Question,
+    d: Device,
+    wires: Wires,
+    reductions: list[Reduction],
+    a: Layouts,
+    layers: Floats,
+    m: Floats,
+    forward_backward: Floats,
 ) -> dict[str, Floats]:
     """What happens once a step (or, under ZeRO 2 and 3, beside every micro-batch): reduce, gather, update."""
     f, c = q.work.framework, q.calibration
     sizes = Sizes.of(q.model)
     dense, experts = sizes.on_stage(layers, a)
     local, states = dense + experts, sizes.sharded(dense, experts, a)
-    wire = _reduced(f, wires.shard, wires.replicate, a, dense, m)
-    if np.any(experts > 0):
-        wire = wire + _reduced(f, wires.experts, wires.replicate, a, experts, m)
+    wire = sum((each.seconds(part) for each, part in zip(reductions, (dense, experts), strict=False)), np.zeros(1))
     hidden = c.hidden_dp * forward_backward * np.where(a.zero >= 2, m, 2 / 3)
     tables = _tied_tables(q, wires, a)
     per_parameter = 2 * OPTIMIZER_BYTES[q.work.optimizer] + f.gradient_bytes + f.weight_bytes
@@ -295,19 +327,6 @@ def _per_step(
         "offload": moved / host,
         "fixed": np.full(len(a), c.step),
     }
-
-
-def _reduced(f: Framework, shard: Group, replicate: Group, a: Layouts, local: Floats, m: Floats) -> Floats:
-    """Gradients summed and weights gathered in a step (ZeRO, arXiv:1910.02054, 7): inside each group that shares out the state, and its
-    part between the copies of that group."""
-    reduce, gather = shard.gather(f.reduced_bytes * local), shard.gather(f.weight_bytes * local)
-    across = replicate.reduce(f.reduced_bytes * local / shard.size)
-    every = np.where((a.pp > 1) & f.reduces_every_microbatch, m, 1.0)
-    return np.select(
-        [a.zero == 0, a.zero == 1, a.zero == 2],
-        [every * (2 * reduce + across), reduce + across + gather, np.where(a.pp > 1, 1.0, m) * reduce + across + gather],
-        m * (reduce + 2 * gather) + across,
-    )
 
 
 def _tied_tables(q: Question, wires: Wires, a: Layouts) -> Floats:

@@ -1,0 +1,91 @@
+"""`plan --params` and `plan --shape`: the shape of the model searched together with the layout."""
+
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import typer
+
+from meshwise.errors import DoesNotFit, UserError
+
+if TYPE_CHECKING:
+    from meshwise.plan import Ask
+
+LIKE = "bloom-176b"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the command line says of the shape."""
+
+    params: float
+    vocab: int
+    shapes: tuple[str, ...]
+
+
+def wanted(model: str, params: str, vocab: str, like: str, shapes: list[str] | None) -> tuple[str, Wanted | None]:
+    """The model that is planned or that shapes are like, and what was said of its shape, if anything was."""
+    from meshwise import units
+
+    if not params and not shapes:
+        if vocab or like:
+            raise UserError(
+                f"{'--vocab' if vocab else '--like'} goes with --params or --shape; a model that has a name has its own"
+            )
+        if not model:
+            raise UserError("missing MODEL: a preset, HF id, config.json or .gguf; or --params 176B to search its shape too")
+        return model, None
+    if model:
+        raise UserError(
+            "a MODEL has its shape: leave it out with --params and --shape, or write --like MODEL for its kind of layers"
+        )
+    number = units.parse(params, "count") if params else 0.0
+    if params and not 1e6 <= number <= 1e15:
+        raise UserError(f"--params {params}: expected a million to a thousand trillion parameters, such as 176B")
+    words = int(units.parse(vocab, "count")) if vocab else 0
+    if vocab and not 1 <= words <= 2**24:
+        raise UserError(f"--vocab {vocab}: expected 1 to {2**24:,} entries")
+    return like or LIKE, Wanted(number, words, tuple(shapes or ()))
+
+
+def answer(ask: "Ask", asked: Wanted, command: str, top: int, json: bool, csv: bool) -> None:
+    """The fastest shapes with their layouts, or those that were named, with what each gives away."""
+    from dataclasses import replace
+
+    import numpy as np
+
+    from meshwise import render
+    from meshwise import shapes as shaping
+    from meshwise.explain import parse_axes
+    from meshwise.render_shape import shapes_view
+    from meshwise.shape_search import Row, fastest, rule
+
+    question = ask.question()
+    base = shaping.base_of(question.model, asked.vocab)
+    bounds = parse_axes(",".join((*ask.fix, *ask.allow)))
+    named = shaping.parse(base, asked.shapes) if asked.shapes else None
+    stack = shaping.Stack(base, named or shaping.near(base, asked.params))
+    question = replace(question, model=base)
+    found = fastest(question, stack, bounds)
+    order = found.order()
+    if not len(order):
+        raise DoesNotFit(
+            f"no shape fits on {question.cluster.name}: {len(stack.shapes):,} of them tried, with {found.candidates:,} layouts"
+        )
+    shown = np.arange(len(named)) if named else order[:top]
+    rows = [Row.of(question, stack, found, int(i)) for i in shown]
+    if json or csv:
+        plain = [row.to_json() for row in rows]
+        about = {"candidates": found.candidates, "shapes": len(stack.shapes), "rejected": found.rejected, "rows": plain}
+        typer.echo(render.as_json(about) if json else render.as_csv(render.flat(row) for row in plain))
+        return
+    console = render.console()
+    console.print(shapes_view(rows, found, rule(found, order[: max(top, 20)]) if named is None else ""))
+    console.print(f"again: {command} {_words(asked, ask)}", soft_wrap=True, highlight=False)
+
+
+def _words(asked: Wanted, ask: "Ask") -> str:
+    words = ["--params", f"{asked.params:.17g}"] if asked.params else []
+    words += ["--vocab", str(asked.vocab)] if asked.vocab else []
+    words += ["--like", ask.model] if ask.model != LIKE else []
+    return shlex.join([*words, *(word for shape in asked.shapes for word in ("--shape", shape))])
