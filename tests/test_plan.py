@@ -73,8 +73,12 @@ def test_rates_follow_from_the_seconds_of_a_step(best: Choice) -> None:
 def test_megatrons_tflops_count_masked_attention_and_recompute() -> None:
     none, full = (planned(top=1, bounds={"recompute": (how, how)}).choices[0] for how in (0, 2))
     assert none.tflops["Megatron"] > none.tflops["exact"]
+    assert (
+        full.tflops["Megatron"] / full.tflops["exact"] < none.tflops["Megatron"] / none.tflops["exact"] * 4 / 3
+    )  # the head has none
     assert full.tflops["Megatron"] / full.tflops["exact"] == pytest.approx(
-        none.tflops["Megatron"] / none.tflops["exact"] * 4 / 3  # a forward pass more than forward and backward
+        none.tflops["Megatron"] / none.tflops["exact"] * 4 / 3,
+        rel=0.03,  # a forward pass more than forward and backward
     )
 
 

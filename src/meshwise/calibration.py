@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
+from pathlib import Path
 
 from meshwise import catalogue, records
 from meshwise.errors import UserError, nearest, quoted
@@ -82,11 +83,15 @@ def calibrations() -> tuple[Calibration, ...]:
 
 
 def named(name: str) -> Calibration:
+    """A calibration by its name, or a .toml file that `meshwise calibrate --out` wrote."""
+    if name.endswith(".toml"):
+        path = Path(name)
+        return replace(records.read(Calibration, catalogue.table_of(path), path.name), key=path.stem)
     for found in calibrations():
         if found.key == name:
             return found
     keys = [found.key for found in calibrations()]
-    raise UserError(f"unknown calibration {quoted(name)}{nearest(name, keys)}; known: {', '.join(keys)}")
+    raise UserError(f"unknown calibration {quoted(name)}{nearest(name, keys)}; known: {', '.join(keys)}, or a .toml file")
 
 
 def choose(chip: Chip, framework: str) -> Calibration:

@@ -56,6 +56,7 @@ def count(
     from meshwise import cli_budget, lookup, render, units
     from meshwise.tally import count as count_model
     from meshwise.tally import default_seq
+    from meshwise.workload import training_tokens
 
     length, total = units.whole_length(seq) if seq else None, training_tokens(tokens)
     found = [lookup.find_model(name) for name in models]
@@ -74,16 +75,6 @@ def count(
     for table in tallies:
         for note in table["notes"]:
             console.print(f"{table['model']}: {note}", soft_wrap=True)
-
-
-def training_tokens(text: str) -> float:
-    """A number of tokens to train on: '15T' is 15e12."""
-    from meshwise import units
-
-    value = units.parse(text, "count")
-    if value > 1e18:  # 60,000 times what Llama 3 saw; far beyond, FLOPs are no longer finite
-        raise UserError(f"{quoted(text)} is too many tokens to train on: expected at most 1e18, such as 15T")
-    return value
 
 
 @app.command()

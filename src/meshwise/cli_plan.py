@@ -55,7 +55,7 @@ def plan(
     ] = None,
     ramp: Annotated[str, typer.Option(help="Batch sizes of a ramp-up, in sequences: 32,64,128.")] = "",
     calibration: Annotated[
-        str, typer.Option(help="A calibration by name, instead of the one chosen by chip and framework.")
+        str, typer.Option(help="A calibration by name or .toml, instead of the one chosen by chip and framework.")
     ] = "",
     mtbf: Annotated[
         str, typer.Option(help="Mean time between failures of one device: 50000h (Llama 3's).", rich_help_panel=PANEL)
@@ -83,13 +83,13 @@ def plan(
     """Find the fastest layout to train a model on a cluster, and say why."""
     from meshwise import cli_shape, cli_vary, units
     from meshwise.plan import Ask
-    from meshwise.workload import parse_batch
+    from meshwise.workload import parse_batch, training_tokens
 
     varied = vary or []
     model, open_shape = cli_shape.wanted(model, params, vocab, like, shape)
     on, batch = cli_vary.started(varied, on, batch, cheapest)
     sequences, length = parse_batch(batch, units.whole_length(seq))
-    total = units.parse(tokens, "count") if tokens else 0.0
+    total = training_tokens(tokens) if tokens else 0.0
     ask = Ask(
         model=model,
         cluster=on,

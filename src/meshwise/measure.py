@@ -248,17 +248,9 @@ def _seconds(row: Row, model: Model, work: Train, devices: int) -> float:
     if math.isnan(stated):
         stated = tokens / (_number(row, "tokens_per_sec_per_gpu") * devices)
     if math.isnan(stated):
-        stated = _megatron_flops(model, tokens, work.seq, _word(row, "recompute") == "full") / (
-            _number(row, "tflops_per_gpu") * 1e12 * devices
-        )
+        flops = model.flops_megatron(tokens, work.seq, recompute=_word(row, "recompute") == "full")
+        stated = flops / (_number(row, "tflops_per_gpu") * 1e12 * devices)
     return stated
-
-
-def _megatron_flops(model: Model, tokens: float, seq: int, recompute: bool) -> float:
-    """arXiv:2104.04473, eq. 3: attention unmasked, and the recompute forward of the layers, though not of the head, counted."""
-    head = 2 * tokens * model.decoder.hidden * model.decoder.vocab
-    layers = model.flops(tokens, seq, causal=False, training=False) - head
-    return (4 if recompute else 3) * layers + 3 * head
 
 
 def _cluster(row: Row) -> Cluster:

@@ -96,6 +96,12 @@ class Model:
         forward = self.matmul_flops(tokens) + self.attention_flops(tokens, seq, causal=causal)
         return forward * (3 if training else 1)
 
+    def flops_megatron(self, tokens: float, seq: int, *, recompute: bool) -> float:
+        """arXiv:2104.04473, eq. 3: attention unmasked, and the recompute forward of the layers, though not of the head, counted."""
+        head = 2 * tokens * self.decoder.hidden * self.decoder.vocab
+        layers = self.flops(tokens, seq, causal=False, training=False) - head
+        return (4 if recompute else 3) * layers + 3 * head
+
     def flops_6n(self, tokens: float) -> float:
         """The rule of thumb: 6 FLOPs per token and active parameter."""
         return 6.0 * self.active_params * tokens

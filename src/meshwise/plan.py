@@ -267,8 +267,7 @@ def choice(q: Question, layouts: Layouts, cost: Cost, i: int, ties: int = 0) -> 
     tokens = float(q.work.batch_tokens)
     spread = math.exp(INTERVAL * q.calibration.spread)
     exact = q.model.flops(tokens, q.work.seq)
-    repeats = {"none": 3, "selective": 3, "full": 4}[str(row["recompute"])]
-    megatron = q.model.flops(tokens, q.work.seq, causal=False, training=False) * repeats
+    megatron = q.model.flops_megatron(tokens, q.work.seq, recompute=row["recompute"] == "full")
     rates = {"6N": q.model.flops_6n(tokens), "exact": exact, "Megatron": megatron}
     peak = Device.of(q.chip, q.calibration, q.work.precision).peak
     steps = q.work.tokens / tokens if q.work.tokens else None

@@ -222,10 +222,15 @@ def cut_rules(q: Question, a: Layouts) -> dict[str, Mask]:
         "tp divides heads": (heads % a.tp == 0) | (np.equal(d.heads, 0)),
         "tp divides KV heads, or they divide it": (kv_heads % a.tp == 0) | (a.tp % kv_heads == 0),
         "tp divides the FFW width": (np.asarray(d.ffn) % a.tp == 0),
+        "tp divides recurrent heads": np.all(
+            [np.asarray(op.m) % a.tp == 0 for op in q.model.ops if op.kind == "scan" and op.shard == "heads"] or [a.tp > 0],
+            axis=0,
+        ),
         TP_IN_NODE: q.cluster.nodes[0][1].devices % a.tp == 0,  # 6 in nodes of 8 leaves some groups astride two
         "pp is at most the number of layers": a.pp <= d.layers,
         "pp cuts the layers into stages": layers,
         "cp where the framework has it": (a.cp == 1) | f.context_parallel,
+        "cp needs attention": (a.cp == 1) | any(op.kind == "attention" for op in q.model.ops),
         "cp halves divide the sequence": (a.cp == 1) | (work.seq % (2 * a.cp) == 0),
         **({PADDING: _padding(q, a) <= 1.25} if f.pads_batch else {"dp divides the batch": work.batch % a.dp == 0}),
         "ep divides the experts": experts % a.ep == 0,
