@@ -60,7 +60,7 @@ def test_a_chip_without_a_price_has_no_cost_and_says_so(run: Run) -> None:
 
 
 def test_a_deadline_is_marked(run: Run) -> None:
-    days = [row["days"] for row in rows(run(*TRAINED, "--vary", "nodes=1..8", "--csv").out)]
+    days = [row["wall_days"] for row in rows(run(*TRAINED, "--vary", "nodes=1..8", "--csv").out)]
     limit = f"{float(days[1]) + 0.01:.3f}d"
     lines = run(*TRAINED, "--vary", "nodes=1..8", "--within", limit).out.splitlines()
     marks = [cells(line)[-1] for line in lines[3:7]]
@@ -70,7 +70,7 @@ def test_a_deadline_is_marked(run: Run) -> None:
 
 
 def test_a_deadline_on_one_plan_names_the_rows_that_meet_it(run: Run) -> None:
-    days = [float(row["days"]) for row in rows(run(*TRAINED, "--csv").out)]
+    days = [float(row["wall_days"]) for row in rows(run(*TRAINED, "--csv").out)]
     out = run(*TRAINED, "--within", f"{days[2] + 1e-4:.5f}d").out
     assert re.search(r"note: within [\d.]+ d: rows 1, 2, 3(, \d+)* of 10", out)
     said = refused(run(*TRAINED, "--within", f"{days[0] - 1e-3:.5f}d"), code=1)

@@ -131,8 +131,8 @@ def test_a_deadline_that_nothing_meets_names_the_closest() -> None:
     found = points(SMALL, "nodes=1,2,4")
     best = found[2].choice
     assert best
-    assert best.days
-    check(found, best.days * 86400)
+    assert best.wall_days
+    check(found, best.wall_days * 86400)
     with pytest.raises(DoesNotFit) as caught:
-        check(found, best.days * 86400 - 1)
-    assert f"the closest is 4x8xh100-sxm with {name_of(best.layout)}, {best.days:,.1f} days" in one_line(caught.value)
+        check(found, best.wall_days * 86400 - 1)
+    assert f"the closest is 4x8xh100-sxm with {name_of(best.layout)}, {best.wall_days:,.1f} days" in one_line(caught.value)

@@ -55,8 +55,7 @@ def count(
     """Count parameters, training FLOPs, caches and bytes of one or several models."""
     from meshwise import cli_budget, lookup, render, units
     from meshwise.tally import count as count_model
-    from meshwise.tally import default_seq
-    from meshwise.workload import training_tokens
+    from meshwise.tally import default_seq, training_tokens
 
     length, total = units.whole_length(seq) if seq else None, training_tokens(tokens)
     found = [lookup.find_model(name) for name in models]

@@ -83,7 +83,8 @@ def plan(
     """Find the fastest layout to train a model on a cluster, and say why."""
     from meshwise import cli_shape, cli_vary, units
     from meshwise.plan import Ask
-    from meshwise.workload import parse_batch, training_tokens
+    from meshwise.tally import training_tokens
+    from meshwise.workload import parse_batch
 
     varied = vary or []
     model, open_shape = cli_shape.wanted(model, params, vocab, like, shape)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -120,7 +120,6 @@ class Model:
         return sum(tensor.bytes for tensor in self.tensors)
 
 
-@cache
 def families() -> dict[str, Any]:
     """Family modules by name, the built-in ones and third parties' alike, from their entry points."""
     found = {entry.name: entry for entry in sorted(entry_points(group="meshwise.families"))}

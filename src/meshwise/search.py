@@ -223,7 +223,7 @@ def cut_rules(q: Question, a: Layouts) -> dict[str, Mask]:
         "tp divides KV heads, or they divide it": (kv_heads % a.tp == 0) | (a.tp % kv_heads == 0),
         "tp divides the FFW width": (np.asarray(d.ffn) % a.tp == 0),
         "tp divides recurrent heads": np.all(
-            [np.asarray(op.m) % a.tp == 0 for op in q.model.ops if op.kind == "scan" and op.shard == "heads"] or [a.tp > 0],
+            [np.asarray(op.m) % a.tp == 0 for op in q.model.ops if op.kind == "scan" and op.state] or [a.tp > 0],
             axis=0,
         ),
         TP_IN_NODE: q.cluster.nodes[0][1].devices % a.tp == 0,  # 6 in nodes of 8 leaves some groups astride two

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
+from meshwise import units
+from meshwise.errors import UserError, quoted
 from meshwise.model import Model
 
 DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp8": 1.0, "int4": 0.5}
@@ -50,6 +52,14 @@ def count(model: Model, *, seq: int, tokens: float) -> Tally:
         "training_bytes": {"gradients_bf16": 2.0 * n, "gradients_fp32": 4.0 * n, "adamw": ADAMW_BYTES * n},
         "notes": list(model.notes),
     }
+
+
+def training_tokens(text: str) -> float:
+    """A number of tokens to train on: '15T' is 15e12."""
+    value = units.parse(text, "count")
+    if value > 1e18:  # 60,000 times what Llama 3 saw; far beyond, FLOPs are no longer finite
+        raise UserError(f"{quoted(text)} is too many tokens to train on: expected at most 1e18, such as 15T")
+    return value
 
 
 def hyperparameters(model: Model) -> dict[str, int]:

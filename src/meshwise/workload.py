@@ -55,14 +55,6 @@ class Train:
         return params * (self.framework.weight_bytes + OPTIMIZER_BYTES[self.optimizer])
 
 
-def training_tokens(text: str) -> float:
-    """A number of tokens to train on: '15T' is 15e12."""
-    value = units.parse(text, "count")
-    if value > 1e18:  # 60,000 times what Llama 3 saw; far beyond, FLOPs are no longer finite
-        raise UserError(f"{quoted(text)} is too many tokens to train on: expected at most 1e18, such as 15T")
-    return value
-
-
 def batch_tokens(text: str, seq: int) -> tuple[float, int]:
     """Tokens of a batch that need not be whole sequences, for arithmetic without a layout, and the length of a sequence: '4M', '4e6',
     1024 sequences, or 1024x8192."""

@@ -24,7 +24,7 @@ HEADS = Op(name="scores", part="attention", kind="attention", m=32, n=128, k=128
 
 
 def seconds(d: Device, m: float, n: float, k: float, batch: float = 1) -> float:
-    return float(product(d, m, n, k, batch))
+    return product(d, m, n, k, batch).item()
 
 
 def attend(d: Device, op: Op = HEADS, seq: int = 4096, mbs: int = 1, cp: int = 1, flash: bool = True) -> np.ndarray[Any, Any]:
