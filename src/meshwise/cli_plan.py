@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from meshwise.plan import Ask, Choice
 
 TOP = 10
+IMBALANCE = 1.1
+"""As workload.Train has it; numpy comes with that module, and `--help` needs none."""
 PANEL = "Failures, for the wall time of a run"
 SHAPE = "The shape of the model, where it is open"
 
@@ -53,6 +55,9 @@ def plan(
         list[str] | None,
         typer.Option(help="Only this one: hidden x layers x heads [x FFW], 14336x70x112. Repeat it.", rich_help_panel=SHAPE),
     ] = None,
+    imbalance: Annotated[
+        float, typer.Option(min=1, max=100, help="Tokens on the busiest device of an expert-parallel group over the mean.")
+    ] = IMBALANCE,
     ramp: Annotated[str, typer.Option(help="Batch sizes of a ramp-up, in sequences: 32,64,128.")] = "",
     calibration: Annotated[
         str, typer.Option(help="A calibration by name or .toml, instead of the one chosen by chip and framework.")
@@ -105,6 +110,7 @@ def plan(
         fix=tuple(fix or ()),
         allow=tuple(allow or ()),
         at_most=at_most,
+        imbalance=imbalance,
         reliability=_failures(
             {
                 "mtbf": mtbf,
@@ -198,6 +204,7 @@ def _command(ask: "Ask", top: int, *, named: bool = True) -> str:
     words += [word for value in ask.fix for word in ("--fix", value)]
     words += [word for value in ask.allow for word in ("--allow", value)]
     words += ["--at-most", ask.at_most] if ask.at_most else []
+    words += ["--imbalance", f"{ask.imbalance:.17g}"] if ask.imbalance != IMBALANCE else []
     for name, value in ask.reliability.items():
         unit = {"mtbf": "s", "checkpoint_bandwidth": "B/s", "checkpoint_every": "s", "restart": "s", "repair": "s"}.get(name, "")
         words += ["--" + name.replace("_", "-"), *([] if value is True else [f"{value:.17g}{unit}"])]

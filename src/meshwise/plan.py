@@ -48,6 +48,8 @@ class Ask:
     fix: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
     at_most: str = ""
+    imbalance: float = Train.imbalance
+    """Tokens on the busiest device of an expert-parallel group over the mean."""
     reliability: dict[str, float | bool] = field(default_factory=dict[str, float | bool])
     """What was said of failures, by the names of Reliability; the rest is as assumed there."""
     link: str = ""
@@ -80,6 +82,7 @@ class Ask:
             optimizer=self.optimizer,
             tokens=self.tokens,
             ramp=self.ramp,
+            imbalance=self.imbalance,
             reliability=goodput.Reliability(**cast(Any, self.reliability)),
         )
         fitted = calibrations.named(self.calibration) if self.calibration else calibrations.choose(chip, program.key)
@@ -168,7 +171,7 @@ def make(ask: Ask, q: Question, found: Found, top: int) -> Plan:
         priced=found.priced,
         rejected=found.rejected,
         calibration=about,
-        notes=(*q.model.notes, *q.cluster.notes, *_in_time(ask, choices)),
+        notes=(*q.model.notes, *q.cluster.notes, *_assumptions(q), *_in_time(ask, choices)),
         versions={"meshwise": version("meshwise")} | {name: _digest(part) for name, part in _data_of(q).items()},
     )
 
@@ -183,6 +186,28 @@ def _in_time(ask: Ask, choices: tuple[Choice, ...]) -> tuple[str, ...]:
     if not rows:
         raise DoesNotFit(f"nothing trains within {limit}: the fastest layout on {ask.cluster} takes {min(days):,.1f} days")
     return (f"within {limit}: {'rows' if len(rows) > 1 else 'row'} {', '.join(rows)} of {len(choices)}",)
+
+
+def _assumptions(q: Question) -> list[str]:
+    """What the cost of experts and of 8 bits rests on, where no measurement does."""
+    f, c = q.work.framework, q.calibration
+    found: list[str] = []
+    if any(op.expert for op in q.model.ops):
+        sent = "to each node once" if f.sends_once else "to each expert apart"
+        behind = ", behind another micro-batch's computing" if f.overlaps_experts else ""
+        aside = f", with {f.communication_sms} SMs set aside for it" if f.communication_sms else ""
+        found.append(
+            f"assumed of experts in {f.name}: the busiest device has {q.work.imbalance:g} times the mean tokens (--imbalance); "
+            f"a token goes {sent}{behind}{aside}"
+        )
+    if q.work.precision == "fp8" and "fp8" in q.chip.flops:
+        found.append(
+            f"assumed of fp8: products reach {c.matmul * c.fp8:.2f} of its peak and keep their inputs in 8 bits; "
+            "attention and the head stay in 16"
+        )
+    if q.work.precision == "fp8" and "fp8" not in q.chip.flops:
+        found.append(f"{q.chip.name} has no fp8 products: they are computed in 16 bits")
+    return found
 
 
 def _data_of(q: Question) -> dict[str, object]:
@@ -231,32 +256,26 @@ _MINOR = ("dp_replicate", "dp_shard", "zero", "sp", "schedule", "offload")
 
 
 def _distinct(q: Question, found: Found, top: int) -> Iterator[Choice]:
-    """The best of each group of near-ties: layouts that differ only in how data parallelism is shared out, and within 1%."""
-    seen: dict[tuple[object, ...], int] = {}
-    best: list[int] = []
-    step = found.cost.step
-    for i in range(len(found.layouts)):
-        row = found.layouts.row(i)
-        dp = int(found.layouts.dp[i])
-        key = (dp, *(value for name, value in row.items() if name not in _MINOR))
-        if key in seen and step[i] <= step[best[seen[key]]] * (1 + TIE):
+    """The best of each group of near-ties: layouts that give every device the same work in another way, and within 1%."""
+    step, best = found.cost.step, list[int]()
+    groups = [_work_of(found.layouts, i) for i in range(len(found.layouts))]
+    first: dict[tuple[object, ...], int] = {}
+    for i, group in enumerate(groups):
+        if group in first and step[i] <= step[first[group]] * (1 + TIE):
             continue
         if len(best) < top:
-            seen[key] = len(best)
+            first[group] = i
             best.append(i)
     for i in best:
-        near = sum(
-            1
-            for j in range(len(found.layouts))
-            if j != i
-            and j not in best
-            and abs(step[j] / step[i] - 1) <= TIE
-            and all(
-                getattr(found.layouts, name)[j] == getattr(found.layouts, name)[i]
-                for name in ("tp", "pp", "cp", "ep", "mbs", "recompute", "vpp")
-            )
-        )
-        yield choice(q, found.layouts, found.cost, i, ties=near)
+        near = [j for j, group in enumerate(groups) if group == groups[i] and abs(step[j] / step[i] - 1) <= TIE]
+        yield choice(q, found.layouts, found.cost, i, ties=sum(j not in best for j in near))
+
+
+def _work_of(layouts: Layouts, i: int) -> tuple[object, ...]:
+    """What one device does: the same whether sequences are shared out whole or in parts, and whoever keeps the optimizer's state."""
+    row = layouts.row(i)
+    ranks, part = int(layouts.dp[i]) * int(row["cp"]), int(row["mbs"]) / int(row["cp"])
+    return (ranks, part, *(value for name, value in row.items() if name not in (*_MINOR, "cp", "mbs")))
 
 
 def choice(q: Question, layouts: Layouts, cost: Cost, i: int, ties: int = 0) -> Choice:

@@ -75,12 +75,14 @@ def _nothing() -> tuple[Layouts, Cost]:
 
 
 def _fastest(best: tuple[Layouts, Cost], more: tuple[Layouts, Cost], kept: int) -> tuple[Layouts, Cost]:
-    """The fastest of both. Equals stand in the order of their axes, so that the order of the search does not show."""
+    """The fastest of both. Equals (to 1e-7) stand by their cp, the simplest first, and in the order of their other axes, so that the
+    order of the search does not show."""
     (_, a), (_, b) = best, more
     layouts = _concatenated([best[0], more[0]])
     time = {name: np.concatenate([a.time[name], b.time[name]]) for name in a.time}
     cost = Cost(time, {name: np.concatenate([a.memory[name], b.memory[name]]) for name in a.memory})
-    order = np.lexsort([*(getattr(layouts, f.name) for f in fields(Layouts)), cost.step])[:kept]
+    keys = [*(getattr(layouts, f.name) for f in fields(Layouts)), layouts.cp, cost.step.astype(np.float32)]
+    order = np.lexsort(keys)[:kept]
     return layouts.take(order), _take(cost, order)
 
 

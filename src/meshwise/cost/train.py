@@ -203,11 +203,15 @@ def _tensor_parallel(q: Question, wires: Wires, a: Layouts) -> Floats:
 
 
 def _context_parallel(q: Question, wires: Wires, p: Passes, a: Layouts) -> Floats:
-    """Keys and values travel round the ring while attention computes; what attention does not hide is exposed. Backward moves twice."""
+    """Keys and values travel round the ring while attention computes; what attention does not hide is exposed. Backward moves twice.
+
+    Latent attention passes its small latent on, and a window only the keys it reaches back to.
+    """
     if not np.any(a.cp > 1):
         return np.zeros(1)
-    kept = sum(op.cache * op.count for op in q.model.ops if op.kind == "attention")
-    size = 2.0 * a.mbs * q.work.seq * kept / np.minimum(a.tp, np.maximum(1, q.model.decoder.kv_heads))
+    seq = q.work.seq
+    kept = sum(op.cache * op.count * min(seq, op.window or seq) for op in q.model.ops if op.kind == "attention")
+    size = 2.0 * a.mbs * kept / np.minimum(a.tp, np.maximum(1, q.model.decoder.kv_heads))
     forward = np.where(a.cp > 1, wires.cp.gather(size), 0.0)
     return np.maximum(0.0, forward - p.core) + np.maximum(0.0, 2 * forward - p.core_back)
 
