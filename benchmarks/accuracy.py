@@ -66,13 +66,15 @@ def targets(tables: dict[str, list[Case]]) -> Iterator[Target]:
 
 
 def bloom(cases: list[Case]) -> Iterator[Target]:
-    # The machine and the program are those of the days before, so their fit is where this one starts.
     last = [case for case in cases if case.date == LAST_DAY]
-    before = fit([case for case in cases if case.date != LAST_DAY], prior_for(cases[0].chip))
-    one = score(last, [], fit_leaving_out(last, before, folds(last, "row"), SAME_MACHINE).left_out)["time"]
-    yield Target("BLOOM 02-25, leave one row out, from the days before: time error", one["mape"], 0.03, 0.02)
+    one = score(last, [], fit_leaving_out(last, prior_for(last[0].chip), folds(last, "row")).left_out)["time"]
+    yield Target("BLOOM 02-25, leave one row out: time error", one["mape"], 0.03, 0.02)
     yield Target("  Spearman", one["spearman"], 0.85, 0.95, larger=True, percent=False)
     yield Target("  time lost by the pick", one["picked_loss"], 0.01, 0.0)
+    # The machine and the program are those of the days before, so their fit can be where this one starts.
+    before = fit([case for case in cases if case.date != LAST_DAY], prior_for(cases[0].chip))
+    two = score(last, [], fit_leaving_out(last, before, folds(last, "row"), SAME_MACHINE).left_out)["time"]
+    yield Target("  the same from the fit to the days before: time error", two["mape"], 0.03, 0.02)
     every = left_out(cases, "group")
     yield Target("all BLOOM, leave one (date, shape) out: time error", every["time"]["mape"], 0.06, 0.03)
     yield Target("  memory error", every["memory"]["mape"], 0.06, 0.03)
