@@ -121,7 +121,8 @@ def slots(q: Question, layouts: Layouts) -> tuple[dict[str, Floats], dict[str, F
 
 
 def _device(q: Question) -> Device:
-    return Device.of(q.chip, q.calibration, q.work.precision).without(q.work.framework.communication_sms)
+    device = Device.of(q.chip, q.calibration, q.work.precision)
+    return device.without(q.work.framework.communication_sms) if any(op.expert for op in q.model.ops) else device
 
 
 def _gathered(q: Question, device: Device, a: Layouts) -> tuple[Passes, Ints]:
