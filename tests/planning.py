@@ -29,7 +29,7 @@ MODELS = (
     "gemma-2-2b",
 )
 CLUSTERS = ("1x8xh100-sxm", "jean-zay:4", "8xrtx4090", "2x(4xrtx3090)@10Gbps", "tpu-v5e:4x4", "2x(2x8xh100-sxm)@100Gbps,20ms")
-FRAMEWORKS = ("megatron", "megatron-deepspeed", "torchtitan", "nanotron", "fsdp", "maxtext", "hai-llm")
+FRAMEWORKS = ("megatron", "megatron-deepspeed", "torchtitan", "nanotron", "fsdp", "maxtext", "hai-llm", "meshwise")
 
 found_model = cache(find_model)
 found_cluster = cache(find_cluster)

@@ -231,3 +231,39 @@ def test_whatever_a_cell_holds_the_row_is_read_skipped_or_refused_in_one_line(tm
         one_line(error)
     else:
         assert len(used) + len(skipped) == 2
+
+
+# What `meshwise run` keeps.
+
+KEPT = {
+    "model": "llama-debug", "n_layers": 4, "d_model": 256, "d_ff": 768, "n_heads": 8, "n_kv_heads": 4, "vocab": 512, "seq_len": 128,
+    "gpu": "h200", "n_gpus": 2, "gpus_per_node": 2, "framework": "meshwise", "precision": "bf16", "dp": 1, "tp": 2, "pp": 1, "cp": 1,
+    "zero_stage": 0, "micro_batch": 4, "global_batch_seqs": 8, "recompute": "none", "seq_parallel": "yes", "sec_per_iter": 0.25,
+    "mem_gb": 0.5, "mem_unit": "GiB", "outcome": "ok",
+}  # fmt: skip
+
+
+def test_rows_that_a_run_kept_are_cases(tmp_path: Path) -> None:
+    path = tmp_path / "measurement.jsonl"
+    path.write_text((json.dumps(KEPT) + "\n") * 2)
+    used, skipped = measure.cases(path)
+    assert (len(used), skipped) == (2, [])
+    assert (used[0].seconds, used[0].memory, used[0].layout["tp"]) == (0.25, 2**29, 2)
+    assert used[0].work.framework.name == "meshwise"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "empty"),
+        ("{", "line 1: not valid JSON"),
+        ("[1]", "line 1: expected an object"),
+        (json.dumps({key: value for key, value in KEPT.items() if key != "tp"}), "line 1: the column 'tp' is missing"),
+        (json.dumps(KEPT | {"sec_per_iter": -1}), "line 1: sec_per_iter is '-1'"),
+    ],
+)
+def test_damaged_rows_of_a_run_are_refused_with_their_line(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "measurement.jsonl"
+    path.write_text(text)
+    with pytest.raises(UserError, match=re.escape(words)):
+        measure.cases(path)

@@ -18,19 +18,25 @@ def find_model(name: str) -> Model:
     """The model that `name` means. Built-in knowledge comes first, then files, then the hub's cache, then the hub."""
     if name.lower().endswith(".gguf"):
         return gguf_header.read(Path(name))
+    values, label, source = find_values(name)
+    return build(values, label, source)
+
+
+def find_values(name: str) -> tuple[dict[str, object], str, str]:
+    """The keys of the config.json that `name` means, what to call the model, and where they are from."""
     preset = find_preset(name)
     if preset is not None:
         values = values_of(preset)
-        return build(values, preset.name.removesuffix(".json"), source_of(values))
+        return values, preset.name.removesuffix(".json"), source_of(values)
     # os.path rather than Path: it answers False to a name that no file can have, such as one of 10,000 letters.
     if name.endswith(".json") or os.path.exists(name):
         folder = os.path.isdir(name)
         file = Path(name, "config.json") if folder else Path(name)
         if folder and not file.is_file():
             raise UserError(f"the folder {quoted(name)} holds no config.json")
-        return build(values_of(file), _label(file), str(file))
+        return values_of(file), _label(file), str(file)
     if name.count("/") == 1 and all(name.split("/")):
-        return build(values_of(_from_hub(name)), name, f"{HUB}/{name}")
+        return values_of(_from_hub(name)), name, f"{HUB}/{name}"
     raise UserError(
         f"unknown model {quoted(name)}{nearest(name, presets())} (meshwise show models, or give a config.json or .gguf)"
     )

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import math
 import re
 from collections import Counter
@@ -103,17 +104,24 @@ class Skipped:
 
 
 def find_table(text: str) -> Path:
-    """A CSV file by its path, or a built-in table (or one of the user's own folder) by its name."""
+    """A CSV or JSONL file by its path, or a built-in table (or one of the user's own folder) by its name."""
     path, known = Path(text), catalogue.files("measurements", ".csv")
     if text in known:
         return known[text]
-    if path.suffix == ".csv" or path.is_file():
+    if path.suffix in (".csv", ".jsonl") or path.is_file():
         return path
-    raise UserError(f"unknown table {quoted(text)}{nearest(text, known)}; give a .csv file or one of {', '.join(known)}")
+    raise UserError(
+        f"unknown table {quoted(text)}{nearest(text, known)}; give a .csv or .jsonl file or one of {', '.join(known)}"
+    )
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV file, vTrain's column names translated. A file that is damaged is refused, with the line that is."""
+    """The rows of a CSV file, vTrain's column names translated, or of what `meshwise run` keeps, a JSON object a line.
+
+    A file that is damaged is refused, with the line that is.
+    """
+    if path.suffix == ".jsonl":
+        return _read_lines(path)
     reader = csv.reader(io.StringIO(catalogue.text_of(path)), strict=True)
     try:
         header = [name.strip() for name in next(reader, list[str]())]
@@ -132,6 +140,24 @@ def read_table(path: Path) -> list[dict[str, str]]:
         row = dict(zip(columns, map(str.strip, line), strict=True))
         _check_seen(f"{path.name}, line {number}", row)
         rows.append(VTRAIN_FACTS | row if vtrain else row)
+    return rows
+
+
+def _read_lines(path: Path) -> list[dict[str, str]]:
+    rows: list[dict[str, str]] = []
+    for number, line in enumerate(catalogue.text_of(path).splitlines(), 1):
+        try:
+            values: object = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{path.name}, line {number}: not valid JSON: {error}") from None
+        if not isinstance(values, dict):
+            raise UserError(f"{path.name}, line {number}: expected an object, found {quoted(values)}")
+        row = {str(key): str(value) for key, value in cast(dict[object, object], values).items()}
+        _check_columns(f"{path.name}, line {number}", list(row))
+        _check_seen(f"{path.name}, line {number}", row)
+        rows.append(row)
+    if not rows:
+        raise UserError(f"{path.name}: empty; expected a JSON object a line")
     return rows
 
 

@@ -1,0 +1,67 @@
+"""One folder per model: model.py says what it computes, sharding.py how tensor parallelism cuts it.
+
+A model holds the layers of one span. It takes tokens where the span starts the model and activations elsewhere, and gives logits where
+the span ends it. Parameters have HF's names, whatever the span.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+from torch.distributed.tensor.parallel import ParallelStyle
+
+from meshwise.trainer.attention import HERE, Place
+
+
+@dataclass(frozen=True)
+class Span:
+    """Layers first to last - 1 of `total`."""
+
+    first: int
+    last: int
+    total: int
+
+    @property
+    def starts(self) -> bool:
+        return self.first == 0
+
+    @property
+    def ends(self) -> bool:
+        return self.last == self.total
+
+    @property
+    def layers(self) -> range:
+        return range(self.first, self.last)
+
+
+class Decoder(Protocol):
+    """What the trainer asks of a model beside being an nn.Module."""
+
+    def blocks(self) -> list[nn.Module]: ...
+
+    def tie(self) -> None:
+        """Let the head use the embedding's weights again, after either was replaced."""
+        ...
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+
+def build(config: Mapping[str, Any], span: Span, place: Place = HERE, recompute: str = "none") -> nn.Module:
+    """The model of a config.json whose model_type is in settings.MODEL_TYPES."""
+    if config["model_type"] == "llama":
+        from meshwise.trainer.models.llama.model import Llama
+
+        return Llama(config, span, place, recompute)
+    from meshwise.trainer.models.bloom.model import Bloom
+
+    return Bloom(config, span, place, recompute)
+
+
+def sharding(config: Mapping[str, Any], span: Span) -> dict[str, ParallelStyle]:
+    """How tensor and sequence parallelism cut each module of a span."""
+    if config["model_type"] == "llama":
+        from meshwise.trainer.models.llama.sharding import styles
+    else:
+        from meshwise.trainer.models.bloom.sharding import styles
+    return styles(span)

@@ -1,0 +1,131 @@
+"""Weights: random ones that no layout changes, and HF's safetensors in and out."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+import json
+import mmap
+import struct
+import zlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+INDEX = "model.safetensors.index.json"
+
+
+def own_part(parameter: Tensor, whole: Tensor) -> Tensor:
+    """The part of a whole weight that this rank keeps."""
+    if not isinstance(parameter, DTensor):
+        return whole
+    shape, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
+    return whole[tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))]
+
+
+@torch.no_grad()
+def fill(models: Iterable[nn.Module], find: Callable[[str, Tensor], Tensor]) -> None:
+    """Put `find(name, parameter)`, a whole weight, into every parameter."""
+    for model in models:
+        for name, parameter in model.named_parameters():
+            here = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+            here.copy_(own_part(parameter, find(name, parameter)))
+
+
+def start(models: Iterable[nn.Module], seed: int, spread: float, tied: str = "") -> None:
+    """Random weights: normal with `spread` for matrices, one for norms, zero for biases.
+
+    Each weight has its own seed, made of its name, so that every layout starts from the same model. A head that is tied to an embedding
+    of another stage (`tied`) has the embedding's.
+    """
+
+    def draw(name: str, parameter: Tensor) -> Tensor:
+        device = parameter.device
+        if parameter.dim() == 1:
+            return (torch.zeros if name.endswith("bias") else torch.ones)(parameter.shape, device=device)
+        key = tied if tied and name == "lm_head.weight" else name
+        dice = torch.Generator(device).manual_seed(zlib.crc32(f"{seed}:{key}".encode()))
+        return torch.randn(parameter.shape, generator=dice, device=device) * spread
+
+    fill(models, draw)
+
+
+def load(models: Iterable[nn.Module], folder: Path, tied: str = "") -> None:
+    """Weights from a folder of HF safetensors, one file or several with an index."""
+    homes = {name: path for path in sorted(folder.glob("*.safetensors")) for name in _header(path)[0]}
+    if not homes:
+        raise FileNotFoundError(f"{folder}: no .safetensors in it")
+
+    def find(name: str, parameter: Tensor) -> Tensor:
+        key = tied if tied and name == "lm_head.weight" and name not in homes else name
+        # some of BLOOM's files leave out the name of the trunk
+        key = key if key in homes else key.removeprefix("transformer.")
+        if key not in homes:
+            raise KeyError(f"{folder}: no weight named {name}")
+        found = read(homes[key], key)
+        if found.shape != parameter.shape:
+            raise ValueError(f"{folder}: {name} is {tuple(found.shape)}, and the model's is {tuple(parameter.shape)}")
+        return found.to(parameter.device)
+
+    fill(models, find)
+
+
+def save(models: Iterable[nn.Module], folder: Path, part: int = 0, parts: int = 1, writes: bool = True, skip: str = "") -> None:
+    """Every weight with HF's name; where stages hold parts of the model, one file for each part. Gathering needs all ranks."""
+    file = folder / ("model.safetensors" if parts == 1 else f"model-{part + 1:05}-of-{parts:05}.safetensors")
+    found: dict[str, Tensor] = {}
+    for model in models:
+        for name, parameter in model.named_parameters():
+            whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
+            if writes and name != skip:
+                found[name] = whole.detach().cpu()
+    if writes:
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(file, found)
+    if parts > 1:
+        dist.barrier()
+        if writes and part == 0:
+            where = {name: path.name for path in sorted(folder.glob("model-*.safetensors")) for name in _header(path)[0]}
+            (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": where}, indent=2), encoding="utf-8")
+
+
+def _header(path: Path) -> tuple[dict[str, dict[str, Any]], int]:
+    """The table of a safetensors file, and where its bytes begin: eight bytes of length, JSON, data."""
+    with path.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        table = json.loads(file.read(length))
+    table.pop("__metadata__", None)
+    return table, 8 + length
+
+
+def read(path: Path, name: str) -> Tensor:
+    """One weight of a file, without reading the others."""
+    table, base = _header(path)
+    entry = table[name]
+    start, end = entry["data_offsets"]
+    dtype = DTYPES[str(entry["dtype"])]
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+        data = bytearray(view[base + start : base + end])
+    return torch.frombuffer(data, dtype=dtype).reshape(entry["shape"])
+
+
+def _write(path: Path, weights: dict[str, Tensor]) -> None:
+    table: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    offset = 0
+    for name, weight in weights.items():
+        end = offset + weight.nbytes
+        table[name] = {"dtype": NAMES[weight.dtype], "shape": list(weight.shape), "data_offsets": [offset, end]}
+        offset = end
+    header = json.dumps(table).encode()
+    header += b" " * (-len(header) % 8)  # the format wants data on multiples of eight
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        for weight in weights.values():
+            data = bytearray(weight.nbytes)
+            torch.frombuffer(data, dtype=weight.dtype).copy_(weight.flatten())
+            file.write(data)

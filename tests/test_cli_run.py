@@ -1,0 +1,104 @@
+"""`meshwise run`: what is refused before any process starts, what a dry run shows, and a run from start to report."""
+
+import importlib.util
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from told import Run, refused
+
+
+@pytest.fixture
+def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refusal that comes after a process was started is no refusal."""
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("a process was started"))
+
+
+REFUSED: dict[str, tuple[list[str], str]] = {
+    "more devices than there are": (["--dp-shard", "512"], "the layout is for 512 devices"),
+    "a model of another kind": (["mamba2-130m"], "the trainer cannot build mamba2-130m: model_type 'mamba2'"),
+    "a misspelt model": (["lama-debug"], "did you mean 'llama-debug'"),
+    "a weight file of another kind": (["model.gguf"], "not from a .gguf"),
+    "heads that do not divide": (["--tp", "3"], "tp (3) must divide the heads (8)"),
+    "a batch that does not divide": (["--dp-shard", "2", "--batch", "7"], "must divide the batch (7)"),
+    "no stages": (["--pp", "0"], "0 is not in the range x>=1"),
+    "a misspelt schedule": (["--pp", "2", "--schedule", "1f2b"], "did you mean '1f1b'"),
+    "a misspelt device": (["--device", "gpu"], "none of cpu, cuda"),
+    "a misspelt recompute": (["--recompute", "fully"], "did you mean 'full'"),
+    "a precision it has not": (["--precision", "fp8"], "none of bf16, fp32"),
+    "a folder without weights": (["--weights", "nowhere"], "no .safetensors in it"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.usefixtures("nothing_starts")
+def test_refused_in_one_line_before_anything_starts(run: Run, name: str) -> None:
+    arguments, words = REFUSED[name]
+    assert words in refused(run("run", *([] if "--device" in arguments else ["--device", "cpu"]), *arguments))
+
+
+def plan(run: Run, path: Path, *more: str) -> None:
+    asked = ["plan", "llama-debug", "--on", "1x2xcpu", "--batch", "8", "--seq", "64", "--framework", "meshwise"]
+    done = run(*asked, "--out", str(path), *more)
+    assert done.code == 0, done.err
+
+
+@pytest.mark.usefixtures("nothing_starts")
+def test_refused_where_axes_beside_a_plan_make_another_number_of_devices(run: Run, tmp_path: Path) -> None:
+    plan(run, tmp_path / "plan.json", "--fix", "tp=2")
+    told = refused(run("run", str(tmp_path / "plan.json"), "--device", "cpu", "--tp", "1"))
+    assert "the plan is for 2 devices, and the axes given beside it multiply to 1" in told
+
+
+@pytest.mark.usefixtures("nothing_starts")
+def test_refused_where_a_plan_is_for_more_devices_than_there_are(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan(run, tmp_path / "plan.json", "--fix", "tp=2")
+    monkeypatch.setattr("meshwise.launch.PROCESSES", 1)
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    assert "the layout is for 2 devices" in refused(run("run", str(tmp_path / "plan.json"), "--device", "cpu"))
+
+
+@pytest.mark.usefixtures("nothing_starts")
+def test_refused_without_torch_with_the_command_that_installs_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert "pip install 'meshwise[train]'" in refused(run("run", "--device", "cpu"))
+
+
+def test_a_dry_run_shows_the_command_and_every_weight_and_writes_nothing(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = run("run", "--device", "cpu", "--dp-shard", "2", "--tp", "2", "--dry-run", "--out", str(out))
+    assert done.code == 0, done.err
+    assert "torch.distributed.run --standalone --nproc-per-node 4 -m meshwise.trainer" in done.out
+    # the gate of llama-debug is 768 x 256: over dp_shard 2 and tp 2 a rank holds a quarter of its rows
+    gate = next(line.split() for line in done.out.splitlines() if line.startswith("model.layers.3.mlp.gate_proj.weight"))
+    assert gate[1:3] == ["768x256", "192x256"]
+    assert not out.exists()
+
+
+def test_a_plan_is_trained_and_laid_beside_its_prediction(run: Run, tmp_path: Path) -> None:
+    plan(run, tmp_path / "plan.json", "--fix", "tp=2,mbs=4")
+    out = tmp_path / "out"
+    words = ["run", str(tmp_path / "plan.json"), "--device", "cpu", "--steps", "5", "--save", "--out", str(out)]
+    asked = "import sys; from meshwise.cli import main; sys.argv[0] = 'meshwise'; main()"
+    done = subprocess.run([sys.executable, "-c", asked, *words], capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = done.stdout.splitlines()
+    assert [line.split("  ")[0] for line in lines if line.startswith("step")] == [f"step {i}/5" for i in range(1, 6)]
+    for label in ("predicted", "measured", "the prediction is for a generic 16-core CPU, which no calibration fits"):
+        assert any(line.startswith(label) for line in lines), label
+    steps = [json.loads(line) for line in (out / "steps.jsonl").read_text().splitlines()]
+    assert steps[0]["loss"] == pytest.approx(math.log(512), rel=0.05)  # an untrained model of 512 tokens knows nothing
+    assert steps[-1]["loss"] < steps[0]["loss"] - 0.5
+    row: dict[str, Any] = json.loads((out / "measurement.jsonl").read_text())
+    assert (row["n_gpus"], row["tp"], row["global_batch_seqs"], row["micro_batch"], row["gpu"]) == (2, 2, 8, 4, "cpu")
+    assert json.loads((out / "config.json").read_text())["layout"]["tp"] == 2
+    assert json.loads((out / "environment.json").read_text())["devices"] == 2
+    assert (out / "weights" / "model.safetensors").is_file()

@@ -1,0 +1,97 @@
+"""Run under torchrun: gradients of several layouts against one process, the worst relative difference of each as JSON."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.distributed.tensor import DTensor
+
+from meshwise.trainer.data import batch_of, own_batch
+from meshwise.trainer.gradients import clip, named, norm, settle
+from meshwise.trainer.models import Span, build
+from meshwise.trainer.parallel import Ranks
+from meshwise.trainer.passes import Passes
+from meshwise.trainer.settings import Layout, Settings, Sizes, broken
+from meshwise.trainer.weights import start
+
+
+def gradients(settings: Settings, ranks: Ranks) -> tuple[dict[str, torch.Tensor], float, float]:
+    """Whole gradients of this rank's weights by name, after clipping, with the loss and the norm before it."""
+    passes = Passes(settings, ranks, torch.device("cpu"))
+    tokens, targets = own_batch(settings, ranks, 0)
+    loss = passes.run(tokens, targets)
+    parameters = named(passes.models)
+    settle(settings, ranks, parameters)
+    total = norm(settings, ranks, parameters)
+    clip(parameters, total, settings.clip)
+    found = {}
+    for name, parameter in parameters:
+        assert parameter.grad is not None, name
+        grad = parameter.grad
+        found[name] = grad.full_tensor() if isinstance(grad, DTensor) else grad.clone()
+    return found, float(loss), float(total)
+
+
+def reference(settings: Settings) -> tuple[dict[str, torch.Tensor], float, float]:
+    """The same by plain PyTorch: one model, one batch, torch's own clipping."""
+    layers = Sizes.of(settings.model).layers
+    model = build(settings.model, Span(0, layers, layers))
+    start([model], settings.seed, settings.model["initializer_range"])
+    tokens, targets = batch_of(settings, 0)
+    loss = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+    loss.backward()
+    total = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}, float(loss), float(total)
+
+
+def cut_in(settings: Settings, ranks: Ranks) -> bool:
+    """What tensor parallelism should cut is cut, and not silently repeated."""
+    passes = Passes(settings, ranks, torch.device("cpu"))
+    a = settings.layout
+    return all(
+        isinstance(p, DTensor) and p.to_local().numel() < p.numel()
+        for _, p in named(passes.models)
+        if p.dim() == 2 and a.tp * a.dp_shard * a.cp > 1
+    )
+
+
+def worst(mine: dict[str, torch.Tensor], whole: dict[str, torch.Tensor]) -> float:
+    """The largest difference, relative to the norm of that weight's gradient."""
+    tied = next(name for name in whole if "embed" in name)
+    return max(float((g - whole.get(n, whole[tied])).norm() / whole.get(n, whole[tied]).norm()) for n, g in mine.items())
+
+
+def main() -> None:
+    cases = json.loads(Path(sys.argv[1]).read_text())
+    dist.init_process_group("gloo")
+    every: dict[str, Any] = {}
+    for name, case in cases.items():
+        settings = Settings(**(case | {"layout": Layout(**case["layout"])}))
+        assert not broken(settings), broken(settings)
+        ranks = Ranks.of(settings.layout, "cpu")
+        mine, loss, total = gradients(settings, ranks)
+        whole, loss_1, total_1 = reference(settings)
+        found = torch.tensor(
+            [worst(mine, whole), abs(loss / loss_1 - 1), abs(total / total_1 - 1), float(not cut_in(settings, ranks))]
+        )
+        dist.all_reduce(found, op=dist.ReduceOp.MAX)
+        seen = [None] * dist.get_world_size()
+        dist.all_gather_object(seen, sorted(mine))
+        every[name] = {
+            "gradients": float(found[0]),
+            "loss": float(found[1]),
+            "norm": float(found[2]),
+            "uncut": bool(found[3]),
+            "missing": sorted(set(whole) - {weight for names in seen for weight in names or ()}),
+        }
+    if dist.get_rank() == 0:
+        Path(sys.argv[2]).write_text(json.dumps(every))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

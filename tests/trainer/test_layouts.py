@@ -1,0 +1,96 @@
+"""Every layout gives the gradients of one process: losses after AdamW would hide a wrong scale, gradients do not."""
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+LLAMA = {
+    "model_type": "llama",
+    "vocab_size": 256,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "initializer_range": 0.1,
+}
+TIED = LLAMA | {"tie_word_embeddings": True}
+BLOOM = {"model_type": "bloom", "vocab_size": 256, "hidden_size": 32, "n_layer": 4, "n_head": 4, "initializer_range": 0.1}
+ZERO_BUBBLE = {"pp": 2, "schedule": "zero-bubble"}
+LAYOUTS: dict[int, dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
+    2: {
+        "FSDP2": (LLAMA, {"dp_shard": 2}),
+        "FSDP2, micro-batches": (LLAMA, {"dp_shard": 2, "mbs": 1, "zero": 2}),
+        "copies": (TIED, {"dp_replicate": 2, "mbs": 1}),
+        "TP2": (LLAMA, {"tp": 2}),
+        "TP2, tied, selective recompute": (TIED, {"tp": 2, "recompute": "selective"}),
+        "CP2": (LLAMA, {"cp": 2, "mbs": 1}),
+        "CP2, full recompute": (LLAMA, {"cp": 2, "recompute": "full"}),
+        "CP2, selective recompute": (LLAMA, {"cp": 2, "recompute": "selective"}),
+        "PP2 1F1B, tied": (TIED, {"pp": 2}),
+        "PP2 1F1B, full recompute": (LLAMA, {"pp": 2, "recompute": "full"}),
+        "PP2 interleaved": (TIED, {"pp": 2, "vpp": 2, "schedule": "interleaved"}),
+        "PP2 zero-bubble": (LLAMA, ZERO_BUBBLE),
+        "PP2 interleaved zero-bubble": (LLAMA, {**ZERO_BUBBLE, "vpp": 2}),
+        "PP2 V, tied": (TIED, {"pp": 2, "schedule": "zbv"}),
+        "BLOOM TP2": (BLOOM, {"tp": 2}),
+        "BLOOM CP2": (BLOOM, {"cp": 2}),
+        "BLOOM PP2": (BLOOM, {"pp": 2}),
+        "BLOOM FSDP2, selective recompute": (BLOOM, {"dp_shard": 2, "recompute": "selective"}),
+    },
+    4: {
+        "HSDP2x2": (LLAMA, {"dp_replicate": 2, "dp_shard": 2}),
+        "FSDP2xTP2, tied": (TIED, {"dp_shard": 2, "tp": 2}),
+        "TP2xPP2, tied": (TIED, {"tp": 2, "pp": 2}),
+        "FSDP2xPP2, tied": (TIED, {"dp_shard": 2, "pp": 2}),
+        "TP2xCP2": (LLAMA, {"tp": 2, "cp": 2}),
+        "BLOOM TP2xCP2": (BLOOM, {"tp": 2, "cp": 2}),
+        "BLOOM FSDP2xPP2": (BLOOM, {"dp_shard": 2, "pp": 2}),
+        "PP4, tied": (TIED, {"pp": 4}),
+    },
+    8: {"FSDP2xTP2xPP2, tied": (TIED, {"dp_shard": 2, "tp": 2, "pp": 2})},
+}
+
+
+@cache
+def measured(processes: int) -> dict[str, dict[str, Any]]:
+    """All layouts of so many processes in one launch: starting processes takes longer than the layouts do."""
+    cases = {
+        name: {
+            "name": "tiny",
+            "model": model,
+            "layout": {"mbs": 2 if layout.get("pp", 1) * layout.get("dp_shard", 1) == 1 else 1} | layout,
+            "batch": 8,
+            "seq": 16,
+            "precision": "fp32",
+            "clip": 0.1,
+        }
+        for name, (model, layout) in LAYOUTS[processes].items()
+    }
+    with TemporaryDirectory() as folder:
+        given, seen = Path(folder, "cases.json"), Path(folder, "seen.json")
+        given.write_text(json.dumps(cases))
+        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_SHOW_CPP_STACKTRACES": "0"}
+        done = subprocess.run(
+            [*launch, str(HERE / "layouts_worker.py"), str(given), str(seen)],
+            env=environment, capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-6000:]
+        return json.loads(seen.read_text())
+
+
+@pytest.mark.parametrize(("processes", "name"), [(n, name) for n, names in LAYOUTS.items() for name in names])
+def test_gradients_loss_and_norm_equal_those_of_one_process(processes: int, name: str) -> None:
+    seen = measured(processes)[name]
+    assert seen["missing"] == []
+    assert seen["uncut"] is False
+    assert max(seen["gradients"], seen["loss"], seen["norm"]) < 1e-5, seen

@@ -1,0 +1,92 @@
+"""Settings: rules with their numbers, and JSON both ways."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwise.trainer.parallel import own_stages, spans
+from meshwise.trainer.settings import Layout, Settings, Sizes, broken, unbuildable
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": 256,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+}
+PLAIN = Settings(name="tiny", model=LLAMA, layout=Layout(), batch=8, seq=16)
+
+
+def test_settings_come_back_from_their_file(tmp_path: Path) -> None:
+    PLAIN.write(tmp_path / "config.json")
+    assert Settings.read(tmp_path / "config.json") == PLAIN
+
+
+@pytest.mark.parametrize(
+    ("layout", "words"),
+    [
+        ({"tp": 4}, "tp (4) must divide the KV heads (2)"),
+        ({"tp": 16}, "tp (16) must divide the heads (8)"),
+        ({"cp": 3}, "tp x cp (1 x 3) must divide the sequence (16)"),
+        ({"dp_shard": 3}, "dp x micro-batch (3 x 1) must divide the batch (8)"),
+        ({"pp": 8}, "pp x chunks (8 x 1) must be at most the layers (4)"),
+        ({"pp": 2, "mbs": 8}, "pp (2) must divide the micro-batches (1)"),
+        ({"vpp": 2}, "vpp (2) above 1 goes with"),
+        ({"pp": 2, "schedule": "interleaved"}, "schedule interleaved needs vpp above 1"),
+        ({"schedule": "zbv"}, "schedule zbv needs pp above 1"),
+        ({"pp": 2, "schedule": "zero-bubble", "recompute": "full"}, "needs recompute none"),
+        ({"tp": 0}, "there is at least one of every axis"),
+    ],
+)
+def test_a_layout_that_breaks_a_rule_is_told_with_its_numbers(layout: dict[str, Any], words: str) -> None:
+    assert any(words in rule for rule in broken(replace(PLAIN, layout=Layout(**layout))))
+
+
+def test_a_vocabulary_too_small_for_bytes_is_told() -> None:
+    assert broken(replace(PLAIN, model=LLAMA | {"vocab_size": 100})) == [
+        "the vocabulary (100) must hold the 256 bytes of the embedded text"
+    ]
+
+
+def test_a_layout_that_keeps_every_rule_has_nothing_to_tell() -> None:
+    assert broken(replace(PLAIN, layout=Layout(dp_shard=2, tp=2, pp=2, cp=2))) == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"model_type": "mamba2"}, "'mamba2'"),
+        ({"hidden_act": "gelu"}, "hidden_act"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "yarn"),
+        ({"attention_dropout": 0.1}, "dropout"),
+        ({"model_type": "bloom", "apply_residual_connection_post_layernorm": True}, "apply_residual"),
+    ],
+)
+def test_a_model_that_would_be_built_wrong_is_refused(keys: dict[str, Any], words: str) -> None:
+    assert unbuildable(LLAMA) == ""
+    assert words in unbuildable(LLAMA | keys)
+
+
+@pytest.mark.parametrize(("layers", "stages"), [(4, 2), (7, 4), (5, 5), (30, 4)])
+def test_stages_hold_every_layer_once_in_order_and_the_ends_are_no_longer_than_the_middle(layers: int, stages: int) -> None:
+    found = spans(layers, stages)
+    assert [i for span in found for i in span.layers] == list(range(layers))
+    assert found[0].starts
+    assert found[-1].ends
+    lengths = [len(span.layers) for span in found]
+    assert max(lengths) - min(lengths) <= 1
+    assert max(lengths[0], lengths[-1]) <= max(lengths[1:-1], default=lengths[0])
+
+
+def test_a_v_begins_and_ends_on_the_first_rank() -> None:
+    assert [own_stages(Layout(pp=3, schedule="zbv"), rank) for rank in range(3)] == [[0, 5], [1, 4], [2, 3]]
+    assert own_stages(Layout(pp=2, vpp=2, schedule="interleaved"), 1) == [1, 3]
+
+
+def test_bloom_s_older_keys_are_read() -> None:
+    sizes = Sizes.of({"model_type": "bloom", "n_embed": 64, "n_layer": 2, "num_attention_heads": 4, "vocab_size": 300})
+    assert sizes == Sizes(hidden=64, layers=2, heads=4, kv_heads=4, ffn=256, vocab=300, tied=True)
