@@ -27,7 +27,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "a weight file of another kind": (["model.gguf"], "not from a .gguf"),
     "heads that do not divide": (["--tp", "3"], "tp (3) must divide the heads (8)"),
     "a batch that does not divide": (["--dp-shard", "2", "--batch", "7"], "must divide the batch (7)"),
-    "no stages": (["--pp", "0"], "0 is not in the range x>=1"),
+    "no stages": (["--pp", "0"], "'--pp': Input should be greater than or equal to 1"),
     "a misspelt schedule": (["--pp", "2", "--schedule", "1f2b"], "did you mean '1f1b'"),
     "a misspelt device": (["--device", "gpu"], "none of cpu, cuda"),
     "a misspelt recompute": (["--recompute", "fully"], "did you mean 'full'"),

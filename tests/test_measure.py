@@ -1,5 +1,7 @@
 """Tables of measurements: what a row means, what is skipped and why, and what a damaged file says."""
 
+import json
+import re
 from collections import Counter
 from pathlib import Path
 

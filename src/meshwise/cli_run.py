@@ -34,7 +34,7 @@ def run(
     schedule: Annotated[str, typer.Option(help="1f1b, interleaved, zero-bubble or zbv.", rich_help_panel=LAYOUT)] = "",
     recompute: Annotated[str, typer.Option(help="none, selective or full.", rich_help_panel=LAYOUT)] = "",
     batch: Annotated[str, typer.Option(help="Sequences a step (8), or tokens, as for plan.")] = "",
-    seq: Annotated[str, typer.Option(help="Sequence length (128).")] = "",
+    seq: Annotated[str, typer.Option(help="Sequence length (64).")] = "",
     steps: Annotated[int, typer.Option(min=1, help="Steps to train.")] = 40,
     lr: Annotated[float, typer.Option(min=0, help="The highest learning rate.")] = 3e-3,
     seed: Annotated[int, typer.Option(min=0, help="Of the weights and the text.")] = 0,
@@ -43,6 +43,9 @@ def run(
     compiled: Annotated[bool, typer.Option("--compile", help="Compile the blocks with torch.compile.")] = False,
     weights: Annotated[Path | None, typer.Option(help="A folder of HF safetensors to start from.")] = None,
     save: Annotated[bool, typer.Option("--save", help="Write the weights as HF safetensors at the end.")] = False,
+    checkpoint_every: Annotated[
+        int, typer.Option(min=0, help="Steps between checkpoints; a run goes on from the newest in its folder, in any layout.")
+    ] = 0,
     on: Annotated[str, typer.Option(help="The machine in words, such as 1x8xh200, for MFU and the prediction.")] = "",
     out: Annotated[Path, typer.Option(help="The folder of the run.")] = Path("run"),
     dry_run: Annotated[
@@ -84,6 +87,7 @@ def run(
             "compile": compiled,
             "weights": str(weights or ""),
             "save": save,
+            "checkpoint_every": checkpoint_every,
             "out": str(out),
         },
     )
@@ -150,6 +154,9 @@ def _report(ready: "Launch", out: Path) -> None:
 
     from meshwise import launch
 
+    if not (out / "measurement.jsonl").is_file():  # a run that was stopped after its last checkpoint
+        typer.echo(f"all {ready.settings.steps} steps were done before: no step was measured")
+        return
     seen = json.loads((out / "measurement.jsonl").read_text(encoding="utf-8").splitlines()[-1])
     rows = [("measured", float(seen["sec_per_iter"]), float(seen["mem_gb"]))]
     if ready.on:

@@ -17,7 +17,7 @@ from meshwise.model import Model, build
 from meshwise.trainer.settings import DEVICES, PRECISIONS, RECOMPUTE, SCHEDULES, Layout, Settings, broken, unbuildable
 
 DEFAULT = "llama-debug"
-BATCH, SEQ = 8, 128
+BATCH, SEQ = 8, 64
 PROCESSES = 4
 """Processes for each core of a CPU, at most: more of them would wait for each other for minutes."""
 

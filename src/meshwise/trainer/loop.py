@@ -10,10 +10,10 @@ import torch
 import torch.distributed as dist
 from torch.optim import AdamW
 
-from meshwise.trainer import weights
+from meshwise.trainer import checkpoint, weights
 from meshwise.trainer.data import own_batch
 from meshwise.trainer.gradients import Named, clip, named, norm, settle
-from meshwise.trainer.parallel import Ranks
+from meshwise.trainer.parallel import Ranks, tied_name
 from meshwise.trainer.passes import Passes
 from meshwise.trainer.report import Step, keep, line, memory_peak
 from meshwise.trainer.settings import Settings, Sizes
@@ -43,16 +43,27 @@ def _train(settings: Settings, device: torch.device) -> None:
     parameters = named(passes.models)
     optimizer = optimizer_of(settings, parameters)
     steps: list[Step] = []
-    for step in range(settings.steps):
+    folder, tied = Path(settings.out, "checkpoints"), tied_name(settings)
+    begun = checkpoint.latest(folder) if settings.checkpoint_every else 0
+    if begun:
+        checkpoint.load(folder, begun, parameters, optimizer, tied)
+        _say(f"going on after step {begun} from {folder}")
+    for step in range(begun, settings.steps):
         steps.append(_step(settings, ranks, passes, optimizer, parameters, step))
-        if dist.get_rank() == 0:
-            print(line(settings, steps[-1]), flush=True)
+        _say(line(settings, steps[-1]))
         if not math.isfinite(steps[-1].loss):
             raise SystemExit(f"the loss of step {step + 1} is {steps[-1].loss}: stopped; a lower --lr may do")
-    if dist.get_rank() == 0:
+        if settings.checkpoint_every and (step + 1) % settings.checkpoint_every == 0:
+            checkpoint.save(folder, step + 1, parameters, optimizer, tied)
+    if dist.get_rank() == 0 and steps:
         keep(settings, steps)
     if settings.save:
         save_weights(settings, ranks, passes)
+
+
+def _say(text: str) -> None:
+    if dist.get_rank() == 0:
+        print(text, flush=True)
 
 
 def _step(settings: Settings, ranks: Ranks, passes: Passes, optimizer: AdamW, parameters: Named, step: int) -> Step:

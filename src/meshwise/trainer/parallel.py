@@ -102,7 +102,7 @@ def fill(settings: Settings, models: list[nn.Module], device: torch.device) -> N
     for model in models:
         model.to_empty(device=device)
         cast(Decoder, model).tie()
-    tied = EMBEDDINGS[settings.model["model_type"]] if Sizes.of(settings.model).tied else ""
+    tied = tied_name(settings)
     if settings.weights:
         weights.load(models, Path(settings.weights), tied)
     else:
@@ -128,6 +128,11 @@ def _parallelize(model: nn.Module, span: Span, settings: Settings, ranks: Ranks)
     for block in decoder.blocks():
         fully_shard(block, **options)
     fully_shard(model, **options)
+
+
+def tied_name(settings: Settings) -> str:
+    """The embedding that the head shares; nothing where each has its own."""
+    return EMBEDDINGS[settings.model["model_type"]] if Sizes.of(settings.model).tied else ""
 
 
 def sharded(layout: Layout) -> bool:

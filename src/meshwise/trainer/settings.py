@@ -66,6 +66,8 @@ class Settings:
     """A folder of HF safetensors to start from; none starts from random weights."""
     save: bool = False
     """Write the weights as HF safetensors at the end."""
+    checkpoint_every: int = 0
+    """Steps between checkpoints, under checkpoints/ of the run's folder; 0 writes none. The newest there is gone on from."""
     facts: dict[str, float | str] = field(default_factory=dict[str, float | str])
     """What the planner knows: flops_per_token, params, peak (FLOP/s of a device), capacity (its bytes), gpu (its name)."""
 

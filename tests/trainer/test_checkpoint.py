@@ -1,0 +1,43 @@
+"""A run that was stopped goes on as if it had not been, in another layout too."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_layouts import TIED
+
+from meshwise.trainer.settings import Layout, Settings
+
+WHOLE = Settings(name="tiny", model=TIED, layout=Layout(), batch=8, seq=16, steps=6, precision="fp32", checkpoint_every=3)
+
+
+def losses(settings: Settings, out: Path) -> dict[int, float]:
+    """The loss of each step that a run of these settings takes."""
+    out.mkdir(exist_ok=True)
+    settings = replace(settings, out=str(out))
+    settings.write(out / "config.json")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(settings.layout.devices)]
+    done = subprocess.run(
+        [*launch, "-m", "meshwise.trainer", str(out / "config.json")],
+        env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    rows = [json.loads(line) for line in (out / "steps.jsonl").read_text().splitlines()]
+    return {row["step"]: row["loss"] for row in rows}
+
+
+def test_a_stopped_run_goes_on_in_another_layout_with_the_losses_of_an_unbroken_one(tmp_path: Path) -> None:
+    unbroken = losses(WHOLE, tmp_path / "unbroken")
+    sharded = replace(WHOLE, layout=Layout(dp_shard=2))
+    losses(sharded, tmp_path / "stopped")
+    # as if it had been killed while it wrote its second checkpoint
+    cut_off = tmp_path / "stopped" / "checkpoints" / "step-6" / "complete"
+    cut_off.unlink()
+    again = losses(replace(WHOLE, layout=Layout(pp=2)), tmp_path / "stopped")
+    assert sorted(again) == [3, 4, 5]
+    assert [again[step] for step in (3, 4, 5)] == pytest.approx([unbroken[step] for step in (3, 4, 5)], rel=1e-5)
+    assert unbroken[5] < unbroken[0]
