@@ -31,6 +31,7 @@ def gradients(settings: Settings, ranks: Ranks) -> tuple[dict[str, torch.Tensor]
     found = {}
     for name, parameter in parameters:
         assert parameter.grad is not None, name
+        assert parameter.dtype == parameter.grad.dtype == torch.float32, name
         grad = parameter.grad
         found[name] = grad.full_tensor() if isinstance(grad, DTensor) else grad.clone()
     return found, float(loss), float(total)

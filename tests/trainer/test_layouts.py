@@ -44,6 +44,9 @@ LAYOUTS: dict[int, dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
         "BLOOM TP2": (BLOOM, {"tp": 2}),
         "BLOOM CP2": (BLOOM, {"cp": 2}),
         "BLOOM PP2": (BLOOM, {"pp": 2}),
+        "bf16 FSDP2": (LLAMA, {"dp_shard": 2}),
+        "bf16 TP2": (TIED, {"tp": 2}),
+        "bf16 BLOOM PP2": (BLOOM, {"pp": 2}),
         "BLOOM FSDP2, selective recompute": (BLOOM, {"dp_shard": 2, "recompute": "selective"}),
     },
     4: {
@@ -70,7 +73,7 @@ def measured(processes: int) -> dict[str, dict[str, Any]]:
             "layout": {"mbs": 2 if layout.get("pp", 1) * layout.get("dp_shard", 1) == 1 else 1} | layout,
             "batch": 8,
             "seq": 16,
-            "precision": "fp32",
+            "precision": "bf16" if name.startswith("bf16") else "fp32",
             "clip": 0.1,
         }
         for name, (model, layout) in LAYOUTS[processes].items()
@@ -79,7 +82,8 @@ def measured(processes: int) -> dict[str, dict[str, Any]]:
         given, seen = Path(folder, "cases.json"), Path(folder, "seen.json")
         given.write_text(json.dumps(cases))
         launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_SHOW_CPP_STACKTRACES": "0"}
+        # virtual machines announce 16-bit instructions that they do not have
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "ONEDNN_MAX_CPU_ISA": "AVX2"}
         done = subprocess.run(
             [*launch, str(HERE / "layouts_worker.py"), str(given), str(seen)],
             env=environment, capture_output=True, text=True, timeout=300, check=False,
@@ -93,4 +97,6 @@ def test_gradients_loss_and_norm_equal_those_of_one_process(processes: int, name
     seen = measured(processes)[name]
     assert seen["missing"] == []
     assert seen["uncut"] is False
-    assert max(seen["gradients"], seen["loss"], seen["norm"]) < 1e-5, seen
+    # 16 bits have a unit of 2^-8: through some ten operations of a block an error of a few percent
+    assert max(seen["gradients"], seen["loss"], seen["norm"]) < (0.05 if name.startswith("bf16") else 1e-5), seen
+    assert not name.startswith("bf16") or seen["gradients"] > 1e-5  # computed in 16 bits indeed

@@ -83,6 +83,17 @@ def _untied(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's tracer warns itself
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("name", ["grouped queries", "BLOOM"])
+def test_a_block_compiles_as_one_graph(name: str, recompute: str) -> None:
+    model: Any = build(CASES[name].to_dict(), Span(0, 2, 2), recompute=recompute)
+    plain = model(torch.zeros((1, 8), dtype=torch.long))
+    for block in model.blocks():
+        block.compile(backend="eager", fullgraph=True)  # fullgraph: a break is an error
+    torch.testing.assert_close(model(torch.zeros((1, 8), dtype=torch.long)), plain)
+
+
 def test_a_file_without_a_weight_is_refused_by_name(tmp_path: Path) -> None:
     config = CASES["BLOOM"]
     weights = _untied(reference(config))
