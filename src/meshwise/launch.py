@@ -86,6 +86,10 @@ def _planned(what: str) -> tuple[plans.Ask, "dict[str, int | str]"]:
     row = made.choices[0].layout
     if int(row["ep"]) > 1 or row["offload"] != "none":
         raise UserError(f"{what}: the trainer has no expert parallelism and no offload; plan with --fix ep=1,offload=none")
+    if made.ask.precision not in PRECISIONS or made.ask.optimizer != "adamw":
+        raise UserError(
+            f"{what} is for {made.ask.precision} and {made.ask.optimizer}; the trainer has bf16 and adamw: plan with these"
+        )
     return made.ask, {f.name: row[f.name] for f in fields(Layout)}
 
 
@@ -153,7 +157,8 @@ def _facts(model: Model, settings: Settings, on: str) -> "dict[str, float | str]
         from meshwise.clusters import find_cluster
 
         chip = find_cluster(on).nodes[0][1].chips[0][1]
-        found |= {"gpu": chip.key, "peak": chip.flops[cast(Any, settings.precision)], "capacity": chip.memory}
+        peak = chip.flops.get(cast(Any, settings.precision))
+        found |= {"gpu": chip.key, "capacity": chip.memory} | ({"peak": peak} if peak else {})
     return found
 
 

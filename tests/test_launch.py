@@ -1,0 +1,69 @@
+"""What `run` makes of a wish: this machine's chip, a batch shared out, and the planner's own prediction."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwise import launch
+from meshwise.errors import UserError
+from meshwise.launch import Wish, predicted, prepare
+from meshwise.trainer.settings import Layout
+from told import Run, one_line
+
+
+@pytest.fixture
+def eight_h200(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "gpus", lambda: ["NVIDIA H200"] * 8)
+
+
+@pytest.mark.usefixtures("eight_h200")
+def test_a_gpu_is_found_in_the_catalogue_for_mfu_and_the_prediction() -> None:
+    ready = prepare(Wish(what="llama-3.2-1b", axes={"dp_shard": 8}, batch=64, seq=2048))
+    assert (ready.settings.device, ready.settings.precision, ready.on) == ("cuda", "bf16", "1x8xh200")
+    # NVIDIA's datasheet: 989 TFLOP/s in bf16 without sparsity, 141 GB
+    assert ready.settings.facts["peak"] == pytest.approx(989e12, rel=1e-2)
+    assert ready.settings.facts["capacity"] == pytest.approx(141e9, rel=0.08)
+    assert ready.settings.facts["params"] == 1_235_814_400  # HF's model card of Llama-3.2-1B: 1.23B
+
+
+@pytest.mark.usefixtures("eight_h200")
+def test_more_gpus_than_there_are_is_refused() -> None:
+    with pytest.raises(UserError) as error:
+        prepare(Wish(axes={"dp_shard": 16}, batch=16))
+    assert "the layout is for 16 devices, and this machine has 8 GPUs" in one_line(error.value)
+
+
+@pytest.mark.usefixtures("eight_h200")
+def test_the_prediction_is_what_plan_says_of_the_same_layout(run: Run, tmp_path: Path) -> None:
+    path = str(tmp_path / "plan.json")
+    asked = ["llama-3.2-1b", "--on", "1x8xh200", "--batch", "64x2048", "--framework", "meshwise", "--out", path]
+    assert run("plan", *asked).code == 0
+    from meshwise.plan import read
+
+    best = read(Path(path)).choices[0]
+    assert predicted(prepare(Wish(what=path))).seconds == pytest.approx(best.seconds)
+
+
+@pytest.mark.parametrize(
+    ("axes", "batch", "mbs"),
+    [
+        ({}, 8, 8),
+        ({"dp_shard": 2}, 8, 4),
+        ({"pp": 2}, 8, 2),
+        ({"pp": 2}, 2, 1),
+        ({"pp": 2, "dp_shard": 2, "tp": 2}, 8, 1),
+        ({"mbs": 2}, 8, 2),
+    ],
+)
+def test_a_micro_batch_left_open_gives_a_pipeline_two_rounds_where_the_batch_has_them(axes: Any, batch: int, mbs: int) -> None:
+    settings = prepare(Wish(axes=axes, batch=batch, device="cpu")).settings
+    assert settings.layout == Layout(**(axes | {"mbs": mbs}))
+
+
+def test_a_plan_for_another_precision_is_refused(run: Run, tmp_path: Path) -> None:
+    path = str(tmp_path / "plan.json")
+    asked = ["llama-debug", "--on", "1x2xh200", "--batch", "8x64", "--framework", "meshwise", "--precision", "fp8", "--out", path]
+    assert run("plan", *asked).code == 0
+    with pytest.raises(UserError, match="is for fp8 and adamw"):
+        prepare(Wish(what=path, device="cpu"))
