@@ -24,6 +24,7 @@ LLAMA = {
 }
 TIED = LLAMA | {"tie_word_embeddings": True}
 BLOOM = {"model_type": "bloom", "vocab_size": 256, "hidden_size": 32, "n_layer": 4, "n_head": 4, "initializer_range": 0.1}
+TTT = TIED | {"model_type": "ttt", "ttt_layer_type": "linear", "mini_batch_size": 4}
 ZERO_BUBBLE = {"pp": 2, "schedule": "zero-bubble"}
 LAYOUTS: dict[int, dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
     2: {
@@ -44,6 +45,8 @@ LAYOUTS: dict[int, dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
         "BLOOM TP2": (BLOOM, {"tp": 2}),
         "BLOOM CP2": (BLOOM, {"cp": 2}),
         "BLOOM PP2": (BLOOM, {"pp": 2}),
+        "TTT FSDP2, full recompute": (TTT, {"dp_shard": 2, "recompute": "full"}),
+        "TTT PP2": (TTT, {"pp": 2}),
         "bf16 FSDP2": (LLAMA, {"dp_shard": 2}),
         "bf16 TP2": (TIED, {"tp": 2}),
         "bf16 BLOOM PP2": (BLOOM, {"pp": 2}),

@@ -52,6 +52,14 @@ def test_a_vocabulary_too_small_for_bytes_is_told() -> None:
     ]
 
 
+def test_ttt_is_not_cut_along_heads_or_the_sequence() -> None:
+    ttt = LLAMA | {"model_type": "ttt", "mini_batch_size": 16}
+    assert broken(replace(PLAIN, model=ttt, layout=Layout(dp_shard=2, pp=2))) == []
+    for layout in (Layout(tp=2), Layout(cp=2), Layout(recompute="selective")):
+        assert any("TTT reads a sequence in order" in rule for rule in broken(replace(PLAIN, model=ttt, layout=layout)))
+    assert broken(replace(PLAIN, model=ttt, seq=24)) == ["the mini-batch of TTT (16) must divide the sequence (24)"]
+
+
 def test_a_layout_that_keeps_every_rule_has_nothing_to_tell() -> None:
     assert broken(replace(PLAIN, layout=Layout(dp_shard=2, tp=2, pp=2, cp=2))) == []
 
@@ -60,6 +68,7 @@ def test_a_layout_that_keeps_every_rule_has_nothing_to_tell() -> None:
     ("keys", "words"),
     [
         ({"model_type": "mamba2"}, "'mamba2'"),
+        ({"model_type": "ttt", "ttt_layer_type": "mlp"}, "TTT-Linear alone"),
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"rope_scaling": {"rope_type": "yarn"}}, "yarn"),
         ({"attention_dropout": 0.1}, "dropout"),

@@ -6,8 +6,9 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed.checkpoint.state_dict_loader import load as read_state
+from torch.distributed.checkpoint.state_dict_saver import save as write_state
 from torch.distributed.tensor import DTensor
 from torch.optim import AdamW
 
@@ -33,7 +34,7 @@ def _state(parameters: Named, optimizer: AdamW, tied: str) -> dict[str, Any]:
 def save(folder: Path, step: int, parameters: Named, optimizer: AdamW, tied: str) -> None:
     """Write the state after `step` steps to `folder/step-N`, and only then say that it is there."""
     target = folder / f"step-{step}"
-    dcp.save(_state(parameters, optimizer, tied), checkpoint_id=target)
+    write_state(_state(parameters, optimizer, tied), checkpoint_id=target)
     dist.barrier()
     if dist.get_rank() == 0:
         (target / DONE).write_text(f"{step}\n", encoding="utf-8")
@@ -47,7 +48,7 @@ def latest(folder: Path) -> int:
 
 def load(folder: Path, step: int, parameters: Named, optimizer: AdamW, tied: str) -> None:
     """Go on from `folder/step-N`, whatever layout wrote it."""
-    dcp.load(_state(parameters, optimizer, tied), checkpoint_id=folder / f"step-{step}")
+    read_state(_state(parameters, optimizer, tied), checkpoint_id=folder / f"step-{step}")
     for _, parameter in parameters:
         # AdamW counts steps for each weight; all have seen as many
         optimizer.state[parameter]["step"] = torch.tensor(float(step), device=_home(optimizer, parameter))

@@ -21,7 +21,11 @@ AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 """Outermost first: neighbours in rank, and so in a node, share tensor parallelism, which talks most."""
 SHARED = ("pp", "dp_replicate", "fsdp", "tp")
 """The same ranks as weights see them: shares of a weight go over dp_shard x cp, for both see other tokens."""
-EMBEDDINGS = {"llama": "model.embed_tokens.weight", "bloom": "transformer.word_embeddings.weight"}
+EMBEDDINGS = {
+    "llama": "model.embed_tokens.weight",
+    "bloom": "transformer.word_embeddings.weight",
+    "ttt": "model.embed_tokens.weight",
+}
 
 
 @dataclass(frozen=True)

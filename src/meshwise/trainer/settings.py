@@ -10,7 +10,7 @@ SCHEDULES = ("1f1b", "interleaved", "zero-bubble", "zbv")
 RECOMPUTE = ("none", "selective", "full")
 PRECISIONS = ("bf16", "fp32")
 DEVICES = ("cpu", "cuda")
-MODEL_TYPES = ("llama", "bloom")
+MODEL_TYPES = ("llama", "bloom", "ttt")
 BYTES = 256
 """Tokens of the embedded text: one per byte."""
 
@@ -118,13 +118,17 @@ def unbuildable(config: Mapping[str, Any]) -> str:
     """Why the trainer cannot build this model; nothing where it can."""
     kind = config.get("model_type")
     if kind not in MODEL_TYPES:
-        return f"model_type {str(kind)!r}: the trainer builds {' and '.join(MODEL_TYPES)}"
+        return f"model_type {str(kind)!r}: the trainer builds {', '.join(MODEL_TYPES)}"
     if any(float(config.get(key) or 0) for key in ("attention_dropout", "hidden_dropout")):
         return "dropout: the trainer has none"
     if kind == "bloom" and config.get("apply_residual_connection_post_layernorm"):
         return "apply_residual_connection_post_layernorm: the trainer adds what comes before the norm"
-    if kind == "llama" and config.get("hidden_act", "silu") != "silu":
-        return f"hidden_act {config['hidden_act']!r}: the trainer's Llama has silu"
+    if kind == "ttt" and (
+        config.get("ttt_layer_type") != "linear" or any(config.get(key) for key in ("use_gate", "share_qk", "pre_conv"))
+    ):
+        return "the trainer has TTT-Linear alone, without gate, shared queries and convolution"
+    if kind != "bloom" and config.get("hidden_act", "silu") != "silu":
+        return f"hidden_act {config['hidden_act']!r}: the trainer has silu"
     rope = rope_of(config)
     if rope.get("rope_type", rope.get("type", "default")) not in ("default", "llama3"):
         return f"rope_type {rope.get('rope_type', rope.get('type'))!r}: the trainer has default and llama3"
@@ -144,6 +148,8 @@ def broken(settings: Settings) -> list[str]:
         return ["there is at least one of every axis, micro-batch, sequence and step"]
     a, m = settings.layout, Sizes.of(settings.model)
     stages, each = a.pp * a.chunks, a.dp * a.mbs
+    ttt = settings.model["model_type"] == "ttt"
+    tokens = int(settings.model.get("mini_batch_size") or 1)
     rules = {
         f"tp ({a.tp}) must divide the heads ({m.heads})": m.heads % a.tp == 0,
         f"tp ({a.tp}) must divide the KV heads ({m.kv_heads})": m.kv_heads % a.tp == 0,
@@ -159,6 +165,9 @@ def broken(settings: Settings) -> list[str]:
         f"pp ({a.pp}) must divide the micro-batches ({settings.batch // each})": a.pp == 1
         or (settings.batch // each) % a.pp == 0,
         f"the vocabulary ({m.vocab}) must hold the {BYTES} bytes of the embedded text": m.vocab >= BYTES,
+        "TTT reads a sequence in order: it has neither tp nor cp, and no attention for selective recompute": not ttt
+        or (a.tp == a.cp == 1 and a.recompute != "selective"),
+        f"the mini-batch of TTT ({tokens}) must divide the sequence ({settings.seq})": not ttt or settings.seq % tokens == 0,
         "a schedule with split backward passes needs recompute none and no compile": a.schedule not in ("zero-bubble", "zbv")
         or (a.recompute == "none" and not settings.compile),
     }

@@ -17,6 +17,9 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
+ZERO = ("bias", "b1", "token_idx")
+CONSTANT = (*ZERO, "ttt_norm_weight")
+"""Endings of weights that start the same everywhere, at zero or at one."""
 INDEX = "model.safetensors.index.json"
 
 
@@ -46,8 +49,8 @@ def start(models: Iterable[nn.Module], seed: int, spread: float, tied: str = "")
 
     def draw(name: str, parameter: Tensor) -> Tensor:
         device = parameter.device
-        if parameter.dim() == 1:
-            return (torch.zeros if name.endswith("bias") else torch.ones)(parameter.shape, device=device)
+        if parameter.dim() == 1 or name.endswith(CONSTANT):
+            return (torch.zeros if name.endswith(ZERO) else torch.ones)(parameter.shape, device=device)
         key = tied if tied and name == "lm_head.weight" else name
         dice = torch.Generator(device).manual_seed(zlib.crc32(f"{seed}:{key}".encode()))
         return torch.randn(parameter.shape, generator=dice, device=device) * spread

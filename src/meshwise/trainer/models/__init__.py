@@ -50,16 +50,16 @@ class Decoder(Protocol):
 def build(config: Mapping[str, Any], span: Span, place: Place = HERE, recompute: str = "none") -> nn.Module:
     """The model of a config.json whose model_type is in settings.MODEL_TYPES."""
     if config["model_type"] == "llama":
-        from meshwise.trainer.models.llama.model import Llama
-
-        return Llama(config, span, place, recompute)
-    from meshwise.trainer.models.bloom.model import Bloom
-
-    return Bloom(config, span, place, recompute)
+        from meshwise.trainer.models.llama.model import Llama as Model
+    elif config["model_type"] == "bloom":
+        from meshwise.trainer.models.bloom.model import Bloom as Model
+    else:
+        from meshwise.trainer.models.ttt.model import TTTLinear as Model
+    return Model(config, span, place, recompute)
 
 
 def sharding(config: Mapping[str, Any], span: Span) -> dict[str, ParallelStyle]:
-    """How tensor and sequence parallelism cut each module of a span."""
+    """How tensor and sequence parallelism cut each module of a span; of TTT they cut nothing, and a rule says so."""
     if config["model_type"] == "llama":
         from meshwise.trainer.models.llama.sharding import styles
     else:
