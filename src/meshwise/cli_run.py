@@ -110,7 +110,8 @@ def _environment(ready: "Launch") -> dict[str, str]:
 
     from meshwise import launch
 
-    return {"OMP_NUM_THREADS": launch.threads(ready.settings)} | dict(os.environ)
+    # passive: where other programs want the cores, threads that spin while they wait take them from the ones that compute
+    return {"OMP_NUM_THREADS": launch.threads(ready.settings), "OMP_WAIT_POLICY": "passive"} | dict(os.environ)
 
 
 def _shapes(ready: "Launch", out: Path) -> None:
