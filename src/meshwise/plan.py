@@ -20,7 +20,7 @@ from meshwise.cost.train import PARTS, Cost, Question
 from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layouts
 from meshwise.model import Model
-from meshwise.search import ASKED, CUT_AXES, Found
+from meshwise.search import ASKED, CUT_AXES, Found, fewer_nodes
 from meshwise.workload import OPTIMIZER_BYTES, PRECISIONS, Train
 
 FORMAT = 2
@@ -249,7 +249,9 @@ def _no_layout(q: Question, rejected: dict[str, int]) -> str:
     if not others:
         return f"no way to cut {q.cluster.devices:,} devices keeps to {within}"
     dropped = ", ".join(f"{rule} ({count:,})" for rule, count in others.items())
-    return f"no layout{f' within {within}' if fixed else ''} keeps to every rule: {dropped}"
+    fewer = 0 if fixed else fewer_nodes(q)
+    instead = f"; {fewer:,} of the {q.cluster.node_count:,} nodes can be used" if fewer else ""
+    return f"no layout{f' within {within}' if fixed else ''} keeps to every rule{instead}: {dropped}"
 
 
 _MINOR = ("dp_replicate", "dp_shard", "zero", "sp", "schedule", "offload")
