@@ -136,6 +136,11 @@ class Starts:
     def take(self, rows: Ints | Mask) -> "Starts":
         return Starts(self.shape[rows], self.layouts.take(rows), self.kind[rows], self.size[rows])
 
+    def narrow(self) -> "Starts":
+        """The same in half the bytes, to keep millions of."""
+        axes = {f.name: getattr(self.layouts, f.name).astype(np.int32) for f in fields(Layouts)}
+        return Starts(*(part.astype(np.int32) for part in (self.shape,)), Layouts(**axes), self.kind, self.size)
+
     @staticmethod
     def joined(parts: "list[Starts]") -> "Starts":
         arrays = (np.concatenate([getattr(part, name) for part in parts]) for name in ("shape", "kind", "size"))
@@ -228,17 +233,16 @@ def expanded(q: Question, some: Starts, choices: Choices) -> Iterator[tuple[Ques
     """Every start with all that can be chosen inside it, in blocks of about BLOCK."""
     table = {axis: np.concatenate([one[axis] for one in choices.tables]) for axis in _INNER_AXES[1:]}
     sizes = np.array([len(one["zero"]) for one in choices.tables], dtype=np.int64)
-    ends = np.cumsum(some.size)
-    first = 0
+    ends: Ints = np.cumsum(some.size)
+    first = before = 0
     while first < len(ends):
-        before = ends[first] - some.size[first]
         last = max(first + 1, int(np.searchsorted(ends, before + BLOCK, side="right")))
         outer, inner = _each(sizes, some.kind[first:last])
         outer += first
         axes = {axis: getattr(some.layouts, axis)[outer] for axis in (*_CUT_AXES, "mbs")}
         layouts = Layouts(**axes, **{axis: values[inner] for axis, values in table.items()})
         yield replace(q, model=q.model.take(some.shape[outer])), layouts
-        first = last
+        first, before = last, int(ends[last - 1])
 
 
 def _allowed(rules: dict[str, Mask], limits: Bounds) -> dict[str, Mask]:

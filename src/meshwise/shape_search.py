@@ -1,16 +1,23 @@
 """The fastest layout of every shape, in one search over both; and what each shape gives away, in words."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
 
 import numpy as np
 
 from meshwise.cost.compute import EVEN, Device, product
 from meshwise.cost.train import Question, peak, price
-from meshwise.layout import Floats, Ints, Layouts
+from meshwise.layout import OFFLOAD, RECOMPUTE, Floats, Ints, Layouts
 from meshwise.plan import Choice, choice
-from meshwise.search import Bounds, blocks, divisors
+from meshwise.search import BLOCK, Bounds, Choices, Starts, divisors, expanded, starts
 from meshwise.shapes import Shapes, Stack, one_model
+
+STARTS = 1 << 10
+"""Taken up at once, before it is asked again which can still be among the best."""
+ENDLESS = 1 << 30
+ROUNDING = 1 + 1e-9
+"""A floor is a sum in another order than what it is the floor of."""
 
 
 @dataclass(frozen=True)
@@ -36,29 +43,134 @@ class Fastest:
         return order[np.isfinite(self.step[order])]
 
 
-def fastest(q: Question, stack: Stack, bounds: Bounds) -> Fastest:
-    """Every shape with every layout, priced in blocks; only the best layout of each shape is kept."""
-    capacity = q.chip.memory * (1 - q.work.reserve)
-    step = np.full(len(stack.shapes), np.inf)
-    kept = {f.name: np.ones(len(stack.shapes), dtype=np.int64) for f in fields(Layouts)}
-    rejected: dict[str, int] = {}
-    candidates = 0
-    for asked, layouts in blocks(replace(q, model=stack), bounds, (), rejected):
-        candidates += len(layouts)
-        fits = peak(asked, layouts) <= capacity
-        if not fits.any():
-            continue
-        layouts, model = layouts.take(fits), asked.model.take(fits)
-        seconds, shape = price(replace(asked, model=model), layouts).step, model.variant
-        order = np.lexsort((seconds, shape))
-        which, first = np.unique(shape[order], return_index=True)
-        rows = order[first]
-        better = seconds[rows] < step[which]
-        which, rows = which[better], rows[better]
-        step[which] = seconds[rows]
-        for axis, values in kept.items():
-            values[which] = getattr(layouts, axis)[rows]
-    return Fastest(stack.shapes, np.asarray(stack.params, float), step, Layouts(**kept), candidates, rejected)
+def fastest(q: Question, stack: Stack, bounds: Bounds, top: int) -> Fastest:
+    """The `top` fastest shapes, each with its fastest layout, out of every shape with every layout.
+
+    Starts are taken up in the order of what none of their layouts can beat; where that is slower than the last of the best, all that
+    are left are. So the best are exact, and others may be told slower than they are.
+    """
+    asked, choices, rejected = replace(q, model=stack), Choices(q, bounds), dict[str, int]()
+    params = np.asarray(stack.params, float)
+    candidates, parts = 0, list[_Waiting]()
+    for some in starts(asked, bounds, q.cluster.node_count, choices, rejected):
+        candidates += some.number
+        parts.append(_Waiting.of(asked, some))
+    best = _Best.of(len(stack.shapes))
+    for some in _in_order(parts, params, best, min(top, len(stack.shapes))):
+        for here, layouts in expanded(asked, some, choices):
+            fits = peak(here, layouts) <= _capacity(q)
+            if fits.any():
+                layouts, model = layouts.take(fits), here.model.take(fits)
+                best.update(model.variant, layouts, price(replace(here, model=model), layouts).step)
+    return Fastest(stack.shapes, params, best.step, Layouts(**best.axes), candidates, rejected)
+
+
+def _capacity(q: Question) -> float:
+    return q.chip.memory * (1 - q.work.reserve)
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """Starts that may fit, in half the bytes, and the seconds that none of their layouts can beat."""
+
+    starts: Starts
+    least: Floats
+
+    @staticmethod
+    def of(q: Question, some: Starts) -> "_Waiting":
+        """Worked out once for starts that differ only in how data ranks share state."""
+        a, code = some.layouts, some.shape
+        for axis in (a.tp, a.pp, a.cp, a.mbs):
+            code = code * (int(axis.max()) + 1) + axis
+        _, first, which = np.unique(code, return_index=True, return_inverse=True)
+        least = np.concatenate([_least(q, some.take(first[i : i + BLOCK])) for i in range(0, len(first), BLOCK)])[which]
+        kept = np.isfinite(least)
+        return _Waiting(some.take(kept).narrow(), least[kept])
+
+
+def _least(q: Question, some: Starts) -> Floats:
+    """The floor of starts that may fit, with as little recomputed as fits; infinity for the others."""
+    here = replace(q, model=q.model.take(some.shape))
+    ways = sorted(map(RECOMPUTE.index, q.work.framework.recompute))  # the fastest first
+    fits = np.stack([leanest(here, some.layouts, how) <= _capacity(q) for how in ways])
+    found, rows = np.full(len(some.shape), np.inf), np.flatnonzero(fits.any(axis=0))
+    if len(rows):
+        recompute = np.array(ways)[fits[:, rows].argmax(axis=0)]
+        found[rows] = floor(replace(q, model=q.model.take(some.shape[rows])), some.layouts.take(rows), recompute)
+    return found
+
+
+def _in_order(parts: list[_Waiting], params: Floats, best: "_Best", top: int) -> Iterator[Starts]:
+    """Starts by their floor per parameter, until it is above the last of the `top` best; those whose shape is faster already left out."""
+    if not parts:
+        return
+    some, least = Starts.joined([part.starts for part in parts]), np.concatenate([part.least for part in parts])
+    per = least / params[some.shape]
+    order = np.argsort(per, kind="stable")
+    for first in range(0, len(order), STARTS):
+        rows = order[first : first + STARTS]
+        limit = np.partition(best.step / params, top - 1)[top - 1]
+        if per[rows[0]] > limit * ROUNDING:
+            return
+        rows = rows[(per[rows] <= limit * ROUNDING) & (least[rows] <= best.step[some.shape[rows]] * ROUNDING)]
+        if len(rows):
+            yield some.take(rows)
+
+
+@dataclass(frozen=True)
+class _Best:
+    """The fastest layout of every shape so far."""
+
+    step: Floats
+    axes: dict[str, Ints]
+
+    @staticmethod
+    def of(number: int) -> "_Best":
+        return _Best(np.full(number, np.inf), {f.name: np.ones(number, dtype=np.int64) for f in fields(Layouts)})
+
+    def update(self, shape: Ints, layouts: Layouts, seconds: Floats) -> None:
+        """Equals in the order of their axes, as the search of one model has them."""
+        np.minimum.at(found := self.step.copy(), shape, seconds)
+        rows = np.flatnonzero(seconds == found[shape])
+        was = np.unique(shape[rows])
+        both = np.concatenate([was, shape[rows]])
+        axes = {name: np.concatenate([values[was], getattr(layouts, name)[rows]]) for name, values in self.axes.items()}
+        order = np.lexsort([*axes.values(), np.concatenate([self.step[was], seconds[rows]]), both])
+        which, first = np.unique(both[order], return_index=True)
+        self.step[which] = found[which]
+        for name, values in self.axes.items():
+            values[which] = axes[name][order[first]]
+
+
+def floor(q: Question, a: Layouts, recompute: Ints) -> Floats:
+    """Seconds that no layout with these cuts and micro-batches, that recomputes as much or more, can beat: norms and state shared as far
+    as they can be, gradients reduced for nothing, and no bubble where a schedule could be without."""
+    f = q.work.framework
+    plain = f.schedules == ("1f1b",)
+    zero = np.where(a.dp > 1, max(f.zero, default=0), 0)
+    best = Layouts.of(**_shared_out(q, a), zero=zero, recompute=recompute, vpp=1 if plain else ENDLESS)
+    ideal = replace(q.calibration, hidden_dp=float(ENDLESS), exposed_stage=q.calibration.exposed_stage if plain else 0.0)
+    return price(replace(q, calibration=ideal), best).step
+
+
+def leanest(q: Question, a: Layouts, recompute: int) -> Floats:
+    """Bytes that no layout with these cuts, micro-batches and recompute can do without.
+
+    ZeRO 3 gathers a layer ahead, which of a stage of one or two is no less than all. The fuller of two stages is chosen before
+    activations are calibrated, so their calibration counts only where it lowers all.
+    """
+    f = q.work.framework
+    stages = {max(stage for stage in (0, *f.zero) if stage < 3), max(f.zero, default=0)}
+    as_computed = replace(q, calibration=replace(q.calibration, activations=1.0))
+    axes = _shared_out(q, a) | {"recompute": np.array(recompute), "offload": np.array((len(OFFLOAD) - 1) * f.offload)}
+    found = [peak(as_computed, Layouts.of(**axes, zero=np.where(a.dp > 1, stage, 0))) for stage in stages]
+    return np.min(found, axis=0) * min(1.0, q.calibration.activations)
+
+
+def _shared_out(q: Question, a: Layouts) -> dict[str, Ints]:
+    """The axes of a start, state over all data ranks and norms over all tensor ranks where the framework can."""
+    sp = (a.tp > 1) & (q.work.framework.sequence_parallel != "never")
+    return {"dp_shard": a.dp, "tp": a.tp, "pp": a.pp, "cp": a.cp, "mbs": a.mbs, "sp": sp.astype(np.int64)}
 
 
 @dataclass(frozen=True)
