@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from meshwise.plan import Ask
 
 LIKE = "bloom-176b"
+RULED = 20
+"""Shapes that the rule in words is read from, at least."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ def answer(ask: "Ask", asked: Wanted, command: str, top: int, json: bool, csv: b
     named = shaping.parse(base, asked.shapes) if asked.shapes else None
     stack = shaping.Stack(base, named or shaping.near(base, asked.params))
     question = replace(question, model=base)
-    found = fastest(question, stack, bounds)
+    found = fastest(question, stack, bounds, len(named) if named else max(top, RULED))
     order = found.order()
     if not len(order):
         raise DoesNotFit(
@@ -80,7 +82,7 @@ def answer(ask: "Ask", asked: Wanted, command: str, top: int, json: bool, csv: b
         typer.echo(render.as_json(about) if json else render.as_csv(render.flat(row) for row in plain))
         return
     console = render.console()
-    console.print(shapes_view(rows, found, rule(found, order[: max(top, 20)]) if named is None else ""))
+    console.print(shapes_view(rows, found, rule(found, order[: max(top, RULED)]) if named is None else ""))
     console.print(f"again: {command} {_words(asked, ask)}", soft_wrap=True, highlight=False)
 
 

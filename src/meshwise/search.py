@@ -136,11 +136,6 @@ class Starts:
     def take(self, rows: Ints | Mask) -> "Starts":
         return Starts(self.shape[rows], self.layouts.take(rows), self.kind[rows], self.size[rows])
 
-    def narrow(self) -> "Starts":
-        """The same in half the bytes, to keep millions of."""
-        axes = {f.name: getattr(self.layouts, f.name).astype(np.int32) for f in fields(Layouts)}
-        return Starts(*(part.astype(np.int32) for part in (self.shape,)), Layouts(**axes), self.kind, self.size)
-
     @staticmethod
     def joined(parts: "list[Starts]") -> "Starts":
         arrays = (np.concatenate([getattr(part, name) for part in parts]) for name in ("shape", "kind", "size"))
@@ -221,11 +216,10 @@ def _each(sizes: Ints, which: Ints) -> tuple[Ints, Ints]:
 
 
 def _paired(q: Question, cuts: Layouts) -> Iterator[tuple[Ints, Layouts]]:
-    """Every cut with every shape, many at a time: which shape, and the cut."""
+    """Every cut with every shape, many at a time: which shape, and the cut. Shapes from all over, so that the first are like the rest."""
     shapes = np.arange(np.size(q.model.variant))
-    step = max(1, PAIRS // len(cuts))
-    for start in range(0, len(shapes), step):
-        some = shapes[start : start + step]
+    parts = -(-len(shapes) // max(1, PAIRS // len(cuts)))
+    for some in (shapes[part::parts] for part in range(parts)):
         yield np.repeat(some, len(cuts)), cuts.take(np.tile(np.arange(len(cuts)), len(some)))
 
 

@@ -50,42 +50,21 @@ def fastest(q: Question, stack: Stack, bounds: Bounds, top: int) -> Fastest:
     are left are. So the best are exact, and others may be told slower than they are.
     """
     asked, choices, rejected = replace(q, model=stack), Choices(q, bounds), dict[str, int]()
-    params = np.asarray(stack.params, float)
-    candidates, parts = 0, list[_Waiting]()
+    params, candidates = np.asarray(stack.params, float), 0
+    best = _Best.of(len(stack.shapes))
     for some in starts(asked, bounds, q.cluster.node_count, choices, rejected):
         candidates += some.number
-        parts.append(_Waiting.of(asked, some))
-    best = _Best.of(len(stack.shapes))
-    for some in _in_order(parts, params, best, min(top, len(stack.shapes))):
-        for here, layouts in expanded(asked, some, choices):
-            fits = peak(here, layouts) <= _capacity(q)
-            if fits.any():
-                layouts, model = layouts.take(fits), here.model.take(fits)
-                best.update(model.variant, layouts, price(replace(here, model=model), layouts).step)
+        for promising in _in_order(asked, some, params, best, min(top, len(params))):
+            for here, layouts in expanded(asked, promising, choices):
+                fits = peak(here, layouts) <= _capacity(q)
+                if fits.any():
+                    layouts, model = layouts.take(fits), here.model.take(fits)
+                    best.update(model.variant, layouts, price(replace(here, model=model), layouts).step)
     return Fastest(stack.shapes, params, best.step, Layouts(**best.axes), candidates, rejected)
 
 
 def _capacity(q: Question) -> float:
     return q.chip.memory * (1 - q.work.reserve)
-
-
-@dataclass(frozen=True)
-class _Waiting:
-    """Starts that may fit, in half the bytes, and the seconds that none of their layouts can beat."""
-
-    starts: Starts
-    least: Floats
-
-    @staticmethod
-    def of(q: Question, some: Starts) -> "_Waiting":
-        """Worked out once for starts that differ only in how data ranks share state."""
-        a, code = some.layouts, some.shape
-        for axis in (a.tp, a.pp, a.cp, a.mbs):
-            code = code * (int(axis.max()) + 1) + axis
-        _, first, which = np.unique(code, return_index=True, return_inverse=True)
-        least = np.concatenate([_least(q, some.take(first[i : i + BLOCK])) for i in range(0, len(first), BLOCK)])[which]
-        kept = np.isfinite(least)
-        return _Waiting(some.take(kept).narrow(), least[kept])
 
 
 def _least(q: Question, some: Starts) -> Floats:
@@ -100,19 +79,20 @@ def _least(q: Question, some: Starts) -> Floats:
     return found
 
 
-def _in_order(parts: list[_Waiting], params: Floats, best: "_Best", top: int) -> Iterator[Starts]:
+def _in_order(q: Question, some: Starts, params: Floats, best: "_Best", top: int) -> Iterator[Starts]:
     """Starts by their floor per parameter, until it is above the last of the `top` best; those whose shape is faster already left out."""
-    if not parts:
-        return
-    some, least = Starts.joined([part.starts for part in parts]), np.concatenate([part.least for part in parts])
+    a, code = some.layouts, some.shape
+    for axis in (a.tp, a.pp, a.cp, a.mbs):  # all that a floor depends on
+        code = code * (int(axis.max()) + 1) + axis
+    _, first, which = np.unique(code, return_index=True, return_inverse=True)
+    least = np.concatenate([_least(q, some.take(first[i : i + BLOCK])) for i in range(0, len(first), BLOCK)])[which]
     per = least / params[some.shape]
-    order = np.argsort(per, kind="stable")
-    for first in range(0, len(order), STARTS):
-        rows = order[first : first + STARTS]
-        limit = np.partition(best.step / params, top - 1)[top - 1]
-        if per[rows[0]] > limit * ROUNDING:
+    order = np.argsort(per)
+    for rows in np.split(order, range(STARTS, len(order), STARTS)):
+        limit = np.partition(best.step / params, top - 1)[top - 1] * ROUNDING
+        if not per[rows[0]] <= limit or np.isinf(per[rows[0]]):
             return
-        rows = rows[(per[rows] <= limit * ROUNDING) & (least[rows] <= best.step[some.shape[rows]] * ROUNDING)]
+        rows = rows[(per[rows] <= limit) & (least[rows] <= best.step[some.shape[rows]] * ROUNDING) & np.isfinite(per[rows])]
         if len(rows):
             yield some.take(rows)
 
