@@ -75,9 +75,9 @@ def answer(ask: "Ask", asked: Wanted, command: str, top: int, json: bool, csv: b
             f"no shape fits on {question.cluster.name}: {len(stack.shapes):,} of them tried, with {found.candidates:,} layouts"
         )
     shown = np.arange(len(named)) if named else order[:top]
-    rows = [Row.of(question, stack, found, int(i)) for i in shown]
+    rows = [Row.of(question, stack, found, int(i), bounds) for i in shown]
     if json or csv:
-        plain = [row.to_json() for row in rows]
+        plain = [row.to_json() | ({"faults": "; ".join(map(str, row.faults))} if csv else {}) for row in rows]
         about = {"candidates": found.candidates, "shapes": len(stack.shapes), "rejected": found.rejected, "rows": plain}
         typer.echo(render.as_json(about) if json else render.as_csv(render.flat(row) for row in plain))
         return

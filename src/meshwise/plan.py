@@ -156,7 +156,7 @@ def node_counts(ask: Ask, q: Question) -> tuple[int, ...]:
 def make(ask: Ask, q: Question, found: Found, top: int) -> Plan:
     """The plan for what a search found; a question that nothing fits says by how much."""
     if len(found.layouts) == 0:
-        raise DoesNotFit(_too_large(q, found))
+        raise DoesNotFit(too_large(q, found))
     choices = tuple(_distinct(q, found, top))
     if (ask.tokens or ask.reliability) and choices[0].goodput["effective"] < goodput.HOPELESS:
         raise DoesNotFit(_hopeless(q, choices[0]))
@@ -194,7 +194,8 @@ def _digest(part: object) -> str:
     return hashlib.sha256(repr(part).encode()).hexdigest()[:12]
 
 
-def _too_large(q: Question, found: Found) -> str:
+def too_large(q: Question, found: Found) -> str:
+    """Why nothing was found: by how much the leanest layout is too large, or the rules that left none."""
     have, need = q.chip.memory, found.smallest
     if not math.isfinite(need):
         return _no_layout(q, found.rejected)

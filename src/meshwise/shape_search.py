@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass, fields, replace
 
 import numpy as np
 
-from meshwise.cost.compute import EVEN, Device, product
 from meshwise.cost.train import Question, peak, price
 from meshwise.layout import OFFLOAD, RECOMPUTE, Floats, Ints, Layouts
-from meshwise.plan import Choice, choice
-from meshwise.search import BLOCK, Bounds, Choices, Starts, divisors, expanded, starts
+from meshwise.plan import Choice, choice, too_large
+from meshwise.search import BLOCK, Bounds, Choices, Starts, expanded, search, starts
+from meshwise.shape_faults import Fault, faults
 from meshwise.shapes import Shapes, Stack, one_model
 
 STARTS = 1 << 10
@@ -22,14 +22,15 @@ ROUNDING = 1 + 1e-9
 
 @dataclass(frozen=True)
 class Fastest:
-    """Per shape, its fastest layout that fits; infinitely slow where none does."""
+    """Per shape, its fastest layout that fits, or for shapes that are not among the best one that may be slower; infinitely slow where
+    none fits or none was worth pricing."""
 
     shapes: Shapes
     params: Floats
     step: Floats
     layouts: Layouts
     candidates: int
-    """Shapes x layouts that keep to every rule, and were priced."""
+    """Shapes x layouts that keep to every rule, priced or slower than the best whatever is chosen inside."""
     rejected: dict[str, int]
 
     @property
@@ -161,18 +162,18 @@ class Row:
     params: float
     choice: Choice | None
     """None where no layout fits."""
-    faults: list[str]
+    faults: list[Fault]
+    """Where none fits, why."""
 
     @staticmethod
-    def of(q: Question, stack: Stack, found: Fastest, i: int) -> "Row":
+    def of(q: Question, stack: Stack, found: Fastest, i: int, bounds: Bounds) -> "Row":
         """The i-th shape, priced as a model of its own."""
         shape, params = stack.shapes.row(i), float(found.params[i])
-        if not np.isfinite(found.step[i]):
-            return Row(shape, params, None, [])
         asked = replace(q, model=one_model(stack.base, stack.shapes, i))
-        layouts = found.layouts.take(np.array([i]))
-        best = choice(asked, layouts, price(asked, layouts), 0)
-        return Row(shape, params, best, faults(asked, best))
+        if not np.isfinite(found.step[i]):
+            return Row(shape, params, None, [Fault(too_large(asked, search(asked, bounds=bounds, top=1)), None)])
+        layout = found.layouts.take(np.array([i]))
+        return Row(shape, params, choice(asked, layout, price(asked, layout), 0), faults(asked, stack.base, layout))
 
     @property
     def name(self) -> str:
@@ -186,58 +187,13 @@ class Row:
     def to_json(self) -> dict[str, object]:
         per = self.per_parameter if self.choice else None
         chosen = asdict(self.choice) if self.choice else None
-        return {**self.shape, "params": self.params, "seconds_per_parameter": per, "choice": chosen, "faults": self.faults}
-
-
-def faults(q: Question, best: Choice) -> list[str]:
-    """What a shape gives away on this cluster with its best layout: each constraint it breaks, with its numbers."""
-    d, row = q.model.decoder, best.layout
-    tp, mbs = int(row["tp"]), int(row["mbs"])
-    size = d.hidden // d.heads
-    found: list[str] = []
-    if size % 8:
-        found.append(f"heads of {size} are no multiple of 8: attention leaves the matrix units")
-    per_device = mbs * d.heads // tp
-    if not q.work.framework.flash_attention and size % 8 == 0 and per_device % EVEN and q.calibration.uneven > 1:
-        found.append(
-            f"micro-batch x heads / tp = {per_device} is no multiple of {EVEN}: attention takes {q.calibration.uneven:.2g} times as long"
-        )
-    if (d.hidden // tp) % 64:
-        found.append(f"{d.hidden} / tp {tp} = {d.hidden / tp:g} is no multiple of 64: tiles are padded")
-    if d.heads > 256 or size < 64:
-        found.append(
-            f"{d.heads} heads of {size}: softmax moves {d.heads}/{max(1, d.hidden // 128)} times the bytes of heads of 128"
-        )
-    lost = quantized(q, best)
-    if lost > 0.05:
-        found.append(f"{100 * lost:.0f}% of its products' time goes into whole tiles and waves")
-    cuts = [pp for pp in divisors(q.cluster.devices // q.cluster.nodes[0][1].devices) if cuttable(q, pp)]
-    if max(cuts) < 8:
-        found.append(f"{d.layers} layers can be cut by pp {', '.join(map(str, cuts))} only")
-    return found
-
-
-def cuttable(q: Question, pp: int) -> bool:
-    """Whether stages of as many layers can be made, the embedding and the head counted where the framework can."""
-    layers, f = q.model.decoder.layers, q.work.framework
-    return pp <= layers and (layers % pp == 0 or f.balances_stages or (f.embedding_layers and (layers + 2) % pp == 0))
-
-
-def quantized(q: Question, best: Choice) -> float:
-    """Share of the time of a layer's products that whole tiles and whole waves of them cost, forward and backward."""
-    device = Device.of(q.chip, q.calibration, q.work.precision)
-    tp, rows = int(best.layout["tp"]), float(int(best.layout["mbs"]) * q.work.seq // int(best.layout["cp"]))
-    taken = ideal = 0.0
-    for block, op in q.model.placed:
-        if op.kind != "matmul" or block not in q.model.times:
-            continue
-        n = op.n / (tp if op.shard in ("column", "kv") else 1)
-        k = op.k / (tp if op.shard == "row" else 1)
-        for shape in ((rows, n, k), (rows, k, n), (n, k, rows)):
-            taken += float(product(device, *shape)[0])
-            m, wide, deep = shape
-            ideal += 2 * m * wide * (deep + q.calibration.depth) / (device.peak * device.share)
-    return max(0.0, 1 - ideal / taken) if taken and math.isfinite(taken) else 0.0
+        return {
+            **self.shape,
+            "params": self.params,
+            "seconds_per_parameter": per,
+            "choice": chosen,
+            "faults": list(map(asdict, self.faults)),
+        }
 
 
 def rule(found: Fastest, some: Ints) -> str:
