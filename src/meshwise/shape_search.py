@@ -72,7 +72,7 @@ def _least(q: Question, some: Starts) -> Floats:
     """The floor of starts that may fit, with as little recomputed as fits; infinity for the others."""
     here = replace(q, model=q.model.take(some.shape))
     ways = sorted(map(RECOMPUTE.index, q.work.framework.recompute))  # the fastest first
-    fits = np.stack([leanest(here, some.layouts, how) <= _capacity(q) for how in ways])
+    fits = np.stack([leanest(here, some.layouts, how) <= _capacity(q) * ROUNDING for how in ways])
     found, rows = np.full(len(some.shape), np.inf), np.flatnonzero(fits.any(axis=0))
     if len(rows):
         recompute = np.array(ways)[fits[:, rows].argmax(axis=0)]
