@@ -198,7 +198,7 @@ def too_large(q: Question, found: Found) -> str:
     """Why nothing was found: by how much the leanest layout is too large, or the rules that left none."""
     have, need = q.chip.memory, found.smallest
     if not math.isfinite(need):
-        return _no_layout(q, found.rejected)
+        return no_layout(q, found.rejected)
     more = math.ceil(q.cluster.devices * need / (have * (1 - q.work.reserve)))
     return (
         f"{q.model.name} does not fit on {q.cluster.name}: the leanest of {found.priced:,} layouts needs {need / 2**30:.1f} GiB a device, "
@@ -216,7 +216,7 @@ def _hopeless(q: Question, best: Choice) -> str:
     )
 
 
-def _no_layout(q: Question, rejected: dict[str, int]) -> str:
+def no_layout(q: Question, rejected: dict[str, int]) -> str:
     """The rules that dropped what a user left open; where there never was such a cut, what they fixed."""
     fixed = [rule.removeprefix(ASKED).strip() for rule in rejected if rule.startswith(ASKED)]
     fixed = [axis for axis in fixed if axis in CUT_AXES]

@@ -61,7 +61,9 @@ def fastest(q: Question, stack: Stack, bounds: Bounds, top: int) -> Fastest:
                 if fits.any():
                     layouts, model = layouts.take(fits), here.model.take(fits)
                     best.update(model.variant, layouts, price(replace(here, model=model), layouts).step)
-    return Fastest(stack.shapes, params, best.step, Layouts(**best.axes), candidates, rejected)
+    return Fastest(
+        stack.shapes, params, best.step, Layouts(**best.axes), candidates, {rule: n for rule, n in rejected.items() if n}
+    )
 
 
 def _capacity(q: Question) -> float:
