@@ -24,6 +24,7 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/search.py
 	$(BIN)/python benchmarks/vary.py
+	$(BIN)/python benchmarks/shapes.py
 	$(BIN)/python benchmarks/schedules.py
 	$(BIN)/python benchmarks/accuracy.py
 

@@ -20,18 +20,8 @@ from meshwise.errors import UserError
 from meshwise.explain import parse_axes
 from meshwise.framework import find_framework
 from meshwise.layout import Layouts
-from meshwise.search import (
-    PADDING,
-    Found,
-    broken,
-    check_divides,
-    cut_rules,
-    divisors,
-    fewer_nodes,
-    inner_rules,
-    offered_rules,
-    search,
-)
+from meshwise.rules import PADDING, broken, cut_rules, inner_rules, offered_rules
+from meshwise.search import Found, check_divides, divisors, fewer_nodes, search
 from planning import FRAMEWORKS, MODELS, devices, faster, question
 from told import one_line
 

@@ -159,7 +159,7 @@ def node_counts(ask: Ask, q: Question) -> tuple[int, ...]:
 def make(ask: Ask, q: Question, found: Found, top: int) -> Plan:
     """The plan for what a search found; a question that nothing fits says by how much."""
     if len(found.layouts) == 0:
-        raise DoesNotFit(_too_large(q, found))
+        raise DoesNotFit(too_large(q, found))
     choices = tuple(_distinct(q, found, top))
     if (ask.tokens or ask.reliability) and choices[0].goodput["effective"] < goodput.HOPELESS:
         raise DoesNotFit(_hopeless(q, choices[0]))
@@ -219,10 +219,11 @@ def _digest(part: object) -> str:
     return hashlib.sha256(repr(part).encode()).hexdigest()[:12]
 
 
-def _too_large(q: Question, found: Found) -> str:
+def too_large(q: Question, found: Found) -> str:
+    """Why nothing was found: by how much the leanest layout is too large, or the rules that left none."""
     have, need = q.chip.memory, found.smallest
     if not math.isfinite(need):
-        return _no_layout(q, found.rejected)
+        return no_layout(q, found.rejected)
     more = math.ceil(q.cluster.devices * need / (have * (1 - q.work.reserve)))
     return (
         f"{q.model.name} does not fit on {q.cluster.name}: the leanest of {found.priced:,} layouts needs {need / 2**30:.1f} GiB a device, "
@@ -240,7 +241,7 @@ def _hopeless(q: Question, best: Choice) -> str:
     )
 
 
-def _no_layout(q: Question, rejected: dict[str, int]) -> str:
+def no_layout(q: Question, rejected: dict[str, int]) -> str:
     """The rules that dropped what a user left open; where there never was such a cut, what they fixed."""
     fixed = [rule.removeprefix(ASKED).strip() for rule in rejected if rule.startswith(ASKED)]
     fixed = [axis for axis in fixed if axis in CUT_AXES]
