@@ -24,6 +24,7 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/search.py
 	$(BIN)/python benchmarks/accuracy.py
+	$(BIN)/python benchmarks/serve_memory.py
 
 docs: .venv/tested
 	$(BIN)/cog -r -P -I tools README.md docs/*.md

@@ -38,16 +38,16 @@ class Footprint:
         return self.weights + self.cache + self.compute + self.context
 
 
-def moments(model: Model, runtime: Runtime, held: Held, *, flash: bool | None = None) -> Moments:
-    """Sizes at the worst batch: a full one, at the end of the context."""
+def moments(model: Model, runtime: Runtime, held: Held, *, flash: bool | None = None, tp: int = 1) -> Moments:
+    """Sizes at the worst batch: a full one, at the end of the context. Sequences share the batch, so they add nothing."""
     flash = runtime.flash if flash is None else flash
-    context = padded(held.context, runtime.pad) * held.sequences
-    rows = min(held.batch or runtime.batch, context)
+    context = padded(held.context, runtime.pad)
+    rows = min(held.batch or runtime.batch, context * held.sequences)
     heads = max((op.m for op in model.ops if op.kind == "attention"), default=0)
     mask = rows * context * (runtime.mask_bytes if flash else runtime.plain_mask_bytes) if heads else 0.0
     return Moments(
         hidden=rows * model.decoder.hidden * runtime.element,
-        ffn=rows * _width(model) * runtime.element,
+        ffn=rows * _width(model) * runtime.element / tp,
         logits=min(rows, runtime.logit_rows or rows) * model.decoder.vocab * 4,
         scores=0.0 if flash else rows * context * heads * 4,
         mask=mask,
@@ -86,18 +86,18 @@ def host_bytes(size: Moments, runtime: Runtime, *, copies: int) -> float:
 
 
 def footprints(
-    model: Model, runtime: Runtime, placement: Placement, held: Held, *, flash: bool | None = None, tp: int = 1
+    model: Model, runtime: Runtime, placement: Placement, held: Held, *, flash: bool | None = None
 ) -> tuple[Footprint, ...]:
     """Host first, then every device. Inputs are copied where whole layers on several devices follow one another."""
-    size = moments(model, runtime, held, flash=flash)
-    busy = [load for load in placement.devices if load.weights or load.cache]
-    stages = len(busy) // tp
-    whole = not placement.host.layers and not placement.host.head
-    copies = runtime.copies if stages > 1 and whole else 1
+    size = moments(model, runtime, held, flash=flash, tp=placement.tp)
+    busy = [load.device for load in placement.devices if load.weights or load.cache]
+    apart = len(busy) > placement.tp
+    whole = placement.split == "layer" and not placement.host.layers and not placement.host.head
+    copies = runtime.copies if apart and whole else 1
     found = [_footprint(placement.host, host_bytes(size, runtime, copies=copies), 0.0)]
     for load in placement.devices:
-        hops = 0.0 if stages <= 1 else runtime.first_hops if busy and load.device == busy[0].device else 1.0
-        used = compute_bytes(size, runtime, copies=copies, hops=hops, head=load.head) if load in busy else 0.0
+        hops = 0.0 if not apart else runtime.first_hops if load.device == busy[0] else 1.0
+        used = compute_bytes(size, runtime, copies=copies, hops=hops, head=load.head) if load.device in busy else 0.0
         found.append(_footprint(load, used, runtime.context))
     return tuple(found)
 

@@ -96,7 +96,7 @@ def _block(model: Model, runtime: Runtime, held: Held, ops: tuple[Op, ...], time
             keys += row * tokens * held.sequences * op.count // times
     # The last kernel - 1 inputs of a convolution are kept; an Op counts the whole kernel.
     elements = sum(op.state * (op.k - 1) // op.k if op.kind == "conv" else op.state for op in ops)
-    heads = 0 if latent else model.decoder.kv_heads
+    heads = model.decoder.kv_heads if keys and not latent else 0
     return LayerCache(keys, heads, elements * runtime.state_bytes * held.sequences, tokens)
 
 

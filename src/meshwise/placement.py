@@ -6,7 +6,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from math import ceil
+from math import ceil, isfinite
+from typing import Literal
 
 from meshwise.errors import UserError
 from meshwise.kv import LayerCache
@@ -65,8 +66,11 @@ class Load:
 class Placement:
     """A whole model on one host and its devices."""
 
+    split: Literal["layer", "row", "tensor"]
     host: Load
     devices: tuple[Load, ...]
+    tp: int = 1
+    """Devices that share each layer, in a tensor split."""
 
     @property
     def loads(self) -> tuple[Load, ...]:
@@ -84,8 +88,8 @@ def layer_devices(layers: int, proportions: Sequence[float], gpu_layers: int | N
     `proportions` are -ts, or each device's free memory. `gpu_layers` is -ngl: the last so many of layers + 1 leave the host.
     Worked: 33 over 4 equal devices: 9, 8, 8 and 8, of which the last is the head.
     """
-    if any(share < 0 for share in proportions) or (proportions and not sum(proportions)):
-        raise UserError("the shares of a split must not be negative, and at least one must be above zero")
+    if any(share < 0 or not isfinite(share) for share in proportions) or (proportions and not sum(proportions)):
+        raise UserError("the shares of a split must be finite and not negative, and at least one above zero")
     moved = min(layers + 1, layers + 1 if gpu_layers is None else gpu_layers) if proportions else 0
     if moved <= 0:
         return (HOST,) * (layers + 1)
@@ -106,13 +110,19 @@ def split_layers(
 ) -> Placement:
     """llama.cpp's default, -sm layer: whole layers with their cache; the embedding stays on the host."""
     owners = layer_devices(weights.layers, proportions, gpu_layers)
-    patterns = [(re.compile(pattern), device) for pattern, device in pins]
+    patterns = [(re.compile(pattern), _checked(device, len(proportions))) for pattern, device in pins]
     held: dict[int, list[tuple[Weight, int]]] = {}
     for weight in weights.tensors:
         device = HOST if weight.layer == INPUT else owners[weight.layer]
         device = next((pinned for pattern, pinned in patterns if pattern.search(weight.name)), device)
         held.setdefault(device, []).append((weight, weight.bytes))
-    return _placed(held, caches, owners, len(proportions))
+    return _placed("layer", held, caches, owners, len(proportions))
+
+
+def _checked(device: int, devices: int) -> int:
+    if not HOST <= device < devices:
+        raise UserError(f"no device {device} to pin tensors to: there are {devices}, counted from 0, and the host")
+    return device
 
 
 def split_rows(
@@ -129,7 +139,7 @@ def split_rows(
             continue
         for device, rows in enumerate(row_counts(slot.rows, proportions)):
             held.setdefault(device, []).append((weight, weight.bytes // slot.rows * rows))
-    return _placed(held, caches, owners, len(proportions))
+    return _placed("row", held, caches, owners, len(proportions))
 
 
 def row_counts(rows: int, proportions: Sequence[float]) -> list[int]:
@@ -140,7 +150,11 @@ def row_counts(rows: int, proportions: Sequence[float]) -> list[int]:
 
 
 def _placed(
-    held: dict[int, list[tuple[Weight, int]]], caches: Sequence[LayerCache], owners: Sequence[int], devices: int
+    split: Literal["layer", "row"],
+    held: dict[int, list[tuple[Weight, int]]],
+    caches: Sequence[LayerCache],
+    owners: Sequence[int],
+    devices: int,
 ) -> Placement:
     loads: list[Load] = []
     for device in range(HOST, devices):
@@ -149,7 +163,7 @@ def _placed(
         # On the host a tied head is the embedding that is there already; a device needs a copy of its own.
         load = _load(held.get(device, []), shared=device == HOST)
         loads.append(replace(load, device=device, layers=tuple(layers), head=owners[-1] == device, cache=cache))
-    return Placement(loads[0], tuple(loads[1:]))
+    return Placement(split, loads[0], tuple(loads[1:]))
 
 
 def _load(held: list[tuple[Weight, int]], *, shared: bool) -> Load:
@@ -223,7 +237,7 @@ def split_tensors(model: Model, weights: Weights, caches: Sequence[LayerCache], 
             cache=sum(_cache_part(caches[i], tp) for i in range(first, behind)),
         )
         found += [replace(load, device=stage * tp + i) for i in range(tp)]
-    return Placement(Load(device=HOST), tuple(found))
+    return Placement("tensor", Load(device=HOST), tuple(found), tp)
 
 
 def _part(model: Model, weight: Weight, tp: int) -> int:

@@ -76,9 +76,12 @@ FORMATS = {fmt.name: fmt for fmt in (*UNIFORM, *GGUF)}
 
 
 def format_names() -> dict[str, str]:
-    """All that a format may be called, and its own name. 'bf16' is the plain one; llama.cpp's is 'gguf-bf16'."""
+    """All that a format may be called, and its own name. 'bf16' is the plain one; llama.cpp's is 'gguf-bf16'.
+
+    'q4_k' is Q4_K_M to llama-quantize too.
+    """
     names = {f"gguf-{fmt.name.lower()}": fmt.name for fmt in GGUF}
-    names |= {fmt.name.lower(): fmt.name for fmt in GGUF}
+    names |= {fmt.name.lower(): fmt.name for fmt in GGUF} | {"q3_k": "Q3_K_M", "q4_k": "Q4_K_M", "q5_k": "Q5_K_M"}
     return names | {name: fmt.name for fmt in UNIFORM for name in (fmt.name, *fmt.aliases)}
 
 
@@ -181,8 +184,7 @@ class Weights:
             if not weight.slot.stored:
                 continue
             place = "embedding" if weight.layer == INPUT else "head" if weight.layer == self.layers else "layers"
-            norm = "norm" in weight.name.rpartition("blk.")[2]
-            found["norms" if norm else place] += weight.bytes
+            found["norms" if "norm" in weight.name else place] += weight.bytes
         return found
 
     @property
