@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from meshwise.buffers import Footprint, footprints
+from meshwise.errors import UserError
 from meshwise.hardware import find_chip
 from meshwise.kv import Held, layer_caches
 from meshwise.placement import split_layers, split_rows, split_tensors
@@ -112,6 +113,14 @@ def test_flash_attention_spares_the_scores_and_a_smaller_batch_spares_more() -> 
     held = Held(context=32768, batch=128)
     placed = split_layers(stored("llama-3-8b", "q4_k_m"), layer_caches(model("llama-3-8b"), LLAMA_CPP, held), [1.0])
     assert footprints(model("llama-3-8b"), LLAMA_CPP, placed, held)[1].compute == pytest.approx(flash.compute / 4)
+
+
+def test_values_are_quantised_only_with_flash_attention() -> None:
+    held = Held(context=4096, key="q8_0", value="q8_0")
+    placed = split_layers(stored("llama-3-8b", "q4_k_m"), layer_caches(model("llama-3-8b"), LLAMA_CPP, held), [1.0])
+    assert footprints(model("llama-3-8b"), LLAMA_CPP, placed, held)[1].cache == 272 * MIB
+    with pytest.raises(UserError, match=r"llama.cpp keeps values in q8_0 only with flash attention"):
+        footprints(model("llama-3-8b"), LLAMA_CPP, placed, held, flash=False)
 
 
 def test_a_device_without_layers_computes_nothing() -> None:

@@ -51,6 +51,17 @@ FILES = {
     ("gpt-oss-20b", "MXFP4_MOE"): 11.27,
     ("gpt-oss-120b", "MXFP4_MOE"): 59.02,
     ("llama-2-7b", "Q4_K_M"): 3.80,
+    ("llama-3.1-405b", "Q4_K_M"): 226.37,
+    ("llama-4-scout", "Q4_K_M"): 60.86,
+    ("mistral-small-24b", "Q4_K_M"): 13.34,
+    ("mistral-large-123b", "Q4_K_M"): 68.19,
+    ("mixtral-8x22b", "Q4_K_M"): 79.71,
+    ("phi-4", "Q4_K_M"): 8.43,
+    ("gemma-2-27b", "Q4_K_M"): 15.50,
+    ("qwen3-235b-a22b", "Q4_K_M"): 132.39,
+    ("deepseek-r1", "Q8_0"): 664.29,
+    ("granite-4-h-tiny", "Q4_K_M"): 3.94,
+    ("starcoder2-15b", "Q4_K_M"): 9.18,
 }
 """GiB that llama-bench prints for published files, as remembered."""
 

@@ -171,6 +171,18 @@ def test_tensor_parallel_halves_all_but_norms() -> None:
     assert two.read() == pytest.approx(one.read() / 2, rel=1e-4)
 
 
+@pytest.mark.parametrize(
+    "name", ["llama-3-70b", "gemma-3-27b", "qwen3-30b-a3b", "deepseek-v3", "qwen3-next-80b-a3b", "gpt-oss-120b"]
+)
+@pytest.mark.parametrize("tp", [1, 2, 4, 8])
+def test_the_devices_of_a_group_hold_all_weights_between_them(name: str, tp: int) -> None:
+    """And little more: norms, routers, latents' projections and padding, which every one of them has."""
+    held = stored(name, "bf16")
+    together = sum(load.weights for load in tensors(name, "bf16", tp).devices)
+    copied = sum(weight.bytes for weight in held.tensors if weight.slot.shard in ("", "kv"))
+    assert held.bytes <= together <= held.bytes + tp * copied + tp * 64 * 2 * 2 * model(name).decoder.hidden
+
+
 def test_key_heads_are_copied_where_there_are_fewer_than_devices() -> None:
     """Llama 3 70B has 8 key heads: 16 devices hold one each, twice."""
     eight, sixteen = tensors("llama-3-70b", "bf16", 8).devices, tensors("llama-3-70b", "bf16", 16).devices

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from meshwise.kv import Held, padded
+from meshwise.errors import UserError
+from meshwise.kv import SIZES, Held, cache_type, padded
 from meshwise.model import Model
 from meshwise.placement import Load, Placement
 from meshwise.runtime import Runtime
@@ -41,6 +42,8 @@ class Footprint:
 def moments(model: Model, runtime: Runtime, held: Held, *, flash: bool | None = None, tp: int = 1) -> Moments:
     """Sizes at the worst batch: a full one, at the end of the context. Sequences share the batch, so they add nothing."""
     flash = runtime.flash if flash is None else flash
+    if not flash and SIZES[cache_type(held.value, runtime)][0] > 1:
+        raise UserError(f"{runtime.name} keeps values in {held.value} only with flash attention; without it they can be f16")
     context = padded(held.context, runtime.pad)
     rows = min(held.batch or runtime.batch, context * held.sequences)
     heads = max((op.m for op in model.ops if op.kind == "attention"), default=0)

@@ -187,12 +187,12 @@ class Weights:
             found["norms" if "norm" in weight.name else place] += weight.bytes
         return found
 
-    @property
+    @cached_property
     def layer_bytes(self) -> tuple[int, ...]:
         """Stored by each layer; the last is the head, a tied one included."""
         return tuple(total(layer) for layer in self.by_layer)
 
-    @property
+    @cached_property
     def layer_read(self) -> tuple[float, ...]:
         """Read for one token by each layer; the last is the head."""
         return tuple(read(layer) for layer in self.by_layer)
@@ -228,8 +228,9 @@ def weights(model: Model, fmt: Format | None = None, *, imatrix: bool = False, b
     wanted = slots(model, fmt.gguf)
     if fmt.gguf:
         order = file_order(wanted) if by_file else wanted
-        types = dict(zip(order, _chooser(model, fmt.name, wanted, imatrix).types(order), strict=True))
-        found = [Weight(slot, types[slot], size_of(types[slot], slot.elements)) for slot in wanted]
+        chosen = _chooser(model, fmt.name, wanted, imatrix).types(order)
+        types = {slot.name: kind for slot, kind in zip(order, chosen, strict=True)}
+        found = [Weight(slot, types[slot.name], size_of(types[slot.name], slot.elements)) for slot in wanted]
     else:
         sparse = fmt.experts_first and any(slot.expert for slot in wanted)
         found = [_uniform(slot, fmt, slot.product and (slot.expert or not sparse)) for slot in wanted]
