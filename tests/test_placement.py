@@ -80,7 +80,7 @@ def test_every_layer_has_one_device_and_devices_stand_in_order(layers: int, prop
     assert all(device == HOST or proportions[device] > 0 for device in found)
 
 
-@pytest.mark.parametrize("proportions", [[0, 0], [-1, 2], [float("inf")], [float("nan"), 1]])
+@pytest.mark.parametrize("proportions", [[0, 0], [-1, 2], [float("inf")], [float("nan"), 1], [1e39], [1e-60]])
 def test_shares_that_mean_nothing_are_refused(proportions: list[float]) -> None:
     with pytest.raises(UserError, match="the shares of a split must be finite"):
         layer_devices(4, proportions)

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from math import ceil, isfinite
+from math import ceil
 from typing import Literal
 
 from meshwise.errors import UserError
@@ -22,6 +22,9 @@ ROUNDING = 128
 """Rows of a matrix that llama.cpp's row split keeps together on NVIDIA cards since Volta."""
 VOCABULARY_STEP = 64
 """vLLM pads the vocabulary to a multiple of this before it cuts it."""
+
+LARGEST_SHARE = 1e30
+"""Beyond any memory, and well within single precision."""
 
 Pin = tuple[str, int]
 """A pattern of tensor names, and the device that holds what it finds: llama.cpp's -ot."""
@@ -88,7 +91,7 @@ def layer_devices(layers: int, proportions: Sequence[float], gpu_layers: int | N
     `proportions` are -ts, or each device's free memory. `gpu_layers` is -ngl: the last so many of layers + 1 leave the host.
     Worked: 33 over 4 equal devices: 9, 8, 8 and 8, of which the last is the head.
     """
-    if any(share < 0 or not isfinite(share) for share in proportions) or (proportions and not sum(proportions)):
+    if not all(0 <= share <= LARGEST_SHARE for share in proportions) or (proportions and not sum(map(_single, proportions))):
         raise UserError("the shares of a split must be finite and not negative, and at least one above zero")
     moved = min(layers + 1, layers + 1 if gpu_layers is None else gpu_layers) if proportions else 0
     if moved <= 0:
