@@ -237,7 +237,7 @@ def split_tensors(model: Model, weights: Weights, caches: Sequence[LayerCache], 
             _load([(weight, _part(model, weight, tp)) for weight in held], shared=stage == 0),
             layers=tuple(range(first, behind)),
             head=last,
-            cache=sum(_cache_part(caches[i], tp) for i in range(first, behind)),
+            cache=sum(cache_part(caches[i], tp) for i in range(first, behind)),
         )
         found += [replace(load, device=stage * tp + i) for i in range(tp)]
     return Placement("tensor", Load(device=HOST), tuple(found), tp)
@@ -257,7 +257,7 @@ def _part(model: Model, weight: Weight, tp: int) -> int:
             return ceil(weight.bytes / tp)
 
 
-def _cache_part(cache: LayerCache, tp: int) -> int:
+def cache_part(cache: LayerCache, tp: int) -> int:
     """A latent is kept whole by every device, keys and values by heads, states by their own."""
     keys = cache.keys // cache.heads * max(1, cache.heads // tp) if cache.heads else cache.keys
     return keys + ceil(cache.state / tp)

@@ -45,6 +45,9 @@ class Format:
 PLAIN = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
 """Formats without any quantisation, and the GGUF type that is the same but for norms in F32."""
 
+WHOLE = frozenset({*PLAIN, *PLAIN.values(), "16-bit", "32-bit"})
+"""Types of tensors that are not quantised."""
+
 UNIFORM = (
     Format(name="fp32", words="32-bit floats", bits=32, rest_bits=32, aliases=("float32", "f32")),
     Format(name="bf16", words="16-bit floats", aliases=("bfloat16",)),
@@ -186,6 +189,12 @@ class Weights:
             place = "embedding" if weight.layer == INPUT else "head" if weight.layer == self.layers else "layers"
             found["norms" if "norm" in weight.name else place] += weight.bytes
         return found
+
+    @cached_property
+    def narrow(self) -> float:
+        """Share of what a token reads that is in types of fewer than 16 bits."""
+        found = sum(weight.read for weight in self.tensors if weight.type not in WHOLE)
+        return found / sum(weight.read for weight in self.tensors)
 
     @cached_property
     def layer_bytes(self) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Train: the question, apart from the model and the machine it is asked of."""
+"""Train and Serve: the question, apart from the model and the machine it is asked of."""
 
 import re
 from dataclasses import dataclass
@@ -53,6 +53,38 @@ class Train:
     def checkpoint_bytes(self, params: float) -> float:
         """What a run needs to go on, stored once however often it is replicated: weights and optimizer state."""
         return params * (self.framework.weight_bytes + OPTIMIZER_BYTES[self.optimizer])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serve:
+    """Answer `users` at once, each with `prompt` tokens in and `output` tokens out."""
+
+    prompt: int
+    output: int
+    users: int = 1
+    """Sequences at once."""
+    context: int
+    """Tokens that the cache of one sequence has room for."""
+    kv: str = "f16"
+    flash: bool | None = None
+    """Flash attention; the engine's own default where nothing is said."""
+
+    def __post_init__(self) -> None:
+        if self.prompt < 0 or self.output < 0 or self.prompt + self.output < 1 or self.users < 1:
+            raise UserError(
+                f"nothing to serve: {self.prompt} tokens of prompt, {self.output} of output, {self.users} users; "
+                "expected at least one token and one user"
+            )
+        if self.context < self.prompt + self.output:
+            raise UserError(
+                f"a context of {self.context:,} does not hold a prompt of {self.prompt:,} and an output of {self.output:,}; "
+                f"give at least {self.prompt + self.output:,}"
+            )
+
+    @property
+    def mean_context(self) -> int:
+        """Tokens behind a sequence on average while it generates."""
+        return max(1, self.prompt + self.output // 2)
 
 
 def batch_tokens(text: str, seq: int) -> tuple[float, int]:
