@@ -5,6 +5,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from math import ceil
 from typing import Literal
@@ -147,9 +148,15 @@ def split_rows(
 
 def row_counts(rows: int, proportions: Sequence[float]) -> list[int]:
     """Rows of one matrix on each device: cut at cumulative proportions, rounded down to whole tiles (ggml-cuda, get_row_split)."""
+    return list(_row_counts(rows, tuple(proportions)))
+
+
+@lru_cache(maxsize=256)
+def _row_counts(rows: int, proportions: tuple[float, ...]) -> tuple[int, ...]:
+    """A model has few heights of matrices, and a search cuts each of them many hundred times."""
     before = [rows * share / sum(proportions) for share in accumulate(proportions, initial=0.0)][:-1]
     cuts = [int(cut) // ROUNDING * ROUNDING for cut in before]
-    return [high - low for low, high in pairwise([*cuts, rows])]
+    return tuple(high - low for low, high in pairwise([*cuts, rows]))
 
 
 def _placed(
@@ -261,3 +268,11 @@ def cache_part(cache: LayerCache, tp: int) -> int:
     """A latent is kept whole by every device, keys and values by heads, states by their own."""
     keys = cache.keys // cache.heads * max(1, cache.heads // tp) if cache.heads else cache.keys
     return keys + ceil(cache.state / tp)
+
+
+def with_caches(placement: Placement, caches: Sequence[LayerCache]) -> Placement:
+    """The same weights where they are, with the cache of another context, type or number of sequences."""
+    cut = placement.tp if placement.split == "tensor" else 0
+    sizes = [cache_part(cache, cut) if cut else cache.bytes for cache in caches]
+    host, *devices = (replace(load, cache=sum(sizes[i] for i in load.layers)) for load in placement.loads)
+    return replace(placement, host=host, devices=tuple(devices))

@@ -1,0 +1,442 @@
+"""A plan to serve a model: the question, every way that answers it with its bytes and speed, and why. JSON both ways."""
+
+import math
+from dataclasses import asdict, dataclass, fields, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from meshwise import clusters, lookup, saved, serving, units
+from meshwise.cost.serve import SERVE_PARTS
+from meshwise.errors import DoesNotFit, UserError, nearest, quoted
+from meshwise.kv import cache_type
+from meshwise.model import Model
+from meshwise.placement import refuses_tp
+from meshwise.quant import FORMATS, Format, Weights, as_gguf, split_model_name, weights
+from meshwise.runtime import find_runtime
+from meshwise.serve_search import Found, Option, ServeQuestion, largest_context, meets, weighed
+from meshwise.splits import ENGINES, Engine, find_engine, part
+from meshwise.workload import Serve
+
+FORMAT = 1
+KIND = "serve"
+INTERVAL = 1.2816
+"""Standard deviations that hold 80% of a normal distribution between them."""
+USUAL_CONTEXT = 8192
+MOST_CARDS = 4096
+AXES = ("split", "cards", "tp", "pp", "replicas", "hosts")
+
+Bounds = dict[str, int | str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeAsk:
+    """A question in the words of the command line, enough to ask it again."""
+
+    model: str
+    """With its format, as in llama-3.3-70b:q4_k_m."""
+    cluster: str
+    engine: str = ""
+    """None: what runs the format, or is usual on the chip."""
+    prompt: int = 512
+    output: int = 128
+    users: int = 1
+    context: int = 0
+    """0: 8k, or what the model was trained for where that is less."""
+    kv: str = "f16"
+    ttft: float = 0.0
+    per_user: float = 0.0
+    fix: tuple[str, ...] = ()
+    link: str = ""
+    """Bandwidth between the cards of a host, instead of the chip's own."""
+    measured: float = 0.0
+    """Tokens per second that a user saw; 0 where they ask for none to be explained."""
+
+    def question(self, known: Model | None = None) -> ServeQuestion:
+        """Everything looked up, but for a model that was already."""
+        name, fmt = split_model_name(self.model)
+        found = clusters.find_cluster(self.cluster)
+        found = _servable(clusters.with_link(found, self.link) if self.link else found)
+        model = known or lookup.find_model(name)
+        engine = engine_of(self.engine, fmt, bool(model.tensors), found)
+        runtime = find_runtime(engine.runtime)
+        context = self.context or max(self.prompt + self.output, min(USUAL_CONTEXT, model.decoder.context or USUAL_CONTEXT))
+        work = Serve(
+            prompt=self.prompt,
+            output=self.output,
+            users=self.users,
+            context=context,
+            kv=cache_type(self.kv, runtime),
+        )
+        asked = ServeQuestion(
+            model=model,
+            weights=weights_of(model, fmt, engine),
+            cluster=found,
+            engine=engine,
+            runtime=runtime,
+            work=work,
+            ttft=self.ttft,
+            per_user=self.per_user,
+            bounds=_bounds(",".join(self.fix)),
+        )
+        _check(asked)
+        return asked
+
+
+def _servable(cluster: clusters.Cluster) -> clusters.Cluster:
+    """Cards, Apple's machines and processors, as many as one table can hold."""
+    other = {chip.name for _, node in cluster.nodes for _, chip in node.chips if chip.kind in ("tpu", "npu")}
+    if other:
+        raise UserError(
+            f"no engine that is planned here serves on {', '.join(sorted(other))}; GPUs, Apple's chips and CPUs can be had"
+        )
+    if cluster.devices > MOST_CARDS:
+        raise UserError(f"{cluster.name} has {cluster.devices:,} devices; serving is planned on at most {MOST_CARDS:,}")
+    return cluster
+
+
+def engine_of(name: str, fmt: Format | None, stored: bool, cluster: clusters.Cluster) -> Engine:
+    """The engine that was named; else one that runs the format; else vLLM on what comes in a vendor's own system, llama.cpp elsewhere."""
+    if name:
+        return find_engine(name)
+    if stored or (fmt and fmt.gguf):
+        return ENGINES["llama.cpp"]
+    served = all(chip.kind == "gpu" and chip.network for _, node in cluster.nodes for _, chip in node.chips)
+    return ENGINES["vllm" if served or (fmt and fmt.engines == ("vllm",)) else "llama.cpp"]
+
+
+def weights_of(model: Model, fmt: Format | None, engine: Engine) -> Weights:
+    """In the format that was asked for, or the engine's usual one; a format that the engine does not run is refused."""
+    if model.tensors:
+        if engine.name == "vllm":
+            raise UserError(
+                f"{model.name} is a .gguf, which llama.cpp and ollama run; for vllm name the model, as in {model.name}:awq"
+            )
+        return weights(model, fmt)
+    chosen = fmt or FORMATS[engine.usual]
+    if engine.name == "vllm":
+        if "vllm" not in chosen.engines:
+            raise UserError(f"vllm does not run {chosen.name}; {_like(chosen)} is the nearest that it does")
+        return weights(model, chosen)
+    return weights(model, as_gguf(chosen))
+
+
+def _like(fmt: Format) -> str:
+    """vLLM's format that is about as wide as a GGUF type."""
+    digits = next((letter for letter in fmt.name if letter.isdecimal()), "4")
+    return "bf16" if fmt.name in ("F32", "F16", "BF16") else "fp8" if int(digits) > 5 else "awq"
+
+
+def _bounds(text: str) -> Bounds:
+    """'split=row,cards=3' as what a way must have."""
+    found: Bounds = {}
+    for piece in filter(None, (word.strip() for word in text.split(","))):
+        axis, equals, value = (word.strip() for word in piece.partition("="))
+        if axis not in AXES or not equals:
+            raise UserError(f"--fix {quoted(piece)}: expected {', '.join(AXES)} and a value{nearest(axis, AXES)}")
+        if axis != "split" and not (value.isdecimal() and int(value[:6]) > 0 and len(value) < 6):
+            raise UserError(f"--fix {quoted(piece)}: {axis} is a whole number, 1 or more")
+        found[axis] = value if axis == "split" else int(value)
+    return found
+
+
+def _check(q: ServeQuestion) -> None:
+    """What was fixed must be something that the engine can do on these cards."""
+    split, tp = q.bounds.get("split"), q.bounds.get("tp", q.bounds.get("pp", 1))
+    if split is not None and split not in q.engine.splits:
+        raise UserError(f"{q.engine.name} cannot do a {split} split; it can do {', '.join(q.engine.splits)}")
+    if tp != 1 and "tensor" not in q.engine.splits:
+        raise UserError(f"{q.engine.name} has no tensor or pipeline parallelism; it can split by {', '.join(q.engine.splits)}")
+    refusal = refuses_tp(q.model, int(q.bounds["tp"])) if "tp" in q.bounds else ""
+    if refusal:
+        raise UserError(f"{q.engine.name} on {q.model.name}: {refusal}")
+    needed = math.prod(int(q.bounds.get(axis, 1)) for axis in ("tp", "pp", "replicas"))
+    needed = max(needed, int(q.bounds.get("cards", 1)) * int(q.bounds.get("replicas", 1)))
+    if needed > q.cluster.devices:
+        raise UserError(f"what is fixed needs {needed} cards, and {q.cluster.name} has {q.cluster.devices}")
+    if int(q.bounds.get("replicas", 1)) > q.work.users:
+        raise UserError(f"{q.bounds['replicas']} replicas need as many users; give --users {q.bounds['replicas']} or more")
+    unfit = {card.chip.name for card in q.cards if card.chip.kind != "gpu"} if q.engine.name == "vllm" else set[str]()
+    if unfit:
+        raise UserError(f"vllm is planned on GPUs, not on {', '.join(sorted(unfit))}; --engine llama.cpp runs there")
+
+
+# The plan.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """What one card of a copy holds, in bytes."""
+
+    card: int
+    chip: str
+    host: int
+    layers: int
+    head: bool
+    weights: float
+    cache: float
+    compute: float
+    context: float
+    capacity: float
+    spare: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeChoice:
+    """One way in all its units: bytes, seconds, tokens per second. Rates are of all copies, parts of a step of one."""
+
+    name: str
+    split: str
+    cards: int
+    """Of one copy."""
+    replicas: int
+    hosts: int
+    tp: int
+    pp: int
+    shares: tuple[float, ...]
+    gpu_layers: int | None
+    expert_layers: int
+    spare: float
+    """Bytes left on the fullest card."""
+    host_bytes: float
+    most_users: int
+    devices: tuple[Device, ...]
+    decode: float
+    """Tokens per second of all users together."""
+    sustained: float
+    """The same where requests follow one another without a pause, so that prompts take time from the steps of others."""
+    per_user: float
+    low: float
+    high: float
+    """80% of measurements of one user's speed lie between these."""
+    prefill: float
+    ttft: float
+    ttft_low: float
+    ttft_high: float
+    meets: bool
+    """The latency targets, where there are any."""
+    time_parts: dict[str, float]
+    """Seconds of a decode step."""
+    prefill_parts: dict[str, float]
+    watts: float | None
+    """Of all cards at their rated power: no more than this."""
+    kwh_per_million: float | None
+    dollars_per_million: float | None
+    """To generate a million tokens, at the list price to rent."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Miss:
+    """A way that does not fit."""
+
+    name: str
+    missing: float
+    """Bytes on its fullest card."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServePlan:
+    ask: ServeAsk
+    engine: str
+    weights: dict[str, float | str]
+    fits: bool
+    """Everything on cards, nothing on the host but the embedding."""
+    choices: tuple[ServeChoice, ...]
+    misses: tuple[Miss, ...]
+    contexts: dict[str, int]
+    """By cache type, the longest context that fits in the first way, for as many users."""
+    commands: dict[str, tuple[str, ...]]
+    reasons: tuple[str, ...]
+    notes: tuple[str, ...]
+    serving: dict[str, str]
+    versions: dict[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"format": FORMAT, "kind": KIND, **asdict(self)}
+
+
+def read(path: Path) -> ServePlan:
+    """A plan.json that was written by `plan --serve --out`."""
+    table = saved.table_of(path, FORMAT, KIND)
+    try:
+        found = saved.record(ServePlan, {f.name: table[f.name] for f in fields(ServePlan)})
+        if not found.choices or any(set(row.time_parts) != set(SERVE_PARTS) for row in found.choices):
+            raise ValueError("it has no ways, or other parts than this version knows")
+        return found
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path}: a damaged plan ({error}); make it again") from None
+
+
+def choice(q: ServeQuestion, option: Option) -> ServeChoice:
+    """One priced way in all its units."""
+    assert option.speed
+    way, speed = option.way, option.speed
+    used = [q.cards[i].chip for i in way.cards]
+    fitted = serving.choose(used[0], q.engine.runtime)
+    spread, slower = (math.exp(INTERVAL * value) for value in (fitted.spread, fitted.prefill_spread))
+    watts = sum(chip.tdp or 0.0 for chip in used) * way.replicas if all(chip.tdp for chip in used) else None
+    rent = part(q.cluster, [q.cards[i] for i in way.cards]).rent
+    if rent is not None and q.cluster.prices:  # a price of whole nodes, of which these cards are a part
+        rent = (q.cluster.rent or 0.0) * len(used) / q.cluster.devices
+    million = 1e6 / option.throughput
+    return ServeChoice(
+        name=way.name,
+        split=way.split,
+        cards=len(used),
+        replicas=way.replicas,
+        hosts=way.hosts,
+        tp=way.tp,
+        pp=way.pp,
+        shares=way.shares,
+        gpu_layers=way.gpu_layers,
+        expert_layers=way.expert_layers,
+        spare=option.spare,
+        host_bytes=option.footprints[0].bytes,
+        most_users=option.most_users,
+        devices=tuple(_devices(q, option)),
+        decode=option.throughput,
+        sustained=option.sustained(q.work),
+        per_user=speed.per_user,
+        low=speed.per_user / spread,
+        high=speed.per_user * spread,
+        prefill=speed.prefill_tokens_per_second * way.replicas,
+        ttft=speed.ttft,
+        ttft_low=speed.ttft / slower,
+        ttft_high=speed.ttft * slower,
+        meets=meets(q, option),
+        time_parts={name: float(value) for name, value in speed.decode.items()},
+        prefill_parts={name: float(value) for name, value in speed.prefill.items()},
+        watts=watts,
+        kwh_per_million=watts * million / 3.6e6 if watts else None,
+        dollars_per_million=rent * way.replicas * million if rent is not None else None,
+    )
+
+
+def _devices(q: ServeQuestion, option: Option) -> list[Device]:
+    rows = zip(option.way.cards, option.placement.devices, option.footprints[1:], option.spares, strict=True)
+    return [
+        Device(
+            card=i,
+            chip=q.cards[i].chip.key,
+            host=q.cards[i].host,
+            layers=len(load.layers),
+            head=load.head,
+            weights=need.weights,
+            cache=need.cache,
+            compute=need.compute,
+            context=need.context,
+            capacity=q.cards[i].chip.memory,
+            spare=spare,
+        )
+        for i, load, need, spare in rows
+    ]
+
+
+def make(
+    ask: ServeAsk, q: ServeQuestion, found: Found, top: int, commands: dict[str, tuple[str, ...]], reasons: list[str]
+) -> ServePlan:
+    """The plan for what a search found."""
+    best = found.options[0]
+    chip = q.cards[best.way.cards[0]].chip
+    fitted = serving.choose(chip, q.engine.runtime)
+    size = {"format": q.weights.format, "bytes": float(q.weights.bytes), "bits_per_weight": q.weights.bits_per_weight}
+    return ServePlan(
+        ask=ask,
+        engine=q.engine.name,
+        weights=size,
+        fits=on_cards(best),
+        choices=tuple(choice(q, option) for option in found.options[:top]),
+        misses=tuple(Miss(name=one.way.name, missing=-one.spare) for one in found.misses[:3]),
+        contexts=contexts(q, best),
+        commands=commands,
+        reasons=tuple(reasons),
+        notes=tuple(_notes(ask, q, best)),
+        serving={"name": fitted.key or "default prior", "fitted_on": fitted.fitted_on, "date": fitted.date},
+        versions={"meshwise": version("meshwise")},
+    )
+
+
+def on_cards(option: Option) -> bool:
+    return option.way.gpu_layers is None and not option.way.expert_layers
+
+
+def contexts(q: ServeQuestion, option: Option) -> dict[str, int]:
+    """The longest context by cache type: the asked one, and the smaller ones that people use."""
+    small = {"f16": ("f16", "q8_0", "q4_0", "fp8"), "bf16": ("bf16", "q8_0", "q4_0", "fp8"), "q8_0": ("q8_0", "q4_0")}
+    kinds = small.get(q.work.kv, (q.work.kv,))
+    return {kind: largest_context(q, option, kind) for kind in kinds if kind in q.runtime.cache_types}
+
+
+def _notes(ask: ServeAsk, q: ServeQuestion, best: Option) -> list[str]:
+    """What was assumed, and what to be warned of."""
+    notes = [*q.model.notes, *q.cluster.notes]
+    trained = q.model.decoder.context
+    if trained and q.work.context > trained:
+        notes.append(
+            f"a context of {q.work.context:,} is longer than the {trained:,} that {q.model.name} was trained for: "
+            "answers beyond that may be poor"
+        )
+    if not split_model_name(ask.model)[1] and not q.model.tensors:
+        notes.append(f"no format given: {q.weights.format}, the usual one with {q.engine.name}, is assumed")
+    if not ask.context:
+        notes.append(f"no --context given: {q.work.context:,} tokens a user")
+    if not on_cards(best):
+        need = units.show(best.footprints[0].bytes, "bytes", binary=True, digits=3)
+        memory = q.cluster.nodes[0][1].host.memory
+        notes.append(
+            f"{need} of host memory are needed" + (f", of {units.show(memory, 'bytes', binary=True, digits=3)}" if memory else "")
+        )
+    return notes
+
+
+# Where the answer is no.
+
+COMMON = {
+    "llama.cpp": ("F16", "Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q4_K_S", "IQ4_XS", "Q3_K_M", "IQ3_XS", "Q2_K", "IQ2_M", "IQ2_XXS"),
+    "vllm": ("bf16", "fp8", "awq"),
+}
+"""Formats that models are published in, the widest first."""
+
+
+def largest_format(q: ServeQuestion, option: Option) -> tuple[str, float] | None:
+    """The widest common format that fits in the same way, and its bytes; none where none does, or the file is what it is."""
+    if q.model.tensors:
+        return None
+    way = option.way
+    for name in COMMON[q.engine.runtime]:
+        trial = weights(q.model, FORMATS[name])
+        if trial.bytes > sum(option.rooms) * 1.2:
+            continue
+        if weighed(replace(q, weights=trial), way).fits:
+            return name, float(trial.bytes)
+    return None
+
+
+def refuse(q: ServeQuestion, found: Found) -> DoesNotFit:
+    """Nothing fits, or nothing meets the targets: by how much, and what comes closest."""
+    if found.options:
+        return DoesNotFit(_too_slow(q, found.options[0]))
+    if not found.misses:
+        fixed = ", ".join(f"{axis}={value}" for axis, value in q.bounds.items())
+        return DoesNotFit(f"no way to lay {q.model.name} over {q.cluster.name} has {fixed}")
+    near = found.misses[0]
+    more = units.show(-near.spare, "bytes", binary=True, digits=3)
+    users = f" for {q.work.users} users" if q.work.users > 1 else ""
+    head = (
+        f"{q.model.name} in {q.weights.format} does not fit on {q.cluster.name} with {q.engine.name} and a context of {q.work.context:,}"
+        f"{users}: {near.way.name} needs {more} more on its fullest card"
+    )
+    context, wider = largest_context(q, near), largest_format(q, near)
+    hints = [f"a context of {context:,} would fit"] if context else []
+    hints += [f"{near.most_users} users would fit"] if q.work.users > 1 and near.most_users else []
+    hints += [f"{wider[0]} would fit"] if wider else []
+    return DoesNotFit("; ".join([head, *hints]))
+
+
+def _too_slow(q: ServeQuestion, best: Option) -> str:
+    wanted = [f"a first token within {units.show(q.ttft, 'seconds')}"] if q.ttft else []
+    wanted += [f"{q.per_user:g} tokens/s for each of {q.work.users} users"] if q.per_user else []
+    return (
+        f"no way on {q.cluster.name} gives {' and '.join(wanted)}: the closest is {best.way.name}, with the first token after "
+        f"{units.show(best.ttft, 'seconds', digits=3)} and {best.per_user:.3g} tokens/s each"
+    )
