@@ -78,7 +78,10 @@ def speed(
     serving: Callable[[Chip], Serving] | None = None,
 ) -> Speed:
     """How fast this placement serves; `serving` gives the coefficients of each chip, the catalogue's where it is not given."""
-    chosen = serving or (lambda chip: choose(chip, runtime.key or runtime.engine))
+
+    def chosen(chip: Chip) -> Serving:
+        return serving(chip) if serving else choose(chip, runtime.key or runtime.engine)
+
     return price(demand(model, weights, placement, rig, runtime, work), chosen)
 
 
@@ -93,10 +96,15 @@ def rate(chip: Chip, s: Serving) -> float:
     A100s of May 2024 read 1.0 TB/s of their 1.9 with llama.cpp, RTX 4090s 0.95 of 1.0: 108 SMs at 1.41 GHz against 128 at 2.52.
     """
     streamed = s.stream * chip.bandwidth
-    if not (chip.sms and chip.clock):
-        return streamed
-    taken = s.reach * chip.sms * chip.clock
+    taken = s.reach * cycles(chip)
     return (streamed**-SHARP + taken**-SHARP) ** (-1 / SHARP)
+
+
+def cycles(chip: Chip) -> float:
+    """Cycles per second of all SMs together; without a clock, from the rate of 128 lanes that multiply and add."""
+    if chip.sms and chip.clock:
+        return chip.sms * chip.clock
+    return chip.flops.get("fp32", max(chip.flops.values())) / 256
 
 
 def peak(chip: Chip, engine: str, kind: str) -> float:
