@@ -238,7 +238,7 @@ def _rig(row: Row) -> Rig:
     if not devices or not hosts or devices % hosts or devices > 4096:
         raise UserError(f"{devices} devices in {hosts} hosts")
     # A dry run has devices of no kind; what they hold does not depend on it.
-    chip = find_card(row["gpu"]) if row.get("gpu") else _anything(row)
+    chip = _capped(find_card(row["gpu"]), row.get("note", "")) if row.get("gpu") else _anything(row)
     words = row.get("link", "").lower()
     named = re.search(r"([\d.]+)\s*(gbe|gbps|gbit|g\b)", words)
     network = Link(name=words, bandwidth=float(named[1]) * 1e9 / 8) if named else chip.network
@@ -271,6 +271,15 @@ def find_card(text: str) -> Chip:
         share = int(cores[1]) / found.sms
         found = replace(found, sms=int(cores[1]), flops={kind: rate * share for kind, rate in found.flops.items()})
     return found
+
+
+def _capped(chip: Chip, note: str) -> Chip:
+    """A card that is held below its power: clocks, and with them FLOP/s, fall as about the square root of it (220 W of 350: 0.8)."""
+    caps = re.search(r"power caps W ([\d/]+)", note)
+    least = min((float(cap) for cap in caps[1].split("/") if cap), default=0.0) if caps else 0.0
+    if not least or not chip.tdp or least >= chip.tdp:
+        return chip
+    return replace(chip, flops={kind: rate * (least / chip.tdp) ** 0.5 for kind, rate in chip.flops.items()})
 
 
 def _words(text: str) -> frozenset[str]:

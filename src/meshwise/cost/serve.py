@@ -13,7 +13,7 @@ from meshwise.runtime import Runtime
 from meshwise.serving import Serving, choose
 from meshwise.workload import Serve
 
-__all__ = ["SERVE_PARTS", "Rig", "Speed", "price", "speed"]
+__all__ = ["SERVE_PARTS", "Rig", "Speed", "decode_parts", "prefill_parts", "price", "speed"]
 
 SERVE_PARTS: tuple[str, ...] = ("weights", "cache", "compute", "launch", "hops", "reduce", "host")
 
@@ -87,7 +87,7 @@ def speed(
 
 def price(d: Demand, serving: Callable[[Chip], Serving]) -> Speed:
     """Seconds of what is asked."""
-    return Speed(_decode(d, serving), _prefill(d, serving), d.users, d.prompt)
+    return Speed(decode_parts(d, serving), prefill_parts(d, serving), d.users, d.prompt)
 
 
 def rate(chip: Chip, s: Serving) -> float:
@@ -125,7 +125,7 @@ def _rows_rate(d: Demand, chip: Chip, s: Serving) -> float:
     return peak(chip, d.engine, d.peak_type) * s.product / (1 - d.narrow + d.narrow / s.narrow)
 
 
-def _decode(d: Demand, serving: Callable[[Chip], Serving]) -> Parts:
+def decode_parts(d: Demand, serving: Callable[[Chip], Serving]) -> Parts:
     """Stages one after the other: reading adds up, however many devices share it. Groups of users overlap in a pipeline."""
     found: Parts = dict.fromkeys(SERVE_PARTS, 0.0)
     totals: list[float] = []
@@ -153,7 +153,7 @@ def _step_of(d: Demand, task: Task, s: Serving) -> Parts:
     read = task.weights / rate(task.chip, s)
     return {
         "weights": read,
-        "cache": task.cache / (s.cache * task.chip.bandwidth),
+        "cache": task.cache / ((s.flash_cache if task.flash else s.cache) * task.chip.bandwidth),
         "compute": max(0.0, task.flops / _rows_rate(d, task.chip, s) - read),
         "launch": task.layers * s.layer,
     }
@@ -203,7 +203,7 @@ def _on_host(d: Demand, s: Serving) -> float:
     return (d.host.weights + d.host.cache) / (s.host * cpu.bandwidth)
 
 
-def _prefill(d: Demand, serving: Callable[[Chip], Serving]) -> Parts:
+def prefill_parts(d: Demand, serving: Callable[[Chip], Serving]) -> Parts:
     """Micro-batches go through the stages one behind the other, at most `copies` at a time.
 
     Worked: 8 micro-batches over 4 equal stages: 8 + 3 = 11 quarter passes instead of 32.
