@@ -5,7 +5,7 @@ from functools import cache
 from typing import Literal
 
 from meshwise import catalogue, records
-from meshwise.errors import UserError
+from meshwise.errors import UserError, nearest, quoted
 from meshwise.hardware import Chip, Source
 from meshwise.units import Bytes, Count, Seconds
 
@@ -28,17 +28,20 @@ class Serving:
     rows: Count = 0.0
     sources: tuple[Source, ...] = ()
 
-    stream: Count = 0.88
+    stream: Count = 0.93
     """Of the memory bandwidth, in reading weights."""
     reach: Count = 8.0
     """Bytes of weights that one SM (or core) can take in per cycle in a matrix-vector product: what bounds chips with more bandwidth."""
-    cache: Count = 0.8
-    """Of the memory bandwidth, in reading keys and values."""
-    layer: Seconds = 9e-5
+    cache: Count = 1.1
+    """Of the memory bandwidth, in reading keys and values once for every query head, as attention without flash kernels does. Above 1
+    where the chip's own cache serves heads that share keys."""
+    flash_cache: Count = 0.5
+    """Of the memory bandwidth, in reading them once for all heads that share them, as flash kernels do."""
+    layer: Seconds = 9.5e-5
     """Per layer and step: kernels that start one behind the other."""
     step: Seconds = 1e-4
     """Per step: inputs, sampling, the program around it."""
-    hop: Seconds = 1.5e-4
+    hop: Seconds = 1.8e-4
     """From one device to the next of its host, beyond its bytes."""
     remote: Seconds = 3e-4
     """From one host to another, beyond the network's round trip and its bytes: the program at both ends."""
@@ -50,15 +53,15 @@ class Serving:
     """An all-reduce, beyond its bytes and the latency of its links."""
     link: Count = 0.5
     """Of the link between devices."""
-    product: Count = 0.4
+    product: Count = 0.47
     """Of the peak, in products of 16-bit weights with many tokens."""
-    narrow: Count = 0.8
+    narrow: Count = 0.72
     """How fast such products are with quantised weights, against 16-bit ones."""
-    scores: Count = 5.0
+    scores: Count = 5.5
     """Attention without flash kernels: times that the scores go to memory or come from it."""
     flash: Count = 0.3
     """Of the peak, in flash attention over a prompt."""
-    pipelined: Count = 0.8
+    pipelined: Count = 0.95
     """How much of what micro-batches on several devices could gain at most is gained."""
     host: Count = 0.7
     """Of the bandwidth of host memory, in layers that stay there."""
@@ -67,7 +70,7 @@ class Serving:
     prefill_spread: Count = 0.2
 
     def __post_init__(self) -> None:
-        for name in ("stream", "reach", "cache", "link", "product", "narrow", "flash", "host"):
+        for name in ("stream", "reach", "cache", "flash_cache", "link", "product", "narrow", "flash", "host"):
             if not getattr(self, name):
                 raise UserError(f"{name} is a share of a rate and must be above zero")
 
@@ -94,6 +97,19 @@ def choose(chip: Chip, engine: str) -> Serving:
                 if own in getattr(found, attribute) and name in found.engines:
                     return found
     return Serving()
+
+
+def prior(chip: Chip, engine: str) -> Serving:
+    """What is known of all chips of this kind, and nothing closer."""
+    return choose(replace(chip, key="", architecture=""), engine)
+
+
+def named(name: str) -> Serving:
+    for found in servings():
+        if found.key == name:
+            return found
+    keys = [found.key for found in servings()]
+    raise UserError(f"unknown calibration {quoted(name)}{nearest(name, keys)}; known: {', '.join(keys)}")
 
 
 def engine_of(build: str) -> str:

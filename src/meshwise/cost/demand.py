@@ -61,6 +61,7 @@ class Task:
     """Bytes of weights that a decode step reads."""
     cache: float
     """Bytes of keys, values and states that it reads."""
+    flash: bool
     flops: float
     """Of all products of a decode step."""
     batch_weights: float
@@ -193,6 +194,7 @@ def demand(model: Model, weights: Weights, placement: Placement, rig: Rig, runti
             chip=chip,
             layers=len(layers),
             weights=load.read(users),
+            flash=flash,
             cache=sum(_cache_read(model, caches[i], tp, flash) for i in layers) / groups,
             flops=users * (products + head),
             batch_weights=load.read(size),

@@ -13,7 +13,7 @@ from meshwise.runtime import Runtime
 from meshwise.serving import Serving, choose
 from meshwise.workload import Serve
 
-__all__ = ["SERVE_PARTS", "Rig", "Speed", "price", "speed"]
+__all__ = ["SERVE_PARTS", "Rig", "Speed", "decode_parts", "prefill_parts", "price", "speed"]
 
 SERVE_PARTS: tuple[str, ...] = ("weights", "cache", "compute", "launch", "hops", "reduce", "host")
 
@@ -78,13 +78,16 @@ def speed(
     serving: Callable[[Chip], Serving] | None = None,
 ) -> Speed:
     """How fast this placement serves; `serving` gives the coefficients of each chip, the catalogue's where it is not given."""
-    chosen = serving or (lambda chip: choose(chip, runtime.key or runtime.engine))
+
+    def chosen(chip: Chip) -> Serving:
+        return serving(chip) if serving else choose(chip, runtime.key or runtime.engine)
+
     return price(demand(model, weights, placement, rig, runtime, work), chosen)
 
 
 def price(d: Demand, serving: Callable[[Chip], Serving]) -> Speed:
     """Seconds of what is asked."""
-    return Speed(_decode(d, serving), _prefill(d, serving), d.users, d.prompt)
+    return Speed(decode_parts(d, serving), prefill_parts(d, serving), d.users, d.prompt)
 
 
 def rate(chip: Chip, s: Serving) -> float:
@@ -93,10 +96,15 @@ def rate(chip: Chip, s: Serving) -> float:
     A100s of May 2024 read 1.0 TB/s of their 1.9 with llama.cpp, RTX 4090s 0.95 of 1.0: 108 SMs at 1.41 GHz against 128 at 2.52.
     """
     streamed = s.stream * chip.bandwidth
-    if not (chip.sms and chip.clock):
-        return streamed
-    taken = s.reach * chip.sms * chip.clock
+    taken = s.reach * cycles(chip)
     return (streamed**-SHARP + taken**-SHARP) ** (-1 / SHARP)
+
+
+def cycles(chip: Chip) -> float:
+    """Cycles per second of all SMs together; without a clock, from the rate of 128 lanes that multiply and add."""
+    if chip.sms and chip.clock:
+        return chip.sms * chip.clock
+    return chip.flops.get("fp32", max(chip.flops.values())) / 256
 
 
 def peak(chip: Chip, engine: str, kind: str) -> float:
@@ -117,7 +125,7 @@ def _rows_rate(d: Demand, chip: Chip, s: Serving) -> float:
     return peak(chip, d.engine, d.peak_type) * s.product / (1 - d.narrow + d.narrow / s.narrow)
 
 
-def _decode(d: Demand, serving: Callable[[Chip], Serving]) -> Parts:
+def decode_parts(d: Demand, serving: Callable[[Chip], Serving]) -> Parts:
     """Stages one after the other: reading adds up, however many devices share it. Groups of users overlap in a pipeline."""
     found: Parts = dict.fromkeys(SERVE_PARTS, 0.0)
     totals: list[float] = []
@@ -145,7 +153,7 @@ def _step_of(d: Demand, task: Task, s: Serving) -> Parts:
     read = task.weights / rate(task.chip, s)
     return {
         "weights": read,
-        "cache": task.cache / (s.cache * task.chip.bandwidth),
+        "cache": task.cache / ((s.flash_cache if task.flash else s.cache) * task.chip.bandwidth),
         "compute": max(0.0, task.flops / _rows_rate(d, task.chip, s) - read),
         "launch": task.layers * s.layer,
     }
@@ -195,7 +203,7 @@ def _on_host(d: Demand, s: Serving) -> float:
     return (d.host.weights + d.host.cache) / (s.host * cpu.bandwidth)
 
 
-def _prefill(d: Demand, serving: Callable[[Chip], Serving]) -> Parts:
+def prefill_parts(d: Demand, serving: Callable[[Chip], Serving]) -> Parts:
     """Micro-batches go through the stages one behind the other, at most `copies` at a time.
 
     Worked: 8 micro-batches over 4 equal stages: 8 + 3 = 11 quarter passes instead of 32.
