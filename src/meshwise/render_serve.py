@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from meshwise import units
-from meshwise.serve_explain import WORDS
+from meshwise.serve_explain import WORDS, tokens
 from meshwise.serve_plan import Device, ServeChoice, ServePlan
 from meshwise.serve_whatif import ServePoint
 
@@ -56,8 +56,8 @@ def choices_table(plan: ServePlan) -> Table:
     for column in columns:
         table.add_column(column, justify="right")
     for c in plan.choices:
-        cells = [c.name, f"{c.per_user:.3g}", f"{c.low:.3g} to {c.high:.3g}"]
-        cells += [f"{c.decode:,.4g}", f"{c.sustained:,.4g}"] if several else []
+        cells = [c.name, tokens(c.per_user), f"{tokens(c.low)} to {tokens(c.high)}"]
+        cells += [tokens(c.decode), tokens(c.sustained)] if several else []
         cells += [f"{c.prefill:,.0f}", units.show(c.ttft, "seconds", digits=3), _gib(c.spare), f"{c.most_users:,}"]
         cells += [f"{c.dollars_per_million:,.2f}" if c.dollars_per_million is not None else ""] if priced else []
         cells += ["yes" if c.meets else "no"] if targets else []
@@ -154,9 +154,9 @@ def points_table(titles: Sequence[str], points: Sequence[ServePoint], users: boo
         if c is None:
             table.add_row(*point.labels, point.refusal)
             continue
-        cells = [c.name, f"{c.per_user:.3g}", *([f"{c.decode:,.4g}"] if users else []), f"{c.prefill:,.0f}"]
+        cells = [c.name, tokens(c.per_user), *([tokens(c.decode)] if users else []), f"{c.prefill:,.0f}"]
         cells += [units.show(c.ttft, "seconds", digits=3)]
-        cells += [f"{point.layered.per_user:.3g}" if point.layered else ""] if layered else []
+        cells += [tokens(point.layered.per_user) if point.layered else ""] if layered else []
         table.add_row(
             *point.labels, *cells, _gib(c.spare), units.show(float(point.longest), "length", digits=3), f"{c.most_users:,}"
         )
@@ -165,8 +165,8 @@ def points_table(titles: Sequence[str], points: Sequence[ServePoint], users: boo
 
 def chart(titles: Sequence[str], points: Sequence[ServePoint], users: bool) -> Table:
     """A bar per point for generation and for the prompt, each from zero to the longest of its column."""
-    each: Panel = ("tokens/s each" if users else "tokens/s", lambda c: c.per_user, lambda c: f"{c.per_user:.3g}")
-    together: Panel = ("all users", lambda c: c.decode, lambda c: f"{c.decode:,.4g}")
+    each: Panel = ("tokens/s each" if users else "tokens/s", lambda c: c.per_user, lambda c: tokens(c.per_user))
+    together: Panel = ("all users", lambda c: c.decode, lambda c: tokens(c.decode))
     prompt: Panel = ("prompt tokens/s", lambda c: c.prefill, lambda c: f"{c.prefill:,.0f}")
     panels = [each, together, prompt] if users else [each, prompt]
     done = [point.choice for point in points if point.choice]

@@ -47,8 +47,13 @@ def _gib(value: float) -> str:
     return f"{value / 2**30:.1f} GiB"
 
 
+def tokens(rate: float) -> str:
+    """Three digits, and no exponent."""
+    return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.3g}"
+
+
 def _rate(option: Option) -> str:
-    return f"{option.per_user:.3g}"
+    return tokens(option.per_user)
 
 
 def _length(tokens: int) -> str:
@@ -175,7 +180,8 @@ def _copies(q: ServeQuestion, found: Found) -> Iterator[str]:
         if first is several
         else f"each copy reads all weights for its {several.speed.users} users, and one instance reads them once for {single.speed.users}"
     )
-    yield f"{first.way.name} gives {worth(q, first):,.0f} tokens/s with prompts counted, {second.way.name} {worth(q, second):,.0f}: {why}."
+    rates = [tokens(worth(q, one)) for one in (first, second)]
+    yield f"{first.way.name} gives {rates[0]} tokens/s with prompts counted, {second.way.name} {rates[1]}: {why}."
 
 
 # One user or several.
@@ -187,7 +193,7 @@ def _users(q: ServeQuestion, best: Option) -> Iterator[str]:
         return
     ladder = [n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256) if n <= best.most_users][:7]
     said = [(n, at_users(q, best, n)) for n in ladder]
-    words = ", ".join(f"{n}: {one.throughput:,.3g} ({_rate(one)} each)" for n, one in said)
+    words = ", ".join(f"{n}: {tokens(one.throughput)} ({_rate(one)} each)" for n, one in said)
     yield f"Tokens/s by users of {best.way.name}, which has room for {best.most_users} at {_length(q.work.context)}: {words}."
     turn = compute_bound(q, best)
     if turn <= MANY_USERS:

@@ -58,13 +58,15 @@ class ServeQuestion:
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """One way with what it needs and how fast it is. Of one copy, but for `users` and the rates of all copies."""
+    """One way with what it needs and how fast it is. Of one copy, but for users and the rates of all of them."""
 
     way: Way
     placement: Placement
     footprints: tuple[Footprint, ...]
     """The host's first, then each card's."""
     rooms: tuple[float, ...]
+    users: int
+    """Of all copies."""
     most_users: int
     """Of all copies, at the whole context each."""
     speed: Speed | None = None
@@ -93,7 +95,7 @@ class Option:
     @property
     def throughput(self) -> float:
         """Tokens per second of all users together."""
-        return self.speed.decode_tokens_per_second * self.way.replicas if self.speed else 0.0
+        return self.users * self.per_user
 
     @property
     def ttft(self) -> float:
@@ -104,9 +106,7 @@ class Option:
         the others."""
         if self.speed is None or not work.output:
             return self.throughput
-        return (
-            self.way.replicas * self.speed.users / (self.speed.step + self.speed.users * self.speed.prefill_seconds / work.output)
-        )
+        return self.users / (self.speed.step + self.speed.users * self.speed.prefill_seconds / work.output)
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def weighed(q: ServeQuestion, way: Way, like: Option | None = None) -> Option:
         if need.cache
     ]
     most = max(0, math.floor(min(room_for))) * way.replicas if room_for else 0
-    return Option(way=way, placement=placement, footprints=needs, rooms=rooms, most_users=most)
+    return Option(way=way, placement=placement, footprints=needs, rooms=rooms, users=q.work.users, most_users=most)
 
 
 def priced(q: ServeQuestion, option: Option) -> Option:
