@@ -9,7 +9,8 @@ from meshwise.serve_search import Found, Option, ServeQuestion, search
 
 @cache
 def question(model: str = "llama-3.3-70b:q4_k_m", cluster: str = "4xrtx4060ti-16gb", **more: Any) -> ServeQuestion:
-    return ServeAsk(model=model, cluster=cluster, **({"context": 16384} | more)).question()
+    asked: dict[str, Any] = {"context": 16384} | more
+    return ServeAsk(model=model, cluster=cluster, **asked).question()
 
 
 @cache

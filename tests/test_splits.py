@@ -1,5 +1,7 @@
 """The ways of each engine: which cards, which cuts, how many copies, and how much each card gets."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -140,6 +142,6 @@ def test_the_fastest_cards_are_full_before_a_slower_one_gets_a_layer(
     assert sum(found) == len(layers)
     largest = max(layers[:-1])
     order = sorted(range(len(room)), key=lambda i: -speeds[i])
-    for before, after in zip(order, order[1:], strict=False):
+    for before, after in pairwise(order):
         if found[after]:
             assert (found[before] + 1) * largest + max(0.0, layers[-1] - largest) > room[before] * (1 - 1e-9)

@@ -154,6 +154,8 @@ def _check(q: ServeQuestion) -> None:
     needed = max(needed, int(q.bounds.get("cards", 1)) * int(q.bounds.get("replicas", 1)))
     if needed > q.cluster.devices:
         raise UserError(f"what is fixed needs {needed} cards, and {q.cluster.name} has {q.cluster.devices}")
+    if int(q.bounds.get("replicas", 1)) > 1 and not q.engine.copies:
+        raise UserError(f"{q.engine.name} runs one copy of a model; llama.cpp and vllm run several")
     if int(q.bounds.get("replicas", 1)) > q.work.users:
         raise UserError(f"{q.bounds['replicas']} replicas need as many users; give --users {q.bounds['replicas']} or more")
     unfit = {card.chip.name for card in q.cards if card.chip.kind != "gpu"} if q.engine.name == "vllm" else set[str]()

@@ -122,7 +122,7 @@ def search(q: ServeQuestion) -> Found:
     tried: list[Option] = []
     for way in _bounded(q, ways(q.engine, q.model, q.cards, q.rooms)):
         first = weighed(q, way)
-        for one in (way, *copies(way, q.cards, q.work.users)):
+        for one in (way, *(copies(way, q.cards, q.work.users) if q.engine.copies else ())):
             if _allowed(q, one):
                 tried += _with_shares(q, first if one is way else weighed(q, one, first))
     if q.engine.offload and not any(one.fits for one in tried):

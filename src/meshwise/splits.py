@@ -33,6 +33,8 @@ class Engine:
     """Whether layers may stay on the host."""
     experts: bool = False
     """Whether the experts alone may stay on the host."""
+    copies: bool = True
+    """Whether several copies share the cards of a host."""
     most: int = 64
     """Cards of one copy."""
 
@@ -49,7 +51,9 @@ ENGINES = {
         experts=True,
         most=16,
     ),
-    "ollama": Engine(name="ollama", runtime="llama.cpp", splits=("layer",), usual="Q4_K_M", hosts=False, offload=True, most=16),
+    "ollama": Engine(
+        name="ollama", runtime="llama.cpp", splits=("layer",), usual="Q4_K_M", hosts=False, offload=True, copies=False, most=16
+    ),
     "vllm": Engine(name="vllm", runtime="vllm", splits=("tensor",), usual="bf16"),
 }
 

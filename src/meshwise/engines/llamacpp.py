@@ -26,7 +26,7 @@ def lines(q: ServeQuestion, way: Way) -> list[str]:
 
 def _server(q: ServeQuestion, way: Way, names: Sequence[str], port: int, rpc: Sequence[str] = ()) -> str:
     words = ["llama-server", "-m", file_of(q)]
-    words += ["-ngl", str(_gpu_layers(q, way))]
+    words += ["-ngl", str(gpu_layers(q, way))]
     words += ["--rpc", ",".join(rpc)] if rpc else []
     words += ["-dev", ",".join(names)] if names else []
     words += ["-sm", way.split] if len(way.cards) > 1 else []
@@ -40,7 +40,7 @@ def _server(q: ServeQuestion, way: Way, names: Sequence[str], port: int, rpc: Se
     return shlex.join(words)
 
 
-def _gpu_layers(q: ServeQuestion, way: Way) -> int:
+def gpu_layers(q: ServeQuestion, way: Way) -> int:
     if all(q.cards[i].chip.kind == "cpu" for i in way.cards):
         return 0
     return len(q.model.layers) + 1 if way.gpu_layers is None else way.gpu_layers
