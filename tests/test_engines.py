@@ -23,7 +23,6 @@ CASES: dict[str, dict[str, Any]] = {
     "cpu": {"model": "llama-3-8b:q4_k_m", "cluster": "epyc-9654"},
     "offload": {"cluster": "2xrtx4060ti-16gb"},
     "experts": {"model": "qwen3-235b-a22b:q4_k_m", "cluster": "2xrtx3090", "context": 8192},
-    "all-experts": {"model": "qwen3-235b-a22b:q4_k_m", "cluster": "rtx3060-12gb", "context": 19456},
     "unequal": {"cluster": "2xrtx3090+1xrtx3060-12gb", "fix": ("split=layer", "cards=3")},
     "rpc": {"cluster": "2x(2xrtx4060ti-16gb)@1Gbps"},
     "copies": {"model": "llama-3-8b:q4_k_m", "users": 8, "context": 4096, "fix": ("replicas=2", "cards=2", "split=layer")},
@@ -66,6 +65,12 @@ def test_a_split_by_shares_gets_the_layers_that_it_names() -> None:
     assert layers == [int(share) for share in way.way.shares]
     (line,) = llamacpp.lines(question(cluster="2xrtx3090+1xrtx3060-12gb", fix=("split=layer", "cards=3")), way.way)
     assert f"-ts {','.join(map(str, layers))} " in line
+
+
+def test_experts_of_all_layers_are_named_by_a_pattern() -> None:
+    q = question("qwen3-235b-a22b:q4_k_m", "2xrtx3090", context=8192)
+    (line,) = llamacpp.lines(q, Way(split="layer", cards=(0, 1), shares=(1, 1), expert_layers=94))
+    assert "-ot exps=CPU" in line
 
 
 def test_a_server_for_several_users_has_the_context_of_all() -> None:

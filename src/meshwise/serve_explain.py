@@ -108,7 +108,8 @@ def _cards(q: ServeQuestion, found: Found) -> Iterator[str]:
     best = found.options[0]
     if q.bounds or q.cards[-1].host or len(q.cards) >= q.engine.most:
         return
-    layered = next((one for one in found.options if one.way.split == "layer" and on_cards(one) and one.way.replicas == 1), None)
+    plain = usual(found, len(q.cards)) if best.way.split != "layer" else best
+    layered = plain if plain.way.split == "layer" and on_cards(plain) and plain.way.replicas == 1 else None
     if layered:
         yield from _layer_cards(q, layered)
         return

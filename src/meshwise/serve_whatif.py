@@ -28,7 +28,7 @@ class ServePoint:
     layered: Option | None = None
     """A layer split over every card, where the engine has one and it fits."""
     longest: int = 0
-    """The longest context that fits in that way."""
+    """The longest context that fits in that way, or in a layer split over every card."""
 
     def row(self) -> dict[str, Any]:
         """The point as plain data."""
@@ -52,7 +52,8 @@ def answer(variant: Variant[ServeAsk], model: Model | None, whole: bool) -> tupl
         return replace(point, refusal=_short(q, found)), q.model
     best = _chosen(found, len(q.cards) if whole else 0)
     layered = next((one for one in found.options if _spans(one, len(q.cards)) and one.way.split == "layer"), None)
-    point = replace(point, choice=choice(q, best), longest=largest_context(q, best), notes=(*q.model.notes, *q.cluster.notes))
+    longest = max(largest_context(q, one) for one in (best, layered) if one)
+    point = replace(point, choice=choice(q, best), longest=longest, notes=(*q.model.notes, *q.cluster.notes))
     return replace(point, layered=layered), q.model
 
 
