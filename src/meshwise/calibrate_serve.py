@@ -24,11 +24,12 @@ WIDTHS = {
     "link": 0.8,
     "product": 0.25,
     "narrow": 0.2,
+    "touch": 0.5,
     "scores": 0.3,
     "pipelined": 0.2,
 }
 """Standard deviation of ln(coefficient) between machines: what the prior is worth."""
-MOST = {"stream": 1.0, "pipelined": 1.0, "link": 1.0, "product": 1.0, "cache": 3.0}
+MOST = {"stream": 0.97, "pipelined": 1.0, "link": 1.0, "product": 1.0, "cache": 3.0}
 """What a fit may not lift a share above."""
 OWN = 0.6
 """How far a card may differ from others of its kind, in WIDTHS."""
@@ -85,7 +86,7 @@ def _errors(cases: Sequence[ServeCase], serving: Serving) -> Floats:
         if not math.isnan(case.decode):
             seconds = sum(decode_parts(asked, lambda _: serving).values())
             found.append(math.log(asked.users / seconds / case.decode) / NOISE)
-        if not math.isnan(case.prefill):
+        if not math.isnan(case.prefill) and not case.ill:
             seconds = sum(prefill_parts(asked, lambda _: serving).values())
             found.append(math.log(asked.prompt / seconds / case.prefill) / PREFILL_NOISE)
     return np.array(found)

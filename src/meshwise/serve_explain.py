@@ -31,7 +31,7 @@ WORDS = {
     "compute": "products beyond what reading hides",
     "launch": "starting kernels",
     "hops": "hops between cards",
-    "reduce": "all-reduces",
+    "reduce": "sums between cards",
     "host": "layers on the CPU",
 }
 
@@ -39,7 +39,7 @@ WORDS = {
 def reasons(q: ServeQuestion, found: Found, named: bool) -> list[str]:
     """The whole explanation, a sentence a line. `named`: the user chose the engine, so no other is brought up."""
     best = found.options[0]
-    lines = [*_fit(q, best), *_cards(q, found), *_splits(q, found), *_users(q, best), *_links(q, best)]
+    lines = [*_fit(q, best), *_cards(q, found), *_splits(q, found), *_users(q, best), *_links(q, _linked(q, found))]
     return lines + ([] if named else _other_engine(q, best)) + _power(q, best)
 
 
@@ -226,15 +226,20 @@ def _computes(option: Option) -> bool:
 # Links.
 
 
+def _linked(q: ServeQuestion, found: Found) -> Option:
+    """The way whose link is looked at: the best, or the usual one where that is a row split, whose link no table has varied."""
+    return usual(found, len(q.cards)) if found.options[0].way.split == "row" else found.options[0]
+
+
 def _links(q: ServeQuestion, best: Option) -> Iterator[str]:
     """What lanes change inside a host, and which network between hosts."""
     if best.way.hosts > 1:
         trials = [(link.name, _on(q, best, replace(q.cluster, network=link))) for link in NETWORKS]
         yield f"Network between hosts, tokens/s: {', '.join(f'{name} {_rate(one)}' for name, one in trials)}. {_hop_words(best)}"
-    elif len(best.way.cards) > 1:
+    elif len(best.way.cards) > 1 and best.way.split != "row":
         trials = [(name, _on(q, best, clusters.with_link(q.cluster, f"{rate:.0f}B/s"))) for name, rate in LANES]
         said = ", ".join(f"{name} {_rate(one)} ({one.speed.prefill_tokens_per_second:,.0f})" for name, one in trials if one.speed)
-        yield f"Link between cards, tokens/s generated (of the prompt): {said}. {_hop_words(best)}"
+        yield f"Link between cards, {best.way.name}, tokens/s generated (of the prompt): {said}. {_hop_words(best)}"
 
 
 def _on(q: ServeQuestion, option: Option, cluster: Cluster) -> Option:
@@ -244,8 +249,6 @@ def _on(q: ServeQuestion, option: Option, cluster: Cluster) -> Option:
 def _hop_words(best: Option) -> str:
     if best.way.split == "layer":
         return "A layer split sends one small vector per token and hop: lanes and bandwidth hardly matter, round trips add up."
-    if best.way.split == "row":
-        return "A row split moves every product's input and output: lanes matter."
     return "Tensor parallelism sums twice a layer: latency bounds generation, bandwidth the prompt."
 
 

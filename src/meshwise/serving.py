@@ -45,18 +45,21 @@ class Serving:
     """From one device to the next of its host, beyond its bytes."""
     remote: Seconds = 3e-4
     """From one host to another, beyond the network's round trip and its bytes: the program at both ends."""
-    graph: Bytes = 0.0
-    """Sent to another host for every layer that it is to compute, each step."""
-    row: Seconds = 2.5e-5
+    graph: Bytes = 13e3
+    """Sent to another host for every layer that it is to compute, each step: llama.cpp's RPC writes out every tensor of a graph, about 45 a
+    layer with 300 bytes each (from memory of ggml-rpc, not measured)."""
+    row: Seconds = 2e-5
     """A product cut by rows: per device that takes part, to send inputs and collect outputs."""
     reduce: Seconds = 5e-6
     """An all-reduce, beyond its bytes and the latency of its links."""
     link: Count = 0.5
     """Of the link between devices."""
-    product: Count = 0.47
+    product: Count = 0.52
     """Of the peak, in products of 16-bit weights with many tokens."""
     narrow: Count = 0.72
     """How fast such products are with quantised weights, against 16-bit ones."""
+    touch: Count = 2.0
+    """Times that what goes into and comes out of these products passes through memory: norms, rotations, gates, changes of type."""
     scores: Count = 5.5
     """Attention without flash kernels: times that the scores go to memory or come from it."""
     flash: Count = 0.3

@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 
 from meshwise import measure, serving
+from meshwise.calibrated import record_toml
 from meshwise.cost.serve import Speed
 from meshwise.errors import UserError
 from meshwise.measure import Skipped
@@ -66,8 +67,9 @@ def validate_serve(name: str, calibration: str = "", leave_out: Literal["row", "
 
 
 def _prior(case: ServeCase) -> Serving:
-    """What is known of chips of its kind with its engine, and of nothing closer."""
-    return serving.prior(case.chip, case.runtime.key)
+    """What is known of chips of its kind with its engine; where that was fitted to this very table, what was known before."""
+    found = serving.prior(case.chip, case.runtime.key)
+    return Serving() if case.table in found.fitted_on else found
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,17 @@ def calibrated_serve(
         ),
     )
     return ServeCalibrated(made, score(cases, [], inside), outside)
+
+
+def serve_toml(made: ServeCalibrated) -> str:
+    """The file, its errors in front; `serving.named` reads it back."""
+    head = f"# Written by 'meshwise calibrate'. {_errors('Left out', made.left_out)} {_errors('In sample', made.in_sample)}"
+    return record_toml(made.serving, head, serving.FITTED[0])
+
+
+def _errors(where: str, found: Score) -> str:
+    words = [f"{part} {100 * found[part]['mape']:.1f}%" for part in ("decode", "prefill") if found[part]["mape"] is not None]
+    return f"{where}: {', '.join(words)} mean error."
 
 
 def _spread(pairs: Sequence[tuple[float, float]], prior: float) -> float:

@@ -71,6 +71,8 @@ class Task:
     """FLOPs of attention over the whole prompt."""
     scores: float
     """Bytes of scores that attention without flash kernels writes once; 0 with them."""
+    activations: float
+    """Bytes that go into and come out of the products of the whole prompt."""
 
     @property
     def idle(self) -> bool:
@@ -137,6 +139,8 @@ class Shape:
     inputs: float
     outputs: float
     """Elements that go into and come out of these products, for one token."""
+    touched: float
+    """The same of one layer on average, experts as far as a token meets them."""
 
 
 @lru_cache(maxsize=16)
@@ -160,6 +164,14 @@ def shape(model: Model) -> Shape:
         sum(op.count for op in inner),
         sum(op.count * op.k for op in inner),
         sum(op.count * op.n for op in inner),
+        sum(
+            op.count * op.m * (op.n + op.k)
+            for name, ops in model.blocks.items()
+            if times[name]
+            for op in ops
+            if op.kind == "matmul"
+        )
+        / len(model.layers),
     )
 
 
@@ -200,6 +212,7 @@ def demand(model: Model, weights: Weights, placement: Placement, rig: Rig, runti
             batch_weights=load.read(size),
             prompt_flops=work.prompt * products,
             attention=part * sum(_keys(op, work.prompt, size, flash) * 2 * op.m * (op.n + op.k) for op in scores) * work.prompt,
+            activations=work.prompt * part * facts.touched * len(layers) * runtime.element,
             scores=0.0 if flash else part * sum(_keys(op, work.prompt, size, flash) * op.m * 4 for op in scores) * work.prompt,
         )
 
