@@ -365,8 +365,15 @@ def on_cards(option: Option) -> bool:
 def contexts(q: ServeQuestion, option: Option) -> dict[str, int]:
     """The longest context by cache type: the asked one, and the smaller ones that people use."""
     small = {"f16": ("f16", "q8_0", "q4_0", "fp8"), "bf16": ("bf16", "q8_0", "q4_0", "fp8"), "q8_0": ("q8_0", "q4_0")}
-    kinds = small.get(q.work.kv, (q.work.kv,))
-    return {kind: largest_context(q, option, kind) for kind in kinds if kind in q.runtime.cache_types}
+    found: dict[str, int] = {}
+    for kind in small.get(q.work.kv, (q.work.kv,)):
+        if kind not in q.runtime.cache_types:
+            continue
+        try:
+            found[kind] = largest_context(q, option, kind)
+        except UserError:  # heads that are no multiple of the type's blocks
+            continue
+    return found
 
 
 def _notes(ask: ServeAsk, q: ServeQuestion, best: Option) -> list[str]:
