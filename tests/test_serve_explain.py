@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from meshwise.serve_explain import at_users, compute_bound, interval, lesson, measured, reasons, tokens, usual
+from meshwise.serve_explain import at_users, compute_bound, lesson, measured, reasons, tokens, usual
+from meshwise.serve_plan import interval
 from meshwise.serve_search import search
 from serve_questions import found, question, split
 
@@ -24,7 +25,7 @@ def test_a_fifth_card_adds_memory_and_a_hop_and_no_speed() -> None:
     assert match
     assert float(match[1]) < 1
     assert float(match[3]) == pytest.approx(float(match[2]), rel=0.02)
-    assert "tensor parallel needs 1, 2, 4, 8 or 16" in line
+    assert "tensor parallel needs 1, 2, 4 or 8." in line
 
 
 def test_fit_context_and_format_are_said() -> None:

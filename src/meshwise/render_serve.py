@@ -22,7 +22,7 @@ def plan_view(plan: ServePlan) -> RenderableType:
     """Everything that `plan --serve` prints, but for commands, which no terminal may break."""
     best, ask = plan.choices[0], plan.ask
     users = f"{ask.users:,} users" if ask.users > 1 else "one user"
-    context = units.show(float(ask.context), "length") if ask.context else "the usual context"
+    context = units.show(float(plan.context), "length")
     return Group(
         Text(f"{ask.model} on {ask.cluster} with {plan.engine}, {plan.weights['format']}, {context} for {users}", style="bold"),
         choices_table(plan),
@@ -146,7 +146,7 @@ def points_table(titles: Sequence[str], points: Sequence[ServePoint], users: boo
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("way")
     columns = ["tokens/s each" if users else "tokens/s", *(["all users"] if users else []), "prompt tokens/s", "first token"]
-    layered = any(p.layered and p.choice and p.choice.split != "layer" for p in points)
+    layered = "gpus" in titles and any(p.layered and p.choice and p.choice.split != "layer" for p in points)
     for column in (*columns, *(["layer split"] if layered else []), "GiB left", "longest context", "room for users"):
         table.add_column(column, justify="right", no_wrap=True)
     for point in points:

@@ -4,13 +4,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from meshwise import clusters, serving, units
+from meshwise import clusters, units
 from meshwise.errors import UserError
 from meshwise.hardware import Cluster, Link
 from meshwise.quant import FORMATS, as_gguf, weights
 from meshwise.runtime import find_runtime
-from meshwise.serve_plan import INTERVAL, contexts, largest_format, on_cards
-from meshwise.serve_search import Found, Option, ServeQuestion, priced, search, weighed, worth
+from meshwise.serve_plan import contexts, interval, largest_format, on_cards
+from meshwise.serve_search import Found, Option, ServeQuestion, largest_context, priced, search, weighed, worth
 from meshwise.splits import ENGINES, Way, tensor_counts, ways
 
 LANES = (("PCIe 4.0 x1", 2e9), ("PCIe 4.0 x4", 8e9), ("PCIe 4.0 x16", 32e9), ("NVLink 4", 450e9))
@@ -139,16 +139,17 @@ def _layer_cards(q: ServeQuestion, layered: Option) -> Iterator[str]:
     if not after.speed or not layered.speed:
         return
     hop = (after.speed.decode["hops"] - layered.speed.decode["hops"]) * 1e3
-    longest = contexts(larger, after)[q.work.kv]
+    longest, wider = largest_context(larger, after), largest_format(larger, after)
+    fits = f"{_length(longest)} of context{f' or {wider[0]}' if wider else ''}"
     yield (
         f"Layer split reads the layers one after another, so a {_nth(used + 1)} card adds {_gib(after.rooms[-1])} of memory and "
         f"{hop:.1f} ms of hops, not speed: {layered.per_user:.2f} tokens/s on {used}, {after.per_user:.2f} on {used + 1}, where "
-        f"{_length(longest)} of context fit; {_needs(q)}."
+        f"{fits} would fit; {_needs(q)}."
     )
 
 
 def _needs(q: ServeQuestion) -> str:
-    counts = [str(n) for n in tensor_counts(q.model, 16)]
+    counts = [str(n) for n in tensor_counts(q.model, 8 if len(q.cards) < 8 else 16)]
     return f"tensor parallel needs {', '.join(counts[:-1])} or {counts[-1]}" if len(counts) > 1 else "it cannot be cut by tensors"
 
 
@@ -332,12 +333,6 @@ def measured(q: ServeQuestion, found: Found, value: float) -> list[str]:
     ]
 
 
-def interval(q: ServeQuestion, option: Option) -> tuple[float, float]:
-    """80% of measurements of one user's speed lie between these."""
-    spread = math.exp(INTERVAL * serving.choose(q.cards[option.way.cards[0]].chip, q.engine.runtime).spread)
-    return option.per_user / spread, option.per_user * spread
-
-
 def _slower(q: ServeQuestion, best: Option, value: float) -> Iterator[str]:
     """What is known to slow it down, with the speed that each would give."""
     if q.engine.offload and best.way.split == "layer" and best.way.gpu_layers is None:
@@ -346,16 +341,25 @@ def _slower(q: ServeQuestion, best: Option, value: float) -> Iterator[str]:
         if left:
             whole = f"offloaded {layers + 1}/{layers + 1} layers to GPU"
             yield f"layers on the CPU: {left} of {layers} there would give {value:g} (the log must say '{whole}')"
+    trials: dict[str, Option | None] = {}
     if len(best.way.cards) > 1:
-        for split in q.engine.splits:
-            other = _trial(q, replace(best.way, split=split, shared="")) if split != best.way.split else None
-            yield from [f"the wrong split: {split} split gives {_rate(other)}"] if other else []
-        slow = _on(q, best, clusters.with_link(q.cluster, "1GB/s"))
-        yield f"cards on PCIe 3.0 x1 risers: {_rate(slow)}, and a slower prompt"
+        others = [split for split in q.engine.splits if split != best.way.split]
+        trials |= {f"the wrong split: -sm {split}": _trial(q, replace(best.way, split=split, shared="")) for split in others}
+        trials["cards on PCIe 3.0 x1 risers"] = _on(q, best, clusters.with_link(q.cluster, "1GB/s"))
     if q.engine.offload:
-        old = _trial(replace(q, runtime=find_runtime(OLD_BUILD)), best.way)
-        yield from [f"an old build: one of May 2024, without flash attention, gives {_rate(old)}"] if old else []
+        trials["an old build: one of May 2024, without flash attention,"] = _trial(
+            replace(q, runtime=find_runtime(OLD_BUILD)), best.way
+        )
+    explains = {words: one for words, one in trials.items() if one and one.per_user < 0.97 * best.per_user}
+    yield from (f"{words} gives {_rate(one)}" for words, one in explains.items())
     yield "a power cap or a hot card that clocks its memory down (nvidia-smi -q -d CLOCK,POWER), or another program on the cards"
+    little = [
+        f"{words} {_rate(one)}"
+        for words, one in trials.items()
+        if one and words not in explains and one.per_user <= best.per_user
+    ]
+    if little:
+        yield f"and not: {'; '.join(little)}"
 
 
 def _with_layers(q: ServeQuestion, best: Option, gpu_layers: int) -> Option:

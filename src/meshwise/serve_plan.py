@@ -22,6 +22,8 @@ FORMAT = 1
 KIND = "serve"
 INTERVAL = 1.2816
 """Standard deviations that hold 80% of a normal distribution between them."""
+UNSURE = 0.3
+"""Standard deviation of ln(predicted / measured) of what no table here measures: sums between cards, other hosts, layers in host memory."""
 USUAL_CONTEXT = 8192
 MOST_CARDS = 4096
 AXES = ("split", "cards", "tp", "pp", "replicas", "hosts")
@@ -241,6 +243,8 @@ class ServePlan:
     ask: ServeAsk
     engine: str
     weights: dict[str, float | str]
+    context: int
+    """Tokens of one user, as asked or as assumed."""
     fits: bool
     """Everything on cards, nothing on the host but the embedding."""
     choices: tuple[ServeChoice, ...]
@@ -274,8 +278,8 @@ def choice(q: ServeQuestion, option: Option) -> ServeChoice:
     assert option.speed
     way, speed = option.way, option.speed
     used = [q.cards[i].chip for i in way.cards]
-    fitted = serving.choose(used[0], q.engine.runtime)
-    spread, slower = (math.exp(INTERVAL * value) for value in (fitted.spread, fitted.prefill_spread))
+    low, high = interval(q, option)
+    slower = math.exp(INTERVAL * serving.choose(used[0], q.engine.runtime).prefill_spread)
     watts = sum(chip.tdp or 0.0 for chip in used) * way.replicas if all(chip.tdp for chip in used) else None
     rent = part(q.cluster, [q.cards[i] for i in way.cards]).rent
     if rent is not None and q.cluster.prices:  # a price of whole nodes, of which these cards are a part
@@ -299,8 +303,8 @@ def choice(q: ServeQuestion, option: Option) -> ServeChoice:
         decode=option.throughput,
         sustained=option.sustained(q.work),
         per_user=speed.per_user,
-        low=speed.per_user / spread,
-        high=speed.per_user * spread,
+        low=low,
+        high=high,
         prefill=speed.prefill_tokens_per_second * way.replicas,
         ttft=speed.ttft,
         ttft_low=speed.ttft / slower,
@@ -312,6 +316,16 @@ def choice(q: ServeQuestion, option: Option) -> ServeChoice:
         kwh_per_million=watts * million / 3.6e6 if watts else None,
         dollars_per_million=rent * way.replicas * million if rent is not None else None,
     )
+
+
+def interval(q: ServeQuestion, option: Option) -> tuple[float, float]:
+    """80% of measurements of one user's speed lie between these: wider, the more of a step is in parts that no table measures."""
+    assert option.speed
+    parts = option.speed.decode
+    open_parts = parts["reduce"] + parts["host"] + (parts["hops"] if option.way.hosts > 1 else 0.0)
+    fitted = serving.choose(q.cards[option.way.cards[0]].chip, q.engine.runtime)
+    spread = math.exp(INTERVAL * math.hypot(fitted.spread, UNSURE * open_parts / option.speed.step))
+    return option.per_user / spread, option.per_user * spread
 
 
 def _devices(q: ServeQuestion, option: Option) -> list[Device]:
@@ -346,6 +360,7 @@ def make(
         ask=ask,
         engine=q.engine.name,
         weights=size,
+        context=q.work.context,
         fits=on_cards(best),
         choices=tuple(choice(q, option) for option in found.options[:top]),
         misses=tuple(Miss(name=one.way.name, missing=-one.spare) for one in found.misses[:3]),
