@@ -3,7 +3,7 @@
 from functools import cache
 from typing import Any
 
-from meshwise.serve_plan import ServeAsk
+from meshwise.serve_ask import ServeAsk
 from meshwise.serve_search import Found, Option, ServeQuestion, search
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from meshwise.engines import commands, llamacpp, ollama, vllm
-from meshwise.serve_plan import ServeAsk
+from meshwise.serve_ask import ServeAsk
 from meshwise.serve_search import search
 from meshwise.splits import Way
 from serve_questions import found, question, split

@@ -3,8 +3,8 @@
 import pytest
 
 from meshwise.errors import UserError
+from meshwise.serve_ask import ServeAsk
 from meshwise.serve_axes import AXES, with_cards
-from meshwise.serve_plan import ServeAsk
 from meshwise.vary import parse, variants
 from told import one_line
 

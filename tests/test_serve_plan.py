@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gguf_files import LLAMA
 from meshwise.errors import DoesNotFit, UserError
-from meshwise.serve_plan import ServeAsk, ServePlan, choice, contexts, largest_format, make, read, refuse
+from meshwise.serve_ask import ServeAsk
+from meshwise.serve_plan import ServePlan, choice, contexts, largest_format, make, read, refuse
 from meshwise.serve_search import search
 from serve_questions import found, question, split
 from told import one_line
@@ -67,25 +67,6 @@ def test_a_plan_for_training_is_told_apart(tmp_path: Path) -> None:
         read(file)
 
 
-# Which engine and format.
-
-
-@pytest.mark.parametrize(
-    ("model", "cluster", "engine", "stored"),
-    [
-        ("llama-3-8b:q4_k_m", "8xh100-sxm", "llama.cpp", "Q4_K_M"),
-        ("llama-3-8b:awq", "rtx3090", "vllm", "awq"),
-        ("llama-3-8b", "rtx3090", "llama.cpp", "Q4_K_M"),
-        ("llama-3-8b", "8xh100-sxm", "vllm", "bf16"),
-        ("llama-3-8b:bf16", "rtx3090", "llama.cpp", "BF16"),
-        ("llama-3-8b", "m2-ultra", "llama.cpp", "Q4_K_M"),
-    ],
-)
-def test_the_engine_and_format_that_are_assumed(model: str, cluster: str, engine: str, stored: str) -> None:
-    q = question(model, cluster)
-    assert (q.engine.name, q.weights.format) == (engine, stored)
-
-
 def test_what_was_assumed_is_said() -> None:
     assert any("no format given: Q4_K_M" in note for note in plan_of(model="llama-3-8b", cluster="rtx3090").notes)
     assert any("no --context given: 8,192" in note for note in plan_of(model="llama-3-8b", cluster="rtx3090", context=0).notes)
@@ -95,45 +76,6 @@ def test_a_context_beyond_training_is_warned_of_and_not_refused() -> None:
     made = plan_of(model="llama-3-8b:q4_k_m", cluster="rtx3090", context=65536)
     assert any("longer than the 8,192 that llama-3-8b was trained for" in note for note in made.notes)
     assert made.fits
-
-
-def test_a_gguf_file_is_weighed_as_it_is(tmp_path: Path) -> None:
-    file = LLAMA.write(tmp_path / "tiny.gguf")
-    ask = ServeAsk(model=str(file), cluster="rtx3090", context=64, prompt=32, output=32)
-    q = ask.question()
-    assert q.engine.name == "llama.cpp"
-    assert q.weights.bytes == q.model.stored_bytes
-    with pytest.raises(UserError, match=r"is a \.gguf, which llama\.cpp and ollama run"):
-        ServeAsk(model=str(file), cluster="rtx3090", engine="vllm").question()
-
-
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        ({"model": "llama-3.3-70b:q4_k_x"}, "unknown quantization 'q4_k_x'; did you mean"),
-        ({"engine": "vllm"}, "vllm does not run Q4_K_M; awq is the nearest"),
-        ({"model": "llama-3.3-70b:awq", "engine": "llama.cpp"}, "llama.cpp does not run awq"),
-        ({"model": "llama-3.3-70b:awq", "fix": ("tp=3",)}, "64 heads cannot be cut over 3 devices; 1, 2, 4, 8, 16 can be had"),
-        ({"fix": ("split=tensor",)}, "llama.cpp cannot do a tensor split; it can do layer, row"),
-        ({"fix": ("tp=2",)}, "llama.cpp has no tensor or pipeline parallelism; it can split by layer, row"),
-        ({"fix": ("cards=5",)}, "what is fixed needs 5 cards, and 4xrtx4060ti-16gb has 4"),
-        ({"fix": ("replicas=2",)}, "2 replicas need as many users; give --users 2 or more"),
-        ({"fix": ("replicas=2",), "users": 4, "engine": "ollama"}, "ollama runs one copy of a model"),
-        ({"fix": ("tensor=2",)}, "expected split, cards, tp, pp, replicas, hosts and a value"),
-        ({"fix": ("cards=x",)}, "cards is a whole number, 1 or more"),
-        ({"cluster": "tpu-v5e:4x4"}, "no engine that is planned here serves on TPU v5e"),
-        ({"cluster": "64x100xrtx3090@10Gbps"}, "serving is planned on at most 4,096"),
-        ({"cluster": "0xrtx3090"}, "'0' is not a number of devices"),
-        ({"model": "llama-3-8b:bf16", "cluster": "m2-ultra", "engine": "vllm"}, "vllm is planned on GPUs, not on M2 Ultra"),
-        ({"kv": "fp8"}, "llama.cpp has no KV type 'fp8'"),
-        ({"prompt": 20000}, "a context of 16,384 does not hold a prompt of 20,000"),
-    ],
-)
-def test_bad_questions_are_one_line(more: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError) as refusal:
-        plan_of(**more)
-    assert words in one_line(refusal.value)
-    assert refusal.value.exit_code == 2
 
 
 # Where the answer is no.

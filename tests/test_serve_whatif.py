@@ -5,8 +5,9 @@ import re
 import pytest
 
 from meshwise.errors import DoesNotFit
+from meshwise.serve_ask import ServeAsk
 from meshwise.serve_axes import AXES
-from meshwise.serve_plan import ServeAsk, choice
+from meshwise.serve_plan import choice
 from meshwise.serve_search import search
 from meshwise.serve_whatif import ServePoint, answers, check, lessons
 from meshwise.vary import parse, variants

@@ -9,7 +9,8 @@ import typer
 from meshwise.errors import UserError
 
 if TYPE_CHECKING:
-    from meshwise.serve_plan import ServeAsk, ServePlan
+    from meshwise.serve_ask import ServeAsk
+from meshwise.serve_plan import ServePlan
 
 KIND = "serve"
 SERVE_ONLY = ("context", "prompt", "output", "users", "kv", "engine", "ttft", "per_user", "measured")
@@ -32,8 +33,8 @@ def check_flags(given: typer.Context, serve: bool) -> None:
 def asked(values: dict[str, Any], vary: list[str]) -> "ServeAsk":
     """The question from its flags."""
     from meshwise import units
+    from meshwise.serve_ask import ServeAsk
     from meshwise.serve_axes import AXES
-    from meshwise.serve_plan import ServeAsk
     from meshwise.vary import axis_of
 
     first = {axis_of(text, AXES).name: text.partition("=")[2].split(",")[0].partition("..")[0].strip() for text in vary}

@@ -5,7 +5,7 @@ from dataclasses import replace
 from meshwise import clusters, hardware, rescale, units
 from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.quant import find_format, split_model_name
-from meshwise.serve_plan import ServeAsk
+from meshwise.serve_ask import ServeAsk
 from meshwise.splits import find_engine
 from meshwise.vary import Axis, Value
 

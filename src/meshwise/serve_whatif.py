@@ -6,8 +6,9 @@ from typing import Any
 
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.model import Model
+from meshwise.serve_ask import ServeAsk
 from meshwise.serve_explain import lesson
-from meshwise.serve_plan import ServeAsk, ServeChoice, choice, on_cards, refuse
+from meshwise.serve_plan import ServeChoice, choice, on_cards, refuse
 from meshwise.serve_search import Found, Option, ServeQuestion, largest_context, search
 from meshwise.vary import Value, Variant
 
