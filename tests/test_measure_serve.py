@@ -62,7 +62,7 @@ def test_every_row_of_the_published_tables_is_read() -> None:
 
 
 def test_what_was_not_there_to_measure_is_told() -> None:
-    with pytest.raises(UserError, match="none of its 5 rows can be priced; 5 of them: unknown model 'Llama-3.3'") as refused:
+    with pytest.raises(UserError, match=r"none of its 5 rows can be priced; 5 of them: unknown model 'Llama-3\.3'") as refused:
         serve_cases(find_table("local_rig_notes"))
     assert one_line(refused.value)
 

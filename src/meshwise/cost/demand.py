@@ -18,6 +18,11 @@ from meshwise.workload import Serve
 GENERIC_CPU = "cpu"
 """What a host is taken for where nothing is known of it: a desktop with two channels of DDR5 (data/chips/cpu.toml)."""
 
+TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
+LARGEST = 256 * 128
+TILE = 0.2
+"""How a smaller tile loses: efficiency is (area / largest) to this power."""
+
 
 @dataclass(frozen=True)
 class Rig:
@@ -67,6 +72,8 @@ class Task:
     batch_weights: float
     """Bytes of weights that a micro-batch of the prompt reads."""
     prompt_flops: float
+    filled: float
+    """Share of its SMs' time that the products of a micro-batch can fill at all."""
     attention: float
     """FLOPs of attention over the whole prompt."""
     scores: float
@@ -175,6 +182,26 @@ def shape(model: Model) -> Shape:
     )
 
 
+@lru_cache(maxsize=256)
+def filled(model: Model, sms: int, rows: int, tp: int) -> float:
+    """Useful work over that of whole waves of whole tiles, by the best tile for each product (as cost/compute.py prices training).
+
+    Worked: 512 rows by 4,096 outputs are 128 tiles of 128 x 128: two waves of an A100's 108 SMs, of which the second has 20.
+    """
+    if not sms:
+        return 1.0
+    useful = spent = 0.0
+    for name, ops in model.blocks.items():
+        for op in ops if model.times[name] else ():
+            if op.kind == "matmul":
+                n = op.n / tp if op.shard in ("column", "kv", "heads") else op.n
+                areas = (ceil(ceil(rows / m) * ceil(n / w) / sms) * sms * m * w * (LARGEST / (m * w)) ** TILE for m, w in TILES)
+                weight = op.count * op.m * op.k
+                useful += weight * rows * n
+                spent += weight * min(areas)
+    return useful / spent if spent else 1.0
+
+
 def demand(model: Model, weights: Weights, placement: Placement, rig: Rig, runtime: Runtime, work: Serve) -> Demand:
     """Decode at the mean context of the generation; the prompt of one user, in micro-batches of the engine's size."""
     flash = runtime.flash if work.flash is None else work.flash
@@ -211,6 +238,7 @@ def demand(model: Model, weights: Weights, placement: Placement, rig: Rig, runti
             flops=users * (products + head),
             batch_weights=load.read(size),
             prompt_flops=work.prompt * products,
+            filled=filled(model, chip.sms or 0, size, tp),
             attention=part * sum(_keys(op, work.prompt, size, flash) * 2 * op.m * (op.n + op.k) for op in scores) * work.prompt,
             activations=work.prompt * part * facts.touched * len(layers) * runtime.element,
             scores=0.0 if flash else part * sum(_keys(op, work.prompt, size, flash) * op.m * 4 for op in scores) * work.prompt,
