@@ -62,7 +62,7 @@ def test_every_row_of_the_published_tables_is_read() -> None:
 
 
 def test_what_was_not_there_to_measure_is_told() -> None:
-    with pytest.raises(UserError, match="none of its 5 rows can be priced; 5 of them: unknown model 'Llama-3.3'") as refused:
+    with pytest.raises(UserError, match=r"none of its 5 rows can be priced; 5 of them: unknown model 'Llama-3\.3'") as refused:
         serve_cases(find_table("local_rig_notes"))
     assert one_line(refused.value)
 
@@ -153,6 +153,8 @@ def test_a_full_context_drops_old_tokens_and_goes_on(tmp_path: Path) -> None:
 
 def test_an_engine_that_is_not_known_is_priced_as_another_and_says_so(tmp_path: Path) -> None:
     assert one(tmp_path, engine="TensorRT-LLM", quant="fp8", gpu="H100").assumed == ("engine 'tensorrt-llm' priced as vLLM",)
+    assert one(tmp_path, engine="MLX", quant="F16", gpu="M2 Ultra").runtime.engine == "llama.cpp"
+    assert one(tmp_path, engine="Ollama").assumed == ()
 
 
 @pytest.mark.parametrize(

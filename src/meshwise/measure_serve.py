@@ -228,9 +228,14 @@ def _runtime(row: Row, assumed: list[str]) -> Runtime:
         builds = sorted(key for key in runtimes() if key.startswith("llama.cpp-"))
         later = [key for key in builds if dated and dated[1] <= key.removeprefix("llama.cpp-")]
         return find_runtime(later[0] if later else "llama.cpp")
-    if "vllm" not in text:
-        assumed.append(f"engine {quoted(text)} priced as vLLM")
-    return find_runtime("vllm")
+    if "vllm" in text:
+        return find_runtime("vllm")
+    # Of another engine this much is known: what runs GGUF files, or on a Mac, is nearer to llama.cpp.
+    quant = row.get("quant", "")
+    local = (find_format(quant).gguf if quant else False) or find_card(row.get("gpu", "")).kind in ("apple", "cpu")
+    found = find_runtime("llama.cpp" if local else "vllm")
+    assumed.append(f"engine {quoted(text)} priced as {found.name}")
+    return found
 
 
 def _work(row: Row, held_only: bool, assumed: list[str]) -> Serve:

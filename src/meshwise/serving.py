@@ -54,8 +54,8 @@ class Serving:
     """An all-reduce, beyond its bytes and the latency of its links."""
     link: Count = 0.5
     """Of the link between devices."""
-    product: Count = 0.52
-    """Of the peak, in products of 16-bit weights with many tokens."""
+    product: Count = 0.65
+    """Of the peak, in products of 16-bit weights with many tokens, where whole tiles fill all SMs."""
     narrow: Count = 0.72
     """How fast such products are with quantised weights, against 16-bit ones."""
     touch: Count = 2.0

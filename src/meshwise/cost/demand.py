@@ -1,7 +1,7 @@
 """What serving a model asks of each device: bytes to read, FLOPs to do, hops to take. No coefficient comes in here."""
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import ceil
 
@@ -17,6 +17,11 @@ from meshwise.workload import Serve
 
 GENERIC_CPU = "cpu"
 """What a host is taken for where nothing is known of it: a desktop with two channels of DDR5 (data/chips/cpu.toml)."""
+
+TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
+LARGEST = 256 * 128
+TILE = 0.2
+"""How a smaller tile loses: efficiency is (area / largest) to this power."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,8 @@ class Task:
     batch_weights: float
     """Bytes of weights that a micro-batch of the prompt reads."""
     prompt_flops: float
+    filled: float
+    """Share of its SMs' time that the products of a micro-batch can fill at all."""
     attention: float
     """FLOPs of attention over the whole prompt."""
     scores: float
@@ -175,62 +182,108 @@ def shape(model: Model) -> Shape:
     )
 
 
-def demand(model: Model, weights: Weights, placement: Placement, rig: Rig, runtime: Runtime, work: Serve) -> Demand:
-    """Decode at the mean context of the generation; the prompt of one user, in micro-batches of the engine's size."""
-    flash = runtime.flash if work.flash is None else work.flash
-    tp = placement.tp
-    size = max(1, min(runtime.batch, work.prompt or 1))
-    micro_batches = max(1, ceil(work.prompt / size))
-    stages_count = max(1, len(placement.devices) // tp) if placement.split == "tensor" else 1
-    groups = min(stages_count, work.users)
-    users = work.users / groups
-    held = Held(context=work.mean_context, sequences=work.users, key=work.kv, value=work.kv)
-    caches = layer_caches(model, runtime, held)
-    facts = shape(model)
-    total = sum(load.weights for load in placement.devices) or 1
+@lru_cache(maxsize=256)
+def filled(model: Model, sms: int, rows: int, tp: int) -> float:
+    """Useful work over that of whole waves of whole tiles, by the best tile for each product (as cost/compute.py prices training).
 
-    def task(load: Load, chip: Chip) -> Task:
-        # A row split cuts every product by the same shares; the other splits give whole layers, or 1/tp of them.
-        part = 1 / tp
-        layers = load.layers
-        products = sum(facts.products[i] for i in layers) * part
-        if placement.split == "row" and load.device != HOST:
-            products = sum(facts.products[i] for other in placement.devices for i in other.layers) * load.weights / total
+    Worked: 512 rows by 4,096 outputs are 128 tiles of 128 x 128: two waves of an A100's 108 SMs, of which the second has 20.
+    """
+    if not sms:
+        return 1.0
+    useful = spent = 0.0
+    for name, ops in model.blocks.items():
+        for op in ops if model.times[name] else ():
+            if op.kind == "matmul":
+                n = op.n / tp if op.shard in ("column", "kv", "heads") else op.n
+                areas = (ceil(ceil(rows / m) * ceil(n / w) / sms) * sms * m * w * (LARGEST / (m * w)) ** TILE for m, w in TILES)
+                weight = op.count * op.m * op.k
+                useful += weight * rows * n
+                spent += weight * min(areas)
+    return useful / spent if spent else 1.0
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What every device's task is counted from."""
+
+    model: Model
+    placement: Placement
+    runtime: Runtime
+    work: Serve
+
+    @property
+    def flash(self) -> bool:
+        return self.runtime.flash if self.work.flash is None else self.work.flash
+
+    @property
+    def size(self) -> int:
+        """Tokens of a micro-batch."""
+        return max(1, min(self.runtime.batch, self.work.prompt))
+
+    @property
+    def groups(self) -> int:
+        """Of users: as many as there are pipeline stages."""
+        stages = len(self.placement.devices) // self.placement.tp if self.placement.split == "tensor" else 1
+        return max(1, min(stages, self.work.users))
+
+    @cached_property
+    def caches(self) -> tuple[LayerCache, ...]:
+        """At the mean context of the generation, of all users."""
+        kv = self.work.kv
+        held = Held(context=self.work.mean_context, sequences=self.work.users, key=kv, value=kv)
+        return layer_caches(self.model, self.runtime, held)
+
+    def products(self, load: Load) -> float:
+        """FLOPs per token of a device's products, the head's apart. A row split cuts every product by the same shares; the other splits
+        give whole layers, or 1/tp of them."""
+        facts, devices = shape(self.model), self.placement.devices
+        own = sum(facts.products[i] for i in load.layers) / self.placement.tp
+        pinned = _pinned(self.placement, facts)
         if load.device == HOST:
-            products += _pinned(placement, facts)
-        else:
-            products -= _pinned(placement, facts) * len(layers) / max(1, sum(len(d.layers) for d in placement.devices))
-        head = facts.head * part if load.head else 0.0
-        scores = [op for i in layers for op in facts.attention[i]]
+            return own + pinned
+        if self.placement.split == "row":
+            share = load.weights / sum(other.weights for other in devices)
+            return share * sum(facts.products[i] for other in devices for i in other.layers)
+        return own - pinned * len(load.layers) / max(1, sum(len(other.layers) for other in devices))
+
+    def task(self, load: Load, chip: Chip) -> Task:
+        facts, prompt, part, users = shape(self.model), self.work.prompt, 1 / self.placement.tp, self.work.users / self.groups
+        scores = [(_keys(op, prompt, self.size, self.flash), op) for i in load.layers for op in facts.attention[i]]
+        products, head = self.products(load), facts.head * part if load.head else 0.0
         return Task(
             chip=chip,
-            layers=len(layers),
+            layers=len(load.layers),
             weights=load.read(users),
-            flash=flash,
-            cache=sum(_cache_read(model, caches[i], tp, flash) for i in layers) / groups,
+            cache=sum(_cache_read(self.model, self.caches[i], self.placement.tp, self.flash) for i in load.layers) / self.groups,
+            flash=self.flash,
             flops=users * (products + head),
-            batch_weights=load.read(size),
-            prompt_flops=work.prompt * products,
-            attention=part * sum(_keys(op, work.prompt, size, flash) * 2 * op.m * (op.n + op.k) for op in scores) * work.prompt,
-            activations=work.prompt * part * facts.touched * len(layers) * runtime.element,
-            scores=0.0 if flash else part * sum(_keys(op, work.prompt, size, flash) * op.m * 4 for op in scores) * work.prompt,
+            batch_weights=load.read(self.size),
+            prompt_flops=prompt * products,
+            filled=filled(self.model, chip.sms or 0, self.size, self.placement.tp),
+            attention=prompt * part * sum(keys * 2 * op.m * (op.n + op.k) for keys, op in scores),
+            scores=0.0 if self.flash else prompt * part * sum(keys * op.m * 4 for keys, op in scores),
+            activations=prompt * part * facts.touched * len(load.layers) * self.runtime.element,
         )
 
-    tasks = [task(load, chip) for load, chip in zip(placement.devices, rig.chips, strict=True)]
+
+def demand(model: Model, weights: Weights, placement: Placement, rig: Rig, runtime: Runtime, work: Serve) -> Demand:
+    """Decode at the mean context of the generation; the prompt of one user, in micro-batches of the engine's size."""
+    terms, facts, tp = Terms(model, placement, runtime, work), shape(model), placement.tp
+    tasks = [terms.task(load, chip) for load, chip in zip(placement.devices, rig.chips, strict=True)]
     busy = [i for i, one in enumerate(tasks) if not one.idle]
-    host = task(placement.host, rig.processor)
-    stages = _stages(placement, tasks, busy)
+    host = terms.task(placement.host, rig.processor)
     alone = host.idle and placement.split == "layer" and len(busy) > 1
-    wide = max((len({rig.hosts[i] for i in group}) for group in _groups(placement)), default=1) > 1
+    wide = any(len({rig.hosts[i] for i in group}) > 1 for group in _groups(placement))
+    rows = placement.split == "row" and len(busy) > 1
     return Demand(
         engine=runtime.engine,
         peak_type=weights.format,
         narrow=weights.narrow,
         users=work.users,
-        micro_batches=micro_batches,
+        micro_batches=max(1, ceil(work.prompt / terms.size)),
         copies=runtime.copies if alone else 1,
-        groups=groups,
-        stages=stages,
+        groups=terms.groups,
+        stages=_stages(placement, tasks, busy),
         host=host,
         pcie=rig.chips[0].host if rig.chips else None,
         crossings=_crossings(placement, weights),
@@ -240,8 +293,8 @@ def demand(model: Model, weights: Weights, placement: Placement, rig: Rig, runti
         reduce_remote=wide,
         reduce_bytes=model.decoder.hidden * 2.0,
         prompt=work.prompt,
-        row_products=float(facts.cut) if placement.split == "row" and len(busy) > 1 else 0.0,
-        row_bytes=4 * _row_elements(facts, len(busy)) if placement.split == "row" else 0.0,
+        row_products=float(facts.cut) if rows else 0.0,
+        row_bytes=4 * _row_elements(facts, len(busy)) if rows else 0.0,
     )
 
 

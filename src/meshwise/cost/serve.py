@@ -240,7 +240,7 @@ def _row_link(d: Demand) -> Link | None:
 
 def _prompt_of(d: Demand, task: Task, s: Serving) -> Parts:
     """Products at their rate, or the weights once per micro-batch; attention by its FLOPs, and by its scores where they are written."""
-    products = task.prompt_flops / _rows_rate(d, task.chip, s) + s.touch * task.activations / task.chip.bandwidth
+    products = task.prompt_flops / (task.filled * _rows_rate(d, task.chip, s)) + s.touch * task.activations / task.chip.bandwidth
     top = peak(task.chip, d.engine, "")
     if task.scores:
         attention = task.attention / (top * s.product) + s.scores * task.scores / task.chip.bandwidth
