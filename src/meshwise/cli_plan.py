@@ -185,7 +185,7 @@ def _answer(ask: "Ask", top: int, out: Path | None, json: bool, csv: bool) -> No
 def _failures(given: dict[str, str], async_checkpoint: bool, spares: int | None) -> dict[str, float | bool]:
     """What was said of failures, in SI."""
     from meshwise import units
-    from meshwise.goodput import ACCEPTED
+    from meshwise.reliability import ACCEPTED
 
     said: dict[str, float | bool] = {name: units.parse(text, ACCEPTED[name][0]) for name, text in given.items() if text}
     said |= {"async_checkpoint": True} if async_checkpoint else {}

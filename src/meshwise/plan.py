@@ -18,6 +18,7 @@ from meshwise.cost.train import PARTS, Cost, Question
 from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layouts
 from meshwise.model import Model
+from meshwise.reliability import Reliability
 from meshwise.search import ASKED, CUT_AXES, Found
 from meshwise.workload import OPTIMIZER_BYTES, PRECISIONS, Train
 
@@ -78,7 +79,7 @@ class Ask:
             optimizer=self.optimizer,
             tokens=self.tokens,
             ramp=self.ramp,
-            reliability=goodput.Reliability(**cast(Any, self.reliability)),
+            reliability=Reliability(**cast(Any, self.reliability)),
         )
         fitted = calibrations.named(self.calibration) if self.calibration else calibrations.choose(chip, program.key)
         return Question.of(model or lookup.find_model(self.model), found, work, fitted)
@@ -320,7 +321,7 @@ def read(path: Path) -> Plan:
         found = saved.record(Plan, {f.name: table[f.name] for f in fields(Plan)})
         if not found.choices or min(found.ask.batch, found.ask.seq) <= 0:
             raise ValueError("it has no layouts, or no batch")
-        goodput.Reliability(**cast(Any, found.ask.reliability))
+        Reliability(**cast(Any, found.ask.reliability))
         for row in found.choices:
             _check_sums(row)
         return found

@@ -2,13 +2,15 @@
 
 import re
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from meshwise import units
 from meshwise.errors import UserError, quoted
 from meshwise.framework import Framework
-from meshwise.goodput import Reliability
-from meshwise.layout import Ints
+from meshwise.reliability import Reliability
+
+if TYPE_CHECKING:  # numpy takes longer to import than many a question to answer
+    from meshwise.layout import Ints
 
 Precision = Literal["bf16", "fp16", "fp8"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
@@ -30,7 +32,7 @@ RELIABLE = Reliability()
 class Train:
     """Train on `batch` sequences of `seq` tokens a step."""
 
-    batch: int | Ints
+    batch: "int | Ints"
     """Sequences a step; an array where each layout of a table of measurements had its own."""
     seq: int
     framework: Framework
@@ -47,7 +49,7 @@ class Train:
     reliability: Reliability = RELIABLE
 
     @property
-    def batch_tokens(self) -> int | Ints:
+    def batch_tokens(self) -> "int | Ints":
         return self.batch * self.seq
 
     def checkpoint_bytes(self, params: float) -> float:
