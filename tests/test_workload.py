@@ -1,5 +1,7 @@
 """The question: how a batch is said, and what an optimizer keeps."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -114,7 +116,7 @@ def test_a_sequence_grows_from_its_prompt_to_its_end_while_it_generates() -> Non
         ),
     ],
 )
-def test_what_cannot_be_served_is_told_in_one_line(asked: dict[str, int], words: str) -> None:
+def test_what_cannot_be_served_is_told_in_one_line(asked: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError) as refused:
         Serve(**asked, context=4096)
     assert words in one_line(refused.value)

@@ -318,9 +318,12 @@ def _crossings(placement: Placement, weights: Weights) -> float:
 
 
 def _cache_read(model: Model, cache: LayerCache, tp: int, flash: bool) -> float:
-    """Bytes of one layer's cache that one device reads. Without flash kernels each query head reads its keys by itself."""
-    read = cache_part(cache, tp)
-    return read if flash or not cache.heads else read * max(1, model.decoder.heads // cache.heads)
+    """Bytes of one layer's cache that one device reads. Without flash kernels each query head reads its keys by itself. States are read and
+    written."""
+    state = ceil(cache.state / tp)
+    keys = cache_part(cache, tp) - state
+    sharing = 1 if flash or not cache.heads else max(1, model.decoder.heads // cache.heads)
+    return sharing * keys + 2 * state
 
 
 def _keys(op: Op, prompt: int, size: int, flash: bool) -> float:
