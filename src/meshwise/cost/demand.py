@@ -307,18 +307,23 @@ def _pinned(placement: Placement, facts: Shape) -> float:
 
 def _crossings(placement: Placement, weights: Weights) -> float:
     """Once from the host's layers to the first device; there and back for every layer whose experts stay on the host."""
+    host = placement.host
     if not any(load.layers for load in placement.devices):
         return 0.0
+    if not host.experts:
+        return float(bool(host.layers))
     mixed = sum(any(weight.slot.expert for weight in layer) for layer in weights.by_layer)
-    experts = sum(load.experts for load in placement.loads)
-    apart = mixed * placement.host.experts / experts - len(placement.host.layers) if experts else 0.0
-    return bool(placement.host.layers) + 2 * max(0.0, apart)
+    apart = mixed * host.experts / sum(load.experts for load in placement.loads) - len(host.layers)
+    return bool(host.layers) + 2 * max(0.0, apart)
 
 
 def _cache_read(model: Model, cache: LayerCache, tp: int, flash: bool) -> float:
-    """Bytes of one layer's cache that one device reads. Without flash kernels each query head reads its keys by itself."""
-    read = cache_part(cache, tp)
-    return read if flash or not cache.heads else read * max(1, model.decoder.heads // cache.heads)
+    """Bytes of one layer's cache that one device reads. Without flash kernels each query head reads its keys by itself. States are read and
+    written."""
+    state = ceil(cache.state / tp)
+    keys = cache_part(cache, tp) - state
+    sharing = 1 if flash or not cache.heads else max(1, model.decoder.heads // cache.heads)
+    return sharing * keys + 2 * state
 
 
 def _keys(op: Op, prompt: int, size: int, flash: bool) -> float:
