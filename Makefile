@@ -27,6 +27,8 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/shapes.py
 	$(BIN)/python benchmarks/schedules.py
 	$(BIN)/python benchmarks/accuracy.py
+	$(BIN)/python benchmarks/serve_memory.py
+	$(BIN)/python benchmarks/serve.py
 
 docs: .venv/tested
 	$(BIN)/cog -r -P -I tools README.md docs/*.md

@@ -112,14 +112,19 @@ def find_table(text: str) -> Path:
     raise UserError(f"unknown table {quoted(text)}{nearest(text, known)}; give a .csv file or one of {', '.join(known)}")
 
 
-def read_table(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV file, vTrain's column names translated. A file that is damaged is refused, with the line that is."""
+def read_lines(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """The header of a CSV file, and its lines with their numbers."""
     reader = csv.reader(io.StringIO(catalogue.text_of(path)), strict=True)
     try:
         header = [name.strip() for name in next(reader, list[str]())]
-        lines = [(reader.line_num, line) for line in reader if line]
+        return header, [(reader.line_num, line) for line in reader if line]
     except csv.Error as error:
         raise UserError(f"{path.name}, line {reader.line_num}: not valid CSV: {error}") from None
+
+
+def read_table(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file, vTrain's column names translated. A file that is damaged is refused, with the line that is."""
+    header, lines = read_lines(path)
     vtrain = "# GPUs" in header
     columns = [VTRAIN.get(name, name) for name in header] if vtrain else header
     _check_columns(path.name, [*columns, *VTRAIN_FACTS] if vtrain else columns)

@@ -1,25 +1,24 @@
 """Plan: a question, the layouts that answer it with their cost, and where the numbers come from. JSON both ways."""
 
 import hashlib
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import version
 from pathlib import Path
-from types import UnionType
-from typing import Any, TypeVar, cast, get_args, get_origin
+from typing import Any, cast
 
 import numpy as np
 
 from meshwise import calibration as calibrations
-from meshwise import catalogue, clusters, framework, goodput, lookup, units
+from meshwise import clusters, framework, goodput, lookup, saved, units
 from meshwise.cost.compute import Device
 from meshwise.cost.memory import KINDS
 from meshwise.cost.train import PARTS, Cost, Question
 from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layouts
 from meshwise.model import Model
+from meshwise.reliability import Reliability
 from meshwise.search import ASKED, CUT_AXES, Found, fewer_nodes
 from meshwise.workload import OPTIMIZER_BYTES, PRECISIONS, Train
 
@@ -83,7 +82,7 @@ class Ask:
             tokens=self.tokens,
             ramp=self.ramp,
             imbalance=self.imbalance,
-            reliability=goodput.Reliability(**cast(Any, self.reliability)),
+            reliability=Reliability(**cast(Any, self.reliability)),
         )
         fitted = calibrations.named(self.calibration) if self.calibration else calibrations.choose(chip, program.key)
         return Question.of(model or lookup.find_model(self.model), found, work, fitted)
@@ -338,26 +337,15 @@ def _lasting(q: Question, devices: int, seconds: float) -> tuple[dict[str, float
 
 def read(path: Path) -> Plan:
     """A plan.json; one of another format is refused with the reason."""
+    table = saved.table_of(path, FORMAT)
     try:
-        values: object = json.loads(catalogue.text_of(path))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not valid JSON: {error}") from None
-    if not isinstance(values, dict) or "format" not in values:
-        raise UserError(f"{path}: not a plan; write one with 'meshwise plan ... --out {path.name}'")
-    table = cast(dict[str, Any], values)
-    if table["format"] != FORMAT:
-        raise UserError(
-            f"{path}: a plan of format {quoted(table['format'])}; this version reads format {FORMAT}: make the plan again"
-        )
-    try:
-        ask = _checked(Ask, table["ask"])
-        choices = tuple(_checked(Choice, row) for row in table["choices"])
-        if not choices or min(ask.batch, ask.seq) <= 0:
+        found = saved.record(Plan, {f.name: table[f.name] for f in fields(Plan)})
+        if not found.choices or min(found.ask.batch, found.ask.seq) <= 0:
             raise ValueError("it has no layouts, or no batch")
-        goodput.Reliability(**cast(Any, ask.reliability))
-        for row in choices:
+        Reliability(**cast(Any, found.ask.reliability))
+        for row in found.choices:
             _check_sums(row)
-        return _checked(Plan, {f.name: table[f.name] for f in fields(Plan)} | {"ask": ask, "choices": choices})
+        return found
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path}: a damaged plan ({error}); make it again") from None
 
@@ -370,37 +358,6 @@ def _check_sums(row: Choice) -> None:
         raise ValueError("a layout has other parts than this version knows")
     if set(row.goodput) != {f.name for f in fields(goodput.Goodput)}:
         raise ValueError("a layout has other shares of time than this version knows")
-
-
-Record = TypeVar("Record", Ask, Choice, Plan)
-
-
-def _checked(cls: type[Record], table: object) -> Record:
-    """A record whose every field is of its type, as JSON has it."""
-    if not isinstance(table, dict):
-        raise TypeError(f"{quoted(table)} is no table")
-    values: dict[str, Any] = {
-        key: tuple(cast(list[object], value)) if isinstance(value, list) else value
-        for key, value in cast(dict[str, Any], table).items()
-    }
-    for f in fields(cls):
-        if f.name in values and not _holds(f.type, values[f.name]):
-            raise TypeError(f"{f.name} is {quoted(values[f.name])}")
-    return cls(**values)
-
-
-def _holds(hint: Any, value: Any) -> bool:
-    """Whether a value of a plan.json is of the type of its field."""
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin is UnionType:
-        return any(_holds(arm, value) for arm in inner)
-    if origin is dict:
-        return isinstance(value, dict) and all(_holds(inner[1], one) for one in cast(dict[str, object], value).values())
-    if origin is tuple:
-        return isinstance(value, tuple) and all(_holds(inner[0], one) for one in cast(tuple[object, ...], value))
-    if hint is float:
-        return type(value) in (int, float) and math.isfinite(value)
-    return type(value) is hint
 
 
 def layouts_of(row: Mapping[str, int | str]) -> Layouts:
