@@ -24,8 +24,11 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/search.py
 	$(BIN)/python benchmarks/vary.py
+	$(BIN)/python benchmarks/shapes.py
 	$(BIN)/python benchmarks/schedules.py
 	$(BIN)/python benchmarks/accuracy.py
+	$(BIN)/python benchmarks/serve_memory.py
+	$(BIN)/python benchmarks/serve.py
 
 docs: .venv/tested
 	$(BIN)/cog -r -P -I tools README.md docs/*.md

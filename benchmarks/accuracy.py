@@ -4,11 +4,13 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from meshwise import measure
 from meshwise.calibrate import fit, fit_leaving_out, prior_for
 from meshwise.measure import Case
 from meshwise.predict import predict
-from meshwise.score import Score, score
+from meshwise.score import Score, score, spearman
 from meshwise.validate import folds
 
 TABLES = ("bloom_prequel", "nanotron_h100_small", "megatron2021_table1", "korthikanti2022_iteration", "vtrain_a100_single_node")
@@ -57,6 +59,7 @@ def left_out(cases: Sequence[Case], by: str) -> Score:
 
 def targets(tables: dict[str, list[Case]]) -> Iterator[Target]:
     yield from bloom(tables["bloom_prequel"])
+    yield from shapes(tables["bloom_prequel"])
     yield from nanotron(tables["nanotron_h100_small"])
     for name, words in (("megatron2021_table1", "Megatron 2021"), ("korthikanti2022_iteration", "Korthikanti 2022")):
         error = score(tables[name], [], predict(tables[name]))["time"]["mape"]
@@ -80,6 +83,40 @@ def bloom(cases: list[Case]) -> Iterator[Target]:
     yield Target("  memory error", every["memory"]["mape"], 0.06, 0.03)
     yield Target("  OOM rows caught, of 3", every["oom"]["caught"], 3, 3, larger=True, percent=False)
     yield Target("  rows that ran but are rejected", every["oom"]["false"], 0, 0, percent=False)
+
+
+SHAPE_TABLES = {
+    "tile and wave": range(45, 50),
+    "final round": range(67, 75),
+    "14336 heads": range(75, 81),
+    "13824 heads": range(81, 84),
+    "13312 heads": range(84, 86),
+    "12288 heads": range(86, 89),
+}
+"""The NHIDDEN and NHEADS tables of the BLOOM notes, by the numbers of their rows. Rows that repeat an earlier table are read there."""
+SLOW, FAST = 221.21, 160.29
+"""Seconds with 14400 hidden in 96 heads and with 13824 in 64, 80 layers, the same layout."""
+
+
+def without(cases: list[Case], some: list[Case]) -> list[Case]:
+    """The others, and none that repeats one of these by its shape and its seconds."""
+    values = {(case.model.name, case.seconds) for case in some}
+    return [case for case in cases if case not in some and (case.model.name, case.seconds) not in values]
+
+
+def shapes(cases: list[Case]) -> Iterator[Target]:
+    predicted, measured = list[float](), list[float]()
+    for rows in SHAPE_TABLES.values():
+        ids = {f"bloom-{row:03d}" for row in rows}
+        table = [case for case in cases if case.row_id in ids]
+        fitted = fit(without(cases, table), prior_for(table[0].chip))
+        predicted += predict(table, fitted).seconds.tolist()
+        measured += [case.seconds for case in table]
+    order = spearman(np.array(predicted), np.array(measured)) or 0.0
+    yield Target("BLOOM NHIDDEN and NHEADS tables, one left out: Spearman", order, 0.8, 0.9, larger=True, percent=False)
+    pair = [next(case for case in cases if case.seconds == seconds) for seconds in (SLOW, FAST)]
+    slow, fast = predict(pair, fit(without(cases, pair), prior_for(pair[0].chip))).seconds.tolist()
+    yield Target("  14400 against 13824 hidden, 1.38 times: error of the gap", abs(slow / fast / (SLOW / FAST) - 1), 0.10, 0.05)
 
 
 def nanotron(cases: list[Case]) -> Iterator[Target]:

@@ -11,8 +11,9 @@ from meshwise.cost.train import Question, layers_before, pace, price, slots
 from meshwise.framework import find_framework
 from meshwise.layout import SCHEDULES, Layouts
 from meshwise.lookup import find_model
+from meshwise.rules import cut_rules
 from meshwise.schedule import play
-from meshwise.search import cut_rules, divisors
+from meshwise.search import divisors
 from meshwise.workload import Train
 
 MODELS = ("llama-3-8b", "llama-3-70b", "bloom-176b", "gemma-2-2b", "mixtral-8x7b", "mamba2-130m")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from meshwise import calibration, clusters, framework, hardware, lookup
+from meshwise import calibration, clusters, framework, hardware, lookup, serving
 from meshwise.cli import main
 from told import Done, Run
 
@@ -23,14 +23,14 @@ def forget() -> None:
     """Read the catalogues again: what is cached was read from another folder."""
     for cached in (hardware.find_chip, hardware.known_chip, hardware.chips, hardware.read_chip, clusters.cluster_files):
         cached.cache_clear()
-    for cached in (lookup.hub_ids, framework.find_framework, calibration.calibrations):
+    for cached in (lookup.hub_ids, framework.find_framework, calibration.calibrations, serving.servings):
         cached.cache_clear()
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A user's own folder, with room for everything that a catalogue holds."""
-    for kind in ("chips", "clusters", "models", "frameworks", "calibration"):
+    for kind in ("chips", "clusters", "models", "frameworks", "calibration", "serving"):
         (tmp_path / kind).mkdir()
     monkeypatch.setenv("MESHWISE_HOME", str(tmp_path))
     forget()

@@ -15,7 +15,8 @@ from meshwise.cost.train import Question, price
 from meshwise.framework import Framework, find_framework
 from meshwise.layout import Layouts
 from meshwise.lookup import find_model
-from meshwise.search import cut_rules, divisors
+from meshwise.rules import cut_rules
+from meshwise.search import divisors
 from meshwise.workload import Train
 
 MODELS = (

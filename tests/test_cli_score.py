@@ -119,3 +119,57 @@ def test_mistakes_are_one_line(run: Run, tmp_path: Path) -> None:
 def test_a_row_that_is_no_number_stops_the_verb_with_its_line(run: Run, tmp_path: Path) -> None:
     message = refused(run, "validate", str(table(tmp_path, {}, {"sec_per_iter": "nan"})))
     assert message.startswith("runs.csv, line 3: sec_per_iter is 'nan'")
+
+
+def test_a_table_of_served_models_is_known_by_its_columns(run: Run) -> None:
+    out = run("validate", "xiongjiedai_llama3_bench")
+    for words in ("decode error, mean", "prefill error, mean", "fits or not: 344 of 346 right", "9 prompts left out of the mean"):
+        assert words in out
+    found = json.loads(run("validate", "llamacpp_fit_dryrun", "--json"))
+    assert set(found["decode"]) >= {"mape", "bias", "p95", "spearman"}
+    assert set(found["prefill"]) >= {"mape", "bias", "p95", "spearman"}
+    assert found["memory"] == {"mape": 0, "max_mib": 0}
+    assert (found["rows"], found["skipped"], found["fit"]) == (50, 0, {"right": 50, "total": 50})
+
+
+def test_rows_of_served_models_as_csv(run: Run) -> None:
+    rows = list(csv.DictReader(io.StringIO(run("validate", "xiongjiedai_notebook_runs", "--csv"))))
+    assert len(rows) == 149
+    assert [row["fits"] for row in rows] == [{"ok": "yes", "oom": "no"}[row["outcome"]] for row in rows]
+
+
+def test_served_models_are_left_out_card_by_card(run: Run, tmp_path: Path) -> None:
+    path = served_table(tmp_path)
+    found = json.loads(run("validate", str(path), "--fit", "--leave-out", "group", "--json"))
+    assert found["left_out"] == "group"
+    assert found["decode"]["rows"] == 4
+
+
+def test_served_models_are_calibrated_to_a_file(run: Run, tmp_path: Path) -> None:
+    out = run("calibrate", str(served_table(tmp_path)), "--frameworks", "llama.cpp", "--out", str(tmp_path / "mine.toml"))
+    assert "left out" in out
+    made = tomllib.loads((tmp_path / "mine.toml").read_text())
+    assert (made["chips"], made["engines"], made["rows"]) == (["rtx4090"], ["llama.cpp"], 4)
+    assert made["stream"] > 0.5
+
+
+def served_table(folder: Path) -> Path:
+    path = folder / "served.csv"
+    rows = [("1", "130"), ("1", "128"), ("2", "124"), ("2", "123")]
+    lines = [f"llama-3-8b,Q4_K_M,llama.cpp,4090,{cards},512,256,{rate}" for cards, rate in rows]
+    path.write_text("\n".join(["model,quant,engine,gpu,n_gpus,prompt_len,gen_len,decode_tok_s", *lines]))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("validate", "xiongjiedai_llama3_bench", "--svg", "x.svg"), "--svg draws tables of training runs"),
+        (("validate", "xiongjiedai_llama3_bench", "--calibration", "vlm"), "unknown calibration 'vlm'; did you mean 'vllm'?"),
+        (("calibrate", "xiongjiedai_llama3_bench"), "say with --chips which one to fit to"),
+        (("calibrate", "xiongjiedai_llama3_bench", "bloom_prequel"), "calibrate them apart"),
+        (("calibrate", "xiongjiedai_llama3_bench", "--frameworks", "vlm"), "unknown engine 'vlm'"),
+    ],
+)
+def test_mistakes_with_served_models_are_told_in_one_line(run: Run, arguments: tuple[str, ...], words: str) -> None:
+    assert words in refused(run, *arguments)

@@ -14,14 +14,10 @@ from scipy.special import lambertw
 
 from meshwise.errors import UserError
 from meshwise.goodput import (
-    DAY,
     HARDWARE,
     HOPELESS,
-    HOUR,
-    LLAMA3_MTBF,
     PARTS,
     Goodput,
-    Reliability,
     daly_interval,
     expected_maximum,
     goodput,
@@ -29,7 +25,10 @@ from meshwise.goodput import (
     worthwhile_spares,
     young_interval,
 )
+from meshwise.reliability import DAY, LLAMA3_MTBF, Reliability
 from told import one_line
+
+HOUR = 3600.0
 
 LLAMA3_BYTES = 405_853_388_800 * 14.0  # bf16 weights, float32 master copy and two moments of Adam
 SCALES = np.array([1, 8, 64, 512, 4096, 16_384, 100_000])

@@ -20,7 +20,8 @@ from meshwise.errors import UserError
 from meshwise.explain import parse_axes
 from meshwise.framework import find_framework
 from meshwise.layout import Layouts
-from meshwise.search import PADDING, Found, broken, check_divides, cut_rules, divisors, inner_rules, offered_rules, search
+from meshwise.rules import PADDING, broken, cut_rules, inner_rules, offered_rules
+from meshwise.search import Found, check_divides, divisors, fewer_nodes, search
 from planning import FRAMEWORKS, MODELS, devices, faster, question
 from told import one_line
 
@@ -474,3 +475,10 @@ def test_of_fewer_nodes_one_number_that_divides_is_enough() -> None:
 def test_what_a_user_leaves_open_is_dropped_by_its_own_rules_alone() -> None:
     found = search(POD, bounds={"tp": (1, 1), "pp": (1, 1), "cp": (1, 1)})
     assert [rule for rule in found.rejected if not rule.startswith("--fix")] == [PADDING]
+
+
+def test_devices_that_nothing_divides_are_told_how_many_would_do() -> None:
+    """100,000 = 2^5 x 5^5 devices: 128 heads, 126 layers and a batch of 2^12 sequences have no fives; 12,288 = 2^12 x 3 nodes do."""
+    q = question("llama-3.1-405b", "12500x8xh100-sxm", batch=4096, seq=8192)
+    assert search(q).priced == 0
+    assert fewer_nodes(q) == 12288

@@ -1,12 +1,14 @@
 """The question: how a batch is said, and what an optimizer keeps."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwise.errors import UserError
 from meshwise.framework import find_framework
-from meshwise.workload import OPTIMIZER_BYTES, Train, batch_tokens, parse_batch
+from meshwise.workload import OPTIMIZER_BYTES, Serve, Train, batch_tokens, parse_batch
 from told import one_line
 
 
@@ -95,3 +97,26 @@ def test_what_is_no_batch_is_told_in_one_line(text: str) -> None:
     with pytest.raises(UserError) as refused:
         batch_tokens(text, 4096)
     one_line(refused.value)
+
+
+def test_a_sequence_grows_from_its_prompt_to_its_end_while_it_generates() -> None:
+    assert Serve(prompt=1000, output=500, context=2048).mean_context == 1250
+    assert Serve(prompt=0, output=1, context=1).mean_context == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"prompt": 0, "output": 0}, "nothing to serve: 0 tokens of prompt, 0 of output, 1 users"),
+        ({"prompt": -1, "output": 5}, "nothing to serve"),
+        ({"prompt": 8, "output": 8, "users": 0}, "0 users; expected at least one token and one user"),
+        (
+            {"prompt": 4096, "output": 1},
+            "a context of 4,096 does not hold a prompt of 4,096 and an output of 1; give at least 4,097",
+        ),
+    ],
+)
+def test_what_cannot_be_served_is_told_in_one_line(asked: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError) as refused:
+        Serve(**asked, context=4096)
+    assert words in one_line(refused.value)

@@ -13,6 +13,7 @@ from meshwise.errors import UserError
 from meshwise.measure import Case
 from meshwise.predict import Prediction
 from meshwise.score import Score, near, score
+from meshwise.serving import Serving
 
 
 @dataclass(frozen=True)
@@ -73,13 +74,19 @@ def _spreads(cases: Sequence[Case], predicted: Prediction, prior: Calibration) -
 
 def toml(made: Calibrated) -> str:
     """The file, its errors in front; `calibration.named` reads it back."""
-    hints = get_type_hints(Calibration, include_extras=True)
-    lines = [f"# Written by 'meshwise calibrate'. {_errors('Left out', made.left_out)} {_errors('In sample', made.in_sample)}"]
-    for field in fields(Calibration):
-        value = getattr(made.calibration, field.name)
+    head = f"# Written by 'meshwise calibrate'. {_errors('Left out', made.left_out)} {_errors('In sample', made.in_sample)}"
+    return record_toml(made.calibration, head, FITTED[0])
+
+
+def record_toml(record: Calibration | Serving, head: str, first: str) -> str:
+    """A record as its file writes it: what it stands for, and below a blank line the coefficients from `first` on."""
+    hints = get_type_hints(type(record), include_extras=True)
+    lines = [head]
+    for field in fields(record):
+        value = getattr(record, field.name)
         if field.name in ("key", "sources") or value == ():
             continue
-        lines += [""] if field.name == FITTED[0] else []
+        lines += [""] if field.name == first else []
         lines.append(f"{field.name} = {_literal(value, hints[field.name])}")
     return "\n".join(lines) + "\n"
 

@@ -17,9 +17,11 @@ IMBALANCE = 1.1
 """As workload.Train has it; numpy comes with that module, and `--help` needs none."""
 PANEL = "Failures, for the wall time of a run"
 SHAPE = "The shape of the model, where it is open"
+SERVE = "Serving, with --serve"
 
 
 def plan(
+    given: typer.Context,
     model: Annotated[str, typer.Argument(help="Preset, HF id, config.json or its folder, or .gguf.")] = "",
     on: Annotated[str, typer.Option(help="Cluster, such as jean-zay:48 or 48x8xa100-80gb.")] = "",
     batch: Annotated[
@@ -80,12 +82,32 @@ def plan(
     straggler: Annotated[
         str, typer.Option(help="Spread of a device's step time: 0.5%. The slowest is waited for.", rich_help_panel=PANEL)
     ] = "",
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Serve it instead: fit, split, speed and the commands.", rich_help_panel=SERVE)
+    ] = False,
+    context: Annotated[str, typer.Option(help="Tokens of one user, prompt and output: 16k (8k).", rich_help_panel=SERVE)] = "",
+    prompt: Annotated[str, typer.Option(help="Tokens of a prompt.", rich_help_panel=SERVE)] = "512",
+    output: Annotated[str, typer.Option(help="Tokens of an answer.", rich_help_panel=SERVE)] = "128",
+    users: Annotated[str, typer.Option(help="Who ask at the same time.", rich_help_panel=SERVE)] = "1",
+    kv: Annotated[
+        str, typer.Option(help="Type of keys and values: f16 (the default), q8_0, q4_0, fp8.", rich_help_panel=SERVE)
+    ] = "",
+    engine: Annotated[str, typer.Option(help="llama.cpp, vllm or ollama.", rich_help_panel=SERVE)] = "",
+    ttft: Annotated[str, typer.Option(help="The first token must come within: 1s.", rich_help_panel=SERVE)] = "",
+    per_user: Annotated[str, typer.Option(help="Tokens/s that each user must get: 15.", rich_help_panel=SERVE)] = "",
+    measured: Annotated[str, typer.Option(help="Tokens/s that you see: is it normal?", rich_help_panel=SERVE)] = "",
     top: Annotated[int, typer.Option(min=1, max=1000, help="How many layouts to show.")] = TOP,
     out: Annotated[Path | None, typer.Option(help="Write the plan to this file.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:
-    """Find the fastest layout to train a model on a cluster, and say why."""
+    """Find the fastest layout to train a model on a cluster, or the best way to serve it, and say why."""
+    from meshwise import cli_serve
+
+    cli_serve.check_flags(given, serve)
+    if serve:
+        cli_serve.answer(cli_serve.asked(given.params, vary or []), vary or [], top, TOP, out, json, csv)
+        return
     from meshwise import cli_shape, cli_vary, units
     from meshwise.plan import Ask
     from meshwise.tally import training_tokens
@@ -170,7 +192,7 @@ def _answer(ask: "Ask", top: int, out: Path | None, json: bool, csv: bool) -> No
 def _failures(given: dict[str, str], async_checkpoint: bool, spares: int | None) -> dict[str, float | bool]:
     """What was said of failures, in SI."""
     from meshwise import units
-    from meshwise.goodput import ACCEPTED
+    from meshwise.reliability import ACCEPTED
 
     said: dict[str, float | bool] = {name: units.parse(text, ACCEPTED[name][0]) for name, text in given.items() if text}
     said |= {"async_checkpoint": True} if async_checkpoint else {}
@@ -223,6 +245,13 @@ def explain(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say why a layout won: against the runner-up or your own idea, what binds, and what would change it."""
+    from meshwise import cli_serve, saved
+
+    if saved.any_table(plan_file).get("kind") == cli_serve.KIND:
+        if versus or trace or svg:
+            raise UserError("--versus, --trace and --svg are of plans for training; this one is for serving")
+        cli_serve.explain(plan_file, json)
+        return
     from meshwise import explain as explaining
     from meshwise import plan as plans
     from meshwise import render

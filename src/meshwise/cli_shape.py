@@ -9,9 +9,12 @@ import typer
 from meshwise.errors import DoesNotFit, UserError
 
 if TYPE_CHECKING:
+    from meshwise.cost.train import Question
     from meshwise.plan import Ask
 
 LIKE = "bloom-176b"
+RULED = 20
+"""Shapes that the rule in words is read from, at least."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +42,11 @@ def wanted(model: str, params: str, vocab: str, like: str, shapes: list[str] | N
         raise UserError(
             "a MODEL has its shape: leave it out with --params and --shape, or write --like MODEL for its kind of layers"
         )
+    if params and shapes:
+        raise UserError("--params searches shapes and --shape names them: ask for one of the two")
     number = units.parse(params, "count") if params else 0.0
-    if params and not 1e6 <= number <= 1e15:
-        raise UserError(f"--params {params}: expected a million to a thousand trillion parameters, such as 176B")
+    if params and not 1e6 <= number <= 1e13:
+        raise UserError(f"--params {params}: expected a million to ten trillion parameters, such as 176B")
     words = int(units.parse(vocab, "count")) if vocab else 0
     if vocab and not 1 <= words <= 2**24:
         raise UserError(f"--vocab {vocab}: expected 1 to {2**24:,} entries")
@@ -57,7 +62,9 @@ def answer(ask: "Ask", asked: Wanted, command: str, top: int, json: bool, csv: b
     from meshwise import render
     from meshwise import shapes as shaping
     from meshwise.explain import parse_axes
+    from meshwise.plan import no_layout
     from meshwise.render_shape import shapes_view
+    from meshwise.search import check_divides
     from meshwise.shape_search import Row, fastest, rule
 
     question = ask.question()
@@ -66,22 +73,34 @@ def answer(ask: "Ask", asked: Wanted, command: str, top: int, json: bool, csv: b
     named = shaping.parse(base, asked.shapes) if asked.shapes else None
     stack = shaping.Stack(base, named or shaping.near(base, asked.params))
     question = replace(question, model=base)
-    found = fastest(question, stack, bounds)
+    check_divides(question, bounds)
+    _check_weights(question, asked.params)
+    found = fastest(question, stack, bounds, len(named) if named else max(top, RULED))
     order = found.order()
     if not len(order):
-        raise DoesNotFit(
-            f"no shape fits on {question.cluster.name}: {len(stack.shapes):,} of them tried, with {found.candidates:,} layouts"
-        )
+        tried = f"{len(stack.shapes):,} {'shape' if len(stack.shapes) == 1 else 'shapes'} tried"
+        why = f"{found.candidates:,} layouts" if found.candidates else no_layout(question, found.rejected)
+        raise DoesNotFit(f"no shape fits on {question.cluster.name}: {tried}, {why}")
     shown = np.arange(len(named)) if named else order[:top]
-    rows = [Row.of(question, stack, found, int(i)) for i in shown]
+    rows = [Row.of(question, stack, found, int(i), bounds) for i in shown]
     if json or csv:
-        plain = [row.to_json() for row in rows]
+        plain = [row.to_json() | ({"faults": "; ".join(map(str, row.faults))} if csv else {}) for row in rows]
         about = {"candidates": found.candidates, "shapes": len(stack.shapes), "rejected": found.rejected, "rows": plain}
         typer.echo(render.as_json(about) if json else render.as_csv(render.flat(row) for row in plain))
         return
     console = render.console()
-    console.print(shapes_view(rows, found, rule(found, order[: max(top, 20)]) if named is None else ""))
+    console.print(shapes_view(rows, found, rule(found, order[: max(top, RULED)]) if named is None else ""))
     console.print(f"again: {command} {_words(asked, ask)}", soft_wrap=True, highlight=False)
+
+
+def _check_weights(q: "Question", params: float) -> None:
+    """Whatever the shape, the devices together hold its weights once, unless a framework can leave them on the host."""
+    need, have = params * q.work.framework.weight_bytes, q.cluster.devices * q.chip.memory
+    if need > have and not q.work.framework.offload:
+        raise DoesNotFit(
+            f"no shape fits on {q.cluster.name}: the weights alone are {need / 2**30:,.0f} GiB, its {q.cluster.devices:,} devices "
+            f"have {have / 2**30:,.0f}"
+        )
 
 
 def _words(asked: Wanted, ask: "Ask") -> str:

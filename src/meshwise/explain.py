@@ -9,7 +9,8 @@ from meshwise.errors import UserError, nearest
 from meshwise.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layouts
 from meshwise.plan import Choice, DoesNotFit, choice
 from meshwise.roofline import verdicts
-from meshwise.search import Bounds, Found, broken, search
+from meshwise.rules import broken
+from meshwise.search import Bounds, Found, search
 
 WORDS = {
     "matmul": "matrix products",

@@ -60,6 +60,13 @@ def find_preset(name: str) -> Path | None:
     return next((path for stem, path in presets().items() if catalogue.squeeze(stem) == wanted), None)
 
 
+def hub_id(name: str) -> str:
+    """The HF id of a preset; the name itself where it is none."""
+    preset = find_preset(name)
+    own = values_of(preset).get("_name_or_path") if preset else None
+    return own if isinstance(own, str) and own else name
+
+
 @cache
 def hub_ids() -> dict[str, Path]:
     """Every HF id that a preset answers to, in lower case."""

@@ -115,19 +115,24 @@ def find_table(text: str) -> Path:
     )
 
 
+def read_lines(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """The header of a CSV file, and its lines with their numbers."""
+    reader = csv.reader(io.StringIO(catalogue.text_of(path)), strict=True)
+    try:
+        header = [name.strip() for name in next(reader, list[str]())]
+        return header, [(reader.line_num, line) for line in reader if line]
+    except csv.Error as error:
+        raise UserError(f"{path.name}, line {reader.line_num}: not valid CSV: {error}") from None
+
+
 def read_table(path: Path) -> list[dict[str, str]]:
     """The rows of a CSV file, vTrain's column names translated, or of what `meshwise run` keeps, a JSON object a line.
 
     A file that is damaged is refused, with the line that is.
     """
     if path.suffix == ".jsonl":
-        return _read_lines(path)
-    reader = csv.reader(io.StringIO(catalogue.text_of(path)), strict=True)
-    try:
-        header = [name.strip() for name in next(reader, list[str]())]
-        lines = [(reader.line_num, line) for line in reader if line]
-    except csv.Error as error:
-        raise UserError(f"{path.name}, line {reader.line_num}: not valid CSV: {error}") from None
+        return _read_objects(path)
+    header, lines = read_lines(path)
     vtrain = "# GPUs" in header
     columns = [VTRAIN.get(name, name) for name in header] if vtrain else header
     _check_columns(path.name, [*columns, *VTRAIN_FACTS] if vtrain else columns)
@@ -143,7 +148,7 @@ def read_table(path: Path) -> list[dict[str, str]]:
     return rows
 
 
-def _read_lines(path: Path) -> list[dict[str, str]]:
+def _read_objects(path: Path) -> list[dict[str, str]]:
     rows: list[dict[str, str]] = []
     for number, line in enumerate(catalogue.text_of(path).splitlines(), 1):
         try:

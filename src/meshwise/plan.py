@@ -1,26 +1,25 @@
 """Plan: a question, the layouts that answer it with their cost, and where the numbers come from. JSON both ways."""
 
 import hashlib
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import version
 from pathlib import Path
-from types import UnionType
-from typing import Any, TypeVar, cast, get_args, get_origin
+from typing import Any, cast
 
 import numpy as np
 
 from meshwise import calibration as calibrations
-from meshwise import catalogue, clusters, framework, goodput, lookup, units
+from meshwise import clusters, framework, goodput, lookup, saved, units
 from meshwise.cost.compute import Device
 from meshwise.cost.memory import KINDS
 from meshwise.cost.train import PARTS, Cost, Question
 from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layouts
 from meshwise.model import Model
-from meshwise.search import ASKED, CUT_AXES, Found
+from meshwise.reliability import Reliability
+from meshwise.search import ASKED, CUT_AXES, Found, fewer_nodes
 from meshwise.workload import OPTIMIZER_BYTES, PRECISIONS, Train
 
 FORMAT = 2
@@ -83,7 +82,7 @@ class Ask:
             tokens=self.tokens,
             ramp=self.ramp,
             imbalance=self.imbalance,
-            reliability=goodput.Reliability(**cast(Any, self.reliability)),
+            reliability=Reliability(**cast(Any, self.reliability)),
         )
         fitted = calibrations.named(self.calibration) if self.calibration else calibrations.choose(chip, program.key)
         return Question.of(model or lookup.find_model(self.model), found, work, fitted)
@@ -159,7 +158,7 @@ def node_counts(ask: Ask, q: Question) -> tuple[int, ...]:
 def make(ask: Ask, q: Question, found: Found, top: int) -> Plan:
     """The plan for what a search found; a question that nothing fits says by how much."""
     if len(found.layouts) == 0:
-        raise DoesNotFit(_too_large(q, found))
+        raise DoesNotFit(too_large(q, found))
     choices = tuple(_distinct(q, found, top))
     if (ask.tokens or ask.reliability) and choices[0].goodput["effective"] < goodput.HOPELESS:
         raise DoesNotFit(_hopeless(q, choices[0]))
@@ -219,10 +218,11 @@ def _digest(part: object) -> str:
     return hashlib.sha256(repr(part).encode()).hexdigest()[:12]
 
 
-def _too_large(q: Question, found: Found) -> str:
+def too_large(q: Question, found: Found) -> str:
+    """Why nothing was found: by how much the leanest layout is too large, or the rules that left none."""
     have, need = q.chip.memory, found.smallest
     if not math.isfinite(need):
-        return _no_layout(q, found.rejected)
+        return no_layout(q, found.rejected)
     more = math.ceil(q.cluster.devices * need / (have * (1 - q.work.reserve)))
     return (
         f"{q.model.name} does not fit on {q.cluster.name}: the leanest of {found.priced:,} layouts needs {need / 2**30:.1f} GiB a device, "
@@ -240,7 +240,7 @@ def _hopeless(q: Question, best: Choice) -> str:
     )
 
 
-def _no_layout(q: Question, rejected: dict[str, int]) -> str:
+def no_layout(q: Question, rejected: dict[str, int]) -> str:
     """The rules that dropped what a user left open; where there never was such a cut, what they fixed."""
     fixed = [rule.removeprefix(ASKED).strip() for rule in rejected if rule.startswith(ASKED)]
     fixed = [axis for axis in fixed if axis in CUT_AXES]
@@ -249,7 +249,9 @@ def _no_layout(q: Question, rejected: dict[str, int]) -> str:
     if not others:
         return f"no way to cut {q.cluster.devices:,} devices keeps to {within}"
     dropped = ", ".join(f"{rule} ({count:,})" for rule, count in others.items())
-    return f"no layout{f' within {within}' if fixed else ''} keeps to every rule: {dropped}"
+    fewer = 0 if fixed else fewer_nodes(q)
+    instead = f"; {fewer:,} of the {q.cluster.node_count:,} nodes can be used" if fewer else ""
+    return f"no layout{f' within {within}' if fixed else ''} keeps to every rule{instead}: {dropped}"
 
 
 _MINOR = ("dp_replicate", "dp_shard", "zero", "sp", "schedule", "offload")
@@ -335,26 +337,15 @@ def _lasting(q: Question, devices: int, seconds: float) -> tuple[dict[str, float
 
 def read(path: Path) -> Plan:
     """A plan.json; one of another format is refused with the reason."""
+    table = saved.table_of(path, FORMAT)
     try:
-        values: object = json.loads(catalogue.text_of(path))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not valid JSON: {error}") from None
-    if not isinstance(values, dict) or "format" not in values:
-        raise UserError(f"{path}: not a plan; write one with 'meshwise plan ... --out {path.name}'")
-    table = cast(dict[str, Any], values)
-    if table["format"] != FORMAT:
-        raise UserError(
-            f"{path}: a plan of format {quoted(table['format'])}; this version reads format {FORMAT}: make the plan again"
-        )
-    try:
-        ask = _checked(Ask, table["ask"])
-        choices = tuple(_checked(Choice, row) for row in table["choices"])
-        if not choices or min(ask.batch, ask.seq) <= 0:
+        found = saved.record(Plan, {f.name: table[f.name] for f in fields(Plan)})
+        if not found.choices or min(found.ask.batch, found.ask.seq) <= 0:
             raise ValueError("it has no layouts, or no batch")
-        goodput.Reliability(**cast(Any, ask.reliability))
-        for row in choices:
+        Reliability(**cast(Any, found.ask.reliability))
+        for row in found.choices:
             _check_sums(row)
-        return _checked(Plan, {f.name: table[f.name] for f in fields(Plan)} | {"ask": ask, "choices": choices})
+        return found
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path}: a damaged plan ({error}); make it again") from None
 
@@ -367,37 +358,6 @@ def _check_sums(row: Choice) -> None:
         raise ValueError("a layout has other parts than this version knows")
     if set(row.goodput) != {f.name for f in fields(goodput.Goodput)}:
         raise ValueError("a layout has other shares of time than this version knows")
-
-
-Record = TypeVar("Record", Ask, Choice, Plan)
-
-
-def _checked(cls: type[Record], table: object) -> Record:
-    """A record whose every field is of its type, as JSON has it."""
-    if not isinstance(table, dict):
-        raise TypeError(f"{quoted(table)} is no table")
-    values: dict[str, Any] = {
-        key: tuple(cast(list[object], value)) if isinstance(value, list) else value
-        for key, value in cast(dict[str, Any], table).items()
-    }
-    for f in fields(cls):
-        if f.name in values and not _holds(f.type, values[f.name]):
-            raise TypeError(f"{f.name} is {quoted(values[f.name])}")
-    return cls(**values)
-
-
-def _holds(hint: Any, value: Any) -> bool:
-    """Whether a value of a plan.json is of the type of its field."""
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin is UnionType:
-        return any(_holds(arm, value) for arm in inner)
-    if origin is dict:
-        return isinstance(value, dict) and all(_holds(inner[1], one) for one in cast(dict[str, object], value).values())
-    if origin is tuple:
-        return isinstance(value, tuple) and all(_holds(inner[0], one) for one in cast(tuple[object, ...], value))
-    if hint is float:
-        return type(value) in (int, float) and math.isfinite(value)
-    return type(value) is hint
 
 
 def layouts_of(row: Mapping[str, int | str]) -> Layouts:

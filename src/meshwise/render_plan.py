@@ -11,8 +11,9 @@ from meshwise import units
 from meshwise.cost.memory import KINDS
 from meshwise.cost.train import PARTS
 from meshwise.explain import WORDS, name_of
-from meshwise.goodput import HARDWARE, LLAMA3_STORAGE, LOSSES, Reliability
+from meshwise.goodput import HARDWARE, LLAMA3_STORAGE, LOSSES
 from meshwise.plan import Choice, Plan
+from meshwise.reliability import Reliability
 
 COLOURS = ("green", "cyan", "blue", "magenta", "yellow", "bright_cyan", "bright_blue", "white", "bright_magenta", "red", "bright_yellow",
            "bright_green", "bright_red", "bright_black")  # fmt: skip

@@ -8,6 +8,8 @@ from rich.text import Text
 from meshwise.calibrated import Calibrated
 from meshwise.calibration import FITTED
 from meshwise.score import Score
+from meshwise.serving import FITTED as SERVING_FITTED
+from meshwise.validate_serve import ServeCalibrated
 
 Line = tuple[str, str, str, str, str]
 
@@ -75,4 +77,45 @@ def calibration_view(made: Calibrated) -> RenderableType:
         if mine:
             table.add_row(name, mine, within)
     coefficients = ", ".join(f"{name} {getattr(made.calibration, name):.4g}" for name in FITTED)
+    return Group(table, Text(f"{made.left_out['rows']} rows; {coefficients}"))
+
+
+def serve_view(found: Score) -> RenderableType:
+    """What `validate` prints of one table of served models."""
+    fit, ill = found["fit"], found["prefill"]["ill"]
+    notes = [f"{found['rows']} rows; calibration: {found['calibration']}"]
+    notes += [f"{ill} prompts left out of the mean: over 3 times as slow as in another format on the same devices"] if ill else []
+    notes += [f"fits or not: {fit['right']} of {fit['total']} right"]
+    notes += [f"skipped: {reason} ({count})" for reason, count in found["skipped_reasons"].items()]
+    notes += [f"assumed: {what} ({count})" for what, count in found["assumed"].items()]
+    return Group(_serve_table(found["table"], {"predicted": found}), *map(Text, notes))
+
+
+def _serve_table(name: str, columns: dict[str, Score]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table.add_column(name)
+    for column in columns:
+        table.add_column(column, justify="right")
+    shown = (
+        ("mape", "error, mean", "%"),
+        ("p95", "  95% are within", "%"),
+        ("bias", "  bias", "+%"),
+        ("spearman", "  rank correlation", ""),
+    )
+    for part in ("decode", "prefill"):
+        for key, words, show in shown:
+            cells = [_cell(found[part][key], show) for found in columns.values()]
+            if any(cells):
+                table.add_row(f"{part} {words}" if key == "mape" else words, *cells)
+    for key, words, show in (("mape", "memory error, mean", "%"), ("max_mib", "  largest, MiB", "")):
+        cells = [_cell(found["memory"][key], show) for found in columns.values()]
+        if any(cells):
+            table.add_row(words, *cells)
+    return table
+
+
+def serve_calibration_view(made: ServeCalibrated) -> RenderableType:
+    """What `calibrate` found of a served model's speed."""
+    coefficients = ", ".join(f"{name} {getattr(made.serving, name):.4g}" for name in SERVING_FITTED)
+    table = _serve_table("", {"left out": made.left_out, "in sample": made.in_sample})
     return Group(table, Text(f"{made.left_out['rows']} rows; {coefficients}"))

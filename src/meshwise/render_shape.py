@@ -14,10 +14,15 @@ from meshwise.shape_search import Fastest, Row
 
 def shapes_view(rows: Sequence[Row], found: Fastest, rule: str) -> RenderableType:
     """The table, the faults of each row, and the rule that the best follow."""
-    counted = f"{found.candidates:,} shapes x layouts priced, of {len(found.shapes):,} shapes."
-    faults = [Text(f"{row.name}: {'; '.join(row.faults) if row.faults else 'breaks no constraint.'}") for row in rows]
+    counted = f"{found.candidates:,} shapes x layouts searched, of {len(found.shapes):,} shapes."
+    faults = [Text(f"{row.name}: {'; '.join(map(str, row.faults)) if row.faults else 'nothing worth telling'}") for row in rows]
     return Group(
-        _table(rows), Text("what each gives away", style="bold"), *faults, Text(), Text(counted), *([Text(rule)] if rule else [])
+        _table(rows),
+        Text("what each gives away, in percent of its seconds per parameter", style="bold"),
+        *faults,
+        Text(),
+        Text(counted),
+        *([Text(rule)] if rule else []),
     )
 
 

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from meshwise.cost.memory import KINDS
-from meshwise.cost.train import PARTS, Cost, Question, peak, price, stage_layers
+from meshwise.cost.train import PARTS, Cost, Question, peak, price
 from meshwise.errors import UserError
-from meshwise.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Floats, Ints, Layouts
+from meshwise.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Ints, Layouts
+from meshwise.rules import TP_IN_NODE, Mask, batch_rules, choice_rules, cut_rules
 
 BLOCK = 1 << 14
 """Layouts priced at once: about 130 arrays of them fit in a core's cache."""
@@ -18,10 +18,7 @@ PAIRS = 1 << 18
 """Cuts, each with a shape, that rules are asked of at once."""
 TIES = 32
 """Layouts kept for each that is asked for: near-ties are told as one."""
-TP_IN_NODE = "tp stays inside a node"
 ASKED = "--fix or --allow"
-PADDING = "padding the batch up to dp is at most a fifth of what is computed"
-Mask = NDArray[np.bool_]
 Bounds = Mapping[str, tuple[int, int]]
 """Per axis, the least and the most a user allows."""
 
@@ -110,59 +107,138 @@ def divisors(n: int) -> list[int]:
 
 def blocks(q: Question, limits: Bounds, nodes: tuple[int, ...], rejected: dict[str, int]) -> Iterator[tuple[Question, Layouts]]:
     """Valid layouts in blocks of about BLOCK, with the question each block is priced under: a stack of shapes is taken apart to match."""
-    waiting: list[tuple[Ints, Layouts]] = []
+    choices = Choices(q, limits)
+    waiting: list[Starts] = []
     for count in nodes or (q.cluster.node_count,):
-        cuts = _cuts(q, count * q.cluster.nodes[0][1].devices)
-        for pairs, some in _paired(q, cuts):
-            here = replace(q, model=q.model.take(pairs))
-            # What the user left open first: a rule that drops none of it is not why nothing is left.
-            kept = _all(_bounded(some, limits, CUT_AXES) | _allowed(cut_rules(here, some), limits), rejected, len(some))
-            for group in _expanded(replace(q, model=q.model.take(pairs[kept])), pairs[kept], some.take(kept)):
-                waiting.append(group)
-                if sum(len(layouts) for _, layouts in waiting) >= BLOCK:
-                    yield from _checked(q, waiting, limits, rejected)
-                    waiting = []
-    yield from _checked(q, waiting, limits, rejected)
+        for some in starts(q, limits, count, choices, rejected):
+            waiting.append(some)
+            if sum(part.number for part in waiting) >= BLOCK:
+                yield from expanded(q, Starts.joined(waiting), choices)
+                waiting = []
+    if waiting:
+        yield from expanded(q, Starts.joined(waiting), choices)
+
+
+@dataclass(frozen=True)
+class Starts:
+    """Cuts of a shape with a micro-batch: all of a layout but what is chosen inside it. One row each."""
+
+    shape: Ints
+    layouts: Layouts
+    kind: Ints
+    """Which of the tables of choices it has."""
+    size: Ints
+    """How many choices those are."""
+
+    @property
+    def number(self) -> int:
+        """Layouts that these are the starts of."""
+        return int(self.size.sum())
+
+    def take(self, rows: Ints | Mask) -> "Starts":
+        return Starts(self.shape[rows], self.layouts.take(rows), self.kind[rows], self.size[rows])
+
+    @staticmethod
+    def joined(parts: "list[Starts]") -> "Starts":
+        arrays = (np.concatenate([getattr(part, name) for part in parts]) for name in ("shape", "kind", "size"))
+        shape, kind, size = arrays
+        return Starts(shape, _concatenated([part.layouts for part in parts]), kind, size)
+
+
+class Choices:
+    """What can be chosen inside a cut with a micro-batch, by all that it depends on. Every kind is worked out once, rules and all."""
+
+    def __init__(self, q: Question, limits: Bounds) -> None:
+        self.q, self.limits = q, limits
+        self.kinds: dict[tuple[int, ...], int] = {}
+        self.tables: list[dict[str, Ints]] = []
+        self.all: list[int] = []
+        """Per kind, how many there are before rules."""
+        self.dropped: list[dict[str, int]] = []
+
+    def of(self, a: Layouts, layers: Ints) -> Ints:
+        """The kind of each start."""
+        steady = -(-int(self.q.work.batch) // (a.dp * a.mbs)) % a.pp == 0
+        per_stage = np.where(a.pp > 1, _per_stage(self.q, layers, a.pp), 1)
+        columns = (a.pp, per_stage, a.dp_shard > 1, a.tp > 1, steady)
+        code = np.zeros(len(a), dtype=np.int64)
+        for column in columns:
+            code = code * (int(np.max(column, initial=0)) + 1) + column
+        _, first, which = np.unique(code, return_index=True, return_inverse=True)
+        found = [self._kind(tuple(int(column[i]) for column in columns)) for i in first.tolist()]
+        return np.array(found, dtype=np.int64)[which]
+
+    def _kind(self, key: tuple[int, ...]) -> int:
+        if key not in self.kinds:
+            self.kinds[key] = len(self.tables)
+            pp, *_, steady = key
+            table = _inner(self.q, *key[:4])
+            dropped: dict[str, int] = {}
+            some = Layouts.of(**table, pp=pp)
+            kept = _all(choice_rules(some, bool(steady)) | _bounded(some, self.limits, _INNER_AXES[1:]), dropped, len(some))
+            self.tables.append({axis: values[kept] for axis, values in table.items()})
+            self.all.append(len(some))
+            self.dropped.append(dropped)
+        return self.kinds[key]
+
+
+def starts(q: Question, limits: Bounds, nodes: int, choices: Choices, rejected: dict[str, int]) -> Iterator[Starts]:
+    """Every cut of so many nodes, with every shape and every micro-batch, that keeps to the rules; many at a time."""
+    for pairs, cuts in _paired(q, _cuts(q, nodes * q.cluster.nodes[0][1].devices)):
+        here = replace(q, model=q.model.take(pairs))
+        # What the user left open first: a rule that drops none of it is not why nothing is left.
+        kept = _all(_bounded(cuts, limits, CUT_AXES) | _allowed(cut_rules(here, cuts), limits), rejected, len(cuts))
+        pairs, cuts = pairs[kept], cuts.take(kept)
+        distinct, which = np.unique(cuts.dp, return_inverse=True)
+        sizes = [np.array(divisors(math.ceil(int(q.work.batch) / dp)), dtype=np.int64) for dp in distinct.tolist()]
+        outer, inner = _each(np.array([len(size) for size in sizes], dtype=np.int64), which)
+        if not len(outer):
+            continue
+        pairs, some = pairs[outer], replace(cuts.take(outer), mbs=np.concatenate(sizes)[inner])
+        model = q.model.take(pairs)
+        kind = choices.of(some, np.broadcast_to(model.decoder.layers, len(some)))
+        weights = np.array(choices.all, dtype=np.int64)[kind]
+        rules = batch_rules(replace(q, model=model), some) | _bounded(some, limits, ("mbs",))
+        kept = _all(rules, rejected, len(some), weights)
+        for which, times in enumerate(np.bincount(kind[kept]).tolist()):
+            for rule, number in choices.dropped[which].items():
+                rejected[rule] = rejected.get(rule, 0) + number * times
+        size = np.array([len(table["zero"]) for table in choices.tables], dtype=np.int64)[kind]
+        kept &= size > 0
+        if kept.any():
+            yield Starts(pairs[kept], some.take(kept), kind[kept], size[kept])
+
+
+def _each(sizes: Ints, which: Ints) -> tuple[Ints, Ints]:
+    """Every row with every choice of its kind, of which there are `sizes`: the number of the row, and that of the choice."""
+    size = sizes[which]
+    outer = np.repeat(np.arange(len(which)), size)
+    first = (np.cumsum(sizes) - sizes)[which] - (np.cumsum(size) - size)
+    return outer, np.arange(len(outer)) + first[outer]
 
 
 def _paired(q: Question, cuts: Layouts) -> Iterator[tuple[Ints, Layouts]]:
-    """Every cut with every shape, many at a time: which shape, and the cut."""
+    """Every cut with every shape, many at a time: which shape, and the cut. Shapes from all over, so that the first are like the rest."""
     shapes = np.arange(np.size(q.model.variant))
-    step = max(1, PAIRS // len(cuts))
-    for start in range(0, len(shapes), step):
-        some = shapes[start : start + step]
+    parts = -(-len(shapes) // max(1, PAIRS // len(cuts)))
+    for some in (shapes[part::parts] for part in range(parts)):
         yield np.repeat(some, len(cuts)), cuts.take(np.tile(np.arange(len(cuts)), len(some)))
 
 
-def _expanded(q: Question, pairs: Ints, cuts: Layouts) -> Iterator[tuple[Ints, Layouts]]:
-    """Every cut with all that can be chosen inside it. Cuts with the same choices are expanded together."""
-    layers = np.broadcast_to(q.model.decoder.layers, len(cuts))
-    keys = np.stack([cuts.dp, cuts.pp, layers, cuts.dp_shard > 1, cuts.tp > 1])
-    distinct, which = np.unique(keys, axis=1, return_inverse=True)
-    groups: list[Ints] = np.split(np.argsort(which.ravel(), kind="stable"), np.cumsum(np.bincount(which.ravel()))[:-1])
-    for key, group in zip(distinct.T.tolist(), groups, strict=bool(len(cuts))):
-        inner = _inner(q, *key)
-        size = len(inner["mbs"])
-        for first in range(0, len(group), max(1, BLOCK // size)):
-            rows = group[first : first + max(1, BLOCK // size)]
-            outer = {axis: np.repeat(getattr(cuts, axis)[rows], size) for axis in _CUT_AXES}
-            yield (
-                np.repeat(pairs[rows], size),
-                Layouts(**outer, **{axis: np.tile(values, len(rows)) for axis, values in inner.items()}),
-            )
-
-
-def _checked(
-    q: Question, waiting: list[tuple[Ints, Layouts]], limits: Bounds, rejected: dict[str, int]
-) -> Iterator[tuple[Question, Layouts]]:
-    """What of the waiting layouts keeps to the rules, as one block."""
-    if not waiting:
-        return
-    pairs, layouts = np.concatenate([pairs for pairs, _ in waiting]), _concatenated([layouts for _, layouts in waiting])
-    here = replace(q, model=q.model.take(pairs))
-    kept = _all(inner_rules(here, layouts) | _bounded(layouts, limits, _INNER_AXES), rejected, len(layouts))
-    if kept.any():
-        yield replace(q, model=q.model.take(pairs[kept])), layouts.take(kept)
+def expanded(q: Question, some: Starts, choices: Choices) -> Iterator[tuple[Question, Layouts]]:
+    """Every start with all that can be chosen inside it, in blocks of about BLOCK."""
+    table = {axis: np.concatenate([one[axis] for one in choices.tables]) for axis in _INNER_AXES[1:]}
+    sizes = np.array([len(one["zero"]) for one in choices.tables], dtype=np.int64)
+    ends: Ints = np.cumsum(some.size)
+    first = before = 0
+    while first < len(ends):
+        last = max(first + 1, int(np.searchsorted(ends, before + BLOCK, side="right")))
+        outer, inner = _each(sizes, some.kind[first:last])
+        outer += first
+        axes = {axis: getattr(some.layouts, axis)[outer] for axis in (*_CUT_AXES, "mbs")}
+        layouts = Layouts(**axes, **{axis: values[inner] for axis, values in table.items()})
+        yield replace(q, model=q.model.take(some.shape[outer])), layouts
+        first, before = last, int(ends[last - 1])
 
 
 def _allowed(rules: dict[str, Mask], limits: Bounds) -> dict[str, Mask]:
@@ -179,11 +255,12 @@ def _concatenated(parts: list[Layouts]) -> Layouts:
     return Layouts(**{f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Layouts)})
 
 
-def _all(rules: dict[str, Mask], rejected: dict[str, int], length: int) -> Mask:
-    """Rows that pass every rule; each row that does not is counted under the first it breaks."""
+def _all(rules: dict[str, Mask], rejected: dict[str, int], length: int, weights: Ints | None = None) -> Mask:
+    """Rows that pass every rule; each row that does not is counted under the first it breaks, as one or as many as it stands for."""
     left = np.ones(length, dtype=bool)
     for rule, mask in rules.items():
-        _count(rejected, rule, left & ~mask)
+        gone: Mask = left & ~mask
+        rejected[rule] = rejected.get(rule, 0) + int(gone.sum() if weights is None else weights[gone].sum())
         left &= mask
     return left
 
@@ -212,54 +289,29 @@ def _cuts(q: Question, devices: int) -> Layouts:
     return Layouts.of(**dict(zip(_CUT_AXES, table.T, strict=True)))
 
 
-def cut_rules(q: Question, a: Layouts) -> dict[str, Mask]:
-    """What a way to cut the model must keep to: masks that prune the search, count the rejects and word the error for one layout."""
-    d, work, f = q.model.decoder, q.work, q.work.framework
-    times = q.model.times  # not every layer has experts
-    experts = max((op.count // times[block] for block, op in q.model.placed if op.expert), default=1)
-    heads, kv_heads = np.maximum(d.heads, 1), np.maximum(d.kv_heads, 1)
-    left = stage_layers(q, a)[1]
-    layers = (d.layers % a.pp == 0) | (f.embedding_layers & (left >= 0)) | f.balances_stages
-    return {
-        "tp divides heads": (heads % a.tp == 0) | (np.equal(d.heads, 0)),
-        "tp divides KV heads, or they divide it": (kv_heads % a.tp == 0) | (a.tp % kv_heads == 0),
-        "tp divides the FFW width": (np.asarray(d.ffn) % a.tp == 0),
-        "tp divides recurrent heads": np.all(
-            [np.asarray(op.m) % a.tp == 0 for op in q.model.ops if op.kind == "scan" and op.state] or [a.tp > 0],
-            axis=0,
-        ),
-        TP_IN_NODE: q.cluster.nodes[0][1].devices % a.tp == 0,  # 6 in nodes of 8 leaves some groups astride two
-        "pp is at most the number of layers": a.pp <= d.layers,
-        "pp cuts the layers into stages": layers,
-        "cp where the framework has it": (a.cp == 1) | f.context_parallel,
-        "cp needs attention": (a.cp == 1) | any(op.kind == "attention" for op in q.model.ops),
-        "cp halves divide the sequence": (a.cp == 1) | (work.seq % (2 * a.cp) == 0),
-        **({PADDING: _padding(q, a) <= 1.25} if f.pads_batch else {"dp divides the batch": work.batch % a.dp == 0}),
-        "ep divides the experts": experts % a.ep == 0,
-        "ZeRO where the framework has it": (a.dp_shard == 1) | (len(f.zero) > 0),
-        "ZeRO over some of the data ranks where the framework has it": (a.dp_shard == 1)
-        | (a.dp_replicate == 1)
-        | f.shards_partly,
-    }
+def fewer_nodes(q: Question) -> int:
+    """The most nodes, fewer than there are, over which the model can be cut at all; 0 where none of the nearest fifth is.
+
+    100,000 devices are 2^5 x 5^5: no batch, head or layer count has those fives, and 98,304 of them do.
+    """
+    whole, each = q.cluster.node_count, q.cluster.nodes[0][1].devices
+    for count in range(whole - 1, int(0.8 * whole), -1):
+        cuts = _cuts(q, count * each)
+        if np.logical_and.reduce(list(cut_rules(q, cuts).values())).any():
+            return count
+    return 0
 
 
-def _padding(q: Question, a: Layouts) -> Floats:
-    """Sequences computed over sequences of the batch, where data ranks need not divide it."""
-    each = a.dp * a.mbs
-    return np.ceil(q.work.batch / each) * each / q.work.batch
-
-
-def _inner(q: Question, dp: int, pp: int, layers: int, shared: int, cut: int) -> dict[str, Ints]:
-    """Every micro-batch, ZeRO stage, recompute, sequence parallelism, schedule and offload for cuts with so many data ranks and stages,
-    that share state (`shared`) and cut layers (`cut`) or do not."""
+def _inner(q: Question, pp: int, per_stage: int, shared: int, cut: int) -> dict[str, Ints]:
+    """Every ZeRO stage, recompute, sequence parallelism, schedule and offload for cuts with stages of so many layers, that share state
+    (`shared`) and cut layers (`cut`) or do not."""
     f = q.work.framework
     schedules = [(SCHEDULES.index("1f1b"), 1)]
     if pp > 1 and "interleaved" in f.schedules:
-        schedules += [(SCHEDULES.index("interleaved"), v) for v in divisors(_per_stage(q, layers, pp))[1:]]
+        schedules += [(SCHEDULES.index("interleaved"), v) for v in divisors(per_stage)[1:]]
     if pp > 1 and "zero-bubble" in f.schedules:
         schedules.append((SCHEDULES.index("zero-bubble"), 1))
     choices: dict[str, list[int]] = {
-        "mbs": divisors(math.ceil(int(q.work.batch) / dp)),
         "zero": list(f.zero) if shared else [0],
         "recompute": [RECOMPUTE.index(how) for how in f.recompute],
         "sp": {"never": [0], "choice": [0, 1], "always": [1]}[f.sequence_parallel] if cut else [0],
@@ -273,57 +325,7 @@ def _inner(q: Question, dp: int, pp: int, layers: int, shared: int, cut: int) ->
     return axes | {"schedule": table[which, 0], "vpp": table[which, 1]}
 
 
-def _per_stage(q: Question, layers: int, pp: int) -> int:
+def _per_stage(q: Question, layers: Ints, pp: Ints) -> Ints:
     """Layers of a stage where all have as many, the embedding and the head counted as one each where the framework can; else 1."""
-    if layers % pp == 0:
-        return layers // pp
-    return (layers + 2) // pp if q.work.framework.embedding_layers and (layers + 2) % pp == 0 else 1
-
-
-def inner_rules(q: Question, a: Layouts) -> dict[str, Mask]:
-    """What the rest of a layout must keep to."""
-    microbatches = -(-q.work.batch // (a.dp * a.mbs))
-    heads = np.maximum(1, q.model.decoder.heads // a.tp)
-    rules: dict[str, Mask] = {
-        **(
-            {PADDING: _padding(q, a) <= 1.25}
-            if q.work.framework.pads_batch
-            else {"micro-batches are whole": q.work.batch % (a.dp * a.mbs) == 0}
-        ),
-        "interleaving needs micro-batches in multiples of pp": (a.vpp == 1) | (microbatches % a.pp == 0),
-        "offloading parameters needs ZeRO 3": (a.offload < OFFLOAD.index("parameters")) | (a.zero == 3),
-    }
-    if q.work.framework.fused_softmax:
-        rules["fused softmax needs micro-batch x heads / tp in multiples of 4"] = (a.mbs * heads) % 4 == 0
-    for size in q.work.ramp:
-        rules[f"batch {size} of the ramp-up divides by dp x micro-batch"] = size % (a.dp * a.mbs) == 0
-    return rules
-
-
-def offered_rules(q: Question, a: Layouts) -> dict[str, Mask]:
-    """What the search keeps to without asking, because it enumerates nothing else."""
-    f, interleaved = q.work.framework, SCHEDULES.index("interleaved")
-    shared = {"never": a.sp == 0, "choice": (a.sp == 0) | (a.tp > 1), "always": (a.sp > 0) == (a.tp > 1)}
-    return {
-        "ep divides dp_shard x cp": (a.dp_shard * a.cp) % a.ep == 0,
-        "dp_shard has a ZeRO stage of the framework": np.where(a.dp_shard > 1, np.isin(a.zero, f.zero), a.zero == 0),
-        "recompute is one the framework has": np.isin(a.recompute, [RECOMPUTE.index(how) for how in f.recompute]),
-        "schedule is one the framework has": np.isin(a.schedule, [SCHEDULES.index(how) for how in f.schedules]),
-        "a schedule other than 1f1b needs pp": (a.schedule == 0) | (a.pp > 1),
-        "vpp goes with the interleaved schedule": (a.schedule == interleaved) == (a.vpp > 1),
-        "vpp cuts the layers of a stage evenly": (a.vpp == 1) | _evenly(q, a),
-        "sp where the framework has it, and tp": shared[f.sequence_parallel],
-        "offload where the framework has it": (a.offload == 0) | f.offload,
-    }
-
-
-def _evenly(q: Question, a: Layouts) -> Mask:
-    """Whether stages can be cut into model chunks of as many layers, the embedding and the head counted where stages are cut so."""
-    layers, chunks = q.model.decoder.layers, a.pp * a.vpp
-    return (layers % chunks == 0) | (q.work.framework.embedding_layers & (layers % a.pp > 0) & ((layers + 2) % chunks == 0))
-
-
-def broken(q: Question, a: Layouts) -> list[str]:
-    """The rules that a single layout breaks."""
-    rules = offered_rules(q, a) | cut_rules(q, a) | inner_rules(q, a)
-    return [rule for rule, mask in rules.items() if not bool(np.all(mask))]
+    counted = q.work.framework.embedding_layers & ((layers + 2) % pp == 0)
+    return np.where(layers % pp == 0, layers // pp, np.where(counted, (layers + 2) // pp, 1))

@@ -1,28 +1,36 @@
 """The fastest layout of every shape, in one search over both; and what each shape gives away, in words."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
 
 import numpy as np
 
-from meshwise.cost.compute import EVEN, Device, product
 from meshwise.cost.train import Question, peak, price
-from meshwise.layout import Floats, Ints, Layouts
-from meshwise.plan import Choice, choice
-from meshwise.search import Bounds, blocks, divisors
+from meshwise.layout import OFFLOAD, RECOMPUTE, Floats, Ints, Layouts
+from meshwise.plan import Choice, choice, too_large
+from meshwise.search import BLOCK, Bounds, Choices, Starts, expanded, search, starts
+from meshwise.shape_faults import Fault, faults
 from meshwise.shapes import Shapes, Stack, one_model
+
+STARTS = 1 << 10
+"""Taken up at once, before it is asked again which can still be among the best."""
+ENDLESS = 1 << 30
+ROUNDING = 1 + 1e-9
+"""A floor is a sum in another order than what it is the floor of."""
 
 
 @dataclass(frozen=True)
 class Fastest:
-    """Per shape, its fastest layout that fits; infinitely slow where none does."""
+    """Per shape, its fastest layout that fits, or for shapes that are not among the best one that may be slower; infinitely slow where
+    none fits or none was worth pricing."""
 
     shapes: Shapes
     params: Floats
     step: Floats
     layouts: Layouts
     candidates: int
-    """Shapes x layouts that keep to every rule, and were priced."""
+    """Shapes x layouts that keep to every rule, priced or slower than the best whatever is chosen inside."""
     rejected: dict[str, int]
 
     @property
@@ -36,29 +44,116 @@ class Fastest:
         return order[np.isfinite(self.step[order])]
 
 
-def fastest(q: Question, stack: Stack, bounds: Bounds) -> Fastest:
-    """Every shape with every layout, priced in blocks; only the best layout of each shape is kept."""
-    capacity = q.chip.memory * (1 - q.work.reserve)
-    step = np.full(len(stack.shapes), np.inf)
-    kept = {f.name: np.ones(len(stack.shapes), dtype=np.int64) for f in fields(Layouts)}
-    rejected: dict[str, int] = {}
-    candidates = 0
-    for asked, layouts in blocks(replace(q, model=stack), bounds, (), rejected):
-        candidates += len(layouts)
-        fits = peak(asked, layouts) <= capacity
-        if not fits.any():
-            continue
-        layouts, model = layouts.take(fits), asked.model.take(fits)
-        seconds, shape = price(replace(asked, model=model), layouts).step, model.variant
-        order = np.lexsort((seconds, shape))
-        which, first = np.unique(shape[order], return_index=True)
-        rows = order[first]
-        better = seconds[rows] < step[which]
-        which, rows = which[better], rows[better]
-        step[which] = seconds[rows]
-        for axis, values in kept.items():
-            values[which] = getattr(layouts, axis)[rows]
-    return Fastest(stack.shapes, np.asarray(stack.params, float), step, Layouts(**kept), candidates, rejected)
+def fastest(q: Question, stack: Stack, bounds: Bounds, top: int) -> Fastest:
+    """The `top` fastest shapes, each with its fastest layout, out of every shape with every layout.
+
+    Starts are taken up in the order of what none of their layouts can beat; where that is slower than the last of the best, all that
+    are left are. So the best are exact, and others may be told slower than they are.
+    """
+    asked, choices, rejected = replace(q, model=stack), Choices(q, bounds), dict[str, int]()
+    params, candidates = np.asarray(stack.params, float), 0
+    best = _Best.of(len(stack.shapes))
+    for some in starts(asked, bounds, q.cluster.node_count, choices, rejected):
+        candidates += some.number
+        for promising in _in_order(asked, some, params, best, min(top, len(params))):
+            for here, layouts in expanded(asked, promising, choices):
+                fits = peak(here, layouts) <= _capacity(q)
+                if fits.any():
+                    layouts, model = layouts.take(fits), here.model.take(fits)
+                    best.update(model.variant, layouts, price(replace(here, model=model), layouts).step)
+    return Fastest(
+        stack.shapes, params, best.step, Layouts(**best.axes), candidates, {rule: n for rule, n in rejected.items() if n}
+    )
+
+
+def _capacity(q: Question) -> float:
+    return q.chip.memory * (1 - q.work.reserve)
+
+
+def _least(q: Question, some: Starts) -> Floats:
+    """The floor of starts that may fit, with as little recomputed as fits; infinity for the others."""
+    here = replace(q, model=q.model.take(some.shape))
+    ways = sorted(map(RECOMPUTE.index, q.work.framework.recompute))  # the fastest first
+    fits = np.stack([leanest(here, some.layouts, how) <= _capacity(q) * ROUNDING for how in ways])
+    found, rows = np.full(len(some.shape), np.inf), np.flatnonzero(fits.any(axis=0))
+    if len(rows):
+        recompute = np.array(ways)[fits[:, rows].argmax(axis=0)]
+        found[rows] = floor(replace(q, model=q.model.take(some.shape[rows])), some.layouts.take(rows), recompute)
+    return found
+
+
+def _in_order(q: Question, some: Starts, params: Floats, best: "_Best", top: int) -> Iterator[Starts]:
+    """Starts by their floor per parameter, until it is above the last of the `top` best; those whose shape is faster already left out."""
+    a, code = some.layouts, some.shape
+    for axis in (a.tp, a.pp, a.cp, a.mbs):  # all that a floor depends on
+        code = code * (int(axis.max()) + 1) + axis
+    _, first, which = np.unique(code, return_index=True, return_inverse=True)
+    least = np.concatenate([_least(q, some.take(first[i : i + BLOCK])) for i in range(0, len(first), BLOCK)])[which]
+    per = least / params[some.shape]
+    order = np.argsort(per)
+    for rows in np.split(order, range(STARTS, len(order), STARTS)):
+        limit = np.partition(best.step / params, top - 1)[top - 1] * ROUNDING
+        if not per[rows[0]] <= limit or np.isinf(per[rows[0]]):
+            return
+        rows = rows[(per[rows] <= limit) & (least[rows] <= best.step[some.shape[rows]] * ROUNDING) & np.isfinite(per[rows])]
+        if len(rows):
+            yield some.take(rows)
+
+
+@dataclass(frozen=True)
+class _Best:
+    """The fastest layout of every shape so far."""
+
+    step: Floats
+    axes: dict[str, Ints]
+
+    @staticmethod
+    def of(number: int) -> "_Best":
+        return _Best(np.full(number, np.inf), {f.name: np.ones(number, dtype=np.int64) for f in fields(Layouts)})
+
+    def update(self, shape: Ints, layouts: Layouts, seconds: Floats) -> None:
+        """Equals in the order of their axes, as the search of one model has them."""
+        np.minimum.at(found := self.step.copy(), shape, seconds)
+        rows = np.flatnonzero(seconds == found[shape])
+        was = np.unique(shape[rows])
+        both = np.concatenate([was, shape[rows]])
+        axes = {name: np.concatenate([values[was], getattr(layouts, name)[rows]]) for name, values in self.axes.items()}
+        order = np.lexsort([*axes.values(), np.concatenate([self.step[was], seconds[rows]]), both])
+        which, first = np.unique(both[order], return_index=True)
+        self.step[which] = found[which]
+        for name, values in self.axes.items():
+            values[which] = axes[name][order[first]]
+
+
+def floor(q: Question, a: Layouts, recompute: Ints) -> Floats:
+    """Seconds that no layout with these cuts and micro-batches, that recomputes as much or more, can beat: norms and state shared as far
+    as they can be, gradients reduced for nothing, and no bubble where a schedule could be without."""
+    f = q.work.framework
+    plain = f.schedules == ("1f1b",)
+    zero = np.where(a.dp > 1, max(f.zero, default=0), 0)
+    best = Layouts.of(**_shared_out(q, a), zero=zero, recompute=recompute, vpp=1 if plain else ENDLESS)
+    ideal = replace(q.calibration, hidden_dp=float(ENDLESS), exposed_stage=q.calibration.exposed_stage if plain else 0.0)
+    return price(replace(q, calibration=ideal), best).step
+
+
+def leanest(q: Question, a: Layouts, recompute: int) -> Floats:
+    """Bytes that no layout with these cuts, micro-batches and recompute can do without.
+
+    ZeRO 3 gathers a layer ahead, which of a stage of one or two is no less than all. The fuller of two stages is chosen before
+    activations are calibrated, so their calibration counts only where it lowers all.
+    """
+    f = q.work.framework
+    stages = {max(stage for stage in (0, *f.zero) if stage < 3), max(f.zero, default=0)}
+    as_computed = replace(q, calibration=replace(q.calibration, activations=1.0))
+    axes = _shared_out(q, a) | {"recompute": np.array(recompute), "offload": np.array((len(OFFLOAD) - 1) * f.offload)}
+    found = [peak(as_computed, Layouts.of(**axes, zero=np.where(a.dp > 1, stage, 0))) for stage in stages]
+    return np.min(found, axis=0) * min(1.0, q.calibration.activations)
+
+
+def _shared_out(q: Question, a: Layouts) -> dict[str, Ints]:
+    """The axes of a start, state over all data ranks and norms over all tensor ranks where the framework can."""
+    sp = (a.tp > 1) & (q.work.framework.sequence_parallel != "never")
+    return {"dp_shard": a.dp, "tp": a.tp, "pp": a.pp, "cp": a.cp, "mbs": a.mbs, "sp": sp.astype(np.int64)}
 
 
 @dataclass(frozen=True)
@@ -69,18 +164,18 @@ class Row:
     params: float
     choice: Choice | None
     """None where no layout fits."""
-    faults: list[str]
+    faults: list[Fault]
+    """Where none fits, why."""
 
     @staticmethod
-    def of(q: Question, stack: Stack, found: Fastest, i: int) -> "Row":
+    def of(q: Question, stack: Stack, found: Fastest, i: int, bounds: Bounds) -> "Row":
         """The i-th shape, priced as a model of its own."""
         shape, params = stack.shapes.row(i), float(found.params[i])
-        if not np.isfinite(found.step[i]):
-            return Row(shape, params, None, [])
         asked = replace(q, model=one_model(stack.base, stack.shapes, i))
-        layouts = found.layouts.take(np.array([i]))
-        best = choice(asked, layouts, price(asked, layouts), 0)
-        return Row(shape, params, best, faults(asked, best))
+        if not np.isfinite(found.step[i]):
+            return Row(shape, params, None, [Fault(too_large(asked, search(asked, bounds=bounds, top=1)), None)])
+        layout = found.layouts.take(np.array([i]))
+        return Row(shape, params, choice(asked, layout, price(asked, layout), 0), faults(asked, stack.base, layout))
 
     @property
     def name(self) -> str:
@@ -94,58 +189,13 @@ class Row:
     def to_json(self) -> dict[str, object]:
         per = self.per_parameter if self.choice else None
         chosen = asdict(self.choice) if self.choice else None
-        return {**self.shape, "params": self.params, "seconds_per_parameter": per, "choice": chosen, "faults": self.faults}
-
-
-def faults(q: Question, best: Choice) -> list[str]:
-    """What a shape gives away on this cluster with its best layout: each constraint it breaks, with its numbers."""
-    d, row = q.model.decoder, best.layout
-    tp, mbs = int(row["tp"]), int(row["mbs"])
-    size = d.hidden // d.heads
-    found: list[str] = []
-    if size % 8:
-        found.append(f"heads of {size} are no multiple of 8: attention leaves the matrix units")
-    per_device = mbs * d.heads // tp
-    if not q.work.framework.flash_attention and size % 8 == 0 and per_device % EVEN and q.calibration.uneven > 1:
-        found.append(
-            f"micro-batch x heads / tp = {per_device} is no multiple of {EVEN}: attention takes {q.calibration.uneven:.2g} times as long"
-        )
-    if (d.hidden // tp) % 64:
-        found.append(f"{d.hidden} / tp {tp} = {d.hidden / tp:g} is no multiple of 64: tiles are padded")
-    if d.heads > 256 or size < 64:
-        found.append(
-            f"{d.heads} heads of {size}: softmax moves {d.heads}/{max(1, d.hidden // 128)} times the bytes of heads of 128"
-        )
-    lost = quantized(q, best)
-    if lost > 0.05:
-        found.append(f"{100 * lost:.0f}% of its products' time goes into whole tiles and waves")
-    cuts = [pp for pp in divisors(q.cluster.devices // q.cluster.nodes[0][1].devices) if cuttable(q, pp)]
-    if max(cuts) < 8:
-        found.append(f"{d.layers} layers can be cut by pp {', '.join(map(str, cuts))} only")
-    return found
-
-
-def cuttable(q: Question, pp: int) -> bool:
-    """Whether stages of as many layers can be made, the embedding and the head counted where the framework can."""
-    layers, f = q.model.decoder.layers, q.work.framework
-    return pp <= layers and (layers % pp == 0 or f.balances_stages or (f.embedding_layers and (layers + 2) % pp == 0))
-
-
-def quantized(q: Question, best: Choice) -> float:
-    """Share of the time of a layer's products that whole tiles and whole waves of them cost, forward and backward."""
-    device = Device.of(q.chip, q.calibration, q.work.precision)
-    tp, rows = int(best.layout["tp"]), float(int(best.layout["mbs"]) * q.work.seq // int(best.layout["cp"]))
-    taken = ideal = 0.0
-    for block, op in q.model.placed:
-        if op.kind != "matmul" or block not in q.model.times:
-            continue
-        n = op.n / (tp if op.shard in ("column", "kv") else 1)
-        k = op.k / (tp if op.shard == "row" else 1)
-        for shape in ((rows, n, k), (rows, k, n), (n, k, rows)):
-            taken += float(product(device, *shape)[0])
-            m, wide, deep = shape
-            ideal += 2 * m * wide * (deep + q.calibration.depth) / (device.peak * device.share)
-    return max(0.0, 1 - ideal / taken) if taken and math.isfinite(taken) else 0.0
+        return {
+            **self.shape,
+            "params": self.params,
+            "seconds_per_parameter": per,
+            "choice": chosen,
+            "faults": list(map(asdict, self.faults)),
+        }
 
 
 def rule(found: Fastest, some: Ints) -> str:

@@ -1,5 +1,6 @@
 """Shapes: hidden x layers x heads x FFW width near a parameter count, as one stack of models that is priced together with layouts."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, cast
@@ -40,10 +41,6 @@ class Shapes:
     def take(self, rows: Any) -> "Shapes":
         return Shapes(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
-    @staticmethod
-    def joined(parts: "list[Shapes]") -> "Shapes":
-        return Shapes(**{f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Shapes)})
-
     def row(self, i: int) -> dict[str, int]:
         return {f.name: int(getattr(self, f.name)[i]) for f in fields(self)}
 
@@ -78,7 +75,7 @@ class Stack(Model):
     @cached_property
     def placed(self) -> tuple[tuple[str, Op], ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """One layer, counted as often as each shape has it."""
-        one = replace(self.decoder, layers=1)
+        one = replace(self.decoder, layers=1, windows=self.decoder.windows[:1])
         body = assemble(one, attentions(one), [mlp(one, one.ffn)])
         inner = set(body.layers[0])
         return tuple(
@@ -92,22 +89,23 @@ class Stack(Model):
 
 def _decoder(base: Model, s: Shapes) -> Decoder:
     sizes: dict[str, Any] = {f.name: getattr(s, f.name) for f in fields(Shapes)}
-    return replace(base.decoder, **sizes, head_dim=s.hidden // s.heads, windows=())
+    return replace(base.decoder, **sizes, head_dim=s.hidden // s.heads)
 
 
 def base_of(base: Model, vocab: int) -> Model:
-    """The model that shapes are like, with another vocabulary; refused where its layers are not all alike."""
+    """The model that shapes are like, with another vocabulary, as wide as they are; refused where its layers are not all alike."""
     if base.family != "dense" or len(set(base.layers)) > 1:
         raise UserError(
             f"shapes can be like a dense model whose layers are all alike, such as bloom-176b or llama-3-70b; not {quoted(base.name)}"
         )
-    return replace(base, decoder=replace(base.decoder, vocab=vocab or base.decoder.vocab))
+    return replace(base, decoder=replace(base.decoder, vocab=vocab or base.decoder.vocab, embedded=0))
 
 
 def one_model(base: Model, shapes: Shapes, i: int) -> Model:
     """The i-th shape as a model of its own."""
     sizes: dict[str, Any] = shapes.row(i)
-    d = replace(base.decoder, **sizes, head_dim=sizes["hidden"] // sizes["heads"], windows=())
+    windows = base.decoder.windows[:1] * sizes["layers"]
+    d = replace(base.decoder, **sizes, head_dim=sizes["hidden"] // sizes["heads"], windows=windows)
     body = assemble(d, attentions(d), [mlp(d, d.ffn)] * d.layers)
     name = "x".join(str(sizes[axis]) for axis in ("hidden", "layers", "heads"))
     return Model(name, base.family, base.model_type, f"like {base.name}", body.decoder, body.layers, body.ops)
@@ -117,14 +115,13 @@ def near(base: Model, params: float) -> Shapes:
     """Every shape with about so many parameters."""
     widths, ffw, heads, kv = _widths(base, params)
     layer, rest = _sizes(base, widths, ffw, heads, kv)
-    found: list[Shapes] = []
-    exact = (params - rest) / layer
-    for layers in (np.floor(exact) + offset for offset in range(-3, 4)):
-        close = np.abs(rest + layer * layers - params) <= NEAR * params
-        fits = close & (layers >= 1) & (widths / layers >= ASPECT[0]) & (widths / layers <= ASPECT[1])
-        whole = np.where(fits, layers, 1).astype(np.int64)
-        found.append(Shapes(hidden=widths, layers=whole, heads=heads, kv_heads=kv, ffn=ffw).take(fits))
-    shapes = Shapes.joined(found)
+    # Layers from so many to so many, by parameters and by shape.
+    least = np.ceil(np.maximum((params * (1 - NEAR) - rest) / layer, np.maximum(1, widths / ASPECT[1])))
+    most = np.floor(np.minimum((params * (1 + NEAR) - rest) / layer, np.minimum(MOST_LAYERS, widths / ASPECT[0])))
+    number = np.maximum(0, most - least + 1).astype(np.int64)
+    which = np.repeat(np.arange(len(number)), number)
+    layers = least[which].astype(np.int64) + np.arange(len(which)) - np.repeat(np.cumsum(number) - number, number)
+    shapes = Shapes(hidden=widths[which], layers=layers, heads=heads[which], kv_heads=kv[which], ffn=ffw[which])
     if not len(shapes):
         raise UserError(
             f"no shape like {base.name} has {params:.3g} parameters: widths are multiples of {STEP}, "
@@ -178,4 +175,8 @@ def parse(base: Model, texts: tuple[str, ...]) -> Shapes:
             )
         kv = base.decoder.kv_heads if grouped else heads
         rows.append({"hidden": hidden, "layers": layers, "heads": heads, "kv_heads": kv, "ffn": ffn})
+    return shapes_of(rows)
+
+
+def shapes_of(rows: Sequence[Mapping[str, int]]) -> Shapes:
     return Shapes(**{f.name: np.array([row[f.name] for row in rows], dtype=np.int64) for f in fields(Shapes)})

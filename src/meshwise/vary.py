@@ -32,6 +32,8 @@ class Axis(Generic[Asked]):
     """What else it decides, in words: two axes that decide the same contradict each other."""
     whole: bool = True
     """Whether values are whole numbers."""
+    step: float = 0.0
+    """What a range adds from one value to the next where it does not say; 0 doubles."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def _one(text: str, axes: Mapping[str, Axis[Asked]], ask: Asked) -> Varied[Asked
 
 
 def _range(piece: str, text: str, axis: Axis[Asked], ask: Asked) -> list[Value]:
-    """'8..512' by doubling, '8..64:8' by steps of 8, '8..512:x4' by factors of 4; both ends are in it."""
+    """'8..512' by doubling or the axis's own step, '8..64:8' by steps of 8, '8..512:x4' by factors of 4; both ends are in it."""
     ends, colon, step = piece.partition(":")
     least, _, most = ends.partition("..")
     if not axis.ordered:
@@ -110,7 +112,7 @@ def _range(piece: str, text: str, axis: Axis[Asked], ask: Asked) -> list[Value]:
     low, high = (float(axis.read(end.strip(), ask)) for end in (least, most))
     if low > high:
         raise UserError(f"--vary {quoted(text)}: an empty range, {least.strip()} is more than {most.strip()}")
-    factor, addend = 2.0, 0.0
+    factor, addend = (1.0, axis.step) if axis.step else (2.0, 0.0)
     if colon and step.strip().lower().startswith("x"):
         factor = _factor(step.strip()[1:], text)
     elif colon:

@@ -12,7 +12,8 @@ from meshwise.explain import WORDS, differences, name_of, parse_axes
 from meshwise.layout import OFFLOAD, RECOMPUTE, SCHEDULES
 from meshwise.model import Model
 from meshwise.plan import TIE, Ask, Choice, choice, days_of, layouts_of, node_counts
-from meshwise.search import Bounds, Found, broken, search
+from meshwise.rules import broken
+from meshwise.search import Bounds, Found, search
 from meshwise.vary import Value, Variant
 
 FORMAT = 1

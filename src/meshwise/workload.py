@@ -1,14 +1,16 @@
-"""Train: the question, apart from the model and the machine it is asked of."""
+"""Train and Serve: the question, apart from the model and the machine it is asked of."""
 
 import re
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from meshwise import units
 from meshwise.errors import UserError, quoted
 from meshwise.framework import Framework
-from meshwise.goodput import Reliability
-from meshwise.layout import Ints
+from meshwise.reliability import Reliability
+
+if TYPE_CHECKING:  # numpy takes longer to import than many a question to answer
+    from meshwise.layout import Ints
 
 Precision = Literal["bf16", "fp16", "fp8"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
@@ -30,7 +32,7 @@ RELIABLE = Reliability()
 class Train:
     """Train on `batch` sequences of `seq` tokens a step."""
 
-    batch: int | Ints
+    batch: "int | Ints"
     """Sequences a step; an array where each layout of a table of measurements had its own."""
     seq: int
     framework: Framework
@@ -47,12 +49,44 @@ class Train:
     reliability: Reliability = RELIABLE
 
     @property
-    def batch_tokens(self) -> int | Ints:
+    def batch_tokens(self) -> "int | Ints":
         return self.batch * self.seq
 
     def checkpoint_bytes(self, params: float) -> float:
         """What a run needs to go on, stored once however often it is replicated: weights and optimizer state."""
         return params * (self.framework.weight_bytes + OPTIMIZER_BYTES[self.optimizer])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serve:
+    """Answer `users` at once, each with `prompt` tokens in and `output` tokens out."""
+
+    prompt: int
+    output: int
+    users: int = 1
+    """Sequences at once."""
+    context: int
+    """Tokens that the cache of one sequence has room for."""
+    kv: str = "f16"
+    flash: bool | None = None
+    """Flash attention; the engine's own default where nothing is said."""
+
+    def __post_init__(self) -> None:
+        if self.prompt < 0 or self.output < 0 or self.prompt + self.output < 1 or self.users < 1:
+            raise UserError(
+                f"nothing to serve: {self.prompt} tokens of prompt, {self.output} of output, {self.users} users; "
+                "expected at least one token and one user"
+            )
+        if self.context < self.prompt + self.output:
+            raise UserError(
+                f"a context of {self.context:,} does not hold a prompt of {self.prompt:,} and an output of {self.output:,}; "
+                f"give at least {self.prompt + self.output:,}"
+            )
+
+    @property
+    def mean_context(self) -> int:
+        """Tokens behind a sequence on average while it generates."""
+        return max(1, self.prompt + self.output // 2)
 
 
 def batch_tokens(text: str, seq: int) -> tuple[float, int]:

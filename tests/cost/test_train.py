@@ -288,12 +288,16 @@ def test_computing_hides_the_reduction_of_gradients() -> None:
 def test_experts_are_sent_their_tokens_and_send_them_back() -> None:
     """Mixtral: 2 of 8 experts see each token: 2 copies x 4096 x 2 bytes, there and back, forward and backward, 32 layers, and the
     busiest device has a tenth more than the mean."""
-    q = question("mixtral-8x7b", calibration=replace(QUIET, link_latency=0.0), batch=8)
+    q = question("mixtral-8x7b", framework="torchtitan", calibration=replace(QUIET, link_latency=0.0), batch=8)
     size = 2 * 2048 * 4096 * 2
     expected = 32 * 2 * 2 * 7 / 8 * size / (450e9 * q.calibration.link)
     assert cost(q, dp_shard=8, zero=1, ep=8)[0]["ep"] == pytest.approx(1.1 * expected)
     even = replace(q, work=replace(q.work, imbalance=1.0))
     assert cost(even, dp_shard=8, zero=1, ep=8)[0]["ep"] == pytest.approx(expected)
+    hidden = replace(
+        q, work=replace(q.work, framework=find_framework("megatron"))
+    )  # behind another micro-batch, on fast links all of it
+    assert cost(hidden, dp_shard=8, zero=1, ep=8)[0]["ep"] == 0
 
 
 def test_the_busiest_expert_holds_up_the_products_of_all() -> None:

@@ -1,0 +1,52 @@
+"""Memory of served models against llama.cpp's own logs and dry runs: the largest error of each kind, and whether the runs fit."""
+
+import csv
+from collections.abc import Iterator
+
+from meshwise import catalogue
+from meshwise.buffers import Footprint, footprints
+from meshwise.kv import Held, layer_caches
+from meshwise.lookup import find_model
+from meshwise.placement import split_layers
+from meshwise.quant import find_format, weights
+from meshwise.runtime import Runtime, find_runtime
+
+MIB = 2.0**20
+COLUMNS = {
+    "llamacpp_fit_dryrun": ("llama.cpp", "n_devices", ("model_mib", "context_mib", "compute_mib")),
+    "xiongjiedai_memory_buffers": ("llama.cpp-2024-05", "n_gpus", ("weights_mib", "kv_mib", "compute_mib")),
+}
+
+
+def rows(table: str) -> Iterator[dict[str, str]]:
+    with (catalogue.BUILT_IN / "measurements" / f"{table}.csv").open(encoding="utf-8") as file:
+        yield from csv.DictReader(file)
+
+
+def predicted(row: dict[str, str], runtime: Runtime, devices: int) -> Footprint:
+    model, held = find_model(row["model"]), Held(context=int(row["n_ctx"]))
+    stored = weights(model, find_format(row["quant"]), by_file=runtime.files_by_order)
+    placed = split_layers(stored, layer_caches(model, runtime, held), [1.0] * devices)
+    flash = {"on": True, "off": False}.get(row.get("flash_attn", ""))
+    number = "".join(c for c in row["device"] if c.isdecimal())
+    host = not number and row["device"] != "Metal"
+    return footprints(model, runtime, placed, held, flash=flash)[0 if host else 1 + int(number or 0)]
+
+
+def main() -> None:
+    print(f"{'table':28} {'rows':>5} {'weights':>10} {'cache':>10} {'compute':>10}   largest error in MiB")
+    for table, (engine, count, columns) in COLUMNS.items():
+        runtime, worst, seen = find_runtime(engine), [0.0, 0.0, 0.0], 0
+        for row in rows(table):
+            found = predicted(row, runtime, int(row[count]))
+            seen += 1
+            for i, (column, value) in enumerate(zip(columns, (found.weights, found.cache, found.compute), strict=True)):
+                if row[column]:
+                    whole = "." not in row[column]  # the dry run cuts off what is below a MiB
+                    error = abs((value // MIB if whole else value / MIB) - float(row[column]))
+                    worst[i] = max(worst[i], error)
+        print(f"{table:28} {seen:5} {worst[0]:10.2f} {worst[1]:10.2f} {worst[2]:10.2f}")
+
+
+if __name__ == "__main__":
+    main()

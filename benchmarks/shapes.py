@@ -1,0 +1,38 @@
+"""How fast the shape search is: shapes x layouts per second of one core, CPU seconds for ten million of them, and its memory."""
+
+import os
+
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[name] = "1"  # one core is one core
+
+import resource
+import sys
+import time
+from dataclasses import replace
+
+from meshwise import shapes
+from meshwise.plan import Ask
+from meshwise.shape_search import fastest
+
+TOP = 20
+
+
+def main() -> None:
+    print(f"{'176B on 384 A100':38} {'shapes':>8} {'candidates':>12} {'CPU s':>7} {'per s':>11} {'s per 1e7':>10} {'MB':>5}")
+    for framework in sys.argv[1:] or ("megatron-deepspeed", "megatron", "torchtitan"):
+        question = Ask(model="bloom-176b", cluster="jean-zay:48", batch=2048, seq=2048, framework=framework).question()
+        base = shapes.base_of(question.model, 250_880)
+        start = time.process_time()
+        stack = shapes.Stack(base, shapes.near(base, 176e9))
+        found = fastest(replace(question, model=base), stack, {}, TOP)
+        seconds = time.process_time() - start
+        size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # of all so far
+        print(
+            f"{framework:38} {len(stack.shapes):8,} {found.candidates:12,} {seconds:7.2f} {found.candidates / seconds:11,.0f} "
+            f"{seconds / found.candidates * 1e7:10.2f} {size:5.0f}"
+        )
+    print(f"{'must':38} {'':8} {'':12} {'':7} {'':11} {15:10} {500:5}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""The fit of a served model's coefficients: what was true is found, what is not told stays, what is ill does not bend it."""
+
+from dataclasses import replace
+from math import nan
+
+import pytest
+
+from meshwise.calibrate_serve import fit, predict, predict_leaving_out
+from meshwise.measure import find_table
+from meshwise.measure_serve import ServeCase, serve_cases
+from meshwise.serving import Serving
+
+TRUTH = Serving(stream=0.85, layer=6e-5, hop=4e-4, product=0.4, narrow=0.9)
+
+
+@pytest.fixture(scope="module")
+def cards() -> list[ServeCase]:
+    """The runs on RTX 3090, as if a machine of these coefficients had made them."""
+    found = [case for case in serve_cases(find_table("xiongjiedai_llama3_bench"))[0] if case.chip.key == "rtx3090" and case.ran]
+    speeds = predict(found, TRUTH)
+    return [
+        replace(
+            case,
+            decode=speed.decode_tokens_per_second if case.decode > 0 else nan,
+            prefill=speed.prefill_tokens_per_second if case.prefill > 0 else nan,
+        )
+        for case, speed in zip(found, speeds, strict=True)
+    ]
+
+
+def errors(cases: list[ServeCase], serving: Serving) -> list[float]:
+    return [
+        abs(speed.decode_tokens_per_second / case.decode - 1)
+        for case, speed in zip(cases, predict(cases, serving), strict=True)
+        if case.decode > 0
+    ]
+
+
+def test_a_machine_that_the_model_describes_is_found(cards: list[ServeCase]) -> None:
+    found = fit(cards, Serving())
+    assert max(errors(cards, found)) < 0.02 < max(errors(cards, Serving()))
+    assert found.hop == pytest.approx(TRUTH.hop, rel=0.15)
+
+
+def test_a_coefficient_that_no_row_tells_of_stays_at_its_prior(cards: list[ServeCase]) -> None:
+    alone = fit([case for case in cards if len(case.rig.chips) == 1], Serving())
+    assert (alone.hop, alone.row) == pytest.approx((Serving().hop, Serving().row), rel=1e-3)
+    assert fit([], Serving()) == Serving()
+
+
+def test_a_run_that_hung_bends_the_fit_little(cards: list[ServeCase]) -> None:
+    hung = [replace(cards[0], decode=cards[0].decode / 20), *cards[1:]]
+    assert max(errors(cards, fit(hung, Serving()))) < 0.06
+
+
+def test_what_is_left_out_is_predicted_by_the_others(cards: list[ServeCase]) -> None:
+    left = predict_leaving_out(cards, [case.group for case in cards], [Serving()] * len(cards))
+    assert len(left) == len(cards)
+    wrong = [abs(s.decode_tokens_per_second / c.decode - 1) for c, s in zip(cards, left, strict=True) if c.decode > 0]
+    assert sum(wrong) / len(wrong) < 0.03
+    nothing = predict_leaving_out(cards, [0] * len(cards), [Serving()] * len(cards))
+    assert nothing == predict(cards, Serving())
