@@ -69,7 +69,7 @@ def test_refused_where_a_plan_is_for_more_devices_than_there_are(
 @pytest.mark.usefixtures("nothing_starts")
 def test_refused_without_torch_with_the_command_that_installs_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert "pip install 'meshwise[train]'" in refused(run("run", "--device", "cpu"))
+    assert "pip install '.[train]'" in refused(run("run", "--device", "cpu"))
 
 
 def test_a_dry_run_shows_the_command_and_every_weight_and_writes_nothing(run: Run, tmp_path: Path) -> None:

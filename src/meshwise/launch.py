@@ -178,7 +178,7 @@ def predicted(launch: Launch) -> plans.Choice:
 
 def check_torch() -> None:
     if importlib.util.find_spec("torch") is None:
-        raise UserError("'meshwise run' needs PyTorch, which is not installed: pip install 'meshwise[train]'")
+        raise UserError("'meshwise run' needs PyTorch, which is not installed: pip install '.[train]' in the folder of meshwise")
 
 
 def command(settings: Settings, file: Path) -> list[str]:

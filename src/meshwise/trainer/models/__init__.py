@@ -47,6 +47,21 @@ class Decoder(Protocol):
     def __call__(self, x: Tensor) -> Tensor: ...
 
 
+class Tied(nn.Module):
+    """A trunk `model` with `embed_tokens` and `layers`, and a head that may use the embedding's weights."""
+
+    model: Any
+    lm_head: nn.Linear | None
+    tied: bool
+
+    def tie(self) -> None:
+        if self.tied and self.lm_head is not None and self.model.embed_tokens is not None:
+            self.lm_head.weight = self.model.embed_tokens.weight
+
+    def blocks(self) -> list[nn.Module]:
+        return list(self.model.layers.values())
+
+
 def build(config: Mapping[str, Any], span: Span, place: Place = HERE, recompute: str = "none") -> nn.Module:
     """The model of a config.json whose model_type is in settings.MODEL_TYPES."""
     if config["model_type"] == "llama":

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meshwise.trainer.attention import HERE, Place, attend
-from meshwise.trainer.models import Span
+from meshwise.trainer.models import Span, Tied
 from meshwise.trainer.recompute import again
 from meshwise.trainer.settings import Sizes, rope_of
 
@@ -75,7 +75,7 @@ class Trunk(nn.Module):
         self.norm = norm_of(config) if span.ends else None
 
 
-class Llama(nn.Module):
+class Llama(Tied):
     def __init__(self, config: Mapping[str, Any], span: Span, place: Place = HERE, recompute: str = "none") -> None:
         super().__init__()
         sizes = Sizes.of(config)
@@ -83,13 +83,6 @@ class Llama(nn.Module):
         self.model = Trunk(config, span, place, recompute)
         self.lm_head = nn.Linear(sizes.hidden, sizes.vocab, bias=False) if span.ends else None
         self.tie()
-
-    def tie(self) -> None:
-        if self.tied and self.lm_head is not None and self.model.embed_tokens is not None:
-            self.lm_head.weight = self.model.embed_tokens.weight
-
-    def blocks(self) -> list[nn.Module]:
-        return list(self.model.layers.values())
 
     def forward(self, x: Tensor) -> Tensor:
         length = x.shape[1]

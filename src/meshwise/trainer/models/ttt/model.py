@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meshwise.trainer.attention import HERE, Place
-from meshwise.trainer.models import Span
+from meshwise.trainer.models import Span, Tied
 from meshwise.trainer.models.llama.model import FeedForward, norm_of
 from meshwise.trainer.recompute import again
 from meshwise.trainer.settings import Sizes
@@ -112,7 +112,7 @@ class Trunk(nn.Module):
         self.norm = norm_of(config) if span.ends else None
 
 
-class TTTLinear(nn.Module):
+class TTTLinear(Tied):
     def __init__(self, config: Mapping[str, Any], span: Span, place: Place = HERE, recompute: str = "none") -> None:
         super().__init__()
         sizes = Sizes.of(config)
@@ -120,13 +120,6 @@ class TTTLinear(nn.Module):
         self.model = Trunk(config, span, recompute)
         self.lm_head = nn.Linear(sizes.hidden, sizes.vocab, bias=False) if span.ends else None
         self.tie()
-
-    def tie(self) -> None:
-        if self.tied and self.lm_head is not None and self.model.embed_tokens is not None:
-            self.lm_head.weight = self.model.embed_tokens.weight
-
-    def blocks(self) -> list[nn.Module]:
-        return list(self.model.layers.values())
 
     def forward(self, x: Tensor) -> Tensor:
         if self.model.embed_tokens is not None:
