@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from meshwise.trainer.adamw import SplitAdamW
-from meshwise.trainer.softmax import slopes
+from meshwise.trainer.softmax import scale, slopes
 
 dice = torch.Generator().manual_seed(0)
 
@@ -43,6 +43,12 @@ def check_split_adamw() -> None:
     torch.testing.assert_close(split.float(), whole.detach(), rtol=2**-8, atol=1e-6)
 
 
+def check_scale() -> None:
+    x = torch.randn(9000, generator=dice)
+    torch.testing.assert_close(scale(x.clone(), torch.tensor(1 / 3)), x / 3)
+
+
+check_scale()
 check_slopes(5, 100, 128)
 check_slopes(3, 9000, 9024)
 check_split_adamw()

@@ -1,4 +1,7 @@
-"""Cross-entropy and its gradient by the logits, in one kernel and in place: each logit is read from memory once and written once."""
+"""Cross-entropy and its gradient by the logits, in one kernel and in place: each logit is read from memory once and written once.
+
+Beside it, the product of what is made here and the gradient that comes from outside.
+"""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportUntypedFunctionDecorator=false, reportUnknownParameterType=false
@@ -47,3 +50,18 @@ def slopes(logits: Tensor, targets: Tensor, vocabulary: int, share: float) -> Te
     run: Any = _rows[(len(targets),)]
     run(logits, logits.stride(0), targets, losses, vocabulary, logits.shape[1], share, BLOCK, num_warps=WARPS)
     return losses
+
+
+@triton.jit
+def _times(x, factor, size, BLOCK: tl.constexpr):  # noqa: N803
+    """x = x factor, the product in float32."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    product = tl.load(x + at, at < size).to(tl.float32) * tl.load(factor)
+    tl.store(x + at, product.to(x.dtype.element_ty), at < size)
+
+
+def scale(x: Tensor, factor: Tensor) -> Tensor:
+    """x times a number that the device holds, in place."""
+    run: Any = _times[(triton.cdiv(x.numel(), BLOCK),)]
+    run(x, factor.float(), x.numel(), BLOCK)
+    return x
