@@ -45,6 +45,21 @@ class Layout:
         return 2 if self.schedule == "zbv" else self.vpp
 
 
+@dataclass(frozen=True)
+class TokenFile:
+    """Tokens of 2 or 4 bytes without a sign, least byte first, one after another."""
+
+    path: str
+    offset: int
+    """Bytes before the first token."""
+    count: int
+    width: int
+
+    def windows(self, seq: int) -> int:
+        """Samples of `seq` tokens, each with the token that follows; what is left over at the end is not read."""
+        return max(0, self.count - 1) // seq
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     name: str
@@ -62,6 +77,10 @@ class Settings:
     seed: int = 0
     compile: bool = False
     out: str = "run"
+    data: tuple[TokenFile, ...] = ()
+    """What is read; nothing reads the embedded text, a token per byte."""
+    text: str = ""
+    """The same in words."""
     weights: str = ""
     """A folder of HF safetensors to start from; none starts from random weights."""
     save: bool = False
@@ -81,7 +100,8 @@ class Settings:
     @staticmethod
     def read(path: Path) -> "Settings":
         values = json.loads(path.read_text(encoding="utf-8"))
-        return Settings(**(values | {"layout": Layout(**values["layout"])}))
+        files = tuple(TokenFile(**one) for one in values.get("data", ()))
+        return Settings(**(values | {"layout": Layout(**values["layout"]), "data": files}))
 
 
 @dataclass(frozen=True)
@@ -164,7 +184,7 @@ def broken(settings: Settings) -> list[str]:
         "schedule interleaved needs vpp above 1": a.schedule != "interleaved" or a.vpp > 1,
         f"pp ({a.pp}) must divide the micro-batches ({settings.batch // each})": a.pp == 1
         or (settings.batch // each) % a.pp == 0,
-        f"the vocabulary ({m.vocab}) must hold the {BYTES} bytes of the embedded text": m.vocab >= BYTES,
+        f"the vocabulary ({m.vocab}) must hold the {BYTES} bytes of the embedded text": bool(settings.text) or m.vocab >= BYTES,
         "TTT reads a sequence in order: it has neither tp nor cp, and no attention for selective recompute": not ttt
         or (a.tp == a.cp == 1 and a.recompute != "selective"),
         f"the mini-batch of TTT ({tokens}) must divide the sequence ({settings.seq})": not ttt or settings.seq % tokens == 0,
