@@ -78,3 +78,11 @@ def test_a_text_is_looked_at_first_and_made_into_tokens_only_when_the_run_starts
     (file,) = ready.reading(told.append).settings.data
     assert (file.count, file.width) == (50 * 25 + 1, 2)
     assert f"{text}, tokenizer bytes: 1,251 tokens, 19 sequences of 64" in told
+
+
+def test_dropout_that_is_left_out_is_said() -> None:
+    # HF's config of gpt2 asks for 0.1 of everything
+    assert prepare(Wish(what="gpt2", device="cpu")).notes == [
+        "the config asks for dropout of 0.1; the trainer has none, and trains without"
+    ]
+    assert prepare(Wish(device="cpu")).notes == []

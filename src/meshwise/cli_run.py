@@ -165,6 +165,8 @@ def _train(ready: "Launch", out: Path) -> None:
         f"{s.name}: {ready.model.params:,} parameters, {s.batch} x {s.seq} tokens a step in {s.microbatches} micro-batches, "
         f"{s.precision} on {s.layout.devices} {s.device} process{'es' if s.layout.devices > 1 else ''}"
     )
+    for note in ready.notes:
+        typer.echo(note)
     code = subprocess.run(launch.command(s, file), env=_environment(ready), check=False).returncode
     if code:
         raise DoesNotFit(f"training stopped with exit code {code}; what the workers said is above")

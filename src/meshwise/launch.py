@@ -15,7 +15,18 @@ from meshwise import plan as plans
 from meshwise.cost.train import price
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.model import Model, build
-from meshwise.trainer.settings import DEVICES, PRECISIONS, RECOMPUTE, SCHEDULES, Layout, Settings, Sizes, broken, unbuildable
+from meshwise.trainer.settings import (
+    DEVICES,
+    PRECISIONS,
+    RECOMPUTE,
+    SCHEDULES,
+    Layout,
+    Settings,
+    Sizes,
+    broken,
+    dropout_of,
+    unbuildable,
+)
 
 DEFAULT = "llama-debug"
 BATCH, SEQ = 8, 64
@@ -51,6 +62,12 @@ class Launch:
     """The cluster in words; empty where the chip is not in the catalogue."""
     text: "corpus.Corpus | None" = None
     """What is read; None is the embedded text in bytes."""
+
+    @property
+    def notes(self) -> list[str]:
+        """What is done in another way than the model's config says."""
+        dropout = dropout_of(self.settings.model)
+        return [f"the config asks for dropout of {dropout:g}; the trainer has none, and trains without"] if dropout else []
 
     def reading(self, say: Callable[[str], None]) -> "Launch":
         """The same with token files to read, which are made where there are none yet."""

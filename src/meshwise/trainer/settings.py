@@ -10,7 +10,7 @@ SCHEDULES = ("1f1b", "interleaved", "zero-bubble", "zbv")
 RECOMPUTE = ("none", "selective", "full")
 PRECISIONS = ("bf16", "fp32")
 DEVICES = ("cpu", "cuda")
-MODEL_TYPES = ("llama", "bloom", "ttt")
+MODEL_TYPES = ("llama", "bloom", "gpt2", "ttt")
 BYTES = 256
 """Tokens of the embedded text: one per byte."""
 
@@ -115,22 +115,25 @@ class Sizes:
     ffn: int
     vocab: int
     tied: bool
+    positions: int = 0
+    """Learned ones, which a sequence cannot pass; 0 where positions are computed."""
 
     @staticmethod
     def of(config: Mapping[str, Any]) -> "Sizes":
         def first(*keys: str, default: int = 0) -> int:
             return next((int(config[key]) for key in keys if config.get(key) is not None), default)
 
-        bloom = config["model_type"] == "bloom"
-        hidden, heads = first("hidden_size", "n_embed"), first("num_attention_heads", "n_head")
+        old = config["model_type"] in ("bloom", "gpt2")  # keys and defaults from before Llama
+        hidden, heads = first("hidden_size", "n_embed", "n_embd"), first("num_attention_heads", "n_head")
         return Sizes(
             hidden=hidden,
             layers=first("num_hidden_layers", "n_layer"),
             heads=heads,
-            kv_heads=heads if bloom else first("num_key_value_heads", default=heads),
-            ffn=4 * hidden if bloom else first("intermediate_size"),
+            kv_heads=heads if old else first("num_key_value_heads", default=heads),
+            ffn=first("n_inner", default=4 * hidden) if old else first("intermediate_size"),
             vocab=first("vocab_size"),
-            tied=bool(config.get("tie_word_embeddings", bloom)),
+            tied=bool(config.get("tie_word_embeddings", old)),
+            positions=first("n_positions", default=1024) if config["model_type"] == "gpt2" else 0,
         )
 
 
@@ -147,12 +150,27 @@ def unbuildable(config: Mapping[str, Any]) -> str:
         config.get("ttt_layer_type") != "linear" or any(config.get(key) for key in ("use_gate", "share_qk", "pre_conv"))
     ):
         return "the trainer has TTT-Linear alone, without gate, shared queries and convolution"
+    if kind == "gpt2":
+        return _unbuildable_gpt2(config)
     if kind != "bloom" and config.get("hidden_act", "silu") != "silu":
         return f"hidden_act {config['hidden_act']!r}: the trainer has silu"
     rope = rope_of(config)
     if rope.get("rope_type", rope.get("type", "default")) not in ("default", "llama3"):
         return f"rope_type {rope.get('rope_type', rope.get('type'))!r}: the trainer has default and llama3"
     return ""
+
+
+def _unbuildable_gpt2(config: Mapping[str, Any]) -> str:
+    if config.get("activation_function", "gelu_new") not in ("gelu_new", "gelu_pytorch_tanh"):
+        return f"activation_function {config['activation_function']!r}: the trainer has gelu_new"
+    odd = [key for key in ("scale_attn_by_inverse_layer_idx", "add_cross_attention") if config.get(key)]
+    odd += [] if config.get("scale_attn_weights", True) else ["scale_attn_weights false"]
+    return f"{odd[0]}: the trainer has plain causal attention" if odd else ""
+
+
+def dropout_of(config: Mapping[str, Any]) -> float:
+    """What a config of GPT-2 asks for, as all published ones do, and the trainer leaves out."""
+    return max(float(config.get(key) or 0) for key in ("attn_pdrop", "embd_pdrop", "resid_pdrop"))
 
 
 def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,6 +203,9 @@ def broken(settings: Settings) -> list[str]:
         f"pp ({a.pp}) must divide the micro-batches ({settings.batch // each})": a.pp == 1
         or (settings.batch // each) % a.pp == 0,
         f"the vocabulary ({m.vocab}) must hold the {BYTES} bytes of the embedded text": bool(settings.text) or m.vocab >= BYTES,
+        f"the sequence ({settings.seq}) must be at most the learned positions ({m.positions})": not m.positions
+        or settings.seq <= m.positions,
+        f"tp ({a.tp}) must divide the learned positions ({m.positions})": m.positions % a.tp == 0,
         "TTT reads a sequence in order: it has neither tp nor cp, and no attention for selective recompute": not ttt
         or (a.tp == a.cp == 1 and a.recompute != "selective"),
         f"the mini-batch of TTT ({tokens}) must divide the sequence ({settings.seq})": not ttt or settings.seq % tokens == 0,
