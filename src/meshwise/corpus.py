@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
 from meshwise import documents, tokens
 from meshwise import tokenizer as tokenizers
@@ -24,6 +25,9 @@ SENTENCES = 64
 """Of a document of it."""
 AT_ONCE = 1 << 23
 """Letters that a tokenizer is given at once, or a little more, to share out over the cores."""
+
+EVERY = 20.0
+"""Seconds between two signs of life."""
 
 
 @dataclass(frozen=True)
@@ -130,8 +134,12 @@ def _made(corpus: Corpus, tokenizer: Tokenizer, out: Path, say: Callable[[str], 
     path = home / f"{name}.tokens"
     encode = tokenizers.encoder(tokenizer)
     with tokens.Writer(path, tokenizer.size, tokenizer.end, digest) as writer:
+        told = monotonic()
         for some in _groups(corpus.pieces()):
             writer.add(encode(some))
+            if monotonic() - told > EVERY:
+                say(f"{writer.count:,} tokens so far")
+                told = monotonic()
     return tokens.read(path).file
 
 

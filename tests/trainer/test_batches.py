@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.trainer.batches import Batches
+from meshwise.trainer.batches import KEPT, Batches
 from meshwise.trainer.data import batch_of, own_batch
 from meshwise.trainer.settings import Layout, Settings, TokenFile
 
@@ -103,6 +103,22 @@ def test_batches_are_those_of_each_step_in_turn_and_then_end(tmp_path: Path, emb
             assert torch.equal(tokens, own_batch(asked, rank(0), step)[0])
             assert torch.equal(targets, own_batch(asked, rank(0), step)[1])
         assert next(batches, None) is None
+
+
+def test_a_batch_in_pinned_memory_stays_as_it_is_while_the_device_may_still_copy_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda shape, dtype, pin_memory: plain(shape, dtype=dtype))  # no GPU here to pin for
+    asked = settings(written(tmp_path, [2000]), steps=40, device="cuda")
+    with Batches(asked, rank(0)) as batches:
+        held: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for step, batch in enumerate(batches):
+            held.append(batch)
+            for before in range(max(0, step - KEPT), step + 1):
+                assert torch.equal(held[before][0], own_batch(asked, rank(0), before)[0])
+                assert torch.equal(held[before][1], own_batch(asked, rank(0), before)[1])
+        assert len({tokens.data_ptr() for tokens, _ in held}) < 40  # the memory is used again
 
 
 def test_closing_early_ends_the_thread_and_twice_is_no_error(tmp_path: Path) -> None:
