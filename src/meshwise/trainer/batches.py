@@ -26,7 +26,8 @@ class Batches:
     def __init__(self, settings: Settings, ranks: Ranks, first: int = 0) -> None:
         self.settings, self.ranks, self.first = settings, ranks, first
         shape = (2, settings.batch // settings.layout.dp, settings.seq // settings.layout.cp)
-        rooms = AHEAD + 1 + KEPT if settings.device == "cuda" else 0
+        # kept, in the loop's hands, ready, and being filled
+        rooms = KEPT + 1 + AHEAD + 1 if settings.device == "cuda" else 0
         self._rooms = [torch.empty(shape, dtype=torch.int64, pin_memory=True) for _ in range(rooms)]
         self._ready: Queue[tuple[Tensor, Tensor] | BaseException] = Queue(AHEAD)
         self._closed = Event()
