@@ -82,6 +82,20 @@ def test_saved_weights_have_the_names_and_values_of_transformers(name: str, tmp_
         assert torch.equal(kept[key], weight), key
 
 
+@pytest.mark.parametrize("name", ["BLOOM", "GPT-2"])
+def test_files_that_leave_out_the_name_of_the_trunk_are_read_too(name: str, tmp_path: Path) -> None:
+    """As the hub's gpt2 and bloom-560m do."""
+    theirs = reference(CASES[name])
+    save_file(
+        {key.removeprefix("transformer."): weight for key, weight in _untied(theirs).items()}, tmp_path / "model.safetensors"
+    )
+    ours = whole(CASES[name].to_dict())
+    load([ours], tmp_path)
+    tokens = torch.randint(0, 257, (1, 8))
+    with torch.no_grad():
+        torch.testing.assert_close(ours(tokens), theirs(tokens).logits, rtol=1e-4, atol=1e-5)
+
+
 def _untied(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
