@@ -32,6 +32,12 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "a misspelt device": (["--device", "gpu"], "none of cpu, cuda"),
     "a misspelt recompute": (["--recompute", "fully"], "did you mean 'full'"),
     "a precision it has not": (["--precision", "fp8"], "none of bf16, fp32"),
+    "no such text": (["--data", "nowhere.txt"], "--data 'nowhere.txt': no such file, folder or pattern"),
+    "an empty text": (["--data", os.devnull], "no such file, folder or pattern"),
+    "a text of another kind": (["--data", __file__], "'.py' is none of .txt, .jsonl"),
+    "a tokenizer for a larger model": (["--tokenizer", "bpe:4096"], "tokens up to 4095, and llama-debug a vocabulary of 512"),
+    "no such tokenizer": (["--tokenizer", "nowhere"], "it is bytes, bpe:N, a tokenizer.json of HF's or its folder"),
+    "a key for no file": (["--text-key", "body"], "--text-key body is for .jsonl"),
     "a folder without weights": (["--weights", "nowhere"], "no .safetensors in it"),
 }
 
@@ -102,3 +108,31 @@ def test_a_plan_is_trained_and_laid_beside_its_prediction(run: Run, tmp_path: Pa
     assert json.loads((out / "config.json").read_text())["layout"]["tp"] == 2
     assert json.loads((out / "environment.json").read_text())["devices"] == 2
     assert (out / "weights" / "model.safetensors").is_file()
+
+
+def test_a_text_of_one_s_own_is_tokenized_and_trained_on(tmp_path: Path) -> None:
+    text = tmp_path / "text.jsonl"
+    text.write_text("".join(json.dumps({"body": f"Ada counts to {i}, and the river turns. " * 9}) + "\n" for i in range(60)))
+    words = ["run", "--device", "cpu", "--steps", "4", "--batch", "4", "--seq", "32", "--out", str(tmp_path / "out")]
+    words += ["--data", str(text), "--text-key", "body", "--tokenizer", "bpe:300"]
+    asked = "import sys; from meshwise.cli import main; sys.argv[0] = 'meshwise'; main()"
+    done = subprocess.run([sys.executable, "-c", asked, *words], capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.startswith(f"learning bpe:300 from {text}")
+    steps = [json.loads(line) for line in (tmp_path / "out" / "steps.jsonl").read_text().splitlines()]
+    assert steps[-1]["loss"] < steps[0]["loss"]
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    (file,) = config["data"]
+    assert Path(file["path"]).is_file()
+    assert config["text"] == f"{text}, tokenizer bpe:300"
+    assert (tmp_path / "out" / "tokenizer.json").is_file()
+
+
+def test_the_loss_of_the_125m_model_falls_on_the_embedded_text(tmp_path: Path) -> None:
+    words = ["run", "llama-125m", "--device", "cpu", "--steps", "4", "--batch", "1", "--seq", "32", "--out", str(tmp_path)]
+    asked = "import sys; from meshwise.cli import main; sys.argv[0] = 'meshwise'; main()"
+    done = subprocess.run([sys.executable, "-c", asked, *words], capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    losses = [json.loads(line)["loss"] for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
+    assert losses[0] == pytest.approx(math.log(50257), rel=0.05)  # an untrained model knows nothing
+    assert losses[-1] < losses[0] - 2  # that all bytes are letters is soon learned

@@ -67,3 +67,22 @@ def test_a_plan_for_another_precision_is_refused(run: Run, tmp_path: Path) -> No
     assert run("plan", *asked).code == 0
     with pytest.raises(UserError, match="is for fp8 and adamw"):
         prepare(Wish(what=path, device="cpu"))
+
+
+def test_a_text_is_looked_at_first_and_made_into_tokens_only_when_the_run_starts(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("Ada waits for the baker. " * 50)
+    ready = prepare(Wish(device="cpu", data=str(text), options={"out": str(tmp_path / "out")}))
+    assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
+    told: list[str] = []
+    (file,) = ready.reading(told.append).settings.data
+    assert (file.count, file.width) == (50 * 25 + 1, 2)
+    assert f"{text}, tokenizer bytes: 1,251 tokens, 19 sequences of 64" in told
+
+
+def test_dropout_that_is_left_out_is_said() -> None:
+    # HF's config of gpt2 asks for 0.1 of everything
+    assert prepare(Wish(what="gpt2", device="cpu")).notes == [
+        "the config asks for dropout of 0.1; the trainer has none, and trains without"
+    ]
+    assert prepare(Wish(device="cpu")).notes == []

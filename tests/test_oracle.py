@@ -235,6 +235,7 @@ def test_a_preset_has_the_published_number_of_parameters(name: str) -> None:
         ("bloom-176b", 176_247_271_424),  # the model card of bigscience/bloom
         ("llama-3-8b", 8_030_261_248),  # the safetensors total of meta-llama/Meta-Llama-3-8B
         ("llama-3-70b", 70_553_706_496),  # the safetensors total of meta-llama/Meta-Llama-3-70B
+        ("llama-125m", 50_257 * 768 + 12 * (4 * 768**2 + 3 * 768 * 2048 + 2 * 768) + 768),  # embedding, blocks, last norm: 123.6M
         ("ttt-linear-125m", 124_298_064),  # the paper's 125m TTT-Linear (arXiv:2407.04620) with a vocabulary of 50,257
     ],
 )

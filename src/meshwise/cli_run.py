@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from meshwise.launch import Launch
 
 LAYOUT = "The layout"
+TEXT = "The text"
 
 
 def run(
@@ -36,6 +37,23 @@ def run(
     batch: Annotated[str, typer.Option(help="Sequences a step (8), or tokens, as for plan.")] = "",
     seq: Annotated[str, typer.Option(help="Sequence length (64).")] = "",
     steps: Annotated[int, typer.Option(min=1, help="Steps to train.")] = 40,
+    data: Annotated[
+        str,
+        typer.Option(
+            metavar="PATH",
+            help="Text (.txt, .jsonl, .parquet) or token files (.tokens, .bin): a file, a folder or a quoted pattern (default: built in).",
+            rich_help_panel=TEXT,
+        ),
+    ] = "",
+    tokenizer: Annotated[
+        str,
+        typer.Option(
+            help="bytes (default), a tokenizer.json of HF's or its folder, or bpe:N to learn N tokens.", rich_help_panel=TEXT
+        ),
+    ] = "",
+    text_key: Annotated[
+        str, typer.Option(help="The key or column of a document's text in .jsonl and .parquet (text).", rich_help_panel=TEXT)
+    ] = "",
     lr: Annotated[float, typer.Option(min=0, help="The highest learning rate.")] = 3e-3,
     seed: Annotated[int, typer.Option(min=0, help="Of the weights and the text.")] = 0,
     device: Annotated[str, typer.Option(help="cpu or cuda (default: what is here).")] = "",
@@ -80,6 +98,9 @@ def run(
         on=on,
         device=device,
         precision=precision,
+        data=data,
+        tokenizer=tokenizer,
+        text_key=text_key,
         options={
             "steps": steps,
             "lr": lr,
@@ -137,12 +158,15 @@ def _train(ready: "Launch", out: Path) -> None:
 
     from meshwise import launch
 
-    s = ready.settings
-    file = _file(ready, out)
+    _file(ready, out)  # before the tokens, which may take a while
+    ready = ready.reading(typer.echo)
+    s, file = ready.settings, _file(ready, out)
     typer.echo(
         f"{s.name}: {ready.model.params:,} parameters, {s.batch} x {s.seq} tokens a step in {s.microbatches} micro-batches, "
         f"{s.precision} on {s.layout.devices} {s.device} process{'es' if s.layout.devices > 1 else ''}"
     )
+    for note in ready.notes:
+        typer.echo(note)
     code = subprocess.run(launch.command(s, file), env=_environment(ready), check=False).returncode
     if code:
         raise DoesNotFit(f"training stopped with exit code {code}; what the workers said is above")

@@ -5,16 +5,28 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
-from meshwise import hardware, lookup
+from meshwise import corpus, hardware, lookup
 from meshwise import plan as plans
 from meshwise.cost.train import price
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.model import Model, build
-from meshwise.trainer.settings import DEVICES, PRECISIONS, RECOMPUTE, SCHEDULES, Layout, Settings, broken, unbuildable
+from meshwise.trainer.settings import (
+    DEVICES,
+    PRECISIONS,
+    RECOMPUTE,
+    SCHEDULES,
+    Layout,
+    Settings,
+    Sizes,
+    broken,
+    dropout_of,
+    unbuildable,
+)
 
 DEFAULT = "llama-debug"
 BATCH, SEQ = 8, 64
@@ -33,6 +45,9 @@ class Wish:
     on: str = ""
     device: str = ""
     precision: str = ""
+    data: str = ""
+    tokenizer: str = ""
+    text_key: str = ""
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     """Fields of Settings that need no thought: steps, lr, seed, out, weights, save, compile."""
 
@@ -45,6 +60,21 @@ class Launch:
     model: Model
     on: str
     """The cluster in words; empty where the chip is not in the catalogue."""
+    text: "corpus.Corpus | None" = None
+    """What is read; None is the embedded text in bytes."""
+
+    @property
+    def notes(self) -> list[str]:
+        """What is done in another way than the model's config says."""
+        dropout = dropout_of(self.settings.model)
+        return [f"the config asks for dropout of {dropout:g}; the trainer has none, and trains without"] if dropout else []
+
+    def reading(self, say: Callable[[str], None]) -> "Launch":
+        """The same with token files to read, which are made where there are none yet."""
+        if self.text is None:
+            return self
+        files = corpus.tokenized(self.text, Path(self.settings.out), self.settings.seq, say)
+        return replace(self, settings=replace(self.settings, data=files))
 
 
 def prepare(wish: Wish) -> Launch:
@@ -60,15 +90,24 @@ def prepare(wish: Wish) -> Launch:
     if ask and layout.devices != _devices(axes):
         raise UserError(f"the plan is for {_devices(axes)} devices, and the axes given beside it multiply to {layout.devices}")
     _check_devices(layout, device)
+    text = _text(wish, name, values, seq)
     settings = Settings(
-        name=name, model=values, layout=layout, batch=batch, seq=seq, precision=precision, device=device, **wish.options
-    )
+        name=name, model=values, layout=layout, batch=batch, seq=seq, precision=precision, device=device,
+        text=text.words if text else "", **wish.options,
+    )  # fmt: skip
     rules = broken(settings)
     if rules:
         raise UserError(f"the layout cannot run: {'; '.join(rules)}")
     on = wish.on or (ask.cluster if ask else _here(device, layout.devices))
     model = build(values, name, "")
-    return Launch(replace(settings, facts=_facts(model, settings, on)), model, on)
+    return Launch(replace(settings, facts=_facts(model, settings, on)), model, on, text)
+
+
+def _text(wish: Wish, name: str, values: dict[str, Any], seq: int) -> "corpus.Corpus | None":
+    found = corpus.look(wish.data, wish.tokenizer, wish.text_key, int(wish.options.get("seed", 0)))
+    if found:
+        corpus.fits(found, name, Sizes.of(values).vocab, seq)
+    return found
 
 
 def _one_of(option: str, given: str, valid: tuple[str, ...]) -> None:

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from meshwise.trainer.data import batch_of, own_batch
 from meshwise.trainer.gradients import clip, named, norm, settle
 from meshwise.trainer.models import Span, build
-from meshwise.trainer.parallel import Ranks
+from meshwise.trainer.parallel import EMBEDDINGS, Ranks
 from meshwise.trainer.passes import Passes
 from meshwise.trainer.settings import Layout, Settings, Sizes, broken
 from meshwise.trainer.weights import start
@@ -62,7 +62,7 @@ def cut_in(settings: Settings, ranks: Ranks) -> bool:
 
 def worst(mine: dict[str, torch.Tensor], whole: dict[str, torch.Tensor]) -> float:
     """The largest difference, relative to the norm of that weight's gradient."""
-    tied = next(name for name in whole if "embed" in name)
+    tied = next(name for name in whole if name in EMBEDDINGS.values())
     return max(float((g - whole.get(n, whole[tied])).norm() / whole.get(n, whole[tied]).norm()) for n, g in mine.items())
 
 

@@ -6,7 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.trainer.data import GRAMMAR, batch_of, sample, sentence
+from meshwise.trainer.data import batch_of
+from meshwise.trainer.grammar import GRAMMAR, sample, sentence
 from meshwise.trainer.settings import Layout, Settings
 
 

@@ -24,6 +24,15 @@ LLAMA = {
 }
 TIED = LLAMA | {"tie_word_embeddings": True}
 BLOOM = {"model_type": "bloom", "vocab_size": 256, "hidden_size": 32, "n_layer": 4, "n_head": 4, "initializer_range": 0.1}
+GPT2 = {
+    "model_type": "gpt2",
+    "vocab_size": 256,
+    "n_embd": 32,
+    "n_layer": 4,
+    "n_head": 4,
+    "n_positions": 16,
+    "initializer_range": 0.1,
+}
 TTT = TIED | {"model_type": "ttt", "ttt_layer_type": "linear", "mini_batch_size": 4}
 ZERO_BUBBLE = {"pp": 2, "schedule": "zero-bubble"}
 LAYOUTS: dict[int, dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
@@ -45,6 +54,10 @@ LAYOUTS: dict[int, dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
         "BLOOM TP2": (BLOOM, {"tp": 2}),
         "BLOOM CP2": (BLOOM, {"cp": 2}),
         "BLOOM PP2": (BLOOM, {"pp": 2}),
+        "GPT-2 FSDP2, full recompute": (GPT2, {"dp_shard": 2, "recompute": "full"}),
+        "GPT-2 TP2": (GPT2, {"tp": 2}),
+        "GPT-2 CP2, selective recompute": (GPT2, {"cp": 2, "recompute": "selective"}),
+        "GPT-2 PP2": (GPT2, {"pp": 2}),
         "TTT FSDP2, full recompute": (TTT, {"dp_shard": 2, "recompute": "full"}),
         "TTT PP2": (TTT, {"pp": 2}),
         "bf16 FSDP2": (LLAMA, {"dp_shard": 2}),
@@ -60,6 +73,9 @@ LAYOUTS: dict[int, dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
         "TP2xCP2": (LLAMA, {"tp": 2, "cp": 2}),
         "BLOOM TP2xCP2": (BLOOM, {"tp": 2, "cp": 2}),
         "BLOOM FSDP2xPP2": (BLOOM, {"dp_shard": 2, "pp": 2}),
+        "GPT-2 TP2xCP2": (GPT2, {"tp": 2, "cp": 2}),
+        "GPT-2 FSDP2xTP2": (GPT2, {"dp_shard": 2, "tp": 2}),
+        "GPT-2 TP2xPP2": (GPT2, {"tp": 2, "pp": 2}),
         "PP4, tied": (TIED, {"pp": 4}),
     },
     8: {"FSDP2xTP2xPP2, tied": (TIED, {"dp_shard": 2, "tp": 2, "pp": 2})},

@@ -29,12 +29,15 @@ LLAMA: dict[str, Any] = {
     "num_attention_heads": 4,
 }
 BLOOM: dict[str, Any] = {"vocab_size": 257, "hidden_size": 48, "n_layer": 2}
+GPT2: dict[str, Any] = {"vocab_size": 257, "n_embd": 48, "n_layer": 2, "n_head": 4, "n_positions": 96}
 CASES: dict[str, Any] = {
     "grouped queries": transformers.LlamaConfig(**LLAMA, num_key_value_heads=2),
     "tied head": transformers.LlamaConfig(**LLAMA, num_key_value_heads=4, tie_word_embeddings=True),
     "Llama 3 positions": transformers.LlamaConfig(**LLAMA, num_key_value_heads=1, rope_parameters=LLAMA3),
     "biases and wide heads": transformers.LlamaConfig(**LLAMA, head_dim=32, attention_bias=True, mlp_bias=True),
     "BLOOM": transformers.BloomConfig(**BLOOM, n_head=4),
+    "GPT-2": transformers.GPT2Config(**GPT2),
+    "GPT-2 of another width, untied": transformers.GPT2Config(**GPT2, n_inner=96, tie_word_embeddings=False),
     "heads that are no power of two": transformers.BloomConfig(**BLOOM, n_head=6),
 }
 
@@ -79,13 +82,27 @@ def test_saved_weights_have_the_names_and_values_of_transformers(name: str, tmp_
         assert torch.equal(kept[key], weight), key
 
 
+@pytest.mark.parametrize("name", ["BLOOM", "GPT-2"])
+def test_files_that_leave_out_the_name_of_the_trunk_are_read_too(name: str, tmp_path: Path) -> None:
+    """As the hub's gpt2 and bloom-560m do."""
+    theirs = reference(CASES[name])
+    save_file(
+        {key.removeprefix("transformer."): weight for key, weight in _untied(theirs).items()}, tmp_path / "model.safetensors"
+    )
+    ours = whole(CASES[name].to_dict())
+    load([ours], tmp_path)
+    tokens = torch.randint(0, 257, (1, 8))
+    with torch.no_grad():
+        torch.testing.assert_close(ours(tokens), theirs(tokens).logits, rtol=1e-4, atol=1e-5)
+
+
 def _untied(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's tracer warns itself
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
-@pytest.mark.parametrize("name", ["grouped queries", "BLOOM"])
+@pytest.mark.parametrize("name", ["grouped queries", "BLOOM", "GPT-2"])
 def test_a_block_compiles_as_one_graph(name: str, recompute: str) -> None:
     model: Any = build(CASES[name].to_dict(), Span(0, 2, 2), recompute=recompute)
     plain = model(torch.zeros((1, 8), dtype=torch.long))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from meshwise.trainer.parallel import own_stages, spans
-from meshwise.trainer.settings import Layout, Settings, Sizes, broken, unbuildable
+from meshwise.trainer.settings import Layout, Settings, Sizes, TokenFile, broken, unbuildable
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -22,8 +22,9 @@ PLAIN = Settings(name="tiny", model=LLAMA, layout=Layout(), batch=8, seq=16)
 
 
 def test_settings_come_back_from_their_file(tmp_path: Path) -> None:
-    PLAIN.write(tmp_path / "config.json")
-    assert Settings.read(tmp_path / "config.json") == PLAIN
+    for settings in (PLAIN, replace(PLAIN, data=(TokenFile("a.tokens", 64, 1000, 2),), text="a")):
+        settings.write(tmp_path / "config.json")
+        assert Settings.read(tmp_path / "config.json") == settings
 
 
 @pytest.mark.parametrize(
@@ -72,6 +73,9 @@ def test_a_layout_that_keeps_every_rule_has_nothing_to_tell() -> None:
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"rope_scaling": {"rope_type": "yarn"}}, "yarn"),
         ({"attention_dropout": 0.1}, "dropout"),
+        ({"model_type": "gpt2", "activation_function": "relu"}, "activation_function 'relu'"),
+        ({"model_type": "gpt2", "scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
+        ({"model_type": "gpt2", "scale_attn_weights": False}, "scale_attn_weights false"),
         ({"model_type": "bloom", "apply_residual_connection_post_layernorm": True}, "apply_residual"),
     ],
 )
@@ -99,3 +103,11 @@ def test_a_v_begins_and_ends_on_the_first_rank() -> None:
 def test_bloom_s_older_keys_are_read() -> None:
     sizes = Sizes.of({"model_type": "bloom", "n_embed": 64, "n_layer": 2, "num_attention_heads": 4, "vocab_size": 300})
     assert sizes == Sizes(hidden=64, layers=2, heads=4, kv_heads=4, ffn=256, vocab=300, tied=True)
+
+
+def test_a_sequence_of_gpt_2_ends_where_its_learned_positions_do() -> None:
+    gpt2 = {"model_type": "gpt2", "vocab_size": 256, "n_embd": 32, "n_layer": 4, "n_head": 8, "n_positions": 31}
+    assert Sizes.of(gpt2) == Sizes(hidden=32, layers=4, heads=8, kv_heads=8, ffn=128, vocab=256, tied=True, positions=31)
+    assert broken(replace(PLAIN, model=gpt2, seq=31)) == []
+    assert broken(replace(PLAIN, model=gpt2, seq=32)) == ["the sequence (32) must be at most the learned positions (31)"]
+    assert broken(replace(PLAIN, model=gpt2, layout=Layout(tp=2))) == ["tp (2) must divide the learned positions (31)"]

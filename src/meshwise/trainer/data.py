@@ -1,67 +1,59 @@
-"""The embedded text: sentences of a small grammar, one token per byte. A sample is a pure function of seed and number.
+"""What a step reads: rows of token files, or of the embedded text, one token per byte. A sample is a pure function of seed and number.
 
 So nothing has to be stored to go on after a stop, in whatever layout: step s reads samples s x batch and the `batch - 1` after it.
 """
 
-import random
+import mmap
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import cache
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
+from meshwise.trainer.grammar import sample
+from meshwise.trainer.order import place
 from meshwise.trainer.parallel import Ranks
-from meshwise.trainer.settings import Settings
+from meshwise.trainer.settings import Settings, Sizes, TokenFile
 
-GRAMMAR: dict[str, tuple[str, ...]] = {
-    "TEXT": ("SAY. ", "SAY. ", "SAY, and SAY. ", "If SAY, then SAY. ", "SAY because SAY. ", "Why does WHO DO? Because SAY. "),
-    "SAY": ("WHO DOES", "WHO DOES", "WHO DOES HOW", "WHEN WHO DOES", "WHO is KIND", "NUM THINGS are KIND"),
-    "WHO": ("the THING", "the KIND THING", "a THING", "NAME", "NAME", "every THING near WHO"),
-    "DOES": ("feeds WHO", "moves WHO", "waits for WHO", "turns", "shines", "carries NUM THINGS to WHO", "counts to NUM"),
-    "DO": ("feed WHO", "move WHO", "wait for WHO", "turn", "shine", "count to NUM"),
-    "THING": ("river", "lantern", "engine", "gardener", "bridge", "falcon", "clock", "baker", "harbour", "mirror"),
-    "THINGS": ("rivers", "lanterns", "engines", "gardeners", "bridges", "falcons", "clocks", "bakers", "harbours", "mirrors"),
-    "KIND": ("quiet", "bright", "old", "narrow", "patient", "hollow", "green", "distant"),
-    "NAME": ("Ada", "Boris", "Chidi", "Dora", "Emil", "Farah", "Goro", "Hana"),
-    "NUM": ("two", "three", "four", "seven", "nine", "twelve", "forty"),
-    "HOW": ("slowly", "at dawn", "by the sea", "without a sound", "again"),
-    "WHEN": ("today", "in winter", "before noon", "at night"),
-}
-RULES = {
-    word: tuple(_.replace("?", " ?").replace(".", " .").replace(",", " ,").split() for _ in ways)
-    for word, ways in GRAMMAR.items()
-}
-"""The grammar cut into words, marks apart."""
+WIDTHS = {2: torch.uint16, 4: torch.uint32}
 
 
-def sentence(dice: random.Random) -> str:
-    """One of TEXT's ways, each word of the grammar in it replaced until none is left."""
-    words: list[str] = []
-    left = ["TEXT"]
-    while left:
-        word = left.pop()
-        if word in RULES:
-            left.extend(reversed(dice.choice(RULES[word])))
-        elif word in ".,?":
-            words[-1] += word
-        else:
-            words.append(word)
-    return " ".join(words) + " "
+@cache
+def mapped(file: TokenFile) -> Tensor:
+    """The tokens of a file, in memory only where they are read."""
+    with open(file.path, "rb") as opened:
+        # a private copy on write, for torch warns of memory that it may not write to
+        view = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
+    return torch.frombuffer(view, dtype=WIDTHS[file.width], count=file.count, offset=file.offset)
 
 
-def sample(seed: int, number: int, length: int) -> bytes:
-    """`length` bytes of text, always the same for a seed and number."""
-    dice = random.Random(f"{seed}:{number}")
-    text = ""
-    while len(text) < length:
-        text += sentence(dice)
-    return text[:length].encode("ascii")
+def rows_of(settings: Settings, numbers: Sequence[int]) -> Tensor:
+    """A sample for each number, of `seq` tokens and the one that follows."""
+    length = settings.seq + 1
+    if not settings.data:
+        text = b"".join(sample(settings.seed, number, length) for number in numbers)
+        return torch.frombuffer(bytearray(text), dtype=torch.uint8).long().view(-1, length)
+    ends = list(accumulate(file.windows(settings.seq) for file in settings.data))
+    rows: list[Tensor] = []
+    for number in numbers:
+        window = place(settings.seed, number, ends[-1])
+        which = bisect_right(ends, window)
+        first = (window - (ends[which - 1] if which else 0)) * settings.seq
+        # 32 bits without a sign have few operations in torch; all but the copy is done on 64
+        rows.append(mapped(settings.data[which])[first : first + length].long())
+    found = torch.stack(rows)
+    if int(found.max()) >= Sizes.of(settings.model).vocab:
+        raise SystemExit(f"token {int(found.max())} in {settings.text}: the vocabulary has {Sizes.of(settings.model).vocab}")
+    return found
 
 
 def batch_of(settings: Settings, step: int, first: int = 0, count: int | None = None) -> tuple[Tensor, Tensor]:
     """Tokens and what follows each of them, of `count` samples from `first` of a step's batch, or of all."""
     count = settings.batch if count is None else count
-    numbers = range(step * settings.batch + first, step * settings.batch + first + count)
-    rows = [torch.frombuffer(bytearray(sample(settings.seed, number, settings.seq + 1)), dtype=torch.uint8) for number in numbers]
-    both = torch.stack(rows).long()
+    begin = step * settings.batch + first
+    both = rows_of(settings, range(begin, begin + count))
     return both[:, :-1], both[:, 1:]
 
 

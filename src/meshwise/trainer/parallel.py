@@ -25,6 +25,7 @@ SHARED = ("pp", "dp_replicate", "fsdp", "tp")
 EMBEDDINGS = {
     "llama": "model.embed_tokens.weight",
     "bloom": "transformer.word_embeddings.weight",
+    "gpt2": "transformer.wte.weight",
     "ttt": "model.embed_tokens.weight",
 }
 

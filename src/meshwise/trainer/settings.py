@@ -10,7 +10,7 @@ SCHEDULES = ("1f1b", "interleaved", "zero-bubble", "zbv")
 RECOMPUTE = ("none", "selective", "full")
 PRECISIONS = ("bf16", "fp32")
 DEVICES = ("cpu", "cuda")
-MODEL_TYPES = ("llama", "bloom", "ttt")
+MODEL_TYPES = ("llama", "bloom", "gpt2", "ttt")
 BYTES = 256
 """Tokens of the embedded text: one per byte."""
 
@@ -45,6 +45,21 @@ class Layout:
         return 2 if self.schedule == "zbv" else self.vpp
 
 
+@dataclass(frozen=True)
+class TokenFile:
+    """Tokens of 2 or 4 bytes without a sign, least byte first, one after another."""
+
+    path: str
+    offset: int
+    """Bytes before the first token."""
+    count: int
+    width: int
+
+    def windows(self, seq: int) -> int:
+        """Samples of `seq` tokens, each with the token that follows; what is left over at the end is not read."""
+        return max(0, self.count - 1) // seq
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     name: str
@@ -64,6 +79,10 @@ class Settings:
     graph: bool = True
     """Replay a step as one CUDA graph, on one device."""
     out: str = "run"
+    data: tuple[TokenFile, ...] = ()
+    """What is read; nothing reads the embedded text, a token per byte."""
+    text: str = ""
+    """The same in words."""
     weights: str = ""
     """A folder of HF safetensors to start from; none starts from random weights."""
     save: bool = False
@@ -93,7 +112,8 @@ class Settings:
     @staticmethod
     def read(path: Path) -> "Settings":
         values = json.loads(path.read_text(encoding="utf-8"))
-        return Settings(**(values | {"layout": Layout(**values["layout"])}))
+        files = tuple(TokenFile(**one) for one in values.get("data", ()))
+        return Settings(**(values | {"layout": Layout(**values["layout"]), "data": files}))
 
 
 @dataclass(frozen=True)
@@ -107,22 +127,25 @@ class Sizes:
     ffn: int
     vocab: int
     tied: bool
+    positions: int = 0
+    """Learned ones, which a sequence cannot pass; 0 where positions are computed."""
 
     @staticmethod
     def of(config: Mapping[str, Any]) -> "Sizes":
         def first(*keys: str, default: int = 0) -> int:
             return next((int(config[key]) for key in keys if config.get(key) is not None), default)
 
-        bloom = config["model_type"] == "bloom"
-        hidden, heads = first("hidden_size", "n_embed"), first("num_attention_heads", "n_head")
+        old = config["model_type"] in ("bloom", "gpt2")  # keys and defaults from before Llama
+        hidden, heads = first("hidden_size", "n_embed", "n_embd"), first("num_attention_heads", "n_head")
         return Sizes(
             hidden=hidden,
             layers=first("num_hidden_layers", "n_layer"),
             heads=heads,
-            kv_heads=heads if bloom else first("num_key_value_heads", default=heads),
-            ffn=4 * hidden if bloom else first("intermediate_size"),
+            kv_heads=heads if old else first("num_key_value_heads", default=heads),
+            ffn=first("n_inner", default=4 * hidden) if old else first("intermediate_size"),
             vocab=first("vocab_size"),
-            tied=bool(config.get("tie_word_embeddings", bloom)),
+            tied=bool(config.get("tie_word_embeddings", old)),
+            positions=first("n_positions", default=1024) if config["model_type"] == "gpt2" else 0,
         )
 
 
@@ -139,12 +162,27 @@ def unbuildable(config: Mapping[str, Any]) -> str:
         config.get("ttt_layer_type") != "linear" or any(config.get(key) for key in ("use_gate", "share_qk", "pre_conv"))
     ):
         return "the trainer has TTT-Linear alone, without gate, shared queries and convolution"
+    if kind == "gpt2":
+        return _unbuildable_gpt2(config)
     if kind != "bloom" and config.get("hidden_act", "silu") != "silu":
         return f"hidden_act {config['hidden_act']!r}: the trainer has silu"
     rope = rope_of(config)
     if rope.get("rope_type", rope.get("type", "default")) not in ("default", "llama3"):
         return f"rope_type {rope.get('rope_type', rope.get('type'))!r}: the trainer has default and llama3"
     return ""
+
+
+def _unbuildable_gpt2(config: Mapping[str, Any]) -> str:
+    if config.get("activation_function", "gelu_new") not in ("gelu_new", "gelu_pytorch_tanh"):
+        return f"activation_function {config['activation_function']!r}: the trainer has gelu_new"
+    odd = [key for key in ("scale_attn_by_inverse_layer_idx", "add_cross_attention") if config.get(key)]
+    odd += [] if config.get("scale_attn_weights", True) else ["scale_attn_weights false"]
+    return f"{odd[0]}: the trainer has plain causal attention" if odd else ""
+
+
+def dropout_of(config: Mapping[str, Any]) -> float:
+    """What a config of GPT-2 asks for, as all published ones do, and the trainer leaves out."""
+    return max(float(config.get(key) or 0) for key in ("attn_pdrop", "embd_pdrop", "resid_pdrop"))
 
 
 def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,7 +214,10 @@ def broken(settings: Settings) -> list[str]:
         "schedule interleaved needs vpp above 1": a.schedule != "interleaved" or a.vpp > 1,
         f"pp ({a.pp}) must divide the micro-batches ({settings.batch // each})": a.pp == 1
         or (settings.batch // each) % a.pp == 0,
-        f"the vocabulary ({m.vocab}) must hold the {BYTES} bytes of the embedded text": m.vocab >= BYTES,
+        f"the vocabulary ({m.vocab}) must hold the {BYTES} bytes of the embedded text": bool(settings.text) or m.vocab >= BYTES,
+        f"the sequence ({settings.seq}) must be at most the learned positions ({m.positions})": not m.positions
+        or settings.seq <= m.positions,
+        f"tp ({a.tp}) must divide the learned positions ({m.positions})": m.positions % a.tp == 0,
         "TTT reads a sequence in order: it has neither tp nor cp, and no attention for selective recompute": not ttt
         or (a.tp == a.cp == 1 and a.recompute != "selective"),
         f"the mini-batch of TTT ({tokens}) must divide the sequence ({settings.seq})": not ttt or settings.seq % tokens == 0,

@@ -6,6 +6,7 @@ import mmap
 import struct
 import zlib
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,18 +65,25 @@ def load(models: Iterable[nn.Module], folder: Path, tied: str = "") -> None:
     if not homes:
         raise FileNotFoundError(f"{folder}: no .safetensors in it")
 
-    def find(name: str, parameter: Tensor) -> Tensor:
+    def find(model: nn.Module, name: str, parameter: Tensor) -> Tensor:
         key = tied if tied and name == "lm_head.weight" and name not in homes else name
-        # some of BLOOM's files leave out the name of the trunk
+        # some of BLOOM's and GPT-2's files leave out the name of the trunk
         key = key if key in homes else key.removeprefix("transformer.")
         if key not in homes:
             raise KeyError(f"{folder}: no weight named {name}")
-        found = read(homes[key], key)
+        found = arranged(model, "from_hf", name, read(homes[key], key))
         if found.shape != parameter.shape:
             raise ValueError(f"{folder}: {name} is {tuple(found.shape)}, and the model's is {tuple(parameter.shape)}")
         return found.to(parameter.device)
 
-    fill(models, find)
+    for model in models:
+        fill([model], partial(find, model))
+
+
+def arranged(model: nn.Module, way: str, name: str, weight: Tensor) -> Tensor:
+    """A weight in the order of rows that HF stores (`to_hf`) or the model computes with (`from_hf`), where these differ."""
+    turn: Callable[[str, Tensor], Tensor] | None = getattr(model, way, None)
+    return weight if turn is None else turn(name, weight)
 
 
 def save(models: Iterable[nn.Module], folder: Path, part: int = 0, parts: int = 1, writes: bool = True, skip: str = "") -> None:
@@ -86,7 +94,7 @@ def save(models: Iterable[nn.Module], folder: Path, part: int = 0, parts: int = 
         for name, parameter in model.named_parameters():
             whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
             if writes and name != skip:
-                found[name] = whole.detach().cpu()
+                found[name] = arranged(model, "to_hf", name, whole.detach()).cpu()
     if writes:
         folder.mkdir(parents=True, exist_ok=True)
         _write(file, found)

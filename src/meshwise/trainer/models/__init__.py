@@ -81,6 +81,8 @@ def build(config: Mapping[str, Any], span: Span, place: Place = HERE, recompute:
         from meshwise.trainer.models.llama.model import Llama as Model
     elif config["model_type"] == "bloom":
         from meshwise.trainer.models.bloom.model import Bloom as Model
+    elif config["model_type"] == "gpt2":
+        from meshwise.trainer.models.gpt2.model import Gpt2 as Model
     else:
         from meshwise.trainer.models.ttt.model import TTTLinear as Model
     return Model(config, span, place, recompute)
@@ -90,6 +92,8 @@ def sharding(config: Mapping[str, Any], span: Span) -> dict[str, ParallelStyle]:
     """How tensor and sequence parallelism cut each module of a span; of TTT they cut nothing, and a rule says so."""
     if config["model_type"] == "llama":
         from meshwise.trainer.models.llama.sharding import styles
+    elif config["model_type"] == "gpt2":
+        from meshwise.trainer.models.gpt2.sharding import styles
     else:
         from meshwise.trainer.models.bloom.sharding import styles
     return styles(span)

@@ -1,5 +1,6 @@
 """BLOOM: LayerNorm with biases, ALiBi instead of positions, gelu, a norm after the embedding, a tied head. Names are HF's."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -24,8 +25,7 @@ class Attention(nn.Module):
         self.dense = nn.Linear(sizes.hidden, sizes.hidden)
 
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
-        # rows are ordered by head, then query, key, value: so tensor parallelism cuts between heads
-        q, k, v = self.query_key_value(x).unflatten(-1, (-1, 3, self.head_dim)).transpose(1, 2).unbind(3)
+        q, k, v = heads_of(self.query_key_value(x), self.head_dim)
         y = attend(q, k, v, bias, self.place, self.selective)
         return self.dense(y.transpose(1, 2).flatten(2))
 
@@ -73,31 +73,49 @@ class Trunk(nn.Module):
 
 
 class Bloom(Headed):
+    trunk: type[nn.Module] = Trunk
+
     def __init__(self, config: Mapping[str, Any], span: Span, place: Place = HERE, recompute: str = "none") -> None:
         super().__init__()
         sizes = Sizes.of(config)
         self.heads, self.place, self.tied = sizes.heads, place, sizes.tied
-        self.transformer = Trunk(config, span, place, recompute)
+        self.transformer: Any = self.trunk(config, span, place, recompute)
         self.lm_head = nn.Linear(sizes.hidden, sizes.vocab, bias=False) if span.ends else None
         self.tie()
 
+    @property
+    def embedding(self) -> nn.Embedding | None:
+        return self.transformer.word_embeddings
+
+    def embed(self, x: Tensor) -> Tensor:
+        return self.transformer.word_embeddings_layernorm(self.transformer.word_embeddings(x))
+
+    def mask(self, length: int, device: torch.device) -> Tensor | None:
+        """What attention adds to its scores, or may look at; none means all that came before."""
+        return alibi(self.heads, self.place, length, device)
+
     def tie(self) -> None:
-        if self.tied and self.lm_head is not None and self.transformer.word_embeddings is not None:
-            self.lm_head.weight = self.transformer.word_embeddings.weight
+        if self.tied and self.lm_head is not None and self.embedding is not None:
+            self.lm_head.weight = self.embedding.weight
 
     def blocks(self) -> list[nn.Module]:
         return list(self.transformer.h.values())
 
     def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
         t, length = self.transformer, x.shape[1]
-        if t.word_embeddings is not None and t.word_embeddings_layernorm is not None:
-            x = t.word_embeddings_layernorm(t.word_embeddings(x))
+        if self.embedding is not None:
+            x = self.embed(x)
         else:
             length *= self.place.tp  # between blocks, sequence parallelism shares out the sequence
-        bias = alibi(self.heads, self.place, length, x.device)
+        mask = self.mask(length, x.device)
         for block in t.h.values():
-            x = block(x, bias)
+            x = block(x, mask)
         return self.end(x, t.ln_f, targets)
+
+
+def heads_of(x: Tensor, head_dim: int) -> tuple[Tensor, ...]:
+    """Queries, keys and values. Rows are ordered by head, then query, key, value: so tensor parallelism cuts between heads."""
+    return x.unflatten(-1, (-1, 3, head_dim)).transpose(1, 2).unbind(3)
 
 
 def norm_of(config: Mapping[str, Any]) -> nn.LayerNorm:
