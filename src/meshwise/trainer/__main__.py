@@ -3,8 +3,10 @@
 import sys
 from pathlib import Path
 
+from meshwise.trainer.faults import die_with_parent
 from meshwise.trainer.loop import train
 from meshwise.trainer.settings import Settings
 
 if __name__ == "__main__":
+    die_with_parent()
     train(Settings.read(Path(sys.argv[1])))

@@ -10,12 +10,15 @@ import torch
 import torch.distributed as dist
 from torch.optim import AdamW
 
-from meshwise.trainer import checkpoint, weights
+from meshwise.trainer import weights
+from meshwise.trainer.checkpoint import Checkpoints
 from meshwise.trainer.data import own_batch
+from meshwise.trainer.faults import Skips, finite
 from meshwise.trainer.gradients import Named, clip, named, norm, settle
+from meshwise.trainer.heartbeat import Heartbeat, guarded
 from meshwise.trainer.parallel import Ranks, tied_name
 from meshwise.trainer.passes import Passes
-from meshwise.trainer.report import Step, keep, line, memory_peak
+from meshwise.trainer.report import Step, go_on, keep, line, memory_peak, note
 from meshwise.trainer.settings import Settings, Sizes
 
 BETAS = (0.9, 0.95)
@@ -28,41 +31,46 @@ def train(settings: Settings) -> None:
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if settings.device == "cuda" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", device_id=device if device.type == "cuda" else None)
-    try:
-        if dist.get_world_size() != settings.layout.devices:
-            raise SystemExit(f"the layout has {settings.layout.devices} devices, and torchrun started {dist.get_world_size()}")
-        _train(settings, device)
-    finally:
-        dist.destroy_process_group()
+    with guarded(settings, device) as heart:
+        _train(settings, device, heart)
 
 
-def _train(settings: Settings, device: torch.device) -> None:
+def _train(settings: Settings, device: torch.device, heart: Heartbeat) -> None:
     ranks = Ranks.of(settings.layout, settings.device)
     passes = Passes(settings, ranks, device)
     parameters = named(passes.models)
     optimizer = optimizer_of(settings, parameters)
     steps: list[Step] = []
-    folder, tied = Path(settings.out, "checkpoints"), tied_name(settings)
-    begun = checkpoint.latest(folder) if settings.checkpoint_every else 0
+    kept = Checkpoints(settings, parameters, optimizer, tied_name(settings)) if settings.checkpoint_every else None
+    begun, skipped = kept.resume() if kept else (0, 0)
     if begun:
-        checkpoint.load(folder, begun, parameters, optimizer, tied)
-        _say(f"going on after step {begun} from {folder}")
-    for step in range(begun, settings.steps):
-        steps.append(_step(settings, ranks, passes, optimizer, parameters, step))
+        _say(f"going on after step {begun} from {Path(settings.out, 'checkpoints')}")
+    if dist.get_rank() == 0:
+        go_on(settings, begun)
+    skips, done = Skips(settings, skipped), begun
+    heart.began(begun)
+    while done < settings.steps and heart.begin(done):
+        steps.append(_step(settings, ranks, passes, optimizer, parameters, done))
+        done += 1
         _say(line(settings, steps[-1]))
-        if not math.isfinite(steps[-1].loss):
-            raise SystemExit(f"the loss of step {step + 1} is {steps[-1].loss}: stopped; a lower --lr may do")
-        if settings.checkpoint_every and (step + 1) % settings.checkpoint_every == 0:
-            checkpoint.save(folder, step + 1, parameters, optimizer, tied)
+        if dist.get_rank() == 0:
+            note(settings, steps[-1])
+        _say(skips.saw(done - 1, steps[-1].loss, steps[-1].grad_norm))
+        if kept and (done % settings.checkpoint_every == 0 or done == settings.steps):
+            kept.save(done, skips.total)
+    if kept:
+        kept.end(done, skips.total)
     if dist.get_rank() == 0 and steps:
         keep(settings, steps)
+    if done < settings.steps:
+        heart.stopped(done, saved=kept is not None)
+        return
     if settings.save:
         save_weights(settings, ranks, passes)
 
 
 def _say(text: str) -> None:
-    if dist.get_rank() == 0:
+    if text and dist.get_rank() == 0:
         print(text, flush=True)
 
 
@@ -75,7 +83,8 @@ def _step(settings: Settings, ranks: Ranks, passes: Passes, optimizer: AdamW, pa
     clip(parameters, total, settings.clip)
     for group in optimizer.param_groups:
         group["lr"] = rate(settings, step)
-    optimizer.step()
+    if bool(finite(loss, total)):
+        optimizer.step()
     optimizer.zero_grad()
     peak = torch.tensor(memory_peak(passes.device), dtype=torch.float64, device=passes.device)
     dist.all_reduce(peak, op=dist.ReduceOp.MAX)

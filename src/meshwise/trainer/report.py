@@ -127,10 +127,22 @@ def environment(settings: Settings) -> dict[str, object]:
     }
 
 
+def go_on(settings: Settings, begun: int) -> None:
+    """Drop the rows of steps.jsonl that a run which goes on after `begun` steps will write again."""
+    path = Path(settings.out, "steps.jsonl")
+    rows = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+    path.write_text("".join(row for row in rows if row.endswith("\n") and json.loads(row)["step"] < begun), encoding="utf-8")
+
+
+def note(settings: Settings, one: Step) -> None:
+    """One more row of steps.jsonl."""
+    with Path(settings.out, "steps.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(asdict(one)) + "\n")
+
+
 def keep(settings: Settings, steps: list[Step]) -> None:
-    """Write the run's folder: steps.jsonl of this run, environment.json, and one more row of measurement.jsonl."""
+    """Write environment.json, and one more row of measurement.jsonl."""
     folder = Path(settings.out)
-    (folder / "steps.jsonl").write_text("".join(json.dumps(asdict(one)) + "\n" for one in steps), encoding="utf-8")
     (folder / "environment.json").write_text(json.dumps(environment(settings), indent=2) + "\n", encoding="utf-8")
     with (folder / "measurement.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(measurement(settings, steps)) + "\n")

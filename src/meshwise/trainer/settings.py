@@ -10,6 +10,7 @@ SCHEDULES = ("1f1b", "interleaved", "zero-bubble", "zbv")
 RECOMPUTE = ("none", "selective", "full")
 PRECISIONS = ("bf16", "fp32")
 DEVICES = ("cpu", "cuda")
+ON_NAN = ("stop", "skip")
 MODEL_TYPES = ("llama", "bloom", "ttt")
 BYTES = 256
 """Tokens of the embedded text: one per byte."""
@@ -68,6 +69,12 @@ class Settings:
     """Write the weights as HF safetensors at the end."""
     checkpoint_every: int = 0
     """Steps between checkpoints, under checkpoints/ of the run's folder; 0 writes none. The newest there is gone on from."""
+    keep: int = 3
+    """Checkpoints that are kept."""
+    timeout: float = 600.0
+    """Seconds without progress after which a run ends and says who is behind."""
+    on_nan: str = "stop"
+    """stop, or skip: leave out a step whose loss or gradient is no number."""
     facts: dict[str, float | str] = field(default_factory=dict[str, float | str])
     """What the planner knows: flops_per_token, params, peak (FLOP/s of a device), capacity (its bytes), gpu (its name)."""
 
