@@ -1,6 +1,7 @@
 """Settings: everything a worker needs to know, as one JSON file, and the rules that a layout keeps to. No torch here."""
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -83,7 +84,10 @@ class Settings:
         return self.batch // (self.layout.dp * self.layout.mbs)
 
     def write(self, path: Path) -> None:
-        path.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+        """Whole at any time: launchers of several hosts may write the same file."""
+        begun = path.with_name(f"{path.name}.{os.getpid()}")
+        begun.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+        begun.replace(path)
 
     @staticmethod
     def read(path: Path) -> "Settings":
