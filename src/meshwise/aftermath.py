@@ -1,6 +1,8 @@
 """Aftermath: why a run failed, and where memory ran out, what the planner says of it and which layout would fit."""
 
 import json
+import os
+import resource
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -30,12 +32,9 @@ def memory_lines(ready: Launch) -> list[str]:
         return ["the planner does not know this machine: name it with --on, such as 1x8xh200, to see the memory by part"]
     now = launch.predicted(ready)
     parts = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in now.memory_parts.items())
-    lines = [f"predicted for a device: {parts}: {now.memory / 2**30:.2f} of {now.capacity / 2**30:.1f} GiB"]
-    if ready.settings.device == "cpu":
-        lines.append(
-            "that is for a generic CPU; the processes of this one share its memory, and torch itself takes some for each"
-        )
-    near = nearest(ready, now)
+    have = capacity(ready, now)
+    lines = [f"predicted for a device: {parts} GiB: {now.memory / 2**30:.2f} of {have / 2**30:.2f}"]
+    near = nearest(ready, MARGIN * min(now.memory, have))
     if near is None:
         return [
             *lines,
@@ -48,12 +47,20 @@ def memory_lines(ready: Launch) -> list[str]:
     ]
 
 
-def nearest(ready: Launch, now: Choice) -> Choice | None:
-    """The layout of as many devices with the fewest changes that is predicted to need clearly less, and of these the fastest."""
+def capacity(ready: Launch, now: Choice) -> float:
+    """Bytes of a device: a GPU's own, and of a CPU the share that each process has of what this machine gives."""
+    if ready.settings.device == "cuda":
+        return now.capacity
+    here = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / (ready.settings.layout.devices / ready.hosts.nodes)
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return here if limit == resource.RLIM_INFINITY else min(here, float(limit))
+
+
+def nearest(ready: Launch, most: float) -> Choice | None:
+    """The layout of as many devices with the fewest changes that is predicted to need at most so much, and of these the fastest."""
     question = launch.question(ready)
     own = ready.settings.layout
     same_cuts = {axis: (getattr(own, axis), getattr(own, axis)) for axis in CUTS}
-    most = MARGIN * min(now.memory, now.capacity)
     for bounds in (same_cuts, {}):
         found = search(question, bounds=bounds, top=64)
         rows = [choice(question, found.layouts, found.cost, i) for i in range(len(found.layouts)) if found.cost.peak[i] <= most]

@@ -150,6 +150,8 @@ def network(hosts: Hosts, environment: Mapping[str, str]) -> dict[str, str]:
         "MESHWISE_NODE_RANK": str(hosts.rank),
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # with it, a node that comes back would wait for an address that nobody tells again
     }
+    if "TORCH_CPP_LOG_LEVEL" not in environment:
+        found["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # a peer without a name in the DNS is no reason to warn
     interface = interface_of(address_towards(hosts.rendezvous))
     talk = {name: interface for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if interface and name not in environment}
     return found | talk

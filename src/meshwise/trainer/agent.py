@@ -49,9 +49,10 @@ class Agent(LocalElasticAgent):
             failure = self._failure(result)
             if failure.final:
                 self._remaining_restarts = 0
-            most = worker_group.spec.max_restarts
+            most, nodes = worker_group.spec.max_restarts, worker_group.group_world_size or 1
+            waits = f", as soon as all {nodes} nodes are here" if nodes > 1 else ""
             if self._remaining_restarts and os.environ.get(NODE_RANK, "0") == "0":
-                say_error(f"{failure.message}; restart {most - self._remaining_restarts + 1} of {most}")
+                say_error(f"{failure.message}; restart {most - self._remaining_restarts + 1} of {most}{waits}")
         return result
 
     def _failure(self, result: RunResult) -> Failure:

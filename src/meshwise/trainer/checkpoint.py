@@ -5,6 +5,7 @@ checksum and is written last, after all ranks have written and synced theirs.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+import errno
 import json
 import os
 import shutil
@@ -32,6 +33,8 @@ DONE = "complete"
 """The marker: a folder without it is a checkpoint that was cut off."""
 MOMENTS = ("exp_avg", "exp_avg_sq")
 CHUNK = 1 << 22
+SMALLEST = 1 << 20
+"""Bytes: a disk with fewer left is full."""
 
 
 def _state(parameters: Named, optimizer: AdamW, tied: str) -> dict[str, Any]:
@@ -159,7 +162,9 @@ class Checkpoints:
         except BaseException as error:
             if kind_of(error) == "lost":
                 raise
-            problem = _reason(error, self.rank)
+            # a writer that was cut short says where, and not why
+            full = shutil.disk_usage(self.folder).free < SMALLEST
+            problem = f"{os.strerror(errno.ENOSPC)}, rank {self.rank}" if full else _reason(error, self.rank)
         every: list[Any] = [None] * self.world
         dist.all_gather_object(every, (problem, files), group=self.group)
         problem = next((one for one, _ in every if one), "")

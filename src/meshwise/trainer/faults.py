@@ -96,24 +96,11 @@ def failure_of(error: BaseException, rank: int, host: str, done: int, begun: int
     """An exception as a failure. Memory that ran out in the first step of a start would run out there again."""
     kind = kind_of(error)
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    final = (
-        error.final
-        if isinstance(error, Trouble)
-        else (kind == "oom" and done <= begun) or kind == "disk" or isinstance(error, SystemExit)
-    )
-    words = {
-        "oom": f"rank {rank} on {host} ran out of memory in step {done + 1}: ",
-        "disk": f"rank {rank} on {host} could not write: ",
-    }
-    plain = isinstance(error, Trouble | SystemExit) or kind in words
-    return Failure(
-        kind,
-        rank,
-        host,
-        done,
-        words.get(kind, "") + first if plain else f"rank {rank} on {host}, step {done + 1}: {first}",
-        final,
-    )
+    if isinstance(error, Trouble | SystemExit):
+        return Failure(kind, rank, host, done, first, getattr(error, "final", True))
+    words = {"oom": "ran out of memory", "disk": "could not write"}.get(kind, "failed")
+    final = kind == "disk" or (kind == "oom" and done <= begun)
+    return Failure(kind, rank, host, done, f"rank {rank} on {host} {words} in step {done + 1}: {first}", final)
 
 
 def finite(loss: Tensor, norm: Tensor) -> Tensor:

@@ -238,13 +238,13 @@ def _silent(rank: int, before: dict[int, Beat], now: dict[int, Beat]) -> bool:
 
 
 def _named(ranks: tuple[int, ...], beats: dict[int, Beat], world: int) -> str:
-    """'rank 3 on node-b (pid 71, 12 steps done)'; many ranks of a host in short."""
+    """'rank 3 on node-b (pid 71, last seen after step 12)'; many ranks of a host in short."""
     if len(ranks) == world > 1:
-        return f"all {world} ranks, {max(beat.done for beat in beats.values())} steps done"
+        return f"all {world} ranks, after step {max(beat.done for beat in beats.values())}"
     if len(ranks) == 1:
         beat = beats.get(ranks[0])
         return f"rank {ranks[0]}" + (
-            f" on {beat.host} (pid {beat.pid}, {beat.done} steps done)" if beat else ", which never began,"
+            f" on {beat.host} (pid {beat.pid}, last seen after step {beat.done})" if beat else ", which never began,"
         )
     hosts = sorted({beats[rank].host for rank in ranks if rank in beats})
     return f"ranks {', '.join(map(str, ranks))}" + (f" on {', '.join(hosts)}" if hosts else "")
