@@ -2,6 +2,7 @@
 and does not start again what would fail again."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportMissingTypeStubs=false
+# pyright: reportIncompatibleVariableOverride=false, reportCallIssue=false, reportPrivateUsage=false, reportPrivateImportUsage=false
 import json
 import logging
 import os

@@ -19,9 +19,10 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.checkpoint import FileSystemWriter, async_save
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_loader import load as read_state
+from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.distributed.tensor import DTensor
 from torch.optim import AdamW
 
@@ -96,7 +97,8 @@ class Checkpoints:
         self.folder = Path(settings.out, "checkpoints")
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         # of its own, on the CPU: what the writing thread sends must not mix with the steps that go on
-        self.group = dist.new_group(backend="gloo", timeout=timedelta(seconds=2 * settings.timeout + 60))
+        group = dist.new_group(backend="gloo", timeout=timedelta(seconds=2 * settings.timeout + 60))
+        self.group = cast(dist.ProcessGroup, group)
         self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self.writer: FileSystemWriter | None = None
         self.pending: Future[str] | None = None

@@ -3,6 +3,7 @@
 It talks through the store on a connection of its own, so that it goes on while collectives wait. A step costs it nothing.
 """
 
+# pyright: reportUnknownMemberType=false
 import json
 import os
 import select
@@ -12,7 +13,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -163,12 +164,13 @@ class Heartbeat:
         still = time.monotonic() - self.moved
         if still < self.settings.timeout / 2:
             return
-        if self.before is None:
+        before = self.before
+        if before is None:
             self.before = self._beats()
         elif still >= self.settings.timeout:
             now = self._beats()
-            behind, why = suspects(self.before, now, self.place.world)
-            if self.before is not None:  # the main thread may have moved just now
+            behind, why = suspects(before, now, self.place.world)
+            if time.monotonic() - self.moved >= still:  # else the main thread has moved just now
                 self._end(self._failure("hang", _named(behind, now, self.place.world) + why, min(behind)), kill=behind, beats=now)
 
     def _end(self, failure: Failure, kill: "tuple[int, ...]" = (), beats: "dict[int, Beat] | None" = None) -> None:
@@ -275,7 +277,7 @@ def _first_line(error: BaseException) -> str:
 
 
 @contextmanager
-def guarded(settings: Settings, device: torch.device) -> Iterator[Heartbeat]:
+def guarded(settings: Settings, device: torch.device) -> Generator[Heartbeat]:
     """Around a run: its process group and heartbeat; an exception becomes a failure that is told and kept, and the end of the process."""
     place, heart = Place.here(), None
     try:
@@ -291,4 +293,6 @@ def guarded(settings: Settings, device: torch.device) -> Iterator[Heartbeat]:
         failure = failure_of(error, place.rank, place.host, heart.done if heart else 0, heart.begun if heart else 0)
         if failure.kind == "error" and not isinstance(error, Trouble | SystemExit):
             traceback.print_exc()
-        (heart.fail if heart else lambda one: one.tell(Path(settings.out)))(failure)
+        if heart is None:
+            failure.tell(Path(settings.out))
+        heart.fail(failure)

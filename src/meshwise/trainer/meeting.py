@@ -10,7 +10,8 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, Store, TCPStore
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 STORE = "MESHWISE_STORE"
 """HOST:PORT of a store that no worker hosts; the launcher of a run over several hosts sets it."""
