@@ -78,6 +78,13 @@ class Training:
     def hurt(self, rank: int, how: signal.Signals) -> None:
         os.kill(self.until(lambda: self.workers().get(rank)), how)
 
+    def until_gone(self, family: list[int]) -> None:
+        self.process.wait(PATIENCE)
+        end = time.monotonic() + 30
+        while alive(family):
+            assert time.monotonic() < end, alive(family)
+            time.sleep(0.05)
+
     def end(self) -> int:
         try:
             return self.process.wait(PATIENCE)

@@ -22,7 +22,7 @@ from meshwise.trainer.settings import Layout
 
 HERE = Path(__file__).parent
 ENDLESS = ("--steps", "1000000", "--checkpoint-every", "5", "--timeout", "10s")
-LAST = 40
+LAST = 24
 
 
 def stop(run: Training) -> int:
@@ -53,13 +53,13 @@ def test_a_killed_and_a_hung_rank_and_a_damaged_checkpoint_leave_the_losses_as_t
     unbroken: list[float], tmp_path: Path
 ) -> None:
     run = Training(tmp_path / "run", "--dp-shard", "2", *ENDLESS)
-    run.after(8)
+    run.after(6)
     run.hurt(1, signal.SIGKILL)
     run.until(lambda: "going on after step" in run.said())
-    run.after(16)
+    run.after(11)
     run.hurt(0, signal.SIGSTOP)
     run.until(lambda: run.said().count("going on after step") == 2)
-    run.after(20)
+    run.after(14)
     done = stop(run)
     assert "rank 1 was killed by SIGKILL; restart 1 of 3" in run.said()
     assert "rank 0 on " in run.said()
@@ -73,7 +73,9 @@ def test_a_killed_and_a_hung_rank_and_a_damaged_checkpoint_leave_the_losses_as_t
     again = Training(tmp_path / "run", "--tp", "2", *ENDLESS)
     again.until(lambda: "going on after step" in again.said())
     again.after(done + 3)
-    stop(again)
+    family = descendants(again.process.pid)
+    again.process.kill()  # without a chance to say anything to its workers
+    again.until_gone(family)
     assert f"the checkpoint after step {done} is damaged ({part.name} has " in again.said()
     assert again.losses()[:LAST] == pytest.approx(unbroken[: len(again.losses())], rel=1e-5)
 
@@ -107,7 +109,7 @@ def test_two_hosts_train_as_one_and_a_lost_one_is_named_and_may_come_back(
         return Training(tmp_path / "run", "--dp-shard", "2", *ENDLESS, *where, before=("ip", "netns", "exec", two_hosts[rank]))
 
     second, first = node(1), node(0)
-    first.after(8)
+    first.after(6)
     lost = subprocess.run(["ip", "netns", "pids", two_hosts[1]], capture_output=True, text=True, check=True).stdout.split()
     for pid in lost:
         os.kill(int(pid), signal.SIGKILL)
@@ -116,13 +118,25 @@ def test_two_hosts_train_as_one_and_a_lost_one_is_named_and_may_come_back(
     assert "rank 1 on node 1 (" in first.said()
     second = node(1)
     first.until(lambda: "going on after step" in first.said())
-    first.after(14)
+    first.after(12)
     second.process.send_signal(signal.SIGTERM)  # to one of them, and both stop
     assert (first.end(), second.end()) == (0, 0), first.said()[-4000:]
     done = len(first.losses())
     assert f"stopped by a signal after step {done}, which is saved" in first.said()
     assert "step" not in second.said().replace("when the step is done", "")  # node 0 alone reports
     assert first.losses()[:LAST] == unbroken[:done]
+
+
+def test_tasks_of_slurm_one_a_device_are_the_workers(unbroken: list[float], tmp_path: Path) -> None:
+    step = {"SLURM_STEP_ID": "0", "SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NUM_TASKS": "2"}
+
+    def task(rank: int) -> Training:
+        here = {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank), "SLURM_STEP_NODELIST": "localhost"}
+        return Training(tmp_path / "run", "--dp-shard", "2", "--steps", "4", "--checkpoint-every", "2", **step, **here)
+
+    tasks = [task(rank) for rank in range(2)]
+    assert [one.end() for one in tasks] == [0, 0], tasks[0].said()
+    assert tasks[0].losses() == unbroken[:4]  # the rate of learning still rises, alike in runs of any length
 
 
 def test_a_full_disk_costs_the_checkpoint_and_not_the_run(tmp_path: Path) -> None:
@@ -185,5 +199,5 @@ def test_a_gradient_that_is_no_number_on_one_rank_is_left_out_by_all(tmp_path: P
     assert json.loads((tmp_path / "checkpoints" / "step-4" / "complete").read_text())["skipped"] == 1
     # the weights did not move in the third step: what comes after it is a number, and the run goes on from its checkpoint alike
     shutil.rmtree(tmp_path / "checkpoints" / "step-5")
-    again = losses(replace(settings, layout=Layout()), tmp_path)
+    again = losses(replace(settings, layout=Layout()), tmp_path, "going on after step 4")
     assert again[4] == pytest.approx(rows[4]["loss"], rel=1e-5)

@@ -1,5 +1,6 @@
 """`torchrun -m meshwise.trainer settings.json`: one worker of a run."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -8,5 +9,6 @@ from meshwise.trainer.loop import train
 from meshwise.trainer.settings import Settings
 
 if __name__ == "__main__":
-    die_with_parent()
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # started by torchrun
+        die_with_parent()
     train(Settings.read(Path(sys.argv[1])))
