@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from running import Training, alive, descendants
@@ -131,8 +132,8 @@ def test_tasks_of_slurm_one_a_device_are_the_workers(unbroken: list[float], tmp_
     step = {"SLURM_STEP_ID": "0", "SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NUM_TASKS": "2"}
 
     def task(rank: int) -> Training:
-        here = {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank), "SLURM_STEP_NODELIST": "localhost"}
-        return Training(tmp_path / "run", "--dp-shard", "2", "--steps", "4", "--checkpoint-every", "2", **step, **here)
+        here: dict[str, Any] = step | {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank), "SLURM_STEP_NODELIST": "localhost"}
+        return Training(tmp_path / "run", "--dp-shard", "2", "--steps", "4", "--checkpoint-every", "2", **here)
 
     tasks = [task(rank) for rank in range(2)]
     assert [one.end() for one in tasks] == [0, 0], tasks[0].said()

@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch.distributed.elastic.multiprocessing.api as processes
@@ -73,15 +74,19 @@ class Agent(LocalElasticAgent):
         return failure
 
 
+def _leave(number: int, frame: FrameType | None) -> None:
+    """Leave a signal to the workers: they stop when they have agreed on a step, and torchrun after them."""
+
+
 def main(arguments: list[str]) -> int:
     die_with_parent()
     logging.disable(logging.ERROR)
+    for one in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(one, _leave)
     given: Any = parse_args(arguments)
     Agent.out = Path(Settings.read(Path(given.training_script_args[-1])).out)
     launcher.LocalElasticAgent = Agent  # torchrun has no way to be given another
-    processes._terminate_process_handler = lambda number, frame: (
-        None
-    )  # the workers stop when they have agreed on it, then it ends
+    processes._terminate_process_handler = _leave
     try:
         run(given)
     except ChildFailedError:

@@ -10,8 +10,8 @@ import json
 import os
 import shutil
 import zlib
-from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -92,7 +92,9 @@ def flaw(target: Path, part: int = 0, parts: int = 1) -> str:
 class Checkpoints:
     """Those of a run: gone on from, written beside the training, the last few kept. Every rank calls the same at the same step."""
 
-    def __init__(self, settings: Settings, parameters: Named, optimizer: AdamW, tied: str) -> None:
+    def __init__(self, settings: Settings, parameters: Named, optimizer: AdamW, tied: str, waiting: Callable[[], None]) -> None:
+        self.waiting = waiting
+        """Called now and then while the disk is slow."""
         self.settings, self.parameters, self.optimizer, self.tied = settings, parameters, optimizer, tied
         self.folder = Path(settings.out, "checkpoints")
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
@@ -111,6 +113,7 @@ class Checkpoints:
         for step in self._same(whole(self.folder)):
             target = self.folder / f"step-{step}"
             found = self._first(flaw(target, self.rank, self.world))
+            self.waiting()
             if not found:
                 self._load(target, step)
                 self._clear()
@@ -140,6 +143,8 @@ class Checkpoints:
         """Until the one in flight is done; a disk that is full is no reason to stop training."""
         if self.pending is not None:
             pending, self.pending = self.pending, None
+            while not wait([pending], timeout=1.0).done:
+                self.waiting()
             self.problem = pending.result()
 
     def end(self, step: int, skipped: int) -> None:

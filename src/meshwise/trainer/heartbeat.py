@@ -83,6 +83,10 @@ class Heartbeat:
                 self.agreed.wait(1.0)
             return self.last is None or done < self.last
 
+    def moves(self) -> None:
+        """Something other than a step goes on."""
+        self.moved, self.before = time.monotonic(), None
+
     def stopped(self, done: int, *, saved: bool) -> None:
         """All ranks have stopped, as they were asked to."""
         if not saved:
@@ -162,7 +166,7 @@ class Heartbeat:
     def _watch(self) -> None:
         """Look at the others when nothing has moved for half of the time-out, and again at its end."""
         still = time.monotonic() - self.moved
-        if still < self.settings.timeout / 2:
+        if still < self.settings.timeout / 2 or self.done >= self.settings.steps:
             return
         before = self.before
         if before is None:

@@ -41,7 +41,7 @@ def _train(settings: Settings, device: torch.device, heart: Heartbeat) -> None:
     parameters = named(passes.models)
     optimizer = optimizer_of(settings, parameters)
     steps: list[Step] = []
-    kept = Checkpoints(settings, parameters, optimizer, tied_name(settings)) if settings.checkpoint_every else None
+    kept = Checkpoints(settings, parameters, optimizer, tied_name(settings), heart.moves) if settings.checkpoint_every else None
     begun, skipped = kept.resume() if kept else (0, 0)
     if begun:
         _say(f"going on after step {begun} from {Path(settings.out, 'checkpoints')}")
@@ -49,7 +49,7 @@ def _train(settings: Settings, device: torch.device, heart: Heartbeat) -> None:
         go_on(settings, begun)
     skips, done = Skips(settings, skipped), begun
     heart.began(begun)
-    while done < settings.steps and heart.begin(done):
+    while heart.begin(done) and done < settings.steps:
         steps.append(_step(settings, ranks, passes, optimizer, parameters, done))
         done += 1
         _say(line(settings, steps[-1]))
