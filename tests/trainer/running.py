@@ -60,6 +60,7 @@ class Training:
                 return found
             assert self.process.poll() is None, self.said()[-4000:]
             time.sleep(0.02)
+        self.process.kill()
         raise AssertionError(f"waited {PATIENCE} s: {self.said()[-4000:]}")
 
     def after(self, steps: int) -> None:
