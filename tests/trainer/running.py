@@ -33,14 +33,15 @@ class Training:
         config = out.parent / "tiny.json"
         config.write_text(json.dumps(TINY))
         asked = ["run", str(config), "--device", "cpu", "--batch", "8", "--seq", "16", "--out", str(out), *options]
-        self.log = (out.parent / f"{out.name}-{time.monotonic_ns()}.log").open("w+")
-        self.process = subprocess.Popen(
-            [*before, sys.executable, "-c", PROGRAM, *asked],
-            env=os.environ | {"OMP_NUM_THREADS": "1"} | environment, stdout=self.log, stderr=subprocess.STDOUT, text=True,
-        )  # fmt: skip
+        self.log = out.parent / f"{out.name}-{time.monotonic_ns()}.log"
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [*before, sys.executable, "-c", PROGRAM, *asked],
+                env=os.environ | {"OMP_NUM_THREADS": "1"} | environment, stdout=log, stderr=subprocess.STDOUT,
+            )  # fmt: skip
 
     def said(self) -> str:
-        return Path(self.log.name).read_text()
+        return self.log.read_text()
 
     def rows(self) -> list[dict[str, Any]]:
         path = self.out / "steps.jsonl"
@@ -92,8 +93,6 @@ class Training:
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise AssertionError(self.said()[-4000:]) from None
-        finally:
-            self.log.close()
 
 
 def environment_of(pid: int) -> dict[str, str]:
