@@ -17,7 +17,8 @@ from told import Run, refused
 @pytest.fixture
 def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A refusal that comes after a process was started is no refusal."""
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("a process was started"))
+    for starter in ("run", "Popen"):
+        monkeypatch.setattr(subprocess, starter, lambda *_, **__: pytest.fail("a process was started"))
 
 
 REFUSED: dict[str, tuple[list[str], str]] = {
@@ -38,6 +39,10 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "a tokenizer for a larger model": (["--tokenizer", "bpe:4096"], "tokens up to 4095, and llama-debug a vocabulary of 512"),
     "no such tokenizer": (["--tokenizer", "nowhere"], "it is bytes, bpe:N, a tokenizer.json of HF's or its folder"),
     "a key for no file": (["--text-key", "body"], "--text-key body is for .jsonl"),
+    "half of several machines": (["--nodes", "2"], "--nodes 2 needs --node-rank (0 to 1) and --rendezvous"),
+    "a misspelt policy": (["--on-nan", "skp"], "did you mean 'skip'"),
+    "no time": (["--timeout", "0s"], "expected at least 1s"),
+    "a time that is none": (["--timeout", "soon"], "'soon'"),
     "a folder without weights": (["--weights", "nowhere"], "no .safetensors in it"),
 }
 
@@ -82,7 +87,7 @@ def test_a_dry_run_shows_the_command_and_every_weight_and_writes_nothing(run: Ru
     out = tmp_path / "out"
     done = run("run", "--device", "cpu", "--dp-shard", "2", "--tp", "2", "--dry-run", "--out", str(out))
     assert done.code == 0, done.err
-    assert "torch.distributed.run --standalone --nproc-per-node 4 -m meshwise.trainer" in done.out
+    assert "meshwise.trainer.agent --standalone --nproc-per-node 4 --max-restarts 0 -m meshwise.trainer" in done.out
     # the gate of llama-debug is 768 x 256: over dp_shard 2 and tp 2 a rank holds a quarter of its rows
     gate = next(line.split() for line in done.out.splitlines() if line.startswith("model.layers.3.mlp.gate_proj.weight"))
     assert gate[1:3] == ["768x256", "192x256"]

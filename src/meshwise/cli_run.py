@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 LAYOUT = "The layout"
 TEXT = "The text"
+FAULTS = "When something breaks"
+HOSTS = "Several machines (under Slurm, Kubernetes or torchrun they are known)"
 
 
 def run(
@@ -64,6 +66,23 @@ def run(
     checkpoint_every: Annotated[
         int, typer.Option(min=0, help="Steps between checkpoints; a run goes on from the newest in its folder, in any layout.")
     ] = 0,
+    keep: Annotated[int, typer.Option(min=1, help="Checkpoints that are kept.", rich_help_panel=FAULTS)] = 3,
+    max_restarts: Annotated[
+        int | None,
+        typer.Option(min=0, help="Times to go on after a lost rank (3 with checkpoints, else 0).", rich_help_panel=FAULTS),
+    ] = None,
+    timeout: Annotated[
+        str, typer.Option(help="Without progress for so long, the run ends and names who is behind.", rich_help_panel=FAULTS)
+    ] = "10m",
+    on_nan: Annotated[
+        str, typer.Option(help="stop, or skip steps whose loss or gradient is no number.", rich_help_panel=FAULTS)
+    ] = "stop",
+    nodes: Annotated[int | None, typer.Option("--nodes", "--nnodes", min=1, help="Machines.", rich_help_panel=HOSTS)] = None,
+    node_rank: Annotated[int | None, typer.Option(min=0, help="Which of them this is, from 0.", rich_help_panel=HOSTS)] = None,
+    rendezvous: Annotated[
+        str,
+        typer.Option("--rendezvous", "--rdzv-endpoint", help="HOST:PORT of node 0, where they meet.", rich_help_panel=HOSTS),
+    ] = "",
     on: Annotated[str, typer.Option(help="The machine in words, such as 1x8xh200, for MFU and the prediction.")] = "",
     out: Annotated[Path, typer.Option(help="The folder of the run.")] = Path("run"),
     dry_run: Annotated[
@@ -101,6 +120,10 @@ def run(
         data=data,
         tokenizer=tokenizer,
         text_key=text_key,
+        nodes=nodes,
+        node_rank=node_rank,
+        rendezvous=rendezvous,
+        max_restarts=max_restarts,
         options={
             "steps": steps,
             "lr": lr,
@@ -109,6 +132,9 @@ def run(
             "weights": str(weights or ""),
             "save": save,
             "checkpoint_every": checkpoint_every,
+            "keep": keep,
+            "timeout": _seconds(timeout),
+            "on_nan": on_nan,
             "out": str(out),
         },
     )
@@ -129,10 +155,11 @@ def _file(ready: "Launch", out: Path) -> Path:
 def _environment(ready: "Launch") -> dict[str, str]:
     import os
 
-    from meshwise import launch
+    from meshwise import hosts, launch
 
     # passive: where other programs want the cores, threads that spin while they wait take them from the ones that compute
-    return {"OMP_NUM_THREADS": launch.threads(ready.settings), "OMP_WAIT_POLICY": "passive"} | dict(os.environ)
+    given = {"OMP_NUM_THREADS": launch.threads(ready), "OMP_WAIT_POLICY": "passive"} | dict(os.environ)
+    return given | hosts.network(ready.hosts, os.environ) | dict(ready.hosts.worker)
 
 
 def _shapes(ready: "Launch", out: Path) -> None:
@@ -143,7 +170,7 @@ def _shapes(ready: "Launch", out: Path) -> None:
 
     from meshwise import launch
 
-    typer.echo(shlex.join(launch.command(ready.settings, out / "config.json")))
+    typer.echo(shlex.join(launch.command(ready, out / "config.json")))
     with TemporaryDirectory() as folder:
         file = _file(ready, Path(folder))
         asked = [sys.executable, "-m", "meshwise.trainer.shapes", str(file)]
@@ -154,23 +181,52 @@ def _shapes(ready: "Launch", out: Path) -> None:
 
 
 def _train(ready: "Launch", out: Path) -> None:
-    import subprocess
+    import os
+    import sys
 
-    from meshwise import launch
+    from meshwise import aftermath, launch
+    from meshwise.supervise import supervise
 
     _file(ready, out)  # before the tokens, which may take a while
     ready = ready.reading(typer.echo)
-    s, file = ready.settings, _file(ready, out)
+    environment = _environment(ready)
+    command = launch.command(ready, _file(ready, out))
+    if ready.hosts.worker:
+        sys.stdout.flush()
+        os.execve(command[0], command, environment)
+    if ready.hosts.rank == 0:
+        _announce(ready)
+    (out / "failure.json").unlink(missing_ok=True)
+    code, stopped = supervise(command, environment)
+    if code:
+        found = aftermath.failure(out)
+        for line in aftermath.memory_lines(ready) if found.get("kind") == "oom" else ():
+            typer.echo(line, err=True)
+        raise DoesNotFit(found.get("message") or f"training stopped with exit code {code}; what the workers said is above")
+    if ready.hosts.rank == 0 and not stopped:
+        _report(ready, out)
+
+
+def _seconds(text: str) -> float:
+    from meshwise import units
+
+    found = units.parse(
+        f"{text}in" if text[:-1].isdecimal() and text.endswith("m") else text, "seconds"
+    )  # 10m is what people type
+    if found < 1:
+        raise UserError(f"--timeout {text}: expected at least 1s")
+    return found
+
+
+def _announce(ready: "Launch") -> None:
+    s = ready.settings
     typer.echo(
         f"{s.name}: {ready.model.params:,} parameters, {s.batch} x {s.seq} tokens a step in {s.microbatches} micro-batches, "
         f"{s.precision} on {s.layout.devices} {s.device} process{'es' if s.layout.devices > 1 else ''}"
+        + (f" of {ready.hosts.nodes} nodes" if ready.hosts.nodes > 1 else "")
     )
     for note in ready.notes:
         typer.echo(note)
-    code = subprocess.run(launch.command(s, file), env=_environment(ready), check=False).returncode
-    if code:
-        raise DoesNotFit(f"training stopped with exit code {code}; what the workers said is above")
-    _report(ready, out)
 
 
 def _report(ready: "Launch", out: Path) -> None:
@@ -191,7 +247,8 @@ def _report(ready: "Launch", out: Path) -> None:
     for label, seconds, memory in rows:
         typer.echo(f"{label:<9}  {seconds:8.4f} s a step  {tokens / seconds:>12,.0f} tok/s  {memory:7.2f} GiB a device")
     if not ready.on:
-        typer.echo("no prediction: the catalogue does not know this GPU; name the machine with --on, such as 1x8xh200")
+        unknown = "the catalogue does not know this GPU" if ready.settings.device == "cuda" else "the network is not known"
+        typer.echo(f"no prediction: {unknown}; name the machines with --on, such as 1x8xh200 or 2x2xcpu@10Gbps")
     elif ready.settings.device == "cpu":
         typer.echo("the prediction is for a generic 16-core CPU, which no calibration fits: it says nothing of this machine")
     typer.echo(f"kept in {out}: config.json, environment.json, steps.jsonl, measurement.jsonl")

@@ -14,9 +14,12 @@ from meshwise import corpus, hardware, lookup
 from meshwise import plan as plans
 from meshwise.cost.train import price
 from meshwise.errors import UserError, nearest, quoted
+from meshwise.hosts import Hosts, meeting
+from meshwise.hosts import find as find_hosts
 from meshwise.model import Model, build
 from meshwise.trainer.settings import (
     DEVICES,
+    ON_NAN,
     PRECISIONS,
     RECOMPUTE,
     SCHEDULES,
@@ -30,6 +33,8 @@ from meshwise.trainer.settings import (
 
 DEFAULT = "llama-debug"
 BATCH, SEQ = 8, 64
+RESTARTS = 3
+"""Times that workers are started again, where there are checkpoints to go on from."""
 PROCESSES = 4
 """Processes for each core of a CPU, at most: more of them would wait for each other for minutes."""
 
@@ -48,6 +53,10 @@ class Wish:
     data: str = ""
     tokenizer: str = ""
     text_key: str = ""
+    nodes: int | None = None
+    node_rank: int | None = None
+    rendezvous: str = ""
+    max_restarts: int | None = None
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     """Fields of Settings that need no thought: steps, lr, seed, out, weights, save, compile."""
 
@@ -62,6 +71,8 @@ class Launch:
     """The cluster in words; empty where the chip is not in the catalogue."""
     text: "corpus.Corpus | None" = None
     """What is read; None is the embedded text in bytes."""
+    hosts: Hosts = field(default_factory=Hosts)
+    max_restarts: int = 0
 
     @property
     def notes(self) -> list[str]:
@@ -89,18 +100,23 @@ def prepare(wish: Wish) -> Launch:
     layout = _layout(axes | wish.axes, batch)
     if ask and layout.devices != _devices(axes):
         raise UserError(f"the plan is for {_devices(axes)} devices, and the axes given beside it multiply to {layout.devices}")
-    _check_devices(layout, device)
+    hosts = find_hosts(os.environ, layout.devices, nodes=wish.nodes, node_rank=wish.node_rank, rendezvous=wish.rendezvous)
+    if not hosts.worker:
+        _check_devices(layout.devices // hosts.nodes, device)
     text = _text(wish, name, values, seq)
     settings = Settings(
         name=name, model=values, layout=layout, batch=batch, seq=seq, precision=precision, device=device,
         text=text.words if text else "", **wish.options,
     )  # fmt: skip
+    _one_of("--on-nan", settings.on_nan, ON_NAN)
     rules = broken(settings)
     if rules:
         raise UserError(f"the layout cannot run: {'; '.join(rules)}")
-    on = wish.on or (ask.cluster if ask else _here(device, layout.devices))
+    on = wish.on or (ask.cluster if ask else _here(device, layout.devices // hosts.nodes, hosts.nodes))
     model = build(values, name, "")
-    return Launch(replace(settings, facts=_facts(model, settings, on)), model, on, text)
+    # without a checkpoint a restart would begin at the first step
+    restarts = (RESTARTS if settings.checkpoint_every else 0) if wish.max_restarts is None else wish.max_restarts
+    return Launch(replace(settings, facts=_facts(model, settings, on)), model, on, text, hosts, restarts)
 
 
 def _text(wish: Wish, name: str, values: dict[str, Any], seq: int) -> "corpus.Corpus | None":
@@ -170,8 +186,9 @@ def gpus() -> list[str]:
     return names if visible is None else names[: len([one for one in visible.split(",") if one.strip()])]
 
 
-def _check_devices(layout: Layout, device: str) -> None:
-    need, cores = layout.devices, os.cpu_count() or 1
+def _check_devices(need: int, device: str) -> None:
+    """Of this machine alone."""
+    cores = os.cpu_count() or 1
     have = len(gpus()) if device == "cuda" else PROCESSES * cores
     if need > have:
         what = "GPUs" if device == "cuda" else f"processes on its {cores} CPU cores"
@@ -180,12 +197,12 @@ def _check_devices(layout: Layout, device: str) -> None:
         )
 
 
-def _here(device: str, devices: int) -> str:
-    """This machine in the words of a cluster, where the catalogue has its chip."""
+def _here(device: str, devices: int, nodes: int) -> str:
+    """As many machines as this one in the words of a cluster, where the catalogue has its chip and knows a network."""
     if device == "cpu":
-        return f"1x{devices}xcpu"
-    chip = hardware.known_chip(gpus()[0].removeprefix("NVIDIA "))
-    return f"1x{devices}x{chip.key}" if chip else ""
+        return f"1x{devices}xcpu" if nodes == 1 else ""
+    chip = hardware.known_chip(gpus()[0].removeprefix("NVIDIA ")) if gpus() else None
+    return f"{nodes}x{devices}x{chip.key}" if chip else ""
 
 
 def _facts(model: Model, settings: Settings, on: str) -> "dict[str, float | str]":
@@ -201,18 +218,22 @@ def _facts(model: Model, settings: Settings, on: str) -> "dict[str, float | str]
     return found
 
 
-def predicted(launch: Launch) -> plans.Choice:
-    """The planner's answer for the same layout."""
+def question(launch: Launch) -> plans.Question:
+    """What was asked of the trainer, asked of the planner."""
     s = launch.settings
     half = "bf16" if s.precision == "fp32" else s.precision
     ask = plans.Ask(model=s.name, cluster=launch.on, batch=s.batch, seq=s.seq, framework="meshwise", precision=half)
-    question = ask.question(launch.model)
-    a = s.layout
+    return ask.question(launch.model)
+
+
+def predicted(launch: Launch) -> plans.Choice:
+    """The planner's answer for the same layout."""
+    asked, a = question(launch), launch.settings.layout
     row: dict[str, int | str] = {f.name: getattr(a, f.name) for f in fields(Layout)}
     row |= {"ep": 1, "sp": int(a.tp > 1), "offload": "none", "zero": a.zero if a.dp_shard > 1 else 0}
     row |= {"schedule": "zero-bubble" if a.schedule == "zbv" else a.schedule}
     layouts = plans.layouts_of(row)
-    return plans.choice(question, layouts, price(question, layouts), 0)
+    return plans.choice(asked, layouts, price(asked, layouts), 0)
 
 
 def check_torch() -> None:
@@ -220,12 +241,21 @@ def check_torch() -> None:
         raise UserError("'meshwise run' needs PyTorch, which is not installed: pip install '.[train]' in the folder of meshwise")
 
 
-def command(settings: Settings, file: Path) -> list[str]:
-    """What starts the workers of this machine."""
-    workers = ["--standalone", "--nproc-per-node", str(settings.layout.devices)]
-    return [sys.executable, "-m", "torch.distributed.run", *workers, "-m", "meshwise.trainer", str(file)]
+def command(launch: Launch, file: Path) -> list[str]:
+    """What starts the workers of this machine; where another program started them, what makes this process one."""
+    worker = ["-m", "meshwise.trainer", str(file)]
+    if launch.hosts.worker:
+        return [sys.executable, *worker]
+    each = [
+        "--nproc-per-node",
+        str(launch.settings.layout.devices // launch.hosts.nodes),
+        "--max-restarts",
+        str(launch.max_restarts),
+    ]
+    return [sys.executable, "-m", "meshwise.trainer.agent", *meeting(launch.hosts, launch.settings.timeout), *each, *worker]
 
 
-def threads(settings: Settings) -> str:
+def threads(launch: Launch) -> str:
     """Cores for each process of a CPU run, shared out evenly."""
-    return str(max(1, (os.cpu_count() or 1) // settings.layout.devices)) if settings.device == "cpu" else "8"
+    each = max(1, launch.settings.layout.devices // launch.hosts.nodes)
+    return str(max(1, (os.cpu_count() or 1) // each)) if launch.settings.device == "cpu" else "8"

@@ -3,20 +3,27 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import math
 import os
+import time
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.optim import AdamW
 
-from meshwise.trainer import checkpoint, weights
+from meshwise.trainer import weights
+from meshwise.trainer.checkpoint import Checkpoints
 from meshwise.trainer.data import own_batch
-from meshwise.trainer.gradients import named
-from meshwise.trainer.optimizer import updates_of
+from meshwise.trainer.faults import Skips, finite
+from meshwise.trainer.gradients import Named, clip, named, norm, settle
+from meshwise.trainer.heartbeat import Heartbeat, guarded
 from meshwise.trainer.parallel import Ranks, tied_name
 from meshwise.trainer.passes import Passes
-from meshwise.trainer.report import Step, keep, line, memory_peak
+from meshwise.trainer.report import Step, go_on, keep, line, memory_peak, note
 from meshwise.trainer.settings import Settings, Sizes
-from meshwise.trainer.step import Launched, Moment, Stepper
+
+BETAS = (0.9, 0.95)
+DECAY = 0.1
+"""Of matrices; norms and biases have none (GPT-3's recipe, arXiv:2005.14165, appendix B)."""
 
 
 def train(settings: Settings) -> None:
@@ -24,75 +31,81 @@ def train(settings: Settings) -> None:
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if settings.device == "cuda" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", device_id=device if device.type == "cuda" else None)
-    try:
-        if dist.get_world_size() != settings.layout.devices:
-            raise SystemExit(f"the layout has {settings.layout.devices} devices, and torchrun started {dist.get_world_size()}")
-        _train(settings, device)
-    finally:
-        dist.destroy_process_group()
+    with guarded(settings, device) as heart:
+        _train(settings, device, heart)
 
 
-def _train(settings: Settings, device: torch.device) -> None:
+def _train(settings: Settings, device: torch.device, heart: Heartbeat) -> None:
     ranks = Ranks.of(settings.layout, settings.device)
     passes = Passes(settings, ranks, device)
     parameters = named(passes.models)
-    updates = updates_of(settings, parameters)
-    folder, tied = Path(settings.out, "checkpoints"), tied_name(settings)
-    begun = checkpoint.latest(folder) if settings.checkpoint_every else 0
+    optimizer = optimizer_of(settings, parameters)
+    steps: list[Step] = []
+    kept = Checkpoints(settings, parameters, optimizer, tied_name(settings), heart.moves) if settings.checkpoint_every else None
+    begun, skipped = kept.resume() if kept else (0, 0)
     if begun:
-        checkpoint.load(folder, begun, parameters, updates, tied)
-        _say(f"going on after step {begun} from {folder}")
-    stepper = Stepper(settings, ranks, passes, updates, parameters)
-    log = Log(settings, device)
-    for step in range(begun, settings.steps):
-        launched = stepper.launch(step, *own_batch(settings, ranks, step))
-        # the numbers of the step before: asking for this one's would let the device wait for the host
-        log.read()
-        log.waiting = launched
-        if settings.checkpoint_every and (step + 1) % settings.checkpoint_every == 0:
-            log.read()
-            checkpoint.save(folder, step + 1, parameters, updates, tied)
-    log.read()
-    if log.steps:
-        memory = most_memory(device)
+        _say(f"going on after step {begun} from {Path(settings.out, 'checkpoints')}")
+    if dist.get_rank() == 0:
+        go_on(settings, begun)
+    skips, done = Skips(settings, skipped), begun
+    heart.began(begun)
+    while heart.begin(done) and done < settings.steps:
+        steps.append(_step(settings, ranks, passes, optimizer, parameters, done))
+        done += 1
+        _say(line(settings, steps[-1]))
         if dist.get_rank() == 0:
-            keep(settings, log.steps, memory)
+            note(settings, steps[-1])
+        _say(skips.saw(done - 1, steps[-1].loss, steps[-1].grad_norm))
+        if kept and (done % settings.checkpoint_every == 0 or done == settings.steps):
+            kept.save(done, skips.total)
+    if kept:
+        kept.end(done, skips.total)
+    if dist.get_rank() == 0 and steps:
+        keep(settings, steps)
+    if done < settings.steps:
+        heart.stopped(done, saved=kept is not None)
+        return
     if settings.save:
         save_weights(settings, ranks, passes)
 
 
-class Log:
-    """Reads steps once they are done, one behind the device, and says them."""
-
-    def __init__(self, settings: Settings, device: torch.device) -> None:
-        self.settings, self.device, self.last = settings, device, Moment.now(device)
-        self.waiting: Launched | None = None
-        self.steps: list[Step] = []
-
-    def read(self) -> None:
-        if self.waiting is None:
-            return
-        done, self.waiting = self.waiting, None
-        seconds = done.end.since(self.last)
-        self.last = done.end
-        loss, total = done.numbers.tolist()
-        self.steps.append(Step(done.step, loss, total, memory=memory_peak(self.device), seconds=seconds))
-        _say(line(self.settings, self.steps[-1]))
-        if not math.isfinite(loss):
-            raise SystemExit(f"the loss of step {done.step + 1} is {loss}: stopped; a lower --lr may do")
-
-
 def _say(text: str) -> None:
-    if dist.get_rank() == 0:
+    if text and dist.get_rank() == 0:
         print(text, flush=True)
 
 
-def most_memory(device: torch.device) -> float:
-    """The most bytes that any rank held at once."""
-    peak = torch.tensor(memory_peak(device), dtype=torch.float64, device=device)
+def _step(settings: Settings, ranks: Ranks, passes: Passes, optimizer: AdamW, parameters: Named, step: int) -> Step:
+    began = time.perf_counter()
+    tokens, targets = (part.to(passes.device) for part in own_batch(settings, ranks, step))
+    loss = passes.run(tokens, targets)
+    settle(settings, ranks, parameters)
+    total = norm(settings, ranks, parameters)
+    clip(parameters, total, settings.clip)
+    for group in optimizer.param_groups:
+        group["lr"] = rate(settings, step)
+    if bool(finite(loss, total)):
+        optimizer.step()
+    optimizer.zero_grad()
+    peak = torch.tensor(memory_peak(passes.device), dtype=torch.float64, device=passes.device)
     dist.all_reduce(peak, op=dist.ReduceOp.MAX)
-    return float(peak)
+    # reading the numbers waits for the device, so the clock stops after the work and not after its launch
+    return Step(step, float(loss), float(total), memory=float(peak), seconds=time.perf_counter() - began)
+
+
+def optimizer_of(settings: Settings, parameters: Named) -> AdamW:
+    matrices = [parameter for _, parameter in parameters if parameter.dim() > 1]
+    others = [parameter for _, parameter in parameters if parameter.dim() <= 1]
+    groups = [{"params": matrices, "weight_decay": DECAY}, {"params": others, "weight_decay": 0.0}]
+    groups = [group for group in groups if group["params"]]
+    return AdamW(groups, lr=settings.lr, betas=BETAS, fused=settings.device == "cuda")
+
+
+def rate(settings: Settings, step: int) -> float:
+    """Learning rate: up in `warmup` steps, then half a cosine down to a tenth (arXiv:2005.14165, appendix B)."""
+    if step < settings.warmup:
+        return settings.lr * (step + 1) / settings.warmup
+    done = (step - settings.warmup) / max(1, settings.steps - settings.warmup)
+    return settings.lr * (0.1 + 0.45 * (1 + math.cos(math.pi * done)))
 
 
 def save_weights(settings: Settings, ranks: Ranks, passes: Passes) -> None:

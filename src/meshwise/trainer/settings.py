@@ -1,6 +1,7 @@
 """Settings: everything a worker needs to know, as one JSON file, and the rules that a layout keeps to. No torch here."""
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -10,6 +11,7 @@ SCHEDULES = ("1f1b", "interleaved", "zero-bubble", "zbv")
 RECOMPUTE = ("none", "selective", "full")
 PRECISIONS = ("bf16", "fp32")
 DEVICES = ("cpu", "cuda")
+ON_NAN = ("stop", "skip")
 MODEL_TYPES = ("llama", "bloom", "gpt2", "ttt")
 BYTES = 256
 """Tokens of the embedded text: one per byte."""
@@ -89,6 +91,12 @@ class Settings:
     """Write the weights as HF safetensors at the end."""
     checkpoint_every: int = 0
     """Steps between checkpoints, under checkpoints/ of the run's folder; 0 writes none. The newest there is gone on from."""
+    keep: int = 3
+    """Checkpoints that are kept."""
+    timeout: float = 600.0
+    """Seconds without progress after which a run ends and says who is behind."""
+    on_nan: str = "stop"
+    """stop, or skip: leave out a step whose loss or gradient is no number."""
     facts: dict[str, float | str] = field(default_factory=dict[str, float | str])
     """What the planner knows: flops_per_token, params, peak (FLOP/s of a device), capacity (its bytes), gpu (its name)."""
 
@@ -107,7 +115,10 @@ class Settings:
         return self.batch // (self.layout.dp * self.layout.mbs)
 
     def write(self, path: Path) -> None:
-        path.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+        """Whole at any time: launchers of several hosts may write the same file."""
+        begun = path.with_name(f"{path.name}.{os.getpid()}")
+        begun.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+        begun.replace(path)
 
     @staticmethod
     def read(path: Path) -> "Settings":

@@ -1,0 +1,167 @@
+"""Hosts: the machines of a run, from what was typed or from who started it: torchrun, Slurm or Kubernetes."""
+
+import fcntl
+import re
+import socket
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from meshwise.errors import UserError, quoted
+
+PORT = 29500
+"""Where nodes meet if nobody says: torchrun's own default for a master."""
+JOIN = 600
+"""Seconds that nodes wait for each other, at the start and after one was lost."""
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """How many machines, which of them this is, and where they meet."""
+
+    nodes: int = 1
+    rank: int = 0
+    rendezvous: str = ""
+    """HOST:PORT on node 0; empty for one machine."""
+    worker: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Where another program has started every worker: the variables of this one. It then starts none."""
+
+
+def find(
+    environment: Mapping[str, str], devices: int, *, nodes: int | None = None, node_rank: int | None = None, rendezvous: str = ""
+) -> Hosts:
+    """The hosts of a run for so many devices. What was typed comes before what the environment says."""
+    if nodes or node_rank is not None or rendezvous:
+        found = _typed(nodes or 1, node_rank, rendezvous)
+    elif "WORLD_SIZE" in environment and "RANK" in environment:
+        found = _started(environment, devices)
+    elif "PET_NNODES" in environment:  # torchrun's names for its own options, which Kubeflow sets
+        port = environment.get("PET_MASTER_PORT", str(PORT))
+        meeting = environment.get("PET_RDZV_ENDPOINT") or f"{environment.get('PET_MASTER_ADDR', '')}:{port}"
+        found = _several(_number(environment, "PET_NNODES"), _number(environment, "PET_NODE_RANK"), meeting)
+    elif "SLURM_STEP_ID" in environment:
+        found = _slurm(environment, devices)
+    else:
+        found = Hosts()
+    if devices % found.nodes:
+        raise UserError(f"the layout is for {devices} devices, which {found.nodes} nodes cannot share evenly")
+    return found
+
+
+def _typed(nodes: int, rank: int | None, rendezvous: str) -> Hosts:
+    if nodes == 1:
+        if rank or rendezvous:
+            raise UserError("--node-rank and --rendezvous go with --nodes above 1")
+        return Hosts()
+    if rank is None or not rendezvous:
+        raise UserError(
+            f"--nodes {nodes} needs --node-rank (0 to {nodes - 1}) and --rendezvous HOST:PORT of node 0, the same on all nodes"
+        )
+    if not 0 <= rank < nodes:
+        raise UserError(f"--node-rank {rank} is none of 0 to {nodes - 1}")
+    return _several(nodes, rank, rendezvous)
+
+
+def _several(nodes: int, rank: int, rendezvous: str) -> Hosts:
+    if nodes == 1:
+        return Hosts()
+    host, colon, port = rendezvous.rpartition(":")
+    host, port = (host, port) if colon and not rendezvous.endswith("]") else (rendezvous, str(PORT))
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise UserError(f"--rendezvous {quoted(rendezvous)}: expected HOST:PORT of node 0, such as node-a:{PORT}")
+    return Hosts(nodes, rank, f"{host}:{port}")
+
+
+def _started(e: Mapping[str, str], devices: int) -> Hosts:
+    """torchrun starts every worker and says which is which; Kubernetes starts one pod a node, by the same names without LOCAL_RANK."""
+    world, rank = _number(e, "WORLD_SIZE"), _number(e, "RANK")
+    if "LOCAL_RANK" not in e:
+        return _several(world, rank, f"{e.get('MASTER_ADDR', '')}:{e.get('MASTER_PORT', PORT)}")
+    if world != devices:
+        raise UserError(
+            f"the layout is for {devices} devices, and torchrun started {world} workers: choose axes that multiply to {world}"
+        )
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    return Hosts(worker={name: e[name] for name in names if name in e})
+
+
+def _slurm(e: Mapping[str, str], devices: int) -> Hosts:
+    """Inside a step of srun: one task a node starts that node's workers, one task a device is a worker."""
+    nodes = _number(e, "SLURM_STEP_NUM_NODES", e.get("SLURM_NNODES", "1"))
+    tasks = _number(e, "SLURM_STEP_NUM_TASKS", e.get("SLURM_NTASKS", str(nodes)))
+    listed = e.get("SLURM_STEP_NODELIST") or e.get("SLURM_JOB_NODELIST", "")
+    master, port = first_of(listed) or e.get("SLURM_LAUNCH_NODE_IPADDR", ""), PORT + _number(e, "SLURM_JOB_ID", "0") % 1000
+    if tasks == nodes:
+        return _several(nodes, _number(e, "SLURM_NODEID", "0"), f"{master}:{port}")
+    if tasks != devices:
+        raise UserError(
+            f"srun started {tasks} tasks on {nodes} nodes, and the layout is for {devices} devices: "
+            "start one task a node (--ntasks-per-node=1), or one a device"
+        )
+    here = {"RANK": e.get("SLURM_PROCID", "0"), "LOCAL_RANK": e.get("SLURM_LOCALID", "0"), "WORLD_SIZE": str(tasks)}
+    return Hosts(worker=here | {"LOCAL_WORLD_SIZE": str(tasks // nodes), "MASTER_ADDR": master, "MASTER_PORT": str(port)})
+
+
+def first_of(nodes: str) -> str:
+    """The first host of a list as Slurm writes it: 'gpu[07-09,12],login' begins with gpu07."""
+    found = re.match(r"([^,\[]*)(?:\[([^\]-]*?)(?:[-,][^\]]*)?\])?([^,\[]*)", nodes)
+    return f"{found[1]}{found[2] or ''}{found[3]}" if found else ""
+
+
+def _number(e: Mapping[str, str], name: str, default: str = "") -> int:
+    text = e.get(name, default)
+    if not text.isdecimal():
+        raise UserError(f"{name}={quoted(text)} in the environment: expected a whole number")
+    return int(text)
+
+
+def address_towards(rendezvous: str) -> str:
+    """This machine's own address on the way to where nodes meet."""
+    host, _, port = rendezvous.rpartition(":")
+    try:
+        family, kind, _, _, target = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as way:
+            way.connect(target)  # sends nothing, and finds the route
+            return way.getsockname()[0]
+    except OSError as error:
+        raise UserError(f"--rendezvous {quoted(rendezvous)} cannot be reached from here ({error.strerror})") from None
+
+
+def interface_of(address: str) -> str:
+    """The network interface that has an IPv4 address; nothing where none is found."""
+    ask_address = 0x8915  # SIOCGIFADDR of <linux/sockios.h>
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(any_socket.fileno(), ask_address, struct.pack("256s", name.encode()[:15]))
+            except OSError:
+                continue
+            if socket.inet_ntoa(answer[20:24]) == address:
+                return name
+    return ""
+
+
+def network(hosts: Hosts, environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables that workers of several hosts need, but for those that are set: where they meet, and on which interface they talk."""
+    if not hosts.rendezvous:
+        return {}
+    found = {
+        "MESHWISE_STORE": hosts.rendezvous,
+        "MESHWISE_NODE_RANK": str(hosts.rank),
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # with it, a node that comes back would wait for an address that nobody tells again
+    }
+    if "TORCH_CPP_LOG_LEVEL" not in environment:
+        found["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # a peer without a name in the DNS is no reason to warn
+    interface = interface_of(address_towards(hosts.rendezvous))
+    talk = {name: interface for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if interface and name not in environment}
+    return found | talk
+
+
+def meeting(hosts: Hosts, timeout: float) -> list[str]:
+    """torchrun's options for where its nodes meet."""
+    if not hosts.rendezvous:
+        return ["--standalone"]
+    alive = round(min(5.0, max(1.0, timeout / 20)))
+    rules = f"is_host={str(hosts.rank == 0).lower()},join_timeout={JOIN},read_timeout={JOIN},keep_alive_interval={alive}"
+    where = ["--rdzv-backend", "c10d", "--rdzv-id", "meshwise", "--rdzv-endpoint", hosts.rendezvous, "--rdzv-conf", rules]
+    return ["--nnodes", str(hosts.nodes), *where, "--local-addr", address_towards(hosts.rendezvous)]

@@ -1,0 +1,37 @@
+"""Starting torchrun and staying with it: a signal asks the workers to stop, a second one ends them, and none is left behind."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import FrameType
+
+STOP_FILE = "MESHWISE_STOP"
+
+
+def supervise(command: list[str], environment: dict[str, str]) -> tuple[int, bool]:
+    """The exit code of a command, and whether it was asked to stop. It has a session of its own: a terminal's Ctrl-C reaches only us."""
+    with TemporaryDirectory(prefix="meshwise-") as folder:
+        stop = Path(folder, "stop")
+        process = subprocess.Popen(command, env=environment | {STOP_FILE: str(stop)}, start_new_session=True)
+
+        def asked(number: int, frame: FrameType | None) -> None:
+            if stop.exists():
+                process.kill()
+                return
+            stop.touch()
+            print(
+                f"meshwise: {signal.Signals(number).name}: stopping when the step is done; once more ends it at once",
+                file=sys.stderr,
+            )
+
+        before = {one: signal.signal(one, asked) for one in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            return process.wait(), stop.exists()
+        finally:
+            for one, handler in before.items():
+                signal.signal(one, handler)
+            if process.poll() is None:
+                process.kill()
+                process.wait()

@@ -1,0 +1,102 @@
+"""`python -m meshwise.trainer.agent`: torchrun with its own arguments, that ends with who started it, leaves signals to the workers,
+and does not start again what would fail again."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportMissingTypeStubs=false
+# pyright: reportIncompatibleVariableOverride=false, reportCallIssue=false, reportPrivateUsage=false, reportPrivateImportUsage=false
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch.distributed.elastic.multiprocessing.api as processes
+import torch.distributed.launcher.api as launcher
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerState
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous.api import RendezvousError
+from torch.distributed.run import parse_args, run
+
+from meshwise.trainer.faults import FAILURE, Failure, die_with_parent, say_error
+from meshwise.trainer.meeting import NODE_RANK
+from meshwise.trainer.settings import Settings
+
+
+def oom_kills() -> int:
+    """Processes that the kernel has killed for want of memory since it started, on this host."""
+    try:
+        lines = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+
+
+class Agent(LocalElasticAgent):
+    """torchrun's, that looks at why workers failed before it starts them again."""
+
+    out = Path()
+    killed_before = oom_kills()
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        (self.out / FAILURE).unlink(missing_ok=True)
+        return super()._start_workers(worker_group)
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        result = super()._monitor_workers(worker_group)
+        if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
+            failure = self._failure(result)
+            if failure.final:
+                self._remaining_restarts = 0
+            most, nodes = worker_group.spec.max_restarts, worker_group.group_world_size or 1
+            waits = f", as soon as all {nodes} nodes are here" if nodes > 1 else ""
+            if self._remaining_restarts and os.environ.get(NODE_RANK, "0") == "0":
+                say_error(f"{failure.message}; restart {most - self._remaining_restarts + 1} of {most}{waits}")
+        return result
+
+    def _failure(self, result: RunResult) -> Failure:
+        """What the workers said; where they said nothing, or only that one is gone, what their end tells."""
+        path = self.out / FAILURE
+        told = Failure(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+        ends = {rank: -one.exitcode for rank, one in result.failures.items() if one.exitcode < 0}
+        if (told and told.kind not in ("gone", "lost")) or not ends:
+            return told or Failure("error", 0, socket.gethostname(), 0, "a worker failed")
+        rank = min(ends)
+        oom = oom_kills() > Agent.killed_before and ends[rank] == signal.SIGKILL
+        by = "killed by the kernel, for the host had no memory left" if oom else f"killed by {signal.Signals(ends[rank]).name}"
+        failure = Failure(
+            "oom" if oom else "killed", rank, socket.gethostname(), told.step if told else 0, f"rank {rank} was {by}"
+        )
+        failure.write(self.out)
+        return failure
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """Leave a signal to the workers: they stop when they have agreed on a step, and torchrun after them."""
+
+
+def main(arguments: list[str]) -> int:
+    die_with_parent()
+    logging.disable(logging.ERROR)
+    for one in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(one, _leave)
+    given: Any = parse_args(arguments)
+    Agent.out = Path(Settings.read(Path(given.training_script_args[-1])).out)
+    launcher.LocalElasticAgent = Agent  # torchrun has no way to be given another
+    processes._terminate_process_handler = _leave
+    try:
+        run(given)
+    except ChildFailedError:
+        return 1
+    except RendezvousError as error:
+        if not (Agent.out / FAILURE).exists():
+            say_error(f"the nodes did not meet: {error or type(error).__name__}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
