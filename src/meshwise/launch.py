@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from meshwise import hardware, lookup
 from meshwise import plan as plans
-from meshwise.cost.train import price
+from meshwise.cost.train import Question, price
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.model import Model, build
 from meshwise.trainer.settings import DEVICES, PRECISIONS, RECOMPUTE, SCHEDULES, Layout, Settings, broken, unbuildable
@@ -162,13 +162,17 @@ def _facts(model: Model, settings: Settings, on: str) -> "dict[str, float | str]
     return found
 
 
-def predicted(launch: Launch) -> plans.Choice:
-    """The planner's answer for the same layout."""
+def question_of(launch: Launch) -> Question:
+    """What the planner would be asked for the same model, batch and machine."""
     s = launch.settings
     half = "bf16" if s.precision == "fp32" else s.precision
     ask = plans.Ask(model=s.name, cluster=launch.on, batch=s.batch, seq=s.seq, framework="meshwise", precision=half)
-    question = ask.question(launch.model)
-    a = s.layout
+    return ask.question(launch.model)
+
+
+def predicted(launch: Launch) -> plans.Choice:
+    """The planner's answer for the same layout."""
+    question, a = question_of(launch), launch.settings.layout
     row: dict[str, int | str] = {f.name: getattr(a, f.name) for f in fields(Layout)}
     row |= {"ep": 1, "sp": int(a.tp > 1), "offload": "none", "zero": a.zero if a.dp_shard > 1 else 0}
     row |= {"schedule": "zero-bubble" if a.schedule == "zbv" else a.schedule}

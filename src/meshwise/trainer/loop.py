@@ -15,8 +15,10 @@ from meshwise.trainer.data import own_batch
 from meshwise.trainer.gradients import Named, clip, named, norm, settle
 from meshwise.trainer.parallel import Ranks, tied_name
 from meshwise.trainer.passes import Passes
-from meshwise.trainer.report import Step, keep, line, memory_peak
+from meshwise.trainer.report import memory_peak
+from meshwise.trainer.rows import Step
 from meshwise.trainer.settings import Settings, Sizes
+from meshwise.trainer.watch import Watch, memory_history
 
 BETAS = (0.9, 0.95)
 DECAY = 0.1
@@ -32,7 +34,8 @@ def train(settings: Settings) -> None:
     try:
         if dist.get_world_size() != settings.layout.devices:
             raise SystemExit(f"the layout has {settings.layout.devices} devices, and torchrun started {dist.get_world_size()}")
-        _train(settings, device)
+        with memory_history(settings):
+            _train(settings, device)
     finally:
         dist.destroy_process_group()
 
@@ -42,21 +45,21 @@ def _train(settings: Settings, device: torch.device) -> None:
     passes = Passes(settings, ranks, device)
     parameters = named(passes.models)
     optimizer = optimizer_of(settings, parameters)
-    steps: list[Step] = []
     folder, tied = Path(settings.out, "checkpoints"), tied_name(settings)
     begun = checkpoint.latest(folder) if settings.checkpoint_every else 0
     if begun:
         checkpoint.load(folder, begun, parameters, optimizer, tied)
         _say(f"going on after step {begun} from {folder}")
+    watch = Watch(settings, ranks, device, passes.phases, begun)
     for step in range(begun, settings.steps):
-        steps.append(_step(settings, ranks, passes, optimizer, parameters, step))
-        _say(line(settings, steps[-1]))
-        if not math.isfinite(steps[-1].loss):
-            raise SystemExit(f"the loss of step {step + 1} is {steps[-1].loss}: stopped; a lower --lr may do")
+        with watch.step(step):
+            seen = _step(settings, ranks, passes, optimizer, parameters, step)
+        watch.saw(seen)
+        if not math.isfinite(seen.loss):
+            raise SystemExit(f"the loss of step {step + 1} is {seen.loss}: stopped; a lower --lr may do")
         if settings.checkpoint_every and (step + 1) % settings.checkpoint_every == 0:
             checkpoint.save(folder, step + 1, parameters, optimizer, tied)
-    if dist.get_rank() == 0 and steps:
-        keep(settings, steps)
+    watch.end()
     if settings.save:
         save_weights(settings, ranks, passes)
 
@@ -68,19 +71,25 @@ def _say(text: str) -> None:
 
 def _step(settings: Settings, ranks: Ranks, passes: Passes, optimizer: AdamW, parameters: Named, step: int) -> Step:
     began = time.perf_counter()
-    tokens, targets = (part.to(passes.device) for part in own_batch(settings, ranks, step))
+    phases = passes.phases
+    with phases("data"):
+        tokens, targets = (part.to(passes.device) for part in own_batch(settings, ranks, step))
     loss = passes.run(tokens, targets)
-    settle(settings, ranks, parameters)
-    total = norm(settings, ranks, parameters)
-    clip(parameters, total, settings.clip)
+    with phases("reduce"):
+        settle(settings, ranks, parameters)
+        total = norm(settings, ranks, parameters)
+        clip(parameters, total, settings.clip)
     for group in optimizer.param_groups:
         group["lr"] = rate(settings, step)
-    optimizer.step()
-    optimizer.zero_grad()
+    with phases("optimizer"):
+        optimizer.step()
+        optimizer.zero_grad()
     peak = torch.tensor(memory_peak(passes.device), dtype=torch.float64, device=passes.device)
     dist.all_reduce(peak, op=dist.ReduceOp.MAX)
     # reading the numbers waits for the device, so the clock stops after the work and not after its launch
-    return Step(step, float(loss), float(total), memory=float(peak), seconds=time.perf_counter() - began)
+    loss, total, memory, seconds = float(loss), float(total), float(peak), time.perf_counter() - began
+    parts = phases.end()
+    return Step(step, loss, total, seconds, memory, parts.seconds(), parts.cpu_seconds())
 
 
 def optimizer_of(settings: Settings, parameters: Named) -> AdamW:

@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import loss_parallel
 
 from meshwise.trainer.parallel import Ranks, fill, sharded, stages
+from meshwise.trainer.phases import Phases
 from meshwise.trainer.settings import Settings
 
 SCHEDULES: dict[str, Any] = {
@@ -33,6 +34,7 @@ class Passes:
 
     def __init__(self, settings: Settings, ranks: Ranks, device: torch.device) -> None:
         self.settings, self.ranks, self.device = settings, ranks, device
+        self.phases = Phases(device)
         own = stages(settings, ranks)
         self.models: list[nn.Module] = [model for _, model in own]
         fill(settings, self.models, device)
@@ -74,8 +76,10 @@ class Passes:
         losses: list[Tensor] = []
         (model,) = self.models
         for some, wanted in zip(tokens.split(self.settings.layout.mbs), targets.split(self.settings.layout.mbs), strict=True):
-            loss = self.loss(model(some), wanted)
-            loss.backward()
+            with self.phases("forward"):
+                loss = self.loss(model(some), wanted)
+            with self.phases("backward"):
+                loss.backward()
             losses.append(loss)
         return losses
 
@@ -83,5 +87,6 @@ class Passes:
         losses: list[Tensor] = []
         inputs = (tokens,) if self.starts else ()
         told: dict[str, Any] = {"target": targets, "losses": losses} if self.ends else {}
-        cast(Any, self.schedule).step(*inputs, **told, return_outputs=False)
+        with self.phases("passes"):  # forward and backward passes take turns
+            cast(Any, self.schedule).step(*inputs, **told, return_outputs=False)
         return losses
