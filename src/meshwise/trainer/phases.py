@@ -1,6 +1,6 @@
 """Seconds of a step by part, timed without making the device wait."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from time import perf_counter, process_time
@@ -51,7 +51,7 @@ class Phases:
         """Whether the profiler is to see the parts too, by name."""
 
     @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
+    def __call__(self, name: str) -> Generator[None]:
         with record_function(name) if self.traced else nullcontext():
             begun = self._mark()
             yield

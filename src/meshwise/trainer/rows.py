@@ -1,4 +1,4 @@
-"""A run as rows: its steps, what each rank did, and the line it becomes in a table of measurements. No torch: the launcher uses them too."""
+"""A run as rows: its steps, its ranks, and its line in a table of measurements. No torch here: the launcher uses them too."""
 
 import json
 import math

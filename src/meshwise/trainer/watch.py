@@ -1,10 +1,10 @@
-"""What is watched while a run goes on: its lines and rows, TensorBoard, a profile of some steps, the memory's history, each rank's share."""
+"""What is watched while a run goes on: lines and rows, TensorBoard, a profile of some steps, the history of memory, each rank."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -41,7 +41,7 @@ class Watch:
             self.board = board(self.folder) if settings.tensorboard else None
 
     @contextmanager
-    def step(self, number: int) -> Iterator[None]:
+    def step(self, number: int) -> Generator[None]:
         """Around a step: rank 0 profiles those that were asked for."""
         first, last = self.settings.profile_from, self.settings.profile_from + self.settings.profile_steps
         inside = self.lead and first <= number < last
@@ -122,7 +122,7 @@ def scalars(settings: Settings, one: Step) -> dict[str, float]:
 
 
 @contextmanager
-def memory_history(settings: Settings) -> Iterator[None]:
+def memory_history(settings: Settings) -> Generator[None]:
     """Write what every rank's GPU memory was used for, allocation by allocation; above all where it ran out."""
     if not settings.memory_snapshot:
         yield

@@ -1,0 +1,128 @@
+"""Running: start a run, a sweep or a comparison over lengths, and make the report of it."""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from meshwise import launch, run_lengths, run_report, sections, sweep, workers
+from meshwise.errors import DoesNotFit, UserError
+from meshwise.launch import Launch, Wish
+from meshwise.plan import Choice
+from meshwise.run_advice import Forecast, forecast
+from meshwise.run_report import Seen
+from meshwise.sections import Section
+from meshwise.sweep import Outcome, Point
+from meshwise.trainer.rows import PREDICTED, add_row, failure, read_rows
+
+Say = Callable[[str], None]
+OUT_OF_MEMORY = ("outofmemoryerror", "out of memory", "cannot allocate memory", "exitcode: -9", "exitcode  : -9")
+"""Words of PyTorch, Linux and torchrun for it; a process that is killed outright was most often too large."""
+
+
+def foretold(ready: Launch) -> tuple[Launch, Choice | None]:
+    """The run with the planner's word on it among its facts, so that it stands in the row beside what is measured."""
+    if not ready.on:
+        return ready, None
+    one = launch.predicted(ready)
+    facts = ready.settings.facts | dict(zip(PREDICTED, (one.seconds, one.memory / 2**30), strict=True))
+    return replace(ready, settings=replace(ready.settings, facts=facts)), one
+
+
+def train(ready: Launch, out: Path, say: Say) -> tuple[Seen, Forecast | None] | None:
+    """One run with its lines on the terminal; what it left, or nothing where all its steps were done before."""
+    ready, _ = foretold(ready)
+    s, file = ready.settings, workers.write(ready, out)
+    processes = f"{s.layout.devices} {s.device} process{'es' if s.layout.devices > 1 else ''}"
+    say(
+        f"{s.name}: {ready.model.params:,} parameters, {s.batch} x {s.seq} tokens a step in {s.microbatches} micro-batches, "
+        f"{s.precision} on {processes}"
+    )
+    started, before = time.time(), len(read_rows(out / "measurement.jsonl"))
+    code = workers.follow(launch.command(s, file), workers.environment(ready), s.steps)
+    if code:
+        raise DoesNotFit(f"training stopped with exit code {code}; what the workers said is above")
+    seen = run_report.read(s, out, started, before)
+    if seen is None:
+        say(f"all {s.steps} steps were done before: no step was measured")
+        return None
+    return seen, forecast(ready, seen.earlier) if ready.on else None
+
+
+def report(ready: Launch, out: Path, seen: Seen, found: Forecast | None, more: Sequence[Section], say: Say) -> None:
+    """Print the report, and write it to report.md."""
+    every = [*more, *run_report.sections(seen, found)]
+    (out / "report.md").write_text(sections.as_markdown(run_report.title(ready.settings), every), encoding="utf-8")
+    say("\n" + sections.as_text(every) + "\n\n" + run_report.kept(out))
+
+
+def measure(points: Sequence[Point], out: Path, say: Say) -> list[Outcome]:
+    """A short run of each point, in a folder of its own; every row, failures too, in one measurement.jsonl of the folder above."""
+    ready = [point for point in points if point.ready]
+    done: list[Outcome] = []
+    for number, point in enumerate(ready, 1):
+        one = _measured(point, out)
+        add_row(out / "measurement.jsonl", one.row)
+        told = (
+            f"{one.rate:,.0f} tok/s, {float(one.row['mem_gb']):.2f} GiB"
+            if one.ran
+            else f"{one.row['outcome']}: {one.row['note']}"
+        )
+        say(f"run {number}/{len(ready)}  {point.name}  {told}")
+        done.append(one)
+    return done
+
+
+def _measured(point: Point, out: Path) -> Outcome:
+    assert point.ready
+    folder = out / point.folder
+    ready = replace(point.ready, settings=replace(point.ready.settings, out=str(folder)))
+    ready, choice = foretold(ready)
+    s, file = ready.settings, workers.write(ready, folder)
+    log, before = folder / "output.txt", len(read_rows(folder / "measurement.jsonl"))
+    code = workers.quietly(launch.command(s, file), workers.environment(ready), log)
+    rows = read_rows(folder / "measurement.jsonl")
+    if code == 0 and len(rows) > before:
+        return Outcome(point, rows[-1], choice)
+    said = log.read_text(encoding="utf-8", errors="replace").lower()
+    outcome = "oom" if any(words in said for words in OUT_OF_MEMORY) else "fail"
+    return Outcome(point, failure(s, s.layout.devices, outcome, f"exit code {code}, {log} has what was said"), choice)
+
+
+def run_sweep(wish: Wish, text: str, out: Path, say: Say) -> None:
+    """Measure every combination, and lay the table beside the planner's."""
+    points = sweep.points(wish, sweep.parse(text))
+    launch.check_torch()
+    _made(out)
+    outcomes = measure(points, out, say)
+    found = sweep.table(outcomes, [point for point in points if not point.ready])
+    (out / "report.md").write_text(sections.as_markdown(f"Sweep: {text}", found), encoding="utf-8")
+    say("\n" + sections.as_text(found) + f"\n\nkept in {out}: measurement.jsonl, report.md, and a folder for each run")
+
+
+def run_reported(wish: Wish, ready: Launch, lengths: str, steps: int, out: Path, say: Say) -> None:
+    """A run as asked, short ones at several lengths, and the full report of them."""
+    some = run_lengths.points(replace(wish, options=wish.options | {"steps": steps}), ready, run_lengths.parse(lengths))
+    same = run_lengths.equal_tokens(ready, [int(point.values["seq"]) for point in some])
+    done = train(ready, out, say)
+    if done is None:
+        return
+    seen, found = done
+    _made(out / "lengths")
+    outcomes = measure(some, out / "lengths", say)
+    environment = json.loads((out / "environment.json").read_text(encoding="utf-8"))
+    first = [
+        run_lengths.configuration(seen, found, ready.model.params, environment),
+        run_lengths.per_rank(seen),
+        run_lengths.losses(seen),
+    ]
+    refused = [point for point in some if not point.ready]
+    report(ready, out, seen, found, [*first, run_lengths.comparison(outcomes, refused, same)], say)
+
+
+def _made(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out {folder}: cannot be written ({error.strerror})") from None
