@@ -65,9 +65,9 @@ def forecast(ready: Launch, earlier: list[dict[str, Any]]) -> Forecast:
 
 
 def scales(rows: list[dict[str, Any]], settings: Settings) -> list[float]:
-    """Measured over predicted seconds, of runs on the same kind of device that were compiled or not as this one."""
-    same = ("gpu", settings.facts.get("gpu", settings.device)), ("compiled", "yes" if settings.compile else "no")
-    kept = [row for row in rows if row.get(PREDICTED[0]) and row.get("sec_per_iter") and all(row.get(k) == v for k, v in same)]
+    """Measured over predicted seconds, of runs on as many processes that were compiled or not as this one: processes share cores."""
+    same = {"gpu": settings.device, "n_gpus": settings.layout.devices, "compiled": "yes" if settings.compile else "no"}
+    kept = [row for row in rows if row.get(PREDICTED[0]) and row.get("sec_per_iter") and same.items() <= row.items()]
     return [float(row["sec_per_iter"]) / float(row[PREDICTED[0]]) for row in kept]
 
 

@@ -11,7 +11,7 @@ from meshwise import units
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.launch import Launch, Wish, prepare
 from meshwise.plan import Choice
-from meshwise.run_report import cut_of
+from meshwise.run_advice import GENERIC
 from meshwise.score import FEWEST, spearman
 from meshwise.sections import Section, Table
 from meshwise.trainer.settings import RECOMPUTE, SCHEDULES
@@ -50,13 +50,22 @@ class Outcome:
     predicted: Choice | None
 
     @property
+    def devices(self) -> int:
+        return int(self.row["n_gpus"])
+
+    @property
+    def generic(self) -> bool:
+        """Whether the prediction is of the chip that stands for any CPU."""
+        return self.row["gpu"] == GENERIC
+
+    @property
     def ran(self) -> bool:
         return self.row["outcome"] == "ok"
 
     @property
     def rate(self) -> float:
         """Tokens a second in all; 0 where it gave none."""
-        return float(self.row["tokens_per_sec_per_gpu"]) * int(self.row["n_gpus"]) if self.ran else 0.0
+        return float(self.row["tokens_per_sec_per_gpu"]) * self.devices if self.ran else 0.0
 
     @property
     def foreseen(self) -> float:
@@ -130,60 +139,72 @@ def changed(wish: Wish, values: dict[str, Value]) -> Wish:
 
 def table(outcomes: Sequence[Outcome], refused: Sequence[Point]) -> list[Section]:
     """The fastest first, predicted beside measured, and how well the planner ranked them."""
+    told = any(one.predicted for one in outcomes)
+    scales = {devices: _scale(some) for devices, some in by_devices(outcomes).items()}
+    predicted = ("predicted s", "predicted GiB", "order") if told else ("", "", "")
+    header = ("", "devices", "tokens/s", "s/step", predicted[0], "GiB", *predicted[1:])
     ranked = sorted(outcomes, key=lambda one: -one.rate)
-    scale = _scale([one for one in outcomes if one.ran and one.predicted])
-    told = scale is not None
-    header = (
-        "",
-        "devices",
-        "tokens/s",
-        "s/step",
-        *(("predicted s",) if told else ()),
-        "GiB",
-        *(("predicted GiB",) if told else ()),
-        "order",
-    )
-    rows = [_cells(one, scale or 1.0, _order(one, outcomes), told) for one in ranked]
+    rows = tuple(_cells(one, scales[one.devices], _order(one, outcomes)) for one in ranked)
+    kept = tuple(i for i, name in enumerate(header) if name or i == 0)
+    shown = Table(tuple(header[i] for i in kept), tuple(tuple(row[i] for i in kept) for row in rows))
     broken = [f"not run, {point.name}: {point.refusal}" for point in refused]
-    return [Section("measured, fastest first", Table(header, tuple(rows)), (*_verdict(outcomes, scale), *broken))]
+    return [Section("measured, fastest first", shown, (*_verdicts(outcomes, scales), *broken))]
 
 
-def _cells(one: Outcome, scale: float, order: str, told: bool) -> tuple[str, ...]:
-    seconds = [f"{float(one.row['sec_per_iter']):.4f}"] if one.ran else [str(one.row["outcome"])]
-    memory = [f"{float(one.row['mem_gb']):.2f}"] if one.ran else [""]
-    if told:
-        seconds.append(f"{one.predicted.seconds * scale:.4f}" if one.predicted else "")
-        memory.append(f"{one.predicted.memory / 2**30:.2f}" if one.predicted else "")
-    return (one.point.name, str(one.row["n_gpus"]), f"{one.rate:,.0f}" if one.ran else "", *seconds, *memory, order)
+def by_devices(outcomes: Sequence[Outcome]) -> dict[int, list[Outcome]]:
+    """Runs on as many devices: among these a planner has to choose."""
+    found: dict[int, list[Outcome]] = {}
+    for one in sorted(outcomes, key=lambda one: one.devices):
+        found.setdefault(one.devices, []).append(one)
+    return found
+
+
+def _cells(one: Outcome, scale: float, order: str) -> tuple[str, ...]:
+    foreseen = (f"{one.predicted.seconds * scale:.4f}", f"{one.predicted.memory / 2**30:.2f}") if one.predicted else ("", "")
+    if not one.ran:
+        return (one.point.name, str(one.devices), str(one.row["outcome"]), "", foreseen[0], "", foreseen[1], order)
+    seen = f"{one.rate:,.0f}", f"{float(one.row['sec_per_iter']):.4f}", f"{float(one.row['mem_gb']):.2f}"
+    return (one.point.name, str(one.devices), *seen[:2], foreseen[0], seen[2], foreseen[1], order)
 
 
 def _order(one: Outcome, outcomes: Sequence[Outcome]) -> str:
-    """Its place in the planner's order."""
-    if not one.predicted:
-        return ""
-    return str(1 + sum(other.foreseen > one.foreseen for other in outcomes))
+    """Its place in the planner's order among those of as many devices."""
+    return (
+        str(1 + sum(other.foreseen > one.foreseen for other in outcomes if other.devices == one.devices)) if one.predicted else ""
+    )
 
 
-def _scale(done: Sequence[Outcome]) -> float | None:
-    """Measured over predicted seconds, the median: one factor, which leaves the order as it is."""
-    ratios = [float(one.row["sec_per_iter"]) / one.predicted.seconds for one in done if one.predicted]
-    return float(np.median(ratios)) if ratios else None
+def _scale(some: Sequence[Outcome]) -> float:
+    """On a generic CPU, the median of measured over predicted seconds: one factor, which leaves the order as it is. Else 1."""
+    ratios = [float(one.row["sec_per_iter"]) / one.predicted.seconds for one in some if one.ran and one.generic and one.predicted]
+    return float(np.median(ratios)) if ratios else 1.0
 
 
-def _verdict(outcomes: Sequence[Outcome], scale: float | None) -> list[str]:
-    done = [one for one in outcomes if one.ran and one.predicted]
-    if scale is None or len(done) < 2:
-        return []
-    lines = [
-        f"predicted seconds are times {scale:.3g}, the median of measured over predicted; order is the planner's, by tokens/s"
-    ]
-    best, pick = max(done, key=lambda one: one.rate), max(done, key=lambda one: one.foreseen)
-    found = spearman(np.array([one.foreseen for one in done]), np.array([one.rate for one in done]))
-    lines.append(f"rank correlation of predicted and measured (Spearman): {found:.2f} over {len(done)} runs" if found is not None
-                 else f"no rank correlation: it needs {FEWEST} runs that differ")  # fmt: skip
-    if pick is best:
-        return [*lines, f"the planner's pick, {pick.point.name}, is the fastest measured"]
-    return [
-        *lines,
-        f"the planner's pick, {pick.point.name} ({cut_of(pick.row)}), is {1 - pick.rate / best.rate:.1%} slower than the fastest",
-    ]
+def _verdicts(outcomes: Sequence[Outcome], scales: dict[int, float]) -> list[str]:
+    """How the planner ranked the runs of each number of devices."""
+    lines: list[str] = []
+    for devices, some in by_devices(outcomes).items():
+        done = [one for one in some if one.ran and one.predicted]
+        if len(done) < 2:
+            continue
+        best, pick = max(done, key=lambda one: one.rate), max(done, key=lambda one: one.foreseen)
+        found = spearman(np.array([one.foreseen for one in done]), np.array([one.rate for one in done]))
+        ranked = (
+            f"rank correlation (Spearman) {found:.2f}"
+            if found is not None
+            else f"too few for a rank correlation, which needs {FEWEST}"
+        )
+        verdict = (
+            "is the fastest measured"
+            if pick is best
+            else f"is {1 - pick.rate / best.rate:.1%} slower than the fastest, {best.point.name}"
+        )
+        lines.append(
+            f"{len(done)} runs on {devices} device{'s' if devices > 1 else ''}: {ranked}; the planner's pick, {pick.point.name}, {verdict}"
+        )
+    if any(one.generic and one.predicted for one in outcomes):
+        factors = ", ".join(f"{scale:.3g} on {devices}" for devices, scale in scales.items())
+        lines.append(
+            f"predicted seconds are those of generic 16-core CPUs, one per process, times the median of measured over predicted: {factors}"
+        )
+    return lines

@@ -55,12 +55,15 @@ def _with_bar(command: Sequence[str], environment: Mapping[str, str], steps: int
         Progress(*columns, console=console, transient=True) as bar,
         subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True, errors="replace") as workers,
     ):
-        task = bar.add_task("training", total=steps)
+        task = bar.add_task(
+            "training", total=steps, start=False
+        )  # the time left is told from steps, not from the start of PyTorch
 
         def pass_on(stream: IO[str]) -> None:
             for line in stream:
                 console.print(line.rstrip("\n"), soft_wrap=True)
                 if found := STEP.match(line):
+                    bar.start_task(task)
                     bar.update(task, completed=int(found[1]))
 
         readers = [Thread(target=pass_on, args=(stream,), daemon=True) for stream in (workers.stdout, workers.stderr) if stream]
