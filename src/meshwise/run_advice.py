@@ -88,7 +88,7 @@ def _distinct(choices: list[Choice]) -> Iterator[Choice]:
     """The fastest of each way to cut: near-ties that cut alike are one thing to try."""
     seen: set[tuple[object, ...]] = set()
     for one in choices:
-        cut = tuple(one.layout[axis] for axis in ("tp", "pp", "cp", "mbs", "recompute"))
+        cut = tuple(one.layout[axis] for axis in ("tp", "pp", "cp", "mbs"))
         if cut not in seen:
             seen.add(cut)
             yield one

@@ -29,7 +29,7 @@ def parse(text: str) -> tuple[int, ...]:
 def equal_tokens(ready: Launch, lengths: Sequence[int]) -> bool:
     """Whether the tokens of a step can be the same at every length, with a whole batch for each data rank."""
     s = ready.settings
-    tokens, each = s.batch * s.seq, s.layout.dp * (s.layout.pp if s.layout.pp > 1 else 1)
+    tokens, each = s.batch * s.seq, s.layout.dp * s.layout.pp
     return all(tokens % length == 0 and (tokens // length) % each == 0 for length in lengths)
 
 
@@ -39,11 +39,11 @@ def points(wish: Wish, ready: Launch, lengths: Sequence[int]) -> list[Point]:
     found: list[Point] = []
     for length in lengths:
         batch = s.batch * s.seq // length if same else s.batch
-        # a micro-batch that was asked for keeps its tokens too, as near as a whole number of sequences comes
-        mbs = math.gcd(max(1, s.layout.mbs * s.seq // length), batch // s.layout.dp) if same else s.layout.mbs
-        axes = wish.axes | ({"mbs": mbs} if "mbs" in wish.axes else {})
+        # a micro-batch keeps its tokens too, as near as a whole number of sequences that stages can share comes
+        mbs = math.gcd(max(1, s.layout.mbs * s.seq // length), batch // (s.layout.dp * s.layout.pp)) if same else s.layout.mbs
+        here = replace(wish, axes=wish.axes | {"mbs": mbs}, batch=batch, seq=length)
         try:
-            found.append(Point({"batch": batch, "seq": length}, prepare(replace(wish, axes=axes, batch=batch, seq=length))))
+            found.append(Point({"batch": batch, "seq": length}, prepare(here)))
         except UserError as error:
             found.append(Point({"batch": batch, "seq": length}, None, str(error).removeprefix("the layout cannot run: ")))
     return found
@@ -57,7 +57,7 @@ def comparison(outcomes: Sequence[Outcome], refused: Sequence[Point], same: bool
         row, seq, batch = one.row, int(one.row["seq_len"]), int(one.row["global_batch_seqs"])
         told = (f"{seq:,}", f"{batch:,}", f"{seq * batch:,}")
         if one.ran:
-            mfu = f"{float(row['mfu']):.1f}%" if row["mfu"] != "" else "unknown"
+            mfu = f"{float(row['mfu']):.1f}%" if row["mfu"] != "" else ""
             told += (f"{float(row['sec_per_iter']):.4f}", f"{one.rate:,.0f}", f"{float(row['tokens_per_sec_per_gpu']):,.0f}", mfu)
             told += (f"{float(row['mem_gb']):.2f}", f"{float(row['loss_first']):.3f} to {float(row['loss_last']):.3f}")
         rows.append(told if one.ran else (*told, str(row["outcome"]), *[""] * 5))
@@ -70,33 +70,33 @@ def comparison(outcomes: Sequence[Outcome], refused: Sequence[Point], same: bool
         f"{how}; few steps each, so the losses compare with nothing else",
         *(f"not run, {p.name}: {p.refusal}" for p in refused),
     ]
-    return Section("over sequence lengths", Table(header, tuple(rows)), tuple(lines))
+    return Section("over sequence lengths", Table(header, tuple(rows)).filled(), tuple(lines))
 
 
 def configuration(seen: Seen, found: Forecast | None, params: int, environment: dict[str, object]) -> Section:
     """What was run, and on what."""
     s = seen.settings
     tokens, _, _ = rates(s, seen.seconds)
-    rows = (
-        ("model", f"{s.name}, {params:,} parameters"),
-        ("devices", f"{s.layout.devices} x {environment.get('device', s.device)}"),
-        ("layout", layout_name(found, s)),
-        ("batch", f"{s.batch} sequences in {s.microbatches} micro-batches of {s.layout.mbs} on each of {s.layout.dp} data ranks"),
-        ("precision", s.precision + (", blocks compiled" if s.compile else "")),
-        ("learning rate", f"{s.lr:g}, {s.steps} steps"),
-        ("software", f"torch {environment.get('torch')}, Python {environment.get('python')}"),
+    facts = (
+        f"model: {s.name}, {params:,} parameters",
+        f"devices: {s.layout.devices} x {environment.get('device', s.device)}",
+        f"layout: {layout_name(found, s)}",
+        f"batch: {s.batch} sequences, {s.microbatches} x {s.layout.mbs} on each of {s.layout.dp} data ranks",
+        f"precision: {s.precision}{', blocks compiled' if s.compile else ''}",
+        f"learning rate: {s.lr:g} at its highest, {s.steps} steps",
+        f"software: torch {environment.get('torch')}, Python {environment.get('python')}",
     )
     sums = (
         f"{s.batch} x {s.seq} = {seen.tokens:,} tokens a step; {seen.tokens:,} / {seen.seconds:.5f} s = {tokens:,.0f} tokens/s "
         f"= {s.layout.devices} x {tokens / s.layout.devices:,.1f}"
     )
-    return Section("configuration", Table(("", ""), rows), (sums,))
+    return Section("configuration", lines=(*facts, sums))
 
 
 def per_rank(seen: Seen) -> Section:
     """Every rank with what it reads and holds. Ranks that share samples read the same tokens, so these add up over data ranks only."""
     capacity = float(seen.settings.facts.get("capacity", math.nan))
-    header = ("rank", "tokens/step", "tokens/s", "s before the others", "GiB peak", "of the device", "GiB reserved")
+    header = ("rank", "tokens/step", "tokens/s", "s before all meet", "GiB peak", "of the device", "GiB reserved")
     rows = [
         (
             name_rank(one),
@@ -104,14 +104,14 @@ def per_rank(seen: Seen) -> Section:
             f"{one.tokens / seen.seconds:,.0f}",
             "" if one.seconds is None else f"{one.seconds:.4f}",
             f"{one.memory / 2**30:.2f}",
-            f"{one.memory / capacity:.1%}" if math.isfinite(capacity) else "unknown",
+            f"{one.memory / capacity:.1%}" if math.isfinite(capacity) else "",
             "" if one.reserved is None else f"{one.reserved / 2**30:.2f}",
         )
         for one in seen.ranks
     ]
     lead = [one for one in seen.ranks if one.at["tp"] == one.at["pp"] == 0]
     added = f"{' + '.join(f'{one.tokens:,}' for one in lead[:8])}{' + ...' if len(lead) > 8 else ''} = {sum(one.tokens for one in lead):,}"
-    return Section("per rank", Table(header, tuple(rows)), (f"tokens of the data ranks: {added} a step",))
+    return Section("per rank", Table(header, tuple(rows)).filled(), (f"tokens of the data ranks: {added} a step",))
 
 
 def losses(seen: Seen) -> Section:

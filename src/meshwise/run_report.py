@@ -250,7 +250,16 @@ def next_to_try(seen: Seen, found: Forecast) -> Section:
 
 def kept(folder: Path) -> str:
     """What the folder holds, in one line."""
-    names = ("config.json", "environment.json", "steps.jsonl", "ranks.json", "measurement.jsonl", "report.md", "tensorboard")
+    names = (
+        "config.json",
+        "environment.json",
+        "steps.jsonl",
+        "ranks.json",
+        "measurement.jsonl",
+        "report.md",
+        "lengths",
+        "tensorboard",
+    )
     found = [name for name in names if (folder / name).exists()]
     found += sorted(path.name for pattern in ("trace-*.json", "memory-*.pickle") for path in folder.glob(pattern))
     return f"kept in {folder}: {', '.join(found)}"

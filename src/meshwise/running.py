@@ -34,10 +34,9 @@ def train(ready: Launch, out: Path, say: Say) -> tuple[Seen, Forecast | None] | 
     """One run with its lines on the terminal; what it left, or nothing where all its steps were done before."""
     ready, _ = foretold(ready)
     s, file = ready.settings, workers.write(ready, out)
-    processes = f"{s.layout.devices} {s.device} process{'es' if s.layout.devices > 1 else ''}"
+    processes, parts = _several(s.layout.devices, f"{s.device} process"), _several(s.microbatches, "micro-batch")
     say(
-        f"{s.name}: {ready.model.params:,} parameters, {s.batch} x {s.seq} tokens a step in {s.microbatches} micro-batches, "
-        f"{s.precision} on {processes}"
+        f"{s.name}: {ready.model.params:,} parameters, {s.batch} x {s.seq} tokens a step in {parts}, {s.precision} on {processes}"
     )
     started, before = time.time(), len(read_rows(out / "measurement.jsonl"))
     code = workers.follow(launch.command(s, file), workers.environment(ready), s.steps)
@@ -48,6 +47,10 @@ def train(ready: Launch, out: Path, say: Say) -> tuple[Seen, Forecast | None] | 
         say(f"all {s.steps} steps were done before: no step was measured")
         return None
     return seen, forecast(ready, seen.earlier) if ready.on else None
+
+
+def _several(number: int, what: str) -> str:
+    return f"{number} {what}{'es' if number > 1 else ''}"
 
 
 def report(ready: Launch, out: Path, seen: Seen, found: Forecast | None, more: Sequence[Section], say: Say) -> None:

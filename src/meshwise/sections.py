@@ -11,6 +11,11 @@ class Table:
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
+    def filled(self) -> "Table":
+        """Less the columns in which no row has anything."""
+        kept = [i for i in range(len(self.header)) if any(row[i] for row in self.rows)]
+        return Table(tuple(self.header[i] for i in kept), tuple(tuple(row[i] for i in kept) for row in self.rows))
+
 
 @dataclass(frozen=True)
 class Section:

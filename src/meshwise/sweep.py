@@ -71,6 +71,11 @@ class Outcome:
     def foreseen(self) -> float:
         return self.predicted.tokens_per_second if self.predicted else 0.0
 
+    @property
+    def fits(self) -> bool:
+        """Whether the planner would have let it run."""
+        return self.predicted is not None and self.predicted.memory <= self.predicted.capacity
+
 
 def parse(text: str) -> dict[str, tuple[Value, ...]]:
     """'mbs=1,2,4 tp=1,2' as values by axis."""
@@ -139,16 +144,12 @@ def changed(wish: Wish, values: dict[str, Value]) -> Wish:
 
 def table(outcomes: Sequence[Outcome], refused: Sequence[Point]) -> list[Section]:
     """The fastest first, predicted beside measured, and how well the planner ranked them."""
-    told = any(one.predicted for one in outcomes)
     scales = {devices: _scale(some) for devices, some in by_devices(outcomes).items()}
-    predicted = ("predicted s", "predicted GiB", "order") if told else ("", "", "")
-    header = ("", "devices", "tokens/s", "s/step", predicted[0], "GiB", *predicted[1:])
+    header = ("", "devices", "tokens/s", "s/step", "predicted s", "GiB", "predicted GiB", "order")
     ranked = sorted(outcomes, key=lambda one: -one.rate)
     rows = tuple(_cells(one, scales[one.devices], _order(one, outcomes)) for one in ranked)
-    kept = tuple(i for i, name in enumerate(header) if name or i == 0)
-    shown = Table(tuple(header[i] for i in kept), tuple(tuple(row[i] for i in kept) for row in rows))
     broken = [f"not run, {point.name}: {point.refusal}" for point in refused]
-    return [Section("measured, fastest first", shown, (*_verdicts(outcomes, scales), *broken))]
+    return [Section("measured, fastest first", Table(header, rows).filled(), (*_verdicts(outcomes, scales), *broken))]
 
 
 def by_devices(outcomes: Sequence[Outcome]) -> dict[int, list[Outcome]]:
@@ -182,29 +183,28 @@ def _scale(some: Sequence[Outcome]) -> float:
 
 def _verdicts(outcomes: Sequence[Outcome], scales: dict[int, float]) -> list[str]:
     """How the planner ranked the runs of each number of devices."""
-    lines: list[str] = []
-    for devices, some in by_devices(outcomes).items():
-        done = [one for one in some if one.ran and one.predicted]
-        if len(done) < 2:
-            continue
-        best, pick = max(done, key=lambda one: one.rate), max(done, key=lambda one: one.foreseen)
-        found = spearman(np.array([one.foreseen for one in done]), np.array([one.rate for one in done]))
-        ranked = (
-            f"rank correlation (Spearman) {found:.2f}"
-            if found is not None
-            else f"too few for a rank correlation, which needs {FEWEST}"
-        )
-        verdict = (
-            "is the fastest measured"
-            if pick is best
-            else f"is {1 - pick.rate / best.rate:.1%} slower than the fastest, {best.point.name}"
-        )
-        lines.append(
-            f"{len(done)} runs on {devices} device{'s' if devices > 1 else ''}: {ranked}; the planner's pick, {pick.point.name}, {verdict}"
-        )
-    if any(one.generic and one.predicted for one in outcomes):
+    groups = by_devices([one for one in outcomes if one.predicted])
+    lines = [
+        f"{len(some)} runs on {devices} device{'s' * (devices > 1)}: {_verdict(some)}"
+        for devices, some in groups.items()
+        if len(some) > 1
+    ]
+    if any(one.generic for some in groups.values() for one in some):
         factors = ", ".join(f"{scale:.3g} on {devices}" for devices, scale in scales.items())
         lines.append(
             f"predicted seconds are those of generic 16-core CPUs, one per process, times the median of measured over predicted: {factors}"
         )
     return lines
+
+
+def _verdict(some: Sequence[Outcome]) -> str:
+    """The order of those that ran, and what became of the one that the planner would have taken."""
+    done = [one for one in some if one.ran]
+    if not done:
+        return "none ended"
+    best, pick = max(done, key=lambda one: one.rate), max([one for one in some if one.fits] or some, key=lambda one: one.foreseen)
+    found = spearman(np.array([one.foreseen for one in done]), np.array([one.rate for one in done]))
+    ranked = f"rank correlation (Spearman) {found:.2f}" if found is not None else f"no rank correlation of fewer than {FEWEST}"
+    slower = f"is {1 - pick.rate / best.rate:.1%} slower than the fastest, {best.point.name}"
+    ended = slower if pick.ran else f"did not end ({pick.row['outcome']})"
+    return f"{ranked}; the planner's pick, {pick.point.name}, {'is the fastest measured' if pick is best else ended}"
