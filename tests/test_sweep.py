@@ -135,6 +135,7 @@ def test_a_sweep_goes_on_past_a_failure_and_its_table_is_one_that_validate_reads
     assert "| mbs=4 |" in (out / "report.md").read_text()
 
 
-@pytest.mark.parametrize("option", [["--report"], ["--dry-run"], ["--save"], ["--checkpoint-every", "5"]])
+@pytest.mark.parametrize("option", [["--report"], ["--dry-run"], ["--save"], ["--checkpoint-every", "5"], ["--profile", "1:1"]])
+@pytest.mark.usefixtures("pretended")
 def test_what_a_sweep_has_no_use_for_is_refused(run: Run, option: list[str]) -> None:
     assert f"leave out {option[0]}" in refused(run("run", "--device", "cpu", "--sweep", "mbs=1,2", *option))

@@ -124,9 +124,8 @@ def run(
     if report_lengths and not report:
         raise UserError("--report-lengths are those of --report; give that too")
     if sweep:
-        _sweep(
-            wish, sweep, out, {"--report": report, "--dry-run": dry_run, "--save": save, "--checkpoint-every": checkpoint_every}
-        )
+        watched = {"--tensorboard": tensorboard, "--profile": profile, "--memory-snapshot": memory_snapshot, "--report": report}
+        _sweep(wish, sweep, out, watched | {"--dry-run": dry_run, "--save": save, "--checkpoint-every": checkpoint_every})
         return
     ready = launch.prepare(wish)
     _check_watching(ready)

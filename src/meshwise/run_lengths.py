@@ -81,7 +81,7 @@ def configuration(seen: Seen, found: Forecast | None, params: int, environment: 
         f"model: {s.name}, {params:,} parameters",
         f"devices: {s.layout.devices} x {environment.get('device', s.device)}",
         f"layout: {layout_name(found, s)}",
-        f"batch: {s.batch} sequences, {s.microbatches} x {s.layout.mbs} on each of {s.layout.dp} data ranks",
+        f"batch: {s.batch} sequences, {s.microbatches} x {s.layout.mbs} on each of {s.layout.dp} data rank{'s' * (s.layout.dp > 1)}",
         f"precision: {s.precision}{', blocks compiled' if s.compile else ''}",
         f"learning rate: {s.lr:g} at its highest, {s.steps} steps",
         f"software: torch {environment.get('torch')}, Python {environment.get('python')}",

@@ -20,6 +20,9 @@ Say = Callable[[str], None]
 OUT_OF_MEMORY = ("outofmemoryerror", "out of memory", "cannot allocate memory", "exitcode: -9", "exitcode  : -9")
 """Words of PyTorch, Linux and torchrun for it; a process that is killed outright was most often too large."""
 
+PLAIN = {"save": False, "checkpoint_every": 0, "tensorboard": False, "profile_steps": 0, "memory_snapshot": False}
+"""Options of a short run beside the one that was asked for: it is measured, and nothing else."""
+
 
 def foretold(ready: Launch) -> tuple[Launch, Choice | None]:
     """The run with the planner's word on it among its facts, so that it stands in the row beside what is measured."""
@@ -106,7 +109,8 @@ def run_sweep(wish: Wish, text: str, out: Path, say: Say) -> None:
 
 def run_reported(wish: Wish, ready: Launch, lengths: str, steps: int, out: Path, say: Say) -> None:
     """A run as asked, short ones at several lengths, and the full report of them."""
-    some = run_lengths.points(replace(wish, options=wish.options | {"steps": steps}), ready, run_lengths.parse(lengths))
+    short = replace(wish, options=wish.options | {"steps": steps} | PLAIN)
+    some = run_lengths.points(short, ready, run_lengths.parse(lengths))
     same = run_lengths.equal_tokens(ready, [int(point.values["seq"]) for point in some])
     done = train(ready, out, say)
     if done is None:
