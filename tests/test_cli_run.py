@@ -43,6 +43,11 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "a misspelt policy": (["--on-nan", "skp"], "did you mean 'skip'"),
     "no time": (["--timeout", "0s"], "expected at least 1s"),
     "a time that is none": (["--timeout", "soon"], "'soon'"),
+    "a profile of no steps": (["--profile", "3"], "expected START:COUNT, such as 5:3"),
+    "a profile behind the last step": (["--profile", "9:1", "--steps", "8"], "starts at step 9, and the run has 8 steps"),
+    "a snapshot of GPU memory on a CPU": (["--memory-snapshot"], "this run is on a CPU"),
+    "lengths without a report": (["--report-lengths", "64"], "give that too"),
+    "lengths that are none": (["--report", "--report-lengths", "64,64"], "expected lengths that differ"),
     "a folder without weights": (["--weights", "nowhere"], "no .safetensors in it"),
 }
 
@@ -98,16 +103,34 @@ def test_a_plan_is_trained_and_laid_beside_its_prediction(run: Run, tmp_path: Pa
     plan(run, tmp_path / "plan.json", "--fix", "tp=2,mbs=4")
     out = tmp_path / "out"
     words = ["run", str(tmp_path / "plan.json"), "--device", "cpu", "--steps", "5", "--save", "--out", str(out)]
+    words += ["--profile", "4:1", "--tensorboard"]
     asked = "import sys; from meshwise.cli import main; sys.argv[0] = 'meshwise'; main()"
     done = subprocess.run([sys.executable, "-c", asked, *words], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = done.stdout.splitlines()
     assert [line.split("  ")[0] for line in lines if line.startswith("step")] == [f"step {i}/5" for i in range(1, 6)]
-    for label in ("predicted", "measured", "the prediction is for a generic 16-core CPU, which no calibration fits"):
-        assert any(line.startswith(label) for line in lines), label
+    told = done.stdout.split("predicted and measured")[1]
+    for words in (
+        "tokens/s a device",
+        "matrix products",
+        "start to the end of the first step",
+        "most over mean",
+        "next, by the planner",
+    ):
+        assert words in told, words
+    assert "the prediction is for a generic 16-core CPU, which no calibration fits" in told
+    assert "| tokens/s a device |" in (out / "report.md").read_text()
     steps = [json.loads(line) for line in (out / "steps.jsonl").read_text().splitlines()]
     assert steps[0]["loss"] == pytest.approx(math.log(512), rel=0.05)  # an untrained model of 512 tokens knows nothing
     assert steps[-1]["loss"] < steps[0]["loss"] - 0.5
+    for step in steps:
+        assert set(step["phases"]) == {"data", "forward", "backward", "reduce", "optimizer"}
+        assert sum(step["phases"].values()) < step["seconds"]
+    ranks = [(one["rank"], one["at"]["tp"], one["tokens"]) for one in json.loads((out / "ranks.json").read_text())]
+    assert ranks == [(0, 0, 512), (1, 1, 512)]  # tp ranks read the same 8 x 64 tokens
+    traced = {event["name"] for event in json.loads((out / "trace-rank0.json").read_text())["traceEvents"]}
+    assert {"forward", "backward", "optimizer"} <= traced
+    assert list((out / "tensorboard").iterdir())
     row: dict[str, Any] = json.loads((out / "measurement.jsonl").read_text())
     assert (row["n_gpus"], row["tp"], row["global_batch_seqs"], row["micro_batch"], row["gpu"]) == (2, 2, 8, 4, "cpu")
     assert json.loads((out / "config.json").read_text())["layout"]["tp"] == 2

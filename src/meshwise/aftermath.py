@@ -58,7 +58,7 @@ def capacity(ready: Launch, now: Choice) -> float:
 
 def nearest(ready: Launch, most: float) -> Choice | None:
     """The layout of as many devices with the fewest changes that is predicted to need at most so much, and of these the fastest."""
-    question = launch.question(ready)
+    question = launch.question_of(ready)
     own = ready.settings.layout
     same_cuts = {axis: (getattr(own, axis), getattr(own, axis)) for axis in CUTS}
     for bounds in (same_cuts, {}):

@@ -6,15 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from meshwise.errors import DoesNotFit, UserError
+from meshwise.errors import DoesNotFit, UserError, quoted
 
 if TYPE_CHECKING:
-    from meshwise.launch import Launch
+    from meshwise.launch import Launch, Wish
 
 LAYOUT = "The layout"
 TEXT = "The text"
 FAULTS = "When something breaks"
 HOSTS = "Several machines (under Slurm, Kubernetes or torchrun they are known)"
+WATCH = "What is watched"
+STEPS, SHORT = 40, 8
+"""Of a run, and of each run of a sweep or of --report."""
 
 
 def run(
@@ -38,7 +41,9 @@ def run(
     recompute: Annotated[str, typer.Option(help="none, selective or full.", rich_help_panel=LAYOUT)] = "",
     batch: Annotated[str, typer.Option(help="Sequences a step (8), or tokens, as for plan.")] = "",
     seq: Annotated[str, typer.Option(help="Sequence length (64).")] = "",
-    steps: Annotated[int, typer.Option(min=1, help="Steps to train.")] = 40,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help=f"Steps to train ({STEPS}; {SHORT} in each run of a sweep).", show_default=False)
+    ] = None,
     data: Annotated[
         str,
         typer.Option(
@@ -85,6 +90,28 @@ def run(
     ] = "",
     on: Annotated[str, typer.Option(help="The machine in words, such as 1x8xh200, for MFU and the prediction.")] = "",
     out: Annotated[Path, typer.Option(help="The folder of the run.")] = Path("run"),
+    sweep: Annotated[
+        str,
+        typer.Option(
+            metavar="AXIS=VALUES...",
+            help="Measure every combination of axes, batch, seq and compile, such as 'mbs=1,2,4 tp=1,2'.",
+        ),
+    ] = "",
+    report: Annotated[
+        bool, typer.Option("--report", help="A full report, with short runs at several sequence lengths.", rich_help_panel=WATCH)
+    ] = False,
+    report_lengths: Annotated[
+        str, typer.Option(help="With --report: the lengths (128,512,1024,2048).", rich_help_panel=WATCH)
+    ] = "",
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write curves for TensorBoard.", rich_help_panel=WATCH)
+    ] = False,
+    profile: Annotated[
+        str, typer.Option(metavar="START:COUNT", help="Trace these steps of rank 0 with torch's profiler.", rich_help_panel=WATCH)
+    ] = "",
+    memory_snapshot: Annotated[
+        bool, typer.Option("--memory-snapshot", help="Write the history of GPU memory.", rich_help_panel=WATCH)
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the command and every weight's shape; start nothing.")
     ] = False,
@@ -125,7 +152,7 @@ def run(
         rendezvous=rendezvous,
         max_restarts=max_restarts,
         options={
-            "steps": steps,
+            "steps": steps or (SHORT if sweep else STEPS),
             "lr": lr,
             "seed": seed,
             "compile": compiled,
@@ -135,31 +162,61 @@ def run(
             "keep": keep,
             "timeout": _seconds(timeout),
             "on_nan": on_nan,
+            "tensorboard": tensorboard,
+            "memory_snapshot": memory_snapshot,
             "out": str(out),
+            **_profile(profile),
         },
     )
+    if report_lengths and not report:
+        raise UserError("--report-lengths are those of --report; give that too")
+    if sweep:
+        watched = {"--tensorboard": tensorboard, "--profile": profile, "--memory-snapshot": memory_snapshot, "--report": report}
+        _sweep(wish, sweep, out, watched | {"--dry-run": dry_run, "--save": save, "--checkpoint-every": checkpoint_every})
+        return
     ready = launch.prepare(wish)
+    _check_watching(ready)
     launch.check_torch()
-    (_shapes if dry_run else _train)(ready, out)
+    if dry_run:
+        _shapes(ready, out)
+    elif report:
+        from meshwise import run_lengths, running
+
+        running.run_reported(wish, ready, report_lengths or run_lengths.LENGTHS, SHORT, out, typer.echo)
+    else:
+        _train(ready, out)
 
 
-def _file(ready: "Launch", out: Path) -> Path:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        ready.settings.write(out / "config.json")
-    except OSError as error:
-        raise UserError(f"--out {out}: cannot be written ({error.strerror})") from None
-    return out / "config.json"
+def _profile(text: str) -> dict[str, int]:
+    """'5:3' as the steps to trace; nothing traces none."""
+    if not text:
+        return {}
+    first, _, count = text.partition(":")
+    if not (first.isdecimal() and count.isdecimal() and int(first[:9]) and int(count[:9])):
+        raise UserError(f"--profile {quoted(text)}: expected START:COUNT, such as 5:3 for steps 5, 6 and 7")
+    return {"profile_from": int(first) - 1, "profile_steps": int(count)}
 
 
-def _environment(ready: "Launch") -> dict[str, str]:
-    import os
+def _check_watching(ready: "Launch") -> None:
+    """What is watched can be, or is refused before anything starts."""
+    import importlib.util
 
-    from meshwise import hosts, launch
+    s = ready.settings
+    if s.memory_snapshot and s.device != "cuda":
+        raise UserError("--memory-snapshot is of GPU memory, and this run is on a CPU; --profile works there")
+    if s.tensorboard and importlib.util.find_spec("tensorboard") is None:
+        raise UserError("--tensorboard needs TensorBoard, which is not installed: pip install tensorboard")
+    if s.profile_steps and s.profile_from >= s.steps:
+        raise UserError(f"--profile starts at step {s.profile_from + 1}, and the run has {s.steps} steps")
 
-    # passive: where other programs want the cores, threads that spin while they wait take them from the ones that compute
-    given = {"OMP_NUM_THREADS": launch.threads(ready), "OMP_WAIT_POLICY": "passive"} | dict(os.environ)
-    return given | hosts.network(ready.hosts, os.environ) | dict(ready.hosts.worker)
+
+def _sweep(wish: "Wish", text: str, out: Path, others: "dict[str, Any]") -> None:
+    for name, given in others.items():
+        if given:
+            raise UserError(f"--sweep measures short runs; leave out {name}")
+    from meshwise import running
+
+    running.run_sweep(wish, text, out, typer.echo)
 
 
 def _shapes(ready: "Launch", out: Path) -> None:
@@ -168,13 +225,13 @@ def _shapes(ready: "Launch", out: Path) -> None:
     import sys
     from tempfile import TemporaryDirectory
 
-    from meshwise import launch
+    from meshwise import launch, workers
 
     typer.echo(shlex.join(launch.command(ready, out / "config.json")))
     with TemporaryDirectory() as folder:
-        file = _file(ready, Path(folder))
+        file = workers.write(ready, Path(folder))
         asked = [sys.executable, "-m", "meshwise.trainer.shapes", str(file)]
-        done = subprocess.run(asked, env=_environment(ready), capture_output=True, text=True, check=False)
+        done = subprocess.run(asked, env=workers.environment(ready), capture_output=True, text=True, check=False)
     if done.returncode:
         raise DoesNotFit(f"the shapes could not be made: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}")
     typer.echo(done.stdout.rstrip())
@@ -184,27 +241,16 @@ def _train(ready: "Launch", out: Path) -> None:
     import os
     import sys
 
-    from meshwise import aftermath, launch
-    from meshwise.supervise import supervise
+    from meshwise import launch, running, workers
 
-    _file(ready, out)  # before the tokens, which may take a while
-    ready = ready.reading(typer.echo)
-    environment = _environment(ready)
-    command = launch.command(ready, _file(ready, out))
     if ready.hosts.worker:
+        ready = workers.reading(ready, out, typer.echo)
+        command = launch.command(ready, workers.write(ready, out))
         sys.stdout.flush()
-        os.execve(command[0], command, environment)
-    if ready.hosts.rank == 0:
-        _announce(ready)
-    (out / "failure.json").unlink(missing_ok=True)
-    code, stopped = supervise(command, environment)
-    if code:
-        found = aftermath.failure(out)
-        for line in aftermath.memory_lines(ready) if found.get("kind") == "oom" else ():
-            typer.echo(line, err=True)
-        raise DoesNotFit(found.get("message") or f"training stopped with exit code {code}; what the workers said is above")
-    if ready.hosts.rank == 0 and not stopped:
-        _report(ready, out)
+        os.execve(command[0], command, workers.environment(ready))
+    done = running.train(ready, out, typer.echo)
+    if done is not None:
+        running.report(ready, out, *done, more=[], say=typer.echo)
 
 
 def _seconds(text: str) -> float:
@@ -216,39 +262,3 @@ def _seconds(text: str) -> float:
     if found < 1:
         raise UserError(f"--timeout {text}: expected at least 1s")
     return found
-
-
-def _announce(ready: "Launch") -> None:
-    s = ready.settings
-    typer.echo(
-        f"{s.name}: {ready.model.params:,} parameters, {s.batch} x {s.seq} tokens a step in {s.microbatches} micro-batches, "
-        f"{s.precision} on {s.layout.devices} {s.device} process{'es' if s.layout.devices > 1 else ''}"
-        + (f" of {ready.hosts.nodes} nodes" if ready.hosts.nodes > 1 else "")
-    )
-    for note in ready.notes:
-        typer.echo(note)
-
-
-def _report(ready: "Launch", out: Path) -> None:
-    """Predicted against measured."""
-    import json
-
-    from meshwise import launch
-
-    if not (out / "measurement.jsonl").is_file():  # a run that was stopped after its last checkpoint
-        typer.echo(f"all {ready.settings.steps} steps were done before: no step was measured")
-        return
-    seen = json.loads((out / "measurement.jsonl").read_text(encoding="utf-8").splitlines()[-1])
-    rows = [("measured", float(seen["sec_per_iter"]), float(seen["mem_gb"]))]
-    if ready.on:
-        choice = launch.predicted(ready)
-        rows.insert(0, ("predicted", choice.seconds, choice.memory / 2**30))
-    tokens = ready.settings.batch * ready.settings.seq
-    for label, seconds, memory in rows:
-        typer.echo(f"{label:<9}  {seconds:8.4f} s a step  {tokens / seconds:>12,.0f} tok/s  {memory:7.2f} GiB a device")
-    if not ready.on:
-        unknown = "the catalogue does not know this GPU" if ready.settings.device == "cuda" else "the network is not known"
-        typer.echo(f"no prediction: {unknown}; name the machines with --on, such as 1x8xh200 or 2x2xcpu@10Gbps")
-    elif ready.settings.device == "cpu":
-        typer.echo("the prediction is for a generic 16-core CPU, which no calibration fits: it says nothing of this machine")
-    typer.echo(f"kept in {out}: config.json, environment.json, steps.jsonl, measurement.jsonl")

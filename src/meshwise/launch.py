@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from meshwise import corpus, hardware, lookup
 from meshwise import plan as plans
-from meshwise.cost.train import price
+from meshwise.cost.train import Question, price
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.hosts import Hosts, meeting
 from meshwise.hosts import find as find_hosts
@@ -218,8 +218,8 @@ def _facts(model: Model, settings: Settings, on: str) -> "dict[str, float | str]
     return found
 
 
-def question(launch: Launch) -> plans.Question:
-    """What was asked of the trainer, asked of the planner."""
+def question_of(launch: Launch) -> Question:
+    """What the planner would be asked for the same model, batch and machine."""
     s = launch.settings
     half = "bf16" if s.precision == "fp32" else s.precision
     ask = plans.Ask(model=s.name, cluster=launch.on, batch=s.batch, seq=s.seq, framework="meshwise", precision=half)
@@ -228,7 +228,7 @@ def question(launch: Launch) -> plans.Question:
 
 def predicted(launch: Launch) -> plans.Choice:
     """The planner's answer for the same layout."""
-    asked, a = question(launch), launch.settings.layout
+    asked, a = question_of(launch), launch.settings.layout
     row: dict[str, int | str] = {f.name: getattr(a, f.name) for f in fields(Layout)}
     row |= {"ep": 1, "sp": int(a.tp > 1), "offload": "none", "zero": a.zero if a.dp_shard > 1 else 0}
     row |= {"schedule": "zero-bubble" if a.schedule == "zbv" else a.schedule}

@@ -39,5 +39,7 @@ def test_a_stopped_run_goes_on_in_another_layout_with_the_losses_of_an_unbroken_
     cut_off = tmp_path / "stopped" / "checkpoints" / "step-6" / "complete"
     cut_off.unlink()
     again = losses(replace(WHOLE, layout=Layout(pp=2)), tmp_path / "stopped", "going on after step 3")
+    rows = (tmp_path / "stopped" / "steps.jsonl").read_text().splitlines()
+    assert [json.loads(row)["step"] for row in rows] == [0, 1, 2, 3, 4, 5]  # each once, though 3 to 5 were done twice
     assert [again[step] for step in range(6)] == pytest.approx([unbroken[step] for step in range(6)], rel=1e-5)
     assert unbroken[5] < unbroken[0]

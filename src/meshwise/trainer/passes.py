@@ -20,6 +20,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from meshwise.trainer.parallel import Ranks, fill, sharded, stages
+from meshwise.trainer.phases import Phases
 from meshwise.trainer.settings import Settings
 
 SCHEDULES: dict[str, Any] = {
@@ -38,6 +39,7 @@ class Passes:
 
     def __init__(self, settings: Settings, ranks: Ranks, device: torch.device) -> None:
         self.settings, self.ranks, self.device = settings, ranks, device
+        self.phases = Phases(device)
         own = stages(settings, ranks)
         self.models: list[nn.Module] = [model for _, model in own]
         fill(settings, self.models, device)
@@ -82,8 +84,10 @@ class Passes:
         (model,) = self.models
         for some, wanted in zip(tokens.split(self.settings.layout.mbs), targets.split(self.settings.layout.mbs), strict=True):
             cut = self.settings.layout.tp > 1  # logits that ranks share out are a part each already
-            loss = self.loss(model(some), wanted) if cut else model(some, wanted) / self.settings.microbatches
-            loss.backward()
+            with self.phases("forward"):
+                loss = self.loss(model(some), wanted) if cut else model(some, wanted) / self.settings.microbatches
+            with self.phases("backward"):
+                loss.backward()
             losses.append(loss)
         return losses
 
@@ -91,5 +95,6 @@ class Passes:
         losses: list[Tensor] = []
         inputs = (tokens,) if self.starts else ()
         told: dict[str, Any] = {"target": targets, "losses": losses} if self.ends else {}
-        cast(Any, self.schedule).step(*inputs, **told, return_outputs=False)
+        with self.phases("passes"):  # forward and backward passes take turns
+            cast(Any, self.schedule).step(*inputs, **told, return_outputs=False)
         return losses

@@ -1,35 +1,17 @@
-"""What a run prints and keeps: a line per step, and a row in the columns of meshwise's tables of measurements."""
+"""What a run says of a step and of its machine."""
 
 # pyright: reportUnknownMemberType=false
-import json
 import math
 import os
 import platform
 import resource
 import socket
-import statistics
 import sys
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from pathlib import Path
 
 import torch
 
-from meshwise.trainer.settings import Settings, Sizes
-
-WARM_UP = 2
-"""Steps left out of the measurement: the first ones allocate, compile and connect."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """One step as all ranks saw it. Seconds and bytes."""
-
-    step: int
-    loss: float
-    grad_norm: float
-    seconds: float
-    memory: float
+from meshwise.trainer.rows import Step, rates
+from meshwise.trainer.settings import Settings
 
 
 def memory_peak(device: torch.device) -> float:
@@ -37,13 +19,6 @@ def memory_peak(device: torch.device) -> float:
     if device.type == "cuda":
         return float(torch.cuda.max_memory_allocated(device))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1.0 if sys.platform == "darwin" else 1024.0)
-
-
-def rates(settings: Settings, seconds: float) -> tuple[float, float, float]:
-    """Tokens a second in all, FLOP/s of one device, and its share of the peak (NaN where no peak is known)."""
-    tokens, devices = settings.batch * settings.seq / seconds, settings.layout.devices
-    flops = tokens * float(settings.facts.get("flops_per_token", math.nan)) / devices
-    return tokens, flops, flops / float(settings.facts.get("peak", math.nan))
 
 
 def line(settings: Settings, one: Step) -> str:
@@ -65,52 +40,6 @@ def line(settings: Settings, one: Step) -> str:
     return "  ".join(words)
 
 
-def measurement(settings: Settings, steps: list[Step]) -> dict[str, object]:
-    """The row of a run: medians over what comes after the warm-up. Blank where nothing was measured."""
-    counted = steps[WARM_UP:] if len(steps) > WARM_UP else steps
-    seconds = statistics.median(one.seconds for one in counted)
-    tokens, flops, mfu = rates(settings, seconds)
-    a, m = settings.layout, Sizes.of(settings.model)
-    return {
-        "source": "meshwise run",
-        "row_id": datetime.now(UTC).strftime("run-%Y%m%dT%H%M%S"),
-        "model": settings.name,
-        "params_b": float(settings.facts.get("params", math.nan)) / 1e9 if "params" in settings.facts else "",
-        "n_layers": m.layers,
-        "d_model": m.hidden,
-        "d_ff": m.ffn,
-        "n_heads": m.heads,
-        "n_kv_heads": m.kv_heads,
-        "vocab": m.vocab,
-        "seq_len": settings.seq,
-        "gpu": settings.facts.get("gpu", settings.device),
-        "n_gpus": a.devices,
-        "gpus_per_node": int(os.environ.get("LOCAL_WORLD_SIZE", a.devices)),
-        "framework": "meshwise",
-        "precision": settings.precision,
-        "dp": a.dp,
-        "tp": a.tp,
-        "pp": a.pp,
-        "cp": a.cp,
-        "zero_stage": a.zero if a.dp_shard > 1 else 0,
-        "sharding": "hsdp" if a.dp_replicate > 1 and a.dp_shard > 1 else "fsdp" if a.dp_shard > 1 else "ddp",
-        "micro_batch": a.mbs,
-        "global_batch_seqs": settings.batch,
-        "recompute": a.recompute,
-        "seq_parallel": "yes" if a.tp > 1 else "no",
-        "interleave": a.chunks,
-        "sec_per_iter": seconds,
-        "tokens_per_sec_per_gpu": tokens / a.devices,
-        "mfu": 100 * mfu if math.isfinite(mfu) else "",
-        "mem_gb": max(one.memory for one in steps) / 2**30,
-        "mem_unit": "GiB",
-        "outcome": "ok",
-        "date": datetime.now(UTC).date().isoformat(),
-        "note": f"{len(counted)} steps after {len(steps) - len(counted)}, schedule {a.schedule}, "
-        f"loss {steps[0].loss:.4f} to {steps[-1].loss:.4f}, {flops / 1e12:.4g} TFLOP/s a device",
-    }
-
-
 def environment(settings: Settings) -> dict[str, object]:
     """What the numbers were measured with."""
     cuda = settings.device == "cuda"
@@ -125,24 +54,3 @@ def environment(settings: Settings) -> dict[str, object]:
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
     }
-
-
-def go_on(settings: Settings, begun: int) -> None:
-    """Drop the rows of steps.jsonl that a run which goes on after `begun` steps will write again."""
-    path = Path(settings.out, "steps.jsonl")
-    rows = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-    path.write_text("".join(row for row in rows if row.endswith("\n") and json.loads(row)["step"] < begun), encoding="utf-8")
-
-
-def note(settings: Settings, one: Step) -> None:
-    """One more row of steps.jsonl."""
-    with Path(settings.out, "steps.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(one)) + "\n")
-
-
-def keep(settings: Settings, steps: list[Step]) -> None:
-    """Write environment.json, and one more row of measurement.jsonl."""
-    folder = Path(settings.out)
-    (folder / "environment.json").write_text(json.dumps(environment(settings), indent=2) + "\n", encoding="utf-8")
-    with (folder / "measurement.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(measurement(settings, steps)) + "\n")

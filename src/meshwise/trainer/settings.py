@@ -97,6 +97,13 @@ class Settings:
     """Seconds without progress after which a run ends and says who is behind."""
     on_nan: str = "stop"
     """stop, or skip: leave out a step whose loss or gradient is no number."""
+    tensorboard: bool = False
+    """Write curves for TensorBoard under tensorboard/ of the run's folder."""
+    profile_from: int = 0
+    profile_steps: int = 0
+    """Steps from `profile_from` on that torch's profiler traces on rank 0; 0 is none."""
+    memory_snapshot: bool = False
+    """Keep the history of GPU memory, and write it at the end or where it runs out."""
     facts: dict[str, float | str] = field(default_factory=dict[str, float | str])
     """What the planner knows: flops_per_token, params, peak (FLOP/s of a device), capacity (its bytes), gpu (its name)."""
 

@@ -11,6 +11,7 @@ from meshwise.trainer.gradients import Named, norm, settle
 from meshwise.trainer.optimizer import Updates, rate_at
 from meshwise.trainer.parallel import Ranks
 from meshwise.trainer.passes import Passes
+from meshwise.trainer.phases import Parts
 from meshwise.trainer.settings import Settings
 
 EAGER = 3
@@ -48,6 +49,7 @@ class Launched:
     numbers: Tensor
     """Loss and norm of the gradient, on the host once the moment has passed."""
     end: Moment
+    parts: Parts
 
 
 class Stepper:
@@ -68,15 +70,19 @@ class Stepper:
         self.done += 1
         if device.type == "cuda":
             numbers = torch.empty(2, pin_memory=True).copy_(numbers, non_blocking=True)
-        return Launched(step, numbers, Moment.now(device))
+        return Launched(step, numbers, Moment.now(device), self.passes.phases.end())
 
     def _run(self, tokens: Tensor, targets: Tensor) -> Tensor:
         loss = self.passes.run(tokens, targets)
-        settle(self.settings, self.ranks, self.parameters)
-        total = norm(self.settings, self.ranks, self.parameters)
-        self.updates.apply(total, self.settings.clip)
-        for _, parameter in self.parameters:
-            parameter.grad = None
+        phases = self.passes.phases
+        with phases("reduce"):
+            settle(self.settings, self.ranks, self.parameters)
+            total = norm(self.settings, self.ranks, self.parameters)
+        with phases("optimizer"):
+            # a loss that is no number may leave a gradient that is one
+            self.updates.apply(torch.where(torch.isfinite(loss), total, torch.nan), self.settings.clip)
+            for _, parameter in self.parameters:
+                parameter.grad = None
         return torch.stack((loss.float(), total))
 
     def _replay(self, tokens: Tensor, targets: Tensor) -> Tensor:

@@ -1,0 +1,66 @@
+"""Sections: a report as data, printed as aligned text or written as Markdown."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells that have their units already; the first column is words, the others stand to the right."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def filled(self) -> "Table":
+        """Less the columns in which no row has anything."""
+        kept = [i for i in range(len(self.header)) if any(row[i] for row in self.rows)]
+        return Table(tuple(self.header[i] for i in kept), tuple(tuple(row[i] for i in kept) for row in self.rows))
+
+
+@dataclass(frozen=True)
+class Section:
+    title: str
+    table: Table | None = None
+    lines: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+    """What a user can type next."""
+
+
+def as_text(sections: Sequence[Section]) -> str:
+    """For a terminal: titles, tables in columns, and lines under them."""
+    return "\n\n".join("\n".join([one.title, *_indented(one)]) for one in sections)
+
+
+def _indented(one: Section) -> list[str]:
+    rows = [] if one.table is None else _aligned(one.table)
+    return [f"  {line}".rstrip() for line in (*rows, *one.lines, *(f"$ {command}" for command in one.commands))]
+
+
+def _aligned(table: Table) -> list[str]:
+    every = [table.header, *table.rows]
+    widths = [max(len(row[i]) for row in every) for i in range(len(table.header))]
+    return [
+        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
+        for row in every
+    ]
+
+
+def as_markdown(title: str, sections: Sequence[Section]) -> str:
+    """For a file: the same under headings."""
+    parts = [f"# {title}", *(part for one in sections for part in _marked(one))]
+    return "\n\n".join(parts) + "\n"
+
+
+def _marked(one: Section) -> list[str]:
+    parts = [f"## {one.title[:1].upper()}{one.title[1:]}"]
+    if one.table is not None:
+        rule = ("---", *(["---:"] * (len(one.table.header) - 1)))
+        parts.append("\n".join(_row(row) for row in (one.table.header, rule, *one.table.rows)))
+    parts += ["\n".join(f"- {line.strip()}" for line in one.lines)] if one.lines else []
+    return parts + (["```console\n" + "\n".join(f"$ {command}" for command in one.commands) + "\n```"] if one.commands else [])
+
+
+def _row(cells: Sequence[str]) -> str:
+    """Cells that begin with blanks are parts of the row above: Markdown needs them hard."""
+    told = (cell.replace("|", "\\|") for cell in cells)
+    return "| " + " | ".join("&nbsp;" * (len(cell) - len(cell.lstrip())) + cell.lstrip() for cell in told) + " |"

@@ -1,0 +1,91 @@
+"""One model at several lengths: equal tokens where that is possible, and numbers that add up."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from meshwise.errors import UserError
+from meshwise.launch import Launch, Wish, prepare
+from meshwise.run_lengths import comparison, configuration, equal_tokens, losses, parse, per_rank, points
+from meshwise.run_report import Seen
+from meshwise.sweep import Outcome, Point
+from meshwise.trainer.rows import Rank, Step, failure, measurement
+from told import one_line
+
+
+def ready(**wish: Any) -> tuple[Wish, Launch]:
+    asked = Wish(device="cpu", **wish)
+    return asked, prepare(asked)
+
+
+def test_lengths_are_sorted_and_nonsense_is_refused() -> None:
+    assert parse("1k,64, 128") == (64, 128, 1024)
+    for text in ("", "64,64"):
+        with pytest.raises(UserError) as error:
+            parse(text)
+        assert "--report-lengths" in one_line(error.value)
+
+
+@pytest.mark.parametrize(("axes", "batch"), [({}, 16), ({"dp_shard": 2}, 16), ({"mbs": 2}, 16), ({"pp": 2}, 32)])
+def test_a_step_has_as_many_tokens_at_every_length_where_they_divide(axes: Any, batch: int) -> None:
+    wish, run = ready(axes=axes, batch=batch, seq=64)
+    found = points(wish, run, (32, 64, 256))
+    assert equal_tokens(run, (32, 64, 256))
+    assert [point.refusal for point in found] == [""] * 3
+    assert {point.ready.settings.batch * point.ready.settings.seq for point in found if point.ready} == {batch * 64}
+    same = next(point.ready for point in found if point.ready and point.ready.settings.seq == 64)
+    assert same.settings.layout == run.settings.layout
+
+
+def test_lengths_that_do_not_divide_the_tokens_keep_the_batch() -> None:
+    wish, run = ready(batch=8, seq=64)
+    found = points(wish, run, (128, 1024))
+    assert not equal_tokens(run, (128, 1024))  # 512 tokens are half a sequence of 1024
+    assert [point.ready.settings.batch for point in found if point.ready] == [8, 8]
+
+
+def test_a_length_that_breaks_a_rule_is_told_with_it() -> None:
+    wish, run = ready(what="ttt-linear-125m", batch=8, seq=64)
+    found = points(wish, run, (64, 72))
+    assert found[0].ready
+    assert found[1].refusal == "the mini-batch of TTT (16) must divide the sequence (72)"
+    lines = comparison([], [found[1]], same=False).lines
+    assert lines[-1] == "not run, batch=8 seq=72: the mini-batch of TTT (16) must divide the sequence (72)"
+
+
+def outcome(run: Launch, seq: int, seconds: float, *, oom: bool = False) -> Outcome:
+    settings = replace(run.settings, seq=seq)
+    row = failure(settings, 1, "oom", "") if oom else measurement(settings, [Step(0, 6.0, 1, seconds, 2.0**30)], 1)
+    return Outcome(Point({"seq": seq}, run), row, None)
+
+
+def test_every_length_is_a_row_in_order_and_its_numbers_add_up() -> None:
+    _, run = ready(batch=8)
+    table = comparison([outcome(run, 128, 0.5), outcome(run, 64, 0.25), outcome(run, 256, 0, oom=True)], [], same=True).table
+    assert table
+    rows = [dict(zip(table.header, row, strict=True)) for row in table.rows]
+    assert [row["sequence"] for row in rows] == ["64", "128", "256"]
+    for row in rows[:2]:
+        assert float(row["tokens/s"].replace(",", "")) * float(row["s/step"]) == float(row["tokens/step"].replace(",", ""))
+    assert rows[2]["s/step"] == "oom"
+    assert "MFU" not in table.header  # of a CPU no peak is known
+
+
+def test_tokens_of_the_data_ranks_add_up_to_the_batch() -> None:
+    _, run = ready(axes={"dp_shard": 2, "tp": 2}, batch=8)
+    steps = [Step(i, 6.0 - i, 1.0, 0.5, 2.0**30) for i in range(7)]
+    ranks = [Rank(i, "host", {"pp": 0, "dp_shard": i // 2, "tp": i % 2}, 256, 0.4, 0.3, 2.0**30) for i in range(4)]
+    seen = Seen(run.settings, steps, ranks, measurement(run.settings, steps, 4), [])
+    assert per_rank(seen).lines == ("tokens of the data ranks: 256 + 256 = 512 a step",)
+    about = configuration(seen, None, 100, {"device": "cpu"}).lines
+    assert about[-1] == "8 x 64 = 512 tokens a step; 512 / 0.50000 s = 1,024 tokens/s = 4 x 256.0"
+    table = losses(seen).table
+    assert table
+    assert [row[:2] for row in table.rows] == [
+        ("1", "6.0000"),
+        ("3", "4.0000"),
+        ("4", "3.0000"),
+        ("5", "2.0000"),
+        ("7", "0.0000"),
+    ]
