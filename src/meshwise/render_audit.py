@@ -1,5 +1,6 @@
 """An audit on a terminal: what follows from each run, what does not add up, and what to try."""
 
+from collections.abc import Callable
 from typing import Any
 
 from rich import box
@@ -8,13 +9,14 @@ from rich.table import Table
 from rich.text import Text
 
 from meshwise import units
-from meshwise.audit.finding import Finding
+from meshwise.audit.finding import Finding, percent
 from meshwise.audit.parts import Parts
 from meshwise.audit.report import Audit
 
 SHOWN = 12
 """Runs in the table; --json has all."""
 PLACES = 5
+Cell = Callable[[dict[str, Any]], str]
 STYLES = {"sure": "bold red", "likely": "yellow", "look": "cyan"}
 
 
@@ -75,7 +77,7 @@ def _layout(row: dict[str, Any]) -> str:
 
 def _share(row: dict[str, Any], key: str) -> str:
     value = row.get("mfu", {}).get(key)
-    return f"{value:.1%}" if value is not None and value >= 0.01 else f"{value:.2%}" if value is not None else ""
+    return percent(value) if value is not None else ""
 
 
 def _printed(row: dict[str, Any]) -> str:
@@ -96,7 +98,7 @@ def _beside(row: dict[str, Any], key: str, scale: float, digits: str) -> str:
     return f"{seen} / {other / scale:{digits}}" if other is not None else seen
 
 
-TRAINED = {
+TRAINED: dict[str, Cell] = {
     "run": lambda row: row["where"].partition(": ")[2] or row["where"],
     "N": lambda row: units.show(row["params"], "count", digits=3) if "params" in row else "",
     "devices": lambda row: _count(row, "devices"),
@@ -111,7 +113,7 @@ TRAINED = {
     "scaling": lambda row: f"{row['scaling_efficiency']:.0%}" if "scaling_efficiency" in row else "",
     "$/Mtok": lambda row: f"{row['dollars_per_million_tokens']:.3g}" if "dollars_per_million_tokens" in row else "",
 }
-SERVED = {
+SERVED: dict[str, Cell] = {
     "run": TRAINED["run"],
     "model": lambda row: row.get("model", ""),
     "chip": lambda row: row.get("chip", ""),
@@ -126,7 +128,7 @@ SERVED = {
 }
 
 
-def _table(rows: list[dict[str, Any]], columns: dict[str, Any]) -> Table:
+def _table(rows: list[dict[str, Any]], columns: dict[str, Cell]) -> Table:
     cells = {name: [show(row) for row in rows] for name, show in columns.items()}
     kept = {name: some for name, some in cells.items() if any(some)}
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 
 from meshwise.audit.figures import Figures
 from meshwise.audit.finding import Finding, Sure, near, number
@@ -42,14 +43,15 @@ def exchanged(runs: Sequence[Figures]) -> Iterator[Finding]:
                 if not near(*mine, SAME) and near(mine[0], theirs[0], 1e-3) and near(mine[1], theirs[1], 1e-3):
                     later = max(f, other, key=_likeliest_swapped(runs, f, other))
                     good = other if later is f else f
-                    words = f"seconds and TFLOPs are swapped: read {number(good.run.get('seconds'))} s and {number(good.run.get('tflops') / 1e12)} TFLOPs"
-                    work = (
-                        f"it prints {number(later.run.get('seconds'))} s and {number(later.run.get('tflops') / 1e12)} TFLOPs; {good.where} has the same "
-                        f"layout with {number(good.run.get('seconds'))} s and {number(good.run.get('tflops') / 1e12)} TFLOPs"
-                    )
+                    words = f"seconds and TFLOPs are swapped: read {_pair(good)}"
+                    work = f"it prints {_pair(later)}; {good.where} has the same layout with {_pair(good)}"
                     yield Finding(
                         rule="swapped", sure="sure", where=(later.where,), beside=(good.where,), words=words, arithmetic=work
                     )
+
+
+def _pair(f: Figures) -> str:
+    return f"{number(f.run.get('seconds'))} s and {number(f.run.get('tflops') / 1e12)} TFLOPs"
 
 
 def _likeliest_swapped(runs: Sequence[Figures], *pair: Figures) -> Callable[[Figures], float]:
@@ -91,11 +93,12 @@ def memory_and_micro_batch(runs: Sequence[Figures]) -> Iterator[Finding]:
     """A larger micro-batch in the same layout never takes less memory."""
     for group in _groups(runs, "micro_batch", "grad_accum"):
         some = sorted((f for f in group if f.run.stated("memory", "micro_batch")), key=lambda f: f.run.get("micro_batch"))
-        for small, large in zip(some, some[1:], strict=False):
+        for small, large in pairwise(some):
             least, most = small.run.get("memory"), large.run.get("memory")
             if small.run.get("micro_batch") < large.run.get("micro_batch") and least > (1 + 2 * SAME) * most:
                 words = f"{number(least / 1e9)} GB at micro-batch {number(small.run.get('micro_batch'))} is out of line"
-                work = f"the same layout takes {number(most / 1e9)} GB at micro-batch {number(large.run.get('micro_batch'))}, which keeps more activations"
+                larger = number(large.run.get("micro_batch"))
+                work = f"the same layout takes {number(most / 1e9)} GB at micro-batch {larger}, which keeps more activations"
                 beside = _beside(runs, small)
                 yield Finding(
                     rule="memory",
@@ -121,7 +124,7 @@ def smaller_batch(runs: Sequence[Figures]) -> Iterator[Finding]:
         some = sorted(
             (f for f in group if f.run.stated("seconds", "micro_batch") and f.batch > 0 and f.dp > 0), key=lambda f: f.batch
         )
-        for small, large in zip(some, some[1:], strict=False):
+        for small, large in pairwise(some):
             if small.batch == large.batch:
                 continue
             slots = [f.batch / (f.dp * f.run.get("micro_batch")) + f.run.numbers.get("pp", 1.0) - 1 for f in (small, large)]
@@ -129,7 +132,8 @@ def smaller_batch(runs: Sequence[Figures]) -> Iterator[Finding]:
                 continue  # what a step costs whatever its batch is not small against so few
             expected = large.run.get("seconds") * slots[0] / slots[1]
             if small.run.get("seconds") > (1 + SLOW) * expected and small.run.get("seconds") > 0.9 * large.run.get("seconds"):
-                words = f"a batch of {number(small.batch)} takes {number(small.run.get('seconds'))} s, as long as one of {number(large.batch)} with {number(large.run.get('seconds'))} s"
+                mine, other = number(small.run.get("seconds")), number(large.run.get("seconds"))
+                words = f"a batch of {number(small.batch)} takes {mine} s, as long as one of {number(large.batch)} with {other} s"
                 work = f"{number(large.run.get('seconds'))} s x {slots[0]:g} / {slots[1]:g} slots = {expected:.1f} s expected"
                 yield Finding(
                     rule="batch and time",
@@ -155,8 +159,11 @@ def formula_change(runs: Sequence[Figures]) -> Iterator[Finding]:
             if not {names[0], other} <= set(one.formulas):
                 continue
             ratio = one.formulas[names[0]] / one.formulas[other]
-            words = f"TFLOPs follow two formulas: {len(most)} runs count '{names[0]}' and {len(some)} count '{other}'; compare times, not TFLOPs"
-            work = f"for the run at {one.run.where} '{names[0]}' gives {one.formulas[names[0]]:.4g} FLOPs a token and '{other}' {one.formulas[other]:.4g}: {abs(ratio - 1):.1%} {'more' if ratio > 1 else 'less'} for the same work"
+            counts = f"{len(most)} runs count '{names[0]}' and {len(some)} count '{other}'"
+            words = f"TFLOPs follow two formulas: {counts}; compare times, not TFLOPs"
+            both = f"'{names[0]}' gives {one.formulas[names[0]]:.4g} FLOPs a token and '{other}' {one.formulas[other]:.4g}"
+            more = f"{abs(ratio - 1):.1%} {'more' if ratio > 1 else 'less'} for the same work"
+            work = f"for the run at {one.run.where} {both}: {more}"
             sure: Sure = "sure" if abs(ratio - 1) > 0.015 else "look"
             yield Finding(
                 rule="two formulas",

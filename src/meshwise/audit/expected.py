@@ -10,12 +10,12 @@ from meshwise import calibration as calibrations
 from meshwise import framework, measure
 from meshwise import plan as plans
 from meshwise.audit.figures import RECOMPUTED, Figures
-from meshwise.audit.finding import Finding, Sure, number
+from meshwise.audit.finding import Finding, Sure, number, percent
 from meshwise.audit.single import low_mfu
 from meshwise.cost.train import Question, price
 from meshwise.errors import UserError
-from meshwise.explain import differences, name_of
 from meshwise.explain import WORDS as PARTS
+from meshwise.explain import differences, name_of
 from meshwise.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layouts
 from meshwise.measure import Case
 from meshwise.predict import predict
@@ -161,7 +161,7 @@ def compared(found: Sequence[Expectation], grades: dict[str, str]) -> Iterator[F
 
 def _slow(e: Expectation, grade: str) -> Finding:
     share, f = low_mfu(e.figures), e.figures
-    worth = f", {share:.2%} of the peak of {e.case.chip.name} by 6N" if math.isfinite(share) else ""
+    worth = f", {percent(share)} of the peak of {e.case.chip.name} by 6N" if math.isfinite(share) else ""
     graded = f" (the document's grade: {grade})" if grade else ""
     swapped = f.run.get("tflops") / 1e12
     hint = ""
@@ -184,7 +184,9 @@ def _rate_share(f: Figures) -> str:
     flops = f.formulas.get("6N", math.nan)
     if not math.isfinite(stated * flops * f.peak * f.devices):
         return ""
-    return f"; 6N x {number(stated / f.devices)} tok/s a device = {flops * stated / f.devices / 1e12:.3g} TFLOP/s of {f.peak / 1e12:.4g}, {flops * stated / f.devices / f.peak:.2%}"
+    each = flops * stated / f.devices
+    reached = f"{each / 1e12:.3g} TFLOP/s of {f.peak / 1e12:.4g}, {percent(each / f.peak)}"
+    return f"; 6N x {number(stated / f.devices)} tok/s a device = {reached}"
 
 
 def unpriced(runs: Sequence[Figures], priced: set[str], grades: dict[str, str]) -> Iterator[Finding]:
@@ -203,13 +205,13 @@ def unpriced(runs: Sequence[Figures], priced: set[str], grades: dict[str, str]) 
             work = (
                 f"6N x {number(f.rate)} tok/s / {number(f.devices)} devices = {f.tflops['6N'] / 1e12:.3g} TFLOP/s of {f.peak / 1e12:.4g}"
                 if "6N" in f.tflops
-                else f"{share:.2%}"
+                else percent(share)
             )
             yield Finding(
                 rule="planner",
                 sure="likely",
                 where=(f.where,),
-                words=f"it uses {share:.2%} of the peak of {f.chip.name}{grade}",
+                words=f"it uses {percent(share)} of the peak of {f.chip.name}{grade}",
                 arithmetic=work,
             )
 
@@ -227,6 +229,7 @@ class Next:
     where: str
     now: str
     now_seconds: float
+    now_expected: float
     tried: str
     gain: float
     """Share of the step that it would save, both priced by the planner."""
@@ -235,8 +238,11 @@ class Next:
     @property
     def words(self) -> str:
         if self.gain < GAIN:
-            return f"{self.where} ({self.now}) is within {GAIN:.0%} of the best that the planner finds"
-        return f"instead of {self.now} ({self.where}, {self.now_seconds:.4g} s): {self.tried}, {self.gain:.0%} less time by the planner's reckoning; {self.why}"
+            slow = "; the layout is not what makes it slow" if self.now_seconds > ALONE * self.now_expected else ""
+            best = f"within {GAIN:.0%} of the best that the planner finds, {self.now_expected:.4g} s a step"
+            return f"{self.where} ({self.now}) is {best}{slow}"
+        saved = f"{self.gain:.0%} less time by the planner's reckoning"
+        return f"instead of {self.now} ({self.where}, {self.now_seconds:.4g} s): {self.tried}, {saved}; {self.why}"
 
 
 def next_to_try(found: Sequence[Expectation], doubted: frozenset[str], most: int = 2) -> list[Next]:
@@ -244,9 +250,11 @@ def next_to_try(found: Sequence[Expectation], doubted: frozenset[str], most: int
     best: dict[tuple[object, ...], Expectation] = {}
     for e in found:
         key = (e.figures.source, *e.case.group)
-        if e.case.timed and e.figures.where not in doubted and (key not in best or e.case.seconds < best[key].case.seconds):
+        rank = (e.figures.where in doubted, e.case.seconds)  # a doubted run only where there is no other
+        if e.case.timed and (key not in best or rank < (best[key].figures.where in doubted, best[key].case.seconds)):
             best[key] = e
-    groups = sorted(best.values(), key=lambda e: -sum(o.case.group == e.case.group for o in found))
+    trusted = [e for e in best.values() if e.figures.where not in doubted] or list(best.values())
+    groups = sorted(trusted, key=lambda e: -sum(o.case.group == e.case.group for o in found))
     return [one for e in groups[:most] if (one := _next(e)) is not None]
 
 
@@ -262,7 +270,7 @@ def _next(e: Expectation) -> Next | None:
     choice = plans.choice(question, tried.layouts, tried.cost, 0)
     gain = 1 - choice.seconds / e.seconds
     now = name_of_case(case)
-    return Next(e.figures.where, now, case.seconds, name_of(choice.layout), gain, _why(question, case, choice))
+    return Next(e.figures.where, now, case.seconds, e.seconds, name_of(choice.layout), gain, _why(question, case, choice))
 
 
 def _why(question: Question, case: Case, best: plans.Choice) -> str:

@@ -1,5 +1,6 @@
 """Finding: something that does not add up, with its arithmetic and how sure it is."""
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -48,6 +49,13 @@ def number(value: float) -> str:
     if abs(value) >= 1e12:
         return f"{value:.4g}"
     return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"
+
+
+def percent(share: float) -> str:
+    """'34.8%', and of little two digits: '0.15%', '0.0026%'."""
+    if share >= 0.01 or share <= 0:
+        return f"{share:.1%}"
+    return f"{100 * share:.{1 - math.floor(math.log10(100 * share))}f}%"
 
 
 def near(a: float, b: float, within: float) -> bool:

@@ -105,7 +105,8 @@ def _traced(folder: Path, settings: Settings, notes: list[str]) -> dict[str, flo
     some = trace.spans(path)
     steps = _steps(folder, some)
     notes.append(
-        f"trace of {steps} step{'s' * (steps > 1)} on the {'GPU' if some and some[0].gpu else 'CPU'} of rank 0; communication is what nothing computes beside"
+        f"trace of {steps} step{'s' * (steps > 1)} on the {'GPU' if some and some[0].gpu else 'CPU'} of rank 0; "
+        "communication is what nothing computes beside"
     )
     return {part: seconds / steps for part, seconds in trace.parts(some).items()}
 

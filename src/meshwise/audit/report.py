@@ -189,7 +189,8 @@ def verdict(
     words: list[str] = []
     if by["sure"]:
         words.append(
-            f"It does not add up: {_counted(len(by['sure']), 'thing')} cannot be right and {len(by['likely'])} more probably are not ({rules})."
+            f"It does not add up: {_counted(len(by['sure']), 'thing')} cannot be right, "
+            f"{len(by['likely'])} more probably {'is' if len(by['likely']) == 1 else 'are'} not ({rules})."
         )
     elif by["likely"]:
         words.append(f"Ask before using it: {_counted(len(by['likely']), 'thing')} probably not right ({rules}).")

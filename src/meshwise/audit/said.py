@@ -89,12 +89,13 @@ def rates_twice(claims: Sequence[Said], runs: Sequence[Figures]) -> Iterator[Fin
         mixed = ", prompt and generated tokens not told apart" if "prompt" in kinds and len(kinds) > 1 else ""
         on = f" on {number(gpus)} GPUs" if gpus else ""
         values = list(first)
+        given = " and ".join(map(number, values))
         work = f"{shown}; {number(max(values))} / {number(min(values))} = {max(values) / min(values):.2f}"
         yield Finding(
             rule="quoted twice",
             sure="likely",
             where=tuple(map(_place, first.values())),
-            words=f"the speed of {model}{on} is given as {' and '.join(map(number, values))} tok/s{mixed}: these are two measurements, not one",
+            words=f"the speed of {model}{on} is given as {given} tok/s{mixed}: these are two measurements, not one",
             arithmetic=work,
         )
 
@@ -166,7 +167,8 @@ def efficiency(claims: Sequence[Said], runs: Sequence[Figures]) -> Iterator[Find
         few, many = pair
         gain, more = many.stated_rate / few.stated_rate, many.devices / few.devices
         real = gain / more
-        work = f"{number(many.stated_rate)} / {number(few.stated_rate)} = {gain:.2f} times the rate with {more:g} times the devices: {real:.1%}"
+        rates = f"{number(many.stated_rate)} / {number(few.stated_rate)} = {gain:.2f}"
+        work = f"{rates} times the rate with {more:g} times the devices: {real:.1%}"
         for said in some:
             values = said[1].values
             claimed = values[0] / values[1] if len(values) == 2 and values[1] else values[0]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 from meshwise import calibration as calibrations
 from meshwise.audit.figures import RECOMPUTED, Figures
-from meshwise.audit.finding import Finding, Sure, near, number
+from meshwise.audit.finding import Finding, Sure, near, number, percent
 
 SMALLEST_VOCABULARY = 256
 """Bytes: no tokenizer has fewer words, so a fresh model's loss is at least ln 256 = 5.5."""
@@ -74,7 +74,8 @@ def ranks_against_total(f: Figures) -> Iterator[Finding]:
     timed = f.tokens / f.run.get("seconds") if f.run.get("seconds") > 0 else math.nan
     if near(timed, mean, 0.15) and not near(timed, whole, 0.15):
         work = (
-            f"{number(f.tokens)} tokens / {number(f.run.get('seconds'))} s = {number(timed)} tok/s in all, close to the {number(mean)} of each rank; "
+            f"{number(f.tokens)} tokens / {number(f.run.get('seconds'))} s = {number(timed)} tok/s in all, "
+            f"close to the {number(mean)} of each rank; "
             f"the {number(whole)} are {whole / timed:.1f} times as much"
         )
         words = f"each rank's figure is already that of all ranks, so the total is about {len(rates)} times too high"
@@ -231,18 +232,20 @@ def above_the_chip(f: Figures) -> Iterator[Finding]:
 
 
 def _share_of(f: Figures, name: str) -> str:
-    return f"{number(f.rate)} tok/s x {f.formulas[name]:.4g} FLOPs ({name}) / {number(f.devices)} devices = {f.tflops[name] / 1e12:.3g} TFLOP/s of {f.peak / 1e12:.4g}, {f.mfu[name]:.2%}"
+    reached = f"{f.tflops[name] / 1e12:.3g} TFLOP/s of {f.peak / 1e12:.4g}, {percent(f.mfu[name])}"
+    return f"{number(f.rate)} tok/s x {f.formulas[name]:.4g} FLOPs ({name}) / {number(f.devices)} devices = {reached}"
 
 
 def printed_flops(f: Figures) -> Iterator[Finding]:
     """Printed TFLOPs (or MFU) against all formulas: none comes close."""
     name, ratio = f.used
-    if name or not math.isfinite(ratio) or not math.isfinite(f.shape.layer_params) and 0.75 < ratio < 1.33:
+    if name or not math.isfinite(ratio) or (not math.isfinite(f.shape.layer_params) and 0.75 < ratio < 1.33):
         return
     if 0.85 < ratio < 1.15:
         return  # sizes that the source rounds, tied embeddings counted twice, gates: no formula is this sure
     least, most = min(f.formulas.values()), max(f.formulas.values())
-    work = f"{number(f.run.get('tflops') / 1e12) if f.run.stated('tflops') else ''} printed is {f.printed:.4g} FLOPs a token; formulas give {least:.4g} to {most:.4g}".strip()
+    shown = f"{number(f.run.get('tflops') / 1e12)} TFLOP/s" if f.run.stated("tflops") else "what it prints"
+    work = f"{shown} is {f.printed:.4g} FLOPs a token; formulas give {least:.4g} to {most:.4g}"
     hint = ""
     for factor, reason in ((f.devices, "it is of all devices"), (1 / f.devices, "it was divided by the devices twice")):
         if f.devices > 1 and any(near(f.printed, value * factor, MULTIPLES) for value in f.formulas.values()):
@@ -250,9 +253,8 @@ def printed_flops(f: Figures) -> Iterator[Finding]:
     for whole in (2, 3, 4, 8, 1 / 2, 1 / 3, 1 / 4, 1 / 8):
         named = [key for key, value in f.formulas.items() if near(f.printed, value * whole, MULTIPLES)]
         if not hint and named and math.isfinite(f.shape.layer_params):
-            hint = f": it fits a batch {'1/' if whole < 1 else ''}{number(whole if whole >= 1 else 1 / whole)} {'times' if whole >= 1 else ''} as large ({named[-1]})".replace(
-                "  ", " "
-            )
+            times = f"{number(whole)} times" if whole >= 1 else f"1/{number(1 / whole)}"
+            hint = f": it fits a batch {times} as large ({named[-1]})"
     yield _found(f, "printed FLOPs", "likely", f"its TFLOPs or MFU follow from no common formula{hint}", work)
 
 
@@ -279,7 +281,8 @@ def forward_and_step(f: Figures) -> Iterator[Finding]:
     forward, seconds = f.run.get("forward_seconds"), f.run.get("seconds")
     steps = f.run.numbers.get("grad_accum", 1.0)
     if math.isfinite(forward * seconds) and forward > 0 and seconds > 30 * forward * steps:
-        work = f"3 x {number(forward * 1e3)} ms = {number(3e3 * forward)} ms, a step takes {number(seconds)} s: {seconds / (3 * forward * steps):.0f} times as long"
+        longer = f"a step takes {number(seconds)} s: {seconds / (3 * forward * steps):.0f} times as long"
+        work = f"3 x {number(forward * 1e3)} ms = {number(3e3 * forward)} ms, {longer}"
         yield _found(
             f, "forward and step", "look", "its forward pass and its step do not fit: most of the step is not the model", work
         )
@@ -319,7 +322,8 @@ def served_speed(f: Figures) -> Iterator[Finding]:
         cards = f.devices if math.isfinite(f.devices) else 1.0
         bound = f.chip.bandwidth / size * cards
         if decode > bound:
-            work = f"{cards:g} x {f.chip.bandwidth / 1e9:.0f} GB/s / {size / 1e9:.2f} GB = {bound:.1f} tok/s at most, it says {number(decode)}"
+            most = f"{cards:g} x {f.chip.bandwidth / 1e9:.0f} GB/s / {size / 1e9:.2f} GB = {bound:.1f} tok/s"
+            work = f"{most} at most, it says {number(decode)}"
             yield _found(f, "above the chip", "likely", "it generates faster than its weights can be read", work)
     if math.isfinite(decode * prefill) and prefill < decode and run.get("prompt") > 32:
         work = f"prompt {number(prefill)} tok/s, generation {number(decode)} tok/s"

@@ -22,7 +22,7 @@ def matches(head: str) -> bool:
         return False
     header = split(rows[0], delimiter(rows[0]))
     known = sum(field is not None for field in fields_of(header))
-    return len(header) >= 2 and (llamabench.COLUMNS <= set(header) or known >= max(2, len(header) // 4))
+    return len(header) >= 2 and (set(header) >= llamabench.COLUMNS or known >= max(2, len(header) // 4))
 
 
 def delimiter(line: str) -> str:
@@ -59,7 +59,7 @@ def read(lines: Iterable[Line]) -> Reading:
         return reading
     by = delimiter(first.text)
     header = split(first.text, by)
-    if llamabench.COLUMNS <= set(header):
+    if set(header) >= llamabench.COLUMNS:
         return llamabench.read_rows(header, ((line, split(line.text, by)) for line in rows))
     fields = fields_of(header)
     waiting = list(islice(rows, AHEAD))

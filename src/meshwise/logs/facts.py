@@ -161,11 +161,7 @@ class Page:
         if name == "tokens_per_step" and "token" not in words:
             return False
         ends = span(value)
-        found = amount(
-            f"{ends[1]:g} {value[re.match(r'[~≈]?[ ]*[0-9.]+[ ]*[-–][ ]*[0-9.]+', value).end() :]}" if ends else value,
-            field.quantity,
-            field.unit,
-        )  # pyright: ignore[reportOptionalMemberAccess]
+        found = amount(f"{ends.high:g} {ends.rest}" if ends else value, field.quantity, field.unit)
         if found is None or (ends and field.quantity != "bytes"):
             return False
         if name in self.own and not _near(self.own[name], found.value, 0.02):

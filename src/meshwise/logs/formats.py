@@ -9,7 +9,6 @@ from meshwise.logs import csvs, deepspeed, hf, jsonl, llamabench, markdown, mega
 from meshwise.logs.run import Reading
 from meshwise.logs.stream import Line
 
-
 PAGES = (".md", ".markdown", ".txt")
 """Files that may hold nothing but sentences."""
 

@@ -73,7 +73,6 @@ def _numbers(text: str) -> dict[str, float]:
             found[known[0]] = number.value * known[1]
         elif known and known[0] == "loss" and value.strip().lower() in ("nan", "inf"):
             found["loss"] = float(value)
-    per_gpu, total = found.get("tokens_per_second_per_gpu", 0.0), found.get("tokens_per_second", 0.0)
     if "memory" not in found and "reserved" in found:
         found["memory"] = found["reserved"]
-    return found if per_gpu <= total or not total else found
+    return found

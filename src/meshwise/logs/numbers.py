@@ -61,8 +61,9 @@ UNITS: dict[Quantity, dict[str, float]] = {
 }
 
 _GROUP = "  '’"  # no-break space, thin space, apostrophes
+_ABOUT = r"([~≈<>≤≥±]|about |nearly |approx\.? |around |close to |almost )?"
 _NUMBER = re.compile(
-    rf"([~≈<>≤≥±]|about |nearly |approx\.? |around |close to |almost )?\s*([+-]?(?:\d{{1,3}}(?:[{_GROUP} ]\d{{3}})+(?![\d])(?:[.,]\d+)?|\d[\d.,_]*\d|\d|\.\d+)"
+    rf"{_ABOUT}\s*([+-]?(?:\d{{1,3}}(?:[{_GROUP} ]\d{{3}})+(?!\d)(?:[.,]\d+)?|\d[\d.,_]*\d|\d|\.\d+)"
     r"(?:[eE][+-]?\d{1,3})?)\s*(.*)",
     re.IGNORECASE | re.DOTALL,
 )
@@ -103,7 +104,7 @@ def digits_of(digits: str, decimal: str) -> float | None:
     text = re.sub(rf"[{_GROUP} _]", "", digits)
     shown = marks(digits) or decimal or "."
     other = "," if shown == "." else "."
-    body, exponent = (re.split(r"[eE]", text, maxsplit=1) + [""])[:2]
+    body, exponent = [*re.split(r"[eE]", text, maxsplit=1), ""][:2]
     whole, mark, part = body.partition(shown)
     if shown in part or other in part:
         whole, mark, part = body, "", ""
@@ -153,7 +154,13 @@ def _unit(rest: str, factors: dict[str, float]) -> tuple[str | None, str]:
     return None, joined
 
 
-def span(text: str) -> tuple[float, float] | None:
-    """'5.34-6.87GB' as its two ends, in the unit as written; None where it is one number."""
-    match = re.match(r"[~≈]?\s*(\d+(?:\.\d+)?)\s*[-–]\s*(\d+(?:\.\d+)?)", text.strip())
-    return (float(match[1]), float(match[2])) if match else None
+class Range(NamedTuple):
+    low: float
+    high: float
+    rest: str
+
+
+def span(text: str) -> Range | None:
+    """'5.34-6.87GB' as its two ends, in the unit that follows; None where it is one number."""
+    match = re.match(r"[~≈]?\s*(\d+(?:\.\d+)?)\s*[-–]\s*(\d+(?:\.\d+)?)(.*)", text.strip(), re.DOTALL)
+    return Range(float(match[1]), float(match[2]), match[3].strip()) if match else None

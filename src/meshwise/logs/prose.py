@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from meshwise.logs.numbers import digits_of
 from meshwise.logs.run import Claim
 
-COUNTS = {word: n for n, word in enumerate("one two three four five six seven eight nine ten".split(), 1)}
+COUNTS = {word: n for n, word in enumerate(["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"], 1)}
 _NUMBER = r"\d[\d,]*(?:\.\d+)?(?:[eE]\d+)?"
 _PER_SECOND = r"tok(?:en)?s?\s*(?:/\s*|per\s+)s(?:ec(?:onds?)?)?\b"
 _RATE = re.compile(rf"({_NUMBER})\s*\+?\s*(prompt|prefill|generated|output|decode)?\s*{_PER_SECOND}", re.IGNORECASE)
@@ -25,7 +25,8 @@ _LONG_SHORT = re.compile(r"((?:[A-Z][\w-]+[ ]){1,4}?(?:[A-Z][\w-]+))[ ]?\(([A-Za
 _SHORT_LONG = re.compile(r"\b([A-Z]{2,6})[ ]\(((?:[A-Za-z][\w-]+[ ]?){2,5})\)")
 _EFFICIENCY = re.compile(rf"({_NUMBER})\s*%\s*(?:weak |strong |linear |parallel )?scaling(?: efficiency)?", re.IGNORECASE)
 _SPEEDUP = re.compile(
-    rf"({_NUMBER})\s*[x×]\s*(?:the )?(?:throughput|speed-?up|speed|faster|performance)?\s*(?:with|on|from|for|using)\s*({_NUMBER})\s*[x×]\s*(?:the |as many )?(?:gpus?|devices|nodes)",
+    rf"({_NUMBER})\s*[x×]\s*(?:the )?(?:throughput|speed-?up|speed|faster|performance)?\s*"
+    rf"(?:with|on|from|for|using)\s*({_NUMBER})\s*[x×]\s*(?:the |as many )?(?:gpus?|devices|nodes)",
     re.IGNORECASE,
 )
 _GRADE = re.compile(r"\bGrade:?\s*([A-F][+-]?)(?=\W|$)(?:\s*\((\d+)/100\))?")
@@ -96,8 +97,5 @@ def _products(text: str, where: str) -> Iterator[Claim]:
 
 
 def _factors(chain: str) -> list[float]:
-    return [
-        _value(re.match(rf"\s*({_NUMBER}[kKMB]?)", part)[1])
-        for part in re.split(r"[×*·]|\sx\s", chain)
-        if re.match(rf"\s*({_NUMBER})", part)
-    ]  # pyright: ignore[reportOptionalSubscript]
+    found = (re.match(rf"\s*({_NUMBER}[kKMB]?)", part) for part in re.split(r"[×*·]|\sx\s", chain))
+    return [_value(match[1]) for match in found if match]

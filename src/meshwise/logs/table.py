@@ -102,7 +102,7 @@ def run_of(
 
 
 def normal(numbers: Mapping[str, float], texts: Mapping[str, str]) -> dict[str, float]:
-    """One name for what has two: milliseconds are seconds, billions are parameters, bytes are in the unit that a column of its own names."""
+    """One name for what has two: milliseconds are seconds, bytes are in the unit that a column of its own names."""
     found = dict(numbers)
     for other, name in (("ms_per_iter", "seconds"), ("params_b", "params")):
         if other in found:
