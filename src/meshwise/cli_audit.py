@@ -31,7 +31,7 @@ def audit(
     params: Annotated[str, typer.Option(help="Parameters, such as 124M.")] = "",
     seq: Annotated[str, typer.Option(help="Sequence length, such as 4k.")] = "",
     batch: Annotated[str, typer.Option(help="Sequences a step; '16/gpu' for each device.")] = "",
-    gpus: Annotated[str, typer.Option(help="The machine, such as 8xh100-sxm or 48x8xa100-80gb.")] = "",
+    gpus: Annotated[str, typer.Option(help="The machine, such as 8xh100-sxm or 48x8xa100-80gb; or a chip.")] = "",
     tokens_per_sec: Annotated[str, typer.Option(help="Stated throughput of all devices, such as 15570.")] = "",
     step: Annotated[str, typer.Option(help="Stated time of a step, such as 7.5s.")] = "",
     tflops: Annotated[str, typer.Option(help="Stated rate of a device, such as 140T.")] = "",
@@ -94,6 +94,7 @@ def _told(
 
     from meshwise import units
     from meshwise.clusters import find_cluster
+    from meshwise.hardware import known_chip
 
     numbers = {FLAGS[flag][0]: units.parse(text, FLAGS[flag][1]) for flag, text in given.items() if text}
     numbers |= {name: float(value) for name, value in whole.items() if value is not None}
@@ -101,7 +102,9 @@ def _told(
     if batch:
         each = batch.lower().replace(" per ", "/").replace("device", "gpu").removesuffix("/gpu")
         numbers["per_device_batch" if each != batch.lower() else "global_batch_seqs"] = units.parse(each.strip(), "length")
-    if gpus:
+    if gpus and known_chip(gpus):  # a kind of chip, and however many the files say
+        texts["gpu"] = gpus
+    elif gpus:
         cluster = find_cluster(gpus)
         node = cluster.nodes[0][1]
         numbers |= {"n_gpus": float(cluster.devices), "gpus_per_node": float(node.devices)}

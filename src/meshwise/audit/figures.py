@@ -134,14 +134,12 @@ class Figures:
             layers = model.matmul_flops(1) / 2 - head
             return Shape(model.active_params, layers, d.layers, d.hidden, d.vocab, run.get("seq_len"))
         layers, hidden, vocab, params = run.get("n_layers"), run.get("d_model"), run.get("vocab"), run.get("params")
-        plain = near_whole(run.get("d_ff"), 4 * hidden) and near_whole(run.get("n_kv_heads"), run.get("n_heads"))
-        counted = 12 * layers * hidden**2
-        embedding = vocab * hidden
-        by_size = params - embedding
-        inner = counted if plain and not (params > 1.3 * (counted + 2 * embedding)) else by_size
-        total = counted + embedding if plain and math.isfinite(counted + embedding) else params
-        counts = math.isfinite(total) and inner == counted  # the size a run is called by is rounded; its layers are not
-        return Shape(total if counts or not math.isfinite(params) else params, inner, layers, hidden, vocab, run.get("seq_len"))
+        inner, total = counted(run)
+        if math.isfinite(total) and params > 1.18 * total:
+            inner, total = params - vocab * hidden, params  # experts, or wider layers than it says
+        if not math.isfinite(inner):
+            inner = params - vocab * hidden
+        return Shape(total if math.isfinite(total) else params, inner, layers, hidden, vocab, run.get("seq_len"))
 
     @cached_property
     def formulas(self) -> dict[str, float]:
@@ -253,9 +251,24 @@ _MODEL = (
 _RESULTS = frozenset({"convergence", "quality", "notes"})
 
 
-def near_whole(value: float, expected: float) -> bool:
-    """Not stated, or as expected."""
-    return not math.isfinite(value) or value == expected or not math.isfinite(expected)
+GATED = ("llama", "nanotron", "torchtitan", "meshwise", "mistral", "qwen")
+"""Words of a model or program whose feed-forward layers have a gate."""
+
+
+def counted(run: Run) -> tuple[float, float]:
+    """Parameters of the layers, and with the embedding; with or without a gate and a tied head as comes closest to the stated size."""
+    layers, hidden, vocab, params = (run.get(name) for name in ("n_layers", "d_model", "vocab", "params"))
+    ffn = run.get("d_ff") if run.stated("d_ff") else 4 * hidden
+    shared = run.get("n_kv_heads") / run.get("n_heads") if run.stated("n_kv_heads", "n_heads") and run.get("n_heads") > 0 else 1.0
+    attention, table = 2 * hidden**2 * (1 + shared), vocab * hidden
+    found = [(layers * (attention + matrices * hidden * ffn), tables * table) for matrices in (2, 3) for tables in (1, 2)]
+    if math.isfinite(params):
+        inner, rest = min(found, key=lambda pair: abs(pair[0] + pair[1] - params))
+    else:
+        words = f"{run.text('model')} {run.text('framework')}".lower()
+        gate = run.stated("d_ff") and (ffn != 4 * hidden or any(word in words for word in GATED))
+        inner, rest = found[2 if gate else 0]
+    return inner, inner + rest
 
 
 @cache

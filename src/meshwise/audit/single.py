@@ -122,6 +122,8 @@ def layout_and_devices(f: Figures) -> Iterator[Finding]:
 def batch_divides(f: Figures) -> Iterator[Finding]:
     """Replicas x micro-batch x accumulation against the batch."""
     run = f.run
+    if not run.stated("dp") and not run.stated("tp", "pp"):
+        return  # the replicas are not known
     if (
         not run.stated("global_batch_seqs", "micro_batch")
         or not math.isfinite(f.dp)

@@ -124,7 +124,7 @@ def parts(some: list[Span]) -> dict[str, float]:
     busy = union([(s.start, s.end) for s in own])
     working = [s for s in own if kind_of(s.name) != "communication"]
     computing = union([(s.start, s.end) for s in working])
-    sums: dict[str, float] = {part: 0.0 for part in PARTS}
+    sums = dict.fromkeys(cast(tuple[str, ...], PARTS), 0.0)
     for span in working:
         sums[kind_of(span.name)] += span.end - span.start
     whole = sum(sums.values())

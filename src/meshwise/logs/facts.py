@@ -196,19 +196,11 @@ class Page:
 
     def row(self, run: Run, section: str) -> None:
         """A row of a table. What stands above and differs from the row is a finding, not a choice."""
-        for name in ("global_batch_seqs", "n_layers", "d_model"):
-            above, own = self.local.get(name, math.nan), run.get(name)
-            if (
-                math.isfinite(above)
-                and math.isfinite(own)
-                and above != own
-                and "params" not in self.local
-                and name == "global_batch_seqs"
-            ):
-                text = f"{name} is {own:g} in the row and {above:g} in the text above its table"
-                self.reading.claim(
-                    Claim(kind="conflict", where=run.where, text=text, values=(above, own), about=(name, run.where))
-                )
+        told, own = self.local.get("global_batch_seqs", math.nan), run.get("global_batch_seqs")
+        if math.isfinite(told) and math.isfinite(own) and told != own and "params" not in self.local:
+            text = f"the batch is {own:g} in the row and {told:g} in the text above its table"
+            about = ("global_batch_seqs", run.where)
+            self.reading.claim(Claim(kind="conflict", where=run.where, text=text, values=(told, own), about=about))
         above = {name: value for name, value in self.local.items() if name in ABOVE}
         sized = self.local.get("params", math.nan)
         if math.isfinite(sized) and sized != run.get("params"):

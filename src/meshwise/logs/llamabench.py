@@ -16,7 +16,7 @@ _SPEED = re.compile(r"([\d.]+)\s*(?:±\s*[\d.]+)?")
 
 
 def matches(head: str) -> bool:
-    return ('"avg_ts"' in head and '"n_prompt"' in head) or bool(re.search(r"\|\s*model\s*\|.*\|\s*test\s*\|\s*t/s\s*\|", head))
+    return ('"avg_ts":' in head and '"n_prompt":' in head) or bool(re.search(r"\|\s*model\s*\|.*\|\s*test\s*\|\s*t/s\s*\|", head))
 
 
 def read(lines: Iterable[Line]) -> Reading:
