@@ -50,9 +50,9 @@ class Figures:
     @cached_property
     def model(self) -> Model | None:
         """The preset that a name means; of a family and a size, the one that has both."""
-        found = _named(self.run.text("model"), self.run.get("params")) if self.run.text("model") else None
-        own = self.run.get("d_model")
-        return found if found is not None and not (math.isfinite(own) and own != found.decoder.hidden) else None
+        if not self.run.text("model") or self.run.stated("n_layers", "d_model"):
+            return None  # what a run states of itself comes before what its name says
+        return _named(self.run.text("model"), self.run.get("params"))
 
     @cached_property
     def devices(self) -> float:

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ from meshwise.audit.expected import Expectation, Next
 from meshwise.audit.figures import Figures
 from meshwise.audit.finding import Finding, ranked
 from meshwise.logs import formats
-from meshwise.logs.run import Numbers, Reading, Run, Texts
+from meshwise.logs.columns import FIELDS
+from meshwise.logs.run import Numbers, Reading, Run, Skips, Texts
 
 FORMAT = 1
 
@@ -75,7 +76,7 @@ def told(numbers: Numbers, texts: Texts) -> tuple[str, Reading]:
 
 def audit(readings: Sequence[tuple[str, Reading]], *, planned: bool = True) -> Audit:
     """All of it. `planned`: ask the planner too, which takes most of the time."""
-    runs = [Figures(run, name) for name, reading in readings for run in reading.runs]
+    runs = [Figures(sound(run, reading.skipped), name) for name, reading in readings for run in reading.runs]
     claims = [(name, claim) for name, reading in readings for claim in reading.claims]
     findings = [one for f in runs if not single.failed(f) for rule in single.RULES for one in rule(f)]
     findings += [one for rule in between.RULES for one in rule(runs)]
@@ -97,6 +98,26 @@ def audit(readings: Sequence[tuple[str, Reading]], *, planned: bool = True) -> A
         tuple(_notes(runs, missing)),
         verdict(runs, claims, shown, priced, doubted),
     )
+
+
+BOUNDS = {"seconds": (1e-9, 1e9), "bytes": (1.0, 1e18), "rate": (1e-9, 1e15), "flops": (1e3, 1e21), "share": (1e-9, 100.0)}
+"""What a figure can be at all; a count is from 1 to a quintillion, devices up to ten million."""
+MAY_BE_ZERO = frozenset({"zero_stage", "loss", "loss_step", "prompt", "output", "nans", "steps"})
+
+
+def sound(run: Run, skipped: Skips) -> Run:
+    """Without figures that nothing can have: no time is zero, and no cluster has 1e30 devices."""
+    kept: dict[str, float] = {}
+    for name, value in run.numbers.items():
+        field = FIELDS.get(name.replace("_", ""))
+        low, high = BOUNDS.get(
+            field.quantity if field else "", (1.0, 1e7 if name in ("n_gpus", "nodes", "dp", "tp", "pp", "cp") else 1e18)
+        )
+        if name in MAY_BE_ZERO or low <= value <= high:
+            kept[name] = value
+        else:
+            skipped.add(f"{name} is {value:.3g}, which nothing can have", run.where)
+    return run if len(kept) == len(run.numbers) else replace(run, numbers=kept)
 
 
 def _file(name: str, reading: Reading) -> File:

@@ -252,11 +252,12 @@ def printed_flops(f: Figures) -> Iterator[Finding]:
     for factor, reason in ((f.devices, "it is of all devices"), (1 / f.devices, "it was divided by the devices twice")):
         if f.devices > 1 and any(near(f.printed, value * factor, MULTIPLES) for value in f.formulas.values()):
             hint = f": {reason}"
-    for whole in (2, 3, 4, 8, 1 / 2, 1 / 3, 1 / 4, 1 / 8):
-        named = [key for key, value in f.formulas.items() if near(f.printed, value * whole, MULTIPLES)]
-        if not hint and named and math.isfinite(f.shape.layer_params):
+    if not hint and math.isfinite(f.shape.layer_params):
+        pairs = [(whole, name) for whole in (2, 3, 4, 8, 1 / 2, 1 / 3, 1 / 4, 1 / 8) for name in f.formulas]
+        whole, named = min(pairs, key=lambda pair: abs(math.log(f.printed / (f.formulas[pair[1]] * pair[0]))))
+        if near(f.printed, f.formulas[named] * whole, MULTIPLES):
             times = f"{number(whole)} times" if whole >= 1 else f"1/{number(1 / whole)}"
-            hint = f": it fits a batch {times} as large ({named[-1]})"
+            hint = f": it fits a batch {times} as large ({named})"
     yield _found(f, "printed FLOPs", "likely", f"its TFLOPs or MFU follow from no common formula{hint}", work)
 
 

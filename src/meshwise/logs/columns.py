@@ -54,7 +54,7 @@ FIELDS: dict[str, Field] = {
         output="genlen ngen generatedtokens",
         users="batchorconcurrency concurrency users nseq",
     ),
-    **_fields("count", "b", params_b="paramsb sizeb"),
+    **dict.fromkeys(("paramsb", "sizeb"), Field("params", "count", "b")),
     **_fields(
         "seconds",
         "s",
@@ -63,7 +63,7 @@ FIELDS: dict[str, Field] = {
         forward_seconds="forwardpass forward fwd forwardtime",
         ttft="ttft timetofirsttoken",
     ),
-    **_fields("seconds", "ms", ms_per_iter="msperiter steptimems msiter iterationtimems"),
+    **dict.fromkeys(("msperiter", "steptimems", "msiter", "iterationtimems"), Field("seconds", "seconds", "ms")),
     **_fields(
         "rate",
         tokens_per_second="tokenspersec tokenss tokenssec toks tokps totaltokenspersecond totalthroughput throughput "

@@ -57,7 +57,7 @@ def read(lines: Iterable[Line]) -> Reading:
     count, summary = 0, dict[str, float]()
     for line, text in objects(lines, series):
         values = {key: float(value) for key, value in _KEY.findall(text) if _is_number(value)}
-        if "train_runtime" in values:
+        if "train_runtime" in values and "}" in text:
             summary = values
         elif "loss" in values and ("epoch" in values or "step" in values or "learning_rate" in values):
             if "}" not in text:

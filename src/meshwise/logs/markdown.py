@@ -59,7 +59,7 @@ def read(lines: Iterable[Line]) -> Reading:
         if in_table:
             table.add(line, [bare(cell).strip() for cell in text.strip("|").split("|")])
         else:
-            _line(reading, page, line, bare(line.text), fenced)
+            _line(reading, page, line, bare(line.text[: prose.LONGEST]), fenced)
     _finish(reading, page, table)
     page.close()
     return reading

@@ -58,25 +58,31 @@ def model_in(text: str) -> str:
 def claims(text: str, where: str, model: str) -> Iterator[Claim]:
     """Everything that a paragraph claims; `model` is the last one the document named."""
     text = text[:LONGEST]
-    yield from _rates(text, where, model_in(text) or model)
-    yield from _products(text, where)
+    if "tok" in text.lower():
+        yield from _rates(text, where, model_in(text) or model)
+    if "=" in text or "(" in text:
+        yield from _products(text, where)
     for pattern, short, long in ((_STANDS, 1, 2), (_LONG_SHORT, 2, 1), (_SHORT_LONG, 1, 2)):
+        if (pattern is _STANDS and " for " not in text and " of " not in text) or (pattern is not _STANDS and "(" not in text):
+            continue  # looked for only where they can be: a paragraph is read once for each
         for match in pattern.finditer(text):
             if pattern is not _STANDS and match[short][0].lower() != match[long][0].lower():
                 continue  # '(efficient utilization)' behind 'GPU' is no attempt to spell it out
             yield Claim(
                 kind="meaning", where=where, text=_short(match[0]), about=(match[short].lower(), match[long].strip().lower())
             )
-    for match in _ARE.finditer(text):
+    for match in _ARE.finditer(text) if "s are " in text else ():
         yield Claim(kind="meaning", where=where, text=_short(match[0]), about=(match[1].lower(), match[2].lower(), "are"))
+    for match in _GRADE.finditer(text):
+        yield Claim(kind="grade", where=where, text=_short(match[0]), about=(match[1],))
+    if not any(character.isdigit() for character in text):
+        return
     for match in _EFFICIENCY.finditer(text):
         yield Claim(kind="efficiency", where=where, text=_short(match[0]), values=(_value(match[1]) / 100,))
     for match in _SPEEDUP.finditer(text):
         yield Claim(kind="efficiency", where=where, text=_short(match[0]), values=(_value(match[1]), _value(match[2])))
     for match in _SPREAD.finditer(text):
         yield Claim(kind="spread", where=where, text=_short(match[0]), values=(_value(match[1]) / 100,))
-    for match in _GRADE.finditer(text):
-        yield Claim(kind="grade", where=where, text=_short(match[0]), about=(match[1],))
 
 
 def _rates(text: str, where: str, model: str) -> Iterator[Claim]:

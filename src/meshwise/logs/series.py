@@ -52,10 +52,10 @@ class Series:
     def step(self, number: float, where: str, numbers: Mapping[str, float]) -> None:
         batch = numbers.get("global_batch_seqs", math.nan)
         if self.steps and (number < self.last or (math.isfinite(batch) and math.isfinite(self.batch) and batch != self.batch)):
+            again = number < self.last
             self.flush()
-            if number < self.last:
+            if again:
                 self.first_loss = None
-            self._begin()
         self.start = self.start or where
         self.steps, self.last = self.steps + 1, number
         self.batch = batch if math.isfinite(batch) else self.batch

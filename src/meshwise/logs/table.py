@@ -32,6 +32,8 @@ SEEN = (
 """What makes a row a run: something was measured. A row that failed is one too."""
 
 
+LONGEST = 300
+"""Characters of a note that are kept."""
 OURS = frozenset({"sec_per_iter", "tokens_per_sec_per_gpu", "tflops_per_gpu"})
 """Columns of meshwise's own tables, in which shares are percent."""
 
@@ -83,7 +85,7 @@ def run_of(
         if field is None:
             tags += [(name, text)] if text and len(text) < 80 else []
         elif not field.quantity:
-            texts[field.name] = texts.get(field.name) or text
+            texts[field.name] = texts.get(field.name) or text[:LONGEST]
         elif field.name in numbers:
             continue
         elif outcome:
@@ -102,12 +104,8 @@ def run_of(
 
 
 def normal(numbers: Mapping[str, float], texts: Mapping[str, str]) -> dict[str, float]:
-    """One name for what has two: milliseconds are seconds, bytes are in the unit that a column of its own names."""
+    """Bytes in the unit that a column of its own names."""
     found = dict(numbers)
-    for other, name in (("ms_per_iter", "seconds"), ("params_b", "params")):
-        if other in found:
-            found.setdefault(name, found.pop(other))
-            found.pop(other, None)
     unit = texts.get("mem_unit", "").lower()
     if unit and "memory" in found:
         found["memory"] *= {"gib": 2.0**30 / 1e9, "mib": 2.0**20 / 1e9, "mb": 1e-3}.get(unit, 1.0)
