@@ -77,3 +77,12 @@ def test_the_formula_behind_printed_figures_is_recognised():
     assert {f.used[0] for f in stated} <= {"Megatron", "PaLM"}
     bloom = [f for f in audited("bloom_prequel").runs if f.run.stated("seconds", "tflops") and not f.run.text("chk_flag")]
     assert {f.used[0] for f in bloom} == {"8N of the layers", "Megatron + recompute"}
+
+
+def test_prompts_that_were_ill_are_the_only_alarm_of_served_models():
+    """One A100 SXM of May 2024 read prompts in F16 ten times slower than in Q4_K_M: measure_serve.ILL."""
+    audit = audited("xiongjiedai_llama3_bench")
+    accused = {place for one in audit.findings for place in one.where}
+    assert len(audit.served) == 336  # 346 cells, ten of them out of memory
+    assert 0 < len(accused) <= 0.03 * len(audit.runs)
+    assert all("reads prompts" in one.words for one in audit.findings)

@@ -147,3 +147,11 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path, broken: str):
     (folder / broken).unlink()
     with pytest.raises(UserError, match="cannot read"):
         parts.compare(folder)
+
+
+def test_the_balance_of_the_ranks_is_told_where_they_kept_it(tmp_path):
+    folder = run_folder(tmp_path)
+    (folder / "ranks.json").write_text(json.dumps([{"seconds": 0.4, "memory": 2**30}, {"seconds": 0.6, "memory": 2**31}]))
+    assert "2 ranks, the slowest 1.20 times the mean; memory 1.00 to 2.00 GiB" in parts.compare(folder).notes
+    (folder / "ranks.json").write_text("[{}]")
+    assert parts.compare(folder).rows

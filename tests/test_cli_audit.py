@@ -102,7 +102,12 @@ def test_a_flag_that_makes_no_sense_is_refused(flag: str, value: str):
 def test_a_bad_file_is_one_line_and_exit_code_2(tmp_path):
     path = tmp_path / "x.log"
     path.write_text("nothing\n")
-    done = subprocess.run([sys.executable, "-m", "meshwise", "audit", str(path)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", "from meshwise.cli import main; main()", "audit", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

@@ -120,8 +120,8 @@ SERVED: dict[str, Cell] = {
     "devices": TRAINED["devices"],
     "prompt": lambda row: _count(row, "prompt"),
     "output": lambda row: _count(row, "output"),
-    "prompt tok/s": lambda row: f"{row['prefill']:,.1f}" if "prefill" in row else "",
-    "generated tok/s": lambda row: f"{row['decode']:,.1f}" if "decode" in row else "",
+    "prompt tok/s / planner": lambda row: _beside(row, "prefill", 1.0, ",.1f"),
+    "generated tok/s / planner": lambda row: _beside(row, "decode", 1.0, ",.1f"),
     "2N TFLOP/s": lambda row: (
         f"{2 * row['params'] * (row.get('prefill') or row['decode']) / 1e12:.3g}" if "params" in row else ""
     ),

@@ -54,6 +54,8 @@ def expectations(runs: Sequence[Figures]) -> tuple[list[Expectation], dict[str, 
     cases: list[tuple[Figures, Case]] = []
     missing: dict[str, int] = {}
     for f in runs:
+        if f.served:
+            continue
         try:
             cases.append((f, case_of(f)))
         except UserError as error:
@@ -68,8 +70,6 @@ def expectations(runs: Sequence[Figures]) -> tuple[list[Expectation], dict[str, 
 def case_of(f: Figures) -> Case:
     """The run as a row of a table of measurements: what it leaves unsaid is what its framework does of its own."""
     run = f.run
-    if run.stated("decode") or run.stated("prefill"):
-        raise UserError("it is of a served model")
     if f.chip is None:
         raise UserError("the chip is not stated" if not run.text("gpu") else "the chip is not in the catalogue")
     if not math.isfinite(f.devices) or f.devices < 1:
@@ -195,14 +195,7 @@ def unpriced(runs: Sequence[Figures], priced: set[str], grades: dict[str, str]) 
     """Runs that the planner cannot price, by 6N alone."""
     for f in runs:
         share = low_mfu(f)
-        if (
-            f.where not in priced
-            and share < HOPELESS
-            and not f.run.stated("decode")
-            and not f.run.stated("prefill")
-            and f.chip
-            and f.chip.kind != "cpu"
-        ):
+        if f.where not in priced and share < HOPELESS and not f.served and f.chip and f.chip.kind != "cpu":
             grade = f" (the document's grade: {grades[f.source]})" if f.source in grades else ""
             work = (
                 f"6N x {number(f.rate)} tok/s / {number(f.devices)} devices = {f.tflops['6N'] / 1e12:.3g} TFLOP/s of {f.peak / 1e12:.4g}"

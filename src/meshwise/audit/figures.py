@@ -44,6 +44,11 @@ class Figures:
         return f"{self.source}: {self.run.where}"
 
     @cached_property
+    def served(self) -> bool:
+        """Of a served model rather than of training."""
+        return self.run.stated("decode") or self.run.stated("prefill") or bool(self.run.text("quant"))
+
+    @cached_property
     def chip(self) -> Chip | None:
         return _chip(self.run.text("gpu")) if self.run.text("gpu") else None
 

@@ -55,6 +55,7 @@ def compare(folder: Path) -> Parts:
         for part, names in OF_THE_PLANNER.items()
     ]
     rows.append(Row("step", choice.seconds if choice else None, seen["sec_per_iter"]))
+    notes.append(_balance(folder / "ranks.json"))
     if choice:
         notes.append(f"memory: {choice.memory / 2**30:.2f} GiB predicted, {seen['mem_gb']:.2f} GiB measured")
         notes.append(_largest(rows))
@@ -109,6 +110,20 @@ def _traced(folder: Path, settings: Settings, notes: list[str]) -> dict[str, flo
         "communication is what nothing computes beside"
     )
     return {part: seconds / steps for part, seconds in trace.parts(some).items()}
+
+
+def _balance(path: Path) -> str:
+    """How far apart the ranks were, where the run kept what each did."""
+    try:
+        ranks = cast(list[dict[str, float]], json.loads(path.read_text(encoding="utf-8")))
+        seconds = [float(rank["seconds"]) for rank in ranks if rank["seconds"]]
+        memory = [float(rank["memory"]) / 2**30 for rank in ranks]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    if len(memory) < 2:
+        return ""
+    apart = f", the slowest {max(seconds) * len(seconds) / sum(seconds):.2f} times the mean" if seconds and sum(seconds) else ""
+    return f"{len(memory)} ranks{apart}; memory {min(memory):.2f} to {max(memory):.2f} GiB"
 
 
 def _steps(folder: Path, some: list[trace.Span]) -> int:

@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from meshwise.audit import between, expected, said, single
+from meshwise.audit import between, expected, said, served, single
 from meshwise.audit.expected import Expectation, Next
 from meshwise.audit.figures import Figures
 from meshwise.audit.finding import Finding, ranked
+from meshwise.audit.served import Served
 from meshwise.logs import formats
 from meshwise.logs.columns import FIELDS
 from meshwise.logs.run import Numbers, Reading, Run, Skips, Texts
@@ -35,6 +36,7 @@ class Audit:
     runs: tuple[Figures, ...]
     findings: tuple[Finding, ...]
     expected: tuple[Expectation, ...]
+    served: tuple[Served, ...]
     tries: tuple[Next, ...]
     notes: tuple[str, ...]
     verdict: str
@@ -43,7 +45,8 @@ class Audit:
         """One row per run, SI units; what is not known is left out."""
         priced = {id(e.figures): e for e in self.expected}
         scaled = scaling(self.runs)
-        return [row_of(f, priced.get(id(f)), scaled.get(id(f), math.nan)) for f in self.runs]
+        speeds = {id(one.figures): one for one in self.served}
+        return [row_of(f, priced.get(id(f)), scaled.get(id(f), math.nan), speeds.get(id(f))) for f in self.runs]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -83,7 +86,10 @@ def audit(readings: Sequence[tuple[str, Reading]], *, planned: bool = True) -> A
     findings += [one for rule in said.RULES for one in rule(claims, runs)]
     grades = {name: claim.text for name, claim in reversed(claims) if claim.kind == "grade"}
     priced, missing = expected.expectations(runs) if planned else ([], {})
+    answered, unknown = served.expectations(runs) if planned else ([], {})
+    missing |= unknown
     findings += expected.compared(priced, grades)
+    findings += served.compared(answered)
     findings += expected.unpriced(runs, {e.figures.where for e in priced}, grades)
     doubted = frozenset(place for one in findings if one.sure != "look" for place in one.where)
     tries = expected.next_to_try(priced, doubted) if planned else []
@@ -94,6 +100,7 @@ def audit(readings: Sequence[tuple[str, Reading]], *, planned: bool = True) -> A
         tuple(runs),
         tuple(shown),
         tuple(priced),
+        tuple(answered),
         tuple(tries),
         tuple(_notes(runs, missing)),
         verdict(runs, claims, shown, priced, doubted),
@@ -150,7 +157,7 @@ def scaling(runs: Sequence[Figures]) -> dict[int, float]:
     return found
 
 
-def row_of(f: Figures, e: Expectation | None, scaled: float) -> dict[str, Any]:
+def row_of(f: Figures, e: Expectation | None, scaled: float, speed: Served | None) -> dict[str, Any]:
     name, ratio = f.used
     row: dict[str, Any] = {
         "where": f.where,
@@ -181,6 +188,8 @@ def row_of(f: Figures, e: Expectation | None, scaled: float) -> dict[str, Any]:
         "dollars_per_million_tokens": f.dollars,
         "prefill": f.run.get("prefill"),
         "decode": f.run.get("decode"),
+        "expected_prefill": speed.prefill if speed and f.run.stated("prefill") else math.nan,
+        "expected_decode": speed.decode if speed and f.run.stated("decode") else math.nan,
         "prompt": f.run.get("prompt"),
         "output": f.run.get("output"),
         "steps": f.run.get("steps"),
@@ -210,8 +219,9 @@ def verdict(
     words: list[str] = []
     if by["sure"]:
         words.append(
-            f"It does not add up: {_counted(len(by['sure']), 'thing')} cannot be right, "
-            f"{len(by['likely'])} more probably {'is' if len(by['likely']) == 1 else 'are'} not ({rules})."
+            f"It does not add up: {_counted(len(by['sure']), 'thing')} cannot be right"
+            + (f", {len(by['likely'])} more probably {'is' if len(by['likely']) == 1 else 'are'} not" if by["likely"] else "")
+            + f" ({rules})."
         )
     elif by["likely"]:
         words.append(f"Ask before using it: {_counted(len(by['likely']), 'thing')} probably not right ({rules}).")

@@ -272,10 +272,12 @@ def printed_mfu(f: Figures) -> Iterator[Finding]:
 
 
 def memory_and_chip(f: Figures) -> Iterator[Finding]:
-    """More memory than the chip has."""
-    if f.chip is not None and f.chip.kind in ("gpu", "tpu", "npu") and f.memory > 1.01 * f.chip.memory:
-        work = f"{f.memory / 2**30:.1f} GiB, and it has {f.chip.memory / 2**30:.1f}"
-        sure: Sure = "sure" if f.memory > 1.1 * f.chip.memory else "look"
+    """More memory than the chip has; of a served model, than all of its chips have."""
+    cards = f.devices if f.served and math.isfinite(f.devices) else 1.0
+    room = cards * f.chip.memory if f.chip is not None and f.chip.kind in ("gpu", "tpu", "npu") else math.inf
+    if f.chip is not None and f.memory > 1.01 * room:
+        work = f"{f.memory / 2**30:.1f} GiB, and {f'{cards:g} of it have' if cards > 1 else 'it has'} {room / 2**30:.1f}"
+        sure: Sure = "sure" if f.memory > 1.1 * room else "look"
         yield _found(f, "memory", sure, f"it states more memory than {f.chip.name} has", work)
 
 
