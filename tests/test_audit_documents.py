@@ -33,7 +33,7 @@ def test_seconds_and_tflops_that_changed_places_are_told_with_the_row_that_has_t
     assert one.sure == "sure"
     assert one.where == (line_of("tuning-notes.md", "| 120.29 | 134.02 |"),)
     assert one.beside == (line_of("tuning-notes.md", "| 134.02 | 120.29 |"),)
-    assert "134 s and 120.3 TFLOPs" in one.words
+    assert "134.02 s and 120.29 TFLOPs" in one.words
 
 
 def test_a_layout_that_needs_twice_its_devices_is_told_with_the_one_that_fits():
@@ -51,7 +51,7 @@ def test_memory_that_falls_as_the_micro_batch_grows_is_out_of_line():
 
 def test_a_smaller_batch_that_takes_as_long_is_told_with_what_it_should_take():
     (one,) = found(notes(), "batch and time")
-    assert "1,568 takes 113 s" in one.words
+    assert "1,568 takes 113.01 s" in one.words
     assert "89.3 s expected" in one.arithmetic  # 114.11 s x (49 + 5) / (64 + 5) slots
 
 

@@ -1,6 +1,7 @@
 """Rules over single runs and pairs of them: each finds its fault in plain figures, and figures that agree raise nothing."""
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from meshwise.audit.figures import Figures
 from meshwise.audit.finding import Finding, percent, ranked
 from meshwise.logs.run import Claim, Run
 
-LLAMA = {
+LLAMA: dict[str, Any] = {
     "n_layers": 32.0,
     "d_model": 4096.0,
     "d_ff": 14336.0,
@@ -114,7 +115,7 @@ def test_samples_beside_a_batch_need_no_length():
         ({"n_gpus": 8.0, "tokens_per_second": 300_000.0, **LLAMA}, "above the chip"),
     ],
 )
-def test_a_fault_is_found(numbers: dict[str, float], rule: str):
+def test_a_fault_is_found(numbers: dict[str, Any], rule: str):
     assert rule in told(figures(**numbers))
 
 
@@ -129,7 +130,7 @@ def test_a_fault_is_found(numbers: dict[str, float], rule: str):
         {"memory": 79e9},
     ],
 )
-def test_what_may_be_is_let_be(numbers: dict[str, float]):
+def test_what_may_be_is_let_be(numbers: dict[str, Any]):
     assert told(figures(**numbers)) == {}
 
 
@@ -252,7 +253,15 @@ def test_a_run_that_states_too_little_is_not_priced_and_says_why():
 
 
 def test_a_lone_run_ten_times_slower_than_expected_is_told():
-    shared = {"n_gpus": 8.0, "dp": 8.0, "tp": 1.0, "pp": 1.0, "micro_batch": 1.0, "global_batch_seqs": 256.0, "seq_len": 4096.0}
+    shared: dict[str, Any] = {
+        "n_gpus": 8.0,
+        "dp": 8.0,
+        "tp": 1.0,
+        "pp": 1.0,
+        "micro_batch": 1.0,
+        "global_batch_seqs": 256.0,
+        "seq_len": 4096.0,
+    }
     fast, slow = (figures(seconds=seconds, gpus_per_node=8.0, **shared, **LLAMA) for seconds in (13.0, 130.0))
     priced, _ = expected.expectations([fast])
     assert list(expected.compared(priced, {})) == []

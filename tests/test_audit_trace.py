@@ -77,7 +77,7 @@ def test_on_a_cpu_an_operator_counts_without_those_it_calls(tmp_path):
 def test_a_trace_that_torch_writes_is_read(tmp_path):
     torch = pytest.importorskip("torch")
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        torch.randn(64, 64) @ torch.randn(64, 64)
+        _ = torch.randn(64, 64) @ torch.randn(64, 64)
     profile.export_chrome_trace(str(tmp_path / "t.json"))
     spans = trace.spans(tmp_path / "t.json")
     assert "aten::mm" in {span.name for span in spans}

@@ -120,6 +120,15 @@ def test_several_files_of_several_formats_are_audited_together():
     assert "VRAM is video memory" in output
 
 
+def test_a_built_in_table_is_known_by_its_name():
+    assert "megatron2021_table1.csv: csv, 10 runs" in run("megatron2021_table1", "--no-plan")
+
+
+def test_a_run_alone_is_shown_under_every_formula():
+    output = run(str(FIXTURES / "megatron-lm-22b.log"), "--gpus", "a100-80gb-sxm", "--no-plan")
+    assert "Megatron + recompute 134 (42.9%)" in output  # 1.42 s of kor-22B-full by eq. 3
+
+
 def test_what_was_skipped_is_named(tmp_path):
     path = tmp_path / "runs.csv"
     path.write_text("gpus,sec_per_iter,tflops\n8,1.5,100\n8,soon,100\n8\n")

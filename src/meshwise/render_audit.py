@@ -15,6 +15,8 @@ from meshwise.audit.report import Audit
 
 SHOWN = 12
 """Runs in the table; --json has all."""
+FEW = 3
+"""Runs whose TFLOPs are shown under every formula."""
 PLACES = 5
 Cell = Callable[[dict[str, Any]], str]
 STYLES = {"sure": "bold red", "likely": "yellow", "look": "cyan"}
@@ -25,11 +27,12 @@ def audit_view(found: Audit) -> RenderableType:
     parts: list[RenderableType] = [Text(line) for file in found.files for line in _file(file)]
     trained = [row for row in rows if "prefill" not in row and "decode" not in row]
     served = [row for row in rows if "prefill" in row or "decode" in row]
-    accused = {place for finding in found.findings for place in finding.where}
+    accused = {place: i for i, finding in reversed(list(enumerate(found.findings))) for place in finding.where}
     for some, columns in ((trained, TRAINED), (served, SERVED)):
         if some:
-            first = sorted(some, key=lambda row: row["where"] not in accused)[:SHOWN]
+            first = sorted(some, key=lambda row: accused.get(row["where"], len(found.findings)))[:SHOWN]
             parts.append(_table([row for row in some if row in first], columns))
+            parts += [Text(line) for row in some[:FEW] if (line := _formulas(row)) and len(some) <= FEW]
             parts += [Text(f"... and {len(some) - SHOWN} more runs (--json has all)")] if len(some) > SHOWN else []
     parts += [Text(""), *(_finding(finding) for finding in found.findings)]
     parts += [Text(f"note: {note}") for note in found.notes]
@@ -89,6 +92,15 @@ def _printed(row: dict[str, Any]) -> str:
         if "printed_over_formula" in row
         else ""
     )
+
+
+def _formulas(row: dict[str, Any]) -> str:
+    """TFLOPs and MFU of one run, formula by formula."""
+    rates, shares = row.get("tflops", {}), row.get("mfu", {})
+    if not rates:
+        return ""
+    each = (f"{name} {rate:.3g}" + (f" ({percent(shares[name])})" if name in shares else "") for name, rate in rates.items())
+    return f"{TRAINED['run'](row)}, TFLOP/s a device by formula: {', '.join(each)}"
 
 
 def _beside(row: dict[str, Any], key: str, scale: float, digits: str) -> str:

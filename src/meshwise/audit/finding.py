@@ -48,7 +48,7 @@ def number(value: float) -> str:
         return "?"
     if abs(value) >= 1e12:
         return f"{value:.4g}"
-    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.5g}"
 
 
 def percent(share: float) -> str:

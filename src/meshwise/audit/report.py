@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from meshwise import catalogue
 from meshwise.audit import between, expected, said, served, single
 from meshwise.audit.expected import Expectation, Next
 from meshwise.audit.figures import Figures
@@ -63,7 +64,8 @@ class Audit:
 def read(paths: Sequence[Path], format_name: str, numbers: Numbers, texts: Texts) -> list[tuple[str, Reading]]:
     """Every file; what was told on the command line fills in what a run leaves unsaid."""
     found: list[tuple[str, Reading]] = []
-    for path in paths:
+    for given in paths:
+        path = given if given.exists() else catalogue.files("measurements", ".csv").get(str(given), given)  # a built-in table
         reading = formats.read_file(path, format_name)
         reading.runs = [run.filled(numbers, texts) for run in reading.runs]
         found.append((path.name, reading))
