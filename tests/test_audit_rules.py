@@ -267,3 +267,13 @@ def test_a_lone_run_ten_times_slower_than_expected_is_told():
     assert list(expected.compared(priced, {})) == []
     priced, _ = expected.expectations([slow])
     assert [one.rule for one in expected.compared(priced, {"x": "A+"})] == ["planner"]
+
+
+def test_a_column_of_scaling_efficiencies_is_worked_out():
+    rows = [
+        {"n_gpus": n, "tokens_per_second": rate, "efficiency": e}
+        for n, rate, e in ((8.0, 8e3, 1.0), (16.0, 15.2e3, 0.95), (32.0, 20e3, 0.9))
+    ]
+    (one,) = between.stated_efficiency(many(rows))
+    assert one.where == ("x: line 3",)
+    assert "it is 62%" in one.words

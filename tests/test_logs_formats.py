@@ -1,11 +1,14 @@
 """Each format is recognised by its content and read to the figures that its fixture carries (tests/fixtures/audit/README.md)."""
 
+import io
+
 import pytest
 
 from audited import FIXTURES
 from meshwise.errors import UserError
 from meshwise.logs import formats
 from meshwise.logs.run import Run
+from meshwise.logs.stream import lines
 
 FORMAT = {
     "measurement.jsonl": "jsonl",
@@ -139,3 +142,27 @@ def test_a_file_of_no_format_is_refused_with_the_formats(tmp_path):
     path.write_text("hello\nworld\n")
     with pytest.raises(UserError, match="no known format"):
         formats.read_file(path)
+
+
+def read(text: str, name: str) -> list[Run]:
+    return formats.find_format(name).read(lines(io.StringIO(text))).runs
+
+
+def test_a_table_without_bars_at_its_edges_is_a_table():
+    (run,) = read("Nodes | TP | Sec/it\n--- | ---: | ---:\n4 | 8 | 12.5\n\nwords | more words\n", "markdown")
+    assert (run.get("nodes"), run.get("tp"), run.get("seconds")) == (4, 8, 12.5)
+
+
+def test_a_table_with_a_rank_a_row_is_one_run():
+    text = "# Run\n\n- Total Throughput: 4,000 tokens/sec\n\n| GPU | tok/s | loss |\n|--|--|--|\n| 0 | 1,010 | 10.8 |\n| 1 | 990 | 10.9 |\n"
+    (run,) = read(text, "markdown")
+    assert run.ranks == {"tokens_per_second": (1010, 990), "loss": (10.8, 10.9)}
+    assert run.get("tokens_per_second") == 4000
+
+
+def test_lines_of_deepspeeds_pipeline_engine_are_steps():
+    text = "".join(f"steps: {i} loss: {11 - i / 10:.4f} iter time (s): 1.250 samples/sec: 25.600\n" for i in range(1, 6))
+    assert formats.detect(text) is formats.find_format("deepspeed")
+    (run,) = read(text, "deepspeed")
+    assert (run.get("seconds"), run.get("samples_per_second"), run.get("steps")) == (1.25, 25.6, 5)
+    assert run.get("loss") == 10.9

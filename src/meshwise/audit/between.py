@@ -11,6 +11,8 @@ SAME = 0.02
 """Two measurements of one setup are within this; memory, printed in whole GB, within twice it."""
 SLOW = 0.12
 """How much longer a smaller batch may take than its micro-batches and its bubble say."""
+EFFICIENCY = 0.03
+"""How far a stated share may be from the one that follows."""
 MOST_NAMED = 4
 
 Rule = Callable[[Sequence[Figures]], Iterator[Finding]]
@@ -231,7 +233,23 @@ def unlike_lengths(runs: Sequence[Figures]) -> Iterator[Finding]:
             yield Finding(rule="unlike batches", sure="look", where=_places(group[:1]), words=words, arithmetic=work)
 
 
+def stated_efficiency(runs: Sequence[Figures]) -> Iterator[Finding]:
+    """A column of scaling efficiencies against the rates and devices of its table, measured by the fewest devices."""
+    for group in _tables(runs):
+        some = sorted((f for f in group if f.rate > 0 and f.devices > 0), key=lambda f: f.devices)
+        if len(some) < 2 or (some[0].run.stated("efficiency") and not near(some[0].run.get("efficiency"), 1.0, EFFICIENCY)):
+            continue
+        base = some[0]
+        for f in some[1:]:
+            stated, gain, more = f.run.get("efficiency"), f.rate / base.rate, f.devices / base.devices
+            if more > 1 and math.isfinite(stated) and abs(stated - gain / more) > EFFICIENCY:
+                work = f"{number(f.rate)} / {number(base.rate)} = {gain:.3g} times the rate with {more:g} times the devices"
+                words = f"its scaling efficiency of {stated:.0%} is not: it is {gain / more:.0%}"
+                yield Finding(rule="scaling", sure="sure", where=(f.where,), beside=(base.where,), words=words, arithmetic=work)
+
+
 RULES: tuple[Rule, ...] = (
+    stated_efficiency,
     exchanged,
     twice,
     memory_and_micro_batch,

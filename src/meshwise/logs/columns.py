@@ -79,6 +79,7 @@ FIELDS: dict[str, Field] = {
         "t",
         tflops="tflops tflopspergpu tflopsgpu throughputpergputflopsgpu modeltflops tflopssgpu tflopsdevice hardwaretflopspergpu",
     ),
+    **_fields("share", efficiency="scalingefficiency parallelefficiency weakscaling strongscaling"),
     **_fields("share", mfu="mfu modelflopsutilization", hfu="hfu hardwareflopsutilization"),
     **_fields(
         "bytes",

@@ -14,6 +14,7 @@ _STEP = re.compile(r"global_step=(\d{1,15})(.*)")
 _OLD = re.compile(r"\d+/(\d{1,15}), (.*)")
 _RATE = re.compile(r"(RunningAvgSamplesPerSec|CurrSamplesPerSec|SamplesPerSec)=([\d.]+)")
 _MEMORY = re.compile(r"MaxMemAllocated=([\d.]+)\s*GB")
+_PIPELINE = re.compile(r"steps:\s*(\d{1,15}) loss:\s*(\S+) iter time \(s\):\s*([\d.]+) samples/sec:\s*([\d.]+)")
 _PROFILE = {
     "world size": ("n_gpus", "count", ""),
     "data parallel size": ("dp", "count", ""),
@@ -28,7 +29,7 @@ _PROFILE = {
 
 
 def matches(head: str) -> bool:
-    return "SamplesPerSec=" in head or "DeepSpeed Flops Profiler" in head
+    return "SamplesPerSec=" in head or "DeepSpeed Flops Profiler" in head or bool(_PIPELINE.search(head))
 
 
 def read(lines: Iterable[Line]) -> Reading:
@@ -39,6 +40,8 @@ def read(lines: Iterable[Line]) -> Reading:
         text = line.text
         if "SamplesPerSec=" in text:
             _step(reading, series, line)
+        elif pipeline := _PIPELINE.search(text):
+            _pipelined(reading, series, line, pipeline)
         elif "DeepSpeed Flops Profiler" in text:
             profile = {}
         elif profile is not None and ":" in text:
@@ -66,6 +69,18 @@ def _step(reading: Reading, series: Series, line: Line) -> None:
     if memory:  # divided by 1024 three times, and called GB
         numbers["memory"] = float(memory[1].rstrip(".") or 0) * 2.0**30
     series.step(int(step[1]), f"line {line.number}", numbers)
+
+
+def _pipelined(reading: Reading, series: Series, line: Line, found: re.Match[str]) -> None:
+    """A line of the pipeline engine, which has no throughput timer."""
+    values = [amount(text, "plain") for text in found.groups()[1:]]
+    if line.cut or values[1] is None or values[2] is None:
+        reading.skipped.add("a step cut off", f"line {line.number}")
+        return
+    loss = values[0].value if values[0] else float("nan")
+    series.step(
+        int(found[1]), f"line {line.number}", {"loss": loss, "seconds": values[1].value, "samples_per_second": values[2].value}
+    )
 
 
 def _row(profile: dict[str, float], text: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from meshwise.logs import facts, megatron, prose
 from meshwise.logs.run import Reading, Run
 from meshwise.logs.stream import Line
-from meshwise.logs.table import SEEN, decimal_mark, fields_of, run_of
+from meshwise.logs.table import SEEN, decimal_mark, fields_of, read_cell, run_of
 
 name = "markdown"
 MOST_ROWS = 5_000
@@ -48,21 +48,36 @@ def read(lines: Iterable[Line]) -> Reading:
     reading = Reading(name)
     page = facts.Page(reading)
     table, fenced = Table(), False
+    held: Line | None = None  # a line with a bar that may be the header of a table without bars at its edges
     for line in lines:
         text = line.text.strip()
         if text.startswith(("```", "~~~")):
             fenced = not fenced
-        in_table = text.startswith("|") and not fenced
+        if held is not None and "|" in text and _RULE.match(text):
+            table = Table()
+            table.add(held, _cells(held.text))
+        elif held is not None:
+            _line(reading, page, held, bare(held.text[: prose.LONGEST]), fenced=False)
+        held = None
+        in_table = not fenced and (text.startswith("|") or ("|" in text and bool(table.header)))
         if not in_table or len(table.rows) >= MOST_ROWS:
             _finish(reading, page, table)
             table = Table()
         if in_table:
-            table.add(line, [bare(cell).strip() for cell in text.strip("|").split("|")])
+            table.add(line, _cells(text))
+        elif "|" in text and not fenced and "iteration" not in text:
+            held = line
         else:
             _line(reading, page, line, bare(line.text[: prose.LONGEST]), fenced)
+    if held is not None:
+        _line(reading, page, held, bare(held.text[: prose.LONGEST]), fenced=False)
     _finish(reading, page, table)
     page.close()
     return reading
+
+
+def _cells(text: str) -> list[str]:
+    return [bare(cell).strip() for cell in text.strip().strip("|").split("|")]
 
 
 def _line(reading: Reading, page: facts.Page, line: Line, text: str, fenced: bool) -> None:
@@ -99,6 +114,8 @@ def _finish(reading: Reading, page: facts.Page, table: Table) -> None:
     if not known & set(SEEN) or len(known) < 2:
         _turned(reading, page, table)
         return
+    if _of_ranks(page, table):
+        return
     decimal = decimal_mark([cell for _, cells in table.rows for cell, f in zip(cells, fields, strict=False) if f and f.quantity])
     section = f"{page.section} #{table.rows[0][0]}"
     for number, cells in table.rows:
@@ -111,6 +128,22 @@ def _finish(reading: Reading, page: facts.Page, table: Table) -> None:
             reading.skipped.add("a row without any figure", where)
         else:
             page.row(run, section)
+
+
+def _of_ranks(page: facts.Page, table: Table) -> bool:
+    """A table with a rank a row: figures of one run."""
+    ranks = [re.fullmatch(r"(?:gpu|rank|device|cuda:?)?\s*(\d{1,4})", cells[0], re.IGNORECASE) for _, cells in table.rows]
+    if table.header[0].lower() not in ("gpu", "rank", "device") or len(ranks) < 2 or not all(ranks) or not page.measured:
+        return False
+    for field, column in zip(fields_of(table.header)[1:], range(1, len(table.header)), strict=True):
+        name = {"tokens_per_second_per_gpu": "tokens_per_second"}.get(field.name, field.name) if field else ""
+        if field is None or name not in ("tokens_per_second", "loss", "memory"):
+            continue
+        for rank, (_, cells) in zip(ranks, table.rows, strict=True):
+            value = read_cell(field, cells[column], "") if column < len(cells) else None
+            if rank and value:
+                page.ranks.setdefault(name, {})[int(rank[1])] = value.value
+    return True
 
 
 def _turned(reading: Reading, page: facts.Page, table: Table) -> None:
