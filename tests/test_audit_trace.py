@@ -74,6 +74,21 @@ def test_on_a_cpu_an_operator_counts_without_those_it_calls(tmp_path):
     }
 
 
+def test_what_runs_inside_the_optimizers_step_is_the_optimizer(tmp_path):
+    note = {
+        "ph": "X",
+        "cat": "gpu_user_annotation",
+        "name": "Optimizer.step#AdamW.step",
+        "pid": 0,
+        "tid": 7,
+        "ts": 140,
+        "dur": 60,
+    }
+    found = trace.parts(trace.spans(written(tmp_path / "t.json", [*GPU, note])))
+    assert round(1e6 * found["optimizer"]) == 50  # its own 20, and the 30 of the elementwise kernel inside
+    assert found["elementwise"] == 0
+
+
 def test_a_trace_that_torch_writes_is_read(tmp_path):
     torch = pytest.importorskip("torch")
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
@@ -125,6 +140,14 @@ def test_a_profiled_run_is_compared_part_by_part(tmp_path):
     assert any("2.25 GiB measured" in note for note in found.notes)
 
 
+def test_settings_of_another_version_are_no_hindrance(tmp_path):
+    folder = run_folder(tmp_path)
+    values = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(values | {"tensorboard": True, "profile_steps": 2}))
+    written(folder / "trace-rank0.json", GPU)
+    assert next(row.measured for row in parts.compare(folder).rows) == pytest.approx(50e-6)  # two steps in the trace
+
+
 def test_a_run_without_a_trace_says_how_to_get_one(tmp_path):
     result = CliRunner().invoke(app, ["audit", "--predicted", str(run_folder(tmp_path))])
     assert result.exit_code == 0
@@ -142,6 +165,9 @@ def test_the_parts_are_there_as_json(tmp_path):
 def test_a_folder_that_is_no_run_is_refused(tmp_path, broken: str):
     folder = run_folder(tmp_path)
     (folder / broken).write_text("[")
+    with pytest.raises(UserError, match=broken):
+        parts.compare(folder)
+    (folder / broken).write_text('{"sec_per_iter": NaN, "mem_gb": 1}')
     with pytest.raises(UserError, match=broken):
         parts.compare(folder)
     (folder / broken).unlink()

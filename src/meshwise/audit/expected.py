@@ -30,6 +30,8 @@ HOPELESS = 0.01
 MEMORY = (0.3, 3.0)
 """Measured over expected memory that is out of line: the planner's own error is 10 to 17%, allocators add some."""
 FASTER = 0.5
+LARGEST = 100_000
+"""Devices up to which all layouts are searched here; `plan` goes on from there."""
 GAIN = 0.02
 """What is worth trying."""
 
@@ -259,6 +261,8 @@ def _next(e: Expectation) -> Next | None:
     question = Question.of(
         case.model, case.cluster, replace(case.work, framework=program), calibrations.choose(case.chip, program.key)
     )
+    if case.cluster.devices > LARGEST:
+        return None
     tried = search(question, top=1)
     if not len(tried.layouts):
         return None

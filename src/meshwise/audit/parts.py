@@ -1,8 +1,9 @@
 """A run of `meshwise run` part by part: what the planner predicted, and what the profiler's trace of it shows."""
 
 import json
+import math
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,7 +12,7 @@ from meshwise.audit import trace
 from meshwise.errors import UserError, quoted
 from meshwise.model import build
 from meshwise.plan import Choice
-from meshwise.trainer.settings import Settings
+from meshwise.trainer.settings import Layout, Settings
 
 OF_THE_PLANNER = {
     "matmul": ("matmul", "recompute"),
@@ -67,8 +68,13 @@ def compare(folder: Path) -> Parts:
 
 
 def _settings(path: Path) -> Settings:
+    """The settings of a run, also of a version that had others: what this one does not know says nothing of the prediction."""
     try:
-        return Settings.read(path)
+        values = cast(dict[str, Any], json.loads(path.read_text(encoding="utf-8")))
+        known: dict[str, Any] = {f.name: values[f.name] for f in fields(Settings) if f.name in values}
+        layout = {f.name: values["layout"][f.name] for f in fields(Layout) if f.name in values["layout"]}
+        known["layout"] = Layout(**layout)
+        return Settings(**known)
     except OSError as error:
         raise UserError(f"cannot read {quoted(str(path), 200)}: {error.strerror}") from None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -80,7 +86,10 @@ def _measured(path: Path) -> dict[str, float]:
     try:
         last = path.read_text(encoding="utf-8").splitlines()[-1]
         values = cast(dict[str, object], json.loads(last))
-        return {name: float(str(values[name])) for name in ("sec_per_iter", "mem_gb")}
+        found = {name: float(str(values[name])) for name in ("sec_per_iter", "mem_gb")}
+        if not all(0 < value < math.inf for value in found.values()):
+            raise ValueError("a time or a memory that nothing can have")
+        return found
     except OSError as error:
         raise UserError(f"cannot read {quoted(str(path), 200)}: {error.strerror}") from None
     except (ValueError, KeyError, IndexError, TypeError) as error:

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -32,6 +32,8 @@ KINDS = (
         ),
     ),
 )
+UPDATE = "optimizer step"
+"""What runs inside of an annotation of the optimizer's step: its products and sums look like any others."""
 ON_GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 
 
@@ -80,26 +82,31 @@ def events(stream: TextIO) -> Iterator[dict[str, Any]]:
 def spans(path: Path) -> list[Span]:
     """Kernels and copies; operators of the CPU where there are none."""
     found: list[Span] = []
+    updates: list[Span] = []
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             for event in events(file):
-                kind, start, length = event.get("cat"), event.get("ts"), event.get("dur")
-                if event.get("ph") == "X" and (kind in ON_GPU or kind == "cpu_op") and _number(start) and _number(length):
-                    lane = f"{event.get('pid')}/{event.get('tid')}"
-                    found.append(
-                        Span(
-                            str(event.get("name", "")),
-                            float(cast(Any, start)),
-                            float(cast(Any, start)) + float(cast(Any, length)),
-                            lane,
-                            kind in ON_GPU,
-                        )
-                    )
+                span = _span(event)
+                if span and (event.get("cat") in ON_GPU or event.get("cat") == "cpu_op"):
+                    found.append(span)
+                elif span and "annotation" in str(event.get("cat")) and "optimizer" in span.name.lower():
+                    updates.append(span)
     except OSError as error:
         raise UserError(f"cannot read {quoted(str(path), 200)}: {error.strerror}") from None
     except UserError as error:
         raise UserError(f"{path.name}: not a trace of torch's profiler: {error}") from None
-    return [span for span in found if span.gpu] or found
+    some = [span for span in found if span.gpu] or found
+    windows = [(span.start, span.end) for span in updates if span.gpu == some[0].gpu] if some else []
+    return [replace(s, name=UPDATE) if any(start <= s.start and s.end <= end for start, end in windows) else s for s in some]
+
+
+def _span(event: dict[str, Any]) -> Span | None:
+    start, length, kind = event.get("ts"), event.get("dur"), str(event.get("cat"))
+    if event.get("ph") != "X" or not _number(start) or not _number(length):
+        return None
+    begun, lasted = float(cast(Any, start)), float(cast(Any, length))
+    lane = f"{event.get('pid')}/{event.get('tid')}"
+    return Span(str(event.get("name", "")), begun, begun + lasted, lane, kind in ON_GPU or kind.startswith("gpu_"))
 
 
 def _number(value: object) -> bool:
