@@ -166,3 +166,13 @@ def test_lines_of_deepspeeds_pipeline_engine_are_steps():
     (run,) = read(text, "deepspeed")
     assert (run.get("seconds"), run.get("samples_per_second"), run.get("steps")) == (1.25, 25.6, 5)
     assert run.get("loss") == 10.9
+
+
+def test_steps_of_our_own_trainer_are_one_run_in_bytes():
+    text = "".join(
+        f'{{"step": {i}, "loss": {6.2 - i / 10}, "grad_norm": 1.0, "seconds": 0.5, "memory": 480002048.0}}\n' for i in range(6)
+    )
+    assert formats.detect(text) is formats.find_format("jsonl")
+    (run,) = read(text, "jsonl")
+    assert (run.get("seconds"), run.get("memory"), run.get("steps")) == (0.5, 480002048, 6)
+    assert (run.get("loss"), run.get("loss_step")) == (6.2, 0)

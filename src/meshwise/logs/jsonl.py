@@ -1,15 +1,18 @@
-"""measurement.jsonl of `meshwise run`, and any JSON object a line whose keys are names of columns."""
+"""measurement.jsonl and steps.jsonl of `meshwise run`, and any JSON object a line whose keys are names of columns."""
 
 import json
 from collections.abc import Iterable
 from typing import Any, cast
 
 from meshwise.logs.run import Reading
+from meshwise.logs.series import Series
 from meshwise.logs.stream import Line
 from meshwise.logs.table import fields_of, run_of
 
 name = "jsonl"
 MOST_KEYS = 400
+STEP = frozenset({"step", "loss", "seconds", "memory"})
+"""Keys of a line of steps.jsonl, which `meshwise run` writes as it goes: one run, not one a line."""
 
 
 def matches(head: str) -> bool:
@@ -26,6 +29,7 @@ def matches(head: str) -> bool:
 
 def read(lines: Iterable[Line]) -> Reading:
     reading = Reading(name)
+    steps = Series(reading, "meshwise")
     for line in lines:
         where = f"line {line.number}"
         if not line.text.strip():
@@ -38,6 +42,9 @@ def read(lines: Iterable[Line]) -> Reading:
         if not isinstance(values, dict) or len(cast(dict[str, object], values)) > MOST_KEYS:
             reading.skipped.add("a line that is no object of columns", where)
             continue
+        if set(cast(dict[str, object], values)) >= STEP:
+            steps.step(*_step(cast(dict[str, object], values), where))
+            continue
         row = {str(key): "" if value is None else str(value) for key, value in cast(dict[str, object], values).items()}
         header = list(row)
         run = run_of(header, fields_of(header), list(row.values()), where, ".", reading.skipped)
@@ -45,4 +52,11 @@ def read(lines: Iterable[Line]) -> Reading:
             reading.skipped.add("a line without any figure", where)
         else:
             reading.keep(run)
+    steps.flush()
     return reading
+
+
+def _step(values: dict[str, object], where: str) -> tuple[float, str, dict[str, float]]:
+    """A line of steps.jsonl: seconds and bytes; what is no number says nothing."""
+    found = {key: float(value) for key in STEP if isinstance(value := values[key], int | float)}
+    return found.pop("step", 0.0), where, found
