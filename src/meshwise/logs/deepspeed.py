@@ -1,10 +1,11 @@
 """DeepSpeed: throughput lines (`RunningAvgSamplesPerSec=..., CurrSamplesPerSec=..., MaxMemAllocated=...`) and its flops profiler."""
 
+import math
 import re
 from collections.abc import Iterable
 
 from meshwise.logs import arguments
-from meshwise.logs.numbers import amount
+from meshwise.logs.numbers import amount, figure
 from meshwise.logs.run import Reading, Run
 from meshwise.logs.series import Series
 from meshwise.logs.stream import Line
@@ -56,7 +57,7 @@ def read(lines: Iterable[Line]) -> Reading:
 
 
 def _step(reading: Reading, series: Series, line: Line) -> None:
-    rates = {key: float(value) for key, value in _RATE.findall(line.text) if value.strip(".").replace(".", "", 1).isdecimal()}
+    rates = {key: rate for key, value in _RATE.findall(line.text) if math.isfinite(rate := figure(value))}
     step = _STEP.search(line.text) or _OLD.search(line.text)
     if step is None or not rates or line.cut:
         reading.skipped.add(
@@ -67,7 +68,7 @@ def _step(reading: Reading, series: Series, line: Line) -> None:
     numbers = {"samples_per_second": rate}
     memory = _MEMORY.search(line.text)
     if memory:  # divided by 1024 three times, and called GB
-        numbers["memory"] = float(memory[1].rstrip(".") or 0) * 2.0**30
+        numbers["memory"] = figure(memory[1]) * 2.0**30
     series.step(int(step[1]), f"line {line.number}", numbers)
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from meshwise.logs import arguments
-from meshwise.logs.numbers import amount
+from meshwise.logs.numbers import amount, figure
 from meshwise.logs.run import Reading
 from meshwise.logs.series import Series
 from meshwise.logs.stream import Line
@@ -56,7 +56,7 @@ def read(lines: Iterable[Line]) -> Reading:
     series = Series(reading, "HF Trainer")
     count, summary = 0, dict[str, float]()
     for line, text in objects(lines, series):
-        values = {key: float(value) for key, value in _KEY.findall(text) if _is_number(value)}
+        values = {key: figure(value) for key, value in _KEY.findall(text)}
         if "train_runtime" in values and "}" in text:
             summary = values
         elif "loss" in values and ("epoch" in values or "step" in values or "learning_rate" in values):
@@ -89,14 +89,6 @@ def _finish(series: Series, summary: dict[str, float]) -> None:
         series.samples["tokens_per_second"].add(tokens)
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def _outside(series: Series, text: str) -> None:
     banner = _BANNER.match(text)
     known = _BANNERS.get(banner[1].strip().lower()) if banner else None
@@ -104,8 +96,9 @@ def _outside(series: Series, text: str) -> None:
         series.fact(known, found.value)
         return
     bar = _BAR.search(text)
-    if bar and float(bar[3].strip(".") or 0) > 0:
-        series.samples["seconds"].add(float(bar[3]) if bar[4] == "s/it" else 1 / float(bar[3]))
+    pace = figure(bar[3]) if bar else 0.0
+    if bar and pace > 0:
+        series.samples["seconds"].add(pace if bar[4] == "s/it" else 1 / pace)
         series.rough.add("seconds")
         return
     state = re.match(r'\s*"(train_batch_size|num_train_epochs)"\s*:\s*(\d+)', text)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable
 from typing import Any, cast
 
+from meshwise.logs.numbers import figure
 from meshwise.logs.run import Reading
 from meshwise.logs.series import Series
 from meshwise.logs.stream import Line
@@ -58,5 +59,9 @@ def read(lines: Iterable[Line]) -> Reading:
 
 def _step(values: dict[str, object], where: str) -> tuple[float, str, dict[str, float]]:
     """A line of steps.jsonl: seconds and bytes; what is no number says nothing."""
-    found = {key: float(value) for key in STEP if isinstance(value := values[key], int | float)}
+    found = {
+        key: figure(str(value))
+        for key in STEP
+        if isinstance(value := values[key], float) or (isinstance(value, int) and abs(value) < 1e18)
+    }
     return found.pop("step", 0.0), where, found

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from meshwise.logs.numbers import amount
+from meshwise.logs.numbers import amount, figure
 from meshwise.logs.run import Reading, Run
 from meshwise.logs.stream import Line
 
@@ -98,7 +98,7 @@ def _keep_cells(reading: Reading, header: Sequence[str], cells: Sequence[str], l
     where = f"line {line.number}"
     row = dict(zip(header, cells, strict=False))
     test, speed = _TEST.fullmatch(row.get("test", "")), _SPEED.match(row.get("t/s", ""))
-    if len(cells) != len(header) or test is None or speed is None:
+    if len(cells) != len(header) or test is None or speed is None or not figure(speed[1]) > 0:
         reading.skipped.add("a row cut off" if len(cells) != len(header) else "no test and speed", where)
         return
     numbers = {
@@ -106,7 +106,7 @@ def _keep_cells(reading: Reading, header: Sequence[str], cells: Sequence[str], l
         "output": float(test[2] if test[1] == "tg" else test[3] or 0),
         "users": 1.0,
     }
-    numbers |= {"mixed" if test[3] else "prefill" if test[1] == "pp" else "decode": float(speed[1])}
+    numbers |= {"mixed" if test[3] else "prefill" if test[1] == "pp" else "decode": figure(speed[1])}
     size, params = amount(row.get("size", ""), "bytes"), amount(row.get("params", ""), "count")
     numbers |= ({"model_bytes": size.value} if size else {}) | ({"params": params.value} if params else {})
     reading.keep(_run(where, row.get("model", ""), numbers, [], row.get("sm", ""), row.get("backend", "")))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from meshwise.logs import arguments
-from meshwise.logs.numbers import amount
+from meshwise.logs.numbers import amount, figure
 from meshwise.logs.run import Reading
 from meshwise.logs.series import Series
 from meshwise.logs.stream import Line
@@ -79,7 +79,7 @@ def read(lines: Iterable[Line]) -> Reading:
                         series.fact(fact, float(value))
         elif "memory (MB)" in text and (found := _MEMORY.search(text)):
             # Megatron divides by 1024 twice and calls it MB; the line comes once, after the first steps.
-            series.most["memory"] = max(series.most.get("memory", 0.0), float(found[1].rstrip(".") or 0) * 2.0**20)
+            series.most["memory"] = max(series.most.get("memory", 0.0), figure(found[1]) * 2.0**20)
         if "deepspeed" in text.lower():
             series.framework = "Megatron-DeepSpeed"
     series.flush()

@@ -154,6 +154,14 @@ def _unit(rest: str, factors: dict[str, float]) -> tuple[str | None, str]:
     return None, joined
 
 
+def figure(text: str) -> float:
+    """What a program printed as a plain number; NaN where it was garbled."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
 class Range(NamedTuple):
     low: float
     high: float

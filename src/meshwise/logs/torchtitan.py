@@ -85,7 +85,7 @@ def _fact(series: Series, text: str) -> None:
                 series.fact(name, float(value))
     elif mesh := _MESH.search(text):
         axes = [axis.strip(" '\"") for axis in mesh[1].split(",")]
-        degrees = [int(d) for d in mesh[2].split(",") if d.strip()]
+        degrees = [int(d) for d in re.findall(r"\d{1,9}", mesh[2])]
         _mesh(series, dict(zip(axes, degrees, strict=False)))
     elif "--" in text or "seq_len" in text:
         arguments.take(series, text)
