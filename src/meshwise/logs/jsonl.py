@@ -59,9 +59,6 @@ def read(lines: Iterable[Line]) -> Reading:
 
 def _step(values: dict[str, object], where: str) -> tuple[float, str, dict[str, float]]:
     """A line of steps.jsonl: seconds and bytes; what is no number says nothing."""
-    found = {
-        key: figure(str(value))
-        for key in STEP
-        if isinstance(value := values[key], float) or (isinstance(value, int) and abs(value) < 1e18)
-    }
+    plain = {key: values[key] for key in STEP if isinstance(values[key], int | float)}
+    found = {key: figure(str(value)) for key, value in plain.items()}
     return found.pop("step", 0.0), where, found
