@@ -104,15 +104,15 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """Runs that start no process: the smaller the micro-batch the slower, and one of 8 is out of memory."""
     started: list[Settings] = []
 
-    def quietly(command: Sequence[str], environment: Mapping[str, str], log: Path) -> int:
+    def quietly(command: Sequence[str], environment: Mapping[str, str], log: Path) -> tuple[int, bool]:
         settings = Settings.read(Path(command[-1]))
         started.append(settings)
         log.write_text("torch.OutOfMemoryError: CUDA out of memory" if settings.layout.mbs == 8 else "", encoding="utf-8")
         if settings.layout.mbs == 8:
-            return 1
+            return 1, False
         steps = [Step(i, 6.0 - i, 1.0, 1 / settings.layout.mbs, 2.0**30) for i in range(settings.steps)]
         add_row(Path(settings.out, "measurement.jsonl"), measurement(settings, steps, 1))
-        return 0
+        return 0, False
 
     monkeypatch.setattr(workers, "quietly", quietly)
     return started

@@ -11,7 +11,7 @@ PRINTS = "import sys; print('step 1/2  loss 3'); print('step 2/2  loss 2'); prin
 ASKED = f"""
 import sys
 from meshwise.workers import follow
-sys.exit(follow([sys.executable, "-c", {PRINTS!r}], {{}}, 2))
+sys.exit(follow([sys.executable, "-c", {PRINTS!r}], {{}}, 2)[0])
 """
 
 
@@ -39,5 +39,5 @@ def test_on_a_terminal_a_bar_stands_under_the_lines_and_errors_stay_visible() ->
 
 def test_quietly_keeps_all_that_was_said_in_a_file(tmp_path: Path) -> None:
     log = tmp_path / "output.txt"
-    assert quietly([sys.executable, "-c", PRINTS], {}, log) == 3
+    assert quietly([sys.executable, "-c", PRINTS], {}, log) == (3, False)
     assert sorted(log.read_text().splitlines()) == ["a warning", "step 1/2  loss 3", "step 2/2  loss 2"]

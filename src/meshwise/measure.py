@@ -248,6 +248,11 @@ def _common_heads(rows: list[dict[str, str]]) -> dict[int, int]:
     return {width: counts.most_common(1)[0][0] for width, counts in seen.items()}
 
 
+def case(row: Row, row_id: str) -> Case:
+    """One row that stands in no table."""
+    return _case(row, row_id, {}, "")
+
+
 def _case(row: Row, row_id: str, heads: dict[int, int], table: str) -> Case:
     if row.get("dup_of"):
         raise UserError("repeats another row")

@@ -140,6 +140,11 @@ def _same(case: ServeCase) -> tuple[object, ...]:
     return (*case.group, case.model.name, case.work.prompt, case.work.users, case.placement.split)
 
 
+def serve_case(row: Row, row_id: str) -> ServeCase:
+    """One row that stands in no table."""
+    return _case(row, row_id, "")
+
+
 def _case(row: Row, row_id: str, table: str) -> ServeCase:
     outcome = row.get("outcome", "").lower() or "ok"
     if outcome not in ("ok", "oom"):

@@ -1,0 +1,301 @@
+"""Figures: what follows from what a run states. Tokens a step, rates, TFLOPs and MFU under each common formula, cost; NaN where unknown."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+from meshwise import lookup
+from meshwise.errors import UserError
+from meshwise.hardware import Chip
+from meshwise.logs.run import Run
+from meshwise.measure_serve import find_card
+from meshwise.model import Model
+
+EXACT, ROUGH = 0.03, 0.10
+"""How far two figures may be apart that say the same; the wider where a source rounds or says 'about'."""
+RECOMPUTED = ("8N", "8N of the layers", "Megatron + recompute")
+"""Formulas that count a forward pass more: their share of the peak is HFU."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What FLOPs are counted from. NaN where it is not known."""
+
+    params: float
+    layer_params: float
+    layers: float
+    hidden: float
+    vocab: float
+    seq: float
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One run with everything that follows from it."""
+
+    run: Run
+    source: str
+    """The file it is from."""
+
+    @property
+    def where(self) -> str:
+        return f"{self.source}: {self.run.where}"
+
+    @cached_property
+    def served(self) -> bool:
+        """Of a served model rather than of training."""
+        return self.run.stated("decode") or self.run.stated("prefill") or bool(self.run.text("quant"))
+
+    @cached_property
+    def chip(self) -> Chip | None:
+        return _chip(self.run.text("gpu")) if self.run.text("gpu") else None
+
+    @cached_property
+    def model(self) -> Model | None:
+        """The preset that a name means; of a family and a size, the one that has both."""
+        if not self.run.text("model") or self.run.stated("n_layers", "d_model"):
+            return None  # what a run states of itself comes before what its name says
+        return _named(self.run.text("model"), self.run.get("params"))
+
+    @cached_property
+    def devices(self) -> float:
+        run = self.run
+        if run.stated("n_gpus"):
+            return run.get("n_gpus")
+        if run.stated("nodes", "gpus_per_node"):
+            return run.get("nodes") * run.get("gpus_per_node")
+        return run.get("dp") * run.get("tp") * run.get("pp") * run.numbers.get("cp", 1.0)
+
+    @cached_property
+    def dp(self) -> float:
+        """Data-parallel ranks, stated or what is left of the devices."""
+        run = self.run
+        cut = run.numbers.get("tp", 1.0) * run.numbers.get("pp", 1.0) * run.numbers.get("cp", 1.0)
+        return run.get("dp") if run.stated("dp") else self.devices / cut if cut else math.nan
+
+    @cached_property
+    def batch(self) -> float:
+        """Sequences a step."""
+        run = self.run
+        if run.stated("global_batch_seqs"):
+            return run.get("global_batch_seqs")
+        each = run.get("per_device_batch") if run.stated("per_device_batch") else run.get("micro_batch")
+        known = run.stated("grad_accum") or run.stated("per_device_batch")
+        return each * self.dp * run.numbers.get("grad_accum", 1.0) if known else math.nan
+
+    @cached_property
+    def tokens(self) -> float:
+        """Tokens a step: sequences times their length, or what the source says where it gives no batch."""
+        counted = self.batch * self.run.get("seq_len")
+        return counted if math.isfinite(counted) else self.run.get("tokens_per_step")
+
+    @cached_property
+    def stated_rate(self) -> float:
+        """Tokens a second in all, as the source gives it."""
+        run = self.run
+        for value in (
+            run.get("tokens_per_second"),
+            run.get("tokens_per_second_per_gpu") * self.devices,
+            run.get("samples_per_second") * run.get("seq_len"),
+        ):
+            if math.isfinite(value):
+                return value
+        return math.nan
+
+    @cached_property
+    def rate(self) -> float:
+        """Tokens a second in all: by the step where its time is stated, for a clock is seldom wrong."""
+        timed = self.tokens / self.run.get("seconds") if self.run.get("seconds") > 0 else math.nan
+        return timed if math.isfinite(timed) else self.stated_rate
+
+    @cached_property
+    def seconds(self) -> float:
+        if self.run.stated("seconds"):
+            return self.run.get("seconds")
+        return self.tokens / self.stated_rate if self.stated_rate > 0 else math.nan
+
+    @cached_property
+    def memory(self) -> float:
+        """Bytes at the peak of the fullest device."""
+        return self.run.get("peak") if self.run.stated("peak") else self.run.get("memory")
+
+    @cached_property
+    def peak(self) -> float:
+        """FLOP/s of the chip in the precision that the run states, or 16 bits."""
+        if self.chip is None:
+            return math.nan
+        flops: Mapping[str, float] = {str(kind): rate for kind, rate in self.chip.flops.items()}
+        named = next((kind for kind in ("fp8", "fp32", "tf32") if kind in self.run.text("precision").lower()), "bf16")
+        return flops.get(named) or flops.get("bf16") or flops.get("fp16") or math.nan
+
+    @cached_property
+    def shape(self) -> Shape:
+        run, model = self.run, self.model
+        if model is not None:
+            d = model.decoder
+            head = float(d.hidden * d.vocab)
+            layers = model.matmul_flops(1) / 2 - head
+            return Shape(model.active_params, layers, d.layers, d.hidden, d.vocab, run.get("seq_len"))
+        layers, hidden, vocab, params = run.get("n_layers"), run.get("d_model"), run.get("vocab"), run.get("params")
+        inner, total = counted(run)
+        if math.isfinite(total) and params > 1.18 * total:
+            inner, total = params - vocab * hidden, params  # experts, or wider layers than it says
+        if not math.isfinite(inner):
+            inner = params - vocab * hidden
+        return Shape(total if math.isfinite(total) else params, inner, layers, hidden, vocab, run.get("seq_len"))
+
+    @cached_property
+    def formulas(self) -> dict[str, float]:
+        """FLOPs a token under each common formula; what cannot be worked out is left out.
+
+        6N: Kaplan et al. 2020. Megatron: arXiv:2104.04473, eq. 3, attention unmasked, with or without its recompute forward (8 for 6).
+        PaLM: arXiv:2204.02311, appendix B. "of the layers": no embedding, head or attention, as Megatron-DeepSpeed counted until
+        February 2022. 2N is one forward pass, which is what serving computes.
+        """
+        s = self.shape
+        attention, head = s.layers * s.hidden * s.seq, s.hidden * s.vocab
+        found = {
+            "6N": 6 * s.params,
+            "8N": 8 * s.params,
+            "6N of the layers": 6 * s.layer_params,
+            "8N of the layers": 8 * s.layer_params,
+            "PaLM": 6 * s.params + 12 * attention,
+            "PaLM, causal": 6 * s.params + 6 * attention,
+            "Megatron": 6 * s.layer_params + 12 * attention + 6 * head,
+            "Megatron + recompute": 8 * s.layer_params + 16 * attention + 6 * head,
+        }
+        return {name: value for name, value in found.items() if math.isfinite(value) and value > 0}
+
+    @cached_property
+    def printed(self) -> float:
+        """FLOPs a token behind the TFLOPs that the source prints, or its MFU."""
+        run = self.run
+        flops = run.get("tflops")
+        if not math.isfinite(flops):
+            share = run.get("mfu") if run.stated("mfu") else run.get("hfu")
+            flops = share * self.peak
+        return flops * self.devices / self.rate if self.rate > 0 else math.nan
+
+    @cached_property
+    def used(self) -> tuple[str, float]:
+        """The formula whose figure the source prints, and printed over computed; none where none comes close."""
+        if not self.formulas or not math.isfinite(self.printed):
+            return "", math.nan
+        name = min(self.formulas, key=lambda key: abs(math.log(self.printed / self.formulas[key])))
+        ratio = self.printed / self.formulas[name]
+        # A size of two or three digits is no better known than this.
+        within = 0.01 if math.isfinite(self.shape.layer_params) else 0.03
+        return (name if abs(ratio - 1) <= within else ""), ratio
+
+    @cached_property
+    def tflops(self) -> dict[str, float]:
+        """FLOP/s of one device under each formula."""
+        each = self.rate / self.devices
+        return {name: flops * each for name, flops in self.formulas.items()} if math.isfinite(each) else {}
+
+    @cached_property
+    def mfu(self) -> dict[str, float]:
+        return {name: flops / self.peak for name, flops in self.tflops.items()} if math.isfinite(self.peak) else {}
+
+    @cached_property
+    def dollars(self) -> float:
+        """Dollars for a million tokens at the list price to rent the chips."""
+        rent = self.chip.rent if self.chip else None
+        return rent * self.devices / self.rate * 1e6 if rent and self.rate > 0 else math.nan
+
+    @cached_property
+    def balance(self) -> float:
+        """The slowest rank's rate over the mean."""
+        rates = self.run.ranks.get("tokens_per_second", ())
+        return min(rates) / (sum(rates) / len(rates)) if rates and sum(rates) > 0 else math.nan
+
+    def within(self, *names: str) -> float:
+        """How close figures of these names have to be."""
+        return ROUGH if self.run.rough & set(names) else EXACT
+
+    def setup(self, *without: str) -> tuple[object, ...]:
+        """All that tells one setup from another, but for what is named."""
+        names = (*_LAYOUT, *_MODEL)
+        numbers = tuple(self.run.numbers.get(name) for name in names if name not in without)
+        words = tuple(
+            self.run.text(name).lower()
+            for name in (
+                "gpu",
+                "precision",
+                "recompute",
+                "seq_parallel",
+                "quant",
+                "split",
+                "flash_attention",
+                "framework",
+                "model",
+            )
+        )
+        tags = tuple(tag for tag in self.run.tags if tag[0].lower() not in _RESULTS)
+        batch = () if "global_batch_seqs" in without else (self.batch,)
+        return (self.source, *numbers, *batch, *words, *tags, self.devices)
+
+
+_LAYOUT = ("dp", "tp", "pp", "cp", "ep", "interleave", "zero_stage", "micro_batch", "grad_accum", "nodes", "link_gbps")
+_MODEL = (
+    "params",
+    "n_layers",
+    "d_model",
+    "n_heads",
+    "n_kv_heads",
+    "d_ff",
+    "vocab",
+    "seq_len",
+    "prompt",
+    "output",
+    "users",
+    "per_device_batch",
+)
+_RESULTS = frozenset({"convergence", "quality", "notes"})
+
+
+GATED = ("llama", "nanotron", "torchtitan", "meshwise", "mistral", "qwen")
+"""Words of a model or program whose feed-forward layers have a gate."""
+
+
+def counted(run: Run) -> tuple[float, float]:
+    """Parameters of the layers, and with the embedding; with or without a gate and a tied head as comes closest to the stated size."""
+    layers, hidden, vocab, params = (run.get(name) for name in ("n_layers", "d_model", "vocab", "params"))
+    ffn = run.get("d_ff") if run.stated("d_ff") else 4 * hidden
+    shared = run.get("n_kv_heads") / run.get("n_heads") if run.stated("n_kv_heads", "n_heads") and run.get("n_heads") > 0 else 1.0
+    attention, table = 2 * hidden**2 * (1 + shared), vocab * hidden
+    found = [(layers * (attention + matrices * hidden * ffn), tables * table) for matrices in (2, 3) for tables in (1, 2)]
+    if math.isfinite(params):
+        inner, rest = min(found, key=lambda pair: abs(pair[0] + pair[1] - params))
+    else:
+        words = f"{run.text('model')} {run.text('framework')}".lower()
+        gate = run.stated("d_ff") and (ffn != 4 * hidden or any(word in words for word in GATED))
+        inner, rest = found[2 if gate else 0]
+    return inner, inner + rest
+
+
+@cache
+def _chip(text: str) -> Chip | None:
+    try:
+        return find_card(text)
+    except UserError:
+        return None
+
+
+@cache
+def _named(name: str, params: float) -> Model | None:
+    """A preset by its name; by the first word of its name and its size where that leaves one size within 3%."""
+    if lookup.find_preset(name):
+        return lookup.find_model(name)
+    first = re.match(r"[a-z]+", name.lower())
+    word = first[0].removesuffix("forcausallm").removesuffix("lmheadmodel") if first else ""
+    if not math.isfinite(params) or len(word) < 3:
+        return None
+    near = [
+        model
+        for key in lookup.presets()
+        if key.startswith(word) and abs((model := lookup.find_model(key)).params / params - 1) < 0.03
+    ]
+    return min(near, key=lambda model: abs(model.params / params - 1), default=None)

@@ -1,0 +1,164 @@
+"""A torch profiler trace as seconds by part: what ran on the GPU, or on the CPU where nothing did, and when nothing ran at all."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+from meshwise.errors import UserError, quoted
+
+PARTS = ("matmul", "attention", "communication", "optimizer", "elementwise", "idle")
+CHUNK = 1 << 18
+LONGEST = 1 << 22
+"""Characters of one event; a longer one is no trace."""
+# The names are those of cuBLAS, CUTLASS, flash-attention, NCCL and ATen kernels as profilers show them.
+KINDS = (
+    (
+        "communication",
+        re.compile(
+            r"nccl|gloo|all_?reduce|all_?gather|reduce_?scatter|sendrecv|all_?to_?all|c10d::|_c10d_functional|broadcast_",
+            re.IGNORECASE,
+        ),
+    ),
+    ("attention", re.compile(r"flash|fmha|attention|sdpa|cudnn.*mha|softmax_warp", re.IGNORECASE)),
+    ("optimizer", re.compile(r"adam|multi_tensor|_foreach|optimizer|addcdiv|addcmul|lerp", re.IGNORECASE)),
+    (
+        "matmul",
+        re.compile(
+            r"gemm|cutlass|cublas|nvjet|xmma|wgmma|matmul|aten::(?:mm|addmm|bmm|baddbmm|linear|_grouped_mm|_scaled_mm)\b|mkldnn.*linear",
+            re.IGNORECASE,
+        ),
+    ),
+)
+UPDATE = "optimizer step"
+"""What runs inside of an annotation of the optimizer's step: its products and sums look like any others."""
+ON_GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+
+
+@dataclass(frozen=True)
+class Span:
+    """One thing that ran, in microseconds."""
+
+    name: str
+    start: float
+    end: float
+    lane: str
+    gpu: bool
+
+
+def kind_of(name: str) -> str:
+    return next((part for part, pattern in KINDS if pattern.search(name)), "elementwise")
+
+
+def events(stream: TextIO) -> Iterator[dict[str, Any]]:
+    """The events of a trace, one after the other: a trace of a gigabyte is never whole in memory."""
+    decoder, held = json.JSONDecoder(), ""
+    while '"traceEvents"' not in held:
+        more = stream.read(CHUNK)
+        if not more:
+            raise UserError("it has no 'traceEvents'")
+        held = held[-32:] + more
+    held = held[held.index('"traceEvents"') :]
+    held = held[held.index("[") + 1 :] if "[" in held else ""
+    while True:
+        held = held.lstrip(" \r\n\t,")
+        if held.startswith("]"):
+            return
+        try:
+            event, end = decoder.raw_decode(held)
+        except (ValueError, RecursionError):
+            more = stream.read(CHUNK)
+            if not more or len(held) > LONGEST:
+                return  # cut off: what was whole has been read
+            held += more
+            continue
+        held = held[end:]
+        if isinstance(event, dict):
+            yield cast(dict[str, Any], event)
+
+
+def spans(path: Path) -> list[Span]:
+    """Kernels and copies; operators of the CPU where there are none."""
+    found: list[Span] = []
+    updates: list[Span] = []
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            for event in events(file):
+                span = _span(event)
+                if span and (event.get("cat") in ON_GPU or event.get("cat") == "cpu_op"):
+                    found.append(span)
+                elif span and "annotation" in str(event.get("cat")) and "optimizer" in span.name.lower():
+                    updates.append(span)
+    except OSError as error:
+        raise UserError(f"cannot read {quoted(str(path), 200)}: {error.strerror}") from None
+    except UserError as error:
+        raise UserError(f"{path.name}: not a trace of torch's profiler: {error}") from None
+    some = [span for span in found if span.gpu] or found
+    windows = [(span.start, span.end) for span in updates if span.gpu == some[0].gpu] if some else []
+    return [replace(s, name=UPDATE) if any(start <= s.start and s.end <= end for start, end in windows) else s for s in some]
+
+
+def _span(event: dict[str, Any]) -> Span | None:
+    start, length, kind = event.get("ts"), event.get("dur"), str(event.get("cat"))
+    if event.get("ph") != "X" or not _number(start) or not _number(length):
+        return None
+    begun, lasted = float(cast(Any, start)), float(cast(Any, length))
+    lane = f"{event.get('pid')}/{event.get('tid')}"
+    return Span(str(event.get("name", "")), begun, begun + lasted, lane, kind in ON_GPU or kind.startswith("gpu_"))
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == value and abs(value) < 1e18
+
+
+def union(some: list[tuple[float, float]]) -> float:
+    """The length of all together, what overlaps counted once."""
+    total, reach = 0.0, float("-inf")
+    for start, end in sorted(some):
+        total += max(0.0, end - max(start, reach))
+        reach = max(reach, end)
+    return total
+
+
+def parts(some: list[Span]) -> dict[str, float]:
+    """Seconds by part over the whole trace. They sum to its length: communication counts where nothing else runs beside it."""
+    if not some:
+        return {}
+    length = max(span.end for span in some) - min(span.start for span in some)
+    own = some if some[0].gpu else list(_own(some))
+    busy = union([(s.start, s.end) for s in own])
+    working = [s for s in own if kind_of(s.name) != "communication"]
+    computing = union([(s.start, s.end) for s in working])
+    sums = dict.fromkeys(cast(tuple[str, ...], PARTS), 0.0)
+    for span in working:
+        sums[kind_of(span.name)] += span.end - span.start
+    whole = sum(sums.values())
+    # Kernels on several streams overlap: each part keeps its share of the time in which anything computed.
+    found = {part: value * computing / whole if whole else 0.0 for part, value in sums.items()}
+    found |= {"communication": busy - computing, "idle": max(0.0, length - busy)}
+    return {part: found[part] / 1e6 for part in PARTS}
+
+
+def _own(some: list[Span]) -> Iterator[Span]:
+    """Operators call each other: the time of each without that of those it called, as spans that do not overlap in a lane."""
+    for lane in {span.lane for span in some}:
+        stack: list[tuple[Span, float]] = []
+        for span in sorted((s for s in some if s.lane == lane), key=lambda s: (s.start, -s.end)):
+            while stack and stack[-1][0].end <= span.start:
+                yield from _rest(stack)
+            if stack:
+                top, since = stack[-1]
+                if span.start > since:
+                    yield Span(top.name, since, span.start, lane, False)
+                stack[-1] = (top, max(since, span.end))
+            stack.append((span, span.start))
+        while stack:
+            yield from _rest(stack)
+
+
+def _rest(stack: list[tuple[Span, float]]) -> Iterator[Span]:
+    span, since = stack.pop()
+    if span.end > since:
+        yield Span(span.name, since, span.end, span.lane, False)

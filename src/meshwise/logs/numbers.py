@@ -1,0 +1,174 @@
+"""Numbers as people and programs print them, with their unit: '1.234,5 ms', '~15,570 tok/s', '67GB', '250k', '44.3%'."""
+
+import math
+import re
+from typing import NamedTuple
+
+Quantity = str
+"""One of UNITS: what a column holds."""
+
+_THOUSANDS = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12, "": 1.0}
+_SECONDS = {
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds", "s/it", "s/iter", "s/step", "sec/it", "sec/iter", "sec/step"), 1.0),
+    **dict.fromkeys(("ms", "msec", "millisecond", "milliseconds", "ms/it", "ms/iter", "ms/step"), 1e-3),
+    **dict.fromkeys(("us", "µs", "μs"), 1e-6),
+    **dict.fromkeys(("min", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hour", "hours"), 3600.0),
+}
+_BYTES = {
+    **dict.fromkeys(("gb", "g", "gigabyte", "gigabytes"), 1e9),
+    **dict.fromkeys(("mb", "m", "megabyte", "megabytes"), 1e6),
+    **dict.fromkeys(("gib",), 2.0**30),
+    **dict.fromkeys(("mib",), 2.0**20),
+    **dict.fromkeys(("kb",), 1e3),
+    **dict.fromkeys(("kib",), 2.0**10),
+    **dict.fromkeys(("tb",), 1e12),
+    **dict.fromkeys(("b", "bytes", "byte"), 1.0),
+}
+_RATES = ("tok/s", "toks/s", "tokens/s", "token/s", "tokens/sec", "tok/sec", "t/s", "tokenspersecond", "tokenpersecond", "tps")
+_PER = {f"{p}{unit}": factor for p, factor in _THOUSANDS.items() for unit in (*_RATES, "samples/s", "samples/sec", "")}
+_FLOPS = {
+    f"{p}{unit}": factor
+    for p, factor in {"g": 1e9, "t": 1e12, "p": 1e15, "e": 1e18}.items()
+    for unit in ("flops", "flop/s", "flops/s", "flop/s/gpu", "flops/gpu", "flops/s/gpu", "")
+}
+_NAMES = (
+    "",
+    "parameters",
+    "params",
+    "param",
+    "tokens",
+    "token",
+    "gpus",
+    "gpu",
+    "layers",
+    "heads",
+    "nodes",
+    "steps",
+    "sequences",
+    "samples",
+)
+_COUNTS = {f"{p}{name}": factor for p, factor in _THOUSANDS.items() for name in _NAMES}
+
+UNITS: dict[Quantity, dict[str, float]] = {
+    "seconds": _SECONDS,
+    "bytes": _BYTES,
+    "rate": _PER,
+    "flops": _FLOPS,
+    "share": {"%": 0.01, "percent": 0.01, "": 1.0},
+    "count": _COUNTS,
+    "plain": {"": 1.0},
+}
+
+_GROUP = "  '’"  # no-break space, thin space, apostrophes
+_ABOUT = r"([~≈<>≤≥±]|about |nearly |approx\.? |around |close to |almost )?"
+_NUMBER = re.compile(
+    rf"{_ABOUT}\s*([+-]?(?:\d{{1,3}}(?:[{_GROUP} ]\d{{3}})+(?!\d)(?:[.,]\d+)?|\d[\d.,_]*\d|\d|\.\d+)"
+    r"(?:[eE][+-]?\d{1,3})?)\s*(.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+_EMPTY = frozenset(
+    {"", "-", "–", "—", "n/a", "na", "nan", "none", "null", "?", "x", "xx", "xxx", "xxxx", "tbd", "gb", "inf", "."}
+)
+
+
+class Amount(NamedTuple):
+    value: float
+    rough: bool = False
+    rest: str = ""
+    """What stands behind the number and its unit."""
+
+
+def nothing(text: str) -> bool:
+    """A cell that says that nothing is known."""
+    return text.strip().lower() in _EMPTY
+
+
+def marks(text: str) -> str:
+    """Which mark the number of a cell shows to be its decimal one: ',' or '.'; '' where either could be."""
+    match = _NUMBER.match(text.strip())
+    digits = match[2] if match else ""
+    comma, point = digits.rfind(","), digits.rfind(".")
+    if comma >= 0 and point >= 0:
+        return "," if comma > point else "."
+    if max(comma, point) < 0 or digits.count(",") + digits.count(".") > 1:
+        return ""
+    whole, _, part = digits.replace(",", ".").partition(".")
+    if len(part) == 3 and 1 <= len(whole.lstrip("+-")) <= 3 and whole.lstrip("+-0"):
+        return ""
+    return "," if comma >= 0 else "."
+
+
+def digits_of(digits: str, decimal: str) -> float | None:
+    """The number, `decimal` being the file's mark ('' where nothing shows it: then a comma groups thousands). None where it is neither."""
+    text = re.sub(rf"[{_GROUP} _]", "", digits)
+    shown = marks(digits) or decimal or "."
+    other = "," if shown == "." else "."
+    body, exponent = [*re.split(r"[eE]", text, maxsplit=1), ""][:2]
+    whole, mark, part = body.partition(shown)
+    if shown in part or other in part:
+        whole, mark, part = body, "", ""
+        other = shown  # '1.234.567': the mark groups, whatever the file uses elsewhere
+    if other in whole and not re.fullmatch(rf"[+-]?\d{{1,3}}(?:{re.escape(other)}\d{{3}})+", whole):
+        return None
+    try:
+        return float(f"{whole.replace(other, '') or '0'}{'.' if mark else ''}{part}{'e' if exponent else ''}{exponent}")
+    except ValueError:
+        return None
+
+
+def amount(text: str, quantity: Quantity, unit: str = "", decimal: str = "") -> Amount | None:
+    """A cell as a number in SI: with the unit it states, or else that of its column. None where it is no such number."""
+    match = _NUMBER.match(text.strip())
+    value = digits_of(match[2], decimal) if match else None
+    if match is None or value is None or not math.isfinite(value):
+        return None
+    factors = UNITS[quantity]
+    said, rest = _unit(match[3], factors)
+    if said is None:
+        return None
+    factor = factors[said] if said else factors.get(unit.lower(), 1.0)
+    if quantity == "share" and not said and not unit and value > 1.5:
+        factor = 0.01  # '44.3' in a column of shares is percent: no share is above one
+    return Amount(value * factor, bool(match[1]), rest)
+
+
+def _unit(rest: str, factors: dict[str, float]) -> tuple[str | None, str]:
+    """The unit at the start of what follows a number, and what follows that; None where the words are no unit of this quantity."""
+    words = rest.strip()
+    if not words or words[0] in "([|,;*+–—-…":
+        return "", words
+    joined = re.sub(r"\s*/\s*", "/", words)
+    for long in (" per second", " per sec"):
+        joined = joined.replace(long, "/s")
+    parts = joined.split()
+    for taken in (2, 1):
+        squeezed = "".join(parts[:taken]).rstrip(".,;:)").lower()
+        if len(parts) >= taken and squeezed in factors:
+            return squeezed, " ".join(parts[taken:])
+        bare = squeezed.split("/")[0]
+        if len(parts) >= taken and bare in factors and "/" in squeezed and "/s" not in factors:
+            return bare, " ".join(parts[taken:])
+    if parts[0].lower() in ("per", "total", "in", "on", "for", "of", "x", "×", "to", "and", "with", "across"):
+        return "", joined
+    return None, joined
+
+
+def figure(text: str) -> float:
+    """What a program printed as a plain number; NaN where it was garbled."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+class Range(NamedTuple):
+    low: float
+    high: float
+    rest: str
+
+
+def span(text: str) -> Range | None:
+    """'5.34-6.87GB' as its two ends, in the unit that follows; None where it is one number."""
+    match = re.match(r"[~≈]?\s*(\d+(?:\.\d+)?)\s*[-–]\s*(\d+(?:\.\d+)?)(.*)", text.strip(), re.DOTALL)
+    return Range(float(match[1]), float(match[2]), match[3].strip()) if match else None
