@@ -39,7 +39,7 @@ for kind in (Qwen2Config, Qwen3Config):
 
 
 def test_the_lean_layers_compute_what_hf_does() -> None:
-    """Qwen2 has biases, Qwen3 norms of heads, Llama neither. In 32 bits on Triton's interpreter, which must be chosen before it is imported: a process of its own."""
+    """Qwen2 has biases, Qwen3 norms of heads, Llama neither. Triton's interpreter must be chosen before Triton is imported."""
     pytest.importorskip("triton")
     environment = dict(os.environ) | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", SAME], capture_output=True, text=True, env=environment, check=False)

@@ -87,7 +87,7 @@ def against(earlier: Report, now: Report) -> list[str]:
         if old is None:
             continue
         for name in ("decode", "prefill"):
-            a, b = old.get(f"{name}_values") or [], one.get(f"{name}_values") or []
+            a, b = (cast(list[float], table.get(f"{name}_values") or []) for table in (old, one))
             if a and b:
                 found.append(f"{one['users']} users, prompt {one['prompt']}, {RATES[name]}: {_verdict(a, b)}")
     return found or ["the earlier report has none of these settings"]

@@ -11,7 +11,7 @@ import typer
 from meshwise.errors import DoesNotFit, UserError
 
 if TYPE_CHECKING:
-    from meshwise.figures import Measured, Setting
+    from meshwise.figures import Setting
     from meshwise.serve_run import Planned, Wish
 
 ENGINE = "The engine that is started"
@@ -43,7 +43,7 @@ def bench(
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:
     """Measure how fast an engine serves, beside the prediction: an endpoint that runs, or a plan that is started for it."""
-    from meshwise import bench_report, render, serve_plan, serve_run, units
+    from meshwise import bench_report, render, serve_run, units
     from meshwise.files import write
 
     url = what.startswith(("http://", "https://"))
@@ -51,10 +51,8 @@ def bench(
     earlier = bench_report.read(against) if against else None
     wish = serve_run.Wish(folder=engine_path, file=model_file, rpc=serve_run.rpc_addresses(rpc), threads=threads)
     wait = _Waits(units.parse(patience, "seconds"), units.parse(start_within, "seconds"), repeats, seed)
-    if url:
-        planned = serve_run.planned(serve_run.plan_ask(serve_plan.read(plan))) if plan else None
-    else:
-        planned = _planned(what, on, engine)
+    asked = str(plan or "") if url else what
+    planned = _planned(asked, on, engine) if asked else None
     settings = _settings(prompt, output, users, planned)
     with _bar(json or csv, (len(settings)) * (repeats + 1) * (len(_counts(vary)) or 1)) as progress:
         if url:
@@ -177,8 +175,8 @@ def _endpoint(
     planned: "Planned | None",
     progress: Callable[[str], None],
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    from meshwise import bench_report, client
     from meshwise import bench as benches
+    from meshwise import bench_report, client
 
     where = client.address(url, key)
 

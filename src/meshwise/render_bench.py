@@ -41,7 +41,7 @@ def bench_view(told: Report, lines: list[str]) -> RenderableType:
 
 
 def _cells(one: dict[str, Any], guessed: bool, own: bool, varied: bool) -> list[str]:
-    told = one["predicted"] or {}
+    told: dict[str, Any] = one["predicted"] or {}
     cells = [*([str(one.get("gpus", ""))] if varied else []), str(one["users"]), f"{one['prompt_tokens'] or one['prompt']:.0f}"]
     cells += [str(one["output"]), _rate(one["decode"]), f"{100 * one['spread']:.1f}%" if one["repeats"] > 1 else ""]
     cells += [_rate(told.get("decode"))] if guessed else []

@@ -1,4 +1,4 @@
-"""llama.cpp inside Python: a worker that takes llama-server's flags and serves with the wheel xllamacpp. `python -m meshwise.engines.xllamacpp`."""
+"""llama.cpp inside Python: `python -m meshwise.engines.xllamacpp` takes llama-server's flags and serves with the wheel xllamacpp."""
 
 import argparse
 import importlib.util
