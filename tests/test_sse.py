@@ -1,5 +1,6 @@
 """Streams of tokens, read from the bytes that came: cut anywhere, ended early, or wrong."""
 
+import itertools
 import json
 
 import pytest
@@ -15,7 +16,7 @@ WHOLE = STREAM + token("a") + token("é") + chunk(b": a comment\n\n") + token("c
 def cut(data: bytes, places: list[int]) -> list[tuple[float, bytes]]:
     """The bytes in pieces; the clock goes on by one with each."""
     edges = [0, *sorted({place % len(data) for place in places} - {0}), len(data)]
-    return [(float(i), data[a:b]) for i, (a, b) in enumerate(zip(edges, edges[1:], strict=False))]
+    return [(float(i), data[a:b]) for i, (a, b) in enumerate(itertools.pairwise(edges))]
 
 
 @given(st.lists(st.integers(0, 10_000), max_size=12))

@@ -12,9 +12,10 @@ from urllib.parse import urlsplit
 from meshwise.errors import UserError, quoted
 from meshwise.sse import Arrival, Reply, reply
 
-LOCAL = ("127.0.0.1", "localhost", "::1")
-ENDS = (b"data: [DONE]\n", b"data:[DONE]\n", b"\r\n0\r\n\r\n")
+ENDS = (b"[DONE]\n\n", b"[DONE]\r\n\r\n", b"\r\n0\r\n\r\n")
 """What the last bytes of a stream look like, whether or not the endpoint closes the connection behind them."""
+LAST = (b"\n\n", b"\n\r\n")
+"""How each of them ends, with the end of its chunk or without: a first look that most arrivals do not need."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +69,8 @@ class _Stream(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.arrivals.append((perf_counter(), data))
-        self.tail = (self.tail + data)[-32:] if len(data) < 32 else data[-32:]
-        if any(end in self.tail for end in ENDS) and not self.over.done():
+        self.tail = data[-32:] if len(data) >= 32 else (self.tail + data)[-32:]
+        if self.tail.endswith(LAST) and any(end in self.tail for end in ENDS) and not self.over.done():
             self.over.set_result(True)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -12,6 +12,8 @@ OVERLAP = 0.25
 CLOCKS = 0.05
 """How far an engine's own timing may be from the client's before it is told, beyond what a network takes."""
 NETWORK = 5e-3
+TICK = 1e-6
+"""No time is taken for shorter than this."""
 PERCENTILES = (50, 95, 99)
 
 
@@ -120,10 +122,10 @@ def run_of(replies: Sequence[Reply], setting: Setting) -> Run:
     per_user = statistics.mean(known) if known else 0.0
     own = [reply.timings or {} for reply in replies]
     return Run(
-        decode=decode if shared else total / (max(last) - begun),
+        decode=decode if shared else total / max(max(last) - begun, TICK),
         per_user=per_user,
-        with_prompts=total / (max(last) - begun),
-        prefill=sum(prompts) / (max(first) - begun),
+        with_prompts=total / max(max(last) - begun, TICK),
+        prefill=sum(prompts) / max(max(first) - begun, TICK),
         prompt=statistics.mean(prompts),
         tokens=total,
         first=tuple(reply.ttft for reply in replies),

@@ -97,7 +97,7 @@ def content(arrivals: Sequence[Arrival], closed: bool) -> Content:
 
 
 def _chunks(pieces: Sequence[Arrival]) -> tuple[list[Arrival], bool]:
-    """Chunks of a chunked body (RFC 9112, 7.1), and whether the last of them came."""
+    """Chunks of a chunked body (RFC 9112, 7.1), and whether the last of them came; what came of one that was cut off counts too."""
     found: list[Arrival] = []
     held, at, need = b"", 0, -1
     for when, data in pieces:
@@ -108,19 +108,23 @@ def _chunks(pieces: Sequence[Arrival]) -> tuple[list[Arrival], bool]:
                 if line < 0:
                     break
                 digits = held[at:line].split(b";")[0].strip()
-                try:
-                    need = int(digits, 16)
-                except ValueError:
-                    raise Malformed(f"a chunk of {digits[:20]!r} bytes") from None
+                if digits or line > at:
+                    try:
+                        need = int(digits, 16)
+                    except ValueError:
+                        raise Malformed(f"a chunk of {digits[:20]!r} bytes") from None
                 at = line + 2
                 if not need:
                     return found, True
-            if len(held) - at < need + 2:
+                continue
+            if len(held) - at < need:
                 break
             found.append((when, held[at : at + need]))
-            if held[at + need : at + need + 2] != b"\r\n":
+            at, need = at + need, -1
+            if held[at : at + 2] not in (b"", b"\r", b"\r\n"):
                 raise Malformed("a chunk that does not end where it should")
-            at, need = at + need + 2, -1
+    if need > 0:
+        found.append((pieces[-1][0], held[at:]))
     return found, False
 
 
@@ -188,6 +192,8 @@ def _streamed(begun: float, ended: float, found: Content, late: bool) -> Reply:
             if text:
                 times.append(when)
                 letters += len(text.encode())
+            if not ("usage" in table or "timings" in table):
+                continue
             claimed = _count(table, "completion_tokens", claimed)
             prompt = _count(table, "prompt_tokens", prompt)
             timings = _timings(table) or timings
