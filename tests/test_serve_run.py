@@ -94,12 +94,12 @@ def test_private_addresses_are_taken() -> None:
 
 def test_what_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, wish = plan(tmp_path)
-    with pytest.raises(UserError, match="no llama-server found in .*: .*llama"):
+    with pytest.raises(UserError, match=r"no llama-server found in .*: .*llama"):
         serve_run.programs(one, wish)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="no llama-server found on PATH"):
         serve_run.programs(one, Wish(file=wish.file))
-    with pytest.raises(UserError, match="make-gguf MODEL --out llama-3-8b-Q4_K_M.gguf"):
+    with pytest.raises(UserError, match=r"make-gguf MODEL --out llama-3-8b-Q4_K_M\.gguf"):
         serve_run.programs(one, Wish(folder=wish.folder))
     on_cpu = serve_run.planned(ServeAsk(model="llama-3-8b:q4_k_m", cluster="cpu", context=4096))
     monkeypatch.setattr("meshwise.engines.xllamacpp.installed", lambda: False)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,8 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from meshwise import make_gguf
+from meshwise import make_gguf, serve_run
+from meshwise.engines.process import started
 from meshwise.quant import find_format
+from meshwise.serve_ask import ServeAsk
+from meshwise.serve_search import weighed
 from scripted_endpoint import serving
 from told import Run, refused
 
@@ -180,6 +184,22 @@ def test_an_engine_that_dies_is_told_and_ends_run(tiny: Path) -> None:
     assert up.process.stderr
     assert "xllamacpp ended with exit code -9" in up.process.stderr.read().splitlines()[-1]
     up.end(0)
+
+
+def test_planned_bytes_are_what_llamacpp_says_it_allocates(tiny: Path) -> None:
+    """Weights and cache, to 1 MiB, from the log of the engine. (Over two RPC servers it needs llama.cpp's own programs.)"""
+    one = serve_run.planned(ServeAsk(model=str(tiny), cluster="cpu", context=2048))
+    programs = serve_run.programs(one, serve_run.Wish(threads=1))
+    with started(programs, lambda line: None, 60) as up:
+        log = "\n".join(up[0].log)
+    device = weighed(one.question, one.way).footprints[1]
+    for pattern, planned in (
+        (r"CPU_Mapped model buffer size = +([\d.]+) MiB", device.weights),
+        (r"CPU KV buffer size = +([\d.]+)", device.cache),
+    ):
+        found = re.search(pattern, log)
+        assert found, log[-2000:]
+        assert float(found[1]) == pytest.approx(planned / 2**20, abs=1)
 
 
 def test_a_file_that_the_engine_refuses_is_told_in_its_words(run: Run, tiny: Path, tmp_path: Path) -> None:

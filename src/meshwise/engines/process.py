@@ -19,7 +19,7 @@ from types import FrameType
 from meshwise import client
 from meshwise.errors import DoesNotFit, UserError, quoted
 
-KEPT = 200
+KEPT = 1000
 """Lines of a log that are kept, for the reason why a program ended."""
 GRACE = 10.0
 """Seconds to end in, before a program is killed."""

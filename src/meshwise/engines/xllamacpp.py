@@ -50,6 +50,7 @@ def parameters(asked: argparse.Namespace) -> Any:
     found.flash_attn_type = getattr(library.llama_flash_attn_type, f"LLAMA_FLASH_ATTN_TYPE_{flash}")
     found.cpuparams.n_threads = asked.threads
     found.hostnames, found.port = [asked.host], asked.port
+    found.verbosity = 4  # with what it allocates, as llama-server says it
     found.fit_params = False  # the split is the plan's, not what llama.cpp would choose
     found.cache_ram_mib = 0  # no prompt is kept for later: it would be memory that no plan counts
     return found
