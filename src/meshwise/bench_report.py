@@ -167,18 +167,12 @@ def from_log(lines: Sequence[str]) -> list[str]:
     return found
 
 
-GPU_FACTS = (
-    "power.limit",
-    "power.default_limit",
-    "pcie.link.width.current",
-    "pcie.link.width.max",
-    "clocks_event_reasons.active",
-)
+GPU_FACTS = ("power.limit", "power.default_limit", "pcie.link.width.current", "pcie.link.width.max")
 
 
 def gpu_facts() -> list[str]:
     """What nvidia-smi tells of the cards: power caps and narrow links."""
-    asked = ["nvidia-smi", f"--query-gpu={','.join(GPU_FACTS[:4])}", "--format=csv,noheader,nounits"]
+    asked = ["nvidia-smi", f"--query-gpu={','.join(GPU_FACTS)}", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.SubprocessError):
