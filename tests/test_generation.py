@@ -10,6 +10,7 @@ import pytest
 
 from meshwise.generation.rows import COLUMNS, row, spread
 from meshwise.generation.settings import Job, Point
+from told import Run
 
 SAME = """
 import torch
@@ -74,6 +75,18 @@ def test_a_worker_says_in_one_line_why_it_cannot(tmp_path: Path) -> None:
     code, (said,) = worker(job, tmp_path)
     assert code == 3
     assert "no-such-type" in str(said["error"])
+
+
+def test_bench_times_a_model_without_weights(run: Run) -> None:
+    """Where there is no GPU it is timed on the CPU, and no prediction for a GPU stands beside that."""
+    words = ["--engine", "transformers", "--on", "1xh200", "--prompt", "8", "--output", "3", "--users", "1,2", "--repeats", "1"]
+    done = run("bench", "llama-debug", *words, "--json")
+    assert (done.code, done.err) == (0, "")
+    told = json.loads(done.out)
+    assert told["engine"] == "transformers"
+    assert [point["users"] for point in told["points"]] == [1, 2]
+    assert all(point["decode"] > 0 and point["prefill"] > 0 for point in told["points"])
+    assert told["device"] != "cpu" or all(point["predicted"] is None for point in told["points"])
 
 
 def test_a_row_has_the_columns_of_the_tables_and_rates_by_the_median() -> None:

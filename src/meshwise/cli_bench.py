@@ -247,7 +247,8 @@ def _timed(
     name = planned.question.model.name
     asked = transformers.job(name, settings, device=device, repeats=wait.repeats, weights=wish.file)
     found = transformers.timed(asked, lambda: progress("timing"))
-    points = [bench_report.point(one, planned) for one in found.measured]
+    # The planner knows this engine on GPUs alone: beside what a CPU does its answer would mislead.
+    points = [bench_report.point(one, planned if device == "cuda" else None) for one in found.measured]
     return {"model": name, "engine": "transformers", "device": found.device, "torch": found.torch}, points
 
 
