@@ -1,6 +1,6 @@
 """The transformers engine on one GPU: prompts of 128 to 8192 tokens, 1 to 64 users, three sizes. Rows go to $OUT/serve_h200.csv.
 
-    PYTHONPATH=src OUT=/tmp python3 benchmarks/serve_h200.py            # where the GPU is: needs torch and transformers alone
+    PYTHONPATH=src OUT=/tmp python3 benchmarks/serve_h200.py            # MODELS=a,b: only these; where the GPU is: needs torch and transformers alone
     python benchmarks/serve_h200.py --compare serve_h200.csv            # anywhere: fit on the 8B, predict the others
 
 The first prints how fast a step was and whether the lean layers compute what HF's do; the second how far the predictions are off.
@@ -79,8 +79,10 @@ def same_as_hf() -> None:
 
 def measure(folder: Path, seconds: float) -> None:
     begin = time.monotonic()
+    named = os.environ.get("MODELS", "").split(",") if os.environ.get("MODELS") else []
     try:
-        same_as_hf()
+        if not named:
+            same_as_hf()
     except Exception as error:  # what is measured below is worth having even so
         print(f"the comparison with HF failed: {type(error).__name__}: {error}", flush=True)
     found: list[dict[str, Any]] = []
@@ -88,7 +90,8 @@ def measure(folder: Path, seconds: float) -> None:
     short = (Point(prompt=128, output=64, users=1), Point(prompt=128, output=64, users=32))
     jobs = [Job(name=FITTED, model=config(FITTED), points=short, way=way) for way in ("", "library", "static")]
     grid = tuple(Point(prompt=p, output=OUTPUT, users=u) for u in USERS for p in PROMPTS)
-    jobs += [Job(name=name, model=config(name), points=grid) for name in (FITTED, *OTHERS)]
+    jobs = [] if named else jobs
+    jobs += [Job(name=name, model=config(name), points=grid) for name in named or (FITTED, *OTHERS)]
     for job in jobs:
         left = seconds - (time.monotonic() - begin)
         if left < 30:
