@@ -1,9 +1,10 @@
 """The transformers engine on one GPU: prompts of 128 to 8192 tokens, 1 to 64 users, three sizes. Rows go to $OUT/serve_h200.csv.
 
-    PYTHONPATH=src OUT=/tmp python3 benchmarks/serve_h200.py            # MODELS=a,b: only these; where the GPU is: needs torch and transformers alone
+    PYTHONPATH=src OUT=/tmp python3 benchmarks/serve_h200.py            # where the GPU is: needs torch and transformers alone
     python benchmarks/serve_h200.py --compare serve_h200.csv            # anywhere: fit on the 8B, predict the others
 
-The first prints how fast a step was and whether the lean layers compute what HF's do; the second how far the predictions are off.
+MODELS=a,b measures only these, SECONDS_LEFT ends it. The first prints how fast a step was and whether the lean layers compute what HF's
+do; the second how far the predictions are off.
 """
 
 import csv

@@ -23,7 +23,7 @@ class LeanTimed:
     """One model, and one buffer for the largest cache of all points."""
 
     def __init__(self, model: Any, job: Job, params: int) -> None:
-        self.params = params
+        self.params, self.shared = params, True
         length = max(held(point) for point in job.points)
         self.model = lean.lean(model, length)
         if job.way != "library":

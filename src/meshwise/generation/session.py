@@ -21,6 +21,8 @@ class Timed(Protocol):
 
     way: str
     params: int
+    shared: bool
+    """One cache for all points: the memory of one of them cannot be told."""
 
     def prompt(self, prompt: int) -> Callable[[], object]:
         """A call that reads one prompt of so many tokens."""
@@ -71,7 +73,7 @@ def measure(timed: Timed, point: Point, job: Job, prompts: dict[int, list[float]
     except torch.OutOfMemoryError:
         free(job.device)
         return {"outcome": "oom", "prefill_s": [], "decode_s": [], "memory": 0}
-    memory = torch.cuda.max_memory_allocated() if job.device == "cuda" else 0
+    memory = torch.cuda.max_memory_allocated() if job.device == "cuda" and not timed.shared else 0
     free(job.device)
     return {"outcome": "ok", "prefill_s": prompts[point.prompt], "decode_s": decode, "memory": memory}
 

@@ -14,7 +14,7 @@ from meshwise.generation.settings import Job, Point
 class StaticTimed:
     def __init__(self, model: Any, job: Job, params: int) -> None:
         self.model, self.device, self.params = model, job.device, params
-        self.way = "static cache"
+        self.way, self.shared = "static cache", False
 
     def prompt(self, prompt: int) -> Callable[[], object]:
         tokens = torch.randint(self.model.config.vocab_size, (1, prompt), device=self.device)
