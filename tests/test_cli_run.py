@@ -25,7 +25,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "more devices than there are": (["--dp-shard", "512"], "the layout is for 512 devices"),
     "a model of another kind": (["mamba2-130m"], "the trainer cannot build mamba2-130m: model_type 'mamba2'"),
     "a misspelt model": (["lama-debug"], "did you mean 'llama-debug'"),
-    "a weight file of another kind": (["model.gguf"], "not from a .gguf"),
+    "a weight file of another kind": (["model.gguf"], "--device is of training, and this is served"),
     "heads that do not divide": (["--tp", "3"], "tp (3) must divide the heads (8)"),
     "a batch that does not divide": (["--dp-shard", "2", "--batch", "7"], "must divide the batch (7)"),
     "no stages": (["--pp", "0"], "'--pp': Input should be greater than or equal to 1"),

@@ -17,6 +17,7 @@ WIDTHS = {
     "stream": 0.08,
     "reach": 0.25,
     "cache": 0.5,
+    "flash_cache": 0.4,
     "layer": 0.4,
     "step": 0.5,
     "hop": 0.7,
@@ -26,10 +27,11 @@ WIDTHS = {
     "narrow": 0.2,
     "touch": 0.5,
     "scores": 0.3,
+    "flash": 0.4,
     "pipelined": 0.2,
 }
 """Standard deviation of ln(coefficient) between machines: what the prior is worth."""
-MOST = {"stream": 0.97, "pipelined": 1.0, "link": 1.0, "product": 1.0, "cache": 3.0}
+MOST = {"stream": 0.97, "pipelined": 1.0, "link": 1.0, "product": 1.0, "cache": 3.0, "flash_cache": 1.0, "flash": 1.0}
 """What a fit may not lift a share above."""
 OWN = 0.6
 """How far a card may differ from others of its kind, in WIDTHS."""

@@ -18,11 +18,16 @@ HOSTS = "Several machines (under Slurm, Kubernetes or torchrun they are known)"
 WATCH = "What is watched"
 STEPS, SHORT = 40, 8
 """Of a run, and of each run of a sweep or of --report."""
+SERVING = "A plan to serve, or a .gguf"
 
 
 def run(
+    context: typer.Context,
     what: Annotated[
-        str, typer.Argument(metavar="[PLAN|MODEL]", help="A plan.json, or a model as for plan (default: llama-debug).")
+        str,
+        typer.Argument(
+            metavar="[PLAN|MODEL]", help="A plan.json to train or serve, a model as for plan (llama-debug), or a .gguf."
+        ),
     ] = "",
     dp_replicate: Annotated[int | None, typer.Option(min=1, help="Copies of the model.", rich_help_panel=LAYOUT)] = None,
     dp_shard: Annotated[
@@ -115,10 +120,26 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the command and every weight's shape; start nothing.")
     ] = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Where to listen; 0 takes a free one.", rich_help_panel=SERVING)
+    ] = 8080,
+    host: Annotated[str, typer.Option(help="The address to listen on.", rich_help_panel=SERVING)] = "127.0.0.1",
+    engine_path: Annotated[str, typer.Option(help="Folder of llama.cpp, or xllamacpp.", rich_help_panel=SERVING)] = "",
+    model_file: Annotated[str, typer.Option(help="The .gguf, if not where the plan says.", rich_help_panel=SERVING)] = "",
+    rpc: Annotated[str, typer.Option(help="host1=ADDRESS, or host1=loopback to start it.", rich_help_panel=SERVING)] = "",
+    serve_rpc: Annotated[str, typer.Option(help="host1=ADDRESS: be that host of a plan.", rich_help_panel=SERVING)] = "",
+    threads: Annotated[int, typer.Option(min=0, help="Of a CPU (default: the engine's).", rich_help_panel=SERVING)] = 0,
+    start_within: Annotated[str, typer.Option(help="How long it may take to load.", rich_help_panel=SERVING)] = "600s",
 ) -> None:
-    """Train a model with a layout, a plan's or your own, and lay what was measured beside the prediction."""
-    from meshwise import launch, units
+    """Run a plan: train with its layout, or serve with its split, and lay what was measured beside the prediction."""
+    from meshwise import cli_engine, launch, units
     from meshwise.workload import parse_batch
+
+    serving = cli_engine.serves(what)
+    cli_engine.check_flags(context, serving)
+    if serving:
+        cli_engine.run(what, on, cli_engine.Asked(port, host, engine_path, model_file, rpc, serve_rpc, threads, start_within))
+        return
 
     axes = {
         "dp_replicate": dp_replicate,

@@ -151,7 +151,7 @@ def _case(row: Row, row_id: str, table: str) -> ServeCase:
         raise UserError(f"outcome is {quoted(outcome)}")
     assumed: list[str] = []
     model, runtime = _model(row.get("model", "")), _runtime(row, assumed)
-    stored = _weights(model.name, row.get("quant", ""), runtime.engine, runtime.files_by_order)
+    stored = _weights(model.source if model.tensors else model.name, row.get("quant", ""), runtime.engine, runtime.files_by_order)
     rig = _rig(row)
     sizes = {kind: size for kind, columns in SIZES.items() if not math.isnan(size := _number(row, *columns))}
     work = _work(row, bool(sizes), assumed)
@@ -207,6 +207,8 @@ def _whole(row: Row, *columns: str, default: int) -> int:
 @cache
 def _model(name: str) -> Model:
     """A preset by the name that people write: 'Llama 3.1 8B Instruct', 'LLaMA 1 30B'."""
+    if name.endswith(".gguf"):
+        return lookup.find_model(name)
     words = name.replace("-", " ").split()
     while words and words[-1].lower() in LATER:
         words.pop()
@@ -219,10 +221,13 @@ def _model(name: str) -> Model:
 
 @cache
 def _weights(model: str, quant: str, engine: str, by_file: bool) -> Weights:
+    found = lookup.find_model(model)
+    if found.tensors:  # a .gguf is in the types that it has
+        return weights(found)
     if not quant:
         raise UserError("the quantization is not stated")
     fmt = find_format(quant)
-    return weights(lookup.find_model(model), as_gguf(fmt) if engine == "llama.cpp" else fmt, by_file=by_file)
+    return weights(found, as_gguf(fmt) if engine == "llama.cpp" else fmt, by_file=by_file)
 
 
 def _runtime(row: Row, assumed: list[str]) -> Runtime:
@@ -233,8 +238,9 @@ def _runtime(row: Row, assumed: list[str]) -> Runtime:
         builds = sorted(key for key in runtimes() if key.startswith("llama.cpp-"))
         later = [key for key in builds if dated and dated[1] <= key.removeprefix("llama.cpp-")]
         return find_runtime(later[0] if later else "llama.cpp")
-    if "vllm" in text:
-        return find_runtime("vllm")
+    for name in ("vllm", "transformers"):
+        if name in text:
+            return find_runtime(name)
     # Of another engine this much is known: what runs GGUF files, or on a Mac, is nearer to llama.cpp.
     quant = row.get("quant", "")
     local = (find_format(quant).gguf if quant else False) or find_card(row.get("gpu", "")).kind in ("apple", "cpu")

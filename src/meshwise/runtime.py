@@ -20,7 +20,7 @@ class Runtime:
 
     key: str = field(default="", metadata={"derived": True})
     name: str
-    engine: Literal["llama.cpp", "vllm"]
+    engine: Literal["llama.cpp", "vllm", "transformers"]
     fitted_on: str
     """What the calibrated sizes come from."""
     sources: tuple[Source, ...]

@@ -8,7 +8,7 @@ from meshwise.errors import UserError, nearest, quoted
 from meshwise.kv import cache_type
 from meshwise.model import Model
 from meshwise.placement import refuses_tp
-from meshwise.quant import FORMATS, Format, Weights, as_gguf, split_model_name, weights
+from meshwise.quant import FORMATS, PLAIN, Format, Weights, as_gguf, split_model_name, weights
 from meshwise.runtime import find_runtime
 from meshwise.serve_search import ServeQuestion
 from meshwise.splits import ENGINES, Engine, find_engine
@@ -100,13 +100,16 @@ def engine_of(name: str, fmt: Format | None, stored: bool, cluster: clusters.Clu
 def weights_of(model: Model, fmt: Format | None, engine: Engine) -> Weights:
     """In the format that was asked for, or the engine's usual one; a format that the engine does not run is refused."""
     if model.tensors:
-        if engine.name == "vllm":
+        if engine.runtime != "llama.cpp":
+            usual = "awq" if engine.name == "vllm" else engine.usual
             raise UserError(
-                f"{model.name} is a .gguf, which llama.cpp and ollama run; for vllm name the model, as in {model.name}:awq"
+                f"{model.name} is a .gguf, which llama.cpp and ollama run; for {engine.name} name the model, as in {model.name}:{usual}"
             )
         return weights(model, fmt)
     chosen = fmt or FORMATS[engine.usual]
-    if engine.name == "vllm":
+    if engine.name == "transformers" and chosen.name not in PLAIN:
+        raise UserError(f"transformers is measured in bf16, fp16 and fp32, not in {chosen.name}")
+    if engine.runtime != "llama.cpp":
         if "vllm" not in chosen.engines:
             raise UserError(f"vllm does not run {chosen.name}; {_like(chosen)} is the nearest that it does")
         return weights(model, chosen)
@@ -150,6 +153,6 @@ def _check(q: ServeQuestion) -> None:
         raise UserError(f"{q.engine.name} runs one copy of a model; llama.cpp and vllm run several")
     if int(q.bounds.get("replicas", 1)) > q.work.users:
         raise UserError(f"{q.bounds['replicas']} replicas need as many users; give --users {q.bounds['replicas']} or more")
-    unfit = {card.chip.name for card in q.cards if card.chip.kind != "gpu"} if q.engine.name == "vllm" else set[str]()
+    unfit = {card.chip.name for card in q.cards if card.chip.kind != "gpu"} if q.engine.runtime != "llama.cpp" else set[str]()
     if unfit:
-        raise UserError(f"vllm is planned on GPUs, not on {', '.join(sorted(unfit))}; --engine llama.cpp runs there")
+        raise UserError(f"{q.engine.name} is planned on GPUs, not on {', '.join(sorted(unfit))}; --engine llama.cpp runs there")

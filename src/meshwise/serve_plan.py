@@ -272,6 +272,7 @@ def _notes(ask: ServeAsk, q: ServeQuestion, best: Option) -> list[str]:
 COMMON = {
     "llama.cpp": ("F16", "Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q4_K_S", "IQ4_XS", "Q3_K_M", "IQ3_XS", "Q2_K", "IQ2_M", "IQ2_XXS"),
     "vllm": ("bf16", "fp8", "awq"),
+    "transformers": ("bf16",),
 }
 """Formats that models are published in, the widest first."""
 

@@ -55,6 +55,10 @@ ENGINES = {
         name="ollama", runtime="llama.cpp", splits=("layer",), usual="Q4_K_M", hosts=False, offload=True, copies=False, most=16
     ),
     "vllm": Engine(name="vllm", runtime="vllm", splits=("tensor",), usual="bf16"),
+    # For measuring one GPU (meshwise.generation); it serves nobody.
+    "transformers": Engine(
+        name="transformers", runtime="transformers", splits=("tensor",), usual="bf16", hosts=False, copies=False, most=1
+    ),
 }
 
 

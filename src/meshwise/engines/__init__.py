@@ -1,10 +1,10 @@
 """The commands that start each engine as a plan says. One file per engine: `lines(question, way)`."""
 
-from meshwise.engines import llamacpp, ollama, vllm
+from meshwise.engines import llamacpp, ollama, transformers, vllm
 from meshwise.serve_search import ServeQuestion
 from meshwise.splits import Way
 
-PROGRAMS = {"llama.cpp": llamacpp.lines, "ollama": ollama.lines, "vllm": vllm.lines}
+PROGRAMS = {"llama.cpp": llamacpp.lines, "ollama": ollama.lines, "vllm": vllm.lines, "transformers": transformers.lines}
 
 
 def commands(q: ServeQuestion, way: Way) -> dict[str, tuple[str, ...]]:

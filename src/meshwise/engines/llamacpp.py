@@ -55,14 +55,17 @@ def _experts(q: ServeQuestion, way: Way) -> list[str]:
 
 
 def _over_hosts(q: ServeQuestion, way: Way) -> list[str]:
-    """Devices that are reached over RPC come before the host's own in llama.cpp's list, so the last host runs the server."""
+    """Devices that are reached over RPC come before the host's own in llama.cpp's list, so the last host runs the server.
+
+    An RPC server is bound to the private address of its host: llama.cpp's README calls RPC insecure, so never to all addresses.
+    """
     hosts = sorted({q.cards[i].host for i in way.cards})
     found: list[str] = []
     rpc: list[str] = []
     for number, host in enumerate(hosts[:-1], start=1):
         for i in range(sum(q.cards[card].host == host for card in way.cards)):
             visible = _visible(q.cards, host)
-            found.append(f"{visible}={i} rpc-server -H 0.0.0.0 -p {RPC_PORT + i}  # on host {number}")
+            found.append(f"{visible}={i} rpc-server -H host{number} -p {RPC_PORT + i}  # on host {number}")
             rpc.append(f"host{number}:{RPC_PORT + i}")
     return [*found, f"{_server(q, way, (), PORT, rpc)}  # on host {len(hosts)}"]
 

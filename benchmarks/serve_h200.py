@@ -1,0 +1,176 @@
+"""The transformers engine on one GPU: prompts of 128 to 8192 tokens, 1 to 64 users, three sizes. Rows go to $OUT/serve_h200.csv.
+
+    PYTHONPATH=src OUT=/tmp python3 benchmarks/serve_h200.py            # where the GPU is: needs torch and transformers alone
+    python benchmarks/serve_h200.py --compare serve_h200.csv            # anywhere: fit on the 8B, predict the others
+
+MODELS=a,b measures only these, SECONDS_LEFT ends it. The first prints how fast a step was and whether the lean layers compute what HF's
+do; the second how far the predictions are off.
+"""
+
+import csv
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from meshwise.generation.rows import COLUMNS, row
+from meshwise.generation.settings import Job, Point
+
+FITTED, OTHERS = "llama-3-8b", ("llama-3.2-3b", "qwen2.5-14b", "llama-3.2-1b")
+PROMPTS, USERS, OUTPUT = (128, 512, 2048, 8192), (1, 2, 4, 8, 16, 32, 64), 32
+MUST = ((1, 170.0, 210.0), (32, 4500.0, 4500.0))
+"""Users, tokens/s that must be reached on an H200, and the aim."""
+
+
+def config(name: str) -> dict[str, Any]:
+    """A preset as it is, without a catalogue: the machine with the GPU has little installed."""
+    path = Path(__file__).parent.parent / "src" / "meshwise" / "data" / "models" / f"{name}.json"
+    values = json.loads(path.read_text(encoding="utf-8"))
+    return {key: value for key, value in values.items() if key != "meshwise"}
+
+
+def worker(job: Job, limit: float) -> list[dict[str, Any]]:
+    """What the worker said, line by line; it is stopped at the limit, and what it said till then counts."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "job.json")
+        file.write_text(job.to_json(), encoding="utf-8")
+        command = [sys.executable, "-m", "meshwise.generation", str(file)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
+            out, err = done.stdout, done.stderr
+        except subprocess.TimeoutExpired as late:
+            out = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
+            err = f"stopped after {limit:.0f} s"
+    lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    if not lines or err.strip():
+        print(f"{job.name}: {err.strip()[-700:]}", flush=True)
+    return lines
+
+
+def same_as_hf() -> None:
+    """Four layers of the 8B: logits of the lean layers beside HF's, for prompts and for a step with one and with four users."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from meshwise.generation import lean
+
+    torch.manual_seed(0)
+    values: dict[str, Any] = config(FITTED) | {"num_hidden_layers": 4}
+    with torch.device("cuda"), torch.no_grad():
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**values), dtype=torch.bfloat16).eval()
+        tokens = torch.randint(values["vocab_size"], (4, 301))
+        wanted = model(tokens).logits[:, -2:].float()
+        own = lean.lean(model, 320)
+        for users, tiled in ((4, False), (1, False), (1, True)):
+            blank = torch.zeros(users, 8, 320, 128, dtype=torch.bfloat16)
+            cache = [(blank.clone(), blank.clone()) for _ in range(4)]
+            own.tiles = lean.tuned(own) if tiled else {}
+            first = lean.prefill(own, tokens[:users, :300], torch.arange(300).repeat(users), cache)
+            then = lean.decode(own, tokens[:users, 300], torch.full((users,), 300), cache, 8)
+            scale = wanted.abs().max()
+            off = [float((seen.float() - wanted[:users, i]).abs().max() / scale) for i, seen in enumerate((first, then))]
+            print(f"logits against HF's, {users} users, own products {tiled}: prompt {off[0]:.4f}, step {off[1]:.4f}", flush=True)
+            print(f"  tiles {own.tiles}" if tiled else "", flush=True)
+
+
+def measure(folder: Path, seconds: float) -> None:
+    begin = time.monotonic()
+    named = os.environ.get("MODELS", "").split(",") if os.environ.get("MODELS") else []
+    try:
+        if not named:
+            same_as_hf()
+    except Exception as error:  # what is measured below is worth having even so
+        print(f"the comparison with HF failed: {type(error).__name__}: {error}", flush=True)
+    found: list[dict[str, Any]] = []
+    best: dict[int, float] = {}
+    short = (Point(prompt=128, output=64, users=1), Point(prompt=128, output=64, users=32))
+    jobs = [Job(name=FITTED, model=config(FITTED), points=short, way=way) for way in ("", "library", "static")]
+    grid = tuple(Point(prompt=p, output=OUTPUT, users=u) for u in USERS for p in PROMPTS)
+    jobs = [] if named else jobs
+    jobs += [Job(name=name, model=config(name), points=grid) for name in named or (FITTED, *OTHERS)]
+    for job in jobs:
+        left = seconds - (time.monotonic() - begin)
+        if left < 30:
+            print(f"no time left for {job.name}", flush=True)
+            continue
+        lines = worker(job, left)
+        for line in lines:
+            if line.get("event") != "point":
+                print(json.dumps(line), flush=True)
+        ready = next((line for line in lines if line.get("event") == "ready"), None)
+        points = [line for line in lines if line.get("event") == "point"]
+        print(f"{len(points)} points, {time.monotonic() - begin:.0f} s so far", flush=True)
+        show(job, points)
+        for line in points:
+            if job.name == FITTED and line["outcome"] == "ok" and line["prompt"] == 128:
+                rate = line["users"] * line["output"] / statistics.median(line["decode_s"])
+                best[line["users"]] = max(best.get(line["users"], 0.0), rate)
+        if ready and not job.way and job.points is grid:
+            facts = {"source": f"benchmarks/serve_h200.py, {time.strftime('%Y-%m-%d')}", "model": job.name, "quant": "bf16"}
+            facts |= {"bits_per_weight": "16.00", "engine": "transformers", "gpu": ready["device"].removeprefix("NVIDIA ")}
+            facts |= {"params_b": f"{ready['params'] / 1e9:.2f}", "n_gpus": 1, "n_hosts": 1, "split": "none"}
+            found += [row(line, facts | {"note": f"torch {ready['torch']}"}) for line in points]
+            write(folder / "serve_h200.csv", found)
+    for users, must, aim in MUST:
+        print(f"{FITTED}, {users} users: {best.get(users, 0.0):.0f} tok/s; must {must:.0f}, aim {aim:.0f}", flush=True)
+
+
+def show(job: Job, points: list[dict[str, Any]]) -> None:
+    """Milliseconds of a step by users and prompt, of a prompt by its length; short, for a terminal that keeps little."""
+    print(f"{job.name} {job.way or 'own products'}, {points[0]['way'] if points else 'nothing measured'}: ms a step", flush=True)
+    for users in dict.fromkeys(line["users"] for line in points):
+        cells = [f"{line['prompt']}: {step(line)}" for line in points if line["users"] == users]
+        print(f"  {users:>3} users  {'  '.join(cells)}", flush=True)
+    prompts = {line["prompt"]: line["prefill_s"] for line in points if line["outcome"] == "ok"}
+    cells = [f"{prompt}: {1e3 * statistics.median(seconds):.3f}" for prompt, seconds in prompts.items()]
+    print(f"  prompts, ms  {'  '.join(cells)}", flush=True)
+
+
+def step(line: dict[str, Any]) -> str:
+    return f"{1e3 * statistics.median(line['decode_s']) / line['output']:.4f}" if line["outcome"] == "ok" else line["outcome"]
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)
+
+
+def compare(path: Path) -> None:
+    """Fit on the 8B alone, predict every row: the largest and the mean error by model."""
+    from dataclasses import replace
+
+    from meshwise import calibrate_serve, serving
+    from meshwise.measure_serve import serve_cases
+
+    cases = serve_cases(path)[0]
+    own = [case for case in cases if case.model.name == FITTED]
+    made = calibrate_serve.fit(own, replace(serving.prior(own[0].chip, own[0].runtime.key)))
+    print({name: float(f"{getattr(made, name):.4g}") for name in calibrate_serve.WIDTHS})
+    for name in dict.fromkeys(case.model.name for case in cases):
+        rows = [case for case in cases if case.model.name == name and case.ran]
+        speeds = calibrate_serve.predict(rows, made)
+        decode = [s.decode_tokens_per_second / c.decode - 1 for c, s in zip(rows, speeds, strict=True)]
+        first = {c.work.prompt: s.prefill_tokens_per_second / c.prefill - 1 for c, s in zip(rows, speeds, strict=True)}
+        mean = [statistics.mean(map(abs, part)) for part in (decode, first.values())]
+        most = [max(part, key=abs) for part in (decode, first.values())]
+        print(f"{name:<14} decode {100 * mean[0]:5.1f}% mean, {100 * most[0]:+6.1f}% at most   ", end="")
+        print(f"prefill {100 * mean[1]:5.1f}% mean, {100 * most[1]:+6.1f}% at most")
+        for case, one in zip(rows, decode, strict=True):
+            if abs(one) > 0.1:
+                print(f"    {case.work.prompt} {case.work.users} users: decode {100 * one:+.1f}%")
+        for prompt, one in first.items():
+            print(f"    prompt {prompt}: prefill {100 * one:+.1f}%")
+
+
+if __name__ == "__main__":
+    if "--compare" in sys.argv:
+        compare(Path(sys.argv[-1]))
+    else:
+        measure(Path(os.environ.get("OUT", ".")), float(os.environ.get("SECONDS_LEFT", "420")))

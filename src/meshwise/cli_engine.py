@@ -1,0 +1,116 @@
+"""`run` of a serving plan or of a .gguf: the engine, until it is told to end."""
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from meshwise.errors import DoesNotFit, UserError
+
+FLAGS = ("port", "host", "engine_path", "model_file", "rpc", "serve_rpc", "threads", "start_within")
+SHARED = ("what", "on")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The flags of serving, as they were typed."""
+
+    port: int
+    host: str
+    engine_path: str
+    model_file: str
+    rpc: str
+    serve_rpc: str
+    threads: int
+    start_within: str
+
+
+def serves(what: str) -> bool:
+    """Whether this is to be served: a plan of that kind, or a model that only engines run."""
+    if what.lower().endswith(".gguf"):
+        return True
+    if not what.endswith(".json") or not os.path.isfile(what):
+        return False
+    from meshwise import lookup
+
+    return lookup.values_of(Path(what)).get("kind") == "serve"
+
+
+def check_flags(given: typer.Context, serving: bool) -> None:
+    for name in given.params:
+        source = given.get_parameter_source(name)
+        if source is None or source.name != "COMMANDLINE" or name in SHARED:
+            continue
+        flag = "--compile" if name == "compiled" else f"--{name.replace('_', '-')}"
+        if serving and name not in FLAGS:
+            raise UserError(f"{flag} is of training, and this is served: leave it out")
+        if not serving and name in FLAGS:
+            raise UserError(f"{flag} is of a plan to serve, and this is trained: leave it out")
+
+
+def run(what: str, on: str, asked: Asked) -> None:
+    """Start, say where, show the log, and leave nothing behind."""
+    from meshwise import serve_plan, serve_run, units
+    from meshwise.engines.process import INSECURE, OutOfMemory, private, started
+
+    wish = serve_run.Wish(
+        folder=asked.engine_path,
+        host=asked.host,
+        port=asked.port,
+        file=asked.model_file,
+        rpc=serve_run.rpc_addresses(asked.rpc or asked.serve_rpc),
+        threads=asked.threads,
+    )
+    if what.lower().endswith(".gguf"):
+        planned = serve_run.planned(serve_run.here(what, on))
+    elif on:
+        raise UserError("--on: the plan says where it runs; leave it out, or plan again")
+    else:
+        planned = serve_run.planned(serve_run.plan_ask(serve_plan.read(Path(what))))
+    if asked.serve_rpc:
+        private(next(iter(wish.rpc.values())))
+        programs = serve_run.rpc_servers(planned, wish)
+    else:
+        programs = serve_run.programs(planned, wish)
+    if any("rpc" in program.name for program in programs) or wish.rpc:
+        typer.echo(INSECURE, err=True)
+    try:
+        with started(
+            programs, lambda line: print(line, file=sys.stderr, flush=True), units.parse(asked.start_within, "seconds")
+        ) as up:
+            _tell(planned, programs[-1], bool(asked.serve_rpc))
+            _watch(up)
+    except OutOfMemory as error:
+        raise OutOfMemory(f"{error}; {serve_run.memory_sum(planned)}") from None
+
+
+def _tell(planned: Any, program: Any, remote: bool) -> None:
+    where = f"{program.host}:{program.port}"
+    if remote:
+        typer.echo(f"RPC servers of {planned.way.name} listen on {where}; stop them with Ctrl-C")
+        return
+    best = planned.at_own()
+    speed = f", predicted {best.per_user:.3g} tokens/s for one user" if best else ""
+    typer.echo(f"{planned.question.model.name}, {planned.way.name}, with {program.name}{speed}")
+    typer.echo(f"http://{where} answers; measure it with 'meshwise bench http://{where}', stop it with Ctrl-C")
+
+
+def _watch(up: list[Any]) -> None:
+    """Until a program ends, which is a failure, or the user ends it, which is not."""
+    import time
+
+    from meshwise.engines.process import failure
+
+    try:
+        while True:
+            for one in up:
+                if one.process.poll() is not None:
+                    one.reader.join(2)
+                    told = failure(one)
+                    raise DoesNotFit(f"{told}") if not isinstance(told, DoesNotFit) else told
+            time.sleep(0.2)
+    except KeyboardInterrupt:
+        typer.echo("stopping")

@@ -1,0 +1,109 @@
+"""transformers: the worker of meshwise.generation, which times prompts and steps of one GPU and serves nobody."""
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from meshwise import lookup
+from meshwise.errors import DoesNotFit, UserError
+from meshwise.figures import Measured, Run, Setting
+from meshwise.generation.settings import Job, Point
+from meshwise.serve_search import ServeQuestion
+from meshwise.splits import Way
+
+MISSING = "the transformers engine needs torch and transformers: pip install 'meshwise[train]' transformers"
+
+
+def lines(q: ServeQuestion, way: Way) -> list[str]:
+    """It has no server: measuring it is what it is for."""
+    words = ["meshwise", "bench", q.model.name, "--engine", "transformers", "--prompt", str(q.work.prompt)]
+    return [shlex.join([*words, "--output", str(q.work.output), "--users", str(q.work.users)])]
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What the worker found, and on what."""
+
+    measured: list[Measured]
+    device: str
+    torch: str
+
+
+def job(model: str, settings: list[Setting], *, device: str, repeats: int, weights: str = "", precision: str = "") -> Job:
+    values, name, _ = lookup.find_values(model)
+    points = tuple(Point(prompt=one.prompt, output=one.output, users=one.users) for one in settings)
+    return Job(
+        name=name,
+        model={key: value for key, value in values.items() if key != "meshwise"},
+        points=points,
+        weights=weights,
+        device=device,
+        precision=precision or ("bf16" if device == "cuda" else "fp32"),
+        repeats=repeats,
+    )
+
+
+def timed(asked: Job, progress: Callable[[], None]) -> Timed:
+    """Runs the worker to its end; it dies with this process, and what it refuses is told in its words."""
+    from meshwise.engines.process import Program, Running
+
+    said: list[dict[str, Any]] = []
+
+    def hear(line: str) -> None:
+        text = line.partition(": ")[2]
+        if text.startswith("{"):
+            said.append(json.loads(text))
+            progress()
+
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "job.json")
+        file.write_text(asked.to_json(), encoding="utf-8")
+        command = (sys.executable, "-m", "meshwise.generation", str(file))
+        running = Running(Program(name="transformers", command=command), hear)
+        try:
+            running.process.wait()
+            running.reader.join()
+        except subprocess.SubprocessError as error:
+            raise DoesNotFit(f"transformers: {error}") from None
+        finally:
+            running.stop()
+    refused = next((str(line["error"]) for line in said if "error" in line), "")
+    if refused.endswith("is not installed"):
+        raise UserError(MISSING)
+    ready = next((line for line in said if line.get("event") == "ready"), None)
+    if refused or ready is None:
+        last = next((line for line in reversed(running.log) if line.strip()), "it said nothing")
+        raise DoesNotFit(f"transformers: {refused or last[:240]}")
+    points = [line for line in said if line.get("event") == "point"]
+    return Timed([measured(line) for line in points], str(ready["device"]), str(ready["torch"]))
+
+
+def measured(line: dict[str, Any]) -> Measured:
+    """A point of the worker in the figures of a bench: steps are even, so that a gap is the mean of its run."""
+    setting = Setting(prompt=line["prompt"], output=line["output"], users=line["users"])
+    if line["outcome"] != "ok":
+        return Measured(setting=setting, runs=(), faults={"out of memory": 1})
+    runs: list[Run] = []
+    for prompt, steps in zip(line["prefill_s"], line["decode_s"], strict=True):
+        rate = setting.users * setting.output / steps
+        runs.append(
+            Run(
+                decode=rate,
+                per_user=rate / setting.users,
+                with_prompts=setting.users * setting.output / (steps + setting.users * prompt),
+                prefill=setting.prompt / prompt,
+                prompt=setting.prompt,
+                tokens=setting.users * setting.output,
+                first=(prompt,),
+                gaps=(steps / setting.output,),
+                engine_decode=None,
+                engine_prefill=None,
+            )
+        )
+    return Measured(setting=setting, runs=tuple(runs), notes=(line["way"],))

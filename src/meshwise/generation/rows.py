@@ -1,0 +1,55 @@
+"""What was measured as rows of a table of served models: the columns that `validate`, `audit` and `calibrate` read."""
+
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+COLUMNS: tuple[str, ...] = (
+    "source",
+    "row_id",
+    "model",
+    "params_b",
+    "quant",
+    "bits_per_weight",
+    "engine",
+    "gpu",
+    "n_gpus",
+    "n_hosts",
+    "link",
+    "split",
+    "prompt_len",
+    "gen_len",
+    "batch_or_concurrency",
+    "prefill_tok_s",
+    "decode_tok_s",
+    "ttft_ms",
+    "mem_gb",
+    "outcome",
+    "note",
+)
+
+
+def spread(values: list[float]) -> float:
+    """How far apart repeats lie, as a share of their median."""
+    return (max(values) - min(values)) / statistics.median(values) if values else 0.0
+
+
+def row(found: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """One point of a worker as a row; `facts` are the columns that all points share."""
+    ran = found["outcome"] == "ok"
+    prefill, decode = (statistics.median(found[part]) if ran else 0.0 for part in ("prefill_s", "decode_s"))
+    values = dict.fromkeys(COLUMNS, "") | dict(facts)
+    apart = f"decode within {100 * spread(found['decode_s']):.1f}%, prefill {100 * spread(found['prefill_s']):.1f}%"
+    note = [facts.get("note", ""), found["way"], f"{len(found['decode_s'])} repeats, {apart}" if ran else ""]
+    return values | {
+        "row_id": f"{facts['model']}-{found['prompt']}-{found['output']}-{found['users']}",
+        "prompt_len": found["prompt"],
+        "gen_len": found["output"],
+        "batch_or_concurrency": found["users"],
+        "prefill_tok_s": f"{found['prompt'] / prefill:.6g}" if ran else "",
+        "decode_tok_s": f"{found['users'] * found['output'] / decode:.6g}" if ran else "",
+        "ttft_ms": f"{1e3 * prefill:.6g}" if ran else "",
+        "mem_gb": f"{found['memory'] / 2**30:.4g}" if found["memory"] else "",
+        "outcome": found["outcome"],
+        "note": "; ".join(filter(None, note)),
+    }

@@ -1,0 +1,266 @@
+"""What an endpoint streamed: bytes with the time of their arrival, read as HTTP and server-sent events once all is over.
+
+Nothing is parsed while tokens arrive, so that reading one does not delay the clock of the next.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+Arrival = tuple[float, bytes]
+"""Seconds of a monotonic clock, and what came then."""
+Fault = Literal["", "dropped", "malformed", "status", "silent", "refused", "empty"]
+DONE = "[DONE]"
+MOST_LINE = 1 << 20
+
+
+class Malformed(ValueError):
+    """Bytes that are not what HTTP or server-sent events allow."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """One request as the client saw it. Times are seconds of the client's clock."""
+
+    begun: float
+    ended: float
+    status: int = 0
+    fault: Fault = ""
+    words: str = ""
+    """What the endpoint said of a fault, or what was wrong."""
+    arrivals: tuple[float, ...] = ()
+    """Of every event with text."""
+    letters: int = 0
+    """Bytes of all text."""
+    claimed: int | None = None
+    """Tokens generated, as the endpoint counts."""
+    prompt: int | None = None
+    cached: int = 0
+    """Tokens of the prompt that it had kept from an earlier one."""
+    timings: dict[str, float] | None = None
+    """llama.cpp's own."""
+    body: dict[str, Any] | None = None
+    """Of an answer that is no stream."""
+
+    @property
+    def complete(self) -> bool:
+        return not self.fault
+
+    @property
+    def ttft(self) -> float:
+        return self.arrivals[0] - self.begun
+
+
+def status_of(head: bytes) -> int:
+    words = head.split(b"\r\n", 1)[0].split(b" ")
+    if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not words[1].isdigit():
+        raise Malformed(f"no HTTP answer: {head[:40]!r}")
+    return int(words[1])
+
+
+def _headers(head: bytes) -> dict[str, str]:
+    pairs = (line.partition(b":") for line in head.split(b"\r\n")[1:] if line)
+    return {name.strip().lower().decode("latin-1"): value.strip().decode("latin-1") for name, _, value in pairs}
+
+
+@dataclass(frozen=True)
+class Content:
+    """The body of an answer in its pieces, each with the time at which its last byte came."""
+
+    status: int
+    headers: dict[str, str]
+    pieces: tuple[Arrival, ...]
+    whole: bool
+    """Whether it ended as its headers said it would."""
+
+
+def content(arrivals: Sequence[Arrival], closed: bool) -> Content:
+    """Head and body of an HTTP/1.1 answer, a chunked one put together. `closed`: the connection ended in order."""
+    held, first = b"", 0
+    while b"\r\n\r\n" not in held:
+        if first == len(arrivals):
+            raise Malformed("the answer ends before its headers do") if held else Malformed("nothing was answered")
+        held += arrivals[first][1]
+        first += 1
+        if len(held) > MOST_LINE:
+            raise Malformed("headers without end")
+    head, _, rest = held.partition(b"\r\n\r\n")
+    status, headers = status_of(head), _headers(head)
+    pieces = [(arrivals[first - 1][0], rest), *arrivals[first:]]
+    if "chunked" in headers.get("transfer-encoding", "").lower():
+        found, whole = _chunks(pieces)
+        return Content(status, headers, tuple(found), whole)
+    length = headers.get("content-length", "")
+    size = sum(len(data) for _, data in pieces)
+    return Content(status, headers, tuple(pieces), size >= int(length) if length.isdecimal() else closed)
+
+
+def _chunks(pieces: Sequence[Arrival]) -> tuple[list[Arrival], bool]:
+    """Chunks of a chunked body (RFC 9112, 7.1), and whether the last of them came; what came of one that was cut off counts too."""
+    found: list[Arrival] = []
+    held, at, need = b"", 0, -1
+    for when, data in pieces:
+        held, at = held[at:] + data, 0
+        while True:
+            if need < 0:
+                line = held.find(b"\r\n", at)
+                if line < 0:
+                    break
+                digits = held[at:line].split(b";")[0].strip()
+                if digits or line > at:
+                    try:
+                        need = int(digits, 16)
+                    except ValueError:
+                        raise Malformed(f"a chunk of {digits[:20]!r} bytes") from None
+                at = line + 2
+                if not need:
+                    return found, True
+                continue
+            if len(held) - at < need:
+                break
+            found.append((when, held[at : at + need]))
+            at, need = at + need, -1
+            if held[at : at + 2] not in (b"", b"\r", b"\r\n"):
+                raise Malformed("a chunk that does not end where it should")
+    if need > 0:
+        found.append((pieces[-1][0], held[at:]))
+    return found, False
+
+
+def events(pieces: Sequence[Arrival]) -> Iterator[tuple[float, str]]:
+    """The data of every event and when its last line came (WHATWG HTML, 9.2). Comments and other fields are passed over."""
+    held, data = b"", list[str]()
+    for when, piece in pieces:
+        held += piece
+        if len(held) > MOST_LINE:
+            raise Malformed("a line without end")
+        *lines, held = held.replace(b"\r\n", b"\n").split(b"\n")
+        for line in lines:
+            if not line and data:
+                yield when, "\n".join(data)
+                data = []
+            elif line.startswith(b"data:"):
+                data.append(line[5:].removeprefix(b" ").decode("utf-8", "replace"))
+            elif line and not line.startswith((b":", b"event:", b"id:", b"retry:")):
+                raise Malformed(f"a line that is no field of an event: {line[:40].decode('utf-8', 'replace')!r}")
+    if data or held.strip():
+        yield pieces[-1][0] if pieces else 0.0, "\n".join(data) or held.decode("utf-8", "replace")
+
+
+def reply(begun: float, ended: float, arrivals: Sequence[Arrival], *, closed: bool, late: bool = False) -> Reply:
+    """What came of one request. `late`: it was given up because nothing came for too long."""
+    try:
+        found = content(arrivals, closed)
+    except Malformed as error:
+        fault: Fault = "silent" if late else "dropped" if not arrivals else "malformed"
+        return Reply(begun=begun, ended=ended, fault=fault, words=str(error))
+    kind = found.headers.get("content-type", "")
+    if "text/event-stream" in kind and found.status == 200:
+        return _streamed(begun, ended, found, late)
+    text = b"".join(data for _, data in found.pieces).decode("utf-8", "replace")
+    body = _table(text)
+    if found.status != 200:
+        return Reply(begun=begun, ended=ended, status=found.status, fault="status", words=_message(body, text), body=body)
+    if body is None or not found.whole:
+        fault = "silent" if late else "dropped" if not found.whole else "malformed"
+        return Reply(begun=begun, ended=ended, status=200, fault=fault, words=text[:200], body=body)
+    return Reply(begun=begun, ended=ended, status=200, body=body, claimed=_count(body, "completion_tokens"))
+
+
+def _streamed(begun: float, ended: float, found: Content, late: bool) -> Reply:
+    times: list[float] = []
+    letters, claimed, prompt, cached, done = 0, None, None, 0, False
+    timings: dict[str, float] | None = None
+    fault: Fault = ""
+    words = ""
+    try:
+        for when, data in events(found.pieces):
+            if data.strip() == DONE:
+                done = True
+                break
+            table = _table(data)
+            if table is None:
+                # The end of a line that was cut off is no fault of what the endpoint writes, but of its going away.
+                if not found.whole and when == found.pieces[-1][0]:
+                    break
+                raise Malformed(f"an event that is no JSON: {data[:60]!r}")
+            if table.get("error"):
+                fault, words = "status", _message(table, data)
+                break
+            text = _text(table)
+            if text:
+                times.append(when)
+                letters += len(text.encode())
+            if not ("usage" in table or "timings" in table):
+                continue
+            claimed = _count(table, "completion_tokens", claimed)
+            prompt = _count(table, "prompt_tokens", prompt)
+            timings = _timings(table) or timings
+            cached = _cached(table, cached)
+    except Malformed as error:
+        fault, words = "malformed", str(error)
+    if not fault and not done and not found.whole:
+        fault, words = "silent" if late else "dropped", f"after {len(times)} events"
+    elif not fault and not times:
+        fault, words = "empty", "no event had text"
+    return Reply(
+        begun=begun,
+        ended=times[-1] if times and not fault else ended,
+        status=found.status,
+        fault=fault,
+        words=words,
+        arrivals=tuple(times),
+        letters=letters,
+        claimed=claimed,
+        prompt=prompt,
+        cached=cached,
+        timings=timings,
+    )
+
+
+def _table(text: str) -> dict[str, Any] | None:
+    try:
+        values: object = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return cast(dict[str, Any], values) if isinstance(values, dict) else None
+
+
+def _text(table: dict[str, Any]) -> str:
+    """The text of an event: of completions, of chats, and of what a model thinks before it answers."""
+    choices = table.get("choices")
+    first: object = cast(list[object], choices)[0] if isinstance(choices, list) and choices else {}
+    if not isinstance(first, dict):
+        return ""
+    values = cast(dict[str, Any], first)
+    delta = cast(dict[str, Any], values["delta"]) if isinstance(values.get("delta"), dict) else {}
+    parts = (values.get("text"), delta.get("content"), delta.get("reasoning_content"), delta.get("reasoning"))
+    return "".join(part for part in parts if isinstance(part, str))
+
+
+def _count(table: dict[str, Any], key: str, known: int | None = None) -> int | None:
+    usage = table.get("usage")
+    value = cast(dict[str, Any], usage).get(key) if isinstance(usage, dict) else None
+    return value if isinstance(value, int) and value >= 0 else known
+
+
+def _cached(table: dict[str, Any], known: int) -> int:
+    usage = table.get("usage")
+    details = cast(dict[str, Any], usage).get("prompt_tokens_details") if isinstance(usage, dict) else None
+    value = cast(dict[str, Any], details).get("cached_tokens") if isinstance(details, dict) else None
+    return value if isinstance(value, int) and value > known else known
+
+
+def _timings(table: dict[str, Any]) -> dict[str, float] | None:
+    found = table.get("timings")
+    if not isinstance(found, dict):
+        return None
+    return {name: float(value) for name, value in cast(dict[str, Any], found).items() if isinstance(value, int | float)}
+
+
+def _message(body: dict[str, Any] | None, text: str) -> str:
+    """The endpoint's own words of what went wrong, shortened."""
+    error = (body or {}).get("error")
+    inner = cast(dict[str, Any], error).get("message") if isinstance(error, dict) else error
+    return " ".join(str(inner or text).split())[:200]
