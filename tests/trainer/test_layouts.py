@@ -25,6 +25,7 @@ LLAMA = {
 TIED = LLAMA | {"tie_word_embeddings": True}
 BLOOM = {"model_type": "bloom", "vocab_size": 256, "hidden_size": 32, "n_layer": 4, "n_head": 4, "initializer_range": 0.1}
 TTT = TIED | {"model_type": "ttt", "ttt_layer_type": "linear", "mini_batch_size": 4}
+TTT_MLP = TTT | {"ttt_layer_type": "mlp"}
 ZERO_BUBBLE = {"pp": 2, "schedule": "zero-bubble"}
 LAYOUTS: dict[int, dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
     2: {
@@ -47,6 +48,8 @@ LAYOUTS: dict[int, dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
         "BLOOM PP2": (BLOOM, {"pp": 2}),
         "TTT FSDP2, full recompute": (TTT, {"dp_shard": 2, "recompute": "full"}),
         "TTT PP2": (TTT, {"pp": 2}),
+        "TTT-MLP FSDP2": (TTT_MLP, {"dp_shard": 2}),
+        "TTT-MLP PP2, full recompute": (TTT_MLP, {"pp": 2, "recompute": "full"}),
         "bf16 FSDP2": (LLAMA, {"dp_shard": 2}),
         "bf16 TP2": (TIED, {"tp": 2}),
         "bf16 BLOOM PP2": (BLOOM, {"pp": 2}),

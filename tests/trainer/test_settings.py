@@ -68,7 +68,7 @@ def test_a_layout_that_keeps_every_rule_has_nothing_to_tell() -> None:
     ("keys", "words"),
     [
         ({"model_type": "mamba2"}, "'mamba2'"),
-        ({"model_type": "ttt", "ttt_layer_type": "mlp"}, "TTT-Linear alone"),
+        ({"model_type": "ttt", "ttt_layer_type": "cubic"}, "TTT-Linear and TTT-MLP"),
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"rope_scaling": {"rope_type": "yarn"}}, "yarn"),
         ({"attention_dropout": 0.1}, "dropout"),

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from meshwise.lookup import find_values
 from meshwise.trainer.models import Span, build
-from meshwise.trainer.models.ttt.model import EPS, Learner, slope
+from meshwise.trainer.models.ttt.learner import EPS, slope
+from meshwise.trainer.models.ttt.linear import LinearLearner
 from meshwise.trainer.settings import unbuildable
 
 TINY: dict[str, Any] = {
@@ -35,7 +36,7 @@ def test_the_slope_is_the_gradient_that_autograd_finds() -> None:
     torch.testing.assert_close(slope(z.detach(), target, gamma, beta), z.grad)
 
 
-def by_token(layer: Learner, q: Tensor, k: Tensor, v: Tensor, rate: Tensor, place: Tensor) -> Tensor:
+def by_token(layer: LinearLearner, q: Tensor, k: Tensor, v: Tensor, rate: Tensor, place: Tensor) -> Tensor:
     """The definition for one head, (mini-batches, tokens, head_dim): token i reads after the gradients of tokens up to i."""
     gamma, beta = layer.ttt_norm_weight[0], layer.ttt_norm_bias[0]
     w, b = layer.W1[0].detach(), layer.b1[0, 0].detach()
@@ -57,7 +58,7 @@ def by_token(layer: Learner, q: Tensor, k: Tensor, v: Tensor, rate: Tensor, plac
 
 def test_mini_batches_compute_what_one_gradient_step_per_token_does() -> None:
     torch.manual_seed(0)
-    layer = Learner(TINY | {"num_attention_heads": 1, "hidden_size": 8})
+    layer = LinearLearner(TINY | {"num_attention_heads": 1, "hidden_size": 8})
     for parameter in layer.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     q, k, v = (torch.randn(1, 1, 3, 4, 8) for _ in range(3))

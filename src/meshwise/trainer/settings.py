@@ -11,6 +11,7 @@ RECOMPUTE = ("none", "selective", "full")
 PRECISIONS = ("bf16", "fp32")
 DEVICES = ("cpu", "cuda")
 MODEL_TYPES = ("llama", "bloom", "ttt")
+TTT_LAYERS = ("linear", "mlp")
 BYTES = 256
 """Tokens of the embedded text: one per byte."""
 
@@ -124,9 +125,9 @@ def unbuildable(config: Mapping[str, Any]) -> str:
     if kind == "bloom" and config.get("apply_residual_connection_post_layernorm"):
         return "apply_residual_connection_post_layernorm: the trainer adds what comes before the norm"
     if kind == "ttt" and (
-        config.get("ttt_layer_type") != "linear" or any(config.get(key) for key in ("use_gate", "share_qk", "pre_conv"))
+        config.get("ttt_layer_type") not in TTT_LAYERS or any(config.get(key) for key in ("use_gate", "share_qk", "pre_conv"))
     ):
-        return "the trainer has TTT-Linear alone, without gate, shared queries and convolution"
+        return "the trainer has TTT-Linear and TTT-MLP, without gate, shared queries and convolution"
     if kind != "bloom" and config.get("hidden_act", "silu") != "silu":
         return f"hidden_act {config['hidden_act']!r}: the trainer has silu"
     rope = rope_of(config)

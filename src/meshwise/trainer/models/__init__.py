@@ -69,7 +69,7 @@ def build(config: Mapping[str, Any], span: Span, place: Place = HERE, recompute:
     elif config["model_type"] == "bloom":
         from meshwise.trainer.models.bloom.model import Bloom as Model
     else:
-        from meshwise.trainer.models.ttt.model import TTTLinear as Model
+        from meshwise.trainer.models.ttt.model import TTTDecoder as Model
     return Model(config, span, place, recompute)
 
 
