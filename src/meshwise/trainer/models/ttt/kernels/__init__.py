@@ -1,1 +1,1 @@
-"""Triton kernels of the TTT layers. Importing this package imports nothing: triton is there with CUDA alone."""
+"""Triton kernels of TTT layers: the same functions as the plain learners."""
