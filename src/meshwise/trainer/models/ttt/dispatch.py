@@ -25,7 +25,9 @@ def unserved(device: torch.device, dtype: torch.dtype, head_size: int, mini_batc
     if mini_batch not in MINI_BATCHES:
         return f"they serve mini-batches of {', '.join(map(str, MINI_BATCHES))} tokens, not {mini_batch}"
     if dtype not in DTYPES:
-        return f"they serve {', '.join(str(one).removeprefix('torch.') for one in DTYPES)}, not {str(dtype).removeprefix('torch.')}"
+        return (
+            f"they serve {', '.join(str(one).removeprefix('torch.') for one in DTYPES)}, not {str(dtype).removeprefix('torch.')}"
+        )
     return ""
 
 

@@ -159,6 +159,7 @@ def _(
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
     packed, rotation, w1, b1, gamma, beta, token_idx, lr_bias, ctx.base_lr = inputs
+    ctx.set_materialize_grads(False)  # the states are nobody else's: zeros for them would be as large again
     ctx.save_for_backward(packed, rotation, w1, b1, gamma, beta, token_idx, lr_bias, *output[1:])
 
 
