@@ -132,13 +132,42 @@ def parts(step: Callable[[], None], top: int = 14) -> None:
         print(f"  {row.self_device_time_total / 3e3:7.3f} ms {row.count // 3:4d} x {row.key[:90]}", flush=True)
 
 
+def decode(count: int = 400) -> None:
+    """Tokens per second of one sequence, after a prompt with a tail; and that they are those of the plain decoder."""
+    from meshwise.trainer.generate import captured, generate, speaker_of
+    from meshwise.trainer.models.ttt.decode import Decoding
+
+    model = model_of(CONFIG).requires_grad_(False)
+    prompt = torch.randint(0, 256, (1, 1000), device="cuda")
+    fast = speaker_of(model)
+    plain = Decoding(model)
+    for block in plain.layers:
+        block.seq_modeling_block.fast = False
+    a, b = fast.prompt(prompt), plain.prompt(prompt)
+    off = [float((a - b).norm() / b.norm())]
+    for i in range(40):
+        a, b = fast.step(prompt[:, i]), plain.step(prompt[:, i])
+        off.append(float((a - b).norm() / b.norm()))
+    print(f"decode: logits off by {off[0]:.1e} after the prompt, {max(off):.1e} at most in 40 steps", flush=True)
+    generate(fast, prompt, 8)
+    for name, speaker, batch in (("kernels", fast, 1), ("kernels", speaker_of(model, 16), 16), ("plain, graph", plain, 1)):
+        token = torch.zeros(batch, dtype=torch.long, device="cuda")
+        replay = captured(lambda speaker=speaker, token=token: token.copy_(speaker.step(token).argmax(-1)))
+        each = speed(replay, count)
+        print(f"decode {name:12} batch {batch:2}: {batch / each:9,.0f} tok/s  {each * 1e6:.0f} us", flush=True)
+    began = time.perf_counter()
+    generate(fast, prompt, count).tolist()
+    print(f"generate {count} tokens after 1000, capture included: {time.perf_counter() - began:.2f} s", flush=True)
+
+
 def main() -> None:
     asked = argparse.ArgumentParser()
     asked.add_argument("--shapes", default="16x128,16x512,8x2048")
     asked.add_argument("--plain", action="store_true", help="time the plain loop too")
     asked.add_argument("--parts", action="store_true", help="where the time goes")
+    asked.add_argument("--decode", action="store_true", help="generation too")
     options = asked.parse_args()
-    for shape in options.shapes.split(","):
+    for shape in filter(None, options.shapes.split(",")):
         batch, seq = map(int, shape.split("x"))
         torch.manual_seed(0)
         torch.compiler.reset()
@@ -159,6 +188,8 @@ def main() -> None:
             parts(replay)
         del replay, step, model
         torch.cuda.empty_cache()
+    if options.decode:
+        decode()
 
 
 if __name__ == "__main__":
