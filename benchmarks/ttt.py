@@ -9,8 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 from meshwise.trainer import weights
@@ -86,7 +85,7 @@ def step_of(model: Any, batch: int, seq: int, fast: bool) -> tuple[Callable[[], 
             if fast:
                 loss = HeadLoss.apply(x.flatten(0, 1).bfloat16(), model.lm_head.weight, targets.flatten(), 8192)
             else:
-                loss = F.cross_entropy(model.lm_head(x).float().flatten(0, 1), targets.flatten())
+                loss = torch.nn.functional.cross_entropy(model.lm_head(x).float().flatten(0, 1), targets.flatten())
         loss.backward()
         optimizer.step()
         loss_now.copy_(loss.detach())
@@ -180,10 +179,9 @@ def main() -> None:
         replay = graphed(step)
         each = speed(replay, 20)
         peak = torch.cuda.max_memory_allocated() / 2**30
-        print(
-            f"{shape:8} kernels: {batch * seq / each:10,.0f} tok/s  {each * 1e3:7.2f} ms  peak {peak:.2f} GiB  (ready in {time.time() - began:.0f} s)",
-            flush=True,
-        )
+        ready = time.time() - began
+        row = f"{shape:8} kernels: {batch * seq / each:10,.0f} tok/s  {each * 1e3:7.2f} ms  peak {peak:.2f} GiB"
+        print(f"{row}  (ready in {ready:.0f} s)", flush=True)
         if options.parts:
             parts(replay)
         del replay, step, model

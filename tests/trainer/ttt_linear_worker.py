@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-from ttt_kernels import NAMES, draw, fast, gradients, plain  # noqa: E402  # pyright: ignore
-
-from meshwise.trainer.models import Span, build  # noqa: E402
-from meshwise.trainer.models.ttt.decode import Decoding  # noqa: E402
-from meshwise.trainer.models.ttt.fast_decode import FastDecoding  # noqa: E402
+from meshwise.trainer.models import Span, build
+from meshwise.trainer.models.ttt.decode import Decoding
+from meshwise.trainer.models.ttt.fast_decode import FastDecoding
+from ttt_kernels import NAMES, draw, fast, gradients, plain  # pyright: ignore
 
 
 def off(ours: Tensor, true: Tensor) -> float:

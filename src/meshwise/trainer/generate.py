@@ -3,7 +3,7 @@
 One token per byte, as in training. TTT models keep a state of constant size; any other model reads all of the text again for each token.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import argparse
 import json
 import sys

@@ -1,6 +1,6 @@
 """TTT-Linear one token at a time by kernels: five launches a layer, weights in half precision, all between them in float32."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from typing import Any
 
 import torch

@@ -31,6 +31,10 @@ TUNING = {"forward_chain": Tuning(4, 2), "forward_out": Tuning(2), "backward_eac
 DECODE_WARPS = 8
 
 
+def launch(kernel: Any, programs: int) -> Any:
+    return kernel[(programs,)]
+
+
 def columns(width: int, heads: int) -> int:
     """Of a packed row: queries, keys, values, one learning-rate score per head, and none-such up to a multiple of 16."""
     return 3 * width + -(-heads // PADDING) * PADDING
@@ -84,11 +88,11 @@ def _forward(
     numbers = (seq, row, width, heads, count, base_lr / features)
     options = _options("forward_chain", packed, features, tokens, True) | {"KEEP": kept is not None}
     last, pending = (biases, biases) if kept is None else kept
-    linear_forward.forward_chain[(batch * heads,)](
+    launch(linear_forward.forward_chain, batch * heads)(
         packed, rotation, w1, b1, gamma, beta, token_idx, lr_bias, states, biases, last, pending, *numbers, **options
     )
     options = _options("forward_out", packed, features, tokens, False)
-    linear_forward.forward_out[(batch * heads * count,)](
+    launch(linear_forward.forward_out, batch * heads * count)(
         packed, rotation, gamma, beta, token_idx, lr_bias, states, biases, out, *numbers, **options
     )
     return out, states, biases
@@ -128,7 +132,7 @@ def decode(
     out = packed.new_empty(batch, width)
     shared = (packed, rotation, gamma, beta, token_idx, lr_bias, *state, position, out)
     numbers = (packed.stride(0), width, heads, base_lr / features)
-    linear_decode.decode[(batch * heads,)](*shared, *numbers, T=token_idx.shape[0], F=features, num_warps=DECODE_WARPS)
+    launch(linear_decode.decode, batch * heads)(*shared, *numbers, T=token_idx.shape[0], F=features, num_warps=DECODE_WARPS)
     return out
 
 
@@ -143,7 +147,8 @@ def _empty_forward(packed: Tensor, w1: Tensor, token_idx: Tensor) -> tuple[Tenso
 
 @forward.register_fake
 def _(
-    packed: Tensor, rotation: Tensor, w1: Tensor, b1: Tensor, gamma: Tensor, beta: Tensor, token_idx: Tensor, lr_bias: Tensor, base_lr: float
+    packed: Tensor, rotation: Tensor, w1: Tensor, b1: Tensor, gamma: Tensor, beta: Tensor, token_idx: Tensor, lr_bias: Tensor,
+    base_lr: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     return _empty_forward(packed, w1, token_idx)
 
@@ -172,9 +177,9 @@ def backward(
     shared = (packed, rotation, gamma, beta, token_idx, lr_bias, states)
     passed = (d_packed, kept, normals, u, dzb)
     options = _options("backward_each", packed, features, tokens, False)
-    linear_backward.backward_each[(batch * heads * count,)](d_out, *shared, biases, *passed, each, *numbers, **options)
+    launch(linear_backward.backward_each, batch * heads * count)(d_out, *shared, biases, *passed, each, *numbers, **options)
     options = _options("backward_chain", packed, features, tokens, True)
-    linear_backward.backward_chain[(batch * heads,)](*shared, *passed, chain, d_state, *numbers, **options)
+    launch(linear_backward.backward_chain, batch * heads)(*shared, *passed, chain, d_state, *numbers, **options)
     return d_packed, d_state, each, chain
 
 

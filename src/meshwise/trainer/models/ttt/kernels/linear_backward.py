@@ -1,6 +1,7 @@
 """TTT-Linear backward: what each mini-batch can do by itself, then the chain of the state's gradient, last mini-batch first."""
 
-# pyright: basic, reportMissingTypeStubs=false
+# Triton's language is not Python's: a kernel's arguments and loops have types of their own
+# pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
 import triton
 import triton.language as tl
 

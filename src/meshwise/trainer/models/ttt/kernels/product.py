@@ -1,6 +1,7 @@
 """A weight times one vector per sequence, with what stands before and after it in a decoder: norm, gate, residual."""
 
-# pyright: basic, reportMissingTypeStubs=false
+# Triton's language is not Python's: a kernel's arguments and loops have types of their own
+# pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
 import torch
 import triton
 import triton.language as tl
