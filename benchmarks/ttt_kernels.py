@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from meshwise.trainer.models.ttt.kernels import linear
-from meshwise.trainer.models.ttt.learner import seen, slope, turn
+from meshwise.trainer.models.ttt.learner import turn
+from meshwise.trainer.models.ttt.linear import learn
 from meshwise.trainer.models.ttt.model import rotation_of
 
 SHAPES = ((16, 128), (16, 512), (8, 2048))
@@ -45,15 +46,8 @@ def plain(
         / size
     )
     place = (1 / torch.arange(1, tokens + 1, dtype=x.dtype, device=x.device) + idx).clamp(min=0)
-    gamma, beta = g.unsqueeze(1), be.unsqueeze(1)
-    rows: list[Tensor] = []
-    for qs, ks, vs, rs in zip(q.unbind(2), k.unbind(2), v.unbind(2), rate.unbind(2), strict=True):
-        gradient = slope(ks @ w + b, vs - ks, gamma, beta)
-        read = qs @ w + b - seen(qs, ks, rs, place) @ gradient
-        rows.append(qs + gamma * F.layer_norm(read, (size,), eps=1e-6) + beta)
-        step = (place[-1] * rs)[..., None] * gradient
-        w, b = w - ks.transpose(-1, -2) @ step, b - step.sum(-2, keepdim=True)
-    return torch.stack(rows, 2).flatten(2, 3).transpose(1, 2).flatten(2)[:, :seq]
+    out = learn(q, k, v, rate, place, w, b, g.unsqueeze(1), be.unsqueeze(1))
+    return out.flatten(2, 3).transpose(1, 2).flatten(2)[:, :seq]
 
 
 def draw(batch: int, seq: int, heads: int, size: int = 64, tokens: int = 16, device: str = "cuda") -> list[Tensor]:

@@ -23,16 +23,7 @@ class LinearLearner(Learner):
         self.b1 = nn.Parameter(torch.empty(self.heads, 1, self.head_dim))
 
     def learn(self, q: Tensor, k: Tensor, v: Tensor, rate: Tensor, place: Tensor) -> Tensor:
-        w, b = self.W1.float(), self.b1.float()
-        gamma, beta = self.norm()
-        outputs: list[Tensor] = []
-        for qs, ks, vs, rs in zip(q.unbind(2), k.unbind(2), v.unbind(2), rate.unbind(2), strict=True):
-            gradient = slope(ks @ w + b, vs - ks, gamma, beta)
-            read = qs @ w + b - seen(qs, ks, rs, place) @ gradient
-            outputs.append(qs + gamma * F.layer_norm(read, read.shape[-1:], eps=EPS) + beta)
-            step = (place[-1] * rs)[..., None] * gradient
-            w, b = w - ks.transpose(-1, -2) @ step, b - step.sum(-2, keepdim=True)
-        return torch.stack(outputs, 2)
+        return learn(q, k, v, rate, place, self.W1.float(), self.b1.float(), *self.norm())
 
     def read_fast(self, x: Tensor, rotation: Tensor) -> Tensor:
         from meshwise.trainer.models.ttt.kernels import linear
@@ -55,3 +46,17 @@ class LinearLearner(Learner):
         rates = self.learnable_ttt_lr_weight.squeeze(1)
         parts = [self.q_proj.weight, self.k_proj.weight, self.v_proj.weight, rates]
         return torch.cat([*parts, rates.new_zeros(-len(rates) % PADDING, rates.shape[1])])
+
+
+def learn(
+    q: Tensor, k: Tensor, v: Tensor, rate: Tensor, place: Tensor, w: Tensor, b: Tensor, gamma: Tensor, beta: Tensor
+) -> Tensor:
+    """Read (batch, heads, mini-batches, tokens, head_dim) from the weights of each head; the kernels compute the same."""
+    outputs: list[Tensor] = []
+    for qs, ks, vs, rs in zip(q.unbind(2), k.unbind(2), v.unbind(2), rate.unbind(2), strict=True):
+        gradient = slope(ks @ w + b, vs - ks, gamma, beta)
+        read = qs @ w + b - seen(qs, ks, rs, place) @ gradient
+        outputs.append(qs + gamma * F.layer_norm(read, read.shape[-1:], eps=EPS) + beta)
+        step = (place[-1] * rs)[..., None] * gradient
+        w, b = w - ks.transpose(-1, -2) @ step, b - step.sum(-2, keepdim=True)
+    return torch.stack(outputs, 2)
