@@ -13,19 +13,11 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 from meshwise.trainer.models import Span, build
 from meshwise.trainer.models.ttt.decode import Decoding
 from meshwise.trainer.models.ttt.fast_decode import FastDecoding
-from ttt_kernels import NAMES, draw, fast, gradients, plain  # pyright: ignore
+from ttt_kernels import errors  # pyright: ignore
 
 
 def off(ours: Tensor, true: Tensor) -> float:
     return float((ours.double() - true.double()).norm() / true.double().norm())
-
-
-def layer(batch: int, seq: int, heads: int, size: int, dtype: torch.dtype) -> dict[str, float]:
-    given = draw(batch, seq, heads, size, device="cpu")
-    given[0] = given[0].to(dtype)
-    true = gradients(plain, given, torch.float64, torch.float64)
-    ours = gradients(fast, given, dtype, torch.float32)
-    return {name: off(a, b) for name, a, b in zip(NAMES, ours, true, strict=True)}
 
 
 def decoding() -> dict[str, float]:
@@ -52,9 +44,9 @@ def decoding() -> dict[str, float]:
 
 
 CASES: dict[str, Callable[[], dict[str, float]]] = {
-    "float32 with a tail": lambda: layer(1, 40, 2, 16, torch.float32),
-    "float32, less than a mini-batch": lambda: layer(2, 5, 1, 32, torch.float32),
-    "float16": lambda: layer(1, 16, 1, 64, torch.float16),
+    "float32 with a tail": lambda: errors(1, 40, 2, torch.float32, 16, "cpu"),
+    "float32, less than a mini-batch": lambda: errors(2, 5, 1, torch.float32, 32, "cpu"),
+    "float16": lambda: errors(1, 16, 1, torch.float16, 64, "cpu"),
     "decoding": decoding,
 }
 
