@@ -14,7 +14,7 @@ from meshwise.trainer.models.ttt.kernels import linear_backward, linear_decode, 
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 PADDING = int(linear_backward.PADDING.value)
-KEPT = int(linear_backward.KEPT.value)
+KEPT, TILES = int(linear_backward.KEPT.value), int(linear_backward.TILES.value)
 
 
 @dataclass(frozen=True)
@@ -172,14 +172,17 @@ def backward(
     width, row = heads * features, packed.stride(1)
     d_packed, d_state, each, chain = _empty_backward(packed, w1, token_idx)
     kept = packed.new_empty(batch * heads * count, KEPT, tokens, dtype=torch.float32)
-    normals, u, dzb = (packed.new_empty(batch * heads * count, tokens, features) for _ in range(3))
+    tiles = packed.new_empty(batch * heads * count, TILES, tokens, features)
     numbers = (seq, row, width, heads, count, base_lr / features)
-    shared = (packed, rotation, gamma, beta, token_idx, lr_bias, states)
-    passed = (d_packed, kept, normals, u, dzb)
+    rates = (token_idx, lr_bias, states)
     options = _options("backward_each", packed, features, tokens, False)
-    launch(linear_backward.backward_each, batch * heads * count)(d_out, *shared, biases, *passed, each, *numbers, **options)
+    launch(linear_backward.backward_each, batch * heads * count)(
+        d_out, packed, rotation, gamma, beta, *rates, biases, d_packed, kept, tiles, each, *numbers, **options
+    )
     options = _options("backward_chain", packed, features, tokens, True)
-    launch(linear_backward.backward_chain, batch * heads)(*shared, *passed, chain, d_state, *numbers, **options)
+    launch(linear_backward.backward_chain, batch * heads)(
+        packed, rotation, gamma, *rates, d_packed, kept, tiles, chain, d_state, *numbers, **options
+    )
     return d_packed, d_state, each, chain
 
 
