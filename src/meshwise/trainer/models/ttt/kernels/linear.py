@@ -1,10 +1,12 @@
-"""TTT-Linear's inner loop as one differentiable operation, `learn`, on top of four Triton kernels.
+"""TTT-Linear's inner loop as one differentiable operation, `learn`, on top of six Triton kernels.
 
 torch.compile sees two opaque operations with known shapes; nothing here waits for the device, so a CUDA graph may hold it.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,24 +17,38 @@ from meshwise.trainer.models.ttt.kernels import linear_backward, linear_decode, 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 PADDING = int(linear_backward.PADDING.value)
 KEPT, TILES = int(linear_backward.KEPT.value), int(linear_backward.TILES.value)
+READY, LINES = int(linear_forward.READY.value), int(linear_forward.LINES.value)
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """How a kernel is launched: warps of a program, and mini-batches whose reads are under way at once."""
+    """How a kernel is launched: warps of a program, and mini-batches of a chain whose reads are under way at once."""
 
+    kernel: Any
     warps: int
-    stages: int = 1
+    stages: int = 0
 
 
-TUNING = {"forward_chain": Tuning(4, 2), "forward_out": Tuning(2), "backward_each": Tuning(2), "backward_chain": Tuning(4, 2)}
+TUNING = {
+    "prepare": Tuning(linear_forward.prepare, 1),
+    "forward_chain": Tuning(linear_forward.forward_chain, 4, 3),
+    "forward_out": Tuning(linear_forward.forward_out, 1),
+    "backward_each": Tuning(linear_backward.backward_each, 1),
+    "backward_chain": Tuning(linear_backward.backward_chain, 4, 3),
+    "backward_finish": Tuning(linear_backward.backward_finish, 1),
+    "decode": Tuning(linear_decode.decode, 8),
+}
 """On an H200 (docs/ttt-kernels.md)."""
 
-DECODE_WARPS = 8
 
-
-def launch(kernel: Any, programs: int) -> Any:
-    return kernel[(programs,)]
+def launch(name: str, programs: int, packed: Tensor) -> Callable[..., None]:
+    """A kernel by its name, ready for its arguments."""
+    tuning = TUNING[name]
+    options: dict[str, Any] = {"num_warps": tuning.warps} | ({"STAGES": tuning.stages} if tuning.stages else {})
+    if "PRECISION" in tuning.kernel.arg_names:
+        # float32 means float32: the tensor cores' short form of it would be three digits off
+        options["PRECISION"] = "ieee" if packed.dtype == torch.float32 else "tf32"
+    return partial(tuning.kernel[(programs,)], **options)
 
 
 def columns(width: int, heads: int) -> int:
@@ -45,13 +61,6 @@ def _sizes(packed: Tensor, w1: Tensor, token_idx: Tensor) -> tuple[int, int, int
     batch, seq, _ = packed.shape
     tokens = token_idx.shape[0]
     return batch, seq, w1.shape[0], w1.shape[-1], tokens, -(-seq // tokens)
-
-
-def _options(name: str, packed: Tensor, features: int, tokens: int, staged: bool) -> dict[str, Any]:
-    tuning = TUNING[name]
-    # float32 means float32: the tensor cores' short form of it would be three digits off
-    options: dict[str, Any] = {"T": tokens, "F": features, "PRECISION": "ieee" if packed.dtype == torch.float32 else "tf32"}
-    return options | ({"STAGES": tuning.stages} if staged else {}) | {"num_warps": tuning.warps}
 
 
 @torch.library.custom_op("meshwise::ttt_linear", mutates_args=())
@@ -85,15 +94,19 @@ def _forward(
     batch, seq, heads, features, tokens, count = _sizes(packed, w1, token_idx)
     width, row = heads * features, packed.stride(1)
     out, states, biases = _empty_forward(packed, w1, token_idx)
+    ready = packed.new_empty(batch * heads * count, READY, tokens, features)
+    lines = packed.new_empty(batch * heads * count, LINES, tokens, dtype=torch.float32)
     numbers = (seq, row, width, heads, count, base_lr / features)
-    options = _options("forward_chain", packed, features, tokens, True) | {"KEEP": kept is not None}
-    last, pending = (biases, biases) if kept is None else kept
-    launch(linear_forward.forward_chain, batch * heads)(
-        packed, rotation, w1, b1, gamma, beta, token_idx, lr_bias, states, biases, last, pending, *numbers, **options
+    launch("prepare", batch * heads * count, packed)(
+        packed, rotation, gamma, beta, lr_bias, ready, lines, *numbers, T=tokens, F=features
     )
-    options = _options("forward_out", packed, features, tokens, False)
-    launch(linear_forward.forward_out, batch * heads * count)(
-        packed, rotation, gamma, beta, token_idx, lr_bias, states, biases, out, *numbers, **options
+    last, pending = (biases, biases) if kept is None else kept
+    launch("forward_chain", batch * heads, packed)(
+        ready, lines, w1, b1, gamma, token_idx, states, biases, last, pending, seq, heads, count,
+        T=tokens, F=features, KEEP=kept is not None,
+    )  # fmt: skip
+    launch("forward_out", batch * heads * count, packed)(
+        ready, lines, gamma, beta, token_idx, states, biases, out, seq, width, heads, count, T=tokens, F=features
     )
     return out, states, biases
 
@@ -132,7 +145,7 @@ def decode(
     out = packed.new_empty(batch, width)
     shared = (packed, rotation, gamma, beta, token_idx, lr_bias, *state, position, out)
     numbers = (packed.stride(0), width, heads, base_lr / features)
-    launch(linear_decode.decode, batch * heads)(*shared, *numbers, T=token_idx.shape[0], F=features, num_warps=DECODE_WARPS)
+    launch("decode", batch * heads, packed)(*shared, *numbers, T=token_idx.shape[0], F=features)
     return out
 
 
@@ -167,23 +180,23 @@ def backward(
     biases: Tensor,
     base_lr: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of `packed`; of W1 and b1 per chain; of gamma, beta and places per mini-batch; of what the chains add to those."""
+    """Gradients of `packed`; of W1 and b1 per chain; twice of gamma, beta and places per mini-batch."""
     batch, seq, heads, features, tokens, count = _sizes(packed, w1, token_idx)
     width, row = heads * features, packed.stride(1)
-    d_packed, d_state, each, chain = _empty_backward(packed, w1, token_idx)
+    d_packed, d_first, each, finish = _empty_backward(packed, w1, token_idx)
     kept = packed.new_empty(batch * heads * count, KEPT, tokens, dtype=torch.float32)
     tiles = packed.new_empty(batch * heads * count, TILES, tokens, features)
-    numbers = (seq, row, width, heads, count, base_lr / features)
-    rates = (token_idx, lr_bias, states)
-    options = _options("backward_each", packed, features, tokens, False)
-    launch(linear_backward.backward_each, batch * heads * count)(
-        d_out, packed, rotation, gamma, beta, *rates, biases, d_packed, kept, tiles, each, *numbers, **options
+    d_states, d_biases = torch.empty_like(states), torch.empty_like(biases)
+    numbers: Any = (seq, row, width, heads, count, base_lr / features)
+    sizes: Any = {"T": tokens, "F": features}
+    launch("backward_each", batch * heads * count, packed)(
+        d_out, packed, rotation, gamma, beta, token_idx, lr_bias, states, biases, d_packed, kept, tiles, each, *numbers, **sizes
     )
-    options = _options("backward_chain", packed, features, tokens, True)
-    launch(linear_backward.backward_chain, batch * heads)(
-        packed, rotation, gamma, *rates, d_packed, kept, tiles, chain, d_state, *numbers, **options
+    launch("backward_chain", batch * heads, packed)(gamma, kept, tiles, d_states, d_biases, d_first, heads, count, **sizes)
+    launch("backward_finish", batch * heads * count, packed)(
+        packed, rotation, gamma, token_idx, lr_bias, states, d_states, d_biases, kept, tiles, d_packed, finish, *numbers, **sizes
     )
-    return d_packed, d_state, each, chain
+    return d_packed, d_first, each, finish
 
 
 def _empty_backward(packed: Tensor, w1: Tensor, token_idx: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -192,7 +205,7 @@ def _empty_backward(packed: Tensor, w1: Tensor, token_idx: Tensor) -> tuple[Tens
         torch.empty_like(packed),
         packed.new_empty(batch, heads, features + 1, features, dtype=torch.float32),
         packed.new_empty(batch, heads, count, 2 * features + tokens, dtype=torch.float32),
-        packed.new_empty(batch, heads, 2 * features + 2, dtype=torch.float32),
+        packed.new_empty(batch, heads, count, 2 * features + 2, dtype=torch.float32),
     )
 
 
@@ -212,23 +225,23 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tenso
 
 def _differentiate(ctx: Any, d_out: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
     packed, rotation, w1, b1, gamma, beta, token_idx, lr_bias, states, biases = ctx.saved_tensors
-    d_packed, d_state, each, chain = backward(
+    d_packed, d_first, each, finish = backward(
         d_out.to(packed.dtype).contiguous(), packed, rotation, w1, gamma, beta, token_idx, lr_bias, states, biases, ctx.base_lr
     )
     features, tokens = w1.shape[-1], token_idx.shape[0]
-    d_state, each, chain = d_state.sum(0), each.sum((0, 2)), chain.sum(0)
+    d_first, each, finish = d_first.sum(0), each.sum((0, 2)), finish.sum((0, 2))
     counted = 1 / torch.arange(1, tokens + 1, device=packed.device)
     d_place = each[:, 2 * features :].sum(0)
-    d_place = torch.cat((d_place[:-1], (d_place[-1] + chain[:, 2 * features].sum())[None]))
+    d_place = torch.cat((d_place[:-1], (d_place[-1] + finish[:, 2 * features].sum())[None]))
     return (
         d_packed,
         None,
-        d_state[:, :-1].transpose(1, 2).to(w1.dtype),
-        d_state[:, -1:].reshape(b1.shape).to(b1.dtype),
-        (each[:, :features] + chain[:, :features]).to(gamma.dtype),
-        (each[:, features : 2 * features] + chain[:, features : 2 * features]).to(beta.dtype),
+        d_first[:, :-1].transpose(1, 2).to(w1.dtype),
+        d_first[:, -1:].reshape(b1.shape).to(b1.dtype),
+        (each[:, :features] + finish[:, :features]).to(gamma.dtype),
+        (each[:, features : 2 * features] + finish[:, features : 2 * features]).to(beta.dtype),
         torch.where(counted + token_idx >= 0, d_place, 0.0).to(token_idx.dtype),
-        chain[:, -1].reshape(lr_bias.shape).to(lr_bias.dtype),
+        finish[:, -1].reshape(lr_bias.shape).to(lr_bias.dtype),
         None,
     )
 

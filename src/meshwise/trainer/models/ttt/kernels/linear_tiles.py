@@ -65,8 +65,13 @@ def read_place(token_idx, i):
 
 
 @triton.jit
-def add3(a0, a1, a2, b0, b1, b2):
-    return a0 + b0, a1 + b1, a2 + b2
+def add2(a0, a1, b0, b1):
+    return a0 + b0, a1 + b1
+
+
+@triton.jit
+def add4(a0, a1, a2, a3, b0, b1, b2, b3):
+    return a0 + b0, a1 + b1, a2 + b2, a3 + b3
 
 
 @triton.jit
@@ -75,17 +80,40 @@ def add5(a0, a1, a2, a3, a4, b0, b1, b2, b3, b4):
 
 
 @triton.jit
-def slope(z, wanted, squared, axis: tl.constexpr, F: tl.constexpr):
-    """G = rstd (gx - mean gx - xh mean(gx xh)), the gradient of |LN(z) - target|^2 / 2, in one round of sums over `axis`.
+def outputs(F: tl.constexpr):
+    """(F / 16, 16): the outputs of a state, cut into rows of the tensor cores.
+
+    Chains hold a state as (F / 16, 16 outputs, F inputs), a batch of products, for two reasons. A batch is what Triton spreads over warps
+    one product each, so that a state or a gradient goes from one product into the next without leaving its warp's registers. And a batch
+    is multiplied by mma rather than wgmma, whose fence between threads and tensor cores waits for all reads under way: half of a step.
+    """
+    return tl.arange(0, F // 16)[:, None] * 16 + tl.arange(0, 16)[None, :]
+
+
+@triton.jit
+def across(tile, T: tl.constexpr, F: tl.constexpr):
+    """(T, F) as (F / 16, 16, T), in float32: how a mini-batch meets a chain's state."""
+    return tl.reshape(tl.trans(tile), (F // 16, 16, T)).to(tl.float32)
+
+
+@triton.jit
+def for_all(tile, F: tl.constexpr):
+    """A tile beside each of a state's F / 16 parts."""
+    return tl.broadcast_to(tile[None, :, :], (F // 16, tile.shape[0], tile.shape[1]))
+
+
+@triton.jit
+def slope(z, wanted, squared, F: tl.constexpr):
+    """G = rstd (gx - mean gx - xh mean(gx xh)), the gradient of |LN(z) - target|^2 / 2 for z (T, F), in one round of sums.
 
     z is centred; gx = squared xh + wanted, with squared = gamma^2 and wanted = gamma (beta - target). Returns G, xh, rstd, mean gx and
     mean(gx xh).
     """
     zz = z * z
-    power, s1, s2, s3, s4 = tl.reduce((zz, squared * z, squared * zz, wanted * z, wanted), axis, add5)
+    power, s1, s2, s3, s4 = tl.reduce((zz, squared * z, squared * zz, wanted * z, wanted), 1, add5)
     rstd = tl.rsqrt(power / F + EPS)
     mean = (rstd * s1 + s4) / F
     along = rstd * (rstd * s2 + s3) / F
-    normal = z * tl.expand_dims(rstd, axis)
-    grad = squared * normal + wanted - tl.expand_dims(mean, axis) - normal * tl.expand_dims(along, axis)
-    return grad * tl.expand_dims(rstd, axis), normal, rstd, mean, along
+    normal = z * rstd[:, None]
+    grad = squared * normal + wanted - mean[:, None] - normal * along[:, None]
+    return grad * rstd[:, None], normal, rstd, mean, along
