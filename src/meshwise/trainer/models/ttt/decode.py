@@ -154,7 +154,7 @@ class Decoding:
         place = self.position % layer.mini_batch
         turned = self.rotation.index_select(1, place[None])
         add(layer, memory, turn(k, turned), v, rate)
-        out = read(layer, memory, turn(q, turned), places[place]).transpose(1, 2).flatten(1)
+        out = read(layer, memory, turn(q, turned), places.index_select(0, place[None])).transpose(1, 2).flatten(1)
         fold(memory, places[-1], place == layer.mini_batch - 1)
         x = x + layer.o_proj(layer.post_norm(out.to(x.dtype)))
         return x + block.mlp(block.ffn_norm(x))
