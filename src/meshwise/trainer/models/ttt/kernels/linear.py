@@ -102,7 +102,7 @@ def _forward(
     )
     last, pending = (biases, biases) if kept is None else kept
     launch("forward_chain", batch * heads, packed)(
-        ready, lines, w1, b1, gamma, token_idx, states, biases, last, pending, seq, heads, count,
+        ready, lines, rotation, w1, b1, gamma, token_idx, states, biases, last, pending, seq, heads, count,
         T=tokens, F=features, KEEP=kept is not None,
     )  # fmt: skip
     launch("forward_out", batch * heads * count, packed)(
@@ -192,7 +192,9 @@ def backward(
     launch("backward_each", batch * heads * count, packed)(
         d_out, packed, rotation, gamma, beta, token_idx, lr_bias, states, biases, d_packed, kept, tiles, each, *numbers, **sizes
     )
-    launch("backward_chain", batch * heads, packed)(gamma, kept, tiles, d_states, d_biases, d_first, heads, count, **sizes)
+    launch("backward_chain", batch * heads, packed)(
+        rotation, gamma, kept, tiles, d_states, d_biases, d_first, heads, count, **sizes
+    )
     launch("backward_finish", batch * heads * count, packed)(
         packed, rotation, gamma, token_idx, lr_bias, states, d_states, d_biases, kept, tiles, d_packed, finish, *numbers, **sizes
     )

@@ -14,6 +14,7 @@ from meshwise.trainer.models.ttt.kernels.linear_tiles import (
     for_all,
     outputs,
     read_angles,
+    read_no_angle,
     read_place,
     read_places,
     read_rate,
@@ -128,7 +129,7 @@ def means(s_u, s_x, s_p, s_g, s_gx, line, g2_mean, T: tl.constexpr, F: tl.conste
 
 @triton.jit
 def backward_chain(
-    gamma, kept, tiles, d_states, d_biases, d_first,
+    rotation, gamma, kept, tiles, d_states, d_biases, d_first,
     heads, count,
     T: tl.constexpr, F: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -149,16 +150,17 @@ def backward_chain(
     g2 = g * g
     g_line = tl.load(gamma + head * F + into).to(tl.float32)
     g2_mean = tl.sum(g_line * g_line, 0) / F
+    cos, sin = read_no_angle(rotation, T, F)
     dw = tl.zeros((F // 16, 16, F), tl.float32)
     db = tl.zeros((F // 16, 16), tl.float32)
     for i in tl.range(0, count, num_stages=STAGES):
         at = (pid * count + count - 1 - i).to(tl.int64)
         tile = tiles + at * TILES * T * F + tile_at
         k, q = tl.load(tile), tl.load(tile + T * F)
-        gx = g * across(tl.load(tile + 2 * T * F), T, F)
-        xh = across(tl.load(tile + 3 * T * F), T, F)
-        u0 = across(tl.load(tile + 4 * T * F), T, F)
-        dzb = across(tl.load(tile + 5 * T * F), T, F)
+        gx = g * across(tl.load(tile + 2 * T * F), cos, sin, T, F)
+        xh = across(tl.load(tile + 3 * T * F), cos, sin, T, F)
+        u0 = across(tl.load(tile + 4 * T * F), cos, sin, T, F)
+        dzb = across(tl.load(tile + 5 * T * F), cos, sin, T, F)
         line = kept + at * KEPT * T + t
         rstd, mean, along, e = tl.load(line), tl.load(line + T), tl.load(line + 2 * T), tl.load(line + 6 * T)
         bare = gx - mean[None, None, :] - xh * along[None, None, :]

@@ -12,6 +12,7 @@ from meshwise.trainer.models.ttt.kernels.linear_tiles import (
     for_all,
     outputs,
     read_angles,
+    read_no_angle,
     read_place,
     read_places,
     read_rate,
@@ -54,7 +55,7 @@ def prepare(
 
 @triton.jit
 def forward_chain(
-    ready, lines, w1, b1, gamma, token_idx, states, biases, last_state, pending,
+    ready, lines, rotation, w1, b1, gamma, token_idx, states, biases, last_state, pending,
     seq, heads, count,
     T: tl.constexpr, F: tl.constexpr, PRECISION: tl.constexpr, KEEP: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -77,10 +78,11 @@ def forward_chain(
     b = tl.load(b1 + head * F + out).to(tl.float32)
     b -= tl.sum(tl.sum(b, 1), 0) / F
     last = read_place(token_idx, T - 1)
+    cos, sin = read_no_angle(rotation, T, F)
     for n in tl.range(0, count, num_stages=STAGES):
         at = (pid * count + n).to(tl.int64)
         k = tl.load(ready + at * READY * T * F + tile_at)
-        wanted = g * across(tl.load(ready + (at * READY + 2) * T * F + tile_at), T, F)
+        wanted = g * across(tl.load(ready + (at * READY + 2) * T * F + tile_at), cos, sin, T, F)
         rate = tl.load(lines + at * LINES * T + t)
         wanted_sum = tl.load(lines + at * LINES * T + T + t)
         w_low = w.to(dtype)
