@@ -40,6 +40,10 @@ def decode(
     pid = tl.program_id(0)
     batch, head = pid // heads, pid % heads
     f = tl.arange(0, F)
+    # the state first, all of it at once: everything else is small
+    square, line = pid * (F + 1) * F + f[:, None] * F + f[None, :], pid * (F + 1) * F + F * F + f
+    w, s = tl.load(state + square), tl.load(sums + square)
+    b, s_b = tl.load(state + line), tl.load(sums + line)
     place = tl.load(position) % T
     packed += batch * row
     q = turned(packed + head * F, rotation, place, T, F)
@@ -49,13 +53,11 @@ def decode(
     rate = tl.sigmoid(score) * scale
     g = tl.load(gamma + head * F + f).to(tl.float32)
     shift = tl.load(beta + head * F + f).to(tl.float32)
-    square, line = pid * (F + 1) * F + f[:, None] * F + f[None, :], pid * (F + 1) * F + F * F + f
-    w, b = tl.load(state + square), tl.load(state + line)
     xh, rstd = normalized(tl.sum(w * k[None, :], 1) + b, F)
     gx = (g * xh + shift - v + k) * g
     grad = rstd * (gx - tl.sum(gx, 0) / F - xh * (tl.sum(gx * xh, 0) / F))
-    s = tl.load(sums + square) + (rate * grad)[:, None] * k[None, :]
-    s_b = tl.load(sums + line) + rate * grad
+    s += (rate * grad)[:, None] * k[None, :]
+    s_b += rate * grad
     own = read_place(token_idx, place)
     read, _ = normalized(tl.sum((w - own * s) * q[None, :], 1) + b - own * s_b, F)
     tl.store(out + batch * width + head * F + f, (q + g * read + shift).to(out.dtype.element_ty))
