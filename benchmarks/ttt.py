@@ -163,12 +163,49 @@ def decode(count: int = 400) -> None:
     print(f"generate {count} tokens after 1000, capture included: {time.perf_counter() - began:.2f} s", flush=True)
 
 
+def without_kernels(model: Any) -> Any:
+    for block in model.blocks():
+        block.seq_modeling_block.has_kernels = False
+    return model
+
+
+def plain_loop(shape: str) -> None:
+    """The paper's form as it stands: one mini-batch after the other in eager PyTorch."""
+    batch, seq = map(int, shape.split("x"))
+    each = speed(step_of(without_kernels(model_of(CONFIG)), batch, seq, False)[0], 2)
+    print(f"{shape:8} plain loop, eager: {batch * seq / each:10,.0f} tok/s  {each * 1e3:7.0f} ms", flush=True)
+
+
+def curve(steps: int = 200, batch: int = 16, seq: int = 128) -> None:
+    """Losses of the same steps on the embedded text, with kernels and in the plain loop."""
+    from meshwise.trainer.data import sample
+
+    losses: dict[str, list[float]] = {}
+    for name in ("kernels", "plain"):
+        torch.manual_seed(0)  # the steps before a graph is captured are steps too
+        model = model_of(CONFIG)
+        if name == "plain":
+            without_kernels(model)
+        step, tokens, targets, loss = step_of(model, batch, seq, True)
+        replay, losses[name] = graphed(step), []
+        for i in range(steps):
+            rows = torch.stack([torch.tensor(list(sample(0, i * batch + j, seq + 1))) for j in range(batch)]).cuda()
+            tokens.copy_(rows[:, :-1])
+            targets.copy_(rows[:, 1:])
+            replay()
+            losses[name].append(loss.item())
+        print(f"loss, {name:8}", *(f"{losses[name][i]:.4f}" for i in (0, 9, 19, 49, 99, 149, steps - 1)), flush=True)
+    off = [abs(a - b) for a, b in zip(*losses.values(), strict=True)]
+    print(f"largest difference {max(off):.4f}, mean {sum(off) / len(off):.5f}", flush=True)
+
+
 def main() -> None:
     asked = argparse.ArgumentParser()
     asked.add_argument("--shapes", default="16x128,16x512,8x2048")
     asked.add_argument("--plain", action="store_true", help="time the plain loop too")
     asked.add_argument("--parts", action="store_true", help="where the time goes")
     asked.add_argument("--decode", action="store_true", help="generation too")
+    asked.add_argument("--curve", action="store_true", help="200 steps with and without kernels")
     options = asked.parse_args()
     for shape in filter(None, options.shapes.split(",")):
         batch, seq = map(int, shape.split("x"))
@@ -190,6 +227,10 @@ def main() -> None:
             parts(replay)
         del replay, step, model
         torch.cuda.empty_cache()
+        if options.plain:
+            plain_loop(shape)
+    if options.curve:
+        curve()
     if options.decode:
         decode()
 
