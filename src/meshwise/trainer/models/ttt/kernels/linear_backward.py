@@ -114,16 +114,15 @@ def backward_each(
 
 
 @triton.jit
-def means(s_u, s_x, s_p, s_g, s_gx, line, g2_mean, T: tl.constexpr, F: tl.constexpr):
+def means(s_u, s_x, s_p, s_g, s_gx, line, rate, mean, along, g2_mean, T: tl.constexpr, F: tl.constexpr):
     """From five sums over features, (T,) each: mean u, mean(u xh), and of dxh its mean and its mean with xh + mean(dG G).
 
-    dxh = gamma^2 dgx - u mean(gx xh) - gx mean(u xh), with dgx = u - mean u - xh mean(u xh): linear in u, so its means follow from u's.
+    `rate` is rstd e. dxh = gamma^2 dgx - u mean(gx xh) - gx mean(u xh), with dgx = u - mean u - xh mean(u xh): linear in u, so its means follow from u's.
     """
-    rstd, mean, along = tl.load(line), tl.load(line + T), tl.load(line + 2 * T)
     g2x, g2xx = tl.load(line + 3 * T), tl.load(line + 4 * T)
     a1, a2 = s_u / F, s_x / F
     c1 = s_g / F - a1 * (g2_mean + along) - a2 * (g2x + mean)
-    c2 = s_gx / F - a1 * g2x - a2 * (g2xx + 2 * along) + (tl.load(line + 5 * T) - rstd * tl.load(line + 6 * T) * s_p) / F
+    c2 = s_gx / F - a1 * g2x - a2 * (g2xx + 2 * along) + (tl.load(line + 5 * T) - rate * s_p) / F
     return a1, a2, c1, c2
 
 
@@ -171,7 +170,7 @@ def backward_chain(
         u = u0 - (rstd * e)[None, None, :] * p
         ux = u * xh
         s_u, s_x, s_p, s_g, s_gx = tl.reduce(tl.reduce((u, ux, p * bare, g2 * u, g2 * ux), 1, add5), 0, add5)
-        a1, a2, c1, c2 = means(s_u, s_x, s_p, s_g, s_gx, line, g2_mean, T, F)
+        a1, a2, c1, c2 = means(s_u, s_x, s_p, s_g, s_gx, line, rstd * e, mean, along, g2_mean, T, F)
         dz = g2 * (u - a1[None, None, :] - xh * a2[None, None, :]) - u * along[None, None, :] - gx * a2[None, None, :]
         dz = (dz - c1[None, None, :] - xh * c2[None, None, :]) * rstd[None, None, :]
         dw = tl.dot(dz.to(dtype), for_all(k, F), acc=dw, input_precision=PRECISION)
@@ -214,7 +213,7 @@ def backward_finish(
     u = tl.load(tile + 4 * T * F).to(tl.float32) - (rstd * e)[:, None] * p
     ux = u * xh
     s_u, s_x, s_p, s_g, s_gx = tl.reduce((u, ux, p * bare, g * g * u, g * g * ux), 1, add5)
-    a1, a2, c1, c2 = means(s_u, s_x, s_p, s_g, s_gx, line, g2_mean, T, F)
+    a1, a2, c1, c2 = means(s_u, s_x, s_p, s_g, s_gx, line, rstd * e, mean, along, g2_mean, T, F)
     dgx = u - a1[:, None] - xh * a2[:, None]
     dz = g * g * dgx - u * along[:, None] - gx * a2[:, None] - c1[:, None] - xh * c2[:, None]
     dz = (dz * rstd[:, None]).to(dtype)
