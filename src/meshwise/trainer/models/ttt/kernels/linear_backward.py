@@ -117,7 +117,8 @@ def backward_each(
 def means(s_u, s_x, s_p, s_g, s_gx, line, rate, mean, along, g2_mean, T: tl.constexpr, F: tl.constexpr):
     """From five sums over features, (T,) each: mean u, mean(u xh), and of dxh its mean and its mean with xh + mean(dG G).
 
-    `rate` is rstd e. dxh = gamma^2 dgx - u mean(gx xh) - gx mean(u xh), with dgx = u - mean u - xh mean(u xh): linear in u, so its means follow from u's.
+    dxh = gamma^2 dgx - u mean(gx xh) - gx mean(u xh), with dgx = u - mean u - xh mean(u xh): linear in u, so its means follow from u's.
+    `rate` is rstd e.
     """
     g2x, g2xx = tl.load(line + 3 * T), tl.load(line + 4 * T)
     a1, a2 = s_u / F, s_x / F
