@@ -31,10 +31,10 @@ class Tuning:
 
 TUNING = {
     "prepare": Tuning(linear_forward.prepare, 1),
-    "forward_chain": Tuning(linear_forward.forward_chain, 4, 3),
+    "forward_chain": Tuning(linear_forward.forward_chain, 4, 2),
     "forward_out": Tuning(linear_forward.forward_out, 1),
-    "backward_each": Tuning(linear_backward.backward_each, 1),
-    "backward_chain": Tuning(linear_backward.backward_chain, 4, 3),
+    "backward_each": Tuning(linear_backward.backward_each, 2),
+    "backward_chain": Tuning(linear_backward.backward_chain, 4, 2),
     "backward_finish": Tuning(linear_backward.backward_finish, 1),
     "decode": Tuning(linear_decode.decode, 8),
 }
