@@ -88,8 +88,9 @@ def errors(batch: int, seq: int, heads: int, dtype: torch.dtype, size: int = 64,
 
 
 def check() -> None:
+    """bfloat16 first: products of float32 on ordinary units take Triton a minute to compile."""
     shapes = [(2, 16, 3), (1, 4096, 2), (64, 48, 2), (3, 1, 2), (2, 100, 12), (4, 333, 12), (2, 512, 12)]
-    for dtype, limit in ((torch.float32, 1e-5), (torch.bfloat16, 1e-2)):
+    for dtype, limit in ((torch.bfloat16, 1e-2), (torch.float32, 1e-5)):
         for batch, seq, heads in shapes:
             off = errors(batch, seq, heads, dtype)
             word = "ok " if all(value < limit for value in off.values()) else "BAD"
