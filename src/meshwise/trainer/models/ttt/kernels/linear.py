@@ -74,8 +74,8 @@ def forward(
     token_idx: Tensor,
     lr_bias: Tensor,
     base_lr: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Outputs (batch, seq, width); W and b before each mini-batch, for the way back."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Outputs (batch, seq, width); for the way back W and b before each mini-batch and what `prepare` made, as large as `packed`."""
     return _forward(packed, rotation, w1, b1, gamma, beta, token_idx, lr_bias, base_lr)
 
 
@@ -90,12 +90,10 @@ def _forward(
     lr_bias: Tensor,
     base_lr: float,
     kept: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     batch, seq, heads, features, tokens, count = _sizes(packed, w1, token_idx)
     width, row = heads * features, packed.stride(1)
-    out, states, biases = _empty_forward(packed, w1, token_idx)
-    ready = packed.new_empty(batch * heads * count, READY, tokens, features)
-    lines = packed.new_empty(batch * heads * count, LINES, tokens, dtype=torch.float32)
+    out, states, biases, ready, lines = _empty_forward(packed, w1, token_idx)
     numbers = (seq, row, width, heads, count, base_lr / features)
     launch("prepare", batch * heads * count, packed)(
         packed, rotation, gamma, beta, lr_bias, ready, lines, *numbers, T=tokens, F=features
@@ -108,7 +106,7 @@ def _forward(
     launch("forward_out", batch * heads * count, packed)(
         ready, lines, gamma, beta, token_idx, states, biases, out, seq, width, heads, count, T=tokens, F=features
     )
-    return out, states, biases
+    return out, states, biases, ready, lines
 
 
 def prefill(
@@ -149,12 +147,14 @@ def decode(
     return out
 
 
-def _empty_forward(packed: Tensor, w1: Tensor, token_idx: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    batch, seq, heads, features, _, count = _sizes(packed, w1, token_idx)
+def _empty_forward(packed: Tensor, w1: Tensor, token_idx: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    batch, seq, heads, features, tokens, count = _sizes(packed, w1, token_idx)
     return (
         packed.new_empty(batch, seq, heads * features),
         packed.new_empty(batch, heads, count, features, features),
         packed.new_empty(batch, heads, count, features, dtype=torch.float32),
+        packed.new_empty(batch, heads, count, READY, tokens, features),
+        packed.new_empty(batch, heads, count, LINES, tokens, dtype=torch.float32),
     )
 
 
@@ -162,77 +162,76 @@ def _empty_forward(packed: Tensor, w1: Tensor, token_idx: Tensor) -> tuple[Tenso
 def _(
     packed: Tensor, rotation: Tensor, w1: Tensor, b1: Tensor, gamma: Tensor, beta: Tensor, token_idx: Tensor, lr_bias: Tensor,
     base_lr: float,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     return _empty_forward(packed, w1, token_idx)
 
 
 @torch.library.custom_op("meshwise::ttt_linear_backward", mutates_args=())
 def backward(
     d_out: Tensor,
-    packed: Tensor,
     rotation: Tensor,
     w1: Tensor,
     gamma: Tensor,
-    beta: Tensor,
     token_idx: Tensor,
-    lr_bias: Tensor,
     states: Tensor,
     biases: Tensor,
+    ready: Tensor,
+    lines: Tensor,
     base_lr: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of `packed`; of W1 and b1 per chain; twice of gamma, beta and places per mini-batch."""
-    batch, seq, heads, features, tokens, count = _sizes(packed, w1, token_idx)
-    width, row = heads * features, packed.stride(1)
-    d_packed, d_first, each, finish = _empty_backward(packed, w1, token_idx)
-    kept = packed.new_empty(batch * heads * count, KEPT, tokens, dtype=torch.float32)
-    tiles = packed.new_empty(batch * heads * count, TILES, tokens, features)
+    batch, seq, heads, features, tokens, count = _sizes(d_out, w1, token_idx)
+    d_packed, d_first, each, finish = _empty_backward(d_out, w1, token_idx)
+    kept = d_out.new_empty(batch * heads * count, KEPT, tokens, dtype=torch.float32)
+    tiles = d_out.new_empty(batch * heads * count, TILES, tokens, features)
     d_states, d_biases = torch.empty_like(states), torch.empty_like(biases)
-    numbers: Any = (seq, row, width, heads, count, base_lr / features)
+    numbers: Any = (seq, d_packed.stride(1), heads * features, heads, count)
     sizes: Any = {"T": tokens, "F": features}
-    launch("backward_each", batch * heads * count, packed)(
-        d_out, packed, rotation, gamma, beta, token_idx, lr_bias, states, biases, d_packed, kept, tiles, each, *numbers, **sizes
+    launch("backward_each", batch * heads * count, d_out)(
+        d_out, ready, lines, rotation, gamma, token_idx, states, biases, d_packed, kept, tiles, each, *numbers, **sizes
     )
-    launch("backward_chain", batch * heads, packed)(
-        rotation, gamma, kept, tiles, d_states, d_biases, d_first, heads, count, **sizes
+    launch("backward_chain", batch * heads, d_out)(
+        ready, rotation, gamma, kept, tiles, d_states, d_biases, d_first, heads, count, **sizes
     )
-    launch("backward_finish", batch * heads * count, packed)(
-        packed, rotation, gamma, token_idx, lr_bias, states, d_states, d_biases, kept, tiles, d_packed, finish, *numbers, **sizes
-    )
+    launch("backward_finish", batch * heads * count, d_out)(
+        ready, lines, rotation, gamma, token_idx, states, d_states, d_biases, kept, tiles, d_packed, finish,
+        *numbers, base_lr / features, **sizes,
+    )  # fmt: skip
     return d_packed, d_first, each, finish
 
 
-def _empty_backward(packed: Tensor, w1: Tensor, token_idx: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    batch, _, heads, features, tokens, count = _sizes(packed, w1, token_idx)
+def _empty_backward(d_out: Tensor, w1: Tensor, token_idx: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    batch, seq, heads, features, tokens, count = _sizes(d_out, w1, token_idx)
     return (
-        torch.empty_like(packed),
-        packed.new_empty(batch, heads, features + 1, features, dtype=torch.float32),
-        packed.new_empty(batch, heads, count, 2 * features + tokens, dtype=torch.float32),
-        packed.new_empty(batch, heads, count, 2 * features + 2, dtype=torch.float32),
+        d_out.new_empty(batch, seq, columns(heads * features, heads)),
+        d_out.new_empty(batch, heads, features + 1, features, dtype=torch.float32),
+        d_out.new_empty(batch, heads, count, 2 * features + tokens, dtype=torch.float32),
+        d_out.new_empty(batch, heads, count, 2 * features + 2, dtype=torch.float32),
     )
 
 
 @backward.register_fake
 def _(
-    d_out: Tensor, packed: Tensor, rotation: Tensor, w1: Tensor, gamma: Tensor, beta: Tensor, token_idx: Tensor, lr_bias: Tensor,
-    states: Tensor, biases: Tensor, base_lr: float,
+    d_out: Tensor, rotation: Tensor, w1: Tensor, gamma: Tensor, token_idx: Tensor, states: Tensor, biases: Tensor,
+    ready: Tensor, lines: Tensor, base_lr: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    return _empty_backward(packed, w1, token_idx)
+    return _empty_backward(d_out, w1, token_idx)
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    packed, rotation, w1, b1, gamma, beta, token_idx, lr_bias, ctx.base_lr = inputs
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    _, rotation, w1, b1, gamma, beta, token_idx, lr_bias, ctx.base_lr = inputs
     ctx.set_materialize_grads(False)  # the states are nobody else's: zeros for them would be as large again
-    ctx.save_for_backward(packed, rotation, w1, b1, gamma, beta, token_idx, lr_bias, *output[1:])
+    ctx.save_for_backward(rotation, w1, b1, gamma, beta, token_idx, lr_bias, *output[1:])
 
 
 def _differentiate(ctx: Any, d_out: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-    packed, rotation, w1, b1, gamma, beta, token_idx, lr_bias, states, biases = ctx.saved_tensors
+    rotation, w1, b1, gamma, beta, token_idx, lr_bias, states, biases, ready, lines = ctx.saved_tensors
     d_packed, d_first, each, finish = backward(
-        d_out.to(packed.dtype).contiguous(), packed, rotation, w1, gamma, beta, token_idx, lr_bias, states, biases, ctx.base_lr
+        d_out.to(ready.dtype).contiguous(), rotation, w1, gamma, token_idx, states, biases, ready, lines, ctx.base_lr
     )
     features, tokens = w1.shape[-1], token_idx.shape[0]
     d_first, each, finish = d_first.sum(0), each.sum((0, 2)), finish.sum((0, 2))
-    counted = 1 / torch.arange(1, tokens + 1, device=packed.device)
+    counted = 1 / torch.arange(1, tokens + 1, device=d_out.device)
     d_place = each[:, 2 * features :].sum(0)
     d_place = torch.cat((d_place[:-1], (d_place[-1] + finish[:, 2 * features].sum())[None]))
     return (

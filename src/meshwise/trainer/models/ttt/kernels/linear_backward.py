@@ -6,6 +6,7 @@ and then, again of each mini-batch by itself, what that gradient makes of its ke
 import triton
 import triton.language as tl
 
+from meshwise.trainer.models.ttt.kernels.linear_forward import LINES, READY
 from meshwise.trainer.models.ttt.kernels.linear_tiles import (
     EPS,
     across,
@@ -17,7 +18,6 @@ from meshwise.trainer.models.ttt.kernels.linear_tiles import (
     read_no_angle,
     read_place,
     read_places,
-    read_rate,
     read_tile,
     rotate,
     slope,
@@ -26,16 +26,16 @@ from meshwise.trainer.models.ttt.kernels.linear_tiles import (
 
 KEPT = tl.constexpr(8)
 """Numbers kept per token: rstd, mean gx, mean(gx xh), mean(gamma^2 xh), mean(gamma^2 xh^2), sum u G / rstd, e = place_T rate, d rate."""
-TILES = tl.constexpr(6)
-"""Tiles (T, F) kept per mini-batch: rotated keys and queries, go = gamma xh + beta - target, xh, u, dZb."""
+TILES = tl.constexpr(4)
+"""Tiles (T, F) kept per mini-batch: go = gamma xh + beta - target, xh, u, dZb."""
 PADDING = tl.constexpr(16)
 """Columns of `packed` come in multiples of this: those after the last head's score hold nothing, and their gradient is zero."""
 
 
 @triton.jit
 def backward_each(
-    d_out, packed, rotation, gamma, beta, token_idx, lr_bias, states, biases, d_packed, kept, tiles, small,
-    seq, row, width, heads, count, scale,
+    d_out, ready, lines, rotation, gamma, token_idx, states, biases, d_packed, kept, tiles, small,
+    seq, row, width, heads, count,
     T: tl.constexpr, F: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """All that needs no gradient of a later state. Grid: batch x heads x mini-batches.
@@ -47,24 +47,19 @@ def backward_each(
     at = tl.program_id(0).to(tl.int64)
     n, pid = at % count, at // count
     batch, head = pid // heads, pid % heads
-    dtype = packed.dtype.element_ty
-    f = tl.arange(0, F)
-    t = tl.arange(0, T)
+    dtype = ready.dtype.element_ty
+    f, t = tl.arange(0, F), tl.arange(0, T)
     g = tl.load(gamma + head * F + f).to(tl.float32)[None, :]
-    shift = tl.load(beta + head * F + f).to(tl.float32)[None, :]
-    cos, sin = read_angles(rotation, T, F)
     first = n * T
-    q = rotate(read_tile(packed, batch, first, seq, row, head * F, T, F), cos, sin, T, F).to(dtype)
-    k = rotate(read_tile(packed, batch, first, seq, row, width + head * F, T, F), cos, sin, T, F).to(dtype)
-    v = read_tile(packed, batch, first, seq, row, 2 * width + head * F, T, F).to(tl.float32)
-    rate = read_rate(packed, lr_bias, batch, first, seq, row, 3 * width, head, T) * scale
+    tile = ready + at * READY * T * F + t[:, None] * F + f[None, :]
+    k, q, off = tl.load(tile), tl.load(tile + T * F), tl.load(tile + 2 * T * F).to(tl.float32)
+    rate = tl.load(lines + at * LINES * T + t)
     do = read_tile(d_out, batch, first, seq, width, head * F, T, F).to(tl.float32)
     wt = tl.load(states + at * F * F + f[:, None] * F + f[None, :])
     w = tl.trans(wt)
     b = tl.load(biases + at * F + f)[None, :]
     # forward again
     z = tl.dot(k, w, input_precision=PRECISION) + b
-    off = shift - v + k.to(tl.float32)
     grad, xh, rstd, mean, along = slope(z, g * off, g * g, F)
     low = grad.to(dtype)
     places = read_places(token_idx, T)
@@ -84,6 +79,7 @@ def backward_each(
     dq = do + tl.dot(dzb, wt, input_precision=PRECISION) + tl.dot(ds, k, input_precision=PRECISION)
     dk = tl.dot(tl.trans(ds), q, input_precision=PRECISION)
     u = -rstd[:, None] * tl.dot(tl.trans(seen), dzb, input_precision=PRECISION)
+    cos, sin = read_angles(rotation, T, F)
     write_tile(d_packed, rotate(dq, cos, -sin, T, F), batch, first, seq, row, head * F, T, F)
     write_tile(d_packed, dk, batch, first, seq, row, width + head * F, T, F)
     if head == 0:
@@ -91,12 +87,10 @@ def backward_each(
         rows = (batch * seq + first + t)[:, None]
         tl.store(d_packed + rows * row + rest, tl.zeros((T, PADDING), dtype), mask=(first + t < seq)[:, None] & (rest < row))
     tile = tiles + at * TILES * T * F + t[:, None] * F + f[None, :]
-    tl.store(tile, k)
-    tl.store(tile + T * F, q)
-    tl.store(tile + 2 * T * F, (g * xh + off).to(dtype))
-    tl.store(tile + 3 * T * F, xh.to(dtype))
-    tl.store(tile + 4 * T * F, u.to(dtype))
-    tl.store(tile + 5 * T * F, dzb)
+    tl.store(tile, (g * xh + off).to(dtype))
+    tl.store(tile + T * F, xh.to(dtype))
+    tl.store(tile + 2 * T * F, u.to(dtype))
+    tl.store(tile + 3 * T * F, dzb)
     line = kept + at * KEPT * T + t
     g2x = g * g * xh
     tl.store(line, rstd)
@@ -129,7 +123,7 @@ def means(s_u, s_x, s_p, s_g, s_gx, line, rate, mean, along, g2_mean, T: tl.cons
 
 @triton.jit
 def backward_chain(
-    rotation, gamma, kept, tiles, d_states, d_biases, d_first,
+    ready, rotation, gamma, kept, tiles, d_states, d_biases, d_first,
     heads, count,
     T: tl.constexpr, F: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -155,12 +149,13 @@ def backward_chain(
     db = tl.zeros((F // 16, 16), tl.float32)
     for i in tl.range(0, count, num_stages=STAGES):
         at = (pid * count + count - 1 - i).to(tl.int64)
-        tile = tiles + at * TILES * T * F + tile_at
+        tile = ready + at * READY * T * F + tile_at
         k, q = tl.load(tile), tl.load(tile + T * F)
-        gx = g * across(tl.load(tile + 2 * T * F), cos, sin, T, F)
-        xh = across(tl.load(tile + 3 * T * F), cos, sin, T, F)
-        u0 = across(tl.load(tile + 4 * T * F), cos, sin, T, F)
-        dzb = across(tl.load(tile + 5 * T * F), cos, sin, T, F)
+        tile = tiles + at * TILES * T * F + tile_at
+        gx = g * across(tl.load(tile), cos, sin, T, F)
+        xh = across(tl.load(tile + T * F), cos, sin, T, F)
+        u0 = across(tl.load(tile + 2 * T * F), cos, sin, T, F)
+        dzb = across(tl.load(tile + 3 * T * F), cos, sin, T, F)
         line = kept + at * KEPT * T + t
         rstd, mean, along, e = tl.load(line), tl.load(line + T), tl.load(line + 2 * T), tl.load(line + 6 * T)
         bare = gx - mean[None, None, :] - xh * along[None, None, :]
@@ -183,7 +178,7 @@ def backward_chain(
 
 @triton.jit
 def backward_finish(
-    packed, rotation, gamma, token_idx, lr_bias, states, d_states, d_biases, kept, tiles, d_packed, small,
+    ready, lines, rotation, gamma, token_idx, states, d_states, d_biases, kept, tiles, d_packed, small,
     seq, row, width, heads, count, scale,
     T: tl.constexpr, F: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -195,7 +190,7 @@ def backward_finish(
     at = tl.program_id(0).to(tl.int64)
     n, pid = at % count, at // count
     batch, head = pid // heads, pid % heads
-    dtype = packed.dtype.element_ty
+    dtype = ready.dtype.element_ty
     f, t = tl.arange(0, F), tl.arange(0, T)
     first = n * T
     square = at * F * F + f[:, None] * F + f[None, :]
@@ -204,14 +199,15 @@ def backward_finish(
     g2_mean = tl.sum(g * g, 0) / F
     g = g[None, :]
     dwt = tl.load(d_states + square)
-    p = tl.dot(tl.load(tile), tl.trans(dwt), input_precision=PRECISION) + tl.load(d_biases + at * F + f)[None, :]
-    go = tl.load(tile + 2 * T * F).to(tl.float32)
-    xh = tl.load(tile + 3 * T * F).to(tl.float32)
+    k = tl.load(ready + at * READY * T * F + t[:, None] * F + f[None, :])
+    p = tl.dot(k, tl.trans(dwt), input_precision=PRECISION) + tl.load(d_biases + at * F + f)[None, :]
+    go = tl.load(tile).to(tl.float32)
+    xh = tl.load(tile + T * F).to(tl.float32)
     gx = go * g
     line = kept + at * KEPT * T + t
     rstd, mean, along, e = tl.load(line), tl.load(line + T), tl.load(line + 2 * T), tl.load(line + 6 * T)
     bare = gx - mean[:, None] - xh * along[:, None]
-    u = tl.load(tile + 4 * T * F).to(tl.float32) - (rstd * e)[:, None] * p
+    u = tl.load(tile + 2 * T * F).to(tl.float32) - (rstd * e)[:, None] * p
     ux = u * xh
     s_u, s_x, s_p, s_g, s_gx = tl.reduce((u, ux, p * bare, g * g * u, g * g * ux), 1, add5)
     a1, a2, c1, c2 = means(s_u, s_x, s_p, s_g, s_gx, line, rstd * e, mean, along, g2_mean, T, F)
@@ -225,12 +221,12 @@ def backward_finish(
     cos, sin = read_angles(rotation, T, F)
     write_tile(d_packed, rotate(dk, cos, -sin, T, F), batch, first, seq, row, width + head * F, T, F)
     write_tile(d_packed, -dgo, batch, first, seq, row, 2 * width + head * F, T, F)
-    sigmoid = read_rate(packed, lr_bias, batch, first, seq, row, 3 * width, head, T)
+    rate = tl.load(lines + at * LINES * T + t)
     de = -rstd * s_p
-    d_score = (tl.load(line + 7 * T) + read_place(token_idx, T - 1) * de) * scale * sigmoid * (1 - sigmoid)
+    d_score = (tl.load(line + 7 * T) + read_place(token_idx, T - 1) * de) * rate * (1 - rate / scale)
     tl.store(d_packed + (batch * seq + first + t) * row + 3 * width + head, d_score.to(dtype), mask=first + t < seq)
     line = small + at * (2 * F + 2)
     tl.store(line + f, tl.sum(dgx * go + dgo * xh, 0))
     tl.store(line + F + f, tl.sum(dgo, 0))
-    tl.store(line + 2 * F, tl.sum(sigmoid * scale * de, 0))
+    tl.store(line + 2 * F, tl.sum(rate * de, 0))
     tl.store(line + 2 * F + 1, tl.sum(d_score, 0))
