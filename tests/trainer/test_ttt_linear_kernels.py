@@ -12,7 +12,7 @@ import torch
 
 from meshwise.trainer.models.ttt.dispatch import unserved
 
-LIMITS = {"float32": 1e-5, "float16": 1e-2, "decoding": 1e-5}
+LIMITS = {"float32": 1e-5, "float16": 1e-2, "decoding": 1e-5, "compiled": 1e-5}
 """float16 rounds to one part in 2,048."""
 
 
@@ -27,7 +27,7 @@ def interpreted() -> dict[str, dict[str, float]]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("case", ["float32 with a tail", "float32, less than a mini-batch", "float16", "decoding"])
+@pytest.mark.parametrize("case", ["float32 with a tail", "float32, less than a mini-batch", "float16", "decoding", "compiled"])
 def test_outputs_and_all_gradients_are_those_of_the_float64_loop(case: str) -> None:
     pytest.importorskip("triton")
     limit = next(value for word, value in LIMITS.items() if case.startswith(word))

@@ -13,7 +13,7 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 from meshwise.trainer.models import Span, build
 from meshwise.trainer.models.ttt.decode import Decoding
 from meshwise.trainer.models.ttt.fast_decode import FastDecoding
-from ttt_kernels import errors  # pyright: ignore
+from ttt_kernels import NAMES, draw, errors, fast  # pyright: ignore
 
 
 def off(ours: Tensor, true: Tensor) -> float:
@@ -43,11 +43,22 @@ def decoding() -> dict[str, float]:
     return found
 
 
+def compiled() -> dict[str, float]:
+    """torch.compile takes the operation and its gradient as one graph, from their shapes alone."""
+    given = [one.requires_grad_(i != 1) for i, one in enumerate(draw(1, 20, 1, 16, device="cpu"))]
+    inputs = [one for one in given if one.requires_grad]
+    true = torch.autograd.grad(fast(*given, 1.0).square().sum(), inputs)
+    whole = torch.compile(fast, backend="aot_eager", fullgraph=True)
+    ours = torch.autograd.grad(whole(*given, 1.0).square().sum(), inputs)
+    return {name: off(a, b) for name, a, b in zip(NAMES[1:], ours, true, strict=True)}
+
+
 CASES: dict[str, Callable[[], dict[str, float]]] = {
     "float32 with a tail": lambda: errors(1, 40, 2, torch.float32, 16, "cpu"),
     "float32, less than a mini-batch": lambda: errors(2, 5, 1, torch.float32, 32, "cpu"),
     "float16": lambda: errors(1, 16, 1, torch.float16, 64, "cpu"),
     "decoding": decoding,
+    "compiled": compiled,
 }
 
 if __name__ == "__main__":
