@@ -24,7 +24,7 @@ CONFIG: dict[str, Any] = {
 def model_of(config: dict[str, Any]) -> Any:
     layers = config["num_hidden_layers"]
     with torch.device("cuda"):
-        model = build(config, Span(0, layers, layers))
+        model: Any = build(config, Span(0, layers, layers))
     weights.start([model], 0, 0.02, "model.embed_tokens.weight")
     model.tie()
     return model
@@ -49,18 +49,18 @@ class HeadLoss(torch.autograd.Function):
     def forward(ctx: FunctionCtx, x: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> Tensor:
         vocab = len(weight)
         low = torch.nn.functional.pad(weight.to(torch.bfloat16), (0, 0, 0, -vocab % 64))
-        loss, d_weight, d_x = 0.0, None, []
+        loss, d_weight, d_x = torch.zeros((), device=x.device), x.new_zeros(()), []
         for rows, wanted in zip(x.split(chunk), targets.split(chunk), strict=True):
             part, d_logits = slope(rows @ low.T, wanted, len(x), vocab)
             loss = loss + part
             d_x.append(d_logits @ low)
             grown = torch.mm(d_logits.T, rows, out_dtype=torch.float32)
-            d_weight = grown if d_weight is None else d_weight + grown
+            d_weight = d_weight + grown if d_weight.dim() else grown
         ctx.save_for_backward(torch.cat(d_x), d_weight[:vocab])
         return loss
 
     @staticmethod
-    def backward(ctx: Any, d_loss: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, d_loss: Tensor) -> tuple[Tensor, Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         d_x, d_weight = ctx.saved_tensors
         return d_x * d_loss, d_weight, None, None
 
@@ -155,7 +155,7 @@ def decode(count: int = 400) -> None:
     generate(fast, prompt, 8)
     for name, speaker, batch in (("kernels", fast, 1), ("kernels", speaker_of(model, 16), 16), ("plain, graph", plain, 1)):
         token = torch.zeros(batch, dtype=torch.long, device="cuda")
-        replay = captured(lambda speaker=speaker, token=token: token.copy_(speaker.step(token).argmax(-1)))
+        replay: Any = captured(lambda speaker=speaker, token=token: token.copy_(speaker.step(token).argmax(-1)))  # pyright: ignore
         each = speed(replay, count)
         print(f"decode {name:12} batch {batch:2}: {batch / each:9,.0f} tok/s  {each * 1e6:.0f} us", flush=True)
     began = time.perf_counter()

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ SHAPES = [(1, 4096, 2), (64, 48, 2), (3, 1, 2), (2, 100, 12), (4, 333, 12), (2, 
 @pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
 @pytest.mark.parametrize(("batch", "seq", "heads"), SHAPES)
 def test_outputs_and_all_gradients(batch: int, seq: int, heads: int, dtype: torch.dtype, limit: float) -> None:
-    from ttt_kernels import errors
+    from ttt_kernels import errors  # pyright: ignore
 
     assert all(off < limit for off in errors(batch, seq, heads, dtype).values())
 
@@ -35,13 +36,13 @@ def test_what_the_kernels_do_not_serve_is_said_once(
 
 
 def test_a_model_with_kernels_is_the_model_without_them() -> None:
-    config = {
+    config: dict[str, Any] = {
         "model_type": "ttt", "ttt_layer_type": "linear", "vocab_size": 256, "hidden_size": 128, "intermediate_size": 192,
         "num_hidden_layers": 2, "num_attention_heads": 2, "mini_batch_size": 16, "tie_word_embeddings": True,
     }  # fmt: skip
     torch.manual_seed(0)
     with torch.device("cuda"):
-        model = build(config, Span(0, 2, 2))
+        model: Any = build(config, Span(0, 2, 2))
         tokens = torch.randint(0, 256, (2, 70))
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
