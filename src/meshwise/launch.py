@@ -90,12 +90,11 @@ class Launch:
 
 def prepare(wish: Wish) -> Launch:
     """Everything looked up and checked."""
-    device = wish.device or ("cuda" if gpus() else "cpu")
-    _one_of("--device", device, DEVICES)
+    device = device_of(wish.device)
     precision = wish.precision or ("bf16" if device == "cuda" else "fp32")
     _one_of("--precision", precision, PRECISIONS)
     ask, axes = _planned(wish.what) if _is_plan(wish.what) else (None, dict[str, "int | str"]())
-    values, name = _buildable(ask.model if ask else wish.what or DEFAULT)
+    values, name = buildable(ask.model if ask else wish.what or DEFAULT)
     batch, seq = wish.batch or (ask.batch if ask else BATCH), wish.seq or (ask.seq if ask else SEQ)
     layout = _layout(axes | wish.axes, batch)
     if ask and layout.devices != _devices(axes):
@@ -126,6 +125,13 @@ def _text(wish: Wish, name: str, values: dict[str, Any], seq: int) -> "corpus.Co
     return found
 
 
+def device_of(given: str) -> str:
+    """What was asked for, or what is here."""
+    device = given or ("cuda" if gpus() else "cpu")
+    _one_of("--device", device, DEVICES)
+    return device
+
+
 def _one_of(option: str, given: str, valid: tuple[str, ...]) -> None:
     if given not in valid:
         raise UserError(f"{option} {quoted(given)} is none of {', '.join(valid)}{nearest(given, valid)}")
@@ -148,7 +154,8 @@ def _planned(what: str) -> tuple[plans.Ask, "dict[str, int | str]"]:
     return made.ask, {f.name: row[f.name] for f in fields(Layout)}
 
 
-def _buildable(name: str) -> tuple[dict[str, Any], str]:
+def buildable(name: str) -> tuple[dict[str, Any], str]:
+    """The config.json of a model that the trainer has, and its name."""
     if name.lower().endswith(".gguf"):
         raise UserError(f"{quoted(name)}: the trainer builds models from a config.json, not from a .gguf")
     values, label, _ = lookup.find_values(name)
@@ -236,9 +243,11 @@ def predicted(launch: Launch) -> plans.Choice:
     return plans.choice(asked, layouts, price(asked, layouts), 0)
 
 
-def check_torch() -> None:
+def check_torch(verb: str = "run") -> None:
     if importlib.util.find_spec("torch") is None:
-        raise UserError("'meshwise run' needs PyTorch, which is not installed: pip install '.[train]' in the folder of meshwise")
+        raise UserError(
+            f"'meshwise {verb}' needs PyTorch, which is not installed: pip install '.[train]' in the folder of meshwise"
+        )
 
 
 def command(launch: Launch, file: Path) -> list[str]:

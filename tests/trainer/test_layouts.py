@@ -34,6 +34,7 @@ GPT2 = {
     "initializer_range": 0.1,
 }
 TTT = TIED | {"model_type": "ttt", "ttt_layer_type": "linear", "mini_batch_size": 4}
+TTT_MLP = TTT | {"ttt_layer_type": "mlp"}
 ZERO_BUBBLE = {"pp": 2, "schedule": "zero-bubble"}
 LAYOUTS: dict[int, dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
     2: {
@@ -60,6 +61,8 @@ LAYOUTS: dict[int, dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
         "GPT-2 PP2": (GPT2, {"pp": 2}),
         "TTT FSDP2, full recompute": (TTT, {"dp_shard": 2, "recompute": "full"}),
         "TTT PP2": (TTT, {"pp": 2}),
+        "TTT-MLP FSDP2": (TTT_MLP, {"dp_shard": 2}),
+        "TTT-MLP PP2, full recompute": (TTT_MLP, {"pp": 2, "recompute": "full"}),
         "bf16 FSDP2": (LLAMA, {"dp_shard": 2}),
         "bf16 TP2": (TIED, {"tp": 2}),
         "bf16 BLOOM PP2": (BLOOM, {"pp": 2}),

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from meshwise.lookup import find_values
 from meshwise.trainer.models import Span, build
-from meshwise.trainer.models.ttt.model import EPS, Learner, slope
+from meshwise.trainer.models.ttt.learner import EPS, slope
+from meshwise.trainer.models.ttt.linear import LinearLearner, learn
 from meshwise.trainer.settings import unbuildable
 
 TINY: dict[str, Any] = {
@@ -35,7 +36,7 @@ def test_the_slope_is_the_gradient_that_autograd_finds() -> None:
     torch.testing.assert_close(slope(z.detach(), target, gamma, beta), z.grad)
 
 
-def by_token(layer: Learner, q: Tensor, k: Tensor, v: Tensor, rate: Tensor, place: Tensor) -> Tensor:
+def by_token(layer: LinearLearner, q: Tensor, k: Tensor, v: Tensor, rate: Tensor, place: Tensor) -> Tensor:
     """The definition for one head, (mini-batches, tokens, head_dim): token i reads after the gradients of tokens up to i."""
     gamma, beta = layer.ttt_norm_weight[0], layer.ttt_norm_bias[0]
     w, b = layer.W1[0].detach(), layer.b1[0, 0].detach()
@@ -57,7 +58,7 @@ def by_token(layer: Learner, q: Tensor, k: Tensor, v: Tensor, rate: Tensor, plac
 
 def test_mini_batches_compute_what_one_gradient_step_per_token_does() -> None:
     torch.manual_seed(0)
-    layer = Learner(TINY | {"num_attention_heads": 1, "hidden_size": 8})
+    layer = LinearLearner(TINY | {"num_attention_heads": 1, "hidden_size": 8})
     for parameter in layer.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     q, k, v = (torch.randn(1, 1, 3, 4, 8) for _ in range(3))
@@ -79,3 +80,24 @@ def test_a_token_never_sees_what_comes_after_it() -> None:
         before, after = model(tokens), model(other)
     torch.testing.assert_close(before[:, :6], after[:, :6])
     assert not torch.allclose(before[:, 6:], after[:, 6:])
+
+
+def test_the_gradients_of_the_plain_form_are_those_of_small_differences() -> None:
+    torch.manual_seed(0)
+    normal = lambda *shape: torch.randn(*shape, dtype=torch.float64, requires_grad=True)  # noqa: E731
+    rate, place = (
+        torch.rand(1, 2, 2, 3, dtype=torch.float64, requires_grad=True),
+        torch.rand(3, dtype=torch.float64, requires_grad=True),
+    )
+    given = [*(normal(1, 2, 2, 3, 4) for _ in range(3)), rate, place, normal(2, 4, 4), *(normal(2, 1, 4) for _ in range(3))]
+    assert torch.autograd.gradcheck(learn, given)
+
+
+def test_a_last_mini_batch_need_not_be_full() -> None:
+    torch.manual_seed(0)
+    model = build(TINY, Span(0, 2, 2))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    tokens = torch.randint(0, 256, (1, 12))
+    with torch.no_grad():
+        torch.testing.assert_close(model(tokens[:, :7]), model(tokens)[:, :7])

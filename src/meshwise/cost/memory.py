@@ -82,7 +82,8 @@ class Kept:
                 scores += 0.0 if framework.flash_attention else 5 * op.m * op.count
                 cut += 2 * (op.m * op.k + op.cache / 2) * op.count * framework.keeps_intermediates
             elif op.kind in ("scan", "conv"):
-                cut += 2 * op.m * op.n * op.count
+                # a chain also keeps the state that each of its steps began with
+                cut += (2 * op.m * op.n + (op.state / op.serial if op.serial else 0.0)) * op.count
         return Kept(whole, cut, scores)
 
 

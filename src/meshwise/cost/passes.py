@@ -4,6 +4,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from meshwise.cost.chain import chain
 from meshwise.cost.compute import BACKWARD_BYTES, CAST_BYTES, Device, attention, linear
 from meshwise.families.blocks import HEAD
 from meshwise.layout import Floats
@@ -102,6 +103,10 @@ def _add_layer_op(t: Passes, d: Device, work: Train, cut: Cut, rows: Floats, op:
         t.core_back += times * back
         turned = 2 * d.element * rows * (op.m * op.k + op.cache / 2) / cut.tp  # rotary positions read and write q and k
         t.pointwise += times * turned / d.bandwidth
+    elif op.serial:
+        forward, backward = chain(d, op, work.seq, cut.mbs, cut.tp, model.decoder.heads)
+        t.matmul += times * each * forward
+        t.matmul_back += times * each * backward
     elif op.kind in ("scan", "conv"):
         flops = 2 * rows * op.m * op.n * op.k * each / cut.tp
         seconds = flops / (d.peak * d.share * op.k / (op.k + d.calibration.depth))

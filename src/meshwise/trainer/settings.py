@@ -13,6 +13,7 @@ PRECISIONS = ("bf16", "fp32")
 DEVICES = ("cpu", "cuda")
 ON_NAN = ("stop", "skip")
 MODEL_TYPES = ("llama", "bloom", "gpt2", "ttt")
+TTT_LAYERS = ("linear", "mlp")
 BYTES = 256
 """Tokens of the embedded text: one per byte."""
 
@@ -177,9 +178,9 @@ def unbuildable(config: Mapping[str, Any]) -> str:
     if kind == "bloom" and config.get("apply_residual_connection_post_layernorm"):
         return "apply_residual_connection_post_layernorm: the trainer adds what comes before the norm"
     if kind == "ttt" and (
-        config.get("ttt_layer_type") != "linear" or any(config.get(key) for key in ("use_gate", "share_qk", "pre_conv"))
+        config.get("ttt_layer_type") not in TTT_LAYERS or any(config.get(key) for key in ("use_gate", "share_qk", "pre_conv"))
     ):
-        return "the trainer has TTT-Linear alone, without gate, shared queries and convolution"
+        return "the trainer has TTT-Linear and TTT-MLP, without gate, shared queries and convolution"
     if kind == "gpt2":
         return _unbuildable_gpt2(config)
     if kind != "bloom" and config.get("hidden_act", "silu") != "silu":
@@ -217,7 +218,6 @@ def broken(settings: Settings) -> list[str]:
     a, m = settings.layout, Sizes.of(settings.model)
     stages, each = a.pp * a.chunks, a.dp * a.mbs
     ttt = settings.model["model_type"] == "ttt"
-    tokens = int(settings.model.get("mini_batch_size") or 1)
     rules = {
         f"tp ({a.tp}) must divide the heads ({m.heads})": m.heads % a.tp == 0,
         f"tp ({a.tp}) must divide the KV heads ({m.kv_heads})": m.kv_heads % a.tp == 0,
@@ -238,7 +238,6 @@ def broken(settings: Settings) -> list[str]:
         f"tp ({a.tp}) must divide the learned positions ({m.positions})": m.positions % a.tp == 0,
         "TTT reads a sequence in order: it has neither tp nor cp, and no attention for selective recompute": not ttt
         or (a.tp == a.cp == 1 and a.recompute != "selective"),
-        f"the mini-batch of TTT ({tokens}) must divide the sequence ({settings.seq})": not ttt or settings.seq % tokens == 0,
         "a schedule with split backward passes needs recompute none and no compile": a.schedule not in ("zero-bubble", "zbv")
         or (a.recompute == "none" and not settings.compile),
     }

@@ -18,7 +18,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
-ZERO = ("bias", "b1", "token_idx")
+ZERO = ("bias", "b1", "b2", "token_idx")
 CONSTANT = (*ZERO, "ttt_norm_weight")
 """Endings of weights that start the same everywhere, at zero or at one."""
 INDEX = "model.safetensors.index.json"

@@ -84,7 +84,7 @@ def build(config: Mapping[str, Any], span: Span, place: Place = HERE, recompute:
     elif config["model_type"] == "gpt2":
         from meshwise.trainer.models.gpt2.model import Gpt2 as Model
     else:
-        from meshwise.trainer.models.ttt.model import TTTLinear as Model
+        from meshwise.trainer.models.ttt.model import TTTDecoder as Model
     return Model(config, span, place, recompute)
 
 

@@ -1,1 +1,1 @@
-"""TTT-Linear (arXiv:2407.04620)."""
+"""Test-time training (arXiv:2407.04620): frame, learners, and their kernels."""

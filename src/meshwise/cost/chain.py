@@ -1,0 +1,32 @@
+"""Time of a recurrence that is walked step by step (TTT): the chain's latency, and the bytes of what runs beside it in parallel."""
+
+import numpy as np
+
+from meshwise.cost.compute import Device
+from meshwise.layout import Floats
+from meshwise.op import Op
+
+STEP, STEP_BACK = 1.43e-6, 2.69e-6
+"""Seconds of one step of a chain, whatever the batch, until chains outnumber the multiprocessors: 8 x 2048 on an H200
+(docs/ttt-kernels.md)."""
+TILES, TILES_BACK = 10, 19
+"""Times that a head's features of a token are read or written beside the chain: the tiles of docs/ttt-kernels.md, less the chains'."""
+STATES, STATES_BACK = 1, 3
+"""Times that the state of a mini-batch is read or written there."""
+SHARE, SHARE_BACK = 0.88, 0.46
+"""Of streaming bandwidth that the kernels beside the chain reach: 113 and 481 us of a layer at 8 x 2048 on an H200."""
+
+
+def chain(d: Device, op: Op, seq: int, mbs: Floats, tp: Floats, heads: int) -> tuple[Floats, Floats]:
+    """Forward and backward seconds of one layer: its steps in turn, each as long as the last, and the bytes beside them.
+
+    A multiprocessor walks one chain of one head and sequence at its full pace, and two at half of it. Worked: 16 x 512 tokens in
+    mini-batches of 16 and 12 heads are 192 chains of 32 steps, 1.45 on each of 132 multiprocessors: 32 x 1.45 x 1.43 = 67 us forward
+    (measured: 63).
+    """
+    steps, chains = np.ceil(seq / op.serial), mbs * heads / tp
+    turns = np.maximum(1.0, chains / d.sms)
+    state = op.state / 2 / heads / op.serial
+    moved = d.element * chains * seq / d.bandwidth
+    forward = steps * turns * STEP + moved / SHARE * (TILES * op.k + STATES * state)
+    return forward, steps * turns * STEP_BACK + moved / SHARE_BACK * (TILES_BACK * op.k + STATES_BACK * state)
