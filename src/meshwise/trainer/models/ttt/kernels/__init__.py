@@ -1,0 +1,1 @@
+"""Triton kernels of TTT layers: the same functions as the plain learners."""
