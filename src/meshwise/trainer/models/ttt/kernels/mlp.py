@@ -65,7 +65,7 @@ def ttt_mlp_backward(
     def fresh(*shape: int, like: Tensor = rate) -> Tensor:
         return like.new_empty(batch, heads, *shape)
 
-    wide, narrow = fresh(batches, 6, inner, short, like=k), fresh(batches, 3, width, short, like=k)
+    wide, narrow = fresh(batches, 8, inner, short, like=k), fresh(batches, 3, width, short, like=k)
     thin = fresh(batches, 3, short)
     dq, dk, dv, d_rate = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), torch.empty_like(rate)
     dk_read, d_rate_read = torch.empty_like(k, dtype=torch.float32), torch.empty_like(rate)

@@ -1,7 +1,7 @@
 """TTT-MLP backward: what each mini-batch's outputs ask for, all at once; then a serial chain from the last mini-batch to the first.
 
 States and starts are those of mlp_forward.chain, run again. What the first kernel leaves for the second is in tiles, one after another for
-each mini-batch: `wide` holds M x T tiles (Z1, D = W2 G2', gelu(Z1b), dZ1b, dG1, dX2), `narrow` D x T tiles (xh, dZ2b, dG2), `thin` rows of
+each mini-batch: `wide` holds M x T tiles (X2 = gelu(Z1), G1, gelu'(Z1), W2 G2' gelu''(Z1), X2b, dZ1b, dG1, dX2), `narrow` D x T tiles (xh, dZ2b, dG2), `thin` rows of
 T (the norm's scale, mean gx, mean gx xh).
 """
 
@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from meshwise.trainer.models.ttt.kernels.mlp_forward import seen
-from meshwise.trainer.models.ttt.kernels.mlp_parts import across, dot, gelu, gelu_curve, learned, normal, pulled, slope, tile
+from meshwise.trainer.models.ttt.kernels.mlp_parts import across, add_dot, dot, gelu, learned, normal, pulled, slope, tile
 
 
 @triton.jit
@@ -40,22 +40,25 @@ def readers(
     target = tl.load(across(values + at, step, D, T)).to(tl.float32) - kt.to(tl.float32)
     qt = tl.load(across(queries + at, step, D, T))
 
-    z1, back, x2, bend, g2, xh, scale, mean, along = learned(kt, target, w1, b1, w2, b2, gamma, beta, D)
-    tiles, small = wide + here * 6 * M * T, narrow + here * 3 * D * T
-    tl.store(tile(tiles, M, T), z1.to(dtype))
-    tl.store(tile(tiles + M * T, M, T), back.to(dtype))
+    back, x2, bend, curve, g2, xh, scale, mean, along = learned(kt, target, w1, b1, w2, b2, gamma, beta, D)
+    tiles, small = wide + here * 8 * M * T, narrow + here * 3 * D * T
+    g1 = (back * bend).to(dtype)
+    tl.store(tile(tiles, M, T), x2)
+    tl.store(tile(tiles + M * T, M, T), g1)
+    tl.store(tile(tiles + 2 * M * T, M, T), bend.to(dtype))
+    tl.store(tile(tiles + 3 * M * T, M, T), (back * curve).to(dtype))
     tl.store(tile(small, D, T), xh.to(dtype))
     tl.store(thin + here * 3 * T + t, scale)
     tl.store(thin + here * 3 * T + T + t, mean)
     tl.store(thin + here * 3 * T + 2 * T + t, along)
-    g1, g2 = (back * bend).to(dtype), g2.to(dtype)
+    g2 = g2.to(dtype)
 
     p1 = dot(k, qt) + 1
     eta, a1 = seen(p1, place, rate, T)
     a1 = a1.to(dtype)
     x2b, bend = gelu(dot(w1, qt) + b1[:, None] - dot(g1, a1))
     x2b = x2b.to(dtype)
-    tl.store(tile(tiles + 2 * M * T, M, T), x2b)
+    tl.store(tile(tiles + 4 * M * T, M, T), x2b)
     p2 = dot(tl.trans(x2), x2b) + 1
     _, a2 = seen(p2, place, rate, T)
     a2 = a2.to(dtype)
@@ -72,10 +75,10 @@ def readers(
     d_eta = da * p2
     dp = (da * eta).to(dtype)
     dz1b = ((dot(w2, dz2b) + dot(x2, dp)) * bend).to(dtype)
-    tl.store(tile(tiles + 3 * M * T, M, T), dz1b)
-    tl.store(tile(tiles + 5 * M * T, M, T), dot(x2b, tl.trans(dp)).to(dtype))
+    tl.store(tile(tiles + 5 * M * T, M, T), dz1b)
+    tl.store(tile(tiles + 7 * M * T, M, T), dot(x2b, tl.trans(dp)).to(dtype))
 
-    tl.store(tile(tiles + 4 * M * T, M, T), -dot(dz1b, tl.trans(a1)).to(dtype))
+    tl.store(tile(tiles + 6 * M * T, M, T), -dot(dz1b, tl.trans(a1)).to(dtype))
     da = -dot(tl.trans(g1), dz1b)
     d_eta += da * p1
     dp = (da * eta).to(dtype)
@@ -125,12 +128,13 @@ def chain(
     dw1, dw2 = tl.zeros((M, D), tl.float32), tl.zeros((M, D), tl.float32)
     db1, db2 = tl.zeros((M,), tl.float32), tl.zeros((D,), tl.float32)
     d_gamma, d_beta, d_place = tl.zeros((D,), tl.float32), tl.zeros((D,), tl.float32), tl.zeros((T,), tl.float32)
+    dw1_now, dw2_now = dw1.to(keys.dtype.element_ty), dw2.to(keys.dtype.element_ty)
     for back in range(batches):
         n = batches - 1 - back
         here = one * batches + n
         token = (one // heads * batches + n) * T
         at = (token * heads + head) * D
-        tiles, small = wide + here * 6 * M * T, narrow + here * 3 * D * T
+        tiles, small = wide + here * 8 * M * T, narrow + here * 3 * D * T
         k = tl.load(keys + at + t[:, None] * step + d[None, :])
         q = tl.load(queries + at + t[:, None] * step + d[None, :])
         dtype = k.dtype
@@ -143,20 +147,17 @@ def chain(
         along = tl.load(thin + here * 3 * T + 2 * T + t)
         gx, go = pulled(xh, target, gamma, beta)
         g2 = scale[None, :] * (gx - mean[None, :] - xh * along[None, :])
-        x2, bend, curve = gelu_curve(tl.load(tile(tiles, M, T)).to(tl.float32))
-        x2 = x2.to(dtype)
-        down = tl.load(tile(tiles + M * T, M, T)).to(tl.float32)
-        g1 = down * bend
+        x2, g1 = tl.load(tile(tiles, M, T)), tl.load(tile(tiles + M * T, M, T))
+        bend, curve = tl.load(tile(tiles + 2 * M * T, M, T)).to(tl.float32), tl.load(tile(tiles + 3 * M * T, M, T)).to(tl.float32)
 
-        dw1_now, dw2_now = dw1.to(dtype), dw2.to(dtype)
         a1 = dot(dw1_now, kt) + db1[:, None]
         a2 = dot(tl.trans(dw2_now), x2) + db2[:, None]
-        de = -tl.sum(g1 * a1, 0) - tl.sum(g2 * a2, 0)
-        dg1 = tl.load(tile(tiles + 4 * M * T, M, T)).to(tl.float32) - e * a1
-        dk = -e * dot(tl.trans(dw1_now), g1.to(dtype))
-        dx2 = tl.load(tile(tiles + 5 * M * T, M, T)).to(tl.float32) - e * dot(dw2_now, g2.to(dtype))
+        de = -tl.sum(g1.to(tl.float32) * a1, 0) - tl.sum(g2 * a2, 0)
+        dg1 = tl.load(tile(tiles + 6 * M * T, M, T)).to(tl.float32) - e * a1
+        dk = -e * dot(tl.trans(dw1_now), g1)
         dd = (dg1 * bend).to(dtype)
-        dz1 = dg1 * down * curve
+        dz1 = dg1 * curve
+        dx2 = tl.load(tile(tiles + 7 * M * T, M, T)).to(tl.float32) - e * dot(dw2_now, g2.to(dtype))
         w2 = tl.load(tile(states2 + here * M * D, M, D))
         dg2 = tl.load(tile(small + 2 * D * T, D, T)).to(tl.float32) - e * a2 + dot(tl.trans(w2), dd)
         dz2, d_target, more_gamma, more_beta = second_order(dg2, g2, xh, scale, along, gx, go, gamma, D)
@@ -173,12 +174,13 @@ def chain(
         tl.store(d_rates + token * heads + head + t * heads, before + last * de)
         d_place += rate * de
 
-        dz1b, x2b = tl.load(tile(tiles + 3 * M * T, M, T)), tl.load(tile(tiles + 2 * M * T, M, T))
+        dz1b, x2b = tl.load(tile(tiles + 5 * M * T, M, T)), tl.load(tile(tiles + 4 * M * T, M, T))
         dz2b = tl.load(tile(small + D * T, D, T))
-        dw1 += dot(dz1_now, k) + dot(dz1b, q)
-        dw2 += dot(dd, tl.trans(g2.to(dtype))) + dot(x2, tl.trans(dz2_now)) + dot(x2b, tl.trans(dz2b))
+        dw1 = add_dot(add_dot(dw1, dz1_now, k), dz1b, q)
+        dw2 = add_dot(add_dot(add_dot(dw2, dd, tl.trans(g2.to(dtype))), x2, tl.trans(dz2_now)), x2b, tl.trans(dz2b))
         db1 += tl.sum(dz1 + dz1b.to(tl.float32), 1)
         db2 += tl.sum(dz2 + dz2b.to(tl.float32), 1)
+        dw1_now, dw2_now = dw1.to(dtype), dw2.to(dtype)
     tl.store(tile(d_w1 + one * M * D, M, D), dw1)
     tl.store(tile(d_w2 + one * M * D, M, D), dw2)
     tl.store(d_b1 + one * M + m, db1)

@@ -7,7 +7,7 @@ q, k, v, out are (batch, tokens, heads, D); rate is (batch, tokens, heads); stat
 import triton
 import triton.language as tl
 
-from meshwise.trainer.models.ttt.kernels.mlp_parts import across, dot, gelu, learned, normal, tile
+from meshwise.trainer.models.ttt.kernels.mlp_parts import across, add_dot, dot, gelu, learned, normal, tile
 
 
 @triton.jit
@@ -29,6 +29,8 @@ def chain(
     gamma, beta = tl.load(gammas + head * D + d).to(tl.float32), tl.load(betas + head * D + d).to(tl.float32)
     last = tl.load(places + T - 1)
     step = heads * D
+    # carried over the loop, 16-bit copies go to shared memory; made inside it, their transpose would fill the registers
+    w1_now, w2_now = w1.to(keys.dtype.element_ty), w2.to(keys.dtype.element_ty)
     for n in range(batches):
         token = (one // heads * batches + n) * T
         at = (token * heads + head) * D
@@ -37,18 +39,19 @@ def chain(
         target = tl.load(across(values + at, step, D, T)).to(tl.float32) - kt.to(tl.float32)
         e = last * tl.load(rates + token * heads + head + t * heads)
         here = one * batches + n
-        w1_now, w2_now = w1.to(k.dtype), w2.to(k.dtype)
         tl.store(tile(states1 + here * M * D, M, D), w1_now)
         tl.store(tile(states2 + here * M * D, M, D), w2_now)
         tl.store(starts1 + here * M + m, b1)
         tl.store(starts2 + here * D + d, b2)
-        _, back, x2, bend, g2, _, _, _, _ = learned(kt, target, w1_now, b1, w2_now, b2, gamma, beta, D)
+        back, x2, bend, _, g2, _, _, _, _ = learned(kt, target, w1_now, b1, w2_now, b2, gamma, beta, D)
         g1 = back * bend
-        g2 = g2 * e[None, :]
-        w1 -= dot(g1.to(k.dtype), (k * e[:, None]).to(k.dtype))
-        w2 -= dot(x2, tl.trans(g2.to(k.dtype)))
+        g2 = -g2 * e[None, :]
+        # added in place: a difference would need the registers of another state
+        w1 = add_dot(w1, g1.to(k.dtype), (k * -e[:, None]).to(k.dtype))
+        w2 = add_dot(w2, x2, tl.trans(g2.to(k.dtype)))
         b1 -= tl.sum(g1 * e[None, :], 1)
-        b2 -= tl.sum(g2, 1)
+        b2 += tl.sum(g2, 1)
+        w1_now, w2_now = w1.to(k.dtype), w2.to(k.dtype)
 
 
 @triton.jit
@@ -82,7 +85,7 @@ def output(
     kt = tl.trans(k)
     target = tl.load(across(values + at, step, D, T)).to(tl.float32) - kt.to(tl.float32)
     qt = tl.load(across(queries + at, step, D, T))
-    _, back, x2, bend, g2, _, _, _, _ = learned(kt, target, w1, b1, w2, b2, gamma, beta, D)
+    back, x2, bend, _, g2, _, _, _, _ = learned(kt, target, w1, b1, w2, b2, gamma, beta, D)
     g1 = (back * bend).to(k.dtype)
     _, a1 = seen(dot(k, qt) + 1, place, rate, T)
     x2b, _ = gelu(dot(w1, qt) + b1[:, None] - dot(g1, a1.to(k.dtype)))

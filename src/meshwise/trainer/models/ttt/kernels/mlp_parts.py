@@ -35,6 +35,11 @@ def dot(a, b):
 
 
 @triton.jit
+def add_dot(total, a, b):
+    return tl.dot(a, b, acc=total, input_precision="ieee")
+
+
+@triton.jit
 def normal(z, D: tl.constexpr):
     """Columns of z (D x T) at mean 0 and variance 1, and what they were divided by, inverted."""
     z = z - tl.sum(z, 0)[None, :] / D
@@ -59,14 +64,13 @@ def slope(xh, scale, gx, D: tl.constexpr):
 
 @triton.jit
 def learned(kt, target, w1, b1, w2, b2, gamma, beta, D: tl.constexpr):
-    """One mini-batch at given weights: Z1 and D = W2 G2' (M x T), gelu(Z1), its slope, G2 (D x T), and the norm's parts."""
-    z1 = dot(w1, kt) + b1[:, None]
-    x2, bend = gelu(z1)
+    """One mini-batch at given weights: W2 G2' (M x T), gelu(Z1) and its two derivatives, G2 (D x T), and the norm's parts."""
+    x2, bend, curve = gelu_curve(dot(w1, kt) + b1[:, None])
     x2 = x2.to(kt.dtype)
     xh, scale = normal(dot(tl.trans(w2), x2) + b2[:, None], D)
     gx, _ = pulled(xh, target, gamma, beta)
     g2, mean, along = slope(xh, scale, gx, D)
-    return z1, dot(w2, g2.to(kt.dtype)), x2, bend, g2, xh, scale, mean, along
+    return dot(w2, g2.to(kt.dtype)), x2, bend, curve, g2, xh, scale, mean, along
 
 
 @triton.jit
