@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from meshwise.trainer.models.ttt.dispatch import operand_dtype, serves
 from meshwise.trainer.settings import Sizes
 
 EPS = 1e-6
@@ -17,6 +19,8 @@ EPS = 1e-6
 
 class Learner(nn.Module):
     """A small model per head, trained on K -> V - K one mini-batch at a time, and read with Q (arXiv:2407.04620)."""
+
+    has_kernels = False
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
@@ -30,13 +34,30 @@ class Learner(nn.Module):
         self.learnable_ttt_lr_bias = nn.Parameter(torch.empty(self.heads, 1))
         self.learnable_token_idx = nn.Parameter(torch.empty(self.mini_batch))
         self.post_norm = nn.LayerNorm(sizes.hidden, eps=EPS)
+        self.fast = False
+        """Whether the kernels read; the decoder decides before each pass."""
+
+    def choose(self, device: torch.device) -> None:
+        """Take the kernels where they serve this layer."""
+        dtype = operand_dtype(device, self.q_proj.weight.dtype)
+        self.fast = self.has_kernels and serves(device, dtype, self.head_dim, self.mini_batch)
 
     def forward(self, x: Tensor, rotation: Tensor) -> Tensor:
+        out = self.read_fast(x, rotation) if self.fast else self.read(x, rotation)
+        return self.o_proj(self.post_norm(out))
+
+    def read(self, x: Tensor, rotation: Tensor) -> Tensor:
+        """Every head's reading of every token, side by side. A last mini-batch that is not full is filled up with tokens after it."""
+        seq = x.shape[1]
+        x = F.pad(x, (0, 0, 0, -seq % self.mini_batch))
         q, k, v = (self._split(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
         rate, place = self.rates(x)
         out = self.learn(turn(q, rotation), turn(k, rotation), v, rate, place)
-        out = out.flatten(2, 3).transpose(1, 2).flatten(2).to(x.dtype)
-        return self.o_proj(self.post_norm(out))
+        return out.flatten(2, 3).transpose(1, 2).flatten(2)[:, :seq].to(x.dtype)
+
+    def read_fast(self, x: Tensor, rotation: Tensor) -> Tensor:
+        """The same by kernels."""
+        raise NotImplementedError
 
     def _split(self, x: Tensor) -> Tensor:
         """(batch, heads, mini-batches, tokens, head_dim)"""

@@ -61,6 +61,7 @@ class TTTDecoder(Tied):
             x = self.model.embed_tokens(x)
         rotation = rotation_of(self.config, x.device)
         for block in self.model.layers.values():
+            block.seq_modeling_block.choose(x.device)
             x = block(x, rotation)
         if self.lm_head is not None and self.model.norm is not None:
             x = self.lm_head(self.model.norm(x))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from meshwise.trainer.models.ttt.kernels import mlp_backward, mlp_forward
 
-WARPS = {"chain": 16, "output": 8, "readers": 8, "back_chain": 16}
+WARPS = {"chain": 8, "output": 8, "readers": 8, "back_chain": 16}
 """Warps per program: a chain holds 128 KiB of state in its registers, and one multiprocessor has 256."""
 
 States = tuple[Tensor, Tensor, Tensor, Tensor]

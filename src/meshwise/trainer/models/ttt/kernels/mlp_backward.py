@@ -1,8 +1,8 @@
 """TTT-MLP backward: what each mini-batch's outputs ask for, all at once; then a serial chain from the last mini-batch to the first.
 
 States and starts are those of mlp_forward.chain, run again. What the first kernel leaves for the second is in tiles, one after another for
-each mini-batch: `wide` holds M x T tiles (X2 = gelu(Z1), G1, gelu'(Z1), W2 G2' gelu''(Z1), X2b, dZ1b, dG1, dX2), `narrow` D x T tiles (xh, dZ2b, dG2), `thin` rows of
-T (the norm's scale, mean gx, mean gx xh).
+each mini-batch: `wide` holds M x T tiles (X2 = gelu(Z1), G1, gelu'(Z1), W2 G2' gelu''(Z1), X2b, dZ1b, dG1, dX2), `narrow` D x T tiles (xh,
+dZ2b, dG2), `thin` rows of T (the norm's scale, mean gx, mean gx xh).
 """
 
 # pyright: basic
