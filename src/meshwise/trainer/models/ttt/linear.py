@@ -12,6 +12,8 @@ from meshwise.trainer.models.ttt.learner import EPS, Learner, seen, slope
 
 
 class LinearLearner(Learner):
+    has_kernels = True
+
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
         self.W1 = nn.Parameter(torch.empty(self.heads, self.head_dim, self.head_dim))
@@ -28,3 +30,17 @@ class LinearLearner(Learner):
             step = (place[-1] * rs)[..., None] * gradient
             w, b = w - ks.transpose(-1, -2) @ step, b - step.sum(-2, keepdim=True)
         return torch.stack(outputs, 2)
+
+    def read_fast(self, x: Tensor, rotation: Tensor) -> Tensor:
+        from meshwise.trainer.models.ttt.kernels import linear
+
+        packed = F.linear(x, self.packed_weight(linear.columns(self.heads * self.head_dim, self.heads)))
+        norm = (self.ttt_norm_weight, self.ttt_norm_bias)
+        rates = (self.learnable_token_idx, self.learnable_ttt_lr_bias)
+        return linear.forward(packed, rotation, self.W1, self.b1, *norm, *rates, self.base_lr)[0]
+
+    def packed_weight(self, columns: int) -> Tensor:
+        """All four projections that read x as one matrix, with zeros up to `columns`: one product instead of four."""
+        rates = self.learnable_ttt_lr_weight.squeeze(1)
+        parts = [self.q_proj.weight, self.k_proj.weight, self.v_proj.weight, rates]
+        return torch.cat([*parts, rates.new_zeros(columns - sum(len(part) for part in parts), rates.shape[1])])

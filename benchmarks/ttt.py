@@ -1,0 +1,165 @@
+"""TTT-Linear 125M on one GPU: tokens per second of forward + backward + AdamW in bf16, kernels against the plain loop.
+
+python benchmarks/ttt.py [--plain] [--shapes 16x128,16x512,8x2048]
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
+
+from meshwise.trainer import weights
+from meshwise.trainer.models import Span, build
+
+CONFIG: dict[str, Any] = {
+    "model_type": "ttt", "ttt_layer_type": "linear", "vocab_size": 50257, "hidden_size": 768, "intermediate_size": 2048,
+    "num_hidden_layers": 12, "num_attention_heads": 12, "mini_batch_size": 16, "tie_word_embeddings": True,
+}  # fmt: skip
+
+
+def model_of(config: dict[str, Any]) -> Any:
+    layers = config["num_hidden_layers"]
+    with torch.device("cuda"):
+        model = build(config, Span(0, layers, layers))
+    weights.start([model], 0, 0.02, "model.embed_tokens.weight")
+    model.tie()
+    return model
+
+
+@torch.compile
+def slope(logits: Tensor, targets: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
+    wide = logits.float()
+    total = wide.logsumexp(-1, keepdim=True)
+    loss = (total - wide.gather(1, targets[:, None])).sum() / tokens
+    places = torch.arange(wide.shape[1], device=wide.device)
+    return loss, (((wide - total).exp() - (places == targets[:, None]).float()) / tokens).to(logits.dtype)
+
+
+class HeadLoss(torch.autograd.Function):
+    """Mean cross-entropy of x W' in chunks of tokens, whose gradients are taken on the way so that no logits are kept."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, x: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> Tensor:
+        low = weight.to(torch.bfloat16)
+        loss, d_weight, d_x = 0.0, None, []
+        for rows, wanted in zip(x.split(chunk), targets.split(chunk), strict=True):
+            part, d_logits = slope(rows @ low.T, wanted, len(x))
+            loss = loss + part
+            d_x.append(d_logits @ low)
+            grown = torch.mm(d_logits.T, rows, out_dtype=torch.float32)
+            d_weight = grown if d_weight is None else d_weight + grown
+        ctx.save_for_backward(torch.cat(d_x), d_weight)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, d_loss: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        d_x, d_weight = ctx.saved_tensors
+        return d_x * d_loss, d_weight, None, None
+
+
+def hidden(model: Any, tokens: Tensor) -> Tensor:
+    from meshwise.trainer.models.ttt.model import rotation_of
+
+    x = model.model.embed_tokens(tokens)
+    rotation = rotation_of(model.config, x.device)
+    for block in model.model.layers.values():
+        block.seq_modeling_block.choose(x.device)
+        x = block(x, rotation)
+    return model.model.norm(x)
+
+
+def step_of(model: Any, batch: int, seq: int, fast: bool) -> tuple[Callable[[], None], Tensor, Tensor, Tensor]:
+    tokens = torch.randint(0, 256, (batch, seq), device="cuda")
+    targets = torch.randint(0, 256, (batch, seq), device="cuda")
+    loss_now = torch.zeros((), device="cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True, capturable=True)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
+            x = hidden(model, tokens)
+            if fast:
+                loss = HeadLoss.apply(x.flatten(0, 1).bfloat16(), model.lm_head.weight, targets.flatten(), 8192)
+            else:
+                loss = F.cross_entropy(model.lm_head(x).float().flatten(0, 1), targets.flatten())
+        loss.backward()
+        optimizer.step()
+        loss_now.copy_(loss.detach())
+
+    return step, tokens, targets, loss_now
+
+
+def graphed(step: Callable[[], None]) -> Callable[[], None]:
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+def speed(step: Callable[[], None], times: int) -> float:
+    step()
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(times):
+        step()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - began) / times
+
+
+def parts(step: Callable[[], None], top: int = 14) -> None:
+    """Where the time of a step goes, by kernel."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        for _ in range(3):
+            step()
+        torch.cuda.synchronize()
+    rows = sorted(seen.key_averages(), key=lambda row: -row.self_device_time_total)
+    total = sum(row.self_device_time_total for row in rows) / 3
+    print(f"  kernels {total / 1e3:.2f} ms, {sum(row.count for row in rows) // 3} of them")
+    for row in rows[:top]:
+        print(f"  {row.self_device_time_total / 3e3:7.3f} ms {row.count // 3:4d} x {row.key[:90]}", flush=True)
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser()
+    asked.add_argument("--shapes", default="16x128,16x512,8x2048")
+    asked.add_argument("--plain", action="store_true", help="time the plain loop too")
+    asked.add_argument("--parts", action="store_true", help="where the time goes")
+    options = asked.parse_args()
+    for shape in options.shapes.split(","):
+        batch, seq = map(int, shape.split("x"))
+        torch.manual_seed(0)
+        torch.compiler.reset()
+        began = time.time()
+        model = model_of(CONFIG)
+        for block in model.blocks():
+            block.compile(dynamic=False)
+        torch.cuda.reset_peak_memory_stats()
+        step, *_ = step_of(model, batch, seq, True)
+        replay = graphed(step)
+        each = speed(replay, 20)
+        peak = torch.cuda.max_memory_allocated() / 2**30
+        print(
+            f"{shape:8} kernels: {batch * seq / each:10,.0f} tok/s  {each * 1e3:7.2f} ms  peak {peak:.2f} GiB  (ready in {time.time() - began:.0f} s)",
+            flush=True,
+        )
+        if options.parts:
+            parts(replay)
+        del replay, step, model
+        torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()

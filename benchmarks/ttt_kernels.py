@@ -1,0 +1,189 @@
+"""The TTT-Linear kernels by themselves: right against a float64 loop, and timed one by one in several launch shapes.
+
+python benchmarks/ttt_kernels.py check | time | warm KERNEL
+"""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from meshwise.trainer.models.ttt.kernels import linear
+from meshwise.trainer.models.ttt.learner import seen, slope, turn
+from meshwise.trainer.models.ttt.model import rotation_of
+
+SHAPES = ((16, 128), (16, 512), (8, 2048))
+VARIANTS = {
+    "forward_chain": ((4, 1), (4, 2), (4, 3), (2, 2), (8, 2)),
+    "forward_out": ((1, 1), (2, 1), (4, 1)),
+    "backward_each": ((1, 1), (2, 1), (4, 1)),
+    "backward_chain": ((4, 1), (4, 2), (4, 3), (8, 1), (8, 2)),
+}
+
+
+def plain(
+    packed: Tensor, rotation: Tensor, w: Tensor, b: Tensor, g: Tensor, be: Tensor, idx: Tensor, bias: Tensor, base: float
+) -> Tensor:
+    """The loop of the plain learner, from the kernels' inputs, in whatever precision those have."""
+    heads, size, tokens, seq = w.shape[0], w.shape[-1], len(idx), packed.shape[1]
+    width = heads * size
+    x = F.pad(packed, (0, 0, 0, -seq % tokens))
+    parts = (
+        x[..., at : at + width].unflatten(-1, (heads, size)).transpose(1, 2).unflatten(2, (-1, tokens))
+        for at in (0, width, 2 * width)
+    )
+    q, k, v = parts
+    q, k = turn(q, rotation), turn(k, rotation)
+    rate = (
+        (x[..., 3 * width : 3 * width + heads] + bias.flatten()).sigmoid().transpose(1, 2).unflatten(2, (-1, tokens))
+        * base
+        / size
+    )
+    place = (1 / torch.arange(1, tokens + 1, dtype=x.dtype, device=x.device) + idx).clamp(min=0)
+    gamma, beta = g.unsqueeze(1), be.unsqueeze(1)
+    rows: list[Tensor] = []
+    for qs, ks, vs, rs in zip(q.unbind(2), k.unbind(2), v.unbind(2), rate.unbind(2), strict=True):
+        gradient = slope(ks @ w + b, vs - ks, gamma, beta)
+        read = qs @ w + b - seen(qs, ks, rs, place) @ gradient
+        rows.append(qs + gamma * F.layer_norm(read, (size,), eps=1e-6) + beta)
+        step = (place[-1] * rs)[..., None] * gradient
+        w, b = w - ks.transpose(-1, -2) @ step, b - step.sum(-2, keepdim=True)
+    return torch.stack(rows, 2).flatten(2, 3).transpose(1, 2).flatten(2)[:, :seq]
+
+
+def draw(batch: int, seq: int, heads: int, size: int = 64, tokens: int = 16, device: str = "cuda") -> list[Tensor]:
+    width = heads * size
+    config = {"model_type": "ttt", "hidden_size": width, "num_attention_heads": heads, "mini_batch_size": tokens}
+    normal = lambda *shape: torch.randn(*shape, device=device)  # noqa: E731
+    small = [normal(heads, size, size) * 0.3, normal(heads, 1, size), normal(heads, size), normal(heads, size)]
+    rotation = rotation_of(config, torch.device(device))
+    return [normal(batch, seq, linear.columns(width, heads)), rotation, *small, normal(tokens) * 0.3, normal(heads, 1)]
+
+
+def gradients(run: Callable[..., Tensor], given: list[Tensor], dtype: torch.dtype, rest: torch.dtype) -> list[Tensor]:
+    """The output and the gradient of every input but the rotation; `dtype` is that of the packed rows, `rest` of all else."""
+    own = [one.to(dtype if i == 0 else rest).detach().requires_grad_(i != 1) for i, one in enumerate(given)]
+    out = run(*own, 1.3)
+    wanted = torch.randn(out.shape, generator=torch.Generator(out.device).manual_seed(1), device=out.device)
+    out.backward(wanted.to(out.dtype))
+    return [out.detach(), *(one.grad for one in own if one.grad is not None)]
+
+
+NAMES = ("out", "packed", "W1", "b1", "gamma", "beta", "token_idx", "lr_bias")
+
+
+def fast(*given: Tensor) -> Tensor:
+    return linear.forward(*given)[0]
+
+
+def check() -> None:
+    shapes = [(2, 16, 3), (1, 4096, 2), (64, 48, 2), (3, 1, 2), (2, 100, 12), (4, 333, 12), (2, 512, 12)]
+    for dtype, limit in ((torch.float32, 1e-5), (torch.bfloat16, 1e-2)):
+        for batch, seq, heads in shapes:
+            given = draw(batch, seq, heads)
+            given[0] = given[0].to(dtype)
+            true = gradients(plain, given, torch.float64, torch.float64)
+            ours = gradients(fast, given, dtype, torch.float32)
+            off = {n: float((a.double() - b).norm() / b.norm()) for n, a, b in zip(NAMES, ours, true, strict=True)}
+            worst = max(off, key=lambda n: off[n] if off[n] == off[n] else 9e9)
+            word = "ok " if all(value < limit for value in off.values()) else "BAD"
+            print(
+                f"{word} {str(dtype)[6:]:9} {batch}x{seq}x{heads} worst {worst} {off[worst]:.1e}",
+                *(f"{v:.0e}" for v in off.values()),
+                flush=True,
+            )
+
+
+def seconds(run: Callable[[], object], times: int = 20) -> float:
+    """Of one call, by replaying a CUDA graph of ten."""
+    run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(10):
+            run()
+    graph.replay()
+    torch.cuda.synchronize()
+    found: list[float] = []
+    for _ in range(times):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        found.append(start.elapsed_time(end) / 1e4)
+    return sorted(found)[len(found) // 2]
+
+
+def part(name: str, given: list[Tensor]) -> Callable[[], object]:
+    """One kernel's launch on given inputs."""
+    from meshwise.trainer.models.ttt.kernels import linear_backward, linear_forward
+
+    module = linear_forward if name.startswith("forward") else linear_backward
+    kernel = getattr(module, name)
+    calls: list[tuple[object, tuple[object, ...], dict[str, object]]] = []
+
+    class Spy:
+        def __getitem__(self, grid: object) -> Callable[..., None]:
+            def launch(*args: object, **options: object) -> None:
+                calls.append((grid, args, options))
+                kernel[grid](*args, **options)
+
+            return launch
+
+    setattr(module, name, Spy())
+    try:
+        out, states, biases = linear.forward(*given, 1.0)
+        if module is linear_backward:
+            packed, rotation, w1, _, gamma, beta, idx, bias = given
+            linear.backward(torch.randn_like(out), packed, rotation, w1, gamma, beta, idx, bias, states, biases, 1.0)
+    finally:
+        setattr(module, name, kernel)
+    grid, args, options = calls[0]
+    return lambda: kernel[grid](*args, **options)
+
+
+def inputs(batch: int, seq: int) -> list[Tensor]:
+    given = draw(batch, seq, 12)
+    given[0] = given[0].bfloat16()
+    return given
+
+
+def time_all(names: list[str], quiet: bool) -> None:
+    for name in names:
+        for warps, stages in VARIANTS[name]:
+            kept = linear.TUNING[name]
+            linear.TUNING[name] = replace(kept, warps=warps, stages=stages)
+            row: list[str] = []
+            try:
+                for batch, seq in SHAPES[:1] if quiet else SHAPES:
+                    given = inputs(batch, seq)
+                    if quiet:
+                        part(name, given)()
+                    else:
+                        row.append(f"{seconds(part(name, given)) * 1e6:8.1f}")
+            except Exception as error:
+                row.append(f"{type(error).__name__}: {str(error)[:100]}")
+            linear.TUNING[name] = kept
+            if not quiet:
+                print(f"{name:15} warps {warps} stages {stages}  us at 16x128, 16x512, 8x2048:", *row, flush=True)
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    mode, *names = sys.argv[1:]
+    if mode == "check":
+        check()
+    elif mode == "warm":
+        time_all(names, quiet=True)
+    else:
+        began = time.time()
+        for process in [subprocess.Popen([sys.executable, __file__, "warm", name]) for name in VARIANTS]:
+            process.wait()
+        print(f"compiled in {time.time() - began:.0f} s", flush=True)
+        time_all(names or list(VARIANTS), quiet=False)
