@@ -1,6 +1,6 @@
 """TTT-MLP: two layers per head, W1, b1 to four times the width, gelu, and W2, b2 back."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,13 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from meshwise.trainer.models.ttt.dispatch import MLP
 from meshwise.trainer.models.ttt.learner import EPS, Learner, seen, slope, turn
 
 WIDER = 4
 
 
 class MLPLearner(Learner):
-    has_kernels = True
+    limits = MLP
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
