@@ -24,6 +24,14 @@ from meshwise.trainer.weights import start
 CONFIG = json.loads((Path(__file__).parents[1] / "src/meshwise/data/models/ttt-mlp-125m.json").read_text())
 NAMES = ["out", "q", "k", "v", "rate", "place", "W1", "b1", "W2", "b2", "gamma", "beta"]
 SAID: list[str] = []
+VARIANTS = {
+    "chain": ("chain", [(8, 1), (8, 2), (16, 1)]),
+    "output": ("output", [(4, 1), (8, 1)]),
+    "readers": ("readers", [(4, 1), (8, 1), (16, 1)]),
+    "back_chain": ("back_chain", [(8, 1), (8, 2), (16, 2)]),
+    "through_w1": ("through_w1", [(4, 1), (8, 1)]),
+}
+"""Of each kernel: its name, warps and stages."""
 VOCABULARY, PADDED, CHUNK = 50257, 50304, 2048
 
 
@@ -91,28 +99,24 @@ def timed(run: Callable[[], object], repeats: int = 10) -> float:
 def kernels(batch: int = 16, batches: int = 32, heads: int = 12) -> None:
     given = [one.bfloat16() if i < 3 else one.float() for i, one in enumerate(inputs(batch, batches, heads))]
     d_out = torch.randn_like(given[0])
-    names = {"chain": "forward chain", "output": "forward output", "readers": "backward readers", "back_chain": "backward chain"}
-    for name, words in names.items():
-        for warps in (4, 8, 16):
-            if warps == 4 and "chain" in name:
-                continue
-            before = mlp.WARPS[name]
-            mlp.WARPS[name] = warps
+    for name, (function, tried) in VARIANTS.items():
+        run = (lambda: mlp.ttt_mlp(*given)) if name in ("chain", "output") else (lambda: mlp.ttt_mlp_backward(d_out, *given))
+        before = mlp.LAUNCH[name]
+        for warps, stages in tried:
+            mlp.LAUNCH[name] = {"num_warps": warps, "num_stages": stages}
             try:
-                run = (
-                    (lambda: mlp.ttt_mlp(*given))
-                    if name in ("chain", "output")
-                    else (lambda: mlp.ttt_mlp_backward(d_out, *given))
-                )
                 run()
                 with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
                     run()
                     torch.cuda.synchronize()
-                rows = sorted(((e.device_time_total, e.key) for e in seen.key_averages()), reverse=True)[:3]
-                say(f"{words} {warps} warps:", ", ".join(f"{key[:24]} {micro / 1e3:.3f} ms" for micro, key in rows))
+                found = [(e.device_time_total / e.count, e.count) for e in seen.key_averages() if e.key.startswith(function)]
+                say(
+                    f"{name}, {warps} warps, {stages} stages:",
+                    ", ".join(f"{micro / 1e3:.3f} ms x {count}" for micro, count in found),
+                )
             except Exception as wrong:  # one failing variant must not hide the others
-                say(f"{words} {warps} warps: {str(wrong)[:200]}")
-            mlp.WARPS[name] = before
+                say(f"{name}, {warps} warps, {stages} stages: {str(wrong)[:200]}")
+        mlp.LAUNCH[name] = before
     say(f"operator at {batch} x {16 * batches}: forward {timed(lambda: mlp.ttt_mlp(*given)):.3f} ms,",
         f"backward {timed(lambda: mlp.ttt_mlp_backward(d_out, *given)):.3f} ms")  # fmt: skip
 
@@ -134,7 +138,7 @@ class ChunkedLoss(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, d_loss: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, *d_loss: Tensor) -> tuple[Tensor, Tensor, None]:
         d_hidden, d_weight = ctx.saved_tensors
         return d_hidden, d_weight[:VOCABULARY], None
 

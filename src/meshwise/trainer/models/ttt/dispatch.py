@@ -1,5 +1,6 @@
 """Whether the kernels serve a layer: what they need, and the one line that says why they do not."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 import importlib.util
 import logging
 from dataclasses import dataclass

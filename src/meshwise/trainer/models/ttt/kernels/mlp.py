@@ -10,8 +10,14 @@ from torch import Tensor
 
 from meshwise.trainer.models.ttt.kernels import mlp_backward, mlp_forward
 
-WARPS = {"chain": 8, "output": 8, "readers": 8, "back_chain": 16}
-"""Warps per program: a chain holds 128 KiB of state in its registers, and one multiprocessor has 256."""
+LAUNCH = {
+    "chain": {"num_warps": 8, "num_stages": 1},
+    "output": {"num_warps": 8, "num_stages": 1},
+    "readers": {"num_warps": 8, "num_stages": 1},
+    "back_chain": {"num_warps": 8, "num_stages": 2},
+    "through_w1": {"num_warps": 4, "num_stages": 1},
+}
+"""A chain holds 128 KiB of state in its registers, half of what a multiprocessor has; two stages read a mini-batch ahead."""
 
 States = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -28,7 +34,7 @@ def run_chain(k: Tensor, v: Tensor, rate: Tensor, place: Tensor, weights: tuple[
     states = [k.new_empty(batch, heads, batches, c["M"], c["D"]) for _ in range(2)]
     starts = [k.new_empty(batch, heads, batches, c[size], dtype=torch.float32) for size in "MD"]
     grid = (batch * heads,)
-    mlp_forward.chain[grid](k, v, rate, place, *weights, *states, *starts, heads, batches, **c, num_warps=WARPS["chain"])
+    mlp_forward.chain[grid](k, v, rate, place, *weights, *states, *starts, heads, batches, **c, **LAUNCH["chain"])
     return states[0], states[1], starts[0], starts[1]
 
 
@@ -42,7 +48,7 @@ def ttt_mlp(
     out = torch.empty_like(q)
     grid = (batch * heads * batches,)
     mlp_forward.output[grid](
-        q, k, v, rate, place, gamma, beta, *states, out, heads, batches, **c, num_warps=WARPS["output"]
+        q, k, v, rate, place, gamma, beta, *states, out, heads, batches, **c, **LAUNCH["output"]
     )  # fmt: skip
     return out
 
@@ -72,14 +78,15 @@ def ttt_mlp_backward(
     d_places, d_gammas, d_betas = fresh(batches, short), fresh(batches, width), fresh(batches, width)
     mlp_backward.readers[(batch * heads * batches,)](
         q, k, v, rate, place, gamma, beta, *states, d_out, wide, narrow, thin, dq, dk_read, d_rate_read, d_places, d_gammas, d_betas,
-        heads, batches, **c, num_warps=WARPS["readers"],
+        heads, batches, **c, **LAUNCH["readers"],
     )  # fmt: skip
     d_last, d_gamma, d_beta = fresh(), fresh(width), fresh(width)
     d_w1, d_b1, d_w2, d_b2 = fresh(inner, width), fresh(inner), fresh(inner, width), fresh(width)
-    mlp_backward.chain[(batch * heads,)](
-        q, k, v, rate, place, gamma, beta, states[0], states[1], wide, narrow, thin, dk_read, d_rate_read,
-        dk, dv, d_rate, d_last, d_w1, d_b1, d_w2, d_b2, d_gamma, d_beta, heads, batches, **c, num_warps=WARPS["back_chain"],
+    mlp_backward.back_chain[(batch * heads,)](
+        q, k, v, rate, place, gamma, beta, states[1], wide, narrow, thin, dk_read, d_rate_read,
+        dv, d_rate, d_last, d_w1, d_b1, d_w2, d_b2, d_gamma, d_beta, heads, batches, **c, **LAUNCH["back_chain"],
     )  # fmt: skip
+    mlp_backward.through_w1[(batch * heads * batches,)](states[0], wide, dk_read, dk, heads, batches, **c, **LAUNCH["through_w1"])
     d_place = d_places.sum((0, 1, 2))
     d_place[-1] += d_last.sum()
     return (

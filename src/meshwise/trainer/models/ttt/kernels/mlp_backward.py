@@ -108,16 +108,16 @@ def second_order(dg, g, xh, scale, along, gx, go, gamma, D: tl.constexpr):
 
 
 @triton.jit
-def chain(
-    queries, keys, values, rates, places, gammas, betas, states1, states2, wide, narrow, thin,
-    d_keys_read, d_rates_read, d_keys, d_values, d_rates, d_last, d_w1, d_b1, d_w2, d_b2, d_gammas, d_betas,
+def back_chain(
+    queries, keys, values, rates, places, gammas, betas, states2, wide, narrow, thin,
+    d_keys_read, d_rates_read, d_values, d_rates, d_last, d_w1, d_b1, d_w2, d_b2, d_gammas, d_betas,
     heads, batches, D: tl.constexpr, M: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
     """For each mini-batch of one (batch, head), last first, from dW1', db1', dW2', db2' of the weights after it:
 
     dG1 -= e (K dW1' + db1'); dG2 -= e (X2 dW2' + db2'); dX2 -= e G2 dW2''; dK -= e G1 dW1''; de = -G1.(K dW1' + db1') - G2.(X2 dW2' + db2')
     dD = dG1 gelu'(Z1); dZ1 = dG1 D gelu''(Z1); dG2 += dD W2; dZ2, d(target) = second_order(dG2); dX2 += dZ2 W2'
-    dZ1 += dX2 gelu'(Z1); dK += dZ1 W1'; dW1 = dW1' + K' dZ1 + Q' dZ1b; dW2 = dW2' + dD' G2 + X2' dZ2 + X2b' dZ2b
+    dZ1 += dX2 gelu'(Z1), left in the tile of dX2; dW1 = dW1' + K' dZ1 + Q' dZ1b; dW2 = dW2' + dD' G2 + X2' dZ2 + X2b' dZ2b
     """
     one = tl.program_id(0).to(tl.int64)
     head = one % heads
@@ -129,14 +129,13 @@ def chain(
     db1, db2 = tl.zeros((M,), tl.float32), tl.zeros((D,), tl.float32)
     d_gamma, d_beta, d_place = tl.zeros((D,), tl.float32), tl.zeros((D,), tl.float32), tl.zeros((T,), tl.float32)
     dw1_now, dw2_now = dw1.to(keys.dtype.element_ty), dw2.to(keys.dtype.element_ty)
-    for back in range(batches):
+    for back in tl.range(0, batches, disable_licm=True):
         n = batches - 1 - back
         here = one * batches + n
         token = (one // heads * batches + n) * T
         at = (token * heads + head) * D
         tiles, small = wide + here * 8 * M * T, narrow + here * 3 * D * T
         k = tl.load(keys + at + t[:, None] * step + d[None, :])
-        q = tl.load(queries + at + t[:, None] * step + d[None, :])
         dtype = k.dtype
         kt = tl.trans(k)
         rate = tl.load(rates + token * heads + head + t * heads)
@@ -147,39 +146,42 @@ def chain(
         along = tl.load(thin + here * 3 * T + 2 * T + t)
         gx, go = pulled(xh, target, gamma, beta)
         g2 = scale[None, :] * (gx - mean[None, :] - xh * along[None, :])
-        x2, g1 = tl.load(tile(tiles, M, T)), tl.load(tile(tiles + M * T, M, T))
-        bend, curve = tl.load(tile(tiles + 2 * M * T, M, T)).to(tl.float32), tl.load(tile(tiles + 3 * M * T, M, T)).to(tl.float32)
+        g2_now = g2.to(dtype)
 
         a1 = dot(dw1_now, kt) + db1[:, None]
-        a2 = dot(tl.trans(dw2_now), x2) + db2[:, None]
-        de = -tl.sum(g1.to(tl.float32) * a1, 0) - tl.sum(g2 * a2, 0)
+        g1 = tl.load(tile(tiles + M * T, M, T))
+        dk = tl.load(across(d_keys_read + at, step, D, T)) - e * dot(tl.trans(dw1_now), g1)
+        de = -tl.sum(g1.to(tl.float32) * a1, 0)
         dg1 = tl.load(tile(tiles + 6 * M * T, M, T)).to(tl.float32) - e * a1
-        dk = -e * dot(tl.trans(dw1_now), g1)
-        dd = (dg1 * bend).to(dtype)
-        dz1 = dg1 * curve
-        dx2 = tl.load(tile(tiles + 7 * M * T, M, T)).to(tl.float32) - e * dot(dw2_now, g2.to(dtype))
+        bend = tl.load(tile(tiles + 2 * M * T, M, T))
+        dd = (dg1 * bend.to(tl.float32)).to(dtype)
+        x2 = tl.load(tile(tiles, M, T))
+        a2 = dot(tl.trans(dw2_now), x2) + db2[:, None]
+        de -= tl.sum(g2 * a2, 0)
         w2 = tl.load(tile(states2 + here * M * D, M, D))
         dg2 = tl.load(tile(small + 2 * D * T, D, T)).to(tl.float32) - e * a2 + dot(tl.trans(w2), dd)
+        dw2 = add_dot(dw2, dd, tl.trans(g2_now))
         dz2, d_target, more_gamma, more_beta = second_order(dg2, g2, xh, scale, along, gx, go, gamma, D)
         d_gamma += more_gamma
         d_beta += more_beta
-        dz2_now = dz2.to(dtype)
-        dz1 += (dx2 + dot(w2, dz2_now)) * bend
-        dz1_now = dz1.to(dtype)
-        w1 = tl.load(tile(states1 + here * M * D, M, D))
-        dk += dot(tl.trans(w1), dz1_now) - d_target + tl.load(across(d_keys_read + at, step, D, T))
-        tl.store(across(d_keys + at, step, D, T), dk.to(d_keys.dtype.element_ty))
         tl.store(across(d_values + at, step, D, T), d_target.to(d_values.dtype.element_ty))
+        tl.store(across(d_keys_read + at, step, D, T), dk - d_target)
         before = tl.load(d_rates_read + token * heads + head + t * heads)
         tl.store(d_rates + token * heads + head + t * heads, before + last * de)
         d_place += rate * de
 
-        dz1b, x2b = tl.load(tile(tiles + 5 * M * T, M, T)), tl.load(tile(tiles + 4 * M * T, M, T))
-        dz2b = tl.load(tile(small + D * T, D, T))
-        dw1 = add_dot(add_dot(dw1, dz1_now, k), dz1b, q)
-        dw2 = add_dot(add_dot(add_dot(dw2, dd, tl.trans(g2.to(dtype))), x2, tl.trans(dz2_now)), x2b, tl.trans(dz2b))
+        dz2_now = dz2.to(dtype)
+        dx2 = tl.load(tile(tiles + 7 * M * T, M, T)).to(tl.float32) - e * dot(dw2_now, g2_now) + dot(w2, dz2_now)
+        dz1 = dg1 * tl.load(tile(tiles + 3 * M * T, M, T)).to(tl.float32) + dx2 * bend.to(tl.float32)
+        dz1_now = dz1.to(dtype)
+        tl.store(tile(tiles + 7 * M * T, M, T), dz1_now)
+        dw1 = add_dot(dw1, dz1_now, k)
+        dw2 = add_dot(dw2, x2, tl.trans(dz2_now))
+        dz1b, dz2b = tl.load(tile(tiles + 5 * M * T, M, T)), tl.load(tile(small + D * T, D, T))
         db1 += tl.sum(dz1 + dz1b.to(tl.float32), 1)
         db2 += tl.sum(dz2 + dz2b.to(tl.float32), 1)
+        dw1 = add_dot(dw1, dz1b, tl.load(queries + at + t[:, None] * step + d[None, :]))
+        dw2 = add_dot(dw2, tl.load(tile(tiles + 4 * M * T, M, T)), tl.trans(dz2b))
         dw1_now, dw2_now = dw1.to(dtype), dw2.to(dtype)
     tl.store(tile(d_w1 + one * M * D, M, D), dw1)
     tl.store(tile(d_w2 + one * M * D, M, D), dw2)
@@ -188,3 +190,18 @@ def chain(
     tl.store(d_gammas + one * D + d, d_gamma)
     tl.store(d_betas + one * D + d, d_beta)
     tl.store(d_last + one, tl.sum(d_place, 0))
+
+
+@triton.jit
+def through_w1(
+    states1, wide, d_keys_read, d_keys, heads, batches, D: tl.constexpr, M: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
+    """For one mini-batch, dK += dZ1 W1'. Outside of the chain, which has no room for W1."""
+    here = tl.program_id(0).to(tl.int64)
+    one = here // batches
+    token = (one // heads * batches + here % batches) * T
+    at, step = (token * heads + one % heads) * D, heads * D
+    w1 = tl.load(tile(states1 + here * M * D, M, D))
+    dz1 = tl.load(tile(wide + (here * 8 + 7) * M * T, M, T))
+    dk = tl.load(across(d_keys_read + at, step, D, T)) + dot(tl.trans(w1), dz1)
+    tl.store(across(d_keys + at, step, D, T), dk.to(d_keys.dtype.element_ty))

@@ -31,7 +31,7 @@ def chain(
     step = heads * D
     # carried over the loop, 16-bit copies go to shared memory; made inside it, their transpose would fill the registers
     w1_now, w2_now = w1.to(keys.dtype.element_ty), w2.to(keys.dtype.element_ty)
-    for n in range(batches):
+    for n in tl.range(0, batches, disable_licm=True):
         token = (one // heads * batches + n) * T
         at = (token * heads + head) * D
         k = tl.load(keys + at + t[:, None] * step + d[None, :])
