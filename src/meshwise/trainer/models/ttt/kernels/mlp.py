@@ -4,7 +4,7 @@ Inputs: q, k (with positions turned), v (batch, tokens, heads, D); rate (batch, 
 b1 (heads, 1, M), W2 (heads, M, D), b2 (heads, 1, D); gamma, beta (heads, D).
 """
 
-# pyright: basic, reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
+# pyright: basic, reportGeneralTypeIssues=false, reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
 import torch
 from torch import Tensor
 

@@ -5,7 +5,7 @@ each mini-batch: `wide` holds M x T tiles (X2 = gelu(Z1), G1, gelu'(Z1), W2 G2' 
 dZ2b, dG2), `thin` rows of T (the norm's scale, mean gx, mean gx xh).
 """
 
-# pyright: basic, reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
+# pyright: basic, reportGeneralTypeIssues=false, reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
 import triton
 import triton.language as tl
 

@@ -3,7 +3,7 @@
 q, k, v, out are (batch, tokens, heads, D); rate is (batch, tokens, heads); states are (batch, heads, mini-batches, M, D).
 """
 
-# pyright: basic, reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
+# pyright: basic, reportGeneralTypeIssues=false, reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
 import triton
 import triton.language as tl
 

@@ -4,7 +4,7 @@ tensor cores' long side, products stay in the registers of the warps that made t
 Letters: D the head's width, M the inner width, T the tokens of a mini-batch; w1 is W1' (M x D), w2 is W2 (M x D).
 """
 
-# pyright: basic, reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
+# pyright: basic, reportGeneralTypeIssues=false, reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
 import triton
 import triton.language as tl
 
