@@ -1,13 +1,15 @@
 """TTT-MLP 125M on one GPU: kernels against float64, each kernel's time, and tokens/s of forward + backward + AdamW.
 
-PYTHONPATH=src python3 benchmarks/ttt_mlp.py [check] [kernels] [plain] [step] [profile]    (all without an argument)
+PYTHONPATH=src python3 benchmarks/ttt_mlp.py [variants] [check] [kernels] [step] [profile] [plain]    (all without an argument)
 """
 
 import json
+import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +29,8 @@ SAID: list[str] = []
 VARIANTS = {
     "chain": ("chain", [(8, 1), (8, 2), (16, 1)]),
     "output": ("output", [(4, 1), (8, 1)]),
-    "readers": ("readers", [(4, 1), (8, 1), (16, 1)]),
-    "back_chain": ("back_chain", [(8, 1), (8, 2), (16, 2)]),
+    "readers": ("readers", [(8, 1), (16, 1)]),
+    "back_chain": ("back_chain", [(8, 1), (8, 2), (16, 1), (16, 2), (8, -1), (8, -2)]),
     "through_w1": ("through_w1", [(4, 1), (8, 1)]),
 }
 """Of each kernel: its name, warps and stages."""
@@ -83,6 +85,50 @@ def check(batch: int, batches: int, heads: int) -> None:
     say("   ", " ".join(f"{name} {value:.1e}" for name, value in found.items()))
 
 
+def launch(warps: int, stages: int) -> dict[str, int]:
+    return {"num_warps": warps, "num_stages": abs(stages)} | ({"FIXED": False} if stages < 0 else {})
+
+
+def attempt(name: str, warps: str, stages: str) -> None:
+    """One variant alone in a process, for a fault takes the process with it."""
+    mlp.LAUNCH[name] = launch(int(warps), int(stages))
+    given = inputs(2, 4, 3)
+    half = [one.bfloat16() if i < 3 else one.float() for i, one in enumerate(given)]
+    exact = [one.double() for one in half]
+    if name in ("chain", "output"):
+        found = [(mlp.ttt_mlp(*half), plain(*exact))]
+    else:
+        d_out = torch.randn_like(half[0])
+        found = list(zip(with_gradients(mlp.ttt_mlp, half, d_out), with_gradients(plain, exact, d_out.double()), strict=True))
+    worst = max(float((a.double() - b).norm() / b.norm()) for a, b in found)
+    print("works" if worst < 1e-2 else "wrong", f"{worst:.1e}", flush=True)
+
+
+def variants() -> None:
+    """Leave in VARIANTS those that work; five at a time, which also compiles them."""
+    tried = [(name, warps, stages) for name, (_, pairs) in VARIANTS.items() for warps, stages in pairs]
+    with ThreadPoolExecutor(5) as several:
+        answers = list(several.map(ask, tried))
+    for (name, warps, stages), answer in zip(tried, answers, strict=True):
+        if not answer.startswith("works"):
+            say(f"{name}, {warps} warps, {stages} stages: {answer}")
+            VARIANTS[name][1].remove((warps, stages))
+        else:
+            say(f"{name}, {warps} warps, {stages} stages: {answer}")
+    for name, (_, works) in VARIANTS.items():
+        if works:
+            mlp.LAUNCH[name] = launch(*works[0])
+
+
+def ask(variant: tuple[str, int, int]) -> str:
+    words = [sys.executable, __file__, "attempt", *map(str, variant)]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
+    except subprocess.TimeoutExpired:
+        return "no answer"
+    return done.stdout.strip().split("\n")[-1] if done.returncode == 0 else done.stderr.strip()[-300:].replace("\n", " ")
+
+
 def timed(run: Callable[[], object], repeats: int = 10) -> float:
     """Median milliseconds."""
     for _ in range(2):
@@ -99,11 +145,12 @@ def timed(run: Callable[[], object], repeats: int = 10) -> float:
 def kernels(batch: int = 16, batches: int = 32, heads: int = 12) -> None:
     given = [one.bfloat16() if i < 3 else one.float() for i, one in enumerate(inputs(batch, batches, heads))]
     d_out = torch.randn_like(given[0])
+    times: dict[str, list[tuple[float, dict[str, int]]]] = {}
     for name, (function, tried) in VARIANTS.items():
         run = (lambda: mlp.ttt_mlp(*given)) if name in ("chain", "output") else (lambda: mlp.ttt_mlp_backward(d_out, *given))
         before = mlp.LAUNCH[name]
         for warps, stages in tried:
-            mlp.LAUNCH[name] = {"num_warps": warps, "num_stages": stages}
+            mlp.LAUNCH[name] = launch(warps, stages)
             try:
                 run()
                 with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
@@ -116,7 +163,7 @@ def kernels(batch: int = 16, batches: int = 32, heads: int = 12) -> None:
                 )
             except Exception as wrong:  # one failing variant must not hide the others
                 say(f"{name}, {warps} warps, {stages} stages: {str(wrong)[:200]}")
-        mlp.LAUNCH[name] = before
+        mlp.LAUNCH[name] = best[1] if (best := min(times.get(name, []), default=None, key=lambda one: one[0])) else before
     say(f"operator at {batch} x {16 * batches}: forward {timed(lambda: mlp.ttt_mlp(*given)):.3f} ms,",
         f"backward {timed(lambda: mlp.ttt_mlp_backward(d_out, *given)):.3f} ms")  # fmt: skip
 
@@ -249,6 +296,7 @@ def plain_step(batch: int = 16, seq: int = 128) -> None:
 
 
 PARTS: dict[str, list[Callable[[], None]]] = {
+    "variants": [variants],
     "check": [lambda: check(2, 4, 3), lambda: check(1, 32, 2), lambda: check(1, 1, 1), lambda: check(3, 9, 5)],
     "kernels": [kernels],
     "step": [step],
@@ -258,6 +306,9 @@ PARTS: dict[str, list[Callable[[], None]]] = {
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["attempt"]:
+        attempt(*sys.argv[2:])
+        return
     for name in sys.argv[1:] or list(PARTS):
         for part in PARTS[name]:
             try:

@@ -14,7 +14,7 @@ LAUNCH = {
     "chain": {"num_warps": 8, "num_stages": 1},
     "output": {"num_warps": 8, "num_stages": 1},
     "readers": {"num_warps": 8, "num_stages": 1},
-    "back_chain": {"num_warps": 8, "num_stages": 2},
+    "back_chain": {"num_warps": 8, "num_stages": 1},
     "through_w1": {"num_warps": 4, "num_stages": 1},
 }
 """A chain holds 128 KiB of state in its registers, half of what a multiprocessor has; two stages read a mini-batch ahead."""
