@@ -9,8 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 from meshwise.trainer import weights
@@ -86,7 +85,7 @@ def step_of(model: Any, batch: int, seq: int, fast: bool) -> tuple[Callable[[], 
             if fast:
                 loss = HeadLoss.apply(x.flatten(0, 1).bfloat16(), model.lm_head.weight, targets.flatten(), 8192)
             else:
-                loss = F.cross_entropy(model.lm_head(x).float().flatten(0, 1), targets.flatten())
+                loss = torch.nn.functional.cross_entropy(model.lm_head(x).float().flatten(0, 1), targets.flatten())
         loss.backward()
         optimizer.step()
         loss_now.copy_(loss.detach())
@@ -132,13 +131,42 @@ def parts(step: Callable[[], None], top: int = 14) -> None:
         print(f"  {row.self_device_time_total / 3e3:7.3f} ms {row.count // 3:4d} x {row.key[:90]}", flush=True)
 
 
+def decode(count: int = 400) -> None:
+    """Tokens per second of one sequence, after a prompt with a tail; and that they are those of the plain decoder."""
+    from meshwise.trainer.generate import captured, generate, speaker_of
+    from meshwise.trainer.models.ttt.decode import Decoding
+
+    model = model_of(CONFIG).requires_grad_(False)
+    prompt = torch.randint(0, 256, (1, 1000), device="cuda")
+    fast = speaker_of(model)
+    plain = Decoding(model)
+    for block in plain.layers:
+        block.seq_modeling_block.fast = False
+    a, b = fast.prompt(prompt), plain.prompt(prompt)
+    off = [float((a - b).norm() / b.norm())]
+    for i in range(40):
+        a, b = fast.step(prompt[:, i]), plain.step(prompt[:, i])
+        off.append(float((a - b).norm() / b.norm()))
+    print(f"decode: logits off by {off[0]:.1e} after the prompt, {max(off):.1e} at most in 40 steps", flush=True)
+    generate(fast, prompt, 8)
+    for name, speaker, batch in (("kernels", fast, 1), ("kernels", speaker_of(model, 16), 16), ("plain, graph", plain, 1)):
+        token = torch.zeros(batch, dtype=torch.long, device="cuda")
+        replay = captured(lambda speaker=speaker, token=token: token.copy_(speaker.step(token).argmax(-1)))
+        each = speed(replay, count)
+        print(f"decode {name:12} batch {batch:2}: {batch / each:9,.0f} tok/s  {each * 1e6:.0f} us", flush=True)
+    began = time.perf_counter()
+    generate(fast, prompt, count).tolist()
+    print(f"generate {count} tokens after 1000, capture included: {time.perf_counter() - began:.2f} s", flush=True)
+
+
 def main() -> None:
     asked = argparse.ArgumentParser()
     asked.add_argument("--shapes", default="16x128,16x512,8x2048")
     asked.add_argument("--plain", action="store_true", help="time the plain loop too")
     asked.add_argument("--parts", action="store_true", help="where the time goes")
+    asked.add_argument("--decode", action="store_true", help="generation too")
     options = asked.parse_args()
-    for shape in options.shapes.split(","):
+    for shape in filter(None, options.shapes.split(",")):
         batch, seq = map(int, shape.split("x"))
         torch.manual_seed(0)
         torch.compiler.reset()
@@ -151,14 +179,15 @@ def main() -> None:
         replay = graphed(step)
         each = speed(replay, 20)
         peak = torch.cuda.max_memory_allocated() / 2**30
-        print(
-            f"{shape:8} kernels: {batch * seq / each:10,.0f} tok/s  {each * 1e3:7.2f} ms  peak {peak:.2f} GiB  (ready in {time.time() - began:.0f} s)",
-            flush=True,
-        )
+        ready = time.time() - began
+        row = f"{shape:8} kernels: {batch * seq / each:10,.0f} tok/s  {each * 1e3:7.2f} ms  peak {peak:.2f} GiB"
+        print(f"{row}  (ready in {ready:.0f} s)", flush=True)
         if options.parts:
             parts(replay)
         del replay, step, model
         torch.cuda.empty_cache()
+    if options.decode:
+        decode()
 
 
 if __name__ == "__main__":

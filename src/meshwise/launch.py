@@ -49,12 +49,11 @@ class Launch:
 
 def prepare(wish: Wish) -> Launch:
     """Everything looked up and checked."""
-    device = wish.device or ("cuda" if gpus() else "cpu")
-    _one_of("--device", device, DEVICES)
+    device = device_of(wish.device)
     precision = wish.precision or ("bf16" if device == "cuda" else "fp32")
     _one_of("--precision", precision, PRECISIONS)
     ask, axes = _planned(wish.what) if _is_plan(wish.what) else (None, dict[str, "int | str"]())
-    values, name = _buildable(ask.model if ask else wish.what or DEFAULT)
+    values, name = buildable(ask.model if ask else wish.what or DEFAULT)
     batch, seq = wish.batch or (ask.batch if ask else BATCH), wish.seq or (ask.seq if ask else SEQ)
     layout = _layout(axes | wish.axes, batch)
     if ask and layout.devices != _devices(axes):
@@ -69,6 +68,13 @@ def prepare(wish: Wish) -> Launch:
     on = wish.on or (ask.cluster if ask else _here(device, layout.devices))
     model = build(values, name, "")
     return Launch(replace(settings, facts=_facts(model, settings, on)), model, on)
+
+
+def device_of(given: str) -> str:
+    """What was asked for, or what is here."""
+    device = given or ("cuda" if gpus() else "cpu")
+    _one_of("--device", device, DEVICES)
+    return device
 
 
 def _one_of(option: str, given: str, valid: tuple[str, ...]) -> None:
@@ -93,7 +99,8 @@ def _planned(what: str) -> tuple[plans.Ask, "dict[str, int | str]"]:
     return made.ask, {f.name: row[f.name] for f in fields(Layout)}
 
 
-def _buildable(name: str) -> tuple[dict[str, Any], str]:
+def buildable(name: str) -> tuple[dict[str, Any], str]:
+    """The config.json of a model that the trainer has, and its name."""
     if name.lower().endswith(".gguf"):
         raise UserError(f"{quoted(name)}: the trainer builds models from a config.json, not from a .gguf")
     values, label, _ = lookup.find_values(name)
@@ -176,9 +183,11 @@ def predicted(launch: Launch) -> plans.Choice:
     return plans.choice(question, layouts, price(question, layouts), 0)
 
 
-def check_torch() -> None:
+def check_torch(verb: str = "run") -> None:
     if importlib.util.find_spec("torch") is None:
-        raise UserError("'meshwise run' needs PyTorch, which is not installed: pip install '.[train]' in the folder of meshwise")
+        raise UserError(
+            f"'meshwise {verb}' needs PyTorch, which is not installed: pip install '.[train]' in the folder of meshwise"
+        )
 
 
 def command(settings: Settings, file: Path) -> list[str]:

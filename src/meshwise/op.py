@@ -37,6 +37,8 @@ class Op:
     """Elements kept per token of context (keys and values)."""
     state: int = 0
     """Elements kept per sequence, whatever its length."""
+    serial: int = 0
+    """Tokens of one step of a chain that is walked step by step (TTT's mini-batch); 0 where a scan runs in parallel."""
     window: int = 0
     """Keys a token can look back on; 0 is all of them."""
     chunked: bool = False

@@ -9,7 +9,7 @@ from torch import Tensor
 from meshwise.lookup import find_values
 from meshwise.trainer.models import Span, build
 from meshwise.trainer.models.ttt.learner import EPS, slope
-from meshwise.trainer.models.ttt.linear import LinearLearner
+from meshwise.trainer.models.ttt.linear import LinearLearner, learn
 from meshwise.trainer.settings import unbuildable
 
 TINY: dict[str, Any] = {
@@ -80,3 +80,24 @@ def test_a_token_never_sees_what_comes_after_it() -> None:
         before, after = model(tokens), model(other)
     torch.testing.assert_close(before[:, :6], after[:, :6])
     assert not torch.allclose(before[:, 6:], after[:, 6:])
+
+
+def test_the_gradients_of_the_plain_form_are_those_of_small_differences() -> None:
+    torch.manual_seed(0)
+    normal = lambda *shape: torch.randn(*shape, dtype=torch.float64, requires_grad=True)  # noqa: E731
+    rate, place = (
+        torch.rand(1, 2, 2, 3, dtype=torch.float64, requires_grad=True),
+        torch.rand(3, dtype=torch.float64, requires_grad=True),
+    )
+    given = [*(normal(1, 2, 2, 3, 4) for _ in range(3)), rate, place, normal(2, 4, 4), *(normal(2, 1, 4) for _ in range(3))]
+    assert torch.autograd.gradcheck(learn, given)
+
+
+def test_a_last_mini_batch_need_not_be_full() -> None:
+    torch.manual_seed(0)
+    model = build(TINY, Span(0, 2, 2))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    tokens = torch.randint(0, 256, (1, 12))
+    with torch.no_grad():
+        torch.testing.assert_close(model(tokens[:, :7]), model(tokens)[:, :7])

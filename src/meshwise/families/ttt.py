@@ -62,7 +62,7 @@ def mixer(d: Decoder, config: Config, convolved: bool) -> Block:
     return Block(f"ttt.{kind}", tuple(ops))
 
 
-def _scan(d: Decoder, name: str, times: int, n: int, k: int, params: int = 0, state: int = 0) -> Op:
+def _scan(d: Decoder, name: str, times: int, n: int, k: int, params: int = 0, state: int = 0, serial: int = 0) -> Op:
     """`times` products per head; parameters and state are given per head too."""
     heads = d.heads
     return Op(
@@ -75,6 +75,7 @@ def _scan(d: Decoder, name: str, times: int, n: int, k: int, params: int = 0, st
         params=heads * params,
         shard="heads",
         state=heads * state,
+        serial=serial,
     )
 
 
@@ -86,7 +87,8 @@ def _inner_linear(d: Decoder, batch: int) -> list[Op]:
     f = d.head_dim
     weights = f * f + f
     # A decoder keeps W and b and, until the mini-batch is full, the sum of their gradients: twice the weights.
-    return [_scan(d, "state", 3, f, f, params=weights, state=2 * weights), _scan(d, "within_batch", 2, f, batch)]
+    state = _scan(d, "state", 3, f, f, params=weights, state=2 * weights, serial=batch)
+    return [state, _scan(d, "within_batch", 2, f, batch)]
 
 
 def _inner_mlp(d: Decoder, batch: int) -> list[Op]:
@@ -94,7 +96,7 @@ def _inner_mlp(d: Decoder, batch: int) -> list[Op]:
     f = d.head_dim
     weights = 8 * f * f + 5 * f
     return [
-        _scan(d, "state", 7, 4 * f, f, params=weights, state=2 * weights),
+        _scan(d, "state", 7, 4 * f, f, params=weights, state=2 * weights, serial=batch),
         _scan(d, "within_batch", 2, f, batch),  # Q K' and A2 G2
         _scan(d, "within_batch_wide", 2, 4 * f, batch),  # A1 G1 and X2b X2'
     ]

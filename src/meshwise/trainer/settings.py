@@ -150,7 +150,6 @@ def broken(settings: Settings) -> list[str]:
     a, m = settings.layout, Sizes.of(settings.model)
     stages, each = a.pp * a.chunks, a.dp * a.mbs
     ttt = settings.model["model_type"] == "ttt"
-    tokens = int(settings.model.get("mini_batch_size") or 1)
     rules = {
         f"tp ({a.tp}) must divide the heads ({m.heads})": m.heads % a.tp == 0,
         f"tp ({a.tp}) must divide the KV heads ({m.kv_heads})": m.kv_heads % a.tp == 0,
@@ -168,7 +167,6 @@ def broken(settings: Settings) -> list[str]:
         f"the vocabulary ({m.vocab}) must hold the {BYTES} bytes of the embedded text": m.vocab >= BYTES,
         "TTT reads a sequence in order: it has neither tp nor cp, and no attention for selective recompute": not ttt
         or (a.tp == a.cp == 1 and a.recompute != "selective"),
-        f"the mini-batch of TTT ({tokens}) must divide the sequence ({settings.seq})": not ttt or settings.seq % tokens == 0,
         "a schedule with split backward passes needs recompute none and no compile": a.schedule not in ("zero-bubble", "zbv")
         or (a.recompute == "none" and not settings.compile),
     }

@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from meshwise.trainer.models.ttt.dispatch import LINEAR
 from meshwise.trainer.models.ttt.learner import EPS, Learner, seen, slope
 
+PADDING = 16
+"""Rows of 16 bytes' multiples are what the tensor cores read; the kernels count on it."""
+
 
 class LinearLearner(Learner):
     limits = LINEAR
@@ -21,27 +24,40 @@ class LinearLearner(Learner):
         self.b1 = nn.Parameter(torch.empty(self.heads, 1, self.head_dim))
 
     def learn(self, q: Tensor, k: Tensor, v: Tensor, rate: Tensor, place: Tensor) -> Tensor:
-        w, b = self.W1.float(), self.b1.float()
-        gamma, beta = self.norm()
-        outputs: list[Tensor] = []
-        for qs, ks, vs, rs in zip(q.unbind(2), k.unbind(2), v.unbind(2), rate.unbind(2), strict=True):
-            gradient = slope(ks @ w + b, vs - ks, gamma, beta)
-            read = qs @ w + b - seen(qs, ks, rs, place) @ gradient
-            outputs.append(qs + gamma * F.layer_norm(read, read.shape[-1:], eps=EPS) + beta)
-            step = (place[-1] * rs)[..., None] * gradient
-            w, b = w - ks.transpose(-1, -2) @ step, b - step.sum(-2, keepdim=True)
-        return torch.stack(outputs, 2)
+        return learn(q, k, v, rate, place, self.W1.float(), self.b1.float(), *self.norm())
 
     def read_fast(self, x: Tensor, rotation: Tensor) -> Tensor:
         from meshwise.trainer.models.ttt.kernels import linear
 
-        packed = F.linear(x, self.packed_weight(linear.columns(self.heads * self.head_dim, self.heads)))
+        return linear.forward(*self._given(x, rotation))[0]
+
+    def read_and_keep(self, x: Tensor, rotation: Tensor, state: Tensor) -> Tensor:
+        """The same from the first token on, with the state after the last one put into `state`, for a decoder."""
+        from meshwise.trainer.models.ttt.kernels import linear
+
+        return linear.prefill(*self._given(x, rotation), state)
+
+    def _given(self, x: Tensor, rotation: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, float]:
         norm = (self.ttt_norm_weight, self.ttt_norm_bias)
         rates = (self.learnable_token_idx, self.learnable_ttt_lr_bias)
-        return linear.forward(packed, rotation, self.W1, self.b1, *norm, *rates, self.base_lr)[0]
+        return F.linear(x, self.packed_weight()), rotation, self.W1, self.b1, *norm, *rates, self.base_lr
 
-    def packed_weight(self, columns: int) -> Tensor:
-        """All four projections that read x as one matrix, with zeros up to `columns`: one product instead of four."""
+    def packed_weight(self) -> Tensor:
+        """All four projections that read x as one matrix, with zeros up to a multiple of 16 rows: one product instead of four."""
         rates = self.learnable_ttt_lr_weight.squeeze(1)
         parts = [self.q_proj.weight, self.k_proj.weight, self.v_proj.weight, rates]
-        return torch.cat([*parts, rates.new_zeros(columns - sum(len(part) for part in parts), rates.shape[1])])
+        return torch.cat([*parts, rates.new_zeros(-len(rates) % PADDING, rates.shape[1])])
+
+
+def learn(
+    q: Tensor, k: Tensor, v: Tensor, rate: Tensor, place: Tensor, w: Tensor, b: Tensor, gamma: Tensor, beta: Tensor
+) -> Tensor:
+    """Read (batch, heads, mini-batches, tokens, head_dim) from the weights of each head; the kernels compute the same."""
+    outputs: list[Tensor] = []
+    for qs, ks, vs, rs in zip(q.unbind(2), k.unbind(2), v.unbind(2), rate.unbind(2), strict=True):
+        gradient = slope(ks @ w + b, vs - ks, gamma, beta)
+        read = qs @ w + b - seen(qs, ks, rs, place) @ gradient
+        outputs.append(qs + gamma * F.layer_norm(read, read.shape[-1:], eps=EPS) + beta)
+        step = (place[-1] * rs)[..., None] * gradient
+        w, b = w - ks.transpose(-1, -2) @ step, b - step.sum(-2, keepdim=True)
+    return torch.stack(outputs, 2)

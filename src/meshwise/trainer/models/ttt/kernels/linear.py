@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from meshwise.trainer.models.ttt.kernels import linear_backward, linear_forward
+from meshwise.trainer.models.ttt.kernels import linear_backward, linear_decode, linear_forward
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 PADDING = int(linear_backward.PADDING.value)
-KEPT = int(linear_backward.KEPT.value)
+KEPT, TILES = int(linear_backward.KEPT.value), int(linear_backward.TILES.value)
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,12 @@ class Tuning:
 
 TUNING = {"forward_chain": Tuning(4, 2), "forward_out": Tuning(2), "backward_each": Tuning(2), "backward_chain": Tuning(4, 2)}
 """On an H200 (docs/ttt-kernels.md)."""
+
+DECODE_WARPS = 8
+
+
+def launch(kernel: Any, programs: int) -> Any:
+    return kernel[(programs,)]
 
 
 def columns(width: int, heads: int) -> int:
@@ -61,7 +67,7 @@ def forward(
     base_lr: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Outputs (batch, seq, width); W and b before each mini-batch, for the way back."""
-    return _forward(packed, rotation, w1, b1, gamma, beta, token_idx, lr_bias, base_lr, None, None)
+    return _forward(packed, rotation, w1, b1, gamma, beta, token_idx, lr_bias, base_lr)
 
 
 def _forward(
@@ -74,23 +80,60 @@ def _forward(
     token_idx: Tensor,
     lr_bias: Tensor,
     base_lr: float,
-    last: Tensor | None,
-    pending: Tensor | None,
+    kept: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     batch, seq, heads, features, tokens, count = _sizes(packed, w1, token_idx)
     width, row = heads * features, packed.stride(1)
     out, states, biases = _empty_forward(packed, w1, token_idx)
     numbers = (seq, row, width, heads, count, base_lr / features)
-    options = _options("forward_chain", packed, features, tokens, True) | {"KEEP": last is not None}
-    kept = (biases, biases) if last is None or pending is None else (last, pending)
-    linear_forward.forward_chain[(batch * heads,)](
-        packed, rotation, w1, b1, gamma, beta, token_idx, lr_bias, states, biases, *kept, *numbers, **options
+    options = _options("forward_chain", packed, features, tokens, True) | {"KEEP": kept is not None}
+    last, pending = (biases, biases) if kept is None else kept
+    launch(linear_forward.forward_chain, batch * heads)(
+        packed, rotation, w1, b1, gamma, beta, token_idx, lr_bias, states, biases, last, pending, *numbers, **options
     )
     options = _options("forward_out", packed, features, tokens, False)
-    linear_forward.forward_out[(batch * heads * count,)](
+    launch(linear_forward.forward_out, batch * heads * count)(
         packed, rotation, gamma, beta, token_idx, lr_bias, states, biases, out, *numbers, **options
     )
     return out, states, biases
+
+
+def prefill(
+    packed: Tensor,
+    rotation: Tensor,
+    w1: Tensor,
+    b1: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    token_idx: Tensor,
+    lr_bias: Tensor,
+    base_lr: float,
+    state: Tensor,
+) -> Tensor:
+    """Outputs, and for a decoder W', b and their pending sums after the last token in `state` (2, batch, heads, F + 1, F)."""
+    state.zero_()
+    return _forward(packed, rotation, w1, b1, gamma, beta, token_idx, lr_bias, base_lr, state)[0]
+
+
+def decode(
+    packed: Tensor,
+    rotation: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    token_idx: Tensor,
+    lr_bias: Tensor,
+    base_lr: float,
+    state: Tensor,
+    position: Tensor,
+) -> Tensor:
+    """Outputs (batch, width) of one token of each sequence, packed (batch, columns), at `position`; takes `state` one token on."""
+    _, batch, heads, _, features = state.shape
+    width = heads * features
+    out = packed.new_empty(batch, width)
+    shared = (packed, rotation, gamma, beta, token_idx, lr_bias, *state, position, out)
+    numbers = (packed.stride(0), width, heads, base_lr / features)
+    launch(linear_decode.decode, batch * heads)(*shared, *numbers, T=token_idx.shape[0], F=features, num_warps=DECODE_WARPS)
+    return out
 
 
 def _empty_forward(packed: Tensor, w1: Tensor, token_idx: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -104,7 +147,8 @@ def _empty_forward(packed: Tensor, w1: Tensor, token_idx: Tensor) -> tuple[Tenso
 
 @forward.register_fake
 def _(
-    packed: Tensor, rotation: Tensor, w1: Tensor, b1: Tensor, gamma: Tensor, beta: Tensor, token_idx: Tensor, lr_bias: Tensor, base_lr: float
+    packed: Tensor, rotation: Tensor, w1: Tensor, b1: Tensor, gamma: Tensor, beta: Tensor, token_idx: Tensor, lr_bias: Tensor,
+    base_lr: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     return _empty_forward(packed, w1, token_idx)
 
@@ -128,14 +172,17 @@ def backward(
     width, row = heads * features, packed.stride(1)
     d_packed, d_state, each, chain = _empty_backward(packed, w1, token_idx)
     kept = packed.new_empty(batch * heads * count, KEPT, tokens, dtype=torch.float32)
-    normals, u, dzb = (packed.new_empty(batch * heads * count, tokens, features) for _ in range(3))
+    tiles = packed.new_empty(batch * heads * count, TILES, tokens, features)
     numbers = (seq, row, width, heads, count, base_lr / features)
-    shared = (packed, rotation, gamma, beta, token_idx, lr_bias, states)
-    passed = (d_packed, kept, normals, u, dzb)
+    rates = (token_idx, lr_bias, states)
     options = _options("backward_each", packed, features, tokens, False)
-    linear_backward.backward_each[(batch * heads * count,)](d_out, *shared, biases, *passed, each, *numbers, **options)
+    launch(linear_backward.backward_each, batch * heads * count)(
+        d_out, packed, rotation, gamma, beta, *rates, biases, d_packed, kept, tiles, each, *numbers, **options
+    )
     options = _options("backward_chain", packed, features, tokens, True)
-    linear_backward.backward_chain[(batch * heads,)](*shared, *passed, chain, d_state, *numbers, **options)
+    launch(linear_backward.backward_chain, batch * heads)(
+        packed, rotation, gamma, *rates, d_packed, kept, tiles, chain, d_state, *numbers, **options
+    )
     return d_packed, d_state, each, chain
 
 

@@ -1,6 +1,7 @@
 """TTT-Linear forward: the serial chain of states, then every mini-batch's output at once from the states kept."""
 
-# pyright: basic, reportMissingTypeStubs=false
+# Triton's language is not Python's: a kernel's arguments and loops have types of their own
+# pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
 import triton
 import triton.language as tl
 

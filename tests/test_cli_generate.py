@@ -1,0 +1,61 @@
+"""`meshwise generate`: what is refused before any process starts, and a text and a loss from weights in a folder."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from meshwise.trainer import weights
+from meshwise.trainer.generate import generate, loss_of, speaker_of
+from meshwise.trainer.models import Span, build
+from told import Run, refused
+
+TINY: dict[str, Any] = {
+    "model_type": "ttt", "ttt_layer_type": "linear", "vocab_size": 256, "hidden_size": 32, "intermediate_size": 48,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "mini_batch_size": 4, "tie_word_embeddings": True, "max_position_embeddings": 64,
+}  # fmt: skip
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> tuple[Any, list[str]]:
+    """A model, and the words that name it and its weights."""
+    model = build(TINY, Span(0, 2, 2))
+    weights.start([model], 0, 0.3)
+    weights.save([model], tmp_path / "weights", skip="lm_head.weight")
+    (tmp_path / "config.json").write_text(json.dumps(TINY), encoding="utf-8")
+    return model.requires_grad_(False), [str(tmp_path / "config.json"), "--weights", str(tmp_path / "weights"), "--device", "cpu"]
+
+
+REFUSED: dict[str, tuple[list[str], str]] = {
+    "a folder without weights": (["llama-debug", "--weights", "nowhere"], "--weights nowhere: no .safetensors in it"),
+    "a misspelt model": (["lama-debug", "--weights", "nowhere"], "did you mean 'llama-debug'"),
+    "no weights": (["llama-debug"], "Missing option '--weights'"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_generated_from_is_refused(run: Run, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("a process was started"))
+    words, reason = REFUSED[name]
+    assert reason in refused(run("generate", *words))
+
+
+def test_a_text_goes_on_from_its_prompt_with_the_likeliest_bytes(trained: tuple[Any, list[str]], tmp_path: Path) -> None:
+    model, words = trained
+    asked = [sys.executable, "-c", "from meshwise.cli import main; main()", "generate", *words]
+    done = subprocess.run([*asked, "--prompt", "The river", "--tokens", "7"], capture_output=True, check=True)
+    said = generate(speaker_of(model), torch.tensor([list(b"The river")]), 7)
+    assert done.stdout == b"The river" + bytes(said[0].tolist()) + b"\n"
+
+
+def test_the_loss_of_a_text(trained: tuple[Any, list[str]], tmp_path: Path) -> None:
+    model, words = trained
+    (tmp_path / "text").write_bytes(b"every bridge")
+    asked = [sys.executable, "-c", "from meshwise.cli import main; main()", "generate", *words, "--eval", str(tmp_path / "text")]
+    done = subprocess.run(asked, capture_output=True, text=True, check=True)
+    loss, count = loss_of(model, torch.tensor(list(b"every bridge")), 2048)
+    assert done.stdout == f"loss {loss:.4f} a token over {count} tokens\n"
