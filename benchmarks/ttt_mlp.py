@@ -153,9 +153,11 @@ def kernels(batch: int = 16, batches: int = 32, heads: int = 12) -> None:
             mlp.LAUNCH[name] = launch(warps, stages)
             try:
                 run()
+                mlp.waves, staggered = (lambda q: [slice(None)]), mlp.waves
                 with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
                     run()
                     torch.cuda.synchronize()
+                mlp.waves = staggered
                 found = [(e.device_time_total / e.count, e.count) for e in seen.key_averages() if e.key.startswith(function)]
                 say(
                     f"{name}, {warps} warps, {stages} stages:",
@@ -164,8 +166,12 @@ def kernels(batch: int = 16, batches: int = 32, heads: int = 12) -> None:
             except Exception as wrong:  # one failing variant must not hide the others
                 say(f"{name}, {warps} warps, {stages} stages: {str(wrong)[:200]}")
         mlp.LAUNCH[name] = best[1] if (best := min(times.get(name, []), default=None, key=lambda one: one[0])) else before
-    say(f"operator at {batch} x {16 * batches}: forward {timed(lambda: mlp.ttt_mlp(*given)):.3f} ms,",
-        f"backward {timed(lambda: mlp.ttt_mlp_backward(d_out, *given)):.3f} ms")  # fmt: skip
+    staggered = mlp.waves
+    for words, waves in (("waves staggered", staggered), ("in one launch", lambda q: [slice(None)])):
+        mlp.waves = waves
+        say(f"operator at {batch} x {16 * batches}, {words}: forward {timed(lambda: mlp.ttt_mlp(*given)):.3f} ms,",
+            f"backward {timed(lambda: mlp.ttt_mlp_backward(d_out, *given)):.3f} ms")  # fmt: skip
+    mlp.waves = staggered
 
 
 class ChunkedLoss(torch.autograd.Function):
@@ -297,7 +303,13 @@ def plain_step(batch: int = 16, seq: int = 128) -> None:
 
 PARTS: dict[str, list[Callable[[], None]]] = {
     "variants": [variants],
-    "check": [lambda: check(2, 4, 3), lambda: check(1, 32, 2), lambda: check(1, 1, 1), lambda: check(3, 9, 5)],
+    "check": [
+        lambda: check(2, 4, 3),
+        lambda: check(1, 32, 2),
+        lambda: check(1, 1, 1),
+        lambda: check(3, 9, 5),
+        lambda: check(16, 3, 12),
+    ],
     "kernels": [kernels],
     "step": [step],
     "profile": [profile],
