@@ -26,14 +26,14 @@ from meshwise.trainer.weights import start
 CONFIG = json.loads((Path(__file__).parents[1] / "src/meshwise/data/models/ttt-mlp-125m.json").read_text())
 NAMES = ["out", "q", "k", "v", "rate", "place", "W1", "b1", "W2", "b2", "gamma", "beta"]
 SAID: list[str] = []
-VARIANTS = {
-    "chain": ("chain", [(8, 1), (8, 2), (16, 1)]),
-    "output": ("output", [(4, 1), (8, 1)]),
-    "readers": ("readers", [(8, 1), (16, 1)]),
-    "back_chain": ("back_chain", [(8, 1), (8, 2), (16, 1), (16, 2), (8, -1), (8, -2)]),
-    "through_w1": ("through_w1", [(4, 1), (8, 1)]),
+VARIANTS: dict[str, list[tuple[int, int, int]]] = {
+    "chain": [(8, 1, 0), (8, 2, 0), (16, 1, 0)],
+    "output": [(8, 1, 0), (4, 1, 0), (8, 1, 128)],
+    "readers": [(8, 1, 0), (4, 1, 0), (8, 1, 128)],
+    "back_chain": [(8, 1, 0), (8, 2, 0), (16, 1, 0), (16, 2, 0), (8, -1, 0), (8, -2, 0)],
+    "through_w1": [(4, 1, 0), (8, 1, 0)],
 }
-"""Of each kernel: its name, warps and stages."""
+"""Of each kernel: warps, stages, and the most registers of a thread (0: as the compiler likes)."""
 VOCABULARY, PADDED, CHUNK = 50257, 50304, 2048
 
 
@@ -85,13 +85,14 @@ def check(batch: int, batches: int, heads: int) -> None:
     say("   ", " ".join(f"{name} {value:.1e}" for name, value in found.items()))
 
 
-def launch(warps: int, stages: int) -> dict[str, int]:
-    return {"num_warps": warps, "num_stages": abs(stages)} | ({"FIXED": False} if stages < 0 else {})
+def launch(warps: int, stages: int, registers: int) -> dict[str, int]:
+    limit = {"maxnreg": registers} if registers else {}
+    return {"num_warps": warps, "num_stages": abs(stages)} | limit | ({"FIXED": False} if stages < 0 else {})
 
 
-def attempt(name: str, warps: str, stages: str) -> None:
+def attempt(name: str, *variant: str) -> None:
     """One variant alone in a process, for a fault takes the process with it."""
-    mlp.LAUNCH[name] = launch(int(warps), int(stages))
+    mlp.LAUNCH[name] = launch(*map(int, variant))
     given = inputs(2, 4, 3)
     half = [one.bfloat16() if i < 3 else one.float() for i, one in enumerate(given)]
     exact = [one.double() for one in half]
@@ -105,22 +106,20 @@ def attempt(name: str, warps: str, stages: str) -> None:
 
 
 def variants() -> None:
-    """Leave in VARIANTS those that work; five at a time, which also compiles them."""
-    tried = [(name, warps, stages) for name, (_, pairs) in VARIANTS.items() for warps, stages in pairs]
-    with ThreadPoolExecutor(5) as several:
+    """Leave in VARIANTS those that work; six at a time, which also compiles them."""
+    tried = [(name, *variant) for name, several in VARIANTS.items() for variant in several]
+    with ThreadPoolExecutor(6) as several:
         answers = list(several.map(ask, tried))
-    for (name, warps, stages), answer in zip(tried, answers, strict=True):
+    for (name, *variant), answer in zip(tried, answers, strict=True):
+        say(f"{name} {variant}: {answer}")
         if not answer.startswith("works"):
-            say(f"{name}, {warps} warps, {stages} stages: {answer}")
-            VARIANTS[name][1].remove((warps, stages))
-        else:
-            say(f"{name}, {warps} warps, {stages} stages: {answer}")
-    for name, (_, works) in VARIANTS.items():
+            VARIANTS[name].remove(tuple(variant))
+    for name, works in VARIANTS.items():
         if works:
             mlp.LAUNCH[name] = launch(*works[0])
 
 
-def ask(variant: tuple[str, int, int]) -> str:
+def ask(variant: tuple[object, ...]) -> str:
     words = [sys.executable, __file__, "attempt", *map(str, variant)]
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
@@ -145,29 +144,22 @@ def timed(run: Callable[[], object], repeats: int = 10) -> float:
 def kernels(batch: int = 16, batches: int = 32, heads: int = 12) -> None:
     given = [one.bfloat16() if i < 3 else one.float() for i, one in enumerate(inputs(batch, batches, heads))]
     d_out = torch.randn_like(given[0])
-    times: dict[str, list[tuple[float, dict[str, int]]]] = {}
-    for name, (function, tried) in VARIANTS.items():
+    staggered, whole = mlp.waves, lambda q: [slice(None)]
+    mlp.waves = whole
+    for name, works in VARIANTS.items():
         run = (lambda: mlp.ttt_mlp(*given)) if name in ("chain", "output") else (lambda: mlp.ttt_mlp_backward(d_out, *given))
-        before = mlp.LAUNCH[name]
-        for warps, stages in tried:
-            mlp.LAUNCH[name] = launch(warps, stages)
-            try:
+        times: list[tuple[float, tuple[int, int, int]]] = []
+        for variant in works:
+            mlp.LAUNCH[name] = launch(*variant)
+            run()
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
                 run()
-                mlp.waves, staggered = (lambda q: [slice(None)]), mlp.waves
-                with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
-                    run()
-                    torch.cuda.synchronize()
-                mlp.waves = staggered
-                found = [(e.device_time_total / e.count, e.count) for e in seen.key_averages() if e.key.startswith(function)]
-                say(
-                    f"{name}, {warps} warps, {stages} stages:",
-                    ", ".join(f"{micro / 1e3:.3f} ms x {count}" for micro, count in found),
-                )
-            except Exception as wrong:  # one failing variant must not hide the others
-                say(f"{name}, {warps} warps, {stages} stages: {str(wrong)[:200]}")
-        mlp.LAUNCH[name] = best[1] if (best := min(times.get(name, []), default=None, key=lambda one: one[0])) else before
-    staggered = mlp.waves
-    for words, waves in (("waves staggered", staggered), ("in one launch", lambda q: [slice(None)])):
+                torch.cuda.synchronize()
+            times.append((sum(e.device_time_total for e in seen.key_averages() if e.key.startswith(name)) / 1e3, variant))
+            say(f"{name} {variant}: {times[-1][0]:.3f} ms")
+        if times:
+            mlp.LAUNCH[name] = launch(*min(times)[1])
+    for words, waves in (("waves staggered", staggered), ("in one launch", whole)):
         mlp.waves = waves
         say(f"operator at {batch} x {16 * batches}, {words}: forward {timed(lambda: mlp.ttt_mlp(*given)):.3f} ms,",
             f"backward {timed(lambda: mlp.ttt_mlp_backward(d_out, *given)):.3f} ms")  # fmt: skip
