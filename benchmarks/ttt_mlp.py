@@ -113,7 +113,7 @@ def variants() -> None:
     for (name, *variant), answer in zip(tried, answers, strict=True):
         say(f"{name} {variant}: {answer}")
         if not answer.startswith("works"):
-            VARIANTS[name].remove(tuple(variant))
+            VARIANTS[name] = [one for one in VARIANTS[name] if list(one) != variant]
     for name, works in VARIANTS.items():
         if works:
             mlp.LAUNCH[name] = launch(*works[0])
