@@ -1,15 +1,13 @@
 """TTT-MLP 125M on one GPU: kernels against float64, each kernel's time, and tokens/s of forward + backward + AdamW.
 
-PYTHONPATH=src python3 benchmarks/ttt_mlp.py [variants] [check] [kernels] [step] [profile] [plain]    (all without an argument)
+PYTHONPATH=src python3 benchmarks/ttt_mlp.py [check] [kernels] [step] [profile] [plain]    (all without an argument)
 """
 
 import json
-import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +24,8 @@ from meshwise.trainer.weights import start
 CONFIG = json.loads((Path(__file__).parents[1] / "src/meshwise/data/models/ttt-mlp-125m.json").read_text())
 NAMES = ["out", "q", "k", "v", "rate", "place", "W1", "b1", "W2", "b2", "gamma", "beta"]
 SAID: list[str] = []
-VARIANTS: dict[str, list[tuple[int, int, int]]] = {
-    "chain": [(8, 1, 0), (8, 2, 0), (16, 1, 0)],
-    "output": [(8, 1, 0), (4, 1, 0), (8, 1, 128)],
-    "readers": [(8, 1, 0), (4, 1, 0), (8, 1, 128)],
-    "back_chain": [(8, 1, 0), (8, 2, 0), (16, 1, 0), (16, 2, 0), (8, -1, 0), (8, -2, 0)],
-    "through_w1": [(4, 1, 0), (8, 1, 0)],
-}
-"""Of each kernel: warps, stages, and the most registers of a thread (0: as the compiler likes)."""
+VARIANTS = {"chain": [8, 16], "output": [4, 8], "readers": [4, 8], "back_chain": [8, 16], "through_w1": [4, 8]}
+"""Of each kernel: warps."""
 VOCABULARY, PADDED, CHUNK = 50257, 50304, 2048
 
 
@@ -85,49 +77,6 @@ def check(batch: int, batches: int, heads: int) -> None:
     say("   ", " ".join(f"{name} {value:.1e}" for name, value in found.items()))
 
 
-def launch(warps: int, stages: int, registers: int) -> dict[str, int]:
-    limit = {"maxnreg": registers} if registers else {}
-    return {"num_warps": warps, "num_stages": abs(stages)} | limit | ({"FIXED": False} if stages < 0 else {})
-
-
-def attempt(name: str, *variant: str) -> None:
-    """One variant alone in a process, for a fault takes the process with it."""
-    mlp.LAUNCH[name] = launch(*map(int, variant))
-    given = inputs(2, 4, 3)
-    half = [one.bfloat16() if i < 3 else one.float() for i, one in enumerate(given)]
-    exact = [one.double() for one in half]
-    if name in ("chain", "output"):
-        found = [(mlp.ttt_mlp(*half), plain(*exact))]
-    else:
-        d_out = torch.randn_like(half[0])
-        found = list(zip(with_gradients(mlp.ttt_mlp, half, d_out), with_gradients(plain, exact, d_out.double()), strict=True))
-    worst = max(float((a.double() - b).norm() / b.norm()) for a, b in found)
-    print("works" if worst < 1e-2 else "wrong", f"{worst:.1e}", flush=True)
-
-
-def variants() -> None:
-    """Leave in VARIANTS those that work; six at a time, which also compiles them."""
-    tried = [(name, *variant) for name, several in VARIANTS.items() for variant in several]
-    with ThreadPoolExecutor(6) as several:
-        answers = list(several.map(ask, tried))
-    for (name, *variant), answer in zip(tried, answers, strict=True):
-        say(f"{name} {variant}: {answer}")
-        if not answer.startswith("works"):
-            VARIANTS[name] = [one for one in VARIANTS[name] if list(one) != variant]
-    for name, works in VARIANTS.items():
-        if works:
-            mlp.LAUNCH[name] = launch(*works[0])
-
-
-def ask(variant: tuple[object, ...]) -> str:
-    words = [sys.executable, __file__, "attempt", *map(str, variant)]
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
-    except subprocess.TimeoutExpired:
-        return "no answer"
-    return done.stdout.strip().split("\n")[-1] if done.returncode == 0 else done.stderr.strip()[-300:].replace("\n", " ")
-
-
 def timed(run: Callable[[], object], repeats: int = 10) -> float:
     """Median milliseconds."""
     for _ in range(2):
@@ -146,19 +95,18 @@ def kernels(batch: int = 16, batches: int = 32, heads: int = 12) -> None:
     d_out = torch.randn_like(given[0])
     staggered, whole = mlp.waves, lambda q: [slice(None)]
     mlp.waves = whole
-    for name, works in VARIANTS.items():
+    for name, several in VARIANTS.items():
         run = (lambda: mlp.ttt_mlp(*given)) if name in ("chain", "output") else (lambda: mlp.ttt_mlp_backward(d_out, *given))
-        times: list[tuple[float, tuple[int, int, int]]] = []
-        for variant in works:
-            mlp.LAUNCH[name] = launch(*variant)
+        before = mlp.LAUNCH[name]
+        for warps in several:
+            mlp.LAUNCH[name] = warps
             run()
             with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
                 run()
                 torch.cuda.synchronize()
-            times.append((sum(e.device_time_total for e in seen.key_averages() if e.key.startswith(name)) / 1e3, variant))
-            say(f"{name} {variant}: {times[-1][0]:.3f} ms")
-        if times:
-            mlp.LAUNCH[name] = launch(*min(times)[1])
+            took = sum(e.device_time_total for e in seen.key_averages() if e.key.startswith(name)) / 1e3
+            say(f"{name}, {warps} warps: {took:.3f} ms")
+        mlp.LAUNCH[name] = before
     for words, waves in (("waves staggered", staggered), ("in one launch", whole)):
         mlp.waves = waves
         say(f"operator at {batch} x {16 * batches}, {words}: forward {timed(lambda: mlp.ttt_mlp(*given)):.3f} ms,",
@@ -294,7 +242,6 @@ def plain_step(batch: int = 16, seq: int = 128) -> None:
 
 
 PARTS: dict[str, list[Callable[[], None]]] = {
-    "variants": [variants],
     "check": [
         lambda: check(2, 4, 3),
         lambda: check(1, 32, 2),
@@ -303,16 +250,13 @@ PARTS: dict[str, list[Callable[[], None]]] = {
         lambda: check(16, 3, 12),
     ],
     "kernels": [kernels],
-    "step": [step],
+    "step": [step, lambda: step(16, 128), lambda: step(8, 2048)],
     "profile": [profile],
     "plain": [plain_step],
 }
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["attempt"]:
-        attempt(*sys.argv[2:])
-        return
     for name in sys.argv[1:] or list(PARTS):
         for part in PARTS[name]:
             try:

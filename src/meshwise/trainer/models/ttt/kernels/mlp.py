@@ -14,14 +14,12 @@ from torch import Tensor
 
 from meshwise.trainer.models.ttt.kernels import mlp_backward, mlp_forward
 
-LAUNCH = {
-    "chain": {"num_warps": 8, "num_stages": 1},
-    "output": {"num_warps": 8, "num_stages": 1},
-    "readers": {"num_warps": 8, "num_stages": 1},
-    "back_chain": {"num_warps": 8, "num_stages": 1},
-    "through_w1": {"num_warps": 4, "num_stages": 1},
-}
-"""A chain holds 128 KiB of state in its registers, half of what a multiprocessor has; two stages read a mini-batch ahead."""
+LAUNCH = {"chain": 8, "output": 4, "readers": 4, "back_chain": 8, "through_w1": 4}
+"""Warps of a program, the fastest on an H200 (docs/ttt-mlp-kernels.md).
+
+A chain holds 128 KiB of state in its registers, half of what a multiprocessor has. Stages stay at 1: with 2, Triton 3.6 gives a backward
+chain that reads outside of its shared memory.
+"""
 
 Rows = slice
 """Some sequences of a batch."""
@@ -31,6 +29,10 @@ def sizes(q: Tensor, w1: Tensor, place: Tensor) -> tuple[int, int, int, dict[str
     """Batch, heads, mini-batches, and the constants of every kernel."""
     batch, tokens, heads, width = q.shape
     return batch, heads, tokens // len(place), {"D": width, "M": w1.shape[-1], "T": len(place)}
+
+
+def launch(name: str) -> dict[str, int]:
+    return {"num_warps": LAUNCH[name], "num_stages": 1}
 
 
 def waves(q: Tensor) -> list[Rows]:
@@ -84,13 +86,13 @@ def ttt_mlp(
         kept = [one[rows] for one in states]
         grid = (len(kept[0]) * heads,)
         weights = (w1, b1, w2, b2, gamma, beta)
-        mlp_forward.chain[grid](k[rows], v[rows], rate[rows], place, *weights, *kept, heads, batches, **c, **LAUNCH["chain"])
+        mlp_forward.chain[grid](k[rows], v[rows], rate[rows], place, *weights, *kept, heads, batches, **c, **launch("chain"))
 
     def output(rows: Rows) -> None:
         kept = [one[rows] for one in states]
         grid = (len(kept[0]) * heads * batches,)
         given = (q[rows], k[rows], v[rows], rate[rows], place, gamma, beta)
-        mlp_forward.output[grid](*given, *kept, out[rows], heads, batches, **c, **LAUNCH["output"])
+        mlp_forward.output[grid](*given, *kept, out[rows], heads, batches, **c, **launch("output"))
 
     staggered(waves(q), chain, output)
     return out
@@ -128,22 +130,22 @@ def ttt_mlp_backward(
         weights = (w1, b1, w2, b2, gamma, beta)
         grid = (len(q[rows]) * heads,)
         mlp_forward.chain[grid](
-            *cut(rows, k, v, rate), place, *weights, *cut(rows, *states), heads, batches, **c, **LAUNCH["chain"]
+            *cut(rows, k, v, rate), place, *weights, *cut(rows, *states), heads, batches, **c, **launch("chain")
         )
 
     def readers(rows: Rows) -> None:
         given, left = cut(rows, q, k, v, rate), cut(rows, *states, d_out, *tiles, dq, dk_read, d_rate_read, *each)
         grid = (len(given[0]) * heads * batches,)
-        mlp_backward.readers[grid](*given, place, gamma, beta, *left, heads, batches, **c, **LAUNCH["readers"])
+        mlp_backward.readers[grid](*given, place, gamma, beta, *left, heads, batches, **c, **launch("readers"))
 
     def back_chain(rows: Rows) -> None:
         given, left = cut(rows, q, k, v, rate), cut(rows, states[1], *tiles, dk_read, d_rate_read, dv, d_rate, *sums)
         grid = (len(given[0]) * heads,)
-        mlp_backward.back_chain[grid](*given, place, gamma, beta, *left, heads, batches, **c, **LAUNCH["back_chain"])
+        mlp_backward.back_chain[grid](*given, place, gamma, beta, *left, heads, batches, **c, **launch("back_chain"))
 
     def through_w1(rows: Rows) -> None:
         given = cut(rows, states[0], tiles[0], dk_read, dk)
-        mlp_backward.through_w1[(len(given[0]) * heads * batches,)](*given, heads, batches, **c, **LAUNCH["through_w1"])
+        mlp_backward.through_w1[(len(given[0]) * heads * batches,)](*given, heads, batches, **c, **launch("through_w1"))
 
     staggered(waves(q), chain, readers)
     staggered(waves(q), back_chain, through_w1)

@@ -111,7 +111,7 @@ def second_order(dg, g, xh, scale, along, gx, go, gamma, D: tl.constexpr):
 def back_chain(
     queries, keys, values, rates, places, gammas, betas, states2, wide, narrow, thin,
     d_keys_read, d_rates_read, d_values, d_rates, d_last, d_w1, d_b1, d_w2, d_b2, d_gammas, d_betas,
-    heads, batches, D: tl.constexpr, M: tl.constexpr, T: tl.constexpr, FIXED: tl.constexpr = True,
+    heads, batches, D: tl.constexpr, M: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
     """For each mini-batch of one (batch, head), last first, from dW1', db1', dW2', db2' of the weights after it:
 
@@ -129,7 +129,8 @@ def back_chain(
     db1, db2 = tl.zeros((M,), tl.float32), tl.zeros((D,), tl.float32)
     d_gamma, d_beta, d_place = tl.zeros((D,), tl.float32), tl.zeros((D,), tl.float32), tl.zeros((T,), tl.float32)
     dw1_now, dw2_now = dw1.to(keys.dtype.element_ty), dw2.to(keys.dtype.element_ty)
-    for back in tl.range(0, batches, disable_licm=FIXED):
+    # hoisted, the descriptors of a hundred products would fill the registers: 1.92 ms instead of 1.28 on an H200
+    for back in tl.range(0, batches, disable_licm=True):
         n = batches - 1 - back
         here = one * batches + n
         token = (one // heads * batches + n) * T
