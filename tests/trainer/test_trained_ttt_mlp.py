@@ -11,7 +11,7 @@ from meshwise.lookup import find_model, find_values
 from meshwise.trainer.models import Span, build
 from meshwise.trainer.models.ttt.learner import EPS
 from meshwise.trainer.models.ttt.mlp import MLPLearner, gelu, gelu_slope, learn
-from meshwise.trainer.settings import unbuildable
+from meshwise.trainer.settings import Sizes, unbuildable
 
 TINY: dict[str, Any] = {
     "model_type": "ttt", "ttt_layer_type": "mlp", "vocab_size": 256, "hidden_size": 32, "intermediate_size": 48,
@@ -23,7 +23,7 @@ TINY: dict[str, Any] = {
 def test_a_preset_has_the_parameters_that_the_planner_counts(name: str) -> None:
     values, _, _ = find_values(name)
     assert unbuildable(values) == ""
-    layers = values["num_hidden_layers"]
+    layers = Sizes.of(values).layers
     with torch.device("meta"):
         model = build(values, Span(0, layers, layers))
     assert sum(parameter.numel() for parameter in model.parameters()) == find_model(name).params

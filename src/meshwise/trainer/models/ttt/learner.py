@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meshwise.trainer.models.ttt.dispatch import operand_dtype, serves
+from meshwise.trainer.models.ttt.dispatch import Limits, operand_dtype, serves
 from meshwise.trainer.settings import Sizes
 
 EPS = 1e-6
@@ -20,7 +20,8 @@ EPS = 1e-6
 class Learner(nn.Module):
     """A small model per head, trained on K -> V - K one mini-batch at a time, and read with Q (arXiv:2407.04620)."""
 
-    has_kernels = False
+    limits: Limits | None = None
+    """What its kernels serve, where it has some."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
@@ -40,7 +41,7 @@ class Learner(nn.Module):
     def choose(self, device: torch.device) -> None:
         """Take the kernels where they serve this layer."""
         dtype = operand_dtype(device, self.q_proj.weight.dtype)
-        self.fast = self.has_kernels and serves(device, dtype, self.head_dim, self.mini_batch)
+        self.fast = self.limits is not None and serves(device, dtype, self.head_dim, self.mini_batch, self.limits)
 
     def forward(self, x: Tensor, rotation: Tensor) -> Tensor:
         out = self.read_fast(x, rotation) if self.fast else self.read(x, rotation)

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from meshwise.trainer.models.ttt.dispatch import LINEAR
 from meshwise.trainer.models.ttt.learner import EPS, Learner, seen, slope
 
 PADDING = 16
@@ -15,7 +16,7 @@ PADDING = 16
 
 
 class LinearLearner(Learner):
-    has_kernels = True
+    limits = LINEAR
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)

@@ -1,6 +1,6 @@
 """TTT-MLP: two layers per head, W1, b1 to four times the width, gelu, and W2, b2 back."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,12 +8,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meshwise.trainer.models.ttt.learner import EPS, Learner, seen, slope
+from meshwise.trainer.models.ttt.dispatch import MLP
+from meshwise.trainer.models.ttt.learner import EPS, Learner, seen, slope, turn
 
 WIDER = 4
 
 
 class MLPLearner(Learner):
+    limits = MLP
+
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
         inner = WIDER * self.head_dim
@@ -24,6 +27,22 @@ class MLPLearner(Learner):
 
     def learn(self, q: Tensor, k: Tensor, v: Tensor, rate: Tensor, place: Tensor) -> Tensor:
         return learn(q, k, v, rate, place, self.W1.float(), self.b1.float(), self.W2.float(), self.b2.float(), *self.norm())
+
+    def read_fast(self, x: Tensor, rotation: Tensor) -> Tensor:
+        from meshwise.trainer.models.ttt.kernels.mlp import ttt_mlp
+
+        seq = x.shape[1]
+        x = F.pad(x, (0, 0, 0, -seq % self.mini_batch))
+        q, k, v = (project(x).unflatten(-1, (self.heads, -1)) for project in (self.q_proj, self.k_proj, self.v_proj))
+        rate, place = self.rates(x)
+        rate = rate.flatten(2).transpose(1, 2).contiguous()
+        weights = (self.W1, self.b1, self.W2, self.b2, self.ttt_norm_weight, self.ttt_norm_bias)
+        out = ttt_mlp(self._turned(q, rotation), self._turned(k, rotation), v.contiguous(), rate, place, *weights)
+        return out.flatten(2)[:, :seq]
+
+    def _turned(self, x: Tensor, rotation: Tensor) -> Tensor:
+        """Rotary positions on (batch, tokens, heads, head_dim)."""
+        return turn(x.unflatten(1, (-1, self.mini_batch)).float(), rotation.unsqueeze(2)).flatten(1, 2).to(x.dtype)
 
 
 def learn(

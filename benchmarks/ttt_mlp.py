@@ -1,0 +1,270 @@
+"""TTT-MLP 125M on one GPU: kernels against float64, each kernel's time, and tokens/s of forward + backward + AdamW.
+
+PYTHONPATH=src python3 benchmarks/ttt_mlp.py [check] [kernels] [step] [profile] [plain]    (all without an argument)
+"""
+
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from meshwise.trainer.models import Span, build
+from meshwise.trainer.models.ttt.kernels import mlp
+from meshwise.trainer.models.ttt.mlp import learn
+from meshwise.trainer.models.ttt.model import rotation_of
+from meshwise.trainer.weights import start
+
+CONFIG = json.loads((Path(__file__).parents[1] / "src/meshwise/data/models/ttt-mlp-125m.json").read_text())
+NAMES = ["out", "q", "k", "v", "rate", "place", "W1", "b1", "W2", "b2", "gamma", "beta"]
+SAID: list[str] = []
+VARIANTS = {"chain": [8, 16], "output": [4, 8], "readers": [4, 8], "back_chain": [8, 16], "through_w1": [4, 8]}
+"""Of each kernel: warps."""
+VOCABULARY, PADDED, CHUNK = 50257, 50304, 2048
+
+
+def say(*words: object) -> None:
+    SAID.append(" ".join(map(str, words)))
+    print(SAID[-1], flush=True)
+
+
+def inputs(batch: int, batches: int, heads: int, width: int = 64, short: int = 16) -> list[Tensor]:
+    """Random everything, in float64: at initialisation zeros and ones would hide errors."""
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, dtype=torch.float64, device="cuda")
+
+    inner, seq = 4 * width, batches * short
+    return [
+        *(draw(batch, seq, heads, width) for _ in range(3)), 0.1 * torch.rand(batch, seq, heads, device="cuda").double() / 16,
+        torch.rand(short, device="cuda").double() + 0.1, draw(heads, width, inner) / width**0.5, 0.3 * draw(heads, 1, inner),
+        draw(heads, inner, width) / inner**0.5, 0.3 * draw(heads, 1, width), 1 + 0.3 * draw(heads, width), 0.3 * draw(heads, width),
+    ]  # fmt: skip
+
+
+def plain(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, place: Tensor, *weights: Tensor) -> Tensor:
+    def split(x: Tensor) -> Tensor:
+        return x.transpose(1, 2).unflatten(2, (-1, len(place)))
+
+    norm = [one.unsqueeze(1) for one in weights[-2:]]
+    return learn(split(q), split(k), split(v), split(rate), place, *weights[:-2], *norm).flatten(2, 3).transpose(1, 2)
+
+
+def with_gradients(run: Callable[..., Tensor], given: list[Tensor], d_out: Tensor) -> list[Tensor]:
+    given = [one.detach().requires_grad_() for one in given]
+    out = run(*given)
+    return [out.detach(), *torch.autograd.grad(out, given, d_out.to(out.dtype))]
+
+
+def check(batch: int, batches: int, heads: int) -> None:
+    torch.manual_seed(batch + batches)
+    given = inputs(batch, batches, heads)
+    # what the kernels are given is what the float64 form is given: 16-bit rounding of inputs is not theirs
+    half = [one.bfloat16() if i < 3 else one.float() for i, one in enumerate(given)]
+    d_out = torch.randn_like(given[0]).bfloat16()
+    exact = with_gradients(plain, [one.double() for one in half], d_out.double())
+    ours = with_gradients(mlp.ttt_mlp, half, d_out)
+    found = {name: float((a.double() - b).norm() / b.norm()) for name, a, b in zip(NAMES, ours, exact, strict=True)}
+    good = all(value < 1e-2 for value in found.values())
+    worst = max(found, key=lambda name: found[name])
+    say(f"check {batch} x {16 * batches}, {heads} heads: worst {worst} {found[worst]:.1e} {'ok' if good else 'TOO FAR'}")
+    say("   ", " ".join(f"{name} {value:.1e}" for name, value in found.items()))
+
+
+def timed(run: Callable[[], object], repeats: int = 10) -> float:
+    """Median milliseconds."""
+    for _ in range(2):
+        run()
+    marks = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeats)]
+    for begin, end in marks:
+        begin.record()
+        run()
+        end.record()
+    torch.cuda.synchronize()
+    return sorted(begin.elapsed_time(end) for begin, end in marks)[repeats // 2]
+
+
+def kernels(batch: int = 16, batches: int = 32, heads: int = 12) -> None:
+    given = [one.bfloat16() if i < 3 else one.float() for i, one in enumerate(inputs(batch, batches, heads))]
+    d_out = torch.randn_like(given[0])
+    staggered, whole = mlp.waves, lambda q: [slice(None)]
+    mlp.waves = whole
+    for name, several in VARIANTS.items():
+        run = (lambda: mlp.ttt_mlp(*given)) if name in ("chain", "output") else (lambda: mlp.ttt_mlp_backward(d_out, *given))
+        before = mlp.LAUNCH[name]
+        for warps in several:
+            mlp.LAUNCH[name] = warps
+            run()
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+                run()
+                torch.cuda.synchronize()
+            took = sum(e.device_time_total for e in seen.key_averages() if e.key.startswith(name)) / 1e3
+            say(f"{name}, {warps} warps: {took:.3f} ms")
+        mlp.LAUNCH[name] = before
+    for words, waves in (("waves staggered", staggered), ("in one launch", whole)):
+        mlp.waves = waves
+        say(f"operator at {batch} x {16 * batches}, {words}: forward {timed(lambda: mlp.ttt_mlp(*given)):.3f} ms,",
+            f"backward {timed(lambda: mlp.ttt_mlp_backward(d_out, *given)):.3f} ms")  # fmt: skip
+    mlp.waves = staggered
+
+
+class ChunkedLoss(torch.autograd.Function):
+    """Cross-entropy of a tied head over a few tokens at a time: logits are never whole, gradients are made on the way forward."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+        half = F.pad(weight.to(hidden.dtype), (0, 0, 0, PADDED - VOCABULARY))
+        d_hidden, d_weight = torch.empty_like(hidden), torch.zeros_like(half, dtype=torch.float32)
+        total = torch.zeros((), device=hidden.device)
+        for rows, wanted, into in zip(hidden.split(CHUNK), targets.split(CHUNK), d_hidden.split(CHUNK), strict=True):
+            loss, slope = entropy(rows @ half.T, wanted, len(hidden))
+            total += loss
+            torch.mm(slope, half, out=into)
+            d_weight += slope.T @ rows
+        ctx.save_for_backward(d_hidden, d_weight)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *d_loss: Tensor) -> tuple[Tensor, Tensor, None]:
+        d_hidden, d_weight = ctx.saved_tensors
+        return d_hidden, d_weight[:VOCABULARY], None
+
+
+@torch.compile
+def entropy(logits: Tensor, wanted: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
+    columns = torch.arange(logits.shape[1], device=logits.device)
+    wide = torch.where(columns < VOCABULARY, logits.float(), float("-inf"))
+    top = wide.logsumexp(-1, keepdim=True)
+    right = columns == wanted[:, None]
+    loss = (top.squeeze(-1) - torch.where(right, wide, 0.0).sum(-1)).sum() / tokens
+    return loss, (((wide - top).exp() - right.float()) / tokens).to(logits.dtype)
+
+
+class Step:
+    """Forward, backward and AdamW of the trainer's model, its blocks compiled, as one CUDA graph."""
+
+    def __init__(self, batch: int, seq: int) -> None:
+        layers = CONFIG["num_hidden_layers"]
+        with torch.device("cuda"):
+            self.model: Any = build(CONFIG, Span(0, layers, layers))
+        start([self.model], 0, 0.02)
+        self.tokens = torch.randint(0, VOCABULARY, (batch, seq + 1), device="cuda")
+        self.rotation = rotation_of(CONFIG, torch.device("cuda"))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, fused=True, capturable=True)
+        for block in self.model.blocks():
+            block.compile(fullgraph=True)
+
+    def run(self) -> Tensor:
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
+            x = self.model.model.embed_tokens(self.tokens[:, :-1])
+            for block in self.model.blocks():
+                block.seq_modeling_block.choose(x.device)
+                x = block(x, self.rotation)
+            x = self.model.model.norm(x).bfloat16().flatten(0, 1)
+            loss = ChunkedLoss.apply(x, self.model.model.embed_tokens.weight, self.tokens[:, 1:].flatten())
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    def captured(self) -> Callable[[], object]:
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                self.first = self.run()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.cuda.graph(graph):
+            self.loss = self.run()
+        return graph.replay
+
+
+def step(batch: int = 16, seq: int = 512) -> None:
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    began = time.perf_counter()
+    one = Step(batch, seq)
+    replay = one.captured()
+    replay()
+    torch.cuda.synchronize()
+    ready = time.perf_counter() - began
+    took = timed(replay, 20)
+    for _ in range(20):
+        replay()
+    peak = torch.cuda.max_memory_allocated() / 2**30
+    say(f"step {batch} x {seq}: {took:.2f} ms, {batch * seq / took * 1e3:,.0f} tok/s, peak {peak:.2f} GiB,",
+        f"loss {float(one.first):.3f} -> {float(one.loss):.3f}, ready in {ready:.0f} s")  # fmt: skip
+
+
+def profile(batch: int = 16, seq: int = 512) -> None:
+    one = Step(batch, seq)
+    replay = one.captured()
+    replay()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        replay()
+        torch.cuda.synchronize()
+    rows = sorted(((e.device_time_total / 1e3, e.count, e.key) for e in seen.key_averages()), reverse=True)
+    say(f"by kernel, {sum(row[0] for row in rows):.2f} ms in all:")
+    for took, count, key in rows[:24]:
+        say(f"  {took:7.3f} ms {count:4} x {key[:100]}")
+
+
+def plain_step(batch: int = 16, seq: int = 128) -> None:
+    """The plain loop, eager, in the same run."""
+    layers = CONFIG["num_hidden_layers"]
+    with torch.device("cuda"):
+        model: Any = build(CONFIG, Span(0, layers, layers))
+    start([model], 0, 0.02)
+    tokens = torch.randint(0, VOCABULARY, (batch, seq + 1), device="cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    rotation = rotation_of(CONFIG, torch.device("cuda"))
+
+    def run() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", torch.bfloat16):
+            x = model.model.embed_tokens(tokens[:, :-1])
+            for block in model.blocks():
+                x = block(x, rotation)
+            logits = model.lm_head(model.model.norm(x))
+        F.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten()).backward()
+        optimizer.step()
+
+    took = timed(run, 3)
+    say(f"plain loop, eager, {batch} x {seq}: {took:.1f} ms, {batch * seq / took * 1e3:,.0f} tok/s")
+
+
+PARTS: dict[str, list[Callable[[], None]]] = {
+    "check": [
+        lambda: check(2, 4, 3),
+        lambda: check(1, 32, 2),
+        lambda: check(1, 1, 1),
+        lambda: check(3, 9, 5),
+        lambda: check(16, 3, 12),
+    ],
+    "kernels": [kernels],
+    "step": [step, lambda: step(16, 128), lambda: step(8, 2048)],
+    "profile": [profile],
+    "plain": [plain_step],
+}
+
+
+def main() -> None:
+    for name in sys.argv[1:] or list(PARTS):
+        for part in PARTS[name]:
+            try:
+                part()
+            except Exception:
+                say(f"{name} failed:", traceback.format_exc()[-1500:])
+    print("\n=== " + torch.cuda.get_device_name() + "\n" + "\n".join(SAID), flush=True)
+
+
+if __name__ == "__main__":
+    main()
