@@ -1,19 +1,17 @@
 """A calibration made from tables of measurements: fitted, scored on rows left out, and written as data/calibration files are."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Annotated, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwise import measure, units
+from meshwise import measure, written
 from meshwise.calibrate import fit_leaving_out, prior_for
 from meshwise.calibration import FITTED, Calibration
 from meshwise.errors import UserError
 from meshwise.measure import Case
 from meshwise.predict import Prediction
 from meshwise.score import Score, near, score
-from meshwise.serving import Serving
 
 
 @dataclass(frozen=True)
@@ -75,20 +73,7 @@ def _spreads(cases: Sequence[Case], predicted: Prediction, prior: Calibration) -
 def toml(made: Calibrated) -> str:
     """The file, its errors in front; `calibration.named` reads it back."""
     head = f"# Written by 'meshwise calibrate'. {_errors('Left out', made.left_out)} {_errors('In sample', made.in_sample)}"
-    return record_toml(made.calibration, head, FITTED[0])
-
-
-def record_toml(record: Calibration | Serving, head: str, first: str) -> str:
-    """A record as its file writes it: what it stands for, and below a blank line the coefficients from `first` on."""
-    hints = get_type_hints(type(record), include_extras=True)
-    lines = [head]
-    for field in fields(record):
-        value = getattr(record, field.name)
-        if field.name in ("key", "sources") or value == ():
-            continue
-        lines += [""] if field.name == first else []
-        lines.append(f"{field.name} = {_literal(value, hints[field.name])}")
-    return "\n".join(lines) + "\n"
+    return written.toml(made.calibration, head, FITTED[0])
 
 
 def _errors(where: str, found: Score) -> str:
@@ -96,18 +81,3 @@ def _errors(where: str, found: Score) -> str:
     words = [f"time {100 * time:.1f}%"] if time is not None else []
     words += [f"memory {100 * memory:.1f}%"] if memory is not None else []
     return f"{where}: {', '.join(words)} mean error."
-
-
-def _literal(value: object, hint: object) -> str:
-    """A value as TOML writes it; times and sizes with their unit."""
-    if isinstance(value, tuple):
-        return "[" + ", ".join(_quoted(str(item)) for item in value) + "]"  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-    if isinstance(value, float):
-        quantity = get_args(hint)[1] if get_origin(hint) is Annotated else "count"
-        return f"{value:.4g}" if quantity == "count" else f'"{units.show(value, quantity)}"'
-    return _quoted(str(value))
-
-
-def _quoted(text: str) -> str:
-    kept = "".join(c if c.isprintable() else " " for c in text)
-    return '"' + kept.replace("\\", "\\\\").replace('"', '\\"') + '"'

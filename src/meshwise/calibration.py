@@ -23,6 +23,8 @@ class Calibration:
     date: str = ""
     rows: Count = 0.0
     sources: tuple[Source, ...] = ()
+    measured: tuple[str, ...] = ()
+    """Coefficients that were timed one by one on the machine itself, so that runs can tell little more of them."""
 
     matmul: Count = 0.75
     """Of the peak, in a product of ideal shape. A100: 0.8 in Korthikanti et al. 2022; H200: 0.77 over 1,029 shapes measured."""
@@ -34,6 +36,11 @@ class Calibration:
     """Of `matmul`, in products of 8 bits with a scale for every row (H200, 16 shapes: benchmarks/fp8_sweep.py)."""
     memory: Count = 0.75
     """Of the memory bandwidth, streaming."""
+    elementwise: Count = 1.0
+    """Bytes that norms, rotary positions and activation functions move, over those that the framework is said to (Framework.unfused). Only
+    where `memory` is measured can runs tell the two apart."""
+    scan: Count = 1.0
+    """How fast the products inside a recurrent layer (TTT, SSM) are, over those of linear layers of the same depth."""
     flash: Count = 0.6
     """Of the peak, in flash attention with heads of 128."""
     uneven: Count = 1.25
@@ -68,17 +75,18 @@ class Calibration:
     memory_spread: Count = 0.10
 
     def __post_init__(self) -> None:
-        if not (self.matmul and self.memory and self.flash and self.link and self.network):
-            raise UserError("matmul, memory, flash, link and network are shares of a rate and must be above zero")
+        if not (self.matmul and self.memory and self.flash and self.link and self.network and self.scan):
+            raise UserError("matmul, memory, scan, flash, link and network are shares of a rate and must be above zero")
 
 
-FITTED = tuple(f.name for f in fields(Calibration))[8:]
+FITTED = tuple(f.name for f in fields(Calibration))[9:]
 """The coefficients, in order; what stands before them says where they come from."""
 
 
 @cache
 def calibrations() -> tuple[Calibration, ...]:
     files = catalogue.files("calibration", ".toml")
+    files = dict(sorted(files.items(), key=lambda item: item[1].is_relative_to(catalogue.BUILT_IN)))
     return tuple(replace(records.read(Calibration, catalogue.table_of(path), path.name), key=key) for key, path in files.items())
 
 
@@ -95,11 +103,16 @@ def named(name: str) -> Calibration:
 
 
 def choose(chip: Chip, framework: str) -> Calibration:
-    """The calibration of this chip and framework; else of its architecture; else the prior."""
-    for found in calibrations():
+    """The calibration of this chip and framework; else of the chip with any; else of its architecture; else the prior. A user's own come
+    before those that ship."""
+    known = calibrations()
+    for found in known:
         if chip.key in found.chips and framework in found.frameworks:
             return found
-    for found in calibrations():
+    for found in known:
+        if chip.key in found.chips and not found.frameworks:
+            return found
+    for found in known:
         if chip.architecture in found.architectures:
             return found
     return Calibration()

@@ -168,6 +168,6 @@ def _report(ready: "Launch", out: Path) -> None:
         typer.echo(f"{label:<9}  {seconds:8.4f} s a step  {tokens / seconds:>12,.0f} tok/s  {memory:7.2f} GiB a device")
     if not ready.on:
         typer.echo("no prediction: the catalogue does not know this GPU; name the machine with --on, such as 1x8xh200")
-    elif ready.settings.device == "cpu":
-        typer.echo("the prediction is for a generic 16-core CPU, which no calibration fits: it says nothing of this machine")
+    elif ready.settings.device == "cpu" and ready.on.endswith("xcpu"):
+        typer.echo("the prediction is for a generic 16-core CPU and says nothing of this machine; 'meshwise probe' measures it")
     typer.echo(f"kept in {out}: config.json, environment.json, steps.jsonl, measurement.jsonl")

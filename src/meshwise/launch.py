@@ -142,10 +142,14 @@ def _check_devices(layout: Layout, device: str) -> None:
 
 
 def _here(device: str, devices: int) -> str:
-    """This machine in the words of a cluster, where the catalogue has its chip."""
+    """This machine in the words of a cluster: as `meshwise probe` measured it, or as the catalogue knows its chip."""
+    own = hardware.known_chip(hardware.part_of_here(devices if device == "cpu" else 1))
     if device == "cpu":
-        return f"1x{devices}xcpu"
-    chip = hardware.known_chip(gpus()[0].removeprefix("NVIDIA "))
+        return f"1x{devices}x{own.key if own and own.kind == 'cpu' else 'cpu'}"
+    name = gpus()[0]
+    chip = hardware.known_chip(name.removeprefix("NVIDIA "))
+    if own and own.name == f"{own.key}: {chip.name if chip else name}":
+        return f"1x{devices}x{own.key}"
     return f"1x{devices}x{chip.key}" if chip else ""
 
 
@@ -158,7 +162,8 @@ def _facts(model: Model, settings: Settings, on: str) -> "dict[str, float | str]
 
         chip = find_cluster(on).nodes[0][1].chips[0][1]
         peak = chip.flops.get(cast(Any, settings.precision))
-        found |= {"gpu": chip.key, "capacity": chip.memory} | ({"peak": peak} if peak else {})
+        known = hardware.catalogued(chip) if chip.key == hardware.HERE else chip
+        found |= {"gpu": (known or chip).key, "capacity": chip.memory} | ({"peak": peak} if peak else {})
     return found
 
 

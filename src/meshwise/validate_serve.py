@@ -6,8 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from meshwise import measure, serving
-from meshwise.calibrated import record_toml
+from meshwise import measure, serving, written
 from meshwise.cost.serve import Speed
 from meshwise.errors import UserError
 from meshwise.measure import Skipped
@@ -121,7 +120,7 @@ def calibrated_serve(
 def serve_toml(made: ServeCalibrated) -> str:
     """The file, its errors in front; `serving.named` reads it back."""
     head = f"# Written by 'meshwise calibrate'. {_errors('Left out', made.left_out)} {_errors('In sample', made.in_sample)}"
-    return record_toml(made.serving, head, serving.FITTED[0])
+    return written.toml(made.serving, head, serving.FITTED[0])
 
 
 def _errors(where: str, found: Score) -> str:
