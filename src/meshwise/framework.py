@@ -7,7 +7,7 @@ from typing import Literal
 from meshwise import catalogue, records
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.hardware import Source
-from meshwise.units import Count
+from meshwise.units import Bytes, Count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,16 @@ class Framework:
     weight_bytes: int = 2
     """Of the copy that computes. The float32 master copy belongs to the optimizer."""
     logit_bytes: Count = 8.0
-    """Kept per logit around the loss."""
+    """Moved per logit around the loss, and kept where all logits are there at once."""
+    logits_at_once: Bytes = 0.0
+    """Of 16-bit logits that are there at once, with their gradients; 0 is all of them."""
+    recomputes_pointwise: bool = False
+    """Compiled blocks keep neither the output of a norm nor that of an activation function: both are computed again."""
+    splits_weights: bool = False
+    """On one device a weight is 16 bits with the other 16 of its float32 beside them, instead of a copy of each; gradients have 16 too
+    where there is one micro-batch, and come as activations go."""
+    graphs: bool = False
+    """On one device a step is one CUDA graph, and waits for the host nowhere."""
     zero: tuple[int, ...] = (1, 2, 3)
     """ZeRO stages it offers beside 0."""
     recompute: tuple[Literal["none", "selective", "full"], ...] = ("none", "selective", "full")

@@ -16,7 +16,7 @@ def toml(record: object, head: str = "", first: str = "") -> str:
 
 
 def _body(record: Any, path: str, first: str = "") -> Iterator[str]:
-    hints = get_type_hints(cast(type, type(record)), include_extras=True)
+    hints = get_type_hints(type(record), include_extras=True)  # pyright: ignore[reportUnknownArgumentType]
     held = [(field, getattr(record, field.name)) for field in fields(record) if _said(field, getattr(record, field.name))]
     tables = [(field, value) for field, value in held if _is_table(value)]
     for field, value in held:

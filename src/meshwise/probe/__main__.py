@@ -1,6 +1,6 @@
 """`python -m meshwise.probe rows.jsonl 60 [cuda|cpu]`, alone or under torchrun: measure this machine, in about so many seconds."""
 
-# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 import os
 import platform
 import resource

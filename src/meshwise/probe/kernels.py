@@ -137,7 +137,8 @@ def launches(clock: Clock, stop: float) -> Iterator[Row]:
         for _ in range(count):
             b = b + a
     timing = clock.time(graph.replay, (stop - time.monotonic()) / 2)
-    yield row("launch", Timing(*(x / count for x in (timing.seconds, timing.low, timing.high)), timing.repeats), what="graph")
+    each = Timing(timing.seconds / count, timing.low / count, timing.high / count, timing.repeats)
+    yield row("launch", each, what="graph")
 
 
 def attention(clock: Clock, stop: float) -> Iterator[Row]:
