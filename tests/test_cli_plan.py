@@ -31,7 +31,7 @@ def test_a_plan_shows_layouts_bars_rejects_reasons_and_the_command(run: Run) -> 
     assert (done.code, done.err) == (0, "")
     for words in (
         "s/step",
-        "80% between",
+        "90% between",
         "MFU",
         "GiB of 80",
         "time by part",

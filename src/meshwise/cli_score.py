@@ -108,17 +108,20 @@ def calibrate(
     """Fit the few numbers of the cost model that no datasheet states, and say whether plans get better by it."""
     from datetime import UTC, datetime
 
+    from rich.console import Console
+
     from meshwise import files, render
 
     if out is not None and out.suffix != ".toml":
         raise UserError(f"--out {out}: a calibration is a .toml file")
     date = datetime.now(UTC).date().isoformat()
     made = _made(tables, _listed(chips), _listed(frameworks), _listed(architectures), date, leave_out)
+    kept = out is not None or install
     if json:
         typer.echo(render.as_json(made.about))
     else:
-        render.console().print(made.view, soft_wrap=True)
-    if out is None and not install:
+        (render.console() if kept else Console(stderr=True)).print(made.view, soft_wrap=True)
+    if not kept:
         if not json:
             typer.echo(made.text, nl=False)
         return

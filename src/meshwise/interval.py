@@ -63,7 +63,7 @@ def bins(errors: Floats, waits: Floats) -> tuple[tuple[float, ...], tuple[float,
     edges = np.unique(np.quantile(waits, np.linspace(0, 1, count + 1))[1:-1])
     which = np.searchsorted(edges, waits, side="right")
     sides = [_bounds(errors[which == i]) if np.any(which == i) else _bounds(errors) for i in range(len(edges) + 1)]
-    return tuple(map(float, edges)), tuple(min(0.0, low) for low, _ in sides), tuple(max(0.0, high) for _, high in sides)
+    return tuple(map(float, edges)), tuple(max(0.0, -low) for low, _ in sides), tuple(max(0.0, high) for _, high in sides)
 
 
 def _bounds(errors: Floats) -> tuple[float, float]:

@@ -41,10 +41,11 @@ def _body(record: Any, path: str, first: str = "") -> Iterator[str]:
 
 
 def _said(field: Field[Any], value: object) -> bool:
-    """What a file says: not its own name, and nothing that is as empty as if it were not there."""
-    if field.metadata.get("derived") or value is None or (value == field.default and not isinstance(value, float)):
+    """What a file says: not its own name, and nothing that would be so without it, but for numbers, which defaults may outlive."""
+    if field.metadata.get("derived") or value is None:
         return False
-    return value not in ((), {}, "") or (field.default is MISSING and field.default_factory is MISSING)
+    usual = field.default_factory() if field.default_factory is not MISSING else field.default
+    return value != usual or isinstance(value, float)
 
 
 def _is_table(value: object) -> bool:
