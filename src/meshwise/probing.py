@@ -87,8 +87,10 @@ def _lines(worker: subprocess.Popen[str]) -> Iterator[str]:
 
 def file_away(rows: list[Row], key: str) -> Machine:
     """Fit the rows, and write the chip, its calibration and the rows themselves to the user's folder."""
-    found = probed.machine(rows, key)
     home = catalogue.user_folder()
+    for old in (*home.glob(f"chips/{HERE}*.toml"), *home.glob("calibration/probe*.toml")) if key == HERE else ():
+        old.unlink(missing_ok=True)  # of another version, or another machine
+    found = probed.machine(rows, key)
     for kind in ("chips", "calibration", KEPT):
         try:
             (home / kind).mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from meshwise import units
+from meshwise.cost.compute import Device
 from meshwise.probed import Machine, Row, of_kind
 
 BAR = 32
@@ -22,7 +23,7 @@ def summary(found: Machine) -> RenderableType:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=False)
     table.add_column()
     table.add_column()
-    peak = max(chip.flops.values())
+    peak = Device.of(chip, c, "bf16").wide
     lines = [
         (chip.key, chip.name),
         (
@@ -45,7 +46,7 @@ def summary(found: Machine) -> RenderableType:
 
 
 def _peak(found: Machine) -> str:
-    return units.show(max(found.chip.flops.values()), "FLOP/s", digits=3) + (
+    return units.show(Device.of(found.chip, found.calibration, "bf16").wide, "FLOP/s", digits=3) + (
         " (the datasheet's)" if found.chip.vendor != "measured" else " (the best that was seen)"
     )
 
