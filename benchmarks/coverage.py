@@ -1,6 +1,6 @@
 """How many measurements lie in the 90% interval of a prediction that saw neither them nor their group: all built-in tables, minutes each.
 
-    python benchmarks/coverage.py [TABLE...]
+python benchmarks/coverage.py [TABLE...]
 """
 
 import sys
@@ -24,9 +24,18 @@ def main() -> None:
             lines = [(part, found[part]["coverage"], None) for part in ("decode", "prefill")]
         else:
             by = "row" if name == "megatron2021_table1" else "group"  # whose ten runs are of ten models
-            lines = [("time", validate(name, leave_out=by).score["time"]["coverage"], validate(name, "hopper" if "h100" in name else "").score["time"]["coverage"])]
+            lines = [
+                (
+                    "time",
+                    validate(name, leave_out=by).score["time"]["coverage"],
+                    validate(name, "hopper" if "h100" in name else "").score["time"]["coverage"],
+                )
+            ]
         for part, left, shipped in lines:
-            print(f"{name:<28} {part:<8} {left:>9.1%} {'' if shipped is None else f'{shipped:7.1%}'}  {time.monotonic() - began:.0f} s", flush=True)
+            print(
+                f"{name:<28} {part:<8} {left:>9.1%} {'' if shipped is None else f'{shipped:7.1%}'}  {time.monotonic() - began:.0f} s",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

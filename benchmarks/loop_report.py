@@ -1,6 +1,6 @@
 """Predicted against measured on the GPU of `benchmarks/loop_h200.py`, before a probe, after it, and after `calibrate`: the table of docs/loop.md.
 
-    python benchmarks/loop_report.py FOLDER        (the $OUT of loop_h200.py: probe.jsonl, fit.jsonl, test.jsonl)
+python benchmarks/loop_report.py FOLDER        (the $OUT of loop_h200.py: probe.jsonl, fit.jsonl, test.jsonl)
 """
 
 import sys
@@ -57,10 +57,15 @@ def main() -> None:
         for name in ways:
             size = np.abs(found[name][kind])
             verdict = "met" if size.max() <= must else "NOT met"
-            print(f"{kind}, {name}: mean {100 * size.mean():.1f}%, worst {100 * size.max():.1f}% (must {must:.0%} each: {verdict})")
+            print(
+                f"{kind}, {name}: mean {100 * size.mean():.1f}%, worst {100 * size.max():.1f}% (must {must:.0%} each: {verdict})"
+            )
     print(f"in their 90% interval: {', '.join(f'{name} {covered(*way):.0%}' for name, way in ways.items())}")
     names = [name for name in made.widths if name not in made.kept]
-    print("fitted:", ", ".join(f"{name} {getattr(machine.calibration, name):.4g} -> {getattr(made.calibration, name):.4g}" for name in names))
+    print(
+        "fitted:",
+        ", ".join(f"{name} {getattr(machine.calibration, name):.4g} -> {getattr(made.calibration, name):.4g}" for name in names),
+    )
     print("kept at their prior:", ", ".join(made.kept))
 
 

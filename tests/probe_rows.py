@@ -28,7 +28,10 @@ def h200_rows(truth: Calibration, hot: float = 0.9) -> list[Row]:
         rows.append(row("gemm", seconds, m=m, n=n, k=k, dtype="bf16", flops=2 * m * n * k))
     burst = next(one for one in rows[1:] if (one["m"], one["n"], one["k"]) == (4096, 4096, 4096))
     rows.append(row("sustained", burst["seconds"] / hot, m=4096, n=4096, k=4096, dtype="bf16", flops=2 * 4096**3))
-    rows += [row("memory", 2 * size / (chip.bandwidth * truth.memory), what="copy", size=size, bytes=2 * size) for size in (2**30, 2**28)]
+    rows += [
+        row("memory", 2 * size / (chip.bandwidth * truth.memory), what="copy", size=size, bytes=2 * size)
+        for size in (2**30, 2**28)
+    ]
     rows += _attention(chip, truth)
     rows += [row("launch", 5e-6, what="eager"), row("launch", 1e-6, what="graph")]
     shape = {"tokens": 64, "seq": 64, "hidden": 256, "heads": 4, "ffn": 768, "dtype": "bf16"}

@@ -67,7 +67,12 @@ def test_what_was_not_measured_is_said() -> None:
 def test_files_are_read_back(tmp_path: Path) -> None:
     found = probed.machine(h200_rows(TRUTH))
     chip = records.read(Chip, tomllib.loads(written.toml(found.chip)), "here.toml")
-    assert (chip.name, chip.sms, chip.link, chip.sources) == ("here: H200 SXM", 132, find_chip("h200").link, find_chip("h200").sources)
+    assert (chip.name, chip.sms, chip.link, chip.sources) == (
+        "here: H200 SXM",
+        132,
+        find_chip("h200").link,
+        find_chip("h200").sources,
+    )
     again = records.read(Calibration, tomllib.loads(written.toml(found.calibration, "# x", FITTED[0])), "probe.toml")
     for name in FITTED:
         assert getattr(again, name) == pytest.approx(getattr(found.calibration, name), rel=1e-3)
