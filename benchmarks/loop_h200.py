@@ -22,6 +22,8 @@ LLAMA_125M = {
     "model_type": "llama", "hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12, "num_attention_heads": 12,
     "num_key_value_heads": 12, "vocab_size": 50257, "tie_word_embeddings": True, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
 }  # fmt: skip
+PARAMS_125M = 12 * (4 * 768**2 + 3 * 768 * 2048 + 2 * 768) + 50257 * 768 + 768
+"""Which says that its head is tied: no preset has its name."""
 STEPS = 14
 LONGEST = 150
 """Seconds of one run, compiling included."""
@@ -65,7 +67,7 @@ def settings_of(name: str, shape: Shape, out: Path) -> Settings:
         lr=3e-4,
         device=os.environ.get("LOOP_DEVICE", "cuda"),
         out=str(out),
-        facts={"gpu": os.environ.get("LOOP_CHIP", "h200")},
+        facts={"gpu": os.environ.get("LOOP_CHIP", "h200")} | ({"params": PARAMS_125M} if name == "llama-125m" else {}),
         **options,
     )
 
@@ -111,13 +113,18 @@ def run(part: str, name: str, shape: Shape) -> None:
 
 def main() -> None:
     parts = sys.argv[1:] or ["probe", "fit", "test"]
+    only = os.environ.get("LOOP_ONLY", "")
+    began, longest = time.monotonic(), float(os.environ.get("LOOP_SECONDS", "3000"))
     OUT.mkdir(parents=True, exist_ok=True)
     if "probe" in parts:
         probe(float(os.environ.get("LOOP_PROBE", "70")))
     for part, shapes in (("fit", FIT), ("test", TEST)):
         for name, some in shapes.items() if part in parts else ():
-            for shape in some:
-                run(part, name, shape)
+            for shape in some if name in (only or name).split(",") else ():
+                if time.monotonic() - began < longest:
+                    run(part, name, shape)
+                else:
+                    print(f"{part} {name} {shape}: no time left", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Predicted against measured on the GPU of `benchmarks/loop_h200.py`, before a probe, after it, and after `calibrate`: the table of docs/loop.md.
+"""Predicted against measured by `benchmarks/loop_h200.py`, before a probe, after it, and after `calibrate`: the table of docs/loop.md.
 
 python benchmarks/loop_report.py FOLDER        (the $OUT of loop_h200.py: probe.jsonl, fit.jsonl, test.jsonl)
 """
