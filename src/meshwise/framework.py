@@ -35,7 +35,7 @@ class Framework:
     logit_bytes: Count = 8.0
     """Moved per logit around the loss, and kept where all logits are there at once."""
     logits_at_once: Bytes = 0.0
-    """Of 16-bit logits that are there at once, with their gradients; 0 is all of them."""
+    """Of 16-bit logits that are made at once, and become their gradients in place; 0 is all of them."""
     splits_weights: bool = False
     """On one device a weight is 16 bits with the other 16 of its float32 beside them, instead of a copy of each; gradients have 16 too
     where there is one micro-batch, and come as activations go."""

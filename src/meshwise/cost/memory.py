@@ -113,12 +113,15 @@ def memory(
 
 
 def _logits(model: Model, f: Framework, rows: Floats, a: Layouts) -> Floats:
-    """All logits; or a part of them at a time with its gradient, beside the head's gradient in float32 and that of the activations."""
+    """All logits; or a part of them and the one before it, beside the head's gradient in float32 and that of its input. A vocabulary
+    that is no multiple of 64 is padded, in a copy of the head."""
     vocabulary, hidden = model.decoder.vocab, model.decoder.hidden
     if not f.logits_at_once:
         return rows * (vocabulary * f.logit_bytes) / a.tp
     every = 2.0 * rows * vocabulary / a.tp
-    return 2 * every / np.ceil(every / f.logits_at_once) + 4.0 * vocabulary * hidden / a.tp + 2.0 * rows * hidden
+    parts = np.ceil(every / f.logits_at_once)
+    head = (4.0 + 2.0 * (np.mod(vocabulary, 64) > 0)) * vocabulary * hidden / a.tp
+    return every / parts * np.minimum(2.0, parts) + head + 2.0 * rows * hidden
 
 
 def state_bytes(work: Train, a: Layouts, microbatches: Floats) -> tuple[Floats, Floats]:
