@@ -257,7 +257,7 @@ def test_a_layout_that_cannot_run_is_told_why(run: Run, plan: Path, versus: str,
     ("damage", "words"),
     [
         (lambda text: text[: len(text) // 2], "not valid JSON"),
-        (lambda text: text.replace('"format": 2', '"format": 7'), "a plan of format 7; this version reads format 2"),
+        (lambda text: text.replace('"format": 3', '"format": 7'), "a plan of format 7; this version reads format 3"),
         (lambda text: text.replace('"choices"', '"chosen"'), "a damaged plan"),
         (lambda text: "model = 1", "not valid JSON"),
         (lambda text: '{"model_type": "llama"}', "not a plan; write one with"),

@@ -202,7 +202,7 @@ def test_split_weights_of_one_device_take_14_bytes_a_parameter_and_gradients_com
 
 
 def test_logits_a_part_at_a_time_take_what_is_there_at_once() -> None:
-    """4.2 GB of 16-bit logits in 4 parts of a GiB at most, two of them there at a time; the head's gradient in float32, and that of its input."""
+    """4.2 GB of 16-bit logits in 4 parts of a GiB at most, two at a time; the gradient of the head in float32, of its input in 16 bits."""
     q = question("llama-3.2-1b", framework=find_framework("meshwise"), batch=8, seq=2048)
     rows, vocabulary, hidden = 8 * 2048, 128256, 2048
     expected = 2 * (2 * rows * vocabulary / 4) + 4 * vocabulary * hidden + 2 * rows * hidden
