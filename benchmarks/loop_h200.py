@@ -22,7 +22,7 @@ LLAMA_125M = {
     "model_type": "llama", "hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12, "num_attention_heads": 12,
     "num_key_value_heads": 12, "vocab_size": 50257, "tie_word_embeddings": True, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
 }  # fmt: skip
-PARAMS_125M = 12 * (4 * 768**2 + 3 * 768 * 2048 + 2 * 768) + 50257 * 768 + 768
+PARAMS_125M = 1.0 * 12 * (4 * 768**2 + 3 * 768 * 2048 + 2 * 768) + 50257 * 768 + 768
 """Which says that its head is tied: no preset has its name."""
 STEPS = 14
 LONGEST = 150
