@@ -5,6 +5,7 @@ Prints CSV (what, bytes moved by the formula, microseconds, TB/s). Run on the de
 """
 
 import time
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +15,8 @@ H = 4096
 
 
 def row(what: str, work, moved: float, flops: float = 0) -> None:
-    us = 1000 * do_bench(work, warmup=5, rep=30, return_mode="median")
+    median: Any = do_bench(work, warmup=5, rep=30, return_mode="median")
+    us = 1000 * median
     print(f"{what},{moved:.4g},{us:.2f},{moved / us / 1e6:.3f},{flops / us / 1e6:.1f}", flush=True)
 
 

@@ -6,6 +6,7 @@ Prints CSV (m, n, k, aligned to, microseconds, TFLOP/s) for the three products o
 """
 
 import sys
+from typing import Any
 
 import torch
 from triton.testing import do_bench
@@ -22,7 +23,8 @@ WIDTHS = (  # n, k of a linear layer: powers of two, real models cut by tp, and 
 
 
 def median_microseconds(work) -> float:
-    return 1000 * do_bench(work, warmup=5, rep=25, return_mode="median")
+    median: Any = do_bench(work, warmup=5, rep=25, return_mode="median")
+    return 1000 * median
 
 
 def main() -> None:

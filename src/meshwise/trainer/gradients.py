@@ -46,7 +46,7 @@ def _local(tensor: Tensor) -> Tensor:
 def norm(settings: Settings, ranks: Ranks, parameters: Named) -> Tensor:
     """The norm of the gradient of the whole model: squares added over the axes that cut a weight, once where it is repeated."""
     second = "lm_head.weight" if Sizes.of(settings.model).tied and settings.layout.pp > 1 else ""
-    squares: dict[tuple[object, ...], list[Tensor]] = {}
+    alike: dict[tuple[object, ...], list[Tensor]] = {}
     cuts: dict[tuple[object, ...], list[dist.ProcessGroup]] = {}
     for name, parameter in parameters:
         grad = parameter.grad
@@ -55,11 +55,11 @@ def norm(settings: Settings, ranks: Ranks, parameters: Named) -> Tensor:
         key = (grad.device_mesh, grad.placements) if isinstance(grad, DTensor) else ()
         if key not in cuts:
             cuts[key] = _cutting(grad)
-        squares.setdefault(key, []).append(torch.linalg.vector_norm(_local(grad), dtype=torch.float32).square())
+        alike.setdefault(key, []).append(_local(grad))
     device = next(_local(parameter).device for _, parameter in parameters)
     total = torch.zeros((), device=device)
-    for key, found in squares.items():
-        part = torch.stack(found).sum()
+    for key, found in alike.items():
+        part = torch.stack(torch._foreach_norm(found, 2, torch.float32)).square().sum()  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
         for group in cuts[key]:
             dist.all_reduce(part, group=group)
         total += part

@@ -3,24 +3,20 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import math
 import os
-import time
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.optim import AdamW
 
 from meshwise.trainer import checkpoint, weights
 from meshwise.trainer.data import own_batch
-from meshwise.trainer.gradients import Named, clip, named, norm, settle
+from meshwise.trainer.gradients import named
+from meshwise.trainer.optimizer import updates_of
 from meshwise.trainer.parallel import Ranks, tied_name
 from meshwise.trainer.passes import Passes
 from meshwise.trainer.report import Step, keep, line, memory_peak
 from meshwise.trainer.settings import Settings, Sizes
-
-BETAS = (0.9, 0.95)
-DECAY = 0.1
-"""Of matrices; norms and biases have none (GPT-3's recipe, arXiv:2005.14165, appendix B)."""
+from meshwise.trainer.step import Launched, Moment, Stepper
 
 
 def train(settings: Settings) -> None:
@@ -41,24 +37,50 @@ def _train(settings: Settings, device: torch.device) -> None:
     ranks = Ranks.of(settings.layout, settings.device)
     passes = Passes(settings, ranks, device)
     parameters = named(passes.models)
-    optimizer = optimizer_of(settings, parameters)
-    steps: list[Step] = []
+    updates = updates_of(settings, parameters)
     folder, tied = Path(settings.out, "checkpoints"), tied_name(settings)
     begun = checkpoint.latest(folder) if settings.checkpoint_every else 0
     if begun:
-        checkpoint.load(folder, begun, parameters, optimizer, tied)
+        checkpoint.load(folder, begun, parameters, updates, tied)
         _say(f"going on after step {begun} from {folder}")
+    stepper = Stepper(settings, ranks, passes, updates, parameters)
+    log = Log(settings, device)
     for step in range(begun, settings.steps):
-        steps.append(_step(settings, ranks, passes, optimizer, parameters, step))
-        _say(line(settings, steps[-1]))
-        if not math.isfinite(steps[-1].loss):
-            raise SystemExit(f"the loss of step {step + 1} is {steps[-1].loss}: stopped; a lower --lr may do")
+        launched = stepper.launch(step, *own_batch(settings, ranks, step))
+        # the numbers of the step before: asking for this one's would let the device wait for the host
+        log.read()
+        log.waiting = launched
         if settings.checkpoint_every and (step + 1) % settings.checkpoint_every == 0:
-            checkpoint.save(folder, step + 1, parameters, optimizer, tied)
-    if dist.get_rank() == 0 and steps:
-        keep(settings, steps)
+            log.read()
+            checkpoint.save(folder, step + 1, parameters, updates, tied)
+    log.read()
+    if log.steps:
+        memory = most_memory(device)
+        if dist.get_rank() == 0:
+            keep(settings, log.steps, memory)
     if settings.save:
         save_weights(settings, ranks, passes)
+
+
+class Log:
+    """Reads steps once they are done, one behind the device, and says them."""
+
+    def __init__(self, settings: Settings, device: torch.device) -> None:
+        self.settings, self.device, self.last = settings, device, Moment.now(device)
+        self.waiting: Launched | None = None
+        self.steps: list[Step] = []
+
+    def read(self) -> None:
+        if self.waiting is None:
+            return
+        done, self.waiting = self.waiting, None
+        seconds = done.end.since(self.last)
+        self.last = done.end
+        loss, total = done.numbers.tolist()
+        self.steps.append(Step(done.step, loss, total, memory=memory_peak(self.device), seconds=seconds))
+        _say(line(self.settings, self.steps[-1]))
+        if not math.isfinite(loss):
+            raise SystemExit(f"the loss of step {done.step + 1} is {loss}: stopped; a lower --lr may do")
 
 
 def _say(text: str) -> None:
@@ -66,37 +88,11 @@ def _say(text: str) -> None:
         print(text, flush=True)
 
 
-def _step(settings: Settings, ranks: Ranks, passes: Passes, optimizer: AdamW, parameters: Named, step: int) -> Step:
-    began = time.perf_counter()
-    tokens, targets = (part.to(passes.device) for part in own_batch(settings, ranks, step))
-    loss = passes.run(tokens, targets)
-    settle(settings, ranks, parameters)
-    total = norm(settings, ranks, parameters)
-    clip(parameters, total, settings.clip)
-    for group in optimizer.param_groups:
-        group["lr"] = rate(settings, step)
-    optimizer.step()
-    optimizer.zero_grad()
-    peak = torch.tensor(memory_peak(passes.device), dtype=torch.float64, device=passes.device)
+def most_memory(device: torch.device) -> float:
+    """The most bytes that any rank held at once."""
+    peak = torch.tensor(memory_peak(device), dtype=torch.float64, device=device)
     dist.all_reduce(peak, op=dist.ReduceOp.MAX)
-    # reading the numbers waits for the device, so the clock stops after the work and not after its launch
-    return Step(step, float(loss), float(total), memory=float(peak), seconds=time.perf_counter() - began)
-
-
-def optimizer_of(settings: Settings, parameters: Named) -> AdamW:
-    matrices = [parameter for _, parameter in parameters if parameter.dim() > 1]
-    others = [parameter for _, parameter in parameters if parameter.dim() <= 1]
-    groups = [{"params": matrices, "weight_decay": DECAY}, {"params": others, "weight_decay": 0.0}]
-    groups = [group for group in groups if group["params"]]
-    return AdamW(groups, lr=settings.lr, betas=BETAS, fused=settings.device == "cuda")
-
-
-def rate(settings: Settings, step: int) -> float:
-    """Learning rate: up in `warmup` steps, then half a cosine down to a tenth (arXiv:2005.14165, appendix B)."""
-    if step < settings.warmup:
-        return settings.lr * (step + 1) / settings.warmup
-    done = (step - settings.warmup) / max(1, settings.steps - settings.warmup)
-    return settings.lr * (0.1 + 0.45 * (1 + math.cos(math.pi * done)))
+    return float(peak)
 
 
 def save_weights(settings: Settings, ranks: Ranks, passes: Passes) -> None:

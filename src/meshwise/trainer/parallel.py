@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+import torch._functorch.config as functorch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -120,6 +121,8 @@ def _parallelize(model: nn.Module, span: Span, settings: Settings, ranks: Ranks)
         parallelize_module(model, ranks.mesh["tp"], sharding(settings.model, span))
         decoder.tie()
     if settings.compile:
+        # products of elements that a later matrix product needs are made again rather than kept: a pass over memory, a third of its bytes
+        functorch.ban_recompute_materialized_backward = False
         for block in decoder.blocks():
             block.compile()
     if not sharded(layout):

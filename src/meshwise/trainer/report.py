@@ -23,7 +23,7 @@ WARM_UP = 2
 
 @dataclass(frozen=True)
 class Step:
-    """One step as all ranks saw it. Seconds and bytes."""
+    """One step as all ranks saw it, with the memory of the first. Seconds and bytes."""
 
     step: int
     loss: float
@@ -65,7 +65,7 @@ def line(settings: Settings, one: Step) -> str:
     return "  ".join(words)
 
 
-def measurement(settings: Settings, steps: list[Step]) -> dict[str, object]:
+def measurement(settings: Settings, steps: list[Step], memory: float) -> dict[str, object]:
     """The row of a run: medians over what comes after the warm-up. Blank where nothing was measured."""
     counted = steps[WARM_UP:] if len(steps) > WARM_UP else steps
     seconds = statistics.median(one.seconds for one in counted)
@@ -102,7 +102,7 @@ def measurement(settings: Settings, steps: list[Step]) -> dict[str, object]:
         "sec_per_iter": seconds,
         "tokens_per_sec_per_gpu": tokens / a.devices,
         "mfu": 100 * mfu if math.isfinite(mfu) else "",
-        "mem_gb": max(one.memory for one in steps) / 2**30,
+        "mem_gb": memory / 2**30,
         "mem_unit": "GiB",
         "outcome": "ok",
         "date": datetime.now(UTC).date().isoformat(),
@@ -127,10 +127,10 @@ def environment(settings: Settings) -> dict[str, object]:
     }
 
 
-def keep(settings: Settings, steps: list[Step]) -> None:
+def keep(settings: Settings, steps: list[Step], memory: float) -> None:
     """Write the run's folder: steps.jsonl of this run, environment.json, and one more row of measurement.jsonl."""
     folder = Path(settings.out)
     (folder / "steps.jsonl").write_text("".join(json.dumps(asdict(one)) + "\n" for one in steps), encoding="utf-8")
     (folder / "environment.json").write_text(json.dumps(environment(settings), indent=2) + "\n", encoding="utf-8")
     with (folder / "measurement.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(measurement(settings, steps)) + "\n")
+        file.write(json.dumps(measurement(settings, steps, memory)) + "\n")

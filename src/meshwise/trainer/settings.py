@@ -61,6 +61,8 @@ class Settings:
     device: str = "cpu"
     seed: int = 0
     compile: bool = False
+    graph: bool = True
+    """Replay a step as one CUDA graph, on one device."""
     out: str = "run"
     weights: str = ""
     """A folder of HF safetensors to start from; none starts from random weights."""
@@ -70,6 +72,16 @@ class Settings:
     """Steps between checkpoints, under checkpoints/ of the run's folder; 0 writes none. The newest there is gone on from."""
     facts: dict[str, float | str] = field(default_factory=dict[str, float | str])
     """What the planner knows: flops_per_token, params, peak (FLOP/s of a device), capacity (its bytes), gpu (its name)."""
+
+    @property
+    def split(self) -> bool:
+        """Whether weights are 16 bits with the rest of a float32 beside them; where ranks add gradients, they are float32."""
+        return self.precision == "bf16" and self.device == "cuda" and self.layout.devices == 1
+
+    @property
+    def graphed(self) -> bool:
+        """Whether a step is captured and replayed: where one device does all of it, and nothing is looked at on the way."""
+        return self.graph and self.device == "cuda" and self.layout.devices == 1
 
     @property
     def microbatches(self) -> int:

@@ -1,7 +1,7 @@
 """One folder per model: model.py says what it computes, sharding.py how tensor parallelism cuts it.
 
 A model holds the layers of one span. It takes tokens where the span starts the model and activations elsewhere, and gives logits where
-the span ends it. Parameters have HF's names, whatever the span.
+the span ends it, or the loss where it is told the targets. Parameters have HF's names, whatever the span.
 """
 
 from collections.abc import Mapping
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor.parallel import ParallelStyle
 
 from meshwise.trainer.attention import HERE, Place
+from meshwise.trainer.loss import head_loss
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,26 @@ class Decoder(Protocol):
         """Let the head use the embedding's weights again, after either was replaced."""
         ...
 
-    def __call__(self, x: Tensor) -> Tensor: ...
+    def __call__(self, x: Tensor, targets: Tensor | None = None) -> Tensor: ...
 
 
-class Tied(nn.Module):
+class Headed(nn.Module):
+    """A model that ends in a head, where its span does."""
+
+    lm_head: nn.Linear | None
+
+    def end(self, x: Tensor, norm: nn.Module | None, targets: Tensor | None) -> Tensor:
+        """Activations of the last block as logits, or as the mean loss of the targets; those of another block as they are."""
+        if self.lm_head is None or norm is None:
+            return x
+        x = norm(x)
+        return self.lm_head(x) if targets is None else head_loss(x, self.lm_head.weight, targets)
+
+
+class Tied(Headed):
     """A trunk `model` with `embed_tokens` and `layers`, and a head that may use the embedding's weights."""
 
     model: Any
-    lm_head: nn.Linear | None
     tied: bool
 
     def tie(self) -> None:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meshwise.trainer.attention import HERE, Place, attend
-from meshwise.trainer.models import Span
+from meshwise.trainer.models import Headed, Span
 from meshwise.trainer.recompute import again
 from meshwise.trainer.settings import Sizes
 
@@ -72,7 +72,7 @@ class Trunk(nn.Module):
         self.ln_f = norm_of(config) if span.ends else None
 
 
-class Bloom(nn.Module):
+class Bloom(Headed):
     def __init__(self, config: Mapping[str, Any], span: Span, place: Place = HERE, recompute: str = "none") -> None:
         super().__init__()
         sizes = Sizes.of(config)
@@ -88,7 +88,7 @@ class Bloom(nn.Module):
     def blocks(self) -> list[nn.Module]:
         return list(self.transformer.h.values())
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
         t, length = self.transformer, x.shape[1]
         if t.word_embeddings is not None and t.word_embeddings_layernorm is not None:
             x = t.word_embeddings_layernorm(t.word_embeddings(x))
@@ -97,9 +97,7 @@ class Bloom(nn.Module):
         bias = alibi(self.heads, self.place, length, x.device)
         for block in t.h.values():
             x = block(x, bias)
-        if self.lm_head is not None and t.ln_f is not None:
-            x = self.lm_head(t.ln_f(x))
-        return x
+        return self.end(x, t.ln_f, targets)
 
 
 def norm_of(config: Mapping[str, Any]) -> nn.LayerNorm:

@@ -84,7 +84,7 @@ class Llama(Tied):
         self.lm_head = nn.Linear(sizes.hidden, sizes.vocab, bias=False) if span.ends else None
         self.tie()
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
         length = x.shape[1]
         if self.model.embed_tokens is not None:
             x = self.model.embed_tokens(x)
@@ -95,9 +95,7 @@ class Llama(Tied):
         mask = here[:, None] >= everywhere if self.place.cp > 1 else None
         for block in self.model.layers.values():
             x = block(x, rotation, mask)
-        if self.lm_head is not None and self.model.norm is not None:
-            x = self.lm_head(self.model.norm(x))
-        return x
+        return self.end(x, self.model.norm, targets)
 
 
 def norm_of(config: Mapping[str, Any]) -> nn.RMSNorm:

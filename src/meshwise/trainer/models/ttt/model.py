@@ -121,15 +121,13 @@ class TTTLinear(Tied):
         self.lm_head = nn.Linear(sizes.hidden, sizes.vocab, bias=False) if span.ends else None
         self.tie()
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
         if self.model.embed_tokens is not None:
             x = self.model.embed_tokens(x)
         rotation = rotation_of(self.config, x.device)
         for block in self.model.layers.values():
             x = block(x, rotation)
-        if self.lm_head is not None and self.model.norm is not None:
-            x = self.lm_head(self.model.norm(x))
-        return x
+        return self.end(x, self.model.norm, targets)
 
 
 def rotation_of(config: Mapping[str, Any], device: torch.device) -> Tensor:

@@ -1,0 +1,186 @@
+"""The trainer's speed on one GPU, beside transformers' Llama in the same run: `python benchmarks/train.py [CASE...]` where a GPU is.
+
+Each case runs in a process of its own, so that none finds the memory or the compiled code of another. Needs torch and triton;
+transformers for its rows.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+PEAK = 989e12
+"""Dense bf16 FLOP/s of an H100 or H200 by the datasheet."""
+STEPS, COUNTED = 24, 12
+
+SMALL = {
+    "model_type": "llama", "hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12, "num_attention_heads": 12,
+    "num_key_value_heads": 12, "vocab_size": 50257, "tie_word_embeddings": True, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+}  # fmt: skip
+
+
+def preset(name: str) -> dict[str, Any]:
+    values = json.loads((ROOT / f"src/meshwise/data/models/{name}.json").read_text(encoding="utf-8"))
+    return {key: value for key, value in values.items() if key != "meshwise"}
+
+
+CASES: dict[str, tuple[str, int, int, dict[str, Any]]] = {
+    "125m": ("125m", 8, 2048, {}),
+    "125m-no-graph": ("125m", 8, 2048, {"graph": False}),
+    "1b": ("llama-3.2-1b", 8, 2048, {}),
+    "1b-no-graph": ("llama-3.2-1b", 8, 2048, {"graph": False}),
+    "1b-eager": ("llama-3.2-1b", 8, 2048, {"compile": False, "graph": False}),
+    "8b": ("llama-3-8b", 4, 2048, {}),
+    "8b-full": ("llama-3-8b", 8, 2048, {"recompute": "full"}),
+    "hf-1b": ("llama-3.2-1b", 8, 2048, {"hf": True}),
+    "hf-125m": ("125m", 8, 2048, {"hf": True}),
+    "hf-125m-compiled": ("125m", 8, 2048, {"hf": True, "compile": True}),
+}
+
+
+def config(name: str) -> dict[str, Any]:
+    return SMALL if name == "125m" else preset(name)
+
+
+def ours(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, Any]:
+    """Steps of the trainer's own loop, less its printing."""
+    import torch
+    import torch.distributed as dist
+
+    from meshwise.trainer.gradients import named
+    from meshwise.trainer.optimizer import updates_of
+    from meshwise.trainer.parallel import Ranks
+    from meshwise.trainer.passes import Passes
+    from meshwise.trainer.settings import Layout, Settings
+    from meshwise.trainer.step import Stepper
+
+    given: dict[str, Any] = {"compile": True, "graph": True} | {
+        key: value for key, value in options.items() if key in ("compile", "graph")
+    }
+    layout = Layout(mbs=int(options.get("mbs", batch)), recompute=options.get("recompute", "none"))
+    settings = Settings(name=name, model=config(name), layout=layout, batch=batch, seq=seq, steps=STEPS, device="cuda", **given)
+    settings = replace(settings, lr=3e-4)
+    device = torch.device("cuda")
+    dist.init_process_group("nccl", init_method=f"tcp://127.0.0.1:{29500 + os.getpid() % 500}", rank=0, world_size=1)
+    ranks = Ranks.of(layout, "cuda")
+    passes = Passes(settings, ranks, device)
+    parameters = named(passes.models)
+    updates = updates_of(settings, parameters)
+    torch.cuda.reset_peak_memory_stats()
+    stepper = Stepper(settings, ranks, passes, updates, parameters)
+    count = sum(p.numel() for _, p in parameters)
+    dice = torch.Generator().manual_seed(0)
+    data = [torch.randint(0, 256, (2, batch, seq), generator=dice).pin_memory() for _ in range(4)]
+    ends: list[Any] = []
+    losses: list[Any] = []
+    host = first = 0.0
+    began = time.perf_counter()
+    for step in range(STEPS):
+        if step == STEPS - COUNTED:
+            torch.cuda.synchronize()
+            host = time.perf_counter()
+        launched = stepper.launch(step, data[step % 4][0], data[step % 4][1])
+        ends.append(launched.end)
+        losses.append(launched.numbers)
+        if step == 0:
+            torch.cuda.synchronize()
+            first = time.perf_counter() - began
+    host = time.perf_counter() - host
+    torch.cuda.synchronize()
+    seconds = sorted(ends[i].since(ends[i - 1]) for i in range(STEPS - COUNTED + 1, STEPS))
+    found = {"params": count, "seconds": seconds[len(seconds) // 2], "first": first, "host": host / COUNTED}
+    found |= {"memory": torch.cuda.max_memory_allocated() / 2**30, "loss": [round(float(n[0]), 4) for n in losses[:: STEPS // 6]]}
+    if options.get("profile"):
+        found["parts"] = profiled(lambda: stepper.launch(STEPS, data[0][0], data[0][1]))
+    return found
+
+
+def profiled(run: Any) -> dict[str, float]:
+    """Milliseconds of the longest kernels of a step, by name."""
+    import torch
+
+    run()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        run()
+        torch.cuda.synchronize()
+    rows = sorted(seen.key_averages(), key=lambda row: -row.self_device_time_total)
+    return {f"{row.key[:90]} x{row.count}": round(row.self_device_time_total / 1e3, 2) for row in rows[:40]}
+
+
+def hugging_face(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, Any]:
+    """transformers' Llama with fused AdamW under autocast, as its users train it."""
+    import torch
+    from transformers import AutoModelForCausalLM, LlamaConfig
+
+    kept = {key: value for key, value in config(name).items() if key not in ("architectures", "torch_dtype", "dtype")}
+    with torch.device("cuda"):
+        model: Any = AutoModelForCausalLM.from_config(LlamaConfig(**kept), attn_implementation="sdpa")
+    if options.get("compile"):
+        model.compile()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    tokens = torch.randint(0, 256, (batch, seq + 1), device="cuda")
+    events: list[Any] = []
+    began = time.perf_counter()
+    first = 0.0
+    for step in range(STEPS):
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = model(input_ids=tokens[:, :-1], labels=tokens[:, :-1]).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        events.append(torch.cuda.Event(enable_timing=True))
+        events[-1].record()
+        if step == 0:
+            torch.cuda.synchronize()
+            first = time.perf_counter() - began
+    torch.cuda.synchronize()
+    seconds = sorted(events[i - 1].elapsed_time(events[i]) / 1e3 for i in range(STEPS - COUNTED, STEPS))
+    count = sum(p.numel() for p in model.parameters())
+    return {
+        "params": count,
+        "seconds": seconds[len(seconds) // 2],
+        "first": first,
+        "memory": torch.cuda.max_memory_allocated() / 2**30,
+    }
+
+
+def main() -> None:
+    if len(sys.argv) > 2 and sys.argv[1] == "--one":
+        name, batch, seq, options = json.loads(sys.argv[2])
+        found = (hugging_face if options.get("hf") else ours)(name, batch, seq, options)
+        print("RESULT " + json.dumps(found), flush=True)
+        return
+    out = Path(os.environ.get("OUT", "."))
+    print(f"{'case':<18}{'tok/s':>10}{'MFU 6N':>8}{'GiB':>7}{'step s':>8}{'host s':>8}{'first s':>8}")
+    for name in sys.argv[1:] or CASES:
+        label, _, extra = name.partition(":")
+        model, batch, seq, options = CASES[label]
+        options = options | json.loads(extra or "{}")
+        batch, seq = options.pop("batch", batch), options.pop("seq", seq)
+        asked = [sys.executable, __file__, "--one", json.dumps([model, batch, seq, options])]
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=280, check=False)
+        lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+        if not lines:
+            (out / f"{label}.log").write_text(done.stdout + done.stderr, encoding="utf-8")
+            print(f"{name:<18} failed: {(done.stderr.strip().splitlines() or ['?'])[-1][:300]}", flush=True)
+            continue
+        row = json.loads(lines[-1].removeprefix("RESULT "))
+        rate = batch * seq / row["seconds"]
+        print(
+            f"{name:<18}{rate:>10,.0f}{6 * row['params'] * rate / PEAK:>8.1%}{row['memory']:>7.1f}{row['seconds']:>8.4f}"
+            f"{row.get('host', 0):>8.4f}{row['first']:>8.1f}  {row.get('loss', '')}",
+            flush=True,
+        )
+        for part, milliseconds in row.get("parts", {}).items():
+            print(f"    {milliseconds:>8.2f} ms  {part}")
+
+
+if __name__ == "__main__":
+    main()

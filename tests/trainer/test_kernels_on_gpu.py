@@ -1,0 +1,49 @@
+"""What only a GPU can show: the kernels of the trainer against plain PyTorch. Last results are in docs/trainer.md."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+if not torch.cuda.is_available():
+    pytest.skip("no GPU here: kernels are checked by hand on one", allow_module_level=True)
+
+from meshwise.trainer.adamw import SplitAdamW
+from meshwise.trainer.loss import head_loss
+
+
+@pytest.mark.parametrize(("tokens", "vocabulary", "hidden"), [(300, 1000, 64), (4096, 50257, 768), (2000, 128256, 512)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_loss_equals_float64(tokens: int, vocabulary: int, hidden: int, dtype: torch.dtype) -> None:
+    dice = torch.Generator("cuda").manual_seed(tokens)
+    x = torch.randn(tokens, hidden, generator=dice, device="cuda").to(dtype).requires_grad_()
+    weight = (torch.randn(vocabulary, hidden, generator=dice, device="cuda") / hidden**0.5).to(dtype).requires_grad_()
+    targets = torch.randint(vocabulary, (tokens,), generator=dice, device="cuda")
+    a, b = x.detach().double().requires_grad_(), weight.detach().double().requires_grad_()
+    wanted = F.cross_entropy(a @ b.T, targets) * 3
+    by_hand = torch.autograd.grad(wanted, (a, b))
+    found = head_loss(x, weight, targets, at_once=2**26) * 3
+    near = 1e-5 if dtype == torch.float32 else 1e-2
+    assert abs(found.item() - wanted.item()) < near * wanted.item()
+    for one, other in zip(torch.autograd.grad(found, (x, weight)), by_hand, strict=True):
+        assert ((one.double() - other).norm() / other.norm()).item() < near
+
+
+def test_split_weights_follow_float32_ones() -> None:
+    dice = torch.Generator("cuda").manual_seed(0)
+    start = torch.randn(1000, 37, generator=dice, device="cuda")
+    whole, split = nn.Parameter(start.clone()), nn.Parameter(start.clone())
+    usual = torch.optim.AdamW([whole], lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
+    ours = SplitAdamW([{"params": [split], "weight_decay": 0.1}], betas=(0.9, 0.95))
+    ours.rate.fill_(1e-3)
+    assert torch.equal(ours.whole(split), start)
+    for step in range(50):
+        grad = torch.randn(1000, 37, generator=dice, device="cuda").bfloat16()
+        whole.grad, split.grad = grad.float(), grad
+        usual.step()
+        ours.step()
+        if step == 20:  # a gradient that is no number changes nothing
+            split.grad = torch.full_like(grad, torch.nan)
+            ours.step(scale=torch.tensor(torch.nan, device="cuda"))
+    assert (ours.whole(split) - whole).abs().max().item() < 1e-5
+    assert (split.float() - whole).abs().max().item() < 2**-8 * start.abs().max().item()
