@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Timer
 
 from meshwise import catalogue, files, probed, written
 from meshwise.calibration import FITTED
@@ -60,13 +61,16 @@ def measure(session: Session, device: str, say: Callable[[str, int], None]) -> l
             words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(session.ranks), *words]
         lines: list[str] = []
         with _started([sys.executable, *words], session, device) as worker:
+            watch = Timer(LONGER * session.seconds + 120, worker.kill)  # a driver or a network that hangs must not hang us
+            watch.start()
             for line in _lines(worker):
                 done, _, what = line.strip().partition("%  ")
                 if what and done.isdecimal():
                     say(what, int(done))
                 else:
                     lines.append(line.rstrip())
-            code = worker.wait(timeout=LONGER * session.seconds + 120)
+            watch.cancel()
+            code = worker.wait()
         if code or not file.is_file():
             reason = next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else "no reason given")
             raise DoesNotFit(f"the probe stopped with exit code {code}: {reason.strip()}")
