@@ -80,9 +80,9 @@ def test_a_worker_that_dies_says_why() -> None:
         probing.measure(Session(HERE, 1, 2.0), "cuda", lambda _what, _done: None)
 
 
-def test_the_program_runs_without_the_rest_of_meshwise(tmp_path: Path) -> None:
+def test_the_program_runs_without_the_rest_of_meshwise() -> None:
     """As on a GPU machine that has torch alone: nothing but torch and the standard library is imported."""
     code = "import sys; import meshwise.probe.__main__; print(sorted(m for m in sys.modules if m.partition('.')[0] in %r))"
     heavy = ("rich", "typer", "scipy", "huggingface_hub", "gguf")
-    done = subprocess.run([sys.executable, "-c", code % (heavy,)], capture_output=True, text=True, check=True, cwd=tmp_path)
+    done = subprocess.run([sys.executable, "-c", code % (heavy,)], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout.replace("'", '"')) == []
