@@ -50,7 +50,7 @@ def main() -> None:
     print("| --- " * (4 + 2 * len(ways)) + "|")
     for i, case in enumerate(cases):
         time, memory = ([f"{100 * found[name][kind][i]:+.1f}%" for name in ways] for kind in ("time", "memory"))
-        name = case.row_id.partition("-")[2].rpartition("-")[0].removesuffix("-full")
+        name = case.row_id.removesuffix("-full").partition("-")[2].rpartition("-")[0]
         cells = [name, shape_of(case), f"{1000 * case.seconds:.2f} ms", *time, f"{case.memory / 2**30:.2f} GiB", *memory]
         print("| " + " | ".join(cells) + " |")
     for kind, must in MUST.items():
