@@ -137,7 +137,9 @@ def test_a_written_calibration_is_read_back_to_four_digits(made: Calibrated) -> 
 
 
 def test_a_calibration_says_how_far_it_was_off_on_rows_left_out(made: Calibrated) -> None:
-    assert made.calibration.spread > 0
+    (low,), (high,) = made.calibration.low, made.calibration.high  # nine rows are too few to tell ranges apart
+    assert 0 < low == high < 0.2
+    assert made.calibration.devices == 2240  # of the largest run in the table
     assert made.calibration.memory_spread == Calibration().memory_spread  # no memory in that table
     assert "Left out: time " in toml(made).splitlines()[0]
     assert made.left_out["time"]["mape"] > made.in_sample["time"]["mape"]

@@ -77,7 +77,8 @@ def test_coefficients_are_numbers_and_all_else_says_where_they_come_from() -> No
     prior = Calibration()
     assert all(isinstance(getattr(prior, name), float) for name in FITTED)
     others = [f.name for f in fields(Calibration) if f.name not in FITTED]
-    assert others == ["key", "chips", "frameworks", "architectures", "fitted_on", "date", "rows", "sources"]
+    about = ["key", "chips", "frameworks", "architectures", "fitted_on", "date", "rows", "sources", "measured"]
+    assert others == [*about, "devices", "waiting", "low", "high", "memory_spread"]
 
 
 @pytest.mark.parametrize("shipped", calibrations(), ids=lambda found: found.key)

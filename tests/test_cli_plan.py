@@ -31,7 +31,7 @@ def test_a_plan_shows_layouts_bars_rejects_reasons_and_the_command(run: Run) -> 
     assert (done.code, done.err) == (0, "")
     for words in (
         "s/step",
-        "80% between",
+        "90% between",
         "MFU",
         "GiB of 80",
         "time by part",
@@ -257,7 +257,7 @@ def test_a_layout_that_cannot_run_is_told_why(run: Run, plan: Path, versus: str,
     ("damage", "words"),
     [
         (lambda text: text[: len(text) // 2], "not valid JSON"),
-        (lambda text: text.replace('"format": 2', '"format": 7'), "a plan of format 7; this version reads format 2"),
+        (lambda text: text.replace('"format": 3', '"format": 7'), "a plan of format 7; this version reads format 3"),
         (lambda text: text.replace('"choices"', '"chosen"'), "a damaged plan"),
         (lambda text: "model = 1", "not valid JSON"),
         (lambda text: '{"model_type": "llama"}', "not a plan; write one with"),

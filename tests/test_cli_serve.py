@@ -19,7 +19,7 @@ def test_a_plan_shows_ways_cards_time_reasons_and_the_command(run: Run) -> None:
     assert (done.code, done.err) == (0, "")
     for words in (
         "tokens/s",
-        "80% between",
+        "90% between",
         "prompt tokens/s",
         "first token",
         "GiB left",

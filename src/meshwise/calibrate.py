@@ -39,6 +39,10 @@ WIDTHS = {
 }
 """Standard deviation of ln(coefficient) between machines and frameworks: what the prior is worth."""
 MEMORY_WIDTHS = {"context": 0.5, "activations": 0.3}
+MEASURED = 0.35
+"""How far a coefficient that was timed on the machine itself may still go, in WIDTHS: training differs from a bench of kernels."""
+TOLD_APART = {"elementwise": 0.6, "scan": 1.5}
+"""The same as WIDTHS of what only shows beside a `memory` and a `matmul` that were measured."""
 NOISE = 0.04
 """Standard deviation of ln(seconds) between two runs of the same thing."""
 OUTLIER = 0.5
@@ -108,19 +112,25 @@ class Problem:
 
 def problems(cases: Sequence[Case], prior: Calibration, narrow: float = 1.0) -> Iterator[Problem]:
     """Times, and memory where any was measured: the two share no coefficient. `narrow` is how far to trust the prior beyond WIDTHS."""
-    batch = Batch.of(cases)
+    batch, widths = Batch.of(cases), widths_of(prior)
     seconds, memory = np.array([case.seconds for case in cases]), np.array([case.memory for case in cases])
     chosen, weighed = near(cases), [i for i, case in enumerate(cases) if case.weighed]
     if chosen:
         weight = _weights(cases, chosen)
         yield Problem(
-            lambda c: np.log(batch.price(c).seconds), np.log(seconds), weight, prior, _scaled(WIDTHS, narrow), "seconds"
+            lambda c: np.log(batch.price(c).seconds), np.log(seconds), weight, prior, _scaled(widths, narrow), "seconds"
         )
     if weighed:
         weight = _weights(cases, weighed)
         yield Problem(
             lambda c: np.log(batch.price(c).memory), np.log(memory), weight, prior, _scaled(MEMORY_WIDTHS, narrow), "memory"
         )
+
+
+def widths_of(prior: Calibration) -> dict[str, float]:
+    """What the prior is worth: more where it was measured."""
+    found = {name: width * (MEASURED if name in prior.measured else 1.0) for name, width in WIDTHS.items()}
+    return found | (TOLD_APART if {"matmul", "memory"} <= set(prior.measured) else {})
 
 
 def _scaled(widths: Mapping[str, float], by: float) -> dict[str, float]:
@@ -157,12 +167,24 @@ def _solve(p: Problem) -> "Place":
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a fit stands: its coefficients, what they predict, how that changes with them, and how much steps are held back."""
+
+    logs: Floats
+    values: Floats
+    slopes: Floats
+    caution: float = CAUTION
+
+
+@dataclass(frozen=True)
 class Fitted:
     """A calibration, what it predicts for the rows it was fitted to, and what fits that had not seen a row's group predict for it."""
 
     calibration: Calibration
     inside: Prediction
     left_out: Prediction
+    widths: dict[str, float]
+    """How uncertain each coefficient is still, over how uncertain its prior was: 1 where the rows say nothing of it."""
 
 
 def fit_leaving_out(cases: Sequence[Case], prior: Calibration, groups: Sequence[object], narrow: float = 1.0) -> Fitted:
@@ -170,16 +192,27 @@ def fit_leaving_out(cases: Sequence[Case], prior: Calibration, groups: Sequence[
     found, folds = prior, _folds(groups)
     plain = Batch.of(cases).price(prior)
     predicted = {"seconds": plain.seconds, "memory": plain.memory}
+    widths: dict[str, float] = {}
     for p in problems(cases, prior, narrow):
         everything = _solve(p)
         found = p.calibration(everything.logs, found)
+        widths |= _left_open(p, everything)
         out = everything.values.copy()
         for inside in folds:
             if p.weight[inside].any():
                 others = np.where(inside, 0.0, p.weight)
                 out[inside] = _refit(p, others, replace(everything, caution=CAUTION)).values[inside]
         predicted[p.kind] = np.exp(out)
-    return Fitted(found, Batch.of(cases).price(found), Prediction(**predicted))
+    return Fitted(found, Batch.of(cases).price(found), Prediction(**predicted), widths)
+
+
+def _left_open(p: Problem, at: Place) -> dict[str, float]:
+    """Width of the posterior over that of the prior, by coefficient: of a normal distribution with the curvature of the loss."""
+    slopes = p.slopes_of_residuals(_slopes(p, at.logs, at.values), p.weight)
+    share = _outlying(p.residuals(at.logs, at.values, p.weight), len(p.widths)) ** -0.25
+    tilted = slopes * share[:, None]
+    width = np.sqrt(np.diag(np.linalg.inv(tilted.T @ tilted)))
+    return dict(zip(p.widths, map(float, width / p.width), strict=True))
 
 
 def _folds(groups: Sequence[object]) -> list[Mask]:
@@ -198,16 +231,6 @@ def _slopes(p: Problem, logs: Floats, values: Floats) -> Floats:
     """How every predicted logarithm changes with every coefficient. Steps go down: shares cannot go above 1."""
     columns = [(values - p.values(logs - SLOPE_STEP * unit)) / SLOPE_STEP for unit in np.eye(len(logs))]
     return np.array(columns).T
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a fit stands: its coefficients, what they predict, how that changes with them, and how much steps are held back."""
-
-    logs: Floats
-    values: Floats
-    slopes: Floats
-    caution: float = CAUTION
 
 
 def _refit(p: Problem, weight: Floats, at: Place) -> Place:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from meshwise import cli_audit, cli_plan, cli_run, cli_score
+from meshwise import cli_audit, cli_bench, cli_generate, cli_gguf, cli_plan, cli_probe, cli_run, cli_score
 from meshwise.errors import UserError, nearest, quoted
 
 if TYPE_CHECKING:
@@ -124,8 +124,10 @@ def emit(text: str) -> None:
 app.command()(cli_plan.plan)
 app.command()(cli_plan.explain)
 app.command()(cli_run.run)
-from meshwise import cli_plan, cli_run
-
+app.command()(cli_generate.generate)
+app.command()(cli_bench.bench)
+app.command("make-gguf")(cli_gguf.make_gguf)
+app.command()(cli_probe.probe)
 app.command()(cli_score.validate)
 app.command()(cli_score.calibrate)
 app.command()(cli_audit.audit)

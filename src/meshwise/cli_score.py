@@ -1,11 +1,12 @@
 """The verbs `validate` and `calibrate`."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from meshwise.errors import UserError
+from meshwise.errors import DoesNotFit, UserError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -79,42 +80,99 @@ def _pictures(given: Path, tables: list[str]) -> list[Path]:
 
 
 def calibrate(
-    tables: Tables,
+    tables: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE",
+            help="Any mix of run/measurement.jsonl, CSV files, built-in tables such as bloom_prequel, and a probe: its .jsonl, or 'here'.",
+        ),
+    ],
     out: Annotated[Path | None, typer.Option(help="Write the calibration to this .toml file.")] = None,
+    install: Annotated[
+        bool, typer.Option("--install", help="Put it into your own folder, where plan, run and validate find it.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Write it even where rows left out are predicted worse than before.")
+    ] = False,
     chips: Annotated[str, typer.Option(help="Chips it serves, separated by commas (default: that of the rows).")] = "",
     frameworks: Annotated[
         str, typer.Option(help="Frameworks (of served models: engines) it serves (default: those of the rows).")
     ] = "",
     architectures: Annotated[str, typer.Option(help="Architectures whose other chips and frameworks may use it too.")] = "",
+    leave_out: Annotated[
+        Literal["row", "group"] | None,
+        typer.Option(help="What is left out to score a fit (default: groups; rows beside a probe)."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON: errors before and after, and what is left open.")] = False,
 ) -> None:
-    """Fit the few numbers of the cost model that no datasheet states to measured runs."""
+    """Fit the few numbers of the cost model that no datasheet states, and say whether plans get better by it."""
     from datetime import UTC, datetime
+
+    from rich.console import Console
 
     from meshwise import files, render
 
     if out is not None and out.suffix != ".toml":
         raise UserError(f"--out {out}: a calibration is a .toml file")
-    text, view = _made(tables, _listed(chips), _listed(frameworks), _listed(architectures), datetime.now(UTC).date().isoformat())
-    if out is None:
-        typer.echo(text, nl=False)
+    date = datetime.now(UTC).date().isoformat()
+    made = _made(tables, _listed(chips), _listed(frameworks), _listed(architectures), date, leave_out)
+    kept = out is not None or install
+    if json:
+        typer.echo(render.as_json(made.about))
+    else:
+        (render.console() if kept else Console(stderr=True)).print(made.view, soft_wrap=True)
+    if not kept:
+        if not json:
+            typer.echo(made.text, nl=False)
         return
-    files.write(out, text)
-    console = render.console()
-    console.print(view, soft_wrap=True)
-    console.print(f"written to {out}", soft_wrap=True, highlight=False)
+    if made.worse and not force:
+        raise DoesNotFit(f"not written: {made.worse}; more rows may help, or --force writes it all the same")
+    for path in ([out] if out else []) + ([_own(made)] if install else []):
+        files.write(path, made.text)
+        if not json:
+            typer.echo(f"written to {path}{' although ' + made.worse if made.worse else ''}")
+
+
+@dataclass(frozen=True)
+class Made:
+    """A calibration of training runs or of served models, as its file, in words and as data."""
+
+    text: str
+    view: "RenderableType"
+    worse: str
+    about: dict[str, object]
+    kind: Literal["calibration", "serving"]
+    name: str
+
+
+def _own(made: Made) -> Path:
+    from meshwise import catalogue
+
+    folder = catalogue.user_folder() / made.kind
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make the folder {folder}: {error.strerror}; MESHWISE_HOME names another") from None
+    return folder / f"{made.name}.toml"
 
 
 def _made(
-    tables: list[str], chips: list[str], programs: list[str], architectures: list[str], date: str
-) -> tuple[str, "RenderableType"]:
-    """The file and what is said of it: of training runs, or of served models."""
-    from meshwise import framework, hardware, runtime
+    tables: list[str],
+    chips: list[str],
+    programs: list[str],
+    architectures: list[str],
+    date: str,
+    leave_out: Literal["row", "group"] | None,
+) -> Made:
+    """Of training runs, or of served models."""
+    from meshwise import catalogue, framework, hardware, runtime
     from meshwise.measure import find_table
     from meshwise.measure_serve import serves
     from meshwise.render_score import calibration_view, serve_calibration_view
 
     keys = [hardware.find_chip(name).key for name in chips]
-    kinds = {serves(find_table(name)) for name in tables}
+    kept = catalogue.files("probes", ".jsonl")
+    kinds = {serves(find_table(name)) for name in tables if name not in kept}
     if len(kinds) > 1:
         raise UserError("some tables are of training runs and some of served models; calibrate them apart")
     if True in kinds:
@@ -122,12 +180,23 @@ def _made(
 
         engines = [runtime.find_runtime(name).key for name in programs]
         served = calibrated_serve(tables, chips=keys, engines=engines, architectures=architectures, date=date)
-        return serve_toml(served), serve_calibration_view(served)
+        s = served.serving
+        about: dict[str, object] = {"before": served.before, "left_out": served.left_out, "in_sample": served.in_sample}
+        name = "-".join((*s.chips[:1], *s.engines[:1]))
+        return Made(serve_toml(served), serve_calibration_view(served), served.worse, about, "serving", name)
     from meshwise.calibrated import calibrated, toml
 
-    frameworks = [framework.find_framework(name).key for name in programs]
-    made = calibrated(tables, chips=keys, frameworks=frameworks, architectures=architectures, date=date)
-    return toml(made), calibration_view(made)
+    found = [framework.find_framework(name).key for name in programs]
+    made = calibrated(tables, chips=keys, frameworks=found, architectures=architectures, date=date, leave_out=leave_out)
+    about = {
+        "before": made.before,
+        "left_out": made.left_out,
+        "in_sample": made.in_sample,
+        "widths": made.widths,
+        "kept": made.kept,
+    }
+    name = "-".join((*made.calibration.chips[:1], *made.calibration.frameworks[:1]))
+    return Made(toml(made), calibration_view(made), made.worse, about, "calibration", name)
 
 
 def _listed(text: str) -> list[str]:

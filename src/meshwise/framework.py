@@ -7,7 +7,7 @@ from typing import Literal
 from meshwise import catalogue, records
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.hardware import Source
-from meshwise.units import Count
+from meshwise.units import Bytes, Count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,14 @@ class Framework:
     weight_bytes: int = 2
     """Of the copy that computes. The float32 master copy belongs to the optimizer."""
     logit_bytes: Count = 8.0
-    """Kept per logit around the loss."""
+    """Moved per logit around the loss, and kept where all logits are there at once."""
+    logits_at_once: Bytes = 0.0
+    """Of 16-bit logits that are made at once, and become their gradients in place; 0 is all of them."""
+    splits_weights: bool = False
+    """On one device a weight is 16 bits with the other 16 of its float32 beside them, instead of a copy of each; gradients have 16 too
+    where there is one micro-batch, and come as activations go."""
+    graphs: bool = False
+    """On one device a step is one CUDA graph, and waits for the host nowhere."""
     zero: tuple[int, ...] = (1, 2, 3)
     """ZeRO stages it offers beside 0."""
     recompute: tuple[Literal["none", "selective", "full"], ...] = ("none", "selective", "full")

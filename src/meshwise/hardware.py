@@ -9,6 +9,8 @@ from meshwise import catalogue, records, units
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.units import Bytes, BytesPerSecond, Count, FlopsPerSecond, Hertz, Seconds, Watts
 
+HERE = "here"
+"""The chip of this machine, as `meshwise probe` files it."""
 Dtype = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp6", "fp4", "int4"]
 
 
@@ -213,6 +215,16 @@ class Cluster:
         return None if any(rent is None for _, rent in each) else sum(count * (rent or 0) for count, rent in each)
 
 
+def part_of_here(processes: int) -> str:
+    """The chip that stands for one of several processes on this machine's CPU: it has its share of the cores."""
+    return HERE if processes == 1 else f"{HERE}-1of{processes}"
+
+
+def catalogued(chip: Chip) -> Chip | None:
+    """The chip of the catalogue that a measured one is; none where there is none. Any CPU is the catalogue's generic one."""
+    return known_chip(chip.name.partition(": ")[2]) or (known_chip("cpu") if chip.kind == "cpu" else None)
+
+
 def latest_rent(prices: tuple[Price, ...]) -> float | None:
     rents = sorted((price.date, price.rent) for price in prices if price.rent is not None)
     return rents[-1][1] if rents else None
@@ -222,6 +234,8 @@ def latest_rent(prices: tuple[Price, ...]) -> float | None:
 def find_chip(name: str) -> Chip:
     """The chip of that name or alias; case and punctuation do not count."""
     found = known_chip(name)
+    if found is None and catalogue.squeeze(name) == HERE:
+        raise UserError("'here' is this machine once it is measured: run 'meshwise probe' first")
     if found is None:
         keys = chip_names()
         raise UserError(f"unknown chip {quoted(name)}{nearest(name, keys, keys.get)} (meshwise show chips)")

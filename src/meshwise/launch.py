@@ -205,10 +205,14 @@ def _check_devices(need: int, device: str) -> None:
 
 
 def _here(device: str, devices: int, nodes: int) -> str:
-    """As many machines as this one in the words of a cluster, where the catalogue has its chip and knows a network."""
+    """As many machines as this one in the words of a cluster: as `meshwise probe` measured it, or as the catalogue knows its chip."""
+    own = hardware.known_chip(hardware.part_of_here(devices if device == "cpu" else 1))
     if device == "cpu":
-        return f"1x{devices}xcpu" if nodes == 1 else ""
-    chip = hardware.known_chip(gpus()[0].removeprefix("NVIDIA ")) if gpus() else None
+        return f"1x{devices}x{own.key if own and own.kind == 'cpu' else 'cpu'}" if nodes == 1 else ""
+    name = next(iter(gpus()), "")
+    chip = hardware.known_chip(name.removeprefix("NVIDIA ")) if name else None
+    if own and name and own.name == f"{own.key}: {chip.name if chip else name}":
+        return f"{nodes}x{devices}x{own.key}"
     return f"{nodes}x{devices}x{chip.key}" if chip else ""
 
 
@@ -221,7 +225,8 @@ def _facts(model: Model, settings: Settings, on: str) -> "dict[str, float | str]
 
         chip = find_cluster(on).nodes[0][1].chips[0][1]
         peak = chip.flops.get(cast(Any, settings.precision))
-        found |= {"gpu": chip.key, "capacity": chip.memory} | ({"peak": peak} if peak else {})
+        known = hardware.catalogued(chip) if chip.key == hardware.HERE else chip
+        found |= {"gpu": (known or chip).key, "capacity": chip.memory} | ({"peak": peak} if peak else {})
     return found
 
 

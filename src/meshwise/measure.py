@@ -375,7 +375,8 @@ def _layout(row: Row, framework: Framework, devices: int) -> dict[str, int]:
 
 def _model(row: Row, heads: dict[int, int], assumed: list[str]) -> Model:
     """The model of a row: from its sizes, or, where none are given, the preset of that name."""
-    if math.isnan(_number(row, "d_model", "d_model_derived")) and lookup.find_preset(row.get("model", "")):
+    preset = lookup.find_preset(row.get("model", ""))
+    if preset and (math.isnan(_number(row, "d_model", "d_model_derived")) or _same(row, lookup.find_model(row["model"]))):
         return lookup.find_model(row["model"])
     hidden, layers = _whole(row, "d_model", "d_model_derived"), _whole(row, "n_layers", "n_layers_derived")
     if math.isnan(_number(row, "n_heads")):
@@ -386,6 +387,20 @@ def _model(row: Row, heads: dict[int, int], assumed: list[str]) -> Model:
     candidates = _candidates(hidden, layers, n_heads, kv_heads, vocab, ffn, _whole(row, "seq_len"))
     stated = _number(row, "params_b") * 1e9
     return candidates[0] if math.isnan(stated) else min(candidates, key=lambda model: abs(model.params - stated))
+
+
+def _same(row: Row, model: Model) -> bool:
+    """Whether the sizes that a row states are all those of the model it names; what a preset knows beyond them can then be trusted."""
+    d = model.decoder
+    stated = {
+        "d_model": d.hidden,
+        "n_layers": d.layers,
+        "n_heads": d.heads,
+        "n_kv_heads": d.kv_heads,
+        "d_ff": d.ffn,
+        "vocab": d.vocab,
+    }
+    return all(_number(row, column) == size for column, size in stated.items())
 
 
 @cache

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from meshwise import calibration as calibrations
-from meshwise import clusters, framework, goodput, lookup, saved, units
+from meshwise import clusters, framework, goodput, interval, lookup, saved, units
 from meshwise.cost.compute import Device
 from meshwise.cost.memory import KINDS
 from meshwise.cost.train import PARTS, Cost, Question
@@ -22,9 +22,7 @@ from meshwise.reliability import Reliability
 from meshwise.search import ASKED, CUT_AXES, Found, fewer_nodes
 from meshwise.workload import OPTIMIZER_BYTES, PRECISIONS, Train
 
-FORMAT = 2
-INTERVAL = 1.2816
-"""Standard deviations that hold 80% of a normal distribution between them."""
+FORMAT = 3
 TIE = 0.01
 """Two layouts closer than this are one answer: no model of a cluster tells them apart."""
 
@@ -103,6 +101,9 @@ class Choice:
     mfu: float
     """Of the peak, with exact FLOPs and no recompute."""
     memory: float
+    memory_low: float
+    memory_high: float
+    """Of measurements, 90% lie between these two, as do seconds between `low` and `high`."""
     capacity: float
     days: float | None
     dollars: float | None
@@ -286,7 +287,9 @@ def choice(q: Question, layouts: Layouts, cost: Cost, i: int, ties: int = 0) -> 
     row = layouts.row(i)
     devices = int(layouts.devices[i])
     tokens = float(q.work.batch_tokens)
-    spread = math.exp(INTERVAL * q.calibration.spread)
+    parts = {name: float(value[i]) for name, value in cost.time.items()}
+    low, high = interval.step(q.calibration, parts, devices)
+    heavier = math.exp(interval.NORMAL * q.calibration.memory_spread)
     exact = q.model.flops(tokens, q.work.seq)
     megatron = q.model.flops_megatron(tokens, q.work.seq, recompute=row["recompute"] == "full")
     rates = {"6N": q.model.flops_6n(tokens), "exact": exact, "Megatron": megatron}
@@ -302,12 +305,14 @@ def choice(q: Question, layouts: Layouts, cost: Cost, i: int, ties: int = 0) -> 
         layout=row,
         devices=devices,
         seconds=seconds,
-        low=seconds / spread,
-        high=seconds * spread,
+        low=seconds * low,
+        high=seconds * high,
         tokens_per_second=tokens / seconds,
         tflops={name: value / seconds / devices / 1e12 for name, value in rates.items()},
         mfu=exact / seconds / devices / peak,
         memory=float(cost.peak[i]),
+        memory_low=float(cost.peak[i]) / heavier,
+        memory_high=float(cost.peak[i]) * heavier,
         capacity=q.chip.memory,
         days=hours / 24 if hours else None,
         dollars=dollars,
@@ -315,7 +320,7 @@ def choice(q: Question, layouts: Layouts, cost: Cost, i: int, ties: int = 0) -> 
         wall_days=hours / 24 * longer if hours and longer else None,
         wall_dollars=dollars * longer * (1 + spares / devices) if dollars and longer else None,
         goodput=lasting,
-        time_parts={name: float(value[i]) for name, value in cost.time.items()},
+        time_parts=parts,
         memory_parts={name: float(value[i]) for name, value in cost.memory.items()},
         ties=ties,
     )

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from meshwise import calibration as calibrations
 from meshwise.calibration import Calibration
-from meshwise.cost.train import Question, price
+from meshwise.cost.train import PARTS, Question, price
 from meshwise.layout import Floats, Ints, Layouts
 from meshwise.measure import Case
 
@@ -33,16 +33,18 @@ class Block:
     trials: tuple[tuple[Layouts, NDArray[np.bool_]], ...]
     """One set of layouts, or one per micro-batch tried, with the cases for which it is one."""
 
-    def price(self, calibration: Calibration | None) -> tuple[Floats, Floats]:
-        """Seconds and bytes; of several micro-batches the fastest that fits, as whoever ran it will have chosen."""
+    def price(self, calibration: Calibration | None) -> tuple[Floats, Floats, Floats]:
+        """Seconds, bytes, and seconds by part; of several micro-batches the fastest that fits, as whoever ran it will have chosen."""
         q = replace(self.question, calibration=calibration or self.question.calibration)
         seconds, memory = np.full(len(self.rows), np.inf), np.full(len(self.rows), np.inf)
+        parts = np.zeros((len(PARTS), len(self.rows)))
         for layouts, valid in self.trials:
             cost = price(q, layouts)
             fits, fitted = cost.peak < q.chip.memory, memory < q.chip.memory
             better = valid & ((fits & ~fitted) | ((fits == fitted) & (cost.step < seconds)))
             seconds, memory = np.where(better, cost.step, seconds), np.where(better, cost.peak, memory)
-        return seconds, memory
+            parts = np.where(better, np.stack([np.broadcast_to(part, better.shape) for part in cost.time.values()]), parts)
+        return seconds, memory, parts.T
 
 
 @dataclass(frozen=True)
@@ -68,8 +70,15 @@ class Batch:
         """Under one calibration, or each case under the one that is chosen for its chip and framework."""
         seconds, memory = np.full(self.size, np.nan), np.full(self.size, np.nan)
         for block in self.blocks:
-            seconds[block.rows], memory[block.rows] = block.price(calibration)
+            seconds[block.rows], memory[block.rows], _ = block.price(calibration)
         return Prediction(seconds, memory)
+
+    def shares(self, calibration: Calibration | None = None) -> Floats:
+        """What part of each case's seconds is in each of PARTS: a row a case."""
+        found = np.zeros((self.size, len(PARTS)))
+        for block in self.blocks:
+            found[block.rows] = block.price(calibration)[2]
+        return found / np.sum(found, axis=1, keepdims=True)
 
 
 def predict(cases: Sequence[Case], calibration: Calibration | None = None) -> Prediction:

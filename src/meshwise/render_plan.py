@@ -51,7 +51,7 @@ def choices_table(plan: Plan) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     table.add_column("layout")
     trained = plan.choices[0].days is not None
-    columns = ["s/step", "80% between", "tokens/s", "TFLOP/s", "MFU", "GiB of " + f"{plan.choices[0].capacity / 2**30:.0f}"]
+    columns = ["s/step", "90% between", "tokens/s", "TFLOP/s", "MFU", "GiB of " + f"{plan.choices[0].capacity / 2**30:.0f}"]
     for column in (*columns, *(("days", "cost", "MWh") if trained else ()), "ties"):
         table.add_column(column, justify="right")
     for choice in plan.choices:

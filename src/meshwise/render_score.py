@@ -6,7 +6,6 @@ from rich.table import Table
 from rich.text import Text
 
 from meshwise.calibrated import Calibrated
-from meshwise.calibration import FITTED
 from meshwise.score import Score
 from meshwise.serving import FITTED as SERVING_FITTED
 from meshwise.validate_serve import ServeCalibrated
@@ -32,7 +31,8 @@ def _lines(found: Score, inside: Score) -> list[Line]:
     base, oom = found["baseline"], found["oom"]
 
     def line(name: str, part: str, key: str, show: str, constant: float | None = None, rule: float | None = None) -> Line:
-        return name, _cell(found[part][key], show), _cell(inside[part][key], show), _cell(constant, show), _cell(rule, show)
+        mine, within = (_cell(some[part].get(key), show) for some in (found, inside))
+        return name, mine, within, _cell(constant, show), _cell(rule, show)
 
     rejected = f"{oom['false']} of {found['rows'] - oom['total']}"
     inside_rejected = f"{inside['oom']['false']} of {found['rows'] - oom['total']}"
@@ -43,6 +43,7 @@ def _lines(found: Score, inside: Score) -> list[Line]:
         line("  bias", "time", "bias", "+%"),
         line("  mean after one scalar", "time", "mape_scaled", "%", base["mape_scaled"]),
         line("  mean within 2x of the best", "time", "mape_near", "%"),
+        line("  in their 90% interval", "time", "coverage", "%"),
         line("rank correlation", "time", "spearman", ""),
         line("time lost by the pick", "time", "picked_loss", "%", base["random_loss"], base["picked_loss"]),
         line("memory error, mean", "memory", "mape", "%"),
@@ -69,15 +70,20 @@ def _notes(found: Score) -> list[str]:
 
 
 def calibration_view(made: Calibrated) -> RenderableType:
-    """What `calibrate` found: coefficients, and the errors in and out of sample."""
+    """What `calibrate` found: errors before and after, in and out of sample, and what of the coefficients is known now."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for column, side in (("", "left"), ("left out", "right"), ("in sample", "right")):
+    for column, side in (("", "left"), ("before", "right"), ("left out", "right"), ("in sample", "right")):
         table.add_column(column, justify=side)  # pyright: ignore[reportArgumentType]
-    for name, mine, within, _, _ in _lines(made.left_out, made.in_sample):
+    for (name, mine, within, _, _), (_, then, _, _, _) in zip(
+        _lines(made.left_out, made.in_sample), _lines(made.before, made.before), strict=True
+    ):
         if mine:
-            table.add_row(name, mine, within)
-    coefficients = ", ".join(f"{name} {getattr(made.calibration, name):.4g}" for name in FITTED)
-    return Group(table, Text(f"{made.left_out['rows']} rows; {coefficients}"))
+            table.add_row(name, then, mine, within)
+    fitted = [name for name in made.widths if name not in made.kept]
+    told = ", ".join(f"{name} {getattr(made.calibration, name):.4g} (± {made.widths[name]:.0%} of before)" for name in fitted)
+    lines = [f"{made.left_out['rows']} rows; before: {made.before_name}", f"fitted: {told}"]
+    lines += [f"kept at their prior, for these rows do not tell: {', '.join(made.kept)}"] if made.kept else []
+    return Group(table, *map(Text, lines))
 
 
 def serve_view(found: Score) -> RenderableType:
@@ -100,11 +106,12 @@ def _serve_table(name: str, columns: dict[str, Score]) -> Table:
         ("mape", "error, mean", "%"),
         ("p95", "  95% are within", "%"),
         ("bias", "  bias", "+%"),
+        ("coverage", "  in their 90% interval", "%"),
         ("spearman", "  rank correlation", ""),
     )
     for part in ("decode", "prefill"):
         for key, words, show in shown:
-            cells = [_cell(found[part][key], show) for found in columns.values()]
+            cells = [_cell(found[part].get(key), show) for found in columns.values()]
             if any(cells):
                 table.add_row(f"{part} {words}" if key == "mape" else words, *cells)
     for key, words, show in (("mape", "memory error, mean", "%"), ("max_mib", "  largest, MiB", "")):
@@ -117,5 +124,5 @@ def _serve_table(name: str, columns: dict[str, Score]) -> Table:
 def serve_calibration_view(made: ServeCalibrated) -> RenderableType:
     """What `calibrate` found of a served model's speed."""
     coefficients = ", ".join(f"{name} {getattr(made.serving, name):.4g}" for name in SERVING_FITTED)
-    table = _serve_table("", {"left out": made.left_out, "in sample": made.in_sample})
+    table = _serve_table("", {"before": made.before, "left out": made.left_out, "in sample": made.in_sample})
     return Group(table, Text(f"{made.left_out['rows']} rows; {coefficients}"))

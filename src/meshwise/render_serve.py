@@ -49,7 +49,7 @@ def choices_table(plan: ServePlan) -> Table:
     several = plan.ask.users > 1
     targets = plan.ask.ttft or plan.ask.per_user
     priced = any(c.dollars_per_million is not None for c in plan.choices)
-    columns = ["tokens/s each" if several else "tokens/s", "80% between"]
+    columns = ["tokens/s each" if several else "tokens/s", "90% between"]
     columns += ["all users", "with prompts"] if several else []
     columns += ["prompt tokens/s", "first token", "GiB left", "room for users"]
     columns += (["$ per 1M"] if priced else []) + (["meets"] if targets else [])

@@ -316,7 +316,7 @@ def measured(q: ServeQuestion, found: Found, value: float) -> list[str]:
     low, high = interval(q, mine)
     percent = 100 * (value / mine.per_user - 1)
     head = (
-        f"Measured {value:g} tokens/s; {mine.way.name} is predicted at {mine.per_user:.3g}, 80% between {low:.3g} and {high:.3g}"
+        f"Measured {value:g} tokens/s; {mine.way.name} is predicted at {mine.per_user:.3g}, 90% between {low:.3g} and {high:.3g}"
     )
     alike = [one.way.name for one in found.options if one is not mine and interval(q, one)[0] <= value <= interval(q, one)[1]]
     other = f" It would be normal for {', '.join(alike[:2])}." if alike else ""

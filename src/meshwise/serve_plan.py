@@ -16,8 +16,8 @@ from meshwise.splits import part
 
 FORMAT = 1
 KIND = "serve"
-INTERVAL = 1.2816
-"""Standard deviations that hold 80% of a normal distribution between them."""
+INTERVAL = 1.6449
+"""Standard deviations that hold 90% of a normal distribution between them."""
 UNSURE = 0.3
 """Standard deviation of ln(predicted / measured) of what no table here measures: sums between cards, other hosts, layers in host memory."""
 
@@ -66,7 +66,7 @@ class ServeChoice:
     per_user: float
     low: float
     high: float
-    """80% of measurements of one user's speed lie between these."""
+    """90% of measurements of one user's speed lie between these."""
     prefill: float
     ttft: float
     ttft_low: float
@@ -173,7 +173,7 @@ def choice(q: ServeQuestion, option: Option) -> ServeChoice:
 
 
 def interval(q: ServeQuestion, option: Option) -> tuple[float, float]:
-    """80% of measurements of one user's speed lie between these: wider, the more of a step is in parts that no table measures."""
+    """90% of measurements of one user's speed lie between these: wider, the more of a step is in parts that no table measures."""
     assert option.speed
     parts = option.speed.decode
     open_parts = parts["reduce"] + parts["host"] + (parts["hops"] if option.way.hosts > 1 else 0.0)

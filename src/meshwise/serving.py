@@ -69,7 +69,7 @@ class Serving:
     host: Count = 0.7
     """Of the bandwidth of host memory, in layers that stay there."""
     spread: Count = 0.1
-    """Standard deviation of ln(predicted / measured) of decode, on rows left out."""
+    """Standard deviation of ln(predicted / measured) of decode on rows left out, by the size that 90% of them stay below."""
     prefill_spread: Count = 0.2
 
     def __post_init__(self) -> None:

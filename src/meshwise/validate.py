@@ -7,10 +7,11 @@ from typing import Literal
 import numpy as np
 
 from meshwise import calibration as calibrations
-from meshwise import measure
+from meshwise import interval, measure
 from meshwise.calibration import Calibration
+from meshwise.layout import Floats
 from meshwise.measure import Case, Skipped
-from meshwise.predict import Prediction, predict
+from meshwise.predict import Batch, Prediction, predict
 from meshwise.score import Score, score
 
 LeaveOut = Literal["row", "group"]
@@ -25,6 +26,9 @@ class Validation:
     skipped: list[Skipped]
     predicted: Prediction
     score: Score
+    low: Floats
+    high: Floats
+    """Seconds between which 90% of the measurements should lie."""
 
     def rows(self) -> list[dict[str, object]]:
         """One line per case, seconds and bytes: what --csv prints."""
@@ -35,13 +39,17 @@ class Validation:
                 "group": " ".join(map(str, case.group[:3])),
                 "measured_seconds": case.seconds if case.timed else "",
                 "predicted_seconds": float(f"{seconds:.6g}"),
+                "low_seconds": float(f"{low:.6g}"),
+                "high_seconds": float(f"{high:.6g}"),
                 "ratio": round(seconds / case.seconds, 4) if case.timed else "",
                 "measured_memory": round(case.memory) if case.weighed else "",
                 "predicted_memory": round(memory),
                 "outcome": "ok" if case.ran else "oom",
             }
-            for case, seconds, memory in zip(
-                self.cases, self.predicted.seconds.tolist(), self.predicted.memory.tolist(), strict=True
+            for case, seconds, memory, low, high in zip(
+                self.cases,
+                *(side.tolist() for side in (self.predicted.seconds, self.predicted.memory, self.low, self.high)),
+                strict=True,
             )
         ]
 
@@ -53,14 +61,29 @@ def validate(name: str, calibration: str = "", leave_out: LeaveOut | None = None
     if leave_out is None:
         fixed = calibrations.named(calibration) if calibration else None
         predicted = predict(cases, fixed)
+        low, high = _ends(cases, predicted, fixed)
         about = {"calibration": ", ".join(dict.fromkeys(_used(case, fixed) for case in cases))}
-        return Validation(path.stem, cases, skipped, predicted, {"table": path.stem} | about | score(cases, skipped, predicted))
-    predicted, inside = _fitted(cases, leave_out)
-    about = {"calibration": f"fitted to this table, leaving out one {leave_out} at a time", "left_out": leave_out}
-    fitted_all = score(cases, skipped, inside)
-    in_sample = {"in_sample": {key: fitted_all[key] for key in ("time", "memory", "oom")}}
-    found = {"table": path.stem} | about | score(cases, skipped, predicted) | in_sample
-    return Validation(path.stem, cases, skipped, predicted, found)
+        found: Score = {"table": path.stem} | about | score(cases, skipped, predicted)
+    else:
+        predicted, inside, low, high = _fitted(cases, leave_out)
+        about = {"calibration": f"fitted to this table, leaving out one {leave_out} at a time", "left_out": leave_out}
+        fitted_all = score(cases, skipped, inside)
+        in_sample = {"in_sample": {key: fitted_all[key] for key in ("time", "memory", "oom")}}
+        found = {"table": path.stem} | about | score(cases, skipped, predicted) | in_sample
+    found["time"]["coverage"] = interval.coverage(cases, low, high)
+    return Validation(path.stem, cases, skipped, predicted, found, low, high)
+
+
+def _ends(cases: list[Case], predicted: Prediction, fixed: Calibration | None) -> tuple[Floats, Floats]:
+    """Of every row's interval, by the calibration that predicts it."""
+    waits = interval.waiting(Batch.of(cases).shares(fixed))
+    used = [fixed or calibrations.choose(case.chip, case.work.framework.key) for case in cases]
+    low, high = predicted.seconds.copy(), predicted.seconds.copy()
+    for one in dict.fromkeys(used):
+        rows = [i for i, own in enumerate(used) if own is one]
+        down, up = interval.factors(one, waits[rows], np.array([float(cases[i].cluster.devices) for i in rows]))
+        low[rows], high[rows] = low[rows] * down, high[rows] * up
+    return low, high
 
 
 def _used(case: Case, fixed: Calibration | None) -> str:
@@ -72,15 +95,19 @@ def folds(cases: Sequence[Case], leave_out: LeaveOut) -> list[object]:
     return [case.row_id if leave_out == "row" else (case.table, *case.setting) for case in cases]
 
 
-def _fitted(cases: list[Case], leave_out: LeaveOut) -> tuple[Prediction, Prediction]:
-    """Predictions by fits that left each row out, and by the fit of all; every chip is fitted by itself."""
+def _fitted(cases: list[Case], leave_out: LeaveOut) -> tuple[Prediction, Prediction, Floats, Floats]:
+    """Predictions by fits that left each row out, and by the fit of all, and intervals that left it out too; every chip by itself."""
     from meshwise import calibrate  # scipy: half a second that only a fit should cost
 
-    out, inside = (Prediction(np.full(len(cases), np.nan), np.full(len(cases), np.nan)) for _ in range(2))
+    nothing = (np.full(len(cases), np.nan) for _ in range(6))
+    out, inside = (Prediction(next(nothing), next(nothing)) for _ in range(2))
+    low, high = nothing
     for chip in dict.fromkeys(case.chip.key for case in cases):
         rows = [i for i, case in enumerate(cases) if case.chip.key == chip]
         some = [cases[i] for i in rows]
-        fitted = calibrate.fit_leaving_out(some, calibrate.prior_for(some[0].chip), folds(some, leave_out))
+        groups = folds(some, leave_out)
+        fitted = calibrate.fit_leaving_out(some, calibrate.prior_for(some[0].chip), groups)
         for whole, part in ((out, fitted.left_out), (inside, fitted.inside)):
             whole.seconds[rows], whole.memory[rows] = part.seconds, part.memory
-    return out, inside
+        low[rows], high[rows] = interval.left_out(some, fitted.left_out, Batch.of(some).shares(fitted.calibration), groups)
+    return out, inside, low, high

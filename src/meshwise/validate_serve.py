@@ -6,8 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from meshwise import measure, serving
-from meshwise.calibrated import record_toml
+from meshwise import interval, measure, serving, written
 from meshwise.cost.serve import Speed
 from meshwise.errors import UserError
 from meshwise.measure import Skipped
@@ -59,11 +58,19 @@ def validate_serve(name: str, calibration: str = "", leave_out: Literal["row", "
         predicted = calibrate_serve.predict(cases, fixed)
         used = dict.fromkeys((fixed or serving.choose(case.chip, case.runtime.key)).key or "default prior" for case in cases)
         about = {"calibration": ", ".join(used)}
+        chosen = [fixed or serving.choose(case.chip, case.runtime.key) for case in cases]
+        spreads = {"decode": [one.spread for one in chosen], "prefill": [one.prefill_spread for one in chosen]}
     else:
         groups: list[object] = [case.group if leave_out == "group" else i % FOLDS for i, case in enumerate(cases)]
         predicted = calibrate_serve.predict_leaving_out(cases, groups, [_prior(case) for case in cases])
         about = {"calibration": f"fitted to this table, leaving out one {leave_out} at a time", "left_out": leave_out}
-    return ServeValidation(path.stem, cases, skipped, predicted, {"table": path.stem} | about | score(cases, skipped, predicted))
+        spreads = {
+            part: _left_out_spreads(cases, _errors_of(cases, predicted, part), groups, 0.1) for part in ("decode", "prefill")
+        }
+    found: Score = {"table": path.stem} | about | score(cases, skipped, predicted)
+    for part, own in spreads.items():
+        found[part]["coverage"] = _coverage(_errors_of(cases, predicted, part), own)
+    return ServeValidation(path.stem, cases, skipped, predicted, found)
 
 
 def _prior(case: ServeCase) -> Serving:
@@ -77,6 +84,17 @@ class ServeCalibrated:
     serving: Serving
     in_sample: Score
     left_out: Score
+    before: Score
+    """Of the same rows by what is known of chips of their kind."""
+
+    @property
+    def worse(self) -> str:
+        """By how much rows left out are predicted worse than before; nothing where they are not."""
+        for part in ("decode", "prefill"):
+            now, then = self.left_out[part]["mape"], self.before[part]["mape"]
+            if now is not None and then is not None and now > then * 1.005:
+                return f"{part} errs {100 * now:.1f}% on rows left out of the fit, and {100 * then:.1f}% with what is known of such chips"
+        return ""
 
 
 def calibrated_serve(
@@ -110,18 +128,17 @@ def calibrated_serve(
         date=date,
         rows=float(len(cases)),
         sources=(),
-        spread=_spread([(s.decode_tokens_per_second, c.decode) for c, s in zip(cases, left, strict=True)], made.spread),
-        prefill_spread=_spread(
-            [(s.prefill_tokens_per_second, c.prefill) for c, s in zip(cases, left, strict=True)], made.prefill_spread
-        ),
+        spread=_spread(_errors_of(cases, left, "decode"), made.spread),
+        prefill_spread=_spread(_errors_of(cases, left, "prefill"), made.prefill_spread),
     )
-    return ServeCalibrated(made, score(cases, [], inside), outside)
+    before = score(cases, [], [calibrate_serve.predict([case], _prior(case))[0] for case in cases])
+    return ServeCalibrated(made, score(cases, [], inside), outside, before)
 
 
 def serve_toml(made: ServeCalibrated) -> str:
     """The file, its errors in front; `serving.named` reads it back."""
     head = f"# Written by 'meshwise calibrate'. {_errors('Left out', made.left_out)} {_errors('In sample', made.in_sample)}"
-    return record_toml(made.serving, head, serving.FITTED[0])
+    return written.toml(made.serving, head, serving.FITTED[0])
 
 
 def _errors(where: str, found: Score) -> str:
@@ -129,7 +146,35 @@ def _errors(where: str, found: Score) -> str:
     return f"{where}: {', '.join(words)} mean error."
 
 
-def _spread(pairs: Sequence[tuple[float, float]], prior: float) -> float:
-    """Standard deviation of ln(predicted / measured) by its median: a run that hung says nothing of the others."""
-    logs = [abs(np.log(predicted / seen)) for predicted, seen in pairs if seen > 0 and predicted > 0]
-    return max(0.02, float(np.median(logs)) / 0.6745) if logs else prior
+def _errors_of(cases: Sequence[ServeCase], speeds: Sequence[Speed], part: str) -> list[float]:
+    """ln(measured / predicted) tokens/s of every row; NaN where it tells nothing."""
+    found: list[float] = []
+    for case, speed in zip(cases, speeds, strict=True):
+        seen = case.decode if part == "decode" else np.nan if case.ill else case.prefill
+        predicted = speed.decode_tokens_per_second if part == "decode" else speed.prefill_tokens_per_second
+        found.append(float(np.log(seen / predicted)) if case.ran and seen > 0 and predicted > 0 else np.nan)
+    return found
+
+
+def _spread(errors: Sequence[float], prior: float) -> float:
+    """Standard deviation of a normal distribution that would have 90% of its errors within those that 90% of the rows have."""
+    sizes = np.abs([error for error in errors if np.isfinite(error)])
+    return max(0.01, interval.quantile(sizes, interval.LEVEL) / interval.NORMAL) if len(sizes) else prior
+
+
+def _coverage(errors: Sequence[float], spreads: Sequence[float]) -> float | None:
+    """The share of rows whose error is within their 90% interval."""
+    inside = [abs(error) <= interval.NORMAL * spread for error, spread in zip(errors, spreads, strict=True) if np.isfinite(error)]
+    return float(np.mean(inside)) if inside else None
+
+
+def _left_out_spreads(cases: Sequence[ServeCase], errors: Sequence[float], groups: Sequence[object], prior: float) -> list[float]:
+    """For every row the spread of the other groups of its kind of chip and engine."""
+    from meshwise.calibrate_serve import alike
+
+    found: dict[object, float] = {}
+    for i, group in enumerate(groups):
+        if group not in found:
+            others = [e for e, case, own in zip(errors, cases, groups, strict=True) if own != group and alike(case, cases[i])]
+            found[group] = _spread(others or [e for e, own in zip(errors, groups, strict=True) if own != group], prior)
+    return [found[group] for group in groups]

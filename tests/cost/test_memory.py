@@ -186,3 +186,24 @@ def test_bytes_are_finite_and_never_negative_and_kinds_add_up_to_the_peak(case: 
 def test_bytes_do_not_depend_on_how_fast_anything_is(case: tuple[Question, Layouts]) -> None:
     q, layouts = case
     assert price(faster(q, memory=3, link=3, network=3, flops=3), layouts).peak == price(q, layouts).peak
+
+
+def test_split_weights_of_one_device_take_14_bytes_a_parameter_and_gradients_come_as_activations_go() -> None:
+    """trainer/adamw.py: 2 bytes of weight, 2 of its rest, 8 of moments, 2 of gradient; with micro-batches those are float32 and stay."""
+    q = question("llama-3.2-1b", framework=find_framework("meshwise"), batch=8, seq=2048)
+    one, several = cost(q, mbs=8)[1], cost(q, mbs=2)[1]
+    params = q.model.params - q.model.decoder.hidden  # the last norm is not counted on a stage
+    assert one["weights"] == pytest.approx(2 * params)
+    assert one["optimizer"] == pytest.approx(10 * params)
+    assert one["gradients"] == 0  # 2.5 GB, of which none is there before 20 GB of activations begin to go
+    assert several["gradients"] == pytest.approx(4 * params)
+    tiny = cost(question("llama-3.2-1b", framework=find_framework("meshwise"), batch=1, seq=64), mbs=1)[1]
+    assert tiny["gradients"] + tiny["activations"] + tiny["logits"] == pytest.approx(2 * params)
+
+
+def test_logits_a_part_at_a_time_take_what_is_there_at_once() -> None:
+    """4.2 GB of 16-bit logits in 4 parts of a GiB at most, two at a time; the gradient of the head in float32, of its input in 16 bits."""
+    q = question("llama-3.2-1b", framework=find_framework("meshwise"), batch=8, seq=2048)
+    rows, vocabulary, hidden = 8 * 2048, 128256, 2048
+    expected = 2 * (2 * rows * vocabulary / 4) + 4 * vocabulary * hidden + 2 * rows * hidden
+    assert bytes_of("logits", q, mbs=8) == pytest.approx(expected)

@@ -430,3 +430,23 @@ def test_a_head_of_108_makes_bloom_slower_as_it_did() -> None:
         for heads in (128, 96)
     )
     assert slow / quick == pytest.approx(162.72 / 124.75, rel=0.15)
+
+
+def test_a_step_that_is_one_cuda_graph_waits_for_no_host() -> None:
+    """On one GPU; several, or a CPU, start every kernel from the host."""
+    c = replace(Calibration(), layer_gap=1e-5, layer_launch=5e-3)
+    one = cost(question("llama-debug", "1xh100-sxm", "meshwise", c, batch=1, seq=64))[0]
+    assert one["launch"] == pytest.approx(4 * 2 * c.layer_gap)  # four layers, forward and backward
+    assert one["fixed"] == 0
+    for cluster, axes in (("2xh100-sxm", {"dp_shard": 2, "zero": 3}), ("1xcpu", {})):
+        other = cost(question("llama-debug", cluster, "meshwise", c, batch=2, seq=64), **axes)[0]
+        assert other["launch"] > 4 * 2 * 4e-3
+        assert other["fixed"] == c.step
+
+
+def test_what_a_framework_moves_more_is_elementwise_time_alone() -> None:
+    q = question("llama-3-8b", "1xh100-sxm", "torchtitan", batch=4)
+    fewer, many = (cost(replace(q, calibration=replace(q.calibration, elementwise=more)), mbs=4)[0] for more in (1.0, 3.0))
+    logits = 4 * 2048 * 128256 * q.work.framework.logit_bytes / (3.35e12 * q.calibration.memory)  # are not of a layer
+    assert many["elementwise"] - logits == pytest.approx(3 * (fewer["elementwise"] - logits))
+    assert {part for part in PARTS if many[part] != fewer[part]} == {"elementwise"}

@@ -96,21 +96,47 @@ def memory(
     """
     sizes, f, rows = Sizes.of(model), work.framework, a.mbs * (work.seq / a.cp)
     kept, working = _activations(model, work, a)
-    per_layer, logits = rows * kept / sizes.layers, rows * (model.decoder.vocab * f.logit_bytes) / a.tp
+    per_layer, logits = rows * kept / sizes.layers, _logits(model, f, rows, a)
     inflight = np.minimum(a.pp, microbatches) * np.where(a.vpp > 1, 1 + (a.pp - 1) / (a.pp * a.vpp), 1.0)
-    first = _states(sizes, work, a, stages[0]) | {"activations": stages[0] * inflight * per_layer}
-    last = _states(sizes, work, a, stages[1]) | {"activations": stages[1] * per_layer}
+    first = _states(sizes, work, a, stages[0], microbatches) | {"activations": stages[0] * inflight * per_layer}
+    last = _states(sizes, work, a, stages[1], microbatches) | {"activations": stages[1] * per_layer}
     fuller = (a.pp > 1) & (sum(first.values(), np.zeros(1)) > sum(last.values(), logits))
     found = {kind: np.where(fuller, first[kind], last[kind]) for kind in first}
     found["activations"] = (found["activations"] + rows * working) * calibration.activations
     found["logits"] = np.where(fuller, 0.0, logits)
+    # Gradients that are made as activations go never stand beside them all.
+    apart = f.splits_weights & (a.devices == 1) & (microbatches == 1)
+    found["gradients"] = np.where(
+        apart, np.maximum(0.0, found["gradients"] - found["activations"] - found["logits"]), found["gradients"]
+    )
     found["context"] = np.full(len(a), calibration.context)
     return found
 
 
-def _states(sizes: Sizes, work: Train, a: Layouts, layers: Floats) -> dict[str, Floats]:
+def _logits(model: Model, f: Framework, rows: Floats, a: Layouts) -> Floats:
+    """All logits; or a part of them and the one before it, beside the head's gradient in float32 and that of its input. A vocabulary
+    that is no multiple of 64 is padded, in a copy of the head."""
+    vocabulary, hidden = model.decoder.vocab, model.decoder.hidden
+    if not f.logits_at_once:
+        return rows * (vocabulary * f.logit_bytes) / a.tp
+    every = 2.0 * rows * vocabulary / a.tp
+    parts = np.ceil(every / f.logits_at_once)
+    head = (4.0 + 2.0 * (np.mod(vocabulary, 64) > 0)) * vocabulary * hidden / a.tp
+    return every / parts * np.minimum(2.0, parts) + head + 2.0 * rows * hidden
+
+
+def state_bytes(work: Train, a: Layouts, microbatches: Floats) -> tuple[Floats, Floats]:
+    """Bytes per parameter of the gradients and of the optimizer's state: less where one device has split weights."""
+    f, whole = work.framework, OPTIMIZER_BYTES[work.optimizer] + work.framework.master_gradient_bytes
+    split = f.splits_weights & (a.devices == 1)
+    gradients = np.where(split & (microbatches == 1), 2.0, float(f.gradient_bytes))
+    return gradients, np.where(split, whole - 2.0, whole)
+
+
+def _states(sizes: Sizes, work: Train, a: Layouts, layers: Floats, microbatches: Floats) -> dict[str, Floats]:
     """Weights, gradients and optimizer state of a stage of `layers` layers (ZeRO, arXiv:1910.02054)."""
     f = work.framework
+    per_gradient, per_state = state_bytes(work, a, microbatches)
     dense, experts = sizes.on_stage(layers, a)
     local = dense + experts
     sharded = sizes.sharded(dense, experts, a)
@@ -118,8 +144,8 @@ def _states(sizes: Sizes, work: Train, a: Layouts, layers: Floats) -> dict[str, 
     weights = np.where(a.zero >= 3, sharded * (a.offload < 2) + 2 * local / np.maximum(1.0, layers), local)
     return {
         "weights": f.weight_bytes * weights,
-        "gradients": f.gradient_bytes * np.where(a.zero >= 2, sharded, local),
-        "optimizer": (OPTIMIZER_BYTES[work.optimizer] + f.master_gradient_bytes) * sharded * (a.offload < 1),
+        "gradients": per_gradient * np.where(a.zero >= 2, sharded, local),
+        "optimizer": per_state * sharded * (a.offload < 1),
     }
 
 

@@ -58,8 +58,9 @@ def passes(model: Model, d: Device, work: Train, cut: Cut) -> Passes:
             forward, backward = linear(d.in_16_bits(), rows, _outputs(op, cut, model), _whole(op.k, cut))
             total.head += forward
             total.head_back += backward
-    total.pointwise *= work.framework.unfused
-    total.norms *= work.framework.unfused
+    moved = work.framework.unfused * d.calibration.elementwise
+    total.pointwise *= moved
+    total.norms *= moved
     total.logits = rows * model.decoder.vocab / cut.tp * work.framework.logit_bytes / d.bandwidth
     return total
 
@@ -109,7 +110,7 @@ def _add_layer_op(t: Passes, d: Device, work: Train, cut: Cut, rows: Floats, op:
         t.matmul_back += times * each * backward
     elif op.kind in ("scan", "conv"):
         flops = 2 * rows * op.m * op.n * op.k * each / cut.tp
-        seconds = flops / (d.peak * d.share * op.k / (op.k + d.calibration.depth))
+        seconds = flops / (d.peak * d.share * d.calibration.scan * op.k / (op.k + d.calibration.depth))
         t.matmul += times * seconds
         t.matmul_back += times * 2 * seconds
     elif op.kind == "norm":

@@ -7,7 +7,7 @@ import numpy as np
 from meshwise.calibration import Calibration
 from meshwise.cost.comm import Fabric, Group, Wires
 from meshwise.cost.compute import Device
-from meshwise.cost.memory import Sizes, memory
+from meshwise.cost.memory import Sizes, memory, state_bytes
 from meshwise.cost.passes import Cut, Passes, backward_bytes, passes
 from meshwise.cost.pipeline import Pace, Stages, makespan, sampled
 from meshwise.families.blocks import MIXTURE
@@ -15,7 +15,7 @@ from meshwise.framework import Framework
 from meshwise.hardware import Chip, Cluster
 from meshwise.layout import Floats, Ints, Layouts
 from meshwise.model import Model
-from meshwise.workload import OPTIMIZER_BYTES, Train
+from meshwise.workload import Train
 
 PARTS = (
     "matmul",
@@ -93,7 +93,7 @@ def price(q: Question, layouts: Layouts) -> Cost:
     heads = microbatches * ~heavy
     for name, seconds in head.items():
         time[name] = time[name] + heads * seconds
-    time["launch"] = time["launch"] + microbatches * q.calibration.stage_launch
+    time["launch"] = time["launch"] + np.where(graphed(q, a), 0.0, microbatches * q.calibration.stage_launch)
     paces = pace(q, a, layer), pace(q, a, head)
     others = np.maximum(0.0, q.model.decoder.layers * per_layer + per_head - slot)
     time["bubble"] = _bubble(q, a, shape, paces, microbatches, slot, others)
@@ -179,8 +179,14 @@ def _layer(q: Question, wires: Wires, p: Passes, a: Layouts) -> dict[str, Floats
     }
     parts["tp"] = _exposed(c, tp_once * (2 + full), parts["matmul"] + parts["attention"] + full * forward)
     busy = sum(parts.values(), np.zeros(1))
-    parts["launch"] = np.maximum(0.0, c.layer_launch * (2 + full) - busy) + c.layer_gap * (2 + full)
+    started = np.where(graphed(q, a), 0.0, c.layer_launch * (2 + full))
+    parts["launch"] = np.maximum(0.0, started - busy) + c.layer_gap * (2 + full)
     return parts
+
+
+def graphed(q: Question, a: Layouts) -> Ints:
+    """Where a step is one CUDA graph, and the host starts nothing."""
+    return q.work.framework.graphs & (q.chip.kind == "gpu") & (a.devices == 1)
 
 
 def _exposed(c: Calibration, wire: Floats, computing: Floats) -> Floats:
@@ -321,7 +327,8 @@ def _per_step(
     wire = sum((each.seconds(part) for each, part in zip(reductions, (dense, experts), strict=False)), np.zeros(1))
     hidden = c.hidden_dp * forward_backward * np.where(a.zero >= 2, m, 2 / 3)
     tables = _tied_tables(q, wires, a)
-    per_parameter = 2 * OPTIMIZER_BYTES[q.work.optimizer] + f.gradient_bytes + f.weight_bytes
+    gradient, state = state_bytes(q.work, a, m)
+    per_parameter = 2 * (state - f.master_gradient_bytes) + gradient + f.weight_bytes
     host = q.chip.host.bandwidth if q.chip.host else 1e10
     moved = np.where(a.offload >= 1, (f.gradient_bytes + f.weight_bytes) * states, 0.0) + np.where(
         a.offload >= 2, 2 * m * f.weight_bytes * local, 0.0
@@ -330,7 +337,7 @@ def _per_step(
         "dp": np.where(a.dp * a.cp > 1, np.maximum(0.0, wire - hidden), 0.0) + tables,
         "optimizer": per_parameter * states / d.bandwidth,
         "offload": moved / host,
-        "fixed": np.full(len(a), c.step),
+        "fixed": np.where(graphed(q, a), 0.0, c.step),
     }
 
 

@@ -1,0 +1,37 @@
+"""How many measurements lie in the 90% interval of a prediction that saw neither them nor their group: all built-in tables, minutes each.
+
+python benchmarks/coverage.py [TABLE...]
+"""
+
+import sys
+import time
+
+from meshwise.measure import find_table
+from meshwise.measure_serve import serves
+from meshwise.validate import validate
+from meshwise.validate_serve import validate_serve
+
+TABLES = ("bloom_prequel", "nanotron_h100_small", "megatron2021_table1", "korthikanti2022_iteration", "vtrain_a100_single_node",
+          "xiongjiedai_llama3_bench", "xiongjiedai_notebook_runs")  # fmt: skip
+
+
+def main() -> None:
+    print(f"{'table':<28} {'part':<8} {'left out':>9} {'shipped':>8}")
+    for name in sys.argv[1:] or TABLES:
+        began = time.monotonic()
+        if serves(find_table(name)):
+            found = validate_serve(name, leave_out="group").score
+            lines = [(part, found[part]["coverage"], None) for part in ("decode", "prefill")]
+        else:
+            by = "row" if name == "megatron2021_table1" else "group"  # whose ten runs are of ten models
+            left_out, shipped = (validate(name, leave_out=way).score["time"]["coverage"] for way in (by, None))
+            lines = [("time", left_out, shipped)]
+        for part, left, shipped in lines:
+            print(
+                f"{name:<28} {part:<8} {left:>9.1%} {'' if shipped is None else f'{shipped:8.1%}'}  {time.monotonic() - began:.0f} s",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""Predicted against measured by `benchmarks/loop_h200.py`, before a probe, after it, and after `calibrate`: the table of docs/loop.md.
+
+python benchmarks/loop_report.py FOLDER        (the $OUT of loop_h200.py: probe.jsonl, fit.jsonl, test.jsonl)
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from meshwise import calibration as calibrations
+from meshwise import interval, measure, probed
+from meshwise.calibrated import calibrated, data_of
+from meshwise.calibration import Calibration
+from meshwise.measure import Case
+from meshwise.predict import Batch, predict
+
+MUST = {"time": 0.07, "memory": 0.05}
+
+
+def shape_of(case: Case) -> str:
+    batch, mbs = int(case.work.batch), case.layout["mbs"]
+    words = f"{batch} x {case.work.seq}" + (f" in {batch // mbs}" if mbs != batch else "")
+    return words + (", full recompute" if case.layout["recompute"] == 2 else "")
+
+
+def errors(cases: list[Case], c: Calibration) -> dict[str, np.ndarray]:
+    found = predict(cases, c)
+    seen = {"time": np.array([case.seconds for case in cases]), "memory": np.array([case.memory for case in cases])}
+    return {"time": found.seconds / seen["time"] - 1, "memory": found.memory / seen["memory"] - 1}
+
+
+def covered(cases: list[Case], c: Calibration) -> float:
+    seconds = predict(cases, c).seconds
+    low, high = interval.factors(c, interval.waiting(Batch.of(cases).shares(c)), np.ones(len(cases)))
+    return interval.coverage(cases, seconds * low, seconds * high) or 0.0
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    probe, fit, test = (str(folder / f"{name}.jsonl") for name in ("probe", "fit", "test"))
+    made = calibrated([probe, fit], date="")
+    cases = data_of([probe, test]).cases
+    plain = measure.cases(Path(test))[0]
+    prior = calibrations.choose(plain[0].chip, "meshwise")
+    machine = probed.machine(probed.read(Path(probe)))
+    ways = {"before": (plain, prior), "after the probe": (cases, machine.calibration), "calibrated": (cases, made.calibration)}
+    found = {name: errors(*way) for name, way in ways.items()}
+    print("| model | batch | measured | " + " | ".join(f"{name}" for name in ways) + " | memory | " + " | ".join(ways) + " |")
+    print("| --- " * (4 + 2 * len(ways)) + "|")
+    for i, case in enumerate(cases):
+        time, memory = ([f"{100 * found[name][kind][i]:+.1f}%" for name in ways] for kind in ("time", "memory"))
+        name = case.row_id.removesuffix("-full").partition("-")[2].rpartition("-")[0]
+        cells = [name, shape_of(case), f"{1000 * case.seconds:.2f} ms", *time, f"{case.memory / 2**30:.2f} GiB", *memory]
+        print("| " + " | ".join(cells) + " |")
+    for kind, must in MUST.items():
+        for name in ways:
+            size = np.abs(found[name][kind])
+            verdict = "met" if size.max() <= must else "NOT met"
+            print(
+                f"{kind}, {name}: mean {100 * size.mean():.1f}%, worst {100 * size.max():.1f}% (must {must:.0%} each: {verdict})"
+            )
+    print(f"in their 90% interval: {', '.join(f'{name} {covered(*way):.0%}' for name, way in ways.items())}")
+    names = [name for name in made.widths if name not in made.kept]
+    print(
+        "fitted:",
+        ", ".join(f"{name} {getattr(machine.calibration, name):.4g} -> {getattr(made.calibration, name):.4g}" for name in names),
+    )
+    print("kept at their prior:", ", ".join(made.kept))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""How long something takes: a median of repeats with its spread, within a share of the time there is."""
+
+# pyright: reportUnknownMemberType=false
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+FEWEST, MOST = 3, 60
+"""Repeats of a measurement."""
+BLOCK = 1e-3
+"""Seconds that one sample of a CPU should last: the clock and the scheduler disturb shorter ones."""
+FLUSH = 256 * 2**20
+"""Bytes written before each sample on a GPU, so that operands come from memory as in training and not from a cache (H200: 60 MiB)."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one call: the median, and between what the middle half of the repeats lies."""
+
+    seconds: float
+    low: float
+    high: float
+    repeats: int
+
+    @staticmethod
+    def of(samples: list[float]) -> "Timing":
+        ordered = sorted(samples)
+        quarter = len(ordered) // 4
+        return Timing(statistics.median(ordered), ordered[quarter], ordered[-1 - quarter], len(ordered))
+
+
+class Clock:
+    """Times calls on one device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.flush: Tensor | None = torch.empty(FLUSH, dtype=torch.int8, device=device) if device.type == "cuda" else None
+
+    def wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def once(self, work: Callable[[], object]) -> float:
+        self.wait()
+        began = time.perf_counter()
+        work()
+        self.wait()
+        return time.perf_counter() - began
+
+    def time(self, work: Callable[[], object], seconds: float) -> Timing:
+        """Of a call on the device, with as many repeats as `seconds` have room for."""
+        work()
+        first = self.once(work)
+        if self.device.type == "cuda":
+            return self._by_events(work, self._repeats(first + FLUSH / 2e12, seconds))
+        inside = max(1, round(BLOCK / max(first, 1e-7)))
+        return Timing.of([self._block(work, inside) for _ in range(self._repeats(first * inside, seconds))])
+
+    def host(self, work: Callable[[], object], seconds: float, inside: int = 50) -> Timing:
+        """Of starting it: calls one behind the other, and the clock is the host's."""
+        first = self._block(work, inside) * inside
+        return Timing.of([self._block(work, inside) for _ in range(self._repeats(first, seconds))])
+
+    def _repeats(self, first: float, seconds: float) -> int:
+        return max(FEWEST, min(MOST, int(seconds / max(first, 1e-7))))
+
+    def _block(self, work: Callable[[], object], inside: int) -> float:
+        def calls() -> None:
+            for _ in range(inside):
+                work()
+
+        return self.once(calls) / inside
+
+    def _by_events(self, work: Callable[[], object], repeats: int) -> Timing:
+        """The device's own clock. Flushing keeps it busy while the host starts what is timed, so that no launch is counted."""
+        assert self.flush is not None
+        pairs: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        for _ in range(repeats):
+            pair = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            self.flush.zero_()
+            pair[0].record()
+            work()
+            pair[1].record()
+            pairs.append(pair)
+        self.wait()
+        return Timing.of([begin.elapsed_time(end) / 1000 for begin, end in pairs])
