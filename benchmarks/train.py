@@ -37,6 +37,12 @@ CASES: dict[str, tuple[str, int, int, dict[str, Any]]] = {
     "1b-eager": ("llama-3.2-1b", 8, 2048, {"compile": False, "graph": False}),
     "8b": ("llama-3-8b", 4, 2048, {}),
     "8b-full": ("llama-3-8b", 8, 2048, {"recompute": "full"}),
+    "ttt-16x128": ("ttt-linear-125m", 16, 128, {}),
+    "ttt-16x512": ("ttt-linear-125m", 16, 512, {}),
+    "ttt-8x2048": ("ttt-linear-125m", 8, 2048, {}),
+    "ttt-mlp-16x512": ("ttt-mlp-125m", 16, 512, {}),
+    "ttt-1.3b": ("ttt-linear-1.3b", 8, 2048, {}),
+    "ttt-1.3b-llama": ("ttt-linear-1.3b as llama", 8, 2048, {}),
     "hf-1b": ("llama-3.2-1b", 8, 2048, {"hf": True}),
     "hf-125m": ("125m", 8, 2048, {"hf": True}),
     "hf-125m-compiled": ("125m", 8, 2048, {"hf": True, "compile": True}),
@@ -44,7 +50,9 @@ CASES: dict[str, tuple[str, int, int, dict[str, Any]]] = {
 
 
 def config(name: str) -> dict[str, Any]:
-    return SMALL if name == "125m" else preset(name)
+    """A preset's, or the Llama of the same sizes: attention where TTT's learners were."""
+    values = SMALL if name == "125m" else preset(name.partition(" ")[0])
+    return values | {"model_type": "llama"} if name.endswith("as llama") else values
 
 
 def ours(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, Any]:

@@ -65,9 +65,9 @@ def test_a_probed_cpu_can_be_planned_on_and_run_on(alone: list[probing.Row], tog
     chip = known_chip(HERE)
     assert chip is not None
     assert chip.kind == "cpu"
-    assert launch._here("cpu", 1) == "1x1xhere"  # pyright: ignore[reportPrivateUsage]
-    assert launch._here("cpu", 2) == "1x2xhere-1of2"  # pyright: ignore[reportPrivateUsage]
-    assert launch._here("cpu", 4) == "1x4xcpu"  # pyright: ignore[reportPrivateUsage]
+    assert launch._here("cpu", 1, 1) == "1x1xhere"  # pyright: ignore[reportPrivateUsage]
+    assert launch._here("cpu", 2, 1) == "1x2xhere-1of2"  # pyright: ignore[reportPrivateUsage]
+    assert launch._here("cpu", 4, 1) == "1x4xcpu"  # pyright: ignore[reportPrivateUsage]
     both = find_cluster("1x2xhere-1of2")
     assert both.nodes[0][1].link is not None
     ask = Ask(model="llama-debug", cluster="here", batch=8, seq=64, framework="meshwise")

@@ -70,7 +70,10 @@ def run(
     seed: Annotated[int, typer.Option(min=0, help="Of the weights and the text.")] = 0,
     device: Annotated[str, typer.Option(help="cpu or cuda (default: what is here).")] = "",
     precision: Annotated[str, typer.Option(help="bf16 (default on GPUs) or fp32 (on CPUs).")] = "",
-    compiled: Annotated[bool, typer.Option("--compile", help="Compile the blocks with torch.compile.")] = False,
+    compiled: Annotated[
+        bool | None, typer.Option("--compile/--no-compile", help="Compile the blocks with torch.compile (default: on GPUs).")
+    ] = None,
+    graph: Annotated[bool, typer.Option("--graph/--no-graph", help="Replay steps of one GPU as a CUDA graph.")] = True,
     weights: Annotated[Path | None, typer.Option(help="A folder of HF safetensors to start from.")] = None,
     save: Annotated[bool, typer.Option("--save", help="Write the weights as HF safetensors at the end.")] = False,
     checkpoint_every: Annotated[
@@ -176,7 +179,8 @@ def run(
             "steps": steps or (SHORT if sweep else STEPS),
             "lr": lr,
             "seed": seed,
-            "compile": compiled,
+            "graph": graph,
+            **({} if compiled is None else {"compile": compiled}),
             "weights": str(weights or ""),
             "save": save,
             "checkpoint_every": checkpoint_every,

@@ -23,6 +23,7 @@ from meshwise.trainer.settings import (
     PRECISIONS,
     RECOMPUTE,
     SCHEDULES,
+    SPLIT_BACKWARD,
     Layout,
     Settings,
     Sizes,
@@ -103,9 +104,11 @@ def prepare(wish: Wish) -> Launch:
     if not hosts.worker:
         _check_devices(layout.devices // hosts.nodes, device)
     text = _text(wish, name, values, seq)
+    # split backward passes cannot be compiled, and a CPU takes longer to compile than most of its runs
+    usual = {"compile": device == "cuda" and layout.schedule not in SPLIT_BACKWARD}
     settings = Settings(
         name=name, model=values, layout=layout, batch=batch, seq=seq, precision=precision, device=device,
-        text=text.words if text else "", **wish.options,
+        text=text.words if text else "", **(usual | wish.options),
     )  # fmt: skip
     _one_of("--on-nan", settings.on_nan, ON_NAN)
     rules = broken(settings)

@@ -106,7 +106,8 @@ def command(settings: Settings, layout: Layout, batch: int) -> str:
     plain = Layout()
     axes = [(f.name, getattr(layout, f.name)) for f in fields(Layout)]
     words = [f"--{name.replace('_', '-')} {value}" for name, value in axes if value != getattr(plain, name) or name == "mbs"]
-    more = ["--compile"] if settings.compile else []
+    usual = settings.device == "cuda"
+    more = [] if settings.compile == usual else ["--compile" if settings.compile else "--no-compile"]
     return " ".join(["meshwise run", settings.name, *words, f"--batch {batch}x{settings.seq}", *more])
 
 

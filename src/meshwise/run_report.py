@@ -119,7 +119,7 @@ def _about(seen: Seen, found: Forecast | None) -> list[str]:
         )
     elif found.generic:
         lines.append(
-            "the prediction is for a generic 16-core CPU, which no calibration fits: its times say nothing of this machine"
+            "the prediction is for a generic 16-core CPU: its times say nothing of this machine, which 'meshwise probe' would measure"
         )
     return lines
 

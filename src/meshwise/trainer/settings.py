@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 SCHEDULES = ("1f1b", "interleaved", "zero-bubble", "zbv")
+SPLIT_BACKWARD = ("zero-bubble", "zbv")
 RECOMPUTE = ("none", "selective", "full")
 PRECISIONS = ("bf16", "fp32")
 DEVICES = ("cpu", "cuda")
@@ -238,7 +239,7 @@ def broken(settings: Settings) -> list[str]:
         f"tp ({a.tp}) must divide the learned positions ({m.positions})": m.positions % a.tp == 0,
         "TTT reads a sequence in order: it has neither tp nor cp, and no attention for selective recompute": not ttt
         or (a.tp == a.cp == 1 and a.recompute != "selective"),
-        "a schedule with split backward passes needs recompute none and no compile": a.schedule not in ("zero-bubble", "zbv")
+        "a schedule with split backward passes needs recompute none and no compile": a.schedule not in SPLIT_BACKWARD
         or (a.recompute == "none" and not settings.compile),
     }
     return [rule for rule, kept in rules.items() if not kept]
