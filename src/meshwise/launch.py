@@ -105,7 +105,7 @@ def prepare(wish: Wish) -> Launch:
         _check_devices(layout.devices // hosts.nodes, device)
     text = _text(wish, name, values, seq)
     # split backward passes cannot be compiled, and a CPU takes longer to compile than most of its runs
-    usual = {"compile": device == "cuda" and layout.schedule not in SPLIT_BACKWARD}
+    usual: dict[str, Any] = {"compile": device == "cuda" and layout.schedule not in SPLIT_BACKWARD}
     settings = Settings(
         name=name, model=values, layout=layout, batch=batch, seq=seq, precision=precision, device=device,
         text=text.words if text else "", **(usual | wish.options),
