@@ -159,8 +159,16 @@ def _memory(rows: Sequence[Row], chip: Chip) -> float:
     return min(1.0, statistics.median(row["bytes"] / row["seconds"] for row in _streams(rows)) / chip.bandwidth)
 
 
+MOST_START = 20.0
+"""Microseconds that starting one kernel may add to its timing."""
+
+
 def _products(rows: Sequence[Row], chip: Chip, start: Calibration) -> tuple[Calibration, dict[str, float]]:
-    """`matmul`, `tile` and `depth` over all shapes that use the matrix units, less what a hot chip loses."""
+    """`matmul`, `tile` and `depth` over all shapes that use the matrix units, less what a hot chip loses.
+
+    What starting a kernel by itself adds to the timing of each is fitted beside them and thrown away: without it, short products would
+    tell of a depth that long ones do not have.
+    """
     aligned = [row for row in of_kind(rows, "gemm") if row["n"] % 8 == 0 and row["k"] % 8 == 0]
     m, n, k, seen = (np.array([float(row[name]) for row in aligned]) for name in ("m", "n", "k", "seconds"))
     steady = 1 / np.array([1 + 5 * math.log(row["high"] / row["low"]) for row in aligned])  # what varied says little
@@ -169,11 +177,11 @@ def _products(rows: Sequence[Row], chip: Chip, start: Calibration) -> tuple[Cali
         return replace(start, matmul=float(np.exp(x[0])), tile=float(x[1]), depth=float(np.exp(x[2])))
 
     def errors(x: Floats) -> Floats:
-        return np.log(product(Device.of(chip, calibration(x), "bf16"), m, n, k) / seen)
+        return np.log((product(Device.of(chip, calibration(x), "bf16"), m, n, k) + 1e-6 * x[3]) / seen)
 
-    first = np.array([math.log(start.matmul), start.tile, math.log(start.depth)])
-    bounds = (np.array([math.log(0.02), 0.0, 0.0]), np.array([0.0, 0.8, math.log(4000)]))
-    prior = np.array([0.3, 0.1, 1.0])
+    first = np.array([math.log(start.matmul), start.tile, math.log(start.depth), 1.0])
+    bounds = (np.array([math.log(0.02), 0.0, 0.0, 0.0]), np.array([0.0, 0.8, math.log(4000), MOST_START]))
+    prior = np.array([0.3, 0.1, 1.0, 5.0])
 
     def residuals(x: Floats) -> Floats:
         return np.concatenate([errors(x) * steady / 0.05, (x - first) / prior])

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from meshwise.calibration import Calibration
-from meshwise.cost.train import PARTS, Question, price, stage_layers
+from meshwise.cost.train import GRAPH_GAP, PARTS, Question, price, stage_layers
 from meshwise.framework import find_framework
 from meshwise.layout import Layouts
 from meshwise.model import build
@@ -436,7 +436,7 @@ def test_a_step_that_is_one_cuda_graph_waits_for_no_host() -> None:
     """On one GPU; several, or a CPU, start every kernel from the host."""
     c = replace(Calibration(), layer_gap=1e-5, layer_launch=5e-3)
     one = cost(question("llama-debug", "1xh100-sxm", "meshwise", c, batch=1, seq=64))[0]
-    assert one["launch"] == pytest.approx(4 * 2 * c.layer_gap)  # four layers, forward and backward
+    assert one["launch"] == pytest.approx(4 * 2 * GRAPH_GAP * c.layer_gap)  # four layers, forward and backward
     assert one["fixed"] == 0
     for cluster, axes in (("2xh100-sxm", {"dp_shard": 2, "zero": 3}), ("1xcpu", {})):
         other = cost(question("llama-debug", cluster, "meshwise", c, batch=2, seq=64), **axes)[0]
