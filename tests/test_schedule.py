@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from meshwise.cost.train import Question, layers_before, pace, price, slots
+from meshwise.cost.train import Question, layers_before, pace, price, slots, stage_start
 from meshwise.layout import SCHEDULES, Layouts
 from meshwise.schedule import BACKWARD, FORWARD, WEIGHT, Run, order, play
 from planning import FRAMEWORKS, MODELS, question, stages
@@ -148,7 +148,7 @@ def test_the_closed_form_agrees_with_the_schedule_played_out_to_a_thousandth(cas
     q, row = case
     m = int(q.work.batch)
     time = {part: float(value[0]) for part, value in price(q, Layouts.of(**row)).time.items()}
-    closed = sum(time[part] for part in (*WORK, "launch", "bubble")) - m * q.calibration.stage_launch
+    closed = sum(time[part] for part in (*WORK, "launch", "bubble")) - m * float(stage_start(q, Layouts.of(**row))[0])
     assert closed == pytest.approx(played(q, row, m), rel=1e-3)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from meshwise.cost.pipeline import Pace
-from meshwise.cost.train import BETWEEN_PRODUCTS, PARTS, Question, layers_before, pace, slots
+from meshwise.cost.train import BETWEEN_PRODUCTS, PARTS, Question, layers_before, pace, slots, stage_start
 from meshwise.errors import UserError
 from meshwise.layout import Floats, Layouts
 from meshwise.plan import Choice, layouts_of
@@ -145,7 +145,7 @@ def _between(q: Question, choice: Choice, layouts: Layouts, microbatches: int) -
     """What every stage loses per micro-batch beside its layers, half of it in each direction."""
     pp, vpp = int(layouts.pp[0]), int(layouts.vpp[0])
     found = np.zeros((len(WITHIN), 3, pp, vpp))
-    for part, seconds in (("p2p", choice.time_parts["p2p"] / microbatches), ("launch", q.calibration.stage_launch)):
+    for part, seconds in (("p2p", choice.time_parts["p2p"] / microbatches), ("launch", float(stage_start(q, layouts)[0]))):
         found[WITHIN.index(part), [FORWARD, BACKWARD]] = seconds / 2 / vpp
     return found
 

@@ -35,7 +35,7 @@ PARTS = (
 )
 """The one vocabulary of table columns, bars, JSON keys and explanations."""
 GRAPH_GAP = 0.25
-"""Of the gap between kernels that is left where a CUDA graph starts them: on an H200, 1.5 ms of a 34.2 ms step of 24 passes through a layer,
+"""Of the gap between kernels that is left where a CUDA graph starts them: on an H200, 1.5 ms of a step of 24 passes through a layer,
 against 2.5e-4 s a pass (docs/trainer.md)."""
 BETWEEN_PRODUCTS = ("tp", "ep")
 """Parts of a layer that wait for other devices, and so cannot be put off as gradients of weights can."""
@@ -96,7 +96,7 @@ def price(q: Question, layouts: Layouts) -> Cost:
     heads = microbatches * ~heavy
     for name, seconds in head.items():
         time[name] = time[name] + heads * seconds
-    time["launch"] = time["launch"] + np.where(graphed(q, a), 0.0, microbatches * q.calibration.stage_launch)
+    time["launch"] = time["launch"] + microbatches * stage_start(q, a)
     paces = pace(q, a, layer), pace(q, a, head)
     others = np.maximum(0.0, q.model.decoder.layers * per_layer + per_head - slot)
     time["bubble"] = _bubble(q, a, shape, paces, microbatches, slot, others)
@@ -192,6 +192,11 @@ def _layer(q: Question, wires: Wires, p: Passes, a: Layouts) -> dict[str, Floats
 def graphed(q: Question, a: Layouts) -> Ints:
     """Where a step is one CUDA graph, and the host starts nothing."""
     return q.work.framework.graphs & (q.chip.kind == "gpu") & (a.devices == 1)
+
+
+def stage_start(q: Question, a: Layouts) -> Floats:
+    """Host time per micro-batch and stage that nothing hides."""
+    return np.where(graphed(q, a), 0.0, q.calibration.stage_launch)
 
 
 def _exposed(c: Calibration, wire: Floats, computing: Floats) -> Floats:
