@@ -15,7 +15,7 @@ from meshwise import catalogue
 from meshwise.calibrate import prior_for
 from meshwise.calibration import Calibration
 from meshwise.cost.compute import FLASH_BACKWARD, FLASH_HEAD, Device, product
-from meshwise.cost.train import Question, slots
+from meshwise.cost.train import GRAPH_GAP, Question, slots
 from meshwise.errors import UserError, quoted
 from meshwise.framework import find_framework
 from meshwise.hardware import HERE, Chip, Cluster, Link, Node, Source, known_chip
@@ -24,8 +24,8 @@ from meshwise.model import build
 from meshwise.workload import Train
 
 Row = dict[str, Any]
-KERNELS_OF_A_LAYER = 15
-"""Kernels of a layer and pass once torch.compile has fused what it can: seven products, attention, and what is between them."""
+KERNELS_OF_A_LAYER = 32
+"""In one pass through a compiled layer: 770 to 855 in the 24 passes of a step of 125M (docs/ttt-kernels.md)."""
 STARTS_OF_A_STEP = 400
 """Operations that a step starts beside its layers: the batch, the norm of the gradient, clipping, the optimizer, what is printed."""
 LARGE = {"gpu": 2**26, "cpu": 2**22}
@@ -227,7 +227,7 @@ def _launches(rows: Sequence[Row], chip: Chip, found: Calibration) -> Calibratio
     if chip.kind == "cpu":
         return replace(found, layer_launch=LEAST, layer_gap=block, stage_launch=block)
     graph = of_kind(rows, "launch", "graph")
-    gap = KERNELS_OF_A_LAYER * graph[0]["seconds"] if graph else found.layer_gap
+    gap = KERNELS_OF_A_LAYER * graph[0]["seconds"] / GRAPH_GAP if graph else found.layer_gap
     return replace(found, layer_launch=block, layer_gap=gap, stage_launch=block)
 
 

@@ -11,6 +11,9 @@ STEP, STEP_BACK = 1.43e-6, 2.69e-6
 (docs/ttt-kernels.md)."""
 TILES, TILES_BACK = 10, 19
 """Times that a head's features of a token are read or written beside the chain: the tiles of docs/ttt-kernels.md, less the chains'."""
+PRODUCTS = 3
+"""Of a state's size in a step of the chain that was timed, TTT-Linear's. Other learners take as much longer as they have more work:
+TTT-MLP's 28 make its steps 13 and 25 us, where 10 and 28 were measured (docs/ttt-mlp-kernels.md)."""
 STATES, STATES_BACK = 1, 3
 """Times that the state of a mini-batch is read or written there."""
 SHARE, SHARE_BACK = 0.88, 0.46
@@ -28,5 +31,8 @@ def chain(d: Device, op: Op, seq: int, mbs: Floats, tp: Floats, heads: int) -> t
     turns = np.maximum(1.0, chains / d.sms)
     state = op.state / 2 / heads / op.serial
     moved = d.element * chains * seq / d.bandwidth
-    forward = steps * turns * STEP + moved / SHARE * (TILES * op.k + STATES * state)
-    return forward, steps * turns * STEP_BACK + moved / SHARE_BACK * (TILES_BACK * op.k + STATES_BACK * state)
+    work = op.m / heads * op.n / op.k / PRODUCTS
+    # the states of a learner that is wider inside are not kept: the way back walks the chain forward once more
+    again = STEP if op.n > op.k else 0.0
+    forward = steps * turns * work * STEP + moved / SHARE * (TILES * op.k + STATES * state)
+    return forward, steps * turns * work * (STEP_BACK + again) + moved / SHARE_BACK * (TILES_BACK * op.k + STATES_BACK * state)

@@ -67,6 +67,7 @@ class Kept:
         hidden = model.decoder.hidden
         element = 1 if narrow else 2
         whole = cut = scores = 0.0
+        chained = {block for block, op in model.placed if op.serial}
         for block, op in model.placed:
             if block not in times:
                 continue
@@ -81,9 +82,12 @@ class Kept:
             elif op.kind == "attention":
                 scores += 0.0 if framework.flash_attention else 5 * op.m * op.count
                 cut += 2 * (op.m * op.k + op.cache / 2) * op.count * framework.keeps_intermediates
+            elif op.kind == "scan" and block in chained:
+                # the kernels of a chain keep its inputs, which the projections count, and the state that each of its steps began with, but
+                # of a learner that is wider inside walk the chain again
+                cut += (op.state / op.serial if op.serial and op.n <= op.k else 0.0) * op.count
             elif op.kind in ("scan", "conv"):
-                # a chain also keeps the state that each of its steps began with
-                cut += (2 * op.m * op.n + (op.state / op.serial if op.serial else 0.0)) * op.count
+                cut += 2 * op.m * op.n * op.count
         return Kept(whole, cut, scores)
 
 
