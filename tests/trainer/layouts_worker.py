@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch.distributed.tensor import DTensor
 
 from meshwise.trainer.data import batch_of, own_batch
-from meshwise.trainer.gradients import clip, named, norm, settle
+from meshwise.trainer.gradients import named, norm, settle
 from meshwise.trainer.models import Span, build
 from meshwise.trainer.parallel import EMBEDDINGS, Ranks
 from meshwise.trainer.passes import Passes
@@ -27,13 +27,13 @@ def gradients(settings: Settings, ranks: Ranks) -> tuple[dict[str, torch.Tensor]
     parameters = named(passes.models)
     settle(settings, ranks, parameters)
     total = norm(settings, ranks, parameters)
-    clip(parameters, total, settings.clip)
+    share = min(1.0, settings.clip / (float(total) + 1e-6))
     found = {}
     for name, parameter in parameters:
         assert parameter.grad is not None, name
         assert parameter.dtype == parameter.grad.dtype == torch.float32, name
         grad = parameter.grad
-        found[name] = grad.full_tensor() if isinstance(grad, DTensor) else grad.clone()
+        found[name] = share * (grad.full_tensor() if isinstance(grad, DTensor) else grad)
     return found, float(loss), float(total)
 
 

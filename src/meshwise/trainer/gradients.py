@@ -1,4 +1,4 @@
-"""Gradients after the backward pass: whole, shared by tied weights, and clipped by the one norm of all ranks."""
+"""Gradients after the backward pass: whole, shared by tied weights, and the one norm of all ranks."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from collections.abc import Iterable
@@ -75,9 +75,3 @@ def _cutting(grad: Tensor) -> list[dist.ProcessGroup]:
     mesh = grad.device_mesh
     cut = [i for i, placement in enumerate(grad.placements) if not isinstance(placement, Replicate) and mesh.size(i) > 1]
     return [mesh.get_group(i) for i in cut]
-
-
-def clip(parameters: Named, total: Tensor, most: float) -> None:
-    """Scale all gradients so that their norm is at most `most`."""
-    grads = [_local(parameter.grad) for _, parameter in parameters if parameter.grad is not None]
-    torch._foreach_mul_(grads, (most / (total + 1e-6)).clamp(max=1.0))  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from meshwise.trainer.faults import finite
 from meshwise.trainer.gradients import Named, norm, settle
 from meshwise.trainer.optimizer import Updates, rate_at
 from meshwise.trainer.parallel import Ranks
@@ -80,7 +81,7 @@ class Stepper:
             total = norm(self.settings, self.ranks, self.parameters)
         with phases("optimizer"):
             # a loss that is no number may leave a gradient that is one
-            self.updates.apply(torch.where(torch.isfinite(loss), total, torch.nan), self.settings.clip)
+            self.updates.apply(torch.where(finite(loss, total), total, torch.nan), self.settings.clip)
             for _, parameter in self.parameters:
                 parameter.grad = None
         return torch.stack((loss.float(), total))
