@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from meshwise.calibration import Calibration
-from meshwise.cost.compute import Device, product
-from meshwise.hardware import Chip, find_chip
+from meshwise.cost.compute import Device, attention, product
+from meshwise.hardware import find_chip
+from meshwise.op import Op
 from meshwise.probe.kernels import ATTENTION, LARGE
 
 Row = dict[str, Any]
@@ -32,21 +33,22 @@ def h200_rows(truth: Calibration, hot: float = 0.9) -> list[Row]:
         row("memory", 2 * size / (chip.bandwidth * truth.memory), what="copy", size=size, bytes=2 * size)
         for size in (2**30, 2**28)
     ]
-    rows += _attention(chip, truth)
+    rows += _attention(device)
     rows += [row("launch", 5e-6, what="eager"), row("launch", 1e-6, what="graph")]
     shape = {"tokens": 64, "seq": 64, "hidden": 256, "heads": 4, "ffn": 768, "dtype": "bf16"}
     rows.append(row("block", 1.2e-3, what="both", small=1, **shape))
     return rows
 
 
-def _attention(chip: Chip, truth: Calibration) -> list[Row]:
+def _attention(device: Device) -> list[Row]:
     found: list[Row] = []
     for batch, heads, seq, width in ATTENTION["cuda"]:
         flops = 2 * batch * heads * seq * seq * width
-        rate = chip.flops["bf16"] * truth.flash * 1.5 * width / (width + 64)
+        op = Op(name="attention", part="attention", kind="attention", n=width, k=width, m=heads)
+        both = attention(device, op, seq, np.array([float(batch)]), np.array([float(heads)]), np.ones(1), flash=True)
         shape = {"batch": batch, "heads": heads, "seq": seq, "width": width, "dtype": "bf16"}
-        found.append(row("attention", flops / rate, what="forward", flops=flops, **shape))
-        found.append(row("attention", 2.5 * flops / rate / 0.85, what="backward", flops=2.5 * flops, **shape))
+        for what, seconds, times in (("forward", both[0], 1), ("backward", both[1], 2.5)):
+            found.append(row("attention", float(seconds[0]), what=what, flops=times * flops, **shape))
     return found
 
 

@@ -21,7 +21,7 @@ Run = Callable[..., Done]
 
 def test_the_coefficients_of_a_machine_that_obeys_the_model_are_found_again() -> None:
     found = probed.machine(h200_rows(TRUTH, hot=0.9)).calibration
-    assert found.matmul == pytest.approx(TRUTH.matmul * 0.9, rel=0.03)  # what it sustains
+    assert found.matmul == pytest.approx(TRUTH.matmul * 0.9**0.5, rel=0.03)  # half of what a product by itself loses to heat
     assert found.tile == pytest.approx(TRUTH.tile, abs=0.03)
     assert found.depth == pytest.approx(TRUTH.depth, rel=0.15)
     assert found.memory == pytest.approx(TRUTH.memory, rel=0.01)
@@ -129,7 +129,7 @@ def test_rows_measured_elsewhere_can_be_filed(home: Path, run: Run, tmp_path: Pa
     path.write_text("".join(json.dumps(one) + "\n" for one in h200_rows(TRUTH)))
     done = run("probe", "--read", str(path))
     assert done.code == 0
-    assert "63% of 989 TFLOP/s (the datasheet's)" in done.out
+    assert "66% of 989 TFLOP/s (the datasheet's)" in done.out
     forget()
     assert find_cluster("here").devices == 1
 

@@ -24,6 +24,8 @@ class Framework:
     """Keeps dropout masks, as GPT-2's generation does."""
     keeps_intermediates: bool = False
     """Eager autograd keeps what fused kernels compute again: rotated queries and keys, and the gate behind its activation function."""
+    remakes_elements: bool = False
+    """The backward pass makes outputs of norms and products of activation functions again, which keeps neither."""
     gradient_bytes: int = 4
     """Of the buffers that gradients are computed and summed in."""
     master_gradient_bytes: Count = 0.0

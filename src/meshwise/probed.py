@@ -14,13 +14,14 @@ from scipy.optimize import least_squares  # pyright: ignore[reportMissingTypeStu
 from meshwise import catalogue
 from meshwise.calibrate import prior_for
 from meshwise.calibration import Calibration
-from meshwise.cost.compute import FLASH_BACKWARD, FLASH_HEAD, Device, product
+from meshwise.cost.compute import Device, attention, product
 from meshwise.cost.train import GRAPH_GAP, Question, slots
 from meshwise.errors import UserError, quoted
 from meshwise.framework import find_framework
 from meshwise.hardware import HERE, Chip, Cluster, Link, Node, Source, known_chip
 from meshwise.layout import Floats, Layouts
 from meshwise.model import build
+from meshwise.op import Op
 from meshwise.workload import Train
 
 Row = dict[str, Any]
@@ -164,7 +165,7 @@ MOST_START = 20.0
 
 
 def _products(rows: Sequence[Row], chip: Chip, start: Calibration) -> tuple[Calibration, dict[str, float]]:
-    """`matmul`, `tile` and `depth` over all shapes that use the matrix units, less what a hot chip loses.
+    """`matmul`, `tile` and `depth` over all shapes that use the matrix units, less some of what a hot chip loses.
 
     What starting a kernel by itself adds to the timing of each is fitted beside them and thrown away: without it, short products would
     tell of a depth that long ones do not have.
@@ -191,7 +192,12 @@ def _products(rows: Sequence[Row], chip: Chip, start: Calibration) -> tuple[Cali
     )
     found = calibration(solved.x)
     error = float(np.median(np.abs(np.expm1(errors(solved.x)))))
-    return replace(found, matmul=found.matmul * _hot(rows)), {"matrix products": error}
+    return replace(found, matmul=found.matmul * _hot(rows) ** HEATED), {"matrix products": error}
+
+
+HEATED = 0.5
+"""Of what a product that runs over and over loses to heat and the power cap, what products in a step lose, where other kernels use less
+power. On an H200 a product by itself loses 15%; those of Llama 1B about 7%, of 125M nothing (docs/loop.md)."""
 
 
 def _hot(rows: Sequence[Row]) -> float:
@@ -204,11 +210,15 @@ def _hot(rows: Sequence[Row]) -> float:
 
 
 def _attention(rows: Sequence[Row], chip: Chip, found: Calibration) -> tuple[Calibration, dict[str, float]]:
-    peak = Device.of(chip, found, "bf16").wide
+    """`flash`: of what was measured, that which is not bytes, over the same at the full rate."""
+    fast, slow = (Device.of(chip, replace(found, flash=share), "bf16") for share in (1.0, 0.5))
     shares: list[float] = []
     for row in of_kind(rows, "attention"):
-        shape = 1.5 * row["width"] / (row["width"] + FLASH_HEAD) * (FLASH_BACKWARD if row["what"] == "backward" else 1)
-        shares.append(_rate(row) / (peak * shape))
+        width, way = int(row["width"]), int(row["what"] == "backward")
+        op = Op(name="attention", part="attention", kind="attention", n=width, k=width, m=row["heads"])
+        batch, heads, one = (np.array([float(each)]) for each in (row["batch"], row["heads"], 1))
+        full, half = (float(attention(d, op, int(row["seq"]), batch, heads, one, flash=True)[way][0]) for d in (fast, slow))
+        shares.append((half - full) / max(row["seconds"] - (2 * full - half), 0.1 * row["seconds"]))
     if not shares:
         return found, {}
     middle = statistics.median(shares)

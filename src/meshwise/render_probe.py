@@ -28,7 +28,7 @@ def summary(found: Machine) -> RenderableType:
         (chip.key, chip.name),
         (
             "matrix products",
-            f"{units.show(peak * c.matmul, 'FLOP/s', digits=3)} at best, sustained: {c.matmul:.0%} of {_peak(found)}",
+            f"{units.show(peak * c.matmul, 'FLOP/s', digits=3)} at best in a step: {c.matmul:.0%} of {_peak(found)}",
         ),
         ("memory", f"{units.show(chip.bandwidth * c.memory, 'bytes/s', digits=3)} read and written"),
         ("attention", f"{c.flash:.0%} of the peak with heads of 128"),

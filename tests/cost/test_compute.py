@@ -108,8 +108,17 @@ def test_a_chip_without_a_precision_computes_in_the_nearest_it_has(chip: str, ra
 
 @pytest.mark.parametrize("flash", [True, False])
 def test_attention_grows_with_the_square_of_the_sequence(flash: bool) -> None:
-    short, long = (attend(H100, seq=seq, flash=flash) for seq in (8192, 32768))
+    short, long = (attend(H100, seq=seq, flash=flash) for seq in (32768, 131072))
     assert long / short == pytest.approx([16, 16], rel=0.1)
+
+
+def test_short_sequences_leave_flash_attention_the_bytes_and_whole_tiles() -> None:
+    """In 64 tokens all keys are one tile. Of 32 heads of 128, q, k, v and o are 32,768 bytes a token, and backward four times that."""
+    slow = replace(H100, bandwidth=1e9)
+    work = attend(replace(H100, bandwidth=1e18), seq=64)
+    assert attend(slow, seq=64) - work == pytest.approx([64 * 32768 / 1e9, 4 * 64 * 32768 / 1e9])
+    every_key = 2 * 32 * 64 * 64 * (128 + 128)
+    assert work[0] == pytest.approx(every_key / (H100.peak * H100.calibration.flash), rel=1e-4)
 
 
 @pytest.mark.parametrize("flash", [True, False])
@@ -122,9 +131,10 @@ def test_flash_attention_skips_what_is_masked_and_never_writes_the_scores() -> N
 
 
 def test_a_window_bounds_what_flash_attention_computes() -> None:
-    """A window of 1024 in 16384 tokens: 1024 - 1024 x 1023 / 2 / 16384 = 992 keys a token, against 8192.5."""
-    narrow, whole = attend(H100, replace(HEADS, window=1024), seq=16384), attend(H100, seq=16384)
-    assert narrow / whole == pytest.approx(np.full(2, 992.03 / 8192.5), rel=1e-4)
+    """A window of 1024 in 16384 tokens: 1024 - 1024 x 1023 / 2 / 16384 = 992 keys a token, against 8192.5; both and half a tile of 128."""
+    free = replace(H100, bandwidth=1e18)
+    narrow, whole = attend(free, replace(HEADS, window=1024), seq=16384), attend(free, seq=16384)
+    assert narrow / whole == pytest.approx(np.full(2, (992.03 + 64) / (8192.5 + 64)), rel=1e-4)
 
 
 def test_small_heads_lose_more_of_the_peak() -> None:

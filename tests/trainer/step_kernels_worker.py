@@ -10,15 +10,16 @@ from meshwise.trainer.softmax import scale, slopes
 dice = torch.Generator().manual_seed(0)
 
 
-def check_slopes(rows: int, vocabulary: int, width: int) -> None:
-    logits = torch.randn(rows, width, generator=dice)
+def check_slopes(rows: int, vocabulary: int, width: int, dtype: torch.dtype = torch.float32) -> None:
+    logits = torch.randn(rows, width, generator=dice).to(dtype)
     targets = torch.randint(vocabulary, (rows,), generator=dice)
-    plain = logits[:, :vocabulary].clone().requires_grad_()
+    plain = logits[:, :vocabulary].float().clone().requires_grad_()
     wanted = F.cross_entropy(plain, targets, reduction="none") * 0.5
     wanted.sum().backward()
     assert plain.grad is not None
     torch.testing.assert_close(slopes(logits, targets, vocabulary, 0.5), wanted.detach())
-    torch.testing.assert_close(logits[:, :vocabulary], plain.grad, rtol=1e-5, atol=1e-7)
+    near = 1e-5 if dtype == torch.float32 else 2**-7
+    torch.testing.assert_close(logits[:, :vocabulary].float(), plain.grad, rtol=near, atol=1e-7)
     assert not logits[:, vocabulary:].any()
 
 
@@ -50,5 +51,7 @@ def check_scale() -> None:
 
 check_scale()
 check_slopes(5, 100, 128)
-check_slopes(3, 9000, 9024)
+check_slopes(3, 40000, 40064)
+check_slopes(3, 9000, 9024, torch.bfloat16)
+check_slopes(2, 70000, 70016, torch.bfloat16)
 check_split_adamw()

@@ -20,6 +20,12 @@ VECTOR_EFFICIENCY = 0.5
 FLASH_HEAD = 64.0
 """Head size at which flash attention is half as fast as it gets (H200: 374 TFLOP/s at 64, 584 at 128)."""
 FLASH_BACKWARD = 0.85
+FLASH_TILE = 128
+"""Keys that flash attention computes at a time: at the edge of the causal mask whole tiles, half of which are thrown away."""
+FLASH_BYTES_BACK = 4
+"""Bytes that it moves backward over forward: queries, keys, values, output and its gradient are read, three gradients written, and that of
+the queries is summed in float32. On an H200 a step's time over sequences of 512 to 4096 tokens has 48 to 59 bytes per element of the
+queries that do not grow with the sequence (Llama 125M and 1B, docs/loop.md); 5 times 8 are counted here, and the tile."""
 EVEN = 32
 """Of 8, 16, 32 and 64, the one that steps in the BLOOM notes and in vTrain's runs follow."""
 CAST_BYTES = 5.0
@@ -94,11 +100,12 @@ def attention(d: Device, op: Op, seq: int, mbs: Floats, heads: Floats, cp: Float
     """Scores, softmax and values of one layer, forward and backward; each of `cp` devices has 1/cp of the queries."""
     d, sequences, rows = d.in_16_bits(), mbs * heads, seq / cp
     if flash:
-        keys = op.keys(seq)
+        keys = min(float(seq), op.keys(seq) + FLASH_TILE / 2)
         size = (op.n + op.k) / 2
         flops = 2 * sequences * rows * keys * (op.n + op.k)
         rate = d.peak * d.calibration.flash * (size / (size + FLASH_HEAD)) * 1.5
-        return flops / rate, 2.5 * flops / (rate * FLASH_BACKWARD)
+        moved = 2 * d.element * sequences * rows * (op.n + op.k) / d.bandwidth
+        return flops / rate + moved, 2.5 * flops / (rate * FLASH_BACKWARD) + FLASH_BYTES_BACK * moved
     products = product(d, rows, seq, op.k, sequences) + product(d, rows, op.n, seq, sequences)
     scores = d.element * sequences * rows * seq / d.bandwidth
     on_matrix_units = (np.mod(op.n, 8) == 0) & (np.mod(op.k, 8) == 0)

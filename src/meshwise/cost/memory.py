@@ -72,12 +72,14 @@ class Kept:
             if block not in times:
                 continue
             if op.name == "layer_norm":
-                whole += (2 + element) * hidden * op.count  # its input, and its output, which the products behind it share
+                # its input, and its output, which the products behind it share
+                whole += (2 + element * (not framework.remakes_elements)) * hidden * op.count
             elif op.kind == "matmul" and op.shard in ("column", "kv"):
                 twice = framework.keeps_intermediates and op.name.endswith(".gate")
                 cut += 2 * op.n * op.m * op.count * (1 + twice)
             elif op.kind == "matmul" and op.shard == "row":
-                cut += element * op.k * op.m * op.count
+                remade = framework.remakes_elements and op.name.endswith(".down")
+                cut += element * op.k * op.m * op.count * (not remade)
                 whole += hidden * times[block] * (framework.dropout and not op.expert)
             elif op.kind == "attention":
                 scores += 0.0 if framework.flash_attention else 5 * op.m * op.count

@@ -33,13 +33,14 @@ class _HeadLoss(torch.autograd.Function):
         vocabulary = weight.shape[0]
         wide = F.pad(weight.detach().to(x.dtype), (0, 0, 0, -vocabulary % MULTIPLE))
         by_x = torch.empty_like(x)
-        by_weight = torch.zeros(wide.shape, dtype=torch.float32, device=x.device)
+        by_weight = torch.empty(wide.shape, dtype=torch.float32, device=x.device)
         losses: list[Tensor] = []
         for some, wanted, out in zip(x.split(each), targets.split(each), by_x.split(each), strict=True):
             logits = some @ wide.T
-            losses.append(_slopes(logits, wanted, vocabulary, 1 / x.shape[0]))
+            some_losses = _slopes(logits, wanted, vocabulary, 1 / x.shape[0])
             torch.mm(logits, wide, out=out)
-            _add_product(by_weight, logits.T, some)
+            _put_product(by_weight, logits.T, some, add=bool(losses))
+            losses.append(some_losses)
         ctx.save_for_backward(by_x, by_weight[:vocabulary].to(weight.dtype))
         return torch.cat(losses).sum()
 
@@ -74,9 +75,9 @@ def _slopes(logits: Tensor, targets: Tensor, vocabulary: int, share: float) -> T
     return losses
 
 
-def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """total += a b in float32, whatever a and b are; only CUDA adds 16-bit products to 32 bits without a copy."""
+def _put_product(total: Tensor, a: Tensor, b: Tensor, add: bool) -> None:
+    """total = a b in float32, or total += a b, whatever a and b are; only CUDA adds 16-bit products to 32 bits without a copy."""
     if a.is_cuda and a.dtype != torch.float32:
-        torch.ops.aten.addmm.dtype_out(total, a, b, torch.float32, out=total)
+        torch.ops.aten.addmm.dtype_out(total, a, b, torch.float32, beta=float(add), out=total)
     else:
-        total.addmm_(a.float(), b.float())
+        total.addmm_(a.float(), b.float(), beta=float(add))

@@ -108,7 +108,10 @@ def head_dim_of(config: Mapping[str, Any]) -> int:
 
 
 def rotation_of(config: Mapping[str, Any], positions: Tensor) -> Tensor:
-    """Cosines and sines (2, positions, head_dim) of rotary positions (arXiv:2104.09864), with Llama 3.1's stretch of long wavelengths."""
+    """Cosines and sines (2, positions, head_dim) of rotary positions (arXiv:2104.09864), with Llama 3.1's stretch of long wavelengths.
+
+    Sines of the first half are negative, as `rotate` needs them.
+    """
     rope, dim = rope_of(config), head_dim_of(config)
     frequency = float(rope["rope_theta"]) ** -(torch.arange(0, dim, 2, device=positions.device).float() / dim)
     if rope.get("rope_type", rope.get("type")) == "llama3":
@@ -117,11 +120,12 @@ def rotation_of(config: Mapping[str, Any], positions: Tensor) -> Tensor:
         # few turns over the old context: stretched by `factor`; many: as before; between them a ramp (arXiv:2407.21783; HF's keys)
         kept = ((turns - low) / (high - low)).clamp(0, 1)
         frequency = frequency * (kept + (1 - kept) / factor)
-    angle = (positions.float()[:, None] * frequency).repeat(1, 2)
-    return torch.stack((angle.cos(), angle.sin()))
+    angle = positions.float()[:, None] * frequency
+    return torch.stack((angle.cos().repeat(1, 2), torch.cat((-angle.sin(), angle.sin()), -1)))
 
 
 def rotate(x: Tensor, rotation: Tensor) -> Tensor:
     """Turn pairs (i, i + head_dim / 2) by their angle, in float32."""
-    first, second = x.float().chunk(2, -1)
-    return (x.float() * rotation[0] + torch.cat((-second, first), -1) * rotation[1]).to(x.dtype)
+    # halves that change places by their index compile to plain reads; joined from two parts, they took a tenth longer on an H200
+    other = torch.flip(x.reshape(*x.shape[:-1], 2, -1), (-2,)).flatten(-2)
+    return (x.float() * rotation[0] + other.float() * rotation[1]).to(x.dtype)
