@@ -38,6 +38,10 @@ class Runtime:
     """Tokens computed at once in a long prompt (llama.cpp's n_ubatch, vLLM's max_num_batched_tokens)."""
     flash: bool = True
     """Flash attention, where the user says nothing."""
+    joined: bool = False
+    """Products that read the same input are one: queries, keys and values; gate and up."""
+    alone: Count = 1.0
+    """Share of a layer's kernels that is left with one user, where norms, gates and sums go into products of the engine's own."""
 
     element: int = 4
     """Bytes of an activation."""

@@ -56,6 +56,10 @@ class Serving:
     """Of the link between devices."""
     product: Count = 0.65
     """Of the peak, in products of 16-bit weights with many tokens, where whole tiles fill all SMs."""
+    tile: Count = 0.2
+    """How a smaller tile of such products loses: its efficiency is (area / 256x128) to this power. The same as in training."""
+    exposed: Count = 0.0
+    """Of reading weights and of multiplying with them, the share of the shorter one that the longer does not hide."""
     narrow: Count = 0.72
     """How fast such products are with quantised weights, against 16-bit ones."""
     touch: Count = 2.0

@@ -20,8 +20,11 @@ GENERIC_CPU = "cpu"
 
 TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
 LARGEST = 256 * 128
-TILE = 0.2
-"""How a smaller tile loses: efficiency is (area / largest) to this power."""
+FLASH_HEAD = 64.0
+"""Head size at which flash attention over a prompt is half as fast as it gets (H200: 374 TFLOP/s at 64, 584 at 128; as cost/compute.py)."""
+
+Product = tuple[float, float]
+"""Outputs of a product, and what it weighs: inputs x times that a token meets it."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,8 @@ class Task:
 
     chip: Chip
     layers: float
+    starts: float
+    """Layers' worth of kernels that a decode step starts."""
     weights: float
     """Bytes of weights that a decode step reads."""
     cache: float
@@ -70,12 +75,16 @@ class Task:
     flops: float
     """Of all products of a decode step."""
     batch_weights: float
-    """Bytes of weights that a micro-batch of the prompt reads."""
+    """Bytes of weights that a micro-batch of the prompt reads, the head's apart."""
+    head: float
+    """Bytes of the head, which multiplies the last token of a prompt alone."""
     prompt_flops: float
-    filled: float
-    """Share of its SMs' time that the products of a micro-batch can fill at all."""
+    rows: int
+    """Tokens of a micro-batch."""
+    products: tuple[Product, ...]
+    """What it multiplies them with."""
     attention: float
-    """FLOPs of attention over the whole prompt."""
+    """FLOPs of attention over the whole prompt; flash kernels', as many of heads of 128 as take them as long."""
     scores: float
     """Bytes of scores that attention without flash kernels writes once; 0 with them."""
     activations: float
@@ -182,23 +191,48 @@ def shape(model: Model) -> Shape:
     )
 
 
-@lru_cache(maxsize=256)
-def filled(model: Model, sms: int, rows: int, tp: int) -> float:
-    """Useful work over that of whole waves of whole tiles, by the best tile for each product (as cost/compute.py prices training).
-
-    Worked: 512 rows by 4,096 outputs are 128 tiles of 128 x 128: two waves of an A100's 108 SMs, of which the second has 20.
-    """
-    if not sms:
-        return 1.0
-    useful = spent = 0.0
+@lru_cache(maxsize=64)
+def products(model: Model, tp: int, joined: bool) -> tuple[Product, ...]:
+    """Of all layers. Joined: those of a block that read the same input and are cut alike by columns follow one another as one."""
+    found: list[Product] = []
     for name, ops in model.blocks.items():
+        before: Op | None = None
         for op in ops if model.times[name] else ():
             if op.kind == "matmul":
-                n = op.n / tp if op.shard in ("column", "kv", "heads") else op.n
-                areas = (ceil(ceil(rows / m) * ceil(n / w) / sms) * sms * m * w * (LARGEST / (m * w)) ** TILE for m, w in TILES)
-                weight = op.count * op.m * op.k
-                useful += weight * rows * n
-                spent += weight * min(areas)
+                n, weight = op.n / tp if op.shard in CUT else float(op.n), op.count * op.m * op.k
+                if joined and before and _same_input(before, op):
+                    found[-1] = found[-1][0] + n, weight
+                else:
+                    found.append((n, weight))
+                before = op
+    return tuple(found)
+
+
+CUT = ("column", "kv", "heads")
+"""How tensor parallelism cuts a product's outputs."""
+
+
+def _same_input(one: Op, other: Op) -> bool:
+    return (
+        one.part == other.part
+        and one.shard in CUT
+        and other.shard in CUT
+        and (one.k, one.count, one.m) == (other.k, other.count, other.m)
+    )
+
+
+@lru_cache(maxsize=1024)
+def filled(asked: tuple[Product, ...], rows: int, sms: int, tile: float) -> float:
+    """Useful work over that of whole waves of whole tiles, by the best tile for each product (as cost/compute.py prices training).
+
+    `tile` is how a smaller tile loses: efficiency is (area / largest) to this power.
+    Worked: 512 rows by 4,096 outputs are 128 tiles of 128 x 128: two waves of an A100's 108 SMs, of which the second has 20.
+    """
+    useful = spent = 0.0
+    for n, weight in asked if sms else ():
+        areas = (ceil(ceil(rows / m) * ceil(n / w) / sms) * sms * m * w * (LARGEST / (m * w)) ** tile for m, w in TILES)
+        useful += weight * rows * n
+        spent += weight * min(areas)
     return useful / spent if spent else 1.0
 
 
@@ -249,18 +283,25 @@ class Terms:
     def task(self, load: Load, chip: Chip) -> Task:
         facts, prompt, part, users = shape(self.model), self.work.prompt, 1 / self.placement.tp, self.work.users / self.groups
         scores = [(_keys(op, prompt, self.size, self.flash), op) for i in load.layers for op in facts.attention[i]]
-        products, head = self.products(load), facts.head * part if load.head else 0.0
+        flops, head = self.products(load), facts.head * part if load.head else 0.0
+        # Weights that every token meets have as many bytes as FLOPs, but for formats that differ between tensors.
+        once = flops - sum(facts.experts[i] for i in load.layers) * part + head
+        last = load.once * head / once if head else 0.0
+        alone = self.runtime.alone if self.work.users == 1 else 1.0
         return Task(
             chip=chip,
             layers=len(load.layers),
+            starts=len(load.layers) * alone,
             weights=load.read(users),
             cache=sum(_cache_read(self.model, self.caches[i], self.placement.tp, self.flash) for i in load.layers) / self.groups,
             flash=self.flash,
-            flops=users * (products + head),
-            batch_weights=load.read(self.size),
-            prompt_flops=prompt * products,
-            filled=filled(self.model, chip.sms or 0, self.size, self.placement.tp),
-            attention=prompt * part * sum(keys * 2 * op.m * (op.n + op.k) for keys, op in scores),
+            flops=users * (flops + head),
+            batch_weights=load.read(self.size) - last,
+            head=last,
+            prompt_flops=prompt * flops,
+            rows=self.size,
+            products=products(self.model, self.placement.tp, self.runtime.joined),
+            attention=prompt * part * sum(keys * 2 * op.m * (op.n + op.k) * _slower(op, self.flash) for keys, op in scores),
             scores=0.0 if self.flash else prompt * part * sum(keys * op.m * 4 for keys, op in scores),
             activations=prompt * part * facts.touched * len(load.layers) * self.runtime.element,
         )
@@ -324,6 +365,12 @@ def _cache_read(model: Model, cache: LayerCache, tp: int, flash: bool) -> float:
     keys = cache_part(cache, tp) - state
     sharing = 1 if flash or not cache.heads else max(1, model.decoder.heads // cache.heads)
     return sharing * keys + 2 * state
+
+
+def _slower(op: Op, flash: bool) -> float:
+    """Flash attention with small heads computes more exponentials for every product. A head of 128 is the unit."""
+    size = (op.n + op.k) / 2
+    return (size + FLASH_HEAD) / (1.5 * size) if flash else 1.0
 
 
 def _keys(op: Op, prompt: int, size: int, flash: bool) -> float:

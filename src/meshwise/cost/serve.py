@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import log2
 
-from meshwise.cost.demand import Demand, Hop, Rig, Task, demand
+from meshwise.cost.demand import Demand, Hop, Rig, Task, demand, filled
 from meshwise.hardware import Chip, Link
 from meshwise.model import Model
 from meshwise.placement import Placement
@@ -150,14 +150,22 @@ def decode_parts(d: Demand, serving: Callable[[Chip], Serving]) -> Parts:
 
 
 def _step_of(d: Demand, task: Task, s: Serving) -> Parts:
-    """Weights and cache are read; products take longer than that only with many users."""
-    read = task.weights / rate(task.chip, s)
+    """Weights and cache are read; products take longer than that only with many users. Kernels start one behind the other."""
+    read, multiplied = task.weights / rate(task.chip, s), task.flops / _rows_rate(d, task.chip, s)
     return {
         "weights": read,
         "cache": task.cache / ((s.flash_cache if task.flash else s.cache) * task.chip.bandwidth),
-        "compute": max(0.0, task.flops / _rows_rate(d, task.chip, s) - read),
-        "launch": task.layers * s.layer,
+        "compute": _beside(multiplied, read, s),
+        "launch": task.starts * s.layer,
     }
+
+
+def _beside(seconds: float, other: float, s: Serving) -> float:
+    """What `seconds` add to the other of reading and multiplying: what is longer, and of the shorter what pipelines fill and drain with.
+
+    On an H200 each user from 8 to 64 adds 5.9 us to a step of an 8B that takes 4.8 ms to read, where products alone would take 20.
+    """
+    return max(0.0, seconds - other) + s.exposed * min(seconds, other)
 
 
 def _side_by_side(tasks: list[Parts]) -> Parts:
@@ -240,16 +248,19 @@ def _row_link(d: Demand) -> Link | None:
 
 def _prompt_of(d: Demand, task: Task, s: Serving) -> Parts:
     """Products at their rate, or the weights once per micro-batch; attention by its FLOPs, and by its scores where they are written."""
-    products = task.prompt_flops / (task.filled * _rows_rate(d, task.chip, s)) + s.touch * task.activations / task.chip.bandwidth
+    full = filled(task.products, task.rows, task.chip.sms or 0, s.tile)
+    products = task.prompt_flops / (full * _rows_rate(d, task.chip, s))
+    touched = s.touch * task.activations / task.chip.bandwidth
+    read = d.micro_batches * task.batch_weights / rate(task.chip, s)
     top = peak(task.chip, d.engine, "")
     if task.scores:
         attention = task.attention / (top * s.product) + s.scores * task.scores / task.chip.bandwidth
     else:
         attention = task.attention / (top * s.flash)
     return {
-        "compute": products,
+        "compute": products + touched,
         "cache": attention,
-        "weights": max(0.0, d.micro_batches * task.batch_weights / rate(task.chip, s) - products),
+        "weights": _beside(read, products, s) + task.head / rate(task.chip, s),
         "launch": d.micro_batches * task.layers * s.layer,
     }
 
@@ -268,7 +279,7 @@ def _prompt_on_host(d: Demand, s: Serving) -> float:
     cpu, task = d.host.chip, d.host
     own = max(
         (task.prompt_flops + task.attention) / (peak(cpu, d.engine, "") * s.product),
-        d.micro_batches * task.batch_weights / (s.host * cpu.bandwidth),
+        (d.micro_batches * task.batch_weights + task.head) / (s.host * cpu.bandwidth),
     )
     if not d.stages or d.pcie is None:
         return own
