@@ -280,14 +280,18 @@ class Terms:
             return share * sum(facts.products[i] for other in devices for i in other.layers)
         return own - pinned * len(load.layers) / max(1, sum(len(other.layers) for other in devices))
 
+    def head(self, load: Load) -> float:
+        """Bytes of the head on a device, by its share in the FLOPs of all weights there that every token meets."""
+        facts = shape(self.model)
+        layers = range(len(facts.products)) if self.placement.split == "row" else load.layers
+        others = sum(facts.products[i] - facts.experts[i] for i in layers)
+        return load.once * facts.head / (others + facts.head) if load.head else 0.0
+
     def task(self, load: Load, chip: Chip) -> Task:
         facts, prompt, part, users = shape(self.model), self.work.prompt, 1 / self.placement.tp, self.work.users / self.groups
         scores = [(_keys(op, prompt, self.size, self.flash), op) for i in load.layers for op in facts.attention[i]]
         flops, head = self.products(load), facts.head * part if load.head else 0.0
-        # Weights that every token meets have as many bytes as FLOPs, but for formats that differ between tensors.
-        once = flops - sum(facts.experts[i] for i in load.layers) * part + head
-        last = load.once * head / once if head else 0.0
-        alone = self.runtime.alone if self.work.users == 1 else 1.0
+        alone, last = self.runtime.alone if self.work.users == 1 else 1.0, self.head(load)
         return Task(
             chip=chip,
             layers=len(load.layers),
