@@ -41,7 +41,8 @@ class Runtime:
     joined: bool = False
     """Products that read the same input are one: queries, keys and values; gate and up."""
     alone: Count = 1.0
-    """Share of a layer's kernels that is left with one user, where norms, gates and sums go into products of the engine's own."""
+    """Share of a layer's kernels that is left with one user, where the engine has products of its own for a single token, with norms, gates
+    and sums inside; 1 where it has none."""
 
     element: int = 4
     """Bytes of an activation."""

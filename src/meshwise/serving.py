@@ -30,6 +30,8 @@ class Serving:
 
     stream: Count = 0.93
     """Of the memory bandwidth, in reading weights."""
+    single: Count = 1.0
+    """Of that, in products of a single token by kernels of the engine's own."""
     reach: Count = 8.0
     """Bytes of weights that one SM (or core) can take in per cycle in a matrix-vector product: what bounds chips with more bandwidth."""
     cache: Count = 1.1
@@ -77,7 +79,7 @@ class Serving:
     prefill_spread: Count = 0.2
 
     def __post_init__(self) -> None:
-        for name in ("stream", "reach", "cache", "flash_cache", "link", "product", "narrow", "flash", "host"):
+        for name in ("stream", "single", "reach", "cache", "flash_cache", "link", "product", "narrow", "flash", "host"):
             if not getattr(self, name):
                 raise UserError(f"{name} is a share of a rate and must be above zero")
 

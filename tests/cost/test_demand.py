@@ -58,10 +58,11 @@ def test_waves_that_are_not_full() -> None:
     assert filled(((4096, 1.0),), 512, 0, 0.2) == 1.0  # a chip whose processors nobody counts
 
 
-def test_one_user_starts_7_kernels_of_10() -> None:
-    """meshwise.generation.lean: norms and gate are inside the products of a single token."""
-    assert task(users=1).starts == pytest.approx(0.7 * 32)
+def test_one_user_starts_7_kernels_of_13() -> None:
+    """meshwise.generation.lean: norms and gate are inside the products of a single token, and no sum is behind them."""
+    assert task(users=1).starts == pytest.approx(7 / 13 * 32, rel=0.01)
     assert [task(users=users).starts for users in (2, 64)] == [32, 32]
+    assert [task(users=users).single for users in (1, 2)] == [True, False]
 
 
 def test_a_prompt_reads_the_head_once_beside_its_layers() -> None:

@@ -67,6 +67,8 @@ class Task:
     layers: float
     starts: float
     """Layers' worth of kernels that a decode step starts."""
+    single: bool
+    """A decode step is one token, and the engine has products of its own for it."""
     weights: float
     """Bytes of weights that a decode step reads."""
     cache: float
@@ -291,11 +293,12 @@ class Terms:
         facts, prompt, part, users = shape(self.model), self.work.prompt, 1 / self.placement.tp, self.work.users / self.groups
         scores = [(_keys(op, prompt, self.size, self.flash), op) for i in load.layers for op in facts.attention[i]]
         flops, head = self.products(load), facts.head * part if load.head else 0.0
-        alone, last = self.runtime.alone if self.work.users == 1 else 1.0, self.head(load)
+        last, single = self.head(load), self.work.users == 1 and self.runtime.alone < 1
         return Task(
             chip=chip,
             layers=len(load.layers),
-            starts=len(load.layers) * alone,
+            starts=len(load.layers) * (self.runtime.alone if single else 1.0),
+            single=single,
             weights=load.read(users),
             cache=sum(_cache_read(self.model, self.caches[i], self.placement.tp, self.flash) for i in load.layers) / self.groups,
             flash=self.flash,

@@ -151,7 +151,8 @@ def decode_parts(d: Demand, serving: Callable[[Chip], Serving]) -> Parts:
 
 def _step_of(d: Demand, task: Task, s: Serving) -> Parts:
     """Weights and cache are read; products take longer than that only with many users. Kernels start one behind the other."""
-    read, multiplied = task.weights / rate(task.chip, s), task.flops / _rows_rate(d, task.chip, s)
+    read = task.weights / (rate(task.chip, s) * (s.single if task.single else 1.0))
+    multiplied = task.flops / _rows_rate(d, task.chip, s)
     return {
         "weights": read,
         "cache": task.cache / ((s.flash_cache if task.flash else s.cache) * task.chip.bandwidth),
