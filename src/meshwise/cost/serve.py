@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import log2
 
-from meshwise.cost.demand import Demand, Hop, Rig, Task, demand, filled
+from meshwise.cost.demand import Demand, Hop, Rig, Task, demand
+from meshwise.cost.waves import filled
 from meshwise.hardware import Chip, Link
 from meshwise.model import Model
 from meshwise.placement import Placement
