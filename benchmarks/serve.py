@@ -23,7 +23,7 @@ H200 = {1: 227.0, 8: 1744.0, 32: 6736.0, 64: 13013.0}
 """Tokens/s of Llama-3-8B shapes in bf16 by users, measured on one H200 with a CUDA graph and a short context."""
 
 
-HELD_OUT = ("h200_transformers_3b",)
+HELD_OUT = ("h200_transformers_14b", "h200_transformers_3b")
 """Tables of sizes that h200-transformers was not fitted to."""
 
 
