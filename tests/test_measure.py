@@ -21,7 +21,7 @@ BUILT_IN = {  # rows used, rows in the file: the files' own README
     "nanotron_h100_small": (415, 905),
     "vtrain_a100_single_node": (1440, 1440),
 }
-SERVED = {"h200_transformers_8b", "llamacpp_fit_dryrun", "local_rig_notes"} | {
+SERVED = {"h200_transformers_14b", "h200_transformers_3b", "h200_transformers_8b", "llamacpp_fit_dryrun", "local_rig_notes"} | {
     f"xiongjiedai_{it}" for it in ("llama3_bench", "memory_buffers", "notebook_runs")
 }
 

@@ -15,6 +15,7 @@ from meshwise.serving import Serving, choose
 
 WIDTHS = {
     "stream": 0.08,
+    "single": 0.1,
     "reach": 0.25,
     "cache": 0.5,
     "flash_cache": 0.4,

@@ -38,6 +38,11 @@ class Runtime:
     """Tokens computed at once in a long prompt (llama.cpp's n_ubatch, vLLM's max_num_batched_tokens)."""
     flash: bool = True
     """Flash attention, where the user says nothing."""
+    joined: bool = False
+    """Products that read the same input are one: queries, keys and values; gate and up."""
+    alone: Count = 1.0
+    """Share of a layer's kernels that is left with one user, where the engine has products of its own for a single token, with norms, gates
+    and sums inside; 1 where it has none."""
 
     element: int = 4
     """Bytes of an activation."""

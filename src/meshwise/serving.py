@@ -30,6 +30,8 @@ class Serving:
 
     stream: Count = 0.93
     """Of the memory bandwidth, in reading weights."""
+    single: Count = 1.0
+    """Of that, in products of a single token by kernels of the engine's own."""
     reach: Count = 8.0
     """Bytes of weights that one SM (or core) can take in per cycle in a matrix-vector product: what bounds chips with more bandwidth."""
     cache: Count = 1.1
@@ -56,6 +58,10 @@ class Serving:
     """Of the link between devices."""
     product: Count = 0.65
     """Of the peak, in products of 16-bit weights with many tokens, where whole tiles fill all SMs."""
+    tile: Count = 0.2
+    """How a smaller tile of such products loses: its efficiency is (area / 256x128) to this power. The same as in training."""
+    exposed: Count = 0.0
+    """Of reading weights and of multiplying with them, the share of the shorter one that the longer does not hide."""
     narrow: Count = 0.72
     """How fast such products are with quantised weights, against 16-bit ones."""
     touch: Count = 2.0
@@ -73,7 +79,7 @@ class Serving:
     prefill_spread: Count = 0.2
 
     def __post_init__(self) -> None:
-        for name in ("stream", "reach", "cache", "flash_cache", "link", "product", "narrow", "flash", "host"):
+        for name in ("stream", "single", "reach", "cache", "flash_cache", "link", "product", "narrow", "flash", "host"):
             if not getattr(self, name):
                 raise UserError(f"{name} is a share of a rate and must be above zero")
 

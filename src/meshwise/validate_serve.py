@@ -61,7 +61,7 @@ def validate_serve(name: str, calibration: str = "", leave_out: Literal["row", "
         chosen = [fixed or serving.choose(case.chip, case.runtime.key) for case in cases]
         spreads = {"decode": [one.spread for one in chosen], "prefill": [one.prefill_spread for one in chosen]}
     else:
-        groups: list[object] = [case.group if leave_out == "group" else i % FOLDS for i, case in enumerate(cases)]
+        groups: Sequence[object] = [case.group for case in cases] if leave_out == "group" else _folds(cases)
         predicted = calibrate_serve.predict_leaving_out(cases, groups, [_prior(case) for case in cases])
         about = {"calibration": f"fitted to this table, leaving out one {leave_out} at a time", "left_out": leave_out}
         spreads = {
@@ -77,6 +77,14 @@ def _prior(case: ServeCase) -> Serving:
     """What is known of chips of its kind with its engine; where that was fitted to this very table, what was known before."""
     found = serving.prior(case.chip, case.runtime.key)
     return Serving() if case.table in found.fitted_on else found
+
+
+def _folds(cases: Sequence[ServeCase]) -> list[int]:
+    """Every tenth row together, and all rows that state the same prompt: one that was timed once and stands beside many counts of users
+    would be left out of a fit that has seen it."""
+    keys = [case.row_id if np.isnan(case.prefill) else (case.model.name, case.work.prompt, case.prefill) for case in cases]
+    numbers = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+    return [numbers[key] % FOLDS for key in keys]
 
 
 @dataclass(frozen=True)
@@ -114,7 +122,7 @@ def calibrated_serve(
     first, groups = cases[0], [case.group for case in cases]
     made = calibrate_serve.fit(cases, _prior(first))
     inside = calibrate_serve.predict(cases, made)
-    folds: Sequence[object] = groups if len(set(groups)) > 1 else [i % FOLDS for i in range(len(cases))]
+    folds: Sequence[object] = groups if len(set(groups)) > 1 else _folds(cases)
     left = calibrate_serve.predict_leaving_out(cases, folds, [_prior(case) for case in cases])
     outside = score(cases, [], left)
     made = replace(
@@ -128,8 +136,9 @@ def calibrated_serve(
         date=date,
         rows=float(len(cases)),
         sources=(),
-        spread=_spread(_errors_of(cases, left, "decode"), made.spread),
-        prefill_spread=_spread(_errors_of(cases, left, "prefill"), made.prefill_spread),
+        # Rows of one machine do not tell how far another one with the same card is from it.
+        spread=max(calibrate_serve.NOISE, _spread(_errors_of(cases, left, "decode"), made.spread)),
+        prefill_spread=max(calibrate_serve.PREFILL_NOISE, _spread(_errors_of(cases, left, "prefill"), made.prefill_spread)),
     )
     before = score(cases, [], [calibrate_serve.predict([case], _prior(case))[0] for case in cases])
     return ServeCalibrated(made, score(cases, [], inside), outside, before)

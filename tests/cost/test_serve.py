@@ -229,6 +229,24 @@ def test_the_peak_is_that_of_the_type_an_engine_multiplies_in() -> None:
     assert peak(find_chip("a100-80gb-sxm"), "vllm", "fp8") == pytest.approx(312e12)
 
 
+def test_reading_does_not_quite_hide_products_and_products_hide_reading() -> None:
+    """A share of them shows where reading takes longer; where they take longer, nothing of the reading does."""
+    steps, prompts = zip(
+        *(
+            (
+                by_layers(rig("rtx3090"), quant="F16", users=8, serving=Serving(exposed=share)).decode,
+                by_layers(rig("rtx3090"), quant="F16", prompt=4096, serving=Serving(exposed=share)).prefill,
+            )
+            for share in (0, 0.1, 0.2)
+        ),
+        strict=True,
+    )
+    assert steps[0]["compute"] == 0 < steps[1]["compute"]
+    assert steps[2]["compute"] == pytest.approx(2 * steps[1]["compute"])
+    assert steps[0]["weights"] == steps[2]["weights"] > 10 * steps[2]["compute"]
+    assert prompts[0] == prompts[2]
+
+
 def test_flash_attention_reads_shared_keys_once() -> None:
     plain, flash = (
         speed(

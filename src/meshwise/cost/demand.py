@@ -5,6 +5,7 @@ from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import ceil
 
+from meshwise.cost.waves import Product, products
 from meshwise.families.blocks import HEAD
 from meshwise.hardware import Chip, Cluster, Link, find_chip, known_chip
 from meshwise.kv import Held, LayerCache, layer_caches
@@ -18,10 +19,8 @@ from meshwise.workload import Serve
 GENERIC_CPU = "cpu"
 """What a host is taken for where nothing is known of it: a desktop with two channels of DDR5 (data/chips/cpu.toml)."""
 
-TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
-LARGEST = 256 * 128
-TILE = 0.2
-"""How a smaller tile loses: efficiency is (area / largest) to this power."""
+FLASH_HEAD = 64.0
+"""Head size at which flash attention over a prompt is half as fast as it gets (H200: 374 TFLOP/s at 64, 584 at 128; as cost/compute.py)."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +61,10 @@ class Task:
 
     chip: Chip
     layers: float
+    starts: float
+    """Layers' worth of kernels that a decode step starts."""
+    single: bool
+    """A decode step is one token, and the engine has products of its own for it."""
     weights: float
     """Bytes of weights that a decode step reads."""
     cache: float
@@ -70,12 +73,16 @@ class Task:
     flops: float
     """Of all products of a decode step."""
     batch_weights: float
-    """Bytes of weights that a micro-batch of the prompt reads."""
+    """Bytes of weights that a micro-batch of the prompt reads, the head's apart."""
+    head: float
+    """Bytes of the head, which multiplies the last token of a prompt alone."""
     prompt_flops: float
-    filled: float
-    """Share of its SMs' time that the products of a micro-batch can fill at all."""
+    rows: int
+    """Tokens of a micro-batch."""
+    products: tuple[Product, ...]
+    """What it multiplies them with."""
     attention: float
-    """FLOPs of attention over the whole prompt."""
+    """FLOPs of attention over the whole prompt; flash kernels', as many of heads of 128 as take them as long."""
     scores: float
     """Bytes of scores that attention without flash kernels writes once; 0 with them."""
     activations: float
@@ -182,26 +189,6 @@ def shape(model: Model) -> Shape:
     )
 
 
-@lru_cache(maxsize=256)
-def filled(model: Model, sms: int, rows: int, tp: int) -> float:
-    """Useful work over that of whole waves of whole tiles, by the best tile for each product (as cost/compute.py prices training).
-
-    Worked: 512 rows by 4,096 outputs are 128 tiles of 128 x 128: two waves of an A100's 108 SMs, of which the second has 20.
-    """
-    if not sms:
-        return 1.0
-    useful = spent = 0.0
-    for name, ops in model.blocks.items():
-        for op in ops if model.times[name] else ():
-            if op.kind == "matmul":
-                n = op.n / tp if op.shard in ("column", "kv", "heads") else op.n
-                areas = (ceil(ceil(rows / m) * ceil(n / w) / sms) * sms * m * w * (LARGEST / (m * w)) ** TILE for m, w in TILES)
-                weight = op.count * op.m * op.k
-                useful += weight * rows * n
-                spent += weight * min(areas)
-    return useful / spent if spent else 1.0
-
-
 @dataclass(frozen=True)
 class Terms:
     """What every device's task is counted from."""
@@ -246,21 +233,33 @@ class Terms:
             return share * sum(facts.products[i] for other in devices for i in other.layers)
         return own - pinned * len(load.layers) / max(1, sum(len(other.layers) for other in devices))
 
+    def head(self, load: Load) -> float:
+        """Bytes of the head on a device, by its share in the FLOPs of all weights there that every token meets."""
+        facts = shape(self.model)
+        layers = range(len(facts.products)) if self.placement.split == "row" else load.layers
+        others = sum(facts.products[i] - facts.experts[i] for i in layers)
+        return load.once * facts.head / (others + facts.head) if load.head else 0.0
+
     def task(self, load: Load, chip: Chip) -> Task:
         facts, prompt, part, users = shape(self.model), self.work.prompt, 1 / self.placement.tp, self.work.users / self.groups
         scores = [(_keys(op, prompt, self.size, self.flash), op) for i in load.layers for op in facts.attention[i]]
-        products, head = self.products(load), facts.head * part if load.head else 0.0
+        flops, head = self.products(load), facts.head * part if load.head else 0.0
+        last, single = self.head(load), self.work.users == 1 and self.runtime.alone < 1
         return Task(
             chip=chip,
             layers=len(load.layers),
+            starts=len(load.layers) * (self.runtime.alone if single else 1.0),
+            single=single,
             weights=load.read(users),
             cache=sum(_cache_read(self.model, self.caches[i], self.placement.tp, self.flash) for i in load.layers) / self.groups,
             flash=self.flash,
-            flops=users * (products + head),
-            batch_weights=load.read(self.size),
-            prompt_flops=prompt * products,
-            filled=filled(self.model, chip.sms or 0, self.size, self.placement.tp),
-            attention=prompt * part * sum(keys * 2 * op.m * (op.n + op.k) for keys, op in scores),
+            flops=users * (flops + head),
+            batch_weights=load.read(self.size) - last,
+            head=last,
+            prompt_flops=prompt * flops,
+            rows=self.size,
+            products=products(self.model, self.placement.tp, self.runtime.joined),
+            attention=prompt * part * sum(keys * 2 * op.m * (op.n + op.k) * _slower(op, self.flash) for keys, op in scores),
             scores=0.0 if self.flash else prompt * part * sum(keys * op.m * 4 for keys, op in scores),
             activations=prompt * part * facts.touched * len(load.layers) * self.runtime.element,
         )
@@ -324,6 +323,12 @@ def _cache_read(model: Model, cache: LayerCache, tp: int, flash: bool) -> float:
     keys = cache_part(cache, tp) - state
     sharing = 1 if flash or not cache.heads else max(1, model.decoder.heads // cache.heads)
     return sharing * keys + 2 * state
+
+
+def _slower(op: Op, flash: bool) -> float:
+    """Flash attention with small heads computes more exponentials for every product. A head of 128 is the unit."""
+    size = (op.n + op.k) / 2
+    return (size + FLASH_HEAD) / (1.5 * size) if flash else 1.0
 
 
 def _keys(op: Op, prompt: int, size: int, flash: bool) -> float:
