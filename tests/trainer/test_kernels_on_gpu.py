@@ -45,6 +45,6 @@ def test_split_weights_follow_float32_ones() -> None:
         if step == 20:  # a gradient that is no number changes nothing
             split.grad = torch.full_like(grad, torch.nan)
             ours.step(scale=torch.tensor(torch.nan, device="cuda"))
-    # 1e-6 failed on an H200 (docs/trainer.md); this bound has not been run on a GPU yet
+    # 6e-6 on an H200, where torch itself is 5e-6 from float64 and this 3e-6 (docs/trainer.md)
     assert (ours.whole(split) - whole).abs().max().item() < 1e-5
     assert (split.float() - whole).abs().max().item() < 2**-8 * start.abs().max().item()
