@@ -7,7 +7,7 @@ import numpy as np
 from meshwise.cost.chain import chain
 from meshwise.cost.compute import BACKWARD_BYTES, CAST_BYTES, Device, attention, linear
 from meshwise.families.blocks import HEAD
-from meshwise.layout import Floats
+from meshwise.layout import Floats, Layouts
 from meshwise.model import Model
 from meshwise.op import Op
 from meshwise.workload import Train
@@ -24,6 +24,10 @@ class Cut:
     cp: Floats
     ep: Floats
     mbs: Floats
+
+    @staticmethod
+    def of(a: Layouts) -> "Cut":
+        return Cut(a.tp, a.cp, a.ep, a.mbs)
 
 
 @dataclass
