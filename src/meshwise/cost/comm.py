@@ -187,6 +187,12 @@ class Wires:
             stage=Group.of(fabric, np.full(1, 2.0), a.devices / a.pp),
         )
 
+    def kinds(self) -> tuple[Ints, ...]:
+        """What a micro-batch meets of them, numbered: groups are the same to it where these are."""
+        met = (self.tp.bandwidth, self.tp.latency, self.cp.bandwidth, self.cp.latency, *vars(self.ep).values())
+        met = (*met, self.stage.bandwidth, self.stage.latency)
+        return tuple(np.unique(one, return_inverse=True)[1] for one in met)
+
     def take(self, rows: Ints) -> "Wires":
         return Wires(**{name: group.take(rows) for name, group in vars(self).items()})
 

@@ -30,11 +30,11 @@ class Few:
 
     @staticmethod
     def of(*columns: Ints) -> "Few":
-        """Layouts that are the same in every column, wherever they stand."""
+        """Layouts that are the same in every column of whole numbers, wherever they stand."""
         code, size = np.zeros(len(columns[0]), dtype=np.int64), 1
         for column in columns:
-            values, rank = np.unique(column, return_inverse=True)
-            code, size = code * len(values) + rank, size * len(values)
+            values = Few._coded(column, int(column.max()) + 1)
+            code, size = code * len(values.rows) + values.which, size * len(values.rows)
         return Few._coded(code, size)
 
     def each(self, choice: Ints, choices: int) -> "Few":
@@ -67,6 +67,24 @@ class Few:
 
 
 @dataclass(frozen=True)
+class Starts:
+    """Layouts that differ only in what is chosen inside a cut with a micro-batch."""
+
+    own: tuple[Ints, ...]
+    """Columns that only stacks of shapes and tables of measurements have: which shape, and what batch."""
+    starts: Few
+    cuts: Few
+    """How devices are laid out, whatever the micro-batch."""
+
+    @staticmethod
+    def of(model: Model, batch: "int | Ints", a: Layouts) -> "Starts":
+        own = tuple(column for column in (model.variant, batch) if np.ndim(column))
+        cut = (*own, a.dp_replicate, a.dp_shard, a.tp, a.pp, a.cp, a.ep)
+        starts = Few.neighbours(*cut, a.mbs)
+        return Starts(own, starts, Few.neighbours(*(axis[starts.rows] for axis in cut)).over(starts))
+
+
+@dataclass(frozen=True)
 class Alike:
     """What of a layout each group of formulas looks at."""
 
@@ -80,16 +98,12 @@ class Alike:
     """All that says what happens once a step, and what a device holds of the weights and their state."""
 
     @staticmethod
-    def of(model: Model, batch: "int | Ints", a: Layouts, by_place: bool) -> "Alike":
-        """`by_place` where ranks that share out state and their copies lie on the links that other groups use, as on a torus."""
-        own = [column for column in (model.variant, batch) if np.ndim(column)]  # stacks of shapes, and tables of measurements
-        cut = (*own, a.dp_replicate, a.dp_shard, a.tp, a.pp, a.cp, a.ep)
-        starts = Few.neighbours(*cut, a.mbs)
-        cuts = Few.neighbours(*(axis[starts.rows] for axis in cut)).over(starts)
+    def of(here: Starts, a: Layouts, *seen: Ints) -> "Alike":
+        """`seen` is what else tells cuts apart for a micro-batch: on a torus, the links that other groups leave to it."""
+        starts, cuts = here.starts, here.cuts
         some = a.take(cuts.rows)
-        own = [column[cuts.rows] for column in own]
-        shaped = Few.of(*own, some.tp, some.cp, some.ep)
-        placed = Few.of(shaped.which, some.pp, some.dp, *((some.dp_shard,) if by_place else ()))
+        shaped = Few.of(*(column[cuts.rows] for column in here.own), some.tp, some.cp, some.ep)
+        placed = Few.of(shaped.which, some.pp, some.dp, *seen)
         paths = Few.of(placed.which[cuts.which[starts.rows]], a.mbs[starts.rows]).over(starts)
         shapes = Few.of(shaped.which[cuts.which[paths.rows]], a.mbs[paths.rows]).over(paths)
         how = ((a.schedule * len(RECOMPUTE) + a.recompute) * 2 + a.sp) * 2 + (a.vpp > 1)

@@ -7,7 +7,7 @@ import numpy as np
 from meshwise.calibration import Calibration
 from meshwise.cost.comm import Fabric, Group, Wires
 from meshwise.cost.compute import Device
-from meshwise.cost.few import Alike, Few
+from meshwise.cost.few import Alike, Few, Starts
 from meshwise.cost.memory import Activations, Held, Sizes, memory, state_bytes
 from meshwise.cost.passes import Cut, Passes, backward_bytes, passes
 from meshwise.cost.pipeline import Pace, Stages, makespan, sampled
@@ -77,8 +77,9 @@ def price(q: Question, layouts: Layouts) -> Cost:
     """Seconds and bytes of every layout. The same call serves one layout and a block of thousands: formulas are asked of the few that
     they can tell apart."""
     device, fabric = _device(q), Fabric.of(q.cluster, q.calibration)
-    alike = Alike.of(q.model, q.work.batch, layouts, by_place=fabric.torus is not None)
-    wires = Wires.of(fabric, layouts.take(alike.cuts.rows).as_floats())
+    starts = Starts.of(q.model, q.work.batch, layouts)
+    wires = Wires.of(fabric, layouts.take(starts.cuts.rows).as_floats())
+    alike = Alike.of(starts, layouts, *(wires.kinds() if fabric.torus else ()))
     slots, states = (Some.of(q, layouts, few) for few in (alike.slots, alike.states))
     passed = _gathered(q, device, layouts, alike)
     time, computing = _microbatches(slots, passed, wires.take(alike.cuts.which[alike.slots.rows]))
@@ -92,7 +93,7 @@ def price(q: Question, layouts: Layouts) -> Cost:
 
 def peak(q: Question, layouts: Layouts) -> Floats:
     """Bytes alone, for a fraction of what `price` takes: what does not fit need not be timed."""
-    alike = Alike.of(q.model, q.work.batch, layouts, by_place=False)
+    alike = Alike.of(Starts.of(q.model, q.work.batch, layouts), layouts)
     slots, states = (Some.of(q, layouts, few) for few in (alike.slots, alike.states))
     return sum(_memory(alike, slots, states, layouts).values(), np.zeros(1))
 
@@ -174,12 +175,15 @@ def stage_layers(q: Question, a: Layouts) -> tuple[Floats, Floats]:
     layers over 16 stages are 3, fourteen times 4, and 2. Where the framework balances by FLOPs, the head counts as many layers as it is
     worth: 16 layers and a head worth 4 over 2 stages are 10 and 6.
     """
-    layers = q.model.decoder.layers
-    if q.work.framework.balances_stages:
-        middle = layers_before(q, a, np.ones(1))
-    else:
-        middle = np.where(layers % a.pp == 0, layers / a.pp, np.ceil((layers + 2) / a.pp))
-    return middle, layers - layers_before(q, a, a.pp - 1)
+    middle = layers_before(q, a, np.ones(1)) if q.work.framework.balances_stages else _per_stage(q, a)[0]
+    return middle, q.model.decoder.layers - layers_before(q, a, a.pp - 1)
+
+
+def _per_stage(q: Question, a: Layouts) -> tuple[Floats, Ints]:
+    """Layers of a stage that is neither the first nor the last, and whether all have as many."""
+    each = q.model.decoder.layers / a.pp
+    even = each == np.floor(each)
+    return np.where(even, each, np.ceil((q.model.decoder.layers + 2) / a.pp)), even
 
 
 def layers_before(q: Question, a: Layouts, stage: Floats) -> Floats:
@@ -189,10 +193,8 @@ def layers_before(q: Question, a: Layouts, stage: Floats) -> Floats:
         inner = sum(op.flops(1) for block, op in q.model.placed if block not in ("embedding", "head"))
         head = sum(op.flops(1) for block, op in q.model.placed if block == "head") * layers / inner
         return np.minimum(layers, np.ceil(stage * ((layers + head) / a.pp)))
-    each = layers / a.pp
-    even = each == np.floor(each)
-    before = stage * np.where(even, each, np.ceil((layers + 2) / a.pp)) - (~even & (stage > 0))
-    return np.where(stage < a.pp, before, layers)
+    each, even = _per_stage(q, a)
+    return np.where(stage < a.pp, stage * each - (~even & (stage > 0)), layers)
 
 
 def _layer(q: Question, wires: Wires, p: Passes, a: Layouts) -> dict[str, Floats]:
