@@ -78,7 +78,7 @@ class Starts:
 
     @staticmethod
     def of(model: Model, batch: "int | Ints", a: Layouts) -> "Starts":
-        own = tuple(column for column in (model.variant, batch) if np.ndim(column))
+        own = tuple(np.asarray(column) for column in (model.variant, batch) if np.ndim(column))
         cut = (*own, a.dp_replicate, a.dp_shard, a.tp, a.pp, a.cp, a.ep)
         starts = Few.neighbours(*cut, a.mbs)
         return Starts(own, starts, Few.neighbours(*(axis[starts.rows] for axis in cut)).over(starts))

@@ -112,7 +112,7 @@ class Some:
     @staticmethod
     def of(q: Question, layouts: Layouts, few: Few) -> "Some":
         here, a = replace(q, model=q.model.take(few.rows)), layouts.take(few.rows).as_floats()
-        batch = q.work.batch[few.rows] if np.ndim(q.work.batch) else q.work.batch
+        batch = np.broadcast_to(q.work.batch, len(layouts))[few.rows]
         return Some(here, a, np.ceil(batch / (a.dp * a.mbs)), *stage_layers(here, a))
 
     @property
