@@ -1,6 +1,7 @@
 """Few for many: layouts that a formula cannot tell apart are asked of it once, and its answer is spread to all of them."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -20,6 +21,12 @@ class Few:
     """One layout of each kind,"""
     which: Ints
     """and the kind of every layout."""
+    single: bool = False
+    """Every layout is a kind of its own, in their order."""
+
+    @staticmethod
+    def singles(number: int) -> "Few":
+        return Few(np.arange(number), np.arange(number), single=True)
 
     @staticmethod
     def neighbours(*columns: Ints) -> "Few":
@@ -39,7 +46,13 @@ class Few:
 
     def each(self, choice: Ints, choices: int) -> "Few":
         """Kinds that differ also in what they have of so many choices."""
-        return Few._coded(self.which * choices + choice, len(self.rows) * choices)
+        if self.single:
+            return self
+        return Few._coded(self.which * choices + choice, len(self.rows) * choices).if_fewer()
+
+    def if_fewer(self) -> "Few":
+        """These, or where there are nearly as many kinds as layouts, every layout by itself."""
+        return Few.singles(len(self.which)) if 2 * len(self.rows) > len(self.which) else self
 
     def over(self, below: "Few") -> "Few":
         """Kinds of kinds, as kinds of the layouts themselves."""
@@ -47,7 +60,7 @@ class Few:
 
     def spread(self, value: Floats) -> Floats:
         """What was found of each kind, for every layout."""
-        return value.take(self.which)
+        return value if self.single else value.take(self.which)
 
     def pick(self, values: Floats, row: Ints) -> Floats:
         """The same of several rows of it, one of them for each layout."""
@@ -67,49 +80,65 @@ class Few:
 
 
 @dataclass(frozen=True)
-class Starts:
-    """Layouts that differ only in what is chosen inside a cut with a micro-batch."""
+class Alike:
+    """Layouts by what formulas look at."""
 
+    layouts: Layouts
     own: tuple[Ints, ...]
     """Columns that only stacks of shapes and tables of measurements have: which shape, and what batch."""
     starts: Few
-    cuts: Few
-    """How devices are laid out, whatever the micro-batch."""
+    """Cuts with a micro-batch: all but what is chosen inside."""
 
     @staticmethod
-    def of(model: Model, batch: "int | Ints", a: Layouts) -> "Starts":
+    def of(model: Model, batch: "int | Ints", a: Layouts) -> "Alike":
         own = tuple(np.asarray(column) for column in (model.variant, batch) if np.ndim(column))
-        cut = (*own, a.dp_replicate, a.dp_shard, a.tp, a.pp, a.cp, a.ep)
-        starts = Few.neighbours(*cut, a.mbs)
-        return Starts(own, starts, Few.neighbours(*(axis[starts.rows] for axis in cut)).over(starts))
+        return Alike(a, own, Few.neighbours(*own, a.dp_replicate, a.dp_shard, a.tp, a.pp, a.cp, a.ep, a.mbs).if_fewer())
 
-
-@dataclass(frozen=True)
-class Alike:
-    """What of a layout each group of formulas looks at."""
-
-    cuts: Few
-    """How devices are laid out: bandwidths of groups."""
-    shapes: Few
-    """What a micro-batch computes."""
-    slots: Few
-    """All that says how long a micro-batch takes and stages wait for one another: not who shares out the optimizer state."""
-    states: Few
-    """All that says what happens once a step, and what a device holds of the weights and their state."""
-
-    @staticmethod
-    def of(here: Starts, a: Layouts, *seen: Ints) -> "Alike":
-        """`seen` is what else tells cuts apart for a micro-batch: on a torus, the links that other groups leave to it."""
-        starts, cuts = here.starts, here.cuts
-        some = a.take(cuts.rows)
-        shaped = Few.of(*(column[cuts.rows] for column in here.own), some.tp, some.cp, some.ep)
-        placed = Few.of(shaped.which, some.pp, some.dp, *seen)
-        paths = Few.of(placed.which[cuts.which[starts.rows]], a.mbs[starts.rows]).over(starts)
-        shapes = Few.of(shaped.which[cuts.which[paths.rows]], a.mbs[paths.rows]).over(paths)
-        how = ((a.schedule * len(RECOMPUTE) + a.recompute) * 2 + a.sp) * 2 + (a.vpp > 1)
-        return Alike(
-            cuts=cuts,
-            shapes=shapes,
-            slots=paths.each(how, len(SCHEDULES) * len(RECOMPUTE) * 2 * 2),
-            states=starts.each(a.zero * len(OFFLOAD) + a.offload, ZERO_STAGES * len(OFFLOAD)),
+    @cached_property
+    def cuts(self) -> Few:
+        """How devices are laid out, whatever the micro-batch: bandwidths of groups."""
+        a, rows = self.layouts, self.starts.rows
+        return Few.neighbours(*(axis[rows] for axis in (*self.own, a.dp_replicate, a.dp_shard, a.tp, a.pp, a.cp, a.ep))).over(
+            self.starts
         )
+
+    @cached_property
+    def _computed(self) -> Few:
+        """Of cuts: what each device computes of a sequence."""
+        a, rows = self.layouts, self.cuts.rows
+        return Few.of(*(axis[rows] for axis in (*self.own, a.tp, a.cp, a.ep)))
+
+    def shapes(self, slots: Few) -> Few:
+        """Of slots: what a micro-batch computes."""
+        return Few.of(self._computed.which[self.cuts.which[slots.rows]], self.layouts.mbs[slots.rows])
+
+    def slots(self, *seen: Ints) -> Few:
+        """All that says how long a micro-batch takes and stages wait for one another: not who shares out the optimizer state. `seen` is
+        what else tells cuts apart for it: on a torus, the links that other groups leave."""
+        if self.starts.single:
+            return self.starts
+        a, rows, cuts = self.layouts, self.starts.rows, self.cuts
+        some = a.take(cuts.rows)
+        placed = Few.of(self._computed.which, some.pp, some.dp, *seen)
+        paths = Few.of(placed.which[cuts.which[rows]], a.mbs[rows]).over(self.starts)
+        return paths.each(a.schedule * KEPT + self._kept, len(SCHEDULES) * KEPT)
+
+    @property
+    def _kept(self) -> Ints:
+        a = self.layouts
+        return (a.recompute * 2 + a.sp) * 2 + (a.vpp > 1)
+
+    @property
+    def activations(self) -> Few:
+        """All that says what a micro-batch leaves behind for its backward pass."""
+        return self.starts.each(self._kept, KEPT)
+
+    @property
+    def states(self) -> Few:
+        """All that says what happens once a step, and what a device holds of the weights and their state."""
+        a = self.layouts
+        return self.starts.each(a.zero * len(OFFLOAD) + a.offload, ZERO_STAGES * len(OFFLOAD))
+
+
+KEPT = len(RECOMPUTE) * 2 * 2
+"""Ways to keep activations: recompute, with sequence parallelism or without, interleaved or not."""

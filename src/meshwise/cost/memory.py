@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwise.calibration import Calibration
-from meshwise.cost.few import Alike
+from meshwise.cost.few import Few
 from meshwise.framework import Framework
 from meshwise.layout import Floats, Ints, Layouts
 from meshwise.model import Model
@@ -137,9 +137,8 @@ class Activations:
         return Activations(first, more, layers[1] * per_layer, rows * working)
 
 
-def memory(c: Calibration, alike: Alike, held: Held, kept: Activations, vpp: Ints) -> dict[str, Floats]:
+def memory(c: Calibration, held: Held, states: Few, kept: Activations, slots: Few, vpp: Ints) -> dict[str, Floats]:
     """Bytes by kind on the first or the last stage of every layout, whichever is fuller."""
-    slots, states = alike.slots, alike.states
     first, last = slots.spread(kept.first) * (1 + slots.spread(kept.more) / vpp), slots.spread(kept.last)
     total = [states.spread(each) for each in held.total]
     stage = (total[0] + first <= total[1] + last).astype(np.int64)

@@ -7,7 +7,7 @@ import numpy as np
 from meshwise.calibration import Calibration
 from meshwise.cost.comm import Fabric, Group, Wires
 from meshwise.cost.compute import Device
-from meshwise.cost.few import Alike, Few, Starts
+from meshwise.cost.few import Alike, Few
 from meshwise.cost.memory import Activations, Held, Sizes, memory, state_bytes
 from meshwise.cost.passes import Cut, Passes, backward_bytes, passes
 from meshwise.cost.pipeline import Pace, Stages, makespan, sampled
@@ -77,31 +77,32 @@ def price(q: Question, layouts: Layouts) -> Cost:
     """Seconds and bytes of every layout. The same call serves one layout and a block of thousands: formulas are asked of the few that
     they can tell apart."""
     device, fabric = _device(q), Fabric.of(q.cluster, q.calibration)
-    starts = Starts.of(q.model, q.work.batch, layouts)
-    wires = Wires.of(fabric, layouts.take(starts.cuts.rows).as_floats())
-    alike = Alike.of(starts, layouts, *(wires.kinds() if fabric.torus else ()))
-    slots, states = (Some.of(q, layouts, few) for few in (alike.slots, alike.states))
-    passed = _gathered(q, device, layouts, alike)
-    time, computing = _microbatches(slots, passed, wires.take(alike.cuts.which[alike.slots.rows]))
-    once = _per_step(states, device, wires.take(alike.cuts.which[alike.states.rows]))
-    found = {name: alike.slots.spread(seconds) for name, seconds in time.items()}
+    alike = Alike.of(q.model, q.work.batch, layouts)
+    wires = Wires.of(fabric, layouts.take(alike.cuts.rows).as_floats())
+    slots = Some.of(q, layouts, alike.slots(*(wires.kinds() if fabric.torus else ())))
+    states = slots.other(q, layouts, alike.states)
+    passed = _gathered(slots, device, alike.shapes(slots.few))
+    time, computing = _microbatches(slots, passed, wires.take(alike.cuts.which[slots.few.rows]))
+    once = _per_step(states, device, wires.take(alike.cuts.which[states.few.rows]))
+    found = {name: slots.few.spread(seconds) for name, seconds in time.items()}
     found["bubble"] = found["bubble"] / layouts.vpp
     found["p2p"] = found["p2p"] * layouts.vpp
-    found |= _exposed_per_step(once, alike.states, [alike.slots.spread(seconds) for seconds in computing])
-    return Cost({name: found[name] for name in PARTS}, _memory(alike, slots, states, layouts))
+    found |= _exposed_per_step(once, states.few, [slots.few.spread(seconds) for seconds in computing])
+    return Cost({name: found[name] for name in PARTS}, _memory(slots, states, layouts))
 
 
 def peak(q: Question, layouts: Layouts) -> Floats:
     """Bytes alone, for a fraction of what `price` takes: what does not fit need not be timed."""
-    alike = Alike.of(Starts.of(q.model, q.work.batch, layouts), layouts)
-    slots, states = (Some.of(q, layouts, few) for few in (alike.slots, alike.states))
-    return sum(_memory(alike, slots, states, layouts).values(), np.zeros(1))
+    alike = Alike.of(q.model, q.work.batch, layouts)
+    slots = Some.of(q, layouts, alike.activations)
+    return sum(_memory(slots, slots.other(q, layouts, alike.states), layouts).values(), np.zeros(1))
 
 
 @dataclass(frozen=True)
 class Some:
-    """Some of the layouts, with what formulas need of them: micro-batches of a step, and layers of the fullest stage and of the last."""
+    """Few of the layouts, with what formulas need of them: micro-batches of a step, and layers of the fullest stage and of the last."""
 
+    few: Few
     q: Question
     a: Layouts
     """As floats: integers would be converted anew in every formula."""
@@ -111,9 +112,15 @@ class Some:
 
     @staticmethod
     def of(q: Question, layouts: Layouts, few: Few) -> "Some":
-        here, a = replace(q, model=q.model.take(few.rows)), layouts.take(few.rows).as_floats()
-        batch = np.broadcast_to(q.work.batch, len(layouts))[few.rows]
-        return Some(here, a, np.ceil(batch / (a.dp * a.mbs)), *stage_layers(here, a))
+        batch, a = np.broadcast_to(q.work.batch, len(layouts)), layouts
+        if not few.single:
+            q, batch, a = replace(q, model=q.model.take(few.rows)), batch[few.rows], layouts.take(few.rows)
+        a = a.as_floats()
+        return Some(few, q, a, np.ceil(batch / (a.dp * a.mbs)), *stage_layers(q, a))
+
+    def other(self, q: Question, layouts: Layouts, few: Few) -> "Some":
+        """Others of the same layouts, unless they are these."""
+        return self if few is self.few else Some.of(q, layouts, few)
 
     @property
     def most(self) -> Floats:
@@ -121,10 +128,10 @@ class Some:
         return np.where(self.a.pp == 2, layers_before(self.q, self.a, np.ones(1)), self.middle)
 
 
-def _memory(alike: Alike, slots: Some, states: Some, layouts: Layouts) -> dict[str, Floats]:
+def _memory(slots: Some, states: Some, layouts: Layouts) -> dict[str, Floats]:
     held = Held.of(states.q.model, states.q.work, states.a, (states.middle, states.last), states.m)
     kept = Activations.of(slots.q.model, slots.q.work, slots.a, (slots.middle, slots.last), slots.m)
-    return memory(slots.q.calibration, alike, held, kept, layouts.vpp)
+    return memory(slots.q.calibration, held, states.few, kept, slots.few, layouts.vpp)
 
 
 def _microbatches(some: Some, p: Passes, wires: Wires) -> tuple[dict[str, Floats], Floats]:
@@ -161,11 +168,11 @@ def _device(q: Question) -> Device:
     return device.without(q.work.framework.communication_sms) if any(op.expert for op in q.model.ops) else device
 
 
-def _gathered(q: Question, device: Device, layouts: Layouts, alike: Alike) -> Passes:
+def _gathered(slots: Some, device: Device, shapes: Few) -> Passes:
     """Passes of every slot, computed once per distinct (tp, cp, ep, mbs): a few hundred however many layouts there are."""
-    rows, each = alike.shapes.rows, alike.shapes.which[alike.slots.rows]
-    found = passes(q.model.take(rows), device, q.work, Cut.of(layouts.take(rows).as_floats()))
-    return Passes(**{name: value[each] for name, value in vars(found).items()})
+    q = slots.q
+    found = passes(q.model.take(shapes.rows), device, q.work, Cut.of(slots.a).take(shapes.rows))
+    return Passes(**{name: shapes.spread(value) for name, value in vars(found).items()})
 
 
 def stage_layers(q: Question, a: Layouts) -> tuple[Floats, Floats]:
