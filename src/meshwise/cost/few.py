@@ -11,6 +11,8 @@ from meshwise.model import Model
 SPARSE = 8
 """Codes per layout beyond which sorting them is quicker than a table of all that there could be."""
 ZERO_STAGES = 4
+KEPT = len(RECOMPUTE) * 2 * 2
+"""Ways to keep activations: recompute, with sequence parallelism or without, interleaved or not."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +100,8 @@ class Alike:
     def cuts(self) -> Few:
         """How devices are laid out, whatever the micro-batch: bandwidths of groups."""
         a, rows = self.layouts, self.starts.rows
-        return Few.neighbours(*(axis[rows] for axis in (*self.own, a.dp_replicate, a.dp_shard, a.tp, a.pp, a.cp, a.ep))).over(
-            self.starts
-        )
+        axes = (*self.own, a.dp_replicate, a.dp_shard, a.tp, a.pp, a.cp, a.ep)
+        return Few.neighbours(*(axis[rows] for axis in axes)).over(self.starts)
 
     @cached_property
     def _computed(self) -> Few:
@@ -138,7 +139,3 @@ class Alike:
         """All that says what happens once a step, and what a device holds of the weights and their state."""
         a = self.layouts
         return self.starts.each(a.zero * len(OFFLOAD) + a.offload, ZERO_STAGES * len(OFFLOAD))
-
-
-KEPT = len(RECOMPUTE) * 2 * 2
-"""Ways to keep activations: recompute, with sequence parallelism or without, interleaved or not."""

@@ -141,6 +141,7 @@ def memory(c: Calibration, held: Held, states: Few, kept: Activations, slots: Fe
     """Bytes by kind on the first or the last stage of every layout, whichever is fuller."""
     first, last = slots.spread(kept.first) * (1 + slots.spread(kept.more) / vpp), slots.spread(kept.last)
     total = [states.spread(each) for each in held.total]
+    # Where there is but one stage it is the last: it has all that the first has, and logits.
     stage = (total[0] + first <= total[1] + last).astype(np.int64)
     found = {kind: states.pick(each, stage) for kind, each in held.states.items()}
     found["activations"] = (np.where(stage, last, first) + slots.spread(kept.working)) * c.activations

@@ -119,8 +119,8 @@ class Some:
         return Some(few, q, a, np.ceil(batch / (a.dp * a.mbs)), *stage_layers(q, a))
 
     def other(self, q: Question, layouts: Layouts, few: Few) -> "Some":
-        """Others of the same layouts, unless they are these."""
-        return self if few is self.few else Some.of(q, layouts, few)
+        """Others of the same layouts; the same where both are all of them."""
+        return self if few.single and self.few.single else Some.of(q, layouts, few)
 
     @property
     def most(self) -> Floats:
