@@ -319,8 +319,7 @@ def _node(cards: str, text: str) -> Node:
 def _count(piece: str, text: str) -> tuple[int, str]:
     """'4xrtx3090' -> 4, 'rtx3090'; a name that itself starts with a number ('7900xtx') is left whole."""
     match = re.fullmatch(r"(\d+)\s*x\s*(.+)", piece)
-    # The card first: most are filed under that very name, and no other file has to be read.
-    if match is None or (known_chip(match[2].strip()) is None and known_chip(piece) is not None):
+    if match is None or known_chip(piece) is not None:
         return 1, piece
     return _counted(match[1], text), match[2].strip()
 
