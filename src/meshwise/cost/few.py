@@ -10,6 +10,8 @@ from meshwise.model import Model
 
 SPARSE = 8
 """Codes per layout beyond which sorting them is quicker than a table of all that there could be."""
+NEARLY_ALL = 0.75
+"""Kinds per layout beyond which spreading what was found of them takes longer than finding it for every layout."""
 ZERO_STAGES = 4
 KEPT = len(RECOMPUTE) * 2 * 2
 """Ways to keep activations: recompute, with sequence parallelism or without, interleaved or not."""
@@ -54,7 +56,7 @@ class Few:
 
     def if_fewer(self) -> "Few":
         """These, or where there are nearly as many kinds as layouts, every layout by itself."""
-        return Few.singles(len(self.which)) if 2 * len(self.rows) > len(self.which) else self
+        return Few.singles(len(self.which)) if len(self.rows) > NEARLY_ALL * len(self.which) else self
 
     def over(self, below: "Few") -> "Few":
         """Kinds of kinds, as kinds of the layouts themselves."""
