@@ -15,7 +15,7 @@ from meshwise.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Ints, Layouts
 from meshwise.rules import TP_IN_NODE, Mask, batch_rules, choice_rules, cut_rules
 
 BLOCK = 1 << 14
-"""Layouts priced at once: about 130 arrays of them fit in a core's cache."""
+"""Layouts priced at once: enough that many share a cut, and few enough that their arrays stay in a core's cache."""
 PAIRS = 1 << 18
 """Cuts, each with a shape, that rules are asked of at once."""
 TIES = 32
