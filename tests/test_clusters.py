@@ -450,3 +450,9 @@ def test_a_link_that_is_none_is_one_line(bandwidth: str, words: str) -> None:
     with pytest.raises(UserError) as caught:
         with_link(find_cluster("8xh100-sxm"), bandwidth)
     assert words in one_line(caught.value)
+
+
+@pytest.mark.parametrize("text", ["8xh100-sxm", "2x8xh100-sxm"])
+def test_so_many_of_a_chip_that_is_filed_are_found_whatever_other_files_hold(text: str, home: Path) -> None:
+    (home / "chips" / "mine.toml").write_text("not a chip")
+    assert find_cluster(text).nodes[0][1].chips[0][1].key == "h100-sxm"

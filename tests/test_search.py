@@ -135,7 +135,7 @@ def test_the_order_in_which_axes_are_enumerated_does_not_show(model: str, monkey
 
 @given(st.integers(1, 10**6))
 def test_divisors_divide_and_none_is_missing(n: int) -> None:
-    found = divisors(n)
+    found = list(divisors(n))
     assert all(n % i == 0 for i in found)
     assert found == sorted(set(found))
     assert {n // i for i in found} == set(found)

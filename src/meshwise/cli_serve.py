@@ -10,7 +10,7 @@ from meshwise.errors import UserError
 
 if TYPE_CHECKING:
     from meshwise.serve_ask import ServeAsk
-from meshwise.serve_plan import ServePlan
+    from meshwise.serve_plan import ServePlan
 
 KIND = "serve"
 SERVE_ONLY = ("context", "prompt", "output", "users", "kv", "engine", "ttft", "per_user", "measured")

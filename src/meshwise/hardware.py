@@ -1,5 +1,6 @@
 """Chip, Link, Node, Cluster: what one computes on. Facts come from data/chips and data/clusters, each with its source."""
 
+import re
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -250,9 +251,11 @@ def chip_names() -> dict[str, str]:
 @cache
 def known_chip(name: str) -> Chip | None:
     wanted = catalogue.squeeze(name)
-    for stem, path in catalogue.files("chips", ".toml").items():
-        if catalogue.squeeze(stem) == wanted:
-            return read_chip(path)
+    filed = {catalogue.squeeze(stem): path for stem, path in catalogue.files("chips", ".toml").items()}
+    if wanted in filed:
+        return read_chip(filed[wanted])
+    if re.sub(r"^(\d+x)+", "", wanted) in filed:  # '8xh100-sxm' is so many of a chip; to know that, no other file has to be read
+        return None
     for candidate in chips():
         if wanted in map(catalogue.squeeze, (candidate.name, *candidate.aliases)):
             return candidate

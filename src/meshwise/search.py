@@ -3,6 +3,8 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cache
+from itertools import product
 
 import numpy as np
 
@@ -13,7 +15,7 @@ from meshwise.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Ints, Layouts
 from meshwise.rules import TP_IN_NODE, Mask, batch_rules, choice_rules, cut_rules
 
 BLOCK = 1 << 14
-"""Layouts priced at once: about 130 arrays of them fit in a core's cache."""
+"""Layouts priced at once: enough that many share a cut, and few enough that their arrays stay in a core's cache."""
 PAIRS = 1 << 18
 """Cuts, each with a shape, that rules are asked of at once."""
 TIES = 32
@@ -100,9 +102,10 @@ def check_divides(q: Question, limits: Bounds, nodes: tuple[int, ...] = ()) -> N
             )
 
 
-def divisors(n: int) -> list[int]:
+@cache
+def divisors(n: int) -> tuple[int, ...]:
     small = [i for i in range(1, int(n**0.5) + 1) if n % i == 0]
-    return sorted({*small, *(n // i for i in small)})
+    return tuple(sorted({*small, *(n // i for i in small)}))
 
 
 def blocks(q: Question, limits: Bounds, nodes: tuple[int, ...], rejected: dict[str, int]) -> Iterator[tuple[Question, Layouts]]:
@@ -171,10 +174,11 @@ class Choices:
     def _kind(self, key: tuple[int, ...]) -> int:
         if key not in self.kinds:
             self.kinds[key] = len(self.tables)
-            pp, *_, steady = key
-            table = _inner(self.q, *key[:4])
+            *chosen, steady = key
+            table = _inner(self.q, *chosen)
             dropped: dict[str, int] = {}
-            some = Layouts.of(**table, pp=pp)
+            rest = dict.fromkeys((*_CUT_AXES, "mbs"), np.ones_like(table["zero"]))  # no rule of choices asks for these
+            some = Layouts(**rest, **table)
             kept = _all(choice_rules(some, bool(steady)) | _bounded(some, self.limits, _INNER_AXES[1:]), dropped, len(some))
             self.tables.append({axis: values[kept] for axis, values in table.items()})
             self.all.append(len(some))
@@ -318,8 +322,7 @@ def _inner(q: Question, pp: int, per_stage: int, shared: int, cut: int) -> dict[
         "plan": list(range(len(schedules))),
         "offload": list(range(len(OFFLOAD))) if f.offload else [0],
     }
-    grid = np.meshgrid(*(np.array(values, dtype=np.int64) for values in choices.values()), indexing="ij")
-    axes = dict(zip(choices, (axis.ravel() for axis in grid), strict=True))
+    axes = dict(zip(choices, np.array(list(product(*choices.values())), dtype=np.int64).T, strict=True))
     which = axes.pop("plan")
     table = np.array(schedules, dtype=np.int64)
     return axes | {"schedule": table[which, 0], "vpp": table[which, 1]}

@@ -95,6 +95,9 @@ class Group:
             below = tier.latency
         return Group(self.size, bandwidth, latency)
 
+    def take(self, rows: Ints) -> "Group":
+        return Group(*(one if len(one) == 1 else one[rows] for one in (self.size, self.bandwidth, self.latency)))
+
     @property
     def pace(self) -> Floats:
         """Seconds per byte of an all-gather or reduce-scatter by a ring: every rank passes on all but its own part."""
@@ -127,6 +130,9 @@ class Exchange:
         inside = [_inside(tier.devices, size, stride) for tier in fabric.tiers]
         near, latency = (inside[0] - 1) / size / fabric.link, Group.of(fabric, size, stride).latency
         return Exchange(near, _leaving(fabric.tiers, inside, size), latency, size / inside[0])
+
+    def take(self, rows: Ints) -> "Exchange":
+        return Exchange(*(one if len(one) == 1 else one[rows] for one in (self.near, self.far, self.latency, self.nodes)))
 
     def seconds(self, size: Floats, once: Floats | float = 1.0) -> Floats:
         """Of `size` bytes a rank, its own share included; a share `once` of those for other nodes has to leave its own."""
@@ -181,12 +187,19 @@ class Wires:
             stage=Group.of(fabric, np.full(1, 2.0), a.devices / a.pp),
         )
 
+    def kinds(self) -> tuple[Ints, ...]:
+        """What a micro-batch meets of them, numbered: groups are the same to it where these are."""
+        met = (self.tp.bandwidth, self.tp.latency, self.cp.bandwidth, self.cp.latency, *vars(self.ep).values())
+        met = (*met, self.stage.bandwidth, self.stage.latency)
+        return tuple(np.unique(one, return_inverse=True)[1] for one in met)
+
+    def take(self, rows: Ints) -> "Wires":
+        return Wires(**{name: group.take(rows) for name, group in vars(self).items()})
+
 
 def _on_torus(fabric: Fabric, torus: Torus, a: Layouts) -> Wires:
-    """The groups of every layout on the torus of its pod, worked out once per distinct way to cut."""
-    axes = np.stack([a.tp, a.cp, a.ep, a.dp_shard, a.dp_replicate, a.pp]).astype(np.int64)
-    first, rows = _distinct(axes)
-    tp, cp, ep, shard, replicate, pp = axes[:, first]
+    """The groups of every layout on the torus of its pod."""
+    tp, cp, ep, shard, replicate, pp = np.stack([a.tp, a.cp, a.ep, a.dp_shard, a.dp_replicate, a.pp]).astype(np.int64)
     mesh = Mesh.of(torus, (tp, cp, shard, replicate, pp))
     inner = mesh.within(ep)  # expert ranks are the first of the context and data ranks
     pods = [tier.devices // fabric.node for tier in fabric.tiers]
@@ -195,7 +208,7 @@ def _on_torus(fabric: Fabric, torus: Torus, a: Layouts) -> Wires:
         links = laid.links(first, last)
         bandwidth = np.where(links > 0, torus.link * links, np.inf)  # a rank that is alone in its pod waits for no link
         found = Group(laid.size(first, last), bandwidth, fabric.link_latency * laid.hops(first, last))
-        return _taken(found.over(fabric.tiers, (laid.inside(first, last, n) for n in pods), 0.0), rows)
+        return found.over(fabric.tiers, (laid.inside(first, last, n) for n in pods), 0.0)
 
     size, inside = inner.size(1, 1), [inner.inside(1, 1, n) for n in pods]
     near, far = inner.crossing(1, 1) / torus.link, _leaving(fabric.tiers, inside, size)
@@ -203,22 +216,12 @@ def _on_torus(fabric: Fabric, torus: Torus, a: Layouts) -> Wires:
     return Wires(
         tp=group(0, 0),
         cp=group(1, 1),
-        ep=Exchange(near[rows], far[rows], experts.latency, (size / inside[0])[rows]),
+        ep=Exchange(near, far, experts.latency, size / inside[0]),
         shard=group(1, 2),
         experts=group(2, 2, inner),
         replicate=group(3, 3),
-        stage=_taken(_next_stage(fabric, torus, mesh, pods), rows),
+        stage=_next_stage(fabric, torus, mesh, pods),
     )
-
-
-def _distinct(axes: Ints) -> tuple[Ints, Ints]:
-    """Where each distinct column first stands, and which of those every column is; by a number each, which sorts faster than columns."""
-    code = np.zeros(axes.shape[1], dtype=np.int64)
-    for axis in axes:
-        values, rank = np.unique(axis, return_inverse=True)
-        code = code * len(values) + rank
-    _, first, which = np.unique(code, return_index=True, return_inverse=True)
-    return first, which
 
 
 def _next_stage(fabric: Fabric, torus: Torus, mesh: Mesh, pods: list[int]) -> Group:
@@ -227,7 +230,3 @@ def _next_stage(fabric: Fabric, torus: Torus, mesh: Mesh, pods: list[int]) -> Gr
     two = np.full_like(links, 2.0)
     pair = Group(two, np.where(links > 0, torus.link * links, np.inf), fabric.link_latency * (links > 0))
     return pair.over(fabric.tiers, (np.where(mesh.inside(4, 4, n) < stages, 1.0, 2.0) for n in pods), 0.0)
-
-
-def _taken(group: Group, rows: Ints) -> Group:
-    return Group(group.size[rows], group.bandwidth[rows], group.latency[rows])

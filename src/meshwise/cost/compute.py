@@ -10,7 +10,7 @@ from meshwise.hardware import Chip, Dtype
 from meshwise.layout import Floats
 from meshwise.op import Op
 
-TALL, WIDE = np.array(((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64)), dtype=float).T[:, :, None]
+TILES = np.array(((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64)), dtype=float).T
 """m x n of the tiles that vendor libraries choose from."""
 LARGEST_TILE = 256 * 128
 BACKWARD_BYTES = 1.3
@@ -77,8 +77,9 @@ def product(d: Device, m: Floats | float, n: Floats | float, k: Floats | float, 
     """
     c = d.calibration
     m, n, k = np.asarray(m, float), np.asarray(n, float), np.asarray(k, float)
-    tiles = np.ceil(m / TALL) * np.ceil(n / WIDE) * batch
-    area = np.min(np.ceil(tiles / d.sms) * (d.sms * TALL * WIDE / (TALL * WIDE / LARGEST_TILE) ** c.tile), axis=0)
+    tall, wide = TILES.reshape(2, -1, *(1,) * max(1, m.ndim))
+    tiles = np.ceil(m / tall) * np.ceil(n / wide) * batch
+    area = np.min(np.ceil(tiles / d.sms) * (d.sms * tall * wide / (tall * wide / LARGEST_TILE) ** c.tile), axis=0)
     busy = 2 * area * (k + c.depth) / (d.peak * d.share)
     moved = d.element * batch * (m * k + k * n + m * n) / d.bandwidth
     aligned = (np.mod(n, 8) == 0) & (np.mod(k, 8) == 0)
@@ -92,8 +93,8 @@ def linear(d: Device, rows: Floats, n: Floats, k: Floats, batch: Floats | float 
     Tokens are padded to whole rows of 8, as frameworks do for experts: the weight's gradient sums over them.
     """
     rows = np.ceil(rows / 8) * 8
-    forward = product(d, rows, n, k, batch)
-    return forward, product(d, rows, k, n, batch) + product(d, n, k, rows, batch)
+    forward, inputs, weights = product(d, np.array([rows, rows, n]), np.array([n, k, k]), np.array([k, n, rows]), batch)
+    return forward, inputs + weights
 
 
 def attention(d: Device, op: Op, seq: int, mbs: Floats, heads: Floats, cp: Floats, flash: bool) -> tuple[Floats, Floats]:

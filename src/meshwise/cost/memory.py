@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwise.calibration import Calibration
+from meshwise.cost.few import Few
 from meshwise.framework import Framework
-from meshwise.layout import Floats, Layouts
+from meshwise.layout import Floats, Ints, Layouts
 from meshwise.model import Model
 from meshwise.workload import OPTIMIZER_BYTES, Train
 
@@ -93,29 +94,65 @@ class Kept:
         return Kept(whole, cut, scores)
 
 
-def memory(
-    model: Model, work: Train, calibration: Calibration, a: Layouts, stages: tuple[Floats, Floats], microbatches: Floats
-) -> dict[str, Floats]:
-    """Bytes by kind on the first or the last stage, whichever is fuller: both hold a vocabulary table.
+@dataclass(frozen=True)
+class Held:
+    """Bytes that stay from step to step, and logits. Two rows: of the first stage, and of the last; both hold a vocabulary table."""
 
-    The first holds as many micro-batches as there are stages (arXiv:2104.04473, 2.2), the last one and its logits.
-    """
-    sizes, f, rows = Sizes.of(model), work.framework, a.mbs * (work.seq / a.cp)
-    kept, working = _activations(model, work, a)
-    per_layer, logits = rows * kept / sizes.layers, _logits(model, f, rows, a)
-    inflight = np.minimum(a.pp, microbatches) * np.where(a.vpp > 1, 1 + (a.pp - 1) / (a.pp * a.vpp), 1.0)
-    first = _states(sizes, work, a, stages[0], microbatches) | {"activations": stages[0] * inflight * per_layer}
-    last = _states(sizes, work, a, stages[1], microbatches) | {"activations": stages[1] * per_layer}
-    fuller = (a.pp > 1) & (sum(first.values(), np.zeros(1)) > sum(last.values(), logits))
-    found = {kind: np.where(fuller, first[kind], last[kind]) for kind in first}
-    found["activations"] = (found["activations"] + rows * working) * calibration.activations
-    found["logits"] = np.where(fuller, 0.0, logits)
-    # Gradients that are made as activations go never stand beside them all.
-    apart = f.splits_weights & (a.devices == 1) & (microbatches == 1)
-    found["gradients"] = np.where(
-        apart, np.maximum(0.0, found["gradients"] - found["activations"] - found["logits"]), found["gradients"]
-    )
-    found["context"] = np.full(len(a), calibration.context)
+    states: dict[str, Floats]
+    logits: Floats
+    """Of the last stage."""
+    apart: Floats
+    """Where gradients are made as activations go, and never stand beside them all."""
+
+    @staticmethod
+    def of(model: Model, work: Train, a: Layouts, layers: tuple[Floats, Floats], microbatches: Floats) -> "Held":
+        states = _states(Sizes.of(model), work, a, np.stack(layers), microbatches)
+        apart = work.framework.splits_weights & (a.devices == 1) & (microbatches == 1)
+        return Held(states, _logits(model, work.framework, a.mbs * (work.seq / a.cp), a), apart)
+
+    @property
+    def total(self) -> Floats:
+        """Of all kinds."""
+        none = np.zeros_like(self.logits)
+        return sum(self.states.values(), np.stack([none, self.logits]))
+
+
+@dataclass(frozen=True)
+class Activations:
+    """Bytes that micro-batches keep for their backward pass."""
+
+    first: Floats
+    """On the first stage, which holds as many micro-batches as there are stages (arXiv:2104.04473, 2.2)."""
+    more: Floats
+    """Of those, how much more interleaving holds, if vpp were 1."""
+    last: Floats
+    working: Floats
+    """What recompute brings back at a time."""
+
+    @staticmethod
+    def of(model: Model, work: Train, a: Layouts, layers: tuple[Floats, Floats], microbatches: Floats) -> "Activations":
+        kept, working = _activations(model, work, a)
+        rows = a.mbs * (work.seq / a.cp)
+        per_layer = rows * kept / model.decoder.layers
+        first = layers[0] * np.minimum(a.pp, microbatches) * per_layer
+        more = np.where(a.vpp > 1, (a.pp - 1) / a.pp, 0.0)
+        return Activations(first, more, layers[1] * per_layer, rows * working)
+
+
+def memory(c: Calibration, held: Held, states: Few, kept: Activations, slots: Few, vpp: Ints) -> dict[str, Floats]:
+    """Bytes by kind on the first or the last stage of every layout, whichever is fuller."""
+    first, last = slots.spread(kept.first) * (1 + slots.spread(kept.more) / vpp), slots.spread(kept.last)
+    total = [states.spread(each) for each in held.total]
+    # Where there is but one stage it is the last: it has all that the first has, and logits.
+    stage = (total[0] + first <= total[1] + last).astype(np.int64)
+    found = {kind: states.pick(each, stage) for kind, each in held.states.items()}
+    found["activations"] = (np.where(stage, last, first) + slots.spread(kept.working)) * c.activations
+    found["logits"] = stage * states.spread(held.logits)
+    if held.apart.any():
+        beside = found["activations"] + found["logits"]
+        apart = states.spread(held.apart)
+        found["gradients"] = np.where(apart, np.maximum(0.0, found["gradients"] - beside), found["gradients"])
+    found["context"] = np.full(len(vpp), c.context)
     return found
 
 

@@ -1,13 +1,15 @@
 """One micro-batch through the whole model on one device of a tensor-parallel group: seconds by part, before any schedule."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 import numpy as np
 
 from meshwise.cost.chain import chain
 from meshwise.cost.compute import BACKWARD_BYTES, CAST_BYTES, Device, attention, linear
+from meshwise.cost.few import Few
 from meshwise.families.blocks import HEAD
-from meshwise.layout import Floats
+from meshwise.layout import Floats, Ints, Layouts
 from meshwise.model import Model
 from meshwise.op import Op
 from meshwise.workload import Train
@@ -24,6 +26,13 @@ class Cut:
     cp: Floats
     ep: Floats
     mbs: Floats
+
+    @staticmethod
+    def of(a: Layouts) -> "Cut":
+        return Cut(a.tp, a.cp, a.ep, a.mbs)
+
+    def take(self, rows: Ints) -> "Cut":
+        return Cut(self.tp[rows], self.cp[rows], self.ep[rows], self.mbs[rows])
 
 
 @dataclass
@@ -46,22 +55,34 @@ class Passes:
 
 
 def passes(model: Model, d: Device, work: Train, cut: Cut) -> Passes:
-    """Sums over the Ops of the model; the only loop of the cost model."""
+    """Of the whole model; what is no expert's is the same for every `ep`."""
+    experts = [(block, op) for block, op in model.placed if op.expert]
+    others = [(block, op) for block, op in model.placed if not op.expert]
+    if not experts:
+        return _summed(model, others, d, work, cut)
+    few = Few.of(*(axis.astype(np.int64) for axis in (cut.tp, cut.cp, cut.mbs)))
+    each = _summed(model.take(few.rows), others, d, work, cut.take(few.rows))
+    total = _summed(model, experts, d, work, cut)
+    return Passes(**{name: few.spread(value) + getattr(total, name) for name, value in vars(each).items()})
+
+
+def _summed(model: Model, placed: Iterable[tuple[str, Op]], d: Device, work: Train, cut: Cut) -> Passes:
+    """Sums over Ops of the model; the only loop of the cost model."""
     zero = np.zeros_like(cut.tp)
     total = Passes(*(zero.copy() for _ in fields(Passes)))
     rows = cut.mbs * work.seq / cut.cp
     times = model.times
-    for block, op in model.placed:
+    for block, op in placed:
         if block in times:
             _add_layer_op(total, d, work, cut, rows, op, times[block], model)
         elif block == HEAD and op.kind == "matmul":
             forward, backward = linear(d.in_16_bits(), rows, _outputs(op, cut, model), _whole(op.k, cut))
             total.head += forward
             total.head_back += backward
+            total.logits = rows * model.decoder.vocab / cut.tp * work.framework.logit_bytes / d.bandwidth
     moved = work.framework.unfused * d.calibration.elementwise
     total.pointwise *= moved
     total.norms *= moved
-    total.logits = rows * model.decoder.vocab / cut.tp * work.framework.logit_bytes / d.bandwidth
     return total
 
 

@@ -5,6 +5,7 @@ tests hold the two together.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -52,7 +53,7 @@ def makespan(stages: Stages, layer: Pace, head: Pace, m: Floats, pp: Floats) -> 
     entered = stages.before * layer.forward + f
     left = stages.before * layer.backward  # on the way back, above this stage
     through = stages.before * (layer.forward + layer.backward) + f + b
-    fed = np.where(steady, ahead * np.maximum.accumulate(f) + through, -np.inf)
+    fed = np.where(steady, ahead * _up_to_here(f) + through, -np.inf)
     start = _from_here_on(fed) - through
     start = np.where(last, np.maximum(start, _without_weights(start, ahead, steady, f + b, last, np.minimum(m, pp) - 1)), start)
     end = _from_here_on(entered + b + _way_out(stages.number, ahead, b, w, left, m))
@@ -62,7 +63,15 @@ def makespan(stages: Stages, layer: Pace, head: Pace, m: Floats, pp: Floats) -> 
 
 def _from_here_on(value: Floats) -> Floats:
     """The largest of each stage and those behind it."""
-    return np.maximum.accumulate(value[::-1])[::-1]
+    return _up_to_here(value[::-1])[::-1]
+
+
+def _up_to_here(value: Floats) -> Floats:
+    """The largest of each stage and those before it; over few rows of many layouts, quicker than numpy's own way."""
+    found = value.copy()
+    for before, here in pairwise(found):
+        np.maximum(before, here, out=here)
+    return found
 
 
 def _without_weights(start: Floats, ahead: Floats, steady: Floats, busy: Floats, last: Floats, first: Floats) -> Floats:
@@ -77,7 +86,7 @@ def _way_out(number: Floats, ahead: Floats, b: Floats, w: Floats, left: Floats, 
     The backward passes still to come run on the slowest of the stages before it, with the weight gradients between them; then that
     stage's own put-off weight gradients, or those of a stage above.
     """
-    put_off = np.maximum.accumulate(np.minimum(m, number + 1) * w - left)
+    put_off = _up_to_here(np.minimum(m, number + 1) * w - left)
     between = np.maximum(0.0, m - 1 - number)
     slowest: Floats = ahead * b + np.minimum(ahead, between) * w + put_off
     for k in (0, 1):  # where stages are equal but for the first and the last, no other can be slower
@@ -91,11 +100,6 @@ def sampled(pp: Floats, m: Floats, every: bool) -> Floats:
     if every:
         numbers: Floats = np.arange(float(pp.max()))
         return np.minimum(numbers[:, None], pp - 1)
-    rows = (
-        np.zeros_like(pp),
-        np.minimum(1, pp - 1),
-        np.clip(pp - m, np.minimum(1, pp - 1), pp - 1),
-        np.maximum(0, pp - 2),
-        pp - 1,
-    )
-    return np.sort(np.stack(rows), axis=0)
+    between = np.maximum(0, pp - 2)
+    second = np.minimum(1, between)
+    return np.stack([np.zeros_like(pp), second, np.clip(pp - m, second, between), between, pp - 1])

@@ -7,7 +7,8 @@ import numpy as np
 from meshwise.calibration import Calibration
 from meshwise.cost.comm import Fabric, Group, Wires
 from meshwise.cost.compute import Device
-from meshwise.cost.memory import Sizes, memory, state_bytes
+from meshwise.cost.few import Alike, Few
+from meshwise.cost.memory import Activations, Held, Sizes, memory, state_bytes
 from meshwise.cost.passes import Cut, Passes, backward_bytes, passes
 from meshwise.cost.pipeline import Pace, Stages, makespan, sampled
 from meshwise.families.blocks import MIXTURE
@@ -73,53 +74,92 @@ class Question:
 
 
 def price(q: Question, layouts: Layouts) -> Cost:
-    """Seconds and bytes of every layout. The same call serves one layout and a block of thousands."""
+    """Seconds and bytes of every layout. The same call serves one layout and a block of thousands: formulas are asked of the few that
+    they can tell apart."""
     device, fabric = _device(q), Fabric.of(q.cluster, q.calibration)
-    p, shape = _gathered(q, device, layouts)
-    a = layouts.as_floats()  # integers would be converted anew in every formula
-    wires = Wires.of(fabric, a)
-    microbatches = np.ceil(q.work.batch / (a.dp * a.mbs))
-    middle, last = stage_layers(q, a)
-    layer, head = _layer(q, wires, p, a), _head(q, wires, p, a)
-    per_layer, per_head = sum(layer.values(), np.zeros(1)), sum(head.values(), np.zeros(1))
-    # All that computing takes, the waits for the host included: else a faster chip that only waits longer would hide less.
-    computing = sum((layer[name] for name in ("matmul", "attention", "elementwise", "cp", "launch")), np.zeros(1))
-    most = np.where(a.pp == 2, layers_before(q, a, np.ones(1)), middle)  # of two stages, the first has room for the embedding
-    kinds = (most * per_layer, last * per_layer + per_head)
-    heavy = np.greater(*kinds)
-    layers, slot = np.where(heavy, most, last), np.where(heavy, *kinds)
-    groups = (wires.shard, wires.experts)[: 1 + any(op.expert for op in q.model.ops)]
-    reductions = [Reduction.of(q.work.framework, group, wires.replicate, a, microbatches) for group in groups]
-    updates = [_per_step(q, device, wires, reductions, a, n, microbatches, n * computing) for n in (most, last)]
-    later = np.greater(*(sum(update.values(), np.zeros(1)) for update in updates))
-    time = {name: microbatches * layers * seconds for name, seconds in layer.items()}
-    heads = microbatches * ~heavy
-    for name, seconds in head.items():
-        time[name] = time[name] + heads * seconds
-    time["launch"] = time["launch"] + microbatches * stage_start(q, a)
-    paces = pace(q, a, layer), pace(q, a, head)
-    others = np.maximum(0.0, q.model.decoder.layers * per_layer + per_head - slot)
-    time["bubble"] = _bubble(q, a, shape, paces, microbatches, slot, others)
-    time["p2p"] = microbatches * _between_stages(q, wires, a)
-    time |= {name: np.where(later, updates[0][name], updates[1][name]) for name in updates[0]}
-    return Cost({name: time[name] for name in PARTS}, memory(q.model, q.work, q.calibration, a, (middle, last), microbatches))
+    alike = Alike.of(q.model, q.work.batch, layouts)
+    wires = Wires.of(fabric, layouts.take(alike.cuts.rows).as_floats())
+    slots = Some.of(q, layouts, alike.slots(*(wires.kinds() if fabric.torus else ())))
+    states = slots.other(q, layouts, alike.states)
+    passed = _gathered(slots, device, alike.shapes(slots.few))
+    time, computing = _microbatches(slots, passed, wires.take(alike.cuts.which[slots.few.rows]))
+    once = _per_step(states, device, wires.take(alike.cuts.which[states.few.rows]))
+    found = {name: slots.few.spread(seconds) for name, seconds in time.items()}
+    found["bubble"] = found["bubble"] / layouts.vpp
+    found["p2p"] = found["p2p"] * layouts.vpp
+    found |= _exposed_per_step(once, states.few, [slots.few.spread(seconds) for seconds in computing])
+    return Cost({name: found[name] for name in PARTS}, _memory(slots, states, layouts))
 
 
 def peak(q: Question, layouts: Layouts) -> Floats:
-    """Bytes alone, for a fifth of what `price` takes: what does not fit need not be timed."""
-    a = layouts.as_floats()
-    return sum(
-        memory(q.model, q.work, q.calibration, a, stage_layers(q, a), np.ceil(q.work.batch / (a.dp * a.mbs))).values(),
-        np.zeros(1),
-    )
+    """Bytes alone, for a fraction of what `price` takes: what does not fit need not be timed."""
+    alike = Alike.of(q.model, q.work.batch, layouts)
+    slots = Some.of(q, layouts, alike.activations)
+    return sum(_memory(slots, slots.other(q, layouts, alike.states), layouts).values(), np.zeros(1))
+
+
+@dataclass(frozen=True)
+class Some:
+    """Few of the layouts, with what formulas need of them: micro-batches of a step, and layers of the fullest stage and of the last."""
+
+    few: Few
+    q: Question
+    a: Layouts
+    """As floats: integers would be converted anew in every formula."""
+    m: Floats
+    middle: Floats
+    last: Floats
+
+    @staticmethod
+    def of(q: Question, layouts: Layouts, few: Few) -> "Some":
+        batch, a = np.broadcast_to(q.work.batch, len(layouts)), layouts
+        if not few.single:
+            q, batch, a = replace(q, model=q.model.take(few.rows)), batch[few.rows], layouts.take(few.rows)
+        a = a.as_floats()
+        return Some(few, q, a, np.ceil(batch / (a.dp * a.mbs)), *stage_layers(q, a))
+
+    def other(self, q: Question, layouts: Layouts, few: Few) -> "Some":
+        """Others of the same layouts; the same where both are all of them."""
+        return self if few.single and self.few.single else Some.of(q, layouts, few)
+
+    @property
+    def most(self) -> Floats:
+        """Layers of the fullest stage in time: of two stages, the first has room for the embedding."""
+        return np.where(self.a.pp == 2, layers_before(self.q, self.a, np.ones(1)), self.middle)
+
+
+def _memory(slots: Some, states: Some, layouts: Layouts) -> dict[str, Floats]:
+    held = Held.of(states.q.model, states.q.work, states.a, (states.middle, states.last), states.m)
+    kept = Activations.of(slots.q.model, slots.q.work, slots.a, (slots.middle, slots.last), slots.m)
+    return memory(slots.q.calibration, held, states.few, kept, slots.few, layouts.vpp)
+
+
+def _microbatches(some: Some, p: Passes, wires: Wires) -> tuple[dict[str, Floats], Floats]:
+    """Seconds that all micro-batches of a step take by part, the bubble as if vpp were 1 and between stages for each of vpp; and what
+    the fullest stage and the last compute, for the two to hide what they send."""
+    q, a, m, most, last = some.q, some.a, some.m, some.most, some.last
+    layer, head = _layer(q, wires, p, a), _head(q, wires, p, a)
+    per_layer, per_head = sum(layer.values(), np.zeros(1)), sum(head.values(), np.zeros(1))
+    kinds = (most * per_layer, last * per_layer + per_head)
+    heavy = np.greater(*kinds)
+    layers, slot = np.where(heavy, most, last), np.where(heavy, *kinds)
+    time = {name: m * layers * seconds for name, seconds in layer.items()}
+    heads = m * ~heavy
+    for name, seconds in head.items():
+        time[name] = time[name] + heads * seconds
+    time["launch"] = time["launch"] + m * stage_start(q, a)
+    others = np.maximum(0.0, q.model.decoder.layers * per_layer + per_head - slot)
+    time["bubble"] = _bubble(q, a, (pace(q, a, layer), pace(q, a, head)), m, slot, others)
+    time["p2p"] = m * _between_stages(q, wires, a)
+    # All that computing takes, the waits for the host included: else a faster chip that only waits longer would hide less.
+    computing = sum((layer[name] for name in ("matmul", "attention", "elementwise", "cp", "launch")), np.zeros(1))
+    return time, np.stack([most, last]) * computing
 
 
 def slots(q: Question, layouts: Layouts) -> tuple[dict[str, Floats], dict[str, Floats]]:
     """Seconds of one micro-batch by part, forward and backward: in one layer, and in the head."""
-    device, fabric = _device(q), Fabric.of(q.cluster, q.calibration)
-    p, _ = _gathered(q, device, layouts)
     a = layouts.as_floats()
-    wires = Wires.of(fabric, a)
+    p, wires = passes(q.model, _device(q), q.work, Cut.of(a)), Wires.of(Fabric.of(q.cluster, q.calibration), a)
     return _layer(q, wires, p, a), _head(q, wires, p, a)
 
 
@@ -128,14 +168,11 @@ def _device(q: Question) -> Device:
     return device.without(q.work.framework.communication_sms) if any(op.expert for op in q.model.ops) else device
 
 
-def _gathered(q: Question, device: Device, a: Layouts) -> tuple[Passes, Ints]:
-    """Passes of every layout, computed once per distinct (tp, cp, ep, mbs): a few hundred however many layouts there are; and which."""
-    code = ((a.tp * (a.cp.max() + 1) + a.cp) * (a.ep.max() + 1) + a.ep) * (a.mbs.max() + 1) + a.mbs
-    code = q.model.variant * (code.max() + 1) + code
-    _, first, which = np.unique(code, return_index=True, return_inverse=True)
-    few = Cut(*(axis[first].astype(float) for axis in (a.tp, a.cp, a.ep, a.mbs)))
-    found = passes(q.model.take(first), device, q.work, few)
-    return Passes(**{name: value[which] for name, value in vars(found).items()}), which
+def _gathered(slots: Some, device: Device, shapes: Few) -> Passes:
+    """Passes of every slot, computed once per distinct (tp, cp, ep, mbs): a few hundred however many layouts there are."""
+    q = slots.q
+    found = passes(q.model.take(shapes.rows), device, q.work, Cut.of(slots.a).take(shapes.rows))
+    return Passes(**{name: shapes.spread(value) for name, value in vars(found).items()})
 
 
 def stage_layers(q: Question, a: Layouts) -> tuple[Floats, Floats]:
@@ -145,12 +182,15 @@ def stage_layers(q: Question, a: Layouts) -> tuple[Floats, Floats]:
     layers over 16 stages are 3, fourteen times 4, and 2. Where the framework balances by FLOPs, the head counts as many layers as it is
     worth: 16 layers and a head worth 4 over 2 stages are 10 and 6.
     """
-    layers = q.model.decoder.layers
-    if q.work.framework.balances_stages:
-        middle = layers_before(q, a, np.ones(1))
-    else:
-        middle = np.where(layers % a.pp == 0, layers / a.pp, np.ceil((layers + 2) / a.pp))
-    return middle, layers - layers_before(q, a, a.pp - 1)
+    middle = layers_before(q, a, np.ones(1)) if q.work.framework.balances_stages else _per_stage(q, a)[0]
+    return middle, q.model.decoder.layers - layers_before(q, a, a.pp - 1)
+
+
+def _per_stage(q: Question, a: Layouts) -> tuple[Floats, Ints]:
+    """Layers of a stage that is neither the first nor the last, and whether all have as many."""
+    each = q.model.decoder.layers / a.pp
+    even = each == np.floor(each)
+    return np.where(even, each, np.ceil((q.model.decoder.layers + 2) / a.pp)), even
 
 
 def layers_before(q: Question, a: Layouts, stage: Floats) -> Floats:
@@ -160,8 +200,8 @@ def layers_before(q: Question, a: Layouts, stage: Floats) -> Floats:
         inner = sum(op.flops(1) for block, op in q.model.placed if block not in ("embedding", "head"))
         head = sum(op.flops(1) for block, op in q.model.placed if block == "head") * layers / inner
         return np.minimum(layers, np.ceil(stage * ((layers + head) / a.pp)))
-    uneven = stage * np.ceil((layers + 2) / a.pp) - (stage > 0)
-    return np.where(layers % a.pp == 0, stage * (layers / a.pp), np.where(stage < a.pp, uneven, layers))
+    each, even = _per_stage(q, a)
+    return np.where(stage < a.pp, stage * each - (~even & (stage > 0)), layers)
 
 
 def _layer(q: Question, wires: Wires, p: Passes, a: Layouts) -> dict[str, Floats]:
@@ -266,31 +306,27 @@ def pace(q: Question, a: Layouts, seconds: dict[str, Floats]) -> Pace:
     return Pace(forward, whole - forward - weight, weight)
 
 
-def _bubble(q: Question, a: Layouts, shape: Ints, paces: tuple[Pace, Pace], m: Floats, slot: Floats, others: Floats) -> Floats:
-    """What the slowest stage stands idle: interleaved, the other stages' time over vpp (arXiv:2104.04473, 2.2.2); else the critical
-    path of the schedule less its own work."""
-    found = others / a.vpp
+def _bubble(q: Question, a: Layouts, paces: tuple[Pace, Pace], m: Floats, slot: Floats, others: Floats) -> Floats:
+    """What the slowest stage stands idle: interleaved, the other stages' time, of which vpp leaves a part (arXiv:2104.04473, 2.2.2);
+    else the critical path of the schedule less its own work."""
+    found = others.copy()
     rows = np.flatnonzero((a.pp > 1) & (a.vpp == 1))
     if not len(rows):
         return found
-    # Layouts that differ only in what happens once a step share a critical path: an eighth of them is left.
-    code = ((shape * (a.pp.max() + 1) + a.pp) * (m.max() + 1) + m) * 18 + a.schedule * 6 + a.recompute * 2 + a.sp
-    _, first, which = np.unique(code[rows], return_index=True, return_inverse=True)
-    some, few = a.take(rows[first]), m[rows[first]]
+    here, some, few = replace(q, model=q.model.take(rows)), a.take(rows), m[rows]
     number = sampled(some.pp, few, q.work.framework.balances_stages)
-    here = replace(q, model=q.model.take(rows[first]))
     before = layers_before(here, some, number)
     stages = Stages(number, before, layers_before(here, some, number + 1) - before)
-    span = makespan(stages, paces[0].take(rows[first]), paces[1].take(rows[first]), few, some.pp)[which]
+    span = makespan(stages, paces[0].take(rows), paces[1].take(rows), few, some.pp)
     found[rows] = np.maximum(0.0, span - (m * slot)[rows])
     return found
 
 
 def _between_stages(q: Question, wires: Wires, a: Layouts) -> Floats:
-    """An activation forward and its gradient back, for every micro-batch and every model chunk."""
+    """An activation forward and its gradient back, for one micro-batch and one model chunk."""
     copies = np.where(q.work.framework.scatters_stage_bytes | (a.sp > 0), a.tp, 1)
     size = 2.0 * a.mbs * q.work.seq / a.cp * q.model.decoder.hidden / copies
-    seconds = 2 * (size / wires.stage.bandwidth + wires.stage.latency) * a.vpp
+    seconds = 2 * (size / wires.stage.bandwidth + wires.stage.latency)
     return np.where(a.pp > 1, q.calibration.exposed_stage * seconds, 0.0)
 
 
@@ -319,41 +355,62 @@ class Reduction:
         return self.pace * parameters + self.latency
 
 
-def _per_step(
-    q: Question,
-    d: Device,
-    wires: Wires,
-    reductions: list[Reduction],
-    a: Layouts,
-    layers: Floats,
-    m: Floats,
-    forward_backward: Floats,
-) -> dict[str, Floats]:
-    """What happens once a step (or, under ZeRO 2 and 3, beside every micro-batch): reduce, gather, update."""
-    f, c = q.work.framework, q.calibration
-    sizes = Sizes.of(q.model)
+@dataclass(frozen=True)
+class Once:
+    """What happens once a step (or, under ZeRO 2 and 3, beside every micro-batch): reduce, gather, update. Two rows where it differs
+    by stage: of the fullest, and of the last."""
+
+    wire: Floats
+    """Seconds of reducing and gathering,"""
+    hides: Floats
+    """and of the computing of one micro-batch, how much they can hide behind."""
+    tables: Floats
+    optimizer: Floats
+    offload: Floats
+    fixed: Floats
+
+
+def _per_step(some: Some, d: Device, wires: Wires) -> Once:
+    """Reductions and updates of the fullest stage and of the last."""
+    q, a, m, layers = some.q, some.a, some.m, np.stack([some.most, some.last])
+    f, c, sizes = q.work.framework, q.calibration, Sizes.of(q.model)
+    groups = (wires.shard, wires.experts)[: 1 + any(op.expert for op in q.model.ops)]
     dense, experts = sizes.on_stage(layers, a)
     local, states = dense + experts, sizes.sharded(dense, experts, a)
+    reductions = [Reduction.of(f, group, wires.replicate, a, m) for group in groups]
     wire = sum((each.seconds(part) for each, part in zip(reductions, (dense, experts), strict=False)), np.zeros(1))
-    hidden = c.hidden_dp * forward_backward * np.where(a.zero >= 2, m, 2 / 3)
-    tables = _tied_tables(q, wires, a)
     gradient, state = state_bytes(q.work, a, m)
     per_parameter = 2 * (state - f.master_gradient_bytes) + gradient + f.weight_bytes
     host = q.chip.host.bandwidth if q.chip.host else 1e10
     moved = np.where(a.offload >= 1, (f.gradient_bytes + f.weight_bytes) * states, 0.0) + np.where(
         a.offload >= 2, 2 * m * f.weight_bytes * local, 0.0
     )
+    return Once(
+        wire=np.where(a.dp * a.cp > 1, wire, 0.0),
+        hides=c.hidden_dp * np.where(a.zero >= 2, m, 2 / 3),
+        tables=_tied_tables(q, wires, a, sizes),
+        optimizer=per_parameter * states / d.bandwidth,
+        offload=moved / host,
+        fixed=np.where(graphed(q, a), 0.0, c.step),
+    )
+
+
+def _exposed_per_step(once: Once, few: Few, computing: list[Floats]) -> dict[str, Floats]:
+    """Of each layout, what the stage that is later takes behind the last backward pass."""
+    hides, updates = few.spread(once.hides), once.optimizer + once.offload
+    exposed = [np.maximum(0.0, few.spread(wire) - hides * each) for wire, each in zip(once.wire, computing, strict=True)]
+    first, last = (few.spread(update) + each for update, each in zip(updates, exposed, strict=True))
+    stage = (first <= last).astype(np.int64)
     return {
-        "dp": np.where(a.dp * a.cp > 1, np.maximum(0.0, wire - hidden), 0.0) + tables,
-        "optimizer": per_parameter * states / d.bandwidth,
-        "offload": moved / host,
-        "fixed": np.where(graphed(q, a), 0.0, c.step),
+        "dp": np.where(stage, exposed[1], exposed[0]) + few.spread(once.tables),
+        "optimizer": few.pick(once.optimizer, stage),
+        "offload": few.pick(once.offload, stage),
+        "fixed": few.spread(once.fixed),
     }
 
 
-def _tied_tables(q: Question, wires: Wires, a: Layouts) -> Floats:
+def _tied_tables(q: Question, wires: Wires, a: Layouts, sizes: Sizes) -> Floats:
     """A tied embedding on the first and the last stage: their gradients are summed between the two."""
     if not q.model.decoder.tied:
         return np.zeros(len(a))
-    table = Sizes.of(q.model).table
-    return np.where(a.pp > 1, wires.stage.reduce(q.work.framework.gradient_bytes * table / a.tp), 0.0)
+    return np.where(a.pp > 1, wires.stage.reduce(q.work.framework.gradient_bytes * sizes.table / a.tp), 0.0)
