@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from meshwise.cost.compute import Device
+from meshwise.cost.compute import SHORTEST_KERNEL, Device
 from meshwise.layout import Floats
 from meshwise.op import Op
 
@@ -18,6 +18,10 @@ STATES, STATES_BACK = 1, 3
 """Times that the state of a mini-batch is read or written there."""
 SHARE, SHARE_BACK = 0.88, 0.46
 """Of streaming bandwidth that the kernels beside the chain reach: 113 and 481 us of a layer at 8 x 2048 on an H200."""
+
+AROUND, AROUND_BACK = 4, 8
+"""Kernels that pack what the chain takes and add up the gradients of its small weights, each as short as a kernel can be: about as many are
+in the profile of a step of 16 x 128 tokens (docs/ttt-kernels.md), where they count."""
 
 
 def chain(d: Device, op: Op, seq: int, mbs: Floats, tp: Floats, heads: int) -> tuple[Floats, Floats]:
@@ -35,4 +39,5 @@ def chain(d: Device, op: Op, seq: int, mbs: Floats, tp: Floats, heads: int) -> t
     # the states of a learner that is wider inside are not kept: the way back walks the chain forward once more
     again = STEP if op.n > op.k else 0.0
     forward = steps * turns * work * STEP + moved / SHARE * (TILES * op.k + STATES * state)
-    return forward, steps * turns * work * (STEP_BACK + again) + moved / SHARE_BACK * (TILES_BACK * op.k + STATES_BACK * state)
+    backward = steps * turns * work * (STEP_BACK + again) + moved / SHARE_BACK * (TILES_BACK * op.k + STATES_BACK * state)
+    return forward + AROUND * SHORTEST_KERNEL, backward + AROUND_BACK * SHORTEST_KERNEL

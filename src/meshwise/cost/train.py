@@ -6,7 +6,7 @@ import numpy as np
 
 from meshwise.calibration import Calibration
 from meshwise.cost.comm import Fabric, Group, Wires
-from meshwise.cost.compute import Device
+from meshwise.cost.compute import SHORTEST_KERNEL, Device
 from meshwise.cost.few import Alike, Few
 from meshwise.cost.memory import Activations, Held, Sizes, memory, state_bytes
 from meshwise.cost.passes import Cut, Passes, backward_bytes, passes
@@ -389,10 +389,16 @@ def _per_step(some: Some, d: Device, wires: Wires) -> Once:
         wire=np.where(a.dp * a.cp > 1, wire, 0.0),
         hides=c.hidden_dp * np.where(a.zero >= 2, m, 2 / 3),
         tables=_tied_tables(q, wires, a, sizes),
-        optimizer=per_parameter * states / d.bandwidth,
+        optimizer=per_parameter * states / d.bandwidth + _update_starts(q, a),
         offload=moved / host,
         fixed=np.where(graphed(q, a), 0.0, c.step),
     )
+
+
+def _update_starts(q: Question, a: Layouts) -> Floats:
+    """Where weights are split, a kernel updates each by itself."""
+    weights = sum(op.count for op in q.model.ops if op.params)
+    return np.where(q.work.framework.splits_weights & (a.devices == 1), weights * SHORTEST_KERNEL, 0.0)
 
 
 def _exposed_per_step(once: Once, few: Few, computing: list[Floats]) -> dict[str, Floats]:
