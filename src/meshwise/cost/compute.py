@@ -29,7 +29,7 @@ queries that do not grow with the sequence (Llama 125M and 1B, docs/loop.md); 5 
 EVEN = 32
 """Of 8, 16, 32 and 64, the one that steps in the BLOOM notes and in vTrain's runs follow."""
 SHORTEST_KERNEL = 2.8e-6
-"""Seconds of a kernel that has next to nothing to do: on an H200, AdamW took 1.02 ms for the 110 weights of Llama 125M, a kernel each, where
+"""Seconds of a kernel that has next to nothing to do: on an H200, AdamW took 1.02 ms for the 110 weights of Llama 125M, a kernel each, and
 their bytes take 0.71 (docs/ttt-kernels.md)."""
 CAST_BYTES = 5.0
 """Moved per element that is turned from bf16 into fp8: read for its scale, read again, written."""
