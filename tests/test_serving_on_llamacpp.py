@@ -182,7 +182,7 @@ def test_an_engine_that_dies_is_told_and_ends_run(tiny: Path) -> None:
     os.kill(up.engines[0], signal.SIGKILL)
     assert up.process.wait(20) == 1
     assert up.process.stderr
-    assert "xllamacpp ended with exit code -9" in up.process.stderr.read().splitlines()[-1]
+    assert "xllamacpp was ended by SIGKILL" in up.process.stderr.read().splitlines()[-1]
     up.end(0)
 
 

@@ -161,7 +161,9 @@ def ways(engine: Engine, model: Model, cards: Sequence[Card], rooms: Sequence[fl
 
 
 def _chosen(engine: Engine, cards: Sequence[Card]) -> Iterator[tuple[int, ...]]:
-    """Cards that one copy may lie on: of one host any number, the fastest first; of several, whole hosts, the largest first."""
+    """Cards that one copy may lie on: of one host any number, the fastest first; of several, whole hosts, the largest first.
+
+    Of several hosts those with processors alone come first: a server with cards reaches them, and its own cards come last."""
     hosts = [[i for i, card in enumerate(cards) if card.host == host] for host in range(cards[-1].host + 1)]
     seen: set[tuple[tuple[str, ...], ...]] = set()
     for own in hosts:
@@ -176,7 +178,7 @@ def _chosen(engine: Engine, cards: Sequence[Card]) -> Iterator[tuple[int, ...]]:
         return
     hosts.sort(key=lambda own: -sum(cards[i].chip.memory for i in own))
     for number in range(2, len(hosts) + 1):
-        found = tuple(sorted(i for own in hosts[:number] for i in own))
+        found = tuple(sorted((i for own in hosts[:number] for i in own), key=lambda i: (cards[i].chip.kind != "cpu", i)))
         if len(found) <= engine.most:
             yield found
 

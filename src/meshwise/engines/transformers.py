@@ -12,7 +12,7 @@ from typing import Any
 
 from meshwise import lookup
 from meshwise.errors import DoesNotFit, UserError
-from meshwise.figures import Measured, Run, Setting
+from meshwise.figures import Measured, Setting, steady_run
 from meshwise.generation.settings import Job, Point
 from meshwise.serve_search import ServeQuestion
 from meshwise.splits import Way
@@ -85,25 +85,10 @@ def timed(asked: Job, progress: Callable[[], None]) -> Timed:
 
 
 def measured(line: dict[str, Any]) -> Measured:
-    """A point of the worker in the figures of a bench: steps are even, so that a gap is the mean of its run."""
+    """A point of the worker in the figures of a bench."""
     setting = Setting(prompt=line["prompt"], output=line["output"], users=line["users"])
     if line["outcome"] != "ok":
         return Measured(setting=setting, runs=(), faults={"out of memory": 1})
-    runs: list[Run] = []
-    for prompt, steps in zip(line["prefill_s"], line["decode_s"], strict=True):
-        rate = setting.users * setting.output / steps
-        runs.append(
-            Run(
-                decode=rate,
-                per_user=rate / setting.users,
-                with_prompts=setting.users * setting.output / (steps + setting.users * prompt),
-                prefill=setting.prompt / prompt,
-                prompt=setting.prompt,
-                tokens=setting.users * setting.output,
-                first=(prompt,),
-                gaps=(steps / setting.output,),
-                engine_decode=None,
-                engine_prefill=None,
-            )
-        )
+    times = zip(line["prefill_s"], line["decode_s"], strict=True)
+    runs = [steady_run(setting, prompt=prompt, steps=steps) for prompt, steps in times]
     return Measured(setting=setting, runs=tuple(runs), notes=(line["way"],))
