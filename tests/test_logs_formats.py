@@ -136,7 +136,7 @@ def test_llama_bench_of_today_is_read_and_tokens_behind_a_filled_cache_are_behin
     found = runs(f"llama-bench-cpu.{ending}")
     assert [(run.get("prompt"), run.get("output")) for run in found] == [(64, 0), (0, 16), (64, 0), (256, 16)]
     speeds = [run.get("decode" if run.get("output") else "prefill") for run in found]
-    printed = [116.46, 30.59, 136.77, 29.88] if ending == "csv" else [65.16, 9.03, 112.28, 37.75]
+    printed = [116.542, 30.642, 136.835, 29.898] if ending == "csv" else [65.16, 9.03, 112.28, 37.75]
     assert speeds == pytest.approx(printed, abs=0.01)
     assert {run.text("quant") for run in found} == {"Q4_K_M"}
     assert found[0].get("params") == pytest.approx(134.515e6, rel=1e-4)
