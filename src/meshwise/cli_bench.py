@@ -274,9 +274,14 @@ def _timed(
     from meshwise import bench_report, launch
     from meshwise.engines import transformers
 
-    device = "cuda" if launch.gpus() else "cpu"
+    cards, tp = len(launch.gpus()), planned.way.tp
+    if 0 < cards < tp:
+        raise UserError(
+            f"the plan has tp={tp}, and this machine has {cards} GPU{'' if cards == 1 else 's'}; plan for what is here"
+        )
+    device = "cuda" if cards else "cpu"
     name = planned.question.model.name
-    asked = transformers.job(name, settings, device=device, repeats=wait.repeats, weights=wish.file)
+    asked = transformers.job(name, settings, device=device, repeats=wait.repeats, tp=tp, weights=wish.file)
     found = transformers.timed(asked, lambda: progress("timing"))
     # The planner knows this engine on GPUs alone: beside what a CPU does its answer would mislead.
     points = [bench_report.point(one, planned if device == "cuda" else None) for one in found.measured]

@@ -1,4 +1,5 @@
-"""transformers: the worker of meshwise.generation, which times prompts and steps of one GPU and serves nobody."""
+"""transformers: the worker of meshwise.generation, which times prompts and steps of one GPU, or of several that share each layer. It serves
+nobody."""
 
 import json
 import shlex
@@ -35,7 +36,9 @@ class Timed:
     torch: str
 
 
-def job(model: str, settings: list[Setting], *, device: str, repeats: int, weights: str = "", precision: str = "") -> Job:
+def job(
+    model: str, settings: list[Setting], *, device: str, repeats: int, tp: int = 1, weights: str = "", precision: str = ""
+) -> Job:
     values, name, _ = lookup.find_values(model)
     points = tuple(Point(prompt=one.prompt, output=one.output, users=one.users) for one in settings)
     return Job(
@@ -46,6 +49,7 @@ def job(model: str, settings: list[Setting], *, device: str, repeats: int, weigh
         device=device,
         precision=precision or ("bf16" if device == "cuda" else "fp32"),
         repeats=repeats,
+        tp=tp,
     )
 
 
@@ -64,7 +68,8 @@ def timed(asked: Job, progress: Callable[[], None]) -> Timed:
     with TemporaryDirectory() as folder:
         file = Path(folder, "job.json")
         file.write_text(asked.to_json(), encoding="utf-8")
-        command = (sys.executable, "-m", "meshwise.generation", str(file))
+        several = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(asked.tp)) if asked.tp > 1 else ()
+        command = (sys.executable, *several, "-m", "meshwise.generation", str(file))
         running = Running(Program(name="transformers", command=command), hear)
         try:
             running.process.wait()
