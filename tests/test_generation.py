@@ -108,7 +108,7 @@ except ValueError as error:
 
 
 def test_two_processes_that_share_each_layer_say_what_one_does(tmp_path: Path) -> None:
-    """Logits of a prompt and of two steps, and the tokens chosen; each process holds half of all that can be cut. What has no plan is told."""
+    """Logits of a prompt and of two steps, and the tokens chosen; each process holds half of all that can be cut. No plan is told."""
     model = values() | {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
     (tmp_path / "job.json").write_text(Job(name="x", model=model, points=(), device="cpu", precision="fp32", tp=2).to_json())
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
