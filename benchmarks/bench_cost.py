@@ -3,7 +3,8 @@
     python benchmarks/bench_cost.py
 
 The endpoint runs in a process of its own and writes into each token when it sent it, by the clock that both processes share. The cost is
-the processor time of the client over the tokens it read; the timing error is what it saw less what was written.
+the processor time of the client over the tokens it read; the timing error is what it saw less what was written, the endpoint's own wait for
+a core between writing and sending included.
 """
 
 import asyncio
@@ -111,11 +112,11 @@ def main() -> int:
         print("  ".join(f"{value:>24.4g}" for value in row.values()))
     # A single slow stream wakes the client once per token, at most 100 times a second: its share of a core is small all the same.
     cost = max(row["core per 1,000 tokens/s"] for row in found if row["users"] > 1)
-    error = max(row["median error, ms"] for row in found) / 1e3
+    error = max(row["p99 error, ms"] for row in found) / 1e3
     alone = found[0]["core per 1,000 tokens/s"] * found[0]["tokens/s"] / 1000
     print(f"one user at {found[0]['tokens/s']:.0f} tokens/s takes {100 * alone:.2f}% of a core")
     print(f"cost {100 * cost:.2f}% of a core per 1,000 tokens/s (must be under {100 * MUST_COST:g}%)")
-    print(f"median timing error {1e3 * error:.3f} ms (must be under {1e3 * MUST_ERROR:g} ms)")
+    print(f"timing error of 99 in 100 tokens within {1e3 * error:.3f} ms (must be under {1e3 * MUST_ERROR:g} ms)")
     return int(cost > MUST_COST or error > MUST_ERROR)
 
 
