@@ -110,8 +110,11 @@ class Relay:
     def __init__(self, port: int) -> None:
         self.port = port
         self.streams: list[list[float]] = []
+        self.tasks: list[asyncio.Task[None] | None] = []
+        """Kept: asyncio holds a task that waits for a stream by the stream alone, and collects both when its client has gone."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.tasks.append(asyncio.current_task())
         inner, out = await asyncio.open_connection("127.0.0.1", self.port)
         head = await reader.readuntil(b"\r\n\r\n")
         size = next((int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")), 0)

@@ -101,7 +101,8 @@ def here(model: str, on: str, engine: str = "") -> ServeAsk:
     chip = hardware.known_chip(cards[0].removeprefix("NVIDIA ")) if cards else None
     if cards and chip is None and not on:
         raise UserError(f"the catalogue has no {cards[0]}; say with --on what it is most like (meshwise show chips)")
-    return ServeAsk(model=model, cluster=on or (f"{len(cards)}x{chip.key}" if chip else "cpu"), engine=engine)
+    number = 1 if engine == "transformers" else len(cards)  # what it is for; --on or a plan has it share layers over several
+    return ServeAsk(model=model, cluster=on or (f"{number}x{chip.key}" if chip else "cpu"), engine=engine)
 
 
 def programs(one: Planned, wish: Wish) -> list[Program]:
