@@ -10,7 +10,7 @@ from meshwise import serve_run
 from meshwise.engines.llamacpp_memory import MIB, Taken, dry_run, estimated, logged
 from meshwise.errors import DoesNotFit
 from meshwise.serve_ask import ServeAsk
-from meshwise.serve_memory import beside, planned_memory, surprises
+from meshwise.serve_memory import beside, other_devices, planned_memory, surprises
 
 LOG = """\
 0.00.265.252 I load_tensors: offloaded 31/31 layers to GPU
@@ -77,7 +77,11 @@ def test_a_plan_lies_beside_what_is_said_and_differences_are_told() -> None:
     moved = [counted[0], replace(counted[1], weights=counted[1].weights + 2 * MIB), counted[2]]
     (told,) = surprises(beside(one, moved))
     assert told.startswith("other than planned on CUDA0: weights 2.0")
-    assert beside(one, counted[:2]) == []
+    assert other_devices(one, counted) == ""
+    assert beside(one, counted[:1]) == []
+    assert other_devices(one, counted[:1]) == (
+        "the plan has 2 devices beside the host, and llama.cpp finds none but the processor"
+    )
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -89,8 +89,11 @@ def run(what: str, on: str, asked: Asked) -> None:
             else serve_memory.checked(planned, wish, programs, _log, patience, _log)
         )
         with up_with as up:
-            _tell(planned, up, bool(asked.serve_rpc))
-            _watch(up)
+            try:
+                _tell(planned, up, bool(asked.serve_rpc))
+                _watch(up)
+            except KeyboardInterrupt:
+                typer.echo("stopping")
     except OutOfMemory as error:
         raise OutOfMemory(f"{error}; {serve_run.memory_sum(planned)}") from None
 
@@ -114,15 +117,21 @@ def _dry_run(planned: Any, wish: Any, programs: list[Any], patience: float, *, r
     if not command:
         return
     with started(programs[:-1], lambda line: None, patience):
-        _show_memory(serve_memory.beside(planned, dry_run(command, patience)), DRY_RUN)
+        said = dry_run(command, patience)
+    rows = serve_memory.beside(planned, said)
+    if not rows:
+        raise DoesNotFit(serve_memory.other_devices(planned, said))
+    typer.echo(_memory(rows, DRY_RUN))
 
 
-def _show_memory(rows: list[Any], who: str) -> None:
+def _memory(rows: list[Any], who: str) -> str:
     from meshwise import render
     from meshwise.render_bench import memory_view
 
-    if rows:
-        render.console().print(memory_view(rows, who), soft_wrap=True)
+    console = render.console()
+    with console.capture() as shown:
+        console.print(memory_view(rows, who), soft_wrap=True)
+    return shown.get()
 
 
 def _tell(planned: Any, up: list[Any], remote: bool) -> None:
@@ -134,26 +143,27 @@ def _tell(planned: Any, up: list[Any], remote: bool) -> None:
     if remote:
         typer.echo(f"RPC servers of {planned.way.name} listen on {where}; stop them with Ctrl-C")
         return
+    # Made before anything is said: whoever reads that it answers may end it at once.
+    rows = serve_memory.beside(planned, logged(list(up[-1].log), serve_memory.remotes(program.command)))
+    memory = _memory(rows, "it says") if rows else ""
     best = planned.at_own()
     speed = f", predicted {best.per_user:.3g} tokens/s for one user" if best else ""
     typer.echo(f"{planned.question.model.name}, {planned.way.name}, with {program.name}{speed}")
     typer.echo(f"http://{where} answers; measure it with 'meshwise bench http://{where}', stop it with Ctrl-C")
-    _show_memory(serve_memory.beside(planned, logged(list(up[-1].log), serve_memory.remotes(program.command))), "it says")
+    if memory:
+        typer.echo(memory)
 
 
 def _watch(up: list[Any]) -> None:
-    """Until a program ends, which is a failure, or the user ends it, which is not."""
+    """Until a program ends, which is a failure."""
     import time
 
     from meshwise.engines.process import failure
 
-    try:
-        while True:
-            for one in up:
-                if one.process.poll() is not None:
-                    one.reader.join(2)
-                    told = failure(one)
-                    raise DoesNotFit(f"{told}") if not isinstance(told, DoesNotFit) else told
-            time.sleep(0.2)
-    except KeyboardInterrupt:
-        typer.echo("stopping")
+    while True:
+        for one in up:
+            if one.process.poll() is not None:
+                one.reader.join(2)
+                told = failure(one)
+                raise DoesNotFit(f"{told}") if not isinstance(told, DoesNotFit) else told
+        time.sleep(0.2)

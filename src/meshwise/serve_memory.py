@@ -50,6 +50,15 @@ def beside(one: Planned, said: Sequence[Taken]) -> list[Row]:
     ]
 
 
+def other_devices(one: Planned, said: Sequence[Taken]) -> str:
+    """Where llama.cpp has not the devices of the plan: another machine, or a build for a processor alone."""
+    wanted, found = len(planned_memory(one)) - 1, [taken.device for taken in said if taken.device != HOST]
+    if len(found) == wanted:
+        return ""
+    seen = ", ".join(found) or "none but the processor"
+    return f"the plan has {wanted} device{'' if wanted == 1 else 's'} beside the host, and llama.cpp finds {seen}"
+
+
 def surprises(rows: Sequence[Row]) -> list[str]:
     """Where llama.cpp needs more than was planned, or puts weights and cache elsewhere: one line per device."""
     found: list[str] = []
@@ -83,7 +92,8 @@ def _foreseen(one: Planned, wish: Wish, patience: float) -> list[str]:
     if not command:
         return []
     try:
-        return surprises(beside(one, dry_run(command, patience)))
+        said = dry_run(command, patience)
+        return surprises(beside(one, said)) or list(filter(None, [other_devices(one, said)]))
     except DoesNotFit:
         return []  # the server will say the same of the file, with more words
 
