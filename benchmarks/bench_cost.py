@@ -2,9 +2,9 @@
 
     python benchmarks/bench_cost.py
 
-The endpoint runs in a process of its own and writes into each token when it sent it, by the clock that both processes share. The cost is
-the processor time of the client over the tokens it read; the timing error is what it saw less what was written, the endpoint's own wait for
-a core between writing and sending included.
+The endpoint runs in a process of its own and keeps when it sent each token, by the clock that both processes share. The cost is the
+processor time of the client over the tokens it read. A token came between the moments before and after the call that sent it, which on a
+loaded machine may be far apart; the timing error is how far from these the client saw it.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ def chunk(values: object) -> bytes:
     return f"{len(data):x}\r\n".encode() + data + b"\r\n"
 
 
-async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sent: dict[int, list[float]]) -> None:
+async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sent: dict[int, list[tuple[float, float]]]) -> None:
     """Tokens at even times from a common start, each as long as llama.cpp's events are."""
     head = await reader.readuntil(b"\r\n\r\n")
     size = next(int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length"))
@@ -48,15 +48,16 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sen
             "id": "chatcmpl-" + "x" * 32,
         }
         data = chunk(event)
-        sent.setdefault(user, []).append(time.perf_counter())
+        before = time.perf_counter()
         writer.write(data)
+        sent.setdefault(user, []).append((before, time.perf_counter()))
     writer.write(chunk({"choices": [], "usage": {"completion_tokens": count, "prompt_tokens": 1}}) + chunk(None) + b"0\r\n\r\n")
     await writer.drain()
     writer.close()
 
 
 def endpoint(pipe: Connection) -> None:
-    sent: dict[int, list[float]] = {}
+    sent: dict[int, list[tuple[float, float]]] = {}
 
     async def serve() -> None:
         server = await asyncio.start_server(lambda r, w: answer(r, w, sent), "127.0.0.1", 0)
@@ -86,8 +87,9 @@ def trial(port: int, pipe: Connection, users: int, tokens: int, rate: float) -> 
     run = run_of(replies, Setting(prompt=1, output=tokens, users=users))
     spent, took = cpu() - before, time.perf_counter() - begin
     pipe.send(True)
-    sent: dict[int, list[float]] = pipe.recv()
-    late = sorted(seen - was for i, reply in enumerate(replies) for seen, was in zip(reply.arrivals, sent[i], strict=True))
+    sent: dict[int, list[tuple[float, float]]] = pipe.recv()
+    moments = [(seen, *span) for i, reply in enumerate(replies) for seen, span in zip(reply.arrivals, sent[i], strict=True)]
+    late = sorted(max(first - seen, seen - last, 0.0) for seen, first, last in moments)
     return {
         "users": users,
         "tokens/s": run.decode,

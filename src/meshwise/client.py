@@ -68,6 +68,9 @@ def address(url: str, key: str = "") -> Address:
 
 SO_TIMESTAMPNS = 35
 """Linux, asm-generic/socket.h. Python has no name for it."""
+AT_ONCE = 16384
+"""Bytes of a read, many events. asyncio asks for 256 KiB, and to have that much made for each token takes longer than to read it."""
+_WHEN = struct.Struct("qq")
 
 
 class _Stamped(socket.socket):
@@ -84,7 +87,7 @@ class _Stamped(socket.socket):
                 self.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
 
     def recv(self, bufsize: int, flags: int = 0, /) -> bytes:
-        data, told, _, _ = self.recvmsg(bufsize, 64, flags)
+        data, told, _, _ = self.recvmsg(min(bufsize, AT_ONCE), 64, flags)
         self._stamp(told)
         return data
 
@@ -98,7 +101,7 @@ class _Stamped(socket.socket):
         self.arrived = perf_counter()
         for level, kind, data in told:
             if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS and len(data) == 16:
-                seconds, nanoseconds = struct.unpack("qq", data)
+                seconds, nanoseconds = _WHEN.unpack(data)
                 self.arrived -= max(0.0, time() - seconds - nanoseconds * 1e-9)
 
 
