@@ -8,7 +8,7 @@ import pytest
 
 from meshwise.engines import commands, llamacpp, ollama, vllm
 from meshwise.serve_ask import ServeAsk
-from meshwise.serve_search import search
+from meshwise.serve_search import search, weighed
 from meshwise.splits import Way
 from serve_questions import found, question, split
 
@@ -25,6 +25,7 @@ CASES: dict[str, dict[str, Any]] = {
     "experts": {"model": "qwen3-235b-a22b:q4_k_m", "cluster": "2xrtx3090", "context": 8192},
     "unequal": {"cluster": "2xrtx3090+1xrtx3060-12gb", "fix": ("split=layer", "cards=3")},
     "rpc": {"cluster": "2x(2xrtx4060ti-16gb)@1Gbps"},
+    "rpc-on-processors": {"model": "llama-3-8b:q4_k_m", "cluster": "3x(1xcpu)@1Gbps", "fix": ("hosts=3",)},
     "copies": {"model": "llama-3-8b:q4_k_m", "users": 8, "context": 4096, "fix": ("replicas=2", "cards=2", "split=layer")},
     "copies-on-hosts": {
         "model": "llama-3-8b:q4_k_m",
@@ -65,6 +66,24 @@ def test_a_split_by_shares_gets_the_layers_that_it_names() -> None:
     assert layers == [int(share) for share in way.way.shares]
     (line,) = llamacpp.lines(question(cluster="2xrtx3090+1xrtx3060-12gb", fix=("split=layer", "cards=3")), way.way)
     assert f"-ts {','.join(map(str, layers))} " in line
+
+
+def test_a_split_by_free_memory_names_the_same_layers_when_it_is_run() -> None:
+    """What is free at the start may be other than planned: -ts then says each card's layers, and they are those of the plan."""
+    q = question(fix=("split=layer", "cards=4"))
+    best = search(q).options[0]
+    named = llamacpp.with_layers(q, best.way)
+    assert weighed(q, named).placement == best.placement
+    assert named.shares == (21, 20, 20, 20)
+
+
+def test_a_host_with_cards_serves_and_reaches_a_processor_over_rpc() -> None:
+    """llama.cpp lists RPC devices before its own, so a host without cards comes first, wherever it was named."""
+    q = question("llama-3-8b:q4_k_m", "1x(1xrtx3090)+1x(1xcpu)@1Gbps", fix=("hosts=2",))
+    rpc, server = llamacpp.lines(q, search(q).options[0].way)
+    assert rpc.startswith("ggml-rpc-server -H host2 ")
+    assert server.endswith("# on host 1")
+    assert "-ngl 33 --rpc host2:50052" in server
 
 
 def test_experts_of_all_layers_are_named_by_a_pattern() -> None:

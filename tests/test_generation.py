@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from meshwise.engines import transformers
+from meshwise.engines.process import free_port
+from meshwise.errors import DoesNotFit
+from meshwise.figures import Setting
 from meshwise.generation.rows import COLUMNS, row, spread
 from meshwise.generation.settings import Job, Point
 from told import Run
@@ -68,6 +72,71 @@ def test_a_worker_measures_every_point_on_a_cpu(tmp_path: Path) -> None:
     assert ready["params"] == 2 * 64 * 32 + 3 * 32 * 32 + 3 * 32 * 48 + 3 * 32
     assert [(one["prompt"], one["output"], one["users"], one["outcome"]) for one in found] == [(5, 3, 1, "ok"), (5, 2, 3, "ok")]
     assert all(len(one["decode_s"]) == len(one["prefill_s"]) == 2 for one in found)  # pyright: ignore[reportArgumentType]
+
+
+TOGETHER = """
+import sys, torch
+from dataclasses import replace
+from pathlib import Path
+from meshwise.generation.session import build
+from meshwise.generation.settings import Job
+
+def said(job):
+    timed = build(job)
+    tokens = torch.randint(64, (2, 9), generator=torch.Generator().manual_seed(1))
+    cache, logits, chosen = timed._cache(12), [], []
+    with torch.no_grad():
+        logits.append(timed._read(tokens, cache))
+        for at in range(9, 11):
+            chosen.append(logits[-1].argmax(-1)[:, None])
+            places = torch.full((2, 1), at)
+            logits.append(timed.model(input_ids=chosen[-1], position_ids=places, past_key_values=cache).logits[:, -1])
+    whole = sum(getattr(weight, "to_local", lambda: weight)().numel() for weight in timed.model.parameters())
+    return torch.stack(logits), torch.cat(chosen), whole
+
+job = Job.read(Path(sys.argv[1]))
+for kind in ("llama", "qwen3"):
+    job = replace(job, model=job.model | {"model_type": kind})
+    alone, one, all_of_it = said(replace(job, tp=1))
+    shared, two, part = said(job)
+    print(bool((shared - alone).abs().max() < 1e-5), torch.equal(one, two), part < 0.6 * all_of_it)
+try:
+    build(replace(job, model={"model_type": "gpt2", "n_embd": 32, "n_layer": 1, "n_head": 2, "vocab_size": 64}))
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_two_processes_that_share_each_layer_say_what_one_does(tmp_path: Path) -> None:
+    """Logits of a prompt and of two steps, and the tokens chosen; each process holds half of all that can be cut. No plan is told."""
+    model = values() | {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+    (tmp_path / "job.json").write_text(Job(name="x", model=model, points=(), device="cpu", precision="fp32", tp=2).to_json())
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", TOGETHER, str(tmp_path / "job.json")]
+    ranks = [
+        subprocess.Popen(
+            command,
+            env=dict(os.environ) | where | {"RANK": str(i), "LOCAL_RANK": str(i)},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for i in range(2)
+    ]
+    told = [rank.communicate(timeout=120) for rank in ranks]
+    wanted = ["True True True"] * 2 + ["transformers has no tensor-parallel plan for gpt2"]
+    assert [out.splitlines() for out, _ in told] == [wanted] * 2, told[0][1][-2000:]
+
+
+def test_a_plan_with_tensor_parallelism_is_timed_by_as_many_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun starts them; in its place stands a program that repeats what it was asked."""
+    stand_in = tmp_path / "python"
+    stand_in.write_text(f"#!{sys.executable}\nimport json, sys; print(json.dumps({{'error': ' '.join(sys.argv[1:8])}}))\n")
+    stand_in.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(stand_in))
+    asked = transformers.job("llama-debug", [Setting(prompt=5, output=2, users=1)], device="cpu", repeats=1, tp=2)
+    with pytest.raises(DoesNotFit, match="--standalone --nproc-per-node 2 -m meshwise"):
+        transformers.timed(asked, lambda: None)
 
 
 def test_a_worker_says_in_one_line_why_it_cannot(tmp_path: Path) -> None:

@@ -130,6 +130,18 @@ def test_llama_bench_is_the_same_in_every_output(ending: str):
     assert found[0].get("params") == pytest.approx(8.03e9, rel=1e-3)
 
 
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "md"])
+def test_llama_bench_of_today_is_read_and_tokens_behind_a_filled_cache_are_behind_a_prompt(ending: str):
+    """As it printed them: 64 tokens of prompt and 16 generated, with an empty cache and behind 256 tokens."""
+    found = runs(f"llama-bench-cpu.{ending}")
+    assert [(run.get("prompt"), run.get("output")) for run in found] == [(64, 0), (0, 16), (64, 0), (256, 16)]
+    speeds = [run.get("decode" if run.get("output") else "prefill") for run in found]
+    printed = [116.542, 30.642, 136.835, 29.898] if ending == "csv" else [65.16, 9.03, 112.28, 37.75]
+    assert speeds == pytest.approx(printed, abs=0.01)
+    assert {run.text("quant") for run in found} == {"Q4_K_M"}
+    assert found[0].get("params") == pytest.approx(134.515e6, rel=1e-4)
+
+
 def test_a_format_can_be_told_and_a_wrong_name_is_refused():
     with pytest.raises(UserError, match="did you mean 'megatron'"):
         formats.read_file(FIXTURES / "megatron-lm-22b.log", "megatrom")

@@ -1,41 +1,84 @@
-"""With llama.cpp's own programs: two RPC servers on loopback split one model as it was planned."""
+"""With llama.cpp's own programs (CPU, GGML_RPC=ON): a plan over hosts on one machine, its memory, its dry run, its timer."""
 
-import re
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
-from meshwise import make_gguf
-from meshwise.engines.process import Program, free_port, started
-from meshwise.gguf_header import read
-from meshwise.kv import Held, layer_caches
-from meshwise.placement import split_layers
-from meshwise.quant import find_format, weights
-from meshwise.runtime import find_runtime
-from meshwise.serve_run import RPC_NAMES
+from meshwise import make_gguf, serve_memory, serve_run
+from meshwise.engines.llamacpp_memory import MIB, dry_run, logged
+from meshwise.engines.process import started
+from meshwise.quant import find_format
+from meshwise.serve_ask import ServeAsk
+from told import Run
 
-SERVER = shutil.which("llama-server") or ""
-RPC = next(filter(None, map(shutil.which, RPC_NAMES)), "")
+NEEDED = ("llama-server", "llama-fit-params", "llama-bench", "ggml-rpc-server")
+MISSING = [name for name in NEEDED if not shutil.which(name)]
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"of llama.cpp's programs there is no {', '.join(MISSING)} on PATH")
+
+RPC = {"host2": "loopback", "host3": "loopback"}
+HOSTS = "3x(1xcpu)@1Gbps"
 
 
-@pytest.mark.skipif(not (SERVER and RPC), reason="llama.cpp's llama-server and rpc-server are not on PATH")
+def file_of(folder: Path, name: str, layers: int | None = None, *, header_only: bool = False) -> Path:
+    path = folder / f"{name}.gguf"
+    make_gguf.write(make_gguf.prepare(name, find_format("q4_k_m"), layers), path, header_only=header_only)
+    return path
+
+
+def plan(file: Path, **more: object) -> serve_run.Planned:
+    return serve_run.planned(ServeAsk(**{"model": str(file), "cluster": HOSTS, "fix": ("hosts=3",), "context": 2048, **more}))  # type: ignore[arg-type]
+
+
+def check(rows: list[serve_memory.Row]) -> None:
+    """Weights and cache to 1 MiB of the plan; of what the host maps, repacked tensors at the end may be missing. Of working memory no more
+    than planned: builds differ, and the plan has the newest dry run's."""
+    assert [row["device"] for row in rows] == ["host", "RPC0", "RPC1"]
+    for row in rows:
+        assert row["planned_weights"] - row["repacked"] - MIB < row["weights"] < row["planned_weights"] + MIB
+        assert row["cache"] == pytest.approx(row["planned_cache"], abs=MIB)
+        assert 0 < row["compute"] <= row["planned_compute"]
+
+
 def test_planned_bytes_per_device_are_what_llamacpp_prints(tmp_path: Path) -> None:
-    """Weights and cache of each RPC device, to 1 MiB."""
-    file = tmp_path / "m.gguf"
-    make_gguf.write(make_gguf.prepare("smollm2-135m", find_format("q4_k_m")), file)
-    ports = [free_port(), free_port(), free_port()]
-    rpc = [Program(name="rpc", command=(RPC, "-H", "127.0.0.1", "-p", str(p)), port=p, health="") for p in ports[:2]]
-    where = ",".join(f"127.0.0.1:{port}" for port in ports[:2])
-    flags = ("-m", str(file), "--rpc", where, "-ngl", "99", "-sm", "layer", "-ts", "1,1", "-c", "2048", "-np", "1", "-fa", "on")
-    server = Program(name="llama-server", command=(SERVER, *flags, "--port", str(ports[2])), port=ports[2])
-    with started([*rpc, server], print, 120) as up:
-        log = "\n".join(up[-1].log)
-    model, runtime = read(file), find_runtime("llama.cpp")
-    caches = layer_caches(model, runtime, Held(context=2048, sequences=1, key="f16", value="f16"))
-    planned = split_layers(weights(model), caches, [1.0, 1.0]).devices
-    for port, device in zip(ports, planned, strict=False):
-        for kind, size in (("model", device.weights), ("KV", device.cache)):
-            found = re.search(rf"RPC\d*\[[^\]]*:{port}\] +{kind} buffer size = +([\d.]+) MiB", log)
-            assert found, f"no {kind} buffer of the device at {port} in the log"
-            assert float(found[1]) == pytest.approx(size / 2**20, abs=1)
+    """Two RPC servers and the server's own processor share one model as it was planned."""
+    one = plan(file_of(tmp_path, "smollm2-135m"))
+    wish = serve_run.Wish(rpc=RPC, threads=1)
+    warned: list[str] = []
+    programs = serve_run.programs(one, wish)
+    with serve_memory.checked(one, wish, programs, lambda line: None, 120, warned.append) as up:
+        said = logged(list(up[-1].log), serve_memory.remotes(up[-1].program.command))
+    assert [one.process.poll() is not None for one in up] == [True] * 3
+    assert warned == []
+    check(serve_memory.beside(one, said))
+
+
+@pytest.mark.parametrize("name", ["llama-3-8b", "qwen2.5-14b"])
+@pytest.mark.parametrize("context", [4096, 32768])
+def test_the_dry_run_takes_a_file_of_a_header_alone_and_agrees_with_the_plan(tmp_path: Path, name: str, context: int) -> None:
+    """The referee for memory: models that would not fit on this machine, of which nothing is loaded."""
+    one = plan(file_of(tmp_path, name, header_only=True), context=context)
+    wish = serve_run.Wish(rpc=RPC)
+    with started(serve_run.helpers(one, wish), lambda line: None, 30):
+        check(serve_memory.beside(one, dry_run(serve_run.dry_run_command(one, wish), 60)))
+
+
+def test_a_file_that_is_not_the_planned_one_is_told_before_it_is_loaded(run: Run, tmp_path: Path) -> None:
+    file = file_of(tmp_path, "smollm2-135m", 2)
+    words = ["--prompt", "8", "--output", "4", "--repeats", "1", "--threads", "1", "--model-file", str(file)]
+    done = run("bench", "smollm2-135m:q8_0", "--on", "cpu", *words)
+    assert done.code == 0, done.err
+    assert "other than planned on host: weights 33 MiB (planned 136.4 MiB)" in done.err
+
+
+def test_llama_bench_times_a_plan_over_rpc(run: Run, tmp_path: Path) -> None:
+    file = file_of(tmp_path, "smollm2-135m", 3)
+    made = tmp_path / "plan.json"
+    assert run("plan", str(file), "--serve", "--on", HOSTS, "--fix", "hosts=3", "--out", str(made)).code == 0
+    words = ["--rpc", "host2=loopback,host3=loopback", "--threads", "1", "--prompt", "16,32", "--output", "4", "--repeats", "2"]
+    done = run("bench", str(made), *words, "--llama-bench", "--json")
+    assert done.code == 0, done.err
+    points = json.loads(done.out)["points"]
+    assert [(point["prompt"], len(point["decode_values"])) for point in points] == [(16, 2), (32, 2)]
+    assert all(point["decode"] > 0 and point["prefill"] > 0 for point in points)

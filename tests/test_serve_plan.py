@@ -68,6 +68,8 @@ def test_a_plan_for_training_is_told_apart(tmp_path: Path) -> None:
 
 
 def test_what_was_assumed_is_said() -> None:
+    shared = plan_of(model="llama-3-8b", cluster="2xh200", engine="transformers", fix=("tp=2",))
+    assert any("over several GPUs transformers runs its own layers" in note for note in shared.notes)
     assert any("no format given: Q4_K_M" in note for note in plan_of(model="llama-3-8b", cluster="rtx3090").notes)
     assert any("no --context given: 8,192" in note for note in plan_of(model="llama-3-8b", cluster="rtx3090", context=0).notes)
 

@@ -76,6 +76,42 @@ def test_rpc_servers_of_a_plan_run_on_loopback_or_where_they_are(tmp_path: Path)
         serve_run.rpc_servers(one, Wish(folder=wish.folder, rpc={"host9": "192.168.1.7"}))
 
 
+def script(folder: Path, name: str, body: str) -> None:
+    """A program that says something and ends."""
+    file = folder / name
+    file.write_text(f"#!{sys.executable}\nimport sys\n{body}\n")
+    file.chmod(0o755)
+
+
+def test_flags_that_no_plan_needs_are_given_to_servers_that_have_them(tmp_path: Path) -> None:
+    """An older server, which has only one of them, still starts."""
+    one, wish = plan(tmp_path)
+    script(tmp_path, "llama-server", "print('-lv,   --verbosity N  Set the verbosity threshold')")
+    (made,) = serve_run.programs(one, wish)
+    assert made.command[-2:] == ("-lv", "4")
+    assert "--cache-ram" not in made.command
+
+
+def test_a_dry_run_shows_the_commands_and_what_each_device_would_hold(run: Run, tmp_path: Path) -> None:
+    """Nothing is started but llama.cpp's own dry run, with the flags of the server."""
+    script(tmp_path, "llama-server", "")
+    says = "print('CUDA0 2113 544 172'); print('CUDA1 2290 480 354'); print('Host 281 0 72')"
+    script(tmp_path, "llama-fit-params", f"assert sys.argv[-3:] == ['--no-repack', '-fitp', 'on'] and '-ts' in sys.argv; {says}")
+    (tmp_path / "m.gguf").write_bytes(b"")
+    made, cards = str(tmp_path / "plan.json"), "2xrtx4060ti-16gb"
+    assert run("plan", "llama-3-8b:q4_k_m", "--serve", "--on", cards, "--fix", "split=layer,cards=2", "--out", made).code == 0
+    words = ["--engine-path", str(tmp_path), "--model-file", str(tmp_path / "m.gguf"), "--dry-run"]
+    done = run("run", made, *words)
+    assert (done.code, done.err) == (0, "")
+    command, *table = [line.split() for line in done.out.splitlines() if line.strip()]
+    assert (command[0], command[command.index("-ts") + 1]) == (str(tmp_path / "llama-server"), "17,16")
+    # llama.cpp's own figures for these devices (data/measurements/llamacpp_fit_dryrun.csv, of this build)
+    assert table[-2:] == [
+        ["CUDA0", "2,113.28", "2,113.00", "544.00", "544.00", "244.00", "172.00"],
+        ["CUDA1", "2,290.21", "2,290.00", "480.00", "480.00", "354.50", "354.00"],
+    ]
+
+
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "8.8.8.8", "example.org"])
 def test_rpc_is_never_bound_to_an_open_address(address: str) -> None:
     with pytest.raises(UserError, match="insecure") as told:

@@ -1,7 +1,7 @@
 """The verb `bench`."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,6 +30,9 @@ def bench(
     seed: Annotated[int, typer.Option(min=0, help="Of the prompts.")] = 0,
     against: Annotated[Path | None, typer.Option(help="An earlier --out: do they differ by more than repeats do?")] = None,
     vary: Annotated[str, typer.Option(help="gpus=1..4: start the engine again on so many cards.")] = "",
+    llama_bench: Annotated[
+        bool, typer.Option("--llama-bench", help="Time one user with llama.cpp's own llama-bench, without a server.")
+    ] = False,
     on: Annotated[str, typer.Option(help="This machine in words (default: what is here).", rich_help_panel=ENGINE)] = "",
     engine: Annotated[str, typer.Option(help="llama.cpp, vllm or transformers.", rich_help_panel=ENGINE)] = "",
     engine_path: Annotated[str, typer.Option(help="Folder of its programs, or xllamacpp.", rich_help_panel=ENGINE)] = "",
@@ -47,10 +50,11 @@ def bench(
     from meshwise.files import write
 
     url = what.startswith(("http://", "https://"))
-    _check(url, {"--plan": plan, "--model": model, "--key-env": key_env}, {"--vary": vary, "--on": on, "--engine": engine})
+    of_engine = {"--vary": vary, "--on": on, "--engine": engine, "--llama-bench": llama_bench}
+    _check(url, {"--plan": plan, "--model": model, "--key-env": key_env}, of_engine)
     earlier = bench_report.read(against) if against else None
     wish = serve_run.Wish(folder=engine_path, file=model_file, rpc=serve_run.rpc_addresses(rpc), threads=threads)
-    wait = _Waits(units.parse(patience, "seconds"), units.parse(start_within, "seconds"), repeats, seed)
+    wait = _Waits(units.parse(patience, "seconds"), units.parse(start_within, "seconds"), repeats, seed, llama_bench)
     asked = str(plan or "") if url else what
     planned = _planned(asked, on, engine) if asked else None
     settings = _settings(prompt, output, users, planned)
@@ -86,9 +90,11 @@ class _Waits:
     start: float
     repeats: int
     seed: int
+    inside: bool
+    """Timed by llama-bench."""
 
 
-def _check(url: bool, of_url: dict[str, object], of_engine: dict[str, str]) -> None:
+def _check(url: bool, of_url: Mapping[str, object], of_engine: Mapping[str, object]) -> None:
     for flag, value in (of_engine if url else of_url).items():
         if value:
             raise UserError(f"{flag} goes with {'an engine that is started, not with a URL' if url else 'a URL'}")
@@ -216,25 +222,50 @@ def _started(
 def _once(
     planned: "Planned", settings: "list[Setting]", wish: "Wish", wait: _Waits, progress: Callable[[str], None]
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    from meshwise import bench_report, serve_run
-    from meshwise.engines.process import OutOfMemory, started
+    from meshwise import bench_report, serve_memory, serve_run
+    from meshwise.engines.llamacpp_memory import logged
+    from meshwise.engines.process import OutOfMemory
 
     name = planned.question.model.name
+    if wait.inside:
+        return _timed_inside(planned, settings, wish, wait, progress)
     if planned.question.engine.name == "transformers":
         return _timed(planned, settings, wish, wait, progress)
     roomy = serve_run.for_settings(planned, settings)
     programs = serve_run.programs(roomy, wish)
     try:
-        with started(programs, lambda line: None, wait.start) as running:
+        with serve_memory.checked(roomy, wish, programs, lambda line: None, wait.start, _warn) as running:
             url = f"http://{programs[-1].host}:{programs[-1].port}"
             about, points = _endpoint(url, "", "", settings, wait, planned, progress)
             log = list(running[-1].log)
     except OutOfMemory as error:
         raise OutOfMemory(f"{error}; {serve_run.memory_sum(roomy)}") from None
     why = _explained(planned, points, bench_report.from_log(log))
-    about |= {"model": name, "engine": programs[-1].name, "command": " ".join(programs[-1].command), "explained": why}
+    command = programs[-1].command
+    memory = serve_memory.beside(roomy, logged(log, serve_memory.remotes(command)))
+    about |= {"model": name, "engine": programs[-1].name, "command": " ".join(command), "memory": memory, "explained": why}
     about.pop("endpoint")
     return about, points
+
+
+def _warn(line: str) -> None:
+    typer.echo(line, err=True)
+
+
+def _timed_inside(
+    planned: "Planned", settings: "list[Setting]", wish: "Wish", wait: _Waits, progress: Callable[[str], None]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """With the RPC servers of the plan up for as long."""
+    from meshwise import bench_report, serve_run
+    from meshwise.engines import llamacpp_bench
+    from meshwise.engines.process import started
+
+    command = serve_run.timer_command(planned, wish)
+    with started(serve_run.helpers(planned, wish), lambda line: None, wait.start):
+        found = llamacpp_bench.timed(command, settings, wait.repeats, progress)
+    points = [bench_report.point(one, planned) for one in found]
+    about = {"model": planned.question.model.name, "engine": llamacpp_bench.NAME, "command": " ".join(command)}
+    return about | {"explained": _explained(planned, points, [])}, points
 
 
 def _timed(
@@ -243,9 +274,14 @@ def _timed(
     from meshwise import bench_report, launch
     from meshwise.engines import transformers
 
-    device = "cuda" if launch.gpus() else "cpu"
+    cards, tp = len(launch.gpus()), planned.way.tp
+    if 0 < cards < tp:
+        raise UserError(
+            f"the plan has tp={tp}, and this machine has {cards} GPU{'' if cards == 1 else 's'}; plan for what is here"
+        )
+    device = "cuda" if cards else "cpu"
     name = planned.question.model.name
-    asked = transformers.job(name, settings, device=device, repeats=wait.repeats, weights=wish.file)
+    asked = transformers.job(name, settings, device=device, repeats=wait.repeats, tp=tp, weights=wish.file)
     found = transformers.timed(asked, lambda: progress("timing"))
     # The planner knows this engine on GPUs alone: beside what a CPU does its answer would mislead.
     points = [bench_report.point(one, planned if device == "cuda" else None) for one in found.measured]

@@ -11,7 +11,7 @@ import typer
 from meshwise.errors import DoesNotFit, UserError
 
 FLAGS = ("port", "host", "engine_path", "model_file", "rpc", "serve_rpc", "threads", "start_within")
-SHARED = ("what", "on")
+SHARED = ("what", "on", "dry_run")
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Asked:
     serve_rpc: str
     threads: int
     start_within: str
+    dry_run: bool
 
 
 def serves(what: str) -> bool:
@@ -53,7 +54,7 @@ def check_flags(given: typer.Context, serving: bool) -> None:
 
 def run(what: str, on: str, asked: Asked) -> None:
     """Start, say where, show the log, and leave nothing behind."""
-    from meshwise import serve_plan, serve_run, units
+    from meshwise import serve_memory, serve_plan, serve_run, units
     from meshwise.engines.process import INSECURE, OutOfMemory, private, started
 
     wish = serve_run.Wish(
@@ -75,42 +76,94 @@ def run(what: str, on: str, asked: Asked) -> None:
         programs = serve_run.rpc_servers(planned, wish)
     else:
         programs = serve_run.programs(planned, wish)
-    if any("rpc" in program.name for program in programs) or wish.rpc:
+    if wish.rpc:
         typer.echo(INSECURE, err=True)
+    patience = units.parse(asked.start_within, "seconds")
+    if asked.dry_run:
+        _dry_run(planned, wish, programs, patience, remote=bool(asked.serve_rpc))
+        return
     try:
-        with started(
-            programs, lambda line: print(line, file=sys.stderr, flush=True), units.parse(asked.start_within, "seconds")
-        ) as up:
-            _tell(planned, programs[-1], bool(asked.serve_rpc))
-            _watch(up)
+        up_with = (
+            started(programs, _log, patience)
+            if asked.serve_rpc
+            else serve_memory.checked(planned, wish, programs, _log, patience, _log)
+        )
+        with up_with as up:
+            try:
+                _tell(planned, up, bool(asked.serve_rpc))
+                _watch(up)
+            except KeyboardInterrupt:
+                typer.echo("stopping")
     except OutOfMemory as error:
         raise OutOfMemory(f"{error}; {serve_run.memory_sum(planned)}") from None
 
 
-def _tell(planned: Any, program: Any, remote: bool) -> None:
+def _log(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _dry_run(planned: Any, wish: Any, programs: list[Any], patience: float, *, remote: bool) -> None:
+    """The commands, and where llama.cpp has its own dry run what it would take on each device; RPC servers run for as long."""
+    import shlex
+
+    from meshwise import serve_memory, serve_run
+    from meshwise.engines.llamacpp_memory import DRY_RUN, dry_run
+    from meshwise.engines.process import started
+
+    for program in programs:
+        settings = [f"{name}={value}" for name, value in program.environment.items()]
+        typer.echo(" ".join([*settings, shlex.join(program.command)]))
+    command = () if remote else serve_run.dry_run_command(planned, wish)
+    if not command:
+        return
+    with started(programs[:-1], lambda line: None, patience):
+        said = dry_run(command, patience)
+    rows = serve_memory.beside(planned, said)
+    if not rows:
+        raise DoesNotFit(serve_memory.other_devices(planned, said))
+    typer.echo(_memory(rows, DRY_RUN))
+
+
+def _memory(rows: list[Any], who: str) -> str:
+    from meshwise import render
+    from meshwise.render_bench import memory_view
+
+    console = render.console()
+    with console.capture() as shown:
+        console.print(memory_view(rows, who), soft_wrap=True)
+    return shown.get()
+
+
+def _tell(planned: Any, up: list[Any], remote: bool) -> None:
+    from meshwise import serve_memory
+    from meshwise.engines.llamacpp_memory import logged
+
+    program = up[-1].program
     where = f"{program.host}:{program.port}"
     if remote:
         typer.echo(f"RPC servers of {planned.way.name} listen on {where}; stop them with Ctrl-C")
         return
+    # Made before anything is said: whoever reads that it answers may end it at once.
+    rows = serve_memory.beside(planned, logged(list(up[-1].log), serve_memory.remotes(program.command)))
+    memory = _memory(rows, "it says") if rows else ""
     best = planned.at_own()
     speed = f", predicted {best.per_user:.3g} tokens/s for one user" if best else ""
     typer.echo(f"{planned.question.model.name}, {planned.way.name}, with {program.name}{speed}")
     typer.echo(f"http://{where} answers; measure it with 'meshwise bench http://{where}', stop it with Ctrl-C")
+    if memory:
+        typer.echo(memory)
 
 
 def _watch(up: list[Any]) -> None:
-    """Until a program ends, which is a failure, or the user ends it, which is not."""
+    """Until a program ends, which is a failure."""
     import time
 
     from meshwise.engines.process import failure
 
-    try:
-        while True:
-            for one in up:
-                if one.process.poll() is not None:
-                    one.reader.join(2)
-                    told = failure(one)
-                    raise DoesNotFit(f"{told}") if not isinstance(told, DoesNotFit) else told
-            time.sleep(0.2)
-    except KeyboardInterrupt:
-        typer.echo("stopping")
+    while True:
+        for one in up:
+            if one.process.poll() is not None:
+                one.reader.join(2)
+                told = failure(one)
+                raise DoesNotFit(f"{told}") if not isinstance(told, DoesNotFit) else told
+        time.sleep(0.2)

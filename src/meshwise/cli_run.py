@@ -121,7 +121,11 @@ def run(
         bool, typer.Option("--memory-snapshot", help="Write the history of GPU memory.", rich_help_panel=WATCH)
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the command and every weight's shape; start nothing.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Print the command and every weight's shape, or what a server would take on each device; start nothing.",
+        ),
     ] = False,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Where to listen; 0 takes a free one.", rich_help_panel=SERVING)
@@ -141,7 +145,9 @@ def run(
     serving = cli_engine.serves(what)
     cli_engine.check_flags(context, serving)
     if serving:
-        cli_engine.run(what, on, cli_engine.Asked(port, host, engine_path, model_file, rpc, serve_rpc, threads, start_within))
+        cli_engine.run(
+            what, on, cli_engine.Asked(port, host, engine_path, model_file, rpc, serve_rpc, threads, start_within, dry_run)
+        )
         return
 
     axes = {

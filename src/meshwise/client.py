@@ -1,16 +1,23 @@
 """An HTTP client for streams of tokens: a timestamp per arrival and nothing else while they come. Standard library alone."""
 
 import asyncio
+import contextlib
 import json
+import socket
 import ssl
+import struct
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from time import perf_counter
-from typing import Any
+from time import perf_counter, time
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from meshwise.errors import UserError, quoted
 from meshwise.sse import Arrival, Reply, reply
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 ENDS = (b"[DONE]\n\n", b"[DONE]\r\n\r\n", b"\r\n0\r\n\r\n")
 """What the last bytes of a stream look like, whether or not the endpoint closes the connection behind them."""
@@ -59,16 +66,56 @@ def address(url: str, key: str = "") -> Address:
     return Address(host=parts.hostname, port=port or (443 if secure else 80), base=base, secure=secure, key=key)
 
 
+SO_TIMESTAMPNS = 35
+"""Linux, asm-generic/socket.h. Python has no name for it."""
+AT_ONCE = 16384
+"""Bytes of a read, many events. asyncio asks for 256 KiB, and to have that much made for each token takes longer than to read it."""
+_WHEN = struct.Struct("qq")
+
+
+class _Stamped(socket.socket):
+    """A socket that knows when what it read last had come, by the kernel's stamp where it gives one (socket(7)).
+
+    So it does not matter to a time how long this process waited for a core, or how many streams were read before.
+    """
+
+    arrived = 0.0
+
+    def ask_for_stamps(self) -> None:
+        if sys.platform == "linux":
+            with contextlib.suppress(OSError):
+                self.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+
+    def recv(self, bufsize: int, flags: int = 0, /) -> bytes:
+        data, told, _, _ = self.recvmsg(min(bufsize, AT_ONCE), 64, flags)
+        self._stamp(told)
+        return data
+
+    def recv_into(self, buffer: "WriteableBuffer", nbytes: int = 0, flags: int = 0) -> int:
+        size, told, _, _ = self.recvmsg_into([buffer], 64, flags)
+        self._stamp(told)
+        return size
+
+    def _stamp(self, told: list[tuple[int, int, bytes]]) -> None:
+        """The kernel's clock is the wall's: what counts is how long ago that was."""
+        self.arrived = perf_counter()
+        for level, kind, data in told:
+            if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS and len(data) == 16:
+                seconds, nanoseconds = _WHEN.unpack(data)
+                self.arrived -= max(0.0, time() - seconds - nanoseconds * 1e-9)
+
+
 class _Stream(asyncio.Protocol):
     """One connection: what came and when, until its end."""
 
-    def __init__(self, over: "asyncio.Future[bool]") -> None:
+    def __init__(self, over: "asyncio.Future[bool]", source: _Stamped) -> None:
         self.arrivals: list[Arrival] = []
         self.over = over
+        self.source = source
         self.tail = b""
 
     def data_received(self, data: bytes) -> None:
-        self.arrivals.append((perf_counter(), data))
+        self.arrivals.append((self.source.arrived, data))
         self.tail = data[-32:] if len(data) >= 32 else (self.tail + data)[-32:]
         if self.tail.endswith(LAST) and any(end in self.tail for end in ENDS) and not self.over.done():
             self.over.set_result(True)
@@ -94,7 +141,11 @@ async def ask(where: Address, method: str, path: str, values: dict[str, Any] | N
     context = ssl.create_default_context() if where.secure else None
     try:
         async with asyncio.timeout(patience):
-            transport, stream = await loop.create_connection(lambda: _Stream(over), where.host, where.port, ssl=context)
+            source = await _connected(where)
+            name = where.host if where.secure else None
+            transport, stream = await loop.create_connection(
+                lambda: _Stream(over, source), sock=source, ssl=context, server_hostname=name
+            )
     except TimeoutError:
         return Reply(begun=begun, ended=perf_counter(), fault="silent", words=f"no connection within {patience:g} s")
     except ssl.SSLCertVerificationError as error:
@@ -109,6 +160,27 @@ async def ask(where: Address, method: str, path: str, values: dict[str, Any] | N
     transport.abort() if late else transport.close()
     closed = over.done() and over.result()
     return reply(begun, ended, stream.arrivals, closed=closed, late=late)
+
+
+async def _connected(where: Address) -> _Stamped:
+    """To the first of its addresses that takes a connection."""
+    loop = asyncio.get_running_loop()
+    problem = OSError("it has no address")
+    for family, kind, protocol, _, place in await loop.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM):
+        found = _Stamped(family, kind, protocol)
+        found.setblocking(False)
+        try:
+            await loop.sock_connect(found, place)
+        except OSError as error:
+            found.close()
+            problem = error
+            continue
+        except BaseException:
+            found.close()
+            raise
+        found.ask_for_stamps()
+        return found
+    raise problem
 
 
 async def _ended(stream: _Stream, begun: float, patience: float) -> bool:

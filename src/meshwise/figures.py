@@ -136,6 +136,23 @@ def run_of(replies: Sequence[Reply], setting: Setting) -> Run:
     )
 
 
+def steady_run(setting: Setting, *, prompt: float, steps: float) -> Run:
+    """A repeat that was timed from inside, without a stream: seconds of one prompt and of all steps, which are even."""
+    rate = setting.users * setting.output / steps
+    return Run(
+        decode=rate,
+        per_user=rate / setting.users,
+        with_prompts=setting.users * setting.output / (steps + setting.users * prompt),
+        prefill=setting.prompt / prompt,
+        prompt=setting.prompt,
+        tokens=setting.users * setting.output,
+        first=(prompt,),
+        gaps=(steps / setting.output,),
+        engine_decode=None,
+        engine_prefill=None,
+    )
+
+
 def _rate(reply: Reply, tokens: int) -> float:
     """Of one user: tokens behind the first over the time they took."""
     took = reply.arrivals[-1] - reply.arrivals[0]

@@ -1,5 +1,6 @@
 """A bench as a table: measured, what was predicted beside it, and what users waited for."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -37,7 +38,28 @@ def bench_view(told: Report, lines: list[str]) -> RenderableType:
     faults = [f"{words} ({number}x)" for one in points for words, number in one["faults"].items()]
     notes = list(dict.fromkeys(note for one in points for note in one["notes"]))
     below = [f"failed: {line}" for line in dict.fromkeys(faults)] + [f"note: {line}" for line in notes] + lines
-    return Group(head, table, *(Text(line) for line in below))
+    held = [memory_view(told["memory"], "it says")] if told.get("memory") else []
+    return Group(head, table, *held, *(Text(line) for line in below))
+
+
+def memory_view(rows: Sequence[Mapping[str, Any]], who: str) -> RenderableType:
+    """What each device holds, in MiB: planned, and what llama.cpp says of it."""
+    again = [
+        Text(
+            f"{row['device']}: {row['repacked'] / 2**20:,.2f} MiB of the weights are repacked for its processor, beside what it maps"
+        )
+        for row in rows
+        if row["repacked"]
+    ]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table.add_column("MiB on")
+    for kind in ("weights", "cache", "compute"):
+        table.add_column(f"{kind}, planned", justify="right", no_wrap=True)
+        table.add_column(who, justify="right", no_wrap=True)
+    for row in rows:
+        cells = [row[name] for kind in ("weights", "cache", "compute") for name in (f"planned_{kind}", kind)]
+        table.add_row(str(row["device"]), *(f"{cell / 2**20:,.2f}" for cell in cells))
+    return Group(table, *again)
 
 
 def _cells(one: dict[str, Any], guessed: bool, own: bool, varied: bool) -> list[str]:

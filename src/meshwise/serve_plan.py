@@ -254,6 +254,8 @@ def _notes(ask: ServeAsk, q: ServeQuestion, best: Option) -> list[str]:
             f"a context of {q.work.context:,} is longer than the {trained:,} that {q.model.name} was trained for: "
             "answers beyond that may be poor"
         )
+    if q.engine.name == "transformers" and best.way.tp > 1:
+        notes.append("over several GPUs transformers runs its own layers, slower than those that were fitted: at most this fast")
     if not split_model_name(ask.model)[1] and not q.model.tensors:
         notes.append(f"no format given: {q.weights.format}, the usual one with {q.engine.name}, is assumed")
     if not ask.context:

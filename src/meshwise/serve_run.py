@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from meshwise import hardware, launch, units
-from meshwise.engines import commands, xllamacpp
-from meshwise.engines.process import Program, free_port, private
+from meshwise.engines import commands, llamacpp, llamacpp_bench, xllamacpp
+from meshwise.engines.llamacpp_memory import DRY_RUN
+from meshwise.engines.process import Program, free_port, private, says
 from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.figures import Setting
 from meshwise.serve_ask import ServeAsk
@@ -17,10 +18,15 @@ from meshwise.serve_plan import ServePlan
 from meshwise.serve_search import Option, ServeQuestion, priced, search, weighed
 from meshwise.splits import Way
 
-RPC_NAMES = ("rpc-server", "ggml-rpc-server")
+RPC_NAMES = ("ggml-rpc-server", "rpc-server")
+"""As it is called, and as it was."""
 INSIDE = "xllamacpp"
+LOOPBACK = ("loopback", "localhost", "127.0.0.1")
 SERVER_ONLY = ("-dev", "-ot", "--n-cpu-moe", "--rpc")
 """Flags of llama-server that the embedded one does not take."""
+WISHED = {"-lv": "4", "--cache-ram": "0"}
+"""Where llama-server has them: it says what it allocates on each device, and keeps no prompts of others in memory that no plan counts, nor
+takes time from a first token to put them there."""
 INSTALL = {
     "linux": "pip install 'meshwise[llamacpp]' for a CPU, or unpack a release of llama.cpp and name its folder with --engine-path",
     "darwin": "brew install llama.cpp, or pip install 'meshwise[llamacpp]'",
@@ -95,7 +101,8 @@ def here(model: str, on: str, engine: str = "") -> ServeAsk:
     chip = hardware.known_chip(cards[0].removeprefix("NVIDIA ")) if cards else None
     if cards and chip is None and not on:
         raise UserError(f"the catalogue has no {cards[0]}; say with --on what it is most like (meshwise show chips)")
-    return ServeAsk(model=model, cluster=on or (f"{len(cards)}x{chip.key}" if chip else "cpu"), engine=engine)
+    number = 1 if engine == "transformers" else len(cards)  # what it is for; --on or a plan has it share layers over several
+    return ServeAsk(model=model, cluster=on or (f"{number}x{chip.key}" if chip else "cpu"), engine=engine)
 
 
 def programs(one: Planned, wish: Wish) -> list[Program]:
@@ -109,22 +116,42 @@ def programs(one: Planned, wish: Wish) -> list[Program]:
         raise UserError(
             f"the plan has {one.way.replicas} copies, which need a load balancer: plan with --fix replicas=1 to run one"
         )
-    lines = [shlex.split(line, comments=True) for line in commands(one.question, one.way)[engine]]
-    *helpers, server = (words for words in lines if words)
+    server = _lines(one)[-1]
     wish = wish if wish.port else replace(wish, port=free_port())
     if engine == "vllm":
         words = [_found("vllm", wish.folder, "pip install vllm"), *server[1:], "--host", wish.host, "--port", str(wish.port)]
         return [Program(name="vllm", command=tuple(words), host=wish.host, port=wish.port)]
-    return [*_rpc(helpers, wish), _llama_server(server, wish)]
+    return [*helpers(one, wish), _llama_server(_flags(server, wish), wish)]
+
+
+def helpers(one: Planned, wish: Wish) -> list[Program]:
+    """The processes of a plan beside its server."""
+    return _rpc(_lines(one)[:-1], wish)
+
+
+def _lines(one: Planned) -> list[list[str]]:
+    """The words of every command of a plan, the server's last. llama.cpp is told each card's layers: what is free when it starts may be
+    other than what was planned with."""
+    q = one.question
+    way = llamacpp.with_layers(q, one.way) if q.engine.name == "llama.cpp" else one.way
+    lines = (shlex.split(line, comments=True) for line in commands(q, way)[q.engine.name])
+    return [words for words in lines if words]
+
+
+def _flags(server: list[str], wish: Wish) -> list[str]:
+    """llama-server's, with the file and the addresses that were given."""
+    words = _with_rpc(_with_file(server, wish.file), wish)
+    return [*words[1:], *(["-t", str(wish.threads)] if wish.threads else [])]
 
 
 def _llama_server(words: list[str], wish: Wish) -> Program:
-    words = _with_rpc(_with_file(words, wish.file), wish)
     layers = int(words[words.index("-ngl") + 1])
-    end = ["--host", wish.host, "--port", str(wish.port), *(["-t", str(wish.threads)] if wish.threads else [])]
+    end = ["--host", wish.host, "--port", str(wish.port)]
     own = "" if wish.folder == INSIDE else _look("llama-server", wish.folder)
     if own:
-        return Program(name="llama-server", command=(own, *words[1:], *end), host=wish.host, port=wish.port)
+        known = says([own, "--help"]).replace(",", " ").split()
+        more = [word for flag, value in WISHED.items() if flag in known for word in (flag, value)]
+        return Program(name="llama-server", command=(own, *words, *end, *more), host=wish.host, port=wish.port)
     only = [flag for flag in SERVER_ONLY if flag in words]
     if wish.folder == INSIDE and only:
         raise UserError(f"xllamacpp does not take {', '.join(only)}, which this plan needs; llama-server does")
@@ -133,7 +160,24 @@ def _llama_server(words: list[str], wish: Wish) -> Program:
         missing = INSIDE if wish.folder == INSIDE else "llama-server"
         raise UserError(f"no {missing} found{_where(wish.folder)}: {INSTALL.get(sys.platform, INSTALL['linux'])}")
     start = (sys.executable, "-m", "meshwise.engines.xllamacpp")
-    return Program(name="xllamacpp", command=(*start, *words[1:], *end), host=wish.host, port=wish.port)
+    return Program(name="xllamacpp", command=(*start, *words, *end), host=wish.host, port=wish.port)
+
+
+def dry_run_command(one: Planned, wish: Wish) -> tuple[str, ...]:
+    """llama.cpp's own dry run of the plan; nothing where it is another engine's or the program is not there.
+
+    Weights stay in the order of the file, as the plan counts them: a processor's second copies are not memory that must be had.
+    """
+    own = _look(DRY_RUN, wish.folder) if one.question.engine.name == "llama.cpp" and wish.folder != INSIDE else ""
+    return (own, *_flags(_lines(one)[-1], wish), "--no-repack", "-fitp", "on") if own else ()
+
+
+def timer_command(one: Planned, wish: Wish) -> tuple[str, ...]:
+    """llama-bench with the plan's split."""
+    if one.question.engine.name != "llama.cpp":
+        raise UserError(f"--llama-bench times llama.cpp, and this is {one.question.engine.name}'s")
+    own = _found(llamacpp_bench.NAME, wish.folder, INSTALL.get(sys.platform, INSTALL["linux"]))
+    return (own, *llamacpp_bench.flags(_flags(_lines(one)[-1], wish)))
 
 
 def _with_file(words: list[str], given: str) -> list[str]:
@@ -148,33 +192,32 @@ def _with_file(words: list[str], given: str) -> list[str]:
     return [*words[:at], file, *words[at + 1 :]]
 
 
-def _rpc(helpers: list[list[str]], wish: Wish) -> list[Program]:
+def _rpc(lines: list[list[str]], wish: Wish) -> list[Program]:
     """RPC servers that are to run here: those of hosts that were said to be at loopback."""
     found: list[Program] = []
-    for words in helpers:
+    for words in lines:
         settings = dict(word.split("=", 1) for word in words if "=" in word.split("-")[0])
         rest = [word for word in words if word.partition("=")[0] not in settings]
-        host, port = rest[rest.index("-H") + 1], int(rest[rest.index("-p") + 1])
-        if wish.rpc.get(host, "") not in ("loopback", "localhost", "127.0.0.1"):
-            continue
-        found.append(_rpc_server(port, "127.0.0.1", wish.folder, settings))
+        host, port = rest[rest.index("-H") + 1], rest[rest.index("-p") + 1]
+        if wish.rpc.get(host, "") in LOOPBACK:
+            found.append(_rpc_server(int(port), "127.0.0.1", wish, settings))
     return found
 
 
-def _rpc_server(port: int, address: str, folder: str, settings: dict[str, str]) -> Program:
-    own = next(filter(None, (_look(name, folder) for name in RPC_NAMES)), "")
+def _rpc_server(port: int, address: str, wish: Wish, settings: dict[str, str]) -> Program:
+    own = next(filter(None, (_look(name, wish.folder) for name in RPC_NAMES)), "")
     if not own:
         hint = INSTALL.get(sys.platform, INSTALL["linux"])
         raise UserError(
-            f"no {' or '.join(RPC_NAMES)} found{_where(folder)}: it is part of llama.cpp built with GGML_RPC=ON ({hint})"
+            f"no {' or '.join(RPC_NAMES)} found{_where(wish.folder)}: it is part of llama.cpp built with GGML_RPC=ON ({hint})"
         )
-    command = (own, "-H", address, "-p", str(port))
+    command = (own, "-H", address, "-p", str(port), *(("-t", str(wish.threads)) if wish.threads else ()))
     return Program(name=f"rpc-server {port}", command=command, environment=settings, host=address, port=port, health="")
 
 
 def rpc_servers(one: Planned, wish: Wish) -> list[Program]:
     """The RPC servers of one host of a plan, bound to a private address of this machine."""
-    lines = [shlex.split(line, comments=True) for line in commands(one.question, one.way)["llama.cpp"]]
+    lines = _lines(one)
     ((host, address),) = wish.rpc.items()
     own = [words for words in lines if "-H" in words and words[words.index("-H") + 1] == host]
     if not own:
@@ -183,7 +226,7 @@ def rpc_servers(one: Planned, wish: Wish) -> list[Program]:
     found: list[Program] = []
     for words in own:
         settings = dict(word.split("=", 1) for word in words[: words.index("-H")] if "=" in word)
-        found.append(_rpc_server(int(words[words.index("-p") + 1]), private(address), wish.folder, settings))
+        found.append(_rpc_server(int(words[words.index("-p") + 1]), private(address), wish, settings))
     return found
 
 

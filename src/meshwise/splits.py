@@ -35,6 +35,10 @@ class Engine:
     """Whether the experts alone may stay on the host."""
     copies: bool = True
     """Whether several copies share the cards of a host."""
+    stages: bool = True
+    """Whether a tensor split may also have pipeline stages."""
+    copies_keys: bool = True
+    """Whether devices of a tensor split hold copies of key heads, where there are fewer than devices."""
     most: int = 64
     """Cards of one copy."""
 
@@ -55,9 +59,17 @@ ENGINES = {
         name="ollama", runtime="llama.cpp", splits=("layer",), usual="Q4_K_M", hosts=False, offload=True, copies=False, most=16
     ),
     "vllm": Engine(name="vllm", runtime="vllm", splits=("tensor",), usual="bf16"),
-    # For measuring one GPU (meshwise.generation); it serves nobody.
+    # For measuring the GPUs of a host (meshwise.generation); it serves nobody. Its own plans cut whole heads.
     "transformers": Engine(
-        name="transformers", runtime="transformers", splits=("tensor",), usual="bf16", hosts=False, copies=False, most=1
+        name="transformers",
+        runtime="transformers",
+        splits=("tensor",),
+        usual="bf16",
+        hosts=False,
+        copies=False,
+        stages=False,
+        copies_keys=False,
+        most=16,
     ),
 }
 
@@ -161,7 +173,9 @@ def ways(engine: Engine, model: Model, cards: Sequence[Card], rooms: Sequence[fl
 
 
 def _chosen(engine: Engine, cards: Sequence[Card]) -> Iterator[tuple[int, ...]]:
-    """Cards that one copy may lie on: of one host any number, the fastest first; of several, whole hosts, the largest first."""
+    """Cards that one copy may lie on: of one host any number, the fastest first; of several, whole hosts, the largest first.
+
+    Of several hosts those with processors alone come first: a server with cards reaches them, and its own cards come last."""
     hosts = [[i for i, card in enumerate(cards) if card.host == host] for host in range(cards[-1].host + 1)]
     seen: set[tuple[tuple[str, ...], ...]] = set()
     for own in hosts:
@@ -176,7 +190,7 @@ def _chosen(engine: Engine, cards: Sequence[Card]) -> Iterator[tuple[int, ...]]:
         return
     hosts.sort(key=lambda own: -sum(cards[i].chip.memory for i in own))
     for number in range(2, len(hosts) + 1):
-        found = tuple(sorted(i for own in hosts[:number] for i in own))
+        found = tuple(sorted((i for own in hosts[:number] for i in own), key=lambda i: (cards[i].chip.kind != "cpu", i)))
         if len(found) <= engine.most:
             yield found
 
@@ -185,10 +199,11 @@ def _tensor_ways(engine: Engine, model: Model, cards: Sequence[Card]) -> Iterato
     """tp x pp: a tensor-parallel group inside one host, or of whole hosts; stages of whole layers."""
     per_host = sum(card.host == 0 for card in cards)
     for tp in range(1, min(len(cards), engine.most) + 1):
-        whole = tp <= per_host or tp % per_host == 0
-        if not whole or refuses_tp(model, tp):
+        whole = tp <= per_host or (tp % per_host == 0 and engine.hosts)
+        if not whole or refuses_tp(model, tp) or (model.decoder.kv_heads % tp and not engine.copies_keys):
             continue
-        for pp in range(1, min(min(len(cards), engine.most) // tp, len(model.layers)) + 1):
+        most = min(min(len(cards), engine.most) // tp, len(model.layers)) if engine.stages else 1
+        for pp in range(1, most + 1):
             # Groups that do not divide a host begin at the next one.
             each = max(1, per_host // tp)
             starts = [i // each * per_host + i % each * tp if tp <= per_host else i * tp for i in range(pp)]

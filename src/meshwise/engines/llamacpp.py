@@ -1,8 +1,10 @@
-"""llama.cpp: llama-server, and rpc-server on the other hosts. Flags as in its tools/server and tools/rpc READMEs."""
+"""llama.cpp: llama-server, and ggml-rpc-server on the other hosts. Flags as in its tools/server and tools/rpc READMEs."""
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 
+from meshwise.placement import layer_devices
 from meshwise.quant import FORMATS
 from meshwise.serve_search import ServeQuestion
 from meshwise.splits import Card, Way
@@ -24,13 +26,23 @@ def lines(q: ServeQuestion, way: Way) -> list[str]:
     return [f"# the same on each of {hosts} hosts, behind a load balancer", *found] if hosts > 1 else found
 
 
+def with_layers(q: ServeQuestion, way: Way) -> Way:
+    """The same way with every card's layers in its shares, the head counted as one: -ts then says what llama.cpp would else make of
+    the memory that is free when it starts."""
+    if way.split != "layer" or way.shared or len(way.cards) == 1:
+        return way
+    owners = layer_devices(len(q.model.layers), way.shares, way.gpu_layers)
+    return replace(way, shares=tuple(float(owners.count(i)) for i in range(len(way.cards))), shared="as planned")
+
+
 def _server(q: ServeQuestion, way: Way, names: Sequence[str], port: int, rpc: Sequence[str] = ()) -> str:
     words = ["llama-server", "-m", file_of(q)]
     words += ["-ngl", str(gpu_layers(q, way))]
     words += ["--rpc", ",".join(rpc)] if rpc else []
     words += ["-dev", ",".join(names)] if names else []
-    words += ["-sm", way.split] if len(way.cards) > 1 else []
-    words += ["-ts", ",".join(f"{share:.0f}" for share in way.shares)] if way.shared else []
+    shares = way.shares[1:] if _on_processors(q, way) else way.shares
+    words += ["-sm", way.split] if len(shares) > 1 else []
+    words += ["-ts", ",".join(f"{share:.0f}" for share in shares)] if way.shared and len(shares) > 1 else []
     words += _experts(q, way)
     users = -(-q.work.users // way.replicas)
     words += ["-c", str(q.work.context * users), "-np", str(users)]
@@ -40,10 +52,16 @@ def _server(q: ServeQuestion, way: Way, names: Sequence[str], port: int, rpc: Se
     return shlex.join(words)
 
 
+def _on_processors(q: ServeQuestion, way: Way) -> bool:
+    return all(q.cards[i].chip.kind == "cpu" for i in way.cards)
+
+
 def gpu_layers(q: ServeQuestion, way: Way) -> int:
-    if all(q.cards[i].chip.kind == "cpu" for i in way.cards):
-        return 0
-    return len(q.model.layers) + 1 if way.gpu_layers is None else way.gpu_layers
+    """Layers that leave the server's own processor: for cards, or for the processors of other hosts."""
+    layers = len(q.model.layers)
+    if _on_processors(q, way):
+        return layers + 1 - layer_devices(layers, way.shares).count(0) if way.hosts > 1 else 0
+    return layers + 1 if way.gpu_layers is None else way.gpu_layers
 
 
 def _experts(q: ServeQuestion, way: Way) -> list[str]:
@@ -57,22 +75,29 @@ def _experts(q: ServeQuestion, way: Way) -> list[str]:
 def _over_hosts(q: ServeQuestion, way: Way) -> list[str]:
     """Devices that are reached over RPC come before the host's own in llama.cpp's list, so the last host runs the server.
 
-    An RPC server is bound to the private address of its host: llama.cpp's README calls RPC insecure, so never to all addresses.
+    Its own processor is no such device: it keeps the first layers, those that -ngl does not take away. So where all hosts are
+    processors the first one runs the server. An RPC server is bound to the private address of its host: llama.cpp's README calls RPC
+    insecure, so never to all addresses. Every server has a port of its own, so that hosts can be tried on one machine.
     """
+    way = with_layers(q, way) if _on_processors(q, way) else way
     hosts = sorted({q.cards[i].host for i in way.cards})
+    own = q.cards[way.cards[0 if _on_processors(q, way) else -1]].host
     found: list[str] = []
     rpc: list[str] = []
-    for number, host in enumerate(hosts[:-1], start=1):
-        for i in range(sum(q.cards[card].host == host for card in way.cards)):
-            visible = _visible(q.cards, host)
-            found.append(f"{visible}={i} rpc-server -H host{number} -p {RPC_PORT + i}  # on host {number}")
-            rpc.append(f"host{number}:{RPC_PORT + i}")
-    return [*found, f"{_server(q, way, (), PORT, rpc)}  # on host {len(hosts)}"]
+    for port, card in enumerate((card for card in way.cards if q.cards[card].host != own), start=RPC_PORT):
+        host = q.cards[card].host
+        number = hosts.index(host) + 1
+        inside = [i for i in way.cards if q.cards[i].host == host].index(card)
+        found.append(f"{_visible(q.cards[card], inside)}ggml-rpc-server -H host{number} -p {port}  # on host {number}")
+        rpc.append(f"host{number}:{port}")
+    return [*found, f"{_server(q, way, (), PORT, rpc)}  # on host {hosts.index(own) + 1}"]
 
 
-def _visible(cards: Sequence[Card], host: int) -> str:
-    vendor = next(card.chip.vendor for card in cards if card.host == host)
-    return {"AMD": "HIP_VISIBLE_DEVICES"}.get(vendor, "CUDA_VISIBLE_DEVICES")
+def _visible(card: Card, number: int) -> str:
+    """What shows one card alone to a program; a processor needs nothing."""
+    if card.chip.kind == "cpu":
+        return ""
+    return f"{'HIP' if card.chip.vendor == 'AMD' else 'CUDA'}_VISIBLE_DEVICES={number} "
 
 
 def devices(cards: Sequence[Card], chosen: Sequence[int]) -> list[str]:

@@ -125,9 +125,17 @@ def check_port(program: Program) -> None:
             trial.bind((program.host, program.port))
         except OSError as error:
             reason = error.strerror or str(error)
-            raise UserError(
-                f"{program.name} cannot listen on {program.host}:{program.port}: {reason}; name another with --port"
-            ) from None
+            hint = "name another with --port" if program.health else "end what listens there"
+            raise UserError(f"{program.name} cannot listen on {program.host}:{program.port}: {reason}; {hint}") from None
+
+
+def says(command: Sequence[str]) -> str:
+    """What a program prints and ends; nothing where it does not."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout + done.stderr
 
 
 def free_port() -> int:
@@ -191,8 +199,11 @@ def failure(one: Running) -> UserError:
             return OutOfMemory(f"{name} ran out of memory: {_short(line)}")
         if any(words in lowered for words in UNKNOWN):
             return UserError(f"this {name} does not know a flag that the plan needs ({_short(line)}); take a newer build")
-    told = next((line for line in lines if "error" in line.lower()), _last(lines))
-    return DoesNotFit(f"{name} ended with exit code {one.process.returncode}: {_short(told)}")
+    bad = [line for words in ("error", "failed to") for line in lines if words in line.lower()]
+    told = bad[0] if bad else _last(lines)
+    code = one.process.returncode
+    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    return DoesNotFit(f"{name} {how}: {_short(told)}")
 
 
 def _last(lines: Sequence[str]) -> str:
@@ -200,8 +211,9 @@ def _last(lines: Sequence[str]) -> str:
 
 
 def _short(line: str) -> str:
-    """Without the clock and level that llama.cpp begins lines with."""
+    """Without the clock and level that llama.cpp begins lines with, or the file of its sources."""
     words = line.split()
+    words = words[1:] if words and "/" in words[0] and words[0].endswith(":") else words
     while words and (words[0].replace(".", "").isdigit() or words[0] in ("E", "W", "I", "D")):
         words.pop(0)
     return " ".join(words)[:240]

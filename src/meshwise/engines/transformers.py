@@ -1,4 +1,5 @@
-"""transformers: the worker of meshwise.generation, which times prompts and steps of one GPU and serves nobody."""
+"""transformers: the worker of meshwise.generation, which times prompts and steps of one GPU, or of several that share each layer. It serves
+nobody."""
 
 import json
 import shlex
@@ -12,7 +13,7 @@ from typing import Any
 
 from meshwise import lookup
 from meshwise.errors import DoesNotFit, UserError
-from meshwise.figures import Measured, Run, Setting
+from meshwise.figures import Measured, Setting, steady_run
 from meshwise.generation.settings import Job, Point
 from meshwise.serve_search import ServeQuestion
 from meshwise.splits import Way
@@ -35,7 +36,9 @@ class Timed:
     torch: str
 
 
-def job(model: str, settings: list[Setting], *, device: str, repeats: int, weights: str = "", precision: str = "") -> Job:
+def job(
+    model: str, settings: list[Setting], *, device: str, repeats: int, tp: int = 1, weights: str = "", precision: str = ""
+) -> Job:
     values, name, _ = lookup.find_values(model)
     points = tuple(Point(prompt=one.prompt, output=one.output, users=one.users) for one in settings)
     return Job(
@@ -46,6 +49,7 @@ def job(model: str, settings: list[Setting], *, device: str, repeats: int, weigh
         device=device,
         precision=precision or ("bf16" if device == "cuda" else "fp32"),
         repeats=repeats,
+        tp=tp,
     )
 
 
@@ -64,7 +68,8 @@ def timed(asked: Job, progress: Callable[[], None]) -> Timed:
     with TemporaryDirectory() as folder:
         file = Path(folder, "job.json")
         file.write_text(asked.to_json(), encoding="utf-8")
-        command = (sys.executable, "-m", "meshwise.generation", str(file))
+        several = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(asked.tp)) if asked.tp > 1 else ()
+        command = (sys.executable, *several, "-m", "meshwise.generation", str(file))
         running = Running(Program(name="transformers", command=command), hear)
         try:
             running.process.wait()
@@ -85,25 +90,10 @@ def timed(asked: Job, progress: Callable[[], None]) -> Timed:
 
 
 def measured(line: dict[str, Any]) -> Measured:
-    """A point of the worker in the figures of a bench: steps are even, so that a gap is the mean of its run."""
+    """A point of the worker in the figures of a bench."""
     setting = Setting(prompt=line["prompt"], output=line["output"], users=line["users"])
     if line["outcome"] != "ok":
         return Measured(setting=setting, runs=(), faults={"out of memory": 1})
-    runs: list[Run] = []
-    for prompt, steps in zip(line["prefill_s"], line["decode_s"], strict=True):
-        rate = setting.users * setting.output / steps
-        runs.append(
-            Run(
-                decode=rate,
-                per_user=rate / setting.users,
-                with_prompts=setting.users * setting.output / (steps + setting.users * prompt),
-                prefill=setting.prompt / prompt,
-                prompt=setting.prompt,
-                tokens=setting.users * setting.output,
-                first=(prompt,),
-                gaps=(steps / setting.output,),
-                engine_decode=None,
-                engine_prefill=None,
-            )
-        )
+    times = zip(line["prefill_s"], line["decode_s"], strict=True)
+    runs = [steady_run(setting, prompt=prompt, steps=steps) for prompt, steps in times]
     return Measured(setting=setting, runs=tuple(runs), notes=(line["way"],))

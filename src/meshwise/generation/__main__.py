@@ -1,7 +1,9 @@
-"""`python -m meshwise.generation job.json`: a line of JSON for every point, as soon as it is measured."""
+"""`python -m meshwise.generation job.json`: a line of JSON for every point, as soon as it is measured. Under torchrun the first
+process speaks; the others only when they fail."""
 
 # pyright: basic
 import json
+import os
 import sys
 import time
 from dataclasses import asdict
@@ -33,13 +35,17 @@ def main(path: Path) -> int:
     for point in job.points:
         if job.seconds and time.monotonic() - begin > job.seconds:
             return say(error=f"stopped after {job.seconds:g} s, before {point}", code=0)
-        found = measure(timed, point, job, prompts)
+        try:
+            found = measure(timed, point, job, prompts)
+        except torch.OutOfMemoryError:
+            return say(error=f"out of memory at {point}", code=4)
         say(event="point", **asdict(point), **found, way=timed.way, seconds=time.monotonic() - begin)
     return 0
 
 
 def say(code: int = 0, **values: object) -> int:
-    print(json.dumps(values), flush=True)
+    if os.environ.get("RANK", "0") == "0" or code:
+        print(json.dumps(values), flush=True)
     return code
 
 

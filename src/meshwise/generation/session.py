@@ -1,4 +1,4 @@
-"""A model on one device, ready to be timed: random weights of a config, or a folder's; prompts and steps of generation as CUDA graphs."""
+"""A model ready to be timed: random weights of a config, or a folder's; prompts and steps of generation as CUDA graphs."""
 
 # pyright: basic
 # torch and transformers describe their modules too loosely for strict types.
@@ -48,13 +48,26 @@ def build(job: Job) -> Timed:
         model = AutoModelForCausalLM.from_pretrained(Path(job.weights), dtype=kind, local_files_only=True)
     else:
         config = AutoConfig.for_model(**job.model)
-        with torch.device(job.device):
+        with torch.device(job.device if job.tp == 1 else "cpu"):
             model = AutoModelForCausalLM.from_config(config, dtype=kind)
-    model = model.to(job.device, kind).eval()
     params = sum(weight.numel() for weight in model.parameters())
-    if lean.suits(model.config) and job.device == "cuda" and job.way != "static":
+    model = (model if job.tp == 1 else cut(model, job.tp)).to(job.device, kind).eval()
+    if lean.suits(model.config) and job.device == "cuda" and job.tp == 1 and job.way != "static":
         return LeanTimed(model, job, params)
     return StaticTimed(model, job, params)
+
+
+def cut(model: Any, tp: int) -> Any:
+    """The same model over the processes of torchrun, by transformers' own plan for it: every process made the whole model on its host with
+    the same seed, keeps its part, and sends nothing."""
+    if not hasattr(model, "maybe_distribute_model"):
+        raise ValueError("this transformers does not cut a model that is there already; 5.22 does")
+    from transformers.distributed.configuration_utils import DistributedConfig
+
+    if not model.tp_plan:
+        raise ValueError(f"transformers has no tensor-parallel plan for {model.config.model_type}")
+    chosen, _, mesh = model.prepare_distribute_model(DistributedConfig(tp_size=tp))
+    return model.maybe_distribute_model(model, chosen, mesh)
 
 
 def measure(timed: Timed, point: Point, job: Job, prompts: dict[int, list[float]]) -> dict[str, Any]:
@@ -71,6 +84,8 @@ def measure(timed: Timed, point: Point, job: Job, prompts: dict[int, list[float]
         decode = [run() for _ in range(job.repeats + 1)][1:]
         del run
     except torch.OutOfMemoryError:
+        if job.tp > 1:
+            raise  # the others wait for this one's part of a layer: all must end
         free(job.device)
         return {"outcome": "oom", "prefill_s": [], "decode_s": [], "memory": 0}
     memory = torch.cuda.max_memory_allocated() if job.device == "cuda" and not timed.shared else 0

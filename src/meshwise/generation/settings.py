@@ -27,6 +27,8 @@ class Job:
     precision: str = "bf16"
     way: str = ""
     """'static': HF's own layers and static cache, even where the lean ones would do. 'library': no products by kernels of ours."""
+    tp: int = 1
+    """Devices that share each layer, one process for each."""
     repeats: int = 3
     seed: int = 0
     seconds: float = 0.0

@@ -14,7 +14,8 @@ from meshwise.generation.settings import Job, Point
 class StaticTimed:
     def __init__(self, model: Any, job: Job, params: int) -> None:
         self.model, self.device, self.params = model, job.device, params
-        self.way, self.shared = "static cache", False
+        self.name = "static cache" if job.tp == 1 else f"tp{job.tp}, static cache"
+        self.way, self.shared = self.name, False
 
     def prompt(self, prompt: int) -> Callable[[], object]:
         tokens = torch.randint(self.model.config.vocab_size, (1, prompt), device=self.device)
@@ -58,9 +59,9 @@ class StaticTimed:
         try:
             replay = captured(step).replay
         except RuntimeError:  # a layer that asks the host something within a step
-            self.way = "static cache, no CUDA graph"
+            self.way = f"{self.name}, no CUDA graph"
             return step
-        self.way = "static cache, CUDA graph"
+        self.way = f"{self.name}, CUDA graph"
         return replay
 
     def _cache(self, length: int) -> Any:

@@ -73,8 +73,9 @@ def _keep_values(reading: Reading, values: Mapping[str, object], line: Line) -> 
     if speed is None or not speed.value > 0:
         reading.skipped.add("no speed", where)
         return
-    prompt, output = (int(a.value) if a else 0 for a in (found["n_prompt"], found["n_gen"]))
-    numbers = {"prompt": float(prompt), "output": float(output), "users": 1.0}
+    prompt, output, depth = (int(a.value) if a else 0 for a in (found["n_prompt"], found["n_gen"], found["n_depth"]))
+    # Tokens are generated behind those that fill the cache, as behind a prompt.
+    numbers = {"prompt": float(prompt or depth), "output": float(output), "users": 1.0}
     numbers |= (
         {"prefill" if prompt and not output else "decode": speed.value} if not (prompt and output) else {"mixed": speed.value}
     )
@@ -102,7 +103,7 @@ def _keep_cells(reading: Reading, header: Sequence[str], cells: Sequence[str], l
         reading.skipped.add("a row cut off" if len(cells) != len(header) else "no test and speed", where)
         return
     numbers = {
-        "prompt": float(test[2]) if test[1] == "pp" else 0.0,
+        "prompt": float(test[2] if test[1] == "pp" else test[4] or 0),
         "output": float(test[2] if test[1] == "tg" else test[3] or 0),
         "users": 1.0,
     }
