@@ -10,6 +10,7 @@ from hypothesis import settings
 
 from meshwise import calibration, clusters, framework, hardware, lookup, serving
 from meshwise.cli import main
+from nursery import Nursery
 from told import Done, Run
 
 settings.register_profile("meshwise", deadline=None, derandomize=True, max_examples=150)
@@ -52,3 +53,19 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         return Done(int(stopped.value.code or 0), captured.out, captured.err)
 
     return meshwise
+
+
+@pytest.fixture(scope="session")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    """Ranks of the trainer."""
+    # virtual machines announce 16-bit instructions that they do not have
+    with Nursery(tmp_path_factory.mktemp("nursery"), "meshwise.trainer.loop", ONEDNN_MAX_CPU_ISA="AVX2") as one:
+        yield one
+
+
+@pytest.fixture(scope="session")
+def interpreted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    """Programs whose Triton kernels are interpreted on the CPU: Triton reads the variable once, when it is imported."""
+    pytest.importorskip("triton")
+    with Nursery(tmp_path_factory.mktemp("interpreted"), "torch._dynamo", "triton.language", TRITON_INTERPRET="1") as one:
+        yield one
