@@ -68,3 +68,4 @@ if __name__ == "__main__":
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
         print(json.dumps(run(json.loads(line))), file=answers, flush=True)
+    os._exit(0)  # nothing here needs the second in which torch is taken down
