@@ -10,8 +10,9 @@ BIN := .venv/bin
 run: .venv/installed
 	$(BIN)/meshwise plan bloom-176b --on jean-zay:48 --batch 2048x2048 --framework megatron-deepspeed --tokens 366B
 
+# A file's tests stay together, on one of as many workers as there are cores.
 test: .venv/tested
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses auto --dist loadscope --no-loadscope-reorder
 
 check: .venv/tested
 	$(BIN)/ruff format --check .

@@ -1,6 +1,7 @@
 """What every test stands on: repeatable examples, and no data of the machine it runs on."""
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,15 @@ settings.register_profile("meshwise", deadline=None, derandomize=True, max_examp
 settings.register_profile("fuzz", deadline=None, max_examples=5000)  # pytest --hypothesis-profile=fuzz
 settings.load_profile("meshwise")
 
+signal.signal(
+    signal.SIGINT, signal.default_int_handler
+)  # a shell has its background jobs ignore it, and what they start inherits that
 os.environ["MESHWISE_HOME"] = os.devnull  # no folder: the catalogues are the built-in ones, whoever runs the tests
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Runs of the trainer first: they take longest, and what is shared out last over workers should be short."""
+    items.sort(key=lambda item: item.path.parent.name != "trainer")
 
 
 def forget() -> None:

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from meshwise.launch import Wish, prepare
+from nursery import Nursery
 from told import Run, refused
 
 
@@ -156,11 +158,10 @@ def test_a_text_of_one_s_own_is_tokenized_and_trained_on(tmp_path: Path) -> None
     assert (tmp_path / "out" / "tokenizer.json").is_file()
 
 
-def test_the_loss_of_the_125m_model_falls_on_the_embedded_text(tmp_path: Path) -> None:
-    words = ["run", "llama-125m", "--device", "cpu", "--steps", "4", "--batch", "1", "--seq", "32", "--out", str(tmp_path)]
-    asked = "import sys; from meshwise.cli import main; sys.argv[0] = 'meshwise'; main()"
-    done = subprocess.run([sys.executable, "-c", asked, *words], capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+def test_the_loss_of_the_125m_model_falls_on_the_embedded_text(nursery: Nursery, tmp_path: Path) -> None:
+    asked = Wish(what="llama-125m", device="cpu", batch=1, seq=32, options={"steps": 4, "out": str(tmp_path)})
+    prepare(asked).settings.write(tmp_path / "config.json")
+    nursery.run("-m", "meshwise.trainer", str(tmp_path / "config.json"))
     losses = [json.loads(line)["loss"] for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
     assert losses[0] == pytest.approx(math.log(50257), rel=0.05)  # an untrained model knows nothing
     assert losses[-1] < losses[0] - 2  # that all bytes are letters is soon learned
