@@ -85,6 +85,26 @@ def test_refused_where_a_plan_is_for_more_devices_than_there_are(
 
 
 @pytest.mark.usefixtures("nothing_starts")
+def test_refused_where_a_plan_is_for_gpus_and_none_is_here(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshwise.launch.gpus", list)
+    done = run(
+        "plan",
+        "llama-3.2-1b",
+        "--on",
+        "1xh200",
+        "--batch",
+        "8x2048",
+        "--framework",
+        "meshwise",
+        "--out",
+        str(tmp_path / "p.json"),
+    )
+    assert done.code == 0, done.err
+    told = refused(run("run", str(tmp_path / "p.json")))
+    assert "the plan is for 1xh200, and no GPU is here; --device cpu trains it on this CPU all the same" in told
+
+
+@pytest.mark.usefixtures("nothing_starts")
 def test_refused_without_torch_with_the_command_that_installs_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert "pip install '.[train]'" in refused(run("run", "--device", "cpu"))
@@ -99,6 +119,14 @@ def test_a_dry_run_shows_the_command_and_every_weight_and_writes_nothing(run: Ru
     gate = next(line.split() for line in done.out.splitlines() if line.startswith("model.layers.3.mlp.gate_proj.weight"))
     assert gate[1:3] == ["768x256", "192x256"]
     assert not out.exists()
+
+
+def test_a_dry_run_needs_none_of_the_devices(run: Run) -> None:
+    done = run("run", "llama-debug", "--dp-shard", "512", "--batch", "512", "--dry-run", "--device", "cpu")
+    assert done.code == 0, done.err
+    assert "--nproc-per-node 512 " in done.out
+    norm = next(line.split() for line in done.out.splitlines() if line.startswith("model.norm.weight"))
+    assert norm[1:3] == ["256", "1"]  # of 256 gains over 512 ranks the first has one
 
 
 def test_a_plan_is_trained_and_laid_beside_its_prediction(run: Run, tmp_path: Path) -> None:
