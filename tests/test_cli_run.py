@@ -26,6 +26,10 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 REFUSED: dict[str, tuple[list[str], str]] = {
     "more devices than there are": (["--dp-shard", "512"], "the layout is for 512 devices"),
     "a model of another kind": (["mamba2-130m"], "the trainer cannot build mamba2-130m: model_type 'mamba2'"),
+    "a file that is no model": (
+        [os.path.join(os.path.dirname(__file__), "published_params.json")],
+        "it has no model_type: the trainer builds llama",
+    ),
     "a misspelt model": (["lama-debug"], "did you mean 'llama-debug'"),
     "a weight file of another kind": (["model.gguf"], "--device is of training, and this is served"),
     "heads that do not divide": (["--tp", "3"], "tp (3) must divide the heads (8)"),
@@ -102,6 +106,12 @@ def test_refused_where_a_plan_is_for_gpus_and_none_is_here(run: Run, tmp_path: P
     assert done.code == 0, done.err
     told = refused(run("run", str(tmp_path / "p.json")))
     assert "the plan is for 1xh200, and no GPU is here; --device cpu trains it on this CPU all the same" in told
+
+
+@pytest.mark.usefixtures("nothing_starts")
+def test_refused_where_a_gpu_is_asked_for_and_none_is_here(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshwise.launch.gpus", list)
+    assert "no NVIDIA GPU is here; --device cpu" in refused(run("run", "--device", "cuda"))
 
 
 @pytest.mark.usefixtures("nothing_starts")

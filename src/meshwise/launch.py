@@ -204,6 +204,8 @@ def _check_devices(need: int, device: str) -> None:
     """Of this machine alone."""
     cores = os.cpu_count() or 1
     have = len(gpus()) if device == "cuda" else PROCESSES * cores
+    if not have:
+        raise UserError("--device cuda: no NVIDIA GPU is here; --device cpu trains on this CPU")
     if need > have:
         what = "GPUs" if device == "cuda" else f"processes on its {cores} CPU cores"
         raise UserError(
