@@ -146,3 +146,14 @@ def test_the_median_of_two_runs_lies_between_them(tmp_path: Path) -> None:
     low, high = sorted(one["seconds"] / one["expected_seconds"] for one in told["runs"])
     assert high > 1.001 * low
     assert f"{(low + high) / 2:.2f} times the planner's, in the median of 2." in told["verdict"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("", "empty.md as markdown"), ("gpus,sec_per_iter\n,\n", "empty.md as csv, 1 x a row without any figure (line 2)")],
+)
+def test_where_nothing_could_be_read_that_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "empty.md").write_text(text)
+    with pytest.raises(UserError) as told:
+        CliRunner().invoke(app, ["audit", str(tmp_path / "empty.md")], catch_exceptions=False)
+    assert str(told.value) == f"nothing that could be checked was found: {reason}"
