@@ -124,10 +124,12 @@ def test_a_fit_to_noise_is_not_written_unless_forced(files: tuple[str, str, Cali
     out = tmp_path / "mine.toml"
     done = run("calibrate", files[0], noise, "--out", str(out))
     assert done.code == 1
-    told = re.fullmatch("meshwise: not written: (.+); more rows may help, or --force writes it all the same\n", done.err)
+    asked = "; more rows may help, or --force writes it all the same\n"
+    errs = r"meshwise: not written: (\w+ errs ([\d.]+)% on rows left out of the fit, and ([\d.]+)% with the probe alone)"
+    told = re.fullmatch(errs + asked, done.err)
     assert told
     worse = told[1]
-    assert re.fullmatch(r"time errs [\d.]+% on rows left out of the fit, and [\d.]+% with the probe alone", worse)
+    assert float(told[2]) > float(told[3])
     assert not out.exists()
     assert f"written to {out} although {worse}" in run("calibrate", files[0], noise, "--out", str(out), "--force").out
 
@@ -140,3 +142,5 @@ def test_a_probe_alone_or_of_another_chip_is_refused(files: tuple[str, str, Cali
         data_of([files[0], other])
     with pytest.raises(UserError, match="two of the files are probes"):
         data_of([files[0], files[0]])
+    with pytest.raises(UserError, match="'here' was not measured yet: run 'meshwise probe' first"):
+        data_of(["here", files[1]])

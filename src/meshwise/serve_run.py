@@ -22,9 +22,9 @@ INSIDE = "xllamacpp"
 SERVER_ONLY = ("-dev", "-ot", "--n-cpu-moe", "--rpc")
 """Flags of llama-server that the embedded one does not take."""
 INSTALL = {
-    "linux": "pip install 'meshwise[llamacpp]' for a CPU, or unpack a release of llama.cpp and name its folder with --engine-path",
-    "darwin": "brew install llama.cpp, or pip install 'meshwise[llamacpp]'",
-    "win32": "winget install llama.cpp, or pip install 'meshwise[llamacpp]'",
+    "linux": "pip install xllamacpp for a CPU, or unpack a release of llama.cpp and name its folder with --engine-path",
+    "darwin": "brew install llama.cpp, or pip install xllamacpp",
+    "win32": "winget install llama.cpp, or pip install xllamacpp",
 }
 
 
