@@ -14,7 +14,7 @@ for kind in (Qwen2Config, Qwen3Config):
         num_attention_heads=2,
         num_key_value_heads=1,
         vocab_size=64,
-        head_dim=16,
+        head_dim=16,  # pyright: ignore[reportCallIssue]
     )
     assert lean.suits(config)
     model = AutoModelForCausalLM.from_config(config).eval().float()
