@@ -63,8 +63,6 @@ def data_of(names: Sequence[str], chips: Sequence[str] = ()) -> Data:
     machines: list[Machine] = []
     kept = catalogue.files("probes", ".jsonl")
     for name in names:
-        if name == HERE and HERE not in kept:
-            raise UserError("'here' was not measured yet: run 'meshwise probe' first, or give the runs alone")
         path = kept.get(name) or measure.find_table(name)
         if probed.is_probe(path):
             machines.append(probed.machine(probed.read(path), name if name in kept else HERE))
