@@ -5,19 +5,29 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test check bench docs clean
+.PHONY: run test check lint types layers documents bench docs clean
 
 run: .venv/installed
 	$(BIN)/meshwise plan bloom-176b --on jean-zay:48 --batch 2048x2048 --framework megatron-deepspeed --tokens 366B
 
+# A file's tests stay together, on one of as many workers as there are cores.
 test: .venv/tested
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses auto --dist loadscope --no-loadscope-reorder
 
-check: .venv/tested
+# Types and documents take longest, and can be checked side by side: make -j2 check
+check: types documents lint layers
+
+lint: .venv/tested
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+types: .venv/tested
 	$(BIN)/pyright
+
+layers: .venv/tested
 	$(BIN)/lint-imports --no-logo
+
+documents: .venv/tested
 	$(BIN)/cog --check -P -I tools README.md docs/*.md
 
 bench: .venv/installed

@@ -1,6 +1,7 @@
 """What every test stands on: repeatable examples, and no data of the machine it runs on."""
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,13 +11,22 @@ from hypothesis import settings
 
 from meshwise import calibration, clusters, framework, hardware, lookup, serving
 from meshwise.cli import main
+from nursery import Nursery
 from told import Done, Run
 
 settings.register_profile("meshwise", deadline=None, derandomize=True, max_examples=150)
 settings.register_profile("fuzz", deadline=None, max_examples=5000)  # pytest --hypothesis-profile=fuzz
 settings.load_profile("meshwise")
 
+signal.signal(
+    signal.SIGINT, signal.default_int_handler
+)  # a shell has its background jobs ignore it, and what they start inherits that
 os.environ["MESHWISE_HOME"] = os.devnull  # no folder: the catalogues are the built-in ones, whoever runs the tests
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Runs of the trainer first: they take longest, and what is shared out last over workers should be short."""
+    items.sort(key=lambda item: item.path.parent.name != "trainer")
 
 
 def forget() -> None:
@@ -52,3 +62,19 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         return Done(int(stopped.value.code or 0), captured.out, captured.err)
 
     return meshwise
+
+
+@pytest.fixture(scope="session")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    """Ranks of the trainer."""
+    # virtual machines announce 16-bit instructions that they do not have
+    with Nursery(tmp_path_factory.mktemp("nursery"), "meshwise.trainer.loop", ONEDNN_MAX_CPU_ISA="AVX2") as one:
+        yield one
+
+
+@pytest.fixture(scope="session")
+def interpreted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    """Programs whose Triton kernels are interpreted on the CPU: Triton reads the variable once, when it is imported."""
+    pytest.importorskip("triton")
+    with Nursery(tmp_path_factory.mktemp("interpreted"), "torch._dynamo", "triton.language", TRITON_INTERPRET="1") as one:
+        yield one

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from meshwise.errors import UserError
 from meshwise.hardware import find_chip
 from meshwise.predict import predict
 from probe_rows import TRUTH, h200_rows
-from told import Done
+from told import Done, refused
 
 Run = Callable[..., Done]
 SHAPES = (("llama-3.2-1b", 2, 2048), ("llama-3.2-1b", 8, 1024), ("llama-3.2-1b", 8, 2048), ("llama-3.2-3b", 1, 2048),
@@ -122,10 +123,13 @@ def test_a_fit_to_noise_is_not_written_unless_forced(files: tuple[str, str, Cali
     )
     out = tmp_path / "mine.toml"
     done = run("calibrate", files[0], noise, "--out", str(out))
-    worse = calibrated([files[0], noise], date="").worse
-    assert worse
     assert done.code == 1
-    assert done.err == f"meshwise: not written: {worse}; more rows may help, or --force writes it all the same\n"
+    asked = "; more rows may help, or --force writes it all the same\n"
+    errs = r"meshwise: not written: (\w+ errs ([\d.]+)% on rows left out of the fit, and ([\d.]+)% with the probe alone)"
+    told = re.fullmatch(errs + asked, done.err)
+    assert told
+    worse = told[1]
+    assert float(told[2]) > float(told[3])
     assert not out.exists()
     assert f"written to {out} although {worse}" in run("calibrate", files[0], noise, "--out", str(out), "--force").out
 
@@ -138,3 +142,11 @@ def test_a_probe_alone_or_of_another_chip_is_refused(files: tuple[str, str, Cali
         data_of([files[0], other])
     with pytest.raises(UserError, match="two of the files are probes"):
         data_of([files[0], files[0]])
+
+
+def test_what_a_loop_lacks_is_told(files: tuple[str, str, Calibration], home: Path, tmp_path: Path, run: Run) -> None:
+    assert "this machine was not measured yet: run 'meshwise probe' first" in refused(run("calibrate", "here", files[1]))
+    probing.file_away(h200_rows(TRUTH, hot=1.0), "here")
+    forget()
+    one = write(tmp_path / "one.jsonl", runs()[:1])
+    assert "one row cannot tell how far off others are: give two runs or more" in refused(run("calibrate", "here", one))

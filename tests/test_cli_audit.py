@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -135,3 +136,24 @@ def test_what_was_skipped_is_named(tmp_path):
     output = run(str(path), "--no-plan")
     assert "skipped 1 x 'sec_per_iter' is no number" in output
     assert "(line 4)" in output
+
+
+def test_the_median_of_two_runs_lies_between_them(tmp_path: Path) -> None:
+    fixed = {"gpu": "a100-80gb", "n_gpus": 8, "model": "llama-3-8b", "tp": 8, "pp": 1, "dp": 1, "micro_batch": 1, "seq_len": 4096}
+    rows = [fixed | {"row_id": str(batch), "global_batch_seqs": batch, "sec_per_iter": 2.0 * batch} for batch in (8, 64)]
+    (tmp_path / "runs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    told = json.loads(run(str(tmp_path / "runs.jsonl"), "--json"))
+    low, high = sorted(one["seconds"] / one["expected_seconds"] for one in told["runs"])
+    assert high > 1.001 * low
+    assert f"{(low + high) / 2:.2f} times the planner's, in the median of 2." in told["verdict"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("", "empty.md as markdown"), ("gpus,sec_per_iter\n,\n", "empty.md as csv, 1 x a row without any figure (line 2)")],
+)
+def test_where_nothing_could_be_read_that_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "empty.md").write_text(text)
+    with pytest.raises(UserError) as told:
+        CliRunner().invoke(app, ["audit", str(tmp_path / "empty.md")], catch_exceptions=False)
+    assert str(told.value) == f"nothing that could be checked was found: {reason}"

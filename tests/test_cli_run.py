@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from meshwise.launch import Wish, prepare
+from nursery import Nursery
 from told import Run, refused
 
 
@@ -24,6 +26,10 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 REFUSED: dict[str, tuple[list[str], str]] = {
     "more devices than there are": (["--dp-shard", "512"], "the layout is for 512 devices"),
     "a model of another kind": (["mamba2-130m"], "the trainer cannot build mamba2-130m: model_type 'mamba2'"),
+    "a file that is no model": (
+        [os.path.join(os.path.dirname(__file__), "published_params.json")],
+        "it has no model_type: the trainer builds llama",
+    ),
     "a misspelt model": (["lama-debug"], "did you mean 'llama-debug'"),
     "a weight file of another kind": (["model.gguf"], "--device is of training, and this is served"),
     "heads that do not divide": (["--tp", "3"], "tp (3) must divide the heads (8)"),
@@ -83,6 +89,32 @@ def test_refused_where_a_plan_is_for_more_devices_than_there_are(
 
 
 @pytest.mark.usefixtures("nothing_starts")
+def test_refused_where_a_plan_is_for_gpus_and_none_is_here(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshwise.launch.gpus", list)
+    done = run(
+        "plan",
+        "llama-3.2-1b",
+        "--on",
+        "1xh200",
+        "--batch",
+        "8x2048",
+        "--framework",
+        "meshwise",
+        "--out",
+        str(tmp_path / "p.json"),
+    )
+    assert done.code == 0, done.err
+    told = refused(run("run", str(tmp_path / "p.json")))
+    assert "the plan is for 1xh200, and no GPU is here; --device cpu trains it on this CPU all the same" in told
+
+
+@pytest.mark.usefixtures("nothing_starts")
+def test_refused_where_a_gpu_is_asked_for_and_none_is_here(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshwise.launch.gpus", list)
+    assert "no NVIDIA GPU is here; --device cpu" in refused(run("run", "--device", "cuda"))
+
+
+@pytest.mark.usefixtures("nothing_starts")
 def test_refused_without_torch_with_the_command_that_installs_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert "pip install '.[train]'" in refused(run("run", "--device", "cpu"))
@@ -97,6 +129,14 @@ def test_a_dry_run_shows_the_command_and_every_weight_and_writes_nothing(run: Ru
     gate = next(line.split() for line in done.out.splitlines() if line.startswith("model.layers.3.mlp.gate_proj.weight"))
     assert gate[1:3] == ["768x256", "192x256"]
     assert not out.exists()
+
+
+def test_a_dry_run_needs_none_of_the_devices(run: Run) -> None:
+    done = run("run", "llama-debug", "--dp-shard", "512", "--batch", "512", "--dry-run", "--device", "cpu")
+    assert done.code == 0, done.err
+    assert "--nproc-per-node 512 " in done.out
+    norm = next(line.split() for line in done.out.splitlines() if line.startswith("model.norm.weight"))
+    assert norm[1:3] == ["256", "1"]  # of 256 gains over 512 ranks the first has one
 
 
 def test_a_plan_is_trained_and_laid_beside_its_prediction(run: Run, tmp_path: Path) -> None:
@@ -156,11 +196,10 @@ def test_a_text_of_one_s_own_is_tokenized_and_trained_on(tmp_path: Path) -> None
     assert (tmp_path / "out" / "tokenizer.json").is_file()
 
 
-def test_the_loss_of_the_125m_model_falls_on_the_embedded_text(tmp_path: Path) -> None:
-    words = ["run", "llama-125m", "--device", "cpu", "--steps", "4", "--batch", "1", "--seq", "32", "--out", str(tmp_path)]
-    asked = "import sys; from meshwise.cli import main; sys.argv[0] = 'meshwise'; main()"
-    done = subprocess.run([sys.executable, "-c", asked, *words], capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+def test_the_loss_of_the_125m_model_falls_on_the_embedded_text(nursery: Nursery, tmp_path: Path) -> None:
+    asked = Wish(what="llama-125m", device="cpu", batch=1, seq=32, options={"steps": 4, "out": str(tmp_path)})
+    prepare(asked).settings.write(tmp_path / "config.json")
+    nursery.run("-m", "meshwise.trainer", str(tmp_path / "config.json"))
     losses = [json.loads(line)["loss"] for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
     assert losses[0] == pytest.approx(math.log(50257), rel=0.05)  # an untrained model knows nothing
     assert losses[-1] < losses[0] - 2  # that all bytes are letters is soon learned

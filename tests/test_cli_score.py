@@ -111,7 +111,7 @@ def test_mistakes_are_one_line(run: Run, tmp_path: Path) -> None:
     assert "give a folder" in refused(run, "validate", "bloom_prequel", "megatron2021_table1", "--svg", "one.svg")
     assert "a calibration is a .toml file" in refused(run, "calibrate", "bloom_prequel", "--out", "x.csv")
     assert "unknown chip" in refused(run, "calibrate", "bloom_prequel", "--chips", "h1000")
-    assert "all rows are of one group" in refused(run, "validate", str(table(tmp_path, {})), "--fit")
+    assert "one row cannot tell how far off others are" in refused(run, "validate", str(table(tmp_path, {})), "--fit")
     nowhere = str(tmp_path / "none" / "x.toml")
     assert "cannot write" in refused(run, "calibrate", "korthikanti2022_iteration", "--out", nowhere)
 

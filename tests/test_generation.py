@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,43 +13,17 @@ from meshwise.engines import transformers
 from meshwise.engines.process import free_port
 from meshwise.errors import DoesNotFit
 from meshwise.figures import Setting
+from meshwise.generation.__main__ import main
 from meshwise.generation.rows import COLUMNS, row, spread
 from meshwise.generation.settings import Job, Point
+from nursery import Nursery
 from told import Run
 
-SAME = """
-import torch
-from transformers import Qwen2Config, Qwen3Config, AutoModelForCausalLM
-from meshwise.generation import lean
-for kind in (Qwen2Config, Qwen3Config):
-    torch.manual_seed(0)
-    config = kind(hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
-                  vocab_size=64, head_dim=16)
-    assert lean.suits(config)
-    model = AutoModelForCausalLM.from_config(config).eval().float()
-    for weight in model.parameters():
-        weight.data += torch.randn_like(weight) * 0.05
-    tokens = torch.randint(0, 64, (2, 68))
-    with torch.no_grad():
-        wanted = model(tokens).logits
-    own = lean.lean(model, 128)
-    cache = [(torch.zeros(2, 1, 80, 16), torch.zeros(2, 1, 80, 16))]
-    seen = [lean.prefill(own, tokens[:, :66], torch.arange(66).repeat(2), cache) - wanted[:, 65]]
-    for at, splits in ((66, 1), (67, 4)):
-        seen.append(lean.decode(own, tokens[:, at], torch.full((2,), at), cache, splits) - wanted[:, at])
-    own.tiles = {name: (8, 32, 4) for name in ("qkv", "out", "gate_up", "down", "head")}
-    first = [(keys[:1], values[:1]) for keys, values in cache]
-    seen.append(lean.decode(own, tokens[:1, 67], torch.tensor([67]), first, 4) - wanted[:1, 67])
-    print(kind.__name__, max(float(one.abs().max()) for one in seen) < 1e-5)
-"""
 
-
-def test_the_lean_layers_compute_what_hf_does() -> None:
-    """Qwen2 has biases, Qwen3 norms of heads, Llama neither. Triton's interpreter must be chosen before Triton is imported."""
-    pytest.importorskip("triton")
-    environment = dict(os.environ) | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", SAME], capture_output=True, text=True, env=environment, check=False)
-    assert done.stdout.split() == ["Qwen2Config", "True", "Qwen3Config", "True"], done.stderr[-2000:]
+def test_the_lean_layers_compute_what_hf_does(interpreted: Nursery) -> None:
+    """Qwen2 has biases, Qwen3 norms of heads, Llama neither."""
+    said = interpreted.run(str(Path(__file__).with_name("lean_worker.py")))
+    assert said.split() == ["Qwen2Config", "True", "Qwen3Config", "True"]
 
 
 def values() -> dict[str, object]:
@@ -56,17 +31,25 @@ def values() -> dict[str, object]:
     return {"model_type": "llama", "num_key_value_heads": 1, **sizes}
 
 
-def worker(job: Job, folder: Path) -> tuple[int, list[dict[str, object]]]:
-    (folder / "job.json").write_text(job.to_json())
-    command = [sys.executable, "-m", "meshwise.generation", str(folder / "job.json")]
-    done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ) | {"OMP_NUM_THREADS": "1"}, check=False)
-    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
+Worker = Callable[[Job], tuple[int, list[dict[str, object]]]]
 
 
-def test_a_worker_measures_every_point_on_a_cpu(tmp_path: Path) -> None:
+@pytest.fixture
+def worker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Worker:
+    """What the program says, in this process; `bench` below starts it as one of its own."""
+
+    def measured(job: Job) -> tuple[int, list[dict[str, object]]]:
+        (tmp_path / "job.json").write_text(job.to_json())
+        code = main(tmp_path / "job.json")
+        return code, [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    return measured
+
+
+def test_a_worker_measures_every_point_on_a_cpu(worker: Worker) -> None:
     points = (Point(prompt=5, output=3, users=1), Point(prompt=5, output=2, users=3))
     job = Job(name="small", model=values(), points=points, device="cpu", precision="fp32", repeats=2)
-    code, (ready, *found) = worker(job, tmp_path)
+    code, (ready, *found) = worker(job)
     assert (code, ready["device"]) == (0, "cpu")
     # 64 x 32 twice (table and head), 4 x 32 x 32 less half the keys' and values', 3 x 32 x 48, three gains: by hand
     assert ready["params"] == 2 * 64 * 32 + 3 * 32 * 32 + 3 * 32 * 48 + 3 * 32
@@ -139,9 +122,9 @@ def test_a_plan_with_tensor_parallelism_is_timed_by_as_many_processes(tmp_path: 
         transformers.timed(asked, lambda: None)
 
 
-def test_a_worker_says_in_one_line_why_it_cannot(tmp_path: Path) -> None:
+def test_a_worker_says_in_one_line_why_it_cannot(worker: Worker) -> None:
     job = Job(name="odd", model={"model_type": "no-such-type"}, points=(), device="cpu")
-    code, (said,) = worker(job, tmp_path)
+    code, (said,) = worker(job)
     assert code == 3
     assert "no-such-type" in str(said["error"])
 

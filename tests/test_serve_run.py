@@ -139,7 +139,7 @@ def test_what_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         serve_run.programs(one, Wish(folder=wish.folder))
     on_cpu = serve_run.planned(ServeAsk(model="llama-3-8b:q4_k_m", cluster="cpu", context=4096))
     monkeypatch.setattr("meshwise.engines.xllamacpp.installed", lambda: False)
-    with pytest.raises(UserError, match="meshwise\\[llamacpp\\]"):
+    with pytest.raises(UserError, match="pip install xllamacpp"):
         serve_run.programs(on_cpu, Wish(file=wish.file))
 
 

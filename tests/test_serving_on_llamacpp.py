@@ -21,7 +21,7 @@ from meshwise.serve_search import weighed
 from scripted_endpoint import serving
 from told import Run, refused
 
-pytest.importorskip("xllamacpp", reason="the wheel of llama.cpp is not installed: pip install 'meshwise[llamacpp]'")
+pytest.importorskip("xllamacpp", reason="the wheel of llama.cpp is not installed: pip install xllamacpp")
 
 
 INSIDE = ("--threads", "1", "--engine-path", "xllamacpp")

@@ -220,6 +220,8 @@ def _folds(groups: Sequence[object]) -> list[Mask]:
     number = {group: i for i, group in enumerate(dict.fromkeys(groups))}
     count = min(len(number), FOLDS)
     fold = np.array([number[group] % count for group in groups])
+    if len(groups) == 1:
+        raise UserError("one row cannot tell how far off others are: give two runs or more, at another batch, sequence or model")
     if count < 2:
         raise UserError(
             "all rows are of one group: nothing is left to fit to when it is left out (--leave-out row, or more rows)"

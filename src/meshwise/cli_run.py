@@ -181,6 +181,7 @@ def run(
         node_rank=node_rank,
         rendezvous=rendezvous,
         max_restarts=max_restarts,
+        dry_run=dry_run,
         options={
             "steps": steps or (SHORT if sweep else STEPS),
             "lr": lr,

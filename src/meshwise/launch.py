@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
-from meshwise import corpus, hardware, lookup
+from meshwise import clusters, corpus, hardware, lookup
 from meshwise import plan as plans
 from meshwise.cost.train import Question, price
 from meshwise.errors import UserError, nearest, quoted
@@ -58,6 +58,8 @@ class Wish:
     node_rank: int | None = None
     rendezvous: str = ""
     max_restarts: int | None = None
+    dry_run: bool = False
+    """Nothing is started, so the devices need not be here."""
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     """Fields of Settings that need no thought: steps, lr, seed, out, weights, save, compile."""
 
@@ -101,8 +103,10 @@ def prepare(wish: Wish) -> Launch:
     if ask and layout.devices != _devices(axes):
         raise UserError(f"the plan is for {_devices(axes)} devices, and the axes given beside it multiply to {layout.devices}")
     hosts = find_hosts(os.environ, layout.devices, nodes=wish.nodes, node_rank=wish.node_rank, rendezvous=wish.rendezvous)
-    if not hosts.worker:
+    if not hosts.worker and not wish.dry_run:
         _check_devices(layout.devices // hosts.nodes, device)
+        if ask and device == "cpu" and not wish.device:
+            _check_kind(ask.cluster)
     text = _text(wish, name, values, seq)
     # split backward passes cannot be compiled, and a CPU takes longer to compile than most of its runs
     usual: dict[str, Any] = {"compile": device == "cuda" and layout.schedule not in SPLIT_BACKWARD}
@@ -200,11 +204,20 @@ def _check_devices(need: int, device: str) -> None:
     """Of this machine alone."""
     cores = os.cpu_count() or 1
     have = len(gpus()) if device == "cuda" else PROCESSES * cores
+    if not have:
+        raise UserError("--device cuda: no NVIDIA GPU is here; --device cpu trains on this CPU")
     if need > have:
         what = "GPUs" if device == "cuda" else f"processes on its {cores} CPU cores"
         raise UserError(
             f"the layout is for {need} devices, and this machine has {have} {what}; choose axes that multiply to at most {have}"
         )
+
+
+def _check_kind(cluster: str) -> None:
+    """A batch for GPUs takes a CPU hours and all of its memory: that must be asked for."""
+    nodes = clusters.find_cluster(cluster).nodes
+    if not any(chip.kind == "cpu" for _, node in nodes for _, chip in node.chips):
+        raise UserError(f"the plan is for {cluster}, and no GPU is here; --device cpu trains it on this CPU all the same")
 
 
 def _here(device: str, devices: int, nodes: int) -> str:

@@ -16,7 +16,7 @@ from meshwise import catalogue, lookup
 from meshwise.clusters import find_cluster
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.framework import Framework, find_framework
-from meshwise.hardware import Chip, Cluster
+from meshwise.hardware import HERE, Chip, Cluster
 from meshwise.model import Model, build
 from meshwise.workload import Precision, Train
 
@@ -110,6 +110,8 @@ def find_table(text: str) -> Path:
         return known[text]
     if path.suffix in (".csv", ".jsonl") or path.is_file():
         return path
+    if text == HERE:
+        raise UserError("this machine was not measured yet: run 'meshwise probe' first")
     raise UserError(
         f"unknown table {quoted(text)}{nearest(text, known)}; give a .csv or .jsonl file or one of {', '.join(known)}"
     )

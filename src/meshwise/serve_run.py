@@ -28,9 +28,9 @@ WISHED = {"-lv": "4", "--cache-ram": "0"}
 """Where llama-server has them: it says what it allocates on each device, and keeps no prompts of others in memory that no plan counts, nor
 takes time from a first token to put them there."""
 INSTALL = {
-    "linux": "pip install 'meshwise[llamacpp]' for a CPU, or unpack a release of llama.cpp and name its folder with --engine-path",
-    "darwin": "brew install llama.cpp, or pip install 'meshwise[llamacpp]'",
-    "win32": "winget install llama.cpp, or pip install 'meshwise[llamacpp]'",
+    "linux": "pip install xllamacpp for a CPU, or unpack a release of llama.cpp and name its folder with --engine-path",
+    "darwin": "brew install llama.cpp, or pip install xllamacpp",
+    "win32": "winget install llama.cpp, or pip install xllamacpp",
 }
 
 

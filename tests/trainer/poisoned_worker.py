@@ -1,4 +1,4 @@
-"""Run under torchrun: the trainer, where one rank's share of a gradient turns into NaN in the third step."""
+"""Run by each rank: the trainer, where one rank's share of a gradient turns into NaN in the third step."""
 
 import sys
 from pathlib import Path

@@ -20,8 +20,8 @@ from test_checkpoint import WHOLE, losses
 
 from meshwise.trainer.checkpoint import flaw, whole
 from meshwise.trainer.settings import Layout
+from nursery import Nursery
 
-HERE = Path(__file__).parent
 ENDLESS = ("--steps", "1000000", "--checkpoint-every", "5", "--timeout", "10s")
 LAST = 24
 
@@ -187,21 +187,16 @@ def test_memory_that_runs_out_is_told_by_part_with_the_nearest_layout_that_needs
     assert json.loads((tmp_path / "run" / "failure.json").read_text())["kind"] == "oom"
 
 
-def test_a_gradient_that_is_no_number_on_one_rank_is_left_out_by_all(tmp_path: Path) -> None:
+def test_a_gradient_that_is_no_number_on_one_rank_is_left_out_by_all(nursery: Nursery, tmp_path: Path) -> None:
     settings = replace(WHOLE, layout=Layout(dp_shard=2), on_nan="skip", steps=5, checkpoint_every=4, out=str(tmp_path))
     settings.write(tmp_path / "config.json")
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*launch, str(HERE / "poisoned_worker.py"), str(tmp_path / "config.json")],
-        env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert "step 3: the loss is " in done.stdout
-    assert "the norm of the gradient nan: not applied (1 left out so far)" in done.stdout
+    said = nursery.run(str(Path(__file__).with_name("poisoned_worker.py")), str(tmp_path / "config.json"), processes=2)
+    assert "step 3: the loss is " in said
+    assert "the norm of the gradient nan: not applied (1 left out so far)" in said
     rows = [json.loads(line) for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
     assert len(rows) == 5
     assert json.loads((tmp_path / "checkpoints" / "step-4" / "complete").read_text())["skipped"] == 1
     # the weights did not move in the third step: what comes after it is a number, and the run goes on from its checkpoint alike
     shutil.rmtree(tmp_path / "checkpoints" / "step-5")
-    again = losses(replace(settings, layout=Layout()), tmp_path, "going on after step 4")
+    again = losses(nursery, replace(settings, layout=Layout()), tmp_path, "going on after step 4")
     assert again[4] == pytest.approx(rows[4]["loss"], rel=1e-5)

@@ -1,17 +1,15 @@
 """Every layout gives the gradients of one process: losses after AdamW would hide a wrong scale, gradients do not."""
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
-HERE = Path(__file__).parent
+from nursery import Nursery
+
 LLAMA = {
     "model_type": "llama",
     "vocab_size": 256,
@@ -85,37 +83,38 @@ LAYOUTS: dict[int, dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
 }
 
 
-@cache
-def measured(processes: int) -> dict[str, dict[str, Any]]:
+Seen = dict[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def measured(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Seen]:
     """All layouts of so many processes in one launch: starting processes takes longer than the layouts do."""
-    cases = {
-        name: {
-            "name": "tiny",
-            "model": model,
-            "layout": {"mbs": 2 if layout.get("pp", 1) * layout.get("dp_shard", 1) == 1 else 1} | layout,
-            "batch": 8,
-            "seq": 16,
-            "precision": "bf16" if name.startswith("bf16") else "fp32",
-            "clip": 0.1,
+
+    @cache
+    def of(processes: int) -> Seen:
+        cases = {
+            name: {
+                "name": "tiny",
+                "model": model,
+                "layout": {"mbs": 2 if layout.get("pp", 1) * layout.get("dp_shard", 1) == 1 else 1} | layout,
+                "batch": 8,
+                "seq": 16,
+                "precision": "bf16" if name.startswith("bf16") else "fp32",
+                "clip": 0.1,
+            }
+            for name, (model, layout) in LAYOUTS[processes].items()
         }
-        for name, (model, layout) in LAYOUTS[processes].items()
-    }
-    with TemporaryDirectory() as folder:
-        given, seen = Path(folder, "cases.json"), Path(folder, "seen.json")
-        given.write_text(json.dumps(cases))
-        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-        # virtual machines announce 16-bit instructions that they do not have
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "ONEDNN_MAX_CPU_ISA": "AVX2"}
-        done = subprocess.run(
-            [*launch, str(HERE / "layouts_worker.py"), str(given), str(seen)],
-            env=environment, capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr[-6000:]
-        return json.loads(seen.read_text())
+        folder = tmp_path_factory.mktemp("layouts")
+        (folder / "cases.json").write_text(json.dumps(cases))
+        worker = str(Path(__file__).with_name("layouts_worker.py"))
+        nursery.run(worker, str(folder / "cases.json"), str(folder / "seen.json"), processes=processes)
+        return json.loads((folder / "seen.json").read_text())
+
+    return of
 
 
 @pytest.mark.parametrize(("processes", "name"), [(n, name) for n, names in LAYOUTS.items() for name in names])
-def test_gradients_loss_and_norm_equal_those_of_one_process(processes: int, name: str) -> None:
+def test_gradients_loss_and_norm_equal_those_of_one_process(measured: Callable[[int], Seen], processes: int, name: str) -> None:
     seen = measured(processes)[name]
     assert seen["missing"] == []
     assert seen["uncut"] is False

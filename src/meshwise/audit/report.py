@@ -1,6 +1,7 @@
 """Audit: files read, figures worked out, findings, what the planner expects and would try next, and a verdict in words."""
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -237,9 +238,9 @@ def verdict(
             if bad < len(runs)
             else "No run of it should be used as it stands."
         )
-    ratios = sorted(e.slower for e in priced if e.case.timed and e.figures.where not in doubted)
+    ratios = [e.slower for e in priced if e.case.timed and e.figures.where not in doubted]
     if ratios:
-        middle = ratios[len(ratios) // 2]
+        middle = statistics.median(ratios)
         words.append(
             f"The others take {middle:.2f} times the planner's step time in the median of {len(ratios)}."
             if bad

@@ -18,7 +18,7 @@ from meshwise.generation.settings import Job, Point
 from meshwise.serve_search import ServeQuestion
 from meshwise.splits import Way
 
-MISSING = "the transformers engine needs torch and transformers: pip install 'meshwise[train]' transformers"
+MISSING = "the transformers engine needs torch and transformers: pip install torch transformers"
 
 
 def lines(q: ServeQuestion, way: Way) -> list[str]:

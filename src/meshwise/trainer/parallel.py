@@ -1,6 +1,7 @@
 """A model cut over ranks: the mesh, tensor and sequence parallelism, recompute, compiled blocks, and sharded data parallelism."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -133,6 +134,8 @@ def _parallelize(model: nn.Module, span: Span, settings: Settings, ranks: Ranks)
     policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32)
     # a pipeline passes many micro-batches: weights gathered for each of them would cost more than they take
     options: dict[str, Any] = {"mesh": mesh, "mp_policy": policy, "reshard_after_forward": layout.zero == 3 and layout.pp == 1}
+    # torch warns of changing in place what a stage returns, which nothing here does
+    warnings.filterwarnings("ignore", r"FSDP2-wrapped module .* returned a view tensor")
     for block in decoder.blocks():
         fully_shard(block, **options)
     fully_shard(model, **options)

@@ -172,6 +172,8 @@ class Sizes:
 def unbuildable(config: Mapping[str, Any]) -> str:
     """Why the trainer cannot build this model; nothing where it can."""
     kind = config.get("model_type")
+    if kind is None:
+        return f"it has no model_type: the trainer builds {', '.join(MODEL_TYPES)}"
     if kind not in MODEL_TYPES:
         return f"model_type {str(kind)!r}: the trainer builds {', '.join(MODEL_TYPES)}"
     if any(float(config.get(key) or 0) for key in ("attention_dropout", "hidden_dropout")):
