@@ -59,3 +59,13 @@ def test_the_loss_of_a_text(trained: tuple[Any, list[str]], tmp_path: Path) -> N
     done = subprocess.run(asked, capture_output=True, text=True, check=True)
     loss, count = loss_of(model, torch.tensor(list(b"every bridge")), 2048)
     assert done.stdout == f"loss {loss:.4f} a token over {count} tokens\n"
+
+
+def test_weights_of_another_model_are_refused_in_one_line(trained: tuple[Any, list[str]]) -> None:
+    """A child process writes past what `run` captures, so this asks as a user does."""
+    _, words = trained
+    asked = [sys.executable, "-c", "from meshwise.cli import main; main()", "generate", "llama-debug", *words[1:]]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "model.embed_tokens.weight is (256, 32), and the model's is (512, 256)" in done.stderr

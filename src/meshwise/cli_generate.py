@@ -40,6 +40,10 @@ def generate(
         asked = [sys.executable, "-m", "meshwise.trainer.generate", str(file), "--weights", str(weights), f"--prompt={prompt}"]
         asked += ["--tokens", str(tokens), "--temperature", str(temperature), "--seed", str(seed), "--device", device]
         asked += ["--eval", str(text), "--seq", str(seq)] if text is not None else []
-        code = subprocess.run(asked, check=False).returncode
-    if code:
-        raise DoesNotFit(f"generating stopped with exit code {code}; the reason is above")
+        done = subprocess.run(asked, check=False, stderr=subprocess.PIPE, text=True)
+    told = done.stderr.strip().splitlines()
+    if done.returncode:
+        words = told[-1] if told else f"generating stopped with exit code {done.returncode}"
+        raise (UserError if done.returncode == 2 else DoesNotFit)(words)
+    for line in told:
+        typer.echo(line, err=True)

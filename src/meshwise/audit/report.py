@@ -215,6 +215,8 @@ def verdict(
     """What to make of it, in a few sentences."""
     if not runs and not claims:
         return "Nothing was found that could be checked."
+    if not claims and not findings and all(len(f.run.numbers) < 2 for f in runs):
+        return "One figure alone contradicts nothing: state more of the run, such as its step time, batch and devices."
     by = {sure: [one for one in findings if one.sure == sure] for sure in ("sure", "likely", "look")}
     rules = ", ".join(dict.fromkeys(one.rule for one in (*by["sure"], *by["likely"])))
     whole = {f.where for f in runs}

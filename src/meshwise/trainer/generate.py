@@ -145,7 +145,8 @@ def main() -> None:
     try:
         model = load(config.get("model", config), given.weights, device)
     except (FileNotFoundError, KeyError, ValueError) as error:
-        raise SystemExit(str(error.args[0])) from None
+        print(error.args[0], file=sys.stderr)
+        sys.exit(2)
     if given.eval:
         text = given.eval.read_bytes()
         loss, count = loss_of(model, torch.tensor(list(text), device=device), given.seq)
