@@ -397,7 +397,7 @@ def _per_step(some: Some, d: Device, wires: Wires) -> Once:
 
 def _update_starts(q: Question, a: Layouts) -> Floats:
     """Where weights are split, a kernel updates each by itself."""
-    weights = sum(op.count for op in q.model.ops if op.params)
+    weights = sum(op.count for op in q.model.ops if np.any(op.params))
     return np.where(q.work.framework.splits_weights & (a.devices == 1), weights * SHORTEST_KERNEL, 0.0)
 
 
