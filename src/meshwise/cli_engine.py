@@ -147,7 +147,8 @@ def _tell(planned: Any, up: list[Any], remote: bool) -> None:
     rows = serve_memory.beside(planned, logged(list(up[-1].log), serve_memory.remotes(program.command)))
     memory = _memory(rows, "it says") if rows else ""
     best = planned.at_own()
-    speed = f", predicted {best.per_user:.3g} tokens/s for one user" if best else ""
+    chip = planned.question.cluster.nodes[0][1].chips[0][1]
+    speed = f", predicted {best.per_user:.3g} tokens/s for one user on {chip.name}" if best else ""
     typer.echo(f"{planned.question.model.name}, {planned.way.name}, with {program.name}{speed}")
     typer.echo(f"http://{where} answers; measure it with 'meshwise bench http://{where}', stop it with Ctrl-C")
     if memory:
