@@ -7,6 +7,7 @@ import numpy as np
 
 from meshwise.calibration import Calibration
 from meshwise.cost.torus import Mesh, Torus
+from meshwise.framework import Framework
 from meshwise.hardware import Cluster
 from meshwise.layout import Floats, Ints, Layouts
 
@@ -230,3 +231,28 @@ def _next_stage(fabric: Fabric, torus: Torus, mesh: Mesh, pods: list[int]) -> Gr
     two = np.full_like(links, 2.0)
     pair = Group(two, np.where(links > 0, torus.link * links, np.inf), fabric.link_latency * (links > 0))
     return pair.over(fabric.tiers, (np.where(mesh.inside(4, 4, n) < stages, 1.0, 2.0) for n in pods), 0.0)
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """Gradients summed and weights gathered in a step (ZeRO, arXiv:1910.02054, 7), inside each group that shares out the state and, of
+    its part, between the copies of that group: seconds per parameter of a device, and those of the steps alone."""
+
+    pace: Floats
+    latency: Floats
+
+    @staticmethod
+    def of(f: Framework, shard: Group, replicate: Group, a: Layouts, m: Floats) -> "Reduction":
+        every = np.where((a.pp > 1) & f.reduces_every_microbatch, m, 1.0)
+        stages = [a.zero == 0, a.zero == 1, a.zero == 2]
+        sums = np.select(stages, [2 * every, np.ones(1), np.where(a.pp > 1, 1.0, m)], m)
+        gathers = np.select(stages, [np.zeros(1), np.ones(1), np.ones(1)], 2 * m)
+        across = 2 * np.where(stages[0], every, 1.0)
+        pace = shard.pace * (f.reduced_bytes * sums + f.weight_bytes * gathers)
+        return Reduction(
+            pace + across * f.reduced_bytes * replicate.pace / shard.size,
+            shard.latency * (sums + gathers) + across * replicate.latency,
+        )
+
+    def seconds(self, parameters: Floats) -> Floats:
+        return self.pace * parameters + self.latency

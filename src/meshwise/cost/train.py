@@ -5,14 +5,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwise.calibration import Calibration
-from meshwise.cost.comm import Fabric, Group, Wires
+from meshwise.cost.comm import Fabric, Reduction, Wires
 from meshwise.cost.compute import SHORTEST_KERNEL, Device
 from meshwise.cost.few import Alike, Few
 from meshwise.cost.memory import Activations, Held, Sizes, memory, state_bytes
 from meshwise.cost.passes import Cut, Passes, backward_bytes, passes
 from meshwise.cost.pipeline import Pace, Stages, makespan, sampled
 from meshwise.families.blocks import MIXTURE
-from meshwise.framework import Framework
 from meshwise.hardware import Chip, Cluster
 from meshwise.layout import Floats, Ints, Layouts
 from meshwise.model import Model
@@ -328,31 +327,6 @@ def _between_stages(q: Question, wires: Wires, a: Layouts) -> Floats:
     size = 2.0 * a.mbs * q.work.seq / a.cp * q.model.decoder.hidden / copies
     seconds = 2 * (size / wires.stage.bandwidth + wires.stage.latency)
     return np.where(a.pp > 1, q.calibration.exposed_stage * seconds, 0.0)
-
-
-@dataclass(frozen=True)
-class Reduction:
-    """Gradients summed and weights gathered in a step (ZeRO, arXiv:1910.02054, 7), inside each group that shares out the state and, of
-    its part, between the copies of that group: seconds per parameter of a device, and those of the steps alone."""
-
-    pace: Floats
-    latency: Floats
-
-    @staticmethod
-    def of(f: Framework, shard: Group, replicate: Group, a: Layouts, m: Floats) -> "Reduction":
-        every = np.where((a.pp > 1) & f.reduces_every_microbatch, m, 1.0)
-        stages = [a.zero == 0, a.zero == 1, a.zero == 2]
-        sums = np.select(stages, [2 * every, np.ones(1), np.where(a.pp > 1, 1.0, m)], m)
-        gathers = np.select(stages, [np.zeros(1), np.ones(1), np.ones(1)], 2 * m)
-        across = 2 * np.where(stages[0], every, 1.0)
-        pace = shard.pace * (f.reduced_bytes * sums + f.weight_bytes * gathers)
-        return Reduction(
-            pace + across * f.reduced_bytes * replicate.pace / shard.size,
-            shard.latency * (sums + gathers) + across * replicate.latency,
-        )
-
-    def seconds(self, parameters: Floats) -> Floats:
-        return self.pace * parameters + self.latency
 
 
 @dataclass(frozen=True)
