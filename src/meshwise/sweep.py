@@ -191,9 +191,7 @@ def _verdicts(outcomes: Sequence[Outcome], scales: dict[int, float]) -> list[str
     ]
     if any(one.generic for some in groups.values() for one in some):
         factors = ", ".join(f"{scale:.3g} on {devices}" for devices, scale in scales.items())
-        lines.append(
-            f"predicted seconds are those of generic 16-core CPUs, one per process, times the median of measured over predicted: {factors}"
-        )
+        lines.append(f"predicted seconds of CPUs, one per process, are times the median of measured over predicted: {factors}")
     return lines
 
 
