@@ -38,10 +38,17 @@ def test_a_step_has_as_many_tokens_at_every_length_where_they_divide(axes: Any, 
     assert same.settings.layout == run.settings.layout
 
 
-def test_lengths_that_do_not_divide_the_tokens_keep_the_batch() -> None:
+def test_a_step_of_fewer_tokens_than_the_longest_sequence_gets_as_many_as_that_has() -> None:
     wish, run = ready(batch=8, seq=64)
     found = points(wish, run, (128, 1024))
-    assert not equal_tokens(run, (128, 1024))  # 512 tokens are half a sequence of 1024
+    assert equal_tokens(run, (128, 1024)) == 1024  # 512 tokens are half a sequence of 1024
+    assert [point.ready.settings.batch for point in found if point.ready] == [8, 1]
+
+
+def test_lengths_without_a_small_multiple_in_common_keep_the_batch() -> None:
+    wish, run = ready(batch=8, seq=64)
+    found = points(wish, run, (100, 128))
+    assert not equal_tokens(run, (100, 128))  # 3,200 tokens would be six times as many
     assert [point.ready.settings.batch for point in found if point.ready] == [8, 8]
 
 

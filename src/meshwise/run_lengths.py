@@ -26,11 +26,14 @@ def parse(text: str) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def equal_tokens(ready: Launch, lengths: Sequence[int]) -> bool:
-    """Whether the tokens of a step can be the same at every length, with a whole batch for each data rank."""
+def equal_tokens(ready: Launch, lengths: Sequence[int]) -> int:
+    """Tokens of a step that can be the same at every length, with a whole batch for each data rank: those of the run, or the next more that
+    can; 0 where that would be more than twice the longest length and the run have."""
     s = ready.settings
-    tokens, each = s.batch * s.seq, s.layout.dp * s.layout.pp
-    return all(tokens % length == 0 and (tokens // length) % each == 0 for length in lengths)
+    each = s.layout.dp * s.layout.pp
+    unit = math.lcm(*lengths) * each
+    tokens = math.ceil(s.batch * s.seq / unit) * unit
+    return tokens if tokens <= 2 * max(s.batch * s.seq, max(lengths) * each) else 0
 
 
 def points(wish: Wish, ready: Launch, lengths: Sequence[int]) -> list[Point]:
@@ -38,7 +41,7 @@ def points(wish: Wish, ready: Launch, lengths: Sequence[int]) -> list[Point]:
     s, same = ready.settings, equal_tokens(ready, lengths)
     found: list[Point] = []
     for length in lengths:
-        batch = s.batch * s.seq // length if same else s.batch
+        batch = same // length if same else s.batch
         # a micro-batch keeps its tokens too, as near as a whole number of sequences that stages can share comes
         mbs = math.gcd(max(1, s.layout.mbs * s.seq // length), batch // (s.layout.dp * s.layout.pp)) if same else s.layout.mbs
         here = replace(wish, axes=wish.axes | {"mbs": mbs}, batch=batch, seq=length)

@@ -133,7 +133,7 @@ def run_reported(wish: Wish, ready: Launch, lengths: str, steps: int, out: Path,
     """A run as asked, short ones at several lengths, and the full report of them."""
     short = replace(wish, options=wish.options | {"steps": steps} | PLAIN)
     some = run_lengths.points(short, ready, run_lengths.parse(lengths))
-    same = run_lengths.equal_tokens(ready, [int(point.values["seq"]) for point in some])
+    same = run_lengths.equal_tokens(ready, [int(point.values["seq"]) for point in some]) > 0
     done = train(ready, out, say)
     if done is None:
         return
