@@ -6,19 +6,16 @@ from typing import cast
 import numpy as np
 
 from meshwise.calibration import Calibration
+from meshwise.cost.tiles import FLASH_HEAD, LARGEST_TILE, TILES
 from meshwise.hardware import Chip, Dtype
 from meshwise.layout import Floats
 from meshwise.op import Op
 
-TILES = np.array(((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64)), dtype=float).T
-"""m x n of the tiles that vendor libraries choose from."""
-LARGEST_TILE = 256 * 128
+SIDES = np.array(TILES, dtype=float).T
 BACKWARD_BYTES = 1.3
 """Bytes an elementwise operation moves backward over forward: Korthikanti et al. 2022, Table 4, 11.9 ms - products and all-reduces."""
 VECTOR_EFFICIENCY = 0.5
 """Of the fp32 rate, when a product cannot use the matrix units."""
-FLASH_HEAD = 64.0
-"""Head size at which flash attention is half as fast as it gets (H200: 374 TFLOP/s at 64, 584 at 128)."""
 FLASH_BACKWARD = 0.85
 FLASH_TILE = 128
 """Keys that flash attention computes at a time: at the edge of the causal mask whole tiles, half of which are thrown away."""
@@ -80,7 +77,7 @@ def product(d: Device, m: Floats | float, n: Floats | float, k: Floats | float, 
     """
     c = d.calibration
     m, n, k = np.asarray(m, float), np.asarray(n, float), np.asarray(k, float)
-    tall, wide = TILES.reshape(2, -1, *(1,) * max(1, m.ndim))
+    tall, wide = SIDES.reshape(2, -1, *(1,) * max(1, m.ndim))
     tiles = np.ceil(m / tall) * np.ceil(n / wide) * batch
     area = np.min(np.ceil(tiles / d.sms) * (d.sms * tall * wide / (tall * wide / LARGEST_TILE) ** c.tile), axis=0)
     busy = 2 * area * (k + c.depth) / (d.peak * d.share)

@@ -5,6 +5,7 @@ from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import ceil
 
+from meshwise.cost.tiles import FLASH_HEAD
 from meshwise.cost.waves import Product, products
 from meshwise.families.blocks import HEAD
 from meshwise.hardware import Chip, Cluster, Link, find_chip, known_chip
@@ -18,9 +19,6 @@ from meshwise.workload import Serve
 
 GENERIC_CPU = "cpu"
 """What a host is taken for where nothing is known of it: a desktop with two channels of DDR5 (data/chips/cpu.toml)."""
-
-FLASH_HEAD = 64.0
-"""Head size at which flash attention over a prompt is half as fast as it gets (H200: 374 TFLOP/s at 64, 584 at 128; as cost/compute.py)."""
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,9 @@
 from functools import lru_cache
 from math import ceil
 
+from meshwise.cost.tiles import LARGEST_TILE, TILES
 from meshwise.model import Model
 from meshwise.op import Op
-
-TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
-LARGEST = 256 * 128
 
 CUT = ("column", "kv", "heads")
 """How tensor parallelism cuts a product's outputs."""
@@ -51,7 +49,7 @@ def filled(asked: tuple[Product, ...], rows: int, sms: int, tile: float) -> floa
     """
     useful = spent = 0.0
     for n, weight in asked if sms else ():
-        areas = (ceil(ceil(rows / m) * ceil(n / w) / sms) * sms * m * w * (LARGEST / (m * w)) ** tile for m, w in TILES)
+        areas = (ceil(ceil(rows / m) * ceil(n / w) / sms) * sms * m * w * (LARGEST_TILE / (m * w)) ** tile for m, w in TILES)
         useful += weight * rows * n
         spent += weight * min(areas)
     return useful / spent if spent else 1.0

@@ -1,12 +1,11 @@
 """llama-bench, llama.cpp's own timer: prompts, and generation behind a prompt, of one user and without a server."""
 
 import json
-import subprocess
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, cast
 
-from meshwise.errors import DoesNotFit, UserError
+from meshwise.errors import UserError
 from meshwise.figures import Measured, Setting, steady_run
 
 NAME = "llama-bench"
@@ -49,7 +48,7 @@ def _measured(setting: Setting, prompts: Sequence[float], steps: Sequence[float]
 
 
 def _rows(command: Sequence[str], progress: Callable[[str], None]) -> list[dict[str, Any]]:
-    from meshwise.engines.process import Program, Running, failure
+    from meshwise.engines.process import Program, failure, run_to_end
 
     said: list[dict[str, Any]] = []
 
@@ -59,14 +58,7 @@ def _rows(command: Sequence[str], progress: Callable[[str], None]) -> list[dict[
             said.append(cast(dict[str, Any], json.loads(text)))
             progress("timing")
 
-    running = Running(Program(name=NAME, command=tuple(command)), hear)
-    try:
-        running.process.wait()
-        running.reader.join()
-    except subprocess.SubprocessError as error:
-        raise DoesNotFit(f"{NAME}: {error}") from None
-    finally:
-        running.stop()
+    running = run_to_end(Program(name=NAME, command=tuple(command)), hear)
     if running.process.returncode or not said:
         raise failure(running)
     return said

@@ -129,6 +129,19 @@ def check_port(program: Program) -> None:
             raise UserError(f"{program.name} cannot listen on {program.host}:{program.port}: {reason}; {hint}") from None
 
 
+def run_to_end(program: Program, hear: Callable[[str], None]) -> Running:
+    """Every line that it prints is heard; nothing of it is left, however that ends."""
+    running = Running(program, hear)
+    try:
+        running.process.wait()
+        running.reader.join()
+    except subprocess.SubprocessError as error:
+        raise DoesNotFit(f"{program.name}: {error}") from None
+    finally:
+        running.stop()
+    return running
+
+
 def says(command: Sequence[str]) -> str:
     """What a program prints and ends; nothing where it does not."""
     try:

@@ -3,7 +3,6 @@ nobody."""
 
 import json
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -55,7 +54,7 @@ def job(
 
 def timed(asked: Job, progress: Callable[[], None]) -> Timed:
     """Runs the worker to its end; it dies with this process, and what it refuses is told in its words."""
-    from meshwise.engines.process import Program, Running
+    from meshwise.engines.process import Program, run_to_end
 
     said: list[dict[str, Any]] = []
 
@@ -70,14 +69,7 @@ def timed(asked: Job, progress: Callable[[], None]) -> Timed:
         file.write_text(asked.to_json(), encoding="utf-8")
         several = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(asked.tp)) if asked.tp > 1 else ()
         command = (sys.executable, *several, "-m", "meshwise.generation", str(file))
-        running = Running(Program(name="transformers", command=command), hear)
-        try:
-            running.process.wait()
-            running.reader.join()
-        except subprocess.SubprocessError as error:
-            raise DoesNotFit(f"transformers: {error}") from None
-        finally:
-            running.stop()
+        running = run_to_end(Program(name="transformers", command=command), hear)
     refused = next((str(line["error"]) for line in said if "error" in line), "")
     if refused.endswith("is not installed"):
         raise UserError(MISSING)
