@@ -2,9 +2,12 @@
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
+from torch.library import opcheck
 
 from meshwise.trainer.adamw import SplitAdamW
+from meshwise.trainer.joined import joined, lay, swiglu, turned
+from meshwise.trainer.models import Joining, Span, build
 from meshwise.trainer.softmax import scale, slopes
 
 dice = torch.Generator().manual_seed(0)
@@ -24,24 +27,30 @@ def check_slopes(rows: int, vocabulary: int, width: int, dtype: torch.dtype = to
 
 
 def check_split_adamw() -> None:
-    start = torch.randn(50, 37, generator=dice)
-    whole, split = nn.Parameter(start.clone()), nn.Parameter(start.clone())
-    usual = torch.optim.AdamW([whole], lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
-    ours = SplitAdamW([{"params": [split], "weight_decay": 0.1}], betas=(0.9, 0.95))
+    """Small tensors, which are updated together, and one that is not small; of odd sizes, so that there are gaps between them."""
+    starts = [torch.randn(*shape, generator=dice) for shape in ((50, 37), (7,), (300, 300), (1, 3))]
+    whole, split = ([nn.Parameter(start.clone()) for start in starts] for _ in range(2))
+    usual = torch.optim.AdamW(whole, lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
+    ours = SplitAdamW([{"params": split, "weight_decay": 0.1}], betas=(0.9, 0.95))
     ours.rate.fill_(1e-3)
-    assert split.dtype == torch.bfloat16
-    assert torch.equal(ours.whole(split), start)
+    for start, parameter in zip(starts, split, strict=True):
+        assert parameter.dtype == torch.bfloat16
+        assert parameter.data_ptr() % 16 == 0
+        assert torch.equal(ours.whole(parameter), start)
     for _ in range(5):
-        grad = torch.randn(50, 37, generator=dice).bfloat16()
-        whole.grad, split.grad = grad.float() / 4, grad
+        for one, other in zip(whole, split, strict=True):
+            other.grad = torch.randn(one.shape, generator=dice).bfloat16()
+            one.grad = other.grad.float() / 4
         usual.step()
         ours.step(scale=torch.tensor(0.25))
         # a gradient that is no number changes nothing, nor the count of steps
-        split.grad = torch.full_like(grad, torch.nan)
+        for other in split:
+            other.grad = torch.full_like(other, torch.nan)
         ours.step(scale=torch.tensor(torch.nan))
     assert ours.count.item() == 5
-    torch.testing.assert_close(ours.whole(split), whole.detach(), rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(split.float(), whole.detach(), rtol=2**-8, atol=1e-6)
+    for one, other in zip(whole, split, strict=True):
+        torch.testing.assert_close(ours.whole(other), one.detach(), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(other.detach().float(), one.detach(), rtol=2**-8, atol=1e-6)
 
 
 def check_scale() -> None:
@@ -49,6 +58,61 @@ def check_scale() -> None:
     torch.testing.assert_close(scale(x.clone(), torch.tensor(1 / 3)), x / 3)
 
 
+def check_joined(config: dict[str, object]) -> None:
+    """A model whose products are joined has the loss and gradients of one whose are not, and goes on with 16-bit weights side by side."""
+    apart, joined = (build(config, Span(0, 2, 2)) for _ in range(2))
+    for one, other in zip(apart.parameters(), joined.parameters(), strict=True):
+        one.data = torch.randn(one.shape, generator=dice) * 0.1
+        other.data = one.data.clone()
+    parts = [part for part in joined.modules() if isinstance(part, Joining)]
+    for part in parts:
+        part.join()
+    assert parts
+    assert all(part.joined for part in parts)  # pyright: ignore[reportAttributeAccessIssue]
+    tokens = torch.randint(100, (2, 40), generator=dice)
+    losses = [model(tokens, tokens.roll(1)) for model in (apart, joined)]
+    torch.testing.assert_close(losses[1], losses[0])
+    for loss in losses:
+        loss.backward()
+    for (name, one), other in zip(apart.named_parameters(), joined.parameters(), strict=True):
+        assert one.grad is not None
+        assert other.grad is not None
+        assert (one.grad - other.grad).norm() <= 1e-5 * one.grad.norm(), name
+    SplitAdamW([{"params": list(joined.parameters()), "weight_decay": 0.1}], betas=(0.9, 0.95))
+    gate, up = (weight for name, weight in joined.named_parameters() if ".0.mlp.gate" in name or ".0.mlp.up" in name)
+    assert gate.dtype == torch.bfloat16
+    assert up.data_ptr() - gate.data_ptr() == gate.numel() * 2
+    for one, other in zip(apart.parameters(), joined.parameters(), strict=True):
+        torch.testing.assert_close(other.float(), one, rtol=2**-8, atol=0)
+
+
+def check_operations() -> None:
+    """What torch.compile is told of each operation is so; of weights that do not fill 16 rows too."""
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=dice).requires_grad_()
+
+    x, weights = drawn(2, 5, 8), [drawn(7, 8), drawn(3, 1, 8)]
+    wanted = x @ torch.cat([weight.detach().flatten(0, -2) for weight in weights]).T
+    lay(weights)
+    assert joined(x, weights).shape == (2, 5, 16)
+    torch.testing.assert_close(joined(x, weights)[..., :10], wanted)
+    assert not joined(x, weights)[..., 10:].any()
+    gates = [drawn(16, 8), drawn(16, 8)]
+    lay(gates)
+    opcheck(joined, (x, weights))
+    opcheck(swiglu, (x, *gates, drawn(8, 16)))
+    opcheck(turned, (drawn(2, 5, 32), torch.randn(2, 5, 4, generator=dice), 2))
+
+
+LLAMA: dict[str, object] = {
+    "model_type": "llama", "hidden_size": 64, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 100, "rms_norm_eps": 1e-5,
+}  # fmt: skip
+
+check_joined(LLAMA)
+check_joined(LLAMA | {"num_key_value_heads": 4, "num_attention_heads": 8, "head_dim": 16, "tie_word_embeddings": True})
+check_operations()
 check_scale()
 check_slopes(5, 100, 128)
 check_slopes(3, 40000, 40064)

@@ -7,7 +7,7 @@ A float32 weight is its nearest bfloat16 and 16 bits more. Blocks compute with t
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportUntypedFunctionDecorator=false, reportUnknownParameterType=false
 # pyright: reportMissingParameterType=false
-from typing import Any
+from typing import Any, cast
 
 import torch
 import triton
@@ -16,6 +16,10 @@ from torch import Tensor, nn
 
 SIZE = 1024
 """Weights that one program updates."""
+SMALL = 2**16
+"""Weights of a tensor that shares a launch with others of its kind: by itself it would take 3 us, however few they are."""
+ALIGNED = 64
+"""A tensor that shares begins at a multiple of this: compiled blocks copy inputs that are not aligned."""
 
 
 @triton.jit
@@ -43,20 +47,70 @@ def _update(weight, low, grad, mean, square, now, size, decay, beta1, beta2, eps
         tl.store(square + at, v, inside)
 
 
+class Packed:
+    """Small tensors of one group side by side: one launch copies their gradients there, and one updates all."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        starts = [0]
+        for parameter in parameters:
+            starts.append(starts[-1] + (parameter.numel() + ALIGNED - 1) // ALIGNED * ALIGNED)
+        self.parameters, self.starts = parameters, starts[:-1]
+        device = parameters[0].device
+        self.weight = torch.zeros(starts[-1], dtype=torch.bfloat16, device=device)
+        self.state = {"low": torch.zeros(starts[-1], dtype=torch.int16, device=device)}
+        self.state |= {kind: torch.zeros(starts[-1], device=device) for kind in ("exp_avg", "exp_avg_sq")}
+        self.grad: Tensor | None = None
+        self.grads: list[Tensor] = []
+
+    def _part(self, whole: Tensor, index: int) -> Tensor:
+        parameter, start = self.parameters[index], self.starts[index]
+        return whole[start : start + parameter.numel()].view(parameter.shape)
+
+    def half(self, index: int) -> Tensor:
+        return self._part(self.weight, index)
+
+    def kept(self, index: int) -> dict[str, Tensor]:
+        return {kind: self._part(one, index) for kind, one in self.state.items()}
+
+    def gathered(self) -> Tensor:
+        """The gradients, with zeros between tensors."""
+        grads = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        if self.grad is None:
+            self.grad = torch.zeros(len(self.weight), dtype=grads[0].dtype, device=grads[0].device)
+            self.grads = [self._part(self.grad, i) for i in range(len(grads))]
+        torch.ops.aten._foreach_copy_(self.grads, grads)
+        return self.grad
+
+
 class SplitAdamW(torch.optim.Optimizer):
     """Takes float32 weights and makes them bfloat16. `step` asks the device nothing, so that a CUDA graph can hold it."""
 
     def __init__(self, groups: list[dict[str, Any]], betas: tuple[float, float], eps: float = 1e-8) -> None:
         super().__init__(groups, {"betas": betas, "eps": eps})
-        parameters: list[nn.Parameter] = [parameter for group in self.param_groups for parameter in group["params"]]
-        self.rate = torch.zeros((), device=parameters[0].device)
-        self.count = torch.zeros((), device=parameters[0].device)
-        for parameter in parameters:
-            whole = parameter.detach()
-            parameter.data = torch.empty_like(whole, dtype=torch.bfloat16)
-            self.state[parameter] = {"low": torch.empty_like(whole, dtype=torch.int16)}
-            self.put(parameter, whole)
-            self.state[parameter] |= {kind: torch.zeros_like(whole) for kind in ("exp_avg", "exp_avg_sq")}
+        device = self.param_groups[0]["params"][0].device
+        self.rate, self.count = torch.zeros((), device=device), torch.zeros((), device=device)
+        self.packs: list[Packed | None] = []
+        self.alone: list[list[nn.Parameter]] = []
+        halves: dict[int, Tensor] = {}
+        for group in self.param_groups:
+            small = [parameter for parameter in group["params"] if parameter.numel() <= SMALL and _owns(parameter)]
+            pack = Packed(small) if small else None
+            for index, parameter in enumerate(small):
+                self._place(parameter, cast(Packed, pack).half(index), cast(Packed, pack).kept(index))
+            alone = [parameter for parameter in group["params"] if not any(parameter is one for one in small)]
+            for parameter in alone:
+                kept = {"low": torch.empty_like(parameter, dtype=torch.int16)}
+                kept |= {kind: torch.zeros_like(parameter) for kind in ("exp_avg", "exp_avg_sq")}
+                self._place(parameter, _half(parameter, halves), kept)
+            self.packs.append(pack)
+            self.alone.append(alone)
+
+    def _place(self, parameter: nn.Parameter, half: Tensor, kept: dict[str, Tensor]) -> None:
+        """Give a weight its 16 bits and its state."""
+        whole = parameter.detach()
+        parameter.data = half
+        self.state[parameter] = kept
+        self.put(parameter, whole)
 
     @torch.no_grad()
     def put(self, parameter: nn.Parameter, whole: Tensor) -> None:
@@ -73,16 +127,31 @@ class SplitAdamW(torch.optim.Optimizer):
         """Update every weight with its gradient times `scale`; where scale is no number, change none."""
         scale = torch.ones_like(self.count) if scale is None else scale
         self.count += torch.isfinite(scale)
-        for group in self.param_groups:
+        for group, pack, weights in zip(self.param_groups, self.packs, self.alone, strict=True):
             beta1, beta2 = group["betas"]
             now = torch.stack((self.rate, scale, 1 - beta1**self.count, 1 - beta2**self.count))
-            for p in group["params"]:
-                kept = self.state[p]
-                run: Any = _update[(triton.cdiv(p.numel(), SIZE),)]
+            alone = [(weight, self.state[weight], weight.grad) for weight in weights]
+            together = [(pack.weight, pack.state, pack.gathered())] if pack else []
+            for weight, kept, grad in [*alone, *together]:
+                run: Any = _update[(triton.cdiv(weight.numel(), SIZE),)]
                 run(
-                    p, kept["low"], p.grad, kept["exp_avg"], kept["exp_avg_sq"], now, p.numel(), group["weight_decay"],
+                    weight, kept["low"], grad, kept["exp_avg"], kept["exp_avg_sq"], now, weight.numel(), group["weight_decay"],
                     beta1, beta2, group["eps"], SIZE,
                 )  # fmt: skip
+
+
+def _owns(weight: Tensor) -> bool:
+    """Whether a weight has its memory to itself."""
+    return weight.untyped_storage().nbytes() == weight.numel() * weight.element_size()
+
+
+def _half(weight: Tensor, halves: dict[int, Tensor]) -> Tensor:
+    """16-bit memory for a weight. Weights that share theirs share this too, at the same places (joined.py)."""
+    memory = weight.untyped_storage()
+    if memory.data_ptr() not in halves:
+        size = memory.nbytes() // weight.element_size()
+        halves[memory.data_ptr()] = torch.zeros(size, dtype=torch.bfloat16, device=weight.device)
+    return halves[memory.data_ptr()].as_strided(weight.shape, weight.stride(), weight.storage_offset())
 
 
 def _bits(weight: Tensor) -> Tensor:

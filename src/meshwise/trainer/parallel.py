@@ -16,7 +16,7 @@ from torch.distributed.tensor.parallel import parallelize_module
 
 from meshwise.trainer import weights
 from meshwise.trainer.attention import Place
-from meshwise.trainer.models import Decoder, Span, build, sharding
+from meshwise.trainer.models import Decoder, Joining, Span, build, sharding
 from meshwise.trainer.settings import Layout, Settings, Sizes
 
 AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
@@ -114,6 +114,9 @@ def fill(settings: Settings, models: list[nn.Module], device: torch.device) -> N
         weights.load(models, Path(settings.weights), tied)
     else:
         weights.start(models, settings.seed, float(settings.model.get("initializer_range", 0.02)), tied)
+    if settings.split:  # no rank has but a part of a weight, which would not stand beside the others
+        for part in (part for model in models for part in model.modules() if isinstance(part, Joining)):
+            part.join()
 
 
 def _parallelize(model: nn.Module, span: Span, settings: Settings, ranks: Ranks) -> None:

@@ -6,7 +6,7 @@ the span ends it, or the loss where it is told the targets. Parameters have HF's
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 from torch.distributed.tensor.parallel import ParallelStyle
@@ -46,6 +46,13 @@ class Decoder(Protocol):
         ...
 
     def __call__(self, x: Tensor, targets: Tensor | None = None) -> Tensor: ...
+
+
+@runtime_checkable
+class Joining(Protocol):
+    """A part of a model that can compute several products as one, once its weights are whole on a GPU."""
+
+    def join(self) -> None: ...
 
 
 class Headed(nn.Module):

@@ -19,18 +19,37 @@ class Attention(nn.Module):
         super().__init__()
         sizes, bias = Sizes.of(config), bool(config.get("attention_bias", False))
         self.head_dim = head_dim_of(config)
-        self.place, self.selective = place, recompute == "selective"
+        self.kv_heads, self.biased, self.place, self.selective = sizes.kv_heads, bias, place, recompute == "selective"
+        self.joined = False
+        """Whether one product gives queries, keys and values, and a kernel turns them."""
         self.q_proj = nn.Linear(sizes.hidden, sizes.heads * self.head_dim, bias=bias)
         self.k_proj = nn.Linear(sizes.hidden, sizes.kv_heads * self.head_dim, bias=bias)
         self.v_proj = nn.Linear(sizes.hidden, sizes.kv_heads * self.head_dim, bias=bias)
         self.o_proj = nn.Linear(sizes.heads * self.head_dim, sizes.hidden, bias=bias)
 
     def forward(self, x: Tensor, rotation: Tensor, mask: Tensor | None) -> Tensor:
-        # -1: under tensor parallelism only this rank's heads come out of the projections
-        q, k, v = (p(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
-        q, k = rotate(q, rotation), rotate(k, rotation)
+        q, k, v = (heads.transpose(1, 2) for heads in self._heads(x, rotation))
         y = attend(q, k, v, mask, self.place, self.selective)
         return self.o_proj(y.transpose(1, 2).flatten(2))
+
+    def _heads(self, x: Tensor, rotation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values (batch, sequence, heads, head_dim)."""
+        if self.joined:
+            from meshwise.trainer.joined import joined, turned
+
+            weights = [self.q_proj.weight, self.k_proj.weight, self.v_proj.weight]
+            return turned(joined(x, weights), rotation, self.kv_heads)
+        # -1: under tensor parallelism only this rank's heads come out of the projections
+        q, k, v = (p(x).unflatten(-1, (-1, self.head_dim)) for p in (self.q_proj, self.k_proj, self.v_proj))
+        return rotate(q, rotation), rotate(k, rotation), v
+
+    def join(self) -> None:
+        """Let one product give queries, keys and values, where its kernel serves them: heads of a power of two, no biases."""
+        if not self.biased and self.head_dim & (self.head_dim - 1) == 0:
+            from meshwise.trainer.joined import lay
+
+            lay([self.q_proj.weight, self.k_proj.weight, self.v_proj.weight])
+            self.joined = True
 
 
 class FeedForward(nn.Module):
@@ -40,9 +59,24 @@ class FeedForward(nn.Module):
         self.gate_proj = nn.Linear(sizes.hidden, sizes.ffn, bias=bias)
         self.up_proj = nn.Linear(sizes.hidden, sizes.ffn, bias=bias)
         self.down_proj = nn.Linear(sizes.ffn, sizes.hidden, bias=bias)
+        self.biased = bias
+        self.joined = False
+        """Whether one product feeds the gate and what it gates."""
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.joined:
+            from meshwise.trainer.joined import swiglu
+
+            return swiglu(x, self.gate_proj.weight, self.up_proj.weight, self.down_proj.weight)[0]
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+    def join(self) -> None:
+        """Let one product feed both, unless it would be padded between them or has biases."""
+        if not self.biased and self.gate_proj.out_features % 16 == 0:
+            from meshwise.trainer.joined import lay
+
+            lay([self.gate_proj.weight, self.up_proj.weight])
+            self.joined = True
 
 
 class Block(nn.Module):
@@ -125,7 +159,8 @@ def rotation_of(config: Mapping[str, Any], positions: Tensor) -> Tensor:
 
 
 def rotate(x: Tensor, rotation: Tensor) -> Tensor:
-    """Turn pairs (i, i + head_dim / 2) by their angle, in float32."""
+    """Turn pairs (i, i + head_dim / 2) of (batch, sequence, heads, head_dim) by their angle, in float32."""
     # halves that change places by their index compile to plain reads; joined from two parts, they took a tenth longer on an H200
     other = torch.flip(x.reshape(*x.shape[:-1], 2, -1), (-2,)).flatten(-2)
-    return (x.float() * rotation[0] + other.float() * rotation[1]).to(x.dtype)
+    cos, sin = rotation.unsqueeze(2)
+    return (x.float() * cos + other.float() * sin).to(x.dtype)

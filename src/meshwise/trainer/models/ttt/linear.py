@@ -22,6 +22,8 @@ class LinearLearner(Learner):
         super().__init__(config)
         self.W1 = nn.Parameter(torch.empty(self.heads, self.head_dim, self.head_dim))
         self.b1 = nn.Parameter(torch.empty(self.heads, 1, self.head_dim))
+        self.joined = False
+        """Whether the projections stand one below another in memory."""
 
     def learn(self, q: Tensor, k: Tensor, v: Tensor, rate: Tensor, place: Tensor) -> Tensor:
         return learn(q, k, v, rate, place, self.W1.float(), self.b1.float(), *self.norm())
@@ -40,13 +42,30 @@ class LinearLearner(Learner):
     def _given(self, x: Tensor, rotation: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, float]:
         norm = (self.ttt_norm_weight, self.ttt_norm_bias)
         rates = (self.learnable_token_idx, self.learnable_ttt_lr_bias)
-        return F.linear(x, self.packed_weight()), rotation, self.W1, self.b1, *norm, *rates, self.base_lr
+        return self._packed(x), rotation, self.W1, self.b1, *norm, *rates, self.base_lr
+
+    def _packed(self, x: Tensor) -> Tensor:
+        """All four projections of x side by side, by one product instead of four."""
+        if self.joined:
+            from meshwise.trainer.joined import joined
+
+            return joined(x, self._projections())
+        return F.linear(x, self.packed_weight())
+
+    def _projections(self) -> list[Tensor]:
+        return [self.q_proj.weight, self.k_proj.weight, self.v_proj.weight, self.learnable_ttt_lr_weight]
 
     def packed_weight(self) -> Tensor:
-        """All four projections that read x as one matrix, with zeros up to a multiple of 16 rows: one product instead of four."""
-        rates = self.learnable_ttt_lr_weight.squeeze(1)
-        parts = [self.q_proj.weight, self.k_proj.weight, self.v_proj.weight, rates]
-        return torch.cat([*parts, rates.new_zeros(-len(rates) % PADDING, rates.shape[1])])
+        """The four projections that read x as one matrix, with zeros up to a multiple of 16 rows."""
+        parts = [part.flatten(0, -2) for part in self._projections()]
+        return torch.cat([*parts, parts[0].new_zeros(-sum(map(len, parts)) % PADDING, parts[0].shape[1])])
+
+    def join(self) -> None:
+        """Let the projections stand together in memory, so that none is copied for the product."""
+        from meshwise.trainer.joined import lay
+
+        lay(self._projections())
+        self.joined = True
 
 
 def learn(
