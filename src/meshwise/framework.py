@@ -41,6 +41,8 @@ class Framework:
     splits_weights: bool = False
     """On one device a weight is 16 bits with the other 16 of its float32 beside them, instead of a copy of each; gradients have 16 too
     where there is one micro-batch, and come as activations go."""
+    joins_products: bool = False
+    """On one device, projections of one input are one product."""
     graphs: bool = False
     """On one device a step is one CUDA graph, and waits for the host nowhere."""
     zero: tuple[int, ...] = (1, 2, 3)

@@ -1,7 +1,8 @@
 """Op: one distinct operation of a model, with all that counting and pricing need to know of it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Kind = Literal["matmul", "attention", "scan", "conv", "norm", "lookup", "vector"]
 """`scan` is a matmul inside a recurrence (SSM, linear attention, TTT): same FLOPs, but on a serial chain."""
@@ -69,6 +70,30 @@ class Op:
     def cached(self, context: int) -> int:
         """Elements kept for one sequence of `context` tokens, all instances together."""
         return self.count * (self.cache * min(context, self.window or context) + self.state)
+
+
+CUT = ("column", "kv", "heads")
+"""How tensor parallelism cuts outputs."""
+
+
+def together(ops: Iterable[Op]) -> list[list[Op]]:
+    """The matrix products of a block as a program computes them that joins those of one input: the same part, cut alike by outputs."""
+    found: list[list[Op]] = []
+    for op in ops:
+        if op.kind == "matmul":
+            if found and _reads_as(found[-1][-1], op):
+                found[-1].append(op)
+            else:
+                found.append([op])
+    return found
+
+
+def _reads_as(one: Op, other: Op) -> bool:
+    if one.shard not in CUT or other.shard not in CUT or one.part != other.part:
+        return False
+    # a stack of shapes has arrays for numbers
+    pairs: Any = ((one.k, other.k), (one.count, other.count), (one.m, other.m))
+    return all(a is b or (a == b if isinstance(a, int | float) else (a == b).all()) for a, b in pairs)
 
 
 def linear(name: str, part: Part, n: int, k: int, shard: Shard, *, bias: bool = False) -> Op:

@@ -90,7 +90,7 @@ def configuration(seen: Seen, found: Forecast | None, params: int, environment: 
         f"software: torch {environment.get('torch')}, Python {environment.get('python')}",
     )
     sums = (
-        f"{s.batch} x {s.seq} = {seen.tokens:,} tokens a step; {seen.tokens:,} / {seen.seconds:.5f} s = {tokens:,.0f} tokens/s "
+        f"{s.batch} x {s.seq} = {seen.tokens:,} tokens a step; {seen.tokens:,} / {seen.seconds:.7g} s = {tokens:,.0f} tokens/s "
         f"= {s.layout.devices} x {tokens / s.layout.devices:,.1f}"
     )
     return Section("configuration", lines=(*facts, sums))

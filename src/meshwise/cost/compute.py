@@ -49,6 +49,8 @@ class Device:
     """Of the peak, in a product of ideal shape."""
     casts: bool = False
     """Inputs are turned into 8 bits before every product."""
+    joins: bool = False
+    """Products of one input are one."""
 
     @staticmethod
     def of(chip: Chip, calibration: Calibration, precision: str) -> "Device":
@@ -95,6 +97,11 @@ def linear(d: Device, rows: Floats, n: Floats, k: Floats, batch: Floats | float 
     rows = np.ceil(rows / 8) * 8
     forward, inputs, weights = product(d, np.array([rows, rows, n]), np.array([n, k, k]), np.array([k, n, rows]), batch)
     return forward, inputs + weights
+
+
+def moving(d: Device, size: Floats) -> Floats:
+    """Seconds of a kernel that only moves bytes: no kernel is over at once."""
+    return np.maximum(size / d.bandwidth, SHORTEST_KERNEL)
 
 
 def attention(d: Device, op: Op, seq: int, mbs: Floats, heads: Floats, cp: Floats, flash: bool) -> tuple[Floats, Floats]:

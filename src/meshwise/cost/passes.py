@@ -1,21 +1,23 @@
 """One micro-batch through the whole model on one device of a tensor-parallel group: seconds by part, before any schedule."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 
 from meshwise.cost.chain import chain
-from meshwise.cost.compute import BACKWARD_BYTES, CAST_BYTES, Device, attention, linear
+from meshwise.cost.compute import BACKWARD_BYTES, CAST_BYTES, Device, attention, linear, moving
 from meshwise.cost.few import Few
 from meshwise.families.blocks import HEAD
 from meshwise.layout import Floats, Ints, Layouts
 from meshwise.model import Model
-from meshwise.op import Op
+from meshwise.op import Op, together
 from meshwise.workload import Train
 
 VOCABULARY_STEP = 128
 """Megatron's --make-vocab-size-divisible-by."""
+JOINED_STEP = 16
+"""Outputs of joined products are padded to a multiple of this (trainer/joined.py)."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ def passes(model: Model, d: Device, work: Train, cut: Cut) -> Passes:
     return Passes(**{name: few.spread(value) + getattr(total, name) for name, value in vars(each).items()})
 
 
-def _summed(model: Model, placed: Iterable[tuple[str, Op]], d: Device, work: Train, cut: Cut) -> Passes:
+def _summed(model: Model, placed: Sequence[tuple[str, Op]], d: Device, work: Train, cut: Cut) -> Passes:
     """Sums over Ops of the model; the only loop of the cost model."""
     zero = np.zeros_like(cut.tp)
     total = Passes(*(zero.copy() for _ in fields(Passes)))
@@ -80,10 +82,25 @@ def _summed(model: Model, placed: Iterable[tuple[str, Op]], d: Device, work: Tra
             total.head += forward
             total.head_back += backward
             total.logits = rows * model.decoder.vocab / cut.tp * work.framework.logit_bytes / d.bandwidth
+    for times, ops in _products(model, placed, d.joins):
+        outputs = sum((_outputs(op, cut, model) for op in ops), zero)
+        if len(ops) > 1:
+            outputs = np.ceil(outputs / JOINED_STEP) * JOINED_STEP
+        forward, backward = linear(d, rows, outputs, _inputs(ops[0], cut), ops[0].count / times)
+        total.matmul += times * forward
+        total.matmul_back += times * backward
     moved = work.framework.unfused * d.calibration.elementwise
     total.pointwise *= moved
     total.norms *= moved
     return total
+
+
+def _products(model: Model, placed: Sequence[tuple[str, Op]], joins: bool) -> Iterator[tuple[int, list[Op]]]:
+    """Matrix products of layers but the experts', each with the layers that have it; one by one, or joined where they read the same."""
+    for block, times in model.times.items():
+        own = [op for name, op in placed if name == block and not op.expert]
+        groups = together(own) if joins else [[op] for op in own if op.kind == "matmul"]
+        yield from ((times, group) for group in groups)
 
 
 def _outputs(op: Op, cut: Cut, model: Model) -> Floats:
@@ -111,10 +128,8 @@ def _add_layer_op(t: Passes, d: Device, work: Train, cut: Cut, rows: Floats, op:
         if op.expert:  # a device holds each/ep experts, and every one sees the tokens of all ep devices
             busiest = np.where(cut.ep > 1, work.imbalance, 1.0)
             forward, backward = linear(d, np.ceil(rows * op.m * cut.ep * busiest), n, k, each / cut.ep)
-        else:
-            forward, backward = linear(d, rows, n, k, each)
-        t.matmul += times * forward
-        t.matmul_back += times * backward
+            t.matmul += times * forward
+            t.matmul_back += times * backward
         if d.casts:
             _add_casts(t, d, op, rows * op.m * each, (n, k), times)
         _add_elementwise(t, d, op, rows * op.m * each, n, times, model)
@@ -135,7 +150,7 @@ def _add_layer_op(t: Passes, d: Device, work: Train, cut: Cut, rows: Floats, op:
         t.matmul += times * seconds
         t.matmul_back += times * 2 * seconds
     elif op.kind == "norm":
-        t.norms += times * each * 2 * d.element * rows * op.n / d.bandwidth
+        t.norms += times * each * moving(d, 2 * d.element * rows * op.n)
 
 
 def _add_casts(t: Passes, d: Device, op: Op, rows: Floats, shape: tuple[Floats, Floats], times: int) -> None:
@@ -152,11 +167,11 @@ def _add_elementwise(t: Passes, d: Device, op: Op, rows: Floats, n: Floats, time
     """The activation function behind 'up' and 'gate' projections, and the residual addition behind an output projection."""
     if op.name.endswith((".up", ".gate")):
         passes_over = 2 if op.name.endswith(".up") else 1
-        t.pointwise += times * passes_over * d.element * rows * n / d.bandwidth
+        t.pointwise += times * moving(d, passes_over * d.element * rows * n)
     elif op.expert and op.shard == "row":  # every copy of a token is put beside those of the same expert, and brought back
         t.pointwise += times * 4 * d.element * rows * model.decoder.hidden / d.bandwidth
     elif op.shard == "row":
-        t.norms += times * 3 * d.element * rows * model.decoder.hidden / d.bandwidth
+        t.norms += times * moving(d, 3 * d.element * rows * model.decoder.hidden)
 
 
 def backward_bytes(forward: Floats) -> Floats:

@@ -37,6 +37,8 @@ PARTS = (
 GRAPH_GAP = 0.25
 """Of the gap between kernels that is left where a CUDA graph starts them: on an H200, 1.5 ms of a step of 24 passes through a layer,
 against 2.5e-4 s a pass (docs/trainer.md)."""
+UPDATED_TOGETHER = 2**16
+"""Weights of a tensor that is updated in one kernel with others as small (trainer/adamw.py)."""
 BETWEEN_PRODUCTS = ("tp", "ep")
 """Parts of a layer that wait for other devices, and so cannot be put off as gradients of weights can."""
 
@@ -164,6 +166,7 @@ def slots(q: Question, layouts: Layouts) -> tuple[dict[str, Floats], dict[str, F
 
 def _device(q: Question) -> Device:
     device = Device.of(q.chip, q.calibration, q.work.precision)
+    device = replace(device, joins=q.work.framework.joins_products and q.cluster.devices == 1)
     return device.without(q.work.framework.communication_sms) if any(op.expert for op in q.model.ops) else device
 
 
@@ -370,8 +373,8 @@ def _per_step(some: Some, d: Device, wires: Wires) -> Once:
 
 
 def _update_starts(q: Question, a: Layouts) -> Floats:
-    """Where weights are split, a kernel updates each by itself."""
-    weights = sum(op.count for op in q.model.ops if np.any(op.params))
+    """Where weights are split, a kernel updates each by itself, but small ones together."""
+    weights = sum(op.count for op in q.model.ops if np.any(op.params > UPDATED_TOGETHER))
     return np.where(q.work.framework.splits_weights & (a.devices == 1), weights * SHORTEST_KERNEL, 0.0)
 
 

@@ -5,10 +5,7 @@ from math import ceil
 
 from meshwise.cost.tiles import LARGEST_TILE, TILES
 from meshwise.model import Model
-from meshwise.op import Op
-
-CUT = ("column", "kv", "heads")
-"""How tensor parallelism cuts a product's outputs."""
+from meshwise.op import CUT, together
 
 Product = tuple[float, float]
 """Outputs of a product, and what it weighs: inputs x times that a token meets it."""
@@ -16,28 +13,14 @@ Product = tuple[float, float]
 
 @lru_cache(maxsize=64)
 def products(model: Model, tp: int, joined: bool) -> tuple[Product, ...]:
-    """Of all layers. Joined: those of a block that read the same input and are cut alike by columns follow one another as one."""
+    """Of all layers; joined, those of one input are one."""
     found: list[Product] = []
     for name, ops in model.blocks.items():
-        before: Op | None = None
-        for op in ops if model.times[name] else ():
-            if op.kind == "matmul":
-                n, weight = op.n / tp if op.shard in CUT else float(op.n), op.count * op.m * op.k
-                if joined and before and _same_input(before, op):
-                    found[-1] = found[-1][0] + n, weight
-                else:
-                    found.append((n, weight))
-                before = op
+        groups = together(ops) if joined else [[op] for op in ops if op.kind == "matmul"]
+        for group in groups if model.times[name] else []:
+            outputs = sum(op.n / tp if op.shard in CUT else float(op.n) for op in group)
+            found.append((outputs, group[0].count * group[0].m * group[0].k))
     return tuple(found)
-
-
-def _same_input(one: Op, other: Op) -> bool:
-    return (
-        one.part == other.part
-        and one.shard in CUT
-        and other.shard in CUT
-        and (one.k, one.count, one.m) == (other.k, other.count, other.m)
-    )
 
 
 @lru_cache(maxsize=1024)
