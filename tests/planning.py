@@ -29,7 +29,15 @@ MODELS = (
     "ttt-linear-125m",
     "gemma-2-2b",
 )
-CLUSTERS = ("1x8xh100-sxm", "jean-zay:4", "8xrtx4090", "2x(4xrtx3090)@10Gbps", "tpu-v5e:4x4", "2x(2x8xh100-sxm)@100Gbps,20ms")
+CLUSTERS = (
+    "1x8xh100-sxm",
+    "jean-zay:4",
+    "8xrtx4090",
+    "2x(4xrtx3090)@10Gbps",
+    "tpu-v5e:4x4",
+    "2x(2x8xh100-sxm)@100Gbps,20ms",
+    "1xh200",
+)
 FRAMEWORKS = ("megatron", "megatron-deepspeed", "torchtitan", "nanotron", "fsdp", "maxtext", "hai-llm", "meshwise")
 
 found_model = cache(find_model)

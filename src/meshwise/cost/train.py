@@ -166,7 +166,7 @@ def slots(q: Question, layouts: Layouts) -> tuple[dict[str, Floats], dict[str, F
 
 def _device(q: Question) -> Device:
     device = Device.of(q.chip, q.calibration, q.work.precision)
-    device = replace(device, joins=q.work.framework.joins_products and q.cluster.devices == 1)
+    device = replace(device, joins=q.work.framework.joins_products and q.chip.kind == "gpu" and q.cluster.devices == 1)
     return device.without(q.work.framework.communication_sms) if any(op.expert for op in q.model.ops) else device
 
 
