@@ -4,7 +4,7 @@ import copy
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,11 @@ import pytest
 from meshwise.errors import UserError
 from meshwise.explain import differences, parse_axes
 from meshwise.interval import COMPUTING
+from meshwise.lookup import find_values
 from meshwise.plan import Ask, Choice, DoesNotFit, Plan, layouts_of, make, read
 from meshwise.render_plan import bars
 from meshwise.search import search
+from meshwise.trainer.settings import Layout, Settings, broken
 from told import one_line
 
 ASK = Ask(model="llama-3-8b", cluster="2x8xh100-sxm", batch=512, seq=4096, framework="megatron", tokens=15e12)
@@ -37,6 +39,31 @@ def best(plan: Plan) -> Choice:
 
 
 # The question.
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "framework"),
+    [
+        ("llama-3-8b", "8xh100-sxm", "megatron"),
+        ("llama-3-8b", "tpu-v5e:4x4", "maxtext"),
+        ("ttt-mlp-125m", "8xh100-sxm", "meshwise"),
+    ],
+)
+def test_a_framework_that_trains_the_model_is_taken_where_none_is_named(model: str, cluster: str, framework: str) -> None:
+    assert replace(ASK, model=model, cluster=cluster, framework="").question().work.framework.key == framework
+
+
+@pytest.mark.parametrize("model", ["ttt-linear-125m", "gpt2", "llama-3.2-1b", "bloom-560m"])
+def test_what_is_planned_for_this_trainer_can_run_in_it(model: str) -> None:
+    """TTT is not cut by tp, and has no attention to compute again; pipelines run as many micro-batches as fill them; a vocabulary of 50257
+    is not cut; 8 KV heads go over 8 devices at most."""
+    ask = replace(ASK, model=model, cluster="2x16xa100-80gb", batch=64, seq=512, framework="meshwise")
+    values = find_values(ask.model)[0]
+    choices = planned(ask, top=1000).choices
+    assert {choice.layout["pp"] for choice in choices} >= {1, 2, 4}
+    for choice in choices:
+        layout = Layout(**{f.name: choice.layout[f.name] for f in fields(Layout)})  # pyright: ignore[reportArgumentType]
+        assert broken(Settings(name="ttt", model=values, layout=layout, batch=ask.batch, seq=ask.seq)) == [], layout
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,8 @@ def plan(
     framework: Annotated[
         str,
         typer.Option(
-            help="megatron (the default on GPUs), maxtext (on TPUs), torchtitan, nanotron, fsdp, megatron-deepspeed, hai-llm."
+            help="megatron (the default on GPUs), maxtext (on TPUs), meshwise (for TTT), torchtitan, nanotron, fsdp, megatron-deepspeed, "
+            "hai-llm."
         ),
     ] = "",
     precision: Annotated[str, typer.Option(help="bf16, fp16 or fp8.")] = "bf16",

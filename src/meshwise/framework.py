@@ -49,13 +49,21 @@ class Framework:
     """ZeRO stages it offers beside 0."""
     recompute: tuple[Literal["none", "selective", "full"], ...] = ("none", "selective", "full")
     schedules: tuple[Literal["1f1b", "interleaved", "zero-bubble"], ...] = ("1f1b", "interleaved")
+    splits_recomputed: bool = True
+    """A schedule that puts off the gradients of weights goes with recompute."""
     sequence_parallel: Literal["never", "choice", "always"] = "choice"
     context_parallel: bool = True
+    pads_cuts: bool = True
+    """Copies KV heads and pads the vocabulary where tp does not divide them."""
+    cuts_recurrence: bool = True
+    """Tensor parallelism shares out the heads of recurrent layers too."""
     offload: bool = False
     scatters_stage_bytes: bool = True
     """A tensor-parallel group sends an activation to the next stage once, in parts, rather than whole from each member."""
     reduces_every_microbatch: bool = False
     """With pipeline stages and ZeRO 0, gradients are reduced after every micro-batch instead of once."""
+    fills_stages: bool = False
+    """Runs a pipeline only with a multiple of its stages of micro-batches."""
     fused_softmax: bool = False
     """Needs micro-batch x heads per device to be a multiple of 4, or attention falls back to slow kernels."""
     balances_stages: bool = False
@@ -76,8 +84,10 @@ class Framework:
     """Can count the embedding and the head as a layer each when it cuts stages."""
 
 
-def usual(kind: str) -> str:
-    """The framework that most people use on a kind of chip."""
+def usual(kind: str, model_type: str) -> str:
+    """The framework that most people use on a kind of chip; of test-time training, the one here that has it."""
+    if model_type == "ttt":
+        return "meshwise"
     return "maxtext" if kind == "tpu" else "megatron"
 
 

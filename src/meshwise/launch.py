@@ -97,7 +97,8 @@ def prepare(wish: Wish) -> Launch:
     precision = wish.precision or ("bf16" if device == "cuda" else "fp32")
     _one_of("--precision", precision, PRECISIONS)
     ask, axes = _planned(wish.what) if _is_plan(wish.what) else (None, dict[str, "int | str"]())
-    values, name = buildable(ask.model if ask else wish.what or DEFAULT)
+    given = ask.model if ask else wish.what or DEFAULT
+    values, name = buildable(given)
     batch, seq = wish.batch or (ask.batch if ask else BATCH), wish.seq or (ask.seq if ask else SEQ)
     layout = _layout(axes | wish.axes, batch)
     if ask and layout.devices != _devices(axes):
@@ -111,7 +112,7 @@ def prepare(wish: Wish) -> Launch:
     # split backward passes cannot be compiled, and a CPU takes longer to compile than most of its runs
     usual: dict[str, Any] = {"compile": device == "cuda" and layout.schedule not in SPLIT_BACKWARD}
     settings = Settings(
-        name=name, model=values, layout=layout, batch=batch, seq=seq, precision=precision, device=device,
+        name=name, given=given, model=values, layout=layout, batch=batch, seq=seq, precision=precision, device=device,
         text=text.words if text else "", **(usual | wish.options),
     )  # fmt: skip
     _one_of("--on-nan", settings.on_nan, ON_NAN)

@@ -92,8 +92,8 @@ def _reads_as(one: Op, other: Op) -> bool:
     if one.shard not in CUT or other.shard not in CUT or one.part != other.part:
         return False
     # a stack of shapes has arrays for numbers
-    pairs: Any = ((one.k, other.k), (one.count, other.count), (one.m, other.m))
-    return all(a is b or (a == b if isinstance(a, int | float) else (a == b).all()) for a, b in pairs)
+    same: list[Any] = [one.k == other.k, one.count == other.count, one.m == other.m]
+    return all(each.all() if hasattr(each, "all") else each for each in same)
 
 
 def linear(name: str, part: Part, n: int, k: int, shard: Shard, *, bias: bool = False) -> Op:

@@ -68,7 +68,8 @@ class Ask:
                 f"cluster {quoted(self.cluster)} mixes nodes of several sizes; training is planned on one kind of node"
             )
         chip = found.nodes[0][1].chips[0][1]
-        program = framework.find_framework(self.framework or framework.usual(chip.kind))
+        model = model or lookup.find_model(self.model)
+        program = framework.find_framework(self.framework or framework.usual(chip.kind, model.model_type))
         if self.link:
             found = clusters.with_link(found, self.link)
         work = Train(
@@ -83,7 +84,7 @@ class Ask:
             reliability=Reliability(**cast(Any, self.reliability)),
         )
         fitted = calibrations.named(self.calibration) if self.calibration else calibrations.choose(chip, program.key)
-        return Question.of(model or lookup.find_model(self.model), found, work, fitted)
+        return Question.of(model, found, work, fitted)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,16 +22,19 @@ def cut_rules(q: Question, a: Layouts) -> dict[str, Mask]:
     return {
         "tp divides heads": (heads % a.tp == 0) | (np.equal(d.heads, 0)),
         "tp divides KV heads, or they divide it": (kv_heads % a.tp == 0) | (a.tp % kv_heads == 0),
+        "tp divides KV heads and vocabulary, where the framework copies and pads none": f.pads_cuts
+        | ((kv_heads % a.tp == 0) & (np.asarray(d.vocab) % a.tp == 0)),
         "tp divides the FFW width": (np.asarray(d.ffn) % a.tp == 0),
         "tp divides recurrent heads": np.all(
             [np.asarray(op.m) % a.tp == 0 for op in q.model.ops if op.kind == "scan" and op.state] or [a.tp > 0],
             axis=0,
         ),
+        "tp of recurrent layers where the framework has it": (a.tp == 1) | f.cuts_recurrence | (not recurs(q)),
         TP_IN_NODE: q.cluster.nodes[0][1].devices % a.tp == 0,  # 6 in nodes of 8 leaves some groups astride two
         "pp is at most the number of layers": a.pp <= d.layers,
         "pp cuts the layers into stages": layers,
         "cp where the framework has it": (a.cp == 1) | f.context_parallel,
-        "cp needs attention": (a.cp == 1) | any(op.kind == "attention" for op in q.model.ops),
+        "cp needs attention": (a.cp == 1) | attends(q),
         "cp halves divide the sequence": (a.cp == 1) | (work.seq % (2 * a.cp) == 0),
         **({PADDING: _padding(q, a) <= 1.25} if f.pads_batch else {"dp divides the batch": work.batch % a.dp == 0}),
         "ep divides the experts": experts % a.ep == 0,
@@ -42,6 +45,14 @@ def cut_rules(q: Question, a: Layouts) -> dict[str, Mask]:
     }
 
 
+def attends(q: Question) -> bool:
+    return any(op.kind == "attention" for op in q.model.ops)
+
+
+def recurs(q: Question) -> bool:
+    return any(op.kind == "scan" for op in q.model.ops)
+
+
 def _padding(q: Question, a: Layouts) -> Floats:
     """Sequences computed over sequences of the batch, where data ranks need not divide it."""
     each = a.dp * a.mbs
@@ -50,7 +61,7 @@ def _padding(q: Question, a: Layouts) -> Floats:
 
 def inner_rules(q: Question, a: Layouts) -> dict[str, Mask]:
     """What the rest of a layout must keep to."""
-    return batch_rules(q, a) | choice_rules(a, -(-int(q.work.batch) // (a.dp * a.mbs)) % a.pp == 0)
+    return batch_rules(q, a) | choice_rules(q, a, -(-int(q.work.batch) // (a.dp * a.mbs)) % a.pp == 0)
 
 
 def batch_rules(q: Question, a: Layouts) -> dict[str, Mask]:
@@ -63,6 +74,8 @@ def batch_rules(q: Question, a: Layouts) -> dict[str, Mask]:
             else {"micro-batches are whole": q.work.batch % (a.dp * a.mbs) == 0}
         )
     }
+    if q.work.framework.fills_stages:
+        rules["micro-batches in multiples of pp, where the framework needs it"] = q.work.batch // (a.dp * a.mbs) % a.pp == 0
     if q.work.framework.fused_softmax:
         rules["fused softmax needs micro-batch x heads / tp in multiples of 4"] = (a.mbs * heads) % 4 == 0
     for size in q.work.ramp:
@@ -70,10 +83,13 @@ def batch_rules(q: Question, a: Layouts) -> dict[str, Mask]:
     return rules
 
 
-def choice_rules(a: Layouts, steady: Mask | bool) -> dict[str, Mask]:
+def choice_rules(q: Question, a: Layouts, steady: Mask | bool) -> dict[str, Mask]:
     """What is chosen inside a cut must keep to; `steady` where the micro-batches are a multiple of the stages."""
     return {
         "interleaving needs micro-batches in multiples of pp": (a.vpp == 1) | steady,
+        "a zero-bubble schedule with recompute where the framework has it": (a.schedule != SCHEDULES.index("zero-bubble"))
+        | (a.recompute == 0)
+        | q.work.framework.splits_recomputed,
         "offloading parameters needs ZeRO 3": (a.offload < OFFLOAD.index("parameters")) | (a.zero == 3),
     }
 
@@ -86,6 +102,7 @@ def offered_rules(q: Question, a: Layouts) -> dict[str, Mask]:
         "ep divides dp_shard x cp": (a.dp_shard * a.cp) % a.ep == 0,
         "dp_shard has a ZeRO stage of the framework": np.where(a.dp_shard > 1, np.isin(a.zero, f.zero), a.zero == 0),
         "recompute is one the framework has": np.isin(a.recompute, [RECOMPUTE.index(how) for how in f.recompute]),
+        "selective recompute needs attention": (a.recompute != RECOMPUTE.index("selective")) | attends(q),
         "schedule is one the framework has": np.isin(a.schedule, [SCHEDULES.index(how) for how in f.schedules]),
         "a schedule other than 1f1b needs pp": (a.schedule == 0) | (a.pp > 1),
         "vpp goes with the interleaved schedule": (a.schedule == interleaved) == (a.vpp > 1),

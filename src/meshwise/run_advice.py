@@ -1,5 +1,6 @@
 """What the planner says of a run: how long each part should take, and which layout it would try next."""
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from statistics import median
@@ -108,7 +109,8 @@ def command(settings: Settings, layout: Layout, batch: int) -> str:
     words = [f"--{name.replace('_', '-')} {value}" for name, value in axes if value != getattr(plain, name) or name == "mbs"]
     usual = settings.device == "cuda"
     more = [] if settings.compile == usual else ["--compile" if settings.compile else "--no-compile"]
-    return " ".join(["meshwise run", settings.name, *words, f"--batch {batch}x{settings.seq}", *more])
+    model = shlex.quote(settings.given or settings.name)
+    return " ".join(["meshwise run", model, *words, f"--batch {batch}x{settings.seq}", *more])
 
 
 def advice(settings: Settings, found: Forecast) -> tuple[list[str], list[str]]:

@@ -12,7 +12,7 @@ from meshwise.cost.memory import KINDS
 from meshwise.cost.train import PARTS, Cost, Question, peak, price
 from meshwise.errors import UserError
 from meshwise.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Ints, Layouts
-from meshwise.rules import TP_IN_NODE, Mask, batch_rules, choice_rules, cut_rules
+from meshwise.rules import TP_IN_NODE, Mask, attends, batch_rules, choice_rules, cut_rules
 
 BLOCK = 1 << 14
 """Layouts priced at once: enough that many share a cut, and few enough that their arrays stay in a core's cache."""
@@ -179,7 +179,9 @@ class Choices:
             dropped: dict[str, int] = {}
             rest = dict.fromkeys((*_CUT_AXES, "mbs"), np.ones_like(table["zero"]))  # no rule of choices asks for these
             some = Layouts(**rest, **table)
-            kept = _all(choice_rules(some, bool(steady)) | _bounded(some, self.limits, _INNER_AXES[1:]), dropped, len(some))
+            kept = _all(
+                choice_rules(self.q, some, bool(steady)) | _bounded(some, self.limits, _INNER_AXES[1:]), dropped, len(some)
+            )
             self.tables.append({axis: values[kept] for axis, values in table.items()})
             self.all.append(len(some))
             self.dropped.append(dropped)
@@ -317,7 +319,7 @@ def _inner(q: Question, pp: int, per_stage: int, shared: int, cut: int) -> dict[
         schedules.append((SCHEDULES.index("zero-bubble"), 1))
     choices: dict[str, list[int]] = {
         "zero": list(f.zero) if shared else [0],
-        "recompute": [RECOMPUTE.index(how) for how in f.recompute],
+        "recompute": [RECOMPUTE.index(how) for how in f.recompute if how != "selective" or attends(q)],
         "sp": {"never": [0], "choice": [0, 1], "always": [1]}[f.sequence_parallel] if cut else [0],
         "plan": list(range(len(schedules))),
         "offload": list(range(len(OFFLOAD))) if f.offload else [0],

@@ -126,6 +126,15 @@ def _as_bytes(pieces: list[tuple[str, bool]]) -> "np.ndarray[Any, Any]":
     return np.frombuffer(b"".join(text.encode() + b"\0" * last for text, last in pieces), np.uint8)
 
 
+def text_of(tokenizer: Tokenizer, tokens: list[int]) -> bytes:
+    """What tokens say; those beyond the bytes, where a token is one, say nothing."""
+    if not tokenizer.source:
+        return bytes(token for token in tokens if token < BYTES)
+    from tokenizers import Tokenizer as Library
+
+    return Library.from_str(tokenizer.source).decode(tokens, skip_special_tokens=False).encode()
+
+
 def _as_library(tokenizer: Tokenizer) -> Encode:
     import numpy as np
     from tokenizers import Tokenizer as Library

@@ -457,7 +457,7 @@ def test_joined_products_are_priced_as_one_on_one_gpu() -> None:
 
 
 def test_no_norm_is_shorter_than_a_kernel() -> None:
-    """Of one token, whose norms and additions move next to nothing: two norms, two additions, gate and up, a kernel each forward, 1.3 times as much backward."""
+    """Of one token: two norms, two additions, rotary positions and the gate are a kernel each forward, and 1.3 times as much backward."""
     q = question("llama-debug", "1xh100-sxm", "megatron", batch=1, seq=1)
     layers = q.model.decoder.layers
     assert cost(q)[0]["elementwise"] == pytest.approx(layers * 6 * SHORTEST_KERNEL * 2.3, rel=0.01)

@@ -1,13 +1,18 @@
 """Run with TRITON_INTERPRET=1: the kernels of a step on the CPU, against plain PyTorch. Fails where one differs."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.library import opcheck
 
-from meshwise.trainer.adamw import SplitAdamW
-from meshwise.trainer.joined import joined, lay, swiglu, turned
+from meshwise.cost.passes import JOINED_STEP
+from meshwise.cost.train import UPDATED_TOGETHER
+from meshwise.trainer.adamw import SMALL, SplitAdamW
+from meshwise.trainer.joined import ROWS, joined, lay, swiglu, turned
 from meshwise.trainer.models import Joining, Span, build
+from meshwise.trainer.models.ttt.linear import PADDING, LinearLearner
 from meshwise.trainer.softmax import scale, slopes
 
 dice = torch.Generator().manual_seed(0)
@@ -58,17 +63,17 @@ def check_scale() -> None:
     torch.testing.assert_close(scale(x.clone(), torch.tensor(1 / 3)), x / 3)
 
 
-def check_joined(config: dict[str, object]) -> None:
-    """A model whose products are joined has the loss and gradients of one whose are not, and goes on with 16-bit weights side by side."""
+def check_joined(config: dict[str, object], number: int = 4) -> None:
+    """A model whose products are joined, in so many parts, has the loss and gradients of one whose are not, and then 16-bit weights that
+    stand as they stood."""
     apart, joined = (build(config, Span(0, 2, 2)) for _ in range(2))
     for one, other in zip(apart.parameters(), joined.parameters(), strict=True):
         one.data = torch.randn(one.shape, generator=dice) * 0.1
         other.data = one.data.clone()
-    parts = [part for part in joined.modules() if isinstance(part, Joining)]
+    parts: list[Any] = [part for part in joined.modules() if isinstance(part, Joining)]
     for part in parts:
         part.join()
-    assert parts
-    assert all(part.joined for part in parts)  # pyright: ignore[reportAttributeAccessIssue]
+    assert len([part for part in parts if part.joined]) == number
     tokens = torch.randint(100, (2, 40), generator=dice)
     losses = [model(tokens, tokens.roll(1)) for model in (apart, joined)]
     torch.testing.assert_close(losses[1], losses[0])
@@ -81,7 +86,7 @@ def check_joined(config: dict[str, object]) -> None:
     SplitAdamW([{"params": list(joined.parameters()), "weight_decay": 0.1}], betas=(0.9, 0.95))
     gate, up = (weight for name, weight in joined.named_parameters() if ".0.mlp.gate" in name or ".0.mlp.up" in name)
     assert gate.dtype == torch.bfloat16
-    assert up.data_ptr() - gate.data_ptr() == gate.numel() * 2
+    assert number < 4 or up.data_ptr() - gate.data_ptr() == gate.numel() * 2
     for one, other in zip(apart.parameters(), joined.parameters(), strict=True):
         torch.testing.assert_close(other.float(), one, rtol=2**-8, atol=0)
 
@@ -112,7 +117,15 @@ LLAMA: dict[str, object] = {
 
 check_joined(LLAMA)
 check_joined(LLAMA | {"num_key_value_heads": 4, "num_attention_heads": 8, "head_dim": 16, "tie_word_embeddings": True})
+check_joined(
+    LLAMA | {"hidden_size": 24, "num_attention_heads": 3, "num_key_value_heads": 1, "intermediate_size": 40}, 2
+)  # 40 rows
+check_joined(LLAMA | {"intermediate_size": 20, "attention_bias": True}, 0)
+LinearLearner.choose = lambda self, device: setattr(self, "fast", True)  # the interpreter serves a CPU too
+check_joined(LLAMA | {"model_type": "ttt", "num_attention_heads": 2, "mini_batch_size": 16})
 check_operations()
+assert JOINED_STEP == ROWS == PADDING
+assert UPDATED_TOGETHER == SMALL
 check_scale()
 check_slopes(5, 100, 128)
 check_slopes(3, 40000, 40064)

@@ -69,7 +69,10 @@ def test_a_layout_that_keeps_every_rule_has_nothing_to_tell() -> None:
     ("keys", "words"),
     [
         ({"model_type": "mamba2"}, "'mamba2'"),
-        ({"model_type": "ttt", "ttt_layer_type": "cubic"}, "TTT-Linear and TTT-MLP"),
+        ({"model_type": "ttt", "ttt_layer_type": "cubic"}, "ttt_layer_type 'cubic': the trainer has linear and mlp"),
+        ({"model_type": "ttt", "share_qk": True}, "TTT-Linear and TTT-MLP without gate"),
+        ({"hidden_size": 33, "num_attention_heads": 3}, "heads of 11"),
+        ({"head_dim": 7}, "heads of 7: rotary positions turn pairs"),
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"rope_scaling": {"rope_type": "yarn"}}, "yarn"),
         ({"attention_dropout": 0.1}, "dropout"),

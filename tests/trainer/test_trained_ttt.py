@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from meshwise.lookup import find_values
+from meshwise.model import build as planned
 from meshwise.trainer.models import Span, build
 from meshwise.trainer.models.ttt.learner import EPS, slope
 from meshwise.trainer.models.ttt.linear import LinearLearner, learn
@@ -25,6 +27,18 @@ def test_the_125m_preset_has_the_parameters_of_the_paper_s_code() -> None:
         model = build(values, Span(0, 12, 12))
     # the paper's 125m with a vocabulary of 50257 and no gate: the count that its code prints
     assert sum(parameter.numel() for parameter in model.parameters()) == 124_298_064
+
+
+@pytest.mark.parametrize("missing", ["tie_word_embeddings", "ttt_layer_type", "mini_batch_size"])
+def test_what_a_config_leaves_out_means_the_same_to_planner_and_trainer(missing: str) -> None:
+    """transformers writes only the keys that are not as its classes have them."""
+    named = TINY | {"mini_batch_size": 16, "max_position_embeddings": 64}
+    given = {key: value for key, value in named.items() if key != missing}
+    assert unbuildable(given) == ""
+    with torch.device("meta"):
+        model = build(given, Span(0, 2, 2))
+    assert sum(parameter.numel() for parameter in model.parameters()) == planned(given, "tiny", "").params
+    assert planned(given, "tiny", "").params == planned(named, "tiny", "").params
 
 
 def test_the_slope_is_the_gradient_that_autograd_finds() -> None:

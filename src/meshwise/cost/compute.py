@@ -100,7 +100,7 @@ def linear(d: Device, rows: Floats, n: Floats, k: Floats, batch: Floats | float 
 
 
 def moving(d: Device, size: Floats) -> Floats:
-    """Seconds of a kernel that only moves bytes: no kernel is over at once."""
+    """Seconds of a kernel that only moves bytes: no kernel is over at once. Where bytes are more for want of fusing, so are kernels."""
     return np.maximum(size / d.bandwidth, SHORTEST_KERNEL)
 
 

@@ -73,10 +73,9 @@ def _summed(model: Model, placed: Sequence[tuple[str, Op]], d: Device, work: Tra
     zero = np.zeros_like(cut.tp)
     total = Passes(*(zero.copy() for _ in fields(Passes)))
     rows = cut.mbs * work.seq / cut.cp
-    times = model.times
     for block, op in placed:
-        if block in times:
-            _add_layer_op(total, d, work, cut, rows, op, times[block], model)
+        if block in model.times:
+            _add_layer_op(total, d, work, cut, rows, op, model.times[block], model)
         elif block == HEAD and op.kind == "matmul":
             forward, backward = linear(d.in_16_bits(), rows, _outputs(op, cut, model), _whole(op.k, cut))
             total.head += forward
@@ -139,7 +138,7 @@ def _add_layer_op(t: Passes, d: Device, work: Train, cut: Cut, rows: Floats, op:
         t.core += times * core
         t.core_back += times * back
         turned = 2 * d.element * rows * (op.m * op.k + op.cache / 2) / cut.tp  # rotary positions read and write q and k
-        t.pointwise += times * turned / d.bandwidth
+        t.pointwise += times * moving(d, turned)
     elif op.serial:
         forward, backward = chain(d, op, work.seq, cut.mbs, cut.tp, model.decoder.heads)
         t.matmul += times * each * forward
@@ -165,9 +164,10 @@ def _add_casts(t: Passes, d: Device, op: Op, rows: Floats, shape: tuple[Floats, 
 
 def _add_elementwise(t: Passes, d: Device, op: Op, rows: Floats, n: Floats, times: int, model: Model) -> None:
     """The activation function behind 'up' and 'gate' projections, and the residual addition behind an output projection."""
-    if op.name.endswith((".up", ".gate")):
-        passes_over = 2 if op.name.endswith(".up") else 1
-        t.pointwise += times * moving(d, passes_over * d.element * rows * n)
+    if op.name.endswith(".up"):
+        t.pointwise += times * moving(d, 2 * d.element * rows * n)
+    elif op.name.endswith(".gate"):  # in the same kernel
+        t.pointwise += times * d.element * rows * n / d.bandwidth
     elif op.expert and op.shard == "row":  # every copy of a token is put beside those of the same expert, and brought back
         t.pointwise += times * 4 * d.element * rows * model.decoder.hidden / d.bandwidth
     elif op.shard == "row":

@@ -67,14 +67,16 @@ class Packed:
         return whole[start : start + parameter.numel()].view(parameter.shape)
 
     def half(self, index: int) -> Tensor:
+        """Room for the 16 bits of a weight that it computes with."""
         return self._part(self.weight, index)
 
     def kept(self, index: int) -> dict[str, Tensor]:
+        """Room for what else is kept of a weight."""
         return {kind: self._part(one, index) for kind, one in self.state.items()}
 
     def gathered(self) -> Tensor:
-        """The gradients, with zeros between tensors."""
-        grads = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        """The gradients, with zeros between tensors. Their type is known when there are some: it is float32 where they are added up."""
+        grads = [cast(Tensor, parameter.grad) for parameter in self.parameters]
         if self.grad is None:
             self.grad = torch.zeros(len(self.weight), dtype=grads[0].dtype, device=grads[0].device)
             self.grads = [self._part(self.grad, i) for i in range(len(grads))]
@@ -90,14 +92,19 @@ class SplitAdamW(torch.optim.Optimizer):
         device = self.param_groups[0]["params"][0].device
         self.rate, self.count = torch.zeros((), device=device), torch.zeros((), device=device)
         self.packs: list[Packed | None] = []
+        """Of each group, the small weights,"""
         self.alone: list[list[nn.Parameter]] = []
+        """and those that are updated one by one."""
         halves: dict[int, Tensor] = {}
         for group in self.param_groups:
-            small = [parameter for parameter in group["params"] if parameter.numel() <= SMALL and _owns(parameter)]
+            small: list[nn.Parameter] = []
+            alone: list[nn.Parameter] = []
+            for parameter in group["params"]:
+                (small if parameter.numel() <= SMALL and _fills_memory(parameter) else alone).append(parameter)
             pack = Packed(small) if small else None
-            for index, parameter in enumerate(small):
-                self._place(parameter, cast(Packed, pack).half(index), cast(Packed, pack).kept(index))
-            alone = [parameter for parameter in group["params"] if not any(parameter is one for one in small)]
+            if pack:
+                for index, parameter in enumerate(small):
+                    self._place(parameter, pack.half(index), pack.kept(index))
             for parameter in alone:
                 kept = {"low": torch.empty_like(parameter, dtype=torch.int16)}
                 kept |= {kind: torch.zeros_like(parameter) for kind in ("exp_avg", "exp_avg_sq")}
@@ -140,8 +147,8 @@ class SplitAdamW(torch.optim.Optimizer):
                 )  # fmt: skip
 
 
-def _owns(weight: Tensor) -> bool:
-    """Whether a weight has its memory to itself."""
+def _fills_memory(weight: Tensor) -> bool:
+    """Whether a weight has its piece of memory to itself."""
     return weight.untyped_storage().nbytes() == weight.numel() * weight.element_size()
 
 

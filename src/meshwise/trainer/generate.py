@@ -1,6 +1,7 @@
-"""`python -m meshwise.trainer.generate config.json --weights folder --prompt text`: text after a prompt, or the loss of a text.
+"""`python -m meshwise.trainer.generate config.json --weights folder --read tokens.json --write said.json`: tokens that follow, or a loss.
 
-One token per byte, as in training. TTT models keep a state of constant size; any other model reads all of the text again for each token.
+`meshwise generate` makes tokens of a text, and text of tokens. TTT models keep a state of constant size; any other model reads all of the
+text again for each token.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -18,7 +19,7 @@ from torch import Tensor
 from meshwise.trainer import weights
 from meshwise.trainer.models import Decoder, Span, build
 from meshwise.trainer.parallel import EMBEDDINGS
-from meshwise.trainer.settings import Sizes
+from meshwise.trainer.settings import Sizes, learner_of
 
 
 class Speaker(Protocol):
@@ -51,7 +52,7 @@ def speaker_of(model: Any, batch: int = 1) -> Speaker:
     from meshwise.trainer.models.ttt.decode import Decoding
 
     plain = Decoding(model, batch)
-    if model.config["ttt_layer_type"] == "linear" and plain.layers[0].seq_modeling_block.fast:
+    if learner_of(model.config)[0] == "linear" and plain.layers[0].seq_modeling_block.fast:
         from meshwise.trainer.models.ttt.fast_decode import FastDecoding
 
         return FastDecoding(model, batch)
@@ -131,12 +132,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m meshwise.trainer.generate")
     parser.add_argument("config", type=Path, help="config.json of a model or of a run")
     parser.add_argument("--weights", type=Path, required=True, help="a folder of HF safetensors")
-    parser.add_argument("--prompt", default="", help="the text to go on with")
+    parser.add_argument("--read", type=Path, required=True, help="JSON: the tokens to go on with")
+    parser.add_argument("--write", type=Path, required=True, help="where the answer goes, as JSON")
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--temperature", type=float, default=0.0, help="0 takes the likeliest token")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--eval", type=Path, help="a text whose loss to say instead")
+    parser.add_argument("--eval", action="store_true", help="say the loss of the tokens instead")
     parser.add_argument("--seq", type=int, default=2048, help="with --eval: tokens read in one piece")
     given = parser.parse_args()
     config = json.loads(given.config.read_text(encoding="utf-8"))
@@ -147,14 +149,13 @@ def main() -> None:
     except (FileNotFoundError, KeyError, ValueError) as error:
         print(error.args[0], file=sys.stderr)
         sys.exit(2)
+    tokens = torch.tensor(json.loads(given.read.read_text(encoding="utf-8")), device=device)
     if given.eval:
-        text = given.eval.read_bytes()
-        loss, count = loss_of(model, torch.tensor(list(text), device=device), given.seq)
-        print(f"loss {loss:.4f} a token over {count:,} tokens")
-        return
-    prompt = given.prompt.encode() or b"\n"
-    said = generate(speaker_of(model), torch.tensor([list(prompt)], device=device), given.tokens, given.temperature)
-    sys.stdout.buffer.write(prompt + bytes(token for token in said[0].tolist() if token < 256) + b"\n")
+        loss, count = loss_of(model, tokens, given.seq)
+        answer: dict[str, Any] = {"loss": loss, "tokens": count}
+    else:
+        answer = {"said": generate(speaker_of(model), tokens[None], given.tokens, given.temperature)[0].tolist()}
+    given.write.write_text(json.dumps(answer), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -20,8 +20,13 @@ AT_ONCE = 1024
 """Elements of a program of the kernels here."""
 
 
+def fills(weights: list[Tensor]) -> bool:
+    """Whether weights one below another need no rows of zeros."""
+    return sum(_rows(weights)) == _padded(weights)
+
+
 def lay(weights: list[Tensor]) -> None:
-    """Put weights (rows..., columns) one below another in one piece of memory."""
+    """Put weights (rows..., columns) one below another in one piece of memory, with rows of zeros where they do not fill it."""
     counts = _rows(weights)
     whole = weights[0].new_zeros(_padded(weights), weights[0].shape[-1])
     for weight, part in zip(weights, whole.split([*counts, len(whole) - sum(counts)]), strict=False):
@@ -74,7 +79,7 @@ def _joined_backward(by_out: Tensor, x: Tensor, weights: list[Tensor]) -> tuple[
 
 @_joined_backward.register_fake
 def _(by_out: Tensor, x: Tensor, weights: list[Tensor]) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(x), x.new_empty(by_out.shape[-1], x.shape[-1])
+    return x.new_empty(x.shape), x.new_empty(by_out.shape[-1], x.shape[-1])
 
 
 def _joined_keep(ctx: Any, inputs: tuple[Tensor, list[Tensor]], output: Tensor) -> None:
@@ -96,7 +101,10 @@ def _turn(
     rows, q, k, v, rotation, seq,
     HEADS: tl.constexpr, SHARED: tl.constexpr, HEAD: tl.constexpr, GROUP: tl.constexpr, BACK: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
-    """Heads of one token, GROUP at a time: q and k = x cos + x' sin where x' has the halves of a head exchanged, and v = x; or all back."""
+    """Heads of one token, GROUP at a time: q and k = x cos + x' sin where x' has the halves of a head exchanged, and v = x.
+
+    Or BACK, from their gradients: x = q cos - q' sin, for both halves of a head have the same cosines, and sines of opposite sign.
+    """
     token = tl.program_id(0).to(tl.int64)
     lane = tl.arange(0, HEAD)[None, :]
     other = (lane + HEAD // 2) % HEAD
@@ -138,21 +146,23 @@ def _run_turn(rows: Tensor, q: Tensor, k: Tensor, v: Tensor, rotation: Tensor, b
 def turned(rows: Tensor, rotation: Tensor, shared: int) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values (batch, seq, heads, head_dim) of rows that hold them side by side, with `shared` heads of the latter two.
 
-    Queries and keys are turned by `rotation` (2, seq, head_dim).
+    Queries and keys are turned by `rotation` (2, seq, head_dim): cosines, and sines that are negative in the first half.
     """
+    q, k, v = _empty_heads(rows, rotation, shared)
+    _run_turn(rows.contiguous(), q, k, v, rotation, back=False)
+    return q, k, v
+
+
+def _empty_heads(rows: Tensor, rotation: Tensor, shared: int) -> tuple[Tensor, Tensor, Tensor]:
     size = rotation.shape[-1]
-    heads = rows.unflatten(-1, (-1, size)).shape[-2]
-    q, k, v = (rows.new_empty(*rows.shape[:-1], count, size) for count in (heads - 2 * shared, shared, shared))
-    _run_turn(rows, q, k, v, rotation, back=False)
+    heads = rows.shape[-1] // size - 2 * shared
+    q, k, v = (rows.new_empty(*rows.shape[:-1], count, size) for count in (heads, shared, shared))
     return q, k, v
 
 
 @turned.register_fake
 def _(rows: Tensor, rotation: Tensor, shared: int) -> tuple[Tensor, Tensor, Tensor]:
-    size = rotation.shape[-1]
-    counts = (rows.shape[-1] // size - 2 * shared, shared, shared)
-    q, k, v = (rows.new_empty(*rows.shape[:-1], count, size) for count in counts)
-    return q, k, v
+    return _empty_heads(rows, rotation, shared)
 
 
 @torch.library.custom_op("meshwise::turned_backward", mutates_args=())
@@ -179,8 +189,8 @@ turned.register_autograd(_turned_slopes, setup_context=_turned_keep)
 
 
 @triton.jit
-def _gate(both, out, by_out, by_both, width, BLOCK: tl.constexpr, BACK: tl.constexpr):  # noqa: N803
-    """Of rows [g u]: h = silu(g) u; or back, from e, the gradient of h: [e u silu'(g), e silu(g)], and h again."""
+def _gate(both, out, by_both, width, BLOCK: tl.constexpr, BACK: tl.constexpr):  # noqa: N803
+    """Of rows [g u]: h = silu(g) u. Or BACK, from e, the gradient of h, which stands where h goes: [e u silu'(g), e silu(g)], and h."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < width
@@ -188,16 +198,18 @@ def _gate(both, out, by_out, by_both, width, BLOCK: tl.constexpr, BACK: tl.const
     u = tl.load(both + (2 * row + 1) * width + at, inside).to(tl.float32)
     s = tl.sigmoid(g)
     if BACK:
-        e = tl.load(by_out + row * width + at, inside).to(tl.float32)
+        e = tl.load(out + row * width + at, inside).to(tl.float32)
         tl.store(by_both + 2 * row * width + at, (e * u * s * (1 + g * (1 - s))).to(both.dtype.element_ty), inside)
         tl.store(by_both + (2 * row + 1) * width + at, (e * g * s).to(both.dtype.element_ty), inside)
     tl.store(out + row * width + at, (g * s * u).to(both.dtype.element_ty), inside)
 
 
-def _run_gate(both: Tensor, out: Tensor, by_out: Tensor, by_both: Tensor, back: bool) -> None:
+def _run_gate(both: Tensor, out: Tensor, by_both: Tensor | None = None) -> None:
+    """Forward; or, given where to write it, the gradient of both too, from that of out in its place: each element is read before it is
+    written."""
     width = out.shape[-1]
     run: Any = _gate[(out.numel() // width, triton.cdiv(width, AT_ONCE))]
-    run(both, out, by_out, by_both, width, AT_ONCE, back)
+    run(both, out, both if by_both is None else by_both, width, AT_ONCE, by_both is not None)
 
 
 @torch.library.custom_op("meshwise::swiglu", mutates_args=())
@@ -208,7 +220,7 @@ def swiglu(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> tuple[Tensor, T
     """
     both = x @ _whole([gate, up]).T
     out = x.new_empty(*x.shape[:-1], gate.shape[0])
-    _run_gate(both, out, out, out, back=False)
+    _run_gate(both, out)
     return out @ down.T, both
 
 
@@ -224,7 +236,7 @@ def _swiglu_backward(
     """Gradients by x, by gate and up joined, and by down."""
     between = by_y @ down
     by_both = torch.empty_like(both)
-    _run_gate(both, between, between, by_both, back=True)  # each element is read before it is written
+    _run_gate(both, between, by_both)
     by_down = by_y.flatten(0, -2).T @ between.flatten(0, -2)
     del between
     by_weight = by_both.flatten(0, -2).T @ x.flatten(0, -2)
@@ -233,7 +245,7 @@ def _swiglu_backward(
 
 @_swiglu_backward.register_fake
 def _(by_y: Tensor, x: Tensor, both: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(x), x.new_empty(2 * gate.shape[0], x.shape[-1]), torch.empty_like(down)
+    return x.new_empty(x.shape), x.new_empty(2 * gate.shape[0], x.shape[-1]), down.new_empty(down.shape)
 
 
 def _swiglu_keep(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -72,6 +72,8 @@ class Settings:
     layout: Layout
     batch: int
     seq: int
+    given: str = ""
+    """By what the model was named: a preset, a file or a folder."""
     steps: int = 20
     lr: float = 3e-3
     warmup: int = 5
@@ -164,7 +166,7 @@ class Sizes:
             kv_heads=heads if old else first("num_key_value_heads", default=heads),
             ffn=first("n_inner", default=4 * hidden) if old else first("intermediate_size"),
             vocab=first("vocab_size"),
-            tied=bool(config.get("tie_word_embeddings", old)),
+            tied=bool(config.get("tie_word_embeddings", old or config["model_type"] == "ttt")),
             positions=first("n_positions", default=1024) if config["model_type"] == "gpt2" else 0,
         )
 
@@ -180,15 +182,18 @@ def unbuildable(config: Mapping[str, Any]) -> str:
         return "dropout: the trainer has none"
     if kind == "bloom" and config.get("apply_residual_connection_post_layernorm"):
         return "apply_residual_connection_post_layernorm: the trainer adds what comes before the norm"
-    if kind == "ttt" and (
-        config.get("ttt_layer_type") not in TTT_LAYERS or any(config.get(key) for key in ("use_gate", "share_qk", "pre_conv"))
-    ):
-        return "the trainer has TTT-Linear and TTT-MLP, without gate, shared queries and convolution"
+    if kind == "ttt" and learner_of(config)[0] not in TTT_LAYERS:
+        return f"ttt_layer_type {learner_of(config)[0]!r}: the trainer has {' and '.join(TTT_LAYERS)}"
+    if kind == "ttt" and any(config.get(key) for key in ("use_gate", "share_qk", "pre_conv")):
+        return "the trainer has TTT-Linear and TTT-MLP without gate, shared queries and convolution"
     if kind == "gpt2":
         return _unbuildable_gpt2(config)
     if kind != "bloom" and config.get("hidden_act", "silu") != "silu":
         return f"hidden_act {config['hidden_act']!r}: the trainer has silu"
-    rope = rope_of(config)
+    sizes, rope = Sizes.of(config), rope_of(config)
+    size = int(config.get("head_dim") or sizes.hidden // max(1, sizes.heads))
+    if kind != "bloom" and size % 2:
+        return f"heads of {size}: rotary positions turn pairs, so their size must be even"
     if rope.get("rope_type", rope.get("type", "default")) not in ("default", "llama3"):
         return f"rope_type {rope.get('rope_type', rope.get('type'))!r}: the trainer has default and llama3"
     return ""
@@ -205,6 +210,11 @@ def _unbuildable_gpt2(config: Mapping[str, Any]) -> str:
 def dropout_of(config: Mapping[str, Any]) -> float:
     """What a config of GPT-2 asks for, as all published ones do, and the trainer leaves out."""
     return max(float(config.get(key) or 0) for key in ("attn_pdrop", "embd_pdrop", "resid_pdrop"))
+
+
+def learner_of(config: Mapping[str, Any]) -> tuple[str, int]:
+    """Of a TTT model, the kind of learner and the tokens of its mini-batch, by default those of the paper's code."""
+    return str(config.get("ttt_layer_type", "linear")), int(config.get("mini_batch_size", 16))
 
 
 def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:

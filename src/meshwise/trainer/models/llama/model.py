@@ -45,10 +45,11 @@ class Attention(nn.Module):
 
     def join(self) -> None:
         """Let one product give queries, keys and values, where its kernel serves them: heads of a power of two, no biases."""
-        if not self.biased and self.head_dim & (self.head_dim - 1) == 0:
-            from meshwise.trainer.joined import lay
+        from meshwise.trainer.joined import fills, lay
 
-            lay([self.q_proj.weight, self.k_proj.weight, self.v_proj.weight])
+        weights: list[Tensor] = [self.q_proj.weight, self.k_proj.weight, self.v_proj.weight]
+        if not self.biased and self.head_dim & (self.head_dim - 1) == 0 and fills(weights):
+            lay(weights)
             self.joined = True
 
 
@@ -71,11 +72,12 @@ class FeedForward(nn.Module):
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
     def join(self) -> None:
-        """Let one product feed both, unless it would be padded between them or has biases."""
-        if not self.biased and self.gate_proj.out_features % 16 == 0:
-            from meshwise.trainer.joined import lay
+        """Let one product feed both, unless they have biases or leave rows of it empty."""
+        from meshwise.trainer.joined import fills, lay
 
-            lay([self.gate_proj.weight, self.up_proj.weight])
+        weights: list[Tensor] = [self.gate_proj.weight, self.up_proj.weight]
+        if not self.biased and fills(weights):
+            lay(weights)
             self.joined = True
 
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meshwise.trainer.models.ttt.dispatch import Limits, operand_dtype, serves
-from meshwise.trainer.settings import Sizes
+from meshwise.trainer.settings import Sizes, learner_of
 
 EPS = 1e-6
 
@@ -27,7 +27,7 @@ class Learner(nn.Module):
         super().__init__()
         sizes = Sizes.of(config)
         self.heads, self.head_dim = sizes.heads, sizes.hidden // sizes.heads
-        self.mini_batch, self.base_lr = int(config["mini_batch_size"]), float(config.get("ttt_base_lr", 1.0))
+        self.mini_batch, self.base_lr = learner_of(config)[1], float(config.get("ttt_base_lr", 1.0))
         self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(sizes.hidden, sizes.hidden, bias=False) for _ in range(4))
         self.ttt_norm_weight = nn.Parameter(torch.empty(self.heads, self.head_dim))
         self.ttt_norm_bias = nn.Parameter(torch.empty(self.heads, self.head_dim))

@@ -16,7 +16,7 @@ from meshwise.trainer.models.llama.model import FeedForward, norm_of
 from meshwise.trainer.models.ttt.linear import LinearLearner
 from meshwise.trainer.models.ttt.mlp import MLPLearner
 from meshwise.trainer.recompute import again
-from meshwise.trainer.settings import Sizes
+from meshwise.trainer.settings import Sizes, learner_of
 
 LEARNERS = {"linear": LinearLearner, "mlp": MLPLearner}
 
@@ -26,7 +26,7 @@ class Block(nn.Module):
         super().__init__()
         self.full = recompute == "full"
         self.seq_norm = norm_of(config)
-        self.seq_modeling_block = LEARNERS[config["ttt_layer_type"]](config)
+        self.seq_modeling_block = LEARNERS[learner_of(config)[0]](config)
         self.ffn_norm = norm_of(config)
         self.mlp = FeedForward(config)
 
@@ -71,5 +71,5 @@ def rotation_of(config: Mapping[str, Any], device: torch.device) -> Tensor:
     sizes = Sizes.of(config)
     dim = sizes.hidden // sizes.heads
     frequency = float(config.get("rope_theta", 10000.0)) ** -(torch.arange(0, dim, 2, device=device).float() / dim)
-    angle = torch.arange(int(config["mini_batch_size"]), device=device).float()[:, None] * frequency
+    angle = torch.arange(learner_of(config)[1], device=device).float()[:, None] * frequency
     return torch.stack((angle.cos(), angle.sin()))
