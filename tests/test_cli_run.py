@@ -54,6 +54,13 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "a snapshot of GPU memory on a CPU": (["--memory-snapshot"], "this run is on a CPU"),
     "lengths without a report": (["--report-lengths", "64"], "give that too"),
     "lengths that are none": (["--report", "--report-lengths", "64,64"], "expected lengths that differ"),
+    "a sweep of nothing": (["--sweep", ""], "expected axis=values, such as 'mbs=1,2,4 tp=1,2'"),
+    "a sweep of what is given": (["--sweep", "mbs=1,2", "--mbs", "4"], "mbs is swept, so leave out --mbs"),
+    "a sweep of the given batch": (["--sweep", "batch=1,2", "--batch", "4"], "batch is swept, so leave out --batch"),
+    "an endless learning rate": (["--lr", "inf"], "--lr inf: expected a number"),
+    "three of two heads": (["--tp", "3"], "(tp 1, 2 or 4 would do)"),
+    "three for a batch of eight": (["--dp-shard", "3"], "(dp-shard 1, 2 or 4 would do)"),
+    "a micro-batch that does not divide": (["--mbs", "3"], "(mbs 1, 2 or 4 would do)"),
     "a folder without weights": (["--weights", "nowhere"], "no .safetensors in it"),
 }
 

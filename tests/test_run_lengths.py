@@ -87,7 +87,7 @@ def test_tokens_of_the_data_ranks_add_up_to_the_batch() -> None:
     seen = Seen(run.settings, steps, ranks, measurement(run.settings, steps, 4), [])
     assert per_rank(seen).lines == ("tokens of the data ranks: 256 + 256 = 512 a step",)
     about = configuration(seen, None, 100, {"device": "cpu"}).lines
-    assert about[-1] == "8 x 64 = 512 tokens a step; 512 / 0.50000 s = 1,024 tokens/s = 4 x 256.0"
+    assert about[-1] == "8 x 64 = 512 tokens a step; 512 / 0.5 s = 1,024 tokens/s = 4 x 256.0"
     table = losses(seen).table
     assert table
     assert [row[:2] for row in table.rows] == [

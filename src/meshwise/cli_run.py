@@ -99,12 +99,12 @@ def run(
     on: Annotated[str, typer.Option(help="The machine in words, such as 1x8xh200, for MFU and the prediction.")] = "",
     out: Annotated[Path, typer.Option(help="The folder of the run.")] = Path("run"),
     sweep: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="AXIS=VALUES...",
             help="Measure every combination of axes, batch, seq and compile, such as 'mbs=1,2,4 tp=1,2'.",
         ),
-    ] = "",
+    ] = None,
     report: Annotated[
         bool, typer.Option("--report", help="A full report, with short runs at several sequence lengths.", rich_help_panel=WATCH)
     ] = False,
@@ -202,7 +202,9 @@ def run(
     )
     if report_lengths and not report:
         raise UserError("--report-lengths are those of --report; give that too")
-    if sweep:
+    if not lr < float("inf"):
+        raise UserError(f"--lr {lr:g}: expected a number")
+    if sweep is not None:
         watched = {"--tensorboard": tensorboard, "--profile": profile, "--memory-snapshot": memory_snapshot, "--report": report}
         _sweep(wish, sweep, out, watched | {"--dry-run": dry_run, "--save": save, "--checkpoint-every": checkpoint_every})
         return

@@ -30,6 +30,7 @@ from meshwise.trainer.settings import (
     broken,
     dropout_of,
     unbuildable,
+    would_do,
 )
 
 DEFAULT = "llama-debug"
@@ -62,6 +63,14 @@ class Wish:
     """Nothing is started, so the devices need not be here."""
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     """Fields of Settings that need no thought: steps, lr, seed, out, weights, save, compile."""
+
+
+class BrokenRules(UserError):
+    """A layout that the trainer cannot run, and what would do."""
+
+    def __init__(self, rules: list[str], other: str) -> None:
+        super().__init__(f"the layout cannot run: {'; '.join(rules)}" + (f" ({other} would do)" if other else ""))
+        self.rules = rules
 
 
 @dataclass(frozen=True)
@@ -118,7 +127,7 @@ def prepare(wish: Wish) -> Launch:
     _one_of("--on-nan", settings.on_nan, ON_NAN)
     rules = broken(settings)
     if rules:
-        raise UserError(f"the layout cannot run: {'; '.join(rules)}")
+        raise BrokenRules(rules, would_do(settings))
     on = wish.on or (ask.cluster if ask else _here(device, layout.devices // hosts.nodes, hosts.nodes))
     model = build(values, name, "")
     # without a checkpoint a restart would begin at the first step
@@ -210,7 +219,8 @@ def _check_devices(need: int, device: str) -> None:
     if need > have:
         what = "GPUs" if device == "cuda" else f"processes on its {cores} CPU cores"
         raise UserError(
-            f"the layout is for {need} devices, and this machine has {have} {what}; choose axes that multiply to at most {have}"
+            f"the layout is for {need} device{'s' * (need != 1)}, and this machine has {have} {what}; "
+            f"choose axes that multiply to at most {have}"
         )
 
 

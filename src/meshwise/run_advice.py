@@ -30,6 +30,8 @@ class Forecast:
     """What seconds are multiplied by: 1, or on a generic CPU what earlier runs here took over what was predicted."""
     fitted: int
     """Earlier runs that the scale comes from."""
+    kind: str
+    """gpu, tpu or cpu."""
     generic: bool
     """Whether the chip is a generic one, which predicts no machine by itself."""
     priced: int
@@ -58,6 +60,7 @@ def forecast(ready: Launch, earlier: list[dict[str, Any]]) -> Forecast:
         here=here,
         scale=median(ratios) if ratios else 1.0,
         fitted=len(ratios),
+        kind=q.chip.kind,
         generic=generic,
         priced=found.priced,
         better=tuple(_distinct(faster))[:TOLD],

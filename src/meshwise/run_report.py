@@ -9,7 +9,7 @@ from typing import Any
 from meshwise.explain import WORDS, name_of
 from meshwise.run_advice import Forecast, advice
 from meshwise.sections import Section, Table
-from meshwise.trainer.rows import Rank, Step, counted, median, rates, read_ranks, read_rows, read_steps
+from meshwise.trainer.rows import Rank, Step, counted, rates, read_ranks, read_rows, read_steps, usual
 from meshwise.trainer.settings import Settings
 
 PASSES = ("forward", "backward", "passes")
@@ -39,6 +39,11 @@ class Seen:
     """Rows of the runs before it in the same measurement.jsonl."""
     first_step: float | None = None
     """Seconds from the launch to the end of the first step."""
+
+    @property
+    def measured(self) -> list[Step]:
+        """The steps that the row is of: those since the workers were started last."""
+        return [one for one in self.steps if one.step >= int(self.row.get("first_step", 0))] or self.steps
 
     @property
     def tokens(self) -> int:
@@ -105,13 +110,17 @@ def headline(seen: Seen, found: Forecast | None) -> Section:
 
 def _about(seen: Seen, found: Forecast | None) -> list[str]:
     """What the numbers stand for."""
-    some = counted(seen.steps)
+    some, all_of = counted(seen.measured), seen.steps
+    warm = len(seen.measured) - len(some)
+    since = " since the last restart" if len(seen.measured) < len(all_of) else ""
     lines = [
-        f"median of {len(some)} steps after {len(seen.steps) - len(some)}; loss {seen.steps[0].loss:.4f} to {seen.steps[-1].loss:.4f}"
+        f"median of {len(some)} step{'s' * (len(some) != 1)} after {warm}{since}; loss {all_of[0].loss:.4f} to {all_of[-1].loss:.4f}"
     ]
     lines += [f"start to the end of the first step: {seen.first_step:.1f} s"] if seen.first_step is not None else []
     if found is None:
         lines.append("no prediction: the catalogue does not know this GPU; name the machine with --on, such as 1x8xh200")
+    elif seen.settings.device == "cpu" and found.kind != "cpu":
+        lines.append(f"the prediction is for a {found.kind.upper()}, which --on or the plan names, and this ran on a CPU")
     elif found.generic and found.fitted:
         runs = f"{found.fitted} earlier run{'s' if found.fitted > 1 else ''}"
         lines.append(
@@ -126,7 +135,7 @@ def _about(seen: Seen, found: Forecast | None) -> list[str]:
 
 def parts(seen: Seen, found: Forecast | None) -> list[Section]:
     """Seconds by part: the planner's parts, and beside them the phases that were timed. Each column adds up to its step."""
-    step = median(seen.steps)
+    step = usual(seen.measured)
     timed, whole = step.phases, step.seconds
     plan = {name: found.scale * value for name, value in found.here.time_parts.items()} if found else {}
     inside = {name: value for name, value in plan.items() if name not in ONCE and value > 0}
@@ -146,7 +155,7 @@ def parts(seen: Seen, found: Forecast | None) -> list[Section]:
     cells = [(name, *_pair(mine, found.seconds if found else 0.0), *_pair(theirs, whole)) for name, mine, theirs in kept]
     table = Table(("", "predicted", "", "measured", ""), tuple(cells))
     lines = () if timed else ("no phase of a step was timed: its passes run as one CUDA graph",)
-    return [Section(f"time by part, rank 0, step {step.step + 1}", table, lines)]
+    return [Section(f"time by part, rank 0, step {step.step + 1}, the nearest to the median", table, lines)]
 
 
 def _pair(value: float | None, whole: float) -> tuple[str, str]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from meshwise import units
 from meshwise.errors import UserError, nearest, quoted
-from meshwise.launch import Launch, Wish, prepare
+from meshwise.launch import BrokenRules, Launch, Wish, prepare
 from meshwise.plan import Choice
 from meshwise.run_advice import GENERIC
 from meshwise.score import FEWEST, spearman
@@ -113,6 +113,9 @@ def _value(axis: str, word: str, piece: str) -> Value:
 
 def points(wish: Wish, axes: dict[str, tuple[Value, ...]]) -> list[Point]:
     """Every combination, those that break a rule with the rule. Nothing left to run is one line."""
+    given = [axis for axis in axes if axis in wish.axes or (axis in ("batch", "seq") and getattr(wish, axis))]
+    if given:
+        raise UserError(f"--sweep: {given[0]} is swept, so leave out --{given[0].replace('_', '-')}")
     found = [_point(wish, dict(zip(axes, values, strict=True))) for values in product(*axes.values())]
     if not any(point.ready for point in found):
         reasons = list(dict.fromkeys(point.refusal for point in found))
@@ -125,8 +128,10 @@ def points(wish: Wish, axes: dict[str, tuple[Value, ...]]) -> list[Point]:
 def _point(wish: Wish, values: dict[str, Value]) -> Point:
     try:
         return Point(values, prepare(changed(wish, values)))
+    except BrokenRules as broken:
+        return Point(values, None, "; ".join(broken.rules))
     except UserError as error:
-        return Point(values, None, str(error).removeprefix("the layout cannot run: "))
+        return Point(values, None, str(error))
 
 
 def changed(wish: Wish, values: dict[str, Value]) -> Wish:

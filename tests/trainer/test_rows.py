@@ -1,6 +1,7 @@
 """Rows: which steps count, a median that adds up, and rows that `validate` reads."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,9 @@ from meshwise.trainer.rows import (
     median,
     read_ranks,
     read_rows,
+    read_steps,
+    step_row,
+    usual,
     write_ranks,
 )
 from meshwise.trainer.settings import Layout, Settings
@@ -46,20 +50,28 @@ def test_the_first_two_steps_are_not_measured_but_where_there_are_no_others() ->
 
 
 @given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=20))
-def test_the_median_step_is_one_that_was(seconds: list[float]) -> None:
-    some, found = steps(*seconds), median(steps(*seconds))
+def test_the_usual_step_is_one_that_was_and_none_is_nearer_to_the_median(seconds: list[float]) -> None:
+    some, found = steps(*seconds), usual(steps(*seconds))
     assert found.seconds == seconds[found.step]
-    below = sum(one.seconds < found.seconds for one in counted(some))
-    above = sum(one.seconds > found.seconds for one in counted(some))
-    assert below <= len(counted(some)) / 2
-    assert above <= len(counted(some)) / 2
+    far = abs(found.seconds - median(some))
+    assert all(abs(one.seconds - median(some)) >= far for one in counted(some))
 
 
 def test_a_row_has_the_speed_of_its_median_step_and_the_most_memory_of_any() -> None:
     row = measurement(RUN, [*steps(9, 9, 0.5, 0.25, 1.0), Step(5, 0.0, 1.0, 9.0, 2.0**31)], per_node=2)
-    assert row["sec_per_iter"] == 0.5  # the lower of 0.5 and 1.0 in the middle of 0.25, 0.5, 1, 9
-    assert row["tokens_per_sec_per_gpu"] == pytest.approx(8 * 16 / 0.5 / 2)
+    assert row["sec_per_iter"] == 0.75  # between 0.5 and 1.0 in the middle of 0.25, 0.5, 1, 9
+    assert row["tokens_per_sec_per_gpu"] == pytest.approx(8 * 16 / 0.75 / 2)
     assert (row["mem_gb"], row["loss_first"], row["loss_last"]) == (2.0, 5.0, 0.0)
+
+
+def test_a_loss_that_is_no_number_is_written_as_json_can(tmp_path: Path) -> None:
+    path = tmp_path / "steps.jsonl"
+    add_row(path, step_row(Step(0, math.nan, math.inf, 1.0, 2.0**30)))
+    assert "NaN" not in path.read_text()
+    assert "Infinity" not in path.read_text()
+    (found,) = read_steps(path)
+    assert math.isnan(found.loss)
+    assert found.seconds == 1.0
 
 
 def test_validate_reads_runs_that_ended_and_runs_that_ran_out_of_memory(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -63,15 +64,19 @@ def counted(steps: Sequence[Step]) -> list[Step]:
     return list(steps[WARM_UP:] or steps)
 
 
-def median(steps: Sequence[Step]) -> Step:
-    """The counted step of median time (the shorter of two): a step that was, so that its phases add up to its time."""
-    some = sorted(counted(steps), key=lambda one: one.seconds)
-    return some[(len(some) - 1) // 2]
+def median(steps: Sequence[Step]) -> float:
+    """Seconds of a step: the median of the counted ones."""
+    return statistics.median(one.seconds for one in counted(steps))
+
+
+def usual(steps: Sequence[Step]) -> Step:
+    """The counted step nearest to the median (the shorter of two): a step that was, so that its phases add up to its time."""
+    return min(counted(steps), key=lambda one: (abs(one.seconds - median(steps)), one.seconds))
 
 
 def middle(values: Sequence[float]) -> float | None:
-    """The lower median, or nothing of nothing."""
-    return sorted(values)[(len(values) - 1) // 2] if values else None
+    """The median, or nothing of nothing."""
+    return statistics.median(values) if values else None
 
 
 def rates(settings: Settings, seconds: float) -> tuple[float, float, float]:
@@ -121,7 +126,7 @@ def described(settings: Settings, per_node: int) -> dict[str, object]:
 
 def measurement(settings: Settings, steps: Sequence[Step], per_node: int, memory: float | None = None) -> dict[str, object]:
     """The row of a run: its median step, and the most bytes that any rank held, or the first. Blank where nothing was measured."""
-    some, seconds = counted(steps), median(steps).seconds
+    some, seconds = counted(steps), median(steps)
     tokens, flops, mfu = rates(settings, seconds)
     return described(settings, per_node) | {
         "sec_per_iter": seconds,
@@ -130,8 +135,9 @@ def measurement(settings: Settings, steps: Sequence[Step], per_node: int, memory
         "mem_gb": (max(one.memory for one in steps) if memory is None else memory) / 2**30,
         "mem_unit": "GiB",
         "outcome": "ok",
-        "loss_first": steps[0].loss,
-        "loss_last": steps[-1].loss,
+        "first_step": steps[0].step,
+        "loss_first": _number(steps[0].loss),
+        "loss_last": _number(steps[-1].loss),
         "note": f"{len(some)} steps after {len(steps) - len(some)}, schedule {settings.layout.schedule}, "
         f"loss {steps[0].loss:.4f} to {steps[-1].loss:.4f}, {flops / 1e12:.4g} TFLOP/s a device",
     }
@@ -159,8 +165,18 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return found
 
 
+def _number(value: float) -> float | None:
+    """JSON has no word for a number that is none."""
+    return value if math.isfinite(value) else None
+
+
+def step_row(one: Step) -> dict[str, Any]:
+    return asdict(one) | {name: _number(getattr(one, name)) for name in ("loss", "grad_norm")}
+
+
 def read_steps(path: Path) -> list[Step]:
-    return [Step(**row) for row in read_rows(path)]
+    blank: dict[str, Any] = {"loss": math.nan, "grad_norm": math.nan}
+    return [Step(**(row | {name: blank[name] for name in blank if row[name] is None})) for row in read_rows(path)]
 
 
 def read_ranks(path: Path) -> list[Rank]:

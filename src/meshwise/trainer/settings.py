@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +255,18 @@ def broken(settings: Settings) -> list[str]:
         or (a.recompute == "none" and not settings.compile),
     }
     return [rule for rule, kept in rules.items() if not kept]
+
+
+def would_do(settings: Settings) -> str:
+    """Other values of one axis, up to twice the one it has, with which a layout keeps every rule: 'tp 1, 2 or 4'. Nothing where no one axis
+    is to blame."""
+    for name in ("tp", "cp", "pp", "vpp", "dp_shard", "dp_replicate", "mbs"):
+        given = getattr(settings.layout, name)
+        others = [replace(settings, layout=replace(settings.layout, **{name: value})) for value in range(1, 2 * given + 1)]
+        fine = [str(getattr(other.layout, name)) for other in others if given > 1 and not broken(other)][-4:]
+        if fine:
+            return f"{name.replace('_', '-')} {', '.join(fine[:-1])}{' or ' * (len(fine) > 1)}{fine[-1]}"
+    return ""
 
 
 def _counts(settings: Settings) -> list[int]:

@@ -42,3 +42,5 @@ if __name__ == "__main__":
     for stage in range(chosen.layout.pp):
         print(f"first rank of stage {stage + 1} of {chosen.layout.pp}: weight, whole, here, how it is cut")
         print("\n".join(rows(chosen, stage * each)))
+    if chosen.layout.devices > chosen.layout.pp:
+        print("S(n): cut along dimension n; _S(n, m): so, of what the next axis cut in m; R: a copy on each")

@@ -6,7 +6,6 @@ import os
 import socket
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -17,7 +16,19 @@ from torch.profiler import ProfilerActivity, profile
 from meshwise.trainer.parallel import AXES, Ranks
 from meshwise.trainer.phases import Phases
 from meshwise.trainer.report import environment, line, memory_peak
-from meshwise.trainer.rows import UNSHARED, Rank, Step, add_row, counted, measurement, middle, rates, read_rows, write_ranks
+from meshwise.trainer.rows import (
+    UNSHARED,
+    Rank,
+    Step,
+    add_row,
+    counted,
+    measurement,
+    middle,
+    rates,
+    read_rows,
+    step_row,
+    write_ranks,
+)
 from meshwise.trainer.settings import Settings
 
 HISTORY = 200_000
@@ -64,7 +75,7 @@ class Watch:
         if not self.lead or self.log is None:
             return
         print(line(self.settings, one), flush=True)
-        self.log.write(json.dumps(asdict(one)) + "\n")
+        self.log.write(json.dumps(step_row(one)) + "\n")
         self.log.flush()
         if self.board is not None:
             for name, value in scalars(self.settings, one).items():
