@@ -83,6 +83,10 @@ class Framework:
     embedding_layers: bool = False
     """Can count the embedding and the head as a layer each when it cuts stages."""
 
+    def on(self, kind: str) -> "Framework":
+        """The same on a kind of chip: kernels and graphs that only a GPU has are nowhere else."""
+        return self if kind == "gpu" else replace(self, splits_weights=False, joins_products=False, graphs=False)
+
 
 def usual(kind: str, model_type: str) -> str:
     """The framework that most people use on a kind of chip; of test-time training, the one here that has it."""

@@ -71,7 +71,8 @@ class Question:
 
     @staticmethod
     def of(model: Model, cluster: Cluster, work: Train, calibration: Calibration) -> "Question":
-        return Question(model, cluster, cluster.nodes[0][1].chips[0][1], work, calibration)
+        chip = cluster.nodes[0][1].chips[0][1]
+        return Question(model, cluster, chip, replace(work, framework=work.framework.on(chip.kind)), calibration)
 
 
 def price(q: Question, layouts: Layouts) -> Cost:
@@ -166,7 +167,7 @@ def slots(q: Question, layouts: Layouts) -> tuple[dict[str, Floats], dict[str, F
 
 def _device(q: Question) -> Device:
     device = Device.of(q.chip, q.calibration, q.work.precision)
-    device = replace(device, joins=q.work.framework.joins_products and q.chip.kind == "gpu" and q.cluster.devices == 1)
+    device = replace(device, joins=q.work.framework.joins_products and q.cluster.devices == 1)
     return device.without(q.work.framework.communication_sms) if any(op.expert for op in q.model.ops) else device
 
 
@@ -233,7 +234,7 @@ def _layer(q: Question, wires: Wires, p: Passes, a: Layouts) -> dict[str, Floats
 
 def graphed(q: Question, a: Layouts) -> Ints:
     """Where a step is one CUDA graph, and the host starts nothing."""
-    return q.work.framework.graphs & (q.chip.kind == "gpu") & (a.devices == 1)
+    return q.work.framework.graphs & (a.devices == 1)
 
 
 def stage_start(q: Question, a: Layouts) -> Floats:
