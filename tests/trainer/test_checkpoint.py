@@ -48,7 +48,7 @@ def test_a_run_that_goes_on_with_another_batch_reads_every_sample_once(nursery: 
     unbroken = losses(nursery, still, tmp_path / "unbroken")
     losses(nursery, replace(still, steps=2), tmp_path / "stopped")  # 16 samples
     said = trained(nursery, replace(still, batch=4), tmp_path / "stopped")
-    assert "4 samples a step, 8 before: 16 were read, and the next one is read next" in said
+    assert "4 samples a step, 8 before: 16 were read, and the one after them is next" in said
     again = losses(nursery, replace(still, batch=16, steps=7, layout=Layout(dp_shard=2)), tmp_path / "stopped", "32 were read")
     halves = [(again[step] + again[step + 1]) / 2 for step in (2, 4)]
     assert halves == pytest.approx([unbroken[2], unbroken[3]], rel=1e-5)

@@ -102,12 +102,14 @@ def refusal(folder: Path, before: Trained | None, now: Settings) -> str:
 
 def changes(before: Trained | None, now: Settings, step: int) -> list[str]:
     """What a run that goes on after `step` does in another way than before, a line each."""
+    if step >= now.steps:
+        return []
     found = [f"--weights {now.weights} is not used: the run goes on from its checkpoint"] if now.weights else []
     if before is None:
         return [*found, f"the checkpoint does not say with what it was trained: taken to be {now.batch} samples a step, as now"]
     if before.batch != now.batch:
         found.append(
-            f"{now.batch} samples a step, {before.batch} before: {before.samples:,} were read, and the next one is read next"
+            f"{now.batch} samples a step, {before.batch} before: {before.samples:,} were read, and the one after them is next"
         )
     rates = [
         f"{name} {new:g} ({old:g} before)"
