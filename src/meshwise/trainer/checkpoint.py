@@ -78,7 +78,7 @@ class Place(NamedTuple):
     skipped: int = 0
     """How many of these were left out."""
     ahead: int = 0
-    """Samples that were read beyond step x batch, which are fewer than none where the batch was smaller."""
+    """Samples that were read beyond step x batch; below 0 where the batch was smaller before."""
 
 
 class Checkpoints:
