@@ -275,16 +275,18 @@ def _train(ready: "Launch", out: Path) -> None:
     import os
     import sys
 
-    from meshwise import launch, running, workers
+    from meshwise import earlier, launch, running, workers
 
-    if ready.hosts.worker:
-        ready = workers.reading(ready, out, typer.echo)
-        command = launch.command(ready, workers.write(ready, out))
-        sys.stdout.flush()
-        os.execve(command[0], command, workers.environment(ready))
-    done = running.train(ready, out, typer.echo)
-    if done is not None:
-        running.report(ready, out, *done, more=[], say=typer.echo)
+    with earlier.alone(out, ready):
+        earlier.check(ready, out)
+        if ready.hosts.worker:
+            ready = workers.reading(ready, out, typer.echo)
+            command = launch.command(ready, workers.write(ready, out))
+            sys.stdout.flush()
+            os.execve(command[0], command, workers.environment(ready))
+        done = running.train(ready, out, typer.echo)
+        if done is not None:
+            running.report(ready, out, *done, more=[], say=typer.echo)
 
 
 def _seconds(text: str) -> float:

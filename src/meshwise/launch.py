@@ -14,6 +14,7 @@ from meshwise import clusters, corpus, hardware, lookup
 from meshwise import plan as plans
 from meshwise.cost.train import Question, price
 from meshwise.errors import UserError, nearest, quoted
+from meshwise.fingerprint import fingerprint
 from meshwise.hosts import Hosts, meeting
 from meshwise.hosts import find as find_hosts
 from meshwise.model import Model, build
@@ -124,6 +125,8 @@ def prepare(wish: Wish) -> Launch:
         name=name, given=given, model=values, layout=layout, batch=batch, seq=seq, precision=precision, device=device,
         text=text.words if text else "", **(usual | wish.options),
     )  # fmt: skip
+    if text and settings.checkpoint_every:
+        settings = replace(settings, fingerprint=fingerprint(text))
     _one_of("--on-nan", settings.on_nan, ON_NAN)
     rules = broken(settings)
     if rules:

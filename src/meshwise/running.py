@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from meshwise import aftermath, launch, run_lengths, run_report, sections, sweep, workers
+from meshwise import aftermath, earlier, launch, run_lengths, run_report, sections, sweep, workers
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.launch import Launch, Wish
 from meshwise.plan import Choice
@@ -122,10 +122,10 @@ def run_sweep(wish: Wish, text: str, out: Path, say: Say) -> None:
     """Measure every combination, and lay the table beside the planner's."""
     points = sweep.points(wish, sweep.parse(text))
     launch.check_torch()
-    _made(out)
-    outcomes = measure(points, out, say)
-    found = sweep.table(outcomes, [point for point in points if not point.ready])
-    (out / "report.md").write_text(sections.as_markdown(f"Sweep: {text}", found), encoding="utf-8")
+    with earlier.alone(out):
+        outcomes = measure(points, out, say)
+        found = sweep.table(outcomes, [point for point in points if not point.ready])
+        (out / "report.md").write_text(sections.as_markdown(f"Sweep: {text}", found), encoding="utf-8")
     say("\n" + sections.as_text(found) + f"\n\nkept in {out}: measurement.jsonl, report.md, and a folder for each run")
 
 
@@ -134,20 +134,22 @@ def run_reported(wish: Wish, ready: Launch, lengths: str, steps: int, out: Path,
     short = replace(wish, options=wish.options | {"steps": steps} | PLAIN)
     some = run_lengths.points(short, ready, run_lengths.parse(lengths))
     same = run_lengths.equal_tokens(ready, [int(point.values["seq"]) for point in some]) > 0
-    done = train(ready, out, say)
-    if done is None:
-        return
-    seen, found = done
-    _made(out / "lengths")
-    outcomes = measure(some, out / "lengths", say)
-    environment = json.loads((out / "environment.json").read_text(encoding="utf-8"))
-    first = [
-        run_lengths.configuration(seen, found, ready.model.params, environment),
-        run_lengths.per_rank(seen),
-        run_lengths.losses(seen),
-    ]
-    refused = [point for point in some if not point.ready]
-    report(ready, out, seen, found, [*first, run_lengths.comparison(outcomes, refused, same)], say)
+    with earlier.alone(out, ready):
+        earlier.check(ready, out)
+        done = train(ready, out, say)
+        if done is None:
+            return
+        seen, found = done
+        _made(out / "lengths")
+        outcomes = measure(some, out / "lengths", say)
+        environment = json.loads((out / "environment.json").read_text(encoding="utf-8"))
+        first = [
+            run_lengths.configuration(seen, found, ready.model.params, environment),
+            run_lengths.per_rank(seen),
+            run_lengths.losses(seen),
+        ]
+        refused = [point for point in some if not point.ready]
+        report(ready, out, seen, found, [*first, run_lengths.comparison(outcomes, refused, same)], say)
 
 
 def _made(folder: Path) -> None:

@@ -53,23 +53,35 @@ def settings(files: tuple[TokenFile, ...], **changes: Any) -> Settings:
     counts=st.lists(st.integers(0, 90), min_size=1, max_size=4).filter(lambda found: max(found) > 10),
     width=st.sampled_from([2, 4]), offset=st.sampled_from([0, 4, 64]), stop=st.integers(0, 30), seed=st.integers(0, 99),
     before=st.sampled_from([(1, 1, 1), (2, 1, 1), (1, 2, 1), (2, 2, 5)]), after=st.sampled_from([(1, 1, 1), (4, 1, 1), (1, 4, 5)]),
+    batch=st.sampled_from([4, 8, 12]), then=st.sampled_from([4, 8, 12]),
 )  # fmt: skip
 def test_no_sample_is_lost_or_repeated_in_an_epoch_that_is_stopped_and_gone_on_with_in_another_layout(
-    counts: list[int], width: int, offset: int, stop: int, seed: int, before: tuple[int, ...], after: tuple[int, ...]
+    counts: list[int],
+    width: int,
+    offset: int,
+    stop: int,
+    seed: int,
+    before: tuple[int, ...],
+    after: tuple[int, ...],
+    batch: int,
+    then: int,
 ) -> None:
     with TemporaryDirectory() as folder:
         files = written(Path(folder), counts, width, offset)
         total = sum(max(0, count - 1) // 5 for count in counts)
-        steps = -(-total // 4)
         rows: list[tuple[int, ...]] = []
-        for step in range(steps):
+        step = 0
+        while len(rows) < total:
             copies, shards, cp = before if step < stop else after
-            asked = settings(files, seed=seed, layout=Layout(dp_replicate=copies, dp_shard=shards, cp=cp))
+            size = batch if step < stop else then
+            asked = settings(files, seed=seed, layout=Layout(dp_replicate=copies, dp_shard=shards, cp=cp), batch=size)
+            ahead = 0 if step < stop else stop * (batch - then)
             for replica in range(copies * shards):
-                parts = [own_batch(asked, rank(replica, part), step) for part in range(cp)]
+                parts = [own_batch(asked, rank(replica, part), step, ahead) for part in range(cp)]
                 tokens, targets = (torch.cat(halves, 1) for halves in zip(*parts, strict=True))
                 assert torch.equal(tokens + 1, targets)
                 rows += [tuple(row) for row in tokens.tolist()]
+            step += 1
         epoch = rows[:total]
         starts = sorted(row[0] for row in epoch)
         firsts = [sum(counts[:i]) for i in range(len(counts))]
@@ -96,12 +108,12 @@ def test_a_token_that_the_model_has_not_stops_the_run_with_its_number(tmp_path: 
 @pytest.mark.parametrize("embedded", [False, True])
 def test_batches_are_those_of_each_step_in_turn_and_then_end(tmp_path: Path, embedded: bool) -> None:
     asked = settings(() if embedded else written(tmp_path, [300]), steps=9)
-    with Batches(asked, rank(0), 2) as batches:
+    with Batches(asked, rank(0), 2, ahead=3) as batches:
         found = list(batches)
         assert len(found) == 7
         for step, (tokens, targets) in enumerate(found, 2):
-            assert torch.equal(tokens, own_batch(asked, rank(0), step)[0])
-            assert torch.equal(targets, own_batch(asked, rank(0), step)[1])
+            assert torch.equal(tokens, own_batch(asked, rank(0), step, 3)[0])
+            assert torch.equal(targets, own_batch(asked, rank(0), step, 3)[1])
         assert next(batches, None) is None
 
 

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_settings import PLAIN
 
-from meshwise.trainer.checkpoint import checksum, flaw, whole
+from meshwise.trainer.checkpoint import checksum, flaw
 from meshwise.trainer.faults import Failure, Skips, Trouble, failure_of, finite, kind_of
 from meshwise.trainer.heartbeat import Beat, suspects
+from meshwise.trainer.trained import whole
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,9 @@ import pytest
 from running import Training, alive, descendants
 from test_checkpoint import WHOLE, losses
 
-from meshwise.trainer.checkpoint import flaw, whole
+from meshwise.trainer.checkpoint import flaw
 from meshwise.trainer.settings import Layout
+from meshwise.trainer.trained import whole
 from nursery import Nursery
 
 ENDLESS = ("--steps", "1000000", "--checkpoint-every", "5", "--timeout", "10s")

@@ -23,8 +23,8 @@ class Batches:
     The thread makes no call to CUDA, which would break the capture of a graph.
     """
 
-    def __init__(self, settings: Settings, ranks: Ranks, first: int = 0) -> None:
-        self.settings, self.ranks, self.first = settings, ranks, first
+    def __init__(self, settings: Settings, ranks: Ranks, first: int = 0, ahead: int = 0) -> None:
+        self.settings, self.ranks, self.first, self.ahead = settings, ranks, first, ahead
         shape = (2, settings.batch // settings.layout.dp, settings.seq // settings.layout.cp)
         # kept, in the loop's hands, ready, and being filled
         rooms = KEPT + 1 + AHEAD + 1 if settings.device == "cuda" else 0
@@ -72,7 +72,7 @@ class Batches:
             self._put(error)
 
     def _housed(self, step: int) -> tuple[Tensor, Tensor]:
-        tokens, targets = own_batch(self.settings, self.ranks, step)
+        tokens, targets = own_batch(self.settings, self.ranks, step, self.ahead)
         if not self._rooms:
             return tokens.contiguous(), targets.contiguous()
         room = self._rooms[step % len(self._rooms)]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch.distributed as dist
 from torch import Tensor
@@ -27,9 +27,8 @@ from meshwise.trainer.faults import Trouble, kind_of
 from meshwise.trainer.gradients import Named
 from meshwise.trainer.optimizer import MOMENTS, Updates
 from meshwise.trainer.settings import Settings
+from meshwise.trainer.trained import ASIDE, DONE, Trained, changes, cut_off, marker, none_left, put_aside, refusal, whole
 
-DONE = "complete"
-"""The marker: a folder without it is a checkpoint that was cut off."""
 CHUNK = 1 << 22
 SMALLEST = 1 << 20
 """Bytes: a disk with fewer left is full."""
@@ -46,11 +45,6 @@ def _key(name: str, tied: str) -> str:
     return tied if tied and name == "lm_head.weight" else name
 
 
-def whole(folder: Path) -> list[int]:
-    """Steps behind each checkpoint that was finished, newest first."""
-    return sorted((int(path.parent.name.removeprefix("step-")) for path in folder.glob(f"step-*/{DONE}")), reverse=True)
-
-
 def checksum(path: Path) -> list[int]:
     """Bytes of a file, and their CRC-32."""
     size = crc = 0
@@ -58,15 +52,6 @@ def checksum(path: Path) -> list[int]:
         while chunk := file.read(CHUNK):
             size, crc = size + len(chunk), zlib.crc32(chunk, crc)
     return [size, crc]
-
-
-def marker(target: Path) -> dict[str, Any]:
-    """What the marker says; nothing where it cannot be read."""
-    try:
-        found = json.loads((target / DONE).read_text(encoding="utf-8"))
-        return found if isinstance(found, dict) and {"step", "skipped", "files"} <= set(found) else {}
-    except (OSError, ValueError):
-        return {}
 
 
 def flaw(target: Path, part: int = 0, parts: int = 1) -> str:
@@ -83,6 +68,17 @@ def flaw(target: Path, part: int = 0, parts: int = 1) -> str:
         if checksum(path) != files[name]:
             return f"{name} is not what was written"
     return ""
+
+
+class Place(NamedTuple):
+    """Where a run goes on."""
+
+    step: int = 0
+    """Steps behind it."""
+    skipped: int = 0
+    """How many of these were left out."""
+    ahead: int = 0
+    """Samples that were read beyond step x batch; below 0 where the batch was smaller before."""
 
 
 class Checkpoints:
@@ -102,27 +98,43 @@ class Checkpoints:
         self.pending: Future[str] | None = None
         self.problem = ""
         """Why the last one could not be written."""
+        self.place = Place()
 
-    def resume(self) -> tuple[int, int]:
-        """Load the newest good checkpoint, whatever layout wrote it: steps behind it, and how many of these were left out."""
+    def resume(self) -> Place:
+        """Load the newest good checkpoint, whatever layout wrote it."""
         self._check_shared()
         for step in self._same(whole(self.folder)):
             target = self.folder / f"step-{step}"
             found = self._first(flaw(target, self.rank, self.world))
             self.waiting()
             if not found:
-                self._load(target, step)
-                self._clear()
-                return step, int(marker(target)["skipped"])
-            self._say(
-                f"the checkpoint after step {step} is damaged ({found}): put aside as damaged-step-{step}, going back to the one before it"
-            )
-            if self.rank == 0:
-                aside = target.with_name(f"damaged-{target.name}")
-                shutil.rmtree(aside, ignore_errors=True)
-                target.rename(aside)
+                return self._go_on(target, step)
+            self._put_aside(target, step, found)
+        damaged = self._same(put_aside(self.folder))
+        if damaged:
+            raise Trouble("error", none_left(self.folder, damaged))
         self._clear()
-        return 0, 0
+        return self.place
+
+    def _go_on(self, target: Path, step: int) -> Place:
+        words = marker(target)
+        before = Trained.read(words)
+        if refused := refusal(self.folder, before, self.settings):
+            raise Trouble("error", refused)
+        self._load(target, step)
+        self._clear()
+        self._say(f"going on after step {step} from {self.folder}")
+        for line in changes(before, self.settings, step):
+            self._say(line)
+        self.place = Place(step, int(words["skipped"]), before.samples - step * self.settings.batch if before else 0)
+        return self.place
+
+    def _put_aside(self, target: Path, step: int, flaw: str) -> None:
+        aside = target.with_name(f"{ASIDE}{target.name}")
+        self._say(f"the checkpoint after step {step} is damaged ({flaw}): put aside as {aside.name}")
+        if self.rank == 0:
+            shutil.rmtree(aside, ignore_errors=True)
+            target.rename(aside)
 
     def save(self, step: int, skipped: int) -> None:
         """Copy the state to the CPU and write it to `step-N` beside what follows; the one before must be done."""
@@ -173,9 +185,9 @@ class Checkpoints:
         problem = next((one for one, _ in every if one), "")
         if self.rank == 0:
             if not problem:
-                problem = self._mark(
-                    target, {"step": step, "skipped": skipped, "files": {k: v for _, some in every for k, v in some.items()}}
-                )
+                trained = Trained.of(self.settings, step * self.settings.batch + self.place.ahead)
+                listed = {k: v for _, some in every for k, v in some.items()}
+                problem = self._mark(target, {"step": step, "skipped": skipped, "trained": trained.words(), "files": listed})
             if problem:
                 shutil.rmtree(target, ignore_errors=True)
             self._say_outcome(target, step, problem)
@@ -223,10 +235,9 @@ class Checkpoints:
 
     def _clear(self) -> None:
         """Remove what was cut off, before anyone writes again."""
-        if self.rank == 0:
-            for path in self.folder.glob("step-*"):
-                if not (path / DONE).exists():
-                    shutil.rmtree(path, ignore_errors=True)
+        for step in cut_off(self.folder) if self.rank == 0 else ():
+            self._say(f"the checkpoint after step {step} was cut off while it was written, and is removed")
+            shutil.rmtree(self.folder / f"step-{step}", ignore_errors=True)
         dist.barrier(group=self.group)
 
     def _check_shared(self) -> None:

@@ -1,6 +1,7 @@
 """What a step reads: rows of token files, or of the embedded text, one token per byte. A sample is a pure function of seed and number.
 
-So nothing has to be stored to go on after a stop, in whatever layout: step s reads samples s x batch and the `batch - 1` after it.
+So going on after a stop, in whatever layout, takes no more than how many were read: step s reads samples s x batch and the `batch - 1`
+after it, or as many further on as steps with another batch read more.
 """
 
 import mmap
@@ -49,17 +50,20 @@ def rows_of(settings: Settings, numbers: Sequence[int]) -> Tensor:
     return found
 
 
-def batch_of(settings: Settings, step: int, first: int = 0, count: int | None = None) -> tuple[Tensor, Tensor]:
-    """Tokens and what follows each of them, of `count` samples from `first` of a step's batch, or of all."""
+def batch_of(settings: Settings, step: int, first: int = 0, count: int | None = None, ahead: int = 0) -> tuple[Tensor, Tensor]:
+    """Tokens and what follows each of them, of `count` samples from `first` of a step's batch, or of all.
+
+    The batch begins `ahead` samples after step x batch, where steps before it had other batches.
+    """
     count = settings.batch if count is None else count
-    begin = step * settings.batch + first
+    begin = step * settings.batch + ahead + first
     both = rows_of(settings, range(begin, begin + count))
     return both[:, :-1], both[:, 1:]
 
 
-def own_batch(settings: Settings, ranks: Ranks, step: int) -> tuple[Tensor, Tensor]:
+def own_batch(settings: Settings, ranks: Ranks, step: int, ahead: int = 0) -> tuple[Tensor, Tensor]:
     """What this rank reads of a step: its replica's samples, and of those its part of the sequence."""
     each = settings.batch // settings.layout.dp
-    tokens, targets = batch_of(settings, step, ranks.replica * each, each)
+    tokens, targets = batch_of(settings, step, ranks.replica * each, each, ahead)
     length, part = settings.seq // settings.layout.cp, ranks.at("cp")
     return tokens[:, part * length : (part + 1) * length], targets[:, part * length : (part + 1) * length]

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from meshwise.trainer import weights
 from meshwise.trainer.batches import Batches
-from meshwise.trainer.checkpoint import Checkpoints
+from meshwise.trainer.checkpoint import Checkpoints, Place
 from meshwise.trainer.faults import Skips
 from meshwise.trainer.gradients import named
 from meshwise.trainer.heartbeat import Heartbeat, guarded
@@ -38,15 +38,13 @@ def _train(settings: Settings, device: torch.device, heart: Heartbeat) -> None:
     parameters = named(passes.models)
     updates = updates_of(settings, parameters)
     kept = Checkpoints(settings, parameters, updates, tied_name(settings), heart.moves) if settings.checkpoint_every else None
-    begun, skipped = kept.resume() if kept else (0, 0)
-    if begun:
-        _say(f"going on after step {begun} from {Path(settings.out, 'checkpoints')}")
+    begun, skipped, ahead = kept.resume() if kept else Place()
     watch = Watch(settings, ranks, device, passes.phases, begun)
     skips, done = Skips(settings, skipped), begun
     stepper = Stepper(settings, ranks, passes, updates, parameters)
     behind = Behind(device, watch, skips)
     heart.began(begun)
-    with Batches(settings, ranks, begun) as batches:
+    with Batches(settings, ranks, begun, ahead) as batches:
         while heart.begin(done) and done < settings.steps:
             with passes.phases("data"):
                 tokens, targets = next(batches)

@@ -89,6 +89,8 @@ class Settings:
     """What is read; nothing reads the embedded text, a token per byte."""
     text: str = ""
     """The same in words."""
+    fingerprint: str = ""
+    """Of what is read, where it must be known again: beside checkpoints."""
     weights: str = ""
     """A folder of HF safetensors to start from; none starts from random weights."""
     save: bool = False
