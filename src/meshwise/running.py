@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from meshwise import aftermath, launch, run_lengths, run_report, sections, sweep, workers
+from meshwise import aftermath, hosts, launch, run_lengths, run_report, sections, sweep, workers
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.launch import Launch, Wish
 from meshwise.plan import Choice
@@ -41,6 +41,7 @@ def train(ready: Launch, out: Path, say: Say) -> tuple[Seen, Forecast | None] | 
     lead = ready.hosts.rank == 0
     if lead:
         _announce(ready, say)
+    hosts.reach(ready.hosts, say)
     started, before = time.time(), len(read_rows(out / "measurement.jsonl"))
     (out / "failure.json").unlink(missing_ok=True)
     code, stopped = workers.follow(launch.command(ready, file), workers.environment(ready), s.steps)
@@ -87,6 +88,8 @@ def measure(points: Sequence[Point], out: Path, say: Say) -> list[Outcome]:
     ready = [point for point in points if point.ready]
     done: list[Outcome] = []
     for number, point in enumerate(ready, 1):
+        if point.ready:
+            hosts.reach(point.ready.hosts, say)
         one = _measured(point, out)
         add_row(out / "measurement.jsonl", one.row)
         told = (
