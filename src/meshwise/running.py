@@ -15,6 +15,7 @@ from meshwise.run_advice import Forecast, forecast
 from meshwise.run_report import Seen
 from meshwise.sections import Section
 from meshwise.sweep import Outcome, Point
+from meshwise.trainer import speech
 from meshwise.trainer.rows import PREDICTED, add_row, failure, read_rows
 
 Say = Callable[[str], None]
@@ -36,6 +37,7 @@ def foretold(ready: Launch) -> tuple[Launch, Choice | None]:
 
 def train(ready: Launch, out: Path, say: Say) -> tuple[Seen, Forecast | None] | None:
     """One run with its lines on the terminal; what it left, or nothing where all its steps were done before."""
+    say = speech.unheard(say)
     ready, _ = foretold(workers.reading(ready, out, say))
     s, file = ready.settings, workers.write(ready, out)
     lead = ready.hosts.rank == 0
@@ -49,7 +51,7 @@ def train(ready: Launch, out: Path, say: Say) -> tuple[Seen, Forecast | None] | 
         found = aftermath.failure(out)
         why = found.get("message") or f"training stopped with exit code {code}; what the workers said is above"
         for line in aftermath.memory_lines(ready) if found.get("kind") == "oom" else ():
-            print(line, file=sys.stderr)
+            speech.say(line, sys.stderr)
         raise DoesNotFit(why)
     if stopped or not lead:
         return None
@@ -80,12 +82,12 @@ def report(ready: Launch, out: Path, seen: Seen, found: Forecast | None, more: S
     """Print the report, and write it to report.md."""
     every = [*more, *run_report.sections(seen, found)]
     (out / "report.md").write_text(sections.as_markdown(run_report.title(ready.settings), every), encoding="utf-8")
-    say("\n" + sections.as_text(every) + "\n\n" + run_report.kept(out))
+    speech.unheard(say)("\n" + sections.as_text(every) + "\n\n" + run_report.kept(out))
 
 
 def measure(points: Sequence[Point], out: Path, say: Say) -> list[Outcome]:
     """A short run of each point, in a folder of its own; every row, failures too, in one measurement.jsonl of the folder above."""
-    ready = [point for point in points if point.ready]
+    say, ready = speech.unheard(say), [point for point in points if point.ready]
     done: list[Outcome] = []
     for number, point in enumerate(ready, 1):
         if point.ready:
@@ -129,7 +131,9 @@ def run_sweep(wish: Wish, text: str, out: Path, say: Say) -> None:
     outcomes = measure(points, out, say)
     found = sweep.table(outcomes, [point for point in points if not point.ready])
     (out / "report.md").write_text(sections.as_markdown(f"Sweep: {text}", found), encoding="utf-8")
-    say("\n" + sections.as_text(found) + f"\n\nkept in {out}: measurement.jsonl, report.md, and a folder for each run")
+    speech.unheard(say)(
+        "\n" + sections.as_text(found) + f"\n\nkept in {out}: measurement.jsonl, report.md, and a folder for each run"
+    )
 
 
 def run_reported(wish: Wish, ready: Launch, lengths: str, steps: int, out: Path, say: Say) -> None:

@@ -27,6 +27,7 @@ from meshwise.trainer.faults import Trouble, kind_of
 from meshwise.trainer.gradients import Named
 from meshwise.trainer.optimizer import MOMENTS, Updates
 from meshwise.trainer.settings import Settings
+from meshwise.trainer.speech import say
 
 DONE = "complete"
 """The marker: a folder without it is a checkpoint that was cut off."""
@@ -261,7 +262,7 @@ class Checkpoints:
 
     def _say(self, text: str) -> None:
         if self.rank == 0:
-            print(text, flush=True)
+            say(text)
 
 
 def _reason(error: BaseException, rank: int) -> str:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from meshwise.trainer.meeting import STOP_FILE
 from meshwise.trainer.settings import Settings
+from meshwise.trainer.speech import flush, say
 
 FAILURE = "failure.json"
 IN_A_ROW = 10
@@ -136,10 +137,9 @@ def die_with_parent() -> None:
 
 
 def say_error(text: str) -> None:
-    print(f"meshwise: {text}", file=sys.stderr, flush=True)
+    say(f"meshwise: {text}", sys.stderr)
 
 
 def end(code: int = 1) -> NoReturn:
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush()
     os._exit(code)

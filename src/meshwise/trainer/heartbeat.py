@@ -25,6 +25,7 @@ import torch.distributed as dist
 from meshwise.trainer.faults import Failure, Trouble, end, failure_of
 from meshwise.trainer.meeting import STOP_FILE, Place, connect, meet
 from meshwise.trainer.settings import Settings
+from meshwise.trainer.speech import say
 
 GRACE = 1.5
 """Seconds in which the launcher says that a SIGTERM is a wish to stop; without a word from it, torchrun wants the worker gone."""
@@ -92,7 +93,7 @@ class Heartbeat:
         if not saved:
             raise Trouble("stopped", f"stopped by a signal after step {done}; nothing was saved: --checkpoint-every is 0")
         if self.place.rank == 0:
-            print(f"stopped by a signal after step {done}, which is saved: the same command goes on from there", flush=True)
+            say(f"stopped by a signal after step {done}, which is saved: the same command goes on from there")
 
     def close(self) -> None:
         self.closed = True
@@ -296,7 +297,7 @@ def guarded(settings: Settings, device: torch.device) -> Generator[Heartbeat]:
     except BaseException as error:
         failure = failure_of(error, place.rank, place.host, heart.done if heart else 0, heart.begun if heart else 0)
         if failure.kind == "error" and not isinstance(error, Trouble | SystemExit):
-            traceback.print_exc()
+            say(traceback.format_exc().rstrip(), sys.stderr)
         if heart is None:
             failure.tell(Path(settings.out))
         heart.fail(failure)

@@ -19,6 +19,7 @@ from meshwise.trainer.phases import Phases
 from meshwise.trainer.report import environment, line, memory_peak
 from meshwise.trainer.rows import UNSHARED, Rank, Step, add_row, counted, measurement, middle, rates, read_rows, write_ranks
 from meshwise.trainer.settings import Settings
+from meshwise.trainer.speech import say
 
 HISTORY = 200_000
 """Allocations that a memory snapshot remembers."""
@@ -63,7 +64,7 @@ class Watch:
         self.steps.append(one)
         if not self.lead or self.log is None:
             return
-        print(line(self.settings, one), flush=True)
+        say(line(self.settings, one))
         self.log.write(json.dumps(asdict(one)) + "\n")
         self.log.flush()
         if self.board is not None:
