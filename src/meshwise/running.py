@@ -49,10 +49,9 @@ def train(ready: Launch, out: Path, say: Say) -> tuple[Seen, Forecast | None] | 
     code, stopped = workers.follow(launch.command(ready, file), workers.environment(ready), s.steps)
     if code:
         found = aftermath.failure(out)
-        why = found.get("message") or f"training stopped with exit code {code}; what the workers said is above"
         for line in aftermath.memory_lines(ready) if found.get("kind") == "oom" else ():
             speech.say(line, sys.stderr)
-        raise DoesNotFit(why)
+        raise DoesNotFit(aftermath.reason(found, code, s.checkpoint_every))
     if stopped or not lead:
         return None
     seen = run_report.read(s, out, started, before)

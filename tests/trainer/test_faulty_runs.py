@@ -5,6 +5,7 @@ Runs have no end of their own here, so that the rate of learning is the same in 
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -62,7 +63,7 @@ def test_a_killed_and_a_hung_rank_and_a_damaged_checkpoint_leave_the_losses_as_t
     run.until(lambda: run.said().count("going on after step") == 2)
     run.after(14)
     done = stop(run)
-    assert "rank 1 was killed by SIGKILL; restart 1 of 3" in run.said()
+    assert re.search(r"rank 1 was killed by SIGKILL in step ([6-9]|1\d); restart 1 of 3", run.said())
     assert "rank 0 on " in run.said()
     assert "does not answer; restart 2 of 3" in run.said()
     assert "Traceback" not in run.said()

@@ -25,6 +25,7 @@ from torch.distributed.run import parse_args, run
 from meshwise.trainer.faults import FAILURE, Failure, die_with_parent, say_error
 from meshwise.trainer.gathering import Gathering, named
 from meshwise.trainer.meeting import NODE_RANK, NODES, STORE
+from meshwise.trainer.rows import read_rows
 from meshwise.trainer.settings import Settings
 
 
@@ -37,10 +38,19 @@ def oom_kills() -> int:
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 
+def step_under_way(out: Path, started: float, steps: int) -> int:
+    """The step that workers were in, from 1: behind the last one written since they were started, on the node that writes."""
+    path = out / "steps.jsonl"
+    rows = read_rows(path) if path.is_file() and path.stat().st_mtime >= started else []
+    return min(rows[-1]["step"] + 2, steps) if rows else 1
+
+
 class Agent(LocalElasticAgent):
     """torchrun's, that looks at why workers failed before it starts them again."""
 
-    out = Path()
+    out, steps = Path(), 0
+    started = 0.0
+    """When the workers were, in seconds since 1970."""
     killed_before = oom_kills()
     gathering: Gathering | None = None
     """Over several nodes."""
@@ -54,6 +64,7 @@ class Agent(LocalElasticAgent):
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         (self.out / FAILURE).unlink(missing_ok=True)
+        self.started = time.time()
         return super()._start_workers(worker_group)
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
@@ -78,9 +89,8 @@ class Agent(LocalElasticAgent):
         rank = min(ends)
         oom = oom_kills() > Agent.killed_before and ends[rank] == signal.SIGKILL
         by = "killed by the kernel, for the host had no memory left" if oom else f"killed by {signal.Signals(ends[rank]).name}"
-        failure = Failure(
-            "oom" if oom else "killed", rank, socket.gethostname(), told.step if told else 0, f"rank {rank} was {by}"
-        )
+        step = max(step_under_way(self.out, self.started, self.steps), told.step if told else 1)
+        failure = Failure("oom" if oom else "killed", rank, socket.gethostname(), step, f"rank {rank} was {by} in step {step}")
         failure.write(self.out)
         return failure
 
@@ -95,7 +105,8 @@ def main(arguments: list[str]) -> int:
     for one in (signal.SIGTERM, signal.SIGINT):
         signal.signal(one, _leave)
     given: Any = parse_args(arguments)
-    Agent.out = Path(Settings.read(Path(given.training_script_args[-1])).out)
+    settings = Settings.read(Path(given.training_script_args[-1]))
+    Agent.out, Agent.steps = Path(settings.out), settings.steps
     launcher.LocalElasticAgent = Agent  # torchrun has no way to be given another
     processes._terminate_process_handler = _leave
     Agent.gathering = _gathering()

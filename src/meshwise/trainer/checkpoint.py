@@ -154,6 +154,7 @@ class Checkpoints:
             raise Trouble(
                 "disk",
                 f"the state after step {step} could not be saved ({self.problem}); earlier checkpoints in {self.folder} stay",
+                step=step,
             )
 
     def _finish(self, written: "Future[Any]", target: Path, step: int, skipped: int) -> str:

@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -91,7 +91,8 @@ class Heartbeat:
     def stopped(self, done: int, *, saved: bool) -> None:
         """All ranks have stopped, as they were asked to."""
         if not saved:
-            raise Trouble("stopped", f"stopped by a signal after step {done}; nothing was saved: --checkpoint-every is 0")
+            words = f"stopped by a signal after step {done}; nothing was saved: --checkpoint-every is 0"
+            raise Trouble("stopped", words, step=done)
         if self.place.rank == 0:
             say(f"stopped by a signal after step {done}, which is saved: the same command goes on from there")
 
@@ -176,7 +177,8 @@ class Heartbeat:
             now = self._beats()
             behind, why = suspects(before, now, self.place.world)
             if time.monotonic() - self.moved >= still:  # else the main thread has moved just now
-                self._end(self._failure("hang", _named(behind, now, self.place.world) + why, min(behind)), kill=behind, beats=now)
+                found = self._failure("hang", _named(behind, now, self.place.world) + why, min(behind), now)
+                self._end(found, kill=behind, beats=now)
 
     def _end(self, failure: Failure, kill: "tuple[int, ...]" = (), beats: "dict[int, Beat] | None" = None) -> None:
         try:
@@ -189,8 +191,12 @@ class Heartbeat:
                 _kill(beat.pid)  # a worker that is stopped would keep torchrun waiting
         told.tell(self.folder, first=first)
 
-    def _failure(self, kind: str, message: str, rank: int | None = None) -> Failure:
-        return Failure(kind, self.place.rank if rank is None else rank, self.place.host, self.done, message)
+    def _failure(self, kind: str, message: str, rank: int | None = None, beats: "Mapping[int, Beat] | None" = None) -> Failure:
+        """Of this rank, or of another as its last beat tells."""
+        who = self.place.rank if rank is None else rank
+        beat = (beats or {}).get(who)
+        host, done = (beat.host, beat.done) if beat else (self.place.host, self.done)
+        return Failure(kind, who, host, min(done + 1, self.settings.steps), message)
 
     def _claim(self, failure: Failure) -> tuple[Failure, bool]:
         """The first failure that was told of this start, and whether it is this one."""
@@ -218,7 +224,7 @@ class Heartbeat:
         silent = tuple(rank for rank in range(self.place.world) if _silent(rank, before, now))
         if not silent:
             return failure
-        return self._failure("gone", _named(silent, now, self.place.world) + " died without a word", min(silent))
+        return self._failure("gone", _named(silent, now, self.place.world) + " died without a word", min(silent), now)
 
 
 def suspects(before: dict[int, Beat], now: dict[int, Beat], world: int) -> tuple[tuple[int, ...], str]:
@@ -245,13 +251,13 @@ def _silent(rank: int, before: dict[int, Beat], now: dict[int, Beat]) -> bool:
 
 
 def _named(ranks: tuple[int, ...], beats: dict[int, Beat], world: int) -> str:
-    """'rank 3 on node-b (pid 71, last seen after step 12)'; many ranks of a host in short."""
+    """'rank 3 on node-b (pid 71, last seen in step 12)'; many ranks of a host in short."""
     if len(ranks) == world > 1:
-        return f"all {world} ranks, after step {max(beat.done for beat in beats.values())}"
+        return f"all {world} ranks, in step {1 + max(beat.done for beat in beats.values())}"
     if len(ranks) == 1:
         beat = beats.get(ranks[0])
         return f"rank {ranks[0]}" + (
-            f" on {beat.host} (pid {beat.pid}, last seen after step {beat.done})" if beat else ", which never began,"
+            f" on {beat.host} (pid {beat.pid}, last seen in step {beat.done + 1})" if beat else ", which never began,"
         )
     hosts = sorted({beats[rank].host for rank in ranks if rank in beats})
     return f"ranks {', '.join(map(str, ranks))}" + (f" on {', '.join(hosts)}" if hosts else "")
@@ -295,7 +301,8 @@ def guarded(settings: Settings, device: torch.device) -> Generator[Heartbeat]:
         heart.close()
         dist.destroy_process_group()
     except BaseException as error:
-        failure = failure_of(error, place.rank, place.host, heart.done if heart else 0, heart.begun if heart else 0)
+        done = min(heart.done, settings.steps - 1) if heart else 0  # behind the last step there is no other
+        failure = failure_of(error, place.rank, place.host, done, heart.begun if heart else 0)
         if failure.kind == "error" and not isinstance(error, Trouble | SystemExit):
             say(traceback.format_exc().rstrip(), sys.stderr)
         if heart is None:
