@@ -36,7 +36,7 @@ def foretold(ready: Launch) -> tuple[Launch, Choice | None]:
 
 
 def train(ready: Launch, out: Path, say: Say) -> tuple[Seen, Forecast | None] | None:
-    """One run with its lines on the terminal; what it left, or nothing where all its steps were done before."""
+    """One run with its lines on the terminal; what it left, or nothing where there is no more to say of it or to do after it."""
     say = speech.unheard(say)
     ready, _ = foretold(workers.reading(ready, out, say))
     s, file = ready.settings, workers.write(ready, out)
@@ -52,13 +52,16 @@ def train(ready: Launch, out: Path, say: Say) -> tuple[Seen, Forecast | None] | 
         for line in aftermath.memory_lines(ready) if found.get("kind") == "oom" else ():
             speech.say(line, sys.stderr)
         raise DoesNotFit(aftermath.reason(found, code, s.checkpoint_every))
-    if stopped or not lead:
-        return None
-    seen = run_report.read(s, out, started, before)
+    seen = run_report.read(s, out, started, before) if lead else None
     if seen is None:
-        say(f"all {s.steps} steps were done before: no step was measured")
+        if lead and not stopped:
+            say(f"all {s.steps} steps were done before: no step was measured")
         return None
-    return seen, forecast(ready, seen.earlier) if ready.on else None
+    found = forecast(ready, seen.earlier) if ready.on else None
+    if stopped:  # the steps that were done are told; runs that were to follow are not
+        report(ready, out, seen, found, [], say)
+        return None
+    return seen, found
 
 
 def _announce(ready: Launch, say: Say) -> None:

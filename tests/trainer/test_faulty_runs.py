@@ -35,6 +35,7 @@ def stop(run: Training) -> int:
     assert alive(family) == []
     done = len(run.losses())
     assert f"stopped by a signal after step {done}, which is saved" in run.said()
+    assert "predicted and measured" in run.said()
     assert whole(run.out / "checkpoints")[0] == done
     return done
 
@@ -142,6 +143,20 @@ def test_tasks_of_slurm_one_a_device_are_the_workers(unbroken: list[float], tmp_
     tasks = [task(rank) for rank in range(2)]
     assert [one.end() for one in tasks] == [0, 0], tasks[0].said()
     assert tasks[0].losses() == unbroken[:4]  # the rate of learning still rises, alike in runs of any length
+
+
+@pytest.mark.parametrize(("processes", "after", "most"), [(1, 3, 3), (2, 3, 4), (2, 0, 0)])
+def test_a_run_that_is_asked_to_stop_does_at_most_the_step_that_another_rank_is_in(
+    nursery: Nursery, tmp_path: Path, processes: int, after: int, most: int
+) -> None:
+    settings = replace(WHOLE, layout=Layout(dp_shard=processes), steps=10_000, checkpoint_every=5000, out=str(tmp_path))
+    settings.write(tmp_path / "config.json")
+    worker, stop = str(Path(__file__).with_name("stopped_worker.py")), str(tmp_path / "stop")
+    said = nursery.run(worker, str(tmp_path / "config.json"), str(after), processes=processes, MESHWISE_STOP=stop)
+    done = len((tmp_path / "steps.jsonl").read_text().splitlines())
+    assert after <= done <= most
+    assert ("before the first step" if after == 0 else f"after step {done}, which is saved") in said
+    assert whole(tmp_path / "checkpoints") == ([done] if done else [])
 
 
 def test_a_full_disk_costs_the_checkpoint_and_not_the_run(tmp_path: Path) -> None:

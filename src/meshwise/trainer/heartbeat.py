@@ -59,12 +59,13 @@ class Heartbeat:
         self.before: dict[int, Beat] | None = None
         self.main = threading.main_thread().ident or 0
         self.stop_file = Path(os.environ[STOP_FILE]) if STOP_FILE in os.environ else None
-        self.signals, wake = os.pipe()
-        os.set_blocking(wake, False)
-        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        self.signals, self.wake = os.pipe()
+        os.set_blocking(self.wake, False)
+        signal.set_wakeup_fd(self.wake, warn_on_full_buffer=False)
         for one in (signal.SIGTERM, signal.SIGINT):
             signal.signal(one, _nothing)  # the byte in the pipe says it, even while the main thread waits in a collective
-        self.closed = False
+        self.closed = self.inside = False
+        """Whether the run is over, and whether a step is under way."""
         self._beat()
         self.thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self.thread.start()
@@ -78,11 +79,15 @@ class Heartbeat:
     def begin(self, done: int) -> bool:
         """`done` steps are done and the next begins; False where all ranks agreed to do no more."""
         with self.agreed:
-            self.done, self.moved, self.before = done, time.monotonic(), None
+            self.done, self.moved, self.before, self.inside = done, time.monotonic(), None, False
+            asked = self.stop_file is not None and self.last is None and self.stop_file.exists()
+            if asked:
+                os.write(self.wake, b"\0")  # the thread may sleep for a second, which is many small steps
             # no rank goes further than it said until all have said how far they are
-            while self.limit is not None and done >= self.limit and self.last is None and not self.closed:
+            while not self.closed and self.last is None and (asked if self.limit is None else done >= self.limit):
                 self.agreed.wait(1.0)
-            return self.last is None or done < self.last
+            self.inside = self.last is None or done < self.last
+            return self.inside
 
     def moves(self) -> None:
         """Something other than a step goes on."""
@@ -93,7 +98,9 @@ class Heartbeat:
         if not saved:
             words = f"stopped by a signal after step {done}; nothing was saved: --checkpoint-every is 0"
             raise Trouble("stopped", words, step=done)
-        if self.place.rank == 0:
+        if self.place.rank == 0 and not done:
+            say("stopped by a signal before the first step: the same command begins again")
+        elif self.place.rank == 0:
             say(f"stopped by a signal after step {done}, which is saved: the same command goes on from there")
 
     def close(self) -> None:
@@ -113,7 +120,8 @@ class Heartbeat:
 
     def _run(self) -> None:
         while not self.closed:
-            if select.select([self.signals], [], [], self.interval)[0]:
+            agreeing = self.limit is not None and self.last is None  # the main thread may wait for it
+            if select.select([self.signals], [], [], 0.05 if agreeing else self.interval)[0]:
                 os.read(self.signals, 64)
                 self._signalled()
             try:
@@ -146,7 +154,7 @@ class Heartbeat:
         self.stop = "a signal"
 
     def _agree(self) -> None:
-        """Each rank promises to go no further than the step it is in; the furthest of these steps is the last for all."""
+        """Each rank promises to go no further than the step it is in, if any; the furthest of these steps is the last for all."""
         if self.stop_file and not self.stop and self.stop_file.exists():
             self.stop = "a signal"
         if self.last is not None:
@@ -157,7 +165,8 @@ class Heartbeat:
             if not self.store.check(["stop"]):
                 return
             with self.agreed:
-                self.limit = self.done + 1
+                self.limit = self.done + self.inside
+                self.agreed.notify_all()
             self.store.set(f"limit/{self.place.rank}", str(self.limit))
         keys = [f"limit/{rank}" for rank in range(self.place.world)]
         if self.store.check(keys):

@@ -58,7 +58,7 @@ def _train(settings: Settings, device: torch.device, heart: Heartbeat) -> None:
                 behind.read()
                 kept.save(done, skips.total)
     behind.read()
-    if kept:
+    if kept and done:
         kept.end(done, skips.total)
     watch.end()
     if done < settings.steps:
