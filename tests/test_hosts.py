@@ -33,8 +33,8 @@ def test_nothing_said_is_this_machine() -> None:
 
 
 def test_what_was_typed_comes_before_what_slurm_says() -> None:
-    assert find(STEP, 8, nodes=4, node_rank=2, rendezvous="node-a:4000") == Hosts(4, 2, "node-a:4000")
-    assert find({}, 8, nodes=2, node_rank=0, rendezvous="node-a").rendezvous == "node-a:29500"
+    assert find(STEP, 8, nodes=4, node_rank=2, rendezvous="localhost:4000") == Hosts(4, 2, "localhost:4000")
+    assert find({}, 8, nodes=2, node_rank=0, rendezvous="localhost").rendezvous == "localhost:29500"
 
 
 def test_srun_with_one_task_a_node_starts_the_workers_of_each() -> None:
@@ -73,7 +73,9 @@ def test_a_pod_a_node_is_a_node() -> None:
         ({}, {"nodes": 2, "node_rank": 2, "rendezvous": "a:1"}, "--node-rank 2 is none of 0 to 1"),
         ({}, {"nodes": 2, "node_rank": 0, "rendezvous": "a:port"}, "--rendezvous 'a:port': expected HOST:PORT"),
         ({}, {"node_rank": 1}, "go with --nodes above 1"),
-        ({}, {"nodes": 3, "node_rank": 0, "rendezvous": "a:1"}, "for 8 devices, which 3 nodes cannot share evenly"),
+        # no such host, which .invalid is reserved for (RFC 2606), is told before the devices that 3 nodes cannot share
+        ({}, {"nodes": 3, "node_rank": 0, "rendezvous": "foo.invalid"}, "'foo.invalid' is no host that this machine knows"),
+        ({}, {"nodes": 3, "node_rank": 0, "rendezvous": "127.0.0.1:1"}, "for 8 devices, which 3 nodes cannot share evenly"),
         (WORKER, {}, "for 8 devices, and torchrun started 4 workers"),
         (STEP | {"SLURM_STEP_NUM_TASKS": "6"}, {}, "srun started 6 tasks on 2 nodes, and the layout is for 8 devices"),
         ({"RANK": "x", "WORLD_SIZE": "2"}, {}, "RANK='x' in the environment"),

@@ -65,7 +65,21 @@ def _typed(nodes: int, rank: int | None, rendezvous: str) -> Hosts:
         )
     if not 0 <= rank < nodes:
         raise UserError(f"--node-rank {rank} is none of 0 to {nodes - 1}")
-    return _several(nodes, rank, rendezvous)
+    found = _several(nodes, rank, rendezvous)
+    _check_known(found.rendezvous, rendezvous)
+    return found
+
+
+def _check_known(meeting: str, given: str) -> None:
+    """Before anything else is found wanting: a word that is no host is most often something else that was meant."""
+    host, _, port = meeting.rpartition(":")
+    try:
+        socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise UserError(
+            f"--rendezvous {quoted(given)}: expected HOST:PORT of node 0, such as node-a:{PORT}; "
+            f"{quoted(host)} is no host that this machine knows ({error.strerror})"
+        ) from None
 
 
 def _several(nodes: int, rank: int, rendezvous: str) -> Hosts:
