@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 from running import Training, alive, descendants
+from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousConnectionError, RendezvousTimeoutError
 from torch.distributed.rendezvous import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
+from meshwise.trainer.agent import apart
 from meshwise.trainer.gathering import Gathering, named
 from meshwise.trainer.meeting import STOP_FILE
 
@@ -38,15 +40,20 @@ def test_node_0_says_who_is_missing_and_forgets_who_came_and_left(where: str) ->
     said: list[str] = []
     third = Gathering(2, 3, where, said.append, never, patience=60)  # pyright: ignore[reportArgumentType]
     third.begin()
-    first = Gathering(0, 3, where, said.append, never, patience=1.0)  # pyright: ignore[reportArgumentType]
+    first = Gathering(0, 3, where, said.append, never, patience=1.6)  # pyright: ignore[reportArgumentType]
     first.begin()
     until(lambda: said)
     assert said == [f"waiting for node 1 at {where}"]
+    until(lambda: third.missing == [1])  # as node 0 tells it
     third.end()  # it is no more, without a word
     until(lambda: len(said) > 1)
     assert said[1:] == [f"waiting for nodes 1 and 2 at {where}"]
     first.end()
-    assert first.missing == [1, 2]
+    assert apart(RendezvousTimeoutError(), first).startswith(f"nodes 1 and 2 did not come to {where} within ")
+    lost = RendezvousConnectionError("see inner exception")
+    lost.__cause__ = RuntimeError("timed out\nframe #0: c10::Error")
+    assert apart(lost, third) == f"node 0 at {where} cannot be reached (timed out)"
+    assert apart(RendezvousClosedError(), third) == f"the run at {where} is over: start the commands of all nodes again"
 
 
 def test_a_wish_to_stop_ends_the_wait_even_before_the_store_is_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,7 +115,7 @@ def main(arguments: list[str]) -> int:
     except ChildFailedError:
         return 1
     except RendezvousError as error:
-        why = _apart(error, Agent.gathering)
+        why = apart(error, Agent.gathering)
         if (Agent.out / FAILURE).exists():  # what the launcher will say is why they had to meet again
             say_error(why)
         else:
@@ -135,7 +135,7 @@ def _unmet(why: str, kind: str = "lost") -> Failure:
     return Failure(kind, 0, socket.gethostname(), 0, why)
 
 
-def _apart(error: RendezvousError, gathering: Gathering | None) -> str:
+def apart(error: RendezvousError, gathering: Gathering | None) -> str:
     """Why nodes did not meet, in words of theirs."""
     where = gathering.where if gathering else "this machine"
     if isinstance(error, RendezvousTimeoutError) and gathering:

@@ -1,6 +1,7 @@
 """While the nodes of a run wait for each other: who is not there yet is said, and a wish to stop is obeyed at once."""
 
 # pyright: reportUnknownMemberType=false
+import json
 import os
 import threading
 import time
@@ -15,11 +16,14 @@ from meshwise.trainer.meeting import STOP_FILE
 
 PATIENCE = 3.0
 """Seconds before a word is said of who is missing; and without a sign of life, those after which a node is."""
-TICK = 0.25
+TICK, LOOK = 0.25, 4
+"""Seconds between looks at whether to stop, and how many of these go by between looks into the store."""
+WAITS, MISSING = "meshwise/waits/", "meshwise/missing"
+"""Keys in the store."""
 
 
 class Gathering:
-    """A thread of each node's agent. Nodes that wait count up in the store of node 0; torchrun's own list has no numbers of nodes."""
+    """A thread of each node's agent. Nodes that wait write the time to the store of node 0; torchrun's own list has no numbers of nodes."""
 
     def __init__(
         self,
@@ -35,10 +39,13 @@ class Gathering:
         """Who was not there when last looked; at first nothing is known but of node 0."""
         self.stop_file = Path(os.environ[STOP_FILE]) if STOP_FILE in os.environ else None
         self.since, self.met, self.waiting = time.monotonic(), False, True
+        self.store: TCPStore | None = None
+        self.seen: dict[int, tuple[bytes, float]] = {}
         self.thread = self._started()
 
     def begin(self) -> None:
         """This node has reached the store, and waits for the others there."""
+        self.seen.clear()
         self.since, self.met, self.waiting = time.monotonic(), True, True
         if not self.thread.is_alive():
             self.thread = self._started()
@@ -54,34 +61,40 @@ class Gathering:
         return thread
 
     def _run(self) -> None:
-        store: TCPStore | None = None
-        seen: dict[int, tuple[bytes, float]] = {}
-        count, told = 0, list[int]()
+        told, ticks = list[int](), 0
         while self.waiting:
             if self.stop_file and self.stop_file.exists():
                 self.stop(f"stopped by a signal while waiting for {named(self.missing)} at {self.where}")
-            if self.met:
-                try:
-                    store = store or _connected(self.where)
-                    count += 1
-                    store.set(f"meshwise/waits/{self.node}", f"{self.since}/{count}")
-                    self.missing = absent(store, self.node, self.nodes, seen, self.patience)
-                except Exception:  # node 0 is gone, which torchrun will say when it notices
-                    store = None
+            if self.met and ticks % LOOK == 0:
+                self._look()
                 if time.monotonic() - self.since > self.patience and self.missing and self.missing != told:
                     told = self.missing
                     self.say(f"waiting for {named(told)} at {self.where}")
+            ticks += self.met
             time.sleep(TICK)
 
+    def _look(self) -> None:
+        """Say that this node waits. Node 0 looks who else does and tells it to all: if each looked at each, many nodes would keep its store busy."""
+        try:
+            store = self.store = self.store or _connected(self.where)
+            store.set(f"{WAITS}{self.node}", str(time.time()))
+            if self.node == 0:
+                self.missing = absent(store, self.nodes, self.seen, self.patience)
+                store.set(MISSING, json.dumps(self.missing))
+            elif store.check([MISSING]):
+                self.missing = [other for other in json.loads(store.get(MISSING)) if other != self.node]
+        except Exception:  # node 0 is gone, which torchrun will say when it notices
+            self.store = None
 
-def absent(store: TCPStore, node: int, nodes: int, seen: "dict[int, tuple[bytes, float]]", patience: float) -> list[int]:
-    """The other nodes that have not counted up for so many seconds. `seen` keeps what each said last, and since when."""
+
+def absent(store: TCPStore, nodes: int, seen: "dict[int, tuple[bytes, float]]", patience: float) -> list[int]:
+    """Nodes but the first that have said nothing new for so many seconds. `seen` keeps what each said last, and since when."""
     now = time.monotonic()
-    for other in range(nodes):
-        key = f"meshwise/waits/{other}"
-        if other != node and store.check([key]) and (said := store.get(key)) != seen.get(other, (b"", 0.0))[0]:
-            seen[other] = said, now
-    return [other for other in range(nodes) if other != node and now - seen.get(other, (b"", -patience))[1] >= patience]
+    for node in range(1, nodes):
+        key = f"{WAITS}{node}"
+        if store.check([key]) and (said := store.get(key)) != seen.get(node, (b"", 0.0))[0]:
+            seen[node] = said, now
+    return [node for node in range(1, nodes) if node not in seen or now - seen[node][1] >= patience]
 
 
 def named(nodes: Iterable[int], most: int = 8) -> str:
