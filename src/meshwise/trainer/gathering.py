@@ -74,7 +74,7 @@ class Gathering:
             time.sleep(TICK)
 
     def _look(self) -> None:
-        """Say that this node waits. Node 0 looks who else does and tells it to all: if each looked at each, many nodes would keep its store busy."""
+        """Say that this node waits. Node 0 looks who else does and tells all: if each looked at each, its store would have much to do."""
         try:
             store = self.store = self.store or _connected(self.where)
             store.set(f"{WAITS}{self.node}", str(time.time()))
