@@ -34,6 +34,16 @@ def test_where_nothing_needs_less_that_is_said(monkeypatch: pytest.MonkeyPatch) 
     assert aftermath.nearest(ready(monkeypatch), 1e6) is None
 
 
+def test_a_rank_lost_without_checkpoints_says_what_would_have_kept_its_steps() -> None:
+    killed = {"kind": "killed", "step": 22, "message": "rank 0 was killed by SIGKILL in step 22"}
+    hint = "; no step is saved: --checkpoint-every would have kept them"
+    assert aftermath.reason(killed, 1, 0) == killed["message"] + hint
+    assert aftermath.reason(killed, 1, 5) == killed["message"]
+    assert aftermath.reason(killed | {"step": 1}, 1, 0) == killed["message"]  # there was nothing to keep
+    assert aftermath.reason({"kind": "nan", "step": 22, "message": "no number"}, 1, 0) == "no number"
+    assert "exit code 7" in aftermath.reason({}, 7, 0)
+
+
 def test_no_failure_file_is_no_failure(tmp_path: Path) -> None:
     assert aftermath.failure(tmp_path) == {}
     (tmp_path / "failure.json").write_text("{")

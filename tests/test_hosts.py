@@ -1,11 +1,15 @@
 """Which machines a run has: what was typed, or what Slurm, Kubernetes and torchrun say by their variables."""
 
+import os
+import signal
 import socket
+import threading
 
 import pytest
 
-from meshwise.errors import UserError
-from meshwise.hosts import Hosts, address_towards, find, first_of, interface_of, meeting, network
+from meshwise import hosts
+from meshwise.errors import DoesNotFit, UserError
+from meshwise.hosts import Hosts, address_towards, find, first_of, interface_of, meeting, network, reach
 from told import one_line
 
 # srun's variables as `man srun` names them
@@ -29,8 +33,8 @@ def test_nothing_said_is_this_machine() -> None:
 
 
 def test_what_was_typed_comes_before_what_slurm_says() -> None:
-    assert find(STEP, 8, nodes=4, node_rank=2, rendezvous="node-a:4000") == Hosts(4, 2, "node-a:4000")
-    assert find({}, 8, nodes=2, node_rank=0, rendezvous="node-a").rendezvous == "node-a:29500"
+    assert find(STEP, 8, nodes=4, node_rank=2, rendezvous="localhost:4000") == Hosts(4, 2, "localhost:4000")
+    assert find({}, 8, nodes=2, node_rank=0, rendezvous="localhost").rendezvous == "localhost:29500"
 
 
 def test_srun_with_one_task_a_node_starts_the_workers_of_each() -> None:
@@ -69,7 +73,9 @@ def test_a_pod_a_node_is_a_node() -> None:
         ({}, {"nodes": 2, "node_rank": 2, "rendezvous": "a:1"}, "--node-rank 2 is none of 0 to 1"),
         ({}, {"nodes": 2, "node_rank": 0, "rendezvous": "a:port"}, "--rendezvous 'a:port': expected HOST:PORT"),
         ({}, {"node_rank": 1}, "go with --nodes above 1"),
-        ({}, {"nodes": 3, "node_rank": 0, "rendezvous": "a:1"}, "for 8 devices, which 3 nodes cannot share evenly"),
+        # no such host, which .invalid is reserved for (RFC 2606), is told before the devices that 3 nodes cannot share
+        ({}, {"nodes": 3, "node_rank": 0, "rendezvous": "foo.invalid"}, "'foo.invalid' is no host that this machine knows"),
+        ({}, {"nodes": 3, "node_rank": 0, "rendezvous": "127.0.0.1:1"}, "for 8 devices, which 3 nodes cannot share evenly"),
         (WORKER, {}, "for 8 devices, and torchrun started 4 workers"),
         (STEP | {"SLURM_STEP_NUM_TASKS": "6"}, {}, "srun started 6 tasks on 2 nodes, and the layout is for 8 devices"),
         ({"RANK": "x", "WORLD_SIZE": "2"}, {}, "RANK='x' in the environment"),
@@ -111,3 +117,44 @@ def test_workers_talk_on_the_interface_that_leads_to_where_they_meet() -> None:
 def test_a_meeting_point_that_nobody_knows_is_refused() -> None:
     with pytest.raises(UserError, match="cannot be reached from here"):
         address_towards("no-such-host.invalid:1")
+
+
+@pytest.fixture
+def nobody(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A meeting point at which nobody listens, and no patience with it."""
+    monkeypatch.setattr(hosts, "SILENCE", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+def test_a_node_says_that_it_waits_for_node_0_and_gives_up_in_one_line(nobody: str) -> None:
+    said: list[str] = []
+    with pytest.raises(DoesNotFit) as error:
+        reach(Hosts(2, 1, nobody), said.append, patience=0.5)
+    assert one_line(error.value) == f"node 0 did not answer at {nobody} within 0.5 s; is its command running?"
+    assert said == [f"waiting for node 0 at {nobody}, up to 0.5 s"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_obeyed_while_node_0_is_waited_for(nobody: str, number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(DoesNotFit, match=f"^{number.name} while waiting for node 0 at {nobody}: stopped, nothing was started$"):
+        reach(Hosts(2, 1, nobody), lambda _: os.kill(os.getpid(), number))
+    assert signal.getsignal(number) == before
+
+
+def test_a_node_goes_on_as_soon_as_node_0_answers(nobody: str) -> None:
+    listening: list[socket.socket] = []
+    host, _, port = nobody.rpartition(":")
+    node_0 = threading.Thread(target=lambda: listening.append(socket.create_server((host, int(port)))))
+    reach(Hosts(2, 1, nobody), lambda _: node_0.start())
+    listening.pop().close()
+    reach(Hosts(), pytest.fail)  # one machine has nobody to wait for
+
+
+def test_a_meeting_point_that_another_program_has_is_refused_on_node_0() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(UserError) as error:
+            reach(Hosts(2, 0, where), pytest.fail)
+    assert "another program of this node has port" in one_line(error.value)

@@ -86,3 +86,24 @@ def test_dropout_that_is_left_out_is_said() -> None:
         "the config asks for dropout of 0.1; the trainer has none, and trains without"
     ]
     assert prepare(Wish(device="cpu")).notes == []
+
+
+TWO: dict[str, Any] = {"nodes": 2, "node_rank": 0, "rendezvous": "127.0.0.1:29500"}
+
+
+def test_processors_of_several_nodes_are_predicted_over_a_network_that_is_said_to_be_assumed() -> None:
+    ready = prepare(Wish(axes={"dp_shard": 2}, device="cpu", **TWO))
+    assert ready.on == "2x1xcpu@10Gbps"
+    (note,) = ready.notes
+    assert "10Gbps between the nodes" in note
+    hint = note.split("--on ")[1].split()[0]
+    named = prepare(Wish(axes={"dp_shard": 2}, device="cpu", on=hint, **TWO))
+    assert named.notes == []
+    assert predicted(named).seconds < predicted(ready).seconds  # more Gbps
+
+
+def test_cards_without_a_network_of_their_vendor_get_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "gpus", lambda: ["NVIDIA GeForce RTX 4090"])
+    assert prepare(Wish(axes={"dp_shard": 2}, **TWO)).on == "2x1xrtx4090@10Gbps"
+    monkeypatch.setattr(launch, "gpus", lambda: ["NVIDIA H200"])
+    assert prepare(Wish(axes={"dp_shard": 2}, **TWO)).on == "2x1xh200"

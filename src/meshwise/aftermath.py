@@ -15,6 +15,8 @@ from meshwise.trainer.settings import Layout, broken
 
 MARGIN = 0.9
 """What fits must be predicted to need this share of what did not."""
+LOST = ("killed", "gone", "lost", "hang")
+"""Kinds of failure that are not of the run's own making."""
 CUTS = ("dp_replicate", "dp_shard", "tp", "pp", "cp")
 
 
@@ -24,6 +26,13 @@ def failure(out: Path) -> dict[str, Any]:
         return json.loads((out / "failure.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
+
+
+def reason(found: dict[str, Any], code: int, checkpoint_every: int) -> str:
+    """Why a run failed, in one line; and where a rank was lost in the middle of one that saved nothing, what would have kept it."""
+    why = found.get("message") or f"training stopped with exit code {code}; what the workers said is above"
+    lost = found.get("kind") in LOST and found.get("step", 0) > 1 and not checkpoint_every
+    return f"{why}; no step is saved: --checkpoint-every would have kept them" if lost else why
 
 
 def memory_lines(ready: Launch) -> list[str]:

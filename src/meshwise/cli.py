@@ -7,6 +7,7 @@ import typer
 
 from meshwise import cli_audit, cli_bench, cli_generate, cli_gguf, cli_plan, cli_probe, cli_run, cli_score
 from meshwise.errors import UserError, nearest, quoted
+from meshwise.trainer.speech import flush, say
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -143,8 +144,10 @@ def main() -> None:
         fail(" ".join(error.format_message().split()), error.exit_code)
     except (typer.Abort, KeyboardInterrupt):
         fail("stopped", 130)
+    finally:
+        flush()
 
 
 def fail(message: str, code: int) -> NoReturn:
-    print(f"meshwise: {message}", file=sys.stderr)
+    say(f"meshwise: {message}", sys.stderr)
     sys.exit(code)

@@ -1,18 +1,24 @@
 """Hosts: the machines of a run, from what was typed or from who started it: torchrun, Slurm or Kubernetes."""
 
+import errno
 import fcntl
 import re
+import signal
 import socket
 import struct
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import FrameType
 
-from meshwise.errors import UserError, quoted
+from meshwise.errors import DoesNotFit, UserError, quoted
 
 PORT = 29500
 """Where nodes meet if nobody says: torchrun's own default for a master."""
 JOIN = 600
 """Seconds that nodes wait for each other, at the start and after one was lost."""
+SILENCE = 2.0
+"""Seconds of waiting that need no word: commands are not typed at the same moment."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,21 @@ def _typed(nodes: int, rank: int | None, rendezvous: str) -> Hosts:
         )
     if not 0 <= rank < nodes:
         raise UserError(f"--node-rank {rank} is none of 0 to {nodes - 1}")
-    return _several(nodes, rank, rendezvous)
+    found = _several(nodes, rank, rendezvous)
+    _check_known(found.rendezvous, rendezvous)
+    return found
+
+
+def _check_known(meeting: str, given: str) -> None:
+    """Before anything else is found wanting: a word that is no host is most often something else that was meant."""
+    host, _, port = meeting.rpartition(":")
+    try:
+        socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise UserError(
+            f"--rendezvous {quoted(given)}: expected HOST:PORT of node 0, such as node-a:{PORT}; "
+            f"{quoted(host)} is no host that this machine knows ({error.strerror})"
+        ) from None
 
 
 def _several(nodes: int, rank: int, rendezvous: str) -> Hosts:
@@ -148,6 +168,7 @@ def network(hosts: Hosts, environment: Mapping[str, str]) -> dict[str, str]:
     found = {
         "MESHWISE_STORE": hosts.rendezvous,
         "MESHWISE_NODE_RANK": str(hosts.rank),
+        "MESHWISE_NODES": str(hosts.nodes),
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # with it, a node that comes back would wait for an address that nobody tells again
     }
     if "TORCH_CPP_LOG_LEVEL" not in environment:
@@ -165,3 +186,53 @@ def meeting(hosts: Hosts, timeout: float) -> list[str]:
     rules = f"is_host={str(hosts.rank == 0).lower()},join_timeout={JOIN},read_timeout={JOIN},keep_alive_interval={alive}"
     where = ["--rdzv-backend", "c10d", "--rdzv-id", "meshwise", "--rdzv-endpoint", hosts.rendezvous, "--rdzv-conf", rules]
     return ["--nnodes", str(hosts.nodes), *where, "--local-addr", address_towards(hosts.rendezvous)]
+
+
+def reach(hosts: Hosts, say: Callable[[str], None], patience: float = JOIN) -> None:
+    """Wait until node 0 answers where nodes meet; a signal ends it at once, for nothing is started yet. Node 0 sees if it can listen."""
+    if not hosts.rendezvous:
+        return
+    host, _, port = hosts.rendezvous.rpartition(":")
+    if hosts.rank == 0:
+        _check_free(hosts.rendezvous, int(port))
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise DoesNotFit(
+            f"{signal.Signals(number).name} while waiting for node 0 at {hosts.rendezvous}: stopped, nothing was started"
+        )
+
+    begun, told = time.monotonic(), False
+    before = {one: signal.signal(one, stop) for one in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        while not _answers(host.strip("[]"), int(port)):
+            waited = time.monotonic() - begun
+            if waited > patience:
+                raise DoesNotFit(f"node 0 did not answer at {hosts.rendezvous} within {patience:g} s; is its command running?")
+            if waited > SILENCE and not told:
+                say(f"waiting for node 0 at {hosts.rendezvous}, up to {patience:g} s")
+                told = True
+            time.sleep(0.2)
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=2.0).close()
+    except OSError:
+        return False
+    return True
+
+
+def _check_free(rendezvous: str, port: int) -> None:
+    with socket.socket(socket.AF_INET) as ours:
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            ours.bind(("", port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise UserError(
+                    f"--rendezvous {quoted(rendezvous)}: another program of this node has port {port}; choose another on all nodes"
+                ) from None

@@ -38,6 +38,8 @@ DEFAULT = "llama-debug"
 BATCH, SEQ = 8, 64
 RESTARTS = 3
 """Times that workers are started again, where there are checkpoints to go on from."""
+NETWORK = "10Gbps"
+"""Between nodes of which nothing is known."""
 PROCESSES = 4
 """Processes for each core of a CPU, at most: more of them would wait for each other for minutes."""
 
@@ -82,6 +84,8 @@ class Launch:
     model: Model
     on: str
     """The cluster in words; empty where the chip is not in the catalogue."""
+    assumed: bool = field(default=False, kw_only=True)
+    """Whether nobody has said what joins its nodes."""
     text: "corpus.Corpus | None" = None
     """What is read; None is the embedded text in bytes."""
     hosts: Hosts = field(default_factory=Hosts)
@@ -89,9 +93,15 @@ class Launch:
 
     @property
     def notes(self) -> list[str]:
-        """What is done in another way than the model's config says."""
+        """What is done in another way than the model's config says, and what is assumed of the machines."""
         dropout = dropout_of(self.settings.model)
-        return [f"the config asks for dropout of {dropout:g}; the trainer has none, and trains without"] if dropout else []
+        notes = [f"the config asks for dropout of {dropout:g}; the trainer has none, and trains without"] if dropout else []
+        if self.assumed:
+            other = self.on.replace(NETWORK, "25Gbps")
+            notes.append(
+                f"the prediction takes {NETWORK} between the nodes, for it knows no better; --on {other} would name another"
+            )
+        return notes
 
     def reading(self, say: Callable[[str], None]) -> "Launch":
         """The same with token files to read, which are made where there are none yet."""
@@ -135,7 +145,8 @@ def prepare(wish: Wish) -> Launch:
     model = build(values, name, "")
     # without a checkpoint a restart would begin at the first step
     restarts = (RESTARTS if settings.checkpoint_every else 0) if wish.max_restarts is None else wish.max_restarts
-    return Launch(replace(settings, facts=_facts(model, settings, on)), model, on, text, hosts, restarts)
+    assumed = not (wish.on or ask) and on.endswith(f"@{NETWORK}")
+    return Launch(replace(settings, facts=_facts(model, settings, on)), model, on, text, hosts, restarts, assumed=assumed)
 
 
 def _text(wish: Wish, name: str, values: dict[str, Any], seq: int) -> "corpus.Corpus | None":
@@ -238,12 +249,16 @@ def _here(device: str, devices: int, nodes: int) -> str:
     """As many machines as this one in the words of a cluster: as `meshwise probe` measured it, or as the catalogue knows its chip."""
     own = hardware.known_chip(hardware.part_of_here(devices if device == "cpu" else 1))
     if device == "cpu":
-        return f"1x{devices}x{own.key if own and own.kind == 'cpu' else 'cpu'}" if nodes == 1 else ""
-    name = next(iter(gpus()), "")
-    chip = hardware.known_chip(name.removeprefix("NVIDIA ")) if name else None
-    if own and name and own.name == f"{own.key}: {chip.name if chip else name}":
-        return f"{nodes}x{devices}x{own.key}"
-    return f"{nodes}x{devices}x{chip.key}" if chip else ""
+        chip = own if own and own.kind == "cpu" else hardware.find_chip("cpu")
+    else:
+        name = next(iter(gpus()), "")
+        chip = hardware.known_chip(name.removeprefix("NVIDIA ")) if name else None
+        if own and name and own.name == f"{own.key}: {chip.name if chip else name}":
+            chip = own
+    if chip is None:
+        return ""
+    # cards that come with a network of their vendor's have that
+    return f"{nodes}x{devices}x{chip.key}" + (f"@{NETWORK}" if nodes > 1 and chip.network is None else "")
 
 
 def _facts(model: Model, settings: Settings, on: str) -> "dict[str, float | str]":

@@ -152,8 +152,8 @@ def parts(seen: Seen, found: Forecast | None) -> list[Section]:
     kept = [row for row in rows if row[1] is not None or row[2] is not None]
     if not timed and not found:
         return []
-    cells = [(name, *_pair(mine, found.seconds if found else 0.0), *_pair(theirs, whole)) for name, mine, theirs in kept]
-    table = Table(("", "predicted", "", "measured", ""), tuple(cells))
+    cells = [(name, *(_pair(mine, found.seconds) if found else ()), *_pair(theirs, whole)) for name, mine, theirs in kept]
+    table = Table(("", *(("predicted", "") if found else ()), "measured", ""), tuple(cells))
     lines = () if timed else ("no phase of a step was timed: its passes run as one CUDA graph",)
     return [Section(f"time by part, rank 0, step {step.step + 1}, the nearest to the median", table, lines)]
 

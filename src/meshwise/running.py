@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from meshwise import aftermath, earlier, launch, run_lengths, run_report, sections, sweep, workers
+from meshwise import aftermath, earlier, hosts, launch, run_lengths, run_report, sections, sweep, workers
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.launch import Launch, Wish
 from meshwise.plan import Choice
@@ -15,6 +15,7 @@ from meshwise.run_advice import Forecast, forecast
 from meshwise.run_report import Seen
 from meshwise.sections import Section
 from meshwise.sweep import Outcome, Point
+from meshwise.trainer import speech
 from meshwise.trainer.rows import PREDICTED, add_row, failure, read_rows
 
 Say = Callable[[str], None]
@@ -35,28 +36,32 @@ def foretold(ready: Launch) -> tuple[Launch, Choice | None]:
 
 
 def train(ready: Launch, out: Path, say: Say) -> tuple[Seen, Forecast | None] | None:
-    """One run with its lines on the terminal; what it left, or nothing where all its steps were done before."""
+    """One run with its lines on the terminal; what it left, or nothing where there is no more to say of it or to do after it."""
+    say = speech.unheard(say)
     ready, _ = foretold(workers.reading(ready, out, say))
     s, file = ready.settings, workers.write(ready, out)
     lead = ready.hosts.rank == 0
     if lead:
         _announce(ready, say)
+    hosts.reach(ready.hosts, say)
     started, before = time.time(), len(read_rows(out / "measurement.jsonl"))
     (out / "failure.json").unlink(missing_ok=True)
     code, stopped = workers.follow(launch.command(ready, file), workers.environment(ready), s.steps)
     if code:
         found = aftermath.failure(out)
-        why = found.get("message") or f"training stopped with exit code {code}; what the workers said is above"
         for line in aftermath.memory_lines(ready) if found.get("kind") == "oom" else ():
-            print(line, file=sys.stderr)
-        raise DoesNotFit(why)
-    if stopped or not lead:
-        return None
-    seen = run_report.read(s, out, started, before)
+            speech.say(line, sys.stderr)
+        raise DoesNotFit(aftermath.reason(found, code, s.checkpoint_every))
+    seen = run_report.read(s, out, started, before) if lead else None
     if seen is None:
-        say(f"all {s.steps} steps were done before: no step was measured")
+        if lead and not stopped:
+            say(f"all {s.steps} steps were done before: no step was measured")
         return None
-    return seen, forecast(ready, seen.earlier) if ready.on else None
+    found = forecast(ready, seen.earlier) if ready.on else None
+    if stopped:  # the steps that were done are told; runs that were to follow are not
+        report(ready, out, seen, found, [], say)
+        return None
+    return seen, found
 
 
 def _announce(ready: Launch, say: Say) -> None:
@@ -79,14 +84,16 @@ def report(ready: Launch, out: Path, seen: Seen, found: Forecast | None, more: S
     """Print the report, and write it to report.md."""
     every = [*more, *run_report.sections(seen, found)]
     (out / "report.md").write_text(sections.as_markdown(run_report.title(ready.settings), every), encoding="utf-8")
-    say("\n" + sections.as_text(every) + "\n\n" + run_report.kept(out))
+    speech.unheard(say)("\n" + sections.as_text(every) + "\n\n" + run_report.kept(out))
 
 
 def measure(points: Sequence[Point], out: Path, say: Say) -> list[Outcome]:
     """A short run of each point, in a folder of its own; every row, failures too, in one measurement.jsonl of the folder above."""
-    ready = [point for point in points if point.ready]
+    say, ready = speech.unheard(say), [point for point in points if point.ready]
     done: list[Outcome] = []
     for number, point in enumerate(ready, 1):
+        if point.ready:
+            hosts.reach(point.ready.hosts, say)
         one = _measured(point, out)
         add_row(out / "measurement.jsonl", one.row)
         told = (
@@ -126,7 +133,9 @@ def run_sweep(wish: Wish, text: str, out: Path, say: Say) -> None:
         outcomes = measure(points, out, say)
         found = sweep.table(outcomes, [point for point in points if not point.ready])
         (out / "report.md").write_text(sections.as_markdown(f"Sweep: {text}", found), encoding="utf-8")
-    say("\n" + sections.as_text(found) + f"\n\nkept in {out}: measurement.jsonl, report.md, and a folder for each run")
+    speech.unheard(say)(
+        "\n" + sections.as_text(found) + f"\n\nkept in {out}: measurement.jsonl, report.md, and a folder for each run"
+    )
 
 
 def run_reported(wish: Wish, ready: Launch, lengths: str, steps: int, out: Path, say: Say) -> None:

@@ -9,6 +9,8 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any
 
+from meshwise.trainer.speech import say
+
 STOP_FILE = "MESHWISE_STOP"
 
 
@@ -38,10 +40,7 @@ def supervise(
                 process.kill()
                 return
             stop.touch()
-            print(
-                f"meshwise: {signal.Signals(number).name}: stopping when the step is done; once more ends it at once",
-                file=sys.stderr,
-            )
+            say(f"meshwise: {signal.Signals(number).name}: stopping when the step is done; once more ends it at once", sys.stderr)
 
         before = {one: signal.signal(one, asked) for one in (signal.SIGTERM, signal.SIGINT)}
         try:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from meshwise.trainer.parallel import AXES, EMBEDDINGS, Ranks
 from meshwise.trainer.passes import Passes
 from meshwise.trainer.settings import Layout, Settings, Sizes, broken
 from meshwise.trainer.weights import start
+
+warnings.simplefilter("error", FutureWarning)  # a user would see it once for every rank
 
 meshes: dict[tuple[int | bool, ...], Ranks] = {}
 whole: dict[str, tuple[dict[str, torch.Tensor], float, float]] = {}

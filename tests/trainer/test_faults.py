@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_settings import PLAIN
 
+from meshwise.trainer.agent import step_under_way
 from meshwise.trainer.checkpoint import checksum, flaw
 from meshwise.trainer.faults import Failure, Skips, Trouble, failure_of, finite, kind_of
 from meshwise.trainer.heartbeat import Beat, suspects
@@ -37,8 +38,19 @@ def test_memory_that_runs_out_in_the_first_step_of_a_start_is_no_reason_to_start
     first = failure_of(MemoryError(), 1, "host", done=40, begun=40)
     assert first.final
     assert first.message == "rank 1 on host ran out of memory in step 41: MemoryError"
+    assert first.step == 41  # the one that is named
     assert not failure_of(MemoryError(), 1, "host", done=41, begun=40).final
     assert not failure_of(ValueError("x"), 1, "host", done=0, begun=0).final
+
+
+def test_the_step_of_a_killed_rank_is_the_one_behind_the_last_that_was_written(tmp_path: Path) -> None:
+    assert step_under_way(tmp_path, 0.0, 40) == 1
+    path = tmp_path / "steps.jsonl"
+    path.write_text("".join(json.dumps({"step": step}) + "\n" for step in range(21)) + '{"st')
+    written = path.stat().st_mtime
+    assert step_under_way(tmp_path, written - 1, 40) == 22
+    assert step_under_way(tmp_path, written - 1, 21) == 21
+    assert step_under_way(tmp_path, written + 1, 40) == 1  # by a run before this one
 
 
 def test_a_failure_is_kept_whole(tmp_path: Path) -> None:
@@ -56,8 +68,10 @@ def test_a_step_is_applied_only_if_loss_and_norm_are_numbers(loss: float, norm: 
 
 
 def test_steps_without_a_number_stop_a_run_or_are_left_out_ten_in_a_row() -> None:
-    with pytest.raises(Trouble, match=r"step 3: the loss is nan .* stopped, and the step was not applied"):
+    with pytest.raises(Trouble, match=r"step 3: the loss is nan .* stopped, and the step was not applied") as error:
         Skips(PLAIN).saw(2, float("nan"), 1.0)
+    # on a GPU the next step is under way when the loss of one is read
+    assert failure_of(error.value, 0, "host", done=3, begun=0).step == 3
     skips = Skips(replace(PLAIN, on_nan="skip"), before=5)
     assert "(6 left out so far)" in skips.saw(0, 1.0, float("inf"))
     assert skips.saw(1, 1.0, 1.0) == ""

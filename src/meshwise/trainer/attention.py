@@ -1,15 +1,21 @@
 """Softmax attention on this rank's heads and part of the sequence."""
 
 # pyright: reportUnknownVariableType=false
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.distributed import ProcessGroup
-from torch.distributed._functional_collectives import all_gather_tensor_autograd
+from torch.distributed import ProcessGroup, _functional_collectives
 
 from meshwise.trainer.recompute import again
+
+RENAMED = hasattr(_functional_collectives, "all_gather_single_autograd")
+"""In torch 2.13, which warns of the old name."""
+gather: Callable[[Tensor, int, ProcessGroup], Tensor] = getattr(
+    _functional_collectives, "all_gather_single_autograd" if RENAMED else "all_gather_tensor_autograd"
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, place: Place) 
     `mask` is boolean, or added to the scores; none means causal. Only a whole sequence can do without.
     """
     if place.cp_group is not None:
-        k, v = all_gather_tensor_autograd(torch.stack((k, v)), 3, place.cp_group).unbind(0)
+        k, v = gather(torch.stack((k, v)), 3, place.cp_group).unbind(0)
     if mask is not None and mask.is_floating_point():
         mask = mask.to(q.dtype)
     shared = q.shape[1] != k.shape[1]

@@ -27,6 +27,7 @@ from meshwise.trainer.faults import Trouble, kind_of
 from meshwise.trainer.gradients import Named
 from meshwise.trainer.optimizer import MOMENTS, Updates
 from meshwise.trainer.settings import Settings
+from meshwise.trainer.speech import say
 from meshwise.trainer.trained import ASIDE, DONE, Trained, changes, cut_off, marker, none_left, put_aside, refusal, whole
 
 CHUNK = 1 << 22
@@ -165,6 +166,7 @@ class Checkpoints:
             raise Trouble(
                 "disk",
                 f"the state after step {step} could not be saved ({self.problem}); earlier checkpoints in {self.folder} stay",
+                step=step,
             )
 
     def _finish(self, written: "Future[Any]", target: Path, step: int, skipped: int) -> str:
@@ -272,7 +274,7 @@ class Checkpoints:
 
     def _say(self, text: str) -> None:
         if self.rank == 0:
-            print(text, flush=True)
+            say(text)
 
 
 def _reason(error: BaseException, rank: int) -> str:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from meshwise.trainer.meeting import STOP_FILE
 from meshwise.trainer.settings import Settings
+from meshwise.trainer.speech import flush, say
 
 FAILURE = "failure.json"
 IN_A_ROW = 10
@@ -44,7 +45,7 @@ class Failure:
     rank: int
     host: str
     step: int
-    """Steps that were done."""
+    """The one it happened in, counted from 1 as it is printed; of a run that was stopped, the last it did. 0 before there were workers."""
     message: str
     final: bool = False
     """The same would happen again: no use in a restart."""
@@ -71,9 +72,10 @@ class Failure:
 class Trouble(Exception):
     """A reason to end a run, the same on all ranks."""
 
-    def __init__(self, kind: str, message: str, *, final: bool = True) -> None:
+    def __init__(self, kind: str, message: str, *, final: bool = True, step: int | None = None) -> None:
+        """`step` counts from 1; without it, it is the one that is under way."""
         super().__init__(message)
-        self.kind, self.final = kind, final
+        self.kind, self.final, self.step = kind, final, step
 
 
 def kind_of(error: BaseException) -> str:
@@ -97,10 +99,11 @@ def failure_of(error: BaseException, rank: int, host: str, done: int, begun: int
     kind = kind_of(error)
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     if isinstance(error, Trouble | SystemExit):
-        return Failure(kind, rank, host, done, first, getattr(error, "final", True))
+        named: int | None = getattr(error, "step", None)
+        return Failure(kind, rank, host, done + 1 if named is None else named, first, getattr(error, "final", True))
     words = {"oom": "ran out of memory", "disk": "could not write"}.get(kind, "failed")
     final = kind == "disk" or (kind == "oom" and done <= begun)
-    return Failure(kind, rank, host, done, f"rank {rank} on {host} {words} in step {done + 1}: {first}", final)
+    return Failure(kind, rank, host, done + 1, f"rank {rank} on {host} {words} in step {done + 1}: {first}", final)
 
 
 def finite(loss: Tensor, norm: Tensor) -> Tensor:
@@ -121,10 +124,11 @@ class Skips:
             return ""
         what = f"step {step + 1}: the loss is {loss:g} and the norm of the gradient {norm:g}"
         if self.settings.on_nan == "stop":
-            raise Trouble("nan", f"{what}: stopped, and the step was not applied; a lower --lr may do, or --on-nan skip")
+            words = "stopped, and the step was not applied; a lower --lr may do, or --on-nan skip"
+            raise Trouble("nan", f"{what}: {words}", step=step + 1)
         self.total, self.row = self.total + 1, self.row + 1
         if self.row == IN_A_ROW:
-            raise Trouble("nan", f"{what}: stopped after {IN_A_ROW} such steps in a row; a lower --lr may do")
+            raise Trouble("nan", f"{what}: stopped after {IN_A_ROW} such steps in a row; a lower --lr may do", step=step + 1)
         return f"{what}: not applied ({self.total} left out so far)"
 
 
@@ -136,10 +140,9 @@ def die_with_parent() -> None:
 
 
 def say_error(text: str) -> None:
-    print(f"meshwise: {text}", file=sys.stderr, flush=True)
+    say(f"meshwise: {text}", sys.stderr)
 
 
 def end(code: int = 1) -> NoReturn:
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush()
     os._exit(code)

@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ import torch.distributed as dist
 from meshwise.trainer.faults import Failure, Trouble, end, failure_of
 from meshwise.trainer.meeting import STOP_FILE, Place, connect, meet
 from meshwise.trainer.settings import Settings
+from meshwise.trainer.speech import say
 
 GRACE = 1.5
 """Seconds in which the launcher says that a SIGTERM is a wish to stop; without a word from it, torchrun wants the worker gone."""
@@ -58,12 +59,13 @@ class Heartbeat:
         self.before: dict[int, Beat] | None = None
         self.main = threading.main_thread().ident or 0
         self.stop_file = Path(os.environ[STOP_FILE]) if STOP_FILE in os.environ else None
-        self.signals, wake = os.pipe()
-        os.set_blocking(wake, False)
-        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        self.signals, self.wake = os.pipe()
+        os.set_blocking(self.wake, False)
+        signal.set_wakeup_fd(self.wake, warn_on_full_buffer=False)
         for one in (signal.SIGTERM, signal.SIGINT):
             signal.signal(one, _nothing)  # the byte in the pipe says it, even while the main thread waits in a collective
-        self.closed = False
+        self.closed = self.inside = False
+        """Whether the run is over, and whether a step is under way."""
         self._beat()
         self.thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self.thread.start()
@@ -77,11 +79,15 @@ class Heartbeat:
     def begin(self, done: int) -> bool:
         """`done` steps are done and the next begins; False where all ranks agreed to do no more."""
         with self.agreed:
-            self.done, self.moved, self.before = done, time.monotonic(), None
+            self.done, self.moved, self.before, self.inside = done, time.monotonic(), None, False
+            asked = self.stop_file is not None and self.last is None and self.stop_file.exists()
+            if asked:
+                os.write(self.wake, b"\0")  # the thread may sleep for a second, which is many small steps
             # no rank goes further than it said until all have said how far they are
-            while self.limit is not None and done >= self.limit and self.last is None and not self.closed:
+            while not self.closed and self.last is None and (asked if self.limit is None else done >= self.limit):
                 self.agreed.wait(1.0)
-            return self.last is None or done < self.last
+            self.inside = self.last is None or done < self.last
+            return self.inside
 
     def moves(self) -> None:
         """Something other than a step goes on."""
@@ -90,9 +96,12 @@ class Heartbeat:
     def stopped(self, done: int, *, saved: bool) -> None:
         """All ranks have stopped, as they were asked to."""
         if not saved:
-            raise Trouble("stopped", f"stopped by a signal after step {done}; nothing was saved: --checkpoint-every is 0")
-        if self.place.rank == 0:
-            print(f"stopped by a signal after step {done}, which is saved: the same command goes on from there", flush=True)
+            words = f"stopped by a signal after step {done}; nothing was saved: --checkpoint-every is 0"
+            raise Trouble("stopped", words, step=done)
+        if self.place.rank == 0 and not done:
+            say("stopped by a signal before the first step: the same command begins again")
+        elif self.place.rank == 0:
+            say(f"stopped by a signal after step {done}, which is saved: the same command goes on from there")
 
     def close(self) -> None:
         self.closed = True
@@ -111,7 +120,8 @@ class Heartbeat:
 
     def _run(self) -> None:
         while not self.closed:
-            if select.select([self.signals], [], [], self.interval)[0]:
+            agreeing = self.limit is not None and self.last is None  # the main thread may wait for it
+            if select.select([self.signals], [], [], 0.05 if agreeing else self.interval)[0]:
                 os.read(self.signals, 64)
                 self._signalled()
             try:
@@ -144,7 +154,7 @@ class Heartbeat:
         self.stop = "a signal"
 
     def _agree(self) -> None:
-        """Each rank promises to go no further than the step it is in; the furthest of these steps is the last for all."""
+        """Each rank promises to go no further than the step it is in, if any; the furthest of these steps is the last for all."""
         if self.stop_file and not self.stop and self.stop_file.exists():
             self.stop = "a signal"
         if self.last is not None:
@@ -155,7 +165,8 @@ class Heartbeat:
             if not self.store.check(["stop"]):
                 return
             with self.agreed:
-                self.limit = self.done + 1
+                self.limit = self.done + self.inside
+                self.agreed.notify_all()
             self.store.set(f"limit/{self.place.rank}", str(self.limit))
         keys = [f"limit/{rank}" for rank in range(self.place.world)]
         if self.store.check(keys):
@@ -175,7 +186,8 @@ class Heartbeat:
             now = self._beats()
             behind, why = suspects(before, now, self.place.world)
             if time.monotonic() - self.moved >= still:  # else the main thread has moved just now
-                self._end(self._failure("hang", _named(behind, now, self.place.world) + why, min(behind)), kill=behind, beats=now)
+                found = self._failure("hang", _named(behind, now, self.place.world) + why, min(behind), now)
+                self._end(found, kill=behind, beats=now)
 
     def _end(self, failure: Failure, kill: "tuple[int, ...]" = (), beats: "dict[int, Beat] | None" = None) -> None:
         try:
@@ -188,8 +200,12 @@ class Heartbeat:
                 _kill(beat.pid)  # a worker that is stopped would keep torchrun waiting
         told.tell(self.folder, first=first)
 
-    def _failure(self, kind: str, message: str, rank: int | None = None) -> Failure:
-        return Failure(kind, self.place.rank if rank is None else rank, self.place.host, self.done, message)
+    def _failure(self, kind: str, message: str, rank: int | None = None, beats: "Mapping[int, Beat] | None" = None) -> Failure:
+        """Of this rank, or of another as its last beat tells."""
+        who = self.place.rank if rank is None else rank
+        beat = (beats or {}).get(who)
+        host, done = (beat.host, beat.done) if beat else (self.place.host, self.done)
+        return Failure(kind, who, host, min(done + 1, self.settings.steps), message)
 
     def _claim(self, failure: Failure) -> tuple[Failure, bool]:
         """The first failure that was told of this start, and whether it is this one."""
@@ -217,7 +233,7 @@ class Heartbeat:
         silent = tuple(rank for rank in range(self.place.world) if _silent(rank, before, now))
         if not silent:
             return failure
-        return self._failure("gone", _named(silent, now, self.place.world) + " died without a word", min(silent))
+        return self._failure("gone", _named(silent, now, self.place.world) + " died without a word", min(silent), now)
 
 
 def suspects(before: dict[int, Beat], now: dict[int, Beat], world: int) -> tuple[tuple[int, ...], str]:
@@ -244,13 +260,13 @@ def _silent(rank: int, before: dict[int, Beat], now: dict[int, Beat]) -> bool:
 
 
 def _named(ranks: tuple[int, ...], beats: dict[int, Beat], world: int) -> str:
-    """'rank 3 on node-b (pid 71, last seen after step 12)'; many ranks of a host in short."""
+    """'rank 3 on node-b (pid 71, last seen in step 12)'; many ranks of a host in short."""
     if len(ranks) == world > 1:
-        return f"all {world} ranks, after step {max(beat.done for beat in beats.values())}"
+        return f"all {world} ranks, in step {1 + max(beat.done for beat in beats.values())}"
     if len(ranks) == 1:
         beat = beats.get(ranks[0])
         return f"rank {ranks[0]}" + (
-            f" on {beat.host} (pid {beat.pid}, last seen after step {beat.done})" if beat else ", which never began,"
+            f" on {beat.host} (pid {beat.pid}, last seen in step {beat.done + 1})" if beat else ", which never began,"
         )
     hosts = sorted({beats[rank].host for rank in ranks if rank in beats})
     return f"ranks {', '.join(map(str, ranks))}" + (f" on {', '.join(hosts)}" if hosts else "")
@@ -294,9 +310,10 @@ def guarded(settings: Settings, device: torch.device) -> Generator[Heartbeat]:
         heart.close()
         dist.destroy_process_group()
     except BaseException as error:
-        failure = failure_of(error, place.rank, place.host, heart.done if heart else 0, heart.begun if heart else 0)
+        done = min(heart.done, settings.steps - 1) if heart else 0  # behind the last step there is no other
+        failure = failure_of(error, place.rank, place.host, done, heart.begun if heart else 0)
         if failure.kind == "error" and not isinstance(error, Trouble | SystemExit):
-            traceback.print_exc()
+            say(traceback.format_exc().rstrip(), sys.stderr)
         if heart is None:
             failure.tell(Path(settings.out))
         heart.fail(failure)

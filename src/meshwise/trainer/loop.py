@@ -19,6 +19,7 @@ from meshwise.trainer.passes import Passes
 from meshwise.trainer.report import memory_peak
 from meshwise.trainer.rows import Step
 from meshwise.trainer.settings import Settings, Sizes
+from meshwise.trainer.speech import say
 from meshwise.trainer.step import Launched, Moment, Stepper
 from meshwise.trainer.watch import Watch, memory_history
 
@@ -55,7 +56,7 @@ def _train(settings: Settings, device: torch.device, heart: Heartbeat) -> None:
                 behind.read()
                 kept.save(done, skips.total)
     behind.read()
-    if kept:
+    if kept and done:
         kept.end(done, skips.total)
     watch.end()
     if done < settings.steps:
@@ -94,7 +95,7 @@ class Behind:
 
 def _say(text: str) -> None:
     if text and dist.get_rank() == 0:
-        print(text, flush=True)
+        say(text)
 
 
 def save_weights(settings: Settings, ranks: Ranks, passes: Passes) -> None:

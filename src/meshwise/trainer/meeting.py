@@ -16,6 +16,7 @@ from torch.distributed.rendezvous import TCPStore  # pyright: ignore[reportPriva
 STORE = "MESHWISE_STORE"
 """HOST:PORT of a store that no worker hosts; the launcher of a run over several hosts sets it."""
 NODE_RANK = "MESHWISE_NODE_RANK"
+NODES = "MESHWISE_NODES"
 STOP_FILE = "MESHWISE_STOP"
 """A file that the launcher makes when it is asked to stop."""
 

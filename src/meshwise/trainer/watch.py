@@ -30,6 +30,7 @@ from meshwise.trainer.rows import (
     write_ranks,
 )
 from meshwise.trainer.settings import Settings
+from meshwise.trainer.speech import say
 
 HISTORY = 200_000
 """Allocations that a memory snapshot remembers."""
@@ -74,7 +75,7 @@ class Watch:
         self.steps.append(one)
         if not self.lead or self.log is None:
             return
-        print(line(self.settings, one), flush=True)
+        say(line(self.settings, one))
         self.log.write(json.dumps(step_row(one)) + "\n")
         self.log.flush()
         if self.board is not None:
