@@ -54,7 +54,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "a snapshot of GPU memory on a CPU": (["--memory-snapshot"], "this run is on a CPU"),
     "lengths without a report": (["--report-lengths", "64"], "give that too"),
     "lengths that are none": (["--report", "--report-lengths", "64,64"], "expected lengths that differ"),
-    "a folder without weights": (["--weights", "nowhere"], "no .safetensors in it"),
+    "a folder without weights": (["--weights", "nowhere"], "--weights nowhere: no such folder or .safetensors file"),
 }
 
 

@@ -90,7 +90,7 @@ class Settings:
     text: str = ""
     """The same in words."""
     weights: str = ""
-    """A folder of HF safetensors to start from; none starts from random weights."""
+    """HF safetensors to start from, a file or a folder; none starts from random weights."""
     save: bool = False
     """Write the weights as HF safetensors at the end."""
     checkpoint_every: int = 0
