@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
-from meshwise import aftermath, launch, run_lengths, run_report, sections, sweep, workers
+from meshwise import aftermath, files, launch, run_lengths, run_report, sections, sweep, workers
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.launch import Launch, Wish
 from meshwise.plan import Choice
@@ -44,19 +45,29 @@ def train(ready: Launch, out: Path, say: Say) -> tuple[Seen, Forecast | None] | 
     started, before = time.time(), len(read_rows(out / "measurement.jsonl"))
     (out / "failure.json").unlink(missing_ok=True)
     code, stopped = workers.follow(launch.command(ready, file), workers.environment(ready), s.steps)
+    seen = run_report.read(s, out, started, before) if lead and not stopped else None
     if code:
-        found = aftermath.failure(out)
-        why = found.get("message") or f"training stopped with exit code {code}; what the workers said is above"
-        for line in aftermath.memory_lines(ready) if found.get("kind") == "oom" else ():
-            print(line, file=sys.stderr)
-        raise DoesNotFit(why)
+        _failed(ready, out, code, seen, say)
     if stopped or not lead:
         return None
-    seen = run_report.read(s, out, started, before)
     if seen is None:
         say(f"all {s.steps} steps were done before: no step was measured")
         return None
     return seen, forecast(ready, seen.earlier) if ready.on else None
+
+
+def _failed(ready: Launch, out: Path, code: int, seen: Seen | None, say: Say) -> NoReturn:
+    """Why training ended; where only something could not be written after the last step, with the report of what was measured."""
+    found = aftermath.failure(out)
+    why = str(found.get("message") or f"training stopped with exit code {code}; what the workers said is above")
+    for line in aftermath.memory_lines(ready) if found.get("kind") == "oom" else ():
+        print(line, file=sys.stderr)
+    if seen and found.get("kind") == "disk":
+        try:
+            report(ready, out, seen, forecast(ready, seen.earlier) if ready.on else None, [], say)
+        except DoesNotFit as error:
+            why = f"{why}; {error}"
+    raise DoesNotFit(why)
 
 
 def _announce(ready: Launch, say: Say) -> None:
@@ -76,10 +87,15 @@ def _several(number: int, what: str) -> str:
 
 
 def report(ready: Launch, out: Path, seen: Seen, found: Forecast | None, more: Sequence[Section], say: Say) -> None:
-    """Print the report, and write it to report.md."""
-    every = [*more, *run_report.sections(seen, found)]
-    (out / "report.md").write_text(sections.as_markdown(run_report.title(ready.settings), every), encoding="utf-8")
+    """Write the report to report.md, and print it, also where the disk is full."""
+    every, unwritten = [*more, *run_report.sections(seen, found)], ""
+    try:
+        files.write(out / "report.md", sections.as_markdown(run_report.title(ready.settings), every))
+    except UserError as error:
+        unwritten = str(error)
     say("\n" + sections.as_text(every) + "\n\n" + run_report.kept(out))
+    if unwritten:
+        raise DoesNotFit(unwritten)
 
 
 def measure(points: Sequence[Point], out: Path, say: Say) -> list[Outcome]:

@@ -3,9 +3,11 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import json
 import mmap
+import os
+import shutil
 import struct
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from meshwise.trainer.wanted import HEAD, key_of
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
+TOKENIZER = "tokenizer.json"
 ZERO = ("bias", "b1", "b2", "token_idx")
 CONSTANT = (*ZERO, "ttt_norm_weight")
 """Endings of weights that start the same everywhere, at zero or at one."""
@@ -87,23 +90,83 @@ def arranged(model: nn.Module, way: str, name: str, weight: Tensor) -> Tensor:
     return weight if turn is None else turn(name, weight)
 
 
-def save(models: Iterable[nn.Module], folder: Path, part: int = 0, parts: int = 1, writes: bool = True, skip: str = "") -> None:
-    """Every weight with HF's name; where stages hold parts of the model, one file for each part. Gathering needs all ranks."""
-    file = folder / (ONE if parts == 1 else f"model-{part + 1:05}-of-{parts:05}.safetensors")
+def save(
+    models: Iterable[nn.Module],
+    folder: Path,
+    part: int = 0,
+    parts: int = 1,
+    writes: bool = True,
+    skip: str = "",
+    beside: Mapping[str, str] | None = None,
+) -> str:
+    """Every weight with HF's name; where stages hold parts of the model, one file for each part. Gathering needs all ranks.
+
+    Files have their names only once all are whole. What could not be written is told, by all ranks that hold parts alike.
+    `beside` are other files of the folder, by name.
+    """
     found: dict[str, Tensor] = {}
     for model in models:
         for name, parameter in model.named_parameters():
             whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
             if writes and name != skip:
                 found[name] = arranged(model, "to_hf", name, whole.detach()).cpu()
-    if writes:
-        folder.mkdir(parents=True, exist_ok=True)
-        _write(file, found)
+    file = folder / (ONE if parts == 1 else f"model-{part + 1:05}-of-{parts:05}.safetensors")
+    begun = file.with_name(f"{file.name}.part")
+    problem = _first(_written(begun, found) if writes else "", parts)
+    if writes and problem:
+        begun.unlink(missing_ok=True)
+    elif writes:
+        begun.replace(file)
     if parts > 1:
         dist.barrier()
-        if writes and part == 0:
-            where = {name: path.name for path in sorted(folder.glob("model-*.safetensors")) for name in table(path)}
-            (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": where}, indent=2), encoding="utf-8")
+    if writes and part == 0 and not problem:
+        problem = _finished(folder, parts, beside or {})
+    return problem
+
+
+def _first(words: str, parts: int) -> str:
+    """The first words of any rank, where several write."""
+    if parts == 1:
+        return words
+    every: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, words)
+    return next((one for one in every if one), "")
+
+
+def _written(path: Path, found: dict[str, Tensor]) -> str:
+    """Write a file until it is on the disk; where it does not fit, why and how much was needed."""
+    need, free = sum(weight.nbytes for weight in found.values()), 0
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(path.parent).free
+        _write(path, found)
+    except OSError as error:
+        room = f"{need / 1e6:,.1f} MB are needed, and {free / 1e6:,.1f} MB were free"
+        return f"the weights could not be written in {path.parent}: {error.strerror} ({room})"
+    return ""
+
+
+def _finished(folder: Path, parts: int, beside: Mapping[str, str]) -> str:
+    """What belongs to files of weights; and what an earlier run left there with other weights is removed, lest it be read."""
+    some = [ONE] if parts == 1 else [f"model-{number + 1:05}-of-{parts:05}.safetensors" for number in range(parts)]
+    try:
+        for path in folder.glob("model*.safetensors"):
+            if path.name not in some:
+                path.unlink()
+        others = dict(beside)
+        if parts > 1:
+            where = {name: file for file in some for name in table(folder / file)}
+            others[INDEX] = json.dumps({"metadata": {}, "weight_map": where}, indent=2)
+        for name in (INDEX, TOKENIZER):
+            if name not in others:
+                (folder / name).unlink(missing_ok=True)
+        for name, text in others.items():
+            begun = folder / f"{name}.part"
+            begun.write_text(text, encoding="utf-8")
+            begun.replace(folder / name)
+    except OSError as error:
+        return f"the weights are in {folder}, and what belongs to them could not be written: {error.strerror}"
+    return ""
 
 
 def read(one: Stored) -> Tensor:
@@ -130,3 +193,5 @@ def _write(path: Path, weights: dict[str, Tensor]) -> None:
             data = bytearray(weight.nbytes)
             torch.frombuffer(data, dtype=weight.dtype).copy_(weight.flatten())
             file.write(data)
+        file.flush()
+        os.fsync(file.fileno())  # a disk may find only now that it is full
