@@ -114,7 +114,7 @@ def prepare(wish: Wish) -> Launch:
     usual: dict[str, Any] = {"compile": device == "cuda" and layout.schedule not in SPLIT_BACKWARD}
     settings = Settings(
         name=name, given=given, model=values, layout=layout, batch=batch, seq=seq, precision=precision, device=device,
-        text=text.words if text else "", **(usual | wish.options),
+        text=text.words if text else "", tokenizer=bool(text and text.laid), **(usual | wish.options),
     )  # fmt: skip
     _one_of("--on-nan", settings.on_nan, ON_NAN)
     if settings.weights:

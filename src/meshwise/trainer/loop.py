@@ -21,6 +21,7 @@ from meshwise.trainer.report import memory_peak
 from meshwise.trainer.rows import Step
 from meshwise.trainer.settings import Settings, Sizes
 from meshwise.trainer.step import Launched, Moment, Stepper
+from meshwise.trainer.wanted import config_json
 from meshwise.trainer.watch import Watch, memory_history
 
 
@@ -117,7 +118,12 @@ def _say(text: str) -> None:
 
 
 def save_weights(settings: Settings, ranks: Ranks, passes: Passes) -> str:
-    """The weights under `weights/` of the run's folder, as HF reads them: one file per rank of the pipeline. What could not be written."""
+    """What transformers opens, under `weights/` of the run's folder, one file per rank of the pipeline; or why it could not be written."""
     lead = all(ranks.at(axis) == 0 for axis in ("dp_replicate", "dp_shard", "cp", "tp"))
     skip = "lm_head.weight" if Sizes.of(settings.model).tied else ""
-    return weights.save(passes.models, Path(settings.out, "weights"), ranks.at("pp"), settings.layout.pp, lead, skip)
+    dtype = next(passes.models[0].parameters()).dtype
+    beside = {"config.json": config_json(settings.model, str(dtype).removeprefix("torch."))}
+    tokenizer = Path(settings.out, weights.TOKENIZER)
+    if settings.tokenizer and tokenizer.is_file():
+        beside[weights.TOKENIZER] = tokenizer.read_text(encoding="utf-8")
+    return weights.save(passes.models, Path(settings.out, "weights"), ranks.at("pp"), settings.layout.pp, lead, skip, beside)

@@ -89,6 +89,8 @@ class Settings:
     """What is read; nothing reads the embedded text, a token per byte."""
     text: str = ""
     """The same in words."""
+    tokenizer: bool = False
+    """Whether it was read with the tokenizer.json of the run's folder."""
     weights: str = ""
     """HF safetensors to start from, a file or a folder; none starts from random weights."""
     save: bool = False

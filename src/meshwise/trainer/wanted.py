@@ -1,5 +1,6 @@
 """The weights that a model has, by HF's names and in HF's shapes, from its config.json; and whether files hold them. No torch here."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ READ = ("F64", "F32", "F16", "BF16")
 """Types that the trainer reads, by the names of the format."""
 NO_WEIGHTS = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
 """Endings of what older files of Llama and GPT-2 hold beside weights: tables that the models compute."""
+CLASSES = {"llama": "LlamaForCausalLM", "bloom": "BloomForCausalLM", "gpt2": "GPT2LMHeadModel"}
+"""Of transformers, which has none for TTT."""
 HEAD = "lm_head.weight"
 TRUNK = "transformer."
 """Some of BLOOM's and GPT-2's files leave it out of their names."""
@@ -93,6 +96,14 @@ def _linear(name: str, outputs: int, inputs: int, bias: bool = True) -> Shapes:
 
 def _norm(name: str, width: int) -> Shapes:
     return {f"{name}.weight": (width,), f"{name}.bias": (width,)}
+
+
+def config_json(config: Mapping[str, Any], dtype: str) -> str:
+    """The config.json that transformers opens saved weights with: the model's own, with its class and the type of its numbers."""
+    name = CLASSES.get(config["model_type"])
+    kept = {key: value for key, value in config.items() if key not in ("_name_or_path", "dtype")}
+    made = ({"architectures": [name]} if name else {}) | {"torch_dtype": dtype}
+    return json.dumps(kept | made, indent=2) + "\n"
 
 
 def key_of(name: str, found: Mapping[str, Stored]) -> str:
