@@ -188,8 +188,11 @@ def reported(run: Training) -> None:
 def test_weights_that_the_disk_does_not_take_cost_neither_the_report_nor_a_good_file(tmp_path: Path) -> None:
     # two parts of 107 and 74 kB, and the run's own files: of 160 kB one part has room, and not both
     with small_disk(tmp_path / "full", "160k") as full:
-        run = Training(full, "--pp", "2", "--steps", "3", "--save")
+        (tmp_path / "tmp").mkdir()
+        run = Training(full, "--pp", "2", "--steps", "3", "--save", TMPDIR=str(tmp_path / "tmp"))
         assert run.end() == 1
+        # nothing of torchrun's or of ours is left behind; the cache of compiled kernels is torch's, one for all runs
+        assert [path.name for path in (tmp_path / "tmp").iterdir() if not path.name.startswith("torchinductor_")] == []
         last = run.said().splitlines()[-1]
         assert last.startswith(f"meshwise: the weights could not be written in {full / 'weights'}: No space left on device (0.")
         assert " MB are needed, and 0." in last

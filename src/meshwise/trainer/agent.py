@@ -84,7 +84,7 @@ def main(arguments: list[str]) -> int:
     for one in (signal.SIGTERM, signal.SIGINT):
         signal.signal(one, _leave)
     given: Any = parse_args(arguments)
-    given.log_dir = os.devnull  # nothing is logged there, and torchrun would leave a folder in /tmp for it
+    given.log_dir = given.log_dir or os.devnull  # nothing is logged there, and torchrun would leave a folder in /tmp for it
     Agent.out = Path(Settings.read(Path(given.training_script_args[-1])).out)
     launcher.LocalElasticAgent = Agent  # torchrun has no way to be given another
     processes._terminate_process_handler = _leave
