@@ -61,7 +61,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "three of two heads": (["--tp", "3"], "(tp 1, 2 or 4 would do)"),
     "three for a batch of eight": (["--dp-shard", "3"], "(dp-shard 1, 2 or 4 would do)"),
     "a micro-batch that does not divide": (["--mbs", "3"], "(mbs 1, 2 or 4 would do)"),
-    "a folder without weights": (["--weights", "nowhere"], "no .safetensors in it"),
+    "a folder without weights": (["--weights", "nowhere"], "--weights nowhere: no such folder or .safetensors file"),
 }
 
 
@@ -189,7 +189,7 @@ def test_a_text_of_one_s_own_is_tokenized_and_trained_on(tmp_path: Path) -> None
     text = tmp_path / "text.jsonl"
     text.write_text("".join(json.dumps({"body": f"Ada counts to {i}, and the river turns. " * 9}) + "\n" for i in range(60)))
     words = ["run", "--device", "cpu", "--steps", "4", "--batch", "4", "--seq", "32", "--out", str(tmp_path / "out")]
-    words += ["--data", str(text), "--text-key", "body", "--tokenizer", "bpe:300"]
+    words += ["--data", str(text), "--text-key", "body", "--tokenizer", "bpe:300", "--save"]
     asked = "import sys; from meshwise.cli import main; sys.argv[0] = 'meshwise'; main()"
     done = subprocess.run([sys.executable, "-c", asked, *words], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -200,7 +200,8 @@ def test_a_text_of_one_s_own_is_tokenized_and_trained_on(tmp_path: Path) -> None
     (file,) = config["data"]
     assert Path(file["path"]).is_file()
     assert config["text"] == f"{text}, tokenizer bpe:300"
-    assert (tmp_path / "out" / "tokenizer.json").is_file()
+    kept, beside = tmp_path / "out" / "tokenizer.json", tmp_path / "out" / "weights" / "tokenizer.json"
+    assert kept.read_bytes() == beside.read_bytes()
 
 
 def test_the_loss_of_the_125m_model_falls_on_the_embedded_text(nursery: Nursery, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def generate(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="The model that was trained, as for run.")],
-    weights: Annotated[Path, typer.Option(help="A folder of HF safetensors, such as weights/ of a run with --save.")],
+    weights: Annotated[Path, typer.Option(help="HF safetensors, a file or a folder, such as weights/ of a run with --save.")],
     prompt: Annotated[str, typer.Option(help="The text to go on with.")] = "",
     tokenizer: Annotated[
         str,
@@ -37,8 +37,7 @@ def generate(
 
     values, label = launch.buildable(model)
     launch.check_torch("generate")
-    if not any(weights.glob("*.safetensors")):
-        raise UserError(f"--weights {weights}: no .safetensors in it")
+    launch.check_weights(values, label, weights)
     words = _tokenizer(tokenizer, weights, label, int(values["vocab_size"]))
     read = _read(words, prompt, text)
     device = launch.device_of(device)
@@ -70,7 +69,8 @@ def _tokenizer(given: str, weights: Path, model: str, vocabulary: int) -> "Token
 
     if given.startswith("bpe:"):
         raise UserError(f"--tokenizer {given} is learned by run, which leaves it as tokenizer.json in its folder: give that")
-    beside = [folder / "tokenizer.json" for folder in (weights, weights.resolve().parent)]
+    home = weights.parent if weights.is_file() else weights
+    beside = [folder / "tokenizer.json" for folder in (home, home.resolve().parent)]
     given = given or next((str(file) for file in beside if file.is_file()), "")
     if given not in ("", "bytes"):
         documents.need("tokenizers", f"--tokenizer {given}")

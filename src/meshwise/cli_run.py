@@ -74,7 +74,7 @@ def run(
         bool | None, typer.Option("--compile/--no-compile", help="Compile the blocks with torch.compile (default: on GPUs).")
     ] = None,
     graph: Annotated[bool, typer.Option("--graph/--no-graph", help="Replay steps of one GPU as a CUDA graph.")] = True,
-    weights: Annotated[Path | None, typer.Option(help="A folder of HF safetensors to start from.")] = None,
+    weights: Annotated[Path | None, typer.Option(help="HF safetensors to start from, a file or a folder.")] = None,
     save: Annotated[bool, typer.Option("--save", help="Write the weights as HF safetensors at the end.")] = False,
     checkpoint_every: Annotated[
         int, typer.Option(min=0, help="Steps between checkpoints; a run goes on from the newest in its folder, in any layout.")
@@ -164,8 +164,6 @@ def run(
     chosen |= {name: word for name, word in (("schedule", schedule), ("recompute", recompute)) if word}
     length = units.whole_length(seq) if seq else 0
     sequences, length = parse_batch(batch, length or launch.SEQ) if batch else (0, length)
-    if weights is not None and not any(weights.glob("*.safetensors")):
-        raise UserError(f"--weights {weights}: no .safetensors in it")
     wish = launch.Wish(
         what=what,
         axes=chosen,

@@ -51,6 +51,11 @@ class Corpus:
         name = self.given or "the embedded text"
         return f"{name}, tokenizer {self.tokenizer.words}" if self.tokenizer else name
 
+    @property
+    def laid(self) -> bool:
+        """Whether the run's folder gets a tokenizer.json."""
+        return self.tokenizer is not None and bool(self.tokenizer.source or self.tokenizer.learned)
+
     def pieces(self) -> Iterator[documents.Piece]:
         if self.files:
             return (piece for path in self.files for piece in documents.pieces(path, self.key))

@@ -18,6 +18,7 @@ from meshwise.fingerprint import fingerprint
 from meshwise.hosts import Hosts, meeting
 from meshwise.hosts import find as find_hosts
 from meshwise.model import Model, build
+from meshwise.trainer import wanted
 from meshwise.trainer.settings import (
     DEVICES,
     ON_NAN,
@@ -133,11 +134,13 @@ def prepare(wish: Wish) -> Launch:
     usual: dict[str, Any] = {"compile": device == "cuda" and layout.schedule not in SPLIT_BACKWARD}
     settings = Settings(
         name=name, given=given, model=values, layout=layout, batch=batch, seq=seq, precision=precision, device=device,
-        text=text.words if text else "", **(usual | wish.options),
+        text=text.words if text else "", tokenizer=bool(text and text.laid), **(usual | wish.options),
     )  # fmt: skip
     if text and settings.checkpoint_every:
         settings = replace(settings, fingerprint=fingerprint(text))
     _one_of("--on-nan", settings.on_nan, ON_NAN)
+    if settings.weights:
+        check_weights(values, name, Path(settings.weights))
     rules = broken(settings)
     if rules:
         raise BrokenRules(rules, would_do(settings))
@@ -195,6 +198,14 @@ def buildable(name: str) -> tuple[dict[str, Any], str]:
         raise UserError(f"the trainer cannot build {label}: {reason}; try llama-debug or bloom-560m")
     build(values, label, "")  # what the planner refuses of a config, such as a missing key, is said in its words
     return {key: value for key, value in values.items() if key != "meshwise"}, label
+
+
+def check_weights(values: dict[str, Any], name: str, given: Path) -> None:
+    """Refuse `--weights` that are not those of this model, by the tables at the heads of their files."""
+    try:
+        wanted.check(values, name, given)
+    except wanted.Unfit as error:
+        raise UserError(f"--weights {error}") from None
 
 
 def _devices(axes: "dict[str, int | str]") -> int:

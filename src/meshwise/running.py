@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
-from meshwise import aftermath, earlier, hosts, launch, run_lengths, run_report, sections, sweep, workers
+from meshwise import aftermath, earlier, files, hosts, launch, run_lengths, run_report, sections, sweep, workers
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.launch import Launch, Wish
 from meshwise.plan import Choice
@@ -47,12 +48,9 @@ def train(ready: Launch, out: Path, say: Say) -> tuple[Seen, Forecast | None] | 
     started, before = time.time(), len(read_rows(out / "measurement.jsonl"))
     (out / "failure.json").unlink(missing_ok=True)
     code, stopped = workers.follow(launch.command(ready, file), workers.environment(ready), s.steps)
-    if code:
-        found = aftermath.failure(out)
-        for line in aftermath.memory_lines(ready) if found.get("kind") == "oom" else ():
-            speech.say(line, sys.stderr)
-        raise DoesNotFit(aftermath.reason(found, code, s.checkpoint_every))
     seen = run_report.read(s, out, started, before) if lead else None
+    if code:
+        _failed(ready, out, code, seen, say)
     if seen is None:
         if lead and not stopped:
             say(f"all {s.steps} steps were done before: no step was measured")
@@ -62,6 +60,20 @@ def train(ready: Launch, out: Path, say: Say) -> tuple[Seen, Forecast | None] | 
         report(ready, out, seen, found, [], say)
         return None
     return seen, found
+
+
+def _failed(ready: Launch, out: Path, code: int, seen: Seen | None, say: Say) -> NoReturn:
+    """Why training ended; where only something could not be written after the last step, with the report of what was measured."""
+    found = aftermath.failure(out)
+    why = aftermath.reason(found, code, ready.settings.checkpoint_every)
+    for line in aftermath.memory_lines(ready) if found.get("kind") == "oom" else ():
+        speech.say(line, sys.stderr)
+    if seen and found.get("kind") == "disk":
+        try:
+            report(ready, out, seen, forecast(ready, seen.earlier) if ready.on else None, [], say)
+        except DoesNotFit as error:
+            why = f"{why}; {error}"
+    raise DoesNotFit(why)
 
 
 def _announce(ready: Launch, say: Say) -> None:
@@ -81,10 +93,15 @@ def _several(number: int, what: str) -> str:
 
 
 def report(ready: Launch, out: Path, seen: Seen, found: Forecast | None, more: Sequence[Section], say: Say) -> None:
-    """Print the report, and write it to report.md."""
-    every = [*more, *run_report.sections(seen, found)]
-    (out / "report.md").write_text(sections.as_markdown(run_report.title(ready.settings), every), encoding="utf-8")
+    """Write the report to report.md, and print it, also where the disk is full."""
+    every, unwritten = [*more, *run_report.sections(seen, found)], ""
+    try:
+        files.write(out / "report.md", sections.as_markdown(run_report.title(ready.settings), every))
+    except UserError as error:
+        unwritten = str(error)
     speech.unheard(say)("\n" + sections.as_text(every) + "\n\n" + run_report.kept(out))
+    if unwritten:
+        raise DoesNotFit(unwritten)
 
 
 def measure(points: Sequence[Point], out: Path, say: Say) -> list[Outcome]:

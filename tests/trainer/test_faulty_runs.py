@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -160,26 +161,60 @@ def test_a_run_that_is_asked_to_stop_does_at_most_the_step_that_another_rank_is_
     assert whole(tmp_path / "checkpoints") == ([done] if done else [])
 
 
-def test_a_full_disk_costs_the_checkpoint_and_not_the_run(tmp_path: Path) -> None:
-    full = tmp_path / "full"
-    full.mkdir()
-    # a checkpoint of the tiny model has 0.9 MB: one fits, a second does not
-    mount = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(full)], capture_output=True, text=True, check=False
-    )
+@contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[Path]:
+    """A disk that is soon full."""
+    folder.mkdir()
+    asked = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    mount = subprocess.run(asked, capture_output=True, text=True, check=False)
     if mount.returncode:
         pytest.skip(f"no small disk can be mounted here: {mount.stderr.strip()}")
     try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_costs_the_checkpoint_and_not_the_run(tmp_path: Path) -> None:
+    # a checkpoint of the tiny model has 0.9 MB: one fits, a second does not
+    with small_disk(tmp_path / "full", "1m") as full:
         run = Training(full, "--steps", "5", "--checkpoint-every", "2")
         assert run.end() == 1  # in the end there was a state that could not be saved
-        words = "(No space left on device, rank 0) and was removed; the one after step 2 stays; training goes on"
-        assert f"the checkpoint after step 4 could not be written {words}" in run.said()
-        assert "meshwise: the state after step 5 could not be saved (No space left on device, rank 0)" in run.said()
+        words = "(No space left on device, rank 0) and was removed; the one after step 2 stays"
+        assert f"the checkpoint after step 4 could not be written {words}; training goes on" in run.said()
+        assert f"the checkpoint after step 5 could not be written {words}; it is tried once more" in run.said()
+        assert run.said().count("training goes on") == 1
+        told = "meshwise: the state after step 5 could not be saved (No space left on device, rank 0)"
+        assert run.said().splitlines()[-1].startswith(told)
         assert len(run.losses()) == 5
         assert flaw(full / "checkpoints" / "step-2") == ""
         assert [path.name for path in (full / "checkpoints").iterdir()] == ["step-2"]
-    finally:
-        subprocess.run(["umount", str(full)], check=True)
+        reported(run)
+
+
+def reported(run: Training) -> None:
+    """What was measured is kept and told, though something could not be written in the end."""
+    rows = [json.loads(line) for line in (run.out / "measurement.jsonl").read_text().splitlines()]
+    assert [row["outcome"] for row in rows] == ["ok"]
+    assert len(json.loads((run.out / "ranks.json").read_text())) == rows[0]["n_gpus"]
+    assert "tokens/s" in (run.out / "report.md").read_text()
+    assert f"kept in {run.out}: " in run.said()
+    assert "Traceback" not in run.said()
+
+
+def test_weights_that_the_disk_does_not_take_cost_neither_the_report_nor_a_good_file(tmp_path: Path) -> None:
+    # two parts of 107 and 74 kB, and the run's own files: of 160 kB one part has room, and not both
+    with small_disk(tmp_path / "full", "160k") as full:
+        (tmp_path / "tmp").mkdir()
+        run = Training(full, "--pp", "2", "--steps", "3", "--save", TMPDIR=str(tmp_path / "tmp"))
+        assert run.end() == 1
+        # nothing of torchrun's or of ours is left behind; the cache of compiled kernels is torch's, one for all runs
+        assert [path.name for path in (tmp_path / "tmp").iterdir() if not path.name.startswith("torchinductor_")] == []
+        last = run.said().splitlines()[-1]
+        assert last.startswith(f"meshwise: the weights could not be written in {full / 'weights'}: No space left on device (0.")
+        assert " MB are needed, and 0." in last
+        assert [*(full / "weights").iterdir()] == []
+        reported(run)
 
 
 def test_memory_that_runs_out_is_told_by_part_with_the_nearest_layout_that_needs_less(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_has_each_step_once(tmp_path: Path)
     path = tmp_path / "steps.jsonl"
     path.write_text("".join(json.dumps({"step": i, "old": True}) + "\n" for i in range(5)) + '{"step": 5', encoding="utf-8")
     with opened(path, 3) as log:
-        log.write(json.dumps({"step": 3, "old": False}) + "\n")
+        log.write(b'{"step": 3, "old": false}\n')
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert [(row["step"], row["old"]) for row in rows] == [(0, True), (1, True), (2, True), (3, False)]
 

@@ -105,6 +105,7 @@ def main(arguments: list[str]) -> int:
     for one in (signal.SIGTERM, signal.SIGINT):
         signal.signal(one, _leave)
     given: Any = parse_args(arguments)
+    given.log_dir = given.log_dir or os.devnull  # nothing is logged there, and torchrun would leave a folder in /tmp for it
     settings = Settings.read(Path(given.training_script_args[-1]))
     Agent.out, Agent.steps = Path(settings.out), settings.steps
     launcher.LocalElasticAgent = Agent  # torchrun has no way to be given another

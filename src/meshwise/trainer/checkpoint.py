@@ -100,6 +100,8 @@ class Checkpoints:
         self.problem = ""
         """Why the last one could not be written."""
         self.place = Place()
+        self.ending = False
+        """Nothing follows the one in flight: whoever ends the run says why it could not be written."""
 
     def resume(self) -> Place:
         """Load the newest good checkpoint, whatever layout wrote it."""
@@ -156,18 +158,17 @@ class Checkpoints:
                 self.waiting()
             self.problem = pending.result()
 
-    def end(self, step: int, skipped: int) -> None:
-        """See the last state saved, with a second try where the first failed."""
+    def end(self, step: int, skipped: int) -> str:
+        """See the last state saved, with a second try where the first failed; why it could not be."""
         self.wait()
         if step not in self._same(whole(self.folder)):
+            self.ending = True
             self.save(step, skipped)
             self.wait()
-        if self.problem:
-            raise Trouble(
-                "disk",
-                f"the state after step {step} could not be saved ({self.problem}); earlier checkpoints in {self.folder} stay",
-                step=step,
-            )
+        if not self.problem:
+            return ""
+        kept = "earlier checkpoints in {} stay" if self._same(whole(self.folder)) else "{} has no checkpoint"
+        return f"the state after step {step} could not be saved ({self.problem}); {kept.format(self.folder)}"
 
     def _finish(self, written: "Future[Any]", target: Path, step: int, skipped: int) -> str:
         """After the writing: check, mark, and drop what is too old. The same answer on all ranks."""
@@ -220,9 +221,12 @@ class Checkpoints:
         if not problem:
             self._say(f"saved after step {step}: {target}")
             return
+        if self.ending:
+            return
         last = next(iter(whole(self.folder)), 0)
         kept = f"the one after step {last} stays" if last else "there is none before it"
-        self._say(f"the checkpoint after step {step} could not be written ({problem}) and was removed; {kept}; training goes on")
+        then = "training goes on" if step < self.settings.steps else "it is tried once more"
+        self._say(f"the checkpoint after step {step} could not be written ({problem}) and was removed; {kept}; {then}")
 
     def _load(self, target: Path, step: int) -> None:
         state = _state(self.parameters, self.updates, self.tied)

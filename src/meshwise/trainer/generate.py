@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from meshwise.trainer import weights
+from meshwise.trainer.faults import Trouble
 from meshwise.trainer.models import Decoder, Span, build
 from meshwise.trainer.parallel import EMBEDDINGS
 from meshwise.trainer.settings import Sizes, learner_of
@@ -117,21 +118,21 @@ def loss_of(model: Any, tokens: Tensor, seq: int) -> tuple[float, int]:
     return total / max(1, count), count
 
 
-def load(config: dict[str, Any], folder: Path, device: torch.device) -> Any:
+def load(config: dict[str, Any], given: Path, device: torch.device) -> Any:
     """A whole model with weights from HF's safetensors."""
     layers = Sizes.of(config).layers
     with torch.device("meta"):
         model = build(config, Span(0, layers, layers))
     model.to_empty(device=device)
     cast(Decoder, model).tie()
-    weights.load([model], folder, EMBEDDINGS[config["model_type"]] if Sizes.of(config).tied else "")
+    weights.load([model], given, EMBEDDINGS[config["model_type"]] if Sizes.of(config).tied else "")
     return model.requires_grad_(False).eval()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m meshwise.trainer.generate")
     parser.add_argument("config", type=Path, help="config.json of a model or of a run")
-    parser.add_argument("--weights", type=Path, required=True, help="a folder of HF safetensors")
+    parser.add_argument("--weights", type=Path, required=True, help="HF safetensors, a file or a folder")
     parser.add_argument("--read", type=Path, required=True, help="JSON: the tokens to go on with")
     parser.add_argument("--write", type=Path, required=True, help="where the answer goes, as JSON")
     parser.add_argument("--tokens", type=int, default=64)
@@ -146,8 +147,8 @@ def main() -> None:
     torch.manual_seed(given.seed)
     try:
         model = load(config.get("model", config), given.weights, device)
-    except (FileNotFoundError, KeyError, ValueError) as error:
-        print(error.args[0], file=sys.stderr)
+    except Trouble as error:
+        print(error, file=sys.stderr)
         sys.exit(2)
     tokens = torch.tensor(json.loads(given.read.read_text(encoding="utf-8")), device=device)
     if given.eval:

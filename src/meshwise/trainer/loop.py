@@ -3,6 +3,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -10,7 +11,7 @@ import torch.distributed as dist
 from meshwise.trainer import weights
 from meshwise.trainer.batches import Batches
 from meshwise.trainer.checkpoint import Checkpoints, Place
-from meshwise.trainer.faults import Skips
+from meshwise.trainer.faults import Skips, Trouble
 from meshwise.trainer.gradients import named
 from meshwise.trainer.heartbeat import Heartbeat, guarded
 from meshwise.trainer.optimizer import updates_of
@@ -21,6 +22,7 @@ from meshwise.trainer.rows import Step
 from meshwise.trainer.settings import Settings, Sizes
 from meshwise.trainer.speech import say
 from meshwise.trainer.step import Launched, Moment, Stepper
+from meshwise.trainer.wanted import config_json
 from meshwise.trainer.watch import Watch, memory_history
 
 
@@ -56,14 +58,30 @@ def _train(settings: Settings, device: torch.device, heart: Heartbeat) -> None:
                 behind.read()
                 kept.save(done, skips.total)
     behind.read()
-    if kept and done:
-        kept.end(done, skips.total)
-    watch.end()
+    unwritten = [kept.end(done, skips.total) if kept and done else "", _measured(watch)]
+    if settings.save and done == settings.steps:
+        unwritten.append(save_weights(settings, ranks, passes))
+    _check(unwritten, done)
     if done < settings.steps:
         heart.stopped(done, saved=kept is not None)
-        return
-    if settings.save:
-        save_weights(settings, ranks, passes)
+
+
+def _measured(watch: Watch) -> str:
+    """Write what was measured; why that could not be."""
+    try:
+        watch.end()
+    except OSError as error:
+        return f"what was measured could not be written in {watch.folder}: {error.strerror}"
+    return ""
+
+
+def _check(unwritten: list[str], done: int) -> None:
+    """End where a rank could not write something, the same on all of them."""
+    every: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, unwritten)
+    told = dict.fromkeys(words for some in every for words in some if words)
+    if told:
+        raise Trouble("disk", "; ".join(told), step=done)
 
 
 class Behind:
@@ -98,8 +116,13 @@ def _say(text: str) -> None:
         say(text)
 
 
-def save_weights(settings: Settings, ranks: Ranks, passes: Passes) -> None:
-    """The weights under `weights/` of the run's folder, as HF reads them: one file per rank of the pipeline."""
+def save_weights(settings: Settings, ranks: Ranks, passes: Passes) -> str:
+    """What transformers opens, under `weights/` of the run's folder, one file per rank of the pipeline; or why it could not be written."""
     lead = all(ranks.at(axis) == 0 for axis in ("dp_replicate", "dp_shard", "cp", "tp"))
     skip = "lm_head.weight" if Sizes.of(settings.model).tied else ""
-    weights.save(passes.models, Path(settings.out, "weights"), ranks.at("pp"), settings.layout.pp, lead, skip)
+    dtype = next(passes.models[0].parameters()).dtype
+    beside = {"config.json": config_json(settings.model, str(dtype).removeprefix("torch."))}
+    tokenizer = Path(settings.out, weights.TOKENIZER)
+    if settings.tokenizer and tokenizer.is_file():
+        beside[weights.TOKENIZER] = tokenizer.read_text(encoding="utf-8")
+    return weights.save(passes.models, Path(settings.out, "weights"), ranks.at("pp"), settings.layout.pp, lead, skip, beside)

@@ -91,8 +91,10 @@ class Settings:
     """The same in words."""
     fingerprint: str = ""
     """Of what is read, where it must be known again: beside checkpoints."""
+    tokenizer: bool = False
+    """Whether it was read with the tokenizer.json of the run's folder."""
     weights: str = ""
-    """A folder of HF safetensors to start from; none starts from random weights."""
+    """HF safetensors to start from, a file or a folder; none starts from random weights."""
     save: bool = False
     """Write the weights as HF safetensors at the end."""
     checkpoint_every: int = 0

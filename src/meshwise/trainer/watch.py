@@ -6,13 +6,15 @@ import os
 import socket
 from collections.abc import Generator
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile
 
+from meshwise.trainer.faults import kind_of
 from meshwise.trainer.parallel import AXES, Ranks
 from meshwise.trainer.phases import Phases
 from meshwise.trainer.report import environment, line, memory_peak
@@ -46,7 +48,9 @@ class Watch:
         self.folder = Path(settings.out)
         self.board: Any = None
         self.trace: Any = None
-        self.log: TextIO | None = None
+        self.log: FileIO | None = None
+        self.unwritten = b""
+        """Of the log: a checkpoint that does not fit fills the disk until it is removed."""
         if self.lead:
             (self.folder / "environment.json").write_text(json.dumps(environment(settings), indent=2) + "\n", encoding="utf-8")
             self.log = opened(self.folder / "steps.jsonl", begun)
@@ -76,8 +80,12 @@ class Watch:
         if not self.lead or self.log is None:
             return
         say(line(self.settings, one))
-        self.log.write(json.dumps(step_row(one)) + "\n")
-        self.log.flush()
+        self.unwritten += json.dumps(step_row(one)).encode() + b"\n"
+        try:
+            self._write(self.log)
+        except OSError as error:
+            if kind_of(error) != "disk":
+                raise
         if self.board is not None:
             for name, value in scalars(self.settings, one).items():
                 self.board.add_scalar(name, value, one.step + 1)
@@ -90,6 +98,8 @@ class Watch:
         dist.all_gather_object(every, self._own())
         if not self.lead or self.log is None:
             return
+        while self.unwritten:
+            self._write(self.log)
         self.log.close()
         if self.board is not None:
             self.board.close()
@@ -99,6 +109,10 @@ class Watch:
         add_row(
             self.folder / "measurement.jsonl", measurement(self.settings, self.steps, per_node, max(one.memory for one in found))
         )
+
+    def _write(self, log: FileIO) -> None:
+        """As much of the log as the disk takes; an error where it takes nothing."""
+        self.unwritten = self.unwritten[log.write(self.unwritten) :]
 
     def _own(self) -> Rank:
         a, some = self.settings.layout, counted(self.steps)
@@ -116,11 +130,11 @@ class Watch:
         )
 
 
-def opened(path: Path, begun: int) -> TextIO:
+def opened(path: Path, begun: int) -> FileIO:
     """steps.jsonl, to go on behind `begun` steps: what a run before did later than its checkpoint will be done again."""
     rows = [json.dumps(row) + "\n" for row in read_rows(path) if row["step"] < begun]
     path.write_text("".join(rows), encoding="utf-8")
-    return path.open("a", encoding="utf-8")
+    return path.open("ab", buffering=0)
 
 
 def board(folder: Path) -> Any:
