@@ -20,7 +20,7 @@ def test_the_parts_add_up_and_the_nearest_layout_keeps_the_cuts(monkeypatch: pyt
     assert now.memory > now.capacity  # 8 x 8192 tokens of Llama 3.1 8B on one GPU without recompute
     parts, near = aftermath.memory_lines(asked)
     assert parts.startswith("predicted for a device: weights ")
-    assert parts.endswith(f"{now.memory / 2**30:.2f} of {now.capacity / 2**30:.2f}")
+    assert parts.endswith(f"{now.memory / 2**30:.2f} GiB of {now.capacity / 2**30:.2f} GiB")
     assert near.startswith("nearest that needs less: --")
     found = aftermath.nearest(asked, aftermath.MARGIN * now.capacity)
     assert found is not None
@@ -28,6 +28,32 @@ def test_the_parts_add_up_and_the_nearest_layout_keeps_the_cuts(monkeypatch: pyt
     assert found.memory <= aftermath.MARGIN * now.capacity
     # one change is enough, so no more are proposed
     assert len(near.removeprefix("nearest that needs less: ").split(":")[0].split("--")) == 2
+
+
+def on_cpu(monkeypatch: pytest.MonkeyPatch, gib: float, **wish: Any) -> launch.Launch:
+    """On a machine with so much memory and cores enough."""
+    monkeypatch.setattr(launch, "host_memory", lambda: gib * 2**30)
+    monkeypatch.setattr(launch.os, "cpu_count", lambda: 8)
+    return prepare(Wish(what="llama-125m", device="cpu", batch=64, seq=2048, **wish))
+
+
+def test_on_a_cpu_weights_are_counted_in_float32_and_memory_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = on_cpu(monkeypatch, 24, axes={"dp_shard": 8, "mbs": 8})
+    held = aftermath.parts(asked, predicted(asked))
+    own = asked.model.params / 8
+    assert (held["weights"], held["gradients"], held["optimizer"]) == pytest.approx((4 * own, 4 * own, 8 * own), rel=1e-3)
+    assert held["activations"] == 2 * predicted(asked).memory_parts["activations"]
+    told = aftermath.memory_lines(asked)[0]
+    assert told.endswith(f"{sum(held.values()) / 2**30:.2f} GiB of 3.00 GiB that each of 8 processes has of this machine")
+
+
+def test_what_a_machine_may_not_hold_is_said_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = on_cpu(monkeypatch, 24, axes={"dp_shard": 8, "mbs": 8})
+    note = aftermath.tight(asked, predicted(asked))
+    assert note.startswith("predicted to need ")
+    assert "and this machine has 24.0 GiB: it may be killed; a smaller --mbs" in note
+    roomy = on_cpu(monkeypatch, 24, axes={"dp_shard": 2, "mbs": 1, "recompute": "full"})
+    assert aftermath.tight(roomy, predicted(roomy)) == ""
 
 
 def test_where_nothing_needs_less_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,3 +107,25 @@ def test_cards_without_a_network_of_their_vendor_get_the_same(monkeypatch: pytes
     assert prepare(Wish(axes={"dp_shard": 2}, **TWO)).on == "2x1xrtx4090@10Gbps"
     monkeypatch.setattr(launch, "gpus", lambda: ["NVIDIA H200"])
     assert prepare(Wish(axes={"dp_shard": 2}, **TWO)).on == "2x1xh200"
+
+
+def test_what_fills_the_memory_of_a_cpu_with_weights_alone_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "host_memory", lambda: 24 * 2**30)
+    # 8,030,261,248 parameters of 4 + 4 + 8 bytes are 119.7 GiB, of which five machines of 24 GiB hold a share each
+    words = "of llama-3.1-8b take 119.7 GiB on this machine's CPU, which has 24.0 GiB; 5 such machines hold it with --nodes 5 --dp-shard 5"
+    with pytest.raises(UserError, match=words):
+        prepare(Wish(what="llama-3.1-8b", axes={"dp_shard": 8}, device="cpu"))
+    prepare(Wish(what="llama-3.1-8b", axes={"dp_shard": 8}, device="cpu", dry_run=True))  # nothing starts
+    # two copies of 1,235,814,400 x 16 bytes: shared out instead, they fit
+    with pytest.raises(UserError, match=r"take 36\.8 GiB .*--dp-shard 2 instead of --dp-replicate keeps it once, in 18\.4 GiB"):
+        prepare(Wish(what="llama-3.2-1b", axes={"dp_replicate": 2}, device="cpu"))
+    prepare(Wish(what="llama-3.2-1b", axes={"dp_shard": 2}, device="cpu"))
+
+
+def test_a_container_has_the_memory_that_it_was_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "memory.max").write_text("1073741824\n", encoding="ascii")
+    (tmp_path / "unlimited").write_text("max\n", encoding="ascii")
+    monkeypatch.setattr(launch, "LIMITS", (str(tmp_path / "memory.max"), str(tmp_path / "unlimited")))
+    assert launch.host_memory() == 2**30
+    monkeypatch.setattr(launch, "LIMITS", (str(tmp_path / "unlimited"), str(tmp_path / "nowhere")))
+    assert launch.host_memory() > 2**30

@@ -1,13 +1,13 @@
 """Aftermath: why a run failed, and where memory ran out, what the planner says of it and which layout would fit."""
 
 import json
-import os
 import resource
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from meshwise import launch
+from meshwise.cost.memory import Sizes
 from meshwise.launch import Launch
 from meshwise.plan import Choice, choice
 from meshwise.search import search
@@ -40,29 +40,68 @@ def memory_lines(ready: Launch) -> list[str]:
     if not ready.on:
         return ["the planner does not know this machine: name it with --on, such as 1x8xh200, to see the memory by part"]
     now = launch.predicted(ready)
-    parts = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in now.memory_parts.items())
-    have = capacity(ready, now)
-    lines = [f"predicted for a device: {parts} GiB: {now.memory / 2**30:.2f} of {have / 2**30:.2f}"]
-    near = nearest(ready, MARGIN * min(now.memory, have))
+    held, have = parts(ready, now), capacity(ready, now)
+    total = sum(held.values())
+    each = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in held.items())
+    share = (
+        f" that each of {here(ready)} processes has of this machine" if ready.settings.device == "cpu" and here(ready) > 1 else ""
+    )
+    lines = [f"predicted for a device: {each} GiB: {total / 2**30:.2f} GiB of {have / 2**30:.2f} GiB{share}"]
+    near = nearest(ready, MARGIN * min(total, have))
     if near is None:
         return [
             *lines,
             "no layout of these devices is predicted to need clearly less: take more devices, a smaller --batch or --seq",
         ]
     words = _options(ready.settings.layout, near)
-    return [
-        *lines,
-        f"nearest that needs less: {words}: {near.memory / 2**30:.2f} GiB, {near.seconds / now.seconds:.2f} x the time",
-    ]
+    needs = sum(parts(ready, near).values()) / 2**30
+    return [*lines, f"nearest that needs less: {words}: {needs:.2f} GiB, {near.seconds / now.seconds:.2f} x the time"]
+
+
+def parts(ready: Launch, row: Choice) -> dict[str, float]:
+    """The planner's bytes of a device by kind. It counts 16-bit numbers: where the trainer's are float32, theirs instead.
+
+    A parameter, its gradient and AdamW's moments then take 4 + 4 + 8 bytes (docs/trainer.md), and activations twice the planner's.
+    """
+    s, a = ready.settings, _layout(row)
+    if s.device == "cuda" and s.precision != "fp32":
+        return row.memory_parts
+    sizes = Sizes.of(ready.model)
+    layers = -(-sizes.layers // a.pp)
+    tables = sizes.table * (sizes.tables if a.pp == 1 else 1)
+    own = (sizes.dense * layers / sizes.layers + tables) / (a.tp * a.dp_shard * a.cp)
+    wide = 2 if s.precision == "fp32" else 1
+    states = {"weights": 4 * own, "gradients": 4 * own, "optimizer": 8 * own}
+    return row.memory_parts | states | {"activations": wide * row.memory_parts["activations"]}
+
+
+def tight(ready: Launch, row: Choice) -> str:
+    """What to say before a run that the memory of this machine may not hold; nothing where it does. A GPU says it itself, soon."""
+    if ready.settings.device == "cuda":
+        return ""
+    # what a process takes for itself differs too much from one CPU's PyTorch to the next
+    each = sum(size for kind, size in parts(ready, row).items() if kind != "context")
+    have, many = launch.host_memory(), here(ready)
+    if each * many <= have:
+        return ""
+    return (
+        f"predicted to need {each * many / 2**30:.1f} GiB ({each / 2**30:.1f} GiB for each process), and this machine has "
+        f"{have / 2**30:.1f} GiB: it may be killed; a smaller --mbs, --batch or --seq, or --recompute full, needs less"
+    )
+
+
+def here(ready: Launch) -> int:
+    """Processes on this machine."""
+    return ready.settings.layout.devices // ready.hosts.nodes
 
 
 def capacity(ready: Launch, now: Choice) -> float:
     """Bytes of a device: a GPU's own, and of a CPU the share that each process has of what this machine gives."""
     if ready.settings.device == "cuda":
         return now.capacity
-    here = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / (ready.settings.layout.devices / ready.hosts.nodes)
+    share = launch.host_memory() / here(ready)
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return here if limit == resource.RLIM_INFINITY else min(here, float(limit))
+    return share if limit == resource.RLIM_INFINITY else min(share, float(limit))
 
 
 def nearest(ready: Launch, most: float) -> Choice | None:
@@ -72,8 +111,8 @@ def nearest(ready: Launch, most: float) -> Choice | None:
     same_cuts = {axis: (getattr(own, axis), getattr(own, axis)) for axis in CUTS}
     for bounds in (same_cuts, {}):
         found = search(question, bounds=bounds, top=64)
-        rows = [choice(question, found.layouts, found.cost, i) for i in range(len(found.layouts)) if found.cost.peak[i] <= most]
-        fit = [row for row in rows if _runs(ready, row)]
+        rows = [choice(question, found.layouts, found.cost, i) for i in range(len(found.layouts))]
+        fit = [row for row in rows if _runs(ready, row) and sum(parts(ready, row).values()) <= most]
         if fit:
             return min(fit, key=lambda row: (len(_changes(own, row)), row.seconds))
     return None

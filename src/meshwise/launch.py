@@ -43,6 +43,10 @@ NETWORK = "10Gbps"
 """Between nodes of which nothing is known."""
 PROCESSES = 4
 """Processes for each core of a CPU, at most: more of them would wait for each other for minutes."""
+STATE = 16
+"""Bytes of a parameter, its gradient and AdamW's two moments, all float32: what training holds on a CPU at the least."""
+LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+"""Where Linux tells a container its bytes, in the second and the first version of control groups."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +133,8 @@ def prepare(wish: Wish) -> Launch:
         _check_devices(layout.devices // hosts.nodes, device)
         if ask and device == "cpu" and not wish.device:
             _check_kind(ask.cluster)
+        if device == "cpu":
+            _check_memory(build(values, name, "").params, layout, hosts.nodes, name)
     text = _text(wish, name, values, seq)
     # split backward passes cannot be compiled, and a CPU takes longer to compile than most of its runs
     usual: dict[str, Any] = {"compile": device == "cuda" and layout.schedule not in SPLIT_BACKWARD}
@@ -247,6 +253,33 @@ def _check_devices(need: int, device: str) -> None:
             f"the layout is for {need} device{'s' * (need != 1)}, and this machine has {have} {what}; "
             f"choose axes that multiply to at most {have}"
         )
+
+
+def _check_memory(params: int, layout: Layout, nodes: int, name: str) -> None:
+    """Refuse what no activation is needed for to fill this machine, whose processes share its memory."""
+    whole, have = STATE * params, host_memory()
+    need = whole * layout.dp_replicate / nodes
+    if need <= have:
+        return
+    machines = -(-whole // have)
+    helps = f"{machines:.0f} such machines hold it with --nodes {machines:.0f} --dp-shard {machines:.0f}"
+    if need > whole / nodes <= have:
+        helps = f"--dp-shard {layout.dp} instead of --dp-replicate keeps it once, in {whole / nodes / 2**30:.1f} GiB"
+    raise UserError(
+        f"weights, gradients and AdamW's state of {name} take {need / 2**30:.1f} GiB on this machine's CPU, which has "
+        f"{have / 2**30:.1f} GiB; {helps}, and a smaller model takes less"
+    )
+
+
+def host_memory() -> float:
+    """Bytes that processes of this machine may hold: what it has, or what a container was given."""
+    found = [float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))]
+    for limit in LIMITS:
+        try:
+            found.append(float(Path(limit).read_text(encoding="ascii")))
+        except (OSError, ValueError):  # no such group, or the word max
+            continue
+    return min(found)
 
 
 def _check_kind(cluster: str) -> None:

@@ -39,11 +39,13 @@ def foretold(ready: Launch) -> tuple[Launch, Choice | None]:
 def train(ready: Launch, out: Path, say: Say) -> tuple[Seen, Forecast | None] | None:
     """One run with its lines on the terminal; what it left, or nothing where there is no more to say of it or to do after it."""
     say = speech.unheard(say)
-    ready, _ = foretold(workers.reading(ready, out, say))
+    ready, one = foretold(workers.reading(ready, out, say))
     s, file = ready.settings, workers.write(ready, out)
     lead = ready.hosts.rank == 0
     if lead:
         _announce(ready, say)
+    if one and (note := aftermath.tight(ready, one)):
+        say(note)
     hosts.reach(ready.hosts, say)
     started, before = time.time(), len(read_rows(out / "measurement.jsonl"))
     (out / "failure.json").unlink(missing_ok=True)

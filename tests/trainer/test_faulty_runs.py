@@ -233,7 +233,7 @@ def test_memory_that_runs_out_is_told_by_part_with_the_nearest_layout_that_needs
         line for line in run.said().splitlines() if line.startswith("predicted for a device: weights 0.00, gradients 0.00")
     )
     assert float(parts.split("activations ")[1].split(",")[0]) > 1  # GiB: the largest part
-    assert parts.endswith("of 3.73")  # 4e9 / 2^30
+    assert parts.endswith("GiB of 3.73 GiB")  # 4e9 / 2^30
     near = next(line for line in run.said().splitlines() if line.startswith("nearest that needs less: --mbs "))
     assert int(near.split("--mbs ")[1].split(":")[0]) < 1024
     assert json.loads((tmp_path / "run" / "failure.json").read_text())["kind"] == "oom"
