@@ -266,6 +266,7 @@ def kept(folder: Path) -> str:
         "ranks.json",
         "measurement.jsonl",
         "report.md",
+        "weights",
         "lengths",
         "tensorboard",
     )
