@@ -5,7 +5,7 @@ from pathlib import Path
 
 from test_rows import RUN, steps
 
-from meshwise.trainer.watch import opened, scalars
+from meshwise.trainer.watch import Watch, opened, scalars
 
 
 def test_a_run_that_goes_on_from_a_checkpoint_has_each_step_once(tmp_path: Path) -> None:
@@ -22,6 +22,20 @@ def test_a_run_from_the_start_begins_an_empty_file(tmp_path: Path) -> None:
     path.write_text('{"step": 0}\n', encoding="utf-8")
     opened(path, 0).close()
     assert path.read_text() == ""
+
+
+def test_a_step_that_a_full_disk_does_not_take_is_written_with_the_next(tmp_path: Path) -> None:
+    """A checkpoint that does not fit fills the disk until it is removed, and steps go on meanwhile."""
+    watch = Watch.__new__(Watch)  # without the process group that a run has
+    watch.settings, watch.lead, watch.board, watch.steps, watch.unwritten = RUN, True, None, [], b""
+    first, second = steps(0.5, 0.25)
+    with Path("/dev/full").open("ab", buffering=0) as full:
+        watch.log = full
+        watch.saw(first)
+    with opened(tmp_path / "steps.jsonl", 0) as log:
+        watch.log = log
+        watch.saw(second)
+    assert [json.loads(line)["seconds"] for line in (tmp_path / "steps.jsonl").read_text().splitlines()] == [0.5, 0.25]
 
 
 def test_curves_have_the_numbers_of_the_line_and_the_phases() -> None:

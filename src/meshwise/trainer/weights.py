@@ -165,6 +165,8 @@ def _finished(folder: Path, parts: int, beside: Mapping[str, str]) -> str:
             begun.write_text(text, encoding="utf-8")
             begun.replace(folder / name)
     except OSError as error:
+        for path in folder.glob("*.json.part"):
+            path.unlink()
         return f"the weights are in {folder}, and what belongs to them could not be written: {error.strerror}"
     return ""
 
