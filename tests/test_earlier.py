@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from meshwise import earlier
+from meshwise import earlier, launch
 from meshwise.errors import UserError
 from meshwise.hosts import Hosts
 from meshwise.launch import Launch, Wish, prepare
@@ -66,10 +66,16 @@ def test_another_order_of_samples_is_refused_and_the_folder_left_as_it_was(run: 
     assert not (tmp_path / "tokenizer.json").exists()
 
 
-@pytest.mark.parametrize("change", [{"batch": 4}, {"lr": 1e-3}, {"steps": 99}, {"axes": {"dp_shard": 2}}, {"weights": "x"}])
+@pytest.mark.parametrize("change", [{"batch": 4}, {"lr": 1e-3}, {"steps": 99}, {"axes": {"dp_shard": 2}}])
 def test_what_leaves_the_order_as_it_is_may_change(tmp_path: Path, change: dict[str, Any]) -> None:
     checkpoint(tmp_path, 6)
     earlier.check(ready(tmp_path, **change), tmp_path)
+
+
+def test_weights_beside_a_checkpoint_are_no_reason_to_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "check_weights", lambda *_: None)  # whether they fit the model is another question
+    checkpoint(tmp_path, 6)
+    earlier.check(ready(tmp_path, weights="theirs"), tmp_path)
 
 
 def test_a_checkpoint_that_does_not_say_its_batch_is_gone_on_from(tmp_path: Path) -> None:
