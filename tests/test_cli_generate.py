@@ -97,14 +97,15 @@ def test_the_loss_of_a_text(trained: tuple[Any, list[str]], tmp_path: Path) -> N
 
 
 def test_a_text_goes_on_in_the_tokens_of_the_run(tmp_path: Path) -> None:
-    """The tokenizer lies in the folder of the run, above its weights, and nobody has to name it."""
+    """Its tokenizer lies beside the weights, and nobody has to name it."""
     words = learned(300)
     larger = TINY | {"vocab_size": words.size}
     model = build(larger, Span(0, 2, 2))
     weights.start([model], 0, 0.3)
     weights.save([model], tmp_path / "weights", skip="lm_head.weight")
     (tmp_path / "config.json").write_text(json.dumps(larger), encoding="utf-8")
-    (tmp_path / "tokenizer.json").write_text(words.source, encoding="utf-8")
+    (tmp_path / "weights" / "tokenizer.json").write_text(words.source, encoding="utf-8")
+    (tmp_path / "tokenizer.json").write_text(learned(270).source, encoding="utf-8")  # of a later run in the folder
     asked = [sys.executable, "-c", "from meshwise.cli import main; main()", "generate", str(tmp_path / "config.json")]
     asked += ["--weights", str(tmp_path / "weights"), "--device", "cpu"]
     read = tokenizer.encoder(words)([("the old river", False)]).tolist()

@@ -17,7 +17,7 @@ def generate(
     prompt: Annotated[str, typer.Option(help="The text to go on with.")] = "",
     tokenizer: Annotated[
         str,
-        typer.Option(help="bytes, or HF's tokenizer.json or its folder (default: the one of the run that the weights are of)."),
+        typer.Option(help="bytes, or HF's tokenizer.json or its folder (default: the one beside the weights, else bytes)."),
     ] = "",
     tokens: Annotated[int, typer.Option(min=1, help="Tokens to write.")] = 64,
     temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token, 1 draws by probability.")] = 0.0,
@@ -63,15 +63,14 @@ def generate(
 
 
 def _tokenizer(given: str, weights: Path, model: str, vocabulary: int) -> "Tokenizer":
-    """The tokenizer asked for; else what lies with the weights or in the folder of their run, or bytes."""
+    """The tokenizer asked for; else the one that `run --save` laid beside the weights, or bytes."""
     from meshwise import documents
     from meshwise import tokenizer as tokenizers
 
     if given.startswith("bpe:"):
         raise UserError(f"--tokenizer {given} is learned by run, which leaves it as tokenizer.json in its folder: give that")
-    home = weights.parent if weights.is_file() else weights
-    beside = [folder / "tokenizer.json" for folder in (home, home.resolve().parent)]
-    given = given or next((str(file) for file in beside if file.is_file()), "")
+    beside = (weights.parent if weights.is_file() else weights) / "tokenizer.json"
+    given = given or (str(beside) if beside.is_file() else "")
     if given not in ("", "bytes"):
         documents.need("tokenizers", f"--tokenizer {given}")
     found = tokenizers.find(given)
