@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwise import measure
-from meshwise.calibrate import fit, fit_leaving_out, prior_for
-from meshwise.measure import Case
-from meshwise.predict import predict
-from meshwise.score import Score, score, spearman
-from meshwise.validate import folds
+from meshwise.calibrate.train import cases as measure
+from meshwise.calibrate.train.cases import Case
+from meshwise.calibrate.train.fit import fit, fit_leaving_out, prior_for
+from meshwise.calibrate.train.predict import predict
+from meshwise.calibrate.train.score import Score, score, spearman
+from meshwise.calibrate.train.validate import folds
 
 TABLES = ("bloom_prequel", "nanotron_h100_small", "megatron2021_table1", "korthikanti2022_iteration", "vtrain_a100_single_node")
 LAST_DAY = "2022-02-25"

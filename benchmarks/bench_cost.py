@@ -17,8 +17,8 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
-from meshwise import client
-from meshwise.figures import Setting, quantile, run_of
+from meshwise.run.bench import client
+from meshwise.run.bench.speeds import Setting, quantile, run_of
 
 MUST_COST, MUST_ERROR = 0.05, 1e-3
 """Of one core per 1,000 tokens/s, and seconds of timing error."""

@@ -22,7 +22,7 @@ SIZES = {
     "num_key_value_heads": 12,
 }
 MODEL = {"model_type": "llama", "vocab_size": 32000, "initializer_range": 0.02} | SIZES
-PROGRAM = "import sys; from meshwise.cli import main; sys.argv[0] = 'meshwise'; main()"
+PROGRAM = "import sys; from meshwise.ui.cli.main import main; sys.argv[0] = 'meshwise'; main()"
 EVERY = 10
 
 

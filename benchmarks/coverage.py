@@ -6,10 +6,10 @@ python benchmarks/coverage.py [TABLE...]
 import sys
 import time
 
-from meshwise.measure import find_table
-from meshwise.measure_serve import serves
-from meshwise.validate import validate
-from meshwise.validate_serve import validate_serve
+from meshwise.calibrate.serve.cases import serves
+from meshwise.calibrate.serve.validate import validate_serve
+from meshwise.calibrate.train.cases import find_table
+from meshwise.calibrate.train.validate import validate
 
 TABLES = ("bloom_prequel", "nanotron_h100_small", "megatron2021_table1", "korthikanti2022_iteration", "vtrain_a100_single_node",
           "xiongjiedai_llama3_bench", "xiongjiedai_notebook_runs")  # fmt: skip

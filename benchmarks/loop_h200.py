@@ -14,7 +14,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from meshwise.trainer.settings import Layout, Settings
+from meshwise.workers.trainer.settings import Layout, Settings
 
 ROOT = Path(__file__).parent.parent
 OUT = Path(os.environ.get("OUT", "loop"))
@@ -74,7 +74,7 @@ def settings_of(name: str, shape: Shape, out: Path) -> Settings:
 def probe(seconds: float) -> None:
     began = time.monotonic()
     device = os.environ.get("LOOP_DEVICE", "cuda")
-    words = [sys.executable, "-m", "meshwise.probe", str(OUT / "probe.jsonl"), f"{seconds:g}", device]
+    words = [sys.executable, "-m", "meshwise.workers.probe", str(OUT / "probe.jsonl"), f"{seconds:g}", device]
     done = subprocess.run(words, capture_output=True, text=True, timeout=3 * seconds + 60, check=False)
     say = "done" if done.returncode == 0 else f"FAILED: {done.stderr.strip()[-400:]}"
     print(f"probe: {say}, {time.monotonic() - began:.1f} s", flush=True)
@@ -90,7 +90,7 @@ def run(part: str, name: str, shape: Shape) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"]
     began = time.monotonic()
     try:
-        command += ["-m", "meshwise.trainer", str(folder / "config.json")]
+        command += ["-m", "meshwise.workers.trainer", str(folder / "config.json")]
         done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST, check=False)
         told, code = done.stdout + done.stderr, done.returncode
     except subprocess.TimeoutExpired:

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from meshwise import calibration as calibrations
-from meshwise import interval, measure, probed
-from meshwise.calibrated import calibrated, data_of
-from meshwise.calibration import Calibration
-from meshwise.measure import Case
-from meshwise.predict import Batch, predict
+from meshwise.calibrate.train import cases as measure
+from meshwise.calibrate.train import interval
+from meshwise.calibrate.train import probe as probed
+from meshwise.calibrate.train.cases import Case
+from meshwise.calibrate.train.make import calibrated, data_of
+from meshwise.calibrate.train.predict import Batch, predict
+from meshwise.catalogue import calibrations
+from meshwise.catalogue.calibrations import Calibration
 
 MUST = {"time": 0.07, "memory": 0.05}
 

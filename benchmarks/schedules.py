@@ -5,16 +5,16 @@ from functools import cache
 
 import numpy as np
 
-from meshwise.calibration import Calibration
-from meshwise.clusters import find_cluster
-from meshwise.cost.train import Question, layers_before, pace, price, slots
-from meshwise.framework import find_framework
-from meshwise.layout import SCHEDULES, Layouts
-from meshwise.lookup import find_model
-from meshwise.rules import cut_rules
-from meshwise.schedule import play
-from meshwise.search import divisors
-from meshwise.workload import Train
+from meshwise.catalogue.calibrations import Calibration
+from meshwise.catalogue.clusters import find_cluster
+from meshwise.catalogue.frameworks import find_framework
+from meshwise.cost.layout import SCHEDULES, Layouts
+from meshwise.cost.train.schedule import play
+from meshwise.cost.train.step import Question, layers_before, pace, price, slots
+from meshwise.cost.work import Train
+from meshwise.models.find import find_model
+from meshwise.plan.train.rules import cut_rules
+from meshwise.plan.train.search import divisors
 
 MODELS = ("llama-3-8b", "llama-3-70b", "bloom-176b", "gemma-2-2b", "mixtral-8x7b", "mamba2-130m")
 FRAMEWORKS = ("torchtitan", "megatron-deepspeed", "nanotron")

@@ -15,9 +15,9 @@ import sys
 import time
 from pathlib import Path
 
-from meshwise.cost.train import price
-from meshwise.plan import Ask
-from meshwise.search import BLOCK, blocks, search
+from meshwise.cost.train.step import price
+from meshwise.plan.train.choice import Ask
+from meshwise.plan.train.search import BLOCK, blocks, search
 
 BLOOM = Ask(model="bloom-176b", cluster="jean-zay:48", batch=2048, seq=2048, framework="torchtitan")
 LARGE_ASK = Ask(model="llama-3.1-405b", cluster="2048x8xh100-sxm", batch=2048, seq=8192, framework="torchtitan")

@@ -3,20 +3,20 @@
 from collections.abc import Iterator, Sequence
 
 from accuracy import Target
-from meshwise import measure
-from meshwise.calibrate_serve import predict, predict_leaving_out
-from meshwise.clusters import find_cluster
-from meshwise.cost.serve import Rig, speed
-from meshwise.kv import Held, layer_caches
-from meshwise.lookup import find_model
-from meshwise.measure_serve import ServeCase, serve_cases
-from meshwise.placement import split_layers, split_tensors
-from meshwise.quant import find_format, weights
-from meshwise.runtime import find_runtime
-from meshwise.score import Score
-from meshwise.score_serve import score
-from meshwise.serving import Serving, prior
-from meshwise.workload import Serve
+from meshwise.calibrate.serve.cases import ServeCase, serve_cases
+from meshwise.calibrate.serve.fit import predict, predict_leaving_out
+from meshwise.calibrate.serve.score import score
+from meshwise.calibrate.train import cases as measure
+from meshwise.calibrate.train.score import Score
+from meshwise.catalogue.calibrations_serving import Serving, prior
+from meshwise.catalogue.clusters import find_cluster
+from meshwise.catalogue.engines import find_runtime
+from meshwise.cost.serve.cache import Held, layer_caches
+from meshwise.cost.serve.placement import split_layers, split_tensors
+from meshwise.cost.serve.speed import Rig, speed
+from meshwise.cost.work import Serve
+from meshwise.models.find import find_model
+from meshwise.models.formats import find_format, weights
 
 TABLE = "xiongjiedai_llama3_bench"
 H200 = {1: 227.0, 8: 1744.0, 32: 6736.0, 64: 13013.0}

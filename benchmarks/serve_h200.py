@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from meshwise.generation.rows import COLUMNS, row
-from meshwise.generation.settings import Job, Point
+from meshwise.workers.decoder.rows import COLUMNS, row
+from meshwise.workers.decoder.settings import Job, Point
 
 FITTED, OTHERS = "llama-3-8b", ("llama-3.2-3b", "qwen2.5-14b", "llama-3.2-1b")
 PROMPTS, USERS, OUTPUT = (128, 512, 2048, 8192), (1, 2, 4, 8, 16, 32, 64), 32
@@ -39,7 +39,7 @@ def worker(job: Job, limit: float) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "job.json")
         file.write_text(job.to_json(), encoding="utf-8")
-        command = [sys.executable, "-m", "meshwise.generation", str(file)]
+        command = [sys.executable, "-m", "meshwise.workers.decoder", str(file)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
             out, err = done.stdout, done.stderr
@@ -57,7 +57,7 @@ def same_as_hf() -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from meshwise.generation import lean
+    from meshwise.workers.decoder import lean
 
     torch.manual_seed(0)
     values: dict[str, Any] = config(FITTED) | {"num_hidden_layers": 4}
@@ -146,8 +146,9 @@ def compare(path: Path) -> None:
     """Fit on the 8B alone, predict every row: the largest and the mean error by model."""
     from dataclasses import replace
 
-    from meshwise import calibrate_serve, serving
-    from meshwise.measure_serve import serve_cases
+    from meshwise.calibrate.serve import fit as calibrate_serve
+    from meshwise.calibrate.serve.cases import serve_cases
+    from meshwise.catalogue import calibrations_serving as serving
 
     cases = serve_cases(path)[0]
     own = [case for case in cases if case.model.name == FITTED]

@@ -3,13 +3,13 @@
 import csv
 from collections.abc import Iterator
 
-from meshwise import catalogue
-from meshwise.buffers import Footprint, footprints
-from meshwise.kv import Held, layer_caches
-from meshwise.lookup import find_model
-from meshwise.placement import split_layers
-from meshwise.quant import find_format, weights
-from meshwise.runtime import Runtime, find_runtime
+from meshwise.catalogue import files as catalogue
+from meshwise.catalogue.engines import Runtime, find_runtime
+from meshwise.cost.serve.buffers import Footprint, footprints
+from meshwise.cost.serve.cache import Held, layer_caches
+from meshwise.cost.serve.placement import split_layers
+from meshwise.models.find import find_model
+from meshwise.models.formats import find_format, weights
 
 MIB = 2.0**20
 COLUMNS = {

@@ -10,9 +10,9 @@ import sys
 import time
 from dataclasses import replace
 
-from meshwise import shapes
-from meshwise.plan import Ask
-from meshwise.shape_search import fastest
+from meshwise.plan.shapes import stack as shapes
+from meshwise.plan.shapes.search import fastest
+from meshwise.plan.train.choice import Ask
 
 TOP = 20
 

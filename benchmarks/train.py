@@ -60,12 +60,12 @@ def ours(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, 
     import torch
     import torch.distributed as dist
 
-    from meshwise.trainer.gradients import named
-    from meshwise.trainer.optimizer import updates_of
-    from meshwise.trainer.parallel import Ranks
-    from meshwise.trainer.passes import Passes
-    from meshwise.trainer.settings import Layout, Settings
-    from meshwise.trainer.step import Stepper
+    from meshwise.workers.trainer.gradients import named
+    from meshwise.workers.trainer.optimizer import updates_of
+    from meshwise.workers.trainer.parallel import Ranks
+    from meshwise.workers.trainer.passes import Passes
+    from meshwise.workers.trainer.settings import Layout, Settings
+    from meshwise.workers.trainer.step import Stepper
 
     given: dict[str, Any] = {"compile": True, "graph": True} | {
         key: value for key, value in options.items() if key in ("compile", "graph")

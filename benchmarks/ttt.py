@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from meshwise.trainer import weights
-from meshwise.trainer.models import Span, build
+from meshwise.workers.trainer import weights
+from meshwise.workers.trainer.models import Span, build
 
 CONFIG: dict[str, Any] = {
     "model_type": "ttt", "ttt_layer_type": "linear", "vocab_size": 50257, "hidden_size": 768, "intermediate_size": 2048,
@@ -66,7 +66,7 @@ class HeadLoss(torch.autograd.Function):
 
 
 def hidden(model: Any, tokens: Tensor) -> Tensor:
-    from meshwise.trainer.models.ttt.model import rotation_of
+    from meshwise.workers.trainer.models.ttt.model import rotation_of
 
     x = model.model.embed_tokens(tokens)
     rotation = rotation_of(model.config, x.device)
@@ -137,8 +137,8 @@ def parts(step: Callable[[], None], top: int = 14) -> None:
 
 def decode(count: int = 400) -> None:
     """Tokens per second of one sequence, after a prompt with a tail; and that they are those of the plain decoder."""
-    from meshwise.trainer.generate import captured, generate, speaker_of
-    from meshwise.trainer.models.ttt.decode import Decoding
+    from meshwise.workers.trainer.generate import captured, generate, speaker_of
+    from meshwise.workers.trainer.models.ttt.decode import Decoding
 
     model = model_of(CONFIG).requires_grad_(False)
     prompt = torch.randint(0, 256, (1, 1000), device="cuda")
@@ -178,7 +178,7 @@ def plain_loop(shape: str) -> None:
 
 def curve(steps: int = 200, batch: int = 16, seq: int = 128) -> None:
     """Losses of the same steps on the embedded text, with kernels and in the plain loop."""
-    from meshwise.trainer.data import sample
+    from meshwise.workers.trainer.data.samples import sample
 
     losses: dict[str, list[float]] = {}
     for name in ("kernels", "plain"):

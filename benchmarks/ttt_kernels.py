@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from meshwise.trainer.models.ttt.kernels import linear
-from meshwise.trainer.models.ttt.learner import turn
-from meshwise.trainer.models.ttt.linear import learn
-from meshwise.trainer.models.ttt.model import rotation_of
+from meshwise.workers.trainer.models.ttt.kernels import linear
+from meshwise.workers.trainer.models.ttt.learner import turn
+from meshwise.workers.trainer.models.ttt.linear import learn
+from meshwise.workers.trainer.models.ttt.model import rotation_of
 
 SHAPES = ((16, 128), (16, 512), (8, 2048))
 VARIANTS = {

@@ -15,11 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from meshwise.trainer.models import Span, build
-from meshwise.trainer.models.ttt.kernels import mlp
-from meshwise.trainer.models.ttt.mlp import learn
-from meshwise.trainer.models.ttt.model import rotation_of
-from meshwise.trainer.weights import start
+from meshwise.workers.trainer.models import Span, build
+from meshwise.workers.trainer.models.ttt.kernels import mlp
+from meshwise.workers.trainer.models.ttt.mlp import learn
+from meshwise.workers.trainer.models.ttt.model import rotation_of
+from meshwise.workers.trainer.weights import start
 
 CONFIG = json.loads((Path(__file__).parents[1] / "src/meshwise/data/models/ttt-mlp-125m.json").read_text())
 NAMES = ["out", "q", "k", "v", "rate", "place", "W1", "b1", "W2", "b2", "gamma", "beta"]

@@ -9,8 +9,13 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from meshwise import calibration, clusters, framework, hardware, lookup, serving
-from meshwise.cli import main
+from meshwise.catalogue import calibrations as calibration
+from meshwise.catalogue import calibrations_serving as serving
+from meshwise.catalogue import chips as hardware
+from meshwise.catalogue import clusters
+from meshwise.catalogue import frameworks as framework
+from meshwise.models import find as lookup
+from meshwise.ui.cli.main import main
 from nursery import Nursery
 from told import Done, Run
 
@@ -68,7 +73,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
     """Ranks of the trainer."""
     # virtual machines announce 16-bit instructions that they do not have
-    with Nursery(tmp_path_factory.mktemp("nursery"), "meshwise.trainer.loop", ONEDNN_MAX_CPU_ISA="AVX2") as one:
+    with Nursery(tmp_path_factory.mktemp("nursery"), "meshwise.workers.trainer.loop", ONEDNN_MAX_CPU_ISA="AVX2") as one:
         yield one
 
 

@@ -3,7 +3,7 @@
 import torch
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen3Config
 
-from meshwise.generation import lean
+from meshwise.workers.decoder import lean
 
 for kind in (Qwen2Config, Qwen3Config):
     torch.manual_seed(0)

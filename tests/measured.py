@@ -3,8 +3,8 @@
 import csv
 from pathlib import Path
 
-from meshwise import measure
-from meshwise.measure import Case
+from meshwise.calibrate.train import cases as measure
+from meshwise.calibrate.train.cases import Case
 
 ROW = {
     "row_id": "a",

@@ -9,7 +9,7 @@ import sys
 import traceback
 from typing import Any
 
-from meshwise.trainer.faults import die_with_parent
+from meshwise.workers.trainer.ranks.faults import die_with_parent
 
 
 def be(rank: int, job: dict[str, Any]) -> int:

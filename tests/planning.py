@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from meshwise.calibration import Calibration
-from meshwise.clusters import find_cluster
-from meshwise.cost.train import Question, price
-from meshwise.framework import Framework, find_framework
-from meshwise.layout import Layouts
-from meshwise.lookup import find_model
-from meshwise.rules import cut_rules
-from meshwise.search import divisors
-from meshwise.workload import Train
+from meshwise.catalogue.calibrations import Calibration
+from meshwise.catalogue.clusters import find_cluster
+from meshwise.catalogue.frameworks import Framework, find_framework
+from meshwise.cost.layout import Layouts
+from meshwise.cost.train.step import Question, price
+from meshwise.cost.work import Train
+from meshwise.models.find import find_model
+from meshwise.plan.train.rules import cut_rules
+from meshwise.plan.train.search import divisors
 
 MODELS = (
     "llama-debug",

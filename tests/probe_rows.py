@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from meshwise.calibration import Calibration
-from meshwise.cost.compute import Device, attention, product
-from meshwise.hardware import find_chip
-from meshwise.op import Op
-from meshwise.probe.kernels import ATTENTION, LARGE
+from meshwise.catalogue.calibrations import Calibration
+from meshwise.catalogue.chips import find_chip
+from meshwise.cost.train.compute import Device, attention, product
+from meshwise.models.op import Op
+from meshwise.workers.probe.kernels import ATTENTION, LARGE
 
 Row = dict[str, Any]
 

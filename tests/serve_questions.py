@@ -3,8 +3,8 @@
 from functools import cache
 from typing import Any
 
-from meshwise.serve_ask import ServeAsk
-from meshwise.serve_search import Found, Option, ServeQuestion, search
+from meshwise.plan.ask import ServeAsk
+from meshwise.plan.serve.search import Found, Option, ServeQuestion, search
 
 
 @cache

@@ -3,10 +3,10 @@
 import csv
 from functools import cache
 
-from meshwise import catalogue
-from meshwise.lookup import find_model
-from meshwise.model import Model
-from meshwise.quant import Weights, find_format, weights
+from meshwise.catalogue import files as catalogue
+from meshwise.models.find import find_model
+from meshwise.models.formats import Weights, find_format, weights
+from meshwise.models.model import Model
 
 MIB = 2.0**20
 GIB = 2.0**30

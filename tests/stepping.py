@@ -3,10 +3,10 @@
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from meshwise.cost.train import Question, price
-from meshwise.layout import SCHEDULES, Layouts
-from meshwise.plan import Choice, choice
-from meshwise.timeline import Timeline, play_out
+from meshwise.cost.layout import SCHEDULES, Layouts
+from meshwise.cost.train.step import Question, price
+from meshwise.plan.train.choice import Choice, choice
+from meshwise.plan.train.timeline import Timeline, play_out
 from planning import block, question, questions, rows
 
 

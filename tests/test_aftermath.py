@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from meshwise import aftermath, launch
-from meshwise.launch import Wish, predicted, prepare
+from meshwise.run.train import failure as aftermath
+from meshwise.run.train import launch
+from meshwise.run.train.launch import Wish, predicted, prepare
 
 
 def ready(monkeypatch: pytest.MonkeyPatch, **wish: Any) -> launch.Launch:

@@ -7,10 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.audit import between, expected, said, single
+from meshwise.audit.expected import train as expected
 from meshwise.audit.figures import Figures
 from meshwise.audit.finding import Finding, percent, ranked
-from meshwise.logs.run import Claim, Run
+from meshwise.audit.logs.run import Claim, Run
+from meshwise.audit.rules import across_runs as between
+from meshwise.audit.rules import claims as said
+from meshwise.audit.rules import one_run as single
 
 LLAMA: dict[str, Any] = {
     "n_layers": 32.0,

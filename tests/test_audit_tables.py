@@ -4,9 +4,9 @@ from functools import cache
 
 import pytest
 
-from meshwise import catalogue
 from meshwise.audit import report
 from meshwise.audit.report import Audit
+from meshwise.catalogue import files as catalogue
 
 TABLES = (
     "bloom_prequel",

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from meshwise import launch
-from meshwise.audit import parts, trace
-from meshwise.cli import app
+from meshwise.audit.profile import parts, trace
 from meshwise.errors import UserError
-from meshwise.trainer.settings import Layout, Settings
+from meshwise.run.train import launch
+from meshwise.ui.cli.main import app
+from meshwise.workers.trainer.settings import Layout, Settings
 
 
 def kernel(name: str, start: float, length: float, stream: int = 7) -> dict[str, object]:
@@ -122,7 +122,7 @@ def run_folder(tmp_path: Path) -> Path:
 
 
 def test_every_part_of_the_planner_has_its_place_in_a_trace():
-    from meshwise.cost.train import PARTS
+    from meshwise.cost.train.step import PARTS
 
     assert sorted(part for some in parts.OF_THE_PLANNER.values() for part in some) == sorted(PARTS)
     assert set(parts.OF_THE_PLANNER) == set(trace.PARTS)

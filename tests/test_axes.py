@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from meshwise.axes import AXES
 from meshwise.errors import UserError
-from meshwise.plan import Ask
-from meshwise.vary import parse, variants
+from meshwise.plan.axes import AXES
+from meshwise.plan.train.choice import Ask
+from meshwise.plan.vary import parse, variants
 from told import one_line
 
 ASK = Ask(model="llama-3-8b", cluster="4x8xh100-sxm", batch=512, seq=4096, framework="megatron")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from meshwise.bench import listed
 from meshwise.errors import UserError
+from meshwise.run.bench.endpoint import listed
 from scripted_endpoint import Script, serving
 from told import Run, refused
 

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from meshwise import bench_report, serve_run
+from meshwise.calibrate.serve.cases import serve_cases
 from meshwise.errors import UserError
-from meshwise.figures import Measured, Setting, run_of
-from meshwise.measure_serve import serve_cases
-from meshwise.render import as_csv
-from meshwise.serve_ask import ServeAsk
-from meshwise.sse import Reply
+from meshwise.plan.ask import ServeAsk
+from meshwise.run.bench.speeds import Measured, Setting, run_of
+from meshwise.run.bench.stream import Reply
+from meshwise.run.serve import report as bench_report
+from meshwise.run.serve import start as serve_run
+from meshwise.ui.views.tables import as_csv
 
 SETTING = Setting(prompt=100, output=5, users=1)
 SEEN = Reply(begun=0.0, ended=1.0, arrivals=(0.5, 0.52, 0.54, 0.56, 0.58), letters=20, claimed=5, prompt=100)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.budget import Budget, as_row, budget
 from meshwise.errors import UserError
+from meshwise.plan.budget import Budget, as_row, budget
 from planning import found_cluster, found_model
 from told import one_line
 

@@ -5,12 +5,12 @@ from collections import Counter
 
 import pytest
 
-from meshwise.buffers import Footprint, footprints
+from meshwise.catalogue.chips import find_chip
+from meshwise.catalogue.engines import Runtime, find_runtime
+from meshwise.cost.serve.buffers import Footprint, footprints
+from meshwise.cost.serve.cache import Held, layer_caches
+from meshwise.cost.serve.placement import split_layers, split_rows, split_tensors
 from meshwise.errors import UserError
-from meshwise.hardware import find_chip
-from meshwise.kv import Held, layer_caches
-from meshwise.placement import split_layers, split_rows, split_tensors
-from meshwise.runtime import Runtime, find_runtime
 from served import CHIPS, GIB, MIB, model, rows, stored
 
 LLAMA_CPP, MAY_2024, DECEMBER_2023 = (find_runtime(name) for name in ("llama.cpp", "llama.cpp-2024-05", "llama.cpp-2023-12"))

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 
 from measured import read
-from meshwise import measure, records
-from meshwise.calibrate import FRACTIONS, WIDTHS, fit, fit_leaving_out, prior_for, problems
-from meshwise.calibrated import Calibrated, calibrated, toml
-from meshwise.calibration import FITTED, Calibration
+from meshwise.calibrate.train import cases as measure
+from meshwise.calibrate.train.cases import Case
+from meshwise.calibrate.train.fit import FRACTIONS, WIDTHS, fit, fit_leaving_out, prior_for, problems
+from meshwise.calibrate.train.make import Calibrated, calibrated, toml
+from meshwise.calibrate.train.predict import predict
+from meshwise.calibrate.train.score import near
+from meshwise.catalogue import records
+from meshwise.catalogue.calibrations import FITTED, Calibration
+from meshwise.catalogue.chips import find_chip
 from meshwise.errors import UserError
-from meshwise.hardware import find_chip
-from meshwise.measure import Case
-from meshwise.predict import predict
-from meshwise.score import near
 
 TRUTH = replace(Calibration(), matmul=0.66, memory=0.6, link=0.5, layer_gap=5e-4, context=4e9, activations=1.2)
 

@@ -5,10 +5,10 @@ from math import nan
 
 import pytest
 
-from meshwise.calibrate_serve import fit, predict, predict_leaving_out
-from meshwise.measure import find_table
-from meshwise.measure_serve import ServeCase, serve_cases
-from meshwise.serving import Serving
+from meshwise.calibrate.serve.cases import ServeCase, serve_cases
+from meshwise.calibrate.serve.fit import fit, predict, predict_leaving_out
+from meshwise.calibrate.train.cases import find_table
+from meshwise.catalogue.calibrations_serving import Serving
 
 TRUTH = Serving(stream=0.85, layer=6e-5, hop=4e-4, product=0.4, narrow=0.9)
 

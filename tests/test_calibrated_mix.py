@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from conftest import forget
-from meshwise import probed, probing
-from meshwise.calibrated import Calibrated, calibrated, data_of
-from meshwise.calibration import Calibration, choose
+from meshwise.calibrate.train import probe as probed
+from meshwise.calibrate.train.make import Calibrated, calibrated, data_of
+from meshwise.calibrate.train.predict import predict
+from meshwise.catalogue.calibrations import Calibration, choose
+from meshwise.catalogue.chips import find_chip
 from meshwise.errors import UserError
-from meshwise.hardware import find_chip
-from meshwise.predict import predict
+from meshwise.run import probe as probing
 from probe_rows import TRUTH, h200_rows
 from told import Done, refused
 

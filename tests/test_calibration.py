@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from meshwise.calibration import FITTED, Calibration, calibrations, choose, named
+from meshwise.catalogue.calibrations import FITTED, Calibration, calibrations, choose, named
+from meshwise.catalogue.chips import Chip, find_chip
 from meshwise.errors import UserError
-from meshwise.hardware import Chip, find_chip
 from told import one_line
 
 NOVA = replace(find_chip("h100-sxm"), key="nova-1", architecture="Nova")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise import catalogue
+from meshwise.catalogue import files as catalogue
 from meshwise.errors import UserError
 from told import one_line
 

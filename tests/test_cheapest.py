@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from meshwise.axes import AXES
-from meshwise.cheapest import Answer, find, sensible, smooth
 from meshwise.errors import DoesNotFit, UserError
-from meshwise.plan import Ask, Choice, choice
-from meshwise.search import search
-from meshwise.vary import parse
+from meshwise.plan.axes import AXES
+from meshwise.plan.cheapest import Answer, find, sensible, smooth
+from meshwise.plan.train.choice import Ask, Choice, choice
+from meshwise.plan.train.search import search
+from meshwise.plan.vary import parse
 from told import one_line
 
 ASK = Ask(model="llama-3.2-1b", cluster="", batch=512, seq=4096, framework="megatron", tokens=1e12)
@@ -142,7 +142,7 @@ def test_what_has_no_answer_is_one_line(ask: Ask, texts: list[str], code: int, w
 
 
 def test_a_price_of_one_s_own_makes_a_chip_a_candidate(home: Path) -> None:
-    from meshwise.catalogue import BUILT_IN
+    from meshwise.catalogue.files import BUILT_IN
 
     text = (BUILT_IN / "chips" / "h200.toml").read_text(encoding="utf-8")
     at = text.index("[[sources]]")

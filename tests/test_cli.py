@@ -184,7 +184,7 @@ def test_the_version_is_printed(run: Run) -> None:
 
 def shell(script: str, **settings: str) -> subprocess.CompletedProcess[str]:
     """A shell script in which $MESHWISE is the command."""
-    command = f"{sys.executable} -c 'from meshwise.cli import main; main()'"
+    command = f"{sys.executable} -c 'from meshwise.ui.cli.main import main; main()'"
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"} | settings
     return subprocess.run(
         ["bash", "-c", script.replace("$MESHWISE", command)],
@@ -228,11 +228,11 @@ def loaded(statement: str) -> list[str]:
 
 
 def test_starting_up_imports_nothing_heavy() -> None:
-    assert loaded("import meshwise.cli") == []
+    assert loaded("import meshwise.ui.cli.main") == []
 
 
 def test_counting_a_preset_imports_nothing_that_it_does_not_need() -> None:
-    assert loaded("from meshwise.cli import count\ncount(['gpt2'])") == ["rich.table"]
+    assert loaded("from meshwise.ui.cli.main import count\ncount(['gpt2'])") == ["rich.table"]
 
 
 def test_tiers_of_a_cluster_are_shown_with_what_leaves_them(run: Run, tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from audited import FIXTURES
-from meshwise.cli import app
 from meshwise.errors import UserError
+from meshwise.ui.cli.main import app
 
 
 def run(*arguments: str) -> str:
@@ -104,7 +104,7 @@ def test_a_bad_file_is_one_line_and_exit_code_2(tmp_path):
     path = tmp_path / "x.log"
     path.write_text("nothing\n")
     done = subprocess.run(
-        [sys.executable, "-c", "from meshwise.cli import main; main()", "audit", str(path)],
+        [sys.executable, "-c", "from meshwise.ui.cli.main import main; main()", "audit", str(path)],
         capture_output=True,
         text=True,
         check=False,

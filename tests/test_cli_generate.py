@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from meshwise import tokenizer
-from meshwise.trainer import weights
-from meshwise.trainer.generate import generate, loss_of, speaker_of
-from meshwise.trainer.models import Span, build
+from meshwise.run.text import tokenizer
+from meshwise.workers.trainer import weights
+from meshwise.workers.trainer.generate import generate, loss_of, speaker_of
+from meshwise.workers.trainer.models import Span, build
 from told import Run, refused
 
 TINY: dict[str, Any] = {
@@ -81,7 +81,7 @@ def test_what_cannot_be_generated_from_is_refused(run: Run, name: str, monkeypat
 
 def test_a_text_goes_on_from_its_prompt_with_the_likeliest_bytes(trained: tuple[Any, list[str]], tmp_path: Path) -> None:
     model, words = trained
-    asked = [sys.executable, "-c", "from meshwise.cli import main; main()", "generate", *words]
+    asked = [sys.executable, "-c", "from meshwise.ui.cli.main import main; main()", "generate", *words]
     done = subprocess.run([*asked, "--prompt", "The river", "--tokens", "7"], capture_output=True, check=True)
     said = generate(speaker_of(model), torch.tensor([list(b"The river")]), 7)
     assert done.stdout == b"The river" + bytes(said[0].tolist()) + b"\n"
@@ -90,7 +90,15 @@ def test_a_text_goes_on_from_its_prompt_with_the_likeliest_bytes(trained: tuple[
 def test_the_loss_of_a_text(trained: tuple[Any, list[str]], tmp_path: Path) -> None:
     model, words = trained
     (tmp_path / "text").write_bytes(b"every bridge")
-    asked = [sys.executable, "-c", "from meshwise.cli import main; main()", "generate", *words, "--eval", str(tmp_path / "text")]
+    asked = [
+        sys.executable,
+        "-c",
+        "from meshwise.ui.cli.main import main; main()",
+        "generate",
+        *words,
+        "--eval",
+        str(tmp_path / "text"),
+    ]
     done = subprocess.run(asked, capture_output=True, text=True, check=True)
     loss, count = loss_of(model, torch.tensor(list(b"every bridge")), 2048)
     assert done.stdout == f"loss {loss:.4f} a token over {count} tokens\n"
@@ -106,7 +114,7 @@ def test_a_text_goes_on_in_the_tokens_of_the_run(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(larger), encoding="utf-8")
     (tmp_path / "weights" / "tokenizer.json").write_text(words.source, encoding="utf-8")
     (tmp_path / "tokenizer.json").write_text(learned(270).source, encoding="utf-8")  # of a later run in the folder
-    asked = [sys.executable, "-c", "from meshwise.cli import main; main()", "generate", str(tmp_path / "config.json")]
+    asked = [sys.executable, "-c", "from meshwise.ui.cli.main import main; main()", "generate", str(tmp_path / "config.json")]
     asked += ["--weights", str(tmp_path / "weights"), "--device", "cpu"]
     read = tokenizer.encoder(words)([("the old river", False)]).tolist()
     assert len(read) < len("the old river")

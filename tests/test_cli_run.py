@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from meshwise.launch import Wish, prepare
+from meshwise.run.train.launch import Wish, prepare
 from nursery import Nursery
 from told import Run, refused
 
@@ -90,14 +90,14 @@ def test_refused_where_a_plan_is_for_more_devices_than_there_are(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan(run, tmp_path / "plan.json", "--fix", "tp=2")
-    monkeypatch.setattr("meshwise.launch.PROCESSES", 1)
+    monkeypatch.setattr("meshwise.run.train.launch.PROCESSES", 1)
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     assert "the layout is for 2 devices" in refused(run("run", str(tmp_path / "plan.json"), "--device", "cpu"))
 
 
 @pytest.mark.usefixtures("nothing_starts")
 def test_refused_where_a_plan_is_for_gpus_and_none_is_here(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meshwise.launch.gpus", list)
+    monkeypatch.setattr("meshwise.run.train.launch.gpus", list)
     done = run(
         "plan",
         "llama-3.2-1b",
@@ -117,7 +117,7 @@ def test_refused_where_a_plan_is_for_gpus_and_none_is_here(run: Run, tmp_path: P
 
 @pytest.mark.usefixtures("nothing_starts")
 def test_refused_where_a_gpu_is_asked_for_and_none_is_here(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meshwise.launch.gpus", list)
+    monkeypatch.setattr("meshwise.run.train.launch.gpus", list)
     assert "no NVIDIA GPU is here; --device cpu" in refused(run("run", "--device", "cuda"))
 
 
@@ -131,7 +131,10 @@ def test_a_dry_run_shows_the_command_and_every_weight_and_writes_nothing(run: Ru
     out = tmp_path / "out"
     done = run("run", "--device", "cpu", "--dp-shard", "2", "--tp", "2", "--dry-run", "--out", str(out))
     assert done.code == 0, done.err
-    assert "meshwise.trainer.agent --standalone --nproc-per-node 4 --max-restarts 0 -m meshwise.trainer" in done.out
+    assert (
+        "meshwise.workers.trainer.ranks.agent --standalone --nproc-per-node 4 --max-restarts 0 -m meshwise.workers.trainer"
+        in done.out
+    )
     # the gate of llama-debug is 768 x 256: over dp_shard 2 and tp 2 a rank holds a quarter of its rows
     gate = next(line.split() for line in done.out.splitlines() if line.startswith("model.layers.3.mlp.gate_proj.weight"))
     assert gate[1:3] == ["768x256", "192x256"]
@@ -151,7 +154,7 @@ def test_a_plan_is_trained_and_laid_beside_its_prediction(run: Run, tmp_path: Pa
     out = tmp_path / "out"
     words = ["run", str(tmp_path / "plan.json"), "--device", "cpu", "--steps", "5", "--save", "--out", str(out)]
     words += ["--profile", "4:1", "--tensorboard"]
-    asked = "import sys; from meshwise.cli import main; sys.argv[0] = 'meshwise'; main()"
+    asked = "import sys; from meshwise.ui.cli.main import main; sys.argv[0] = 'meshwise'; main()"
     done = subprocess.run([sys.executable, "-c", asked, *words], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = done.stdout.splitlines()
@@ -190,7 +193,7 @@ def test_a_text_of_one_s_own_is_tokenized_and_trained_on(tmp_path: Path) -> None
     text.write_text("".join(json.dumps({"body": f"Ada counts to {i}, and the river turns. " * 9}) + "\n" for i in range(60)))
     words = ["run", "--device", "cpu", "--steps", "4", "--batch", "4", "--seq", "32", "--out", str(tmp_path / "out")]
     words += ["--data", str(text), "--text-key", "body", "--tokenizer", "bpe:300", "--save"]
-    asked = "import sys; from meshwise.cli import main; sys.argv[0] = 'meshwise'; main()"
+    asked = "import sys; from meshwise.ui.cli.main import main; sys.argv[0] = 'meshwise'; main()"
     done = subprocess.run([sys.executable, "-c", asked, *words], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.startswith(f"learning bpe:300 from {text}")
@@ -207,7 +210,7 @@ def test_a_text_of_one_s_own_is_tokenized_and_trained_on(tmp_path: Path) -> None
 def test_the_loss_of_the_125m_model_falls_on_the_embedded_text(nursery: Nursery, tmp_path: Path) -> None:
     asked = Wish(what="llama-125m", device="cpu", batch=1, seq=32, options={"steps": 4, "out": str(tmp_path)})
     prepare(asked).settings.write(tmp_path / "config.json")
-    nursery.run("-m", "meshwise.trainer", str(tmp_path / "config.json"))
+    nursery.run("-m", "meshwise.workers.trainer", str(tmp_path / "config.json"))
     losses = [json.loads(line)["loss"] for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
     assert losses[0] == pytest.approx(math.log(50257), rel=0.05)  # an untrained model knows nothing
     assert losses[-1] < losses[0] - 2  # that all bytes are letters is soon learned

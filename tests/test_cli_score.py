@@ -11,8 +11,8 @@ import pytest
 import typer
 
 from measured import table
-from meshwise import cli_score
 from meshwise.errors import UserError
+from meshwise.ui.cli import calibrate as cli_score
 from told import one_line
 
 Run = Callable[..., str]

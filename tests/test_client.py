@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwise import client
+from meshwise.run.bench import client
 from scripted_endpoint import END, STREAM, Writer, serving, token, usage
 
 BUSY = 0.4

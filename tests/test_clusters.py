@@ -7,10 +7,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from meshwise import catalogue
-from meshwise.clusters import MOST_DEVICES, cluster_files, find_cluster, with_link
+from meshwise.catalogue import files as catalogue
+from meshwise.catalogue.chips import Cluster, chips, find_chip
+from meshwise.catalogue.clusters import MOST_DEVICES, cluster_files, find_cluster, with_link
 from meshwise.errors import UserError
-from meshwise.hardware import Cluster, chips, find_chip
 from told import one_line
 
 CLUSTER = """

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.config import LARGEST, MOST_LAYERS, Config, as_list
 from meshwise.errors import UserError
+from meshwise.models.config import LARGEST, MOST_LAYERS, Config, as_list
 from told import one_line
 
 HOSTILE = [-1, 2**24 + 1, 10**100, True, 1.0, 1e400, "32", "", [], [1], {}, {"n": 1}, "x\n" * 100]

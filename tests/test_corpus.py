@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meshwise import corpus, documents
-from meshwise.corpus import Corpus, fits, look, tokenized
 from meshwise.errors import UserError
-from meshwise.trainer.settings import TokenFile
+from meshwise.run.text import corpus, documents
+from meshwise.run.text.corpus import Corpus, fits, look, tokenized
+from meshwise.workers.trainer.settings import TokenFile
 from told import one_line
 
 TEXTS = [f"Document {i}: the river turns, and the baker waits for Ada." for i in range(20)]

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise import documents
-from meshwise.documents import files, pieces
 from meshwise.errors import UserError
+from meshwise.run.text import documents
+from meshwise.run.text.documents import files, pieces
 from told import one_line
 
 TEXTS = ["Ada waits.\n\nBoris turns.", "naïve 東京 🙂", "x" * 100]

@@ -10,18 +10,19 @@ from typing import Any
 
 import pytest
 
-from meshwise import earlier, launch
 from meshwise.errors import UserError
-from meshwise.hosts import Hosts
-from meshwise.launch import Launch, Wish, prepare
-from meshwise.trainer.trained import Trained
+from meshwise.run.train import launch
+from meshwise.run.train import previous as earlier
+from meshwise.run.train.hosts import Hosts
+from meshwise.run.train.launch import Launch, Wish, prepare
+from meshwise.workers.trainer.hf.marker import Trained
 from told import Run, one_line, refused
 
 WAIT = "import time; print('held', flush=True); time.sleep(600)"
 HOLD = """
 import os, sys
 from pathlib import Path
-from meshwise.earlier import alone
+from meshwise.run.train.previous import alone
 with alone(Path(sys.argv[1])):
 """
 HOLDERS = {"a launcher": f"{HOLD}    {WAIT}", "a worker": f"{HOLD}    os.execv(sys.executable, [sys.executable, '-c', {WAIT!r}])"}

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from meshwise.engines import commands, llamacpp, ollama, vllm
-from meshwise.serve_ask import ServeAsk
-from meshwise.serve_search import search, weighed
-from meshwise.splits import Way
+from meshwise.cost.serve.ways import Way
+from meshwise.export import commands, llamacpp, ollama, vllm
+from meshwise.plan.ask import ServeAsk
+from meshwise.plan.serve.search import search, weighed
 from serve_questions import found, question, split
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwise.cost.train import PARTS, Question
+from meshwise.cost.layout import Layouts
+from meshwise.cost.train.step import PARTS, Question
 from meshwise.errors import UserError
-from meshwise.explain import WORDS, binding, differences, name_of, parse_axes, reasons, runner_up, versus, what_if
-from meshwise.layout import Layouts
-from meshwise.plan import Ask, Choice, DoesNotFit, Plan, choice, make
-from meshwise.search import search
+from meshwise.plan.train.choice import Ask, Choice, DoesNotFit, Plan, choice, make
+from meshwise.plan.train.explain import WORDS, binding, differences, name_of, parse_axes, reasons, runner_up, versus, what_if
+from meshwise.plan.train.search import search
 from planning import faster, question
 from told import one_line
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.figures import Measured, Setting, differ, quantile, run_of, tokens_of
-from meshwise.sse import Reply
+from meshwise.run.bench.speeds import Measured, Setting, differ, quantile, run_of, tokens_of
+from meshwise.run.bench.stream import Reply
 
 ONE = Reply(begun=10.0, ended=11.1, arrivals=(10.5, 10.6, 10.7, 10.8, 10.9), letters=20, claimed=5, prompt=100)
 

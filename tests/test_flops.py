@@ -11,8 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.masking_utils import causal_mask_function, chunked_causal_mask_function, sliding_window_causal_mask_function
 
-from meshwise.model import Model, build
-from meshwise.op import Op
+from meshwise.models.model import Model, build
+from meshwise.models.op import Op
 from small_configs import SMALL, small
 
 BATCH, SEQ = 2, 16  # shorter than the windows of the small configs: eager attention computes what a window masks

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from meshwise import catalogue
+from meshwise.catalogue import files as catalogue
+from meshwise.catalogue.frameworks import find_framework
 from meshwise.errors import UserError
-from meshwise.framework import find_framework
-from meshwise.plan import Ask
-from meshwise.search import search
+from meshwise.plan.train.choice import Ask
+from meshwise.plan.train.search import search
 from planning import FRAMEWORKS, question
 from told import one_line
 

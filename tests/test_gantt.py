@@ -6,10 +6,10 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given, settings
 
-from meshwise.cost.train import Question
-from meshwise.gantt import gantt
-from meshwise.plan import Choice
-from meshwise.timeline import play_out
+from meshwise.cost.train.step import Question
+from meshwise.plan.train.choice import Choice
+from meshwise.plan.train.timeline import play_out
+from meshwise.ui.views.gantt import gantt
 from planning import question
 from stepping import chosen, eight_stages, steps
 

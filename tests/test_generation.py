@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from meshwise.engines import transformers
-from meshwise.engines.process import free_port
 from meshwise.errors import DoesNotFit
-from meshwise.figures import Setting
-from meshwise.generation.__main__ import main
-from meshwise.generation.rows import COLUMNS, row, spread
-from meshwise.generation.settings import Job, Point
+from meshwise.run.bench.speeds import Setting
+from meshwise.run.serve import transformers
+from meshwise.run.serve.process import free_port
+from meshwise.workers.decoder.__main__ import main
+from meshwise.workers.decoder.rows import COLUMNS, row, spread
+from meshwise.workers.decoder.settings import Job, Point
 from nursery import Nursery
 from told import Run
 
@@ -61,8 +61,8 @@ TOGETHER = """
 import sys, torch
 from dataclasses import replace
 from pathlib import Path
-from meshwise.generation.session import build
-from meshwise.generation.settings import Job
+from meshwise.workers.decoder.session import build
+from meshwise.workers.decoder.settings import Job
 
 def said(job):
     timed = build(job)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from gguf_files import EXPERTS, HEADS, HIDDEN, LLAMA, LLAMA_LAYER, SIZES, SMALL_FILES, finish, model
 from meshwise.errors import UserError
-from meshwise.gguf_header import MODEL_TYPES
-from meshwise.lookup import find_model
+from meshwise.models.find import find_model
+from meshwise.models.gguf.header import MODEL_TYPES
 from told import one_line
 
 

@@ -3,9 +3,9 @@
 import pytest
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, LlamaFileType
 
-from meshwise.gguf_types import BLOCKS, FILE_TYPES, more_bits
-from meshwise.lookup import find_model
-from meshwise.quant import FORMATS, weights
+from meshwise.models.find import find_model
+from meshwise.models.formats import FORMATS, weights
+from meshwise.models.gguf.quantiser import BLOCKS, FILE_TYPES, more_bits
 from served import GIB
 
 LLAMA_8B = {

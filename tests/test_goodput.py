@@ -12,8 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.special import lambertw
 
-from meshwise.errors import UserError
-from meshwise.goodput import (
+from meshwise.cost.goodput import (
     HARDWARE,
     HOPELESS,
     PARTS,
@@ -25,7 +24,8 @@ from meshwise.goodput import (
     worthwhile_spares,
     young_interval,
 )
-from meshwise.reliability import DAY, LLAMA3_MTBF, Reliability
+from meshwise.cost.reliability import DAY, LLAMA3_MTBF, Reliability
+from meshwise.errors import UserError
 from told import one_line
 
 HOUR = 3600.0

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise import catalogue
+from meshwise.catalogue import files as catalogue
+from meshwise.catalogue.chips import Chip, Cluster, Host, Link, Node, Price, chips, find_chip, latest_rent
 from meshwise.errors import UserError
-from meshwise.hardware import Chip, Cluster, Host, Link, Node, Price, chips, find_chip, latest_rent
 from told import one_line
 
 CHIP = """

@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwise import families, render
-from meshwise.config import LARGEST, MOST_LAYERS
 from meshwise.errors import UserError
-from meshwise.lookup import find_model, presets, values_of
-from meshwise.model import Model
-from meshwise.tally import count, default_seq, flat
+from meshwise.models import families
+from meshwise.models.config import LARGEST, MOST_LAYERS
+from meshwise.models.count import count, default_seq, flat
+from meshwise.models.find import find_model, presets, values_of
+from meshwise.models.model import Model
+from meshwise.ui.views import tables as render
 from small_configs import SMALL, small
 from told import one_line
 

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from meshwise import hosts
 from meshwise.errors import DoesNotFit, UserError
-from meshwise.hosts import Hosts, address_towards, find, first_of, interface_of, meeting, network, reach
+from meshwise.run.train import hosts
+from meshwise.run.train.hosts import Hosts, address_towards, find, first_of, interface_of, meeting, network, reach
 from told import one_line
 
 # srun's variables as `man srun` names them

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise import interval
-from meshwise.calibration import Calibration
-from meshwise.cost.train import PARTS
+from meshwise.calibrate.serve.validate import validate_serve
+from meshwise.calibrate.train import interval
+from meshwise.calibrate.train.validate import validate
+from meshwise.catalogue.calibrations import Calibration
+from meshwise.cost.train.step import PARTS
 from meshwise.errors import UserError
-from meshwise.validate import validate
-from meshwise.validate_serve import validate_serve
 
 
 @pytest.mark.parametrize("table", ["bloom_prequel", "nanotron_h100_small", "korthikanti2022_iteration"])

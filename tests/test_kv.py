@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshwise.catalogue.engines import find_runtime
+from meshwise.cost.serve.cache import Held, cache_type, element_bytes, layer_caches
 from meshwise.errors import UserError
-from meshwise.kv import Held, cache_type, element_bytes, layer_caches
-from meshwise.lookup import find_model
-from meshwise.runtime import find_runtime
+from meshwise.models.find import find_model
 from served import MIB, model
 from told import one_line
 

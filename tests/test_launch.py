@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from meshwise import launch
 from meshwise.errors import UserError
-from meshwise.launch import Wish, predicted, prepare
-from meshwise.trainer.settings import Layout
+from meshwise.run.train import launch
+from meshwise.run.train.launch import Wish, predicted, prepare
+from meshwise.workers.trainer.settings import Layout
 from told import Run, one_line
 
 
@@ -39,7 +39,7 @@ def test_the_prediction_is_what_plan_says_of_the_same_layout(run: Run, tmp_path:
     path = str(tmp_path / "plan.json")
     asked = ["llama-3.2-1b", "--on", "1x8xh200", "--batch", "64x2048", "--framework", "meshwise", "--out", path]
     assert run("plan", *asked).code == 0
-    from meshwise.plan import read
+    from meshwise.plan.train.choice import read
 
     best = read(Path(path)).choices[0]
     assert predicted(prepare(Wish(what=path))).seconds == pytest.approx(best.seconds)

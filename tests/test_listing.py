@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.clusters import cluster_files, find_cluster
-from meshwise.hardware import chips, find_chip
-from meshwise.listing import chip_row, chip_rows, cluster_row, cluster_rows, layer_runs, model_rows
-from meshwise.lookup import find_model, presets
-from meshwise.model import Model, build
+from meshwise.catalogue.chips import chips, find_chip
+from meshwise.catalogue.clusters import cluster_files, find_cluster
+from meshwise.models.find import find_model, presets
+from meshwise.models.model import Model, build
+from meshwise.ui.views.listing import chip_row, chip_rows, cluster_row, cluster_rows, layer_runs, model_rows
 from small_configs import small
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from meshwise import serve_run
-from meshwise.engines import llamacpp_bench
 from meshwise.errors import DoesNotFit, UserError
-from meshwise.figures import Setting
-from meshwise.serve_ask import ServeAsk
-from meshwise.serve_run import Wish
+from meshwise.plan.ask import ServeAsk
+from meshwise.run.bench.speeds import Setting
+from meshwise.run.serve import llamacpp as llamacpp_bench
+from meshwise.run.serve import start as serve_run
+from meshwise.run.serve.start import Wish
 from told import Run, refused
 
 STAND_IN = """#!{python}

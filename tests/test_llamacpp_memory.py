@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from meshwise import serve_run
-from meshwise.engines.llamacpp_memory import MIB, Taken, dry_run, estimated, logged
 from meshwise.errors import DoesNotFit
-from meshwise.serve_ask import ServeAsk
-from meshwise.serve_memory import beside, other_devices, planned_memory, surprises
+from meshwise.plan.ask import ServeAsk
+from meshwise.run.serve import start as serve_run
+from meshwise.run.serve.llamacpp_llamacpp_memory import MIB, Taken, dry_run, estimated, logged
+from meshwise.run.serve.memory import beside, other_devices, planned_memory, surprises
 
 LOG = """\
 0.00.265.252 I load_tensors: offloaded 31/31 layers to GPU

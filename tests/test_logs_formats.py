@@ -5,10 +5,10 @@ import io
 import pytest
 
 from audited import FIXTURES
+from meshwise.audit.logs import detect as formats
+from meshwise.audit.logs.lines import lines
+from meshwise.audit.logs.run import Run
 from meshwise.errors import UserError
-from meshwise.logs import formats
-from meshwise.logs.run import Run
-from meshwise.logs.stream import lines
 
 FORMAT = {
     "measurement.jsonl": "jsonl",

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from audited import FIXTURES
 from meshwise.audit import report
+from meshwise.audit.logs import detect as formats
+from meshwise.audit.logs.lines import LONGEST, lines
+from meshwise.audit.logs.run import MOST_RUNS, Reading, Sample
 from meshwise.errors import UserError
-from meshwise.logs import formats
-from meshwise.logs.run import MOST_RUNS, Reading, Sample
-from meshwise.logs.stream import LONGEST, lines
 
 
 def read(text: str, name: str) -> Reading:

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.logs.columns import find_field
-from meshwise.logs.numbers import amount, marks, span
-from meshwise.logs.run import Skips
-from meshwise.logs.table import decimal_mark, fields_of, run_of
+from meshwise.audit.logs.columns import find_field
+from meshwise.audit.logs.numbers import amount, marks, span
+from meshwise.audit.logs.run import Skips
+from meshwise.audit.logs.table import decimal_mark, fields_of, run_of
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from meshwise.errors import UserError
-from meshwise.lookup import find_model, hub_ids, presets, values_of
+from meshwise.models.find import find_model, hub_ids, presets, values_of
 from small_configs import small
 from told import one_line
 
@@ -177,7 +177,7 @@ def test_a_file_that_is_no_config_is_told_in_one_line(content: bytes, words: str
 def count(hub_id: str, hub_home: Path, **settings: str) -> subprocess.CompletedProcess[str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
     environment = kept | {"HF_HOME": str(hub_home), "HF_HUB_DISABLE_PROGRESS_BARS": "1"} | settings
-    command = [sys.executable, "-c", "from meshwise.cli import main; main()", "count", hub_id, "--json"]
+    command = [sys.executable, "-c", "from meshwise.ui.cli.main import main; main()", "count", hub_id, "--json"]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 

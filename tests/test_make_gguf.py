@@ -7,10 +7,11 @@ import pytest
 from gguf import GGMLQuantizationType, GGUFReader
 from gguf.quants import dequantize
 
-from meshwise import gguf_header, make_gguf
 from meshwise.errors import UserError
-from meshwise.quant import find_format, weights
-from meshwise.random_weights import SCALES, pool
+from meshwise.models import make_gguf
+from meshwise.models.formats import find_format, weights
+from meshwise.models.gguf import header as gguf_header
+from meshwise.models.gguf.random import SCALES, pool
 from told import Run, refused
 
 

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from measured import ROW, read, table
-from meshwise import catalogue, measure
+from meshwise.calibrate.train import cases as measure
+from meshwise.catalogue import files as catalogue
 from meshwise.errors import UserError
 from told import one_line
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from meshwise.calibrate.serve.cases import ServeCase, find_card, serve_cases, serves
+from meshwise.calibrate.train.cases import find_table
 from meshwise.errors import UserError
-from meshwise.measure import find_table
-from meshwise.measure_serve import ServeCase, find_card, serve_cases, serves
 from told import one_line
 
 COLUMNS = (

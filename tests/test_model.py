@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwise.errors import UserError
-from meshwise.lookup import find_model
-from meshwise.model import Model, build, families
+from meshwise.models.find import find_model
+from meshwise.models.model import Model, build, families
 from small_configs import SMALL, small
 from told import one_line
 
@@ -155,8 +155,8 @@ def test_a_model_type_that_no_family_reads_is_refused_with_what_was_found(values
 
 def test_a_third_party_adds_a_family_with_an_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "elsewhere.py").write_text(
-        "from meshwise.families.dense import llama_like, mlp\n"
-        "from meshwise.families.blocks import assemble, attentions\n"
+        "from meshwise.models.families.dense import llama_like, mlp\n"
+        "from meshwise.models.families.blocks import assemble, attentions\n"
         "model_types = frozenset({'elsewhere'})\n"
         "def read(config):\n"
         "    d = llama_like(config)\n"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.op import Op, linear, norm, vector
+from meshwise.models.op import Op, linear, norm, vector
 
 ATTENTION = Op(name="attention", part="attention", kind="attention", n=128, k=128, m=32)
 sequences = st.integers(1, 300)

@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
-from meshwise.catalogue import BUILT_IN
+from meshwise.catalogue.files import BUILT_IN
 from meshwise.errors import UserError
-from meshwise.lookup import values_of
-from meshwise.model import Model, build
+from meshwise.models.find import values_of
+from meshwise.models.model import Model, build
 from small_configs import SMALL, small
 
 PRESETS = {path.stem: path for path in sorted((BUILT_IN / "models").glob("*.json"))}

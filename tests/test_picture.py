@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 import pytest
 
 from measured import table
-from meshwise.picture import Scale, scatter
-from meshwise.validate import validate
+from meshwise.calibrate.train.validate import validate
+from meshwise.ui.views.scatter import Scale, scatter
 
 SVG = "{http://www.w3.org/2000/svg}"
 

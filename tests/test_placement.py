@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.errors import UserError
-from meshwise.kv import Held, LayerCache, layer_caches
-from meshwise.lookup import find_model
-from meshwise.placement import (
+from meshwise.catalogue.engines import Runtime, find_runtime
+from meshwise.cost.serve.cache import Held, LayerCache, layer_caches
+from meshwise.cost.serve.placement import (
     ALL_EXPERTS,
     HOST,
     Placement,
@@ -20,7 +19,8 @@ from meshwise.placement import (
     split_tensors,
     stage_layers,
 )
-from meshwise.runtime import Runtime, find_runtime
+from meshwise.errors import UserError
+from meshwise.models.find import find_model
 from served import MIB, model, rows, stored
 
 LLAMA_CPP, OLD = find_runtime("llama.cpp"), find_runtime("llama.cpp-2024-05")

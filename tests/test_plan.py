@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from meshwise.calibrate.train.interval import COMPUTING
 from meshwise.errors import UserError
-from meshwise.explain import differences, parse_axes
-from meshwise.interval import COMPUTING
-from meshwise.lookup import find_values
-from meshwise.plan import Ask, Choice, DoesNotFit, Plan, layouts_of, make, read
-from meshwise.render_plan import bars
-from meshwise.search import search
-from meshwise.trainer.settings import Layout, Settings, broken
+from meshwise.models.find import find_values
+from meshwise.plan.train.choice import Ask, Choice, DoesNotFit, Plan, layouts_of, make, read
+from meshwise.plan.train.explain import differences, parse_axes
+from meshwise.plan.train.search import search
+from meshwise.ui.views.plan import bars
+from meshwise.workers.trainer.settings import Layout, Settings, broken
 from told import one_line
 
 ASK = Ask(model="llama-3-8b", cluster="2x8xh100-sxm", batch=512, seq=4096, framework="megatron", tokens=15e12)

@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from meshwise import calibration, measure
-from meshwise.calibration import Calibration
-from meshwise.predict import predict
+from meshwise.calibrate.train import cases as measure
+from meshwise.calibrate.train.predict import predict
+from meshwise.catalogue import calibrations as calibration
+from meshwise.catalogue.calibrations import Calibration
 
 
 @pytest.mark.parametrize("name", ["bloom_prequel", "megatron2021_table1", "korthikanti2022_iteration"])

@@ -4,8 +4,8 @@ from typing import Any, cast
 
 import pytest
 
-from meshwise.catalogue import BUILT_IN, squeeze
-from meshwise.lookup import find_model, values_of
+from meshwise.catalogue.files import BUILT_IN, squeeze
+from meshwise.models.find import find_model, values_of
 
 PRESETS = {path.name.removesuffix(".json"): values_of(path) for path in sorted((BUILT_IN / "models").glob("*.json"))}
 

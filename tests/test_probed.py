@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from conftest import forget
-from meshwise import probed, probing, records, written
-from meshwise.calibration import FITTED, Calibration, choose, named
-from meshwise.clusters import find_cluster
+from meshwise.calibrate.train import probe as probed
+from meshwise.catalogue import records
+from meshwise.catalogue import records_written as written
+from meshwise.catalogue.calibrations import FITTED, Calibration, choose, named
+from meshwise.catalogue.chips import Chip, find_chip, part_of_here
+from meshwise.catalogue.clusters import find_cluster
 from meshwise.errors import UserError
-from meshwise.hardware import Chip, find_chip, part_of_here
+from meshwise.run import probe as probing
 from probe_rows import TRUTH, h200_rows, row
 from told import Done
 

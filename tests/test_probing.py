@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 
 from conftest import forget
-from meshwise import calibration, launch, lookup, probing
-from meshwise.clusters import find_cluster
+from meshwise.catalogue import calibrations as calibration
+from meshwise.catalogue.chips import HERE, known_chip
+from meshwise.catalogue.clusters import find_cluster
 from meshwise.errors import DoesNotFit
-from meshwise.hardware import HERE, known_chip
-from meshwise.plan import Ask
-from meshwise.probing import Session
+from meshwise.models import find as lookup
+from meshwise.plan.train.choice import Ask
+from meshwise.run import probe as probing
+from meshwise.run.probe import Session
+from meshwise.run.train import launch
 
 HEARD: list[tuple[str, int]] = []
 
@@ -82,7 +85,9 @@ def test_a_worker_that_dies_says_why() -> None:
 
 def test_the_program_runs_without_the_rest_of_meshwise() -> None:
     """As on a GPU machine that has torch alone: nothing but torch and the standard library is imported."""
-    code = "import sys; import meshwise.probe.__main__; print(sorted(m for m in sys.modules if m.partition('.')[0] in %r))"
+    code = (
+        "import sys; import meshwise.workers.probe.__main__; print(sorted(m for m in sys.modules if m.partition('.')[0] in %r))"
+    )
     heavy = ("rich", "typer", "scipy", "huggingface_hub", "gguf")
     done = subprocess.run([sys.executable, "-c", code % (heavy,)], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout.replace("'", '"')) == []

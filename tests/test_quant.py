@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from gguf_files import SMALL_FILES, Gguf
 from meshwise.errors import UserError
-from meshwise.lookup import find_model
-from meshwise.quant import FORMATS, as_gguf, find_format, format_names, read, split_model_name, weights
+from meshwise.models.find import find_model
+from meshwise.models.formats import FORMATS, as_gguf, find_format, format_names, read, split_model_name, weights
 from served import GIB, model, rows, stored
 from told import one_line
 

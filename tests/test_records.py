@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise import records
+from meshwise.catalogue import records
 from meshwise.errors import UserError
 from meshwise.units import Bytes, Seconds
 from told import one_line

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.clusters import find_cluster
+from meshwise.catalogue.clusters import find_cluster
+from meshwise.catalogue.rescale import node_size, with_chip, with_devices, with_network, with_nodes
 from meshwise.errors import DoesNotFit, UserError
-from meshwise.rescale import node_size, with_chip, with_devices, with_network, with_nodes
 
 CLUSTERS = (
     "48x8xa100-80gb-sxm",

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.roofline import Roofline, roofline, verdicts
+from meshwise.plan.roofline import Roofline, roofline, verdicts
 from planning import found_cluster, found_model
 
 BATCH = 4 * 2**20

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from meshwise import make_gguf, serve_memory, serve_run
-from meshwise.engines.llamacpp_memory import MIB, dry_run, logged
-from meshwise.engines.process import started
-from meshwise.quant import find_format
-from meshwise.serve_ask import ServeAsk
+from meshwise.models import make_gguf
+from meshwise.models.formats import find_format
+from meshwise.plan.ask import ServeAsk
+from meshwise.run.serve import memory as serve_memory
+from meshwise.run.serve import start as serve_run
+from meshwise.run.serve.llamacpp_llamacpp_memory import MIB, dry_run, logged
+from meshwise.run.serve.process import started
 from told import Run
 
 NEEDED = ("llama-server", "llama-fit-params", "llama-bench", "ggml-rpc-server")

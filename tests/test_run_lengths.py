@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from meshwise.errors import UserError
-from meshwise.launch import Launch, Wish, prepare
-from meshwise.run_lengths import comparison, configuration, equal_tokens, losses, parse, per_rank, points
-from meshwise.run_report import Seen
-from meshwise.sweep import Outcome, Point
-from meshwise.trainer.rows import Rank, Step, failure, measurement
+from meshwise.run.train.launch import Launch, Wish, prepare
+from meshwise.run.train.lengths import comparison, configuration, equal_tokens, losses, parse, per_rank, points
+from meshwise.run.train.report import Seen
+from meshwise.run.train.sweep import Outcome, Point
+from meshwise.workers.trainer.report.rows import Rank, Step, failure, measurement
 from told import one_line
 
 

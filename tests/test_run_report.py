@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from meshwise import launch
-from meshwise.launch import Launch, Wish, prepare
-from meshwise.run_advice import Forecast, advice, command, forecast, layout_of
-from meshwise.run_report import Seen, balance, headline, memory, parts, read, scaling, sections
-from meshwise.running import foretold
-from meshwise.sections import Section, as_text
-from meshwise.trainer.rows import PREDICTED, Rank, Step, add_row, measurement
-from meshwise.trainer.settings import Layout, broken
+from meshwise.run.train import launch
+from meshwise.run.train.advice import Forecast, advice, command, forecast, layout_of
+from meshwise.run.train.launch import Launch, Wish, prepare
+from meshwise.run.train.report import Seen, balance, headline, memory, parts, read, scaling, sections
+from meshwise.run.train.sections import Section, as_text
+from meshwise.run.train.start import foretold
+from meshwise.workers.trainer.report.rows import PREDICTED, Rank, Step, add_row, measurement
+from meshwise.workers.trainer.settings import Layout, broken
 
 PHASES = {"data": 0.01, "forward": 0.2, "backward": 0.4, "reduce": 0.05, "optimizer": 0.1}
 

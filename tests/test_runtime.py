@@ -2,10 +2,10 @@
 
 import pytest
 
+from meshwise.catalogue.chips import find_chip
+from meshwise.catalogue.engines import find_runtime, runtimes
 from meshwise.errors import UserError
-from meshwise.hardware import find_chip
-from meshwise.model import families
-from meshwise.runtime import find_runtime, runtimes
+from meshwise.models.model import families
 from served import GIB
 
 

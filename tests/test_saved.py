@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwise import saved
+from meshwise.catalogue import records_saved as saved
 from meshwise.errors import UserError
 
 

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
 from measured import read
-from meshwise import measure
-from meshwise.measure import Case, Skipped
-from meshwise.predict import Prediction, predict
-from meshwise.score import near, scaled_error, score, spearman
+from meshwise.calibrate.train import cases as measure
+from meshwise.calibrate.train.cases import Case, Skipped
+from meshwise.calibrate.train.predict import Prediction, predict
+from meshwise.calibrate.train.score import near, scaled_error, score, spearman
 
 SMALL = 1e9
 KEYS = {

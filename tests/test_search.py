@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-import meshwise.search
-from meshwise.cost.train import Question, price
+import meshwise.plan.train.search
+from meshwise.catalogue.frameworks import find_framework
+from meshwise.cost.layout import Layouts
+from meshwise.cost.train.step import Question, price
 from meshwise.errors import UserError
-from meshwise.explain import parse_axes
-from meshwise.framework import find_framework
-from meshwise.layout import Layouts
-from meshwise.rules import PADDING, broken, cut_rules, inner_rules, offered_rules
-from meshwise.search import Found, check_divides, divisors, fewer_nodes, search
+from meshwise.plan.train.explain import parse_axes
+from meshwise.plan.train.rules import PADDING, broken, cut_rules, inner_rules, offered_rules
+from meshwise.plan.train.search import Found, check_divides, divisors, fewer_nodes, search
 from planning import FRAMEWORKS, MODELS, devices, faster, question
 from told import one_line
 
@@ -117,7 +117,7 @@ def test_the_best_are_the_best_however_many_are_asked_for(top: int) -> None:
 def test_the_size_of_a_block_does_not_show(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     q = question("mixtral-8x7b", "1x8xh200", "torchtitan", batch=8)
     expected = search(q)
-    monkeypatch.setattr(meshwise.search, "BLOCK", block)
+    monkeypatch.setattr(meshwise.plan.train.search, "BLOCK", block)
     assert table(search(q).layouts) == table(expected.layouts)
     assert search(q).rejected == expected.rejected
 
@@ -126,7 +126,9 @@ def test_the_size_of_a_block_does_not_show(block: int, monkeypatch: pytest.Monke
 def test_the_order_in_which_axes_are_enumerated_does_not_show(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     q = question(model, "1x8xh200", "torchtitan", batch=24)
     expected = search(q)
-    monkeypatch.setattr(meshwise.search, "divisors", lambda n: [1, *divisors(n)[:0:-1]])  # 1 first, then from the largest
+    monkeypatch.setattr(
+        meshwise.plan.train.search, "divisors", lambda n: [1, *divisors(n)[:0:-1]]
+    )  # 1 first, then from the largest
     found = search(q)
     assert found.cost.step.tolist() == expected.cost.step.tolist()
     assert table(found.layouts) == table(expected.layouts)
@@ -370,8 +372,8 @@ def test_a_search_over_2048_devices_stays_under_500_mb() -> None:
     """Llama 3 70B, in a process of its own: the peak of its whole memory, Python and numpy included."""
     script = """
 import json, pathlib
-from meshwise.plan import Ask
-from meshwise.search import search
+from meshwise.plan.train.choice import Ask
+from meshwise.plan.train.search import search
 q = Ask(model="llama-3-70b", cluster="256x8xh100-sxm", batch=2048, seq=4096, framework="torchtitan").question()
 found = search(q, top=1000)
 # getrusage would count the memory of the process that started this one

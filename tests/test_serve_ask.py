@@ -7,7 +7,7 @@ import pytest
 
 from gguf_files import LLAMA
 from meshwise.errors import UserError
-from meshwise.serve_ask import ServeAsk
+from meshwise.plan.ask import ServeAsk
 from serve_questions import question
 from told import one_line
 

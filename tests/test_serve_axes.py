@@ -3,9 +3,9 @@
 import pytest
 
 from meshwise.errors import UserError
-from meshwise.serve_ask import ServeAsk
-from meshwise.serve_axes import AXES, with_cards
-from meshwise.vary import parse, variants
+from meshwise.plan.ask import ServeAsk
+from meshwise.plan.axes_serve_axes import AXES, with_cards
+from meshwise.plan.vary import parse, variants
 from told import one_line
 
 ASK = ServeAsk(model="llama-3.3-70b:q4_k_m", cluster="4xrtx4060ti-16gb", context=16384)

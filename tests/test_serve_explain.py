@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from meshwise.serve_explain import at_users, compute_bound, lesson, measured, reasons, tokens, usual
-from meshwise.serve_plan import interval
-from meshwise.serve_search import search
+from meshwise.plan.serve.choice import interval
+from meshwise.plan.serve.explain import at_users, compute_bound, lesson, measured, reasons, tokens, usual
+from meshwise.plan.serve.search import search
 from serve_questions import found, question, split
 
 

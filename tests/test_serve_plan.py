@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwise.errors import DoesNotFit, UserError
-from meshwise.serve_ask import ServeAsk
-from meshwise.serve_plan import ServePlan, choice, contexts, largest_format, make, read, refuse
-from meshwise.serve_search import search
+from meshwise.plan.ask import ServeAsk
+from meshwise.plan.serve.choice import ServePlan, choice, contexts, largest_format, make, read, refuse
+from meshwise.plan.serve.search import search
 from serve_questions import found, question, split
 from told import one_line
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from meshwise import serve_run
-from meshwise.engines import commands
-from meshwise.engines.process import Program, Running, check_port, failure, free_port, private, started
 from meshwise.errors import DoesNotFit, UserError
-from meshwise.figures import Setting
-from meshwise.serve_ask import ServeAsk
-from meshwise.serve_run import Planned, Wish
+from meshwise.export import commands
+from meshwise.plan.ask import ServeAsk
+from meshwise.run.bench.speeds import Setting
+from meshwise.run.serve import start as serve_run
+from meshwise.run.serve.process import Program, Running, check_port, failure, free_port, private, started
+from meshwise.run.serve.start import Planned, Wish
 from told import Run, one_line, refused
 
 SERVER = """#!{python}
@@ -138,7 +138,7 @@ def test_what_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(UserError, match=r"make-gguf MODEL --out llama-3-8b-Q4_K_M\.gguf"):
         serve_run.programs(one, Wish(folder=wish.folder))
     on_cpu = serve_run.planned(ServeAsk(model="llama-3-8b:q4_k_m", cluster="cpu", context=4096))
-    monkeypatch.setattr("meshwise.engines.xllamacpp.installed", lambda: False)
+    monkeypatch.setattr("meshwise.run.serve.xllamacpp.installed", lambda: False)
     with pytest.raises(UserError, match="pip install xllamacpp"):
         serve_run.programs(on_cpu, Wish(file=wish.file))
 
@@ -199,7 +199,7 @@ def test_an_engine_that_does_not_come_up_is_given_up_and_killed(tmp_path: Path) 
     wait = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('loading', flush=True); time.sleep(60)"
     file = program(tmp_path, "llama-server", wait)
     asked = Program(name="llama-server", command=(str(file), "--host", "127.0.0.1", "--port", str(port)), port=port)
-    import meshwise.engines.process as process
+    import meshwise.run.serve.process as process
 
     before, process.GRACE = process.GRACE, 0.3
     try:

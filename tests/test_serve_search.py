@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from meshwise.serve_search import COMFORT, fits_with, largest_context, meets, weighed, worth
+from meshwise.plan.serve.search import COMFORT, fits_with, largest_context, meets, weighed, worth
 from serve_questions import found, question, split
 from served import GIB
 

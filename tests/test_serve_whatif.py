@@ -5,12 +5,12 @@ import re
 import pytest
 
 from meshwise.errors import DoesNotFit
-from meshwise.serve_ask import ServeAsk
-from meshwise.serve_axes import AXES
-from meshwise.serve_plan import choice
-from meshwise.serve_search import search
-from meshwise.serve_whatif import ServePoint, answers, check, lessons
-from meshwise.vary import parse, variants
+from meshwise.plan.ask import ServeAsk
+from meshwise.plan.axes_serve_axes import AXES
+from meshwise.plan.serve.choice import choice
+from meshwise.plan.serve.search import search
+from meshwise.plan.vary import parse, variants
+from meshwise.plan.vary_serve_whatif import ServePoint, answers, check, lessons
 from told import one_line
 
 ASK = ServeAsk(model="llama-3.3-70b:q4_k_m", cluster="4xrtx4060ti-16gb", context=16384)

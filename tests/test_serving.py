@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from meshwise.catalogue.calibrations_serving import FITTED, Serving, choose, engine_of, named, prior, servings
+from meshwise.catalogue.chips import find_chip
 from meshwise.errors import UserError
-from meshwise.hardware import find_chip
-from meshwise.serving import FITTED, Serving, choose, engine_of, named, prior, servings
 from told import one_line
 
 NOVA = replace(find_chip("h100-sxm"), key="nova-1", architecture="Nova")

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from meshwise import make_gguf, serve_run
-from meshwise.engines.process import started
-from meshwise.quant import find_format
-from meshwise.serve_ask import ServeAsk
-from meshwise.serve_search import weighed
+from meshwise.models import make_gguf
+from meshwise.models.formats import find_format
+from meshwise.plan.ask import ServeAsk
+from meshwise.plan.serve.search import weighed
+from meshwise.run.serve import start as serve_run
+from meshwise.run.serve.process import started
 from scripted_endpoint import serving
 from told import Run, refused
 
@@ -54,7 +55,7 @@ class Started:
     """`meshwise run` in a process of its own, and the address that it printed."""
 
     def __init__(self, *words: str) -> None:
-        command = [sys.executable, "-c", "from meshwise.cli import main; main()", "run", *words]
+        command = [sys.executable, "-c", "from meshwise.ui.cli.main import main; main()", "run", *words]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self.process.stdout
         self.said = [self.process.stdout.readline() for _ in range(2)]
@@ -97,7 +98,7 @@ def engine(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sta
         "--out",
         str(plan),
     ]
-    command = [sys.executable, "-c", "from meshwise.cli import main; main()", *words]
+    command = [sys.executable, "-c", "from meshwise.ui.cli.main import main; main()", *words]
     subprocess.run(command, check=True, capture_output=True)
     up = Started(str(plan), "--port", "0", *INSIDE)
     yield up

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from meshwise.calibration import Calibration
-from meshwise.cost.train import Question, price
-from meshwise.layout import Layouts
-from meshwise.shape_faults import Fault, faults, quantized
-from meshwise.shapes import base_of, one_model, parse
+from meshwise.catalogue.calibrations import Calibration
+from meshwise.cost.layout import Layouts
+from meshwise.cost.train.step import Question, price
+from meshwise.plan.shapes.faults import Fault, faults, quantized
+from meshwise.plan.shapes.stack import base_of, one_model, parse
 from planning import found_model, question
 
 UNEVEN = 2.4

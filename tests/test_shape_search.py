@@ -5,13 +5,13 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from meshwise import shape_search
-from meshwise.calibration import Calibration
-from meshwise.cost.train import Question, peak, price
-from meshwise.layout import RECOMPUTE, Layouts
-from meshwise.search import blocks, search
-from meshwise.shape_search import Fastest, Row, fastest, floor, leanest, rule
-from meshwise.shapes import Shapes, Stack, base_of, near, one_model, parse, shapes_of
+from meshwise.catalogue.calibrations import Calibration
+from meshwise.cost.layout import RECOMPUTE, Layouts
+from meshwise.cost.train.step import Question, peak, price
+from meshwise.plan.shapes import search as shape_search
+from meshwise.plan.shapes.search import Fastest, Row, fastest, floor, leanest, rule
+from meshwise.plan.shapes.stack import Shapes, Stack, base_of, near, one_model, parse, shapes_of
+from meshwise.plan.train.search import blocks, search
 from planning import found_model, question
 
 WHERE = [
@@ -106,8 +106,8 @@ def test_no_layout_is_faster_than_its_floor_or_leaner_than_the_leanest(framework
 def test_how_many_are_taken_at_once_does_not_show(pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     q, stack = asked(every=23)
     expected = fastest(q, stack, {}, 3)
-    monkeypatch.setattr("meshwise.search.PAIRS", pairs)
-    monkeypatch.setattr("meshwise.search.BLOCK", 100)
+    monkeypatch.setattr("meshwise.plan.train.search.PAIRS", pairs)
+    monkeypatch.setattr("meshwise.plan.train.search.BLOCK", 100)
     found = fastest(q, stack, {}, 3)
     best = expected.order()[:3]
     assert found.order()[:3].tolist() == best.tolist()

@@ -6,9 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.clusters import find_cluster
+from meshwise.catalogue.clusters import find_cluster
+from meshwise.cost.serve.ways import (
+    ENGINES,
+    Way,
+    cards_of,
+    copies,
+    even_shares,
+    fastest_shares,
+    find_engine,
+    part,
+    tensor_counts,
+    ways,
+)
 from meshwise.errors import UserError
-from meshwise.splits import ENGINES, Way, cards_of, copies, even_shares, fastest_shares, find_engine, part, tensor_counts, ways
 from served import model
 
 LLAMA, VLLM, OLLAMA = (ENGINES[name] for name in ("llama.cpp", "vllm", "ollama"))

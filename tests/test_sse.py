@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.sse import Malformed, content, events, reply
+from meshwise.run.bench.stream import Malformed, content, events, reply
 from scripted_endpoint import END, STREAM, chunk, event, token, usage
 
 WHOLE = STREAM + token("a") + token("é") + chunk(b": a comment\n\n") + token("c d") + usage(3, 7) + END

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwise.cost.train import price
+from meshwise.cost.layout import Layouts
+from meshwise.cost.train.step import price
 from meshwise.errors import UserError
-from meshwise.layout import Layouts
-from meshwise.model import Model
-from meshwise.shapes import ASPECT, HEAD_SIZES, NEAR, STEP, Shapes, Stack, base_of, near, one_model, parse, shapes_of
+from meshwise.models.model import Model
+from meshwise.plan.shapes.stack import ASPECT, HEAD_SIZES, NEAR, STEP, Shapes, Stack, base_of, near, one_model, parse, shapes_of
 from planning import CLUSTERS, FRAMEWORKS, block, found_model, question, rows
 from told import one_line
 

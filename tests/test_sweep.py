@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from meshwise import workers
 from meshwise.errors import UserError
-from meshwise.launch import Wish, predicted, prepare
-from meshwise.sections import as_text
-from meshwise.sweep import Outcome, Point, parse, points, table
-from meshwise.trainer.rows import Step, add_row, failure, measurement
-from meshwise.trainer.settings import Settings
+from meshwise.run.train import processes as workers
+from meshwise.run.train.launch import Wish, predicted, prepare
+from meshwise.run.train.sections import as_text
+from meshwise.run.train.sweep import Outcome, Point, parse, points, table
+from meshwise.workers.trainer.report.rows import Step, add_row, failure, measurement
+from meshwise.workers.trainer.settings import Settings
 from told import Run, one_line, refused
 
 CPU = Wish(device="cpu")

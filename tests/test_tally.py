@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.lookup import find_model, presets
-from meshwise.model import Model, build
-from meshwise.tally import count, default_seq, flat, hyperparameters
+from meshwise.models.count import count, default_seq, flat, hyperparameters
+from meshwise.models.find import find_model, presets
+from meshwise.models.model import Model, build
 from small_configs import SMALL, small
 
 LLAMA_3_70B = 70_553_706_496

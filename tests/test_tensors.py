@@ -8,11 +8,11 @@ import pytest
 from gguf import MODEL_ARCH, MODEL_ARCH_NAMES, MODEL_TENSORS, TENSOR_NAMES
 
 from gguf_files import SMALL_FILES
-from meshwise import catalogue
+from meshwise.catalogue import files as catalogue
 from meshwise.errors import UserError
-from meshwise.gguf_header import MODEL_TYPES
-from meshwise.lookup import find_model
-from meshwise.tensors import ARCHITECTURES, INPUT, Slot, architecture, file_order, slots
+from meshwise.models.find import find_model
+from meshwise.models.gguf.header import MODEL_TYPES
+from meshwise.models.tensors import ARCHITECTURES, INPUT, Slot, architecture, file_order, slots
 from told import one_line
 
 PRESETS = sorted(catalogue.files("models", ".json"))

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from meshwise.cost.train import PARTS, Question
-from meshwise.plan import Choice
-from meshwise.timeline import AFTER, DETAILED, STREAMS, WITHIN, as_file, play_out, trace
+from meshwise.cost.train.step import PARTS, Question
+from meshwise.plan.train.choice import Choice
+from meshwise.plan.train.timeline import AFTER, DETAILED, STREAMS, WITHIN, as_file, play_out, trace
 from planning import question
 from stepping import chosen, eight_stages, steps
 

@@ -11,7 +11,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Library
 
 from meshwise.errors import UserError
-from meshwise.tokenizer import PLAIN, Tokenizer, encoder, find, learn
+from meshwise.run.text.tokenizer import PLAIN, Tokenizer, encoder, find, learn
 from told import one_line
 
 WORDS = [("the river turns and the river shines", True), ("the old river waits for the baker", True)]

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwise.errors import UserError
-from meshwise.tokens import HEADER, MAGIC, Writer, read
-from meshwise.trainer.settings import TokenFile
+from meshwise.run.text.tokens import HEADER, MAGIC, Writer, read
+from meshwise.workers.trainer.settings import TokenFile
 from told import one_line
 
 DIGEST = bytes(range(32))

@@ -4,15 +4,15 @@ import tomllib
 
 import pytest
 
-from meshwise import records
-from meshwise.calibrate_serve import NOISE, fit, predict
-from meshwise.cost.serve import SERVE_PARTS, Speed
+from meshwise.calibrate.serve.cases import serve_cases
+from meshwise.calibrate.serve.fit import NOISE, fit, predict
+from meshwise.calibrate.serve.score import score
+from meshwise.calibrate.serve.validate import ServeValidation, calibrated_serve, serve_toml, validate_serve
+from meshwise.calibrate.train.cases import find_table
+from meshwise.catalogue import records
+from meshwise.catalogue.calibrations_serving import Serving, named, prior
+from meshwise.cost.serve.speed import SERVE_PARTS, Speed
 from meshwise.errors import UserError
-from meshwise.measure import find_table
-from meshwise.measure_serve import serve_cases
-from meshwise.score_serve import score
-from meshwise.serving import Serving, named, prior
-from meshwise.validate_serve import ServeValidation, calibrated_serve, serve_toml, validate_serve
 
 
 def test_the_published_runs_are_predicted_by_the_shipped_files() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwise.errors import DoesNotFit, UserError
-from meshwise.vary import MOST_POINTS, Axis, Value, parse, variants
+from meshwise.plan.vary import MOST_POINTS, Axis, Value, parse, variants
 from told import one_line
 
 Asked = dict[str, Any]

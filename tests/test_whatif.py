@@ -6,13 +6,13 @@ from itertools import pairwise
 
 import pytest
 
-from meshwise.axes import AXES
 from meshwise.errors import DoesNotFit
-from meshwise.explain import name_of
-from meshwise.plan import Ask, make
-from meshwise.search import search
-from meshwise.vary import parse, variants
-from meshwise.whatif import Point, answers, check
+from meshwise.plan.axes import AXES
+from meshwise.plan.train.choice import Ask, make
+from meshwise.plan.train.explain import name_of
+from meshwise.plan.train.search import search
+from meshwise.plan.vary import parse, variants
+from meshwise.plan.vary_whatif import Point, answers, check
 from told import one_line
 
 SMALL = Ask(model="llama-3-8b", cluster="1x8xh100-sxm", batch=256, seq=4096, framework="megatron", tokens=1e12)

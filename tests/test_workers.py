@@ -5,12 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from meshwise.workers import quietly
+from meshwise.run.train.processes import quietly
 
 PRINTS = "import sys; print('step 1/2  loss 3'); print('step 2/2  loss 2'); print('a warning', file=sys.stderr); sys.exit(3)"
 ASKED = f"""
 import sys
-from meshwise.workers import follow
+from meshwise.run.train.processes import follow
 sys.exit(follow([sys.executable, "-c", {PRINTS!r}], {{}}, 2)[0])
 """
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshwise.catalogue.frameworks import find_framework
+from meshwise.cost.work import OPTIMIZER_BYTES, Serve, Train, batch_tokens, parse_batch
 from meshwise.errors import UserError
-from meshwise.framework import find_framework
-from meshwise.workload import OPTIMIZER_BYTES, Serve, Train, batch_tokens, parse_batch
 from told import one_line
 
 

@@ -4,24 +4,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from meshwise.clusters import find_cluster
+    from meshwise.catalogue.chips import Chip, Cluster, Link, Node, find_chip
+    from meshwise.catalogue.clusters import find_cluster
     from meshwise.errors import UserError
-    from meshwise.hardware import Chip, Cluster, Link, Node, find_chip
-    from meshwise.lookup import find_model
-    from meshwise.model import Model
-    from meshwise.op import Op
-    from meshwise.tally import count
+    from meshwise.models.count import count
+    from meshwise.models.find import find_model
+    from meshwise.models.model import Model
+    from meshwise.models.op import Op
 
 __all__ = ["Chip", "Cluster", "Link", "Model", "Node", "Op", "UserError", "count", "find_chip", "find_cluster", "find_model"]
 
 _HOMES = {
-    "clusters": ("find_cluster",),
+    "catalogue.clusters": ("find_cluster",),
     "errors": ("UserError",),
-    "hardware": ("Chip", "Cluster", "Link", "Node", "find_chip"),
-    "lookup": ("find_model",),
-    "model": ("Model",),
-    "op": ("Op",),
-    "tally": ("count",),
+    "catalogue.chips": ("Chip", "Cluster", "Link", "Node", "find_chip"),
+    "models.find": ("find_model",),
+    "models.model": ("Model",),
+    "models.op": ("Op",),
+    "models.count": ("count",),
 }
 
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from meshwise.calibration import Calibration
-from meshwise.cost.chain import AROUND, AROUND_BACK, STEP, STEP_BACK, chain
-from meshwise.cost.compute import SHORTEST_KERNEL, Device
-from meshwise.hardware import find_chip
-from meshwise.lookup import find_model
-from meshwise.op import Op
+from meshwise.catalogue.calibrations import Calibration
+from meshwise.catalogue.chips import find_chip
+from meshwise.cost.train.chain import AROUND, AROUND_BACK, STEP, STEP_BACK, chain
+from meshwise.cost.train.compute import SHORTEST_KERNEL, Device
+from meshwise.models.find import find_model
+from meshwise.models.op import Op
 
 H200 = Device.of(find_chip("h200"), Calibration(), "bf16")
 LATENCY = replace(H200, bandwidth=1e30)

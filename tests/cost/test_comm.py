@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.calibration import Calibration
-from meshwise.cost.comm import Exchange, Fabric, Group, Wires
-from meshwise.hardware import Tier
-from meshwise.layout import Layouts
+from meshwise.catalogue.calibrations import Calibration
+from meshwise.catalogue.chips import Tier
+from meshwise.cost.layout import Layouts
+from meshwise.cost.train.comm import Exchange, Fabric, Group, Wires
 from planning import found_cluster
 
 IDEAL = Calibration(link=1.0, network=1.0, link_latency=0.0, network_latency=0.0)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.calibration import Calibration
-from meshwise.cost.compute import Device, attention, linear, product
-from meshwise.hardware import find_chip
-from meshwise.op import Op
+from meshwise.catalogue.calibrations import Calibration
+from meshwise.catalogue.chips import find_chip
+from meshwise.cost.train.compute import Device, attention, linear, product
+from meshwise.models.op import Op
 
 H100 = Device.of(find_chip("h100-sxm"), Calibration(), "bf16")
 A100 = Device.of(find_chip("a100-80gb-sxm"), Calibration(), "bf16")

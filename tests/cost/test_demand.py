@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from meshwise.clusters import find_cluster
-from meshwise.cost.demand import Rig, Task, demand
-from meshwise.kv import Held, layer_caches
-from meshwise.lookup import find_model
-from meshwise.placement import split_tensors
-from meshwise.quant import weights
-from meshwise.runtime import find_runtime
-from meshwise.workload import Serve
+from meshwise.catalogue.clusters import find_cluster
+from meshwise.catalogue.engines import find_runtime
+from meshwise.cost.serve.cache import Held, layer_caches
+from meshwise.cost.serve.demand import Rig, Task, demand
+from meshwise.cost.serve.placement import split_tensors
+from meshwise.cost.work import Serve
+from meshwise.models.find import find_model
+from meshwise.models.formats import weights
 
 TRANSFORMERS = find_runtime("transformers")
 
@@ -24,7 +24,7 @@ def task(name: str = "llama-3-8b", *, users: int = 1, prompt: int = 512) -> Task
 
 
 def test_one_user_starts_7_kernels_of_13() -> None:
-    """meshwise.generation.lean: norms and gate are inside the products of a single token, and no sum is behind them."""
+    """meshwise.workers.decoder.lean: norms and gate are inside the products of a single token, and no sum is behind them."""
     assert task(users=1).starts == pytest.approx(7 / 13 * 32, rel=0.01)
     assert [task(users=users).starts for users in (2, 64)] == [32, 32]
     assert [task(users=users).single for users in (1, 2)] == [True, False]

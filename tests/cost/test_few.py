@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.cost.few import Few
-from meshwise.cost.train import price
-from meshwise.search import blocks
+from meshwise.cost.train.distinct import Few
+from meshwise.cost.train.step import price
+from meshwise.plan.train.search import blocks
 from planning import question
 
 columns = st.integers(1, 40).flatmap(

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from meshwise.calibration import Calibration
-from meshwise.cost.memory import KINDS
-from meshwise.cost.train import Question, price
-from meshwise.framework import find_framework
-from meshwise.layout import Layouts
+from meshwise.catalogue.calibrations import Calibration
+from meshwise.catalogue.frameworks import find_framework
+from meshwise.cost.layout import Layouts
+from meshwise.cost.train.memory import KINDS
+from meshwise.cost.train.step import Question, price
 from planning import cost, faster, priceable, question, sums_to
 
 MEGATRON = find_framework("megatron")

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.cost.pipeline import Pace, Stages, makespan, sampled
+from meshwise.cost.train.pipeline import Pace, Stages, makespan, sampled
 
 NONE = (0.0, 0.0, 0.0)
 

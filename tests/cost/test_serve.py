@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.clusters import find_cluster
-from meshwise.cost.serve import SERVE_PARTS, Rig, Speed, peak, rate, speed
-from meshwise.hardware import Link, find_chip
-from meshwise.kv import Held, layer_caches
-from meshwise.placement import ALL_EXPERTS, Pin, Placement, split_layers, split_rows, split_tensors
-from meshwise.runtime import find_runtime
-from meshwise.serving import Serving
-from meshwise.workload import Serve
+from meshwise.catalogue.calibrations_serving import Serving
+from meshwise.catalogue.chips import Link, find_chip
+from meshwise.catalogue.clusters import find_cluster
+from meshwise.catalogue.engines import find_runtime
+from meshwise.cost.serve.cache import Held, layer_caches
+from meshwise.cost.serve.placement import ALL_EXPERTS, Pin, Placement, split_layers, split_rows, split_tensors
+from meshwise.cost.serve.speed import SERVE_PARTS, Rig, Speed, peak, rate, speed
+from meshwise.cost.work import Serve
 from served import model, stored
 
 LLAMA_CPP, MAY_2024, VLLM = find_runtime("llama.cpp"), find_runtime("llama.cpp-2024-05"), find_runtime("vllm")

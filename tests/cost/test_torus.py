@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.calibration import Calibration
-from meshwise.cost.comm import Fabric, Wires
-from meshwise.cost.torus import Mesh, Torus
-from meshwise.hardware import find_chip
-from meshwise.layout import Layouts
-from meshwise.search import divisors
+from meshwise.catalogue.calibrations import Calibration
+from meshwise.catalogue.chips import find_chip
+from meshwise.cost.layout import Layouts
+from meshwise.cost.train.comm import Fabric, Wires
+from meshwise.cost.train.torus import Mesh, Torus
+from meshwise.plan.train.search import divisors
 from planning import found_cluster
 
 ICI = 90e9

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from meshwise.calibration import Calibration
-from meshwise.cost.compute import SHORTEST_KERNEL
-from meshwise.cost.train import GRAPH_GAP, PARTS, Question, graphed, price, stage_layers
-from meshwise.framework import find_framework
-from meshwise.layout import Layouts
-from meshwise.model import build
+from meshwise.catalogue.calibrations import Calibration
+from meshwise.catalogue.frameworks import find_framework
+from meshwise.cost.layout import Layouts
+from meshwise.cost.train.compute import SHORTEST_KERNEL
+from meshwise.cost.train.step import GRAPH_GAP, PARTS, Question, graphed, price, stage_layers
+from meshwise.models.model import build
 from planning import CLUSTERS, MODELS, block, cost, faster, priceable, question, rows, seconds, sums_to
 
 # What must hold for every model, cluster, framework and layout.

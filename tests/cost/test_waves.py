@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.cost.waves import filled, products
-from meshwise.lookup import find_model
+from meshwise.cost.serve.waves import filled, products
+from meshwise.models.find import find_model
 
 
 def test_joined_products_are_those_of_the_lean_layers() -> None:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from meshwise.errors import UserError
-from meshwise.lookup import presets, values_of
-from meshwise.model import build
+from meshwise.models.find import presets, values_of
+from meshwise.models.model import build
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from meshwise.lookup import find_model, presets, values_of
-from meshwise.model import Model, build
+from meshwise.models.find import find_model, presets, values_of
+from meshwise.models.model import Model, build
 
 D, LAYERS = 768, 12
 

@@ -12,13 +12,13 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.distributed.tensor import DTensor
 
-from meshwise.trainer.data import batch_of, own_batch
-from meshwise.trainer.gradients import named, norm, settle
-from meshwise.trainer.models import Span, build
-from meshwise.trainer.parallel import AXES, EMBEDDINGS, Ranks
-from meshwise.trainer.passes import Passes
-from meshwise.trainer.settings import Layout, Settings, Sizes, broken
-from meshwise.trainer.weights import start
+from meshwise.workers.trainer.data.samples import batch_of, own_batch
+from meshwise.workers.trainer.gradients import named, norm, settle
+from meshwise.workers.trainer.models import Span, build
+from meshwise.workers.trainer.parallel import AXES, EMBEDDINGS, Ranks
+from meshwise.workers.trainer.passes import Passes
+from meshwise.workers.trainer.settings import Layout, Settings, Sizes, broken
+from meshwise.workers.trainer.weights import start
 
 warnings.simplefilter("error", FutureWarning)  # a user would see it once for every rank
 

@@ -21,7 +21,7 @@ TINY: dict[str, Any] = {
     "tie_word_embeddings": True,
     "initializer_range": 0.1,
 }
-PROGRAM = "import sys; from meshwise.cli import main; sys.argv[0] = 'meshwise'; main()"
+PROGRAM = "import sys; from meshwise.ui.cli.main import main; sys.argv[0] = 'meshwise'; main()"
 PATIENCE = 180.0
 
 

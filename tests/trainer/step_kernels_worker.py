@@ -7,13 +7,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.library import opcheck
 
-from meshwise.cost.passes import JOINED_STEP
-from meshwise.cost.train import UPDATED_TOGETHER
-from meshwise.trainer.adamw import SMALL, SplitAdamW
-from meshwise.trainer.joined import ROWS, joined, lay, swiglu, turned
-from meshwise.trainer.models import Joining, Span, build
-from meshwise.trainer.models.ttt.linear import PADDING, LinearLearner
-from meshwise.trainer.softmax import scale, slopes
+from meshwise.cost.train.passes import JOINED_STEP
+from meshwise.cost.train.step import UPDATED_TOGETHER
+from meshwise.workers.trainer.models import Joining, Span, build
+from meshwise.workers.trainer.models.ttt.linear import PADDING, LinearLearner
+from meshwise.workers.trainer.ops.adamw import SMALL, SplitAdamW
+from meshwise.workers.trainer.ops.joined import ROWS, joined, lay, swiglu, turned
+from meshwise.workers.trainer.ops.softmax import scale, slopes
 
 dice = torch.Generator().manual_seed(0)
 

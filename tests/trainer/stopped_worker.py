@@ -4,11 +4,11 @@ import os
 import sys
 from pathlib import Path
 
-from meshwise.trainer import loop
-from meshwise.trainer.meeting import STOP_FILE
-from meshwise.trainer.rows import Step
-from meshwise.trainer.settings import Settings
-from meshwise.trainer.watch import Watch
+from meshwise.workers.trainer import loop
+from meshwise.workers.trainer.ranks.meeting import STOP_FILE
+from meshwise.workers.trainer.report.rows import Step
+from meshwise.workers.trainer.report.watch import Watch
+from meshwise.workers.trainer.settings import Settings
 
 after = int(sys.argv[2])
 stop = Path(os.environ[STOP_FILE])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from test_layouts import TIED
 
-from meshwise.trainer.settings import Layout, Settings
+from meshwise.workers.trainer.settings import Layout, Settings
 from nursery import Nursery
 
 WHOLE = Settings(name="tiny", model=TIED, layout=Layout(), batch=8, seq=16, steps=6, precision="fp32", checkpoint_every=3)
@@ -19,7 +19,7 @@ def trained(nursery: Nursery, settings: Settings, out: Path) -> str:
     out.mkdir(exist_ok=True)
     settings = replace(settings, out=str(out))
     settings.write(out / "config.json")
-    return nursery.run("-m", "meshwise.trainer", str(out / "config.json"), processes=settings.layout.devices)
+    return nursery.run("-m", "meshwise.workers.trainer", str(out / "config.json"), processes=settings.layout.devices)
 
 
 def losses(nursery: Nursery, settings: Settings, out: Path, says: str = "") -> dict[int, float]:

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.trainer.data import batch_of
-from meshwise.trainer.grammar import GRAMMAR, sample, sentence
-from meshwise.trainer.settings import Layout, Settings
+from meshwise.workers.trainer.data.grammar import GRAMMAR, sample, sentence
+from meshwise.workers.trainer.data.samples import batch_of
+from meshwise.workers.trainer.settings import Layout, Settings
 
 
 def settings(**changes: int) -> Settings:

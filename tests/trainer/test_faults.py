@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_settings import PLAIN
 
-from meshwise.trainer.agent import step_under_way
-from meshwise.trainer.checkpoint import checksum, flaw
-from meshwise.trainer.faults import Failure, Skips, Trouble, failure_of, finite, kind_of
-from meshwise.trainer.heartbeat import Beat, suspects
-from meshwise.trainer.trained import whole
+from meshwise.workers.trainer.checkpoint import checksum, flaw
+from meshwise.workers.trainer.hf.marker import whole
+from meshwise.workers.trainer.ranks.agent import step_under_way
+from meshwise.workers.trainer.ranks.faults import Failure, Skips, Trouble, failure_of, finite, kind_of
+from meshwise.workers.trainer.ranks.heartbeat import Beat, suspects
 
 
 @pytest.mark.parametrize(

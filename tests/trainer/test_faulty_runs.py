@@ -20,9 +20,9 @@ import pytest
 from running import Training, alive, descendants
 from test_checkpoint import WHOLE, losses
 
-from meshwise.trainer.checkpoint import flaw
-from meshwise.trainer.settings import Layout
-from meshwise.trainer.trained import whole
+from meshwise.workers.trainer.checkpoint import flaw
+from meshwise.workers.trainer.hf.marker import whole
+from meshwise.workers.trainer.settings import Layout
 from nursery import Nursery
 
 ENDLESS = ("--steps", "1000000", "--checkpoint-every", "5", "--timeout", "10s")

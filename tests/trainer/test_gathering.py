@@ -12,9 +12,9 @@ from running import Training, alive, descendants
 from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousConnectionError, RendezvousTimeoutError
 from torch.distributed.rendezvous import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
-from meshwise.trainer.agent import apart
-from meshwise.trainer.gathering import Gathering, named
-from meshwise.trainer.meeting import STOP_FILE
+from meshwise.workers.trainer.ranks.agent import apart
+from meshwise.workers.trainer.ranks.gathering import Gathering, named
+from meshwise.workers.trainer.ranks.meeting import STOP_FILE
 
 
 def never(why: str) -> None:

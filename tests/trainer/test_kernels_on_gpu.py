@@ -8,9 +8,9 @@ from torch import nn
 if not torch.cuda.is_available():
     pytest.skip("no GPU here: kernels are checked by hand on one", allow_module_level=True)
 
-from meshwise.trainer.adamw import SplitAdamW
-from meshwise.trainer.loss import head_loss
-from meshwise.trainer.models import Joining, Span, build
+from meshwise.workers.trainer.models import Joining, Span, build
+from meshwise.workers.trainer.ops.adamw import SplitAdamW
+from meshwise.workers.trainer.ops.loss import head_loss
 
 
 @pytest.mark.parametrize(("tokens", "vocabulary", "hidden"), [(300, 1000, 64), (4096, 50257, 768), (2000, 128256, 512)])

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from meshwise.trainer.loss import head_loss
+from meshwise.workers.trainer.ops.loss import head_loss
 
 
 @pytest.mark.parametrize(("tokens", "vocabulary"), [(1, 7), (300, 64), (517, 97)])

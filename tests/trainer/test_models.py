@@ -9,10 +9,10 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from meshwise.trainer.faults import Trouble
-from meshwise.trainer.models import Span, build
-from meshwise.trainer.settings import Sizes
-from meshwise.trainer.weights import load, save
+from meshwise.workers.trainer.models import Span, build
+from meshwise.workers.trainer.ranks.faults import Trouble
+from meshwise.workers.trainer.settings import Sizes
+from meshwise.workers.trainer.weights import load, save
 
 LLAMA3 = {
     "rope_theta": 500000.0,

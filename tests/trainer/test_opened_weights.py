@@ -10,9 +10,9 @@ import torch
 import transformers
 from running import TINY
 
-from meshwise.launch import Wish, prepare
-from meshwise.trainer.generate import load
-from meshwise.trainer.settings import Settings
+from meshwise.run.train.launch import Wish, prepare
+from meshwise.workers.trainer.generate import load
+from meshwise.workers.trainer.settings import Settings
 from nursery import Nursery
 
 BLOOM: dict[str, Any] = {"model_type": "bloom", "vocab_size": 256, "hidden_size": 32, "n_layer": 2, "n_head": 4}
@@ -34,7 +34,7 @@ def trained(nursery: Nursery, folder: Path, config: dict[str, Any], axes: dict[s
     options = {"steps": 2, "save": True, "out": str(folder)}
     asked = prepare(Wish(what=str(folder / "model.json"), device="cpu", seq=16, axes=axes, options=options)).settings
     asked.write(folder / "config.json")
-    nursery.run("-m", "meshwise.trainer", str(folder / "config.json"), processes=asked.layout.devices)
+    nursery.run("-m", "meshwise.workers.trainer", str(folder / "config.json"), processes=asked.layout.devices)
     return asked
 
 
@@ -58,5 +58,5 @@ def test_saving_again_leaves_nothing_of_other_weights(nursery: Nursery, tmp_path
     asked = replace(trained(nursery, tmp_path, TINY, {}), tokenizer=True, seed=1)
     assert {path.name for path in (tmp_path / "weights").iterdir()} == {"config.json", "model.safetensors"}
     asked.write(tmp_path / "config.json")
-    nursery.run("-m", "meshwise.trainer", str(tmp_path / "config.json"))
+    nursery.run("-m", "meshwise.workers.trainer", str(tmp_path / "config.json"))
     assert {path.name for path in (tmp_path / "weights").iterdir()} == {"config.json", "model.safetensors", "tokenizer.json"}

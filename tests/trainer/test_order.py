@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.trainer.order import permuted, place
+from meshwise.workers.trainer.data.order import permuted, place
 
 COUNTS = st.integers(1, 700)
 KEYS = st.integers(0, 2**64 - 1)

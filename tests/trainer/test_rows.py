@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.measure import cases
-from meshwise.trainer.rows import (
+from meshwise.calibrate.train.cases import cases
+from meshwise.workers.trainer.report.rows import (
     PREDICTED,
     Rank,
     Step,
@@ -26,7 +26,7 @@ from meshwise.trainer.rows import (
     usual,
     write_ranks,
 )
-from meshwise.trainer.settings import Layout, Settings
+from meshwise.workers.trainer.settings import Layout, Settings
 
 LLAMA = {
     "model_type": "llama",

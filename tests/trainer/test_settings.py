@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from meshwise.trainer.parallel import own_stages, spans
-from meshwise.trainer.settings import Layout, Settings, Sizes, TokenFile, broken, unbuildable
+from meshwise.workers.trainer.parallel import own_stages, spans
+from meshwise.workers.trainer.settings import Layout, Settings, Sizes, TokenFile, broken, unbuildable
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",

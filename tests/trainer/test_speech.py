@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from test_checkpoint import WHOLE
 
-from meshwise.trainer.speech import say, unheard
+from meshwise.workers.trainer.ranks.speech import say, unheard
 from nursery import Nursery
 
 
@@ -58,7 +58,7 @@ def test_a_run_that_nobody_reads_goes_on_to_its_end(nursery: Nursery, tmp_path: 
 def test_a_verb_that_nobody_reads_ends_without_a_traceback(words: tuple[str, ...]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    program = "import sys; from meshwise.cli import main; main()"
+    program = "import sys; from meshwise.ui.cli.main import main; main()"
     done = subprocess.run([sys.executable, "-c", program, *words], stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writer)
     assert "Traceback" not in done.stderr
@@ -71,7 +71,7 @@ import os, sys
 from pathlib import Path
 import typer
 from meshwise import run_report, running
-from meshwise.sections import Section
+from meshwise.run.train.sections import Section
 
 run_report.sections = lambda seen, found: [Section("measured", lines=("x" * 100_000,))]
 run_report.title = lambda settings: "a run"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from test_settings import PLAIN
 
-from meshwise.trainer.trained import Trained, changes, cut_off, put_aside, refusal, whole
+from meshwise.workers.trainer.hf.marker import Trained, changes, cut_off, put_aside, refusal, whole
 
 BEFORE = Trained.of(PLAIN, 5 * PLAIN.batch)
 

@@ -7,12 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from meshwise.lookup import find_values
-from meshwise.model import build as planned
-from meshwise.trainer.models import Span, build
-from meshwise.trainer.models.ttt.learner import EPS, slope
-from meshwise.trainer.models.ttt.linear import LinearLearner, learn
-from meshwise.trainer.settings import unbuildable
+from meshwise.models.find import find_values
+from meshwise.models.model import build as planned
+from meshwise.workers.trainer.models import Span, build
+from meshwise.workers.trainer.models.ttt.learner import EPS, slope
+from meshwise.workers.trainer.models.ttt.linear import LinearLearner, learn
+from meshwise.workers.trainer.settings import unbuildable
 
 TINY: dict[str, Any] = {
     "model_type": "ttt", "ttt_layer_type": "linear", "vocab_size": 256, "hidden_size": 32, "intermediate_size": 48,

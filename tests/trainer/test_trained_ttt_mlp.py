@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from meshwise.lookup import find_model, find_values
-from meshwise.trainer.models import Span, build
-from meshwise.trainer.models.ttt.learner import EPS
-from meshwise.trainer.models.ttt.mlp import MLPLearner, gelu, gelu_slope, learn
-from meshwise.trainer.settings import Sizes, unbuildable
+from meshwise.models.find import find_model, find_values
+from meshwise.workers.trainer.models import Span, build
+from meshwise.workers.trainer.models.ttt.learner import EPS
+from meshwise.workers.trainer.models.ttt.mlp import MLPLearner, gelu, gelu_slope, learn
+from meshwise.workers.trainer.settings import Sizes, unbuildable
 
 TINY: dict[str, Any] = {
     "model_type": "ttt", "ttt_layer_type": "mlp", "vocab_size": 256, "hidden_size": 32, "intermediate_size": 48,

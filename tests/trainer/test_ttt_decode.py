@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from meshwise.trainer.generate import choose, generate, loss_of, speaker_of
-from meshwise.trainer.models import Span, build
+from meshwise.workers.trainer.generate import choose, generate, loss_of, speaker_of
+from meshwise.workers.trainer.models import Span, build
 
 TINY: dict[str, Any] = {
     "model_type": "ttt", "ttt_layer_type": "linear", "vocab_size": 256, "hidden_size": 32, "intermediate_size": 48,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from meshwise.trainer.models import Span, build
-from meshwise.trainer.models.ttt.dispatch import serves
+from meshwise.workers.trainer.models import Span, build
+from meshwise.workers.trainer.models.ttt.dispatch import serves
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from meshwise.trainer.models.ttt.dispatch import unserved
+from meshwise.workers.trainer.models.ttt.dispatch import unserved
 from nursery import Nursery
 
 LIMITS = {"float32": 1e-5, "float16": 1e-2, "decoding": 1e-5, "compiled": 1e-5}

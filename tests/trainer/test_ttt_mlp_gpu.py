@@ -4,12 +4,12 @@ import pytest
 import torch
 from ttt_mlp_kernels_worker import NAMES, far, inputs, plain
 
-from meshwise.trainer.models.ttt.dispatch import MLP, unserved
+from meshwise.workers.trainer.models.ttt.dispatch import MLP, unserved
 
 if not torch.cuda.is_available() or unserved(torch.device("cuda:0"), torch.bfloat16, 64, 16, MLP):
     pytest.skip("no GPU that the kernels serve", allow_module_level=True)
 
-from meshwise.trainer.models.ttt.kernels.mlp import ttt_mlp
+from meshwise.workers.trainer.models.ttt.kernels.mlp import ttt_mlp
 
 
 @pytest.mark.parametrize(("batch", "batches", "heads"), [(1, 1, 1), (2, 4, 3), (1, 256, 1), (16, 3, 12), (64, 1, 4)])

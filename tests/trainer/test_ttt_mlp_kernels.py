@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from meshwise.trainer.models.ttt.dispatch import MLP, unserved
+from meshwise.workers.trainer.models.ttt.dispatch import MLP, unserved
 from nursery import Nursery
 
 

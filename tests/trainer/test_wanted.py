@@ -14,11 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from meshwise import launch
-from meshwise.trainer import stored, wanted, weights
-from meshwise.trainer.faults import Trouble
-from meshwise.trainer.models import Span, build
-from meshwise.trainer.settings import Sizes
+from meshwise.run.train import launch
+from meshwise.workers.trainer import weights
+from meshwise.workers.trainer.hf import expected as wanted
+from meshwise.workers.trainer.hf import safetensors as stored
+from meshwise.workers.trainer.models import Span, build
+from meshwise.workers.trainer.ranks.faults import Trouble
+from meshwise.workers.trainer.settings import Sizes
 from told import Run, refused
 
 LLAMA: dict[str, Any] = {

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from test_rows import RUN, steps
 
-from meshwise.trainer.watch import Watch, opened, scalars
+from meshwise.workers.trainer.report.watch import Watch, opened, scalars
 
 
 def test_a_run_that_goes_on_from_a_checkpoint_has_each_step_once(tmp_path: Path) -> None:

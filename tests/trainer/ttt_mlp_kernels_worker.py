@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from meshwise.trainer.models.ttt.kernels.mlp import ttt_mlp
-from meshwise.trainer.models.ttt.mlp import MLPLearner, learn
-from meshwise.trainer.models.ttt.model import rotation_of
+from meshwise.workers.trainer.models.ttt.kernels.mlp import ttt_mlp
+from meshwise.workers.trainer.models.ttt.mlp import MLPLearner, learn
+from meshwise.workers.trainer.models.ttt.model import rotation_of
 
 NAMES = ["out", "q", "k", "v", "rate", "place", "W1", "b1", "W2", "b2", "gamma", "beta"]
 LAYER: dict[str, Any] = {

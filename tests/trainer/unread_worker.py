@@ -4,8 +4,8 @@ import os
 import sys
 from pathlib import Path
 
-from meshwise.trainer import loop
-from meshwise.trainer.settings import Settings
+from meshwise.workers.trainer import loop
+from meshwise.workers.trainer.settings import Settings
 
 reader, writer = os.pipe()
 os.close(reader)

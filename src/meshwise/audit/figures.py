@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 
-from meshwise import lookup
+from meshwise.audit.logs.run import Run
+from meshwise.calibrate.serve.cases import find_card
+from meshwise.catalogue.chips import Chip
 from meshwise.errors import UserError
-from meshwise.hardware import Chip
-from meshwise.logs.run import Run
-from meshwise.measure_serve import find_card
-from meshwise.model import Model
+from meshwise.models import find as lookup
+from meshwise.models.model import Model
 
 EXACT, ROUGH = 0.03, 0.10
 """How far two figures may be apart that say the same; the wider where a source rounds or says 'about'."""

@@ -8,15 +8,19 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from meshwise import catalogue
-from meshwise.audit import between, expected, said, served, single
-from meshwise.audit.expected import Expectation, Next
+from meshwise.audit.expected import serve as served
+from meshwise.audit.expected import train as expected
+from meshwise.audit.expected.serve import Served
+from meshwise.audit.expected.train import Expectation, Next
 from meshwise.audit.figures import Figures
 from meshwise.audit.finding import Finding, ranked
-from meshwise.audit.served import Served
-from meshwise.logs import formats
-from meshwise.logs.columns import FIELDS
-from meshwise.logs.run import Numbers, Reading, Run, Skips, Texts
+from meshwise.audit.logs import detect as formats
+from meshwise.audit.logs.columns import FIELDS
+from meshwise.audit.logs.run import Numbers, Reading, Run, Skips, Texts
+from meshwise.audit.rules import across_runs as between
+from meshwise.audit.rules import claims as said
+from meshwise.audit.rules import one_run as single
+from meshwise.catalogue import files as catalogue
 
 FORMAT = 1
 

@@ -1,0 +1,39 @@
+"""Arguments that programs print before they start: 'hidden_size ........ 4096', '--tensor-model-parallel-size 8', 'dp=8,'."""
+
+import re
+
+from meshwise.audit.logs.columns import find_field
+from meshwise.audit.logs.numbers import amount
+from meshwise.audit.logs.series import Series
+
+_DOTTED = re.compile(r"^.*?([A-Za-z_][\w-]*)\s*\.{3,}\s*(\S.*)$")
+_PAIR = re.compile(r"(?:^|[\s({,])--?([A-Za-z][\w-]*)[= ]([\w.+-]+)|(?:^|[\s({,])([A-Za-z_]\w*)\s*=\s*'?([\w.+-]+)'?(?=[,)\s]|$)")
+_MODEL = "n_layers d_model d_ff n_heads n_kv_heads vocab seq_len params"
+_LAYOUT = "n_gpus dp tp pp cp ep interleave zero_stage micro_batch per_device_batch global_batch_seqs grad_accum"
+KNOWN = frozenset([*_MODEL.split(), *_LAYOUT.split(), "recompute", "seq_parallel", "precision"])
+"""What an argument may say; other names that look like columns, such as 'loss', are not arguments."""
+
+
+def pairs(text: str) -> list[tuple[str, str]]:
+    dotted = _DOTTED.match(text)
+    if dotted:
+        return [(dotted[1], dotted[2].strip())]
+    return [(a or c, b or d) for a, b, c, d in _PAIR.findall(text)]
+
+
+def take(series: Series, text: str) -> bool:
+    """Put what a line says of the run's setup into its facts; whether it said anything."""
+    said = False
+    for key, value in pairs(text):
+        field = find_field(key)
+        if field is None or field.name not in KNOWN:
+            continue
+        if not field.quantity:
+            series.text(field.name, value)
+            said = True
+            continue
+        found = amount(value, field.quantity, field.unit)
+        if found is not None and not found.rest:
+            series.fact(field.name, found.value)
+            said = True
+    return said

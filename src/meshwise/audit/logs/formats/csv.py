@@ -1,0 +1,82 @@
+"""CSV: any delimiter, the columns of meshwise's own tables, vTrain's, or free names; llama-bench's `-o csv` is told by its columns."""
+
+import csv
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+
+from meshwise.audit.logs.formats import llamabench
+from meshwise.audit.logs.lines import Line
+from meshwise.audit.logs.run import Reading
+from meshwise.audit.logs.table import decimal_mark, fields_of, run_of
+
+name = "csv"
+DELIMITERS = ",;\t|"
+AHEAD = 200
+"""Lines in which the decimal mark of a file is looked for."""
+
+
+def matches(head: str) -> bool:
+    """The first line splits into columns that mean something."""
+    rows = [line for line in head.splitlines()[:20] if line.strip()]
+    if len(rows) < 2 or rows[0].lstrip().startswith(("{", "[", "|", "#!")):
+        return False
+    header = split(rows[0], delimiter(rows[0]))
+    known = sum(field is not None for field in fields_of(header))
+    return len(header) >= 2 and (set(header) >= llamabench.COLUMNS or known >= max(2, len(header) // 4))
+
+
+def delimiter(line: str) -> str:
+    return max(DELIMITERS, key=line.count)
+
+
+def split(line: str, by: str) -> list[str]:
+    try:
+        return [cell.strip() for cell in next(csv.reader([line], delimiter=by, strict=True), list[str]())]
+    except csv.Error:
+        return []
+
+
+def records(lines: Iterable[Line]) -> Iterator[Line]:
+    """Lines joined where a quoted cell holds a line break, up to a hundred of them."""
+    held: Line | None = None
+    joined = 0
+    for line in lines:
+        held = Line(held.number, f"{held.text}\n{line.text}", line.cut) if held else line
+        if held.text.count('"') % 2 and joined < 100:
+            joined += 1
+            continue
+        yield held
+        held, joined = None, 0
+    if held:
+        yield held
+
+
+def read(lines: Iterable[Line]) -> Reading:
+    reading = Reading(name)
+    rows = records(lines)
+    first = next((line for line in rows if line.text.strip()), None)
+    if first is None:
+        return reading
+    by = delimiter(first.text)
+    header = split(first.text, by)
+    if set(header) >= llamabench.COLUMNS:
+        return llamabench.read_rows(header, ((line, split(line.text, by)) for line in rows))
+    fields = fields_of(header)
+    waiting = list(islice(rows, AHEAD))
+    decimal = decimal_mark(
+        [c for line in waiting for c, f in zip(split(line.text, by), fields, strict=False) if f and f.quantity]
+    )
+    for line in chain(waiting, rows):
+        cells = split(line.text, by)
+        if not line.text.strip():
+            continue
+        if len(cells) != len(header):
+            reason = "cut off" if line.cut else f"{len(cells)} cells under a header of {len(header)}"
+            reading.skipped.add(f"a row {reason}", f"line {line.number}")
+            continue
+        run = run_of(header, fields, cells, f"line {line.number}", decimal, reading.skipped)
+        if run is None:
+            reading.skipped.add("a row without any figure", f"line {line.number}")
+        else:
+            reading.keep(run)
+    return reading

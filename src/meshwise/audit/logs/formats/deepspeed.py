@@ -1,0 +1,102 @@
+"""DeepSpeed: throughput lines (`RunningAvgSamplesPerSec=..., CurrSamplesPerSec=..., MaxMemAllocated=...`) and its flops profiler."""
+
+import math
+import re
+from collections.abc import Iterable
+
+from meshwise.audit.logs import arguments
+from meshwise.audit.logs.lines import Line
+from meshwise.audit.logs.numbers import amount, figure
+from meshwise.audit.logs.run import Reading, Run
+from meshwise.audit.logs.series import Series
+
+name = "deepspeed"
+_STEP = re.compile(r"global_step=(\d{1,15})(.*)")
+_OLD = re.compile(r"\d+/(\d{1,15}), (.*)")
+_RATE = re.compile(r"(RunningAvgSamplesPerSec|CurrSamplesPerSec|SamplesPerSec)=([\d.]+)")
+_MEMORY = re.compile(r"MaxMemAllocated=([\d.]+)\s*GB")
+_PIPELINE = re.compile(r"steps:\s*(\d{1,15}) loss:\s*(\S+) iter time \(s\):\s*([\d.]+) samples/sec:\s*([\d.]+)")
+_PROFILE = {
+    "world size": ("n_gpus", "count", ""),
+    "data parallel size": ("dp", "count", ""),
+    "model parallel size": ("tp", "count", ""),
+    "batch size per gpu": ("per_device_batch", "count", ""),
+    "params of model = params per gpu * mp_size": ("params", "count", ""),
+    "fwd latency": ("forward_seconds", "seconds", "s"),
+    "iter latency": ("seconds", "seconds", "s"),
+    "samples/second": ("samples_per_second", "plain", ""),
+    "flops per gpu = 3 * fwd flops per gpu / iter latency": ("tflops", "flops", "t"),
+}
+
+
+def matches(head: str) -> bool:
+    return "SamplesPerSec=" in head or "DeepSpeed Flops Profiler" in head or bool(_PIPELINE.search(head))
+
+
+def read(lines: Iterable[Line]) -> Reading:
+    reading = Reading(name)
+    series = Series(reading, "DeepSpeed")
+    profile: dict[str, float] | None = None
+    for line in lines:
+        text = line.text
+        if "SamplesPerSec=" in text:
+            _step(reading, series, line)
+        elif pipeline := _PIPELINE.search(text):
+            _pipelined(reading, series, line, pipeline)
+        elif "DeepSpeed Flops Profiler" in text:
+            profile = {}
+        elif profile is not None and ":" in text:
+            _row(profile, text)
+            if text.lower().startswith("samples/second") or "Aggregated Profile" in text:
+                _profiled(reading, series, profile, line)
+                profile = None
+        elif "...." in text:
+            arguments.take(series, text)
+    series.flush()
+    return reading
+
+
+def _step(reading: Reading, series: Series, line: Line) -> None:
+    rates = {key: rate for key, value in _RATE.findall(line.text) if math.isfinite(rate := figure(value))}
+    step = _STEP.search(line.text) or _OLD.search(line.text)
+    if step is None or not rates or line.cut:
+        reading.skipped.add(
+            "a throughput line cut off" if line.cut else "a throughput line without a step", f"line {line.number}"
+        )
+        return
+    rate = rates.get("CurrSamplesPerSec", rates.get("RunningAvgSamplesPerSec", rates.get("SamplesPerSec", 0.0)))
+    numbers = {"samples_per_second": rate}
+    memory = _MEMORY.search(line.text)
+    if memory:  # divided by 1024 three times, and called GB
+        numbers["memory"] = figure(memory[1]) * 2.0**30
+    series.step(int(step[1]), f"line {line.number}", numbers)
+
+
+def _pipelined(reading: Reading, series: Series, line: Line, found: re.Match[str]) -> None:
+    """A line of the pipeline engine, which has no throughput timer."""
+    values = [amount(text, "plain") for text in found.groups()[1:]]
+    if line.cut or values[1] is None or values[2] is None:
+        reading.skipped.add("a step cut off", f"line {line.number}")
+        return
+    loss = values[0].value if values[0] else float("nan")
+    series.step(
+        int(found[1]), f"line {line.number}", {"loss": loss, "seconds": values[1].value, "samples_per_second": values[2].value}
+    )
+
+
+def _row(profile: dict[str, float], text: str) -> None:
+    key, _, value = text.rpartition(":")
+    known = _PROFILE.get(" ".join(key.lower().split()))
+    found = amount(value, known[1], known[2]) if known else None
+    if known and found is not None:
+        profile[known[0]] = found.value
+
+
+def _profiled(reading: Reading, series: Series, profile: dict[str, float], line: Line) -> None:
+    if "seconds" not in profile:
+        reading.skipped.add("a profile without the time of a step", f"line {line.number}")
+        return
+    numbers = {**series.facts, **profile, "steps": 1.0}
+    reading.keep(
+        Run(where=f"line {line.number}", numbers=numbers, texts={"framework": "DeepSpeed", **series.texts}, section="profile")
+    )

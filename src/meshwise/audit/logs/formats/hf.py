@@ -1,0 +1,108 @@
+"""HF Trainer, with or without accelerate: the dicts it prints, its summary before training, its progress bar, and trainer_state.json."""
+
+import re
+from collections.abc import Iterable, Iterator
+
+from meshwise.audit.logs import arguments
+from meshwise.audit.logs.lines import Line
+from meshwise.audit.logs.numbers import amount, figure
+from meshwise.audit.logs.run import Reading
+from meshwise.audit.logs.series import Series
+
+name = "hf-trainer"
+_KEY = re.compile(
+    r"""['"]([A-Za-z_][\w/]*)['"]\s*:\s*['"]?([+-]?(?:nan|inf|[\d.]+(?:e[+-]?\d+)?))['"]?\s*(?=[,}]|$)""", re.IGNORECASE
+)
+_BANNER = re.compile(r"^\s*(?:\[INFO\S*.*?\]\s*>>)?\s*([A-Z][\w .,&()-]+?)\s*=\s*([\d,]+)\s*$")
+_BANNERS = {
+    "instantaneous batch size per device": "per_device_batch",
+    "total train batch size (w. parallel, distributed & accumulation)": "global_batch_seqs",
+    "gradient accumulation steps": "grad_accum",
+    "number of trainable parameters": "params",
+}
+_BAR = re.compile(r"(\d+)/(\d+) \[[\d:]+<[\d:?]+,\s*([\d.]+)\s*(it/s|s/it)\]")
+MOST = 1 << 15
+"""Characters of one object."""
+
+
+def matches(head: str) -> bool:
+    return ('"log_history"' in head or "'train_runtime'" in head or '"train_runtime"' in head) or bool(
+        re.search(r"\{'loss':.*'epoch':", head)
+    )
+
+
+def objects(lines: Iterable[Line], series: Series) -> Iterator[tuple[Line, str]]:
+    """Flat objects, over line breaks too; what stands outside of any goes to the facts."""
+    held, start = "", None
+    for line in lines:
+        text = line.text
+        opened = text.rfind("{")
+        if start is None and opened < 0:
+            _outside(series, text)
+            continue
+        if start is None or (opened >= 0 and "}" not in text[:opened]):
+            held, start = "", line  # an inner object begins: of the outer one only its own keys count
+            text = text[opened:]
+        held += text + " "
+        if "}" in text or len(held) > MOST:
+            yield start, held
+            held, start = "", None
+    if start is not None:
+        yield start._replace(cut=True), held
+
+
+def read(lines: Iterable[Line]) -> Reading:
+    reading = Reading(name)
+    series = Series(reading, "HF Trainer")
+    count, summary = 0, dict[str, float]()
+    for line, text in objects(lines, series):
+        values = {key: figure(value) for key, value in _KEY.findall(text)}
+        if "train_runtime" in values and "}" in text:
+            summary = values
+        elif "loss" in values and ("epoch" in values or "step" in values or "learning_rate" in values):
+            if "}" not in text:
+                reading.skipped.add("a dict cut off", f"line {line.number}")
+                continue
+            count += 1
+            series.step(values.get("step", float(count)), f"line {line.number}", {"loss": values["loss"]})
+        elif "}" not in text and "loss" in text:
+            reading.skipped.add("a dict cut off", f"line {line.number}")
+    _finish(series, summary)
+    series.flush()
+    return reading
+
+
+def _finish(series: Series, summary: dict[str, float]) -> None:
+    """The summary is of the whole run: with its first steps, as the Trainer counts it."""
+    if not summary:
+        return
+    if not series.steps:
+        series.step(0, "the summary", {})
+    steps, samples, tokens = (summary.get(f"train_{what}_per_second", 0.0) for what in ("steps", "samples", "tokens"))
+    # The Trainer prints three decimals: 0.004 steps a second are no time that a step could be checked against.
+    if steps >= 0.5:
+        series.samples["seconds"].add(1 / steps)
+        series.rough.add("seconds")
+    if samples:
+        series.samples["samples_per_second"].add(samples)
+    if tokens:
+        series.samples["tokens_per_second"].add(tokens)
+
+
+def _outside(series: Series, text: str) -> None:
+    banner = _BANNER.match(text)
+    known = _BANNERS.get(banner[1].strip().lower()) if banner else None
+    if banner and known and (found := amount(banner[2], "count")):
+        series.fact(known, found.value)
+        return
+    bar = _BAR.search(text)
+    pace = figure(bar[3]) if bar else 0.0
+    if bar and pace > 0:
+        series.samples["seconds"].add(pace if bar[4] == "s/it" else 1 / pace)
+        series.rough.add("seconds")
+        return
+    state = re.match(r'\s*"(train_batch_size|num_train_epochs)"\s*:\s*(\d+)', text)
+    if state and state[1] == "train_batch_size":
+        series.fact("per_device_batch", float(state[2]))
+    elif "=" in text and len(text) < 2000:
+        arguments.take(series, text)

@@ -1,0 +1,439 @@
+"""Measurements: rows of a table that say what was run, on what, and what was seen."""
+
+import csv
+import io
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import cast
+
+from meshwise.catalogue import files as catalogue
+from meshwise.catalogue.chips import HERE, Chip, Cluster
+from meshwise.catalogue.clusters import find_cluster
+from meshwise.catalogue.frameworks import Framework, find_framework
+from meshwise.cost.work import Precision, Train
+from meshwise.errors import UserError, nearest, quoted
+from meshwise.models import find as lookup
+from meshwise.models.model import Model, build
+
+Row = Mapping[str, str]
+
+VTRAIN = {
+    "# GPUs": "n_gpus",
+    "global batch": "global_batch_seqs",
+    "micro batch": "micro_batch",
+    "hidden size": "d_model",
+    "attention heads": "n_heads",
+    "# layers": "n_layers",
+    "sequence length": "seq_len",
+    "tensor parallelism": "tp",
+    "data parallelism": "dp",
+    "pipeline parallelism": "pp",
+    "iteration time (ms)": "ms_per_iter",
+}
+"""vTrain's column names (VIA-Research/vTrain, data/ground_truth_single.csv)."""
+VTRAIN_FACTS = {
+    "gpu": "A100-80GB",
+    "gpus_per_node": "8",
+    "framework": "Megatron-DeepSpeed",
+    "vocab": "51200",
+    "recompute": "none",
+}
+"""What vTrain's file leaves unsaid: its paper's machine, and GPT-2's padded vocabulary."""
+NEEDED = ("n_gpus", "tp", "pp", "dp", "global_batch_seqs", "seq_len", "gpu")
+TIMES = ("sec_per_iter", "ms_per_iter", "tokens_per_sec_per_gpu", "tflops_per_gpu")
+SEEN = (*TIMES, "mem_gb")
+UNIT_OF_MEMORY = {"": 2.0**30, "gib": 2.0**30, "gb": 1e9, "mib": 2.0**20, "mb": 1e6}
+RECOMPUTE = {"": 0, "none": 0, "no": 0, "selective": 1, "full": 2, "yes": 2}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One measured run: the question it answers and what was seen. Seconds or bytes that were not printed are NaN."""
+
+    row_id: str
+    model: Model
+    cluster: Cluster
+    work: Train
+    layout: dict[str, int]
+    """Axes as in Layouts; micro-batch 0 where the source does not say."""
+    seconds: float
+    memory: float
+    ran: bool
+    date: str
+    table: str = ""
+    assumed: tuple[str, ...] = ()
+    """What the row left unsaid and was filled in."""
+
+    @property
+    def chip(self) -> Chip:
+        return self.cluster.nodes[0][1].chips[0][1]
+
+    @property
+    def timed(self) -> bool:
+        return self.ran and math.isfinite(self.seconds)
+
+    @property
+    def weighed(self) -> bool:
+        return self.ran and math.isfinite(self.memory)
+
+    @property
+    def limit(self) -> float:
+        """Bytes of a device that a planner would fill."""
+        return self.chip.memory * (1 - self.work.reserve)
+
+    @property
+    def group(self) -> tuple[object, ...]:
+        """Runs of the same model on as many devices with the same batch: among these a planner has to choose."""
+        return (self.model.name, self.cluster.devices, self.work.batch, self.work.seq)
+
+    @property
+    def setting(self) -> tuple[object, ...]:
+        """Runs that share what a fit could learn by heart: the day and the shape of the model, or the model and the devices."""
+        return (self.date, self.model.decoder.hidden) if self.date else (self.model.name, self.cluster.devices)
+
+
+@dataclass(frozen=True)
+class Skipped:
+    row_id: str
+    reason: str
+
+
+def find_table(text: str) -> Path:
+    """A CSV or JSONL file by its path, or a built-in table (or one of the user's own folder) by its name."""
+    path, known = Path(text), catalogue.files("measurements", ".csv")
+    if text in known:
+        return known[text]
+    if path.suffix in (".csv", ".jsonl") or path.is_file():
+        return path
+    if text == HERE:
+        raise UserError("this machine was not measured yet: run 'meshwise probe' first")
+    raise UserError(
+        f"unknown table {quoted(text)}{nearest(text, known)}; give a .csv or .jsonl file or one of {', '.join(known)}"
+    )
+
+
+def read_lines(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """The header of a CSV file, and its lines with their numbers."""
+    reader = csv.reader(io.StringIO(catalogue.text_of(path)), strict=True)
+    try:
+        header = [name.strip() for name in next(reader, list[str]())]
+        return header, [(reader.line_num, line) for line in reader if line]
+    except csv.Error as error:
+        raise UserError(f"{path.name}, line {reader.line_num}: not valid CSV: {error}") from None
+
+
+def read_table(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file, vTrain's column names translated, or of what `meshwise run` keeps, a JSON object a line.
+
+    A file that is damaged is refused, with the line that is.
+    """
+    if path.suffix == ".jsonl":
+        return _read_objects(path)
+    header, lines = read_lines(path)
+    vtrain = "# GPUs" in header
+    columns = [VTRAIN.get(name, name) for name in header] if vtrain else header
+    _check_columns(path.name, [*columns, *VTRAIN_FACTS] if vtrain else columns)
+    if not lines:
+        raise UserError(f"{path.name}: no rows below the header")
+    rows: list[dict[str, str]] = []
+    for number, line in lines:
+        if len(line) != len(columns):
+            raise UserError(f"{path.name}, line {number}: {len(line)} fields, where the header has {len(columns)}")
+        row = dict(zip(columns, map(str.strip, line), strict=True))
+        _check_seen(f"{path.name}, line {number}", row)
+        rows.append(VTRAIN_FACTS | row if vtrain else row)
+    return rows
+
+
+def _read_objects(path: Path) -> list[dict[str, str]]:
+    rows: list[dict[str, str]] = []
+    for number, line in enumerate(catalogue.text_of(path).splitlines(), 1):
+        try:
+            values: object = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{path.name}, line {number}: not valid JSON: {error}") from None
+        if not isinstance(values, dict):
+            raise UserError(f"{path.name}, line {number}: expected an object, found {quoted(values)}")
+        row = {str(key): str(value) for key, value in cast(dict[object, object], values).items()}
+        _check_columns(f"{path.name}, line {number}", list(row))
+        _check_seen(f"{path.name}, line {number}", row)
+        rows.append(row)
+    if not rows:
+        raise UserError(f"{path.name}: empty; expected a JSON object a line")
+    return rows
+
+
+def _check_columns(name: str, columns: list[str]) -> None:
+    if not columns:
+        raise UserError(f"{name}: empty; expected a CSV file with a header and the columns {', '.join(NEEDED)}")
+    repeated = [column for column, times in Counter(columns).items() if times > 1]
+    if repeated:
+        raise UserError(f"{name}: the column {quoted(repeated[0])} appears twice")
+    for column in NEEDED:
+        if column not in columns:
+            raise UserError(f"{name}: the column '{column}' is missing{nearest(column, columns)}")
+    if not set(SEEN) & set(columns):
+        raise UserError(f"{name}: no column says what was measured; expected one of {', '.join(SEEN)}")
+
+
+def _check_seen(where: str, row: Row) -> None:
+    """What was measured is above zero and finite, or left empty; anything else is a slip of whoever wrote the table."""
+    for column in SEEN:
+        text = row.get(column, "")
+        try:
+            sound = not text or 0 < float(text) < math.inf
+        except ValueError:
+            sound = False
+        if not sound:
+            raise UserError(
+                f"{where}: {column} is {quoted(text)}; expected a number above zero, or nothing where it was not measured"
+            )
+
+
+def cases(path: Path) -> tuple[list[Case], list[Skipped]]:
+    """Every row of a table of training runs as a Case, or the reason why it is none."""
+    rows = read_table(path)
+    heads = _common_heads(rows)
+    used: list[Case] = []
+    skipped: list[Skipped] = []
+    for number, row in enumerate(rows, 1):
+        row_id = row.get("row_id") or f"{path.stem}-{number}"
+        try:
+            used.append(_case(row, row_id, heads, path.stem))
+        except UserError as error:
+            skipped.append(Skipped(row_id, str(error)))
+    if not used:
+        reason, times = Counter(skip.reason for skip in skipped).most_common(1)[0]
+        raise UserError(f"{path.name}: none of its {len(rows)} rows can be priced; {times} of them: {reason}")
+    return used, skipped
+
+
+def _number(row: Row, *columns: str) -> float:
+    """The first of these columns that holds a number; NaN where none does."""
+    for column in columns:
+        text = row.get(column, "")
+        try:
+            return float(text)
+        except ValueError:
+            if text:
+                raise UserError(f"{column} is {quoted(text)}, not a number") from None
+    return math.nan
+
+
+def _whole(row: Row, *columns: str, default: int | None = None) -> int:
+    value = _number(row, *columns)
+    if math.isnan(value) and default is not None:
+        return default
+    if math.isnan(value):
+        raise UserError(f"{columns[0]} is not stated")
+    if not 0 <= value < 2**40 or value != int(value):
+        raise UserError(f"{columns[0]} is {value:g}, not a whole number")
+    return int(value)
+
+
+def _word(row: Row, column: str) -> str:
+    return row.get(column, "").lower()
+
+
+def _common_heads(rows: list[dict[str, str]]) -> dict[int, int]:
+    """Heads by width, as most rows of the table state them: what the others leave out."""
+    seen: dict[int, Counter[int]] = {}
+    for row in rows:
+        width, heads = row.get("d_model") or row.get("d_model_derived") or "", row.get("n_heads", "")
+        if width.isdecimal() and heads.isdecimal():
+            seen.setdefault(int(width), Counter())[int(heads)] += 1
+    return {width: counts.most_common(1)[0][0] for width, counts in seen.items()}
+
+
+def case(row: Row, row_id: str) -> Case:
+    """One row that stands in no table."""
+    return _case(row, row_id, {}, "")
+
+
+def _case(row: Row, row_id: str, heads: dict[int, int], table: str) -> Case:
+    if row.get("dup_of"):
+        raise UserError("repeats another row")
+    if row.get("chk_flag"):
+        raise UserError("flagged in the table as not adding up")
+    outcome = _word(row, "outcome") or "ok"
+    if outcome not in ("ok", "oom"):
+        raise UserError("failed for a reason the table does not tell" if outcome == "fail" else f"outcome is {quoted(outcome)}")
+    assumed: list[str] = []
+    model, cluster = _model(row, heads, assumed), _cluster(row)
+    framework = _framework(row, assumed)
+    layout = _layout(row, framework, cluster.devices)
+    work = _work(row, framework, layout)
+    if layout["mbs"] == 0:
+        assumed.append("micro-batch not stated: the fastest that fits")
+    ran = outcome == "ok"
+    seconds = _seconds(row, model, work, cluster.devices) if ran else math.nan
+    memory = _number(row, "mem_gb") * UNIT_OF_MEMORY.get(_word(row, "mem_unit"), 1e9)
+    if ran and math.isnan(seconds) and math.isnan(memory):
+        raise UserError("neither a time nor a memory is stated")
+    return Case(row_id, model, cluster, work, layout, seconds, memory, ran, row.get("date", ""), table, tuple(assumed))
+
+
+def _seconds(row: Row, model: Model, work: Train, devices: int) -> float:
+    """Seconds of a step, from whichever column states it."""
+    stated, tokens = _number(row, "sec_per_iter"), float(work.batch_tokens)
+    if math.isnan(stated):
+        stated = _number(row, "ms_per_iter") / 1000
+    if math.isnan(stated):
+        stated = tokens / (_number(row, "tokens_per_sec_per_gpu") * devices)
+    if math.isnan(stated):
+        flops = model.flops_megatron(tokens, work.seq, recompute=_word(row, "recompute") == "full")
+        stated = flops / (_number(row, "tflops_per_gpu") * 1e12 * devices)
+    return stated
+
+
+def _cluster(row: Row) -> Cluster:
+    devices, per_node = _whole(row, "n_gpus"), _whole(row, "gpus_per_node", default=8)
+    if not devices or not per_node or devices % min(devices, per_node):
+        raise UserError(f"{devices} devices are no whole nodes of {per_node}")
+    inside = min(devices, per_node)
+    text = f"{devices // inside}x{inside}x{row['gpu']}"
+    gbps = _number(row, "inter_node_gbps_per_gpu")
+    return _named_cluster(text if math.isnan(gbps) else f"{text}@{gbps * per_node:g}Gbps")
+
+
+_named_cluster = cache(find_cluster)
+
+
+def _framework(row: Row, assumed: list[str]) -> Framework:
+    """The framework a row names; of one that is not in the catalogue only this is known: whether it shards parameters."""
+    text = row.get("framework", "")
+    found = _known_framework(text)
+    if found is None:
+        found = find_framework("fsdp" if _zero(row) >= 2 else "megatron")
+        assumed.append(f"framework {quoted(text)} priced as {found.name}" if text else f"framework not stated: {found.name}")
+    flash = _word(row, "flash_attention")
+    if flash in ("yes", "no"):
+        return replace(found, flash_attention=flash == "yes", dropout=found.dropout or flash == "no")
+    return found
+
+
+@cache
+def _known_framework(text: str) -> Framework | None:
+    """By its name, or the longest name of the catalogue that is part of the text: 'NeMo (Megatron-LM)'."""
+    for key in sorted(catalogue.files("frameworks", ".toml"), key=len, reverse=True):
+        found = find_framework(key)
+        if any(catalogue.squeeze(name) in catalogue.squeeze(text) for name in (found.name, key)):
+            return found
+    return None
+
+
+def _zero(row: Row) -> int:
+    """The ZeRO stage: its own column, or what `sharding` says ('zero1', 'fsdp', 'ddp')."""
+    sharding = _word(row, "sharding")
+    named = re.search(r"zero-?\s?(\d)", sharding)
+    stated = int(named[1]) if named else 3 if "fsdp" in sharding or "hsdp" in sharding else 0
+    return min(3, _whole(row, "zero_stage", default=stated))
+
+
+def _work(row: Row, framework: Framework, layout: Mapping[str, int]) -> Train:
+    steps = layout["dp_replicate"] * layout["dp_shard"] * layout["mbs"] * _whole(row, "grad_accum", default=0)
+    batch, seq = _whole(row, "global_batch_seqs", default=steps or None), _whole(row, "seq_len")
+    if not batch or not seq:
+        raise UserError("the batch or the sequence is empty")
+    named = _word(row, "precision")
+    precision = next((known for known in ("fp8", "fp16") if known in named), "bf16")
+    return Train(batch=batch, seq=seq, framework=framework, precision=cast(Precision, precision))
+
+
+def _layout(row: Row, framework: Framework, devices: int) -> dict[str, int]:
+    tp, pp, cp = _whole(row, "tp"), _whole(row, "pp"), _whole(row, "cp", default=1)
+    if not (tp and pp and cp) or devices % (tp * pp * cp):
+        raise UserError(f"tp {tp}, pp {pp} and cp {cp} do not divide {devices} devices")
+    dp, zero = _whole(row, "dp", default=devices // (tp * pp * cp)), _zero(row)
+    if dp * tp * pp * cp != devices:
+        raise UserError(f"dp {dp}, tp {tp}, pp {pp} and cp {cp} do not multiply to {devices} devices")
+    how = _word(row, "recompute")
+    if how not in RECOMPUTE:
+        raise UserError(f"recompute is {quoted(how)}; expected none, selective or full")
+    # Hybrid sharding: shards inside a node, copies between nodes.
+    shard = math.gcd(dp, _whole(row, "gpus_per_node", default=8)) if "hsdp" in _word(row, "sharding") else dp if zero else 1
+    told, vpp = _word(row, "seq_parallel"), _whole(row, "interleave", default=1)
+    return {
+        "dp_replicate": dp // shard,
+        "dp_shard": shard,
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+        "ep": _whole(row, "ep", default=1),
+        "mbs": _whole(row, "micro_batch", default=0),
+        "vpp": vpp,
+        "zero": zero if shard > 1 else 0,
+        "recompute": RECOMPUTE[how],
+        "sp": int(tp > 1 and (told == "yes" or (told != "no" and framework.sequence_parallel == "always"))),
+        "schedule": int(vpp > 1),
+        "offload": 0,
+    }
+
+
+def _model(row: Row, heads: dict[int, int], assumed: list[str]) -> Model:
+    """The model of a row: from its sizes, or, where none are given, the preset of that name."""
+    preset = lookup.find_preset(row.get("model", ""))
+    if preset and (math.isnan(_number(row, "d_model", "d_model_derived")) or _same(row, lookup.find_model(row["model"]))):
+        return lookup.find_model(row["model"])
+    hidden, layers = _whole(row, "d_model", "d_model_derived"), _whole(row, "n_layers", "n_layers_derived")
+    if math.isnan(_number(row, "n_heads")):
+        assumed.append("heads not stated: as most rows of that width, or of 128")
+    n_heads = _whole(row, "n_heads", default=heads.get(hidden) or max(1, hidden // 128))
+    kv_heads, vocab = _whole(row, "n_kv_heads", default=n_heads), _whole(row, "vocab", default=51200)
+    ffn = _whole(row, "d_ff", default=4 * hidden)
+    candidates = _candidates(hidden, layers, n_heads, kv_heads, vocab, ffn, _whole(row, "seq_len"))
+    stated = _number(row, "params_b") * 1e9
+    return candidates[0] if math.isnan(stated) else min(candidates, key=lambda model: abs(model.params - stated))
+
+
+def _same(row: Row, model: Model) -> bool:
+    """Whether the sizes that a row states are all those of the model it names; what a preset knows beyond them can then be trusted."""
+    d = model.decoder
+    stated = {
+        "d_model": d.hidden,
+        "n_layers": d.layers,
+        "n_heads": d.heads,
+        "n_kv_heads": d.kv_heads,
+        "d_ff": d.ffn,
+        "vocab": d.vocab,
+    }
+    return all(_number(row, column) == size for column, size in stated.items())
+
+
+@cache
+def _candidates(hidden: int, layers: int, heads: int, kv_heads: int, vocab: int, ffn: int, seq: int) -> tuple[Model, ...]:
+    """A GPT of these sizes, and a Llama with and without a tied head: gate and tying are seldom printed, the size tells them apart."""
+    name = f"h{hidden}-l{layers}-a{heads}-f{ffn}-v{vocab}"
+    gpt = {
+        "model_type": "gpt2",
+        "n_embd": hidden,
+        "n_layer": layers,
+        "n_head": heads,
+        "n_inner": ffn,
+        "vocab_size": vocab,
+        "n_positions": seq,
+    }
+    llama = {
+        "model_type": "llama",
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "intermediate_size": ffn,
+        "vocab_size": vocab,
+    }
+    source = "a table of measurements"
+    llamas = tuple(
+        build(llama | {"tie_word_embeddings": tied}, f"llama-{name}-k{kv_heads}{'-tied' * tied}", source)
+        for tied in (False, True)
+    )
+    if kv_heads != heads:
+        return llamas
+    gpts = (build(gpt, f"gpt-{name}", source),)
+    return gpts + llamas if ffn == 4 * hidden else llamas + gpts

@@ -1,0 +1,101 @@
+"""Predictions for measured runs: cases that share a model and a machine are priced together."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwise.calibrate.train.cases import Case
+from meshwise.catalogue import calibrations
+from meshwise.catalogue.calibrations import Calibration
+from meshwise.cost.layout import Floats, Ints, Layouts
+from meshwise.cost.train.step import PARTS, Question, price
+
+MICRO_BATCHES = (1, 2, 4, 8, 16)
+"""Tried where a table does not say which it was."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Seconds a step and bytes on the fullest device, one of each per case."""
+
+    seconds: Floats
+    memory: Floats
+
+
+@dataclass(frozen=True)
+class Block:
+    """Cases that one call prices: the question they share, and their layouts."""
+
+    rows: Ints
+    question: Question
+    trials: tuple[tuple[Layouts, NDArray[np.bool_]], ...]
+    """One set of layouts, or one per micro-batch tried, with the cases for which it is one."""
+
+    def price(self, calibration: Calibration | None) -> tuple[Floats, Floats, Floats]:
+        """Seconds, bytes, and seconds by part; of several micro-batches the fastest that fits, as whoever ran it will have chosen."""
+        q = replace(self.question, calibration=calibration or self.question.calibration)
+        seconds, memory = np.full(len(self.rows), np.inf), np.full(len(self.rows), np.inf)
+        parts = np.zeros((len(PARTS), len(self.rows)))
+        for layouts, valid in self.trials:
+            cost = price(q, layouts)
+            fits, fitted = cost.peak < q.chip.memory, memory < q.chip.memory
+            better = valid & ((fits & ~fitted) | ((fits == fitted) & (cost.step < seconds)))
+            seconds, memory = np.where(better, cost.step, seconds), np.where(better, cost.peak, memory)
+            parts = np.where(better, np.stack([np.broadcast_to(part, better.shape) for part in cost.time.values()]), parts)
+        return seconds, memory, parts.T
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Cases made ready to be priced many times over, as a fit does."""
+
+    blocks: tuple[Block, ...]
+    size: int
+
+    @staticmethod
+    def of(cases: Sequence[Case]) -> "Batch":
+        found: dict[tuple[object, ...], list[int]] = {}
+        for i, case in enumerate(cases):
+            node = case.cluster.nodes[0][1]
+            network = case.cluster.network.bandwidth if case.cluster.network else 0.0
+            wiring = (node.devices, network, case.cluster.torus, case.cluster.tiers)
+            work = case.work
+            key = (case.model.name, case.chip.key, wiring, work.framework, work.seq, work.precision)
+            found.setdefault(key, []).append(i)
+        return Batch(tuple(_block(cases, rows) for rows in found.values()), len(cases))
+
+    def price(self, calibration: Calibration | None = None) -> Prediction:
+        """Under one calibration, or each case under the one that is chosen for its chip and framework."""
+        seconds, memory = np.full(self.size, np.nan), np.full(self.size, np.nan)
+        for block in self.blocks:
+            seconds[block.rows], memory[block.rows], _ = block.price(calibration)
+        return Prediction(seconds, memory)
+
+    def shares(self, calibration: Calibration | None = None) -> Floats:
+        """What part of each case's seconds is in each of PARTS: a row a case."""
+        found = np.zeros((self.size, len(PARTS)))
+        for block in self.blocks:
+            found[block.rows] = block.price(calibration)[2]
+        return found / np.sum(found, axis=1, keepdims=True)
+
+
+def predict(cases: Sequence[Case], calibration: Calibration | None = None) -> Prediction:
+    return Batch.of(cases).price(calibration)
+
+
+def _block(cases: Sequence[Case], rows: list[int]) -> Block:
+    some = [cases[i] for i in rows]
+    first = some[0]
+    batch = np.array([case.work.batch for case in some])
+    axes = {name: np.array([case.layout[name] for case in some]) for name in first.layout}
+    unknown = axes["mbs"] == 0
+    per_replica = batch // (axes["dp_replicate"] * axes["dp_shard"])
+    trials: list[tuple[Layouts, NDArray[np.bool_]]] = []
+    for mbs in MICRO_BATCHES if unknown.any() else (1,):
+        valid = (per_replica % mbs == 0) | (mbs == 1) if unknown.any() else np.ones(len(rows), dtype=bool)
+        trials.append((Layouts.of(**(axes | {"mbs": np.where(unknown, np.where(valid, mbs, 1), axes["mbs"])})), valid | ~unknown))
+    chosen = calibrations.choose(first.chip, first.work.framework.key)
+    question = Question.of(first.model, first.cluster, replace(first.work, batch=batch), chosen)
+    return Block(np.array(rows), question, tuple(trials))

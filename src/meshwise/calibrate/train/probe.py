@@ -1,0 +1,317 @@
+"""What a probe measured, as a chip and a calibration: the rows of `meshwise.workers.probe` fitted by the formulas that will use them."""
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from scipy.optimize import least_squares  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
+
+from meshwise.calibrate.train.fit import prior_for
+from meshwise.catalogue import files as catalogue
+from meshwise.catalogue.calibrations import Calibration
+from meshwise.catalogue.chips import HERE, Chip, Cluster, Link, Node, Source, known_chip
+from meshwise.catalogue.frameworks import find_framework
+from meshwise.cost.layout import Floats, Layouts
+from meshwise.cost.train.compute import Device, attention, product
+from meshwise.cost.train.step import GRAPH_GAP, Question, slots
+from meshwise.cost.work import Train
+from meshwise.errors import UserError, quoted
+from meshwise.models.model import build
+from meshwise.models.op import Op
+
+Row = dict[str, Any]
+KERNELS_OF_A_LAYER = 32
+"""In one pass through a compiled layer: 770 to 855 in the 24 passes of a step of 125M (docs/ttt-kernels.md)."""
+STARTS_OF_A_STEP = 400
+"""Operations that a step starts beside its layers: the batch, the norm of the gradient, clipping, the optimizer, what is printed."""
+LARGE = {"gpu": 2**26, "cpu": 2**22}
+"""Bytes from which a copy tells of the memory and not of its launch."""
+LEAST = 1e-7
+"""Seconds of what costs nothing: a fit takes logarithms."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A measured device, as files of the catalogue hold it."""
+
+    chip: Chip
+    calibration: Calibration
+    errors: dict[str, float]
+    """Median error of the fitted curves on the rows, by kind."""
+    missing: tuple[str, ...]
+    """What was not measured, and why."""
+
+
+def read(path: Path) -> list[Row]:
+    """The rows of a probe; a file of something else is refused."""
+    rows: list[Row] = []
+    for number, line in enumerate(catalogue.text_of(path).splitlines(), 1):
+        try:
+            value: object = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{path.name}, line {number}: not valid JSON: {error}") from None
+        if not isinstance(value, dict) or "kind" not in value:
+            raise UserError(f"{path.name}, line {number}: no row of a probe (it has no 'kind'); write some with 'meshwise probe'")
+        rows.append(_checked(cast(Row, value), f"{path.name}, line {number}"))
+    if not rows or rows[0]["kind"] != "machine":
+        raise UserError(f"{path.name}: the first line of a probe says what machine it is of; this one does not")
+    return rows
+
+
+def _checked(row: Row, where: str) -> Row:
+    if row["kind"] in ("machine", "missing"):
+        return row
+    for name in ("seconds", "low", "high"):
+        value = row.get(name)
+        if not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise UserError(f"{where}: {name} is {quoted(value)}; expected seconds above zero")
+    return row
+
+
+def is_probe(path: Path) -> bool:
+    """Whether a file holds rows of a probe: known by its first line."""
+    return path.suffix == ".jsonl" and '"kind"' in catalogue.text_of(path).partition("\n")[0]
+
+
+def of_kind(rows: Sequence[Row], kind: str, what: str = "") -> list[Row]:
+    return [row for row in rows if row["kind"] == kind and (not what or row.get("what") == what)]
+
+
+def machine(rows: Sequence[Row], key: str = HERE) -> Machine:
+    """The chip and its calibration."""
+    about = rows[0]
+    if not of_kind(rows, "gemm") or not of_kind(rows, "memory"):
+        raise UserError("the probe has no matrix products or no memory bandwidth: give it more --seconds")
+    chip = _chip(rows, about, key)
+    prior = prior_for(chip)
+    found = replace(prior, matmul=_ceiling(rows, chip), memory=_memory(rows, chip), uneven=1.0)
+    found, errors = _products(rows, chip, found)
+    found, more = _attention(rows, chip, found)
+    found = _launches(rows, chip, found)
+    found = _links(rows, chip, found)
+    if about["device"] == "cpu":
+        found = replace(found, elementwise=_elementwise(rows, chip, found))
+    measured = ["matmul", "memory", "flash"] + (["link", "link_latency"] if _group(rows, 1) else [])
+    done = replace(
+        found,
+        key="",
+        chips=(key,),
+        frameworks=(),
+        architectures=(),
+        measured=tuple(measured),
+        fitted_on=f"meshwise probe of {about['name']}, torch {about['torch']}",
+        date=str(about["date"]),
+        rows=float(sum(row["kind"] not in ("machine", "missing") for row in rows)),
+        sources=(),
+        context=float(about.get("context") or found.context),
+    )
+    return Machine(chip, done, errors | more, tuple(f"{row['what']}: {row['why']}" for row in of_kind(rows, "missing")))
+
+
+def _rate(row: Row) -> float:
+    return row["flops"] / row["seconds"]
+
+
+def _chip(rows: Sequence[Row], about: Row, key: str) -> Chip:
+    """The catalogue's facts where it knows the device; else what was measured stands for a datasheet."""
+    name = str(about["name"])
+    known = known_chip(name.removeprefix("NVIDIA ")) if about["device"] == "cuda" else None
+    devices = max(1, int(about["ranks"]) // max(1, int(about["nodes"])))
+    link, host = _bandwidth(_group(rows, 1)), _host(rows)
+    if known is not None:
+        return replace(known, key=key, name=f"{key}: {known.name}", aliases=(), link=known.link or link, host=known.host or host)
+    dtype = str(of_kind(rows, "gemm")[0]["dtype"])
+    return Chip(
+        key=key,
+        name=f"{key}: {name}",
+        vendor="measured",
+        kind="gpu" if about["device"] == "cuda" else "cpu",
+        architecture="measured",
+        year=int(str(about["date"])[:4]),
+        memory=float(about["memory"]) / (devices if about["device"] == "cpu" else 1),
+        bandwidth=max(row["bytes"] / row["low"] for row in _streams(rows)),
+        flops={cast(Any, dtype): max(row["flops"] / row["low"] for row in of_kind(rows, "gemm"))},
+        sms=int(about["sms"]),
+        link=link,
+        host=host,
+        per_node=max(8, devices),
+        sources=(Source(title=f"meshwise probe, {about['date']}, torch {about['torch']}", url="probes/here.jsonl"),),
+    )
+
+
+def _streams(rows: Sequence[Row]) -> list[Row]:
+    """Copies that are large enough; of a very short probe the largest there are."""
+    kind = "gpu" if rows[0]["device"] == "cuda" else "cpu"
+    found = of_kind(rows, "memory")
+    return [row for row in found if row["size"] >= LARGE[kind]] or [max(found, key=lambda row: row["size"])]
+
+
+def _ceiling(rows: Sequence[Row], chip: Chip) -> float:
+    """Of the peak, where the fit of the products starts."""
+    return min(1.0, max(map(_rate, of_kind(rows, "gemm"))) / Device.of(chip, Calibration(), "bf16").peak)
+
+
+def _memory(rows: Sequence[Row], chip: Chip) -> float:
+    return min(1.0, statistics.median(row["bytes"] / row["seconds"] for row in _streams(rows)) / chip.bandwidth)
+
+
+MOST_START = 20.0
+"""Microseconds that starting one kernel may add to its timing."""
+
+
+def _products(rows: Sequence[Row], chip: Chip, start: Calibration) -> tuple[Calibration, dict[str, float]]:
+    """`matmul`, `tile` and `depth` over all shapes that use the matrix units, less some of what a hot chip loses.
+
+    What starting a kernel by itself adds to the timing of each is fitted beside them and thrown away: without it, short products would
+    tell of a depth that long ones do not have.
+    """
+    aligned = [row for row in of_kind(rows, "gemm") if row["n"] % 8 == 0 and row["k"] % 8 == 0]
+    m, n, k, seen = (np.array([float(row[name]) for row in aligned]) for name in ("m", "n", "k", "seconds"))
+    steady = 1 / np.array([1 + 5 * math.log(row["high"] / row["low"]) for row in aligned])  # what varied says little
+
+    def calibration(x: Floats) -> Calibration:
+        return replace(start, matmul=float(np.exp(x[0])), tile=float(x[1]), depth=float(np.exp(x[2])))
+
+    def errors(x: Floats) -> Floats:
+        return np.log((product(Device.of(chip, calibration(x), "bf16"), m, n, k) + 1e-6 * x[3]) / seen)
+
+    first = np.array([math.log(start.matmul), start.tile, math.log(start.depth), 1.0])
+    bounds = (np.array([math.log(0.02), 0.0, 0.0, 0.0]), np.array([0.0, 0.8, math.log(4000), MOST_START]))
+    prior = np.array([0.3, 0.1, 1.0, 5.0])
+
+    def residuals(x: Floats) -> Floats:
+        return np.concatenate([errors(x) * steady / 0.05, (x - first) / prior])
+
+    solved = cast(Any, least_squares)(
+        residuals, np.clip(first, bounds[0] + 1e-6, bounds[1] - 1e-6), bounds=bounds, loss="soft_l1", diff_step=1e-3
+    )
+    found = calibration(solved.x)
+    error = float(np.median(np.abs(np.expm1(errors(solved.x)))))
+    return replace(found, matmul=found.matmul * _hot(rows) ** HEATED), {"matrix products": error}
+
+
+HEATED = 0.5
+"""Of what a product that runs over and over loses to heat and the power cap, what products in a step lose, where other kernels use less
+power. On an H200 a product by itself loses 15%; those of Llama 1B about 7%, of 125M nothing (docs/loop.md)."""
+
+
+def _hot(rows: Sequence[Row]) -> float:
+    """The rate of a product that goes on, over that of the same in short bursts; at most 1. A CPU would show who else uses it."""
+    for row in of_kind(rows, "sustained") if rows[0]["device"] == "cuda" else []:
+        for burst in of_kind(rows, "gemm"):
+            if all(burst[name] == row[name] for name in ("m", "n", "k")):
+                return min(1.0, burst["seconds"] / row["seconds"])
+    return 1.0
+
+
+def _attention(rows: Sequence[Row], chip: Chip, found: Calibration) -> tuple[Calibration, dict[str, float]]:
+    """`flash`: of what was measured, that which is not bytes, over the same at the full rate."""
+    fast, slow = (Device.of(chip, replace(found, flash=share), "bf16") for share in (1.0, 0.5))
+    shares: list[float] = []
+    for row in of_kind(rows, "attention"):
+        width, way = int(row["width"]), int(row["what"] == "backward")
+        op = Op(name="attention", part="attention", kind="attention", n=width, k=width, m=row["heads"])
+        batch, heads, one = (np.array([float(each)]) for each in (row["batch"], row["heads"], 1))
+        full, half = (float(attention(d, op, int(row["seq"]), batch, heads, one, flash=True)[way][0]) for d in (fast, slow))
+        shares.append((half - full) / max(row["seconds"] - (2 * full - half), 0.1 * row["seconds"]))
+    if not shares:
+        return found, {}
+    middle = statistics.median(shares)
+    return replace(found, flash=min(1.0, middle)), {"attention": statistics.median(abs(share / middle - 1) for share in shares)}
+
+
+def _launches(rows: Sequence[Row], chip: Chip, found: Calibration) -> Calibration:
+    """Host time of a layer from a block that is too small to take any other. A GPU works while the host starts what comes next, and loses
+    only the gaps between kernels; a CPU does one after the other, so the same time is added."""
+    starts, small = of_kind(rows, "launch", "eager"), of_kind(rows, "block", "both")
+    if starts:
+        found = replace(found, step=STARTS_OF_A_STEP * starts[0]["seconds"])
+    block = next((row["seconds"] / 2 for row in small if row["small"]), None)
+    if block is None:
+        return found
+    if chip.kind == "cpu":
+        return replace(found, layer_launch=LEAST, layer_gap=block, stage_launch=block)
+    graph = of_kind(rows, "launch", "graph")
+    gap = KERNELS_OF_A_LAYER * graph[0]["seconds"] / GRAPH_GAP if graph else found.layer_gap
+    return replace(found, layer_launch=block, layer_gap=gap, stage_launch=block)
+
+
+def _elementwise(rows: Sequence[Row], chip: Chip, found: Calibration) -> float:
+    """Bytes that a block moves between its products, over those of the formula: what is left of its time, where it is not small."""
+    shares: list[float] = []
+    for row in of_kind(rows, "block", "both"):
+        if row["small"]:
+            continue
+        parts = block_parts(row, chip, found)
+        left = row["seconds"] - (sum(parts.values()) - parts["elementwise"])
+        shares.append(left / parts["elementwise"])
+    return min(20.0, max(0.1, statistics.median(shares))) if shares else 1.0
+
+
+def block_parts(row: Row, chip: Chip, found: Calibration) -> dict[str, float]:
+    """Seconds by part that the cost model gives one of the probe's blocks."""
+    config = {
+        "model_type": "llama",
+        "hidden_size": int(row["hidden"]),
+        "num_hidden_layers": 1,
+        "num_attention_heads": int(row["heads"]),
+        "intermediate_size": int(row["ffn"]),
+        "vocab_size": 256,
+    }
+    sequences = max(1, int(row["tokens"]) // int(row["seq"]))
+    cluster = Cluster("probe", ((1, Node(((1, chip),), None)),))
+    work = Train(batch=sequences, seq=int(row["seq"]), framework=find_framework("meshwise"))
+    ones = {name: np.ones(1, dtype=np.int64) for name in ("dp_replicate", "dp_shard", "tp", "pp", "cp", "ep", "vpp")}
+    none = {name: np.zeros(1, dtype=np.int64) for name in ("zero", "recompute", "sp", "schedule", "offload")}
+    layout = Layouts.of(**ones, **none, mbs=np.array([sequences]))
+    layer, _ = slots(Question.of(build(config, "a block", "meshwise probe"), cluster, work, found), layout)
+    return {name: float(np.ravel(value)[0]) for name, value in layer.items()}
+
+
+def _group(rows: Sequence[Row], nodes: int) -> list[Row]:
+    """Collectives inside a node (1), or between nodes (2)."""
+    return [row for row in of_kind(rows, "wire") if row["what"] != "point-to-point" and min(2, row["nodes"]) == nodes]
+
+
+def _moved(row: Row) -> tuple[float, float]:
+    """Bytes that a rank passes on in a ring, and the steps it takes: twice as many in an all-reduce."""
+    times, size = (2 if row["what"] == "all-reduce" else 1), int(row["group"])
+    return times * (size - 1) / size * row["size"], times * (size - 1)
+
+
+def _latency(rows: Sequence[Row], steps: Callable[[Row], float]) -> float:
+    small = min(row["size"] for row in rows)
+    return statistics.median(row["seconds"] / steps(row) for row in rows if row["size"] == small)
+
+
+def _bandwidth(rows: Sequence[Row]) -> Link | None:
+    """The best that a ring of ranks reached with large arrays."""
+    if not rows:
+        return None
+    large = sorted({row["size"] for row in rows})[-2:]
+    rates = [_moved(row)[0] / row["seconds"] for row in rows if row["size"] in large]
+    return Link(name="measured", bandwidth=statistics.median(rates))
+
+
+def _links(rows: Sequence[Row], chip: Chip, found: Calibration) -> Calibration:
+    near, far = _group(rows, 1), _group(rows, 2)
+    link = _bandwidth(near)
+    if link is not None and chip.link is not None:
+        found = replace(found, link=min(1.0, link.bandwidth / chip.link.bandwidth))
+        found = replace(found, link_latency=_latency(near, lambda row: _moved(row)[1]))
+    if far:
+        depth = {"all-reduce": 2}
+        found = replace(
+            found, network_latency=_latency(far, lambda row: depth.get(row["what"], 1) * math.ceil(math.log2(row["group"])))
+        )
+    return found
+
+
+def _host(rows: Sequence[Row]) -> Link | None:
+    found = of_kind(rows, "host")
+    return Link(name="measured", bandwidth=max(row["bytes"] / row["seconds"] for row in found)) if found else None

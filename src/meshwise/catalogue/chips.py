@@ -1,0 +1,275 @@
+"""Chip, Link, Node, Cluster: what one computes on. Facts come from data/chips and data/clusters, each with its source."""
+
+import re
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Literal
+
+from meshwise import units
+from meshwise.catalogue import files as catalogue
+from meshwise.catalogue import records
+from meshwise.errors import UserError, nearest, quoted
+from meshwise.units import Bytes, BytesPerSecond, Count, FlopsPerSecond, Hertz, Seconds, Watts
+
+HERE = "here"
+"""The chip of this machine, as `meshwise probe` files it."""
+Dtype = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp6", "fp4", "int4"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where a fact was read."""
+
+    title: str
+    url: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Price:
+    """A public list price: '$1599' to buy, '$4.20/h' to rent."""
+
+    price: str
+    date: str
+    source: str
+
+    def __post_init__(self) -> None:
+        units.parse(self.price, self.quantity)
+
+    @property
+    def quantity(self) -> str:
+        return "dollars/s" if "/" in self.price else "dollars"
+
+    @property
+    def rent(self) -> float | None:
+        """Dollars per second, or None for a price to buy."""
+        return units.parse(self.price, "dollars/s") if self.quantity == "dollars/s" else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """A way for bytes to travel, one direction."""
+
+    name: str
+    bandwidth: BytesPerSecond
+    """Of one device's links together; of one torus axis where there are `axes`; of a whole node for a cluster's network."""
+    latency: Seconds | None = None
+    axes: int = 1
+    joins: int = 0
+    """How many devices it can join at most; 0 is all of a node."""
+
+    def __post_init__(self) -> None:
+        if not self.bandwidth:
+            raise UserError(f"the link {quoted(self.name)} has no bandwidth")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Torus:
+    """How the links of a chip make a torus."""
+
+    pod: tuple[int, ...] = ()
+    """The largest there is; empty where no source says."""
+    closes: int = 0
+    """An axis of a slice wraps round when its length is a multiple of this; 0 is only when it is the whole axis of the pod."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """The machine that the devices of a node sit in."""
+
+    memory: Bytes | None = None
+    cpus: str = ""
+
+
+UNKNOWN_HOST = Host()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chip:
+    """Datasheet facts of one accelerator: dense FLOP/s, capacities, bandwidths. What is fitted lives elsewhere."""
+
+    key: str = field(default="", metadata={"derived": True})
+    name: str
+    vendor: str
+    kind: Literal["gpu", "tpu", "npu", "apple", "cpu"]
+    architecture: str
+    year: int
+    memory: Bytes
+    bandwidth: BytesPerSecond
+    flops: dict[Dtype, FlopsPerSecond]
+    sources: tuple[Source, ...]
+    aliases: tuple[str, ...] = ()
+    sms: int | None = None
+    """Streaming multiprocessors, compute units, or cores: what tiles are spread over."""
+    clock: Hertz | None = None
+    cache: Bytes | None = None
+    tdp: Watts | None = None
+    tile: tuple[int, ...] = ()
+    """m, n, k of the largest matrix tile that the vendor's library commonly uses."""
+    link: Link | None = None
+    """To the other devices of its node."""
+    bridge: Link | None = None
+    """An optional connector between a few cards, not there unless a cluster says so."""
+    host: Link | None = None
+    network: Link | None = None
+    """Per device, in the vendor's own system."""
+    per_node: int = 8
+    """Devices in the vendor's own node."""
+    torus: Torus | None = None
+    prices: tuple[Price, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not (self.memory and self.bandwidth and self.flops and all(self.flops.values())):
+            raise UserError("memory, bandwidth and every rate of flops must be above zero, and at least one rate known")
+
+    @property
+    def rent(self) -> float | None:
+        """Dollars per second at the latest list price to rent."""
+        return latest_rent(self.prices)
+
+    def closes(self, shape: tuple[int, ...]) -> tuple[bool, ...]:
+        """Which axes of a slice wrap round from their last chip to their first."""
+        torus = self.torus or Torus()
+        return tuple(side % torus.closes == 0 if torus.closes else side in torus.pod for side in shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tier:
+    """A level of the network above the nodes: a leaf or rail group, a spine, a site."""
+
+    name: str
+    nodes: int
+    """In one unit of it."""
+    oversubscription: Count = 0.0
+    """What the nodes of a unit can send, over what can leave it: 2 means that half of it can."""
+    bandwidth: BytesPerSecond = 0.0
+    """What can leave a unit, where that is known instead."""
+    latency: Seconds | None = None
+
+    def __post_init__(self) -> None:
+        if self.nodes < 1 or bool(self.oversubscription) == bool(self.bandwidth):
+            raise UserError(f"the tier {quoted(self.name)} needs 'nodes', and either 'oversubscription' or 'bandwidth'")
+
+    def leaving(self, network: Link | None) -> float:
+        """Bytes per second out of one unit whose nodes have this network."""
+        return self.bandwidth or self.nodes * (network.bandwidth if network else 0.0) / self.oversubscription
+
+
+@dataclass(frozen=True)
+class Node:
+    """Devices that share a host and the link between them; or all the chips of a torus."""
+
+    chips: tuple[tuple[int, Chip], ...]
+    link: Link | None
+    host: Host = UNKNOWN_HOST
+
+    @property
+    def devices(self) -> int:
+        return sum(count for count, _ in self.chips)
+
+    @property
+    def memory(self) -> float:
+        return sum(count * chip.memory for count, chip in self.chips)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Nodes and the network between them; or pods, each one torus, and the network between those."""
+
+    name: str
+    nodes: tuple[tuple[int, Node], ...]
+    network: Link | None = None
+    """Of a whole node (or pod), one direction."""
+    tiers: tuple[Tier, ...] = ()
+    """What lies above that network, from the inside out; none: every node reaches every other at full speed."""
+    torus: tuple[int, ...] = ()
+    prices: tuple[Price, ...] = ()
+    sources: tuple[Source, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def node_count(self) -> int:
+        return sum(count for count, _ in self.nodes)
+
+    @cached_property
+    def devices(self) -> int:
+        return sum(count * node.devices for count, node in self.nodes)
+
+    @cached_property
+    def memory(self) -> float:
+        return sum(count * node.memory for count, node in self.nodes)
+
+    @cached_property
+    def chips(self) -> dict[str, int]:
+        """How many of each chip, over all nodes."""
+        found: dict[str, int] = {}
+        for count, node in self.nodes:
+            for per_node, chip in node.chips:
+                found[chip.key] = found.get(chip.key, 0) + count * per_node
+        return found
+
+    @cached_property
+    def rent(self) -> float | None:
+        """Dollars per second for the whole of it: the cluster's own price, or its chips' where all have one."""
+        own = latest_rent(self.prices)
+        if own is not None:
+            return own * self.node_count
+        each = [(count * per_node, chip.rent) for count, node in self.nodes for per_node, chip in node.chips]
+        return None if any(rent is None for _, rent in each) else sum(count * (rent or 0) for count, rent in each)
+
+
+def part_of_here(processes: int) -> str:
+    """The chip that stands for one of several processes on this machine's CPU: it has its share of the cores."""
+    return HERE if processes == 1 else f"{HERE}-1of{processes}"
+
+
+def catalogued(chip: Chip) -> Chip | None:
+    """The chip of the catalogue that a measured one is; none where there is none. Any CPU is the catalogue's generic one."""
+    return known_chip(chip.name.partition(": ")[2]) or (known_chip("cpu") if chip.kind == "cpu" else None)
+
+
+def latest_rent(prices: tuple[Price, ...]) -> float | None:
+    rents = sorted((price.date, price.rent) for price in prices if price.rent is not None)
+    return rents[-1][1] if rents else None
+
+
+@cache
+def find_chip(name: str) -> Chip:
+    """The chip of that name or alias; case and punctuation do not count."""
+    found = known_chip(name)
+    if found is None and catalogue.squeeze(name) == HERE:
+        raise UserError("'here' is this machine once it is measured: run 'meshwise probe' first")
+    if found is None:
+        keys = chip_names()
+        raise UserError(f"unknown chip {quoted(name)}{nearest(name, keys, keys.get)} (meshwise show chips)")
+    return found
+
+
+def chip_names() -> dict[str, str]:
+    """All that a chip may be called, and the key it is filed under."""
+    return {name: chip.key for chip in chips() for name in (chip.key, chip.name, *chip.aliases)}
+
+
+@cache
+def known_chip(name: str) -> Chip | None:
+    wanted = catalogue.squeeze(name)
+    filed = {catalogue.squeeze(stem): path for stem, path in catalogue.files("chips", ".toml").items()}
+    if wanted in filed:
+        return read_chip(filed[wanted])
+    if re.sub(r"^(\d+x)+", "", wanted) in filed:  # '8xh100-sxm' is so many of a chip; to know that, no other file has to be read
+        return None
+    for candidate in chips():
+        if wanted in map(catalogue.squeeze, (candidate.name, *candidate.aliases)):
+            return candidate
+    return None
+
+
+@cache
+def chips() -> tuple[Chip, ...]:
+    """The whole catalogue, by name."""
+    return tuple(read_chip(path) for path in catalogue.files("chips", ".toml").values())
+
+
+@cache
+def read_chip(path: Path) -> Chip:
+    return replace(records.read(Chip, catalogue.table_of(path), path.name), key=path.name.removesuffix(".toml"))

@@ -1,0 +1,278 @@
+"""Which device holds which tensors and which part of the cache: llama.cpp's splits, and vLLM's tensor and pipeline parallelism."""
+
+import re
+import struct
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import accumulate, pairwise
+from math import ceil
+from typing import Literal
+
+from meshwise.cost.serve.cache import LayerCache
+from meshwise.errors import UserError
+from meshwise.models.formats import Weight, Weights
+from meshwise.models.model import Model
+from meshwise.models.tensors import INPUT
+
+HOST = -1
+"""The device of what stays in host memory."""
+
+ROUNDING = 128
+"""Rows of a matrix that llama.cpp's row split keeps together on NVIDIA cards since Volta."""
+VOCABULARY_STEP = 64
+"""vLLM pads the vocabulary to a multiple of this before it cuts it."""
+
+LARGEST_SHARE = 1e30
+"""Beyond any memory, and well within single precision."""
+
+Pin = tuple[str, int]
+"""A pattern of tensor names, and the device that holds what it finds: llama.cpp's -ot."""
+ALL_EXPERTS: Pin = (r"\.ffn_(up|down|gate)_exps", HOST)
+"""-ot exps=CPU, or --cpu-moe."""
+
+
+def host_experts(layers: int) -> tuple[Pin, ...]:
+    """--n-cpu-moe: the experts of the first `layers` layers stay on the host."""
+    return tuple((rf"blk\.{i}\.ffn_(up|down|gate)_exps", HOST) for i in range(layers))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """What one device holds, in bytes, and what of it a step reads."""
+
+    device: int
+    layers: tuple[int, ...] = ()
+    """Those whose cache it holds; with tensor parallelism a part of each."""
+    head: bool = False
+    weights: int = 0
+    once: int = 0
+    """Weights that every step reads once, however many tokens it has."""
+    experts: int = 0
+    routed: float = 0.0
+    """Share of the experts that one token reads."""
+    cache: int = 0
+
+    @property
+    def bytes(self) -> int:
+        return self.weights + self.cache
+
+    def read(self, tokens: float = 1) -> float:
+        """Bytes of weights read in a step of `tokens` tokens.
+
+        Experts as far as even routing reaches them: 1 - (1 - a/e)^tokens of them. Rows of the embedding are not counted.
+        """
+        return self.once + self.experts * (1 - (1 - self.routed) ** tokens)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A whole model on one host and its devices."""
+
+    split: Literal["layer", "row", "tensor"]
+    host: Load
+    devices: tuple[Load, ...]
+    tp: int = 1
+    """Devices that share each layer, in a tensor split."""
+
+    @property
+    def loads(self) -> tuple[Load, ...]:
+        return (self.host, *self.devices)
+
+
+def _single(value: float) -> float:
+    """`value` in single precision, in which llama.cpp computes its splits."""
+    return struct.unpack("f", struct.pack("f", value))[0]
+
+
+def layer_devices(layers: int, proportions: Sequence[float], gpu_layers: int | None = None) -> tuple[int, ...]:
+    """The device of each layer, the head's behind the last: upper bound over cumulative proportions (llama.cpp, load_tensors).
+
+    `proportions` are -ts, or each device's free memory. `gpu_layers` is -ngl: the last so many of layers + 1 leave the host.
+    Worked: 33 over 4 equal devices: 9, 8, 8 and 8, of which the last is the head.
+    """
+    if not all(0 <= share <= LARGEST_SHARE for share in proportions) or (proportions and not sum(map(_single, proportions))):
+        raise UserError("the shares of a split must be finite and not negative, and at least one above zero")
+    moved = min(layers + 1, layers + 1 if gpu_layers is None else gpu_layers) if proportions else 0
+    if moved <= 0:
+        return (HOST,) * (layers + 1)
+    sums = list(accumulate((_single(share) for share in proportions), lambda a, b: _single(a + b)))
+    bounds = [_single(bound / sums[-1]) for bound in sums]
+    start = layers + 1 - moved
+    # The quotient is below 1 and the last bound is 1, so that there always is a device.
+    return (HOST,) * start + tuple(bisect_right(bounds, _single(i / moved)) for i in range(moved))
+
+
+def split_layers(
+    weights: Weights,
+    caches: Sequence[LayerCache],
+    proportions: Sequence[float],
+    *,
+    gpu_layers: int | None = None,
+    pins: Iterable[Pin] = (),
+) -> Placement:
+    """llama.cpp's default, -sm layer: whole layers with their cache; the embedding stays on the host."""
+    owners = layer_devices(weights.layers, proportions, gpu_layers)
+    patterns = [(re.compile(pattern), _checked(device, len(proportions))) for pattern, device in pins]
+    held: dict[int, list[tuple[Weight, int]]] = {}
+    for weight in weights.tensors:
+        device = HOST if weight.layer == INPUT else owners[weight.layer]
+        device = next((pinned for pattern, pinned in patterns if pattern.search(weight.name)), device)
+        held.setdefault(device, []).append((weight, weight.bytes))
+    return _placed("layer", held, caches, owners, len(proportions))
+
+
+def _checked(device: int, devices: int) -> int:
+    if not HOST <= device < devices:
+        raise UserError(f"no device {device} to pin tensors to: there are {devices}, counted from 0, and the host")
+    return device
+
+
+def split_rows(
+    weights: Weights, caches: Sequence[LayerCache], proportions: Sequence[float], *, gpu_layers: int | None = None
+) -> Placement:
+    """llama.cpp's -sm row: matrices are cut by rows over all devices; experts, vectors and cache go with their layer."""
+    owners = layer_devices(weights.layers, proportions, gpu_layers)
+    held: dict[int, list[tuple[Weight, int]]] = {}
+    for weight in weights.tensors:
+        owner = HOST if weight.layer == INPUT else owners[weight.layer]
+        slot = weight.slot
+        if owner == HOST or slot.rows == 1 or slot.copies > 1 or "_norm." in slot.name:
+            held.setdefault(owner, []).append((weight, weight.bytes))
+            continue
+        for device, rows in enumerate(row_counts(slot.rows, proportions)):
+            held.setdefault(device, []).append((weight, weight.bytes // slot.rows * rows))
+    return _placed("row", held, caches, owners, len(proportions))
+
+
+def row_counts(rows: int, proportions: Sequence[float]) -> list[int]:
+    """Rows of one matrix on each device: cut at cumulative proportions, rounded down to whole tiles (ggml-cuda, get_row_split)."""
+    return list(_row_counts(rows, tuple(proportions)))
+
+
+@lru_cache(maxsize=256)
+def _row_counts(rows: int, proportions: tuple[float, ...]) -> tuple[int, ...]:
+    """A model has few heights of matrices, and a search cuts each of them many hundred times."""
+    before = [rows * share / sum(proportions) for share in accumulate(proportions, initial=0.0)][:-1]
+    cuts = [int(cut) // ROUNDING * ROUNDING for cut in before]
+    return tuple(high - low for low, high in pairwise([*cuts, rows]))
+
+
+def _placed(
+    split: Literal["layer", "row"],
+    held: dict[int, list[tuple[Weight, int]]],
+    caches: Sequence[LayerCache],
+    owners: Sequence[int],
+    devices: int,
+) -> Placement:
+    loads: list[Load] = []
+    for device in range(HOST, devices):
+        layers = [i for i, owner in enumerate(owners[:-1]) if owner == device]
+        cache = sum(caches[i].bytes for i in layers)
+        # On the host a tied head is the embedding that is there already; a device needs a copy of its own.
+        load = _load(held.get(device, []), shared=device == HOST)
+        loads.append(replace(load, device=device, layers=tuple(layers), head=owners[-1] == device, cache=cache))
+    return Placement(split, loads[0], tuple(loads[1:]))
+
+
+def _load(held: list[tuple[Weight, int]], *, shared: bool) -> Load:
+    """The weights of one device. `shared`: it has the embedding, so a tied head takes no more room, but is read all the same."""
+    experts = [(weight, size) for weight, size in held if weight.slot.expert]
+    return Load(
+        device=HOST,
+        weights=sum(size for weight, size in held if weight.slot.stored or not shared),
+        once=sum(size for weight, size in held if weight.slot.share == 1),
+        experts=sum(size for _, size in experts),
+        routed=max((weight.slot.share for weight, _ in experts), default=0.0),
+    )
+
+
+def stage_layers(layers: int, pp: int) -> tuple[int, ...]:
+    """Layers of each pipeline stage in vLLM: equal, what is left over to the last but one and those before it (get_pp_indices)."""
+    if not 1 <= pp <= layers:
+        raise UserError(f"{layers} layers cannot make {pp} pipeline stages; give 1 to {layers}")
+    each, rest = divmod(layers, pp)
+    found = [each] * pp
+    for i in range(2, rest + 2):
+        found[-i] += 1
+    return tuple(found)
+
+
+def refuses_tp(model: Model, tp: int) -> str:
+    """Why vLLM cannot cut this model over `tp` devices, and over how many it can; nothing where it can."""
+    why = _obstacle(model, tp)
+    choices = [str(n) for n in range(1, 17) if why and not _obstacle(model, n)]
+    return f"{why}; {', '.join(choices)} can be had" if why else ""
+
+
+def _obstacle(model: Model, tp: int) -> str:
+    d = model.decoder
+    if tp < 1:
+        return f"no model can be cut over {tp} devices"
+    if d.heads % tp:
+        return f"{d.heads} heads cannot be cut over {tp} devices"
+    if d.kv_heads and d.kv_heads % tp and tp % d.kv_heads:
+        return f"{d.kv_heads} key heads and {tp} devices: one must be a multiple of the other"
+    for op in model.ops:
+        cut = {"column": op.n, "row": op.k, "heads": op.m if op.kind in ("attention", "scan") else op.n}.get(op.shard, 0)
+        if cut % tp:
+            return f"the {cut:.0f} of {op.name} cannot be cut over {tp} devices"
+    if _padded_vocabulary(d.vocab) % tp:
+        return f"a vocabulary of {_padded_vocabulary(d.vocab):,}, padding included, cannot be cut over {tp} devices"
+    return ""
+
+
+def _padded_vocabulary(vocab: int) -> int:
+    return ceil(vocab / VOCABULARY_STEP) * VOCABULARY_STEP
+
+
+def split_tensors(model: Model, weights: Weights, caches: Sequence[LayerCache], tp: int, pp: int = 1) -> Placement:
+    """vLLM: pipeline stages of whole layers, each cut over `tp` devices. All devices of a stage hold the same."""
+    refusal = refuses_tp(model, tp)
+    if refusal:
+        raise UserError(f"{model.name}: {refusal}")
+    counts = stage_layers(weights.layers, pp)
+    starts = list(accumulate(counts, initial=0))
+    found: list[Load] = []
+    for stage, (first, behind) in enumerate(pairwise(starts)):
+        last = stage == pp - 1
+        held = [weight for layer in weights.by_layer[first:behind] for weight in layer]
+        held += weights.embedding if stage == 0 else ()
+        held += weights.by_layer[-1] if last else ()
+        load = replace(
+            _load([(weight, _part(model, weight, tp)) for weight in held], shared=stage == 0),
+            layers=tuple(range(first, behind)),
+            head=last,
+            cache=sum(cache_part(caches[i], tp) for i in range(first, behind)),
+        )
+        found += [replace(load, device=stage * tp + i) for i in range(tp)]
+    return Placement("tensor", Load(device=HOST), tuple(found), tp)
+
+
+def _part(model: Model, weight: Weight, tp: int) -> int:
+    """Bytes of one tensor on each of `tp` devices; key heads are copied where there are fewer than devices."""
+    match weight.slot.shard:
+        case "":
+            return weight.bytes
+        case "kv":
+            heads = model.decoder.kv_heads
+            return weight.bytes // heads * max(1, heads // tp)
+        case "vocab":
+            return weight.bytes // weight.slot.rows * (_padded_vocabulary(weight.slot.rows) // tp)
+        case _:
+            return ceil(weight.bytes / tp)
+
+
+def cache_part(cache: LayerCache, tp: int) -> int:
+    """A latent is kept whole by every device, keys and values by heads, states by their own."""
+    keys = cache.keys // cache.heads * max(1, cache.heads // tp) if cache.heads else cache.keys
+    return keys + ceil(cache.state / tp)
+
+
+def with_caches(placement: Placement, caches: Sequence[LayerCache]) -> Placement:
+    """The same weights where they are, with the cache of another context, type or number of sequences."""
+    cut = placement.tp if placement.split == "tensor" else 0
+    sizes = [cache_part(cache, cut) if cut else cache.bytes for cache in caches]
+    host, *devices = (replace(load, cache=sum(sizes[i] for i in load.layers)) for load in placement.loads)
+    return replace(placement, host=host, devices=tuple(devices))

@@ -1,0 +1,178 @@
+"""One micro-batch through the whole model on one device of a tensor-parallel group: seconds by part, before any schedule."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from meshwise.cost.layout import Floats, Ints, Layouts
+from meshwise.cost.train.chain import chain
+from meshwise.cost.train.compute import BACKWARD_BYTES, CAST_BYTES, Device, attention, linear, moving
+from meshwise.cost.train.distinct import Few
+from meshwise.cost.work import Train
+from meshwise.models.families.blocks import HEAD
+from meshwise.models.model import Model
+from meshwise.models.op import Op, together
+
+VOCABULARY_STEP = 128
+"""Megatron's --make-vocab-size-divisible-by."""
+JOINED_STEP = 16
+"""Outputs of joined products are padded to a multiple of this (trainer/joined.py)."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The axes that shape the work of a micro-batch; few distinct rows, however many layouts share them."""
+
+    tp: Floats
+    cp: Floats
+    ep: Floats
+    mbs: Floats
+
+    @staticmethod
+    def of(a: Layouts) -> "Cut":
+        return Cut(a.tp, a.cp, a.ep, a.mbs)
+
+    def take(self, rows: Ints) -> "Cut":
+        return Cut(self.tp[rows], self.cp[rows], self.ep[rows], self.mbs[rows])
+
+
+@dataclass
+class Passes:
+    """Forward and backward seconds of all layers (`layers_`), and of the head."""
+
+    matmul: Floats
+    matmul_back: Floats
+    core: Floats
+    """Softmax attention between its projections, which selective recompute repeats."""
+    core_back: Floats
+    pointwise: Floats
+    casts_back: Floats
+    """Of the backward pass only."""
+    norms: Floats
+    """Elementwise work on full-width activations: each device does all of it unless sequence parallelism shares it out."""
+    head: Floats
+    head_back: Floats
+    logits: Floats
+
+
+def passes(model: Model, d: Device, work: Train, cut: Cut) -> Passes:
+    """Of the whole model; what is no expert's is the same for every `ep`."""
+    experts = [(block, op) for block, op in model.placed if op.expert]
+    others = [(block, op) for block, op in model.placed if not op.expert]
+    if not experts:
+        return _summed(model, others, d, work, cut)
+    few = Few.of(*(axis.astype(np.int64) for axis in (cut.tp, cut.cp, cut.mbs)))
+    each = _summed(model.take(few.rows), others, d, work, cut.take(few.rows))
+    total = _summed(model, experts, d, work, cut)
+    return Passes(**{name: few.spread(value) + getattr(total, name) for name, value in vars(each).items()})
+
+
+def _summed(model: Model, placed: Sequence[tuple[str, Op]], d: Device, work: Train, cut: Cut) -> Passes:
+    """Sums over Ops of the model; the only loop of the cost model."""
+    zero = np.zeros_like(cut.tp)
+    total = Passes(*(zero.copy() for _ in fields(Passes)))
+    rows = cut.mbs * work.seq / cut.cp
+    for block, op in placed:
+        if block in model.times:
+            _add_layer_op(total, d, work, cut, rows, op, model.times[block], model)
+        elif block == HEAD and op.kind == "matmul":
+            forward, backward = linear(d.in_16_bits(), rows, _outputs(op, cut, model), _whole(op.k, cut))
+            total.head += forward
+            total.head_back += backward
+            total.logits = rows * model.decoder.vocab / cut.tp * work.framework.logit_bytes / d.bandwidth
+    for times, ops in _products(model, placed, d.joins):
+        outputs = sum((_outputs(op, cut, model) for op in ops), zero)
+        if len(ops) > 1:
+            outputs = np.ceil(outputs / JOINED_STEP) * JOINED_STEP
+        forward, backward = linear(d, rows, outputs, _inputs(ops[0], cut), ops[0].count / times)
+        total.matmul += times * forward
+        total.matmul_back += times * backward
+    moved = work.framework.unfused * d.calibration.elementwise
+    total.pointwise *= moved
+    total.norms *= moved
+    return total
+
+
+def _products(model: Model, placed: Sequence[tuple[str, Op]], joins: bool) -> Iterator[tuple[int, list[Op]]]:
+    """Matrix products of layers but the experts', each with the layers that have it; one by one, or joined where they read the same."""
+    for block, times in model.times.items():
+        own = [op for name, op in placed if name == block and not op.expert]
+        groups = together(own) if joins else [[op] for op in own if op.kind == "matmul"]
+        yield from ((times, group) for group in groups)
+
+
+def _outputs(op: Op, cut: Cut, model: Model) -> Floats:
+    """Output features of an Op on one device. KV heads are copied, not cut, beyond their number."""
+    if op.shard == "kv":
+        return op.n / np.minimum(cut.tp, model.decoder.kv_heads)
+    if op.shard == "vocab":  # every framework pads the vocabulary to what its devices multiply well
+        return np.ceil(op.n / cut.tp / VOCABULARY_STEP) * VOCABULARY_STEP
+    return op.n / cut.tp if op.shard == "column" else _whole(op.n, cut)
+
+
+def _inputs(op: Op, cut: Cut) -> Floats:
+    return op.k / cut.tp if op.shard == "row" else _whole(op.k, cut)
+
+
+def _whole(width: int, cut: Cut) -> Floats:
+    return np.full(len(cut.tp), width, dtype=float)
+
+
+def _add_layer_op(t: Passes, d: Device, work: Train, cut: Cut, rows: Floats, op: Op, times: int, model: Model) -> None:
+    """Add one distinct Op, `times` layers of it, to the sums."""
+    each = op.count / times
+    if op.kind == "matmul":
+        n, k = _outputs(op, cut, model), _inputs(op, cut)
+        if op.expert:  # a device holds each/ep experts, and every one sees the tokens of all ep devices
+            busiest = np.where(cut.ep > 1, work.imbalance, 1.0)
+            forward, backward = linear(d, np.ceil(rows * op.m * cut.ep * busiest), n, k, each / cut.ep)
+            t.matmul += times * forward
+            t.matmul_back += times * backward
+        if d.casts:
+            _add_casts(t, d, op, rows * op.m * each, (n, k), times)
+        _add_elementwise(t, d, op, rows * op.m * each, n, times, model)
+    elif op.kind == "attention":
+        heads = op.m / cut.tp
+        core, back = attention(d, op, work.seq, cut.mbs, heads, cut.cp, work.framework.flash_attention)
+        t.core += times * core
+        t.core_back += times * back
+        turned = 2 * d.element * rows * (op.m * op.k + op.cache / 2) / cut.tp  # rotary positions read and write q and k
+        t.pointwise += times * moving(d, turned)
+    elif op.serial:
+        forward, backward = chain(d, op, work.seq, cut.mbs, cut.tp, model.decoder.heads)
+        t.matmul += times * each * forward
+        t.matmul_back += times * each * backward
+    elif op.kind in ("scan", "conv"):
+        flops = 2 * rows * op.m * op.n * op.k * each / cut.tp
+        seconds = flops / (d.peak * d.share * d.calibration.scan * op.k / (op.k + d.calibration.depth))
+        t.matmul += times * seconds
+        t.matmul_back += times * 2 * seconds
+    elif op.kind == "norm":
+        t.norms += times * each * moving(d, 2 * d.element * rows * op.n)
+
+
+def _add_casts(t: Passes, d: Device, op: Op, rows: Floats, shape: tuple[Floats, Floats], times: int) -> None:
+    """8-bit copies of what a product multiplies: its input, which 'up' shares with 'gate', and its gradient; both turned round too for
+    the weight's gradient, which sums over tokens."""
+    n, k = shape
+    shared = op.name.endswith((".up", ".k", ".v"))
+    seconds = times * rows / d.bandwidth
+    t.pointwise += seconds * CAST_BYTES * (0.0 if shared else 1.0) * k
+    t.casts_back += seconds * (CAST_BYTES * n + 2 * (n + k))
+
+
+def _add_elementwise(t: Passes, d: Device, op: Op, rows: Floats, n: Floats, times: int, model: Model) -> None:
+    """The activation function behind 'up' and 'gate' projections, and the residual addition behind an output projection."""
+    if op.name.endswith(".up"):
+        t.pointwise += times * moving(d, 2 * d.element * rows * n)
+    elif op.name.endswith(".gate"):  # in the same kernel
+        t.pointwise += times * d.element * rows * n / d.bandwidth
+    elif op.expert and op.shard == "row":  # every copy of a token is put beside those of the same expert, and brought back
+        t.pointwise += times * 4 * d.element * rows * model.decoder.hidden / d.bandwidth
+    elif op.shard == "row":
+        t.norms += times * moving(d, 3 * d.element * rows * model.decoder.hidden)
+
+
+def backward_bytes(forward: Floats) -> Floats:
+    return BACKWARD_BYTES * forward

@@ -1,0 +1,122 @@
+"""llama.cpp: llama-server, and ggml-rpc-server on the other hosts. Flags as in its tools/server and tools/rpc READMEs."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+
+from meshwise.cost.serve.placement import layer_devices
+from meshwise.cost.serve.ways import Card, Way
+from meshwise.models.formats import FORMATS
+from meshwise.plan.serve.search import ServeQuestion
+
+PORT, RPC_PORT = 8080, 50052
+BACKENDS = {"NVIDIA": "CUDA", "AMD": "ROCm", "Intel": "SYCL"}
+"""What llama.cpp calls the devices of a vendor's own backend."""
+
+
+def lines(q: ServeQuestion, way: Way) -> list[str]:
+    if way.hosts > 1:
+        return _over_hosts(q, way)
+    per_host = sum(card.host == 0 for card in q.cards)
+    size = len(way.cards)
+    here = [way.cards] if way.replicas == 1 else [tuple(range(i, i + size)) for i in range(0, per_host - size + 1, size)]
+    here = here[: way.replicas]
+    found = [_server(q, way, devices(q.cards, copy), PORT + i) for i, copy in enumerate(here)]
+    hosts = -(-way.replicas // len(here))
+    return [f"# the same on each of {hosts} hosts, behind a load balancer", *found] if hosts > 1 else found
+
+
+def with_layers(q: ServeQuestion, way: Way) -> Way:
+    """The same way with every card's layers in its shares, the head counted as one: -ts then says what llama.cpp would else make of
+    the memory that is free when it starts."""
+    if way.split != "layer" or way.shared or len(way.cards) == 1:
+        return way
+    owners = layer_devices(len(q.model.layers), way.shares, way.gpu_layers)
+    return replace(way, shares=tuple(float(owners.count(i)) for i in range(len(way.cards))), shared="as planned")
+
+
+def _server(q: ServeQuestion, way: Way, names: Sequence[str], port: int, rpc: Sequence[str] = ()) -> str:
+    words = ["llama-server", "-m", file_of(q)]
+    words += ["-ngl", str(gpu_layers(q, way))]
+    words += ["--rpc", ",".join(rpc)] if rpc else []
+    words += ["-dev", ",".join(names)] if names else []
+    shares = way.shares[1:] if _on_processors(q, way) else way.shares
+    words += ["-sm", way.split] if len(shares) > 1 else []
+    words += ["-ts", ",".join(f"{share:.0f}" for share in shares)] if way.shared and len(shares) > 1 else []
+    words += _experts(q, way)
+    users = -(-q.work.users // way.replicas)
+    words += ["-c", str(q.work.context * users), "-np", str(users)]
+    words += ["-ctk", q.work.kv, "-ctv", q.work.kv] if q.work.kv != "f16" else []
+    words += ["-fa", "on" if flash_of(q) else "off"]
+    words += ["--port", str(port)] if way.replicas > 1 else []
+    return shlex.join(words)
+
+
+def _on_processors(q: ServeQuestion, way: Way) -> bool:
+    return all(q.cards[i].chip.kind == "cpu" for i in way.cards)
+
+
+def gpu_layers(q: ServeQuestion, way: Way) -> int:
+    """Layers that leave the server's own processor: for cards, or for the processors of other hosts."""
+    layers = len(q.model.layers)
+    if _on_processors(q, way):
+        return layers + 1 - layer_devices(layers, way.shares).count(0) if way.hosts > 1 else 0
+    return layers + 1 if way.gpu_layers is None else way.gpu_layers
+
+
+def _experts(q: ServeQuestion, way: Way) -> list[str]:
+    if not way.expert_layers:
+        return []
+    if way.expert_layers == len(q.model.layers):
+        return ["-ot", "exps=CPU"]
+    return ["--n-cpu-moe", str(way.expert_layers)]
+
+
+def _over_hosts(q: ServeQuestion, way: Way) -> list[str]:
+    """Devices that are reached over RPC come before the host's own in llama.cpp's list, so the last host runs the server.
+
+    Its own processor is no such device: it keeps the first layers, those that -ngl does not take away. So where all hosts are
+    processors the first one runs the server. An RPC server is bound to the private address of its host: llama.cpp's README calls RPC
+    insecure, so never to all addresses. Every server has a port of its own, so that hosts can be tried on one machine.
+    """
+    way = with_layers(q, way) if _on_processors(q, way) else way
+    hosts = sorted({q.cards[i].host for i in way.cards})
+    own = q.cards[way.cards[0 if _on_processors(q, way) else -1]].host
+    found: list[str] = []
+    rpc: list[str] = []
+    for port, card in enumerate((card for card in way.cards if q.cards[card].host != own), start=RPC_PORT):
+        host = q.cards[card].host
+        number = hosts.index(host) + 1
+        inside = [i for i in way.cards if q.cards[i].host == host].index(card)
+        found.append(f"{_visible(q.cards[card], inside)}ggml-rpc-server -H host{number} -p {port}  # on host {number}")
+        rpc.append(f"host{number}:{port}")
+    return [*found, f"{_server(q, way, (), PORT, rpc)}  # on host {hosts.index(own) + 1}"]
+
+
+def _visible(card: Card, number: int) -> str:
+    """What shows one card alone to a program; a processor needs nothing."""
+    if card.chip.kind == "cpu":
+        return ""
+    return f"{'HIP' if card.chip.vendor == 'AMD' else 'CUDA'}_VISIBLE_DEVICES={number} "
+
+
+def devices(cards: Sequence[Card], chosen: Sequence[int]) -> list[str]:
+    """'CUDA0', 'CUDA1': named where a host has more cards than are used."""
+    host = cards[chosen[0]].host
+    own = [i for i, card in enumerate(cards) if card.host == host]
+    backend = BACKENDS.get(cards[chosen[0]].chip.vendor, "")
+    if len(chosen) == len(own) or not backend or cards[chosen[0]].chip.kind == "cpu":
+        return []
+    return [f"{backend}{own.index(i)}" for i in chosen]
+
+
+def flash_of(q: ServeQuestion) -> bool:
+    return q.runtime.flash if q.work.flash is None else q.work.flash
+
+
+def file_of(q: ServeQuestion) -> str:
+    """The .gguf that was given, or the usual name of one in this format."""
+    if q.model.tensors:
+        return q.model.source
+    name = q.weights.format
+    return f"{q.model.name.rpartition('/')[2]}-{name if FORMATS[name].gguf else name.upper()}.gguf"

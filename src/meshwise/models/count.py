@@ -1,0 +1,95 @@
+"""What `meshwise count` says of a model, as plain data: the JSON, the CSV and the table are three views of it."""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from meshwise import units
+from meshwise.errors import UserError, quoted
+from meshwise.models.model import Model
+
+DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp8": 1.0, "int4": 0.5}
+
+ADAMW_BYTES = 12.0
+"""Per parameter, mixed precision: a float32 master copy and two float32 moments (ZeRO, arXiv:1910.02054, section 3.1)."""
+
+Tally = dict[str, Any]
+
+
+def default_seq(model: Model) -> int:
+    """4,096 tokens, or the model's own context where that is shorter."""
+    return min(4096, model.decoder.context or 4096)
+
+
+def count(model: Model, *, seq: int, tokens: float) -> Tally:
+    """All counts of one model, nested by subject. Bytes, FLOPs and parameters are plain numbers."""
+    n, active = model.params, model.active_params
+    per_token = model.flops(1, seq)
+    return {
+        "model": model.name,
+        "model_type": model.model_type,
+        "family": model.family,
+        "source": model.source,
+        "hyperparameters": hyperparameters(model),
+        "parameters": {"total": n, "active": active, "parts": model.parts},
+        "training_flops": {
+            "seq": seq,
+            "per_token_6n": model.flops_6n(1),
+            "per_token_matmul": 3 * model.matmul_flops(1),
+            "per_token_attention": 3 * model.attention_flops(1, seq),
+            "per_token": per_token,
+            "tokens": tokens,
+            "total_6n": model.flops_6n(tokens),
+            "total": per_token * tokens,
+        },
+        "cache": {
+            "kv_bytes_per_token": model.kv_bytes(1),
+            "context": seq,
+            "kv_bytes": model.kv_bytes(seq),
+            "state_bytes": model.state_bytes(),
+        },
+        "weight_bytes": {name: n * size for name, size in DTYPE_BYTES.items()}
+        | ({"file": model.stored_bytes} if model.tensors else {}),
+        "training_bytes": {"gradients_bf16": 2.0 * n, "gradients_fp32": 4.0 * n, "adamw": ADAMW_BYTES * n},
+        "notes": list(model.notes),
+    }
+
+
+def training_tokens(text: str) -> float:
+    """A number of tokens to train on: '15T' is 15e12."""
+    value = units.parse(text, "count")
+    if value > 1e18:  # 60,000 times what Llama 3 saw; far beyond, FLOPs are no longer finite
+        raise UserError(f"{quoted(text)} is too many tokens to train on: expected at most 1e18, such as 15T")
+    return value
+
+
+def hyperparameters(model: Model) -> dict[str, int]:
+    """The table every paper has: layers, widths, heads, vocabulary, and what this family adds."""
+    d = model.decoder
+    found = {
+        "layers": d.layers,
+        "d_model": d.hidden,
+        "d_ff": d.ffn,
+        "heads": d.heads,
+        "KV heads": d.kv_heads,
+        "head size": d.head_dim,
+        "vocabulary": d.vocab,
+        "context": d.context,
+    }
+    return {name: value for name, value in found.items() if value} | dict(model.extra)
+
+
+def flat(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    """One row for CSV: 'parameters.parts.ffw' and so on; lists are joined, what is unknown is left out."""
+    row: dict[str, object] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            row |= flat(cast(Mapping[str, object], value), f"{prefix}{key}.")
+        elif isinstance(value, list):
+            row[prefix + key] = "; ".join(map(_joined, cast(list[object], value)))
+        elif value is not None:
+            row[prefix + key] = value
+    return row
+
+
+def _joined(item: object) -> str:
+    return ", ".join(map(str, cast(Mapping[str, object], item).values())) if isinstance(item, Mapping) else str(item)

@@ -1,0 +1,177 @@
+"""What families are made of: the blocks of a decoder, and how they add up to a Body."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from meshwise.models.op import Op, Part, Shard, linear, norm, vector
+
+EMBEDDING = "embedding"
+HEAD = "head"
+MIXTURE = "moe"
+
+
+@dataclass(frozen=True)
+class Block:
+    """The operations of one mixer or feed-forward of one layer. Blocks of the same name are the same."""
+
+    name: str
+    ops: tuple[Op, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoder:
+    """What every decoder states in some words: its sizes and its habits."""
+
+    hidden: int
+    layers: int
+    vocab: int
+    context: int = 0
+    heads: int = 0
+    kv_heads: int = 0
+    head_dim: int = 0
+    ffn: int = 0
+    tied: bool = False
+    gated: bool = True
+    qkv_bias: bool = False
+    out_bias: bool = False
+    ffn_bias: bool = False
+    norm_bias: bool = False
+    """LayerNorm with a bias, rather than a gain alone."""
+    norms: int = 2
+    """Norms of hidden width in a layer."""
+    affine: bool = True
+    """The norms have gains at all."""
+    final_norm: bool = True
+    embedding_norm: bool = False
+    qk_norm: Literal["", "head", "all"] = ""
+    """Norm of queries and keys: per head, or over all heads together."""
+    positions: int = 0
+    """Rows of a learned position table."""
+    embedded: int = 0
+    """Width of the vocabulary tables where it differs from `hidden` (OPT 350M)."""
+    expert_reach: float = 1.0
+    """Share of the expert groups that the experts of one token may come from (DeepSeek-V3: 4 of 8)."""
+    windows: tuple[int, ...] = ()
+    """Per layer, how far attention looks back; 0 is all the way. Empty: every layer all the way."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Body:
+    """A model as a family reads it: what a layer holds, layer by layer, and all Ops with their counts."""
+
+    decoder: Decoder
+    layers: tuple[tuple[str, ...], ...]
+    ops: tuple[tuple[str, Op], ...]
+    """Each Op with the block it belongs to: a name in `layers`, or 'embedding' or 'head'."""
+    extra: tuple[tuple[str, int], ...] = ()
+    """Hyperparameters beyond a plain decoder's, for the table."""
+
+
+def attention(d: Decoder, window: int = 0, *, chunked: bool = False, sinks: bool = False) -> Block:
+    """Multi-head or grouped-query attention: q, k, v and output projections around softmax(QK')V."""
+    wide, narrow = d.heads * d.head_dim, d.kv_heads * d.head_dim
+    qk = {"": (), "head": (d.head_dim, d.head_dim), "all": (wide, narrow)}[d.qk_norm]
+    ops = [
+        linear("attention.q", "attention", wide, d.hidden, "column", bias=d.qkv_bias),
+        linear("attention.k", "attention", narrow, d.hidden, "kv", bias=d.qkv_bias),
+        linear("attention.v", "attention", narrow, d.hidden, "kv", bias=d.qkv_bias),
+        Op(
+            name="attention.scores",
+            part="attention",
+            kind="attention",
+            m=d.heads,
+            n=d.head_dim,
+            k=d.head_dim,
+            shard="heads",
+            cache=2 * narrow,
+            window=window,
+            chunked=chunked,
+        ),
+        linear("attention.out", "attention", d.hidden, wide, "row", bias=d.out_bias),
+        *(norm(f"attention.{which}_norm", width) for which, width in zip("qk", qk, strict=False)),
+    ]
+    if sinks:
+        ops.append(vector("attention.sinks", "attention", d.heads, "heads"))
+    name = f"attention.{'chunk' if chunked else 'window'}{window}" if window else "attention"
+    return Block(name, tuple(ops))
+
+
+def attentions(d: Decoder) -> list[Block]:
+    """The attention of every layer, with its window."""
+    kinds = {window: attention(d, window) for window in set(d.windows or (0,))}
+    return [kinds[window] for window in d.windows or (0,) * d.layers]
+
+
+def mlp(d: Decoder, ffn: int, *, name: str = "ffw", part: Part = "ffw") -> Block:
+    """Feed-forward: up and down, with a gate beside up where the family has one (SwiGLU, GeGLU)."""
+    return Block(name, tuple(_mlp_ops(d, ffn, name, part)))
+
+
+def _mlp_ops(d: Decoder, ffn: int, name: str, part: Part) -> list[Op]:
+    up: list[tuple[str, Shard]] = [("gate", "column"), ("up", "column")] if d.gated else [("up", "column")]
+    return [
+        *(linear(f"{name}.{which}", part, ffn, d.hidden, shard, bias=d.ffn_bias) for which, shard in up),
+        linear(f"{name}.down", part, d.hidden, ffn, "row", bias=d.ffn_bias),
+    ]
+
+
+def experts(
+    d: Decoder, number: int, active: int, ffn: int, *, shared: int = 0, shared_gate: bool = False, bias: bool = False
+) -> Block:
+    """Mixture of experts: a router, `number` feed-forwards of which a token uses `active`, and a shared one of width `shared`.
+
+    `bias` is that of the router and the experts; the shared one has a bias where every other feed-forward has.
+    """
+    routed = replace(d, ffn_bias=bias)
+    ops = [linear("router", "router", number, d.hidden, "", bias=bias)]
+    if shared_gate:
+        ops.append(linear("router.shared", "router", 1, d.hidden, ""))
+    ops += [replace(op, m=active / number, count=number, expert=True) for op in _mlp_ops(routed, ffn, "experts", "experts")]
+    if shared:
+        ops += _mlp_ops(d, shared, "shared", "ffw")
+    return Block(MIXTURE, tuple(ops))
+
+
+def assemble(
+    d: Decoder, mixers: Sequence[Block], ffws: Sequence[Block | None], *, extra: tuple[tuple[str, int], ...] = ()
+) -> Body:
+    """Layers from one mixer and one feed-forward each, between the embedding and the head."""
+    layers = tuple(tuple(block.name for block in pair if block) for pair in zip(mixers, ffws, strict=True))
+    blocks = {block.name: block for pair in zip(mixers, ffws, strict=True) for block in pair if block}
+    times = Counter(name for layer in layers for name in layer)
+    inner = [(name, replace(op, count=op.count * times[name])) for name, block in blocks.items() for op in block.ops]
+    if d.norms and d.affine:
+        # Every layer has the same norms, so they belong to its mixer.
+        mixer_times = Counter(block.name for block in mixers)
+        inner += [
+            (name, replace(norm("layer_norm", d.hidden, bias=d.norm_bias), count=d.norms * n)) for name, n in mixer_times.items()
+        ]
+    return Body(decoder=d, layers=layers, ops=(*_embedding(d), *inner, *_head(d)), extra=extra)
+
+
+def _embedding(d: Decoder) -> list[tuple[str, Op]]:
+    width = d.embedded or d.hidden
+    ops = [Op(name="embedding", part="vocabulary", kind="lookup", n=d.vocab, k=width, params=d.vocab * width, shard="vocab")]
+    if d.positions:
+        ops.append(
+            Op(name="positions", part="positions", kind="lookup", n=d.positions, k=d.hidden, params=d.positions * d.hidden)
+        )
+    if d.embedded and d.embedded != d.hidden:
+        ops.append(linear("embedding.project", "vocabulary", d.hidden, width, ""))
+    if d.embedding_norm:
+        ops.append(norm("embedding_norm", d.hidden, bias=d.norm_bias))
+    return [(EMBEDDING, op) for op in ops]
+
+
+def _head(d: Decoder) -> list[tuple[str, Op]]:
+    width = d.embedded or d.hidden
+    ops: list[Op] = []
+    if d.final_norm and d.affine:
+        ops.append(norm("final_norm", d.hidden, bias=d.norm_bias))
+    if d.embedded and d.embedded != d.hidden:
+        ops.append(linear("head.project", "vocabulary", width, d.hidden, ""))
+    head = linear("head", "vocabulary", d.vocab, width, "vocab")
+    ops.append(replace(head, params=0) if d.tied else head)
+    return [(HEAD, op) for op in ops]

@@ -1,0 +1,250 @@
+"""Dense decoders: attention and one feed-forward in every layer. One short function per way of writing the config."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from meshwise.models.config import Config
+from meshwise.models.families.blocks import Body, Decoder, assemble, attentions, mlp
+
+
+def read(config: Config) -> Body:
+    d = READERS[config.model_type](config)
+    return assemble(d, attentions(d), [mlp(d, d.ffn)] * d.layers)
+
+
+def llama_like(config: Config, *, kv_heads: int | None = None, head_dim: int | None = None, heads: int | None = None) -> Decoder:
+    """Sizes under the names that Llama made common, with the defaults that a family's published files rely on."""
+    n_heads = config.whole("num_attention_heads", default=heads)
+    hidden = config.whole("hidden_size")
+    kv = config.whole("num_key_value_heads", default=kv_heads or n_heads)
+    config.divides(kv, n_heads, "num_attention_heads must be a multiple of num_key_value_heads")
+    if head_dim is None and config.values.get("head_dim") is None:
+        config.divides(n_heads, hidden, "hidden_size must be a multiple of num_attention_heads")
+    return Decoder(
+        hidden=hidden,
+        layers=config.layers("num_hidden_layers"),
+        vocab=config.whole("vocab_size"),
+        context=config.whole("max_position_embeddings", default=2048),
+        heads=n_heads,
+        kv_heads=kv,
+        head_dim=config.whole("head_dim", default=head_dim or hidden // n_heads),
+        ffn=config.whole("intermediate_size"),
+        tied=config.flag("tie_word_embeddings", False),
+    )
+
+
+def windows(config: Config, layers: int, sliding: Callable[[int], bool]) -> tuple[int, ...]:
+    """Per-layer windows: from layer_types where the file has them, else by the family's rule."""
+    window = config.whole("sliding_window", default=0, least=0)
+    kinds = config.words("layer_types", layers, ("sliding_attention", "full_attention"))
+    if kinds is not None:
+        return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
+    return tuple(window if sliding(i) else 0 for i in range(layers))
+
+
+def alternating(config: Config, layers: int, window: int) -> tuple[int, ...]:
+    """Every other layer has a window, the first one included; `window` where the file does not say how wide."""
+    return windows(config.defaulting(sliding_window=window), layers, lambda i: i % 2 == 0)
+
+
+def llama(config: Config) -> Decoder:
+    bias = config.flag("attention_bias", False)
+    return replace(llama_like(config), qkv_bias=bias, out_bias=bias, ffn_bias=config.flag("mlp_bias", False))
+
+
+def smollm3(config: Config) -> Decoder:
+    return llama(config.defaulting(num_key_value_heads=4, tie_word_embeddings=True))
+
+
+def mistral(config: Config) -> Decoder:
+    d = llama_like(config, kv_heads=8)
+    return replace(d, windows=windows(config.defaulting(sliding_window=4096), d.layers, lambda i: True))
+
+
+def phi3(config: Config) -> Decoder:
+    d = llama_like(config)
+    return replace(d, windows=windows(config, d.layers, lambda i: True))
+
+
+def qwen2(config: Config) -> Decoder:
+    d = llama_like(config, kv_heads=32)
+    return replace(d, qkv_bias=True, windows=qwen_windows(config, d.layers))
+
+
+def qwen3(config: Config, *, kv_heads: int = 32) -> Decoder:
+    d = llama_like(config, kv_heads=kv_heads, head_dim=128)
+    bias = config.flag("attention_bias", False)
+    return replace(d, qkv_bias=bias, out_bias=bias, qk_norm="head", windows=qwen_windows(config, d.layers))
+
+
+def qwen_windows(config: Config, layers: int) -> tuple[int, ...]:
+    """Qwen names a window in every file and uses it only above max_window_layers, and only when told to."""
+    if not config.flag("use_sliding_window", False):
+        return ()
+    full = config.whole("max_window_layers", default=28, least=0)
+    return windows(config, layers, lambda i: i >= full)
+
+
+def gemma(config: Config) -> Decoder:
+    d = llama_like(config, kv_heads=16, head_dim=256)
+    bias = config.flag("attention_bias", False)
+    return replace(d, qkv_bias=bias, out_bias=bias, tied=config.flag("tie_word_embeddings", True))
+
+
+def gemma2(config: Config) -> Decoder:
+    d = replace(llama_like(config, kv_heads=4, head_dim=256), tied=config.flag("tie_word_embeddings", True))
+    bias = config.flag("attention_bias", False)
+    return replace(d, qkv_bias=bias, out_bias=bias, norms=4, windows=alternating(config, d.layers, 4096))
+
+
+def gemma3(config: Config) -> Decoder:
+    # Published multimodal files leave some of these out and rely on the library's defaults.
+    config = config.defaulting(vocab_size=262208, max_position_embeddings=131072, sliding_window=4096)
+    d = llama_like(config, heads=8, kv_heads=4, head_dim=256)
+    bias = config.flag("attention_bias", False)
+    every = config.whole("sliding_window_pattern", default=6)
+    return replace(
+        d,
+        tied=config.flag("tie_word_embeddings", True),
+        qkv_bias=bias,
+        out_bias=bias,
+        norms=4,
+        qk_norm="head",
+        windows=windows(config, d.layers, lambda i: (i + 1) % every != 0),
+    )
+
+
+def olmo2(config: Config) -> Decoder:
+    bias = config.flag("attention_bias", False)
+    return replace(llama_like(config), qkv_bias=bias, out_bias=bias, qk_norm="all")
+
+
+def starcoder2(config: Config) -> Decoder:
+    d = llama_like(config, kv_heads=2)
+    bias = config.flag("use_bias", True)
+    return replace(
+        d,
+        gated=False,
+        qkv_bias=bias,
+        out_bias=bias,
+        ffn_bias=bias,
+        norm_bias=True,
+        tied=config.flag("tie_word_embeddings", True),
+        windows=windows(config, d.layers, lambda i: True),
+    )
+
+
+def classic(config: Config, hidden: int, heads: int, layers: int, *, ffn: int, kv_heads: int = 0, context: int = 0) -> Decoder:
+    """GPT-2's generation: LayerNorm with a bias, biases everywhere, no gate, the head tied to the embedding."""
+    config.divides(heads, hidden, "the hidden size must be a multiple of the number of heads")
+    return Decoder(
+        hidden=hidden,
+        layers=layers,
+        vocab=config.whole("vocab_size"),
+        context=context,
+        heads=heads,
+        kv_heads=kv_heads or heads,
+        head_dim=hidden // heads,
+        ffn=ffn,
+        tied=config.flag("tie_word_embeddings", True),
+        gated=False,
+        qkv_bias=True,
+        out_bias=True,
+        ffn_bias=True,
+        norm_bias=True,
+    )
+
+
+def gpt2(config: Config) -> Decoder:
+    hidden = config.whole("n_embd", "hidden_size")
+    positions = config.whole("n_positions", "n_ctx", default=1024)
+    heads, layers = config.whole("n_head"), config.layers("n_layer")
+    d = classic(config, hidden, heads, layers, ffn=config.whole("n_inner", default=4 * hidden), context=positions)
+    return replace(d, positions=positions)
+
+
+def gpt_neox(config: Config) -> Decoder:
+    hidden, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
+    d = classic(
+        config,
+        hidden,
+        heads,
+        config.layers("num_hidden_layers"),
+        ffn=config.whole("intermediate_size"),
+        context=config.whole("max_position_embeddings", default=2048),
+    )
+    bias = config.flag("attention_bias", True)
+    return replace(d, qkv_bias=bias, out_bias=bias, tied=config.flag("tie_word_embeddings", False))
+
+
+def opt(config: Config) -> Decoder:
+    hidden, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
+    context = config.whole("max_position_embeddings", default=2048)
+    d = classic(config, hidden, heads, config.layers("num_hidden_layers"), ffn=config.whole("ffn_dim"), context=context)
+    bias = config.flag("enable_bias", True)
+    removed = config.flag("_remove_final_layer_norm", False)
+    return replace(
+        d,
+        positions=context + 2,  # the table keeps two rows for padding, as fairseq's did
+        embedded=config.whole("word_embed_proj_dim", default=hidden),
+        qkv_bias=bias,
+        out_bias=bias,
+        ffn_bias=bias,
+        affine=config.flag("layer_norm_elementwise_affine", True),
+        final_norm=config.flag("do_layer_norm_before", True) and not removed,
+    )
+
+
+def falcon(config: Config) -> Decoder:
+    hidden = config.whole("hidden_size", "n_embed")
+    heads = config.whole("num_attention_heads", "n_head")
+    new = config.flag("new_decoder_architecture", False)
+    shared = 1 if config.flag("multi_query", True) else heads
+    kv_heads = config.whole("num_kv_heads", "n_head_kv", default=heads) if new else shared
+    ffn = config.whole("ffn_hidden_size", default=4 * hidden)
+    context = config.whole("max_position_embeddings", default=2048)
+    d = classic(config, hidden, heads, config.layers("num_hidden_layers", "n_layer"), ffn=ffn, kv_heads=kv_heads, context=context)
+    bias, parallel = config.flag("bias", False), config.flag("parallel_attn", True)
+    # One norm may serve attention and feed-forward where they stand side by side.
+    norms = config.whole("num_ln_in_parallel_attn", default=2 if new else 1, most=2) if parallel else 2
+    return replace(d, qkv_bias=bias, out_bias=bias, ffn_bias=bias, norms=norms)
+
+
+def bloom(config: Config) -> Decoder:
+    hidden = config.whole("hidden_size", "n_embed")
+    heads = config.whole("n_head", "num_attention_heads")
+    layers = config.layers("n_layer", "num_hidden_layers")
+    context = config.whole("seq_length", default=2048)  # ALiBi has no limit of its own; this is what it was trained at
+    return replace(classic(config, hidden, heads, layers, ffn=4 * hidden, context=context), embedding_norm=True)
+
+
+def mpt(config: Config) -> Decoder:
+    hidden, heads = config.whole("d_model", "hidden_size"), config.whole("n_heads", "num_attention_heads")
+    ffn = config.whole("expansion_ratio", default=4, most=64) * hidden
+    layers, context = config.layers("n_layers", "num_hidden_layers"), config.whole("max_seq_len", default=2048)
+    d = classic(config, hidden, heads, layers, ffn=ffn, context=context)
+    return replace(d, qkv_bias=False, out_bias=False, ffn_bias=False, norm_bias=False)
+
+
+READERS: dict[str, Callable[[Config], Decoder]] = {
+    "llama": llama,
+    "mistral": mistral,
+    "ministral": mistral,
+    "qwen2": qwen2,
+    "qwen3": qwen3,
+    "gemma": gemma,
+    "gemma2": gemma2,
+    "gemma3_text": gemma3,
+    "phi3": phi3,
+    "gpt2": gpt2,
+    "gpt_neox": gpt_neox,
+    "opt": opt,
+    "falcon": falcon,
+    "bloom": bloom,
+    "olmo2": olmo2,
+    "starcoder2": starcoder2,
+    "mpt": mpt,
+    "granite": llama,
+    "smollm3": smollm3,
+}
+model_types = frozenset(READERS)

@@ -1,0 +1,114 @@
+"""Mixtures of experts with ordinary attention: Mixtral, Qwen 2/3 MoE, gpt-oss, Llama 4."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from meshwise.models.config import Config, as_list
+from meshwise.models.families.blocks import Block, Body, Decoder, assemble, attention, attentions, experts, mlp
+from meshwise.models.families.dense import alternating, llama_like, mistral, qwen3, qwen_windows, windows
+
+MOST_EXPERTS = 2**16
+
+
+def read(config: Config) -> Body:
+    return READERS[config.model_type](config)
+
+
+def expert_counts(config: Config, *keys: str) -> tuple[int, int]:
+    """How many experts there are, and how many of them a token uses."""
+    number = config.whole(*keys, most=MOST_EXPERTS)
+    return number, config.whole("num_experts_per_tok", most=number)
+
+
+def mixed(
+    d: Decoder, mixers: Iterable[Block], moe: Block, sparse: Callable[[int], bool], extra: tuple[tuple[str, int], ...]
+) -> Body:
+    """Layers for which `sparse` holds have the experts, the others a plain feed-forward of width d.ffn."""
+    plain = mlp(d, d.ffn)
+    return assemble(d, list(mixers), [moe if sparse(i) else plain for i in range(d.layers)], extra=extra)
+
+
+def described(number: int, active: int, width: int, shared: int = 0) -> tuple[tuple[str, int], ...]:
+    """The hyperparameters that a table of a mixture needs beside a dense model's."""
+    rows = (("experts", number), ("experts per token", active), ("expert FFW width", width))
+    return (*rows, ("shared expert FFW width", shared)) if shared else rows
+
+
+def mixtral(config: Config) -> Body:
+    d = replace(mistral(config), windows=windows(config, config.layers("num_hidden_layers"), lambda i: True))
+    number, active = expert_counts(config, "num_local_experts", "num_experts")
+    return mixed(d, attentions(d), experts(d, number, active, d.ffn), lambda i: True, described(number, active, d.ffn))
+
+
+def sparse_qwen(config: Config, layers: int) -> Callable[[int], bool]:
+    """Every decoder_sparse_step-th layer, unless the file lists it as dense."""
+    step = config.whole("decoder_sparse_step", default=1)
+    dense = config.indices("mlp_only_layers", layers) or frozenset()
+    return lambda i: i not in dense and (i + 1) % step == 0
+
+
+def qwen3_moe(config: Config) -> Body:
+    d = replace(
+        qwen3(config, kv_heads=4),
+        head_dim=config.whole("head_dim", default=config.whole("hidden_size") // config.whole("num_attention_heads")),
+    )
+    number, active = expert_counts(config, "num_experts", "num_local_experts")
+    width = config.whole("moe_intermediate_size")
+    moe = experts(d, number, active, width)
+    return mixed(d, attentions(d), moe, sparse_qwen(config, d.layers), described(number, active, width))
+
+
+def qwen2_moe(config: Config) -> Body:
+    d = llama_like(config, kv_heads=16)
+    d = replace(d, qkv_bias=config.flag("qkv_bias", True), windows=qwen_windows(config, d.layers))
+    number, active = expert_counts(config, "num_experts")
+    width, shared = config.whole("moe_intermediate_size"), config.whole("shared_expert_intermediate_size")
+    moe = experts(d, number, active, width, shared=shared, shared_gate=True)
+    return mixed(d, attentions(d), moe, sparse_qwen(config, d.layers), described(number, active, width, shared))
+
+
+def gpt_oss(config: Config) -> Body:
+    d = llama_like(config, kv_heads=8, head_dim=64)
+    bias = config.flag("attention_bias", True)
+    d = replace(d, qkv_bias=bias, out_bias=bias)
+    number, active = expert_counts(config, "num_local_experts", "num_experts")
+    kinds = [attention(d, window, sinks=True) for window in alternating(config, d.layers, 128)]
+    moe = experts(d, number, active, d.ffn, bias=True)
+    return mixed(d, kinds, moe, lambda i: True, described(number, active, d.ffn))
+
+
+def llama4(config: Config) -> Body:
+    d = llama_like(config, kv_heads=8, head_dim=128)
+    bias = config.flag("attention_bias", False)
+    width = d.ffn
+    d = replace(d, qkv_bias=bias, out_bias=bias, ffn=config.whole("intermediate_size_mlp", default=width))
+    number, active = expert_counts(config, "num_local_experts", "num_experts")
+    step = config.whole("interleave_moe_layer_step", default=1)
+    listed = config.indices("moe_layers", d.layers)
+    sparse = frozenset(range(step - 1, d.layers, step)) if listed is None else listed
+    local, full = attention(d, config.whole("attention_chunk_size", default=8192), chunked=True), attention(d)
+    moe = experts(d, number, active, width, shared=width)
+    mixers = [local if chunked else full for chunked in _llama4_chunked(config, d.layers)]
+    return mixed(d, mixers, moe, lambda i: i in sparse, described(number, active, width, width))
+
+
+def _llama4_chunked(config: Config, layers: int) -> list[bool]:
+    """Layers with rotary positions see their chunk only; every fourth has no positions and sees everything."""
+    kinds = config.words("layer_types", layers, ("chunked_attention", "full_attention"))
+    if kinds is not None:
+        return [kind == "chunked_attention" for kind in kinds]
+    rope = as_list(config.values.get("no_rope_layers"))
+    if len(rope) == layers:  # 1 where the layer has rotary positions, despite the name
+        return [bool(value) for value in rope]
+    every = config.whole("no_rope_layer_interval", default=4)
+    return [(i + 1) % every != 0 for i in range(layers)]
+
+
+READERS: dict[str, Callable[[Config], Body]] = {
+    "mixtral": mixtral,
+    "qwen2_moe": qwen2_moe,
+    "qwen3_moe": qwen3_moe,
+    "gpt_oss": gpt_oss,
+    "llama4_text": llama4,
+}
+model_types = frozenset(READERS)

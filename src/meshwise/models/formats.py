@@ -1,0 +1,290 @@
+"""Weight formats: what a model's weights weigh in each, tensor by tensor, and how much of them one token reads."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil
+
+from meshwise.catalogue.files import squeeze
+from meshwise.errors import UserError, nearest, quoted
+from meshwise.models.gguf.quantiser import FILE_TYPES, Chooser, size_of
+from meshwise.models.model import Model
+from meshwise.models.tensors import INPUT, Slot, architecture, file_order, slots
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """How weights are stored. Scales and zero points lie along the inputs of a row, one set per `group` of them."""
+
+    name: str
+    words: str
+    gguf: bool = False
+    bits: int = 16
+    group: int = 0
+    """Inputs that share a scale; 0 is none."""
+    group_bits: int = 0
+    """Scale and zero point of a group."""
+    row_bytes: int = 0
+    """Scales of a whole row."""
+    column_bytes: int = 0
+    """GPTQ's g_idx: which group an input belongs to."""
+    rest_bits: int = 16
+    """Of what is not quantised: embedding, head, norms, router, biases."""
+    experts_first: bool = False
+    """Where a model has experts, only they are quantised."""
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """What runs it."""
+        if self.gguf:
+            return ("llama.cpp", "ollama")
+        return ("vllm", "llama.cpp", "ollama") if self.name in PLAIN else ("vllm",)
+
+
+PLAIN = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
+"""Formats without any quantisation, and the GGUF type that is the same but for norms in F32."""
+
+WHOLE = frozenset({*PLAIN, *PLAIN.values(), "16-bit", "32-bit"})
+"""Types of tensors that are not quantised."""
+
+UNIFORM = (
+    Format(name="fp32", words="32-bit floats", bits=32, rest_bits=32, aliases=("float32", "f32")),
+    Format(name="bf16", words="16-bit floats", aliases=("bfloat16",)),
+    Format(name="fp16", words="16-bit floats", aliases=("float16", "half")),
+    Format(name="fp8", words="8-bit floats, a scale per row", bits=8, row_bytes=4, aliases=("fp8-e4m3", "w8a8-fp8")),
+    Format(name="int8", words="8-bit integers, a scale per row", bits=8, row_bytes=4, aliases=("w8a8", "w8a8-int8")),
+    Format(
+        name="awq",
+        words="4-bit integers, groups of 128 with a 16-bit scale and a 4-bit zero point (AWQ)",
+        bits=4,
+        group=128,
+        group_bits=20,
+        aliases=("int4", "int4-awq", "awq-int4", "w4a16"),
+    ),
+    Format(
+        name="gptq",
+        words="4-bit integers, groups of 128 with a 16-bit scale and a 4-bit zero point, an index per input (GPTQ)",
+        bits=4,
+        group=128,
+        group_bits=20,
+        column_bytes=4,
+        aliases=("int4-gptq", "gptq-int4"),
+    ),
+    Format(name="nvfp4", words="4-bit floats, an 8-bit scale per 16", bits=4, group=16, group_bits=8, aliases=("fp4",)),
+    Format(name="mxfp4", words="4-bit floats, an 8-bit exponent per 32", bits=4, group=32, group_bits=8, experts_first=True),
+)
+GGUF = tuple(Format(name=name, words="llama.cpp's own choice of types per tensor", gguf=True) for name in FILE_TYPES)
+FORMATS = {fmt.name: fmt for fmt in (*UNIFORM, *GGUF)}
+
+
+def format_names() -> dict[str, str]:
+    """All that a format may be called, and its own name. 'bf16' is the plain one; llama.cpp's is 'gguf-bf16'.
+
+    'q4_k' is Q4_K_M to llama-quantize too.
+    """
+    names = {f"gguf-{fmt.name.lower()}": fmt.name for fmt in GGUF}
+    names |= {fmt.name.lower(): fmt.name for fmt in GGUF} | {"q3_k": "Q3_K_M", "q4_k": "Q4_K_M", "q5_k": "Q5_K_M"}
+    return names | {name: fmt.name for fmt in UNIFORM for name in (fmt.name, *fmt.aliases)}
+
+
+def find_format(name: str) -> Format:
+    """The format of that name; case and punctuation do not count."""
+    names = format_names()
+    plain = {_plain(known): own for known, own in names.items()}
+    found = plain.get(_plain(name))
+    if found is None:
+        hint = nearest(name, names, names.get) or f"; known: {', '.join(FORMATS)}"
+        raise UserError(f"unknown quantization {quoted(name)}{hint}")
+    return FORMATS[found]
+
+
+def _plain(name: str) -> str:
+    return squeeze(name).replace(":", "")
+
+
+def split_model_name(text: str) -> tuple[str, Format | None]:
+    """'llama-3.3-70b:q4_k_m' is a model and a format; without a colon, or with a path behind it, it is all model."""
+    model, colon, name = text.rpartition(":")
+    if not colon or "/" in name or "\\" in name:
+        return text, None
+    if not model or not name:
+        raise UserError(f"{quoted(text)} is not MODEL:QUANTIZATION, such as llama-3.3-70b:q4_k_m")
+    return model, find_format(name)
+
+
+def as_gguf(fmt: Format) -> Format:
+    """The GGUF type with which llama.cpp runs this format; a format that it has none for is refused."""
+    if fmt.gguf:
+        return fmt
+    if fmt.name not in PLAIN:
+        near = {4: "Q4_K_M", 8: "Q8_0"}[fmt.bits]
+        raise UserError(f"llama.cpp does not run {fmt.name}; it runs GGUF types, and {near} is the nearest")
+    return FORMATS[PLAIN[fmt.name]]
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """One tensor in its type."""
+
+    slot: Slot
+    type: str
+    bytes: int
+
+    @property
+    def name(self) -> str:
+        return self.slot.name
+
+    @property
+    def layer(self) -> int:
+        return self.slot.layer
+
+    @property
+    def read(self) -> float:
+        """Bytes that a single token makes the device read."""
+        return self.bytes * self.slot.share
+
+
+@dataclass(frozen=True)
+class Weights:
+    """All tensors of a model in one format. `layers` behind the last layer is the head; INPUT before the first the embedding."""
+
+    format: str
+    layers: int
+    tensors: tuple[Weight, ...]
+
+    @cached_property
+    def bytes(self) -> int:
+        """Of the file: a tied head is the embedding's table and counts once."""
+        return sum(weight.bytes for weight in self.tensors if weight.slot.stored)
+
+    @cached_property
+    def elements(self) -> int:
+        return sum(weight.slot.elements for weight in self.tensors if weight.slot.stored)
+
+    @property
+    def bits_per_weight(self) -> float:
+        return self.bytes * 8 / self.elements
+
+    @cached_property
+    def by_layer(self) -> tuple[tuple[Weight, ...], ...]:
+        """Tensors of each layer, the head's last."""
+        found: list[list[Weight]] = [[] for _ in range(self.layers + 1)]
+        for weight in self.tensors:
+            if weight.layer != INPUT:
+                found[weight.layer].append(weight)
+        return tuple(tuple(layer) for layer in found)
+
+    @cached_property
+    def embedding(self) -> tuple[Weight, ...]:
+        return tuple(weight for weight in self.tensors if weight.layer == INPUT)
+
+    @cached_property
+    def parts(self) -> dict[str, int]:
+        """Bytes in the file: of the embedding, the layers, the head, and of norms wherever they stand."""
+        found: dict[str, int] = {"embedding": 0, "layers": 0, "head": 0, "norms": 0}
+        for weight in self.tensors:
+            if not weight.slot.stored:
+                continue
+            place = "embedding" if weight.layer == INPUT else "head" if weight.layer == self.layers else "layers"
+            found["norms" if "norm" in weight.name else place] += weight.bytes
+        return found
+
+    @cached_property
+    def narrow(self) -> float:
+        """Share of what a token reads that is in types of fewer than 16 bits."""
+        found = sum(weight.read for weight in self.tensors if weight.type not in WHOLE)
+        return found / sum(weight.read for weight in self.tensors)
+
+    @cached_property
+    def layer_bytes(self) -> tuple[int, ...]:
+        """Stored by each layer; the last is the head, a tied one included."""
+        return tuple(total(layer) for layer in self.by_layer)
+
+    @cached_property
+    def layer_read(self) -> tuple[float, ...]:
+        """Read for one token by each layer; the last is the head."""
+        return tuple(read(layer) for layer in self.by_layer)
+
+
+def total(weights: Iterable[Weight]) -> int:
+    return sum(weight.bytes for weight in weights)
+
+
+def read(weights: Iterable[Weight], tokens: float = 1) -> float:
+    """Bytes read for a step of `tokens` tokens: tables by row, experts as far as routing reaches them, the rest once.
+
+    Of e experts with a active, a step of b tokens reaches e (1 - (1 - a/e)^b) where routing is even.
+    """
+    found = 0.0
+    for weight in weights:
+        share = weight.slot.share
+        found += weight.bytes * (share if tokens == 1 else 1 - (1 - share) ** tokens)
+    return found
+
+
+def weights(model: Model, fmt: Format | None = None, *, imatrix: bool = False, by_file: bool = False) -> Weights:
+    """Every tensor of `model` in a format. Without one: as the .gguf file stores it, or in bf16.
+
+    `imatrix`: quantised with an importance matrix, as most published IQ files are; it moves five file types by a percent or two.
+    `by_file`: quantised before the end of 2024, when layers counted in the order of the file; the sum is the same.
+    """
+    if model.tensors:
+        if fmt is not None:
+            raise UserError(f"{model.name} is quantised already; leave out ':{fmt.name}'")
+        return _from_file(model)
+    fmt = fmt or FORMATS["bf16"]
+    wanted = slots(model, fmt.gguf)
+    if fmt.gguf:
+        order = file_order(wanted) if by_file else wanted
+        chosen = _chooser(model, fmt.name, wanted, imatrix).types(order)
+        types = {slot.name: kind for slot, kind in zip(order, chosen, strict=True)}
+        found = [Weight(slot, types[slot.name], size_of(types[slot.name], slot.elements)) for slot in wanted]
+    else:
+        sparse = fmt.experts_first and any(slot.expert for slot in wanted)
+        found = [_uniform(slot, fmt, slot.product and (slot.expert or not sparse)) for slot in wanted]
+    return Weights(fmt.name, len(model.layers), tuple(_tied(found)))
+
+
+def _chooser(model: Model, file_type: str, wanted: Iterable[Slot], imatrix: bool) -> Chooser:
+    d = model.decoder
+    experts = max((slot.copies for slot in wanted if slot.expert), default=0)
+    arch = architecture(model)
+    return Chooser(file_type, arch, d.layers, max(d.heads, 1), max(d.kv_heads, 1), experts, imatrix)
+
+
+def _uniform(slot: Slot, fmt: Format, quantised: bool) -> Weight:
+    """Bits of the numbers, and of the scales and zero points around them."""
+    if not quantised:
+        return Weight(slot, f"{fmt.rest_bits}-bit", slot.elements * fmt.rest_bits // 8)
+    groups = ceil(slot.columns / fmt.group) if fmt.group else 0
+    bits = slot.rows * (slot.columns * fmt.bits + groups * fmt.group_bits)
+    return Weight(slot, fmt.name, slot.copies * (ceil(bits / 8) + slot.rows * fmt.row_bytes + slot.columns * fmt.column_bytes))
+
+
+def _tied(found: list[Weight]) -> list[Weight]:
+    """A head that is not stored has the type and bytes of the embedding, of which it is a copy."""
+    (table,) = (weight for weight in found if weight.name == "token_embd.weight")
+    return [weight if weight.slot.stored else Weight(weight.slot, table.type, table.bytes) for weight in found]
+
+
+def _from_file(model: Model) -> Weights:
+    """The file's own tensors: their bytes are exact, whatever the quantiser was told."""
+    known = {slot.name: slot for slot in slots(model, True)}
+    layers = len(model.layers)
+    found: list[Weight] = []
+    for tensor in model.tensors:
+        slot = known.get(tensor.name) or Slot(tensor.name, 1, tensor.elements, layer=_layer(tensor.name, layers))
+        found.append(Weight(slot, tensor.type, tensor.bytes))
+    stored = {tensor.name for tensor in model.tensors}
+    if "output.weight" not in stored and "output.weight" in known:
+        found.append(Weight(known["output.weight"], "", 0))
+    return Weights("as stored", layers, tuple(_tied(found)))
+
+
+def _layer(name: str, layers: int) -> int:
+    """The layer in a tensor's name; what has none belongs to the embedding or to the head."""
+    number = name.removeprefix("blk.").partition(".")[0]
+    if name.startswith("blk.") and number.isdecimal():
+        return min(int(number), layers - 1)
+    return layers if name.startswith("output") else INPUT

@@ -1,0 +1,222 @@
+"""A GGUF file with random weights and the shapes of a real model: for measuring speed and memory where nothing can be downloaded."""
+
+import os
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from meshwise.errors import UserError, quoted
+from meshwise.models import find as lookup
+from meshwise.models.formats import Format, Weight, Weights, as_gguf, weights
+from meshwise.models.gguf.header import KEYS
+from meshwise.models.model import Model, build
+from meshwise.models.tensors import Slot, architecture
+
+WRITABLE = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma", "gemma2", "gemma3", "olmo2", "starcoder2")
+"""Architectures of which a file was loaded and answered by llama.cpp (xllamacpp 2026.10, two layers of each)."""
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers")
+ALIGNMENT = 32
+BYTES = 256
+
+FLOATS = {
+    "attention.layer_norm_rms_epsilon": ("rms_norm_eps",),
+    "attention.layer_norm_epsilon": ("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon"),
+    "rope.freq_base": ("rope_theta",),
+    "attn_logit_softcapping": ("attn_logit_softcapping",),
+    "final_logit_softcapping": ("final_logit_softcapping",),
+    "embedding_scale": ("embedding_multiplier",),
+    "residual_scale": ("residual_multiplier",),
+    "attention.scale": ("attention_multiplier",),
+    "logit_scale": ("logits_scaling",),
+}
+"""Numbers with a point in the metadata, and HF's names of them."""
+FILE_TYPES = {"F32": "ALL_F32", "F16": "MOSTLY_F16", "BF16": "MOSTLY_BF16"}
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a file will hold."""
+
+    model: Model
+    weights: Weights
+    values: Mapping[str, Any]
+    architecture: str
+
+
+def prepare(name: str, fmt: Format, layers: int | None = None) -> Made:
+    """Shapes and types of every tensor; a model or type that cannot be written is refused here."""
+    if name.lower().endswith(".gguf"):
+        raise UserError(f"{quoted(name)} is a GGUF file already; name a preset, HF id or config.json")
+    values, label, source = lookup.find_values(name)
+    cut = _cut(values, layers) if layers is not None else values
+    model = build(cut, label, source)
+    if layers is not None and len(model.layers) != layers:
+        raise UserError(f"--layers {layers}: {label} cannot be cut to them; it keeps {len(model.layers)}")
+    arch = architecture(model)
+    if arch not in WRITABLE:
+        raise UserError(f"make-gguf does not write {label} ({arch}); it writes {', '.join(WRITABLE)}")
+    return Made(model, weights(model, as_gguf(fmt)), _inner(cut), arch)
+
+
+def _cut(values: dict[str, object], layers: int) -> dict[str, object]:
+    """The config of a model with fewer layers; what it lists per layer is cut too."""
+    if isinstance(values.get("text_config"), dict):
+        return values | {"text_config": _cut(cast(dict[str, object], values["text_config"]), layers)}
+    found: dict[str, object] = {key: layers for key in LAYERS if key in values}
+    if isinstance(values.get("layer_types"), list):
+        found["layer_types"] = cast(list[object], values["layer_types"])[:layers]
+    return values | found
+
+
+def _inner(values: Mapping[str, object]) -> Mapping[str, Any]:
+    inner = values.get("text_config")
+    return cast(Mapping[str, Any], inner) if isinstance(inner, dict) else values
+
+
+def write(made: Made, path: Path, *, header_only: bool = False, seed: int = 0) -> int:
+    """The file, and how long it is. `header_only`: no weights, but as long as with them, in a file that takes no room on the disk."""
+    from meshwise.models.gguf.random import chunks, pool
+
+    stored = [weight for weight in made.weights.tensors if weight.slot.stored]
+    for kind in {weight.type for weight in stored}:
+        pool(kind, seed)  # a type that cannot be made is refused before a file is
+    with _whole(path) as beside:
+        file = _header(made, stored, beside)
+        for weight in stored:
+            start = file.tell()
+            if header_only:
+                file.seek(weight.bytes, os.SEEK_CUR)
+            else:
+                for piece in _ones(weight) if _gain(weight.slot) else chunks(weight.type, weight.bytes, seed):
+                    file.write(piece)
+            file.seek(-(file.tell() - start) % ALIGNMENT, os.SEEK_CUR)
+        length = file.tell()
+        file.truncate(length)
+        file.close()
+    return length
+
+
+@contextmanager
+def _whole(path: Path) -> Generator[Path]:
+    """A file beside `path` that becomes it at the end; where anything fails, neither is there."""
+    beside = path.with_name(f".{path.name[:40]}.{os.getpid()}")
+    try:
+        yield beside
+        os.replace(beside, path)
+    except OSError as error:
+        raise UserError(f"cannot write {quoted(str(path), 200)}: {error.strerror or error}") from None
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _gain(slot: Slot) -> bool:
+    """A norm's gain is one, a bias zero; random ones would make a deep model's numbers run away."""
+    return slot.name.endswith(".bias") or "norm" in slot.name
+
+
+def _ones(weight: Weight) -> Iterable[bytes]:
+    import numpy as np
+
+    value = 0.0 if weight.slot.name.endswith(".bias") else 1.0
+    return [np.full(weight.slot.elements, value, np.float32).tobytes()]
+
+
+def _header(made: Made, stored: list[Weight], path: Path) -> BinaryIO:
+    """Metadata, vocabulary and the list of tensors, written; the file stands where the first tensor begins."""
+    import numpy as np
+    from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType
+
+    writer = GGUFWriter(path, made.architecture)
+    writer.add_name(f"{made.model.name}, random weights by meshwise")
+    kind = made.weights.format
+    file_type = LlamaFileType[FILE_TYPES.get(kind, f"MOSTLY_{kind}")]
+    writer.add_file_type(file_type)
+    writer.add_quantization_version(2)
+    for key, value in _metadata(made).items():
+        name = f"{made.architecture}.{key}"
+        if isinstance(value, float):
+            writer.add_float32(name, value)
+        else:
+            writer.add_uint32(name, value)
+    _vocabulary(writer, made)
+    for weight in stored:
+        writer.add_tensor_info(
+            weight.name, _shape(weight.slot), np.dtype(np.float32), weight.bytes, GGMLQuantizationType[weight.type]
+        )
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    assert writer.fout
+    file = cast(BinaryIO, writer.fout[0])
+    file.seek(-file.tell() % ALIGNMENT, os.SEEK_CUR)
+    return file
+
+
+def _shape(slot: Slot) -> tuple[int, ...]:
+    whole = (slot.copies, slot.rows, slot.columns) if slot.copies > 1 else (slot.rows, slot.columns)
+    return whole if slot.rows > 1 else whole[-1:]
+
+
+def _metadata(made: Made) -> dict[str, int | float]:
+    """What the config says under HF's names, under llama.cpp's; the few that a config may leave out are computed."""
+    d, values = made.model.decoder, made.values
+    found: dict[str, int | float] = {}
+    for key, names in KEYS.items():
+        value = next((values[name] for name in names if isinstance(values.get(name), int)), None)
+        if value is not None and not isinstance(value, bool):
+            found[key] = int(value)
+    for key, names in FLOATS.items():
+        value = next((values[name] for name in names if isinstance(values.get(name), int | float)), None)
+        if value is not None:
+            found[key] = float(value)
+    head = int(values.get("head_dim") or d.hidden // max(1, d.heads))
+    found |= {"block_count": d.layers, "attention.key_length": head, "attention.value_length": head}
+    found |= {"rope.dimension_count": head, "vocab_size": d.vocab, "attention.head_count_kv": d.kv_heads}
+    return found
+
+
+def _vocabulary(writer: Any, made: Made) -> None:
+    """As many tokens as the model has: the bytes, so that any text can be read, and made-up words to fill the rest."""
+    size = made.model.decoder.vocab
+    if size < BYTES + 2:
+        raise UserError(f"a vocabulary of {size} has no room for the {BYTES} bytes and two marks; take a model with a larger one")
+    marks = _marks(made.values, size)
+    letters = [*_byte_letters(), *(_word(i) for i in range(size - BYTES))]
+    tokens = [f"<|mark_{marks.index(i)}|>" if i in marks else letter for i, letter in enumerate(letters)]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([3 if i in marks else 1 for i in range(size)])
+    writer.add_token_merges(["Ġ a"])
+    writer.add_bos_token_id(marks[0])
+    writer.add_eos_token_id(marks[-1])
+
+
+def _marks(values: Mapping[str, Any], size: int) -> list[int]:
+    """Begin and end of a text: the model's own where they are beyond the bytes, else the last of the vocabulary."""
+    found: list[int] = []
+    for key, usual in (("bos_token_id", size - 2), ("eos_token_id", size - 1)):
+        value: Any = values.get(key)
+        several = cast(list[Any], value) if isinstance(value, list) else [value]
+        first = several[0] if several else None
+        found.append(first if isinstance(first, int) and BYTES <= first < size else usual)
+    return found
+
+
+def _byte_letters() -> list[str]:
+    """The letter that stands for each byte in byte-level BPE (GPT-2's encoder: printable ones are themselves)."""
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = (chr(256 + i) for i in range(BYTES))
+    return [chr(byte) if byte in shown else next(hidden) for byte in range(BYTES)]
+
+
+def _word(number: int) -> str:
+    """A made-up word with a space before it, one for each number."""
+    letters = ""
+    while True:
+        number, last = divmod(number, 26)
+        letters = chr(ord("a") + last) + letters
+        if not number:
+            return f"Ġ{letters.rjust(4, 'a')}"

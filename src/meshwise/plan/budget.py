@@ -1,0 +1,86 @@
+"""Budget: arithmetic on the back of an envelope: FLOPs, chip-years, days at an MFU, bytes, and how few devices hold them."""
+
+import math
+from dataclasses import dataclass
+
+from meshwise import units
+from meshwise.catalogue.chips import Cluster
+from meshwise.errors import UserError, quoted
+from meshwise.models.model import Model
+
+WEIGHT_BYTES = 2.0
+MOMENT_BYTES = 8.0
+"""Adam's two moments in float32, beside bf16 weights and no master copy."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Seconds, bytes and FLOPs of training `tokens` tokens; 6 FLOPs per active parameter and token."""
+
+    tokens: float
+    flops_per_token: float
+    flops: float
+    token_seconds: float
+    """Of one token on one device at its peak."""
+    device_seconds: float
+    """Of all tokens on one device at its peak."""
+    devices: int
+    mfu: float
+    seconds: float
+    """On all devices at that MFU."""
+    weights: float
+    optimizer: float
+    activations: float
+    """Kept for the backward pass of one batch: `checkpoints` vectors of the model's width per layer and token, in bf16."""
+    checkpoints: int
+    device_memory: float
+
+    @property
+    def memory(self) -> float:
+        return self.weights + self.optimizer + self.activations
+
+    @property
+    def least_devices(self) -> int:
+        return math.ceil(self.memory / self.device_memory)
+
+    @property
+    def least_seconds(self) -> float:
+        """On as few devices as hold it, at the same MFU."""
+        return self.seconds * self.devices / self.least_devices
+
+    @property
+    def device_bytes(self) -> float:
+        """On each device of the cluster, if shared out evenly."""
+        return self.memory / self.devices
+
+
+def budget(model: Model, cluster: Cluster, tokens: float, batch_tokens: float, mfu: float, checkpoints: int) -> Budget:
+    """What training costs where nothing is lost but what `mfu` says."""
+    if not 0 < mfu <= 1:
+        raise UserError(f"an MFU of {units.show(mfu, 'share')} cannot be: expected a share of the peak, such as 40%")
+    chip = cluster.nodes[0][1].chips[0][1]
+    if len(cluster.chips) > 1:
+        raise UserError(f"cluster {quoted(cluster.name)} mixes chips; a budget is for one kind of chip")
+    peak = chip.flops.get("bf16") or chip.flops.get("fp16") or max(chip.flops.values())
+    flops = model.flops_6n(tokens)
+    kept = WEIGHT_BYTES * model.decoder.hidden * batch_tokens * checkpoints * model.decoder.layers
+    return Budget(
+        tokens=tokens,
+        flops_per_token=model.flops_6n(1),
+        flops=flops,
+        token_seconds=model.flops_6n(1) / peak,
+        device_seconds=flops / peak,
+        devices=cluster.devices,
+        mfu=mfu,
+        seconds=flops / (peak * cluster.devices * mfu),
+        weights=WEIGHT_BYTES * model.params,
+        optimizer=MOMENT_BYTES * model.params,
+        activations=kept,
+        checkpoints=checkpoints,
+        device_memory=chip.memory,
+    )
+
+
+def as_row(b: Budget) -> dict[str, float]:
+    """For JSON and CSV."""
+    return vars(b) | {name: getattr(b, name) for name in ("memory", "least_devices", "least_seconds", "device_bytes")}

@@ -1,0 +1,216 @@
+"""The cheapest way to train within a deadline, over chips and numbers of nodes."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from meshwise.catalogue import chips as hardware
+from meshwise.catalogue import rescale
+from meshwise.catalogue.chips import Chip
+from meshwise.cost.train.compute import Device
+from meshwise.cost.train.step import Question
+from meshwise.errors import DoesNotFit, UserError, quoted
+from meshwise.plan.train.choice import Ask, dollars_of
+from meshwise.plan.vary import Value, Variant, Varied
+from meshwise.plan.vary_whatif import Point, answer, too_late
+
+MOST_DEVICES = 16384
+"""Devices that are tried unless a user says how many: what Llama 3 405B was trained on."""
+SMOOTH = (2, 3, 5)
+"""Prime factors of the counts that are tried: others leave nothing to divide a model and a batch by."""
+
+MARGIN = 1.1
+"""How much better a number of nodes may use its devices than any that was tried by doubling; one that would have to do better than
+that to be in time is not tried."""
+CONSIDERED = "GPUs with a price to rent, a link and a network in the catalogue, and a rate in the precision asked for"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The cheapest point, and every point that was tried."""
+
+    best: Point
+    tried: tuple[Point, ...]
+    chips: tuple[str, ...]
+    """Of which something was tried."""
+    unpriced: tuple[str, ...]
+    """That were asked for and have no price to rent."""
+
+    def of_chip(self, key: str) -> list[Point]:
+        """The points of one chip, by number of nodes."""
+        found = [point for point in self.tried if point.values["chip"] == key]
+        return sorted(found, key=lambda point: int(point.values["nodes"]))
+
+    def cheapest_of(self, key: str, within: float) -> Point | None:
+        """The cheapest that is in time; else the fastest."""
+        done = [point for point in self.of_chip(key) if point.choice]
+        return min(done, key=lambda point: _rank(point, within), default=None)
+
+
+def _least(points: Iterable[Point], within: float) -> float:
+    """Dollars of the cheapest that is in time."""
+    return min((dollars_of(p.choice) or math.inf for p in points if p.choice and p.meets(within)), default=math.inf)
+
+
+def _rank(point: Point, within: float) -> tuple[bool, float]:
+    assert point.choice
+    return (False, dollars_of(point.choice) or math.inf) if point.meets(within) else (True, point.choice.seconds)
+
+
+def find(ask: Ask, varied: Sequence[Varied[Ask]]) -> Answer:
+    """Every kind of node in turn, those first that could be cheapest."""
+    given = {one.axis.name: one.values for one in varied}
+    other = sorted(set(given) - {"chip", "nodes", "devices"})
+    if other:
+        raise UserError(
+            f"--cheapest chooses the chip and how many; --vary {other[0]} does not go with it, chip, nodes and devices do"
+        )
+    keys = [str(key) for key in given.get("chip", ())] or ([rescale.chip_of(ask.cluster).key] if ask.cluster else sensible(ask))
+    if not keys:
+        raise UserError(f"no chip of the catalogue is one of the {CONSIDERED}, {ask.precision}; name some with --vary chip=...")
+    kinds = [_kind(ask, key) for key in keys]
+    priced = [kind for kind in kinds if kind.rent]
+    if not priced:
+        raise DoesNotFit(f"no price to rent {', '.join(keys)} is in the catalogue: add one to a chip or cluster file of your own")
+    counted = "nodes" in given or "devices" in given
+    if counted and ask.at_most:
+        raise UserError("--vary nodes or devices lists the counts to try, and --at-most bounds them; give one of the two")
+    tried: list[Point] = []
+    for kind in sorted(priced, key=lambda kind: kind.least_dollars):
+        cheapest = _least(tried, ask.within)
+        if kind.least_dollars > cheapest:
+            continue  # even at its peak rate it would cost more
+        tried += kind.points(list(_counts(given, kind)) if counted else None, ask.at_most)
+    done = [point for point in tried if point.choice]
+    if not done:
+        raise DoesNotFit(f"no number of nodes works for {', '.join(keys)}: {tried[-1].refusal if tried else 'none was tried'}")
+    best = min(done, key=lambda point: _rank(point, ask.within))
+    if not best.meets(ask.within):
+        raise DoesNotFit(too_late(done, ask.within))
+    chips = tuple(dict.fromkeys(str(point.values["chip"]) for point in tried))
+    return Answer(best, tuple(tried), chips, tuple(kind.chip.key for kind in kinds if not kind.rent))
+
+
+def sensible(ask: Ask) -> list[str]:
+    """Chips that one can rent by the thousand, and that the frameworks of the catalogue run on."""
+    return [
+        chip.key
+        for chip in hardware.chips()
+        if chip.kind == "gpu" and chip.rent and chip.link and chip.network and ask.precision in chip.flops
+    ]
+
+
+def _counts(given: dict[str, tuple[Value, ...]], kind: "Kind") -> Iterator[int]:
+    """Numbers of nodes that a user listed."""
+    yield from (int(nodes) for nodes in given.get("nodes", ()))
+    for devices in given.get("devices", ()):
+        if int(devices) % kind.size:
+            raise DoesNotFit(f"{devices:,} devices are no whole number of nodes of {kind.size} {kind.chip.name}")
+        yield int(devices) // kind.size
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of node: the question on it, and what training costs at least."""
+
+    ask: Ask
+    chip: Chip
+    size: int
+    rent: float | None
+    """Dollars per second and device."""
+    device_seconds: float
+    """Of training at the peak rate, which nothing beats."""
+    question: Question
+    """On the cluster that was named, or on one device."""
+
+    @property
+    def least_dollars(self) -> float:
+        return (self.rent or math.inf) * self.device_seconds
+
+    def points(self, counts: list[int] | None, at_most: str) -> list[Point]:
+        """The counts that a user listed; or by doubling until two more cost no less, and then all around the best of those and
+        around the first that is in time."""
+        if counts is not None:
+            return [self.at(nodes) for nodes in counts]
+        least = max(1, math.ceil(self.device_seconds / (self.ask.within or math.inf) / self.size))
+        cap = self.most_nodes(at_most)
+        every = [n for n in smooth(cap) if n >= least] or [cap]
+        found: dict[int, Point] = {}
+        worse = 0
+        for nodes in _doubling(every):
+            before = _least(found.values(), self.ask.within)
+            found[nodes] = self.at(nodes)
+            worse = worse + 1 if _least(found.values(), self.ask.within) == before < math.inf else 0
+            if worse == 2:
+                break
+        ladder = sorted(found)
+        first = next((n for n in ladder if found[n].meets(self.ask.within)), ladder[-1])
+        around = {*_between(ladder, min(ladder, key=lambda n: self._rank(found[n])), every), *_between(ladder, first, every)}
+        needed = self.device_seconds / (self.ask.within or math.inf) / self.size
+        reached = MARGIN * max((point.choice.mfu for point in found.values() if point.choice), default=1.0)
+        found |= {nodes: self.at(nodes) for nodes in sorted(around) if nodes * reached >= needed}
+        return [found[nodes] for nodes in sorted(found)]
+
+    def _rank(self, point: Point) -> tuple[bool, float]:
+        return _rank(point, self.ask.within) if point.choice else (True, math.inf)
+
+    def most_nodes(self, at_most: str) -> int:
+        """What a user bounds; else a cluster that was named is all there is, and a chip may be rented by the thousand."""
+        if at_most:
+            return _at_most(at_most, self.size)
+        named = self.question.cluster.node_count
+        return named if named > 1 else max(1, MOST_DEVICES // self.size)
+
+    def at(self, nodes: int) -> Point:
+        """The best layout on so many nodes; of a torus, on a slice of as many chips as they would have."""
+        values: dict[str, Value] = {"chip": self.chip.key, "nodes": nodes}
+        labels = (self.chip.key, f"{nodes:,}")
+        grown = rescale.with_devices if self.chip.kind == "tpu" else rescale.with_nodes
+        try:
+            cluster = grown(self.ask.cluster, nodes * self.size if self.chip.kind == "tpu" else nodes)
+        except DoesNotFit as error:
+            return answer(Variant(values, labels, None, str(error)))
+        return answer(Variant(values, labels, replace(self.ask, cluster=cluster)), self.question.model)
+
+
+def _kind(ask: Ask, key: str) -> Kind:
+    text = rescale.with_chip(ask.cluster, key) if ask.cluster else key
+    here = replace(ask, cluster=text, at_most="")
+    q: Question = here.question()
+    peak = Device.of(q.chip, q.calibration, q.work.precision).peak
+    rent = q.cluster.rent / q.cluster.devices if q.cluster.rent else None
+    return Kind(here, q.chip, rescale.node_size(text), rent, q.model.flops(ask.tokens, q.work.seq) / peak, q)
+
+
+def smooth(most: int) -> list[int]:
+    """Counts up to `most` with no prime factor but 2, 3 and 5, and `most` itself."""
+    found = {1}
+    for prime in SMOOTH:
+        found |= {n * prime**k for n in found for k in range(most.bit_length()) if n * prime**k <= most}
+    return sorted({*found, most})
+
+
+def _doubling(every: Sequence[int]) -> list[int]:
+    """The powers of two, which divide best, and the last."""
+    return [n for n in every if n & (n - 1) == 0 or n == every[-1]]
+
+
+def _between(ladder: Sequence[int], middle: int, every: Sequence[int]) -> list[int]:
+    """All counts between the neighbours of one of the ladder, and not on it."""
+    at = ladder.index(middle)
+    low, high = ladder[at - 1] if at else every[0], ladder[min(len(ladder) - 1, at + 1)]
+    return [n for n in every if low <= n <= high and n not in ladder]
+
+
+def _at_most(text: str, size: int) -> int:
+    """What `--at-most` says, in nodes of `size` devices: '128 nodes', '1024 devices'."""
+    number, _, unit = text.lower().strip().partition(" ")
+    devices = unit.strip() in ("device", "devices", "gpu", "gpus")
+    if (
+        not number.isdecimal()
+        or not 0 < len(number) <= 8
+        or not int(number)
+        or not (devices or unit.strip() in ("", "node", "nodes"))
+    ):
+        raise UserError(f"--at-most {quoted(text)}: expected a number of nodes or devices, such as '128 nodes' or '1024 devices'")
+    return max(1, int(number) // (size if devices else 1))

@@ -1,0 +1,389 @@
+"""Why a model is best served this way: what fits, what a card, a link or a copy more would change, and whether a speed is normal."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from meshwise import units
+from meshwise.catalogue import clusters
+from meshwise.catalogue.chips import Cluster, Link
+from meshwise.catalogue.engines import find_runtime
+from meshwise.cost.serve.ways import ENGINES, Way, tensor_counts, ways
+from meshwise.errors import UserError
+from meshwise.models.formats import FORMATS, as_gguf, weights
+from meshwise.plan.serve.choice import contexts, interval, largest_format, on_cards
+from meshwise.plan.serve.search import Found, Option, ServeQuestion, largest_context, priced, search, weighed, worth
+
+LANES = (("PCIe 4.0 x1", 2e9), ("PCIe 4.0 x4", 8e9), ("PCIe 4.0 x16", 32e9), ("NVLink 4", 450e9))
+"""One direction: 16 GT/s a lane (PCI-SIG), and all links of an H100 (its datasheet)."""
+NETWORKS = (
+    Link(name="1 GbE", bandwidth=0.125e9),
+    Link(name="10 GbE", bandwidth=1.25e9),
+    Link(name="100 GbE", bandwidth=12.5e9),
+    Link(name="100 Gb/s RDMA", bandwidth=12.5e9, latency=2e-6),
+)
+"""RDMA leaves out the operating systems: about 2 us through a switch, from memory of InfiniBand's data sheets."""
+MANY_USERS = 4096
+OLD_BUILD = "llama.cpp-2024-05"
+NUMBERS = ("", "first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
+WORDS = {
+    "weights": "reading weights",
+    "cache": "reading keys and values",
+    "compute": "products beyond what reading hides",
+    "launch": "starting kernels",
+    "hops": "hops between cards",
+    "reduce": "sums between cards",
+    "host": "layers on the CPU",
+}
+
+
+def reasons(q: ServeQuestion, found: Found, named: bool) -> list[str]:
+    """The whole explanation, a sentence a line. `named`: the user chose the engine, so no other is brought up."""
+    best = found.options[0]
+    lines = [*_fit(q, best), *_cards(q, found), *_splits(q, found), *_users(q, best), *_links(q, _linked(q, found))]
+    return lines + ([] if named else _other_engine(q, best)) + _power(q, best)
+
+
+def _gib(value: float) -> str:
+    return f"{value / 2**30:.1f} GiB"
+
+
+def tokens(rate: float) -> str:
+    """Three digits, and no exponent."""
+    return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.3g}"
+
+
+def _rate(option: Option) -> str:
+    return tokens(option.per_user)
+
+
+def _length(tokens: int) -> str:
+    return units.show(float(tokens // 1024 * 1024), "length") if tokens >= 1024 else str(tokens)
+
+
+# Does it fit.
+
+
+def _fit(q: ServeQuestion, best: Option) -> Iterator[str]:
+    cache = sum(need.cache for need in best.footprints[1:])
+    number = len(best.way.cards)
+    size = (
+        f"{_gib(q.weights.bytes)} of weights ({q.weights.bits_per_weight:.2f} bits each) and {_gib(cache)} of {q.work.kv} cache"
+    )
+    if on_cards(best):
+        kind = "the card" if number == 1 else "the fullest card"
+        full = min(range(number), key=lambda i: best.spares[i])
+        room = best.rooms[full] + q.runtime.context
+        yield f"It fits: {size} on {number} card{'s' if number > 1 else ''}; {kind} has {_gib(best.spare)} of {_gib(room)} left."
+    else:
+        missing = sum(q.weights.layer_bytes) + cache - sum(best.rooms)
+        where = "the rest waits in host memory, which is several times slower"
+        yield f"It does not fit on the cards: {size}, {_gib(max(0.0, missing))} more than they hold, buffers not counted; {where}."
+    longest = contexts(q, best)
+    trained = q.model.decoder.context
+    if trained and longest[q.work.kv] >= trained:
+        yield f"All {_length(trained)} of context that the model was trained for fit this way."
+    elif any(longest.values()):
+        known = ", ".join(f"{_length(value)} in {kind}" for kind, value in longest.items() if value)
+        yield f"Longest context that fits this way: {known}{f' (trained for {_length(trained)})' if trained else ''}."
+    wider = largest_format(q, best) if on_cards(best) else None
+    if wider:
+        same = wider[0] == q.weights.format
+        yield f"Widest common format that fits this way: {'this one' if same else wider[0]}, {_gib(wider[1])}."
+
+
+# Does another card help.
+
+
+def _more(cluster: Cluster) -> Cluster:
+    """One more card of the last kind in the last host."""
+    *others, (count, node) = cluster.nodes
+    *chips, (number, chip) = node.chips
+    larger = replace(node, chips=(*chips, (number + 1, chip)))
+    nodes = [*others, *([(count - 1, node)] if count > 1 else []), (1, larger)]
+    return replace(cluster, nodes=tuple(nodes))
+
+
+def _cards(q: ServeQuestion, found: Found) -> Iterator[str]:
+    """Fewer cards are enough, or one more would help."""
+    best = found.options[0]
+    if q.bounds or q.cards[-1].host or len(q.cards) >= q.engine.most:
+        return
+    plain = usual(found, len(q.cards)) if best.way.split != "layer" else best
+    layered = plain if plain.way.split == "layer" and on_cards(plain) and plain.way.replicas == 1 else None
+    if layered:
+        yield from _layer_cards(q, layered)
+        return
+    larger = search(replace(q, cluster=_more(q.cluster))).options
+    if not larger:
+        return
+    other, nth = larger[0], _nth(len(q.cards) + 1)
+    gain = worth(q, other) / worth(q, best) - 1
+    if on_cards(other) and not on_cards(best):
+        yield f"A {nth} card would hold all of it: {other.way.name}, {_rate(other)} instead of {_rate(best)} tokens/s."
+    elif gain > 0.02:
+        yield f"A {nth} card would give {100 * gain:+.0f}%: {other.way.name}, {_rate(other)} tokens/s."
+    else:
+        yield f"A {nth} card would not help: {_needs(q)}."
+
+
+def _nth(number: int) -> str:
+    return NUMBERS[number] if number < len(NUMBERS) else f"{number}th"
+
+
+def _layer_cards(q: ServeQuestion, layered: Option) -> Iterator[str]:
+    """A layer split reads its layers one after another, on however many cards they lie."""
+    used = len(layered.way.cards)
+    larger = q if used < len(q.cards) else replace(q, cluster=_more(q.cluster))
+    way = next(way for way in ways(q.engine, q.model, larger.cards, larger.rooms) if len(way.cards) == used + 1)
+    after = priced(larger, weighed(larger, way))
+    if not after.speed or not layered.speed:
+        return
+    hop = (after.speed.decode["hops"] - layered.speed.decode["hops"]) * 1e3
+    longest, wider = largest_context(larger, after), largest_format(larger, after)
+    fits = f"{_length(longest)} of context{f' or {wider[0]}' if wider else ''}"
+    yield (
+        f"Layer split reads the layers one after another, so a {_nth(used + 1)} card adds {_gib(after.rooms[-1])} of memory and "
+        f"{hop:.1f} ms of hops, not speed: {layered.per_user:.2f} tokens/s on {used}, {after.per_user:.2f} on {used + 1}, where "
+        f"{fits} would fit; {_needs(q)}."
+    )
+
+
+def _needs(q: ServeQuestion) -> str:
+    counts = [str(n) for n in tensor_counts(q.model, 8 if len(q.cards) < 8 else 16)]
+    return f"tensor parallel needs {', '.join(counts[:-1])} or {counts[-1]}" if len(counts) > 1 else "it cannot be cut by tensors"
+
+
+# Which split.
+
+
+def _splits(q: ServeQuestion, found: Found) -> Iterator[str]:
+    best = found.options[0]
+    row = next((one for one in found.options if one.way.split == "row"), None)
+    if row and row.speed and best.way.split == "layer":
+        share = row.speed.decode["reduce"] / row.speed.step
+        yield (
+            f"Row split over {len(row.way.cards)} cards: {_rate(row)} tokens/s; every product sends its input to all cards and collects "
+            f"their outputs, {100 * share:.0f}% of a step."
+        )
+    if q.work.users > 1:
+        yield from _copies(q, found)
+
+
+def _copies(q: ServeQuestion, found: Found) -> Iterator[str]:
+    """Copies against one large instance, at as many cards as can be."""
+    several = next((one for one in found.options if one.way.replicas > 1), None)
+    single = next((one for one in found.options if one.way.replicas == 1 and len(one.way.cards) > 1), None)
+    if not several or not single or not single.speed or not several.speed:
+        return
+    first, second = (several, single) if worth(q, several) >= worth(q, single) else (single, several)
+    talk = (single.speed.decode["reduce"] + single.speed.decode["hops"]) / single.speed.step
+    why = (
+        f"cards that share a model talk for {100 * talk:.0f}% of a step, and copies do not"
+        if first is several
+        else f"each copy reads all weights for its {several.speed.users} users, and one instance reads them once for {single.speed.users}"
+    )
+    rates = [tokens(worth(q, one)) for one in (first, second)]
+    yield f"{first.way.name} gives {rates[0]} tokens/s with prompts counted, {second.way.name} {rates[1]}: {why}."
+
+
+# One user or several.
+
+
+def _users(q: ServeQuestion, best: Option) -> Iterator[str]:
+    """Speed at more users, and where reading the weights no longer bounds a step."""
+    if best.speed is None or best.most_users < 1:
+        return
+    ladder = [n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256) if n <= best.most_users][:7]
+    said = [(n, at_users(q, best, n)) for n in ladder]
+    words = ", ".join(f"{n}: {tokens(one.throughput)} ({_rate(one)} each)" for n, one in said)
+    yield f"Tokens/s by users of {best.way.name}, which has room for {best.most_users} at {_length(q.work.context)}: {words}."
+    turn = compute_bound(q, best)
+    if turn <= MANY_USERS:
+        inside = "" if turn <= best.most_users else ", more than there is memory for"
+        yield f"Decode turns compute-bound at about {turn:,} users{inside}; below that all users share one reading of the weights."
+
+
+def at_users(q: ServeQuestion, option: Option, users: int) -> Option:
+    """The same way with as many users, whether or not they fit."""
+    asked = replace(q, work=replace(q.work, users=users))
+    return priced(asked, weighed(asked, option.way, option))
+
+
+def compute_bound(q: ServeQuestion, option: Option) -> int:
+    """The fewest users of all copies for whom products take longer than reading the weights; above MANY_USERS where none is found."""
+    low, high = 0, 1
+    while high <= MANY_USERS and not _computes(at_users(q, option, high * option.way.replicas)):
+        low, high = high, high * 2
+    while high <= MANY_USERS and high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _computes(at_users(q, option, middle * option.way.replicas)) else (middle, high)
+    return high * option.way.replicas
+
+
+def _computes(option: Option) -> bool:
+    return option.speed is not None and option.speed.decode["compute"] > 0
+
+
+# Links.
+
+
+def _linked(q: ServeQuestion, found: Found) -> Option:
+    """The way whose link is looked at: the best, or the usual one where that is a row split, whose link no table has varied."""
+    return usual(found, len(q.cards)) if found.options[0].way.split == "row" else found.options[0]
+
+
+def _links(q: ServeQuestion, best: Option) -> Iterator[str]:
+    """What lanes change inside a host, and which network between hosts."""
+    if best.way.hosts > 1:
+        trials = [(link.name, _on(q, best, replace(q.cluster, network=link))) for link in NETWORKS]
+        yield f"Network between hosts, tokens/s: {', '.join(f'{name} {_rate(one)}' for name, one in trials)}. {_hop_words(best)}"
+    elif len(best.way.cards) > 1 and best.way.split != "row":
+        trials = [(name, _on(q, best, clusters.with_link(q.cluster, f"{rate:.0f}B/s"))) for name, rate in LANES]
+        said = ", ".join(f"{name} {_rate(one)} ({one.speed.prefill_tokens_per_second:,.0f})" for name, one in trials if one.speed)
+        yield f"Link between cards, {best.way.name}, tokens/s generated (of the prompt): {said}. {_hop_words(best)}"
+
+
+def _on(q: ServeQuestion, option: Option, cluster: Cluster) -> Option:
+    return priced(replace(q, cluster=cluster), option)
+
+
+def _hop_words(best: Option) -> str:
+    if best.way.split == "layer":
+        return "A layer split sends one small vector per token and hop: lanes and bandwidth hardly matter, round trips add up."
+    return "Tensor parallelism sums twice a layer: latency bounds generation, bandwidth the prompt."
+
+
+# Another engine.
+
+
+def _other_engine(q: ServeQuestion, best: Option) -> list[str]:
+    """Tensor or layer: the same model at about the same width in the other engine."""
+    if q.model.tensors or q.bounds or any(card.chip.kind != "gpu" for card in q.cards):
+        return []
+    if q.engine.name == "vllm":
+        name, form = "llama.cpp", {16: "F16", 8: "Q8_0"}.get(FORMATS[q.weights.format].bits, "Q4_K_M")
+    else:
+        width = q.weights.bits_per_weight
+        name, form = "vllm", "bf16" if width > 12 else "fp8" if width > 6 else "awq"
+    engine = ENGINES[name]
+    kind = {"q8_0": "fp8", "q4_0": "fp8", "fp8": "q8_0"}.get(q.work.kv, "f16")
+    fmt = FORMATS[form] if name == "vllm" else as_gguf(FORMATS[form])
+    other = replace(
+        q,
+        engine=engine,
+        runtime=find_runtime(engine.runtime),
+        weights=weights(q.model, fmt),
+        work=replace(q.work, kv=kind),
+    )
+    found = search(other)
+    if not found.options or not on_cards(found.options[0]):
+        near = found.misses[0] if found.misses else None
+        return (
+            [f"{name} with {form} would not fit: {near.way.name} lacks {_gib(-near.spare)} on its fullest card."] if near else []
+        )
+    there = found.options[0]
+    verb = "faster" if worth(other, there) > worth(q, best) else "slower"
+    talk = ""
+    if there.speed and there.way.tp > 1:
+        talk = f", of which all-reduces take {100 * there.speed.decode['reduce'] / there.speed.step:.0f}%"
+    return [f"{name} with {form} would be {verb}: {there.way.name}, {_rate(there)} tokens/s each{talk}."]
+
+
+# Watts and dollars.
+
+
+def _power(q: ServeQuestion, best: Option) -> list[str]:
+    chips = [q.cards[i].chip for i in best.way.cards]
+    if not all(chip.tdp for chip in chips) or not best.throughput:
+        return []
+    watts = sum(chip.tdp or 0.0 for chip in chips) * best.way.replicas
+    return [f"At most {watts:,.0f} W for the cards, {watts / best.throughput * 1e6 / 3.6e6:,.1f} kWh per million tokens."]
+
+
+# Is my speed normal.
+
+
+def usual(found: Found, cards: int) -> Option:
+    """What an engine does where it is told nothing: its first split over all cards. The best way, where that does not fit."""
+    plain = [one for one in found.options if len(one.way.cards) == cards and one.way.replicas == 1 and not one.way.shared]
+    first = ("layer", "tensor")
+    return next((one for one in plain if one.way.split in first and on_cards(one)), found.options[0])
+
+
+def measured(q: ServeQuestion, found: Found, value: float) -> list[str]:
+    """Where a measured speed of one user lies in the predicted interval, and what usually explains the difference."""
+    mine = usual(found, len(q.cards))
+    low, high = interval(q, mine)
+    percent = 100 * (value / mine.per_user - 1)
+    head = (
+        f"Measured {value:g} tokens/s; {mine.way.name} is predicted at {mine.per_user:.3g}, 90% between {low:.3g} and {high:.3g}"
+    )
+    alike = [one.way.name for one in found.options if one is not mine and interval(q, one)[0] <= value <= interval(q, one)[1]]
+    other = f" It would be normal for {', '.join(alike[:2])}." if alike else ""
+    if low <= value <= high:
+        return [f"{head}: normal ({percent:+.0f}%)."]
+    if value > high:
+        return [
+            f"{head}: faster than that ({percent:+.0f}%).{other} Usual reasons: a smaller file than {q.weights.format}, a shorter prompt "
+            f"than {q.work.prompt}, speculative decoding, other cards, or the rate of the prompt read as that of generation."
+        ]
+    return [
+        f"{head}: slower than that ({percent:+.0f}%).{other} Usual reasons:",
+        *(f"  {line}" for line in _slower(q, mine, value)),
+    ]
+
+
+def _slower(q: ServeQuestion, best: Option, value: float) -> Iterator[str]:
+    """What is known to slow it down, with the speed that each would give."""
+    if q.engine.offload and best.way.split == "layer" and best.way.gpu_layers is None:
+        layers = len(q.model.layers)
+        left = next((n for n in range(1, layers + 1) if _with_layers(q, best, layers + 1 - n).per_user <= value), None)
+        if left:
+            whole = f"offloaded {layers + 1}/{layers + 1} layers to GPU"
+            yield f"layers on the CPU: {left} of {layers} there would give {value:g} (the log must say '{whole}')"
+    trials: dict[str, Option | None] = {}
+    if len(best.way.cards) > 1:
+        others = [split for split in q.engine.splits if split != best.way.split]
+        trials |= {f"the wrong split: -sm {split}": _trial(q, replace(best.way, split=split, shared="")) for split in others}
+        trials["cards on PCIe 3.0 x1 risers"] = _on(q, best, clusters.with_link(q.cluster, "1GB/s"))
+    if q.engine.offload:
+        trials["an old build: one of May 2024, without flash attention,"] = _trial(
+            replace(q, runtime=find_runtime(OLD_BUILD)), best.way
+        )
+    explains = {words: one for words, one in trials.items() if one and one.per_user < 0.97 * best.per_user}
+    yield from (f"{words} gives {_rate(one)}" for words, one in explains.items())
+    yield "a power cap or a hot card that clocks its memory down (nvidia-smi -q -d CLOCK,POWER), or another program on the cards"
+    little = [
+        f"{words} {_rate(one)}"
+        for words, one in trials.items()
+        if one and words not in explains and one.per_user <= best.per_user
+    ]
+    if little:
+        yield f"and not: {'; '.join(little)}"
+
+
+def _with_layers(q: ServeQuestion, best: Option, gpu_layers: int) -> Option:
+    return priced(q, weighed(q, replace(best.way, gpu_layers=gpu_layers)))
+
+
+def _trial(q: ServeQuestion, way: Way) -> Option | None:
+    """What cannot be asked explains nothing: a cache type that an old build has not, a split that the cards cannot do."""
+    try:
+        return priced(q, weighed(q, way))
+    except UserError:
+        return None
+
+
+def lesson(points: list[tuple[int, Option]]) -> str:
+    """What layer splits over more and more cards say: generation is as fast on all of them."""
+    if len(points) < 2:
+        return ""
+    rates = [one.per_user for _, one in points]
+    spread = 100 * (max(rates) / min(rates) - 1)
+    hops = [one.speed.decode["hops"] for _, one in points if one.speed]
+    more = (hops[-1] - hops[0]) / (points[-1][0] - points[0][0]) * 1e3
+    return (
+        f"Layer split on {points[0][0]} to {points[-1][0]} cards: generation is flat within {max(1, math.ceil(spread))}%. It reads the "
+        f"layers one after another, so bandwidths do not add up: a card more is memory and {more:.2f} ms of hops, not speed."
+    )

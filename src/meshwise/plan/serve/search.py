@@ -1,0 +1,298 @@
+"""Every way to serve a model on a rig: what each card holds, whether it fits, how fast it is, and which way is best."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from meshwise.catalogue.chips import Cluster
+from meshwise.catalogue.engines import Runtime
+from meshwise.cost.serve.buffers import Footprint, footprints
+from meshwise.cost.serve.cache import Held, layer_caches
+from meshwise.cost.serve.placement import Placement, with_caches
+from meshwise.cost.serve.speed import Rig, Speed, speed
+from meshwise.cost.serve.ways import Card, Engine, Way, cards_of, copies, even_shares, fastest_shares, part, place, ways
+from meshwise.cost.work import Serve
+from meshwise.models.formats import Weights
+from meshwise.models.model import Model
+
+TIE = 0.01
+"""Two ways closer than this are as fast as each other; the one with fewer cards is the better answer."""
+COMFORT = 2.0**29
+"""Bytes that a card should have left: a desktop, a longer batch or another build may take them."""
+EVEN = "evenly filled"
+STEP = 256
+"""Contexts are tried in multiples of this."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeQuestion:
+    """Everything looked up."""
+
+    model: Model
+    weights: Weights
+    cluster: Cluster
+    engine: Engine
+    runtime: Runtime
+    work: Serve
+    ttft: float = 0.0
+    """Seconds that the first token may take; 0 is no target."""
+    per_user: float = 0.0
+    """Tokens per second that each user must get; 0 is no target."""
+    bounds: Mapping[str, int | str] = field(default_factory=dict[str, int | str])
+    """What a user fixed of a way: split, cards, tp, pp, replicas."""
+
+    @cached_property
+    def cards(self) -> tuple[Card, ...]:
+        return cards_of(self.cluster)
+
+    @cached_property
+    def rooms(self) -> tuple[float, ...]:
+        """Bytes that weights, cache and buffers may take on each card."""
+        return tuple(self.runtime.room(card.chip) for card in self.cards)
+
+    def held(self, users: int, context: int = 0, kv: str = "") -> Held:
+        kind = kv or self.work.kv
+        return Held(context=context or self.work.context, sequences=users, key=kind, value=kind)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One way with what it needs and how fast it is. Of one copy, but for users and the rates of all of them."""
+
+    way: Way
+    placement: Placement
+    footprints: tuple[Footprint, ...]
+    """The host's first, then each card's."""
+    rooms: tuple[float, ...]
+    users: int
+    """Of all copies."""
+    most_users: int
+    """Of all copies, at the whole context each."""
+    speed: Speed | None = None
+    """None where it does not fit."""
+
+    @property
+    def spares(self) -> tuple[float, ...]:
+        """Bytes left on each card; negative where they are missing."""
+        return tuple(
+            room - need.weights - need.cache - need.compute for room, need in zip(self.rooms, self.footprints[1:], strict=True)
+        )
+
+    @property
+    def spare(self) -> float:
+        """Of the fullest card."""
+        return min(self.spares)
+
+    @property
+    def fits(self) -> bool:
+        return self.spare >= 0
+
+    @property
+    def per_user(self) -> float:
+        return self.speed.per_user if self.speed else 0.0
+
+    @property
+    def throughput(self) -> float:
+        """Tokens per second of all users together."""
+        return self.users * self.per_user
+
+    @property
+    def ttft(self) -> float:
+        return self.speed.ttft if self.speed else math.inf
+
+    def sustained(self, work: Serve) -> float:
+        """Tokens per second of all users where requests follow one another without a pause: every prompt takes time from the steps of
+        the others."""
+        if self.speed is None or not work.output:
+            return self.throughput
+        return self.users / (self.speed.step + self.speed.users * self.speed.prefill_seconds / work.output)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What fits, best first, and what does not, the nearest first."""
+
+    options: tuple[Option, ...]
+    misses: tuple[Option, ...]
+
+
+def search(q: ServeQuestion) -> Found:
+    """Every way of the engine, each alone and in as many copies as there are cards and users for."""
+    tried: list[Option] = []
+    for way in _bounded(q, ways(q.engine, q.model, q.cards, q.rooms)):
+        first = weighed(q, way)
+        for one in (way, *(copies(way, q.cards, q.work.users) if q.engine.copies else ())):
+            if _allowed(q, one):
+                tried += _with_shares(q, first if one is way else weighed(q, one, first))
+    if q.engine.offload and not any(one.fits for one in tried):
+        tried += _offloaded(q)
+    fitting = [priced(q, one) for one in tried if one.fits]
+    misses = sorted((one for one in tried if not one.fits), key=lambda one: -one.spare)
+    return Found(tuple(_ranked(q, fitting)), tuple(misses))
+
+
+def _bounded(q: ServeQuestion, found: Iterator[Way]) -> Iterator[Way]:
+    """Ways that keep to what was fixed, but for copies, which come later."""
+    return (way for way in found if _allowed(q, replace(way, replicas=int(q.bounds.get("replicas", 1)))))
+
+
+def _allowed(q: ServeQuestion, way: Way) -> bool:
+    own = {
+        "split": way.split,
+        "cards": len(way.cards),
+        "tp": way.tp,
+        "pp": way.pp,
+        "replicas": way.replicas,
+        "hosts": way.hosts,
+    }
+    return all(own[axis] == value for axis, value in q.bounds.items())
+
+
+def users_of(q: ServeQuestion, way: Way) -> int:
+    """Of the busiest copy."""
+    return math.ceil(q.work.users / way.replicas)
+
+
+def weighed(q: ServeQuestion, way: Way, like: Option | None = None) -> Option:
+    """A way with its bytes and no speed yet. `like`: an option with the same weights on the same cards, whose cache alone may differ."""
+    users = users_of(q, way)
+    held = q.held(users)
+    caches = layer_caches(q.model, q.runtime, held)
+    placement = with_caches(like.placement, caches) if like else place(way, q.model, q.weights, caches)
+    needs = footprints(q.model, q.runtime, placement, held, flash=q.work.flash)
+    rooms = tuple(q.rooms[i] for i in way.cards)
+    room_for = [
+        (room - need.weights - need.compute) / (need.cache / users)
+        for room, need in zip(rooms, needs[1:], strict=True)
+        if need.cache
+    ]
+    most = max(0, math.floor(min(room_for))) * way.replicas if room_for else 0
+    return Option(way=way, placement=placement, footprints=needs, rooms=rooms, users=q.work.users, most_users=most)
+
+
+def priced(q: ServeQuestion, option: Option) -> Option:
+    """The same with its speed."""
+    way = option.way
+    rig = Rig.of(part(q.cluster, [q.cards[i] for i in way.cards]))
+    work = replace(q.work, users=users_of(q, way))
+    found = speed(q.model, q.weights, option.placement, rig, q.runtime, work)
+    return replace(option, speed=found)
+
+
+def _with_shares(q: ServeQuestion, first: Option) -> Iterator[Option]:
+    """The engine's own split; beside it one that fills cards evenly where that one does not fit, and the fastest cards first where
+    they differ."""
+    yield first
+    way = first.way
+    if way.split != "layer" or not q.engine.shares or len(way.cards) == 1:
+        return
+    sizes, rooms = _sizes(q, first), _offered(first)
+    if not first.fits:
+        shares = even_shares(sizes, rooms)
+        if shares:
+            yield weighed(q, replace(way, shares=shares, shared=EVEN))
+    speeds = [q.cards[i].chip.bandwidth for i in way.cards]
+    if len(set(speeds)) > 1:
+        shares = fastest_shares(sizes, rooms, speeds)
+        if shares:
+            yield weighed(q, replace(way, shares=shares, shared="fastest cards full"))
+
+
+def _sizes(q: ServeQuestion, option: Option) -> list[float]:
+    """Bytes of each layer with its cache, the head's last."""
+    caches = layer_caches(q.model, q.runtime, q.held(users_of(q, option.way)))
+    return [weight + cache for weight, cache in zip(q.weights.layer_bytes, [*(c.bytes for c in caches), 0], strict=True)]
+
+
+def _offered(option: Option) -> list[float]:
+    """What each card offers for layers, beside its compute buffer."""
+    return [room - need.compute for room, need in zip(option.rooms, option.footprints[1:], strict=True)]
+
+
+# What does not fit on the cards.
+
+
+def _offloaded(q: ServeQuestion) -> Iterator[Option]:
+    """On all cards of a host: as many layers as fit, and for a mixture all layers with as few experts on the host as must be."""
+    layered = [way for way in _bounded(q, ways(q.engine, q.model, q.cards, q.rooms)) if way.split == "layer" and way.hosts == 1]
+    if not layered:
+        return
+    way = max(layered, key=lambda way: sum(way.shares))
+    layers = len(q.model.layers)
+    most = _largest(lambda n: weighed(q, replace(way, gpu_layers=n)).fits, layers)
+    yield weighed(q, replace(way, gpu_layers=most))
+    if q.engine.experts and any(weight.slot.expert for weight in q.weights.tensors):
+        kept = _largest(lambda n: _without_experts(q, way, layers - n).fits, layers)
+        found = _without_experts(q, way, layers - kept)
+        yield found
+
+
+def _without_experts(q: ServeQuestion, way: Way, number: int) -> Option:
+    """The first layers' experts on the host, and the cards filled evenly with the rest."""
+    first = weighed(q, replace(way, expert_layers=number))
+    sizes = _sizes(q, first)
+    for i, layer in enumerate(q.weights.by_layer[:number]):
+        sizes[i] -= sum(weight.bytes for weight in layer if weight.slot.expert)
+    shares = even_shares(sizes, _offered(first)) if len(way.cards) > 1 else None
+    return weighed(q, replace(first.way, shares=shares, shared=EVEN)) if shares else first
+
+
+def _largest(holds: Callable[[int], bool], most: int) -> int:
+    """The largest number from 0 to `most` for which `holds`, if it holds for all below it; 0 where it holds for none."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle - 1)
+    return low
+
+
+# Which is best.
+
+
+def meets(q: ServeQuestion, option: Option) -> bool:
+    """Whether it keeps to the latency targets and has room for all users."""
+    return (not q.ttft or option.ttft <= q.ttft) and (not q.per_user or option.per_user >= q.per_user)
+
+
+def _ranked(q: ServeQuestion, options: Sequence[Option]) -> list[Option]:
+    """Those within the targets first, by what they are worth; ties to the one with fewer cards, if it is not full to the brim.
+
+    Where nothing meets the targets, the one that misses them by the least factor comes first.
+    """
+    ranked = sorted(options, key=lambda one: (_missed(q, one), -worth(q, one)))
+    if not ranked:
+        return []
+    best = ranked[0]
+    near = [one for one in ranked if _missed(q, one) == _missed(q, best) and worth(q, one) >= worth(q, best) * (1 - TIE)]
+    winner = min(near, key=lambda one: (one.spare < COMFORT, one.way.devices, -worth(q, one)))
+    return [winner, *(one for one in ranked if one is not winner)]
+
+
+def worth(q: ServeQuestion, option: Option) -> float:
+    """What ways are compared by: the speed of generation for one user, tokens per second with the prompts counted for several."""
+    return option.throughput if q.work.users == 1 else option.sustained(q.work)
+
+
+def _missed(q: ServeQuestion, option: Option) -> float:
+    """By which factor it misses the worst of its targets; 1 where it meets all."""
+    first = option.ttft / q.ttft if q.ttft else 1.0
+    each = q.per_user / option.per_user if q.per_user and option.per_user else 1.0
+    return max(1.0, first, each)
+
+
+# What else would fit in the same way.
+
+
+def fits_with(q: ServeQuestion, option: Option, *, context: int = 0, kv: str = "", users: int = 0) -> bool:
+    """Whether a way still fits with another context, cache type or number of users."""
+    number = users or users_of(q, option.way)
+    held = q.held(number, context, kv)
+    placement = with_caches(option.placement, layer_caches(q.model, q.runtime, held))
+    needs = footprints(q.model, q.runtime, placement, held, flash=q.work.flash)
+    return all(need.weights + need.cache + need.compute <= room for need, room in zip(needs[1:], option.rooms, strict=True))
+
+
+def largest_context(q: ServeQuestion, option: Option, kv: str = "", most: int = 2**20) -> int:
+    """The longest context, in steps of 256, that fits in the same way with as many users; 0 where none does."""
+    return STEP * _largest(lambda n: n == 0 or fits_with(q, option, context=n * STEP, kv=kv), most // STEP)

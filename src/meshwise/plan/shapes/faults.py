@@ -1,0 +1,162 @@
+"""What the shape of a model gives away with a layout: each constraint it breaks, and what that costs by pricing it without."""
+
+import math
+from dataclasses import dataclass, replace
+
+from meshwise.cost.layout import Layouts
+from meshwise.cost.train.compute import EVEN, Device, product
+from meshwise.cost.train.step import Question, price
+from meshwise.models.model import Model
+from meshwise.plan.shapes.stack import one_model, shapes_of
+from meshwise.plan.train.rules import broken
+from meshwise.plan.train.search import divisors
+
+WORTH = 0.005
+"""Of a step: what costs less is not told, unless a constraint is broken outright."""
+COMFORTABLE = 128
+"""Head size from which attention is fast: flash kernels fill their tiles, and softmax has no more scores than it must."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A constraint that a shape breaks."""
+
+    words: str
+    cost: float | None
+    """Share of the seconds per parameter that the same layout would do without; none where that cannot be priced."""
+
+    def __str__(self) -> str:
+        return self.words if self.cost is None else f"{self.words} ({100 * self.cost:.1f}%)"
+
+
+def faults(q: Question, base: Model, layout: Layouts) -> list[Fault]:
+    """What the shape of `q` gives away in this one layout, the dearest first."""
+    found = [*_attention(q, base, layout), *_products(q, layout), *_stages(q, base, layout), *_cuts(q, layout)]
+    return sorted(found, key=lambda fault: -(fault.cost or 0.0))
+
+
+def _per_parameter(q: Question, layout: Layouts) -> float:
+    return float(price(q, layout).step[0]) / q.model.params
+
+
+def _saved(q: Question, other: Question, layout: Layouts) -> float:
+    """Share of the time per parameter that another question does without, in the same layout."""
+    return 1 - _per_parameter(other, layout) / _per_parameter(q, layout)
+
+
+def _like(q: Question, base: Model, **sizes: int) -> Question:
+    """The same with other numbers of layers or heads."""
+    d = q.model.decoder
+    shape = {"hidden": d.hidden, "layers": d.layers, "heads": d.heads, "kv_heads": d.kv_heads, "ffn": d.ffn} | sizes
+    if d.kv_heads == d.heads:
+        shape["kv_heads"] = shape["heads"]
+    return replace(q, model=one_model(base, shapes_of([shape]), 0))
+
+
+def _attention(q: Question, base: Model, layout: Layouts) -> list[Fault]:
+    """Heads of a size or a number that kernels do not like."""
+    d, flash = q.model.decoder, q.work.framework.flash_attention
+    found: list[Fault] = []
+    size, per_device = d.head_dim, int(layout.mbs[0]) * d.heads // int(layout.tp[0])
+    if size % 8 and not flash:
+        whole = replace(q, model=_with_heads_of(q.model, math.ceil(size / 8) * 8))
+        found.append(Fault(f"heads of {size} are no multiple of 8: attention leaves the matrix units", _saved(q, whole, layout)))
+    elif per_device % EVEN and not flash and q.calibration.uneven > 1:
+        even = replace(q, calibration=replace(q.calibration, uneven=1.0))
+        times = f"attention takes {q.calibration.uneven:.3g} times as long"
+        words = f"micro-batch x heads / tp = {per_device} is no multiple of {EVEN}: {times}"
+        found.append(Fault(words, _saved(q, even, layout)))
+    fewer = _fewer_heads(d.hidden, d.heads, int(layout.tp[0])) if size < COMFORTABLE and d.kv_heads == d.heads else 0
+    if fewer and size % 8 == 0:
+        even = replace(q, calibration=replace(q.calibration, uneven=1.0))  # told above
+        saved = _saved(even, _like(even, base, heads=fewer), layout)
+        why = "flash attention is slow in small heads" if flash else f"softmax passes over {d.heads / fewer:.2g} times the scores"
+        if saved >= WORTH:
+            found.append(Fault(f"{d.heads} heads of {size} where {fewer} of {d.hidden // fewer} would do: {why}", saved))
+    return found
+
+
+def _with_heads_of(model: Model, size: int) -> Model:
+    """The same model, its scores and values computed as if heads had another size."""
+    ops = tuple((block, replace(op, n=size, k=size) if op.kind == "attention" else op) for block, op in model.placed)
+    return replace(model, placed=ops)
+
+
+def _fewer_heads(hidden: int, heads: int, tp: int) -> int:
+    """The most heads below these that tp divides and that are at least COMFORTABLE, in whole multiples of 8; 0 where there are none."""
+    sizes = (hidden // n for n in range(heads, 0, -1) if hidden % n == 0 and n % tp == 0)
+    return next((hidden // size for size in sizes if size >= COMFORTABLE and size % 8 == 0), 0)
+
+
+def _products(q: Question, layout: Layouts) -> list[Fault]:
+    """Tiles that stand over the edge of a product, and waves that do not fill the device."""
+    tiles, waves = quantized(q, layout)
+    cost = price(q, layout)
+    share = float(cost.time["matmul"][0] / cost.step[0])
+    d, tp = q.model.decoder, int(layout.tp[0])
+    widths = {f"{name} {width} / tp {tp} = {width / tp:g}": width // tp for name, width in (("hidden", d.hidden), ("FFW", d.ffn))}
+    ragged = {step: [words for words, width in widths.items() if width % step] for step in (8, 128)}
+    found: list[Fault] = []
+    if ragged[8]:
+        why = f"{' and '.join(ragged[8])}, no multiple of 8: products leave the matrix units"
+        found.append(Fault(why, tiles * share))
+    elif tiles * share >= WORTH:
+        why = f"{' and '.join(ragged[128])}, no multiple of 128: " if ragged[128] else ""
+        found.append(Fault(f"{why}tiles stand over the edge of its products", tiles * share))
+    if waves * share >= WORTH:
+        found.append(Fault(f"the last wave of tiles does not fill the {q.chip.sms or 100} SMs", waves * share))
+    return found
+
+
+def quantized(q: Question, layout: Layouts) -> tuple[float, float]:
+    """Shares of the time of a layer's products, forward and backward, that whole tiles cost, and whole waves of them."""
+    device = Device.of(q.chip, q.calibration, q.work.precision)
+    endless = replace(device, sms=1)  # as fast, in waves of one tile
+    tp, rows = int(layout.tp[0]), float(layout.mbs[0] * q.work.seq / layout.cp[0])
+    taken = tiled = ideal = 0.0
+    for block, op in q.model.placed:
+        if op.kind != "matmul" or block not in q.model.times:
+            continue
+        cut = min(tp, q.model.decoder.kv_heads) if op.shard == "kv" else tp if op.shard == "column" else 1
+        n, k = op.n / cut, op.k / (tp if op.shard == "row" else 1)
+        for m, wide, deep in ((rows, n, k), (rows, k, n), (n, k, rows)):
+            whole = float(product(device, m, wide, deep)[0])
+            smooth = 2 * m * wide * (deep + q.calibration.depth) / (device.peak * device.share)
+            taken += whole
+            tiled += min(whole, float(product(endless, m, wide, deep)[0]))
+            ideal += min(whole, smooth)
+    return (max(0.0, (tiled - ideal) / taken), (taken - tiled) / taken) if taken else (0.0, 0.0)
+
+
+def _stages(q: Question, base: Model, layout: Layouts) -> list[Fault]:
+    """Layers that leave places empty in the stages of this layout, or leave the head to a stage that has as many layers as the others."""
+    layers, pp, f = q.model.decoder.layers, int(layout.pp[0]), q.work.framework
+    if pp == 1 or not f.embedding_layers:
+        return []
+    each = layers // pp if layers % pp == 0 else math.ceil((layers + 2) / pp)
+    full = each * pp - 2
+    other = _like(q, base, layers=full) if 0 < full != layers else q
+    saved = _saved(q, other, layout) if other is not q and not broken(other, layout) else 0.0
+    if saved < WORTH:
+        return []
+    if layers % pp == 0:
+        words = f"{layers} layers over {pp} equal stages put the head on top of the last; {full} and the vocabulary would fill them evenly"
+    else:
+        empty = full - layers
+        words = f"{layers} layers and the vocabulary over {pp} stages of {each} leave {empty} {'place' if empty == 1 else 'places'} empty"
+    return [Fault(words, saved)]
+
+
+def _cuts(q: Question, layout: Layouts) -> list[Fault]:
+    """Ways to cut that the shape forbids, where the layout is at their edge."""
+    d, tp, pp = q.model.decoder, int(layout.tp[0]), int(layout.pp[0])
+    found: list[Fault] = []
+    wider = min((n for n in divisors(q.cluster.nodes[0][1].devices) if n > tp), default=0)
+    for what, width in (("heads", d.heads), ("of FFW width", d.ffn)):
+        if wider and width % wider:
+            found.append(Fault(f"{width} {what} cannot be cut by tp {wider}", None))
+    f = q.work.framework
+    deeper = min((n for n in divisors(q.cluster.devices // tp) if pp < n <= d.layers), default=0)
+    if deeper and d.layers % deeper and not (f.embedding_layers or f.balances_stages):
+        found.append(Fault(f"{d.layers} layers cannot be cut by pp {deeper}", None))
+    return found

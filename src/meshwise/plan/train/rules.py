@@ -1,0 +1,124 @@
+"""Rules: what a layout must keep to, as masks over many. They prune the search, count what it drops, and word the error for one layout."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwise.cost.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Floats, Layouts
+from meshwise.cost.train.step import Question, stage_layers
+
+TP_IN_NODE = "tp stays inside a node"
+PADDING = "padding the batch up to dp is at most a fifth of what is computed"
+Mask = NDArray[np.bool_]
+
+
+def cut_rules(q: Question, a: Layouts) -> dict[str, Mask]:
+    """What a way to cut the model must keep to."""
+    d, work, f = q.model.decoder, q.work, q.work.framework
+    times = q.model.times  # not every layer has experts
+    experts = max((op.count // times[block] for block, op in q.model.placed if op.expert), default=1)
+    heads, kv_heads = np.maximum(d.heads, 1), np.maximum(d.kv_heads, 1)
+    left = stage_layers(q, a)[1]
+    layers = (d.layers % a.pp == 0) | (f.embedding_layers & (left >= 0)) | f.balances_stages
+    return {
+        "tp divides heads": (heads % a.tp == 0) | (np.equal(d.heads, 0)),
+        "tp divides KV heads, or they divide it": (kv_heads % a.tp == 0) | (a.tp % kv_heads == 0),
+        "tp divides KV heads and vocabulary, where the framework copies and pads none": f.pads_cuts
+        | ((kv_heads % a.tp == 0) & (np.asarray(d.vocab) % a.tp == 0)),
+        "tp divides the FFW width": (np.asarray(d.ffn) % a.tp == 0),
+        "tp divides recurrent heads": np.all(
+            [np.asarray(op.m) % a.tp == 0 for op in q.model.ops if op.kind == "scan" and op.state] or [a.tp > 0],
+            axis=0,
+        ),
+        "tp of recurrent layers where the framework has it": (a.tp == 1) | f.cuts_recurrence | (not recurs(q)),
+        TP_IN_NODE: q.cluster.nodes[0][1].devices % a.tp == 0,  # 6 in nodes of 8 leaves some groups astride two
+        "pp is at most the number of layers": a.pp <= d.layers,
+        "pp cuts the layers into stages": layers,
+        "cp where the framework has it": (a.cp == 1) | f.context_parallel,
+        "cp needs attention": (a.cp == 1) | attends(q),
+        "cp halves divide the sequence": (a.cp == 1) | (work.seq % (2 * a.cp) == 0),
+        **({PADDING: _padding(q, a) <= 1.25} if f.pads_batch else {"dp divides the batch": work.batch % a.dp == 0}),
+        "ep divides the experts": experts % a.ep == 0,
+        "ZeRO where the framework has it": (a.dp_shard == 1) | (len(f.zero) > 0),
+        "ZeRO over some of the data ranks where the framework has it": (a.dp_shard == 1)
+        | (a.dp_replicate == 1)
+        | f.shards_partly,
+    }
+
+
+def attends(q: Question) -> bool:
+    return any(op.kind == "attention" for op in q.model.ops)
+
+
+def recurs(q: Question) -> bool:
+    return any(op.kind == "scan" for op in q.model.ops)
+
+
+def _padding(q: Question, a: Layouts) -> Floats:
+    """Sequences computed over sequences of the batch, where data ranks need not divide it."""
+    each = a.dp * a.mbs
+    return np.ceil(q.work.batch / each) * each / q.work.batch
+
+
+def inner_rules(q: Question, a: Layouts) -> dict[str, Mask]:
+    """What the rest of a layout must keep to."""
+    return batch_rules(q, a) | choice_rules(q, a, -(-int(q.work.batch) // (a.dp * a.mbs)) % a.pp == 0)
+
+
+def batch_rules(q: Question, a: Layouts) -> dict[str, Mask]:
+    """What micro-batches must keep to."""
+    heads = np.maximum(1, q.model.decoder.heads // a.tp)
+    rules: dict[str, Mask] = {
+        **(
+            {PADDING: _padding(q, a) <= 1.25}
+            if q.work.framework.pads_batch
+            else {"micro-batches are whole": q.work.batch % (a.dp * a.mbs) == 0}
+        )
+    }
+    if q.work.framework.fills_stages:
+        rules["micro-batches in multiples of pp, where the framework needs it"] = q.work.batch // (a.dp * a.mbs) % a.pp == 0
+    if q.work.framework.fused_softmax:
+        rules["fused softmax needs micro-batch x heads / tp in multiples of 4"] = (a.mbs * heads) % 4 == 0
+    for size in q.work.ramp:
+        rules[f"batch {size} of the ramp-up divides by dp x micro-batch"] = size % (a.dp * a.mbs) == 0
+    return rules
+
+
+def choice_rules(q: Question, a: Layouts, steady: Mask | bool) -> dict[str, Mask]:
+    """What is chosen inside a cut must keep to; `steady` where the micro-batches are a multiple of the stages."""
+    return {
+        "interleaving needs micro-batches in multiples of pp": (a.vpp == 1) | steady,
+        "a zero-bubble schedule with recompute where the framework has it": (a.schedule != SCHEDULES.index("zero-bubble"))
+        | (a.recompute == 0)
+        | q.work.framework.splits_recomputed,
+        "offloading parameters needs ZeRO 3": (a.offload < OFFLOAD.index("parameters")) | (a.zero == 3),
+    }
+
+
+def offered_rules(q: Question, a: Layouts) -> dict[str, Mask]:
+    """What the search keeps to without asking, because it enumerates nothing else."""
+    f, interleaved = q.work.framework, SCHEDULES.index("interleaved")
+    shared = {"never": a.sp == 0, "choice": (a.sp == 0) | (a.tp > 1), "always": (a.sp > 0) == (a.tp > 1)}
+    return {
+        "ep divides dp_shard x cp": (a.dp_shard * a.cp) % a.ep == 0,
+        "dp_shard has a ZeRO stage of the framework": np.where(a.dp_shard > 1, np.isin(a.zero, f.zero), a.zero == 0),
+        "recompute is one the framework has": np.isin(a.recompute, [RECOMPUTE.index(how) for how in f.recompute]),
+        "selective recompute needs attention": (a.recompute != RECOMPUTE.index("selective")) | attends(q),
+        "schedule is one the framework has": np.isin(a.schedule, [SCHEDULES.index(how) for how in f.schedules]),
+        "a schedule other than 1f1b needs pp": (a.schedule == 0) | (a.pp > 1),
+        "vpp goes with the interleaved schedule": (a.schedule == interleaved) == (a.vpp > 1),
+        "vpp cuts the layers of a stage evenly": (a.vpp == 1) | _evenly(q, a),
+        "sp where the framework has it, and tp": shared[f.sequence_parallel],
+        "offload where the framework has it": (a.offload == 0) | f.offload,
+    }
+
+
+def _evenly(q: Question, a: Layouts) -> Mask:
+    """Whether stages can be cut into model chunks of as many layers, the embedding and the head counted where stages are cut so."""
+    layers, chunks = q.model.decoder.layers, a.pp * a.vpp
+    return (layers % chunks == 0) | (q.work.framework.embedding_layers & (layers % a.pp > 0) & ((layers + 2) % chunks == 0))
+
+
+def broken(q: Question, a: Layouts) -> list[str]:
+    """The rules that a single layout breaks."""
+    rules = offered_rules(q, a) | cut_rules(q, a) | inner_rules(q, a)
+    return [rule for rule, mask in rules.items() if not bool(np.all(mask))]

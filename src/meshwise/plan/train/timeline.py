@@ -1,0 +1,228 @@
+"""A training step in time: what every stage does when, as a trace that Perfetto and Chrome open."""
+
+import gzip
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from meshwise.cost.layout import Floats, Layouts
+from meshwise.cost.train.pipeline import Pace
+from meshwise.cost.train.schedule import BACKWARD, FORWARD, Run, play
+from meshwise.cost.train.step import BETWEEN_PRODUCTS, PARTS, Question, layers_before, pace, slots, stage_start
+from meshwise.errors import UserError
+from meshwise.plan.train.choice import Choice, layouts_of
+
+WITHIN: Final = ("p2p", "recompute", "matmul", "attention", "elementwise", "launch", "cp", "ep", "tp")
+"""Parts of an operation of a stage, in the order in which it shows them: what blocks its start, what it computes, what it waits for."""
+COMPUTED: Final = ("recompute", "matmul", "attention", "elementwise", "launch")
+AFTER: Final = ("dp", "offload", "optimizer", "fixed")
+"""Parts that follow the last backward pass."""
+STREAMS: Final = {
+    "compute": "compute",
+    "tp": "tensor-parallel",
+    "cp": "context-parallel",
+    "ep": "expert-parallel",
+    "p2p": "point-to-point",
+    "dp": "data-parallel",
+    "offload": "offload",
+}
+"""A track each; parts that are not named here are work of the compute stream."""
+PASSES: Final = ("forward", "backward", "weight gradients")
+DETAILED: Final = 6000
+"""Operations up to which each shows its parts as slices of their own."""
+SECANTS: Final = 20
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A step of one layout: its operations with their start and end, what they are made of, and what follows them."""
+
+    choice: Choice
+    schedule: str
+    run: Run
+    inside: Floats
+    """Seconds by part (of WITHIN), pass, stage and chunk."""
+    after: dict[str, float]
+
+    @property
+    def stages(self) -> int:
+        return self.inside.shape[2]
+
+    @property
+    def chunks(self) -> int:
+        return self.inside.shape[3]
+
+    @property
+    def microbatches(self) -> int:
+        return int(self.run.microbatch.max()) + 1
+
+    @property
+    def pipeline(self) -> float:
+        """Seconds until the last backward pass has ended."""
+        return self.run.makespan
+
+
+def play_out(q: Question, choice: Choice) -> Timeline:
+    """The step that a choice predicts, played out. What the data now says of its layout fills the seconds that the choice states.
+
+    The cost model adds what a stage loses between micro-batches (p2p, and the host's part of launch) once per micro-batch, and not
+    while the pipeline fills. Here every operation has its share, small enough that the step is as long as predicted.
+    """
+    layouts = layouts_of(choice.layout)
+    schedule, microbatches = str(choice.layout["schedule"]), _microbatches(q, choice, layouts)
+    inside, lost = _inside(q, layouts), _between(q, choice, layouts, microbatches)
+    after = {part: choice.time_parts[part] for part in AFTER}
+    target = choice.seconds - sum(after.values())
+    inside = inside + _share(schedule, inside, lost, microbatches, target) * lost
+    run = play(schedule, inside.sum(axis=0), microbatches)
+    scale = target / run.makespan  # 1, unless the data has changed since
+    return Timeline(choice, schedule, replace(run, start=run.start * scale, end=run.end * scale), inside * scale, after)
+
+
+def _share(schedule: str, inside: Floats, lost: Floats, microbatches: int, target: float) -> float:
+    """How much of `lost` makes the pipeline `target` long. Its length is a convex function of that, so secants close in from below."""
+
+    def length(share: float) -> float:
+        return play(schedule, (inside + share * lost).sum(axis=0), microbatches).makespan
+
+    most, share, least = length(1.0), 0.0, length(0.0)
+    if not least < target < most:
+        return float(target >= most)
+    for _ in range(SECANTS):
+        share += (1 - share) * (target - least) / (most - least)
+        least = length(share)
+        if least >= target * (1 - 1e-7):
+            break
+    return share
+
+
+def _microbatches(q: Question, choice: Choice, layouts: Layouts) -> int:
+    """How many a stage sees. A plan.json may have been edited into one that no schedule can run."""
+    pp, vpp = int(layouts.pp[0]), int(layouts.vpp[0])
+    found, over = divmod(int(q.work.batch), int(layouts.dp[0] * layouts.mbs[0]))
+    if over or not found:
+        raise UserError(
+            f"a batch of {q.work.batch} is no whole number of micro-batches of {layouts.dp[0]} x {layouts.mbs[0]} sequences"
+        )
+    if (vpp > 1) != (choice.layout["schedule"] == "interleaved") or (vpp > 1 and found % pp):
+        raise UserError(
+            f"schedule {choice.layout['schedule']} cannot run {found} micro-batches through {pp} stages of {vpp} model chunks"
+        )
+    return found
+
+
+def _inside(q: Question, layouts: Layouts) -> Floats:
+    """Seconds of a micro-batch by part, pass, stage and chunk."""
+    a = layouts.as_floats()
+    pp, vpp = int(layouts.pp[0]), int(layouts.vpp[0])
+    layers = np.diff(layers_before(q, a, np.arange(pp + 1.0))) / vpp
+    layer, head = (_by_pass(parts, pace(q, a, parts)) for parts in slots(q, layouts))
+    found = layer[:, :, None, None] * layers[:, None] * np.ones(vpp)
+    found[:, :, -1, -1] += head
+    return found
+
+
+def _by_pass(parts: dict[str, Floats], paced: Pace) -> Floats:
+    """Seconds by part and pass: each pass has its share of every part that can be in it."""
+    seconds = {part: float(parts[part][0]) if part in parts else 0.0 for part in WITHIN}
+    repeated = seconds["recompute"]
+    local = sum(value for part, value in seconds.items() if part not in ("recompute", *BETWEEN_PRODUCTS))
+    whole = sum(seconds.values()) - repeated
+    ahead = float(paced.forward[0]) / whole if whole else 0.0
+    put_off = float(paced.weight[0]) / local if local else 0.0
+    rows: list[tuple[float, float, float]] = []
+    for part, value in seconds.items():
+        forward = 0.0 if part == "recompute" else ahead * value
+        weight = 0.0 if part in ("recompute", *BETWEEN_PRODUCTS) else put_off * value
+        rows.append((forward, value - forward - weight, weight))
+    return np.array(rows)
+
+
+def _between(q: Question, choice: Choice, layouts: Layouts, microbatches: int) -> Floats:
+    """What every stage loses per micro-batch beside its layers, half of it in each direction."""
+    pp, vpp = int(layouts.pp[0]), int(layouts.vpp[0])
+    found = np.zeros((len(WITHIN), 3, pp, vpp))
+    for part, seconds in (("p2p", choice.time_parts["p2p"] / microbatches), ("launch", float(stage_start(q, layouts)[0]))):
+        found[WITHIN.index(part), [FORWARD, BACKWARD]] = seconds / 2 / vpp
+    return found
+
+
+def trace(timeline: Timeline) -> dict[str, Any]:
+    """In the Trace Event Format: a process per stage, a thread per stream, a complete event per slice; microseconds."""
+    return {
+        "traceEvents": [*_names(timeline), *_slices(timeline)],
+        "displayTimeUnit": "ms",
+        "metadata": {
+            "layout": timeline.choice.layout,
+            "seconds": timeline.choice.seconds,
+            "parts": {part: timeline.choice.time_parts[part] for part in PARTS},
+        },
+    }
+
+
+def as_file(events: dict[str, Any], name: str) -> bytes:
+    """Compact JSON, compressed where the name of the file asks for it."""
+    text = json.dumps(events, separators=(",", ":")).encode()
+    return gzip.compress(text, mtime=0) if name.endswith(".gz") else text
+
+
+def _names(timeline: Timeline) -> Iterator[dict[str, Any]]:
+    """Names and order of the tracks; streams without a slice have none."""
+    inside, after = timeline.inside.sum(axis=(1, 3)), {part for part, seconds in timeline.after.items() if seconds > 0}
+    for stage in range(timeline.stages):
+        used = (
+            {"compute"} | after | {part for part, seconds in zip(WITHIN, inside[:, stage].tolist(), strict=True) if seconds > 0}
+        )
+        yield _named("process_name", stage, 0, name=f"stage {stage}")
+        yield _named("process_sort_index", stage, 0, sort_index=stage)
+        for thread, (part, stream) in enumerate(STREAMS.items()):
+            if part in used:
+                yield _named("thread_name", stage, thread, name=stream)
+                yield _named("thread_sort_index", stage, thread, sort_index=thread)
+
+
+def _named(what: str, stage: int, thread: int, **args: object) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": stage, "tid": thread, "args": args}
+
+
+def _slices(timeline: Timeline) -> Iterator[dict[str, Any]]:
+    """Every operation: its work on the compute stream, and what it waits for on the stream that it waits for."""
+    run, threads = timeline.run, list(STREAMS)
+    pieces = timeline.inside[:, run.what, run.stage, run.chunk]
+    edges: list[list[float]] = np.round(
+        1e6 * (run.start + np.concatenate([np.zeros((1, len(run.start))), np.cumsum(pieces, axis=0)])), 3
+    ).T.tolist()
+    first, last = WITHIN.index(COMPUTED[0]), WITHIN.index(COMPUTED[-1]) + 1
+    detailed = len(edges) <= DETAILED
+    waits = [(i, part) for i, part in enumerate(WITHIN) if part not in COMPUTED]
+    for (stage, what, chunk, microbatch), at in zip(run.rows(), edges, strict=True):
+        args = {"microbatch": microbatch, "chunk": chunk}
+        yield _slice(f"{'FBW'[what]}{microbatch}", PASSES[what], stage, 0, at[first], at[last], args)
+        if detailed:
+            for i, part in enumerate(COMPUTED, first):
+                if at[i + 1] > at[i]:
+                    yield _slice(part, PASSES[what], stage, 0, at[i], at[i + 1], args)
+        for i, part in waits:
+            if at[i + 1] > at[i]:
+                yield _slice(part, PASSES[what], stage, threads.index(part), at[i], at[i + 1], args)
+    for stage in range(timeline.stages):
+        for part, start, end in after(timeline):
+            thread = threads.index(part) if part in threads else 0
+            yield _slice(part, "step", stage, thread, round(1e6 * start, 3), round(1e6 * end, 3), {})
+
+
+def after(timeline: Timeline) -> Iterator[tuple[str, float, float]]:
+    """What follows the last backward pass, one behind the other: each part with its start and end."""
+    now = timeline.pipeline
+    for part, seconds in timeline.after.items():
+        if seconds > 0:
+            yield part, now, now + seconds
+        now += seconds
+
+
+def _slice(name: str, category: str, stage: int, thread: int, start: float, end: float, args: dict[str, int]) -> dict[str, Any]:
+    found = {"ph": "X", "name": name, "cat": category, "pid": stage, "tid": thread, "ts": start, "dur": round(end - start, 3)}
+    return {**found, "args": args}

@@ -1,0 +1,64 @@
+"""llama-bench, llama.cpp's own timer: prompts, and generation behind a prompt, of one user and without a server."""
+
+import json
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, cast
+
+from meshwise.errors import UserError
+from meshwise.run.bench.speeds import Measured, Setting, steady_run
+
+NAME = "llama-bench"
+SAME = ("-m", "-ngl", "--rpc", "-sm", "-ctk", "-ctv", "-fa", "--n-cpu-moe", "-t")
+LISTED = {"-ts": "/", "-dev": "/", "-ot": ";"}
+"""Flags whose lists it parts with another letter than the server: a comma parts values that are tried one after another."""
+
+
+def flags(server: Sequence[str]) -> list[str]:
+    """The words of llama-server that say how a model lies, as llama-bench wants them."""
+    found: list[str] = []
+    for flag, value in pairwise(server):
+        if flag in SAME:
+            found += [flag, value]
+        elif flag in LISTED:
+            found += [flag, value.replace(",", LISTED[flag])]
+    return found
+
+
+def runs(settings: Sequence[Setting]) -> list[list[str]]:
+    """One start for all prompts, one for each length of output behind all of them."""
+    if any(one.users > 1 for one in settings):
+        raise UserError("llama-bench times one user; leave --llama-bench out to measure several")
+    prompts = ",".join(str(p) for p in dict.fromkeys(one.prompt for one in settings))
+    outputs = dict.fromkeys(one.output for one in settings)
+    return [["-p", prompts, "-n", "0"], *(["-p", "0", "-n", str(n), "-d", prompts] for n in outputs)]
+
+
+def timed(command: Sequence[str], settings: Sequence[Setting], repeats: int, progress: Callable[[str], None]) -> list[Measured]:
+    """`command` is the program with the flags of the split. It warms up by itself before every test."""
+    rows = [row for words in runs(settings) for row in _rows([*command, *words, "-r", str(repeats), "-o", "jsonl"], progress)]
+    prompts = {row["n_prompt"]: row["samples_ts"] for row in rows if not row["n_gen"]}
+    steps = {(row.get("n_depth", 0), row["n_gen"]): row["samples_ts"] for row in rows if row["n_gen"]}
+    return [_measured(one, prompts[one.prompt], steps[one.prompt, one.output]) for one in settings]
+
+
+def _measured(setting: Setting, prompts: Sequence[float], steps: Sequence[float]) -> Measured:
+    made = [steady_run(setting, prompt=setting.prompt / p, steps=setting.output / s) for p, s in zip(prompts, steps, strict=True)]
+    return Measured(setting=setting, runs=tuple(made), notes=("llama-bench, without a server",))
+
+
+def _rows(command: Sequence[str], progress: Callable[[str], None]) -> list[dict[str, Any]]:
+    from meshwise.run.serve.process import Program, failure, run_to_end
+
+    said: list[dict[str, Any]] = []
+
+    def hear(line: str) -> None:
+        text = line.partition(": ")[2]
+        if text.startswith("{"):
+            said.append(cast(dict[str, Any], json.loads(text)))
+            progress("timing")
+
+    running = run_to_end(Program(name=NAME, command=tuple(command)), hear)
+    if running.process.returncode or not said:
+        raise failure(running)
+    return said

@@ -1,0 +1,147 @@
+"""Token files: meshwise's own, and those of nanoGPT, llm.c and Megatron, as they are.
+
+Ours is a header of 64 bytes and the tokens, least byte first. The header: magic, bytes a token (2 or 4), size of the vocabulary, number
+of tokens, the token that ends a document (-1: none), and a digest of what the tokens were made of.
+"""
+
+import os
+import struct
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from meshwise.errors import UserError
+from meshwise.workers.trainer.settings import TokenFile
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MAGIC = b"MESHTOK1"
+HEADER = struct.Struct("<8sIIQq32s")
+SUFFIXES = (".tokens", ".bin")
+LLM_C = {20240520: 2, 20240801: 4}
+"""First number of llm.c's files, and bytes a token: GPT-2's and Llama 3's (dev/data/data_common.py there, from memory)."""
+LLM_C_HEADER = 1024
+MEGATRON = b"MMIDIDX\0\0"
+MEGATRON_WIDTHS = {4: 4, 8: 2}
+"""Megatron's codes of int32 and uint16 (indexed_dataset.py there, from memory)."""
+CHUNK = 1 << 24
+
+
+@dataclass(frozen=True)
+class Found:
+    """A token file, and the size of the smallest vocabulary that holds its tokens."""
+
+    file: TokenFile
+    size: int
+    digest: bytes = b""
+
+
+def width_of(size: int) -> int:
+    """Bytes a token for a vocabulary."""
+    return 2 if size <= 1 << 16 else 4
+
+
+def read(path: Path) -> Found:
+    """What a token file says of itself; the greatest token is looked for where it does not."""
+    try:
+        with path.open("rb") as opened:
+            head = opened.read(HEADER.size)
+        size = path.stat().st_size
+        if head.startswith(MAGIC):
+            return _ours(path, head, size)
+        if path.suffix == ".tokens":
+            raise UserError(f"{path} is not a token file: it does not begin with {MAGIC.decode()}")
+        return _others(path, head, size)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror})") from None
+
+
+def _ours(path: Path, head: bytes, size: int) -> Found:
+    if len(head) < HEADER.size:
+        raise UserError(f"{path} is corrupt: its header is cut off")
+    _, width, vocabulary, count, _, digest = HEADER.unpack(head)
+    if width not in (2, 4) or not 0 < vocabulary <= 1 << 8 * width:
+        raise UserError(f"{path} is corrupt: {width} bytes a token and a vocabulary of {vocabulary}")
+    _check_size(path, count, width, HEADER.size, size)
+    return Found(TokenFile(str(path.absolute()), HEADER.size, count, width), vocabulary, digest)
+
+
+def _check_size(path: Path, count: int, width: int, offset: int, size: int) -> None:
+    if size != offset + count * width:
+        raise UserError(f"{path} is corrupt: {count} tokens take {offset + count * width} bytes, and it has {size}")
+
+
+def _others(path: Path, head: bytes, size: int) -> Found:
+    first = int.from_bytes(head[:4], "little")
+    if first in LLM_C:
+        offset, width, count = LLM_C_HEADER, LLM_C[first], int.from_bytes(head[8:12], "little")
+        _check_size(path, count, width, offset, size)
+    else:
+        index = path.with_suffix(".idx")
+        width = _megatron_width(index) if index.is_file() else 4 if path.stem.endswith((".uint32", ".u32", "_uint32")) else 2
+        offset, count = 0, size // width
+        if size % width:
+            raise UserError(f"{path} is corrupt: {size} bytes are no whole number of tokens of {width}")
+    file = TokenFile(str(path.absolute()), offset, count, width)
+    return Found(file, _greatest(file) + 1)
+
+
+def _megatron_width(index: Path) -> int:
+    with index.open("rb") as opened:
+        head = opened.read(len(MEGATRON) + 9)
+    code = head[-1] if len(head) == len(MEGATRON) + 9 else 0
+    if not head.startswith(MEGATRON) or code not in MEGATRON_WIDTHS:
+        raise UserError(f"{index} is no index of Megatron's for tokens of 2 or 4 bytes")
+    return MEGATRON_WIDTHS[code]
+
+
+def _greatest(file: TokenFile) -> int:
+    import numpy as np
+
+    if not file.count:
+        return 0
+    tokens = np.memmap(file.path, f"<u{file.width}", "r", file.offset, (file.count,))
+    if file.width == 2 and file.count >= 64 and not tokens[1:8192:2].any():
+        raise UserError(f"{file.path} looks like tokens of 4 bytes, for every other 2 are zero: rename it to end in .uint32.bin")
+    return max(int(tokens[first : first + CHUNK].max()) for first in range(0, file.count, CHUNK))
+
+
+class Writer:
+    """A token file that is there whole or not at all."""
+
+    def __init__(self, path: Path, size: int, end: int | None, digest: bytes) -> None:
+        self.path, self.size, self.end, self.digest = path, size, end, digest
+        self.width, self.count = width_of(size), 0
+
+    def __enter__(self) -> "Writer":
+        try:
+            handle, self.beside = tempfile.mkstemp(dir=self.path.parent, prefix=".", suffix=".part")
+        except OSError as error:
+            raise UserError(f"{self.path} cannot be written ({error.strerror})") from None
+        self.file = open(handle, "wb")
+        self.file.write(bytes(HEADER.size))
+        return self
+
+    def add(self, tokens: "np.ndarray[Any, Any]") -> None:
+        self.file.write(tokens.astype(f"<u{self.width}").tobytes())
+        self.count += len(tokens)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        try:
+            if kind is None:
+                self.file.seek(0)
+                end = -1 if self.end is None else self.end
+                self.file.write(HEADER.pack(MAGIC, self.width, self.size, self.count, end, self.digest))
+            self.file.close()
+            if kind is None:
+                os.chmod(self.beside, 0o644)  # mkstemp's file is for its owner alone
+                os.replace(self.beside, self.path)
+        except OSError as found:
+            error = found
+        finally:
+            Path(self.beside).unlink(missing_ok=True)
+        if isinstance(error, OSError):  # a full disk, before or now
+            raise UserError(f"{self.path} cannot be written ({error.strerror})") from None

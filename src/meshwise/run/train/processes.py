@@ -1,0 +1,81 @@
+"""Workers: start the processes of a run and pass on what they print; on a terminal with a bar of the time left."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from threading import Thread
+from typing import IO
+
+from meshwise.errors import UserError
+from meshwise.run.train import hosts, launch
+from meshwise.run.train.launch import Launch
+from meshwise.run.train.processes_supervise import supervise
+
+STEP = re.compile(r"step +(\d+)/\d+ ")
+
+
+def write(ready: Launch, out: Path) -> Path:
+    """The settings that the workers read, in the folder of the run."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        ready.settings.write(out / "config.json")
+    except OSError as error:
+        raise UserError(f"--out {out}: cannot be written ({error.strerror})") from None
+    return out / "config.json"
+
+
+def reading(ready: Launch, out: Path, say: Callable[[str], None]) -> Launch:
+    """The same with the token files it reads made; the folder first, for tokens may take a while."""
+    write(ready, out)
+    return ready.reading(say)
+
+
+def environment(ready: Launch) -> dict[str, str]:
+    # passive: where other programs want the cores, threads that spin while they wait take them from the ones that compute
+    given = {"OMP_NUM_THREADS": launch.threads(ready), "OMP_WAIT_POLICY": "passive"} | dict(os.environ)
+    return given | hosts.network(ready.hosts, os.environ) | dict(ready.hosts.worker)
+
+
+def follow(command: Sequence[str], environment: Mapping[str, str], steps: int) -> tuple[int, bool]:
+    """Run to the end: the exit code, and whether a signal asked for it. What workers print goes where ours does, at once."""
+    if not sys.stdout.isatty():
+        return supervise(command, environment)
+    return _with_bar(command, environment, steps)
+
+
+def quietly(command: Sequence[str], environment: Mapping[str, str], log: Path) -> tuple[int, bool]:
+    """Run to the end with all that is printed in a file."""
+    with log.open("w", encoding="utf-8") as file:
+        return supervise(command, environment, stdout=file, stderr=subprocess.STDOUT)
+
+
+def _with_bar(command: Sequence[str], environment: Mapping[str, str], steps: int) -> tuple[int, bool]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(markup=False, emoji=False, highlight=False)
+    columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("left"))
+    errors = subprocess.PIPE if sys.stderr.isatty() else None  # else it is kept apart, as whoever sent it elsewhere wants
+    with Progress(*columns, console=console, transient=True) as bar:
+        # the time left is told from steps, not from the start of PyTorch
+        task = bar.add_task("training", total=steps, start=False)
+
+        def pass_on(stream: IO[str]) -> None:
+            for line in stream:
+                console.print(line.rstrip("\n"), soft_wrap=True)
+                if found := STEP.match(line):
+                    bar.start_task(task)
+                    bar.update(task, completed=int(found[1]))
+
+        def read(workers: "subprocess.Popen[str]") -> None:
+            streams = [stream for stream in (workers.stdout, workers.stderr) if stream]
+            readers = [Thread(target=pass_on, args=(stream,), daemon=True) for stream in streams]
+            for reader in readers:
+                reader.start()
+            for reader in readers:
+                reader.join()
+
+        return supervise(command, environment, read, stdout=subprocess.PIPE, stderr=errors)

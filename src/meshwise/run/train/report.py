@@ -1,0 +1,285 @@
+"""The report of a run: what was measured beside what was predicted, by part, over ranks and over earlier runs. Rows in, sections out."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from meshwise.plan.train.explain import WORDS, name_of
+from meshwise.run.train.advice import Forecast, advice
+from meshwise.run.train.sections import Section, Table
+from meshwise.workers.trainer.report.rows import Rank, Step, counted, rates, read_ranks, read_rows, read_steps, usual
+from meshwise.workers.trainer.settings import Settings
+
+PASSES = ("forward", "backward", "passes")
+PHASES = {
+    "forward": "forward",
+    "backward": "backward",
+    "passes": "pipelined passes",
+    "data": "reading data",
+    "reduce": "norm and clipping of the gradient",
+    "optimizer": "the optimizer",
+}
+ONCE = ("optimizer", "offload", "fixed")
+"""Parts of a prediction that come once a step; the others are the passes, with all that waits inside them."""
+EVEN = 1.05
+"""Most over mean, up to which ranks count as evenly loaded."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a run left in its folder."""
+
+    settings: Settings
+    steps: list[Step]
+    ranks: list[Rank]
+    row: dict[str, Any]
+    earlier: list[dict[str, Any]]
+    """Rows of the runs before it in the same measurement.jsonl."""
+    first_step: float | None = None
+    """Seconds from the launch to the end of the first step."""
+
+    @property
+    def measured(self) -> list[Step]:
+        """The steps that the row is of: those since the workers were started last."""
+        return [one for one in self.steps if one.step >= int(self.row.get("first_step", 0))] or self.steps
+
+    @property
+    def tokens(self) -> int:
+        return self.settings.batch * self.settings.seq
+
+    @property
+    def seconds(self) -> float:
+        return float(self.row["sec_per_iter"])
+
+
+def read(settings: Settings, folder: Path, started: float, before: int) -> Seen | None:
+    """What a run that was started then left; nothing where it measured no step. `before` rows were there already."""
+    rows = read_rows(folder / "measurement.jsonl")
+    if len(rows) <= before:
+        return None
+    steps = [one for one in read_steps(folder / "steps.jsonl") if one.ended >= started]
+    ranks = read_ranks(folder / "ranks.json")
+    return Seen(settings, steps, ranks, rows[-1], rows[:-1], steps[0].ended - started if steps else None)
+
+
+def sections(seen: Seen, found: Forecast | None) -> list[Section]:
+    """Everything that is said at the end of a run."""
+    return [
+        headline(seen, found),
+        *parts(seen, found),
+        *([memory(seen, found)] if found else []),
+        balance(seen),
+        scaling(seen),
+        *([next_to_try(seen, found)] if found else []),
+    ]
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.4f} s" if seconds < 10 else f"{seconds:.2f} s"
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:.2f} GiB"
+
+
+def headline(seen: Seen, found: Forecast | None) -> Section:
+    """The step as a whole."""
+    tokens, flops, mfu = rates(seen.settings, seen.seconds)
+    devices = seen.settings.layout.devices
+    mine = [_time(seen.seconds), f"{tokens:,.0f}", f"{tokens / devices:,.0f}", f"{flops / 1e12:.4g}"]
+    mine += [f"{mfu:.1%}" if math.isfinite(mfu) else "", f"{float(seen.row['mem_gb']):.2f} GiB"]
+    names = ["step", "tokens/s", "tokens/s a device", "TFLOP/s a device", "MFU", "memory, fullest device"]
+    theirs = [""] * len(names)
+    if found is not None:
+        rate = seen.tokens / found.seconds
+        peak = found.here.mfu / found.scale if math.isfinite(mfu) else math.nan
+        theirs = [_time(found.seconds), f"{rate:,.0f}", f"{rate / devices:,.0f}"]
+        theirs += [
+            f"{found.here.tflops['exact'] / found.scale:.4g}",
+            f"{peak:.1%}" if math.isfinite(peak) else "",
+            _gib(found.here.memory),
+        ]
+    rows = [row for row in zip(names, theirs, mine, strict=True) if row[2]]
+    table = (
+        Table(("", "predicted", "measured"), tuple(rows)) if found else Table(("", "measured"), tuple((r[0], r[2]) for r in rows))
+    )
+    return Section("predicted and measured" if found else "measured", table, tuple(_about(seen, found)))
+
+
+def _about(seen: Seen, found: Forecast | None) -> list[str]:
+    """What the numbers stand for."""
+    some, all_of = counted(seen.measured), seen.steps
+    warm = len(seen.measured) - len(some)
+    since = " since the last restart" if len(seen.measured) < len(all_of) else ""
+    lines = [
+        f"median of {len(some)} step{'s' * (len(some) != 1)} after {warm}{since}; loss {all_of[0].loss:.4f} to {all_of[-1].loss:.4f}"
+    ]
+    lines += [f"start to the end of the first step: {seen.first_step:.1f} s"] if seen.first_step is not None else []
+    if found is None:
+        lines.append("no prediction: the catalogue does not know this GPU; name the machine with --on, such as 1x8xh200")
+    elif seen.settings.device == "cpu" and found.kind != "cpu":
+        lines.append(f"the prediction is for a {found.kind.upper()}, which --on or the plan names, and this ran on a CPU")
+    elif found.generic and found.fitted:
+        runs = f"{found.fitted} earlier run{'s' if found.fitted > 1 else ''}"
+        lines.append(
+            f"predicted times are those of a generic 16-core CPU times {found.scale:.3g}, the median of {runs} in this folder"
+        )
+    elif found.generic:
+        lines.append(
+            "the prediction is for a generic 16-core CPU: its times say nothing of this machine, which 'meshwise probe' would measure"
+        )
+    return lines
+
+
+def parts(seen: Seen, found: Forecast | None) -> list[Section]:
+    """Seconds by part: the planner's parts, and beside them the phases that were timed. Each column adds up to its step."""
+    step = usual(seen.measured)
+    timed, whole = step.phases, step.seconds
+    plan = {name: found.scale * value for name, value in found.here.time_parts.items()} if found else {}
+    inside = {name: value for name, value in plan.items() if name not in ONCE and value > 0}
+    rows: list[tuple[str, float | None, float | None]] = []
+    passes = sum(timed[name] for name in PASSES if name in timed) if any(name in timed for name in PASSES) else None
+    rows.append(("forward and backward", sum(inside.values()) if found else None, passes))
+    rows += [(f"  {PHASES[name]}", None, timed[name]) for name in PASSES if name in timed and len(timed.keys() & set(PASSES)) > 1]
+    rows += [(f"  {WORDS[name]}", value, None) for name, value in sorted(inside.items(), key=lambda pair: -pair[1])]
+    rows.append((PHASES["optimizer"], plan.get("optimizer"), timed.get("optimizer")))
+    rows += [(WORDS[name], plan[name], None) for name in ("offload", "fixed") if plan.get(name, 0.0) > 0]
+    rows += [(PHASES.get(name, name), None, value) for name, value in timed.items() if name not in (*PASSES, "optimizer")]
+    rows += [("everything else", None, whole - sum(timed.values()))] if timed else []
+    rows.append(("step", found.seconds if found else None, whole))
+    kept = [row for row in rows if row[1] is not None or row[2] is not None]
+    if not timed and not found:
+        return []
+    cells = [(name, *(_pair(mine, found.seconds) if found else ()), *_pair(theirs, whole)) for name, mine, theirs in kept]
+    table = Table(("", *(("predicted", "") if found else ()), "measured", ""), tuple(cells))
+    lines = () if timed else ("no phase of a step was timed: its passes run as one CUDA graph",)
+    return [Section(f"time by part, rank 0, step {step.step + 1}, the nearest to the median", table, lines)]
+
+
+def _pair(value: float | None, whole: float) -> tuple[str, str]:
+    return ("", "") if value is None else (f"{value:.5f} s", f"{value / whole:.1%}")
+
+
+def memory(seen: Seen, found: Forecast) -> Section:
+    """Bytes by kind as predicted, and the one number that is measured."""
+    rows = [(kind, _gib(size), "") for kind, size in found.here.memory_parts.items() if size > 0]
+    rows.append(("peak", _gib(found.here.memory), f"{float(seen.row['mem_gb']):.2f} GiB"))
+    what = "allocated by PyTorch" if seen.settings.device == "cuda" else "resident in the process, PyTorch's own code included"
+    return Section("memory by kind, fullest device", Table(("", "predicted", "measured"), tuple(rows)), (f"measured: {what}",))
+
+
+def balance(seen: Seen) -> Section:
+    """Whether some ranks have more to do or to hold than others."""
+    if len(seen.ranks) < 2:
+        return Section("balance over ranks", lines=("one rank: nothing to balance",))
+    cpu = all(one.cpu_seconds is not None for one in seen.ranks)
+    lines = (
+        [_spread("work before the first collective of all ranks", [(r.cpu_seconds, r) for r in seen.ranks], "CPU s")]
+        if cpu
+        else []
+    )
+    lines.append(_spread("time before it, waits for single peers included", [(r.seconds, r) for r in seen.ranks], "s"))
+    lines.append(_spread("memory", [(one.memory / 2**30, one) for one in seen.ranks], "GiB"))
+    return Section("balance over ranks", lines=tuple(filter(None, lines)))
+
+
+def _spread(what: str, values: Sequence[tuple[float | None, Rank]], unit: str) -> str:
+    known = [(value, one) for value, one in values if value is not None]
+    if len(known) < len(values):
+        return ""
+    (least, first), (most, last) = min(known, key=lambda pair: pair[0]), max(known, key=lambda pair: pair[0])
+    mean = sum(value for value, _ in known) / len(known)
+    ratio = most / mean if mean else 1.0
+    verdict = "even" if ratio <= EVEN else f"{name_rank(last)} has {ratio - 1:.0%} more than the mean"
+    return (
+        f"{what}: {least:.3f} (rank {first.rank}) to {most:.3f} {unit} (rank {last.rank}), most over mean {ratio:.3f}: {verdict}"
+    )
+
+
+def name_rank(one: Rank) -> str:
+    """'rank 3 (pp 1, tp 1)': its place, where it is not the first."""
+    place = ", ".join(f"{axis} {at}" for axis, at in one.at.items() if at)
+    return f"rank {one.rank}" + (f" ({place})" if place else "")
+
+
+SAME = ("model", "seq_len", "gpu", "precision", "compiled")
+"""What runs have in common whose numbers of devices can be compared."""
+
+
+def scaling(seen: Seen) -> Section:
+    """Tokens per second and device against runs on fewer or more devices in the same folder."""
+    mine = seen.row
+    alike = [row for row in seen.earlier if row.get("outcome") == "ok" and all(row.get(key) == mine.get(key) for key in SAME)]
+    lines: list[str] = []
+    for kind, share in (("strong", False), ("weak", True)):
+        best = {int(row["n_gpus"]): row for row in sorted((r for r in alike if _load(r, share) == _load(mine, share)), key=_rate)}
+        best.pop(int(mine["n_gpus"]), None)
+        lines += [_efficiency(kind, *sorted((row, mine), key=lambda r: int(r["n_gpus"]))) for _, row in sorted(best.items())]
+    peers = [row for row in alike if all(row.get(key) == mine.get(key) for key in ("n_gpus", "global_batch_seqs"))]
+    if peers:
+        top = max(peers, key=_rate)
+        change = _rate(mine) / _rate(top) - 1
+        lines.append(f"against the fastest of {len(peers)} earlier on as many devices ({cut_of(top)}): {change:+.1%} tokens/s")
+    return Section(
+        "against earlier runs in this folder", lines=tuple(lines or ["none of this model and sequence on this device"])
+    )
+
+
+def _load(row: dict[str, Any], per_device: bool) -> float:
+    return int(row["global_batch_seqs"]) / (int(row["n_gpus"]) if per_device else 1)
+
+
+def _rate(row: dict[str, Any]) -> float:
+    return float(row["tokens_per_sec_per_gpu"])
+
+
+def _efficiency(kind: str, few: dict[str, Any], many: dict[str, Any]) -> str:
+    """Tokens per second and device on many devices over those on few."""
+    same = f"batch {many['global_batch_seqs']}" if kind == "strong" else f"{_load(many, True):g} sequences a device"
+    n, m, each = int(few["n_gpus"]), int(many["n_gpus"]), _rate(many) / _rate(few)
+    return f"{kind} scaling ({same}), {n} to {m} devices: {each * m / n:.2f} times the tokens/s, efficiency {each:.0%}"
+
+
+def cut_of(row: dict[str, Any]) -> str:
+    """The layout of a row of measurements in a few words."""
+    words = [f"{axis}{row[axis]}" for axis in ("dp", "tp", "pp", "cp") if axis != "cp" or int(row[axis]) > 1]
+    words += [f"mbs{row['micro_batch']}"] + ([f"{row['recompute']} recompute"] if row["recompute"] != "none" else [])
+    return " ".join(words)
+
+
+def next_to_try(seen: Seen, found: Forecast) -> Section:
+    """The planner's next layout, from its search over the same model, batch and devices."""
+    lines, commands = advice(seen.settings, found)
+    if found.generic and not found.fitted:
+        lines.append("On a generic CPU the order of layouts is a guess; --sweep measures it.")
+    return Section("next, by the planner", lines=tuple(lines), commands=tuple(commands))
+
+
+def kept(folder: Path) -> str:
+    """What the folder holds, in one line."""
+    names = (
+        "config.json",
+        "environment.json",
+        "steps.jsonl",
+        "ranks.json",
+        "measurement.jsonl",
+        "report.md",
+        "weights",
+        "lengths",
+        "tensorboard",
+    )
+    found = [name for name in names if (folder / name).exists()]
+    found += sorted(path.name for pattern in ("trace-*.json", "memory-*.pickle") for path in folder.glob(pattern))
+    return f"kept in {folder}: {', '.join(found)}"
+
+
+def title(settings: Settings) -> str:
+    s, a = settings, settings.layout
+    return f"{s.name}, {s.batch} x {s.seq} tokens a step, {a.devices} {s.facts.get('gpu', s.device)}"
+
+
+def layout_name(found: Forecast | None, settings: Settings) -> str:
+    a = settings.layout
+    return name_of(found.here.layout) if found else f"dp{a.dp} tp{a.tp} pp{a.pp} cp{a.cp} mbs{a.mbs}"

@@ -1,0 +1,163 @@
+"""An audit on a terminal: what follows from each run, what does not add up, and what to try."""
+
+from collections.abc import Callable
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from meshwise import units
+from meshwise.audit.finding import Finding, percent
+from meshwise.audit.profile.parts import Parts
+from meshwise.audit.report import Audit
+
+SHOWN = 12
+"""Runs in the table; --json has all."""
+FEW = 3
+"""Runs whose TFLOPs are shown under every formula."""
+PLACES = 5
+Cell = Callable[[dict[str, Any]], str]
+STYLES = {"sure": "bold red", "likely": "yellow", "look": "cyan"}
+
+
+def audit_view(found: Audit) -> RenderableType:
+    rows = found.rows()
+    parts: list[RenderableType] = [Text(line) for file in found.files for line in _file(file)]
+    trained = [row for row in rows if "prefill" not in row and "decode" not in row]
+    served = [row for row in rows if "prefill" in row or "decode" in row]
+    accused = {place: i for i, finding in reversed(list(enumerate(found.findings))) for place in finding.where}
+    for some, columns in ((trained, TRAINED), (served, SERVED)):
+        if some:
+            first = sorted(some, key=lambda row: accused.get(row["where"], len(found.findings)))[:SHOWN]
+            parts.append(_table([row for row in some if row in first], columns))
+            parts += [Text(line) for row in some[:FEW] if (line := _formulas(row)) and len(some) <= FEW]
+            parts += [Text(f"... and {len(some) - SHOWN} more runs (--json has all)")] if len(some) > SHOWN else []
+    parts += [Text(""), *(_finding(finding) for finding in found.findings)]
+    parts += [Text(f"note: {note}") for note in found.notes]
+    parts += [Text(f"next: {one.words}") for one in found.tries]
+    return Group(*parts, Text(found.verdict, style="bold"))
+
+
+def _file(file: Any) -> list[str]:
+    said = f", {file.statements} statements" if file.statements else ""
+    return [
+        f"{file.name}: {file.format}, {file.runs} run{'s' * (file.runs != 1)}{said}",
+        *(f"  skipped {line}" for line in file.skipped),
+    ]
+
+
+def _finding(finding: Finding) -> Text:
+    places = _places(finding.where) + (f" (beside {_places(finding.beside)})" if finding.beside else "")
+    text = Text()
+    text.append(f"{finding.sure:<6} ", style=STYLES[finding.sure])
+    text.append(f"{finding.words}\n")
+    text.append(f"       {finding.arithmetic}\n       {places}", style="dim")
+    return text
+
+
+def _places(places: tuple[str, ...]) -> str:
+    """'notes.md: line 3, line 9': the file once."""
+    shown: list[str] = []
+    for place in places[:PLACES]:
+        source, _, where = place.partition(": ")
+        before = shown[-1].partition(": ")[0] if shown else ""
+        first = next((s.partition(": ")[0] for s in reversed(shown) if ": " in s), before)
+        shown.append(where if where and first == source else place)
+    return ", ".join(shown) + (f" and {len(places) - PLACES} more" if len(places) > PLACES else "")
+
+
+def _count(row: dict[str, Any], key: str) -> str:
+    return f"{row[key]:,.0f}" if key in row else ""
+
+
+def _layout(row: dict[str, Any]) -> str:
+    axes = row.get("layout", {})
+    names = {"micro_batch": "mbs", "zero_stage": "zero"}
+    return " ".join(f"{names.get(axis, axis)}{value}" for axis, value in axes.items())
+
+
+def _share(row: dict[str, Any], key: str) -> str:
+    value = row.get("mfu", {}).get(key)
+    return percent(value) if value is not None else ""
+
+
+def _printed(row: dict[str, Any]) -> str:
+    used = row.get("formula_used", "")
+    return (
+        f"{used} x {row['printed_over_formula']:.3f}"
+        if used
+        else f"none ({row['printed_over_formula']:.2f})"
+        if "printed_over_formula" in row
+        else ""
+    )
+
+
+def _formulas(row: dict[str, Any]) -> str:
+    """TFLOPs and MFU of one run, formula by formula."""
+    rates, shares = row.get("tflops", {}), row.get("mfu", {})
+    if not rates:
+        return ""
+    each = (f"{name} {rate:.3g}" + (f" ({percent(shares[name])})" if name in shares else "") for name, rate in rates.items())
+    return f"{TRAINED['run'](row)}, TFLOP/s a device by formula: {', '.join(each)}"
+
+
+def _beside(row: dict[str, Any], key: str, scale: float, digits: str) -> str:
+    """Measured / expected."""
+    mine, other = row.get(key), row.get(f"expected_{key}")
+    seen = f"{mine / scale:{digits}}" if mine is not None else ""
+    return f"{seen} / {other / scale:{digits}}" if other is not None else seen
+
+
+TRAINED: dict[str, Cell] = {
+    "run": lambda row: row["where"].partition(": ")[2] or row["where"],
+    "N": lambda row: units.show(row["params"], "count", digits=3) if "params" in row else "",
+    "devices": lambda row: _count(row, "devices"),
+    "layout": _layout,
+    "tokens/step": lambda row: _count(row, "tokens_per_step"),
+    "s/step / planner": lambda row: _beside(row, "seconds", 1.0, ",.4g"),
+    "tok/s": lambda row: _count(row, "tokens_per_second"),
+    "MFU 6N": lambda row: _share(row, "6N"),
+    "MFU +attention": lambda row: _share(row, "PaLM"),
+    "printed by": _printed,
+    "GB / planner": lambda row: _beside(row, "memory", 1e9, ".1f"),
+    "scaling": lambda row: f"{row['scaling_efficiency']:.0%}" if "scaling_efficiency" in row else "",
+    "$/Mtok": lambda row: f"{row['dollars_per_million_tokens']:.3g}" if "dollars_per_million_tokens" in row else "",
+}
+SERVED: dict[str, Cell] = {
+    "run": TRAINED["run"],
+    "model": lambda row: row.get("model", ""),
+    "chip": lambda row: row.get("chip", ""),
+    "devices": TRAINED["devices"],
+    "prompt": lambda row: _count(row, "prompt"),
+    "output": lambda row: _count(row, "output"),
+    "prompt tok/s / planner": lambda row: _beside(row, "prefill", 1.0, ",.1f"),
+    "generated tok/s / planner": lambda row: _beside(row, "decode", 1.0, ",.1f"),
+    "2N TFLOP/s": lambda row: (
+        f"{2 * row['params'] * (row.get('prefill') or row['decode']) / 1e12:.3g}" if "params" in row else ""
+    ),
+}
+
+
+def _table(rows: list[dict[str, Any]], columns: dict[str, Cell]) -> Table:
+    cells = {name: [show(row) for row in rows] for name, show in columns.items()}
+    kept = {name: some for name, some in cells.items() if any(some)}
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for i, name in enumerate(kept):
+        table.add_column(name, justify="left" if i == 0 or name in ("layout", "printed by", "model") else "right")
+    for row in zip(*kept.values(), strict=True):
+        table.add_row(*row)
+    return table
+
+
+def parts_view(found: Parts) -> RenderableType:
+    """Predicted against measured, part by part."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for name in ("part", "predicted", "measured", "measured / predicted"):
+        table.add_column(name, justify="left" if name == "part" else "right")
+    for row in found.rows:
+        show = [units.show(value, "seconds", digits=3) if value is not None else "" for value in (row.predicted, row.measured)]
+        ratio = f"{row.measured / row.predicted:.2f}" if row.predicted and row.measured is not None else ""
+        table.add_row(row.part, *show, ratio, end_section=row.part == found.rows[-2].part if len(found.rows) > 1 else False)
+    return Group(Text(found.title), table, *map(Text, found.notes))

@@ -1,0 +1,109 @@
+"""What a probe found, on a terminal: rates as bars over shapes and sizes, the fitted numbers, and what was not measured."""
+
+from collections.abc import Callable, Sequence
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from meshwise import units
+from meshwise.calibrate.train.probe import Machine, Row, of_kind
+from meshwise.cost.train.compute import Device
+
+BAR = 32
+EIGHTHS = " ▏▎▍▌▋▊▉"
+
+Line = tuple[str, float, Row]
+
+
+def summary(found: Machine) -> RenderableType:
+    """The chip as plans will see it."""
+    chip, c = found.chip, found.calibration
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=False)
+    table.add_column()
+    table.add_column()
+    peak = Device.of(chip, c, "bf16").wide
+    lines = [
+        (chip.key, chip.name),
+        (
+            "matrix products",
+            f"{units.show(peak * c.matmul, 'FLOP/s', digits=3)} at best in a step: {c.matmul:.0%} of {_peak(found)}",
+        ),
+        ("memory", f"{units.show(chip.bandwidth * c.memory, 'bytes/s', digits=3)} read and written"),
+        ("attention", f"{c.flash:.0%} of the peak with heads of 128"),
+        ("a layer", f"{units.show(c.layer_launch + c.layer_gap, 'seconds', digits=3)} to start, forward"),
+    ]
+    if "link" in c.measured and chip.link:
+        rate, step = chip.link.bandwidth * c.link, units.show(c.link_latency, "seconds", digits=3)
+        lines.append(("between devices", f"{units.show(rate, 'bytes/s', digits=3)} in a ring, {step} a step"))
+    if chip.host:
+        lines.append(("to the host", units.show(chip.host.bandwidth, "bytes/s", digits=3)))
+    lines += [(f"fit of {what}", f"{100 * error:.0f}% median error over its shapes") for what, error in found.errors.items()]
+    for name, words in lines:
+        table.add_row(name, words)
+    return Group(table, *(Text(f"not measured: {what}") for what in found.missing))
+
+
+def _peak(found: Machine) -> str:
+    return units.show(Device.of(found.chip, found.calibration, "bf16").wide, "FLOP/s", digits=3) + (
+        " (the datasheet's)" if found.chip.vendor != "measured" else " (the best that was seen)"
+    )
+
+
+def curves(rows: Sequence[Row]) -> RenderableType:
+    """Every row as a bar of its rate, with the spread of its repeats."""
+    panels: list[RenderableType] = []
+
+    def panel(title: str, lines: list[Line], show: Callable[[float], str]) -> None:
+        if lines:
+            panels.extend([Text(title, style="bold"), _bars(lines, show), Text()])
+
+    def flops(value: float) -> str:
+        return units.show(value, "FLOP/s", digits=3)
+
+    def speed(value: float) -> str:
+        return units.show(value, "bytes/s", digits=3)
+
+    gemm = sorted(of_kind(rows, "gemm"), key=lambda row: (row["k"] * row["n"], row["m"]))
+    panel("matrix products, m x n x k", [(f"{r['m']}x{r['n']}x{r['k']}", r["flops"] / r["seconds"], r) for r in gemm], flops)
+    memory = sorted(of_kind(rows, "memory"), key=lambda row: (row["what"], row["size"]))
+    panel("memory, bytes read and written", [(f"{r['what']} {_size(r)}", r["bytes"] / r["seconds"], r) for r in memory], speed)
+    attention = of_kind(rows, "attention")
+    panel(
+        "causal attention, sequences x heads x length x width",
+        [(f"{r['what']} {r['batch']}x{r['heads']}x{r['seq']}x{r['width']}", r["flops"] / r["seconds"], r) for r in attention],
+        flops,
+    )
+    wires = sorted(of_kind(rows, "wire"), key=lambda r: (r["what"], r["nodes"], r["group"], r["size"]))
+    panel(
+        "between devices, bytes of the array a second",
+        [
+            (f"{r['what']} of {r['group']}{' nodes' if r['nodes'] > 1 else ''} {_size(r)}", r["size"] / r["seconds"], r)
+            for r in wires
+        ],
+        speed,
+    )
+    host = sorted(of_kind(rows, "host"), key=lambda r: (r["what"], r["size"]))
+    panel("link to the host", [(f"{r['what']} {_size(r)}", r["bytes"] / r["seconds"], r) for r in host], speed)
+    started = [(f"{r['what']} operation", r["seconds"], r) for r in of_kind(rows, "launch")]
+    started += [(f"block {r['what']} {r['tokens']} tokens x {r['hidden']}", r["seconds"], r) for r in of_kind(rows, "block")]
+    panel("seconds", started, lambda value: units.show(value, "seconds", digits=3))
+    return Group(*panels)
+
+
+def _size(row: Row) -> str:
+    return units.show(float(row["size"]), "bytes", binary=True, digits=3)
+
+
+def _bars(lines: list[Line], show: Callable[[float], str]) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for _ in range(4):
+        table.add_column(no_wrap=True)
+    most = max(value for _, value, _ in lines)
+    for label, value, row in lines:
+        eighths = round(value / most * BAR * 8)
+        bar = "█" * (eighths // 8) + (EIGHTHS[eighths % 8] if eighths % 8 else "")
+        spread = 50 * (row["high"] / row["low"] - 1)
+        table.add_row(label, bar, show(value), f"± {spread:.0f}% of {row['repeats']}")
+    return table

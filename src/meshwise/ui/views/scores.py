@@ -1,0 +1,128 @@
+"""Scores on a terminal: what was predicted, the baselines beside it, and which rows were not used."""
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from meshwise.calibrate.serve.validate import ServeCalibrated
+from meshwise.calibrate.train.make import Calibrated
+from meshwise.calibrate.train.score import Score
+from meshwise.catalogue.calibrations_serving import FITTED as SERVING_FITTED
+
+Line = tuple[str, str, str, str, str]
+
+
+def score_view(found: Score) -> RenderableType:
+    """Everything `validate` prints of one table."""
+    inside = found.get("in_sample")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table.add_column(found["table"])
+    for column in (*(("left out", "in sample") if inside else ("predicted",)), "constant rate", "rule of thumb"):
+        table.add_column(column, justify="right")
+    for name, mine, within, constant, rule in _lines(found, inside or found):
+        if mine:
+            table.add_row(name, mine, *([within] if inside else []), constant, rule)
+    return Group(table, *map(Text, _notes(found)))
+
+
+def _lines(found: Score, inside: Score) -> list[Line]:
+    """Name, predicted, in sample, and the two baselines; a line without a prediction is dropped by the caller."""
+    base, oom = found["baseline"], found["oom"]
+
+    def line(name: str, part: str, key: str, show: str, constant: float | None = None, rule: float | None = None) -> Line:
+        mine, within = (_cell(some[part].get(key), show) for some in (found, inside))
+        return name, mine, within, _cell(constant, show), _cell(rule, show)
+
+    rejected = f"{oom['false']} of {found['rows'] - oom['total']}"
+    inside_rejected = f"{inside['oom']['false']} of {found['rows'] - oom['total']}"
+    caught, inside_caught = (f"{some['oom']['caught']} of {oom['total']}" if oom["total"] else "" for some in (found, inside))
+    return [
+        line("time error, mean", "time", "mape", "%"),
+        line("  median", "time", "median", "%"),
+        line("  bias", "time", "bias", "+%"),
+        line("  mean after one scalar", "time", "mape_scaled", "%", base["mape_scaled"]),
+        line("  mean within 2x of the best", "time", "mape_near", "%"),
+        line("  in their 90% interval", "time", "coverage", "%"),
+        line("rank correlation", "time", "spearman", ""),
+        line("time lost by the pick", "time", "picked_loss", "%", base["random_loss"], base["picked_loss"]),
+        line("memory error, mean", "memory", "mape", "%"),
+        line("  bias", "memory", "bias", "+%"),
+        ("out of memory, foreseen", caught, inside_caught, "", ""),
+        ("ran, but rejected", rejected, inside_rejected, "", ""),
+    ]
+
+
+def _cell(value: float | None, show: str) -> str:
+    if value is None:
+        return ""
+    return {"%": f"{100 * value:.1f}%", "+%": f"{100 * value:+.1f}%", "": f"{value:.3f}"}[show]
+
+
+def _notes(found: Score) -> list[str]:
+    used = f"{found['rows']} rows, {found['timed_rows']} of them timed; calibration: {found['calibration']}"
+    skipped = [f"{reason} ({count})" for reason, count in found["skipped_reasons"].items()]
+    assumed = [f"{what} ({count})" for what, count in found["assumed"].items()]
+    lines = [used]
+    lines += [f"skipped {found['skipped']}: {'; '.join(skipped)}"] if skipped else []
+    lines += [f"assumed: {'; '.join(assumed)}"] if assumed else []
+    return lines
+
+
+def calibration_view(made: Calibrated) -> RenderableType:
+    """What `calibrate` found: errors before and after, in and out of sample, and what of the coefficients is known now."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for column, side in (("", "left"), ("before", "right"), ("left out", "right"), ("in sample", "right")):
+        table.add_column(column, justify=side)  # pyright: ignore[reportArgumentType]
+    for (name, mine, within, _, _), (_, then, _, _, _) in zip(
+        _lines(made.left_out, made.in_sample), _lines(made.before, made.before), strict=True
+    ):
+        if mine:
+            table.add_row(name, then, mine, within)
+    fitted = [name for name in made.widths if name not in made.kept]
+    told = ", ".join(f"{name} {getattr(made.calibration, name):.4g} (± {made.widths[name]:.0%} of before)" for name in fitted)
+    lines = [f"{made.left_out['rows']} rows; before: {made.before_name}", f"fitted: {told}"]
+    lines += [f"kept at their prior, for these rows do not tell: {', '.join(made.kept)}"] if made.kept else []
+    return Group(table, *map(Text, lines))
+
+
+def serve_view(found: Score) -> RenderableType:
+    """What `validate` prints of one table of served models."""
+    fit, ill = found["fit"], found["prefill"]["ill"]
+    notes = [f"{found['rows']} rows; calibration: {found['calibration']}"]
+    notes += [f"{ill} prompts left out of the mean: over 3 times as slow as in another format on the same devices"] if ill else []
+    notes += [f"fits or not: {fit['right']} of {fit['total']} right"]
+    notes += [f"skipped: {reason} ({count})" for reason, count in found["skipped_reasons"].items()]
+    notes += [f"assumed: {what} ({count})" for what, count in found["assumed"].items()]
+    return Group(_serve_table(found["table"], {"predicted": found}), *map(Text, notes))
+
+
+def _serve_table(name: str, columns: dict[str, Score]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table.add_column(name)
+    for column in columns:
+        table.add_column(column, justify="right")
+    shown = (
+        ("mape", "error, mean", "%"),
+        ("p95", "  95% are within", "%"),
+        ("bias", "  bias", "+%"),
+        ("coverage", "  in their 90% interval", "%"),
+        ("spearman", "  rank correlation", ""),
+    )
+    for part in ("decode", "prefill"):
+        for key, words, show in shown:
+            cells = [_cell(found[part].get(key), show) for found in columns.values()]
+            if any(cells):
+                table.add_row(f"{part} {words}" if key == "mape" else words, *cells)
+    for key, words, show in (("mape", "memory error, mean", "%"), ("max_mib", "  largest, MiB", "")):
+        cells = [_cell(found["memory"][key], show) for found in columns.values()]
+        if any(cells):
+            table.add_row(words, *cells)
+    return table
+
+
+def serve_calibration_view(made: ServeCalibrated) -> RenderableType:
+    """What `calibrate` found of a served model's speed."""
+    coefficients = ", ".join(f"{name} {getattr(made.serving, name):.4g}" for name in SERVING_FITTED)
+    table = _serve_table("", {"before": made.before, "left out": made.left_out, "in sample": made.in_sample})
+    return Group(table, Text(f"{made.left_out['rows']} rows; {coefficients}"))

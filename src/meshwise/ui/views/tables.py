@@ -1,0 +1,295 @@
+"""Tables for a terminal. What they show is computed elsewhere; here it only gets its units and its place."""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from meshwise import units
+from meshwise.catalogue.chips import Chip, Cluster, Link, Tier
+from meshwise.models.count import Tally, flat, hyperparameters
+from meshwise.models.model import Model
+from meshwise.ui.views.listing import layer_runs
+
+Row = tuple[str, Callable[[Tally], str]]
+
+
+def console() -> Console:
+    """Standard output. When it is no terminal, tables take the width they need rather than be cut to a guessed one."""
+    # Names and notes come from files: '[/x]' in one is text, not rich's markup.
+    probe = Console(markup=False, emoji=False)
+    return probe if probe.is_terminal else Console(markup=False, emoji=False, width=200)
+
+
+def as_json(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def as_csv(rows: Iterable[dict[str, object]]) -> str:
+    """One line per row, the columns in the order in which rows first have them."""
+    rows = list(rows)
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue().rstrip("\n")
+
+
+def tallies_csv(tallies: Iterable[Tally]) -> str:
+    return as_csv(flat(tally) for tally in tallies)
+
+
+def _at(tally: Tally, path: str) -> Any:
+    value: Any = tally
+    for key in path.split("/"):
+        value = value.get(key) if isinstance(value, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return value  # pyright: ignore[reportUnknownVariableType]
+
+
+def _bytes(path: str, *, binary: bool = False) -> Callable[[Tally], str]:
+    return lambda tally: units.show(value, "bytes", binary=binary) if (value := _at(tally, path)) else ""
+
+
+def _flops(path: str) -> Callable[[Tally], str]:
+    return lambda tally: f"{value:.4g}" if (value := _at(tally, path)) else ""
+
+
+def _whole(path: str) -> Callable[[Tally], str]:
+    return lambda tally: f"{value:,}" if (value := _at(tally, path)) else ""
+
+
+def _share(path: str) -> Callable[[Tally], str]:
+    """Parameters, and their share of all."""
+
+    def cell(tally: Tally) -> str:
+        value = _at(tally, path)
+        return f"{value:,} {100 * value / tally['parameters']['total']:5.1f}%" if value else ""
+
+    return cell
+
+
+def count_table(tallies: Sequence[Tally]) -> Table:
+    """Everything `count` knows: one column per model, rows grouped by subject."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table.add_column("")
+    for tally in tallies:
+        table.add_column(tally["model"], justify="right")
+    for title, rows in _sections(tallies):
+        filled = [(name, [cell(tally) for tally in tallies]) for name, cell in rows]
+        filled = [(name, cells) for name, cells in filled if any(cells)]
+        if filled:
+            table.add_row(Text(title, style="bold cyan"))
+        for name, cells in filled:
+            table.add_row("  " + name, *cells)
+    return table
+
+
+def _sections(tallies: Sequence[Tally]) -> list[tuple[str, list[Row]]]:
+    """The titles and rows of the table; rows that no model fills are dropped by the caller."""
+    names = list(dict.fromkeys(name for tally in tallies for name in tally["hyperparameters"]))
+    parts = list(dict.fromkeys(part for tally in tallies for part in tally["parameters"]["parts"]))
+    mixture = any(tally["parameters"]["active"] != tally["parameters"]["total"] for tally in tallies)
+    tokens = units.show(tallies[0]["training_flops"]["tokens"], "count")
+    active: list[Row] = [("active per token", _share("parameters/active"))] if mixture else []
+    return [
+        ("hyperparameters", [(name, _whole(f"hyperparameters/{name}")) for name in names]),
+        (
+            "parameters",
+            [*((part, _share(f"parameters/parts/{part}")) for part in parts), ("total", _share("parameters/total")), *active],
+        ),
+        (
+            "training FLOPs",
+            [
+                ("sequence length", _whole("training_flops/seq")),
+                ("per token, 6N", _flops("training_flops/per_token_6n")),
+                ("per token, exact", _flops("training_flops/per_token")),
+                ("  matrix products", _flops("training_flops/per_token_matmul")),
+                ("  attention", _flops("training_flops/per_token_attention")),
+                (f"for {tokens} tokens, 6N", _flops("training_flops/total_6n")),
+                (f"for {tokens} tokens, exact", _flops("training_flops/total")),
+            ],
+        ),
+        (
+            "cache of one sequence, bf16",
+            [
+                ("KV per token", _bytes("cache/kv_bytes_per_token", binary=True)),
+                ("KV at the sequence length", _bytes("cache/kv_bytes", binary=True)),
+                ("state, any length", _bytes("cache/state_bytes", binary=True)),
+            ],
+        ),
+        ("weights", [(name, _bytes(f"weight_bytes/{name}")) for name in ("fp32", "bf16", "fp8", "int4", "file")]),
+        (
+            "training state",
+            [
+                ("gradients, bf16", _bytes("training_bytes/gradients_bf16")),
+                ("gradients, fp32", _bytes("training_bytes/gradients_fp32")),
+                ("AdamW, fp32 master and moments", _bytes("training_bytes/adamw")),
+            ],
+        ),
+    ]
+
+
+def catalogue_table(catalogue: str, rows: Sequence[dict[str, Any]]) -> Table:
+    """A whole catalogue, one line per entry."""
+    columns = {"chips": _CHIP_COLUMNS, "clusters": _CLUSTER_COLUMNS, "models": _MODEL_COLUMNS}[catalogue]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for name, _ in columns:
+        words = name in ("chip", "name", "cluster", "link", "network", "price", "model", "family", "source", "chips")
+        table.add_column(name, justify="left" if words else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(cell(row) for _, cell in columns))
+    return table
+
+
+def _quantity(path: str, quantity: str, *, binary: bool = False) -> Callable[[Tally], str]:
+    return lambda row: units.show(value, quantity, binary=binary, digits=3) if (value := _at(row, path)) else ""
+
+
+def _text(path: str) -> Callable[[Tally], str]:
+    return lambda row: str(_at(row, path) or "")
+
+
+def _rate_16_bit(row: Tally) -> str:
+    rate = row["flops"].get("bf16") or row["flops"].get("fp16")
+    return units.show(rate, "FLOP/s", digits=4) if rate else ""
+
+
+def _first(path: str, key: str) -> Callable[[Tally], str]:
+    return lambda row: str(found[-1][key]) if (found := _at(row, path)) else ""
+
+
+_CHIP_COLUMNS: list[Row] = [
+    ("chip", _text("chip")),
+    ("name", _text("name")),
+    ("year", _text("year")),
+    ("memory", _quantity("memory", "bytes", binary=True)),
+    ("bandwidth", _quantity("bandwidth", "bytes/s")),
+    ("16-bit", _rate_16_bit),
+    ("8-bit", lambda row: units.show(rate, "FLOP/s") if (rate := row["flops"].get("fp8") or row["flops"].get("int8")) else ""),
+    ("SMs", _text("sms")),
+    ("TDP", _quantity("tdp", "watts")),
+    ("link", _text("link/name")),
+    ("price", _first("prices", "price")),
+    ("source", lambda row: str(row["sources"][0]["title"])),
+]
+_CLUSTER_COLUMNS: list[Row] = [
+    ("cluster", _text("cluster")),
+    ("name", _text("name")),
+    ("nodes", _whole("nodes")),
+    ("devices", _whole("devices")),
+    ("chips", lambda row: " + ".join(f"{count:,} {chip}" for chip, count in row["chips"].items())),
+    ("memory", _quantity("memory", "bytes", binary=True)),
+    ("link", _text("link/name")),
+    ("network", _text("network/name")),
+    ("source", lambda row: str(row["sources"][0]["title"]) if row["sources"] else ""),
+]
+_MODEL_COLUMNS: list[Row] = [
+    ("model", _text("model")),
+    ("family", _text("family")),
+    ("parameters", _whole("params")),
+    ("active", lambda row: _whole("active_params")(row) if row.get("active_params") != row.get("params") else ""),
+    ("layers", _whole("hyperparameters/layers")),
+    ("d_model", _whole("hyperparameters/d_model")),
+    ("vocabulary", _whole("hyperparameters/vocabulary")),
+    ("source", _text("source")),
+]
+
+
+def facts(title: str, rows: Iterable[tuple[str, str]]) -> Table:
+    """One entry of a catalogue: a name and a value per line."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=False)
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        if value:
+            table.add_row(name, value)
+    return table
+
+
+def chip_facts(chip: Chip) -> Table:
+    rows = [
+        ("name", chip.name),
+        ("also called", ", ".join(chip.aliases)),
+        ("kind", f"{chip.vendor} {chip.architecture}, {chip.kind}, {chip.year}"),
+        ("memory", units.show(chip.memory, "bytes", binary=True)),
+        ("memory bandwidth", units.show(chip.bandwidth, "bytes/s")),
+        *((f"{dtype}, dense", units.show(rate, "FLOP/s")) for dtype, rate in chip.flops.items()),
+        ("SMs, CUs or cores", str(chip.sms or "")),
+        ("GEMM tile", " x ".join(map(str, chip.tile))),
+        ("clock", units.show(chip.clock, "hertz") if chip.clock else ""),
+        ("last-level cache", units.show(chip.cache, "bytes", binary=True) if chip.cache else ""),
+        ("power", units.show(chip.tdp, "watts") if chip.tdp else ""),
+        ("link", link_text(chip.link)),
+        ("optional bridge", link_text(chip.bridge)),
+        ("host", link_text(chip.host)),
+        ("network per device", link_text(chip.network)),
+        ("largest pod", " x ".join(map(str, chip.torus.pod)) if chip.torus else ""),
+        *(("price", f"{price.price} ({price.date}, {price.source})") for price in chip.prices),
+        *(("source", f"{source.title}, {source.url}") for source in chip.sources),
+    ]
+    return facts(chip.key, rows)
+
+
+def link_text(link: Link | None) -> str:
+    """'NVLink 4, 450 GB/s', with its axes on a torus."""
+    if link is None:
+        return ""
+    axes = f" on each of {link.axes} axes" if link.axes > 1 else ""
+    joins = f", joins {link.joins}" if link.joins else ""
+    latency = f", {units.show(link.latency, 'seconds')}" if link.latency else ""
+    return f"{link.name}, {units.show(link.bandwidth, 'bytes/s')}{axes}{latency}{joins}"
+
+
+def model_facts(model: Model) -> Table:
+    """A preset or any other model: what it is made of, and where that was read."""
+    rows = [
+        ("family", f"{model.family} ({model.model_type})"),
+        *((name, f"{value:,}") for name, value in hyperparameters(model).items()),
+        ("layer pattern", layer_runs(model)),
+        ("parameters", f"{model.params:,}"),
+        ("active per token", f"{model.active_params:,}" if model.active_params != model.params else ""),
+        *(("note", note) for note in model.notes),
+        ("source", model.source),
+    ]
+    return facts(model.name, rows)
+
+
+def cluster_facts(key: str, cluster: Cluster) -> Table:
+    node_name = "pods" if cluster.torus else "nodes"
+    rows = [
+        ("name", cluster.name),
+        ("devices", f"{cluster.devices:,} in {cluster.node_count:,} {node_name}"),
+        *((f"{count:,} {node_name} of", node_text(cluster, i)) for i, (count, _) in enumerate(cluster.nodes)),
+        ("memory in all", units.show(cluster.memory, "bytes", binary=True)),
+        ("network per " + node_name[:-1], link_text(cluster.network)),
+        *((f"out of {tier.nodes:,} {node_name}", tier_text(cluster, tier)) for tier in cluster.tiers),
+        ("to rent", units.show(cluster.rent, "dollars/s") + " in all, at list prices" if cluster.rent else ""),
+        *(("price", f"{price.price} ({price.date}, {price.source})") for price in cluster.prices),
+        *(("note", note) for note in cluster.notes),
+        *(("source", f"{source.title}, {source.url}") for source in cluster.sources),
+    ]
+    return facts(key, rows)
+
+
+def tier_text(cluster: Cluster, tier: Tier) -> str:
+    """'leaf, 400 GB/s, 2 times oversubscribed'."""
+    leaving = units.show(tier.leaving(cluster.network), "bytes/s")
+    ratio = f", {tier.oversubscription:g} times oversubscribed" if tier.oversubscription else ""
+    return f"{tier.name}, {leaving}{ratio}" + (f", {units.show(tier.latency, 'seconds')}" if tier.latency else "")
+
+
+def node_text(cluster: Cluster, index: int) -> str:
+    """'8 x a100-80gb-sxm (NVLink 3, 300 GB/s)'."""
+    _, node = cluster.nodes[index]
+    devices = " + ".join(f"{count:,} x {chip.key}" for count, chip in node.chips)
+    shape = f", torus {'x'.join(map(str, cluster.torus))}" if cluster.torus else ""
+    host = f", {node.host.cpus}" if node.host.cpus else ""
+    memory = f", {units.show(node.host.memory, 'bytes')} host memory" if node.host.memory else ""
+    return f"{devices}{shape} ({link_text(node.link) or 'no link'}){host}{memory}"

@@ -1,0 +1,185 @@
+"""Decoders of Llama's kind with joined weights and few kernels: what is measured where HF's own layers would wait for launches."""
+
+# pyright: basic
+# torch and transformers describe their modules too loosely for strict types.
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from meshwise.workers.decoder import kernels
+
+KINDS = ("llama", "mistral", "qwen2", "qwen3")
+"""model_types whose layers are a norm, attention, a norm and a gated feed-forward."""
+Tile = tuple[int, int, int]
+
+
+@dataclass
+class Layer:
+    """Weights of one layer, those that read the same input joined."""
+
+    first_gain: torch.Tensor
+    qkv: torch.Tensor
+    qkv_bias: torch.Tensor | None
+    out: torch.Tensor
+    head_gains: tuple[torch.Tensor, torch.Tensor] | None
+    second_gain: torch.Tensor
+    gate_up: torch.Tensor
+    down: torch.Tensor
+
+
+@dataclass
+class Lean:
+    embedding: torch.Tensor
+    layers: list[Layer]
+    gain: torch.Tensor
+    head: torch.Tensor
+    angles: torch.Tensor
+    """Cosines and sines of half a head, by position."""
+    eps: float
+    heads: int
+    key_heads: int
+    width: int
+    """Of a head."""
+    tiles: dict[str, Tile] = field(default_factory=dict)
+    """By product, where one token is decoded by kernels of ours; none: all products are the library's."""
+
+
+def suits(config: Any) -> bool:
+    """Whether a config is of this kind: no sliding windows, no biases but Qwen2's own, no sizes that the kernels cannot cut."""
+    windows = getattr(config, "use_sliding_window", None) or (config.model_type == "mistral" and config.sliding_window)
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    plain = config.hidden_act == "silu" and head & (head - 1) == 0 and head >= 16
+    biased = getattr(config, "mlp_bias", False) or getattr(config, "attention_bias", False)
+    return config.model_type in KINDS and not windows and plain and not biased
+
+
+def lean(model: Any, positions: int) -> Lean:
+    """Takes the weights of an HF model, layer by layer, so that they are never there twice. The model is of no use afterwards."""
+    config, body = model.config, model.model
+    layers = [_layer(block) for block in body.layers]
+    rotary = body.rotary_emb
+    turns = torch.arange(positions, device=rotary.inv_freq.device, dtype=torch.float32)[:, None] * rotary.inv_freq.float()
+    angles = torch.cat([turns.cos(), turns.sin()], 1) * float(getattr(rotary, "attention_scaling", 1.0))
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return Lean(
+        embedding=body.embed_tokens.weight.detach(),
+        layers=layers,
+        gain=body.norm.weight.detach(),
+        head=model.lm_head.weight.detach(),
+        angles=angles.contiguous(),
+        eps=config.rms_norm_eps,
+        heads=config.num_attention_heads,
+        key_heads=config.num_key_value_heads,
+        width=width,
+    )
+
+
+def _layer(block: Any) -> Layer:
+    attention, mlp = block.self_attn, block.mlp
+    three = [attention.q_proj, attention.k_proj, attention.v_proj]
+    biases = [one.bias.detach() for one in three if one.bias is not None]
+    normed = getattr(attention, "q_norm", None) is not None
+    return Layer(
+        first_gain=block.input_layernorm.weight.detach(),
+        qkv=_taken(three),
+        qkv_bias=torch.cat(biases) if biases else None,
+        out=attention.o_proj.weight.detach(),
+        head_gains=(attention.q_norm.weight.detach(), attention.k_norm.weight.detach()) if normed else None,
+        second_gain=block.post_attention_layernorm.weight.detach(),
+        gate_up=_taken([mlp.gate_proj, mlp.up_proj]),
+        down=mlp.down_proj.weight.detach(),
+    )
+
+
+def _taken(parts: list[Any]) -> torch.Tensor:
+    joined = torch.cat([one.weight.detach() for one in parts])
+    for one in parts:
+        one.weight = None
+    return joined
+
+
+Cache = list[tuple[torch.Tensor, torch.Tensor]]
+
+
+def decode(m: Lean, tokens: torch.Tensor, positions: torch.Tensor, cache: Cache, splits: int) -> torch.Tensor:
+    """Logits of the next token of each sequence, whose last one stands at its position."""
+    x = F.embedding(tokens, m.embedding)
+    for layer, (keys, values) in zip(m.layers, cache, strict=True):
+        if m.tiles and len(tokens) == 1:
+            _alone(m, layer, x, positions, keys, values, splits)
+            continue
+        qkv = F.linear(kernels.norm(x, layer.first_gain, m.eps), layer.qkv, layer.qkv_bias)
+        queries = kernels.rotate(qkv, m.angles, positions, keys, values, m.heads, layer.head_gains, m.eps)
+        mixed = kernels.attend(queries, keys, values, positions, splits).flatten(1)
+        x.addmm_(mixed, layer.out.t())
+        both = F.linear(kernels.norm(x, layer.second_gain, m.eps), layer.gate_up)
+        x.addmm_(kernels.gated(both), layer.down.t())
+    if m.tiles and len(tokens) == 1:
+        return kernels.vector(m.head, x, gain=m.gain, eps=m.eps, tile=m.tiles["head"])
+    return F.linear(kernels.norm(x, m.gain, m.eps), m.head)
+
+
+def _alone(
+    m: Lean, layer: Layer, x: torch.Tensor, positions: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, splits: int
+) -> None:
+    """One layer of a single token: norms, gates and sums inside the products."""
+    tiles = m.tiles
+    qkv = kernels.vector(layer.qkv, x, gain=layer.first_gain, bias=layer.qkv_bias, eps=m.eps, tile=tiles["qkv"])
+    queries = kernels.rotate(qkv, m.angles, positions, keys, values, m.heads, layer.head_gains, m.eps)
+    mixed = kernels.attend(queries, keys, values, positions, splits).flatten(1)
+    kernels.vector(layer.out, mixed, out=x, tile=tiles["out"])
+    wide = kernels.vector(layer.gate_up, x, gain=layer.second_gain, eps=m.eps, gated=True, tile=tiles["gate_up"])
+    kernels.vector(layer.down, wide, out=x, tile=tiles["down"])
+
+
+def prefill(m: Lean, tokens: torch.Tensor, positions: torch.Tensor, cache: Cache) -> torch.Tensor:
+    """Logits behind prompts of b x p tokens; `positions` are those of all of them, one behind the other."""
+    b, p = tokens.shape
+    x = F.embedding(tokens.flatten(), m.embedding)
+    for layer, (keys, values) in zip(m.layers, cache, strict=True):
+        qkv = F.linear(kernels.norm(x, layer.first_gain, m.eps), layer.qkv, layer.qkv_bias)
+        queries = kernels.rotate(qkv, m.angles, positions, keys, values, m.heads, layer.head_gains, m.eps)
+        queries = queries.view(b, p, m.heads, m.width).transpose(1, 2)
+        mixed = F.scaled_dot_product_attention(queries, keys[:, :, :p], values[:, :, :p], is_causal=True, enable_gqa=True)
+        x.addmm_(mixed.transpose(1, 2).reshape(b * p, -1), layer.out.t())
+        both = F.linear(kernels.norm(x, layer.second_gain, m.eps), layer.gate_up)
+        x.addmm_(kernels.gated(both), layer.down.t())
+    last = x.view(b, p, -1)[:, -1].contiguous()
+    return F.linear(kernels.norm(last, m.gain, m.eps), m.head)
+
+
+def tuned(m: Lean) -> dict[str, Tile]:
+    """The fastest tile of every product with one token, timed over the weights of many layers so that no cache holds them."""
+    some = m.layers[:16]
+    x = torch.randn(1, m.embedding.shape[1], device=m.head.device, dtype=m.head.dtype)
+    wide = torch.randn(1, m.layers[0].down.shape[1], device=x.device, dtype=x.dtype)
+    mixed = torch.randn(1, m.layers[0].out.shape[1], device=x.device, dtype=x.dtype)
+    scratch = torch.zeros_like(x)
+    asked: dict[str, Any] = {
+        "qkv": lambda one, tile: kernels.vector(one.qkv, x, gain=one.first_gain, bias=one.qkv_bias, eps=m.eps, tile=tile),
+        "out": lambda one, tile: kernels.vector(one.out, mixed, out=scratch, tile=tile),
+        "gate_up": lambda one, tile: kernels.vector(one.gate_up, x, gain=one.second_gain, eps=m.eps, gated=True, tile=tile),
+        "down": lambda one, tile: kernels.vector(one.down, wide, out=scratch, tile=tile),
+        "head": lambda one, tile: kernels.vector(m.head, x, gain=m.gain, eps=m.eps, tile=tile),
+    }
+    return {name: min(kernels.TILES, key=lambda tile: _timed(call, some, tile)) for name, call in asked.items()}
+
+
+def _timed(call: Any, layers: list[Layer], tile: Tile) -> float:
+    """Milliseconds of a graph that multiplies with each of these layers."""
+    call(layers[0], tile)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for one in layers:
+            call(one, tile)
+    graph.replay()
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    for _ in range(3):
+        graph.replay()
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end)

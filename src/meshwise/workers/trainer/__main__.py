@@ -1,0 +1,14 @@
+"""`torchrun -m meshwise.workers.trainer settings.json`: one worker of a run."""
+
+import os
+import sys
+from pathlib import Path
+
+from meshwise.workers.trainer.loop import train
+from meshwise.workers.trainer.ranks.faults import die_with_parent
+from meshwise.workers.trainer.settings import Settings
+
+if __name__ == "__main__":
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # started by torchrun
+        die_with_parent()
+    train(Settings.read(Path(sys.argv[1])))

@@ -1,0 +1,142 @@
+"""BLOOM: LayerNorm with biases, ALiBi instead of positions, gelu, a norm after the embedding, a tied head. Names are HF's."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from meshwise.workers.trainer.models import Headed, Span
+from meshwise.workers.trainer.ops.attention import HERE, Place, attend
+from meshwise.workers.trainer.ops.recompute import again
+from meshwise.workers.trainer.settings import Sizes
+
+
+class Attention(nn.Module):
+    def __init__(self, config: Mapping[str, Any], place: Place, recompute: str) -> None:
+        super().__init__()
+        sizes = Sizes.of(config)
+        self.head_dim = sizes.hidden // sizes.heads
+        self.place, self.selective = place, recompute == "selective"
+        self.query_key_value = nn.Linear(sizes.hidden, 3 * sizes.hidden)
+        self.dense = nn.Linear(sizes.hidden, sizes.hidden)
+
+    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
+        q, k, v = heads_of(self.query_key_value(x), self.head_dim)
+        y = attend(q, k, v, bias, self.place, self.selective)
+        return self.dense(y.transpose(1, 2).flatten(2))
+
+
+class FeedForward(nn.Module):
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        hidden = Sizes.of(config).hidden
+        self.dense_h_to_4h = nn.Linear(hidden, 4 * hidden)
+        self.dense_4h_to_h = nn.Linear(4 * hidden, hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.dense_4h_to_h(F.gelu(self.dense_h_to_4h(x), approximate="tanh"))
+
+
+class Block(nn.Module):
+    def __init__(self, config: Mapping[str, Any], place: Place, recompute: str) -> None:
+        super().__init__()
+        self.full = recompute == "full"
+        self.input_layernorm = norm_of(config)
+        self.self_attention = Attention(config, place, recompute)
+        self.post_attention_layernorm = norm_of(config)
+        self.mlp = FeedForward(config)
+
+    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
+        if self.full:
+            return again(self._run, x, bias)
+        return self._run(x, bias)
+
+    def _run(self, x: Tensor, bias: Tensor) -> Tensor:
+        x = x + self.self_attention(self.input_layernorm(x), bias)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Trunk(nn.Module):
+    """What HF calls `transformer`."""
+
+    def __init__(self, config: Mapping[str, Any], span: Span, place: Place, recompute: str) -> None:
+        super().__init__()
+        sizes = Sizes.of(config)
+        self.word_embeddings = nn.Embedding(sizes.vocab, sizes.hidden) if span.starts else None
+        self.word_embeddings_layernorm = norm_of(config) if span.starts else None
+        self.h = nn.ModuleDict({str(i): Block(config, place, recompute) for i in span.layers})
+        self.ln_f = norm_of(config) if span.ends else None
+
+
+class Bloom(Headed):
+    trunk: type[nn.Module] = Trunk
+
+    def __init__(self, config: Mapping[str, Any], span: Span, place: Place = HERE, recompute: str = "none") -> None:
+        super().__init__()
+        sizes = Sizes.of(config)
+        self.heads, self.place, self.tied = sizes.heads, place, sizes.tied
+        self.transformer: Any = self.trunk(config, span, place, recompute)
+        self.lm_head = nn.Linear(sizes.hidden, sizes.vocab, bias=False) if span.ends else None
+        self.tie()
+
+    @property
+    def embedding(self) -> nn.Embedding | None:
+        return self.transformer.word_embeddings
+
+    def embed(self, x: Tensor) -> Tensor:
+        return self.transformer.word_embeddings_layernorm(self.transformer.word_embeddings(x))
+
+    def mask(self, length: int, device: torch.device) -> Tensor | None:
+        """What attention adds to its scores, or may look at; none means all that came before."""
+        return alibi(self.heads, self.place, length, device)
+
+    def tie(self) -> None:
+        if self.tied and self.lm_head is not None and self.embedding is not None:
+            self.lm_head.weight = self.embedding.weight
+
+    def blocks(self) -> list[nn.Module]:
+        return list(self.transformer.h.values())
+
+    def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
+        t, length = self.transformer, x.shape[1]
+        if self.embedding is not None:
+            x = self.embed(x)
+        else:
+            length *= self.place.tp  # between blocks, sequence parallelism shares out the sequence
+        mask = self.mask(length, x.device)
+        for block in t.h.values():
+            x = block(x, mask)
+        return self.end(x, t.ln_f, targets)
+
+
+def heads_of(x: Tensor, head_dim: int) -> tuple[Tensor, ...]:
+    """Queries, keys and values. Rows are ordered by head, then query, key, value: so tensor parallelism cuts between heads."""
+    return x.unflatten(-1, (-1, 3, head_dim)).transpose(1, 2).unbind(3)
+
+
+def norm_of(config: Mapping[str, Any]) -> nn.LayerNorm:
+    return nn.LayerNorm(Sizes.of(config).hidden, eps=float(config.get("layer_norm_epsilon", 1e-5)))
+
+
+def slopes(heads: int) -> list[float]:
+    """Slopes of heads: a geometric series, and for heads beyond a power of two every other one of the next (arXiv:2108.12409)."""
+    whole = 2 ** math.floor(math.log2(heads))
+    first = [2 ** (-8 * (i + 1) / whole) for i in range(whole)]
+    return first + [2 ** (-4 * (2 * i + 1) / whole) for i in range(heads - whole)]
+
+
+def alibi(heads: int, place: Place, length: int, device: torch.device) -> Tensor:
+    """What is added to the scores of this rank's heads: minus slope x distance, and minus infinity for what comes later.
+
+    HF adds slope x position of the key. The difference is the same for all keys of a query, so softmax does not see it, and distances
+    stay exact in 16 bits where they matter.
+    """
+    here, everywhere = place.positions(length, device)
+    each = heads // place.tp
+    own = torch.tensor(slopes(heads)[place.tp_rank * each : (place.tp_rank + 1) * each], device=device)
+    distance = (here[:, None] - everywhere).float()
+    return (-own[:, None, None] * distance).masked_fill(distance < 0, -torch.inf)

@@ -1,0 +1,70 @@
+"""TTT-Linear, one token: the primal form, with a state of constant size."""
+
+# Triton's language is not Python's: a kernel's arguments and loops have types of their own
+# pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
+import triton
+import triton.language as tl
+
+from meshwise.workers.trainer.models.ttt.kernels.linear_tiles import EPS, read_place
+
+
+@triton.jit
+def turned(packed, rotation, place, T: tl.constexpr, F: tl.constexpr):
+    """(F,): one head's query or key, rotated to its place."""
+    f = tl.arange(0, F)
+    at = rotation + place * (F // 2) + f // 2
+    sin = tl.load(at + T * (F // 2))
+    own, other = tl.load(packed + f).to(tl.float32), tl.load(packed + (f ^ 1)).to(tl.float32)
+    return own * tl.load(at) + other * tl.where(f % 2 == 0, -sin, sin)
+
+
+@triton.jit
+def normalized(z, F: tl.constexpr):
+    """z less its mean over its standard deviation, and one over the latter."""
+    z -= tl.sum(z, 0) / F
+    rstd = tl.rsqrt(tl.sum(z * z, 0) / F + EPS)
+    return z * rstd, rstd
+
+
+@triton.jit
+def decode(
+    packed, rotation, gamma, beta, token_idx, lr_bias, state, sums, position, out,
+    row, width, heads, scale,
+    T: tl.constexpr, F: tl.constexpr,
+):  # fmt: skip
+    """Grid: batch x heads. With i the token's place: G = slope(k W + b); S += rate k'G, s += rate G;
+    out = q + gamma LNhat(q (W - place_i S) + b - place_i s) + beta; after the last place W -= place_T S, b -= place_T s, S = s = 0.
+
+    packed (batch, row) as in linear_tiles; state and sums (batch, heads, F + 1, F) float32: W' (outputs x inputs), then b.
+    """  # fmt: skip
+    pid = tl.program_id(0)
+    batch, head = pid // heads, pid % heads
+    f = tl.arange(0, F)
+    # the state first, all of it at once: everything else is small
+    square, line = pid * (F + 1) * F + f[:, None] * F + f[None, :], pid * (F + 1) * F + F * F + f
+    w, s = tl.load(state + square), tl.load(sums + square)
+    b, s_b = tl.load(state + line), tl.load(sums + line)
+    place = tl.load(position) % T
+    packed += batch * row
+    q = turned(packed + head * F, rotation, place, T, F)
+    k = turned(packed + width + head * F, rotation, place, T, F)
+    v = tl.load(packed + 2 * width + head * F + f).to(tl.float32)
+    score = tl.load(packed + 3 * width + head).to(tl.float32) + tl.load(lr_bias + head).to(tl.float32)
+    rate = tl.sigmoid(score) * scale
+    g = tl.load(gamma + head * F + f).to(tl.float32)
+    shift = tl.load(beta + head * F + f).to(tl.float32)
+    xh, rstd = normalized(tl.sum(w * k[None, :], 1) + b, F)
+    gx = (g * xh + shift - v + k) * g
+    grad = rstd * (gx - tl.sum(gx, 0) / F - xh * (tl.sum(gx * xh, 0) / F))
+    s += (rate * grad)[:, None] * k[None, :]
+    s_b += rate * grad
+    own = read_place(token_idx, place)
+    read, _ = normalized(tl.sum((w - own * s) * q[None, :], 1) + b - own * s_b, F)
+    tl.store(out + batch * width + head * F + f, (q + g * read + shift).to(out.dtype.element_ty))
+    if place == T - 1:
+        tl.store(state + square, w - own * s)
+        tl.store(state + line, b - own * s_b)
+        s = tl.zeros_like(s)
+        s_b = tl.zeros_like(s_b)
+    tl.store(sums + square, s)
+    tl.store(sums + line, s_b)

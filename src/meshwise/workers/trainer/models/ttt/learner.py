@@ -1,0 +1,100 @@
+"""What every TTT layer has: projections, learning rates per token and place, and a small model per head that learns while it reads.
+
+Plain and serial: one step of the loop per mini-batch of tokens, in float32. Names are those of the paper's code, from memory.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from meshwise.workers.trainer.models.ttt.dispatch import Limits, operand_dtype, serves
+from meshwise.workers.trainer.settings import Sizes, learner_of
+
+EPS = 1e-6
+
+
+class Learner(nn.Module):
+    """A small model per head, trained on K -> V - K one mini-batch at a time, and read with Q (arXiv:2407.04620)."""
+
+    limits: Limits | None = None
+    """What its kernels serve, where it has some."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        sizes = Sizes.of(config)
+        self.heads, self.head_dim = sizes.heads, sizes.hidden // sizes.heads
+        self.mini_batch, self.base_lr = learner_of(config)[1], float(config.get("ttt_base_lr", 1.0))
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(sizes.hidden, sizes.hidden, bias=False) for _ in range(4))
+        self.ttt_norm_weight = nn.Parameter(torch.empty(self.heads, self.head_dim))
+        self.ttt_norm_bias = nn.Parameter(torch.empty(self.heads, self.head_dim))
+        self.learnable_ttt_lr_weight = nn.Parameter(torch.empty(self.heads, 1, sizes.hidden))
+        self.learnable_ttt_lr_bias = nn.Parameter(torch.empty(self.heads, 1))
+        self.learnable_token_idx = nn.Parameter(torch.empty(self.mini_batch))
+        self.post_norm = nn.LayerNorm(sizes.hidden, eps=EPS)
+        self.fast = False
+        """Whether the kernels read; the decoder decides before each pass."""
+
+    def choose(self, device: torch.device) -> None:
+        """Take the kernels where they serve this layer."""
+        dtype = operand_dtype(device, self.q_proj.weight.dtype)
+        self.fast = self.limits is not None and serves(device, dtype, self.head_dim, self.mini_batch, self.limits)
+
+    def forward(self, x: Tensor, rotation: Tensor) -> Tensor:
+        out = self.read_fast(x, rotation) if self.fast else self.read(x, rotation)
+        return self.o_proj(self.post_norm(out))
+
+    def read(self, x: Tensor, rotation: Tensor) -> Tensor:
+        """Every head's reading of every token, side by side. A last mini-batch that is not full is filled up with tokens after it."""
+        seq = x.shape[1]
+        x = F.pad(x, (0, 0, 0, -seq % self.mini_batch))
+        q, k, v = (self._split(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
+        rate, place = self.rates(x)
+        out = self.learn(turn(q, rotation), turn(k, rotation), v, rate, place)
+        return out.flatten(2, 3).transpose(1, 2).flatten(2)[:, :seq].to(x.dtype)
+
+    def read_fast(self, x: Tensor, rotation: Tensor) -> Tensor:
+        """The same by kernels."""
+        raise NotImplementedError
+
+    def _split(self, x: Tensor) -> Tensor:
+        """(batch, heads, mini-batches, tokens, head_dim)"""
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2).unflatten(2, (-1, self.mini_batch)).float()
+
+    def rates(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Learning rates: of each token (batch, heads, mini-batches, tokens), and of each place in a mini-batch."""
+        score = x.float() @ self.learnable_ttt_lr_weight.squeeze(1).float().T + self.learnable_ttt_lr_bias.squeeze(1).float()
+        rate = score.sigmoid().transpose(1, 2).unflatten(2, (-1, self.mini_batch)) * self.base_lr / self.head_dim
+        counted = 1 / torch.arange(1, self.mini_batch + 1, device=x.device)
+        return rate, (counted + self.learnable_token_idx.float()).clamp(min=0)
+
+    def learn(self, q: Tensor, k: Tensor, v: Tensor, rate: Tensor, place: Tensor) -> Tensor:
+        """All mini-batches in turn, each in the dual form (arXiv:2407.04620, 2.5): token i sees the gradients of tokens up to i."""
+        raise NotImplementedError
+
+    def norm(self) -> tuple[Tensor, Tensor]:
+        """Gain and shift (heads, 1, head_dim) of the norm that ends each head's model."""
+        return self.ttt_norm_weight.float().unsqueeze(1), self.ttt_norm_bias.float().unsqueeze(1)
+
+
+def seen(q: Tensor, k: Tensor, rate: Tensor, place: Tensor) -> Tensor:
+    """What token i's row of q reads of the gradient at token j's row of k, through a weight and its bias (the "+ 1")."""
+    return torch.tril(place[:, None] * rate[..., None, :] * (q @ k.transpose(-1, -2) + 1))
+
+
+def slope(z: Tensor, target: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
+    """The gradient of |LN(z) - target|^2 / 2 with respect to z."""
+    scale = torch.rsqrt(z.var(-1, correction=0, keepdim=True) + EPS)
+    normal = (z - z.mean(-1, keepdim=True)) * scale
+    at_normal = (gamma * normal + beta - target) * gamma
+    return scale * (at_normal - at_normal.mean(-1, keepdim=True) - normal * (at_normal * normal).mean(-1, keepdim=True))
+
+
+def turn(x: Tensor, rotation: Tensor) -> Tensor:
+    """Rotary positions on neighbouring pairs, counted from the start of the mini-batch."""
+    even, odd = x[..., 0::2], x[..., 1::2]
+    cos, sin = rotation
+    return torch.stack((even * cos - odd * sin, odd * cos + even * sin), -1).flatten(-2)

@@ -1,0 +1,100 @@
+"""Forward and backward over the micro-batches of a step, with or without a pipeline."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from contextlib import ExitStack
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import (
+    Schedule1F1B,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+    ScheduleZBVZeroBubble,
+)
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.parallel import loss_parallel
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from meshwise.workers.trainer.parallel import Ranks, fill, sharded, stages
+from meshwise.workers.trainer.report.phases import Phases
+from meshwise.workers.trainer.settings import Settings
+
+SCHEDULES: dict[str, Any] = {
+    "interleaved": ScheduleInterleaved1F1B,
+    "zero-bubble": ScheduleInterleavedZeroBubble,
+    "zbv": ScheduleZBVZeroBubble,
+}
+
+
+KERNELS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""Of attention on a GPU, the fastest first (Hopper, 16 bits)."""
+
+
+class Passes:
+    """The stages of this rank, ready to be run."""
+
+    def __init__(self, settings: Settings, ranks: Ranks, device: torch.device) -> None:
+        self.settings, self.ranks, self.device = settings, ranks, device
+        self.phases = Phases(device)
+        own = stages(settings, ranks)
+        self.models: list[nn.Module] = [model for _, model in own]
+        fill(settings, self.models, device)
+        last = settings.layout.pp * settings.layout.chunks - 1
+        self.starts = any(number == 0 for number, _ in own)
+        self.ends = any(number == last for number, _ in own)
+        self.schedule = self._schedule(own, last + 1) if settings.layout.pp > 1 else None
+
+    def _schedule(self, own: list[tuple[int, nn.Module]], total: int) -> Any:
+        group = self.ranks.mesh["pp"].get_group()
+        parts = [PipelineStage(model, number, total, self.device, group=group) for number, model in own]
+        # the loss is divided by the micro-batches already: torch would do it once more
+        options: dict[str, Any] = {"loss_fn": self.loss, "scale_grads": False}
+        if self.settings.layout.schedule == "1f1b":
+            return Schedule1F1B(parts[0], self.settings.microbatches, **options)
+        return SCHEDULES[self.settings.layout.schedule](parts, self.settings.microbatches, **options)
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Cross-entropy, a mean over the tokens of this rank's step: ranks see as many each, so their mean is the batch's."""
+        if self.settings.layout.tp > 1:
+            logits = DTensor.from_local(logits, self.ranks.mesh["tp"], [Shard(-1)], run_check=False)
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten()) / self.settings.microbatches
+
+    def run(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Add the gradients of a step, and give the loss of the whole batch, the same on all ranks."""
+        with ExitStack() as around:
+            if self.settings.layout.tp > 1:
+                around.enter_context(loss_parallel())
+            if self.device.type == "cuda":
+                around.enter_context(sdpa_kernel(KERNELS, set_priority=True))
+            if self.settings.precision == "bf16" and not sharded(self.settings.layout) and not self.settings.split:
+                around.enter_context(torch.autocast(self.device.type, torch.bfloat16))
+            losses = self._pipelined(tokens, targets) if self.schedule else self._plain(tokens, targets)
+        parts = [(one.full_tensor() if isinstance(one, DTensor) else one).detach() for one in losses]
+        mean = torch.stack(parts).sum() if parts else torch.zeros((), device=self.device)
+        mean = mean * self.settings.layout.pp / dist.get_world_size()
+        dist.all_reduce(mean)
+        return mean
+
+    def _plain(self, tokens: Tensor, targets: Tensor) -> list[Tensor]:
+        losses: list[Tensor] = []
+        (model,) = self.models
+        for some, wanted in zip(tokens.split(self.settings.layout.mbs), targets.split(self.settings.layout.mbs), strict=True):
+            cut = self.settings.layout.tp > 1  # logits that ranks share out are a part each already
+            with self.phases("forward"):
+                loss = self.loss(model(some), wanted) if cut else model(some, wanted) / self.settings.microbatches
+            with self.phases("backward"):
+                loss.backward()
+            losses.append(loss)
+        return losses
+
+    def _pipelined(self, tokens: Tensor, targets: Tensor) -> list[Tensor]:
+        losses: list[Tensor] = []
+        inputs = (tokens,) if self.starts else ()
+        told: dict[str, Any] = {"target": targets, "losses": losses} if self.ends else {}
+        with self.phases("passes"):  # forward and backward passes take turns
+            cast(Any, self.schedule).step(*inputs, **told, return_outputs=False)
+        return losses

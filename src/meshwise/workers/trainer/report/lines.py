@@ -1,0 +1,56 @@
+"""What a run says of a step and of its machine."""
+
+# pyright: reportUnknownMemberType=false
+import math
+import os
+import platform
+import resource
+import socket
+import sys
+
+import torch
+
+from meshwise.workers.trainer.report.rows import Step, rates
+from meshwise.workers.trainer.settings import Settings
+
+
+def memory_peak(device: torch.device) -> float:
+    """The most bytes that this rank held at once."""
+    if device.type == "cuda":
+        return float(torch.cuda.max_memory_allocated(device))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1.0 if sys.platform == "darwin" else 1024.0)
+
+
+def line(settings: Settings, one: Step) -> str:
+    """A step for people."""
+    tokens, flops, mfu = rates(settings, one.seconds)
+    capacity = float(settings.facts.get("capacity", math.nan))
+    share = f" ({one.memory / capacity:.0%})" if math.isfinite(capacity) else ""
+    words = [
+        f"step {one.step + 1:>{len(str(settings.steps))}}/{settings.steps}",
+        f"loss {one.loss:.4f}",
+        f"grad norm {one.grad_norm:.3f}",
+        f"{tokens:,.0f} tok/s",
+        f"{tokens / settings.layout.devices:,.0f} tok/s/device",
+        *([f"{flops / 1e12:.3g} TFLOP/s/device"] if math.isfinite(flops) else []),
+        *([f"MFU {mfu:.1%}"] if math.isfinite(mfu) else []),
+        f"{one.memory / 2**30:.2f} GiB{share}",
+        f"{one.seconds:.3f} s",
+    ]
+    return "  ".join(words)
+
+
+def environment(settings: Settings) -> dict[str, object]:
+    """What the numbers were measured with."""
+    cuda = settings.device == "cuda"
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda if cuda else None,
+        "device": torch.cuda.get_device_name() if cuda else platform.processor() or platform.machine(),
+        "devices": settings.layout.devices,
+        "host": socket.gethostname(),
+        "system": platform.platform(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+    }
