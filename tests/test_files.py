@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwise.catalogue import files_files as files
+from meshwise.catalogue import files
 from meshwise.errors import UserError
 from told import one_line
 

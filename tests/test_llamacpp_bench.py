@@ -10,7 +10,7 @@ import pytest
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.ask import ServeAsk
 from meshwise.run.bench.speeds import Setting
-from meshwise.run.serve import llamacpp as llamacpp_bench
+from meshwise.run.serve import llama_bench
 from meshwise.run.serve import start as serve_run
 from meshwise.run.serve.start import Wish
 from told import Run, refused
@@ -51,12 +51,12 @@ def test_the_split_is_the_plans_in_the_words_of_llama_bench(folder: Path) -> Non
 
 def test_every_setting_gets_its_prompt_and_the_tokens_behind_it(folder: Path) -> None:
     settings = [Setting(prompt=p, output=o, users=1) for p in (64, 128) for o in (8, 16)]
-    assert llamacpp_bench.runs(settings) == [
+    assert llama_bench.runs(settings) == [
         ["-p", "64,128", "-n", "0"],
         ["-p", "0", "-n", "8", "-d", "64,128"],
         ["-p", "0", "-n", "16", "-d", "64,128"],
     ]
-    found = llamacpp_bench.timed([str(folder / "llama-bench")], settings, 2, lambda words: None)
+    found = llama_bench.timed([str(folder / "llama-bench")], settings, 2, lambda words: None)
     assert [one.setting for one in found] == settings
     last = found[-1]
     assert (last.median("prefill"), last.median("decode"), len(last.runs)) == (1280, pytest.approx(7.8125), 2)
@@ -64,7 +64,7 @@ def test_every_setting_gets_its_prompt_and_the_tokens_behind_it(folder: Path) ->
 
 def test_it_times_one_user_of_llamacpp(folder: Path, run: Run) -> None:
     with pytest.raises(UserError, match="times one user"):
-        llamacpp_bench.runs([Setting(prompt=1, output=2, users=4)])
+        llama_bench.runs([Setting(prompt=1, output=2, users=4)])
     told = refused(run("bench", "llama-3-8b", "--engine", "vllm", "--on", "1xh200", "--llama-bench"))
     assert "--llama-bench times llama.cpp, and this is vllm's" in told
     assert "--llama-bench goes with an engine that is started" in refused(run("bench", "http://127.0.0.1:1", "--llama-bench"))
@@ -82,7 +82,7 @@ def test_bench_shows_what_it_found_beside_the_prediction(folder: Path, run: Run)
 
 def test_what_it_refuses_is_told(tmp_path: Path) -> None:
     with pytest.raises(DoesNotFit, match="llama-bench ended with exit code 1: error: failed to load model 'x'"):
-        llamacpp_bench.timed(
+        llama_bench.timed(
             [sys.executable, "-c", "print(\"error: failed to load model 'x'\"); raise SystemExit(1)"],
             [Setting(prompt=1, output=2, users=1)],
             1,

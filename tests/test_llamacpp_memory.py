@@ -9,7 +9,7 @@ import pytest
 from meshwise.errors import DoesNotFit
 from meshwise.plan.ask import ServeAsk
 from meshwise.run.serve import start as serve_run
-from meshwise.run.serve.llamacpp_llamacpp_memory import MIB, Taken, dry_run, estimated, logged
+from meshwise.run.serve.allocations import MIB, Taken, dry_run, estimated, logged
 from meshwise.run.serve.memory import beside, other_devices, planned_memory, surprises
 
 LOG = """\

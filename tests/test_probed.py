@@ -10,7 +10,7 @@ import pytest
 from conftest import forget
 from meshwise.calibrate.train import probe as probed
 from meshwise.catalogue import records
-from meshwise.catalogue import records_written as written
+from meshwise.catalogue import records as written
 from meshwise.catalogue.calibrations import FITTED, Calibration, choose, named
 from meshwise.catalogue.chips import Chip, find_chip, part_of_here
 from meshwise.catalogue.clusters import find_cluster

@@ -11,7 +11,7 @@ from meshwise.models.formats import find_format
 from meshwise.plan.ask import ServeAsk
 from meshwise.run.serve import memory as serve_memory
 from meshwise.run.serve import start as serve_run
-from meshwise.run.serve.llamacpp_llamacpp_memory import MIB, dry_run, logged
+from meshwise.run.serve.allocations import MIB, dry_run, logged
 from meshwise.run.serve.process import started
 from told import Run
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwise.catalogue import records_saved as saved
+from meshwise.catalogue import records
 from meshwise.errors import UserError
 
 
@@ -27,7 +27,7 @@ GOOD = {"parts": [{"name": "a", "size": 1}], "counts": {"x": 2}, "best": {"name"
 
 
 def test_records_within_records_come_back() -> None:
-    assert saved.record(Outer, GOOD) == Outer((Inner("a", 1.0),), {"x": 2}, Inner("b"))
+    assert records.restore(Outer, GOOD) == Outer((Inner("a", 1.0),), {"x": 2}, Inner("b"))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_records_within_records_come_back() -> None:
 )
 def test_what_is_of_another_type_is_refused(more: dict[str, object]) -> None:
     with pytest.raises(TypeError):
-        saved.record(Outer, GOOD | more)
+        records.restore(Outer, GOOD | more)
 
 
 @pytest.mark.parametrize(
@@ -63,4 +63,4 @@ def test_a_file_that_is_no_such_plan_says_what_it_is(tmp_path: Path, text: str, 
     file = tmp_path / "plan.json"
     file.write_text(text)
     with pytest.raises(UserError, match=words):
-        saved.table_of(file, 1)
+        records.plan_table(file, 1)

@@ -1,7 +1,8 @@
-"""Where the data files are, and how a name finds one. A user's own folder comes before the built-in data."""
+"""Find, read and write the data files of the catalogue. Files in the user's own folder come before the built-in ones."""
 
 import os
 import re
+import tempfile
 import tomllib
 from pathlib import Path
 
@@ -61,3 +62,27 @@ def table_of(path: Path) -> dict[str, object]:
         return tomllib.loads(text_of(path))
     except (ValueError, RecursionError) as error:  # ValueError: malformed, or a number of thousands of digits
         raise UserError(f"{path}: not valid TOML: {error}") from None
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """A reader never finds half a file, and a failure leaves the old one as it was."""
+    beside = None
+    try:
+        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
+        with open(handle, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+        os.chmod(beside, 0o666 & ~_mask())  # mkstemp's file is for its owner alone
+        os.replace(beside, path)
+        beside = None
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        raise UserError(f"cannot write {quoted(str(path), 200)}: {getattr(error, 'strerror', None) or error}") from None
+    finally:
+        if beside is not None:
+            Path(beside).unlink(missing_ok=True)
+
+
+def _mask() -> int:
+    """What the user's shell takes away from new files."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,18 +1,24 @@
-"""A frozen dataclass from a table that someone wrote by hand: keys checked, units read, every slip told in one line.
+"""Frozen dataclasses as files: read from TOML that people write, written as TOML, and read back from JSON that we wrote.
 
 The types of the fields are the whole schema: `memory: Bytes` reads '80GiB', `tuple[Source, ...]` reads an array of tables.
 """
 
+import json
+import math
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from meshwise import units
+from meshwise.catalogue import files
 from meshwise.errors import UserError, nearest, quoted
 
 Record = TypeVar("Record")
+
+# TOML that people write.
 
 
 def read(cls: type[Record], table: object, where: str) -> Record:
@@ -85,3 +91,147 @@ def _plain(hint: type, value: object, where: str) -> object:
     if hint is int and not 0 < cast(int, value) <= 10**9:
         raise UserError(f"{where}: expected a whole number from 1 to 1e9, found {quoted(value)}")
     return value
+
+
+# TOML that we write.
+
+
+def toml(record: object, head: str = "", first: str = "") -> str:
+    """The file: comments in front, then what is plain, a blank line before the field `first`, then the tables."""
+    lines = [head] if head else []
+    lines += _body(record, "", first)
+    return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def _body(record: Any, path: str, first: str = "") -> Iterator[str]:
+    hints = get_type_hints(type(record), include_extras=True)  # pyright: ignore[reportUnknownArgumentType]
+    held = [(field, getattr(record, field.name)) for field in fields(record) if _said(field, getattr(record, field.name))]
+    tables = [(field, value) for field, value in held if _is_table(value)]
+    for field, value in held:
+        if (field, value) in tables:
+            continue
+        if field.name == first:
+            yield ""
+        yield f"{field.name} = {literal(value, hints[field.name])}"
+    for field, value in tables:
+        name = f"{path}{field.name}"
+        if isinstance(value, dict):
+            inner = get_args(_plain_hint(hints[field.name]))[1]
+            yield f"\n[{name}]"
+            yield from (f"{_key(key)} = {literal(one, inner)}" for key, one in cast(dict[str, Any], value).items())
+        elif isinstance(value, tuple):
+            for one in cast(tuple[Any, ...], value):
+                yield f"\n[[{name}]]"
+                yield from _body(one, f"{name}.")
+        else:
+            yield f"\n[{name}]"
+            yield from _body(value, f"{name}.")
+
+
+def _said(field: Field[Any], value: object) -> bool:
+    """What a file says: not its own name, and nothing that would be so without it, but for numbers, which defaults may outlive."""
+    if field.metadata.get("derived") or value is None:
+        return False
+    usual = field.default_factory() if field.default_factory is not MISSING else field.default
+    return value != usual or isinstance(value, float)
+
+
+def _is_table(value: object) -> bool:
+    if isinstance(value, tuple):
+        return bool(cast(tuple[Any, ...], value)) and is_dataclass(cast(tuple[Any, ...], value)[0])
+    return isinstance(value, dict) or is_dataclass(value)
+
+
+def _plain_hint(hint: Any) -> Any:
+    """The type of a field that may be None."""
+    if get_origin(hint) in (Union, types.UnionType):
+        return next(arm for arm in get_args(hint) if arm is not type(None))
+    return hint
+
+
+def literal(value: object, hint: Any) -> str:
+    """A value as TOML writes it; times and sizes with their unit."""
+    hint = _plain_hint(hint)
+    if isinstance(value, tuple):
+        inner = get_args(hint)[0]
+        return "[" + ", ".join(literal(item, inner) for item in cast(tuple[object, ...], value)) + "]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int) and get_origin(hint) is not Annotated:
+        return str(value)
+    if isinstance(value, int | float):
+        quantity = get_args(hint)[1] if get_origin(hint) is Annotated else "count"
+        return f"{value:.4g}" if quantity == "count" else f'"{units.show(value, quantity)}"'
+    return _quoted(str(value))
+
+
+def _key(text: str) -> str:
+    return text if text.replace("_", "").isalnum() else _quoted(text)
+
+
+def _quoted(text: str) -> str:
+    kept = "".join(c if c.isprintable() else " " for c in text)
+    return '"' + kept.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+# JSON that we wrote.
+
+
+def plan_table(path: Path, number: int, kind: str = "") -> dict[str, Any]:
+    """The table of a plan.json; one of another format or kind is refused with the reason."""
+    table = any_table(path)
+    if table["format"] != number:
+        raise UserError(
+            f"{path}: a plan of format {quoted(table['format'])}; this version reads format {number}: make the plan again"
+        )
+    if table.get("kind", "") != kind:
+        raise UserError(f"{path}: a plan for {'serving' if table.get('kind') == 'serve' else 'training'}, not what this needs")
+    return table
+
+
+def any_table(path: Path) -> dict[str, Any]:
+    """The table of a plan of any kind."""
+    try:
+        values: object = json.loads(files.text_of(path))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not valid JSON: {error}") from None
+    if not isinstance(values, dict) or "format" not in values:
+        raise UserError(f"{path}: not a plan; write one with 'meshwise plan ... --out {path.name}'")
+    return cast(dict[str, Any], values)
+
+
+def restore(cls: type[Record], table: object) -> Record:
+    """A record whose every field is of its type, records within it included. TypeError where one is not."""
+    if not isinstance(table, Mapping):
+        raise TypeError(f"{quoted(table)} is no table")
+    given = cast(Mapping[str, Any], table)
+    hints = {f.name: f.type for f in fields(cast(Any, cls))}
+    return cls(**{name: _restored(hints[name], value, name) if name in hints else value for name, value in given.items()})
+
+
+def _restored(hint: Any, value: Any, name: str) -> Any:
+    """`value` as a field of that type has it: JSON knows lists and tables only."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is types.UnionType:
+        return _first(inner, value, name)
+    if origin is tuple and isinstance(value, list | tuple):
+        return tuple(_restored(inner[0], one, name) for one in cast(list[Any], value))
+    if origin is dict and isinstance(value, dict):
+        return {key: _restored(inner[1], one, name) for key, one in cast(dict[str, Any], value).items()}
+    if is_dataclass(hint) and isinstance(value, Mapping):
+        return restore(cast(type[Any], hint), cast(object, value))
+    if is_dataclass(hint) and isinstance(value, cast(type[Any], hint)):
+        return value
+    fits = type(value) in (int, float) and math.isfinite(value) if hint is float else type(value) is hint
+    if fits:
+        return value
+    raise TypeError(f"{name} is {quoted(value)}")
+
+
+def _first(arms: tuple[Any, ...], value: Any, name: str) -> Any:
+    for arm in arms:
+        try:
+            return _restored(arm, value, name)
+        except TypeError:
+            continue
+    raise TypeError(f"{name} is {quoted(value)}")

@@ -13,9 +13,8 @@ from threading import Timer
 
 from meshwise.calibrate.train import probe as probed
 from meshwise.calibrate.train.probe import Machine, Row
+from meshwise.catalogue import files, records
 from meshwise.catalogue import files as catalogue
-from meshwise.catalogue import files_files as files
-from meshwise.catalogue import records_written as written
 from meshwise.catalogue.calibrations import FITTED
 from meshwise.catalogue.chips import HERE, part_of_here
 from meshwise.errors import DoesNotFit, UserError
@@ -105,8 +104,8 @@ def file_away(rows: list[Row], key: str) -> Machine:
             raise UserError(f"cannot make the folder {home / kind}: {error.strerror}; MESHWISE_HOME names another") from None
     head = f"# Written by 'meshwise probe' on {rows[0]['date']}."
     files.write(home / KEPT / f"{key}.jsonl", lines_of(rows))
-    files.write(home / "chips" / f"{key}.toml", written.toml(found.chip, head))
-    files.write(home / "calibration" / f"{calibration_key(key)}.toml", written.toml(found.calibration, head, FITTED[0]))
+    files.write(home / "chips" / f"{key}.toml", records.toml(found.chip, head))
+    files.write(home / "calibration" / f"{calibration_key(key)}.toml", records.toml(found.calibration, head, FITTED[0]))
     return found
 
 

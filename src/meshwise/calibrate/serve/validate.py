@@ -13,7 +13,7 @@ from meshwise.calibrate.train import interval
 from meshwise.calibrate.train.cases import Skipped
 from meshwise.calibrate.train.score import Score
 from meshwise.catalogue import calibrations_serving as serving
-from meshwise.catalogue import records_written as written
+from meshwise.catalogue import records
 from meshwise.catalogue.calibrations_serving import Serving
 from meshwise.cost.serve.speed import Speed
 from meshwise.errors import UserError
@@ -150,7 +150,7 @@ def calibrated_serve(
 def serve_toml(made: ServeCalibrated) -> str:
     """The file, its errors in front; `serving.named` reads it back."""
     head = f"# Written by 'meshwise calibrate'. {_errors('Left out', made.left_out)} {_errors('In sample', made.in_sample)}"
-    return written.toml(made.serving, head, serving.FITTED[0])
+    return records.toml(made.serving, head, serving.FITTED[0])
 
 
 def _errors(where: str, found: Score) -> str:

@@ -15,9 +15,8 @@ from meshwise.calibrate.train.fit import Fitted, fit_leaving_out, prior_for
 from meshwise.calibrate.train.predict import Batch, predict
 from meshwise.calibrate.train.probe import Machine
 from meshwise.calibrate.train.score import Score, near, score
-from meshwise.catalogue import calibrations
+from meshwise.catalogue import calibrations, records
 from meshwise.catalogue import files as catalogue
-from meshwise.catalogue import records_written as written
 from meshwise.catalogue.calibrations import FITTED, Calibration
 from meshwise.catalogue.chips import HERE, catalogued
 from meshwise.errors import UserError
@@ -165,7 +164,7 @@ def toml(made: Calibrated) -> str:
     """The file, its errors in front; `calibration.named` reads it back."""
     kept = f"\n# Kept at their prior, for the rows do not tell: {', '.join(made.kept)}." if made.kept else ""
     head = f"# Written by 'meshwise calibrate'. {_errors('Left out', made.left_out)} {_errors('In sample', made.in_sample)}{kept}"
-    return written.toml(made.calibration, head, FITTED[0])
+    return records.toml(made.calibration, head, FITTED[0])
 
 
 def _errors(where: str, found: Score) -> str:

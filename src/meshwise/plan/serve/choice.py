@@ -8,7 +8,7 @@ from typing import Any
 
 from meshwise import units
 from meshwise.catalogue import calibrations_serving as serving
-from meshwise.catalogue import records_saved as saved
+from meshwise.catalogue import records
 from meshwise.cost.serve.speed import SERVE_PARTS
 from meshwise.cost.serve.ways import part
 from meshwise.errors import DoesNotFit, UserError
@@ -119,9 +119,9 @@ class ServePlan:
 
 def read(path: Path) -> ServePlan:
     """A plan.json that was written by `plan --serve --out`."""
-    table = saved.table_of(path, FORMAT, KIND)
+    table = records.plan_table(path, FORMAT, KIND)
     try:
-        found = saved.record(ServePlan, {f.name: table[f.name] for f in fields(ServePlan)})
+        found = records.restore(ServePlan, {f.name: table[f.name] for f in fields(ServePlan)})
         if not found.choices or any(set(row.time_parts) != set(SERVE_PARTS) for row in found.choices):
             raise ValueError("it has no ways, or other parts than this version knows")
         return found

@@ -12,9 +12,8 @@ import numpy as np
 
 from meshwise import units
 from meshwise.calibrate.train import interval
-from meshwise.catalogue import calibrations, clusters
+from meshwise.catalogue import calibrations, clusters, records
 from meshwise.catalogue import frameworks as framework
-from meshwise.catalogue import records_saved as saved
 from meshwise.cost import goodput
 from meshwise.cost.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layouts
 from meshwise.cost.reliability import Reliability
@@ -348,9 +347,9 @@ def _lasting(q: Question, devices: int, seconds: float) -> tuple[dict[str, float
 
 def read(path: Path) -> Plan:
     """A plan.json; one of another format is refused with the reason."""
-    table = saved.table_of(path, FORMAT)
+    table = records.plan_table(path, FORMAT)
     try:
-        found = saved.record(Plan, {f.name: table[f.name] for f in fields(Plan)})
+        found = records.restore(Plan, {f.name: table[f.name] for f in fields(Plan)})
         if not found.choices or min(found.ask.batch, found.ask.seq) <= 0:
             raise ValueError("it has no layouts, or no batch")
         Reliability(**cast(Any, found.ask.reliability))

@@ -8,7 +8,7 @@ from typing import Any
 from meshwise import units
 from meshwise.errors import DoesNotFit
 from meshwise.plan.serve.search import weighed
-from meshwise.run.serve.llamacpp_llamacpp_memory import HOST, Taken, dry_run
+from meshwise.run.serve.allocations import HOST, Taken, dry_run
 from meshwise.run.serve.process import Program, Running, started
 from meshwise.run.serve.start import Planned, Wish, dry_run_command
 

@@ -16,9 +16,8 @@ from meshwise.plan.ask import ServeAsk
 from meshwise.plan.serve.choice import ServePlan
 from meshwise.plan.serve.search import Option, ServeQuestion, priced, search, weighed
 from meshwise.run.bench.speeds import Setting
-from meshwise.run.serve import llamacpp as llamacpp_bench
-from meshwise.run.serve import xllamacpp
-from meshwise.run.serve.llamacpp_llamacpp_memory import DRY_RUN
+from meshwise.run.serve import llama_bench, xllamacpp
+from meshwise.run.serve.allocations import DRY_RUN
 from meshwise.run.serve.process import Program, free_port, private, says
 from meshwise.run.train import launch
 
@@ -180,8 +179,8 @@ def timer_command(one: Planned, wish: Wish) -> tuple[str, ...]:
     """llama-bench with the plan's split."""
     if one.question.engine.name != "llama.cpp":
         raise UserError(f"--llama-bench times llama.cpp, and this is {one.question.engine.name}'s")
-    own = _found(llamacpp_bench.NAME, wish.folder, INSTALL.get(sys.platform, INSTALL["linux"]))
-    return (own, *llamacpp_bench.flags(_flags(_lines(one)[-1], wish)))
+    own = _found(llama_bench.NAME, wish.folder, INSTALL.get(sys.platform, INSTALL["linux"]))
+    return (own, *llama_bench.flags(_flags(_lines(one)[-1], wish)))
 
 
 def _with_file(words: list[str], given: str) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
-from meshwise.catalogue.files_files import write
+from meshwise.catalogue.files import write
 from meshwise.errors import UserError
 from meshwise.run.text import documents, tokens
 from meshwise.run.text import tokenizer as tokenizers

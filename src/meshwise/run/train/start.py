@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from meshwise.catalogue import files_files as files
+from meshwise.catalogue import files
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.train.choice import Choice
 from meshwise.run.train import failure as aftermath

@@ -47,7 +47,7 @@ def bench(
 ) -> None:
     """Measure how fast an engine serves, beside the prediction: an endpoint that runs, or a plan that is started for it."""
     from meshwise import units
-    from meshwise.catalogue.files_files import write
+    from meshwise.catalogue.files import write
     from meshwise.run.serve import report as bench_report
     from meshwise.run.serve import start as serve_run
     from meshwise.ui.views import tables as render
@@ -230,7 +230,7 @@ def _once(
     from meshwise.run.serve import memory as serve_memory
     from meshwise.run.serve import report as bench_report
     from meshwise.run.serve import start as serve_run
-    from meshwise.run.serve.llamacpp_llamacpp_memory import logged
+    from meshwise.run.serve.allocations import logged
     from meshwise.run.serve.process import OutOfMemory
 
     name = planned.question.model.name
@@ -263,7 +263,7 @@ def _timed_inside(
     planned: "Planned", settings: "list[Setting]", wish: "Wish", wait: _Waits, progress: Callable[[str], None]
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """With the RPC servers of the plan up for as long."""
-    from meshwise.run.serve import llamacpp as llamacpp_bench
+    from meshwise.run.serve import llama_bench as llamacpp_bench
     from meshwise.run.serve import report as bench_report
     from meshwise.run.serve import start as serve_run
     from meshwise.run.serve.process import started

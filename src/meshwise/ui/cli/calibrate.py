@@ -47,7 +47,7 @@ def validate(
         raise UserError("--fit makes its own calibration; leave out --calibration, or --fit and --leave-out")
     found = [(validate_serve if serves(find_table(name)) else validated)(name, calibration, left) for name in tables]
     if svg is not None:
-        from meshwise.catalogue import files_files as files
+        from meshwise.catalogue import files
         from meshwise.ui.views import scatter as picture
 
         for path, one in zip(_pictures(svg, [one.table for one in found]), found, strict=True):
@@ -111,7 +111,7 @@ def calibrate(
 
     from rich.console import Console
 
-    from meshwise.catalogue import files_files as files
+    from meshwise.catalogue import files
     from meshwise.ui.views import tables as render
 
     if out is not None and out.suffix != ".toml":

@@ -167,7 +167,7 @@ def plan(
 
 def _answer(ask: "Ask", top: int, out: Path | None, json: bool, csv: bool) -> None:
     """Search, keep the plan where it was asked for, and print it."""
-    from meshwise.catalogue.files_files import write
+    from meshwise.catalogue.files import write
     from meshwise.plan.train.choice import make, node_counts
     from meshwise.plan.train.explain import parse_axes, reasons, runner_up
     from meshwise.plan.train.search import check_divides, search
@@ -248,10 +248,10 @@ def explain(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say why a layout won: against the runner-up or your own idea, what binds, and what would change it."""
-    from meshwise.catalogue import records_saved as saved
+    from meshwise.catalogue import records
     from meshwise.ui.cli import serve as cli_serve
 
-    if saved.any_table(plan_file).get("kind") == cli_serve.KIND:
+    if records.any_table(plan_file).get("kind") == cli_serve.KIND:
         if versus or trace or svg:
             raise UserError("--versus, --trace and --svg are of plans for training; this one is for serving")
         cli_serve.explain(plan_file, json)
@@ -287,7 +287,7 @@ def explain(
 
 def _play_out(question: "Question", choice: "Choice", trace: Path | None, svg: Path | None) -> None:
     """Write the timeline of a layout, and say what was written."""
-    from meshwise.catalogue.files_files import write
+    from meshwise.catalogue.files import write
     from meshwise.plan.train import timeline
     from meshwise.plan.train.explain import name_of
 

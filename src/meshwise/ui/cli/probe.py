@@ -45,7 +45,7 @@ def probe(
     measured = {"here": probed.read(read)} if read is not None else _measured(seconds, device, ranks)
     machines = {key: probing.file_away(rows, key) for key, rows in measured.items()}
     if out is not None:
-        from meshwise.catalogue.files_files import write
+        from meshwise.catalogue.files import write
 
         write(out, "".join(map(probing.lines_of, measured.values())))
     if json:

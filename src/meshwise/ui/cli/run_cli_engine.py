@@ -111,7 +111,7 @@ def _dry_run(planned: Any, wish: Any, programs: list[Any], patience: float, *, r
 
     from meshwise.run.serve import memory as serve_memory
     from meshwise.run.serve import start as serve_run
-    from meshwise.run.serve.llamacpp_llamacpp_memory import DRY_RUN, dry_run
+    from meshwise.run.serve.allocations import DRY_RUN, dry_run
     from meshwise.run.serve.process import started
 
     for program in programs:
@@ -140,7 +140,7 @@ def _memory(rows: list[Any], who: str) -> str:
 
 def _tell(planned: Any, up: list[Any], remote: bool) -> None:
     from meshwise.run.serve import memory as serve_memory
-    from meshwise.run.serve.llamacpp_llamacpp_memory import logged
+    from meshwise.run.serve.allocations import logged
 
     program = up[-1].program
     where = f"{program.host}:{program.port}"

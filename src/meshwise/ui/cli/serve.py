@@ -82,7 +82,7 @@ def answer(ask: "ServeAsk", vary: list[str], top: int, usual: int, out: Path | N
             raise UserError("--out, --top and --measured are of one plan: plan the point you like without --vary")
         _sweep(ask, vary, json, csv)
         return
-    from meshwise.catalogue.files_files import write
+    from meshwise.catalogue.files import write
     from meshwise.export import commands
     from meshwise.plan.serve import choice as serve_plan
     from meshwise.plan.serve import explain as serve_explain
