@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from meshwise.calibrate.tables import find_table
 from meshwise.calibrate.train import cases as measure
 from meshwise.calibrate.train.cases import Case
 from meshwise.calibrate.train.fit import fit, fit_leaving_out, prior_for
@@ -149,7 +150,7 @@ def untrained(tables: dict[str, list[Case]]) -> Iterator[Target]:
 
 def main() -> None:
     started = time.perf_counter()
-    tables = {name: measure.cases(measure.find_table(name))[0] for name in TABLES}
+    tables = {name: measure.cases(find_table(name))[0] for name in TABLES}
     print(f"{'':<72} {'reached':>8} {'must':>8} {'aim':>8}")
     missed = 0
     for target in targets(tables):

@@ -8,7 +8,7 @@ import time
 
 from meshwise.calibrate.serve.cases import serves
 from meshwise.calibrate.serve.validate import validate_serve
-from meshwise.calibrate.train.cases import find_table
+from meshwise.calibrate.tables import find_table
 from meshwise.calibrate.train.validate import validate
 
 TABLES = ("bloom_prequel", "nanotron_h100_small", "megatron2021_table1", "korthikanti2022_iteration", "vtrain_a100_single_node",

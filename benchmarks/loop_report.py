@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 
 from meshwise.calibrate.train import cases as measure
-from meshwise.calibrate.train import interval
+from meshwise.calibrate.train import intervals
 from meshwise.calibrate.train import probe as probed
 from meshwise.calibrate.train.cases import Case
 from meshwise.calibrate.train.make import calibrated, data_of
 from meshwise.calibrate.train.predict import Batch, predict
 from meshwise.catalogue import calibrations
 from meshwise.catalogue.calibrations import Calibration
+from meshwise.cost import interval
 
 MUST = {"time": 0.07, "memory": 0.05}
 
@@ -35,7 +36,7 @@ def errors(cases: list[Case], c: Calibration) -> dict[str, np.ndarray]:
 def covered(cases: list[Case], c: Calibration) -> float:
     seconds = predict(cases, c).seconds
     low, high = interval.factors(c, interval.waiting(Batch.of(cases).shares(c)), np.ones(len(cases)))
-    return interval.coverage(cases, seconds * low, seconds * high) or 0.0
+    return intervals.coverage(cases, seconds * low, seconds * high) or 0.0
 
 
 def main() -> None:

@@ -9,8 +9,9 @@ from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.clusters import find_cluster
 from meshwise.catalogue.frameworks import find_framework
 from meshwise.cost.layout import SCHEDULES, Layouts
+from meshwise.cost.train.question import Question
 from meshwise.cost.train.schedule import play
-from meshwise.cost.train.step import Question, layers_before, pace, price, slots
+from meshwise.cost.train.step import layers_before, pace, price, slots
 from meshwise.cost.work import Train
 from meshwise.models.find import find_model
 from meshwise.plan.train.rules import cut_rules

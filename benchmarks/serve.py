@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Sequence
 
 from accuracy import Target
+from meshwise.calibrate import tables
 from meshwise.calibrate.serve.cases import ServeCase, serve_cases
 from meshwise.calibrate.serve.fit import predict, predict_leaving_out
 from meshwise.calibrate.serve.score import score
-from meshwise.calibrate.train import cases as measure
 from meshwise.calibrate.train.score import Score
-from meshwise.catalogue.calibrations_serving import Serving, prior
+from meshwise.catalogue.calibrations import ServeCalibration, serve_prior
 from meshwise.catalogue.clusters import find_cluster
 from meshwise.catalogue.engines import find_runtime
 from meshwise.cost.serve.cache import Held, layer_caches
@@ -27,10 +27,10 @@ HELD_OUT = ("h200_transformers_14b", "h200_transformers_3b")
 """Tables of sizes that h200-transformers was not fitted to."""
 
 
-def before(case: ServeCase) -> Serving:
+def before(case: ServeCase) -> ServeCalibration:
     """What stood before any row of the table was seen: the round numbers in the code, or the hand-set prior of the kind."""
-    found = prior(case.chip, case.runtime.key)
-    return Serving() if TABLE in found.fitted_on else found
+    found = serve_prior(case.chip, case.runtime.key)
+    return ServeCalibration() if TABLE in found.fitted_on else found
 
 
 def left_out(cases: Sequence[ServeCase], groups: Sequence[object]) -> Score:
@@ -49,7 +49,7 @@ def h200() -> Iterator[tuple[int, float, float]]:
 
 def held_out(table: str) -> tuple[float, float]:
     """The largest error of decode and of prefill, over all prompts and users."""
-    cases = [case for case in serve_cases(measure.find_table(table))[0] if case.ran]
+    cases = [case for case in serve_cases(tables.find_table(table))[0] if case.ran]
     pairs = list(zip(cases, predict(cases), strict=True))
     decode = max(abs(speed.decode_tokens_per_second / case.decode - 1) for case, speed in pairs)
     return decode, max(abs(speed.prefill_tokens_per_second / case.prefill - 1) for case, speed in pairs)
@@ -68,7 +68,7 @@ def seventy() -> dict[int, float]:
 
 
 def targets() -> Iterator[Target]:
-    cases, _ = serve_cases(measure.find_table(TABLE))
+    cases, _ = serve_cases(tables.find_table(TABLE))
     by_count, by_card = left_out(cases, [case.group for case in cases]), left_out(cases, [case.chip.key for case in cases])
     yield Target("decode tokens/s, leave one GPU count out of the fit, mean", by_count["decode"]["mape"], 0.06, 0.03)
     yield Target("decode tokens/s, leave one card out, priors only, mean", by_card["decode"]["mape"], 0.30, 0.12)
@@ -81,7 +81,7 @@ def targets() -> Iterator[Target]:
         yield Target(f"{table}, fitted on the 8B: decode, largest error", decode, 0.10, 0.10)
         yield Target(f"{table}, fitted on the 8B: prefill, largest error", prefill, 0.15, 0.15)
     for table in ("llamacpp_fit_dryrun", "xiongjiedai_memory_buffers"):
-        rows, _ = serve_cases(measure.find_table(table))
+        rows, _ = serve_cases(tables.find_table(table))
         found = score(rows, [], predict(rows))
         yield Target(f"weights and cache, largest error in MiB: {table}", found["memory"]["max_mib"], 1, 1, percent=False)
     stopped = [case for case in cases if not case.ran]
@@ -96,7 +96,7 @@ def main() -> None:
         print(target.line())
     print("\nH200, Llama-3-8B in bf16:", ", ".join(f"{u} users {p:,.0f} ({m:,.0f} measured)" for u, p, m in h200()))
     print("70B Q4_K_M on RTX 3090:", ", ".join(f"{cards} cards {1000 * step:.1f} ms" for cards, step in seventy().items()))
-    ill = sum(case.ill for case in serve_cases(measure.find_table(TABLE))[0])
+    ill = sum(case.ill for case in serve_cases(tables.find_table(TABLE))[0])
     print(f"Left out of both means of prefill: {ill} prompts over 3 times as slow as in another format on the same devices.")
 
 

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from meshwise.catalogue import calibrations
 from meshwise.workers.decoder.rows import COLUMNS, row
 from meshwise.workers.decoder.settings import Job, Point
 
@@ -146,17 +147,16 @@ def compare(path: Path) -> None:
     """Fit on the 8B alone, predict every row: the largest and the mean error by model."""
     from dataclasses import replace
 
-    from meshwise.calibrate.serve import fit as calibrate_serve
+    from meshwise.calibrate.serve import fit
     from meshwise.calibrate.serve.cases import serve_cases
-    from meshwise.catalogue import calibrations_serving as serving
 
     cases = serve_cases(path)[0]
     own = [case for case in cases if case.model.name == FITTED]
-    made = calibrate_serve.fit(own, replace(serving.prior(own[0].chip, own[0].runtime.key)))
-    print({name: float(f"{getattr(made, name):.4g}") for name in calibrate_serve.WIDTHS})
+    made = fit.fit(own, replace(calibrations.serve_prior(own[0].chip, own[0].runtime.key)))
+    print({name: float(f"{getattr(made, name):.4g}") for name in fit.WIDTHS})
     for name in dict.fromkeys(case.model.name for case in cases):
         rows = [case for case in cases if case.model.name == name and case.ran]
-        speeds = calibrate_serve.predict(rows, made)
+        speeds = fit.predict(rows, made)
         decode = [s.decode_tokens_per_second / c.decode - 1 for c, s in zip(rows, speeds, strict=True)]
         first = {c.work.prompt: s.prefill_tokens_per_second / c.prefill - 1 for c, s in zip(rows, speeds, strict=True)}
         mean = [statistics.mean(map(abs, part)) for part in (decode, first.values())]

@@ -3,7 +3,7 @@
 import csv
 from collections.abc import Iterator
 
-from meshwise.catalogue import files as catalogue
+from meshwise.catalogue import files
 from meshwise.catalogue.engines import Runtime, find_runtime
 from meshwise.cost.serve.buffers import Footprint, footprints
 from meshwise.cost.serve.cache import Held, layer_caches
@@ -19,7 +19,7 @@ COLUMNS = {
 
 
 def rows(table: str) -> Iterator[dict[str, str]]:
-    with (catalogue.BUILT_IN / "measurements" / f"{table}.csv").open(encoding="utf-8") as file:
+    with (files.BUILT_IN / "measurements" / f"{table}.csv").open(encoding="utf-8") as file:
         yield from csv.DictReader(file)
 
 

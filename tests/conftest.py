@@ -9,12 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from meshwise.catalogue import calibrations as calibration
-from meshwise.catalogue import calibrations_serving as serving
-from meshwise.catalogue import chips as hardware
-from meshwise.catalogue import clusters
-from meshwise.catalogue import frameworks as framework
-from meshwise.models import find as lookup
+from meshwise.catalogue import calibrations, chips, clusters, frameworks
+from meshwise.models import find
 from meshwise.ui.cli.main import main
 from nursery import Nursery
 from told import Done, Run
@@ -36,9 +32,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def forget() -> None:
     """Read the catalogues again: what is cached was read from another folder."""
-    for cached in (hardware.find_chip, hardware.known_chip, hardware.chips, hardware.read_chip, clusters.cluster_files):
+    for cached in (chips.find_chip, chips.known_chip, chips.chips, chips.read_chip, clusters.cluster_files):
         cached.cache_clear()
-    for cached in (lookup.hub_ids, framework.find_framework, calibration.calibrations, serving.servings):
+    for cached in (find.hub_ids, frameworks.find_framework, calibrations.calibrations, calibrations.serve_calibrations):
         cached.cache_clear()
 
 

@@ -3,7 +3,7 @@
 import csv
 from pathlib import Path
 
-from meshwise.calibrate.train import cases as measure
+from meshwise.calibrate.train import cases
 from meshwise.calibrate.train.cases import Case
 
 ROW = {
@@ -45,6 +45,6 @@ def table(folder: Path, *changes: dict[str, str], without: tuple[str, ...] = ())
 
 def read(folder: Path, *changes: dict[str, str]) -> list[Case]:
     """The rows of such a table, all of them sound."""
-    used, skipped = measure.cases(table(folder, *changes))
+    used, skipped = cases.cases(table(folder, *changes))
     assert not skipped
     return used

@@ -13,7 +13,8 @@ from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.clusters import find_cluster
 from meshwise.catalogue.frameworks import Framework, find_framework
 from meshwise.cost.layout import Layouts
-from meshwise.cost.train.step import Question, price
+from meshwise.cost.train.question import Question
+from meshwise.cost.train.step import price
 from meshwise.cost.work import Train
 from meshwise.models.find import find_model
 from meshwise.plan.train.rules import cut_rules

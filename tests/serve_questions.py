@@ -3,8 +3,9 @@
 from functools import cache
 from typing import Any
 
+from meshwise.cost.serve.question import ServeQuestion
 from meshwise.plan.ask import ServeAsk
-from meshwise.plan.serve.search import Found, Option, ServeQuestion, search
+from meshwise.plan.serve.search import Found, Option, search
 
 
 @cache

@@ -3,7 +3,7 @@
 import csv
 from functools import cache
 
-from meshwise.catalogue import files as catalogue
+from meshwise.catalogue import files
 from meshwise.models.find import find_model
 from meshwise.models.formats import Weights, find_format, weights
 from meshwise.models.model import Model
@@ -34,7 +34,7 @@ CHIPS = {
 
 
 def rows(table: str) -> list[dict[str, str]]:
-    with (catalogue.BUILT_IN / "measurements" / f"{table}.csv").open(encoding="utf-8") as file:
+    with (files.BUILT_IN / "measurements" / f"{table}.csv").open(encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 

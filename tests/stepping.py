@@ -4,7 +4,8 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from meshwise.cost.layout import SCHEDULES, Layouts
-from meshwise.cost.train.step import Question, price
+from meshwise.cost.train.question import Question
+from meshwise.cost.train.step import price
 from meshwise.plan.train.choice import Choice, choice
 from meshwise.plan.train.timeline import Timeline, play_out
 from planning import block, question, questions, rows

@@ -7,13 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.audit.expected import train as expected
+from meshwise.audit.expected import train
 from meshwise.audit.figures import Figures
 from meshwise.audit.finding import Finding, percent, ranked
 from meshwise.audit.logs.run import Claim, Run
-from meshwise.audit.rules import across_runs as between
-from meshwise.audit.rules import claims as said
-from meshwise.audit.rules import one_run as single
+from meshwise.audit.rules import across_runs, claims, one_run
 
 LLAMA: dict[str, Any] = {
     "n_layers": 32.0,
@@ -32,7 +30,7 @@ def figures(source: str = "x", ranks: tuple[float, ...] = (), texts: dict[str, s
 
 
 def told(f: Figures) -> dict[str, Finding]:
-    return {one.rule: one for rule in single.RULES for one in rule(f)}
+    return {one.rule: one for rule in one_run.RULES for one in rule(f)}
 
 
 @given(
@@ -170,7 +168,7 @@ def many(rows: list[dict[str, float]], **shared: float) -> list[Figures]:
 
 
 def pairs(rows: list[Figures]) -> list[Finding]:
-    return [one for rule in between.RULES for one in rule(rows)]
+    return [one for rule in across_runs.RULES for one in rule(rows)]
 
 
 def test_memory_that_grows_with_the_micro_batch_is_in_line():
@@ -205,23 +203,23 @@ def claimed(kind: str, *values: float, about: tuple[str, ...] = ()) -> tuple[str
 
 def test_a_scaling_efficiency_that_is_not_is_told_with_the_one_that_is():
     runs = many([{"n_gpus": 2.0, "tokens_per_second": 4000.0}, {"n_gpus": 8.0, "tokens_per_second": 8000.0}])
-    found = list(said.efficiency([claimed("efficiency", 0.9)], runs))
+    found = list(claims.efficiency([claimed("efficiency", 0.9)], runs))
     assert found[0].sure == "sure"
     assert "it is 50%" in found[0].words
 
 
 def test_an_efficiency_without_rates_is_to_be_looked_at():
-    assert [one.sure for one in said.efficiency([claimed("efficiency", 0.9)], [])] == ["look"]
+    assert [one.sure for one in claims.efficiency([claimed("efficiency", 0.9)], [])] == ["look"]
 
 
 def test_a_spread_beyond_what_is_claimed_is_told():
     runs = [figures(ranks=(100.0, 80.0, 120.0))]
-    assert len(list(said.spreads([claimed("spread", 0.06)], runs))) == 1
+    assert len(list(claims.spreads([claimed("spread", 0.06)], runs))) == 1
 
 
 def test_products_are_worked_out():
-    assert list(said.products([claimed("product", 56.3e9, 8192, 8192, 3.5, 3, 80)], [])) == []  # Llama 3 70B's FFW parameters
-    (one,) = said.products([claimed("product", 2048, 128, 16, 8)], [])
+    assert list(claims.products([claimed("product", 56.3e9, 8192, 8192, 3.5, 3, 80)], [])) == []  # Llama 3 70B's FFW parameters
+    (one,) = claims.products([claimed("product", 2048, 128, 16, 8)], [])
     assert "the factor 8 is missing" in one.words
 
 
@@ -235,7 +233,7 @@ def test_products_are_worked_out():
     ],
 )
 def test_abbreviations_are_known_by_every_reading_in_use(short: str, long: str, wrong: bool):
-    assert bool(list(said.meanings([claimed("meaning", about=(short, long))], []))) is wrong
+    assert bool(list(claims.meanings([claimed("meaning", about=(short, long))], []))) is wrong
 
 
 def test_many_findings_of_a_kind_are_told_as_one():
@@ -250,7 +248,7 @@ def test_little_shares_keep_two_digits():
 
 
 def test_a_run_that_states_too_little_is_not_priced_and_says_why():
-    found, missing = expected.expectations([figures(n_gpus=8.0, seconds=1.0)])
+    found, missing = train.expectations([figures(n_gpus=8.0, seconds=1.0)])
     assert found == []
     assert missing == {"d_model is not stated": 1}
 
@@ -266,10 +264,10 @@ def test_a_lone_run_ten_times_slower_than_expected_is_told():
         "seq_len": 4096.0,
     }
     fast, slow = (figures(seconds=seconds, gpus_per_node=8.0, **shared, **LLAMA) for seconds in (13.0, 130.0))
-    priced, _ = expected.expectations([fast])
-    assert list(expected.compared(priced, {})) == []
-    priced, _ = expected.expectations([slow])
-    assert [one.rule for one in expected.compared(priced, {"x": "A+"})] == ["planner"]
+    priced, _ = train.expectations([fast])
+    assert list(train.compared(priced, {})) == []
+    priced, _ = train.expectations([slow])
+    assert [one.rule for one in train.compared(priced, {"x": "A+"})] == ["planner"]
 
 
 def test_a_column_of_scaling_efficiencies_is_worked_out():
@@ -277,6 +275,6 @@ def test_a_column_of_scaling_efficiencies_is_worked_out():
         {"n_gpus": n, "tokens_per_second": rate, "efficiency": e}
         for n, rate, e in ((8.0, 8e3, 1.0), (16.0, 15.2e3, 0.95), (32.0, 20e3, 0.9))
     ]
-    (one,) = between.stated_efficiency(many(rows))
+    (one,) = across_runs.stated_efficiency(many(rows))
     assert one.where == ("x: line 3",)
     assert "it is 62%" in one.words

@@ -6,7 +6,7 @@ import pytest
 
 from meshwise.audit import report
 from meshwise.audit.report import Audit
-from meshwise.catalogue import files as catalogue
+from meshwise.catalogue import files
 
 TABLES = (
     "bloom_prequel",
@@ -21,7 +21,7 @@ CHIP = {"vtrain_a100_single_node": {"gpu": "A100-80GB", "framework": "Megatron-D
 
 @cache
 def audited(table: str) -> Audit:
-    path = catalogue.files("measurements", ".csv")[table]
+    path = files.files("measurements", ".csv")[table]
     numbers = {"vocab": 51200.0, "gpus_per_node": 8.0} if table in CHIP else {}
     return report.audit(report.read([path], "", numbers, CHIP.get(table, {})), planned=True)
 

@@ -50,8 +50,8 @@ def test_every_example_of_an_axis_can_be_typed() -> None:
 
 def test_the_link_and_the_network_that_a_question_sees() -> None:
     q = varied("link=123GB/s")[0].question()
-    assert q.cluster.nodes[0][1].link
-    assert q.cluster.nodes[0][1].link.bandwidth == 123e9
+    assert q.cluster.node.link
+    assert q.cluster.node.link.bandwidth == 123e9
     q = varied("network=400Gbps")[0].question()
     assert q.cluster.network
     assert q.cluster.network.bandwidth == 50e9

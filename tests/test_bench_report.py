@@ -9,8 +9,7 @@ from meshwise.errors import UserError
 from meshwise.plan.ask import ServeAsk
 from meshwise.run.bench.speeds import Measured, Setting, run_of
 from meshwise.run.bench.stream import Reply
-from meshwise.run.serve import report as bench_report
-from meshwise.run.serve import start as serve_run
+from meshwise.run.serve import report, start
 from meshwise.ui.views.tables import as_csv
 
 SETTING = Setting(prompt=100, output=5, users=1)
@@ -24,8 +23,8 @@ def measured(faults: dict[str, int] | None = None) -> Measured:
 
 def test_a_point_stands_beside_the_plans_own_answer() -> None:
     """Predicted by the same function as a plan, at the setting that was measured."""
-    planned = serve_run.planned(ServeAsk(model="llama-3-8b:q4_k_m", cluster="1xrtx3090", prompt=100, output=5))
-    told = bench_report.point(measured(), planned)
+    planned = start.planned(ServeAsk(model="llama-3-8b:q4_k_m", cluster="1xrtx3090", prompt=100, output=5))
+    told = report.point(measured(), planned)
     option = planned.at(SETTING)
     assert option
     assert told["predicted"]["decode"] == pytest.approx(option.throughput)
@@ -35,10 +34,10 @@ def test_a_point_stands_beside_the_plans_own_answer() -> None:
 
 
 def test_rows_are_read_back_by_validate_and_calibrate(tmp_path: Path) -> None:
-    planned = serve_run.planned(ServeAsk(model="llama-3-8b:q4_k_m", cluster="2xrtx3090", fix=("cards=2", "split=layer")))
-    points = [bench_report.point(measured(), planned), bench_report.point(measured({"x": 1}), planned)]
-    told = bench_report.report(points, {"model": "m", "engine": "llama-server", "repeats": 2})
-    (tmp_path / "rows.csv").write_text(as_csv(bench_report.rows(told, planned)))
+    planned = start.planned(ServeAsk(model="llama-3-8b:q4_k_m", cluster="2xrtx3090", fix=("cards=2", "split=layer")))
+    points = [report.point(measured(), planned), report.point(measured({"x": 1}), planned)]
+    told = report.report(points, {"model": "m", "engine": "llama-server", "repeats": 2})
+    (tmp_path / "rows.csv").write_text(as_csv(report.rows(told, planned)))
     cases, skipped = serve_cases(tmp_path / "rows.csv")
     assert [(case.decode, case.prefill, case.work.prompt, len(case.rig.chips)) for case in cases] == [(50.0, 200.0, 100, 2)]
     assert cases[0].runtime.engine == "llama.cpp"
@@ -47,19 +46,19 @@ def test_rows_are_read_back_by_validate_and_calibrate(tmp_path: Path) -> None:
 
 def test_a_log_tells_of_layers_on_the_cpu_and_of_an_old_build() -> None:
     log = ["build: 2824 (4426e298)", "load_tensors: offloaded 20/33 layers to GPU"]
-    assert bench_report.from_log(log) == [
+    assert report.from_log(log) == [
         "layers on the CPU: the engine put 20 of 33 on cards",
         "an old build: b2824, of 2024 or before",
     ]
-    assert bench_report.from_log(["build: 7100 (abc)", "offloaded 33/33 layers to GPU"]) == []
+    assert report.from_log(["build: 7100 (abc)", "offloaded 33/33 layers to GPU"]) == []
 
 
 def test_nvidia_smi_tells_of_power_caps_and_risers() -> None:
     text = "220.00, 350.00, 16, 16\n350.00, 350.00, 1, 16\n[N/A], [N/A], 16, 16\n"
-    assert bench_report.from_nvidia(text) == ["power cap: card 0 is held to 220 of 350 W", "PCIe x1: card 1 has 1 of 16 lanes"]
+    assert report.from_nvidia(text) == ["power cap: card 0 is held to 220 of 350 W", "PCIe x1: card 1 has 1 of 16 lanes"]
 
 
 def test_a_report_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("[1]")
     with pytest.raises(UserError, match="not what"):
-        bench_report.read(tmp_path / "x.json")
+        report.read(tmp_path / "x.json")

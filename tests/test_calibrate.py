@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 
 from measured import read
+from meshwise.calibrate import tables
 from meshwise.calibrate.train import cases as measure
 from meshwise.calibrate.train.cases import Case
-from meshwise.calibrate.train.fit import FRACTIONS, WIDTHS, fit, fit_leaving_out, prior_for, problems
+from meshwise.calibrate.train.fit import fit, fit_leaving_out, prior_for, problems
 from meshwise.calibrate.train.make import Calibrated, calibrated, toml
 from meshwise.calibrate.train.predict import predict
 from meshwise.calibrate.train.score import near
 from meshwise.catalogue import records
-from meshwise.catalogue.calibrations import FITTED, Calibration
+from meshwise.catalogue.calibrations import COEFFICIENTS, Calibration, coefficients
 from meshwise.catalogue.chips import find_chip
 from meshwise.errors import UserError
 
@@ -32,7 +33,7 @@ def seen(cases: list[Case], calibration: Calibration) -> list[Case]:
 @pytest.fixture(scope="module")
 def bloom() -> list[Case]:
     """The runs of 25 February: one shape, so quick to price."""
-    return [case for case in measure.cases(measure.find_table("bloom_prequel"))[0] if case.date == "2022-02-25"]
+    return [case for case in measure.cases(tables.find_table("bloom_prequel"))[0] if case.date == "2022-02-25"]
 
 
 def test_a_machine_that_the_model_describes_exactly_is_found(bloom: list[Case]) -> None:
@@ -51,7 +52,7 @@ def test_a_fit_is_closer_than_its_prior_and_keeps_shares_below_one(bloom: list[C
         return float(np.mean(np.abs(predict(timed, calibration).seconds / [case.seconds for case in timed] - 1)))
 
     assert error(fitted) < 0.6 * error(prior)
-    assert all(0 < getattr(fitted, name) <= 1 for name in FRACTIONS)
+    assert all(0 < getattr(fitted, name) <= one.most for name, one in coefficients(Calibration).items())
 
 
 def test_what_a_table_says_nothing_of_stays_at_the_prior(bloom: list[Case]) -> None:
@@ -104,7 +105,7 @@ def test_one_group_alone_cannot_be_left_out(bloom: list[Case]) -> None:
 
 
 def test_a_table_of_very_many_rows_counts_no_more_than_200() -> None:
-    cases = measure.cases(measure.find_table("vtrain_a100_single_node"))[0]
+    cases = measure.cases(tables.find_table("vtrain_a100_single_node"))[0]
     (problem,) = problems(cases, Calibration())
     assert np.sum(problem.weight**2) == pytest.approx(200)
     assert {problem.kind} == {"seconds"}
@@ -117,9 +118,11 @@ def test_a_fit_starts_from_kernels_of_the_architecture_and_never_from_training_r
         assert not prior.chips
 
 
-def test_every_fitted_coefficient_is_one_of_a_calibration() -> None:
-    assert set(WIDTHS) <= set(FITTED)
-    assert set(FRACTIONS) <= set(WIDTHS)
+def test_a_fit_moves_the_coefficients_that_say_how_far_it_may() -> None:
+    fitted = {name for name, one in coefficients(Calibration).items() if one.width}
+    assert {"matmul", "link", "layer_launch", "context"} <= fitted
+    assert not {"tile", "depth", "fp8", "devices", "memory_spread"} & fitted
+    assert all(one.most >= getattr(Calibration(), name) for name, one in coefficients(Calibration).items())
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +132,7 @@ def made() -> Calibrated:
 
 def test_a_written_calibration_is_read_back_to_four_digits(made: Calibrated) -> None:
     again = records.read(Calibration, tomllib.loads(toml(made)), "x.toml")
-    for name in FITTED:
+    for name in COEFFICIENTS:
         assert getattr(again, name) == pytest.approx(getattr(made.calibration, name), rel=1e-3)
     assert again.chips == ("a100-80gb-sxm",)
     assert again.frameworks == ("megatron",)
@@ -154,7 +157,7 @@ def test_chips_are_not_mixed(tmp_path: Path) -> None:
 
 def test_a_group_that_matters_moves_the_fit_when_it_is_left_out() -> None:
     """With shares at their bound of 1, where a careless step would stand still and call the fit of all rows the fit of the others."""
-    cases = measure.cases(measure.find_table("nanotron_h100_small"))[0]
+    cases = measure.cases(tables.find_table("nanotron_h100_small"))[0]
     prior, groups = prior_for(cases[0].chip), [case.setting for case in cases]
     group = next(case.setting for case in cases if case.model.decoder.hidden == 4096 and case.cluster.devices == 64)
     fitted = fit_leaving_out(cases, prior, groups)

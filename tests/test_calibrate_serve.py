@@ -7,10 +7,10 @@ import pytest
 
 from meshwise.calibrate.serve.cases import ServeCase, serve_cases
 from meshwise.calibrate.serve.fit import fit, predict, predict_leaving_out
-from meshwise.calibrate.train.cases import find_table
-from meshwise.catalogue.calibrations_serving import Serving
+from meshwise.calibrate.tables import find_table
+from meshwise.catalogue.calibrations import ServeCalibration
 
-TRUTH = Serving(stream=0.85, layer=6e-5, hop=4e-4, product=0.4, narrow=0.9)
+TRUTH = ServeCalibration(stream=0.85, layer=6e-5, hop=4e-4, product=0.4, narrow=0.9)
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def cards() -> list[ServeCase]:
     ]
 
 
-def errors(cases: list[ServeCase], serving: Serving) -> list[float]:
+def errors(cases: list[ServeCase], serving: ServeCalibration) -> list[float]:
     return [
         abs(speed.decode_tokens_per_second / case.decode - 1)
         for case, speed in zip(cases, predict(cases, serving), strict=True)
@@ -37,26 +37,26 @@ def errors(cases: list[ServeCase], serving: Serving) -> list[float]:
 
 
 def test_a_machine_that_the_model_describes_is_found(cards: list[ServeCase]) -> None:
-    found = fit(cards, Serving())
-    assert max(errors(cards, found)) < 0.02 < max(errors(cards, Serving()))
+    found = fit(cards, ServeCalibration())
+    assert max(errors(cards, found)) < 0.02 < max(errors(cards, ServeCalibration()))
     assert found.hop == pytest.approx(TRUTH.hop, rel=0.15)
 
 
 def test_a_coefficient_that_no_row_tells_of_stays_at_its_prior(cards: list[ServeCase]) -> None:
-    alone = fit([case for case in cards if len(case.rig.chips) == 1], Serving())
-    assert (alone.hop, alone.row) == pytest.approx((Serving().hop, Serving().row), rel=1e-3)
-    assert fit([], Serving()) == Serving()
+    alone = fit([case for case in cards if len(case.rig.chips) == 1], ServeCalibration())
+    assert (alone.hop, alone.row) == pytest.approx((ServeCalibration().hop, ServeCalibration().row), rel=1e-3)
+    assert fit([], ServeCalibration()) == ServeCalibration()
 
 
 def test_a_run_that_hung_bends_the_fit_little(cards: list[ServeCase]) -> None:
     hung = [replace(cards[0], decode=cards[0].decode / 20), *cards[1:]]
-    assert max(errors(cards, fit(hung, Serving()))) < 0.06
+    assert max(errors(cards, fit(hung, ServeCalibration()))) < 0.06
 
 
 def test_what_is_left_out_is_predicted_by_the_others(cards: list[ServeCase]) -> None:
-    left = predict_leaving_out(cards, [case.group for case in cards], [Serving()] * len(cards))
+    left = predict_leaving_out(cards, [case.group for case in cards], [ServeCalibration()] * len(cards))
     assert len(left) == len(cards)
     wrong = [abs(s.decode_tokens_per_second / c.decode - 1) for c, s in zip(cards, left, strict=True) if c.decode > 0]
     assert sum(wrong) / len(wrong) < 0.03
-    nothing = predict_leaving_out(cards, [0] * len(cards), [Serving()] * len(cards))
-    assert nothing == predict(cards, Serving())
+    nothing = predict_leaving_out(cards, [0] * len(cards), [ServeCalibration()] * len(cards))
+    assert nothing == predict(cards, ServeCalibration())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwise.catalogue.calibrations import FITTED, Calibration, calibrations, choose, named
+from meshwise.catalogue.calibrations import COEFFICIENTS, Calibration, calibrations, choose, named
 from meshwise.catalogue.chips import Chip, find_chip
 from meshwise.errors import UserError
 from told import one_line
@@ -75,8 +75,8 @@ def test_a_slip_in_a_calibration_names_the_file(home: Path, values: dict[str, ob
 
 def test_coefficients_are_numbers_and_all_else_says_where_they_come_from() -> None:
     prior = Calibration()
-    assert all(isinstance(getattr(prior, name), float) for name in FITTED)
-    others = [f.name for f in fields(Calibration) if f.name not in FITTED]
+    assert all(isinstance(getattr(prior, name), float) for name in COEFFICIENTS)
+    others = [f.name for f in fields(Calibration) if f.name not in COEFFICIENTS]
     about = ["key", "chips", "frameworks", "architectures", "fitted_on", "date", "rows", "sources", "measured"]
     assert others == [*about, "devices", "waiting", "low", "high", "memory_spread"]
 

@@ -97,7 +97,7 @@ def test_refused_where_a_plan_is_for_more_devices_than_there_are(
 
 @pytest.mark.usefixtures("nothing_starts")
 def test_refused_where_a_plan_is_for_gpus_and_none_is_here(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meshwise.run.train.launch.gpus", list)
+    monkeypatch.setattr("meshwise.catalogue.here.gpus", list)
     done = run(
         "plan",
         "llama-3.2-1b",
@@ -117,7 +117,7 @@ def test_refused_where_a_plan_is_for_gpus_and_none_is_here(run: Run, tmp_path: P
 
 @pytest.mark.usefixtures("nothing_starts")
 def test_refused_where_a_gpu_is_asked_for_and_none_is_here(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meshwise.run.train.launch.gpus", list)
+    monkeypatch.setattr("meshwise.catalogue.here.gpus", list)
     assert "no NVIDIA GPU is here; --device cpu" in refused(run("run", "--device", "cuda"))
 
 

@@ -12,7 +12,7 @@ import typer
 
 from measured import table
 from meshwise.errors import UserError
-from meshwise.ui.cli import calibrate as cli_score
+from meshwise.ui.cli import calibrate
 from told import one_line
 
 Run = Callable[..., str]
@@ -24,8 +24,8 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
     app = typer.Typer()
-    app.command()(cli_score.validate)
-    app.command()(cli_score.calibrate)
+    app.command()(calibrate.validate)
+    app.command()(calibrate.calibrate)
 
     def verb(*arguments: str) -> str:
         app(list(arguments), standalone_mode=False)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from meshwise.catalogue import files as catalogue
+from meshwise.catalogue import files
 from meshwise.catalogue.chips import Cluster, chips, find_chip
 from meshwise.catalogue.clusters import MOST_DEVICES, cluster_files, find_cluster, with_link
 from meshwise.errors import UserError
@@ -155,8 +155,8 @@ def test_every_cluster_of_the_catalogue_loads_with_its_sources(name: str) -> Non
 
 
 def test_no_cluster_has_the_name_of_another_or_of_a_chip() -> None:
-    taken = [{catalogue.squeeze(name) for name in (chip.key, chip.name, *chip.aliases)} for chip in chips()]
-    taken += [{catalogue.squeeze(name) for name in (key, file.name, *file.aliases)} for key, file in cluster_files().items()]
+    taken = [{files.squeeze(name) for name in (chip.key, chip.name, *chip.aliases)} for chip in chips()]
+    taken += [{files.squeeze(name) for name in (key, file.name, *file.aliases)} for key, file in cluster_files().items()]
     assert sum(map(len, taken)) == len(set().union(*taken))
 
 
@@ -233,7 +233,7 @@ def test_a_cluster_is_read_from_a_file(tmp_path: Path, name: str) -> None:
     assert (cluster.name, cluster.devices, cluster.node_count) == ("My rig", 8, 2)
     assert cluster.network is not None
     assert (cluster.network.bandwidth, cluster.network.latency) == (1.25e9, pytest.approx(30e-6))
-    assert cluster.nodes[0][1].host.memory == 128 * 2**30
+    assert cluster.node.host.memory == 128 * 2**30
 
 
 def test_the_network_of_a_file_can_be_replaced(tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_a_torus_is_read_from_a_file(tmp_path: Path) -> None:
     path.write_text('name = "Mine"\ntorus = "tpu-v5p:4x4x4"\npods = 3\n[host]\nmemory = "1TB"')
     cluster = find_cluster(str(path))
     assert (cluster.devices, cluster.node_count, cluster.torus) == (192, 3, (4, 4, 4))
-    assert cluster.nodes[0][1].host.memory == 1e12
+    assert cluster.node.host.memory == 1e12
 
 
 def test_sites_keep_their_own_network_and_have_a_line_between_them() -> None:
@@ -436,9 +436,9 @@ def test_any_text_is_a_cluster_or_one_line_of_error(text: str) -> None:
 def test_another_link_changes_the_link_alone(text: str) -> None:
     before = find_cluster(text)
     after = with_link(before, "123GB/s")
-    assert after.nodes[0][1].link
-    assert after.nodes[0][1].link.bandwidth == 123e9
-    back = before.nodes[0][1].link
+    assert after.node.link
+    assert after.node.link.bandwidth == 123e9
+    back = before.node.link
     assert back
     assert with_link(after, f"{back.bandwidth:.17g}B/s") == before
 
@@ -455,4 +455,4 @@ def test_a_link_that_is_none_is_one_line(bandwidth: str, words: str) -> None:
 @pytest.mark.parametrize("text", ["8xh100-sxm", "2x8xh100-sxm"])
 def test_so_many_of_a_chip_that_is_filed_are_found_whatever_other_files_hold(text: str, home: Path) -> None:
     (home / "chips" / "mine.toml").write_text("not a chip")
-    assert find_cluster(text).nodes[0][1].chips[0][1].key == "h100-sxm"
+    assert find_cluster(text).chip.key == "h100-sxm"

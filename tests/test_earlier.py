@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from meshwise.errors import UserError
-from meshwise.run.train import launch
-from meshwise.run.train import previous as earlier
+from meshwise.run.train import launch, previous
 from meshwise.run.train.hosts import Hosts
 from meshwise.run.train.launch import Launch, Wish, prepare
 from meshwise.workers.trainer.hf.marker import Trained
@@ -70,13 +69,13 @@ def test_another_order_of_samples_is_refused_and_the_folder_left_as_it_was(run: 
 @pytest.mark.parametrize("change", [{"batch": 4}, {"lr": 1e-3}, {"steps": 99}, {"axes": {"dp_shard": 2}}])
 def test_what_leaves_the_order_as_it_is_may_change(tmp_path: Path, change: dict[str, Any]) -> None:
     checkpoint(tmp_path, 6)
-    earlier.check(ready(tmp_path, **change), tmp_path)
+    previous.check(ready(tmp_path, **change), tmp_path)
 
 
 def test_weights_beside_a_checkpoint_are_no_reason_to_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "check_weights", lambda *_: None)  # whether they fit the model is another question
     checkpoint(tmp_path, 6)
-    earlier.check(ready(tmp_path, weights="theirs"), tmp_path)
+    previous.check(ready(tmp_path, weights="theirs"), tmp_path)
 
 
 def test_a_checkpoint_that_does_not_say_its_batch_is_gone_on_from(tmp_path: Path) -> None:
@@ -84,7 +83,7 @@ def test_a_checkpoint_that_does_not_say_its_batch_is_gone_on_from(tmp_path: Path
     words = json.loads(marker.read_text())
     del words["trained"]
     marker.write_text(json.dumps(words))
-    earlier.check(ready(tmp_path, seed=1), tmp_path)
+    previous.check(ready(tmp_path, seed=1), tmp_path)
 
 
 def test_a_text_is_known_again_by_what_is_in_it(tmp_path: Path) -> None:
@@ -93,15 +92,15 @@ def test_a_text_is_known_again_by_what_is_in_it(tmp_path: Path) -> None:
     checkpoint(tmp_path, 6, data=str(book))
     os.utime(book, (1, 1))
     moved = book.rename(tmp_path / "moved.txt")
-    earlier.check(ready(tmp_path, data=str(moved)), tmp_path)
+    previous.check(ready(tmp_path, data=str(moved)), tmp_path)
     with pytest.raises(UserError, match=rf"{book}, tokenizer bytes \(now {moved}, tokenizer bpe:300\)"):
-        earlier.check(ready(tmp_path, data=str(moved), tokenizer="bpe:300"), tmp_path)
+        previous.check(ready(tmp_path, data=str(moved), tokenizer="bpe:300"), tmp_path)
     moved.rename(book)
     text = book.read_text()
     for changed in (text + "x", "x" + text[1:], text[:-1] + "x"):
         book.write_text(changed)
         with pytest.raises(UserError, match=f"another content of {book}, tokenizer bytes: its samples have another order"):
-            earlier.check(ready(tmp_path, data=str(book)), tmp_path)
+            previous.check(ready(tmp_path, data=str(book)), tmp_path)
 
 
 @pytest.mark.usefixtures("nothing_starts")
@@ -121,8 +120,8 @@ def test_runs_that_leave_no_checkpoints_may_follow_each_other(tmp_path: Path) ->
     (tmp_path / "checkpoints" / "step-3").mkdir(parents=True)  # cut off: nothing was said to be saved
     one = prepare(Wish(device="cpu"))
     for _ in range(2):
-        with earlier.alone(tmp_path, one):
-            earlier.check(one, tmp_path)
+        with previous.alone(tmp_path, one):
+            previous.check(one, tmp_path)
 
 
 @pytest.mark.usefixtures("nothing_starts")
@@ -131,13 +130,13 @@ def test_a_run_of_which_every_checkpoint_is_damaged_is_not_started_over(run: Run
     told = asked(run, tmp_path, "--checkpoint-every", "3")
     assert "is whole (damaged-step-3): remove them to start from step 1, or give another --out" in told
     checkpoint(tmp_path, 2)
-    earlier.check(ready(tmp_path), tmp_path)
+    previous.check(ready(tmp_path), tmp_path)
 
 
 @pytest.mark.usefixtures("nothing_starts")
 @pytest.mark.parametrize("more", [(), ("--report",), ("--sweep", "mbs=1,2")])
 def test_a_second_run_in_a_folder_is_refused_with_the_first_one_s_name(run: Run, tmp_path: Path, more: tuple[str, ...]) -> None:
-    with earlier.alone(tmp_path):
+    with previous.alone(tmp_path):
         told = asked(run, tmp_path, *more)
         assert f"--out {tmp_path}: process {os.getpid()} on " in told
         assert "runs in it; wait for its end, or give another --out" in told
@@ -149,10 +148,10 @@ def test_one_node_or_worker_keeps_others_out_for_all_of_a_run(tmp_path: Path) ->
     second = Launch(one.settings, one.model, one.on, hosts=Hosts(2, 1, "node-a:29500"))
     worker = Launch(one.settings, one.model, one.on, hosts=Hosts(worker={"RANK": "1"}))
     first = Launch(one.settings, one.model, one.on, hosts=Hosts(worker={"RANK": "0"}))
-    with earlier.alone(tmp_path, one):
-        with earlier.alone(tmp_path, second), earlier.alone(tmp_path, worker):
+    with previous.alone(tmp_path, one):
+        with previous.alone(tmp_path, second), previous.alone(tmp_path, worker):
             pass
-        with pytest.raises(UserError) as error, earlier.alone(tmp_path, first):
+        with pytest.raises(UserError) as error, previous.alone(tmp_path, first):
             pass
         assert "runs in it" in one_line(error.value)
 
@@ -162,10 +161,10 @@ def test_who_runs_in_a_folder_keeps_others_out_and_once_killed_nobody(tmp_path: 
     holder = subprocess.Popen([sys.executable, "-c", HOLDERS[kind], str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert holder.stdout
     assert holder.stdout.readline() == "held\n"
-    with pytest.raises(UserError, match=f"process {holder.pid} on "), earlier.alone(tmp_path):
+    with pytest.raises(UserError, match=f"process {holder.pid} on "), previous.alone(tmp_path):
         pass
     holder.send_signal(signal.SIGKILL)
     holder.wait()
     holder.stdout.close()
-    with earlier.alone(tmp_path):
+    with previous.alone(tmp_path):
         pass

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwise.cost.layout import Layouts
-from meshwise.cost.train.step import PARTS, Question
+from meshwise.cost.layout import Layouts, name_of, parse_axes
+from meshwise.cost.train.question import Question
+from meshwise.cost.train.step import PARTS
 from meshwise.errors import UserError
 from meshwise.plan.train.choice import Ask, Choice, DoesNotFit, Plan, choice, make
-from meshwise.plan.train.explain import WORDS, binding, differences, name_of, parse_axes, reasons, runner_up, versus, what_if
+from meshwise.plan.train.explain import WORDS, binding, differences, reasons, runner_up, versus, what_if
 from meshwise.plan.train.search import search
 from planning import faster, question
 from told import one_line

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwise.catalogue import files as catalogue
+from meshwise.catalogue import files
 from meshwise.catalogue.frameworks import find_framework
 from meshwise.errors import UserError
 from meshwise.plan.train.choice import Ask
@@ -19,7 +19,7 @@ MINE = (
 
 
 def test_the_list_that_the_planner_is_tested_with_is_all_there_is() -> None:
-    assert sorted(catalogue.files("frameworks", ".toml")) == sorted(FRAMEWORKS)
+    assert sorted(files.files("frameworks", ".toml")) == sorted(FRAMEWORKS)
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given, settings
 
-from meshwise.cost.train.step import Question
+from meshwise.cost.train.question import Question
 from meshwise.plan.train.choice import Choice
 from meshwise.plan.train.timeline import play_out
 from meshwise.ui.views.gantt import gantt

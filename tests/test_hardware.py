@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.catalogue import files as catalogue
+from meshwise.catalogue import files
 from meshwise.catalogue.chips import Chip, Cluster, Host, Link, Node, Price, chips, find_chip, latest_rent
 from meshwise.errors import UserError
 from told import one_line
@@ -119,7 +119,7 @@ def test_any_text_is_a_chip_or_one_line_of_error(name: str) -> None:
 
 
 def test_no_two_chips_share_a_name() -> None:
-    names = Counter(name for c in chips() for name in {catalogue.squeeze(n) for n in (c.key, c.name, *c.aliases)})
+    names = Counter(name for c in chips() for name in {files.squeeze(n) for n in (c.key, c.name, *c.aliases)})
     assert [name for name, times in names.items() if times > 1] == []
 
 

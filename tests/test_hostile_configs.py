@@ -18,7 +18,7 @@ from meshwise.models.config import LARGEST, MOST_LAYERS
 from meshwise.models.count import count, default_seq, flat
 from meshwise.models.find import find_model, presets, values_of
 from meshwise.models.model import Model
-from meshwise.ui.views import tables as render
+from meshwise.ui.views import tables
 from small_configs import SMALL, small
 from told import one_line
 
@@ -78,7 +78,7 @@ def assert_counts_are_finite(model: Model) -> None:
     numbers = [value for value in flat(tally).values() if isinstance(value, int | float)]
     assert all(math.isfinite(value) and value >= 0 for value in numbers)
     assert 0 < model.active_params <= model.params
-    assert json.loads(render.as_json(tally))["parameters"]["total"] == model.params
+    assert json.loads(tables.as_json(tally))["parameters"]["total"] == model.params
 
 
 @settings(deadline=SOON)
@@ -88,9 +88,9 @@ def test_a_damaged_config_is_counted_or_refused(path: Path, config: dict[str, An
     model = read(path)
     if model is not None:
         assert_counts_are_finite(model)
-        console = render.console()
+        console = tables.console()
         with console.capture() as shown:
-            console.print(render.count_table([count(model, seq=1, tokens=1)]))
+            console.print(tables.count_table([count(model, seq=1, tokens=1)]))
         assert model.name in shown.get()
 
 

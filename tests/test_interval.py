@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwise.calibrate.serve.validate import validate_serve
-from meshwise.calibrate.train import interval
+from meshwise.calibrate.train import intervals
 from meshwise.calibrate.train.validate import validate
 from meshwise.catalogue.calibrations import Calibration
+from meshwise.cost import interval
 from meshwise.cost.train.step import PARTS
 from meshwise.errors import UserError
 
@@ -31,14 +32,14 @@ def test_served_models_lie_in_the_intervals_that_plans_print() -> None:
 
 def test_the_quantile_of_few_draws_is_on_the_safe_side() -> None:
     """Of 9 draws the 90% quantile is the largest, ceil(10 x 0.9) = 9; of 99 it is the 90th."""
-    assert interval.quantile(np.arange(1.0, 10.0), 0.9) == 9
-    assert interval.quantile(np.arange(1.0, 100.0), 0.9) == 90
+    assert intervals.quantile(np.arange(1.0, 10.0), 0.9) == 9
+    assert intervals.quantile(np.arange(1.0, 100.0), 0.9) == 90
 
 
 @given(st.lists(st.floats(-2, 2), min_size=1, max_size=400), st.integers(0, 2**31))
 def test_an_interval_always_holds_its_prediction(errors: list[float], seed: int) -> None:
     waits = np.random.default_rng(seed).random(len(errors))
-    edges, low, high = interval.bins(np.array(errors), waits)
+    edges, low, high = intervals.bins(np.array(errors), waits)
     c = Calibration(waiting=edges, low=low, high=high)
     down, up = interval.factors(c, waits, np.ones(len(waits)))
     assert np.all(down <= 1)
@@ -50,7 +51,7 @@ def test_draws_of_the_same_kind_are_covered() -> None:
     dice = np.random.default_rng(0)
     waits = dice.random(2000)
     errors = dice.normal(size=2000) * (0.02 + 0.3 * waits)
-    edges, low, high = interval.bins(errors[:1000], waits[:1000])
+    edges, low, high = intervals.bins(errors[:1000], waits[:1000])
     c = Calibration(waiting=edges, low=low, high=high)
     down, up = interval.factors(c, waits[1000:], np.ones(1000))
     inside = (np.exp(errors[1000:]) >= down) & (np.exp(errors[1000:]) <= up)

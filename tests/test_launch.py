@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from meshwise.catalogue import here
 from meshwise.errors import UserError
 from meshwise.run.train import launch
-from meshwise.run.train.launch import Wish, predicted, prepare
+from meshwise.run.train.launch import Wish, prepare
 from meshwise.workers.trainer.settings import Layout
 from told import Run, one_line
 
@@ -42,7 +43,7 @@ def test_the_prediction_is_what_plan_says_of_the_same_layout(run: Run, tmp_path:
     from meshwise.plan.train.choice import read
 
     best = read(Path(path)).choices[0]
-    assert predicted(prepare(Wish(what=path))).seconds == pytest.approx(best.seconds)
+    assert prepare(Wish(what=path)).predicted().seconds == pytest.approx(best.seconds)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,7 @@ def test_processors_of_several_nodes_are_predicted_over_a_network_that_is_said_t
     hint = note.split("--on ")[1].split()[0]
     named = prepare(Wish(axes={"dp_shard": 2}, device="cpu", on=hint, **TWO))
     assert named.notes == []
-    assert predicted(named).seconds < predicted(ready).seconds  # more Gbps
+    assert named.predicted().seconds < ready.predicted().seconds  # more Gbps
 
 
 def test_cards_without_a_network_of_their_vendor_get_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,6 +127,6 @@ def test_a_container_has_the_memory_that_it_was_given(monkeypatch: pytest.Monkey
     (tmp_path / "memory.max").write_text("1073741824\n", encoding="ascii")
     (tmp_path / "unlimited").write_text("max\n", encoding="ascii")
     monkeypatch.setattr(launch, "LIMITS", (str(tmp_path / "memory.max"), str(tmp_path / "unlimited")))
-    assert launch.host_memory() == 2**30
+    assert here.host_memory() == 2**30
     monkeypatch.setattr(launch, "LIMITS", (str(tmp_path / "unlimited"), str(tmp_path / "nowhere")))
-    assert launch.host_memory() > 2**30
+    assert here.host_memory() > 2**30

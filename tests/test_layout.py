@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.cost.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layouts
-from meshwise.plan.train.choice import layouts_of
+from meshwise.cost.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layouts, layouts_of
 
 AXES = tuple(f.name for f in fields(Layouts))
 WORDS = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "offload": OFFLOAD}

@@ -10,8 +10,7 @@ import pytest
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.ask import ServeAsk
 from meshwise.run.bench.speeds import Setting
-from meshwise.run.serve import llama_bench
-from meshwise.run.serve import start as serve_run
+from meshwise.run.serve import llama_bench, start
 from meshwise.run.serve.start import Wish
 from told import Run, refused
 
@@ -40,10 +39,10 @@ def folder(tmp_path: Path) -> Path:
 
 def test_the_split_is_the_plans_in_the_words_of_llama_bench(folder: Path) -> None:
     """Lists inside one value are parted by a slash: a comma would try one after the other."""
-    one = serve_run.planned(
+    one = start.planned(
         ServeAsk(model="llama-3-8b:q4_k_m", cluster="4xrtx4060ti-16gb", kv="q8_0", fix=("cards=3", "split=layer"))
     )
-    words = serve_run.timer_command(one, Wish(folder=str(folder), file=str(folder / "m.gguf"), threads=2))
+    words = start.timer_command(one, Wish(folder=str(folder), file=str(folder / "m.gguf"), threads=2))
     assert words[0] == str(folder / "llama-bench")
     told = " ".join(words[3:])
     assert told == "-ngl 33 -dev CUDA0/CUDA1/CUDA2 -sm layer -ts 11/11/11 -ctk q8_0 -ctv q8_0 -fa on -t 2"

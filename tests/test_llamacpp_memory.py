@@ -8,7 +8,7 @@ import pytest
 
 from meshwise.errors import DoesNotFit
 from meshwise.plan.ask import ServeAsk
-from meshwise.run.serve import start as serve_run
+from meshwise.run.serve import start
 from meshwise.run.serve.allocations import MIB, Taken, dry_run, estimated, logged
 from meshwise.run.serve.memory import beside, other_devices, planned_memory, surprises
 
@@ -70,7 +70,7 @@ def test_a_dry_run_that_is_refused_is_told_in_its_words(tmp_path: Path) -> None:
 
 def test_a_plan_lies_beside_what_is_said_and_differences_are_told() -> None:
     """The plan's own figures are no surprise, nor less working memory; layers on another card are."""
-    one = serve_run.planned(ServeAsk(model="llama-3-8b:q4_k_m", cluster="2xrtx4060ti-16gb", fix=("split=layer", "cards=2")))
+    one = start.planned(ServeAsk(model="llama-3-8b:q4_k_m", cluster="2xrtx4060ti-16gb", fix=("split=layer", "cards=2")))
     counted = [replace(need, device=name) for need, name in zip(planned_memory(one), ("host", "CUDA0", "CUDA1"), strict=True)]
     assert surprises(beside(one, counted)) == []
     assert surprises(beside(one, [replace(need, compute=0.0) for need in counted])) == []
@@ -87,6 +87,6 @@ def test_a_plan_lies_beside_what_is_said_and_differences_are_told() -> None:
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_processor_has_the_embedding_once(tied: bool) -> None:
     """A tied head is the embedding; else both are there: all bytes of the file's weights."""
-    one = serve_run.planned(ServeAsk(model=f"{'smollm2-135m' if tied else 'llama-3-8b'}:q4_k_m", cluster="cpu"))
+    one = start.planned(ServeAsk(model=f"{'smollm2-135m' if tied else 'llama-3-8b'}:q4_k_m", cluster="cpu"))
     (host,) = planned_memory(one)
     assert host.weights == sum(weight.bytes for weight in one.question.weights.tensors if weight.slot.stored)

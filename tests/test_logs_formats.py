@@ -5,7 +5,7 @@ import io
 import pytest
 
 from audited import FIXTURES
-from meshwise.audit.logs import detect as formats
+from meshwise.audit.logs import detect
 from meshwise.audit.logs.lines import lines
 from meshwise.audit.logs.run import Run
 from meshwise.errors import UserError
@@ -30,27 +30,27 @@ FORMAT = {
 
 
 def runs(name: str) -> list[Run]:
-    return formats.read_file(FIXTURES / name).runs
+    return detect.read_file(FIXTURES / name).runs
 
 
 @pytest.mark.parametrize("name", FORMAT)
 def test_the_format_is_told_by_the_content(name: str):
-    assert formats.read_file(FIXTURES / name).format == FORMAT[name]
+    assert detect.read_file(FIXTURES / name).format == FORMAT[name]
 
 
 @pytest.mark.parametrize("path", sorted(FIXTURES.iterdir()), ids=lambda path: path.name)
 def test_whole_files_are_read_without_skipping_anything(path):
     if path.name != "README.md":
-        assert formats.read_file(path).skipped.lines() == []
+        assert detect.read_file(path).skipped.lines() == []
 
 
 def test_there_are_three_runs_of_every_format():
     counts: dict[str, int] = {}
     for path in FIXTURES.iterdir():
         if path.name != "README.md":
-            reading = formats.read_file(path)
+            reading = detect.read_file(path)
             counts[reading.format] = counts.get(reading.format, 0) + len(reading.runs)
-    assert set(counts) == {one.name for one in formats.FORMATS} - {"csv"}  # the tables of data/measurements are its fixtures
+    assert set(counts) == {one.name for one in detect.FORMATS} - {"csv"}  # the tables of data/measurements are its fixtures
     assert min(counts.values()) >= 3
 
 
@@ -144,8 +144,8 @@ def test_llama_bench_of_today_is_read_and_tokens_behind_a_filled_cache_are_behin
 
 def test_a_format_can_be_told_and_a_wrong_name_is_refused():
     with pytest.raises(UserError, match="did you mean 'megatron'"):
-        formats.read_file(FIXTURES / "megatron-lm-22b.log", "megatrom")
-    told = formats.read_file(FIXTURES / "megatron-lm-22b.log", "nanotron")
+        detect.read_file(FIXTURES / "megatron-lm-22b.log", "megatrom")
+    told = detect.read_file(FIXTURES / "megatron-lm-22b.log", "nanotron")
     assert told.runs == []
 
 
@@ -153,11 +153,11 @@ def test_a_file_of_no_format_is_refused_with_the_formats(tmp_path):
     path = tmp_path / "noise.log"
     path.write_text("hello\nworld\n")
     with pytest.raises(UserError, match="no known format"):
-        formats.read_file(path)
+        detect.read_file(path)
 
 
 def read(text: str, name: str) -> list[Run]:
-    return formats.find_format(name).read(lines(io.StringIO(text))).runs
+    return detect.find_format(name).read(lines(io.StringIO(text))).runs
 
 
 def test_a_table_without_bars_at_its_edges_is_a_table():
@@ -174,7 +174,7 @@ def test_a_table_with_a_rank_a_row_is_one_run():
 
 def test_lines_of_deepspeeds_pipeline_engine_are_steps():
     text = "".join(f"steps: {i} loss: {11 - i / 10:.4f} iter time (s): 1.250 samples/sec: 25.600\n" for i in range(1, 6))
-    assert formats.detect(text) is formats.find_format("deepspeed")
+    assert detect.detect(text) is detect.find_format("deepspeed")
     (run,) = read(text, "deepspeed")
     assert (run.get("seconds"), run.get("samples_per_second"), run.get("steps")) == (1.25, 25.6, 5)
     assert run.get("loss") == 10.9
@@ -184,7 +184,7 @@ def test_steps_of_our_own_trainer_are_one_run_in_bytes():
     text = "".join(
         f'{{"step": {i}, "loss": {6.2 - i / 10}, "grad_norm": 1.0, "seconds": 0.5, "memory": 480002048.0}}\n' for i in range(6)
     )
-    assert formats.detect(text) is formats.find_format("jsonl")
+    assert detect.detect(text) is detect.find_format("jsonl")
     (run,) = read(text, "jsonl")
     assert (run.get("seconds"), run.get("memory"), run.get("steps")) == (0.5, 480002048, 6)
     assert (run.get("loss"), run.get("loss_step")) == (6.2, 0)

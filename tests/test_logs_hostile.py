@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from audited import FIXTURES
 from meshwise.audit import report
-from meshwise.audit.logs import detect as formats
+from meshwise.audit.logs import detect
 from meshwise.audit.logs.lines import LONGEST, lines
 from meshwise.audit.logs.run import MOST_RUNS, Reading, Sample
 from meshwise.errors import UserError
 
 
 def read(text: str, name: str) -> Reading:
-    return formats.find_format(name).read(lines(io.StringIO(text)))
+    return detect.find_format(name).read(lines(io.StringIO(text)))
 
 
 def fixture(name: str) -> str:
@@ -51,12 +51,12 @@ def test_colours_and_progress_bars_change_nothing():
     text = fixture("megatron-lm-22b.log")
     coloured = text.replace("elapsed", "\x1b[1;32melapsed\x1b[0m").replace(" [2024", "50%|#####     | 4/8\r [2024")
     assert read(coloured, "megatron").runs[0].get("seconds") == read(text, "megatron").runs[0].get("seconds")
-    assert formats.detect(coloured) is formats.find_format("megatron")
+    assert detect.detect(coloured) is detect.find_format("megatron")
 
 
 def test_a_german_csv_is_read_as_it_is_meant():
     text = "Nodes;Size;TP;PP;Sec/it;Mem (GiB)\n48;181B;8;12;1.143,31;29,5\n48;181B;8;6;139,82;38\n"
-    assert formats.detect(text) is formats.find_format("csv")
+    assert detect.detect(text) is detect.find_format("csv")
     first, second = read(text, "csv").runs
     assert first.get("seconds") == pytest.approx(1143.31)
     assert first.get("memory") == pytest.approx(29.5 * 2**30)
@@ -187,7 +187,7 @@ STEP = "iteration {0}/999999 | elapsed time per iteration (ms): 100.5 | global b
 def test_a_file_of_fifty_megabytes_takes_little_memory(name: str, header: str, line: str):
     source = lines(Endless(header, line, 4_000))  # pyright: ignore[reportArgumentType]
     tracemalloc.start()
-    reading = formats.find_format(name).read(source)
+    reading = detect.find_format(name).read(source)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert 4_000 * len(line) > 50e6
@@ -205,15 +205,15 @@ def test_rows_beyond_the_most_are_counted():
 def test_bytes_that_are_no_text_are_refused_or_skipped(tmp_path):
     path = tmp_path / "x.csv"
     path.write_bytes(b"gpus,sec_per_iter\n8,1.5\n\xff\xfe\x00,9\n")
-    reading = formats.read_file(path, "csv")
+    reading = detect.read_file(path, "csv")
     assert [run.get("n_gpus") for run in reading.runs if run.stated("n_gpus")] == [8]
     assert reading.skipped.lines() == ["1 x 'gpus' is no number that can be read without guessing (line 3)"]
     (tmp_path / "utf16.csv").write_bytes("gpus,sec_per_iter\n8,1.5\n".encode("utf-16"))
-    assert len(formats.read_file(tmp_path / "utf16.csv").runs) == 1
+    assert len(detect.read_file(tmp_path / "utf16.csv").runs) == 1
     with pytest.raises(UserError, match="is a folder"):
-        formats.read_file(tmp_path)
+        detect.read_file(tmp_path)
     with pytest.raises(UserError, match="cannot read"):
-        formats.read_file(tmp_path / "none.csv")
+        detect.read_file(tmp_path / "none.csv")
 
 
 PIECES = st.sampled_from(
@@ -225,8 +225,8 @@ PIECES = st.sampled_from(
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-@given(PIECES, st.sampled_from(formats.FORMATS), st.integers(0, 4000), st.integers(0, 400), st.text(max_size=30))
-def test_any_file_read_as_any_format_with_anything_in_it_is_audited(text: str, one: formats.Format, at: int, gone: int, put: str):
+@given(PIECES, st.sampled_from(detect.FORMATS), st.integers(0, 4000), st.integers(0, 400), st.text(max_size=30))
+def test_any_file_read_as_any_format_with_anything_in_it_is_audited(text: str, one: detect.Format, at: int, gone: int, put: str):
     reading = one.read(lines(io.StringIO(text[:at] + put + text[at + gone :])))
     audit = report.audit([("x", reading)], planned=False)
     assert audit.verdict

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from meshwise.calibrate.serve.cases import ServeCase, find_card, serve_cases, serves
-from meshwise.calibrate.train.cases import find_table
+from meshwise.calibrate.tables import find_table
 from meshwise.errors import UserError
 from told import one_line
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from meshwise.calibrate.train.interval import COMPUTING
+from meshwise.cost.interval import COMPUTING
+from meshwise.cost.layout import layouts_of, parse_axes
 from meshwise.errors import UserError
 from meshwise.models.find import find_values
-from meshwise.plan.train.choice import Ask, Choice, DoesNotFit, Plan, layouts_of, make, read
-from meshwise.plan.train.explain import differences, parse_axes
+from meshwise.plan.train.choice import Ask, Choice, DoesNotFit, Plan, make, read
+from meshwise.plan.train.explain import differences
 from meshwise.plan.train.search import search
 from meshwise.ui.views.plan import bars
 from meshwise.workers.trainer.settings import Layout, Settings, broken

@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 from conftest import forget
-from meshwise.calibrate.train import probe as probed
+from meshwise.calibrate.train import probe as fitted_probe
 from meshwise.catalogue import records
-from meshwise.catalogue import records as written
-from meshwise.catalogue.calibrations import FITTED, Calibration, choose, named
+from meshwise.catalogue.calibrations import COEFFICIENTS, Calibration, choose, named
 from meshwise.catalogue.chips import Chip, find_chip, part_of_here
 from meshwise.catalogue.clusters import find_cluster
 from meshwise.errors import UserError
-from meshwise.run import probe as probing
+from meshwise.run import probe
 from probe_rows import TRUTH, h200_rows, row
 from told import Done
 
@@ -23,7 +22,7 @@ Run = Callable[..., Done]
 
 
 def test_the_coefficients_of_a_machine_that_obeys_the_model_are_found_again() -> None:
-    found = probed.machine(h200_rows(TRUTH, hot=0.9)).calibration
+    found = fitted_probe.machine(h200_rows(TRUTH, hot=0.9)).calibration
     assert found.matmul == pytest.approx(TRUTH.matmul * 0.9**0.5, rel=0.03)  # half of what a product by itself loses to heat
     assert found.tile == pytest.approx(TRUTH.tile, abs=0.03)
     assert found.depth == pytest.approx(TRUTH.depth, rel=0.15)
@@ -37,15 +36,15 @@ def test_the_coefficients_of_a_machine_that_obeys_the_model_are_found_again() ->
 def test_one_stray_measurement_does_not_bend_the_fit() -> None:
     rows = h200_rows(TRUTH, hot=1.0)
     rows[5] = rows[5] | {"seconds": rows[5]["seconds"] * 20}
-    assert probed.machine(rows).calibration.matmul == pytest.approx(TRUTH.matmul, rel=0.05)
+    assert fitted_probe.machine(rows).calibration.matmul == pytest.approx(TRUTH.matmul, rel=0.05)
 
 
 def test_a_chip_of_the_catalogue_keeps_its_datasheet_and_another_gets_what_was_measured() -> None:
-    known = probed.machine(h200_rows(TRUTH)).chip
+    known = fitted_probe.machine(h200_rows(TRUTH)).chip
     assert (known.key, known.bandwidth, known.flops) == ("here", find_chip("h200").bandwidth, find_chip("h200").flops)
     rows = h200_rows(TRUTH)
     rows[0] = rows[0] | {"name": "Some New GPU"}
-    other = probed.machine(rows).chip
+    other = fitted_probe.machine(rows).chip
     assert other.name == "here: Some New GPU"
     assert other.flops["bf16"] == pytest.approx(max(r["flops"] / r["low"] for r in rows if r["kind"] == "gemm"))
     assert other.bandwidth == pytest.approx(4.8e12 * TRUTH.memory, rel=0.02)
@@ -57,27 +56,27 @@ def test_links_are_the_ring_that_was_timed() -> None:
     big, small = 2**26, 2**10
     rows = [*h200_rows(TRUTH), row("wire", 0.75 * big / 300e9, size=big, **wire), row("wire", 15e-6, size=small, **wire)]
     rows += [row("wire", 0.75 * 2 * big / 300e9, size=2 * big, **wire)]
-    found = probed.machine(rows).calibration
+    found = fitted_probe.machine(rows).calibration
     assert found.link == pytest.approx(300 / 450, rel=0.01)  # of NVLink 4's 450 GB/s
     assert found.link_latency == pytest.approx(5e-6)
 
 
 def test_what_was_not_measured_is_said() -> None:
     rows = [*h200_rows(TRUTH), {"kind": "missing", "what": "links between devices", "why": "one device"}]
-    assert probed.machine(rows).missing == ("links between devices: one device",)
+    assert fitted_probe.machine(rows).missing == ("links between devices: one device",)
 
 
 def test_files_are_read_back(tmp_path: Path) -> None:
-    found = probed.machine(h200_rows(TRUTH))
-    chip = records.read(Chip, tomllib.loads(written.toml(found.chip)), "here.toml")
+    found = fitted_probe.machine(h200_rows(TRUTH))
+    chip = records.read(Chip, tomllib.loads(records.toml(found.chip)), "here.toml")
     assert (chip.name, chip.sms, chip.link, chip.sources) == (
         "here: H200 SXM",
         132,
         find_chip("h200").link,
         find_chip("h200").sources,
     )
-    again = records.read(Calibration, tomllib.loads(written.toml(found.calibration, "# x", FITTED[0])), "probe.toml")
-    for name in FITTED:
+    again = records.read(Calibration, tomllib.loads(records.toml(found.calibration, "# x", COEFFICIENTS[0])), "probe.toml")
+    for name in COEFFICIENTS:
         assert getattr(again, name) == pytest.approx(getattr(found.calibration, name), rel=1e-3)
     assert again.measured == found.calibration.measured
 
@@ -86,7 +85,7 @@ def test_once_filed_here_is_a_cluster_and_its_probe_a_calibration(home: Path) ->
     with pytest.raises(UserError, match="run 'meshwise probe' first"):
         find_cluster("here")
     forget()
-    probing.file_away(h200_rows(TRUTH), "here")
+    probe.file_away(h200_rows(TRUTH), "here")
     forget()
     for words, devices in (("here", 1), ("1xhere", 1), ("4xhere", 4), ("1x8xhere", 8)):
         cluster = find_cluster(words)
@@ -99,7 +98,7 @@ def test_once_filed_here_is_a_cluster_and_its_probe_a_calibration(home: Path) ->
 
 
 def test_the_curves_are_drawn_with_their_spread(home: Path, run: Run) -> None:
-    probing.file_away(h200_rows(TRUTH), "here")
+    probe.file_away(h200_rows(TRUTH), "here")
     forget()
     shown = run("probe", "--show")
     assert shown.code == 0
@@ -124,7 +123,7 @@ def test_a_file_that_is_no_probe_is_refused_in_one_line(tmp_path: Path, text: st
     path = tmp_path / "rows.jsonl"
     path.write_text(text)
     with pytest.raises(UserError, match=words):
-        probed.read(path)
+        fitted_probe.read(path)
 
 
 def test_rows_measured_elsewhere_can_be_filed(home: Path, run: Run, tmp_path: Path) -> None:
@@ -139,7 +138,7 @@ def test_rows_measured_elsewhere_can_be_filed(home: Path, run: Run, tmp_path: Pa
 
 def test_a_process_that_shares_a_cpu_is_a_chip_of_its_own() -> None:
     assert [part_of_here(n) for n in (1, 2, 4)] == ["here", "here-1of2", "here-1of4"]
-    sessions = probing.sessions("cpu", 2, 60)
+    sessions = probe.sessions("cpu", 2, 60)
     assert [(s.key, s.ranks) for s in sessions] == [("here", 1), ("here-1of2", 2)]
     assert sum(s.seconds for s in sessions) == pytest.approx(60)
-    assert [s.ranks for s in probing.sessions("cuda", 8, 60)] == [8]
+    assert [s.ranks for s in probe.sessions("cuda", 8, 60)] == [8]

@@ -8,31 +8,30 @@ from pathlib import Path
 import pytest
 
 from conftest import forget
-from meshwise.catalogue import calibrations as calibration
+from meshwise.catalogue import calibrations, here
 from meshwise.catalogue.chips import HERE, known_chip
 from meshwise.catalogue.clusters import find_cluster
 from meshwise.errors import DoesNotFit
-from meshwise.models import find as lookup
+from meshwise.models import find
 from meshwise.plan.train.choice import Ask
-from meshwise.run import probe as probing
+from meshwise.run import probe
 from meshwise.run.probe import Session
-from meshwise.run.train import launch
 
 HEARD: list[tuple[str, int]] = []
 
 
 @pytest.fixture(scope="module")
-def alone() -> list[probing.Row]:
+def alone() -> list[probe.Row]:
     HEARD.clear()
-    return probing.measure(Session(HERE, 1, 4.0), "cpu", lambda what, done: HEARD.append((what, done)))
+    return probe.measure(Session(HERE, 1, 4.0), "cpu", lambda what, done: HEARD.append((what, done)))
 
 
 @pytest.fixture(scope="module")
-def together() -> list[probing.Row]:
-    return probing.measure(Session("here-1of2", 2, 4.0), "cpu", lambda _what, _done: None)
+def together() -> list[probe.Row]:
+    return probe.measure(Session("here-1of2", 2, 4.0), "cpu", lambda _what, _done: None)
 
 
-def test_every_kind_is_measured_or_said_to_be_missing(alone: list[probing.Row]) -> None:
+def test_every_kind_is_measured_or_said_to_be_missing(alone: list[probe.Row]) -> None:
     kinds = {row["kind"] for row in alone}
     assert {"machine", "gemm", "memory", "launch"} <= kinds
     told = {row["what"]: row["why"] for row in alone if row["kind"] == "missing"}
@@ -42,18 +41,18 @@ def test_every_kind_is_measured_or_said_to_be_missing(alone: list[probing.Row]) 
     assert all(kind in kinds or words in told for kind, words in expected.items())
 
 
-def test_numbers_are_medians_of_repeats_with_their_spread(alone: list[probing.Row]) -> None:
+def test_numbers_are_medians_of_repeats_with_their_spread(alone: list[probe.Row]) -> None:
     timed = [row for row in alone if row["kind"] not in ("machine", "missing", "sustained")]
     assert all(row["low"] <= row["seconds"] <= row["high"] and row["repeats"] >= 3 for row in timed)
 
 
-def test_progress_is_told(alone: list[probing.Row]) -> None:
+def test_progress_is_told(alone: list[probe.Row]) -> None:
     assert HEARD[0] == ("matrix products", HEARD[0][1])
     assert HEARD[-1] == ("done", 100)
     assert [done for _, done in HEARD] == sorted(done for _, done in HEARD)
 
 
-def test_two_processes_time_what_they_do_together(together: list[probing.Row]) -> None:
+def test_two_processes_time_what_they_do_together(together: list[probe.Row]) -> None:
     wires = [row for row in together if row["kind"] == "wire"]
     assert {row["what"] for row in wires} == {"all-reduce", "all-gather", "reduce-scatter", "point-to-point"}
     assert {(row["group"], row["nodes"]) for row in wires} == {(2, 1)}
@@ -61,26 +60,26 @@ def test_two_processes_time_what_they_do_together(together: list[probing.Row]) -
     assert together[0]["ranks"] == 2
 
 
-def test_a_probed_cpu_can_be_planned_on_and_run_on(alone: list[probing.Row], together: list[probing.Row], home: Path) -> None:
-    probing.file_away(alone, HERE)
-    probing.file_away(together, "here-1of2")
+def test_a_probed_cpu_can_be_planned_on_and_run_on(alone: list[probe.Row], together: list[probe.Row], home: Path) -> None:
+    probe.file_away(alone, HERE)
+    probe.file_away(together, "here-1of2")
     forget()
     chip = known_chip(HERE)
     assert chip is not None
     assert chip.kind == "cpu"
-    assert launch._here("cpu", 1, 1) == "1x1xhere"  # pyright: ignore[reportPrivateUsage]
-    assert launch._here("cpu", 2, 1) == "1x2xhere-1of2"  # pyright: ignore[reportPrivateUsage]
-    assert launch._here("cpu", 4, 1) == "1x4xcpu"  # pyright: ignore[reportPrivateUsage]
+    assert here.cluster_text("cpu", 1, 1) == "1x1xhere"  # pyright: ignore[reportPrivateUsage]
+    assert here.cluster_text("cpu", 2, 1) == "1x2xhere-1of2"  # pyright: ignore[reportPrivateUsage]
+    assert here.cluster_text("cpu", 4, 1) == "1x4xcpu"  # pyright: ignore[reportPrivateUsage]
     both = find_cluster("1x2xhere-1of2")
-    assert both.nodes[0][1].link is not None
+    assert both.node.link is not None
     ask = Ask(model="llama-debug", cluster="here", batch=8, seq=64, framework="meshwise")
-    assert ask.question(lookup.find_model("llama-debug")).calibration == calibration.named("probe")
+    assert ask.question(find.find_model("llama-debug")).calibration == calibrations.named("probe")
 
 
-@pytest.mark.skipif(bool(launch.gpus()), reason="here it would work")
+@pytest.mark.skipif(bool(here.gpus()), reason="here it would work")
 def test_a_worker_that_dies_says_why() -> None:
     with pytest.raises(DoesNotFit, match=r"(?i)the probe stopped with exit code 1: .*(cuda|nvidia)"):
-        probing.measure(Session(HERE, 1, 2.0), "cuda", lambda _what, _done: None)
+        probe.measure(Session(HERE, 1, 2.0), "cuda", lambda _what, _done: None)
 
 
 def test_the_program_runs_without_the_rest_of_meshwise() -> None:

@@ -25,7 +25,7 @@ CLUSTERS = (
 def test_another_number_of_nodes_is_the_same_node(text: str, nodes: int) -> None:
     before, after = find_cluster(text), find_cluster(with_nodes(text, nodes))
     assert after.node_count == nodes
-    assert after.nodes[0][1] == before.nodes[0][1]
+    assert after.node == before.node
     assert after.prices == before.prices
     if before.network and nodes > 1:
         assert after.network == before.network

@@ -9,8 +9,7 @@ import pytest
 from meshwise.models import make_gguf
 from meshwise.models.formats import find_format
 from meshwise.plan.ask import ServeAsk
-from meshwise.run.serve import memory as serve_memory
-from meshwise.run.serve import start as serve_run
+from meshwise.run.serve import memory, start
 from meshwise.run.serve.allocations import MIB, dry_run, logged
 from meshwise.run.serve.process import started
 from told import Run
@@ -29,11 +28,11 @@ def file_of(folder: Path, name: str, layers: int | None = None, *, header_only: 
     return path
 
 
-def plan(file: Path, **more: object) -> serve_run.Planned:
-    return serve_run.planned(ServeAsk(**{"model": str(file), "cluster": HOSTS, "fix": ("hosts=3",), "context": 2048, **more}))  # type: ignore[arg-type]
+def plan(file: Path, **more: object) -> start.Planned:
+    return start.planned(ServeAsk(**{"model": str(file), "cluster": HOSTS, "fix": ("hosts=3",), "context": 2048, **more}))  # type: ignore[arg-type]
 
 
-def check(rows: list[serve_memory.Row]) -> None:
+def check(rows: list[memory.Row]) -> None:
     """Weights and cache to 1 MiB of the plan; of what the host maps, repacked tensors at the end may be missing. Of working memory no more
     than planned: builds differ, and the plan has the newest dry run's."""
     assert [row["device"] for row in rows] == ["host", "RPC0", "RPC1"]
@@ -46,14 +45,14 @@ def check(rows: list[serve_memory.Row]) -> None:
 def test_planned_bytes_per_device_are_what_llamacpp_prints(tmp_path: Path) -> None:
     """Two RPC servers and the server's own processor share one model as it was planned."""
     one = plan(file_of(tmp_path, "smollm2-135m"))
-    wish = serve_run.Wish(rpc=RPC, threads=1)
+    wish = start.Wish(rpc=RPC, threads=1)
     warned: list[str] = []
-    programs = serve_run.programs(one, wish)
-    with serve_memory.checked(one, wish, programs, lambda line: None, 120, warned.append) as up:
-        said = logged(list(up[-1].log), serve_memory.remotes(up[-1].program.command))
+    programs = start.programs(one, wish)
+    with memory.checked(one, wish, programs, lambda line: None, 120, warned.append) as up:
+        said = logged(list(up[-1].log), memory.remotes(up[-1].program.command))
     assert [one.process.poll() is not None for one in up] == [True] * 3
     assert warned == []
-    check(serve_memory.beside(one, said))
+    check(memory.beside(one, said))
 
 
 @pytest.mark.parametrize("name", ["llama-3-8b", "qwen2.5-14b"])
@@ -61,9 +60,9 @@ def test_planned_bytes_per_device_are_what_llamacpp_prints(tmp_path: Path) -> No
 def test_the_dry_run_takes_a_file_of_a_header_alone_and_agrees_with_the_plan(tmp_path: Path, name: str, context: int) -> None:
     """The referee for memory: models that would not fit on this machine, of which nothing is loaded."""
     one = plan(file_of(tmp_path, name, header_only=True), context=context)
-    wish = serve_run.Wish(rpc=RPC)
-    with started(serve_run.helpers(one, wish), lambda line: None, 30):
-        check(serve_memory.beside(one, dry_run(serve_run.dry_run_command(one, wish), 60)))
+    wish = start.Wish(rpc=RPC)
+    with started(start.helpers(one, wish), lambda line: None, 30):
+        check(memory.beside(one, dry_run(start.dry_run_command(one, wish), 60)))
 
 
 def test_a_file_that_is_not_the_planned_one_is_told_before_it_is_loaded(run: Run, tmp_path: Path) -> None:

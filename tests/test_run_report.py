@@ -197,4 +197,4 @@ def test_steps_of_an_earlier_run_are_not_counted_to_this_one(tmp_path: Path) -> 
 
 def test_the_prediction_made_before_a_run_is_kept_in_its_row() -> None:
     run = ready()
-    assert seen(run).row[PREDICTED[0]] == pytest.approx(launch.predicted(run).seconds)
+    assert seen(run).row[PREDICTED[0]] == pytest.approx(run.predicted().seconds)

@@ -8,8 +8,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from meshwise.cost.layout import SCHEDULES, Layouts
+from meshwise.cost.train.question import Question
 from meshwise.cost.train.schedule import BACKWARD, FORWARD, WEIGHT, Run, order, play
-from meshwise.cost.train.step import Question, layers_before, pace, price, slots, stage_start
+from meshwise.cost.train.step import layers_before, pace, price, slots, stage_start
 from planning import FRAMEWORKS, MODELS, question, stages
 
 WORK = ("matmul", "attention", "elementwise", "recompute", "tp", "cp", "ep")

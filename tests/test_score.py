@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
 from measured import read
+from meshwise.calibrate import tables
+from meshwise.calibrate.tables import Skipped
 from meshwise.calibrate.train import cases as measure
-from meshwise.calibrate.train.cases import Case, Skipped
+from meshwise.calibrate.train.cases import Case
 from meshwise.calibrate.train.predict import Prediction, predict
 from meshwise.calibrate.train.score import near, scaled_error, score, spearman
 
@@ -100,7 +102,7 @@ def test_constant_throughput_by_hand(tmp_path: Path) -> None:
 
 def test_constant_throughput_on_the_bloom_rows_is_what_was_published() -> None:
     """5.9% on the rows of 25 February, by whoever compared the existing planners on them."""
-    cases = [case for case in measure.cases(measure.find_table("bloom_prequel"))[0] if case.date == "2022-02-25"]
+    cases = [case for case in measure.cases(tables.find_table("bloom_prequel"))[0] if case.date == "2022-02-25"]
     found = score(cases, [], predict(cases))
     assert found["baseline"]["mape_scaled"] == pytest.approx(0.059, abs=0.0005)
 
@@ -137,7 +139,7 @@ def test_rank_correlation_is_spearmans_ties_and_all(pairs: list[tuple[int, int]]
 
 @pytest.fixture(scope="module")
 def bloom() -> list[Case]:
-    return measure.cases(measure.find_table("bloom_prequel"))[0]
+    return measure.cases(tables.find_table("bloom_prequel"))[0]
 
 
 def test_perfect_predictions_have_no_error_and_lose_nothing(bloom: list[Case]) -> None:

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 import meshwise.plan.train.search
 from meshwise.catalogue.frameworks import find_framework
-from meshwise.cost.layout import Layouts
-from meshwise.cost.train.step import Question, price
+from meshwise.cost.layout import Layouts, parse_axes
+from meshwise.cost.train.question import Question
+from meshwise.cost.train.step import price
 from meshwise.errors import UserError
-from meshwise.plan.train.explain import parse_axes
 from meshwise.plan.train.rules import PADDING, broken, cut_rules, inner_rules, offered_rules
 from meshwise.plan.train.search import Found, check_divides, divisors, fewer_nodes, search
 from planning import FRAMEWORKS, MODELS, devices, faster, question

@@ -11,7 +11,7 @@ from meshwise.errors import DoesNotFit, UserError
 from meshwise.export import commands
 from meshwise.plan.ask import ServeAsk
 from meshwise.run.bench.speeds import Setting
-from meshwise.run.serve import start as serve_run
+from meshwise.run.serve import start
 from meshwise.run.serve.process import Program, Running, check_port, failure, free_port, private, started
 from meshwise.run.serve.start import Planned, Wish
 from told import Run, one_line, refused
@@ -42,14 +42,14 @@ def program(folder: Path, name: str, before: str = "") -> Path:
 def plan(tmp_path: Path, cluster: str = "2xrtx4060ti-16gb", fix: tuple[str, ...] = ()) -> tuple[Planned, Wish]:
     model = tmp_path / "m.gguf"
     model.write_bytes(b"")
-    one = serve_run.planned(ServeAsk(model="llama-3-8b:q4_k_m", cluster=cluster, context=4096, fix=fix))
+    one = start.planned(ServeAsk(model="llama-3-8b:q4_k_m", cluster=cluster, context=4096, fix=fix))
     return one, Wish(folder=str(tmp_path), file=str(model))
 
 
 def test_the_server_is_started_with_exactly_the_planned_split(tmp_path: Path) -> None:
     program(tmp_path, "llama-server")
     one, wish = plan(tmp_path, "2xrtx3090+1xrtx3060-12gb", ("split=layer", "cards=3"))
-    (made,) = serve_run.programs(one, wish)
+    (made,) = start.programs(one, wish)
     planned = shlex.split(commands(one.question, one.way)["llama.cpp"][0])
     at = planned.index("-m") + 1
     wanted = [*planned[1:at], str(tmp_path / "m.gguf"), *planned[at + 1 :], "--host", "127.0.0.1", "--port", str(made.port)]
@@ -63,17 +63,17 @@ def test_rpc_servers_of_a_plan_run_on_loopback_or_where_they_are(tmp_path: Path)
     program(tmp_path, "rpc-server")
     one, wish = plan(tmp_path, "2x(1xrtx4060ti-16gb)@1Gbps", ("hosts=2",))
     with pytest.raises(UserError, match="say where host1's RPC servers are with --rpc host1=ADDRESS"):
-        serve_run.programs(one, wish)
-    rpc, server = serve_run.programs(one, Wish(folder=wish.folder, file=wish.file, rpc={"host1": "loopback"}))
+        start.programs(one, wish)
+    rpc, server = start.programs(one, Wish(folder=wish.folder, file=wish.file, rpc={"host1": "loopback"}))
     assert rpc.command[1:] == ("-H", "127.0.0.1", "-p", "50052")
     assert rpc.environment == {"CUDA_VISIBLE_DEVICES": "0"}
     assert server.command[server.command.index("--rpc") + 1] == "127.0.0.1:50052"
-    (alone,) = serve_run.programs(one, Wish(folder=wish.folder, file=wish.file, rpc={"host1": "192.168.1.7"}))
+    (alone,) = start.programs(one, Wish(folder=wish.folder, file=wish.file, rpc={"host1": "192.168.1.7"}))
     assert alone.command[alone.command.index("--rpc") + 1] == "192.168.1.7:50052"
-    (bound,) = serve_run.rpc_servers(one, Wish(folder=wish.folder, rpc={"host1": "192.168.1.7"}))
+    (bound,) = start.rpc_servers(one, Wish(folder=wish.folder, rpc={"host1": "192.168.1.7"}))
     assert bound.command[1:3] == ("-H", "192.168.1.7")
     with pytest.raises(UserError, match="no RPC servers on 'host9'; it has host1"):
-        serve_run.rpc_servers(one, Wish(folder=wish.folder, rpc={"host9": "192.168.1.7"}))
+        start.rpc_servers(one, Wish(folder=wish.folder, rpc={"host9": "192.168.1.7"}))
 
 
 def script(folder: Path, name: str, body: str) -> None:
@@ -87,7 +87,7 @@ def test_flags_that_no_plan_needs_are_given_to_servers_that_have_them(tmp_path: 
     """An older server, which has only one of them, still starts."""
     one, wish = plan(tmp_path)
     script(tmp_path, "llama-server", "print('-lv,   --verbosity N  Set the verbosity threshold')")
-    (made,) = serve_run.programs(one, wish)
+    (made,) = start.programs(one, wish)
     assert made.command[-2:] == ("-lv", "4")
     assert "--cache-ram" not in made.command
 
@@ -131,34 +131,34 @@ def test_private_addresses_are_taken() -> None:
 def test_what_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, wish = plan(tmp_path)
     with pytest.raises(UserError, match=r"no llama-server found in .*: .*llama"):
-        serve_run.programs(one, wish)
+        start.programs(one, wish)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="no llama-server found on PATH"):
-        serve_run.programs(one, Wish(file=wish.file))
+        start.programs(one, Wish(file=wish.file))
     with pytest.raises(UserError, match=r"make-gguf MODEL --out llama-3-8b-Q4_K_M\.gguf"):
-        serve_run.programs(one, Wish(folder=wish.folder))
-    on_cpu = serve_run.planned(ServeAsk(model="llama-3-8b:q4_k_m", cluster="cpu", context=4096))
+        start.programs(one, Wish(folder=wish.folder))
+    on_cpu = start.planned(ServeAsk(model="llama-3-8b:q4_k_m", cluster="cpu", context=4096))
     monkeypatch.setattr("meshwise.run.serve.xllamacpp.installed", lambda: False)
     with pytest.raises(UserError, match="pip install xllamacpp"):
-        serve_run.programs(on_cpu, Wish(file=wish.file))
+        start.programs(on_cpu, Wish(file=wish.file))
 
 
 def test_engines_without_a_server_are_told(tmp_path: Path) -> None:
-    one = serve_run.planned(ServeAsk(model="llama-3-8b", cluster="1xh200", engine="transformers"))
+    one = start.planned(ServeAsk(model="llama-3-8b", cluster="1xh200", engine="transformers"))
     with pytest.raises(UserError, match="serves nobody"):
-        serve_run.programs(one, Wish())
-    one = serve_run.planned(ServeAsk(model="llama-3-8b:q4_k_m", cluster="1xrtx3090", engine="ollama"))
+        start.programs(one, Wish())
+    one = start.planned(ServeAsk(model="llama-3-8b:q4_k_m", cluster="1xrtx3090", engine="ollama"))
     with pytest.raises(UserError, match="give its URL"):
-        serve_run.programs(one, Wish())
+        start.programs(one, Wish())
 
 
 def test_settings_beyond_the_plan_get_room_in_the_same_way(tmp_path: Path) -> None:
     one, _ = plan(tmp_path)
-    wide = serve_run.for_settings(one, [Setting(prompt=6000, output=200, users=4), Setting(prompt=10, output=10, users=1)])
+    wide = start.for_settings(one, [Setting(prompt=6000, output=200, users=4), Setting(prompt=10, output=10, users=1)])
     assert (wide.way, wide.question.work.users) == (one.way, 4)
     assert wide.question.work.context >= 6200
     with pytest.raises(DoesNotFit, match="has no room for 4000 users"):
-        serve_run.for_settings(one, [Setting(prompt=6000, output=200, users=4000)])
+        start.for_settings(one, [Setting(prompt=6000, output=200, users=4000)])
     assert one.at(Setting(prompt=6000, output=200, users=4000)) is None
 
 
@@ -184,7 +184,7 @@ def test_an_engine_that_runs_out_of_memory_is_told_with_the_plans_sum(tmp_path: 
     assert (type(error).__name__, error.exit_code) == ("OutOfMemory", 1)
     assert "cudaMalloc failed" in str(error)
     one, _ = plan(tmp_path)
-    assert "the plan counted card 0: " in serve_run.memory_sum(one)
+    assert "the plan counted card 0: " in start.memory_sum(one)
 
 
 def test_an_engine_that_is_too_old_is_told(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from meshwise.models import make_gguf
 from meshwise.models.formats import find_format
 from meshwise.plan.ask import ServeAsk
 from meshwise.plan.serve.search import weighed
-from meshwise.run.serve import start as serve_run
+from meshwise.run.serve import start
 from meshwise.run.serve.process import started
 from scripted_endpoint import serving
 from told import Run, refused
@@ -196,8 +196,8 @@ def test_an_engine_that_dies_is_told_and_ends_run(tiny: Path) -> None:
 
 def test_planned_bytes_are_what_llamacpp_says_it_allocates(tiny: Path) -> None:
     """Weights and cache, to 1 MiB, from the log of the engine. (Over two RPC servers it needs llama.cpp's own programs.)"""
-    one = serve_run.planned(ServeAsk(model=str(tiny), cluster="cpu", context=2048))
-    programs = serve_run.programs(one, serve_run.Wish(threads=1, folder="xllamacpp"))
+    one = start.planned(ServeAsk(model=str(tiny), cluster="cpu", context=2048))
+    programs = start.programs(one, start.Wish(threads=1, folder="xllamacpp"))
     with started(programs, lambda line: None, 60) as up:
         log = "\n".join(up[0].log)
     device = weighed(one.question, one.way).footprints[1]

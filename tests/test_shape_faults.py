@@ -7,7 +7,8 @@ import pytest
 
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.cost.layout import Layouts
-from meshwise.cost.train.step import Question, price
+from meshwise.cost.train.question import Question
+from meshwise.cost.train.step import price
 from meshwise.plan.shapes.faults import Fault, faults, quantized
 from meshwise.plan.shapes.stack import base_of, one_model, parse
 from planning import found_model, question

@@ -7,7 +7,8 @@ import pytest
 
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.cost.layout import RECOMPUTE, Layouts
-from meshwise.cost.train.step import Question, peak, price
+from meshwise.cost.train.question import Question
+from meshwise.cost.train.step import peak, price
 from meshwise.plan.shapes import search as shape_search
 from meshwise.plan.shapes.search import Fastest, Row, fastest, floor, leanest, rule
 from meshwise.plan.shapes.stack import Shapes, Stack, base_of, near, one_model, parse, shapes_of

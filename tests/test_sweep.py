@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from meshwise.errors import UserError
-from meshwise.run.train import processes as workers
-from meshwise.run.train.launch import Wish, predicted, prepare
+from meshwise.run.train import processes
+from meshwise.run.train.launch import Wish, prepare
 from meshwise.run.train.sections import as_text
 from meshwise.run.train.sweep import Outcome, Point, parse, points, table
 from meshwise.workers.trainer.report.rows import Step, add_row, failure, measurement
@@ -68,7 +68,7 @@ def test_a_sweep_of_which_nothing_can_run_says_why_once() -> None:
 def outcome(name: str, seconds: float, *, oom: bool = False, foreseen: float = 1.0, memory: float = 1e9) -> Outcome:
     ready = prepare(replace(CPU, axes={"mbs": 4}))
     row = failure(ready.settings, 1, "oom", "") if oom else measurement(ready.settings, [Step(0, 1, 1, seconds, 2.0**30)], 1)
-    choice = replace(predicted(ready), seconds=foreseen, tokens_per_second=512 / foreseen, memory=memory)
+    choice = replace(ready.predicted(), seconds=foreseen, tokens_per_second=512 / foreseen, memory=memory)
     return Outcome(Point({"mbs": name}, ready), row, choice)
 
 
@@ -114,7 +114,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
         add_row(Path(settings.out, "measurement.jsonl"), measurement(settings, steps, 1))
         return 0, False
 
-    monkeypatch.setattr(workers, "quietly", quietly)
+    monkeypatch.setattr(processes, "quietly", quietly)
     return started
 
 

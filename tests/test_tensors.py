@@ -8,14 +8,14 @@ import pytest
 from gguf import MODEL_ARCH, MODEL_ARCH_NAMES, MODEL_TENSORS, TENSOR_NAMES
 
 from gguf_files import SMALL_FILES
-from meshwise.catalogue import files as catalogue
+from meshwise.catalogue import files
 from meshwise.errors import UserError
 from meshwise.models.find import find_model
 from meshwise.models.gguf.header import MODEL_TYPES
 from meshwise.models.tensors import ARCHITECTURES, INPUT, Slot, architecture, file_order, slots
 from told import one_line
 
-PRESETS = sorted(catalogue.files("models", ".json"))
+PRESETS = sorted(files.files("models", ".json"))
 ARCHES = {name: arch for arch, name in MODEL_ARCH_NAMES.items()}
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from meshwise.cost.train.step import PARTS, Question
+from meshwise.cost.train.question import Question
+from meshwise.cost.train.step import PARTS
 from meshwise.plan.train.choice import Choice
 from meshwise.plan.train.timeline import AFTER, DETAILED, STREAMS, WITHIN, as_file, play_out, trace
 from planning import question

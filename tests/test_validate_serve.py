@@ -8,9 +8,9 @@ from meshwise.calibrate.serve.cases import serve_cases
 from meshwise.calibrate.serve.fit import NOISE, fit, predict
 from meshwise.calibrate.serve.score import score
 from meshwise.calibrate.serve.validate import ServeValidation, calibrated_serve, serve_toml, validate_serve
-from meshwise.calibrate.train.cases import find_table
+from meshwise.calibrate.tables import find_table
 from meshwise.catalogue import records
-from meshwise.catalogue.calibrations_serving import Serving, named, prior
+from meshwise.catalogue.calibrations import ServeCalibration, named_serve, serve_prior
 from meshwise.cost.serve.speed import SERVE_PARTS, Speed
 from meshwise.errors import UserError
 
@@ -48,7 +48,7 @@ def test_a_size_that_no_fit_has_seen_is_predicted_for_every_prompt_and_user(size
     """On an H200, by coefficients of the 8B: within 10% and 15%, from 128 to 8,192 tokens and 1 to 64 users."""
     found = validate_serve(f"h200_transformers_{size}")
     assert (len(found.cases), found.score["calibration"]) == (28, "h200-transformers")
-    assert size not in named("h200-transformers").fitted_on
+    assert size not in named_serve("h200-transformers").fitted_on
     decode, prefill = worst(found)
     assert decode < 0.06
     assert prefill < 0.08
@@ -57,7 +57,7 @@ def test_a_size_that_no_fit_has_seen_is_predicted_for_every_prompt_and_user(size
 def test_the_small_model_tells_of_the_larger_one_too() -> None:
     """The other way round: fitted to the 3B."""
     small, large = (serve_cases(find_table(f"h200_transformers_{size}b"))[0] for size in (3, 8))
-    made = fit(small, prior(small[0].chip, "transformers"))
+    made = fit(small, serve_prior(small[0].chip, "transformers"))
     speeds = predict(large, made)
     assert max(abs(s.decode_tokens_per_second / c.decode - 1) for c, s in zip(large, speeds, strict=True)) < 0.1
     assert max(abs(s.prefill_tokens_per_second / c.prefill - 1) for c, s in zip(large, speeds, strict=True)) < 0.15
@@ -73,7 +73,7 @@ def test_a_prompt_that_stands_in_many_rows_is_left_out_of_all_of_them() -> None:
 def test_the_prior_knows_cards_that_it_was_not_fitted_to() -> None:
     """Round numbers of the code, before any fit: mean error on every graphics card of the table."""
     cases = [case for case in serve_cases(find_table("xiongjiedai_llama3_bench"))[0] if case.chip.kind == "gpu"]
-    assert score(cases, [], predict(cases, Serving()))["decode"]["mape"] < 0.12
+    assert score(cases, [], predict(cases, ServeCalibration()))["decode"]["mape"] < 0.12
 
 
 def test_errors_are_shares_of_the_measured_rate() -> None:
@@ -101,7 +101,7 @@ def test_a_calibration_is_read_back_as_it_was_made() -> None:
     assert NOISE <= made.serving.spread < 0.1  # another machine with the same card is that far away
     text = serve_toml(made)
     assert text.startswith("# Written by 'meshwise calibrate'. Left out: decode ")
-    back = records.read(Serving, tomllib.loads(text), "mine.toml")
+    back = records.read(ServeCalibration, tomllib.loads(text), "mine.toml")
     assert (back.stream, back.layer) == pytest.approx((made.serving.stream, made.serving.layer), rel=1e-3)
 
 

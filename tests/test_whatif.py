@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import pytest
 
+from meshwise.cost.layout import name_of
 from meshwise.errors import DoesNotFit
 from meshwise.plan.axes import AXES
 from meshwise.plan.train.choice import Ask, make
-from meshwise.plan.train.explain import name_of
 from meshwise.plan.train.search import search
 from meshwise.plan.vary import parse, variants
 from meshwise.plan.vary_whatif import Point, answers, check

@@ -34,3 +34,11 @@ def nearest(given: str, valid: Iterable[str], canonical: Callable[[str], str | N
     by_lower = {name.lower(): name for name in valid}
     close = get_close_matches(given.lower(), by_lower, n=1, cutoff=0.5)
     return f"; did you mean '{canonical(by_lower[close[0]])}'?" if close else ""
+
+
+def one_of(option: str, given: str, valid: Iterable[str]) -> str:
+    """`given`, or a UserError that lists the valid choices of an option."""
+    known = list(valid)
+    if given not in known:
+        raise UserError(f"{option} {quoted(given)}: expected one of {', '.join(known)}{nearest(given, known)}")
+    return given

@@ -22,6 +22,8 @@ Hertz = Annotated[float, "hertz"]
 Dollars = Annotated[float, "dollars"]
 DollarsPerSecond = Annotated[float, "dollars/s"]
 
+GIB = 2.0**30
+MIB = 2.0**20
 _LARGE = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
 _SMALL = {"": 1.0, "m": 1e-3, "u": 1e-6, "µ": 1e-6, "μ": 1e-6, "n": 1e-9}

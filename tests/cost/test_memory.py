@@ -9,7 +9,8 @@ from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.frameworks import find_framework
 from meshwise.cost.layout import Layouts
 from meshwise.cost.train.memory import KINDS
-from meshwise.cost.train.step import Question, price
+from meshwise.cost.train.question import Question
+from meshwise.cost.train.step import price
 from planning import cost, faster, priceable, question, sums_to
 
 MEGATRON = find_framework("megatron")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.catalogue.calibrations_serving import Serving
+from meshwise.catalogue.calibrations import ServeCalibration
 from meshwise.catalogue.chips import Link, find_chip
 from meshwise.catalogue.clusters import find_cluster
 from meshwise.catalogue.engines import find_runtime
@@ -35,7 +35,7 @@ def by_layers(
     gpu_layers: int | None = None,
     pins: tuple[Pin, ...] = (),
     rows: bool = False,
-    serving: Serving | None = None,
+    serving: ServeCalibration | None = None,
 ) -> Speed:
     work = Serve(prompt=prompt, output=output, users=users, context=max(prompt + output, 512))
     caches = layer_caches(model(name), MAY_2024, Held(context=work.context, sequences=users))
@@ -119,11 +119,11 @@ def test_a_row_split_waits_at_every_product(cards: int, seen: float) -> None:
 @given(card=st.sampled_from(CARDS), faster=st.floats(1.0, 4.0), users=st.integers(1, 64))
 def test_more_bandwidth_or_more_flops_is_never_slower(card: str, faster: float, users: int) -> None:
     chip = find_chip(card)
-    base = by_layers(Rig((chip,), (0,)), users=users, serving=Serving())
+    base = by_layers(Rig((chip,), (0,)), users=users, serving=ServeCalibration())
     wide = replace(chip, bandwidth=chip.bandwidth * faster)
     strong = replace(chip, flops={kind: value * faster for kind, value in chip.flops.items()})
     for other in (wide, strong):
-        found = by_layers(Rig((other,), (0,)), users=users, serving=Serving())
+        found = by_layers(Rig((other,), (0,)), users=users, serving=ServeCalibration())
         assert found.step <= base.step * (1 + 1e-9)
         assert found.prefill_seconds <= base.prefill_seconds * (1 + 1e-9)
 
@@ -216,7 +216,7 @@ def test_unequal_cards_each_read_their_own_share() -> None:
 
 def test_a_chip_with_few_cores_for_its_bandwidth_does_not_reach_it() -> None:
     """Of an A100's 1,935 GB/s llama.cpp read about 1,000 in May 2024, of an RTX 4090's 1,008 nearly all."""
-    s = Serving()
+    s = ServeCalibration()
     assert rate(find_chip("a100-80gb-pcie"), s) < 0.7 * find_chip("a100-80gb-pcie").bandwidth
     assert rate(find_chip("rtx4090"), s) > 0.9 * find_chip("rtx4090").bandwidth
 
@@ -234,8 +234,8 @@ def test_reading_does_not_quite_hide_products_and_products_hide_reading() -> Non
     steps, prompts = zip(
         *(
             (
-                by_layers(rig("rtx3090"), quant="F16", users=8, serving=Serving(exposed=share)).decode,
-                by_layers(rig("rtx3090"), quant="F16", prompt=4096, serving=Serving(exposed=share)).prefill,
+                by_layers(rig("rtx3090"), quant="F16", users=8, serving=ServeCalibration(exposed=share)).decode,
+                by_layers(rig("rtx3090"), quant="F16", prompt=4096, serving=ServeCalibration(exposed=share)).prefill,
             )
             for share in (0, 0.1, 0.2)
         ),
@@ -256,7 +256,7 @@ def test_flash_attention_reads_shared_keys_once() -> None:
             rig("rtx3090"),
             LLAMA_CPP,
             Serve(prompt=4096, output=4096, context=8192, flash=on),
-            lambda _: Serving(),
+            lambda _: ServeCalibration(),
         )
         for on in (False, True)
     )

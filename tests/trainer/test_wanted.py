@@ -16,8 +16,7 @@ from safetensors.torch import save_file
 
 from meshwise.run.train import launch
 from meshwise.workers.trainer import weights
-from meshwise.workers.trainer.hf import expected as wanted
-from meshwise.workers.trainer.hf import safetensors as stored
+from meshwise.workers.trainer.hf import expected, safetensors
 from meshwise.workers.trainer.models import Span, build
 from meshwise.workers.trainer.ranks.faults import Trouble
 from meshwise.workers.trainer.settings import Sizes
@@ -53,9 +52,9 @@ def saved(config: dict[str, Any], folder: Path) -> Path:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_names_and_shapes_are_those_that_the_model_saves(name: str, tmp_path: Path) -> None:
-    found = stored.contents(saved(MODELS[name], tmp_path))
-    assert {key: one.shape for key, one in found.items()} == wanted.shapes(MODELS[name])
-    wanted.check(MODELS[name], "it", tmp_path)
+    found = safetensors.contents(saved(MODELS[name], tmp_path))
+    assert {key: one.shape for key, one in found.items()} == expected.shapes(MODELS[name])
+    expected.check(MODELS[name], "it", tmp_path)
 
 
 def cut(path: Path) -> None:
@@ -66,7 +65,7 @@ def of(name: str, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) ->
     """Another weight of this name, or one more."""
 
     def change(path: Path) -> None:
-        kept = {key: weights.read(one) for key, one in stored.table(path).items()}
+        kept = {key: weights.read(one) for key, one in safetensors.table(path).items()}
         save_file(kept | {name: torch.zeros(shape, dtype=dtype)}, path)
 
     return change
@@ -107,8 +106,10 @@ def test_files_that_are_no_weights_of_the_model_are_refused_before_a_process_sta
 def test_weights_of_another_kind_of_model_are_refused_with_what_is_missing(tmp_path: Path) -> None:
     given = saved(LLAMA, tmp_path)
     values, label = launch.buildable("bloom-560m")
-    with pytest.raises(wanted.Unfit, match=r"no transformer.word_embeddings.weight in it, which bloom-560m has \(293 of 293 are"):
-        wanted.check(values, label, given)
+    with pytest.raises(
+        expected.Unfit, match=r"no transformer.word_embeddings.weight in it, which bloom-560m has \(293 of 293 are"
+    ):
+        expected.check(values, label, given)
 
 
 def test_a_file_stands_for_its_folder_and_one_of_several_for_all(tmp_path: Path) -> None:
@@ -116,17 +117,17 @@ def test_a_file_stands_for_its_folder_and_one_of_several_for_all(tmp_path: Path)
     assert launch.prepare(
         launch.Wish(device="cpu", what=_config(tmp_path), options={"weights": str(one)})
     ).settings.weights == str(one)
-    every = {key: weights.read(kept) for key, kept in stored.table(one).items()}
+    every = {key: weights.read(kept) for key, kept in safetensors.table(one).items()}
     parts, names = tmp_path / "parts", sorted(every)
     parts.mkdir()
     for number, some in enumerate((names[:5], names[5:]), 1):
         save_file({key: every[key] for key in some}, parts / f"part-{number}.safetensors")
     where = {key: f"part-{1 + (key in names[5:])}.safetensors" for key in names}
-    (parts / stored.INDEX).write_text(json.dumps({"weight_map": where}), encoding="utf-8")
-    wanted.check(LLAMA, "tiny", parts / "part-2.safetensors")
+    (parts / safetensors.INDEX).write_text(json.dumps({"weight_map": where}), encoding="utf-8")
+    expected.check(LLAMA, "tiny", parts / "part-2.safetensors")
     (parts / "part-1.safetensors").unlink()
-    with pytest.raises(wanted.Unfit, match=r"names part-1.safetensors, which is not there"):
-        wanted.check(LLAMA, "tiny", parts)
+    with pytest.raises(expected.Unfit, match=r"names part-1.safetensors, which is not there"):
+        expected.check(LLAMA, "tiny", parts)
 
 
 def _config(folder: Path) -> str:
@@ -137,9 +138,9 @@ def _config(folder: Path) -> str:
 
 def test_tables_that_older_files_hold_beside_weights_are_passed_over(tmp_path: Path) -> None:
     file = saved(GPT2, tmp_path) / "model.safetensors"
-    kept = {key.removeprefix("transformer."): weights.read(one) for key, one in stored.table(file).items()}
+    kept = {key.removeprefix("transformer."): weights.read(one) for key, one in safetensors.table(file).items()}
     save_file(kept | {"h.0.attn.bias": torch.ones(1, 1, 96, 96), "h.0.attn.masked_bias": torch.tensor(-1e4)}, file)
-    wanted.check(GPT2, "gpt2", tmp_path)
+    expected.check(GPT2, "gpt2", tmp_path)
 
 
 def test_a_worker_that_finds_other_weights_says_so_without_a_traceback(tmp_path: Path) -> None:
@@ -158,6 +159,6 @@ def test_a_damaged_table_is_refused_or_read_and_never_a_traceback(
     data = bytearray(file.read_bytes())
     data[at % len(data)] = byte
     file.write_bytes(data)
-    with suppress(stored.Unfit):
-        for one in stored.contents(file).values():
+    with suppress(safetensors.Unfit):
+        for one in safetensors.contents(file).values():
             assert 8 <= one.start <= one.end <= len(data)

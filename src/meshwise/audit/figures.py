@@ -10,7 +10,7 @@ from meshwise.audit.logs.run import Run
 from meshwise.calibrate.serve.cases import find_card
 from meshwise.catalogue.chips import Chip
 from meshwise.errors import UserError
-from meshwise.models import find as lookup
+from meshwise.models import find
 from meshwise.models.model import Model
 
 EXACT, ROUGH = 0.03, 0.10
@@ -287,15 +287,15 @@ def _chip(text: str) -> Chip | None:
 @cache
 def _named(name: str, params: float) -> Model | None:
     """A preset by its name; by the first word of its name and its size where that leaves one size within 3%."""
-    if lookup.find_preset(name):
-        return lookup.find_model(name)
+    if find.find_preset(name):
+        return find.find_model(name)
     first = re.match(r"[a-z]+", name.lower())
     word = first[0].removesuffix("forcausallm").removesuffix("lmheadmodel") if first else ""
     if not math.isfinite(params) or len(word) < 3:
         return None
     near = [
         model
-        for key in lookup.presets()
-        if key.startswith(word) and abs((model := lookup.find_model(key)).params / params - 1) < 0.03
+        for key in find.presets()
+        if key.startswith(word) and abs((model := find.find_model(key)).params / params - 1) < 0.03
     ]
     return min(near, key=lambda model: abs(model.params / params - 1), default=None)

@@ -8,18 +8,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from meshwise.audit.expected import serve as served
-from meshwise.audit.expected import train as expected
+from meshwise.audit.expected import serve, train
 from meshwise.audit.expected.serve import Served
 from meshwise.audit.expected.train import Expectation, Next
 from meshwise.audit.figures import Figures
 from meshwise.audit.finding import Finding, ranked
-from meshwise.audit.logs import detect as formats
+from meshwise.audit.logs import detect
 from meshwise.audit.logs.columns import FIELDS
 from meshwise.audit.logs.run import Numbers, Reading, Run, Skips, Texts
-from meshwise.audit.rules import across_runs as between
+from meshwise.audit.rules import across_runs, one_run
 from meshwise.audit.rules import claims as said
-from meshwise.audit.rules import one_run as single
 from meshwise.catalogue import files as catalogue
 
 FORMAT = 1
@@ -71,7 +69,7 @@ def read(paths: Sequence[Path], format_name: str, numbers: Numbers, texts: Texts
     found: list[tuple[str, Reading]] = []
     for given in paths:
         path = given if given.exists() else catalogue.files("measurements", ".csv").get(str(given), given)  # a built-in table
-        reading = formats.read_file(path, format_name)
+        reading = detect.read_file(path, format_name)
         reading.runs = [run.filled(numbers, texts) for run in reading.runs]
         found.append((path.name, reading))
     return found
@@ -88,18 +86,18 @@ def audit(readings: Sequence[tuple[str, Reading]], *, planned: bool = True) -> A
     """All of it. `planned`: ask the planner too, which takes most of the time."""
     runs = [Figures(sound(run, reading.skipped), name) for name, reading in readings for run in reading.runs]
     claims = [(name, claim) for name, reading in readings for claim in reading.claims]
-    findings = [one for f in runs if not single.failed(f) for rule in single.RULES for one in rule(f)]
-    findings += [one for rule in between.RULES for one in rule(runs)]
+    findings = [one for f in runs if not one_run.failed(f) for rule in one_run.RULES for one in rule(f)]
+    findings += [one for rule in across_runs.RULES for one in rule(runs)]
     findings += [one for rule in said.RULES for one in rule(claims, runs)]
     grades = {name: claim.text for name, claim in reversed(claims) if claim.kind == "grade"}
-    priced, missing = expected.expectations(runs) if planned else ([], {})
-    answered, unknown = served.expectations(runs) if planned else ([], {})
+    priced, missing = train.expectations(runs) if planned else ([], {})
+    answered, unknown = serve.expectations(runs) if planned else ([], {})
     missing |= unknown
-    findings += expected.compared(priced, grades)
-    findings += served.compared(answered)
-    findings += expected.unpriced(runs, {e.figures.where for e in priced}, grades)
+    findings += train.compared(priced, grades)
+    findings += serve.compared(answered)
+    findings += train.unpriced(runs, {e.figures.where for e in priced}, grades)
     doubted = frozenset(place for one in findings if one.sure != "look" for place in one.where)
-    tries = expected.next_to_try(priced, doubted) if planned else []
+    tries = train.next_to_try(priced, doubted) if planned else []
     shown = ranked(findings)
     files = tuple(_file(name, reading) for name, reading in readings)
     return Audit(
@@ -139,7 +137,7 @@ def _file(name: str, reading: Reading) -> File:
 
 
 def _notes(runs: Iterable[Figures], missing: dict[str, int]) -> list[str]:
-    failures = Counter(why for f in runs if (why := single.why_it_failed(f)))
+    failures = Counter(why for f in runs if (why := one_run.why_it_failed(f)))
     notes = [f"{count} failed run{'s' * (count > 1)} could not have run: {why}" for why, count in failures.items()]
     reasons = sorted(missing, key=lambda reason: -missing[reason])
     if reasons:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Literal
 
 from meshwise import units
-from meshwise.catalogue import files as catalogue
-from meshwise.catalogue import records
+from meshwise.catalogue import files, records
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.units import Bytes, BytesPerSecond, Count, FlopsPerSecond, Hertz, Seconds, Watts
 
 HERE = "here"
 """The chip of this machine, as `meshwise probe` files it."""
+Kind = Literal["gpu", "tpu", "npu", "apple", "cpu"]
 Dtype = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp6", "fp4", "int4"]
 
 
@@ -91,7 +91,7 @@ class Chip:
     key: str = field(default="", metadata={"derived": True})
     name: str
     vendor: str
-    kind: Literal["gpu", "tpu", "npu", "apple", "cpu"]
+    kind: Kind
     architecture: str
     year: int
     memory: Bytes
@@ -187,6 +187,16 @@ class Cluster:
     sources: tuple[Source, ...] = ()
     notes: tuple[str, ...] = ()
 
+    @property
+    def node(self) -> Node:
+        """The first kind of node, which is the only one wherever training is planned."""
+        return self.nodes[0][1]
+
+    @property
+    def chip(self) -> Chip:
+        """The first kind of chip of the first kind of node."""
+        return self.node.chips[0][1]
+
     @cached_property
     def node_count(self) -> int:
         return sum(count for count, _ in self.nodes)
@@ -237,7 +247,7 @@ def latest_rent(prices: tuple[Price, ...]) -> float | None:
 def find_chip(name: str) -> Chip:
     """The chip of that name or alias; case and punctuation do not count."""
     found = known_chip(name)
-    if found is None and catalogue.squeeze(name) == HERE:
+    if found is None and files.squeeze(name) == HERE:
         raise UserError("'here' is this machine once it is measured: run 'meshwise probe' first")
     if found is None:
         keys = chip_names()
@@ -252,14 +262,14 @@ def chip_names() -> dict[str, str]:
 
 @cache
 def known_chip(name: str) -> Chip | None:
-    wanted = catalogue.squeeze(name)
-    filed = {catalogue.squeeze(stem): path for stem, path in catalogue.files("chips", ".toml").items()}
+    wanted = files.squeeze(name)
+    filed = {files.squeeze(stem): path for stem, path in files.files("chips", ".toml").items()}
     if wanted in filed:
         return read_chip(filed[wanted])
     if re.sub(r"^(\d+x)+", "", wanted) in filed:  # '8xh100-sxm' is so many of a chip; to know that, no other file has to be read
         return None
     for candidate in chips():
-        if wanted in map(catalogue.squeeze, (candidate.name, *candidate.aliases)):
+        if wanted in map(files.squeeze, (candidate.name, *candidate.aliases)):
             return candidate
     return None
 
@@ -267,9 +277,9 @@ def known_chip(name: str) -> Chip | None:
 @cache
 def chips() -> tuple[Chip, ...]:
     """The whole catalogue, by name."""
-    return tuple(read_chip(path) for path in catalogue.files("chips", ".toml").values())
+    return tuple(read_chip(path) for path in files.files("chips", ".toml").values())
 
 
 @cache
 def read_chip(path: Path) -> Chip:
-    return replace(records.read(Chip, catalogue.table_of(path), path.name), key=path.name.removesuffix(".toml"))
+    return replace(records.read(Chip, files.table_of(path), path.name), key=path.name.removesuffix(".toml"))

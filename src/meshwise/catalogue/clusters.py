@@ -14,8 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from meshwise import units
-from meshwise.catalogue import files as catalogue
-from meshwise.catalogue import records
+from meshwise.catalogue import files, records
 from meshwise.catalogue.chips import (
     UNKNOWN_HOST,
     Chip,
@@ -146,22 +145,22 @@ def _nodes(size: str, text: str) -> int:
 
 @cache
 def cluster_files() -> dict[str, ClusterFile]:
-    return {name: read_file(path) for name, path in catalogue.files("clusters", ".toml").items()}
+    return {name: read_file(path) for name, path in files.files("clusters", ".toml").items()}
 
 
 def find_file(name: str) -> ClusterFile | None:
-    wanted = catalogue.squeeze(name)
-    for stem, path in catalogue.files("clusters", ".toml").items():
-        if catalogue.squeeze(stem) == wanted:
+    wanted = files.squeeze(name)
+    for stem, path in files.files("clusters", ".toml").items():
+        if files.squeeze(stem) == wanted:
             return read_file(path)
     for known in cluster_files().values():
-        if wanted in map(catalogue.squeeze, (known.name, *known.aliases)):
+        if wanted in map(files.squeeze, (known.name, *known.aliases)):
             return known
     return None
 
 
 def read_file(path: Path) -> ClusterFile:
-    found = replace(records.read(ClusterFile, catalogue.table_of(path), path.name), file=path.name)
+    found = replace(records.read(ClusterFile, files.table_of(path), path.name), file=path.name)
     if bool(found.chips) == bool(found.torus):
         raise UserError(f"{path.name}: give either 'chips' (what one node holds) or 'torus' (such as tpu-v5p:16x20x28)")
     if found.pods > 1 if found.chips else found.nodes > 1:
@@ -258,7 +257,7 @@ def _hosts(body: str, text: str) -> Cluster:
 
 def _with_vendor_network(found: Cluster, text: str) -> Cluster:
     """The network of the vendor's own system, said aloud; cards that come with none must be told theirs."""
-    own = found.nodes[0][1].chips[0][1].network
+    own = found.chip.network
     smallest = min(node.devices for _, node in found.nodes)
     if own is None or len(found.chips) > 1:
         raise UserError(
@@ -341,7 +340,7 @@ def _chip(name: str, text: str) -> Chip:
         return found
     if find_file(name) is not None:
         raise UserError(f"cluster {quoted(text)}: {quoted(name)} is a whole cluster; write it alone, as in '{name}:4'")
-    clusters = catalogue.files("clusters", ".toml")
+    clusters = files.files("clusters", ".toml")
     close = nearest(name, clusters)
     if close and close == nearest(name, [*clusters, *chip_names()]):
         raise UserError(f"unknown cluster {quoted(name)}{close} (meshwise show clusters, or a chip: meshwise show chips)")

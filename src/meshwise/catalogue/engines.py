@@ -6,13 +6,11 @@ from typing import Literal
 
 from meshwise.catalogue import files as catalogue
 from meshwise.catalogue import records
-from meshwise.catalogue.chips import Chip, Source
+from meshwise.catalogue.chips import Chip, Kind, Source
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.units import Bytes, Count
 
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl", "fp8"]
-
-Kind = Literal["gpu", "tpu", "npu", "apple", "cpu"]
 
 
 @dataclass(frozen=True, kw_only=True)

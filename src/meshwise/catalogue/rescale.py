@@ -4,9 +4,7 @@ import math
 from itertools import combinations_with_replacement
 
 from meshwise import units
-from meshwise.catalogue import chips as hardware
-from meshwise.catalogue import clusters
-from meshwise.catalogue import files as catalogue
+from meshwise.catalogue import chips, clusters, files
 from meshwise.catalogue.chips import Chip, Cluster
 from meshwise.errors import DoesNotFit, UserError, quoted
 
@@ -24,7 +22,7 @@ def _parted(text: str) -> tuple[str, str]:
 def _bare(text: str) -> Chip | None:
     """The chip, where a text names a chip and neither how many nor a cluster."""
     body, _ = _parted(text)
-    return None if clusters.find_file(body) else hardware.known_chip(body)
+    return None if clusters.find_file(body) else chips.known_chip(body)
 
 
 def chip_of(text: str) -> Chip:
@@ -32,13 +30,13 @@ def chip_of(text: str) -> Chip:
     found = _cluster(text)
     if len(found.chips) > 1 or len({node.devices for _, node in found.nodes}) > 1:
         raise UserError(f"cluster {quoted(text)} mixes chips or nodes of several sizes; training is planned on one kind of each")
-    return found.nodes[0][1].chips[0][1]
+    return found.chip
 
 
 def node_size(text: str) -> int:
     """Devices of one node; a chip alone stands for its vendor's node."""
     bare = _bare(text)
-    return bare.per_node if bare else _cluster(text).nodes[0][1].devices
+    return bare.per_node if bare else _cluster(text).node.devices
 
 
 def with_nodes(text: str, nodes: int) -> str:
@@ -46,7 +44,7 @@ def with_nodes(text: str, nodes: int) -> str:
     body, network = _parted(text)
     if text.strip().endswith(".toml"):
         raise UserError(
-            f"the nodes of {quoted(text)} cannot be varied: put the file into {quoted(str(catalogue.user_folder()))}/clusters"
+            f"the nodes of {quoted(text)} cannot be varied: put the file into {quoted(str(files.user_folder()))}/clusters"
             ", and name it without .toml"
         )
     named = next((name for name in (body.partition(":")[0], body.partition("x")[2]) if name and clusters.find_file(name)), "")
@@ -73,7 +71,7 @@ def with_devices(text: str, devices: int) -> str:
 def with_chip(text: str, key: str) -> str:
     """As many devices of another chip, in nodes of its vendor's size. A network that was said stays; one that was assumed is the new
     vendor's."""
-    chip, old = hardware.find_chip(key), chip_of(text)
+    chip, old = chips.find_chip(key), chip_of(text)
     if chip.key == old.key:
         return text
     network = _parted(text)[1]

@@ -1,9 +1,8 @@
 """The commands that start each engine as a plan says. One file per engine: `lines(question, way)`."""
 
+from meshwise.cost.serve.question import ServeQuestion
 from meshwise.cost.serve.ways import Way
-from meshwise.export import llamacpp, ollama, vllm
-from meshwise.plan.serve.search import ServeQuestion
-from meshwise.run.serve import transformers
+from meshwise.export import llamacpp, ollama, transformers, vllm
 
 PROGRAMS = {"llama.cpp": llamacpp.lines, "ollama": ollama.lines, "vllm": vllm.lines, "transformers": transformers.lines}
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from meshwise.cost.serve.placement import layer_devices
+from meshwise.cost.serve.question import ServeQuestion
 from meshwise.cost.serve.ways import Card, Way
 from meshwise.models.formats import FORMATS
-from meshwise.plan.serve.search import ServeQuestion
 
 PORT, RPC_PORT = 8080, 50052
 BACKENDS = {"NVIDIA": "CUDA", "AMD": "ROCm", "Intel": "SYCL"}

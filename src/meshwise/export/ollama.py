@@ -2,9 +2,9 @@
 
 import shlex
 
+from meshwise.cost.serve.question import ServeQuestion
 from meshwise.cost.serve.ways import Way
 from meshwise.export.llamacpp import file_of, flash_of, gpu_layers
-from meshwise.plan.serve.search import ServeQuestion
 
 CACHE_TYPES = ("f16", "q8_0", "q4_0")
 

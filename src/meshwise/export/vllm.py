@@ -2,9 +2,9 @@
 
 import shlex
 
+from meshwise.cost.serve.question import ServeQuestion
 from meshwise.cost.serve.ways import Way
-from meshwise.models import find as lookup
-from meshwise.plan.serve.search import ServeQuestion
+from meshwise.models import find
 
 NAMED = {"awq": "awq", "gptq": "gptq", "fp8": "fp8"}
 """Formats that --quantization is told; others are read from the checkpoint."""
@@ -31,7 +31,7 @@ def lines(q: ServeQuestion, way: Way) -> list[str]:
 
 def _serve(q: ServeQuestion, way: Way, copies: int) -> str:
     fmt = q.weights.format
-    words = ["vllm", "serve", lookup.hub_id(q.model.name) if fmt in MADE else f"path/to/{q.model.name}-{fmt}"]
+    words = ["vllm", "serve", find.hub_id(q.model.name) if fmt in MADE else f"path/to/{q.model.name}-{fmt}"]
     words += ["--tensor-parallel-size", str(way.tp)]
     words += ["--pipeline-parallel-size", str(way.pp)] if way.pp > 1 else []
     words += ["--data-parallel-size", str(copies)] if copies > 1 else []

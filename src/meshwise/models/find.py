@@ -6,10 +6,10 @@ from functools import cache
 from pathlib import Path
 from typing import cast
 
-from meshwise.catalogue import files as catalogue
+from meshwise.catalogue import files
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.models.config import as_list
-from meshwise.models.gguf import header as gguf_header
+from meshwise.models.gguf import header
 from meshwise.models.model import Model, build
 
 HUB = "https://huggingface.co"
@@ -18,7 +18,7 @@ HUB = "https://huggingface.co"
 def find_model(name: str) -> Model:
     """The model that `name` means. Built-in knowledge comes first, then files, then the hub's cache, then the hub."""
     if name.lower().endswith(".gguf"):
-        return gguf_header.read(Path(name))
+        return header.read(Path(name))
     values, label, source = find_values(name)
     return build(values, label, source)
 
@@ -50,15 +50,15 @@ def _label(file: Path) -> str:
 
 
 def presets() -> dict[str, Path]:
-    return catalogue.files("models", ".json")
+    return files.files("models", ".json")
 
 
 def find_preset(name: str) -> Path | None:
     """A preset by its own name, or by the HF ids that its file lists."""
     if "/" in name:
         return hub_ids().get(name.lower())
-    wanted = catalogue.squeeze(name)
-    return next((path for stem, path in presets().items() if catalogue.squeeze(stem) == wanted), None)
+    wanted = files.squeeze(name)
+    return next((path for stem, path in presets().items() if files.squeeze(stem) == wanted), None)
 
 
 def hub_id(name: str) -> str:
@@ -94,7 +94,7 @@ def source_of(values: dict[str, object]) -> str:
 def values_of(path: Path) -> dict[str, object]:
     """The keys of a config.json."""
     try:
-        values = json.loads(catalogue.text_of(path))
+        values = json.loads(files.text_of(path))
     except (ValueError, RecursionError) as error:  # ValueError: malformed, truncated, or a number of thousands of digits
         raise UserError(f"{path.name}: not valid JSON: {error}") from None
     if not isinstance(values, dict):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from meshwise.errors import UserError, quoted
-from meshwise.models import find as lookup
+from meshwise.models import find
 from meshwise.models.formats import Format, Weight, Weights, as_gguf, weights
 from meshwise.models.gguf.header import KEYS
 from meshwise.models.model import Model, build
@@ -49,7 +49,7 @@ def prepare(name: str, fmt: Format, layers: int | None = None) -> Made:
     """Shapes and types of every tensor; a model or type that cannot be written is refused here."""
     if name.lower().endswith(".gguf"):
         raise UserError(f"{quoted(name)} is a GGUF file already; name a preset, HF id or config.json")
-    values, label, source = lookup.find_values(name)
+    values, label, source = find.find_values(name)
     cut = _cut(values, layers) if layers is not None else values
     model = build(cut, label, source)
     if layers is not None and len(model.layers) != layers:

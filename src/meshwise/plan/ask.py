@@ -7,13 +7,13 @@ from meshwise.catalogue import clusters
 from meshwise.catalogue.engines import find_runtime
 from meshwise.cost.serve.cache import cache_type
 from meshwise.cost.serve.placement import refuses_tp
+from meshwise.cost.serve.question import ServeQuestion
 from meshwise.cost.serve.ways import ENGINES, Engine, find_engine
 from meshwise.cost.work import Serve
 from meshwise.errors import UserError, nearest, quoted
-from meshwise.models import find as lookup
+from meshwise.models import find
 from meshwise.models.formats import FORMATS, PLAIN, Format, Weights, as_gguf, split_model_name, weights
 from meshwise.models.model import Model
-from meshwise.plan.serve.search import ServeQuestion
 
 USUAL_CONTEXT = 8192
 MOST_CARDS = 4096
@@ -50,7 +50,7 @@ class ServeAsk:
         name, fmt = split_model_name(self.model)
         found = clusters.find_cluster(self.cluster)
         found = _servable(clusters.with_link(found, self.link) if self.link else found)
-        model = known or lookup.find_model(name)
+        model = known or find.find_model(name)
         engine = engine_of(self.engine, fmt, bool(model.tensors), found)
         runtime = find_runtime(engine.runtime)
         context = self.context or max(self.prompt + self.output, min(USUAL_CONTEXT, model.decoder.context or USUAL_CONTEXT))

@@ -3,9 +3,7 @@
 from dataclasses import replace
 
 from meshwise import units
-from meshwise.catalogue import chips as hardware
-from meshwise.catalogue import frameworks as framework
-from meshwise.catalogue import rescale
+from meshwise.catalogue import chips, frameworks, rescale
 from meshwise.cost.work import OPTIMIZER_BYTES, PRECISIONS, parse_batch
 from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.plan.train.choice import Ask
@@ -65,11 +63,11 @@ def _shown_rate(value: Value, ask: Ask) -> str:
 
 
 def _chip(text: str, ask: Ask) -> str:
-    return hardware.find_chip(text).key
+    return chips.find_chip(text).key
 
 
 def _framework(text: str, ask: Ask) -> str:
-    return framework.find_framework(text).key
+    return frameworks.find_framework(text).key
 
 
 def _one_of(what: str, known: tuple[str, ...], text: str) -> str:

@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from meshwise import units
-from meshwise.catalogue import chips as hardware
-from meshwise.catalogue import clusters, rescale
+from meshwise.catalogue import chips, clusters, rescale
 from meshwise.cost.serve.ways import find_engine
 from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.models.formats import find_format, split_model_name
@@ -50,7 +49,7 @@ def with_cards(ask: ServeAsk, number: int) -> ServeAsk:
         raise UserError(
             f"{quoted(ask.cluster)} mixes cards; which of them would there be more of? write each rig out, and plan it"
         )
-    node = found.nodes[0][1]
+    node = found.node
     if found.node_count > 1:
         return replace(ask, cluster=rescale.with_devices(ask.cluster, number))
     link = ask.link or (units.exactly(node.link.bandwidth, "bytes/s") if node.link else "")
@@ -78,7 +77,7 @@ _ALL: tuple[Axis[ServeAsk], ...] = (
     Axis(
         "chip",
         "rtx3090,rtx4090",
-        lambda text, ask: hardware.find_chip(text).key,
+        lambda text, ask: chips.find_chip(text).key,
         _plain,
         lambda ask, v: with_chip(ask, str(v)),
         False,

@@ -58,7 +58,7 @@ def budget(model: Model, cluster: Cluster, tokens: float, batch_tokens: float, m
     """What training costs where nothing is lost but what `mfu` says."""
     if not 0 < mfu <= 1:
         raise UserError(f"an MFU of {units.show(mfu, 'share')} cannot be: expected a share of the peak, such as 40%")
-    chip = cluster.nodes[0][1].chips[0][1]
+    chip = cluster.chip
     if len(cluster.chips) > 1:
         raise UserError(f"cluster {quoted(cluster.name)} mixes chips; a budget is for one kind of chip")
     peak = chip.flops.get("bf16") or chip.flops.get("fp16") or max(chip.flops.values())

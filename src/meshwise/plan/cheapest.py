@@ -8,7 +8,7 @@ from meshwise.catalogue import chips as hardware
 from meshwise.catalogue import rescale
 from meshwise.catalogue.chips import Chip
 from meshwise.cost.train.compute import Device
-from meshwise.cost.train.step import Question
+from meshwise.cost.train.question import Question
 from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.plan.train.choice import Ask, dollars_of
 from meshwise.plan.vary import Value, Variant, Varied

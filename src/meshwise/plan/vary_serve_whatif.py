@@ -4,13 +4,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from meshwise.cost.serve.question import ServeQuestion
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.models.model import Model
 from meshwise.plan.ask import ServeAsk
 from meshwise.plan.serve.choice import ServeChoice, choice, on_cards, refuse
 from meshwise.plan.serve.explain import lesson
-from meshwise.plan.serve.search import Found, Option, ServeQuestion, largest_context, search
+from meshwise.plan.serve.search import Found, Option, largest_context, search
 from meshwise.plan.vary import Value, Variant
+from meshwise.units import GIB
 
 FORMAT = 1
 
@@ -70,7 +72,7 @@ def _short(q: ServeQuestion, found: Found) -> str:
     if not found.misses:
         return str(refuse(q, found))
     near = found.misses[0]
-    return f"does not fit: {near.way.name} lacks {-near.spare / 2**30:.1f} GiB on its fullest card"
+    return f"does not fit: {near.way.name} lacks {-near.spare / GIB:.1f} GiB on its fullest card"
 
 
 def answers(variants: Sequence[Variant[ServeAsk]], whole: bool) -> list[ServePoint]:

@@ -6,15 +6,16 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from meshwise import units
-from meshwise.cost.layout import OFFLOAD, RECOMPUTE, SCHEDULES
-from meshwise.cost.train.step import Question
+from meshwise.cost.layout import OFFLOAD, RECOMPUTE, SCHEDULES, layouts_of, name_of, parse_axes
+from meshwise.cost.train.question import Question
 from meshwise.errors import DoesNotFit
 from meshwise.models.model import Model
-from meshwise.plan.train.choice import TIE, Ask, Choice, choice, days_of, layouts_of, node_counts
-from meshwise.plan.train.explain import WORDS, differences, name_of, parse_axes
+from meshwise.plan.train.choice import TIE, Ask, Choice, choice, days_of, node_counts
+from meshwise.plan.train.explain import WORDS, differences
 from meshwise.plan.train.rules import broken
 from meshwise.plan.train.search import Bounds, Found, search
 from meshwise.plan.vary import Value, Variant
+from meshwise.units import GIB
 
 FORMAT = 1
 DAY = 86400.0
@@ -67,9 +68,7 @@ def bounds_of(ask: Ask) -> Bounds:
 
 def _refusal(q: Question, found: Found) -> str:
     if math.isfinite(found.smallest):
-        return (
-            f"does not fit: needs {found.smallest / 2**30:.1f} GiB of the {q.chip.memory * (1 - q.work.reserve) / 2**30:.1f} free"
-        )
+        return f"does not fit: needs {found.smallest / GIB:.1f} GiB of the {q.chip.memory * (1 - q.work.reserve) / GIB:.1f} free"
     most = sorted(found.rejected, key=lambda rule: -found.rejected[rule])[:2]
     return f"no layout for {q.cluster.devices:,} devices: " + "; ".join(most)
 
@@ -151,11 +150,11 @@ def _repriced(q: Question, layout: Layout, devices: int) -> Choice | str:
         return f"does not divide {devices:,} devices by {name}"
     sharded = numbers["zero"] > 0 and devices > cut
     bounds = {axis: (value, value) for axis, value in numbers.items() if axis != "zero" or sharded}
-    found = search(q, bounds=bounds, top=1, nodes=(devices // q.cluster.nodes[0][1].devices,))
+    found = search(q, bounds=bounds, top=1, nodes=(devices // q.cluster.node.devices,))
     if len(found.layouts):
         return choice(q, found.layouts, found.cost, 0)
     if math.isfinite(found.smallest):
-        return f"needs {found.smallest / 2**30:.1f} GiB of the {q.chip.memory * (1 - q.work.reserve) / 2**30:.1f} free"
+        return f"needs {found.smallest / GIB:.1f} GiB of the {q.chip.memory * (1 - q.work.reserve) / GIB:.1f} free"
     dp = devices // cut
     zero = (numbers["zero"] or min(q.work.framework.zero, default=0)) if dp > 1 else 0
     tried = layouts_of({**layout, "dp_replicate": 1 if zero else dp, "dp_shard": dp if zero else 1, "zero": zero})

@@ -11,11 +11,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Timer
 
-from meshwise.calibrate.train import probe as probed
+from meshwise.calibrate.train import probe
 from meshwise.calibrate.train.probe import Machine, Row
 from meshwise.catalogue import files, records
 from meshwise.catalogue import files as catalogue
-from meshwise.catalogue.calibrations import FITTED
+from meshwise.catalogue.calibrations import COEFFICIENTS
 from meshwise.catalogue.chips import HERE, part_of_here
 from meshwise.errors import DoesNotFit, UserError
 
@@ -76,7 +76,7 @@ def measure(session: Session, device: str, say: Callable[[str, int], None]) -> l
         if code or not file.is_file():
             reason = next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else "no reason given")
             raise DoesNotFit(f"the probe stopped with exit code {code}: {reason.strip()}")
-        return probed.read(file)
+        return probe.read(file)
 
 
 def _started(command: list[str], session: Session, device: str) -> subprocess.Popen[str]:
@@ -96,7 +96,7 @@ def file_away(rows: list[Row], key: str) -> Machine:
     home = catalogue.user_folder()
     for old in (*home.glob(f"chips/{HERE}*.toml"), *home.glob("calibration/probe*.toml")) if key == HERE else ():
         old.unlink(missing_ok=True)  # of another version, or another machine
-    found = probed.machine(rows, key)
+    found = probe.machine(rows, key)
     for kind in ("chips", "calibration", KEPT):
         try:
             (home / kind).mkdir(parents=True, exist_ok=True)
@@ -105,7 +105,7 @@ def file_away(rows: list[Row], key: str) -> Machine:
     head = f"# Written by 'meshwise probe' on {rows[0]['date']}."
     files.write(home / KEPT / f"{key}.jsonl", lines_of(rows))
     files.write(home / "chips" / f"{key}.toml", records.toml(found.chip, head))
-    files.write(home / "calibration" / f"{calibration_key(key)}.toml", records.toml(found.calibration, head, FITTED[0]))
+    files.write(home / "calibration" / f"{calibration_key(key)}.toml", records.toml(found.calibration, head, COEFFICIENTS[0]))
     return found
 
 
@@ -123,4 +123,4 @@ def kept() -> dict[str, list[Row]]:
     found = catalogue.files(KEPT, ".jsonl")
     if not found:
         raise UserError("this machine was not measured yet: run 'meshwise probe'")
-    return {key: probed.read(path) for key, path in found.items()}
+    return {key: probe.read(path) for key, path in found.items()}

@@ -35,9 +35,9 @@ def expectations(runs: Sequence[Figures]) -> tuple[list[Served], dict[str, int]]
             missing[str(error)] = missing.get(str(error), 0) + 1
     if not cases:
         return [], missing
-    from meshwise.calibrate.serve import fit as calibrate_serve
+    from meshwise.calibrate.serve import fit
 
-    speeds = calibrate_serve.predict([case for _, case in cases], None)
+    speeds = fit.predict([case for _, case in cases], None)
     found = [
         Served(f, speed.decode_tokens_per_second, speed.prefill_tokens_per_second if case.work.prompt else math.nan)
         for (f, case), speed in zip(cases, speeds, strict=True)

@@ -12,15 +12,16 @@ from meshwise.audit.rules.one_run import low_mfu
 from meshwise.calibrate.train import cases as measure
 from meshwise.calibrate.train.cases import Case
 from meshwise.calibrate.train.predict import predict
-from meshwise.catalogue import calibrations
-from meshwise.catalogue import frameworks as framework
-from meshwise.cost.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layouts
-from meshwise.cost.train.step import Question, price
+from meshwise.catalogue import calibrations, frameworks
+from meshwise.cost.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layouts, name_of
+from meshwise.cost.train.question import Question
+from meshwise.cost.train.step import price
 from meshwise.errors import UserError
 from meshwise.plan.train import choice as plans
 from meshwise.plan.train.explain import WORDS as PARTS
-from meshwise.plan.train.explain import differences, name_of
+from meshwise.plan.train.explain import differences
 from meshwise.plan.train.search import search
+from meshwise.units import GIB
 
 ALONE, AMONG = 3.0, 30.0
 """How many times slower than the planner expects is a finding: of a run alone, and of one among many, whose slowness its table shows."""
@@ -154,7 +155,7 @@ def compared(found: Sequence[Expectation], grades: dict[str, str]) -> Iterator[F
                 arithmetic=work,
             )
         if e.case.weighed and e.case.layout["mbs"] and not MEMORY[0] < e.case.memory / e.memory < MEMORY[1]:
-            work = f"{e.memory / 2**30:.1f} GiB expected of {name_of_case(e.case)}, {e.case.memory / 2**30:.1f} GiB stated"
+            work = f"{e.memory / GIB:.1f} GiB expected of {name_of_case(e.case)}, {e.case.memory / GIB:.1f} GiB stated"
             yield Finding(
                 rule="memory",
                 sure="look",
@@ -258,7 +259,7 @@ def next_to_try(found: Sequence[Expectation], doubted: frozenset[str], most: int
 
 def _next(e: Expectation) -> Next | None:
     case = e.case
-    program = case.work.framework if case.work.framework.key else framework.find_framework("megatron")
+    program = case.work.framework if case.work.framework.key else frameworks.find_framework("megatron")
     question = Question.of(
         case.model, case.cluster, replace(case.work, framework=program), calibrations.choose(case.chip, program.key)
     )

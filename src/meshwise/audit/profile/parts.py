@@ -10,8 +10,9 @@ from typing import Any, cast
 from meshwise.audit.profile import trace
 from meshwise.errors import UserError, quoted
 from meshwise.models.model import build
+from meshwise.plan import of_run
 from meshwise.plan.train.choice import Choice
-from meshwise.run.train import launch
+from meshwise.units import GIB
 from meshwise.workers.trainer.settings import Layout, Settings
 
 OF_THE_PLANNER = {
@@ -58,7 +59,7 @@ def compare(folder: Path) -> Parts:
     rows.append(Row("step", choice.seconds if choice else None, seen["sec_per_iter"]))
     notes.append(_balance(folder / "ranks.json"))
     if choice:
-        notes.append(f"memory: {choice.memory / 2**30:.2f} GiB predicted, {seen['mem_gb']:.2f} GiB measured")
+        notes.append(f"memory: {choice.memory / GIB:.2f} GiB predicted, {seen['mem_gb']:.2f} GiB measured")
         notes.append(_largest(rows))
     return Parts(
         f"{settings.name} on {settings.layout.devices} x {settings.facts.get('gpu', settings.device)}",
@@ -100,7 +101,7 @@ def _predicted(settings: Settings) -> tuple[Choice | None, list[str]]:
     on = f"1x{settings.layout.devices}x{settings.facts.get('gpu', 'cpu')}"
     try:
         model = build(settings.model, settings.name, "")
-        choice = launch.predicted(launch.Launch(settings, model, on))
+        choice = of_run.predicted(settings, model, on)
     except UserError as error:
         return None, [f"no prediction: {error}"]
     cpu = settings.device == "cpu" and "gpu" not in settings.facts
@@ -126,7 +127,7 @@ def _balance(path: Path) -> str:
     try:
         ranks = cast(list[dict[str, float]], json.loads(path.read_text(encoding="utf-8")))
         seconds = [float(rank["seconds"]) for rank in ranks if rank["seconds"]]
-        memory = [float(rank["memory"]) / 2**30 for rank in ranks]
+        memory = [float(rank["memory"]) / GIB for rank in ranks]
     except (OSError, ValueError, KeyError, TypeError):
         return ""
     if len(memory) < 2:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from meshwise.audit.figures import RECOMPUTED, Figures
 from meshwise.audit.finding import Finding, Sure, near, number, percent
 from meshwise.catalogue import calibrations
+from meshwise.units import GIB
 
 SMALLEST_VOCABULARY = 256
 """Bytes: no tokenizer has fewer words, so a fresh model's loss is at least ln 256 = 5.5."""
@@ -276,7 +277,7 @@ def memory_and_chip(f: Figures) -> Iterator[Finding]:
     cards = f.devices if f.served and math.isfinite(f.devices) else 1.0
     room = cards * f.chip.memory if f.chip is not None and f.chip.kind in ("gpu", "tpu", "npu") else math.inf
     if f.chip is not None and f.memory > 1.01 * room:
-        work = f"{f.memory / 2**30:.1f} GiB, and {f'{cards:g} of it have' if cards > 1 else 'it has'} {room / 2**30:.1f}"
+        work = f"{f.memory / GIB:.1f} GiB, and {f'{cards:g} of it have' if cards > 1 else 'it has'} {room / GIB:.1f}"
         sure: Sure = "sure" if f.memory > 1.1 * room else "look"
         yield _found(f, "memory", sure, f"it states more memory than {f.chip.name} has", work)
 

@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Literal
 
-from meshwise.calibrate.train.cases import Skipped, read_lines
+from meshwise.calibrate.tables import Skipped, read_lines
 from meshwise.catalogue.chips import Chip, Link, chips, known_chip
 from meshwise.catalogue.engines import Runtime, find_runtime, runtimes
 from meshwise.cost.serve.buffers import Footprint, footprints
@@ -18,9 +18,10 @@ from meshwise.cost.serve.demand import Demand, Rig, demand
 from meshwise.cost.serve.placement import Placement, split_layers, split_rows, split_tensors
 from meshwise.cost.work import Serve
 from meshwise.errors import UserError, quoted
-from meshwise.models import find as lookup
+from meshwise.models import find
 from meshwise.models.formats import Weights, as_gguf, find_format, weights
 from meshwise.models.model import Model
+from meshwise.units import GIB
 
 Row = Mapping[str, str]
 
@@ -30,7 +31,6 @@ SIZES = {"weights": ("weights_mib", "model_mib"), "cache": ("kv_mib", "context_m
 NEEDED = ("model", "quant")
 SHORTEST = 512
 """The context of a run that names none and did not start: llama.cpp's default of its time."""
-GIB, MIB = 2.0**30, 2.0**20
 
 LATER = ("instruct", "chat", "it", "hf", "base", "gguf")
 """Words behind a model's name that change nothing of its shape."""
@@ -208,7 +208,7 @@ def _whole(row: Row, *columns: str, default: int) -> int:
 def _model(name: str) -> Model:
     """A preset by the name that people write: 'Llama 3.1 8B Instruct', 'LLaMA 1 30B'."""
     if name.endswith(".gguf"):
-        return lookup.find_model(name)
+        return find.find_model(name)
     words = name.replace("-", " ").split()
     while words and words[-1].lower() in LATER:
         words.pop()
@@ -216,12 +216,12 @@ def _model(name: str) -> Model:
         words = ["llama", FIRST_LLAMA.get(words[2].lower(), words[2])]
     if not words:
         raise UserError("the model is not stated")
-    return lookup.find_model(name if lookup.find_preset(name) else "-".join(words))
+    return find.find_model(name if find.find_preset(name) else "-".join(words))
 
 
 @cache
 def _weights(model: str, quant: str, engine: str, by_file: bool) -> Weights:
-    found = lookup.find_model(model)
+    found = find.find_model(model)
     if found.tensors:  # a .gguf is in the types that it has
         return weights(found)
     if not quant:

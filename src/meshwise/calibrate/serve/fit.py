@@ -9,31 +9,12 @@ import numpy as np
 from scipy.optimize import least_squares  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
 from meshwise.calibrate.serve.cases import ServeCase
-from meshwise.catalogue.calibrations_serving import Serving, choose
+from meshwise.catalogue.calibrations import ServeCalibration, choose_serve, coefficients
 from meshwise.cost.layout import Floats
 from meshwise.cost.serve.speed import Speed, decode_parts, prefill_parts, price
 
-WIDTHS = {
-    "stream": 0.08,
-    "single": 0.1,
-    "reach": 0.25,
-    "cache": 0.5,
-    "flash_cache": 0.4,
-    "layer": 0.4,
-    "step": 0.5,
-    "hop": 0.7,
-    "row": 0.7,
-    "link": 0.8,
-    "product": 0.25,
-    "narrow": 0.2,
-    "touch": 0.5,
-    "scores": 0.3,
-    "flash": 0.4,
-    "pipelined": 0.2,
-}
-"""Standard deviation of ln(coefficient) between machines: what the prior is worth."""
-MOST = {"stream": 0.97, "pipelined": 1.0, "link": 1.0, "product": 1.0, "cache": 3.0, "flash_cache": 1.0, "flash": 1.0}
-"""What a fit may not lift a share above."""
+WIDTHS = {name: one.width for name, one in coefficients(ServeCalibration).items() if one.width}
+MOST = {name: one.most for name, one in coefficients(ServeCalibration).items()}
 OWN = 0.6
 """How far a card may differ from others of its kind, in WIDTHS."""
 NOISE = 0.04
@@ -42,14 +23,14 @@ PREFILL_NOISE = 0.12
 """The same of prompts, where power caps and clocks matter."""
 
 
-def fit(cases: Sequence[ServeCase], prior: Serving, wide: float = 1.0) -> Serving:
+def fit(cases: Sequence[ServeCase], prior: ServeCalibration, wide: float = 1.0) -> ServeCalibration:
     """The coefficients that predict these rows best; `wide` is how far they may go from the prior, in WIDTHS."""
     timed = [case for case in cases if case.ran and not (math.isnan(case.decode) and math.isnan(case.prefill))]
     if not timed:
         return prior
     start = np.log([getattr(prior, name) for name in WIDTHS])
     width = wide * np.array(list(WIDTHS.values()))
-    most = np.array([math.log(MOST[name]) if name in MOST else np.inf for name in WIDTHS])
+    most = np.array([math.log(MOST[name]) for name in WIDTHS])
 
     def residuals(logs: Floats) -> Floats:
         errors = _errors(timed, _with(prior, logs))
@@ -70,7 +51,7 @@ def fit(cases: Sequence[ServeCase], prior: Serving, wide: float = 1.0) -> Servin
     return _with(prior, cast(Floats, solved.x))
 
 
-def _with(prior: Serving, logs: Floats) -> Serving:
+def _with(prior: ServeCalibration, logs: Floats) -> ServeCalibration:
     values: Mapping[str, Any] = dict(zip(WIDTHS, map(float, np.exp(logs)), strict=True))
     return replace(prior, **values)
 
@@ -81,7 +62,7 @@ def _softened(errors: Floats) -> Floats:
     return np.sign(errors) * 2 * np.where(size <= 1, size, np.sqrt(2 * np.maximum(size, 1) - 1))
 
 
-def _errors(cases: Sequence[ServeCase], serving: Serving) -> Floats:
+def _errors(cases: Sequence[ServeCase], serving: ServeCalibration) -> Floats:
     """ln(predicted / measured) in standard deviations, of decode and of prompts."""
     found: list[float] = []
     for case in cases:
@@ -95,12 +76,12 @@ def _errors(cases: Sequence[ServeCase], serving: Serving) -> Floats:
     return np.array(found)
 
 
-def predict(cases: Sequence[ServeCase], serving: Serving | None = None) -> list[Speed]:
+def predict(cases: Sequence[ServeCase], serving: ServeCalibration | None = None) -> list[Speed]:
     """By these coefficients, or by those that the catalogue has for each row's chip and build."""
-    return [price(case.demand, lambda chip, case=case: serving or choose(chip, case.runtime.key)) for case in cases]
+    return [price(case.demand, lambda chip, case=case: serving or choose_serve(chip, case.runtime.key)) for case in cases]
 
 
-def predict_leaving_out(cases: Sequence[ServeCase], groups: Sequence[object], priors: Sequence[Serving]) -> list[Speed]:
+def predict_leaving_out(cases: Sequence[ServeCase], groups: Sequence[object], priors: Sequence[ServeCalibration]) -> list[Speed]:
     """What is predicted for every row by fits that did not see its group.
 
     First one fit over all cards of its kind, which stands for what a card has in common with others; then one over its own rows.

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from meshwise.calibrate.serve.cases import MIB, ServeCase
-from meshwise.calibrate.train.cases import Skipped
+from meshwise.calibrate.serve.cases import ServeCase
+from meshwise.calibrate.tables import Skipped
 from meshwise.calibrate.train.score import Score, spearman
 from meshwise.cost.serve.speed import Speed
+from meshwise.units import MIB
 
 
 def score(cases: Sequence[ServeCase], skipped: Sequence[Skipped], speeds: Sequence[Speed]) -> Score:

@@ -8,13 +8,12 @@ import numpy as np
 
 from meshwise.calibrate.serve.cases import ServeCase, serve_cases
 from meshwise.calibrate.serve.score import score
-from meshwise.calibrate.train import cases as measure
-from meshwise.calibrate.train import interval
-from meshwise.calibrate.train.cases import Skipped
+from meshwise.calibrate.tables import Skipped, find_table
+from meshwise.calibrate.train import intervals
 from meshwise.calibrate.train.score import Score
-from meshwise.catalogue import calibrations_serving as serving
-from meshwise.catalogue import records
-from meshwise.catalogue.calibrations_serving import Serving
+from meshwise.catalogue import calibrations, records
+from meshwise.catalogue.calibrations import ServeCalibration
+from meshwise.cost import interval
 from meshwise.cost.serve.speed import Speed
 from meshwise.errors import UserError
 
@@ -52,20 +51,22 @@ class ServeValidation:
 
 def validate_serve(name: str, calibration: str = "", leave_out: Literal["row", "group"] | None = None) -> ServeValidation:
     """Score a table by the coefficients chosen for each row, by named ones, or by fits to the rest of the table."""
-    from meshwise.calibrate.serve import fit as calibrate_serve
+    from meshwise.calibrate.serve import fit
 
-    path = measure.find_table(name)
+    path = find_table(name)
     cases, skipped = serve_cases(path)
     if leave_out is None:
-        fixed = serving.named(calibration) if calibration else None
-        predicted = calibrate_serve.predict(cases, fixed)
-        used = dict.fromkeys((fixed or serving.choose(case.chip, case.runtime.key)).key or "default prior" for case in cases)
+        fixed = calibrations.named_serve(calibration) if calibration else None
+        predicted = fit.predict(cases, fixed)
+        used = dict.fromkeys(
+            (fixed or calibrations.choose_serve(case.chip, case.runtime.key)).key or "default prior" for case in cases
+        )
         about = {"calibration": ", ".join(used)}
-        chosen = [fixed or serving.choose(case.chip, case.runtime.key) for case in cases]
+        chosen = [fixed or calibrations.choose_serve(case.chip, case.runtime.key) for case in cases]
         spreads = {"decode": [one.spread for one in chosen], "prefill": [one.prefill_spread for one in chosen]}
     else:
         groups: Sequence[object] = [case.group for case in cases] if leave_out == "group" else _folds(cases)
-        predicted = calibrate_serve.predict_leaving_out(cases, groups, [_prior(case) for case in cases])
+        predicted = fit.predict_leaving_out(cases, groups, [_prior(case) for case in cases])
         about = {"calibration": f"fitted to this table, leaving out one {leave_out} at a time", "left_out": leave_out}
         spreads = {
             part: _left_out_spreads(cases, _errors_of(cases, predicted, part), groups, 0.1) for part in ("decode", "prefill")
@@ -76,10 +77,10 @@ def validate_serve(name: str, calibration: str = "", leave_out: Literal["row", "
     return ServeValidation(path.stem, cases, skipped, predicted, found)
 
 
-def _prior(case: ServeCase) -> Serving:
+def _prior(case: ServeCase) -> ServeCalibration:
     """What is known of chips of its kind with its engine; where that was fitted to this very table, what was known before."""
-    found = serving.prior(case.chip, case.runtime.key)
-    return Serving() if case.table in found.fitted_on else found
+    found = calibrations.serve_prior(case.chip, case.runtime.key)
+    return ServeCalibration() if case.table in found.fitted_on else found
 
 
 def _folds(cases: Sequence[ServeCase]) -> list[int]:
@@ -92,7 +93,7 @@ def _folds(cases: Sequence[ServeCase]) -> list[int]:
 
 @dataclass(frozen=True)
 class ServeCalibrated:
-    serving: Serving
+    serving: ServeCalibration
     in_sample: Score
     left_out: Score
     before: Score
@@ -112,9 +113,9 @@ def calibrated_serve(
     tables: Sequence[str], *, chips: Sequence[str] = (), engines: Sequence[str] = (), architectures: Sequence[str] = (), date: str
 ) -> ServeCalibrated:
     """Fit to the rows of these tables that are of the named chips (or of the only one there is)."""
-    from meshwise.calibrate.serve import fit as calibrate_serve
+    from meshwise.calibrate.serve import fit
 
-    cases = [case for name in tables for case in serve_cases(measure.find_table(name))[0]]
+    cases = [case for name in tables for case in serve_cases(find_table(name))[0]]
     found = list(dict.fromkeys(case.chip.key for case in cases))
     if len(found) > 1 and not chips:
         raise UserError(f"the rows are of several chips ({', '.join(found)}); say with --chips which one to fit to")
@@ -123,10 +124,10 @@ def calibrated_serve(
         if not cases:
             raise UserError(f"no row is of {', '.join(chips)}; there are {', '.join(found)}")
     first, groups = cases[0], [case.group for case in cases]
-    made = calibrate_serve.fit(cases, _prior(first))
-    inside = calibrate_serve.predict(cases, made)
+    made = fit.fit(cases, _prior(first))
+    inside = fit.predict(cases, made)
     folds: Sequence[object] = groups if len(set(groups)) > 1 else _folds(cases)
-    left = calibrate_serve.predict_leaving_out(cases, folds, [_prior(case) for case in cases])
+    left = fit.predict_leaving_out(cases, folds, [_prior(case) for case in cases])
     outside = score(cases, [], left)
     made = replace(
         made,
@@ -140,17 +141,17 @@ def calibrated_serve(
         rows=float(len(cases)),
         sources=(),
         # Rows of one machine do not tell how far another one with the same card is from it.
-        spread=max(calibrate_serve.NOISE, _spread(_errors_of(cases, left, "decode"), made.spread)),
-        prefill_spread=max(calibrate_serve.PREFILL_NOISE, _spread(_errors_of(cases, left, "prefill"), made.prefill_spread)),
+        spread=max(fit.NOISE, _spread(_errors_of(cases, left, "decode"), made.spread)),
+        prefill_spread=max(fit.PREFILL_NOISE, _spread(_errors_of(cases, left, "prefill"), made.prefill_spread)),
     )
-    before = score(cases, [], [calibrate_serve.predict([case], _prior(case))[0] for case in cases])
+    before = score(cases, [], [fit.predict([case], _prior(case))[0] for case in cases])
     return ServeCalibrated(made, score(cases, [], inside), outside, before)
 
 
 def serve_toml(made: ServeCalibrated) -> str:
-    """The file, its errors in front; `serving.named` reads it back."""
+    """The file, its errors in front; `calibrations.named_serve` reads it back."""
     head = f"# Written by 'meshwise calibrate'. {_errors('Left out', made.left_out)} {_errors('In sample', made.in_sample)}"
-    return records.toml(made.serving, head, serving.FITTED[0])
+    return records.toml(made.serving, head, calibrations.SERVE_COEFFICIENTS[0])
 
 
 def _errors(where: str, found: Score) -> str:
@@ -171,7 +172,7 @@ def _errors_of(cases: Sequence[ServeCase], speeds: Sequence[Speed], part: str) -
 def _spread(errors: Sequence[float], prior: float) -> float:
     """Standard deviation of a normal distribution that would have 90% of its errors within those that 90% of the rows have."""
     sizes = np.abs([error for error in errors if np.isfinite(error)])
-    return max(0.01, interval.quantile(sizes, interval.LEVEL) / interval.NORMAL) if len(sizes) else prior
+    return max(0.01, intervals.quantile(sizes, interval.LEVEL) / interval.NORMAL) if len(sizes) else prior
 
 
 def _coverage(errors: Sequence[float], spreads: Sequence[float]) -> float | None:

@@ -1,7 +1,5 @@
 """Measurements: rows of a table that say what was run, on what, and what was seen."""
 
-import csv
-import io
 import json
 import math
 import re
@@ -12,14 +10,16 @@ from functools import cache
 from pathlib import Path
 from typing import cast
 
-from meshwise.catalogue import files as catalogue
-from meshwise.catalogue.chips import HERE, Chip, Cluster
+from meshwise.calibrate.tables import Skipped, read_lines
+from meshwise.catalogue import files
+from meshwise.catalogue.chips import Chip, Cluster
 from meshwise.catalogue.clusters import find_cluster
 from meshwise.catalogue.frameworks import Framework, find_framework
 from meshwise.cost.work import Precision, Train
 from meshwise.errors import UserError, nearest, quoted
-from meshwise.models import find as lookup
+from meshwise.models import find
 from meshwise.models.model import Model, build
+from meshwise.units import GIB, MIB
 
 Row = Mapping[str, str]
 
@@ -48,7 +48,7 @@ VTRAIN_FACTS = {
 NEEDED = ("n_gpus", "tp", "pp", "dp", "global_batch_seqs", "seq_len", "gpu")
 TIMES = ("sec_per_iter", "ms_per_iter", "tokens_per_sec_per_gpu", "tflops_per_gpu")
 SEEN = (*TIMES, "mem_gb")
-UNIT_OF_MEMORY = {"": 2.0**30, "gib": 2.0**30, "gb": 1e9, "mib": 2.0**20, "mb": 1e6}
+UNIT_OF_MEMORY = {"": GIB, "gib": GIB, "gb": 1e9, "mib": MIB, "mb": 1e6}
 RECOMPUTE = {"": 0, "none": 0, "no": 0, "selective": 1, "full": 2, "yes": 2}
 
 
@@ -72,7 +72,7 @@ class Case:
 
     @property
     def chip(self) -> Chip:
-        return self.cluster.nodes[0][1].chips[0][1]
+        return self.cluster.chip
 
     @property
     def timed(self) -> bool:
@@ -96,36 +96,6 @@ class Case:
     def setting(self) -> tuple[object, ...]:
         """Runs that share what a fit could learn by heart: the day and the shape of the model, or the model and the devices."""
         return (self.date, self.model.decoder.hidden) if self.date else (self.model.name, self.cluster.devices)
-
-
-@dataclass(frozen=True)
-class Skipped:
-    row_id: str
-    reason: str
-
-
-def find_table(text: str) -> Path:
-    """A CSV or JSONL file by its path, or a built-in table (or one of the user's own folder) by its name."""
-    path, known = Path(text), catalogue.files("measurements", ".csv")
-    if text in known:
-        return known[text]
-    if path.suffix in (".csv", ".jsonl") or path.is_file():
-        return path
-    if text == HERE:
-        raise UserError("this machine was not measured yet: run 'meshwise probe' first")
-    raise UserError(
-        f"unknown table {quoted(text)}{nearest(text, known)}; give a .csv or .jsonl file or one of {', '.join(known)}"
-    )
-
-
-def read_lines(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """The header of a CSV file, and its lines with their numbers."""
-    reader = csv.reader(io.StringIO(catalogue.text_of(path)), strict=True)
-    try:
-        header = [name.strip() for name in next(reader, list[str]())]
-        return header, [(reader.line_num, line) for line in reader if line]
-    except csv.Error as error:
-        raise UserError(f"{path.name}, line {reader.line_num}: not valid CSV: {error}") from None
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
@@ -153,7 +123,7 @@ def read_table(path: Path) -> list[dict[str, str]]:
 
 def _read_objects(path: Path) -> list[dict[str, str]]:
     rows: list[dict[str, str]] = []
-    for number, line in enumerate(catalogue.text_of(path).splitlines(), 1):
+    for number, line in enumerate(files.text_of(path).splitlines(), 1):
         try:
             values: object = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -321,9 +291,9 @@ def _framework(row: Row, assumed: list[str]) -> Framework:
 @cache
 def _known_framework(text: str) -> Framework | None:
     """By its name, or the longest name of the catalogue that is part of the text: 'NeMo (Megatron-LM)'."""
-    for key in sorted(catalogue.files("frameworks", ".toml"), key=len, reverse=True):
+    for key in sorted(files.files("frameworks", ".toml"), key=len, reverse=True):
         found = find_framework(key)
-        if any(catalogue.squeeze(name) in catalogue.squeeze(text) for name in (found.name, key)):
+        if any(files.squeeze(name) in files.squeeze(text) for name in (found.name, key)):
             return found
     return None
 
@@ -378,9 +348,9 @@ def _layout(row: Row, framework: Framework, devices: int) -> dict[str, int]:
 
 def _model(row: Row, heads: dict[int, int], assumed: list[str]) -> Model:
     """The model of a row: from its sizes, or, where none are given, the preset of that name."""
-    preset = lookup.find_preset(row.get("model", ""))
-    if preset and (math.isnan(_number(row, "d_model", "d_model_derived")) or _same(row, lookup.find_model(row["model"]))):
-        return lookup.find_model(row["model"])
+    preset = find.find_preset(row.get("model", ""))
+    if preset and (math.isnan(_number(row, "d_model", "d_model_derived")) or _same(row, find.find_model(row["model"]))):
+        return find.find_model(row["model"])
     hidden, layers = _whole(row, "d_model", "d_model_derived"), _whole(row, "n_layers", "n_layers_derived")
     if math.isnan(_number(row, "n_heads")):
         assumed.append("heads not stated: as most rows of that width, or of 128")

@@ -16,39 +16,17 @@ from scipy.optimize import lsq_linear  # pyright: ignore[reportMissingTypeStubs,
 from meshwise.calibrate.train.cases import Case
 from meshwise.calibrate.train.predict import Batch, Prediction
 from meshwise.calibrate.train.score import near
-from meshwise.catalogue.calibrations import Calibration, calibrations
+from meshwise.catalogue.calibrations import Calibration, calibrations, coefficients
 from meshwise.catalogue.chips import Chip
 from meshwise.cost.layout import Floats
 from meshwise.errors import UserError
 
-WIDTHS = {
-    "matmul": 0.10,
-    "memory": 0.12,
-    "link": 0.5,
-    "link_latency": 1.5,
-    "network": 0.7,
-    "exposed_stage": 1.0,
-    "hidden_dp": 1.0,
-    "exposed_tp": 0.3,
-    "layer_launch": 0.8,
-    "layer_gap": 1.5,
-    "stage_launch": 1.5,
-    "step": 1.5,
-    "flash": 0.15,
-    "uneven": 0.4,
-}
-"""Standard deviation of ln(coefficient) between machines and frameworks: what the prior is worth."""
-MEMORY_WIDTHS = {"context": 0.5, "activations": 0.3}
 MEASURED = 0.35
-"""How far a coefficient that was timed on the machine itself may still go, in WIDTHS: training differs from a bench of kernels."""
-TOLD_APART = {"elementwise": 0.6, "scan": 1.5}
-"""The same as WIDTHS of what only shows beside a `memory` and a `matmul` that were measured."""
+"""How far a coefficient that was timed on the machine itself may still go, in widths: training differs from a bench of kernels."""
 NOISE = 0.04
 """Standard deviation of ln(seconds) between two runs of the same thing."""
 OUTLIER = 0.5
 """Residuals of rows beyond this many NOISE count by their size, not its square: a run that hung must not bend the rest."""
-FRACTIONS = ("matmul", "memory", "link", "network", "exposed_tp", "exposed_stage", "hidden_dp", "flash")
-"""Shares of a datasheet rate, or of a time that is exposed: at most 1."""
 MOST_ROWS = 200
 """Rows of a table beyond this many add no weight: whatever is wrong with a table is wrong with all its rows."""
 FOLDS = 100
@@ -63,6 +41,8 @@ CAUTION = 1e-3
 """How much the first step of a refit is held back, as a share of the curvature."""
 SLOPE_STEP = 0.01
 """Change of a coefficient over which slopes are taken: wide enough not to stop at a kink, where a layer begins to wait for the host."""
+
+_KNOWN = coefficients(Calibration)
 
 Mask = NDArray[np.bool_]
 
@@ -94,7 +74,7 @@ class Problem:
 
     @property
     def most(self) -> Floats:
-        return np.array([0.0 if name in FRACTIONS else np.inf for name in self.widths])
+        return np.log([_KNOWN[name].most for name in self.widths])
 
     def values(self, logs: Floats) -> Floats:
         return self.predict(self.calibration(logs))
@@ -111,7 +91,7 @@ class Problem:
 
 
 def problems(cases: Sequence[Case], prior: Calibration, narrow: float = 1.0) -> Iterator[Problem]:
-    """Times, and memory where any was measured: the two share no coefficient. `narrow` is how far to trust the prior beyond WIDTHS."""
+    """Times, and memory where any was measured: the two share no coefficient. `narrow` is how far to trust the prior beyond its widths."""
     batch, widths = Batch.of(cases), widths_of(prior)
     seconds, memory = np.array([case.seconds for case in cases]), np.array([case.memory for case in cases])
     chosen, weighed = near(cases), [i for i, case in enumerate(cases) if case.weighed]
@@ -123,14 +103,18 @@ def problems(cases: Sequence[Case], prior: Calibration, narrow: float = 1.0) -> 
     if weighed:
         weight = _weights(cases, weighed)
         yield Problem(
-            lambda c: np.log(batch.price(c).memory), np.log(memory), weight, prior, _scaled(MEMORY_WIDTHS, narrow), "memory"
+            lambda c: np.log(batch.price(c).memory), np.log(memory), weight, prior, _scaled(_widths("memory"), narrow), "memory"
         )
 
 
 def widths_of(prior: Calibration) -> dict[str, float]:
-    """What the prior is worth: more where it was measured."""
-    found = {name: width * (MEASURED if name in prior.measured else 1.0) for name, width in WIDTHS.items()}
-    return found | (TOLD_APART if {"matmul", "memory"} <= set(prior.measured) else {})
+    """Prior widths of the coefficients that times determine: narrower where a probe measured them."""
+    known = _widths("speed") | (_widths("probed") if {"matmul", "memory"} <= set(prior.measured) else {})
+    return {name: width * (MEASURED if name in prior.measured else 1.0) for name, width in known.items()}
+
+
+def _widths(fitted_to: str) -> dict[str, float]:
+    return {name: one.width for name, one in _KNOWN.items() if one.width and one.fitted_to == fitted_to}
 
 
 def _scaled(widths: Mapping[str, float], by: float) -> dict[str, float]:

@@ -7,17 +7,16 @@ from typing import Literal
 
 import numpy as np
 
+from meshwise.calibrate import tables as table
 from meshwise.calibrate.train import cases as measure
-from meshwise.calibrate.train import interval
-from meshwise.calibrate.train import probe as probed
+from meshwise.calibrate.train import intervals, probe
 from meshwise.calibrate.train.cases import Case
 from meshwise.calibrate.train.fit import Fitted, fit_leaving_out, prior_for
 from meshwise.calibrate.train.predict import Batch, predict
 from meshwise.calibrate.train.probe import Machine
 from meshwise.calibrate.train.score import Score, near, score
-from meshwise.catalogue import calibrations, records
-from meshwise.catalogue import files as catalogue
-from meshwise.catalogue.calibrations import FITTED, Calibration
+from meshwise.catalogue import calibrations, files, records
+from meshwise.catalogue.calibrations import COEFFICIENTS, Calibration
 from meshwise.catalogue.chips import HERE, catalogued
 from meshwise.errors import UserError
 
@@ -64,11 +63,11 @@ def data_of(names: Sequence[str], chips: Sequence[str] = ()) -> Data:
     """Tables by their name or file, files of probes, and the probe that was filed as 'here'."""
     cases: list[Case] = []
     machines: list[Machine] = []
-    kept = catalogue.files("probes", ".jsonl")
+    kept = files.files("probes", ".jsonl")
     for name in names:
-        path = kept.get(name) or measure.find_table(name)
-        if probed.is_probe(path):
-            machines.append(probed.machine(probed.read(path), name if name in kept else HERE))
+        path = kept.get(name) or table.find_table(name)
+        if probe.is_probe(path):
+            machines.append(probe.machine(probe.read(path), name if name in kept else HERE))
         else:
             cases += measure.cases(path)[0]
     if len(machines) > 1:
@@ -110,7 +109,7 @@ def calibrated(
     prior = machine.calibration if machine else prior_for(cases[0].chip)
     fitted = fit_leaving_out(cases, prior, groups)
     made = _settled(cases, fitted, prior)
-    spread = interval.fitted(cases, fitted.left_out, Batch.of(cases).shares(made))
+    spread = intervals.fitted(cases, fitted.left_out, Batch.of(cases).shares(made))
     known = catalogued(machine.chip) if machine else None
     serves = [machine.chip.key, *([known.key] if known and known.kind != "cpu" else [])] if machine else found
     made = replace(
@@ -164,7 +163,7 @@ def toml(made: Calibrated) -> str:
     """The file, its errors in front; `calibration.named` reads it back."""
     kept = f"\n# Kept at their prior, for the rows do not tell: {', '.join(made.kept)}." if made.kept else ""
     head = f"# Written by 'meshwise calibrate'. {_errors('Left out', made.left_out)} {_errors('In sample', made.in_sample)}{kept}"
-    return records.toml(made.calibration, head, FITTED[0])
+    return records.toml(made.calibration, head, COEFFICIENTS[0])
 
 
 def _errors(where: str, found: Score) -> str:

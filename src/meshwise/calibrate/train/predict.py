@@ -10,7 +10,8 @@ from meshwise.calibrate.train.cases import Case
 from meshwise.catalogue import calibrations
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.cost.layout import Floats, Ints, Layouts
-from meshwise.cost.train.step import PARTS, Question, price
+from meshwise.cost.train.question import Question
+from meshwise.cost.train.step import PARTS, price
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 """Tried where a table does not say which it was."""
@@ -58,7 +59,7 @@ class Batch:
     def of(cases: Sequence[Case]) -> "Batch":
         found: dict[tuple[object, ...], list[int]] = {}
         for i, case in enumerate(cases):
-            node = case.cluster.nodes[0][1]
+            node = case.cluster.node
             network = case.cluster.network.bandwidth if case.cluster.network else 0.0
             wiring = (node.devices, network, case.cluster.torus, case.cluster.tiers)
             work = case.work

@@ -12,13 +12,14 @@ import numpy as np
 from scipy.optimize import least_squares  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
 from meshwise.calibrate.train.fit import prior_for
-from meshwise.catalogue import files as catalogue
+from meshwise.catalogue import files
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.chips import HERE, Chip, Cluster, Link, Node, Source, known_chip
 from meshwise.catalogue.frameworks import find_framework
 from meshwise.cost.layout import Floats, Layouts
 from meshwise.cost.train.compute import Device, attention, product
-from meshwise.cost.train.step import GRAPH_GAP, Question, slots
+from meshwise.cost.train.question import Question
+from meshwise.cost.train.step import GRAPH_GAP, slots
 from meshwise.cost.work import Train
 from meshwise.errors import UserError, quoted
 from meshwise.models.model import build
@@ -50,7 +51,7 @@ class Machine:
 def read(path: Path) -> list[Row]:
     """The rows of a probe; a file of something else is refused."""
     rows: list[Row] = []
-    for number, line in enumerate(catalogue.text_of(path).splitlines(), 1):
+    for number, line in enumerate(files.text_of(path).splitlines(), 1):
         try:
             value: object = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -75,7 +76,7 @@ def _checked(row: Row, where: str) -> Row:
 
 def is_probe(path: Path) -> bool:
     """Whether a file holds rows of a probe: known by its first line."""
-    return path.suffix == ".jsonl" and '"kind"' in catalogue.text_of(path).partition("\n")[0]
+    return path.suffix == ".jsonl" and '"kind"' in files.text_of(path).partition("\n")[0]
 
 
 def of_kind(rows: Sequence[Row], kind: str, what: str = "") -> list[Row]:

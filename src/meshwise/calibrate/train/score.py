@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from meshwise.calibrate.train.cases import Case, Skipped
+from meshwise.calibrate.tables import Skipped
+from meshwise.calibrate.train.cases import Case
 from meshwise.calibrate.train.predict import Prediction
 from meshwise.cost.layout import Floats
 

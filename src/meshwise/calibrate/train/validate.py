@@ -6,13 +6,16 @@ from typing import Literal
 
 import numpy as np
 
+from meshwise.calibrate import tables
+from meshwise.calibrate.tables import Skipped
 from meshwise.calibrate.train import cases as measure
-from meshwise.calibrate.train import interval
-from meshwise.calibrate.train.cases import Case, Skipped
+from meshwise.calibrate.train import intervals
+from meshwise.calibrate.train.cases import Case
 from meshwise.calibrate.train.predict import Batch, Prediction, predict
 from meshwise.calibrate.train.score import Score, score
 from meshwise.catalogue import calibrations
 from meshwise.catalogue.calibrations import Calibration
+from meshwise.cost import interval
 from meshwise.cost.layout import Floats
 
 LeaveOut = Literal["row", "group"]
@@ -57,7 +60,7 @@ class Validation:
 
 def validate(name: str, calibration: str = "", leave_out: LeaveOut | None = None) -> Validation:
     """Score a table under a named calibration, under the one chosen for each row, or under fits to the rest of the table."""
-    path = measure.find_table(name)
+    path = tables.find_table(name)
     cases, skipped = measure.cases(path)
     if leave_out is None:
         fixed = calibrations.named(calibration) if calibration else None
@@ -71,7 +74,7 @@ def validate(name: str, calibration: str = "", leave_out: LeaveOut | None = None
         fitted_all = score(cases, skipped, inside)
         in_sample = {"in_sample": {key: fitted_all[key] for key in ("time", "memory", "oom")}}
         found = {"table": path.stem} | about | score(cases, skipped, predicted) | in_sample
-    found["time"]["coverage"] = interval.coverage(cases, low, high)
+    found["time"]["coverage"] = intervals.coverage(cases, low, high)
     return Validation(path.stem, cases, skipped, predicted, found, low, high)
 
 
@@ -98,7 +101,7 @@ def folds(cases: Sequence[Case], leave_out: LeaveOut) -> list[object]:
 
 def _fitted(cases: list[Case], leave_out: LeaveOut) -> tuple[Prediction, Prediction, Floats, Floats]:
     """Predictions by fits that left each row out, and by the fit of all, and intervals that left it out too; every chip by itself."""
-    from meshwise.calibrate.train import fit as calibrate
+    from meshwise.calibrate.train import fit
 
     nothing = (np.full(len(cases), np.nan) for _ in range(6))
     out, inside = (Prediction(next(nothing), next(nothing)) for _ in range(2))
@@ -107,8 +110,8 @@ def _fitted(cases: list[Case], leave_out: LeaveOut) -> tuple[Prediction, Predict
         rows = [i for i, case in enumerate(cases) if case.chip.key == chip]
         some = [cases[i] for i in rows]
         groups = folds(some, leave_out)
-        fitted = calibrate.fit_leaving_out(some, calibrate.prior_for(some[0].chip), groups)
+        fitted = fit.fit_leaving_out(some, fit.prior_for(some[0].chip), groups)
         for whole, part in ((out, fitted.left_out), (inside, fitted.inside)):
             whole.seconds[rows], whole.memory[rows] = part.seconds, part.memory
-        low[rows], high[rows] = interval.left_out(some, fitted.left_out, Batch.of(some).shares(fitted.calibration), groups)
+        low[rows], high[rows] = intervals.left_out(some, fitted.left_out, Batch.of(some).shares(fitted.calibration), groups)
     return out, inside, low, high

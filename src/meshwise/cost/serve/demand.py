@@ -44,7 +44,7 @@ class Rig:
                 host = hosts[-1] + 1 if hosts else 0
                 chips += [chip for number, chip in node.chips for _ in range(number)]
                 hosts += [host] * node.devices
-        node = cluster.nodes[0][1]
+        node = cluster.node
         named = node.host.cpus.rpartition(" x ")[2]
         return cls(tuple(chips), tuple(hosts), node.link, cluster.network, known_chip(named) if named else None)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import log2
 
-from meshwise.catalogue.calibrations_serving import Serving, choose
+from meshwise.catalogue.calibrations import ServeCalibration, choose_serve
 from meshwise.catalogue.chips import Chip, Link
 from meshwise.catalogue.engines import Runtime
 from meshwise.cost.serve.demand import Demand, Hop, Rig, Task, demand
@@ -77,22 +77,22 @@ def speed(
     rig: Rig,
     runtime: Runtime,
     work: Serve,
-    serving: Callable[[Chip], Serving] | None = None,
+    serving: Callable[[Chip], ServeCalibration] | None = None,
 ) -> Speed:
     """How fast this placement serves; `serving` gives the coefficients of each chip, the catalogue's where it is not given."""
 
-    def chosen(chip: Chip) -> Serving:
-        return serving(chip) if serving else choose(chip, runtime.key or runtime.engine)
+    def chosen(chip: Chip) -> ServeCalibration:
+        return serving(chip) if serving else choose_serve(chip, runtime.key or runtime.engine)
 
     return price(demand(model, weights, placement, rig, runtime, work), chosen)
 
 
-def price(d: Demand, serving: Callable[[Chip], Serving]) -> Speed:
+def price(d: Demand, serving: Callable[[Chip], ServeCalibration]) -> Speed:
     """Seconds of what is asked."""
     return Speed(decode_parts(d, serving), prefill_parts(d, serving), d.users, d.prompt)
 
 
-def rate(chip: Chip, s: Serving) -> float:
+def rate(chip: Chip, s: ServeCalibration) -> float:
     """Bytes of weights per second: the memory's bandwidth, or what the SMs can take in, whichever is less.
 
     A100s of May 2024 read 1.0 TB/s of their 1.9 with llama.cpp, RTX 4090s 0.95 of 1.0: 108 SMs at 1.41 GHz against 128 at 2.52.
@@ -122,12 +122,12 @@ def peak(chip: Chip, engine: str, kind: str) -> float:
     return wanted.get(kind) or half
 
 
-def _rows_rate(d: Demand, chip: Chip, s: Serving) -> float:
+def _rows_rate(d: Demand, chip: Chip, s: ServeCalibration) -> float:
     """FLOP/s in products with many tokens, for this mixture of 16-bit and quantised weights."""
     return peak(chip, d.engine, d.peak_type) * s.product / (1 - d.narrow + d.narrow / s.narrow)
 
 
-def decode_parts(d: Demand, serving: Callable[[Chip], Serving]) -> Parts:
+def decode_parts(d: Demand, serving: Callable[[Chip], ServeCalibration]) -> Parts:
     """Stages one after the other: reading adds up, however many devices share it. Groups of users overlap in a pipeline."""
     found: Parts = dict.fromkeys(SERVE_PARTS, 0.0)
     totals: list[float] = []
@@ -150,7 +150,7 @@ def decode_parts(d: Demand, serving: Callable[[Chip], Serving]) -> Parts:
     return found
 
 
-def _step_of(d: Demand, task: Task, s: Serving) -> Parts:
+def _step_of(d: Demand, task: Task, s: ServeCalibration) -> Parts:
     """Weights and cache are read; products take longer than that only with many users. Kernels start one behind the other."""
     read = task.weights / (rate(task.chip, s) * (s.single if task.single else 1.0))
     multiplied = task.flops / _rows_rate(d, task.chip, s)
@@ -162,7 +162,7 @@ def _step_of(d: Demand, task: Task, s: Serving) -> Parts:
     }
 
 
-def _both(read: float, multiplied: float, s: Serving) -> float:
+def _both(read: float, multiplied: float, s: ServeCalibration) -> float:
     """Products hide the reading of their weights; reading does not quite hide products, whose inputs every tile fetches anew.
 
     On an H200 each user from 8 to 64 adds 5.9 us to a step of an 8B that takes 4.8 ms to read, where products alone would take 20.
@@ -183,18 +183,18 @@ def _latency(link: Link | None, remote: bool) -> float:
     return NETWORK_LATENCY if remote else FAST_LATENCY if link.bandwidth >= FAST_LINK else SLOW_LATENCY
 
 
-def _moved(size: float, link: Link | None, s: Serving) -> float:
+def _moved(size: float, link: Link | None, s: ServeCalibration) -> float:
     return size / (link.bandwidth * s.link) if link else 0.0
 
 
-def _hop(hop: Hop, tokens: float, s: Serving) -> float:
+def _hop(hop: Hop, tokens: float, s: ServeCalibration) -> float:
     """Activations of a step to the next device; to another host a round trip, and what it is told to compute."""
     size = tokens * hop.token_bytes + (s.graph * hop.layers if hop.layers else 0.0)
     fixed = s.remote + 2 * _latency(hop.link, True) if hop.remote else s.hop
     return fixed + _moved(size, hop.link, s)
 
 
-def _all_reduce(d: Demand, tokens: float, s: Serving) -> float:
+def _all_reduce(d: Demand, tokens: float, s: ServeCalibration) -> float:
     """Up and down a tree of n devices: 2 log2 n steps of latency, and 2 (n - 1) / n of the bytes through every link."""
     n = len(d.stages[0]) if d.stages else 1
     if n < 2 or not d.reduces:
@@ -203,18 +203,18 @@ def _all_reduce(d: Demand, tokens: float, s: Serving) -> float:
     return s.reduce + 2 * log2(n) * _latency(d.reduce_link, d.reduce_remote) + _moved(size, d.reduce_link, s)
 
 
-def _row_split(d: Demand, s: Serving) -> float:
+def _row_split(d: Demand, s: ServeCalibration) -> float:
     """Every product sends its input to all devices, waits, and collects their outputs (llama.cpp, -sm row)."""
     return d.row_products * (len(d.stages[0]) + 1) * s.row if d.row_products else 0.0
 
 
-def _on_host(d: Demand, s: Serving) -> float:
+def _on_host(d: Demand, s: ServeCalibration) -> float:
     """Layers in host memory are read at its bandwidth."""
     cpu = d.host.chip
     return (d.host.weights + d.host.cache) / (s.host * cpu.bandwidth)
 
 
-def prefill_parts(d: Demand, serving: Callable[[Chip], Serving]) -> Parts:
+def prefill_parts(d: Demand, serving: Callable[[Chip], ServeCalibration]) -> Parts:
     """Micro-batches go through the stages one behind the other, at most `copies` at a time.
 
     Worked: 8 micro-batches over 4 equal stages: 8 + 3 = 11 quarter passes instead of 32.
@@ -248,7 +248,7 @@ def _row_link(d: Demand) -> Link | None:
     return d.pcie if d.row_bytes else None
 
 
-def _prompt_of(d: Demand, task: Task, s: Serving) -> Parts:
+def _prompt_of(d: Demand, task: Task, s: ServeCalibration) -> Parts:
     """Products at their rate, or the weights once per micro-batch; attention by its FLOPs, and by its scores where they are written."""
     full = filled(task.products, task.rows, task.chip.sms or 0, s.tile)
     products = task.prompt_flops / (full * _rows_rate(d, task.chip, s))
@@ -267,7 +267,7 @@ def _prompt_of(d: Demand, task: Task, s: Serving) -> Parts:
     }
 
 
-def _prompt_hop(hop: Hop, micro_batches: int, s: Serving) -> float:
+def _prompt_hop(hop: Hop, micro_batches: int, s: ServeCalibration) -> float:
     """The first micro-batch waits for its hop; those behind it hide theirs."""
     return (
         _hop(hop, hop.prompt_tokens / micro_batches, s)
@@ -276,7 +276,7 @@ def _prompt_hop(hop: Hop, micro_batches: int, s: Serving) -> float:
     )
 
 
-def _prompt_on_host(d: Demand, s: Serving) -> float:
+def _prompt_on_host(d: Demand, s: ServeCalibration) -> float:
     """The processor computes, or each micro-batch brings the weights over to the first device, whichever is sooner."""
     cpu, task = d.host.chip, d.host
     own = max(

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwise.catalogue.calibrations import Calibration
-from meshwise.catalogue.chips import Chip, Cluster
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.comm import Fabric, Reduction, Wires
 from meshwise.cost.train.compute import SHORTEST_KERNEL, Device
@@ -13,9 +12,8 @@ from meshwise.cost.train.distinct import Alike, Few
 from meshwise.cost.train.memory import Activations, Held, Sizes, memory, state_bytes
 from meshwise.cost.train.passes import Cut, Passes, backward_bytes, passes
 from meshwise.cost.train.pipeline import Pace, Stages, makespan, sampled
-from meshwise.cost.work import Train
+from meshwise.cost.train.question import Question
 from meshwise.models.families.blocks import MIXTURE
-from meshwise.models.model import Model
 
 PARTS = (
     "matmul",
@@ -57,22 +55,6 @@ class Cost:
     @property
     def peak(self) -> Floats:
         return sum(self.memory.values(), np.zeros(1))
-
-
-@dataclass(frozen=True)
-class Question:
-    """All that pricing needs beside the layouts."""
-
-    model: Model
-    cluster: Cluster
-    chip: Chip
-    work: Train
-    calibration: Calibration
-
-    @staticmethod
-    def of(model: Model, cluster: Cluster, work: Train, calibration: Calibration) -> "Question":
-        chip = cluster.nodes[0][1].chips[0][1]
-        return Question(model, cluster, chip, replace(work, framework=work.framework.on(chip.kind)), calibration)
 
 
 def price(q: Question, layouts: Layouts) -> Cost:

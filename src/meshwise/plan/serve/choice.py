@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from meshwise import units
-from meshwise.catalogue import calibrations_serving as serving
-from meshwise.catalogue import records
+from meshwise.catalogue import calibrations, records
+from meshwise.cost.serve.question import ServeQuestion
 from meshwise.cost.serve.speed import SERVE_PARTS
 from meshwise.cost.serve.ways import part
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.models.formats import FORMATS, split_model_name, weights
 from meshwise.plan.ask import ServeAsk
-from meshwise.plan.serve.search import Found, Option, ServeQuestion, largest_context, meets, weighed
+from meshwise.plan.serve.search import Found, Option, largest_context, meets, weighed
 
 FORMAT = 1
 KIND = "serve"
@@ -135,7 +135,7 @@ def choice(q: ServeQuestion, option: Option) -> ServeChoice:
     way, speed = option.way, option.speed
     used = [q.cards[i].chip for i in way.cards]
     low, high = interval(q, option)
-    slower = math.exp(INTERVAL * serving.choose(used[0], q.engine.runtime).prefill_spread)
+    slower = math.exp(INTERVAL * calibrations.choose_serve(used[0], q.engine.runtime).prefill_spread)
     watts = sum(chip.tdp or 0.0 for chip in used) * way.replicas if all(chip.tdp for chip in used) else None
     rent = part(q.cluster, [q.cards[i] for i in way.cards]).rent
     if rent is not None and q.cluster.prices:  # a price of whole nodes, of which these cards are a part
@@ -179,7 +179,7 @@ def interval(q: ServeQuestion, option: Option) -> tuple[float, float]:
     assert option.speed
     parts = option.speed.decode
     open_parts = parts["reduce"] + parts["host"] + (parts["hops"] if option.way.hosts > 1 else 0.0)
-    fitted = serving.choose(q.cards[option.way.cards[0]].chip, q.engine.runtime)
+    fitted = calibrations.choose_serve(q.cards[option.way.cards[0]].chip, q.engine.runtime)
     spread = math.exp(INTERVAL * math.hypot(fitted.spread, UNSURE * open_parts / option.speed.step))
     return option.per_user / spread, option.per_user * spread
 
@@ -210,7 +210,7 @@ def make(
     """The plan for what a search found."""
     best = found.options[0]
     chip = q.cards[best.way.cards[0]].chip
-    fitted = serving.choose(chip, q.engine.runtime)
+    fitted = calibrations.choose_serve(chip, q.engine.runtime)
     size = {"format": q.weights.format, "bytes": float(q.weights.bytes), "bits_per_weight": q.weights.bits_per_weight}
     return ServePlan(
         ask=ask,
@@ -264,7 +264,7 @@ def _notes(ask: ServeAsk, q: ServeQuestion, best: Option) -> list[str]:
         notes.append(f"no --context given: {q.work.context:,} tokens a user")
     if not on_cards(best):
         need = units.show(best.footprints[0].bytes, "bytes", binary=True, digits=3)
-        memory = q.cluster.nodes[0][1].host.memory
+        memory = q.cluster.node.host.memory
         notes.append(
             f"{need} of host memory are needed" + (f", of {units.show(memory, 'bytes', binary=True, digits=3)}" if memory else "")
         )

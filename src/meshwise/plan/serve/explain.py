@@ -8,11 +8,13 @@ from meshwise import units
 from meshwise.catalogue import clusters
 from meshwise.catalogue.chips import Cluster, Link
 from meshwise.catalogue.engines import find_runtime
+from meshwise.cost.serve.question import ServeQuestion
 from meshwise.cost.serve.ways import ENGINES, Way, tensor_counts, ways
 from meshwise.errors import UserError
 from meshwise.models.formats import FORMATS, as_gguf, weights
 from meshwise.plan.serve.choice import contexts, interval, largest_format, on_cards
-from meshwise.plan.serve.search import Found, Option, ServeQuestion, largest_context, priced, search, weighed, worth
+from meshwise.plan.serve.search import Found, Option, largest_context, priced, search, weighed, worth
+from meshwise.units import GIB
 
 LANES = (("PCIe 4.0 x1", 2e9), ("PCIe 4.0 x4", 8e9), ("PCIe 4.0 x16", 32e9), ("NVLink 4", 450e9))
 """One direction: 16 GT/s a lane (PCI-SIG), and all links of an H100 (its datasheet)."""
@@ -45,7 +47,7 @@ def reasons(q: ServeQuestion, found: Found, named: bool) -> list[str]:
 
 
 def _gib(value: float) -> str:
-    return f"{value / 2**30:.1f} GiB"
+    return f"{value / GIB:.1f} GiB"
 
 
 def tokens(rate: float) -> str:

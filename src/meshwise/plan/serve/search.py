@@ -1,20 +1,16 @@
 """Every way to serve a model on a rig: what each card holds, whether it fits, how fast it is, and which way is best."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from meshwise.catalogue.chips import Cluster
-from meshwise.catalogue.engines import Runtime
 from meshwise.cost.serve.buffers import Footprint, footprints
-from meshwise.cost.serve.cache import Held, layer_caches
+from meshwise.cost.serve.cache import layer_caches
 from meshwise.cost.serve.placement import Placement, with_caches
+from meshwise.cost.serve.question import ServeQuestion
 from meshwise.cost.serve.speed import Rig, Speed, speed
-from meshwise.cost.serve.ways import Card, Engine, Way, cards_of, copies, even_shares, fastest_shares, part, place, ways
+from meshwise.cost.serve.ways import Way, copies, even_shares, fastest_shares, part, place, ways
 from meshwise.cost.work import Serve
-from meshwise.models.formats import Weights
-from meshwise.models.model import Model
 
 TIE = 0.01
 """Two ways closer than this are as fast as each other; the one with fewer cards is the better answer."""
@@ -23,37 +19,6 @@ COMFORT = 2.0**29
 EVEN = "evenly filled"
 STEP = 256
 """Contexts are tried in multiples of this."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServeQuestion:
-    """Everything looked up."""
-
-    model: Model
-    weights: Weights
-    cluster: Cluster
-    engine: Engine
-    runtime: Runtime
-    work: Serve
-    ttft: float = 0.0
-    """Seconds that the first token may take; 0 is no target."""
-    per_user: float = 0.0
-    """Tokens per second that each user must get; 0 is no target."""
-    bounds: Mapping[str, int | str] = field(default_factory=dict[str, int | str])
-    """What a user fixed of a way: split, cards, tp, pp, replicas."""
-
-    @cached_property
-    def cards(self) -> tuple[Card, ...]:
-        return cards_of(self.cluster)
-
-    @cached_property
-    def rooms(self) -> tuple[float, ...]:
-        """Bytes that weights, cache and buffers may take on each card."""
-        return tuple(self.runtime.room(card.chip) for card in self.cards)
-
-    def held(self, users: int, context: int = 0, kv: str = "") -> Held:
-        kind = kv or self.work.kv
-        return Held(context=context or self.work.context, sequences=users, key=kind, value=kind)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 
 from meshwise.cost.layout import Layouts
 from meshwise.cost.train.compute import EVEN, Device, product
-from meshwise.cost.train.step import Question, price
+from meshwise.cost.train.question import Question
+from meshwise.cost.train.step import price
 from meshwise.models.model import Model
 from meshwise.plan.shapes.stack import one_model, shapes_of
 from meshwise.plan.train.rules import broken
@@ -151,7 +152,7 @@ def _cuts(q: Question, layout: Layouts) -> list[Fault]:
     """Ways to cut that the shape forbids, where the layout is at their edge."""
     d, tp, pp = q.model.decoder, int(layout.tp[0]), int(layout.pp[0])
     found: list[Fault] = []
-    wider = min((n for n in divisors(q.cluster.nodes[0][1].devices) if n > tp), default=0)
+    wider = min((n for n in divisors(q.cluster.node.devices) if n > tp), default=0)
     for what, width in (("heads", d.heads), ("of FFW width", d.ffn)):
         if wider and width % wider:
             found.append(Fault(f"{width} {what} cannot be cut by tp {wider}", None))

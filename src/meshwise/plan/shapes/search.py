@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, fields, replace
 import numpy as np
 
 from meshwise.cost.layout import OFFLOAD, RECOMPUTE, Floats, Ints, Layouts
-from meshwise.cost.train.step import Question, peak, price
+from meshwise.cost.train.question import Question
+from meshwise.cost.train.step import peak, price
 from meshwise.plan.shapes.faults import Fault, faults
 from meshwise.plan.shapes.stack import Shapes, Stack, one_model
 from meshwise.plan.train.choice import Choice, choice, too_large

@@ -2,29 +2,27 @@
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
-
 from meshwise import units
-from meshwise.calibrate.train import interval
-from meshwise.catalogue import calibrations, clusters, records
-from meshwise.catalogue import frameworks as framework
-from meshwise.cost import goodput
-from meshwise.cost.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layouts
+from meshwise.catalogue import calibrations, clusters, frameworks, records
+from meshwise.cost import goodput, interval
+from meshwise.cost.layout import Layouts, layouts_of
 from meshwise.cost.reliability import Reliability
 from meshwise.cost.train.compute import Device
 from meshwise.cost.train.memory import KINDS
-from meshwise.cost.train.step import PARTS, Cost, Question
+from meshwise.cost.train.question import Question
+from meshwise.cost.train.step import PARTS, Cost
 from meshwise.cost.work import OPTIMIZER_BYTES, PRECISIONS, Train
 from meshwise.errors import DoesNotFit, UserError, quoted
-from meshwise.models import find as lookup
+from meshwise.models import find
 from meshwise.models.model import Model
 from meshwise.plan.train.search import ASKED, CUT_AXES, Found, fewer_nodes
+from meshwise.units import GIB
 
 FORMAT = 3
 TIE = 0.01
@@ -71,9 +69,9 @@ class Ask:
             raise UserError(
                 f"cluster {quoted(self.cluster)} mixes nodes of several sizes; training is planned on one kind of node"
             )
-        chip = found.nodes[0][1].chips[0][1]
-        model = model or lookup.find_model(self.model)
-        program = framework.find_framework(self.framework or framework.usual(chip.kind, model.model_type))
+        chip = found.chip
+        model = model or find.find_model(self.model)
+        program = frameworks.find_framework(self.framework or frameworks.usual(chip.kind, model.model_type))
         if self.link:
             found = clusters.with_link(found, self.link)
         work = Train(
@@ -231,8 +229,8 @@ def too_large(q: Question, found: Found) -> str:
         return no_layout(q, found.rejected)
     more = math.ceil(q.cluster.devices * need / (have * (1 - q.work.reserve)))
     return (
-        f"{q.model.name} does not fit on {q.cluster.name}: the leanest of {found.priced:,} layouts needs {need / 2**30:.1f} GiB a device, "
-        f"{q.chip.name} has {have / 2**30:.1f}; about {more:,} devices would do, or a smaller batch, or --framework fsdp, which can offload"
+        f"{q.model.name} does not fit on {q.cluster.name}: the leanest of {found.priced:,} layouts needs {need / GIB:.1f} GiB a device, "
+        f"{q.chip.name} has {have / GIB:.1f}; about {more:,} devices would do, or a smaller batch, or --framework fsdp, which can offload"
     )
 
 
@@ -333,7 +331,7 @@ def choice(q: Question, layouts: Layouts, cost: Cost, i: int, ties: int = 0) -> 
 
 def _lasting(q: Question, devices: int, seconds: float) -> tuple[dict[str, float], float]:
     """What failures leave of a run of steps of so many seconds, and the devices in its spare nodes."""
-    per_node = q.chip.per_node if q.cluster.torus else q.cluster.nodes[0][1].devices
+    per_node = q.chip.per_node if q.cluster.torus else q.cluster.node.devices
     found = goodput.goodput(
         q.work.reliability,
         devices,
@@ -368,10 +366,3 @@ def _check_sums(row: Choice) -> None:
         raise ValueError("a layout has other parts than this version knows")
     if set(row.goodput) != {f.name for f in fields(goodput.Goodput)}:
         raise ValueError("a layout has other shares of time than this version knows")
-
-
-def layouts_of(row: Mapping[str, int | str]) -> Layouts:
-    """One layout from its words, as in a plan.json."""
-    words = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "offload": OFFLOAD}
-    values = {f.name: words[f.name].index(str(row[f.name])) if f.name in words else int(row[f.name]) for f in fields(Layouts)}
-    return Layouts.of(**{name: np.array([value]) for name, value in values.items()})

@@ -1,16 +1,17 @@
 """Why this layout: the parts that differ, the constraint that binds, and what would change the answer, in words."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from meshwise import units
-from meshwise.cost.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layouts
-from meshwise.cost.train.step import PARTS, Question
-from meshwise.errors import UserError, nearest
+from meshwise.cost.layout import RECOMPUTE, SCHEDULES, Layouts, name_of, parse_axes
+from meshwise.cost.train.question import Question
+from meshwise.cost.train.step import PARTS
+from meshwise.errors import UserError
 from meshwise.plan.roofline import verdicts
 from meshwise.plan.train.choice import Choice, DoesNotFit, choice
 from meshwise.plan.train.rules import broken
 from meshwise.plan.train.search import Bounds, Found, search
+from meshwise.units import GIB
 
 WORDS = {
     "matmul": "matrix products",
@@ -49,21 +50,6 @@ def differences(mine: Choice, other: Choice) -> list[Difference]:
     return sorted((row for row in rows if abs(row.gained) > 1e-3 * mine.seconds), key=lambda row: -abs(row.gained))
 
 
-def name_of(row: Mapping[str, int | str]) -> str:
-    """'dp8 tp4 pp12 mbs2 full' and whatever else is not the default."""
-    dp = int(row["dp_replicate"]) * int(row["dp_shard"])
-    axes = [f"dp{dp}", f"tp{row['tp']}", f"pp{row['pp']}"]
-    axes += [f"{axis}{row[axis]}" for axis in ("cp", "ep", "vpp") if int(row[axis]) > 1]
-    axes.append(f"mbs{row['mbs']}")
-    if int(row["dp_replicate"]) > 1 and int(row["dp_shard"]) > 1:
-        axes.append(f"shard{row['dp_shard']}")
-    axes += [f"zero{row['zero']}"] if int(row["zero"]) else []
-    axes += ["sp"] if int(row["sp"]) else []
-    axes += [f"{row['recompute']} recompute"] if row["recompute"] != "none" else []
-    axes += [str(row["schedule"])] if row["schedule"] == "zero-bubble" else []
-    return " ".join([*axes, *([f"offload {row['offload']}"] if row["offload"] != "none" else [])])
-
-
 def versus(q: Question, best: Choice, text: str) -> Choice:
     """The layout a user has in mind: what they name, and the best choice of what they leave open."""
     bounds = parse_axes(text)
@@ -73,8 +59,8 @@ def versus(q: Question, best: Choice, text: str) -> Choice:
     if found.priced:
         room = q.chip.memory * (1 - q.work.reserve)
         raise DoesNotFit(
-            f"{text} does not fit: the leanest of {found.priced:,} such layouts needs {found.smallest / 2**30:.1f} GiB a device, and "
-            f"{room / 2**30:.1f} GiB are free"
+            f"{text} does not fit: the leanest of {found.priced:,} such layouts needs {found.smallest / GIB:.1f} GiB a device, and "
+            f"{room / GIB:.1f} GiB are free"
         )
     tried = _completed(q, best, {axis: least for axis, (least, _) in bounds.items()})
     rules = broken(q, tried)
@@ -85,7 +71,7 @@ def versus(q: Question, best: Choice, text: str) -> Choice:
 
 def _as_large(q: Question, best: Choice, bounds: Bounds) -> Found:
     """The fastest layout on as many devices as the best one has."""
-    return search(q, bounds=bounds, top=1, nodes=(best.devices // q.cluster.nodes[0][1].devices,))
+    return search(q, bounds=bounds, top=1, nodes=(best.devices // q.cluster.node.devices,))
 
 
 def _completed(q: Question, best: Choice, given: dict[str, int]) -> Layouts:
@@ -102,32 +88,6 @@ def _completed(q: Question, best: Choice, given: dict[str, int]) -> Layouts:
         "schedule": SCHEDULES.index("interleaved") if row.get("vpp", 1) > 1 else 0,
     }
     return Layouts.of(**(plain | row))
-
-
-def parse_axes(text: str) -> dict[str, tuple[int, int]]:
-    """'tp=8,pp=1..12,recompute=full' as bounds on axes."""
-    words = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "offload": OFFLOAD}
-    axes = ("dp", "dp_replicate", "dp_shard", "tp", "pp", "cp", "ep", "mbs", "vpp", "zero", "sp", *words)
-    bounds: dict[str, tuple[int, int]] = {}
-    for piece in filter(None, (part.strip() for part in text.split(","))):
-        axis, equals, value = (part.strip() for part in piece.partition("="))
-        if axis not in axes or not equals:
-            raise UserError(f"'{piece}' is not axis=value{nearest(axis, axes) or '; axes: ' + ', '.join(axes)}")
-        least, dots, most = value.partition("..")
-        try:
-            pair = [words[axis].index(word) if axis in words else int(word) for word in (least, most if dots else least)]
-            if max(pair) > 10**9:
-                raise ValueError
-        except ValueError:
-            known = ", ".join(words[axis]) if axis in words else "a whole number or a range such as 1..12"
-            raise UserError(f"'{piece}': {axis} is {known}") from None
-        if axis in bounds and bounds[axis] != (pair[0], pair[1]):
-            raise UserError(f"{axis} is given twice with different values")
-        floor = 0 if axis in ("zero", "sp", *words) else 1
-        if pair[0] > pair[1] or pair[1] < floor:
-            raise UserError(f"'{piece}' is an empty range: {axis} starts at {floor}")
-        bounds[axis] = (max(floor, pair[0]), pair[1])
-    return bounds
 
 
 def binding(q: Question, best: Choice, bounds: Bounds) -> str:
@@ -147,7 +107,7 @@ def binding(q: Question, best: Choice, bounds: Bounds) -> str:
 def what_if(q: Question, best: Choice, bounds: Bounds) -> list[str]:
     """What twice the batch, network or memory would change."""
     chip = q.chip
-    node = q.cluster.nodes[0][1]
+    node = q.cluster.node
     larger = replace(chip, memory=2 * chip.memory)
     roomier = replace(q.cluster, nodes=((q.cluster.node_count, replace(node, chips=((node.devices, larger),))),))
     network = q.cluster.network and replace(q.cluster.network, bandwidth=2 * q.cluster.network.bandwidth)
@@ -195,7 +155,7 @@ def reasons(q: Question, best: Choice, other: Choice | None, bounds: Bounds) -> 
 
 def _rooflines(q: Question, best: Choice) -> list[str]:
     """Of the devices that the layout has, which `--at-most` may have made fewer."""
-    used = replace(q.cluster, nodes=((best.devices // q.cluster.nodes[0][1].devices, q.cluster.nodes[0][1]),))
+    used = replace(q.cluster, nodes=((best.devices // q.cluster.node.devices, q.cluster.node),))
     return verdicts(q.model, used, float(q.work.batch_tokens), q.work.seq)
 
 

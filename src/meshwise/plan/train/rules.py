@@ -4,7 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwise.cost.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Floats, Layouts
-from meshwise.cost.train.step import Question, stage_layers
+from meshwise.cost.train.question import Question
+from meshwise.cost.train.step import stage_layers
 
 TP_IN_NODE = "tp stays inside a node"
 PADDING = "padding the batch up to dp is at most a fifth of what is computed"
@@ -30,7 +31,7 @@ def cut_rules(q: Question, a: Layouts) -> dict[str, Mask]:
             axis=0,
         ),
         "tp of recurrent layers where the framework has it": (a.tp == 1) | f.cuts_recurrence | (not recurs(q)),
-        TP_IN_NODE: q.cluster.nodes[0][1].devices % a.tp == 0,  # 6 in nodes of 8 leaves some groups astride two
+        TP_IN_NODE: q.cluster.node.devices % a.tp == 0,  # 6 in nodes of 8 leaves some groups astride two
         "pp is at most the number of layers": a.pp <= d.layers,
         "pp cuts the layers into stages": layers,
         "cp where the framework has it": (a.cp == 1) | f.context_parallel,

@@ -10,7 +10,8 @@ import numpy as np
 
 from meshwise.cost.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Ints, Layouts
 from meshwise.cost.train.memory import KINDS
-from meshwise.cost.train.step import PARTS, Cost, Question, peak, price
+from meshwise.cost.train.question import Question
+from meshwise.cost.train.step import PARTS, Cost, peak, price
 from meshwise.errors import UserError
 from meshwise.plan.train.rules import TP_IN_NODE, Mask, attends, batch_rules, choice_rules, cut_rules
 
@@ -91,7 +92,7 @@ def _count(rejected: dict[str, int], rule: str, dropped: Mask) -> None:
 
 def check_divides(q: Question, limits: Bounds, nodes: tuple[int, ...] = ()) -> None:
     """Axes that cut devices multiply to their number, so what a user fixes has to divide it."""
-    devices = [count * q.cluster.nodes[0][1].devices for count in nodes or (q.cluster.node_count,)]
+    devices = [count * q.cluster.node.devices for count in nodes or (q.cluster.node_count,)]
     whole = sorted({n for number in devices for n in divisors(number)})
     for axis, (least, most) in limits.items():
         if axis in CUT_AXES and not any(least <= n <= most for n in whole):
@@ -190,7 +191,7 @@ class Choices:
 
 def starts(q: Question, limits: Bounds, nodes: int, choices: Choices, rejected: dict[str, int]) -> Iterator[Starts]:
     """Every cut of so many nodes, with every shape and every micro-batch, that keeps to the rules; many at a time."""
-    for pairs, cuts in _paired(q, _cuts(q, nodes * q.cluster.nodes[0][1].devices)):
+    for pairs, cuts in _paired(q, _cuts(q, nodes * q.cluster.node.devices)):
         here = replace(q, model=q.model.take(pairs))
         # What the user left open first: a rule that drops none of it is not why nothing is left.
         kept = _all(_bounded(cuts, limits, CUT_AXES) | _allowed(cut_rules(here, cuts), limits), rejected, len(cuts))
@@ -300,7 +301,7 @@ def fewer_nodes(q: Question) -> int:
 
     100,000 devices are 2^5 x 5^5: no batch, head or layer count has those fives, and 98,304 of them do.
     """
-    whole, each = q.cluster.node_count, q.cluster.nodes[0][1].devices
+    whole, each = q.cluster.node_count, q.cluster.node.devices
     for count in range(whole - 1, int(0.8 * whole), -1):
         cuts = _cuts(q, count * each)
         if np.logical_and.reduce(list(cut_rules(q, cuts).values())).any():

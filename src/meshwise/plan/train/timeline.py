@@ -8,12 +8,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from meshwise.cost.layout import Floats, Layouts
+from meshwise.cost.layout import Floats, Layouts, layouts_of
 from meshwise.cost.train.pipeline import Pace
+from meshwise.cost.train.question import Question
 from meshwise.cost.train.schedule import BACKWARD, FORWARD, Run, play
-from meshwise.cost.train.step import BETWEEN_PRODUCTS, PARTS, Question, layers_before, pace, slots, stage_start
+from meshwise.cost.train.step import BETWEEN_PRODUCTS, PARTS, layers_before, pace, slots, stage_start
 from meshwise.errors import UserError
-from meshwise.plan.train.choice import Choice, layouts_of
+from meshwise.plan.train.choice import Choice
 
 WITHIN: Final = ("p2p", "recompute", "matmul", "attention", "elementwise", "launch", "cp", "ep", "tp")
 """Parts of an operation of a stage, in the order in which it shows them: what blocks its start, what it computes, what it waits for."""

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from meshwise.errors import DoesNotFit, quoted
+from meshwise.units import MIB
 
-MIB = 2.0**20
 HOST = "host"
 DRY_RUN = "llama-fit-params"
 _NEED = re.compile(r"^(\S+) (\d+) (\d+) (\d+) *$", re.MULTILINE)

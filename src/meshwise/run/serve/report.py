@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
-from meshwise.catalogue import files as catalogue
+from meshwise.catalogue import files
 from meshwise.errors import UserError
 from meshwise.plan.serve.choice import interval
 from meshwise.run.bench.speeds import PERCENTILES, Measured, Setting, differ
@@ -67,7 +67,7 @@ def report(points: Sequence[Report], about: Mapping[str, Any]) -> Report:
 def read(path: Path) -> Report:
     """A report that --out wrote."""
     try:
-        values: object = json.loads(catalogue.text_of(path))
+        values: object = json.loads(files.text_of(path))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not valid JSON: {error}") from None
     table = cast(Report, values) if isinstance(values, dict) else {}

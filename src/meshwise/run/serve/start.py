@@ -8,18 +8,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from meshwise import units
-from meshwise.catalogue import chips as hardware
+from meshwise.catalogue import chips, here
+from meshwise.cost.serve.question import ServeQuestion
 from meshwise.cost.serve.ways import Way
 from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.export import commands, llamacpp
 from meshwise.plan.ask import ServeAsk
 from meshwise.plan.serve.choice import ServePlan
-from meshwise.plan.serve.search import Option, ServeQuestion, priced, search, weighed
+from meshwise.plan.serve.search import Option, priced, search, weighed
 from meshwise.run.bench.speeds import Setting
 from meshwise.run.serve import llama_bench, xllamacpp
 from meshwise.run.serve.allocations import DRY_RUN
 from meshwise.run.serve.process import Program, free_port, private, says
-from meshwise.run.train import launch
 
 RPC_NAMES = ("ggml-rpc-server", "rpc-server")
 """As it is called, and as it was."""
@@ -98,10 +98,10 @@ def for_settings(one: Planned, settings: list[Setting]) -> Planned:
     return Planned(ask, q, one.way)
 
 
-def here(model: str, on: str, engine: str = "") -> ServeAsk:
+def ask_here(model: str, on: str, engine: str = "") -> ServeAsk:
     """A question about this machine: its GPUs where the catalogue has them, else its processor."""
-    cards = launch.gpus()
-    chip = hardware.known_chip(cards[0].removeprefix("NVIDIA ")) if cards else None
+    cards = here.gpus()
+    chip = chips.known_chip(cards[0].removeprefix("NVIDIA ")) if cards else None
     if cards and chip is None and not on:
         raise UserError(f"the catalogue has no {cards[0]}; say with --on what it is most like (meshwise show chips)")
     number = 1 if engine == "transformers" else len(cards)  # what it is for; --on or a plan has it share layers over several

@@ -2,7 +2,6 @@
 nobody."""
 
 import json
-import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,20 +9,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from meshwise.cost.serve.ways import Way
 from meshwise.errors import DoesNotFit, UserError
-from meshwise.models import find as lookup
-from meshwise.plan.serve.search import ServeQuestion
+from meshwise.models import find
 from meshwise.run.bench.speeds import Measured, Setting, steady_run
 from meshwise.workers.decoder.settings import Job, Point
 
 MISSING = "the transformers engine needs torch and transformers: pip install torch transformers"
-
-
-def lines(q: ServeQuestion, way: Way) -> list[str]:
-    """It has no server: measuring it is what it is for."""
-    words = ["meshwise", "bench", q.model.name, "--engine", "transformers", "--prompt", str(q.work.prompt)]
-    return [shlex.join([*words, "--output", str(q.work.output), "--users", str(q.work.users)])]
 
 
 @dataclass(frozen=True)
@@ -38,7 +29,7 @@ class Timed:
 def job(
     model: str, settings: list[Setting], *, device: str, repeats: int, tp: int = 1, weights: str = "", precision: str = ""
 ) -> Job:
-    values, name, _ = lookup.find_values(model)
+    values, name, _ = find.find_values(model)
     points = tuple(Point(prompt=one.prompt, output=one.output, users=one.users) for one in settings)
     return Job(
         name=name,

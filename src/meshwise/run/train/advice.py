@@ -6,11 +6,13 @@ from dataclasses import dataclass, fields, replace
 from statistics import median
 from typing import Any, cast
 
-from meshwise.cost.train.step import Question
+from meshwise.cost.layout import name_of
+from meshwise.cost.train.question import Question
 from meshwise.plan.train.choice import TIE, Choice, choice
-from meshwise.plan.train.explain import WORDS, differences, name_of
+from meshwise.plan.train.explain import WORDS, differences
 from meshwise.plan.train.search import Found, search
-from meshwise.run.train.launch import Launch, predicted, question_of
+from meshwise.run.train.launch import Launch
+from meshwise.units import GIB
 from meshwise.workers.trainer.report.rows import PREDICTED
 from meshwise.workers.trainer.settings import Layout, Settings, broken
 
@@ -47,7 +49,7 @@ class Forecast:
 
 def forecast(ready: Launch, earlier: list[dict[str, Any]]) -> Forecast:
     """Ask the planner about a run, with rows of runs before it in the same folder."""
-    q, here = question_of(ready), predicted(ready)
+    q, here = ready.question(), ready.predicted()
     found = search(q, top=ASKED)
     generic = q.chip.key == GENERIC
     ratios = scales(earlier, ready.settings) if generic else []
@@ -125,7 +127,7 @@ def advice(settings: Settings, found: Forecast) -> tuple[list[str], list[str]]:
         gain, layout = here.seconds / one.seconds - 1, layout_of(one.layout)
         lines.append(
             f"{name_of(one.layout)}: {gain:+.0%} tokens/s predicted over {name_of(here.layout)}, "
-            f"{one.memory / 2**30:.2f} GiB a device against {here.memory / 2**30:.2f}; {why(one, here)}"
+            f"{one.memory / GIB:.2f} GiB a device against {here.memory / GIB:.2f}; {why(one, here)}"
         )
         commands.append(command(settings, layout, settings.batch))
     if not found.better:

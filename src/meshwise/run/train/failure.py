@@ -6,11 +6,12 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from meshwise.catalogue import here
 from meshwise.cost.train.memory import Sizes
 from meshwise.plan.train.choice import Choice, choice
 from meshwise.plan.train.search import search
-from meshwise.run.train import launch
 from meshwise.run.train.launch import Launch
+from meshwise.units import GIB
 from meshwise.workers.trainer.settings import Layout, broken
 
 MARGIN = 0.9
@@ -39,14 +40,16 @@ def memory_lines(ready: Launch) -> list[str]:
     """The planner's memory by part for the layout that failed, and the nearest that fits."""
     if not ready.on:
         return ["the planner does not know this machine: name it with --on, such as 1x8xh200, to see the memory by part"]
-    now = launch.predicted(ready)
+    now = ready.predicted()
     held, have = parts(ready, now), capacity(ready, now)
     total = sum(held.values())
-    each = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in held.items())
+    each = ", ".join(f"{name} {size / GIB:.2f}" for name, size in held.items())
     share = (
-        f" that each of {here(ready)} processes has of this machine" if ready.settings.device == "cpu" and here(ready) > 1 else ""
+        f" that each of {processes_here(ready)} processes has of this machine"
+        if ready.settings.device == "cpu" and processes_here(ready) > 1
+        else ""
     )
-    lines = [f"predicted for a device: {each} GiB: {total / 2**30:.2f} GiB of {have / 2**30:.2f} GiB{share}"]
+    lines = [f"predicted for a device: {each} GiB: {total / GIB:.2f} GiB of {have / GIB:.2f} GiB{share}"]
     near = nearest(ready, MARGIN * min(total, have))
     if near is None:
         return [
@@ -54,7 +57,7 @@ def memory_lines(ready: Launch) -> list[str]:
             "no layout of these devices is predicted to need clearly less: take more devices, a smaller --batch or --seq",
         ]
     words = _options(ready.settings.layout, near)
-    needs = sum(parts(ready, near).values()) / 2**30
+    needs = sum(parts(ready, near).values()) / GIB
     return [*lines, f"nearest that needs less: {words}: {needs:.2f} GiB, {near.seconds / now.seconds:.2f} x the time"]
 
 
@@ -81,16 +84,16 @@ def tight(ready: Launch, row: Choice) -> str:
         return ""
     # what a process takes for itself differs too much from one CPU's PyTorch to the next
     each = sum(size for kind, size in parts(ready, row).items() if kind != "context")
-    have, many = launch.host_memory(), here(ready)
+    have, many = here.host_memory(), processes_here(ready)
     if each * many <= have:
         return ""
     return (
-        f"predicted to need {each * many / 2**30:.1f} GiB ({each / 2**30:.1f} GiB for each process), and this machine has "
-        f"{have / 2**30:.1f} GiB: it may be killed; a smaller --mbs, --batch or --seq, or --recompute full, needs less"
+        f"predicted to need {each * many / GIB:.1f} GiB ({each / GIB:.1f} GiB for each process), and this machine has "
+        f"{have / GIB:.1f} GiB: it may be killed; a smaller --mbs, --batch or --seq, or --recompute full, needs less"
     )
 
 
-def here(ready: Launch) -> int:
+def processes_here(ready: Launch) -> int:
     """Processes on this machine."""
     return ready.settings.layout.devices // ready.hosts.nodes
 
@@ -99,14 +102,14 @@ def capacity(ready: Launch, now: Choice) -> float:
     """Bytes of a device: a GPU's own, and of a CPU the share that each process has of what this machine gives."""
     if ready.settings.device == "cuda":
         return now.capacity
-    share = launch.host_memory() / here(ready)
+    share = here.host_memory() / processes_here(ready)
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     return share if limit == resource.RLIM_INFINITY else min(share, float(limit))
 
 
 def nearest(ready: Launch, most: float) -> Choice | None:
     """The layout of as many devices with the fewest changes that is predicted to need at most so much, and of these the fastest."""
-    question = launch.question_of(ready)
+    question = ready.question()
     own = ready.settings.layout
     same_cuts = {axis: (getattr(own, axis), getattr(own, axis)) for axis in CUTS}
     for bounds in (same_cuts, {}):

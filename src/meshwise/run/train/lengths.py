@@ -11,6 +11,7 @@ from meshwise.run.train.launch import Launch, Wish, prepare
 from meshwise.run.train.report import Seen, layout_name, name_rank
 from meshwise.run.train.sections import Section, Table
 from meshwise.run.train.sweep import Outcome, Point
+from meshwise.units import GIB
 from meshwise.workers.trainer.report.rows import counted, rates
 
 LENGTHS = "128,512,1024,2048"
@@ -106,9 +107,9 @@ def per_rank(seen: Seen) -> Section:
             f"{one.tokens:,}",
             f"{one.tokens / seen.seconds:,.0f}",
             "" if one.seconds is None else f"{one.seconds:.4f}",
-            f"{one.memory / 2**30:.2f}",
+            f"{one.memory / GIB:.2f}",
             f"{one.memory / capacity:.1%}" if math.isfinite(capacity) else "",
-            "" if one.reserved is None else f"{one.reserved / 2**30:.2f}",
+            "" if one.reserved is None else f"{one.reserved / GIB:.2f}",
         )
         for one in seen.ranks
     ]

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from meshwise.plan.train.explain import WORDS, name_of
+from meshwise.cost.layout import name_of
+from meshwise.plan.train.explain import WORDS
 from meshwise.run.train.advice import Forecast, advice
 from meshwise.run.train.sections import Section, Table
+from meshwise.units import GIB
 from meshwise.workers.trainer.report.rows import Rank, Step, counted, rates, read_ranks, read_rows, read_steps, usual
 from meshwise.workers.trainer.settings import Settings
 
@@ -81,7 +83,7 @@ def _time(seconds: float) -> str:
 
 
 def _gib(size: float) -> str:
-    return f"{size / 2**30:.2f} GiB"
+    return f"{size / GIB:.2f} GiB"
 
 
 def headline(seen: Seen, found: Forecast | None) -> Section:
@@ -181,7 +183,7 @@ def balance(seen: Seen) -> Section:
         else []
     )
     lines.append(_spread("time before it, waits for single peers included", [(r.seconds, r) for r in seen.ranks], "s"))
-    lines.append(_spread("memory", [(one.memory / 2**30, one) for one in seen.ranks], "GiB"))
+    lines.append(_spread("memory", [(one.memory / GIB, one) for one in seen.ranks], "GiB"))
     return Section("balance over ranks", lines=tuple(filter(None, lines)))
 
 

@@ -12,9 +12,8 @@ from meshwise.catalogue import files
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.train.choice import Choice
 from meshwise.run.train import failure as aftermath
-from meshwise.run.train import hosts, launch, sections, sweep
+from meshwise.run.train import hosts, launch, previous, sections, sweep
 from meshwise.run.train import lengths as run_lengths
-from meshwise.run.train import previous as earlier
 from meshwise.run.train import processes as workers
 from meshwise.run.train import report as run_report
 from meshwise.run.train.advice import Forecast, forecast
@@ -22,6 +21,7 @@ from meshwise.run.train.launch import Launch, Wish
 from meshwise.run.train.report import Seen
 from meshwise.run.train.sections import Section
 from meshwise.run.train.sweep import Outcome, Point
+from meshwise.units import GIB
 from meshwise.workers.trainer.ranks import speech
 from meshwise.workers.trainer.report.rows import PREDICTED, add_row, failure, read_rows
 
@@ -37,8 +37,8 @@ def foretold(ready: Launch) -> tuple[Launch, Choice | None]:
     """The run with the planner's word on it among its facts, so that it stands in the row beside what is measured."""
     if not ready.on:
         return ready, None
-    one = launch.predicted(ready)
-    facts = ready.settings.facts | dict(zip(PREDICTED, (one.seconds, one.memory / 2**30), strict=True))
+    one = ready.predicted()
+    facts = ready.settings.facts | dict(zip(PREDICTED, (one.seconds, one.memory / GIB), strict=True))
     return replace(ready, settings=replace(ready.settings, facts=facts)), one
 
 
@@ -154,7 +154,7 @@ def run_sweep(wish: Wish, text: str, out: Path, say: Say) -> None:
     """Measure every combination, and lay the table beside the planner's."""
     points = sweep.points(wish, sweep.parse(text))
     launch.check_torch()
-    with earlier.alone(out):
+    with previous.alone(out):
         outcomes = measure(points, out, say)
         found = sweep.table(outcomes, [point for point in points if not point.ready])
         (out / "report.md").write_text(sections.as_markdown(f"Sweep: {text}", found), encoding="utf-8")
@@ -168,8 +168,8 @@ def run_reported(wish: Wish, ready: Launch, lengths: str, steps: int, out: Path,
     short = replace(wish, options=wish.options | {"steps": steps} | PLAIN)
     some = run_lengths.points(short, ready, run_lengths.parse(lengths))
     same = run_lengths.equal_tokens(ready, [int(point.values["seq"]) for point in some]) > 0
-    with earlier.alone(out, ready):
-        earlier.check(ready, out)
+    with previous.alone(out, ready):
+        previous.check(ready, out)
         done = train(ready, out, say)
         if done is None:
             return

@@ -14,6 +14,7 @@ from meshwise.plan.train.choice import Choice
 from meshwise.run.train.advice import GENERIC
 from meshwise.run.train.launch import BrokenRules, Launch, Wish, prepare
 from meshwise.run.train.sections import Section, Table
+from meshwise.units import GIB
 from meshwise.workers.trainer.settings import RECOMPUTE, SCHEDULES
 
 NUMBERS = ("dp_replicate", "dp_shard", "tp", "pp", "cp", "mbs", "vpp", "zero")
@@ -166,7 +167,7 @@ def by_devices(outcomes: Sequence[Outcome]) -> dict[int, list[Outcome]]:
 
 
 def _cells(one: Outcome, scale: float, order: str) -> tuple[str, ...]:
-    foreseen = (f"{one.predicted.seconds * scale:.4f}", f"{one.predicted.memory / 2**30:.2f}") if one.predicted else ("", "")
+    foreseen = (f"{one.predicted.seconds * scale:.4f}", f"{one.predicted.memory / GIB:.2f}") if one.predicted else ("", "")
     if not one.ran:
         return (one.point.name, str(one.devices), str(one.row["outcome"]), "", foreseen[0], "", foreseen[1], order)
     seen = f"{one.rate:,.0f}", f"{float(one.row['sec_per_iter']):.4f}", f"{float(one.row['mem_gb']):.2f}"

@@ -74,9 +74,9 @@ def audit(
     numbers, texts = _told(given, whole, batch, gpus, loss0)
     texts |= {name: text for name, text in (("model", model), ("framework", framework)) if text}
     if model:
-        from meshwise.models import find as lookup
+        from meshwise.models import find
 
-        lookup.find_model(model)  # an unknown name is said now, in its words
+        find.find_model(model)  # an unknown name is said now, in its words
     if not files and not numbers:
         raise UserError(
             "nothing to audit: give files, or a run such as --params 124M --seq 128 --batch 16 --gpus 8xh100-sxm --step 7.5s"
@@ -109,7 +109,7 @@ def _told(
         texts["gpu"] = gpus
     elif gpus:
         cluster = find_cluster(gpus)
-        node = cluster.nodes[0][1]
+        node = cluster.node
         numbers |= {"n_gpus": float(cluster.devices), "gpus_per_node": float(node.devices)}
         texts["gpu"] = node.chips[0][1].key
     if loss0 is not None:
@@ -120,9 +120,9 @@ def _told(
 
 
 def _show(json: bool, data: dict[str, Any], view: Any) -> None:
-    from meshwise.ui.views import tables as render
+    from meshwise.ui.views import tables
 
     if json:
-        typer.echo(render.as_json(data))
+        typer.echo(tables.as_json(data))
     else:
-        render.console().print(view, soft_wrap=True)
+        tables.console().print(view, soft_wrap=True)

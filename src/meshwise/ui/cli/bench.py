@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from meshwise.catalogue import here
 from meshwise.errors import DoesNotFit, UserError
 
 if TYPE_CHECKING:
@@ -48,14 +49,14 @@ def bench(
     """Measure how fast an engine serves, beside the prediction: an endpoint that runs, or a plan that is started for it."""
     from meshwise import units
     from meshwise.catalogue.files import write
-    from meshwise.run.serve import report as bench_report
+    from meshwise.run.serve import report
     from meshwise.run.serve import start as serve_run
-    from meshwise.ui.views import tables as render
+    from meshwise.ui.views import tables
 
     url = what.startswith(("http://", "https://"))
     of_engine = {"--vary": vary, "--on": on, "--engine": engine, "--llama-bench": llama_bench}
     _check(url, {"--plan": plan, "--model": model, "--key-env": key_env}, of_engine)
-    earlier = bench_report.read(against) if against else None
+    earlier = report.read(against) if against else None
     wish = serve_run.Wish(folder=engine_path, file=model_file, rpc=serve_run.rpc_addresses(rpc), threads=threads)
     wait = _Waits(units.parse(patience, "seconds"), units.parse(start_within, "seconds"), repeats, seed, llama_bench)
     asked = str(plan or "") if url else what
@@ -67,20 +68,20 @@ def bench(
         else:
             assert planned
             about, points = _started(planned, settings, wish, wait, vary, progress)
-    told = bench_report.report(points, about | {"repeats": repeats})
+    told = report.report(points, about | {"repeats": repeats})
     lines = list(about.pop("explained", []))
     told.pop("explained", None)
-    lines += bench_report.against(earlier, told) if earlier else []
+    lines += report.against(earlier, told) if earlier else []
     if out is not None:
-        write(out, render.as_json(told) + "\n")
+        write(out, tables.as_json(told) + "\n")
     if rows is not None:
-        write(rows, render.as_csv(bench_report.rows(told, planned)))
+        write(rows, tables.as_csv(report.rows(told, planned)))
     if json or csv:
-        typer.echo(render.as_json(told) if json else render.as_csv(render.flat(_scalars(one)) for one in points))
+        typer.echo(tables.as_json(told) if json else tables.as_csv(tables.flat(_scalars(one)) for one in points))
     else:
         from meshwise.ui.views.bench import bench_view
 
-        render.console().print(bench_view(told, lines), soft_wrap=True)
+        tables.console().print(bench_view(told, lines), soft_wrap=True)
     failed = [one for one in points if one["decode"] is None]
     if failed:
         why = next(iter(failed[0]["faults"]), "no reason given")
@@ -113,15 +114,15 @@ def _key(name: str) -> str:
 
 
 def _planned(what: str, on: str, engine: str) -> "Planned":
-    from meshwise.plan.serve import choice as serve_plan
+    from meshwise.plan.serve import choice
     from meshwise.run.serve import start as serve_run
 
     if what.endswith(".json") and os.path.isfile(what):
         for flag, value in (("--on", on), ("--engine", engine)):
             if value:
                 raise UserError(f"{flag}: a plan says that itself; leave it out")
-        return serve_run.planned(serve_run.plan_ask(serve_plan.read(Path(what))))
-    return serve_run.planned(serve_run.here(what, on, engine))
+        return serve_run.planned(serve_run.plan_ask(choice.read(Path(what))))
+    return serve_run.planned(serve_run.ask_here(what, on, engine))
 
 
 def _settings(prompt: str, output: str, users: str, planned: "Planned | None") -> "list[Setting]":
@@ -147,9 +148,8 @@ def _counts(vary: str) -> list[int]:
     if name.strip() != "gpus" or not low.strip().isdecimal() or (dots and not high.strip().isdecimal()):
         raise UserError(f"--vary {vary!r}: expected gpus=1..4; other things are varied by 'meshwise plan --serve --vary'")
     found = list(range(int(low), int(high or low) + 1))
-    from meshwise.run.train import launch
 
-    have = len(launch.gpus())
+    have = len(here.gpus())
     if not found or found[0] < 1 or found[-1] > have:
         raise UserError(f"--vary {vary!r}: this machine has {have} GPU{'' if have == 1 else 's'}")
     return found
@@ -187,7 +187,7 @@ def _endpoint(
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     from meshwise.run.bench import client
     from meshwise.run.bench import endpoint as benches
-    from meshwise.run.serve import report as bench_report
+    from meshwise.run.serve import report
 
     where = client.address(url, key)
 
@@ -197,7 +197,7 @@ def _endpoint(
     endpoint, found = benches.bench(
         where, settings, model=model, repeats=wait.repeats, patience=wait.patience, seed=wait.seed, progress=told
     )
-    points = [bench_report.point(one, planned) for one in found]
+    points = [report.point(one, planned) for one in found]
     if not endpoint.extras:
         points[0]["notes"].append("the endpoint takes no ignore_eos: outputs may end early, and prompts may be kept")
     about = {"endpoint": where.url, "model": endpoint.model, "engine": planned.question.engine.name if planned else "an endpoint"}
@@ -228,7 +228,7 @@ def _once(
     planned: "Planned", settings: "list[Setting]", wish: "Wish", wait: _Waits, progress: Callable[[str], None]
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     from meshwise.run.serve import memory as serve_memory
-    from meshwise.run.serve import report as bench_report
+    from meshwise.run.serve import report
     from meshwise.run.serve import start as serve_run
     from meshwise.run.serve.allocations import logged
     from meshwise.run.serve.process import OutOfMemory
@@ -247,7 +247,7 @@ def _once(
             log = list(running[-1].log)
     except OutOfMemory as error:
         raise OutOfMemory(f"{error}; {serve_run.memory_sum(roomy)}") from None
-    why = _explained(planned, points, bench_report.from_log(log))
+    why = _explained(planned, points, report.from_log(log))
     command = programs[-1].command
     memory = serve_memory.beside(roomy, logged(log, serve_memory.remotes(command)))
     about |= {"model": name, "engine": programs[-1].name, "command": " ".join(command), "memory": memory, "explained": why}
@@ -264,14 +264,14 @@ def _timed_inside(
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """With the RPC servers of the plan up for as long."""
     from meshwise.run.serve import llama_bench as llamacpp_bench
-    from meshwise.run.serve import report as bench_report
+    from meshwise.run.serve import report
     from meshwise.run.serve import start as serve_run
     from meshwise.run.serve.process import started
 
     command = serve_run.timer_command(planned, wish)
     with started(serve_run.helpers(planned, wish), lambda line: None, wait.start):
         found = llamacpp_bench.timed(command, settings, wait.repeats, progress)
-    points = [bench_report.point(one, planned) for one in found]
+    points = [report.point(one, planned) for one in found]
     about = {"model": planned.question.model.name, "engine": llamacpp_bench.NAME, "command": " ".join(command)}
     return about | {"explained": _explained(planned, points, [])}, points
 
@@ -279,11 +279,9 @@ def _timed_inside(
 def _timed(
     planned: "Planned", settings: "list[Setting]", wish: "Wish", wait: _Waits, progress: Callable[[str], None]
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    from meshwise.run.serve import report as bench_report
-    from meshwise.run.serve import transformers
-    from meshwise.run.train import launch
+    from meshwise.run.serve import report, transformers
 
-    cards, tp = len(launch.gpus()), planned.way.tp
+    cards, tp = len(here.gpus()), planned.way.tp
     if 0 < cards < tp:
         raise UserError(
             f"the plan has tp={tp}, and this machine has {cards} GPU{'' if cards == 1 else 's'}; plan for what is here"
@@ -293,15 +291,15 @@ def _timed(
     asked = transformers.job(name, settings, device=device, repeats=wait.repeats, tp=tp, weights=wish.file)
     found = transformers.timed(asked, lambda: progress("timing"))
     # The planner knows this engine on GPUs alone: beside what a CPU does its answer would mislead.
-    points = [bench_report.point(one, planned if device == "cuda" else None) for one in found.measured]
+    points = [report.point(one, planned if device == "cuda" else None) for one in found.measured]
     return {"model": name, "engine": "transformers", "device": found.device, "torch": found.torch}, points
 
 
 def _explained(planned: "Planned", points: list[dict[str, Any]], known: list[str]) -> list[str]:
     """Where one user's speed is outside of what was predicted: what is known of the machine, and what usually explains it."""
-    from meshwise.plan.serve import explain as serve_explain
+    from meshwise.plan.serve import explain
     from meshwise.plan.serve.search import search
-    from meshwise.run.serve import report as bench_report
+    from meshwise.run.serve import report
 
     alone = next((one for one in points if one["users"] == 1 and one["predicted"] and one["decode"]), None)
     if alone is None or alone["predicted"]["low"] <= alone["decode"] <= alone["predicted"]["high"]:
@@ -310,8 +308,8 @@ def _explained(planned: "Planned", points: list[dict[str, Any]], known: list[str
         return [
             "the prediction is for a generic 16-core desktop: --on names a processor of the catalogue, or calibrate from --rows"
         ]
-    facts = [f"  {line}" for line in [*known, *bench_report.gpu_facts()]]
-    usual = serve_explain.measured(planned.question, search(planned.question), float(f"{alone['decode']:.4g}"))
+    facts = [f"  {line}" for line in [*known, *report.gpu_facts()]]
+    usual = explain.measured(planned.question, search(planned.question), float(f"{alone['decode']:.4g}"))
     return [usual[0], *(["seen on this machine:", *facts] if facts else []), *usual[1:]]
 
 

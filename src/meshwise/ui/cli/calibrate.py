@@ -37,7 +37,7 @@ def validate(
     """Predict every run of a table of measurements, and score the predictions beside two baselines."""
     from meshwise.calibrate.serve.cases import serves
     from meshwise.calibrate.serve.validate import validate_serve
-    from meshwise.calibrate.train.cases import find_table
+    from meshwise.calibrate.tables import find_table
     from meshwise.calibrate.train.validate import Validation
     from meshwise.calibrate.train.validate import validate as validated
     from meshwise.ui.views import tables as render
@@ -48,12 +48,12 @@ def validate(
     found = [(validate_serve if serves(find_table(name)) else validated)(name, calibration, left) for name in tables]
     if svg is not None:
         from meshwise.catalogue import files
-        from meshwise.ui.views import scatter as picture
+        from meshwise.ui.views import scatter
 
         for path, one in zip(_pictures(svg, [one.table for one in found]), found, strict=True):
             if not isinstance(one, Validation):
                 raise UserError(f"--svg draws tables of training runs; {one.table} is of served models (--csv has its rows)")
-            files.write(path, picture.scatter(one))
+            files.write(path, scatter.scatter(one))
     if json or csv:
         scores = [one.score for one in found]
         lines = (line for one in found for line in one.rows())
@@ -168,7 +168,7 @@ def _made(
 ) -> Made:
     """Of training runs, or of served models."""
     from meshwise.calibrate.serve.cases import serves
-    from meshwise.calibrate.train.cases import find_table
+    from meshwise.calibrate.tables import find_table
     from meshwise.catalogue import chips as hardware
     from meshwise.catalogue import engines as runtime
     from meshwise.catalogue import files as catalogue

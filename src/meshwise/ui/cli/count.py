@@ -29,14 +29,14 @@ def answer(models: "list[Model]", tallies: list[dict[str, Any]], asked: Envelope
     from meshwise.cost.work import batch_tokens
     from meshwise.plan.budget import as_row, budget
     from meshwise.plan.roofline import verdicts
-    from meshwise.ui.views import tables as render
+    from meshwise.ui.views import tables
     from meshwise.ui.views.count import budget_table
 
     if not asked.batch:
         raise UserError("--on needs --batch, such as --batch 4M: how many tokens a step has decides what hides and what fits")
     cluster = clusters.find_cluster(asked.on)
     share = units.parse(asked.mfu, "share")
-    console = render.console()
+    console = tables.console()
     for model, tally in zip(models, tallies, strict=True):
         tokens, seq = batch_tokens(asked.batch, int(tally["training_flops"]["seq"]))
         found = budget(model, cluster, asked.tokens, tokens, share, asked.checkpoints)
@@ -47,4 +47,4 @@ def answer(models: "list[Model]", tallies: list[dict[str, Any]], asked: Envelope
             for line in lines:
                 console.print(line, soft_wrap=True, highlight=False)
     if json or csv:
-        typer.echo(render.as_json(tallies) if json else render.tallies_csv(tallies))
+        typer.echo(tables.as_json(tallies) if json else tables.tallies_csv(tallies))

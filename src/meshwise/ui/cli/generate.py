@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from meshwise.catalogue import here
 from meshwise.errors import DoesNotFit, UserError
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def generate(
     launch.check_weights(values, label, weights)
     words = _tokenizer(tokenizer, weights, label, int(values["vocab_size"]))
     read = _read(words, prompt, text)
-    device = launch.device_of(device)
+    device = here.device(device)
     with TemporaryDirectory() as folder:
         config, given, answer = (Path(folder, name) for name in ("config.json", "read.json", "answer.json"))
         config.write_text(json.dumps(values), encoding="utf-8")

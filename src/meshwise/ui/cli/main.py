@@ -6,14 +6,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from meshwise.errors import UserError, nearest, quoted
-from meshwise.ui.cli import audit as cli_audit
-from meshwise.ui.cli import bench as cli_bench
-from meshwise.ui.cli import calibrate as cli_score
-from meshwise.ui.cli import generate as cli_generate
-from meshwise.ui.cli import make_gguf as cli_gguf
-from meshwise.ui.cli import plan as cli_plan
-from meshwise.ui.cli import probe as cli_probe
-from meshwise.ui.cli import run as cli_run
+from meshwise.ui.cli import audit, bench, calibrate, generate, make_gguf, plan, probe, run
 from meshwise.workers.trainer.ranks.speech import flush, say
 
 if TYPE_CHECKING:
@@ -62,14 +55,14 @@ def count(
 ) -> None:
     """Count parameters, training FLOPs, caches and bytes of one or several models."""
     from meshwise import units
-    from meshwise.models import find as lookup
+    from meshwise.models import find
     from meshwise.models.count import count as count_model
     from meshwise.models.count import default_seq, training_tokens
     from meshwise.ui.cli import count as cli_budget
-    from meshwise.ui.views import tables as render
+    from meshwise.ui.views import tables
 
     length, total = units.whole_length(seq) if seq else None, training_tokens(tokens)
-    found = [lookup.find_model(name) for name in models]
+    found = [find.find_model(name) for name in models]
     tallies = [count_model(model, seq=length or default_seq(model), tokens=total) for model in found]
     if on:
         cli_budget.answer(found, tallies, cli_budget.Envelope(on, batch, mfu or "40%", checkpoints or 1, total), json, csv)
@@ -78,10 +71,10 @@ def count(
         if given:
             raise UserError(f"{option} says how a cluster is used; name it with --on, such as --on tpu-v5p:16x20x28")
     if json or csv:
-        emit(render.as_json(tallies) if json else render.tallies_csv(tallies))
+        emit(tables.as_json(tallies) if json else tables.tallies_csv(tallies))
         return
-    console = render.console()
-    console.print(render.count_table(tallies))
+    console = tables.console()
+    console.print(tables.count_table(tallies))
     for table in tallies:
         for note in table["notes"]:
             console.print(f"{table['model']}: {note}", soft_wrap=True)
@@ -95,8 +88,7 @@ def show(
     csv: Csv = False,
 ) -> None:
     """List the catalogues of chips, clusters and models with their sources, or show one entry."""
-    from meshwise.ui.views import listing
-    from meshwise.ui.views import tables as render
+    from meshwise.ui.views import listing, tables
 
     every = {"chips": listing.chip_rows, "clusters": listing.cluster_rows, "models": listing.model_rows}
     if catalogue not in every:
@@ -106,29 +98,27 @@ def show(
         rows, whole = [row], row
     else:
         rows = whole = every[catalogue]()
-        table = render.catalogue_table(catalogue, rows)
+        table = tables.catalogue_table(catalogue, rows)
     if json or csv:
-        emit(render.as_json(whole) if json else render.as_csv(map(render.flat, rows)))
+        emit(tables.as_json(whole) if json else tables.as_csv(map(tables.flat, rows)))
     else:
-        render.console().print(table)
+        tables.console().print(table)
 
 
 def entry(catalogue: str, name: str) -> "tuple[dict[str, object], Table]":
     """One entry of a catalogue, as data and as a table."""
-    from meshwise.catalogue import chips as hardware
-    from meshwise.catalogue import clusters
-    from meshwise.models import find as lookup
-    from meshwise.ui.views import listing
-    from meshwise.ui.views import tables as render
+    from meshwise.catalogue import chips, clusters
+    from meshwise.models import find
+    from meshwise.ui.views import listing, tables
 
     if catalogue == "chips":
-        chip = hardware.find_chip(name)
-        return listing.chip_row(chip), render.chip_facts(chip)
+        chip = chips.find_chip(name)
+        return listing.chip_row(chip), tables.chip_facts(chip)
     if catalogue == "clusters":
         cluster = clusters.find_cluster(name)
-        return listing.cluster_row(name, cluster), render.cluster_facts(name, cluster)
-    model = lookup.find_model(name)
-    return listing.model_row(model), render.model_facts(model)
+        return listing.cluster_row(name, cluster), tables.cluster_facts(name, cluster)
+    model = find.find_model(name)
+    return listing.model_row(model), tables.model_facts(model)
 
 
 def emit(text: str) -> None:
@@ -137,16 +127,16 @@ def emit(text: str) -> None:
     sys.stdout.flush()  # here typer turns a closed pipe (head, less) into a quiet exit; at Python's own exit it is an error
 
 
-app.command()(cli_plan.plan)
-app.command()(cli_plan.explain)
-app.command()(cli_run.run)
-app.command()(cli_generate.generate)
-app.command()(cli_bench.bench)
-app.command("make-gguf")(cli_gguf.make_gguf)
-app.command()(cli_probe.probe)
-app.command()(cli_score.validate)
-app.command()(cli_score.calibrate)
-app.command()(cli_audit.audit)
+app.command()(plan.plan)
+app.command()(plan.explain)
+app.command()(run.run)
+app.command()(generate.generate)
+app.command()(bench.bench)
+app.command("make-gguf")(make_gguf.make_gguf)
+app.command()(probe.probe)
+app.command()(calibrate.validate)
+app.command()(calibrate.calibrate)
+app.command()(audit.audit)
 
 
 def main() -> None:

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from meshwise.cost import layout
 from meshwise.errors import UserError
 
 if TYPE_CHECKING:
-    from meshwise.cost.train.step import Question
+    from meshwise.cost.train.question import Question
     from meshwise.plan.train.choice import Ask, Choice
 
 TOP = 10
@@ -113,12 +114,11 @@ def plan(
     from meshwise.cost.work import parse_batch
     from meshwise.models.count import training_tokens
     from meshwise.plan.train.choice import Ask
-    from meshwise.ui.cli import plan_cli_shape as cli_shape
-    from meshwise.ui.cli import plan_cli_vary as cli_vary
+    from meshwise.ui.cli import plan_cli_shape, plan_cli_vary
 
     varied = vary or []
-    model, open_shape = cli_shape.wanted(model, params, vocab, like, shape)
-    on, batch = cli_vary.started(varied, on, batch, cheapest)
+    model, open_shape = plan_cli_shape.wanted(model, params, vocab, like, shape)
+    on, batch = plan_cli_vary.started(varied, on, batch, cheapest)
     sequences, length = parse_batch(batch, units.whole_length(seq))
     total = training_tokens(tokens) if tokens else 0.0
     ask = Ask(
@@ -149,29 +149,30 @@ def plan(
             spares,
         ),
         link=link,
-        within=cli_vary.deadline(within, total, cheapest),
+        within=plan_cli_vary.deadline(within, total, cheapest),
     )
     if open_shape is not None:
         if varied or cheapest or within or out is not None or at_most:
             raise UserError(
                 "--params and --shape ask of one cluster: leave out --vary, --cheapest, --within, --at-most and --out"
             )
-        cli_shape.answer(ask, open_shape, _command(ask, top, named=False), top, json, csv)
+        plan_cli_shape.answer(ask, open_shape, _command(ask, top, named=False), top, json, csv)
     elif not varied and not cheapest:
         _answer(ask, top, out, json, csv)
     elif out is not None or top != TOP:
         raise UserError("--out and --top are of one plan: plan the point you like without --vary and --cheapest")
     else:
-        (cli_vary.cheapest if cheapest else cli_vary.answer)(ask, varied, lambda one: _command(one, TOP), json, csv)
+        (plan_cli_vary.cheapest if cheapest else plan_cli_vary.answer)(ask, varied, lambda one: _command(one, TOP), json, csv)
 
 
 def _answer(ask: "Ask", top: int, out: Path | None, json: bool, csv: bool) -> None:
     """Search, keep the plan where it was asked for, and print it."""
     from meshwise.catalogue.files import write
+    from meshwise.cost.layout import parse_axes
     from meshwise.plan.train.choice import make, node_counts
-    from meshwise.plan.train.explain import parse_axes, reasons, runner_up
+    from meshwise.plan.train.explain import reasons, runner_up
     from meshwise.plan.train.search import check_divides, search
-    from meshwise.ui.views import tables as render
+    from meshwise.ui.views import tables
 
     question, bounds = ask.question(), parse_axes(",".join((*ask.fix, *ask.allow)))
     nodes = node_counts(ask, question)
@@ -179,15 +180,15 @@ def _answer(ask: "Ask", top: int, out: Path | None, json: bool, csv: bool) -> No
     found = search(question, bounds=bounds, top=top, nodes=nodes)
     made = make(ask, question, found, top)
     if out is not None:
-        write(out, render.as_json(made.to_json()) + "\n")
+        write(out, tables.as_json(made.to_json()) + "\n")
     if json or csv:
-        rows = (render.flat(_row(choice)) for choice in made.choices)
-        typer.echo(render.as_json(made.to_json()) if json else render.as_csv(rows))
+        rows = (tables.flat(_row(choice)) for choice in made.choices)
+        typer.echo(tables.as_json(made.to_json()) if json else tables.as_csv(rows))
         return
     from meshwise.ui.views.plan import plan_view
 
     why = reasons(question, made.choices[0], runner_up(made.choices), bounds)
-    console = render.console()
+    console = tables.console()
     console.print(plan_view(made, why))
     console.print(f"again: {_command(ask, top)}", soft_wrap=True, highlight=False)
 
@@ -258,7 +259,7 @@ def explain(
         return
     from meshwise.plan.train import choice as plans
     from meshwise.plan.train import explain as explaining
-    from meshwise.ui.views import tables as render
+    from meshwise.ui.views import tables
 
     read = plans.read(plan_file)
     question = read.ask.question()
@@ -269,13 +270,13 @@ def explain(
             raise UserError("--json prints the explanation, --trace and --svg write files instead of it: ask for one of the two")
         _play_out(question, other if versus and other else best, trace, svg)
         return
-    bounds = explaining.parse_axes(",".join((*read.ask.fix, *read.ask.allow)))
+    bounds = layout.parse_axes(",".join((*read.ask.fix, *read.ask.allow)))
     lines = explaining.reasons(question, best, other, bounds)
     if json:
         parts = [{"part": d.part, "best": d.mine, "other": d.other} for d in explaining.differences(best, other)] if other else []
-        typer.echo(render.as_json({"best": best.layout, "other": other and other.layout, "differences": parts, "reasons": lines}))
+        typer.echo(tables.as_json({"best": best.layout, "other": other and other.layout, "differences": parts, "reasons": lines}))
         return
-    console = render.console()
+    console = tables.console()
     if other is not None:
         from meshwise.ui.views.plan import bars
 
@@ -288,8 +289,8 @@ def explain(
 def _play_out(question: "Question", choice: "Choice", trace: Path | None, svg: Path | None) -> None:
     """Write the timeline of a layout, and say what was written."""
     from meshwise.catalogue.files import write
+    from meshwise.cost.layout import name_of
     from meshwise.plan.train import timeline
-    from meshwise.plan.train.explain import name_of
 
     name = name_of(choice.layout)
     played = timeline.play_out(question, choice)

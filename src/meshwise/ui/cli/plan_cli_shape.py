@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from meshwise.errors import DoesNotFit, UserError
+from meshwise.units import GIB
 
 if TYPE_CHECKING:
-    from meshwise.cost.train.step import Question
+    from meshwise.cost.train.question import Question
     from meshwise.plan.train.choice import Ask
 
 LIKE = "bloom-176b"
@@ -59,12 +60,12 @@ def answer(ask: "Ask", asked: Wanted, command: str, top: int, json: bool, csv: b
 
     import numpy as np
 
+    from meshwise.cost.layout import parse_axes
     from meshwise.plan.shapes import stack as shaping
     from meshwise.plan.shapes.search import Row, fastest, rule
     from meshwise.plan.train.choice import no_layout
-    from meshwise.plan.train.explain import parse_axes
     from meshwise.plan.train.search import check_divides
-    from meshwise.ui.views import tables as render
+    from meshwise.ui.views import tables
     from meshwise.ui.views.shapes import shapes_view
 
     question = ask.question()
@@ -86,9 +87,9 @@ def answer(ask: "Ask", asked: Wanted, command: str, top: int, json: bool, csv: b
     if json or csv:
         plain = [row.to_json() | ({"faults": "; ".join(map(str, row.faults))} if csv else {}) for row in rows]
         about = {"candidates": found.candidates, "shapes": len(stack.shapes), "rejected": found.rejected, "rows": plain}
-        typer.echo(render.as_json(about) if json else render.as_csv(render.flat(row) for row in plain))
+        typer.echo(tables.as_json(about) if json else tables.as_csv(tables.flat(row) for row in plain))
         return
-    console = render.console()
+    console = tables.console()
     console.print(shapes_view(rows, found, rule(found, order[: max(top, RULED)]) if named is None else ""))
     console.print(f"again: {command} {_words(asked, ask)}", soft_wrap=True, highlight=False)
 
@@ -98,8 +99,8 @@ def _check_weights(q: "Question", params: float) -> None:
     need, have = params * q.work.framework.weight_bytes, q.cluster.devices * q.chip.memory
     if need > have and not q.work.framework.offload:
         raise DoesNotFit(
-            f"no shape fits on {q.cluster.name}: the weights alone are {need / 2**30:,.0f} GiB, its {q.cluster.devices:,} devices "
-            f"have {have / 2**30:,.0f}"
+            f"no shape fits on {q.cluster.name}: the weights alone are {need / GIB:,.0f} GiB, its {q.cluster.devices:,} devices "
+            f"have {have / GIB:,.0f}"
         )
 
 

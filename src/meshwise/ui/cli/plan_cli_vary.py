@@ -43,45 +43,45 @@ def deadline(text: str, tokens: float, cheapest: bool) -> float:
 
 def answer(ask: "Ask", vary: list[str], command: "Callable[[Ask], str]", json: bool, csv: bool) -> None:
     """One table of points, and the command that asks again."""
-    from meshwise.plan import vary_whatif as whatif
+    from meshwise.plan import vary_whatif
     from meshwise.plan.axes import AXES
     from meshwise.plan.vary import parse, variants
-    from meshwise.ui.views import tables as render
+    from meshwise.ui.views import tables
 
     varied = parse(vary, AXES, ask)
     titles = [one.axis.name for one in varied]
     if ask.at_most and {"nodes", "devices"} & {*titles}:
         raise UserError("--vary nodes or devices and --at-most both say how many devices there are; give one of them")
-    points = whatif.answers(variants(ask, varied, AXES), len(varied[-1].values))
-    whatif.check(points, ask.within)
+    points = vary_whatif.answers(variants(ask, varied, AXES), len(varied[-1].values))
+    vary_whatif.check(points, ask.within)
     if json or csv:
-        rows = (render.flat(_flat(point.row(ask.within))) for point in points)
-        typer.echo(render.as_json(whatif.to_json(ask, vary, points)) if json else render.as_csv(rows))
+        rows = (tables.flat(_flat(point.row(ask.within))) for point in points)
+        typer.echo(tables.as_json(vary_whatif.to_json(ask, vary, points)) if json else tables.as_csv(rows))
         return
     from meshwise.ui.views.vary import sweep_view
 
-    console = render.console()
+    console = tables.console()
     console.print(sweep_view(ask, titles, points))
     console.print(" ".join(["again:", command(ask), *_flags(vary)]), soft_wrap=True, highlight=False)
 
 
 def cheapest(ask: "Ask", vary: list[str], command: "Callable[[Ask], str]", json: bool, csv: bool) -> None:
     """The cheapest chip and number of nodes, and what was tried."""
-    from meshwise.plan import vary_whatif as whatif
+    from meshwise.plan import vary_whatif
     from meshwise.plan.axes import AXES
     from meshwise.plan.cheapest import find
     from meshwise.plan.vary import parse
-    from meshwise.ui.views import tables as render
+    from meshwise.ui.views import tables
 
     found = find(ask, parse(vary, AXES, ask))
     if json or csv:
-        data = whatif.to_json(ask, vary, found.tried, cheapest=found.best.row(ask.within))
-        rows = (render.flat(_flat(point.row(ask.within)) | {"cheapest": point is found.best}) for point in found.tried)
-        typer.echo(render.as_json(data) if json else render.as_csv(rows))
+        data = vary_whatif.to_json(ask, vary, found.tried, cheapest=found.best.row(ask.within))
+        rows = (tables.flat(_flat(point.row(ask.within)) | {"cheapest": point is found.best}) for point in found.tried)
+        typer.echo(tables.as_json(data) if json else tables.as_csv(rows))
         return
     from meshwise.ui.views.vary import cheapest_view
 
-    console = render.console()
+    console = tables.console()
     console.print(cheapest_view(ask, found))
     if found.best.ask is not None:
         console.print(f"plan it: {command(found.best.ask)}", soft_wrap=True, highlight=False)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from meshwise.catalogue import here
 from meshwise.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,15 +29,15 @@ def probe(
     """Measure this machine in about a minute, so that plans for it (--on here) rest on its own numbers."""
     from meshwise.calibrate.train import probe as probed
     from meshwise.run import probe as probing
-    from meshwise.ui.views import tables as render
+    from meshwise.ui.views import tables
     from meshwise.ui.views.probe import curves
 
     if show:
         kept = probing.kept()
         if json:
-            typer.echo(render.as_json(kept))
+            typer.echo(tables.as_json(kept))
             return
-        console = render.console()
+        console = tables.console()
         for key, rows in kept.items():
             console.print(f"{key}: {rows[0]['name']}, {rows[0]['date']}", style="bold")
             console.print(curves(rows), soft_wrap=True)
@@ -49,7 +50,7 @@ def probe(
 
         write(out, "".join(map(probing.lines_of, measured.values())))
     if json:
-        typer.echo(render.as_json(measured))
+        typer.echo(tables.as_json(measured))
         return
     for found in machines.values():
         _say(found)
@@ -62,9 +63,8 @@ def _measured(seconds: float, device: str, ranks: int | None) -> "dict[str, list
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from meshwise.run import probe as probing
-    from meshwise.run.train import launch
 
-    gpus = len(launch.gpus())
+    gpus = len(here.gpus())
     chosen = device or ("cuda" if gpus else "cpu")
     if chosen not in ("cuda", "cpu"):
         raise UserError(f"--device {device!r} is neither cuda nor cpu")
@@ -86,21 +86,19 @@ def _measured(seconds: float, device: str, ranks: int | None) -> "dict[str, list
 
 
 def _say(found: "Machine") -> None:
-    from meshwise.ui.views import tables as render
+    from meshwise.ui.views import tables
     from meshwise.ui.views.probe import summary
 
-    render.console().print(summary(found), soft_wrap=True)
+    tables.console().print(summary(found), soft_wrap=True)
 
 
 def _next(machines: "dict[str, Machine]") -> None:
-    from meshwise.catalogue import files as catalogue
-    from meshwise.ui.views import tables as render
+    from meshwise.catalogue import files
+    from meshwise.ui.views import tables
 
     chip = machines["here"].chip
-    console = render.console()
-    console.print(
-        f"filed in {catalogue.user_folder()}: chips/here.toml, calibration/probe.toml, probes/here.jsonl", soft_wrap=True
-    )
+    console = tables.console()
+    console.print(f"filed in {files.user_folder()}: chips/here.toml, calibration/probe.toml, probes/here.jsonl", soft_wrap=True)
     batch = "8x2048" if chip.kind == "gpu" else "8x64"
     model = "llama-3.2-1b" if chip.kind == "gpu" else "llama-debug"
     console.print(

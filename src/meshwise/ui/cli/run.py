@@ -142,13 +142,13 @@ def run(
     from meshwise import units
     from meshwise.cost.work import parse_batch
     from meshwise.run.train import launch
-    from meshwise.ui.cli import run_cli_engine as cli_engine
+    from meshwise.ui.cli import run_cli_engine
 
-    serving = cli_engine.serves(what)
-    cli_engine.check_flags(context, serving)
+    serving = run_cli_engine.serves(what)
+    run_cli_engine.check_flags(context, serving)
     if serving:
-        cli_engine.run(
-            what, on, cli_engine.Asked(port, host, engine_path, model_file, rpc, serve_rpc, threads, start_within, dry_run)
+        run_cli_engine.run(
+            what, on, run_cli_engine.Asked(port, host, engine_path, model_file, rpc, serve_rpc, threads, start_within, dry_run)
         )
         return
 
@@ -214,10 +214,9 @@ def run(
     if dry_run:
         _shapes(ready, out)
     elif report:
-        from meshwise.run.train import lengths as run_lengths
-        from meshwise.run.train import start as running
+        from meshwise.run.train import lengths, start
 
-        running.run_reported(wish, ready, report_lengths or run_lengths.LENGTHS, SHORT, out, typer.echo)
+        start.run_reported(wish, ready, report_lengths or lengths.LENGTHS, SHORT, out, typer.echo)
     else:
         _train(ready, out)
 
@@ -249,9 +248,9 @@ def _sweep(wish: "Wish", text: str, out: Path, others: "dict[str, Any]") -> None
     for name, given in others.items():
         if given:
             raise UserError(f"--sweep measures short runs; leave out {name}")
-    from meshwise.run.train import start as running
+    from meshwise.run.train import start
 
-    running.run_sweep(wish, text, out, typer.echo)
+    start.run_sweep(wish, text, out, typer.echo)
 
 
 def _shapes(ready: "Launch", out: Path) -> None:
@@ -260,14 +259,13 @@ def _shapes(ready: "Launch", out: Path) -> None:
     import sys
     from tempfile import TemporaryDirectory
 
-    from meshwise.run.train import launch
-    from meshwise.run.train import processes as workers
+    from meshwise.run.train import launch, processes
 
     typer.echo(shlex.join(launch.command(ready, out / "config.json")))
     with TemporaryDirectory() as folder:
-        file = workers.write(ready, Path(folder))
+        file = processes.write(ready, Path(folder))
         asked = [sys.executable, "-m", "meshwise.workers.trainer.shapes", str(file)]
-        done = subprocess.run(asked, env=workers.environment(ready), capture_output=True, text=True, check=False)
+        done = subprocess.run(asked, env=processes.environment(ready), capture_output=True, text=True, check=False)
     if done.returncode:
         raise DoesNotFit(f"the shapes could not be made: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}")
     typer.echo(done.stdout.rstrip())
@@ -277,21 +275,18 @@ def _train(ready: "Launch", out: Path) -> None:
     import os
     import sys
 
-    from meshwise.run.train import launch
-    from meshwise.run.train import previous as earlier
-    from meshwise.run.train import processes as workers
-    from meshwise.run.train import start as running
+    from meshwise.run.train import launch, previous, processes, start
 
-    with earlier.alone(out, ready):
-        earlier.check(ready, out)
+    with previous.alone(out, ready):
+        previous.check(ready, out)
         if ready.hosts.worker:
-            ready = workers.reading(ready, out, typer.echo)
-            command = launch.command(ready, workers.write(ready, out))
+            ready = processes.reading(ready, out, typer.echo)
+            command = launch.command(ready, processes.write(ready, out))
             sys.stdout.flush()
-            os.execve(command[0], command, workers.environment(ready))
-        done = running.train(ready, out, typer.echo)
+            os.execve(command[0], command, processes.environment(ready))
+        done = start.train(ready, out, typer.echo)
         if done is not None:
-            running.report(ready, out, *done, more=[], say=typer.echo)
+            start.report(ready, out, *done, more=[], say=typer.echo)
 
 
 def _seconds(text: str) -> float:

@@ -35,9 +35,9 @@ def serves(what: str) -> bool:
         return True
     if not what.endswith(".json") or not os.path.isfile(what):
         return False
-    from meshwise.models import find as lookup
+    from meshwise.models import find
 
-    return lookup.values_of(Path(what)).get("kind") == "serve"
+    return find.values_of(Path(what)).get("kind") == "serve"
 
 
 def check_flags(given: typer.Context, serving: bool) -> None:
@@ -55,30 +55,30 @@ def check_flags(given: typer.Context, serving: bool) -> None:
 def run(what: str, on: str, asked: Asked) -> None:
     """Start, say where, show the log, and leave nothing behind."""
     from meshwise import units
-    from meshwise.plan.serve import choice as serve_plan
+    from meshwise.plan.serve import choice
     from meshwise.run.serve import memory as serve_memory
-    from meshwise.run.serve import start as serve_run
+    from meshwise.run.serve import start
     from meshwise.run.serve.process import INSECURE, OutOfMemory, private, started
 
-    wish = serve_run.Wish(
+    wish = start.Wish(
         folder=asked.engine_path,
         host=asked.host,
         port=asked.port,
         file=asked.model_file,
-        rpc=serve_run.rpc_addresses(asked.rpc or asked.serve_rpc),
+        rpc=start.rpc_addresses(asked.rpc or asked.serve_rpc),
         threads=asked.threads,
     )
     if what.lower().endswith(".gguf"):
-        planned = serve_run.planned(serve_run.here(what, on))
+        planned = start.planned(start.ask_here(what, on))
     elif on:
         raise UserError("--on: the plan says where it runs; leave it out, or plan again")
     else:
-        planned = serve_run.planned(serve_run.plan_ask(serve_plan.read(Path(what))))
+        planned = start.planned(start.plan_ask(choice.read(Path(what))))
     if asked.serve_rpc:
         private(next(iter(wish.rpc.values())))
-        programs = serve_run.rpc_servers(planned, wish)
+        programs = start.rpc_servers(planned, wish)
     else:
-        programs = serve_run.programs(planned, wish)
+        programs = start.programs(planned, wish)
     if wish.rpc:
         typer.echo(INSECURE, err=True)
     patience = units.parse(asked.start_within, "seconds")
@@ -98,7 +98,7 @@ def run(what: str, on: str, asked: Asked) -> None:
             except KeyboardInterrupt:
                 typer.echo("stopping")
     except OutOfMemory as error:
-        raise OutOfMemory(f"{error}; {serve_run.memory_sum(planned)}") from None
+        raise OutOfMemory(f"{error}; {start.memory_sum(planned)}") from None
 
 
 def _log(line: str) -> None:
@@ -110,14 +110,14 @@ def _dry_run(planned: Any, wish: Any, programs: list[Any], patience: float, *, r
     import shlex
 
     from meshwise.run.serve import memory as serve_memory
-    from meshwise.run.serve import start as serve_run
+    from meshwise.run.serve import start
     from meshwise.run.serve.allocations import DRY_RUN, dry_run
     from meshwise.run.serve.process import started
 
     for program in programs:
         settings = [f"{name}={value}" for name, value in program.environment.items()]
         typer.echo(" ".join([*settings, shlex.join(program.command)]))
-    command = () if remote else serve_run.dry_run_command(planned, wish)
+    command = () if remote else start.dry_run_command(planned, wish)
     if not command:
         return
     with started(programs[:-1], lambda line: None, patience):
@@ -129,10 +129,10 @@ def _dry_run(planned: Any, wish: Any, programs: list[Any], patience: float, *, r
 
 
 def _memory(rows: list[Any], who: str) -> str:
-    from meshwise.ui.views import tables as render
+    from meshwise.ui.views import tables
     from meshwise.ui.views.bench import memory_view
 
-    console = render.console()
+    console = tables.console()
     with console.capture() as shown:
         console.print(memory_view(rows, who), soft_wrap=True)
     return shown.get()
@@ -151,7 +151,7 @@ def _tell(planned: Any, up: list[Any], remote: bool) -> None:
     rows = serve_memory.beside(planned, logged(list(up[-1].log), serve_memory.remotes(program.command)))
     memory = _memory(rows, "it says") if rows else ""
     best = planned.at_own()
-    chip = planned.question.cluster.nodes[0][1].chips[0][1]
+    chip = planned.question.cluster.chip
     speed = f", predicted {best.per_user:.3g} tokens/s for one user on {chip.name}" if best else ""
     typer.echo(f"{planned.question.model.name}, {planned.way.name}, with {program.name}{speed}")
     typer.echo(f"http://{where} answers; measure it with 'meshwise bench http://{where}', stop it with Ctrl-C")

@@ -87,7 +87,7 @@ def answer(ask: "ServeAsk", vary: list[str], top: int, usual: int, out: Path | N
     from meshwise.plan.serve import choice as serve_plan
     from meshwise.plan.serve import explain as serve_explain
     from meshwise.plan.serve.search import search
-    from meshwise.ui.views import tables as render
+    from meshwise.ui.views import tables
 
     q = ask.question()
     found = search(q)
@@ -98,20 +98,20 @@ def answer(ask: "ServeAsk", vary: list[str], top: int, usual: int, out: Path | N
     why += serve_explain.measured(q, found, ask.measured) if ask.measured else []
     made = serve_plan.make(ask, q, found, top, commands(q, best.way), why)
     if out is not None:
-        write(out, render.as_json(made.to_json()) + "\n")
+        write(out, tables.as_json(made.to_json()) + "\n")
     if json or csv:
-        rows = (render.flat(_row(choice)) for choice in made.choices)
-        typer.echo(render.as_json(made.to_json()) if json else render.as_csv(rows))
+        rows = (tables.flat(_row(choice)) for choice in made.choices)
+        typer.echo(tables.as_json(made.to_json()) if json else tables.as_csv(rows))
         return
     show(made, command(ask, top if top != usual else 0))
 
 
 def show(made: "ServePlan", again: str) -> None:
     """A plan on the terminal, and what to type."""
-    from meshwise.ui.views import tables as render
+    from meshwise.ui.views import tables
     from meshwise.ui.views.serve import plan_view
 
-    console = render.console()
+    console = tables.console()
     console.print(plan_view(made))
     for engine, lines in made.commands.items():
         console.print(f"\n{engine}:", style="bold")
@@ -123,36 +123,36 @@ def show(made: "ServePlan", again: str) -> None:
 def explain(path: Path, json: bool) -> None:
     """What a plan.json says of why."""
     from meshwise.plan.serve import choice as serve_plan
-    from meshwise.ui.views import tables as render
+    from meshwise.ui.views import tables
 
     made = serve_plan.read(path)
     if json:
-        typer.echo(render.as_json({"best": made.choices[0].name, "reasons": made.reasons}))
+        typer.echo(tables.as_json({"best": made.choices[0].name, "reasons": made.reasons}))
         return
-    console = render.console()
+    console = tables.console()
     for line in made.reasons:
         console.print(line, soft_wrap=True, highlight=False)
 
 
 def _sweep(ask: "ServeAsk", vary: list[str], json: bool, csv: bool) -> None:
-    from meshwise.plan import vary_serve_whatif as serve_whatif
+    from meshwise.plan import vary_serve_whatif
     from meshwise.plan.axes_serve_axes import AXES
     from meshwise.plan.vary import parse, variants
-    from meshwise.ui.views import tables as render
+    from meshwise.ui.views import tables
 
     varied = parse(vary, AXES, ask)
     titles = [one.axis.name for one in varied]
-    points = serve_whatif.answers(variants(ask, varied, AXES), "gpus" in titles)
-    serve_whatif.check(points)
+    points = vary_serve_whatif.answers(variants(ask, varied, AXES), "gpus" in titles)
+    vary_serve_whatif.check(points)
     if json or csv:
-        rows = (render.flat(_flat(point.row())) for point in points)
-        typer.echo(render.as_json(serve_whatif.to_json(ask, vary, points)) if json else render.as_csv(rows))
+        rows = (tables.flat(_flat(point.row())) for point in points)
+        typer.echo(tables.as_json(vary_serve_whatif.to_json(ask, vary, points)) if json else tables.as_csv(rows))
         return
     from meshwise.ui.views.serve import sweep_view
 
     users = any(point.ask and point.ask.users > 1 for point in points)
-    console = render.console()
-    console.print(sweep_view(titles, points, serve_whatif.lessons(titles, points), users))
+    console = tables.console()
+    console.print(sweep_view(titles, points, vary_serve_whatif.lessons(titles, points), users))
     flags = [f"--vary {shlex.quote(text)}" for text in vary]
     console.print(" ".join(["again:", command(ask), *flags]), soft_wrap=True, highlight=False)
 

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from meshwise import units
 from meshwise.run.serve.report import Report
+from meshwise.units import MIB
 
 
 def bench_view(told: Report, lines: list[str]) -> RenderableType:
@@ -46,7 +47,7 @@ def memory_view(rows: Sequence[Mapping[str, Any]], who: str) -> RenderableType:
     """What each device holds, in MiB: planned, and what llama.cpp says of it."""
     again = [
         Text(
-            f"{row['device']}: {row['repacked'] / 2**20:,.2f} MiB of the weights are repacked for its processor, beside what it maps"
+            f"{row['device']}: {row['repacked'] / MIB:,.2f} MiB of the weights are repacked for its processor, beside what it maps"
         )
         for row in rows
         if row["repacked"]
@@ -58,7 +59,7 @@ def memory_view(rows: Sequence[Mapping[str, Any]], who: str) -> RenderableType:
         table.add_column(who, justify="right", no_wrap=True)
     for row in rows:
         cells = [row[name] for kind in ("weights", "cache", "compute") for name in (f"planned_{kind}", kind)]
-        table.add_row(str(row["device"]), *(f"{cell / 2**20:,.2f}" for cell in cells))
+        table.add_row(str(row["device"]), *(f"{cell / MIB:,.2f}" for cell in cells))
     return Group(table, *again)
 
 

@@ -7,7 +7,7 @@ from meshwise import units
 from meshwise.catalogue.chips import Chip, Cluster, Link, Price, Source, chips
 from meshwise.catalogue.clusters import cluster_files, find_cluster
 from meshwise.errors import UserError
-from meshwise.models import find as lookup
+from meshwise.models import find
 from meshwise.models.count import hyperparameters
 from meshwise.models.model import Model
 
@@ -78,7 +78,7 @@ def cluster_row(key: str, found: Cluster) -> Row:
         "chips": found.chips,
         "torus": list(found.torus),
         "memory": found.memory,
-        "link": _link(found.nodes[0][1].link),
+        "link": _link(found.node.link),
         "network": _link(found.network),
         "tiers": [asdict(tier) for tier in found.tiers],
         "dollars_per_hour": None if found.rent is None else units.show(found.rent, "dollars/s"),
@@ -91,9 +91,9 @@ def cluster_row(key: str, found: Cluster) -> Row:
 def model_rows() -> list[Row]:
     """Every preset with its size. One that cannot be read is shown with the reason: it is a user's own file."""
     rows: list[Row] = []
-    for name in lookup.presets():
+    for name in find.presets():
         try:
-            rows.append(model_row(lookup.find_model(name)))
+            rows.append(model_row(find.find_model(name)))
         except UserError as error:
             rows.append({"model": name, "source": str(error)})
     return rows

@@ -9,11 +9,13 @@ from rich.text import Text
 
 from meshwise import units
 from meshwise.cost.goodput import HARDWARE, LLAMA3_STORAGE, LOSSES
+from meshwise.cost.layout import name_of
 from meshwise.cost.reliability import Reliability
 from meshwise.cost.train.memory import KINDS
 from meshwise.cost.train.step import PARTS
 from meshwise.plan.train.choice import Choice, Plan
-from meshwise.plan.train.explain import WORDS, name_of
+from meshwise.plan.train.explain import WORDS
+from meshwise.units import GIB
 
 COLOURS = ("green", "cyan", "blue", "magenta", "yellow", "bright_cyan", "bright_blue", "white", "bright_magenta", "red", "bright_yellow",
            "bright_green", "bright_red", "bright_black")  # fmt: skip
@@ -51,7 +53,7 @@ def choices_table(plan: Plan) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     table.add_column("layout")
     trained = plan.choices[0].days is not None
-    columns = ["s/step", "90% between", "tokens/s", "TFLOP/s", "MFU", "GiB of " + f"{plan.choices[0].capacity / 2**30:.0f}"]
+    columns = ["s/step", "90% between", "tokens/s", "TFLOP/s", "MFU", "GiB of " + f"{plan.choices[0].capacity / GIB:.0f}"]
     for column in (*columns, *(("days", "cost", "MWh") if trained else ()), "ties"):
         table.add_column(column, justify="right")
     for choice in plan.choices:
@@ -73,7 +75,7 @@ def _cells(c: Choice, trained: bool) -> list[str]:
         f"{c.tokens_per_second:,.0f}",
         f"{c.tflops['exact']:.1f}",
         f"{100 * c.mfu:.1f}%",
-        f"{c.memory / 2**30:.1f}",
+        f"{c.memory / GIB:.1f}",
         *total,
         f"+{c.ties}" if c.ties else "",
     ]
@@ -85,8 +87,8 @@ def bars(choices: Sequence[Choice]) -> list[RenderableType]:
     capacity = choices[0].capacity
     lines: list[RenderableType] = [Text("time by part", style="bold")]
     lines += [_bar(c.time_parts, LETTERS, longest, f"{c.seconds:7.4g} s", name_of(c.layout)) for c in choices]
-    lines += [_legend(choices, LETTERS), Text(), Text(f"memory by kind, of {capacity / 2**30:.0f} GiB", style="bold")]
-    lines += [_bar(c.memory_parts, MEMORY_LETTERS, capacity, f"{c.memory / 2**30:5.1f} GiB", name_of(c.layout)) for c in choices]
+    lines += [_legend(choices, LETTERS), Text(), Text(f"memory by kind, of {capacity / GIB:.0f} GiB", style="bold")]
+    lines += [_bar(c.memory_parts, MEMORY_LETTERS, capacity, f"{c.memory / GIB:5.1f} GiB", name_of(c.layout)) for c in choices]
     kinds = "  ".join(f"{letter} {kind}" for kind, letter in MEMORY_LETTERS.items())
     return [*lines, Text(kinds, style="dim"), Text()]
 

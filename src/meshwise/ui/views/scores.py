@@ -8,7 +8,7 @@ from rich.text import Text
 from meshwise.calibrate.serve.validate import ServeCalibrated
 from meshwise.calibrate.train.make import Calibrated
 from meshwise.calibrate.train.score import Score
-from meshwise.catalogue.calibrations_serving import FITTED as SERVING_FITTED
+from meshwise.catalogue.calibrations import SERVE_COEFFICIENTS as SERVING_FITTED
 
 Line = tuple[str, str, str, str, str]
 

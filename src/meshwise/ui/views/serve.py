@@ -11,6 +11,7 @@ from meshwise import units
 from meshwise.plan.serve.choice import Device, ServeChoice, ServePlan
 from meshwise.plan.serve.explain import WORDS, tokens
 from meshwise.plan.vary_serve_whatif import ServePoint
+from meshwise.units import GIB
 
 WIDTH = 48
 BAR = 16
@@ -66,7 +67,7 @@ def choices_table(plan: ServePlan) -> Table:
 
 
 def _gib(value: float) -> str:
-    return f"{value / 2**30:.1f}"
+    return f"{value / GIB:.1f}"
 
 
 def card_bars(best: ServeChoice) -> list[RenderableType]:

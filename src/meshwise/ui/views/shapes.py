@@ -8,8 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 from meshwise import units
+from meshwise.cost.layout import name_of
 from meshwise.plan.shapes.search import Fastest, Row
-from meshwise.plan.train.explain import name_of
+from meshwise.units import GIB
 
 
 def shapes_view(rows: Sequence[Row], found: Fastest, rule: str) -> RenderableType:
@@ -49,6 +50,6 @@ def _cells(row: Row) -> list[str]:
         f"{c.seconds:.4g}",
         f"{row.per_parameter * 1e11:.4g}",
         f"{100 * c.mfu:.1f}%",
-        f"{c.memory / 2**30:.1f}",
+        f"{c.memory / GIB:.1f}",
         name_of(c.layout),
     ]

@@ -8,10 +8,11 @@ from rich.table import Table
 from rich.text import Text
 
 from meshwise import units
+from meshwise.cost.layout import name_of
 from meshwise.plan.cheapest import CONSIDERED, Answer
 from meshwise.plan.train.choice import Ask, Choice, days_of, dollars_of
-from meshwise.plan.train.explain import name_of
 from meshwise.plan.vary_whatif import Point
+from meshwise.units import GIB
 
 BAR = 16
 EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -50,7 +51,7 @@ def _cells(c: Choice, trained: bool) -> list[str]:
         f"{c.seconds:.4g}",
         f"{c.tokens_per_second:,.0f}",
         f"{100 * c.mfu:.1f}%",
-        f"{c.memory / 2**30:.1f} of {c.capacity / 2**30:.0f}",
+        f"{c.memory / GIB:.1f} of {c.capacity / GIB:.0f}",
         *total,
     ]
 

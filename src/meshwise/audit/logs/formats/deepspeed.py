@@ -9,6 +9,7 @@ from meshwise.audit.logs.lines import Line
 from meshwise.audit.logs.numbers import amount, figure
 from meshwise.audit.logs.run import Reading, Run
 from meshwise.audit.logs.series import Series
+from meshwise.units import GIB
 
 name = "deepspeed"
 _STEP = re.compile(r"global_step=(\d{1,15})(.*)")
@@ -68,7 +69,7 @@ def _step(reading: Reading, series: Series, line: Line) -> None:
     numbers = {"samples_per_second": rate}
     memory = _MEMORY.search(line.text)
     if memory:  # divided by 1024 three times, and called GB
-        numbers["memory"] = figure(memory[1]) * 2.0**30
+        numbers["memory"] = figure(memory[1]) * GIB
     series.step(int(step[1]), f"line {line.number}", numbers)
 
 

@@ -3,8 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from meshwise.audit.logs import document as facts
-from meshwise.audit.logs import prose
+from meshwise.audit.logs import document, prose
 from meshwise.audit.logs.formats import megatron
 from meshwise.audit.logs.lines import Line
 from meshwise.audit.logs.run import Reading, Run
@@ -48,7 +47,7 @@ class Table:
 
 def read(lines: Iterable[Line]) -> Reading:
     reading = Reading(name)
-    page = facts.Page(reading)
+    page = document.Page(reading)
     table, fenced = Table(), False
     held: Line | None = None  # a line with a bar that may be the header of a table without bars at its edges
     for line in lines:
@@ -82,7 +81,7 @@ def _cells(text: str) -> list[str]:
     return [bare(cell).strip() for cell in text.strip().strip("|").split("|")]
 
 
-def _line(reading: Reading, page: facts.Page, line: Line, text: str, fenced: bool) -> None:
+def _line(reading: Reading, page: document.Page, line: Line, text: str, fenced: bool) -> None:
     where = f"line {line.number}"
     heading = None if fenced else re.match(r"^(#{1,6})\s+(.*)", text)
     step = megatron.step_of(text) if "iteration" in text else None
@@ -107,7 +106,7 @@ def _line(reading: Reading, page: facts.Page, line: Line, text: str, fenced: boo
             reading.claim(claim)
 
 
-def _finish(reading: Reading, page: facts.Page, table: Table) -> None:
+def _finish(reading: Reading, page: document.Page, table: Table) -> None:
     """The rows of a table that ended. One without any column of ours is somebody else's business."""
     if not table.rows or not table.ruled:
         return
@@ -132,7 +131,7 @@ def _finish(reading: Reading, page: facts.Page, table: Table) -> None:
             page.row(run, section)
 
 
-def _of_ranks(page: facts.Page, table: Table) -> bool:
+def _of_ranks(page: document.Page, table: Table) -> bool:
     """A table with a rank a row: figures of one run."""
     ranks = [re.fullmatch(r"(?:gpu|rank|device|cuda:?)?\s*(\d{1,4})", cells[0], re.IGNORECASE) for _, cells in table.rows]
     if table.header[0].lower() not in ("gpu", "rank", "device") or len(ranks) < 2 or not all(ranks) or not page.measured:
@@ -148,7 +147,7 @@ def _of_ranks(page: facts.Page, table: Table) -> bool:
     return True
 
 
-def _turned(reading: Reading, page: facts.Page, table: Table) -> None:
+def _turned(reading: Reading, page: document.Page, table: Table) -> None:
     """A table on its side: a metric a row, a run a column."""
     names = [cells[0] for _, cells in table.rows]
     fields = fields_of(names)
@@ -161,7 +160,7 @@ def _turned(reading: Reading, page: facts.Page, table: Table) -> None:
     section = f"{page.section} #{table.rows[0][0]}"
     for column in range(1, len(table.header)):
         cells = [row[column] if column < len(row) else "" for _, row in table.rows]
-        spans = [facts.is_span(cell) for cell in cells]
+        spans = [document.is_span(cell) for cell in cells]
         single = [
             "" if spanned else cell.replace("/GPU", "").replace("/gpu", "") for cell, spanned in zip(cells, spans, strict=True)
         ]

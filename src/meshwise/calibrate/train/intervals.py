@@ -14,27 +14,14 @@ import numpy as np
 from meshwise.calibrate.train.cases import Case
 from meshwise.calibrate.train.predict import Prediction
 from meshwise.catalogue.calibrations import Calibration
-from meshwise.cost.layout import Floats, Ints
-from meshwise.cost.train.step import PARTS
+from meshwise.cost.interval import LEVEL, NORMAL, factors, waiting
+from meshwise.cost.layout import Floats
 
-LEVEL = 0.9
-"""Of the measurements that should lie in an interval."""
-COMPUTING = ("matmul", "attention", "elementwise", "recompute", "optimizer")
-"""Parts in which a device works; in the others it waits."""
 BIN = 60
 """Rows that a range of waiting shares should have at least; with fewer there is one range for all."""
 BINS = 5
 FEW = 40
 """With fewer rows, both sides of an interval are one quantile of the size of the errors."""
-DOUBLING = 0.03
-"""What an interval gains, in quadrature, for every doubling of devices beyond those of the fit. An assumption."""
-NORMAL = 1.6449
-"""Standard deviations that hold LEVEL of a normal distribution between them."""
-
-
-def waiting(shares: Floats) -> Floats:
-    """The share of each step in which its devices do not compute; `shares` has a row a step and a column for each of PARTS."""
-    return 1 - np.sum(shares[:, [PARTS.index(name) for name in COMPUTING]], axis=1)
 
 
 def quantile(values: Floats, level: float) -> float:
@@ -72,22 +59,6 @@ def _bounds(errors: Floats) -> tuple[float, float]:
         return -size, size
     side = (1 + LEVEL) / 2
     return -quantile(-errors, side), quantile(errors, side)
-
-
-def factors(c: Calibration, waits: Floats, devices: Floats) -> tuple[Floats, Floats]:
-    """What to multiply predicted seconds with, for the low and the high end."""
-    which: Ints = np.searchsorted(np.array(c.waiting), waits, side="right")
-    beyond = DOUBLING * np.log2(np.maximum(1.0, devices / c.devices)) if c.devices else np.zeros(len(waits))
-    low, high = (np.hypot(np.array(side)[which], beyond) for side in (c.low, c.high))
-    return np.exp(-low), np.exp(high)
-
-
-def step(c: Calibration, parts: dict[str, float], devices: int) -> tuple[float, float]:
-    """The same of one step by its seconds in each part."""
-    total = sum(parts.values())
-    shares = np.array([[parts[name] / total for name in PARTS]])
-    low, high = factors(c, waiting(shares), np.array([float(devices)]))
-    return float(low[0]), float(high[0])
 
 
 def left_out(cases: Sequence[Case], predicted: Prediction, shares: Floats, groups: Sequence[object]) -> tuple[Floats, Floats]:

@@ -1,0 +1,43 @@
+"""Prediction intervals of a training step, read off its calibration: wider where more of the step is waiting."""
+
+import numpy as np
+
+from meshwise.catalogue.calibrations import Calibration
+from meshwise.cost.layout import Floats, Ints
+from meshwise.cost.train.step import PARTS
+
+LEVEL = 0.9
+"""Of the measurements that should lie in an interval."""
+
+
+COMPUTING = ("matmul", "attention", "elementwise", "recompute", "optimizer")
+"""Parts in which a device works; in the others it waits."""
+
+
+DOUBLING = 0.03
+"""What an interval gains, in quadrature, for every doubling of devices beyond those of the fit. An assumption."""
+
+
+NORMAL = 1.6449
+"""Standard deviations that hold LEVEL of a normal distribution between them."""
+
+
+def waiting(shares: Floats) -> Floats:
+    """The share of each step in which its devices do not compute; `shares` has a row a step and a column for each of PARTS."""
+    return 1 - np.sum(shares[:, [PARTS.index(name) for name in COMPUTING]], axis=1)
+
+
+def factors(c: Calibration, waits: Floats, devices: Floats) -> tuple[Floats, Floats]:
+    """What to multiply predicted seconds with, for the low and the high end."""
+    which: Ints = np.searchsorted(np.array(c.waiting), waits, side="right")
+    beyond = DOUBLING * np.log2(np.maximum(1.0, devices / c.devices)) if c.devices else np.zeros(len(waits))
+    low, high = (np.hypot(np.array(side)[which], beyond) for side in (c.low, c.high))
+    return np.exp(-low), np.exp(high)
+
+
+def step(c: Calibration, parts: dict[str, float], devices: int) -> tuple[float, float]:
+    """The same of one step by its seconds in each part."""
+    total = sum(parts.values())
+    shares = np.array([[parts[name] / total for name in PARTS]])
+    low, high = factors(c, waiting(shares), np.array([float(devices)]))
+    return float(low[0]), float(high[0])
