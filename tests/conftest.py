@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from meshwise.catalogue import calibrations, chips, clusters, frameworks
-from meshwise.models import find
+from meshwise.catalogue import files
 from meshwise.ui.cli.main import main
-from nursery import Nursery
-from told import Done, Run
+from support.command import Done, Run
+from support.nursery import Nursery
 
 settings.register_profile("meshwise", deadline=None, derandomize=True, max_examples=150)
 settings.register_profile("fuzz", deadline=None, max_examples=5000)  # pytest --hypothesis-profile=fuzz
@@ -27,15 +26,7 @@ os.environ["MESHWISE_HOME"] = os.devnull  # no folder: the catalogues are the bu
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Runs of the trainer first: they take longest, and what is shared out last over workers should be short."""
-    items.sort(key=lambda item: item.path.parent.name != "trainer")
-
-
-def forget() -> None:
-    """Read the catalogues again: what is cached was read from another folder."""
-    for cached in (chips.find_chip, chips.known_chip, chips.chips, chips.read_chip, clusters.cluster_files):
-        cached.cache_clear()
-    for cached in (find.hub_ids, frameworks.find_framework, calibrations.calibrations, calibrations.serve_calibrations):
-        cached.cache_clear()
+    items.sort(key=lambda item: "workers" not in item.path.parts)
 
 
 @pytest.fixture
@@ -44,9 +35,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for kind in ("chips", "clusters", "models", "frameworks", "calibration", "serving"):
         (tmp_path / kind).mkdir()
     monkeypatch.setenv("MESHWISE_HOME", str(tmp_path))
-    forget()
+    files.clear()
     yield tmp_path
-    forget()
+    files.clear()
 
 
 @pytest.fixture

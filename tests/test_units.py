@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from meshwise import units
 from meshwise.errors import UserError
-from told import one_line
+from support.command import one_line
 
 quantities = st.sampled_from(sorted(units.QUANTITIES))
 magnitudes = st.builds(lambda mantissa, exponent: mantissa * 10.0**exponent, st.floats(1, 9.9999), st.integers(-12, 24))

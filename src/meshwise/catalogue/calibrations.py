@@ -6,7 +6,6 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -201,14 +200,14 @@ SERVE_COEFFICIENTS = tuple(coefficients(ServeCalibration))
 Some = TypeVar("Some", bound=Record)
 
 
-@cache
+@files.cached
 def calibrations() -> tuple[Calibration, ...]:
     """The user's own first."""
     found = files.files("calibration", ".toml")
     return _read(Calibration, dict(sorted(found.items(), key=lambda item: item[1].is_relative_to(files.BUILT_IN))))
 
 
-@cache
+@files.cached
 def serve_calibrations() -> tuple[ServeCalibration, ...]:
     return _read(ServeCalibration, files.files("serving", ".toml"))
 

@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -243,7 +243,7 @@ def latest_rent(prices: tuple[Price, ...]) -> float | None:
     return rents[-1][1] if rents else None
 
 
-@cache
+@files.cached
 def find_chip(name: str) -> Chip:
     """The chip of that name or alias; case and punctuation do not count."""
     found = known_chip(name)
@@ -260,7 +260,7 @@ def chip_names() -> dict[str, str]:
     return {name: chip.key for chip in chips() for name in (chip.key, chip.name, *chip.aliases)}
 
 
-@cache
+@files.cached
 def known_chip(name: str) -> Chip | None:
     wanted = files.squeeze(name)
     filed = {files.squeeze(stem): path for stem, path in files.files("chips", ".toml").items()}
@@ -274,12 +274,12 @@ def known_chip(name: str) -> Chip | None:
     return None
 
 
-@cache
+@files.cached
 def chips() -> tuple[Chip, ...]:
     """The whole catalogue, by name."""
     return tuple(read_chip(path) for path in files.files("chips", ".toml").values())
 
 
-@cache
+@files.cached
 def read_chip(path: Path) -> Chip:
     return replace(records.read(Chip, files.table_of(path), path.name), key=path.name.removesuffix(".toml"))

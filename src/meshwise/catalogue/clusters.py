@@ -10,7 +10,6 @@ cards    = card {"+" card}          card  = [count "x"] chip
 import math
 import re
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 
 from meshwise import units
@@ -143,7 +142,7 @@ def _nodes(size: str, text: str) -> int:
     return int(match[1])
 
 
-@cache
+@files.cached
 def cluster_files() -> dict[str, ClusterFile]:
     return {name: read_file(path) for name, path in files.files("clusters", ".toml").items()}
 

@@ -1,16 +1,56 @@
-"""Runtime: how an engine that serves a model takes memory. Facts and calibrated sizes, read from data/runtimes/*.toml."""
+"""Engines: programs that serve a model. What each can do with several devices (data/engines), and how each allocates memory
+(data/runtimes: facts and calibrated sizes)."""
 
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Literal
 
-from meshwise.catalogue import files as catalogue
-from meshwise.catalogue import records
+from meshwise.catalogue import files, records
 from meshwise.catalogue.chips import Chip, Kind, Source
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.units import Bytes, Count
 
+Split = Literal["layer", "row", "tensor"]
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl", "fp8"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """What a serving program can do with several devices. Facts of its documentation."""
+
+    key: str = field(default="", metadata={"derived": True})
+    name: str
+    runtime: str
+    """How it allocates memory: a file of data/runtimes."""
+    splits: tuple[Split, ...]
+    default_format: str
+    """The weight format that most people run with it."""
+    common_formats: tuple[str, ...]
+    """Formats that models are published in for it, the widest first."""
+    sources: tuple[Source, ...]
+    formats: tuple[str, ...] = ()
+    """The only formats that it is planned with; empty: all that it can read."""
+    gguf: bool = False
+    """Whether it reads GGUF files."""
+    kinds: tuple[Kind, ...] = ("gpu", "apple", "cpu")
+    """Kinds of chip that it is planned on."""
+    server: bool = True
+    """Whether it answers requests."""
+    hosts: bool = True
+    """Whether one copy may span several hosts."""
+    shares: bool = False
+    """Whether a user can set how much each device gets."""
+    offload: bool = False
+    """Whether layers may stay in host memory."""
+    experts_on_host: bool = False
+    """Whether the experts alone may stay in host memory."""
+    copies: bool = True
+    """Whether several copies may share the devices of a host."""
+    stages: bool = True
+    """Whether a tensor split may also have pipeline stages."""
+    replicates_kv_heads: bool = True
+    """Whether devices of a tensor split hold copies of KV heads, where there are fewer heads than devices."""
+    max_devices: int = 64
+    """Devices of one copy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +77,10 @@ class Runtime:
     """Tokens computed at once in a long prompt (llama.cpp's n_ubatch, vLLM's max_num_batched_tokens)."""
     flash: bool = True
     """Flash attention, where the user says nothing."""
+    gguf: bool = False
+    """Reads GGUF files, and splits by layers unless told otherwise."""
+    int8_products: bool = False
+    """Multiplies in int8 or sums in 16 bits, so that GeForce cards, which halve the rate of 32-bit sums, run at the full one."""
     joined: bool = False
     """Products that read the same input are one: queries, keys and values; gate and up."""
     alone: Count = 1.0
@@ -81,15 +125,30 @@ class Runtime:
         return chip.memory * self.usable.get(chip.kind, 1.0) - self.context
 
 
-@cache
+@files.cached
 def runtimes() -> dict[str, Runtime]:
-    files = catalogue.files("runtimes", ".toml")
-    return {key: replace(records.read(Runtime, catalogue.table_of(path), path.name), key=key) for key, path in files.items()}
+    found = files.files("runtimes", ".toml")
+    return {key: replace(records.read(Runtime, files.table_of(path), path.name), key=key) for key, path in found.items()}
 
 
 def find_runtime(name: str) -> Runtime:
     known = runtimes()
     for key, found in known.items():
-        if catalogue.squeeze(name) in (catalogue.squeeze(key), catalogue.squeeze(found.name)):
+        if files.squeeze(name) in (files.squeeze(key), files.squeeze(found.name)):
+            return found
+    raise UserError(f"unknown engine {quoted(name)}{nearest(name, known)}; known: {', '.join(known)}")
+
+
+@files.cached
+def engines() -> dict[str, Engine]:
+    """Every engine by its name."""
+    found = files.files("engines", ".toml")
+    return {key: replace(records.read(Engine, files.table_of(path), path.name), key=key) for key, path in found.items()}
+
+
+def find_engine(name: str) -> Engine:
+    known = engines()
+    for key, found in known.items():
+        if files.squeeze(name).replace(".", "") == files.squeeze(key).replace(".", ""):
             return found
     raise UserError(f"unknown engine {quoted(name)}{nearest(name, known)}; known: {', '.join(known)}")

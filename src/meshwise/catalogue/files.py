@@ -4,13 +4,31 @@ import os
 import re
 import tempfile
 import tomllib
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any, TypeVar
 
 from meshwise.errors import UserError, quoted
 
 BUILT_IN = Path(__file__).parent.parent / "data"
 LARGEST_FILE = 16 * 2**20
 """No chip, cluster or config.json is near this; a larger one was named by mistake."""
+
+_CACHES: list[Any] = []
+Read = TypeVar("Read", bound=Callable[..., Any])
+
+
+def cached(read: Read) -> Read:
+    """Cache a function that reads the catalogue until `clear` is called."""
+    _CACHES.append(cache(read))
+    return _CACHES[-1]
+
+
+def clear() -> None:
+    """Forget everything that was read from the catalogue, so that changed files are read again."""
+    for one in _CACHES:
+        one.cache_clear()
 
 
 def user_folder() -> Path:

@@ -1,11 +1,9 @@
 """Framework: what a training program overlaps, stores and can do, read from data/frameworks/*.toml."""
 
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Literal
 
-from meshwise.catalogue import files as catalogue
-from meshwise.catalogue import records
+from meshwise.catalogue import files, records
 from meshwise.catalogue.chips import Source
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.units import Bytes, Count
@@ -96,12 +94,12 @@ def usual(kind: str, model_type: str) -> str:
     return "maxtext" if kind == "tpu" else "megatron"
 
 
-@cache
+@files.cached
 def find_framework(name: str) -> Framework:
-    files = catalogue.files("frameworks", ".toml")
-    wanted = catalogue.squeeze(name)
-    for key, path in files.items():
-        found = replace(records.read(Framework, catalogue.table_of(path), path.name), key=key)
-        if wanted in (catalogue.squeeze(key), catalogue.squeeze(found.name)):
+    known = files.files("frameworks", ".toml")
+    wanted = files.squeeze(name)
+    for key, path in known.items():
+        found = replace(records.read(Framework, files.table_of(path), path.name), key=key)
+        if wanted in (files.squeeze(key), files.squeeze(found.name)):
             return found
-    raise UserError(f"unknown framework {quoted(name)}{nearest(name, files)}; known: {', '.join(files)}")
+    raise UserError(f"unknown framework {quoted(name)}{nearest(name, known)}; known: {', '.join(known)}")

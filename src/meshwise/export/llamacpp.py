@@ -4,9 +4,9 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
+from meshwise.cost.serve.layouts import Card, ServeLayout
 from meshwise.cost.serve.placement import layer_devices
 from meshwise.cost.serve.question import ServeQuestion
-from meshwise.cost.serve.ways import Card, Way
 from meshwise.models.formats import FORMATS
 
 PORT, RPC_PORT = 8080, 50052
@@ -14,83 +14,83 @@ BACKENDS = {"NVIDIA": "CUDA", "AMD": "ROCm", "Intel": "SYCL"}
 """What llama.cpp calls the devices of a vendor's own backend."""
 
 
-def lines(q: ServeQuestion, way: Way) -> list[str]:
-    if way.hosts > 1:
-        return _over_hosts(q, way)
+def lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
+    if layout.hosts > 1:
+        return _over_hosts(q, layout)
     per_host = sum(card.host == 0 for card in q.cards)
-    size = len(way.cards)
-    here = [way.cards] if way.replicas == 1 else [tuple(range(i, i + size)) for i in range(0, per_host - size + 1, size)]
-    here = here[: way.replicas]
-    found = [_server(q, way, devices(q.cards, copy), PORT + i) for i, copy in enumerate(here)]
-    hosts = -(-way.replicas // len(here))
+    size = len(layout.cards)
+    here = [layout.cards] if layout.replicas == 1 else [tuple(range(i, i + size)) for i in range(0, per_host - size + 1, size)]
+    here = here[: layout.replicas]
+    found = [_server(q, layout, devices(q.cards, copy), PORT + i) for i, copy in enumerate(here)]
+    hosts = -(-layout.replicas // len(here))
     return [f"# the same on each of {hosts} hosts, behind a load balancer", *found] if hosts > 1 else found
 
 
-def with_layers(q: ServeQuestion, way: Way) -> Way:
+def with_layers(q: ServeQuestion, layout: ServeLayout) -> ServeLayout:
     """The same way with every card's layers in its shares, the head counted as one: -ts then says what llama.cpp would else make of
     the memory that is free when it starts."""
-    if way.split != "layer" or way.shared or len(way.cards) == 1:
-        return way
-    owners = layer_devices(len(q.model.layers), way.shares, way.gpu_layers)
-    return replace(way, shares=tuple(float(owners.count(i)) for i in range(len(way.cards))), shared="as planned")
+    if layout.split != "layer" or layout.shared or len(layout.cards) == 1:
+        return layout
+    owners = layer_devices(len(q.model.layers), layout.shares, layout.gpu_layers)
+    return replace(layout, shares=tuple(float(owners.count(i)) for i in range(len(layout.cards))), shared="as planned")
 
 
-def _server(q: ServeQuestion, way: Way, names: Sequence[str], port: int, rpc: Sequence[str] = ()) -> str:
+def _server(q: ServeQuestion, layout: ServeLayout, names: Sequence[str], port: int, rpc: Sequence[str] = ()) -> str:
     words = ["llama-server", "-m", file_of(q)]
-    words += ["-ngl", str(gpu_layers(q, way))]
+    words += ["-ngl", str(gpu_layers(q, layout))]
     words += ["--rpc", ",".join(rpc)] if rpc else []
     words += ["-dev", ",".join(names)] if names else []
-    shares = way.shares[1:] if _on_processors(q, way) else way.shares
-    words += ["-sm", way.split] if len(shares) > 1 else []
-    words += ["-ts", ",".join(f"{share:.0f}" for share in shares)] if way.shared and len(shares) > 1 else []
-    words += _experts(q, way)
-    users = -(-q.work.users // way.replicas)
+    shares = layout.shares[1:] if _on_processors(q, layout) else layout.shares
+    words += ["-sm", layout.split] if len(shares) > 1 else []
+    words += ["-ts", ",".join(f"{share:.0f}" for share in shares)] if layout.shared and len(shares) > 1 else []
+    words += _experts(q, layout)
+    users = -(-q.work.users // layout.replicas)
     words += ["-c", str(q.work.context * users), "-np", str(users)]
     words += ["-ctk", q.work.kv, "-ctv", q.work.kv] if q.work.kv != "f16" else []
     words += ["-fa", "on" if flash_of(q) else "off"]
-    words += ["--port", str(port)] if way.replicas > 1 else []
+    words += ["--port", str(port)] if layout.replicas > 1 else []
     return shlex.join(words)
 
 
-def _on_processors(q: ServeQuestion, way: Way) -> bool:
-    return all(q.cards[i].chip.kind == "cpu" for i in way.cards)
+def _on_processors(q: ServeQuestion, layout: ServeLayout) -> bool:
+    return all(q.cards[i].chip.kind == "cpu" for i in layout.cards)
 
 
-def gpu_layers(q: ServeQuestion, way: Way) -> int:
+def gpu_layers(q: ServeQuestion, layout: ServeLayout) -> int:
     """Layers that leave the server's own processor: for cards, or for the processors of other hosts."""
     layers = len(q.model.layers)
-    if _on_processors(q, way):
-        return layers + 1 - layer_devices(layers, way.shares).count(0) if way.hosts > 1 else 0
-    return layers + 1 if way.gpu_layers is None else way.gpu_layers
+    if _on_processors(q, layout):
+        return layers + 1 - layer_devices(layers, layout.shares).count(0) if layout.hosts > 1 else 0
+    return layers + 1 if layout.gpu_layers is None else layout.gpu_layers
 
 
-def _experts(q: ServeQuestion, way: Way) -> list[str]:
-    if not way.expert_layers:
+def _experts(q: ServeQuestion, layout: ServeLayout) -> list[str]:
+    if not layout.expert_layers:
         return []
-    if way.expert_layers == len(q.model.layers):
+    if layout.expert_layers == len(q.model.layers):
         return ["-ot", "exps=CPU"]
-    return ["--n-cpu-moe", str(way.expert_layers)]
+    return ["--n-cpu-moe", str(layout.expert_layers)]
 
 
-def _over_hosts(q: ServeQuestion, way: Way) -> list[str]:
+def _over_hosts(q: ServeQuestion, layout: ServeLayout) -> list[str]:
     """Devices that are reached over RPC come before the host's own in llama.cpp's list, so the last host runs the server.
 
     Its own processor is no such device: it keeps the first layers, those that -ngl does not take away. So where all hosts are
     processors the first one runs the server. An RPC server is bound to the private address of its host: llama.cpp's README calls RPC
     insecure, so never to all addresses. Every server has a port of its own, so that hosts can be tried on one machine.
     """
-    way = with_layers(q, way) if _on_processors(q, way) else way
-    hosts = sorted({q.cards[i].host for i in way.cards})
-    own = q.cards[way.cards[0 if _on_processors(q, way) else -1]].host
+    layout = with_layers(q, layout) if _on_processors(q, layout) else layout
+    hosts = sorted({q.cards[i].host for i in layout.cards})
+    own = q.cards[layout.cards[0 if _on_processors(q, layout) else -1]].host
     found: list[str] = []
     rpc: list[str] = []
-    for port, card in enumerate((card for card in way.cards if q.cards[card].host != own), start=RPC_PORT):
+    for port, card in enumerate((card for card in layout.cards if q.cards[card].host != own), start=RPC_PORT):
         host = q.cards[card].host
         number = hosts.index(host) + 1
-        inside = [i for i in way.cards if q.cards[i].host == host].index(card)
+        inside = [i for i in layout.cards if q.cards[i].host == host].index(card)
         found.append(f"{_visible(q.cards[card], inside)}ggml-rpc-server -H host{number} -p {port}  # on host {number}")
         rpc.append(f"host{number}:{port}")
-    return [*found, f"{_server(q, way, (), PORT, rpc)}  # on host {hosts.index(own) + 1}"]
+    return [*found, f"{_server(q, layout, (), PORT, rpc)}  # on host {hosts.index(own) + 1}"]
 
 
 def _visible(card: Card, number: int) -> str:

@@ -2,32 +2,34 @@
 
 import shlex
 
+from meshwise.cost.serve.layouts import ServeLayout
 from meshwise.cost.serve.question import ServeQuestion
-from meshwise.cost.serve.ways import Way
 from meshwise.export.llamacpp import file_of, flash_of, gpu_layers
 
 CACHE_TYPES = ("f16", "q8_0", "q4_0")
 
 
-def can(q: ServeQuestion, way: Way) -> bool:
+def can(q: ServeQuestion, layout: ServeLayout) -> bool:
     """Whether it can run the model in that way."""
-    plain = way.split == "layer" and not way.shared and not way.expert_layers and way.hosts == 1 and way.replicas == 1
+    plain = (
+        layout.split == "layer" and not layout.shared and not layout.expert_layers and layout.hosts == 1 and layout.replicas == 1
+    )
     return plain and q.work.kv in CACHE_TYPES
 
 
-def lines(q: ServeQuestion, way: Way) -> list[str]:
+def lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
     name = f"{q.model.name.rpartition('/')[2].removesuffix('.gguf')}-{q.work.context}".lower()
     file = file_of(q)
     from_file = file if "/" in file else f"./{file}"
-    layers = gpu_layers(q, way)
+    layers = gpu_layers(q, layout)
     modelfile = f"FROM {from_file}\\nPARAMETER num_ctx {q.work.context}\\nPARAMETER num_gpu {layers}\\n"
     own = sum(card.host == 0 for card in q.cards)
     environment = ["OLLAMA_FLASH_ATTENTION=" + str(int(flash_of(q)))]
     environment += [f"OLLAMA_KV_CACHE_TYPE={q.work.kv}"] if q.work.kv != "f16" else []
     environment += [f"OLLAMA_NUM_PARALLEL={q.work.users}"]
-    environment += ["OLLAMA_SCHED_SPREAD=1"] if len(way.cards) > 1 else []
+    environment += ["OLLAMA_SCHED_SPREAD=1"] if len(layout.cards) > 1 else []
     visible = {"AMD": "ROCR_VISIBLE_DEVICES"}.get(q.cards[0].chip.vendor, "CUDA_VISIBLE_DEVICES")
-    environment += [f"{visible}={','.join(map(str, way.cards))}"] if len(way.cards) < own else []
+    environment += [f"{visible}={','.join(map(str, layout.cards))}"] if len(layout.cards) < own else []
     return [
         f"{' '.join(environment)} ollama serve",
         f"printf {shlex.quote(modelfile)} > Modelfile && ollama create {name} -f Modelfile && ollama run {name}",

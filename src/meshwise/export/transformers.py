@@ -2,11 +2,11 @@
 
 import shlex
 
+from meshwise.cost.serve.layouts import ServeLayout
 from meshwise.cost.serve.question import ServeQuestion
-from meshwise.cost.serve.ways import Way
 
 
-def lines(q: ServeQuestion, way: Way) -> list[str]:
+def lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
     """It has no server: measuring it is what it is for."""
     words = ["meshwise", "bench", q.model.name, "--engine", "transformers", "--prompt", str(q.work.prompt)]
     return [shlex.join([*words, "--output", str(q.work.output), "--users", str(q.work.users)])]

@@ -2,8 +2,8 @@
 
 import shlex
 
+from meshwise.cost.serve.layouts import ServeLayout
 from meshwise.cost.serve.question import ServeQuestion
-from meshwise.cost.serve.ways import Way
 from meshwise.models import find
 
 NAMED = {"awq": "awq", "gptq": "gptq", "fp8": "fp8"}
@@ -13,29 +13,29 @@ MADE = ("fp32", "bf16", "fp16", "fp8")
 DTYPES = {"fp16": "half", "fp32": "float"}
 
 
-def lines(q: ServeQuestion, way: Way) -> list[str]:
-    per_host = max(1, sum(card.host == 0 for card in q.cards) // len(way.cards))
-    copies = min(way.replicas, per_host) if way.hosts == 1 else 1
-    command = _serve(q, way, copies)
-    if way.hosts > 1:
-        start = [f"ray start --address=host1:6379  # on host {i}" for i in range(2, way.hosts + 1)]
+def lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
+    per_host = max(1, sum(card.host == 0 for card in q.cards) // len(layout.cards))
+    copies = min(layout.replicas, per_host) if layout.hosts == 1 else 1
+    command = _serve(q, layout, copies)
+    if layout.hosts > 1:
+        start = [f"ray start --address=host1:6379  # on host {i}" for i in range(2, layout.hosts + 1)]
         found = [
             "ray start --head --port=6379  # on host 1",
             *start,
             f"{command} --distributed-executor-backend ray  # on host 1",
         ]
-        return [f"# the same on each of {way.replicas} groups of hosts", *found] if way.replicas > 1 else found
-    hosts = -(-way.replicas // copies)
+        return [f"# the same on each of {layout.replicas} groups of hosts", *found] if layout.replicas > 1 else found
+    hosts = -(-layout.replicas // copies)
     return [f"# the same on each of {hosts} hosts, behind a load balancer", command] if hosts > 1 else [command]
 
 
-def _serve(q: ServeQuestion, way: Way, copies: int) -> str:
+def _serve(q: ServeQuestion, layout: ServeLayout, copies: int) -> str:
     fmt = q.weights.format
     words = ["vllm", "serve", find.hub_id(q.model.name) if fmt in MADE else f"path/to/{q.model.name}-{fmt}"]
-    words += ["--tensor-parallel-size", str(way.tp)]
-    words += ["--pipeline-parallel-size", str(way.pp)] if way.pp > 1 else []
+    words += ["--tensor-parallel-size", str(layout.tp)]
+    words += ["--pipeline-parallel-size", str(layout.pp)] if layout.pp > 1 else []
     words += ["--data-parallel-size", str(copies)] if copies > 1 else []
-    words += ["--max-model-len", str(q.work.context), "--max-num-seqs", str(-(-q.work.users // way.replicas))]
+    words += ["--max-model-len", str(q.work.context), "--max-num-seqs", str(-(-q.work.users // layout.replicas))]
     words += ["--dtype", DTYPES[fmt]] if fmt in DTYPES else []
     words += ["--quantization", NAMED[fmt]] if fmt in NAMED else []
     words += ["--kv-cache-dtype", q.work.kv] if q.work.kv == "fp8" else []

@@ -2,7 +2,6 @@
 
 import json
 import os
-from functools import cache
 from pathlib import Path
 from typing import cast
 
@@ -68,7 +67,7 @@ def hub_id(name: str) -> str:
     return own if isinstance(own, str) and own else name
 
 
-@cache
+@files.cached
 def hub_ids() -> dict[str, Path]:
     """Every HF id that a preset answers to, in lower case."""
     found: dict[str, Path] = {}

@@ -4,15 +4,14 @@ import math
 from dataclasses import dataclass
 
 from meshwise.catalogue import clusters
-from meshwise.catalogue.engines import find_runtime
+from meshwise.catalogue.engines import Engine, find_engine, find_runtime
 from meshwise.cost.serve.cache import cache_type
 from meshwise.cost.serve.placement import refuses_tp
 from meshwise.cost.serve.question import ServeQuestion
-from meshwise.cost.serve.ways import ENGINES, Engine, find_engine
 from meshwise.cost.work import Serve
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.models import find
-from meshwise.models.formats import FORMATS, PLAIN, Format, Weights, as_gguf, split_model_name, weights
+from meshwise.models.formats import FORMATS, Format, Weights, as_gguf, split_model_name, weights
 from meshwise.models.model import Model
 
 USUAL_CONTEXT = 8192
@@ -93,28 +92,28 @@ def engine_of(name: str, fmt: Format | None, stored: bool, cluster: clusters.Clu
     if name:
         return find_engine(name)
     if stored or (fmt and fmt.gguf):
-        return ENGINES["llama.cpp"]
+        return find_engine("llama.cpp")
     served = all(chip.kind == "gpu" and chip.network for _, node in cluster.nodes for _, chip in node.chips)
-    return ENGINES["vllm" if served or (fmt and fmt.engines == ("vllm",)) else "llama.cpp"]
+    return find_engine("vllm" if served or (fmt and fmt.engines == ("vllm",)) else "llama.cpp")
 
 
 def weights_of(model: Model, fmt: Format | None, engine: Engine) -> Weights:
     """In the format that was asked for, or the engine's usual one; a format that the engine does not run is refused."""
     if model.tensors:
-        if engine.runtime != "llama.cpp":
-            usual = "awq" if engine.name == "vllm" else engine.usual
+        if not engine.gguf:
             raise UserError(
-                f"{model.name} is a .gguf, which llama.cpp and ollama run; for {engine.name} name the model, as in {model.name}:{usual}"
+                f"{engine.name} does not read GGUF files; llama.cpp and ollama do, or name the model for {engine.name}: "
+                f"{model.name}:{engine.common_formats[-1]}"
             )
         return weights(model, fmt)
-    chosen = fmt or FORMATS[engine.usual]
-    if engine.name == "transformers" and chosen.name not in PLAIN:
-        raise UserError(f"transformers is measured in bf16, fp16 and fp32, not in {chosen.name}")
-    if engine.runtime != "llama.cpp":
-        if "vllm" not in chosen.engines:
-            raise UserError(f"vllm does not run {chosen.name}; {_like(chosen)} is the nearest that it does")
-        return weights(model, chosen)
-    return weights(model, as_gguf(chosen))
+    chosen = fmt or FORMATS[engine.default_format]
+    if engine.formats and chosen.name not in engine.formats:
+        raise UserError(f"{engine.name} is planned in {', '.join(engine.formats)}, not in {chosen.name}")
+    if engine.gguf:
+        return weights(model, as_gguf(chosen))
+    if chosen.gguf:
+        raise UserError(f"{engine.name} does not run {chosen.name}; {_like(chosen)} is the nearest format that it runs")
+    return weights(model, chosen)
 
 
 def _like(fmt: Format) -> str:
@@ -154,6 +153,6 @@ def _check(q: ServeQuestion) -> None:
         raise UserError(f"{q.engine.name} runs one copy of a model; llama.cpp and vllm run several")
     if int(q.bounds.get("replicas", 1)) > q.work.users:
         raise UserError(f"{q.bounds['replicas']} replicas need as many users; give --users {q.bounds['replicas']} or more")
-    unfit = {card.chip.name for card in q.cards if card.chip.kind != "gpu"} if q.engine.runtime != "llama.cpp" else set[str]()
+    unfit = {card.chip.name for card in q.cards if card.chip.kind not in q.engine.kinds}
     if unfit:
         raise UserError(f"{q.engine.name} is planned on GPUs, not on {', '.join(sorted(unfit))}; --engine llama.cpp runs there")

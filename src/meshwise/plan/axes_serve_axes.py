@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from meshwise import units
 from meshwise.catalogue import chips, clusters, rescale
-from meshwise.cost.serve.ways import find_engine
+from meshwise.catalogue.engines import find_engine
 from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.models.formats import find_format, split_model_name
 from meshwise.plan.ask import ServeAsk

@@ -54,7 +54,7 @@ def answer(variant: Variant[ServeAsk], model: Model | None, whole: bool) -> tupl
     if not found.options:
         return replace(point, refusal=_short(q, found)), q.model
     best = _chosen(found, len(q.cards) if whole else 0)
-    layered = next((one for one in found.options if _spans(one, len(q.cards)) and one.way.split == "layer"), None)
+    layered = next((one for one in found.options if _spans(one, len(q.cards)) and one.layout.split == "layer"), None)
     longest = max(largest_context(q, one) for one in (best, layered) if one)
     point = replace(point, choice=choice(q, best), longest=longest, notes=(*q.model.notes, *q.cluster.notes))
     return replace(point, layered=layered), q.model
@@ -65,14 +65,14 @@ def _chosen(found: Found, cards: int) -> Option:
 
 
 def _spans(option: Option, cards: int) -> bool:
-    return option.way.devices == cards and on_cards(option)
+    return option.layout.devices == cards and on_cards(option)
 
 
 def _short(q: ServeQuestion, found: Found) -> str:
     if not found.misses:
         return str(refuse(q, found))
     near = found.misses[0]
-    return f"does not fit: {near.way.name} lacks {-near.spare / GIB:.1f} GiB on its fullest card"
+    return f"does not fit: {near.layout.name} lacks {-near.spare / GIB:.1f} GiB on its fullest card"
 
 
 def answers(variants: Sequence[Variant[ServeAsk]], whole: bool) -> list[ServePoint]:

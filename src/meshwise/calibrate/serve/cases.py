@@ -151,7 +151,7 @@ def _case(row: Row, row_id: str, table: str) -> ServeCase:
         raise UserError(f"outcome is {quoted(outcome)}")
     assumed: list[str] = []
     model, runtime = _model(row.get("model", "")), _runtime(row, assumed)
-    stored = _weights(model.source if model.tensors else model.name, row.get("quant", ""), runtime.engine, runtime.files_by_order)
+    stored = _weights(model.source if model.tensors else model.name, row.get("quant", ""), runtime.gguf, runtime.files_by_order)
     rig = _rig(row)
     sizes = {kind: size for kind, columns in SIZES.items() if not math.isnan(size := _number(row, *columns))}
     work = _work(row, bool(sizes), assumed)
@@ -220,14 +220,14 @@ def _model(name: str) -> Model:
 
 
 @cache
-def _weights(model: str, quant: str, engine: str, by_file: bool) -> Weights:
+def _weights(model: str, quant: str, gguf: bool, by_file: bool) -> Weights:
     found = find.find_model(model)
     if found.tensors:  # a .gguf is in the types that it has
         return weights(found)
     if not quant:
         raise UserError("the quantization is not stated")
     fmt = find_format(quant)
-    return weights(found, as_gguf(fmt) if engine == "llama.cpp" else fmt, by_file=by_file)
+    return weights(found, as_gguf(fmt) if gguf else fmt, by_file=by_file)
 
 
 def _runtime(row: Row, assumed: list[str]) -> Runtime:
@@ -332,7 +332,7 @@ def _placement(row: Row, model: Model, stored: Weights, rig: Rig, runtime: Runti
     """The split that the row names; the engine's default where it names none."""
     split, n = row.get("split", "").lower(), len(rig.chips)
     caches = layer_caches(model, runtime, held)
-    if runtime.engine == "llama.cpp":
+    if runtime.gguf:
         if split == "row":
             return split_rows(stored, caches, [1.0] * n)
         if split in ("", "none", "layer"):

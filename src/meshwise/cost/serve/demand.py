@@ -108,7 +108,7 @@ class Hop:
 class Demand:
     """All of it. `stages` follow one another; the devices of a stage work side by side on the same layers."""
 
-    engine: str
+    int8_products: bool
     peak_type: str
     narrow: float
     """Share of quantised weights."""
@@ -273,7 +273,7 @@ def demand(model: Model, weights: Weights, placement: Placement, rig: Rig, runti
     wide = any(len({rig.hosts[i] for i in group}) > 1 for group in _groups(placement))
     rows = placement.split == "row" and len(busy) > 1
     return Demand(
-        engine=runtime.engine,
+        int8_products=runtime.int8_products,
         peak_type=weights.format,
         narrow=weights.narrow,
         users=work.users,

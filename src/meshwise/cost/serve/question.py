@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from meshwise.catalogue.chips import Cluster
-from meshwise.catalogue.engines import Runtime
+from meshwise.catalogue.engines import Engine, Runtime
 from meshwise.cost.serve.cache import Held
-from meshwise.cost.serve.ways import Card, Engine, cards_of
+from meshwise.cost.serve.layouts import Card, cards_of
 from meshwise.cost.work import Serve
 from meshwise.models.formats import Weights
 from meshwise.models.model import Model

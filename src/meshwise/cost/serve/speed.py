@@ -109,14 +109,11 @@ def cycles(chip: Chip) -> float:
     return chip.flops.get("fp32", max(chip.flops.values())) / 256
 
 
-def peak(chip: Chip, engine: str, kind: str) -> float:
-    """FLOP/s of the matrix units in the type that an engine multiplies in.
-
-    llama.cpp sums in 16 bits, or multiplies in int8, so that GeForce cards, which halve the rate of 32-bit sums, run at the full one.
-    """
+def peak(chip: Chip, kind: str, *, int8_products: bool) -> float:
+    """FLOP/s of the matrix units in the type that an engine multiplies weights of this kind in."""
     flops = chip.flops
     half = max(flops.get("fp16", 0.0), flops.get("bf16", 0.0), flops.get("fp32", 0.0))
-    if engine == "llama.cpp":
+    if int8_products:
         return max(half, flops.get("int8", 0.0) / 2)
     wanted = {"fp8": flops.get("fp8"), "int8": flops.get("int8"), "nvfp4": flops.get("fp4"), "mxfp4": flops.get("fp4")}
     return wanted.get(kind) or half
@@ -124,7 +121,7 @@ def peak(chip: Chip, engine: str, kind: str) -> float:
 
 def _rows_rate(d: Demand, chip: Chip, s: ServeCalibration) -> float:
     """FLOP/s in products with many tokens, for this mixture of 16-bit and quantised weights."""
-    return peak(chip, d.engine, d.peak_type) * s.product / (1 - d.narrow + d.narrow / s.narrow)
+    return peak(chip, d.peak_type, int8_products=d.int8_products) * s.product / (1 - d.narrow + d.narrow / s.narrow)
 
 
 def decode_parts(d: Demand, serving: Callable[[Chip], ServeCalibration]) -> Parts:
@@ -254,7 +251,7 @@ def _prompt_of(d: Demand, task: Task, s: ServeCalibration) -> Parts:
     products = task.prompt_flops / (full * _rows_rate(d, task.chip, s))
     touched = s.touch * task.activations / task.chip.bandwidth
     read = d.micro_batches * task.batch_weights / rate(task.chip, s)
-    top = peak(task.chip, d.engine, "")
+    top = peak(task.chip, "", int8_products=d.int8_products)
     if task.scores:
         attention = task.attention / (top * s.product) + s.scores * task.scores / task.chip.bandwidth
     else:
@@ -280,7 +277,7 @@ def _prompt_on_host(d: Demand, s: ServeCalibration) -> float:
     """The processor computes, or each micro-batch brings the weights over to the first device, whichever is sooner."""
     cpu, task = d.host.chip, d.host
     own = max(
-        (task.prompt_flops + task.attention) / (peak(cpu, d.engine, "") * s.product),
+        (task.prompt_flops + task.attention) / (peak(cpu, "", int8_products=d.int8_products) * s.product),
         (d.micro_batches * task.batch_weights + task.head) / (s.host * cpu.bandwidth),
     )
     if not d.stages or d.pcie is None:

@@ -8,9 +8,9 @@ from typing import Any
 
 from meshwise import units
 from meshwise.catalogue import calibrations, records
+from meshwise.cost.serve.layouts import part
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.cost.serve.speed import SERVE_PARTS
-from meshwise.cost.serve.ways import part
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.models.formats import FORMATS, split_model_name, weights
 from meshwise.plan.ask import ServeAsk
@@ -132,26 +132,26 @@ def read(path: Path) -> ServePlan:
 def choice(q: ServeQuestion, option: Option) -> ServeChoice:
     """One priced way in all its units."""
     assert option.speed
-    way, speed = option.way, option.speed
-    used = [q.cards[i].chip for i in way.cards]
+    layout, speed = option.layout, option.speed
+    used = [q.cards[i].chip for i in layout.cards]
     low, high = interval(q, option)
     slower = math.exp(INTERVAL * calibrations.choose_serve(used[0], q.engine.runtime).prefill_spread)
-    watts = sum(chip.tdp or 0.0 for chip in used) * way.replicas if all(chip.tdp for chip in used) else None
-    rent = part(q.cluster, [q.cards[i] for i in way.cards]).rent
+    watts = sum(chip.tdp or 0.0 for chip in used) * layout.replicas if all(chip.tdp for chip in used) else None
+    rent = part(q.cluster, [q.cards[i] for i in layout.cards]).rent
     if rent is not None and q.cluster.prices:  # a price of whole nodes, of which these cards are a part
         rent = (q.cluster.rent or 0.0) * len(used) / q.cluster.devices
     million = 1e6 / option.throughput
     return ServeChoice(
-        name=way.name,
-        split=way.split,
+        name=layout.name,
+        split=layout.split,
         cards=len(used),
-        replicas=way.replicas,
-        hosts=way.hosts,
-        tp=way.tp,
-        pp=way.pp,
-        shares=way.shares,
-        gpu_layers=way.gpu_layers,
-        expert_layers=way.expert_layers,
+        replicas=layout.replicas,
+        hosts=layout.hosts,
+        tp=layout.tp,
+        pp=layout.pp,
+        shares=layout.shares,
+        gpu_layers=layout.gpu_layers,
+        expert_layers=layout.expert_layers,
         spare=option.spare,
         host_bytes=option.footprints[0].bytes,
         most_users=option.most_users,
@@ -161,7 +161,7 @@ def choice(q: ServeQuestion, option: Option) -> ServeChoice:
         per_user=speed.per_user,
         low=low,
         high=high,
-        prefill=speed.prefill_tokens_per_second * way.replicas,
+        prefill=speed.prefill_tokens_per_second * layout.replicas,
         ttft=speed.ttft,
         ttft_low=speed.ttft / slower,
         ttft_high=speed.ttft * slower,
@@ -170,7 +170,7 @@ def choice(q: ServeQuestion, option: Option) -> ServeChoice:
         prefill_parts={name: float(value) for name, value in speed.prefill.items()},
         watts=watts,
         kwh_per_million=watts * million / 3.6e6 if watts else None,
-        dollars_per_million=rent * way.replicas * million if rent is not None else None,
+        dollars_per_million=rent * layout.replicas * million if rent is not None else None,
     )
 
 
@@ -178,14 +178,14 @@ def interval(q: ServeQuestion, option: Option) -> tuple[float, float]:
     """90% of measurements of one user's speed lie between these: wider, the more of a step is in parts that no table measures."""
     assert option.speed
     parts = option.speed.decode
-    open_parts = parts["reduce"] + parts["host"] + (parts["hops"] if option.way.hosts > 1 else 0.0)
-    fitted = calibrations.choose_serve(q.cards[option.way.cards[0]].chip, q.engine.runtime)
+    open_parts = parts["reduce"] + parts["host"] + (parts["hops"] if option.layout.hosts > 1 else 0.0)
+    fitted = calibrations.choose_serve(q.cards[option.layout.cards[0]].chip, q.engine.runtime)
     spread = math.exp(INTERVAL * math.hypot(fitted.spread, UNSURE * open_parts / option.speed.step))
     return option.per_user / spread, option.per_user * spread
 
 
 def _devices(q: ServeQuestion, option: Option) -> list[Device]:
-    rows = zip(option.way.cards, option.placement.devices, option.footprints[1:], option.spares, strict=True)
+    rows = zip(option.layout.cards, option.placement.devices, option.footprints[1:], option.spares, strict=True)
     return [
         Device(
             card=i,
@@ -209,7 +209,7 @@ def make(
 ) -> ServePlan:
     """The plan for what a search found."""
     best = found.options[0]
-    chip = q.cards[best.way.cards[0]].chip
+    chip = q.cards[best.layout.cards[0]].chip
     fitted = calibrations.choose_serve(chip, q.engine.runtime)
     size = {"format": q.weights.format, "bytes": float(q.weights.bytes), "bits_per_weight": q.weights.bits_per_weight}
     return ServePlan(
@@ -219,7 +219,7 @@ def make(
         context=q.work.context,
         fits=on_cards(best),
         choices=tuple(choice(q, option) for option in found.options[:top]),
-        misses=tuple(Miss(name=one.way.name, missing=-one.spare) for one in found.misses[:3]),
+        misses=tuple(Miss(name=one.layout.name, missing=-one.spare) for one in found.misses[:3]),
         contexts=contexts(q, best),
         commands=commands,
         reasons=tuple(reasons),
@@ -230,7 +230,7 @@ def make(
 
 
 def on_cards(option: Option) -> bool:
-    return option.way.gpu_layers is None and not option.way.expert_layers
+    return option.layout.gpu_layers is None and not option.layout.expert_layers
 
 
 def contexts(q: ServeQuestion, option: Option) -> dict[str, int]:
@@ -256,7 +256,7 @@ def _notes(ask: ServeAsk, q: ServeQuestion, best: Option) -> list[str]:
             f"a context of {q.work.context:,} is longer than the {trained:,} that {q.model.name} was trained for: "
             "answers beyond that may be poor"
         )
-    if q.engine.name == "transformers" and best.way.tp > 1:
+    if not q.engine.server and best.layout.tp > 1:
         notes.append("over several GPUs transformers runs its own layers, slower than those that were fitted: at most this fast")
     if not split_model_name(ask.model)[1] and not q.model.tensors:
         notes.append(f"no format given: {q.weights.format}, the usual one with {q.engine.name}, is assumed")
@@ -273,24 +273,17 @@ def _notes(ask: ServeAsk, q: ServeQuestion, best: Option) -> list[str]:
 
 # Where the answer is no.
 
-COMMON = {
-    "llama.cpp": ("F16", "Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q4_K_S", "IQ4_XS", "Q3_K_M", "IQ3_XS", "Q2_K", "IQ2_M", "IQ2_XXS"),
-    "vllm": ("bf16", "fp8", "awq"),
-    "transformers": ("bf16",),
-}
-"""Formats that models are published in, the widest first."""
-
 
 def largest_format(q: ServeQuestion, option: Option) -> tuple[str, float] | None:
     """The widest common format that fits in the same way, and its bytes; none where none does, or the file is what it is."""
     if q.model.tensors:
         return None
-    way = option.way
-    for name in COMMON[q.engine.runtime]:
+    layout = option.layout
+    for name in q.engine.common_formats:
         trial = weights(q.model, FORMATS[name])
         if trial.bytes > sum(option.rooms) * 1.2:
             continue
-        if weighed(replace(q, weights=trial), way).fits:
+        if weighed(replace(q, weights=trial), layout).fits:
             return name, float(trial.bytes)
     return None
 
@@ -307,7 +300,7 @@ def refuse(q: ServeQuestion, found: Found) -> DoesNotFit:
     users = f" for {q.work.users} users" if q.work.users > 1 else ""
     head = (
         f"{q.model.name} in {q.weights.format} does not fit on {q.cluster.name} with {q.engine.name} and a context of {q.work.context:,}"
-        f"{users}: {near.way.name} needs {more} more on its fullest card"
+        f"{users}: {near.layout.name} needs {more} more on its fullest card"
     )
     context, wider = largest_context(q, near), largest_format(q, near)
     hints = [f"a context of {context:,} would fit"] if context else []
@@ -320,6 +313,6 @@ def _too_slow(q: ServeQuestion, best: Option) -> str:
     wanted = [f"a first token within {units.show(q.ttft, 'seconds')}"] if q.ttft else []
     wanted += [f"{q.per_user:g} tokens/s for each of {q.work.users} users"] if q.per_user else []
     return (
-        f"no way on {q.cluster.name} gives {' and '.join(wanted)}: the closest is {best.way.name}, with the first token after "
+        f"no way on {q.cluster.name} gives {' and '.join(wanted)}: the closest is {best.layout.name}, with the first token after "
         f"{units.show(best.ttft, 'seconds', digits=3)} and {best.per_user:.3g} tokens/s each"
     )

@@ -7,9 +7,9 @@ from dataclasses import replace
 from meshwise import units
 from meshwise.catalogue import clusters
 from meshwise.catalogue.chips import Cluster, Link
-from meshwise.catalogue.engines import find_runtime
+from meshwise.catalogue.engines import find_engine, find_runtime
+from meshwise.cost.serve.layouts import ServeLayout, layouts, tensor_counts
 from meshwise.cost.serve.question import ServeQuestion
-from meshwise.cost.serve.ways import ENGINES, Way, tensor_counts, ways
 from meshwise.errors import UserError
 from meshwise.models.formats import FORMATS, as_gguf, weights
 from meshwise.plan.serve.choice import contexts, interval, largest_format, on_cards
@@ -68,7 +68,7 @@ def _length(tokens: int) -> str:
 
 def _fit(q: ServeQuestion, best: Option) -> Iterator[str]:
     cache = sum(need.cache for need in best.footprints[1:])
-    number = len(best.way.cards)
+    number = len(best.layout.cards)
     size = (
         f"{_gib(q.weights.bytes)} of weights ({q.weights.bits_per_weight:.2f} bits each) and {_gib(cache)} of {q.work.kv} cache"
     )
@@ -109,10 +109,10 @@ def _more(cluster: Cluster) -> Cluster:
 def _cards(q: ServeQuestion, found: Found) -> Iterator[str]:
     """Fewer cards are enough, or one more would help."""
     best = found.options[0]
-    if q.bounds or q.cards[-1].host or len(q.cards) >= q.engine.most:
+    if q.bounds or q.cards[-1].host or len(q.cards) >= q.engine.max_devices:
         return
-    plain = usual(found, len(q.cards)) if best.way.split != "layer" else best
-    layered = plain if plain.way.split == "layer" and on_cards(plain) and plain.way.replicas == 1 else None
+    plain = usual(found, len(q.cards)) if best.layout.split != "layer" else best
+    layered = plain if plain.layout.split == "layer" and on_cards(plain) and plain.layout.replicas == 1 else None
     if layered:
         yield from _layer_cards(q, layered)
         return
@@ -122,9 +122,9 @@ def _cards(q: ServeQuestion, found: Found) -> Iterator[str]:
     other, nth = larger[0], _nth(len(q.cards) + 1)
     gain = worth(q, other) / worth(q, best) - 1
     if on_cards(other) and not on_cards(best):
-        yield f"A {nth} card would hold all of it: {other.way.name}, {_rate(other)} instead of {_rate(best)} tokens/s."
+        yield f"A {nth} card would hold all of it: {other.layout.name}, {_rate(other)} instead of {_rate(best)} tokens/s."
     elif gain > 0.02:
-        yield f"A {nth} card would give {100 * gain:+.0f}%: {other.way.name}, {_rate(other)} tokens/s."
+        yield f"A {nth} card would give {100 * gain:+.0f}%: {other.layout.name}, {_rate(other)} tokens/s."
     else:
         yield f"A {nth} card would not help: {_needs(q)}."
 
@@ -135,10 +135,10 @@ def _nth(number: int) -> str:
 
 def _layer_cards(q: ServeQuestion, layered: Option) -> Iterator[str]:
     """A layer split reads its layers one after another, on however many cards they lie."""
-    used = len(layered.way.cards)
+    used = len(layered.layout.cards)
     larger = q if used < len(q.cards) else replace(q, cluster=_more(q.cluster))
-    way = next(way for way in ways(q.engine, q.model, larger.cards, larger.rooms) if len(way.cards) == used + 1)
-    after = priced(larger, weighed(larger, way))
+    layout = next(layout for layout in layouts(q.engine, q.model, larger.cards, larger.rooms) if len(layout.cards) == used + 1)
+    after = priced(larger, weighed(larger, layout))
     if not after.speed or not layered.speed:
         return
     hop = (after.speed.decode["hops"] - layered.speed.decode["hops"]) * 1e3
@@ -161,11 +161,11 @@ def _needs(q: ServeQuestion) -> str:
 
 def _splits(q: ServeQuestion, found: Found) -> Iterator[str]:
     best = found.options[0]
-    row = next((one for one in found.options if one.way.split == "row"), None)
-    if row and row.speed and best.way.split == "layer":
+    row = next((one for one in found.options if one.layout.split == "row"), None)
+    if row and row.speed and best.layout.split == "layer":
         share = row.speed.decode["reduce"] / row.speed.step
         yield (
-            f"Row split over {len(row.way.cards)} cards: {_rate(row)} tokens/s; every product sends its input to all cards and collects "
+            f"Row split over {len(row.layout.cards)} cards: {_rate(row)} tokens/s; every product sends its input to all cards and collects "
             f"their outputs, {100 * share:.0f}% of a step."
         )
     if q.work.users > 1:
@@ -174,8 +174,8 @@ def _splits(q: ServeQuestion, found: Found) -> Iterator[str]:
 
 def _copies(q: ServeQuestion, found: Found) -> Iterator[str]:
     """Copies against one large instance, at as many cards as can be."""
-    several = next((one for one in found.options if one.way.replicas > 1), None)
-    single = next((one for one in found.options if one.way.replicas == 1 and len(one.way.cards) > 1), None)
+    several = next((one for one in found.options if one.layout.replicas > 1), None)
+    single = next((one for one in found.options if one.layout.replicas == 1 and len(one.layout.cards) > 1), None)
     if not several or not single or not single.speed or not several.speed:
         return
     first, second = (several, single) if worth(q, several) >= worth(q, single) else (single, several)
@@ -186,7 +186,7 @@ def _copies(q: ServeQuestion, found: Found) -> Iterator[str]:
         else f"each copy reads all weights for its {several.speed.users} users, and one instance reads them once for {single.speed.users}"
     )
     rates = [tokens(worth(q, one)) for one in (first, second)]
-    yield f"{first.way.name} gives {rates[0]} tokens/s with prompts counted, {second.way.name} {rates[1]}: {why}."
+    yield f"{first.layout.name} gives {rates[0]} tokens/s with prompts counted, {second.layout.name} {rates[1]}: {why}."
 
 
 # One user or several.
@@ -199,7 +199,7 @@ def _users(q: ServeQuestion, best: Option) -> Iterator[str]:
     ladder = [n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256) if n <= best.most_users][:7]
     said = [(n, at_users(q, best, n)) for n in ladder]
     words = ", ".join(f"{n}: {tokens(one.throughput)} ({_rate(one)} each)" for n, one in said)
-    yield f"Tokens/s by users of {best.way.name}, which has room for {best.most_users} at {_length(q.work.context)}: {words}."
+    yield f"Tokens/s by users of {best.layout.name}, which has room for {best.most_users} at {_length(q.work.context)}: {words}."
     turn = compute_bound(q, best)
     if turn <= MANY_USERS:
         inside = "" if turn <= best.most_users else ", more than there is memory for"
@@ -209,18 +209,18 @@ def _users(q: ServeQuestion, best: Option) -> Iterator[str]:
 def at_users(q: ServeQuestion, option: Option, users: int) -> Option:
     """The same way with as many users, whether or not they fit."""
     asked = replace(q, work=replace(q.work, users=users))
-    return priced(asked, weighed(asked, option.way, option))
+    return priced(asked, weighed(asked, option.layout, option))
 
 
 def compute_bound(q: ServeQuestion, option: Option) -> int:
     """The fewest users of all copies for whom products take longer than reading the weights; above MANY_USERS where none is found."""
     low, high = 0, 1
-    while high <= MANY_USERS and not _computes(at_users(q, option, high * option.way.replicas)):
+    while high <= MANY_USERS and not _computes(at_users(q, option, high * option.layout.replicas)):
         low, high = high, high * 2
     while high <= MANY_USERS and high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if _computes(at_users(q, option, middle * option.way.replicas)) else (middle, high)
-    return high * option.way.replicas
+        low, high = (low, middle) if _computes(at_users(q, option, middle * option.layout.replicas)) else (middle, high)
+    return high * option.layout.replicas
 
 
 def _computes(option: Option) -> bool:
@@ -232,18 +232,18 @@ def _computes(option: Option) -> bool:
 
 def _linked(q: ServeQuestion, found: Found) -> Option:
     """The way whose link is looked at: the best, or the usual one where that is a row split, whose link no table has varied."""
-    return usual(found, len(q.cards)) if found.options[0].way.split == "row" else found.options[0]
+    return usual(found, len(q.cards)) if found.options[0].layout.split == "row" else found.options[0]
 
 
 def _links(q: ServeQuestion, best: Option) -> Iterator[str]:
     """What lanes change inside a host, and which network between hosts."""
-    if best.way.hosts > 1:
+    if best.layout.hosts > 1:
         trials = [(link.name, _on(q, best, replace(q.cluster, network=link))) for link in NETWORKS]
         yield f"Network between hosts, tokens/s: {', '.join(f'{name} {_rate(one)}' for name, one in trials)}. {_hop_words(best)}"
-    elif len(best.way.cards) > 1 and best.way.split != "row":
+    elif len(best.layout.cards) > 1 and best.layout.split != "row":
         trials = [(name, _on(q, best, clusters.with_link(q.cluster, f"{rate:.0f}B/s"))) for name, rate in LANES]
         said = ", ".join(f"{name} {_rate(one)} ({one.speed.prefill_tokens_per_second:,.0f})" for name, one in trials if one.speed)
-        yield f"Link between cards, {best.way.name}, tokens/s generated (of the prompt): {said}. {_hop_words(best)}"
+        yield f"Link between cards, {best.layout.name}, tokens/s generated (of the prompt): {said}. {_hop_words(best)}"
 
 
 def _on(q: ServeQuestion, option: Option, cluster: Cluster) -> Option:
@@ -251,7 +251,7 @@ def _on(q: ServeQuestion, option: Option, cluster: Cluster) -> Option:
 
 
 def _hop_words(best: Option) -> str:
-    if best.way.split == "layer":
+    if best.layout.split == "layer":
         return "A layer split sends one small vector per token and hop: lanes and bandwidth hardly matter, round trips add up."
     return "Tensor parallelism sums twice a layer: latency bounds generation, bandwidth the prompt."
 
@@ -263,14 +263,14 @@ def _other_engine(q: ServeQuestion, best: Option) -> list[str]:
     """Tensor or layer: the same model at about the same width in the other engine."""
     if q.model.tensors or q.bounds or any(card.chip.kind != "gpu" for card in q.cards):
         return []
-    if q.engine.name == "vllm":
+    if not q.engine.gguf:
         name, form = "llama.cpp", {16: "F16", 8: "Q8_0"}.get(FORMATS[q.weights.format].bits, "Q4_K_M")
     else:
         width = q.weights.bits_per_weight
         name, form = "vllm", "bf16" if width > 12 else "fp8" if width > 6 else "awq"
-    engine = ENGINES[name]
+    engine = find_engine(name)
     kind = {"q8_0": "fp8", "q4_0": "fp8", "fp8": "q8_0"}.get(q.work.kv, "f16")
-    fmt = FORMATS[form] if name == "vllm" else as_gguf(FORMATS[form])
+    fmt = as_gguf(FORMATS[form]) if engine.gguf else FORMATS[form]
     other = replace(
         q,
         engine=engine,
@@ -282,24 +282,26 @@ def _other_engine(q: ServeQuestion, best: Option) -> list[str]:
     if not found.options or not on_cards(found.options[0]):
         near = found.misses[0] if found.misses else None
         return (
-            [f"{name} with {form} would not fit: {near.way.name} lacks {_gib(-near.spare)} on its fullest card."] if near else []
+            [f"{name} with {form} would not fit: {near.layout.name} lacks {_gib(-near.spare)} on its fullest card."]
+            if near
+            else []
         )
     there = found.options[0]
     verb = "faster" if worth(other, there) > worth(q, best) else "slower"
     talk = ""
-    if there.speed and there.way.tp > 1:
+    if there.speed and there.layout.tp > 1:
         talk = f", of which all-reduces take {100 * there.speed.decode['reduce'] / there.speed.step:.0f}%"
-    return [f"{name} with {form} would be {verb}: {there.way.name}, {_rate(there)} tokens/s each{talk}."]
+    return [f"{name} with {form} would be {verb}: {there.layout.name}, {_rate(there)} tokens/s each{talk}."]
 
 
 # Watts and dollars.
 
 
 def _power(q: ServeQuestion, best: Option) -> list[str]:
-    chips = [q.cards[i].chip for i in best.way.cards]
+    chips = [q.cards[i].chip for i in best.layout.cards]
     if not all(chip.tdp for chip in chips) or not best.throughput:
         return []
-    watts = sum(chip.tdp or 0.0 for chip in chips) * best.way.replicas
+    watts = sum(chip.tdp or 0.0 for chip in chips) * best.layout.replicas
     return [f"At most {watts:,.0f} W for the cards, {watts / best.throughput * 1e6 / 3.6e6:,.1f} kWh per million tokens."]
 
 
@@ -308,9 +310,11 @@ def _power(q: ServeQuestion, best: Option) -> list[str]:
 
 def usual(found: Found, cards: int) -> Option:
     """What an engine does where it is told nothing: its first split over all cards. The best way, where that does not fit."""
-    plain = [one for one in found.options if len(one.way.cards) == cards and one.way.replicas == 1 and not one.way.shared]
+    plain = [
+        one for one in found.options if len(one.layout.cards) == cards and one.layout.replicas == 1 and not one.layout.shared
+    ]
     first = ("layer", "tensor")
-    return next((one for one in plain if one.way.split in first and on_cards(one)), found.options[0])
+    return next((one for one in plain if one.layout.split in first and on_cards(one)), found.options[0])
 
 
 def measured(q: ServeQuestion, found: Found, value: float) -> list[str]:
@@ -318,10 +322,8 @@ def measured(q: ServeQuestion, found: Found, value: float) -> list[str]:
     mine = usual(found, len(q.cards))
     low, high = interval(q, mine)
     percent = 100 * (value / mine.per_user - 1)
-    head = (
-        f"Measured {value:g} tokens/s; {mine.way.name} is predicted at {mine.per_user:.3g}, 90% between {low:.3g} and {high:.3g}"
-    )
-    alike = [one.way.name for one in found.options if one is not mine and interval(q, one)[0] <= value <= interval(q, one)[1]]
+    head = f"Measured {value:g} tokens/s; {mine.layout.name} is predicted at {mine.per_user:.3g}, 90% between {low:.3g} and {high:.3g}"
+    alike = [one.layout.name for one in found.options if one is not mine and interval(q, one)[0] <= value <= interval(q, one)[1]]
     other = f" It would be normal for {', '.join(alike[:2])}." if alike else ""
     if low <= value <= high:
         return [f"{head}: normal ({percent:+.0f}%)."]
@@ -338,20 +340,20 @@ def measured(q: ServeQuestion, found: Found, value: float) -> list[str]:
 
 def _slower(q: ServeQuestion, best: Option, value: float) -> Iterator[str]:
     """What is known to slow it down, with the speed that each would give."""
-    if q.engine.offload and best.way.split == "layer" and best.way.gpu_layers is None:
+    if q.engine.offload and best.layout.split == "layer" and best.layout.gpu_layers is None:
         layers = len(q.model.layers)
         left = next((n for n in range(1, layers + 1) if _with_layers(q, best, layers + 1 - n).per_user <= value), None)
         if left:
             whole = f"offloaded {layers + 1}/{layers + 1} layers to GPU"
             yield f"layers on the CPU: {left} of {layers} there would give {value:g} (the log must say '{whole}')"
     trials: dict[str, Option | None] = {}
-    if len(best.way.cards) > 1:
-        others = [split for split in q.engine.splits if split != best.way.split]
-        trials |= {f"the wrong split: -sm {split}": _trial(q, replace(best.way, split=split, shared="")) for split in others}
+    if len(best.layout.cards) > 1:
+        others = [split for split in q.engine.splits if split != best.layout.split]
+        trials |= {f"the wrong split: -sm {split}": _trial(q, replace(best.layout, split=split, shared="")) for split in others}
         trials["cards on PCIe 3.0 x1 risers"] = _on(q, best, clusters.with_link(q.cluster, "1GB/s"))
     if q.engine.offload:
         trials["an old build: one of May 2024, without flash attention,"] = _trial(
-            replace(q, runtime=find_runtime(OLD_BUILD)), best.way
+            replace(q, runtime=find_runtime(OLD_BUILD)), best.layout
         )
     explains = {words: one for words, one in trials.items() if one and one.per_user < 0.97 * best.per_user}
     yield from (f"{words} gives {_rate(one)}" for words, one in explains.items())
@@ -366,13 +368,13 @@ def _slower(q: ServeQuestion, best: Option, value: float) -> Iterator[str]:
 
 
 def _with_layers(q: ServeQuestion, best: Option, gpu_layers: int) -> Option:
-    return priced(q, weighed(q, replace(best.way, gpu_layers=gpu_layers)))
+    return priced(q, weighed(q, replace(best.layout, gpu_layers=gpu_layers)))
 
 
-def _trial(q: ServeQuestion, way: Way) -> Option | None:
+def _trial(q: ServeQuestion, layout: ServeLayout) -> Option | None:
     """What cannot be asked explains nothing: a cache type that an old build has not, a split that the cards cannot do."""
     try:
-        return priced(q, weighed(q, way))
+        return priced(q, weighed(q, layout))
     except UserError:
         return None
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 from meshwise.cost.serve.buffers import Footprint, footprints
 from meshwise.cost.serve.cache import layer_caches
+from meshwise.cost.serve.layouts import ServeLayout, copies, even_shares, fastest_shares, layouts, part, place
 from meshwise.cost.serve.placement import Placement, with_caches
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.cost.serve.speed import Rig, Speed, speed
-from meshwise.cost.serve.ways import Way, copies, even_shares, fastest_shares, part, place, ways
 from meshwise.cost.work import Serve
 
 TIE = 0.01
@@ -25,7 +25,7 @@ STEP = 256
 class Option:
     """One way with what it needs and how fast it is. Of one copy, but for users and the rates of all of them."""
 
-    way: Way
+    layout: ServeLayout
     placement: Placement
     footprints: tuple[Footprint, ...]
     """The host's first, then each card's."""
@@ -85,11 +85,11 @@ class Found:
 def search(q: ServeQuestion) -> Found:
     """Every way of the engine, each alone and in as many copies as there are cards and users for."""
     tried: list[Option] = []
-    for way in _bounded(q, ways(q.engine, q.model, q.cards, q.rooms)):
-        first = weighed(q, way)
-        for one in (way, *(copies(way, q.cards, q.work.users) if q.engine.copies else ())):
+    for layout in _bounded(q, layouts(q.engine, q.model, q.cards, q.rooms)):
+        first = weighed(q, layout)
+        for one in (layout, *(copies(layout, q.cards, q.work.users) if q.engine.copies else ())):
             if _allowed(q, one):
-                tried += _with_shares(q, first if one is way else weighed(q, one, first))
+                tried += _with_shares(q, first if one is layout else weighed(q, one, first))
     if q.engine.offload and not any(one.fits for one in tried):
         tried += _offloaded(q)
     fitting = [priced(q, one) for one in tried if one.fits]
@@ -97,50 +97,50 @@ def search(q: ServeQuestion) -> Found:
     return Found(tuple(_ranked(q, fitting)), tuple(misses))
 
 
-def _bounded(q: ServeQuestion, found: Iterator[Way]) -> Iterator[Way]:
+def _bounded(q: ServeQuestion, found: Iterator[ServeLayout]) -> Iterator[ServeLayout]:
     """Ways that keep to what was fixed, but for copies, which come later."""
-    return (way for way in found if _allowed(q, replace(way, replicas=int(q.bounds.get("replicas", 1)))))
+    return (layout for layout in found if _allowed(q, replace(layout, replicas=int(q.bounds.get("replicas", 1)))))
 
 
-def _allowed(q: ServeQuestion, way: Way) -> bool:
+def _allowed(q: ServeQuestion, layout: ServeLayout) -> bool:
     own = {
-        "split": way.split,
-        "cards": len(way.cards),
-        "tp": way.tp,
-        "pp": way.pp,
-        "replicas": way.replicas,
-        "hosts": way.hosts,
+        "split": layout.split,
+        "cards": len(layout.cards),
+        "tp": layout.tp,
+        "pp": layout.pp,
+        "replicas": layout.replicas,
+        "hosts": layout.hosts,
     }
     return all(own[axis] == value for axis, value in q.bounds.items())
 
 
-def users_of(q: ServeQuestion, way: Way) -> int:
+def users_of(q: ServeQuestion, layout: ServeLayout) -> int:
     """Of the busiest copy."""
-    return math.ceil(q.work.users / way.replicas)
+    return math.ceil(q.work.users / layout.replicas)
 
 
-def weighed(q: ServeQuestion, way: Way, like: Option | None = None) -> Option:
+def weighed(q: ServeQuestion, layout: ServeLayout, like: Option | None = None) -> Option:
     """A way with its bytes and no speed yet. `like`: an option with the same weights on the same cards, whose cache alone may differ."""
-    users = users_of(q, way)
+    users = users_of(q, layout)
     held = q.held(users)
     caches = layer_caches(q.model, q.runtime, held)
-    placement = with_caches(like.placement, caches) if like else place(way, q.model, q.weights, caches)
+    placement = with_caches(like.placement, caches) if like else place(layout, q.model, q.weights, caches)
     needs = footprints(q.model, q.runtime, placement, held, flash=q.work.flash)
-    rooms = tuple(q.rooms[i] for i in way.cards)
+    rooms = tuple(q.rooms[i] for i in layout.cards)
     room_for = [
         (room - need.weights - need.compute) / (need.cache / users)
         for room, need in zip(rooms, needs[1:], strict=True)
         if need.cache
     ]
-    most = max(0, math.floor(min(room_for))) * way.replicas if room_for else 0
-    return Option(way=way, placement=placement, footprints=needs, rooms=rooms, users=q.work.users, most_users=most)
+    most = max(0, math.floor(min(room_for))) * layout.replicas if room_for else 0
+    return Option(layout=layout, placement=placement, footprints=needs, rooms=rooms, users=q.work.users, most_users=most)
 
 
 def priced(q: ServeQuestion, option: Option) -> Option:
     """The same with its speed."""
-    way = option.way
-    rig = Rig.of(part(q.cluster, [q.cards[i] for i in way.cards]))
-    work = replace(q.work, users=users_of(q, way))
+    layout = option.layout
+    rig = Rig.of(part(q.cluster, [q.cards[i] for i in layout.cards]))
+    work = replace(q.work, users=users_of(q, layout))
     found = speed(q.model, q.weights, option.placement, rig, q.runtime, work)
     return replace(option, speed=found)
 
@@ -149,24 +149,24 @@ def _with_shares(q: ServeQuestion, first: Option) -> Iterator[Option]:
     """The engine's own split; beside it one that fills cards evenly where that one does not fit, and the fastest cards first where
     they differ."""
     yield first
-    way = first.way
-    if way.split != "layer" or not q.engine.shares or len(way.cards) == 1:
+    layout = first.layout
+    if layout.split != "layer" or not q.engine.shares or len(layout.cards) == 1:
         return
     sizes, rooms = _sizes(q, first), _offered(first)
     if not first.fits:
         shares = even_shares(sizes, rooms)
         if shares:
-            yield weighed(q, replace(way, shares=shares, shared=EVEN))
-    speeds = [q.cards[i].chip.bandwidth for i in way.cards]
+            yield weighed(q, replace(layout, shares=shares, shared=EVEN))
+    speeds = [q.cards[i].chip.bandwidth for i in layout.cards]
     if len(set(speeds)) > 1:
         shares = fastest_shares(sizes, rooms, speeds)
         if shares:
-            yield weighed(q, replace(way, shares=shares, shared="fastest cards full"))
+            yield weighed(q, replace(layout, shares=shares, shared="fastest cards full"))
 
 
 def _sizes(q: ServeQuestion, option: Option) -> list[float]:
     """Bytes of each layer with its cache, the head's last."""
-    caches = layer_caches(q.model, q.runtime, q.held(users_of(q, option.way)))
+    caches = layer_caches(q.model, q.runtime, q.held(users_of(q, option.layout)))
     return [weight + cache for weight, cache in zip(q.weights.layer_bytes, [*(c.bytes for c in caches), 0], strict=True)]
 
 
@@ -180,27 +180,31 @@ def _offered(option: Option) -> list[float]:
 
 def _offloaded(q: ServeQuestion) -> Iterator[Option]:
     """On all cards of a host: as many layers as fit, and for a mixture all layers with as few experts on the host as must be."""
-    layered = [way for way in _bounded(q, ways(q.engine, q.model, q.cards, q.rooms)) if way.split == "layer" and way.hosts == 1]
+    layered = [
+        layout
+        for layout in _bounded(q, layouts(q.engine, q.model, q.cards, q.rooms))
+        if layout.split == "layer" and layout.hosts == 1
+    ]
     if not layered:
         return
-    way = max(layered, key=lambda way: sum(way.shares))
+    layout = max(layered, key=lambda layout: sum(layout.shares))
     layers = len(q.model.layers)
-    most = _largest(lambda n: weighed(q, replace(way, gpu_layers=n)).fits, layers)
-    yield weighed(q, replace(way, gpu_layers=most))
-    if q.engine.experts and any(weight.slot.expert for weight in q.weights.tensors):
-        kept = _largest(lambda n: _without_experts(q, way, layers - n).fits, layers)
-        found = _without_experts(q, way, layers - kept)
+    most = _largest(lambda n: weighed(q, replace(layout, gpu_layers=n)).fits, layers)
+    yield weighed(q, replace(layout, gpu_layers=most))
+    if q.engine.experts_on_host and any(weight.slot.expert for weight in q.weights.tensors):
+        kept = _largest(lambda n: _without_experts(q, layout, layers - n).fits, layers)
+        found = _without_experts(q, layout, layers - kept)
         yield found
 
 
-def _without_experts(q: ServeQuestion, way: Way, number: int) -> Option:
+def _without_experts(q: ServeQuestion, layout: ServeLayout, number: int) -> Option:
     """The first layers' experts on the host, and the cards filled evenly with the rest."""
-    first = weighed(q, replace(way, expert_layers=number))
+    first = weighed(q, replace(layout, expert_layers=number))
     sizes = _sizes(q, first)
     for i, layer in enumerate(q.weights.by_layer[:number]):
         sizes[i] -= sum(weight.bytes for weight in layer if weight.slot.expert)
-    shares = even_shares(sizes, _offered(first)) if len(way.cards) > 1 else None
-    return weighed(q, replace(first.way, shares=shares, shared=EVEN)) if shares else first
+    shares = even_shares(sizes, _offered(first)) if len(layout.cards) > 1 else None
+    return weighed(q, replace(first.layout, shares=shares, shared=EVEN)) if shares else first
 
 
 def _largest(holds: Callable[[int], bool], most: int) -> int:
@@ -230,7 +234,7 @@ def _ranked(q: ServeQuestion, options: Sequence[Option]) -> list[Option]:
         return []
     best = ranked[0]
     near = [one for one in ranked if _missed(q, one) == _missed(q, best) and worth(q, one) >= worth(q, best) * (1 - TIE)]
-    winner = min(near, key=lambda one: (one.spare < COMFORT, one.way.devices, -worth(q, one)))
+    winner = min(near, key=lambda one: (one.spare < COMFORT, one.layout.devices, -worth(q, one)))
     return [winner, *(one for one in ranked if one is not winner)]
 
 
@@ -251,7 +255,7 @@ def _missed(q: ServeQuestion, option: Option) -> float:
 
 def fits_with(q: ServeQuestion, option: Option, *, context: int = 0, kv: str = "", users: int = 0) -> bool:
     """Whether a way still fits with another context, cache type or number of users."""
-    number = users or users_of(q, option.way)
+    number = users or users_of(q, option.layout)
     held = q.held(number, context, kv)
     placement = with_caches(option.placement, layer_caches(q.model, q.runtime, held))
     needs = footprints(q.model, q.runtime, placement, held, flash=q.work.flash)

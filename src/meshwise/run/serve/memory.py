@@ -26,11 +26,11 @@ def remotes(command: Sequence[str]) -> list[str]:
 
 def planned_memory(one: Planned) -> list[Taken]:
     """The host first, then devices as llama.cpp orders them. A processor that serves is the host: it has the embedding and its layers."""
-    found = weighed(one.question, one.way)
+    found = weighed(one.question, one.layout)
     host, *devices = (
         Taken(device=HOST, weights=need.weights, cache=need.cache, compute=need.compute) for need in found.footprints
     )
-    if all(one.question.cards[i].chip.kind == "cpu" for i in one.way.cards):
+    if all(one.question.cards[i].chip.kind == "cpu" for i in one.layout.cards):
         own, *devices = devices
         # A tied head is the embedding, which the host has already.
         twice = sum(weight.bytes for weight in one.question.weights.tensors if not weight.slot.stored)

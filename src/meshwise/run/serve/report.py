@@ -134,8 +134,8 @@ def _facts(told: Report, planned: Planned | None) -> dict[str, Any]:
     facts: dict[str, Any] = {"source": f"meshwise bench {told['date'][:10]}", "model": told["model"], "engine": told["engine"]}
     if planned is None:
         return facts
-    q, way = planned.question, planned.way
-    used = [q.cards[i] for i in way.cards]
+    q, layout = planned.question, planned.layout
+    used = [q.cards[i] for i in layout.cards]
     kind = q.weights
     facts |= {
         "model": q.model.source if q.model.tensors else q.model.name,
@@ -145,8 +145,8 @@ def _facts(told: Report, planned: Planned | None) -> dict[str, Any]:
         "engine": q.engine.name,
         "gpu": used[0].chip.key,
         "n_gpus": len(used),
-        "n_hosts": way.hosts,
-        "split": way.split if len(used) > 1 else "none",
+        "n_hosts": layout.hosts,
+        "split": layout.split if len(used) > 1 else "none",
     }
     return facts
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from meshwise import units
 from meshwise.catalogue import chips, here
+from meshwise.cost.serve.layouts import ServeLayout
 from meshwise.cost.serve.question import ServeQuestion
-from meshwise.cost.serve.ways import Way
 from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.export import commands, llamacpp
 from meshwise.plan.ask import ServeAsk
@@ -59,7 +59,7 @@ class Planned:
 
     ask: ServeAsk
     question: ServeQuestion
-    way: Way
+    layout: ServeLayout
 
     def at_own(self) -> Option | None:
         """At the setting that it was planned for, one user."""
@@ -70,7 +70,7 @@ class Planned:
         context = max(self.question.work.context, setting.prompt + setting.output)
         ask = replace(self.ask, prompt=setting.prompt, output=setting.output, users=setting.users, context=context, fix=())
         q = ask.question(self.question.model)
-        found = weighed(q, self.way)
+        found = weighed(q, self.layout)
         return priced(q, found) if found.fits else None
 
 
@@ -82,7 +82,7 @@ def planned(ask: ServeAsk) -> Planned:
         from meshwise.plan.serve.choice import refuse
 
         raise refuse(q, found)
-    return Planned(ask, q, found.options[0].way)
+    return Planned(ask, q, found.options[0].layout)
 
 
 def for_settings(one: Planned, settings: list[Setting]) -> Planned:
@@ -93,9 +93,9 @@ def for_settings(one: Planned, settings: list[Setting]) -> Planned:
     context = max(one.ask.context, (prompt + output) * 17 // 16 + 32)
     ask = replace(one.ask, prompt=prompt, output=output, users=users, context=context, fix=())
     q = ask.question(one.question.model)
-    if not weighed(q, one.way).fits:
-        raise DoesNotFit(f"{one.way.name} has no room for {users} users with {prompt + output:,} tokens each")
-    return Planned(ask, q, one.way)
+    if not weighed(q, one.layout).fits:
+        raise DoesNotFit(f"{one.layout.name} has no room for {users} users with {prompt + output:,} tokens each")
+    return Planned(ask, q, one.layout)
 
 
 def ask_here(model: str, on: str, engine: str = "") -> ServeAsk:
@@ -115,9 +115,9 @@ def programs(one: Planned, wish: Wish) -> list[Program]:
         raise UserError("ollama runs as a service of its own: start it as the plan says, and give its URL to 'meshwise bench'")
     if engine == "transformers":
         raise UserError("the transformers engine serves nobody: 'meshwise bench plan.json' measures it")
-    if one.way.replicas > 1:
+    if one.layout.replicas > 1:
         raise UserError(
-            f"the plan has {one.way.replicas} copies, which need a load balancer: plan with --fix replicas=1 to run one"
+            f"the plan has {one.layout.replicas} copies, which need a load balancer: plan with --fix replicas=1 to run one"
         )
     server = _lines(one)[-1]
     wish = wish if wish.port else replace(wish, port=free_port())
@@ -136,8 +136,8 @@ def _lines(one: Planned) -> list[list[str]]:
     """The words of every command of a plan, the server's last. llama.cpp is told each card's layers: what is free when it starts may be
     other than what was planned with."""
     q = one.question
-    way = llamacpp.with_layers(q, one.way) if q.engine.name == "llama.cpp" else one.way
-    lines = (shlex.split(line, comments=True) for line in commands(q, way)[q.engine.name])
+    layout = llamacpp.with_layers(q, one.layout) if q.engine.name == "llama.cpp" else one.layout
+    lines = (shlex.split(line, comments=True) for line in commands(q, layout)[q.engine.name])
     return [words for words in lines if words]
 
 
@@ -285,7 +285,7 @@ def _where(folder: str) -> str:
 
 def memory_sum(one: Planned) -> str:
     """What the planner counted for each card, to stand beside what an engine says when it runs out."""
-    found = weighed(one.question, one.way)
+    found = weighed(one.question, one.layout)
     parts = [units.show(need.bytes, "bytes", binary=True, digits=3) for need in found.footprints]
     cards = ", ".join(f"card {i}: {text}" for i, text in enumerate(parts[1:]))
     return f"the plan counted {cards}; host: {parts[0]}"

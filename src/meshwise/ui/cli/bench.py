@@ -281,7 +281,7 @@ def _timed(
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     from meshwise.run.serve import report, transformers
 
-    cards, tp = len(here.gpus()), planned.way.tp
+    cards, tp = len(here.gpus()), planned.layout.tp
     if 0 < cards < tp:
         raise UserError(
             f"the plan has tp={tp}, and this machine has {cards} GPU{'' if cards == 1 else 's'}; plan for what is here"

@@ -145,7 +145,7 @@ def _tell(planned: Any, up: list[Any], remote: bool) -> None:
     program = up[-1].program
     where = f"{program.host}:{program.port}"
     if remote:
-        typer.echo(f"RPC servers of {planned.way.name} listen on {where}; stop them with Ctrl-C")
+        typer.echo(f"RPC servers of {planned.layout.name} listen on {where}; stop them with Ctrl-C")
         return
     # Made before anything is said: whoever reads that it answers may end it at once.
     rows = serve_memory.beside(planned, logged(list(up[-1].log), serve_memory.remotes(program.command)))
@@ -153,7 +153,7 @@ def _tell(planned: Any, up: list[Any], remote: bool) -> None:
     best = planned.at_own()
     chip = planned.question.cluster.chip
     speed = f", predicted {best.per_user:.3g} tokens/s for one user on {chip.name}" if best else ""
-    typer.echo(f"{planned.question.model.name}, {planned.way.name}, with {program.name}{speed}")
+    typer.echo(f"{planned.question.model.name}, {planned.layout.name}, with {program.name}{speed}")
     typer.echo(f"http://{where} answers; measure it with 'meshwise bench http://{where}', stop it with Ctrl-C")
     if memory:
         typer.echo(memory)

@@ -96,7 +96,7 @@ def answer(ask: "ServeAsk", vary: list[str], top: int, usual: int, out: Path | N
     best = found.options[0]
     why = serve_explain.reasons(q, found, bool(ask.engine))
     why += serve_explain.measured(q, found, ask.measured) if ask.measured else []
-    made = serve_plan.make(ask, q, found, top, commands(q, best.way), why)
+    made = serve_plan.make(ask, q, found, top, commands(q, best.layout), why)
     if out is not None:
         write(out, tables.as_json(made.to_json()) + "\n")
     if json or csv:

@@ -1,0 +1,199 @@
+"""The ways in which an engine can lay a model over the cards of a rig: which cards, cut how, how many copies."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from meshwise.catalogue.chips import Chip, Cluster, Node
+from meshwise.catalogue.engines import Engine, Split
+from meshwise.cost.serve.cache import LayerCache
+from meshwise.cost.serve.placement import Placement, host_experts, refuses_tp, split_layers, split_rows, split_tensors
+from meshwise.models.formats import Weights
+from meshwise.models.model import Model
+
+
+@dataclass(frozen=True)
+class Card:
+    """One device of a rig."""
+
+    chip: Chip
+    host: int
+
+
+def cards_of(cluster: Cluster) -> tuple[Card, ...]:
+    """Every device, host by host."""
+    hosts = [node for count, node in cluster.nodes for _ in range(count)]
+    return tuple(Card(chip, i) for i, node in enumerate(hosts) for count, chip in node.chips for _ in range(count))
+
+
+def part(cluster: Cluster, cards: Sequence[Card]) -> Cluster:
+    """The same hosts with these cards alone."""
+    hosts = [node for count, node in cluster.nodes for _ in range(count)]
+    nodes: list[tuple[int, Node]] = []
+    for host, inside in groupby(cards, key=lambda card: card.host):
+        chips = tuple((len(list(same)), chip) for chip, same in groupby((card.chip for card in inside), key=lambda chip: chip))
+        nodes.append((1, replace(hosts[host], chips=chips)))
+    return replace(cluster, nodes=tuple(nodes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeLayout:
+    """One copy of a model on some cards, and how many such copies there are."""
+
+    split: Split
+    cards: tuple[int, ...]
+    """Of the rig, in the order in which layers or stages follow one another; of the first copy."""
+    hosts: int = 1
+    shares: tuple[float, ...] = ()
+    """llama.cpp's -ts."""
+    shared: str = ""
+    """What the shares go by, where it is not free memory, which needs no -ts."""
+    gpu_layers: int | None = None
+    """Layers on cards, the head counted as one; none: all."""
+    expert_layers: int = 0
+    """Layers whose experts stay on the host."""
+    tp: int = 1
+    pp: int = 1
+    replicas: int = 1
+
+    @property
+    def devices(self) -> int:
+        return len(self.cards) * self.replicas
+
+    @property
+    def name(self) -> str:
+        number = len(self.cards)
+        cards = f"{number} card{'s' if number > 1 else ''}"
+        if self.split == "tensor":
+            words = [" ".join([f"tp{self.tp}", *([f"pp{self.pp}"] if self.pp > 1 else [])])] if number > 1 else [cards]
+        else:
+            words = [f"{self.split} split, {cards}" if number > 1 else cards]
+        words += [f"{self.hosts} hosts"] if self.hosts > 1 else []
+        words += [self.shared] if self.shared else []
+        words += [f"{self.gpu_layers} layers on cards"] if self.gpu_layers is not None else []
+        words += [f"experts of {self.expert_layers} layers on the CPU"] if self.expert_layers else []
+        return (f"{self.replicas} x ({', '.join(words)})" if self.replicas > 1 else ", ".join(words)).replace(
+            "(1 card)", "1 card"
+        )
+
+
+def place(layout: ServeLayout, model: Model, weights: Weights, caches: Sequence[LayerCache]) -> Placement:
+    """What each card of one copy holds."""
+    if layout.split == "tensor":
+        return split_tensors(model, weights, caches, layout.tp, layout.pp)
+    if layout.split == "row":
+        return split_rows(weights, caches, layout.shares, gpu_layers=layout.gpu_layers)
+    return split_layers(weights, caches, layout.shares, gpu_layers=layout.gpu_layers, pins=host_experts(layout.expert_layers))
+
+
+# Which ways there are.
+
+
+def layouts(engine: Engine, model: Model, cards: Sequence[Card], rooms: Sequence[float]) -> Iterator[ServeLayout]:
+    """One copy of the model, everything on cards; `rooms` are the bytes that each card offers."""
+    if engine.splits == ("tensor",):
+        yield from _tensor_layouts(engine, model, cards)
+        return
+    for chosen in _chosen(engine, cards):
+        hosts = len({cards[i].host for i in chosen})
+        shares = tuple(rooms[i] for i in chosen)
+        yield ServeLayout(split="layer", cards=chosen, hosts=hosts, shares=shares)
+        # Row split joins CUDA and ROCm devices of one host; other backends and RPC devices have no such buffers.
+        if "row" in engine.splits and len(chosen) > 1 and hosts == 1 and all(cards[i].chip.kind == "gpu" for i in chosen):
+            yield ServeLayout(split="row", cards=chosen, shares=shares)
+
+
+def _chosen(engine: Engine, cards: Sequence[Card]) -> Iterator[tuple[int, ...]]:
+    """Cards that one copy may lie on: of one host any number, the fastest first; of several, whole hosts, the largest first.
+
+    Of several hosts those with processors alone come first: a server with cards reaches them, and its own cards come last."""
+    hosts = [[i for i, card in enumerate(cards) if card.host == host] for host in range(cards[-1].host + 1)]
+    seen: set[tuple[tuple[str, ...], ...]] = set()
+    for own in hosts:
+        fastest = sorted(own, key=lambda i: -cards[i].chip.bandwidth)
+        for number in range(1, min(len(own), engine.max_devices) + 1):
+            found = tuple(sorted(fastest[:number]))
+            kind = (tuple(cards[i].chip.key for i in found),)
+            if kind not in seen:
+                seen.add(kind)
+                yield found
+    if not engine.hosts:
+        return
+    hosts.sort(key=lambda own: -sum(cards[i].chip.memory for i in own))
+    for number in range(2, len(hosts) + 1):
+        found = tuple(sorted((i for own in hosts[:number] for i in own), key=lambda i: (cards[i].chip.kind != "cpu", i)))
+        if len(found) <= engine.max_devices:
+            yield found
+
+
+def _tensor_layouts(engine: Engine, model: Model, cards: Sequence[Card]) -> Iterator[ServeLayout]:
+    """tp x pp: a tensor-parallel group inside one host, or of whole hosts; stages of whole layers."""
+    per_host = sum(card.host == 0 for card in cards)
+    for tp in range(1, min(len(cards), engine.max_devices) + 1):
+        whole = tp <= per_host or (tp % per_host == 0 and engine.hosts)
+        if not whole or refuses_tp(model, tp) or (model.decoder.kv_heads % tp and not engine.replicates_kv_heads):
+            continue
+        most = min(min(len(cards), engine.max_devices) // tp, len(model.layers)) if engine.stages else 1
+        for pp in range(1, most + 1):
+            # Groups that do not divide a host begin at the next one.
+            each = max(1, per_host // tp)
+            starts = [i // each * per_host + i % each * tp if tp <= per_host else i * tp for i in range(pp)]
+            chosen = tuple(start + i for start in starts for i in range(tp))
+            if chosen[-1] < len(cards):
+                yield ServeLayout(split="tensor", cards=chosen, hosts=len({cards[i].host for i in chosen}), tp=tp, pp=pp)
+
+
+def copies(layout: ServeLayout, cards: Sequence[Card], users: int) -> Iterator[ServeLayout]:
+    """The same way several times over, where all cards are of one kind and there are users for every copy."""
+    if len({card.chip.key for card in cards}) > 1 or users < 2 or layout.gpu_layers is not None or layout.expert_layers:
+        return
+    per_host = sum(card.host == 0 for card in cards)
+    hosts = cards[-1].host + 1
+    most = hosts // layout.hosts if layout.hosts > 1 else hosts * (per_host // len(layout.cards))
+    numbers = {1 << i for i in range(1, most.bit_length())} | {most}
+    yield from (replace(layout, replicas=n) for n in sorted(numbers) if 1 < n <= min(most, users))
+
+
+def tensor_counts(model: Model, most: int) -> list[int]:
+    """Over how many devices, up to `most`, a model can be cut."""
+    return [tp for tp in range(1, most + 1) if not refuses_tp(model, tp)]
+
+
+# How much each card gets.
+
+
+def even_shares(sizes: Sequence[float], rooms: Sequence[float]) -> tuple[float, ...] | None:
+    """Layers per card, one card after the other, so that the fullest is as little full as can be; none where they cannot all fit.
+
+    `sizes` are bytes of each layer with its cache, the head's last; `rooms` what a card offers for them.
+    """
+    low, high, best = 0.0, 1.0, None
+    for _ in range(24):
+        middle = (low + high) / 2
+        found = _filled(sizes, [room * middle for room in rooms])
+        low, high, best = (low, middle, found) if found else (middle, high, best)
+    return best or _filled(sizes, rooms)
+
+
+def fastest_shares(sizes: Sequence[float], rooms: Sequence[float], speeds: Sequence[float]) -> tuple[float, ...] | None:
+    """The fastest cards full, the slowest with what is left: layers are read one after another, so every byte moved to a faster card
+    is time saved."""
+    largest, left = max(sizes[:-1]), len(sizes)
+    rooms = [room - max(0.0, sizes[-1] - largest) for room in rooms]  # whichever card gets the head must hold it
+    counts = [0.0] * len(rooms)
+    for i in sorted(range(len(rooms)), key=lambda i: -speeds[i]):
+        counts[i] = float(min(left, max(0, int(rooms[i] // largest))))
+        left -= int(counts[i])
+    return tuple(counts) if not left and any(counts) else None
+
+
+def _filled(sizes: Sequence[float], rooms: Sequence[float]) -> tuple[float, ...] | None:
+    counts, device, used = [0.0] * len(rooms), 0, 0.0
+    for size in sizes:
+        while device < len(rooms) and used + size > rooms[device]:
+            device, used = device + 1, 0.0
+        if device == len(rooms):
+            return None
+        counts[device] += 1
+        used += size
+    return tuple(counts)

@@ -1,0 +1,90 @@
+"""Calibrations: which one is chosen, and what a file of one must say."""
+
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from meshwise.catalogue.calibrations import COEFFICIENTS, Calibration, calibrations, choose, named
+from meshwise.catalogue.chips import Chip, find_chip
+from meshwise.errors import UserError
+from support.command import one_line
+
+NOVA = replace(find_chip("h100-sxm"), key="nova-1", architecture="Nova")
+"""A chip that no shipped calibration knows."""
+
+
+def write(home: Path, name: str, **values: object) -> None:
+    lines = [f"{key} = {value!r}" for key, value in values.items()]
+    (home / "calibration" / f"{name}.toml").write_text("\n".join(lines))
+
+
+def test_a_chip_never_measured_gets_the_prior_which_says_so(home: Path) -> None:
+    assert choose(NOVA, "megatron") == Calibration()
+    assert "prior" in Calibration().fitted_on
+
+
+def test_the_chip_and_the_framework_decide(home: Path) -> None:
+    write(home, "a", chips=["nova-1"], frameworks=["nanotron"], fitted_on="a", matmul=0.5)
+    write(home, "b", chips=["nova-1"], frameworks=["megatron"], fitted_on="b", matmul=0.6)
+    assert (choose(NOVA, "megatron").key, choose(NOVA, "megatron").matmul) == ("b", 0.6)
+    assert choose(NOVA, "nanotron").key == "a"
+
+
+def test_a_chip_of_the_same_architecture_is_the_next_best(home: Path) -> None:
+    write(home, "kin", architectures=["Nova"], fitted_on="its kin")
+    write(home, "own", chips=["nova-1"], frameworks=["nanotron"], fitted_on="itself")
+    assert choose(NOVA, "megatron").key == "kin"
+    assert choose(NOVA, "nanotron").key == "own"
+    assert choose(replace(NOVA, architecture="Other", key="other"), "megatron").key == ""
+
+
+def test_a_calibration_is_used_by_its_name(home: Path) -> None:
+    write(home, "mine", fitted_on="last week's runs", network=0.9, network_latency="40us", context="3GiB")
+    found = named("mine")
+    assert (found.key, found.network, found.context) == ("mine", 0.9, 3 * 2**30)
+    assert found.network_latency == pytest.approx(4e-5)
+    assert found.matmul == Calibration().matmul  # what a file leaves out is the prior's
+
+
+def test_a_misspelt_calibration_is_told_the_nearest(home: Path) -> None:
+    write(home, "cluster-one")
+    with pytest.raises(UserError, match="unknown calibration 'cluster-on'; did you mean 'cluster-one'") as refused:
+        named("cluster-on")
+    assert one_line(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"matmull": 0.5}, "mine.toml: unknown key 'matmull'; did you mean 'matmul'?"),
+        ({"matmul": "fast"}, "mine.toml: matmul: 'fast' is not a count"),
+        ({"matmul": 0}, "above zero"),
+        ({"network": 0.0}, "above zero"),
+        ({"step": "20 GB"}, "mine.toml: step"),
+        ({"memory": -0.5}, "mine.toml: memory"),
+    ],
+    ids=str,
+)
+def test_a_slip_in_a_calibration_names_the_file(home: Path, values: dict[str, object], words: str) -> None:
+    write(home, "mine", **values)
+    with pytest.raises(UserError) as refused:
+        named("mine")
+    assert words in one_line(refused.value)
+
+
+def test_coefficients_are_numbers_and_all_else_says_where_they_come_from() -> None:
+    prior = Calibration()
+    assert all(isinstance(getattr(prior, name), float) for name in COEFFICIENTS)
+    others = [f.name for f in fields(Calibration) if f.name not in COEFFICIENTS]
+    about = ["key", "chips", "architectures", "fitted_on", "date", "rows", "sources", "frameworks", "measured"]
+    assert others == [*about, "devices", "waiting", "low", "high", "memory_spread"]
+
+
+@pytest.mark.parametrize("shipped", calibrations(), ids=lambda found: found.key)
+def test_a_shipped_calibration_says_what_it_was_fitted_on_and_when(shipped: Calibration) -> None:
+    assert shipped.fitted_on != Calibration().fitted_on
+    assert shipped.date
+    assert shipped.chips or shipped.architectures
+    for key in shipped.chips:
+        assert isinstance(find_chip(key), Chip)

@@ -1,0 +1,294 @@
+"""Chips: the catalogue has what people own, every figure has a source and is sane, and a user's own file is checked."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshwise.catalogue import files
+from meshwise.catalogue.chips import Chip, Cluster, Host, Link, Node, Price, chips, find_chip, latest_rent
+from meshwise.errors import UserError
+from support.command import one_line
+
+CHIP = """
+name = "Mine"
+vendor = "Me"
+architecture = "New"
+kind = "gpu"
+year = 2026
+memory = "24GiB"
+bandwidth = "1TB/s"
+[flops]
+bf16 = "100T"
+[[sources]]
+title = "my bench"
+url = "https://example.org"
+"""
+GIB, HOUR = 2**30, 3600
+every_chip = pytest.mark.parametrize("chip", chips(), ids=lambda chip: chip.key)
+
+
+def unread(home: Path, content: str) -> str:
+    """What a user is told of a chip file of theirs."""
+    (home / "chips" / "mine.toml").write_text(content)
+    with pytest.raises(UserError) as caught:
+        find_chip("mine")
+    return one_line(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("spelling", "key"),
+    [
+        ("V100", "v100-32gb-sxm2"),
+        ("A100 40GB PCIe", "a100-40gb-pcie"),
+        ("A100-40GB-SXM", "a100-40gb-sxm"),
+        ("a100-80gb-pcie", "a100-80gb-pcie"),
+        ("A100 80GB SXM", "a100-80gb-sxm"),
+        ("A100-80GB", "a100-80gb-sxm"),
+        ("NVIDIA A100-SXM4-80GB", "a100-80gb-sxm"),  # as nvidia-smi prints it
+        ("A40", "a40"),
+        ("A6000", "rtxa6000"),
+        ("RTX A6000", "rtxa6000"),
+        ("L4", "l4"),
+        ("L40S", "l40s"),
+        ("H100 PCIe", "h100-pcie"),
+        ("H100 SXM", "h100-sxm"),
+        ("h100", "h100-sxm"),
+        ("H100 NVL", "h100-nvl"),
+        ("H200", "h200"),
+        ("B200", "b200"),
+        ("GB200", "gb200"),
+        ("RTX 3060 12GB", "rtx3060-12gb"),
+        ("RTX 3070", "rtx3070"),
+        ("RTX 3080", "rtx3080-10gb"),
+        ("RTX 3090", "rtx3090"),
+        ("3090", "rtx3090"),
+        ("RTX 4060 Ti-16GB", "rtx4060ti-16gb"),
+        ("RTX 4070 Ti", "rtx4070ti"),
+        ("RTX 4080", "rtx4080"),
+        ("RTX 4090", "rtx4090"),
+        ("NVIDIA GeForce RTX 4090", "rtx4090"),
+        ("RTX 5060 Ti 16GB", "rtx5060ti-16gb"),
+        ("RTX 5070 Ti", "rtx5070ti"),
+        ("RTX 5080", "rtx5080"),
+        ("RTX 5090", "rtx5090"),
+        ("RTX 4000 Ada", "rtx4000ada"),
+        ("RTX 5000 Ada", "rtx5000ada"),
+        ("RTX 6000 Ada", "rtx6000ada"),
+        ("RTX PRO 6000", "rtxpro6000"),
+        ("P40", "p40"),
+        ("MI250X", "mi250x"),
+        ("MI300X", "mi300x"),
+        ("MI325X", "mi325x"),
+        ("7900XTX", "rx7900xtx"),
+        ("RX 7900 XTX", "rx7900xtx"),
+        ("R9700", "r9700"),
+        *((f"M{n}{kind}", f"m{n}{kind.lower().replace(' ', '-')}") for n in (1, 2, 3, 4) for kind in ("", " Pro", " Max")),
+        *((f"M{n} Ultra", f"m{n}-ultra") for n in (1, 2, 3)),  # there is no M4 Ultra
+        ("Gaudi 3", "gaudi3"),
+        ("TPU v4", "tpu-v4"),
+        ("TPU v5e", "tpu-v5e"),
+        ("TPU v5p", "tpu-v5p"),
+        ("TPU v6e", "tpu-v6e"),
+        ("TPU v7", "tpu-v7"),
+        ("CPU", "cpu"),
+    ],
+)
+def test_a_chip_is_found_as_people_spell_it(spelling: str, key: str) -> None:
+    assert find_chip(spelling).key == key
+
+
+@pytest.mark.parametrize(
+    ("misspelt", "offered"), [("h100x", "h100-sxm"), ("rtx-3900", "rtx3090"), ("mi300", "mi300x"), ("triliumm", "tpu-v6e")]
+)
+def test_a_misspelt_chip_offers_the_nearest(misspelt: str, offered: str) -> None:
+    with pytest.raises(UserError) as caught:
+        find_chip(misspelt)
+    assert one_line(caught.value) == f"unknown chip '{misspelt}'; did you mean '{offered}'? (meshwise show chips)"
+
+
+@given(st.text())
+def test_any_text_is_a_chip_or_one_line_of_error(name: str) -> None:
+    try:
+        assert find_chip(name) in chips()
+    except UserError as error:
+        told = one_line(error)
+        assert told.startswith("unknown chip")
+
+
+def test_no_two_chips_share_a_name() -> None:
+    names = Counter(name for c in chips() for name in {files.squeeze(n) for n in (c.key, c.name, *c.aliases)})
+    assert [name for name, times in names.items() if times > 1] == []
+
+
+@every_chip
+def test_every_figure_has_a_source(chip: Chip) -> None:
+    assert chip.sources
+    assert all(source.url.startswith(("https://", "http://")) and source.title for source in chip.sources)
+    assert all(price.date[:2] == "20" and price.source for price in chip.prices)
+
+
+@every_chip
+def test_every_chip_is_of_this_world(chip: Chip) -> None:
+    assert 4 * GIB <= chip.memory <= 1024 * GIB
+    # All of memory is read in 14 ms (RTX 3080) to 1.8 s (a server's CPU): another ratio is a slip of a unit.
+    assert 0.01 < chip.memory / chip.bandwidth < 2
+    assert 2014 <= chip.year <= 2026
+    # FLOPs per byte: 14 (a desktop's CPU in fp32) to 1800 (RTX 5000 Ada in int4).
+    assert 10 < max(chip.flops.values()) / chip.bandwidth < 2000
+    assert chip.clock is None or 0.5e9 < chip.clock < 6e9
+    assert chip.tdp is None or 50 < chip.tdp <= 2000
+    assert chip.cache is None or 1e6 < chip.cache < 1e9
+
+
+@every_chip
+def test_narrower_numbers_are_never_slower(chip: Chip) -> None:
+    ladders = [("fp64", "fp32", "tf32", "bf16", "fp8", "fp6", "fp4"), ("bf16", "int8", "int4")]
+    for ladder in ladders:
+        rates = [chip.flops[dtype] for dtype in ladder if dtype in chip.flops]  # type: ignore[literal-required]
+        assert rates == sorted(rates)
+
+
+@every_chip
+def test_the_links_of_a_chip_are_slower_than_its_memory(chip: Chip) -> None:
+    links = [link for link in (chip.link, chip.bridge, chip.host, chip.network) if link]
+    assert all(1e9 <= link.bandwidth < chip.bandwidth for link in links)
+
+
+@pytest.mark.parametrize("chip", [c for c in chips() if c.vendor == "NVIDIA"], ids=lambda chip: chip.key)
+def test_tensor_cores_double_with_each_halving_of_the_number(chip: Chip) -> None:
+    rates = chip.flops
+    if "bf16" in rates:
+        assert rates["bf16"] == rates["fp16"]
+    if "fp8" in rates:  # dense figures; a sparse one in the file would be a factor of 4 or 1
+        assert rates["fp8"] / rates["bf16"] == pytest.approx(2, rel=0.02)
+
+
+@pytest.mark.parametrize("chip", [c for c in chips() if c.kind == "tpu"], ids=lambda chip: chip.key)
+def test_the_pod_of_a_tpu_has_the_axes_of_its_links(chip: Chip) -> None:
+    assert chip.link is not None
+    assert chip.link.axes in (2, 3)
+    assert chip.torus is not None
+    assert len(chip.torus.pod) in (0, chip.link.axes)  # 0: no source says how large a pod is
+
+
+def test_tpu_v5p_has_the_figures_of_the_scaling_book() -> None:
+    chip = find_chip("tpu-v5p")  # jax-ml.github.io/scaling-book: 459 TFLOP/s, 96 GB, 9e10 B/s per link, 16x20x28
+    assert chip.flops["bf16"] == 459e12
+    assert chip.memory == 96e9
+    assert chip.link is not None
+    assert chip.link.bandwidth == 9e10
+    assert chip.torus is not None
+    assert chip.torus.pod == (16, 20, 28)
+
+
+@pytest.mark.parametrize(
+    ("name", "bf16", "sms", "memory", "bandwidth"),  # NVIDIA's datasheets, dense
+    [
+        ("a100-40gb", 312e12, 108, 40 * GIB, 1.555e12),
+        ("a100-80gb", 312e12, 108, 80 * GIB, 2.039e12),
+        ("h100-pcie", 756e12, 114, 80 * GIB, 2.039e12),
+        ("h100-sxm", 989.4e12, 132, 80 * GIB, 3.35e12),
+        ("h200", 989.4e12, 132, 140.4 * GIB, 4.8e12),
+        ("rtx4060ti-16gb", 44.13e12, 34, 16 * GIB, 288e9),
+        ("rtx3090", 71.16e12, 82, 24 * GIB, 936e9),
+    ],
+)
+def test_nvidia_chips_have_the_figures_of_their_datasheets(
+    name: str, bf16: float, sms: int, memory: float, bandwidth: float
+) -> None:
+    chip = find_chip(name)
+    assert chip.flops["bf16"] == pytest.approx(bf16, rel=1e-3)
+    assert chip.sms == sms
+    assert chip.memory == pytest.approx(memory, rel=1e-3)
+    assert chip.bandwidth == pytest.approx(bandwidth, rel=1e-2)
+
+
+def test_a_users_own_chip_is_found_by_file_name_and_alias(home: Path) -> None:
+    (home / "chips" / "my-card.toml").write_text('aliases = ["snowflake"]\n' + CHIP)
+    chip = find_chip("snowflake")
+    assert chip == find_chip("MY CARD")
+    assert (chip.key, chip.memory, chip.flops) == ("my-card", 24 * GIB, {"bf16": 100e12})
+
+
+def test_a_users_file_replaces_the_built_in_chip(home: Path) -> None:
+    (home / "chips" / "h100-sxm.toml").write_text(CHIP)
+    assert find_chip("h100-sxm").name == "Mine"
+    assert [c.name for c in chips() if c.key == "h100-sxm"] == ["Mine"]
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "message"),
+    [
+        ("memory =", "memroy =", "mine.toml: unknown key 'memroy'; did you mean 'memory'?"),
+        ("year = 2026\n", "", "mine.toml: the key 'year' is missing"),
+        ("2026", '"2026"', "mine.toml: year: expected a whole number, found '2026'"),
+        ('"24GiB"', '"24gb"', "mine.toml: memory: '24gb' is not a size in bytes"),
+        ('"24GiB"', '"24W"', "mine.toml: memory: '24W' is not a size in bytes but a power"),
+        ('"24GiB"', '"0B"', "mine.toml: memory, bandwidth and every rate of flops must be above zero"),
+        ('bf16 = "100T"', "", "mine.toml: memory, bandwidth and every rate of flops must be above zero"),
+        ('bf16 = "100T"', "bf16 = 0", "mine.toml: memory, bandwidth and every rate of flops must be above zero"),
+        ("bf16", "bf61", "mine.toml: flops: 'bf61' is none of fp64, fp32, tf32, fp16, bf16"),
+        ('"gpu"', '"gpus"', "mine.toml: kind: 'gpus' is none of gpu, tpu, npu, apple, cpu; did you mean 'gpu'?"),
+        ("url", "ulr", "mine.toml: sources[0]: unknown key 'ulr'; did you mean 'url'?"),
+        ("[flops]", '[link]\nname = "L"\nbandwidth = "0B/s"\n[flops]', "mine.toml: link: the link 'L' has no bandwidth"),
+        (
+            "[[sources]]",
+            '[[prices]]\nprice = "5 euro"\ndate = "2026"\nsource = "shop"\n[[sources]]',
+            "mine.toml: prices[0]: '5 euro' is not a price in dollars",
+        ),
+        ('"24GiB"', '"24GiB', "mine.toml: not valid TOML"),
+    ],
+)
+def test_a_slip_in_a_chip_file_is_told_with_file_and_key(home: Path, right: str, wrong: str, message: str) -> None:
+    assert right in CHIP
+    assert message in unread(home, CHIP.replace(right, wrong))
+
+
+def test_a_number_in_si_needs_no_unit_in_a_file(home: Path) -> None:
+    (home / "chips" / "mine.toml").write_text(CHIP.replace('"24GiB"', "24e9"))
+    assert find_chip("mine").memory == 24e9
+
+
+def test_a_price_to_rent_is_dollars_per_second_and_a_price_to_buy_is_none() -> None:
+    assert Price(price="$3.60/h", date="2026", source="s").rent == pytest.approx(0.001)  # 3.60 / 3600
+    assert Price(price="$1599", date="2026", source="s").rent is None
+
+
+def test_the_latest_price_to_rent_counts() -> None:
+    listed = [("$2/h", "2024-01-01"), ("$1/h", "2025-06-01"), ("$3/h", "2023-01-01"), ("$30k", "2026-01-01")]
+    prices = tuple(Price(price=price, date=date, source="s") for price, date in listed)
+    assert latest_rent(prices) == pytest.approx(1 / HOUR)
+    assert latest_rent(prices[3:]) is None
+
+
+def cluster_of(*nodes: tuple[int, int, str], price: str = "") -> Cluster:
+    """Hosts as (how many, cards each, chip)."""
+    built = tuple((hosts, Node(((cards, find_chip(name)),), None, Host())) for hosts, cards, name in nodes)
+    return Cluster("mine", built, prices=(Price(price=price, date="2026", source="s"),) if price else ())
+
+
+hosts_of_cards = st.tuples(st.integers(1, 50), st.integers(1, 8), st.sampled_from(["rtx3090", "h100", "m1"]))
+
+
+@given(st.lists(hosts_of_cards, min_size=1, max_size=4))
+def test_a_cluster_adds_up(nodes: list[tuple[int, int, str]]) -> None:
+    cluster = cluster_of(*nodes)
+    assert cluster.node_count == sum(hosts for hosts, _, _ in nodes)
+    assert cluster.devices == sum(cluster.chips.values()) == sum(hosts * cards for hosts, cards, _ in nodes)
+    assert cluster.memory == pytest.approx(sum(hosts * cards * find_chip(name).memory for hosts, cards, name in nodes))
+
+
+def test_a_cluster_rents_for_its_own_price_per_node_or_the_sum_of_its_chips() -> None:
+    h100 = find_chip("h100").rent
+    assert h100 is not None
+    assert cluster_of((2, 8, "h100")).rent == pytest.approx(16 * h100)
+    assert cluster_of((2, 8, "h100"), price="$10/h").rent == pytest.approx(20 / HOUR)
+    assert cluster_of((1, 1, "h100"), (1, 1, "rtx3090")).rent is None  # a 3090 is bought, not rented
+
+
+def test_a_link_without_bandwidth_is_refused() -> None:
+    with pytest.raises(UserError, match="the link 'string and cans' has no bandwidth"):
+        Link(name="string and cans", bandwidth=0)

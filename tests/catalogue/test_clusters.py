@@ -1,0 +1,458 @@
+"""A line of text names a cluster: every form of the grammar, and one line of error for what is none."""
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from meshwise.catalogue import files
+from meshwise.catalogue.chips import Cluster, chips, find_chip
+from meshwise.catalogue.clusters import MOST_DEVICES, cluster_files, find_cluster, with_link
+from meshwise.errors import UserError
+from support.command import one_line
+
+CLUSTER = """
+name = "My rig"
+nodes = 2
+chips = "4xrtx3090"
+[network]
+name = "10GbE"
+bandwidth = "10Gbps"
+latency = "30us"
+[host]
+memory = "128GiB"
+"""
+GPUS = sorted(chip.key for chip in chips() if chip.kind != "tpu")
+TPUS = sorted(chip.key for chip in chips() if chip.kind == "tpu")
+
+
+def refused(text: str) -> str:
+    with pytest.raises(UserError) as caught:
+        find_cluster(text)
+    return one_line(caught.value)
+
+
+def bandwidth(cluster: Cluster) -> float:
+    assert cluster.network is not None
+    return cluster.network.bandwidth
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes", "chips_found"),
+    [
+        ("48x8xa100-80gb", 48, {"a100-80gb-sxm": 384}),
+        ("48X8XA100-80GB", 48, {"a100-80gb-sxm": 384}),
+        ("48 × 8 × A100 80GB", 48, {"a100-80gb-sxm": 384}),
+        ("64xh100-sxm", 8, {"h100-sxm": 64}),
+        ("144xgb200", 2, {"gb200": 144}),  # 72 share one NVLink domain
+        ("h200", 1, {"h200": 1}),
+        ("jean-zay", 52, {"a100-80gb-sxm": 416}),  # idris.fr: 52 nodes of 8
+        ("jean-zay:48", 48, {"a100-80gb-sxm": 384}),
+        ("Jean Zay: 48 nodes", 48, {"a100-80gb-sxm": 384}),
+        ("2xjean-zay", 104, {"a100-80gb-sxm": 832}),
+        ("jean-zay:48@800Gbps", 48, {"a100-80gb-sxm": 384}),
+        ("4xdgx-h100", 4, {"h100-sxm": 32}),
+        ("dgx-h100:4", 4, {"h100-sxm": 32}),
+        ("2xgb200-nvl72", 2, {"gb200": 144}),
+        ("tpu-v5p", 1, {"tpu-v5p": 8960}),  # 16 x 20 x 28
+        ("TPU v5p", 1, {"tpu-v5p": 8960}),
+        ("tpu-v5p:16x20x28", 1, {"tpu-v5p": 8960}),
+        ("tpu-v5p:16×20×28", 1, {"tpu-v5p": 8960}),
+        ("4 pods of tpu-v5p", 4, {"tpu-v5p": 35840}),
+        ("4 pods of TPU v5p", 4, {"tpu-v5p": 35840}),
+        ("tpu-v5p:16x20x28, 4 pods", 4, {"tpu-v5p": 35840}),
+        ("tpu-v5p:4 pods", 4, {"tpu-v5p": 35840}),
+        ("tpu-v5p-pod:4", 4, {"tpu-v5p": 35840}),
+        ("tpu-v5p-4pods", 4, {"tpu-v5p": 35840}),
+        ("2xtpu-v5p-4pods", 8, {"tpu-v5p": 71680}),
+        ("2xtpu-v5p:4x4x4", 2, {"tpu-v5p": 128}),
+        ("tpu-v5e:4x4", 1, {"tpu-v5e": 16}),
+        ("4xrtx4060ti-16gb", 1, {"rtx4060ti-16gb": 4}),
+        ("2xrtx3090+1xrtx3060-12gb", 1, {"rtx3090": 2, "rtx3060-12gb": 1}),
+        ("rtx3090+rtx3090", 1, {"rtx3090": 2}),
+        ("(2xrtx3090+1xrtx3060-12gb)", 1, {"rtx3090": 2, "rtx3060-12gb": 1}),
+        ("2x(4xrtx3090)@10Gbps", 2, {"rtx3090": 8}),
+        ("2x4xrtx3090@10Gbps", 2, {"rtx3090": 8}),
+        ("(2xrtx3090)+(1xrtx4090)@10Gbps", 2, {"rtx3090": 2, "rtx4090": 1}),
+        ("2x7900xtx", 1, {"rx7900xtx": 2}),
+        ("7900xtx", 1, {"rx7900xtx": 1}),
+        ("2xm2-ultra@40Gbps", 2, {"m2-ultra": 2}),  # one Mac, one chip
+        ("2x(4x8xh100-sxm)@800Gbps,20ms", 8, {"h100-sxm": 64}),  # two sites of four nodes
+        ("2 × (4 × 8 × H100-SXM) @ 800Gbps", 8, {"h100-sxm": 64}),
+        ("2x(jean-zay:48)@800Gbps", 96, {"a100-80gb-sxm": 768}),
+        ("2x(jean-zay)@800Gbps", 104, {"a100-80gb-sxm": 832}),
+        ("2x(4xdgx-h100)@800Gbps", 8, {"h100-sxm": 64}),
+        ("2x(4 pods of tpu-v5p)@800Gbps,10ms", 8, {"tpu-v5p": 71680}),
+        ("2x(3x(4x8xh100-sxm)@800Gbps)@100Gbps,20ms", 24, {"h100-sxm": 192}),
+    ],
+)
+def test_every_form_of_the_grammar_is_read(text: str, nodes: int, chips_found: dict[str, int]) -> None:
+    cluster = find_cluster(text)
+    assert cluster.node_count == nodes
+    assert cluster.chips == chips_found
+    assert cluster.devices == sum(chips_found.values())
+
+
+def test_the_nodes_of_jean_zay_share_fifty_gigabytes_a_second() -> None:
+    cluster = find_cluster("jean-zay:48")  # BigScience chronicles: 4 Omni-Path links of 100 Gb/s per node
+    assert bandwidth(cluster) == 4 * 100e9 / 8
+    assert cluster.notes == ()
+
+
+def test_a_network_that_was_assumed_is_said_aloud() -> None:
+    cluster = find_cluster("64xh100-sxm")
+    assert bandwidth(cluster) == 8 * 400e9 / 8  # a DGX H100 has 400 Gb/s per GPU
+    (note,) = cluster.notes
+    assert note.startswith("network not given: InfiniBand NDR, 50 GB/s per device, assumed")
+
+
+@pytest.mark.parametrize("text", ["2x(2xh100-sxm+1xh100-sxm)", "(3xh100-sxm)+(8xh100-sxm)", "(8xh100-sxm)+(3xh100-sxm)"])
+def test_an_assumed_network_is_that_of_the_smallest_host(text: str) -> None:
+    assert bandwidth(find_cluster(text)) == 3 * 400e9 / 8
+
+
+def test_a_network_that_was_given_counts_and_nothing_is_assumed() -> None:
+    cluster = find_cluster("64xh100-sxm @ 100Gbps")
+    assert bandwidth(cluster) == 12.5e9
+    assert cluster.notes == ()
+    assert bandwidth(find_cluster("jean-zay:48@800Gbps")) == 100e9
+
+
+def test_one_host_needs_no_network() -> None:
+    assert find_cluster("8xh100-sxm").network is None
+
+
+def test_a_torus_keeps_its_shape_and_each_chip_its_share_of_the_data_center_network() -> None:
+    cluster = find_cluster("4 pods of tpu-v5p")
+    assert cluster.torus == (16, 20, 28)
+    assert bandwidth(cluster) == 8960 * 6.25e9
+    _, pod = cluster.nodes[0]
+    assert pod.link is not None
+    assert (pod.link.axes, pod.link.bandwidth) == (3, 9e10)
+
+
+def test_cards_in_one_host_talk_over_their_link_or_the_slowest_bus() -> None:
+    def link(text: str) -> str:
+        _, node = find_cluster(text).nodes[0]
+        return node.link.name if node.link else ""
+
+    assert link("8xh100-sxm") == "NVLink 4"
+    assert link("4xrtx4060ti-16gb") == "PCIe 4.0 x8"
+    assert link("2xrtx3090+1xrtx4060ti-16gb") == "PCIe 4.0 x8"
+
+
+@pytest.mark.parametrize("name", cluster_files())
+def test_every_cluster_of_the_catalogue_loads_with_its_sources(name: str) -> None:
+    cluster = find_cluster(name)
+    assert cluster.devices >= 1
+    assert cluster.sources
+    assert all(source.url.startswith(("https://", "http://")) and source.title for source in cluster.sources)
+    assert cluster.notes == ()
+    assert cluster.network is None or 1e8 < bandwidth(cluster) <= 1e15
+    assert find_cluster(cluster_files()[name].name) == cluster
+
+
+def test_no_cluster_has_the_name_of_another_or_of_a_chip() -> None:
+    taken = [{files.squeeze(name) for name in (chip.key, chip.name, *chip.aliases)} for chip in chips()]
+    taken += [{files.squeeze(name) for name in (key, file.name, *file.aliases)} for key, file in cluster_files().items()]
+    assert sum(map(len, taken)) == len(set().union(*taken))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("h100x", "unknown chip 'h100x'; did you mean 'h100-sxm'? (meshwise show chips)"),
+        ("8xh100x", "unknown chip 'h100x'; did you mean 'h100-sxm'? (meshwise show chips)"),
+        ("jean-zya", "unknown cluster 'jean-zya'; did you mean 'jean-zay'?"),
+        ("jean-zya:48@800Gbps", "unknown cluster 'jean-zya:48'; did you mean 'jean-zay'?"),
+        ("4xdgx-h10", "unknown cluster 'dgx-h10'; did you mean 'dgx-h100'?"),
+        ("", "unknown chip ''"),
+        ("a10:0", "unknown chip 'a10:0'"),
+        ("2x()", "unknown chip '()'"),
+        ("0xh100", "'0' is not a number of devices from 1 to 10,000,000"),
+        ("0x(4xrtx3090)@10Gbps", "'0' is not a number of devices"),
+        ("123456789012xh100", "'123456789012' is not a number of devices"),
+        ("9999999x9xh100-sxm", "has 89,999,991 devices; at most 10,000,000 can be planned"),
+        ("12xh100", "12 is no multiple of the 8 H100 SXM of a node; write nodes x devices, such as 2x6xh100-sxm"),
+        ("2x(4xrtx3090@10Gbps", "parentheses do not match"),
+        ("4xrtx3090)@10Gbps", "parentheses do not match"),
+        ("((4xrtx3090))", "parentheses do not match"),
+        ("jean-zay:0", "'0' is not a number of nodes; write it as in 'jean-zay:48'"),
+        ("jean-zay:-1", "'-1' is not a number of nodes"),
+        ("jean-zay:many", "'many' is not a number of nodes"),
+        ("1xrtx3090+2xjean-zay", "'jean-zay' is a whole cluster; write it alone"),
+        ("tpu-v5p:17x20x28", "does not fit in the largest pod of TPU v5p, 16x20x28"),
+        ("tpu-v5p:29", "does not fit in the largest pod of TPU v5p"),
+        ("tpu-v5e:4x4x4", "TPU v5e is a torus of 2 axes, such as tpu-v5e:16x16"),
+        ("tpu-v5p:2x2x2x2", "TPU v5p is a torus of 3 axes, such as tpu-v5p:16x20x28"),
+        ("tpu-v5p:x", "TPU v5p is a torus of 3 axes"),
+        ("tpu-v5p:16xx20", "TPU v5p is a torus of 3 axes"),
+        ("tpu-v5p:0x4", "'0' is not a number of devices"),
+        ("tpu-v5p:999999999x4", "'999999999' is not a number of devices"),
+        ("tpu-v7", "the pod shape of TPU v7 is not in the catalogue; give one, such as tpu-v7:8x8x8"),
+        ("4xtpu-v5p", "a slice of TPU v5p needs its shape, such as tpu-v5p:16x20x28"),
+        ("2x(4xtpu-v5p)", "a slice of TPU v5p needs its shape"),
+        ("2xtpu-v5p:4x4x4, 4 pods", "says twice how many pods, '2x' and '4 pods'"),
+        ("16xrtx3090", "has several hosts and no network between them; add one, such as 16xrtx3090@10Gbps"),
+        ("(2xrtx3090)+(1xrtx4090)", "has several hosts and no network between them"),
+        ("(8xh100-sxm)+(8xa100-80gb)", "has several hosts and no network between them"),
+        ("8xh100-sxm@", "'' is not a bandwidth (such as 3.35TB/s, 400Gbps)"),
+        ("8xh100-sxm@10GB", "'10GB' is not a bandwidth but a size in bytes"),
+        ("8xh100-sxm@0Gbps", "the link '0Gbps' has no bandwidth"),
+        ("missing.toml", "cannot read 'missing.toml': No such file or directory"),
+        ("2x(4x8xh100-sxm)", "has several sites and no line between them; add one, such as @800Gbps,20ms"),
+        ("2x(4x8xh100-sxm)@", "has several sites and no line between them"),
+        ("2x(jean-zay:48)@,20ms", "has several sites and no line between them"),
+        ("2x(4x8xh100-sxm)@0Gbps", "the line '0Gbps' has no bandwidth"),
+        ("2x(4x8xh100-sxm)@fast", "'fast' is not a bandwidth"),
+        ("2x(4x8xh100-sxm)@20ms", "'20ms' is not a bandwidth but a time"),
+        ("2x(4x8xh100-sxm)@800Gbps,20", "'20' is not a time: it has no unit"),
+        ("2x(4x8xh100-sxm)@800Gbps,20ms,3", "is not a time"),
+        ("2x(4x8xh100x)@800Gbps", "unknown chip 'h100x'"),
+        ("0x(4x8xh100-sxm)@800Gbps", "'0' is not a number of devices"),
+        ("9999999x(4x8xh100-sxm)@800Gbps", "has 319,999,968 devices; at most 10,000,000 can be planned"),
+        ("2x(" * 3000 + "4x8xh100-sxm" + ")@1Gbps" * 3000, "sites of sites go 5 deep at most"),
+    ],
+)
+def test_what_cannot_be_built_is_told_with_the_way_out(text: str, message: str) -> None:
+    assert message in refused(text)
+
+
+def test_the_way_out_of_a_missing_network_works() -> None:
+    offered = refused("16xrtx3090").rpartition("such as ")[2]
+    assert find_cluster(offered).devices == 16
+
+
+@pytest.mark.parametrize("name", ["rig.toml", "me@home.toml", "RIG X.toml"])
+def test_a_cluster_is_read_from_a_file(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text(CLUSTER)
+    cluster = find_cluster(str(path))
+    assert (cluster.name, cluster.devices, cluster.node_count) == ("My rig", 8, 2)
+    assert cluster.network is not None
+    assert (cluster.network.bandwidth, cluster.network.latency) == (1.25e9, pytest.approx(30e-6))
+    assert cluster.node.host.memory == 128 * 2**30
+
+
+def test_the_network_of_a_file_can_be_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "rig.toml"
+    path.write_text(CLUSTER)
+    assert bandwidth(find_cluster(f"{path}@100Gbps")) == 12.5e9
+
+
+def test_a_torus_is_read_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "slices.toml"
+    path.write_text('name = "Mine"\ntorus = "tpu-v5p:4x4x4"\npods = 3\n[host]\nmemory = "1TB"')
+    cluster = find_cluster(str(path))
+    assert (cluster.devices, cluster.node_count, cluster.torus) == (192, 3, (4, 4, 4))
+    assert cluster.node.host.memory == 1e12
+
+
+def test_sites_keep_their_own_network_and_have_a_line_between_them() -> None:
+    cluster = find_cluster("2x(jean-zay:48)@800Gbps,20ms")
+    assert bandwidth(cluster) == 50e9
+    (line,) = cluster.tiers
+    assert (line.nodes, line.leaving(cluster.network), line.latency) == (48, 100e9, pytest.approx(20e-3))
+    assert find_cluster("2x(jean-zay:48)@800Gbps").tiers[0].latency is None
+
+
+def test_parentheses_round_one_host_are_a_host_as_ever() -> None:
+    cluster = find_cluster("2x(4xrtx3090)@10Gbps")
+    assert (cluster.tiers, bandwidth(cluster)) == ((), 1.25e9)
+
+
+TIERS = """
+[[tiers]]
+name = "spine"
+nodes = 64
+bandwidth = "1TB/s"
+latency = "5us"
+[[tiers]]
+name = "leaf"
+nodes = 16
+oversubscription = 2
+"""
+
+
+def test_tiers_are_read_from_a_file_from_the_inside_out(tmp_path: Path) -> None:
+    path = tmp_path / "rig.toml"
+    path.write_text(CLUSTER + TIERS)
+    leaf, spine = find_cluster(str(path)).tiers
+    assert (leaf.name, spine.name) == ("leaf", "spine")
+    assert leaf.leaving(find_cluster(str(path)).network) == 16 * 1.25e9 / 2
+    assert leaf.leaving(find_cluster(f"{path}@100Gbps").network) == 16 * 12.5e9 / 2  # a share of whatever the nodes have
+    assert (spine.leaving(None), spine.latency) == (1e12, pytest.approx(5e-6))
+
+
+def test_a_leaf_does_not_reach_over_to_another_site(home: Path) -> None:
+    (home / "clusters" / "mine.toml").write_text(CLUSTER.replace("nodes = 2", "nodes = 32") + TIERS)
+    assert [tier.nodes for tier in find_cluster("2x(mine)@10Gbps").tiers] == [16, 32]
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "message"),
+    [
+        ("oversubscription = 2", "", "the tier 'leaf' needs 'nodes', and either 'oversubscription' or 'bandwidth'"),
+        ("oversubscription = 2", 'oversubscription = 2\nbandwidth = "1GB/s"', "the tier 'leaf' needs 'nodes', and either"),
+        ("oversubscription = 2", "oversubscription = 0", "the tier 'leaf' needs 'nodes', and either"),
+        ("oversubscription = 2", "oversubscription = -2", "must be finite and not negative"),
+        ("nodes = 16", "", "the key 'nodes' is missing"),
+        ("nodes = 16", "nodes = 0", "expected a whole number from 1"),
+        ('latency = "5us"', 'latency = "5"', "'5' is not a time"),
+        ('name = "spine"', "", "the key 'name' is missing"),
+        ("oversubscription", "oversubscribed", "unknown key 'oversubscribed'; did you mean 'oversubscription'?"),
+    ],
+)
+def test_a_slip_in_a_tier_is_told_with_file_and_key(tmp_path: Path, right: str, wrong: str, message: str) -> None:
+    assert right in TIERS
+    path = tmp_path / "mine.toml"
+    path.write_text(CLUSTER + TIERS.replace(right, wrong))
+    said = refused(str(path))
+    assert said.startswith("mine.toml: tiers")
+    assert message in said
+
+
+def test_a_users_cluster_comes_before_the_built_in_one(home: Path) -> None:
+    (home / "clusters" / "jean-zay.toml").write_text(CLUSTER)
+    assert find_cluster("jean-zay").chips == {"rtx3090": 8}
+    assert find_cluster("jean-zay:3").devices == 12
+    assert find_cluster("my rig").devices == 8
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "message"),
+    [
+        ("chips =", "chip =", "mine.toml: unknown key 'chip'; did you mean 'chips'?"),
+        ('name = "My rig"', "", "mine.toml: the key 'name' is missing"),
+        ("nodes = 2", "nodes = 0", "mine.toml: nodes: expected a whole number from 1 to 1e9, found 0"),
+        ("nodes = 2", 'nodes = "2"', "mine.toml: nodes: expected a whole number, found '2'"),
+        ('"10Gbps"', '"10Gb"', "mine.toml: network: bandwidth: '10Gb' is not a bandwidth"),
+        ('"10Gbps"', '"0Gbps"', "mine.toml: network: the link '10GbE' has no bandwidth"),
+        ("rtx3090", "rtx3900", "mine.toml: unknown chip 'rtx3900'; did you mean 'rtx3090'?"),
+        ("4xrtx3090", "0xrtx3090", "mine.toml: cluster '0xrtx3090': '0' is not a number of devices"),
+        ('chips = "4xrtx3090"', "", "mine.toml: give either 'chips'"),
+        ('chips = "4xrtx3090"', 'chips = "4xrtx3090"\ntorus = "tpu-v5p"', "mine.toml: give either 'chips'"),
+        ("nodes = 2", "pods = 2", "mine.toml: 'nodes' goes with 'chips', 'pods' with 'torus'"),
+        ('nodes = 2\nchips = "4xrtx3090"', 'torus = "rtx3090"', "mine.toml: torus: 'rtx3090' is not one torus"),
+        (
+            'nodes = 2\nchips = "4xrtx3090"',
+            'torus = "2 pods of tpu-v5p"',
+            "mine.toml: torus: '2 pods of tpu-v5p' is not one torus",
+        ),
+        ("nodes = 2", "nodes = 1000000000", "has 4,000,000,000 devices; at most 10,000,000 can be planned"),
+    ],
+)
+def test_a_slip_in_a_cluster_file_is_told_with_file_and_key(tmp_path: Path, right: str, wrong: str, message: str) -> None:
+    assert right in CLUSTER
+    path = tmp_path / "mine.toml"
+    path.write_text(CLUSTER.replace(right, wrong))
+    assert message in refused(str(path))
+
+
+def test_a_broken_file_of_the_user_is_named_when_the_catalogue_is_read(home: Path) -> None:
+    (home / "clusters" / "broken.toml").write_text("name = ")
+    assert "broken.toml" in refused("dgx-h10")
+
+
+@given(st.integers(1, 500), st.integers(1, 16), st.sampled_from(GPUS))
+def test_nodes_and_cards_multiply(nodes: int, cards: int, chip: str) -> None:
+    cluster = find_cluster(f"{nodes}x{cards}x{chip}@10Gbps")
+    assert cluster.node_count == nodes
+    assert cluster.chips == {chip: nodes * cards}
+    assert cluster.memory == pytest.approx(nodes * cards * find_chip(chip).memory)
+    assert find_cluster(f"{nodes}x({cards}x{chip})@10Gbps").chips == cluster.chips
+
+
+@given(st.sampled_from(TPUS), st.integers(1, 64), st.lists(st.integers(1, 32), min_size=1, max_size=4))
+def test_the_sides_of_a_torus_multiply_or_do_not_fit(chip: str, pods: int, shape: list[int]) -> None:
+    found = find_chip(chip)
+    assert found.link is not None
+    text = f"{pods} pods of {chip}:{'x'.join(map(str, shape))}@100Gbps"
+    # A slice fits when its sides, longest first, are within those of the pod.
+    largest = sorted(found.torus.pod if found.torus and found.torus.pod else [32] * 3, reverse=True)
+    sides = sorted(shape, reverse=True)
+    if len(sides) <= found.link.axes and all(side <= most for side, most in zip(sides, largest, strict=False)):
+        assert find_cluster(text).devices == pods * math.prod(shape)
+    else:
+        assert found.name in refused(text)
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.sampled_from(GPUS)), min_size=2, max_size=4))
+def test_cards_of_a_sum_stand_in_one_host_and_hosts_of_a_sum_apart(cards: list[tuple[int, str]]) -> None:
+    terms = [f"{count}x{chip}" for count, chip in cards]
+    together = find_cluster("+".join(terms))
+    apart = find_cluster("+".join(f"({term})" for term in terms) + "@10Gbps")
+    assert (together.node_count, apart.node_count) == (1, len(cards))
+    assert together.chips == apart.chips
+    assert together.devices == sum(count for count, _ in cards)
+
+
+MARKS = [
+    "x",
+    "(",
+    ")",
+    "+",
+    "@",
+    ":",
+    ",",
+    " ",
+    ".",
+    "-",
+    "0",
+    "2",
+    "8",
+    "16",
+    "99999",
+    " pods",
+    " pods of ",
+    "nodes",
+    "10Gbps",
+    "2x(4x8x",
+    ")@10Gbps,1ms",
+]
+NAMES = ["h100", "a100", "rtx3090", "7900xtx", "m1", "tpu-v5p", "tpu-v7", "tpu-v5e", "jean-zay", "dgx-h100", "tpu-v5p-4pods"]
+words = st.sampled_from([*MARKS, *NAMES, ".toml"])
+
+
+@given(st.text() | st.lists(words, max_size=12).map("".join))
+@example("9" * 20_000)
+@example("1 " + " " * 20_000 + "pod")
+@example("(" * 20_000)
+@example("x" * 20_000 + ".toml")
+def test_any_text_is_a_cluster_or_one_line_of_error(text: str) -> None:
+    try:
+        cluster = find_cluster(text)
+    except UserError as error:
+        one_line(error)
+    else:
+        assert 1 <= cluster.node_count <= cluster.devices <= MOST_DEVICES
+        assert cluster.node_count == 1 or bandwidth(cluster) > 0
+        assert cluster.memory > 0
+
+
+@pytest.mark.parametrize("text", ["4x8xh100-sxm", "8xrtx4090", "jean-zay:4", "tpu-v5p:4x4x4"])
+def test_another_link_changes_the_link_alone(text: str) -> None:
+    before = find_cluster(text)
+    after = with_link(before, "123GB/s")
+    assert after.node.link
+    assert after.node.link.bandwidth == 123e9
+    back = before.node.link
+    assert back
+    assert with_link(after, f"{back.bandwidth:.17g}B/s") == before
+
+
+@pytest.mark.parametrize(
+    ("bandwidth", "words"), [("0GB/s", "is no bandwidth between devices"), ("9", "it has no unit"), ("", "''")]
+)
+def test_a_link_that_is_none_is_one_line(bandwidth: str, words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        with_link(find_cluster("8xh100-sxm"), bandwidth)
+    assert words in one_line(caught.value)
+
+
+@pytest.mark.parametrize("text", ["8xh100-sxm", "2x8xh100-sxm"])
+def test_so_many_of_a_chip_that_is_filed_are_found_whatever_other_files_hold(text: str, home: Path) -> None:
+    (home / "chips" / "mine.toml").write_text("not a chip")
+    assert find_cluster(text).chip.key == "h100-sxm"

@@ -1,0 +1,210 @@
+"""Bytes on the fullest device, against the papers that count them."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+
+from meshwise.catalogue.calibrations import Calibration
+from meshwise.catalogue.frameworks import find_framework
+from meshwise.cost.layout import Layouts
+from meshwise.cost.train.memory import KINDS
+from meshwise.cost.train.question import Question
+from meshwise.cost.train.step import price
+from support.layouts_to_price import cost, faster, priceable, question, sums_to
+
+MEGATRON = find_framework("megatron")
+PLAIN = replace(MEGATRON, flash_attention=False, dropout=True)
+"""Megatron as Korthikanti et al. had it in 2022."""
+SIZES = [("korthikanti-22b", 2048), ("korthikanti-175b", 2048), ("gpt3-13b", 1024)]
+
+
+def kept(q: Question, **axes: int) -> float:
+    """Activation bytes of one layer."""
+    return cost(q, **axes)[1]["activations"] / q.model.decoder.layers
+
+
+def bytes_of(kind: str, q: Question, **axes: int) -> float:
+    return cost(q, **axes)[1][kind]
+
+
+@pytest.mark.parametrize(("model", "seq"), SIZES)
+@pytest.mark.parametrize("b", [1, 4])
+@pytest.mark.parametrize("t", [1, 8])
+@pytest.mark.parametrize(
+    ("axes", "whole", "cut", "scores"),
+    [
+        ({}, 10, 24, 5),  # eq. 1 (t = 1) and eq. 2: s b h (10 + 24/t + 5 a s / (h t))
+        ({"sp": 1}, 0, 34, 5),  # eq. 3 and 4: s b h / t (34 + 5 a s / h)
+        ({"sp": 1, "recompute": 1}, 0, 34, 0),  # eq. 6: s b h 34 / t
+        ({"recompute": 1}, 10, 24, 0),  # Table 2
+    ],
+    ids=["tensor", "sequence", "sequence+selective", "selective"],
+)
+def test_activations_of_a_layer_are_those_of_korthikanti(
+    model: str, seq: int, b: int, t: int, axes: dict[str, int], whole: int, cut: int, scores: int
+) -> None:
+    """Korthikanti et al. 2022, arXiv:2205.05198, section 4, with dropout masks: 34 bytes per token and hidden unit."""
+    q = question(model, framework=PLAIN, batch=b, seq=seq)
+    d = q.model.decoder
+    expected = seq * b * d.hidden * (whole + cut / t + scores * d.heads * seq / (d.hidden * t))
+    assert kept(q, tp=t, mbs=b, **axes) == pytest.approx(expected)
+
+
+def test_without_dropout_there_are_two_masks_less() -> None:
+    """32 of the 34 bytes: a byte for each of the two masks of a layer; attention's own mask is among the 5 of the scores."""
+    q = question("korthikanti-22b", framework=replace(PLAIN, dropout=False), batch=1)
+    assert kept(q, recompute=1) == pytest.approx(2048 * 6144 * 32)
+
+
+def test_flash_attention_keeps_no_scores() -> None:
+    q = question("korthikanti-22b", framework=replace(PLAIN, flash_attention=True), batch=1)
+    assert kept(q) == pytest.approx(2048 * 6144 * 34)
+
+
+def test_full_recompute_keeps_the_input_of_every_layer_and_one_layer_at_work() -> None:
+    """Korthikanti et al. 2022, Table 2: 2 s b h a layer."""
+    q = question("korthikanti-22b", framework=PLAIN, batch=1)
+    inputs = 2 * 2048 * 6144 * 48
+    one_layer = 2048 * 6144 * (34 + 5 * 64 * 2048 / 6144)
+    assert bytes_of("activations", q, recompute=2) == pytest.approx(inputs + one_layer)
+
+
+@pytest.mark.parametrize("pp", [2, 4, 8])
+def test_the_first_stage_holds_as_many_micro_batches_as_there_are_stages(pp: int) -> None:
+    """So pipelining saves no activations: L / p layers of p micro-batches (Korthikanti et al. 2022, 4.2.3)."""
+    q = question("korthikanti-22b", framework=PLAIN, batch=64)
+    assert bytes_of("activations", q, pp=pp) == pytest.approx(bytes_of("activations", q))
+    few = question("korthikanti-22b", framework=PLAIN, batch=1)
+    assert bytes_of("activations", few, pp=pp) == pytest.approx(bytes_of("activations", few) / pp)
+
+
+@pytest.mark.parametrize(("pp", "vpp"), [(4, 2), (8, 3), (8, 6)])
+def test_interleaving_holds_more(pp: int, vpp: int) -> None:
+    """1 + (p - 1) / (p m) times as much (Korthikanti et al. 2022, 4.2.3)."""
+    q = question("korthikanti-22b", framework=PLAIN, batch=64)
+    interleaved = bytes_of("activations", q, pp=pp, vpp=vpp, schedule=1)
+    assert interleaved / bytes_of("activations", q, pp=pp) == pytest.approx(1 + (pp - 1) / (pp * vpp))
+
+
+def test_a_parameter_takes_18_bytes_in_megatron_and_less_where_it_is_shared_out() -> None:
+    """bf16 weights, float32 gradients, AdamW: 18 bytes, and 6 + 12/d with the distributed optimizer of d ranks (Megatron's docs)."""
+    q = question("llama-3-8b")
+    n = q.model.params
+    states = ("weights", "gradients", "optimizer")
+
+    def per_parameter(**axes: int) -> float:
+        return sum(cost(q, **axes)[1][kind] for kind in states) / n
+
+    assert per_parameter() == pytest.approx(18, rel=1e-4)  # final norm apart
+    assert per_parameter(dp_replicate=8) == pytest.approx(18, rel=1e-4)
+    assert per_parameter(dp_shard=8, zero=1) == pytest.approx(6 + 12 / 8, rel=1e-4)
+    assert per_parameter(tp=8) == pytest.approx(18 / 8, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("zero", "shared"), [(1, {"optimizer"}), (2, {"optimizer", "gradients"}), (3, {"optimizer", "gradients", "weights"})]
+)
+def test_zero_shares_out_what_its_stage_says(zero: int, shared: set[str]) -> None:
+    """ZeRO, arXiv:1910.02054: stage 1 the optimizer's state, stage 2 gradients too, stage 3 parameters too."""
+    q = question("llama-3-8b")
+    whole, cut = cost(q, dp_replicate=8)[1], cost(q, dp_shard=8, zero=zero)[1]
+    gathered = 2 * 2 * q.model.params / 32  # stage 3 has two of 32 layers whole at a time, 2 bytes a parameter
+    for kind in ("optimizer", "gradients", "weights"):
+        expected = whole[kind] / 8 + (gathered if kind == "weights" else 0) if kind in shared else whole[kind]
+        assert cut[kind] == pytest.approx(expected, rel=0.01)
+    for kind in ("activations", "logits", "context"):
+        assert cut[kind] == whole[kind]
+
+
+def test_replicas_share_nothing() -> None:
+    q = question("llama-3-8b")
+    assert cost(q, dp_replicate=4, dp_shard=2, zero=3)[1] == cost(q, dp_replicate=1, dp_shard=2, zero=3)[1]
+
+
+@pytest.mark.parametrize("model", ["mixtral-8x7b", "deepseek-v2-lite"])
+def test_expert_parallelism_shares_out_the_experts_alone(model: str) -> None:
+    q = question(model)
+    experts = sum(op.params * op.count for op in q.model.ops if op.expert)
+    whole, cut = (bytes_of("weights", q, dp_shard=8, ep=ep, zero=1) for ep in (1, 8))
+    assert whole - cut == pytest.approx(2 * experts * 7 / 8)
+
+
+def test_the_optimizer_state_of_experts_is_shared_only_by_those_who_have_the_same() -> None:
+    """Of 8 ranks with ep 4, each expert is on 2: 12 bytes x (dense / 8 + experts / 4 / 2), no less than 12 x all / 8."""
+    q = question("mixtral-8x7b")
+    apart, together = (bytes_of("optimizer", q, dp_shard=8, ep=ep, zero=1) for ep in (4, 1))
+    assert apart == pytest.approx(together)
+    alone = bytes_of("optimizer", q, dp_shard=2, cp=4, ep=8, zero=1)  # ep over cp as well: no one else has them
+    assert alone == pytest.approx(together)
+
+
+def test_context_ranks_share_out_the_optimizer_state_as_data_ranks_do() -> None:
+    """Both hold the same weights: 12 bytes x parameters over dp_shard x cp (torchtitan's FSDP mesh, Megatron's distributed optimizer)."""
+    q = question("llama-3-8b")
+    assert bytes_of("optimizer", q, dp_shard=2, cp=4, zero=1) == pytest.approx(12 * q.model.params / 8, rel=1e-4)
+    assert bytes_of("optimizer", q, dp_shard=1, cp=4) == pytest.approx(12 * q.model.params, rel=1e-4)  # no ZeRO: each has it all
+
+
+def test_offload_takes_the_optimizer_and_then_the_parameters_off_the_device() -> None:
+    q = question("llama-3-8b", framework="fsdp")
+    kept, moved, bare = (cost(q, dp_shard=8, zero=3, offload=how)[1] for how in (0, 1, 2))
+    assert kept["optimizer"] > 0 == moved["optimizer"] == bare["optimizer"]
+    assert kept["weights"] == moved["weights"] > bare["weights"] > 0  # the layers at work come back
+
+
+def test_logits_are_of_the_last_stage_and_as_large_as_the_vocabulary() -> None:
+    """Llama 3 8B, 2048 tokens, 128256 words, 8 bytes around the loss of each logit: 2.1 GB; tp cuts them."""
+    q = question("llama-3-8b")
+    assert bytes_of("logits", q) == 2048 * 128256 * MEGATRON.logit_bytes
+    assert bytes_of("logits", q, tp=8) == bytes_of("logits", q) / 8
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw-8bit", "muon"])
+def test_a_leaner_optimizer_takes_less(optimizer: str) -> None:
+    assert bytes_of("optimizer", question(optimizer=optimizer)) < bytes_of("optimizer", question())
+
+
+def test_measured_activations_scale_what_is_computed() -> None:
+    plain, scaled = (question(calibration=Calibration(activations=share)) for share in (1.0, 1.25))
+    assert bytes_of("activations", scaled) == 1.25 * bytes_of("activations", plain)
+
+
+@given(priceable())
+def test_bytes_are_finite_and_never_negative_and_kinds_add_up_to_the_peak(case: tuple[Question, Layouts]) -> None:
+    q, layouts = case
+    found = price(q, layouts)
+    assert set(found.memory) == set(KINDS)
+    for kind in KINDS:
+        assert found.memory[kind].shape == (len(layouts),)
+        assert (found.memory[kind] >= 0).all()  # NaN is not
+        assert (found.memory[kind] < 1e18).all()
+    assert sums_to(found.memory, found.peak)
+
+
+@settings(max_examples=60)
+@given(priceable(most=1))
+def test_bytes_do_not_depend_on_how_fast_anything_is(case: tuple[Question, Layouts]) -> None:
+    q, layouts = case
+    assert price(faster(q, memory=3, link=3, network=3, flops=3), layouts).peak == price(q, layouts).peak
+
+
+def test_split_weights_of_one_device_take_14_bytes_a_parameter_and_gradients_come_as_activations_go() -> None:
+    """trainer/adamw.py: 2 bytes of weight, 2 of its rest, 8 of moments, 2 of gradient; with micro-batches those are float32 and stay."""
+    q = question("llama-3.2-1b", framework=find_framework("meshwise"), batch=8, seq=2048)
+    one, several = cost(q, mbs=8)[1], cost(q, mbs=2)[1]
+    params = q.model.params - q.model.decoder.hidden  # the last norm is not counted on a stage
+    assert one["weights"] == pytest.approx(2 * params)
+    assert one["optimizer"] == pytest.approx(10 * params)
+    assert one["gradients"] == 0  # 2.5 GB, of which none is there before 20 GB of activations begin to go
+    assert several["gradients"] == pytest.approx(4 * params)
+    tiny = cost(question("llama-3.2-1b", framework=find_framework("meshwise"), batch=1, seq=64), mbs=1)[1]
+    assert tiny["gradients"] + tiny["activations"] + tiny["logits"] == pytest.approx(2 * params)
+
+
+def test_logits_a_part_at_a_time_take_what_is_there_at_once() -> None:
+    """4.2 GB of 16-bit logits in 4 parts of a GiB at most, two at a time; the gradient of the head in float32, of its input in 16 bits."""
+    q = question("llama-3.2-1b", framework=find_framework("meshwise"), batch=8, seq=2048)
+    rows, vocabulary, hidden = 8 * 2048, 128256, 2048
+    expected = 2 * (2 * rows * vocabulary / 4) + 4 * vocabulary * hidden + 2 * rows * hidden
+    assert bytes_of("logits", q, mbs=8) == pytest.approx(expected)

@@ -1,0 +1,113 @@
+"""What each axis of a training question changes, and that it changes nothing else."""
+
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from meshwise.errors import UserError
+from meshwise.plan.axes import AXES
+from meshwise.plan.train.choice import Ask
+from meshwise.plan.vary import parse, variants
+from support.command import one_line
+
+ASK = Ask(model="llama-3-8b", cluster="4x8xh100-sxm", batch=512, seq=4096, framework="megatron")
+
+
+def varied(*texts: str) -> list[Ask]:
+    found = variants(ASK, parse(texts, AXES, ASK), AXES)
+    assert all(variant.ask for variant in found)
+    return [variant.ask for variant in found if variant.ask]
+
+
+@pytest.mark.parametrize(
+    ("text", "changed"),
+    [
+        ("nodes=16", {"cluster": "16x8xh100-sxm"}),
+        ("devices=16", {"cluster": "2x8xh100-sxm"}),
+        ("gpus=16", {"cluster": "2x8xh100-sxm"}),
+        ("chip=h200-141gb", {"cluster": "4x8xh200"}),
+        ("link=900GB/s", {"link": "900GB/s"}),
+        ("network=800Gbps", {"cluster": "4x8xh100-sxm@100GB/s"}),
+        ("batch=4M", {"batch": 1024}),
+        ("batch=48", {"batch": 48}),
+        ("batch=48x4096", {"batch": 48}),
+        ("seq=8k", {"seq": 8192, "batch": 256}),  # the tokens of a step stay
+        ("precision=fp8", {"precision": "fp8"}),
+        ("optimizer=muon", {"optimizer": "muon"}),
+        ("framework=TorchTitan", {"framework": "torchtitan"}),
+    ],
+)
+def test_an_axis_changes_what_it_says(text: str, changed: dict[str, Any]) -> None:
+    (found,) = varied(text)
+    assert asdict(found) == asdict(ASK) | changed
+
+
+def test_every_example_of_an_axis_can_be_typed() -> None:
+    for axis in AXES.values():
+        assert parse([f"{axis.name}={axis.example}"], AXES, ASK)[0].axis is axis
+
+
+def test_the_link_and_the_network_that_a_question_sees() -> None:
+    q = varied("link=123GB/s")[0].question()
+    assert q.cluster.node.link
+    assert q.cluster.node.link.bandwidth == 123e9
+    q = varied("network=400Gbps")[0].question()
+    assert q.cluster.network
+    assert q.cluster.network.bandwidth == 50e9
+
+
+def test_batch_and_sequence_length_do_not_depend_on_their_order() -> None:
+    for texts in (("batch=1M,2M", "seq=4k,8k"), ("seq=4k,8k", "batch=1M,2M")):
+        found = {(ask.batch * ask.seq, ask.seq) for ask in varied(*texts)}
+        assert found == {(2**20, 4096), (2**20, 8192), (2**21, 4096), (2**21, 8192)}
+
+
+def test_a_length_that_does_not_divide_the_tokens_is_a_point_that_says_so() -> None:
+    (found,) = variants(ASK, parse(["seq=3000"], AXES, ASK), AXES)
+    assert found.ask is None
+    assert found.refusal == "a batch of 2,097,152 tokens is no whole number of sequences of 3,000"
+
+
+def test_labels_are_as_people_write_them() -> None:
+    for text, labels in (
+        ("batch=1M..4M", ["1M", "2M", "4M"]),
+        ("batch=1000", ["1000x4096"]),  # 4,096,000 tokens are no round number of M
+        ("link=64GB/s,1TB/s", ["64 GB/s", "1 TB/s"]),
+        ("nodes=1024", ["1,024"]),
+        ("seq=4k,6000", ["4k", "6000"]),
+    ):
+        assert [v.labels[0] for v in variants(ASK, parse([text], AXES, ASK), AXES)] == labels
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("nodes=0", "'0' is no number of nodes or devices"),
+        ("nodes=-1", "'-1' is no number"),
+        ("nodes=1.5", "'1.5' is no number"),
+        ("nodes=" + "9" * 5000, "is no number of nodes"),
+        ("chip=h100x", "unknown chip 'h100x'; did you mean 'h100-sxm'?"),
+        ("link=12", "'12' is not a bandwidth: it has no unit"),
+        ("link=0GB/s", "'0GB/s' is no bandwidth"),
+        ("network=80GiB", "'80GiB' is not a bandwidth but a size"),
+        ("batch=5k", "no whole number of sequences"),
+        ("batch=64x2048", "says another sequence length than 4,096"),
+        ("batch=0", "is not a batch"),
+        ("seq=0", "is not a sequence length"),
+        ("precision=int3", "unknown precision 'int3'; known: bf16, fp16, fp8"),
+        ("optimizer=adam", "unknown optimizer 'adam'; known: adamw"),
+        ("framework=megatorn", "did you mean 'megatron'?"),
+        ("nodes=4 --vary devices=32", "is no number"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_a_value_that_is_none_is_one_line(text: str, words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse([text], AXES, ASK)
+    assert words in one_line(caught.value)
+
+
+def test_nodes_and_devices_contradict_each_other() -> None:
+    with pytest.raises(UserError, match="--vary nodes and --vary devices both say how many devices there are"):
+        parse(["nodes=4", "gpus=32"], AXES, ASK)

@@ -1,0 +1,166 @@
+"""The fewest dollars that meet a deadline."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from meshwise.errors import DoesNotFit, UserError
+from meshwise.plan.axes import AXES
+from meshwise.plan.cheapest import Answer, find, sensible, smooth
+from meshwise.plan.train.choice import Ask, Choice, choice
+from meshwise.plan.train.search import search
+from meshwise.plan.vary import parse
+from support.command import one_line
+
+ASK = Ask(model="llama-3.2-1b", cluster="", batch=512, seq=4096, framework="megatron", tokens=1e12)
+DAY = 86400.0
+
+
+def cheapest(ask: Ask, *texts: str) -> Answer:
+    return find(ask, parse(texts, AXES, ask))
+
+
+def by_hand(ask: Ask, cluster: str) -> Choice | None:
+    q = replace(ask, cluster=cluster).question()
+    found = search(q, top=1)
+    return choice(q, found.layouts, found.cost, 0) if len(found.layouts) else None
+
+
+@pytest.mark.parametrize("days", [3, 10, 30, 200])
+def test_it_is_the_cheapest_of_all_counts_that_divide_well(days: int) -> None:
+    """Every number of nodes up to 64 with no prime factor but 2, 3 and 5, of both chips, one by one."""
+    ask = replace(ASK, within=days * DAY, at_most="64 nodes")
+    found = cheapest(ask, "chip=h100-sxm,a100-80gb").best.choice
+    every = [by_hand(ask, f"{n}x8x{chip}") for n in smooth(64) for chip in ("h100-sxm", "a100-80gb-sxm")]
+    dollars = [one.dollars for one in every if one and one.days and one.days <= days and one.dollars]
+    assert found
+    assert found.dollars == pytest.approx(min(dollars), rel=1e-12)
+    assert found.days
+    assert found.days <= days
+
+
+def test_every_count_that_was_tried_and_is_in_time_costs_no_less() -> None:
+    found = cheapest(replace(ASK, within=10 * DAY))
+    assert found.best.choice
+    assert found.best.choice.dollars
+    tried = [point for point in found.tried if point.choice and point.choice.dollars]
+    assert len(tried) > 10
+    assert all(
+        point.choice.dollars >= found.best.choice.dollars
+        for point in tried
+        if point.meets(10 * DAY) and point.choice and point.choice.dollars
+    )
+
+
+def test_a_shorter_deadline_is_never_cheaper() -> None:
+    costs = [
+        (found.choice and found.choice.dollars) or 0
+        for days in (2, 5, 20, 80)
+        for found in [cheapest(replace(ASK, within=days * DAY)).best]
+    ]
+    assert costs == sorted(costs, reverse=True)
+
+
+def test_without_a_deadline_it_may_take_as_long_as_it_likes() -> None:
+    best = cheapest(ASK).best.choice
+    hurried = cheapest(replace(ASK, within=3 * DAY)).best.choice
+    assert best
+    assert hurried
+    assert best.dollars
+    assert hurried.dollars
+    assert best.dollars <= hurried.dollars
+
+
+def test_the_chips_are_those_that_one_can_rent_and_train_on() -> None:
+    assert sensible(ASK) == ["a100-40gb-sxm", "a100-80gb-sxm", "h100-sxm"]
+    assert sensible(replace(ASK, precision="fp8")) == ["h100-sxm"]  # an A100 has no fp8
+
+
+def test_a_cluster_that_is_named_is_all_there_is() -> None:
+    tried = cheapest(replace(ASK, cluster="6x8xh100-sxm")).tried
+    assert {point.values["chip"] for point in tried} == {"h100-sxm"}
+    assert max(int(point.values["nodes"]) for point in tried) <= 6
+
+
+def test_a_cluster_s_own_price_and_network_count() -> None:
+    """AWS lists p5.48xlarge at $55.04/h since June 2025: $6.88 a GPU, where the chip's file has $12.29."""
+    best = cheapest(replace(ASK, cluster="p5.48xlarge", at_most="1 node")).best
+    assert best.choice
+    assert best.choice.days
+    assert best.ask
+    assert best.ask.cluster == "p5.48xlarge:1"
+    assert best.choice.dollars == pytest.approx(55.04 * 24 * best.choice.days)
+
+
+def test_the_counts_that_are_listed_are_those_that_are_tried() -> None:
+    ask = replace(ASK, cluster="h100-sxm")
+    for text in ("nodes=2,3,7", "devices=16,24,56"):
+        assert [point.values["nodes"] for point in cheapest(ask, text).tried] == [2, 3, 7]
+
+
+def test_torus_slices_can_be_asked_for() -> None:
+    best = cheapest(replace(ASK, within=30 * DAY), "chip=tpu-v5e,tpu-v5p").best
+    assert best.ask
+    assert best.ask.cluster.startswith("tpu-v5")
+
+
+@pytest.mark.parametrize(
+    ("ask", "texts", "code", "words"),
+    [
+        (replace(ASK, within=60.0), [], 1, "nothing trains within 60 s: the closest is 2048x8xh100-sxm with"),
+        (ASK, ["batch=1M"], 2, "--cheapest chooses the chip and how many; --vary batch does not go with it"),
+        (replace(ASK, cluster="h200"), [], 1, "no price to rent h200 is in the catalogue"),
+        (ASK, ["chip=h200,b200"], 1, "no price to rent h200, b200"),
+        (replace(ASK, at_most="many"), [], 2, "--at-most 'many': expected a number of nodes or devices"),
+        (replace(ASK, at_most="0 nodes"), [], 2, "--at-most '0 nodes'"),
+        (replace(ASK, at_most="4 weeks"), [], 2, "--at-most '4 weeks'"),
+        (replace(ASK, at_most="64", cluster="h100-sxm"), ["nodes=4"], 2, "give one of the two"),
+        (replace(ASK, cluster="h100-sxm"), ["devices=12"], 1, "12 devices are no whole number of nodes of 8 H100"),
+        (replace(ASK, model="llama-3-405b", at_most="2 nodes"), [], 1, "no number of nodes works"),
+        (replace(ASK, cluster="nowhere"), [], 2, "unknown"),
+    ],
+    ids=[
+        "too late",
+        "an axis",
+        "no price",
+        "no prices",
+        "not a bound",
+        "nothing",
+        "a unit",
+        "both",
+        "no node",
+        "too large",
+        "unknown",
+    ],
+)
+def test_what_has_no_answer_is_one_line(ask: Ask, texts: list[str], code: int, words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        cheapest(ask, *texts)
+    assert words in one_line(caught.value)
+    assert caught.value.exit_code == code
+
+
+def test_a_price_of_one_s_own_makes_a_chip_a_candidate(home: Path) -> None:
+    from meshwise.catalogue.files import BUILT_IN
+
+    text = (BUILT_IN / "chips" / "h200.toml").read_text(encoding="utf-8")
+    at = text.index("[[sources]]")
+    price = '[[prices]]\nprice = "$0.01/h"\ndate = "2026-01-01"\nsource = "a friend"\n\n'
+    (home / "chips" / "h200.toml").write_text(text[:at] + price + text[at:], encoding="utf-8")
+    assert cheapest(replace(ASK, within=30 * DAY)).best.values["chip"] == "h200"
+
+
+def test_counts_that_divide_well() -> None:
+    assert smooth(20) == [1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 15, 16, 18, 20]
+    assert smooth(7) == [1, 2, 3, 4, 5, 6, 7]  # and all there is
+
+
+def test_nothing_is_tried_that_could_not_be_in_time_at_the_peak_rate() -> None:
+    found = cheapest(replace(ASK, within=2 * DAY, cluster="h100-sxm"))
+    q = found.tried[0].question
+    assert q
+    fastest = q.model.flops(1e12, 4096) / (989.4e12 * 8 * 2 * DAY)
+    assert min(int(point.values["nodes"]) for point in found.tried) >= fastest > 1
+    with pytest.raises(DoesNotFit):
+        cheapest(replace(ASK, within=2 * DAY, cluster="h100-sxm", at_most="1 node"))

@@ -1,0 +1,67 @@
+"""What the words of a question about serving mean, and what a mistake in them says."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwise.errors import UserError
+from meshwise.plan.ask import ServeAsk
+from support.command import one_line
+from support.gguf_files import LLAMA
+from support.serve_questions import question
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "engine", "stored"),
+    [
+        ("llama-3-8b:q4_k_m", "8xh100-sxm", "llama.cpp", "Q4_K_M"),
+        ("llama-3-8b:awq", "rtx3090", "vllm", "awq"),
+        ("llama-3-8b", "rtx3090", "llama.cpp", "Q4_K_M"),
+        ("llama-3-8b", "8xh100-sxm", "vllm", "bf16"),
+        ("llama-3-8b:bf16", "rtx3090", "llama.cpp", "BF16"),
+        ("llama-3-8b", "m2-ultra", "llama.cpp", "Q4_K_M"),
+    ],
+)
+def test_the_engine_and_format_that_are_assumed(model: str, cluster: str, engine: str, stored: str) -> None:
+    q = question(model, cluster)
+    assert (q.engine.name, q.weights.format) == (engine, stored)
+
+
+def test_a_gguf_file_is_weighed_as_it_is(tmp_path: Path) -> None:
+    file = LLAMA.write(tmp_path / "tiny.gguf")
+    ask = ServeAsk(model=str(file), cluster="rtx3090", context=64, prompt=32, output=32)
+    q = ask.question()
+    assert q.engine.name == "llama.cpp"
+    assert q.weights.bytes == q.model.stored_bytes
+    with pytest.raises(UserError, match=r"vllm does not read GGUF files; llama\.cpp and ollama do"):
+        ServeAsk(model=str(file), cluster="rtx3090", engine="vllm").question()
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"model": "llama-3.3-70b:q4_k_x"}, "unknown quantization 'q4_k_x'; did you mean"),
+        ({"engine": "vllm"}, "vllm does not run Q4_K_M; awq is the nearest"),
+        ({"model": "llama-3.3-70b:awq", "engine": "llama.cpp"}, "llama.cpp does not run awq"),
+        ({"model": "llama-3.3-70b:awq", "fix": ("tp=3",)}, "64 heads cannot be cut over 3 devices; 1, 2, 4, 8, 16 can be had"),
+        ({"fix": ("split=tensor",)}, "llama.cpp cannot do a tensor split; it can do layer, row"),
+        ({"fix": ("tp=2",)}, "llama.cpp has no tensor or pipeline parallelism; it can split by layer, row"),
+        ({"fix": ("cards=5",)}, "what is fixed needs 5 cards, and 4xrtx4060ti-16gb has 4"),
+        ({"fix": ("replicas=2",)}, "2 replicas need as many users; give --users 2 or more"),
+        ({"fix": ("replicas=2",), "users": 4, "engine": "ollama"}, "ollama runs one copy of a model"),
+        ({"fix": ("tensor=2",)}, "expected split, cards, tp, pp, replicas, hosts and a value"),
+        ({"fix": ("cards=x",)}, "cards is a whole number, 1 or more"),
+        ({"cluster": "tpu-v5e:4x4"}, "no engine that is planned here serves on TPU v5e"),
+        ({"cluster": "64x100xrtx3090@10Gbps"}, "serving is planned on at most 4,096"),
+        ({"cluster": "0xrtx3090"}, "'0' is not a number of devices"),
+        ({"model": "llama-3-8b:bf16", "cluster": "m2-ultra", "engine": "vllm"}, "vllm is planned on GPUs, not on M2 Ultra"),
+        ({"kv": "fp8"}, "llama.cpp has no KV type 'fp8'"),
+        ({"prompt": 20000}, "a context of 16,384 does not hold a prompt of 20,000"),
+    ],
+)
+def test_bad_questions_are_one_line(more: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError) as refusal:
+        ServeAsk(**({"model": "llama-3.3-70b:q4_k_m", "cluster": "4xrtx4060ti-16gb", "context": 16384} | more)).question()
+    assert words in one_line(refusal.value)
+    assert refusal.value.exit_code == 2

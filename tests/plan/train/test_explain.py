@@ -1,0 +1,233 @@
+"""Why this layout: the words are true, and name what would change the answer."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshwise.cost.layout import Layouts, name_of, parse_axes
+from meshwise.cost.train.question import Question
+from meshwise.cost.train.step import PARTS
+from meshwise.errors import UserError
+from meshwise.plan.train.choice import Ask, Choice, DoesNotFit, Plan, choice, make
+from meshwise.plan.train.explain import WORDS, binding, differences, reasons, runner_up, versus, what_if
+from meshwise.plan.train.search import search
+from support.command import one_line
+from support.layouts_to_price import faster, question
+
+BLOOM = Ask(model="bloom-176b", cluster="jean-zay:48", batch=2048, seq=2048, framework="megatron-deepspeed")
+
+
+@pytest.fixture(scope="module")
+def asked() -> Question:
+    return BLOOM.question()
+
+
+@pytest.fixture(scope="module")
+def plan(asked: Question) -> Plan:
+    return make(BLOOM, asked, search(asked), 10)
+
+
+@pytest.fixture
+def best(plan: Plan) -> Choice:
+    return plan.choices[0]
+
+
+def best_of(q: Question, limits: str = "") -> Choice:
+    found = search(q, bounds=parse_axes(limits), top=1)
+    return choice(q, found.layouts, found.cost, 0)
+
+
+def numbers(text: str) -> list[float]:
+    return [float(number.replace(",", "")) for number in re.findall(r"[-+]?\d[\d,]*\.?\d*(?:e[+-]?\d+)?", text)]
+
+
+# In words.
+
+
+def test_every_part_of_a_step_has_words() -> None:
+    assert tuple(WORDS) == PARTS
+
+
+@pytest.mark.parametrize(
+    ("axes", "name"),
+    [
+        ({"dp_shard": 8, "zero": 1, "tp": 4, "pp": 12, "mbs": 2, "recompute": 2}, "dp8 tp4 pp12 mbs2 zero1 full recompute"),
+        ({"dp_replicate": 8}, "dp8 tp1 pp1 mbs1"),
+        ({"dp_replicate": 2, "dp_shard": 4, "zero": 3}, "dp8 tp1 pp1 mbs1 shard4 zero3"),
+        ({"tp": 8, "sp": 1, "cp": 2, "ep": 4, "pp": 2, "vpp": 3, "schedule": 1}, "dp1 tp8 pp2 cp2 ep4 vpp3 mbs1 sp"),
+        ({"pp": 2, "schedule": 2, "offload": 1}, "dp1 tp1 pp2 mbs1 zero-bubble offload optimizer"),
+    ],
+)
+def test_a_layout_is_called_by_what_is_not_the_default(axes: dict[str, int], name: str) -> None:
+    assert name_of(Layouts.of(**axes).row(0)) == name
+
+
+@settings(max_examples=30)
+@given(st.data())
+def test_layouts_of_different_names_are_different_layouts(data: st.DataObject) -> None:
+    layouts = search(question("llama-debug", framework="torchtitan", batch=8), top=20).layouts
+    i, j = data.draw(st.tuples(*[st.integers(0, len(layouts) - 1)] * 2))
+    assert (name_of(layouts.row(i)) == name_of(layouts.row(j))) == (layouts.row(i) == layouts.row(j))
+
+
+# Against another layout.
+
+
+def test_what_differs_is_listed_from_the_largest_and_accounts_for_the_difference(plan: Plan) -> None:
+    mine = plan.choices[0]
+    for other in plan.choices[1:]:
+        rows = differences(mine, other)
+        gains = [abs(row.gained) for row in rows]
+        assert gains == sorted(gains, reverse=True)
+        left_out = 1e-3 * mine.seconds * (len(PARTS) - len(rows))
+        assert sum(row.gained for row in rows) == pytest.approx(other.seconds - mine.seconds, abs=left_out)
+
+
+def test_a_layout_does_not_differ_from_itself(best: Choice) -> None:
+    assert differences(best, best) == []
+
+
+def test_the_runner_up_cuts_the_model_in_another_way(plan: Plan) -> None:
+    other = runner_up(plan.choices)
+    assert other is not None
+    axes = ("tp", "pp", "cp", "ep")
+    assert [other.layout[axis] for axis in axes] != [plan.choices[0].layout[axis] for axis in axes]
+    assert runner_up(plan.choices[:1]) is None
+
+
+@pytest.mark.parametrize("text", ["tp=8", "tp=4,pp=12", "tp=8,pp=6,mbs=4,dp=8", "recompute=full,zero=0"])
+def test_what_a_user_leaves_open_is_chosen_best(text: str, asked: Question, best: Choice) -> None:
+    found, bounds = versus(asked, best, text), parse_axes(text)
+    assert found.devices == 384
+    assert found.seconds == search(asked, bounds=bounds).cost.step[0] >= best.seconds
+    words = found.layout | {"dp": int(found.layout["dp_replicate"]) * int(found.layout["dp_shard"])}
+    assert {f"{axis}={words[axis]}" for axis in bounds} == set(text.split(","))
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("tp=7", "its axes multiply to 384 devices"),
+        ("tp=8,pp=5", "its axes multiply to 384 devices"),
+        ("dp=7", "its axes multiply to 384 devices"),
+        ("tp=3", "tp divides heads"),  # of 112
+        ("pp=96", "pp is at most the number of layers"),
+        ("pp=48", "pp cuts the layers into stages"),
+        ("tp=1,pp=1", "dp divides the batch"),  # 384 of 2048
+        ("cp=2", "cp where the framework has it"),
+        ("mbs=3", "micro-batches are whole"),
+        ("zero=3", "dp_shard has a ZeRO stage of the framework"),
+        ("recompute=selective", "recompute is one the framework has"),
+        ("schedule=zero-bubble", "schedule is one the framework has"),
+        ("vpp=2", "schedule is one the framework has"),
+        ("sp=1", "sp where the framework has it"),
+        ("offload=optimizer", "offload where the framework has it"),
+        ("ep=2", "ep divides the experts"),
+        ("tp=8,mbs=1", "fused softmax"),  # 14 heads a device, in multiples of 4
+    ],
+)
+def test_a_layout_that_cannot_run_is_told_which_rule_it_breaks(text: str, rule: str, asked: Question, best: Choice) -> None:
+    with pytest.raises(UserError) as refused:
+        versus(asked, best, text)
+    message = one_line(refused.value)
+    assert message.startswith(f"{text} cannot run")
+    assert rule in message
+    assert refused.value.exit_code == 2
+
+
+def test_a_layout_that_does_not_fit_is_told_by_how_much(asked: Question, best: Choice) -> None:
+    """BLOOM at tp 8 without recompute keeps 10 + 24/8 + 5 x 112 x 2048 / 14336 / 8 = 23 bytes per token and hidden unit in each of 70
+    layers' worth in flight (Korthikanti et al. 2022, eq. 2): with micro-batches of 2, 2 x 2048 x 14336 x 70 x 23 = 95 GB, or 88 GiB."""
+    text = "tp=8,pp=3,recompute=none"
+    with pytest.raises(DoesNotFit, match=f"{text} does not fit") as refused:
+        versus(asked, best, text)
+    needed = search(asked, bounds=parse_axes(text)).smallest / 2**30
+    assert f"needs {needed:.1f} GiB" in one_line(refused.value)
+    assert needed > 88
+
+
+def test_a_layout_is_compared_on_as_many_devices_as_the_plan_uses() -> None:
+    ask = Ask(model="llama-debug", cluster="2x(4xrtx3090)@1Gbps", batch=8, seq=512, framework="megatron", at_most="2")
+    q = ask.question()
+    best = make(ask, q, search(q, nodes=(1, 2)), 1).choices[0]
+    assert best.devices == versus(q, best, "tp=2").devices == 4
+
+
+# What binds, and what would change it.
+
+
+def test_memory_binds_where_a_faster_layout_does_not_fit(asked: Question, best: Choice) -> None:
+    text = binding(asked, best, {})
+    assert text.startswith("Memory binds: ")
+    free = search(faster(asked, capacity=1000), top=1)
+    assert name_of(free.layouts.row(0)) in text
+    assert f"{float(free.cost.step[0]):.3g} s" in text
+
+
+def test_memory_binds_nothing_where_there_is_plenty() -> None:
+    q = faster(question("llama-debug", batch=8), capacity=1000)
+    assert binding(q, best_of(q), {}).startswith("Memory binds nothing")
+
+
+@pytest.mark.parametrize("fixed", ["pp=8", "tp=8", "mbs=1", "recompute=full"])
+def test_what_the_user_fixed_is_not_blamed_on_memory(fixed: str) -> None:
+    q = faster(question("llama-3-8b", batch=64), capacity=1000)
+    bounds = parse_axes(fixed)
+    best = best_of(q, fixed)
+    assert best.seconds > best_of(q).seconds
+    assert binding(q, best, bounds).startswith("Memory binds nothing")
+    assert "With twice the memory: +0.0% tokens/s, the same layout." in what_if(q, best, bounds)
+
+
+def test_twice_of_each_is_tried_and_told_in_tokens_per_second(asked: Question, best: Choice) -> None:
+    lines = {re.sub(r":.*", "", line): line for line in what_if(asked, best, {})}
+    assert list(lines) == ["With twice the batch", "With twice the network", "With twice the memory"]
+    wider = best_of(faster(asked, network=2))
+    gain = 100 * (best.seconds / wider.seconds - 1)
+    assert numbers(lines["With twice the network"])[0] == pytest.approx(gain, abs=0.05)
+    assert gain > 0
+    roomier = best_of(faster(asked, capacity=2))
+    assert name_of(roomier.layout) in lines["With twice the memory"]
+
+
+def test_one_node_has_no_network_to_double() -> None:
+    q = question("llama-3-8b", "1x8xh100-sxm")
+    assert not any("network" in line for line in what_if(q, best_of(q), {}))
+
+
+def test_a_larger_batch_that_does_not_fit_is_told() -> None:
+    """One sequence in 8 stages keeps one micro-batch in flight; two sequences keep two, and there is no room for them."""
+    fixed, tight = "pp=8,tp=1,recompute=none", question("korthikanti-22b", batch=1, reserve=0.0)
+    room = search(tight, bounds=parse_axes(fixed)).smallest / tight.chip.memory
+    q = faster(tight, capacity=room * (1 + 1e-9))
+    assert "With twice the batch: nothing fits." in what_if(q, best_of(q, fixed), parse_axes(fixed))
+
+
+def test_rooflines_are_of_the_devices_that_the_layout_has(asked: Question, best: Choice) -> None:
+    """2048 x 2048 tokens on 384 devices are 10,923 each; on 192 of them, which --at-most may choose, twice as many."""
+    assert "10,923 tokens per device" in reasons(asked, best, None, {})[-1]
+    assert "21,845 tokens per device" in reasons(asked, replace(best, devices=192), None, {})[-1]
+
+
+# All of it.
+
+
+def test_the_explanation_names_both_layouts_and_the_largest_parts(asked: Question, plan: Plan) -> None:
+    best, other = plan.choices[0], runner_up(plan.choices)
+    assert other is not None
+    lines = reasons(asked, best, other, {})
+    assert lines[0].startswith(
+        f"{name_of(best.layout)} takes {best.seconds:.4g} s, {name_of(other.layout)} {other.seconds:.4g} s"
+    )
+    first = differences(best, other)[0]
+    assert ("saves" if first.gained > 0 else "costs") in lines[1]
+    assert WORDS[first.part] in lines[1]
+    assert all(line.isprintable() for line in lines)
+
+
+def test_a_plan_of_one_layout_is_explained_without_another(asked: Question, best: Choice) -> None:
+    share = round(100 * best.time_parts["matmul"] / best.seconds)
+    assert reasons(asked, best, None, {})[0].startswith(f"{share}% of the step is matrix products")

@@ -1,0 +1,486 @@
+"""Search: exhaustive, under named rules, within what a user allows, and in little memory."""
+
+import itertools
+import json
+import math
+import subprocess
+import sys
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import meshwise.plan.train.search
+from meshwise.catalogue.frameworks import find_framework
+from meshwise.cost.layout import Layouts, parse_axes
+from meshwise.cost.train.question import Question
+from meshwise.cost.train.step import price
+from meshwise.errors import UserError
+from meshwise.plan.train.rules import PADDING, broken, cut_rules, inner_rules, offered_rules
+from meshwise.plan.train.search import Found, check_divides, divisors, fewer_nodes, search
+from support.command import one_line
+from support.layouts_to_price import FRAMEWORKS, MODELS, devices, faster, question
+
+AXES = tuple(f.name for f in fields(Layouts))
+
+
+def every(q: Question, **limits: Any) -> Found:
+    """All layouts that fit, not the best alone."""
+    return search(q, top=100_000, **limits)
+
+
+def table(layouts: Layouts) -> list[tuple[int, ...]]:
+    return list(zip(*(getattr(layouts, axis).tolist() for axis in AXES), strict=True))
+
+
+def dropped(found: Found, *, late: bool) -> int:
+    """How many layouts rules dropped: those priced and too large, or those never priced."""
+    return sum(count for rule, count in found.rejected.items() if rule.startswith("fits in memory") == late)
+
+
+def one(**axes: int) -> Layouts:
+    return Layouts.of(**axes)
+
+
+# Exhaustive.
+
+
+def grid(q: Question) -> Layouts:
+    """Every combination of every value of every axis, sense or no sense, whose groups multiply to the devices of the cluster."""
+    total = q.cluster.devices
+    parts = divisors(total)
+    experts = parts if any(op.expert for op in q.model.ops) else [1]
+    cuts = [cut for cut in itertools.product(parts, repeat=5) if math.prod(cut) == total]
+    rest = (experts, divisors(int(q.work.batch)), divisors(q.model.decoder.layers), *map(range, (4, 3, 2, 3, 3)))
+    rows = np.array([(*cut, *inner) for cut in cuts for inner in itertools.product(*rest)])
+    return Layouts.of(**dict(zip(AXES, rows.T, strict=True)))
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "framework", "batch"),
+    [
+        ("llama-debug", "4xrtx4090", "torchtitan", 8),
+        ("llama-debug", "4xrtx4090", "fsdp", 4),
+        ("llama-debug", "2x(2xrtx3090)@10Gbps", "nanotron", 6),
+        ("llama-debug", "8xrtx4090", "megatron-deepspeed", 12),
+        ("bloom-560m", "2x(2xrtx3090)@10Gbps", "megatron", 4),
+        ("mamba2-130m", "2xrtx4090", "megatron", 4),
+        ("deepseek-v2-lite", "4xh100-sxm", "torchtitan", 2),
+    ],
+)
+def test_a_search_prices_what_a_loop_over_everything_would(model: str, cluster: str, framework: str, batch: int) -> None:
+    q = question(model, cluster, framework, batch=batch)
+    everything, found = grid(q), every(q)
+    offered, cuts, inner = (holds(rules(q, everything)) for rules in (offered_rules, cut_rules, inner_rules))
+    expected = everything.take(offered & cuts & inner)
+    cost = price(q, expected)
+    fits = cost.peak <= q.chip.memory * (1 - q.work.reserve)
+    assert found.priced == len(expected) > 0
+    assert sorted(table(found.layouts)) == sorted(table(expected.take(fits)))
+    assert found.cost.step.tolist() == pytest.approx(sorted(cost.step[fits].tolist()), rel=2e-7)  # equals to 1e-7 by their axes
+    assert found.smallest == cost.peak.min()
+    assert dropped(found, late=True) == np.count_nonzero(~fits)
+    # A cut that breaks a rule is dropped whole; the others in all the ways of batches that divide.
+    whole = int(q.work.batch) % (everything.dp * everything.mbs) == 0
+    ways = {row[:6] for row in table(everything.take((everything.dp_shard * everything.cp) % everything.ep == 0))}
+    broken_cuts = len(ways) - len({row[:6] for row in table(everything.take(cuts & offered))})
+    assert found.priced + dropped(found, late=False) == broken_cuts + np.count_nonzero(offered & cuts & whole)
+
+
+def holds(rules: dict[str, NDArray[np.bool_]]) -> NDArray[np.bool_]:
+    return np.logical_and.reduce(list(rules.values()))
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_every_layout_that_is_found_keeps_to_every_rule(framework: str) -> None:
+    q = question("llama-3-8b", "jean-zay:4", framework)
+    found = search(q, top=5)
+    assert len(found.layouts)
+    for i in range(len(found.layouts)):
+        assert broken(q, found.layouts.take(np.array([i]))) == []
+        assert devices(found.layouts.row(i)) == 32
+
+
+@pytest.mark.parametrize("top", [1, 3, 400])
+def test_the_best_are_the_best_however_many_are_asked_for(top: int) -> None:
+    """Sizes on both sides of what one block keeps."""
+    q = question("llama-debug", "1x8xh100-sxm", "torchtitan", batch=64)
+    assert search(q, top=top).cost.step[:top].tolist() == every(q).cost.step[:top].tolist()
+    assert len(every(q).layouts) > 400
+
+
+@pytest.mark.parametrize("block", [1, 50, 10**6])
+def test_the_size_of_a_block_does_not_show(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    q = question("mixtral-8x7b", "1x8xh200", "torchtitan", batch=8)
+    expected = search(q)
+    monkeypatch.setattr(meshwise.plan.train.search, "BLOCK", block)
+    assert table(search(q).layouts) == table(expected.layouts)
+    assert search(q).rejected == expected.rejected
+
+
+@pytest.mark.parametrize("model", ["llama-debug", "mixtral-8x7b", "mamba2-130m"])
+def test_the_order_in_which_axes_are_enumerated_does_not_show(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    q = question(model, "1x8xh200", "torchtitan", batch=24)
+    expected = search(q)
+    monkeypatch.setattr(
+        meshwise.plan.train.search, "divisors", lambda n: [1, *divisors(n)[:0:-1]]
+    )  # 1 first, then from the largest
+    found = search(q)
+    assert found.cost.step.tolist() == expected.cost.step.tolist()
+    assert table(found.layouts) == table(expected.layouts)
+    assert (found.priced, found.rejected) == (expected.priced, expected.rejected)
+
+
+@given(st.integers(1, 10**6))
+def test_divisors_divide_and_none_is_missing(n: int) -> None:
+    found = list(divisors(n))
+    assert all(n % i == 0 for i in found)
+    assert found == sorted(set(found))
+    assert {n // i for i in found} == set(found)
+    assert sum(n % i == 0 for i in range(1, min(n, 1000) + 1)) == sum(i <= 1000 for i in found)
+
+
+@settings(max_examples=25)
+@given(
+    st.sampled_from(MODELS),
+    st.sampled_from(("1x8xh100-sxm", "8xrtx4090", "2x(4xrtx3090)@10Gbps")),
+    st.sampled_from(FRAMEWORKS),
+    st.floats(1, 4),
+)
+def test_more_memory_never_removes_a_layout_and_the_best_never_gets_slower(
+    model: str, cluster: str, framework: str, times: float
+) -> None:
+    q = question(model, cluster, framework, batch=8)
+    before, after = every(q), every(faster(q, capacity=times))
+    assert set(table(before.layouts)) <= set(table(after.layouts))
+    assert before.priced == after.priced
+    assert len(before.layouts) == 0 or after.cost.step[0] <= before.cost.step[0]
+
+
+@settings(max_examples=25)
+@given(st.sampled_from(MODELS), st.sampled_from(FRAMEWORKS), st.sampled_from(("memory", "link", "network", "flops")))
+def test_a_faster_cluster_never_has_a_slower_best(model: str, framework: str, rate: str) -> None:
+    q = question(model, "2x(4xrtx3090)@10Gbps", framework, batch=8)
+    before, after = search(q, top=1), search(faster(q, **{rate: 2}), top=1)
+    assert len(before.layouts) == len(after.layouts)
+    assert len(before.layouts) == 0 or after.cost.step[0] <= before.cost.step[0] * (1 + 1e-9)
+
+
+# Rules: each with a layout that breaks it and one that passes.
+
+LLAMA = {"model": "llama-3-8b", "cluster": "jean-zay:4"}  # 32 heads, 8 KV heads, 32 layers, 14336 wide
+BLOOM = {"model": "bloom-560m", "cluster": "jean-zay:4", "framework": "megatron-deepspeed"}  # 16 heads, 24 layers
+RAMPED = LLAMA | {"ramp": (16, 32)}
+
+
+@pytest.mark.parametrize(
+    ("rule", "asked", "breaks", "passes"),
+    [
+        ("tp divides heads", LLAMA, {"tp": 3}, {"tp": 8}),
+        ("tp divides KV heads, or they divide it", {"model": "gemma-2-2b"}, {"tp": 3}, {"tp": 8}),  # 4 of them
+        ("tp divides the FFW width", LLAMA, {"tp": 5}, {"tp": 7}),  # 14336 = 2^11 x 7
+        ("tp stays inside a node", LLAMA, {"tp": 16}, {"tp": 8}),
+        ("tp stays inside a node", LLAMA, {"tp": 6}, {"tp": 4}),  # 6 of 8, and the next 6 are astride two nodes
+        ("pp is at most the number of layers", LLAMA, {"pp": 64}, {"pp": 32}),
+        ("pp cuts the layers", LLAMA | {"framework": "fsdp"}, {"pp": 3}, {"pp": 4}),
+        ("pp cuts the layers", LLAMA | {"model": "bloom-176b"}, {"pp": 48}, {"pp": 12}),  # 72 of 70 + 2; 48 leaves none for some
+        ("cp where the framework has it", BLOOM, {"cp": 2}, {"cp": 1}),
+        ("cp halves divide the sequence", LLAMA | {"seq": 2050}, {"cp": 2}, {"cp": 5}),
+        ("dp divides the batch", LLAMA, {"dp_shard": 5, "zero": 1}, {"dp_shard": 16, "zero": 1}),  # of 48
+        ("ep divides the experts", {"model": "mixtral-8x7b"}, {"dp_shard": 16, "ep": 16}, {"dp_shard": 16, "ep": 8}),
+        ("ep divides the experts", {"model": "deepseek-v2-lite"}, {"dp_shard": 3, "ep": 3}, {"dp_shard": 16, "ep": 16}),  # 64
+        ("ep divides the experts", {"model": "llama-4-maverick"}, {"cp": 256, "ep": 256}, {"cp": 128, "ep": 128}),
+        ("ZeRO where the framework has it", LLAMA | {"zeros": ()}, {"dp_shard": 2}, {"dp_replicate": 2}),
+        ("micro-batches are whole", LLAMA, {"mbs": 5}, {"mbs": 6}),
+        ("interleaving needs micro-batches in multiples of pp", LLAMA, {"pp": 32, "vpp": 2}, {"pp": 16, "vpp": 2}),
+        ("offloading parameters needs ZeRO 3", LLAMA, {"offload": 2, "zero": 2}, {"offload": 2, "zero": 3}),
+        ("fused softmax", BLOOM, {"tp": 16, "mbs": 2}, {"tp": 8, "mbs": 2}),  # 2 x 16/16 = 2, and 4
+        ("batch 16 of the ramp-up", RAMPED, {"dp_shard": 8, "mbs": 3}, {"dp_shard": 8, "mbs": 2}),
+        ("batch 32 of the ramp-up", RAMPED, {"dp_shard": 12}, {"dp_shard": 4}),
+        ("ep divides dp_shard x cp", {"model": "mixtral-8x7b"}, {"ep": 2}, {"dp_shard": 2, "ep": 2}),
+        ("dp_shard has a ZeRO stage", LLAMA, {"dp_shard": 2, "zero": 3}, {"dp_shard": 2, "zero": 1}),
+        ("dp_shard has a ZeRO stage", LLAMA, {"dp_shard": 2}, {"dp_replicate": 2}),
+        ("recompute is one the framework has", BLOOM, {"recompute": 1}, {"recompute": 2}),
+        ("schedule is one the framework has", LLAMA, {"pp": 2, "schedule": 2}, {"pp": 2, "schedule": 1, "vpp": 2}),
+        ("a schedule other than 1f1b needs pp", LLAMA, {"schedule": 1, "vpp": 2}, {"pp": 2, "schedule": 1, "vpp": 2}),
+        ("vpp goes with the interleaved schedule", LLAMA, {"pp": 2, "vpp": 2}, {"pp": 2, "vpp": 2, "schedule": 1}),
+        ("vpp cuts the layers of a stage evenly", LLAMA, {"pp": 4, "vpp": 3}, {"pp": 4, "vpp": 4}),
+        ("sp where the framework has it", BLOOM, {"tp": 2, "sp": 1}, {"tp": 2}),
+        ("sp where the framework has it", LLAMA | {"framework": "nanotron"}, {"tp": 2}, {"tp": 2, "sp": 1}),
+        ("sp where the framework has it", LLAMA, {"sp": 1}, {"tp": 2, "sp": 1}),
+        ("offload where the framework has it", LLAMA, {"offload": 1}, {"offload": 0}),
+    ],
+)
+def test_a_rule_drops_what_breaks_it_and_nothing_else(
+    rule: str, asked: dict[str, Any], breaks: dict[str, int], passes: dict[str, int]
+) -> None:
+    asked = dict(asked)
+    if "zeros" in asked:
+        asked["framework"] = replace(find_framework("megatron"), zero=asked.pop("zeros"))
+    q = question(**asked)
+    assert [name for name in broken(q, one(**breaks)) if name.startswith(rule)]
+    assert not [name for name in broken(q, one(**passes)) if name.startswith(rule)]
+
+
+def test_a_model_without_attention_has_no_heads_to_divide() -> None:
+    q = question("mamba2-130m")
+    assert broken(q, one(tp=8)) == []
+
+
+def test_a_mixture_with_some_dense_layers_can_spread_all_its_experts() -> None:
+    """DeepSeek V2 Lite has 64 experts in 26 of its 27 layers."""
+    found = search(question("deepseek-v2-lite", "8x8xh100-sxm", "torchtitan", batch=64, seq=4096), bounds={"ep": (64, 64)})
+    assert len(found.layouts) > 0
+
+
+def test_uneven_stages_are_searched_where_the_embedding_counts_as_a_layer() -> None:
+    """BLOOM's own: 70 layers and two more in 12 stages of 6."""
+    q = question("bloom-176b", "jean-zay:48", "megatron-deepspeed", batch=2048)
+    own = {"tp": (4, 4), "pp": (12, 12), "dp": (8, 8), "mbs": (2, 2)}
+    assert len(search(q, bounds=own).layouts) > 0
+
+
+# What a user allows.
+
+
+@settings(max_examples=30)
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "tp": st.sampled_from(((2, 2), (1, 4), (4, 8))),
+            "pp": st.sampled_from(((1, 1), (2, 8))),
+            "dp": st.sampled_from(((1, 2), (2, 2), (4, 8))),
+            "mbs": st.sampled_from(((1, 1), (2, 5))),
+            "recompute": st.sampled_from(((0, 0), (1, 2))),
+            "zero": st.sampled_from(((0, 0), (2, 3))),
+            "schedule": st.sampled_from(((0, 0), (2, 2))),
+        },
+    )
+)
+def test_bounds_leave_exactly_what_is_within_them(bounds: dict[str, tuple[int, int]]) -> None:
+    q = question("llama-debug", "1x8xh100-sxm", "torchtitan", batch=8)
+    everything, found = every(q), every(q, bounds=bounds)
+    within = np.ones(len(everything.layouts), dtype=bool)
+    for axis, (least, most) in bounds.items():
+        values = getattr(everything.layouts, axis)
+        within &= (values >= least) & (values <= most)
+    assert table(found.layouts) == table(everything.layouts.take(within))
+
+
+@pytest.mark.parametrize("text", ["tp=2,pp=2,recompute=full", "recompute=full,pp=2,tp=2", "pp=2, recompute=full , tp=2"])
+def test_the_order_in_which_a_user_fixes_axes_does_not_matter(text: str) -> None:
+    q = question("llama-debug", batch=8)
+    found, same = search(q, bounds=parse_axes(text)), search(q, bounds=parse_axes("tp=2,pp=2,recompute=full"))
+    assert table(found.layouts) == table(same.layouts)
+    assert sum(found.rejected.values()) == sum(same.rejected.values())
+
+
+def test_a_user_who_names_tp_may_leave_the_node() -> None:
+    q = question("llama-3-8b", "jean-zay:4")
+    assert set(every(q, bounds={"tp": (16, 16)}).layouts.tp.tolist()) == {16}
+    assert max(every(q).layouts.tp) == 8
+
+
+def test_what_contradicts_itself_leaves_nothing_and_says_which_rules_took_it() -> None:
+    q = question("llama-debug", batch=8)
+    found = search(q, bounds={"tp": (2, 2), "pp": (3, 3)})
+    assert (len(found.layouts), found.priced, found.smallest) == (0, 0, float("inf"))
+    assert "--fix or --allow pp" in found.rejected
+
+
+def test_fewer_nodes_are_tried_where_they_may_be_faster() -> None:
+    """A model so small that a second node, at 1 Gb/s, only makes it wait."""
+    q = question("llama-debug", "2x(4xrtx3090)@1Gbps", "megatron", batch=8, seq=512)
+    found = search(q, nodes=(1, 2))
+    assert {devices(found.layouts.row(i)) for i in range(len(found.layouts))} <= {4, 8}
+    assert devices(found.layouts.row(0)) == 4
+    assert found.cost.step[0] < search(q).cost.step[0]
+
+
+def test_a_batch_that_nothing_divides_leaves_nothing() -> None:
+    """7 sequences on 8 devices of FSDP: no tensor, pipeline or context parallelism of 8 is allowed, and 2, 4 and 8 do not divide 7."""
+    limits = parse_axes("tp=1,pp=1,cp=1")
+    found = search(question("llama-debug", framework="fsdp", batch=7), bounds=limits)
+    assert len(found.layouts) == 0
+    assert "dp divides the batch" in found.rejected
+
+
+def test_a_ramp_up_bounds_what_is_laid_over_the_batch() -> None:
+    q = question("llama-debug", batch=64, ramp=(4, 16))
+    found = every(q)
+    assert len(found.layouts)
+    assert (4 % (found.layouts.dp * found.layouts.mbs) == 0).all()
+    assert len(found.layouts) < len(every(question("llama-debug", batch=64)).layouts)
+
+
+def test_what_fits_nowhere_says_how_small_it_gets() -> None:
+    found = search(question("llama-3-405b", "8xrtx4090", batch=8))
+    assert len(found.layouts) == 0
+    assert found.priced > 0
+    assert 24 * 2**30 < found.smallest < 2**50
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("tq=8", "'tq=8' is not axis=value; did you mean 'tp'?"),
+        ("tp", "'tp' is not axis=value"),
+        ("tp=x", "tp is a whole number or a range such as 1..12"),
+        ("tp=8..", "tp is a whole number or a range such as 1..12"),
+        ("tp=..8", "tp is a whole number or a range such as 1..12"),
+        ("tp=8..2", "'tp=8..2' is an empty range"),
+        ("tp=0", "'tp=0' is an empty range: tp starts at 1"),
+        ("tp=-4", "'tp=-4' is an empty range"),
+        ("tp=1e400", "tp is a whole number"),
+        ("tp=" + "9" * 5000, "tp is a whole number"),
+        ("tp=99999999999999999999", "tp is a whole number"),
+        ("recompute=some", "recompute is none, selective, full"),
+        ("tp=8,tp=4", "tp is given twice with different values"),
+        ("=8", "is not axis=value"),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_a_slip_in_an_axis_is_told_in_one_line(text: str, words: str) -> None:
+    with pytest.raises(UserError) as refused:
+        parse_axes(text)
+    assert words in one_line(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("tp=8", {"tp": (8, 8)}),
+        ("pp=1..12, tp = 2", {"pp": (1, 12), "tp": (2, 2)}),
+        ("pp=0..4", {"pp": (1, 4)}),
+        ("recompute=full,zero=0", {"recompute": (2, 2), "zero": (0, 0)}),
+        ("recompute=none..selective", {"recompute": (0, 1)}),
+        ("", {}),
+        ("tp=8,tp=8", {"tp": (8, 8)}),
+    ],
+)
+def test_axes_are_read_as_bounds(text: str, expected: dict[str, tuple[int, int]]) -> None:
+    assert parse_axes(text) == expected
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the peak from /proc")
+def test_a_search_over_2048_devices_stays_under_500_mb() -> None:
+    """Llama 3 70B, in a process of its own: the peak of its whole memory, Python and numpy included."""
+    script = """
+import json, pathlib
+from meshwise.plan.train.choice import Ask
+from meshwise.plan.train.search import search
+q = Ask(model="llama-3-70b", cluster="256x8xh100-sxm", batch=2048, seq=4096, framework="torchtitan").question()
+found = search(q, top=1000)
+# getrusage would count the memory of the process that started this one
+status = dict(line.split(":", 1) for line in pathlib.Path("/proc/self/status").read_text().splitlines())
+print(json.dumps([found.priced, len(found.layouts), int(status["VmHWM"].split()[0]) * 1024]))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    priced, kept, peak = json.loads(done.stdout)
+    assert priced > 100_000
+    assert kept >= 1000
+    assert peak < 500e6
+
+
+def test_zero_over_some_of_the_data_ranks_is_for_frameworks_that_have_it() -> None:
+    """HSDP of torchtitan, instances of Megatron's distributed optimizer; DeepSpeed's ZeRO 1 goes over all data ranks."""
+    partly = {"dp_replicate": (2, 2), "dp_shard": (4, 4)}
+    for name, has_it in (("torchtitan", True), ("megatron", True), ("megatron-deepspeed", False), ("nanotron", False)):
+        assert (search(question("llama-debug", framework=name), bounds=partly).priced > 0) is has_it
+
+
+# On a torus.
+
+
+@pytest.fixture(scope="module")
+def pod() -> Found:
+    """Llama 3 70B with 4M tokens on a pod of TPU v5p: How to Scale Your Model, part 6."""
+    return search(POD)
+
+
+POD = question("llama-3-70b", "tpu-v5p:16x20x28", "maxtext", batch=1024, seq=4096)
+
+
+def test_layouts_of_a_pod_have_all_of_its_chips(pod: Found) -> None:
+    assert len(pod.layouts)
+    assert {devices(pod.layouts.row(i)) for i in range(len(pod.layouts))} == {8960}
+
+
+def test_data_ranks_may_pad_the_batch_by_a_quarter_and_no_more(pod: Found) -> None:
+    """No power of two of data ranks goes with 8,960 = 2^8 x 5 x 7 chips: 1,120 of them compute 1,120 sequences for 1,024."""
+    computed = np.ceil(1024 / (pod.layouts.dp * pod.layouts.mbs)) * pod.layouts.dp * pod.layouts.mbs
+    assert np.all(computed <= 1.25 * 1024)
+    assert np.any(computed > 1024)
+    for dp, valid in ((1120, True), (1280, True), (1281, False), (2048, False), (512, True)):
+        assert cut_rules(POD, Layouts.of(dp_shard=dp))[PADDING].item() is valid
+
+
+def test_padding_costs_what_it_computes() -> None:
+    """7 data ranks compute 7 x 2 sequences for a batch of 8, and take as long as for 14."""
+    eight, fourteen = (question("llama-debug", "tpu-v5p:7x1x1", "maxtext", batch=n) for n in (8, 14))
+    assert price(eight, Layouts.of(dp_shard=7, zero=3)).step == price(fourteen, Layouts.of(dp_shard=7, zero=3)).step
+
+
+def test_frameworks_that_do_not_pad_need_data_ranks_that_divide_the_batch() -> None:
+    q = question("llama-3-70b", "tpu-v5p:16x20x28", "megatron", batch=1024)
+    assert not cut_rules(q, Layouts.of(dp_shard=1120))["dp divides the batch"].item()
+    assert PADDING not in cut_rules(q, Layouts.of(dp_shard=1120))
+
+
+def test_the_best_layout_of_a_pod_is_no_pure_fsdp_and_uses_tensor_parallelism(pod: Found) -> None:
+    """Part 6: FSDP alone is bound by links; 4-way tensor parallelism or so makes it compute-bound."""
+    best = pod.layouts.row(0)
+    assert 2 <= int(best["tp"]) <= 16
+    assert best["pp"] == 1
+    assert pod.cost.time["dp"][0] == 0  # all hidden: compute-bound
+
+
+@pytest.mark.parametrize("cluster", ["tpu-v5e:4x4", "tpu-v5p:2x2x1", "tpu-v4:4", "tpu-v5p:1x1x1", "3xtpu-v5p:2x2x2"])
+def test_slices_of_any_shape_can_be_planned(cluster: str) -> None:
+    q = question("llama-debug", cluster, "maxtext", batch=48)
+    found = search(q, top=3)
+    assert len(found.layouts)
+    assert np.all(np.isfinite(found.cost.step))
+    assert devices(found.layouts.row(0)) == q.cluster.devices
+
+
+def test_experts_on_a_torus_are_priced() -> None:
+    found = search(question("mixtral-8x7b", "2xtpu-v5p:4x4x2", "maxtext", batch=64, seq=1024))
+    assert np.any(found.layouts.ep > 1)
+    assert np.all(np.isfinite(found.cost.step))
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"tp": (3, 3)}, "--fix or --allow tp=3: none divides the 8,960 devices; the nearest that does is 2 or 4"),
+        ({"dp": (9000, 10000)}, "dp=9000..10000: none divides the 8,960 devices; the nearest that does is 8960"),
+    ],
+)
+def test_an_axis_that_divides_no_pod_is_told_the_nearest(limits: dict[str, tuple[int, int]], message: str) -> None:
+    with pytest.raises(UserError) as refused:
+        check_divides(POD, limits)
+    assert message in one_line(refused.value)
+
+
+def test_of_fewer_nodes_one_number_that_divides_is_enough() -> None:
+    q = question("llama-debug", "jean-zay:4")
+    check_divides(q, {"tp": (3, 3)}, (1, 2, 3))  # 24 devices
+    check_divides(q, {"mbs": (3, 3)})  # no axis of devices
+
+
+def test_what_a_user_leaves_open_is_dropped_by_its_own_rules_alone() -> None:
+    found = search(POD, bounds={"tp": (1, 1), "pp": (1, 1), "cp": (1, 1)})
+    assert [rule for rule in found.rejected if not rule.startswith("--fix")] == [PADDING]
+
+
+def test_devices_that_nothing_divides_are_told_how_many_would_do() -> None:
+    """100,000 = 2^5 x 5^5 devices: 128 heads, 126 layers and a batch of 2^12 sequences have no fives; 12,288 = 2^12 x 3 nodes do."""
+    q = question("llama-3.1-405b", "12500x8xh100-sxm", batch=4096, seq=8192)
+    assert search(q).priced == 0
+    assert fewer_nodes(q) == 12288

@@ -1,0 +1,77 @@
+"""After a GPU ran out of memory: the planner's parts, and the nearest layout that needs less, which the trainer can run."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwise.catalogue import here
+from meshwise.run.train import failure, launch
+from meshwise.run.train.launch import Wish, prepare
+
+
+def ready(monkeypatch: pytest.MonkeyPatch, **wish: Any) -> launch.Launch:
+    monkeypatch.setattr(here, "gpus", lambda: ["NVIDIA H200"] * 8)
+    return prepare(Wish(what="llama-3.1-8b", batch=64, seq=8192, axes={"dp_shard": 8, "mbs": 8}, **wish))
+
+
+def test_the_parts_add_up_and_the_nearest_layout_keeps_the_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ready(monkeypatch)
+    now = asked.predicted()
+    assert now.memory > now.capacity  # 8 x 8192 tokens of Llama 3.1 8B on one GPU without recompute
+    parts, near = failure.memory_lines(asked)
+    assert parts.startswith("predicted for a device: weights ")
+    assert parts.endswith(f"{now.memory / 2**30:.2f} GiB of {now.capacity / 2**30:.2f} GiB")
+    assert near.startswith("nearest that needs less: --")
+    found = failure.nearest(asked, failure.MARGIN * now.capacity)
+    assert found is not None
+    assert found.layout["dp_shard"] == 8
+    assert found.memory <= failure.MARGIN * now.capacity
+    # one change is enough, so no more are proposed
+    assert len(near.removeprefix("nearest that needs less: ").split(":")[0].split("--")) == 2
+
+
+def on_cpu(monkeypatch: pytest.MonkeyPatch, gib: float, **wish: Any) -> launch.Launch:
+    """On a machine with so much memory and cores enough."""
+    monkeypatch.setattr(here, "host_memory", lambda: gib * 2**30)
+    monkeypatch.setattr(launch.os, "cpu_count", lambda: 8)
+    return prepare(Wish(what="llama-125m", device="cpu", batch=64, seq=2048, **wish))
+
+
+def test_on_a_cpu_weights_are_counted_in_float32_and_memory_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = on_cpu(monkeypatch, 24, axes={"dp_shard": 8, "mbs": 8})
+    held = failure.parts(asked, asked.predicted())
+    own = asked.model.params / 8
+    assert (held["weights"], held["gradients"], held["optimizer"]) == pytest.approx((4 * own, 4 * own, 8 * own), rel=1e-3)
+    assert held["activations"] == 2 * asked.predicted().memory_parts["activations"]
+    told = failure.memory_lines(asked)[0]
+    assert told.endswith(f"{sum(held.values()) / 2**30:.2f} GiB of 3.00 GiB that each of 8 processes has of this machine")
+
+
+def test_what_a_machine_may_not_hold_is_said_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = on_cpu(monkeypatch, 24, axes={"dp_shard": 8, "mbs": 8})
+    note = failure.tight(asked, asked.predicted())
+    assert note.startswith("predicted to need ")
+    assert "and this machine has 24.0 GiB: it may be killed; a smaller --mbs" in note
+    roomy = on_cpu(monkeypatch, 24, axes={"dp_shard": 2, "mbs": 1, "recompute": "full"})
+    assert failure.tight(roomy, roomy.predicted()) == ""
+
+
+def test_where_nothing_needs_less_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert failure.nearest(ready(monkeypatch), 1e6) is None
+
+
+def test_a_rank_lost_without_checkpoints_says_what_would_have_kept_its_steps() -> None:
+    killed = {"kind": "killed", "step": 22, "message": "rank 0 was killed by SIGKILL in step 22"}
+    hint = "; no step is saved: --checkpoint-every would have kept them"
+    assert failure.reason(killed, 1, 0) == killed["message"] + hint
+    assert failure.reason(killed, 1, 5) == killed["message"]
+    assert failure.reason(killed | {"step": 1}, 1, 0) == killed["message"]  # there was nothing to keep
+    assert failure.reason({"kind": "nan", "step": 22, "message": "no number"}, 1, 0) == "no number"
+    assert "exit code 7" in failure.reason({}, 7, 0)
+
+
+def test_no_failure_file_is_no_failure(tmp_path: Path) -> None:
+    assert failure.failure(tmp_path) == {}
+    (tmp_path / "failure.json").write_text("{")
+    assert failure.failure(tmp_path) == {}

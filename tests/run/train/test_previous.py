@@ -1,0 +1,170 @@
+"""What `run` does in a folder where a run was before it, or still is."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwise.errors import UserError
+from meshwise.run.train import launch, previous
+from meshwise.run.train.hosts import Hosts
+from meshwise.run.train.launch import Launch, Wish, prepare
+from meshwise.workers.trainer.hf.marker import Trained
+from support.command import Run, one_line, refused
+
+WAIT = "import time; print('held', flush=True); time.sleep(600)"
+HOLD = """
+import os, sys
+from pathlib import Path
+from meshwise.run.train.previous import alone
+with alone(Path(sys.argv[1])):
+"""
+HOLDERS = {"a launcher": f"{HOLD}    {WAIT}", "a worker": f"{HOLD}    os.execv(sys.executable, [sys.executable, '-c', {WAIT!r}])"}
+"""Where others start the workers, the process that took the lock becomes one of them."""
+
+
+@pytest.fixture
+def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    for starter in ("run", "Popen"):
+        monkeypatch.setattr(subprocess, starter, lambda *_, **__: pytest.fail("a process was started"))
+
+
+def ready(out: Path, **changes: Any) -> Launch:
+    options = {"seed", "lr", "steps", "weights"} & set(changes)
+    more = {name: changes.pop(name) for name in options}
+    return prepare(Wish(device="cpu", options={"checkpoint_every": 3, "out": str(out), **more}, **changes))
+
+
+def checkpoint(out: Path, step: int, name: str = "step", **changes: Any) -> Path:
+    """The marker that a run of these settings leaves after so many steps."""
+    settings = ready(out, **changes).settings
+    target = out / "checkpoints" / f"{name}-{step}"
+    target.mkdir(parents=True)
+    words = {"step": step, "skipped": 0, "trained": Trained.of(settings, step * settings.batch).words(), "files": {}}
+    (target / "complete").write_text(json.dumps(words))
+    return target
+
+
+def asked(run: Run, out: Path, *more: str) -> str:
+    return refused(run("run", "--device", "cpu", "--out", str(out), *more))
+
+
+@pytest.mark.usefixtures("nothing_starts")
+def test_another_order_of_samples_is_refused_and_the_folder_left_as_it_was(run: Run, tmp_path: Path) -> None:
+    checkpoint(tmp_path, 6, seq=64)
+    (tmp_path / "config.json").write_text("as it was")
+    told = asked(run, tmp_path, "--checkpoint-every", "3", "--seed", "1", "--seq", "32", "--tokenizer", "bpe:300")
+    words = "seed 0 (now 1), sequences of 64 (now 32) and the embedded text (now the embedded text, tokenizer bpe:300)"
+    assert f"{tmp_path / 'checkpoints'} is of a run with {words}: its samples have another order" in told
+    assert "give the same to go on, or another --out" in told
+    assert (tmp_path / "config.json").read_text() == "as it was"
+    assert not (tmp_path / "tokenizer.json").exists()
+
+
+@pytest.mark.parametrize("change", [{"batch": 4}, {"lr": 1e-3}, {"steps": 99}, {"axes": {"dp_shard": 2}}])
+def test_what_leaves_the_order_as_it_is_may_change(tmp_path: Path, change: dict[str, Any]) -> None:
+    checkpoint(tmp_path, 6)
+    previous.check(ready(tmp_path, **change), tmp_path)
+
+
+def test_weights_beside_a_checkpoint_are_no_reason_to_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "check_weights", lambda *_: None)  # whether they fit the model is another question
+    checkpoint(tmp_path, 6)
+    previous.check(ready(tmp_path, weights="theirs"), tmp_path)
+
+
+def test_a_checkpoint_that_does_not_say_its_batch_is_gone_on_from(tmp_path: Path) -> None:
+    marker = checkpoint(tmp_path, 6) / "complete"
+    words = json.loads(marker.read_text())
+    del words["trained"]
+    marker.write_text(json.dumps(words))
+    previous.check(ready(tmp_path, seed=1), tmp_path)
+
+
+def test_a_text_is_known_again_by_what_is_in_it(tmp_path: Path) -> None:
+    book = tmp_path / "book.txt"
+    book.write_text("The river turns, and Ada counts. " * 9000)
+    checkpoint(tmp_path, 6, data=str(book))
+    os.utime(book, (1, 1))
+    moved = book.rename(tmp_path / "moved.txt")
+    previous.check(ready(tmp_path, data=str(moved)), tmp_path)
+    with pytest.raises(UserError, match=rf"{book}, tokenizer bytes \(now {moved}, tokenizer bpe:300\)"):
+        previous.check(ready(tmp_path, data=str(moved), tokenizer="bpe:300"), tmp_path)
+    moved.rename(book)
+    text = book.read_text()
+    for changed in (text + "x", "x" + text[1:], text[:-1] + "x"):
+        book.write_text(changed)
+        with pytest.raises(UserError, match=f"another content of {book}, tokenizer bytes: its samples have another order"):
+            previous.check(ready(tmp_path, data=str(book)), tmp_path)
+
+
+@pytest.mark.usefixtures("nothing_starts")
+def test_a_run_without_checkpoints_does_not_write_over_one_that_has_them(run: Run, tmp_path: Path) -> None:
+    checkpoint(tmp_path, 6)
+    (tmp_path / "steps.jsonl").write_text("its steps")
+    words = (
+        "holds checkpoints of an earlier run, up to step 6: --checkpoint-every goes on with it, another --out leaves it as it is"
+    )
+    assert words in asked(run, tmp_path, "--steps", "2")
+    assert words in asked(run, tmp_path, "--steps", "2", "--report")
+    assert (tmp_path / "steps.jsonl").read_text() == "its steps"
+
+
+def test_runs_that_leave_no_checkpoints_may_follow_each_other(tmp_path: Path) -> None:
+    (tmp_path / "steps.jsonl").write_text("")
+    (tmp_path / "checkpoints" / "step-3").mkdir(parents=True)  # cut off: nothing was said to be saved
+    one = prepare(Wish(device="cpu"))
+    for _ in range(2):
+        with previous.alone(tmp_path, one):
+            previous.check(one, tmp_path)
+
+
+@pytest.mark.usefixtures("nothing_starts")
+def test_a_run_of_which_every_checkpoint_is_damaged_is_not_started_over(run: Run, tmp_path: Path) -> None:
+    checkpoint(tmp_path, 3, "damaged-step")
+    told = asked(run, tmp_path, "--checkpoint-every", "3")
+    assert "is whole (damaged-step-3): remove them to start from step 1, or give another --out" in told
+    checkpoint(tmp_path, 2)
+    previous.check(ready(tmp_path), tmp_path)
+
+
+@pytest.mark.usefixtures("nothing_starts")
+@pytest.mark.parametrize("more", [(), ("--report",), ("--sweep", "mbs=1,2")])
+def test_a_second_run_in_a_folder_is_refused_with_the_first_one_s_name(run: Run, tmp_path: Path, more: tuple[str, ...]) -> None:
+    with previous.alone(tmp_path):
+        told = asked(run, tmp_path, *more)
+        assert f"--out {tmp_path}: process {os.getpid()} on " in told
+        assert "runs in it; wait for its end, or give another --out" in told
+        assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+def test_one_node_or_worker_keeps_others_out_for_all_of_a_run(tmp_path: Path) -> None:
+    one = ready(tmp_path)
+    second = Launch(one.settings, one.model, one.on, hosts=Hosts(2, 1, "node-a:29500"))
+    worker = Launch(one.settings, one.model, one.on, hosts=Hosts(worker={"RANK": "1"}))
+    first = Launch(one.settings, one.model, one.on, hosts=Hosts(worker={"RANK": "0"}))
+    with previous.alone(tmp_path, one):
+        with previous.alone(tmp_path, second), previous.alone(tmp_path, worker):
+            pass
+        with pytest.raises(UserError) as error, previous.alone(tmp_path, first):
+            pass
+        assert "runs in it" in one_line(error.value)
+
+
+@pytest.mark.parametrize("kind", HOLDERS)
+def test_who_runs_in_a_folder_keeps_others_out_and_once_killed_nobody(tmp_path: Path, kind: str) -> None:
+    holder = subprocess.Popen([sys.executable, "-c", HOLDERS[kind], str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout
+    assert holder.stdout.readline() == "held\n"
+    with pytest.raises(UserError, match=f"process {holder.pid} on "), previous.alone(tmp_path):
+        pass
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    holder.stdout.close()
+    with previous.alone(tmp_path):
+        pass

@@ -1,0 +1,68 @@
+"""Programs on torch as forks of one process that has imported it: importing takes seconds, thrice that where torchrun starts two ranks.
+
+What torchrun itself does for a run is tested by runs that are started as users start them.
+"""
+
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+
+PATIENCE = 300.0
+SUPPORT = Path(__file__).parent
+PROGRAM = SUPPORT / "nursery_worker.py"
+
+
+class Nursery:
+    """One process with these modules imported, of which programs are forked."""
+
+    def __init__(self, folder: Path, *modules: str, **environment: str) -> None:
+        self.folder, self.count = folder, 0
+        self.log = (folder / "nursery.log").open("w")
+        self.process = subprocess.Popen(
+            [sys.executable, str(PROGRAM), *modules],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
+        )  # fmt: skip
+
+    def __enter__(self) -> "Nursery":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait(PATIENCE)
+        self.log.close()
+
+    def run(self, *command: str, processes: int = 1, **environment: str) -> str:
+        """What the ranks of `python command` said, all of which must end well."""
+        self.count += 1
+        log = self.folder / f"{self.count}.log"
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        place = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "WORLD_SIZE": str(processes),
+            "LOCAL_WORLD_SIZE": str(processes),
+        }
+        job = {"command": command, "processes": processes, "environment": place | environment, "log": str(log)}
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.write(json.dumps(job) + "\n")
+        self.process.stdin.flush()
+        ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE)
+        said = log.read_text() if log.exists() else (self.folder / "nursery.log").read_text()
+        if not ready:
+            self.process.kill()
+            raise AssertionError(f"waited {PATIENCE:g} s: {said[-6000:]}")
+        codes = self.process.stdout.readline()
+        said = log.read_text() if log.exists() else (self.folder / "nursery.log").read_text()
+        assert codes and json.loads(codes) == [0] * processes, f"exit codes {codes}{said[-6000:]}"  # noqa: PT018
+        return said

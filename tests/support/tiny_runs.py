@@ -1,0 +1,47 @@
+"""Tiny models and runs of them that tests of the trainer share."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from meshwise.workers.trainer.report.rows import Step
+from meshwise.workers.trainer.settings import Layout, Settings
+from support.nursery import Nursery
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": 256,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "initializer_range": 0.1,
+}
+TIED = LLAMA | {"tie_word_embeddings": True}
+WHOLE = Settings(name="tiny", model=TIED, layout=Layout(), batch=8, seq=16, steps=6, precision="fp32", checkpoint_every=3)
+MANY_HEADS: dict[str, Any] = {key: value for key, value in LLAMA.items() if key != "initializer_range"} | {
+    "num_attention_heads": 8
+}
+PLAIN = Settings(name="tiny", model=MANY_HEADS, layout=Layout(), batch=8, seq=16)
+
+
+def trained(nursery: Nursery, settings: Settings, out: Path) -> str:
+    """What a run of these settings prints."""
+    out.mkdir(exist_ok=True)
+    settings = replace(settings, out=str(out))
+    settings.write(out / "config.json")
+    return nursery.run("-m", "meshwise.workers.trainer", str(out / "config.json"), processes=settings.layout.devices)
+
+
+def losses(nursery: Nursery, settings: Settings, out: Path, says: str = "") -> dict[int, float]:
+    """The loss of each step that a run of these settings takes."""
+    assert says in trained(nursery, settings, out)
+    rows = [json.loads(line) for line in (out / "steps.jsonl").read_text().splitlines()]
+    return {row["step"]: row["loss"] for row in rows}
+
+
+def steps(*seconds: float) -> list[Step]:
+    """Steps of so many seconds each, with a falling loss."""
+    return [Step(i, 5.0 - i, 1.0, each, 2.0**30, {"forward": each / 4}) for i, each in enumerate(seconds)]

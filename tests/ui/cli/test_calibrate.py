@@ -1,0 +1,182 @@
+"""The verbs validate and calibrate: what people read, what scripts parse, and what a mistake says."""
+
+import csv
+import io
+import json
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+
+from meshwise.errors import UserError
+from meshwise.ui.cli import calibrate
+from support.command import one_line
+from support.measured_rows import table
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A verb with some arguments; what it prints."""
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    app = typer.Typer()
+    app.command()(calibrate.validate)
+    app.command()(calibrate.calibrate)
+
+    def verb(*arguments: str) -> str:
+        app(list(arguments), standalone_mode=False)
+        return capsys.readouterr().out
+
+    return verb
+
+
+def refused(run: Run, *arguments: str) -> str:
+    with pytest.raises(UserError) as stopped:
+        run(*arguments)
+    assert stopped.value.exit_code == 2
+    return one_line(stopped.value)
+
+
+def test_a_table_is_scored_beside_its_baselines(run: Run) -> None:
+    out = run("validate", "bloom_prequel")
+    for words in (
+        "time error, mean",
+        "rank correlation",
+        "time lost by the pick",
+        "memory error, mean",
+        "3 of 3",
+        "rule of thumb",
+    ):
+        assert words in out
+    assert "75 rows, 72 of them timed" in out
+    assert "repeats another row (13)" in out
+
+
+def test_json_has_the_keys_of_one_table_or_a_list_of_several(run: Run) -> None:
+    one = json.loads(run("validate", "korthikanti2022_iteration", "--json"))
+    assert (one["rows"], one["skipped"], one["memory"]) == (9, 1, {"mape": None, "bias": None})
+    several = json.loads(run("validate", "korthikanti2022_iteration", "megatron2021_table1", "--json"))
+    assert [score["table"] for score in several] == ["korthikanti2022_iteration", "megatron2021_table1"]
+    assert several[0] == one
+
+
+def test_csv_has_one_line_per_row_with_its_ratio(run: Run) -> None:
+    rows = list(csv.DictReader(io.StringIO(run("validate", "bloom_prequel", "--csv"))))
+    assert len(rows) == 75
+    for row in rows:
+        if row["measured_seconds"]:
+            assert float(row["ratio"]) == pytest.approx(
+                float(row["predicted_seconds"]) / float(row["measured_seconds"]), abs=1e-4
+            )
+    assert [row["row_id"] for row in rows if row["outcome"] == "oom"] == ["bloom-101", "bloom-108", "bloom-109"]
+
+
+def test_a_fit_is_scored_on_rows_it_did_not_see(run: Run) -> None:
+    fitted = json.loads(run("validate", "korthikanti2022_iteration", "--fit", "--json"))
+    assert fitted["left_out"] == "row"
+    assert fitted["in_sample"]["time"]["mape"] < fitted["time"]["mape"]
+    grouped = json.loads(run("validate", "korthikanti2022_iteration", "--leave-out", "group", "--json"))
+    assert grouped["left_out"] == "group"
+
+
+def test_a_picture_goes_to_a_file_or_one_per_table_to_a_folder(run: Run, tmp_path: Path) -> None:
+    run("validate", "korthikanti2022_iteration", "--svg", str(tmp_path / "one.svg"))
+    run("validate", "korthikanti2022_iteration", "megatron2021_table1", "--svg", str(tmp_path / "new" / "folder"))
+    written = sorted(path.name for path in tmp_path.rglob("*.svg"))
+    assert written == ["korthikanti2022_iteration.svg", "megatron2021_table1.svg", "one.svg"]
+
+
+def test_a_calibration_is_printed_or_written_whole(run: Run, tmp_path: Path) -> None:
+    printed = run("calibrate", "korthikanti2022_iteration")
+    path = tmp_path / "mine.toml"
+    path.write_text("old")
+    assert "written to" in run(
+        "calibrate", "korthikanti2022_iteration", "--out", str(path), "--chips", "H100", "--frameworks", "nanotron"
+    )
+    assert list(tmp_path.iterdir()) == [path]  # and nothing half-written beside it
+    mine, other = tomllib.loads(path.read_text()), tomllib.loads(printed)
+    assert (mine["chips"], mine["frameworks"]) == (["h100-sxm"], ["nanotron"])
+    assert mine["matmul"] == other["matmul"]
+
+
+def test_mistakes_are_one_line(run: Run, tmp_path: Path) -> None:
+    assert "unknown table 'bloom'; did you mean 'bloom_prequel'" in refused(run, "validate", "bloom")
+    assert "cannot read" in refused(run, "validate", str(tmp_path / "none.csv"))
+    assert "--fit makes its own calibration" in refused(run, "validate", "bloom_prequel", "--fit", "--calibration", "x")
+    assert "unknown calibration 'x'" in refused(run, "validate", "bloom_prequel", "--calibration", "x")
+    assert "give a folder" in refused(run, "validate", "bloom_prequel", "megatron2021_table1", "--svg", "one.svg")
+    assert "a calibration is a .toml file" in refused(run, "calibrate", "bloom_prequel", "--out", "x.csv")
+    assert "unknown chip" in refused(run, "calibrate", "bloom_prequel", "--chips", "h1000")
+    assert "one row cannot tell how far off others are" in refused(run, "validate", str(table(tmp_path, {})), "--fit")
+    nowhere = str(tmp_path / "none" / "x.toml")
+    assert "cannot write" in refused(run, "calibrate", "korthikanti2022_iteration", "--out", nowhere)
+
+
+def test_a_row_that_is_no_number_stops_the_verb_with_its_line(run: Run, tmp_path: Path) -> None:
+    message = refused(run, "validate", str(table(tmp_path, {}, {"sec_per_iter": "nan"})))
+    assert message.startswith("runs.csv, line 3: sec_per_iter is 'nan'")
+
+
+def test_a_table_of_served_models_is_known_by_its_columns(run: Run) -> None:
+    out = run("validate", "xiongjiedai_llama3_bench")
+    for words in ("decode error, mean", "prefill error, mean", "fits or not: 344 of 346 right", "9 prompts left out of the mean"):
+        assert words in out
+    found = json.loads(run("validate", "llamacpp_fit_dryrun", "--json"))
+    assert set(found["decode"]) >= {"mape", "bias", "p95", "spearman"}
+    assert set(found["prefill"]) >= {"mape", "bias", "p95", "spearman"}
+    assert found["memory"] == {"mape": 0, "max_mib": 0}
+    assert (found["rows"], found["skipped"], found["fit"]) == (50, 0, {"right": 50, "total": 50})
+
+
+def test_rows_of_served_models_as_csv(run: Run) -> None:
+    rows = list(csv.DictReader(io.StringIO(run("validate", "xiongjiedai_notebook_runs", "--csv"))))
+    assert len(rows) == 149
+    assert [row["fits"] for row in rows] == [{"ok": "yes", "oom": "no"}[row["outcome"]] for row in rows]
+
+
+def test_served_models_are_left_out_card_by_card(run: Run, tmp_path: Path) -> None:
+    path = served_table(tmp_path)
+    found = json.loads(run("validate", str(path), "--fit", "--leave-out", "group", "--json"))
+    assert found["left_out"] == "group"
+    assert found["decode"]["rows"] == 4
+
+
+def test_served_models_are_calibrated_to_a_file(run: Run, tmp_path: Path) -> None:
+    asked = ["calibrate", str(served_table(tmp_path)), "--frameworks", "llama.cpp", "--out", str(tmp_path / "mine.toml")]
+    # four rows predict each other worse than what is known of such cards: that is said, and nothing written
+    with pytest.raises(UserError, match=r"not written: decode errs .*% on rows left out of the fit, and .*--force") as stopped:
+        run(*asked)
+    assert stopped.value.exit_code == 1
+    assert not (tmp_path / "mine.toml").exists()
+    out = run(*asked, "--force")
+    assert "left out" in out
+    assert "although decode errs" in out
+    made = tomllib.loads((tmp_path / "mine.toml").read_text())
+    assert (made["chips"], made["engines"], made["rows"]) == (["rtx4090"], ["llama.cpp"], 4)
+    assert made["stream"] > 0.5
+
+
+def served_table(folder: Path) -> Path:
+    path = folder / "served.csv"
+    rows = [("1", "130"), ("1", "128"), ("2", "124"), ("2", "123")]
+    lines = [f"llama-3-8b,Q4_K_M,llama.cpp,4090,{cards},512,256,{rate}" for cards, rate in rows]
+    path.write_text("\n".join(["model,quant,engine,gpu,n_gpus,prompt_len,gen_len,decode_tok_s", *lines]))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("validate", "xiongjiedai_llama3_bench", "--svg", "x.svg"), "--svg draws tables of training runs"),
+        (("validate", "xiongjiedai_llama3_bench", "--calibration", "vlm"), "unknown calibration 'vlm'; did you mean 'vllm'?"),
+        (("calibrate", "xiongjiedai_llama3_bench"), "say with --chips which one to fit to"),
+        (("calibrate", "xiongjiedai_llama3_bench", "bloom_prequel"), "calibrate them apart"),
+        (("calibrate", "xiongjiedai_llama3_bench", "--frameworks", "vlm"), "unknown engine 'vlm'"),
+    ],
+)
+def test_mistakes_with_served_models_are_told_in_one_line(run: Run, arguments: tuple[str, ...], words: str) -> None:
+    assert words in refused(run, *arguments)

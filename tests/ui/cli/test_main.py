@@ -1,0 +1,246 @@
+"""The command line: what people read, what scripts parse, and what a mistake says."""
+
+import json
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.command import Done, Run, rows
+from support.gguf_files import LLAMA
+from support.small_configs import small
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+THREE = ["llama-3-8b", "mixtral-8x7b", "ttt-linear-125m"]
+
+
+def line(table: str, name: str) -> str:
+    """The cells of the row of a table that begins with `name`."""
+    (found,) = [text.strip() for text in table.splitlines() if text.strip().startswith(name)]
+    return found.removeprefix(name).strip()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "golden"), [(["llama-3-70b"], "count-llama-3-70b.txt"), (THREE, "count-three.txt")], ids=["one", "three"]
+)
+def test_the_table_of_count_is_the_one_people_know(run: Run, arguments: list[str], golden: str) -> None:
+    """When the table is meant to change:
+
+    meshwise count llama-3-70b > tests/golden/count-llama-3-70b.txt
+    meshwise count llama-3-8b mixtral-8x7b ttt-linear-125m > tests/golden/count-three.txt
+    """
+    assert run("count", *arguments) == Done(0, (GOLDEN / golden).read_text(encoding="utf-8"), "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["count", "lama-3-70b"], "unknown model 'lama-3-70b'; did you mean 'llama-3-70b'?"),
+        (["coutn", "gpt2"], "No such command 'coutn'. Did you mean 'count'?"),
+        (["count", "gpt2", "--sqe", "4k"], "No such option: --sqe"),
+        (["--nope"], "No such option: --nope"),
+        (["count", "gpt2", "--seq", "4q"], "'4q' is not a length in tokens: unknown unit 'q'"),
+        (["count", "gpt2", "--seq", "0"], "'0' is not a sequence length"),
+        (["count", "gpt2", "--seq", "1.5"], "'1.5' is not a sequence length"),
+        (["count", "gpt2", "--seq", "-4"], "must be finite and not negative"),
+        (["count", "gpt2", "--seq"], "Option '--seq' requires an argument"),
+        (["count", "gpt2", "--tokens", "15X"], "'15X' is not a count: unknown unit 'X'"),
+        (["count", "gpt2", "--tokens", "15GB"], "'15GB' is not a count but a size in bytes"),
+        (["count", "gpt2", "--tokens", "1e300", "--json"], "too many tokens to train on"),
+        (["count"], "Missing argument 'MODEL'"),
+        (["show"], "Missing argument 'chips|clusters|models'"),
+        (["show", "chipz"], "there is no catalogue 'chipz'; did you mean 'chips'?"),
+        (["show", "models", "gtp2"], "unknown model 'gtp2'; did you mean 'gpt2'?"),
+        (["show", "chips", "h100x"], "unknown chip 'h100x'; did you mean"),
+        (["show", "clusters", "8xh100x"], "h100x"),
+        (["count", "gpt2", "nowhere.gguf"], "cannot read 'nowhere.gguf': no such file"),
+        (["count", "gpt2", "nowhere.json"], "cannot read 'nowhere.json'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_is_one_line_on_standard_error_and_exit_code_2(run: Run, arguments: list[str], words: str) -> None:
+    done = run(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert words in done.err
+    assert done.err.startswith("meshwise: ")
+    assert done.err.count("\n") == 1
+    assert done.err.endswith("\n")
+
+
+def test_a_users_broken_chip_is_named(run: Run, home: Path) -> None:
+    (home / "chips" / "mine.toml").write_text("memory = 80GB")
+    done = run("show", "chips")
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert "mine.toml: not valid TOML" in done.err
+
+
+def test_json_and_csv_of_count_agree(run: Run) -> None:
+    tallies: list[dict[str, Any]] = json.loads(run("count", *THREE, "--json").out)
+    lines = rows(run("count", *THREE, "--csv").out)
+    assert [tally["model"] for tally in tallies] == [row["model"] for row in lines] == THREE
+    for tally, row in zip(tallies, lines, strict=True):
+        assert row["parameters.total"] == str(tally["parameters"]["total"])
+        assert float(row["training_flops.per_token"]) == tally["training_flops"]["per_token"]
+        assert {key: int(row[f"hyperparameters.{key}"]) for key in tally["hyperparameters"]} == tally["hyperparameters"]
+
+
+@pytest.mark.parametrize("catalogue", ["chips", "clusters", "models"])
+def test_json_and_csv_of_show_agree(run: Run, catalogue: str) -> None:
+    entries: list[dict[str, Any]] = json.loads(run("show", catalogue, "--json").out)
+    lines = rows(run("show", catalogue, "--csv").out)
+    key = catalogue.removesuffix("s")
+    assert [entry[key] for entry in entries] == [row[key] for row in lines]
+    for entry, row in zip(entries, lines, strict=True):
+        plain = {name: str(value) for name, value in entry.items() if isinstance(value, str | int | float)}
+        assert {name: row[name] for name in plain} == plain
+
+
+@pytest.mark.parametrize(("catalogue", "name"), [("models", "Llama3 70B"), ("chips", "h100-sxm"), ("clusters", "2x8xh100-sxm")])
+def test_one_entry_is_shown_as_a_table_json_or_csv(run: Run, catalogue: str, name: str) -> None:
+    table, as_json, as_csv = (run("show", catalogue, name, *flag) for flag in ([], ["--json"], ["--csv"]))
+    key = catalogue.removesuffix("s")
+    (row,) = rows(as_csv.out)
+    assert json.loads(as_json.out)[key] == row[key]
+    assert (table.code, as_json.code, as_csv.code) == (0, 0, 0)
+    assert row[key] in table.out
+
+
+def test_a_longer_sequence_changes_attention_and_the_cache_alone(run: Run) -> None:
+    short, long = (json.loads(run("count", "llama-3-70b", "--seq", seq, "--json").out)[0] for seq in ("4k", "128k"))
+    assert (short["training_flops"]["seq"], long["training_flops"]["seq"]) == (4096, 131072)
+    assert long["cache"]["kv_bytes"] == 32 * short["cache"]["kv_bytes"]
+    assert long["training_flops"]["per_token_attention"] > 31 * short["training_flops"]["per_token_attention"]
+    for kept in ("parameters", "weight_bytes", "hyperparameters", "training_bytes"):
+        assert long[kept] == short[kept]
+
+
+def test_more_tokens_change_the_totals_alone(run: Run) -> None:
+    few, many = (json.loads(run("count", "gpt2", "--tokens", tokens, "--json").out)[0] for tokens in ("1T", "2T tokens"))
+    assert many["training_flops"]["total"] == 2 * few["training_flops"]["total"]
+    assert many["training_flops"]["per_token"] == few["training_flops"]["per_token"]
+    assert many["cache"] == few["cache"]
+
+
+def test_several_models_stand_side_by_side(run: Run) -> None:
+    table = run("count", "gpt2", "gpt2-xl").out
+    assert "gpt2" in table.splitlines()[1]
+    assert line(table, "layers").split() == ["12", "48"]
+    assert line(table, "total").split()[::2] == ["124,439,808", "1,557,611,200"]  # as published
+
+
+def test_a_mixture_shows_how_much_of_it_is_active(run: Run) -> None:
+    assert line(run("count", "mixtral-8x7b").out, "active per token").startswith("12,879,925,248")
+    assert "active per token" not in run("count", "llama-3-8b").out
+
+
+@pytest.mark.parametrize("name", ["ttt-linear-125m", "mamba2-130m"])
+def test_a_recurrent_model_shows_its_state_and_no_keys_and_values(run: Run, name: str) -> None:
+    table = run("count", name).out
+    assert line(table, "state, any length")
+    assert "KV per token" not in table
+    assert "state, any length" not in run("count", "gpt2").out
+
+
+def test_a_gguf_file_shows_its_own_bytes(run: Run, tmp_path: Path) -> None:
+    path = LLAMA.write(tmp_path / "tiny.gguf")
+    done = run("count", str(path), "--json")
+    assert json.loads(done.out)[0]["weight_bytes"]["file"] == 4 * LLAMA.elements
+    assert "file" in run("count", str(path)).out
+
+
+def test_notes_stand_below_the_table_whatever_they_hold(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "m[red]:x:" / "config.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"text_config": small("llama"), "[/b]_config": {}}))
+    done = run("count", str(path))
+    assert done.code == 0
+    assert done.out.splitlines()[-1] == "m[red]:x:: only the language model is counted, not [/b]_config"
+
+
+def test_a_users_broken_preset_does_not_spoil_the_list(run: Run, home: Path) -> None:
+    (home / "models" / "broken.json").write_text('{"model_type": "[/x]"}')
+    done = run("show", "models")
+    assert done.code == 0
+    assert "no family reads model_type '[/x]'" in " ".join(done.out.split())
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["count", "--help"], ["show", "-h"]], ids=" ".join)
+def test_help_is_printed(run: Run, arguments: list[str]) -> None:
+    done = run(*arguments)
+    assert (done.code, done.err) == (0, "")
+    assert "Usage: meshwise" in done.out
+
+
+def test_the_version_is_printed(run: Run) -> None:
+    assert run("--version") == Done(0, version("meshwise") + "\n", "")
+
+
+# What only a process of its own can show.
+
+
+def shell(script: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """A shell script in which $MESHWISE is the command."""
+    command = f"{sys.executable} -c 'from meshwise.ui.cli.main import main; main()'"
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"} | settings
+    return subprocess.run(
+        ["bash", "-c", script.replace("$MESHWISE", command)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("arguments", ["count gpt2", "count gpt2 --json", "--version", "show models --csv", "show chips"])
+def test_a_reader_that_leaves_early_is_no_error_to_print(arguments: str) -> None:
+    done = shell(f"$MESHWISE {arguments} | true")
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_head_gets_its_lines() -> None:
+    done = shell("$MESHWISE show models --json | head -1")
+    assert (done.stdout, done.stderr) == ("[\n", "")
+
+
+def test_the_exit_code_reaches_the_shell() -> None:
+    assert shell("$MESHWISE count lama-3-70b").returncode == 2
+    assert shell("$MESHWISE count gpt2").returncode == 0
+
+
+def test_a_name_that_is_no_text_is_still_one_line() -> None:
+    done = shell(r"$MESHWISE count $'caf\xe9'")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+HEAVY = ("torch", "numpy", "gguf", "huggingface_hub", "rich.table", "transformers")
+
+
+def loaded(statement: str) -> list[str]:
+    """Which of the heavy packages Python has imported after a statement."""
+    script = f"import sys\n{statement}\nprint([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    return json.loads(done.stderr.replace("'", '"'))
+
+
+def test_starting_up_imports_nothing_heavy() -> None:
+    assert loaded("import meshwise.ui.cli.main") == []
+
+
+def test_counting_a_preset_imports_nothing_that_it_does_not_need() -> None:
+    assert loaded("from meshwise.ui.cli.main import count\ncount(['gpt2'])") == ["rich.table"]
+
+
+def test_tiers_of_a_cluster_are_shown_with_what_leaves_them(run: Run, tmp_path: Path) -> None:
+    done = run("show", "clusters", "2x(4x8xh100-sxm)@800Gbps,20ms")
+    assert line(done.out, "out of 4 nodes") == "800Gbps,20ms, 100 GB/s, 20 ms"
+    path = tmp_path / "rig.toml"
+    path.write_text(
+        'name = "Rig"\nnodes = 4\nchips = "8xh100-sxm"\n[network]\nname = "IB"\nbandwidth = "100GB/s"\n'
+        '[[tiers]]\nname = "leaf"\nnodes = 2\noversubscription = 2\n'
+    )
+    assert line(run("show", "clusters", str(path)).out, "out of 2 nodes") == "leaf, 100 GB/s, 2 times oversubscribed"

@@ -1,0 +1,488 @@
+"""`meshwise plan` and `meshwise explain`: what people read, what scripts parse, and what a mistake says."""
+
+import gzip
+import json
+import os
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.command import Done, Run, refused, rows
+
+SMALL = ["plan", "llama-debug", "--on", "1x8xh100-sxm", "--batch", "64", "--seq", "512"]
+BLOOM = ["plan", "bloom-176b", "--on", "jean-zay:48", "--batch", "2048", "--seq", "2k", "--framework", "megatron-deepspeed"]
+
+
+def with_option(base: list[str], option: str, value: str) -> list[str]:
+    """The same command with another value of an option it has, or with one more option."""
+    if option not in base:
+        return [*base, option, value]
+    return [value if base[i - 1] == option else word for i, word in enumerate(base)]
+
+
+# What people read.
+
+
+def test_a_plan_shows_layouts_bars_rejects_reasons_and_the_command(run: Run) -> None:
+    done = run(*BLOOM)
+    assert (done.code, done.err) == (0, "")
+    for words in (
+        "s/step",
+        "90% between",
+        "MFU",
+        "GiB of 80",
+        "time by part",
+        "M matrix products",
+        "memory by kind, of 80 GiB",
+        "layouts priced",
+        "tp divides heads",
+        "Memory binds",
+        "With twice the batch",
+        "Pure FSDP would be",
+        "calibration:",
+        "again: meshwise plan bloom-176b",
+    ):
+        assert words in done.out
+
+
+def test_bars_are_as_long_as_their_seconds(run: Run) -> None:
+    """60 cells for the longest of the bars, the others in proportion, to the nearest cell."""
+    lines = run(*BLOOM).out.split("time by part\n")[1].split("\nM ")[0].splitlines()
+    bars = [re.fullmatch(r" *([\d.]+) s ([^ ]*) +dp.*", line) for line in lines]
+    pairs = [(float(bar[1]), len(bar[2])) for bar in bars if bar]
+    longest = max(seconds for seconds, _ in pairs)
+    assert len(pairs) == len(lines) == 5
+    assert all(cells == pytest.approx(60 * seconds / longest, abs=0.51) for seconds, cells in pairs)
+
+
+def test_days_cost_and_energy_are_shown_when_tokens_are_given(run: Run) -> None:
+    assert "days" not in run(*SMALL).out
+    table = run(*SMALL, "--tokens", "15T").out
+    assert all(column in table for column in ("days", "cost", "MWh"))
+
+
+def test_wall_days_with_failures_are_shown_beside_the_ideal_ones(run: Run) -> None:
+    """64 devices that fail every 6,400 hours each: an interruption every 100 hours."""
+    asked = [
+        "plan",
+        "llama-3-8b",
+        "--on",
+        "8x8xh100-sxm",
+        "--batch",
+        "512",
+        "--tokens",
+        "1T",
+        "--mtbf",
+        "6400h",
+        "--spares",
+        "20",
+    ]
+    done = run(*asked)
+    best = json.loads(run(*asked, "--json").out)["choices"][0]
+    lasting = best["goodput"]
+    assert best["wall_days"] == pytest.approx(best["days"] / lasting["effective"])
+    assert best["wall_dollars"] == pytest.approx(best["dollars"] / lasting["effective"] * 28 / 8)  # 20 spare nodes beside 8
+    assert lasting["between"] == pytest.approx(100 * 3600)
+    (row,) = rows(run(*asked, "--csv", "--top", "1").out)
+    assert float(row["goodput.effective"]) == lasting["effective"]
+    assert float(row["wall_days"]) == best["wall_days"]
+    shares = ("effective", "checkpoints", "lost_work", "restarts", "repair", "stragglers")
+    assert sum(lasting[part] for part in shares) == pytest.approx(1)
+    line = (
+        f"{100 * lasting['effective']:.1f}% of the time is useful: {best['wall_days']:,.1f} days instead of {best['days']:,.1f}"
+    )
+    assert line in done.out
+    assert "with 20 spare nodes" in done.out
+    assert "50,677 device-hours" not in done.out  # what is given is not assumed
+    assert "10 min to restart" in done.out
+
+
+def test_failures_are_told_only_where_days_or_failures_are_asked_about(run: Run) -> None:
+    assert "With failures" not in run(*SMALL).out
+    assert "With failures" in run(*SMALL, "--tokens", "1T").out
+    asked = run(*SMALL, "--straggler", "2%").out
+    assert "With failures" in asked
+    assert "days" not in asked
+
+
+def test_steps_go_on_while_a_checkpoint_is_written(run: Run) -> None:
+    slow = [*SMALL, "--checkpoint-bandwidth", "1MB/s", "--json"]
+    blocks, goes_on = (json.loads(run(*slow, *more).out)["choices"][0]["goodput"] for more in ([], ["--async-checkpoint"]))
+    assert goes_on["checkpoints"] < blocks["checkpoints"] / 10
+    assert goes_on["effective"] > blocks["effective"]
+
+
+def test_help_is_printed(run: Run) -> None:
+    for verb in ("plan", "explain"):
+        done = run(verb, "--help")
+        assert done.code == 0
+        assert f"Usage: meshwise {verb}" in done.out
+
+
+# What scripts parse.
+
+
+def test_json_csv_table_and_file_agree(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    asked = [*SMALL, "--tokens", "1T", "--top", "4"]
+    table, as_csv = run(*asked, "--out", str(path)).out, rows(run(*asked, "--csv").out)
+    plan: dict[str, Any] = json.loads(run(*asked, "--json").out)
+    assert plan == json.loads(path.read_text(encoding="utf-8"))
+    assert len(plan["choices"]) == len(as_csv) == 4
+    lines = [line.split() for line in table.splitlines() if re.match(r" ?dp\d", line)]
+    for choice, row, cells in zip(plan["choices"], as_csv, lines[:4], strict=True):
+        assert float(row["seconds"]) == choice["seconds"]
+        assert row["layout.recompute"] == choice["layout"]["recompute"]
+        assert float(row["memory_parts.weights"]) == choice["memory_parts"]["weights"]
+        assert f"{choice['seconds']:.4g}" in cells
+        assert f"{choice['tokens_per_second']:,.0f}" in cells
+        assert f"{100 * choice['mfu']:.1f}%" in cells
+        assert f"tp{choice['layout']['tp']}" in cells
+        assert f"mbs{choice['layout']['mbs']}" in cells
+
+
+def test_json_and_csv_are_alone_on_standard_output(run: Run) -> None:
+    for flag in ("--json", "--csv"):
+        assert "again:" not in run(*SMALL, flag).out
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        [],
+        ["--top", "3"],
+        ["--tokens", "987654.321T", "--precision", "fp8", "--optimizer", "muon"],
+        ["--fix", "tp=2", "--fix", "recompute=full", "--allow", "pp=1..2,mbs=1..4"],
+        ["--ramp", "16,32", "--framework", "torchtitan"],
+        ["--mtbf", "7777.7h", "--checkpoint-bandwidth", "3GB/s", "--spares", "0", "--straggler", "1.3%", "--async-checkpoint"],
+        ["--tokens", "1T", "--restart", "7min", "--repair", "2d", "--checkpoint-every", "3h"],
+        ["--on", "2x(4xrtx3090)@10Gbps", "--at-most", "1 node"],
+    ],
+    ids=lambda more: " ".join(more) or "plain",
+)
+def test_the_command_that_a_plan_prints_asks_the_same_again(run: Run, more: list[str]) -> None:
+    done = run(*SMALL, *more)
+    assert done.code == 0
+    (command,) = re.findall(r"^again: (.*)$", done.out, re.MULTILINE)
+    program, *arguments = shlex.split(command)
+    assert program == "meshwise"
+    assert run(*arguments) == done
+
+
+def test_a_long_command_is_not_broken_over_lines(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal, and a narrow one
+    limits = [
+        word for axis in ("dp", "tp", "pp", "cp", "mbs", "dp_shard", "dp_replicate") for word in ("--allow", f"{axis}=1..64")
+    ]
+    last = run(*SMALL, *limits).out.splitlines()[-1]
+    assert last.startswith("again: meshwise plan")
+    assert last.endswith("--allow dp_replicate=1..64")
+
+
+def test_fewer_nodes_are_planned_where_they_are_enough(run: Run) -> None:
+    """A model so small that the second host, at 1 Gb/s, only makes it wait."""
+    asked = with_option(SMALL, "--on", "2x(4xrtx3090)@1Gbps")
+    whole, few = (json.loads(run(*asked, *more, "--json").out)["choices"][0] for more in ([], ["--at-most", "2 nodes"]))
+    assert (whole["devices"], few["devices"]) == (8, 4)
+    assert few["seconds"] < whole["seconds"]
+
+
+@pytest.mark.parametrize("model", ["mixtral-8x7b", "mamba2-130m", "ttt-linear-125m", "gemma-2-2b"])
+@pytest.mark.parametrize("framework", ["fsdp", "nanotron"])
+def test_every_kind_of_model_is_planned_and_explained(run: Run, model: str, framework: str) -> None:
+    done = run("plan", model, "--on", "1x8xh200", "--batch", "64", "--seq", "2k", "--framework", framework)
+    assert (done.code, done.err) == (0, "")
+
+
+# Explaining a plan.
+
+
+@pytest.fixture
+def plan(run: Run, tmp_path: Path) -> Path:
+    path = tmp_path / "plan.json"
+    assert run(*BLOOM, "--out", str(path)).code == 0
+    return path
+
+
+def test_a_plan_is_explained_the_same_every_time_and_as_when_it_was_made(run: Run, plan: Path) -> None:
+    first, second, made = run("explain", str(plan)), run("explain", str(plan)), run(*BLOOM)
+    assert first == second
+    assert (first.code, first.err) == (0, "")
+    why = first.out.splitlines()[-11:]
+    assert any(line.startswith("Memory binds") for line in why)
+    whole = " ".join(made.out.split())
+    for line in why:
+        assert " ".join(line.split()) in whole
+
+
+def test_a_plan_under_limits_is_explained_under_them(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    made = run(*BLOOM, "--fix", "tp=8,recompute=full", "--out", str(path))
+    explained = run("explain", str(path))
+    for start in ("Memory binds", "With twice the memory"):
+        (line,) = [line for line in explained.out.splitlines() if line.startswith(start)]
+        assert line in made.out
+        assert not re.search(r"tp[124] ", line)
+
+
+def test_two_layouts_are_compared_part_by_part(run: Run, plan: Path) -> None:
+    text, data = run("explain", str(plan), "--versus", "tp=8,pp=6"), run("explain", str(plan), "--versus", "tp=8,pp=6", "--json")
+    found = json.loads(data.out)
+    assert (found["other"]["tp"], found["other"]["pp"]) == (8, 6)
+    assert found["best"] == json.loads(plan.read_text())["choices"][0]["layout"]
+    assert all(line in text.out for line in found["reasons"])
+    assert {row["part"] for row in found["differences"]} >= {"tp", "matmul"}  # eight ranks reduce more, and multiply thinner
+
+
+@pytest.mark.parametrize(
+    ("versus", "code", "words"),
+    [
+        ("tp=7", 2, "tp=7 cannot run"),
+        ("tp=8,pp=5", 2, "its axes multiply to 384 devices"),
+        ("zero=3", 2, "ZeRO"),
+        ("tp=8,pp=3,recompute=none", 1, "does not fit"),
+        ("tq=8", 2, "did you mean 'tp'?"),
+        ("tp=99999999999999999999", 2, "tp is a whole number"),
+    ],
+)
+def test_a_layout_that_cannot_run_is_told_why(run: Run, plan: Path, versus: str, code: int, words: str) -> None:
+    assert words in refused(run("explain", str(plan), "--versus", versus), code)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda text: text[: len(text) // 2], "not valid JSON"),
+        (lambda text: text.replace('"format": 3', '"format": 7'), "a plan of format 7; this version reads format 3"),
+        (lambda text: text.replace('"choices"', '"chosen"'), "a damaged plan"),
+        (lambda text: "model = 1", "not valid JSON"),
+        (lambda text: '{"model_type": "llama"}', "not a plan; write one with"),
+        (lambda text: "\0\0", "plan.json"),
+        (lambda text: text.replace('"bloom-176b"', '"blooom-176b"'), "did you mean"),
+    ],
+    ids=["cut off", "another format", "damaged", "TOML", "a config", "binary", "an unknown model"],
+)
+def test_a_file_that_is_no_plan_is_one_line(run: Run, plan: Path, damage: Any, words: str) -> None:
+    plan.write_text(damage(plan.read_text()))
+    assert words in refused(run("explain", str(plan)))
+
+
+def test_a_plan_that_is_not_there_is_one_line(run: Run, tmp_path: Path) -> None:
+    assert "no such file" in refused(run("explain", str(tmp_path / "nowhere.json"))).lower()
+
+
+# The step in time.
+
+
+def test_a_step_is_written_as_a_trace_and_as_a_picture(run: Run, plan: Path, tmp_path: Path) -> None:
+    trace, svg = tmp_path / "step.json", tmp_path / "step.svg"
+    done = run("explain", str(plan), "--trace", str(trace), "--svg", str(svg))
+    assert (done.code, done.err) == (0, "")
+    said_of_trace, said_of_svg = done.out.splitlines()
+    best = json.loads(plan.read_text())["choices"][0]
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert max(e["ts"] + e["dur"] for e in events if e["ph"] == "X") / 1e6 == pytest.approx(best["seconds"], rel=1e-6)
+    assert {e["pid"] for e in events} == set(range(best["layout"]["pp"]))
+    for words in (str(trace), f"{len(events):,} events", f"{best['seconds']:.4g} s", "ui.perfetto.dev", "chrome://tracing"):
+        assert words in said_of_trace
+    assert str(svg) in said_of_svg
+    assert svg.read_text().startswith("<svg")
+
+
+def test_the_layout_you_have_in_mind_is_played_out_instead(run: Run, plan: Path, tmp_path: Path) -> None:
+    path = tmp_path / "step.json.gz"
+    assert run("explain", str(plan), "--versus", "tp=8,pp=6", "--trace", str(path)).code == 0
+    found = json.loads(gzip.decompress(path.read_bytes()))
+    assert (found["metadata"]["layout"]["tp"], found["metadata"]["layout"]["pp"]) == (8, 6)
+
+
+@pytest.mark.parametrize("option", ["--trace", "--svg"])
+def test_a_timeline_that_cannot_be_written_is_one_line(run: Run, plan: Path, tmp_path: Path, option: str) -> None:
+    assert "cannot write" in refused(run("explain", str(plan), option, str(tmp_path / "nowhere" / "step")))
+    assert "cannot write" in refused(run("explain", str(plan), option, str(tmp_path)))
+
+
+def test_an_explanation_and_a_timeline_are_two_questions(run: Run, plan: Path, tmp_path: Path) -> None:
+    assert "ask for one of the two" in refused(run("explain", str(plan), "--json", "--svg", str(tmp_path / "step.svg")))
+
+
+@pytest.mark.parametrize(
+    ("axis", "value", "words"),
+    [("mbs", 7, "no whole number of micro-batches"), ("vpp", 2, "cannot run"), ("schedule", "interleaved", "cannot run")],
+)
+def test_a_plan_edited_into_one_that_cannot_run_is_one_line(
+    run: Run, plan: Path, tmp_path: Path, axis: str, value: object, words: str
+) -> None:
+    edited = json.loads(plan.read_text())
+    edited["choices"][0]["layout"][axis] = value
+    plan.write_text(json.dumps(edited))
+    assert words in refused(run("explain", str(plan), "--trace", str(tmp_path / "step.json")))
+
+
+# Writing a plan.
+
+
+@pytest.mark.parametrize("place", ["nowhere/plan.json", "a folder", "."])
+def test_a_place_that_cannot_be_written_is_one_line_and_nothing_is_left_behind(run: Run, tmp_path: Path, place: str) -> None:
+    (tmp_path / "a folder").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    assert "cannot write" in refused(run(*SMALL, "--out", str(tmp_path / place)))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_file_that_may_not_be_written_stays_as_it_was(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "kept" / "plan.json"
+    path.parent.mkdir()
+    path.write_text("mine")
+    path.parent.chmod(0o500)
+    refused(run(*SMALL, "--out", str(path)))
+    assert path.read_text() == "mine"
+
+
+def test_a_plan_that_fails_leaves_the_old_file(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text("mine")
+    assert run(*SMALL, "--fix", "tp=64", "--out", str(path)).code != 0
+    assert (path.read_text(), list(tmp_path.iterdir())) == ("mine", [path])
+
+
+# Mistakes.
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--framework", "megatorn", "unknown framework 'megatorn'; did you mean 'megatron'?"),
+        ("--optimizer", "adam", "unknown optimizer 'adam'; known: adamw"),
+        ("--precision", "fp7", "unknown precision 'fp7'; known: bf16, fp16, fp8"),
+        ("--calibration", "nobody's", "unknown calibration"),
+        ("--fix", "tq=8", "'tq=8' is not axis=value; did you mean 'tp'?"),
+        ("--fix", "tp=8,tp=4", "tp is given twice with different values"),
+        ("--fix", "tp", "'tp' is not axis=value"),
+        ("--allow", "pp=12..1", "'pp=12..1' is an empty range"),
+        ("--at-most", "0", "expected 1 to 1 nodes"),
+        ("--at-most", "2", "expected 1 to 1 nodes"),
+        ("--at-most", "some", "--at-most 'some'"),
+        ("--at-most", "9" * 5000, "--at-most"),
+        ("--at-most", "-1", "--at-most '-1'"),
+        ("--top", "0", "--top"),
+        ("--batch", "0", "is not a batch"),
+        ("--batch", "many", "'many' is not"),
+        ("--ramp", "16,some", "'some' is not"),
+        ("--ramp", "0", "'0' is not"),
+        ("--tokens", "15GB", "'15GB' is not a count"),
+        ("--seq", "0", "is not a sequence length"),
+        ("--mtbf", "50000", "'50000' is not a time: it has no unit"),
+        ("--mtbf", "0h", "--mtbf 0 is not 1 s to"),
+        ("--restart", "10GB", "'10GB' is not a time but a size in bytes"),
+        ("--checkpoint-bandwidth", "0B/s", "--checkpoint-bandwidth 0 is not 1 B/s to"),
+        ("--spares", "-1", "--spares"),
+        ("--straggler", "200%", "--straggler 200% is not 0 to 99%"),
+        ("--on", "8xh100x", "h100"),
+        ("--on", "2xrtx3090+1xrtx3060-12gb", "mixes chips"),
+        ("--on", "2x4xrtx3090", "no network between them"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(run: Run, option: str, value: str, words: str) -> None:
+    assert words in refused(run(*with_option(SMALL, option, value)))
+
+
+def test_tokens_that_make_no_whole_sequences_are_told_the_nearest_number_that_does(run: Run) -> None:
+    """4M are 4,194,304 tokens, and 1024 sequences of 4095 are 4,193,280."""
+    said = refused(run("plan", "llama-debug", "--on", "1x8xh100-sxm", "--batch", "4M", "--seq", "4095"))
+    assert "no whole number of sequences of 4,095 tokens; 1024 of them are 4,193,280 tokens" in said
+
+
+@pytest.mark.parametrize("missing", ["--on", "--batch"])
+def test_what_is_missing_is_named(run: Run, missing: str) -> None:
+    at = SMALL.index(missing)
+    assert missing in refused(run(*SMALL[:at], *SMALL[at + 2 :]))
+
+
+# What has no answer.
+
+
+def fits_nowhere(run: Run, *arguments: str) -> str:
+    done: Done = run(*arguments)
+    return refused(done, code=1)
+
+
+def test_a_model_that_fits_nowhere_is_exit_code_1_and_says_by_how_much(run: Run) -> None:
+    said = fits_nowhere(run, "plan", "llama-3-405b", "--on", "8xrtx4090", "--batch", "8")
+    needed = re.search(r"needs ([\d.]+) GiB a device", said)
+    assert needed
+    assert float(needed[1]) > 24
+    assert "llama-3-405b does not fit on 8xrtx4090" in said
+
+
+@pytest.mark.parametrize(
+    ("more", "rule"),
+    [
+        (["--fix", "tp=2,pp=2,cp=2,dp=2"], "no way to cut 8 devices keeps to --fix or --allow tp, pp, cp, dp"),  # they make 16
+        (["--fix", "tp=1,pp=1,cp=1", "--batch", "7"], "dp divides the batch"),
+        (["--fix", "mbs=5"], "--fix or --allow mbs"),
+        (["--fix", "zero=3"], "--fix or --allow zero"),  # Megatron has stage 1
+        (["--ramp", "7", "--fix", "tp=1,pp=1,cp=1"], "batch 7 of the ramp-up"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_limits_that_nothing_meets_are_exit_code_1_and_named(run: Run, more: list[str], rule: str) -> None:
+    assert rule in fits_nowhere(run, *SMALL, *more)
+
+
+def test_a_run_that_gets_nowhere_is_exit_code_1_and_says_why(run: Run) -> None:
+    said = fits_nowhere(run, *SMALL, "--mtbf", "10min", "--repair", "0s")
+    assert "would get nowhere on 1x8xh100-sxm" in said
+    assert "restarts, with an interruption every 75 s" in said  # 10 minutes over 8 devices
+    said = fits_nowhere(run, *SMALL, "--mtbf", "10h", "--repair", "100d", "--spares", "0")
+    assert "goes into waiting for repair" in said
+
+
+@pytest.mark.parametrize("flag", ["--json", "--csv"])
+def test_no_answer_prints_no_half_a_document(run: Run, flag: str) -> None:
+    fits_nowhere(run, *SMALL, "--fix", "mbs=5", flag)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--fix", "tp=3"], "--fix or --allow tp=3: none divides the 8 devices; the nearest that does is 2 or 4"),
+        (["--fix", "dp=16"], "dp=16: none divides the 8 devices; the nearest that does is 8"),
+        (["--allow", "pp=5..7"], "pp=5..7: none divides the 8 devices; the nearest that does is 4 or 8"),
+    ],
+)
+def test_an_axis_that_does_not_divide_the_devices_is_told_the_nearest_that_does(run: Run, more: list[str], message: str) -> None:
+    assert message in refused(run(*SMALL, *more))
+
+
+# On a torus.
+
+POD = ["plan", "llama-3-70b", "--on", "tpu-v5p:16x20x28", "--batch", "4M"]
+"""The question of How to Scale Your Model, part 6: 1024 sequences of 4096 tokens on 8,960 chips."""
+
+
+def test_a_pod_of_tpus_is_planned_with_maxtext_and_told_the_rooflines_of_the_scaling_book(run: Run) -> None:
+    done = run(*POD)
+    assert (done.code, done.err) == (0, "")
+    said = " ".join(done.out.split())
+    assert "468 tokens per device and step, 850 needed" in said
+    assert "113 tokens per device needed" in said
+    assert "calibration: tpu" in said
+
+
+def test_fsdp_alone_has_too_few_sequences_for_a_pod_and_says_so(run: Run) -> None:
+    """Part 6: pure FSDP stops at 1,024 chips, because a batch has that many sequences."""
+    said = fits_nowhere(run, *POD, "--fix", "tp=1,pp=1,cp=1")
+    assert "within --fix or --allow tp, pp, cp" in said
+    assert "padding the batch up to dp is at most a fifth of what is computed" in said
+    assert "heads" not in said  # what has nothing to do with it is not named
+
+
+def test_three_divides_no_pod_of_8960(run: Run) -> None:
+    assert "tp=3: none divides the 8,960 devices; the nearest that does is 2 or 4" in refused(run(*POD, "--fix", "tp=3"))

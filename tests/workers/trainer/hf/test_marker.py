@@ -1,0 +1,52 @@
+"""What a run that goes on says of what is no longer as it was."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwise.workers.trainer.hf.marker import Trained, changes, cut_off, put_aside, refusal, whole
+from support.tiny_runs import PLAIN
+
+BEFORE = Trained.of(PLAIN, 5 * PLAIN.batch)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, []),
+        ({"save": True, "device": "cuda"}, []),
+        ({"weights": "hf"}, ["--weights hf is not used: the run goes on from its checkpoint"]),
+        ({"lr": 1e-3}, [f"another learning rate from step 6 on: at most 0.001 ({PLAIN.lr:g} before)"]),
+        ({"batch": 99}, [f"99 samples a step, {PLAIN.batch} before: {5 * PLAIN.batch} were read, and the one after them is next"]),
+        ({"steps": 5, "batch": 99, "lr": 1.0}, []),  # there is nothing left to do
+        ({"steps": 99}, [f"another learning rate from step 6 on: lowest after step 99 ({PLAIN.steps} before)"]),
+        ({"warmup": 9, "lr": 1.0}, [f"another learning rate from step 6 on: at most 1 ({PLAIN.lr:g} before), warm-up steps 9 (5 before)"]),
+    ],
+)  # fmt: skip
+def test_what_changes_is_one_line_each(change: dict[str, Any], said: list[str]) -> None:
+    now = replace(PLAIN, **change)
+    assert changes(BEFORE, now, 5) == said
+    assert refusal(Path("run"), BEFORE, now) == ""
+
+
+def test_texts_are_told_by_their_words_where_no_fingerprint_is_known() -> None:
+    assert "the embedded text (now a.txt)" in refusal(Path("run"), BEFORE, replace(PLAIN, text="a.txt"))
+    known = replace(BEFORE, text="a.txt", fingerprint="1")
+    assert refusal(Path("run"), known, replace(PLAIN, text="/home/a.txt", fingerprint="1")) == ""
+    assert "another content of a.txt" in refusal(Path("run"), known, replace(PLAIN, text="a.txt", fingerprint="2"))
+
+
+def test_a_marker_says_what_it_was_told() -> None:
+    assert Trained.read({"trained": BEFORE.words() | {"a key of a later version": 1}}) == BEFORE
+    assert Trained.read({"step": 5}) is None
+
+
+def test_folders_are_told_apart_by_name_and_marker(tmp_path: Path) -> None:
+    for name in ("step-3", "step-12", "step-6", "damaged-step-9", "step-old"):
+        (tmp_path / name).mkdir()
+    for name in ("step-3", "step-12", "damaged-step-9", "step-old"):
+        (tmp_path / name / "complete").touch()
+    assert (whole(tmp_path), put_aside(tmp_path), cut_off(tmp_path)) == ([12, 3], [9], [6])
+    assert (whole(tmp_path / "none"), put_aside(tmp_path / "none"), cut_off(tmp_path / "none")) == ([], [], [])

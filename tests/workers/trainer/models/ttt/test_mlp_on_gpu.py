@@ -1,0 +1,28 @@
+"""TTT-MLP's kernels on a GPU in bfloat16, against the plain form in float64. Skipped where there is none."""
+
+import pytest
+import torch
+
+from meshwise.workers.trainer.models.ttt.dispatch import MLP, unserved
+from support.ttt_mlp_worker import NAMES, far, inputs, plain
+
+if not torch.cuda.is_available() or unserved(torch.device("cuda:0"), torch.bfloat16, 64, 16, MLP):
+    pytest.skip("no GPU that the kernels serve", allow_module_level=True)
+
+from meshwise.workers.trainer.models.ttt.kernels.mlp import ttt_mlp
+
+
+@pytest.mark.parametrize(("batch", "batches", "heads"), [(1, 1, 1), (2, 4, 3), (1, 256, 1), (16, 3, 12), (64, 1, 4)])
+def test_outputs_and_gradients_are_the_plain_form_s_to_a_hundredth(batch: int, batches: int, heads: int) -> None:
+    torch.manual_seed(batch)
+    given = [one.cuda() for one in inputs(batch, batches, heads, 64, 16)]
+    given[3] /= 64
+    half = [one.bfloat16() if i < 3 else one.float() for i, one in enumerate(given)]
+    ups = torch.randn_like(half[0])
+    found: list[list[torch.Tensor]] = []
+    for run, start in ((ttt_mlp, half), (plain, [one.double() for one in half])):
+        here = [one.detach().requires_grad_() for one in start]
+        out = run(*here)
+        found.append([out.detach(), *torch.autograd.grad(out, here, ups.to(out.dtype))])
+    errors = dict(zip(NAMES, far(found[0], found[1]), strict=True))
+    assert [name for name, error in errors.items() if not error < 1e-2] == [], errors

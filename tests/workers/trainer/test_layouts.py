@@ -1,0 +1,113 @@
+"""Every layout gives the gradients of one process: losses after AdamW would hide a wrong scale, gradients do not."""
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.nursery import Nursery
+from support.tiny_runs import LLAMA, TIED
+
+BLOOM = {"model_type": "bloom", "vocab_size": 256, "hidden_size": 32, "n_layer": 4, "n_head": 4, "initializer_range": 0.1}
+GPT2 = {
+    "model_type": "gpt2",
+    "vocab_size": 256,
+    "n_embd": 32,
+    "n_layer": 4,
+    "n_head": 4,
+    "n_positions": 16,
+    "initializer_range": 0.1,
+}
+TTT = TIED | {"model_type": "ttt", "ttt_layer_type": "linear", "mini_batch_size": 4}
+TTT_MLP = TTT | {"ttt_layer_type": "mlp"}
+ZERO_BUBBLE = {"pp": 2, "schedule": "zero-bubble"}
+LAYOUTS: dict[int, dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
+    2: {
+        "FSDP2": (LLAMA, {"dp_shard": 2}),
+        "FSDP2, micro-batches": (LLAMA, {"dp_shard": 2, "mbs": 1, "zero": 2}),
+        "copies": (TIED, {"dp_replicate": 2, "mbs": 1}),
+        "TP2": (LLAMA, {"tp": 2}),
+        "TP2, tied, selective recompute": (TIED, {"tp": 2, "recompute": "selective"}),
+        "CP2": (LLAMA, {"cp": 2, "mbs": 1}),
+        "CP2, full recompute": (LLAMA, {"cp": 2, "recompute": "full"}),
+        "CP2, selective recompute": (LLAMA, {"cp": 2, "recompute": "selective"}),
+        "PP2 1F1B, tied": (TIED, {"pp": 2}),
+        "PP2 1F1B, full recompute": (LLAMA, {"pp": 2, "recompute": "full"}),
+        "PP2 interleaved": (TIED, {"pp": 2, "vpp": 2, "schedule": "interleaved"}),
+        "PP2 zero-bubble": (LLAMA, ZERO_BUBBLE),
+        "PP2 interleaved zero-bubble": (LLAMA, {**ZERO_BUBBLE, "vpp": 2}),
+        "PP2 V, tied": (TIED, {"pp": 2, "schedule": "zbv"}),
+        "BLOOM TP2": (BLOOM, {"tp": 2}),
+        "BLOOM CP2": (BLOOM, {"cp": 2}),
+        "BLOOM PP2": (BLOOM, {"pp": 2}),
+        "GPT-2 FSDP2, full recompute": (GPT2, {"dp_shard": 2, "recompute": "full"}),
+        "GPT-2 TP2": (GPT2, {"tp": 2}),
+        "GPT-2 CP2, selective recompute": (GPT2, {"cp": 2, "recompute": "selective"}),
+        "GPT-2 PP2": (GPT2, {"pp": 2}),
+        "TTT FSDP2, full recompute": (TTT, {"dp_shard": 2, "recompute": "full"}),
+        "TTT PP2": (TTT, {"pp": 2}),
+        "TTT-MLP FSDP2": (TTT_MLP, {"dp_shard": 2}),
+        "TTT-MLP PP2, full recompute": (TTT_MLP, {"pp": 2, "recompute": "full"}),
+        "bf16 FSDP2": (LLAMA, {"dp_shard": 2}),
+        "bf16 TP2": (TIED, {"tp": 2}),
+        "bf16 BLOOM PP2": (BLOOM, {"pp": 2}),
+        "BLOOM FSDP2, selective recompute": (BLOOM, {"dp_shard": 2, "recompute": "selective"}),
+    },
+    4: {
+        "HSDP2x2": (LLAMA, {"dp_replicate": 2, "dp_shard": 2}),
+        "FSDP2xTP2, tied": (TIED, {"dp_shard": 2, "tp": 2}),
+        "TP2xPP2, tied": (TIED, {"tp": 2, "pp": 2}),
+        "FSDP2xPP2, tied": (TIED, {"dp_shard": 2, "pp": 2}),
+        "TP2xCP2": (LLAMA, {"tp": 2, "cp": 2}),
+        "BLOOM TP2xCP2": (BLOOM, {"tp": 2, "cp": 2}),
+        "BLOOM FSDP2xPP2": (BLOOM, {"dp_shard": 2, "pp": 2}),
+        "GPT-2 TP2xCP2": (GPT2, {"tp": 2, "cp": 2}),
+        "GPT-2 FSDP2xTP2": (GPT2, {"dp_shard": 2, "tp": 2}),
+        "GPT-2 TP2xPP2": (GPT2, {"tp": 2, "pp": 2}),
+        "PP4, tied": (TIED, {"pp": 4}),
+    },
+    8: {"FSDP2xTP2xPP2, tied": (TIED, {"dp_shard": 2, "tp": 2, "pp": 2})},
+}
+
+
+Seen = dict[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def measured(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Seen]:
+    """All layouts of so many processes in one launch: starting processes takes longer than the layouts do."""
+
+    @cache
+    def of(processes: int) -> Seen:
+        cases = {
+            name: {
+                "name": "tiny",
+                "model": model,
+                "layout": {"mbs": 2 if layout.get("pp", 1) * layout.get("dp_shard", 1) == 1 else 1} | layout,
+                "batch": 8,
+                "seq": 16,
+                "precision": "bf16" if name.startswith("bf16") else "fp32",
+                "clip": 0.1,
+            }
+            for name, (model, layout) in LAYOUTS[processes].items()
+        }
+        folder = tmp_path_factory.mktemp("layouts")
+        (folder / "cases.json").write_text(json.dumps(cases))
+        worker = str(Path(__file__).with_name("layouts_worker.py"))
+        nursery.run(worker, str(folder / "cases.json"), str(folder / "seen.json"), processes=processes)
+        return json.loads((folder / "seen.json").read_text())
+
+    return of
+
+
+@pytest.mark.parametrize(("processes", "name"), [(n, name) for n, names in LAYOUTS.items() for name in names])
+def test_gradients_loss_and_norm_equal_those_of_one_process(measured: Callable[[int], Seen], processes: int, name: str) -> None:
+    seen = measured(processes)[name]
+    assert seen["missing"] == []
+    assert seen["uncut"] is False
+    # 16 bits have a unit of 2^-8: through some ten operations of a block an error of a few percent
+    assert max(seen["gradients"], seen["loss"], seen["norm"]) < (0.05 if name.startswith("bf16") else 1e-5), seen
+    assert not name.startswith("bf16") or seen["gradients"] > 1e-5  # computed in 16 bits indeed
