@@ -8,7 +8,8 @@ import numpy as np
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.clusters import find_cluster
 from meshwise.catalogue.frameworks import find_framework
-from meshwise.cost.layout import SCHEDULES, Layouts
+from meshwise.cost.axes import SCHEDULES
+from meshwise.cost.layout import Layouts
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.schedule import play
 from meshwise.cost.train.step import layers_before, pace, price, slots

@@ -1,33 +1,104 @@
-"""meshwise: the fastest way to train or serve a model on the accelerators at hand. These are the public names."""
+"""meshwise finds the fastest way to train or serve a model on the accelerators you have, runs it, and tells whether it was right.
 
+    import meshwise as mw
+
+    p = mw.plan("bloom-176b", on="jean-zay:48", batch="2048x2048", framework="megatron-deepspeed")
+    p.best.step, p.best.mfu, p.best.time["bubble"], p.best.memory["activations"]
+    p.to_frame(), p.explain(versus="tp=8,pp=6"), p.vary(nodes="24..96"), p.save("plan.json")
+    s = mw.serve("llama-3.3-70b:q4_k_m", on="4xrtx4060ti-16gb", context="16k")
+
+Each verb of the command line is a function here, with the same words as keywords. `meshwise.api` has them all.
+"""
+
+import inspect
+import sys
 from importlib import import_module
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from meshwise.catalogue.chips import Chip, Cluster, Link, Node, find_chip
+    from meshwise.api import (
+        audit,
+        bench,
+        calibrate,
+        cheapest,
+        count,
+        load,
+        plan,
+        probe,
+        run,
+        serve,
+        shapes,
+        show,
+        validate,
+    )
+    from meshwise.catalogue.chips import find_chip
     from meshwise.catalogue.clusters import find_cluster
-    from meshwise.errors import UserError
-    from meshwise.models.count import count
+    from meshwise.errors import DoesNotFit, UserError
     from meshwise.models.find import find_model
-    from meshwise.models.model import Model
-    from meshwise.models.op import Op
 
-__all__ = ["Chip", "Cluster", "Link", "Model", "Node", "Op", "UserError", "count", "find_chip", "find_cluster", "find_model"]
+__all__ = [
+    "DoesNotFit",
+    "UserError",
+    "audit",
+    "bench",
+    "calibrate",
+    "cheapest",
+    "count",
+    "find_chip",
+    "find_cluster",
+    "find_model",
+    "load",
+    "plan",
+    "probe",
+    "run",
+    "serve",
+    "shapes",
+    "show",
+    "validate",
+]
 
 _HOMES = {
-    "catalogue.clusters": ("find_cluster",),
-    "errors": ("UserError",),
-    "catalogue.chips": ("Chip", "Cluster", "Link", "Node", "find_chip"),
-    "models.find": ("find_model",),
-    "models.model": ("Model",),
-    "models.op": ("Op",),
-    "models.count": ("count",),
+    "find_chip": "catalogue.chips",
+    "find_cluster": "catalogue.clusters",
+    "find_model": "models.find",
+    "DoesNotFit": "errors",
+    "UserError": "errors",
 }
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name when it is first used: the CLI pays only for the verb that was asked for."""
-    for module, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f"meshwise.{module}"), name)
-    raise AttributeError(f"module 'meshwise' has no attribute {name!r}")
+    """Import a public name when it is first used, so that `count` does not pay for the search."""
+    if name not in __all__:
+        raise AttributeError(f"module 'meshwise' has no attribute {name!r}")
+    return getattr(import_module(f"meshwise.{_HOMES.get(name, 'api')}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+class _Verb(ModuleType):
+    """A package that has the name of a verb (plan, run, audit, calibrate): calling it calls the verb of `meshwise.api`."""
+
+    @property
+    def _function(self) -> Any:
+        return getattr(import_module("meshwise.api"), self.__name__.rpartition(".")[2])
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self._function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
+
+
+class _Root(ModuleType):
+    def __setattr__(self, name: str, value: object) -> None:
+        # importing meshwise.plan sets the attribute `plan` of this module, where `meshwise.plan(...)` must still work
+        if name in __all__ and isinstance(value, ModuleType):
+            value.__class__ = _Verb
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Root

@@ -8,7 +8,7 @@ import pytest
 from meshwise.catalogue import files
 from meshwise.catalogue.frameworks import find_framework
 from meshwise.errors import UserError
-from meshwise.plan.train.choice import Ask
+from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train.search import search
 from support.command import one_line
 from support.layouts_to_price import FRAMEWORKS, question
@@ -76,6 +76,6 @@ def test_a_slip_in_a_users_framework_names_the_file_and_the_key(home: Path, text
 
 @pytest.mark.parametrize(("chip", "name"), [("tpu-v5p:4x4x4", "maxtext"), ("8xh100-sxm", "megatron")])
 def test_a_question_that_names_no_framework_gets_the_usual_one_for_its_chips(chip: str, name: str) -> None:
-    ask = Ask(model="llama-debug", cluster=chip, batch=64, seq=512)
+    ask = TrainAsk(model="llama-debug", cluster=chip, batch=64, seq=512)
     assert ask.question().work.framework.key == name
     assert replace(ask, framework="torchtitan").question().work.framework.key == "torchtitan"

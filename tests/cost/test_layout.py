@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.cost.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layouts, layouts_of
+from meshwise.cost.axes import OFFLOAD, RECOMPUTE, SCHEDULES
+from meshwise.cost.layout import Layouts
 
 AXES = tuple(f.name for f in fields(Layouts))
 WORDS = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "offload": OFFLOAD}
@@ -47,7 +48,7 @@ def test_a_layout_in_words_reads_back_as_itself(table: list[dict[str, int]]) -> 
     for i, row in enumerate(table):
         words = layouts.row(i)
         assert {axis: WORDS[axis].index(str(word)) if axis in WORDS else word for axis, word in words.items()} == row
-        assert layouts_of(words).row(0) == words
+        assert Layouts.from_row(words).row(0) == words
         assert layouts.take(np.array([i])).row(0) == words
 
 

@@ -7,14 +7,14 @@ import pytest
 
 from meshwise.errors import UserError
 from meshwise.plan.axes import AXES
-from meshwise.plan.train.choice import Ask
+from meshwise.plan.ask import TrainAsk
 from meshwise.plan.vary import parse, variants
 from support.command import one_line
 
-ASK = Ask(model="llama-3-8b", cluster="4x8xh100-sxm", batch=512, seq=4096, framework="megatron")
+ASK = TrainAsk(model="llama-3-8b", cluster="4x8xh100-sxm", batch=512, seq=4096, framework="megatron")
 
 
-def varied(*texts: str) -> list[Ask]:
+def varied(*texts: str) -> list[TrainAsk]:
     found = variants(ASK, parse(texts, AXES, ASK), AXES)
     assert all(variant.ask for variant in found)
     return [variant.ask for variant in found if variant.ask]

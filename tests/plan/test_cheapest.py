@@ -8,20 +8,21 @@ import pytest
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.axes import AXES
 from meshwise.plan.cheapest import Answer, find, sensible, smooth
-from meshwise.plan.train.choice import Ask, Choice, choice
+from meshwise.plan.ask import TrainAsk
+from meshwise.plan.train.choice import Choice, choice
 from meshwise.plan.train.search import search
 from meshwise.plan.vary import parse
 from support.command import one_line
 
-ASK = Ask(model="llama-3.2-1b", cluster="", batch=512, seq=4096, framework="megatron", tokens=1e12)
+ASK = TrainAsk(model="llama-3.2-1b", cluster="", batch=512, seq=4096, framework="megatron", tokens=1e12)
 DAY = 86400.0
 
 
-def cheapest(ask: Ask, *texts: str) -> Answer:
+def cheapest(ask: TrainAsk, *texts: str) -> Answer:
     return find(ask, parse(texts, AXES, ask))
 
 
-def by_hand(ask: Ask, cluster: str) -> Choice | None:
+def by_hand(ask: TrainAsk, cluster: str) -> Choice | None:
     q = replace(ask, cluster=cluster).question()
     found = search(q, top=1)
     return choice(q, found.layouts, found.cost, 0) if len(found.layouts) else None
@@ -134,7 +135,7 @@ def test_torus_slices_can_be_asked_for() -> None:
         "unknown",
     ],
 )
-def test_what_has_no_answer_is_one_line(ask: Ask, texts: list[str], code: int, words: str) -> None:
+def test_what_has_no_answer_is_one_line(ask: TrainAsk, texts: list[str], code: int, words: str) -> None:
     with pytest.raises(UserError) as caught:
         cheapest(ask, *texts)
     assert words in one_line(caught.value)

@@ -12,7 +12,7 @@ from meshwise.catalogue.chips import HERE, known_chip
 from meshwise.catalogue.clusters import find_cluster
 from meshwise.errors import DoesNotFit
 from meshwise.models import find
-from meshwise.plan.train.choice import Ask
+from meshwise.plan.ask import TrainAsk
 from meshwise.run import probe
 from meshwise.run.probe import Session
 
@@ -71,7 +71,7 @@ def test_a_probed_cpu_can_be_planned_on_and_run_on(alone: list[probe.Row], toget
     assert here.cluster_text("cpu", 4, 1) == "1x4xcpu"  # pyright: ignore[reportPrivateUsage]
     both = find_cluster("1x2xhere-1of2")
     assert both.node.link is not None
-    ask = Ask(model="llama-debug", cluster="here", batch=8, seq=64, framework="meshwise")
+    ask = TrainAsk(model="llama-debug", cluster="here", batch=8, seq=64, framework="meshwise")
     assert ask.question(find.find_model("llama-debug")).calibration == calibrations.named("probe")
 
 

@@ -3,7 +3,8 @@
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from meshwise.cost.layout import SCHEDULES, Layouts
+from meshwise.cost.axes import SCHEDULES
+from meshwise.cost.layout import Layouts
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import price
 from meshwise.plan.train.choice import Choice, choice

@@ -184,6 +184,8 @@ class Cluster:
     """What lies above that network, from the inside out; none: every node reaches every other at full speed."""
     torus: tuple[int, ...] = ()
     prices: tuple[Price, ...] = ()
+    price: float | None = None
+    """Dollars per second and device that the user gave, instead of list prices."""
     sources: tuple[Source, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -221,6 +223,8 @@ class Cluster:
     @cached_property
     def rent(self) -> float | None:
         """Dollars per second for the whole of it: the cluster's own price, or its chips' where all have one."""
+        if self.price is not None:
+            return self.price * self.devices
         own = latest_rent(self.prices)
         if own is not None:
             return own * self.node_count

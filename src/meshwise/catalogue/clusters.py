@@ -99,7 +99,13 @@ def _sites(text: str) -> Cluster | None:
     return _not_too_large(whole, text)
 
 
-def with_link(found: Cluster, bandwidth: str) -> Cluster:
+def adjusted(cluster: Cluster, *, link: float = 0.0, price: float = 0.0) -> Cluster:
+    """The cluster with the user's own bandwidth between the devices of a node and price of a device, where they are given."""
+    cluster = with_link(cluster, link) if link else cluster
+    return replace(cluster, price=price) if price else cluster
+
+
+def with_link(found: Cluster, bandwidth: str | float) -> Cluster:
     """The same cluster with another bandwidth between the devices of its nodes."""
     rate = units.parse(bandwidth, "bytes/s")
     if not rate:

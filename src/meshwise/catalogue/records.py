@@ -174,7 +174,23 @@ def _quoted(text: str) -> str:
     return '"' + kept.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-# JSON that we wrote.
+# JSON.
+
+
+def stored(key: str) -> dict[str, str]:
+    """Metadata of a field whose key in JSON differs from its name."""
+    return {"json": key}
+
+
+def plain(record: Any) -> Any:
+    """A record as JSON has it: records within it as tables, tuples as lists."""
+    if is_dataclass(record) and not isinstance(record, type):
+        return {f.metadata.get("json", f.name): plain(getattr(record, f.name)) for f in fields(record)}
+    if isinstance(record, dict):
+        return {key: plain(value) for key, value in cast(dict[str, Any], record).items()}
+    if isinstance(record, list | tuple):
+        return [plain(value) for value in cast(list[Any], record)]
+    return record
 
 
 def plan_table(path: Path, number: int, kind: str = "") -> dict[str, Any]:
@@ -201,12 +217,15 @@ def any_table(path: Path) -> dict[str, Any]:
 
 
 def restore(cls: type[Record], table: object) -> Record:
-    """A record whose every field is of its type, records within it included. TypeError where one is not."""
+    """Make a record from what `plain` made of it. TypeError where a value is not of its field's type, or a field is missing."""
     if not isinstance(table, Mapping):
         raise TypeError(f"{quoted(table)} is no table")
     given = cast(Mapping[str, Any], table)
-    hints = {f.name: f.type for f in fields(cast(Any, cls))}
-    return cls(**{name: _restored(hints[name], value, name) if name in hints else value for name, value in given.items()})
+    own = {f.metadata.get("json", f.name): f for f in fields(cast(Any, cls)) if f.init}
+    unknown = [name for name in given if name not in own]
+    if unknown:
+        raise TypeError(f"unknown {unknown[0]}")
+    return cls(**{own[key].name: _restored(own[key].type, value, key) for key, value in given.items()})
 
 
 def _restored(hint: Any, value: Any, name: str) -> Any:

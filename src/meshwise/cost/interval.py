@@ -4,14 +4,10 @@ import numpy as np
 
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.cost.layout import Floats, Ints
-from meshwise.cost.train.step import PARTS
+from meshwise.cost.parts import COMPUTING, TRAIN_PARTS
 
 LEVEL = 0.9
 """Of the measurements that should lie in an interval."""
-
-
-COMPUTING = ("matmul", "attention", "elementwise", "recompute", "optimizer")
-"""Parts in which a device works; in the others it waits."""
 
 
 DOUBLING = 0.03
@@ -24,7 +20,7 @@ NORMAL = 1.6449
 
 def waiting(shares: Floats) -> Floats:
     """The share of each step in which its devices do not compute; `shares` has a row a step and a column for each of PARTS."""
-    return 1 - np.sum(shares[:, [PARTS.index(name) for name in COMPUTING]], axis=1)
+    return 1 - np.sum(shares[:, [TRAIN_PARTS.index(name) for name in COMPUTING]], axis=1)
 
 
 def factors(c: Calibration, waits: Floats, devices: Floats) -> tuple[Floats, Floats]:
@@ -38,6 +34,6 @@ def factors(c: Calibration, waits: Floats, devices: Floats) -> tuple[Floats, Flo
 def step(c: Calibration, parts: dict[str, float], devices: int) -> tuple[float, float]:
     """The same of one step by its seconds in each part."""
     total = sum(parts.values())
-    shares = np.array([[parts[name] / total for name in PARTS]])
+    shares = np.array([[parts[name] / total for name in TRAIN_PARTS]])
     low, high = factors(c, waiting(shares), np.array([float(devices)]))
     return float(low[0]), float(high[0])

@@ -26,6 +26,8 @@ OPTIMIZER_BYTES: dict[str, float] = {
 """Bytes kept per parameter beside the weights and gradients: a float32 master copy, and the moments of each method."""
 
 RELIABLE = Reliability()
+MOST_TOKENS = 1e15
+"""Tokens of a batch, at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +113,8 @@ def parse_batch(text: str, seq: int) -> tuple[int, int]:
     if re.fullmatch(r"\d+", cleaned):
         return _positive(cleaned, text), seq
     tokens = units.parse(text, "length")
+    if tokens > MOST_TOKENS:
+        raise UserError(f"{quoted(text)} is too large a batch: expected at most {MOST_TOKENS:.0e} tokens")
     if tokens < seq or tokens % seq:
         whole = max(1, round(tokens / seq))
         raise UserError(

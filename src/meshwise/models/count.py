@@ -1,10 +1,12 @@
 """What `meshwise count` says of a model, as plain data: the JSON, the CSV and the table are three views of it."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from meshwise import units
 from meshwise.errors import UserError, quoted
+from meshwise.models import find
 from meshwise.models.model import Model
 
 DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp8": 1.0, "int4": 0.5}
@@ -18,6 +20,53 @@ Tally = dict[str, Any]
 def default_seq(model: Model) -> int:
     """4,096 tokens, or the model's own context where that is shorter."""
     return min(4096, model.decoder.context or 4096)
+
+
+@dataclass(frozen=True, repr=False)
+class Count:
+    """The counts of one model, at a sequence length and for a number of training tokens."""
+
+    model: Model
+    seq: int
+    tokens: float
+    more: Tally = field(default_factory=dict[str, Any])
+    """What `--on` adds: the budget on a cluster and its rooflines."""
+
+    @property
+    def params(self) -> int:
+        return int(self.model.params)
+
+    @property
+    def active_params(self) -> int:
+        """Parameters that one token uses; fewer than `params` for a mixture of experts."""
+        return int(self.model.active_params)
+
+    @property
+    def flops_per_token(self) -> float:
+        """Training FLOPs per token, forward and backward, attention included."""
+        return float(self.model.flops(1, self.seq))
+
+    @property
+    def kv_bytes(self) -> float:
+        """Bytes of one sequence's KV cache at the sequence length, in bf16."""
+        return float(self.model.kv_bytes(self.seq))
+
+    def to_json(self) -> Tally:
+        return count(self.model, seq=self.seq, tokens=self.tokens) | self.more
+
+    def row(self) -> dict[str, object]:
+        """One flat row, with the columns of `--csv`."""
+        return flat(self.to_json())
+
+    def __repr__(self) -> str:
+        return f"<Count of {self.model.name}: {self.params:,} parameters, {self.flops_per_token:.4g} training FLOPs per token>"
+
+
+def counted(name: str, seq: str | int = "", tokens: str | float = "15T") -> Count:
+    """Look a model up and count it; `seq` is 4,096 or the model's own context where that is shorter, unless given."""
+    model = find.find_model(name)
+    length = units.whole_length(seq) if isinstance(seq, str) and seq else int(seq or default_seq(model))
+    return Count(model, length, training_tokens(tokens))
 
 
 def count(model: Model, *, seq: int, tokens: float) -> Tally:
@@ -54,7 +103,7 @@ def count(model: Model, *, seq: int, tokens: float) -> Tally:
     }
 
 
-def training_tokens(text: str) -> float:
+def training_tokens(text: str | float) -> float:
     """A number of tokens to train on: '15T' is 15e12."""
     value = units.parse(text, "count")
     if value > 1e18:  # 60,000 times what Llama 3 saw; far beyond, FLOPs are no longer finite

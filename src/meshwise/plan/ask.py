@@ -1,56 +1,291 @@
-"""A question about serving in the words of the command line, and everything that those words mean looked up."""
+"""TrainAsk, ServeAsk, ShapeAsk: a question in the words of the command line, and `question()`, which looks up everything they name."""
 
-import math
-from dataclasses import dataclass
+from typing import Any, ClassVar, cast
 
-from meshwise.catalogue import clusters
-from meshwise.catalogue.engines import Engine, find_engine, find_runtime
+from meshwise import units
+from meshwise.catalogue import calibrations, clusters, frameworks
+from meshwise.catalogue.engines import find_runtime
+from meshwise.cost import axes
+from meshwise.cost.axes import Bounds
+from meshwise.cost.reliability import ACCEPTED, Reliability
 from meshwise.cost.serve.cache import cache_type
-from meshwise.cost.serve.placement import refuses_tp
 from meshwise.cost.serve.question import ServeQuestion
-from meshwise.cost.work import Serve
-from meshwise.errors import UserError, nearest, quoted
+from meshwise.cost.train.question import Question
+from meshwise.cost.work import OPTIMIZER_BYTES, PRECISIONS, Serve, Train, parse_batch
+from meshwise.errors import UserError, quoted
 from meshwise.models import find
-from meshwise.models.formats import FORMATS, Format, Weights, as_gguf, split_model_name, weights
+from meshwise.models.count import training_tokens
+from meshwise.models.formats import split_model_name
 from meshwise.models.model import Model
+from meshwise.plan.fields import (
+    FLAG,
+    LENGTH,
+    PRICE,
+    RATE,
+    SECONDS,
+    SHARE,
+    TEXT,
+    TEXTS,
+    Ask,
+    Kind,
+    asked,
+    choice,
+    number,
+    optional,
+    quantity,
+    question,
+    whole,
+)
+from meshwise.plan.serve import lookup
 
+LAYOUT = "Layout"
+MACHINE = "Machine and price"
+FAILURES = "Failures (with --tokens)"
+SHAPE = "Model shape (instead of MODEL)"
+TARGETS = "Latency targets"
 USUAL_CONTEXT = 8192
-MOST_CARDS = 4096
-AXES = ("split", "cards", "tp", "pp", "replicas", "hosts")
 
-Bounds = dict[str, int | str]
+_MODEL = "Preset, Hugging Face id, config.json or its folder, or .gguf."
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServeAsk:
-    """A question in the words of the command line, enough to ask it again."""
+def _tokens(value: str | float) -> float:
+    return training_tokens(value) if isinstance(value, str) and value else float(value or 0.0)
 
-    model: str
-    """With its format, as in llama-3.3-70b:q4_k_m."""
-    cluster: str
-    engine: str = ""
-    """None: what runs the format, or is usual on the chip."""
-    prompt: int = 512
-    output: int = 128
-    users: int = 1
-    context: int = 0
-    """0: 8k, or what the model was trained for where that is less."""
-    kv: str = "f16"
-    ttft: float = 0.0
-    per_user: float = 0.0
-    fix: tuple[str, ...] = ()
-    link: str = ""
-    """Bandwidth between the cards of a host, instead of the chip's own."""
-    measured: float = 0.0
-    """Tokens per second that a user saw; 0 where they ask for none to be explained."""
+
+def _lengths(value: "str | list[int] | tuple[int, ...]") -> tuple[int, ...]:
+    words = value.split(",") if isinstance(value, str) else value
+    return tuple(units.whole_length(one) if isinstance(one, str) else one for one in words if one)
+
+
+def _parameters(value: str | float) -> float:
+    found = units.parse(value, "count") if value else 0.0
+    if value and not 1e6 <= found <= 1e13:
+        raise UserError(f"{quoted(value)}: expected a million to ten trillion parameters, such as 176B")
+    return found
+
+
+def _batch(value: str | int) -> str | int:
+    """Kept as it is: what '4M' means depends on the sequence length, which may be part of it ('2048x4096')."""
+    return value
+
+
+_EXACT_COUNT = quantity("count").write
+_TOKENS: Kind[str | float, float] = Kind(_tokens, _EXACT_COUNT, "COUNT", ordered=True, whole=False)
+_LENGTHS: "Kind[str | list[int] | tuple[int, ...], tuple[int, ...]]" = Kind(
+    _lengths, lambda value: ",".join(map(str, value)), "N,N,..."
+)
+_PARAMETERS: Kind[str | float, float] = Kind(_parameters, _EXACT_COUNT, "COUNT")
+_BATCH: "Kind[str | int, Any]" = Kind(_batch, str, "BATCH", ordered=True)
+_TOP = whole(1, 1000)
+
+
+@question
+class TrainAsk(Ask):
+    """How to train a model: `meshwise plan`. Seconds, bytes/s, tokens and dollars per second."""
+
+    verb: ClassVar[str] = "plan"
+
+    model: str = asked(default="", converter=TEXT, help=_MODEL, complete="models", kw_only=False)
+    on: str = asked(
+        default="", converter=TEXT, help="Cluster: jean-zay:48, 48x8xa100-80gb, tpu-v5p:16x20x28.", complete="clusters"
+    )
+    batch: int = asked(
+        default=0, converter=_BATCH, help="Global batch: sequences (2048), sequences x length (2048x4096) or tokens (4M).",
+        vary="1M..16M",
+    )  # fmt: skip
+    seq: int = asked(default="4k", converter=LENGTH, help="Sequence length.", vary="4k..128k")
+    tokens: float = asked(default=0.0, converter=_TOKENS, help="Tokens to train on (15T): adds days, cost and energy.")
+    framework: str = asked(
+        default="", converter=TEXT, complete="frameworks", vary="megatron,torchtitan", shown="megatron, maxtext on TPUs",
+        help="megatron, torchtitan, nanotron, fsdp, megatron-deepspeed, maxtext, hai-llm, meshwise.",
+    )  # fmt: skip
+    precision: str = asked(default="bf16", converter=choice(*PRECISIONS), help="Precision of matrix products.", vary="bf16,fp8")
+    optimizer: str = asked(default="adamw", converter=choice(*OPTIMIZER_BYTES), help="Optimizer.", vary="adamw,muon")
+    top: int = asked(default=10, converter=_TOP, help="Layouts to list.")
+    fix: tuple[str, ...] = asked(default=(), converter=TEXTS, help="Fix axes of the layout: tp=8,recompute=full.", group=LAYOUT)
+    allow: tuple[str, ...] = asked(default=(), converter=TEXTS, help="Bound axes of the layout: pp=1..12.", group=LAYOUT)
+    at_most: str = asked(default="", converter=TEXT, help="Also try fewer nodes, up to this many: '48 nodes'.", group=LAYOUT)
+    imbalance: float = asked(
+        default=Train.imbalance, converter=number(1, 100), group=LAYOUT,
+        help="Experts: tokens on the busiest expert-parallel rank over the mean.",
+    )  # fmt: skip
+    ramp: tuple[int, ...] = asked(
+        default=(), converter=_LENGTHS, help="Batch sizes of a ramp-up, in sequences: 32,64,128.", group=LAYOUT
+    )
+    within: float = asked(
+        default=0.0, converter=quantity("seconds", positive=True), help="Deadline for --tokens: 30d.", group=MACHINE
+    )
+    price: float = asked(default=0.0, converter=PRICE, help="Price of one device: $2.50/h.", shown="list price", group=MACHINE)
+    link: float = asked(
+        default=0.0, converter=RATE, help="Bandwidth between the devices of a node: 450GB/s.", shown="the chip's", group=MACHINE,
+        vary="64GB/s..900GB/s",
+    )  # fmt: skip
+    calibration: str = asked(
+        default="", converter=TEXT, help="Calibration by name, or a .toml file.", shown="by chip and framework", group=MACHINE
+    )
+    mtbf: float | None = asked(
+        default=None, converter=optional(SECONDS), help="Mean time between failures of one device.", shown="50,677h, Llama 3's",
+        group=FAILURES,
+    )  # fmt: skip
+    checkpoint_bandwidth: float | None = asked(
+        default=None,
+        converter=optional(RATE),
+        help="To storage, whole cluster: 100GB/s.",
+        shown="122 MB/s per device",
+        group=FAILURES,
+    )
+    checkpoint_every: float | None = asked(
+        default=None, converter=optional(SECONDS), help="Time between checkpoints: 3h.", shown="the optimum", group=FAILURES
+    )
+    async_checkpoint: bool = asked(
+        default=False, converter=FLAG, help="Training continues while a checkpoint is written.", group=FAILURES
+    )
+    restart: float | None = asked(
+        default=None, converter=optional(SECONDS), help="From a failure until steps run again.", shown="10min", group=FAILURES
+    )
+    repair: float | None = asked(
+        default=None, converter=optional(SECONDS), help="Until a failed node is back.", shown="1d", group=FAILURES
+    )
+    spares: int | None = asked(
+        default=None, converter=optional(whole(0, 10**5)), help="Spare nodes.", shown="as many as pay off", group=FAILURES
+    )
+    straggler: float | None = asked(
+        default=None, converter=optional(SHARE), help="Spread of step times between devices.", shown="0.5%", group=FAILURES
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.batch, str) and self.batch:  # in words until the sequence length is known
+            batch, seq = parse_batch(self.batch, self.seq)
+            object.__setattr__(self, "batch", batch)
+            object.__setattr__(self, "seq", seq)
+
+    def words(self) -> list[str]:
+        """The batch with its sequence length, so that neither depends on a default."""
+        found = super().words()
+        for flag, value in (("--seq", ""), ("--batch", f"{self.batch}x{self.seq}")):
+            if flag in found:
+                at = found.index(flag)
+                found[at : at + 2] = [flag, value] if value else []
+        return found
+
+    @property
+    def bounds(self) -> Bounds:
+        """What `--fix` and `--allow` say of the layout's axes."""
+        return axes.parse(",".join((*self.fix, *self.allow)))
+
+    @property
+    def failures(self) -> dict[str, Any]:
+        """The assumptions about failures that were given, by the names of Reliability."""
+        found = {name: getattr(self, name) for name in (*ACCEPTED, "async_checkpoint")}
+        return {name: value for name, value in found.items() if value is not None and value is not False}
+
+    def question(self, model: Model | None = None) -> Question:
+        """Look up the cluster, the framework and the calibration; and the model, unless it is known already."""
+        if not self.on:
+            raise UserError("missing --on: a cluster, such as 48x8xa100-80gb, or a chip with --vary nodes=8..512")
+        if not self.batch:
+            raise UserError("missing --batch: sequences (2048), sequences x length (2048x4096) or tokens (4M)")
+        cluster = clusters.find_cluster(self.on)
+        if len(cluster.chips) > 1:
+            raise UserError(f"cluster {quoted(self.on)} mixes chips; training is planned on one kind of chip")
+        if len({node.devices for _, node in cluster.nodes}) > 1:
+            raise UserError(f"cluster {quoted(self.on)} mixes nodes of several sizes; training is planned on one kind of node")
+        cluster = clusters.adjusted(cluster, link=self.link, price=self.price)
+        model = model or find.find_model(self.model)
+        framework = frameworks.find_framework(self.framework or frameworks.usual(cluster.chip.kind, model.model_type))
+        work = Train(
+            batch=self.batch,
+            seq=self.seq,
+            framework=framework,
+            precision=cast(Any, self.precision or "bf16"),
+            optimizer=self.optimizer or "adamw",
+            tokens=self.tokens,
+            ramp=self.ramp,
+            imbalance=self.imbalance,
+            reliability=Reliability(**self.failures),
+        )
+        named = self.calibration
+        fitted = calibrations.named(named) if named else calibrations.choose(cluster.chip, framework.key)
+        return Question.of(model, cluster, work, fitted)
+
+
+@question
+class ShapeAsk(TrainAsk):
+    """How to train a model whose shape is open: `meshwise plan --params 176B`. `like` is the model whose kind of layers it has."""
+
+    params: float = asked(
+        default=0.0, converter=_PARAMETERS, help="Search the shape near this many parameters: 176B.", group=SHAPE
+    )
+    vocab: int = asked(default=0, converter=whole(1, 2**24), help="Vocabulary size: 250880.", shown="that of --like", group=SHAPE)
+    like: str = asked(
+        default="", converter=TEXT, help="Model with the same kind of layers.", shown="bloom-176b", complete="models", group=SHAPE
+    )
+    shape: tuple[str, ...] = asked(
+        default=(), converter=TEXTS, help="One shape: hidden x layers x heads [x FFW], 14336x70x112.", group=SHAPE
+    )
+
+
+@question
+class ServeAsk(Ask):
+    """How to serve a model: `meshwise serve`. Tokens, seconds, bytes/s and dollars per second."""
+
+    verb: ClassVar[str] = "serve"
+
+    model: str = asked(
+        default="", converter=TEXT, help=f"{_MODEL} With a format: llama-3.3-70b:q4_k_m.", complete="models", kw_only=False
+    )
+    on: str = asked(
+        default="", converter=TEXT, help="Devices: 4xrtx4060ti-16gb, 2x(2xrtx3090)@10Gbps, 8xh100-sxm.", complete="clusters"
+    )
+    users: int = asked(default=1, converter=whole(1, 999_999), help="Concurrent requests.", vary="1..64")
+    context: int = asked(
+        default=0, converter=LENGTH, help="Longest context of one request, prompt and output.", shown="8k", vary="4k..128k"
+    )
+    prompt: int = asked(default=512, converter=LENGTH, help="Prompt tokens.", vary="512..32k")
+    output: int = asked(default=128, converter=LENGTH, help="Output tokens.")
+    engine: str = asked(
+        default="",
+        converter=TEXT,
+        help="llama.cpp, vllm or ollama.",
+        shown="by format and chip",
+        complete="engines",
+        vary="llama.cpp,vllm",
+    )
+    kv: str = asked(default="f16", converter=TEXT, help="KV cache type: f16, q8_0, q4_0, fp8.", vary="f16,q8_0,q4_0")
+    top: int = asked(default=10, converter=_TOP, help="Layouts to list.")
+    ttft: float = asked(
+        default=0.0, converter=quantity("seconds", positive=True), help="Time to first token, at most: 1s.", group=TARGETS
+    )
+    per_user: float = asked(
+        default=0.0,
+        converter=quantity("count", positive=True, metavar="RATE"),
+        help="Tokens/s of each request, at least: 15.",
+        group=TARGETS,
+    )
+    measured: float = asked(
+        default=0.0,
+        converter=quantity("count", positive=True, metavar="RATE"),
+        help="Tokens/s that you see: is it normal?",
+        group=TARGETS,
+    )
+    fix: tuple[str, ...] = asked(default=(), converter=TEXTS, help="Fix the layout: split=row,cards=3 or tp=4.", group=LAYOUT)
+    price: float = asked(default=0.0, converter=PRICE, help="Price of one device: $0.40/h.", shown="list price", group=MACHINE)
+    link: float = asked(
+        default=0.0, converter=RATE, help="Bandwidth between the devices of a host: 16GB/s.", shown="the chip's", group=MACHINE,
+        vary="2GB/s,16GB/s,450GB/s",
+    )  # fmt: skip
 
     def question(self, known: Model | None = None) -> ServeQuestion:
-        """Everything looked up, but for a model that was already."""
+        """Look up the devices, the engine and the weights; and the model, unless it is known already."""
+        if not self.model:
+            raise UserError("missing MODEL: a preset, HF id, config.json or .gguf, with a format as in llama-3.3-70b:q4_k_m")
+        if not self.on:
+            raise UserError("missing --on: the devices, such as 4xrtx4060ti-16gb or 2x(2xrtx3090)@10Gbps")
         name, fmt = split_model_name(self.model)
-        found = clusters.find_cluster(self.cluster)
-        found = _servable(clusters.with_link(found, self.link) if self.link else found)
+        cluster = lookup.servable(clusters.adjusted(clusters.find_cluster(self.on), link=self.link, price=self.price))
         model = known or find.find_model(name)
-        engine = engine_of(self.engine, fmt, bool(model.tensors), found)
+        engine = lookup.engine_of(self.engine, fmt, bool(model.tensors), cluster)
         runtime = find_runtime(engine.runtime)
         context = self.context or max(self.prompt + self.output, min(USUAL_CONTEXT, model.decoder.context or USUAL_CONTEXT))
         work = Serve(
@@ -60,99 +295,16 @@ class ServeAsk:
             context=context,
             kv=cache_type(self.kv, runtime),
         )
-        asked = ServeQuestion(
+        found = ServeQuestion(
             model=model,
-            weights=weights_of(model, fmt, engine),
-            cluster=found,
+            weights=lookup.weights_of(model, fmt, engine),
+            cluster=cluster,
             engine=engine,
             runtime=runtime,
             work=work,
             ttft=self.ttft,
             per_user=self.per_user,
-            bounds=_bounds(",".join(self.fix)),
+            bounds=lookup.bounds(",".join(self.fix)),
         )
-        _check(asked)
-        return asked
-
-
-def _servable(cluster: clusters.Cluster) -> clusters.Cluster:
-    """Cards, Apple's machines and processors, as many as one table can hold."""
-    other = {chip.name for _, node in cluster.nodes for _, chip in node.chips if chip.kind in ("tpu", "npu")}
-    if other:
-        raise UserError(
-            f"no engine that is planned here serves on {', '.join(sorted(other))}; GPUs, Apple's chips and CPUs can be had"
-        )
-    if cluster.devices > MOST_CARDS:
-        raise UserError(f"{cluster.name} has {cluster.devices:,} devices; serving is planned on at most {MOST_CARDS:,}")
-    return cluster
-
-
-def engine_of(name: str, fmt: Format | None, stored: bool, cluster: clusters.Cluster) -> Engine:
-    """The engine that was named; else one that runs the format; else vLLM on what comes in a vendor's own system, llama.cpp elsewhere."""
-    if name:
-        return find_engine(name)
-    if stored or (fmt and fmt.gguf):
-        return find_engine("llama.cpp")
-    served = all(chip.kind == "gpu" and chip.network for _, node in cluster.nodes for _, chip in node.chips)
-    return find_engine("vllm" if served or (fmt and fmt.engines == ("vllm",)) else "llama.cpp")
-
-
-def weights_of(model: Model, fmt: Format | None, engine: Engine) -> Weights:
-    """In the format that was asked for, or the engine's usual one; a format that the engine does not run is refused."""
-    if model.tensors:
-        if not engine.gguf:
-            raise UserError(
-                f"{engine.name} does not read GGUF files; llama.cpp and ollama do, or name the model for {engine.name}: "
-                f"{model.name}:{engine.common_formats[-1]}"
-            )
-        return weights(model, fmt)
-    chosen = fmt or FORMATS[engine.default_format]
-    if engine.formats and chosen.name not in engine.formats:
-        raise UserError(f"{engine.name} is planned in {', '.join(engine.formats)}, not in {chosen.name}")
-    if engine.gguf:
-        return weights(model, as_gguf(chosen))
-    if chosen.gguf:
-        raise UserError(f"{engine.name} does not run {chosen.name}; {_like(chosen)} is the nearest format that it runs")
-    return weights(model, chosen)
-
-
-def _like(fmt: Format) -> str:
-    """vLLM's format that is about as wide as a GGUF type."""
-    digits = next((letter for letter in fmt.name if letter.isdecimal()), "4")
-    return "bf16" if fmt.name in ("F32", "F16", "BF16") else "fp8" if int(digits) > 5 else "awq"
-
-
-def _bounds(text: str) -> Bounds:
-    """'split=row,cards=3' as what a way must have."""
-    found: Bounds = {}
-    for piece in filter(None, (word.strip() for word in text.split(","))):
-        axis, equals, value = (word.strip() for word in piece.partition("="))
-        if axis not in AXES or not equals:
-            raise UserError(f"--fix {quoted(piece)}: expected {', '.join(AXES)} and a value{nearest(axis, AXES)}")
-        if axis != "split" and not (value.isdecimal() and int(value[:6]) > 0 and len(value) < 6):
-            raise UserError(f"--fix {quoted(piece)}: {axis} is a whole number, 1 or more")
-        found[axis] = value if axis == "split" else int(value)
-    return found
-
-
-def _check(q: ServeQuestion) -> None:
-    """What was fixed must be something that the engine can do on these cards."""
-    split, tp = q.bounds.get("split"), q.bounds.get("tp", q.bounds.get("pp", 1))
-    if split is not None and split not in q.engine.splits:
-        raise UserError(f"{q.engine.name} cannot do a {split} split; it can do {', '.join(q.engine.splits)}")
-    if tp != 1 and "tensor" not in q.engine.splits:
-        raise UserError(f"{q.engine.name} has no tensor or pipeline parallelism; it can split by {', '.join(q.engine.splits)}")
-    refusal = refuses_tp(q.model, int(q.bounds["tp"])) if "tp" in q.bounds else ""
-    if refusal:
-        raise UserError(f"{q.engine.name} on {q.model.name}: {refusal}")
-    needed = math.prod(int(q.bounds.get(axis, 1)) for axis in ("tp", "pp", "replicas"))
-    needed = max(needed, int(q.bounds.get("cards", 1)) * int(q.bounds.get("replicas", 1)))
-    if needed > q.cluster.devices:
-        raise UserError(f"what is fixed needs {needed} cards, and {q.cluster.name} has {q.cluster.devices}")
-    if int(q.bounds.get("replicas", 1)) > 1 and not q.engine.copies:
-        raise UserError(f"{q.engine.name} runs one copy of a model; llama.cpp and vllm run several")
-    if int(q.bounds.get("replicas", 1)) > q.work.users:
-        raise UserError(f"{q.bounds['replicas']} replicas need as many users; give --users {q.bounds['replicas']} or more")
-    unfit = {card.chip.name for card in q.cards if card.chip.kind not in q.engine.kinds}
-    if unfit:
-        raise UserError(f"{q.engine.name} is planned on GPUs, not on {', '.join(sorted(unfit))}; --engine llama.cpp runs there")
+        lookup.check(found)
+        return found

@@ -1,11 +1,15 @@
 """Budget: arithmetic on the back of an envelope: FLOPs, chip-years, days at an MFU, bytes, and how few devices hold them."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from meshwise import units
+from meshwise.catalogue import clusters
 from meshwise.catalogue.chips import Cluster
+from meshwise.cost.work import batch_tokens
 from meshwise.errors import UserError, quoted
+from meshwise.models.count import Count
 from meshwise.models.model import Model
 
 WEIGHT_BYTES = 2.0
@@ -81,6 +85,19 @@ def budget(model: Model, cluster: Cluster, tokens: float, batch_tokens: float, m
     )
 
 
-def as_row(b: Budget) -> dict[str, float]:
+def as_row(b: Budget) -> dict[str, Any]:
     """For JSON and CSV."""
     return vars(b) | {name: getattr(b, name) for name in ("memory", "least_devices", "least_seconds", "device_bytes")}
+
+
+def added(found: Count, on: str, batch: str, mfu: str | float, checkpoints: int) -> Count:
+    """A count with what training takes on a cluster: its budget, and the roofline of each way to cut it."""
+    from meshwise.plan.roofline import verdicts
+
+    if not batch:
+        raise UserError("--on needs --batch, such as --batch 4M: the tokens of a step decide what overlaps and what fits")
+    cluster = clusters.find_cluster(on)
+    tokens, seq = batch_tokens(batch, found.seq)
+    made = budget(found.model, cluster, found.tokens, tokens, units.parse(mfu, "share"), checkpoints)
+    more = {"budget": as_row(made) | {"cluster": cluster.name, "rooflines": verdicts(found.model, cluster, tokens, seq)}}
+    return replace(found, more=found.more | more)

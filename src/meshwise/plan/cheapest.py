@@ -1,18 +1,23 @@
 """The cheapest way to train within a deadline, over chips and numbers of nodes."""
 
 import math
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from meshwise.catalogue import chips as hardware
-from meshwise.catalogue import rescale
+from meshwise.catalogue import records, rescale
 from meshwise.catalogue.chips import Chip
 from meshwise.cost.train.compute import Device
 from meshwise.cost.train.question import Question
 from meshwise.errors import DoesNotFit, UserError, quoted
-from meshwise.plan.train.choice import Ask, dollars_of
-from meshwise.plan.vary import Value, Variant, Varied
-from meshwise.plan.vary_whatif import Point, answer, too_late
+from meshwise.models.count import flat
+from meshwise.plan.ask import TrainAsk
+from meshwise.plan.axes import TRAIN_AXES
+from meshwise.plan.plan import frame
+from meshwise.plan.train.vary import Point, at, started, too_late
+from meshwise.plan.vary import Value, Variant, first_values, parse
 
 MOST_DEVICES = 16384
 """Devices that are tried unless a user says how many: what Llama 3 405B was trained on."""
@@ -25,9 +30,12 @@ that to be in time is not tried."""
 CONSIDERED = "GPUs with a price to rent, a link and a network in the catalogue, and a rate in the precision asked for"
 
 
-@dataclass(frozen=True)
-class Answer:
-    """The cheapest point, and every point that was tried."""
+@dataclass(frozen=True, repr=False)
+class Cheapest:
+    """The cheapest chip and number of nodes, and every point that was tried."""
+
+    ask: TrainAsk
+    vary: tuple[str, ...]
 
     best: Point
     tried: tuple[Point, ...]
@@ -35,6 +43,32 @@ class Answer:
     """Of which something was tried."""
     unpriced: tuple[str, ...]
     """That were asked for and have no price to rent."""
+
+    @property
+    def command(self) -> str:
+        return " ".join([self.ask.command(), *(f"--vary {shlex.quote(text)}" for text in self.vary), "--cheapest"])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One flat dict per point, with the columns of `--csv`."""
+        found: list[dict[str, Any]] = []
+        for point in self.tried:
+            row = point.row()
+            inner: dict[str, Any] = row.pop("choice") or {}
+            found.append(flat(row | inner | {"cheapest": point is self.best}))
+        return found
+
+    def to_frame(self) -> Any:
+        """The rows as a data frame of polars or pandas, whichever is installed."""
+        return frame(self.rows())
+
+    def to_json(self) -> dict[str, Any]:
+        points = [point.row() for point in self.tried]
+        about = {"format": 1, "ask": records.plain(self.ask), "vary": list(self.vary)}
+        return about | {"cheapest": self.best.row(), "points": points}
+
+    def __repr__(self) -> str:
+        assert self.best.ask
+        return f"<Cheapest {self.best.ask.on!r} of {len(self.tried)} points: {self.command}>"
 
     def of_chip(self, key: str) -> list[Point]:
         """The points of one chip, by number of nodes."""
@@ -49,23 +83,29 @@ class Answer:
 
 def _least(points: Iterable[Point], within: float) -> float:
     """Dollars of the cheapest that is in time."""
-    return min((dollars_of(p.choice) or math.inf for p in points if p.choice and p.meets(within)), default=math.inf)
+    return min((p.choice.total_dollars or math.inf for p in points if p.choice and p.meets(within)), default=math.inf)
 
 
 def _rank(point: Point, within: float) -> tuple[bool, float]:
     assert point.choice
-    return (False, dollars_of(point.choice) or math.inf) if point.meets(within) else (True, point.choice.seconds)
+    return (False, point.choice.total_dollars or math.inf) if point.meets(within) else (True, point.choice.step)
 
 
-def find(ask: Ask, varied: Sequence[Varied[Ask]]) -> Answer:
-    """Every kind of node in turn, those first that could be cheapest."""
+def answer(ask: TrainAsk, texts: Sequence[str]) -> Cheapest:
+    """Try every kind of node in turn, those first that could be cheapest. DoesNotFit where nothing works, or nothing in time."""
+    if not ask.tokens:
+        raise UserError("--cheapest needs --tokens: how many to train on, such as --tokens 15T")
+    ask = started(ask, texts)
+    if "chip" in first_values(texts, TRAIN_AXES) and not ask.on:
+        ask = replace(ask, on=first_values(texts, TRAIN_AXES)["chip"])
+    varied = parse(texts, TRAIN_AXES, ask)
     given = {one.axis.name: one.values for one in varied}
     other = sorted(set(given) - {"chip", "nodes", "devices"})
     if other:
         raise UserError(
             f"--cheapest chooses the chip and how many; --vary {other[0]} does not go with it, chip, nodes and devices do"
         )
-    keys = [str(key) for key in given.get("chip", ())] or ([rescale.chip_of(ask.cluster).key] if ask.cluster else sensible(ask))
+    keys = [str(key) for key in given.get("chip", ())] or ([rescale.chip_of(ask.on).key] if ask.on else sensible(ask))
     if not keys:
         raise UserError(f"no chip of the catalogue is one of the {CONSIDERED}, {ask.precision}; name some with --vary chip=...")
     kinds = [_kind(ask, key) for key in keys]
@@ -88,10 +128,10 @@ def find(ask: Ask, varied: Sequence[Varied[Ask]]) -> Answer:
     if not best.meets(ask.within):
         raise DoesNotFit(too_late(done, ask.within))
     chips = tuple(dict.fromkeys(str(point.values["chip"]) for point in tried))
-    return Answer(best, tuple(tried), chips, tuple(kind.chip.key for kind in kinds if not kind.rent))
+    return Cheapest(ask, tuple(texts), best, tuple(tried), chips, tuple(kind.chip.key for kind in kinds if not kind.rent))
 
 
-def sensible(ask: Ask) -> list[str]:
+def sensible(ask: TrainAsk) -> list[str]:
     """Chips that one can rent by the thousand, and that the frameworks of the catalogue run on."""
     return [
         chip.key
@@ -113,7 +153,7 @@ def _counts(given: dict[str, tuple[Value, ...]], kind: "Kind") -> Iterator[int]:
 class Kind:
     """One kind of node: the question on it, and what training costs at least."""
 
-    ask: Ask
+    ask: TrainAsk
     chip: Chip
     size: int
     rent: float | None
@@ -167,15 +207,15 @@ class Kind:
         labels = (self.chip.key, f"{nodes:,}")
         grown = rescale.with_devices if self.chip.kind == "tpu" else rescale.with_nodes
         try:
-            cluster = grown(self.ask.cluster, nodes * self.size if self.chip.kind == "tpu" else nodes)
+            cluster = grown(self.ask.on, nodes * self.size if self.chip.kind == "tpu" else nodes)
         except DoesNotFit as error:
-            return answer(Variant(values, labels, None, str(error)))
-        return answer(Variant(values, labels, replace(self.ask, cluster=cluster)), self.question.model)
+            return at(Variant(values, labels, None, str(error)))
+        return at(Variant(values, labels, replace(self.ask, on=cluster)), self.question.model)
 
 
-def _kind(ask: Ask, key: str) -> Kind:
-    text = rescale.with_chip(ask.cluster, key) if ask.cluster else key
-    here = replace(ask, cluster=text, at_most="")
+def _kind(ask: TrainAsk, key: str) -> Kind:
+    text = rescale.with_chip(ask.on, key) if ask.on else key
+    here = replace(ask, on=text, at_most="")
     q: Question = here.question()
     peak = Device.of(q.chip, q.calibration, q.work.precision).peak
     rent = q.cluster.rent / q.cluster.devices if q.cluster.rent else None

@@ -2,18 +2,19 @@
 
 from dataclasses import fields
 
-from meshwise.cost.layout import layouts_of
+from meshwise.cost.layout import Layouts
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import price
 from meshwise.models.model import Model
-from meshwise.plan.train.choice import Ask, Choice, choice
+from meshwise.plan.ask import TrainAsk
+from meshwise.plan.train.choice import Choice, choice
 from meshwise.workers.trainer.settings import Layout, Settings
 
 
 def question_of(settings: Settings, model: Model, on: str) -> Question:
     """The planner's question for the run that `settings` describe, on the cluster `on`."""
     half = "bf16" if settings.precision == "fp32" else settings.precision
-    ask = Ask(model=settings.name, cluster=on, batch=settings.batch, seq=settings.seq, framework="meshwise", precision=half)
+    ask = TrainAsk(model=settings.name, on=on, batch=settings.batch, seq=settings.seq, framework="meshwise", precision=half)
     return ask.question(model)
 
 
@@ -23,5 +24,5 @@ def predicted(settings: Settings, model: Model, on: str) -> Choice:
     row: dict[str, int | str] = {f.name: getattr(a, f.name) for f in fields(Layout)}
     row |= {"ep": 1, "sp": int(a.tp > 1), "offload": "none", "zero": a.zero if a.dp_shard > 1 else 0}
     row |= {"schedule": "zero-bubble" if a.schedule == "zbv" else a.schedule}
-    layouts = layouts_of(row)
+    layouts = Layouts.from_row(row)
     return choice(asked, layouts, price(asked, layouts), 0)

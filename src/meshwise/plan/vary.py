@@ -1,14 +1,22 @@
-"""One question asked many times over: 'nodes=8..512' and what it makes of a question. Knows nothing of what the question is about."""
+"""One question at many points: read 'nodes=8..512', make the questions of a grid, and hold their answers.
+
+Knows nothing of training or serving: `axes.py` has the axes, `train/vary.py` and `serve/vary.py` answer the points.
+"""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+from meshwise.catalogue import records
 from meshwise.errors import DoesNotFit, UserError, nearest, quoted
+from meshwise.models.count import flat
+from meshwise.plan.fields import Ask
+from meshwise.plan.plan import frame
 
-Asked = TypeVar("Asked")
+Asked = TypeVar("Asked", bound=Ask)
 Value = int | float | str
 MOST_AXES = 2
 MOST_POINTS = 256
@@ -16,24 +24,24 @@ MOST_POINTS = 256
 
 @dataclass(frozen=True)
 class Axis(Generic[Asked]):
-    """Something of a question that can be varied."""
+    """One thing that can be varied in a question."""
 
     name: str
     example: str
-    """What a user might type behind the '='."""
+    """Values as a user might type them after the '='."""
     read: Callable[[str, Asked], Value]
-    """One value from its words; UserError where it is none."""
+    """Read one value; UserError where it is not valid."""
     show: Callable[[Value, Asked], str]
     change: Callable[[Asked, Value], Asked]
-    """The same question with another value."""
+    """The question with another value."""
     ordered: bool = True
     """Whether values are numbers, so that a range means something."""
     settles: str = ""
-    """What else it decides, in words: two axes that decide the same contradict each other."""
+    """What it decides, in words: two axes that decide the same thing contradict each other."""
     whole: bool = True
     """Whether values are whole numbers."""
     step: float = 0.0
-    """What a range adds from one value to the next where it does not say; 0 doubles."""
+    """The default step of a range; 0 doubles."""
 
 
 @dataclass(frozen=True)
@@ -152,3 +160,85 @@ def variants(ask: Asked, varied: Sequence[Varied[Asked]], axes: Mapping[str, Axi
         except DoesNotFit as error:
             found.append(Variant(named, labels, None, str(error)))
     return found
+
+
+def first_values(texts: Sequence[str], axes: Mapping[str, Axis[Any]]) -> dict[str, str]:
+    """By axis, the first value that `--vary` gives it: the cluster, batch or cache type to start from where none is given."""
+    return {axis_of(text, axes).name: text.partition("=")[2].split(",")[0].partition("..")[0].strip() for text in texts}
+
+
+# The answers.
+
+
+class Point(Protocol):
+    """The answer at one point."""
+
+    @property
+    def values(self) -> dict[str, Value]: ...
+
+    @property
+    def labels(self) -> tuple[str, ...]: ...
+
+    @property
+    def choice(self) -> Any: ...
+
+    @property
+    def refusal(self) -> str: ...
+
+    def row(self) -> dict[str, Any]:
+        """The point as plain data, its layout under 'choice'."""
+        ...
+
+
+Answered = TypeVar("Answered", bound=Point)
+
+
+class Points(Generic[Asked, Answered]):
+    """The answers at every point of a `--vary`, in the order of its values."""
+
+    format: ClassVar[int] = 1
+    kind: ClassVar[str] = ""
+    hidden: ClassVar[tuple[str, ...]] = ()
+    """Keys of a layout that a flat row leaves out."""
+    ask: Asked
+    vary: tuple[str, ...]
+    axes: tuple[str, ...]
+    """Names of the axes that are varied."""
+    points: tuple[Answered, ...]
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def __iter__(self) -> Iterator[Answered]:
+        return iter(self.points)
+
+    @property
+    def command(self) -> str:
+        return " ".join([self.ask.command(), *(f"--vary {shlex.quote(text)}" for text in self.vary)])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One flat dict per point, with the columns of `--csv`."""
+        return [flat(self._flat(point.row())) for point in self.points]
+
+    def _flat(self, row: dict[str, Any]) -> dict[str, Any]:
+        inner: dict[str, Any] = row.pop("choice") or {}
+        return row | {key: value for key, value in inner.items() if key not in self.hidden}
+
+    def to_frame(self) -> Any:
+        """The rows as a data frame of polars or pandas, whichever is installed."""
+        return frame(self.rows())
+
+    def to_json(self) -> dict[str, Any]:
+        kind = {"kind": self.kind} if self.kind else {}
+        points = [point.row() for point in self.points]
+        return {"format": self.format, **kind, "ask": records.plain(self.ask), "vary": list(self.vary), "points": points}
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self)} points: {self.command}>"
+
+
+def refuse_all(points: Sequence[Point]) -> None:
+    """DoesNotFit where no point has an answer, with the first reasons."""
+    if not any(point.choice for point in points):
+        why = list(dict.fromkeys(f"{' '.join(point.labels)}: {point.refusal}" for point in points))
+        raise DoesNotFit(f"none of {len(points)} points works; " + ", ".join(why[:3]) + (", ..." if len(why) > 3 else ""))

@@ -122,9 +122,9 @@ def run_folder(tmp_path: Path) -> Path:
 
 
 def test_every_part_of_the_planner_has_its_place_in_a_trace():
-    from meshwise.cost.train.step import PARTS
+    from meshwise.cost.parts import TRAIN_PARTS
 
-    assert sorted(part for some in parts.OF_THE_PLANNER.values() for part in some) == sorted(PARTS)
+    assert sorted(part for some in parts.OF_THE_PLANNER.values() for part in some) == sorted(TRAIN_PARTS)
     assert set(parts.OF_THE_PLANNER) == set(trace.PARTS)
 
 

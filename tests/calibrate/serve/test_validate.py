@@ -11,7 +11,8 @@ from meshwise.calibrate.serve.validate import ServeValidation, calibrated_serve,
 from meshwise.calibrate.tables import find_table
 from meshwise.catalogue import records
 from meshwise.catalogue.calibrations import ServeCalibration, named_serve, serve_prior
-from meshwise.cost.serve.speed import SERVE_PARTS, Speed
+from meshwise.cost.parts import SERVE_PARTS
+from meshwise.cost.serve.speed import Speed
 from meshwise.errors import UserError
 
 

@@ -13,7 +13,7 @@ from meshwise.calibrate.train import intervals
 from meshwise.calibrate.train.validate import validate
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.cost import interval
-from meshwise.cost.train.step import PARTS
+from meshwise.cost.parts import TRAIN_PARTS
 from meshwise.errors import UserError
 
 
@@ -61,7 +61,7 @@ def test_draws_of_the_same_kind_are_covered() -> None:
 
 def test_more_devices_than_any_row_had_widen_it() -> None:
     c = replace(Calibration(), devices=64.0)
-    parts = dict.fromkeys(PARTS, 0.0) | {"matmul": 1.0}
+    parts = dict.fromkeys(TRAIN_PARTS, 0.0) | {"matmul": 1.0}
     inside, beyond = interval.step(c, parts, 64), interval.step(c, parts, 1024)
     assert inside == pytest.approx((math.exp(-0.16), math.exp(0.35)))
     assert beyond[1] == pytest.approx(math.exp(math.hypot(0.35, 4 * 0.03)))  # four doublings

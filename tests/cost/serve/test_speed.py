@@ -10,9 +10,10 @@ from meshwise.catalogue.calibrations import ServeCalibration
 from meshwise.catalogue.chips import Link, find_chip
 from meshwise.catalogue.clusters import find_cluster
 from meshwise.catalogue.engines import find_runtime
+from meshwise.cost.parts import SERVE_PARTS
 from meshwise.cost.serve.cache import Held, layer_caches
 from meshwise.cost.serve.placement import ALL_EXPERTS, Pin, Placement, split_layers, split_rows, split_tensors
-from meshwise.cost.serve.speed import SERVE_PARTS, Rig, Speed, peak, rate, speed
+from meshwise.cost.serve.speed import Rig, Speed, peak, rate, speed
 from meshwise.cost.work import Serve
 from support.serve_tables import model, stored
 

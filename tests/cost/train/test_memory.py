@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.frameworks import find_framework
 from meshwise.cost.layout import Layouts
-from meshwise.cost.train.memory import KINDS
+from meshwise.cost.parts import TRAIN_KINDS
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import price
 from support.layouts_to_price import cost, faster, priceable, question, sums_to
@@ -174,8 +174,8 @@ def test_measured_activations_scale_what_is_computed() -> None:
 def test_bytes_are_finite_and_never_negative_and_kinds_add_up_to_the_peak(case: tuple[Question, Layouts]) -> None:
     q, layouts = case
     found = price(q, layouts)
-    assert set(found.memory) == set(KINDS)
-    for kind in KINDS:
+    assert set(found.memory) == set(TRAIN_KINDS)
+    for kind in TRAIN_KINDS:
         assert found.memory[kind].shape == (len(layouts),)
         assert (found.memory[kind] >= 0).all()  # NaN is not
         assert (found.memory[kind] < 1e18).all()

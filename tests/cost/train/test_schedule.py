@@ -7,7 +7,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from meshwise.cost.layout import SCHEDULES, Layouts
+from meshwise.cost.axes import SCHEDULES
+from meshwise.cost.layout import Layouts
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.schedule import BACKWARD, FORWARD, WEIGHT, Run, order, play
 from meshwise.cost.train.step import layers_before, pace, price, slots, stage_start

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.frameworks import find_framework
 from meshwise.cost.layout import Layouts
+from meshwise.cost.parts import TRAIN_PARTS
 from meshwise.cost.train.compute import SHORTEST_KERNEL
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.step import GRAPH_GAP, PARTS, graphed, price, stage_layers
+from meshwise.cost.train.step import GRAPH_GAP, graphed, price, stage_layers
 from meshwise.models.model import build
 from support.layouts_to_price import CLUSTERS, MODELS, block, cost, faster, priceable, question, rows, seconds, sums_to
 
@@ -25,8 +26,8 @@ from support.layouts_to_price import CLUSTERS, MODELS, block, cost, faster, pric
 def test_seconds_are_finite_and_never_negative_and_parts_add_up_to_the_step(case: tuple[Question, Layouts]) -> None:
     q, layouts = case
     found = price(q, layouts)
-    assert tuple(found.time) == PARTS
-    for part in PARTS:
+    assert tuple(found.time) == TRAIN_PARTS
+    for part in TRAIN_PARTS:
         assert found.time[part].shape == (len(layouts),)
         assert (found.time[part] >= 0).all()  # NaN is not
         assert (found.time[part] < 1e9).all()
@@ -456,7 +457,7 @@ def test_joined_products_are_priced_as_one_on_one_gpu() -> None:
     for cluster, axes in (("1xh200", {}), ("2xh200", {"dp_shard": 2, "zero": 3}), ("1xcpu", {})):
         one, other = (cost(question("ttt-linear-125m", cluster, f, batch=16), mbs=8, **axes)[0] for f in (joins, apart))
         assert (one["matmul"] < other["matmul"]) == (cluster == "1xh200")
-        assert {part for part in PARTS if one[part] != other[part]} <= {"matmul"}
+        assert {part for part in TRAIN_PARTS if one[part] != other[part]} <= {"matmul"}
 
 
 def test_no_norm_is_shorter_than_a_kernel() -> None:
@@ -471,4 +472,4 @@ def test_what_a_framework_moves_more_is_elementwise_time_alone() -> None:
     fewer, many = (cost(replace(q, calibration=replace(q.calibration, elementwise=more)), mbs=4)[0] for more in (1.0, 3.0))
     logits = 4 * 2048 * 128256 * q.work.framework.logit_bytes / (3.35e12 * q.calibration.memory)  # are not of a layer
     assert many["elementwise"] - logits == pytest.approx(3 * (fewer["elementwise"] - logits))
-    assert {part for part in PARTS if many[part] != fewer[part]} == {"elementwise"}
+    assert {part for part in TRAIN_PARTS if many[part] != fewer[part]} == {"elementwise"}

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.ask import ServeAsk
-from meshwise.plan.serve.choice import ServePlan, choice, contexts, largest_format, make, read, refuse
+from meshwise.plan.serve.plan import ServePlan, make, read, refuse
+from meshwise.plan.serve.choice import choice, contexts, largest_format
 from meshwise.plan.serve.search import search
 from support.command import one_line
 from support.serve_questions import found, question, split

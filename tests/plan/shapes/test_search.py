@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from meshwise.catalogue.calibrations import Calibration
-from meshwise.cost.layout import RECOMPUTE, Layouts
+from meshwise.cost.axes import RECOMPUTE
+from meshwise.cost.layout import Layouts
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import peak, price
 from meshwise.plan.shapes import search as shape_search

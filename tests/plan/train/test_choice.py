@@ -10,32 +10,35 @@ from typing import Any
 
 import pytest
 
-from meshwise.cost.interval import COMPUTING
-from meshwise.cost.layout import layouts_of, parse_axes
+from meshwise.cost.axes import parse
+from meshwise.cost.layout import Layouts
+from meshwise.cost.parts import COMPUTING
 from meshwise.errors import UserError
 from meshwise.models.find import find_values
-from meshwise.plan.train.choice import Ask, Choice, DoesNotFit, Plan, make, read
+from meshwise.plan.ask import TrainAsk
+from meshwise.plan.train.choice import Choice, DoesNotFit
+from meshwise.plan.train.plan import TrainPlan, make, read
 from meshwise.plan.train.explain import differences
 from meshwise.plan.train.search import search
 from meshwise.ui.views.plan import bars
 from meshwise.workers.trainer.settings import Layout, Settings, broken
 from support.command import one_line
 
-ASK = Ask(model="llama-3-8b", cluster="2x8xh100-sxm", batch=512, seq=4096, framework="megatron", tokens=15e12)
+ASK = TrainAsk(model="llama-3-8b", cluster="2x8xh100-sxm", batch=512, seq=4096, framework="megatron", tokens=15e12)
 
 
-def planned(ask: Ask = ASK, top: int = 5, **limits: Any) -> Plan:
+def planned(ask: TrainAsk = ASK, top: int = 5, **limits: Any) -> TrainPlan:
     q = ask.question()
     return make(ask, q, search(q, top=top, **limits), top)
 
 
 @pytest.fixture(scope="module")
-def plan() -> Plan:
+def plan() -> TrainPlan:
     return planned()
 
 
 @pytest.fixture
-def best(plan: Plan) -> Choice:
+def best(plan: TrainPlan) -> Choice:
     return plan.choices[0]
 
 
@@ -143,17 +146,17 @@ def test_nodes_that_are_left_idle_are_not_paid_for(best: Choice) -> None:
     assert a_day == pytest.approx(both / 2)
 
 
-def test_parts_add_up(plan: Plan) -> None:
+def test_parts_add_up(plan: TrainPlan) -> None:
     for choice in plan.choices:
         assert sum(choice.time_parts.values()) == pytest.approx(choice.seconds)
         assert sum(choice.memory_parts.values()) == pytest.approx(choice.memory)
         assert choice.memory <= choice.capacity == 80 * 2**30
-        assert int(layouts_of(choice.layout).devices[0]) == choice.devices
+        assert int(Layouts.from_row(choice.layout).devices[0]) == choice.devices
 
 
 @pytest.mark.parametrize("chip", ["p40", "gtx1080ti", "cpu", "v100-32gb-sxm2", "mi300x", "m2-ultra", "gaudi3", "l4"])
 def test_a_plan_for_any_chip_can_be_written(chip: str) -> None:
-    made = planned(Ask(model="llama-debug", cluster=f"1x{chip}", batch=4, seq=512, framework="megatron"), top=1)
+    made = planned(TrainAsk(model="llama-debug", cluster=f"1x{chip}", batch=4, seq=512, framework="megatron"), top=1)
     assert json.dumps(made.to_json(), allow_nan=False)
     assert 0 < made.choices[0].mfu < 1
 
@@ -161,11 +164,11 @@ def test_a_plan_for_any_chip_can_be_written(chip: str) -> None:
 # Near-ties.
 
 
-BLOOM = Ask(model="bloom-176b", cluster="jean-zay:48", batch=2048, seq=2048, framework="megatron-deepspeed")
+BLOOM = TrainAsk(model="bloom-176b", cluster="jean-zay:48", batch=2048, seq=2048, framework="megatron-deepspeed")
 
 
 @pytest.mark.parametrize("ask", [ASK, BLOOM], ids=lambda ask: ask.model)
-def test_choices_are_the_fastest_first_and_no_two_are_the_same_answer(ask: Ask) -> None:
+def test_choices_are_the_fastest_first_and_no_two_are_the_same_answer(ask: TrainAsk) -> None:
     choices = planned(ask, top=8).choices
     assert len(choices) == 8
     assert choices[0].seconds == search(ask.question()).cost.step[0]
@@ -184,7 +187,7 @@ def test_layouts_that_differ_only_in_how_data_is_shared_out_are_counted_as_ties(
     ask = replace(ASK, cluster="1x8xh200")
     (best,) = planned(ask, top=1).choices
     alike = ",".join(f"{axis}={best.layout[axis]}" for axis in ("tp", "pp", "recompute"))
-    found = search(ask.question(), bounds=parse_axes(alike))
+    found = search(ask.question(), bounds=parse(alike))
     same = found.layouts.mbs / found.layouts.cp == int(best.layout["mbs"]) / int(best.layout["cp"])
     assert best.ties == sum(same & (found.cost.step < best.seconds * 1.01)) - 1 > 0
 
@@ -194,9 +197,9 @@ def test_layouts_that_differ_only_in_how_data_is_shared_out_are_counted_as_ties(
 
 def test_a_model_that_fits_nowhere_says_by_how_much_and_what_would_help() -> None:
     with pytest.raises(DoesNotFit) as refused:
-        planned(Ask(model="llama-3-405b", cluster="8xrtx4090", batch=8, seq=4096, framework="megatron"))
+        planned(TrainAsk(model="llama-3-405b", cluster="8xrtx4090", batch=8, seq=4096, framework="megatron"))
     message = one_line(refused.value)
-    q = Ask(model="llama-3-405b", cluster="8xrtx4090", batch=8, seq=4096, framework="megatron").question()
+    q = TrainAsk(model="llama-3-405b", cluster="8xrtx4090", batch=8, seq=4096, framework="megatron").question()
     assert f"{search(q).smallest / 2**30:.1f} GiB" in message
     assert "24.0" in message  # GiB of an RTX 4090
     assert refused.value.exit_code == 1
@@ -212,13 +215,13 @@ def test_rules_that_leave_nothing_are_named() -> None:
 # The file.
 
 
-def written(plan: Plan, folder: Path) -> Path:
+def written(plan: TrainPlan, folder: Path) -> Path:
     path = folder / "plan.json"
     path.write_text(json.dumps(plan.to_json()), encoding="utf-8")
     return path
 
 
-def test_a_plan_reads_back_as_what_was_written(plan: Plan, tmp_path: Path) -> None:
+def test_a_plan_reads_back_as_what_was_written(plan: TrainPlan, tmp_path: Path) -> None:
     assert read(written(plan, tmp_path)) == plan
 
 
@@ -229,7 +232,7 @@ def test_every_word_of_the_question_is_in_the_file(tmp_path: Path) -> None:
     assert read(written(made, tmp_path)).ask == ask
 
 
-def test_a_plan_says_which_data_it_rests_on(plan: Plan) -> None:
+def test_a_plan_says_which_data_it_rests_on(plan: TrainPlan) -> None:
     other = planned(replace(ASK, framework="nanotron", tokens=0.0), top=1)
     assert plan.versions["meshwise"] == other.versions["meshwise"]
     assert plan.versions["model"] == other.versions["model"]
@@ -262,7 +265,7 @@ def test_a_file_that_is_no_plan_of_this_version_is_told_in_one_line(text: str, w
     assert str(path) in str(refused.value)
 
 
-def test_a_plan_cut_off_anywhere_is_told_in_one_line(plan: Plan, tmp_path: Path) -> None:
+def test_a_plan_cut_off_anywhere_is_told_in_one_line(plan: TrainPlan, tmp_path: Path) -> None:
     text = json.dumps(plan.to_json())
     path = tmp_path / "plan.json"
     for length in range(1, len(text), len(text) // 40):
@@ -272,7 +275,7 @@ def test_a_plan_cut_off_anywhere_is_told_in_one_line(plan: Plan, tmp_path: Path)
 
 
 @pytest.mark.parametrize("said", [{"mtbf": -1.0}, {"mtfb": 1e9}, {"spares": 1.5}], ids=str)
-def test_a_plan_of_impossible_failures_is_told_in_one_line(said: dict[str, float], plan: Plan, tmp_path: Path) -> None:
+def test_a_plan_of_impossible_failures_is_told_in_one_line(said: dict[str, float], plan: TrainPlan, tmp_path: Path) -> None:
     path = written(replace(plan, ask=replace(plan.ask, reliability=dict(said))), tmp_path)
     with pytest.raises(UserError) as refused:
         read(path)
@@ -289,7 +292,7 @@ def paths(value: object, *above: Any) -> Iterator[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("damage", [[], {}, "x", -1, None, True, math.nan, "lost"], ids=repr)
-def test_a_plan_damaged_anywhere_is_refused_or_can_still_be_shown(damage: object, plan: Plan, tmp_path: Path) -> None:
+def test_a_plan_damaged_anywhere_is_refused_or_can_still_be_shown(damage: object, plan: TrainPlan, tmp_path: Path) -> None:
     """'lost' takes the key away too."""
     whole = json.loads(json.dumps(replace(plan, choices=plan.choices[:1]).to_json()))
     refused = 0

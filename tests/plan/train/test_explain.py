@@ -7,17 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwise.cost.layout import Layouts, name_of, parse_axes
+from meshwise.cost.axes import layout_name, parse
+from meshwise.cost.layout import Layouts
+from meshwise.cost.parts import TRAIN_PARTS, TRAIN_WORDS
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.step import PARTS
 from meshwise.errors import UserError
-from meshwise.plan.train.choice import Ask, Choice, DoesNotFit, Plan, choice, make
-from meshwise.plan.train.explain import WORDS, binding, differences, reasons, runner_up, versus, what_if
+from meshwise.plan.ask import TrainAsk
+from meshwise.plan.train.choice import Choice, DoesNotFit, choice
+from meshwise.plan.train.plan import TrainPlan, make
+from meshwise.plan.train.explain import binding, differences, reasons, runner_up, versus, what_if
 from meshwise.plan.train.search import search
 from support.command import one_line
 from support.layouts_to_price import faster, question
 
-BLOOM = Ask(model="bloom-176b", cluster="jean-zay:48", batch=2048, seq=2048, framework="megatron-deepspeed")
+BLOOM = TrainAsk(model="bloom-176b", cluster="jean-zay:48", batch=2048, seq=2048, framework="megatron-deepspeed")
 
 
 @pytest.fixture(scope="module")
@@ -26,17 +29,17 @@ def asked() -> Question:
 
 
 @pytest.fixture(scope="module")
-def plan(asked: Question) -> Plan:
+def plan(asked: Question) -> TrainPlan:
     return make(BLOOM, asked, search(asked), 10)
 
 
 @pytest.fixture
-def best(plan: Plan) -> Choice:
+def best(plan: TrainPlan) -> Choice:
     return plan.choices[0]
 
 
 def best_of(q: Question, limits: str = "") -> Choice:
-    found = search(q, bounds=parse_axes(limits), top=1)
+    found = search(q, bounds=parse(limits), top=1)
     return choice(q, found.layouts, found.cost, 0)
 
 
@@ -48,7 +51,7 @@ def numbers(text: str) -> list[float]:
 
 
 def test_every_part_of_a_step_has_words() -> None:
-    assert tuple(WORDS) == PARTS
+    assert tuple(TRAIN_WORDS) == TRAIN_PARTS
 
 
 @pytest.mark.parametrize(
@@ -62,7 +65,7 @@ def test_every_part_of_a_step_has_words() -> None:
     ],
 )
 def test_a_layout_is_called_by_what_is_not_the_default(axes: dict[str, int], name: str) -> None:
-    assert name_of(Layouts.of(**axes).row(0)) == name
+    assert layout_name(Layouts.of(**axes).row(0)) == name
 
 
 @settings(max_examples=30)
@@ -70,19 +73,19 @@ def test_a_layout_is_called_by_what_is_not_the_default(axes: dict[str, int], nam
 def test_layouts_of_different_names_are_different_layouts(data: st.DataObject) -> None:
     layouts = search(question("llama-debug", framework="torchtitan", batch=8), top=20).layouts
     i, j = data.draw(st.tuples(*[st.integers(0, len(layouts) - 1)] * 2))
-    assert (name_of(layouts.row(i)) == name_of(layouts.row(j))) == (layouts.row(i) == layouts.row(j))
+    assert (layout_name(layouts.row(i)) == layout_name(layouts.row(j))) == (layouts.row(i) == layouts.row(j))
 
 
 # Against another layout.
 
 
-def test_what_differs_is_listed_from_the_largest_and_accounts_for_the_difference(plan: Plan) -> None:
+def test_what_differs_is_listed_from_the_largest_and_accounts_for_the_difference(plan: TrainPlan) -> None:
     mine = plan.choices[0]
     for other in plan.choices[1:]:
         rows = differences(mine, other)
         gains = [abs(row.gained) for row in rows]
         assert gains == sorted(gains, reverse=True)
-        left_out = 1e-3 * mine.seconds * (len(PARTS) - len(rows))
+        left_out = 1e-3 * mine.seconds * (len(TRAIN_PARTS) - len(rows))
         assert sum(row.gained for row in rows) == pytest.approx(other.seconds - mine.seconds, abs=left_out)
 
 
@@ -90,7 +93,7 @@ def test_a_layout_does_not_differ_from_itself(best: Choice) -> None:
     assert differences(best, best) == []
 
 
-def test_the_runner_up_cuts_the_model_in_another_way(plan: Plan) -> None:
+def test_the_runner_up_cuts_the_model_in_another_way(plan: TrainPlan) -> None:
     other = runner_up(plan.choices)
     assert other is not None
     axes = ("tp", "pp", "cp", "ep")
@@ -100,7 +103,7 @@ def test_the_runner_up_cuts_the_model_in_another_way(plan: Plan) -> None:
 
 @pytest.mark.parametrize("text", ["tp=8", "tp=4,pp=12", "tp=8,pp=6,mbs=4,dp=8", "recompute=full,zero=0"])
 def test_what_a_user_leaves_open_is_chosen_best(text: str, asked: Question, best: Choice) -> None:
-    found, bounds = versus(asked, best, text), parse_axes(text)
+    found, bounds = versus(asked, best, text), parse(text)
     assert found.devices == 384
     assert found.seconds == search(asked, bounds=bounds).cost.step[0] >= best.seconds
     words = found.layout | {"dp": int(found.layout["dp_replicate"]) * int(found.layout["dp_shard"])}
@@ -144,13 +147,13 @@ def test_a_layout_that_does_not_fit_is_told_by_how_much(asked: Question, best: C
     text = "tp=8,pp=3,recompute=none"
     with pytest.raises(DoesNotFit, match=f"{text} does not fit") as refused:
         versus(asked, best, text)
-    needed = search(asked, bounds=parse_axes(text)).smallest / 2**30
+    needed = search(asked, bounds=parse(text)).smallest / 2**30
     assert f"needs {needed:.1f} GiB" in one_line(refused.value)
     assert needed > 88
 
 
 def test_a_layout_is_compared_on_as_many_devices_as_the_plan_uses() -> None:
-    ask = Ask(model="llama-debug", cluster="2x(4xrtx3090)@1Gbps", batch=8, seq=512, framework="megatron", at_most="2")
+    ask = TrainAsk(model="llama-debug", cluster="2x(4xrtx3090)@1Gbps", batch=8, seq=512, framework="megatron", at_most="2")
     q = ask.question()
     best = make(ask, q, search(q, nodes=(1, 2)), 1).choices[0]
     assert best.devices == versus(q, best, "tp=2").devices == 4
@@ -163,7 +166,7 @@ def test_memory_binds_where_a_faster_layout_does_not_fit(asked: Question, best: 
     text = binding(asked, best, {})
     assert text.startswith("Memory binds: ")
     free = search(faster(asked, capacity=1000), top=1)
-    assert name_of(free.layouts.row(0)) in text
+    assert layout_name(free.layouts.row(0)) in text
     assert f"{float(free.cost.step[0]):.3g} s" in text
 
 
@@ -175,7 +178,7 @@ def test_memory_binds_nothing_where_there_is_plenty() -> None:
 @pytest.mark.parametrize("fixed", ["pp=8", "tp=8", "mbs=1", "recompute=full"])
 def test_what_the_user_fixed_is_not_blamed_on_memory(fixed: str) -> None:
     q = faster(question("llama-3-8b", batch=64), capacity=1000)
-    bounds = parse_axes(fixed)
+    bounds = parse(fixed)
     best = best_of(q, fixed)
     assert best.seconds > best_of(q).seconds
     assert binding(q, best, bounds).startswith("Memory binds nothing")
@@ -190,7 +193,7 @@ def test_twice_of_each_is_tried_and_told_in_tokens_per_second(asked: Question, b
     assert numbers(lines["With twice the network"])[0] == pytest.approx(gain, abs=0.05)
     assert gain > 0
     roomier = best_of(faster(asked, capacity=2))
-    assert name_of(roomier.layout) in lines["With twice the memory"]
+    assert layout_name(roomier.layout) in lines["With twice the memory"]
 
 
 def test_one_node_has_no_network_to_double() -> None:
@@ -201,9 +204,9 @@ def test_one_node_has_no_network_to_double() -> None:
 def test_a_larger_batch_that_does_not_fit_is_told() -> None:
     """One sequence in 8 stages keeps one micro-batch in flight; two sequences keep two, and there is no room for them."""
     fixed, tight = "pp=8,tp=1,recompute=none", question("korthikanti-22b", batch=1, reserve=0.0)
-    room = search(tight, bounds=parse_axes(fixed)).smallest / tight.chip.memory
+    room = search(tight, bounds=parse(fixed)).smallest / tight.chip.memory
     q = faster(tight, capacity=room * (1 + 1e-9))
-    assert "With twice the batch: nothing fits." in what_if(q, best_of(q, fixed), parse_axes(fixed))
+    assert "With twice the batch: nothing fits." in what_if(q, best_of(q, fixed), parse(fixed))
 
 
 def test_rooflines_are_of_the_devices_that_the_layout_has(asked: Question, best: Choice) -> None:
@@ -215,16 +218,16 @@ def test_rooflines_are_of_the_devices_that_the_layout_has(asked: Question, best:
 # All of it.
 
 
-def test_the_explanation_names_both_layouts_and_the_largest_parts(asked: Question, plan: Plan) -> None:
+def test_the_explanation_names_both_layouts_and_the_largest_parts(asked: Question, plan: TrainPlan) -> None:
     best, other = plan.choices[0], runner_up(plan.choices)
     assert other is not None
     lines = reasons(asked, best, other, {})
     assert lines[0].startswith(
-        f"{name_of(best.layout)} takes {best.seconds:.4g} s, {name_of(other.layout)} {other.seconds:.4g} s"
+        f"{layout_name(best.layout)} takes {best.seconds:.4g} s, {layout_name(other.layout)} {other.seconds:.4g} s"
     )
     first = differences(best, other)[0]
     assert ("saves" if first.gained > 0 else "costs") in lines[1]
-    assert WORDS[first.part] in lines[1]
+    assert TRAIN_WORDS[first.part] in lines[1]
     assert all(line.isprintable() for line in lines)
 
 

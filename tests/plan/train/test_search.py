@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 import meshwise.plan.train.search
 from meshwise.catalogue.frameworks import find_framework
-from meshwise.cost.layout import Layouts, parse_axes
+from meshwise.cost.axes import parse
+from meshwise.cost.layout import Layouts
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import price
 from meshwise.errors import UserError
@@ -275,7 +276,7 @@ def test_bounds_leave_exactly_what_is_within_them(bounds: dict[str, tuple[int, i
 @pytest.mark.parametrize("text", ["tp=2,pp=2,recompute=full", "recompute=full,pp=2,tp=2", "pp=2, recompute=full , tp=2"])
 def test_the_order_in_which_a_user_fixes_axes_does_not_matter(text: str) -> None:
     q = question("llama-debug", batch=8)
-    found, same = search(q, bounds=parse_axes(text)), search(q, bounds=parse_axes("tp=2,pp=2,recompute=full"))
+    found, same = search(q, bounds=parse(text)), search(q, bounds=parse("tp=2,pp=2,recompute=full"))
     assert table(found.layouts) == table(same.layouts)
     assert sum(found.rejected.values()) == sum(same.rejected.values())
 
@@ -304,7 +305,7 @@ def test_fewer_nodes_are_tried_where_they_may_be_faster() -> None:
 
 def test_a_batch_that_nothing_divides_leaves_nothing() -> None:
     """7 sequences on 8 devices of FSDP: no tensor, pipeline or context parallelism of 8 is allowed, and 2, 4 and 8 do not divide 7."""
-    limits = parse_axes("tp=1,pp=1,cp=1")
+    limits = parse("tp=1,pp=1,cp=1")
     found = search(question("llama-debug", framework="fsdp", batch=7), bounds=limits)
     assert len(found.layouts) == 0
     assert "dp divides the batch" in found.rejected
@@ -347,7 +348,7 @@ def test_what_fits_nowhere_says_how_small_it_gets() -> None:
 )
 def test_a_slip_in_an_axis_is_told_in_one_line(text: str, words: str) -> None:
     with pytest.raises(UserError) as refused:
-        parse_axes(text)
+        parse(text)
     assert words in one_line(refused.value)
 
 
@@ -364,7 +365,7 @@ def test_a_slip_in_an_axis_is_told_in_one_line(text: str, words: str) -> None:
     ],
 )
 def test_axes_are_read_as_bounds(text: str, expected: dict[str, tuple[int, int]]) -> None:
-    assert parse_axes(text) == expected
+    assert parse(text) == expected
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the peak from /proc")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
+from meshwise.cost.parts import TRAIN_PARTS
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.step import PARTS
 from meshwise.plan.train.choice import Choice
 from meshwise.plan.train.timeline import AFTER, DETAILED, STREAMS, WITHIN, as_file, play_out, trace
 from support.layouts_to_price import question
@@ -89,7 +89,7 @@ def test_every_part_of_the_step_is_in_its_place(case: tuple[Question, Choice]) -
     assert timeline.after == {part: time[part] for part in AFTER}
     idle = timeline.pipeline - slowest.sum()
     assert idle >= time["bubble"] * (1 - 1e-6) - 1e-9
-    assert {*WITHIN, *AFTER, "bubble"} == set(PARTS)
+    assert {*WITHIN, *AFTER, "bubble"} == set(TRAIN_PARTS)
 
 
 def test_stages_are_processes_and_streams_are_threads() -> None:

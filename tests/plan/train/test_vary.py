@@ -6,20 +6,21 @@ from itertools import pairwise
 
 import pytest
 
-from meshwise.cost.layout import name_of
+from meshwise.cost.axes import layout_name
 from meshwise.errors import DoesNotFit
 from meshwise.plan.axes import AXES
-from meshwise.plan.train.choice import Ask, make
+from meshwise.plan.ask import TrainAsk
+from meshwise.plan.train.plan import make
 from meshwise.plan.train.search import search
 from meshwise.plan.vary import parse, variants
 from meshwise.plan.vary_whatif import Point, answers, check
 from support.command import one_line
 
-SMALL = Ask(model="llama-3-8b", cluster="1x8xh100-sxm", batch=256, seq=4096, framework="megatron", tokens=1e12)
-LARGE = Ask(model="llama-3-70b", cluster="8x8xh100-sxm", batch=512, seq=8192, framework="megatron")
+SMALL = TrainAsk(model="llama-3-8b", cluster="1x8xh100-sxm", batch=256, seq=4096, framework="megatron", tokens=1e12)
+LARGE = TrainAsk(model="llama-3-70b", cluster="8x8xh100-sxm", batch=512, seq=8192, framework="megatron")
 
 
-def points(ask: Ask, *texts: str) -> list[Point]:
+def points(ask: TrainAsk, *texts: str) -> list[Point]:
     varied = parse(texts, AXES, ask)
     return answers(variants(ask, varied, AXES), len(varied[-1].values))
 
@@ -66,7 +67,7 @@ def test_what_does_not_fit_or_divide_is_a_row_that_says_so() -> None:
 
 def test_more_of_the_same_cut_is_no_change() -> None:
     """Only data parallelism grows from 64 to 128 sequences on 8 and 16 devices of a model that fits on one."""
-    ask = Ask(
+    ask = TrainAsk(
         model="llama-debug", cluster="1x8xh100-sxm", batch=64, seq=512, framework="fsdp", fix=("tp=1,pp=1,cp=1,mbs=1,zero=3",)
     )
     small, large = points(ask, "nodes=1,2")
@@ -135,4 +136,4 @@ def test_a_deadline_that_nothing_meets_names_the_closest() -> None:
     check(found, best.wall_days * 86400)
     with pytest.raises(DoesNotFit) as caught:
         check(found, best.wall_days * 86400 - 1)
-    assert f"the closest is 4x8xh100-sxm with {name_of(best.layout)}, {best.wall_days:,.1f} days" in one_line(caught.value)
+    assert f"the closest is 4x8xh100-sxm with {layout_name(best.layout)}, {best.wall_days:,.1f} days" in one_line(caught.value)

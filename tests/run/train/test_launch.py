@@ -39,7 +39,7 @@ def test_the_prediction_is_what_plan_says_of_the_same_layout(run: Run, tmp_path:
     path = str(tmp_path / "plan.json")
     asked = ["llama-3.2-1b", "--on", "1x8xh200", "--batch", "64x2048", "--framework", "meshwise", "--out", path]
     assert run("plan", *asked).code == 0
-    from meshwise.plan.train.choice import read
+    from meshwise.plan.train.plan import read
 
     best = read(Path(path)).choices[0]
     assert prepare(Wish(what=path)).predicted().seconds == pytest.approx(best.seconds)

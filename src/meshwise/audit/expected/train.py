@@ -13,12 +13,13 @@ from meshwise.calibrate.train import cases as measure
 from meshwise.calibrate.train.cases import Case
 from meshwise.calibrate.train.predict import predict
 from meshwise.catalogue import calibrations, frameworks
-from meshwise.cost.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layouts, name_of
+from meshwise.cost.axes import OFFLOAD, RECOMPUTE, SCHEDULES, layout_name
+from meshwise.cost.layout import Layouts
+from meshwise.cost.parts import TRAIN_WORDS as PARTS
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import price
 from meshwise.errors import UserError
 from meshwise.plan.train import choice as plans
-from meshwise.plan.train.explain import WORDS as PARTS
 from meshwise.plan.train.explain import differences
 from meshwise.plan.train.search import search
 from meshwise.units import GIB
@@ -218,7 +219,7 @@ def unpriced(runs: Sequence[Figures], priced: set[str], grades: dict[str, str]) 
 def name_of_case(case: Case) -> str:
     """'dp8 tp4 pp12 mbs2 full recompute'."""
     words = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "offload": OFFLOAD}
-    return name_of({axis: words[axis][value] if axis in words else value for axis, value in case.layout.items()})
+    return layout_name({axis: words[axis][value] if axis in words else value for axis, value in case.layout.items()})
 
 
 @dataclass(frozen=True)
@@ -269,9 +270,9 @@ def _next(e: Expectation) -> Next | None:
     if not len(tried.layouts):
         return None
     choice = plans.choice(question, tried.layouts, tried.cost, 0)
-    gain = 1 - choice.seconds / e.seconds
+    gain = 1 - choice.step / e.seconds
     now = name_of_case(case)
-    return Next(e.figures.where, now, case.seconds, e.seconds, name_of(choice.layout), gain, _why(question, case, choice))
+    return Next(e.figures.where, now, case.seconds, e.seconds, layout_name(choice.layout), gain, _why(question, case, choice))
 
 
 def _why(question: Question, case: Case, best: plans.Choice) -> str:

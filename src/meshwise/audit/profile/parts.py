@@ -53,13 +53,13 @@ def compare(folder: Path) -> Parts:
     choice, notes = _predicted(settings)
     traced = _traced(folder, settings, notes)
     rows = [
-        Row(part, sum(choice.time_parts[name] for name in names) if choice else None, traced.get(part))
+        Row(part, sum(choice.time[name] for name in names) if choice else None, traced.get(part))
         for part, names in OF_THE_PLANNER.items()
     ]
-    rows.append(Row("step", choice.seconds if choice else None, seen["sec_per_iter"]))
+    rows.append(Row("step", choice.step if choice else None, seen["sec_per_iter"]))
     notes.append(_balance(folder / "ranks.json"))
     if choice:
-        notes.append(f"memory: {choice.memory / GIB:.2f} GiB predicted, {seen['mem_gb']:.2f} GiB measured")
+        notes.append(f"memory: {choice.peak / GIB:.2f} GiB predicted, {seen['mem_gb']:.2f} GiB measured")
         notes.append(_largest(rows))
     return Parts(
         f"{settings.name} on {settings.layout.devices} x {settings.facts.get('gpu', settings.device)}",

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from meshwise.calibrate.result import Result
 from meshwise.calibrate.serve.cases import ServeCase, serve_cases
 from meshwise.calibrate.serve.score import score
 from meshwise.calibrate.tables import Skipped, find_table
@@ -16,6 +17,7 @@ from meshwise.catalogue.calibrations import ServeCalibration
 from meshwise.cost import interval
 from meshwise.cost.serve.speed import Speed
 from meshwise.errors import UserError
+from meshwise.plan.plan import frame
 
 FOLDS = 10
 """Fits of a leave-one-out by rows: every tenth row is left out together."""
@@ -30,6 +32,10 @@ class ServeValidation:
     skipped: list[Skipped]
     predicted: list[Speed]
     score: Score
+
+    def to_frame(self) -> Any:
+        """The rows as a data frame of polars or pandas, whichever is installed."""
+        return frame(self.rows())
 
     def rows(self) -> list[dict[str, object]]:
         """One line per case, tokens/s: what --csv prints."""
@@ -92,12 +98,26 @@ def _folds(cases: Sequence[ServeCase]) -> list[int]:
 
 
 @dataclass(frozen=True)
-class ServeCalibrated:
+class ServeCalibrated(Result):
+    """A calibration of serving, its scores on the rows it was fitted to and on rows left out, and the scores before."""
+
+    folder: ClassVar[str] = "serving"
     serving: ServeCalibration
     in_sample: Score
     left_out: Score
     before: Score
     """Of the same rows by what is known of chips of their kind."""
+
+    @property
+    def name(self) -> str:
+        return "-".join((*self.serving.chips[:1], *self.serving.engines[:1]))
+
+    @property
+    def text(self) -> str:
+        return serve_toml(self)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"before": self.before, "left_out": self.left_out, "in_sample": self.in_sample}
 
     @property
     def worse(self) -> str:

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from meshwise.calibrate import tables as table
+from meshwise.calibrate.result import Result
 from meshwise.calibrate.train import cases as measure
 from meshwise.calibrate.train import intervals, probe
 from meshwise.calibrate.train.cases import Case
@@ -25,7 +26,10 @@ OPEN = 0.9
 
 
 @dataclass(frozen=True)
-class Calibrated:
+class Calibrated(Result):
+    """A calibration of training, its scores on the rows it was fitted to and on rows left out, and the scores before."""
+
+    folder: ClassVar[str] = "calibration"
     calibration: Calibration
     in_sample: Score
     left_out: Score
@@ -34,6 +38,23 @@ class Calibrated:
     before_name: str
     widths: dict[str, float]
     """Uncertainty that is left of each coefficient, over that of its prior."""
+
+    @property
+    def name(self) -> str:
+        return "-".join((*self.calibration.chips[:1], *self.calibration.frameworks[:1]))
+
+    @property
+    def text(self) -> str:
+        return toml(self)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "before": self.before,
+            "left_out": self.left_out,
+            "in_sample": self.in_sample,
+            "widths": self.widths,
+            "kept": self.kept,
+        }
 
     @property
     def kept(self) -> tuple[str, ...]:

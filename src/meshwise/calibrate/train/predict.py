@@ -10,8 +10,9 @@ from meshwise.calibrate.train.cases import Case
 from meshwise.catalogue import calibrations
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.cost.layout import Floats, Ints, Layouts
+from meshwise.cost.parts import TRAIN_PARTS
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.step import PARTS, price
+from meshwise.cost.train.step import price
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 """Tried where a table does not say which it was."""
@@ -38,7 +39,7 @@ class Block:
         """Seconds, bytes, and seconds by part; of several micro-batches the fastest that fits, as whoever ran it will have chosen."""
         q = replace(self.question, calibration=calibration or self.question.calibration)
         seconds, memory = np.full(len(self.rows), np.inf), np.full(len(self.rows), np.inf)
-        parts = np.zeros((len(PARTS), len(self.rows)))
+        parts = np.zeros((len(TRAIN_PARTS), len(self.rows)))
         for layouts, valid in self.trials:
             cost = price(q, layouts)
             fits, fitted = cost.peak < q.chip.memory, memory < q.chip.memory
@@ -76,7 +77,7 @@ class Batch:
 
     def shares(self, calibration: Calibration | None = None) -> Floats:
         """What part of each case's seconds is in each of PARTS: a row a case."""
-        found = np.zeros((self.size, len(PARTS)))
+        found = np.zeros((self.size, len(TRAIN_PARTS)))
         for block in self.blocks:
             found[block.rows] = block.price(calibration)[2]
         return found / np.sum(found, axis=1, keepdims=True)

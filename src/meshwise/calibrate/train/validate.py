@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from meshwise.catalogue import calibrations
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.cost import interval
 from meshwise.cost.layout import Floats
+from meshwise.plan.plan import frame
 
 LeaveOut = Literal["row", "group"]
 
@@ -33,6 +34,10 @@ class Validation:
     low: Floats
     high: Floats
     """Seconds between which 90% of the measurements should lie."""
+
+    def to_frame(self) -> Any:
+        """The rows as a data frame of polars or pandas, whichever is installed."""
+        return frame(self.rows())
 
     def rows(self) -> list[dict[str, object]]:
         """One line per case, seconds and bytes: what --csv prints."""

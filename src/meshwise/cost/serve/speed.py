@@ -7,6 +7,7 @@ from math import log2
 from meshwise.catalogue.calibrations import ServeCalibration, choose_serve
 from meshwise.catalogue.chips import Chip, Link
 from meshwise.catalogue.engines import Runtime
+from meshwise.cost.parts import SERVE_PARTS
 from meshwise.cost.serve.demand import Demand, Hop, Rig, Task, demand
 from meshwise.cost.serve.placement import Placement
 from meshwise.cost.serve.waves import filled
@@ -14,9 +15,7 @@ from meshwise.cost.work import Serve
 from meshwise.models.formats import Weights
 from meshwise.models.model import Model
 
-__all__ = ["SERVE_PARTS", "Rig", "Speed", "decode_parts", "prefill_parts", "price", "speed"]
-
-SERVE_PARTS: tuple[str, ...] = ("weights", "cache", "compute", "launch", "hops", "reduce", "host")
+__all__ = ["Rig", "Speed", "decode_parts", "prefill_parts", "price", "speed"]
 
 FAST_LINK = 100e9
 """From this bandwidth on a link lets devices read each other's memory (NVLink, Infinity Fabric); below it data goes through the host."""

@@ -5,7 +5,8 @@ from functools import cached_property
 
 import numpy as np
 
-from meshwise.cost.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Floats, Ints, Layouts
+from meshwise.cost.axes import OFFLOAD, RECOMPUTE, SCHEDULES
+from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.models.model import Model
 
 SPARSE = 8

@@ -11,8 +11,6 @@ from meshwise.cost.train.distinct import Few
 from meshwise.cost.work import OPTIMIZER_BYTES, Train
 from meshwise.models.model import Model
 
-KINDS = ("weights", "gradients", "optimizer", "activations", "logits", "context")
-
 
 @dataclass(frozen=True)
 class Sizes:

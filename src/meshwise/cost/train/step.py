@@ -6,6 +6,7 @@ import numpy as np
 
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.cost.layout import Floats, Ints, Layouts
+from meshwise.cost.parts import TRAIN_PARTS
 from meshwise.cost.train.comm import Fabric, Reduction, Wires
 from meshwise.cost.train.compute import SHORTEST_KERNEL, Device
 from meshwise.cost.train.distinct import Alike, Few
@@ -15,23 +16,6 @@ from meshwise.cost.train.pipeline import Pace, Stages, makespan, sampled
 from meshwise.cost.train.question import Question
 from meshwise.models.families.blocks import MIXTURE
 
-PARTS = (
-    "matmul",
-    "attention",
-    "elementwise",
-    "recompute",
-    "tp",
-    "cp",
-    "ep",
-    "launch",
-    "p2p",
-    "bubble",
-    "dp",
-    "optimizer",
-    "offload",
-    "fixed",
-)
-"""The one vocabulary of table columns, bars, JSON keys and explanations."""
 GRAPH_GAP = 0.25
 """Of the gap between kernels that is left where a CUDA graph starts them: on an H200, 1.5 ms of a step of 24 passes through a layer,
 against 2.5e-4 s a pass (docs/trainer.md)."""
@@ -72,7 +56,7 @@ def price(q: Question, layouts: Layouts) -> Cost:
     found["bubble"] = found["bubble"] / layouts.vpp
     found["p2p"] = found["p2p"] * layouts.vpp
     found |= _exposed_per_step(once, states.few, [slots.few.spread(seconds) for seconds in computing])
-    return Cost({name: found[name] for name in PARTS}, _memory(slots, states, layouts))
+    return Cost({name: found[name] for name in TRAIN_PARTS}, _memory(slots, states, layouts))
 
 
 def peak(q: Question, layouts: Layouts) -> Floats:

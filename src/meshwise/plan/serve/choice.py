@@ -1,27 +1,20 @@
-"""A plan to serve a model: the question, every way that answers it with its bytes and speed, and why. JSON both ways."""
+"""ServeChoice: one layout of a served model with its bytes per device and its speed, in all their units."""
 
 import math
-from dataclasses import asdict, dataclass, fields, replace
-from importlib.metadata import version
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field, replace
 
-from meshwise import units
-from meshwise.catalogue import calibrations, records
+from meshwise.catalogue import calibrations
+from meshwise.catalogue.records import stored
 from meshwise.cost.serve.layouts import part
 from meshwise.cost.serve.question import ServeQuestion
-from meshwise.cost.serve.speed import SERVE_PARTS
-from meshwise.errors import DoesNotFit, UserError
-from meshwise.models.formats import FORMATS, split_model_name, weights
-from meshwise.plan.ask import ServeAsk
-from meshwise.plan.serve.search import Found, Option, largest_context, meets, weighed
+from meshwise.errors import UserError
+from meshwise.models.formats import FORMATS, weights
+from meshwise.plan.serve.search import Option, largest_context, meets, weighed
 
-FORMAT = 1
-KIND = "serve"
 INTERVAL = 1.6449
 """Standard deviations that hold 90% of a normal distribution between them."""
 UNSURE = 0.3
-"""Standard deviation of ln(predicted / measured) of what no table here measures: sums between cards, other hosts, layers in host memory."""
+"""Standard deviation of ln(predicted / measured) for parts that no table here measures: all-reduces, other hosts, layers in host memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,58 +68,15 @@ class ServeChoice:
     ttft_high: float
     meets: bool
     """The latency targets, where there are any."""
-    time_parts: dict[str, float]
-    """Seconds of a decode step."""
-    prefill_parts: dict[str, float]
+    time: dict[str, float] = field(metadata=stored("time_parts"))
+    """Seconds of a decode step, by part."""
+    prefill_time: dict[str, float] = field(metadata=stored("prefill_parts"))
+    """Seconds of one prompt, by part."""
     watts: float | None
     """Of all cards at their rated power: no more than this."""
     kwh_per_million: float | None
     dollars_per_million: float | None
     """To generate a million tokens, at the list price to rent."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Miss:
-    """A way that does not fit."""
-
-    name: str
-    missing: float
-    """Bytes on its fullest card."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServePlan:
-    ask: ServeAsk
-    engine: str
-    weights: dict[str, float | str]
-    context: int
-    """Tokens of one user, as asked or as assumed."""
-    fits: bool
-    """Everything on cards, nothing on the host but the embedding."""
-    choices: tuple[ServeChoice, ...]
-    misses: tuple[Miss, ...]
-    contexts: dict[str, int]
-    """By cache type, the longest context that fits in the first way, for as many users."""
-    commands: dict[str, tuple[str, ...]]
-    reasons: tuple[str, ...]
-    notes: tuple[str, ...]
-    serving: dict[str, str]
-    versions: dict[str, str]
-
-    def to_json(self) -> dict[str, Any]:
-        return {"format": FORMAT, "kind": KIND, **asdict(self)}
-
-
-def read(path: Path) -> ServePlan:
-    """A plan.json that was written by `plan --serve --out`."""
-    table = records.plan_table(path, FORMAT, KIND)
-    try:
-        found = records.restore(ServePlan, {f.name: table[f.name] for f in fields(ServePlan)})
-        if not found.choices or any(set(row.time_parts) != set(SERVE_PARTS) for row in found.choices):
-            raise ValueError("it has no ways, or other parts than this version knows")
-        return found
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path}: a damaged plan ({error}); make it again") from None
 
 
 def choice(q: ServeQuestion, option: Option) -> ServeChoice:
@@ -166,8 +116,8 @@ def choice(q: ServeQuestion, option: Option) -> ServeChoice:
         ttft_low=speed.ttft / slower,
         ttft_high=speed.ttft * slower,
         meets=meets(q, option),
-        time_parts={name: float(value) for name, value in speed.decode.items()},
-        prefill_parts={name: float(value) for name, value in speed.prefill.items()},
+        time={name: float(value) for name, value in speed.decode.items()},
+        prefill_time={name: float(value) for name, value in speed.prefill.items()},
         watts=watts,
         kwh_per_million=watts * million / 3.6e6 if watts else None,
         dollars_per_million=rent * layout.replicas * million if rent is not None else None,
@@ -204,31 +154,6 @@ def _devices(q: ServeQuestion, option: Option) -> list[Device]:
     ]
 
 
-def make(
-    ask: ServeAsk, q: ServeQuestion, found: Found, top: int, commands: dict[str, tuple[str, ...]], reasons: list[str]
-) -> ServePlan:
-    """The plan for what a search found."""
-    best = found.options[0]
-    chip = q.cards[best.layout.cards[0]].chip
-    fitted = calibrations.choose_serve(chip, q.engine.runtime)
-    size = {"format": q.weights.format, "bytes": float(q.weights.bytes), "bits_per_weight": q.weights.bits_per_weight}
-    return ServePlan(
-        ask=ask,
-        engine=q.engine.name,
-        weights=size,
-        context=q.work.context,
-        fits=on_cards(best),
-        choices=tuple(choice(q, option) for option in found.options[:top]),
-        misses=tuple(Miss(name=one.layout.name, missing=-one.spare) for one in found.misses[:3]),
-        contexts=contexts(q, best),
-        commands=commands,
-        reasons=tuple(reasons),
-        notes=tuple(_notes(ask, q, best)),
-        serving={"name": fitted.key or "default prior", "fitted_on": fitted.fitted_on, "date": fitted.date},
-        versions={"meshwise": version("meshwise")},
-    )
-
-
 def on_cards(option: Option) -> bool:
     return option.layout.gpu_layers is None and not option.layout.expert_layers
 
@@ -247,33 +172,6 @@ def contexts(q: ServeQuestion, option: Option) -> dict[str, int]:
     return found
 
 
-def _notes(ask: ServeAsk, q: ServeQuestion, best: Option) -> list[str]:
-    """What was assumed, and what to be warned of."""
-    notes = [*q.model.notes, *q.cluster.notes]
-    trained = q.model.decoder.context
-    if trained and q.work.context > trained:
-        notes.append(
-            f"a context of {q.work.context:,} is longer than the {trained:,} that {q.model.name} was trained for: "
-            "answers beyond that may be poor"
-        )
-    if not q.engine.server and best.layout.tp > 1:
-        notes.append("over several GPUs transformers runs its own layers, slower than those that were fitted: at most this fast")
-    if not split_model_name(ask.model)[1] and not q.model.tensors:
-        notes.append(f"no format given: {q.weights.format}, the usual one with {q.engine.name}, is assumed")
-    if not ask.context:
-        notes.append(f"no --context given: {q.work.context:,} tokens a user")
-    if not on_cards(best):
-        need = units.show(best.footprints[0].bytes, "bytes", binary=True, digits=3)
-        memory = q.cluster.node.host.memory
-        notes.append(
-            f"{need} of host memory are needed" + (f", of {units.show(memory, 'bytes', binary=True, digits=3)}" if memory else "")
-        )
-    return notes
-
-
-# Where the answer is no.
-
-
 def largest_format(q: ServeQuestion, option: Option) -> tuple[str, float] | None:
     """The widest common format that fits in the same way, and its bytes; none where none does, or the file is what it is."""
     if q.model.tensors:
@@ -286,33 +184,3 @@ def largest_format(q: ServeQuestion, option: Option) -> tuple[str, float] | None
         if weighed(replace(q, weights=trial), layout).fits:
             return name, float(trial.bytes)
     return None
-
-
-def refuse(q: ServeQuestion, found: Found) -> DoesNotFit:
-    """Nothing fits, or nothing meets the targets: by how much, and what comes closest."""
-    if found.options:
-        return DoesNotFit(_too_slow(q, found.options[0]))
-    if not found.misses:
-        fixed = ", ".join(f"{axis}={value}" for axis, value in q.bounds.items())
-        return DoesNotFit(f"no way to lay {q.model.name} over {q.cluster.name} has {fixed}")
-    near = found.misses[0]
-    more = units.show(-near.spare, "bytes", binary=True, digits=3)
-    users = f" for {q.work.users} users" if q.work.users > 1 else ""
-    head = (
-        f"{q.model.name} in {q.weights.format} does not fit on {q.cluster.name} with {q.engine.name} and a context of {q.work.context:,}"
-        f"{users}: {near.layout.name} needs {more} more on its fullest card"
-    )
-    context, wider = largest_context(q, near), largest_format(q, near)
-    hints = [f"a context of {context:,} would fit"] if context else []
-    hints += [f"{near.most_users} users would fit"] if q.work.users > 1 and near.most_users else []
-    hints += [f"{wider[0]} would fit"] if wider else []
-    return DoesNotFit("; ".join([head, *hints]))
-
-
-def _too_slow(q: ServeQuestion, best: Option) -> str:
-    wanted = [f"a first token within {units.show(q.ttft, 'seconds')}"] if q.ttft else []
-    wanted += [f"{q.per_user:g} tokens/s for each of {q.work.users} users"] if q.per_user else []
-    return (
-        f"no way on {q.cluster.name} gives {' and '.join(wanted)}: the closest is {best.layout.name}, with the first token after "
-        f"{units.show(best.ttft, 'seconds', digits=3)} and {best.per_user:.3g} tokens/s each"
-    )

@@ -28,22 +28,14 @@ NETWORKS = (
 MANY_USERS = 4096
 OLD_BUILD = "llama.cpp-2024-05"
 NUMBERS = ("", "first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
-WORDS = {
-    "weights": "reading weights",
-    "cache": "reading keys and values",
-    "compute": "products beyond what reading hides",
-    "launch": "starting kernels",
-    "hops": "hops between cards",
-    "reduce": "sums between cards",
-    "host": "layers on the CPU",
-}
 
 
 def reasons(q: ServeQuestion, found: Found, named: bool) -> list[str]:
-    """The whole explanation, a sentence a line. `named`: the user chose the engine, so no other is brought up."""
+    """The whole explanation, a sentence a line, the most important first. `named`: the user chose the engine, so no other is named."""
     best = found.options[0]
-    lines = [*_fit(q, best), *_cards(q, found), *_splits(q, found), *_users(q, best), *_links(q, _linked(q, found))]
-    return lines + ([] if named else _other_engine(q, best)) + _power(q, best)
+    fits, *room = _fit(q, best)
+    lines = [fits, *_cards(q, found), *([] if named else _other_engine(q, best)), *_splits(q, found)]
+    return [*lines, *room, *_users(q, best), *_links(q, _linked(q, found)), *_power(q, best)]
 
 
 def _gib(value: float) -> str:

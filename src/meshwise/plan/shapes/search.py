@@ -6,13 +6,15 @@ from dataclasses import asdict, dataclass, fields, replace
 
 import numpy as np
 
-from meshwise.cost.layout import OFFLOAD, RECOMPUTE, Floats, Ints, Layouts
+from meshwise.catalogue import records
+from meshwise.cost.axes import OFFLOAD, RECOMPUTE, Bounds
+from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import peak, price
 from meshwise.plan.shapes.faults import Fault, faults
 from meshwise.plan.shapes.stack import Shapes, Stack, one_model
 from meshwise.plan.train.choice import Choice, choice, too_large
-from meshwise.plan.train.search import BLOCK, Bounds, Choices, Starts, expanded, search, starts
+from meshwise.plan.train.search import BLOCK, Choices, Starts, expanded, search, starts
 
 STARTS = 1 << 10
 """Taken up at once, before it is asked again which can still be among the best."""
@@ -185,11 +187,11 @@ class Row:
     @property
     def per_parameter(self) -> float:
         """Seconds of a step over parameters."""
-        return self.choice.seconds / self.params if self.choice else math.inf
+        return self.choice.step / self.params if self.choice else math.inf
 
     def to_json(self) -> dict[str, object]:
         per = self.per_parameter if self.choice else None
-        chosen = asdict(self.choice) if self.choice else None
+        chosen = records.plain(self.choice) if self.choice else None
         return {
             **self.shape,
             "params": self.params,

@@ -1,39 +1,28 @@
-"""Why this layout: the parts that differ, the constraint that binds, and what would change the answer, in words."""
+"""Why a layout won: the parts of the step that differ, the constraint that binds, and what would change the answer, in words."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from meshwise import units
-from meshwise.cost.layout import RECOMPUTE, SCHEDULES, Layouts, name_of, parse_axes
+from meshwise.cost.axes import MODEL_CUTS, RECOMPUTE, SCHEDULES, Bounds, layout_name, parse
+from meshwise.cost.layout import Layouts
+from meshwise.cost.parts import TRAIN_PARTS, TRAIN_WORDS
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.step import PARTS
-from meshwise.errors import UserError
+from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.roofline import verdicts
-from meshwise.plan.train.choice import Choice, DoesNotFit, choice
+from meshwise.plan.train.choice import Choice, choice
+from meshwise.plan.train.plan import TrainPlan
 from meshwise.plan.train.rules import broken
-from meshwise.plan.train.search import Bounds, Found, search
+from meshwise.plan.train.search import Found, search
 from meshwise.units import GIB
 
-WORDS = {
-    "matmul": "matrix products",
-    "attention": "attention",
-    "elementwise": "norms, activations and loss",
-    "recompute": "repeating the forward pass",
-    "tp": "tensor-parallel all-reduces",
-    "cp": "passing keys and values round",
-    "ep": "sending tokens to experts",
-    "launch": "waiting for the host",
-    "p2p": "sending between stages",
-    "bubble": "idle pipeline stages",
-    "dp": "reducing gradients and gathering weights",
-    "optimizer": "the optimizer",
-    "offload": "moving state to the host",
-    "fixed": "the fixed cost of a step",
-}
+SHOWN = 4
+"""Parts of the step that a comparison names."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A part of the step in two layouts."""
+    """Seconds of one part of the step in two layouts."""
 
     part: str
     mine: float
@@ -44,22 +33,80 @@ class Difference:
         return self.other - self.mine
 
 
+@dataclass(frozen=True)
+class Explanation:
+    """Why the best layout of a plan won, against one other layout."""
+
+    best: Choice
+    other: Choice | None
+    differences: tuple[Difference, ...]
+    comparison: tuple[str, ...]
+    """How the two layouts differ, a sentence a line."""
+    limits: tuple[str, ...]
+    """What bounds the best layout, and what would change the answer, the most important first."""
+
+    @property
+    def reasons(self) -> list[str]:
+        """Every sentence."""
+        return [*self.comparison, *self.limits]
+
+    @property
+    def highlights(self) -> list[str]:
+        """The few sentences that matter most: the comparison in one line, and the first limits."""
+        if self.other is None:
+            return list(self.limits[:4])
+        saved = [f"{_signed(row.gained)} s in {TRAIN_WORDS[row.part]}" for row in self.differences[:2]]
+        percent = 100 * (self.other.step / self.best.step - 1)
+        first = f"{self.other.name} is {percent:.1f}% slower" + (f": {', '.join(saved)}." if saved else ".")
+        return [first, *self.limits[:4]]
+
+    def to_json(self) -> dict[str, Any]:
+        parts = [{"part": d.part, "best": d.mine, "other": d.other} for d in self.differences]
+        other = self.other.layout if self.other else None
+        return {"best": self.best.layout, "other": other, "differences": parts, "reasons": self.reasons}
+
+    def __str__(self) -> str:
+        return "\n".join(self.reasons)
+
+
+def _signed(gained: float) -> str:
+    """Seconds that the other layout takes more, with a sign."""
+    return f"{gained:+.3g}"
+
+
+def explain(plan: TrainPlan, versus: str = "") -> Explanation:
+    """Compare the best layout with the runner-up, or with the best layout that has the axes of `versus`."""
+    q, best, bounds = plan.question(), plan.best, plan.ask.bounds
+    other = compared(q, best, versus) if versus else runner_up(plan.choices)
+    rows = tuple(differences(best, other)) if other else ()
+    return Explanation(best, other, rows, tuple(_comparison(best, other, rows)), tuple(_limits(q, best, bounds)))
+
+
 def differences(mine: Choice, other: Choice) -> list[Difference]:
     """The parts in which two layouts differ by more than a thousandth of the step, largest first."""
-    rows = [Difference(part, mine.time_parts.get(part, 0.0), other.time_parts.get(part, 0.0)) for part in PARTS]
-    return sorted((row for row in rows if abs(row.gained) > 1e-3 * mine.seconds), key=lambda row: -abs(row.gained))
+    rows = [Difference(part, mine.time.get(part, 0.0), other.time.get(part, 0.0)) for part in TRAIN_PARTS]
+    return sorted((row for row in rows if abs(row.gained) > 1e-3 * mine.step), key=lambda row: -abs(row.gained))
 
 
-def versus(q: Question, best: Choice, text: str) -> Choice:
-    """The layout a user has in mind: what they name, and the best choice of what they leave open."""
-    bounds = parse_axes(text)
+def runner_up(choices: tuple[Choice, ...]) -> Choice | None:
+    """The best layout that cuts the model differently: near-ties explain nothing."""
+    first = choices[0].layout
+    for other in choices[1:]:
+        if any(other.layout[axis] != first[axis] for axis in MODEL_CUTS):
+            return other
+    return choices[1] if len(choices) > 1 else None
+
+
+def compared(q: Question, best: Choice, text: str) -> Choice:
+    """The fastest layout with the axes that a user names, on as many devices as the best one has."""
+    bounds = parse(text)
     found = _as_large(q, best, bounds)
     if len(found.layouts):
         return choice(q, found.layouts, found.cost, 0)
     if found.priced:
         room = q.chip.memory * (1 - q.work.reserve)
         raise DoesNotFit(
-            f"{text} does not fit: the leanest of {found.priced:,} such layouts needs {found.smallest / GIB:.1f} GiB a device, and "
+            f"{text} does not fit: the smallest of {found.priced:,} such layouts needs {found.smallest / GIB:.1f} GiB per device, and "
             f"{room / GIB:.1f} GiB are free"
         )
     tried = _completed(q, best, {axis: least for axis, (least, _) in bounds.items()})
@@ -70,45 +117,67 @@ def versus(q: Question, best: Choice, text: str) -> Choice:
 
 
 def _as_large(q: Question, best: Choice, bounds: Bounds) -> Found:
-    """The fastest layout on as many devices as the best one has."""
+    """Search for the fastest layout on as many devices as the best one has."""
     return search(q, bounds=bounds, top=1, nodes=(best.devices // q.cluster.node.devices,))
 
 
 def _completed(q: Question, best: Choice, given: dict[str, int]) -> Layouts:
-    """What a user names, cut as the best layout is where they leave it open, and else as simple as the framework lets it be."""
+    """The axes that a user names, completed by those of the best layout, and else by the simplest that the framework allows."""
     f = q.work.framework
     row = {axis: int(best.layout[axis]) for axis in ("tp", "pp", "cp", "mbs")} | given
     rest, over = divmod(best.devices, max(1, row["tp"] * row["pp"] * row["cp"] * row.get("dp_replicate", 1)))
     shard = row.get("dp_shard", row.pop("dp", 1 if over else rest))
-    plain = {
+    simple = {
         "dp_shard": shard,
         "zero": f.zero[0] if shard > 1 and f.zero else 0,
         "recompute": RECOMPUTE.index(f.recompute[0]),
         "sp": int(f.sequence_parallel == "always" and row["tp"] > 1),
         "schedule": SCHEDULES.index("interleaved") if row.get("vpp", 1) > 1 else 0,
     }
-    return Layouts.of(**(plain | row))
+    return Layouts.of(**(simple | row))
+
+
+def _comparison(best: Choice, other: Choice | None, rows: tuple[Difference, ...]) -> list[str]:
+    if other is None:
+        return []
+    percent = 100 * (other.step / best.step - 1)
+    lines = [f"{best.name} takes {best.step:.4g} s, {other.name} {other.step:.4g} s ({percent:+.1f}%)."]
+    for row in rows[:SHOWN]:
+        verb = "saves" if row.gained > 0 else "costs"
+        words = TRAIN_WORDS[row.part]
+        lines.append(f"  It {verb} {abs(row.gained):.3g} s in {words} ({row.mine:.3g} s against {row.other:.3g} s).")
+    return lines
+
+
+def _limits(q: Question, best: Choice, bounds: Bounds) -> list[str]:
+    """What bounds the best layout: its largest parts, memory, and what twice the batch, network or memory would give."""
+    largest = max((part for part in TRAIN_PARTS if part != "matmul"), key=lambda part: best.time.get(part, 0.0))
+    share = 100 * best.time["matmul"] / best.step
+    parts = (
+        f"{share:.0f}% of the step is matrix products; the largest other part is {TRAIN_WORDS[largest]}, "
+        f"{100 * best.time[largest] / best.step:.0f}% ({best.time[largest]:.3g} s)."
+    )
+    return [binding(q, best, bounds), parts, *what_if(q, best, bounds), *_rooflines(q, best)]
 
 
 def binding(q: Question, best: Choice, bounds: Bounds) -> str:
     """Whether memory kept a faster layout out, and which."""
     free = _as_large(replace(q, work=replace(q.work, reserve=-1e9)), best, bounds)
     fastest = choice(q, free.layouts, free.cost, 0)
-    if fastest.seconds >= best.seconds * 0.995:
-        return "Memory binds nothing: no layout that does not fit would be faster."
-    over = fastest.memory - q.chip.memory * (1 - q.work.reserve)
+    if fastest.step >= best.step * 0.995:
+        return "Memory is not a limit: no layout that does not fit would be faster."
+    over = fastest.peak - q.chip.memory * (1 - q.work.reserve)
     return (
-        f"Memory binds: {name_of(fastest.layout)} would take {fastest.seconds:.3g} s, "
-        f"{100 * (1 - fastest.seconds / best.seconds):.0f}% less, "
+        f"Memory is the limit: {fastest.name} would take {fastest.step:.3g} s, "
+        f"{100 * (1 - fastest.step / best.step):.0f}% less, "
         f"but needs {units.show(over, 'bytes', binary=True)} more per device than there is."
     )
 
 
 def what_if(q: Question, best: Choice, bounds: Bounds) -> list[str]:
-    """What twice the batch, network or memory would change."""
-    chip = q.chip
+    """What twice the batch, network or memory would change, the largest gain first."""
     node = q.cluster.node
-    larger = replace(chip, memory=2 * chip.memory)
+    larger = replace(q.chip, memory=2 * q.chip.memory)
     roomier = replace(q.cluster, nodes=((q.cluster.node_count, replace(node, chips=((node.devices, larger),))),))
     network = q.cluster.network and replace(q.cluster.network, bandwidth=2 * q.cluster.network.bandwidth)
     trials = {
@@ -116,53 +185,22 @@ def what_if(q: Question, best: Choice, bounds: Bounds) -> list[str]:
         "twice the network": replace(q, cluster=replace(q.cluster, network=network)) if network else None,
         "twice the memory": replace(q, cluster=roomier, chip=larger),
     }
-    lines: list[str] = []
+    lines: dict[str, float] = {}
     for what, trial in trials.items():
         if trial is None:
             continue
         found = _as_large(trial, best, bounds)
         if not len(found.layouts):  # a larger batch keeps more micro-batches in flight
-            lines.append(f"With {what}: nothing fits.")
+            lines[f"With {what}: nothing fits."] = 0.0
             continue
         other = choice(trial, found.layouts, found.cost, 0)
         gain = 100 * (other.tokens_per_second / best.tokens_per_second - 1)
-        same = name_of(other.layout) == name_of(best.layout)
-        then = "the same layout" if same else name_of(other.layout)
-        lines.append(f"With {what}: {gain:+.1f}% tokens/s, {then}.")
-    return lines
-
-
-def reasons(q: Question, best: Choice, other: Choice | None, bounds: Bounds) -> list[str]:
-    """The whole explanation, a sentence a line."""
-    lines: list[str] = []
-    if other is not None:
-        percent = 100 * (other.seconds / best.seconds - 1)
-        lines.append(
-            f"{name_of(best.layout)} takes {best.seconds:.4g} s, {name_of(other.layout)} {other.seconds:.4g} s ({percent:+.1f}%)."
-        )
-        for row in differences(best, other)[:4]:
-            verb = "saves" if row.gained > 0 else "costs"
-            lines.append(
-                f"  It {verb} {abs(row.gained):.3g} s in {WORDS[row.part]} ({row.mine:.3g} s against {row.other:.3g} s)."
-            )
-    largest = max((part for part in PARTS if part not in ("matmul",)), key=lambda part: best.time_parts.get(part, 0.0))
-    share = 100 * best.time_parts["matmul"] / best.seconds
-    lines.append(
-        f"{share:.0f}% of the step is matrix products; the largest other part is {WORDS[largest]}, {best.time_parts[largest]:.3g} s."
-    )
-    return [*lines, binding(q, best, bounds), *what_if(q, best, bounds), *_rooflines(q, best)]
+        then = "the same layout" if layout_name(other.layout) == layout_name(best.layout) else other.name
+        lines[f"With {what}: {gain:+.1f}% tokens/s, {then}."] = gain
+    return sorted(lines, key=lambda line: -lines[line])
 
 
 def _rooflines(q: Question, best: Choice) -> list[str]:
-    """Of the devices that the layout has, which `--at-most` may have made fewer."""
+    """Roofline verdicts for the devices that the layout uses, which `--at-most` may have made fewer."""
     used = replace(q.cluster, nodes=((best.devices // q.cluster.node.devices, q.cluster.node),))
     return verdicts(q.model, used, float(q.work.batch_tokens), q.work.seq)
-
-
-def runner_up(plan_choices: tuple[Choice, ...]) -> Choice | None:
-    """The best layout that cuts the model in another way: near-ties explain nothing."""
-    first = plan_choices[0].layout
-    for other in plan_choices[1:]:
-        if any(other.layout[axis] != first[axis] for axis in ("tp", "pp", "cp", "ep")):
-            return other
-    return plan_choices[1] if len(plan_choices) > 1 else None

@@ -3,7 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwise.cost.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Floats, Layouts
+from meshwise.cost.axes import OFFLOAD, RECOMPUTE, SCHEDULES
+from meshwise.cost.layout import Floats, Layouts
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import stage_layers
 

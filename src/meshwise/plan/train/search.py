@@ -8,10 +8,11 @@ from itertools import product
 
 import numpy as np
 
-from meshwise.cost.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Ints, Layouts
-from meshwise.cost.train.memory import KINDS
+from meshwise.cost.axes import CUTS, INNER, OFFLOAD, RECOMPUTE, SCHEDULES, Bounds
+from meshwise.cost.layout import Ints, Layouts
+from meshwise.cost.parts import TRAIN_KINDS, TRAIN_PARTS
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.step import PARTS, Cost, peak, price
+from meshwise.cost.train.step import Cost, peak, price
 from meshwise.errors import UserError
 from meshwise.plan.train.rules import TP_IN_NODE, Mask, attends, batch_rules, choice_rules, cut_rules
 
@@ -22,8 +23,6 @@ PAIRS = 1 << 18
 TIES = 32
 """Layouts kept for each that is asked for: near-ties are told as one."""
 ASKED = "--fix or --allow"
-Bounds = Mapping[str, tuple[int, int]]
-"""Per axis, the least and the most a user allows."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ def _take(cost: Cost, rows: Ints) -> Cost:
 
 def _nothing() -> tuple[Layouts, Cost]:
     none = np.zeros(0, dtype=np.int64)
-    return Layouts.of(tp=none), Cost(dict.fromkeys(PARTS, none), dict.fromkeys(KINDS, none))
+    return Layouts.of(tp=none), Cost(dict.fromkeys(TRAIN_PARTS, none), dict.fromkeys(TRAIN_KINDS, none))
 
 
 def _fastest(best: tuple[Layouts, Cost], more: tuple[Layouts, Cost], kept: int) -> tuple[Layouts, Cost]:
@@ -95,7 +94,7 @@ def check_divides(q: Question, limits: Bounds, nodes: tuple[int, ...] = ()) -> N
     devices = [count * q.cluster.node.devices for count in nodes or (q.cluster.node_count,)]
     whole = sorted({n for number in devices for n in divisors(number)})
     for axis, (least, most) in limits.items():
-        if axis in CUT_AXES and not any(least <= n <= most for n in whole):
+        if axis in BOUNDED_CUTS and not any(least <= n <= most for n in whole):
             near = [max(n for n in whole if n < least), *(n for n in whole if n > most)][:2]
             span = f"{least}" if least == most else f"{least}..{most}"
             raise UserError(
@@ -178,11 +177,9 @@ class Choices:
             *chosen, steady = key
             table = _inner(self.q, *chosen)
             dropped: dict[str, int] = {}
-            rest = dict.fromkeys((*_CUT_AXES, "mbs"), np.ones_like(table["zero"]))  # no rule of choices asks for these
+            rest = dict.fromkeys((*CUTS, "mbs"), np.ones_like(table["zero"]))  # no rule of choices asks for these
             some = Layouts(**rest, **table)
-            kept = _all(
-                choice_rules(self.q, some, bool(steady)) | _bounded(some, self.limits, _INNER_AXES[1:]), dropped, len(some)
-            )
+            kept = _all(choice_rules(self.q, some, bool(steady)) | _bounded(some, self.limits, INNER), dropped, len(some))
             self.tables.append({axis: values[kept] for axis, values in table.items()})
             self.all.append(len(some))
             self.dropped.append(dropped)
@@ -194,7 +191,7 @@ def starts(q: Question, limits: Bounds, nodes: int, choices: Choices, rejected: 
     for pairs, cuts in _paired(q, _cuts(q, nodes * q.cluster.node.devices)):
         here = replace(q, model=q.model.take(pairs))
         # What the user left open first: a rule that drops none of it is not why nothing is left.
-        kept = _all(_bounded(cuts, limits, CUT_AXES) | _allowed(cut_rules(here, cuts), limits), rejected, len(cuts))
+        kept = _all(_bounded(cuts, limits, BOUNDED_CUTS) | _allowed(cut_rules(here, cuts), limits), rejected, len(cuts))
         pairs, cuts = pairs[kept], cuts.take(kept)
         distinct, which = np.unique(cuts.dp, return_inverse=True)
         sizes = [np.array(divisors(math.ceil(int(q.work.batch) / dp)), dtype=np.int64) for dp in distinct.tolist()]
@@ -234,7 +231,7 @@ def _paired(q: Question, cuts: Layouts) -> Iterator[tuple[Ints, Layouts]]:
 
 def expanded(q: Question, some: Starts, choices: Choices) -> Iterator[tuple[Question, Layouts]]:
     """Every start with all that can be chosen inside it, in blocks of about BLOCK."""
-    table = {axis: np.concatenate([one[axis] for one in choices.tables]) for axis in _INNER_AXES[1:]}
+    table = {axis: np.concatenate([one[axis] for one in choices.tables]) for axis in INNER}
     sizes = np.array([len(one["zero"]) for one in choices.tables], dtype=np.int64)
     ends: Ints = np.cumsum(some.size)
     first = before = 0
@@ -242,7 +239,7 @@ def expanded(q: Question, some: Starts, choices: Choices) -> Iterator[tuple[Ques
         last = max(first + 1, int(np.searchsorted(ends, before + BLOCK, side="right")))
         outer, inner = _each(sizes, some.kind[first:last])
         outer += first
-        axes = {axis: getattr(some.layouts, axis)[outer] for axis in (*_CUT_AXES, "mbs")}
+        axes = {axis: getattr(some.layouts, axis)[outer] for axis in (*CUTS, "mbs")}
         layouts = Layouts(**axes, **{axis: values[inner] for axis, values in table.items()})
         yield replace(q, model=q.model.take(some.shape[outer])), layouts
         first, before = last, int(ends[last - 1])
@@ -253,9 +250,7 @@ def _allowed(rules: dict[str, Mask], limits: Bounds) -> dict[str, Mask]:
     return {rule: mask for rule, mask in rules.items() if not (rule == TP_IN_NODE and "tp" in limits)}
 
 
-_CUT_AXES = ("dp_replicate", "dp_shard", "tp", "pp", "cp", "ep")
-CUT_AXES = (*_CUT_AXES, "dp")
-_INNER_AXES = ("mbs", "vpp", "zero", "recompute", "sp", "schedule", "offload")
+BOUNDED_CUTS = ("dp", *CUTS)
 
 
 def _concatenated(parts: list[Layouts]) -> Layouts:
@@ -293,7 +288,7 @@ def _cuts(q: Question, devices: int) -> Layouts:
                 for shard in divisors(dp):
                     rows += [(dp // shard, shard, tp, pp, cp, ep) for ep in (divisors(shard * cp) if mixture else (1,))]
     table = np.array(rows, dtype=np.int64)
-    return Layouts.of(**dict(zip(_CUT_AXES, table.T, strict=True)))
+    return Layouts.of(**dict(zip(CUTS, table.T, strict=True)))
 
 
 def fewer_nodes(q: Question) -> int:

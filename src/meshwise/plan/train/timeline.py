@@ -4,15 +4,18 @@ import gzip
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from meshwise.cost.layout import Floats, Layouts, layouts_of
+from meshwise.catalogue import files
+from meshwise.cost.layout import Floats, Layouts
+from meshwise.cost.parts import TRAIN_PARTS
 from meshwise.cost.train.pipeline import Pace
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.schedule import BACKWARD, FORWARD, Run, play
-from meshwise.cost.train.step import BETWEEN_PRODUCTS, PARTS, layers_before, pace, slots, stage_start
+from meshwise.cost.train.step import BETWEEN_PRODUCTS, layers_before, pace, slots, stage_start
 from meshwise.errors import UserError
 from meshwise.plan.train.choice import Choice
 
@@ -48,6 +51,12 @@ class Timeline:
     """Seconds by part (of WITHIN), pass, stage and chunk."""
     after: dict[str, float]
 
+    def save(self, path: str | Path) -> int:
+        """Write the step as a trace for ui.perfetto.dev (.json, or .json.gz to compress it); return its number of events."""
+        events = trace(self)
+        files.write(Path(path), as_file(events, Path(path).name))
+        return len(events["traceEvents"])
+
     @property
     def stages(self) -> int:
         return self.inside.shape[2]
@@ -72,11 +81,11 @@ def play_out(q: Question, choice: Choice) -> Timeline:
     The cost model adds what a stage loses between micro-batches (p2p, and the host's part of launch) once per micro-batch, and not
     while the pipeline fills. Here every operation has its share, small enough that the step is as long as predicted.
     """
-    layouts = layouts_of(choice.layout)
+    layouts = Layouts.from_row(choice.layout)
     schedule, microbatches = str(choice.layout["schedule"]), _microbatches(q, choice, layouts)
     inside, lost = _inside(q, layouts), _between(q, choice, layouts, microbatches)
-    after = {part: choice.time_parts[part] for part in AFTER}
-    target = choice.seconds - sum(after.values())
+    after = {part: choice.time[part] for part in AFTER}
+    target = choice.step - sum(after.values())
     inside = inside + _share(schedule, inside, lost, microbatches, target) * lost
     run = play(schedule, inside.sum(axis=0), microbatches)
     scale = target / run.makespan  # 1, unless the data has changed since
@@ -146,7 +155,7 @@ def _between(q: Question, choice: Choice, layouts: Layouts, microbatches: int) -
     """What every stage loses per micro-batch beside its layers, half of it in each direction."""
     pp, vpp = int(layouts.pp[0]), int(layouts.vpp[0])
     found = np.zeros((len(WITHIN), 3, pp, vpp))
-    for part, seconds in (("p2p", choice.time_parts["p2p"] / microbatches), ("launch", float(stage_start(q, layouts)[0]))):
+    for part, seconds in (("p2p", choice.time["p2p"] / microbatches), ("launch", float(stage_start(q, layouts)[0]))):
         found[WITHIN.index(part), [FORWARD, BACKWARD]] = seconds / 2 / vpp
     return found
 
@@ -158,8 +167,8 @@ def trace(timeline: Timeline) -> dict[str, Any]:
         "displayTimeUnit": "ms",
         "metadata": {
             "layout": timeline.choice.layout,
-            "seconds": timeline.choice.seconds,
-            "parts": {part: timeline.choice.time_parts[part] for part in PARTS},
+            "seconds": timeline.choice.step,
+            "parts": {part: timeline.choice.time[part] for part in TRAIN_PARTS},
         },
     }
 

@@ -14,7 +14,7 @@ from meshwise.cost.serve.question import ServeQuestion
 from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.export import commands, llamacpp
 from meshwise.plan.ask import ServeAsk
-from meshwise.plan.serve.choice import ServePlan
+from meshwise.plan.serve.plan import ServePlan
 from meshwise.plan.serve.search import Option, priced, search, weighed
 from meshwise.run.bench.speeds import Setting
 from meshwise.run.serve import llama_bench, xllamacpp
@@ -79,7 +79,7 @@ def planned(ask: ServeAsk) -> Planned:
     q = ask.question()
     found = search(q)
     if not found.options:
-        from meshwise.plan.serve.choice import refuse
+        from meshwise.plan.serve.plan import refuse
 
         raise refuse(q, found)
     return Planned(ask, q, found.options[0].layout)
@@ -105,7 +105,7 @@ def ask_here(model: str, on: str, engine: str = "") -> ServeAsk:
     if cards and chip is None and not on:
         raise UserError(f"the catalogue has no {cards[0]}; say with --on what it is most like (meshwise show chips)")
     number = 1 if engine == "transformers" else len(cards)  # what it is for; --on or a plan has it share layers over several
-    return ServeAsk(model=model, cluster=on or (f"{number}x{chip.key}" if chip else "cpu"), engine=engine)
+    return ServeAsk(model=model, on=on or (f"{number}x{chip.key}" if chip else "cpu"), engine=engine)
 
 
 def programs(one: Planned, wish: Wish) -> list[Program]:

@@ -6,10 +6,11 @@ from dataclasses import dataclass, fields, replace
 from statistics import median
 from typing import Any, cast
 
-from meshwise.cost.layout import name_of
+from meshwise.cost.axes import layout_name
+from meshwise.cost.parts import TRAIN_WORDS
 from meshwise.cost.train.question import Question
 from meshwise.plan.train.choice import TIE, Choice, choice
-from meshwise.plan.train.explain import WORDS, differences
+from meshwise.plan.train.explain import differences
 from meshwise.plan.train.search import Found, search
 from meshwise.run.train.launch import Launch
 from meshwise.units import GIB
@@ -44,7 +45,7 @@ class Forecast:
 
     @property
     def seconds(self) -> float:
-        return self.scale * self.here.seconds
+        return self.scale * self.here.step
 
 
 def forecast(ready: Launch, earlier: list[dict[str, Any]]) -> Forecast:
@@ -53,7 +54,7 @@ def forecast(ready: Launch, earlier: list[dict[str, Any]]) -> Forecast:
     found = search(q, top=ASKED)
     generic = q.chip.key == GENERIC
     ratios = scales(earlier, ready.settings) if generic else []
-    faster = [one for one in _runnable(q, found, ready.settings) if one.seconds < here.seconds * (1 - TIE)]
+    faster = [one for one in _runnable(q, found, ready.settings) if one.step < here.step * (1 - TIE)]
     larger, twice = (
         replace(q, work=replace(q.work, batch=2 * ready.settings.batch)),
         replace(ready.settings, batch=2 * ready.settings.batch),
@@ -103,7 +104,7 @@ def _distinct(choices: list[Choice]) -> Iterator[Choice]:
 def why(better: Choice, here: Choice) -> str:
     """Where the planner sees the gain: the parts that differ most."""
     rows = differences(better, here)[:2]
-    words = [f"{'less' if row.gained > 0 else 'more'} time in {WORDS[row.part]}" for row in rows]
+    words = [f"{'less' if row.gained > 0 else 'more'} time in {TRAIN_WORDS[row.part]}" for row in rows]
     return " and ".join(words) if words else "no part stands out"
 
 
@@ -124,19 +125,19 @@ def advice(settings: Settings, found: Forecast) -> tuple[list[str], list[str]]:
     lines: list[str] = []
     commands: list[str] = []
     for one in found.better:
-        gain, layout = here.seconds / one.seconds - 1, layout_of(one.layout)
+        gain, layout = here.step / one.step - 1, layout_of(one.layout)
         lines.append(
-            f"{name_of(one.layout)}: {gain:+.0%} tokens/s predicted over {name_of(here.layout)}, "
-            f"{one.memory / GIB:.2f} GiB a device against {here.memory / GIB:.2f}; {why(one, here)}"
+            f"{layout_name(one.layout)}: {gain:+.0%} tokens/s predicted over {layout_name(here.layout)}, "
+            f"{one.peak / GIB:.2f} GiB a device against {here.peak / GIB:.2f}; {why(one, here)}"
         )
         commands.append(command(settings, layout, settings.batch))
     if not found.better:
         lines.append(
-            f"{name_of(here.layout)} is already the fastest of {found.priced:,} layouts for this batch, within {TIE:.0%}."
+            f"{layout_name(here.layout)} is already the fastest of {found.priced:,} layouts for this batch, within {TIE:.0%}."
         )
     if found.doubled is not None:
-        gain = found.doubled.tokens_per_second / (tokens / here.seconds) - 1
-        lines.append(f"Twice the batch: {gain:+.0%} tokens/s predicted, with {name_of(found.doubled.layout)}.")
+        gain = found.doubled.tokens_per_second / (tokens / here.step) - 1
+        lines.append(f"Twice the batch: {gain:+.0%} tokens/s predicted, with {layout_name(found.doubled.layout)}.")
         if not found.better and gain > TIE:
             commands.append(command(settings, layout_of(found.doubled.layout), 2 * settings.batch))
     return lines, commands

@@ -58,7 +58,7 @@ def memory_lines(ready: Launch) -> list[str]:
         ]
     words = _options(ready.settings.layout, near)
     needs = sum(parts(ready, near).values()) / GIB
-    return [*lines, f"nearest that needs less: {words}: {needs:.2f} GiB, {near.seconds / now.seconds:.2f} x the time"]
+    return [*lines, f"nearest that needs less: {words}: {needs:.2f} GiB, {near.step / now.step:.2f} x the time"]
 
 
 def parts(ready: Launch, row: Choice) -> dict[str, float]:
@@ -68,14 +68,14 @@ def parts(ready: Launch, row: Choice) -> dict[str, float]:
     """
     s, a = ready.settings, _layout(row)
     if s.device == "cuda" and s.precision != "fp32":
-        return row.memory_parts
+        return row.memory
     sizes = Sizes.of(ready.model)
     layers = -(-sizes.layers // a.pp)
     tables = sizes.table * (sizes.tables if a.pp == 1 else 1)
     own = (sizes.dense * layers / sizes.layers + tables) / (a.tp * a.dp_shard * a.cp)
     wide = 2 if s.precision == "fp32" else 1
     states = {"weights": 4 * own, "gradients": 4 * own, "optimizer": 8 * own}
-    return row.memory_parts | states | {"activations": wide * row.memory_parts["activations"]}
+    return row.memory | states | {"activations": wide * row.memory["activations"]}
 
 
 def tight(ready: Launch, row: Choice) -> str:
@@ -117,7 +117,7 @@ def nearest(ready: Launch, most: float) -> Choice | None:
         rows = [choice(question, found.layouts, found.cost, i) for i in range(len(found.layouts))]
         fit = [row for row in rows if _runs(ready, row) and sum(parts(ready, row).values()) <= most]
         if fit:
-            return min(fit, key=lambda row: (len(_changes(own, row)), row.seconds))
+            return min(fit, key=lambda row: (len(_changes(own, row)), row.step))
     return None
 
 

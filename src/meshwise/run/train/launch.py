@@ -13,8 +13,8 @@ from meshwise.cost.train.question import Question
 from meshwise.errors import UserError, one_of, quoted
 from meshwise.models import find
 from meshwise.models.model import Model, build
-from meshwise.plan import of_run
-from meshwise.plan.train import choice
+from meshwise.plan import ask, of_run
+from meshwise.plan.train import plan
 from meshwise.plan.train.choice import Choice
 from meshwise.run.text import corpus
 from meshwise.run.text.fingerprint import fingerprint
@@ -138,7 +138,7 @@ def prepare(wish: Wish) -> Launch:
     if not hosts.worker and not wish.dry_run:
         _check_devices(layout.devices // hosts.nodes, device)
         if ask and device == "cpu" and not wish.device:
-            _check_kind(ask.cluster)
+            _check_kind(ask.on)
         if device == "cpu":
             _check_memory(build(values, name, "").params, layout, hosts.nodes, name)
     text = _text(wish, name, values, seq)
@@ -156,7 +156,7 @@ def prepare(wish: Wish) -> Launch:
     rules = broken(settings)
     if rules:
         raise BrokenRules(rules, would_do(settings))
-    on = wish.on or (ask.cluster if ask else here.cluster_text(device, layout.devices // hosts.nodes, hosts.nodes))
+    on = wish.on or (ask.on if ask else here.cluster_text(device, layout.devices // hosts.nodes, hosts.nodes))
     model = build(values, name, "")
     # without a checkpoint a restart would begin at the first step
     restarts = (RESTARTS if settings.checkpoint_every else 0) if wish.max_restarts is None else wish.max_restarts
@@ -175,9 +175,9 @@ def _is_plan(what: str) -> bool:
     return what.endswith(".json") and os.path.isfile(what) and "ask" in find.values_of(Path(what))
 
 
-def _planned(what: str) -> tuple[choice.Ask, "dict[str, int | str]"]:
+def _planned(what: str) -> tuple[ask.TrainAsk, "dict[str, int | str]"]:
     """The question of a plan and its best layout, less what the trainer does of its own."""
-    made = choice.read(Path(what))
+    made = plan.read(Path(what))
     row = made.choices[0].layout
     if int(row["ep"]) > 1 or row["offload"] != "none":
         raise UserError(f"{what}: the trainer has no expert parallelism and no offload; plan with --fix ep=1,offload=none")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from meshwise.cost.layout import name_of
-from meshwise.plan.train.explain import WORDS
+from meshwise.cost.axes import layout_name as name_of
+from meshwise.cost.parts import TRAIN_WORDS
 from meshwise.run.train.advice import Forecast, advice
 from meshwise.run.train.sections import Section, Table
 from meshwise.units import GIB
@@ -101,7 +101,7 @@ def headline(seen: Seen, found: Forecast | None) -> Section:
         theirs += [
             f"{found.here.tflops['exact'] / found.scale:.4g}",
             f"{peak:.1%}" if math.isfinite(peak) else "",
-            _gib(found.here.memory),
+            _gib(found.here.peak),
         ]
     rows = [row for row in zip(names, theirs, mine, strict=True) if row[2]]
     table = (
@@ -139,15 +139,15 @@ def parts(seen: Seen, found: Forecast | None) -> list[Section]:
     """Seconds by part: the planner's parts, and beside them the phases that were timed. Each column adds up to its step."""
     step = usual(seen.measured)
     timed, whole = step.phases, step.seconds
-    plan = {name: found.scale * value for name, value in found.here.time_parts.items()} if found else {}
+    plan = {name: found.scale * value for name, value in found.here.time.items()} if found else {}
     inside = {name: value for name, value in plan.items() if name not in ONCE and value > 0}
     rows: list[tuple[str, float | None, float | None]] = []
     passes = sum(timed[name] for name in PASSES if name in timed) if any(name in timed for name in PASSES) else None
     rows.append(("forward and backward", sum(inside.values()) if found else None, passes))
     rows += [(f"  {PHASES[name]}", None, timed[name]) for name in PASSES if name in timed and len(timed.keys() & set(PASSES)) > 1]
-    rows += [(f"  {WORDS[name]}", value, None) for name, value in sorted(inside.items(), key=lambda pair: -pair[1])]
+    rows += [(f"  {TRAIN_WORDS[name]}", value, None) for name, value in sorted(inside.items(), key=lambda pair: -pair[1])]
     rows.append((PHASES["optimizer"], plan.get("optimizer"), timed.get("optimizer")))
-    rows += [(WORDS[name], plan[name], None) for name in ("offload", "fixed") if plan.get(name, 0.0) > 0]
+    rows += [(TRAIN_WORDS[name], plan[name], None) for name in ("offload", "fixed") if plan.get(name, 0.0) > 0]
     rows += [(PHASES.get(name, name), None, value) for name, value in timed.items() if name not in (*PASSES, "optimizer")]
     rows += [("everything else", None, whole - sum(timed.values()))] if timed else []
     rows.append(("step", found.seconds if found else None, whole))
@@ -166,8 +166,8 @@ def _pair(value: float | None, whole: float) -> tuple[str, str]:
 
 def memory(seen: Seen, found: Forecast) -> Section:
     """Bytes by kind as predicted, and the one number that is measured."""
-    rows = [(kind, _gib(size), "") for kind, size in found.here.memory_parts.items() if size > 0]
-    rows.append(("peak", _gib(found.here.memory), f"{float(seen.row['mem_gb']):.2f} GiB"))
+    rows = [(kind, _gib(size), "") for kind, size in found.here.memory.items() if size > 0]
+    rows.append(("peak", _gib(found.here.peak), f"{float(seen.row['mem_gb']):.2f} GiB"))
     what = "allocated by PyTorch" if seen.settings.device == "cuda" else "resident in the process, PyTorch's own code included"
     return Section("memory by kind, fullest device", Table(("", "predicted", "measured"), tuple(rows)), (f"measured: {what}",))
 

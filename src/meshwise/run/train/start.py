@@ -38,7 +38,7 @@ def foretold(ready: Launch) -> tuple[Launch, Choice | None]:
     if not ready.on:
         return ready, None
     one = ready.predicted()
-    facts = ready.settings.facts | dict(zip(PREDICTED, (one.seconds, one.memory / GIB), strict=True))
+    facts = ready.settings.facts | dict(zip(PREDICTED, (one.step, one.peak / GIB), strict=True))
     return replace(ready, settings=replace(ready.settings, facts=facts)), one
 
 

@@ -75,7 +75,7 @@ class Outcome:
     @property
     def fits(self) -> bool:
         """Whether the planner would have let it run."""
-        return self.predicted is not None and self.predicted.memory <= self.predicted.capacity
+        return self.predicted is not None and self.predicted.peak <= self.predicted.capacity
 
 
 def parse(text: str) -> dict[str, tuple[Value, ...]]:
@@ -167,7 +167,7 @@ def by_devices(outcomes: Sequence[Outcome]) -> dict[int, list[Outcome]]:
 
 
 def _cells(one: Outcome, scale: float, order: str) -> tuple[str, ...]:
-    foreseen = (f"{one.predicted.seconds * scale:.4f}", f"{one.predicted.memory / GIB:.2f}") if one.predicted else ("", "")
+    foreseen = (f"{one.predicted.step * scale:.4f}", f"{one.predicted.peak / GIB:.2f}") if one.predicted else ("", "")
     if not one.ran:
         return (one.point.name, str(one.devices), str(one.row["outcome"]), "", foreseen[0], "", foreseen[1], order)
     seen = f"{one.rate:,.0f}", f"{float(one.row['sec_per_iter']):.4f}", f"{float(one.row['mem_gb']):.2f}"
@@ -183,7 +183,7 @@ def _order(one: Outcome, outcomes: Sequence[Outcome]) -> str:
 
 def _scale(some: Sequence[Outcome]) -> float:
     """On a generic CPU, the median of measured over predicted seconds: one factor, which leaves the order as it is. Else 1."""
-    ratios = [float(one.row["sec_per_iter"]) / one.predicted.seconds for one in some if one.ran and one.generic and one.predicted]
+    ratios = [float(one.row["sec_per_iter"]) / one.predicted.step for one in some if one.ran and one.generic and one.predicted]
     return float(np.median(ratios)) if ratios else 1.0
 
 

@@ -10,6 +10,7 @@ import typer
 
 from meshwise.catalogue import here
 from meshwise.errors import DoesNotFit, UserError
+from meshwise.plan.serve import plan
 
 if TYPE_CHECKING:
     from meshwise.run.bench.speeds import Setting
@@ -114,14 +115,13 @@ def _key(name: str) -> str:
 
 
 def _planned(what: str, on: str, engine: str) -> "Planned":
-    from meshwise.plan.serve import choice
     from meshwise.run.serve import start as serve_run
 
     if what.endswith(".json") and os.path.isfile(what):
         for flag, value in (("--on", on), ("--engine", engine)):
             if value:
                 raise UserError(f"{flag}: a plan says that itself; leave it out")
-        return serve_run.planned(serve_run.plan_ask(choice.read(Path(what))))
+        return serve_run.planned(serve_run.plan_ask(plan.read(Path(what))))
     return serve_run.planned(serve_run.ask_here(what, on, engine))
 
 

@@ -1,50 +1,90 @@
-"""`count --on`: what training a model takes on a cluster, on the back of an envelope."""
+"""The verbs `count` and `show`."""
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Annotated
 
 import typer
 
+from meshwise import api
 from meshwise.errors import UserError
+from meshwise.ui.cli import output
+from meshwise.ui.cli.options import Csv, Json, completer, plain_verb
 
-if TYPE_CHECKING:
-    from meshwise.models.model import Model
-
-
-@dataclass(frozen=True)
-class Envelope:
-    """What the command line says, in its words."""
-
-    on: str
-    batch: str
-    mfu: str
-    checkpoints: int
-    tokens: float
+app = typer.Typer()
+CLUSTER = "Training on a cluster, before any search"
 
 
-def answer(models: "list[Model]", tallies: list[dict[str, Any]], asked: Envelope, json: bool, csv: bool) -> None:
-    """The counts and the budget of every model as data, or the budgets with their rooflines as tables."""
-    from meshwise import units
-    from meshwise.catalogue import clusters
-    from meshwise.cost.work import batch_tokens
-    from meshwise.plan.budget import as_row, budget
-    from meshwise.plan.roofline import verdicts
-    from meshwise.ui.views import tables
-    from meshwise.ui.views.count import budget_table
-
-    if not asked.batch:
-        raise UserError("--on needs --batch, such as --batch 4M: how many tokens a step has decides what hides and what fits")
-    cluster = clusters.find_cluster(asked.on)
-    share = units.parse(asked.mfu, "share")
-    console = tables.console()
-    for model, tally in zip(models, tallies, strict=True):
-        tokens, seq = batch_tokens(asked.batch, int(tally["training_flops"]["seq"]))
-        found = budget(model, cluster, asked.tokens, tokens, share, asked.checkpoints)
-        lines = verdicts(model, cluster, tokens, seq)
-        tally["budget"] = as_row(found) | {"rooflines": lines}
-        if not (json or csv):
-            console.print(budget_table(model.name, cluster.name, found))
-            for line in lines:
-                console.print(line, soft_wrap=True, highlight=False)
+@plain_verb(
+    app,
+    "count",
+    "meshwise count llama-3-70b --seq 8k",
+    "meshwise count llama-3-70b deepseek-v3 path/to/config.json model.gguf",
+    "meshwise count llama-3-70b --on '4 pods of tpu-v5p' --batch 4M --mfu 40%",
+)
+def count(
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL...", help="Preset, HF id, config.json or its folder, or .gguf.", autocompletion=completer("models")
+        ),
+    ],
+    seq: Annotated[str, typer.Option(metavar="TOKENS", help="Sequence length. [4k, or the context if shorter]")] = "",
+    tokens: Annotated[str, typer.Option(metavar="COUNT", help="Tokens to train on. [15T]", show_default=False)] = "15T",
+    on: Annotated[
+        str,
+        typer.Option(metavar="CLUSTER", help="Chip-years, days, bytes per device and rooflines on it.", rich_help_panel=CLUSTER),
+    ] = "",
+    batch: Annotated[
+        str, typer.Option(metavar="BATCH", help="Sequences (1024) or tokens (4M, 4e6).", rich_help_panel=CLUSTER)
+    ] = "",
+    mfu: Annotated[str, typer.Option(metavar="SHARE", help="Assumed MFU. [40%]", rich_help_panel=CLUSTER)] = "",
+    checkpoints: Annotated[
+        int | None, typer.Option(min=1, max=64, help="Activations kept per layer and token. [1]", rich_help_panel=CLUSTER)
+    ] = None,
+    json: Json = False,
+    csv: Csv = False,
+) -> None:
+    """Counts are exact: they equal the parameters that transformers allocates."""
+    for option, given in (("--batch", batch), ("--mfu", mfu), ("--checkpoints", checkpoints)):
+        if given and not on:
+            raise UserError(f"{option} needs --on: a cluster, such as --on tpu-v5p:16x20x28")
+    found = [
+        api.count(name, seq=seq, tokens=tokens, on=on, batch=batch, mfu=mfu or "40%", checkpoints=checkpoints or 1)
+        for name in models
+    ]
     if json or csv:
-        typer.echo(tables.as_json(tallies) if json else tables.tallies_csv(tallies))
+        output.data([one.to_json() for one in found], [one.row() for one in found], csv=csv)
+        return
+    from meshwise.ui.views.count import budget_table, count_table
+    from meshwise.ui.views.tables import console
+
+    out = console()
+    if on:
+        for one in found:
+            budget = one.more["budget"]
+            out.print(budget_table(one.model.name, budget["cluster"], budget))
+            for line in budget["rooflines"]:
+                out.print(line, soft_wrap=True)
+        return
+    out.print(count_table([one.to_json() for one in found]))
+    for one in found:
+        for note in one.model.notes:
+            out.print(f"{one.model.name}: {note}", soft_wrap=True)
+
+
+@plain_verb(app, "show", "meshwise show models qwen3", "meshwise show chips h200", "meshwise show clusters 48x8xa100-80gb --json")
+def show(
+    catalogue: Annotated[str, typer.Argument(metavar="chips|clusters|models", help="Which catalogue.")],
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="One entry, words that names contain, or any cluster.")] = "",
+    json: Json = False,
+    csv: Csv = False,
+) -> None:
+    """A name lists every entry that contains it; an exact name shows all facts."""
+    rows = api.show(catalogue, name)
+    entry = api.look_up(catalogue, name) if name else None
+    if json or csv:
+        output.data(rows[0] if entry is not None else rows, map(api.flat, rows), csv=csv)
+        return
+    from meshwise.ui.views.listing import catalogue_table, entry_facts
+    from meshwise.ui.views.tables import console
+
+    console().print(catalogue_table(catalogue, rows) if entry is None else entry_facts(name, entry))

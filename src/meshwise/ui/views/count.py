@@ -1,15 +1,111 @@
-"""A budget on a terminal: the steps of the arithmetic, each with its numbers."""
+"""Counts of models on a terminal: one column per model, and what training takes on a cluster."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from meshwise import units
-from meshwise.plan.budget import Budget
+from meshwise.models.count import Tally
 
 DAY = 86400.0
+Row = tuple[str, Callable[[Tally], str]]
 
 
-def budget_table(name: str, cluster: str, b: Budget) -> Table:
+def _at(tally: Tally, path: str) -> Any:
+    value: Any = tally
+    for key in path.split("/"):
+        value = value.get(key) if isinstance(value, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return value  # pyright: ignore[reportUnknownVariableType]
+
+
+def _bytes(path: str, *, binary: bool = False) -> Callable[[Tally], str]:
+    return lambda tally: units.show(value, "bytes", binary=binary) if (value := _at(tally, path)) else ""
+
+
+def _flops(path: str) -> Callable[[Tally], str]:
+    return lambda tally: f"{value:.4g}" if (value := _at(tally, path)) else ""
+
+
+def _whole(path: str) -> Callable[[Tally], str]:
+    return lambda tally: f"{value:,}" if (value := _at(tally, path)) else ""
+
+
+def _share(path: str) -> Callable[[Tally], str]:
+    """Parameters, and their share of all."""
+
+    def cell(tally: Tally) -> str:
+        value = _at(tally, path)
+        return f"{value:,} {100 * value / tally['parameters']['total']:5.1f}%" if value else ""
+
+    return cell
+
+
+def count_table(tallies: Sequence[Tally]) -> Table:
+    """Everything `count` knows: one column per model, rows grouped by subject."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table.add_column("")
+    for tally in tallies:
+        table.add_column(tally["model"], justify="right")
+    for title, rows in _sections(tallies):
+        filled = [(name, [cell(tally) for tally in tallies]) for name, cell in rows]
+        filled = [(name, cells) for name, cells in filled if any(cells)]
+        if filled:
+            table.add_row(Text(title, style="bold cyan"))
+        for name, cells in filled:
+            table.add_row("  " + name, *cells)
+    return table
+
+
+def _sections(tallies: Sequence[Tally]) -> list[tuple[str, list[Row]]]:
+    """The titles and rows of the table; rows that no model fills are dropped by the caller."""
+    names = list(dict.fromkeys(name for tally in tallies for name in tally["hyperparameters"]))
+    parts = list(dict.fromkeys(part for tally in tallies for part in tally["parameters"]["parts"]))
+    mixture = any(tally["parameters"]["active"] != tally["parameters"]["total"] for tally in tallies)
+    tokens = units.show(tallies[0]["training_flops"]["tokens"], "count")
+    active: list[Row] = [("active per token", _share("parameters/active"))] if mixture else []
+    return [
+        ("hyperparameters", [(name, _whole(f"hyperparameters/{name}")) for name in names]),
+        (
+            "parameters",
+            [*((part, _share(f"parameters/parts/{part}")) for part in parts), ("total", _share("parameters/total")), *active],
+        ),
+        (
+            "training FLOPs",
+            [
+                ("sequence length", _whole("training_flops/seq")),
+                ("per token, 6N", _flops("training_flops/per_token_6n")),
+                ("per token, exact", _flops("training_flops/per_token")),
+                ("  matrix products", _flops("training_flops/per_token_matmul")),
+                ("  attention", _flops("training_flops/per_token_attention")),
+                (f"for {tokens} tokens, 6N", _flops("training_flops/total_6n")),
+                (f"for {tokens} tokens, exact", _flops("training_flops/total")),
+            ],
+        ),
+        (
+            "cache of one sequence, bf16",
+            [
+                ("KV per token", _bytes("cache/kv_bytes_per_token", binary=True)),
+                ("KV at the sequence length", _bytes("cache/kv_bytes", binary=True)),
+                ("state, any length", _bytes("cache/state_bytes", binary=True)),
+            ],
+        ),
+        ("weights", [(name, _bytes(f"weight_bytes/{name}")) for name in ("fp32", "bf16", "fp8", "int4", "file")]),
+        (
+            "training state",
+            [
+                ("gradients, bf16", _bytes("training_bytes/gradients_bf16")),
+                ("gradients, fp32", _bytes("training_bytes/gradients_fp32")),
+                ("AdamW, fp32 master and moments", _bytes("training_bytes/adamw")),
+            ],
+        ),
+    ]
+
+
+def budget_table(name: str, cluster: str, b: Tally) -> Table:
+    """What training takes on a cluster: the steps of the arithmetic, each with its numbers."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for column in (f"{name} on {cluster}", "", "how"):
         table.add_column(column, justify="right" if not column else "left")
@@ -18,18 +114,18 @@ def budget_table(name: str, cluster: str, b: Budget) -> Table:
     return table
 
 
-def _rows(b: Budget) -> list[tuple[str, str, str]]:
-    tokens, few, size = units.show(b.tokens, "count"), f"{b.least_devices:,}", units.show(b.memory, "bytes")
+def _rows(b: Tally) -> list[tuple[str, str, str]]:
+    tokens, few, size = units.show(b["tokens"], "count"), f"{b['least_devices']:,}", units.show(b["memory"], "bytes")
     return [
-        ("FLOPs per token", f"{b.flops_per_token:.3g}", "6 per active parameter"),
-        ("one token on one device", units.show(b.token_seconds, "seconds", digits=3), "at its peak"),
-        ("FLOPs in all", f"{b.flops:.3g}", f"{tokens} tokens"),
-        ("one device", f"{b.device_seconds / DAY / 365:,.0f} years", "at its peak"),
-        (f"{b.devices:,} devices", f"{b.seconds / DAY:,.1f} days", f"at {100 * b.mfu:g}% MFU"),
-        ("weights", units.show(b.weights, "bytes", digits=3), "2 bytes each"),
-        ("optimizer", units.show(b.optimizer, "bytes", digits=3), "8 bytes each: two float32 moments"),
-        ("checkpoints", units.show(b.activations, "bytes", digits=4), f"{b.checkpoints} per layer and token of a batch, 2 bytes x width"),
+        ("FLOPs per token", f"{b['flops_per_token']:.3g}", "6 per active parameter"),
+        ("one token on one device", units.show(b['token_seconds'], "seconds", digits=3), "at its peak"),
+        ("FLOPs in all", f"{b['flops']:.3g}", f"{tokens} tokens"),
+        ("one device", f"{b['device_seconds'] / DAY / 365:,.0f} years", "at its peak"),
+        (f"{b['devices']:,} devices", f"{b['seconds'] / DAY:,.1f} days", f"at {100 * b['mfu']:g}% MFU"),
+        ("weights", units.show(b['weights'], "bytes", digits=3), "2 bytes each"),
+        ("optimizer", units.show(b['optimizer'], "bytes", digits=3), "8 bytes each: two float32 moments"),
+        ("checkpoints", units.show(b['activations'], "bytes", digits=4), f"{b['checkpoints']} per layer and token of a batch, 2 bytes x width"),
         ("memory in all", size, ""),
-        ("devices at least", few, f"{size} over {units.show(b.device_memory, 'bytes')}; they would take {b.least_seconds / DAY:,.0f} days"),
-        ("memory per device", units.show(b.device_bytes, "bytes", digits=2), f"on {b.devices:,}"),
+        ("devices at least", few, f"{size} over {units.show(b['device_memory'], 'bytes')}; they would take {b['least_seconds'] / DAY:,.0f} days"),
+        ("memory per device", units.show(b['device_bytes'], "bytes", digits=2), f"on {b['devices']:,}"),
     ]  # fmt: skip

@@ -1,134 +1,192 @@
-"""The catalogues as plain rows: what `show` prints, and what its JSON and CSV hold."""
+"""The catalogues on a terminal: a line per entry, or the facts of one."""
 
-from collections.abc import Iterable
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
 
 from meshwise import units
-from meshwise.catalogue.chips import Chip, Cluster, Link, Price, Source, chips
-from meshwise.catalogue.clusters import cluster_files, find_cluster
-from meshwise.errors import UserError
-from meshwise.models import find
-from meshwise.models.count import hyperparameters
+from meshwise.catalogue.chips import Chip, Cluster, Link, Tier
+from meshwise.models.count import Tally, hyperparameters
+from meshwise.models.listing import Entry, layer_runs
 from meshwise.models.model import Model
 
-Row = dict[str, object]
+Row = tuple[str, Callable[[Tally], str]]
 
 
-def chip_rows() -> list[Row]:
-    return [chip_row(chip) for chip in chips()]
+def entry_facts(name: str, entry: Entry) -> Table:
+    """The facts of one chip, cluster or model."""
+    if isinstance(entry, Chip):
+        return chip_facts(entry)
+    return cluster_facts(name, entry) if isinstance(entry, Cluster) else model_facts(entry)
 
 
-def chip_row(chip: Chip) -> Row:
-    """All facts of a chip in SI, under the names of its TOML file."""
-    return {
-        "chip": chip.key,
-        "name": chip.name,
-        "aliases": list(chip.aliases),
-        "vendor": chip.vendor,
-        "architecture": chip.architecture,
-        "kind": chip.kind,
-        "year": chip.year,
-        "memory": chip.memory,
-        "bandwidth": chip.bandwidth,
-        "flops": dict(chip.flops),
-        "sms": chip.sms,
-        "clock": chip.clock,
-        "cache": chip.cache,
-        "tdp": chip.tdp,
-        "tile": list(chip.tile),
-        "link": _link(chip.link),
-        "bridge": _link(chip.bridge),
-        "host": _link(chip.host),
-        "network": _link(chip.network),
-        "per_node": chip.per_node,
-        "pod": list(chip.torus.pod) if chip.torus and chip.torus.pod else None,
-        "prices": _prices(chip.prices),
-        "sources": _sources(chip.sources),
-    }
+def _at(tally: Tally, path: str) -> Any:
+    value: Any = tally
+    for key in path.split("/"):
+        value = value.get(key) if isinstance(value, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return value  # pyright: ignore[reportUnknownVariableType]
 
 
-def _link(link: Link | None) -> Row | None:
-    return link and {
-        "name": link.name,
-        "bandwidth": link.bandwidth,
-        "latency": link.latency,
-        "axes": link.axes,
-        "joins": link.joins,
-    }
+def _whole(path: str) -> Callable[[Tally], str]:
+    return lambda row: f"{value:,}" if (value := _at(row, path)) else ""
 
 
-def _prices(prices: Iterable[Price]) -> list[Row]:
-    return [{"price": price.price, "date": price.date, "source": price.source} for price in prices]
+def catalogue_table(catalogue: str, rows: Sequence[dict[str, Any]]) -> Table:
+    """A whole catalogue, one line per entry."""
+    columns = {"chips": _CHIP_COLUMNS, "clusters": _CLUSTER_COLUMNS, "models": _MODEL_COLUMNS}[catalogue]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for name, _ in columns:
+        words = name in ("chip", "name", "cluster", "link", "network", "price", "model", "family", "source", "chips")
+        table.add_column(name, justify="left" if words else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(cell(row) for _, cell in columns))
+    return table
 
 
-def _sources(sources: Iterable[Source]) -> list[Row]:
-    return [{"title": source.title, "url": source.url} for source in sources]
+def _quantity(path: str, quantity: str, *, binary: bool = False) -> Callable[[Tally], str]:
+    return lambda row: units.show(value, quantity, binary=binary, digits=3) if (value := _at(row, path)) else ""
 
 
-def cluster_rows() -> list[Row]:
-    return [cluster_row(name, find_cluster(name)) for name in cluster_files()]
+def _text(path: str) -> Callable[[Tally], str]:
+    return lambda row: str(_at(row, path) or "")
 
 
-def cluster_row(key: str, found: Cluster) -> Row:
-    return {
-        "cluster": key,
-        "name": found.name,
-        "devices": found.devices,
-        "nodes": found.node_count,
-        "chips": found.chips,
-        "torus": list(found.torus),
-        "memory": found.memory,
-        "link": _link(found.node.link),
-        "network": _link(found.network),
-        "tiers": [asdict(tier) for tier in found.tiers],
-        "dollars_per_hour": None if found.rent is None else units.show(found.rent, "dollars/s"),
-        "prices": _prices(found.prices),
-        "sources": _sources(found.sources),
-        "notes": list(found.notes),
-    }
+def _rate_16_bit(row: Tally) -> str:
+    rate = row["flops"].get("bf16") or row["flops"].get("fp16")
+    return units.show(rate, "FLOP/s", digits=4) if rate else ""
 
 
-def model_rows() -> list[Row]:
-    """Every preset with its size. One that cannot be read is shown with the reason: it is a user's own file."""
-    rows: list[Row] = []
-    for name in find.presets():
-        try:
-            rows.append(model_row(find.find_model(name)))
-        except UserError as error:
-            rows.append({"model": name, "source": str(error)})
-    return rows
+def _first(path: str, key: str) -> Callable[[Tally], str]:
+    return lambda row: str(found[-1][key]) if (found := _at(row, path)) else ""
 
 
-def model_row(model: Model) -> Row:
-    return {
-        "model": model.name,
-        "family": model.family,
-        "model_type": model.model_type,
-        "params": model.params,
-        "active_params": model.active_params,
-        "hyperparameters": hyperparameters(model),
-        "layers": layer_runs(model),
-        "source": model.source,
-        "notes": list(model.notes),
-    }
+_CHIP_COLUMNS: list[Row] = [
+    ("chip", _text("chip")),
+    ("name", _text("name")),
+    ("year", _text("year")),
+    ("memory", _quantity("memory", "bytes", binary=True)),
+    ("bandwidth", _quantity("bandwidth", "bytes/s")),
+    ("16-bit", _rate_16_bit),
+    ("8-bit", lambda row: units.show(rate, "FLOP/s") if (rate := row["flops"].get("fp8") or row["flops"].get("int8")) else ""),
+    ("SMs", _text("sms")),
+    ("TDP", _quantity("tdp", "watts")),
+    ("link", _text("link/name")),
+    ("price", _first("prices", "price")),
+    ("source", lambda row: str(row["sources"][0]["title"])),
+]
+_CLUSTER_COLUMNS: list[Row] = [
+    ("cluster", _text("cluster")),
+    ("name", _text("name")),
+    ("nodes", _whole("nodes")),
+    ("devices", _whole("devices")),
+    ("chips", lambda row: " + ".join(f"{count:,} {chip}" for chip, count in row["chips"].items())),
+    ("memory", _quantity("memory", "bytes", binary=True)),
+    ("link", _text("link/name")),
+    ("network", _text("network/name")),
+    ("source", lambda row: str(row["sources"][0]["title"]) if row["sources"] else ""),
+]
+_MODEL_COLUMNS: list[Row] = [
+    ("model", _text("model")),
+    ("family", _text("family")),
+    ("parameters", _whole("params")),
+    ("active", lambda row: _whole("active_params")(row) if row.get("active_params") != row.get("params") else ""),
+    ("layers", _whole("hyperparameters/layers")),
+    ("d_model", _whole("hyperparameters/d_model")),
+    ("vocabulary", _whole("hyperparameters/vocabulary")),
+    ("source", _text("source")),
+]
 
 
-def layer_runs(model: Model) -> str:
-    """The layer pattern in words: '3 x attention ffw, 58 x attention moe', equal neighbours together."""
-    runs: list[tuple[tuple[str, ...], int]] = []
-    for layer in model.layers:
-        if runs and runs[-1][0] == layer:
-            runs[-1] = (layer, runs[-1][1] + 1)
-        else:
-            runs.append((layer, 1))
-    return ", ".join(f"{count} x {' + '.join(blocks)}" for blocks, count in _repeated(runs))
+def facts(title: str, rows: Iterable[tuple[str, str]]) -> Table:
+    """One entry of a catalogue: a name and a value per line."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=False)
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        if value:
+            table.add_row(name, value)
+    return table
 
 
-def _repeated(runs: list[tuple[tuple[str, ...], int]]) -> list[tuple[tuple[str, ...], int]]:
-    """A pattern that alternates throughout is told by how often each kind of layer stands in it."""
-    if len(runs) <= 6:
-        return runs
-    totals: dict[tuple[str, ...], int] = {}
-    for blocks, count in runs:
-        totals[blocks] = totals.get(blocks, 0) + count
-    return list(totals.items())
+def chip_facts(chip: Chip) -> Table:
+    rows = [
+        ("name", chip.name),
+        ("also called", ", ".join(chip.aliases)),
+        ("kind", f"{chip.vendor} {chip.architecture}, {chip.kind}, {chip.year}"),
+        ("memory", units.show(chip.memory, "bytes", binary=True)),
+        ("memory bandwidth", units.show(chip.bandwidth, "bytes/s")),
+        *((f"{dtype}, dense", units.show(rate, "FLOP/s")) for dtype, rate in chip.flops.items()),
+        ("SMs, CUs or cores", str(chip.sms or "")),
+        ("GEMM tile", " x ".join(map(str, chip.tile))),
+        ("clock", units.show(chip.clock, "hertz") if chip.clock else ""),
+        ("last-level cache", units.show(chip.cache, "bytes", binary=True) if chip.cache else ""),
+        ("power", units.show(chip.tdp, "watts") if chip.tdp else ""),
+        ("link", link_text(chip.link)),
+        ("optional bridge", link_text(chip.bridge)),
+        ("host", link_text(chip.host)),
+        ("network per device", link_text(chip.network)),
+        ("largest pod", " x ".join(map(str, chip.torus.pod)) if chip.torus else ""),
+        *(("price", f"{price.price} ({price.date}, {price.source})") for price in chip.prices),
+        *(("source", f"{source.title}, {source.url}") for source in chip.sources),
+    ]
+    return facts(chip.key, rows)
+
+
+def link_text(link: Link | None) -> str:
+    """'NVLink 4, 450 GB/s', with its axes on a torus."""
+    if link is None:
+        return ""
+    axes = f" on each of {link.axes} axes" if link.axes > 1 else ""
+    joins = f", joins {link.joins}" if link.joins else ""
+    latency = f", {units.show(link.latency, 'seconds')}" if link.latency else ""
+    return f"{link.name}, {units.show(link.bandwidth, 'bytes/s')}{axes}{latency}{joins}"
+
+
+def model_facts(model: Model) -> Table:
+    """A preset or any other model: what it is made of, and where that was read."""
+    rows = [
+        ("family", f"{model.family} ({model.model_type})"),
+        *((name, f"{value:,}") for name, value in hyperparameters(model).items()),
+        ("layer pattern", layer_runs(model)),
+        ("parameters", f"{model.params:,}"),
+        ("active per token", f"{model.active_params:,}" if model.active_params != model.params else ""),
+        *(("note", note) for note in model.notes),
+        ("source", model.source),
+    ]
+    return facts(model.name, rows)
+
+
+def cluster_facts(key: str, cluster: Cluster) -> Table:
+    node_name = "pods" if cluster.torus else "nodes"
+    rows = [
+        ("name", cluster.name),
+        ("devices", f"{cluster.devices:,} in {cluster.node_count:,} {node_name}"),
+        *((f"{count:,} {node_name} of", node_text(cluster, i)) for i, (count, _) in enumerate(cluster.nodes)),
+        ("memory in all", units.show(cluster.memory, "bytes", binary=True)),
+        ("network per " + node_name[:-1], link_text(cluster.network)),
+        *((f"out of {tier.nodes:,} {node_name}", tier_text(cluster, tier)) for tier in cluster.tiers),
+        ("to rent", units.show(cluster.rent, "dollars/s") + " in all, at list prices" if cluster.rent else ""),
+        *(("price", f"{price.price} ({price.date}, {price.source})") for price in cluster.prices),
+        *(("note", note) for note in cluster.notes),
+        *(("source", f"{source.title}, {source.url}") for source in cluster.sources),
+    ]
+    return facts(key, rows)
+
+
+def tier_text(cluster: Cluster, tier: Tier) -> str:
+    """'leaf, 400 GB/s, 2 times oversubscribed'."""
+    leaving = units.show(tier.leaving(cluster.network), "bytes/s")
+    ratio = f", {tier.oversubscription:g} times oversubscribed" if tier.oversubscription else ""
+    return f"{tier.name}, {leaving}{ratio}" + (f", {units.show(tier.latency, 'seconds')}" if tier.latency else "")
+
+
+def node_text(cluster: Cluster, index: int) -> str:
+    """'8 x a100-80gb-sxm (NVLink 3, 300 GB/s)'."""
+    _, node = cluster.nodes[index]
+    devices = " + ".join(f"{count:,} x {chip.key}" for count, chip in node.chips)
+    shape = f", torus {'x'.join(map(str, cluster.torus))}" if cluster.torus else ""
+    host = f", {node.host.cpus}" if node.host.cpus else ""
+    memory = f", {units.show(node.host.memory, 'bytes')} host memory" if node.host.memory else ""
+    return f"{devices}{shape} ({link_text(node.link) or 'no link'}){host}{memory}"

@@ -1,134 +1,170 @@
-"""A plan on a terminal: the table of layouts, stacked bars of time and memory, what the rules dropped, and the reasons."""
+"""A training plan on a terminal: header, table of layouts, bars of time and memory, the reasons, and what to type next."""
 
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from meshwise import units
+from meshwise.cost.axes import layout_name
 from meshwise.cost.goodput import HARDWARE, LLAMA3_STORAGE, LOSSES
-from meshwise.cost.layout import name_of
+from meshwise.cost.parts import TRAIN_MEMORY, TRAIN_TIME
 from meshwise.cost.reliability import Reliability
-from meshwise.cost.train.memory import KINDS
-from meshwise.cost.train.step import PARTS
-from meshwise.plan.train.choice import Choice, Plan
-from meshwise.plan.train.explain import WORDS
+from meshwise.plan.train.choice import Choice
+from meshwise.plan.train.explain import Explanation
+from meshwise.plan.train.plan import TrainPlan
+from meshwise.ui.views import bars
+from meshwise.ui.views.tables import Column, bullets, fitted, wrapped
 from meshwise.units import GIB
 
-COLOURS = ("green", "cyan", "blue", "magenta", "yellow", "bright_cyan", "bright_blue", "white", "bright_magenta", "red", "bright_yellow",
-           "bright_green", "bright_red", "bright_black")  # fmt: skip
-LETTERS: dict[str, str] = dict(zip(PARTS, "makrtceh>bdof_", strict=True)) | {
-    "matmul": "M",
-    "attention": "A",
-    "elementwise": "e",
-    "recompute": "R",
-    "ep": "x",
-}
-MEMORY_LETTERS: dict[str, str] = dict(zip(KINDS, "WGOALC", strict=True))
-WIDTH = 60
+BAR = 40
+SEVERAL = 5
+"""Layouts whose bars `--verbose` draws."""
 
 
-def plan_view(plan: Plan, why: Sequence[str]) -> RenderableType:
-    """Everything `plan` prints, but for the command that asks again, which no terminal may break."""
-    notes = [Text(f"note: {note}") for note in plan.notes]
-    return Group(
-        choices_table(plan),
-        formulas(plan.choices[0]),
-        *failures(plan),
+def plan_view(plan: TrainPlan, why: Explanation, width: int, *, verbose: bool) -> RenderableType:
+    """Everything `plan` prints but for commands, which no terminal may break."""
+    best = plan.best
+    parts: list[RenderableType] = [
+        header(plan),
+        fitted(columns(plan), plan.choices, width),
+        *map(Text, _below_table(plan)),
         Text(),
-        *bars(plan.choices[:5]),
-        rejects(plan),
-        Text(),
-        *map(Text, why),
-        Text(),
-        *notes,
-        _provenance(plan),
-    )
+    ]
+    if verbose:
+        parts += [*choice_bars(plan.choices[:SEVERAL]), Text(), formulas(best), *failures(plan), Text(), rejects(plan), Text()]
+        parts += map(Text, why.reasons)
+    else:
+        parts += [*best_bars(best, width), Text(), *bullets(why.highlights, width)]
+    notes = [wrapped(f"note: {note}", width, indent="  ") for note in plan.notes]
+    return Group(*parts, Text(), *notes, calibration_line(plan, verbose=verbose))
 
 
-def choices_table(plan: Plan) -> Table:
-    """The best layouts, fastest first."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    table.add_column("layout")
-    trained = plan.choices[0].days is not None
-    columns = ["s/step", "90% between", "tokens/s", "TFLOP/s", "MFU", "GiB of " + f"{plan.choices[0].capacity / GIB:.0f}"]
-    for column in (*columns, *(("days", "cost", "MWh") if trained else ()), "ties"):
-        table.add_column(column, justify="right")
-    for choice in plan.choices:
-        table.add_row(*_cells(choice, trained))
-    return table
+def header(plan: TrainPlan) -> Text:
+    """The question, with what was assumed."""
+    ask, cluster = plan.ask, plan.cluster
+    nodes = f" in {cluster['nodes']:,} nodes" if int(cluster["nodes"] or 0) > 1 else ""
+    framework = plan.framework + ("" if ask.framework else " (assumed, --framework)")
+    step = units.show(float(ask.batch * ask.seq), "count", digits=3)
+    training = f", {units.show(ask.tokens, 'count')} tokens to train on" if ask.tokens else ""
+    lines = [
+        f"{ask.model} on {ask.on}: {cluster['devices']:,} x {cluster['chip']}{nodes}",
+        f"{framework}, {ask.precision}, {ask.optimizer}; batch {ask.batch:,} x {ask.seq:,} = {step} tokens{training}",
+    ]
+    return Text(lines[0], style="bold").append(f"\n{lines[1]}", style="not bold")
 
 
-def _cells(c: Choice, trained: bool) -> list[str]:
-    days = f"{c.days:,.1f}" if c.days is not None else ""
-    total = (
-        [days, "$" + units.show(c.dollars, "count", digits=3) if c.dollars else "", f"{c.mwh:,.0f}" if c.mwh else ""]
-        if trained
-        else []
-    )
+def columns(plan: TrainPlan) -> list[Column[Choice]]:
+    """The columns of the table; days and cost where tokens to train on were given."""
+    capacity = plan.best.capacity / GIB
+    found: list[Column[Choice]] = [
+        Column("layout", lambda c: c.name, text=True, short=lambda c: layout_name(c.layout, short=True)),
+        Column("s/step (90%)", seconds_cell, short=lambda c: seconds_cell(c, digits=3)),
+        Column("tokens/s", lambda c: f"{c.tokens_per_second:,.0f}", rank=6),
+        Column("TFLOP/s", lambda c: f"{c.tflops['exact']:.1f}", rank=8),
+        Column("MFU", lambda c: f"{100 * c.mfu:.1f}%", rank=2),
+        Column(
+            f"GiB of {capacity:.0f} (90%)",
+            memory_cell,
+            rank=1,
+            short=lambda c: memory_cell(c, digits=0),
+            short_title=f"GiB of {capacity:.0f}",
+        ),
+        Column("accum", lambda c: f"{c.gradient_accumulation:,}", rank=7),
+    ]
+    if plan.ask.tokens:
+        found.extend(
+            [
+                Column("days", lambda c: f"{c.total_days:,.1f}" if c.total_days is not None else "", rank=3),
+                Column("cost", money, rank=3),
+                Column("MWh", lambda c: f"{c.mwh:,.0f}" if c.mwh else "", rank=9),
+            ]
+        )
+    return found
+
+
+def seconds_cell(c: Choice, digits: int = 4) -> str:
+    """'112.4 (106-124)': seconds per step with their 90% interval."""
+    return f"{c.step:.{digits}g} ({c.low:.3g}-{c.high:.3g})"
+
+
+def memory_cell(c: Choice, digits: int = 1) -> str:
+    """'43.3 (35-54)', with '!' where the upper end exceeds the device."""
+    mark = "!" if c.may_not_fit else ""
+    return f"{c.peak / GIB:.{digits}f} ({c.peak_low / GIB:.0f}-{c.peak_high / GIB:.0f}){mark}"
+
+
+def money(c: Choice) -> str:
+    """'$54.2M', or '' where no price is known."""
+    cost = c.total_dollars
+    return "" if cost is None else f"${units.show(cost, 'count', digits=3)}" if cost >= 1e3 else f"${cost:,.0f}"
+
+
+def _below_table(plan: TrainPlan) -> list[str]:
+    """Footnotes of the table: near-ties, memory that may not suffice, goodput and price."""
+    best, ties = plan.best, sum(c.ties for c in plan.choices)
+    lines = [f"{ties:,} more layouts within 1% of a row above are not listed."] if ties else []
+    if any(c.may_not_fit for c in plan.choices):
+        lines.append("! may not fit: the upper end of its memory interval exceeds the device.")
+    if plan.ask.tokens:
+        ideal = f"; {best.days:,.1f} days without failures" if best.days and best.wall_days else ""
+        lines.append(f"Days and cost include failures: goodput {100 * best.goodput['effective']:.1f}%{ideal}.{price_words(plan)}")
+    return lines
+
+
+def price_words(plan: TrainPlan) -> str:
+    """' Cost at $2.21 per device-hour (list price; --price).'"""
+    rate = plan.cluster["dollars_per_hour"]
+    if rate is None:
+        return " No list price for this chip: give one with --price."
+    return f" Cost at ${rate:,.2f} per device-hour ({'--price' if plan.ask.price else 'list price; --price changes it'})."
+
+
+def best_bars(best: Choice, width: int) -> list[RenderableType]:
+    """One bar each for the time and the memory of the best layout, with the largest parts."""
+    time, memory = (Text(f"{name:<8}") for name in ("time", "memory"))
     return [
-        name_of(c.layout),
-        f"{c.seconds:.4g}",
-        f"{c.low:.3g} to {c.high:.3g}",
-        f"{c.tokens_per_second:,.0f}",
-        f"{c.tflops['exact']:.1f}",
-        f"{100 * c.mfu:.1f}%",
-        f"{c.memory / GIB:.1f}",
-        *total,
-        f"+{c.ties}" if c.ties else "",
+        time.append_text(bars.bar(TRAIN_TIME, best.time, best.step, BAR)).append(f" {best.step:.4g} s"),
+        bars.legend(TRAIN_TIME, best.time, width, 8),
+        memory.append_text(bars.bar(TRAIN_MEMORY, best.memory, best.capacity, BAR)).append(
+            f" {best.peak / GIB:.1f} of {best.capacity / GIB:.0f} GiB"
+        ),
+        bars.legend(TRAIN_MEMORY, best.memory, width, 8),
     ]
 
 
-def bars(choices: Sequence[Choice]) -> list[RenderableType]:
-    """Seconds and bytes by part, one bar per layout on a common scale; a letter per part, so that they read without colour too."""
-    longest = max(c.seconds for c in choices)
-    capacity = choices[0].capacity
+def choice_bars(choices: Sequence[Choice]) -> list[RenderableType]:
+    """Time and memory of several layouts on a common scale."""
+    longest, capacity = max(c.step for c in choices), choices[0].capacity
     lines: list[RenderableType] = [Text("time by part", style="bold")]
-    lines += [_bar(c.time_parts, LETTERS, longest, f"{c.seconds:7.4g} s", name_of(c.layout)) for c in choices]
-    lines += [_legend(choices, LETTERS), Text(), Text(f"memory by kind, of {capacity / GIB:.0f} GiB", style="bold")]
-    lines += [_bar(c.memory_parts, MEMORY_LETTERS, capacity, f"{c.memory / GIB:5.1f} GiB", name_of(c.layout)) for c in choices]
-    kinds = "  ".join(f"{letter} {kind}" for kind, letter in MEMORY_LETTERS.items())
-    return [*lines, Text(kinds, style="dim"), Text()]
+    lines += [bars.bar(TRAIN_TIME, c.time, longest, BAR).append(f" {c.step:7.4g} s  {c.name}", style="not dim") for c in choices]
+    lines += [bars.letters(TRAIN_TIME, [c.time for c in choices]), Text()]
+    lines.append(Text(f"memory by kind, of {capacity / GIB:.0f} GiB", style="bold"))
+    lines += [
+        bars.bar(TRAIN_MEMORY, c.memory, capacity, BAR).append(f" {c.peak / GIB:5.1f} GiB  {c.name}", style="not dim")
+        for c in choices
+    ]
+    return [*lines, bars.letters(TRAIN_MEMORY, [c.memory for c in choices])]
 
 
-def _bar(parts: dict[str, float], letters: dict[str, str], full: float, total: str, name: str) -> Text:
-    """Cells in proportion; the running sum is rounded, so that the bar's length is right."""
-    bar, drawn, running = Text(f"{total} "), 0, 0.0
-    for (part, letter), colour in zip(letters.items(), COLOURS, strict=False):
-        running += parts.get(part, 0.0)
-        cells = round(WIDTH * running / full) - drawn
-        bar.append(letter * cells, style=colour)
-        drawn += cells
-    return bar.append(" " * (WIDTH - drawn + 1) + name)
-
-
-def _legend(choices: Sequence[Choice], letters: dict[str, str]) -> Text:
-    shown = [part for part in letters if any(c.time_parts.get(part, 0.0) > 0.002 * c.seconds for c in choices)]
-    return Text("  ".join(f"{letters[part]} {WORDS[part]}" for part in shown), style="dim")
-
-
-def rejects(plan: Plan) -> RenderableType:
+def rejects(plan: TrainPlan) -> RenderableType:
     """How many layouts each rule dropped."""
     dropped = "; ".join(f"{count:,} by '{rule}'" for rule, count in plan.rejected.items())
-    return Text(f"{plan.priced:,} layouts priced. Dropped: {dropped or 'none'}.")
+    return Text(f"{plan.priced:,} layouts evaluated. Dropped: {dropped or 'none'}.")
 
 
 def formulas(best: Choice) -> Text:
-    """The same step under each common way to count FLOPs."""
+    """The rate of the best layout under each common way to count FLOPs."""
     peak = best.tflops["exact"] / best.mfu
     rates = ", ".join(f"{name} {rate:.1f} ({100 * rate / peak:.1f}%)" for name, rate in best.tflops.items())
-    return Text(f"First row in TFLOP/s by formula: {rates}. The table's are exact: causal attention, and no recompute.")
+    return Text(f"First row in TFLOP/s by formula: {rates}. The table counts exactly: causal attention, no recompute.")
 
 
-def failures(plan: Plan) -> list[Text]:
-    """What failures make of the first row's days, where days or failures were asked about; and what was assumed."""
-    best, g = plan.choices[0], plan.choices[0].goodput
-    if not (plan.ask.tokens or plan.ask.reliability):
+def failures(plan: TrainPlan) -> list[Text]:
+    """What failures cost the best layout, and what was assumed of them; nothing unless days or failures were asked about."""
+    best, g = plan.best, plan.best.goodput
+    if not (plan.ask.tokens or plan.ask.failures):
         return []
-    days = f": {best.wall_days:,.1f} days instead of {best.days:,.1f}" if best.wall_days and best.days else ""
-    cost = f", ${units.show(best.wall_dollars, 'count', digits=3)}" if best.wall_dollars else ""
     spares = f"{g['spares']:,.0f} spare node{'' if g['spares'] == 1 else 's'}"
     number = g["interruptions_per_day"] * (best.wall_days or 0)
     total = f"{number:,.{0 if number >= 10 else 1}f} interruptions, " if best.wall_days else ""
@@ -136,32 +172,35 @@ def failures(plan: Plan) -> list[Text]:
     size = units.show(g["checkpoint_bytes"], "bytes", digits=3)
     lost = ", ".join(f"{100 * g[part]:.1f}% {words}" for part, words in LOSSES.items() if g[part] >= 0.0005)
     return [
-        Text(f"With failures, first row: {100 * g['effective']:.1f}% of the time is useful{days}{cost} with {spares}."),
-        Text(
-            f"  {total}one every {between}; a checkpoint of {size}, written in {save}, every {every}. Lost: {lost or 'nothing'}."
-        ),
+        Text(f"Goodput of the first row: {100 * g['effective']:.1f}%, with {spares}; {total}one every {between}."),
+        Text(f"  A checkpoint of {size} takes {save}, every {every}. Lost: {lost or 'nothing'}."),
         Text(f"  {_assumed(plan)}", style="dim"),
     ]
 
 
-def _assumed(plan: Plan) -> str:
-    """Every number about failures that was not given."""
+def _assumed(plan: TrainPlan) -> str:
+    """Every assumption about failures that was not given."""
     r = Reliability()
     words = {
-        "mtbf": f"a failure in {r.mtbf / 3600:,.0f} device-hours (arXiv:2407.21783)",
-        "checkpoint_bandwidth": f"{units.show(LLAMA3_STORAGE, 'bytes/s', digits=3)} to storage a device (arXiv:2407.21783)",
+        "mtbf": f"a failure per {r.mtbf / 3600:,.0f} device-hours (arXiv:2407.21783)",
+        "checkpoint_bandwidth": f"{units.show(LLAMA3_STORAGE, 'bytes/s', digits=3)} to storage per device (arXiv:2407.21783)",
         "restart": f"{units.show(r.restart, 'seconds')} to restart",
         "repair": f"{units.show(r.repair, 'seconds')} to repair a node",
-        "spares": "as many spare nodes as pay for themselves",
+        "spares": "as many spare nodes as pay off",
         "straggler": f"step times that spread by {units.show(r.straggler, 'share')}",
     }
-    left = [text for name, text in words.items() if name not in plan.ask.reliability]
-    return f"Assumed: {', '.join([*left, f'{HARDWARE:.0%} of failures taking a node away'])}."
+    left = [text for name, text in words.items() if name not in plan.ask.failures]
+    return f"Assumed: {', '.join([*left, f'{HARDWARE:.0%} of failures take a node out'])}."
 
 
-def _provenance(plan: Plan) -> Text:
+def calibration_line(plan: TrainPlan, *, verbose: bool) -> Text:
+    """Which calibration the numbers rest on, and whether it was fitted on this chip."""
     about = plan.calibration
+    fitted_on = f" (fitted on {about['fitted_on']}{', ' + about['date'] if about['date'] else ''})" if verbose else ""
+    if about["own_chip"]:
+        return Text(f"calibration: {about['name']}{fitted_on}", style="dim")
+    chip = plan.cluster["chip"]
     return Text(
-        f"calibration: {about['name']} (fitted on {about['fitted_on']}{', ' + about['date'] if about['date'] else ''})",
+        f"not calibrated for {chip}: using '{about['name']}'{fitted_on}; 'meshwise probe' and 'calibrate' measure yours",
         style="dim",
     )

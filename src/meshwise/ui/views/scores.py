@@ -5,15 +5,30 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from meshwise.calibrate.serve.validate import ServeCalibrated
+from meshwise.calibrate.result import Result
+from meshwise.calibrate.serve.validate import ServeCalibrated, ServeValidation
 from meshwise.calibrate.train.make import Calibrated
 from meshwise.calibrate.train.score import Score
-from meshwise.catalogue.calibrations import SERVE_COEFFICIENTS as SERVING_FITTED
+from meshwise.calibrate.train.validate import Validation
+from meshwise.catalogue.calibrations import SERVE_COEFFICIENTS
 
 Line = tuple[str, str, str, str, str]
 
 
-def score_view(found: Score) -> RenderableType:
+def validation_view(found: Validation | ServeValidation) -> RenderableType:
+    """Everything `validate` prints of one table."""
+    return _train_score(found.score) if isinstance(found, Validation) else _serve_score(found.score)
+
+
+def calibration_view(found: Result) -> RenderableType:
+    """Errors before and after a fit, in and out of sample, and which coefficients the rows determine."""
+    if isinstance(found, Calibrated):
+        return _train_calibration(found)
+    assert isinstance(found, ServeCalibrated)
+    return _serve_calibration(found)
+
+
+def _train_score(found: Score) -> RenderableType:
     """Everything `validate` prints of one table."""
     inside = found.get("in_sample")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
@@ -69,7 +84,7 @@ def _notes(found: Score) -> list[str]:
     return lines
 
 
-def calibration_view(made: Calibrated) -> RenderableType:
+def _train_calibration(made: Calibrated) -> RenderableType:
     """What `calibrate` found: errors before and after, in and out of sample, and what of the coefficients is known now."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for column, side in (("", "left"), ("before", "right"), ("left out", "right"), ("in sample", "right")):
@@ -86,7 +101,7 @@ def calibration_view(made: Calibrated) -> RenderableType:
     return Group(table, *map(Text, lines))
 
 
-def serve_view(found: Score) -> RenderableType:
+def _serve_score(found: Score) -> RenderableType:
     """What `validate` prints of one table of served models."""
     fit, ill = found["fit"], found["prefill"]["ill"]
     notes = [f"{found['rows']} rows; calibration: {found['calibration']}"]
@@ -121,8 +136,8 @@ def _serve_table(name: str, columns: dict[str, Score]) -> Table:
     return table
 
 
-def serve_calibration_view(made: ServeCalibrated) -> RenderableType:
+def _serve_calibration(made: ServeCalibrated) -> RenderableType:
     """What `calibrate` found of a served model's speed."""
-    coefficients = ", ".join(f"{name} {getattr(made.serving, name):.4g}" for name in SERVING_FITTED)
+    coefficients = ", ".join(f"{name} {getattr(made.serving, name):.4g}" for name in SERVE_COEFFICIENTS)
     table = _serve_table("", {"before": made.before, "left out": made.left_out, "in sample": made.in_sample})
     return Group(table, Text(f"{made.left_out['rows']} rows; {coefficients}"))

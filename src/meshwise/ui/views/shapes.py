@@ -1,55 +1,45 @@
-"""Shapes on a terminal: a table of the fastest per parameter, and what each gives away."""
+"""Shapes of a model on a terminal: a table of the fastest per parameter, and what each gives up."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from meshwise import units
-from meshwise.cost.layout import name_of
-from meshwise.plan.shapes.search import Fastest, Row
+from meshwise.plan.shapes.answer import Shapes
+from meshwise.plan.shapes.search import Row
+from meshwise.plan.train.choice import Choice
+from meshwise.ui.views.tables import Column, fitted
 from meshwise.units import GIB
 
 
-def shapes_view(rows: Sequence[Row], found: Fastest, rule: str) -> RenderableType:
-    """The table, the faults of each row, and the rule that the best follow."""
-    counted = f"{found.candidates:,} shapes x layouts searched, of {len(found.shapes):,} shapes."
-    faults = [Text(f"{row.name}: {'; '.join(map(str, row.faults)) if row.faults else 'nothing worth telling'}") for row in rows]
+def shapes_view(found: Shapes, width: int) -> RenderableType:
+    """The table, the faults of each shape, and the rule that the best follow."""
+    faults = [Text(f"{row.name}: {'; '.join(map(str, row.faults)) if row.faults else 'nothing notable'}") for row in found.shapes]
     return Group(
-        _table(rows),
-        Text("what each gives away, in percent of its seconds per parameter", style="bold"),
+        fitted(_columns(), found.shapes, width),
+        Text("what each shape gives up, in percent of its seconds per parameter", style="bold"),
         *faults,
         Text(),
-        Text(counted),
-        *([Text(rule)] if rule else []),
+        Text(f"{found.candidates:,} shapes x layouts searched, of {found.searched:,} shapes."),
+        *([Text(found.rule)] if found.rule else []),
     )
 
 
-def _table(rows: Sequence[Row]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for column in ("hidden", "layers", "heads", "of", "FFW", "params", "s/step", "per 100B", "MFU", "GiB"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("layout")
-    for row in rows:
-        table.add_row(*_cells(row))
-    return table
+def _columns() -> list[Column[Row]]:
+    def of(cell: Callable[[Choice], str]) -> Callable[[Row], str]:
+        return lambda row: cell(row.choice) if row.choice else ""
 
-
-def _cells(row: Row) -> list[str]:
-    s = row.shape
-    sizes = [f"{s['hidden']}", f"{s['layers']}", f"{s['heads']}", f"{s['hidden'] // s['heads']}", f"{s['ffn']}"]
-    params = units.show(row.params, "count", digits=4)
-    if row.choice is None:
-        return [*sizes, params, "", "", "", "", "fits nowhere"]
-    c = row.choice
     return [
-        *sizes,
-        params,
-        f"{c.seconds:.4g}",
-        f"{row.per_parameter * 1e11:.4g}",
-        f"{100 * c.mfu:.1f}%",
-        f"{c.memory / GIB:.1f}",
-        name_of(c.layout),
+        Column("hidden", lambda row: str(row.shape["hidden"])),
+        Column("layers", lambda row: str(row.shape["layers"])),
+        Column("heads", lambda row: str(row.shape["heads"])),
+        Column("head size", lambda row: str(row.shape["hidden"] // row.shape["heads"]), rank=2),
+        Column("FFW", lambda row: str(row.shape["ffn"]), rank=1),
+        Column("params", lambda row: units.show(row.params, "count", digits=4)),
+        Column("s/step", of(lambda c: f"{c.step:.4g}")),
+        Column("s per 100B", lambda row: f"{row.per_parameter * 1e11:.4g}" if row.choice else ""),
+        Column("MFU", of(lambda c: f"{100 * c.mfu:.1f}%")),
+        Column("GiB", of(lambda c: f"{c.peak / GIB:.1f}"), rank=3),
+        Column("layout", lambda row: row.choice.name if row.choice else "fits nowhere", text=True),
     ]

@@ -1,37 +1,41 @@
-"""Tables for a terminal. What they show is computed elsewhere; here it only gets its units and its place."""
+"""Tables for a terminal, and results as JSON and CSV. A table shows as many of its columns as fit, and never cuts a number."""
 
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+import os
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from meshwise import units
-from meshwise.catalogue.chips import Chip, Cluster, Link, Tier
-from meshwise.models.count import Tally, flat, hyperparameters
-from meshwise.models.model import Model
-from meshwise.ui.views.listing import layer_runs
+PIPE_WIDTH = 120
+"""Columns of output that is no terminal, unless $COLUMNS says otherwise."""
 
-Row = tuple[str, Callable[[Tally], str]]
+Shown = TypeVar("Shown")
 
 
-def console() -> Console:
-    """Standard output. When it is no terminal, tables take the width they need rather than be cut to a guessed one."""
-    # Names and notes come from files: '[/x]' in one is text, not rich's markup.
-    probe = Console(markup=False, emoji=False)
-    return probe if probe.is_terminal else Console(markup=False, emoji=False, width=200)
+def console(*, stderr: bool = False) -> Console:
+    """Standard output. Names and notes come from files: '[/x]' in one is text, not rich's markup."""
+    found = Console(markup=False, emoji=False, highlight=False, stderr=stderr)
+    if found.is_terminal:
+        return found
+    given = os.environ.get("COLUMNS", "")
+    width = int(given) if given.isdecimal() and int(given[:5]) >= 20 else PIPE_WIDTH
+    return Console(markup=False, emoji=False, highlight=False, stderr=stderr, width=width)
 
 
 def as_json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def as_csv(rows: Iterable[dict[str, object]]) -> str:
+def as_csv(rows: Iterable[Mapping[str, object]]) -> str:
     """One line per row, the columns in the order in which rows first have them."""
     rows = list(rows)
     columns = list(dict.fromkeys(key for row in rows for key in row))
@@ -42,254 +46,52 @@ def as_csv(rows: Iterable[dict[str, object]]) -> str:
     return out.getvalue().rstrip("\n")
 
 
-def tallies_csv(tallies: Iterable[Tally]) -> str:
-    return as_csv(flat(tally) for tally in tallies)
+@dataclass(frozen=True)
+class Column(Generic[Shown]):
+    """A column of a table of choices: the same on a terminal and in a notebook."""
+
+    title: str
+    cell: Callable[[Shown], str]
+    rank: int = 0
+    """Columns of the highest rank are dropped first where a table is too wide; those of rank 0 never are."""
+    text: bool = False
+    """Whether cells are words, which stand on the left."""
+    short: Callable[[Shown], str] | None = None
+    """A shorter cell for narrow tables,"""
+    short_title: str = ""
+    """and a shorter title."""
 
 
-def _at(tally: Tally, path: str) -> Any:
-    value: Any = tally
-    for key in path.split("/"):
-        value = value.get(key) if isinstance(value, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    return value  # pyright: ignore[reportUnknownVariableType]
+def fitted(columns: Sequence[Column[Shown]], rows: Sequence[Shown], width: int) -> Table:
+    """The table with all columns, or else with short cells, or else with as many columns as fit into `width`."""
+    ranks = sorted({column.rank for column in columns if column.rank}, reverse=True)
+    fewer = [[column for column in columns if column.rank < rank] for rank in ranks]
+    tried = [(columns, False), (columns, True), *((some, True) for some in fewer)]
+    made = [table(some, rows, short=short) for some, short in tried]
+    measure = Console(width=1000)
+    return next((one for one in made if Measurement.get(measure, measure.options, one).maximum <= width), made[-1])
 
 
-def _bytes(path: str, *, binary: bool = False) -> Callable[[Tally], str]:
-    return lambda tally: units.show(value, "bytes", binary=binary) if (value := _at(tally, path)) else ""
-
-
-def _flops(path: str) -> Callable[[Tally], str]:
-    return lambda tally: f"{value:.4g}" if (value := _at(tally, path)) else ""
-
-
-def _whole(path: str) -> Callable[[Tally], str]:
-    return lambda tally: f"{value:,}" if (value := _at(tally, path)) else ""
-
-
-def _share(path: str) -> Callable[[Tally], str]:
-    """Parameters, and their share of all."""
-
-    def cell(tally: Tally) -> str:
-        value = _at(tally, path)
-        return f"{value:,} {100 * value / tally['parameters']['total']:5.1f}%" if value else ""
-
-    return cell
-
-
-def count_table(tallies: Sequence[Tally]) -> Table:
-    """Everything `count` knows: one column per model, rows grouped by subject."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    table.add_column("")
-    for tally in tallies:
-        table.add_column(tally["model"], justify="right")
-    for title, rows in _sections(tallies):
-        filled = [(name, [cell(tally) for tally in tallies]) for name, cell in rows]
-        filled = [(name, cells) for name, cells in filled if any(cells)]
-        if filled:
-            table.add_row(Text(title, style="bold cyan"))
-        for name, cells in filled:
-            table.add_row("  " + name, *cells)
-    return table
-
-
-def _sections(tallies: Sequence[Tally]) -> list[tuple[str, list[Row]]]:
-    """The titles and rows of the table; rows that no model fills are dropped by the caller."""
-    names = list(dict.fromkeys(name for tally in tallies for name in tally["hyperparameters"]))
-    parts = list(dict.fromkeys(part for tally in tallies for part in tally["parameters"]["parts"]))
-    mixture = any(tally["parameters"]["active"] != tally["parameters"]["total"] for tally in tallies)
-    tokens = units.show(tallies[0]["training_flops"]["tokens"], "count")
-    active: list[Row] = [("active per token", _share("parameters/active"))] if mixture else []
-    return [
-        ("hyperparameters", [(name, _whole(f"hyperparameters/{name}")) for name in names]),
-        (
-            "parameters",
-            [*((part, _share(f"parameters/parts/{part}")) for part in parts), ("total", _share("parameters/total")), *active],
-        ),
-        (
-            "training FLOPs",
-            [
-                ("sequence length", _whole("training_flops/seq")),
-                ("per token, 6N", _flops("training_flops/per_token_6n")),
-                ("per token, exact", _flops("training_flops/per_token")),
-                ("  matrix products", _flops("training_flops/per_token_matmul")),
-                ("  attention", _flops("training_flops/per_token_attention")),
-                (f"for {tokens} tokens, 6N", _flops("training_flops/total_6n")),
-                (f"for {tokens} tokens, exact", _flops("training_flops/total")),
-            ],
-        ),
-        (
-            "cache of one sequence, bf16",
-            [
-                ("KV per token", _bytes("cache/kv_bytes_per_token", binary=True)),
-                ("KV at the sequence length", _bytes("cache/kv_bytes", binary=True)),
-                ("state, any length", _bytes("cache/state_bytes", binary=True)),
-            ],
-        ),
-        ("weights", [(name, _bytes(f"weight_bytes/{name}")) for name in ("fp32", "bf16", "fp8", "int4", "file")]),
-        (
-            "training state",
-            [
-                ("gradients, bf16", _bytes("training_bytes/gradients_bf16")),
-                ("gradients, fp32", _bytes("training_bytes/gradients_fp32")),
-                ("AdamW, fp32 master and moments", _bytes("training_bytes/adamw")),
-            ],
-        ),
-    ]
-
-
-def catalogue_table(catalogue: str, rows: Sequence[dict[str, Any]]) -> Table:
-    """A whole catalogue, one line per entry."""
-    columns = {"chips": _CHIP_COLUMNS, "clusters": _CLUSTER_COLUMNS, "models": _MODEL_COLUMNS}[catalogue]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for name, _ in columns:
-        words = name in ("chip", "name", "cluster", "link", "network", "price", "model", "family", "source", "chips")
-        table.add_column(name, justify="left" if words else "right", overflow="fold")
+def table(columns: Sequence[Column[Shown]], rows: Sequence[Shown], *, short: bool = False) -> Table:
+    found = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for column in columns:
+        title = column.short_title if short and column.short_title else column.title
+        found.add_column(title, justify="left" if column.text else "right", no_wrap=True)
     for row in rows:
-        table.add_row(*(cell(row) for _, cell in columns))
-    return table
+        found.add_row(*((column.short or column.cell)(row) if short else column.cell(row) for column in columns))
+    return found
 
 
-def _quantity(path: str, quantity: str, *, binary: bool = False) -> Callable[[Tally], str]:
-    return lambda row: units.show(value, quantity, binary=binary, digits=3) if (value := _at(row, path)) else ""
+def wrapped(line: str, width: int, head: str = "", indent: str = "") -> Text:
+    """A sentence at a width: `head` before its first line, `indent` before the others."""
+    return Text(
+        "\n".join(textwrap.wrap(line, width, initial_indent=head, subsequent_indent=indent, break_long_words=False) or [head])
+    )
 
 
-def _text(path: str) -> Callable[[Tally], str]:
-    return lambda row: str(_at(row, path) or "")
-
-
-def _rate_16_bit(row: Tally) -> str:
-    rate = row["flops"].get("bf16") or row["flops"].get("fp16")
-    return units.show(rate, "FLOP/s", digits=4) if rate else ""
-
-
-def _first(path: str, key: str) -> Callable[[Tally], str]:
-    return lambda row: str(found[-1][key]) if (found := _at(row, path)) else ""
-
-
-_CHIP_COLUMNS: list[Row] = [
-    ("chip", _text("chip")),
-    ("name", _text("name")),
-    ("year", _text("year")),
-    ("memory", _quantity("memory", "bytes", binary=True)),
-    ("bandwidth", _quantity("bandwidth", "bytes/s")),
-    ("16-bit", _rate_16_bit),
-    ("8-bit", lambda row: units.show(rate, "FLOP/s") if (rate := row["flops"].get("fp8") or row["flops"].get("int8")) else ""),
-    ("SMs", _text("sms")),
-    ("TDP", _quantity("tdp", "watts")),
-    ("link", _text("link/name")),
-    ("price", _first("prices", "price")),
-    ("source", lambda row: str(row["sources"][0]["title"])),
-]
-_CLUSTER_COLUMNS: list[Row] = [
-    ("cluster", _text("cluster")),
-    ("name", _text("name")),
-    ("nodes", _whole("nodes")),
-    ("devices", _whole("devices")),
-    ("chips", lambda row: " + ".join(f"{count:,} {chip}" for chip, count in row["chips"].items())),
-    ("memory", _quantity("memory", "bytes", binary=True)),
-    ("link", _text("link/name")),
-    ("network", _text("network/name")),
-    ("source", lambda row: str(row["sources"][0]["title"]) if row["sources"] else ""),
-]
-_MODEL_COLUMNS: list[Row] = [
-    ("model", _text("model")),
-    ("family", _text("family")),
-    ("parameters", _whole("params")),
-    ("active", lambda row: _whole("active_params")(row) if row.get("active_params") != row.get("params") else ""),
-    ("layers", _whole("hyperparameters/layers")),
-    ("d_model", _whole("hyperparameters/d_model")),
-    ("vocabulary", _whole("hyperparameters/vocabulary")),
-    ("source", _text("source")),
-]
-
-
-def facts(title: str, rows: Iterable[tuple[str, str]]) -> Table:
-    """One entry of a catalogue: a name and a value per line."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=False)
-    table.add_column(style="cyan", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in rows:
-        if value:
-            table.add_row(name, value)
-    return table
-
-
-def chip_facts(chip: Chip) -> Table:
-    rows = [
-        ("name", chip.name),
-        ("also called", ", ".join(chip.aliases)),
-        ("kind", f"{chip.vendor} {chip.architecture}, {chip.kind}, {chip.year}"),
-        ("memory", units.show(chip.memory, "bytes", binary=True)),
-        ("memory bandwidth", units.show(chip.bandwidth, "bytes/s")),
-        *((f"{dtype}, dense", units.show(rate, "FLOP/s")) for dtype, rate in chip.flops.items()),
-        ("SMs, CUs or cores", str(chip.sms or "")),
-        ("GEMM tile", " x ".join(map(str, chip.tile))),
-        ("clock", units.show(chip.clock, "hertz") if chip.clock else ""),
-        ("last-level cache", units.show(chip.cache, "bytes", binary=True) if chip.cache else ""),
-        ("power", units.show(chip.tdp, "watts") if chip.tdp else ""),
-        ("link", link_text(chip.link)),
-        ("optional bridge", link_text(chip.bridge)),
-        ("host", link_text(chip.host)),
-        ("network per device", link_text(chip.network)),
-        ("largest pod", " x ".join(map(str, chip.torus.pod)) if chip.torus else ""),
-        *(("price", f"{price.price} ({price.date}, {price.source})") for price in chip.prices),
-        *(("source", f"{source.title}, {source.url}") for source in chip.sources),
+def bullets(lines: Iterable[str], width: int) -> list[Text]:
+    """Sentences as a list; a line that is indented already belongs to the one before it."""
+    return [
+        wrapped(line.strip(), width, "    ", "    ") if line.startswith(" ") else wrapped(line, width, "- ", "  ")
+        for line in lines
     ]
-    return facts(chip.key, rows)
-
-
-def link_text(link: Link | None) -> str:
-    """'NVLink 4, 450 GB/s', with its axes on a torus."""
-    if link is None:
-        return ""
-    axes = f" on each of {link.axes} axes" if link.axes > 1 else ""
-    joins = f", joins {link.joins}" if link.joins else ""
-    latency = f", {units.show(link.latency, 'seconds')}" if link.latency else ""
-    return f"{link.name}, {units.show(link.bandwidth, 'bytes/s')}{axes}{latency}{joins}"
-
-
-def model_facts(model: Model) -> Table:
-    """A preset or any other model: what it is made of, and where that was read."""
-    rows = [
-        ("family", f"{model.family} ({model.model_type})"),
-        *((name, f"{value:,}") for name, value in hyperparameters(model).items()),
-        ("layer pattern", layer_runs(model)),
-        ("parameters", f"{model.params:,}"),
-        ("active per token", f"{model.active_params:,}" if model.active_params != model.params else ""),
-        *(("note", note) for note in model.notes),
-        ("source", model.source),
-    ]
-    return facts(model.name, rows)
-
-
-def cluster_facts(key: str, cluster: Cluster) -> Table:
-    node_name = "pods" if cluster.torus else "nodes"
-    rows = [
-        ("name", cluster.name),
-        ("devices", f"{cluster.devices:,} in {cluster.node_count:,} {node_name}"),
-        *((f"{count:,} {node_name} of", node_text(cluster, i)) for i, (count, _) in enumerate(cluster.nodes)),
-        ("memory in all", units.show(cluster.memory, "bytes", binary=True)),
-        ("network per " + node_name[:-1], link_text(cluster.network)),
-        *((f"out of {tier.nodes:,} {node_name}", tier_text(cluster, tier)) for tier in cluster.tiers),
-        ("to rent", units.show(cluster.rent, "dollars/s") + " in all, at list prices" if cluster.rent else ""),
-        *(("price", f"{price.price} ({price.date}, {price.source})") for price in cluster.prices),
-        *(("note", note) for note in cluster.notes),
-        *(("source", f"{source.title}, {source.url}") for source in cluster.sources),
-    ]
-    return facts(key, rows)
-
-
-def tier_text(cluster: Cluster, tier: Tier) -> str:
-    """'leaf, 400 GB/s, 2 times oversubscribed'."""
-    leaving = units.show(tier.leaving(cluster.network), "bytes/s")
-    ratio = f", {tier.oversubscription:g} times oversubscribed" if tier.oversubscription else ""
-    return f"{tier.name}, {leaving}{ratio}" + (f", {units.show(tier.latency, 'seconds')}" if tier.latency else "")
-
-
-def node_text(cluster: Cluster, index: int) -> str:
-    """'8 x a100-80gb-sxm (NVLink 3, 300 GB/s)'."""
-    _, node = cluster.nodes[index]
-    devices = " + ".join(f"{count:,} x {chip.key}" for count, chip in node.chips)
-    shape = f", torus {'x'.join(map(str, cluster.torus))}" if cluster.torus else ""
-    host = f", {node.host.cpus}" if node.host.cpus else ""
-    memory = f", {units.show(node.host.memory, 'bytes')} host memory" if node.host.memory else ""
-    return f"{devices}{shape} ({link_text(node.link) or 'no link'}){host}{memory}"

@@ -1,69 +1,101 @@
-"""One question asked at many points: the best layout at each, and why it is another one than at the point before."""
+"""A training question at many points: the best layout at each, and why it differs from the point before."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from meshwise import units
-from meshwise.cost.layout import OFFLOAD, RECOMPUTE, SCHEDULES, layouts_of, name_of, parse_axes
+from meshwise.catalogue import records
+from meshwise.cost.axes import AXES, BY_NAME, DATA, VALUES, Row, index
+from meshwise.cost.layout import Layouts
+from meshwise.cost.parts import TRAIN_WORDS
 from meshwise.cost.train.question import Question
-from meshwise.errors import DoesNotFit
+from meshwise.errors import DoesNotFit, UserError
 from meshwise.models.model import Model
-from meshwise.plan.train.choice import TIE, Ask, Choice, choice, days_of, node_counts
-from meshwise.plan.train.explain import WORDS, differences
+from meshwise.plan.ask import TrainAsk
+from meshwise.plan.axes import TRAIN_AXES
+from meshwise.plan.train.choice import TIE, Choice, choice
+from meshwise.plan.train.explain import differences
+from meshwise.plan.train.plan import node_counts
 from meshwise.plan.train.rules import broken
-from meshwise.plan.train.search import Bounds, Found, search
-from meshwise.plan.vary import Value, Variant
+from meshwise.plan.train.search import Found, search
+from meshwise.plan.vary import Points, Value, Variant, first_values, parse, refuse_all, variants
 from meshwise.units import GIB
 
-FORMAT = 1
 DAY = 86400.0
-Layout = Mapping[str, int | str]
+_KEPT = tuple(axis.name for axis in AXES if axis.name not in DATA)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """What one point of a table answers."""
+    """The best layout at one point, or why there is none."""
 
     values: dict[str, Value]
     labels: tuple[str, ...]
-    ask: Ask | None
+    ask: TrainAsk | None
     question: Question | None = None
     choice: Choice | None = None
     refusal: str = ""
-    """Why nothing answers it, in a few words."""
+    """Why there is no layout, in a few words."""
     why: str = ""
-    """Why its layout is another than that of the point before; nothing where it is the same."""
+    """Why its layout differs from the point before; '' where it does not."""
 
     def meets(self, within: float) -> bool:
-        """Whether training ends within so many seconds."""
-        days = days_of(self.choice) if self.choice else None
+        """Whether training ends within so many seconds; 0 is no deadline."""
+        days = self.choice.total_days if self.choice else None
         return days is not None and (not within or days * DAY <= within)
 
-    def row(self, within: float) -> dict[str, Any]:
-        """The point as plain data."""
-        row: dict[str, Any] = {**self.values, "cluster": self.ask.cluster if self.ask else None}
+    def row(self) -> dict[str, Any]:
+        within = self.ask.within if self.ask else 0.0
+        row: dict[str, Any] = {**self.values, "cluster": self.ask.on if self.ask else None}
         row |= {"fits": self.choice is not None, "refusal": self.refusal, "why": self.why}
         row |= {"within": self.meets(within)} if within else {}
-        return row | {"choice": asdict(self.choice) if self.choice else None}
+        return row | {"choice": records.plain(self.choice) if self.choice else None}
 
 
-def answer(variant: Variant[Ask], model: Model | None = None) -> Point:
-    """The fastest layout at one point. What does not fit or breaks a rule is told there, in a few words. A model that was looked up
-    already need not be again."""
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TrainPoints(Points[TrainAsk, Point]):
+    ask: TrainAsk
+    vary: tuple[str, ...]
+    axes: tuple[str, ...]
+    points: tuple[Point, ...]
+
+
+def started(ask: TrainAsk, texts: Sequence[str]) -> TrainAsk:
+    """The question to start from: its own cluster and batch, or the first values of the axes that vary them."""
+    first = first_values(texts, TRAIN_AXES)
+    counted = "nodes" in first or "devices" in first
+    on = ask.on or (first.get("chip", "") if counted else "")
+    return replace(ask, on=on, batch=ask.batch or first.get("batch", 0))
+
+
+def answer(ask: TrainAsk, texts: Sequence[str]) -> TrainPoints:
+    """Answer a question at every point of the grid that `--vary` describes."""
+    if ask.within and not ask.tokens:
+        raise UserError("--within needs --tokens: how many to train on, such as --tokens 15T")
+    ask = started(ask, texts)
+    varied = parse(texts, TRAIN_AXES, ask)
+    names = tuple(one.axis.name for one in varied)
+    if ask.at_most and {"nodes", "devices"} & {*names}:
+        raise UserError("--vary nodes or devices and --at-most both say how many devices there are; give one of them")
+    if not ask.on:
+        ask.question()  # says what is missing
+    points = answers(variants(ask, varied, TRAIN_AXES), len(varied[-1].values))
+    check(points, ask.within)
+    return TrainPoints(ask=ask, vary=tuple(texts), axes=names, points=tuple(points))
+
+
+def at(variant: Variant[TrainAsk], model: Model | None = None) -> Point:
+    """The fastest layout at one point, or in a few words why none runs there. `model`: the model, if it was looked up already."""
     point = Point(values=variant.values, labels=variant.labels, ask=variant.ask, refusal=variant.refusal)
     if variant.ask is None:
         return point
     q = variant.ask.question(model)
-    found = search(q, bounds=bounds_of(variant.ask), top=1, nodes=node_counts(variant.ask, q))
+    found = search(q, bounds=variant.ask.bounds, top=1, nodes=node_counts(variant.ask, q))
     if not len(found.layouts):
         return replace(point, question=q, refusal=_refusal(q, found))
     return replace(point, question=q, choice=choice(q, found.layouts, found.cost, 0))
-
-
-def bounds_of(ask: Ask) -> Bounds:
-    return parse_axes(",".join((*ask.fix, *ask.allow)))
 
 
 def _refusal(q: Question, found: Found) -> str:
@@ -73,12 +105,12 @@ def _refusal(q: Question, found: Found) -> str:
     return f"no layout for {q.cluster.devices:,} devices: " + "; ".join(most)
 
 
-def answers(variants: Sequence[Variant[Ask]], inner: int) -> list[Point]:
+def answers(variants: Sequence[Variant[TrainAsk]], inner: int) -> list[Point]:
     """Every point, each compared with its neighbour along the last axis, which takes `inner` values."""
     points: list[Point] = []
     model = None
     for i, variant in enumerate(variants):
-        point = answer(variant, model)
+        point = at(variant, model)
         model = point.question.model if point.question else model
         line = points[i - i % inner : i] if i % inner else points[max(0, i - inner) : max(0, i - inner) + 1]
         before = next((other for other in reversed(line) if other.choice), None)
@@ -87,8 +119,6 @@ def answers(variants: Sequence[Variant[Ask]], inner: int) -> list[Point]:
 
 
 # Why the layout changes.
-
-_KEPT = ("tp", "pp", "cp", "ep", "mbs", "vpp", "zero", "recompute", "sp", "schedule", "offload")
 
 
 def why(before: Point, here: Point) -> str:
@@ -104,7 +134,7 @@ def why(before: Point, here: Point) -> str:
     stays = _repriced(here.question, old, here.choice.devices)
     if isinstance(stays, str):
         return f"{change}: the layout before {stays} here"
-    slower = stays.seconds / here.choice.seconds - 1
+    slower = stays.step / here.choice.step - 1
     if slower <= TIE:
         return f"{change}: a tie, the layout before would be {100 * slower:.1f}% slower"
     could = _repriced(before.question, new, before.choice.devices)
@@ -115,35 +145,36 @@ def why(before: Point, here: Point) -> str:
 
 def _tipped(won: Choice, lost: Choice, won_before: Choice, lost_before: Choice) -> str:
     """The part of the step whose difference between the two layouts moved most from the point before to this one."""
-    here = {row.part: row.gained / won.seconds for row in differences(won, lost)}
-    there = {row.part: row.gained / won_before.seconds for row in differences(won_before, lost_before)}
-    part = max((part for part in WORDS if part in here or part in there), key=lambda p: here.get(p, 0.0) - there.get(p, 0.0))
+    here = {row.part: row.gained / won.step for row in differences(won, lost)}
+    there = {row.part: row.gained / won_before.step for row in differences(won_before, lost_before)}
+    part = max(
+        (part for part in TRAIN_WORDS if part in here or part in there), key=lambda p: here.get(p, 0.0) - there.get(p, 0.0)
+    )
     now, then = _signed(here.get(part, 0.0)), _signed(there.get(part, 0.0))
-    return f"what tips it is {WORDS[part]}: {now} of a step here, {then} at the point before"
+    return f"what tips it is {TRAIN_WORDS[part]}: {now} of a step here, {then} at the point before"
 
 
 def _signed(gained: float) -> str:
     return f"{'saves' if gained > 0 else 'costs'} {100 * abs(gained):.1f}%"
 
 
-def _change(old: Layout, new: Layout) -> str:
+def _change(old: Row, new: Row) -> str:
     """'pp4 to pp8, none to full recompute': the axes that differ, but for those of data parallelism."""
-    forms = {"recompute": "{} recompute", "schedule": "{}", "offload": "offload {}"}
     differ = [axis for axis in _KEPT if old[axis] != new[axis]]
     if not (old["zero"] and new["zero"]):  # with the first replica comes a ZeRO stage
         differ = [axis for axis in differ if axis != "zero"]
     if "vpp" in differ or "pp" in differ:  # which say it already
         differ = [axis for axis in differ if axis != "schedule"]
     words = [
-        f"{forms.get(axis, axis + '{}').format(old[axis])} to {forms.get(axis, axis + '{}').format(new[axis])}" for axis in differ
+        " to ".join((BY_NAME[axis].shown if axis in VALUES else axis + "{}").format(row[axis]) for row in (old, new))
+        for axis in differ
     ]
     return ", ".join(words).replace("sp1 to sp0", "no sp").replace("sp0 to sp1", "sp")
 
 
-def _repriced(q: Question, layout: Layout, devices: int) -> Choice | str:
+def _repriced(q: Question, layout: Row, devices: int) -> Choice | str:
     """The same cut on so many devices of another question, with data parallelism as it suits; or why it cannot run there."""
-    words = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "offload": OFFLOAD}
-    numbers = {axis: words[axis].index(str(layout[axis])) if axis in words else int(layout[axis]) for axis in _KEPT}
+    numbers = {axis: index(axis, layout[axis]) for axis in _KEPT}
     cut = numbers["tp"] * numbers["pp"] * numbers["cp"]
     name = " x ".join(f"{axis}{layout[axis]}" for axis in ("tp", "pp", "cp") if int(layout[axis]) > 1)
     if devices % cut:
@@ -157,7 +188,7 @@ def _repriced(q: Question, layout: Layout, devices: int) -> Choice | str:
         return f"needs {found.smallest / GIB:.1f} GiB of the {q.chip.memory * (1 - q.work.reserve) / GIB:.1f} free"
     dp = devices // cut
     zero = (numbers["zero"] or min(q.work.framework.zero, default=0)) if dp > 1 else 0
-    tried = layouts_of({**layout, "dp_replicate": 1 if zero else dp, "dp_shard": dp if zero else 1, "zero": zero})
+    tried = Layouts.from_row({**layout, "dp_replicate": 1 if zero else dp, "dp_shard": dp if zero else 1, "zero": zero})
     return f"breaks '{next(iter(broken(q, tried)), 'a rule')}'"
 
 
@@ -165,35 +196,20 @@ def _repriced(q: Question, layout: Layout, devices: int) -> Choice | str:
 
 
 def check(points: Sequence[Point], within: float) -> None:
-    """A table in which nothing works, or nothing in time, is one line."""
+    """DoesNotFit where no point has a layout, or none meets the deadline."""
+    refuse_all(points)
     done = [point for point in points if point.choice]
-    if not done:
-        reasons = dict.fromkeys(f"{' '.join(point.labels)}: {point.refusal}" for point in points)
-        raise DoesNotFit(
-            f"none of {len(points)} points works; " + ", ".join(list(reasons)[:3]) + (", ..." if len(reasons) > 3 else "")
-        )
     if within and not any(point.meets(within) for point in done):
         raise DoesNotFit(too_late(done, within))
 
 
 def too_late(points: Iterable[Point], within: float) -> str:
-    """Nothing ends in time: what comes closest."""
-    best = min(((days_of(p.choice) or math.inf, p) for p in points if p.choice), key=lambda pair: pair[0])
+    """The message for a deadline that nothing meets: the closest point."""
+    best = min(((p.choice.total_days or math.inf, p) for p in points if p.choice), key=lambda pair: pair[0])
     days, point = best
     assert point.choice
     assert point.ask
     return (
-        f"nothing trains within {units.show(within, 'seconds')}: the closest is {point.ask.cluster} with {name_of(point.choice.layout)}, "
+        f"nothing trains within {units.show(within, 'seconds')}: the closest is {point.ask.on} with {point.choice.name}, "
         f"{days:,.1f} days"
     )
-
-
-def to_json(ask: Ask, vary: Sequence[str], points: Sequence[Point], **more: Any) -> dict[str, Any]:
-    """The whole table as plain data, one row per point."""
-    return {
-        "format": FORMAT,
-        "ask": asdict(ask),
-        "vary": list(vary),
-        **more,
-        "points": [point.row(ask.within) for point in points],
-    }

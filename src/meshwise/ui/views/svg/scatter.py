@@ -9,7 +9,7 @@ from typing import NamedTuple
 from meshwise.calibrate.train.cases import Case
 from meshwise.calibrate.train.score import near
 from meshwise.calibrate.train.validate import Validation
-from meshwise.ui.views.svg import COLOURS, GRID, INK, document
+from meshwise.ui.views.svg.drawing import COLOURS, GRID, INK, document
 
 WIDTH, HEIGHT = 720, 540
 LEFT, RIGHT, TOP, BOTTOM = 74, 184, 64, 56

@@ -7,9 +7,9 @@ from html import escape
 import numpy as np
 
 from meshwise import units
-from meshwise.plan.train.explain import WORDS
+from meshwise.cost.parts import TRAIN_WORDS
 from meshwise.plan.train.timeline import COMPUTED, STREAMS, WITHIN, Timeline, after
-from meshwise.ui.views.svg import GRID, INK, document
+from meshwise.ui.views.svg.drawing import GRID, INK, document
 
 WIDTH, LEFT, RIGHT, TOP = 1100, 70, 16, 66
 BREAK = 26
@@ -53,7 +53,7 @@ def gantt(timeline: Timeline, name: str) -> str:
 
 def _windows(timeline: Timeline) -> list[Window]:
     """The whole step, or its beginning and its end."""
-    total, slot = timeline.choice.seconds, timeline.pipeline / (timeline.microbatches + timeline.stages - 1)
+    total, slot = timeline.choice.step, timeline.pipeline / (timeline.microbatches + timeline.stages - 1)
     length = (timeline.stages + SHOWN / 2) * slot
     tail = length + total - timeline.pipeline
     if length + tail > 0.9 * total:
@@ -64,10 +64,8 @@ def _windows(timeline: Timeline) -> list[Window]:
 
 def _title(timeline: Timeline, name: str) -> list[str]:
     choice, bare = timeline.choice, name.removesuffix(f" {timeline.schedule}")
-    idle = choice.time_parts["bubble"] / choice.seconds
-    words = (
-        f"{units.show(choice.seconds, 'seconds')} a step, {timeline.microbatches} micro-batches, {100 * idle:.1f}% of it bubble"
-    )
+    idle = choice.time["bubble"] / choice.step
+    words = f"{units.show(choice.step, 'seconds')} a step, {timeline.microbatches} micro-batches, {100 * idle:.1f}% of it bubble"
     return [
         f'<text x="{LEFT}" y="26" font-size="17" font-weight="600">{escape(f"{timeline.schedule}: {bare}")}</text>',
         f'<text x="{LEFT}" y="47">{escape(words)}</text>',
@@ -140,9 +138,9 @@ def _legend(timeline: Timeline, y: float) -> Iterator[str]:
     paler = " (paler: later chunks)" if timeline.chunks > 1 else ""
     entries = [("forward", TONES[0]), (f"backward{paler}", TONES[1])]
     entries += [("gradients of weights", TONES[2])] if timeline.schedule == "zero-bubble" and timeline.stages > 1 else []
-    parts = timeline.choice.time_parts
+    parts = timeline.choice.time
     entries += [(STREAMS[part], colour) for part, colour in WAITS.items() if parts[part] > 0]
-    entries += [(WORDS[part], colour) for part, colour in CLOSING.items() if parts[part] > 0]
+    entries += [(TRAIN_WORDS[part], colour) for part, colour in CLOSING.items() if parts[part] > 0]
     x = float(LEFT)
     for words, colour in entries:
         if x + 18 + 6.1 * len(words) > WIDTH - RIGHT:

@@ -1,0 +1,92 @@
+"""AuditAsk: figures of a run in the words of the command line; `answer` checks them, or files, or both."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from meshwise import units
+from meshwise.audit import report
+from meshwise.catalogue.chips import known_chip
+from meshwise.catalogue.clusters import find_cluster
+from meshwise.errors import UserError
+from meshwise.models import find
+from meshwise.plan.fields import COUNT, LENGTH, SECONDS, SHARE, TEXT, Ask, asked, number, optional, quantity, question, whole
+
+RUN = "Facts of the run that the files leave out"
+FIGURES = "Stated figures"
+
+
+@question
+class AuditAsk(Ask):
+    """What is known of a run beside its files. SI units; None or '' where nothing is given."""
+
+    verb: ClassVar[str] = "audit"
+
+    model: str = asked(default="", converter=TEXT, help="Preset, HF id or config.json.", complete="models", group=RUN)
+    params: float = asked(default=0.0, converter=COUNT, help="Parameters: 124M.", group=RUN)
+    seq: int = asked(default=0, converter=LENGTH, help="Sequence length: 4k.", group=RUN)
+    batch: str = asked(default="", converter=TEXT, help="Sequences per step; '16/gpu' for each device.", group=RUN)
+    on: str = asked(
+        default="",
+        converter=TEXT,
+        help="Machine: 8xh100-sxm, 48x8xa100-80gb, or a chip.",
+        flag="--on,--gpus",
+        complete="clusters",
+        group=RUN,
+    )
+    framework: str = asked(default="", converter=TEXT, help="Training framework: megatron.", complete="frameworks", group=RUN)
+    vocab: float = asked(default=0.0, converter=COUNT, help="Vocabulary size: 50257.", group=RUN)
+    layers: int = asked(default=0, converter=whole(), help="Layers.", group=RUN)
+    hidden: int = asked(default=0, converter=whole(), help="Hidden size.", group=RUN)
+    dp: int = asked(default=0, converter=whole(), help="Data parallelism.", group=RUN)
+    tp: int = asked(default=0, converter=whole(), help="Tensor parallelism.", group=RUN)
+    pp: int = asked(default=0, converter=whole(), help="Pipeline stages.", group=RUN)
+    mbs: int = asked(default=0, converter=whole(), help="Micro-batch size.", group=RUN)
+    tokens_per_sec: float = asked(default=0.0, converter=COUNT, help="Throughput of all devices: 15570.", group=FIGURES)
+    step: float = asked(default=0.0, converter=SECONDS, help="Time per step: 7.5s.", group=FIGURES)
+    tflops: float = asked(default=0.0, converter=quantity("FLOP/s"), help="Rate of one device: 140T.", group=FIGURES)
+    mfu: float = asked(default=0.0, converter=SHARE, help="MFU: 45%.", group=FIGURES)
+    memory: float = asked(default=0.0, converter=quantity("bytes"), help="Memory of one device: 56GB.", group=FIGURES)
+    loss0: float | None = asked(
+        default=None, converter=optional(number(-1e9, 1e9)), help="Loss at the first step.", group=FIGURES
+    )
+
+    def figures(self) -> tuple[dict[str, float], dict[str, str]]:
+        """Numbers and texts by the names of a run's fields."""
+        fields = {
+            "params": self.params, "seq_len": self.seq, "tokens_per_second": self.tokens_per_sec, "seconds": self.step,
+            "vocab": self.vocab, "memory": self.memory, "tflops": self.tflops, "mfu": self.mfu, "n_layers": self.layers,
+            "d_model": self.hidden, "dp": self.dp, "tp": self.tp, "pp": self.pp, "micro_batch": self.mbs,
+        }  # fmt: skip
+        numbers = {name: float(value) for name, value in fields.items() if value}
+        texts = {name: text for name, text in (("model", self.model), ("framework", self.framework)) if text}
+        if self.batch:
+            each = self.batch.lower().replace(" per ", "/").replace("device", "gpu").removesuffix("/gpu")
+            per_device = each != self.batch.lower()
+            numbers["per_device_batch" if per_device else "global_batch_seqs"] = units.parse(each.strip(), "length")
+        if self.on and known_chip(self.on):  # a kind of chip, and however many the files say
+            texts["gpu"] = self.on
+        elif self.on:
+            cluster = find_cluster(self.on)
+            numbers |= {"n_gpus": float(cluster.devices), "gpus_per_node": float(cluster.node.devices)}
+            texts["gpu"] = cluster.chip.key
+        if self.loss0 is not None and math.isfinite(self.loss0):
+            numbers |= {"loss": self.loss0, "loss_step": 0.0}
+        return numbers, texts
+
+
+def answer(files: Sequence[Path], ask: AuditAsk, format: str = "", *, planned: bool = True) -> report.Audit:
+    """Check files, with the figures of `ask` where they leave something out; or those figures alone."""
+    numbers, texts = ask.figures()
+    if ask.model:
+        find.find_model(ask.model)  # so that an unknown name is refused at once
+    if not files and not numbers:
+        raise UserError(
+            "nothing to audit: give files, or a run such as --params 124M --seq 128 --batch 16 --on 8xh100-sxm --step 7.5s"
+        )
+    readings = report.read(files, format, numbers, texts) if files else [report.told(numbers, texts)]
+    if not any(reading.runs or reading.claims for _, reading in readings):
+        found = "; ".join(", ".join((f"{name} as {one.format}", *one.skipped.lines()[:3])) for name, one in readings)
+        raise UserError(f"nothing that could be checked was found: {found}")
+    return report.audit(readings, planned=planned)

@@ -1,0 +1,117 @@
+"""The axes of a training layout: one row each. Search, rules, tables, `--fix`, plan.json and the trainer's flags all read this table.
+
+No arrays here: `--help` and the reading of questions must not pay for numpy. `layout.py` has the layouts themselves.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from meshwise.errors import UserError, nearest
+
+RECOMPUTE = ("none", "selective", "full")
+SCHEDULES = ("1f1b", "interleaved", "zero-bubble")
+OFFLOAD = ("none", "optimizer", "parameters")
+
+Row = Mapping[str, int | str]
+"""One layout in words, as in plan.json: {"dp_replicate": 1, "tp": 8, ..., "recompute": "full"}."""
+Bounds = Mapping[str, tuple[int, int]]
+"""Per axis, the least and the most that a user allows."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of a layout. Named as torchtitan names it."""
+
+    name: str
+    help: str
+    least: int = 1
+    """Its smallest value, which is also its default: 1 for a number of devices, 0 for something that is off."""
+    values: tuple[str, ...] = ()
+    """Names of its values, where those are words; a layout holds their index."""
+    role: Literal["cut", "batch", "inner"] = "inner"
+    """Whether it cuts the devices into groups, sets the micro-batch, or is chosen inside a cut with a micro-batch."""
+    minor: bool = False
+    """Whether layouts that differ in it alone give every device nearly the same work, so that tables show them as one."""
+    shown: str = ""
+    """How a layout's name shows it where it is not the default; '' where the name says it otherwise."""
+    short: str = ""
+    """The same in a narrow table."""
+
+
+AXES = (
+    Axis("dp_replicate", "Copies of the model.", role="cut", minor=True),
+    Axis("dp_shard", "Devices that shard weights, gradients or optimizer state (ZeRO, FSDP).", role="cut", minor=True),
+    Axis("tp", "Tensor parallelism.", role="cut", shown="tp{}"),
+    Axis("pp", "Pipeline stages.", role="cut", shown="pp{}"),
+    Axis("cp", "Context parallelism.", role="cut", shown="cp{}"),
+    Axis("ep", "Expert parallelism.", role="cut", shown="ep{}"),
+    Axis("mbs", "Sequences in a micro-batch.", role="batch", shown="mbs{}"),
+    Axis("vpp", "Model chunks per pipeline stage (interleaving).", shown="vpp{}"),
+    Axis("zero", "ZeRO stage.", least=0, minor=True, shown="zero{}", short="z{}"),
+    Axis("recompute", "Which activations are recomputed.", least=0, values=RECOMPUTE, shown="{} recompute", short="{}"),
+    Axis("sp", "Sequence parallelism beside tensor parallelism.", least=0, minor=True, shown="sp"),
+    Axis("schedule", "Pipeline schedule.", least=0, values=SCHEDULES, minor=True, shown="{}", short="zb"),
+    Axis("offload", "State kept in host memory.", least=0, values=OFFLOAD, minor=True, shown="offload {}", short="off-{}"),
+)
+BY_NAME = {axis.name: axis for axis in AXES}
+NAMES = tuple(BY_NAME)
+VALUES = {axis.name: axis.values for axis in AXES if axis.values}
+CUTS = tuple(axis.name for axis in AXES if axis.role == "cut")
+INNER = tuple(axis.name for axis in AXES if axis.role == "inner")
+MINOR = tuple(axis.name for axis in AXES if axis.minor)
+DATA = ("dp_replicate", "dp_shard")
+"""Axes of data parallelism: their product is dp."""
+MODEL_CUTS = ("tp", "pp", "cp", "ep")
+"""Axes that cut the model or its sequences, rather than the batch."""
+BOUNDED = ("dp", *NAMES)
+"""Axes that `--fix` and `--allow` take."""
+
+
+def index(axis: str, value: int | str) -> int:
+    """The number that a layout holds for a value in words: index('recompute', 'full') is 2."""
+    return VALUES[axis].index(str(value)) if axis in VALUES else int(value)
+
+
+def parse(text: str) -> dict[str, tuple[int, int]]:
+    """Bounds from 'tp=8,pp=1..12,recompute=full'."""
+    bounds: dict[str, tuple[int, int]] = {}
+    for piece in filter(None, (part.strip() for part in text.split(","))):
+        axis, equals, value = (part.strip() for part in piece.partition("="))
+        if axis not in BOUNDED or not equals:
+            raise UserError(f"'{piece}' is not axis=value{nearest(axis, BOUNDED) or '; axes: ' + ', '.join(BOUNDED)}")
+        pair = _range(axis, value, piece)
+        if axis in bounds and bounds[axis] != pair:
+            raise UserError(f"{axis} is given twice with different values")
+        bounds[axis] = pair
+    return bounds
+
+
+def _range(axis: str, value: str, piece: str) -> tuple[int, int]:
+    least, dots, most = value.partition("..")
+    try:
+        pair = [index(axis, word) for word in (least, most if dots else least)]
+        if max(pair) > 10**9:
+            raise ValueError
+    except ValueError:
+        known = ", ".join(VALUES[axis]) if axis in VALUES else "a whole number or a range such as 1..12"
+        raise UserError(f"'{piece}': {axis} is {known}") from None
+    floor = BY_NAME[axis].least if axis in BY_NAME else 1
+    if pair[0] > pair[1] or pair[1] < floor:
+        raise UserError(f"'{piece}' is an empty range: {axis} starts at {floor}")
+    return max(floor, pair[0]), pair[1]
+
+
+def layout_name(row: Row, *, short: bool = False) -> str:
+    """'dp8 tp4 pp12 mbs2 zero1 full recompute', or short: 'dp8 tp4 pp12 mbs2 z1 full'. Defaults are left out but for dp, tp, pp, mbs."""
+    replicas, shards = (int(row[axis]) for axis in DATA)
+    words = [f"dp{replicas * shards}", f"tp{row['tp']}", f"pp{row['pp']}"]
+    words += [f"{axis}{row[axis]}" for axis in ("cp", "ep", "vpp") if int(row[axis]) > 1]
+    words.append(f"mbs{row['mbs']}")
+    words += [f"shard{shards}"] if replicas > 1 and shards > 1 else []
+    for axis in ("zero", "sp", "recompute", "schedule", "offload"):
+        value, about = row[axis], BY_NAME[axis]
+        if index(axis, value) == about.least or value == "interleaved":  # vpp says that
+            continue
+        words.append((about.short if short and about.short else about.shown).format(value))
+    return " ".join(words)

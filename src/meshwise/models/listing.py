@@ -1,0 +1,168 @@
+"""The catalogues of chips, clusters and models as plain rows: all of them, those that match some words, or one entry."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from meshwise import units
+from meshwise.catalogue import files
+from meshwise.catalogue.chips import Chip, Cluster, Link, Price, Source, chips, find_chip
+from meshwise.catalogue.clusters import cluster_files, find_cluster
+from meshwise.errors import UserError
+from meshwise.models import find
+from meshwise.models.count import hyperparameters
+from meshwise.models.model import Model
+
+Row = dict[str, Any]
+Entry = Chip | Cluster | Model
+
+
+def rows(catalogue: str, name: str = "") -> list[Row]:
+    """Every entry of a catalogue; with `name`, the entry called that, else those whose names contain its words."""
+    entry = look_up(catalogue, name) if name else None
+    if isinstance(entry, Chip):
+        return [chip_row(entry)]
+    if isinstance(entry, Cluster):
+        return [cluster_row(name, entry)]
+    if isinstance(entry, Model):
+        return [model_row(entry)]
+    listed = {"chips": chip_rows, "clusters": cluster_rows, "models": model_rows}[catalogue]
+    return listed(_matching(catalogue, name) if name else None)
+
+
+def look_up(catalogue: str, name: str) -> Entry | None:
+    """The one entry that `name` means; None where it only matches names in part. UserError where it matches none."""
+    find_one = {"chips": find_chip, "clusters": find_cluster, "models": find.find_model}[catalogue]
+    try:
+        return find_one(name)
+    except UserError:
+        if _matching(catalogue, name):
+            return None
+        raise
+
+
+def _matching(catalogue: str, name: str) -> list[str]:
+    """Names of a catalogue that contain every word of `name`; case and punctuation do not count."""
+    suffix = ".json" if catalogue == "models" else ".toml"
+    words = [files.squeeze(word) for word in name.split()]
+    return [key for key in files.files(catalogue, suffix) if all(word in files.squeeze(key) for word in words)]
+
+
+def chip_rows(names: Sequence[str] | None = None) -> list[Row]:
+    return [chip_row(chip) for chip in chips() if names is None or chip.key in names]
+
+
+def chip_row(chip: Chip) -> Row:
+    """All facts of a chip in SI, under the names of its TOML file."""
+    return {
+        "chip": chip.key,
+        "name": chip.name,
+        "aliases": list(chip.aliases),
+        "vendor": chip.vendor,
+        "architecture": chip.architecture,
+        "kind": chip.kind,
+        "year": chip.year,
+        "memory": chip.memory,
+        "bandwidth": chip.bandwidth,
+        "flops": dict(chip.flops),
+        "sms": chip.sms,
+        "clock": chip.clock,
+        "cache": chip.cache,
+        "tdp": chip.tdp,
+        "tile": list(chip.tile),
+        "link": _link(chip.link),
+        "bridge": _link(chip.bridge),
+        "host": _link(chip.host),
+        "network": _link(chip.network),
+        "per_node": chip.per_node,
+        "pod": list(chip.torus.pod) if chip.torus and chip.torus.pod else None,
+        "prices": _prices(chip.prices),
+        "sources": _sources(chip.sources),
+    }
+
+
+def _link(link: Link | None) -> Row | None:
+    return link and {
+        "name": link.name,
+        "bandwidth": link.bandwidth,
+        "latency": link.latency,
+        "axes": link.axes,
+        "joins": link.joins,
+    }
+
+
+def _prices(prices: Iterable[Price]) -> list[Row]:
+    return [{"price": price.price, "date": price.date, "source": price.source} for price in prices]
+
+
+def _sources(sources: Iterable[Source]) -> list[Row]:
+    return [{"title": source.title, "url": source.url} for source in sources]
+
+
+def cluster_rows(names: Sequence[str] | None = None) -> list[Row]:
+    return [cluster_row(name, find_cluster(name)) for name in (cluster_files() if names is None else names)]
+
+
+def cluster_row(key: str, found: Cluster) -> Row:
+    return {
+        "cluster": key,
+        "name": found.name,
+        "devices": found.devices,
+        "nodes": found.node_count,
+        "chips": found.chips,
+        "torus": list(found.torus),
+        "memory": found.memory,
+        "link": _link(found.node.link),
+        "network": _link(found.network),
+        "tiers": [asdict(tier) for tier in found.tiers],
+        "dollars_per_hour": None if found.rent is None else units.show(found.rent, "dollars/s"),
+        "prices": _prices(found.prices),
+        "sources": _sources(found.sources),
+        "notes": list(found.notes),
+    }
+
+
+def model_rows(names: Sequence[str] | None = None) -> list[Row]:
+    """Presets with their sizes. One that cannot be read is listed with the reason: it is a user's own file."""
+    rows: list[Row] = []
+    for name in find.presets() if names is None else names:
+        try:
+            rows.append(model_row(find.find_model(name)))
+        except UserError as error:
+            rows.append({"model": name, "source": str(error)})
+    return rows
+
+
+def model_row(model: Model) -> Row:
+    return {
+        "model": model.name,
+        "family": model.family,
+        "model_type": model.model_type,
+        "params": model.params,
+        "active_params": model.active_params,
+        "hyperparameters": hyperparameters(model),
+        "layers": layer_runs(model),
+        "source": model.source,
+        "notes": list(model.notes),
+    }
+
+
+def layer_runs(model: Model) -> str:
+    """The layer pattern in words: '3 x attention ffw, 58 x attention moe', equal neighbours together."""
+    runs: list[tuple[tuple[str, ...], int]] = []
+    for layer in model.layers:
+        if runs and runs[-1][0] == layer:
+            runs[-1] = (layer, runs[-1][1] + 1)
+        else:
+            runs.append((layer, 1))
+    return ", ".join(f"{count} x {' + '.join(blocks)}" for blocks, count in _repeated(runs))
+
+
+def _repeated(runs: list[tuple[tuple[str, ...], int]]) -> list[tuple[tuple[str, ...], int]]:
+    """A pattern that alternates throughout is told by how often each kind of layer stands in it."""
+    if len(runs) <= 6:
+        return runs
+    totals: dict[tuple[str, ...], int] = {}
+    for blocks, count in runs:
+        totals[blocks] = totals.get(blocks, 0) + count
+    return list(totals.items())

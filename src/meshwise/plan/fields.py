@@ -1,0 +1,256 @@
+"""Fields of a question: each says once how its words are read and written, what it means and under which heading help lists it.
+
+A question (`TrainAsk`, `ServeAsk`, `TrainRun`, ...) is a frozen dataclass of such fields. From them come the flags of the command line, the
+line that reproduces a plan, the JSON, the axes of `--vary` and the keywords of the API; later the URL and the web form.
+"""
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any, ClassVar, Generic, TypeVar, dataclass_transform
+
+from meshwise import units
+from meshwise.errors import UserError, nearest, quoted
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+Question = TypeVar("Question")
+Some = TypeVar("Some", bound="Ask")
+
+
+@dataclass(frozen=True)
+class Kind(Generic[In, Out]):
+    """How the values of a field are written: `read` takes what a user typed, or a value that was read before."""
+
+    read: Callable[[In], Out]
+    write: Callable[[Any], str]
+    metavar: str = "TEXT"
+    """Stands for a value in help; '' for a flag that takes none."""
+    ordered: bool = False
+    """Whether values are numbers, so that a range of them can be varied."""
+    whole: bool = True
+    """Whether those numbers are whole."""
+    repeated: bool = False
+    """Whether a flag may be given several times."""
+
+    def __call__(self, value: In, /) -> Out:
+        return self.read(value)
+
+
+@dataclass(frozen=True)
+class About:
+    """What a field of a question carries beside its type and default."""
+
+    kind: Kind[Any, Any]
+    help: str
+    group: str = ""
+    """The heading in help; '' for the main options."""
+    flag: str = ""
+    """Its flag, where that is not --name; several are separated by commas."""
+    complete: str = ""
+    """The catalogue that shell completion takes names from: models, chips, clusters, frameworks, engines."""
+    vary: str = ""
+    """An example of values for `--vary`; '' where it cannot be varied."""
+    shown: str = ""
+    """The default in words, where the value alone does not tell."""
+
+
+def asked(
+    *,
+    default: In,
+    converter: Kind[In, Out],
+    help: str,
+    group: str = "",
+    flag: str = "",
+    complete: str = "",
+    vary: str = "",
+    shown: str = "",
+    kw_only: bool = True,
+) -> Out:
+    """A field of a question; `default` may be in words."""
+    about = About(converter, help, group, flag, complete, vary, shown)
+    return field(default=converter(default), metadata={"asked": about}, kw_only=kw_only)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(asked,))
+def question(cls: type[Question]) -> type[Question]:
+    """Make a frozen dataclass of `asked` fields. Values in words are converted when it is made."""
+    return dataclass(frozen=True, kw_only=True)(cls)
+
+
+class Ask:
+    """What every question can do. Subclasses are made with `@question`."""
+
+    verb: ClassVar[str] = ""
+    """The verb of the command line that asks it."""
+
+    def __post_init__(self) -> None:
+        for name, about in spec(type(self)).items():
+            try:
+                object.__setattr__(self, name, about.kind(getattr(self, name)))
+            except UserError as error:
+                text = str(error)
+                raise UserError(text if text.startswith("--") else f"{flag_of(name, about)} {text}") from None
+
+    def words(self) -> list[str]:
+        """The arguments that ask this again: fields that differ from their default."""
+        found: list[str] = []
+        for name, about in spec(type(self)).items():
+            value = getattr(self, name)
+            if value == defaults(type(self))[name]:
+                continue
+            if not field_of(type(self), name).kw_only:
+                found.append(about.kind.write(value))
+            elif not about.kind.metavar:
+                found.append(flag_of(name, about) if value else flag_of(name, about).replace("--", "--no-", 1))
+            else:
+                found += [word for one in (value if about.kind.repeated else (value,)) for word in _option(name, about, one)]
+        return found
+
+    def command(self, *more: str) -> str:
+        """The command line that asks this again."""
+        return shlex.join(["meshwise", self.verb, *self.words(), *more])
+
+
+def _option(name: str, about: About, value: object) -> list[str]:
+    return [flag_of(name, about), about.kind.write(value)]
+
+
+def spec(cls: type[Any]) -> dict[str, About]:
+    """The fields of a question by name, in order."""
+    return {f.name: f.metadata["asked"] for f in fields(cls) if "asked" in f.metadata}
+
+
+def defaults(cls: type[Any]) -> dict[str, Any]:
+    return {f.name: f.default for f in fields(cls) if f.default is not MISSING}
+
+
+def field_of(cls: type[Any], name: str) -> Field[Any]:
+    return next(f for f in fields(cls) if f.name == name)
+
+
+def flag_of(name: str, about: About) -> str:
+    """'--at-most' for at_most; the first where a field has several."""
+    return about.flag.partition(",")[0] or "--" + name.replace("_", "-")
+
+
+def given(cls: type[Some], words: Mapping[str, Any]) -> Some:
+    """A question from keywords; an unknown one is refused with the nearest."""
+    known = spec(cls)
+    for name in words:
+        if name not in known:
+            raise UserError(f"{cls.__name__} has no {quoted(name)}{nearest(name, known) or '; known: ' + ', '.join(known)}")
+    return cls(**words)
+
+
+def parameters(cls: type[Any]) -> Iterator[str]:
+    """A line for each keyword, for docstrings."""
+    for name, about in spec(cls).items():
+        yield f"{name}: {about.help}"
+
+
+# Kinds of values.
+
+
+_METAVARS = {
+    "seconds": "TIME",
+    "bytes/s": "RATE",
+    "share": "SHARE",
+    "count": "COUNT",
+    "dollars/s": "PRICE",
+    "bytes": "SIZE",
+    "FLOP/s": "RATE",
+}
+
+
+def _exact(quantity: str) -> Callable[[float], str]:
+    return lambda value: units.exactly(value, quantity)
+
+
+def quantity(name: str, *, least: float = 0.0, positive: bool = False, metavar: str = "") -> Kind[str | float, float]:
+    """A number with a unit, in SI; 0 where nothing is given."""
+
+    def read(value: str | float) -> float:
+        found = units.parse(value, name) if value != "" else 0.0
+        if positive and value not in ("", 0.0, 0) and not found > least:
+            raise UserError(f"{quoted(value)}: expected more than {least:g}")
+        return found
+
+    return Kind(read, _exact(name), metavar or _METAVARS[name], ordered=True, whole=False)
+
+
+def _length(value: str | int) -> int:
+    return units.whole_length(value) if isinstance(value, str) and value else int(value or 0)
+
+
+def _write_length(value: int) -> str:
+    text = units.show(float(value), "length")
+    return text if value and units.parse(text, "length") == value else str(value)
+
+
+def _text(value: str) -> str:
+    return value.strip() if isinstance(value, str) else str(value)  # pyright: ignore[reportUnnecessaryIsInstance]
+
+
+def _texts(value: "str | list[str] | tuple[str, ...]") -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) and value else tuple(value)
+
+
+def whole(least: int = 1, most: int = 10**6) -> Kind[str | int, int]:
+    """A whole number; 0 where nothing is given and `least` is above it."""
+
+    def read(value: str | int) -> int:
+        digits = str(value).strip().replace("_", "").replace(",", "")
+        number = int(digits) if digits.isdecimal() and len(digits) < 12 else -1
+        if value == "" or (not isinstance(value, str) and value == 0):
+            return 0
+        if not least <= number <= most:
+            raise UserError(f"{quoted(value)}: expected a whole number from {least:,} to {most:,}")
+        return number
+
+    return Kind(read, str, "N", ordered=True)
+
+
+def number(least: float, most: float) -> Kind[str | float, float]:
+    """A plain number."""
+
+    def read(value: str | float) -> float:
+        try:
+            found = float(value)
+        except ValueError:
+            found = float("nan")
+        if not least <= found <= most:
+            raise UserError(f"{quoted(value)}: expected a number from {least:g} to {most:g}")
+        return found
+
+    return Kind(read, lambda value: f"{value:.17g}", "X", ordered=True, whole=False)
+
+
+def optional(kind: Kind[In, Out]) -> Kind[In | None, Out | None]:
+    """The kind, or None for what is not given."""
+    return Kind(
+        lambda value: None if value is None or value == "" else kind(value),
+        kind.write, kind.metavar, kind.ordered, kind.whole, kind.repeated,
+    )  # fmt: skip
+
+
+def choice(*valid: str) -> Kind[str, str]:
+    """One of some words; '' where nothing is given."""
+
+    def read(value: str) -> str:
+        if value and value not in valid:
+            raise UserError(f"{quoted(value)}: expected one of {', '.join(valid)}{nearest(value, valid)}")
+        return value
+
+    return Kind(read, str, "|".join(valid))
+
+
+TEXT: Kind[str, str] = Kind(_text, str)
+TEXTS: "Kind[str | list[str] | tuple[str, ...], tuple[str, ...]]" = Kind(_texts, str, repeated=True)
+LENGTH: Kind[str | int, int] = Kind(_length, _write_length, "TOKENS", ordered=True)
+FLAG: Kind[bool, bool] = Kind(bool, str, "")
+SECONDS = quantity("seconds")
+RATE = quantity("bytes/s", positive=True)
+SHARE = quantity("share")
+COUNT = quantity("count")
+PRICE = quantity("dollars/s", positive=True)

@@ -1,0 +1,99 @@
+"""Look up what a serving question names: the engine, the weights in their format, and the axes that are fixed."""
+
+import math
+
+from meshwise.catalogue.chips import Cluster
+from meshwise.catalogue.engines import Engine, find_engine
+from meshwise.cost.serve.placement import refuses_tp
+from meshwise.cost.serve.question import ServeQuestion
+from meshwise.errors import UserError, nearest, quoted
+from meshwise.models.formats import FORMATS, Format, Weights, as_gguf, weights
+from meshwise.models.model import Model
+
+MOST_CARDS = 4096
+SERVE_AXES = ("split", "cards", "tp", "pp", "replicas", "hosts")
+
+Bounds = dict[str, int | str]
+
+
+def servable(cluster: Cluster) -> Cluster:
+    """Refuse chips that no engine here serves on, and clusters too large for one table."""
+    other = {chip.name for _, node in cluster.nodes for _, chip in node.chips if chip.kind in ("tpu", "npu")}
+    if other:
+        raise UserError(
+            f"no engine that is planned here serves on {', '.join(sorted(other))}; GPUs, Apple's chips and CPUs can be had"
+        )
+    if cluster.devices > MOST_CARDS:
+        raise UserError(f"{cluster.name} has {cluster.devices:,} devices; serving is planned on at most {MOST_CARDS:,}")
+    return cluster
+
+
+def engine_of(name: str, fmt: Format | None, stored: bool, cluster: Cluster) -> Engine:
+    """The engine that was named; else one that runs the format; else vLLM on what comes in a vendor's own system, llama.cpp elsewhere."""
+    if name:
+        return find_engine(name)
+    if stored or (fmt and fmt.gguf):
+        return find_engine("llama.cpp")
+    served = all(chip.kind == "gpu" and chip.network for _, node in cluster.nodes for _, chip in node.chips)
+    return find_engine("vllm" if served or (fmt and fmt.engines == ("vllm",)) else "llama.cpp")
+
+
+def weights_of(model: Model, fmt: Format | None, engine: Engine) -> Weights:
+    """In the format that was asked for, or the engine's usual one; a format that the engine does not run is refused."""
+    if model.tensors:
+        if not engine.gguf:
+            raise UserError(
+                f"{engine.name} does not read GGUF files; llama.cpp and ollama do, or name the model for {engine.name}: "
+                f"{model.name}:{engine.common_formats[-1]}"
+            )
+        return weights(model, fmt)
+    chosen = fmt or FORMATS[engine.default_format]
+    if engine.formats and chosen.name not in engine.formats:
+        raise UserError(f"{engine.name} is planned in {', '.join(engine.formats)}, not in {chosen.name}")
+    if engine.gguf:
+        return weights(model, as_gguf(chosen))
+    if chosen.gguf:
+        raise UserError(f"{engine.name} does not run {chosen.name}; {_like(chosen)} is the nearest format that it runs")
+    return weights(model, chosen)
+
+
+def _like(fmt: Format) -> str:
+    """vLLM's format that is about as wide as a GGUF type."""
+    digits = next((letter for letter in fmt.name if letter.isdecimal()), "4")
+    return "bf16" if fmt.name in ("F32", "F16", "BF16") else "fp8" if int(digits) > 5 else "awq"
+
+
+def bounds(text: str) -> Bounds:
+    """Read 'split=row,cards=3': the values that a layout must have."""
+    found: Bounds = {}
+    for piece in filter(None, (word.strip() for word in text.split(","))):
+        axis, equals, value = (word.strip() for word in piece.partition("="))
+        if axis not in SERVE_AXES or not equals:
+            raise UserError(f"--fix {quoted(piece)}: expected {', '.join(SERVE_AXES)} and a value{nearest(axis, SERVE_AXES)}")
+        if axis != "split" and not (value.isdecimal() and int(value[:6]) > 0 and len(value) < 6):
+            raise UserError(f"--fix {quoted(piece)}: {axis} is a whole number, 1 or more")
+        found[axis] = value if axis == "split" else int(value)
+    return found
+
+
+def check(q: ServeQuestion) -> None:
+    """Refuse fixed values that the engine cannot do on these devices."""
+    split, tp = q.bounds.get("split"), q.bounds.get("tp", q.bounds.get("pp", 1))
+    if split is not None and split not in q.engine.splits:
+        raise UserError(f"{q.engine.name} cannot do a {split} split; it can do {', '.join(q.engine.splits)}")
+    if tp != 1 and "tensor" not in q.engine.splits:
+        raise UserError(f"{q.engine.name} has no tensor or pipeline parallelism; it can split by {', '.join(q.engine.splits)}")
+    refusal = refuses_tp(q.model, int(q.bounds["tp"])) if "tp" in q.bounds else ""
+    if refusal:
+        raise UserError(f"{q.engine.name} on {q.model.name}: {refusal}")
+    needed = math.prod(int(q.bounds.get(axis, 1)) for axis in ("tp", "pp", "replicas"))
+    needed = max(needed, int(q.bounds.get("cards", 1)) * int(q.bounds.get("replicas", 1)))
+    if needed > q.cluster.devices:
+        raise UserError(f"what is fixed needs {needed} cards, and {q.cluster.name} has {q.cluster.devices}")
+    if int(q.bounds.get("replicas", 1)) > 1 and not q.engine.copies:
+        raise UserError(f"{q.engine.name} runs one copy of a model; llama.cpp and vllm run several")
+    if int(q.bounds.get("replicas", 1)) > q.work.users:
+        raise UserError(f"{q.bounds['replicas']} replicas need as many users; give --users {q.bounds['replicas']} or more")
+    unfit = {card.chip.name for card in q.cards if card.chip.kind not in q.engine.kinds}
+    if unfit:
+        raise UserError(f"{q.engine.name} is planned on GPUs, not on {', '.join(sorted(unfit))}; --engine llama.cpp runs there")

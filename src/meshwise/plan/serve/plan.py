@@ -1,0 +1,177 @@
+"""ServePlan: the best layouts to serve a model on some devices. `make` answers a ServeAsk, `read` opens a plan.json."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from meshwise import units
+from meshwise.catalogue import calibrations, records
+from meshwise.cost.parts import SERVE_PARTS
+from meshwise.cost.serve.layouts import ServeLayout
+from meshwise.cost.serve.question import ServeQuestion
+from meshwise.errors import DoesNotFit
+from meshwise.models.formats import split_model_name
+from meshwise.plan import plan as plans
+from meshwise.plan.ask import ServeAsk
+from meshwise.plan.serve.choice import ServeChoice, choice, contexts, largest_format, on_cards
+from meshwise.plan.serve.search import Found, Option, largest_context, meets, search
+
+if TYPE_CHECKING:
+    from meshwise.plan.serve.vary import ServePoints
+
+Commands = dict[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Miss:
+    """A layout that does not fit."""
+
+    name: str
+    missing: float
+    """Bytes that its fullest device lacks."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ServePlan(plans.Plan[ServeAsk, ServeChoice]):
+    """The best layouts for a ServeAsk, the nearest that do not fit, the reasons, and the commands that start the best one."""
+
+    format: ClassVar[int] = 2
+    kind: ClassVar[str] = "serve"
+    ask: ServeAsk
+    engine: str
+    weights: dict[str, float | str]
+    context: int
+    """Tokens of one request, as asked or as assumed."""
+    fits: bool
+    """Whether everything is on devices, nothing in host memory but the embedding."""
+    choices: tuple[ServeChoice, ...]
+    misses: tuple[Miss, ...]
+    contexts: dict[str, int]
+    """By KV cache type, the longest context that fits with the best layout, for as many requests."""
+    commands: Commands
+    reasons: tuple[str, ...]
+    notes: tuple[str, ...]
+    serving: dict[str, str]
+    """The calibration: name, what it was fitted on, when, and whether it was fitted on this chip ('yes' or '')."""
+    cluster: dict[str, str | int | float | None]
+    """What `--on` was resolved to: name, chips, devices, dollars per device and hour."""
+    versions: dict[str, str]
+
+    def row(self, choice: ServeChoice) -> dict[str, Any]:
+        return {key: value for key, value in records.plain(choice).items() if key != "devices"}
+
+    def explain(self, versus: str = "") -> list[str]:
+        """Why this layout is the best, a sentence a line."""
+        return list(self.reasons)
+
+    def vary(self, **axes: str) -> "ServePoints":
+        from meshwise.plan.serve import vary
+
+        return vary.answer(self.ask, [f"{name}={values}" for name, values in axes.items()])
+
+
+def make(ask: ServeAsk, export: Callable[[ServeQuestion, ServeLayout], Commands]) -> ServePlan:
+    """Weigh and time every layout of the engine. `export` writes the commands that start one. DoesNotFit where none fits, or none meets
+    the latency targets."""
+    from meshwise.plan.serve import explain
+
+    q = ask.question()
+    found = search(q)
+    if not found.options or ((ask.ttft or ask.per_user) and not meets(q, found.options[0])):
+        raise refuse(q, found)
+    best = found.options[0]
+    reasons = explain.reasons(q, found, bool(ask.engine))
+    reasons += explain.measured(q, found, ask.measured) if ask.measured else []
+    chip = q.cards[best.layout.cards[0]].chip
+    fitted, rent = calibrations.choose_serve(chip, q.engine.runtime), q.cluster.rent
+    return ServePlan(
+        ask=ask,
+        engine=q.engine.name,
+        weights={"format": q.weights.format, "bytes": float(q.weights.bytes), "bits_per_weight": q.weights.bits_per_weight},
+        context=q.work.context,
+        fits=on_cards(best),
+        choices=tuple(choice(q, option) for option in found.options[: ask.top]),
+        misses=tuple(Miss(name=one.layout.name, missing=-one.spare) for one in found.misses[:3]),
+        contexts=contexts(q, best),
+        commands=export(q, best.layout),
+        reasons=tuple(reasons),
+        notes=tuple(_notes(ask, q, best)),
+        serving={
+            "name": fitted.name,
+            "fitted_on": fitted.fitted_on,
+            "date": fitted.date,
+            "own_chip": "yes" if chip.key in fitted.chips else "",
+        },
+        cluster={
+            "name": q.cluster.name,
+            "chip": " + ".join(dict.fromkeys(card.chip.name for card in q.cards)),
+            "devices": q.cluster.devices,
+            "dollars_per_hour": rent / q.cluster.devices * 3600 if rent is not None else None,
+        },
+        versions=plans.versions(model=q.model.placed, cluster=q.cluster, engine=(q.engine, q.runtime), calibration=fitted),
+    )
+
+
+def read(path: Path) -> ServePlan:
+    """A plan.json of `meshwise serve`."""
+    return plans.read(ServePlan, path, _faults)
+
+
+def _faults(plan: ServePlan) -> Iterator[str]:
+    if not plan.choices or any(set(row.time) != set(SERVE_PARTS) for row in plan.choices):
+        yield "it has no layouts, or other parts than this version knows"
+
+
+def _notes(ask: ServeAsk, q: ServeQuestion, best: Option) -> list[str]:
+    """What was assumed, and what to be warned of."""
+    notes = [*q.model.notes, *q.cluster.notes]
+    trained = q.model.decoder.context
+    if trained and q.work.context > trained:
+        notes.append(
+            f"a context of {q.work.context:,} is longer than the {trained:,} that {q.model.name} was trained for: "
+            "answers beyond that may be poor"
+        )
+    if not q.engine.server and best.layout.tp > 1:
+        notes.append("over several GPUs transformers runs its own layers, slower than those that were fitted: at most this fast")
+    if not split_model_name(ask.model)[1] and not q.model.tensors:
+        notes.append(f"no format given: {q.weights.format}, the usual one with {q.engine.name}, is assumed")
+    if not ask.context:
+        notes.append(f"no --context given: {q.work.context:,} tokens a user")
+    if not on_cards(best):
+        need = units.show(best.footprints[0].bytes, "bytes", binary=True, digits=3)
+        memory = q.cluster.node.host.memory
+        notes.append(
+            f"{need} of host memory are needed" + (f", of {units.show(memory, 'bytes', binary=True, digits=3)}" if memory else "")
+        )
+    return notes
+
+
+def refuse(q: ServeQuestion, found: Found) -> DoesNotFit:
+    """Nothing fits, or nothing meets the targets: by how much, and what comes closest."""
+    if found.options:
+        return DoesNotFit(_too_slow(q, found.options[0]))
+    if not found.misses:
+        fixed = ", ".join(f"{axis}={value}" for axis, value in q.bounds.items())
+        return DoesNotFit(f"no way to lay {q.model.name} over {q.cluster.name} has {fixed}")
+    near = found.misses[0]
+    more = units.show(-near.spare, "bytes", binary=True, digits=3)
+    users = f" for {q.work.users} users" if q.work.users > 1 else ""
+    head = (
+        f"{q.model.name} in {q.weights.format} does not fit on {q.cluster.name} with {q.engine.name} and a context of {q.work.context:,}"
+        f"{users}: {near.layout.name} needs {more} more on its fullest card"
+    )
+    context, wider = largest_context(q, near), largest_format(q, near)
+    hints = [f"a context of {context:,} would fit"] if context else []
+    hints += [f"{near.most_users} users would fit"] if q.work.users > 1 and near.most_users else []
+    hints += [f"{wider[0]} would fit"] if wider else []
+    return DoesNotFit("; ".join([head, *hints]))
+
+
+def _too_slow(q: ServeQuestion, best: Option) -> str:
+    wanted = [f"a first token within {units.show(q.ttft, 'seconds')}"] if q.ttft else []
+    wanted += [f"{q.per_user:g} tokens/s for each of {q.work.users} users"] if q.per_user else []
+    return (
+        f"no way on {q.cluster.name} gives {' and '.join(wanted)}: the closest is {best.layout.name}, with the first token after "
+        f"{units.show(best.ttft, 'seconds', digits=3)} and {best.per_user:.3g} tokens/s each"
+    )

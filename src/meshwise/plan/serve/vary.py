@@ -1,0 +1,115 @@
+"""A serving question at many points: the best layout at each, and what the row of them teaches."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from meshwise.catalogue import records
+from meshwise.cost.serve.question import ServeQuestion
+from meshwise.errors import UserError
+from meshwise.models.model import Model
+from meshwise.plan.ask import ServeAsk
+from meshwise.plan.axes import SERVE_AXES
+from meshwise.plan.serve.choice import ServeChoice, choice, on_cards
+from meshwise.plan.serve.explain import lesson
+from meshwise.plan.serve.plan import refuse
+from meshwise.plan.serve.search import Found, Option, largest_context, search
+from meshwise.plan.vary import Points, Value, Variant, first_values, parse, refuse_all, variants
+from meshwise.units import GIB
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServePoint:
+    """The best layout at one point, or why there is none."""
+
+    values: dict[str, Value]
+    labels: tuple[str, ...]
+    ask: ServeAsk | None
+    refusal: str = ""
+    """Why there is no layout, in a few words."""
+    notes: tuple[str, ...] = ()
+    choice: ServeChoice | None = None
+    layered: Option | None = None
+    """A layer split over every device, where the engine has one and it fits."""
+    longest: int = 0
+    """The longest context that fits with this layout, or in a layer split over every device."""
+
+    def row(self) -> dict[str, Any]:
+        row: dict[str, Any] = {**self.values, "cluster": self.ask.on if self.ask else None}
+        row |= {"fits": self.choice is not None, "refusal": self.refusal, "longest_context": self.longest}
+        row |= {"layer_split": self.layered.per_user if self.layered else None}
+        return row | {"choice": records.plain(self.choice) if self.choice else None}
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ServePoints(Points[ServeAsk, ServePoint]):
+    kind: ClassVar[str] = "serve"
+    hidden: ClassVar[tuple[str, ...]] = ("devices",)
+    ask: ServeAsk
+    vary: tuple[str, ...]
+    axes: tuple[str, ...]
+    points: tuple[ServePoint, ...]
+
+    @property
+    def lessons(self) -> list[str]:
+        """What the table teaches, in words."""
+        if list(self.axes) != ["gpus"]:
+            return []
+        found = lesson([(int(point.values["gpus"]), point.layered) for point in self.points if point.layered])
+        return [found] if found else []
+
+
+def answer(ask: ServeAsk, texts: Sequence[str]) -> ServePoints:
+    """Answer a question at every point of the grid that `--vary` describes."""
+    if ask.measured:
+        raise UserError("--measured needs a single plan; drop --vary")
+    first = first_values(texts, SERVE_AXES)
+    ask = replace(ask, kv=first.get("kv", ask.kv))
+    varied = parse(texts, SERVE_AXES, ask)
+    names = tuple(one.axis.name for one in varied)
+    points = answers(variants(ask, varied, SERVE_AXES), "gpus" in names)
+    refuse_all(points)
+    return ServePoints(ask=ask, vary=tuple(texts), axes=names, points=tuple(points))
+
+
+def at(variant: Variant[ServeAsk], model: Model | None, whole: bool) -> tuple[ServePoint, Model | None]:
+    """The best layout at one point; with `whole`, the best that uses every device, if one does."""
+    point = ServePoint(values=variant.values, labels=variant.labels, ask=variant.ask, refusal=variant.refusal)
+    if variant.ask is None:
+        return point, model
+    try:
+        q = variant.ask.question(model)
+    except UserError as error:
+        return replace(point, refusal=str(error)), model
+    found = search(q)
+    if not found.options:
+        return replace(point, refusal=_short(q, found)), q.model
+    best = _chosen(found, len(q.cards) if whole else 0)
+    layered = next((one for one in found.options if _spans(one, len(q.cards)) and one.layout.split == "layer"), None)
+    longest = max(largest_context(q, one) for one in (best, layered) if one)
+    point = replace(point, choice=choice(q, best), longest=longest, notes=(*q.model.notes, *q.cluster.notes))
+    return replace(point, layered=layered), q.model
+
+
+def _chosen(found: Found, cards: int) -> Option:
+    return next((one for one in found.options if _spans(one, cards)), found.options[0])
+
+
+def _spans(option: Option, cards: int) -> bool:
+    return option.layout.devices == cards and on_cards(option)
+
+
+def _short(q: ServeQuestion, found: Found) -> str:
+    if not found.misses:
+        return str(refuse(q, found))
+    near = found.misses[0]
+    return f"does not fit: {near.layout.name} lacks {-near.spare / GIB:.1f} GiB on its fullest card"
+
+
+def answers(variants: Sequence[Variant[ServeAsk]], whole: bool) -> list[ServePoint]:
+    points: list[ServePoint] = []
+    model = None
+    for variant in variants:
+        point, model = at(variant, model, whole)
+        points.append(point)
+    return points

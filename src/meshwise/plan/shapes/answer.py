@@ -1,0 +1,112 @@
+"""Answer a ShapeAsk: the fastest shapes of a model with their layouts, or the shapes that were named, with what each costs."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from meshwise.cost.train.question import Question
+from meshwise.errors import DoesNotFit, UserError
+from meshwise.models.count import flat
+from meshwise.plan.ask import ShapeAsk
+from meshwise.plan.plan import frame
+from meshwise.plan.shapes import stack as shaping
+from meshwise.plan.shapes.search import Fastest, Row, fastest, rule
+from meshwise.plan.train.choice import no_layout
+from meshwise.plan.train.search import check_divides
+from meshwise.units import GIB
+
+LIKE = "bloom-176b"
+RULED = 20
+"""Shapes, at least, that the rule in words is read from."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Shapes:
+    """Shapes of a model with their best layouts, the fastest per parameter first."""
+
+    ask: ShapeAsk
+    shapes: tuple[Row, ...]
+    candidates: int
+    """Shapes x layouts that were searched."""
+    searched: int
+    """Shapes that were searched."""
+    rejected: dict[str, int]
+    rule: str
+    """What the fastest shapes have in common; '' where shapes were named."""
+
+    @property
+    def best(self) -> Row:
+        return self.shapes[0]
+
+    @property
+    def command(self) -> str:
+        return self.ask.command()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One flat dict per shape, with the columns of `--csv`."""
+        return [flat(row.to_json() | {"faults": "; ".join(map(str, row.faults))}) for row in self.shapes]
+
+    def to_frame(self) -> Any:
+        """The rows as a data frame of polars or pandas, whichever is installed."""
+        return frame(self.rows())
+
+    def to_json(self) -> dict[str, Any]:
+        rows = [row.to_json() for row in self.shapes]
+        return {"candidates": self.candidates, "shapes": self.searched, "rejected": self.rejected, "rows": rows}
+
+    def __repr__(self) -> str:
+        return f"<Shapes {self.best.name!r}, {len(self.shapes)} shapes: {self.command}>"
+
+
+def answer(ask: ShapeAsk) -> Shapes:
+    """Search shapes and layouts together. DoesNotFit where no shape fits."""
+    _check(ask)
+    question, bounds = replace(ask, model=ask.like or LIKE).question(), ask.bounds
+    base = shaping.base_of(question.model, ask.vocab)
+    named = shaping.parse(base, ask.shape) if ask.shape else None
+    stack = shaping.Stack(base, named or shaping.near(base, ask.params))
+    question = replace(question, model=base)
+    check_divides(question, bounds)
+    _check_weights(question, ask.params)
+    found = fastest(question, stack, bounds, len(named) if named else max(ask.top, RULED))
+    order = found.order()
+    if not len(order):
+        raise DoesNotFit(_nothing(question, found, len(stack.shapes)))
+    shown = np.arange(len(named)) if named else order[: ask.top]
+    return Shapes(
+        ask=ask,
+        shapes=tuple(Row.of(question, stack, found, int(i), bounds) for i in shown),
+        candidates=found.candidates,
+        searched=len(stack.shapes),
+        rejected=found.rejected,
+        rule=rule(found, order[: max(ask.top, RULED)]) if named is None else "",
+    )
+
+
+def _check(ask: ShapeAsk) -> None:
+    if ask.model:
+        raise UserError(
+            "a MODEL has its own shape: drop it with --params and --shape, or name it with --like for its kind of layers"
+        )
+    if ask.params and ask.shape:
+        raise UserError("--params searches shapes and --shape names them: give one of the two")
+    if not ask.params and not ask.shape:
+        raise UserError(f"{'--vocab' if ask.vocab else '--like'} needs --params or --shape; a named model has its own")
+    if ask.within or ask.at_most:
+        raise UserError("--params and --shape plan on one cluster: drop --within and --at-most")
+
+
+def _check_weights(q: Question, params: float) -> None:
+    """Refuse a size whose weights alone exceed the cluster's memory, unless the framework can keep them in host memory."""
+    need, have = params * q.work.framework.weight_bytes, q.cluster.devices * q.chip.memory
+    if need > have and not q.work.framework.offload:
+        raise DoesNotFit(
+            f"no shape fits on {q.cluster.name}: the weights alone are {need / GIB:,.0f} GiB, its {q.cluster.devices:,} devices "
+            f"have {have / GIB:,.0f}"
+        )
+
+
+def _nothing(q: Question, found: Fastest, shapes: int) -> str:
+    why = f"{found.candidates:,} layouts" if found.candidates else no_layout(q, found.rejected)
+    return f"no shape fits on {q.cluster.name}: {shapes:,} {'shape' if shapes == 1 else 'shapes'} tried, {why}"

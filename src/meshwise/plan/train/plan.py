@@ -1,0 +1,173 @@
+"""TrainPlan: the best layouts to train a model on a cluster. `make` answers a TrainAsk, `read` opens a plan.json."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from meshwise import units
+from meshwise.cost import goodput
+from meshwise.cost.layout import Layouts
+from meshwise.cost.parts import TRAIN_KINDS, TRAIN_PARTS
+from meshwise.cost.reliability import Reliability
+from meshwise.cost.train.question import Question
+from meshwise.errors import DoesNotFit, UserError, quoted
+from meshwise.plan import plan as plans
+from meshwise.plan.ask import TrainAsk
+from meshwise.plan.train.choice import Choice, distinct, no_progress, too_large
+from meshwise.plan.train.search import check_divides, search
+
+if TYPE_CHECKING:
+    from meshwise.plan.train.explain import Explanation
+    from meshwise.plan.train.timeline import Timeline
+    from meshwise.plan.train.vary import TrainPoints
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TrainPlan(plans.Plan[TrainAsk, Choice]):
+    """The fastest layouts for a TrainAsk, how many layouts each rule dropped, and the data that the numbers rest on."""
+
+    format: ClassVar[int] = 4
+    ask: TrainAsk
+    choices: tuple[Choice, ...]
+    priced: int
+    """Layouts that were evaluated."""
+    rejected: dict[str, int]
+    """Layouts that were dropped, by rule."""
+    calibration: dict[str, str]
+    """Name, what it was fitted on, when, and whether it was fitted on this chip ('yes' or '')."""
+    cluster: dict[str, str | int | float | None]
+    """What `--on` was resolved to: name, chip, devices, nodes, dollars per device and hour."""
+    framework: str
+    notes: tuple[str, ...] = ()
+    versions: dict[str, str] = field(default_factory=dict[str, str])
+
+    def question(self) -> Question:
+        """Everything that the plan's words mean, looked up again."""
+        return self.ask.question()
+
+    def explain(self, versus: str = "") -> "Explanation":
+        """Why the best layout won: against the runner-up, or against a layout of your own ('tp=8,pp=6')."""
+        from meshwise.plan.train import explain
+
+        return explain.explain(self, versus)
+
+    def vary(self, **axes: str) -> "TrainPoints":
+        from meshwise.plan.train import vary
+
+        return vary.answer(self.ask, [f"{name}={values}" for name, values in axes.items()])
+
+    def timeline(self, choice: Choice | None = None) -> "Timeline":
+        """The step played out event by event; `.save("step.json.gz")` writes it for ui.perfetto.dev."""
+        from meshwise.plan.train import timeline
+
+        return timeline.play_out(self.question(), choice or self.best)
+
+
+def node_counts(ask: TrainAsk, q: Question) -> tuple[int, ...]:
+    """Every number of nodes up to `--at-most`; none where the whole cluster is to be used."""
+    if not ask.at_most:
+        return ()
+    most = q.cluster.node_count
+    number = ask.at_most.lower().removesuffix("nodes").removesuffix("node").strip()
+    if not number.isdecimal() or len(number) > 8 or not 1 <= int(number) <= most:
+        raise UserError(f"--at-most {quoted(ask.at_most)}: expected 1 to {most} nodes, such as '{most} nodes'")
+    return tuple(range(1, int(number) + 1))
+
+
+def make(ask: TrainAsk) -> TrainPlan:
+    """Search every layout and keep the best. DoesNotFit where none fits, makes progress or meets the deadline."""
+    if not ask.model:
+        raise UserError("missing MODEL: a preset, HF id, config.json or .gguf; or --params 176B to search its shape too")
+    if ask.within and not ask.tokens:
+        raise UserError("--within needs --tokens: how many to train on, such as --tokens 15T")
+    q, bounds = ask.question(), ask.bounds
+    nodes = node_counts(ask, q)
+    check_divides(q, bounds, nodes)
+    found = search(q, bounds=bounds, top=ask.top, nodes=nodes)
+    if len(found.layouts) == 0:
+        raise DoesNotFit(too_large(q, found))
+    choices = tuple(distinct(q, found, ask.top))
+    if (ask.tokens or ask.failures) and choices[0].goodput["effective"] < goodput.HOPELESS:
+        raise DoesNotFit(no_progress(q, choices[0]))
+    fitted, rent = q.calibration, q.cluster.rent
+    return TrainPlan(
+        ask=ask,
+        choices=choices,
+        priced=found.priced,
+        rejected=found.rejected,
+        calibration={
+            "name": fitted.name,
+            "fitted_on": fitted.fitted_on,
+            "date": fitted.date,
+            "own_chip": "yes" if q.chip.key in fitted.chips else "",
+        },
+        cluster={
+            "name": q.cluster.name,
+            "chip": q.chip.name,
+            "devices": q.cluster.devices,
+            "nodes": q.cluster.node_count,
+            "dollars_per_hour": rent / q.cluster.devices * 3600 if rent is not None else None,
+        },
+        framework=q.work.framework.name,
+        notes=(*q.model.notes, *q.cluster.notes, *_assumptions(q), *_in_time(ask, choices)),
+        versions=plans.versions(model=q.model.placed, cluster=q.cluster, framework=q.work.framework, calibration=q.calibration),
+    )
+
+
+def _in_time(ask: TrainAsk, choices: tuple[Choice, ...]) -> tuple[str, ...]:
+    """Which layouts meet the deadline. DoesNotFit where none does."""
+    if not ask.within:
+        return ()
+    limit = units.show(ask.within, "seconds")
+    days = [one.total_days or math.inf for one in choices]
+    rows = [str(i + 1) for i, value in enumerate(days) if value * 86400 <= ask.within]
+    if not rows:
+        raise DoesNotFit(f"nothing trains within {limit}: the fastest layout on {ask.on} takes {min(days):,.1f} days")
+    return (f"within {limit}: {'rows' if len(rows) > 1 else 'row'} {', '.join(rows)} of {len(choices)}",)
+
+
+def _assumptions(q: Question) -> list[str]:
+    """Assumptions about experts and 8-bit products that no measurement backs."""
+    f, c = q.work.framework, q.calibration
+    found: list[str] = []
+    if any(op.expert for op in q.model.ops):
+        sent = "to each node once" if f.sends_once else "to each expert separately"
+        behind = ", overlapped with another micro-batch's compute" if f.overlaps_experts else ""
+        aside = f", with {f.communication_sms} SMs reserved for it" if f.communication_sms else ""
+        found.append(
+            f"experts in {f.name}, assumed: the busiest rank has {q.work.imbalance:g} times the mean tokens (--imbalance); "
+            f"a token is sent {sent}{behind}{aside}"
+        )
+    if q.work.precision == "fp8" and "fp8" in q.chip.flops:
+        found.append(
+            f"fp8, assumed: products reach {c.matmul * c.fp8:.2f} of its peak and keep their inputs in 8 bits; "
+            "attention and the output head stay in 16 bits"
+        )
+    if q.work.precision == "fp8" and "fp8" not in q.chip.flops:
+        found.append(f"{q.chip.name} has no fp8 matrix units: products are computed in 16 bits")
+    return found
+
+
+def read(path: Path) -> TrainPlan:
+    """A plan.json of `meshwise plan`."""
+    return plans.read(TrainPlan, path, _faults)
+
+
+def _faults(plan: TrainPlan) -> Iterator[str]:
+    """Values that would break the tables made from a plan."""
+    if not plan.choices or min(plan.ask.batch, plan.ask.seq) <= 0:
+        yield "it has no layouts, or no batch"
+    Reliability(**plan.ask.failures)
+    for row in plan.choices:
+        if min(row.step, row.tokens_per_second, row.capacity) <= 0 or _devices(row.layout) != row.devices:
+            yield "a layout takes no time, or has another number of devices than it states"
+        if set(row.time) != set(TRAIN_PARTS) or set(row.memory) != set(TRAIN_KINDS):
+            yield "a layout has other parts than this version knows"
+        if set(row.goodput) != {f.name for f in fields(goodput.Goodput)}:
+            yield "a layout has other goodput figures than this version knows"
+
+
+def _devices(layout: dict[str, Any]) -> int:
+    return int(Layouts.from_row(layout).devices[0])

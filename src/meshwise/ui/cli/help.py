@@ -1,0 +1,144 @@
+"""Help that fits a screen: usage, three examples, the main options, and the names of the others; `--help-all` lists every option."""
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from typing import Any, ClassVar
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+VERBS: dict[str, dict[str, tuple[str, str]]] = {
+    "Plan": {
+        "count": ("count", "Count parameters, FLOPs, caches and bytes of one or several models."),
+        "plan": ("plan", "Find the fastest layout to train a model on a cluster."),
+        "serve": ("serve", "Find the best way to serve a model on the devices at hand, and how to start it."),
+        "explain": ("explain", "Explain why the best layout of a plan won, and what would change it."),
+    },
+    "Run and measure": {
+        "run": ("run", "Train with the layout of a plan, or start the engine of a serving plan."),
+        "bench": ("bench", "Measure how fast an engine serves, beside the prediction."),
+        "probe": ("probe", "Measure this machine in about a minute, so that '--on here' plans for it."),
+        "generate": ("generate", "Generate text with a model that run trained, or compute the loss of a text."),
+        "make-gguf": ("make_gguf", "Write a GGUF file with random weights and the real shapes, to measure speed with."),
+    },
+    "Check and calibrate": {
+        "audit": ("audit", "Check reported results: logs, tables and reports of other programs too."),
+        "validate": ("calibrate", "Predict every run of a table of measurements, and score the predictions."),
+        "calibrate": ("calibrate", "Fit the cost model to measurements, and say whether predictions get better."),
+    },
+    "Look up": {
+        "show": ("show", "List chips, clusters and models with their sources, or show one."),
+    },
+}
+EVERY = {name: entry for group in VERBS.values() for name, entry in group.items()}
+"""For each verb the module that has it, which is imported when the verb is used, and the sentence that help shows."""
+OUTPUT = "Output"
+WIDTH = 100
+COLUMN = 24
+"""Width of the column of flags."""
+
+
+class Verb(TyperCommand):
+    """A command with help of our own."""
+
+    examples: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def with_examples(cls, examples: Sequence[str]) -> "type[Verb]":
+        return type("Verb", (cls,), {"examples": tuple(examples)})
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--help-all" in args and not ctx.resilient_parsing:
+            typer.echo("\n".join(self.lines(ctx, whole=True)))
+            raise typer.Exit
+        return super().parse_args(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        formatter.write("\n".join(self.lines(ctx, whole=False)) + "\n")
+
+    def lines(self, ctx: Any, *, whole: bool) -> Iterator[str]:
+        """The help of a verb; `whole` lists the options of every group."""
+        width = min(WIDTH, typer.get_terminal_size((WIDTH, 24)).columns)
+        options = [param for param in self.params if param.param_type_name == "option" and not getattr(param, "hidden", False)]
+        arguments = [param for param in self.params if param.param_type_name == "argument"]
+        yield " ".join(["Usage:", ctx.command_path, *(_metavar(argument) for argument in arguments), "[OPTIONS]"])
+        yield ""
+        yield from textwrap.wrap(" ".join((self.help or "").split()), width)
+        if self.examples:
+            yield from ("", "Examples:", *(f"  {example}" for example in self.examples))
+        yield from ("", "Options:")
+        for param in [*arguments, *(option for option in options if not _group(option))]:
+            yield from _entry(param, width)
+        groups = dict.fromkeys(_group(option) for option in options if _group(option))
+        for group in [name for name in groups if name == OUTPUT or whole]:
+            yield from ("", f"{group}:")
+            for option in (one for one in options if _group(one) == group):
+                yield from _entry(option, width)
+        left = [name for name in groups if name != OUTPUT]
+        if left and not whole:
+            yield from ("", "More, described by --help-all:")
+            for group in left:
+                flags = " ".join(option.opts[0] for option in options if _group(option) == group)
+                yield from textwrap.wrap(f"{group}: {flags}", width, initial_indent="  ", subsequent_indent="    ")
+
+
+def _group(option: Any) -> str:
+    return getattr(option, "rich_help_panel", None) or ""
+
+
+def _metavar(param: Any) -> str:
+    return str(param.metavar or param.name.upper())
+
+
+def _entry(param: Any, width: int) -> Iterator[str]:
+    """'  --batch BATCH   Global batch: ...', the help wrapped beside the flag."""
+    if param.param_type_name == "argument":
+        head = _metavar(param).strip("[]")
+    else:
+        names = [*sorted(param.opts, key=len), *param.secondary_opts]
+        head = ", ".join(names) + (f" {param.metavar}" if param.metavar and not param.is_flag else "")
+    lines = textwrap.wrap(param.help or "", max(30, width - COLUMN - 2)) or [""]
+    head = f"  {head}"
+    if len(head) > COLUMN:
+        yield head
+        head = ""
+    yield f"{head:<{COLUMN}}  {lines[0]}".rstrip()
+    yield from (" " * (COLUMN + 2) + line for line in lines[1:])
+
+
+class Verbs(TyperGroup):
+    """The program itself: its verbs by what they are for, each imported when it is used."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(EVERY)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in EVERY:
+            return None
+        module = import_module(f"meshwise.ui.cli.{EVERY[cmd_name][0]}")
+        return next(_built(info) for info in module.app.registered_commands if info.name == cmd_name)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        formatter.write("\n".join(self.lines()) + "\n")
+
+    def lines(self) -> Iterator[str]:
+        yield from ("Usage: meshwise VERB [OPTIONS]", "", self.help or "")
+        for group, verbs in VERBS.items():
+            yield from ("", f"{group}:", *(f"  {name:<10}  {sentence}" for name, (_, sentence) in verbs.items()))
+        yield from (
+            "",
+            "Examples:",
+            "  meshwise plan llama-3-70b --on 64x8xh100-sxm --batch 4M",
+            "  meshwise serve llama-3.3-70b:q4_k_m --on 4xrtx4060ti-16gb --context 16k",
+            "  meshwise run llama-debug",
+            "",
+            "'meshwise VERB --help' describes a verb. Options of the program: --version, --install-completion.",
+        )
+
+
+def _built(info: Any) -> Any:
+    """The command that typer makes of a registered function."""
+    from typer.main import get_command_from_info
+
+    return get_command_from_info(info, pretty_exceptions_short=True, rich_markup_mode=None)

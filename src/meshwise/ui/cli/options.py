@@ -1,0 +1,118 @@
+"""Flags from questions: `verb` makes a command whose options are the fields of one or several questions (`plan.fields`).
+
+A field's help, group, unit and default are written once, in the question; here they become an option, its help and its completion.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from meshwise import api
+from meshwise.errors import UserError
+from meshwise.plan.fields import About, Ask, defaults, field_of, flag_of, spec
+from meshwise.ui.cli.help import EVERY, OUTPUT, Verb
+
+Asked = TypeVar("Asked", bound=Ask)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel=OUTPUT)]
+Csv = Annotated[bool, typer.Option("--csv", help="Print CSV.", rich_help_panel=OUTPUT)]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print everything.", rich_help_panel=OUTPUT)]
+
+
+@dataclass(frozen=True)
+class Given:
+    """The options that were given on the command line, by the name of their field."""
+
+    words: Mapping[str, Any]
+    asks: tuple[type[Ask], ...]
+
+    def of(self, cls: type[Ask]) -> dict[str, Any]:
+        """Keywords for one kind of question."""
+        return {name: value for name, value in self.words.items() if name in spec(cls)}
+
+    def refuse_others(self, cls: type[Ask], why: str) -> None:
+        """Refuse options that only belong to another kind of question."""
+        for name in self.words:
+            if name not in spec(cls):
+                about = next(spec(ask)[name] for ask in self.asks if name in spec(ask))
+                raise UserError(f"{flag_of(name, about)} {why}")
+
+
+def plain_verb(app: typer.Typer, name: str, *examples: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a command whose options are the parameters of its function."""
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        app.command(name, cls=Verb.with_examples(examples), help=_help(name, function))(function)
+        return function
+
+    return decorate
+
+
+def _help(name: str, function: Callable[..., None]) -> str:
+    return " ".join([EVERY[name][1], *(function.__doc__ or "").split()])
+
+
+def verb(
+    app: typer.Typer, name: str, *asks: type[Ask], examples: Sequence[str] = (), argument: str = "MODEL"
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a command whose options are the fields of `asks`. Its function takes the `Given` options first, then parameters of its own."""
+    fields = {key: (ask, about) for ask in reversed(asks) for key, about in spec(ask).items()}
+    order = list(dict.fromkeys(key for ask in asks for key in spec(ask)))
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        first, *own = inspect.signature(function, eval_str=True).parameters.values()
+
+        def command(**values: Any) -> None:
+            words = {key: values.pop(key) for key in order}
+            function(Given({key: value for key, value in words.items() if value is not None}, asks), **values)
+
+        made = [_parameter(*fields[key], key, argument) for key in order]
+        parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in (*made, *own)]
+        command.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        assert first.annotation is Given, f"{function.__name__} takes Given first"
+        app.command(name, cls=Verb.with_examples(examples), help=_help(name, function))(command)
+        return function
+
+    return decorate
+
+
+def _parameter(ask: type[Ask], about: About, name: str, argument: str) -> inspect.Parameter:
+    """One option (or argument) for a field. None stands for what was not given, so that defaults stay in the question."""
+    help = about.help + _default(ask, name, about)
+    complete = completer(about.complete) if about.complete else None
+    if not field_of(ask, name).kw_only:
+        info: Any = typer.Argument(metavar=f"[{argument}]", help=help, autocompletion=complete, show_default=False)
+        kind: Any = str | None
+    else:
+        flag = about.flag or flag_of(name, about)
+        if not about.kind.metavar and defaults(ask)[name] is not False:
+            flag = f"{flag}/--no-{flag.removeprefix('--')}"
+        kind = bool | None if not about.kind.metavar else list[str] | None if about.kind.repeated else str | None
+        info = typer.Option(
+            *flag.split(","), help=help, rich_help_panel=about.group or None, metavar=about.kind.metavar or None,
+            autocompletion=complete, show_default=False,
+        )  # fmt: skip
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, info])
+
+
+def _default(ask: type[Ask], name: str, about: About) -> str:
+    value = defaults(ask)[name]
+    shown = about.shown or ("" if value in (None, "", 0, 0.0, (), False, True) else about.kind.write(value))
+    return f" [{shown}]" if shown else ""
+
+
+def completer(catalogue: str) -> Callable[[str], list[str]]:
+    """A function that completes the names of one catalogue; clusters also complete the chip behind '8x'."""
+
+    def complete(incomplete: str) -> list[str]:
+        known = api.names(catalogue)
+        if catalogue == "clusters":
+            head, x, _ = incomplete.rpartition("x")
+            known = [*known, *(f"{head}{x}{chip}" for chip in api.names("chips"))]
+        return [name for name in known if name.startswith(incomplete)]
+
+    return complete

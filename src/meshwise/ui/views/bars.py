@@ -1,0 +1,74 @@
+"""Stacked bars: how a step's time or a device's memory divides into parts. On a terminal letters and colours, in a notebook HTML."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from rich.text import Text
+
+from meshwise.cost.parts import Part
+
+EIGHTHS = " ▏▎▍▌▋▊▉"
+LEAST = 0.02
+"""Shares below this are left out of a legend."""
+
+
+def cells(parts: Sequence[Part], values: Mapping[str, float], full: float, width: int) -> list[tuple[Part, int]]:
+    """How many of `width` characters each part fills. The running sum is rounded, so that the bar's length is right."""
+    found: list[tuple[Part, int]] = []
+    drawn, running = 0, 0.0
+    for part in parts:
+        running += values.get(part.name, 0.0)
+        number = max(0, round(width * min(1.0, running / full)) - drawn)
+        found.append((part, number))
+        drawn += number
+    return found
+
+
+def bar(parts: Sequence[Part], values: Mapping[str, float], full: float, width: int) -> Text:
+    """A letter per part, so that a bar reads without colour too; dots up to `full`."""
+    made = Text()
+    for part, number in cells(parts, values, full, width):
+        made.append(part.letter * number, style=part.colour)
+    return made.append("." * (width - len(made)), style="dim")
+
+
+def legend(parts: Sequence[Part], values: Mapping[str, float], width: int, indent: int = 0) -> Text:
+    """'M matrix products 49%  R recomputing activations 22%', the largest first; lines break between parts."""
+    total = sum(values.values())
+    shown = sorted((part for part in parts if values.get(part.name, 0.0) > LEAST * total), key=lambda part: -values[part.name])
+    made, used = Text(" " * indent), indent
+    for part in shown:
+        words = f" {part.words} {100 * values[part.name] / total:.0f}%"
+        if used > indent and used + 3 + len(words) > width:
+            made.append("\n" + " " * indent)
+            used = indent
+        gap = "  " if used > indent else ""
+        made.append(gap).append(part.letter, style=part.colour).append(words)
+        used += len(gap) + 1 + len(words)
+    return made
+
+
+def letters(parts: Sequence[Part], several: Sequence[Mapping[str, float]]) -> Text:
+    """The letters of the parts that matter in any of several bars."""
+    shown = [part for part in parts if any(values.get(part.name, 0.0) > 0.002 * sum(values.values()) for values in several)]
+    return Text("  ".join(f"{part.letter} {part.words}" for part in shown), style="dim")
+
+
+def length(share: float, label: str, width: int) -> str:
+    """A plain bar to the eighth of a character, with its number behind it."""
+    eighths = round(share * width * 8)
+    return "█" * (eighths // 8) + (EIGHTHS[eighths % 8] if eighths % 8 else "") + f" {label}"
+
+
+def html(parts: Sequence[Part], values: Mapping[str, float], full: float, label: str) -> str:
+    """The bar as HTML: a box per part, in the colours of every other picture."""
+    boxes = "".join(
+        f'<span title="{escape(part.words)}: {100 * values[part.name] / full:.1f}%" style="display:inline-block;height:1em;'
+        f'width:{100 * values[part.name] / full:.2f}%;background:{part.colour}"></span>'
+        for part in parts
+        if values.get(part.name, 0.0) > 0
+    )
+    frame = (
+        "width:32em;display:inline-block;background:#eee;white-space:nowrap;overflow:hidden;line-height:0;vertical-align:middle"
+    )
+    return f'<div style="margin:.2em 0"><span style="{frame}">{boxes}</span> {escape(label)}</div>'

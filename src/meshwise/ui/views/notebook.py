@@ -1,0 +1,53 @@
+"""A plan as HTML, as a notebook shows it: the table of the terminal, bars of the best layout, and the command that reproduces it."""
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from meshwise.cost.parts import SERVE_TIME, TRAIN_MEMORY, TRAIN_TIME, Part
+from meshwise.plan.plan import Plan
+from meshwise.plan.serve.plan import ServePlan
+from meshwise.plan.train.plan import TrainPlan
+from meshwise.ui.views import bars, plan, serve
+from meshwise.ui.views.tables import Column
+from meshwise.units import GIB
+
+
+def plan_html(made: Plan[Any, Any]) -> str:
+    """A training or serving plan."""
+    if isinstance(made, TrainPlan):
+        best = made.best
+        drawn = [
+            _bar(TRAIN_TIME, best.time, best.step, f"{best.step:.4g} s per step"),
+            _bar(TRAIN_MEMORY, best.memory, best.capacity, f"{best.peak / GIB:.1f} of {best.capacity / GIB:.0f} GiB"),
+        ]
+        return _page(plan.header(made).plain, _table(plan.columns(made), made.choices), drawn, made.command)
+    assert isinstance(made, ServePlan)
+    total = sum(made.best.time.values())
+    drawn = [_bar(SERVE_TIME, made.best.time, total, f"{1e3 * total:.4g} ms per decode step")]
+    return _page(serve.header(made).plain, _table(serve.columns(made), made.choices), drawn, made.command)
+
+
+def _bar(parts: Sequence[Part], values: dict[str, float], full: float, label: str) -> str:
+    names = "  ".join(f"{part.words} {100 * values[part.name] / full:.0f}%" for part in parts if values[part.name] > 0.02 * full)
+    return bars.html(parts, values, full, label) + f'<div style="color:#666;font-size:smaller">{escape(names)}</div>'
+
+
+def _table(columns: Sequence[Column[Any]], rows: Sequence[Any]) -> str:
+    head = "".join(f"<th style='text-align:{_side(column)}'>{escape(column.title)}</th>" for column in columns)
+    body = "".join(
+        "<tr>"
+        + "".join(f"<td style='text-align:{_side(column)}'>{escape(column.cell(row))}</td>" for column in columns)
+        + "</tr>"
+        for row in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _side(column: Column[Any]) -> str:
+    return "left" if column.text else "right"
+
+
+def _page(title: str, table: str, drawn: Sequence[str], command: str) -> str:
+    heading = "<br>".join(escape(line) for line in title.splitlines())
+    return f"<div><b>{heading}</b>{table}{''.join(drawn)}<code>{escape(command)}</code></div>"
