@@ -13,7 +13,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "count": ("count", "Count parameters, FLOPs, caches and bytes of one or several models."),
         "plan": ("plan", "Find the fastest layout to train a model on a cluster."),
         "serve": ("serve", "Find the best way to serve a model on the devices at hand, and how to start it."),
-        "explain": ("explain", "Explain why the best layout of a plan won, and what would change it."),
+        "explain": ("plan", "Explain why the best layout of a plan won, and what would change it."),
     },
     "Run and measure": {
         "run": ("run", "Train with the layout of a plan, or start the engine of a serving plan."),
@@ -28,7 +28,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "calibrate": ("calibrate", "Fit the cost model to measurements, and say whether predictions get better."),
     },
     "Look up": {
-        "show": ("show", "List chips, clusters and models with their sources, or show one."),
+        "show": ("count", "List chips, clusters and models with their sources, or show one."),
     },
 }
 EVERY = {name: entry for group in VERBS.values() for name, entry in group.items()}
@@ -94,7 +94,7 @@ def _metavar(param: Any) -> str:
 def _entry(param: Any, width: int) -> Iterator[str]:
     """'  --batch BATCH   Global batch: ...', the help wrapped beside the flag."""
     if param.param_type_name == "argument":
-        head = _metavar(param).strip("[]")
+        head = _metavar(param).replace("[", "").replace("]", "")
     else:
         names = [*sorted(param.opts, key=len), *param.secondary_opts]
         head = ", ".join(names) + (f" {param.metavar}" if param.metavar and not param.is_flag else "")
