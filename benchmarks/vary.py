@@ -17,7 +17,7 @@ from meshwise.plan.ask import TrainAsk
 from meshwise.plan.vary import parse, variants
 from meshwise.plan.vary_whatif import answer
 
-ASK = TrainAsk(model="llama-3-70b", cluster="h100-sxm", batch=512, seq=8192, framework="megatron", tokens=15e12)
+ASK = TrainAsk(model="llama-3-70b", on="h100-sxm", batch=512, seq=8192, framework="megatron", tokens=15e12)
 PLAN = [str(Path(sys.executable).parent / "meshwise"), "plan", "llama-3-70b", "--batch", "4M", "--seq", "8k", "--tokens", "15T"]
 NODES = [*PLAN, "--on", "h100-sxm", "--vary", "nodes=8..512"]
 CHEAPEST = [*PLAN, "--within", "90d", "--cheapest"]

@@ -145,7 +145,7 @@ def test_a_row_is_the_shape_as_a_model_of_its_own() -> None:
     row = Row.of(q, stack, found, 1, {})
     assert row.name == "4096x30x64"
     assert row.choice is not None
-    assert row.choice.seconds == pytest.approx(found.step[1], rel=1e-12)
+    assert row.choice.step == pytest.approx(found.step[1], rel=1e-12)
     assert row.per_parameter == pytest.approx(found.per_parameter[1], rel=1e-12)
     assert row.to_json()["params"] == one(q, stack, 1).model.params
 

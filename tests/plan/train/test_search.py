@@ -373,9 +373,9 @@ def test_a_search_over_2048_devices_stays_under_500_mb() -> None:
     """Llama 3 70B, in a process of its own: the peak of its whole memory, Python and numpy included."""
     script = """
 import json, pathlib
-from meshwise.plan.train.choice import Ask
+from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train.search import search
-q = Ask(model="llama-3-70b", cluster="256x8xh100-sxm", batch=2048, seq=4096, framework="torchtitan").question()
+q = TrainAsk(model="llama-3-70b", on="256x8xh100-sxm", batch=2048, seq=4096, framework="torchtitan").question()
 found = search(q, top=1000)
 # getrusage would count the memory of the process that started this one
 status = dict(line.split(":", 1) for line in pathlib.Path("/proc/self/status").read_text().splitlines())

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from meshwise.catalogue.chips import chips, find_chip
 from meshwise.catalogue.clusters import cluster_files, find_cluster
 from meshwise.models.find import find_model, presets
+from meshwise.models.listing import chip_row, chip_rows, cluster_row, cluster_rows, layer_runs, model_rows
 from meshwise.models.model import Model, build
-from meshwise.ui.views.listing import chip_row, chip_rows, cluster_row, cluster_rows, layer_runs, model_rows
 from support.small_configs import small
 
 

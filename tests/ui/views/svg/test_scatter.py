@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from meshwise.calibrate.train.validate import validate
-from meshwise.ui.views.scatter import Scale, scatter
+from meshwise.ui.views.svg.scatter import Scale, scatter
 from support.measured_rows import table
 
 SVG = "{http://www.w3.org/2000/svg}"
