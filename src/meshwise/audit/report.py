@@ -70,7 +70,7 @@ def read(paths: Sequence[Path], format_name: str, numbers: Numbers, texts: Texts
     for given in paths:
         path = given if given.exists() else catalogue.files("measurements", ".csv").get(str(given), given)  # a built-in table
         reading = detect.read_file(path, format_name)
-        reading.runs = [run.filled(numbers, texts) for run in reading.runs]
+        reading.runs = [run.with_defaults(numbers, texts) for run in reading.runs]
         found.append((path.name, reading))
     return found
 
@@ -78,7 +78,7 @@ def read(paths: Sequence[Path], format_name: str, numbers: Numbers, texts: Texts
 def told(numbers: Numbers, texts: Texts) -> tuple[str, Reading]:
     """The run that the command line describes."""
     reading = Reading("flags")
-    reading.keep(Run(where="the run", numbers=numbers, texts=texts, section="flags"))
+    reading.add_run(Run(where="the run", numbers=numbers, texts=texts, section="flags"))
     return "flags", reading
 
 

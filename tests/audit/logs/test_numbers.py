@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwise.audit.logs.columns import find_field
-from meshwise.audit.logs.numbers import amount, marks, span
+from meshwise.audit.logs.numbers import amount, decimal_mark_of, parse_range
 from meshwise.audit.logs.run import Skips
-from meshwise.audit.logs.table import decimal_mark, fields_of, run_of
+from meshwise.audit.logs.table import decimal_mark, fields_of, run_from_row
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,9 @@ def test_a_table_with_both_marks_is_read_only_where_a_cell_shows_its_own():
     header = ["Sec/it", "GPUs", "GBS"]
     cells = ["1,234", "8", "512"]
     skips = Skips()
-    run = run_of(header, fields_of(header), cells, "line 3", "?", skips)
+    run = run_from_row(header, fields_of(header), cells, "line 3", "?", skips)
     assert run is None  # nothing measured is left
-    assert skips.lines() == ["1 x 'Sec/it' is no number that can be read without guessing (line 3)"]
+    assert skips.lines() == ["1 x 'Sec/it' is not an unambiguous number (line 3)"]
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ def test_columns_are_known_by_the_names_people_give_them(name: str, field: str, 
 
 
 def test_a_range_is_its_two_ends():
-    assert span("5.34-6.87GB per GPU") == (5.34, 6.87, "GB per GPU")
-    assert span("7.5") is None
+    assert parse_range("5.34-6.87GB per GPU") == (5.34, 6.87, "GB per GPU")
+    assert parse_range("7.5") is None
 
 
 @given(st.floats(min_value=1e-3, max_value=1e12).map(lambda x: round(x, 3)))
@@ -102,7 +102,7 @@ def test_a_number_reads_back_in_either_notation(value: float):
 
 @given(st.text(max_size=40), st.sampled_from(["plain", "count", "seconds", "bytes", "rate", "share", "flops"]))
 def test_any_text_is_a_finite_number_or_none(text: str, quantity: str):
-    marks(text)
+    decimal_mark_of(text)
     find_field(text)
     found = amount(text, quantity)
     assert found is None or math.isfinite(found.value)

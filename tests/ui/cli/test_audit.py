@@ -134,7 +134,7 @@ def test_what_was_skipped_is_named(tmp_path):
     path = tmp_path / "runs.csv"
     path.write_text("gpus,sec_per_iter,tflops\n8,1.5,100\n8,soon,100\n8\n")
     output = run(str(path), "--no-plan")
-    assert "skipped 1 x 'sec_per_iter' is no number" in output
+    assert "skipped 1 x 'sec_per_iter' is not an unambiguous number" in output
     assert "(line 4)" in output
 
 
@@ -150,7 +150,7 @@ def test_the_median_of_two_runs_lies_between_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [("", "empty.md as markdown"), ("gpus,sec_per_iter\n,\n", "empty.md as csv, 1 x a row without any figure (line 2)")],
+    [("", "empty.md as markdown"), ("gpus,sec_per_iter\n,\n", "empty.md as csv, 1 x a row without a measurement (line 2)")],
 )
 def test_where_nothing_could_be_read_that_is_refused(tmp_path: Path, text: str, reason: str) -> None:
     (tmp_path / "empty.md").write_text(text)
