@@ -210,7 +210,7 @@ class Figures:
 
     @cached_property
     def dollars_per_million_tokens(self) -> float:
-        """At the list price for renting the chips."""
+        """Dollars per million tokens at the list price for renting the chips."""
         rent = self.chip.rent if self.chip else None
         return rent * self.devices / self.rate * 1e6 if rent and self.rate > 0 else math.nan
 

@@ -1,4 +1,4 @@
-"""Rows of a table: decimal marks, ambiguous cells, failures, and the kind of card beside their number."""
+"""Rows of a table: decimal marks, ambiguous cells, failures, and the kind of card next to their number."""
 
 from meshwise.audit.logs.run import Skips
 from meshwise.audit.logs.table import decimal_mark, fields_of, run_from_row

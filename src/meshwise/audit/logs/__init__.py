@@ -5,5 +5,5 @@
     lines.py        numbered lines of a file of any length; series.py collects the steps of a log into runs
     numbers.py      numbers with units as people write them; columns.py names of fields; arguments.py printed arguments
     table.py        rows of a table as runs; document.py facts of a page outside its tables; prose.py claims in sentences
-Imports catalogue (the plugin loader, units of files) and errors. Imported by audit. Reads files, prints nothing.
+Imports catalogue (plugins), units and errors. Imported by audit. Reads files, prints nothing.
 """

@@ -72,7 +72,7 @@ class Page:
 
     @property
     def measured(self) -> bool:
-        """Whether the section reports measurements: no heading says that it is expected or planned."""
+        """Whether the section reports measurements: no heading marks it as expected or planned."""
         return not any(_PLANNED.search(title) for title in self.headings.values())
 
     def add_heading(self, level: int, title: str) -> None:

@@ -36,7 +36,7 @@ LARGEST = 100_000
 GAIN = 0.02
 """Smallest predicted saving that makes another layout worth trying."""
 EXPLAINED = 1.05
-"""Measured over predicted step time from which the excess is mentioned beside a layout that need not change."""
+"""Measured over predicted step time above which a suggestion to keep the layout mentions the excess."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def layout_name(layout: dict[str, int]) -> str:
 
 @dataclass(frozen=True)
 class Suggestion:
-    """The fastest layout that the planner finds for the question that a run answers, beside the layout of the run."""
+    """The layout of a run, and the fastest one that the planner finds for the same model, devices and batch."""
 
     where: str
     layout: str

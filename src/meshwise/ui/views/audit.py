@@ -25,6 +25,7 @@ STYLES = {"certain": "bold red", "likely": "yellow", "unusual": "cyan"}
 
 
 def audit_view(found: Audit) -> RenderableType:
+    """Show files, the table of runs (if there are too many, those with findings), findings, notes, suggestions and the verdict."""
     rows = found.rows()
     parts: list[RenderableType] = [Text(line) for file in found.files for line in _file(file)]
     trained = [row for row in rows if "prefill" not in row and "decode" not in row]
