@@ -9,8 +9,9 @@ from meshwise.audit import report
 from meshwise.audit.logs.run import Reading, Run, Skips
 from support.audits import FIXTURES, LLAMA, audit_of, figures, table
 
-HEAVY = ("numpy", "scipy", "meshwise.plan", "meshwise.cost.train", "meshwise.calibrate.train", "meshwise.audit.predictions")
-"""Modules of the planner, which take most of the time of an audit."""
+PLANNER = ("plan.train", "plan.serve", "cost.train", "calibrate.train", "audit.predictions")
+HEAVY = ("numpy", "scipy", *(f"meshwise.{name}" for name in PLANNER))
+"""Packages that only predictions need."""
 PROGRAM = """
 import sys
 from pathlib import Path
