@@ -9,9 +9,16 @@ from meshwise.audit import report
 from meshwise.audit.logs.run import Reading, Run, Skips
 from support.audits import FIXTURES, LLAMA, audit_of, figures, table
 
-PLANNER = ("plan.train", "plan.serve", "cost.train", "calibrate.train", "audit.predictions")
+PLANNER = (
+    "plan.train.search",
+    "plan.train.choice",
+    "plan.train.explain",
+    "cost.train.step",
+    "calibrate.train.predict",
+    "audit.predictions",
+)
 HEAVY = ("numpy", "scipy", *(f"meshwise.{name}" for name in PLANNER))
-"""Packages that only predictions need."""
+"""Modules that only predictions need."""
 PROGRAM = """
 import sys
 from pathlib import Path

@@ -7,8 +7,8 @@ from meshwise.ui.views.audit import audit_view, parts_view
 from support.audits import audit_of
 
 
-def shown(view: RenderableType) -> str:
-    console = Console(width=300)
+def shown(view: RenderableType, width: int = 300) -> str:
+    console = Console(width=width)
     with console.capture() as captured:
         console.print(view, soft_wrap=True)
     return captured.get()
@@ -19,7 +19,7 @@ def test_a_training_log_shows_measured_beside_predicted_and_no_axis_that_is_off(
     (predicted,) = audit.predictions.train
     text = shown(audit_view(audit))
     assert "torchtitan-8b.log: torchtitan, 1 run\n" in text
-    assert "s/step / predicted" in text
+    assert "/ predicted" in text
     assert f"48.1 / {predicted.memory / 1e9:.1f}" in text  # 44.83 GiB measured
     assert " dp64 tp1 pp1  " in text
     assert "mbs0" not in text
@@ -35,8 +35,21 @@ def test_a_finding_shows_its_certainty_arithmetic_and_places():
 
 def test_served_models_have_a_table_of_their_own():
     text = shown(audit_view(audit_of("llama-bench.csv", planned=False)))
-    assert "generated tok/s / predicted" in text
+    assert "generated tok/s" in text
     assert "115.4" in text
+
+
+def test_a_narrow_table_drops_columns_and_never_cuts_a_number():
+    audit = audit_of("tuning-notes.md", planned=False)
+    rows = {width: [line for line in shown(audit_view(audit), width).splitlines() if line.startswith(" line ")] for width in (60, 80, 120, 300)}
+    for width, lines in rows.items():
+        assert len(lines) == 12, width
+        assert max(map(len, lines)) <= width
+        assert all("844.8" in line and "4,965" in line for line in lines if line.startswith(" line 21 ")), width
+        assert not any("\N{HORIZONTAL ELLIPSIS}" in line for line in lines), width
+    assert "dp1 tp8 pp10" in "".join(rows[80])
+    assert "Megatron + recompute x 1.000" not in "".join(rows[80])
+    assert "Megatron + recompute x 1.000" in "".join(rows[300])
 
 
 def test_parts_show_predicted_and_measured_side_by_side():

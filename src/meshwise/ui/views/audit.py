@@ -1,10 +1,12 @@
 """Show an audit on a terminal: derived figures of each run, findings, notes, suggested layouts and the verdict."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -20,8 +22,19 @@ MOST_RUNS = 12
 FEW = 3
 """Up to this many runs, TFLOP/s are shown by every formula."""
 MOST_PLACES = 5
-Cell = Callable[[dict[str, Any]], str]
+Row = dict[str, Any]
+"""One run of `Audit.rows`."""
 STYLES = {"certain": "bold red", "likely": "yellow", "unusual": "cyan"}
+
+
+@dataclass(frozen=True)
+class Column:
+    title: str
+    cell: Callable[[Row], str]
+    rank: int = 0
+    """Columns of the highest rank are dropped first if the table is too wide."""
+    text: bool = False
+    """Whether cells are words, aligned to the left."""
 
 
 def audit_view(found: Audit) -> RenderableType:
@@ -34,7 +47,7 @@ def audit_view(found: Audit) -> RenderableType:
     for some, columns in ((trained, TRAINED), (served, SERVED)):
         if some:
             first = sorted(some, key=lambda row: first_finding.get(row["where"], len(found.findings)))[:MOST_RUNS]
-            parts.append(_table([row for row in some if row in first], columns))
+            parts.append(RunTable([row for row in some if row in first], columns))
             parts += [Text(line) for row in some[:FEW] if (line := _formulas(row)) and len(some) <= FEW]
             parts += [Text(f"... and {len(some) - MOST_RUNS} more runs (--json has all)")] if len(some) > MOST_RUNS else []
     parts += [Text(""), *(_finding(finding) for finding in found.findings)]
@@ -71,23 +84,32 @@ def _places(places: tuple[str, ...]) -> str:
     return ", ".join(shown) + (f" and {len(places) - MOST_PLACES} more" if len(places) > MOST_PLACES else "")
 
 
-def _count(row: dict[str, Any], key: str) -> str:
+def _count(row: Row, key: str) -> str:
     return f"{row[key]:,.0f}" if key in row else ""
 
 
-def _layout(row: dict[str, Any]) -> str:
+def _number(row: Row, key: str) -> str:
+    return f"{row[key]:.3g}" if key in row else ""
+
+
+def _forward_tflops(row: Row) -> str:
+    """Return the TFLOP/s of one forward pass: 2 N times the tokens per second."""
+    return f"{2 * row['params'] * (row.get('prefill') or row['decode']) / 1e12:.3g}" if "params" in row else ""
+
+
+def _layout(row: Row) -> str:
     """Return 'dp8 tp4 pp12 mbs2', without context and expert parallelism of 1."""
     names = {"micro_batch": "mbs", "zero_stage": "zero"}
     axes = {axis: value for axis, value in row.get("layout", {}).items() if axis not in ("cp", "ep") or value > 1}
     return " ".join(f"{names.get(axis, axis)}{value}" for axis, value in axes.items())
 
 
-def _share(row: dict[str, Any], key: str) -> str:
+def _share(row: Row, key: str) -> str:
     value = row.get("mfu", {}).get(key)
     return percent(value) if value is not None else ""
 
 
-def _printed(row: dict[str, Any]) -> str:
+def _printed(row: Row) -> str:
     used = row.get("formula_used", "")
     return (
         f"{used} x {row['printed_over_formula']:.3f}"
@@ -98,61 +120,69 @@ def _printed(row: dict[str, Any]) -> str:
     )
 
 
-def _formulas(row: dict[str, Any]) -> str:
+def _formulas(row: Row) -> str:
     """Return TFLOP/s and MFU of one run by each formula."""
     rates, shares = row.get("tflops", {}), row.get("mfu", {})
     if not rates:
         return ""
     each = (f"{name} {rate:.3g}" + (f" ({percent(shares[name])})" if name in shares else "") for name, rate in rates.items())
-    return f"{TRAINED['run'](row)}, TFLOP/s per device by formula: {', '.join(each)}"
+    return f"{TRAINED[0].cell(row)}, TFLOP/s per device by formula: {', '.join(each)}"
 
 
-def _both(row: dict[str, Any], key: str, scale: float, digits: str) -> str:
+def _both(row: Row, key: str, scale: float, digits: str) -> str:
     """Return 'measured / predicted'."""
     measured, predicted = row.get(key), row.get(f"expected_{key}")
     shown = f"{measured / scale:{digits}}" if measured is not None else ""
     return f"{shown} / {predicted / scale:{digits}}" if predicted is not None else shown
 
 
-TRAINED: dict[str, Cell] = {
-    "run": lambda row: row["where"].partition(": ")[2] or row["where"],
-    "N": lambda row: units.show(row["params"], "count", digits=3) if "params" in row else "",
-    "devices": lambda row: _count(row, "devices"),
-    "layout": _layout,
-    "tokens/step": lambda row: _count(row, "tokens_per_step"),
-    "s/step / predicted": lambda row: _both(row, "seconds", 1.0, ",.4g"),
-    "tok/s": lambda row: _count(row, "tokens_per_second"),
-    "MFU 6N": lambda row: _share(row, "6N"),
-    "MFU + attention": lambda row: _share(row, "PaLM"),
-    "formula printed": _printed,
-    "GB / predicted": lambda row: _both(row, "memory", 1e9, ".1f"),
-    "scaling": lambda row: f"{row['scaling_efficiency']:.0%}" if "scaling_efficiency" in row else "",
-    "$/Mtok": lambda row: f"{row['dollars_per_million_tokens']:.3g}" if "dollars_per_million_tokens" in row else "",
-}
-SERVED: dict[str, Cell] = {
-    "run": TRAINED["run"],
-    "model": lambda row: row.get("model", ""),
-    "chip": lambda row: row.get("chip", ""),
-    "devices": TRAINED["devices"],
-    "prompt": lambda row: _count(row, "prompt"),
-    "output": lambda row: _count(row, "output"),
-    "prompt tok/s / predicted": lambda row: _both(row, "prefill", 1.0, ",.1f"),
-    "generated tok/s / predicted": lambda row: _both(row, "decode", 1.0, ",.1f"),
-    "2N TFLOP/s": lambda row: (
-        f"{2 * row['params'] * (row.get('prefill') or row['decode']) / 1e12:.3g}" if "params" in row else ""
-    ),
-}
+TRAINED = (
+    Column("run", lambda row: row["where"].partition(": ")[2] or row["where"], text=True),
+    Column("N", lambda row: units.show(row["params"], "count", digits=3) if "params" in row else "", rank=4),
+    Column("devices", lambda row: _count(row, "devices"), rank=2),
+    Column("layout", _layout, rank=1, text=True),
+    Column("tokens\n/step", lambda row: _count(row, "tokens_per_step"), rank=5),
+    Column("s/step\n/ predicted", lambda row: _both(row, "seconds", 1.0, ",.4g")),
+    Column("tok/s", lambda row: _count(row, "tokens_per_second")),
+    Column("MFU\n6N", lambda row: _share(row, "6N"), rank=3),
+    Column("MFU with\nattention", lambda row: _share(row, "PaLM"), rank=8),
+    Column("formula\nprinted", _printed, rank=6, text=True),
+    Column("GB\n/ predicted", lambda row: _both(row, "memory", 1e9, ".1f")),
+    Column("scaling", lambda row: f"{row['scaling_efficiency']:.0%}" if "scaling_efficiency" in row else "", rank=7),
+    Column("$/Mtok", lambda row: _number(row, "dollars_per_million_tokens"), rank=9),
+)
+SERVED = (
+    TRAINED[0],
+    Column("model", lambda row: row.get("model", ""), text=True),
+    Column("chip", lambda row: row.get("chip", ""), rank=2),
+    Column("devices", lambda row: _count(row, "devices"), rank=3),
+    Column("prompt", lambda row: _count(row, "prompt"), rank=1),
+    Column("output", lambda row: _count(row, "output"), rank=1),
+    Column("prompt tok/s\n/ predicted", lambda row: _both(row, "prefill", 1.0, ",.1f")),
+    Column("generated tok/s\n/ predicted", lambda row: _both(row, "decode", 1.0, ",.1f")),
+    Column("2N\nTFLOP/s", _forward_tflops, rank=4),
+)
 
 
-def _table(rows: list[dict[str, Any]], columns: dict[str, Cell]) -> Table:
-    cells = {name: [show(row) for row in rows] for name, show in columns.items()}
-    kept = {name: some for name, some in cells.items() if any(some)}
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for i, name in enumerate(kept):
-        table.add_column(name, justify="left" if i == 0 or name in ("layout", "formula printed", "model") else "right")
-    for row in zip(*kept.values(), strict=True):
-        table.add_row(*row)
-    return table
+class RunTable:
+    """A table of runs without its empty columns, and without the least important ones that the console has no room for."""
+
+    def __init__(self, rows: Sequence[Row], columns: Sequence[Column]) -> None:
+        self.rows, self.columns = rows, [column for column in columns if any(column.cell(row) for row in rows)]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        ranks = sorted({column.rank for column in self.columns}, reverse=True)
+        tables = [self.table([column for column in self.columns if column.rank <= rank]) for rank in ranks]
+        widths = (Measurement.get(console, options.update(width=10_000), table).maximum for table in tables)
+        yield next((table for table, width in zip(tables, widths, strict=True) if width <= options.max_width), tables[-1])
+
+    def table(self, columns: Sequence[Column]) -> Table:
+        found = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+        for column in columns:
+            found.add_column(column.title, justify="left" if column.text else "right", no_wrap=True)
+        for row in self.rows:
+            found.add_row(*(column.cell(row) for column in columns))
+        return found
 
 
 def parts_view(found: "PartComparison") -> RenderableType:
