@@ -49,7 +49,9 @@ def test_a_run_can_be_told_with_flags():
 
 
 def test_a_batch_can_be_that_of_each_device():
-    assert "a step has 16,384: 7.13 times as many" in run(*(word.replace("16", "16/gpu") if word == "16" else word for word in REPORT))
+    assert "a step has 16,384: 7.13 times as many" in run(
+        *(word.replace("16", "16/gpu") if word == "16" else word for word in REPORT)
+    )
 
 
 def test_flags_that_agree_add_up():

@@ -28,7 +28,10 @@ def test_a_training_log_shows_measured_beside_predicted_and_no_axis_that_is_off(
 
 def test_a_finding_shows_its_certainty_arithmetic_and_places():
     text = shown(audit_view(audit_of("tuning-notes.md")))
-    assert "certain seconds and TFLOP/s are swapped: read 134.02 s and 120.29 TFLOP/s\n        120.29 s and 134.02 TFLOP/s printed" in text
+    assert (
+        "certain seconds and TFLOP/s are swapped: read 134.02 s and 120.29 TFLOP/s\n        120.29 s and 134.02 TFLOP/s printed"
+        in text
+    )
     assert "tuning-notes.md: line 79 (compared with tuning-notes.md: line 47)" in text
     assert "... and 17 more runs (--json has all)" in text
 
@@ -41,7 +44,10 @@ def test_served_models_have_a_table_of_their_own():
 
 def test_a_narrow_table_drops_columns_and_never_cuts_a_number():
     audit = audit_of("tuning-notes.md", planned=False)
-    rows = {width: [line for line in shown(audit_view(audit), width).splitlines() if line.startswith(" line ")] for width in (60, 80, 120, 300)}
+    rows = {
+        width: [line for line in shown(audit_view(audit), width).splitlines() if line.startswith(" line ")]
+        for width in (60, 80, 120, 300)
+    }
     for width, lines in rows.items():
         assert len(lines) == 12, width
         assert max(map(len, lines)) <= width
