@@ -77,7 +77,9 @@ def compare(before: dict[str, Any], after: dict[str, Any]) -> int:
             if was[path] != now[path] and error > CLOSE:
                 differ += 1
                 print(f"{question}{path}: {was[path]!r} before, {now[path]!r} after")
-    print(f"{len(before)} questions, {compared:,} numbers compared, {differ} differ; the largest relative difference is {worst:.1e}")
+    print(
+        f"{len(before)} questions, {compared:,} numbers compared, {differ} differ; the largest relative difference is {worst:.1e}"
+    )
     return int(differ > 0)
 
 

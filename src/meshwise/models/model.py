@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import entry_points
 from typing import Any
 
+from meshwise.catalogue.plugins import load_plugins
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.models.config import Config
 from meshwise.models.families.blocks import Body, Decoder
@@ -122,10 +122,7 @@ class Model:
 
 def families() -> dict[str, Any]:
     """Family modules by name, the built-in ones and third parties' alike, from their entry points."""
-    found = {entry.name: entry for entry in sorted(entry_points(group="meshwise.families"))}
-    if not found:
-        raise UserError("no model families are registered: meshwise is not installed here; run 'pip install .' in its folder")
-    return {name: entry.load() for name, entry in found.items()}
+    return load_plugins("meshwise.families", "model_types", "read")
 
 
 def build(values: Mapping[str, object], name: str, source: str) -> Model:
