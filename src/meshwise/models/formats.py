@@ -249,7 +249,7 @@ def weights(model: Model, fmt: Format | None = None, *, imatrix: bool = False, b
 def _chooser(model: Model, file_type: str, wanted: Iterable[Slot], imatrix: bool) -> Chooser:
     d = model.decoder
     experts = max((slot.copies for slot in wanted if slot.expert), default=0)
-    arch = architecture(model)
+    arch = architecture(model).name
     return Chooser(file_type, arch, d.layers, max(d.heads, 1), max(d.kv_heads, 1), experts, imatrix)
 
 

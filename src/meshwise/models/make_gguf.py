@@ -11,11 +11,9 @@ from meshwise.errors import UserError, quoted
 from meshwise.models import find
 from meshwise.models.formats import Format, Weight, Weights, as_gguf, weights
 from meshwise.models.gguf.header import KEYS
-from meshwise.models.model import Model, build
+from meshwise.models.model import Model, build, families
 from meshwise.models.tensors import Slot, architecture
 
-WRITABLE = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma", "gemma2", "gemma3", "olmo2", "starcoder2")
-"""Architectures of which a file was loaded and answered by llama.cpp (xllamacpp 2026.10, two layers of each)."""
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers")
 ALIGNMENT = 32
 BYTES = 256
@@ -55,9 +53,10 @@ def prepare(name: str, fmt: Format, layers: int | None = None) -> Made:
     if layers is not None and len(model.layers) != layers:
         raise UserError(f"--layers {layers}: {label} cannot be cut to them; it keeps {len(model.layers)}")
     arch = architecture(model)
-    if arch not in WRITABLE:
-        raise UserError(f"make-gguf does not write {label} ({arch}); it writes {', '.join(WRITABLE)}")
-    return Made(model, weights(model, as_gguf(fmt)), _inner(cut), arch)
+    if not arch.writable:
+        writable = (one.name for family in families().values() for one in getattr(family, "gguf", ()) if one.writable)
+        raise UserError(f"make-gguf does not write {label} ({arch.name}); it writes {', '.join(dict.fromkeys(writable))}")
+    return Made(model, weights(model, as_gguf(fmt)), _inner(cut), arch.name)
 
 
 def _cut(values: dict[str, object], layers: int) -> dict[str, object]:

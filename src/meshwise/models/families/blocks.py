@@ -5,11 +5,40 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from meshwise.models.architecture import TensorNames
 from meshwise.models.op import Op, Part, Shard, linear, norm, vector
 
 EMBEDDING = "embedding"
 HEAD = "head"
 MIXTURE = "moe"
+
+TENSOR_NAMES: TensorNames = {
+    "embedding": "token_embd",
+    "positions": "position_embd",
+    "embedding_norm": "token_embd_norm",
+    "final_norm": "output_norm",
+    "head": "output",
+    "attention.q": "attn_q",
+    "attention.k": "attn_k",
+    "attention.v": "attn_v",
+    "attention.qkv": "attn_qkv",
+    "attention.out": "attn_output",
+    "attention.q_norm": "attn_q_norm",
+    "attention.k_norm": "attn_k_norm",
+    "attention.sinks": "attn_sinks",
+    "ffw.gate": "ffn_gate",
+    "ffw.up": "ffn_up",
+    "ffw.down": "ffn_down",
+    "router": "ffn_gate_inp",
+    "router.shared": "ffn_gate_inp_shexp",
+    "experts.gate": "ffn_gate_exps",
+    "experts.up": "ffn_up_exps",
+    "experts.down": "ffn_down_exps",
+    "shared.gate": "ffn_gate_shexp",
+    "shared.up": "ffn_up_shexp",
+    "shared.down": "ffn_down_shexp",
+}
+"""llama.cpp's names for the weights of the blocks below. A family adds those of its own Ops in `tensor_names`."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,10 @@
-"""Dense decoders: attention and one feed-forward in every layer. One short function per way of writing the config."""
+"""Dense decoders: attention and one feed-forward in every layer. One short function per variant of config.json."""
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
+from meshwise.models.architecture import Architecture, Metadata
 from meshwise.models.config import Config
 from meshwise.models.families.blocks import Body, Decoder, assemble, attentions, mlp
 
@@ -248,3 +250,31 @@ READERS: dict[str, Callable[[Config], Decoder]] = {
     "smollm3": smollm3,
 }
 model_types = frozenset(READERS)
+
+
+def _falcon_keys(metadata: Metadata, tensors: AbstractSet[str]) -> dict[str, object]:
+    new = "blk.0.attn_norm_2.weight" in tensors
+    return {"new_decoder_architecture": new, "multi_query": metadata.get("attention.head_count_kv") == 1}
+
+
+_GEMMA_NORMS = ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm")
+gguf = (
+    Architecture(name="llama", model_types=("llama", "mistral", "ministral"), writable=True),
+    Architecture(name="qwen2", model_types=("qwen2",), writable=True),
+    Architecture(name="qwen3", model_types=("qwen3",), writable=True),
+    Architecture(name="gemma", model_types=("gemma",), writable=True),
+    Architecture(name="gemma2", model_types=("gemma2",), norms=_GEMMA_NORMS, writable=True),
+    Architecture(name="gemma3", model_types=("gemma3_text",), norms=_GEMMA_NORMS, writable=True),
+    Architecture(name="phi3", model_types=("phi3",), fused_qkv=True, fused_gate=True),
+    Architecture(name="gpt2", model_types=("gpt2",), fused_qkv=True),
+    Architecture(name="gptneox", model_types=("gpt_neox",), fused_qkv=True),
+    Architecture(
+        name="falcon", model_types=("falcon",), fused_qkv=True, norms=("attn_norm", "attn_norm_2"), config=_falcon_keys
+    ),
+    Architecture(name="bloom", model_types=("bloom",), fused_qkv=True),
+    Architecture(name="olmo2", model_types=("olmo2",), norms=("post_attention_norm", "post_ffw_norm"), writable=True),
+    Architecture(name="starcoder2", model_types=("starcoder2",), writable=True),
+    Architecture(name="mpt", model_types=("mpt",), fused_qkv=True),
+    Architecture(name="granite", model_types=("granite",)),
+    Architecture(name="smollm3", model_types=("smollm3",)),
+)

@@ -1,7 +1,9 @@
 """Linear attention: Qwen3-Next, three gated DeltaNet layers to one of attention, with experts in every layer."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from meshwise.models.architecture import Architecture, TensorNames
 from meshwise.models.config import Config
 from meshwise.models.families.blocks import Block, Body, assemble, attention, experts, mlp
 from meshwise.models.families.dense import llama_like
@@ -75,3 +77,37 @@ def gated_delta_net(hidden: int, config: Config) -> Block:
             linear("delta.out", "linear attention", hidden, values, "row"),
         ),
     )
+
+
+tensor_names: TensorNames = {
+    "delta.beta_decay": "ssm_ba",
+    "delta.conv": "ssm_conv1d",
+    "delta.dt_a": ("ssm_dt.bias", "ssm_a"),
+    "delta.gate": "attn_gate",
+    "delta.norm": "ssm_norm",
+    "delta.out": "ssm_out",
+    "delta.qkv": "attn_qkv",
+}
+
+
+def _split_gate(op: Op, ops: Sequence[Op]) -> list[Op]:
+    """The converter stores the gate apart from the queries, keys and values that go through the convolution."""
+    if op.name != "delta.qkvz":
+        return [op]
+    (conv,) = (other for other in ops if other.name == "delta.conv")
+    gate = op.n - conv.n
+    return [
+        replace(op, name="delta.qkv", n=conv.n, params=conv.n * op.k),
+        replace(op, name="delta.gate", n=gate, params=gate * op.k),
+    ]
+
+
+gguf = (
+    Architecture(
+        name="qwen3next",
+        model_types=("qwen3_next",),
+        readable=False,
+        norms=("attn_norm", "post_attention_norm"),
+        split=_split_gate,
+    ),
+)

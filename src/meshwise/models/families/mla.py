@@ -1,5 +1,10 @@
 """Multi-head latent attention (DeepSeek V2, V3, R1): keys and values are kept as one small vector per token."""
 
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+
+from meshwise.models.architecture import Architecture, Metadata, TensorNames, rename
 from meshwise.models.config import Config
 from meshwise.models.families.blocks import Block, Body, Decoder, experts
 from meshwise.models.families.moe import MOST_EXPERTS, described, mixed
@@ -79,3 +84,52 @@ def latent_attention(d: Decoder, config: Config) -> Block:
         linear("attention.out", "attention", d.hidden, d.heads * value, "row", bias=bias),
     ]
     return Block("attention", (*queries, *rest))
+
+
+tensor_names: TensorNames = {
+    "attention.q_down": "attn_q_a",
+    "attention.q_norm": "attn_q_a_norm",
+    "attention.q_up": "attn_q_b",
+    "attention.kv_down": "attn_kv_a_mqa",
+    "attention.kv_norm": "attn_kv_a_norm",
+    "attention.kv_up": "attn_kv_b",
+    "attention.k_up": "attn_k_b",
+    "attention.v_up": "attn_v_b",
+}
+
+_KEYS = {
+    "attention.kv_lora_rank": ("kv_lora_rank",),
+    "expert_shared_count": ("n_shared_experts",),
+    "leading_dense_block_count": ("first_k_dense_replace",),
+    "rope.dimension_count": ("qk_rope_head_dim",),
+}
+
+
+def _deepseek_keys(metadata: Metadata, tensors: AbstractSet[str]) -> dict[str, object]:
+    """Since 2025 key_length is the size of the cached latent; the heads' own is key_length_mla."""
+    query = metadata.get("attention.key_length_mla") or metadata.get("attention.key_length")
+    rope = metadata.get("rope.dimension_count")
+    return rename(metadata, _KEYS) | {
+        "qk_nope_head_dim": query - rope if isinstance(query, int) and isinstance(rope, int) else None,
+        "v_head_dim": metadata.get("attention.value_length_mla") or metadata.get("attention.value_length"),
+        "q_lora_rank": metadata.get("attention.q_lora_rank"),
+    }
+
+
+def _split_kv_up(op: Op, ops: Sequence[Op]) -> list[Op]:
+    """The converter stores the up projection of the latent in two halves, keys and values, with one matrix per head."""
+    if op.name != "attention.kv_up":
+        return [op]
+    (scores,) = (other for other in ops if other.kind == "attention")
+    heads, rank, value = int(scores.m), op.k, scores.n
+    nope = op.n // heads - value
+    half = replace(op, shard="heads", count=heads)
+    return [
+        replace(half, name="attention.k_up", n=rank, k=nope, params=rank * nope),
+        replace(half, name="attention.v_up", n=value, k=rank, params=value * rank),
+    ]
+
+
+gguf = (
+    Architecture(name="deepseek2", model_types=("deepseek_v3", "deepseek_v2"), config=_deepseek_keys, split=_split_kv_up),
+)

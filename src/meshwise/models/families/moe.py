@@ -1,8 +1,10 @@
 """Mixtures of experts with ordinary attention: Mixtral, Qwen 2/3 MoE, gpt-oss, Llama 4."""
 
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
+from meshwise.models.architecture import Architecture, Metadata, rename
 from meshwise.models.config import Config, as_list
 from meshwise.models.families.blocks import Block, Body, Decoder, assemble, attention, attentions, experts, mlp
 from meshwise.models.families.dense import alternating, llama_like, mistral, qwen3, qwen_windows, windows
@@ -112,3 +114,24 @@ READERS: dict[str, Callable[[Config], Body]] = {
     "llama4_text": llama4,
 }
 model_types = frozenset(READERS)
+
+
+def _gpt_oss_keys(metadata: Metadata, tensors: AbstractSet[str]) -> dict[str, object]:
+    return {"intermediate_size": metadata.get("expert_feed_forward_length") or metadata.get("feed_forward_length")}
+
+
+def _llama4_keys(metadata: Metadata, tensors: AbstractSet[str]) -> dict[str, object]:
+    widths = {
+        "intermediate_size_mlp": metadata.get("feed_forward_length"),
+        "intermediate_size": metadata.get("expert_feed_forward_length"),
+    }
+    return widths | rename(metadata, {"interleave_moe_layer_step": ("interleave_moe_layer_step",)})
+
+
+gguf = (
+    Architecture(name="llama", model_types=("mixtral",), requires="expert_count", writable=True),
+    Architecture(name="qwen2moe", model_types=("qwen2_moe",)),
+    Architecture(name="qwen3moe", model_types=("qwen3_moe",), writable=True),
+    Architecture(name="gpt-oss", model_types=("gpt_oss",), norms=("attn_norm", "post_attention_norm"), config=_gpt_oss_keys),
+    Architecture(name="llama4", model_types=("llama4_text",), config=_llama4_keys),
+)

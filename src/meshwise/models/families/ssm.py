@@ -1,9 +1,11 @@
 """State-space models and hybrids: Mamba-2, and the mixtures of Mamba-2 and attention of Bamba and Granite 4."""
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from meshwise.errors import UserError
+from meshwise.models.architecture import Architecture, Metadata, TensorNames, rename
 from meshwise.models.config import Config
 from meshwise.models.families.blocks import Block, Body, Decoder, assemble, attention, experts, mlp
 from meshwise.models.families.dense import llama
@@ -144,3 +146,31 @@ def _described(s: Mamba) -> tuple[tuple[str, int], ...]:
 
 READERS: dict[str, Callable[[Config], Body]] = {"mamba2": mamba2, "bamba": bamba, "granitemoehybrid": granite_hybrid}
 model_types = frozenset(READERS)
+tensor_names: TensorNames = {
+    "ssm.in": "ssm_in",
+    "ssm.conv": "ssm_conv1d",
+    "ssm.dt_a_d": ("ssm_dt.bias", "ssm_a", "ssm_d"),
+    "ssm.norm": "ssm_norm",
+    "ssm.out": "ssm_out",
+}
+
+_KEYS = {
+    "ssm.conv_kernel": ("conv_kernel",),
+    "ssm.state_size": ("state_size",),
+    "ssm.time_step_rank": ("num_heads",),
+    "ssm.group_count": ("n_groups",),
+}
+
+
+def _mamba2_keys(metadata: Metadata, tensors: AbstractSet[str]) -> dict[str, object]:
+    found = rename(metadata, _KEYS)
+    inner, heads, hidden = (metadata.get(key) for key in ("ssm.inner_size", "ssm.time_step_rank", "embedding_length"))
+    if isinstance(inner, int) and isinstance(heads, int) and isinstance(hidden, int) and heads > 0 and hidden > 0:
+        found |= {"head_dim": inner // heads, "expand": inner // hidden}
+    return found
+
+
+gguf = (
+    Architecture(name="mamba2", model_types=("mamba2",), config=_mamba2_keys),
+    Architecture(name="granitehybrid", model_types=("granitemoehybrid", "bamba"), readable=False),
+)
