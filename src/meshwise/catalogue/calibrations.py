@@ -240,7 +240,7 @@ def _named(name: str, known: Iterable[AnyRecord]) -> AnyRecord:
 
 
 def choose(chip: Chip, framework: str) -> Calibration:
-    """Return the calibration for this chip and framework; else for the chip with any framework; else for its architecture; else the prior."""
+    """Return the calibration for this chip and framework; else for the chip; else for its architecture; else the prior."""
     known = calibrations()
     for found in known:
         if chip.key in found.chips and framework in found.frameworks:

@@ -215,7 +215,9 @@ def _torus(body: str, text: str) -> Cluster | None:
     if match[1] and not match[3]:
         raise UserError(_shape_missing(found, text))
     if match[1] and counted:
-        raise UserError(f"cluster {quoted(text)}: the number of pods is given twice, '{match[1]}x' and {quoted(counted[0].strip())}")
+        raise UserError(
+            f"cluster {quoted(text)}: the number of pods is given twice, '{match[1]}x' and {quoted(counted[0].strip())}"
+        )
     pods = _number(counted[1] if counted else match[1] or "1", text)
     shape = tuple(_number(side, text) if side else 0 for side in match[3].split("x")) if match[3] else _whole_pod(found, text)
     _check_torus(shape, found, text)

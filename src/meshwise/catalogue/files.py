@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from difflib import SequenceMatcher
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -98,7 +99,7 @@ def similar(given: str, names: Iterable[str]) -> list[str]:
     plain, word = squeeze(given), leading_word(given)
     matcher = SequenceMatcher(b=plain, autojunk=False)
     scores = {name: _ratio(matcher, squeeze(name)) for name in names}
-    ranked = sorted(scores, key=lambda name: (-scores[name], leading_word(name) != word))
+    ranked = sorted(scores, key=lambda name: (-scores[name], -_common_start(name.lower(), given.lower())))
     containing = [name for name in ranked if len(plain) > 1 and plain in squeeze(name)]
     close = [name for name in ranked if scores[name] >= CLOSE]
     related = [name for name in ranked if scores[name] >= RELATED and leading_word(name) == word]
@@ -110,6 +111,11 @@ def _ratio(matcher: "SequenceMatcher[str]", name: str) -> float:
     matcher.set_seq1(name)
     bounded = matcher.real_quick_ratio() < RELATED or matcher.quick_ratio() < RELATED
     return 0.0 if bounded else matcher.ratio()
+
+
+def _common_start(one: str, other: str) -> int:
+    """Return the number of letters with which both texts begin."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def leading_word(name: str) -> str:

@@ -1,4 +1,4 @@
-"""A GGUF header as the keys of a config.json, and the exact list of its tensors. The weights themselves are not read."""
+"""Read a GGUF header as the keys of a config.json and the exact list of tensors. The weights themselves are not read."""
 
 import os
 import re
@@ -10,7 +10,8 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
-from meshwise.errors import UserError, nearest, quoted
+from meshwise.catalogue.files import similar
+from meshwise.errors import UserError, did_you_mean, quoted
 from meshwise.models.architecture import Architecture, Metadata, rename
 from meshwise.models.config import LARGEST
 from meshwise.models.model import Model, Tensor, build, families
@@ -71,12 +72,12 @@ def _architecture(fields: Mapping[str, Any], where: str) -> tuple[Architecture, 
     for one in known.get(name, ()) if isinstance(name, str) else ():
         if not one.requires or metadata.get(one.requires):
             return one, metadata
-    hint = nearest(str(name), known) or f"; supported: {', '.join(known)}"
+    hint = did_you_mean(similar(str(name), known)) or f"; supported: {', '.join(known)}"
     raise UserError(f"{where}: unsupported GGUF architecture {quoted(name)}{hint}")
 
 
 def _parse(path: Path) -> tuple[dict[str, Any], tuple[Tensor, ...]]:
-    """Metadata and tensors of one file."""
+    """Return the metadata and the tensors of one file."""
     if not os.path.isfile(path):
         raise UserError(f"cannot read {quoted(str(path), 200)}: no such file")
     try:
@@ -95,10 +96,10 @@ _TEXT, _ARRAY = 8, 9
 
 
 class _Header:
-    """What stands before the weights, in its order (ggml's docs/gguf.md).
+    """A reader of everything before the weights, in file order (ggml's docs/gguf.md).
 
-    The reader of the gguf package makes several arrays of every token and merge, 14 s for the vocabulary of Llama 3 against
-    0.6 s here, and it does not end where a damaged file claims 2^40 of them.
+    The gguf package's reader makes several arrays of every token and merge: 14 s for the vocabulary of Llama 3 against 0.6 s
+    here. It also does not terminate if a damaged file claims 2^40 of them.
     """
 
     def __init__(self, data: mmap) -> None:
@@ -111,7 +112,7 @@ class _Header:
             raise ValueError("it does not begin with 'GGUF'")
         self.at = 4
         version = self.number("I")
-        if version & 0xFFFF == 0:  # written on a machine of the other byte order
+        if version & 0xFFFF == 0:  # written with the other byte order
             self.order, self.at = ">", 4
             version = self.number("I")
         if version not in (2, 3):
@@ -151,20 +152,22 @@ class _Header:
         return [self.value(inner) for _ in range(count)]
 
     def tensor(self) -> tuple[Tensor, list[int], int]:
-        """A tensor, its shape with rows last, and where it begins among the weights."""
-        from gguf import GGML_QUANT_SIZES, GGMLQuantizationType  # 0.2 s of imports that only this needs
+        """Return a tensor, its shape with rows last, and its offset among the weights."""
+        from gguf import GGML_QUANT_SIZES, GGMLQuantizationType  # 0.2 s of imports that only this method needs
 
         name = self.text()
         shape = [self.number("Q") for _ in range(self.number("I"))]
         kind = GGMLQuantizationType(self.number("I"))
         block, size = GGML_QUANT_SIZES[kind]
         if shape and shape[0] % block:
-            raise ValueError(f"a row of the tensor {quoted(name)} has {shape[0]} elements, no multiple of {kind.name}'s {block}")
+            raise ValueError(
+                f"a row of the tensor {quoted(name)} has {shape[0]} elements, not a multiple of {kind.name}'s {block}"
+            )
         elements = prod(shape)
         return Tensor(name, kind.name, elements, elements // block * size), shape, self.number("Q")
 
     def check(self, infos: list[tuple[Tensor, list[int], int]], alignment: object) -> None:
-        """Names are told apart, and the weights are there to the last byte."""
+        """Refuse a file with two tensors of the same name, or one that ends before its weights do."""
         if len({tensor.name for tensor, _, _ in infos}) < len(infos):
             raise ValueError("two of its tensors have the same name")
         if not isinstance(alignment, int) or alignment < 1:
@@ -172,11 +175,11 @@ class _Header:
         start = -(-self.at // alignment) * alignment
         end = max((start + offset + tensor.bytes for tensor, _, offset in infos), default=0)
         if end > len(self.data):
-            raise ValueError(f"it has {len(self.data)} bytes, its header speaks of {end}")
+            raise ValueError(f"it has {len(self.data)} bytes, but its header describes {end}")
 
 
 def _other_parts(path: Path, fields: Mapping[str, Any]) -> list[Path]:
-    """The files beside 'name-00001-of-00003.gguf' that hold the rest of its tensors."""
+    """Return the files that hold the other tensors of a split model, such as 'name-00002-of-00003.gguf'."""
     count = fields.get("split.count", 1)
     match = re.fullmatch(r"(.*)-(\d{5})-of-(\d{5})\.gguf", path.name)
     if not isinstance(count, int) or count < 2:
