@@ -93,24 +93,28 @@ def matching(words: str, names: Iterable[str], aliases: Mapping[str, Iterable[st
 def similar(given: str, names: Iterable[str]) -> list[str]:
     """Return the names that `given` may stand for, closest first; none where nothing is close.
 
-    An incomplete name stands for all that contain it. A misspelt one stands for the closest: one that is CLOSE, or one that begins
-    with the same word and is RELATED. Thus 'llama-3-71b' suggests 'llama-3-70b', and 'glm-4.5-air' does not suggest 'gemma-3-4b'.
+    An incomplete name stands for all that contain it. Another one stands for the closest that is CLOSE, else for the one with the
+    longest common start that is RELATED and has the same leading word: 'glm-4.5-air' does not stand for 'llama-4-maverick'.
     """
     plain, word = squeeze(given), leading_word(given)
     matcher = SequenceMatcher(b=plain, autojunk=False)
-    scores = {name: _ratio(matcher, squeeze(name)) for name in names}
-    ranked = sorted(scores, key=lambda name: (-scores[name], -_common_start(name.lower(), given.lower())))
+    scores = {name: _likeness(matcher, squeeze(name)) for name in names}
+    start = {name: _common_start(name.lower(), given.lower()) for name in scores}
+    ranked = sorted(scores, key=lambda name: (*scores[name], start[name]), reverse=True)
     containing = [name for name in ranked if len(plain) > 1 and plain in squeeze(name)]
-    close = [name for name in ranked if scores[name] >= CLOSE]
-    related = [name for name in ranked if scores[name] >= RELATED and leading_word(name) == word]
-    return containing or close[:1] or related[:1]
+    close = [name for name in ranked if scores[name][0] >= CLOSE]
+    related = [name for name in ranked if scores[name][0] >= RELATED and leading_word(name) == word]
+    return containing or close[:1] or sorted(related, key=lambda name: -start[name])[:1]
 
 
-def _ratio(matcher: "SequenceMatcher[str]", name: str) -> float:
-    """Return the similarity of `name` and the matcher's text, or 0 where upper bounds show that it is below RELATED."""
+def _likeness(matcher: "SequenceMatcher[str]", name: str) -> tuple[float, float]:
+    """Return difflib's similarity of `name` and the matcher's text, and the share of their letters in any order.
+
+    Similarities below RELATED are not computed, and are 0.
+    """
     matcher.set_seq1(name)
-    bounded = matcher.real_quick_ratio() < RELATED or matcher.quick_ratio() < RELATED
-    return 0.0 if bounded else matcher.ratio()
+    letters = matcher.quick_ratio() if matcher.real_quick_ratio() >= RELATED else 0.0
+    return (matcher.ratio() if letters >= RELATED else 0.0), letters
 
 
 def _common_start(one: str, other: str) -> int:

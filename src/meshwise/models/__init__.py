@@ -8,5 +8,5 @@
     tensors.py       the tensors that a model is stored as; formats.py  their bytes in each weight format
     gguf/            GGUF files: reading headers, llama.cpp's choice of types, random weights; make_gguf.py writes files
 A new model is one file, data/models/NAME.json; a new family is one file in families/ and its entry point.
-Imports catalogue (files), units, errors. Imported by cost and every package above. No numpy except in gguf/random.py.
+Imports catalogue (files), units, errors. Imported by cost and every package above. numpy is loaded only to write GGUF files.
 """
