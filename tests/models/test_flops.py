@@ -16,6 +16,7 @@ from meshwise.models.op import Op
 from support.every import check_every
 from support.small_configs import SMALL, small
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 BATCH, SEQ = 2, 16  # shorter than the windows of the small configs, because eager attention also computes masked keys
 LINEAR_CHUNK = 64  # tokens per chunk of Qwen3-Next's reference code, which pads shorter sequences
 

@@ -16,6 +16,7 @@ from support.every import check_every
 from support.presets import PRESETS, preset
 from support.small_configs import SMALL, small
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 PUBLISHED: dict[str, int] = json.loads((Path(__file__).parent / "published_params.json").read_text())["parameters"]
 
 
