@@ -272,6 +272,7 @@ def filter_chips(words: str) -> list[Chip]:
     return [by_key[key] for key in files.matching(words, by_key, names)]
 
 
+@files.cached
 def variants(name: str) -> list[str]:
     """Return the keys that begin with `name`: h100-nvl, h100-pcie and h100-sxm for 'h100'. A key itself has no variants."""
     plain = files.squeeze(name)

@@ -276,8 +276,8 @@ def _chosen_variants(body: str, text: str) -> list[str]:
         name = piece.strip()
         while known_chip(name) is None and (shorter := _split_count(name, text)[1]) != name:
             name = shorter
-        found, several = known_chip(name), variants(name)
-        others = [key for key in several if found and key != found.key]
+        found = known_chip(name)
+        others = [key for key in variants(name) if key != found.key] if found else []
         if found and others:
             notes[name] = f"{name} is taken as {found.key}; the catalogue also has {', '.join(others)}"
     return list(notes.values())
