@@ -142,10 +142,10 @@ def names(catalogue: str) -> list[str]:
     """Every name in a catalogue: models, chips, clusters, frameworks or engines."""
     from meshwise.catalogue import files
 
-    known = {"models": ".json", "chips": ".toml", "clusters": ".toml", "frameworks": ".toml", "engines": ".toml"}
+    known = (*CATALOGUES, "frameworks", "engines")
     if catalogue not in known:
         raise UserError(f"there is no catalogue {quoted(catalogue)}{nearest(catalogue, known)} ({', '.join(known)})")
-    return list(files.files(catalogue, known[catalogue]))
+    return files.names(catalogue)
 
 
 def show(catalogue: str, name: str = "") -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from meshwise.cost.layout import Layouts
 from meshwise.cost.train.compute import Device
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import Cost
-from meshwise.plan.train.search import ASKED, BOUNDED_CUTS, Found, fewer_nodes
+from meshwise.plan.train.search import ASKED, BOUNDED_CUTS, Found, usable_part
 from meshwise.units import GIB
 
 TIE = 0.01
@@ -103,17 +103,25 @@ def no_progress(q: Question, best: Choice) -> str:
 
 
 def no_layout(q: Question, rejected: dict[str, int]) -> str:
-    """The rules that dropped what a user left open; where there never was such a cut, what they fixed."""
+    """The message where no layout keeps to the rules: which rules dropped how many layouts, and which part of the cluster could be used."""
     fixed = [rule.removeprefix(ASKED).strip() for rule in rejected if rule.startswith(ASKED)]
     fixed = [axis for axis in fixed if axis in BOUNDED_CUTS]
     others = {rule: count for rule, count in rejected.items() if rule.removeprefix(ASKED).strip() not in fixed}
-    within = f"{ASKED} {', '.join(fixed)}"
     if not others:
-        return f"no way to cut {q.cluster.devices:,} devices keeps to {within}"
+        return f"no layout of {q.cluster.devices:,} devices satisfies {ASKED} {', '.join(fixed)}"
     dropped = ", ".join(f"{rule} ({count:,})" for rule, count in others.items())
-    fewer = 0 if fixed else fewer_nodes(q)
-    instead = f"; {fewer:,} of the {q.cluster.node_count:,} nodes can be used" if fewer else ""
-    return f"no layout{f' within {within}' if fixed else ''} keeps to every rule{instead}: {dropped}"
+    within = f" with {ASKED} {', '.join(fixed)}" if fixed else ""
+    return f"no layout{within} satisfies every rule on {q.cluster.devices:,} devices{'' if fixed else _usable(q)}; rules and what they dropped: {dropped}"
+
+
+def _usable(q: Question) -> str:
+    part = usable_part(q)
+    if part is None:
+        return ""
+    nodes, devices = part
+    if devices == q.cluster.node.devices:
+        return f"; {nodes:,} of the {q.cluster.node_count:,} nodes can be used: --at-most '{nodes} nodes'"
+    return f"; {nodes}x{devices}x{q.chip.key} can be used"
 
 
 def distinct(q: Question, found: Found, top: int) -> Iterator[Choice]:

@@ -20,6 +20,8 @@ BLOCK = 1 << 14
 """Layouts priced at once: enough that many share a cut, and few enough that their arrays stay in a core's cache."""
 PAIRS = 1 << 18
 """Cuts, each with a shape, that rules are asked of at once."""
+PARTS_TRIED = 4096
+"""Smaller clusters that are tried where a model cannot be cut over the whole one."""
 TIES = 32
 """Layouts kept for each that is asked for: near-ties are told as one."""
 ASKED = "--fix or --allow"
@@ -291,17 +293,20 @@ def _cuts(q: Question, devices: int) -> Layouts:
     return Layouts.of(**dict(zip(CUTS, table.T, strict=True)))
 
 
-def fewer_nodes(q: Question) -> int:
-    """The most nodes, fewer than there are, over which the model can be cut at all; 0 where none of the nearest fifth is.
-
-    100,000 devices are 2^5 x 5^5: no batch, head or layer count has those fives, and 98,304 of them do.
-    """
+def usable_part(q: Question) -> tuple[int, int] | None:
+    """The largest part of the cluster, as nodes and devices per node, over which the model can be cut at all; None where none of the
+    nearest parts can. 100,000 devices are 2^5 x 5^5: no batch, head or layer count has those fives, and 98,304 of them do."""
     whole, each = q.cluster.node_count, q.cluster.node.devices
-    for count in range(whole - 1, int(0.8 * whole), -1):
-        cuts = _cuts(q, count * each)
-        if np.logical_and.reduce(list(cut_rules(q, cuts).values())).any():
-            return count
-    return 0
+    nodes = range(whole, max(0, int(0.8 * whole) - 1), -1)
+    parts = sorted(
+        ((n, d) for n in nodes for d in range(each, 0, -1) if n and (n, d) != (whole, each)), key=lambda p: -p[0] * p[1]
+    )
+    for count, devices in parts[:PARTS_TRIED]:
+        node = replace(q.cluster.node, chips=((devices, q.chip),))
+        here = replace(q, cluster=replace(q.cluster, nodes=((count, node),)))
+        if np.logical_and.reduce(list(cut_rules(here, _cuts(here, count * devices)).values())).any():
+            return count, devices
+    return None
 
 
 def _inner(q: Question, pp: int, per_stage: int, shared: int, cut: int) -> dict[str, Ints]:
