@@ -14,7 +14,7 @@ from meshwise.errors import UserError
 from meshwise.run.train import launch, previous
 from meshwise.run.train.hosts import Hosts
 from meshwise.run.train.launch import Launch, Wish, prepare
-from meshwise.workers.trainer.hf.marker import Trained
+from meshwise.workers.trainer.marker import Trained
 from support.command import Run, one_line, refused
 
 WAIT = "import time; print('held', flush=True); time.sleep(600)"
@@ -45,7 +45,7 @@ def checkpoint(out: Path, step: int, name: str = "step", **changes: Any) -> Path
     settings = ready(out, **changes).settings
     target = out / "checkpoints" / f"{name}-{step}"
     target.mkdir(parents=True)
-    words = {"step": step, "skipped": 0, "trained": Trained.of(settings, step * settings.batch).words(), "files": {}}
+    words = {"step": step, "skipped": 0, "trained": Trained.of(settings, step * settings.batch).to_json(), "files": {}}
     (target / "complete").write_text(json.dumps(words))
     return target
 

@@ -16,14 +16,14 @@ for kind in (Qwen2Config, Qwen3Config):
         vocab_size=64,
         head_dim=16,  # pyright: ignore[reportCallIssue]
     )
-    assert lean.suits(config)
+    assert lean.supports(config)
     model = AutoModelForCausalLM.from_config(config).eval().float()
     for weight in model.parameters():
         weight.data += torch.randn_like(weight) * 0.05
     tokens = torch.randint(0, 64, (2, 68))
     with torch.no_grad():
         wanted = model(tokens).logits
-    own = lean.lean(model, 128)
+    own = lean.convert(model, 128)
     cache = [(torch.zeros(2, 1, 80, 16), torch.zeros(2, 1, 80, 16))]
     seen = [lean.prefill(own, tokens[:, :66], torch.arange(66).repeat(2), cache) - wanted[:, 65]]
     for at, splits in ((66, 1), (67, 4)):

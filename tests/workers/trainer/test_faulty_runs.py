@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from meshwise.workers.trainer.checkpoint import flaw
-from meshwise.workers.trainer.hf.marker import whole
+from meshwise.workers.trainer.checkpoint import find_damage
+from meshwise.workers.trainer.marker import complete_steps
 from meshwise.workers.trainer.settings import Layout
 from support.nursery import Nursery
 from support.tiny_runs import WHOLE, losses
@@ -38,7 +38,7 @@ def stop(run: Training) -> int:
     done = len(run.losses())
     assert f"stopped by a signal after step {done}, which is saved" in run.said()
     assert "predicted and measured" in run.said()
-    assert whole(run.out / "checkpoints")[0] == done
+    assert complete_steps(run.out / "checkpoints")[0] == done
     return done
 
 
@@ -48,9 +48,9 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     run = Training(tmp_path_factory.mktemp("unbroken") / "run", "--dp-shard", "2", *ENDLESS)
     run.after(LAST)
     stop(run)
-    kept = whole(run.out / "checkpoints")
+    kept = complete_steps(run.out / "checkpoints")
     assert len(kept) == 3
-    assert [flaw(run.out / "checkpoints" / f"step-{step}") for step in kept] == ["", "", ""]
+    assert [find_damage(run.out / "checkpoints" / f"step-{step}") for step in kept] == ["", "", ""]
     return run.losses()
 
 
@@ -158,7 +158,7 @@ def test_a_run_that_is_asked_to_stop_does_at_most_the_step_that_another_rank_is_
     done = len((tmp_path / "steps.jsonl").read_text().splitlines())
     assert after <= done <= most
     assert ("before the first step" if after == 0 else f"after step {done}, which is saved") in said
-    assert whole(tmp_path / "checkpoints") == ([done] if done else [])
+    assert complete_steps(tmp_path / "checkpoints") == ([done] if done else [])
 
 
 @contextmanager
@@ -187,7 +187,7 @@ def test_a_full_disk_costs_the_checkpoint_and_not_the_run(tmp_path: Path) -> Non
         told = "meshwise: the state after step 5 could not be saved (No space left on device, rank 0)"
         assert run.said().splitlines()[-1].startswith(told)
         assert len(run.losses()) == 5
-        assert flaw(full / "checkpoints" / "step-2") == ""
+        assert find_damage(full / "checkpoints" / "step-2") == ""
         assert [path.name for path in (full / "checkpoints").iterdir()] == ["step-2"]
         reported(run)
 

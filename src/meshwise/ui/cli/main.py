@@ -7,7 +7,7 @@ import typer
 
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.ui.cli import audit, bench, calibrate, generate, make_gguf, plan, probe, run
-from meshwise.workers.trainer.ranks.speech import flush, say
+from meshwise.workers.trainer.ranks.output import flush, say
 
 if TYPE_CHECKING:
     from rich.table import Table

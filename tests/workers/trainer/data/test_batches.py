@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwise.workers.trainer.data.batches import KEPT, Batches
-from meshwise.workers.trainer.data.samples import batch_of, own_batch
+from meshwise.workers.trainer.data.samples import batch_of, local_batch
 from meshwise.workers.trainer.settings import Layout, Settings, TokenFile
 
 
@@ -77,7 +77,7 @@ def test_no_sample_is_lost_or_repeated_in_an_epoch_that_is_stopped_and_gone_on_w
             asked = settings(files, seed=seed, layout=Layout(dp_replicate=copies, dp_shard=shards, cp=cp), batch=size)
             ahead = 0 if step < stop else stop * (batch - then)
             for replica in range(copies * shards):
-                parts = [own_batch(asked, rank(replica, part), step, ahead) for part in range(cp)]
+                parts = [local_batch(asked, rank(replica, part), step, ahead) for part in range(cp)]
                 tokens, targets = (torch.cat(halves, 1) for halves in zip(*parts, strict=True))
                 assert torch.equal(tokens + 1, targets)
                 rows += [tuple(row) for row in tokens.tolist()]
@@ -112,8 +112,8 @@ def test_batches_are_those_of_each_step_in_turn_and_then_end(tmp_path: Path, emb
         found = list(batches)
         assert len(found) == 7
         for step, (tokens, targets) in enumerate(found, 2):
-            assert torch.equal(tokens, own_batch(asked, rank(0), step, 3)[0])
-            assert torch.equal(targets, own_batch(asked, rank(0), step, 3)[1])
+            assert torch.equal(tokens, local_batch(asked, rank(0), step, 3)[0])
+            assert torch.equal(targets, local_batch(asked, rank(0), step, 3)[1])
         assert next(batches, None) is None
 
 
@@ -128,8 +128,8 @@ def test_a_batch_in_pinned_memory_stays_as_it_is_while_the_device_may_still_copy
         for step, batch in enumerate(batches):
             held.append(batch)
             for before in range(max(0, step - KEPT), step + 1):
-                assert torch.equal(held[before][0], own_batch(asked, rank(0), before)[0])
-                assert torch.equal(held[before][1], own_batch(asked, rank(0), before)[1])
+                assert torch.equal(held[before][0], local_batch(asked, rank(0), before)[0])
+                assert torch.equal(held[before][1], local_batch(asked, rank(0), before)[1])
         assert len({tokens.data_ptr() for tokens, _ in held}) < 40  # the memory is used again
 
 

@@ -17,9 +17,9 @@ from safetensors.torch import save_file
 from meshwise.run.train import launch
 from meshwise.workers.trainer import weights
 from meshwise.workers.trainer.hf import expected, safetensors
-from meshwise.workers.trainer.models import Span, build
-from meshwise.workers.trainer.ranks.faults import Trouble
-from meshwise.workers.trainer.settings import Sizes
+from meshwise.workers.trainer.models.base import Span, build
+from meshwise.workers.trainer.models.registry import sizes_of
+from meshwise.workers.trainer.ranks.faults import TrainingError
 from support.command import Run, refused
 
 LLAMA: dict[str, Any] = {
@@ -44,7 +44,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def saved(config: dict[str, Any], folder: Path) -> Path:
-    layers = Sizes.of(config).layers
+    layers = sizes_of(config).layers
     model = build(config, Span(0, layers, layers))
     weights.save([model], folder)
     return folder
@@ -107,7 +107,7 @@ def test_weights_of_another_kind_of_model_are_refused_with_what_is_missing(tmp_p
     given = saved(LLAMA, tmp_path)
     values, label = launch.buildable("bloom-560m")
     with pytest.raises(
-        expected.Unfit, match=r"no transformer.word_embeddings.weight in it, which bloom-560m has \(293 of 293 are"
+        expected.WeightsError, match=r"no transformer.word_embeddings.weight in it, which bloom-560m has \(293 of 293 are"
     ):
         expected.check(values, label, given)
 
@@ -126,7 +126,7 @@ def test_a_file_stands_for_its_folder_and_one_of_several_for_all(tmp_path: Path)
     (parts / safetensors.INDEX).write_text(json.dumps({"weight_map": where}), encoding="utf-8")
     expected.check(LLAMA, "tiny", parts / "part-2.safetensors")
     (parts / "part-1.safetensors").unlink()
-    with pytest.raises(expected.Unfit, match=r"names part-1.safetensors, which is not there"):
+    with pytest.raises(expected.WeightsError, match=r"names part-1.safetensors, which is not there"):
         expected.check(LLAMA, "tiny", parts)
 
 
@@ -146,7 +146,7 @@ def test_tables_that_older_files_hold_beside_weights_are_passed_over(tmp_path: P
 def test_a_worker_that_finds_other_weights_says_so_without_a_traceback(tmp_path: Path) -> None:
     """As on another host, whose launcher saw other files."""
     cut(saved(LLAMA, tmp_path) / "model.safetensors")
-    with pytest.raises(Trouble, match=r"model.safetensors is cut off"):
+    with pytest.raises(TrainingError, match=r"model.safetensors is cut off"):
         weights.load([build(LLAMA, Span(0, 3, 3))], tmp_path)
 
 
@@ -159,6 +159,6 @@ def test_a_damaged_table_is_refused_or_read_and_never_a_traceback(
     data = bytearray(file.read_bytes())
     data[at % len(data)] = byte
     file.write_bytes(data)
-    with suppress(safetensors.Unfit):
+    with suppress(safetensors.WeightsError):
         for one in safetensors.contents(file).values():
             assert 8 <= one.start <= one.end <= len(data)

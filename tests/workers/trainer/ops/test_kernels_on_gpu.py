@@ -8,7 +8,7 @@ from torch import nn
 if not torch.cuda.is_available():
     pytest.skip("no GPU here: kernels are checked by hand on one", allow_module_level=True)
 
-from meshwise.workers.trainer.models import Joining, Span, build
+from meshwise.workers.trainer.models.base import Fusable, Span, build
 from meshwise.workers.trainer.ops.adamw import SplitAdamW
 from meshwise.workers.trainer.ops.loss import head_loss
 
@@ -37,7 +37,7 @@ def test_split_weights_follow_float32_ones() -> None:
     usual = torch.optim.AdamW([whole], lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
     ours = SplitAdamW([{"params": [split], "weight_decay": 0.1}], betas=(0.9, 0.95))
     ours.rate.fill_(1e-3)
-    assert torch.equal(ours.whole(split), start)
+    assert torch.equal(ours.value(split), start)
     for step in range(50):
         grad = torch.randn(1000, 37, generator=dice, device="cuda").bfloat16()
         whole.grad, split.grad = grad.float(), grad
@@ -47,7 +47,7 @@ def test_split_weights_follow_float32_ones() -> None:
             split.grad = torch.full_like(grad, torch.nan)
             ours.step(scale=torch.tensor(torch.nan, device="cuda"))
     # 6e-6 on an H200, where torch itself is 5e-6 from float64 and this 3e-6 (docs/trainer.md)
-    assert (ours.whole(split) - whole).abs().max().item() < 1e-5
+    assert (ours.value(split) - whole).abs().max().item() < 1e-5
     assert (split.float() - whole).abs().max().item() < 2**-8 * start.abs().max().item()
 
 
@@ -65,8 +65,8 @@ def test_joined_products_are_as_near_to_float64_as_those_apart(heads: tuple[int,
         drawn = drawn or [torch.randn(p.shape, generator=dice, device="cuda").bfloat16() * 0.04 for p in model.parameters()]
         for parameter, values in zip(model.parameters(), drawn, strict=True):
             parameter.data = values.double() if kind == "float64" else values.clone()
-        for part in (part for part in model.modules() if isinstance(part, Joining) and kind == "joined"):
-            part.join()
+        for part in (part for part in model.modules() if isinstance(part, Fusable) and kind == "joined"):
+            part.fuse()
         run = torch.compile(model, fullgraph=True, dynamic=False) if compiled and kind != "float64" else model
         logits = run(tokens)
         F.cross_entropy(logits.flatten(0, 1).double(), tokens.roll(1).flatten()).backward()

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from meshwise.models.find import find_values
 from meshwise.models.model import build as planned
-from meshwise.workers.trainer.models import Span, build
-from meshwise.workers.trainer.models.ttt.learner import EPS, slope
+from meshwise.workers.trainer.models.base import Span, build
+from meshwise.workers.trainer.models.registry import unsupported
+from meshwise.workers.trainer.models.ttt.learner import EPS, loss_gradient
 from meshwise.workers.trainer.models.ttt.linear import LinearLearner, learn
-from meshwise.workers.trainer.settings import unbuildable
 
 TINY: dict[str, Any] = {
     "model_type": "ttt", "ttt_layer_type": "linear", "vocab_size": 256, "hidden_size": 32, "intermediate_size": 48,
@@ -22,7 +22,7 @@ TINY: dict[str, Any] = {
 
 def test_the_125m_preset_has_the_parameters_of_the_paper_s_code() -> None:
     values, _, _ = find_values("ttt-linear-125m")
-    assert unbuildable(values) == ""
+    assert unsupported(values) == ""
     with torch.device("meta"):
         model = build(values, Span(0, 12, 12))
     # the paper's 125m with a vocabulary of 50257 and no gate: the count that its code prints
@@ -34,7 +34,7 @@ def test_what_a_config_leaves_out_means_the_same_to_planner_and_trainer(missing:
     """transformers writes only the keys that are not as its classes have them."""
     named = TINY | {"mini_batch_size": 16, "max_position_embeddings": 64}
     given = {key: value for key, value in named.items() if key != missing}
-    assert unbuildable(given) == ""
+    assert unsupported(given) == ""
     with torch.device("meta"):
         model = build(given, Span(0, 2, 2))
     assert sum(parameter.numel() for parameter in model.parameters()) == planned(given, "tiny", "").params
@@ -47,7 +47,7 @@ def test_the_slope_is_the_gradient_that_autograd_finds() -> None:
     z.requires_grad_()
     (0.5 * (gamma * F.layer_norm(z, (8,), eps=EPS) + beta - target).square().sum()).backward()
     assert z.grad is not None
-    torch.testing.assert_close(slope(z.detach(), target, gamma, beta), z.grad)
+    torch.testing.assert_close(loss_gradient(z.detach(), target, gamma, beta), z.grad)
 
 
 def by_token(layer: LinearLearner, q: Tensor, k: Tensor, v: Tensor, rate: Tensor, place: Tensor) -> Tensor:

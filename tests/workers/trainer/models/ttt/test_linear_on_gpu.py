@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from meshwise.workers.trainer.models import Span, build
-from meshwise.workers.trainer.models.ttt.dispatch import serves
+from meshwise.workers.trainer.models.base import Span, build
+from meshwise.workers.trainer.models.ttt.dispatch import use_kernels
 
 sys.path.append(str(Path(__file__).parents[5] / "benchmarks"))
 
@@ -29,9 +29,9 @@ def test_outputs_and_all_gradients(batch: int, seq: int, heads: int, dtype: torc
 def test_what_the_kernels_do_not_serve_is_said_once(
     dtype: torch.dtype, head: int, tokens: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    serves.cache_clear()
+    use_kernels.cache_clear()
     device = torch.device("cuda", 0)
-    assert [serves(device, dtype, head, tokens) for _ in range(3)] == [False] * 3
+    assert [use_kernels(device, dtype, head, tokens) for _ in range(3)] == [False] * 3
     assert caplog.text.count("TTT layers run in plain PyTorch") == 1
 
 

@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from meshwise.models.find import find_model, find_values
-from meshwise.workers.trainer.models import Span, build
+from meshwise.workers.trainer.models.base import Span, build
+from meshwise.workers.trainer.models.registry import sizes_of, unsupported
 from meshwise.workers.trainer.models.ttt.learner import EPS
-from meshwise.workers.trainer.models.ttt.mlp import MLPLearner, gelu, gelu_slope, learn
-from meshwise.workers.trainer.settings import Sizes, unbuildable
+from meshwise.workers.trainer.models.ttt.mlp import MLPLearner, gelu, gelu_derivative, learn
 
 TINY: dict[str, Any] = {
     "model_type": "ttt", "ttt_layer_type": "mlp", "vocab_size": 256, "hidden_size": 32, "intermediate_size": 48,
@@ -22,8 +22,8 @@ TINY: dict[str, Any] = {
 @pytest.mark.parametrize("name", ["ttt-mlp-125m", "ttt-mlp-350m", "ttt-mlp-760m", "ttt-mlp-1.3b"])
 def test_a_preset_has_the_parameters_that_the_planner_counts(name: str) -> None:
     values, _, _ = find_values(name)
-    assert unbuildable(values) == ""
-    layers = Sizes.of(values).layers
+    assert unsupported(values) == ""
+    layers = sizes_of(values).layers
     with torch.device("meta"):
         model = build(values, Span(0, layers, layers))
     assert sum(parameter.numel() for parameter in model.parameters()) == find_model(name).params
@@ -33,7 +33,7 @@ def test_gelu_s_slope_is_the_gradient_that_autograd_finds() -> None:
     x = torch.linspace(-6, 6, 101, dtype=torch.float64, requires_grad=True)
     gelu(x).sum().backward()
     assert x.grad is not None
-    torch.testing.assert_close(gelu_slope(x.detach()), x.grad)
+    torch.testing.assert_close(gelu_derivative(x.detach()), x.grad)
 
 
 def by_token(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwise.workers.trainer.ranks.speech import say, unheard
+from meshwise.workers.trainer.ranks.output import ignore_broken_pipe, say
 from support.nursery import Nursery
 from support.tiny_runs import WHOLE
 
@@ -31,13 +31,13 @@ def test_another_way_to_say_it_is_as_harmless_and_other_errors_stay(capfd: pytes
     def full(text: str) -> None:
         raise OSError(28, text)
 
-    unheard(print)("heard")
+    ignore_broken_pipe(print)("heard")
     assert capfd.readouterr().out == "heard\n"
     with pytest.raises(OSError, match="no space"):
-        unheard(full)("no space")
+        ignore_broken_pipe(full)("no space")
     kept = os.dup(1)
     try:
-        unheard(closed)("not heard")
+        ignore_broken_pipe(closed)("not heard")
         print("nor this", flush=True)
     finally:
         os.dup2(kept, 1)

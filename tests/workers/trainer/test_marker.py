@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from meshwise.workers.trainer.hf.marker import Trained, changes, cut_off, put_aside, refusal, whole
+from meshwise.workers.trainer.marker import (
+    Trained,
+    complete_steps,
+    damaged_steps,
+    resume_changes,
+    resume_refusal,
+    unfinished_steps,
+)
 from support.tiny_runs import PLAIN
 
 BEFORE = Trained.of(PLAIN, 5 * PLAIN.batch)
@@ -27,19 +34,19 @@ BEFORE = Trained.of(PLAIN, 5 * PLAIN.batch)
 )  # fmt: skip
 def test_what_changes_is_one_line_each(change: dict[str, Any], said: list[str]) -> None:
     now = replace(PLAIN, **change)
-    assert changes(BEFORE, now, 5) == said
-    assert refusal(Path("run"), BEFORE, now) == ""
+    assert resume_changes(BEFORE, now, 5) == said
+    assert resume_refusal(Path("run"), BEFORE, now) == ""
 
 
 def test_texts_are_told_by_their_words_where_no_fingerprint_is_known() -> None:
-    assert "the embedded text (now a.txt)" in refusal(Path("run"), BEFORE, replace(PLAIN, text="a.txt"))
+    assert "the embedded text (now a.txt)" in resume_refusal(Path("run"), BEFORE, replace(PLAIN, text="a.txt"))
     known = replace(BEFORE, text="a.txt", fingerprint="1")
-    assert refusal(Path("run"), known, replace(PLAIN, text="/home/a.txt", fingerprint="1")) == ""
-    assert "another content of a.txt" in refusal(Path("run"), known, replace(PLAIN, text="a.txt", fingerprint="2"))
+    assert resume_refusal(Path("run"), known, replace(PLAIN, text="/home/a.txt", fingerprint="1")) == ""
+    assert "another content of a.txt" in resume_refusal(Path("run"), known, replace(PLAIN, text="a.txt", fingerprint="2"))
 
 
 def test_a_marker_says_what_it_was_told() -> None:
-    assert Trained.read({"trained": BEFORE.words() | {"a key of a later version": 1}}) == BEFORE
+    assert Trained.read({"trained": BEFORE.to_json() | {"a key of a later version": 1}}) == BEFORE
     assert Trained.read({"step": 5}) is None
 
 
@@ -48,5 +55,9 @@ def test_folders_are_told_apart_by_name_and_marker(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     for name in ("step-3", "step-12", "damaged-step-9", "step-old"):
         (tmp_path / name / "complete").touch()
-    assert (whole(tmp_path), put_aside(tmp_path), cut_off(tmp_path)) == ([12, 3], [9], [6])
-    assert (whole(tmp_path / "none"), put_aside(tmp_path / "none"), cut_off(tmp_path / "none")) == ([], [], [])
+    assert (complete_steps(tmp_path), damaged_steps(tmp_path), unfinished_steps(tmp_path)) == ([12, 3], [9], [6])
+    assert (complete_steps(tmp_path / "none"), damaged_steps(tmp_path / "none"), unfinished_steps(tmp_path / "none")) == (
+        [],
+        [],
+        [],
+    )
