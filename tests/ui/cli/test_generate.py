@@ -134,6 +134,6 @@ def test_weights_of_another_model_are_refused_in_one_line(
 ) -> None:
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("a process was started"))
     _, words = trained
-    assert "model.embed_tokens.weight is 256 x 32, and llama-debug's is 512 x 256" in refused(
+    assert "model.embed_tokens.weight is 256 x 32, but llama-debug needs 512 x 256" in refused(
         run("generate", "llama-debug", *words[1:])
     )

@@ -24,12 +24,12 @@ BEFORE = Trained.of(PLAIN, 5 * PLAIN.batch)
     [
         ({}, []),
         ({"save": True, "device": "cuda"}, []),
-        ({"weights": "hf"}, ["--weights hf is not used: the run goes on from its checkpoint"]),
-        ({"lr": 1e-3}, [f"another learning rate from step 6 on: at most 0.001 ({PLAIN.lr:g} before)"]),
-        ({"batch": 99}, [f"99 samples a step, {PLAIN.batch} before: {5 * PLAIN.batch} were read, and the one after them is next"]),
+        ({"weights": "hf"}, ["--weights hf is not used: the run resumes from its checkpoint"]),
+        ({"lr": 1e-3}, [f"the learning rate changes from step 6 on: peak 0.001 ({PLAIN.lr:g} before)"]),
+        ({"batch": 99}, [f"99 samples per step, {PLAIN.batch} before: {5 * PLAIN.batch} were read, and reading continues after them"]),
         ({"steps": 5, "batch": 99, "lr": 1.0}, []),  # there is nothing left to do
-        ({"steps": 99}, [f"another learning rate from step 6 on: lowest after step 99 ({PLAIN.steps} before)"]),
-        ({"warmup": 9, "lr": 1.0}, [f"another learning rate from step 6 on: at most 1 ({PLAIN.lr:g} before), warm-up steps 9 (5 before)"]),
+        ({"steps": 99}, [f"the learning rate changes from step 6 on: minimum at step 99 ({PLAIN.steps} before)"]),
+        ({"warmup": 9, "lr": 1.0}, [f"the learning rate changes from step 6 on: peak 1 ({PLAIN.lr:g} before), warm-up steps 9 (5 before)"]),
     ],
 )  # fmt: skip
 def test_what_changes_is_one_line_each(change: dict[str, Any], said: list[str]) -> None:
@@ -42,7 +42,7 @@ def test_texts_are_told_by_their_words_where_no_fingerprint_is_known() -> None:
     assert "the embedded text (now a.txt)" in resume_refusal(Path("run"), BEFORE, replace(PLAIN, text="a.txt"))
     known = replace(BEFORE, text="a.txt", fingerprint="1")
     assert resume_refusal(Path("run"), known, replace(PLAIN, text="/home/a.txt", fingerprint="1")) == ""
-    assert "another content of a.txt" in resume_refusal(Path("run"), known, replace(PLAIN, text="a.txt", fingerprint="2"))
+    assert "different content in a.txt" in resume_refusal(Path("run"), known, replace(PLAIN, text="a.txt", fingerprint="2"))
 
 
 def test_a_marker_says_what_it_was_told() -> None:

@@ -28,11 +28,11 @@ def test_settings_come_back_from_their_file(tmp_path: Path) -> None:
         ({"dp_shard": 3}, "dp x micro-batch (3 x 1) must divide the batch (8)"),
         ({"pp": 8}, "pp x chunks (8 x 1) must be at most the layers (4)"),
         ({"pp": 2, "mbs": 8}, "pp (2) must divide the micro-batches (1)"),
-        ({"vpp": 2}, "vpp (2) above 1 goes with"),
+        ({"vpp": 2}, "vpp (2) above 1 needs"),
         ({"pp": 2, "schedule": "interleaved"}, "schedule interleaved needs vpp above 1"),
         ({"schedule": "zbv"}, "schedule zbv needs pp above 1"),
         ({"pp": 2, "schedule": "zero-bubble", "recompute": "full"}, "needs recompute none"),
-        ({"tp": 0}, "there is at least one of every axis"),
+        ({"tp": 0}, "must be at least 1"),
     ],
 )
 def test_a_layout_that_breaks_a_rule_is_told_with_its_numbers(layout: dict[str, Any], words: str) -> None:
@@ -49,7 +49,7 @@ def test_ttt_is_not_cut_along_heads_or_the_sequence() -> None:
     ttt = LLAMA | {"model_type": "ttt", "mini_batch_size": 16}
     assert broken_rules(replace(PLAIN, model=ttt, layout=Layout(dp_shard=2, pp=2))) == []
     for layout in (Layout(tp=2), Layout(cp=2), Layout(recompute="selective")):
-        assert any("TTT reads a sequence in order" in rule for rule in broken_rules(replace(PLAIN, model=ttt, layout=layout)))
+        assert any("ttt layers process tokens in order" in rule for rule in broken_rules(replace(PLAIN, model=ttt, layout=layout)))
     assert broken_rules(replace(PLAIN, model=ttt, seq=24)) == []  # a last mini-batch need not be full
 
 
@@ -61,10 +61,10 @@ def test_a_layout_that_keeps_every_rule_has_nothing_to_tell() -> None:
     ("keys", "words"),
     [
         ({"model_type": "mamba2"}, "'mamba2'"),
-        ({"model_type": "ttt", "ttt_layer_type": "cubic"}, "ttt_layer_type 'cubic': the trainer has linear and mlp"),
+        ({"model_type": "ttt", "ttt_layer_type": "cubic"}, "ttt_layer_type 'cubic' is not supported; the trainer has linear and mlp"),
         ({"model_type": "ttt", "share_qk": True}, "TTT-Linear and TTT-MLP without gate"),
         ({"hidden_size": 33, "num_attention_heads": 3}, "heads of 11"),
-        ({"head_dim": 7}, "heads of 7: rotary positions turn pairs"),
+        ({"head_dim": 7}, "heads of 7 features: rotary positions rotate pairs"),
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"rope_scaling": {"rope_type": "yarn"}}, "yarn"),
         ({"attention_dropout": 0.1}, "dropout"),

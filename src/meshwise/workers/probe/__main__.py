@@ -99,7 +99,7 @@ def probe(path: Path, seconds: float, device: torch.device, ranks: int) -> None:
         dist.barrier()
         results.measure("links between devices", together, partial(links.collectives, clock), whole=True)
     else:
-        results.missing("links between devices", "one process was started, so there is no second device to link to")
+        results.missing("links between devices", "only one process was started, and one device has no link to measure")
     if lead:
         results.write(path)
         results.say("100%  done")

@@ -101,7 +101,7 @@ def test_tokens_of_four_bytes_and_of_the_upper_half_of_two_come_out_as_they_are(
 
 def test_a_token_that_the_model_has_not_stops_the_run_with_its_number(tmp_path: Path) -> None:
     files = written(tmp_path, [41])
-    with pytest.raises(SystemExit, match="token 40 in the corpus: the vocabulary has 40"):
+    with pytest.raises(SystemExit, match="token 40 in the corpus is outside the vocabulary of 40"):
         batch_of(settings(files, text="the corpus", model={"model_type": "llama", "vocab_size": 40}, batch=8), 0)
 
 

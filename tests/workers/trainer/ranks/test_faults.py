@@ -68,12 +68,12 @@ def test_a_step_is_applied_only_if_loss_and_norm_are_numbers(loss: float, norm: 
 
 
 def test_steps_without_a_number_stop_a_run_or_are_left_out_ten_in_a_row() -> None:
-    with pytest.raises(TrainingError, match=r"step 3: the loss is nan .* stopped, and the step was not applied") as error:
+    with pytest.raises(TrainingError, match=r"step 3: loss nan, .* stopped without applying the step") as error:
         SkippedSteps(PLAIN).check(2, float("nan"), 1.0)
     # on a GPU the next step is under way when the loss of one is read
     assert failure_of(error.value, 0, "host", done=3, first=0).step == 3
     skips = SkippedSteps(replace(PLAIN, on_nan="skip"), before=5)
-    assert "(6 left out so far)" in skips.check(0, 1.0, float("inf"))
+    assert "skipped (6 so far)" in skips.check(0, 1.0, float("inf"))
     assert skips.check(1, 1.0, 1.0) == ""
     for step in range(9):
         skips.check(step, float("nan"), 1.0)
@@ -91,10 +91,10 @@ def test_who_is_behind_is_who_is_silent_or_has_done_less_or_is_elsewhere() -> No
     assert find_stragglers(before, {0: before[0], 2: Beat(9, 3, 0, "host", 1)}, 3)[0] == (0, 1)
     assert find_stragglers(before, beats((9, 4, "a"), (9, 4, "a"), (9, 3, "a")), 3)[0] == (2,)
     ranks, why = find_stragglers(
-        before, beats((9, 3, "passes.py:73 run"), (9, 3, "data.py:66 local_batch"), (9, 3, "passes.py:73 run")), 3
+        before, beats((9, 3, "passes.py:73 run"), (9, 3, "samples.py:66 local_batch"), (9, 3, "passes.py:73 run")), 3
     )
     assert ranks == (1,)
-    assert why == ": no progress in data.py:66 local_batch, the others wait in passes.py:73 run"
+    assert why == ": no progress in samples.py:66 local_batch, the others wait in passes.py:73 run"
     assert find_stragglers(before, beats((9, 3, "a"), (9, 3, "a"), (9, 3, "a")), 3)[0] == (0, 1, 2)
 
 
@@ -109,7 +109,7 @@ def test_a_checkpoint_that_was_changed_in_any_way_is_found_out(tmp_path: Path) -
     assert complete_steps(tmp_path) == [5]
     assert find_damage(target) == ""
     (target / "b").write_bytes(b"momentS")
-    assert find_damage(target) == "b is not what was written"
+    assert find_damage(target) == "b has changed since it was written"
     assert find_damage(target, part=0, parts=2) == ""  # another rank reads it
     (target / "b").write_bytes(b"mom")
     assert find_damage(target) == "b has 3 of 7 bytes"

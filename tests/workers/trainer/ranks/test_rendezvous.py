@@ -49,12 +49,12 @@ def test_node_0_says_who_is_missing_and_forgets_who_came_and_left(where: str) ->
     until(lambda: len(said) > 1)
     assert said[1:] == [f"waiting for nodes 1 and 2 at {where}"]
     first.end()
-    assert rendezvous_failure(RendezvousTimeoutError(), first).startswith(f"nodes 1 and 2 did not come to {where} within ")
+    assert rendezvous_failure(RendezvousTimeoutError(), first).startswith(f"nodes 1 and 2 did not join at {where} within ")
     lost = RendezvousConnectionError("see inner exception")
     lost.__cause__ = RuntimeError("timed out\nframe #0: c10::Error")
     assert rendezvous_failure(lost, third) == f"node 0 at {where} cannot be reached (timed out)"
     assert (
-        rendezvous_failure(RendezvousClosedError(), third) == f"the run at {where} is over: start the commands of all nodes again"
+        rendezvous_failure(RendezvousClosedError(), third) == f"the run at {where} is over; restart the commands of all nodes"
     )
 
 
