@@ -1,8 +1,6 @@
 """The transformers engine: its lean layers compute what HF's do, and its worker measures on a CPU as on a GPU."""
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +10,6 @@ import pytest
 from meshwise.errors import DoesNotFit
 from meshwise.run.bench.speeds import Setting
 from meshwise.run.serve import transformers
-from meshwise.run.serve.process import free_port
 from meshwise.workers.decoder.__main__ import main
 from meshwise.workers.decoder.rows import COLUMNS, row, spread
 from meshwise.workers.decoder.settings import Job, Point
@@ -57,58 +54,15 @@ def test_a_worker_measures_every_point_on_a_cpu(worker: Worker) -> None:
     assert all(len(one["decode_s"]) == len(one["prefill_s"]) == 2 for one in found)  # pyright: ignore[reportArgumentType]
 
 
-TOGETHER = """
-import sys, torch
-from dataclasses import replace
-from pathlib import Path
-from meshwise.workers.decoder.session import build
-from meshwise.workers.decoder.settings import Job
-
-def said(job):
-    timed = build(job)
-    tokens = torch.randint(64, (2, 9), generator=torch.Generator().manual_seed(1))
-    cache, logits, chosen = timed._cache(12), [], []
-    with torch.no_grad():
-        logits.append(timed._read(tokens, cache))
-        for at in range(9, 11):
-            chosen.append(logits[-1].argmax(-1)[:, None])
-            places = torch.full((2, 1), at)
-            logits.append(timed.model(input_ids=chosen[-1], position_ids=places, past_key_values=cache).logits[:, -1])
-    whole = sum(getattr(weight, "to_local", lambda: weight)().numel() for weight in timed.model.parameters())
-    return torch.stack(logits), torch.cat(chosen), whole
-
-job = Job.read(Path(sys.argv[1]))
-for kind in ("llama", "qwen3"):
-    job = replace(job, model=job.model | {"model_type": kind})
-    alone, one, all_of_it = said(replace(job, tp=1))
-    shared, two, part = said(job)
-    print(bool((shared - alone).abs().max() < 1e-5), torch.equal(one, two), part < 0.6 * all_of_it)
-try:
-    build(replace(job, model={"model_type": "gpt2", "n_embd": 32, "n_layer": 1, "n_head": 2, "vocab_size": 64}))
-except ValueError as error:
-    print(error)
-"""
-
-
-def test_two_processes_that_share_each_layer_say_what_one_does(tmp_path: Path) -> None:
-    """Logits of a prompt and of two steps, and the tokens chosen; each process holds half of all that can be cut. No plan is told."""
+def test_two_processes_that_share_each_layer_compute_what_one_does(nursery: Nursery, tmp_path: Path) -> None:
+    """Logits of a prompt and of two steps, and the tokens chosen; each process holds half of all that can be sharded."""
     model = values() | {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
     (tmp_path / "job.json").write_text(Job(name="x", model=model, points=(), device="cpu", precision="fp32", tp=2).to_json())
-    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", TOGETHER, str(tmp_path / "job.json")]
-    ranks = [
-        subprocess.Popen(
-            command,
-            env=dict(os.environ) | where | {"RANK": str(i), "LOCAL_RANK": str(i)},
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        for i in range(2)
-    ]
-    told = [rank.communicate(timeout=120) for rank in ranks]
-    wanted = ["True True True"] * 2 + ["transformers has no tensor-parallel plan for gpt2"]
-    assert [out.splitlines() for out, _ in told] == [wanted] * 2, told[0][1][-2000:]
+    nursery.run(str(Path(__file__).with_name("sharded_worker.py")), str(tmp_path / "job.json"), processes=2)
+    no_plan = "transformers has no tensor-parallel plan for gpt2"
+    for rank in range(2):
+        found = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert found == {"llama": [True] * 3, "qwen3": [True] * 3, "gpt2": no_plan}
 
 
 def test_a_plan_with_tensor_parallelism_is_timed_by_as_many_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

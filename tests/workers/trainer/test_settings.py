@@ -49,7 +49,9 @@ def test_ttt_is_not_cut_along_heads_or_the_sequence() -> None:
     ttt = LLAMA | {"model_type": "ttt", "mini_batch_size": 16}
     assert broken_rules(replace(PLAIN, model=ttt, layout=Layout(dp_shard=2, pp=2))) == []
     for layout in (Layout(tp=2), Layout(cp=2), Layout(recompute="selective")):
-        assert any("ttt layers process tokens in order" in rule for rule in broken_rules(replace(PLAIN, model=ttt, layout=layout)))
+        assert any(
+            "ttt layers process tokens in order" in rule for rule in broken_rules(replace(PLAIN, model=ttt, layout=layout))
+        )
     assert broken_rules(replace(PLAIN, model=ttt, seq=24)) == []  # a last mini-batch need not be full
 
 
@@ -61,7 +63,10 @@ def test_a_layout_that_keeps_every_rule_has_nothing_to_tell() -> None:
     ("keys", "words"),
     [
         ({"model_type": "mamba2"}, "'mamba2'"),
-        ({"model_type": "ttt", "ttt_layer_type": "cubic"}, "ttt_layer_type 'cubic' is not supported; the trainer has linear and mlp"),
+        (
+            {"model_type": "ttt", "ttt_layer_type": "cubic"},
+            "ttt_layer_type 'cubic' is not supported; the trainer has linear and mlp",
+        ),
         ({"model_type": "ttt", "share_qk": True}, "TTT-Linear and TTT-MLP without gate"),
         ({"hidden_size": 33, "num_attention_heads": 3}, "heads of 11"),
         ({"head_dim": 7}, "heads of 7 features: rotary positions rotate pairs"),

@@ -106,9 +106,7 @@ def test_files_that_are_no_weights_of_the_model_are_refused_before_a_process_sta
 def test_weights_of_another_kind_of_model_are_refused_with_what_is_missing(tmp_path: Path) -> None:
     given = saved(LLAMA, tmp_path)
     values, label = launch.buildable("bloom-560m")
-    with pytest.raises(
-        expected.WeightsError, match=r"lacks transformer.word_embeddings.weight of bloom-560m \(293 of 293 are"
-    ):
+    with pytest.raises(expected.WeightsError, match=r"lacks transformer.word_embeddings.weight of bloom-560m \(293 of 293 are"):
         expected.check(values, label, given)
 
 

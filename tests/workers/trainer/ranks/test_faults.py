@@ -2,8 +2,12 @@
 
 import errno
 import json
+import random
+import re
+import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,10 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwise.workers.trainer.checkpoint import checksum, find_damage
+from meshwise.workers.trainer.data.grammar import sentence
 from meshwise.workers.trainer.marker import complete_steps
 from meshwise.workers.trainer.ranks.agent import current_step
 from meshwise.workers.trainer.ranks.faults import Failure, SkippedSteps, TrainingError, failure_of, is_finite, kind_of
-from meshwise.workers.trainer.ranks.heartbeat import Beat, find_stragglers
+from meshwise.workers.trainer.ranks.heartbeat import Beat, _where, find_stragglers  # pyright: ignore[reportPrivateUsage]
 from support.tiny_runs import PLAIN
 
 
@@ -96,6 +101,24 @@ def test_who_is_behind_is_who_is_silent_or_has_done_less_or_is_elsewhere() -> No
     assert ranks == (1,)
     assert why == ": no progress in samples.py:66 local_batch, the others wait in passes.py:73 run"
     assert find_stragglers(before, beats((9, 3, "a"), (9, 3, "a"), (9, 3, "a")), 3)[0] == (0, 1, 2)
+
+
+def test_a_thread_that_hangs_is_named_by_its_innermost_line_of_the_trainer() -> None:
+    reached, done = threading.Event(), threading.Event()
+
+    class Hanging(random.Random):
+        def choice(self, seq: Any) -> Any:
+            reached.set()
+            done.wait()
+            return super().choice(seq)
+
+    thread = threading.Thread(target=sentence, args=(Hanging(0),))
+    thread.start()
+    reached.wait()
+    where = _where(thread.ident or 0)
+    done.set()
+    thread.join()
+    assert re.fullmatch(r"grammar\.py:\d+ sentence", where)
 
 
 def test_a_checkpoint_that_was_changed_in_any_way_is_found_out(tmp_path: Path) -> None:

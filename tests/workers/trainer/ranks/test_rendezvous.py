@@ -53,9 +53,7 @@ def test_node_0_says_who_is_missing_and_forgets_who_came_and_left(where: str) ->
     lost = RendezvousConnectionError("see inner exception")
     lost.__cause__ = RuntimeError("timed out\nframe #0: c10::Error")
     assert rendezvous_failure(lost, third) == f"node 0 at {where} cannot be reached (timed out)"
-    assert (
-        rendezvous_failure(RendezvousClosedError(), third) == f"the run at {where} is over; restart the commands of all nodes"
-    )
+    assert rendezvous_failure(RendezvousClosedError(), third) == f"the run at {where} is over; restart the commands of all nodes"
 
 
 def test_a_wish_to_stop_ends_the_wait_even_before_the_store_is_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
