@@ -1,4 +1,4 @@
-"""Run by test_ttt_linear_kernels.py with TRITON_INTERPRET=1: the kernels on the CPU. Writes, as JSON, how far off each result is."""
+"""Run by test_linear_kernels.py with TRITON_INTERPRET=1: TTT-Linear's kernels on the CPU, relative errors as JSON."""
 
 import json
 import sys

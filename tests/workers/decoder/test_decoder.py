@@ -33,7 +33,7 @@ Worker = Callable[[Job], tuple[int, list[dict[str, object]]]]
 
 @pytest.fixture
 def worker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Worker:
-    """What the program says, in this process; `bench` below starts it as one of its own."""
+    """Run the program in this process; `bench` below starts it as a process."""
 
     def measured(job: Job) -> tuple[int, list[dict[str, object]]]:
         (tmp_path / "job.json").write_text(job.to_json())
@@ -66,7 +66,7 @@ def test_two_processes_that_share_each_layer_compute_what_one_does(nursery: Nurs
 
 
 def test_a_plan_with_tensor_parallelism_is_timed_by_as_many_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """torchrun starts them; in its place stands a program that repeats what it was asked."""
+    """torchrun starts them; a stand-in program prints its arguments instead."""
     stand_in = tmp_path / "python"
     stand_in.write_text(f"#!{sys.executable}\nimport json, sys; print(json.dumps({{'error': ' '.join(sys.argv[1:8])}}))\n")
     stand_in.chmod(0o755)
@@ -76,7 +76,7 @@ def test_a_plan_with_tensor_parallelism_is_timed_by_as_many_processes(tmp_path: 
         transformers.timed(asked, lambda: None)
 
 
-def test_a_worker_says_in_one_line_why_it_cannot(worker: Worker) -> None:
+def test_a_worker_reports_in_one_line_why_it_fails(worker: Worker) -> None:
     job = Job(name="odd", model={"model_type": "no-such-type"}, points=(), device="cpu")
     code, (said,) = worker(job)
     assert code == 3
@@ -84,15 +84,15 @@ def test_a_worker_says_in_one_line_why_it_cannot(worker: Worker) -> None:
 
 
 def test_bench_times_a_model_without_weights(run: Run) -> None:
-    """Where there is no GPU it is timed on the CPU, and no prediction for a GPU stands beside that."""
+    """Without a GPU it is timed on the CPU, and not compared with a prediction for a GPU."""
     words = ["--engine", "transformers", "--on", "1xh200", "--prompt", "8", "--output", "3", "--users", "1,2", "--repeats", "1"]
     done = run("bench", "llama-debug", *words, "--json")
     assert (done.code, done.err) == (0, "")
-    told = json.loads(done.out)
-    assert told["engine"] == "transformers"
-    assert [point["users"] for point in told["points"]] == [1, 2]
-    assert all(point["decode"] > 0 and point["prefill"] > 0 for point in told["points"])
-    assert told["device"] != "cpu" or all(point["predicted"] is None for point in told["points"])
+    found = json.loads(done.out)
+    assert found["engine"] == "transformers"
+    assert [point["users"] for point in found["points"]] == [1, 2]
+    assert all(point["decode"] > 0 and point["prefill"] > 0 for point in found["points"])
+    assert found["device"] != "cpu" or all(point["predicted"] is None for point in found["points"])
 
 
 def test_a_row_has_the_columns_of_the_tables_and_rates_by_the_median() -> None:

@@ -53,7 +53,7 @@ def gradients(settings: Settings, ranks: Ranks, passes: Passes) -> tuple[dict[st
 
 
 def reference(settings: Settings) -> tuple[dict[str, torch.Tensor], float, float]:
-    """The same by plain PyTorch: one model, one batch, torch's own clipping. It depends on the model alone."""
+    """The gradients by plain PyTorch: one model, one batch, torch's own clipping. They depend on the model alone."""
     key = json.dumps(settings.model)
     if key in whole:
         return whole[key]
@@ -69,7 +69,7 @@ def reference(settings: Settings) -> tuple[dict[str, torch.Tensor], float, float
 
 
 def cut_in(settings: Settings, passes: Passes) -> bool:
-    """What tensor parallelism should cut is cut, and not silently repeated."""
+    """Whether the weights that the layout should shard are sharded, and not silently replicated."""
     a = settings.layout
     return all(
         isinstance(p, DTensor) and p.to_local().numel() < p.numel()

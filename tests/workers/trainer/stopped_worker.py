@@ -1,4 +1,4 @@
-"""Run by each rank: the trainer, that is asked to stop when rank 0 has said so many steps."""
+"""Run by each rank: the trainer, asked to stop once rank 0 has recorded the given number of steps."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""A run that was stopped goes on as if it had not been, in another layout too."""
+"""A stopped run resumes as if it had not stopped, in another layout too."""
 
 import json
 import shutil
@@ -27,7 +27,7 @@ def test_a_stopped_run_goes_on_in_another_layout_with_the_losses_of_an_unbroken_
 
 
 def test_a_run_that_goes_on_with_another_batch_reads_every_sample_once(nursery: Nursery, tmp_path: Path) -> None:
-    still = replace(WHOLE, lr=0.0, checkpoint_every=2)  # nothing is learned, so a loss is of its samples alone
+    still = replace(WHOLE, lr=0.0, checkpoint_every=2)  # nothing is learned, so that a loss depends on its samples alone
     unbroken = losses(nursery, still, tmp_path / "unbroken")
     losses(nursery, replace(still, steps=2), tmp_path / "stopped")  # 16 samples
     said = trained(nursery, replace(still, batch=4), tmp_path / "stopped")
@@ -39,7 +39,7 @@ def test_a_run_that_goes_on_with_another_batch_reads_every_sample_once(nursery: 
     assert json.loads((tmp_path / "stopped" / "checkpoints" / "step-7" / "complete").read_text())["trained"]["samples"] == 48
 
 
-def test_what_is_wrong_with_checkpoints_is_said_and_nothing_is_started_over(nursery: Nursery, tmp_path: Path) -> None:
+def test_problems_with_checkpoints_are_reported_and_nothing_is_started_over(nursery: Nursery, tmp_path: Path) -> None:
     losses(nursery, replace(WHOLE, checkpoint_every=2), tmp_path)
     folder = tmp_path / "checkpoints"
     (folder / "step-6" / "complete").unlink()

@@ -1,6 +1,6 @@
-"""Runs that are hurt on purpose: killed, stopped, hung, without disk or memory. What was saved is gone on from, with the same losses.
+"""Runs that are killed, stopped, hung, or without disk or memory resume from their checkpoints with the same losses.
 
-Runs have no end of their own here, so that the rate of learning is the same in all: they are asked to stop.
+Runs here are endless until they are asked to stop, so that the learning rate is the same in all.
 """
 
 import json
@@ -30,7 +30,7 @@ LAST = 24
 
 
 def stop(run: Training) -> int:
-    """Ask a run to stop; the steps it has then behind it, all saved."""
+    """Ask a run to stop; returns the number of steps it has done, all saved."""
     family = [run.process.pid, *descendants(run.process.pid)]
     run.process.send_signal(signal.SIGTERM)
     assert run.end() == 0, run.said()[-4000:]
@@ -44,7 +44,7 @@ def stop(run: Training) -> int:
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
-    """The losses of a run that nothing happened to, until it was asked to stop."""
+    """The losses of an undisturbed run, until it was asked to stop."""
     run = Training(tmp_path_factory.mktemp("unbroken") / "run", "--dp-shard", "2", *ENDLESS)
     run.after(LAST)
     stop(run)
@@ -80,7 +80,7 @@ def test_a_killed_and_a_hung_rank_and_a_damaged_checkpoint_leave_the_losses_as_t
     again.until(lambda: "resuming after step" in again.said())
     again.after(done + 3)
     family = descendants(again.process.pid)
-    again.process.kill()  # without a chance to say anything to its workers
+    again.process.kill()  # without a chance to signal its workers
     again.until_gone(family)
     assert f"the checkpoint after step {done} is damaged ({part.name} has " in again.said()
     both = min(len(again.losses()), len(unbroken))
@@ -89,7 +89,7 @@ def test_a_killed_and_a_hung_rank_and_a_damaged_checkpoint_leave_the_losses_as_t
 
 @pytest.fixture
 def two_hosts() -> Iterator[tuple[str, str]]:
-    """Two hosts in network namespaces, with a cable between them."""
+    """Two hosts in network namespaces, joined by a virtual cable."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("network namespaces need root and the program ip")
     names = (f"mw{os.getpid()}a", f"mw{os.getpid()}b")
@@ -126,7 +126,7 @@ def test_two_hosts_train_as_one_and_a_lost_one_is_named_and_may_come_back(
     second = node(1)
     first.until(lambda: "resuming after step" in first.said())
     first.after(12)
-    second.process.send_signal(signal.SIGTERM)  # to one of them, and both stop
+    second.process.send_signal(signal.SIGTERM)  # sent to one of them, and both stop
     assert (first.end(), second.end()) == (0, 0), first.said()[-4000:]
     done = len(first.losses())
     assert f"stopped by a signal after step {done}, which is saved" in first.said()
@@ -144,7 +144,7 @@ def test_tasks_of_slurm_one_a_device_are_the_workers(unbroken: list[float], tmp_
 
     tasks = [task(rank) for rank in range(2)]
     assert [one.end() for one in tasks] == [0, 0], tasks[0].said()
-    assert tasks[0].losses() == unbroken[:4]  # the rate of learning still rises, alike in runs of any length
+    assert tasks[0].losses() == unbroken[:4]  # still in warm-up, which is the same in runs of any length
 
 
 @pytest.mark.parametrize(("processes", "after", "most"), [(1, 3, 3), (2, 3, 4), (2, 0, 0)])
@@ -179,13 +179,13 @@ def test_a_full_disk_costs_the_checkpoint_and_not_the_run(tmp_path: Path) -> Non
     # a checkpoint of the tiny model has 0.9 MB: one fits, a second does not
     with small_disk(tmp_path / "full", "1m") as full:
         run = Training(full, "--steps", "5", "--checkpoint-every", "2")
-        assert run.end() == 1  # in the end there was a state that could not be saved
+        assert run.end() == 1  # the last state could not be saved
         words = "(No space left on device, rank 0) and was removed; the one after step 2 is kept"
         assert f"the checkpoint after step 4 could not be written {words}; training continues" in run.said()
         assert f"the checkpoint after step 5 could not be written {words}; trying once more" in run.said()
         assert run.said().count("training continues") == 1
-        told = "meshwise: the state after step 5 could not be saved (No space left on device, rank 0)"
-        assert run.said().splitlines()[-1].startswith(told)
+        reason = "meshwise: the state after step 5 could not be saved (No space left on device, rank 0)"
+        assert run.said().splitlines()[-1].startswith(reason)
         assert len(run.losses()) == 5
         assert find_damage(full / "checkpoints" / "step-2") == ""
         assert [path.name for path in (full / "checkpoints").iterdir()] == ["step-2"]
@@ -193,7 +193,7 @@ def test_a_full_disk_costs_the_checkpoint_and_not_the_run(tmp_path: Path) -> Non
 
 
 def reported(run: Training) -> None:
-    """What was measured is kept and told, though something could not be written in the end."""
+    """Check that the measurements are written and reported, although something else could not be written."""
     rows = [json.loads(line) for line in (run.out / "measurement.jsonl").read_text().splitlines()]
     assert [row["outcome"] for row in rows] == ["ok"]
     assert len(json.loads((run.out / "ranks.json").read_text())) == rows[0]["n_gpus"]
@@ -208,7 +208,7 @@ def test_weights_that_the_disk_does_not_take_cost_neither_the_report_nor_a_good_
         (tmp_path / "tmp").mkdir()
         run = Training(full, "--pp", "2", "--steps", "3", "--save", TMPDIR=str(tmp_path / "tmp"))
         assert run.end() == 1
-        # nothing of torchrun's or of ours is left behind; the cache of compiled kernels is torch's, one for all runs
+        # neither torchrun nor we leave anything behind; the cache of compiled kernels is torch's, shared by all runs
         assert [path.name for path in (tmp_path / "tmp").iterdir() if not path.name.startswith("torchinductor_")] == []
         last = run.said().splitlines()[-1]
         assert last.startswith(f"meshwise: the weights could not be written in {full / 'weights'}: No space left on device (0.")
@@ -248,7 +248,7 @@ def test_a_gradient_that_is_no_number_on_one_rank_is_left_out_by_all(nursery: Nu
     rows = [json.loads(line) for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
     assert len(rows) == 5
     assert json.loads((tmp_path / "checkpoints" / "step-4" / "complete").read_text())["skipped"] == 1
-    # the weights did not move in the third step: what comes after it is a number, and the run goes on from its checkpoint alike
+    # the third step left the weights alone: later losses are finite, and a resumed run repeats them
     shutil.rmtree(tmp_path / "checkpoints" / "step-5")
     again = losses(nursery, replace(settings, layout=Layout()), tmp_path, "resuming after step 4")
     assert again[4] == pytest.approx(rows[4]["loss"], rel=1e-5)

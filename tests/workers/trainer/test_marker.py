@@ -1,4 +1,4 @@
-"""What a run that goes on says of what is no longer as it was."""
+"""A run that resumes reports what has changed, or refuses."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,7 @@ BEFORE = Trained.of(PLAIN, 5 * PLAIN.batch)
         ({"weights": "hf"}, ["--weights hf is not used: the run resumes from its checkpoint"]),
         ({"lr": 1e-3}, [f"the learning rate changes from step 6 on: peak 0.001 ({PLAIN.lr:g} before)"]),
         ({"batch": 99}, [f"99 samples per step, {PLAIN.batch} before: {5 * PLAIN.batch} were read, and reading continues after them"]),
-        ({"steps": 5, "batch": 99, "lr": 1.0}, []),  # there is nothing left to do
+        ({"steps": 5, "batch": 99, "lr": 1.0}, []),  # nothing is left to do
         ({"steps": 99}, [f"the learning rate changes from step 6 on: minimum at step 99 ({PLAIN.steps} before)"]),
         ({"warmup": 9, "lr": 1.0}, [f"the learning rate changes from step 6 on: peak 1 ({PLAIN.lr:g} before), warm-up steps 9 (5 before)"]),
     ],
@@ -38,14 +38,14 @@ def test_what_changes_is_one_line_each(change: dict[str, Any], said: list[str]) 
     assert resume_refusal(Path("run"), BEFORE, now) == ""
 
 
-def test_texts_are_told_by_their_words_where_no_fingerprint_is_known() -> None:
+def test_texts_are_compared_by_description_if_there_is_no_fingerprint() -> None:
     assert "the embedded text (now a.txt)" in resume_refusal(Path("run"), BEFORE, replace(PLAIN, text="a.txt"))
     known = replace(BEFORE, text="a.txt", fingerprint="1")
     assert resume_refusal(Path("run"), known, replace(PLAIN, text="/home/a.txt", fingerprint="1")) == ""
     assert "different content in a.txt" in resume_refusal(Path("run"), known, replace(PLAIN, text="a.txt", fingerprint="2"))
 
 
-def test_a_marker_says_what_it_was_told() -> None:
+def test_a_marker_returns_the_settings_that_it_was_given() -> None:
     assert Trained.read({"trained": BEFORE.to_json() | {"a key of a later version": 1}}) == BEFORE
     assert Trained.read({"step": 5}) is None
 

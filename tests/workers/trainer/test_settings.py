@@ -1,4 +1,4 @@
-"""Settings: rules with their numbers, and JSON both ways."""
+"""Settings: layout rules with their numbers, and the JSON file."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -35,11 +35,11 @@ def test_settings_come_back_from_their_file(tmp_path: Path) -> None:
         ({"tp": 0}, "must be at least 1"),
     ],
 )
-def test_a_layout_that_breaks_a_rule_is_told_with_its_numbers(layout: dict[str, Any], words: str) -> None:
+def test_a_broken_rule_names_its_numbers(layout: dict[str, Any], words: str) -> None:
     assert any(words in rule for rule in broken_rules(replace(PLAIN, layout=Layout(**layout))))
 
 
-def test_a_vocabulary_too_small_for_bytes_is_told() -> None:
+def test_a_vocabulary_too_small_for_bytes_is_refused() -> None:
     assert broken_rules(replace(PLAIN, model=LLAMA | {"vocab_size": 100})) == [
         "the vocabulary (100) must hold the 256 bytes of the embedded text"
     ]
@@ -55,7 +55,7 @@ def test_ttt_is_not_cut_along_heads_or_the_sequence() -> None:
     assert broken_rules(replace(PLAIN, model=ttt, seq=24)) == []  # a last mini-batch need not be full
 
 
-def test_a_layout_that_keeps_every_rule_has_nothing_to_tell() -> None:
+def test_a_layout_that_satisfies_every_rule_breaks_none() -> None:
     assert broken_rules(replace(PLAIN, layout=Layout(dp_shard=2, tp=2, pp=2, cp=2))) == []
 
 

@@ -1,4 +1,4 @@
-"""Token files: shared out over ranks and steps without loss or repeat, in any layout, and read ahead of the loop."""
+"""Token files: split over ranks and steps without loss or repetition, in any layout, and read ahead of the loop."""
 
 import struct
 import threading
@@ -19,7 +19,7 @@ from meshwise.workers.trainer.settings import Layout, Settings, TokenFile
 
 @dataclass(frozen=True)
 class Rank:
-    """What reading asks of a rank's place, without processes."""
+    """The coordinates of a rank that reading needs, without processes."""
 
     replica: int
     cp: int = 0
@@ -34,7 +34,7 @@ def rank(replica: int, cp: int = 0) -> Any:
 
 
 def written(folder: Path, counts: list[int], width: int = 2, offset: int = 0) -> tuple[TokenFile, ...]:
-    """Files of tokens 0, 1, 2, ... that go on from one file to the next, so that a token says where it was."""
+    """Files of tokens 0, 1, 2, ... numbered through all files, so that a token shows where it was."""
     files, first = [], 0
     for i, count in enumerate(counts):
         path = folder / f"{i}.bin"
@@ -130,7 +130,7 @@ def test_a_batch_in_pinned_memory_stays_as_it_is_while_the_device_may_still_copy
             for before in range(max(0, step - KEPT), step + 1):
                 assert torch.equal(held[before][0], local_batch(asked, rank(0), before)[0])
                 assert torch.equal(held[before][1], local_batch(asked, rank(0), before)[1])
-        assert len({tokens.data_ptr() for tokens, _ in held}) < 40  # the memory is used again
+        assert len({tokens.data_ptr() for tokens, _ in held}) < 40  # the memory is reused
 
 
 def test_closing_early_ends_the_thread_and_twice_is_no_error(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The order of samples: every one once an epoch, in an order that seed and epoch change."""
+"""The order of samples: each once per epoch, in an order that depends on seed and epoch."""
 
 from itertools import pairwise
 

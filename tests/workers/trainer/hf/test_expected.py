@@ -1,4 +1,4 @@
-"""Weights given to a run: whether files hold those of the model is known from their tables, before any process starts."""
+"""Files given with --weights are checked against the model by their tables, before any process starts."""
 
 import json
 import struct
@@ -62,7 +62,7 @@ def cut(path: Path) -> None:
 
 
 def of(name: str, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Callable[[Path], None]:
-    """Another weight of this name, or one more."""
+    """Replace the weight of this name, or add it."""
 
     def change(path: Path) -> None:
         kept = {key: weights.read(one) for key, one in safetensors.table(path).items()}
@@ -98,9 +98,9 @@ def test_files_that_are_no_weights_of_the_model_are_refused_before_a_process_sta
     (tmp_path / "tiny.json").write_text(json.dumps(LLAMA), encoding="utf-8")
     for starter in ("run", "Popen"):
         monkeypatch.setattr(subprocess, starter, lambda *_, **__: pytest.fail("a process was started"))
-    told = refused(run(verb, str(tmp_path / "tiny.json"), "--weights", str(tmp_path / "weights"), "--device", "cpu"))
-    assert words in told
-    assert str(tmp_path / "weights") in told
+    message = refused(run(verb, str(tmp_path / "tiny.json"), "--weights", str(tmp_path / "weights"), "--device", "cpu"))
+    assert words in message
+    assert str(tmp_path / "weights") in message
 
 
 def test_weights_of_another_kind_of_model_are_refused_with_what_is_missing(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_tables_that_older_files_hold_beside_weights_are_passed_over(tmp_path: P
 
 
 def test_a_worker_that_finds_other_weights_says_so_without_a_traceback(tmp_path: Path) -> None:
-    """As on another host, whose launcher saw other files."""
+    """As on another host, whose launcher checked other files."""
     cut(saved(LLAMA, tmp_path) / "model.safetensors")
     with pytest.raises(TrainingError, match=r"model.safetensors is truncated"):
         weights.load([build(LLAMA, Span(0, 3, 3))], tmp_path)

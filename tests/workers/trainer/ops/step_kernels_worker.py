@@ -1,4 +1,4 @@
-"""Run with TRITON_INTERPRET=1: the kernels of a step on the CPU, against plain PyTorch. Fails where one differs."""
+"""Run with TRITON_INTERPRET=1: the kernels of a step on the CPU, against plain PyTorch. Fails if one differs."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def check_loss_and_gradient(rows: int, vocabulary: int, width: int, dtype: torch
 
 
 def check_split_adamw() -> None:
-    """Small tensors, which are updated together, and one that is not small; of odd sizes, so that there are gaps between them."""
+    """Small tensors, which are updated together, and a large one; of odd sizes, so that there are gaps between them."""
     starts = [torch.randn(*shape, generator=dice) for shape in ((50, 37), (7,), (300, 300), (1, 3))]
     whole, split = ([nn.Parameter(start.clone()) for start in starts] for _ in range(2))
     usual = torch.optim.AdamW(whole, lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
@@ -48,7 +48,7 @@ def check_split_adamw() -> None:
             one.grad = other.grad.float() / 4
         usual.step()
         ours.step(scale=torch.tensor(0.25))
-        # a gradient that is no number changes nothing, nor the count of steps
+        # a NaN gradient changes neither the weights nor the count of steps
         for other in split:
             other.grad = torch.full_like(other, torch.nan)
         ours.step(scale=torch.tensor(torch.nan))
@@ -64,8 +64,7 @@ def check_scale() -> None:
 
 
 def check_fused(config: dict[str, object], number: int = 4) -> None:
-    """A model whose products are joined, in so many parts, has the loss and gradients of one whose are not, and then 16-bit weights that
-    stand as they stood."""
+    """A model with `number` fused modules has the loss and gradients of a plain one, and its 16-bit weights keep the stacked order."""
     plain, fused = (build(config, Span(0, 2, 2)) for _ in range(2))
     for one, other in zip(plain.parameters(), fused.parameters(), strict=True):
         one.data = torch.randn(one.shape, generator=dice) * 0.1
@@ -92,7 +91,7 @@ def check_fused(config: dict[str, object], number: int = 4) -> None:
 
 
 def check_operations() -> None:
-    """What torch.compile is told of each operation is so; of weights that do not fill 16 rows too."""
+    """The shapes and gradients that each operation registers for torch.compile are right, also for weights that need padding."""
 
     def drawn(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=dice).requires_grad_()
@@ -121,7 +120,7 @@ check_fused(
     LLAMA | {"hidden_size": 24, "num_attention_heads": 3, "num_key_value_heads": 1, "intermediate_size": 40}, 2
 )  # 40 rows
 check_fused(LLAMA | {"intermediate_size": 20, "attention_bias": True}, 0)
-LinearLearner.choose_kernels = lambda self, device: setattr(self, "fast", True)  # the interpreter serves a CPU too
+LinearLearner.choose_kernels = lambda self, device: setattr(self, "fast", True)  # the interpreter runs on a CPU too
 check_fused(LLAMA | {"model_type": "ttt", "num_attention_heads": 2, "mini_batch_size": 16})
 check_operations()
 assert JOINED_STEP == ROWS == PADDING

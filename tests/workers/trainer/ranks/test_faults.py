@@ -1,4 +1,4 @@
-"""What a worker makes of what goes wrong: a kind, one line, and whether to try again."""
+"""Errors of a worker become failures: a kind, one line, and whether a restart helps."""
 
 import errno
 import json
@@ -43,7 +43,7 @@ def test_memory_that_runs_out_in_the_first_step_of_a_start_is_no_reason_to_start
     first = failure_of(MemoryError(), 1, "host", done=40, first=40)
     assert first.final
     assert first.message == "rank 1 on host ran out of memory in step 41: MemoryError"
-    assert first.step == 41  # the one that is named
+    assert first.step == 41  # the one in the message
     assert not failure_of(MemoryError(), 1, "host", done=41, first=40).final
     assert not failure_of(ValueError("x"), 1, "host", done=0, first=0).final
 
@@ -55,7 +55,7 @@ def test_the_step_of_a_killed_rank_is_the_one_behind_the_last_that_was_written(t
     written = path.stat().st_mtime
     assert current_step(tmp_path, written - 1, 40) == 22
     assert current_step(tmp_path, written - 1, 21) == 21
-    assert current_step(tmp_path, written + 1, 40) == 1  # by a run before this one
+    assert current_step(tmp_path, written + 1, 40) == 1  # written by an earlier run
 
 
 def test_a_failure_is_kept_whole(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Nodes that wait for each other: who is missing is known, and a wish to stop ends the wait."""
+"""Nodes that wait for each other: missing nodes are named, and a request to stop ends the wait."""
 
 import os
 import signal
@@ -44,8 +44,8 @@ def test_node_0_says_who_is_missing_and_forgets_who_came_and_left(where: str) ->
     first.begin()
     until(lambda: said)
     assert said == [f"waiting for node 1 at {where}"]
-    until(lambda: third.missing == [1])  # as node 0 tells it
-    third.end()  # it is no more, without a word
+    until(lambda: third.missing == [1])  # published by node 0
+    third.end()  # it disappears without a message
     until(lambda: len(said) > 1)
     assert said[1:] == [f"waiting for nodes 1 and 2 at {where}"]
     first.end()
@@ -56,7 +56,9 @@ def test_node_0_says_who_is_missing_and_forgets_who_came_and_left(where: str) ->
     assert rendezvous_failure(RendezvousClosedError(), third) == f"the run at {where} is over; restart the commands of all nodes"
 
 
-def test_a_wish_to_stop_ends_the_wait_even_before_the_store_is_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_to_stop_ends_the_wait_even_before_the_store_is_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(STOP_FILE, str(tmp_path / "stop"))
     why: list[str] = []
     second = RendezvousMonitor(1, 2, "127.0.0.1:1", never, why.append)  # pyright: ignore[reportArgumentType]

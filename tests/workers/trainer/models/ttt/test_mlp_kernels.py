@@ -26,5 +26,5 @@ def test_kernels_compute_the_plain_form_and_all_its_gradients(measured: dict[str
     assert len(seen) > 10
 
 
-def test_a_layer_on_a_cpu_is_not_served() -> None:
+def test_a_layer_on_a_cpu_does_not_use_the_kernels() -> None:
     assert "not cpu" in why_no_kernels(torch.device("cpu"), torch.bfloat16, 64, 16, MLP)
