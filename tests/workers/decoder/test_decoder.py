@@ -17,6 +17,7 @@ from support.command import Run
 from support.nursery import Nursery
 
 
+@pytest.mark.slow
 def test_the_lean_layers_compute_what_hf_does(interpreted: Nursery) -> None:
     """Qwen2 has biases, Qwen3 norms of heads, Llama neither."""
     said = interpreted.run(str(Path(__file__).with_name("lean_worker.py")))
@@ -54,6 +55,7 @@ def test_a_worker_measures_every_point_on_a_cpu(worker: Worker) -> None:
     assert all(len(one["decode_s"]) == len(one["prefill_s"]) == 2 for one in found)  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.slow
 def test_two_processes_that_share_each_layer_compute_what_one_does(nursery: Nursery, tmp_path: Path) -> None:
     """Logits of a prompt and of two steps, and the tokens chosen; each process holds half of all that can be sharded."""
     model = values() | {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
@@ -83,6 +85,7 @@ def test_a_worker_reports_in_one_line_why_it_fails(worker: Worker) -> None:
     assert "no-such-type" in str(said["error"])
 
 
+@pytest.mark.slow
 def test_bench_times_a_model_without_weights(run: Run) -> None:
     """Without a GPU it is timed on the CPU, and not compared with a prediction for a GPU."""
     words = ["--engine", "transformers", "--on", "1xh200", "--prompt", "8", "--output", "3", "--users", "1,2", "--repeats", "1"]

@@ -54,6 +54,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     return run.losses()
 
 
+@pytest.mark.slow
 def test_a_killed_and_a_hung_rank_and_a_damaged_checkpoint_leave_the_losses_as_they_were(
     unbroken: list[float], tmp_path: Path
 ) -> None:
@@ -108,6 +109,7 @@ def two_hosts() -> Iterator[tuple[str, str]]:
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
 
+@pytest.mark.slow
 def test_two_hosts_train_as_one_and_a_lost_one_is_named_and_may_come_back(
     two_hosts: tuple[str, str], unbroken: list[float], tmp_path: Path
 ) -> None:
@@ -135,6 +137,7 @@ def test_two_hosts_train_as_one_and_a_lost_one_is_named_and_may_come_back(
     assert first.losses()[:both] == unbroken[:both]
 
 
+@pytest.mark.slow
 def test_tasks_of_slurm_one_a_device_are_the_workers(unbroken: list[float], tmp_path: Path) -> None:
     step = {"SLURM_STEP_ID": "0", "SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NUM_TASKS": "2"}
 
@@ -175,6 +178,7 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_the_checkpoint_and_not_the_run(tmp_path: Path) -> None:
     # a checkpoint of the tiny model has 0.9 MB: one fits, a second does not
     with small_disk(tmp_path / "full", "1m") as full:
@@ -202,6 +206,7 @@ def reported(run: Training) -> None:
     assert "Traceback" not in run.said()
 
 
+@pytest.mark.slow
 def test_weights_that_the_disk_does_not_take_cost_neither_the_report_nor_a_good_file(tmp_path: Path) -> None:
     # two parts of 107 and 74 kB, and the run's own files: of 160 kB one part has room, and not both
     with small_disk(tmp_path / "full", "160k") as full:
@@ -217,6 +222,7 @@ def test_weights_that_the_disk_does_not_take_cost_neither_the_report_nor_a_good_
         reported(run)
 
 
+@pytest.mark.slow
 def test_memory_that_runs_out_is_told_by_part_with_the_nearest_layout_that_needs_less(tmp_path: Path) -> None:
     # 4 GB of addresses, of which torch takes about half: the activations of half a million tokens do not fit
     limit = (

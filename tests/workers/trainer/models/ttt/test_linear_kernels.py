@@ -19,6 +19,7 @@ def measured(interpreted: Nursery, tmp_path_factory: pytest.TempPathFactory) -> 
     return json.loads(seen.read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["float32 with a tail", "float32, less than a mini-batch", "float16", "decoding", "compiled"])
 def test_outputs_and_all_gradients_are_those_of_the_float64_loop(measured: dict[str, dict[str, float]], case: str) -> None:
     limit = next(value for word, value in LIMITS.items() if case.startswith(word))

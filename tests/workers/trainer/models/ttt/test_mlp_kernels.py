@@ -16,6 +16,7 @@ def measured(interpreted: Nursery, tmp_path_factory: pytest.TempPathFactory) -> 
     return json.loads(seen.read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", ["several mini-batches", "one mini-batch", "a long mini-batch", "a layer", "a layer with a tail"]
 )
