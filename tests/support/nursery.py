@@ -59,11 +59,11 @@ class Nursery:
         self.process.stdin.write(json.dumps(job) + "\n")
         self.process.stdin.flush()
         ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE)
-        said = log.read_text() if log.exists() else (self.folder / "nursery.log").read_text()
+        printed = log.read_text() if log.exists() else (self.folder / "nursery.log").read_text()
         if not ready:
             self.process.kill()
-            raise AssertionError(f"waited {PATIENCE:g} s: {said[-6000:]}")
+            raise AssertionError(f"waited {PATIENCE:g} s: {printed[-6000:]}")
         codes = self.process.stdout.readline()
-        said = log.read_text() if log.exists() else (self.folder / "nursery.log").read_text()
-        assert codes and json.loads(codes) == [0] * processes, f"exit codes {codes}{said[-6000:]}"  # noqa: PT018
-        return said
+        printed = log.read_text() if log.exists() else (self.folder / "nursery.log").read_text()
+        assert codes and json.loads(codes) == [0] * processes, f"exit codes {codes}{printed[-6000:]}"  # noqa: PT018
+        return printed

@@ -40,7 +40,7 @@ class Training:
                 env=os.environ | {"OMP_NUM_THREADS": "1"} | environment, stdout=log, stderr=subprocess.STDOUT,
             )  # fmt: skip
 
-    def said(self) -> str:
+    def printed(self) -> str:
         return self.log.read_text()
 
     def rows(self) -> list[dict[str, Any]]:
@@ -59,10 +59,10 @@ class Training:
         while time.monotonic() < end:
             if found := holds():
                 return found
-            assert self.process.poll() is None, self.said()[-4000:]
+            assert self.process.poll() is None, self.printed()[-4000:]
             time.sleep(0.02)
         self.process.kill()
-        raise AssertionError(f"waited {PATIENCE} s: {self.said()[-4000:]}")
+        raise AssertionError(f"waited {PATIENCE} s: {self.printed()[-4000:]}")
 
     def after(self, steps: int) -> None:
         """Wait until this many steps are done."""
@@ -92,7 +92,7 @@ class Training:
             return self.process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            raise AssertionError(self.said()[-4000:]) from None
+            raise AssertionError(self.printed()[-4000:]) from None
 
 
 def environment_of(pid: int) -> dict[str, str]:

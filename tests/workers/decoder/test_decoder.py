@@ -20,8 +20,8 @@ from support.nursery import Nursery
 @pytest.mark.slow
 def test_the_lean_layers_compute_what_hf_does(interpreted: Nursery) -> None:
     """Qwen2 has biases, Qwen3 norms of heads, Llama neither."""
-    said = interpreted.run(str(Path(__file__).with_name("lean_worker.py")))
-    assert said.split() == ["Qwen2Config", "True", "Qwen3Config", "True"]
+    printed = interpreted.run(str(Path(__file__).with_name("lean_worker.py")))
+    assert printed.split() == ["Qwen2Config", "True", "Qwen3Config", "True"]
 
 
 def values() -> dict[str, object]:
@@ -80,9 +80,9 @@ def test_a_plan_with_tensor_parallelism_is_timed_by_as_many_processes(tmp_path: 
 
 def test_a_worker_reports_in_one_line_why_it_fails(worker: Worker) -> None:
     job = Job(name="odd", model={"model_type": "no-such-type"}, points=(), device="cpu")
-    code, (said,) = worker(job)
+    code, (printed,) = worker(job)
     assert code == 3
-    assert "no-such-type" in str(said["error"])
+    assert "no-such-type" in str(printed["error"])
 
 
 @pytest.mark.slow

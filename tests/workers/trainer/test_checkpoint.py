@@ -32,8 +32,8 @@ def test_a_run_that_goes_on_with_another_batch_reads_every_sample_once(nursery: 
     still = replace(WHOLE, lr=0.0, checkpoint_every=2)  # nothing is learned, so that a loss depends on its samples alone
     unbroken = losses(nursery, still, tmp_path / "unbroken")
     losses(nursery, replace(still, steps=2), tmp_path / "stopped")  # 16 samples
-    said = trained(nursery, replace(still, batch=4), tmp_path / "stopped")
-    assert "4 samples per step, 8 before: 16 were read, and reading continues after them" in said
+    printed = trained(nursery, replace(still, batch=4), tmp_path / "stopped")
+    assert "4 samples per step, 8 before: 16 were read, and reading continues after them" in printed
     again = losses(nursery, replace(still, batch=16, steps=7, layout=Layout(dp_shard=2)), tmp_path / "stopped", "32 were read")
     halves = [(again[step] + again[step + 1]) / 2 for step in (2, 4)]
     assert halves == pytest.approx([unbroken[2], unbroken[3]], rel=1e-5)
@@ -49,10 +49,10 @@ def test_problems_with_checkpoints_are_reported_and_nothing_is_started_over(nurs
     old = json.loads(marker.read_text())
     del old["trained"]  # as earlier versions wrote it
     marker.write_text(json.dumps(old))
-    said = trained(nursery, WHOLE, tmp_path)
-    assert "the checkpoint after step 6 is incomplete and was removed\n" in said
-    assert "resuming after step 4" in said
-    assert "the checkpoint does not record its settings: assuming 8 samples per step, as now\n" in said
+    printed = trained(nursery, WHOLE, tmp_path)
+    assert "the checkpoint after step 6 is incomplete and was removed\n" in printed
+    assert "resuming after step 4" in printed
+    assert "the checkpoint does not record its settings: assuming 8 samples per step, as now\n" in printed
 
     steps = (tmp_path / "steps.jsonl").read_bytes()
     for one in folder.iterdir():

@@ -20,7 +20,7 @@ BEFORE = Trained.of(PLAIN, 5 * PLAIN.batch)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         ({}, []),
         ({"save": True, "device": "cuda"}, []),
@@ -32,9 +32,9 @@ BEFORE = Trained.of(PLAIN, 5 * PLAIN.batch)
         ({"warmup": 9, "lr": 1.0}, [f"the learning rate changes from step 6 on: peak 1 ({PLAIN.lr:g} before), warm-up steps 9 (5 before)"]),
     ],
 )  # fmt: skip
-def test_what_changes_is_one_line_each(change: dict[str, Any], said: list[str]) -> None:
+def test_what_changes_is_one_line_each(change: dict[str, Any], expected: list[str]) -> None:
     now = replace(PLAIN, **change)
-    assert resume_changes(BEFORE, now, 5) == said
+    assert resume_changes(BEFORE, now, 5) == expected
     assert resume_refusal(Path("run"), BEFORE, now) == ""
 
 

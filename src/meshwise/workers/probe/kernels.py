@@ -94,7 +94,7 @@ def sustained(clock: Clock, stop: float) -> Iterator[Row]:
     out = torch.empty_like(x)
     each = clock.once(partial(torch.mm, x, weight, out=out))
     calls = max(1, round(0.05 / each))
-    begun, samples = time.monotonic(), list[float]()
+    began, samples = time.monotonic(), list[float]()
 
     def burst() -> None:
         for _ in range(calls):
@@ -111,7 +111,7 @@ def sustained(clock: Clock, stop: float) -> Iterator[Row]:
         k=side,
         dtype=_name(x.dtype),
         flops=2 * side**3,
-        lasted=time.monotonic() - begun,
+        lasted=time.monotonic() - began,
     )
 
 

@@ -220,12 +220,12 @@ class Checkpoints:
     def _mark(self, target: Path, values: dict[str, Any]) -> str:
         """Write the marker atomically, synced to the disk, then drop the oldest checkpoints."""
         try:
-            begun = target / f"{MARKER}.part"
-            with begun.open("w", encoding="utf-8") as file:
+            partial = target / f"{MARKER}.part"
+            with partial.open("w", encoding="utf-8") as file:
                 json.dump(values, file)
                 file.flush()
                 os.fsync(file.fileno())
-            begun.replace(target / MARKER)
+            partial.replace(target / MARKER)
             for folder in (target, target.parent):
                 _sync_folder(folder)
         except OSError as error:

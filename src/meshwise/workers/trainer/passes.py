@@ -81,10 +81,10 @@ class Passes:
         losses: list[Tensor] = []
         (model,) = self.models
         mbs, sharded = self.settings.layout.mbs, self.settings.layout.tp > 1
-        for inputs, wanted in zip(tokens.split(mbs), targets.split(mbs), strict=True):
+        for inputs, labels in zip(tokens.split(mbs), targets.split(mbs), strict=True):
             with self.phases("forward"):
                 # under tensor parallelism each rank already holds only a part of the logits
-                loss = self.loss(model(inputs), wanted) if sharded else model(inputs, wanted) / self.settings.microbatches
+                loss = self.loss(model(inputs), labels) if sharded else model(inputs, labels) / self.settings.microbatches
             with self.phases("backward"):
                 loss.backward()
             losses.append(loss)

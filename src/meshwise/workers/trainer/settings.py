@@ -132,9 +132,9 @@ class Settings:
 
     def write(self, path: Path) -> None:
         """Write the file atomically: launchers on several hosts may write the same one."""
-        begun = path.with_name(f"{path.name}.{os.getpid()}")
-        begun.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
-        begun.replace(path)
+        partial = path.with_name(f"{path.name}.{os.getpid()}")
+        partial.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+        partial.replace(path)
 
     @staticmethod
     def read(path: Path) -> "Settings":

@@ -113,12 +113,12 @@ def save(
             if writes and name != skip:
                 found[name] = convert(model, "to_hf", name, whole.detach()).cpu()
     file = folder / (SINGLE_FILE if parts == 1 else f"model-{part + 1:05}-of-{parts:05}.safetensors")
-    begun = file.with_name(f"{file.name}.part")
-    problem = _first_problem(_try_write(begun, found) if writes else "", parts)
+    partial = file.with_name(f"{file.name}.part")
+    problem = _first_problem(_try_write(partial, found) if writes else "", parts)
     if writes and problem:
-        begun.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
     elif writes:
-        begun.replace(file)
+        partial.replace(file)
     if parts > 1:
         dist.barrier()
     if writes and part == 0 and not problem:
@@ -163,9 +163,9 @@ def _finish_folder(folder: Path, parts: int, extra: Mapping[str, str]) -> str:
             if name not in others:
                 (folder / name).unlink(missing_ok=True)
         for name, text in others.items():
-            begun = folder / f"{name}.part"
-            begun.write_text(text, encoding="utf-8")
-            begun.replace(folder / name)
+            partial = folder / f"{name}.part"
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(folder / name)
     except OSError as error:
         for path in folder.glob("*.json.part"):
             path.unlink()

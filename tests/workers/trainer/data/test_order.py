@@ -37,7 +37,7 @@ def test_epochs_and_seeds_differ_in_order() -> None:
 
 
 def test_neighbours_are_torn_apart_as_by_chance() -> None:
-    """Of a random permutation of n, one neighbour in n / 2 follows the other by one step up or down: about two in all."""
+    """In a random permutation of n, one pair of neighbours in n / 2 differs by one: about two pairs in all."""
     found = [shuffled_index(0, i, 10_000) for i in range(10_000)]
     assert sum(abs(a - b) == 1 for a, b in pairwise(found)) < 12
     # the mean of the first half of a permutation of n lies near n / 2; its deviation is n / sqrt(12 n) x about 1: 29 here

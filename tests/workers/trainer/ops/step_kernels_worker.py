@@ -22,10 +22,10 @@ def check_loss_and_gradient(rows: int, vocabulary: int, width: int, dtype: torch
     logits = torch.randn(rows, width, generator=dice).to(dtype)
     targets = torch.randint(vocabulary, (rows,), generator=dice)
     plain = logits[:, :vocabulary].float().clone().requires_grad_()
-    wanted = F.cross_entropy(plain, targets, reduction="none") * 0.5
-    wanted.sum().backward()
+    expected = F.cross_entropy(plain, targets, reduction="none") * 0.5
+    expected.sum().backward()
     assert plain.grad is not None
-    torch.testing.assert_close(loss_and_gradient(logits, targets, vocabulary, 0.5), wanted.detach())
+    torch.testing.assert_close(loss_and_gradient(logits, targets, vocabulary, 0.5), expected.detach())
     near = 1e-5 if dtype == torch.float32 else 2**-7
     torch.testing.assert_close(logits[:, :vocabulary].float(), plain.grad, rtol=near, atol=1e-7)
     assert not logits[:, vocabulary:].any()
@@ -97,10 +97,10 @@ def check_operations() -> None:
         return torch.randn(*shape, generator=dice).requires_grad_()
 
     x, weights = drawn(2, 5, 8), [drawn(7, 8), drawn(3, 1, 8)]
-    wanted = x @ torch.cat([weight.detach().flatten(0, -2) for weight in weights]).T
+    expected = x @ torch.cat([weight.detach().flatten(0, -2) for weight in weights]).T
     stack(weights)
     assert fused_linear(x, weights).shape == (2, 5, 16)
-    torch.testing.assert_close(fused_linear(x, weights)[..., :10], wanted)
+    torch.testing.assert_close(fused_linear(x, weights)[..., :10], expected)
     assert not fused_linear(x, weights)[..., 10:].any()
     gates = [drawn(16, 8), drawn(16, 8)]
     stack(gates)

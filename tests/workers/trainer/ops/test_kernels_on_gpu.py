@@ -21,12 +21,12 @@ def test_the_loss_equals_float64(tokens: int, vocabulary: int, hidden: int, dtyp
     weight = (torch.randn(vocabulary, hidden, generator=dice, device="cuda") / hidden**0.5).to(dtype).requires_grad_()
     targets = torch.randint(vocabulary, (tokens,), generator=dice, device="cuda")
     a, b = x.detach().double().requires_grad_(), weight.detach().double().requires_grad_()
-    wanted = F.cross_entropy(a @ b.T, targets) * 3
-    by_hand = torch.autograd.grad(wanted, (a, b))
+    expected = F.cross_entropy(a @ b.T, targets) * 3
+    gradients = torch.autograd.grad(expected, (a, b))
     found = head_loss(x, weight, targets, at_once=2**26) * 3
     near = 1e-5 if dtype == torch.float32 else 1e-2
-    assert abs(found.item() - wanted.item()) < near * wanted.item()
-    for one, other in zip(torch.autograd.grad(found, (x, weight)), by_hand, strict=True):
+    assert abs(found.item() - expected.item()) < near * expected.item()
+    for one, other in zip(torch.autograd.grad(found, (x, weight)), gradients, strict=True):
         assert ((one.double() - other).norm() / other.norm()).item() < near
 
 

@@ -37,17 +37,17 @@ def where() -> Iterator[str]:
 
 
 def test_node_0_says_who_is_missing_and_forgets_who_came_and_left(where: str) -> None:
-    said: list[str] = []
-    third = RendezvousMonitor(2, 3, where, said.append, never, patience=60)  # pyright: ignore[reportArgumentType]
+    printed: list[str] = []
+    third = RendezvousMonitor(2, 3, where, printed.append, never, patience=60)  # pyright: ignore[reportArgumentType]
     third.begin()
-    first = RendezvousMonitor(0, 3, where, said.append, never, patience=1.6)  # pyright: ignore[reportArgumentType]
+    first = RendezvousMonitor(0, 3, where, printed.append, never, patience=1.6)  # pyright: ignore[reportArgumentType]
     first.begin()
-    until(lambda: said)
-    assert said == [f"waiting for node 1 at {where}"]
+    until(lambda: printed)
+    assert printed == [f"waiting for node 1 at {where}"]
     until(lambda: third.missing == [1])  # published by node 0
     third.end()  # it disappears without a message
-    until(lambda: len(said) > 1)
-    assert said[1:] == [f"waiting for nodes 1 and 2 at {where}"]
+    until(lambda: len(printed) > 1)
+    assert printed[1:] == [f"waiting for nodes 1 and 2 at {where}"]
     first.end()
     assert rendezvous_failure(RendezvousTimeoutError(), first).startswith(f"nodes 1 and 2 did not join at {where} within ")
     lost = RendezvousConnectionError("see inner exception")
@@ -79,11 +79,11 @@ def test_a_signal_while_node_0_waits_for_node_1_is_obeyed_at_once(tmp_path: Path
     with socket.create_server(("127.0.0.1", 0)) as free:
         where = f"127.0.0.1:{free.getsockname()[1]}"
     run = Training(tmp_path / "run", "--dp-shard", "2", "--nodes", "2", "--node-rank", "0", "--rendezvous", where)
-    run.until(lambda: f"waiting for node 1 at {where}" in run.said())
+    run.until(lambda: f"waiting for node 1 at {where}" in run.printed())
     family = descendants(run.process.pid)
     assert family
     os.kill(run.process.pid, signal.SIGTERM)
     assert run.end() == 1
     run.until_gone(family)
-    assert run.said().splitlines()[-1] == f"meshwise: stopped by a signal while waiting for node 1 at {where}"
+    assert run.printed().splitlines()[-1] == f"meshwise: stopped by a signal while waiting for node 1 at {where}"
     assert alive(family) == []

@@ -83,8 +83,8 @@ def test_validate_reads_runs_that_ended_and_runs_that_ran_out_of_memory(tmp_path
 
 
 def test_what_was_predicted_before_a_run_stands_in_its_row() -> None:
-    told = replace(RUN, facts={PREDICTED[0]: 0.25, PREDICTED[1]: 1.5})
-    assert [measurement(told, steps(1), 2)[name] for name in PREDICTED] == [0.25, 1.5]
+    predicted = replace(RUN, facts={PREDICTED[0]: 0.25, PREDICTED[1]: 1.5})
+    assert [measurement(predicted, steps(1), 2)[name] for name in PREDICTED] == [0.25, 1.5]
     assert PREDICTED[0] not in measurement(RUN, steps(1), 2)
 
 

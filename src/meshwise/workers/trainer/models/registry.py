@@ -1,6 +1,6 @@
 """The registry of model families: what each one declares, and the lookup by `model_type`. No torch: the launcher reads it too.
 
-Every folder beside this file is a family. Its `family.py` defines `FAMILY`, imports no torch at module level, and imports the model and
+Every sub-folder here is a family. Its `family.py` defines `FAMILY`, imports no torch at module level, and imports the model and
 its sharding inside the functions that build them.
 """
 

@@ -88,7 +88,7 @@ class RendezvousMonitor:
 
 
 def missing_nodes(store: TCPStore, nodes: int, seen: "dict[int, tuple[bytes, float]]", patience: float) -> list[int]:
-    """Nodes from 1 on that wrote nothing new for `patience` seconds. `seen` keeps each node's last value and since when it stands."""
+    """Nodes from 1 on that wrote nothing new for `patience` seconds. `seen` keeps each node's last value and when it changed."""
     now = time.monotonic()
     for node in range(1, nodes):
         key = f"{WAITS}{node}"

@@ -29,11 +29,11 @@ class PhaseTimes:
 
     def _sum(self, which: int) -> dict[str, float]:
         found: dict[str, float] = {}
-        for name, begun, ended in self.marks:
-            if isinstance(begun, tuple) and isinstance(ended, tuple):
-                found[name] = found.get(name, 0.0) + ended[which] - begun[which]
-            elif isinstance(begun, torch.cuda.Event) and isinstance(ended, torch.cuda.Event) and which == 0 and ended.query():
-                found[name] = found.get(name, 0.0) + begun.elapsed_time(ended) / 1e3
+        for name, began, ended in self.marks:
+            if isinstance(began, tuple) and isinstance(ended, tuple):
+                found[name] = found.get(name, 0.0) + ended[which] - began[which]
+            elif isinstance(began, torch.cuda.Event) and isinstance(ended, torch.cuda.Event) and which == 0 and ended.query():
+                found[name] = found.get(name, 0.0) + began.elapsed_time(ended) / 1e3
         return found
 
 
@@ -53,11 +53,11 @@ class Phases:
     @contextmanager
     def __call__(self, name: str) -> Generator[None]:
         with record_function(name) if self.traced else nullcontext():
-            begun = self._mark()
+            began = self._mark()
             yield
             ended = self._mark()
-        if begun is not None and ended is not None:
-            self._marks.append((name, begun, ended))
+        if began is not None and ended is not None:
+            self._marks.append((name, began, ended))
 
     def _mark(self) -> Mark | None:
         if not self._cuda:

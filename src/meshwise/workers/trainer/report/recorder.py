@@ -115,9 +115,9 @@ class Recorder:
         self.unwritten = self.unwritten[log.write(self.unwritten) :]
 
     def _own(self) -> Rank:
-        a, some = self.settings.layout, measured_steps(self.steps)
-        timed = [sum(one.phases.get(name, 0.0) for name in UNSHARED) for one in some if one.phases]
-        worked = [sum(one.cpu.get(name, 0.0) for name in UNSHARED) for one in some if one.cpu]
+        a, measured = self.settings.layout, measured_steps(self.steps)
+        timed = [sum(one.phases.get(name, 0.0) for name in UNSHARED) for one in measured if one.phases]
+        worked = [sum(one.cpu.get(name, 0.0) for name in UNSHARED) for one in measured if one.cpu]
         return Rank(
             rank=dist.get_rank(),
             host=socket.gethostname(),

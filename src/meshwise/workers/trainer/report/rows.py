@@ -124,7 +124,7 @@ def run_columns(settings: Settings, per_node: int) -> dict[str, object]:
 
 def measurement(settings: Settings, steps: Sequence[Step], per_node: int, memory: float | None = None) -> dict[str, object]:
     """The row of a run: its median step and its peak memory, `memory` or else that of the given steps. Blank if not measured."""
-    some, seconds = measured_steps(steps), median_seconds(steps)
+    measured, seconds = measured_steps(steps), median_seconds(steps)
     tokens, flops, mfu = rates(settings, seconds)
     return run_columns(settings, per_node) | {
         "sec_per_iter": seconds,
@@ -136,7 +136,7 @@ def measurement(settings: Settings, steps: Sequence[Step], per_node: int, memory
         "first_step": steps[0].step,
         "loss_first": _finite(steps[0].loss),
         "loss_last": _finite(steps[-1].loss),
-        "note": f"{len(some)} steps after {len(steps) - len(some)}, schedule {settings.layout.schedule}, "
+        "note": f"{len(measured)} steps after {len(steps) - len(measured)}, schedule {settings.layout.schedule}, "
         f"loss {steps[0].loss:.4f} to {steps[-1].loss:.4f}, {flops / 1e12:.4g} TFLOP/s a device",
     }
 

@@ -1,4 +1,4 @@
-"""What the registry needs to know about GPT-2. No torch."""
+"""Registry entry of GPT-2: sizes, unsupported configs, tensors, lazy build and sharding. No torch."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What the registry needs to know about Llama. No torch."""
+"""Registry entry of Llama: sizes, unsupported configs, tensors, lazy build and sharding. No torch."""
 
 from typing import TYPE_CHECKING, Any
 

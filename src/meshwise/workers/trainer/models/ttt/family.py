@@ -1,4 +1,4 @@
-"""What the registry needs to know about TTT. No torch."""
+"""Registry entry of TTT: sizes, unsupported configs, tensors, lazy build and predictor. No torch."""
 
 from typing import TYPE_CHECKING, Any
 
