@@ -1,7 +1,7 @@
 """The tokens of a step: samples of token files, or of the embedded text with one token per byte.
 
 A sample is a pure function of seed and number, so that resuming, in any layout, only needs the count of samples read: step s reads the
-`batch` samples from s x batch on, plus `ahead` more if earlier steps had another batch.
+`batch` samples from s x batch + ahead on, where `ahead` counts what earlier steps with another batch have read beyond that.
 """
 
 import mmap
@@ -24,7 +24,7 @@ WIDTHS = {2: torch.uint16, 4: torch.uint32}
 
 @cache
 def map_tokens(file: TokenFile) -> Tensor:
-    """Map the tokens of a file into memory."""
+    """Map the tokens of a file; only the pages that are read take memory."""
     with open(file.path, "rb") as opened:
         # copy on write, since torch warns about read-only memory
         view = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)

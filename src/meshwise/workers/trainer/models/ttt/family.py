@@ -56,7 +56,7 @@ def _build(config: Config, span: "Span", shard: "LocalShard", recompute: str) ->
 
 
 def _predictor(model: Any, batch: int) -> "Predictor":
-    """Decode with the kernels if they serve this model on its device, else with plain PyTorch."""
+    """Decode with the kernels if they support this model on its device, else with plain PyTorch."""
     from meshwise.workers.trainer.models.ttt.decode import Decoding
 
     plain = Decoding(model, batch)
