@@ -10,9 +10,9 @@ import sys
 import time
 from dataclasses import replace
 
+from meshwise.plan.ask import TrainAsk
 from meshwise.plan.shapes import stack as shapes
 from meshwise.plan.shapes.search import fastest
-from meshwise.plan.ask import TrainAsk
 
 TOP = 20
 

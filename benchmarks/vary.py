@@ -12,10 +12,11 @@ import sys
 import time
 from pathlib import Path
 
-from meshwise.plan.axes import AXES
-from meshwise.plan.ask import TrainAsk
-from meshwise.plan.vary import parse, variants
 from meshwise.plan.vary_whatif import answer
+
+from meshwise.plan.ask import TrainAsk
+from meshwise.plan.axes import AXES
+from meshwise.plan.vary import parse, variants
 
 ASK = TrainAsk(model="llama-3-70b", on="h100-sxm", batch=512, seq=8192, framework="megatron", tokens=15e12)
 PLAN = [str(Path(sys.executable).parent / "meshwise"), "plan", "llama-3-70b", "--batch", "4M", "--seq", "8k", "--tokens", "15T"]

@@ -21,7 +21,7 @@ from meshwise.plan.train.explain import differences
 from meshwise.plan.train.plan import TrainPlan, make, read
 from meshwise.plan.train.search import search
 from meshwise.ui.views.plan import choice_bars
-from meshwise.workers.trainer.settings import Layout, Settings, broken
+from meshwise.workers.trainer.settings import Layout, Settings, broken_rules
 from support.command import one_line
 
 ASK = TrainAsk(model="llama-3-8b", on="2x8xh100-sxm", batch=512, seq=4096, framework="megatron", tokens=15e12)
@@ -66,7 +66,7 @@ def test_what_is_planned_for_this_trainer_can_run_in_it(model: str) -> None:
     assert {choice.layout["pp"] for choice in choices} >= {1, 2, 4}
     for choice in choices:
         layout = Layout(**{f.name: choice.layout[f.name] for f in fields(Layout)})  # pyright: ignore[reportArgumentType]
-        assert broken(Settings(name="ttt", model=values, layout=layout, batch=ask.batch, seq=ask.seq)) == [], layout
+        assert broken_rules(Settings(name="ttt", model=values, layout=layout, batch=ask.batch, seq=ask.seq)) == [], layout
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from meshwise.plan.train.choice import Choice, choice
 from meshwise.plan.train.search import search
 from meshwise.run.train.launch import Launch
 from meshwise.units import GIB
-from meshwise.workers.trainer.settings import Layout, broken
+from meshwise.workers.trainer.settings import Layout, broken_rules
 
 MARGIN = 0.9
 """What fits must be predicted to need this share of what did not."""
@@ -126,7 +126,11 @@ def _layout(row: Choice) -> Layout:
 
 
 def _runs(ready: Launch, row: Choice) -> bool:
-    return row.layout["offload"] == "none" and row.layout["ep"] == 1 and not broken(replace(ready.settings, layout=_layout(row)))
+    return (
+        row.layout["offload"] == "none"
+        and row.layout["ep"] == 1
+        and not broken_rules(replace(ready.settings, layout=_layout(row)))
+    )
 
 
 def _changes(own: Layout, row: Choice) -> dict[str, Any]:

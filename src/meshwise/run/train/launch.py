@@ -22,6 +22,7 @@ from meshwise.run.train.hosts import Hosts, meeting
 from meshwise.run.train.hosts import find as find_hosts
 from meshwise.units import GIB
 from meshwise.workers.trainer.hf import expected
+from meshwise.workers.trainer.models.registry import family_of, sizes_of, unsupported
 from meshwise.workers.trainer.settings import (
     ON_NAN,
     PRECISIONS,
@@ -30,11 +31,8 @@ from meshwise.workers.trainer.settings import (
     SPLIT_BACKWARD,
     Layout,
     Settings,
-    Sizes,
-    broken,
-    dropout_of,
-    unbuildable,
-    would_do,
+    broken_rules,
+    valid_choices,
 )
 
 DEFAULT = "llama-debug"
@@ -97,7 +95,7 @@ class Launch:
     @property
     def notes(self) -> list[str]:
         """What is done in another way than the model's config says, and what is assumed of the machines."""
-        dropout = dropout_of(self.settings.model)
+        dropout = family_of(self.settings.model).ignored_dropout(self.settings.model)
         notes = [f"the config asks for dropout of {dropout:g}; the trainer has none, and trains without"] if dropout else []
         if self.assumed:
             other = self.on.replace(here.NETWORK, "25Gbps")
@@ -153,9 +151,9 @@ def prepare(wish: Wish) -> Launch:
     one_of("--on-nan", settings.on_nan, ON_NAN)
     if settings.weights:
         check_weights(values, name, Path(settings.weights))
-    rules = broken(settings)
+    rules = broken_rules(settings)
     if rules:
-        raise BrokenRules(rules, would_do(settings))
+        raise BrokenRules(rules, valid_choices(settings))
     on = wish.on or (ask.on if ask else here.cluster_text(device, layout.devices // hosts.nodes, hosts.nodes))
     model = build(values, name, "")
     # without a checkpoint a restart would begin at the first step
@@ -167,7 +165,7 @@ def prepare(wish: Wish) -> Launch:
 def _text(wish: Wish, name: str, values: dict[str, Any], seq: int) -> "corpus.Corpus | None":
     found = corpus.look(wish.data, wish.tokenizer, wish.text_key, int(wish.options.get("seed", 0)))
     if found:
-        corpus.fits(found, name, Sizes.of(values).vocab, seq)
+        corpus.fits(found, name, sizes_of(values).vocab, seq)
     return found
 
 
@@ -193,7 +191,7 @@ def buildable(name: str) -> tuple[dict[str, Any], str]:
     if name.lower().endswith(".gguf"):
         raise UserError(f"{quoted(name)}: the trainer builds models from a config.json, not from a .gguf")
     values, label, _ = find.find_values(name)
-    reason = unbuildable(values)
+    reason = unsupported(values)
     if reason:
         raise UserError(f"the trainer cannot build {label}: {reason}; try llama-debug or bloom-560m")
     build(values, label, "")  # what the planner refuses of a config, such as a missing key, is said in its words
@@ -204,7 +202,7 @@ def check_weights(values: dict[str, Any], name: str, given: Path) -> None:
     """Refuse `--weights` that are not those of this model, by the tables at the heads of their files."""
     try:
         expected.check(values, name, given)
-    except expected.Unfit as error:
+    except expected.WeightsError as error:
         raise UserError(f"--weights {error}") from None
 
 

@@ -15,7 +15,7 @@ from typing import IO, Any
 from meshwise.errors import UserError
 from meshwise.run.train import hosts, launch
 from meshwise.run.train.launch import Launch
-from meshwise.workers.trainer.ranks.speech import say
+from meshwise.workers.trainer.ranks.output import say
 
 STOP_FILE = "MESHWISE_STOP"
 STEP = re.compile(r"step +(\d+)/\d+ ")

@@ -11,7 +11,16 @@ from meshwise.cost.parts import TRAIN_WORDS
 from meshwise.run.train.advice import Forecast, advice
 from meshwise.run.train.sections import Section, Table
 from meshwise.units import GIB
-from meshwise.workers.trainer.report.rows import Rank, Step, counted, rates, read_ranks, read_rows, read_steps, usual
+from meshwise.workers.trainer.report.rows import (
+    Rank,
+    Step,
+    measured_steps,
+    rates,
+    read_ranks,
+    read_rows,
+    read_steps,
+    typical_step,
+)
 from meshwise.workers.trainer.settings import Settings
 
 PASSES = ("forward", "backward", "passes")
@@ -112,7 +121,7 @@ def headline(seen: Seen, found: Forecast | None) -> Section:
 
 def _about(seen: Seen, found: Forecast | None) -> list[str]:
     """What the numbers stand for."""
-    some, all_of = counted(seen.measured), seen.steps
+    some, all_of = measured_steps(seen.measured), seen.steps
     warm = len(seen.measured) - len(some)
     since = " since the last restart" if len(seen.measured) < len(all_of) else ""
     lines = [
@@ -137,7 +146,7 @@ def _about(seen: Seen, found: Forecast | None) -> list[str]:
 
 def parts(seen: Seen, found: Forecast | None) -> list[Section]:
     """Seconds by part: the planner's parts, and beside them the phases that were timed. Each column adds up to its step."""
-    step = usual(seen.measured)
+    step = typical_step(seen.measured)
     timed, whole = step.phases, step.seconds
     plan = {name: found.scale * value for name, value in found.here.time.items()} if found else {}
     inside = {name: value for name, value in plan.items() if name not in ONCE and value > 0}

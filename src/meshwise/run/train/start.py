@@ -22,7 +22,7 @@ from meshwise.run.train.report import Seen
 from meshwise.run.train.sections import Section
 from meshwise.run.train.sweep import Outcome, Point
 from meshwise.units import GIB
-from meshwise.workers.trainer.ranks import speech
+from meshwise.workers.trainer.ranks import output
 from meshwise.workers.trainer.report.rows import PREDICTED, add_row, failure, read_rows
 
 Say = Callable[[str], None]
@@ -44,7 +44,7 @@ def foretold(ready: Launch) -> tuple[Launch, Choice | None]:
 
 def train(ready: Launch, out: Path, say: Say) -> tuple[Seen, Forecast | None] | None:
     """One run with its lines on the terminal; what it left, or nothing where there is no more to say of it or to do after it."""
-    say = speech.unheard(say)
+    say = output.ignore_broken_pipe(say)
     ready, one = foretold(workers.reading(ready, out, say))
     s, file = ready.settings, workers.write(ready, out)
     lead = ready.hosts.rank == 0
@@ -75,7 +75,7 @@ def _failed(ready: Launch, out: Path, code: int, seen: Seen | None, say: Say) ->
     found = aftermath.failure(out)
     why = aftermath.reason(found, code, ready.settings.checkpoint_every)
     for line in aftermath.memory_lines(ready) if found.get("kind") == "oom" else ():
-        speech.say(line, sys.stderr)
+        output.say(line, sys.stderr)
     if seen and found.get("kind") == "disk":
         try:
             report(ready, out, seen, forecast(ready, seen.earlier) if ready.on else None, [], say)
@@ -107,14 +107,14 @@ def report(ready: Launch, out: Path, seen: Seen, found: Forecast | None, more: S
         files.write(out / "report.md", sections.as_markdown(run_report.title(ready.settings), every))
     except UserError as error:
         unwritten = str(error)
-    speech.unheard(say)("\n" + sections.as_text(every) + "\n\n" + run_report.kept(out))
+    output.ignore_broken_pipe(say)("\n" + sections.as_text(every) + "\n\n" + run_report.kept(out))
     if unwritten:
         raise DoesNotFit(unwritten)
 
 
 def measure(points: Sequence[Point], out: Path, say: Say) -> list[Outcome]:
     """A short run of each point, in a folder of its own; every row, failures too, in one measurement.jsonl of the folder above."""
-    say, ready = speech.unheard(say), [point for point in points if point.ready]
+    say, ready = output.ignore_broken_pipe(say), [point for point in points if point.ready]
     done: list[Outcome] = []
     for number, point in enumerate(ready, 1):
         if point.ready:
@@ -158,7 +158,7 @@ def run_sweep(wish: Wish, text: str, out: Path, say: Say) -> None:
         outcomes = measure(points, out, say)
         found = sweep.table(outcomes, [point for point in points if not point.ready])
         (out / "report.md").write_text(sections.as_markdown(f"Sweep: {text}", found), encoding="utf-8")
-    speech.unheard(say)(
+    output.ignore_broken_pipe(say)(
         "\n" + sections.as_text(found) + f"\n\nkept in {out}: measurement.jsonl, report.md, and a folder for each run"
     )
 

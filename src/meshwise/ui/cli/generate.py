@@ -60,7 +60,7 @@ def generate(
     if text is not None:
         typer.echo(f"loss {found['loss']:.4f} a token over {found['tokens']:,} tokens")
     else:
-        sys.stdout.buffer.write(tokenizers.text_of(words, [*read, *found["said"]]) + b"\n")
+        sys.stdout.buffer.write(tokenizers.text_of(words, [*read, *found["generated"]]) + b"\n")
 
 
 def _tokenizer(given: str, weights: Path, model: str, vocabulary: int) -> "Tokenizer":

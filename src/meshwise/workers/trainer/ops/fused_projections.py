@@ -1,7 +1,7 @@
-"""Projections that read the same input as one product, and what follows them by a kernel each: fewer, fuller programs on a GPU.
+"""Projections of one input as one product, followed by one kernel each for rotary positions and SwiGLU: fewer, fuller GPU launches.
 
-Weights keep their names, and stand one below another in memory (`lay`), so that the joined weight is a view of them and its gradient is
-theirs. torch.compile sees opaque operations with known shapes, and a CUDA graph may hold them.
+Weights keep their names and are stacked in one storage (`stack`), so that the fused weight is a view of them and its gradient is split
+into theirs. torch.compile sees opaque operations with known shapes, and a CUDA graph may hold them.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -15,18 +15,18 @@ import triton.language as tl
 from torch import Tensor
 
 ROWS = 16
-"""Joined weights have a multiple of so many rows, the last of them zeros: what the tensor cores read, and TTT's kernels count on."""
+"""A fused weight is padded with rows of zeros to a multiple of this, as the tensor cores read them; TTT's kernels rely on it."""
 AT_ONCE = 1024
-"""Elements of a program of the kernels here."""
+"""Elements that one program of the kernels here processes."""
 
 
-def fills(weights: list[Tensor]) -> bool:
-    """Whether weights one below another need no rows of zeros."""
+def needs_no_padding(weights: list[Tensor]) -> bool:
+    """Whether the stacked weights have a multiple of ROWS rows."""
     return sum(_rows(weights)) == _padded(weights)
 
 
-def lay(weights: list[Tensor]) -> None:
-    """Put weights (rows..., columns) one below another in one piece of memory, with rows of zeros where they do not fill it."""
+def stack(weights: list[Tensor]) -> None:
+    """Move weights (rows..., columns) into one storage, one below another, padded with rows of zeros."""
     counts = _rows(weights)
     whole = weights[0].new_zeros(_padded(weights), weights[0].shape[-1])
     for weight, part in zip(weights, whole.split([*counts, len(whole) - sum(counts)]), strict=False):
@@ -42,7 +42,7 @@ def _padded(weights: list[Tensor]) -> int:
 
 
 def _whole(weights: list[Tensor]) -> Tensor:
-    """The joined weight: a view of the first one's memory, or a copy where the others do not follow it there."""
+    """The fused weight: a view of the first one's storage, or a copy if the others do not follow it there."""
     rows, columns = _padded(weights), weights[0].shape[-1]
     memory, start = weights[0].untyped_storage(), weights[0].storage_offset()
     places = [start + columns * sum(_rows(weights[:i])) for i in range(len(weights))]
@@ -55,45 +55,45 @@ def _whole(weights: list[Tensor]) -> Tensor:
 
 
 def _parts(whole: Tensor, weights: list[Tensor]) -> list[Tensor]:
-    """The gradients of weights that were joined."""
+    """Split the fused weight's gradient into those of its weights."""
     parts = whole.split([*_rows(weights), len(whole) - sum(_rows(weights))])
     return [part.view(weight.shape) for weight, part in zip(weights, parts, strict=False)]
 
 
-@torch.library.custom_op("meshwise::joined", mutates_args=())
-def joined(x: Tensor, weights: list[Tensor]) -> Tensor:
-    """x (..., columns) times weights that were laid one below another: their rows' products side by side."""
+@torch.library.custom_op("meshwise::fused_linear", mutates_args=())
+def fused_linear(x: Tensor, weights: list[Tensor]) -> Tensor:
+    """Multiply x (..., columns) by stacked weights; returns the products of their rows side by side."""
     return x @ _whole(weights).T
 
 
-@joined.register_fake
+@fused_linear.register_fake
 def _(x: Tensor, weights: list[Tensor]) -> Tensor:
     return x.new_empty(*x.shape[:-1], _padded(weights))
 
 
-@torch.library.custom_op("meshwise::joined_backward", mutates_args=())
-def _joined_backward(by_out: Tensor, x: Tensor, weights: list[Tensor]) -> tuple[Tensor, Tensor]:
+@torch.library.custom_op("meshwise::fused_linear_backward", mutates_args=())
+def _fused_linear_backward(by_out: Tensor, x: Tensor, weights: list[Tensor]) -> tuple[Tensor, Tensor]:
     by_rows = by_out.flatten(0, -2)
     return by_out @ _whole(weights), by_rows.T @ x.flatten(0, -2)
 
 
-@_joined_backward.register_fake
+@_fused_linear_backward.register_fake
 def _(by_out: Tensor, x: Tensor, weights: list[Tensor]) -> tuple[Tensor, Tensor]:
     return x.new_empty(x.shape), x.new_empty(by_out.shape[-1], x.shape[-1])
 
 
-def _joined_keep(ctx: Any, inputs: tuple[Tensor, list[Tensor]], output: Tensor) -> None:
+def _fused_linear_save(ctx: Any, inputs: tuple[Tensor, list[Tensor]], output: Tensor) -> None:
     x, weights = inputs
     ctx.save_for_backward(x, *weights)
 
 
-def _joined_slopes(ctx: Any, by_out: Tensor) -> tuple[Tensor, list[Tensor]]:
+def _fused_linear_gradients(ctx: Any, by_out: Tensor) -> tuple[Tensor, list[Tensor]]:
     x, *weights = ctx.saved_tensors
-    by_x, by_whole = _joined_backward(by_out, x, weights)
+    by_x, by_whole = _fused_linear_backward(by_out, x, weights)
     return by_x, _parts(by_whole, weights)
 
 
-joined.register_autograd(_joined_slopes, setup_context=_joined_keep)
+fused_linear.register_autograd(_fused_linear_gradients, setup_context=_fused_linear_save)
 
 
 @triton.jit
@@ -101,9 +101,9 @@ def _turn(
     rows, q, k, v, rotation, seq,
     HEADS: tl.constexpr, SHARED: tl.constexpr, HEAD: tl.constexpr, GROUP: tl.constexpr, BACK: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
-    """Heads of one token, GROUP at a time: q and k = x cos + x' sin where x' has the halves of a head exchanged, and v = x.
+    """Heads of one token, GROUP at a time: q and k = x cos + x' sin, where x' has the halves of a head swapped, and v = x.
 
-    Or BACK, from their gradients: x = q cos - q' sin, for both halves of a head have the same cosines, and sines of opposite sign.
+    If BACK, from their gradients: x = q cos - q' sin, since both halves of a head have the same cosines and sines of opposite sign.
     """
     token = tl.program_id(0).to(tl.int64)
     lane = tl.arange(0, HEAD)[None, :]
@@ -142,11 +142,11 @@ def _run_turn(rows: Tensor, q: Tensor, k: Tensor, v: Tensor, rotation: Tensor, b
     run(rows, q, k, v, rotation, seq, heads, shared, size, max(1, AT_ONCE // size), back)
 
 
-@torch.library.custom_op("meshwise::turned", mutates_args=())
-def turned(rows: Tensor, rotation: Tensor, shared: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values (batch, seq, heads, head_dim) of rows that hold them side by side, with `shared` heads of the latter two.
+@torch.library.custom_op("meshwise::split_and_rotate", mutates_args=())
+def split_and_rotate(rows: Tensor, rotation: Tensor, shared: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Split rows into queries, keys and values (batch, seq, heads, head_dim), with `shared` heads for keys and values.
 
-    Queries and keys are turned by `rotation` (2, seq, head_dim): cosines, and sines that are negative in the first half.
+    Queries and keys are rotated by `rotation` (2, seq, head_dim): cosines, and sines that are negative in the first half.
     """
     q, k, v = _empty_heads(rows, rotation, shared)
     _run_turn(rows.contiguous(), q, k, v, rotation, back=False)
@@ -160,37 +160,37 @@ def _empty_heads(rows: Tensor, rotation: Tensor, shared: int) -> tuple[Tensor, T
     return q, k, v
 
 
-@turned.register_fake
+@split_and_rotate.register_fake
 def _(rows: Tensor, rotation: Tensor, shared: int) -> tuple[Tensor, Tensor, Tensor]:
     return _empty_heads(rows, rotation, shared)
 
 
-@torch.library.custom_op("meshwise::turned_backward", mutates_args=())
-def _turned_backward(by_q: Tensor, by_k: Tensor, by_v: Tensor, rotation: Tensor) -> Tensor:
+@torch.library.custom_op("meshwise::split_and_rotate_backward", mutates_args=())
+def _split_and_rotate_backward(by_q: Tensor, by_k: Tensor, by_v: Tensor, rotation: Tensor) -> Tensor:
     by_rows = by_q.new_empty(*by_q.shape[:-2], (by_q.shape[-2] + 2 * by_k.shape[-2]) * by_q.shape[-1])
     _run_turn(by_rows, by_q.contiguous(), by_k.contiguous(), by_v.contiguous(), rotation, back=True)
     return by_rows
 
 
-@_turned_backward.register_fake
+@_split_and_rotate_backward.register_fake
 def _(by_q: Tensor, by_k: Tensor, by_v: Tensor, rotation: Tensor) -> Tensor:
     return by_q.new_empty(*by_q.shape[:-2], (by_q.shape[-2] + 2 * by_k.shape[-2]) * by_q.shape[-1])
 
 
-def _turned_keep(ctx: Any, inputs: tuple[Tensor, Tensor, int], output: tuple[Tensor, ...]) -> None:
+def _split_and_rotate_save(ctx: Any, inputs: tuple[Tensor, Tensor, int], output: tuple[Tensor, ...]) -> None:
     ctx.save_for_backward(inputs[1])
 
 
-def _turned_slopes(ctx: Any, by_q: Tensor, by_k: Tensor, by_v: Tensor) -> tuple[Tensor, None, None]:
-    return _turned_backward(by_q, by_k, by_v, *ctx.saved_tensors), None, None
+def _split_and_rotate_gradients(ctx: Any, by_q: Tensor, by_k: Tensor, by_v: Tensor) -> tuple[Tensor, None, None]:
+    return _split_and_rotate_backward(by_q, by_k, by_v, *ctx.saved_tensors), None, None
 
 
-turned.register_autograd(_turned_slopes, setup_context=_turned_keep)
+split_and_rotate.register_autograd(_split_and_rotate_gradients, setup_context=_split_and_rotate_save)
 
 
 @triton.jit
 def _gate(both, out, by_both, width, BLOCK: tl.constexpr, BACK: tl.constexpr):  # noqa: N803
-    """Of rows [g u]: h = silu(g) u. Or BACK, from e, the gradient of h, which stands where h goes: [e u silu'(g), e silu(g)], and h."""
+    """For rows [g u]: h = silu(g) u. If BACK, `out` holds e, the gradient of h: writes [e u silu'(g), e silu(g)], and h over e."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < width
@@ -205,8 +205,10 @@ def _gate(both, out, by_both, width, BLOCK: tl.constexpr, BACK: tl.constexpr):  
 
 
 def _run_gate(both: Tensor, out: Tensor, by_both: Tensor | None = None) -> None:
-    """Forward; or, given where to write it, the gradient of both too, from that of out in its place: each element is read before it is
-    written."""
+    """Run forward; or, if `by_both` is given, write the gradient of `both` there from out's gradient, and overwrite that with out.
+
+    Each element is read before it is written.
+    """
     width = out.shape[-1]
     run: Any = _gate[(out.numel() // width, triton.cdiv(width, AT_ONCE))]
     run(both, out, both if by_both is None else by_both, width, AT_ONCE, by_both is not None)
@@ -214,9 +216,9 @@ def _run_gate(both: Tensor, out: Tensor, by_both: Tensor | None = None) -> None:
 
 @torch.library.custom_op("meshwise::swiglu", mutates_args=())
 def swiglu(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> tuple[Tensor, Tensor]:
-    """down (silu(gate x) * up x) of x (..., hidden), where gate and up were laid one below the other; and both their products, kept.
+    """Return down (silu(gate x) * up x) for x (..., hidden) and stacked gate and up, plus both products for the backward pass.
 
-    One operation, so that what stands between the brackets, half as large again, is made again in the backward pass instead of kept.
+    One operation, so that the term in brackets, which would add half as much memory again, is recomputed in the backward pass.
     """
     both = x @ _whole([gate, up]).T
     out = x.new_empty(*x.shape[:-1], gate.shape[0])
@@ -233,7 +235,7 @@ def _(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> tuple[Tensor, Tensor
 def _swiglu_backward(
     by_y: Tensor, x: Tensor, both: Tensor, gate: Tensor, up: Tensor, down: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients by x, by gate and up joined, and by down."""
+    """Gradients with respect to x, the fused gate and up, and down."""
     between = by_y @ down
     by_both = torch.empty_like(both)
     _run_gate(both, between, by_both)
@@ -248,16 +250,16 @@ def _(by_y: Tensor, x: Tensor, both: Tensor, gate: Tensor, up: Tensor, down: Ten
     return x.new_empty(x.shape), x.new_empty(2 * gate.shape[0], x.shape[-1]), down.new_empty(down.shape)
 
 
-def _swiglu_keep(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
+def _swiglu_save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
     x, *weights = inputs
     ctx.save_for_backward(x, output[1], *weights)
-    ctx.set_materialize_grads(False)  # nobody else has the products: zeros for them would be as large again
+    ctx.set_materialize_grads(False)  # nobody else uses the products: their zero gradients would take as much memory again
 
 
-def _swiglu_slopes(ctx: Any, by_y: Tensor, _: Tensor | None) -> tuple[Tensor, ...]:
+def _swiglu_gradients(ctx: Any, by_y: Tensor, _: Tensor | None) -> tuple[Tensor, ...]:
     x, both, gate, up, down = ctx.saved_tensors
     by_x, by_weight, by_down = _swiglu_backward(by_y, x, both, gate, up, down)
     return by_x, *_parts(by_weight, [gate, up]), by_down
 
 
-swiglu.register_autograd(_swiglu_slopes, setup_context=_swiglu_keep)
+swiglu.register_autograd(_swiglu_gradients, setup_context=_swiglu_save)

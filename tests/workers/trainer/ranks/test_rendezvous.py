@@ -1,4 +1,4 @@
-"""Nodes that wait for each other: who is missing is known, and a wish to stop ends the wait."""
+"""Nodes that wait for each other: missing nodes are named, and a request to stop ends the wait."""
 
 import os
 import signal
@@ -11,9 +11,9 @@ import pytest
 from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousConnectionError, RendezvousTimeoutError
 from torch.distributed.rendezvous import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
-from meshwise.workers.trainer.ranks.agent import apart
-from meshwise.workers.trainer.ranks.gathering import Gathering, named
-from meshwise.workers.trainer.ranks.meeting import STOP_FILE
+from meshwise.workers.trainer.ranks.agent import rendezvous_failure
+from meshwise.workers.trainer.ranks.process_group import STOP_FILE
+from meshwise.workers.trainer.ranks.rendezvous import RendezvousMonitor, format_nodes
 from support.trainer_process import Training, alive, descendants
 
 
@@ -37,29 +37,31 @@ def where() -> Iterator[str]:
 
 
 def test_node_0_says_who_is_missing_and_forgets_who_came_and_left(where: str) -> None:
-    said: list[str] = []
-    third = Gathering(2, 3, where, said.append, never, patience=60)  # pyright: ignore[reportArgumentType]
+    printed: list[str] = []
+    third = RendezvousMonitor(2, 3, where, printed.append, never, patience=60)  # pyright: ignore[reportArgumentType]
     third.begin()
-    first = Gathering(0, 3, where, said.append, never, patience=1.6)  # pyright: ignore[reportArgumentType]
+    first = RendezvousMonitor(0, 3, where, printed.append, never, patience=1.6)  # pyright: ignore[reportArgumentType]
     first.begin()
-    until(lambda: said)
-    assert said == [f"waiting for node 1 at {where}"]
-    until(lambda: third.missing == [1])  # as node 0 tells it
-    third.end()  # it is no more, without a word
-    until(lambda: len(said) > 1)
-    assert said[1:] == [f"waiting for nodes 1 and 2 at {where}"]
+    until(lambda: printed)
+    assert printed == [f"waiting for node 1 at {where}"]
+    until(lambda: third.missing == [1])  # published by node 0
+    third.end()  # it disappears without a message
+    until(lambda: len(printed) > 1)
+    assert printed[1:] == [f"waiting for nodes 1 and 2 at {where}"]
     first.end()
-    assert apart(RendezvousTimeoutError(), first).startswith(f"nodes 1 and 2 did not come to {where} within ")
+    assert rendezvous_failure(RendezvousTimeoutError(), first).startswith(f"nodes 1 and 2 did not join at {where} within ")
     lost = RendezvousConnectionError("see inner exception")
     lost.__cause__ = RuntimeError("timed out\nframe #0: c10::Error")
-    assert apart(lost, third) == f"node 0 at {where} cannot be reached (timed out)"
-    assert apart(RendezvousClosedError(), third) == f"the run at {where} is over: start the commands of all nodes again"
+    assert rendezvous_failure(lost, third) == f"node 0 at {where} cannot be reached (timed out)"
+    assert rendezvous_failure(RendezvousClosedError(), third) == f"the run at {where} is over; restart the commands of all nodes"
 
 
-def test_a_wish_to_stop_ends_the_wait_even_before_the_store_is_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_to_stop_ends_the_wait_even_before_the_store_is_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(STOP_FILE, str(tmp_path / "stop"))
     why: list[str] = []
-    second = Gathering(1, 2, "127.0.0.1:1", never, why.append)  # pyright: ignore[reportArgumentType]
+    second = RendezvousMonitor(1, 2, "127.0.0.1:1", never, why.append)  # pyright: ignore[reportArgumentType]
     (tmp_path / "stop").touch()
     until(lambda: why)
     second.end()
@@ -67,20 +69,21 @@ def test_a_wish_to_stop_ends_the_wait_even_before_the_store_is_reached(tmp_path:
 
 
 def test_many_nodes_are_named_in_short() -> None:
-    assert named([3]) == "node 3"
-    assert named([1, 3]) == "nodes 1 and 3"
-    assert named(range(1, 64)) == "nodes 1, 2, 3, 4, 5, 6, 7, 8 and 55 more"
+    assert format_nodes([3]) == "node 3"
+    assert format_nodes([1, 3]) == "nodes 1 and 3"
+    assert format_nodes(range(1, 64)) == "nodes 1, 2, 3, 4, 5, 6, 7, 8 and 55 more"
 
 
+@pytest.mark.slow
 def test_a_signal_while_node_0_waits_for_node_1_is_obeyed_at_once(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         where = f"127.0.0.1:{free.getsockname()[1]}"
     run = Training(tmp_path / "run", "--dp-shard", "2", "--nodes", "2", "--node-rank", "0", "--rendezvous", where)
-    run.until(lambda: f"waiting for node 1 at {where}" in run.said())
+    run.until(lambda: f"waiting for node 1 at {where}" in run.printed())
     family = descendants(run.process.pid)
     assert family
     os.kill(run.process.pid, signal.SIGTERM)
     assert run.end() == 1
     run.until_gone(family)
-    assert run.said().splitlines()[-1] == f"meshwise: stopped by a signal while waiting for node 1 at {where}"
+    assert run.printed().splitlines()[-1] == f"meshwise: stopped by a signal while waiting for node 1 at {where}"
     assert alive(family) == []

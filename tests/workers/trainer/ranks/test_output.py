@@ -1,4 +1,4 @@
-"""What is said when nobody reads any more is lost, and nothing else is."""
+"""Output to a closed pipe is dropped, and nothing else is lost."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwise.workers.trainer.ranks.speech import say, unheard
+from meshwise.workers.trainer.ranks.output import ignore_broken_pipe, say
 from support.nursery import Nursery
 from support.tiny_runs import WHOLE
 
@@ -17,28 +17,28 @@ from support.tiny_runs import WHOLE
 def test_a_closed_pipe_takes_any_number_of_lines() -> None:
     reader, writer = os.pipe()
     with os.fdopen(writer, "w") as stream:
-        say("heard", stream)
-        assert os.read(reader, 100) == b"heard\n"
+        say("read", stream)
+        assert os.read(reader, 100) == b"read\n"
         os.close(reader)
         for _ in range(3):
-            say("not heard", stream)
+            say("dropped", stream)
 
 
-def test_another_way_to_say_it_is_as_harmless_and_other_errors_stay(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_wrapped_print_ignores_a_closed_pipe_and_no_other_error(capfd: pytest.CaptureFixture[str]) -> None:
     def closed(text: str) -> None:
         raise BrokenPipeError(text)
 
     def full(text: str) -> None:
         raise OSError(28, text)
 
-    unheard(print)("heard")
-    assert capfd.readouterr().out == "heard\n"
+    ignore_broken_pipe(print)("read")
+    assert capfd.readouterr().out == "read\n"
     with pytest.raises(OSError, match="no space"):
-        unheard(full)("no space")
+        ignore_broken_pipe(full)("no space")
     kept = os.dup(1)
     try:
-        unheard(closed)("not heard")
-        print("nor this", flush=True)
+        ignore_broken_pipe(closed)("dropped")
+        print("dropped too", flush=True)
     finally:
         os.dup2(kept, 1)
         os.close(kept)

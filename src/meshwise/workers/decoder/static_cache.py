@@ -1,4 +1,4 @@
-"""Any HF model with its own layers and its static cache: the step of generation is a CUDA graph where the model lets itself be captured."""
+"""Any HF model with its own layers and static cache; a decode step is a CUDA graph if the model can be captured."""
 
 # pyright: basic
 # torch and transformers describe their modules too loosely for strict types.
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from meshwise.workers.decoder.session import SLACK, captured, clocked
+from meshwise.workers.decoder.clock import SLACK, capture, time_call
 from meshwise.workers.decoder.settings import Job, Point
 
 
@@ -15,7 +15,7 @@ class StaticTimed:
     def __init__(self, model: Any, job: Job, params: int) -> None:
         self.model, self.device, self.params = model, job.device, params
         self.name = "static cache" if job.tp == 1 else f"tp{job.tp}, static cache"
-        self.way, self.shared = self.name, False
+        self.variant, self.shared = self.name, False
 
     def prompt(self, prompt: int) -> Callable[[], object]:
         tokens = torch.randint(self.model.config.vocab_size, (1, prompt), device=self.device)
@@ -33,8 +33,8 @@ class StaticTimed:
         cache = self._cache(point.prompt + point.output + SLACK)
 
         def step() -> None:
-            asked = {"input_ids": tokens, "position_ids": positions, "past_key_values": cache, "use_cache": True}
-            tokens.copy_(self.model(**asked).logits[:, -1:].argmax(-1))
+            inputs = {"input_ids": tokens, "position_ids": positions, "past_key_values": cache, "use_cache": True}
+            tokens.copy_(self.model(**inputs).logits[:, -1:].argmax(-1))
             positions.add_(1)
 
         def begin() -> None:
@@ -44,12 +44,12 @@ class StaticTimed:
 
         with torch.no_grad():
             begin()
-            again = self._graphed(step)
+            run = self._graphed(step)
 
         def generate() -> float:
             with torch.no_grad():
                 begin()
-                return clocked(lambda: [again() for _ in range(point.output)], self.device)
+                return time_call(lambda: [run() for _ in range(point.output)], self.device)
 
         return generate
 
@@ -57,11 +57,11 @@ class StaticTimed:
         if self.device != "cuda":
             return step
         try:
-            replay = captured(step).replay
-        except RuntimeError:  # a layer that asks the host something within a step
-            self.way = f"{self.name}, no CUDA graph"
+            replay = capture(step).replay
+        except RuntimeError:  # a layer synchronizes with the host within a step
+            self.variant = f"{self.name}, no CUDA graph"
             return step
-        self.way = f"{self.name}, CUDA graph"
+        self.variant = f"{self.name}, CUDA graph"
         return replay
 
     def _cache(self, length: int) -> Any:

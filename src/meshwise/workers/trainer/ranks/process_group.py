@@ -1,6 +1,6 @@
-"""Where the workers of a run meet: a store that outlives them, and the place of each.
+"""The process group of a run: which worker this is, and the store that all workers share.
 
-torchrun's own order of nodes is that of their addresses; ours is the one that was asked for, so that rank 0 is where a user looks.
+torchrun orders nodes by their addresses; we order them by --node-rank, so that rank 0 is on the node where the user looks.
 """
 
 import os
@@ -14,64 +14,65 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 STORE = "MESHWISE_STORE"
-"""HOST:PORT of a store that no worker hosts; the launcher of a run over several hosts sets it."""
+"""HOST:PORT of a store that no worker hosts; set by the launcher of a run on several hosts."""
 NODE_RANK = "MESHWISE_NODE_RANK"
 NODES = "MESHWISE_NODES"
 STOP_FILE = "MESHWISE_STOP"
-"""A file that the launcher makes when it is asked to stop."""
+"""Path of a file that the launcher creates when it is asked to stop."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """Which worker this is."""
+class Worker:
+    """This process among the workers of a run."""
 
     rank: int
     world: int
     node: int
     host: str
-    """Its name, and over several hosts the number of the node."""
-    round: str
+    """Host name, with the node's number if there are several."""
+    start: str
     """A name that the workers of one start share, and those after a restart do not."""
     nodes: int
 
     @staticmethod
-    def here() -> "Place":
+    def here() -> "Worker":
+        """Read the environment variables that torchrun and the launcher set."""
         e = os.environ
         local, each = int(e.get("LOCAL_RANK", "0")), int(e.get("LOCAL_WORLD_SIZE", "1"))
         rank = int(e[NODE_RANK]) * each + local if NODE_RANK in e else int(e["RANK"])
         nodes, host = max(1, int(e["WORLD_SIZE"]) // each), socket.gethostname()
-        # torchrun counts restarts on each host apart; over several hosts its new port tells one start from the next
+        # torchrun counts restarts per host; on several hosts its new port tells one start from the next
         restarts = "" if STORE in e else f"/{e.get('TORCHELASTIC_RESTART_COUNT', '0')}"
         start = f"{e['MASTER_ADDR']}:{e['MASTER_PORT']}{restarts}"
-        return Place(
+        return Worker(
             rank, int(e["WORLD_SIZE"]), rank // each, f"node {rank // each} ({host})" if nodes > 1 else host, start, nodes
         )
 
 
-def connect(place: Place, timeout: float, *, serve: bool = False) -> Store:
-    """A connection to the store, in a room of this start's own. Where nobody hosts it, the one who may `serve` does on rank 0."""
+def connect(worker: Worker, timeout: float, *, serve: bool = False) -> Store:
+    """Connect to the store, with keys private to this start. If nobody hosts it, rank 0 does with `serve`."""
     e = os.environ
     host, _, port = e.get(STORE, f"{e['MASTER_ADDR']}:{e['MASTER_PORT']}").rpartition(":")
     hosted = STORE in e or e.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     store = TCPStore(
         host.strip("[]"),
         int(port),
-        is_master=serve and not hosted and place.rank == 0,
+        is_master=serve and not hosted and worker.rank == 0,
         wait_for_workers=False,
         multi_tenant=True,
         timeout=timedelta(seconds=timeout),
     )
-    return PrefixStore(f"meshwise/{place.round}", store)
+    return PrefixStore(f"meshwise/{worker.start}", store)
 
 
-def meet(place: Place, device: torch.device, timeout: float) -> None:
-    """Make the process group of all workers. Collectives may take longer than the watchdog, which has more to say, waits."""
+def init_process_group(worker: Worker, device: torch.device, timeout: float) -> None:
+    """Create the process group of all workers. Collectives time out later than the heartbeat, whose message says more."""
     cuda = device.type == "cuda"
     dist.init_process_group(
         "nccl" if cuda else "gloo",
-        store=connect(place, max(timeout, 60.0), serve=True),
-        rank=place.rank,
-        world_size=place.world,
+        store=connect(worker, max(timeout, 60.0), serve=True),
+        rank=worker.rank,
+        world_size=worker.world,
         timeout=timedelta(seconds=2 * timeout + 60),
         device_id=device if cuda else None,
     )

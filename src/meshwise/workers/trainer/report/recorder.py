@@ -1,4 +1,4 @@
-"""What is watched while a run goes on: lines and rows, TensorBoard, a profile of some steps, the history of memory, each rank."""
+"""Records a run: printed lines and rows, TensorBoard curves, a profiler trace, the history of GPU memory, and each rank's times."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import json
@@ -16,17 +16,17 @@ from torch.profiler import ProfilerActivity, profile
 
 from meshwise.workers.trainer.parallel import AXES, Ranks
 from meshwise.workers.trainer.ranks.faults import kind_of
-from meshwise.workers.trainer.ranks.speech import say
-from meshwise.workers.trainer.report.lines import environment, line, memory_peak
+from meshwise.workers.trainer.ranks.output import say
+from meshwise.workers.trainer.report.lines import environment, peak_memory, step_line
 from meshwise.workers.trainer.report.phases import Phases
 from meshwise.workers.trainer.report.rows import (
     UNSHARED,
     Rank,
     Step,
     add_row,
-    counted,
+    measured_steps,
     measurement,
-    middle,
+    median_or_none,
     rates,
     read_rows,
     step_row,
@@ -35,13 +35,13 @@ from meshwise.workers.trainer.report.rows import (
 from meshwise.workers.trainer.settings import Settings
 
 HISTORY = 200_000
-"""Allocations that a memory snapshot remembers."""
+"""Allocations that a memory snapshot holds."""
 
 
-class Watch:
-    """The eyes on a run. Every rank has one, and rank 0's prints and writes."""
+class Recorder:
+    """Records the steps of a run. Every rank has one; rank 0's prints and writes."""
 
-    def __init__(self, settings: Settings, ranks: Ranks, device: torch.device, phases: Phases, begun: int) -> None:
+    def __init__(self, settings: Settings, ranks: Ranks, device: torch.device, phases: Phases, first: int) -> None:
         self.settings, self.ranks, self.device, self.phases = settings, ranks, device, phases
         self.steps: list[Step] = []
         self.lead = dist.get_rank() == 0
@@ -50,15 +50,15 @@ class Watch:
         self.trace: Any = None
         self.log: FileIO | None = None
         self.unwritten = b""
-        """Of the log: a checkpoint that does not fit fills the disk until it is removed."""
+        """Log bytes that the disk did not take: a checkpoint that does not fit fills it until it is removed."""
         if self.lead:
             (self.folder / "environment.json").write_text(json.dumps(environment(settings), indent=2) + "\n", encoding="utf-8")
-            self.log = opened(self.folder / "steps.jsonl", begun)
-            self.board = board(self.folder) if settings.tensorboard else None
+            self.log = open_step_log(self.folder / "steps.jsonl", first)
+            self.board = tensorboard_writer(self.folder) if settings.tensorboard else None
 
     @contextmanager
     def step(self, number: int) -> Generator[None]:
-        """Around a step: rank 0 profiles those that were asked for."""
+        """Wrap a step: rank 0 profiles the ones that the settings ask for."""
         first, last = self.settings.profile_from, self.settings.profile_from + self.settings.profile_steps
         inside = self.lead and first <= number < last
         if inside and self.trace is None:
@@ -74,12 +74,12 @@ class Watch:
             self.phases.traced = False
             self.trace.export_chrome_trace(str(self.folder / "trace-rank0.json"))
 
-    def saw(self, one: Step) -> None:
-        """A step was done: print it and keep it, so that a run that stops has all it did on disk."""
+    def record(self, one: Step) -> None:
+        """Print and write a finished step, so that a run that stops has all its steps on disk."""
         self.steps.append(one)
         if not self.lead or self.log is None:
             return
-        say(line(self.settings, one))
+        say(step_line(self.settings, one))
         self.unwritten += json.dumps(step_row(one)).encode() + b"\n"
         try:
             self._write(self.log)
@@ -91,7 +91,7 @@ class Watch:
                 self.board.add_scalar(name, value, one.step + 1)
 
     def end(self) -> None:
-        """The row of the run, and what each rank did, gathered once."""
+        """Gather the ranks' times and write ranks.json and the row of the run."""
         if not self.steps:
             return
         every: list[Any] = [None] * dist.get_world_size()
@@ -111,41 +111,41 @@ class Watch:
         )
 
     def _write(self, log: FileIO) -> None:
-        """As much of the log as the disk takes; an error where it takes nothing."""
+        """Write as much of the log as the disk takes; raises if it takes nothing."""
         self.unwritten = self.unwritten[log.write(self.unwritten) :]
 
     def _own(self) -> Rank:
-        a, some = self.settings.layout, counted(self.steps)
-        timed = [sum(one.phases.get(name, 0.0) for name in UNSHARED) for one in some if one.phases]
-        worked = [sum(one.cpu.get(name, 0.0) for name in UNSHARED) for one in some if one.cpu]
+        a, measured = self.settings.layout, measured_steps(self.steps)
+        timed = [sum(one.phases.get(name, 0.0) for name in UNSHARED) for one in measured if one.phases]
+        worked = [sum(one.cpu.get(name, 0.0) for name in UNSHARED) for one in measured if one.cpu]
         return Rank(
             rank=dist.get_rank(),
             host=socket.gethostname(),
             at={axis: self.ranks.at(axis) for axis in AXES},
             tokens=self.settings.batch * self.settings.seq // (a.dp * a.cp),
-            seconds=middle(timed),
-            cpu_seconds=middle(worked),
-            memory=memory_peak(self.device),
+            seconds=median_or_none(timed),
+            cpu_seconds=median_or_none(worked),
+            memory=peak_memory(self.device),
             reserved=float(torch.cuda.max_memory_reserved(self.device)) if self.device.type == "cuda" else None,
         )
 
 
-def opened(path: Path, begun: int) -> FileIO:
-    """steps.jsonl, to go on behind `begun` steps: what a run before did later than its checkpoint will be done again."""
-    rows = [json.dumps(row) + "\n" for row in read_rows(path) if row["step"] < begun]
+def open_step_log(path: Path, first: int) -> FileIO:
+    """Open steps.jsonl to append from step `first` on; later rows of an earlier run are dropped, since those steps run again."""
+    rows = [json.dumps(row) + "\n" for row in read_rows(path) if row["step"] < first]
     path.write_text("".join(rows), encoding="utf-8")
     return path.open("ab", buffering=0)
 
 
-def board(folder: Path) -> Any:
-    """A writer for TensorBoard; the launcher has seen that it is installed."""
+def tensorboard_writer(folder: Path) -> Any:
+    """A TensorBoard writer; the launcher has checked that TensorBoard is installed."""
     from torch.utils.tensorboard.writer import SummaryWriter
 
     return SummaryWriter(str(folder / "tensorboard"))
 
 
 def scalars(settings: Settings, one: Step) -> dict[str, float]:
-    """A step by the names of TensorBoard's curves."""
+    """A step's values by the names of TensorBoard's curves."""
     tokens, flops, mfu = rates(settings, one.seconds)
     found = {"loss": one.loss, "grad_norm": one.grad_norm, "tokens_per_second": tokens, "seconds": one.seconds}
     found |= {"memory_gib": one.memory / 2**30, "tflops_per_device": flops / 1e12, "mfu": mfu}
@@ -154,7 +154,7 @@ def scalars(settings: Settings, one: Step) -> dict[str, float]:
 
 @contextmanager
 def memory_history(settings: Settings) -> Generator[None]:
-    """Write what every rank's GPU memory was used for, allocation by allocation; above all where it ran out."""
+    """Record every GPU allocation, and write the history at the end or when memory runs out."""
     if not settings.memory_snapshot:
         yield
         return
