@@ -19,7 +19,7 @@ FIGURES = "Stated figures"
 
 @question
 class AuditAsk(Ask):
-    """What is known of a run beside its files. SI units; None or '' where nothing is given."""
+    """Figures of a run that its files leave out, in SI units; 0, None or '' where nothing is given."""
 
     verb: ClassVar[str] = "audit"
 

@@ -171,7 +171,7 @@ class TrainAsk(Ask):
 
     @property
     def bounds(self) -> Bounds:
-        """What `--fix` and `--allow` say of the layout's axes."""
+        """The bounds on the layout's axes from `--fix` and `--allow`."""
         return axes.parse(",".join((*self.fix, *self.allow)))
 
     @property

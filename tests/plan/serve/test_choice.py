@@ -69,7 +69,7 @@ def test_a_plan_for_training_is_told_apart(tmp_path: Path) -> None:
 
 def test_what_was_assumed_is_said() -> None:
     shared = plan_of(model="llama-3-8b", on="2xh200", engine="transformers", fix=("tp=2",))
-    assert any("over several GPUs transformers runs its own layers" in note for note in shared.notes)
+    assert any("on several GPUs transformers runs its own layers" in note for note in shared.notes)
     assert any("no format given: Q4_K_M" in note for note in plan_of(model="llama-3-8b", on="rtx3090").notes)
     assert any("no --context given: 8,192" in note for note in plan_of(model="llama-3-8b", on="rtx3090", context=0).notes)
 
@@ -95,7 +95,7 @@ def test_what_does_not_fit_says_by_how_much_and_what_would() -> None:
 def test_a_target_that_nothing_meets_names_the_closest() -> None:
     q = question(per_user=100.0, ttft=0.1)
     error = refuse(q, search(q))
-    assert "a first token within 100 ms and 100 tokens/s for each of 1 users: the closest is" in one_line(error)
+    assert "a time to first token of 100 ms and 100 tokens/s per request: the closest is" in one_line(error)
     assert error.exit_code == 1
 
 

@@ -20,16 +20,15 @@ def servable(cluster: Cluster) -> Cluster:
     """Refuse chips that no engine here serves on, and clusters too large for one table."""
     other = {chip.name for _, node in cluster.nodes for _, chip in node.chips if chip.kind in ("tpu", "npu")}
     if other:
-        raise UserError(
-            f"no engine that is planned here serves on {', '.join(sorted(other))}; GPUs, Apple's chips and CPUs can be had"
-        )
+        raise UserError(f"no supported engine serves on {', '.join(sorted(other))}; GPUs, Apple chips and CPUs are supported")
     if cluster.devices > MOST_CARDS:
         raise UserError(f"{cluster.name} has {cluster.devices:,} devices; serving is planned on at most {MOST_CARDS:,}")
     return cluster
 
 
 def engine_of(name: str, fmt: Format | None, stored: bool, cluster: Cluster) -> Engine:
-    """The engine that was named; else one that runs the format; else vLLM on what comes in a vendor's own system, llama.cpp elsewhere."""
+    """Return the named engine; else one that runs the format; else vLLM on datacenter GPUs (sold with a network) and llama.cpp
+    elsewhere."""
     if name:
         return find_engine(name)
     if stored or (fmt and fmt.gguf):
@@ -39,7 +38,7 @@ def engine_of(name: str, fmt: Format | None, stored: bool, cluster: Cluster) -> 
 
 
 def weights_of(model: Model, fmt: Format | None, engine: Engine) -> Weights:
-    """In the format that was asked for, or the engine's usual one; a format that the engine does not run is refused."""
+    """Return the weights in the requested format, or in the engine's default. UserError where the engine does not run the format."""
     if model.tensors:
         if not engine.gguf:
             raise UserError(
@@ -58,7 +57,7 @@ def weights_of(model: Model, fmt: Format | None, engine: Engine) -> Weights:
 
 
 def _like(fmt: Format) -> str:
-    """vLLM's format that is about as wide as a GGUF type."""
+    """Return vLLM's format that is about as wide as a GGUF type."""
     digits = next((letter for letter in fmt.name if letter.isdecimal()), "4")
     return "bf16" if fmt.name in ("F32", "F16", "BF16") else "fp8" if int(digits) > 5 else "awq"
 
@@ -89,11 +88,13 @@ def check(q: ServeQuestion) -> None:
     needed = math.prod(int(q.bounds.get(axis, 1)) for axis in ("tp", "pp", "replicas"))
     needed = max(needed, int(q.bounds.get("cards", 1)) * int(q.bounds.get("replicas", 1)))
     if needed > q.cluster.devices:
-        raise UserError(f"what is fixed needs {needed} cards, and {q.cluster.name} has {q.cluster.devices}")
+        raise UserError(f"--fix needs {needed} cards, and {q.cluster.name} has {q.cluster.devices}")
     if int(q.bounds.get("replicas", 1)) > 1 and not q.engine.copies:
-        raise UserError(f"{q.engine.name} runs one copy of a model; llama.cpp and vllm run several")
+        raise UserError(f"{q.engine.name} cannot run several copies of a model; llama.cpp and vllm can")
     if int(q.bounds.get("replicas", 1)) > q.work.users:
-        raise UserError(f"{q.bounds['replicas']} replicas need as many users; give --users {q.bounds['replicas']} or more")
+        raise UserError(
+            f"{q.bounds['replicas']} replicas need as many concurrent requests; give --users {q.bounds['replicas']} or more"
+        )
     unfit = {card.chip.name for card in q.cards if card.chip.kind not in q.engine.kinds}
     if unfit:
         raise UserError(f"{q.engine.name} is planned on GPUs, not on {', '.join(sorted(unfit))}; --engine llama.cpp runs there")

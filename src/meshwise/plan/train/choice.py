@@ -1,4 +1,4 @@
-"""Choice: one layout with its predicted cost in all its units; and why no layout answers a question."""
+"""Choice: one layout with its predicted cost; and the messages for questions that no layout answers."""
 
 import math
 from collections.abc import Iterator
@@ -81,7 +81,7 @@ class Choice:
 
 
 def too_large(q: Question, found: Found) -> str:
-    """Why nothing was found: by how much the leanest layout is too large, or the rules that left none."""
+    """Explain why nothing was found: by how much the smallest layout exceeds the memory, or which rules dropped every layout."""
     have, need = q.chip.memory, found.smallest
     if not math.isfinite(need):
         return no_layout(q, found.rejected)
@@ -111,7 +111,8 @@ def no_layout(q: Question, rejected: dict[str, int]) -> str:
         return f"no layout of {q.cluster.devices:,} devices satisfies {ASKED} {', '.join(fixed)}"
     dropped = ", ".join(f"{rule} ({count:,})" for rule, count in others.items())
     within = f" with {ASKED} {', '.join(fixed)}" if fixed else ""
-    return f"no layout{within} satisfies every rule on {q.cluster.devices:,} devices{'' if fixed else _usable(q)}; rules and what they dropped: {dropped}"
+    usable = "" if fixed else _usable(q)
+    return f"no layout{within} satisfies every rule on {q.cluster.devices:,} devices{usable}; dropped layouts by rule: {dropped}"
 
 
 def _usable(q: Question) -> str:
@@ -125,7 +126,7 @@ def _usable(q: Question) -> str:
 
 
 def distinct(q: Question, found: Found, top: int) -> Iterator[Choice]:
-    """The best of each group of near-ties: layouts that give every device the same work in another way, and within 1%."""
+    """Yield the best of each group of near-ties: layouts within 1% that give every device the same work."""
     step, best = found.cost.step, list[int]()
     groups = [_work(found.layouts, i) for i in range(len(found.layouts))]
     first: dict[tuple[object, ...], int] = {}
@@ -141,14 +142,14 @@ def distinct(q: Question, found: Found, top: int) -> Iterator[Choice]:
 
 
 def _work(layouts: Layouts, i: int) -> tuple[object, ...]:
-    """What one device does: the same whether sequences are shared out whole or in parts, and whoever keeps the optimizer's state."""
+    """Key under which layouts count as ties: per-device work, ignoring how data parallelism is split."""
     row = layouts.row(i)
     ranks, part = int(layouts.dp[i]) * int(row["cp"]), int(row["mbs"]) / int(row["cp"])
     return (ranks, part, *(value for name, value in row.items() if name not in (*MINOR, "cp", "mbs")))
 
 
 def choice(q: Question, layouts: Layouts, cost: Cost, i: int, ties: int = 0) -> Choice:
-    """One priced row in all its units."""
+    """Convert row i of an evaluated block into a Choice."""
     seconds = float(cost.step[i])
     row = layouts.row(i)
     devices = int(layouts.devices[i])
@@ -194,7 +195,7 @@ def choice(q: Question, layouts: Layouts, cost: Cost, i: int, ties: int = 0) -> 
 
 
 def _goodput(q: Question, devices: int, seconds: float) -> tuple[dict[str, float], float]:
-    """What failures leave of a run of steps of so many seconds, and the devices in its spare nodes."""
+    """Return the goodput of a run with steps of this many seconds, and the devices in its spare nodes."""
     per_node = q.chip.per_node if q.cluster.torus else q.cluster.node.devices
     found = goodput.goodput(
         q.work.reliability,
