@@ -12,10 +12,9 @@ import sys
 import time
 from pathlib import Path
 
-from meshwise.plan.vary_whatif import answer
-
 from meshwise.plan.ask import TrainAsk
-from meshwise.plan.axes import AXES
+from meshwise.plan.axes import TRAIN_AXES
+from meshwise.plan.train.vary import at
 from meshwise.plan.vary import parse, variants
 
 ASK = TrainAsk(model="llama-3-70b", on="h100-sxm", batch=512, seq=8192, framework="megatron", tokens=15e12)
@@ -36,9 +35,9 @@ def timed(command: list[str]) -> tuple[float, float]:
 def points() -> list[float]:
     """Seconds of one core for each point, its reason left out."""
     found: list[float] = []
-    for variant in variants(ASK, parse(["nodes=8..512"], AXES, ASK), AXES):
+    for variant in variants(ASK, parse(["nodes=8..512"], TRAIN_AXES, ASK), TRAIN_AXES):
         start = time.process_time()
-        answer(variant)
+        at(variant)
         found.append(time.process_time() - start)
     return found
 

@@ -152,6 +152,14 @@ def whole_length(text: str) -> int:
     return int(value)
 
 
+def training_tokens(text: str | float) -> float:
+    """Parse a number of training tokens: '15T' is 15e12."""
+    value = parse(text, "count")
+    if value > 1e18:  # 60,000 times the tokens of Llama 3; far beyond, FLOPs are no longer finite
+        raise UserError(f"{quoted(text)} is too many tokens to train on: expected at most 1e18, such as 15T")
+    return value
+
+
 def show(value: float, quantity: str, *, binary: bool = False, digits: int = 4) -> str:
     """Format `value` for people; `parse` reads it back to within the digits shown."""
     kind = QUANTITIES[quantity]

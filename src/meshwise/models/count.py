@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from meshwise import units
-from meshwise.errors import UserError, quoted
 from meshwise.models import find
 from meshwise.models.model import Model
 
@@ -66,7 +65,7 @@ def counted(name: str, seq: str | int = "", tokens: str | float = "15T") -> Coun
     """Look a model up and count it; `seq` is 4,096 or the model's own context where that is shorter, unless given."""
     model = find.find_model(name)
     length = units.whole_length(seq) if isinstance(seq, str) and seq else int(seq or default_seq(model))
-    return Count(model, length, training_tokens(tokens))
+    return Count(model, length, units.training_tokens(tokens))
 
 
 def count(model: Model, *, seq: int, tokens: float) -> Tally:
@@ -101,14 +100,6 @@ def count(model: Model, *, seq: int, tokens: float) -> Tally:
         "training_bytes": {"gradients_bf16": 2.0 * n, "gradients_fp32": 4.0 * n, "adamw": ADAMW_BYTES * n},
         "notes": list(model.notes),
     }
-
-
-def training_tokens(text: str | float) -> float:
-    """Parse a number of training tokens: '15T' is 15e12."""
-    value = units.parse(text, "count")
-    if value > 1e18:  # 60,000 times the tokens of Llama 3; far beyond, FLOPs are no longer finite
-        raise UserError(f"{quoted(text)} is too many tokens to train on: expected at most 1e18, such as 15T")
-    return value
 
 
 def hyperparameters(model: Model) -> dict[str, int]:

@@ -33,7 +33,9 @@ def test_fit_context_and_format_are_said() -> None:
     assert re.search(
         r"It fits: 39\.6 GiB of weights \(4\.82 bits each\) and 5\.0 GiB of f16 KV cache on 4 cards", text
     )  # physics.md
-    assert re.search(r"Longest context that fits in this layout: \d+k in f16, \d+k in q8_0, \d+k in q4_0 \(trained for 128k\)", text)
+    assert re.search(
+        r"Longest context that fits in this layout: \d+k in f16, \d+k in q8_0, \d+k in q4_0 \(trained for 128k\)", text
+    )
     assert "Widest common format that fits in this layout: Q" in text
 
 

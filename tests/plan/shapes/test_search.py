@@ -74,7 +74,7 @@ def test_the_best_shapes_are_exact_and_few_are_priced(
         return price(q, layouts)
 
     monkeypatch.setattr(shape_search, "price", counted)
-    monkeypatch.setattr(shape_search, "STARTS", 64)
+    monkeypatch.setattr(shape_search, "BATCH", 64)
     found = fastest(q, stack, {}, top)
     best = exact.order()[:top]
     assert found.order()[:top].tolist() == best.tolist()

@@ -197,7 +197,7 @@ def _users(q: ServeQuestion, best: Option) -> Iterator[str]:
     turn = compute_bound(q, best)
     if turn <= MANY_USERS:
         inside = "" if turn <= best.most_users else ", more than fit in memory"
-        yield f"Decode becomes compute-bound at about {turn:,} concurrent requests{inside}; below that, all requests share one read of the weights."
+        yield f"Decode becomes compute-bound at about {turn:,} concurrent requests{inside}; below that, all share one read of the weights."
 
 
 def at_users(q: ServeQuestion, option: Option, users: int) -> Option:

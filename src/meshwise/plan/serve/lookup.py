@@ -1,19 +1,59 @@
-"""Look up what a serving question names: the engine, the weights in their format, and the axes that are fixed."""
+"""Look up what a serving question names: the devices, the model, the engine, the weights in their format, and the fixed axes."""
 
 import math
 
+from meshwise.catalogue import clusters
 from meshwise.catalogue.chips import Cluster
-from meshwise.catalogue.engines import Engine, find_engine
+from meshwise.catalogue.engines import Engine, find_engine, find_runtime
+from meshwise.cost.serve.cache import cache_type
 from meshwise.cost.serve.placement import refuses_tp
 from meshwise.cost.serve.question import ServeQuestion
+from meshwise.cost.work import Serve
 from meshwise.errors import UserError, nearest, quoted
-from meshwise.models.formats import FORMATS, Format, Weights, as_gguf, weights
+from meshwise.models import find
+from meshwise.models.formats import FORMATS, Format, Weights, as_gguf, split_model_name, weights
 from meshwise.models.model import Model
+from meshwise.plan.ask import ServeAsk
 
 MOST_CARDS = 4096
+USUAL_CONTEXT = 8192
 SERVE_AXES = ("split", "cards", "tp", "pp", "replicas", "hosts")
 
 Bounds = dict[str, int | str]
+
+
+def question(ask: ServeAsk, model: Model | None = None) -> ServeQuestion:
+    """Return everything that the memory and speed of a layout depend on. `model`: the model, if it was looked up already."""
+    if not ask.model:
+        raise UserError("missing MODEL: a preset, HF id, config.json or .gguf, with a format as in llama-3.3-70b:q4_k_m")
+    if not ask.on:
+        raise UserError("missing --on: the devices, such as 4xrtx4060ti-16gb or 2x(2xrtx3090)@10Gbps")
+    name, fmt = split_model_name(ask.model)
+    cluster = servable(clusters.adjusted(clusters.find_cluster(ask.on), link=ask.link, price=ask.price))
+    model = model or find.find_model(name)
+    engine = engine_of(ask.engine, fmt, bool(model.tensors), cluster)
+    runtime = find_runtime(engine.runtime)
+    context = ask.context or max(ask.prompt + ask.output, min(USUAL_CONTEXT, model.decoder.context or USUAL_CONTEXT))
+    work = Serve(
+        prompt=ask.prompt,
+        output=ask.output,
+        users=ask.users,
+        context=context,
+        kv=cache_type(ask.kv, runtime),
+    )
+    found = ServeQuestion(
+        model=model,
+        weights=weights_of(model, fmt, engine),
+        cluster=cluster,
+        engine=engine,
+        runtime=runtime,
+        work=work,
+        ttft=ask.ttft,
+        per_user=ask.per_user,
+        bounds=fixed(",".join(ask.fix)),
+    )
+    check(found)
+    return found
 
 
 def servable(cluster: Cluster) -> Cluster:
@@ -62,7 +102,7 @@ def _like(fmt: Format) -> str:
     return "bf16" if fmt.name in ("F32", "F16", "BF16") else "fp8" if int(digits) > 5 else "awq"
 
 
-def bounds(text: str) -> Bounds:
+def fixed(text: str) -> Bounds:
     """Read 'split=row,cards=3': the values that a layout must have."""
     found: Bounds = {}
     for piece in filter(None, (word.strip() for word in text.split(","))):
