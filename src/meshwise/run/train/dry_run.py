@@ -17,7 +17,6 @@ from meshwise.run.train import failure, hosts, launch
 from meshwise.run.train.ask import AXES, TrainRun
 from meshwise.run.train.launch import Launch
 from meshwise.run.train.sections import Section, Table, as_text
-from meshwise.units import GIB
 from meshwise.workers.trainer.hf import expected
 from meshwise.workers.trainer.settings import Layout, Settings, Sizes
 
@@ -84,23 +83,21 @@ class DryRun:
         yield Section(where, lines=self.commands)
         s, a = self.settings, self.settings.layout
         factors = [(a.dp_replicate, "replicas"), (a.dp_shard, "shards"), (a.cp, "context"), (a.tp, "tensor"), (a.pp, "pipeline")]
-        cut = " x ".join(f"{size} {name}" for size, name in factors if size > 1) or "one device"
-        yield Section(
-            f"layout: {self.layout}",
-            lines=(
-                f"{a.devices} {s.device} device{'s' * (a.devices > 1)}: {cut}",
-                f"{s.batch} sequences x {s.seq} tokens per step, gradient accumulation over {s.microbatches} micro-batches of {a.mbs} "
-                f"on each of {a.dp} data-parallel ranks, {s.precision}",
-            ),
+        cut = " x ".join(f"{size} {name}" for size, name in factors if size > 1) or "one process"
+        steps = (
+            f"gradient accumulation over {s.microbatches} micro-batches of {a.mbs}"
+            if s.microbatches > 1
+            else f"micro-batch {a.mbs}"
         )
-        yield Section(
-            "weights per rank", Table(("", "layers", "weights", "parameters", "float32"), tuple(map(_stage, self.stages)))
-        )
+        ranks = f" on each of {a.dp} data-parallel ranks" if a.dp > 1 else ""
+        batch = f"{s.batch} sequences x {s.seq} tokens per step, {steps}{ranks}, {s.precision}"
+        yield Section(f"layout: {self.layout}", lines=(f"{a.devices} x {s.device}: {cut}", batch))
+        rows = tuple(map(_stage, self.stages))
+        yield Section("weights per rank", Table(("", "layers", "weights", "parameters", "as float32"), rows))
         if self.memory:
-            rows = [(kind, f"{size / GIB:.2f} GiB") for kind, size in self.memory.items() if size > 0]
-            total = sum(self.memory.values())
-            rows.append(("total", f"{total / GIB:.2f} of {self.capacity / GIB:.2f} GiB"))
-            yield Section("memory of the fullest device, predicted", Table(("", ""), tuple(rows)))
+            kinds = [(kind, _size(size)) for kind, size in self.memory.items() if size > 0]
+            kinds.append(("total", f"{_size(sum(self.memory.values()))} of {_size(self.capacity)}"))
+            yield Section("memory of the fullest device", Table(("", "predicted"), tuple(kinds)))
 
     def _one_layer(self) -> Section:
         stage = self.stages[0]
@@ -115,8 +112,11 @@ class DryRun:
 
 def _stage(stage: Stage) -> tuple[str, ...]:
     runs = f"{len(stage.layers)}: {_ranges(list(stage.layers))}"
-    size = units.show(4 * stage.params, "bytes", binary=True)
-    return f"stage {stage.number + 1}", runs, f"{len(stage.weights):,}", f"{stage.params:,}", size
+    return f"stage {stage.number + 1}", runs, f"{len(stage.weights):,}", f"{stage.params:,}", _size(4 * stage.params)
+
+
+def _size(value: float) -> str:
+    return units.show(value, "bytes", binary=True, digits=3)
 
 
 def _ranges(layers: list[int]) -> str:
@@ -128,7 +128,7 @@ def _ranges(layers: list[int]) -> str:
 
 def _table(title: str, weights: list[Shard]) -> Section:
     rows = tuple((one.name, _shape(one.shape), _shape(one.local), one.cut) for one in weights)
-    return Section(f"{title}: shape, on the first rank, cut", Table(("", "whole", "here", "cut"), rows).without_empty_columns())
+    return Section(title, Table(("", "whole", "first rank", "cut"), rows).without_empty_columns())
 
 
 def _shape(shape: tuple[int, ...]) -> str:

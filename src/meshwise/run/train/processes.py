@@ -61,10 +61,11 @@ def follow(
     errors = None if sys.stderr is sys.__stderr__ and not sys.stderr.isatty() else subprocess.PIPE
 
     def pass_on(stream: IO[str]) -> None:
-        for line in stream:
-            say(line.rstrip("\n"))
-            if found := STEP.match(line):
-                update("training", int(found[1]), steps)
+        with stream:
+            for line in stream:
+                say(line.rstrip("\n"))
+                if found := STEP.match(line):
+                    update("training", int(found[1]), steps)
 
     def read(workers: "subprocess.Popen[str]") -> None:
         streams = [stream for stream in (workers.stdout, workers.stderr) if stream]

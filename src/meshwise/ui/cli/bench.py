@@ -1,7 +1,7 @@
 """The verb `bench`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -46,12 +46,12 @@ def bench(
     output.written(out, found.save)
     output.written(rows, lambda path: api.write(path, _as_csv(found.measurements())))
 
-    def view(width: int) -> object:
+    def view(width: int) -> Any:
         from meshwise.ui.views.bench import bench_view
 
-        return bench_view(found)
+        return bench_view(found, width)
 
-    output.show(found, view, json=json, csv=csv)  # pyright: ignore[reportArgumentType]
+    output.show(found, view, json=json, csv=csv)
     found.check()
 
 

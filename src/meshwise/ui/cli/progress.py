@@ -1,4 +1,4 @@
-"""Progress bars on a terminal, fed by the callbacks of `meshwise.run`. Without a terminal there is none, and lines are printed as they are."""
+"""Progress bars on a terminal, fed by the callbacks of `meshwise.run`. Without a terminal there are only lines."""
 
 from __future__ import annotations
 

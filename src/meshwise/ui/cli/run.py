@@ -79,13 +79,14 @@ def _announce(up: "Serving") -> None:
 def _dry_run(found: "ServeDryRun") -> None:
     for line in found.commands:
         output.emit(line)
-    _memory(found.memory, found.source)
+    _memory(found.memory, source=found.source)
 
 
-def _memory(rows: Any, source: str = "") -> None:
+def _memory(rows: Any, **source: str) -> None:
     if not rows:
         return
-    from meshwise.ui.views.bench import REPORTED, memory_view
+    from meshwise.ui.views.bench import memory_view
     from meshwise.ui.views.tables import console
 
-    console().print(memory_view(rows, source or REPORTED), soft_wrap=True)
+    out = console()
+    out.print(memory_view(rows, out.width, **source), soft_wrap=True)
