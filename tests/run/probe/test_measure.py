@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from meshwise.calibrate.train.probe import Row
 from meshwise.catalogue import calibrations, files, here
 from meshwise.catalogue.chips import HERE, known_chip
 from meshwise.catalogue.clusters import find_cluster
 from meshwise.errors import DoesNotFit
 from meshwise.models import find
 from meshwise.plan.ask import TrainAsk
-from meshwise.calibrate.train.probe import Row
 from meshwise.run import children
 from meshwise.run.probe import measure, store
 from meshwise.run.probe.measure import Session

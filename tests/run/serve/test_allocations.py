@@ -1,4 +1,4 @@
-"""Memory that llama.cpp reports, read from its log and its dry run. Lines as llama-server and llama-fit-params printed them (ggml 0.25.3)."""
+"""Memory that llama.cpp reports, from its log and its dry run. Lines printed by llama-server and llama-fit-params (ggml 0.25.3)."""
 
 import sys
 from dataclasses import replace

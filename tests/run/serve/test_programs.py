@@ -1,7 +1,8 @@
-"""The processes of a serving plan: exactly its layout, RPC on private addresses only, and what is missing refused before anything starts."""
+"""The processes of a serving plan: exactly its layout, and programs or files that are missing refused before anything starts."""
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from meshwise.plan.ask import ServeAsk
 from meshwise.run.serve import programs
 from meshwise.run.serve.ask import ServeRun
 from meshwise.run.serve.deployment import deployment
-from support.engines import plan, server, script
+from support.engines import plan, script, server
 
 
 def test_the_server_is_started_with_exactly_the_planned_split(tmp_path: Path) -> None:
@@ -31,7 +32,7 @@ def test_rpc_servers_of_a_plan_run_on_loopback_or_where_they_are(tmp_path: Path)
     server(tmp_path, "rpc-server")
     one, run = plan(tmp_path, "2x(1xrtx4060ti-16gb)@1Gbps", ("hosts=2",))
 
-    def at(**words: str) -> ServeRun:
+    def at(**words: Any) -> ServeRun:
         return ServeRun(engine_path=run.engine_path, model_file=run.model_file, port=0, **words)
 
     with pytest.raises(UserError, match="give the address of host1's RPC servers with --rpc host1=ADDRESS"):

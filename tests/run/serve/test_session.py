@@ -1,5 +1,6 @@
 """`run` of a serving plan: which flags apply, what a dry run shows, and an engine as an object of the API."""
 
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -69,7 +70,7 @@ def test_an_engine_is_an_object_that_stops_with_its_block(run: Run, tmp_path: Pa
             engine.running[-1].process.kill()
             with pytest.raises(DoesNotFit, match="llama-server was ended by SIGKILL"):
                 engine.wait()
-        with pytest.raises(OSError):
+        with pytest.raises(urllib.error.URLError, match="refused"):
             urllib.request.urlopen(engine.url)
     assert any(line.startswith("llama-server: args -m ") for line in lines)
 

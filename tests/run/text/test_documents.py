@@ -76,7 +76,7 @@ SPOILT: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "a list": ("a.jsonl", lambda p: p.write_text("[1]\n"), "line 1: not a JSON object"),
     "no UTF-8": ("a.txt", lambda p: p.write_bytes(b"abc\xff"), "is not UTF-8: invalid byte at 3"),
     "a letter cut off": ("a.txt", lambda p: p.write_bytes("abc東".encode()[:-1]), "is not UTF-8: invalid byte at 3"),
-    "another column": ("a.parquet", lambda p: table(p, content=["x"], n=[1]), "no text column 'text'; name it with --text-key (found: cont"),
+    "another column": ("a.parquet", lambda p: table(p, content=["x"], n=[1]), "no text column 'text'; name it with --text-key (found: c"),
     "no parquet": ("a.parquet", lambda p: p.write_bytes(b"hello"), "is not a readable parquet file"),
     "a .gz cut off": ("a.txt.gz", lambda p: p.write_bytes(gzip.compress(bytes(1000))[:-9]), "cannot read "),
     "no .gz": ("a.txt.gz", lambda p: p.write_bytes(b"hello"), "cannot read "),

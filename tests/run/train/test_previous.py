@@ -12,8 +12,8 @@ import pytest
 
 from meshwise.errors import UserError
 from meshwise.run.train import launch, previous
-from meshwise.run.train.hosts import Hosts
 from meshwise.run.train.ask import TrainRun
+from meshwise.run.train.hosts import Hosts
 from meshwise.run.train.launch import Launch, prepare
 from meshwise.workers.trainer.hf.marker import Trained
 from support.command import Run, one_line, refused

@@ -27,7 +27,7 @@ LAST = (b"\n\n", b"\n\r\n")
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """Where an endpoint is. Its key is never printed or stored."""
+    """The address of an endpoint. Its key is never printed or stored."""
 
     host: str
     port: int

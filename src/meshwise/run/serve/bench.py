@@ -120,7 +120,7 @@ def _planned(ask: BenchAsk, plan: ServePlan | None, url: bool) -> Deployment | N
 
 
 def _settings(ask: BenchAsk, planned: Deployment | None) -> list[Setting]:
-    """Return the settings that were asked for, or else the plan's; requests outermost."""
+    """Return the settings of the ask, or else the plan's; requests outermost."""
     own = planned.ask if planned else None
     prompts = ask.prompt or (own.prompt if own else 512,)
     outputs = ask.output or (own.output if own else 128,)

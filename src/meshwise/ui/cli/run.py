@@ -36,8 +36,8 @@ def run(
         bool, typer.Option("--verbose", "-v", help="With --dry-run: list every weight.", rich_help_panel=OUTPUT)
     ] = False,
 ) -> None:
-    """What it is given decides: a plan.json of 'meshwise plan' or a model is trained, and measured beside the prediction; a plan.json of
-    'meshwise serve' or a .gguf is served until Ctrl-C."""
+    """A plan.json of 'meshwise plan' or a model is trained, measured and compared with the prediction; a plan.json of 'meshwise serve' or a
+    .gguf is served until Ctrl-C."""
     what = str(given.words.get("what", ""))
     if api.serves(what):
         given.refuse_others(ServeRun, f"only applies to training; {what} is served")

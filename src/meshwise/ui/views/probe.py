@@ -50,7 +50,7 @@ def summary(found: Machine) -> RenderableType:
 
 
 def next_steps(found: "Probed") -> Iterator[str]:
-    """Where the files are, and a plan that uses them."""
+    """Name the files, and a plan that uses them."""
     yield f"saved in {found.folder}: chips/here.toml, calibration/probe.toml, probes/here.jsonl"
     gpu = found.machines["here"].chip.kind == "gpu"
     model, batch = ("llama-3.2-1b", "8x2048") if gpu else ("llama-debug", "8x64")
