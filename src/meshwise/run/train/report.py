@@ -222,9 +222,8 @@ def scaling(seen: Measured) -> Section:
     if peers:
         top = max(peers, key=_rate)
         change = _rate(mine) / _rate(top) - 1
-        lines.append(
-            f"against the fastest of {len(peers)} earlier runs on as many devices ({cut_of(top)}): {change:+.1%} tokens/s"
-        )
+        earlier = f"{len(peers)} earlier run{'s' * (len(peers) > 1)}"
+        lines.append(f"against the fastest of {earlier} on as many devices ({cut_of(top)}): {change:+.1%} tokens/s")
     return Section(
         "against earlier runs in this folder", lines=tuple(lines or ["none with this model and sequence length on this device"])
     )
