@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 
 from meshwise.workers.trainer.data.batches import Batches
-from meshwise.workers.trainer.data.samples import own_batch
+from meshwise.workers.trainer.data.samples import local_batch
 from meshwise.workers.trainer.settings import Layout, Settings, TokenFile
 
 STEPS = 60
@@ -38,7 +38,7 @@ def timed(settings: Settings) -> tuple[float, float]:
     inline: list[float] = []
     for step in range(STEPS):
         began = time.perf_counter()
-        own_batch(settings, rank, step)
+        local_batch(settings, rank, step)
         inline.append(time.perf_counter() - began)
     waits: list[float] = []
     with Batches(settings, rank) as batches:

@@ -19,10 +19,10 @@ from meshwise.cost.train.step import price
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train.search import BLOCK, blocks, search
 
-BLOOM = TrainAsk(model="bloom-176b", cluster="jean-zay:48", batch=2048, seq=2048, framework="torchtitan")
-LARGE_ASK = TrainAsk(model="llama-3.1-405b", cluster="2048x8xh100-sxm", batch=2048, seq=8192, framework="torchtitan")
-EXPERTS = TrainAsk(model="deepseek-v3", cluster="256x8xh800-sxm", batch=15360, seq=4096, framework="megatron")
-POD = TrainAsk(model="llama-3-70b", cluster="tpu-v5p:16x20x28", batch=1024, seq=4096, framework="maxtext")
+BLOOM = TrainAsk(model="bloom-176b", on="jean-zay:48", batch=2048, seq=2048, framework="torchtitan")
+LARGE_ASK = TrainAsk(model="llama-3.1-405b", on="2048x8xh100-sxm", batch=2048, seq=8192, framework="torchtitan")
+EXPERTS = TrainAsk(model="deepseek-v3", on="256x8xh800-sxm", batch=15360, seq=4096, framework="megatron")
+POD = TrainAsk(model="llama-3-70b", on="tpu-v5p:16x20x28", batch=1024, seq=4096, framework="maxtext")
 PRICED = {"BLOOM on 384 GPUs": BLOOM, "405B": LARGE_ASK, "DeepSeek-V3": EXPERTS, "70B on a TPU pod": POD}
 COMMAND = [str(Path(sys.executable).parent / "meshwise"), "plan", "bloom-176b", "--on", "jean-zay:48", "--batch", "2048x2048"]
 LARGE = [*COMMAND[:2], "llama-3-405b", "--on", "2048x8xh100-sxm", "--batch", "16M", "--seq", "8k", "--framework", "torchtitan"]

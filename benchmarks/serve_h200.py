@@ -66,11 +66,11 @@ def same_as_hf() -> None:
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**values), dtype=torch.bfloat16).eval()
         tokens = torch.randint(values["vocab_size"], (4, 301))
         wanted = model(tokens).logits[:, -2:].float()
-        own = lean.lean(model, 320)
+        own = lean.convert(model, 320)
         for users, tiled in ((4, False), (1, False), (1, True)):
             blank = torch.zeros(users, 8, 320, 128, dtype=torch.bfloat16)
             cache = [(blank.clone(), blank.clone()) for _ in range(4)]
-            own.tiles = lean.tuned(own) if tiled else {}
+            own.tiles = lean.tune(own) if tiled else {}
             first = lean.prefill(own, tokens[:users, :300], torch.arange(300).repeat(users), cache)
             then = lean.decode(own, tokens[:users, 300], torch.full((users,), 300), cache, 8)
             scale = wanted.abs().max()
@@ -90,7 +90,7 @@ def measure(folder: Path, seconds: float) -> None:
     found: list[dict[str, Any]] = []
     best: dict[int, float] = {}
     short = (Point(prompt=128, output=64, users=1), Point(prompt=128, output=64, users=32))
-    jobs = [Job(name=FITTED, model=config(FITTED), points=short, way=way) for way in ("", "library", "static")]
+    jobs = [Job(name=FITTED, model=config(FITTED), points=short, variant=variant) for variant in ("", "library", "static")]
     grid = tuple(Point(prompt=p, output=OUTPUT, users=u) for u in USERS for p in PROMPTS)
     jobs = [] if named else jobs
     jobs += [Job(name=name, model=config(name), points=grid) for name in named or (FITTED, *OTHERS)]
@@ -111,7 +111,7 @@ def measure(folder: Path, seconds: float) -> None:
             if job.name == FITTED and line["outcome"] == "ok" and line["prompt"] == 128:
                 rate = line["users"] * line["output"] / statistics.median(line["decode_s"])
                 best[line["users"]] = max(best.get(line["users"], 0.0), rate)
-        if ready and not job.way and job.points is grid:
+        if ready and not job.variant and job.points is grid:
             facts = {"source": f"benchmarks/serve_h200.py, {time.strftime('%Y-%m-%d')}", "model": job.name, "quant": "bf16"}
             facts |= {"bits_per_weight": "16.00", "engine": "transformers", "gpu": ready["device"].removeprefix("NVIDIA ")}
             facts |= {"params_b": f"{ready['params'] / 1e9:.2f}", "n_gpus": 1, "n_hosts": 1, "split": "none"}
@@ -123,7 +123,10 @@ def measure(folder: Path, seconds: float) -> None:
 
 def show(job: Job, points: list[dict[str, Any]]) -> None:
     """Milliseconds of a step by users and prompt, of a prompt by its length; short, for a terminal that keeps little."""
-    print(f"{job.name} {job.way or 'own products'}, {points[0]['way'] if points else 'nothing measured'}: ms a step", flush=True)
+    print(
+        f"{job.name} {job.variant or 'own products'}, {points[0]['variant'] if points else 'nothing measured'}: ms a step",
+        flush=True,
+    )
     for users in dict.fromkeys(line["users"] for line in points):
         cells = [f"{line['prompt']}: {step(line)}" for line in points if line["users"] == users]
         print(f"  {users:>3} users  {'  '.join(cells)}", flush=True)

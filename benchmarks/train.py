@@ -60,8 +60,8 @@ def ours(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, 
     import torch
     import torch.distributed as dist
 
-    from meshwise.workers.trainer.gradients import named
-    from meshwise.workers.trainer.optimizer import updates_of
+    from meshwise.workers.trainer.gradients import named_parameters
+    from meshwise.workers.trainer.optimizer import make_optimizer
     from meshwise.workers.trainer.parallel import Ranks
     from meshwise.workers.trainer.passes import Passes
     from meshwise.workers.trainer.settings import Layout, Settings
@@ -77,10 +77,10 @@ def ours(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, 
     dist.init_process_group("nccl", init_method=f"tcp://127.0.0.1:{29500 + os.getpid() % 500}", rank=0, world_size=1)
     ranks = Ranks.of(layout, "cuda")
     passes = Passes(settings, ranks, device)
-    parameters = named(passes.models)
-    updates = updates_of(settings, parameters)
+    parameters = named_parameters(passes.models)
+    optimizer = make_optimizer(settings, parameters)
     torch.cuda.reset_peak_memory_stats()
-    stepper = Stepper(settings, ranks, passes, updates, parameters)
+    stepper = Stepper(settings, ranks, passes, optimizer, parameters)
     count = sum(p.numel() for _, p in parameters)
     dice = torch.Generator().manual_seed(0)
     data = [torch.randint(0, 256, (2, batch, seq), generator=dice).pin_memory() for _ in range(4)]

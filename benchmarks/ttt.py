@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 from meshwise.workers.trainer import weights
-from meshwise.workers.trainer.models import Span, build
+from meshwise.workers.trainer.models.base import Span, build
 
 CONFIG: dict[str, Any] = {
     "model_type": "ttt", "ttt_layer_type": "linear", "vocab_size": 50257, "hidden_size": 768, "intermediate_size": 2048,
@@ -25,7 +25,7 @@ def model_of(config: dict[str, Any]) -> Any:
     layers = config["num_hidden_layers"]
     with torch.device("cuda"):
         model: Any = build(config, Span(0, layers, layers))
-    weights.start([model], 0, 0.02, "model.embed_tokens.weight")
+    weights.init_random([model], 0, 0.02, "model.embed_tokens.weight")
     model.tie()
     return model
 
@@ -71,7 +71,7 @@ def hidden(model: Any, tokens: Tensor) -> Tensor:
     x = model.model.embed_tokens(tokens)
     rotation = rotation_of(model.config, x.device)
     for block in model.model.layers.values():
-        block.seq_modeling_block.choose(x.device)
+        block.seq_modeling_block.choose_kernels(x.device)
         x = block(x, rotation)
     return model.model.norm(x)
 
@@ -137,12 +137,12 @@ def parts(step: Callable[[], None], top: int = 14) -> None:
 
 def decode(count: int = 400) -> None:
     """Tokens per second of one sequence, after a prompt with a tail; and that they are those of the plain decoder."""
-    from meshwise.workers.trainer.generate import captured, generate, speaker_of
+    from meshwise.workers.trainer.generate import captured, generate, predictor_of
     from meshwise.workers.trainer.models.ttt.decode import Decoding
 
     model = model_of(CONFIG).requires_grad_(False)
     prompt = torch.randint(0, 256, (1, 1000), device="cuda")
-    fast = speaker_of(model)
+    fast = predictor_of(model)
     plain = Decoding(model)
     for block in plain.layers:
         block.seq_modeling_block.fast = False
@@ -153,7 +153,7 @@ def decode(count: int = 400) -> None:
         off.append(float((a - b).norm() / b.norm()))
     print(f"decode: logits off by {off[0]:.1e} after the prompt, {max(off):.1e} at most in 40 steps", flush=True)
     generate(fast, prompt, 8)
-    for name, speaker, batch in (("kernels", fast, 1), ("kernels", speaker_of(model, 16), 16), ("plain, graph", plain, 1)):
+    for name, speaker, batch in (("kernels", fast, 1), ("kernels", predictor_of(model, 16), 16), ("plain, graph", plain, 1)):
         token = torch.zeros(batch, dtype=torch.long, device="cuda")
         replay: Any = captured(lambda speaker=speaker, token=token: token.copy_(speaker.step(token).argmax(-1)))  # pyright: ignore
         each = speed(replay, count)

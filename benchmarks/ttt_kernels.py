@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from meshwise.workers.trainer.models.ttt.kernels import linear
-from meshwise.workers.trainer.models.ttt.learner import turn
+from meshwise.workers.trainer.models.ttt.learner import rotate
 from meshwise.workers.trainer.models.ttt.linear import learn
 from meshwise.workers.trainer.models.ttt.model import rotation_of
 
@@ -42,7 +42,7 @@ def plain(
         for at in (0, width, 2 * width)
     )
     q, k, v = parts
-    q, k = turn(q, rotation), turn(k, rotation)
+    q, k = rotate(q, rotation), rotate(k, rotation)
     rate = (
         (x[..., 3 * width : 3 * width + heads] + bias.flatten()).sigmoid().transpose(1, 2).unflatten(2, (-1, tokens))
         * base

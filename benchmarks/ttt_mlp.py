@@ -15,11 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from meshwise.workers.trainer.models import Span, build
+from meshwise.workers.trainer.models.base import Span, build
 from meshwise.workers.trainer.models.ttt.kernels import mlp
 from meshwise.workers.trainer.models.ttt.mlp import learn
 from meshwise.workers.trainer.models.ttt.model import rotation_of
-from meshwise.workers.trainer.weights import start
+from meshwise.workers.trainer.weights import init_random
 
 CONFIG = json.loads((Path(__file__).parents[1] / "src/meshwise/data/models/ttt-mlp-125m.json").read_text())
 NAMES = ["out", "q", "k", "v", "rate", "place", "W1", "b1", "W2", "b2", "gamma", "beta"]
@@ -153,7 +153,7 @@ class Step:
         layers = CONFIG["num_hidden_layers"]
         with torch.device("cuda"):
             self.model: Any = build(CONFIG, Span(0, layers, layers))
-        start([self.model], 0, 0.02)
+        init_random([self.model], 0, 0.02)
         self.tokens = torch.randint(0, VOCABULARY, (batch, seq + 1), device="cuda")
         self.rotation = rotation_of(CONFIG, torch.device("cuda"))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, fused=True, capturable=True)
@@ -165,7 +165,7 @@ class Step:
         with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
             x = self.model.model.embed_tokens(self.tokens[:, :-1])
             for block in self.model.blocks():
-                block.seq_modeling_block.choose(x.device)
+                block.seq_modeling_block.choose_kernels(x.device)
                 x = block(x, self.rotation)
             x = self.model.model.norm(x).bfloat16().flatten(0, 1)
             loss = ChunkedLoss.apply(x, self.model.model.embed_tokens.weight, self.tokens[:, 1:].flatten())
@@ -222,7 +222,7 @@ def plain_step(batch: int = 16, seq: int = 128) -> None:
     layers = CONFIG["num_hidden_layers"]
     with torch.device("cuda"):
         model: Any = build(CONFIG, Span(0, layers, layers))
-    start([model], 0, 0.02)
+    init_random([model], 0, 0.02)
     tokens = torch.randint(0, VOCABULARY, (batch, seq + 1), device="cuda")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     rotation = rotation_of(CONFIG, torch.device("cuda"))

@@ -12,12 +12,12 @@ import sys
 import time
 from pathlib import Path
 
-from meshwise.plan.axes import AXES
 from meshwise.plan.ask import TrainAsk
+from meshwise.plan.axes import TRAIN_AXES
+from meshwise.plan.train.vary import at
 from meshwise.plan.vary import parse, variants
-from meshwise.plan.vary_whatif import answer
 
-ASK = TrainAsk(model="llama-3-70b", cluster="h100-sxm", batch=512, seq=8192, framework="megatron", tokens=15e12)
+ASK = TrainAsk(model="llama-3-70b", on="h100-sxm", batch=512, seq=8192, framework="megatron", tokens=15e12)
 PLAN = [str(Path(sys.executable).parent / "meshwise"), "plan", "llama-3-70b", "--batch", "4M", "--seq", "8k", "--tokens", "15T"]
 NODES = [*PLAN, "--on", "h100-sxm", "--vary", "nodes=8..512"]
 CHEAPEST = [*PLAN, "--within", "90d", "--cheapest"]
@@ -35,9 +35,9 @@ def timed(command: list[str]) -> tuple[float, float]:
 def points() -> list[float]:
     """Seconds of one core for each point, its reason left out."""
     found: list[float] = []
-    for variant in variants(ASK, parse(["nodes=8..512"], AXES, ASK), AXES):
+    for variant in variants(ASK, parse(["nodes=8..512"], TRAIN_AXES, ASK), TRAIN_AXES):
         start = time.process_time()
-        answer(variant)
+        at(variant)
         found.append(time.process_time() - start)
     return found
 

@@ -1,10 +1,10 @@
-"""What a user reads when something is wrong: one line, what was given, the nearest valid choice."""
+"""Error messages: one line, with the given text and the nearest valid choice."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.errors import UserError, nearest, quoted
+from meshwise.errors import UserError, did_you_mean, nearest, one_of, quoted
 
 
 def nested(depth: int) -> list[object]:
@@ -62,3 +62,23 @@ def test_the_nearest_name_is_offered_and_a_far_one_is_not(given_name: str, words
 def test_an_alias_is_offered_under_its_canonical_name() -> None:
     keys = {"trillium": "tpu-v6e", "h100": "h100-sxm"}
     assert nearest("trilium", keys, keys.get) == "; did you mean 'tpu-v6e'?"
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ([], ""),
+        (["a"], "; did you mean 'a'?"),
+        (["a", "b"], "; did you mean 'a' or 'b'?"),
+        (["a", "b", "c", "d"], "; did you mean 'a', 'b', 'c' or 'd'?"),
+        (["a", "b", "c", "d", "e"], "; did you mean 'a', 'b', 'c' or 2 more?"),
+    ],
+)
+def test_several_names_are_offered_and_many_are_counted(names: list[str], words: str) -> None:
+    assert did_you_mean(names) == words
+
+
+def test_a_value_of_an_option_is_returned_or_refused_with_the_valid_ones() -> None:
+    assert one_of("--device", "cpu", ("cpu", "cuda")) == "cpu"
+    with pytest.raises(UserError, match=r"--device 'cdua': expected one of cpu, cuda; did you mean 'cuda'\?"):
+        one_of("--device", "cdua", ("cpu", "cuda"))

@@ -1,6 +1,7 @@
-"""Units are read once and written once: what a user types has one meaning, or is refused with the reason."""
+"""Units: text that a user types has one meaning, or is refused with the reason, and printed numbers are read back."""
 
 import math
+from itertools import product
 
 import pytest
 from hypothesis import example, given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from meshwise import units
 from meshwise.errors import UserError
 from support.command import one_line
+from support.every import check_every
 
 quantities = st.sampled_from(sorted(units.QUANTITIES))
 magnitudes = st.builds(lambda mantissa, exponent: mantissa * 10.0**exponent, st.floats(1, 9.9999), st.integers(-12, 24))
@@ -21,55 +23,57 @@ def refused(text: object, quantity: str) -> str:
     return one_line(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "quantity", "value"),
-    [
-        ("4M", "count", 4e6),
-        ("4M tokens", "count", 4e6),
-        ("15T", "count", 15e12),
-        ("70b parameters", "count", 70e9),
-        ("125m", "count", 125e6),
-        ("1,000,000", "count", 1e6),
-        ("1_000_000", "count", 1e6),
-        ("1e3", "count", 1e3),
-        ("4096", "length", 4096),
-        ("4k", "length", 4096),
-        ("128k", "length", 131072),
-        ("128K tokens", "length", 131072),
-        ("1M", "length", 2**20),
-        ("80GiB", "bytes", 80 * 2**30),
-        ("80GB", "bytes", 80e9),
-        ("80 GB", "bytes", 80e9),
-        (" 512MB ", "bytes", 512e6),
-        ("8bit", "bytes", 1),
-        ("3.35TB/s", "bytes/s", 3.35e12),
-        ("400Gbps", "bytes/s", 5e10),  # 400 / 8 = 50 GB/s
-        ("400Gb/s", "bytes/s", 5e10),
-        ("400Gbit/s", "bytes/s", 5e10),
-        ("1.5us", "seconds", 1.5e-6),
-        ("1.5µs", "seconds", 1.5e-6),  # the micro sign
-        ("1.5μs", "seconds", 1.5e-6),  # the Greek letter
-        ("20ms", "seconds", 0.02),
-        ("2min", "seconds", 120),
-        ("30d", "seconds", 2_592_000),
-        ("989T", "FLOP/s", 989e12),
-        ("989TFLOP/s", "FLOP/s", 989e12),
-        ("989 TFLOPS", "FLOP/s", 989e12),
-        ("2%", "share", 0.02),
-        ("0.02", "share", 0.02),
-        ("300W", "watts", 300),
-        ("1.2kW", "watts", 1200),
-        ("1.98GHz", "hertz", 1.98e9),
-        ("$1,599", "dollars", 1599),
-        ("$30k", "dollars", 30_000),
-        ("$2.5/h", "dollars/s", 2.5 / HOUR),
-        ("2.5$/h", "dollars/s", 2.5 / HOUR),
-        (".5s", "seconds", 0.5),
-        ("0B", "bytes", 0),
-    ],
-)
-def test_what_people_write_is_read(text: str, quantity: str, value: float) -> None:
-    assert units.parse(text, quantity) == pytest.approx(value, rel=1e-12, abs=0)
+WRITTEN = [
+    ("4M", "count", 4e6),
+    ("4M tokens", "count", 4e6),
+    ("15T", "count", 15e12),
+    ("70b parameters", "count", 70e9),
+    ("125m", "count", 125e6),
+    ("1,000,000", "count", 1e6),
+    ("1_000_000", "count", 1e6),
+    ("1e3", "count", 1e3),
+    ("4096", "length", 4096),
+    ("4k", "length", 4096),
+    ("128k", "length", 131072),
+    ("128K tokens", "length", 131072),
+    ("1M", "length", 2**20),
+    ("80GiB", "bytes", 80 * 2**30),
+    ("80GB", "bytes", 80e9),
+    ("80 GB", "bytes", 80e9),
+    (" 512MB ", "bytes", 512e6),
+    ("8bit", "bytes", 1),
+    ("3.35TB/s", "bytes/s", 3.35e12),
+    ("400Gbps", "bytes/s", 5e10),  # 400 / 8 = 50 GB/s
+    ("400Gb/s", "bytes/s", 5e10),
+    ("400Gbit/s", "bytes/s", 5e10),
+    ("1.5us", "seconds", 1.5e-6),
+    ("1.5µs", "seconds", 1.5e-6),  # the micro sign
+    ("1.5μs", "seconds", 1.5e-6),  # the Greek letter
+    ("20ms", "seconds", 0.02),
+    ("2min", "seconds", 120),
+    ("30d", "seconds", 2_592_000),
+    ("989T", "FLOP/s", 989e12),
+    ("989TFLOP/s", "FLOP/s", 989e12),
+    ("989 TFLOPS", "FLOP/s", 989e12),
+    ("2%", "share", 0.02),
+    ("0.02", "share", 0.02),
+    ("300W", "watts", 300),
+    ("1.2kW", "watts", 1200),
+    ("1.98GHz", "hertz", 1.98e9),
+    ("$1,599", "dollars", 1599),
+    ("$30k", "dollars", 30_000),
+    ("$2.5/h", "dollars/s", 2.5 / HOUR),
+    ("2.5$/h", "dollars/s", 2.5 / HOUR),
+    (".5s", "seconds", 0.5),
+    ("0B", "bytes", 0),
+]
+
+
+def test_what_people_write_is_read() -> None:
+    def check(text: str, quantity: str, value: float) -> None:
+        assert units.parse(text, quantity) == pytest.approx(value, rel=1e-12, abs=0)
+
+    check_every(check, WRITTEN)
 
 
 @given(quantities, st.integers(0, 10**15) | st.floats(0, 1e300))
@@ -118,18 +122,16 @@ def test_a_decimal_comma_is_refused_rather_than_read_as_thousands(text: str) -> 
     assert repr(text) in refused(text, "dollars/s" if "$" in text else "seconds")
 
 
-@pytest.mark.parametrize("quantity", units.QUANTITIES)
-@pytest.mark.parametrize("text", ["", " ", "nan", "inf", "-inf", "-1", "-4M", "-80GiB", "1e999", "9" * 400, "GB", "$", "\x00"])
-def test_text_that_is_no_number_from_zero_up_is_refused(quantity: str, text: str) -> None:
-    assert units.QUANTITIES[quantity].what in refused(text, quantity)
+BAD_TEXTS = ["", " ", "nan", "inf", "-inf", "-1", "-4M", "-80GiB", "1e999", "9" * 400, "GB", "$", "\x00"]
+BAD_VALUES = [None, True, False, [], [1], {}, {"a": 1}, b"4M", 4j, math.nan, math.inf, -math.inf, -1, -0.5, 10**400]
 
 
-@pytest.mark.parametrize("quantity", units.QUANTITIES)
-@pytest.mark.parametrize(
-    "value", [None, True, False, [], [1], {}, {"a": 1}, b"4M", 4j, math.nan, math.inf, -math.inf, -1, -0.5, 10**400]
-)
-def test_a_value_that_is_no_number_from_zero_up_is_refused(quantity: str, value: object) -> None:
-    assert units.QUANTITIES[quantity].what in refused(value, quantity)
+@pytest.mark.parametrize("values", [BAD_TEXTS, BAD_VALUES], ids=["text", "other"])
+def test_whatever_is_not_a_number_from_zero_up_is_refused(values: list[object]) -> None:
+    def check(value: object, quantity: str) -> None:
+        assert units.QUANTITIES[quantity].what in refused(value, quantity)
+
+    check_every(check, product(values, units.QUANTITIES))
 
 
 def test_a_number_too_long_to_print_is_refused() -> None:
@@ -142,35 +144,37 @@ def test_any_text_is_a_finite_number_from_zero_up_or_one_line_of_error(quantity:
     try:
         value = units.parse(text, quantity)
     except UserError as error:
-        told = one_line(error)
-        assert len(told) < 300
+        message = one_line(error)
+        assert len(message) < 300
     else:
         assert math.isfinite(value)
         assert value >= 0
 
 
-@pytest.mark.parametrize(
-    ("value", "quantity", "text"),
-    [
-        (80 * 2**30, "bytes", "85.9 GB"),
-        (3.35e12, "bytes/s", "3.35 TB/s"),
-        (989.4e12, "FLOP/s", "989.4 TFLOP/s"),
-        (300, "watts", "300 W"),
-        (1.98e9, "hertz", "1.98 GHz"),
-        (70.55e9, "count", "70.55B"),
-        (15e12, "count", "15T"),
-        (131072, "length", "128k"),
-        (2**30, "length", "1024M"),
-        (1.5e-6, "seconds", "1.5 us"),
-        (90, "seconds", "90 s"),
-        (30 * 86400, "seconds", "30 d"),
-        (1599, "dollars", "$1,599"),
-        (2.5 / HOUR, "dollars/s", "$2.50/h"),
-        (0, "bytes", "0 B"),
-    ],
-)
-def test_a_number_is_shown_as_people_write_it(value: float, quantity: str, text: str) -> None:
-    assert units.show(value, quantity) == text
+SHOWN = [
+    (80 * 2**30, "bytes", "85.9 GB"),
+    (3.35e12, "bytes/s", "3.35 TB/s"),
+    (989.4e12, "FLOP/s", "989.4 TFLOP/s"),
+    (300, "watts", "300 W"),
+    (1.98e9, "hertz", "1.98 GHz"),
+    (70.55e9, "count", "70.55B"),
+    (15e12, "count", "15T"),
+    (131072, "length", "128k"),
+    (2**30, "length", "1024M"),
+    (1.5e-6, "seconds", "1.5 us"),
+    (90, "seconds", "90 s"),
+    (30 * 86400, "seconds", "30 d"),
+    (1599, "dollars", "$1,599"),
+    (2.5 / HOUR, "dollars/s", "$2.50/h"),
+    (0, "bytes", "0 B"),
+]
+
+
+def test_a_number_is_shown_as_people_write_it() -> None:
+    def check(value: float, quantity: str, text: str) -> None:
+        assert units.show(value, quantity) == text
+
+    check_every(check, SHOWN)
 
 
 def test_memory_can_be_shown_in_powers_of_two() -> None:
@@ -198,22 +202,23 @@ def test_prices_read_back_to_the_cent(kind: tuple[str, int], value: float) -> No
     assert shown * per == pytest.approx(value * per, rel=1e-12, abs=0.005001)
 
 
-@pytest.mark.parametrize("quantity", units.QUANTITIES)
-def test_the_examples_an_error_gives_are_themselves_valid(quantity: str) -> None:
-    for sample in units.QUANTITIES[quantity].examples.split(", "):
+def test_the_examples_an_error_gives_are_themselves_valid() -> None:
+    def check(sample: str, quantity: str) -> None:
         assert units.parse(sample, quantity) > 0
+
+    check_every(check, ((sample, name) for name, kind in units.QUANTITIES.items() for sample in kind.examples.split(", ")))
 
 
 @given(magnitudes, st.sampled_from(("bytes/s", "length", "seconds")))
 @example(value=5e10, quantity="bytes/s")
 @example(value=2592000.0, quantity="seconds")
-def test_exact_words_are_read_back_to_the_same_number(value: float, quantity: str) -> None:
+def test_exact_text_is_read_back_to_the_same_number(value: float, quantity: str) -> None:
     text = units.exactly(value, quantity)
     assert units.parse(text, quantity) == value
     assert " " not in text
 
 
-def test_exact_words_are_short_where_they_can_be() -> None:
+def test_exact_text_is_as_short_as_possible() -> None:
     assert [units.exactly(5e10, "bytes/s"), units.exactly(30 * 86400, "seconds"), units.exactly(4096, "length")] == [
         "50GB/s",
         "30d",

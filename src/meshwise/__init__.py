@@ -10,7 +10,6 @@
 Each verb of the command line is a function here, with the same words as keywords. `meshwise.api` has them all.
 """
 
-import inspect
 import sys
 from importlib import import_module
 from types import ModuleType
@@ -86,7 +85,9 @@ class _Verb(ModuleType):
         return getattr(import_module("meshwise.api"), self.__name__.rpartition(".")[2])
 
     @property
-    def __signature__(self) -> inspect.Signature:
+    def __signature__(self) -> object:
+        import inspect
+
         return inspect.signature(self._function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

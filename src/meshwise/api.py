@@ -15,7 +15,7 @@ from meshwise.plan.ask import ServeAsk, ShapeAsk, TrainAsk
 from meshwise.plan.fields import Ask, parameters
 
 if TYPE_CHECKING:
-    from meshwise.audit.profile.parts import Parts
+    from meshwise.audit.profile.parts import PartComparison
     from meshwise.audit.report import Audit
     from meshwise.calibrate.result import Result
     from meshwise.calibrate.serve.validate import ServeValidation
@@ -150,10 +150,10 @@ def names(catalogue: str) -> list[str]:
     """Every name in a catalogue: models, chips, clusters, frameworks or engines."""
     from meshwise.catalogue import files
 
-    known = {"models": ".json", "chips": ".toml", "clusters": ".toml", "frameworks": ".toml", "engines": ".toml"}
+    known = (*CATALOGUES, "frameworks", "engines")
     if catalogue not in known:
         raise UserError(f"there is no catalogue {quoted(catalogue)}{nearest(catalogue, known)} ({', '.join(known)})")
-    return list(files.files(catalogue, known[catalogue]))
+    return files.names(catalogue)
 
 
 def show(catalogue: str, name: str = "") -> list[dict[str, Any]]:
@@ -190,7 +190,7 @@ def audit(*files: str | Path, plan: bool = True, format: str = "", **figures: An
     return answer([Path(file) for file in files], given(AuditAsk, figures), format, planned=plan)
 
 
-def compare(folder: str | Path) -> "Parts":
+def compare(folder: str | Path) -> "PartComparison":
     """Predicted against measured time of a run of our trainer, part by part, from its folder."""
     from meshwise.audit.profile import parts
 

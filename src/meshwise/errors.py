@@ -1,43 +1,51 @@
-"""The exceptions for what a user can mend or must be told, and the words that help."""
+"""Exceptions that reach the user, and helpers to word them: what was given, what was expected, the nearest valid choice."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 
 
 class UserError(Exception):
-    """Bad input, told in one line. The CLI prints it without a traceback and exits with `exit_code`."""
+    """Bad input, explained in one line. The CLI prints it without a traceback and exits with `exit_code`."""
 
     exit_code = 2
 
     def __init__(self, message: str) -> None:
-        # A name taken from a file may hold line breaks or control characters; the promise is one line.
+        # A name from a file may hold line breaks or control characters; messages are always one printable line.
         super().__init__("".join(c if c.isprintable() else " " for c in message))
 
 
 class DoesNotFit(UserError):
-    """The question is sound, and the answer is no."""
+    """The input is valid, and nothing fits it."""
 
     exit_code = 1
 
 
 def quoted(value: object, longest: int = 60) -> str:
-    """What the user gave, short enough to stand in a sentence."""
+    """Return `value` as Python writes it, cut to at most `longest` characters."""
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # a number of thousands of digits, or lists within lists without end
+    except (ValueError, RecursionError):  # an integer of thousands of digits, or endlessly nested lists
         text = f"<{type(value).__name__}>"
     return text if len(text) <= longest else text[: longest - 4] + "..." + text[-1]
 
 
 def nearest(given: str, valid: Iterable[str], canonical: Callable[[str], str | None] = str) -> str:
-    """'; did you mean ...?' for a misspelt name, or nothing when no valid name is close. `canonical` says what to call it."""
+    """Return "; did you mean ...?" for a misspelt word, or nothing when no valid one is close. `canonical` maps an alias to its name."""
     by_lower = {name.lower(): name for name in valid}
     close = get_close_matches(given.lower(), by_lower, n=1, cutoff=0.5)
-    return f"; did you mean '{canonical(by_lower[close[0]])}'?" if close else ""
+    return did_you_mean([str(canonical(by_lower[close[0]]))]) if close else ""
+
+
+def did_you_mean(names: Sequence[str], most: int = 4) -> str:
+    """Return "; did you mean 'a', 'b' or 'c'?", or nothing without names. Names beyond `most` are counted."""
+    shown = [f"'{name}'" for name in names]
+    if len(shown) > most:
+        shown = [*shown[: most - 1], f"{len(shown) - most + 1} more"]
+    return f"; did you mean {' or '.join(filter(None, [', '.join(shown[:-1]), shown[-1]]))}?" if shown else ""
 
 
 def one_of(option: str, given: str, valid: Iterable[str]) -> str:
-    """`given`, or a UserError that lists the valid choices of an option."""
+    """Return `given`, or raise a UserError that lists the valid values of an option."""
     known = list(valid)
     if given not in known:
         raise UserError(f"{option} {quoted(given)}: expected one of {', '.join(known)}{nearest(given, known)}")

@@ -1,7 +1,7 @@
-"""'4M tokens', '80GiB', '400Gbps', '1.5us', '989T', '2%', '$2.5/h'  <->  a float in SI.
+"""Units: '4M tokens', '80GiB', '400Gbps', '1.5us', '989T', '2%', '$2.5/h'  <->  a float in SI.
 
-Units are read once where input comes in and written once where output goes out; between the two, every number
-is in tokens, bytes, bytes/s, seconds, FLOP/s, watts, hertz, dollars, dollars/s or shares.
+Units are parsed once on input and printed once on output. In between, every number is in tokens, bytes, bytes/s, seconds,
+FLOP/s, watts, hertz, dollars, dollars/s or shares.
 """
 
 import math
@@ -27,23 +27,24 @@ MIB = 2.0**20
 _LARGE = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
 _SMALL = {"": 1.0, "m": 1e-3, "u": 1e-6, "µ": 1e-6, "μ": 1e-6, "n": 1e-9}
-# Counts are said in words, '70b parameters' and '125m' included: no one counts in thousandths.
+# Counts are case-insensitive, so that '70b parameters' and '125m' work: nobody counts in thousandths.
 _COUNT = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12, "p": 1e15}
-# A context of '128k' has 131072 tokens wherever models are configured.
+# A context of '128k' has 131072 tokens in every model's config.
 _LENGTH = {"": 1.0, "k": 2.0**10, "ki": 2.0**10, "m": 2.0**20, "mi": 2.0**20}
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """A kind of number: what units it is written in, and the prefixes those take."""
+    """A kind of number: its units, and their prefixes."""
 
     what: str
     examples: str
     units: dict[str, float]
     prefixes: dict[str, float]
     any_case: bool = False
+    """Whether case does not count."""
     bare: tuple[str, ...] = ()
-    """Units that take no prefix, such as hours."""
+    """Units without prefixes, such as hours."""
 
 
 _TOKENS = {"": 1.0, "tokens": 1.0, "token": 1.0, "params": 1.0, "parameters": 1.0}
@@ -79,17 +80,17 @@ QUANTITIES: dict[str, Quantity] = {
     "dollars/s": Quantity("a price per hour", "$2.5/h", {"$/h": 1 / 3600, "$/s": 1.0}, {"": 1.0}),
 }
 
-# A comma groups thousands: '1,5us' is refused rather than read as fifteen.
+# A comma groups thousands: '1,5us' is refused instead of being read as fifteen.
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d*)?|\.\d+"
 _NUMBER = re.compile(rf"([+-]?(?:{_DIGITS})(?:[eE][+-]?\d+)?)\s*([^\d.,].*)?", re.DOTALL)
 
 
 def parse(text: object, quantity: str) -> float:
-    """The value of `text` in SI. A plain number is taken to be in SI already."""
+    """Parse a quantity and return it in SI. A plain number is in SI already."""
     kind = QUANTITIES[quantity]
     value = _read(text, kind) if isinstance(text, str) else _plain(text, kind)
     if not math.isfinite(value) or value < 0:
-        raise UserError(f"{quoted(text)} is not {kind.what}: it must be finite and not negative")
+        raise UserError(f"{quoted(text)} is not {kind.what}: it must be finite and not negative, such as {kind.examples}")
     return value
 
 
@@ -104,7 +105,7 @@ def _plain(value: object, kind: Quantity) -> float:
 
 def _read(text: str, kind: Quantity) -> float:
     stripped = text.strip()
-    if stripped.startswith("$"):  # '$2.5/h' is the same as '2.5$/h', which the rest of this reads
+    if stripped.startswith("$"):  # rewrite '$2.5/h' as '2.5$/h', which the code below reads
         stripped = re.sub(r"^\$\s*([\d.,_]+(?:[eE]\d+)?\s*[kKMGT]?)(.*)$", r"\1$\2", stripped, flags=re.DOTALL)
     match = _NUMBER.fullmatch(stripped)
     if match is None:
@@ -116,7 +117,7 @@ def _read(text: str, kind: Quantity) -> float:
 
 
 def _factor(suffix: str, kind: Quantity) -> float | None:
-    """What the letters behind the number multiply it by; None when they are not this quantity's."""
+    """Return the factor that a unit with its prefix stands for; None if it is not a unit of this quantity."""
     if kind.any_case:
         suffix = suffix.lower()
     for unit in sorted(kind.units, key=len, reverse=True):
@@ -129,7 +130,7 @@ def _factor(suffix: str, kind: Quantity) -> float | None:
 
 
 def _wrong_unit(text: str, suffix: str, kind: Quantity) -> str:
-    """What was given, what was expected, and the usual slip behind it."""
+    """Return an error with the given text, the expected unit, and the likely mistake."""
     given = f"{quoted(text)} is not {kind.what}"
     for other in QUANTITIES.values():
         if other is not kind and suffix.strip() and _factor(suffix.strip(), other) is not None:
@@ -142,7 +143,7 @@ def _wrong_unit(text: str, suffix: str, kind: Quantity) -> str:
 
 
 def whole_length(text: str) -> int:
-    """A sequence length: '4k' is 4,096."""
+    """Parse a sequence length: '4k' is 4,096."""
     value = parse(text, "length")
     if value != int(value) or not 1 <= value <= 2**40:
         raise UserError(
@@ -151,8 +152,16 @@ def whole_length(text: str) -> int:
     return int(value)
 
 
+def training_tokens(text: str | float) -> float:
+    """Parse a number of training tokens: '15T' is 15e12."""
+    value = parse(text, "count")
+    if value > 1e18:  # 60,000 times the tokens of Llama 3; far beyond, FLOPs are no longer finite
+        raise UserError(f"{quoted(text)} is too many tokens to train on: expected at most 1e18, such as 15T")
+    return value
+
+
 def show(value: float, quantity: str, *, binary: bool = False, digits: int = 4) -> str:
-    """`value` as people write it; `parse` reads it back to within the digits shown."""
+    """Format `value` for people; `parse` reads it back to within the digits shown."""
     kind = QUANTITIES[quantity]
     if quantity == "dollars":
         return f"${value:,.2f}".removesuffix(".00")
@@ -183,7 +192,7 @@ def _show_seconds(value: float, digits: int) -> str:
 
 
 def _significant(value: float, digits: int) -> str:
-    """`digits` significant digits, without an exponent and without trailing zeros."""
+    """Format with `digits` significant digits, without an exponent and without trailing zeros."""
     if value == 0:
         return "0"
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
@@ -192,7 +201,7 @@ def _significant(value: float, digits: int) -> str:
 
 
 def exactly(value: float, quantity: str) -> str:
-    """`value` in the shortest words that `parse` reads back to the same number, without spaces: '400Gbps' comes back as '50GB/s'."""
+    """Format `value` as the shortest text that `parse` reads back to the same number, without spaces: 400Gbps becomes '50GB/s'."""
     for digits in range(4, 18):
         text = show(value, quantity, digits=digits).replace(" ", "")
         if parse(text, quantity) == value:

@@ -1,4 +1,4 @@
-"""Calibrations: which one is chosen, and what a file of one must say."""
+"""Calibrations: which one is chosen, and which files are refused."""
 
 from dataclasses import fields, replace
 from pathlib import Path
@@ -44,10 +44,10 @@ def test_a_calibration_is_used_by_its_name(home: Path) -> None:
     found = named("mine")
     assert (found.key, found.network, found.context) == ("mine", 0.9, 3 * 2**30)
     assert found.network_latency == pytest.approx(4e-5)
-    assert found.matmul == Calibration().matmul  # what a file leaves out is the prior's
+    assert found.matmul == Calibration().matmul  # a key that the file omits has the prior's value
 
 
-def test_a_misspelt_calibration_is_told_the_nearest(home: Path) -> None:
+def test_a_misspelt_calibration_is_offered_the_nearest(home: Path) -> None:
     write(home, "cluster-one")
     with pytest.raises(UserError, match="unknown calibration 'cluster-on'; did you mean 'cluster-one'") as refused:
         named("cluster-on")
@@ -66,7 +66,7 @@ def test_a_misspelt_calibration_is_told_the_nearest(home: Path) -> None:
     ],
     ids=str,
 )
-def test_a_slip_in_a_calibration_names_the_file(home: Path, values: dict[str, object], words: str) -> None:
+def test_a_mistake_in_a_calibration_names_the_file(home: Path, values: dict[str, object], words: str) -> None:
     write(home, "mine", **values)
     with pytest.raises(UserError) as refused:
         named("mine")
@@ -82,7 +82,7 @@ def test_coefficients_are_numbers_and_all_else_says_where_they_come_from() -> No
 
 
 @pytest.mark.parametrize("shipped", calibrations(), ids=lambda found: found.key)
-def test_a_shipped_calibration_says_what_it_was_fitted_on_and_when(shipped: Calibration) -> None:
+def test_a_shipped_calibration_states_its_data_and_date(shipped: Calibration) -> None:
     assert shipped.fitted_on != Calibration().fitted_on
     assert shipped.date
     assert shipped.chips or shipped.architectures

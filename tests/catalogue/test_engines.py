@@ -16,7 +16,7 @@ def test_every_engine_is_found_by_its_key_and_its_name() -> None:
         assert runtime.sources
 
 
-def test_an_unknown_engine_is_told_the_nearest() -> None:
+def test_an_unknown_engine_is_offered_the_nearest() -> None:
     with pytest.raises(UserError, match=r"unknown engine 'llamacp'; did you mean 'llama.cpp'"):
         find_runtime("llamacp")
 

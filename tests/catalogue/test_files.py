@@ -1,4 +1,4 @@
-"""The data files: the user's come first, names forgive case and punctuation, a bad file is told in one line."""
+"""Data files: the user's override the built-in ones, names are matched and suggested, and a bad file is reported in one line."""
 
 from pathlib import Path
 
@@ -55,7 +55,7 @@ def test_the_default_folder_is_below_the_home_directory(monkeypatch: pytest.Monk
     assert files.user_folder() == tmp_path / ".config" / "meshwise"
 
 
-def test_a_folder_that_cannot_be_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MESHWISE_HOME", "a" * 300)  # a file name has at most 255 bytes
     with pytest.raises(UserError, match="cannot read 'aaa"):
         files.files("chips", ".toml")
@@ -77,6 +77,70 @@ def test_a_squeezed_name_is_squeezed_for_good(name: str) -> None:
     assert files.squeeze(once) == once
 
 
+def test_names_of_every_catalogue_are_listed_without_reading_a_file(home: Path) -> None:
+    for kind in ("chips", "clusters", "models"):
+        (home / kind / ("mine.json" if kind == "models" else "mine.toml")).write_text("not a table")
+    assert {"mine", "h100-sxm"} <= set(files.names("chips"))
+    assert {"mine", "jean-zay"} <= set(files.names("clusters"))
+    assert {"mine", "mistral-7b-v0.3"} <= set(files.names("models"))
+
+
+NAMES = ["llama-3-70b", "llama-3.1-70b", "llama-3.1-8b", "llama-4-maverick", "gemma-3-4b", "gpt2", "gpt2-xl", "Qwen3 8B"]
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("", NAMES),
+        ("llama-3.1", ["llama-3.1-70b", "llama-3.1-8b"]),
+        ("LLAMA 70b", ["llama-3-70b", "llama-3.1-70b"]),
+        ("70b llama", ["llama-3-70b", "llama-3.1-70b"]),
+        ("llama_3", ["llama-3-70b", "llama-3.1-70b", "llama-3.1-8b"]),
+        ("qwen-3", ["Qwen3 8B"]),
+        ("gpt-2", ["gpt2"]),  # exactly one of them
+        ("gpt", ["gpt2", "gpt2-xl"]),
+        ("banana", []),
+    ],
+)
+def test_words_match_the_names_that_contain_all_of_them(words: str, found: list[str]) -> None:
+    assert files.matching(words, NAMES) == found
+
+
+def test_words_may_be_in_different_aliases_of_a_name() -> None:
+    aliases = {"gpt2": ("OpenAI", "GPT-2 small"), "gpt2-xl": ("OpenAI",)}
+    assert files.matching("openai small", NAMES, aliases) == ["gpt2"]
+    assert files.matching("open-ai", NAMES, aliases) == ["gpt2", "gpt2-xl"]
+
+
+@given(st.text(max_size=20), st.lists(st.text(max_size=10)))
+def test_only_given_names_match_or_are_similar(words: str, names: list[str]) -> None:
+    assert set(files.matching(words, names)) <= set(names)
+    assert set(files.similar(words, names)) <= set(names)
+
+
+@pytest.mark.parametrize(
+    ("given_name", "found"),
+    [
+        ("lama-3-70b", ["llama-3-70b"]),
+        ("llama-3-71b", ["llama-3-70b"]),
+        ("llama-3.1", ["llama-3.1-8b", "llama-3.1-70b"]),  # incomplete: all that contain it, the closest first
+        ("gtp2", ["gpt2"]),
+        ("llama-4-behemoth", ["llama-4-maverick"]),  # half equal, and the same leading word
+        ("glm-4.5-air", []),  # half equal to llama-4-maverick by its letters, but of another family
+        ("kimi-k2", []),
+        ("g", []),
+        ("", []),
+    ],
+)
+def test_a_similar_name_is_close_or_of_the_same_family(given_name: str, found: list[str]) -> None:
+    assert files.similar(given_name, NAMES) == found
+
+
+def test_of_equally_close_names_the_one_with_the_same_letters_or_the_same_start_is_first() -> None:
+    assert files.similar("rtx3900", ["rtx3070", "rtx3090"]) == ["rtx3090"]
+    assert files.similar("b100", ["a100", "b200", "h100"]) == ["b200"]
+
+
 def test_a_table_is_read_with_or_without_a_byte_order_mark(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     path.write_bytes(b"\xef\xbb\xbfname = 'caf\xc3\xa9'")
@@ -95,7 +159,7 @@ def test_a_table_is_read_with_or_without_a_byte_order_mark(tmp_path: Path) -> No
     ],
     ids=["unfinished", "twice", "endless number", "endless nesting", "binary", "huge"],
 )
-def test_a_file_that_is_no_table_is_told_in_one_line(tmp_path: Path, content: bytes, words: str) -> None:
+def test_a_file_that_is_no_table_is_reported_in_one_line(tmp_path: Path, content: bytes, words: str) -> None:
     path = tmp_path / "mine.toml"
     path.write_bytes(content)
     assert words in unreadable(path)
@@ -108,7 +172,7 @@ def test_a_directory_is_no_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["missing.toml", "a" * 5000 + ".toml", "nul\x00.toml"])
-def test_a_file_that_is_not_there_is_told_in_one_line(tmp_path: Path, name: str) -> None:
+def test_a_file_that_is_not_there_is_reported_in_one_line(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match=r"^cannot read '") as caught:
         files.table_of(tmp_path / name)
     assert len(one_line(caught.value)) < 300

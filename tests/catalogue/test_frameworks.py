@@ -40,7 +40,7 @@ def test_a_framework_goes_by_its_file_or_its_name_however_written(name: str) -> 
     assert find_framework(name).key == "megatron"
 
 
-def test_a_misspelt_framework_is_told_the_nearest() -> None:
+def test_a_misspelt_framework_is_offered_the_nearest() -> None:
     with pytest.raises(UserError, match="unknown framework 'megatorn'; did you mean 'megatron'") as refused:
         find_framework("megatorn")
     assert "torchtitan" in one_line(refused.value)
@@ -52,7 +52,7 @@ def test_a_users_own_framework_is_one_file(home: Path) -> None:
     assert (found.key, found.zero, found.sequence_parallel, found.logit_bytes) == ("mine", (3,), "never", 4.0)
 
 
-def test_a_users_framework_stands_before_the_built_in_one(home: Path) -> None:
+def test_a_users_framework_overrides_the_built_in_one(home: Path) -> None:
     (home / "frameworks" / "megatron.toml").write_text(MINE)
     assert find_framework("megatron").name == "My Trainer"
 
@@ -62,12 +62,12 @@ def test_a_users_framework_stands_before_the_built_in_one(home: Path) -> None:
     [
         ("zero = [1]", "mine.toml: the key 'name' is missing"),
         (MINE.replace("zero", "zeros"), "mine.toml: unknown key 'zeros'; did you mean 'zero'?"),
-        (MINE.replace("never", "sometimes"), "'sometimes' is none of never, choice, always"),
+        (MINE.replace("never", "sometimes"), "'sometimes' is not one of never, choice, always"),
         (MINE.replace("[3]", '["3"]'), "zero[0]: expected a whole number"),
         ("name = ", "mine.toml: not valid TOML"),
     ],
 )
-def test_a_slip_in_a_users_framework_names_the_file_and_the_key(home: Path, text: str, words: str) -> None:
+def test_a_mistake_in_a_users_framework_names_the_file_and_the_key(home: Path, text: str, words: str) -> None:
     (home / "frameworks" / "mine.toml").write_text(text)
     with pytest.raises(UserError) as refused:
         find_framework("mine")
@@ -76,6 +76,6 @@ def test_a_slip_in_a_users_framework_names_the_file_and_the_key(home: Path, text
 
 @pytest.mark.parametrize(("chip", "name"), [("tpu-v5p:4x4x4", "maxtext"), ("8xh100-sxm", "megatron")])
 def test_a_question_that_names_no_framework_gets_the_usual_one_for_its_chips(chip: str, name: str) -> None:
-    ask = TrainAsk(model="llama-debug", cluster=chip, batch=64, seq=512)
+    ask = TrainAsk(model="llama-debug", on=chip, batch=64, seq=512)
     assert ask.question().work.framework.key == name
     assert replace(ask, framework="torchtitan").question().work.framework.key == "torchtitan"

@@ -1,4 +1,4 @@
-"""A table someone wrote by hand: every slip is told in one line, with the place and what was expected."""
+"""A table someone wrote by hand: every mistake is reported in one line, with its place and what was expected."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -65,7 +65,7 @@ def test_units_lists_and_tables_are_read() -> None:
     )
 
 
-def test_what_is_left_out_keeps_its_default() -> None:
+def test_an_omitted_key_keeps_its_default() -> None:
     assert records.read(Cart, GOOD, "cart.toml") == Cart(name="mule", load=2048)
 
 
@@ -80,12 +80,12 @@ def test_what_is_left_out_keeps_its_default() -> None:
         ({"load": True}, "load: True is not a size in bytes"),
         ({"wheels": {"kind": "steel"}}, "wheels: expected a list, found {'kind': 'steel'}"),
         ({"wheels": [{"kind": "steel"}, 7]}, "wheels[1]: expected a table, found 7"),
-        ({"wheels": [{"kind": "stel"}]}, "wheels[0]: kind: 'stel' is none of steel, rubber; did you mean 'steel'?"),
-        ({"wheels": [{"kind": []}]}, "wheels[0]: kind: [] is none of steel, rubber"),
+        ({"wheels": [{"kind": "stel"}]}, "wheels[0]: kind: 'stel' is not one of steel, rubber; did you mean 'steel'?"),
+        ({"wheels": [{"kind": []}]}, "wheels[0]: kind: [] is not one of steel, rubber"),
         ({"spare": {}}, "spare: the key 'kind' is missing"),
         ({"spare": {"kind": "steel", "delay": "1B"}}, "spare: delay: '1B' is not a time"),
         ({"loads": 3}, "loads: expected a table, found 3"),
-        ({"loads": {"lfet": 1}}, "loads: 'lfet' is none of left, right; did you mean 'left'?"),
+        ({"loads": {"lfet": 1}}, "loads: 'lfet' is not one of left, right; did you mean 'left'?"),
         ({"loads": {"left": "1"}}, "loads.left: '1' is not a size in bytes: it has no unit"),
         ({"seats": 0}, "seats: expected a whole number from 1 to 1e9, found 0"),
         ({"seats": -3}, "seats: expected a whole number from 1 to 1e9, found -3"),
@@ -96,7 +96,7 @@ def test_what_is_left_out_keeps_its_default() -> None:
         ({"name": "sledge"}, "a sledge is no cart"),
     ],
 )
-def test_a_slip_is_told_with_its_place(change: dict[str, object], message: str) -> None:
+def test_a_mistake_is_reported_with_its_place(change: dict[str, object], message: str) -> None:
     assert refused(GOOD | change).startswith(message)
 
 
@@ -105,7 +105,7 @@ def test_a_missing_key_is_named() -> None:
 
 
 @pytest.mark.parametrize("table", [None, [], "cart", 3])
-def test_what_is_no_table_is_refused(table: object) -> None:
+def test_anything_but_a_table_is_refused(table: object) -> None:
     assert refused(table) == f"expected a table, found {table!r}"
 
 
@@ -127,8 +127,8 @@ def test_any_table_is_a_record_or_one_line_of_error(change: dict[str, object]) -
     try:
         found = records.read(Cart, GOOD | change, "cart.toml")
     except UserError as error:
-        told = one_line(error)
-        assert told.startswith("cart.toml: ")
+        message = one_line(error)
+        assert message.startswith("cart.toml: ")
     else:
         assert found.load >= 0
         assert found.key == ""

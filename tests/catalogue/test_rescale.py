@@ -1,4 +1,4 @@
-"""The same kind of cluster with other numbers: what is written must be read back as what was meant."""
+"""A cluster with one property changed: its text is read back as the intended cluster."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def test_another_number_of_nodes_is_the_same_node(text: str, nodes: int) -> None
         assert after.network == before.network
 
 
-def test_a_chip_alone_stands_for_the_node_of_its_vendor() -> None:
+def test_a_chip_without_a_count_means_its_vendors_node() -> None:
     assert node_size("h100-sxm") == 8
     assert find_cluster(with_nodes("h100-sxm", 3)).devices == 24
     assert find_cluster(with_nodes("gb200", 2)).devices == 144
@@ -63,7 +63,7 @@ def test_a_slice_is_as_compact_as_can_be() -> None:
 @pytest.mark.parametrize(
     ("text", "devices", "words"),
     [
-        ("48x8xa100-80gb-sxm", 12, "12 devices are no whole number of nodes of 8"),
+        ("48x8xa100-80gb-sxm", 12, "12 devices do not fill whole nodes of 8; expected a multiple of 8"),
         ("tpu-v5p:4x4x4", 37, "no slice of a 16x20x28 pod has 37 chips"),
         ("tpu-v7:4x4x4", 64, "the pod of TPU v7"),
     ],
@@ -73,9 +73,9 @@ def test_devices_that_make_no_cluster(text: str, devices: int, words: str) -> No
         with_devices(text, devices)
 
 
-def test_another_chip_keeps_the_devices_and_a_network_that_was_said() -> None:
-    said, assumed = with_chip("48x8xa100-80gb-sxm@400Gbps", "h200"), with_chip("48x8xa100-80gb-sxm", "h200")
-    assert (said, assumed) == ("48x8xh200@400Gbps", "48x8xh200")
+def test_another_chip_keeps_the_devices_and_a_given_network() -> None:
+    given_network, assumed = with_chip("48x8xa100-80gb-sxm@400Gbps", "h200"), with_chip("48x8xa100-80gb-sxm", "h200")
+    assert (given_network, assumed) == ("48x8xh200@400Gbps", "48x8xh200")
     assert find_cluster(with_chip("9x8xh100-sxm", "gb200")).node_count == 1  # 72 to a node
     assert find_cluster(with_chip("64x8xh100-sxm", "tpu-v5p")).torus == (8, 8, 8)
     assert with_chip("2x4xh100-sxm", "h200") == "2x4xh200"  # no vendor's node, so that of the user
@@ -84,7 +84,7 @@ def test_another_chip_keeps_the_devices_and_a_network_that_was_said() -> None:
 
 
 def test_another_chip_whose_nodes_do_not_divide_the_devices() -> None:
-    with pytest.raises(DoesNotFit, match="512 devices are no whole number of nodes of 72 GB200"):
+    with pytest.raises(DoesNotFit, match="512 devices do not fill whole nodes of 72 GB200"):
         with_chip("64x8xh100-sxm", "gb200")
 
 
@@ -96,12 +96,12 @@ def test_another_network_is_read_back_to_the_last_digit(bandwidth: float) -> Non
         assert found.network.bandwidth == bandwidth
 
 
-def test_what_stands_in_a_file_is_not_varied(tmp_path: Path) -> None:
+def test_a_cluster_from_a_file_cannot_be_varied(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('name = "mine"\nnodes = 4\nchips = "8xh100-sxm"\n[network]\nname = "IB"\nbandwidth = "400Gbps"\n')
     with pytest.raises(UserError, match="cannot be varied"):
         with_nodes(str(path), 8)
-    with pytest.raises(UserError, match="stands in its file"):
+    with pytest.raises(UserError, match="is set in its file"):
         with_network(str(path), 1e9)
 
 

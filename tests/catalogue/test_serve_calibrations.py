@@ -1,4 +1,4 @@
-"""Coefficients of served models: which are chosen for a chip and an engine, and what a file of them must say."""
+"""Calibrations for serving: which one is chosen for a chip and an engine, and which files are refused."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -53,7 +53,7 @@ def test_a_users_own_file_is_found_for_its_chip_and_its_architecture(home: Path)
     assert choose_serve(NOVA, "llama.cpp").layer == pytest.approx(5e-5)
     assert choose_serve(NOVA, "vllm").key == "kin"
     assert serve_prior(NOVA, "vllm").key == "vllm"
-    assert named_serve("mine").reach == ServeCalibration().reach  # what a file leaves out is the default
+    assert named_serve("mine").reach == ServeCalibration().reach  # a key that the file omits has the default
 
 
 def test_an_engine_that_nobody_knows_gets_the_default_which_says_so() -> None:

@@ -9,7 +9,7 @@ from meshwise.errors import UserError
 from support.command import one_line
 
 
-def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+def test_a_file_is_replaced_and_no_temporary_file_is_left(tmp_path: Path) -> None:
     path = tmp_path / "a.toml"
     files.write(path, "one")
     files.write(path, "two")

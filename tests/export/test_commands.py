@@ -18,29 +18,29 @@ CASES: dict[str, dict[str, Any]] = {
     "layer": {"fix": ("split=layer", "cards=4")},
     "row": {"fix": ("split=row", "cards=4"), "kv": "q8_0"},
     "three-of-four": {"model": "llama-3-8b:q4_k_m", "fix": ("split=layer", "cards=3")},
-    "amd": {"model": "llama-3-8b:q8_0", "cluster": "2xrx7900xtx", "fix": ("cards=1",)},
-    "apple": {"cluster": "m2-ultra"},
-    "cpu": {"model": "llama-3-8b:q4_k_m", "cluster": "epyc-9654"},
-    "offload": {"cluster": "2xrtx4060ti-16gb"},
-    "experts": {"model": "qwen3-235b-a22b:q4_k_m", "cluster": "2xrtx3090", "context": 8192},
-    "unequal": {"cluster": "2xrtx3090+1xrtx3060-12gb", "fix": ("split=layer", "cards=3")},
-    "rpc": {"cluster": "2x(2xrtx4060ti-16gb)@1Gbps"},
-    "rpc-on-processors": {"model": "llama-3-8b:q4_k_m", "cluster": "3x(1xcpu)@1Gbps", "fix": ("hosts=3",)},
+    "amd": {"model": "llama-3-8b:q8_0", "on": "2xrx7900xtx", "fix": ("cards=1",)},
+    "apple": {"on": "m2-ultra"},
+    "cpu": {"model": "llama-3-8b:q4_k_m", "on": "epyc-9654"},
+    "offload": {"on": "2xrtx4060ti-16gb"},
+    "experts": {"model": "qwen3-235b-a22b:q4_k_m", "on": "2xrtx3090", "context": 8192},
+    "unequal": {"on": "2xrtx3090+1xrtx3060-12gb", "fix": ("split=layer", "cards=3")},
+    "rpc": {"on": "2x(2xrtx4060ti-16gb)@1Gbps"},
+    "rpc-on-processors": {"model": "llama-3-8b:q4_k_m", "on": "3x(1xcpu)@1Gbps", "fix": ("hosts=3",)},
     "copies": {"model": "llama-3-8b:q4_k_m", "users": 8, "context": 4096, "fix": ("replicas=2", "cards=2", "split=layer")},
     "copies-on-hosts": {
         "model": "llama-3-8b:q4_k_m",
-        "cluster": "2x(2xrtx3090)@10Gbps",
+        "on": "2x(2xrtx3090)@10Gbps",
         "users": 8,
         "context": 4096,
         "fix": ("replicas=4",),
     },
-    "vllm-tp": {"model": "llama-3.3-70b:bf16", "cluster": "8xh100-sxm", "users": 16, "fix": ("tp=8",)},
+    "vllm-tp": {"model": "llama-3.3-70b:bf16", "on": "8xh100-sxm", "users": 16, "fix": ("tp=8",)},
     "vllm-awq": {"model": "llama-3.3-70b:awq", "kv": "fp8", "fix": ("tp=2", "pp=2")},
-    "vllm-hosts": {"model": "llama-3.1-405b:fp8", "cluster": "2x8xh100-sxm", "fix": ("tp=8", "pp=2")},
-    "vllm-copies": {"model": "llama-3-8b:bf16", "cluster": "8xh100-sxm", "users": 64, "fix": ("tp=2", "pp=1", "replicas=4")},
+    "vllm-hosts": {"model": "llama-3.1-405b:fp8", "on": "2x8xh100-sxm", "fix": ("tp=8", "pp=2")},
+    "vllm-copies": {"model": "llama-3-8b:bf16", "on": "8xh100-sxm", "users": 64, "fix": ("tp=2", "pp=1", "replicas=4")},
     "vllm-copies-on-hosts": {
         "model": "llama-3-8b:fp16",
-        "cluster": "2x8xh100-sxm",
+        "on": "2x8xh100-sxm",
         "users": 64,
         "fix": ("tp=4", "pp=1", "replicas=4"),
     },
@@ -50,7 +50,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_commands_are_as_in_the_golden_file(name: str) -> None:
-    ask = ServeAsk(**({"model": "llama-3.3-70b:q4_k_m", "cluster": "4xrtx4060ti-16gb", "context": 16384} | CASES[name]))
+    ask = ServeAsk(**({"model": "llama-3.3-70b:q4_k_m", "on": "4xrtx4060ti-16gb", "context": 16384} | CASES[name]))
     q = ask.question()
     best = search(q).options[0]
     text = "".join(

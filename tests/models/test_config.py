@@ -1,4 +1,4 @@
-"""A config.json is untrusted: every key is checked, and what is wrong is told in one line with the key's name."""
+"""A config.json is untrusted: every key is checked, and an error is one line with the key's name."""
 
 from collections.abc import Callable
 
@@ -32,7 +32,7 @@ def test_a_whole_number_is_read_under_the_first_synonym_present() -> None:
     assert config(num_hidden_layers=None, n_layer=12).whole("num_hidden_layers", "n_layer") == 12
 
 
-def test_a_default_stands_in_for_an_absent_or_null_key_only() -> None:
+def test_a_default_replaces_an_absent_or_null_key_only() -> None:
     assert config().whole("window", default=7) == 7
     assert config(window=None).whole("window", default=7) == 7
     assert config(window=0).whole("window", default=7, least=0) == 0
@@ -132,10 +132,10 @@ def test_only_the_first_keys_are_listed() -> None:
     assert len(Config({"k" * 10_000: 0}, "c").keys_found()) < 200
 
 
-def test_parts_that_do_not_fit_together_are_told_with_their_numbers() -> None:
-    config().divides(8, 64, "hidden_size must be a multiple of heads")
-    with pytest.raises(UserError, match="hidden_size must be a multiple of heads: 65 is no multiple of 8"):
-        config().divides(8, 65, "hidden_size must be a multiple of heads")
+def test_a_number_that_is_not_a_multiple_is_refused_with_both_numbers() -> None:
+    config().require_multiple(64, 8, "hidden_size must be a multiple of heads")
+    with pytest.raises(UserError, match="hidden_size must be a multiple of heads: 65 is not a multiple of 8"):
+        config().require_multiple(65, 8, "hidden_size must be a multiple of heads")
 
 
 def test_only_a_list_counts_as_a_list() -> None:
@@ -166,5 +166,5 @@ def test_any_json_is_an_answer_or_one_line_of_error(ask: Callable[[Config], obje
     try:
         ask(Config(values, "config.json"))
     except UserError as error:
-        told = one_line(error)
-        assert told.startswith("config.json: ")
+        message = one_line(error)
+        assert message.startswith("config.json: ")

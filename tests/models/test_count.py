@@ -1,12 +1,14 @@
-"""What `count` says of a model, as plain data."""
+"""The counts of a model as plain data."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwise.models.count import count, default_seq, flat, hyperparameters
-from meshwise.models.find import find_model, presets
+from meshwise.models.find import find_model
 from meshwise.models.model import Model, build
+from support.every import check_every
+from support.presets import PRESETS, preset
 from support.small_configs import SMALL, small
 
 LLAMA_3_70B = 70_553_706_496
@@ -27,7 +29,7 @@ def test_bytes_follow_from_the_parameters() -> None:
     assert tally["training_bytes"] == {"gradients_bf16": 2 * n, "gradients_fp32": 4 * n, "adamw": 12 * n}
 
 
-def test_llama_3_70b_keeps_320_kib_of_keys_and_values_per_token() -> None:
+def test_llama_3_70b_has_a_kv_cache_of_320_kib_per_token() -> None:
     """2 x 8 KV heads x 128 x 80 layers x 2 bytes."""
     cache = count(find_model("llama-3-70b"), seq=8192, tokens=1)["cache"]
     assert (cache["kv_bytes_per_token"], cache["kv_bytes"], cache["state_bytes"]) == (327_680, 8192 * 327_680, 0)
@@ -49,13 +51,14 @@ def test_the_sequence_is_4096_unless_the_model_was_made_for_less(name: str, seq:
     assert default_seq(find_model(name)) == seq
 
 
-@pytest.mark.parametrize("name", presets())
-def test_hyperparameters_are_all_there_and_none_is_empty(name: str) -> None:
-    model = find_model(name)
-    found = hyperparameters(model)
-    assert all(found.values())
-    assert {"layers", "d_model", "vocabulary"} <= found.keys()
-    assert ("KV heads" in found) == (model.decoder.heads > 0)
+def test_hyperparameters_are_all_there_and_none_is_empty() -> None:
+    def check(name: str) -> None:
+        found = hyperparameters(preset(name))
+        assert all(found.values())
+        assert {"layers", "d_model", "vocabulary"} <= found.keys()
+        assert ("KV heads" in found) == (preset(name).decoder.heads > 0)
+
+    check_every(check, ((name,) for name in PRESETS))
 
 
 def test_a_table_is_flattened_to_one_row() -> None:

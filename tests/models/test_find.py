@@ -1,4 +1,4 @@
-"""The names that a user may give for a model, and what each of them finds."""
+"""The names that a user may give for a model, and the model that each of them finds."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from meshwise.errors import UserError
-from meshwise.models.find import find_model, hub_ids, presets, values_of
+from meshwise.models.find import filter_presets, find_model, find_values, hub_ids, presets, values_of
 from support.command import one_line
 from support.small_configs import small
 
@@ -89,10 +89,29 @@ def test_a_users_own_preset_comes_before_the_built_in_one(home: Path) -> None:
 
 
 @pytest.mark.parametrize("own", [{"ids": 5}, {"ids": None}, {"ids": [7, {}]}, {"source": [1]}, 3, None, []])
-def test_what_a_users_preset_says_of_itself_may_be_nonsense(home: Path, own: object) -> None:
+def test_invalid_metadata_in_a_users_preset_is_ignored(home: Path, own: object) -> None:
     written(home / "models" / "odd.json", small("llama") | {"meshwise": own, "_name_or_path": 9})
     assert find_model("odd").model_type == "llama"
     assert find_model("meta-llama/Meta-Llama-3-70B").params == LLAMA_3_70B
+
+
+def test_an_ollama_tag_finds_its_preset_and_that_is_noted() -> None:
+    model = find_model("llama3.3:70b-instruct-q4_K_M")
+    assert model.name == "llama-3.3-70b"
+    assert model.notes == ("the Ollama tag llama3.3:70b-instruct-q4_K_M is taken as the preset llama-3.3-70b",)
+    assert find_values("llama3.3:70b") == find_values("llama-3.3-70b")
+
+
+def test_a_file_whose_name_looks_like_a_tag_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path / "llama3.1:8b", small("gpt2"))
+    monkeypatch.chdir(tmp_path)
+    assert (find_model("llama3.1:8b").model_type, find_model("llama3.1:8b").notes) == ("gpt2", ())
+
+
+def test_presets_are_filtered_by_words_in_their_names() -> None:
+    assert filter_presets("qwen3 b") == [name for name in presets() if name.startswith("qwen3-")]
+    assert filter_presets("QWEN3-8B") == ["qwen3-8b"]
+    assert filter_presets("glm") == []
 
 
 GEMMA_3 = {"model_type": "gemma3", "vision_config": {"hidden_size": 1152}, "text_config": small("gemma3_text")}
@@ -102,7 +121,7 @@ LLAMA_4 = {"model_type": "llama4", "vision_config": {}, "audio_config": {}, "tex
 @pytest.mark.parametrize(
     ("values", "left_out"), [(GEMMA_3, "vision_config"), (LLAMA_4, "audio_config, vision_config")], ids=["gemma3", "llama4"]
 )
-def test_of_a_multimodal_config_the_language_model_is_counted_and_that_is_said(
+def test_only_the_language_model_of_a_multimodal_config_is_counted_and_that_is_noted(
     values: dict[str, Any], left_out: str, tmp_path: Path
 ) -> None:
     model = find_model(str(written(tmp_path / "m.json", values)))
@@ -135,7 +154,18 @@ def test_a_key_that_looks_like_markup_or_escapes_is_shown_as_it_is_written(tmp_p
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("lama-3-70b", "unknown model 'lama-3-70b'; did you mean 'llama-3-70b'?"),
+        (
+            "lama-3-70b",
+            "unknown model 'lama-3-70b'; did you mean 'llama-3-70b'? (meshwise show models llama, or give a config.json",
+        ),
+        ("llama-3.1", "unknown model 'llama-3.1'; did you mean 'llama-3.1-8b', 'llama-3.1-70b' or 'llama-3.1-405b'?"),
+        ("llama-3.3-70b:q4_k_m", "a weight format only applies to serving; write 'llama-3.3-70b' here"),
+        (
+            "glm-4.5-air",
+            "unknown model 'glm-4.5-air': no preset has a similar name (meshwise show models); give its config.json, ",
+        ),
+        ("llama-of-another-make-entirely", "no preset has a similar name (meshwise show models llama); give its config.json, "),
+        ("llama3.2:latest", "looks like an Ollama tag, but it states no size; did you mean 'llama-3.2-1b' or 'llama-3.2-3b'?"),
         ("", "unknown model ''"),
         ("nowhere.json", "cannot read 'nowhere.json': No such file"),
         ("a/b/c", "unknown model 'a/b/c'"),
@@ -149,7 +179,7 @@ def test_a_key_that_looks_like_markup_or_escapes_is_shown_as_it_is_written(tmp_p
         ("显卡", "unknown model '显卡'"),
     ],
 )
-def test_a_name_that_means_nothing_is_told_in_one_line(name: str, words: str) -> None:
+def test_a_name_that_means_nothing_is_reported_in_one_line(name: str, words: str) -> None:
     assert words in refusal(name)
 
 
@@ -166,12 +196,12 @@ def test_a_name_that_means_nothing_is_told_in_one_line(name: str, words: str) ->
     ],
     ids=["empty", "cut", "list", "text", "bytes", "digits", "deep"],
 )
-def test_a_file_that_is_no_config_is_told_in_one_line(content: bytes, words: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_config_is_reported_in_one_line(content: bytes, words: str, tmp_path: Path) -> None:
     (tmp_path / "m.json").write_bytes(content)
     assert words in refusal(str(tmp_path / "m.json"))
 
 
-# The hub. Its library reads its settings when it is imported, so each of these is a process of its own.
+# The hub. Its library reads its settings on import, so each of these tests starts a process.
 
 
 def count(hub_id: str, hub_home: Path, **settings: str) -> subprocess.CompletedProcess[str]:
@@ -193,7 +223,7 @@ def test_the_local_cache_of_the_hub_is_read_without_a_network(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("settings", [{"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}], ids=["offline", "closed"])
-def test_without_a_network_the_user_is_told_to_give_a_config_json(settings: dict[str, str], tmp_path: Path) -> None:
+def test_without_a_network_the_error_says_to_give_a_config_json(settings: dict[str, str], tmp_path: Path) -> None:
     done = count("me/tiny", tmp_path, **settings)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
@@ -232,7 +262,7 @@ def endpoint() -> Iterator[str]:
         server.shutdown()
 
 
-def test_the_hub_is_asked_for_what_is_in_no_cache(endpoint: str, tmp_path: Path) -> None:
+def test_a_config_that_is_not_cached_is_downloaded_from_the_hub(endpoint: str, tmp_path: Path) -> None:
     done = count("me/tiny", tmp_path, HF_ENDPOINT=endpoint)
     (tally,) = json.loads(done.stdout)
     assert tally["model_type"] == "llama"
@@ -245,7 +275,7 @@ def test_the_hub_is_asked_for_what_is_in_no_cache(endpoint: str, tmp_path: Path)
         ("meta-llama/Meta-Llama-3-71B", "the hub has no meta-llama/Meta-Llama-3-71B with a config.json; did you mean"),
     ],
 )
-def test_what_the_hub_refuses_is_told_in_one_line(hub_id: str, words: str, endpoint: str, tmp_path: Path) -> None:
+def test_a_refusal_by_the_hub_is_reported_in_one_line(hub_id: str, words: str, endpoint: str, tmp_path: Path) -> None:
     done = count(hub_id, tmp_path, HF_ENDPOINT=endpoint)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1

@@ -1,4 +1,4 @@
-"""Weight formats: their names, their true bits, and what of them a token reads."""
+"""Weight formats: their names, their true bits per weight, and the bytes that a token reads."""
 
 import re
 from pathlib import Path
@@ -12,6 +12,7 @@ from meshwise.errors import UserError
 from meshwise.models.find import find_model
 from meshwise.models.formats import FORMATS, as_gguf, find_format, format_names, read, split_model_name, weights
 from support.command import one_line
+from support.every import check_every
 from support.gguf_files import SMALL_FILES, Gguf
 from support.serve_tables import GIB, model, rows, stored
 
@@ -23,7 +24,7 @@ def refusal(text: str) -> str:
 
 
 @pytest.mark.parametrize("text", ["llama-3.3-70b:q4_k_m", "llama-3.3-70b:Q4_K_M", "llama-3.3-70b:q4-k-m", "llama-3.3-70b:Q4KM"])
-def test_a_quantization_stands_behind_a_colon_in_any_case(text: str) -> None:
+def test_a_quantization_after_a_colon_is_read_in_any_case(text: str) -> None:
     assert split_model_name(text) == ("llama-3.3-70b", FORMATS["Q4_K_M"])
 
 
@@ -48,21 +49,42 @@ def test_without_a_quantization_it_is_all_model(text: str) -> None:
     assert split_model_name(text) == (text, None)
 
 
-def test_an_unknown_quantization_is_told_the_nearest() -> None:
+@pytest.mark.parametrize(
+    ("tag", "model_name", "own"),
+    [
+        ("llama3.3:70b", "llama-3.3-70b", ""),  # without a format: the engine's usual one
+        ("qwen2.5:7b-instruct-q4_K_M", "qwen2.5-7b", "Q4_K_M"),
+        ("llama2:13b-chat-fp16", "llama-2-13b", "fp16"),
+        ("gemma3:27b-it-qat", "gemma-3-27b", "Q4_0"),
+    ],
+)
+def test_an_ollama_tag_is_a_preset_and_its_format(tag: str, model_name: str, own: str) -> None:
+    assert split_model_name(tag) == (model_name, FORMATS.get(own))
+
+
+def test_an_ollama_tag_without_a_preset_is_explained() -> None:
+    message = refusal("deepseek-r1:7b")
+    assert (
+        "'deepseek-r1:7b' looks like an Ollama tag, but no preset has that name and size; did you mean 'deepseek-r1'?" in message
+    )
+    assert "write PRESET or PRESET:FORMAT, such as llama-3.3-70b:q4_k_m" in message
+
+
+def test_an_unknown_quantization_is_offered_the_nearest() -> None:
     assert refusal("llama-3.3-70b:q4_k_mm") == "unknown quantization 'q4_k_mm'; did you mean 'Q4_K_M'?"
     assert "known: fp32, bf16" in refusal("llama-3.3-70b:zzzzzz")
     assert "is not MODEL:QUANTIZATION" in refusal("llama-3.3-70b:")
     assert "is not MODEL:QUANTIZATION" in refusal(":q4_0")
 
 
-def test_every_name_finds_its_format_and_no_two_mean_the_same_by_accident() -> None:
+def test_every_name_finds_its_format() -> None:
     for name, own in format_names().items():
         assert find_format(name).name == own
     assert {find_format(name).name for name in FORMATS} >= set(FORMATS) - {"F32", "BF16"}
 
 
 @given(st.text(max_size=30))
-def test_any_text_behind_a_colon_is_a_format_or_one_line(text: str) -> None:
+def test_any_text_after_a_colon_is_a_format_or_one_line(text: str) -> None:
     try:
         split_model_name(f"m:{text}")
     except UserError as error:
@@ -91,9 +113,11 @@ TABLES = ("xiongjiedai_llama3_bench", "xiongjiedai_notebook_runs", "llamacpp_fit
 SIZES = sorted({(row["model"], row["quant"], row["bits_per_weight"]) for table in TABLES[:2] for row in rows(table)})
 
 
-@pytest.mark.parametrize(("name", "quant", "bits"), SIZES)
-def test_bits_per_weight_of_every_published_row(name: str, quant: str, bits: str) -> None:
-    assert stored(name, quant).bits_per_weight == pytest.approx(float(bits), abs=5.1e-3)
+def test_bits_per_weight_of_every_published_row() -> None:
+    def check(name: str, quant: str, bits: str) -> None:
+        assert stored(name, quant).bits_per_weight == pytest.approx(float(bits), abs=5.1e-3)
+
+    check_every(check, SIZES)
 
 
 def test_gib_of_every_published_row() -> None:
@@ -182,13 +206,15 @@ def test_a_gguf_file_weighs_what_it_holds(tmp_path: Path) -> None:
         weights(found, FORMATS["Q4_0"])
 
 
-@pytest.mark.parametrize("name", SMALL_FILES)
-def test_every_tensor_of_a_file_has_its_place(name: str, tmp_path: Path) -> None:
-    found = find_model(str(SMALL_FILES[name].write(tmp_path / "m.gguf")))
-    held = weights(found)
-    assert held.bytes == found.stored_bytes
-    assert held.elements == SMALL_FILES[name].elements
-    assert held.layer_read[-1] >= 4 * found.decoder.vocab * found.decoder.hidden  # a tied head is read too
+def test_every_tensor_of_a_file_is_counted(tmp_path: Path) -> None:
+    def check(name: str) -> None:
+        found = find_model(str(SMALL_FILES[name].write(tmp_path / "m.gguf")))
+        held = weights(found)
+        assert held.bytes == found.stored_bytes
+        assert held.elements == SMALL_FILES[name].elements
+        assert held.layer_read[-1] >= 4 * found.decoder.vocab * found.decoder.hidden  # a tied head is read too
+
+    check_every(check, ((name,) for name in SMALL_FILES))
 
 
 def test_a_config_without_a_format_is_taken_in_bf16() -> None:

@@ -1,4 +1,4 @@
-"""Whatever stands in a config.json, a user gets finite counts or one line that says what to mend, and soon."""
+"""For any config.json, however damaged, a user soon gets finite counts or a one-line error."""
 
 import json
 import math
@@ -19,13 +19,14 @@ from meshwise.models.count import count, default_seq, flat
 from meshwise.models.find import find_model, presets, values_of
 from meshwise.models.model import Model
 from meshwise.ui.views import tables
+from meshwise.ui.views.count import count_table
 from support.command import one_line
 from support.small_configs import SMALL, small
 
 SOON = timedelta(seconds=5)
 FAMILIES = Path(families.__file__).parent
 READ = sorted({key for path in FAMILIES.glob("*.py") for key in re.findall(r'"(\w+)"', path.read_text(encoding="utf-8"))})
-"""Every word that the families quote: the keys that they read, and some that they do not."""
+"""Every quoted word in the families: the keys that they read, and some others."""
 
 STARTS: list[dict[str, Any]] = [
     *(small(model_type) for model_type in SMALL),
@@ -64,7 +65,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read(path: Path) -> Model | None:
-    """The model, or nothing where it was refused in one line."""
+    """Return the model, or None if it was refused in one line."""
     try:
         return find_model(str(path))
     except UserError as error:
@@ -90,7 +91,7 @@ def test_a_damaged_config_is_counted_or_refused(path: Path, config: dict[str, An
         assert_counts_are_finite(model)
         console = tables.console()
         with console.capture() as shown:
-            console.print(tables.count_table([count(model, seq=1, tokens=1)]))
+            console.print(count_table([count(model, seq=1, tokens=1)]))
         assert model.name in shown.get()
 
 
@@ -122,7 +123,7 @@ NESTED = [
 @settings(deadline=SOON)
 @given(st.sampled_from(NESTED), st.integers(2, 5000), st.sampled_from([("[", "]"), ('{"a":', "}")]))
 def test_deep_nesting_is_refused(path: Path, where: tuple[str, str], depth: int, brackets: tuple[str, str]) -> None:
-    """At every depth: where Python's JSON reader gives up, and where only the words of our error would."""
+    """At every depth: beyond the limit of Python's JSON reader, and below it, where quoting the value could fail."""
     model_type, key = where
     nested = brackets[0] * depth + "1" + brackets[1] * depth
     path.write_text(json.dumps(small(model_type) | {key: "here"}).replace('"here"', nested))

@@ -1,7 +1,9 @@
-"""A Model's counts agree with one another and with what papers print."""
+"""A Model's counts agree with one another and with published numbers."""
 
 import sys
+from collections.abc import Iterator
 from functools import cache
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,10 @@ from hypothesis import strategies as st
 from meshwise.errors import UserError
 from meshwise.models.find import find_model
 from meshwise.models.model import Model, build, families
+from meshwise.models.tensors import slots
 from support.command import one_line
+from support.gguf_files import GATED, KV_HEADS, QKVO, SIZES, norms, weights
+from support.gguf_files import model as gguf_model
 from support.small_configs import SMALL, small
 
 model_types = st.sampled_from(sorted(SMALL))
@@ -137,7 +142,8 @@ def test_a_config_stores_no_bytes() -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"model_type": "lama"}, "did you mean 'llama'?"),
+        ({"model_type": "lama"}, "unsupported architecture: no family reads model_type 'lama'; did you mean 'llama'"),
+        ({"model_type": "glm4_moe"}, "no family reads model_type 'glm4_moe'; supported: bamba, bloom, "),
         ({"model_type": "zzzz", "d_model": 8}, "keys found: d_model, model_type"),
         ({"hidden_size": 8}, "no 'model_type'; keys found: hidden_size"),
         ({}, "no 'model_type'; keys found: none"),
@@ -146,32 +152,67 @@ def test_a_config_stores_no_bytes() -> None:
         ({"text_config": {}}, "text_config: no 'model_type'"),
     ],
 )
-def test_a_model_type_that_no_family_reads_is_refused_with_what_was_found(values: dict[str, object], words: str) -> None:
+def test_a_model_type_that_no_family_reads_is_refused_with_the_keys_found(values: dict[str, object], words: str) -> None:
     with pytest.raises(UserError) as caught:
         build(values, "x.json", "")
     assert words in one_line(caught.value)
     assert str(caught.value).startswith("x.json: ")
 
 
-def test_a_third_party_adds_a_family_with_an_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "elsewhere.py").write_text(
-        "from meshwise.models.families.dense import llama_like, mlp\n"
-        "from meshwise.models.families.blocks import assemble, attentions\n"
-        "model_types = frozenset({'elsewhere'})\n"
-        "def read(config):\n"
-        "    d = llama_like(config)\n"
-        "    return assemble(d, attentions(d), [mlp(d, d.ffn)] * d.layers)\n"
-    )
+ELSEWHERE = """
+from dataclasses import replace
+from meshwise.models.architecture import Architecture
+from meshwise.models.families.blocks import Block, assemble, attentions
+from meshwise.models.families.dense import llama_like, mlp
+from meshwise.models.op import vector
+
+model_types = frozenset({'elsewhere'})
+gguf = (
+    Architecture(
+        name='away',
+        model_types=('elsewhere',),
+        norms=('norm_a', 'norm_b'),
+        config=lambda metadata, tensors: {'num_key_value_heads': metadata['kv'], 'signs': 'blk.0.sign.weight' in tensors},
+    ),
+)
+tensor_names = {'elsewhere.sign': 'sign'}
+
+def read(config):
+    d = llama_like(config)
+    ffw = mlp(d, d.ffn)
+    if config.flag('signs', True):
+        ffw = Block(ffw.name, (*ffw.ops, vector('elsewhere.sign', 'ffw', d.hidden)))
+    return assemble(d, attentions(d), [ffw] * d.layers)
+"""
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A third party's package with a family in one file and its entry point."""
+    (tmp_path / "elsewhere.py").write_text(ELSEWHERE)
     package = tmp_path / "elsewhere-1.dist-info"
     package.mkdir()
     (package / "METADATA").write_text("Name: elsewhere\nVersion: 1\n")
     (package / "entry_points.txt").write_text("[meshwise.families]\nelsewhere = elsewhere\n")
     monkeypatch.syspath_prepend(tmp_path)
-    try:
-        model = build(small("llama") | {"model_type": "elsewhere"}, "x", "")
-    finally:
-        sys.modules.pop("elsewhere", None)
+    yield
+    sys.modules.pop("elsewhere", None)
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_third_party_adds_a_family_with_an_entry_point() -> None:
+    model = build(small("llama", signs=False) | {"model_type": "elsewhere"}, "x", "")
     assert (model.family, model.params) == ("elsewhere", of("llama").params)
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_family_brings_its_gguf_architecture_and_tensor_names_in_its_own_file(tmp_path: Path) -> None:
+    layer = weights(norms("norm_a", "norm_b") | QKVO | GATED | norms("sign"))
+    sizes = {key: value for key, value in SIZES.items() if key != "attention.head_count_kv"}
+    file = gguf_model("away", sizes | {"kv": KV_HEADS}, layer)
+    model = find_model(str(file.write(tmp_path / "m.gguf")))
+    assert (model.family, model.params, model.notes) == ("elsewhere", file.elements, ())
+    assert {slot.name: slot.elements for slot in slots(model, gguf=True)} == {k: prod(shape) for k, shape in file.tensors.items()}
 
 
 def test_no_two_families_read_the_same_model_type() -> None:

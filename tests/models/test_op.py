@@ -93,7 +93,7 @@ def test_an_expert_works_on_its_share_of_the_tokens() -> None:
 
 
 @pytest.mark.parametrize("kind", ["norm", "lookup", "vector"])
-def test_what_is_no_matrix_product_has_no_flops(kind: str) -> None:
+def test_only_matrix_products_have_flops(kind: str) -> None:
     assert Op(name="w", part="norms", kind=kind, n=4096, k=4096).flops(2048) == 0  # type: ignore[arg-type]
 
 

@@ -9,22 +9,19 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
-from meshwise.catalogue.files import BUILT_IN
 from meshwise.errors import UserError
 from meshwise.models.find import values_of
 from meshwise.models.model import Model, build
+from support.every import check_every
+from support.presets import PRESETS, preset
 from support.small_configs import SMALL, small
 
-PRESETS = {path.stem: path for path in sorted((BUILT_IN / "models").glob("*.json"))}
+pytestmark = pytest.mark.usefixtures("one_thread")
 PUBLISHED: dict[str, int] = json.loads((Path(__file__).parent / "published_params.json").read_text())["parameters"]
 
 
-def preset(name: str) -> Model:
-    return build(values_of(BUILT_IN / "models" / f"{name}.json"), name, "")
-
-
 def reference(values: dict[str, Any]) -> Any:
-    """The model of these keys as transformers builds it, without memory for its weights."""
+    """Return the model that transformers builds from these keys, without memory for its weights."""
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(AutoConfig.for_model(**values))
 
@@ -34,18 +31,24 @@ def parameters(values: dict[str, Any]) -> int:
 
 
 def sampled() -> list[str]:
-    """Every preset that transformers knows; of the two long series of one shape, the first and the last."""
+    """Return every preset that transformers knows; of the two long series of one shape, the first and the last."""
     series = [[name for name in PRESETS if name.startswith(prefix)] for prefix in ("vtrain-", "megatron-")]
     left_out = {name for names in series for name in names[1:-1]}
     return [name for name in PRESETS if name not in left_out and not name.startswith("ttt-")]
 
 
-@pytest.mark.parametrize("name", sampled())
-def test_a_preset_has_the_parameters_of_the_model_transformers_builds(name: str) -> None:
-    values = values_of(PRESETS[name])
-    for ours in ("meshwise", "quantization_config"):  # the first is our own key; the second asks for a quantizer's library
-        values.pop(ours, None)
-    assert build(values, name, "").params == parameters(values)
+SAMPLED = sampled()
+
+
+@pytest.mark.parametrize("model_type", sorted({preset(name).model_type for name in SAMPLED}))
+def test_a_preset_has_the_parameters_of_the_model_transformers_builds(model_type: str) -> None:
+    def check(name: str) -> None:
+        values = values_of(PRESETS[name])
+        for ours in ("meshwise", "quantization_config"):  # the first is our own key; the second needs a quantizer's library
+            values.pop(ours, None)
+        assert preset(name).params == parameters(values)
+
+    check_every(check, ((name,) for name in SAMPLED if preset(name).model_type == model_type))
 
 
 NEW_FALCON = {"new_decoder_architecture": True, "num_kv_heads": 2}
@@ -149,16 +152,15 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def case_id(value: object) -> str:
-    return ",".join(f"{key}={item}" for key, item in value.items()) if isinstance(value, dict) else str(value)
+@pytest.mark.parametrize("model_type", SMALL)
+def test_an_option_changes_parameters_and_windows_as_it_does_in_transformers(model_type: str) -> None:
+    def check(options: dict[str, Any]) -> None:
+        values = small(model_type, **options)
+        model = build(values, model_type, "")
+        assert model.params == parameters(values)
+        assert windows(model) == reference_windows(values)
 
-
-@pytest.mark.parametrize(("model_type", "options"), OPTIONS, ids=case_id)
-def test_an_option_changes_parameters_and_windows_as_it_does_in_transformers(model_type: str, options: dict[str, Any]) -> None:
-    values = small(model_type, **options)
-    model = build(values, model_type, "")
-    assert model.params == parameters(values)
-    assert windows(model) == reference_windows(values)
+    check_every(check, ((options,) for kind, options in OPTIONS if kind == model_type))
 
 
 @pytest.mark.parametrize("model_type", ["deepseek_v2", "deepseek_v3"])
@@ -168,18 +170,19 @@ def test_a_null_q_lora_rank_means_queries_without_a_bottleneck(model_type: str) 
 
 
 NEEDED = {("ministral", "head_dim"), ("phi3", "pad_token_id"), ("smollm3", "pad_token_id")}
-"""Keys that transformers itself fails without, at these small sizes."""
+"""Keys without which transformers itself fails at these small sizes."""
 
 
-@pytest.mark.parametrize(
-    ("model_type", "key"), [(kind, key) for kind, keys in SMALL.items() for key in keys if (kind, key) not in NEEDED]
-)
-def test_a_key_left_out_is_refused_or_means_what_transformers_takes_it_to_mean(model_type: str, key: str) -> None:
-    values = small(model_type, **{key: None})
-    model = build_or_refuse(values)
-    if model is not None:
-        assert model.params == parameters(values)
-        assert windows(model) == reference_windows(values)
+@pytest.mark.parametrize("model_type", SMALL)
+def test_an_omitted_key_is_refused_or_has_the_default_of_transformers(model_type: str) -> None:
+    def check(key: str) -> None:
+        values = small(model_type, **{key: None})
+        model = build_or_refuse(values)
+        if model is not None:
+            assert model.params == parameters(values)
+            assert windows(model) == reference_windows(values)
+
+    check_every(check, ((key,) for key in SMALL[model_type] if (model_type, key) not in NEEDED))
 
 
 def build_or_refuse(values: dict[str, Any]) -> Model | None:
@@ -189,7 +192,7 @@ def build_or_refuse(values: dict[str, Any]) -> Model | None:
 
 
 def windows(model: Model) -> list[int | None]:
-    """Per layer, how far attention looks back; 0 is all the way, None is no attention."""
+    """Return the window of each layer; 0 is full attention, None is no attention."""
     found = {name: op.window for name, ops in model.blocks.items() for op in ops if op.kind == "attention"}
     return [next((found[block] for block in layer if block in found), None) for layer in model.layers]
 
@@ -216,7 +219,7 @@ def test_the_cache_is_as_large_as_the_one_transformers_fills(model_type: str) ->
 
 
 def tensors(layer: object) -> list[torch.Tensor]:
-    """Keys, values, recurrent states and convolution tails; flags and lengths are single elements."""
+    """Return keys, values, recurrent states and convolution tails; flags and lengths are single elements."""
     found: list[torch.Tensor] = []
     for value in vars(layer).values():
         items = value if isinstance(value, list | tuple) else value.values() if isinstance(value, dict) else [value]
@@ -224,9 +227,11 @@ def tensors(layer: object) -> list[torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_a_preset_has_the_published_number_of_parameters(name: str) -> None:
-    assert preset(name).params == PUBLISHED[name]
+def test_a_preset_has_the_published_number_of_parameters() -> None:
+    def check(name: str, published: int) -> None:
+        assert preset(name).params == published
+
+    check_every(check, PUBLISHED.items())
 
 
 @pytest.mark.parametrize(

@@ -7,57 +7,71 @@ from pathlib import Path
 import pytest
 from gguf import MODEL_ARCH, MODEL_ARCH_NAMES, MODEL_TENSORS, TENSOR_NAMES
 
-from meshwise.catalogue import files
 from meshwise.errors import UserError
 from meshwise.models.find import find_model
-from meshwise.models.gguf.header import MODEL_TYPES
-from meshwise.models.tensors import ARCHITECTURES, INPUT, Slot, architecture, file_order, slots
+from meshwise.models.gguf.header import readable
+from meshwise.models.model import families
+from meshwise.models.tensors import INPUT, Slot, architecture, file_order, slots
 from support.command import one_line
+from support.every import check_every
 from support.gguf_files import SMALL_FILES
+from support.presets import PRESETS, preset
 
-PRESETS = sorted(files.files("models", ".json"))
 ARCHES = {name: arch for arch, name in MODEL_ARCH_NAMES.items()}
+STORED = {kind: one.name for family in families().values() for one in getattr(family, "gguf", ()) for kind in one.model_types}
+"""The model types that llama.cpp runs, and its names for them."""
 
 
-@pytest.mark.parametrize("name", SMALL_FILES)
-def test_a_config_gives_the_tensors_that_a_file_of_its_architecture_has(name: str, tmp_path: Path) -> None:
-    file = SMALL_FILES[name]
-    found = [slot for slot in slots(find_model(str(file.write(tmp_path / "m.gguf"))), gguf=True) if slot.stored]
-    assert {slot.name: slot.elements for slot in found} == {key: prod(shape) for key, shape in file.tensors.items()}
-    matrices = {
-        key: shape for key, shape in file.tensors.items() if key.endswith(".weight") and len(shape) > 1 and "norm" not in key
-    }
-    assert {slot.name: slot.columns for slot in found if slot.name in matrices} == {k: shape[-1] for k, shape in matrices.items()}
+def test_a_config_gives_the_tensors_that_a_file_of_its_architecture_has(tmp_path: Path) -> None:
+    def check(name: str) -> None:
+        file = SMALL_FILES[name]
+        found = [slot for slot in slots(find_model(str(file.write(tmp_path / "m.gguf"))), gguf=True) if slot.stored]
+        assert {slot.name: slot.elements for slot in found} == {key: prod(shape) for key, shape in file.tensors.items()}
+        weights = {key: shape for key, shape in file.tensors.items() if key.endswith(".weight") and "norm" not in key}
+        columns = {key: shape[-1] for key, shape in weights.items() if len(shape) > 1}
+        assert {slot.name: slot.columns for slot in found if slot.name in columns} == columns
+
+    check_every(check, ((name,) for name in SMALL_FILES))
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_no_parameter_is_lost_or_counted_twice(name: str) -> None:
-    model = find_model(name)
-    forms = [False, True] if model.model_type in ARCHITECTURES else [False]
-    for gguf in forms:
+@pytest.mark.parametrize("gguf", [False, True], ids=["as computed", "as converted"])
+def test_no_parameter_is_lost_or_counted_twice(gguf: bool) -> None:
+    def check(name: str) -> None:
+        model = preset(name)
         found = slots(model, gguf)
         assert sum(slot.elements for slot in found if slot.stored) == model.params
         assert len({slot.name for slot in found}) == len(found)
         assert {slot.layer for slot in found} == set(range(INPUT, len(model.layers) + 1))
 
+    check_every(check, ((name,) for name in PRESETS if not gguf or preset(name).model_type in STORED))
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_every_name_is_one_that_llama_cpp_knows_for_the_architecture(name: str) -> None:
-    model = find_model(name)
-    if model.model_type not in ARCHITECTURES:
+
+def test_every_name_is_one_that_llama_cpp_knows_for_the_architecture() -> None:
+    def check(name: str) -> None:
+        model = preset(name)
+        arch: MODEL_ARCH = ARCHES[architecture(model).name]
+        known = {TENSOR_NAMES[tensor] for tensor in MODEL_TENSORS[arch]}
+        stored = [slot.name for slot in slots(model, gguf=True) if slot.stored]
+        bare = {re.sub(r"\.(weight|bias)$", "", re.sub(r"^blk\.\d+", "blk.{bid}", slot)) for slot in stored}
+        assert bare <= known
+
+    check_every(check, ((name,) for name in PRESETS if preset(name).model_type in STORED))
+
+
+def test_a_model_that_llama_cpp_does_not_run_is_refused() -> None:
+    def check(name: str) -> None:
         with pytest.raises(UserError) as caught:
-            slots(model, gguf=True)
-        assert "llama.cpp does not run" in one_line(caught.value)
-        return
-    arch: MODEL_ARCH = ARCHES[architecture(model)]
-    known = {TENSOR_NAMES[tensor] for tensor in MODEL_TENSORS[arch]}
-    stored = [slot.name for slot in slots(model, gguf=True) if slot.stored]
-    bare = {re.sub(r"\.(weight|bias)$", "", re.sub(r"^blk\.\d+", "blk.{bid}", slot)) for slot in stored}
-    assert bare <= known
+            slots(preset(name), gguf=True)
+        assert f"llama.cpp does not run {name} (model_type '{preset(name).model_type}')" in one_line(caught.value)
+
+    check_every(check, ((name,) for name in PRESETS if preset(name).model_type not in STORED))
 
 
-def test_every_architecture_that_can_be_read_can_be_written() -> None:
-    assert set(MODEL_TYPES) <= set(ARCHITECTURES.values())
+def test_an_architecture_stores_model_types_of_its_own_family_and_can_be_written_if_it_is_read() -> None:
+    for name, family in families().items():
+        for one in getattr(family, "gguf", ()):
+            assert set(one.model_types) <= family.model_types, (name, one.name)
+    assert set(readable()) <= set(STORED.values())
 
 
 def test_one_token_reads_a_row_of_the_embedding_and_its_own_experts() -> None:

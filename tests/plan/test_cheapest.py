@@ -6,24 +6,22 @@ from pathlib import Path
 import pytest
 
 from meshwise.errors import DoesNotFit, UserError
-from meshwise.plan.axes import AXES
-from meshwise.plan.cheapest import Answer, find, sensible, smooth
 from meshwise.plan.ask import TrainAsk
+from meshwise.plan.cheapest import Cheapest, answer, sensible, smooth
 from meshwise.plan.train.choice import Choice, choice
 from meshwise.plan.train.search import search
-from meshwise.plan.vary import parse
 from support.command import one_line
 
-ASK = TrainAsk(model="llama-3.2-1b", cluster="", batch=512, seq=4096, framework="megatron", tokens=1e12)
+ASK = TrainAsk(model="llama-3.2-1b", on="", batch=512, seq=4096, framework="megatron", tokens=1e12)
 DAY = 86400.0
 
 
-def cheapest(ask: TrainAsk, *texts: str) -> Answer:
-    return find(ask, parse(texts, AXES, ask))
+def cheapest(ask: TrainAsk, *texts: str) -> Cheapest:
+    return answer(ask, texts)
 
 
 def by_hand(ask: TrainAsk, cluster: str) -> Choice | None:
-    q = replace(ask, cluster=cluster).question()
+    q = replace(ask, on=cluster).question()
     found = search(q, top=1)
     return choice(q, found.layouts, found.cost, 0) if len(found.layouts) else None
 
@@ -79,23 +77,23 @@ def test_the_chips_are_those_that_one_can_rent_and_train_on() -> None:
 
 
 def test_a_cluster_that_is_named_is_all_there_is() -> None:
-    tried = cheapest(replace(ASK, cluster="6x8xh100-sxm")).tried
+    tried = cheapest(replace(ASK, on="6x8xh100-sxm")).tried
     assert {point.values["chip"] for point in tried} == {"h100-sxm"}
     assert max(int(point.values["nodes"]) for point in tried) <= 6
 
 
 def test_a_cluster_s_own_price_and_network_count() -> None:
     """AWS lists p5.48xlarge at $55.04/h since June 2025: $6.88 a GPU, where the chip's file has $12.29."""
-    best = cheapest(replace(ASK, cluster="p5.48xlarge", at_most="1 node")).best
+    best = cheapest(replace(ASK, on="p5.48xlarge", at_most="1 node")).best
     assert best.choice
     assert best.choice.days
     assert best.ask
-    assert best.ask.cluster == "p5.48xlarge:1"
+    assert best.ask.on == "p5.48xlarge:1"
     assert best.choice.dollars == pytest.approx(55.04 * 24 * best.choice.days)
 
 
 def test_the_counts_that_are_listed_are_those_that_are_tried() -> None:
-    ask = replace(ASK, cluster="h100-sxm")
+    ask = replace(ASK, on="h100-sxm")
     for text in ("nodes=2,3,7", "devices=16,24,56"):
         assert [point.values["nodes"] for point in cheapest(ask, text).tried] == [2, 3, 7]
 
@@ -103,7 +101,7 @@ def test_the_counts_that_are_listed_are_those_that_are_tried() -> None:
 def test_torus_slices_can_be_asked_for() -> None:
     best = cheapest(replace(ASK, within=30 * DAY), "chip=tpu-v5e,tpu-v5p").best
     assert best.ask
-    assert best.ask.cluster.startswith("tpu-v5")
+    assert best.ask.on.startswith("tpu-v5")
 
 
 @pytest.mark.parametrize(
@@ -111,15 +109,15 @@ def test_torus_slices_can_be_asked_for() -> None:
     [
         (replace(ASK, within=60.0), [], 1, "nothing trains within 60 s: the closest is 2048x8xh100-sxm with"),
         (ASK, ["batch=1M"], 2, "--cheapest chooses the chip and how many; --vary batch does not go with it"),
-        (replace(ASK, cluster="h200"), [], 1, "no price to rent h200 is in the catalogue"),
+        (replace(ASK, on="h200"), [], 1, "no price to rent h200 is in the catalogue"),
         (ASK, ["chip=h200,b200"], 1, "no price to rent h200, b200"),
         (replace(ASK, at_most="many"), [], 2, "--at-most 'many': expected a number of nodes or devices"),
         (replace(ASK, at_most="0 nodes"), [], 2, "--at-most '0 nodes'"),
         (replace(ASK, at_most="4 weeks"), [], 2, "--at-most '4 weeks'"),
-        (replace(ASK, at_most="64", cluster="h100-sxm"), ["nodes=4"], 2, "give one of the two"),
-        (replace(ASK, cluster="h100-sxm"), ["devices=12"], 1, "12 devices are no whole number of nodes of 8 H100"),
+        (replace(ASK, at_most="64", on="h100-sxm"), ["nodes=4"], 2, "give one of the two"),
+        (replace(ASK, on="h100-sxm"), ["devices=12"], 1, "12 devices are no whole number of nodes of 8 H100"),
         (replace(ASK, model="llama-3-405b", at_most="2 nodes"), [], 1, "no number of nodes works"),
-        (replace(ASK, cluster="nowhere"), [], 2, "unknown"),
+        (replace(ASK, on="nowhere"), [], 2, "unknown"),
     ],
     ids=[
         "too late",
@@ -158,10 +156,10 @@ def test_counts_that_divide_well() -> None:
 
 
 def test_nothing_is_tried_that_could_not_be_in_time_at_the_peak_rate() -> None:
-    found = cheapest(replace(ASK, within=2 * DAY, cluster="h100-sxm"))
+    found = cheapest(replace(ASK, within=2 * DAY, on="h100-sxm"))
     q = found.tried[0].question
     assert q
     fastest = q.model.flops(1e12, 4096) / (989.4e12 * 8 * 2 * DAY)
     assert min(int(point.values["nodes"]) for point in found.tried) >= fastest > 1
     with pytest.raises(DoesNotFit):
-        cheapest(replace(ASK, within=2 * DAY, cluster="h100-sxm", at_most="1 node"))
+        cheapest(replace(ASK, within=2 * DAY, on="h100-sxm", at_most="1 node"))

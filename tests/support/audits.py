@@ -1,18 +1,66 @@
-"""What the tests of `audit` share: the fixtures, and an audit of some of them."""
+"""Shared by the tests of `audit`: the fixtures, and audits, runs and figures made from a few numbers."""
 
+import io
 from pathlib import Path
+from typing import Any
 
 from meshwise.audit import report
+from meshwise.audit.figures import Figures
 from meshwise.audit.finding import Finding
+from meshwise.audit.logs import detect
+from meshwise.audit.logs.lines import lines
+from meshwise.audit.logs.run import Reading, Run
 from meshwise.audit.report import Audit
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "audit"
+FILES = sorted(path for path in FIXTURES.iterdir() if path.name != "README.md")
+LLAMA: dict[str, Any] = {
+    "n_layers": 32.0,
+    "d_model": 4096.0,
+    "d_ff": 14336.0,
+    "n_heads": 32.0,
+    "n_kv_heads": 8.0,
+    "vocab": 128256.0,
+    "params": 8.03e9,
+}
+"""The shape of Llama 3 8B."""
 
 
 def audit_of(*names: str, planned: bool = True) -> Audit:
-    return report.audit(report.read([FIXTURES / name for name in names], "", {}, {}), planned=planned)
+    """Audit fixtures."""
+    return report.audit(report.read_files([FIXTURES / name for name in names], "", {}, {}), planned=planned)
 
 
-def found(audit: Audit, rule: str, words: str = "") -> list[Finding]:
-    """The findings of a rule whose words or arithmetic hold some words."""
-    return [one for one in audit.findings if one.rule == rule and words in f"{one.words} {one.arithmetic}"]
+def findings_of(audit: Audit, rule: str, words: str = "") -> list[Finding]:
+    """Return the findings of a rule that contain `words` in their message or arithmetic."""
+    return [one for one in audit.findings if one.rule == rule and words in f"{one.message} {one.arithmetic}"]
+
+
+def line_of(name: str, text: str) -> str:
+    """Return the place of the first line of a fixture that contains `text`, as findings name it."""
+    rows = (FIXTURES / name).read_text(encoding="utf-8").splitlines()
+    return f"{name}: line {next(number for number, row in enumerate(rows, 1) if text in row)}"
+
+
+def runs_of(name: str) -> list[Run]:
+    """Return the runs of a fixture."""
+    return detect.read_file(FIXTURES / name).runs
+
+
+def read_text(text: str, format_name: str) -> Reading:
+    """Read a text in the named format."""
+    return detect.find_format(format_name).read(lines(io.StringIO(text)))
+
+
+def figures(source: str = "x", ranks: tuple[float, ...] = (), texts: dict[str, str] | None = None, **numbers: float) -> Figures:
+    """Return the figures of one run, on H100s unless `texts` names another GPU."""
+    words = {"gpu": "h100-sxm"} | (texts or {})
+    return Figures(Run(where="line 1", numbers=numbers, texts=words, ranks={"tokens_per_second": ranks} if ranks else {}), source)
+
+
+def table(rows: list[dict[str, float]], **shared: float) -> list[Figures]:
+    """Return the figures of the rows of one table, on A100s."""
+    return [
+        Figures(Run(where=f"line {i}", numbers=shared | row, texts={"gpu": "a100-80gb"}, section="t"), "x")
+        for i, row in enumerate(rows, 1)
+    ]

@@ -1,4 +1,4 @@
-"""GGUF files such as llama.cpp's converter writes, with the tensors that a model of each architecture has."""
+"""Small GGUF files as llama.cpp's converter writes them, with the tensors of each architecture."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ F32 = GGMLQuantizationType.F32
 
 @dataclass
 class Gguf:
-    """One file: its metadata under the architecture's prefix, and the shapes of its tensors, rows first."""
+    """The content of a file: its metadata under the architecture's prefix, and the shapes of its tensors, rows first."""
 
     architecture: str
     fields: dict[str, int]
@@ -27,7 +27,7 @@ class Gguf:
     types: dict[str, GGMLQuantizationType] = field(default_factory=dict)
 
     def write(self, path: Path, part: int = 0, parts: int = 1, names: Sequence[str] | None = None, big: bool = False) -> Path:
-        """All of it, or one part with the tensors `names`. As in llama.cpp's files, only the first part has the metadata."""
+        """Write the whole file, or one part with the tensors `names`. As in llama.cpp's files, only the first part has the metadata."""
         endian = GGUFEndian.BIG if big else GGUFEndian.LITTLE
         writer = GGUFWriter(path, self.architecture if part == 0 else "", endianess=endian)
         if part == 0:
@@ -43,7 +43,7 @@ class Gguf:
         return finish(writer, path)
 
     def data(self, name: str) -> tuple[np.ndarray, None, GGMLQuantizationType]:
-        """Zeros in the tensor's own type; a quantised row is a row of bytes."""
+        """Return zeros in the tensor's own type; a quantised row is a row of bytes."""
         shape, kind = self.tensors[name], self.types.get(name, F32)
         if kind == F32:
             return np.zeros(shape, dtype=np.float32), None, kind
@@ -101,7 +101,7 @@ SCAN = {
 
 
 def weights(shapes: Shapes, *, biased: Iterable[str] = ()) -> Shapes:
-    """`name.weight` for each shape; `name.bias`, one per row, for those that are `biased`."""
+    """Return `name.weight` for each shape, and `name.bias`, one per row, for the names in `biased`."""
     found = {f"{name}.weight": shape for name, shape in shapes.items()}
     for name in biased:
         shape = shapes[name]
@@ -128,7 +128,7 @@ ROUTER: Shapes = {"ffn_gate_inp": (EXPERTS, HIDDEN)}
 
 
 def fused(kv_heads: int) -> Shapes:
-    """Queries, keys and values in one tensor."""
+    """Return queries, keys and values as one tensor."""
     return {"attn_qkv": ((HEADS + 2 * kv_heads) * HEAD, HIDDEN), "attn_output": (HIDDEN, HEADS * HEAD)}
 
 
@@ -149,7 +149,7 @@ def model(
     norm_bias: bool = False,
     top: Shapes | None = None,
 ) -> Gguf:
-    """A whole file: embedding, layers (one shape for all, or one each), last norm, and a head unless it is tied."""
+    """Return a whole file: embedding, layers (one shape for all, or one each), last norm, and a head unless it is tied."""
     ends = weights({"token_embd": (VOCAB, HIDDEN)} | norms("output_norm"), biased=["output_norm"] if norm_bias else [])
     head = {} if tied else weights({"output": (VOCAB, HIDDEN)})
     each = layers * LAYERS if len(layers) == 1 else layers
@@ -269,4 +269,4 @@ SMALL_FILES: dict[str, Gguf] = {
     ),
     "mamba2": model("mamba2", SIZES | SCAN | {"attention.head_count": 0, "feed_forward_length": 0}, MAMBA_LAYER, tied=True),
 }
-"""By what a user would call them: every architecture that we read, in sizes of a few dozen."""
+"""A small file of every architecture that is read, by the name that a user would give it."""

@@ -1,6 +1,7 @@
-"""Programs on torch as forks of one process that has imported it: importing takes seconds, thrice that where torchrun starts two ranks.
+"""A fork server: programs on torch as forks of one process that has imported it. Importing takes seconds, and three times that under
+torchrun with two ranks.
 
-What torchrun itself does for a run is tested by runs that are started as users start them.
+torchrun itself is tested by runs that start as users start them.
 """
 
 import json
@@ -18,7 +19,7 @@ PROGRAM = SUPPORT / "nursery_worker.py"
 
 
 class Nursery:
-    """One process with these modules imported, of which programs are forked."""
+    """One process that has imported these modules, and forks programs."""
 
     def __init__(self, folder: Path, *modules: str, **environment: str) -> None:
         self.folder, self.count = folder, 0
@@ -41,7 +42,7 @@ class Nursery:
         self.log.close()
 
     def run(self, *command: str, processes: int = 1, **environment: str) -> str:
-        """What the ranks of `python command` said, all of which must end well."""
+        """Run `python command` as this many ranks, all of which must exit with 0; returns what they printed."""
         self.count += 1
         log = self.folder / f"{self.count}.log"
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -58,11 +59,11 @@ class Nursery:
         self.process.stdin.write(json.dumps(job) + "\n")
         self.process.stdin.flush()
         ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE)
-        said = log.read_text() if log.exists() else (self.folder / "nursery.log").read_text()
+        printed = log.read_text() if log.exists() else (self.folder / "nursery.log").read_text()
         if not ready:
             self.process.kill()
-            raise AssertionError(f"waited {PATIENCE:g} s: {said[-6000:]}")
+            raise AssertionError(f"waited {PATIENCE:g} s: {printed[-6000:]}")
         codes = self.process.stdout.readline()
-        said = log.read_text() if log.exists() else (self.folder / "nursery.log").read_text()
-        assert codes and json.loads(codes) == [0] * processes, f"exit codes {codes}{said[-6000:]}"  # noqa: PT018
-        return said
+        printed = log.read_text() if log.exists() else (self.folder / "nursery.log").read_text()
+        assert codes and json.loads(codes) == [0] * processes, f"exit codes {codes}{printed[-6000:]}"  # noqa: PT018
+        return printed

@@ -1,4 +1,4 @@
-"""Run as `python nursery_worker.py MODULE...`: imports them, then forks ranks of every program that a line of standard input names."""
+"""Run as `python nursery_worker.py MODULE...`: imports them, then forks the ranks of each program named by a line of standard input."""
 
 import importlib
 import json
@@ -13,7 +13,7 @@ from meshwise.workers.trainer.ranks.faults import die_with_parent
 
 
 def be(rank: int, job: dict[str, Any]) -> int:
-    """Run the program in this fork, as a rank of its own."""
+    """Run the program in this fork as one rank."""
     die_with_parent()
     os.environ.update(job["environment"], RANK=str(rank), LOCAL_RANK=str(rank))
     log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -64,8 +64,8 @@ if __name__ == "__main__":
     die_with_parent()
     for name in sys.argv[1:]:
         importlib.import_module(name)
-    # what was printed while importing is not an answer
+    # imports may print; answers have a stream of their own
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
         print(json.dumps(run(json.loads(line))), file=answers, flush=True)
-    os._exit(0)  # nothing here needs the second in which torch is taken down
+    os._exit(0)  # skip torch's shutdown, which takes a second

@@ -11,7 +11,7 @@ from meshwise.plan.serve.search import Found, Option, search
 @cache
 def question(model: str = "llama-3.3-70b:q4_k_m", cluster: str = "4xrtx4060ti-16gb", **more: Any) -> ServeQuestion:
     asked: dict[str, Any] = {"context": 16384} | more
-    return ServeAsk(model=model, cluster=cluster, **asked).question()
+    return ServeAsk(model=model, on=cluster, **asked).question()
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Configs small enough to build and run in a test: per model_type, the sizes that its family needs."""
+"""Configs small enough to build and run in a test, with the sizes that each model_type needs."""
 
 from typing import Any
 
@@ -85,6 +85,6 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 def small(model_type: str, **options: object) -> dict[str, Any]:
-    """The keys of a small config.json; an option of None leaves a key out."""
+    """Return the keys of a small config.json; an option of None omits a key."""
     values = {"model_type": model_type} | SMALL[model_type] | options
     return {key: value for key, value in values.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Tiny models and runs of them that tests of the trainer share."""
+"""Tiny models, and runs of them, that the trainer's tests share."""
 
 import json
 from dataclasses import replace
@@ -28,7 +28,7 @@ PLAIN = Settings(name="tiny", model=MANY_HEADS, layout=Layout(), batch=8, seq=16
 
 
 def trained(nursery: Nursery, settings: Settings, out: Path) -> str:
-    """What a run of these settings prints."""
+    """Run these settings; returns what the run prints."""
     out.mkdir(exist_ok=True)
     settings = replace(settings, out=str(out))
     settings.write(out / "config.json")
@@ -36,12 +36,12 @@ def trained(nursery: Nursery, settings: Settings, out: Path) -> str:
 
 
 def losses(nursery: Nursery, settings: Settings, out: Path, says: str = "") -> dict[int, float]:
-    """The loss of each step that a run of these settings takes."""
+    """Run these settings; returns the loss of each step."""
     assert says in trained(nursery, settings, out)
     rows = [json.loads(line) for line in (out / "steps.jsonl").read_text().splitlines()]
     return {row["step"]: row["loss"] for row in rows}
 
 
 def steps(*seconds: float) -> list[Step]:
-    """Steps of so many seconds each, with a falling loss."""
+    """Steps that took these seconds, with a falling loss."""
     return [Step(i, 5.0 - i, 1.0, each, 2.0**30, {"forward": each / 4}) for i, each in enumerate(seconds)]

@@ -1,4 +1,4 @@
-"""`meshwise run` of a tiny model as a process that tests can hurt."""
+"""`meshwise run` of a tiny model as a process that tests can signal and kill."""
 
 import json
 import os
@@ -26,7 +26,7 @@ PATIENCE = 180.0
 
 
 class Training:
-    """A run that has been started, with its folder."""
+    """A started run with its folder."""
 
     def __init__(self, out: Path, *options: str, before: tuple[str, ...] = (), **environment: str) -> None:
         self.out = out
@@ -40,7 +40,7 @@ class Training:
                 env=os.environ | {"OMP_NUM_THREADS": "1"} | environment, stdout=log, stderr=subprocess.STDOUT,
             )  # fmt: skip
 
-    def said(self) -> str:
+    def printed(self) -> str:
         return self.log.read_text()
 
     def rows(self) -> list[dict[str, Any]]:
@@ -49,7 +49,7 @@ class Training:
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def losses(self) -> list[float]:
-        """Of all steps, each of which must be there once."""
+        """The losses of all steps, each of which must appear once."""
         rows = self.rows()
         assert [row["step"] for row in rows] == list(range(len(rows))), [row["step"] for row in rows]
         return [row["loss"] for row in rows]
@@ -59,17 +59,17 @@ class Training:
         while time.monotonic() < end:
             if found := holds():
                 return found
-            assert self.process.poll() is None, self.said()[-4000:]
+            assert self.process.poll() is None, self.printed()[-4000:]
             time.sleep(0.02)
         self.process.kill()
-        raise AssertionError(f"waited {PATIENCE} s: {self.said()[-4000:]}")
+        raise AssertionError(f"waited {PATIENCE} s: {self.printed()[-4000:]}")
 
     def after(self, steps: int) -> None:
-        """Wait until so many steps are done."""
+        """Wait until this many steps are done."""
         self.until(lambda: len(self.rows()) >= steps)
 
     def workers(self) -> dict[int, int]:
-        """The processes of the ranks."""
+        """The process ids of the ranks."""
         found: dict[int, int] = {}
         for pid in descendants(self.process.pid):
             words = environment_of(pid)
@@ -92,7 +92,7 @@ class Training:
             return self.process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            raise AssertionError(self.said()[-4000:]) from None
+            raise AssertionError(self.printed()[-4000:]) from None
 
 
 def environment_of(pid: int) -> dict[str, str]:
@@ -112,7 +112,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def alive(pids: list[int]) -> list[int]:
-    """Those that still run; what has ended and waits for its parent does not."""
+    """The processes that still run; zombies do not count."""
 
     def runs(pid: int) -> bool:
         try:

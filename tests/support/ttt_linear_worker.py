@@ -1,4 +1,4 @@
-"""Run by test_ttt_linear_kernels.py with TRITON_INTERPRET=1: the kernels on the CPU. Writes, as JSON, how far off each result is."""
+"""Run by test_linear_kernels.py with TRITON_INTERPRET=1: TTT-Linear's kernels on the CPU, relative errors as JSON."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-from meshwise.workers.trainer.models import Span, build
+from meshwise.workers.trainer.models.base import Span, build
 from meshwise.workers.trainer.models.ttt.decode import Decoding
 from meshwise.workers.trainer.models.ttt.fast_decode import FastDecoding
 from ttt_kernels import NAMES, draw, errors, fast  # pyright: ignore

@@ -19,7 +19,7 @@ FIGURES = "Stated figures"
 
 @question
 class AuditAsk(Ask):
-    """What is known of a run beside its files. SI units; None or '' where nothing is given."""
+    """Figures of a run that its files leave out, in SI units; 0, None or '' where nothing is given."""
 
     verb: ClassVar[str] = "audit"
 
@@ -85,7 +85,7 @@ def answer(files: Sequence[Path], ask: AuditAsk, format: str = "", *, planned: b
         raise UserError(
             "nothing to audit: give files, or a run such as --params 124M --seq 128 --batch 16 --on 8xh100-sxm --step 7.5s"
         )
-    readings = report.read(files, format, numbers, texts) if files else [report.told(numbers, texts)]
+    readings = report.read_files(files, format, numbers, texts) if files else [report.read_flags(numbers, texts)]
     if not any(reading.runs or reading.claims for _, reading in readings):
         found = "; ".join(", ".join((f"{name} as {one.format}", *one.skipped.lines()[:3])) for name, one in readings)
         raise UserError(f"nothing that could be checked was found: {found}")

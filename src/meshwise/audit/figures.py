@@ -1,4 +1,6 @@
-"""Figures: what follows from what a run states. Tokens a step, rates, TFLOPs and MFU under each common formula, cost; NaN where unknown."""
+"""Figures: values derived from the figures that a run states: tokens a step, rates, TFLOP/s and MFU by each common formula, cost.
+
+A value that cannot be derived is NaN."""
 
 import math
 import re
@@ -7,21 +9,20 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 
 from meshwise.audit.logs.run import Run
-from meshwise.calibrate.serve.cases import find_card
 from meshwise.catalogue.chips import Chip
 from meshwise.errors import UserError
 from meshwise.models import find
 from meshwise.models.model import Model
 
 EXACT, ROUGH = 0.03, 0.10
-"""How far two figures may be apart that say the same; the wider where a source rounds or says 'about'."""
-RECOMPUTED = ("8N", "8N of the layers", "Megatron + recompute")
-"""Formulas that count a forward pass more: their share of the peak is HFU."""
+"""Largest relative difference of two figures that agree; the larger one where a source rounds or writes 'about'."""
+WITH_RECOMPUTE = ("8N", "8N of the layers", "Megatron + recompute")
+"""Formulas that count the recomputed forward pass: their share of the peak is HFU."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What FLOPs are counted from. NaN where it is not known."""
+    """Dimensions from which FLOPs are counted; NaN where unknown."""
 
     params: float
     layer_params: float
@@ -33,11 +34,11 @@ class Shape:
 
 @dataclass(frozen=True)
 class Figures:
-    """One run with everything that follows from it."""
+    """One run and the values derived from it."""
 
     run: Run
     source: str
-    """The file it is from."""
+    """The file that states it."""
 
     @property
     def where(self) -> str:
@@ -45,19 +46,19 @@ class Figures:
 
     @cached_property
     def served(self) -> bool:
-        """Of a served model rather than of training."""
+        """Whether it measures a served model rather than training."""
         return self.run.stated("decode") or self.run.stated("prefill") or bool(self.run.text("quant"))
 
     @cached_property
     def chip(self) -> Chip | None:
-        return _chip(self.run.text("gpu")) if self.run.text("gpu") else None
+        return _find_chip(self.run.text("gpu")) if self.run.text("gpu") else None
 
     @cached_property
     def model(self) -> Model | None:
-        """The preset that a name means; of a family and a size, the one that has both."""
+        """The preset with the run's model name, or of its family and size; None if the run states dimensions of its own."""
         if not self.run.text("model") or self.run.stated("n_layers", "d_model"):
-            return None  # what a run states of itself comes before what its name says
-        return _named(self.run.text("model"), self.run.get("params"))
+            return None
+        return _find_preset(self.run.text("model"), self.run.get("params"))
 
     @cached_property
     def devices(self) -> float:
@@ -70,14 +71,14 @@ class Figures:
 
     @cached_property
     def dp(self) -> float:
-        """Data-parallel ranks, stated or what is left of the devices."""
+        """Data-parallel ranks: stated, or devices / (tp x pp x cp)."""
         run = self.run
         cut = run.numbers.get("tp", 1.0) * run.numbers.get("pp", 1.0) * run.numbers.get("cp", 1.0)
         return run.get("dp") if run.stated("dp") else self.devices / cut if cut else math.nan
 
     @cached_property
     def batch(self) -> float:
-        """Sequences a step."""
+        """Sequences per step."""
         run = self.run
         if run.stated("global_batch_seqs"):
             return run.get("global_batch_seqs")
@@ -87,13 +88,13 @@ class Figures:
 
     @cached_property
     def tokens(self) -> float:
-        """Tokens a step: sequences times their length, or what the source says where it gives no batch."""
+        """Tokens per step: batch x sequence length, or the stated number if the batch is not known."""
         counted = self.batch * self.run.get("seq_len")
         return counted if math.isfinite(counted) else self.run.get("tokens_per_step")
 
     @cached_property
     def stated_rate(self) -> float:
-        """Tokens a second in all, as the source gives it."""
+        """Tokens per second of all devices, as stated."""
         run = self.run
         for value in (
             run.get("tokens_per_second"),
@@ -106,24 +107,25 @@ class Figures:
 
     @cached_property
     def rate(self) -> float:
-        """Tokens a second in all: by the step where its time is stated, for a clock is seldom wrong."""
+        """Tokens per second of all devices: from the step time if stated, since a clock is seldom wrong."""
         timed = self.tokens / self.run.get("seconds") if self.run.get("seconds") > 0 else math.nan
         return timed if math.isfinite(timed) else self.stated_rate
 
     @cached_property
     def seconds(self) -> float:
+        """Seconds per step: stated, or from the stated rate."""
         if self.run.stated("seconds"):
             return self.run.get("seconds")
         return self.tokens / self.stated_rate if self.stated_rate > 0 else math.nan
 
     @cached_property
     def memory(self) -> float:
-        """Bytes at the peak of the fullest device."""
+        """Peak bytes of the fullest device."""
         return self.run.get("peak") if self.run.stated("peak") else self.run.get("memory")
 
     @cached_property
-    def peak(self) -> float:
-        """FLOP/s of the chip in the precision that the run states, or 16 bits."""
+    def peak_flops(self) -> float:
+        """FLOP/s of the chip in the stated precision, by default bf16."""
         if self.chip is None:
             return math.nan
         flops: Mapping[str, float] = {str(kind): rate for kind, rate in self.chip.flops.items()}
@@ -139,20 +141,20 @@ class Figures:
             layers = model.matmul_flops(1) / 2 - head
             return Shape(model.active_params, layers, d.layers, d.hidden, d.vocab, run.get("seq_len"))
         layers, hidden, vocab, params = run.get("n_layers"), run.get("d_model"), run.get("vocab"), run.get("params")
-        inner, total = counted(run)
+        inner, total = count_params(run)
         if math.isfinite(total) and params > 1.18 * total:
-            inner, total = params - vocab * hidden, params  # experts, or wider layers than it says
+            inner, total = params - vocab * hidden, params  # experts, or wider layers than stated
         if not math.isfinite(inner):
             inner = params - vocab * hidden
         return Shape(total if math.isfinite(total) else params, inner, layers, hidden, vocab, run.get("seq_len"))
 
     @cached_property
     def formulas(self) -> dict[str, float]:
-        """FLOPs a token under each common formula; what cannot be worked out is left out.
+        """FLOPs per token by each common formula; formulas whose inputs are unknown are left out.
 
-        6N: Kaplan et al. 2020. Megatron: arXiv:2104.04473, eq. 3, attention unmasked, with or without its recompute forward (8 for 6).
-        PaLM: arXiv:2204.02311, appendix B. "of the layers": no embedding, head or attention, as Megatron-DeepSpeed counted until
-        February 2022. 2N is one forward pass, which is what serving computes.
+        6N: Kaplan et al. 2020. Megatron: arXiv:2104.04473, eq. 3, unmasked attention, without or with the recomputed forward pass (8
+        for 6). PaLM: arXiv:2204.02311, appendix B. "of the layers": without embedding, head and attention, as Megatron-DeepSpeed
+        counted until February 2022. Serving computes 2N, one forward pass.
         """
         s = self.shape
         attention, head = s.layers * s.hidden * s.seq, s.hidden * s.vocab
@@ -169,54 +171,61 @@ class Figures:
         return {name: value for name, value in found.items() if math.isfinite(value) and value > 0}
 
     @cached_property
-    def printed(self) -> float:
-        """FLOPs a token behind the TFLOPs that the source prints, or its MFU."""
+    def printed_flops(self) -> float:
+        """FLOPs per token implied by the TFLOP/s that the source prints, or by its MFU."""
         run = self.run
         flops = run.get("tflops")
         if not math.isfinite(flops):
             share = run.get("mfu") if run.stated("mfu") else run.get("hfu")
-            flops = share * self.peak
+            flops = share * self.peak_flops
         return flops * self.devices / self.rate if self.rate > 0 else math.nan
 
     @cached_property
-    def used(self) -> tuple[str, float]:
-        """The formula whose figure the source prints, and printed over computed; none where none comes close."""
-        if not self.formulas or not math.isfinite(self.printed):
+    def printed_formula(self) -> tuple[str, float]:
+        """The formula that the printed TFLOP/s follow ('' if none is close), and printed over computed by the closest formula."""
+        if not self.formulas or not math.isfinite(self.printed_flops):
             return "", math.nan
-        name = min(self.formulas, key=lambda key: abs(math.log(self.printed / self.formulas[key])))
-        ratio = self.printed / self.formulas[name]
-        # A size of two or three digits is no better known than this.
-        within = 0.01 if math.isfinite(self.shape.layer_params) else 0.03
-        return (name if abs(ratio - 1) <= within else ""), ratio
+        name = min(self.formulas, key=lambda key: abs(math.log(self.printed_flops / self.formulas[key])))
+        ratio = self.printed_flops / self.formulas[name]
+        # A size stated with two or three digits is only known to 3%.
+        tolerance = 0.01 if math.isfinite(self.shape.layer_params) else 0.03
+        return (name if abs(ratio - 1) <= tolerance else ""), ratio
 
     @cached_property
-    def tflops(self) -> dict[str, float]:
-        """FLOP/s of one device under each formula."""
+    def device_flops(self) -> dict[str, float]:
+        """FLOP/s of one device by each formula."""
         each = self.rate / self.devices
         return {name: flops * each for name, flops in self.formulas.items()} if math.isfinite(each) else {}
 
     @cached_property
     def mfu(self) -> dict[str, float]:
-        return {name: flops / self.peak for name, flops in self.tflops.items()} if math.isfinite(self.peak) else {}
+        """Share of the peak by each formula."""
+        known = math.isfinite(self.peak_flops)
+        return {name: flops / self.peak_flops for name, flops in self.device_flops.items()} if known else {}
+
+    @property
+    def model_mfu(self) -> float:
+        """Share of the peak by 6N, or by the first known formula that does not count recompute."""
+        return next((share for name, share in self.mfu.items() if name not in WITH_RECOMPUTE), math.nan)
 
     @cached_property
-    def dollars(self) -> float:
-        """Dollars for a million tokens at the list price to rent the chips."""
+    def dollars_per_million_tokens(self) -> float:
+        """Dollars per million tokens at the list price for renting the chips."""
         rent = self.chip.rent if self.chip else None
         return rent * self.devices / self.rate * 1e6 if rent and self.rate > 0 else math.nan
 
     @cached_property
-    def balance(self) -> float:
-        """The slowest rank's rate over the mean."""
+    def rank_balance(self) -> float:
+        """Rate of the slowest rank over the mean."""
         rates = self.run.ranks.get("tokens_per_second", ())
         return min(rates) / (sum(rates) / len(rates)) if rates and sum(rates) > 0 else math.nan
 
-    def within(self, *names: str) -> float:
-        """How close figures of these names have to be."""
+    def tolerance(self, *names: str) -> float:
+        """Return the largest relative difference at which figures with these names agree."""
         return ROUGH if self.run.rough & set(names) else EXACT
 
-    def setup(self, *without: str) -> tuple[object, ...]:
-        """All that tells one setup from another, but for what is named."""
+    def setup_key(self, *without: str) -> tuple[object, ...]:
+        """Return a key that is equal for runs of the same setup, ignoring the fields in `without`."""
         names = (*_LAYOUT, *_MODEL)
         numbers = tuple(self.run.numbers.get(name) for name in names if name not in without)
         words = tuple(
@@ -257,11 +266,11 @@ _RESULTS = frozenset({"convergence", "quality", "notes"})
 
 
 GATED = ("llama", "nanotron", "torchtitan", "meshwise", "mistral", "qwen")
-"""Words of a model or program whose feed-forward layers have a gate."""
+"""Words in the name of a model or program whose feed-forward layers have a gate."""
 
 
-def counted(run: Run) -> tuple[float, float]:
-    """Parameters of the layers, and with the embedding; with or without a gate and a tied head as comes closest to the stated size."""
+def count_params(run: Run) -> tuple[float, float]:
+    """Return the parameters of the layers, and those with embeddings. Gate and tied head are chosen to match the stated size best."""
     layers, hidden, vocab, params = (run.get(name) for name in ("n_layers", "d_model", "vocab", "params"))
     ffn = run.get("d_ff") if run.stated("d_ff") else 4 * hidden
     shared = run.get("n_kv_heads") / run.get("n_heads") if run.stated("n_kv_heads", "n_heads") and run.get("n_heads") > 0 else 1.0
@@ -277,7 +286,9 @@ def counted(run: Run) -> tuple[float, float]:
 
 
 @cache
-def _chip(text: str) -> Chip | None:
+def _find_chip(text: str) -> Chip | None:
+    from meshwise.calibrate.serve.cases import find_card  # imports the cost model of serving
+
     try:
         return find_card(text)
     except UserError:
@@ -285,8 +296,8 @@ def _chip(text: str) -> Chip | None:
 
 
 @cache
-def _named(name: str, params: float) -> Model | None:
-    """A preset by its name; by the first word of its name and its size where that leaves one size within 3%."""
+def _find_preset(name: str, params: float) -> Model | None:
+    """Return the preset of this name, or the one of the same family (first word) whose size is closest and within 3%."""
     if find.find_preset(name):
         return find.find_model(name)
     first = re.match(r"[a-z]+", name.lower())

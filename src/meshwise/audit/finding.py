@@ -1,4 +1,4 @@
-"""Finding: something that does not add up, with its arithmetic and how sure it is."""
+"""Finding: figures that do not add up, with the arithmetic and how certain it is; and how figures are written in a sentence."""
 
 import math
 import re
@@ -6,44 +6,43 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-Sure = Literal["sure", "likely", "look"]
-ORDER: tuple[Sure, ...] = ("sure", "likely", "look")
+Certainty = Literal["certain", "likely", "unusual"]
+CERTAINTIES: tuple[Certainty, ...] = ("certain", "likely", "unusual")
+SIMILAR = 3
+"""From this many on, findings in one file that differ only in their numbers are merged into one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
     rule: str
-    sure: Sure
-    """sure: arithmetic leaves no other reading; likely: one reading is much simpler than the others; look: unusual, and may be right."""
+    certainty: Certainty
+    """certain: arithmetic allows no other reading; likely: one reading is much simpler than the others; unusual: may be right."""
     where: tuple[str, ...]
-    """What it is said of."""
-    words: str
+    """The places that it is about."""
+    message: str
     arithmetic: str
-    beside: tuple[str, ...] = ()
-    """What it was compared with."""
+    compared_with: tuple[str, ...] = ()
+    """The places that they were compared with."""
 
 
-ALIKE = 3
-"""Findings of one file that differ in their figures alone are told as one from here on."""
-
-
-def ranked(findings: Iterable[Finding]) -> list[Finding]:
-    """The surest first, each once; many of a kind as one."""
-    kinds: dict[tuple[str, ...], list[Finding]] = {}
+def sort_findings(findings: Iterable[Finding]) -> list[Finding]:
+    """Return distinct findings, the most certain first; three or more similar ones of a file are merged into one."""
+    groups: dict[tuple[str, ...], list[Finding]] = {}
     for finding in dict.fromkeys(findings):
         source = finding.where[0].split(": ")[0] if finding.where else ""
-        kinds.setdefault((finding.rule, finding.sure, source, re.sub(r"[\d.,]+", "#", finding.words)), []).append(finding)
-    told = [one for group in kinds.values() for one in (group if len(group) < ALIKE else [_together(group)])]
-    return sorted(told, key=lambda finding: ORDER.index(finding.sure))
+        pattern = re.sub(r"[\d.,]+", "#", finding.message)
+        groups.setdefault((finding.rule, finding.certainty, source, pattern), []).append(finding)
+    shown = [one for group in groups.values() for one in (group if len(group) < SIMILAR else [_merge(group)])]
+    return sorted(shown, key=lambda finding: CERTAINTIES.index(finding.certainty))
 
 
-def _together(group: list[Finding]) -> Finding:
+def _merge(group: list[Finding]) -> Finding:
     places = tuple(dict.fromkeys(place for finding in group for place in finding.where))
-    return replace(group[0], where=places, words=f"{group[0].words} ({len(group)} such, the first of them here)")
+    return replace(group[0], where=places, message=f"{group[0].message} (the first of {len(group)} such findings)")
 
 
 def number(value: float) -> str:
-    """A figure in a sentence: '16,384', '15,570', '7.5', '0.549'."""
+    """Write a figure in a sentence: '16,384', '15,570', '7.5', '0.549'."""
     if value != value:
         return "?"
     if abs(value) >= 1e12:
@@ -52,12 +51,12 @@ def number(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """'34.8%', and of little two digits: '0.15%', '0.0026%'."""
+    """Write a share as '34.8%', below one percent with two digits: '0.15%', '0.0026%'."""
     if share >= 0.01 or share <= 0:
         return f"{share:.1%}"
     return f"{100 * share:.{1 - math.floor(math.log10(100 * share))}f}%"
 
 
-def near(a: float, b: float, within: float) -> bool:
-    """Whether two figures are one, to a share of the larger; NaN is near nothing."""
-    return abs(a - b) <= within * max(abs(a), abs(b))
+def near(a: float, b: float, tolerance: float) -> bool:
+    """Whether two figures agree to within a share of the larger; NaN agrees with nothing."""
+    return abs(a - b) <= tolerance * max(abs(a), abs(b))

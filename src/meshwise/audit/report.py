@@ -1,4 +1,4 @@
-"""Audit: files read, figures worked out, findings, what the planner expects and would try next, and a verdict in words."""
+"""Audit: read files, derive figures, collect findings, compare with the planner's predictions, and state a verdict in words."""
 
 import math
 import statistics
@@ -6,26 +6,28 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from meshwise.audit.expected import serve, train
-from meshwise.audit.expected.serve import Served
-from meshwise.audit.expected.train import Expectation, Next
 from meshwise.audit.figures import Figures
-from meshwise.audit.finding import Finding, ranked
+from meshwise.audit.finding import CERTAINTIES, Finding, sort_findings
 from meshwise.audit.logs import detect
 from meshwise.audit.logs.columns import FIELDS
 from meshwise.audit.logs.run import Numbers, Reading, Run, Skips, Texts
-from meshwise.audit.rules import across_runs, one_run
-from meshwise.audit.rules import claims as said
+from meshwise.audit.rules import across_runs, claims, one_run
+from meshwise.audit.rules.claims import Statement
 from meshwise.catalogue import files as catalogue
 
-FORMAT = 1
+if TYPE_CHECKING:
+    from meshwise.audit.predictions.serve import ServePrediction
+    from meshwise.audit.predictions.train import Suggestion, TrainPrediction
+
+FORMAT = 2
+"""Version of the JSON."""
 
 
 @dataclass(frozen=True)
 class File:
-    """One file as it was read."""
+    """One file that was read, with a count of its contents."""
 
     name: str
     format: str
@@ -35,22 +37,32 @@ class File:
 
 
 @dataclass(frozen=True)
+class Predictions:
+    """The planner's figures for the runs of an audit; empty if it was not asked."""
+
+    train: tuple["TrainPrediction", ...] = ()
+    serve: tuple["ServePrediction", ...] = ()
+    suggestions: tuple["Suggestion", ...] = ()
+    findings: tuple[Finding, ...] = ()
+    missing: tuple[tuple[str, int], ...] = ()
+    """Reasons why runs could not be predicted, each with its number of runs."""
+
+
+@dataclass(frozen=True)
 class Audit:
     files: tuple[File, ...]
     runs: tuple[Figures, ...]
     findings: tuple[Finding, ...]
-    expected: tuple[Expectation, ...]
-    served: tuple[Served, ...]
-    tries: tuple[Next, ...]
+    predictions: Predictions
     notes: tuple[str, ...]
     verdict: str
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row per run, SI units; what is not known is left out."""
-        priced = {id(e.figures): e for e in self.expected}
+        """Return one row per run, in SI units, without the values that are not known."""
+        train = {id(p.figures): p for p in self.predictions.train}
+        serve = {id(p.figures): p for p in self.predictions.serve}
         scaled = scaling(self.runs)
-        speeds = {id(one.figures): one for one in self.served}
-        return [row_of(f, priced.get(id(f)), scaled.get(id(f), math.nan), speeds.get(id(f))) for f in self.runs]
+        return [row_of(f, train.get(id(f)), serve.get(id(f)), scaled.get(id(f), math.nan)) for f in self.runs]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -58,67 +70,80 @@ class Audit:
             "verdict": self.verdict,
             "files": [asdict(file) for file in self.files],
             "findings": [asdict(finding) for finding in self.findings],
-            "next": [asdict(one) | {"words": one.words} for one in self.tries],
+            "next": [asdict(one) | {"message": one.message} for one in self.predictions.suggestions],
             "notes": list(self.notes),
             "runs": self.rows(),
         }
 
 
-def read(paths: Sequence[Path], format_name: str, numbers: Numbers, texts: Texts) -> list[tuple[str, Reading]]:
-    """Every file; what was told on the command line fills in what a run leaves unsaid."""
+def read_files(paths: Sequence[Path], format_name: str, numbers: Numbers, texts: Texts) -> list[tuple[str, Reading]]:
+    """Read files, or built-in tables by name. `numbers` and `texts` fill in fields that the runs do not state."""
     found: list[tuple[str, Reading]] = []
     for given in paths:
-        path = given if given.exists() else catalogue.files("measurements", ".csv").get(str(given), given)  # a built-in table
+        path = given if given.exists() else catalogue.files("measurements", ".csv").get(str(given), given)
         reading = detect.read_file(path, format_name)
-        reading.runs = [run.filled(numbers, texts) for run in reading.runs]
+        reading.runs = [run.with_defaults(numbers, texts) for run in reading.runs]
         found.append((path.name, reading))
     return found
 
 
-def told(numbers: Numbers, texts: Texts) -> tuple[str, Reading]:
-    """The run that the command line describes."""
+def read_flags(numbers: Numbers, texts: Texts) -> tuple[str, Reading]:
+    """Return the run that command-line flags describe, in the same form as a file."""
     reading = Reading("flags")
-    reading.keep(Run(where="the run", numbers=numbers, texts=texts, section="flags"))
+    reading.add_run(Run(where="the run", numbers=numbers, texts=texts, section="flags"))
     return "flags", reading
 
 
 def audit(readings: Sequence[tuple[str, Reading]], *, planned: bool = True) -> Audit:
-    """All of it. `planned`: ask the planner too, which takes most of the time."""
-    runs = [Figures(sound(run, reading.skipped), name) for name, reading in readings for run in reading.runs]
-    claims = [(name, claim) for name, reading in readings for claim in reading.claims]
+    """Audit files that were read. `planned`: compare with the planner's predictions too, which takes most of the time."""
+    runs = [Figures(drop_impossible(run, reading.skipped), name) for name, reading in readings for run in reading.runs]
+    statements = [Statement(name, claim) for name, reading in readings for claim in reading.claims]
+    grades = {s.source: s.claim.text for s in reversed(statements) if s.claim.kind == "grade"}
     findings = [one for f in runs if not one_run.failed(f) for rule in one_run.RULES for one in rule(f)]
     findings += [one for rule in across_runs.RULES for one in rule(runs)]
-    findings += [one for rule in said.RULES for one in rule(claims, runs)]
-    grades = {name: claim.text for name, claim in reversed(claims) if claim.kind == "grade"}
-    priced, missing = train.expectations(runs) if planned else ([], {})
-    answered, unknown = serve.expectations(runs) if planned else ([], {})
-    missing |= unknown
-    findings += train.compared(priced, grades)
-    findings += serve.compared(answered)
-    findings += train.unpriced(runs, {e.figures.where for e in priced}, grades)
-    doubted = frozenset(place for one in findings if one.sure != "look" for place in one.where)
-    tries = train.next_to_try(priced, doubted) if planned else []
-    shown = ranked(findings)
-    files = tuple(_file(name, reading) for name, reading in readings)
+    findings += [one for rule in claims.RULES for one in rule(statements, runs)]
+    predictions = _ask_planner(runs, findings, grades) if planned else Predictions()
+    findings += predictions.findings
+    predicted = {p.figures.where for p in predictions.train}
+    findings += [one for f in runs if f.where not in predicted for one in one_run.low_utilization(f, grades.get(f.source, ""))]
+    shown = sort_findings(findings)
     return Audit(
-        files,
+        tuple(_file(name, reading) for name, reading in readings),
         tuple(runs),
         tuple(shown),
-        tuple(priced),
-        tuple(answered),
-        tuple(tries),
-        tuple(_notes(runs, missing)),
-        verdict(runs, claims, shown, priced, doubted),
+        predictions,
+        tuple(_notes(runs, predictions.missing)),
+        verdict(runs, statements, shown, predictions.train, doubted_places(findings)),
     )
 
 
+def _ask_planner(runs: Sequence[Figures], findings: Sequence[Finding], grades: dict[str, str]) -> Predictions:
+    from meshwise.audit.predictions import serve, train  # numpy and the search, which `audit --no-plan` does not need
+
+    trained, missing = train.predict_runs(runs)
+    served, more_missing = serve.predict_runs(runs)
+    found = [*train.compare(trained, grades), *serve.compare(served)]
+    return Predictions(
+        tuple(trained),
+        tuple(served),
+        tuple(train.suggest_layouts(trained, doubted_places([*findings, *found]))),
+        tuple(found),
+        tuple((Counter(missing) + Counter(more_missing)).items()),
+    )
+
+
+def doubted_places(findings: Iterable[Finding]) -> frozenset[str]:
+    """Return the places with a certain or likely finding."""
+    return frozenset(place for one in findings if one.certainty != "unusual" for place in one.where)
+
+
 BOUNDS = {"seconds": (1e-9, 1e9), "bytes": (1.0, 1e18), "rate": (1e-9, 1e15), "flops": (1e3, 1e21), "share": (1e-9, 100.0)}
-"""What a figure can be at all; a count is from 1 to a quintillion, devices up to ten million."""
+"""Possible range of a figure by quantity; counts range from 1 to 1e18, devices up to ten million."""
 MAY_BE_ZERO = frozenset({"zero_stage", "loss", "loss_step", "prompt", "output", "nans", "steps"})
 
 
-def sound(run: Run, skipped: Skips) -> Run:
-    """Without figures that nothing can have: no time is zero, and no cluster has 1e30 devices."""
+def drop_impossible(run: Run, skipped: Skips) -> Run:
+    """Return the run without figures outside of BOUNDS: no time is zero, and no cluster has 1e30 devices."""
     kept: dict[str, float] = {}
     for name, value in run.numbers.items():
         field = FIELDS.get(name.replace("_", ""))
@@ -128,7 +153,7 @@ def sound(run: Run, skipped: Skips) -> Run:
         if name in MAY_BE_ZERO or low <= value <= high:
             kept[name] = value
         else:
-            skipped.add(f"{name} is {value:.3g}, which nothing can have", run.where)
+            skipped.add(f"{name} of {value:.3g}, which is impossible", run.where)
     return run if len(kept) == len(run.numbers) else replace(run, numbers=kept)
 
 
@@ -136,24 +161,23 @@ def _file(name: str, reading: Reading) -> File:
     return File(name, reading.format, len(reading.runs), len(reading.claims), tuple(reading.skipped.lines()))
 
 
-def _notes(runs: Iterable[Figures], missing: dict[str, int]) -> list[str]:
-    failures = Counter(why for f in runs if (why := one_run.why_it_failed(f)))
-    notes = [f"{count} failed run{'s' * (count > 1)} could not have run: {why}" for why, count in failures.items()]
-    reasons = sorted(missing, key=lambda reason: -missing[reason])
+def _notes(runs: Iterable[Figures], missing: Sequence[tuple[str, int]]) -> list[str]:
+    failures = Counter(reason for f in runs if (reason := one_run.failure_reason(f)))
+    notes = [f"{_counted(count, 'failed run')} could not have worked: {reason}" for reason, count in failures.items()]
+    reasons = sorted(missing, key=lambda pair: -pair[1])
     if reasons:
-        told = "; ".join(f"{missing[reason]} x {reason}" for reason in reasons[:4])
-        notes.append(f"not compared with the planner: {told}{'; ...' * (len(reasons) > 4)}")
+        shown = "; ".join(f"{count} x {reason}" for reason, count in reasons[:4])
+        notes.append(f"not compared with the planner: {shown}{'; ...' * (len(reasons) > 4)}")
     return notes
 
 
 def scaling(runs: Sequence[Figures]) -> dict[int, float]:
-    """Rate a device over that of the smallest number of devices of the same model, length and file: the fastest run of each."""
+    """Return by id(run) its rate per device over the best one on the fewest devices, for the same file, model and sequence length."""
     groups: dict[tuple[object, ...], list[Figures]] = {}
     for f in runs:
         if f.rate > 0 and f.devices > 0:
-            groups.setdefault(
-                (f.source, f.run.get("params"), f.run.text("model"), f.run.get("seq_len"), f.run.get("n_layers")), []
-            ).append(f)
+            key = (f.source, f.run.get("params"), f.run.text("model"), f.run.get("seq_len"), f.run.get("n_layers"))
+            groups.setdefault(key, []).append(f)
     found: dict[int, float] = {}
     for group in groups.values():
         fewest = min(f.devices for f in group)
@@ -162,8 +186,11 @@ def scaling(runs: Sequence[Figures]) -> dict[int, float]:
     return found
 
 
-def row_of(f: Figures, e: Expectation | None, scaled: float, speed: Served | None) -> dict[str, Any]:
-    name, ratio = f.used
+def row_of(
+    f: Figures, train: "TrainPrediction | None", serve: "ServePrediction | None", scaling_efficiency: float
+) -> dict[str, Any]:
+    """Return a run as a row of the table and of the JSON."""
+    formula, ratio = f.printed_formula
     row: dict[str, Any] = {
         "where": f.where,
         "model": f.model.name if f.model else f.run.text("model"),
@@ -181,20 +208,20 @@ def row_of(f: Figures, e: Expectation | None, scaled: float, speed: Served | Non
         "seconds": f.seconds,
         "tokens_per_second": f.rate,
         "stated_tokens_per_second": f.stated_rate,
-        "tflops": {key: value / 1e12 for key, value in f.tflops.items()},
+        "tflops": {name: value / 1e12 for name, value in f.device_flops.items()},
         "mfu": f.mfu,
-        "formula_used": name,
+        "formula_used": formula,
         "printed_over_formula": ratio,
         "memory": f.memory,
-        "expected_seconds": e.seconds if e else math.nan,
-        "expected_memory": e.memory if e else math.nan,
-        "scaling_efficiency": scaled,
-        "rank_balance": f.balance,
-        "dollars_per_million_tokens": f.dollars,
+        "expected_seconds": train.seconds if train else math.nan,
+        "expected_memory": train.memory if train else math.nan,
+        "scaling_efficiency": scaling_efficiency,
+        "rank_balance": f.rank_balance,
+        "dollars_per_million_tokens": f.dollars_per_million_tokens,
         "prefill": f.run.get("prefill"),
         "decode": f.run.get("decode"),
-        "expected_prefill": speed.prefill if speed and f.run.stated("prefill") else math.nan,
-        "expected_decode": speed.decode if speed and f.run.stated("decode") else math.nan,
+        "expected_prefill": serve.prefill if serve and f.run.stated("prefill") else math.nan,
+        "expected_decode": serve.decode if serve and f.run.stated("decode") else math.nan,
         "prompt": f.run.get("prompt"),
         "output": f.run.get("output"),
         "steps": f.run.get("steps"),
@@ -209,49 +236,43 @@ def row_of(f: Figures, e: Expectation | None, scaled: float, speed: Served | Non
 
 def verdict(
     runs: Sequence[Figures],
-    claims: Sequence[object],
+    statements: Sequence[Statement],
     findings: Sequence[Finding],
-    priced: Sequence[Expectation],
+    predictions: Sequence["TrainPrediction"],
     doubted: frozenset[str],
 ) -> str:
-    """What to make of it, in a few sentences."""
-    if not runs and not claims:
+    """Sum up the audit in a few sentences."""
+    if not runs and not statements:
         return "Nothing was found that could be checked."
-    if not claims and not findings and all(len(f.run.numbers) < 2 for f in runs):
-        return "One figure alone contradicts nothing: state more of the run, such as its step time, batch and devices."
-    by = {sure: [one for one in findings if one.sure == sure] for sure in ("sure", "likely", "look")}
-    rules = ", ".join(dict.fromkeys(one.rule for one in (*by["sure"], *by["likely"])))
-    whole = {f.where for f in runs}
-    bad = len(whole & doubted)
-    words: list[str] = []
-    if by["sure"]:
-        words.append(
-            f"It does not add up: {_counted(len(by['sure']), 'thing')} cannot be right"
-            + (f", {len(by['likely'])} more probably {'is' if len(by['likely']) == 1 else 'are'} not" if by["likely"] else "")
-            + f" ({rules})."
+    if not statements and not findings and all(len(f.run.numbers) < 2 for f in runs):
+        return "A single figure cannot be checked: state more of the run, such as its step time, batch and devices."
+    sentences = [_sum_up(findings)]
+    bad = len({f.where for f in runs} & doubted)
+    if bad:
+        share = (
+            f"{bad} of {len(runs)} runs should" if bad < len(runs) else "The run should" if bad == 1 else f"All {bad} runs should"
         )
-    elif by["likely"]:
-        words.append(f"Ask before using it: {_counted(len(by['likely']), 'thing')} probably not right ({rules}).")
-    elif by["look"]:
-        words.append(f"It adds up, with {_counted(len(by['look']), 'thing')} to look at.")
-    else:
-        words.append("Everything that could be checked adds up.")
-    if runs and bad:
-        words.append(
-            f"{bad} of {len(runs)} runs should not be used as they stand."
-            if bad < len(runs)
-            else "No run of it should be used as it stands."
-        )
-    ratios = [e.slower for e in priced if e.case.timed and e.figures.where not in doubted]
+        sentences.append(f"{share} not be used as reported.")
+    ratios = [p.ratio for p in predictions if p.case.timed and p.figures.where not in doubted]
     if ratios:
-        middle = statistics.median(ratios)
-        words.append(
-            f"The others take {middle:.2f} times the planner's step time in the median of {len(ratios)}."
-            if bad
-            else f"Its step time is {middle:.2f} times the planner's{f', in the median of {len(ratios)}' * (len(ratios) > 1)}."
-        )
-    return " ".join(words)
+        middle, median = statistics.median(ratios), f" (median of {len(ratios)} runs)" * (len(ratios) > 1)
+        sentences.append(f"The measured step time{' of the others' * bool(bad)} is {middle:.2f} times the predicted one{median}.")
+    return " ".join(sentences)
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
+def _sum_up(findings: Sequence[Finding]) -> str:
+    counts = Counter(one.certainty for one in findings)
+    rules = ", ".join(dict.fromkeys(one.rule for one in findings if one.certainty != "unusual"))
+    certain, likely, unusual = (counts[certainty] for certainty in CERTAINTIES)
+    if certain:
+        more = f", {likely} more {'is' if likely == 1 else 'are'} likely" if likely else ""
+        return f"It does not add up: {_counted(certain, 'finding')} {'is' if certain == 1 else 'are'} certain{more} ({rules})."
+    if likely:
+        return f"It probably does not add up: {_counted(likely, 'finding')} {'is' if likely == 1 else 'are'} likely ({rules})."
+    if unusual:
+        return f"It adds up, but {_counted(unusual, 'finding')} {'is' if unusual == 1 else 'are'} unusual."
+    return "Everything that could be checked adds up."
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"

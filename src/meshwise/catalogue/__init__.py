@@ -1,0 +1,14 @@
+"""catalogue: facts and fitted numbers about hardware and programs, as frozen records read from data/ and the user's folder.
+
+    files.py         find, match, read and write data files; files in the user's folder override the built-in ones
+    records.py       dataclasses <-> TOML, and back from JSON that meshwise wrote
+    chips.py         Chip, Link, Node, Cluster; find_chip
+    clusters.py      '48x8xa100-80gb', 'jean-zay:48', 'tpu-v5p:16x20x28' -> Cluster
+    rescale.py       the text of a cluster with other nodes, devices, chip or network
+    here.py          this machine: its GPUs, its memory, its name as a cluster
+    frameworks.py    Framework: what a training program overlaps, stores and supports
+    engines.py       Engine, Runtime: what a serving program supports, and how it allocates memory
+    calibrations.py  Calibration, ServeCalibration: fitted coefficients, and which of them applies to a chip
+A new chip or cluster is one file: data/chips/NAME.toml, data/clusters/NAME.toml.
+Imports units, errors. Imported by models, cost and every package above. No printing.
+"""

@@ -1,6 +1,6 @@
-"""Calibrations: the few numbers of the cost models that no datasheet states, each with what it was fitted on and how well it did.
+"""Calibrations: the few numbers of the cost models that no datasheet states, with the data they were fitted on and their errors.
 
-`Calibration` is of training, `ServeCalibration` of serving. A coefficient's field says how far a fit may move it.
+`Calibration` is for training, `ServeCalibration` for serving. The field of a coefficient states how far a fit may move it.
 """
 
 import math
@@ -30,18 +30,18 @@ class Coefficient:
 
 
 def coefficient(prior: float, *, width: float = 0.0, most: float = math.inf, fitted_to: FittedTo = "speed") -> Any:
-    """A dataclass field for a coefficient with its prior value."""
+    """Return a dataclass field for a coefficient with its prior value."""
     return field(default=prior, metadata={"coefficient": Coefficient(width, most, fitted_to)})
 
 
 def coefficients(cls: type["Record"]) -> dict[str, Coefficient]:
-    """The coefficients of a kind of calibration by name, in the order of their fields."""
+    """Return the coefficients of a kind of calibration by name, in the order of their fields."""
     return {f.name: f.metadata["coefficient"] for f in fields(cls) if "coefficient" in f.metadata}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """Where a calibration comes from, and which chips it is for."""
+    """Origin of a calibration, and the chips that it applies to."""
 
     key: str = field(default="", metadata={"derived": True})
     chips: tuple[str, ...] = ()
@@ -58,132 +58,132 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration(Record):
-    """Training: fractions of datasheet rates, and fixed costs in seconds and bytes. The defaults are the prior, set by hand with
-    the shipped tables in view."""
+    """Training: fractions of datasheet rates, and fixed costs in seconds and bytes. The defaults are the prior, chosen by hand
+    in view of the shipped tables."""
 
     frameworks: tuple[str, ...] = ()
     measured: tuple[str, ...] = ()
-    """Coefficients that a probe timed on the machine itself, so that a fit to runs moves them less."""
+    """Coefficients that a probe measured on the machine itself, so that a fit to runs moves them less."""
 
     matmul: Count = coefficient(0.75, width=0.1, most=1)
-    """Of the peak, in a product of ideal shape. A100: 0.8 in Korthikanti et al. 2022; H200: 0.77 over 1,029 shapes measured."""
+    """Fraction of the peak in a product of ideal shape. A100: 0.8 in Korthikanti et al. 2022; H200: 0.77 over 1,029 shapes measured."""
     tile: Count = coefficient(0.2)
-    """How a smaller tile loses: efficiency is (area / 256x128) to this power."""
+    """Loss of a smaller tile: efficiency is (area / 256x128) to this power."""
     depth: Count = coefficient(116.0)
-    """Steps of k that filling and draining a tile's pipeline is worth (H200, 1,029 shapes)."""
+    """Cost of filling and draining a tile's pipeline, in steps of k (H200, 1,029 shapes)."""
     fp8: Count = coefficient(0.83)
-    """Of `matmul`, in products of 8 bits with a scale for every row (H200, 16 shapes: benchmarks/fp8_sweep.py)."""
+    """Fraction of `matmul` in 8-bit products with one scale per row (H200, 16 shapes: benchmarks/fp8_sweep.py)."""
     memory: Count = coefficient(0.75, width=0.12, most=1)
-    """Of the memory bandwidth, streaming."""
+    """Fraction of the memory bandwidth when streaming."""
     elementwise: Count = coefficient(1.0, width=0.6, fitted_to="probed")
-    """Bytes that norms, rotary positions and activation functions move, over those that the framework is said to (Framework.unfused). Only
-    where `memory` is measured can runs tell the two apart."""
+    """Bytes moved by norms, rotary positions and activation functions, over the framework's nominal bytes (Framework.unfused). Runs can
+    separate this from `memory` only if `memory` was measured."""
     scan: Count = coefficient(1.0, width=1.5, fitted_to="probed")
-    """How fast the products inside a recurrent layer (TTT, SSM) are, over those of linear layers of the same depth."""
+    """Speed of the products inside a recurrent layer (TTT, SSM), over that of linear layers of the same depth."""
     flash: Count = coefficient(0.6, width=0.15, most=1)
-    """Of the peak, in flash attention with heads of 128."""
+    """Fraction of the peak in flash attention with heads of 128."""
     uneven: Count = coefficient(1.25, width=0.4)
-    """How much longer softmax attention without flash kernels takes where micro-batch x heads on a device is no multiple of 32. Fitted on
-    A100: 2.4 to the BLOOM notes, 2.0 to vTrain's runs, 1.1 to Megatron's; on an H200 there is no such step (benchmarks/bmm_sweep.py)."""
+    """Slowdown of softmax attention without flash kernels if micro-batch x heads on a device is not a multiple of 32. Fitted on
+    A100: 2.4 to the BLOOM notes, 2.0 to vTrain's runs, 1.1 to Megatron's; an H200 shows no such step (benchmarks/bmm_sweep.py)."""
     link: Count = coefficient(0.77, width=0.5, most=1)
-    """Of the link inside a node (A100: 230 of 300 GB/s in NCCL's ring)."""
+    """Fraction of the bandwidth of the link inside a node (A100: 230 of 300 GB/s in NCCL's ring)."""
     link_latency: Seconds = coefficient(6e-6, width=1.5)
-    """One step of a ring inside a node, beyond its bytes, with the wait for the slowest member."""
+    """One step of a ring inside a node, in addition to its bytes, including the wait for stragglers."""
     network: Count = coefficient(0.5, width=0.7, most=1)
     network_latency: Seconds = coefficient(3e-5)
     exposed_tp: Count = coefficient(1.0, width=0.3, most=1)
-    """Share of tensor-parallel time that computing does not hide."""
+    """Fraction of tensor-parallel communication that is not overlapped with compute."""
     exposed_stage: Count = coefficient(0.5, width=1, most=1)
-    """Share of the time between pipeline stages that computing does not hide."""
+    """Fraction of the communication between pipeline stages that is not overlapped with compute."""
     hidden_dp: Count = coefficient(0.5, width=1, most=1)
-    """Share of one micro-batch's backward pass that can hide gradient reduction and parameter gathering."""
+    """Fraction of one micro-batch's backward pass that can overlap gradient reduction and parameter all-gathers."""
     layer_launch: Seconds = coefficient(1.2e-3, width=0.8)
-    """Host time to start one layer once, forward; a faster device waits for it."""
+    """CPU launch overhead of one layer, forward; a faster device waits for it."""
     layer_gap: Seconds = coefficient(2.5e-4, width=1.5)
-    """Device time lost per layer and pass between kernels, whatever their size: gaps that are not hidden, synchronous launches."""
+    """Device time lost between kernels per layer and pass, independent of their size: exposed gaps, synchronous launches."""
     stage_launch: Seconds = coefficient(2e-3, width=1.5)
-    """Host time per micro-batch and stage that nothing hides."""
+    """Exposed CPU launch overhead per micro-batch and stage."""
     step: Seconds = coefficient(2e-2, width=1.5)
     """Per step: data, clipping, logging."""
     context: Bytes = coefficient(2.0e9, width=0.5, fitted_to="memory")
     """CUDA context, NCCL buffers and workspaces per device."""
     activations: Count = coefficient(1.0, width=0.3, fitted_to="memory")
-    """Measured over computed activation bytes."""
+    """Measured activation bytes over computed ones."""
     devices: Count = 0.0
-    """The most that a row of the fit had; intervals are wider beyond. 0: no rows."""
+    """The most devices in a row of the fit; intervals are wider beyond. 0: no rows."""
     waiting: tuple[Count, ...] = (0.3, 0.6)
-    """Shares of a step in which devices wait, between which errors differ in size; one more range than there are shares."""
+    """Boundaries between ranges of the fraction of a step in which devices wait; prediction errors differ by range."""
     low: tuple[Count, ...] = (0.16, 0.18, 0.2)
     high: tuple[Count, ...] = (0.35, 0.8, 1.6)
-    """By range, how far rows left out were below their prediction and above it, as logarithms of the ratio: but for 5% on either side. The
-    prior's are by hand: of the rows of the five shipped tables, 71% (nanotron) to 100% lie in them."""
+    """By range, ln(predicted / measured) and ln(measured / predicted) that 95% of the held-out rows stay below. The prior's are chosen by
+    hand: of the rows of the five shipped tables, 71% (nanotron) to 100% lie in them."""
     memory_spread: Count = 0.13
-    """Standard deviation of ln(predicted / measured) of memory on rows left out, by the size that 90% stay below."""
+    """Standard deviation of ln(predicted / measured) memory on held-out rows, from the size that 90% stay below."""
 
     def __post_init__(self) -> None:
         if not (self.matmul and self.memory and self.flash and self.link and self.network and self.scan):
             raise UserError("matmul, memory, scan, flash, link and network are shares of a rate and must be above zero")
         if not len(self.waiting) + 1 == len(self.low) == len(self.high) or list(self.waiting) != sorted(self.waiting):
-            raise UserError("'low' and 'high' need one number more than 'waiting', whose numbers rise")
+            raise UserError("'low' and 'high' need one number more than 'waiting', whose numbers must increase")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServeCalibration(Record):
-    """Serving: shares of datasheet rates, and fixed costs in seconds, of one engine on one chip or on all chips of a kind."""
+    """Serving: fractions of datasheet rates, and fixed costs in seconds, of one engine on one chip or on all chips of a kind."""
 
     engines: tuple[str, ...] = ()
-    """Engines, or single builds of one by the name of their file in data/runtimes."""
+    """Engines, or builds by the names of their files in data/runtimes."""
     kinds: tuple[Kind, ...] = ()
-    """Kinds of chip that it is the prior of, where nothing closer is known."""
+    """Kinds of chip for which it is the prior, where nothing more specific is known."""
 
     stream: Count = coefficient(0.93, width=0.08, most=0.97)
-    """Of the memory bandwidth, in reading weights."""
+    """Fraction of the memory bandwidth when reading weights."""
     single: Count = coefficient(1.0, width=0.1)
-    """Of that, in products of a single token by kernels of the engine's own."""
+    """Fraction of `stream` in single-token products by the engine's own kernels."""
     reach: Count = coefficient(8.0, width=0.25)
-    """Bytes of weights that one SM (or core) can take in per cycle in a matrix-vector product: what bounds chips with more bandwidth."""
+    """Bytes of weights that one SM (or core) can read per cycle in a matrix-vector product: the bound on chips with more bandwidth."""
     cache: Count = coefficient(1.1, width=0.5, most=3)
-    """Of the memory bandwidth, in reading keys and values once for every query head, as attention without flash kernels does. Above 1
-    where the chip's own cache serves heads that share keys."""
+    """Fraction of the memory bandwidth when reading the KV cache once per query head, as attention without flash kernels does. Above 1
+    if the chip's own cache serves heads that share keys."""
     flash_cache: Count = coefficient(0.5, width=0.4, most=1)
-    """Of the memory bandwidth, in reading them once for all heads that share them, as flash kernels do."""
+    """Fraction of the memory bandwidth when reading the KV cache once for all heads that share it, as flash kernels do."""
     layer: Seconds = coefficient(9.5e-5, width=0.4)
-    """Per layer and step: kernels that start one behind the other."""
+    """Per layer and step: kernels that start one after another."""
     step: Seconds = coefficient(1e-4, width=0.5)
-    """Per step: inputs, sampling, the program around it."""
+    """Per step: inputs, sampling, the program's own work."""
     hop: Seconds = coefficient(1.8e-4, width=0.7)
-    """From one device to the next of its host, beyond its bytes."""
+    """From one device to the next of its host, in addition to the bytes."""
     remote: Seconds = coefficient(3e-4)
-    """From one host to another, beyond the network's round trip and its bytes: the program at both ends."""
+    """From one host to another, in addition to the network's round trip and the bytes: the programs at both ends."""
     graph: Bytes = coefficient(13e3)
-    """Sent to another host for every layer that it is to compute, each step: llama.cpp's RPC writes out every tensor of a graph, about 45 a
+    """Sent to another host each step for every layer that it computes: llama.cpp's RPC serializes every tensor of a graph, about 45 per
     layer with 300 bytes each (from memory of ggml-rpc, not measured)."""
     row: Seconds = coefficient(2e-5, width=0.7)
-    """A product cut by rows: per device that takes part, to send inputs and collect outputs."""
+    """A product split by rows: per participating device, to send inputs and collect outputs."""
     reduce: Seconds = coefficient(5e-6)
-    """An all-reduce, beyond its bytes and the latency of its links."""
+    """An all-reduce, in addition to its bytes and the latency of its links."""
     link: Count = coefficient(0.5, width=0.8, most=1)
-    """Of the link between devices."""
+    """Fraction of the bandwidth of the link between devices."""
     product: Count = coefficient(0.65, width=0.25, most=1)
-    """Of the peak, in products of 16-bit weights with many tokens, where whole tiles fill all SMs."""
+    """Fraction of the peak in products of 16-bit weights with many tokens, where whole tiles fill all SMs."""
     tile: Count = coefficient(0.2)
-    """How a smaller tile of such products loses: its efficiency is (area / 256x128) to this power. The same as in training."""
+    """Loss of a smaller tile in these products: efficiency is (area / 256x128) to this power. The same as in training."""
     exposed: Count = coefficient(0.0)
-    """Of reading weights and of multiplying with them, the share of the shorter one that the longer does not hide."""
+    """Of reading weights and multiplying by them, the fraction of the shorter that does not overlap the longer."""
     narrow: Count = coefficient(0.72, width=0.2)
-    """How fast such products are with quantised weights, against 16-bit ones."""
+    """Speed of these products with quantised weights, relative to 16-bit weights."""
     touch: Count = coefficient(2.0, width=0.5)
-    """Times that what goes into and comes out of these products passes through memory: norms, rotations, gates, changes of type."""
+    """Number of times that the inputs and outputs of these products pass through memory: norms, rotations, gates, type conversions."""
     scores: Count = coefficient(5.5, width=0.3)
-    """Attention without flash kernels: times that the scores go to memory or come from it."""
+    """Attention without flash kernels: number of times that the scores are written to or read from memory."""
     flash: Count = coefficient(0.3, width=0.4, most=1)
-    """Of the peak, in flash attention over a prompt."""
+    """Fraction of the peak in flash attention over a prompt."""
     pipelined: Count = coefficient(0.95, width=0.2, most=1)
-    """How much of what micro-batches on several devices could gain at most is gained."""
+    """Fraction of the ideal gain of micro-batches on several devices that is reached."""
     host: Count = coefficient(0.7)
-    """Of the bandwidth of host memory, in layers that stay there."""
+    """Fraction of the host memory's bandwidth in layers that stay there."""
     spread: Count = 0.1
-    """Standard deviation of ln(predicted / measured) of decode on rows left out, by the size that 90% of them stay below."""
+    """Standard deviation of ln(predicted / measured) decode speed on held-out rows, from the size that 90% of them stay below."""
     prefill_spread: Count = 0.2
 
     def __post_init__(self) -> None:
@@ -195,43 +195,44 @@ class ServeCalibration(Record):
 COEFFICIENTS = tuple(coefficients(Calibration))
 SERVE_COEFFICIENTS = tuple(coefficients(ServeCalibration))
 
-# Which one to use.
+# Choosing a calibration.
 
-Some = TypeVar("Some", bound=Record)
+AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
 @files.cached
 def calibrations() -> tuple[Calibration, ...]:
-    """The user's own first."""
+    """Return all calibrations for training, the user's own first."""
     found = files.files("calibration", ".toml")
     return _read(Calibration, dict(sorted(found.items(), key=lambda item: item[1].is_relative_to(files.BUILT_IN))))
 
 
 @files.cached
 def serve_calibrations() -> tuple[ServeCalibration, ...]:
+    """Return all calibrations for serving."""
     return _read(ServeCalibration, files.files("serving", ".toml"))
 
 
-def _read(cls: type[Some], found: dict[str, Path]) -> tuple[Some, ...]:
+def _read(cls: type[AnyRecord], found: dict[str, Path]) -> tuple[AnyRecord, ...]:
     return tuple(replace(records.read(cls, files.table_of(path), path.name), key=key) for key, path in found.items())
 
 
 def named(name: str) -> Calibration:
-    """A calibration by its name, or a .toml file that `meshwise calibrate --out` wrote."""
+    """Return a calibration for training by its name, or from a .toml file that `meshwise calibrate --out` wrote."""
     return _from_file(Calibration, name) or _named(name, calibrations())
 
 
 def named_serve(name: str) -> ServeCalibration:
-    """The same of serving."""
+    """Return a calibration for serving by its name, or from a .toml file."""
     return _from_file(ServeCalibration, name) or _named(name, serve_calibrations())
 
 
-def _from_file(cls: type[Some], name: str) -> Some | None:
+def _from_file(cls: type[AnyRecord], name: str) -> AnyRecord | None:
     path = Path(name)
     return replace(records.read(cls, files.table_of(path), path.name), key=path.stem) if path.suffix == ".toml" else None
 
 
-def _named(name: str, known: Iterable[Some]) -> Some:
+def _named(name: str, known: Iterable[AnyRecord]) -> AnyRecord:
     by_key = {found.key: found for found in known}
     if name not in by_key:
         raise UserError(f"unknown calibration {quoted(name)}{nearest(name, by_key)}; known: {', '.join(by_key)}, or a .toml file")
@@ -239,7 +240,7 @@ def _named(name: str, known: Iterable[Some]) -> Some:
 
 
 def choose(chip: Chip, framework: str) -> Calibration:
-    """The calibration for this chip and framework; else for the chip with any; else for its architecture; else the prior."""
+    """Return the calibration for this chip and framework; else for the chip; else for its architecture; else the prior."""
     known = calibrations()
     for found in known:
         if chip.key in found.chips and framework in found.frameworks:
@@ -254,8 +255,10 @@ def choose(chip: Chip, framework: str) -> Calibration:
 
 
 def choose_serve(chip: Chip, engine: str) -> ServeCalibration:
-    """The calibration for this chip with this engine, or one of its builds ('llama.cpp-2024-05'); else for its architecture; else its
-    kind. One measured on the very build comes before one measured on another build of the engine."""
+    """Return the calibration for this chip with this engine or build ('llama.cpp-2024-05'); else for its architecture; else for its kind.
+
+    One measured on this build precedes one measured on another build of the engine.
+    """
     names, known = dict.fromkeys((engine, engine_of(engine))), serve_calibrations()
     for attribute, own in (("chips", chip.key), ("architectures", chip.architecture), ("kinds", chip.kind)):
         for name in names:
@@ -266,10 +269,10 @@ def choose_serve(chip: Chip, engine: str) -> ServeCalibration:
 
 
 def serve_prior(chip: Chip, engine: str) -> ServeCalibration:
-    """The calibration for all chips of this kind."""
+    """Return the calibration for all chips of this kind."""
     return choose_serve(replace(chip, key="", architecture=""), engine)
 
 
 def engine_of(build: str) -> str:
-    """'llama.cpp-2024-05' is a build of 'llama.cpp'."""
+    """Return the engine of a build: 'llama.cpp' for 'llama.cpp-2024-05'."""
     return build.partition("-20")[0]

@@ -1,4 +1,4 @@
-"""Chip, Link, Node, Cluster: what one computes on. Facts come from data/chips and data/clusters, each with its source."""
+"""Chip, Link, Node, Cluster: the hardware, as facts from data/chips and data/clusters, each with its source."""
 
 import re
 from dataclasses import dataclass, field, replace
@@ -8,18 +8,18 @@ from typing import Literal
 
 from meshwise import units
 from meshwise.catalogue import files, records
-from meshwise.errors import UserError, nearest, quoted
+from meshwise.errors import UserError, did_you_mean, quoted
 from meshwise.units import Bytes, BytesPerSecond, Count, FlopsPerSecond, Hertz, Seconds, Watts
 
 HERE = "here"
-"""The chip of this machine, as `meshwise probe` files it."""
+"""The name under which `meshwise probe` stores this machine's chip."""
 Kind = Literal["gpu", "tpu", "npu", "apple", "cpu"]
 Dtype = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp6", "fp4", "int4"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Where a fact was read."""
+    """Where a fact comes from."""
 
     title: str
     url: str
@@ -38,25 +38,26 @@ class Price:
 
     @property
     def quantity(self) -> str:
+        """The quantity of `units.QUANTITIES` that the price is given in."""
         return "dollars/s" if "/" in self.price else "dollars"
 
     @property
     def rent(self) -> float | None:
-        """Dollars per second, or None for a price to buy."""
+        """Dollars per second; None for a purchase price."""
         return units.parse(self.price, "dollars/s") if self.quantity == "dollars/s" else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """A way for bytes to travel, one direction."""
+    """A connection between devices, one direction."""
 
     name: str
     bandwidth: BytesPerSecond
-    """Of one device's links together; of one torus axis where there are `axes`; of a whole node for a cluster's network."""
+    """Of all links of one device; of one torus axis if there are several `axes`; of a whole node for a cluster's network."""
     latency: Seconds | None = None
     axes: int = 1
     joins: int = 0
-    """How many devices it can join at most; 0 is all of a node."""
+    """The most devices that it connects; 0: all devices of a node."""
 
     def __post_init__(self) -> None:
         if not self.bandwidth:
@@ -65,17 +66,17 @@ class Link:
 
 @dataclass(frozen=True, kw_only=True)
 class Torus:
-    """How the links of a chip make a torus."""
+    """The torus that the links of a chip form."""
 
     pod: tuple[int, ...] = ()
-    """The largest there is; empty where no source says."""
+    """Shape of the largest pod; empty where no source states it."""
     closes: int = 0
-    """An axis of a slice wraps round when its length is a multiple of this; 0 is only when it is the whole axis of the pod."""
+    """An axis of a slice wraps around if its length is a multiple of this. 0: only if it spans the pod's whole axis."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """The machine that the devices of a node sit in."""
+    """The machine that holds the devices of a node."""
 
     memory: Bytes | None = None
     cpus: str = ""
@@ -86,7 +87,7 @@ UNKNOWN_HOST = Host()
 
 @dataclass(frozen=True, kw_only=True)
 class Chip:
-    """Datasheet facts of one accelerator: dense FLOP/s, capacities, bandwidths. What is fitted lives elsewhere."""
+    """Datasheet facts of one accelerator: dense FLOP/s, capacities, bandwidths. Fitted numbers are in calibrations.py."""
 
     key: str = field(default="", metadata={"derived": True})
     name: str
@@ -100,7 +101,7 @@ class Chip:
     sources: tuple[Source, ...]
     aliases: tuple[str, ...] = ()
     sms: int | None = None
-    """Streaming multiprocessors, compute units, or cores: what tiles are spread over."""
+    """Streaming multiprocessors, compute units or cores: the units that tiles are distributed over."""
     clock: Hertz | None = None
     cache: Bytes | None = None
     tdp: Watts | None = None
@@ -109,12 +110,12 @@ class Chip:
     link: Link | None = None
     """To the other devices of its node."""
     bridge: Link | None = None
-    """An optional connector between a few cards, not there unless a cluster says so."""
+    """An optional bridge between a few cards, absent unless a cluster's file lists it."""
     host: Link | None = None
     network: Link | None = None
     """Per device, in the vendor's own system."""
     per_node: int = 8
-    """Devices in the vendor's own node."""
+    """Devices per node in the vendor's own system."""
     torus: Torus | None = None
     prices: tuple[Price, ...] = ()
 
@@ -124,11 +125,11 @@ class Chip:
 
     @property
     def rent(self) -> float | None:
-        """Dollars per second at the latest list price to rent."""
+        """Dollars per second at the latest rental list price."""
         return latest_rent(self.prices)
 
     def closes(self, shape: tuple[int, ...]) -> tuple[bool, ...]:
-        """Which axes of a slice wrap round from their last chip to their first."""
+        """Return which axes of a slice wrap around from their last chip to their first."""
         torus = self.torus or Torus()
         return tuple(side % torus.closes == 0 if torus.closes else side in torus.pod for side in shape)
 
@@ -139,11 +140,11 @@ class Tier:
 
     name: str
     nodes: int
-    """In one unit of it."""
+    """Nodes in one unit of this level."""
     oversubscription: Count = 0.0
-    """What the nodes of a unit can send, over what can leave it: 2 means that half of it can."""
+    """Bandwidth of a unit's nodes together over its uplink bandwidth: 2 means that half of it can leave the unit."""
     bandwidth: BytesPerSecond = 0.0
-    """What can leave a unit, where that is known instead."""
+    """Uplink bandwidth of a unit, where that is known instead."""
     latency: Seconds | None = None
 
     def __post_init__(self) -> None:
@@ -151,13 +152,13 @@ class Tier:
             raise UserError(f"the tier {quoted(self.name)} needs 'nodes', and either 'oversubscription' or 'bandwidth'")
 
     def leaving(self, network: Link | None) -> float:
-        """Bytes per second out of one unit whose nodes have this network."""
+        """Return the uplink bandwidth of one unit whose nodes have this network, in bytes per second."""
         return self.bandwidth or self.nodes * (network.bandwidth if network else 0.0) / self.oversubscription
 
 
 @dataclass(frozen=True)
 class Node:
-    """Devices that share a host and the link between them; or all the chips of a torus."""
+    """Devices that share a host and a link; or all chips of a torus."""
 
     chips: tuple[tuple[int, Chip], ...]
     link: Link | None
@@ -174,14 +175,14 @@ class Node:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Nodes and the network between them; or pods, each one torus, and the network between those."""
+    """Nodes and the network between them; or pods, each one torus, and the network between pods."""
 
     name: str
     nodes: tuple[tuple[int, Node], ...]
     network: Link | None = None
     """Of a whole node (or pod), one direction."""
     tiers: tuple[Tier, ...] = ()
-    """What lies above that network, from the inside out; none: every node reaches every other at full speed."""
+    """Levels above that network, from the inside out. Empty: every node reaches every other at full speed."""
     torus: tuple[int, ...] = ()
     prices: tuple[Price, ...] = ()
     price: float | None = None
@@ -191,7 +192,7 @@ class Cluster:
 
     @property
     def node(self) -> Node:
-        """The first kind of node, which is the only one wherever training is planned."""
+        """The first kind of node. Clusters that training is planned on have only one kind."""
         return self.nodes[0][1]
 
     @property
@@ -213,7 +214,7 @@ class Cluster:
 
     @cached_property
     def chips(self) -> dict[str, int]:
-        """How many of each chip, over all nodes."""
+        """Number of devices by chip, over all nodes."""
         found: dict[str, int] = {}
         for count, node in self.nodes:
             for per_node, chip in node.chips:
@@ -222,7 +223,7 @@ class Cluster:
 
     @cached_property
     def rent(self) -> float | None:
-        """Dollars per second for the whole of it: the cluster's own price, or its chips' where all have one."""
+        """Dollars per second for the whole cluster: its own price, or the sum of its chips' prices if all have one."""
         if self.price is not None:
             return self.price * self.devices
         own = latest_rent(self.prices)
@@ -233,57 +234,78 @@ class Cluster:
 
 
 def part_of_here(processes: int) -> str:
-    """The chip that stands for one of several processes on this machine's CPU: it has its share of the cores."""
+    """Return the name of the chip for one of several processes on this machine's CPU: it has its share of the cores."""
     return HERE if processes == 1 else f"{HERE}-1of{processes}"
 
 
 def catalogued(chip: Chip) -> Chip | None:
-    """The chip of the catalogue that a measured one is; none where there is none. Any CPU is the catalogue's generic one."""
+    """Return the catalogue's chip for one that was probed, or None. Any CPU is the catalogue's generic one."""
     return known_chip(chip.name.partition(": ")[2]) or (known_chip("cpu") if chip.kind == "cpu" else None)
 
 
 def latest_rent(prices: tuple[Price, ...]) -> float | None:
+    """Return the latest rental price in dollars per second, or None."""
     rents = sorted((price.date, price.rent) for price in prices if price.rent is not None)
     return rents[-1][1] if rents else None
 
 
 @files.cached
 def find_chip(name: str) -> Chip:
-    """The chip of that name or alias; case and punctuation do not count."""
+    """Return the chip with that name or alias; case and punctuation do not count."""
     found = known_chip(name)
     if found is None and files.squeeze(name) == HERE:
-        raise UserError("'here' is this machine once it is measured: run 'meshwise probe' first")
+        raise UserError("'here' is this machine once it has been measured: run 'meshwise probe' first")
     if found is None:
         keys = chip_names()
-        raise UserError(f"unknown chip {quoted(name)}{nearest(name, keys, keys.get)} (meshwise show chips)")
+        close = list(dict.fromkeys(keys[one] for one in files.similar(name, keys)))
+        word = f" {name.strip()}" if len(close) > 1 else ""
+        own = "" if close else f", or add it as {files.user_folder() / 'chips' / 'NAME.toml'}"
+        raise UserError(f"unknown chip {quoted(name)}{did_you_mean(close)} (meshwise show chips{word}{own})")
     return found
 
 
 def chip_names() -> dict[str, str]:
-    """All that a chip may be called, and the key it is filed under."""
+    """Return the key of the chip that each name, alias and key stands for."""
     return {name: chip.key for chip in chips() for name in (chip.key, chip.name, *chip.aliases)}
+
+
+def filter_chips(words: str) -> list[Chip]:
+    """Return the chip whose key is `words`, else all with every word in their key, name, vendor, architecture or aliases."""
+    by_key = {chip.key: chip for chip in chips()}
+    names = {chip.key: (chip.name, chip.vendor, chip.architecture, *chip.aliases) for chip in chips()}
+    return [by_key[key] for key in files.matching(words, by_key, names)]
+
+
+@files.cached
+def variants(name: str) -> list[str]:
+    """Return the keys that begin with `name`: h100-nvl, h100-pcie and h100-sxm for 'h100'. A key itself has no variants."""
+    plain = files.squeeze(name)
+    keys = {files.squeeze(key): key for key in files.names("chips")}
+    return [] if plain in keys else [key for squeezed, key in keys.items() if squeezed.startswith(plain)]
 
 
 @files.cached
 def known_chip(name: str) -> Chip | None:
-    wanted = files.squeeze(name)
-    filed = {files.squeeze(stem): path for stem, path in files.files("chips", ".toml").items()}
-    if wanted in filed:
-        return read_chip(filed[wanted])
-    if re.sub(r"^(\d+x)+", "", wanted) in filed:  # '8xh100-sxm' is so many of a chip; to know that, no other file has to be read
+    """Return the chip with that name or alias, or None."""
+    plain = files.squeeze(name)
+    paths = {files.squeeze(stem): path for stem, path in files.files("chips", ".toml").items()}
+    if plain in paths:
+        return read_chip(paths[plain])
+    if re.sub(r"^(\d+x)+", "", plain) in paths:  # '8xh100-sxm' is a count and a chip: no other file has to be read to know that
         return None
     for candidate in chips():
-        if wanted in map(files.squeeze, (candidate.name, *candidate.aliases)):
+        if plain in map(files.squeeze, (candidate.name, *candidate.aliases)):
             return candidate
     return None
 
 
 @files.cached
 def chips() -> tuple[Chip, ...]:
-    """The whole catalogue, by name."""
+    """Return all chips of the catalogue, sorted by key."""
     return tuple(read_chip(path) for path in files.files("chips", ".toml").values())
 
 
 @files.cached
 def read_chip(path: Path) -> Chip:
+    """Read one chip from its TOML file."""
     return replace(records.read(Chip, files.table_of(path), path.name), key=path.name.removesuffix(".toml"))

@@ -1,11 +1,13 @@
-"""Find, read and write the data files of the catalogue. Files in the user's own folder come before the built-in ones."""
+"""Find, match, read and write the data files of the catalogue. Files in the user's own folder override the built-in ones."""
 
 import os
 import re
 import tempfile
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from difflib import SequenceMatcher
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,7 +15,13 @@ from meshwise.errors import UserError, quoted
 
 BUILT_IN = Path(__file__).parent.parent / "data"
 LARGEST_FILE = 16 * 2**20
-"""No chip, cluster or config.json is near this; a larger one was named by mistake."""
+"""Bytes. No chip, cluster or config.json comes near this; a larger file was named by mistake."""
+SUFFIXES = {"models": ".json"}
+"""Suffixes of the files in folders that hold no TOML."""
+CLOSE = 0.75
+"""Similarity (difflib's ratio) above which a misspelt name is taken to mean another."""
+RELATED = 0.5
+"""Similarity above which a name with the same leading word is suggested."""
 
 _CACHES: list[Any] = []
 Read = TypeVar("Read", bound=Callable[..., Any])
@@ -26,27 +34,27 @@ def cached(read: Read) -> Read:
 
 
 def clear() -> None:
-    """Forget everything that was read from the catalogue, so that changed files are read again."""
+    """Clear all caches of the catalogue, so that changed files are read again."""
     for one in _CACHES:
         one.cache_clear()
 
 
 def user_folder() -> Path:
-    """`$MESHWISE_HOME`, or ~/.config/meshwise: the same sub-folders as the built-in data."""
+    """Return `$MESHWISE_HOME`, or ~/.config/meshwise. It has the same subfolders as the built-in data."""
     return Path(os.environ.get("MESHWISE_HOME") or Path.home() / ".config" / "meshwise")
 
 
 def files(kind: str, suffix: str) -> dict[str, Path]:
-    """Name to file for one catalogue ('chips', '.toml'), sorted by name."""
+    """Return the files of one catalogue ('chips', '.toml') by name, sorted."""
     found: dict[str, Path] = {}
     for folder in (BUILT_IN / kind, user_folder() / kind):
-        own = _within(folder, suffix)
+        own = _in_folder(folder, suffix)
         taken = {squeeze(name) for name in own}
         found = {name: path for name, path in found.items() if squeeze(name) not in taken} | own
     return dict(sorted(found.items()))
 
 
-def _within(folder: Path, suffix: str) -> dict[str, Path]:
+def _in_folder(folder: Path, suffix: str) -> dict[str, Path]:
     try:
         paths = list(folder.iterdir()) if folder.is_dir() else []
     except OSError as error:
@@ -54,19 +62,77 @@ def _within(folder: Path, suffix: str) -> dict[str, Path]:
     return {path.name.removesuffix(suffix): path for path in paths if path.name.endswith(suffix)}
 
 
-def squeeze(name: str) -> str:
-    """What is left of a name when case and punctuation do not count: 'RTX 4060 Ti-16GB' is 'rtx4060ti16gb'.
+def names(kind: str) -> list[str]:
+    """Return the names in one catalogue ('chips', 'clusters', 'models'), sorted, without reading any file: for shell completion."""
+    return list(files(kind, SUFFIXES.get(kind, ".toml")))
 
-    A decimal point stays: 'OPT 1.3B' and 'OPT 13B' are two models. So do the marks that name a cluster: 'a10:0' is no 'a100'.
+
+def squeeze(name: str) -> str:
+    """Drop case and punctuation, which do not count in names: 'RTX 4060 Ti-16GB' becomes 'rtx4060ti16gb'.
+
+    A decimal point stays, since 'OPT 1.3B' and 'OPT 13B' are two models. So do the marks of a cluster: 'a10:0' is not 'a100'.
     """
     return re.sub(r"(?<!\d)\.|\.(?!\d)|[^\w.:()]|_", "", name.lower())
 
 
+def matching(words: str, names: Iterable[str], aliases: Mapping[str, Iterable[str]] | None = None) -> list[str]:
+    """Return the names that contain every word, in themselves or in one of their `aliases`; case and punctuation do not count.
+
+    A name that is exactly `words` is returned alone, and all names without any words.
+    """
+    every = list(names)
+    exact = [name for name in every if squeeze(name) == squeeze(words)]
+    pieces = [squeeze(word) for word in words.split()]
+
+    def contains(name: str, piece: str) -> bool:
+        return any(piece in squeeze(one) for one in (name, *(aliases or {}).get(name, ())))
+
+    return exact or [name for name in every if all(contains(name, piece) for piece in pieces)]
+
+
+def similar(given: str, names: Iterable[str]) -> list[str]:
+    """Return the names that `given` may stand for, closest first; none where nothing is close.
+
+    An incomplete name stands for all that contain it. Another one stands for the closest that is CLOSE, else for the one with the
+    longest common start that is RELATED and has the same leading word: 'glm-4.5-air' does not stand for 'llama-4-maverick'.
+    """
+    plain, word = squeeze(given), leading_word(given)
+    matcher = SequenceMatcher(b=plain, autojunk=False)
+    scores = {name: _likeness(matcher, squeeze(name)) for name in names}
+    start = {name: _common_start(name.lower(), given.lower()) for name in scores}
+    ranked = sorted(scores, key=lambda name: (*scores[name], start[name]), reverse=True)
+    containing = [name for name in ranked if len(plain) > 1 and plain in squeeze(name)]
+    close = [name for name in ranked if scores[name][0] >= CLOSE]
+    related = [name for name in ranked if scores[name][0] >= RELATED and leading_word(name) == word]
+    return containing or close[:1] or sorted(related, key=lambda name: -start[name])[:1]
+
+
+def _likeness(matcher: "SequenceMatcher[str]", name: str) -> tuple[float, float]:
+    """Return difflib's similarity of `name` and the matcher's text, and the share of their letters in any order.
+
+    Similarities below RELATED are not computed, and are 0.
+    """
+    matcher.set_seq1(name)
+    letters = matcher.quick_ratio() if matcher.real_quick_ratio() >= RELATED else 0.0
+    return (matcher.ratio() if letters >= RELATED else 0.0), letters
+
+
+def _common_start(one: str, other: str) -> int:
+    """Return the number of letters with which both texts begin."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+def leading_word(name: str) -> str:
+    """Return the letters that a name begins with, in lower case: 'llama' for 'Llama-3-70b', 'h' for 'h100-sxm'."""
+    match = re.match(r"[^\W\d_]+", name.strip().lower())
+    return match[0] if match else ""
+
+
 def text_of(path: Path) -> str:
-    """The text of a data file; what keeps it from being read is told in one line."""
+    """Read a data file as text; a UserError says why it cannot be read."""
     try:
         if path.stat().st_size > LARGEST_FILE:
-            raise UserError(f"{path}: larger than {LARGEST_FILE >> 20} MiB, so not a file of this kind")
+            raise UserError(f"{path}: larger than {LARGEST_FILE >> 20} MiB, so it is not a file of this kind")
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise UserError(f"{path}: not a text file (UTF-8)") from None
@@ -75,7 +141,7 @@ def text_of(path: Path) -> str:
 
 
 def table_of(path: Path) -> dict[str, object]:
-    """The table that a TOML file holds."""
+    """Read a TOML file."""
     try:
         return tomllib.loads(text_of(path))
     except (ValueError, RecursionError) as error:  # ValueError: malformed, or a number of thousands of digits
@@ -83,24 +149,24 @@ def table_of(path: Path) -> dict[str, object]:
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """A reader never finds half a file, and a failure leaves the old one as it was."""
-    beside = None
+    """Write a file atomically: readers never see half of it, and a failure leaves the old one as it was."""
+    temporary = None
     try:
-        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
         with open(handle, "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
-        os.chmod(beside, 0o666 & ~_mask())  # mkstemp's file is for its owner alone
-        os.replace(beside, path)
-        beside = None
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        os.chmod(temporary, 0o666 & ~_mask())  # mkstemp makes a file that only its owner can read
+        os.replace(temporary, path)
+        temporary = None
+    except (OSError, ValueError) as error:  # ValueError: an impossible file name
         raise UserError(f"cannot write {quoted(str(path), 200)}: {getattr(error, 'strerror', None) or error}") from None
     finally:
-        if beside is not None:
-            Path(beside).unlink(missing_ok=True)
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
 
 
 def _mask() -> int:
-    """What the user's shell takes away from new files."""
+    """Return the umask: the permissions that new files do not get."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -1,6 +1,6 @@
-"""Frozen dataclasses as files: read from TOML that people write, written as TOML, and read back from JSON that we wrote.
+"""Records: frozen dataclasses read from TOML that people write, written as TOML, and restored from JSON that meshwise wrote.
 
-The types of the fields are the whole schema: `memory: Bytes` reads '80GiB', `tuple[Source, ...]` reads an array of tables.
+The types of the fields are the schema: `memory: Bytes` reads '80GiB', `tuple[Source, ...]` reads an array of tables.
 """
 
 import json
@@ -22,7 +22,7 @@ Record = TypeVar("Record")
 
 
 def read(cls: type[Record], table: object, where: str) -> Record:
-    """An instance of the dataclass `cls`; `where` names the file and, below it, the table."""
+    """Read a table as the dataclass `cls`. `where` names the file, and the table in it, in errors."""
     if not isinstance(table, Mapping):
         raise UserError(f"{where}: expected a table, found {quoted(table)}")
     known = _fields(cls)
@@ -38,19 +38,19 @@ def read(cls: type[Record], table: object, where: str) -> Record:
             raise UserError(f"{where}: the key '{name}' is missing")
     try:
         return cls(**values)
-    except UserError as error:  # what a type checks of its own, such as a price
+    except UserError as error:  # from __post_init__, such as an invalid price
         raise UserError(f"{where}: {error}") from None
 
 
 @cache
 def _fields(cls: type) -> dict[str, tuple[Field[Any], Any]]:
-    """The fields a file may set, with their resolved types."""
+    """Return the fields that a file may set, with their resolved types."""
     hints = get_type_hints(cls, include_extras=True)
     return {f.name: (f, hints[f.name]) for f in fields(cls) if f.init and not f.metadata.get("derived")}
 
 
 def _value(hint: Any, value: object, where: str) -> object:
-    """`value` as the type `hint`, or an error that says where and what was expected."""
+    """Return `value` as the type `hint`, or raise an error that says where and what was expected."""
     origin = get_origin(hint)
     if origin is Annotated:
         try:
@@ -80,24 +80,24 @@ def _value(hint: Any, value: object, where: str) -> object:
 
 def _choice(valid: tuple[str, ...], value: object, where: str) -> object:
     if value not in valid:
-        raise UserError(f"{where}: {quoted(value)} is none of {', '.join(valid)}{nearest(str(value), valid)}")
+        raise UserError(f"{where}: {quoted(value)} is not one of {', '.join(valid)}{nearest(str(value), valid)}")
     return value
 
 
 def _plain(hint: type, value: object, where: str) -> object:
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
-        wanted = {str: "text in quotes", int: "a whole number", bool: "true or false"}[hint]
-        raise UserError(f"{where}: expected {wanted}, found {quoted(value)}")
+        expected = {str: "text in quotes", int: "a whole number", bool: "true or false"}[hint]
+        raise UserError(f"{where}: expected {expected}, found {quoted(value)}")
     if hint is int and not 0 < cast(int, value) <= 10**9:
         raise UserError(f"{where}: expected a whole number from 1 to 1e9, found {quoted(value)}")
     return value
 
 
-# TOML that we write.
+# TOML that meshwise writes.
 
 
 def toml(record: object, head: str = "", first: str = "") -> str:
-    """The file: comments in front, then what is plain, a blank line before the field `first`, then the tables."""
+    """Format a record as TOML: the comments `head`, plain fields with a blank line before the field `first`, then tables."""
     lines = [head] if head else []
     lines += _body(record, "", first)
     return "\n".join(lines).lstrip("\n") + "\n"
@@ -105,7 +105,7 @@ def toml(record: object, head: str = "", first: str = "") -> str:
 
 def _body(record: Any, path: str, first: str = "") -> Iterator[str]:
     hints = get_type_hints(type(record), include_extras=True)  # pyright: ignore[reportUnknownArgumentType]
-    held = [(field, getattr(record, field.name)) for field in fields(record) if _said(field, getattr(record, field.name))]
+    held = [(field, getattr(record, field.name)) for field in fields(record) if _is_written(field, getattr(record, field.name))]
     tables = [(field, value) for field, value in held if _is_table(value)]
     for field, value in held:
         if (field, value) in tables:
@@ -128,12 +128,12 @@ def _body(record: Any, path: str, first: str = "") -> Iterator[str]:
             yield from _body(value, f"{name}.")
 
 
-def _said(field: Field[Any], value: object) -> bool:
-    """What a file says: not its own name, and nothing that would be so without it, but for numbers, which defaults may outlive."""
+def _is_written(field: Field[Any], value: object) -> bool:
+    """Whether to write a field: not derived ones nor defaults, but always floats, because a default may change later."""
     if field.metadata.get("derived") or value is None:
         return False
-    usual = field.default_factory() if field.default_factory is not MISSING else field.default
-    return value != usual or isinstance(value, float)
+    default = field.default_factory() if field.default_factory is not MISSING else field.default
+    return value != default or isinstance(value, float)
 
 
 def _is_table(value: object) -> bool:
@@ -143,14 +143,14 @@ def _is_table(value: object) -> bool:
 
 
 def _plain_hint(hint: Any) -> Any:
-    """The type of a field that may be None."""
+    """Return the type of an optional field without None."""
     if get_origin(hint) in (Union, types.UnionType):
         return next(arm for arm in get_args(hint) if arm is not type(None))
     return hint
 
 
 def literal(value: object, hint: Any) -> str:
-    """A value as TOML writes it; times and sizes with their unit."""
+    """Format a value as TOML; times and sizes with their unit."""
     hint = _plain_hint(hint)
     if isinstance(value, tuple):
         inner = get_args(hint)[0]

@@ -1,4 +1,4 @@
-"""The same kind of cluster, written with another number of nodes or devices, another chip or another network: text to text."""
+"""Change one property of a cluster in its text: the number of nodes or devices, the chip, or the network."""
 
 import math
 from itertools import combinations_with_replacement
@@ -13,20 +13,20 @@ def _cluster(text: str) -> Cluster:
     return clusters.find_cluster(text)
 
 
-def _parted(text: str) -> tuple[str, str]:
-    """What the nodes are, and the network with its '@'."""
+def _split_network(text: str) -> tuple[str, str]:
+    """Split the text of a cluster into its nodes and its network, the latter with the '@'."""
     body, at, network = text.strip().partition("@")
     return body.strip(), f"@{network.strip()}" if at else ""
 
 
-def _bare(text: str) -> Chip | None:
-    """The chip, where a text names a chip and neither how many nor a cluster."""
-    body, _ = _parted(text)
+def _single_chip(text: str) -> Chip | None:
+    """Return the chip if the text is only a chip's name, without a count, else None."""
+    body, _ = _split_network(text)
     return None if clusters.find_file(body) else chips.known_chip(body)
 
 
 def chip_of(text: str) -> Chip:
-    """The chip of a cluster that has one kind of node and of chip: another can be varied in no clear way."""
+    """Return the chip of a cluster with one kind of node and chip; refuse a mixed cluster, which cannot be varied unambiguously."""
     found = _cluster(text)
     if len(found.chips) > 1 or len({node.devices for _, node in found.nodes}) > 1:
         raise UserError(f"cluster {quoted(text)} mixes chips or nodes of several sizes; training is planned on one kind of each")
@@ -34,18 +34,18 @@ def chip_of(text: str) -> Chip:
 
 
 def node_size(text: str) -> int:
-    """Devices of one node; a chip alone stands for its vendor's node."""
-    bare = _bare(text)
-    return bare.per_node if bare else _cluster(text).node.devices
+    """Return the devices per node; a chip's name alone stands for its vendor's node."""
+    single = _single_chip(text)
+    return single.per_node if single else _cluster(text).node.devices
 
 
 def with_nodes(text: str, nodes: int) -> str:
-    """'jean-zay:48', '48x8xa100-80gb-sxm', '2x(4xrtx3090)@10Gbps' or 'tpu-v5p:4x4x4' with another number of nodes (or pods)."""
-    body, network = _parted(text)
+    """Return the cluster with another number of nodes (or pods), such as 'jean-zay:48', '48x8xa100-80gb-sxm' or '4xtpu-v5p:4x4x4'."""
+    body, network = _split_network(text)
     if text.strip().endswith(".toml"):
         raise UserError(
             f"the nodes of {quoted(text)} cannot be varied: put the file into {quoted(str(files.user_folder()))}/clusters"
-            ", and name it without .toml"
+            " and give its name without .toml"
         )
     named = next((name for name in (body.partition(":")[0], body.partition("x")[2]) if name and clusters.find_file(name)), "")
     if named:
@@ -57,25 +57,27 @@ def with_nodes(text: str, nodes: int) -> str:
 
 
 def with_devices(text: str, devices: int) -> str:
-    """The same nodes, as many as hold so many devices; fewer than a node has are one smaller node."""
+    """Return the cluster with as many nodes as hold `devices`; fewer devices than a node has become one smaller node."""
     chip, size = chip_of(text), node_size(text)
     if chip.kind == "tpu":
-        return _slice(chip, devices) + _parted(text)[1]
+        return _slice(chip, devices) + _split_network(text)[1]
     if devices < size:
-        return f"1x{devices}x{chip.key}{_parted(text)[1]}"
+        return f"1x{devices}x{chip.key}{_split_network(text)[1]}"
     if devices % size:
-        raise DoesNotFit(f"{devices:,} devices are no whole number of nodes of {size}")
+        raise DoesNotFit(f"{devices:,} devices do not fill whole nodes of {size}; expected a multiple of {size}")
     return with_nodes(text, devices // size)
 
 
 def with_chip(text: str, key: str) -> str:
-    """As many devices of another chip, in nodes of its vendor's size. A network that was said stays; one that was assumed is the new
-    vendor's."""
+    """Return the cluster with as many devices of another chip, in nodes of its vendor's size.
+
+    A network given in the text stays; otherwise it is that of the new chip's vendor.
+    """
     chip, old = chips.find_chip(key), chip_of(text)
     if chip.key == old.key:
         return text
-    network = _parted(text)[1]
-    if _bare(text):
+    network = _split_network(text)[1]
+    if _single_chip(text):
         return chip.key + network
     devices, size = _cluster(text).devices, node_size(text)
     if chip.kind == "tpu":
@@ -84,19 +86,19 @@ def with_chip(text: str, key: str) -> str:
     if devices <= own:
         return f"1x{devices}x{chip.key}{network}"
     if devices % own:
-        raise DoesNotFit(f"{devices:,} devices are no whole number of nodes of {own} {chip.name}")
+        raise DoesNotFit(f"{devices:,} devices do not fill whole nodes of {own} {chip.name}")
     return f"{devices // own}x{own}x{chip.key}{network}"
 
 
 def with_network(text: str, bandwidth: float) -> str:
-    """Another bandwidth of the network of a node."""
+    """Return the cluster with another network bandwidth per node."""
     if text.strip().endswith(".toml"):
-        raise UserError(f"the network of {quoted(text)} stands in its file; write the cluster as in 48x8xa100-80gb-sxm@400Gbps")
-    return f"{_parted(text)[0]}@{units.exactly(bandwidth, 'bytes/s')}"
+        raise UserError(f"the network of {quoted(text)} is set in its file; write the cluster as in 48x8xa100-80gb-sxm@400Gbps")
+    return f"{_split_network(text)[0]}@{units.exactly(bandwidth, 'bytes/s')}"
 
 
 def _slice(chip: Chip, devices: int) -> str:
-    """The most compact torus of so many chips that a pod holds, or whole pods."""
+    """Return the most compact torus with this many chips that fits into a pod, or whole pods."""
     pod = sorted(chip.torus.pod) if chip.torus else []
     if not pod:
         raise DoesNotFit(f"the pod of {chip.name} is not in the catalogue")

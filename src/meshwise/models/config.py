@@ -1,4 +1,4 @@
-"""Config: a config.json as its author wrote it, read one checked key at a time."""
+"""Config: a config.json whose keys are checked as they are read."""
 
 from collections.abc import Mapping, Sequence
 from typing import cast
@@ -6,35 +6,36 @@ from typing import cast
 from meshwise.errors import UserError, nearest, quoted
 
 LARGEST = 2**24
-"""No width, vocabulary or context of a real model is beyond this, and nothing below it can overflow a table."""
+"""No width, vocabulary or context of a real model exceeds this, and nothing below it can overflow a table."""
 MOST_LAYERS = 2**14
 
 
 def as_list(value: object) -> list[object]:
-    """A JSON list as it is, anything else as an empty one."""
+    """Return a JSON list as it is, and an empty list for anything else."""
     return cast(list[object], value) if isinstance(value, list) else []
 
 
 class Config:
-    """Typed access to untrusted keys. Several keys are synonyms: the first that is present counts."""
+    """Typed access to untrusted keys. Where several keys are given, they are synonyms: the first one present is read."""
 
     def __init__(self, values: Mapping[str, object], where: str) -> None:
         self.values = values
         self.where = where
 
-    def defaulting(self, **values: object) -> "Config":
-        """The same file, with `values` for the keys that it leaves out; a null that it holds stays a null."""
+    def with_defaults(self, **values: object) -> "Config":
+        """Return the config with `values` for the keys that it omits; an explicit null stays a null."""
         return Config(values | dict(self.values), self.where)
 
     @property
     def model_type(self) -> str:
+        """HF's name for the architecture."""
         found = self.values.get("model_type")
         if not isinstance(found, str):
             raise UserError(f"{self.where}: no 'model_type'; keys found: {self.keys_found()}")
         return found
 
     def keys_found(self) -> str:
-        """The first keys, for an error that must say what was there instead."""
+        """Return the first keys of the file, for an error about one that is missing."""
         keys = sorted(str(key) for key in self.values)
         shown = ", ".join(keys[:12])
         return quoted(shown, 200)[1:-1] + (f" and {len(keys) - 12} more" if len(keys) > 12 else "") if keys else "none"
@@ -46,7 +47,7 @@ class Config:
         return keys[0], None
 
     def whole(self, *keys: str, default: int | None = None, least: int = 1, most: int = LARGEST) -> int:
-        """A whole number from `least` to `most`."""
+        """Read a whole number from `least` to `most`."""
         key, value = self._first(keys)
         if value is None:
             if default is None:
@@ -58,9 +59,11 @@ class Config:
         return value
 
     def layers(self, *keys: str) -> int:
+        """Read a number of layers."""
         return self.whole(*keys, most=MOST_LAYERS)
 
     def flag(self, key: str, default: bool) -> bool:
+        """Read true or false."""
         value = self.values.get(key)
         if value is None:
             return default
@@ -69,6 +72,7 @@ class Config:
         return value
 
     def choice(self, key: str, valid: Sequence[str], default: str) -> str:
+        """Read one of several words."""
         value = self.values.get(key)
         if value is None:
             return default
@@ -77,7 +81,7 @@ class Config:
         return cast(str, value)
 
     def words(self, key: str, layers: int, valid: Sequence[str]) -> tuple[str, ...] | None:
-        """A list with one word per layer, such as layer_types; None when the key is absent."""
+        """Read a list with one word per layer, such as layer_types; None if the key is absent."""
         value = self.values.get(key)
         if value is None:
             return None
@@ -89,7 +93,7 @@ class Config:
         return tuple(str(word) for word in words)
 
     def indices(self, key: str, layers: int) -> frozenset[int] | None:
-        """A list of layer numbers; None when the key is absent."""
+        """Read a list of layer numbers; None if the key is absent."""
         value = self.values.get(key)
         if value is None:
             return None
@@ -101,7 +105,7 @@ class Config:
         return frozenset(cast(list[int], numbers))
 
     def table(self, key: str) -> "Config | None":
-        """A table inside the config, such as text_config."""
+        """Read a table inside the config, such as text_config; None if the key is absent."""
         value = self.values.get(key)
         if value is None:
             return None
@@ -109,7 +113,7 @@ class Config:
             raise UserError(f"{self.where}: '{key}' is {quoted(value)}; expected a table")
         return Config(cast(Mapping[str, object], value), f"{self.where}: {key}")
 
-    def divides(self, small: int, large: int, words: str) -> None:
-        """Refuse a shape whose parts do not fit together."""
+    def require_multiple(self, large: int, small: int, rule: str) -> None:
+        """Refuse a shape in which `large` is not a multiple of `small`; `rule` states that with the names of the keys."""
         if large % small:
-            raise UserError(f"{self.where}: {words}: {large} is no multiple of {small}")
+            raise UserError(f"{self.where}: {rule}: {large} is not a multiple of {small}")

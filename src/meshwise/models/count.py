@@ -1,11 +1,10 @@
-"""What `meshwise count` says of a model, as plain data: the JSON, the CSV and the table are three views of it."""
+"""Counts of a model as plain data: the JSON, the CSV and the table of `meshwise count` are three views of it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from meshwise import units
-from meshwise.errors import UserError, quoted
 from meshwise.models import find
 from meshwise.models.model import Model
 
@@ -18,7 +17,7 @@ Tally = dict[str, Any]
 
 
 def default_seq(model: Model) -> int:
-    """4,096 tokens, or the model's own context where that is shorter."""
+    """Return 4,096 tokens, or the model's own context where that is shorter."""
     return min(4096, model.decoder.context or 4096)
 
 
@@ -66,11 +65,11 @@ def counted(name: str, seq: str | int = "", tokens: str | float = "15T") -> Coun
     """Look a model up and count it; `seq` is 4,096 or the model's own context where that is shorter, unless given."""
     model = find.find_model(name)
     length = units.whole_length(seq) if isinstance(seq, str) and seq else int(seq or default_seq(model))
-    return Count(model, length, training_tokens(tokens))
+    return Count(model, length, units.training_tokens(tokens))
 
 
 def count(model: Model, *, seq: int, tokens: float) -> Tally:
-    """All counts of one model, nested by subject. Bytes, FLOPs and parameters are plain numbers."""
+    """Return all counts of one model, nested by subject. Bytes, FLOPs and parameters are plain numbers."""
     n, active = model.params, model.active_params
     per_token = model.flops(1, seq)
     return {
@@ -103,16 +102,8 @@ def count(model: Model, *, seq: int, tokens: float) -> Tally:
     }
 
 
-def training_tokens(text: str | float) -> float:
-    """A number of tokens to train on: '15T' is 15e12."""
-    value = units.parse(text, "count")
-    if value > 1e18:  # 60,000 times what Llama 3 saw; far beyond, FLOPs are no longer finite
-        raise UserError(f"{quoted(text)} is too many tokens to train on: expected at most 1e18, such as 15T")
-    return value
-
-
 def hyperparameters(model: Model) -> dict[str, int]:
-    """The table every paper has: layers, widths, heads, vocabulary, and what this family adds."""
+    """Return the table that every paper has: layers, widths, heads, vocabulary, and the family's own hyperparameters."""
     d = model.decoder
     found = {
         "layers": d.layers,
@@ -128,7 +119,7 @@ def hyperparameters(model: Model) -> dict[str, int]:
 
 
 def flat(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """One row for CSV: 'parameters.parts.ffw' and so on; lists are joined, what is unknown is left out."""
+    """Flatten a table into one row for CSV, with keys such as 'parameters.parts.ffw'; lists are joined, and None is omitted."""
     row: dict[str, object] = {}
     for key, value in table.items():
         if isinstance(value, Mapping):

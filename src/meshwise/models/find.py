@@ -1,12 +1,14 @@
-"""The model that a name means: a preset, a Hugging Face id, a config.json or its folder, or a .gguf file."""
+"""Find the model that a name means: a preset, a Hugging Face id, a config.json or its folder, a .gguf file, or an Ollama tag."""
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 from meshwise.catalogue import files
-from meshwise.errors import UserError, nearest, quoted
+from meshwise.errors import UserError, did_you_mean, quoted
+from meshwise.models import ollama
 from meshwise.models.config import as_list
 from meshwise.models.gguf import header
 from meshwise.models.model import Model, build
@@ -15,20 +17,23 @@ HUB = "https://huggingface.co"
 
 
 def find_model(name: str) -> Model:
-    """The model that `name` means. Built-in knowledge comes first, then files, then the hub's cache, then the hub."""
+    """Return the model that `name` means. Presets come first, then files, then the hub's cache, the hub, and Ollama tags."""
     if name.lower().endswith(".gguf"):
         return header.read(Path(name))
     values, label, source = find_values(name)
-    return build(values, label, source)
+    model = build(values, label, source)
+    if ollama.parse(name) and label in presets() and files.squeeze(label) != files.squeeze(name):
+        return replace(model, notes=(*model.notes, f"the Ollama tag {name.strip()} is taken as the preset {label}"))
+    return model
 
 
 def find_values(name: str) -> tuple[dict[str, object], str, str]:
-    """The keys of the config.json that `name` means, what to call the model, and where they are from."""
+    """Return the keys of the config.json that `name` means, the model's label, and where the config is from."""
     preset = find_preset(name)
     if preset is not None:
         values = values_of(preset)
         return values, preset.name.removesuffix(".json"), source_of(values)
-    # os.path rather than Path: it answers False to a name that no file can have, such as one of 10,000 letters.
+    # os.path rather than Path: it returns False for an impossible file name, such as one of 10,000 letters.
     if name.endswith(".json") or os.path.exists(name):
         folder = os.path.isdir(name)
         file = Path(name, "config.json") if folder else Path(name)
@@ -37,31 +42,77 @@ def find_values(name: str) -> tuple[dict[str, object], str, str]:
         return values_of(file), _label(file), str(file)
     if name.count("/") == 1 and all(name.split("/")):
         return values_of(_from_hub(name)), name, f"{HUB}/{name}"
-    raise UserError(
-        f"unknown model {quoted(name)}{nearest(name, presets())} (meshwise show models, or give a config.json or .gguf)"
+    tagged = from_ollama(name)
+    if tagged is not None:
+        return find_values(tagged[0])
+    raise UserError(_unknown(name))
+
+
+def _unknown(name: str) -> str:
+    """Return the error for a name that means nothing: the nearest presets, or how to give a model that is not one."""
+    model, colon, _ = name.rpartition(":")
+    if colon and find_preset(model):
+        return f"unknown model {quoted(name)}: a weight format only applies to serving; write '{model}' here"
+    close = files.similar(name, presets())
+    word = files.leading_word(close[0] if close else name)
+    listing = f"meshwise show models {word}" if len(word) > 1 and files.matching(word, presets()) else "meshwise show models"
+    if close:
+        return f"unknown model {quoted(name)}{did_you_mean(close)} ({listing}, or give a config.json or .gguf)"
+    return (
+        f"unknown model {quoted(name)}: no preset has a similar name ({listing}); "
+        "give its config.json, a .gguf file, or its Hugging Face id such as meta-llama/Llama-3.3-70B-Instruct"
     )
 
 
 def _label(file: Path) -> str:
-    """A config.json says nothing of its name; its folder usually does."""
+    """Return a name for a config.json, which states none: the name of its folder."""
     folder = file.resolve().parent.name
     return folder if file.name == "config.json" and folder else file.name
 
 
 def presets() -> dict[str, Path]:
+    """Return the files of all presets by name."""
     return files.files("models", ".json")
 
 
+def filter_presets(words: str) -> list[str]:
+    """Return the preset that is exactly `words`, else all whose names contain every word."""
+    return files.matching(words, presets())
+
+
 def find_preset(name: str) -> Path | None:
-    """A preset by its own name, or by the HF ids that its file lists."""
+    """Return the file of a preset, by its name or by one of the HF ids that its file lists."""
     if "/" in name:
         return hub_ids().get(name.lower())
-    wanted = files.squeeze(name)
-    return next((path for stem, path in presets().items() if files.squeeze(stem) == wanted), None)
+    plain = files.squeeze(name)
+    return next((path for stem, path in presets().items() if files.squeeze(stem) == plain), None)
+
+
+def from_ollama(text: str) -> tuple[str, str] | None:
+    """Return the preset and the weight format (or '') of an Ollama tag such as 'llama3.3:70b'; None where `text` is no tag.
+
+    A tag that is no preset's, or that could be several, is refused with the presets to choose from.
+    """
+    tag = ollama.parse(text)
+    if tag is None:
+        return None
+    known = presets()
+    found = ollama.fitting(tag, known, lambda preset: build(values_of(known[preset]), preset, "").params)
+    if len(found) == 1:
+        return found[0], tag.format
+    if not found and not tag.sized and "latest" not in tag.words:
+        return None
+    near = did_you_mean(found or files.similar(tag.name, known))
+    missing = "no preset has that name and size" if tag.sized else "it states no size"
+    reason = "several presets have that name and size" if found else missing
+    raise UserError(
+        f"{quoted(text)} looks like an Ollama tag, but {reason}{near} "
+        "(write PRESET or PRESET:FORMAT, such as llama-3.3-70b:q4_k_m, or give a config.json or .gguf)"
+    )
 
 
 def hub_id(name: str) -> str:
-    """The HF id of a preset; the name itself where it is none."""
+    """Return the HF id of a preset, or the name itself if it is not a preset."""
     preset = find_preset(name)
     own = values_of(preset).get("_name_or_path") if preset else None
     return own if isinstance(own, str) and own else name
@@ -69,7 +120,7 @@ def hub_id(name: str) -> str:
 
 @files.cached
 def hub_ids() -> dict[str, Path]:
-    """Every HF id that a preset answers to, in lower case."""
+    """Return the preset file for every HF id that a preset lists, in lower case."""
     found: dict[str, Path] = {}
     for path in presets().values():
         values = values_of(path)
@@ -81,17 +132,18 @@ def hub_ids() -> dict[str, Path]:
 
 
 def _own_table(values: dict[str, object]) -> dict[str, object]:
-    """What a preset says beyond HF's keys: its source and other ids."""
+    """Return the keys that a preset has in addition to HF's: its source and other ids."""
     own = values.get("meshwise")
     return cast(dict[str, object], own) if isinstance(own, dict) else {}
 
 
 def source_of(values: dict[str, object]) -> str:
+    """Return the URL that a preset was taken from, or nothing."""
     return str(_own_table(values).get("source", ""))
 
 
 def values_of(path: Path) -> dict[str, object]:
-    """The keys of a config.json."""
+    """Read the keys of a config.json."""
     try:
         values = json.loads(files.text_of(path))
     except (ValueError, RecursionError) as error:  # ValueError: malformed, truncated, or a number of thousands of digits
@@ -102,7 +154,7 @@ def values_of(path: Path) -> dict[str, object]:
 
 
 def _from_hub(hub_id: str) -> Path:
-    """config.json from the local hub cache, or from the hub."""
+    """Return the path of a config.json from the local hub cache, or download it from the hub."""
     import huggingface_hub as hub
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RemoteEntryNotFoundError, RepositoryNotFoundError
 
@@ -111,7 +163,7 @@ def _from_hub(hub_id: str) -> Path:
         cached = hub.try_to_load_from_cache(hub_id, "config.json")
         if isinstance(cached, str):
             return Path(cached)
-        # Asked once and with a short patience first: the download itself retries for half a minute when there is no network.
+        # One request with a short timeout first: the download itself retries for half a minute without a network.
         hub.get_hf_file_metadata(hub.hf_hub_url(hub_id, "config.json"), timeout=5)  # pyright: ignore[reportUnknownMemberType]
         return Path(hub.hf_hub_download(hub_id, "config.json"))  # pyright: ignore[reportUnknownMemberType]
     except HFValidationError:
@@ -119,8 +171,7 @@ def _from_hub(hub_id: str) -> Path:
     except GatedRepoError:
         raise UserError(f"{hub_id} is gated on the hub: log in with 'hf auth login', or {instead}") from None
     except (RepositoryNotFoundError, RemoteEntryNotFoundError):
-        raise UserError(f"the hub has no {hub_id} with a config.json{nearest(hub_id.lower(), hub_ids())}") from None
-    except (
-        Exception
-    ) as error:  # the hub's client changed its HTTP library before; whatever it raises here, the hub was not reached
+        near = did_you_mean(files.similar(hub_id, hub_ids()))
+        raise UserError(f"the hub has no {hub_id} with a config.json{near}") from None
+    except Exception as error:  # the hub's client has changed its HTTP library before; any other error means no connection
         raise UserError(f"cannot look up {hub_id} on the hub ({type(error).__name__}: no network?); {instead}") from None

@@ -1,4 +1,4 @@
-"""Weight formats: what a model's weights weigh in each, tensor by tensor, and how much of them one token reads."""
+"""Weight formats: the bytes of a model's weights in each, tensor by tensor, and the bytes that one token reads."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from math import ceil
 
 from meshwise.catalogue.files import squeeze
 from meshwise.errors import UserError, nearest, quoted
+from meshwise.models.find import from_ollama
 from meshwise.models.gguf.quantiser import FILE_TYPES, Chooser, size_of
 from meshwise.models.model import Model
 from meshwise.models.tensors import INPUT, Slot, architecture, file_order, slots
@@ -14,39 +15,39 @@ from meshwise.models.tensors import INPUT, Slot, architecture, file_order, slots
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """How weights are stored. Scales and zero points lie along the inputs of a row, one set per `group` of them."""
+    """How weights are stored. Each `group` of inputs in a row has one scale and zero point."""
 
     name: str
     words: str
     gguf: bool = False
     bits: int = 16
     group: int = 0
-    """Inputs that share a scale; 0 is none."""
+    """Inputs that share a scale; 0: no groups."""
     group_bits: int = 0
-    """Scale and zero point of a group."""
+    """Bits of a group's scale and zero point."""
     row_bytes: int = 0
-    """Scales of a whole row."""
+    """Bytes of scales per row."""
     column_bytes: int = 0
-    """GPTQ's g_idx: which group an input belongs to."""
+    """Bytes per input for GPTQ's g_idx: the group that an input belongs to."""
     rest_bits: int = 16
-    """Of what is not quantised: embedding, head, norms, router, biases."""
+    """Bits per weight of tensors that are not quantised: embedding, head, norms, router, biases."""
     experts_first: bool = False
-    """Where a model has experts, only they are quantised."""
+    """If a model has experts, only they are quantised."""
     aliases: tuple[str, ...] = ()
 
     @property
     def engines(self) -> tuple[str, ...]:
-        """What runs it."""
+        """Engines that can run it."""
         if self.gguf:
             return ("llama.cpp", "ollama")
         return ("vllm", "llama.cpp", "ollama") if self.name in PLAIN else ("vllm",)
 
 
 PLAIN = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
-"""Formats without any quantisation, and the GGUF type that is the same but for norms in F32."""
+"""Formats without quantisation, and the GGUF type that is the same except for norms in F32."""
 
 WHOLE = frozenset({*PLAIN, *PLAIN.values(), "16-bit", "32-bit"})
-"""Types of tensors that are not quantised."""
+"""Tensor types without quantisation."""
 
 UNIFORM = (
     Format(name="fp32", words="32-bit floats", bits=32, rest_bits=32, aliases=("float32", "f32")),
@@ -79,9 +80,9 @@ FORMATS = {fmt.name: fmt for fmt in (*UNIFORM, *GGUF)}
 
 
 def format_names() -> dict[str, str]:
-    """All that a format may be called, and its own name. 'bf16' is the plain one; llama.cpp's is 'gguf-bf16'.
+    """Return the format that each name and alias stands for. 'bf16' is the plain format; llama.cpp's is 'gguf-bf16'.
 
-    'q4_k' is Q4_K_M to llama-quantize too.
+    'q4_k' means Q4_K_M, as for llama-quantize.
     """
     names = {f"gguf-{fmt.name.lower()}": fmt.name for fmt in GGUF}
     names |= {fmt.name.lower(): fmt.name for fmt in GGUF} | {"q3_k": "Q3_K_M", "q4_k": "Q4_K_M", "q5_k": "Q5_K_M"}
@@ -89,32 +90,41 @@ def format_names() -> dict[str, str]:
 
 
 def find_format(name: str) -> Format:
-    """The format of that name; case and punctuation do not count."""
-    names = format_names()
-    plain = {_plain(known): own for known, own in names.items()}
-    found = plain.get(_plain(name))
+    """Return the format with that name; case and punctuation do not count."""
+    found = _known_format(name)
     if found is None:
+        names = format_names()
         hint = nearest(name, names, names.get) or f"; known: {', '.join(FORMATS)}"
         raise UserError(f"unknown quantization {quoted(name)}{hint}")
-    return FORMATS[found]
+    return found
 
 
-def _plain(name: str) -> str:
-    return squeeze(name).replace(":", "")
+def _known_format(name: str) -> Format | None:
+    def plain(name: str) -> str:
+        return squeeze(name).replace(":", "")
+
+    return next((FORMATS[own] for known, own in format_names().items() if plain(known) == plain(name)), None)
 
 
 def split_model_name(text: str) -> tuple[str, Format | None]:
-    """'llama-3.3-70b:q4_k_m' is a model and a format; without a colon, or with a path behind it, it is all model."""
+    """Split 'llama-3.3-70b:q4_k_m' into a model and a format. An Ollama tag such as 'llama3.3:70b' becomes a preset and its format.
+
+    Text without a colon, or with a path after it, is only a model.
+    """
     model, colon, name = text.rpartition(":")
     if not colon or "/" in name or "\\" in name:
         return text, None
     if not model or not name:
         raise UserError(f"{quoted(text)} is not MODEL:QUANTIZATION, such as llama-3.3-70b:q4_k_m")
-    return model, find_format(name)
+    fmt = _known_format(name)
+    if fmt is None and (tagged := from_ollama(text)) is not None:
+        preset, own = tagged
+        return preset, find_format(own) if own else None
+    return model, fmt or find_format(name)
 
 
 def as_gguf(fmt: Format) -> Format:
-    """The GGUF type with which llama.cpp runs this format; a format that it has none for is refused."""
+    """Return the GGUF type with which llama.cpp runs this format; refuse a format without one."""
     if fmt.gguf:
         return fmt
     if fmt.name not in PLAIN:
@@ -125,7 +135,7 @@ def as_gguf(fmt: Format) -> Format:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """One tensor in its type."""
+    """One tensor with its type and size."""
 
     slot: Slot
     type: str
@@ -133,21 +143,23 @@ class Weight:
 
     @property
     def name(self) -> str:
+        """llama.cpp's name of the tensor."""
         return self.slot.name
 
     @property
     def layer(self) -> int:
+        """Layer number; INPUT for the embedding, the number of layers for the head."""
         return self.slot.layer
 
     @property
     def read(self) -> float:
-        """Bytes that a single token makes the device read."""
+        """Bytes that the device reads for a single token."""
         return self.bytes * self.slot.share
 
 
 @dataclass(frozen=True)
 class Weights:
-    """All tensors of a model in one format. `layers` behind the last layer is the head; INPUT before the first the embedding."""
+    """All tensors of a model in one format."""
 
     format: str
     layers: int
@@ -155,7 +167,7 @@ class Weights:
 
     @cached_property
     def bytes(self) -> int:
-        """Of the file: a tied head is the embedding's table and counts once."""
+        """Size of the file: a head that is tied to the embedding counts once."""
         return sum(weight.bytes for weight in self.tensors if weight.slot.stored)
 
     @cached_property
@@ -168,7 +180,7 @@ class Weights:
 
     @cached_property
     def by_layer(self) -> tuple[tuple[Weight, ...], ...]:
-        """Tensors of each layer, the head's last."""
+        """Tensors of each layer; those of the head come last."""
         found: list[list[Weight]] = [[] for _ in range(self.layers + 1)]
         for weight in self.tensors:
             if weight.layer != INPUT:
@@ -181,7 +193,7 @@ class Weights:
 
     @cached_property
     def parts(self) -> dict[str, int]:
-        """Bytes in the file: of the embedding, the layers, the head, and of norms wherever they stand."""
+        """Bytes in the file of the embedding, the layers, the head, and all norms."""
         found: dict[str, int] = {"embedding": 0, "layers": 0, "head": 0, "norms": 0}
         for weight in self.tensors:
             if not weight.slot.stored:
@@ -192,29 +204,30 @@ class Weights:
 
     @cached_property
     def narrow(self) -> float:
-        """Share of what a token reads that is in types of fewer than 16 bits."""
+        """Fraction of the bytes read for a token that are in types of fewer than 16 bits."""
         found = sum(weight.read for weight in self.tensors if weight.type not in WHOLE)
         return found / sum(weight.read for weight in self.tensors)
 
     @cached_property
     def layer_bytes(self) -> tuple[int, ...]:
-        """Stored by each layer; the last is the head, a tied one included."""
+        """Bytes of each layer; the last entry is the head, even if it is tied."""
         return tuple(total(layer) for layer in self.by_layer)
 
     @cached_property
     def layer_read(self) -> tuple[float, ...]:
-        """Read for one token by each layer; the last is the head."""
+        """Bytes read for one token in each layer; the last entry is the head."""
         return tuple(read(layer) for layer in self.by_layer)
 
 
 def total(weights: Iterable[Weight]) -> int:
+    """Return the bytes of some tensors."""
     return sum(weight.bytes for weight in weights)
 
 
 def read(weights: Iterable[Weight], tokens: float = 1) -> float:
-    """Bytes read for a step of `tokens` tokens: tables by row, experts as far as routing reaches them, the rest once.
+    """Return the bytes read in a step of `tokens` tokens: tables by row, experts if a token is routed to them, the rest once.
 
-    Of e experts with a active, a step of b tokens reaches e (1 - (1 - a/e)^b) where routing is even.
+    With a of e experts active, a step of b tokens reaches e (1 - (1 - a/e)^b) experts if routing is even.
     """
     found = 0.0
     for weight in weights:
@@ -224,37 +237,38 @@ def read(weights: Iterable[Weight], tokens: float = 1) -> float:
 
 
 def weights(model: Model, fmt: Format | None = None, *, imatrix: bool = False, by_file: bool = False) -> Weights:
-    """Every tensor of `model` in a format. Without one: as the .gguf file stores it, or in bf16.
+    """Return every tensor of `model` in a format. Without a format: as the .gguf file stores it, or in bf16.
 
-    `imatrix`: quantised with an importance matrix, as most published IQ files are; it moves five file types by a percent or two.
-    `by_file`: quantised before the end of 2024, when layers counted in the order of the file; the sum is the same.
+    `imatrix`: quantised with an importance matrix, as most published IQ files are; it changes five file types by a percent or two.
+    `by_file`: quantised before the end of 2024, when layers were counted in file order; the total is the same.
     """
     if model.tensors:
         if fmt is not None:
             raise UserError(f"{model.name} is quantised already; leave out ':{fmt.name}'")
         return _from_file(model)
     fmt = fmt or FORMATS["bf16"]
-    wanted = slots(model, fmt.gguf)
+    every = slots(model, fmt.gguf)
     if fmt.gguf:
-        order = file_order(wanted) if by_file else wanted
-        chosen = _chooser(model, fmt.name, wanted, imatrix).types(order)
+        order = file_order(every) if by_file else every
+        chosen = _chooser(model, fmt.name, every, imatrix).types(order)
         types = {slot.name: kind for slot, kind in zip(order, chosen, strict=True)}
-        found = [Weight(slot, types[slot.name], size_of(types[slot.name], slot.elements)) for slot in wanted]
+        found = [Weight(slot, types[slot.name], size_of(types[slot.name], slot.elements)) for slot in every]
     else:
-        sparse = fmt.experts_first and any(slot.expert for slot in wanted)
-        found = [_uniform(slot, fmt, slot.product and (slot.expert or not sparse)) for slot in wanted]
+        sparse = fmt.experts_first and any(slot.expert for slot in every)
+        found = [_uniform(slot, fmt, slot.product and (slot.expert or not sparse)) for slot in every]
     return Weights(fmt.name, len(model.layers), tuple(_tied(found)))
 
 
-def _chooser(model: Model, file_type: str, wanted: Iterable[Slot], imatrix: bool) -> Chooser:
+def _chooser(model: Model, file_type: str, every: Iterable[Slot], imatrix: bool) -> Chooser:
+    """Return llama.cpp's rules for this model and file type."""
     d = model.decoder
-    experts = max((slot.copies for slot in wanted if slot.expert), default=0)
-    arch = architecture(model)
+    experts = max((slot.copies for slot in every if slot.expert), default=0)
+    arch = architecture(model).name
     return Chooser(file_type, arch, d.layers, max(d.heads, 1), max(d.kv_heads, 1), experts, imatrix)
 
 
 def _uniform(slot: Slot, fmt: Format, quantised: bool) -> Weight:
-    """Bits of the numbers, and of the scales and zero points around them."""
+    """Return a tensor in a format other than GGUF: its weights, scales and zero points."""
     if not quantised:
         return Weight(slot, f"{fmt.rest_bits}-bit", slot.elements * fmt.rest_bits // 8)
     groups = ceil(slot.columns / fmt.group) if fmt.group else 0
@@ -263,13 +277,13 @@ def _uniform(slot: Slot, fmt: Format, quantised: bool) -> Weight:
 
 
 def _tied(found: list[Weight]) -> list[Weight]:
-    """A head that is not stored has the type and bytes of the embedding, of which it is a copy."""
+    """Give a head that is not stored the type and bytes of the embedding, to which it is tied."""
     (table,) = (weight for weight in found if weight.name == "token_embd.weight")
     return [weight if weight.slot.stored else Weight(weight.slot, table.type, table.bytes) for weight in found]
 
 
 def _from_file(model: Model) -> Weights:
-    """The file's own tensors: their bytes are exact, whatever the quantiser was told."""
+    """Return the tensors of a .gguf file; their bytes are exact, whatever rules the quantiser used."""
     known = {slot.name: slot for slot in slots(model, True)}
     layers = len(model.layers)
     found: list[Weight] = []
@@ -283,7 +297,7 @@ def _from_file(model: Model) -> Weights:
 
 
 def _layer(name: str, layers: int) -> int:
-    """The layer in a tensor's name; what has none belongs to the embedding or to the head."""
+    """Return the layer in a tensor's name; a tensor without one belongs to the embedding or to the head."""
     number = name.removeprefix("blk.").partition(".")[0]
     if name.startswith("blk.") and number.isdecimal():
         return min(int(number), layers - 1)

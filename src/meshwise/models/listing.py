@@ -5,9 +5,8 @@ from dataclasses import asdict
 from typing import Any
 
 from meshwise import units
-from meshwise.catalogue import files
-from meshwise.catalogue.chips import Chip, Cluster, Link, Price, Source, chips, find_chip
-from meshwise.catalogue.clusters import cluster_files, find_cluster
+from meshwise.catalogue.chips import Chip, Cluster, Link, Price, Source, chips, filter_chips, find_chip
+from meshwise.catalogue.clusters import cluster_files, filter_clusters, find_cluster
 from meshwise.errors import UserError
 from meshwise.models import find
 from meshwise.models.count import hyperparameters
@@ -31,21 +30,17 @@ def rows(catalogue: str, name: str = "") -> list[Row]:
 
 
 def look_up(catalogue: str, name: str) -> Entry | None:
-    """The one entry that `name` means; None where it only matches names in part. UserError where it matches none."""
+    """Return the one entry that `name` means, or None where several names contain its words. UserError where none does."""
     find_one = {"chips": find_chip, "clusters": find_cluster, "models": find.find_model}[catalogue]
-    try:
-        return find_one(name)
-    except UserError:
-        if _matching(catalogue, name):
-            return None
-        raise
+    matching = _matching(catalogue, name)
+    return None if len(matching) > 1 else find_one(matching[0] if matching else name)
 
 
 def _matching(catalogue: str, name: str) -> list[str]:
-    """Names of a catalogue that contain every word of `name`; case and punctuation do not count."""
-    suffix = ".json" if catalogue == "models" else ".toml"
-    words = [files.squeeze(word) for word in name.split()]
-    return [key for key in files.files(catalogue, suffix) if all(word in files.squeeze(key) for word in words)]
+    """Return the names of the entries that contain every word of `name`."""
+    if catalogue == "chips":
+        return [chip.key for chip in filter_chips(name)]
+    return filter_clusters(name) if catalogue == "clusters" else find.filter_presets(name)
 
 
 def chip_rows(names: Sequence[str] | None = None) -> list[Row]:

@@ -1,4 +1,4 @@
-"""A GGUF file with random weights and the shapes of a real model: for measuring speed and memory where nothing can be downloaded."""
+"""Write a GGUF file with random weights and the shapes of a real model, to measure speed and memory without a download."""
 
 import os
 from collections.abc import Generator, Iterable, Mapping
@@ -11,11 +11,9 @@ from meshwise.errors import UserError, quoted
 from meshwise.models import find
 from meshwise.models.formats import Format, Weight, Weights, as_gguf, weights
 from meshwise.models.gguf.header import KEYS
-from meshwise.models.model import Model, build
+from meshwise.models.model import Model, build, families
 from meshwise.models.tensors import Slot, architecture
 
-WRITABLE = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma", "gemma2", "gemma3", "olmo2", "starcoder2")
-"""Architectures of which a file was loaded and answered by llama.cpp (xllamacpp 2026.10, two layers of each)."""
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers")
 ALIGNMENT = 32
 BYTES = 256
@@ -31,13 +29,13 @@ FLOATS = {
     "attention.scale": ("attention_multiplier",),
     "logit_scale": ("logits_scaling",),
 }
-"""Numbers with a point in the metadata, and HF's names of them."""
+"""Floating-point metadata, and HF's names for it."""
 FILE_TYPES = {"F32": "ALL_F32", "F16": "MOSTLY_F16", "BF16": "MOSTLY_BF16"}
 
 
 @dataclass(frozen=True)
 class Made:
-    """What a file will hold."""
+    """The content of a file to write."""
 
     model: Model
     weights: Weights
@@ -46,22 +44,23 @@ class Made:
 
 
 def prepare(name: str, fmt: Format, layers: int | None = None) -> Made:
-    """Shapes and types of every tensor; a model or type that cannot be written is refused here."""
+    """Return the shape and type of every tensor; refuse a model or type that cannot be written."""
     if name.lower().endswith(".gguf"):
-        raise UserError(f"{quoted(name)} is a GGUF file already; name a preset, HF id or config.json")
+        raise UserError(f"{quoted(name)} is a GGUF file already; give a preset, HF id or config.json")
     values, label, source = find.find_values(name)
     cut = _cut(values, layers) if layers is not None else values
     model = build(cut, label, source)
     if layers is not None and len(model.layers) != layers:
-        raise UserError(f"--layers {layers}: {label} cannot be cut to them; it keeps {len(model.layers)}")
+        raise UserError(f"--layers {layers}: {label} cannot be cut to {layers} layers; it keeps {len(model.layers)}")
     arch = architecture(model)
-    if arch not in WRITABLE:
-        raise UserError(f"make-gguf does not write {label} ({arch}); it writes {', '.join(WRITABLE)}")
-    return Made(model, weights(model, as_gguf(fmt)), _inner(cut), arch)
+    if not arch.writable:
+        writable = (one.name for family in families().values() for one in getattr(family, "gguf", ()) if one.writable)
+        raise UserError(f"make-gguf does not write {label} ({arch.name}); it writes {', '.join(dict.fromkeys(writable))}")
+    return Made(model, weights(model, as_gguf(fmt)), _inner(cut), arch.name)
 
 
 def _cut(values: dict[str, object], layers: int) -> dict[str, object]:
-    """The config of a model with fewer layers; what it lists per layer is cut too."""
+    """Return the config with fewer layers; lists with one entry per layer are shortened too."""
     if isinstance(values.get("text_config"), dict):
         return values | {"text_config": _cut(cast(dict[str, object], values["text_config"]), layers)}
     found: dict[str, object] = {key: layers for key in LAYERS if key in values}
@@ -71,25 +70,26 @@ def _cut(values: dict[str, object], layers: int) -> dict[str, object]:
 
 
 def _inner(values: Mapping[str, object]) -> Mapping[str, Any]:
+    """Return the keys of the language model: text_config where there is one."""
     inner = values.get("text_config")
     return cast(Mapping[str, Any], inner) if isinstance(inner, dict) else values
 
 
 def write(made: Made, path: Path, *, header_only: bool = False, seed: int = 0) -> int:
-    """The file, and how long it is. `header_only`: no weights, but as long as with them, in a file that takes no room on the disk."""
+    """Write the file and return its length. `header_only`: as long as with weights, but sparse, so that it takes no disk space."""
     from meshwise.models.gguf.random import chunks, pool
 
     stored = [weight for weight in made.weights.tensors if weight.slot.stored]
     for kind in {weight.type for weight in stored}:
-        pool(kind, seed)  # a type that cannot be made is refused before a file is
-    with _whole(path) as beside:
-        file = _header(made, stored, beside)
+        pool(kind, seed)  # refuses a type that cannot be made, before the file is created
+    with _atomic(path) as temporary:
+        file = _header(made, stored, temporary)
         for weight in stored:
             start = file.tell()
             if header_only:
                 file.seek(weight.bytes, os.SEEK_CUR)
             else:
-                for piece in _ones(weight) if _gain(weight.slot) else chunks(weight.type, weight.bytes, seed):
+                for piece in _constant(weight) if _is_constant(weight.slot) else chunks(weight.type, weight.bytes, seed):
                     file.write(piece)
             file.seek(-(file.tell() - start) % ALIGNMENT, os.SEEK_CUR)
         length = file.tell()
@@ -99,24 +99,25 @@ def write(made: Made, path: Path, *, header_only: bool = False, seed: int = 0) -
 
 
 @contextmanager
-def _whole(path: Path) -> Generator[Path]:
-    """A file beside `path` that becomes it at the end; where anything fails, neither is there."""
-    beside = path.with_name(f".{path.name[:40]}.{os.getpid()}")
+def _atomic(path: Path) -> Generator[Path]:
+    """Yield a temporary file that replaces `path` at the end, or is deleted if anything fails."""
+    temporary = path.with_name(f".{path.name[:40]}.{os.getpid()}")
     try:
-        yield beside
-        os.replace(beside, path)
+        yield temporary
+        os.replace(temporary, path)
     except OSError as error:
         raise UserError(f"cannot write {quoted(str(path), 200)}: {error.strerror or error}") from None
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
-def _gain(slot: Slot) -> bool:
-    """A norm's gain is one, a bias zero; random ones would make a deep model's numbers run away."""
+def _is_constant(slot: Slot) -> bool:
+    """Whether a tensor is a norm's gain or a bias: random ones would make the activations of a deep model diverge."""
     return slot.name.endswith(".bias") or "norm" in slot.name
 
 
-def _ones(weight: Weight) -> Iterable[bytes]:
+def _constant(weight: Weight) -> Iterable[bytes]:
+    """Return a gain of ones or a bias of zeros."""
     import numpy as np
 
     value = 0.0 if weight.slot.name.endswith(".bias") else 1.0
@@ -124,7 +125,7 @@ def _ones(weight: Weight) -> Iterable[bytes]:
 
 
 def _header(made: Made, stored: list[Weight], path: Path) -> BinaryIO:
-    """Metadata, vocabulary and the list of tensors, written; the file stands where the first tensor begins."""
+    """Write metadata, vocabulary and the list of tensors; return the file, positioned at the first tensor."""
     import numpy as np
     from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType
 
@@ -155,12 +156,13 @@ def _header(made: Made, stored: list[Weight], path: Path) -> BinaryIO:
 
 
 def _shape(slot: Slot) -> tuple[int, ...]:
+    """Return the dimensions of a tensor, rows before columns."""
     whole = (slot.copies, slot.rows, slot.columns) if slot.copies > 1 else (slot.rows, slot.columns)
     return whole if slot.rows > 1 else whole[-1:]
 
 
 def _metadata(made: Made) -> dict[str, int | float]:
-    """What the config says under HF's names, under llama.cpp's; the few that a config may leave out are computed."""
+    """Translate the config's keys into llama.cpp's metadata; the few that a config may omit are computed."""
     d, values = made.model.decoder, made.values
     found: dict[str, int | float] = {}
     for key, names in KEYS.items():
@@ -178,10 +180,10 @@ def _metadata(made: Made) -> dict[str, int | float]:
 
 
 def _vocabulary(writer: Any, made: Made) -> None:
-    """As many tokens as the model has: the bytes, so that any text can be read, and made-up words to fill the rest."""
+    """Write a vocabulary of the model's size: all bytes, so that any text can be encoded, and invented words for the rest."""
     size = made.model.decoder.vocab
     if size < BYTES + 2:
-        raise UserError(f"a vocabulary of {size} has no room for the {BYTES} bytes and two marks; take a model with a larger one")
+        raise UserError(f"a vocabulary of {size} is too small for {BYTES} bytes and two special tokens; use another model")
     marks = _marks(made.values, size)
     letters = [*_byte_letters(), *(_word(i) for i in range(size - BYTES))]
     tokens = [f"<|mark_{marks.index(i)}|>" if i in marks else letter for i, letter in enumerate(letters)]
@@ -195,7 +197,7 @@ def _vocabulary(writer: Any, made: Made) -> None:
 
 
 def _marks(values: Mapping[str, Any], size: int) -> list[int]:
-    """Begin and end of a text: the model's own where they are beyond the bytes, else the last of the vocabulary."""
+    """Return the tokens for begin and end of text: the model's own if they are not among the bytes, else the last two."""
     found: list[int] = []
     for key, usual in (("bos_token_id", size - 2), ("eos_token_id", size - 1)):
         value: Any = values.get(key)
@@ -206,14 +208,14 @@ def _marks(values: Mapping[str, Any], size: int) -> list[int]:
 
 
 def _byte_letters() -> list[str]:
-    """The letter that stands for each byte in byte-level BPE (GPT-2's encoder: printable ones are themselves)."""
+    """Return the letter for each byte in byte-level BPE (GPT-2's encoder: printable bytes stand for themselves)."""
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
     hidden = (chr(256 + i) for i in range(BYTES))
     return [chr(byte) if byte in shown else next(hidden) for byte in range(BYTES)]
 
 
 def _word(number: int) -> str:
-    """A made-up word with a space before it, one for each number."""
+    """Return an invented word with a leading space, a different one for each number."""
     letters = ""
     while True:
         number, last = divmod(number, 26)

@@ -1,22 +1,13 @@
 """TrainAsk, ServeAsk, ShapeAsk: a question in the words of the command line, and `question()`, which looks up everything they name."""
 
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from meshwise import units
-from meshwise.catalogue import calibrations, clusters, frameworks
-from meshwise.catalogue.engines import find_runtime
 from meshwise.cost import axes
 from meshwise.cost.axes import Bounds
-from meshwise.cost.reliability import ACCEPTED, Reliability
-from meshwise.cost.serve.cache import cache_type
-from meshwise.cost.serve.question import ServeQuestion
-from meshwise.cost.train.question import Question
-from meshwise.cost.work import OPTIMIZER_BYTES, PRECISIONS, Serve, Train, parse_batch
+from meshwise.cost.reliability import ACCEPTED
+from meshwise.cost.work import OPTIMIZER_BYTES, PRECISIONS, Train, parse_batch
 from meshwise.errors import UserError, quoted
-from meshwise.models import find
-from meshwise.models.count import training_tokens
-from meshwise.models.formats import split_model_name
-from meshwise.models.model import Model
 from meshwise.plan.fields import (
     FLAG,
     LENGTH,
@@ -36,20 +27,23 @@ from meshwise.plan.fields import (
     question,
     whole,
 )
-from meshwise.plan.serve import lookup
+
+if TYPE_CHECKING:  # help and completion read the fields alone, and should not wait for the rest
+    from meshwise.cost.serve.question import ServeQuestion
+    from meshwise.cost.train.question import Question
+    from meshwise.models.model import Model
 
 LAYOUT = "Layout"
 MACHINE = "Machine and price"
 FAILURES = "Failures (with --tokens)"
 SHAPE = "Model shape (instead of MODEL)"
 TARGETS = "Latency targets"
-USUAL_CONTEXT = 8192
 
 _MODEL = "Preset, Hugging Face id, config.json or its folder, or .gguf."
 
 
 def _tokens(value: str | float) -> float:
-    return training_tokens(value) if isinstance(value, str) and value else float(value or 0.0)
+    return units.training_tokens(value) if isinstance(value, str) and value else float(value or 0.0)
 
 
 def _lengths(value: "str | list[int] | tuple[int, ...]") -> tuple[int, ...]:
@@ -171,7 +165,7 @@ class TrainAsk(Ask):
 
     @property
     def bounds(self) -> Bounds:
-        """What `--fix` and `--allow` say of the layout's axes."""
+        """The bounds on the layout's axes from `--fix` and `--allow`."""
         return axes.parse(",".join((*self.fix, *self.allow)))
 
     @property
@@ -180,34 +174,11 @@ class TrainAsk(Ask):
         found = {name: getattr(self, name) for name in (*ACCEPTED, "async_checkpoint")}
         return {name: value for name, value in found.items() if value is not None and value is not False}
 
-    def question(self, model: Model | None = None) -> Question:
+    def question(self, model: "Model | None" = None) -> "Question":
         """Look up the cluster, the framework and the calibration; and the model, unless it is known already."""
-        if not self.on:
-            raise UserError("missing --on: a cluster, such as 48x8xa100-80gb, or a chip with --vary nodes=8..512")
-        if not self.batch:
-            raise UserError("missing --batch: sequences (2048), sequences x length (2048x4096) or tokens (4M)")
-        cluster = clusters.find_cluster(self.on)
-        if len(cluster.chips) > 1:
-            raise UserError(f"cluster {quoted(self.on)} mixes chips; training is planned on one kind of chip")
-        if len({node.devices for _, node in cluster.nodes}) > 1:
-            raise UserError(f"cluster {quoted(self.on)} mixes nodes of several sizes; training is planned on one kind of node")
-        cluster = clusters.adjusted(cluster, link=self.link, price=self.price)
-        model = model or find.find_model(self.model)
-        framework = frameworks.find_framework(self.framework or frameworks.usual(cluster.chip.kind, model.model_type))
-        work = Train(
-            batch=self.batch,
-            seq=self.seq,
-            framework=framework,
-            precision=cast(Any, self.precision or "bf16"),
-            optimizer=self.optimizer or "adamw",
-            tokens=self.tokens,
-            ramp=self.ramp,
-            imbalance=self.imbalance,
-            reliability=Reliability(**self.failures),
-        )
-        named = self.calibration
-        fitted = calibrations.named(named) if named else calibrations.choose(cluster.chip, framework.key)
-        return Question.of(model, cluster, work, fitted)
+        from meshwise.plan.train import lookup
+
+        return lookup.question(self, model)
 
 
 @question
@@ -276,35 +247,8 @@ class ServeAsk(Ask):
         vary="2GB/s,16GB/s,450GB/s",
     )  # fmt: skip
 
-    def question(self, known: Model | None = None) -> ServeQuestion:
+    def question(self, model: "Model | None" = None) -> "ServeQuestion":
         """Look up the devices, the engine and the weights; and the model, unless it is known already."""
-        if not self.model:
-            raise UserError("missing MODEL: a preset, HF id, config.json or .gguf, with a format as in llama-3.3-70b:q4_k_m")
-        if not self.on:
-            raise UserError("missing --on: the devices, such as 4xrtx4060ti-16gb or 2x(2xrtx3090)@10Gbps")
-        name, fmt = split_model_name(self.model)
-        cluster = lookup.servable(clusters.adjusted(clusters.find_cluster(self.on), link=self.link, price=self.price))
-        model = known or find.find_model(name)
-        engine = lookup.engine_of(self.engine, fmt, bool(model.tensors), cluster)
-        runtime = find_runtime(engine.runtime)
-        context = self.context or max(self.prompt + self.output, min(USUAL_CONTEXT, model.decoder.context or USUAL_CONTEXT))
-        work = Serve(
-            prompt=self.prompt,
-            output=self.output,
-            users=self.users,
-            context=context,
-            kv=cache_type(self.kv, runtime),
-        )
-        found = ServeQuestion(
-            model=model,
-            weights=lookup.weights_of(model, fmt, engine),
-            cluster=cluster,
-            engine=engine,
-            runtime=runtime,
-            work=work,
-            ttft=self.ttft,
-            per_user=self.per_user,
-            bounds=lookup.bounds(",".join(self.fix)),
-        )
-        lookup.check(found)
-        return found
+        from meshwise.plan.serve import lookup
+
+        return lookup.question(self, model)

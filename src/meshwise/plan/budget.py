@@ -1,4 +1,5 @@
-"""Budget: arithmetic on the back of an envelope: FLOPs, chip-years, days at an MFU, bytes, and how few devices hold them."""
+"""Budget: back-of-the-envelope arithmetic for training: FLOPs, chip-years, days at an assumed MFU, bytes, and the fewest devices
+that hold them."""
 
 import math
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from meshwise.models.model import Model
 
 WEIGHT_BYTES = 2.0
 MOMENT_BYTES = 8.0
-"""Adam's two moments in float32, beside bf16 weights and no master copy."""
+"""Adam's two float32 moments; weights are bf16 and there is no master copy."""
 
 
 @dataclass(frozen=True)
@@ -25,17 +26,17 @@ class Budget:
     flops_per_token: float
     flops: float
     token_seconds: float
-    """Of one token on one device at its peak."""
+    """Seconds for one token on one device at its peak rate."""
     device_seconds: float
-    """Of all tokens on one device at its peak."""
+    """Seconds for all tokens on one device at its peak rate."""
     devices: int
     mfu: float
     seconds: float
-    """On all devices at that MFU."""
+    """Seconds for all tokens on all devices at the assumed MFU."""
     weights: float
     optimizer: float
     activations: float
-    """Kept for the backward pass of one batch: `checkpoints` vectors of the model's width per layer and token, in bf16."""
+    """Bytes kept for the backward pass of one batch: `checkpoints` bf16 vectors of the model's width per layer and token."""
     checkpoints: int
     device_memory: float
 
@@ -49,17 +50,17 @@ class Budget:
 
     @property
     def least_seconds(self) -> float:
-        """On as few devices as hold it, at the same MFU."""
+        """Seconds on the fewest devices that hold the model, at the same MFU."""
         return self.seconds * self.devices / self.least_devices
 
     @property
     def device_bytes(self) -> float:
-        """On each device of the cluster, if shared out evenly."""
+        """Bytes on each device of the cluster if memory is divided evenly."""
         return self.memory / self.devices
 
 
 def budget(model: Model, cluster: Cluster, tokens: float, batch_tokens: float, mfu: float, checkpoints: int) -> Budget:
-    """What training costs where nothing is lost but what `mfu` says."""
+    """Compute the budget of training on a cluster at an assumed MFU."""
     if not 0 < mfu <= 1:
         raise UserError(f"an MFU of {units.show(mfu, 'share')} cannot be: expected a share of the peak, such as 40%")
     chip = cluster.chip
@@ -86,12 +87,12 @@ def budget(model: Model, cluster: Cluster, tokens: float, batch_tokens: float, m
 
 
 def as_row(b: Budget) -> dict[str, Any]:
-    """For JSON and CSV."""
+    """Return the budget with its derived figures, for JSON and CSV."""
     return vars(b) | {name: getattr(b, name) for name in ("memory", "least_devices", "least_seconds", "device_bytes")}
 
 
 def added(found: Count, on: str, batch: str, mfu: str | float, checkpoints: int) -> Count:
-    """A count with what training takes on a cluster: its budget, and the roofline of each way to cut it."""
+    """Add the training budget on a cluster, and its rooflines, to a count."""
     from meshwise.plan.roofline import verdicts
 
     if not batch:

@@ -20,13 +20,12 @@ from meshwise.plan.train.vary import Point, at, started, too_late
 from meshwise.plan.vary import Value, Variant, first_values, parse
 
 MOST_DEVICES = 16384
-"""Devices that are tried unless a user says how many: what Llama 3 405B was trained on."""
+"""Largest number of devices to try by default: what Llama 3 405B was trained on."""
 SMOOTH = (2, 3, 5)
-"""Prime factors of the counts that are tried: others leave nothing to divide a model and a batch by."""
+"""Prime factors of the node counts to try: models and batches seldom divide by other primes."""
 
 MARGIN = 1.1
-"""How much better a number of nodes may use its devices than any that was tried by doubling; one that would have to do better than
-that to be in time is not tried."""
+"""Skip a node count that would need an MFU more than this factor above the best seen so far to meet the deadline."""
 CONSIDERED = "GPUs with a price to rent, a link and a network in the catalogue, and a rate in the precision asked for"
 
 
@@ -40,9 +39,9 @@ class Cheapest:
     best: Point
     tried: tuple[Point, ...]
     chips: tuple[str, ...]
-    """Of which something was tried."""
+    """Chips that were tried."""
     unpriced: tuple[str, ...]
-    """That were asked for and have no price to rent."""
+    """Chips that were asked for but have no rental price."""
 
     @property
     def command(self) -> str:
@@ -71,18 +70,18 @@ class Cheapest:
         return f"<Cheapest {self.best.ask.on!r} of {len(self.tried)} points: {self.command}>"
 
     def of_chip(self, key: str) -> list[Point]:
-        """The points of one chip, by number of nodes."""
+        """Return the points of one chip, sorted by node count."""
         found = [point for point in self.tried if point.values["chip"] == key]
         return sorted(found, key=lambda point: int(point.values["nodes"]))
 
     def cheapest_of(self, key: str, within: float) -> Point | None:
-        """The cheapest that is in time; else the fastest."""
+        """Return the cheapest point of a chip that meets the deadline, else the fastest."""
         done = [point for point in self.of_chip(key) if point.choice]
         return min(done, key=lambda point: _rank(point, within), default=None)
 
 
 def _least(points: Iterable[Point], within: float) -> float:
-    """Dollars of the cheapest that is in time."""
+    """Return the dollars of the cheapest point that meets the deadline."""
     return min((p.choice.total_dollars or math.inf for p in points if p.choice and p.meets(within)), default=math.inf)
 
 
@@ -132,7 +131,7 @@ def answer(ask: TrainAsk, texts: Sequence[str]) -> Cheapest:
 
 
 def sensible(ask: TrainAsk) -> list[str]:
-    """Chips that one can rent by the thousand, and that the frameworks of the catalogue run on."""
+    """Return the GPUs that can be rented in large numbers: with a rental price, a link, a network and a rate in the precision."""
     return [
         chip.key
         for chip in hardware.chips()
@@ -141,7 +140,7 @@ def sensible(ask: TrainAsk) -> list[str]:
 
 
 def _counts(given: dict[str, tuple[Value, ...]], kind: "Kind") -> Iterator[int]:
-    """Numbers of nodes that a user listed."""
+    """Yield the node counts that --vary lists."""
     yield from (int(nodes) for nodes in given.get("nodes", ()))
     for devices in given.get("devices", ()):
         if int(devices) % kind.size:
@@ -151,7 +150,7 @@ def _counts(given: dict[str, tuple[Value, ...]], kind: "Kind") -> Iterator[int]:
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of node: the question on it, and what training costs at least."""
+    """One kind of node: the question on it, and a lower bound on the cost of training."""
 
     ask: TrainAsk
     chip: Chip
@@ -159,17 +158,17 @@ class Kind:
     rent: float | None
     """Dollars per second and device."""
     device_seconds: float
-    """Of training at the peak rate, which nothing beats."""
+    """Device-seconds of training at the peak rate: a lower bound."""
     question: Question
-    """On the cluster that was named, or on one device."""
+    """The question on the named cluster, or on one device."""
 
     @property
     def least_dollars(self) -> float:
         return (self.rent or math.inf) * self.device_seconds
 
     def points(self, counts: list[int] | None, at_most: str) -> list[Point]:
-        """The counts that a user listed; or by doubling until two more cost no less, and then all around the best of those and
-        around the first that is in time."""
+        """Evaluate the listed node counts; or double the count until two more cost no less, then try all counts near the best one
+        and near the first that meets the deadline."""
         if counts is not None:
             return [self.at(nodes) for nodes in counts]
         least = max(1, math.ceil(self.device_seconds / (self.ask.within or math.inf) / self.size))
@@ -195,14 +194,14 @@ class Kind:
         return _rank(point, self.ask.within) if point.choice else (True, math.inf)
 
     def most_nodes(self, at_most: str) -> int:
-        """What a user bounds; else a cluster that was named is all there is, and a chip may be rented by the thousand."""
+        """Return the upper bound on nodes: --at-most, else the size of a named cluster, else MOST_DEVICES."""
         if at_most:
             return _at_most(at_most, self.size)
         named = self.question.cluster.node_count
         return named if named > 1 else max(1, MOST_DEVICES // self.size)
 
     def at(self, nodes: int) -> Point:
-        """The best layout on so many nodes; of a torus, on a slice of as many chips as they would have."""
+        """Return the best layout on this many nodes; for a torus, on a slice with as many chips."""
         values: dict[str, Value] = {"chip": self.chip.key, "nodes": nodes}
         labels = (self.chip.key, f"{nodes:,}")
         grown = rescale.with_devices if self.chip.kind == "tpu" else rescale.with_nodes
@@ -223,7 +222,7 @@ def _kind(ask: TrainAsk, key: str) -> Kind:
 
 
 def smooth(most: int) -> list[int]:
-    """Counts up to `most` with no prime factor but 2, 3 and 5, and `most` itself."""
+    """Return the counts up to `most` whose only prime factors are 2, 3 and 5, and `most` itself."""
     found = {1}
     for prime in SMOOTH:
         found |= {n * prime**k for n in found for k in range(most.bit_length()) if n * prime**k <= most}
@@ -231,19 +230,19 @@ def smooth(most: int) -> list[int]:
 
 
 def _doubling(every: Sequence[int]) -> list[int]:
-    """The powers of two, which divide best, and the last."""
+    """Return the powers of two among the counts, and the last count."""
     return [n for n in every if n & (n - 1) == 0 or n == every[-1]]
 
 
 def _between(ladder: Sequence[int], middle: int, every: Sequence[int]) -> list[int]:
-    """All counts between the neighbours of one of the ladder, and not on it."""
+    """Return the counts between the neighbours of `middle` on the ladder that are not on it."""
     at = ladder.index(middle)
     low, high = ladder[at - 1] if at else every[0], ladder[min(len(ladder) - 1, at + 1)]
     return [n for n in every if low <= n <= high and n not in ladder]
 
 
 def _at_most(text: str, size: int) -> int:
-    """What `--at-most` says, in nodes of `size` devices: '128 nodes', '1024 devices'."""
+    """Parse --at-most ('128 nodes', '1024 devices') as a number of nodes of `size` devices."""
     number, _, unit = text.lower().strip().partition(" ")
     devices = unit.strip() in ("device", "devices", "gpu", "gpus")
     if (

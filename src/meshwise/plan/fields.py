@@ -39,7 +39,7 @@ class Kind(Generic[In, Out]):
 
 @dataclass(frozen=True)
 class About:
-    """What a field of a question carries beside its type and default."""
+    """Help, unit and group of one field of a question."""
 
     kind: Kind[Any, Any]
     help: str
@@ -79,7 +79,7 @@ def question(cls: type[Question]) -> type[Question]:
 
 
 class Ask:
-    """What every question can do. Subclasses are made with `@question`."""
+    """The base class of every question. Subclasses are made with `@question`."""
 
     verb: ClassVar[str] = ""
     """The verb of the command line that asks it."""

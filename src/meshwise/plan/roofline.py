@@ -1,4 +1,5 @@
-"""Verdicts that need no search: is there enough work per device to hide what a way to cut the model would move? At datasheet rates."""
+"""Roofline verdicts without a search: whether each device has enough tokens per step to hide the communication of FSDP or tensor
+parallelism, at datasheet rates."""
 
 import math
 from dataclasses import dataclass
@@ -10,39 +11,39 @@ from meshwise.cost.train.comm import Fabric, Wires
 from meshwise.models.model import Model
 
 IDEAL = Calibration(link=1.0, network=1.0)
-"""Every link at what its datasheet says."""
+"""Links at their full datasheet bandwidth."""
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """Tokens per device and step, and how many of them hide each way to cut (How to Scale Your Model, part 5)."""
+    """Tokens per device and step, and how many are needed to hide each kind of communication (How to Scale Your Model, part 5)."""
 
     devices: int
     sequences: float
     tokens: float
-    """Per device."""
+    """Tokens per device and step."""
     fsdp: float | None
-    """Needed to hide gathering the weights over all devices: a forward pass moves 2 bytes per parameter and does 2 FLOPs per active
-    one and token. None on one device."""
+    """Tokens needed to hide FSDP's all-gather of weights over all devices: a forward pass moves 2 bytes per parameter and computes
+    2 FLOPs per active parameter and token. None on one device."""
     mixed: float | None
-    """Needed where one axis of a torus sums activations and the others gather weights; None where there is no torus of two axes, where
-    a model has experts or no feed-forward width, and where sharing out the weights over every device is best."""
+    """Tokens needed when one torus axis reduces activations (tensor parallelism) and the others gather weights (FSDP). None
+    without a torus of two axes, for models with experts or without a feed-forward width, and where pure FSDP is best."""
     best_fsdp: float | None
-    """Data ranks at which both take as long."""
+    """Number of data ranks at which both kinds of communication take equally long."""
     pod_tokens: float
     pod: float | None
-    """Needed per pod (or node group) to hide reducing gradients between pods; None where there is one."""
+    """Tokens per pod (or site) needed to hide the gradient reduction between pods; None for a single pod."""
 
     @property
     def powers(self) -> tuple[int, int]:
-        """The nearest powers of two to the best split into data and tensor ranks, of one pod."""
+        """Return the powers of two nearest to the best split of a pod into data and tensor ranks."""
         assert self.best_fsdp is not None
         fsdp = 2 ** round(math.log2(max(1.0, self.best_fsdp)))
         return fsdp, 2 ** math.floor(math.log2(max(1.0, self.devices / fsdp)))
 
 
 def roofline(model: Model, cluster: Cluster, batch_tokens: float, seq: int) -> Roofline:
-    """Every bound, from the chip's peak and its links."""
+    """Compute every bound from the chip's peak rate and its links."""
     _, node = cluster.nodes[0]
     chip = node.chips[0][1]
     peak = chip.flops.get("bf16") or chip.flops.get("fp16") or max(chip.flops.values())
@@ -83,7 +84,7 @@ def _mixed(model: Model, fabric: Fabric, peak: float, batch_tokens: float, devic
 
 
 def verdicts(model: Model, cluster: Cluster, batch_tokens: float, seq: int) -> list[str]:
-    """A sentence for each bound."""
+    """Return one sentence per bound."""
     r = roofline(model, cluster, batch_tokens, seq)
     lines: list[str] = []
     if r.sequences < cluster.devices:
@@ -117,7 +118,7 @@ def _bound(tokens: float, needed: float) -> str:
 
 
 def _not_a_slice(cluster: Cluster, devices: int) -> list[str]:
-    """A round number of chips that no block of the torus has: 8,192 in 16x20x28 would need an axis of 32."""
+    """Explain why a round number of chips is not a slice of the torus: 8,192 in 16x20x28 would need an axis of 32."""
     shape = cluster.torus
     sides = [[d for d in range(1, side + 1) if devices % d == 0] for side in shape]
     if any(math.prod(block) == devices for block in _blocks(sides)):

@@ -16,7 +16,8 @@ from meshwise.models.count import flat
 from meshwise.plan.fields import Ask
 from meshwise.plan.plan import frame
 
-Asked = TypeVar("Asked", bound=Ask)
+Asked = TypeVar("Asked")
+Question = TypeVar("Question", bound=Ask)
 Value = int | float | str
 MOST_AXES = 2
 MOST_POINTS = 256
@@ -193,14 +194,14 @@ class Point(Protocol):
 Answered = TypeVar("Answered", bound=Point)
 
 
-class Points(Generic[Asked, Answered]):
+class Points(Generic[Question, Answered]):
     """The answers at every point of a `--vary`, in the order of its values."""
 
     format: ClassVar[int] = 1
     kind: ClassVar[str] = ""
     hidden: ClassVar[tuple[str, ...]] = ()
     """Keys of a layout that a flat row leaves out."""
-    ask: Asked
+    ask: Question
     vary: tuple[str, ...]
     axes: tuple[str, ...]
     """Names of the axes that are varied."""

@@ -1,0 +1,9 @@
+"""workers: the programs that run on GPU machines, on torch and the standard library alone.
+
+    trainer/  trains a model, one process per device, started by torchrun
+    decoder/  times prefill and decode of an HF model (also needs transformers)
+    probe/    times a machine's devices and links
+
+Imports nothing else of meshwise, so that a worker starts on any machine with torch. The other packages start these programs as processes,
+and import only their torch-free modules: settings, rows, markers and expected tensors.
+"""

@@ -44,7 +44,7 @@ def inner(model: Model) -> float:
 
 
 def test_the_inner_model_takes_4_1_million_flops_per_token() -> None:
-    """12 x 12 heads, f = 64, mini-batches of 16: 144 x 2 (3 x 64 x 64 + 2 x 16 x 64), beside 247 million dense."""
+    """12 x 12 heads, f = 64, mini-batches of 16: 144 x 2 (3 x 64 x 64 + 2 x 16 x 64), in addition to 247 million dense."""
     model = of()
     assert inner(model) == 4_128_768
     assert model.matmul_flops(1) - inner(model) == pytest.approx(247e6, rel=0.002)

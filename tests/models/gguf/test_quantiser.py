@@ -1,4 +1,4 @@
-"""Types: what llama.cpp's quantiser gives each tensor, and what that makes a file weigh."""
+"""The types that llama.cpp's quantiser chooses for each tensor, and the resulting file sizes."""
 
 import pytest
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, LlamaFileType
@@ -82,11 +82,11 @@ def test_an_8b_has_the_bits_per_weight_that_llama_cpp_states(kind: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "kind"), FILES)
-def test_other_families_weigh_what_published_files_do(name: str, kind: str) -> None:
+def test_other_families_have_the_sizes_of_published_files(name: str, kind: str) -> None:
     assert weights(find_model(name), FORMATS[kind]).bytes / GIB == pytest.approx(FILES[name, kind], abs=5.1e-3)
 
 
-def test_an_importance_matrix_changes_what_ffn_down_gets() -> None:
+def test_an_importance_matrix_changes_the_types_of_ffn_down() -> None:
     """IQ3_XXS is 3.2548 bits with one (llama.cpp's README, as remembered); Q4_K_M does not care."""
     model = find_model("llama-3.1-8b")
     assert weights(model, FORMATS["IQ3_XXS"], imatrix=True).bits_per_weight == pytest.approx(3.2548, abs=6e-5)

@@ -10,17 +10,16 @@ from hypothesis import strategies as st
 
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.ask import ServeAsk
-from meshwise.plan.serve.plan import ServePlan, make, read, refuse
 from meshwise.plan.serve.choice import choice, contexts, largest_format
+from meshwise.plan.serve.plan import ServePlan, make, read, refuse
 from meshwise.plan.serve.search import search
 from support.command import one_line
 from support.serve_questions import found, question, split
 
 
 def plan_of(**more: Any) -> ServePlan:
-    ask = ServeAsk(**({"model": "llama-3.3-70b:q4_k_m", "cluster": "4xrtx4060ti-16gb", "context": 16384} | more))
-    q = ask.question()
-    return make(ask, q, search(q), 5, {"llama.cpp": ("llama-server",)}, ["because"])
+    ask = ServeAsk(**({"model": "llama-3.3-70b:q4_k_m", "on": "4xrtx4060ti-16gb", "context": 16384, "top": 5} | more))
+    return make(ask, lambda q, layout: {"llama.cpp": ("llama-server",)})
 
 
 def test_a_plan_comes_back_from_its_json(tmp_path: Path) -> None:
@@ -63,20 +62,20 @@ DAMAGED = plan_of().to_json()
 
 def test_a_plan_for_training_is_told_apart(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
-    file.write_text(json.dumps({"format": 1, "ask": {}}))
+    file.write_text(json.dumps({"format": 2, "ask": {}}))
     with pytest.raises(UserError, match="a plan for training, not what this needs"):
         read(file)
 
 
 def test_what_was_assumed_is_said() -> None:
-    shared = plan_of(model="llama-3-8b", cluster="2xh200", engine="transformers", fix=("tp=2",))
-    assert any("over several GPUs transformers runs its own layers" in note for note in shared.notes)
-    assert any("no format given: Q4_K_M" in note for note in plan_of(model="llama-3-8b", cluster="rtx3090").notes)
-    assert any("no --context given: 8,192" in note for note in plan_of(model="llama-3-8b", cluster="rtx3090", context=0).notes)
+    shared = plan_of(model="llama-3-8b", on="2xh200", engine="transformers", fix=("tp=2",))
+    assert any("on several GPUs transformers runs its own layers" in note for note in shared.notes)
+    assert any("no format given: Q4_K_M" in note for note in plan_of(model="llama-3-8b", on="rtx3090").notes)
+    assert any("no --context given: 8,192" in note for note in plan_of(model="llama-3-8b", on="rtx3090", context=0).notes)
 
 
 def test_a_context_beyond_training_is_warned_of_and_not_refused() -> None:
-    made = plan_of(model="llama-3-8b:q4_k_m", cluster="rtx3090", context=65536)
+    made = plan_of(model="llama-3-8b:q4_k_m", on="rtx3090", context=65536)
     assert any("longer than the 8,192 that llama-3-8b was trained for" in note for note in made.notes)
     assert made.fits
 
@@ -96,7 +95,7 @@ def test_what_does_not_fit_says_by_how_much_and_what_would() -> None:
 def test_a_target_that_nothing_meets_names_the_closest() -> None:
     q = question(per_user=100.0, ttft=0.1)
     error = refuse(q, search(q))
-    assert "a first token within 100 ms and 100 tokens/s for each of 1 users: the closest is" in one_line(error)
+    assert "a time to first token of 100 ms and 100 tokens/s per request: the closest is" in one_line(error)
     assert error.exit_code == 1
 
 

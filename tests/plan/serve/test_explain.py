@@ -25,35 +25,37 @@ def test_a_fifth_card_adds_memory_and_a_hop_and_no_speed() -> None:
     assert match
     assert float(match[1]) < 1
     assert float(match[3]) == pytest.approx(float(match[2]), rel=0.02)
-    assert "tensor parallel needs 1, 2, 4 or 8." in line
+    assert "tensor parallelism needs 1, 2, 4 or 8 cards." in line
 
 
 def test_fit_context_and_format_are_said() -> None:
     text = said()
     assert re.search(
-        r"It fits: 39\.6 GiB of weights \(4\.82 bits each\) and 5\.0 GiB of f16 cache on 4 cards", text
+        r"It fits: 39\.6 GiB of weights \(4\.82 bits each\) and 5\.0 GiB of f16 KV cache on 4 cards", text
     )  # physics.md
-    assert re.search(r"Longest context that fits this way: \d+k in f16, \d+k in q8_0, \d+k in q4_0 \(trained for 128k\)", text)
-    assert "Widest common format that fits this way: Q" in text
+    assert re.search(
+        r"Longest context that fits in this layout: \d+k in f16, \d+k in q8_0, \d+k in q4_0 \(trained for 128k\)", text
+    )
+    assert "Widest common format that fits in this layout: Q" in text
 
 
 def test_what_does_not_fit_says_so_and_which_card_would_mend_it() -> None:
     text = said(cluster="2xrtx4060ti-16gb")
     assert "It does not fit on the cards" in text
     three = said("llama-3.3-70b:q3_k_m", "2xrtx4060ti-16gb")
-    assert "A third card would hold all of it: " in three
+    assert "With a third card everything fits on the cards: " in three
 
 
 def test_the_other_engine_answers_tensor_or_layer() -> None:
     text = said()
-    assert re.search(r"vllm with awq would be (faster|slower): tp4, [\d.]+ tokens/s each, of which all-reduces take \d+%", text)
+    assert re.search(r"vllm with awq would be (faster|slower): tp4, [\d.]+ tokens/s per request, all-reduces take \d+%", text)
     named = reasons(question(engine="llama.cpp"), found(engine="llama.cpp"), True)
     assert not any("vllm" in line for line in named)
 
 
 def test_copies_are_weighed_against_one_instance() -> None:
     text = said("llama-3-8b:bf16", "8xh100-sxm", users=64, context=4096)
-    assert re.search(r"gives [\d,]+ tokens/s with prompts counted, .* [\d,]+: (cards that share|each copy reads)", text)
+    assert re.search(r"gives [\d,]+ tokens/s with prefill included, .* [\d,]+: (cards that share|each copy reads)", text)
 
 
 def test_links_and_networks_are_priced() -> None:

@@ -6,18 +6,18 @@ import pytest
 
 from meshwise.errors import DoesNotFit
 from meshwise.plan.ask import ServeAsk
-from meshwise.plan.axes_serve_axes import AXES
+from meshwise.plan.axes import SERVE_AXES
 from meshwise.plan.serve.choice import choice
 from meshwise.plan.serve.search import search
-from meshwise.plan.vary import parse, variants
-from meshwise.plan.vary_serve_whatif import ServePoint, answers, check, lessons
+from meshwise.plan.serve.vary import ServePoint, answer, answers
+from meshwise.plan.vary import parse, refuse_all, variants
 from support.command import one_line
 
-ASK = ServeAsk(model="llama-3.3-70b:q4_k_m", cluster="4xrtx4060ti-16gb", context=16384)
+ASK = ServeAsk(model="llama-3.3-70b:q4_k_m", on="4xrtx4060ti-16gb", context=16384)
 
 
 def points(text: str, ask: ServeAsk = ASK) -> list[ServePoint]:
-    return answers(variants(ask, parse([text], AXES, ask), AXES), text.startswith("gpus"))
+    return answers(variants(ask, parse([text], SERVE_AXES, ask), SERVE_AXES), text.startswith("gpus"))
 
 
 @pytest.mark.parametrize("text", ["context=4k,16k", "kv=f16,q8_0", "users=1,2", "link=2GB/s,32GB/s"])
@@ -35,9 +35,9 @@ def test_cards_are_all_used_where_they_are_what_varies() -> None:
 
 
 def test_flat_layer_splits_are_said_even_where_another_split_wins() -> None:
-    (line,) = lessons(["gpus"], points("gpus=4..6"))
+    (line,) = answer(ASK, ["gpus=4..6"]).lessons
     assert re.match(r"Layer split on 4 to 6 cards: generation is flat within [1-5]%", line)
-    assert lessons(["context"], points("context=4k,8k")) == []
+    assert answer(ASK, ["context=4k,8k"]).lessons == []
 
 
 def test_a_smaller_cache_leaves_more_room() -> None:
@@ -46,14 +46,14 @@ def test_a_smaller_cache_leaves_more_room() -> None:
 
 
 def test_a_faster_link_never_hurts() -> None:
-    ask = ServeAsk(model="llama-3.3-70b:bf16", cluster="8xh100-sxm", context=8192)
+    ask = ServeAsk(model="llama-3.3-70b:bf16", on="8xh100-sxm", context=8192)
     rates = [point.choice.per_user for point in points("link=2GB/s..450GB/s", ask) if point.choice]
     assert len(rates) > 5
     assert rates == sorted(rates)
 
 
 def test_more_users_are_faster_together_and_slower_each() -> None:
-    ask = ServeAsk(model="llama-3-8b:bf16", cluster="h200", context=2048)
+    ask = ServeAsk(model="llama-3-8b:bf16", on="h200", context=2048)
     found = [point.choice for point in points("users=1..32", ask) if point.choice]
     assert [one.decode for one in found] == sorted(one.decode for one in found)
     assert [one.per_user for one in found] == sorted((one.per_user for one in found), reverse=True)
@@ -63,14 +63,14 @@ def test_a_point_that_cannot_be_is_a_row_that_says_why() -> None:
     good, bad = points("quant=q4_k_m,awq")
     assert good.choice
     assert bad.choice or "does not" in bad.refusal
-    ask = ServeAsk(model="llama-3.3-70b:bf16", cluster="4xrtx3090", engine="vllm", context=4096)
+    ask = ServeAsk(model="llama-3.3-70b:bf16", on="4xrtx3090", engine="vllm", context=4096)
     lacking, fine = points("quant=bf16,awq", ask)
     assert re.fullmatch(r"does not fit: .* lacks [\d.]+ GiB on its fullest card", lacking.refusal)
     assert fine.choice
 
 
 def test_a_table_in_which_nothing_works_is_one_line() -> None:
-    ask = ServeAsk(model="llama-3.3-70b:bf16", cluster="rtx3090", engine="vllm", context=4096)
+    ask = ServeAsk(model="llama-3.3-70b:bf16", on="rtx3090", engine="vllm", context=4096)
     with pytest.raises(DoesNotFit) as refusal:
-        check(points("gpus=1,2", ask))
+        refuse_all(points("gpus=1,2", ask))
     assert "none of 2 points works; 1: does not fit" in one_line(refusal.value)

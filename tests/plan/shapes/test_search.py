@@ -74,7 +74,7 @@ def test_the_best_shapes_are_exact_and_few_are_priced(
         return price(q, layouts)
 
     monkeypatch.setattr(shape_search, "price", counted)
-    monkeypatch.setattr(shape_search, "STARTS", 64)
+    monkeypatch.setattr(shape_search, "BATCH", 64)
     found = fastest(q, stack, {}, top)
     best = exact.order()[:top]
     assert found.order()[:top].tolist() == best.tolist()
@@ -145,7 +145,7 @@ def test_a_row_is_the_shape_as_a_model_of_its_own() -> None:
     row = Row.of(q, stack, found, 1, {})
     assert row.name == "4096x30x64"
     assert row.choice is not None
-    assert row.choice.seconds == pytest.approx(found.step[1], rel=1e-12)
+    assert row.choice.step == pytest.approx(found.step[1], rel=1e-12)
     assert row.per_parameter == pytest.approx(found.per_parameter[1], rel=1e-12)
     assert row.to_json()["params"] == one(q, stack, 1).model.params
 

@@ -22,7 +22,7 @@ from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import price
 from meshwise.errors import UserError
 from meshwise.plan.train.rules import PADDING, broken, cut_rules, inner_rules, offered_rules
-from meshwise.plan.train.search import Found, check_divides, divisors, fewer_nodes, search
+from meshwise.plan.train.search import Found, check_divides, divisors, search, usable_part
 from support.command import one_line
 from support.layouts_to_price import FRAMEWORKS, MODELS, devices, faster, question
 
@@ -373,9 +373,9 @@ def test_a_search_over_2048_devices_stays_under_500_mb() -> None:
     """Llama 3 70B, in a process of its own: the peak of its whole memory, Python and numpy included."""
     script = """
 import json, pathlib
-from meshwise.plan.train.choice import Ask
+from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train.search import search
-q = Ask(model="llama-3-70b", cluster="256x8xh100-sxm", batch=2048, seq=4096, framework="torchtitan").question()
+q = TrainAsk(model="llama-3-70b", on="256x8xh100-sxm", batch=2048, seq=4096, framework="torchtitan").question()
 found = search(q, top=1000)
 # getrusage would count the memory of the process that started this one
 status = dict(line.split(":", 1) for line in pathlib.Path("/proc/self/status").read_text().splitlines())
@@ -480,8 +480,12 @@ def test_what_a_user_leaves_open_is_dropped_by_its_own_rules_alone() -> None:
     assert [rule for rule in found.rejected if not rule.startswith("--fix")] == [PADDING]
 
 
+def test_the_usable_part_of_nodes_of_an_odd_size_has_fewer_devices_per_node() -> None:
+    assert usable_part(question("llama-3-8b", "3x7xh100-sxm", batch=64)) == (3, 6)
+
+
 def test_devices_that_nothing_divides_are_told_how_many_would_do() -> None:
     """100,000 = 2^5 x 5^5 devices: 128 heads, 126 layers and a batch of 2^12 sequences have no fives; 12,288 = 2^12 x 3 nodes do."""
     q = question("llama-3.1-405b", "12500x8xh100-sxm", batch=4096, seq=8192)
     assert search(q).priced == 0
-    assert fewer_nodes(q) == 12288
+    assert usable_part(q) == (12288, 8)

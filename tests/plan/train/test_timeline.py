@@ -68,8 +68,8 @@ def test_any_step_is_a_sound_trace_as_long_as_the_prediction(case: tuple[Questio
     check_format(found)
     check_tracks(found)
     end = max(event["ts"] + event["dur"] for event in slices(found))
-    assert end / 1e6 == pytest.approx(made.seconds, rel=1e-6)
-    assert sum(found["metadata"]["parts"].values()) == pytest.approx(made.seconds)
+    assert end / 1e6 == pytest.approx(made.step, rel=1e-6)
+    assert sum(found["metadata"]["parts"].values()) == pytest.approx(made.step)
 
 
 @settings(max_examples=60, deadline=None)
@@ -78,7 +78,7 @@ def test_every_part_of_the_step_is_in_its_place(case: tuple[Question, Choice]) -
     """What the slowest stage does adds up to the parts of the prediction, but for what is lost between micro-batches: never more."""
     q, made = case
     timeline = play_out(q, made)
-    m, time = timeline.microbatches, made.time_parts
+    m, time = timeline.microbatches, made.time
     busy = m * timeline.inside.sum(axis=(1, 3))
     slowest = busy[:, busy.sum(axis=0).argmax()]
     for part, seconds in zip(WITHIN, slowest.tolist(), strict=True):
@@ -115,7 +115,7 @@ def test_a_plan_made_with_other_data_is_drawn_as_long_as_it_says() -> None:
     made = chosen(q, {"pp": 8, "tp": 8})
     other = replace(q, calibration=replace(q.calibration, matmul=0.4))
     found = slices(trace(play_out(other, made)))
-    assert max(e["ts"] + e["dur"] for e in found) / 1e6 == pytest.approx(made.seconds, rel=1e-6)
+    assert max(e["ts"] + e["dur"] for e in found) / 1e6 == pytest.approx(made.step, rel=1e-6)
 
 
 def test_a_compressed_trace_is_the_same() -> None:

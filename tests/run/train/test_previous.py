@@ -15,7 +15,7 @@ from meshwise.run.train import launch, previous
 from meshwise.run.train.ask import TrainRun
 from meshwise.run.train.hosts import Hosts
 from meshwise.run.train.launch import Launch, prepare
-from meshwise.workers.trainer.hf.marker import Trained
+from meshwise.workers.trainer.marker import Trained
 from support.command import Run, one_line, refused
 
 WAIT = "import time; print('held', flush=True); time.sleep(600)"
@@ -44,7 +44,7 @@ def checkpoint(out: Path, step: int, name: str = "step", **changes: Any) -> Path
     settings = ready(out, **changes).settings
     target = out / "checkpoints" / f"{name}-{step}"
     target.mkdir(parents=True)
-    words = {"step": step, "skipped": 0, "trained": Trained.of(settings, step * settings.batch).words(), "files": {}}
+    words = {"step": step, "skipped": 0, "trained": Trained.of(settings, step * settings.batch).to_json(), "files": {}}
     (target / "complete").write_text(json.dumps(words))
     return target
 
@@ -59,8 +59,8 @@ def test_another_order_of_samples_is_refused_and_the_folder_left_as_it_was(run: 
     (tmp_path / "config.json").write_text("as it was")
     told = asked(run, tmp_path, "--checkpoint-every", "3", "--seed", "1", "--seq", "32", "--tokenizer", "bpe:300")
     words = "seed 0 (now 1), sequences of 64 (now 32) and the embedded text (now the embedded text, tokenizer bpe:300)"
-    assert f"{tmp_path / 'checkpoints'} is of a run with {words}: its samples have another order" in told
-    assert "give the same to go on, or another --out" in told
+    assert f"{tmp_path / 'checkpoints'} holds a run with {words}, which orders samples differently" in told
+    assert "repeat its settings to resume, or choose another --out" in told
     assert (tmp_path / "config.json").read_text() == "as it was"
     assert not (tmp_path / "tokenizer.json").exists()
 
@@ -98,7 +98,7 @@ def test_a_text_is_known_again_by_what_is_in_it(tmp_path: Path) -> None:
     text = book.read_text()
     for changed in (text + "x", "x" + text[1:], text[:-1] + "x"):
         book.write_text(changed)
-        with pytest.raises(UserError, match=f"another content of {book}, tokenizer bytes: its samples have another order"):
+        with pytest.raises(UserError, match=f"different content in {book}, tokenizer bytes, which orders samples differently"):
             previous.check(ready(tmp_path, data=str(book)), tmp_path)
 
 
@@ -125,7 +125,7 @@ def test_runs_that_leave_no_checkpoints_may_follow_each_other(tmp_path: Path) ->
 def test_a_run_of_which_every_checkpoint_is_damaged_is_not_started_over(run: Run, tmp_path: Path) -> None:
     checkpoint(tmp_path, 3, "damaged-step")
     told = asked(run, tmp_path, "--checkpoint-every", "3")
-    assert "is whole (damaged-step-3): remove them to start from step 1, or give another --out" in told
+    assert "is damaged (damaged-step-3): remove them to start from step 1, or choose another --out" in told
     checkpoint(tmp_path, 2)
     previous.check(ready(tmp_path), tmp_path)
 

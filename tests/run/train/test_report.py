@@ -15,7 +15,7 @@ from meshwise.run.train.report import Measured, balance, headline, memory, parts
 from meshwise.run.train.sections import Section, as_text
 from meshwise.run.train.start import with_prediction
 from meshwise.workers.trainer.report.rows import PREDICTED, Rank, Step, add_row, measurement
-from meshwise.workers.trainer.settings import Layout, broken
+from meshwise.workers.trainer.settings import Layout, broken_rules
 
 PHASES = {"data": 0.01, "forward": 0.2, "backward": 0.4, "reduce": 0.05, "optimizer": 0.1}
 
@@ -155,7 +155,7 @@ def test_the_next_layout_is_faster_by_the_planner_and_the_trainer_can_run_it() -
     for one in found.better:
         assert one.step < found.here.step
         assert one.devices == 8
-        assert not broken(replace(run.settings, layout=layout_of(one.layout)))
+        assert not broken_rules(replace(run.settings, layout=layout_of(one.layout)))
     lines, commands = advice(run.settings, found)
     gain = found.here.step / found.better[0].step - 1
     assert f"{gain:+.0%} tokens/s predicted over dp1 tp8 pp1 mbs1" in lines[0]

@@ -43,13 +43,15 @@ REPORT = [
 def test_a_run_can_be_told_with_flags():
     output = run(*REPORT)
     assert "15,570 tok/s x 7.5 s = 116,775 tokens" in output
-    assert "7.13 times if the batch is of each device" in output
+    assert "7.13 times if the batch is per device" in output
     assert "ln 50,257 = 10.82" in output
     assert "It does not add up" in output
 
 
 def test_a_batch_can_be_that_of_each_device():
-    assert "a step has 16,384: 7.13 times" in run(*(word.replace("16", "16/gpu") if word == "16" else word for word in REPORT))
+    assert "a step has 16,384: 7.13 times as many" in run(
+        *(word.replace("16", "16/gpu") if word == "16" else word for word in REPORT)
+    )
 
 
 def test_flags_that_agree_add_up():
@@ -60,7 +62,7 @@ def test_flags_that_agree_add_up():
 def test_flags_fill_in_what_a_log_leaves_unsaid():
     log = str(FIXTURES / "megatron-lm-22b.log")
     assert "chip is not stated" in run(log)
-    assert "Its step time is" in run(log, "--gpus", "a100-80gb-sxm")
+    assert "The measured step time is" in run(log, "--gpus", "a100-80gb-sxm")
 
 
 def test_json_has_every_run_with_its_formulas():
@@ -134,7 +136,7 @@ def test_what_was_skipped_is_named(tmp_path):
     path = tmp_path / "runs.csv"
     path.write_text("gpus,sec_per_iter,tflops\n8,1.5,100\n8,soon,100\n8\n")
     output = run(str(path), "--no-plan")
-    assert "skipped 1 x 'sec_per_iter' is no number" in output
+    assert "skipped 1 x 'sec_per_iter' is not an unambiguous number" in output
     assert "(line 4)" in output
 
 
@@ -145,12 +147,12 @@ def test_the_median_of_two_runs_lies_between_them(tmp_path: Path) -> None:
     told = json.loads(run(str(tmp_path / "runs.jsonl"), "--json"))
     low, high = sorted(one["seconds"] / one["expected_seconds"] for one in told["runs"])
     assert high > 1.001 * low
-    assert f"{(low + high) / 2:.2f} times the planner's, in the median of 2." in told["verdict"]
+    assert f"{(low + high) / 2:.2f} times the predicted one (median of 2 runs)." in told["verdict"]
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [("", "empty.md as markdown"), ("gpus,sec_per_iter\n,\n", "empty.md as csv, 1 x a row without any figure (line 2)")],
+    [("", "empty.md as markdown"), ("gpus,sec_per_iter\n,\n", "empty.md as csv, 1 x a row without a measurement (line 2)")],
 )
 def test_where_nothing_could_be_read_that_is_refused(tmp_path: Path, text: str, reason: str) -> None:
     (tmp_path / "empty.md").write_text(text)
@@ -160,4 +162,4 @@ def test_where_nothing_could_be_read_that_is_refused(tmp_path: Path, text: str, 
 
 
 def test_one_figure_alone_is_not_said_to_add_up():
-    assert "One figure alone contradicts nothing" in run("--params", "124M")
+    assert "A single figure cannot be checked" in run("--params", "124M")

@@ -11,8 +11,8 @@ import torch
 
 from meshwise.run.text import tokenizer
 from meshwise.workers.trainer import weights
-from meshwise.workers.trainer.generate import generate, loss_of, speaker_of
-from meshwise.workers.trainer.models import Span, build
+from meshwise.workers.trainer.generate import generate, loss_of, predictor_of
+from meshwise.workers.trainer.models.base import Span, build
 from support.command import Run, refused
 
 TINY: dict[str, Any] = {
@@ -25,7 +25,7 @@ TINY: dict[str, Any] = {
 def trained(tmp_path: Path) -> tuple[Any, list[str]]:
     """A model, and the words that name it and its weights."""
     model = build(TINY, Span(0, 2, 2))
-    weights.start([model], 0, 0.3)
+    weights.init_random([model], 0, 0.3)
     weights.save([model], tmp_path / "weights", skip="lm_head.weight")
     (tmp_path / "config.json").write_text(json.dumps(TINY), encoding="utf-8")
     return model.requires_grad_(False), [str(tmp_path / "config.json"), "--weights", str(tmp_path / "weights"), "--device", "cpu"]
@@ -84,7 +84,7 @@ def test_a_text_goes_on_from_its_prompt_with_the_likeliest_bytes(trained: tuple[
     model, words = trained
     asked = [sys.executable, "-c", "from meshwise.ui.cli.main import main; main()", "generate", *words]
     done = subprocess.run([*asked, "--prompt", "The river", "--tokens", "7"], capture_output=True, check=True)
-    said = generate(speaker_of(model), torch.tensor([list(b"The river")]), 7)
+    said = generate(predictor_of(model), torch.tensor([list(b"The river")]), 7)
     assert done.stdout == b"The river" + bytes(said[0].tolist()) + b"\n"
 
 
@@ -112,7 +112,7 @@ def test_a_text_goes_on_in_the_tokens_of_the_run(tmp_path: Path) -> None:
     words = learned(300)
     larger = TINY | {"vocab_size": words.size}
     model = build(larger, Span(0, 2, 2))
-    weights.start([model], 0, 0.3)
+    weights.init_random([model], 0, 0.3)
     weights.save([model], tmp_path / "weights", skip="lm_head.weight")
     (tmp_path / "config.json").write_text(json.dumps(larger), encoding="utf-8")
     (tmp_path / "weights" / "tokenizer.json").write_text(words.source, encoding="utf-8")
@@ -121,7 +121,7 @@ def test_a_text_goes_on_in_the_tokens_of_the_run(tmp_path: Path) -> None:
     asked += ["--weights", str(tmp_path / "weights"), "--device", "cpu"]
     read = tokenizer.encoder(words)([("the old river", False)]).tolist()
     assert len(read) < len("the old river")
-    said = generate(speaker_of(model.requires_grad_(False)), torch.tensor([read]), 7)[0].tolist()
+    said = generate(predictor_of(model.requires_grad_(False)), torch.tensor([read]), 7)[0].tolist()
     done = subprocess.run([*asked, "--prompt", "the old river", "--tokens", "7"], capture_output=True, check=True)
     assert done.stdout == tokenizer.decode(words, [*read, *said]) + b"\n"
     assert done.stdout.startswith(b"the old river")
@@ -137,6 +137,6 @@ def test_weights_of_another_model_are_refused_in_one_line(
 ) -> None:
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("a process was started"))
     _, words = trained
-    assert "model.embed_tokens.weight is 256 x 32, and llama-debug's is 512 x 256" in refused(
+    assert "model.embed_tokens.weight is 256 x 32, but llama-debug needs 512 x 256" in refused(
         run("generate", "llama-debug", *words[1:])
     )

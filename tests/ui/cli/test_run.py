@@ -30,7 +30,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "a model of another kind": (["mamba2-130m"], "the trainer cannot build mamba2-130m: model_type 'mamba2'"),
     "a file that is no model": (
         [str(Path(__file__).parents[2] / "models" / "published_params.json")],
-        "it has no model_type: the trainer builds llama",
+        "it has no model_type; the trainer supports bloom, gpt2, llama, ttt",
     ),
     "a misspelt model": (["lama-debug"], "did you mean 'llama-debug'"),
     "a weight file of another kind": (["model.gguf"], "--device only applies to training; model.gguf is served"),

@@ -188,7 +188,7 @@ def test_a_quantization_that_does_not_exist_offers_the_nearest(run: Run) -> None
 
 def test_a_gguf_of_an_unknown_architecture_is_one_line(run: Run, tmp_path: Path) -> None:
     file = Gguf("clip", LLAMA.fields, LLAMA.tensors).write(tmp_path / "odd.gguf")
-    assert "no family reads the GGUF architecture 'clip'" in refused(run("plan", str(file), "--serve", "--on", "rtx3090"))
+    assert "unsupported GGUF architecture 'clip'" in refused(run("plan", str(file), "--serve", "--on", "rtx3090"))
 
 
 def test_what_does_not_fit_or_is_too_slow_exits_with_1(run: Run) -> None:

@@ -181,7 +181,7 @@ def test_the_cheapest_is_marked_in_json_and_csv(run: Run) -> None:
         ([*TRAINED, "--within", "30"], 2, "'30' is not a time: it has no unit"),
         ([*TRAINED, "--within", "0d"], 2, "leaves no time"),
         ([*TRAINED, "--within", "soon"], 2, "'soon' is not a time"),
-        ([*ON, "--link", "0GB/s"], 2, "is no bandwidth between devices"),
+        ([*ON, "--link", "0GB/s"], 2, "is not a bandwidth between devices"),
         ([*ON, "--link", "fast"], 2, "'fast' is not a bandwidth"),
         ([*TRAINED, "--vary", "nodes=1,2", "--within", "1h"], 1, "nothing trains within 60 min: the closest is 2x8xh100-sxm"),
         ([*TRAINED, "--cheapest", "--within", "1s"], 1, "nothing trains within 1 s: the closest is"),

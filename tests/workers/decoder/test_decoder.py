@@ -1,8 +1,6 @@
 """The transformers engine: its lean layers compute what HF's do, and its worker measures on a CPU as on a GPU."""
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +10,6 @@ import pytest
 from meshwise.errors import DoesNotFit
 from meshwise.run.bench.speeds import Setting
 from meshwise.run.serve import transformers
-from meshwise.run.serve.process import free_port
 from meshwise.workers.decoder.__main__ import main
 from meshwise.workers.decoder.rows import COLUMNS, row, spread
 from meshwise.workers.decoder.settings import Job, Point
@@ -20,10 +17,11 @@ from support.command import Run
 from support.nursery import Nursery
 
 
+@pytest.mark.slow
 def test_the_lean_layers_compute_what_hf_does(interpreted: Nursery) -> None:
     """Qwen2 has biases, Qwen3 norms of heads, Llama neither."""
-    said = interpreted.run(str(Path(__file__).with_name("lean_worker.py")))
-    assert said.split() == ["Qwen2Config", "True", "Qwen3Config", "True"]
+    printed = interpreted.run(str(Path(__file__).with_name("lean_worker.py")))
+    assert printed.split() == ["Qwen2Config", "True", "Qwen3Config", "True"]
 
 
 def values() -> dict[str, object]:
@@ -36,7 +34,7 @@ Worker = Callable[[Job], tuple[int, list[dict[str, object]]]]
 
 @pytest.fixture
 def worker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Worker:
-    """What the program says, in this process; `bench` below starts it as one of its own."""
+    """Run the program in this process; `bench` below starts it as a process."""
 
     def measured(job: Job) -> tuple[int, list[dict[str, object]]]:
         (tmp_path / "job.json").write_text(job.to_json())
@@ -57,62 +55,20 @@ def test_a_worker_measures_every_point_on_a_cpu(worker: Worker) -> None:
     assert all(len(one["decode_s"]) == len(one["prefill_s"]) == 2 for one in found)  # pyright: ignore[reportArgumentType]
 
 
-TOGETHER = """
-import sys, torch
-from dataclasses import replace
-from pathlib import Path
-from meshwise.workers.decoder.session import build
-from meshwise.workers.decoder.settings import Job
-
-def said(job):
-    timed = build(job)
-    tokens = torch.randint(64, (2, 9), generator=torch.Generator().manual_seed(1))
-    cache, logits, chosen = timed._cache(12), [], []
-    with torch.no_grad():
-        logits.append(timed._read(tokens, cache))
-        for at in range(9, 11):
-            chosen.append(logits[-1].argmax(-1)[:, None])
-            places = torch.full((2, 1), at)
-            logits.append(timed.model(input_ids=chosen[-1], position_ids=places, past_key_values=cache).logits[:, -1])
-    whole = sum(getattr(weight, "to_local", lambda: weight)().numel() for weight in timed.model.parameters())
-    return torch.stack(logits), torch.cat(chosen), whole
-
-job = Job.read(Path(sys.argv[1]))
-for kind in ("llama", "qwen3"):
-    job = replace(job, model=job.model | {"model_type": kind})
-    alone, one, all_of_it = said(replace(job, tp=1))
-    shared, two, part = said(job)
-    print(bool((shared - alone).abs().max() < 1e-5), torch.equal(one, two), part < 0.6 * all_of_it)
-try:
-    build(replace(job, model={"model_type": "gpt2", "n_embd": 32, "n_layer": 1, "n_head": 2, "vocab_size": 64}))
-except ValueError as error:
-    print(error)
-"""
-
-
-def test_two_processes_that_share_each_layer_say_what_one_does(tmp_path: Path) -> None:
-    """Logits of a prompt and of two steps, and the tokens chosen; each process holds half of all that can be cut. No plan is told."""
+@pytest.mark.slow
+def test_two_processes_that_share_each_layer_compute_what_one_does(nursery: Nursery, tmp_path: Path) -> None:
+    """Logits of a prompt and of two steps, and the tokens chosen; each process holds half of all that can be sharded."""
     model = values() | {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
     (tmp_path / "job.json").write_text(Job(name="x", model=model, points=(), device="cpu", precision="fp32", tp=2).to_json())
-    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", TOGETHER, str(tmp_path / "job.json")]
-    ranks = [
-        subprocess.Popen(
-            command,
-            env=dict(os.environ) | where | {"RANK": str(i), "LOCAL_RANK": str(i)},
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        for i in range(2)
-    ]
-    told = [rank.communicate(timeout=120) for rank in ranks]
-    wanted = ["True True True"] * 2 + ["transformers has no tensor-parallel plan for gpt2"]
-    assert [out.splitlines() for out, _ in told] == [wanted] * 2, told[0][1][-2000:]
+    nursery.run(str(Path(__file__).with_name("sharded_worker.py")), str(tmp_path / "job.json"), processes=2)
+    no_plan = "transformers has no tensor-parallel plan for gpt2"
+    for rank in range(2):
+        found = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert found == {"llama": [True] * 3, "qwen3": [True] * 3, "gpt2": no_plan}
 
 
 def test_a_plan_with_tensor_parallelism_is_timed_by_as_many_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """torchrun starts them; in its place stands a program that repeats what it was asked."""
+    """torchrun starts them; a stand-in program prints its arguments instead."""
     stand_in = tmp_path / "python"
     stand_in.write_text(f"#!{sys.executable}\nimport json, sys; print(json.dumps({{'error': ' '.join(sys.argv[1:8])}}))\n")
     stand_in.chmod(0o755)
@@ -122,28 +78,29 @@ def test_a_plan_with_tensor_parallelism_is_timed_by_as_many_processes(tmp_path: 
         transformers.timed(asked, lambda: None)
 
 
-def test_a_worker_says_in_one_line_why_it_cannot(worker: Worker) -> None:
+def test_a_worker_reports_in_one_line_why_it_fails(worker: Worker) -> None:
     job = Job(name="odd", model={"model_type": "no-such-type"}, points=(), device="cpu")
-    code, (said,) = worker(job)
+    code, (printed,) = worker(job)
     assert code == 3
-    assert "no-such-type" in str(said["error"])
+    assert "no-such-type" in str(printed["error"])
 
 
+@pytest.mark.slow
 def test_bench_times_a_model_without_weights(run: Run) -> None:
-    """Where there is no GPU it is timed on the CPU, and no prediction for a GPU stands beside that."""
+    """Without a GPU it is timed on the CPU, and not compared with a prediction for a GPU."""
     words = ["--engine", "transformers", "--on", "1xh200", "--prompt", "8", "--output", "3", "--users", "1,2", "--repeats", "1"]
     done = run("bench", "llama-debug", *words, "--json")
     assert (done.code, done.err) == (0, "")
-    told = json.loads(done.out)
-    assert told["engine"] == "transformers"
-    assert [point["users"] for point in told["points"]] == [1, 2]
-    assert all(point["decode"] > 0 and point["prefill"] > 0 for point in told["points"])
-    assert told["device"] != "cpu" or all(point["predicted"] is None for point in told["points"])
+    found = json.loads(done.out)
+    assert found["engine"] == "transformers"
+    assert [point["users"] for point in found["points"]] == [1, 2]
+    assert all(point["decode"] > 0 and point["prefill"] > 0 for point in found["points"])
+    assert found["device"] != "cpu" or all(point["predicted"] is None for point in found["points"])
 
 
 def test_a_row_has_the_columns_of_the_tables_and_rates_by_the_median() -> None:
     """Worked: 32 tokens for each of 4 users in 0.64 s are 200 a second; a prompt of 128 in 0.1 s is 1280."""
-    found = {"prompt": 128, "output": 32, "users": 4, "outcome": "ok", "memory": 2**31, "way": "lean"}
+    found = {"prompt": 128, "output": 32, "users": 4, "outcome": "ok", "memory": 2**31, "variant": "lean"}
     made = row(found | {"prefill_s": [0.1, 0.1, 0.5], "decode_s": [0.64, 0.6, 0.7]}, {"model": "m", "note": "torch 2"})
     assert tuple(made) == COLUMNS
     assert (made["decode_tok_s"], made["prefill_tok_s"], made["ttft_ms"], made["mem_gb"]) == ("200", "1280", "100", "2")

@@ -12,13 +12,14 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.distributed.tensor import DTensor
 
-from meshwise.workers.trainer.data.samples import batch_of, own_batch
-from meshwise.workers.trainer.gradients import named, norm, settle
-from meshwise.workers.trainer.models import Span, build
-from meshwise.workers.trainer.parallel import AXES, EMBEDDINGS, Ranks
+from meshwise.workers.trainer.data.samples import batch_of, local_batch
+from meshwise.workers.trainer.gradients import gradient_norm, named_parameters, reduce_gradients
+from meshwise.workers.trainer.models.base import Span, build
+from meshwise.workers.trainer.models.registry import families, sizes_of
+from meshwise.workers.trainer.parallel import AXES, Ranks
 from meshwise.workers.trainer.passes import Passes
-from meshwise.workers.trainer.settings import Layout, Settings, Sizes, broken
-from meshwise.workers.trainer.weights import start
+from meshwise.workers.trainer.settings import Layout, Settings, broken_rules
+from meshwise.workers.trainer.weights import init_random
 
 warnings.simplefilter("error", FutureWarning)  # a user would see it once for every rank
 
@@ -36,11 +37,11 @@ def ranks_of(layout: Layout) -> Ranks:
 
 def gradients(settings: Settings, ranks: Ranks, passes: Passes) -> tuple[dict[str, torch.Tensor], float, float]:
     """Whole gradients of this rank's weights by name, after clipping, with the loss and the norm before it."""
-    tokens, targets = own_batch(settings, ranks, 0)
+    tokens, targets = local_batch(settings, ranks, 0)
     loss = passes.run(tokens, targets)
-    parameters = named(passes.models)
-    settle(settings, ranks, parameters)
-    total = norm(settings, ranks, parameters)
+    parameters = named_parameters(passes.models)
+    reduce_gradients(settings, ranks, parameters)
+    total = gradient_norm(settings, ranks, parameters)
     share = min(1.0, settings.clip / (float(total) + 1e-6))
     found = {}
     for name, parameter in parameters:
@@ -52,13 +53,13 @@ def gradients(settings: Settings, ranks: Ranks, passes: Passes) -> tuple[dict[st
 
 
 def reference(settings: Settings) -> tuple[dict[str, torch.Tensor], float, float]:
-    """The same by plain PyTorch: one model, one batch, torch's own clipping. It depends on the model alone."""
+    """The gradients by plain PyTorch: one model, one batch, torch's own clipping. They depend on the model alone."""
     key = json.dumps(settings.model)
     if key in whole:
         return whole[key]
-    layers = Sizes.of(settings.model).layers
+    layers = sizes_of(settings.model).layers
     model = build(settings.model, Span(0, layers, layers))
-    start([model], settings.seed, settings.model["initializer_range"])
+    init_random([model], settings.seed, settings.model["initializer_range"])
     tokens, targets = batch_of(settings, 0)
     loss = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
     loss.backward()
@@ -68,18 +69,18 @@ def reference(settings: Settings) -> tuple[dict[str, torch.Tensor], float, float
 
 
 def cut_in(settings: Settings, passes: Passes) -> bool:
-    """What tensor parallelism should cut is cut, and not silently repeated."""
+    """Whether the weights that the layout should shard are sharded, and not silently replicated."""
     a = settings.layout
     return all(
         isinstance(p, DTensor) and p.to_local().numel() < p.numel()
-        for _, p in named(passes.models)
+        for _, p in named_parameters(passes.models)
         if p.dim() == 2 and a.tp * a.dp_shard * a.cp > 1
     )
 
 
 def worst(mine: dict[str, torch.Tensor], true: dict[str, torch.Tensor]) -> float:
     """The largest difference, relative to the norm of that weight's gradient."""
-    tied = next(name for name in true if name in EMBEDDINGS.values())
+    tied = next(name for name in true if name in {family.embedding for family in families().values()})
     return max(float((g - true.get(n, true[tied])).norm() / true.get(n, true[tied]).norm()) for n, g in mine.items())
 
 
@@ -89,7 +90,7 @@ def main() -> None:
     every: dict[str, Any] = {}
     for name, case in cases.items():
         settings = Settings(**(case | {"layout": Layout(**case["layout"])}))
-        assert not broken(settings), broken(settings)
+        assert not broken_rules(settings), broken_rules(settings)
         ranks = ranks_of(settings.layout)
         passes = Passes(settings, ranks, torch.device("cpu"))
         cut = cut_in(settings, passes)

@@ -1,4 +1,4 @@
-"""A run that was stopped goes on as if it had not been, in another layout too."""
+"""A stopped run resumes as if it had not stopped, in another layout too."""
 
 import json
 import shutil
@@ -12,6 +12,7 @@ from support.nursery import Nursery
 from support.tiny_runs import WHOLE, losses, trained
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_in_another_layout_with_the_losses_of_an_unbroken_one(nursery: Nursery, tmp_path: Path) -> None:
     unbroken = losses(nursery, WHOLE, tmp_path / "unbroken")
     sharded = replace(WHOLE, layout=Layout(dp_shard=2))
@@ -19,19 +20,20 @@ def test_a_stopped_run_goes_on_in_another_layout_with_the_losses_of_an_unbroken_
     # as if it had been killed while it wrote its second checkpoint
     cut_off = tmp_path / "stopped" / "checkpoints" / "step-6" / "complete"
     cut_off.unlink()
-    again = losses(nursery, replace(WHOLE, layout=Layout(pp=2)), tmp_path / "stopped", "going on after step 3")
+    again = losses(nursery, replace(WHOLE, layout=Layout(pp=2)), tmp_path / "stopped", "resuming after step 3")
     rows = (tmp_path / "stopped" / "steps.jsonl").read_text().splitlines()
     assert [json.loads(row)["step"] for row in rows] == [0, 1, 2, 3, 4, 5]  # each once, though 3 to 5 were done twice
     assert [again[step] for step in range(6)] == pytest.approx([unbroken[step] for step in range(6)], rel=1e-5)
     assert unbroken[5] < unbroken[0]
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_with_another_batch_reads_every_sample_once(nursery: Nursery, tmp_path: Path) -> None:
-    still = replace(WHOLE, lr=0.0, checkpoint_every=2)  # nothing is learned, so a loss is of its samples alone
+    still = replace(WHOLE, lr=0.0, checkpoint_every=2)  # nothing is learned, so that a loss depends on its samples alone
     unbroken = losses(nursery, still, tmp_path / "unbroken")
     losses(nursery, replace(still, steps=2), tmp_path / "stopped")  # 16 samples
-    said = trained(nursery, replace(still, batch=4), tmp_path / "stopped")
-    assert "4 samples a step, 8 before: 16 were read, and the one after them is next" in said
+    printed = trained(nursery, replace(still, batch=4), tmp_path / "stopped")
+    assert "4 samples per step, 8 before: 16 were read, and reading continues after them" in printed
     again = losses(nursery, replace(still, batch=16, steps=7, layout=Layout(dp_shard=2)), tmp_path / "stopped", "32 were read")
     halves = [(again[step] + again[step + 1]) / 2 for step in (2, 4)]
     assert halves == pytest.approx([unbroken[2], unbroken[3]], rel=1e-5)
@@ -39,7 +41,7 @@ def test_a_run_that_goes_on_with_another_batch_reads_every_sample_once(nursery: 
     assert json.loads((tmp_path / "stopped" / "checkpoints" / "step-7" / "complete").read_text())["trained"]["samples"] == 48
 
 
-def test_what_is_wrong_with_checkpoints_is_said_and_nothing_is_started_over(nursery: Nursery, tmp_path: Path) -> None:
+def test_problems_with_checkpoints_are_reported_and_nothing_is_started_over(nursery: Nursery, tmp_path: Path) -> None:
     losses(nursery, replace(WHOLE, checkpoint_every=2), tmp_path)
     folder = tmp_path / "checkpoints"
     (folder / "step-6" / "complete").unlink()
@@ -47,10 +49,10 @@ def test_what_is_wrong_with_checkpoints_is_said_and_nothing_is_started_over(nurs
     old = json.loads(marker.read_text())
     del old["trained"]  # as earlier versions wrote it
     marker.write_text(json.dumps(old))
-    said = trained(nursery, WHOLE, tmp_path)
-    assert "the checkpoint after step 6 was cut off while it was written, and is removed\n" in said
-    assert "going on after step 4" in said
-    assert "the checkpoint does not say with what it was trained: taken to be 8 samples a step, as now\n" in said
+    printed = trained(nursery, WHOLE, tmp_path)
+    assert "the checkpoint after step 6 is incomplete and was removed\n" in printed
+    assert "resuming after step 4" in printed
+    assert "the checkpoint does not record its settings: assuming 8 samples per step, as now\n" in printed
 
     steps = (tmp_path / "steps.jsonl").read_bytes()
     for one in folder.iterdir():
@@ -59,9 +61,9 @@ def test_what_is_wrong_with_checkpoints_is_said_and_nothing_is_started_over(nurs
     with pytest.raises(AssertionError) as ended:
         trained(nursery, WHOLE, tmp_path)
     assert "the checkpoint after step 2 is damaged" in str(ended.value)
-    assert "going back" not in str(ended.value)
-    why = "is whole (damaged-step-6, damaged-step-4, damaged-step-2): remove them to start from step 1, or give another --out"
-    assert json.loads((tmp_path / "failure.json").read_text())["message"] == f"no checkpoint in {folder} {why}"
+    assert "resuming" not in str(ended.value)
+    why = "is damaged (damaged-step-6, damaged-step-4, damaged-step-2): remove them to start from step 1, or choose another --out"
+    assert json.loads((tmp_path / "failure.json").read_text())["message"] == f"every checkpoint in {folder} {why}"
     assert (tmp_path / "steps.jsonl").read_bytes() == steps
     shutil.rmtree(folder)
     assert len(losses(nursery, replace(WHOLE, steps=1), tmp_path)) == 1
@@ -69,5 +71,5 @@ def test_what_is_wrong_with_checkpoints_is_said_and_nothing_is_started_over(nurs
 
 def test_workers_that_were_started_without_the_launcher_refuse_another_order_too(nursery: Nursery, tmp_path: Path) -> None:
     losses(nursery, replace(WHOLE, steps=3), tmp_path)
-    with pytest.raises(AssertionError, match=r"is of a run with seed 0 \(now 1\): its samples have another order"):
+    with pytest.raises(AssertionError, match=r"holds a run with seed 0 \(now 1\), which orders samples differently"):
         trained(nursery, replace(WHOLE, seed=1), tmp_path)

@@ -1,6 +1,6 @@
-"""Runs that are hurt on purpose: killed, stopped, hung, without disk or memory. What was saved is gone on from, with the same losses.
+"""Runs that are killed, stopped, hung, or without disk or memory resume from their checkpoints with the same losses.
 
-Runs have no end of their own here, so that the rate of learning is the same in all: they are asked to stop.
+Runs here are endless until they are asked to stop, so that the learning rate is the same in all.
 """
 
 import json
@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from meshwise.workers.trainer.checkpoint import flaw
-from meshwise.workers.trainer.hf.marker import whole
+from meshwise.workers.trainer.checkpoint import find_damage
+from meshwise.workers.trainer.marker import complete_steps
 from meshwise.workers.trainer.settings import Layout
 from support.nursery import Nursery
 from support.tiny_runs import WHOLE, losses
@@ -30,46 +30,47 @@ LAST = 24
 
 
 def stop(run: Training) -> int:
-    """Ask a run to stop; the steps it has then behind it, all saved."""
+    """Ask a run to stop; returns the number of steps it has done, all saved."""
     family = [run.process.pid, *descendants(run.process.pid)]
     run.process.send_signal(signal.SIGTERM)
-    assert run.end() == 0, run.said()[-4000:]
+    assert run.end() == 0, run.printed()[-4000:]
     assert alive(family) == []
     done = len(run.losses())
-    assert f"stopped by a signal after step {done}, which is saved" in run.said()
-    assert "predicted and measured" in run.said()
-    assert whole(run.out / "checkpoints")[0] == done
+    assert f"stopped by a signal after step {done}, which is saved" in run.printed()
+    assert "predicted and measured" in run.printed()
+    assert complete_steps(run.out / "checkpoints")[0] == done
     return done
 
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
-    """The losses of a run that nothing happened to, until it was asked to stop."""
+    """The losses of an undisturbed run, until it was asked to stop."""
     run = Training(tmp_path_factory.mktemp("unbroken") / "run", "--dp-shard", "2", *ENDLESS)
     run.after(LAST)
     stop(run)
-    kept = whole(run.out / "checkpoints")
+    kept = complete_steps(run.out / "checkpoints")
     assert len(kept) == 3
-    assert [flaw(run.out / "checkpoints" / f"step-{step}") for step in kept] == ["", "", ""]
+    assert [find_damage(run.out / "checkpoints" / f"step-{step}") for step in kept] == ["", "", ""]
     return run.losses()
 
 
+@pytest.mark.slow
 def test_a_killed_and_a_hung_rank_and_a_damaged_checkpoint_leave_the_losses_as_they_were(
     unbroken: list[float], tmp_path: Path
 ) -> None:
     run = Training(tmp_path / "run", "--dp-shard", "2", *ENDLESS)
-    run.until(lambda: "saved after step 5" in run.said())
+    run.until(lambda: "saved after step 5" in run.printed())
     run.hurt(1, signal.SIGKILL)
-    run.until(lambda: "going on after step" in run.said())
+    run.until(lambda: "resuming after step" in run.printed())
     run.after(11)
     run.hurt(0, signal.SIGSTOP)
-    run.until(lambda: run.said().count("going on after step") == 2)
+    run.until(lambda: run.printed().count("resuming after step") == 2)
     run.after(14)
     done = stop(run)
-    assert re.search(r"rank 1 was killed by SIGKILL in step ([6-9]|1\d); restart 1 of 3", run.said())
-    assert "rank 0 on " in run.said()
-    assert "does not answer; restart 2 of 3" in run.said()
-    assert "Traceback" not in run.said()
+    assert re.search(r"rank 1 was killed by SIGKILL in step ([6-9]|1\d); restart 1 of 3", run.printed())
+    assert "rank 0 on " in run.printed()
+    assert "does not respond; restart 2 of 3" in run.printed()
+    assert "Traceback" not in run.printed()
     both = min(done, len(unbroken))
     assert run.losses()[:both] == unbroken[:both]  # to the last bit
 
@@ -77,19 +78,19 @@ def test_a_killed_and_a_hung_rank_and_a_damaged_checkpoint_leave_the_losses_as_t
     part = next(newest.glob("__1_*"))
     part.write_bytes(part.read_bytes()[:-100])
     again = Training(tmp_path / "run", "--tp", "2", *ENDLESS)
-    again.until(lambda: "going on after step" in again.said())
+    again.until(lambda: "resuming after step" in again.printed())
     again.after(done + 3)
     family = descendants(again.process.pid)
-    again.process.kill()  # without a chance to say anything to its workers
+    again.process.kill()  # without a chance to signal its workers
     again.until_gone(family)
-    assert f"the checkpoint after step {done} is damaged ({part.name} has " in again.said()
+    assert f"the checkpoint after step {done} is damaged ({part.name} has " in again.printed()
     both = min(len(again.losses()), len(unbroken))
     assert again.losses()[:both] == pytest.approx(unbroken[:both], rel=1e-5)
 
 
 @pytest.fixture
 def two_hosts() -> Iterator[tuple[str, str]]:
-    """Two hosts in network namespaces, with a cable between them."""
+    """Two hosts in network namespaces, joined by a virtual cable."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("network namespaces need root and the program ip")
     names = (f"mw{os.getpid()}a", f"mw{os.getpid()}b")
@@ -108,6 +109,7 @@ def two_hosts() -> Iterator[tuple[str, str]]:
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
 
+@pytest.mark.slow
 def test_two_hosts_train_as_one_and_a_lost_one_is_named_and_may_come_back(
     two_hosts: tuple[str, str], unbroken: list[float], tmp_path: Path
 ) -> None:
@@ -116,25 +118,26 @@ def test_two_hosts_train_as_one_and_a_lost_one_is_named_and_may_come_back(
         return Training(tmp_path / "run", "--dp-shard", "2", *ENDLESS, *where, before=("ip", "netns", "exec", two_hosts[rank]))
 
     second, first = node(1), node(0)
-    first.until(lambda: "saved after step 5" in first.said())
+    first.until(lambda: "saved after step 5" in first.printed())
     lost = subprocess.run(["ip", "netns", "pids", two_hosts[1]], capture_output=True, text=True, check=True).stdout.split()
     for pid in lost:
         os.kill(int(pid), signal.SIGKILL)
     assert second.end() < 0
-    first.until(lambda: "died without a word; restart 1 of 3, as soon as all 2 nodes are here" in first.said())
-    assert "rank 1 on node 1 (" in first.said()
+    first.until(lambda: "died without a message; restart 1 of 3, as soon as all 2 nodes have joined" in first.printed())
+    assert "rank 1 on node 1 (" in first.printed()
     second = node(1)
-    first.until(lambda: "going on after step" in first.said())
+    first.until(lambda: "resuming after step" in first.printed())
     first.after(12)
-    second.process.send_signal(signal.SIGTERM)  # to one of them, and both stop
-    assert (first.end(), second.end()) == (0, 0), first.said()[-4000:]
+    second.process.send_signal(signal.SIGTERM)  # sent to one of them, and both stop
+    assert (first.end(), second.end()) == (0, 0), first.printed()[-4000:]
     done = len(first.losses())
-    assert f"stopped by a signal after step {done}, which is saved" in first.said()
-    assert "step" not in second.said().replace("after the current step", "")  # node 0 alone reports
+    assert f"stopped by a signal after step {done}, which is saved" in first.printed()
+    assert "step" not in second.printed().replace("after the current step", "")  # node 0 alone reports
     both = min(done, len(unbroken))
     assert first.losses()[:both] == unbroken[:both]
 
 
+@pytest.mark.slow
 def test_tasks_of_slurm_one_a_device_are_the_workers(unbroken: list[float], tmp_path: Path) -> None:
     step = {"SLURM_STEP_ID": "0", "SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NUM_TASKS": "2"}
 
@@ -143,8 +146,8 @@ def test_tasks_of_slurm_one_a_device_are_the_workers(unbroken: list[float], tmp_
         return Training(tmp_path / "run", "--dp-shard", "2", "--steps", "4", "--checkpoint-every", "2", **here)
 
     tasks = [task(rank) for rank in range(2)]
-    assert [one.end() for one in tasks] == [0, 0], tasks[0].said()
-    assert tasks[0].losses() == unbroken[:4]  # the rate of learning still rises, alike in runs of any length
+    assert [one.end() for one in tasks] == [0, 0], tasks[0].printed()
+    assert tasks[0].losses() == unbroken[:4]  # still in warm-up, which is the same in runs of any length
 
 
 @pytest.mark.parametrize(("processes", "after", "most"), [(1, 3, 3), (2, 3, 4), (2, 0, 0)])
@@ -154,11 +157,11 @@ def test_a_run_that_is_asked_to_stop_does_at_most_the_step_that_another_rank_is_
     settings = replace(WHOLE, layout=Layout(dp_shard=processes), steps=10_000, checkpoint_every=5000, out=str(tmp_path))
     settings.write(tmp_path / "config.json")
     worker, stop = str(Path(__file__).with_name("stopped_worker.py")), str(tmp_path / "stop")
-    said = nursery.run(worker, str(tmp_path / "config.json"), str(after), processes=processes, MESHWISE_STOP=stop)
+    printed = nursery.run(worker, str(tmp_path / "config.json"), str(after), processes=processes, MESHWISE_STOP=stop)
     done = len((tmp_path / "steps.jsonl").read_text().splitlines())
     assert after <= done <= most
-    assert ("before the first step" if after == 0 else f"after step {done}, which is saved") in said
-    assert whole(tmp_path / "checkpoints") == ([done] if done else [])
+    assert ("before the first step" if after == 0 else f"after step {done}, which is saved") in printed
+    assert complete_steps(tmp_path / "checkpoints") == ([done] if done else [])
 
 
 @contextmanager
@@ -175,48 +178,51 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_the_checkpoint_and_not_the_run(tmp_path: Path) -> None:
     # a checkpoint of the tiny model has 0.9 MB: one fits, a second does not
     with small_disk(tmp_path / "full", "1m") as full:
         run = Training(full, "--steps", "5", "--checkpoint-every", "2")
-        assert run.end() == 1  # in the end there was a state that could not be saved
-        words = "(No space left on device, rank 0) and was removed; the one after step 2 stays"
-        assert f"the checkpoint after step 4 could not be written {words}; training goes on" in run.said()
-        assert f"the checkpoint after step 5 could not be written {words}; it is tried once more" in run.said()
-        assert run.said().count("training goes on") == 1
-        told = "meshwise: the state after step 5 could not be saved (No space left on device, rank 0)"
-        assert run.said().splitlines()[-1].startswith(told)
+        assert run.end() == 1  # the last state could not be saved
+        words = "(No space left on device, rank 0) and was removed; the one after step 2 is kept"
+        assert f"the checkpoint after step 4 could not be written {words}; training continues" in run.printed()
+        assert f"the checkpoint after step 5 could not be written {words}; trying once more" in run.printed()
+        assert run.printed().count("training continues") == 1
+        reason = "meshwise: the state after step 5 could not be saved (No space left on device, rank 0)"
+        assert run.printed().splitlines()[-1].startswith(reason)
         assert len(run.losses()) == 5
-        assert flaw(full / "checkpoints" / "step-2") == ""
+        assert find_damage(full / "checkpoints" / "step-2") == ""
         assert [path.name for path in (full / "checkpoints").iterdir()] == ["step-2"]
         reported(run)
 
 
 def reported(run: Training) -> None:
-    """What was measured is kept and told, though something could not be written in the end."""
+    """Check that the measurements are written and reported, although something else could not be written."""
     rows = [json.loads(line) for line in (run.out / "measurement.jsonl").read_text().splitlines()]
     assert [row["outcome"] for row in rows] == ["ok"]
     assert len(json.loads((run.out / "ranks.json").read_text())) == rows[0]["n_gpus"]
     assert "tokens/s" in (run.out / "report.md").read_text()
-    assert f"saved in {run.out}: " in run.said()
-    assert "Traceback" not in run.said()
+    assert f"saved in {run.out}: " in run.printed()
+    assert "Traceback" not in run.printed()
 
 
+@pytest.mark.slow
 def test_weights_that_the_disk_does_not_take_cost_neither_the_report_nor_a_good_file(tmp_path: Path) -> None:
     # two parts of 107 and 74 kB, and the run's own files: of 160 kB one part has room, and not both
     with small_disk(tmp_path / "full", "160k") as full:
         (tmp_path / "tmp").mkdir()
         run = Training(full, "--pp", "2", "--steps", "3", "--save", TMPDIR=str(tmp_path / "tmp"))
         assert run.end() == 1
-        # nothing of torchrun's or of ours is left behind; the cache of compiled kernels is torch's, one for all runs
+        # neither torchrun nor we leave anything behind; the cache of compiled kernels is torch's, shared by all runs
         assert [path.name for path in (tmp_path / "tmp").iterdir() if not path.name.startswith("torchinductor_")] == []
-        last = run.said().splitlines()[-1]
+        last = run.printed().splitlines()[-1]
         assert last.startswith(f"meshwise: the weights could not be written in {full / 'weights'}: No space left on device (0.")
-        assert " MB are needed, and 0." in last
+        assert " MB needed, 0." in last
         assert [*(full / "weights").iterdir()] == []
         reported(run)
 
 
+@pytest.mark.slow
 def test_memory_that_runs_out_is_told_by_part_with_the_nearest_layout_that_needs_less(tmp_path: Path) -> None:
     # 4 GB of addresses, of which torch takes about half: the activations of half a million tokens do not fit
     limit = (
@@ -226,15 +232,15 @@ def test_memory_that_runs_out_is_told_by_part_with_the_nearest_layout_that_needs
     )
     run = Training(tmp_path / "run", "--batch", "1024", "--seq", "512", "--checkpoint-every", "1", before=limit)
     assert run.end() == 1
-    assert "ran out of memory in step 1: " in run.said()
-    assert "restart" not in run.said()  # it would run out again
-    assert "Traceback" not in run.said()
+    assert "ran out of memory in step 1: " in run.printed()
+    assert "restart" not in run.printed()  # it would run out again
+    assert "Traceback" not in run.printed()
     parts = next(
-        line for line in run.said().splitlines() if line.startswith("predicted per device: weights 0.00, gradients 0.00")
+        line for line in run.printed().splitlines() if line.startswith("predicted per device: weights 0.00, gradients 0.00")
     )
     assert float(parts.split("activations ")[1].split(",")[0]) > 1  # GiB: the largest part
     assert parts.endswith("GiB of 3.73 GiB")  # 4e9 / 2^30
-    near = next(line for line in run.said().splitlines() if line.startswith("nearest layout that needs less: --mbs "))
+    near = next(line for line in run.printed().splitlines() if line.startswith("nearest layout that needs less: --mbs "))
     assert int(near.split("--mbs ")[1].split(":")[0]) < 1024
     assert json.loads((tmp_path / "run" / "failure.json").read_text())["kind"] == "oom"
 
@@ -242,13 +248,13 @@ def test_memory_that_runs_out_is_told_by_part_with_the_nearest_layout_that_needs
 def test_a_gradient_that_is_no_number_on_one_rank_is_left_out_by_all(nursery: Nursery, tmp_path: Path) -> None:
     settings = replace(WHOLE, layout=Layout(dp_shard=2), on_nan="skip", steps=5, checkpoint_every=4, out=str(tmp_path))
     settings.write(tmp_path / "config.json")
-    said = nursery.run(str(Path(__file__).with_name("poisoned_worker.py")), str(tmp_path / "config.json"), processes=2)
-    assert "step 3: the loss is " in said
-    assert "the norm of the gradient nan: not applied (1 left out so far)" in said
+    printed = nursery.run(str(Path(__file__).with_name("poisoned_worker.py")), str(tmp_path / "config.json"), processes=2)
+    assert "step 3: loss " in printed
+    assert "gradient norm nan: skipped (1 so far)" in printed
     rows = [json.loads(line) for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
     assert len(rows) == 5
     assert json.loads((tmp_path / "checkpoints" / "step-4" / "complete").read_text())["skipped"] == 1
-    # the weights did not move in the third step: what comes after it is a number, and the run goes on from its checkpoint alike
+    # the third step left the weights alone: later losses are finite, and a resumed run repeats them
     shutil.rmtree(tmp_path / "checkpoints" / "step-5")
-    again = losses(nursery, replace(settings, layout=Layout()), tmp_path, "going on after step 4")
+    again = losses(nursery, replace(settings, layout=Layout()), tmp_path, "resuming after step 4")
     assert again[4] == pytest.approx(rows[4]["loss"], rel=1e-5)

@@ -1,4 +1,4 @@
-"""Settings: rules with their numbers, and JSON both ways."""
+"""Settings: layout rules with their numbers, and the JSON file."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from meshwise.workers.trainer.models.registry import Sizes, sizes_of, unsupported
 from meshwise.workers.trainer.parallel import own_stages, spans
-from meshwise.workers.trainer.settings import Layout, Settings, Sizes, TokenFile, broken, unbuildable
+from meshwise.workers.trainer.settings import Layout, Settings, TokenFile, broken_rules
 from support.tiny_runs import MANY_HEADS as LLAMA
 from support.tiny_runs import PLAIN
 
@@ -27,43 +28,48 @@ def test_settings_come_back_from_their_file(tmp_path: Path) -> None:
         ({"dp_shard": 3}, "dp x micro-batch (3 x 1) must divide the batch (8)"),
         ({"pp": 8}, "pp x chunks (8 x 1) must be at most the layers (4)"),
         ({"pp": 2, "mbs": 8}, "pp (2) must divide the micro-batches (1)"),
-        ({"vpp": 2}, "vpp (2) above 1 goes with"),
+        ({"vpp": 2}, "vpp (2) above 1 needs"),
         ({"pp": 2, "schedule": "interleaved"}, "schedule interleaved needs vpp above 1"),
         ({"schedule": "zbv"}, "schedule zbv needs pp above 1"),
         ({"pp": 2, "schedule": "zero-bubble", "recompute": "full"}, "needs recompute none"),
-        ({"tp": 0}, "there is at least one of every axis"),
+        ({"tp": 0}, "must be at least 1"),
     ],
 )
-def test_a_layout_that_breaks_a_rule_is_told_with_its_numbers(layout: dict[str, Any], words: str) -> None:
-    assert any(words in rule for rule in broken(replace(PLAIN, layout=Layout(**layout))))
+def test_a_broken_rule_names_its_numbers(layout: dict[str, Any], words: str) -> None:
+    assert any(words in rule for rule in broken_rules(replace(PLAIN, layout=Layout(**layout))))
 
 
-def test_a_vocabulary_too_small_for_bytes_is_told() -> None:
-    assert broken(replace(PLAIN, model=LLAMA | {"vocab_size": 100})) == [
+def test_a_vocabulary_too_small_for_bytes_is_refused() -> None:
+    assert broken_rules(replace(PLAIN, model=LLAMA | {"vocab_size": 100})) == [
         "the vocabulary (100) must hold the 256 bytes of the embedded text"
     ]
 
 
 def test_ttt_is_not_cut_along_heads_or_the_sequence() -> None:
     ttt = LLAMA | {"model_type": "ttt", "mini_batch_size": 16}
-    assert broken(replace(PLAIN, model=ttt, layout=Layout(dp_shard=2, pp=2))) == []
+    assert broken_rules(replace(PLAIN, model=ttt, layout=Layout(dp_shard=2, pp=2))) == []
     for layout in (Layout(tp=2), Layout(cp=2), Layout(recompute="selective")):
-        assert any("TTT reads a sequence in order" in rule for rule in broken(replace(PLAIN, model=ttt, layout=layout)))
-    assert broken(replace(PLAIN, model=ttt, seq=24)) == []  # a last mini-batch need not be full
+        assert any(
+            "ttt layers process tokens in order" in rule for rule in broken_rules(replace(PLAIN, model=ttt, layout=layout))
+        )
+    assert broken_rules(replace(PLAIN, model=ttt, seq=24)) == []  # a last mini-batch need not be full
 
 
-def test_a_layout_that_keeps_every_rule_has_nothing_to_tell() -> None:
-    assert broken(replace(PLAIN, layout=Layout(dp_shard=2, tp=2, pp=2, cp=2))) == []
+def test_a_layout_that_satisfies_every_rule_breaks_none() -> None:
+    assert broken_rules(replace(PLAIN, layout=Layout(dp_shard=2, tp=2, pp=2, cp=2))) == []
 
 
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
         ({"model_type": "mamba2"}, "'mamba2'"),
-        ({"model_type": "ttt", "ttt_layer_type": "cubic"}, "ttt_layer_type 'cubic': the trainer has linear and mlp"),
+        (
+            {"model_type": "ttt", "ttt_layer_type": "cubic"},
+            "ttt_layer_type 'cubic' is not supported; the trainer has linear and mlp",
+        ),
         ({"model_type": "ttt", "share_qk": True}, "TTT-Linear and TTT-MLP without gate"),
         ({"hidden_size": 33, "num_attention_heads": 3}, "heads of 11"),
-        ({"head_dim": 7}, "heads of 7: rotary positions turn pairs"),
+        ({"head_dim": 7}, "heads of 7 features: rotary positions rotate pairs"),
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"rope_scaling": {"rope_type": "yarn"}}, "yarn"),
         ({"attention_dropout": 0.1}, "dropout"),
@@ -74,8 +80,8 @@ def test_a_layout_that_keeps_every_rule_has_nothing_to_tell() -> None:
     ],
 )
 def test_a_model_that_would_be_built_wrong_is_refused(keys: dict[str, Any], words: str) -> None:
-    assert unbuildable(LLAMA) == ""
-    assert words in unbuildable(LLAMA | keys)
+    assert unsupported(LLAMA) == ""
+    assert words in unsupported(LLAMA | keys)
 
 
 @pytest.mark.parametrize(("layers", "stages"), [(4, 2), (7, 4), (5, 5), (30, 4)])
@@ -95,13 +101,13 @@ def test_a_v_begins_and_ends_on_the_first_rank() -> None:
 
 
 def test_bloom_s_older_keys_are_read() -> None:
-    sizes = Sizes.of({"model_type": "bloom", "n_embed": 64, "n_layer": 2, "num_attention_heads": 4, "vocab_size": 300})
+    sizes = sizes_of({"model_type": "bloom", "n_embed": 64, "n_layer": 2, "num_attention_heads": 4, "vocab_size": 300})
     assert sizes == Sizes(hidden=64, layers=2, heads=4, kv_heads=4, ffn=256, vocab=300, tied=True)
 
 
 def test_a_sequence_of_gpt_2_ends_where_its_learned_positions_do() -> None:
     gpt2 = {"model_type": "gpt2", "vocab_size": 256, "n_embd": 32, "n_layer": 4, "n_head": 8, "n_positions": 31}
-    assert Sizes.of(gpt2) == Sizes(hidden=32, layers=4, heads=8, kv_heads=8, ffn=128, vocab=256, tied=True, positions=31)
-    assert broken(replace(PLAIN, model=gpt2, seq=31)) == []
-    assert broken(replace(PLAIN, model=gpt2, seq=32)) == ["the sequence (32) must be at most the learned positions (31)"]
-    assert broken(replace(PLAIN, model=gpt2, layout=Layout(tp=2))) == ["tp (2) must divide the learned positions (31)"]
+    assert sizes_of(gpt2) == Sizes(hidden=32, layers=4, heads=8, kv_heads=8, ffn=128, vocab=256, tied=True, positions=31)
+    assert broken_rules(replace(PLAIN, model=gpt2, seq=31)) == []
+    assert broken_rules(replace(PLAIN, model=gpt2, seq=32)) == ["the sequence (32) must be at most the learned positions (31)"]
+    assert broken_rules(replace(PLAIN, model=gpt2, layout=Layout(tp=2))) == ["tp (2) must divide the learned positions (31)"]

@@ -1,6 +1,7 @@
 """Arguments that programs print before they start: 'hidden_size ........ 4096', '--tensor-model-parallel-size 8', 'dp=8,'."""
 
 import re
+from collections.abc import Mapping
 
 from meshwise.audit.logs.columns import find_field
 from meshwise.audit.logs.numbers import amount
@@ -11,29 +12,31 @@ _PAIR = re.compile(r"(?:^|[\s({,])--?([A-Za-z][\w-]*)[= ]([\w.+-]+)|(?:^|[\s({,]
 _MODEL = "n_layers d_model d_ff n_heads n_kv_heads vocab seq_len params"
 _LAYOUT = "n_gpus dp tp pp cp ep interleave zero_stage micro_batch per_device_batch global_batch_seqs grad_accum"
 KNOWN = frozenset([*_MODEL.split(), *_LAYOUT.split(), "recompute", "seq_parallel", "precision"])
-"""What an argument may say; other names that look like columns, such as 'loss', are not arguments."""
+"""Fields that an argument may set; other names that look like columns, such as 'loss', are not arguments."""
 
 
 def pairs(text: str) -> list[tuple[str, str]]:
+    """Return the (name, value) pairs of a line."""
     dotted = _DOTTED.match(text)
     if dotted:
         return [(dotted[1], dotted[2].strip())]
     return [(a or c, b or d) for a, b, c, d in _PAIR.findall(text)]
 
 
-def take(series: Series, text: str) -> bool:
-    """Put what a line says of the run's setup into its facts; whether it said anything."""
-    said = False
+def read_arguments(series: Series, text: str, names: Mapping[str, str] | None = None) -> None:
+    """Add the arguments of a line to the facts of a series. `names` maps a program's own argument names to shared ones."""
     for key, value in pairs(text):
-        field = find_field(key)
-        if field is None or field.name not in KNOWN:
-            continue
-        if not field.quantity:
-            series.text(field.name, value)
-            said = True
-            continue
-        found = amount(value, field.quantity, field.unit)
-        if found is not None and not found.rest:
-            series.fact(field.name, found.value)
-            said = True
-    return said
+        set_argument(series, (names or {}).get(key, key), value)
+
+
+def set_argument(series: Series, name: str, value: str) -> None:
+    """Set the fact that an argument stands for; ignore a name that is not an argument, or a value that is not a number."""
+    field = find_field(name)
+    if field is None or field.name not in KNOWN:
+        return
+    if not field.quantity:
+        series.text(field.name, value)
+        return
+    found = amount(value, field.quantity, field.unit)
+    if found is not None and not found.rest:
+        series.fact(field.name, found.value)

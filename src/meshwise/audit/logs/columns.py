@@ -1,4 +1,7 @@
-"""The vocabulary of runs: every field with its quantity, and the names that tables, logs and arguments give it."""
+"""Fields of a run: each with its quantity and the names that tables, logs and arguments use for it.
+
+Names that only one program uses belong in the file of its format (see `arguments.read_arguments`).
+"""
 
 import re
 from dataclasses import dataclass
@@ -8,12 +11,12 @@ from meshwise.audit.logs.numbers import UNITS, Quantity
 
 @dataclass(frozen=True)
 class Field:
-    """What a column holds. `quantity` is empty for words."""
+    """The meaning of a column. `quantity` is empty for text."""
 
     name: str
     quantity: Quantity
     unit: str = ""
-    """Of its plain numbers, where the column's name does not say."""
+    """Unit of numbers without one, unless the column's name states it."""
 
 
 def _fields(quantity: Quantity, unit: str = "", **names: str) -> dict[str, Field]:
@@ -48,7 +51,7 @@ FIELDS: dict[str, Field] = {
         micro_batch="mbs microbatch microbatchsize localbatchsize trainmicrobatchsizepergpu",
         per_device_batch="perdevicetrainbatchsize perdevicebatchsize instantaneousbatchsizeperdevice batchperdevice batchpergpu",
         global_batch_seqs="gbs globalbatch globalbatchsize trainbatchsize totaltrainbatchsize batch batchsize globalbatchseqs",
-        grad_accum="gradaccum gradientaccumulation gradientaccumulationsteps accumulation batchaccumulationperreplica gas",
+        grad_accum="gradaccum gradientaccumulation gradientaccumulationsteps accumulation gas",
         tokens_per_step="tokensperstep effectivebatchsize tokensperiteration batchtokens globalbatchtokens",
         prompt="promptlen nprompt prompttokens",
         output="genlen ngen generatedtokens",
@@ -126,9 +129,9 @@ def squeeze(name: str) -> str:
 
 
 def find_field(name: str) -> Field | None:
-    """The field that a column's name means, with the unit it names: 'iteration time (ms)', 'Mem [GiB]', 'step_ms', 'MFU %'."""
-    said = _IN_NAME.search(name)
-    inside = said[1].strip().lower() if said else "%" if "%" in name else ""
+    """Return the field that a column name stands for, with the unit in it: 'iteration time (ms)', 'Mem [GiB]', 'step_ms', 'MFU %'."""
+    bracket = _IN_NAME.search(name)
+    inside = bracket[1].strip().lower() if bracket else "%" if "%" in name else ""
     for bare in (_IN_NAME.sub("", name), name):
         field = FIELDS.get(squeeze(bare))
         if field is None:
@@ -148,7 +151,7 @@ def find_field(name: str) -> Field | None:
 
 
 def _suffixed(name: str) -> Field | None:
-    """'step_time_ms', 'peak_mem_mib': the unit as the last word of the name."""
+    """Return the field of a name that ends in its unit: 'step_time_ms', 'peak_mem_mib'."""
     stem, _, last = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_").rpartition("_")
     field = FIELDS.get(squeeze(stem)) if stem else None
     if field is None or not field.quantity or last not in UNITS[field.quantity]:

@@ -1,54 +1,67 @@
-"""Which format a file has, told by its content or by its name; and the reading of it."""
+"""Recognize the format of a file by its content, or take it by name, and read the file.
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+A format is one module, registered under the entry-point group `meshwise.logs`; see `Format` for its contents.
+"""
+
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Protocol, cast
 
 from meshwise.audit.logs import lines
-from meshwise.audit.logs.formats import csv, deepspeed, hf, jsonl, llamabench, markdown, megatron, nanotron, torchtitan
 from meshwise.audit.logs.lines import Line
 from meshwise.audit.logs.run import Reading
+from meshwise.catalogue.plugins import load_plugins
 from meshwise.errors import UserError, nearest, quoted
 
+GROUP = "meshwise.logs"
 PAGES = (".md", ".markdown", ".txt")
-"""Files that may hold nothing but sentences."""
+"""Files that are read as Markdown if no format matches: they may hold nothing but sentences."""
 
 
-@dataclass(frozen=True)
-class Format:
+class Format(Protocol):
+    """The contents of a format module."""
+
     name: str
-    matches: Callable[[str], bool]
-    read: Callable[[Iterable[Line]], Reading]
+    """The name for --format."""
+    order: int
+    """Formats are tried from the lowest: 10 for a program's own table or JSON, 20 to 40 for general tables and pages, 50 and more for
+    logs. A page may quote a log, but a log never contains a page."""
+
+    def matches(self, head: str) -> bool:
+        """Whether the first 64 KiB of a file, without colors, are in this format."""
+        ...
+
+    def read(self, lines: Iterable[Line]) -> Reading:
+        """Read a file from its stream of lines, in bounded memory."""
+        ...
 
 
-# The narrow ones first: a Markdown page may quote a log, and a log never holds a page.
-FORMATS = tuple(
-    Format(module.name, module.matches, module.read)
-    for module in (llamabench, jsonl, csv, markdown, torchtitan, nanotron, megatron, deepspeed, hf)
-)
+def formats() -> list[Format]:
+    """Return all registered formats, in the order in which they are tried."""
+    modules = cast(Iterable[Format], load_plugins(GROUP, "name", "order", "matches", "read").values())
+    return sorted(modules, key=lambda module: (module.order, module.name))
 
 
 def detect(head: str) -> Format | None:
-    """The first format whose marks the head of a file shows."""
+    """Return the first format that matches the head of a file."""
     plain = "\n".join(map(lines.plain, head.splitlines()))
-    return next((one for one in FORMATS if one.matches(plain)), None)
+    return next((one for one in formats() if one.matches(plain)), None)
 
 
 def find_format(name: str) -> Format:
-    for one in FORMATS:
-        if one.name == name.lower():
-            return one
-    names = [one.name for one in FORMATS]
-    raise UserError(f"unknown format {quoted(name)}{nearest(name, names)}; known: {', '.join(names)}")
+    known = {one.name: one for one in formats()}
+    if name.lower() not in known:
+        raise UserError(f"unknown format {quoted(name)}{nearest(name, known)}; known: {', '.join(known)}")
+    return known[name.lower()]
 
 
 def read_file(path: Path, name: str = "") -> Reading:
-    """One file, as it says or as it is told to be."""
+    """Read a file in the named format, or in the one that its content matches."""
     found = find_format(name) if name else detect(lines.head(path))
     if found is None and path.suffix.lower() in PAGES:
-        found = find_format(markdown.name)
+        found = find_format("markdown")
     if found is None:
-        names = ", ".join(one.name for one in FORMATS)
-        raise UserError(f"{path.name}: no known format is recognised in it; name one with --format ({names})")
+        names = ", ".join(one.name for one in formats())
+        raise UserError(f"{path.name}: no known format matches its content; name one with --format ({names})")
     with lines.open_text(path) as file:
         return found.read(lines.lines(file))

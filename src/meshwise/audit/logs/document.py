@@ -1,18 +1,18 @@
-"""What a document says of its runs outside of tables, and to which runs it belongs."""
+"""Facts that a document states outside its tables, and the runs that they apply to."""
 
 import math
 import re
 from dataclasses import replace
 
 from meshwise.audit.logs.columns import find_field
-from meshwise.audit.logs.numbers import amount, span
+from meshwise.audit.logs.numbers import amount, parse_range
 from meshwise.audit.logs.run import Claim, Reading, Run
 
 SHAPE = frozenset({"n_layers", "d_model", "n_heads", "d_ff", "n_kv_heads"})
 ABOVE = SHAPE | {"global_batch_seqs", "seq_len", "vocab"}
-"""What a line above a table says of its rows. A layout stands in the row itself, or nowhere."""
+"""Fields that a line above a table sets for its rows. A layout is only taken from the row itself."""
 EVERYWHERE = frozenset({"seq_len", "vocab", "gpus_per_node"})
-"""What holds for a whole document, where it says one value only."""
+"""Fields that hold for a whole document if it states a single value."""
 MEASURED = frozenset(
     {
         "seconds",
@@ -45,68 +45,71 @@ _PLANNED = re.compile(r"\b(expected|recommended|next|opportunit|future|todo|coul
 _PER_STEP = re.compile(r"\b(?:per|a|/)\s*(?:step|iter(?:ation)?|it)\b", re.IGNORECASE)
 
 
-def is_span(text: str) -> bool:
-    return span(text) is not None
-
-
 class Page:
-    """A document as it is being read: headings, what was said last, and the one run that its bullets describe."""
+    """The state of a document while it is read: headings, facts stated so far, and the run that its bullets describe."""
 
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
-        self.path: dict[int, str] = {}
-        self.local: dict[str, float] = {}
+        self.headings: dict[int, str] = {}
+        self.above: dict[str, float] = {}
+        """Facts of the current section."""
         self.everywhere: dict[str, set[float]] = {}
+        """Values stated for fields that may hold for the whole document."""
         self.chips: dict[str, str] = {}
-        self.sized: dict[float, set[tuple[tuple[str, float], ...]]] = {}
-        self.own: dict[str, float] = {}
+        """Longest name of each kind of chip mentioned."""
+        self.shapes: dict[float, set[tuple[tuple[str, float], ...]]] = {}
+        """Layers and width stated for each model size."""
+        self.bullets: dict[str, float] = {}
+        self.first_bullet = ""
         self.texts: dict[str, str] = {}
         self.rough: set[str] = set()
         self.ranks: dict[str, dict[int, float]] = {}
-        self.begun, self.model = "", ""
+        self.model = ""
 
     @property
     def section(self) -> str:
-        return " > ".join(self.path[level] for level in sorted(self.path))[-120:]
+        return " > ".join(self.headings[level] for level in sorted(self.headings))[-120:]
 
     @property
     def measured(self) -> bool:
-        """Not under a heading of what is expected or planned."""
-        return not any(_PLANNED.search(title) for title in self.path.values())
+        """Whether the section reports measurements: no heading marks it as expected or planned."""
+        return not any(_PLANNED.search(title) for title in self.headings.values())
 
-    def heading(self, level: int, title: str) -> None:
-        self.path = {other: text for other, text in self.path.items() if other < level} | {level: title.strip(" #:")[:80]}
-        self.local = {}
+    def add_heading(self, level: int, title: str) -> None:
+        outer = {other: text for other, text in self.headings.items() if other < level}
+        self.headings = outer | {level: title.strip(" #:")[:80]}
+        self.above = {}
 
-    # What lines say.
+    # Reading lines.
 
-    def said(self, text: str, where: str) -> bool:
-        """Take what a line says; whether it was a statement rather than a sentence."""
-        self._mentions(text)
+    def read_line(self, text: str, where: str) -> None:
+        """Take the facts of a line: chips and nodes it mentions, 'KEY=value' pairs, or a 'key: value' bullet."""
+        self._read_chips(text)
         nodes = _NODES.match(text)
         if nodes and len(text) < 60:
-            self.local["nodes"] = float(nodes[1])
-            self.local |= {"dp": float(nodes[2])} if nodes[2] else {}
+            self.above["nodes"] = float(nodes[1])
+            self.above |= {"dp": float(nodes[2])} if nodes[2] else {}
         pairs = _PAIR.findall(text)
-        if pairs:
-            return self._pairs(text, pairs)
         bullet = _BULLET.match(text)
-        return bool(bullet) and self.measured and self._bullet(bullet[1].strip(), bullet[2].strip(), where)
+        if pairs:
+            self._read_pairs(text, pairs)
+        elif bullet and self.measured:
+            self._read_bullet(bullet[1].strip(), bullet[2].strip(), where)
 
-    def _mentions(self, text: str) -> None:
+    def _read_chips(self, text: str) -> None:
         for number, chip in _CHIP.findall(text[:2000]):
-            if len(chip) > len(self.chips.get(_key(chip), "")):
-                self.chips[_key(chip)] = " ".join(chip.split())
+            if len(chip) > len(self.chips.get(_chip_kind(chip), "")):
+                self.chips[_chip_kind(chip)] = " ".join(chip.split())
             if number and self.measured:
-                self.own.setdefault("n_gpus", float(number))
+                self.bullets.setdefault("n_gpus", float(number))
         per_node = _PER_NODE.search(text[:2000])
         if per_node:
             self.everywhere.setdefault("gpus_per_node", set()).add(float(per_node[1] or per_node[2]))
 
-    def _pairs(self, text: str, pairs: list[tuple[str, str]]) -> bool:
-        """'200B model: TP=8, NLAYERS=80': a line of little else than such pairs holds for what follows it."""
+    def _read_pairs(self, text: str, pairs: list[tuple[str, str]]) -> None:
+        """Read '200B model: TP=8, NLAYERS=80'. A line of little else than such pairs holds for what follows it."""
         if len(_PAIR.sub("", text).strip(" ,;/|.`")) > 28:
-            return False
+            return
         found: dict[str, float] = {}
         for key, value in pairs:
             field = find_field(key)
@@ -117,65 +120,61 @@ class Page:
         size = amount(sized[1], "count") if sized else None
         if size:
             found["params"] = size.value
-            self._shaped(size.value, found)
-        if sized or set(found) & set(self.local):  # said anew: what was said before it is of something else
-            self.local = {name: value for name, value in self.local.items() if name in ("nodes", "dp")}
-        self.local |= found
+            self._add_shape(size.value, found)
+        if sized or set(found) & set(self.above):  # a field stated again starts another setup
+            self.above = {name: value for name, value in self.above.items() if name in ("nodes", "dp")}
+        self.above |= found
         for name in EVERYWHERE & set(found):
             self.everywhere.setdefault(name, set()).add(found[name])
-        return bool(found)
 
-    def _shaped(self, size: float, found: dict[str, float]) -> None:
+    def _add_shape(self, size: float, found: dict[str, float]) -> None:
         shape = tuple(sorted((name, value) for name, value in found.items() if name in ("n_layers", "d_model")))
         if len(shape) == 2:
-            self.sized.setdefault(size, set()).add(shape)
+            self.shapes.setdefault(size, set()).add(shape)
 
-    def _bullet(self, key: str, value: str, where: str) -> bool:
-        """'Total Throughput: ~15,570 tokens/sec'."""
-        rank = _RANK.match(key)
+    def _read_bullet(self, key: str, value: str, where: str) -> None:
+        """Read 'Total Throughput: ~15,570 tokens/sec'."""
+        rank, compared, rate = _RANK.match(key), _COMPARED.match(key), amount(value, "rate")
+        reader = _BULLETS.get(key.lower())
         if rank:
-            return self._rank(int(rank[1]), value)
-        compared = _COMPARED.match(key)
-        rate = amount(value, "rate")
-        if compared and rate and re.search(r"tok", value, re.IGNORECASE):
+            self._read_rank(int(rank[1]), value)
+        elif compared and rate and re.search(r"tok", value, re.IGNORECASE):
             run = Run(
                 where=where,
                 numbers={"n_gpus": float(compared[1]), "tokens_per_second": rate.value},
                 rough=frozenset({"tokens_per_second"} if rate.rough else ()),
                 section=self.section,
             )
-            self.reading.keep(run)
-            return True
-        handled = _SPECIAL.get(key.lower())
-        if handled:
-            return handled(self, value)
-        return self._general(key, value, where)
+            self.reading.add_run(run)
+        elif reader:
+            reader(self, value)
+        else:
+            self._read_field(key, value, where)
 
-    def _general(self, key: str, value: str, where: str) -> bool:
+    def _read_field(self, key: str, value: str, where: str) -> None:
+        """Read a bullet whose key is the name of a column; a second value for the same field is a conflict."""
         field = find_field(key)
         if field is None or not field.quantity:
-            return False
+            return
         name, words = field.name, value.lower()
         if field.quantity == "seconds" and not _PER_STEP.search(f"{words} {key.lower()}"):
-            return False
+            return
         if name == "tokens_per_step" and "token" not in words:
-            return False
-        ends = span(value)
+            return
+        ends = parse_range(value)
         found = amount(f"{ends.high:g} {ends.rest}" if ends else value, field.quantity, field.unit)
         if found is None or (ends and field.quantity != "bytes"):
-            return False
-        if name in self.own and not _near(self.own[name], found.value, 0.02):
-            text = f"{key} is {found.value:g} here and {self.own[name]:g} above"
-            self.reading.claim(
-                Claim(kind="conflict", where=where, text=text, values=(self.own[name], found.value), about=(name,))
-            )
-            return True
-        self.own[name] = found.value
-        self.begun = self.begun or where
+            return
+        if name in self.bullets and not _near(self.bullets[name], found.value, 0.02):
+            text = f"{key} is {found.value:g} here and {self.bullets[name]:g} above"
+            values = (self.bullets[name], found.value)
+            self.reading.add_claim(Claim(kind="conflict", where=where, text=text, values=values, about=(name,)))
+            return
+        self.bullets[name] = found.value
+        self.first_bullet = self.first_bullet or where
         self.rough |= {name} if found.rough else set()
-        return True
 
-    def _rank(self, rank: int, value: str) -> bool:
+    def _read_rank(self, rank: int, value: str) -> None:
         title = self.section.rsplit(" > ", 1)[-1].lower()
         rate, plain = amount(value, "rate"), amount(value, "plain")
         if rate and re.search(r"tok\w*\s*(?:/|per)", value, re.IGNORECASE):
@@ -183,53 +182,49 @@ class Page:
         elif plain and not plain.rest and "loss" in title:
             self.ranks.setdefault("loss", {})[rank] = plain.value
             if re.search(r"initial|step 0|first", title):
-                self.own["loss_step"] = 0.0
-        else:
-            return False
-        return True
+                self.bullets["loss_step"] = 0.0
 
-    # Whose it is.
+    # Assigning facts to runs.
 
-    def logged(self, run: Run) -> None:
-        """A log line has all that was said last."""
-        self.reading.keep(run.filled(self.local, {}))
+    def add_log_line(self, run: Run) -> None:
+        """Add the run of a quoted log line, with all facts stated above it."""
+        self.reading.add_run(run.with_defaults(self.above, {}))
 
-    def row(self, run: Run, section: str) -> None:
-        """A row of a table. What stands above and differs from the row is a finding, not a choice."""
-        told, own = self.local.get("global_batch_seqs", math.nan), run.get("global_batch_seqs")
-        if math.isfinite(told) and math.isfinite(own) and told != own and "params" not in self.local:
-            text = f"the batch is {own:g} in the row and {told:g} in the text above its table"
+    def add_row(self, run: Run, section: str) -> None:
+        """Add the run of a table row, with the facts above its table. A batch that contradicts them becomes a claim to check."""
+        above_batch, own = self.above.get("global_batch_seqs", math.nan), run.get("global_batch_seqs")
+        if math.isfinite(above_batch) and math.isfinite(own) and above_batch != own and "params" not in self.above:
+            text = f"the batch is {own:g} in the row and {above_batch:g} in the text above its table"
             about = ("global_batch_seqs", run.where)
-            self.reading.claim(Claim(kind="conflict", where=run.where, text=text, values=(told, own), about=about))
-        above = {name: value for name, value in self.local.items() if name in ABOVE}
-        sized = self.local.get("params", math.nan)
-        if math.isfinite(sized) and sized != run.get("params"):
+            self.reading.add_claim(Claim(kind="conflict", where=run.where, text=text, values=(above_batch, own), about=about))
+        above = {name: value for name, value in self.above.items() if name in ABOVE}
+        size = self.above.get("params", math.nan)
+        if math.isfinite(size) and size != run.get("params"):
             above = {name: value for name, value in above.items() if name not in SHAPE}
-        whole = replace(run.filled(above, {}), section=section)
+        whole = replace(run.with_defaults(above, {}), section=section)
         if whole.stated("params"):
-            self._shaped(whole.get("params"), dict(whole.numbers))
-        self.reading.keep(whole)
+            self._add_shape(whole.get("params"), dict(whole.numbers))
+        self.reading.add_run(whole)
 
-    def column(self, run: Run, title: str, section: str) -> None:
-        """A column of a table on its side: its title may be a length or a number of GPUs."""
-        said = re.match(r"\s*(\d[\d,]*)\s*(tokens?|gpus?)\b", title, re.IGNORECASE)
-        name = "seq_len" if said and said[2].lower().startswith("token") else "n_gpus"
-        more = {name: float(said[1].replace(",", ""))} if said else {}
+    def add_column(self, run: Run, title: str, section: str) -> None:
+        """Add the run of one column of a transposed table; its title may be a sequence length or a number of GPUs."""
+        counted = re.match(r"\s*(\d[\d,]*)\s*(tokens?|gpus?)\b", title, re.IGNORECASE)
+        name = "seq_len" if counted and counted[2].lower().startswith("token") else "n_gpus"
+        more = {name: float(counted[1].replace(",", ""))} if counted else {}
         numbers = dict(run.numbers)
         if "global_batch_seqs" in numbers:
             numbers["per_device_batch"] = numbers.pop("global_batch_seqs")
-        self.reading.keep(replace(run, numbers={**numbers, **more}, section=section))
+        self.reading.add_run(replace(run, numbers={**numbers, **more}, section=section))
 
     def close(self) -> None:
-        """The run of the bullets, and what holds for the whole document given to every run."""
+        """Add the run that the bullets describe, and fill every run with the facts that hold for the whole document."""
         ranks = {name: tuple(values[i] for i in sorted(values)) for name, values in self.ranks.items()}
-        if MEASURED & set(self.own) or ranks:
-            for name, values in ranks.items():
-                if name == "loss":
-                    self.own.setdefault("loss", sum(values) / len(values))
+        if MEASURED & set(self.bullets) or ranks:
+            if "loss" in ranks:
+                self.bullets.setdefault("loss", sum(ranks["loss"]) / len(ranks["loss"]))
             run = Run(
-                where=self.begun or "the text",
-                numbers=dict(self.own),
+                where=self.first_bullet or "the text",
+                numbers=dict(self.bullets),
                 texts=dict(self.texts),
                 ranks=ranks,
                 rough=frozenset(self.rough),
@@ -237,24 +232,23 @@ class Page:
             )
             self.reading.runs.insert(0, run)
         numbers = {name: next(iter(values)) for name, values in self.everywhere.items() if len(values) == 1}
-        kinds = {_key(chip) for chip in self.chips.values()}
-        texts = {"gpu": next(iter(self.chips.values()))} if len(kinds) == 1 else {}
+        texts = {"gpu": next(iter(self.chips.values()))} if len(self.chips) == 1 else {}
         programs = {run.text("framework") for run in self.reading.runs} - {""}
         texts |= {"framework": programs.pop()} if len(programs) == 1 else {}
-        self.reading.runs = [self._shaped_by_size(run).filled(numbers, texts) for run in self.reading.runs]
+        self.reading.runs = [self._with_shape(run).with_defaults(numbers, texts) for run in self.reading.runs]
 
-    def _shaped_by_size(self, run: Run) -> Run:
-        """Layers and width of a run that states its size alone, where the document gives that size one shape."""
-        shapes = self.sized.get(run.get("params"), set())
+    def _with_shape(self, run: Run) -> Run:
+        """Fill in layers and width of a run that only states its size, if the document gives that size a single shape."""
+        shapes = self.shapes.get(run.get("params"), set())
         if len(shapes) != 1 or run.stated("n_layers", "d_model"):
             return run
         shape = dict(next(iter(shapes)))
         differs = any(run.stated(name) and run.get(name) != value for name, value in shape.items())
-        return run if differs else run.filled(shape, {})
+        return run if differs else run.with_defaults(shape, {})
 
 
-def _key(chip: str) -> str:
-    """'NVIDIA A100 80GB' and 'a100' are one kind."""
+def _chip_kind(chip: str) -> str:
+    """Return the same key for 'NVIDIA A100 80GB' and 'a100'."""
     return re.sub(r"nvidia|geforce|tesla|rtx|[ -](?:sxm\d?|pcie|nvl)|[ -]\d+ ?gb|\s", "", chip.lower())
 
 
@@ -262,51 +256,47 @@ def _near(a: float, b: float, within: float) -> bool:
     return abs(a - b) <= within * max(abs(a), abs(b))
 
 
-def _batch(page: Page, value: str) -> bool:
-    """'16 per device (128 total across 8 GPUs)'."""
+def _read_batch(page: Page, value: str) -> None:
+    """Read '16 per device (128 total across 8 GPUs)'."""
     each = re.search(r"(\d[\d,]*)\s*(?:per|/|a)\s*(?:device|gpu|rank)", value, re.IGNORECASE)
     total = re.search(r"(\d[\d,]*)\s*(?:in )?total|total(?: of)? (\d[\d,]*)", value, re.IGNORECASE)
     gpus = re.search(r"(\d{1,5})\s*gpus\b", value, re.IGNORECASE)
     plain = amount(value, "count")
     for name, match in (("per_device_batch", each), ("global_batch_seqs", total), ("n_gpus", gpus)):
         if match:
-            page.own[name] = float((match[1] or match[2]).replace(",", ""))
+            page.bullets[name] = float((match[1] or match[2]).replace(",", ""))
     if not each and not total and plain and "token" not in value.lower():
-        page.own["global_batch_seqs"] = plain.value
-    return True
+        page.bullets["global_batch_seqs"] = plain.value
 
 
-def _gpus(page: Page, value: str) -> bool:
+def _read_gpus(page: Page, value: str) -> None:
     number = re.match(r"(\d{1,5})\b", value)
     if number:
-        page.own["n_gpus"] = float(number[1])
-    return bool(number)
+        page.bullets["n_gpus"] = float(number[1])
 
 
-def _model(page: Page, value: str) -> bool:
+def _read_model(page: Page, value: str) -> None:
     exact = re.search(r"(\d[\d,]{6,})\s*param", value)
     size = re.search(r"\b(\d+(?:\.\d+)?[MB])\b", value)
     found = amount(exact[1] if exact else size[1] if size else "", "count")
     if found:
-        page.own["params"] = found.value
+        page.bullets["params"] = found.value
     page.texts["model"] = value.split("(")[0].strip()
-    return True
 
 
-def _forward(page: Page, value: str) -> bool:
-    """'Average: ~45ms per forward pass'."""
+def _read_forward(page: Page, value: str) -> None:
+    """Read 'Average: ~45ms per forward pass'."""
     found = amount(value, "seconds", "s")
     if found and "forward" in value.lower():
-        page.own["forward_seconds"] = found.value
-    return bool(found) and "forward" in value.lower()
+        page.bullets["forward_seconds"] = found.value
 
 
-_SPECIAL = {
-    "batch size": _batch,
-    "gpus": _gpus,
-    "gpu": _gpus,
-    "model": _model,
-    "average": _forward,
-    "forward pass": _forward,
-    "forward": _forward,
+_BULLETS = {
+    "batch size": _read_batch,
+    "gpus": _read_gpus,
+    "gpu": _read_gpus,
+    "model": _read_model,
+    "average": _read_forward,
+    "forward pass": _read_forward,
+    "forward": _read_forward,
 }

@@ -1,4 +1,4 @@
-"""Lines of a file of any length, with their numbers: colours taken out, a line without end cut off."""
+"""Numbered lines of a text file of any length, with terminal colors removed and overlong lines truncated."""
 
 import re
 from collections.abc import Iterator
@@ -8,9 +8,9 @@ from typing import NamedTuple, TextIO
 from meshwise.errors import UserError, quoted
 
 LONGEST = 1 << 16
-"""Characters of one line that are read; the rest of it is dropped, and the line is marked as cut."""
+"""Characters read from one line; the rest is dropped and the line marked as cut."""
 HEAD = 1 << 16
-"""Characters in which a format is recognised."""
+"""Characters from which the format of a file is recognized."""
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
@@ -20,11 +20,11 @@ class Line(NamedTuple):
     number: int
     text: str
     cut: bool = False
-    """Longer than LONGEST, or the last of a file that does not end in a line break."""
+    """Longer than LONGEST, or the last line of a file without a final line break."""
 
 
 def plain(text: str) -> str:
-    """Without colours, control characters and the line break. Of a progress bar only what was drawn last is left."""
+    """Remove colors, control characters and the line break; keep only the last state of a progress bar."""
     text = _ANSI.sub("", text.rstrip("\r\n"))
     return _CONTROL.sub("", text.rsplit("\r", 1)[-1])
 
@@ -35,25 +35,28 @@ def lines(stream: TextIO) -> Iterator[Line]:
         number += 1
         whole = text.endswith("\n")
         rest = text
-        while not whole and len(rest) == LONGEST:  # the tail of an endless line, in pieces
+        while not whole and len(rest) == LONGEST:  # read the dropped tail in pieces
             rest = stream.readline(LONGEST)
             whole = rest.endswith("\n") or not rest
         yield Line(number, plain(text), cut=not text.endswith("\n"))
 
 
 def open_text(path: Path) -> TextIO:
-    """UTF-8 with or without its mark, or UTF-16 with one; bytes that are neither become a sign of their own."""
+    """Open a file as UTF-8 (with or without BOM), or UTF-16 with a BOM; invalid bytes become replacement characters."""
     try:
         with path.open("rb") as file:
             mark = file.read(2)
         coding = "utf-16" if mark in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
         return path.open(encoding=coding, errors="replace", newline="\n")
     except IsADirectoryError:
-        raise UserError(f"{quoted(str(path), 200)} is a folder; give its files, or --predicted for the folder of a run") from None
+        raise UserError(
+            f"{quoted(str(path), 200)} is a folder; give the files in it, or the folder of a run with --predicted"
+        ) from None
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {quoted(str(path), 200)}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def head(path: Path) -> str:
+    """Return the start of a file, from which its format is recognized."""
     with open_text(path) as file:
         return file.read(HEAD)

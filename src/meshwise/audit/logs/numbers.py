@@ -5,7 +5,7 @@ import re
 from typing import NamedTuple
 
 Quantity = str
-"""One of UNITS: what a column holds."""
+"""A key of UNITS: the kind of value in a column."""
 
 _THOUSANDS = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12, "": 1.0}
 _SECONDS = {
@@ -76,16 +76,16 @@ class Amount(NamedTuple):
     value: float
     rough: bool = False
     rest: str = ""
-    """What stands behind the number and its unit."""
+    """Text that follows the number and its unit."""
 
 
-def nothing(text: str) -> bool:
-    """A cell that says that nothing is known."""
+def is_empty(text: str) -> bool:
+    """Whether a cell is blank or a placeholder such as 'n/a'."""
     return text.strip().lower() in _EMPTY
 
 
-def marks(text: str) -> str:
-    """Which mark the number of a cell shows to be its decimal one: ',' or '.'; '' where either could be."""
+def decimal_mark_of(text: str) -> str:
+    """Return the decimal mark that a number reveals: ',' or '.', or '' where it could be either."""
     match = _NUMBER.match(text.strip())
     digits = match[2] if match else ""
     comma, point = digits.rfind(","), digits.rfind(".")
@@ -99,16 +99,16 @@ def marks(text: str) -> str:
     return "," if comma >= 0 else "."
 
 
-def digits_of(digits: str, decimal: str) -> float | None:
-    """The number, `decimal` being the file's mark ('' where nothing shows it: then a comma groups thousands). None where it is neither."""
+def parse_digits(digits: str, decimal: str) -> float | None:
+    """Parse digits with the file's `decimal` mark ('' if unknown: then a comma groups thousands). None if they fit neither notation."""
     text = re.sub(rf"[{_GROUP} _]", "", digits)
-    shown = marks(digits) or decimal or "."
+    shown = decimal_mark_of(digits) or decimal or "."
     other = "," if shown == "." else "."
     body, exponent = [*re.split(r"[eE]", text, maxsplit=1), ""][:2]
     whole, mark, part = body.partition(shown)
     if shown in part or other in part:
         whole, mark, part = body, "", ""
-        other = shown  # '1.234.567': the mark groups, whatever the file uses elsewhere
+        other = shown  # '1.234.567': here the mark groups thousands, whatever the file's decimal mark
     if other in whole and not re.fullmatch(rf"[+-]?\d{{1,3}}(?:{re.escape(other)}\d{{3}})+", whole):
         return None
     try:
@@ -118,23 +118,23 @@ def digits_of(digits: str, decimal: str) -> float | None:
 
 
 def amount(text: str, quantity: Quantity, unit: str = "", decimal: str = "") -> Amount | None:
-    """A cell as a number in SI: with the unit it states, or else that of its column. None where it is no such number."""
+    """Parse a cell into SI, with its own unit or else the column's `unit`. None if it is not a number of this quantity."""
     match = _NUMBER.match(text.strip())
-    value = digits_of(match[2], decimal) if match else None
+    value = parse_digits(match[2], decimal) if match else None
     if match is None or value is None or not math.isfinite(value):
         return None
     factors = UNITS[quantity]
-    said, rest = _unit(match[3], factors)
-    if said is None:
+    stated, rest = _unit(match[3], factors)
+    if stated is None:
         return None
-    factor = factors[said] if said else factors.get(unit.lower(), 1.0)
-    if quantity == "share" and not said and not unit and value > 1.5:
-        factor = 0.01  # '44.3' in a column of shares is percent: no share is above one
+    factor = factors[stated] if stated else factors.get(unit.lower(), 1.0)
+    if quantity == "share" and not stated and not unit and value > 1.5:
+        factor = 0.01  # '44.3' in a column of shares is a percentage: no share exceeds one
     return Amount(value * factor, bool(match[1]), rest)
 
 
 def _unit(rest: str, factors: dict[str, float]) -> tuple[str | None, str]:
-    """The unit at the start of what follows a number, and what follows that; None where the words are no unit of this quantity."""
+    """Split the text after a number into unit and rest; the unit is None if the words are not a unit of this quantity."""
     words = rest.strip()
     if not words or words[0] in "([|,;*+–—-…":
         return "", words
@@ -154,8 +154,8 @@ def _unit(rest: str, factors: dict[str, float]) -> tuple[str | None, str]:
     return None, joined
 
 
-def figure(text: str) -> float:
-    """What a program printed as a plain number; NaN where it was garbled."""
+def number_or_nan(text: str) -> float:
+    """Parse a plain number that a program printed; NaN if it is garbled."""
     try:
         return float(text)
     except ValueError:
@@ -168,7 +168,7 @@ class Range(NamedTuple):
     rest: str
 
 
-def span(text: str) -> Range | None:
-    """'5.34-6.87GB' as its two ends, in the unit that follows; None where it is one number."""
+def parse_range(text: str) -> Range | None:
+    """Parse '5.34-6.87GB' into its two ends and the unit that follows; None if it is not a range."""
     match = re.match(r"[~≈]?\s*(\d+(?:\.\d+)?)\s*[-–]\s*(\d+(?:\.\d+)?)(.*)", text.strip(), re.DOTALL)
     return Range(float(match[1]), float(match[2]), match[3].strip()) if match else None

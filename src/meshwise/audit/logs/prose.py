@@ -1,9 +1,9 @@
-"""What sentences claim: rates, products worked out, what an abbreviation stands for, scaling efficiency, spread, a grade."""
+"""Claims in sentences: rates, worked products, expansions of abbreviations, scaling efficiency, spread, a grade."""
 
 import re
 from collections.abc import Iterator
 
-from meshwise.audit.logs.numbers import digits_of
+from meshwise.audit.logs.numbers import parse_digits
 from meshwise.audit.logs.run import Claim
 
 COUNTS = {word: n for n, word in enumerate(["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"], 1)}
@@ -32,12 +32,12 @@ _SPEEDUP = re.compile(
 _GRADE = re.compile(r"\bGrade:?\s*([A-F][+-]?)(?=\W|$)(?:\s*\((\d+)/100\))?")
 _SPREAD = re.compile(rf"±\s*({_NUMBER})\s*%[^.]{{0,20}}(?:across|between|over|variance)[^.]{{0,12}}\bgpus?", re.IGNORECASE)
 LONGEST = 4000
-"""Characters of one paragraph that are looked at."""
+"""Characters searched in one paragraph."""
 
 
 def _value(text: str) -> float:
     scale = {"k": 1e3, "m": 1e6, "b": 1e9}.get(text[-1:].lower(), 1.0)
-    return (digits_of(text.rstrip("kKmMbB"), "") or 0.0) * scale
+    return (parse_digits(text.rstrip("kKmMbB"), "") or 0.0) * scale
 
 
 def _short(text: str) -> str:
@@ -45,18 +45,19 @@ def _short(text: str) -> str:
 
 
 def cards(text: str) -> float:
-    """How many GPUs a paragraph speaks of; NaN where it names none, or several numbers of them."""
+    """Return the number of GPUs that a paragraph mentions; NaN if it mentions none or several different numbers."""
     found = {float(COUNTS.get(n.lower()) or n) for n in _CARDS.findall(text)}
     return found.pop() if len(found) == 1 else float("nan")
 
 
 def model_in(text: str) -> str:
+    """Return the first model name in a text, such as 'llama 3.3', or ''."""
     found = _MODEL.search(text)
     return f"{found[1]} {found[2].rstrip('.')}".lower() if found else ""
 
 
 def claims(text: str, where: str, model: str) -> Iterator[Claim]:
-    """Everything that a paragraph claims; `model` is the last one the document named."""
+    """Yield the claims in a paragraph; `model` is the last model that the document named."""
     text = text[:LONGEST]
     if "tok" in text.lower():
         yield from _rates(text, where, model_in(text) or model)
@@ -64,10 +65,10 @@ def claims(text: str, where: str, model: str) -> Iterator[Claim]:
         yield from _products(text, where)
     for pattern, short, long in ((_STANDS, 1, 2), (_LONG_SHORT, 2, 1), (_SHORT_LONG, 1, 2)):
         if (pattern is _STANDS and " for " not in text and " of " not in text) or (pattern is not _STANDS and "(" not in text):
-            continue  # looked for only where they can be: a paragraph is read once for each
+            continue  # skip patterns that cannot match: each costs one pass over the paragraph
         for match in pattern.finditer(text):
             if pattern is not _STANDS and match[short][0].lower() != match[long][0].lower():
-                continue  # '(efficient utilization)' behind 'GPU' is no attempt to spell it out
+                continue  # '(efficient utilization)' after 'GPU' does not expand the abbreviation
             yield Claim(
                 kind="meaning", where=where, text=_short(match[0]), about=(match[short].lower(), match[long].strip().lower())
             )

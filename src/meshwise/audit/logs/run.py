@@ -1,4 +1,4 @@
-"""Run: what a source states of one run, in SI; Claim: what it says in words; Reading: all of one file, with what was skipped."""
+"""Run: the figures that a source states for one run, in SI units. Claim: a checkable statement. Reading: the contents of one file."""
 
 import math
 from collections.abc import Mapping
@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 MOST_RUNS = 20_000
-"""Of one file: beyond, rows are counted and not kept, so that memory stays bounded."""
+"""Runs kept from one file; further rows are counted but not kept, so that memory stays bounded."""
 MOST_CLAIMS = 2_000
-NAMED = 3
-"""Places that are named for each reason why something was skipped."""
+MOST_PLACES = 3
+"""Places listed for each reason why lines were skipped."""
 
 Kind = Literal["rate", "product", "meaning", "efficiency", "grade", "spread", "conflict"]
 Numbers = Mapping[str, float]
@@ -18,7 +18,7 @@ Texts = Mapping[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One run as stated. What is not stated is not there: `get` says NaN."""
+    """One run as its source states it. A field that is not stated is absent, and `get` returns NaN for it."""
 
     where: str
     numbers: Numbers
@@ -26,11 +26,11 @@ class Run:
     ranks: Mapping[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
     """Figures of single ranks: tokens/s, losses, bytes."""
     tags: tuple[tuple[str, str], ...] = ()
-    """Columns that have no meaning here, but tell one setup from another."""
+    """Columns with no known meaning; they still distinguish one setup from another."""
     rough: frozenset[str] = frozenset()
-    """Numbers printed with a 'about'."""
+    """Names of numbers that the source rounds or marks with '~' or 'about'."""
     section: str = ""
-    """The table or heading it stands under: runs that were meant to be compared."""
+    """The table or heading that the run is listed under; runs of one section are meant to be compared."""
 
     def get(self, name: str) -> float:
         return self.numbers.get(name, math.nan)
@@ -39,10 +39,11 @@ class Run:
         return self.texts.get(name, "")
 
     def stated(self, *names: str) -> bool:
+        """Whether all of these numbers are stated."""
         return all(math.isfinite(self.get(name)) for name in names)
 
-    def filled(self, numbers: Numbers, texts: Texts) -> "Run":
-        """The same, with what it leaves unsaid taken from elsewhere."""
+    def with_defaults(self, numbers: Numbers, texts: Texts) -> "Run":
+        """Return a copy in which fields that the run does not state are filled from the arguments."""
         return replace(self, numbers={**numbers, **self.numbers}, texts={**texts, **{k: v for k, v in self.texts.items() if v}})
 
 
@@ -53,49 +54,49 @@ class Claim:
     kind: Kind
     where: str
     text: str
-    """Its few words, as quoted in a finding."""
+    """The quoted words, shortened for a finding."""
     values: tuple[float, ...] = ()
     about: tuple[str, ...] = ()
-    """What the values are of, by kind: the subject of a rate, the word and its meaning."""
+    """The subject of the values, by kind: model and token kind of a rate, abbreviation and meaning, field of a conflict."""
 
 
 @dataclass
 class Skips:
-    """What was not read: how often for each reason, and the first places."""
+    """Lines that were not read: a count and the first few places for each reason."""
 
     counts: dict[str, int] = field(default_factory=dict[str, int])
     places: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
 
     def add(self, reason: str, where: str) -> None:
         self.counts[reason] = self.counts.get(reason, 0) + 1
-        named = self.places.setdefault(reason, [])
-        if len(named) < NAMED:
-            named.append(where)
+        places = self.places.setdefault(reason, [])
+        if len(places) < MOST_PLACES:
+            places.append(where)
 
     def lines(self) -> list[str]:
-        """'3 rows: the time is not a number (line 4, line 9, line 12)'."""
+        """Return one line per reason: '4 x 'Sec/it' is not a number (line 4, line 9, line 12, ...)'."""
         return [
-            f"{count} x {reason} ({', '.join(self.places[reason])}{', ...' * (count > NAMED)})"
+            f"{count} x {reason} ({', '.join(self.places[reason])}{', ...' * (count > MOST_PLACES)})"
             for reason, count in self.counts.items()
         ]
 
 
 @dataclass
 class Reading:
-    """All that one file says."""
+    """Everything read from one file."""
 
     format: str = ""
     runs: list[Run] = field(default_factory=list[Run])
     claims: list[Claim] = field(default_factory=list[Claim])
     skipped: Skips = field(default_factory=Skips)
 
-    def keep(self, run: Run) -> None:
+    def add_run(self, run: Run) -> None:
         if len(self.runs) < MOST_RUNS:
             self.runs.append(run)
         else:
             self.skipped.add(f"beyond the first {MOST_RUNS:,} runs", run.where)
 
-    def claim(self, claim: Claim) -> None:
+    def add_claim(self, claim: Claim) -> None:
         if len(self.claims) < MOST_CLAIMS:
             self.claims.append(claim)
         else:
@@ -103,7 +104,7 @@ class Reading:
 
 
 class Sample:
-    """The median of a stream in bounded memory: every value until there are 4,096, then every second, every fourth..."""
+    """The median of a stream in bounded memory: keeps every value up to 4,096 of them, then every second, every fourth, and so on."""
 
     def __init__(self, size: int = 4096) -> None:
         self.size, self.every, self.seen = size, 1, 0
@@ -118,6 +119,6 @@ class Sample:
         self.seen += math.isfinite(value)
 
     def median(self, warm_up: int = 0) -> float:
-        """Without the first values, which allocate and compile, where there are enough others."""
+        """Return the median, without the first `warm_up` values (allocation, compilation) where enough others remain."""
         values = sorted(self.kept[warm_up:] if self.every == 1 and len(self.kept) > 2 * warm_up else self.kept)
         return values[len(values) // 2] if values else math.nan

@@ -1,4 +1,4 @@
-"""Steps of a log gathered into runs, in bounded memory: medians of times and rates, the first loss, the most memory."""
+"""Collect the steps of a log into runs, in bounded memory: medians of times and rates, the first loss, peak memory."""
 
 import math
 from collections.abc import Mapping
@@ -15,12 +15,13 @@ MEDIANS = (
     "mfu",
     "forward_seconds",
 )
-MOST = ("memory", "reserved", "allocated")
+PEAKS = ("memory", "reserved", "allocated")
 WARM_UP = 2
+"""Steps left out of the medians."""
 
 
 class Series:
-    """The run that a log is in. Facts that change, another batch or a step number that goes back begin a new one."""
+    """The current run of a log. A changed fact, another batch size or a step number that decreases starts a new run."""
 
     def __init__(self, reading: Reading, framework: str) -> None:
         self.reading, self.framework = reading, framework
@@ -32,29 +33,30 @@ class Series:
 
     def _begin(self) -> None:
         self.samples = {name: Sample() for name in MEDIANS}
-        self.most: dict[str, float] = {}
+        self.peaks: dict[str, float] = {}
         self.steps, self.last, self.nans, self.start = 0, -math.inf, 0, ""
         self.batch = math.nan
 
     def fact(self, name: str, value: float) -> None:
-        """Something that holds for all steps that follow."""
+        """Set a number that holds for all following steps."""
         if not (math.isfinite(value) and value >= 0):
             return
         if self.steps and name in self.facts and self.facts[name] != value:
             self.flush()
-            self.facts, self.texts, self.first_loss = {}, {}, None  # another model or layout: nothing of the old one holds
+            self.facts, self.texts, self.first_loss = {}, {}, None  # another model or layout: the old facts no longer hold
         self.facts[name] = value
 
     def text(self, name: str, value: str) -> None:
+        """Set a text that holds for all following steps."""
         if value.strip():
             self.texts[name] = value.strip()[:200]
 
     def step(self, number: float, where: str, numbers: Mapping[str, float]) -> None:
         batch = numbers.get("global_batch_seqs", math.nan)
         if self.steps and (number < self.last or (math.isfinite(batch) and math.isfinite(self.batch) and batch != self.batch)):
-            again = number < self.last
+            restarted = number < self.last
             self.flush()
-            if again:
+            if restarted:
                 self.first_loss = None
         self.start = self.start or where
         self.steps, self.last = self.steps + 1, number
@@ -67,16 +69,20 @@ class Series:
         for name, sample in self.samples.items():
             if numbers.get(name, 0.0) > 0:
                 sample.add(numbers[name])
-        for name in MOST:
+        for name in PEAKS:
             if numbers.get(name, 0.0) > 0:
-                self.most[name] = max(self.most.get(name, 0.0), numbers[name])
+                self.raise_peak(name, numbers[name])
         self.nans += int(numbers.get("nans", 0.0) > 0)
 
+    def raise_peak(self, name: str, value: float) -> None:
+        """Keep the largest value seen in this run."""
+        self.peaks[name] = max(self.peaks.get(name, 0.0), value)
+
     def flush(self) -> None:
-        """The run so far, where any step was seen."""
+        """Add the current run to the reading, if it has any steps, and start the next one."""
         if not self.steps:
             return
-        numbers = dict(self.facts) | self.most | {"steps": float(self.steps)}
+        numbers = dict(self.facts) | self.peaks | {"steps": float(self.steps)}
         numbers |= {name: value for name, sample in self.samples.items() if math.isfinite(value := sample.median(WARM_UP))}
         if math.isfinite(self.batch):
             numbers["global_batch_seqs"] = self.batch
@@ -85,5 +91,5 @@ class Series:
         if self.nans:
             numbers["nans"] = float(self.nans)
         texts = {"framework": self.framework} | self.texts
-        self.reading.keep(Run(where=self.start, numbers=numbers, texts=texts, rough=frozenset(self.rough), section="log"))
+        self.reading.add_run(Run(where=self.start, numbers=numbers, texts=texts, rough=frozenset(self.rough), section="log"))
         self._begin()

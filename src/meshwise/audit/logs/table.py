@@ -1,11 +1,11 @@
-"""Rows of a table as runs: what CSV files and Markdown tables share."""
+"""Rows of a table as runs: code shared by CSV files, JSON lines and Markdown tables."""
 
 import math
 import re
 from collections.abc import Mapping, Sequence
 
 from meshwise.audit.logs.columns import Field, find_field
-from meshwise.audit.logs.numbers import Amount, amount, marks, nothing
+from meshwise.audit.logs.numbers import Amount, amount, decimal_mark_of, is_empty
 from meshwise.audit.logs.run import Run, Skips
 
 OUTCOMES = {
@@ -17,7 +17,7 @@ OUTCOMES = {
     "error": "fail",
     "hang": "fail",
 }
-SEEN = (
+MEASURED = (
     "seconds",
     "tokens_per_second",
     "tokens_per_second_per_gpu",
@@ -29,52 +29,51 @@ SEEN = (
     "prefill",
     "decode",
 )
-"""What makes a row a run: something was measured. A row that failed is one too."""
-
+"""A row with one of these is a run; so is a row that states a failure."""
 
 LONGEST = 300
-"""Characters of a note that are kept."""
-OURS = frozenset({"sec_per_iter", "tokens_per_sec_per_gpu", "tflops_per_gpu"})
-"""Columns of meshwise's own tables, in which shares are percent."""
+"""Characters kept from a text cell."""
+OWN_COLUMNS = frozenset({"sec_per_iter", "tokens_per_sec_per_gpu", "tflops_per_gpu"})
+"""Columns of meshwise's own tables, in which shares are percentages."""
 
 
 def fields_of(header: Sequence[str]) -> list[Field | None]:
-    """The field of each column; of two columns with one meaning the first that is not empty counts."""
+    """Return the field of each column. If two columns have the same field, the first non-empty cell counts."""
     found: list[Field | None] = []
-    ours = bool(OURS & set(header))
+    own = bool(OWN_COLUMNS & set(header))
     for name in header:
         field = find_field(name)
-        if field and field.name == "n_gpus" and squeezed_gpu(name):
+        if field and field.name == "n_gpus" and is_card_column(name):
             field = Field("gpu", "")
-        if field and field.quantity == "share" and ours:
+        if field and field.quantity == "share" and own:
             field = Field(field.name, "share", "%")
         found.append(field)
     return found
 
 
-def squeezed_gpu(name: str) -> bool:
-    """'GPU' is a kind of card, 'GPUs' a number of them."""
+def is_card_column(name: str) -> bool:
+    """Whether a column names a kind of card ('GPU') rather than their number ('GPUs')."""
     return name.strip().lower() == "gpu"
 
 
 def decimal_mark(cells: Sequence[str]) -> str:
-    """The decimal mark that the numbers of a table show; '?' where some show one and some the other."""
-    shown = {mark for cell in cells if (mark := marks(cell))}
+    """Return the decimal mark used by the numbers of a table; '?' if they use both."""
+    shown = {mark for cell in cells if (mark := decimal_mark_of(cell))}
     return "?" if len(shown) > 1 else next(iter(shown), "")
 
 
 def read_cell(field: Field, text: str, decimal: str) -> Amount | None:
-    """The number of a cell; where a table shows both decimal marks, one that could be read either way is none."""
+    """Parse the number of a cell; None if the table uses both decimal marks and this cell could mean either."""
     mixed = decimal == "?"
-    if mixed and not marks(text) and re.search(r"\d[.,]\d{3}(?!\d)", text):
+    if mixed and not decimal_mark_of(text) and re.search(r"\d[.,]\d{3}(?!\d)", text):
         return None
     return amount(text, field.quantity, field.unit, "" if mixed else decimal)
 
 
-def run_of(
+def run_from_row(
     header: Sequence[str], fields: Sequence[Field | None], cells: Sequence[str], where: str, decimal: str, skipped: Skips
 ) -> Run | None:
-    """One row. A number that cannot be read is left out and counted; a row without any figure is no run."""
+    """Return the run of one row, or None if nothing was measured. Unreadable numbers are left out and counted as skipped."""
     numbers: dict[str, float] = {}
     texts: dict[str, str] = {}
     tags: list[tuple[str, str]] = []
@@ -90,21 +89,21 @@ def run_of(
             continue
         elif outcome:
             texts["outcome"] = outcome
-        elif not nothing(text):
+        elif not is_empty(text):
             found = read_cell(field, text, decimal)
             if found is None or (found.value < 0 and field.name != "loss"):
-                skipped.add(f"{name.strip()[:30]!r} is no number that can be read without guessing", where)
+                skipped.add(f"{name.strip()[:30]!r} is not an unambiguous number", where)
                 continue
             numbers[field.name] = found.value
             rough |= {field.name} if found.rough else set()
-    numbers = normal(numbers, texts)
-    if not any(name in numbers for name in SEEN) and "outcome" not in texts:
+    numbers = scale_memory(numbers, texts)
+    if not any(name in numbers for name in MEASURED) and "outcome" not in texts:
         return None
     return Run(where=texts.get("row_id") or where, numbers=numbers, texts=texts, tags=tuple(tags), rough=frozenset(rough))
 
 
-def normal(numbers: Mapping[str, float], texts: Mapping[str, str]) -> dict[str, float]:
-    """Bytes in the unit that a column of its own names."""
+def scale_memory(numbers: Mapping[str, float], texts: Mapping[str, str]) -> dict[str, float]:
+    """Return the finite numbers, with memory converted from the unit in the column `mem_unit`."""
     found = dict(numbers)
     unit = texts.get("mem_unit", "").lower()
     if unit and "memory" in found:

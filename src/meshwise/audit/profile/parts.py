@@ -1,4 +1,4 @@
-"""A run of `meshwise run` part by part: what the planner predicted, and what the profiler's trace of it shows."""
+"""Compare a run of `meshwise run` by part of the step: the planner's prediction and the profiler's trace."""
 
 import json
 import math
@@ -15,7 +15,7 @@ from meshwise.plan.train.choice import Choice
 from meshwise.units import GIB
 from meshwise.workers.trainer.settings import Layout, Settings
 
-OF_THE_PLANNER = {
+PLANNER_PARTS = {
     "matmul": ("matmul", "recompute"),
     "attention": ("attention",),
     "communication": ("tp", "cp", "ep", "p2p", "dp"),
@@ -23,12 +23,12 @@ OF_THE_PLANNER = {
     "elementwise": ("elementwise",),
     "idle": ("launch", "bubble", "fixed", "offload"),
 }
-"""A trace cannot tell one collective from another, or a recomputed product from a first one: the planner's parts by what it can."""
+"""The planner's parts that make up each part of a trace, which cannot distinguish collectives, or recomputed from first products."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """Seconds of a step in one part; None where there is nothing to say it from."""
+    """Seconds of a step in one part; None if unknown."""
 
     part: str
     predicted: float | None
@@ -36,7 +36,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Parts:
+class PartComparison:
     title: str
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
@@ -45,23 +45,23 @@ class Parts:
         return asdict(self)
 
 
-def compare(folder: Path) -> Parts:
-    """The folder of a run: config.json and measurement.jsonl, and trace-rank0.json where it was profiled."""
+def compare(folder: Path) -> PartComparison:
+    """Compare the run in a folder: config.json, measurement.jsonl, and trace-rank0.json if it was profiled."""
     if not folder.is_dir():
-        raise UserError(f"--predicted {quoted(str(folder), 200)}: there is no such folder; give what 'meshwise run --out' wrote")
-    settings, seen = _settings(folder / "config.json"), _measured(folder / "measurement.jsonl")
+        raise UserError(f"--predicted {quoted(str(folder), 200)} is not a folder; give one that 'meshwise run --out' wrote")
+    settings, measured = _settings(folder / "config.json"), _measured(folder / "measurement.jsonl")
     choice, notes = _predicted(settings)
     traced = _traced(folder, settings, notes)
     rows = [
         Row(part, sum(choice.time[name] for name in names) if choice else None, traced.get(part))
-        for part, names in OF_THE_PLANNER.items()
+        for part, names in PLANNER_PARTS.items()
     ]
-    rows.append(Row("step", choice.step if choice else None, seen["sec_per_iter"]))
-    notes.append(_balance(folder / "ranks.json"))
+    rows.append(Row("step", choice.step if choice else None, measured["sec_per_iter"]))
+    notes.append(_rank_balance(folder / "ranks.json"))
     if choice:
-        notes.append(f"memory: {choice.peak / GIB:.2f} GiB predicted, {seen['mem_gb']:.2f} GiB measured")
-        notes.append(_largest(rows))
-    return Parts(
+        notes.append(f"memory: {choice.peak / GIB:.2f} GiB predicted, {measured['mem_gb']:.2f} GiB measured")
+        notes.append(_largest_difference(rows))
+    return PartComparison(
         f"{settings.name} on {settings.layout.devices} x {settings.facts.get('gpu', settings.device)}",
         tuple(rows),
         tuple(note for note in notes if note),
@@ -69,7 +69,7 @@ def compare(folder: Path) -> Parts:
 
 
 def _settings(path: Path) -> Settings:
-    """The settings of a run, also of a version that had others: what this one does not know says nothing of the prediction."""
+    """Read the settings of a run. Settings of other versions that this one does not know are ignored: no prediction uses them."""
     try:
         values = cast(dict[str, Any], json.loads(path.read_text(encoding="utf-8")))
         known: dict[str, Any] = {f.name: values[f.name] for f in fields(Settings) if f.name in values}
@@ -83,13 +83,13 @@ def _settings(path: Path) -> Settings:
 
 
 def _measured(path: Path) -> dict[str, float]:
-    """The last row: that of the last run into this folder."""
+    """Read the last row, which belongs to the last run into this folder."""
     try:
         last = path.read_text(encoding="utf-8").splitlines()[-1]
         values = cast(dict[str, object], json.loads(last))
         found = {name: float(str(values[name])) for name in ("sec_per_iter", "mem_gb")}
         if not all(0 < value < math.inf for value in found.values()):
-            raise ValueError("a time or a memory that nothing can have")
+            raise ValueError("time and memory must be finite and above zero")
         return found
     except OSError as error:
         raise UserError(f"cannot read {quoted(str(path), 200)}: {error.strerror}") from None
@@ -111,19 +111,19 @@ def _predicted(settings: Settings) -> tuple[Choice | None, list[str]]:
 def _traced(folder: Path, settings: Settings, notes: list[str]) -> dict[str, float]:
     path = folder / "trace-rank0.json"
     if not path.is_file():
-        notes.append("no trace-rank0.json here: run with --profile for the parts")
+        notes.append("the folder has no trace-rank0.json: run with --profile to measure the parts")
         return {}
-    some = trace.spans(path)
-    steps = _steps(folder, some)
+    spans = trace.spans(path)
+    steps = _steps(folder, spans)
     notes.append(
-        f"trace of {steps} step{'s' * (steps > 1)} on the {'GPU' if some and some[0].gpu else 'CPU'} of rank 0; "
-        "communication is what nothing computes beside"
+        f"trace of {steps} step{'s' * (steps > 1)} on the {'GPU' if spans and spans[0].gpu else 'CPU'} of rank 0; "
+        "communication counts only while nothing computes"
     )
-    return {part: seconds / steps for part, seconds in trace.parts(some).items()}
+    return {part: seconds / steps for part, seconds in trace.parts(spans).items()}
 
 
-def _balance(path: Path) -> str:
-    """How far apart the ranks were, where the run kept what each did."""
+def _rank_balance(path: Path) -> str:
+    """Return the spread of time and memory over the ranks, or '' if the run did not keep them."""
     try:
         ranks = cast(list[dict[str, float]], json.loads(path.read_text(encoding="utf-8")))
         seconds = [float(rank["seconds"]) for rank in ranks if rank["seconds"]]
@@ -132,23 +132,23 @@ def _balance(path: Path) -> str:
         return ""
     if len(memory) < 2:
         return ""
-    apart = f", the slowest {max(seconds) * len(seconds) / sum(seconds):.2f} times the mean" if seconds and sum(seconds) else ""
-    return f"{len(memory)} ranks{apart}; memory {min(memory):.2f} to {max(memory):.2f} GiB"
+    slowest = f", the slowest {max(seconds) * len(seconds) / sum(seconds):.2f} times the mean" if seconds and sum(seconds) else ""
+    return f"{len(memory)} ranks{slowest}; memory {min(memory):.2f} to {max(memory):.2f} GiB"
 
 
-def _steps(folder: Path, some: list[trace.Span]) -> int:
-    """How many steps a trace holds: as the run's settings say; else as often as the optimizer's update came."""
+def _steps(folder: Path, spans: list[trace.Span]) -> int:
+    """Return the number of steps in a trace: from the run's settings, else the number of optimizer updates."""
     try:
-        told = cast(dict[str, object], json.loads((folder / "config.json").read_text(encoding="utf-8"))).get("profile_steps")
+        stated = cast(dict[str, object], json.loads((folder / "config.json").read_text(encoding="utf-8"))).get("profile_steps")
     except (OSError, ValueError):
-        told = None
-    if isinstance(told, int) and told > 0:
-        return told
-    return max(1, sum(bool(re.search(r"fused_adam", span.name)) for span in some))
+        stated = None
+    if isinstance(stated, int) and stated > 0:
+        return stated
+    return max(1, sum(bool(re.search(r"fused_adam", span.name)) for span in spans))
 
 
-def _largest(rows: list[Row]) -> str:
-    """The part in which prediction and measurement are furthest apart."""
+def _largest_difference(rows: list[Row]) -> str:
+    """Name the part in which prediction and measurement differ most."""
     pairs = [
         (row.part, row.measured - row.predicted) for row in rows[:-1] if row.measured is not None and row.predicted is not None
     ]

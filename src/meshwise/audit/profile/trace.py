@@ -1,4 +1,4 @@
-"""A torch profiler trace as seconds by part: what ran on the GPU, or on the CPU where nothing did, and when nothing ran at all."""
+"""Split a torch profiler trace into seconds by part: GPU kernels, or CPU operators if there are none, and idle time."""
 
 import json
 import re
@@ -12,8 +12,8 @@ from meshwise.errors import UserError, quoted
 PARTS = ("matmul", "attention", "communication", "optimizer", "elementwise", "idle")
 CHUNK = 1 << 18
 LONGEST = 1 << 22
-"""Characters of one event; a longer one is no trace."""
-# The names are those of cuBLAS, CUTLASS, flash-attention, NCCL and ATen kernels as profilers show them.
+"""Characters of one event; a file with a longer one is not a trace."""
+# Names of cuBLAS, CUTLASS, flash-attention, NCCL and ATen kernels as profilers show them.
 KINDS = (
     (
         "communication",
@@ -33,13 +33,13 @@ KINDS = (
     ),
 )
 UPDATE = "optimizer step"
-"""What runs inside of an annotation of the optimizer's step: its products and sums look like any others."""
+"""Name given to kernels inside the annotation of the optimizer's step: their own names are those of any product or sum."""
 ON_GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 
 
 @dataclass(frozen=True)
 class Span:
-    """One thing that ran, in microseconds."""
+    """One kernel, copy or operator; times in microseconds."""
 
     name: str
     start: float
@@ -48,12 +48,13 @@ class Span:
     gpu: bool
 
 
-def kind_of(name: str) -> str:
+def part_of(name: str) -> str:
+    """Return the part of the step that a kernel or operator belongs to."""
     return next((part for part, pattern in KINDS if pattern.search(name)), "elementwise")
 
 
 def events(stream: TextIO) -> Iterator[dict[str, Any]]:
-    """The events of a trace, one after the other: a trace of a gigabyte is never whole in memory."""
+    """Yield the events of a trace one by one, so that a trace of a gigabyte is never whole in memory."""
     decoder, held = json.JSONDecoder(), ""
     while '"traceEvents"' not in held:
         more = stream.read(CHUNK)
@@ -71,7 +72,7 @@ def events(stream: TextIO) -> Iterator[dict[str, Any]]:
         except (ValueError, RecursionError):
             more = stream.read(CHUNK)
             if not more or len(held) > LONGEST:
-                return  # cut off: what was whole has been read
+                return  # the file is cut off: all whole events have been read
             held += more
             continue
         held = held[end:]
@@ -80,7 +81,7 @@ def events(stream: TextIO) -> Iterator[dict[str, Any]]:
 
 
 def spans(path: Path) -> list[Span]:
-    """Kernels and copies; operators of the CPU where there are none."""
+    """Return GPU kernels and copies, or CPU operators if there are none."""
     found: list[Span] = []
     updates: list[Span] = []
     try:
@@ -95,59 +96,59 @@ def spans(path: Path) -> list[Span]:
         raise UserError(f"cannot read {quoted(str(path), 200)}: {error.strerror}") from None
     except UserError as error:
         raise UserError(f"{path.name}: not a trace of torch's profiler: {error}") from None
-    some = [span for span in found if span.gpu] or found
-    windows = [(span.start, span.end) for span in updates if span.gpu == some[0].gpu] if some else []
-    return [replace(s, name=UPDATE) if any(start <= s.start and s.end <= end for start, end in windows) else s for s in some]
+    kept = [span for span in found if span.gpu] or found
+    windows = [(span.start, span.end) for span in updates if span.gpu == kept[0].gpu] if kept else []
+    return [replace(s, name=UPDATE) if any(start <= s.start and s.end <= end for start, end in windows) else s for s in kept]
 
 
 def _span(event: dict[str, Any]) -> Span | None:
     start, length, kind = event.get("ts"), event.get("dur"), str(event.get("cat"))
-    if event.get("ph") != "X" or not _number(start) or not _number(length):
+    if event.get("ph") != "X" or not _is_number(start) or not _is_number(length):
         return None
-    begun, lasted = float(cast(Any, start)), float(cast(Any, length))
+    begin, duration = float(cast(Any, start)), float(cast(Any, length))
     lane = f"{event.get('pid')}/{event.get('tid')}"
-    return Span(str(event.get("name", "")), begun, begun + lasted, lane, kind in ON_GPU or kind.startswith("gpu_"))
+    return Span(str(event.get("name", "")), begin, begin + duration, lane, kind in ON_GPU or kind.startswith("gpu_"))
 
 
-def _number(value: object) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value == value and abs(value) < 1e18
 
 
-def union(some: list[tuple[float, float]]) -> float:
-    """The length of all together, what overlaps counted once."""
+def union(intervals: list[tuple[float, float]]) -> float:
+    """Return the total length of intervals, counting overlaps once."""
     total, reach = 0.0, float("-inf")
-    for start, end in sorted(some):
+    for start, end in sorted(intervals):
         total += max(0.0, end - max(start, reach))
         reach = max(reach, end)
     return total
 
 
-def parts(some: list[Span]) -> dict[str, float]:
-    """Seconds by part over the whole trace. They sum to its length: communication counts where nothing else runs beside it."""
-    if not some:
+def parts(spans: list[Span]) -> dict[str, float]:
+    """Return seconds by part over the whole trace, which sum to its length. Communication counts only while nothing computes."""
+    if not spans:
         return {}
-    length = max(span.end for span in some) - min(span.start for span in some)
-    own = some if some[0].gpu else list(_own(some))
+    length = max(span.end for span in spans) - min(span.start for span in spans)
+    own = spans if spans[0].gpu else list(_own_time(spans))
     busy = union([(s.start, s.end) for s in own])
-    working = [s for s in own if kind_of(s.name) != "communication"]
+    working = [s for s in own if part_of(s.name) != "communication"]
     computing = union([(s.start, s.end) for s in working])
     sums = dict.fromkeys(cast(tuple[str, ...], PARTS), 0.0)
     for span in working:
-        sums[kind_of(span.name)] += span.end - span.start
+        sums[part_of(span.name)] += span.end - span.start
     whole = sum(sums.values())
-    # Kernels on several streams overlap: each part keeps its share of the time in which anything computed.
+    # Kernels on several streams overlap: the time in which anything computed is split in proportion to the sums.
     found = {part: value * computing / whole if whole else 0.0 for part, value in sums.items()}
     found |= {"communication": busy - computing, "idle": max(0.0, length - busy)}
     return {part: found[part] / 1e6 for part in PARTS}
 
 
-def _own(some: list[Span]) -> Iterator[Span]:
-    """Operators call each other: the time of each without that of those it called, as spans that do not overlap in a lane."""
-    for lane in {span.lane for span in some}:
+def _own_time(spans: list[Span]) -> Iterator[Span]:
+    """Yield the time of each operator without that of the operators it calls, as spans that do not overlap in a lane."""
+    for lane in {span.lane for span in spans}:
         stack: list[tuple[Span, float]] = []
-        for span in sorted((s for s in some if s.lane == lane), key=lambda s: (s.start, -s.end)):
+        for span in sorted((s for s in spans if s.lane == lane), key=lambda s: (s.start, -s.end)):
             while stack and stack[-1][0].end <= span.start:
-                yield from _rest(stack)
+                yield from _remainder(stack)
             if stack:
                 top, since = stack[-1]
                 if span.start > since:
@@ -155,10 +156,10 @@ def _own(some: list[Span]) -> Iterator[Span]:
                 stack[-1] = (top, max(since, span.end))
             stack.append((span, span.start))
         while stack:
-            yield from _rest(stack)
+            yield from _remainder(stack)
 
 
-def _rest(stack: list[tuple[Span, float]]) -> Iterator[Span]:
+def _remainder(stack: list[tuple[Span, float]]) -> Iterator[Span]:
     span, since = stack.pop()
     if span.end > since:
         yield Span(span.name, since, span.end, span.lane, False)

@@ -1,29 +1,29 @@
-"""What runs say against each other: figures exchanged, memory that shrinks, a smaller batch as slow, formulas that change."""
+"""Rules over several runs: swapped figures, memory that shrinks, a smaller batch that is as slow, formulas that change."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 from meshwise.audit.figures import Figures
-from meshwise.audit.finding import Finding, Sure, near, number
+from meshwise.audit.finding import Certainty, Finding, near, number
 
 SAME = 0.02
-"""Two measurements of one setup are within this; memory, printed in whole GB, within twice it."""
+"""Relative difference of two measurements of one setup; for memory, printed in whole GB, three times this."""
 SLOW = 0.12
-"""How much longer a smaller batch may take than its micro-batches and its bubble say."""
+"""Relative excess of a smaller batch's time over the time that its micro-batches and pipeline bubble give."""
 EFFICIENCY = 0.03
-"""How far a stated share may be from the one that follows."""
-MOST_NAMED = 4
+"""Largest difference of a stated efficiency from the computed one."""
+MOST_PLACES = 4
 
 Rule = Callable[[Sequence[Figures]], Iterator[Finding]]
 
 
 def _groups(runs: Sequence[Figures], *without: str, same_day: bool = True) -> list[list[Figures]]:
-    """Runs that differ in nothing else than what is named; those that failed aside."""
+    """Group successful runs that differ in nothing but the fields in `without`."""
     found: dict[tuple[object, ...], list[Figures]] = {}
     for f in runs:
         if f.run.text("outcome").lower() in ("", "ok"):
-            found.setdefault((*f.setup(*without), _day(f) if same_day else ""), []).append(f)
+            found.setdefault((*f.setup_key(*without), _day(f) if same_day else ""), []).append(f)
     return [group for group in found.values() if len(group) > 1]
 
 
@@ -31,57 +31,59 @@ def _day(f: Figures) -> str:
     return f.run.text("date") or f.run.text("note")[:5]
 
 
-def _places(some: Sequence[Figures]) -> tuple[str, ...]:
-    return tuple(f.where for f in some)
+def _places(runs: Sequence[Figures]) -> tuple[str, ...]:
+    return tuple(f.where for f in runs)
 
 
-def exchanged(runs: Sequence[Figures]) -> Iterator[Finding]:
-    """Seconds of one run are the TFLOPs of another of the same setup, and the other way round: a pair of columns was swapped."""
+def swapped(runs: Sequence[Figures]) -> Iterator[Finding]:
+    """The seconds of one run are the TFLOP/s of another of the same setup, and vice versa: two columns were swapped."""
     for group in _groups(runs, "zero_stage", "n_heads", same_day=False):
         for i, f in enumerate(group):
             for other in group[:i]:
                 mine = f.run.get("seconds"), f.run.get("tflops") / 1e12
                 theirs = other.run.get("tflops") / 1e12, other.run.get("seconds")
-                if not near(*mine, SAME) and near(mine[0], theirs[0], 1e-3) and near(mine[1], theirs[1], 1e-3):
-                    later = max(f, other, key=_likeliest_swapped(runs, f, other))
-                    good = other if later is f else f
-                    words = f"seconds and TFLOPs are swapped: read {_pair(good)}"
-                    work = f"it prints {_pair(later)}; {good.where} has the same layout with {_pair(good)}"
-                    yield Finding(
-                        rule="swapped", sure="sure", where=(later.where,), beside=(good.where,), words=words, arithmetic=work
-                    )
+                if near(*mine, SAME) or not near(mine[0], theirs[0], 1e-3) or not near(mine[1], theirs[1], 1e-3):
+                    continue
+                wrong = max(f, other, key=_distance_from_similar(runs, f, other))
+                right = other if wrong is f else f
+                yield Finding(
+                    rule="swapped",
+                    certainty="certain",
+                    where=(wrong.where,),
+                    compared_with=(right.where,),
+                    message=f"seconds and TFLOP/s are swapped: read {_pair(right)}",
+                    arithmetic=f"{_pair(wrong)} printed; {right.where} has {_pair(right)} for the same layout",
+                )
 
 
 def _pair(f: Figures) -> str:
-    return f"{number(f.run.get('seconds'))} s and {number(f.run.get('tflops') / 1e12)} TFLOPs"
+    return f"{number(f.run.get('seconds'))} s and {number(f.run.get('tflops') / 1e12)} TFLOP/s"
 
 
-def _likeliest_swapped(runs: Sequence[Figures], *pair: Figures) -> Callable[[Figures], float]:
-    """Of the two, which is further from the others of its model and batch."""
+def _distance_from_similar(runs: Sequence[Figures], *pair: Figures) -> Callable[[Figures], float]:
+    """Return a function: how far a run's seconds are from the median of other runs of the same model, batch and day."""
     like = [f for f in runs if f not in pair and f.run.get("params") == pair[0].run.get("params") and f.batch == pair[0].batch]
     typical = sorted(f.run.get("seconds") for f in like if f.run.stated("seconds") and _day(f) == _day(pair[0]))
     middle = typical[len(typical) // 2] if typical else math.nan
     return lambda f: abs(f.run.get("seconds") - middle) if math.isfinite(middle) else 0.0
 
 
-def twice(runs: Sequence[Figures]) -> Iterator[Finding]:
-    """The same setup on the same day with other results: one of its columns is wrong, or runs are that noisy."""
+def quoted_twice(runs: Sequence[Figures]) -> Iterator[Finding]:
+    """One setup with different results on one day: a column is wrong, or a setting that differs is not stated."""
     for group in _groups(runs):
-        off: list[str] = []
-        for name, unit, scale, within in (("seconds", "s", 1.0, SAME), ("memory", "GB", 1e9, 3 * SAME)):
+        ranges: list[str] = []
+        for name, unit, scale, tolerance in (("seconds", "s", 1.0, SAME), ("memory", "GB", 1e9, 3 * SAME)):
             values = [f.run.get(name) for f in group if f.run.stated(name)]
-            if len(values) > 1 and not near(min(values), max(values), within):
-                off.append(f"{number(min(values) / scale)} to {number(max(values) / scale)} {unit}")
-        if off:
-            words = f"one setup is given with two results, {' and '.join(off)}: something that differs is not stated"
-            work = "all else that is stated is equal: " + _layout(group[0])
+            if len(values) > 1 and not near(min(values), max(values), tolerance):
+                ranges.append(f"{number(min(values) / scale)} to {number(max(values) / scale)} {unit}")
+        if ranges:
             yield Finding(
                 rule="quoted twice",
-                sure="look",
-                where=_places(group[1:MOST_NAMED]),
-                beside=_places(group[:1]),
-                words=words,
-                arithmetic=work,
+                certainty="unusual",
+                where=_places(group[1:MOST_PLACES]),
+                compared_with=_places(group[:1]),
+                message=f"one setup has different results, {' and '.join(ranges)}: a setting that differs is not stated",
+                arithmetic=f"all stated settings are equal: {_layout(group[0])}",
             )
 
 
@@ -92,36 +94,35 @@ def _layout(f: Figures) -> str:
 
 
 def memory_and_micro_batch(runs: Sequence[Figures]) -> Iterator[Finding]:
-    """A larger micro-batch in the same layout never takes less memory."""
+    """A larger micro-batch in the same layout never needs less memory."""
     for group in _groups(runs, "micro_batch", "grad_accum"):
         some = sorted((f for f in group if f.run.stated("memory", "micro_batch")), key=lambda f: f.run.get("micro_batch"))
         for small, large in pairwise(some):
             least, most = small.run.get("memory"), large.run.get("memory")
             if small.run.get("micro_batch") < large.run.get("micro_batch") and least > (1 + 2 * SAME) * most:
-                words = f"{number(least / 1e9)} GB at micro-batch {number(small.run.get('micro_batch'))} is out of line"
-                larger = number(large.run.get("micro_batch"))
-                work = f"the same layout takes {number(most / 1e9)} GB at micro-batch {larger}, which keeps more activations"
-                beside = _beside(runs, small)
+                smaller, larger = number(small.run.get("micro_batch")), number(large.run.get("micro_batch"))
+                work = f"the same layout needs {number(most / 1e9)} GB at micro-batch {larger}, which keeps more activations"
                 yield Finding(
                     rule="memory",
-                    sure="likely",
+                    certainty="likely",
                     where=(small.where,),
-                    beside=(large.where,),
-                    words=words,
-                    arithmetic=work + beside,
+                    compared_with=(large.where,),
+                    message=f"{number(least / 1e9)} GB at micro-batch {smaller} is more than at the larger micro-batch {larger}",
+                    arithmetic=work + _memory_of_table(runs, small),
                 )
 
 
-def _beside(runs: Sequence[Figures], odd: Figures) -> str:
-    """What its neighbours in the same table take."""
+def _memory_of_table(runs: Sequence[Figures], odd: Figures) -> str:
+    """Return the memory of the other rows in the same table, as the end of a sentence."""
     others = [
         f for f in runs if f.source == odd.source and f.run.section == odd.run.section and f is not odd and f.run.stated("memory")
     ]
-    return f"; its table has {', '.join(number(f.run.get('memory') / 1e9) for f in others[:6])} GB" if others else ""
+    shown = ", ".join(number(f.run.get("memory") / 1e9) for f in others[:6])
+    return f"; other rows of its table need {shown} GB" if others else ""
 
 
 def smaller_batch(runs: Sequence[Figures]) -> Iterator[Finding]:
-    """A step of fewer micro-batches is shorter, by (m + pp - 1) slots of a pipeline (arXiv:2104.04473, 2.2.1)."""
+    """A step of fewer micro-batches is shorter: it takes m + pp - 1 slots of the pipeline (arXiv:2104.04473, 2.2.1)."""
     for group in _groups(runs, "global_batch_seqs", "grad_accum"):
         some = sorted(
             (f for f in group if f.run.stated("seconds", "micro_batch") and f.batch > 0 and f.dp > 0), key=lambda f: f.batch
@@ -131,29 +132,31 @@ def smaller_batch(runs: Sequence[Figures]) -> Iterator[Finding]:
                 continue
             slots = [f.batch / (f.dp * f.run.get("micro_batch")) + f.run.numbers.get("pp", 1.0) - 1 for f in (small, large)]
             if slots[0] < 4:
-                continue  # what a step costs whatever its batch is not small against so few
-            expected = large.run.get("seconds") * slots[0] / slots[1]
-            if small.run.get("seconds") > (1 + SLOW) * expected and small.run.get("seconds") > 0.9 * large.run.get("seconds"):
-                mine, other = number(small.run.get("seconds")), number(large.run.get("seconds"))
-                words = f"a batch of {number(small.batch)} takes {mine} s, as long as one of {number(large.batch)} with {other} s"
-                work = f"{number(large.run.get('seconds'))} s x {slots[0]:g} / {slots[1]:g} slots = {expected:.1f} s expected"
+                continue  # the fixed cost of a step is not small against so few slots
+            mine, other = small.run.get("seconds"), large.run.get("seconds")
+            expected = other * slots[0] / slots[1]
+            if mine > (1 + SLOW) * expected and mine > 0.9 * other:
+                both = (
+                    f"a batch of {number(small.batch)} takes {number(mine)} s, and one of {number(large.batch)} {number(other)} s"
+                )
                 yield Finding(
                     rule="batch and time",
-                    sure="likely",
+                    certainty="likely",
                     where=(small.where,),
-                    beside=(large.where,),
-                    words=words,
-                    arithmetic=work,
+                    compared_with=(large.where,),
+                    message=f"{both}: the smaller one is too slow",
+                    arithmetic=f"{number(other)} s x {slots[0]:g} / {slots[1]:g} slots = {expected:.1f} s expected",
                 )
 
 
 def formula_change(runs: Sequence[Figures]) -> Iterator[Finding]:
-    """TFLOPs of one document that follow two formulas: their times can be compared, their TFLOPs cannot."""
+    """TFLOP/s of one document that follow two formulas: its times can be compared, its TFLOP/s cannot."""
     for source in dict.fromkeys(f.source for f in runs):
         used: dict[str, list[Figures]] = {}
         for f in runs:
-            if f.source == source and f.used[0] and f.run.stated("tflops") and math.isfinite(f.shape.layer_params):
-                used.setdefault(f.used[0], []).append(f)
+            formula = f.printed_formula[0]
+            if f.source == source and formula and f.run.stated("tflops") and math.isfinite(f.shape.layer_params):
+                used.setdefault(formula, []).append(f)
         names = sorted(used, key=lambda name: -len(used[name]))
         for other in names[1:]:
             most, some = used[names[0]], used[other]
@@ -162,18 +165,16 @@ def formula_change(runs: Sequence[Figures]) -> Iterator[Finding]:
                 continue
             ratio = one.formulas[names[0]] / one.formulas[other]
             counts = f"{len(most)} runs count '{names[0]}' and {len(some)} count '{other}'"
-            words = f"TFLOPs follow two formulas: {counts}; compare times, not TFLOPs"
             both = f"'{names[0]}' gives {one.formulas[names[0]]:.4g} FLOPs a token and '{other}' {one.formulas[other]:.4g}"
             more = f"{abs(ratio - 1):.1%} {'more' if ratio > 1 else 'less'} for the same work"
-            work = f"for the run at {one.run.where} {both}: {more}"
-            sure: Sure = "sure" if abs(ratio - 1) > 0.015 else "look"
+            certainty: Certainty = "certain" if abs(ratio - 1) > 0.015 else "unusual"
             yield Finding(
                 rule="two formulas",
-                sure=sure,
+                certainty=certainty,
                 where=(source,),
-                beside=_places([*some[:MOST_NAMED], most[0]]),
-                words=words,
-                arithmetic=work,
+                compared_with=_places([*some[:MOST_PLACES], most[0]]),
+                message=f"the TFLOP/s follow two formulas: {counts}; compare times, not TFLOP/s",
+                arithmetic=f"for the run at {one.run.where} {both}: {more}",
             )
 
 
@@ -189,35 +190,36 @@ def unlike_batches(runs: Sequence[Figures]) -> Iterator[Finding]:
         batches = list(by_devices.values())
         shared = set[float].intersection(*batches)
         each = [{batch / devices for batch in some} for devices, some in by_devices.items()]
-        if shared or set[float].intersection(*each) or _nearly(batches):
+        if shared or set[float].intersection(*each) or _nearly_equal(batches):
             continue
         shown = ", ".join(
             f"{number(devices)} devices with {'/'.join(map(number, sorted(some)))}"
             for devices, some in sorted(by_devices.items())
         )
-        words = "numbers of devices are compared with other batches: neither strong nor weak scaling"
-        yield Finding(rule="unlike batches", sure="look", where=_places(group[:1]), words=words, arithmetic=f"batches: {shown}")
+        message = "numbers of devices are compared at different batches: this is neither strong nor weak scaling"
+        yield Finding(
+            rule="unlike batches", certainty="unusual", where=_places(group[:1]), message=message, arithmetic=f"batches: {shown}"
+        )
 
 
-def _nearly(batches: Sequence[set[float]]) -> bool:
-    """Batches that differ by what divisibility asks: 2040, 2043 and 2048 are one batch."""
+def _nearly_equal(batches: Sequence[set[float]]) -> bool:
+    """Whether batches only differ by what divisibility requires: 2040, 2043 and 2048 count as one batch."""
     values = [batch for some in batches for batch in some]
     return near(min(values), max(values), 0.05)
 
 
 def _tables(runs: Sequence[Figures]) -> list[list[Figures]]:
-    """Runs of one table of one model."""
+    """Group runs of one model in one table."""
     found: dict[tuple[object, ...], list[Figures]] = {}
     for f in runs:
         if f.run.section and f.run.section != "log":
-            found.setdefault(
-                (f.source, f.run.section, f.run.get("params"), f.run.text("model"), f.run.get("seq_len")), []
-            ).append(f)
+            key = (f.source, f.run.section, f.run.get("params"), f.run.text("model"), f.run.get("seq_len"))
+            found.setdefault(key, []).append(f)
     return [group for group in found.values() if len(group) > 1]
 
 
 def unlike_lengths(runs: Sequence[Figures]) -> Iterator[Finding]:
-    """Throughput compared over sequence lengths, where the tokens of a step change with them or are not stated."""
+    """Throughput compared over sequence lengths without a batch: the tokens of a step are unknown."""
     tables: dict[tuple[str, str], list[Figures]] = {}
     for f in runs:
         if f.run.section and math.isfinite(f.stated_rate) and f.run.stated("seq_len"):
@@ -226,15 +228,17 @@ def unlike_lengths(runs: Sequence[Figures]) -> Iterator[Finding]:
         lengths = {f.run.get("seq_len") for f in group}
         unknown = [f for f in group if not f.run.stated("per_device_batch") and not math.isfinite(f.batch)]
         if len(lengths) > 1 and len(lengths) == len(group) and unknown:
-            words = (
-                f"throughput is compared over {len(lengths)} sequence lengths, and {len(unknown)} of them state no single batch"
+            yield Finding(
+                rule="unlike batches",
+                certainty="unusual",
+                where=_places(group[:1]),
+                message=f"throughput is compared over {len(lengths)} sequence lengths, {len(unknown)} of them without a single batch",
+                arithmetic=", ".join(f"{number(f.run.get('seq_len'))} tokens: {number(f.stated_rate)} tok/s" for f in group),
             )
-            work = ", ".join(f"{number(f.run.get('seq_len'))} tokens: {number(f.stated_rate)} tok/s" for f in group)
-            yield Finding(rule="unlike batches", sure="look", where=_places(group[:1]), words=words, arithmetic=work)
 
 
 def stated_efficiency(runs: Sequence[Figures]) -> Iterator[Finding]:
-    """A column of scaling efficiencies against the rates and devices of its table, measured by the fewest devices."""
+    """A column of scaling efficiencies against the rates and devices of its table, relative to the fewest devices."""
     for group in _tables(runs):
         some = sorted((f for f in group if f.rate > 0 and f.devices > 0), key=lambda f: f.devices)
         if len(some) < 2 or (some[0].run.stated("efficiency") and not near(some[0].run.get("efficiency"), 1.0, EFFICIENCY)):
@@ -243,15 +247,20 @@ def stated_efficiency(runs: Sequence[Figures]) -> Iterator[Finding]:
         for f in some[1:]:
             stated, gain, more = f.run.get("efficiency"), f.rate / base.rate, f.devices / base.devices
             if more > 1 and math.isfinite(stated) and abs(stated - gain / more) > EFFICIENCY:
-                work = f"{number(f.rate)} / {number(base.rate)} = {gain:.3g} times the rate with {more:g} times the devices"
-                words = f"its scaling efficiency of {stated:.0%} is not: it is {gain / more:.0%}"
-                yield Finding(rule="scaling", sure="sure", where=(f.where,), beside=(base.where,), words=words, arithmetic=work)
+                yield Finding(
+                    rule="scaling",
+                    certainty="certain",
+                    where=(f.where,),
+                    compared_with=(base.where,),
+                    message=f"a scaling efficiency of {stated:.0%} is stated, the rates give {gain / more:.0%}",
+                    arithmetic=f"{number(f.rate)} / {number(base.rate)} = {gain:.3g} times the rate on {more:g} times the devices",
+                )
 
 
 RULES: tuple[Rule, ...] = (
     stated_efficiency,
-    exchanged,
-    twice,
+    swapped,
+    quoted_twice,
     memory_and_micro_batch,
     smaller_batch,
     formula_change,

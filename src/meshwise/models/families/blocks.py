@@ -1,20 +1,49 @@
-"""What families are made of: the blocks of a decoder, and how they add up to a Body."""
+"""Parts that families share: the blocks of a decoder, and their assembly into a Body."""
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from meshwise.models.architecture import TensorNames
 from meshwise.models.op import Op, Part, Shard, linear, norm, vector
 
 EMBEDDING = "embedding"
 HEAD = "head"
 MIXTURE = "moe"
 
+TENSOR_NAMES: TensorNames = {
+    "embedding": "token_embd",
+    "positions": "position_embd",
+    "embedding_norm": "token_embd_norm",
+    "final_norm": "output_norm",
+    "head": "output",
+    "attention.q": "attn_q",
+    "attention.k": "attn_k",
+    "attention.v": "attn_v",
+    "attention.qkv": "attn_qkv",
+    "attention.out": "attn_output",
+    "attention.q_norm": "attn_q_norm",
+    "attention.k_norm": "attn_k_norm",
+    "attention.sinks": "attn_sinks",
+    "ffw.gate": "ffn_gate",
+    "ffw.up": "ffn_up",
+    "ffw.down": "ffn_down",
+    "router": "ffn_gate_inp",
+    "router.shared": "ffn_gate_inp_shexp",
+    "experts.gate": "ffn_gate_exps",
+    "experts.up": "ffn_up_exps",
+    "experts.down": "ffn_down_exps",
+    "shared.gate": "ffn_gate_shexp",
+    "shared.up": "ffn_up_shexp",
+    "shared.down": "ffn_down_shexp",
+}
+"""llama.cpp's names for the weights of the blocks below. A family adds those of its own Ops in `tensor_names`."""
+
 
 @dataclass(frozen=True)
 class Block:
-    """The operations of one mixer or feed-forward of one layer. Blocks of the same name are the same."""
+    """The operations of one mixer or feed-forward of one layer. Blocks with the same name are equal."""
 
     name: str
     ops: tuple[Op, ...]
@@ -22,7 +51,7 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True)
 class Decoder:
-    """What every decoder states in some words: its sizes and its habits."""
+    """The sizes and variants that every decoder has, whatever its config calls them."""
 
     hidden: int
     layers: int
@@ -38,39 +67,39 @@ class Decoder:
     out_bias: bool = False
     ffn_bias: bool = False
     norm_bias: bool = False
-    """LayerNorm with a bias, rather than a gain alone."""
+    """LayerNorm with a bias, instead of a gain only."""
     norms: int = 2
-    """Norms of hidden width in a layer."""
+    """Norms of hidden width per layer."""
     affine: bool = True
-    """The norms have gains at all."""
+    """Whether the norms have gains."""
     final_norm: bool = True
     embedding_norm: bool = False
     qk_norm: Literal["", "head", "all"] = ""
-    """Norm of queries and keys: per head, or over all heads together."""
+    """Norm of queries and keys: none, per head, or over all heads together."""
     positions: int = 0
     """Rows of a learned position table."""
     embedded: int = 0
-    """Width of the vocabulary tables where it differs from `hidden` (OPT 350M)."""
+    """Width of the vocabulary tables if it differs from `hidden` (OPT 350M)."""
     expert_reach: float = 1.0
-    """Share of the expert groups that the experts of one token may come from (DeepSeek-V3: 4 of 8)."""
+    """Fraction of the expert groups that the experts of one token may come from (DeepSeek-V3: 4 of 8)."""
     windows: tuple[int, ...] = ()
-    """Per layer, how far attention looks back; 0 is all the way. Empty: every layer all the way."""
+    """Sliding window of each layer; 0: full attention. Empty: full attention in every layer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Body:
-    """A model as a family reads it: what a layer holds, layer by layer, and all Ops with their counts."""
+    """A model as a family reads it: the blocks of each layer, and all Ops with their counts."""
 
     decoder: Decoder
     layers: tuple[tuple[str, ...], ...]
     ops: tuple[tuple[str, Op], ...]
-    """Each Op with the block it belongs to: a name in `layers`, or 'embedding' or 'head'."""
+    """Each Op with the name of its block: one in `layers`, or 'embedding' or 'head'."""
     extra: tuple[tuple[str, int], ...] = ()
     """Hyperparameters beyond a plain decoder's, for the table."""
 
 
 def attention(d: Decoder, window: int = 0, *, chunked: bool = False, sinks: bool = False) -> Block:
-    """Multi-head or grouped-query attention: q, k, v and output projections around softmax(QK')V."""
+    """Return multi-head or grouped-query attention: q, k, v and output projections around softmax(QK')V."""
     wide, narrow = d.heads * d.head_dim, d.kv_heads * d.head_dim
     qk = {"": (), "head": (d.head_dim, d.head_dim), "all": (wide, narrow)}[d.qk_norm]
     ops = [
@@ -99,13 +128,13 @@ def attention(d: Decoder, window: int = 0, *, chunked: bool = False, sinks: bool
 
 
 def attentions(d: Decoder) -> list[Block]:
-    """The attention of every layer, with its window."""
+    """Return the attention block of every layer, with its window."""
     kinds = {window: attention(d, window) for window in set(d.windows or (0,))}
     return [kinds[window] for window in d.windows or (0,) * d.layers]
 
 
 def mlp(d: Decoder, ffn: int, *, name: str = "ffw", part: Part = "ffw") -> Block:
-    """Feed-forward: up and down, with a gate beside up where the family has one (SwiGLU, GeGLU)."""
+    """Return a feed-forward block: up and down projections, and a gate if the family has one (SwiGLU, GeGLU)."""
     return Block(name, tuple(_mlp_ops(d, ffn, name, part)))
 
 
@@ -120,9 +149,9 @@ def _mlp_ops(d: Decoder, ffn: int, name: str, part: Part) -> list[Op]:
 def experts(
     d: Decoder, number: int, active: int, ffn: int, *, shared: int = 0, shared_gate: bool = False, bias: bool = False
 ) -> Block:
-    """Mixture of experts: a router, `number` feed-forwards of which a token uses `active`, and a shared one of width `shared`.
+    """Return a mixture of experts: a router, `number` feed-forwards of which a token uses `active`, and one of width `shared` for all.
 
-    `bias` is that of the router and the experts; the shared one has a bias where every other feed-forward has.
+    `bias` applies to the router and the experts; the shared one has a bias if every other feed-forward has.
     """
     routed = replace(d, ffn_bias=bias)
     ops = [linear("router", "router", number, d.hidden, "", bias=bias)]
@@ -137,13 +166,13 @@ def experts(
 def assemble(
     d: Decoder, mixers: Sequence[Block], ffws: Sequence[Block | None], *, extra: tuple[tuple[str, int], ...] = ()
 ) -> Body:
-    """Layers from one mixer and one feed-forward each, between the embedding and the head."""
+    """Assemble layers of one mixer and one feed-forward each, between the embedding and the head."""
     layers = tuple(tuple(block.name for block in pair if block) for pair in zip(mixers, ffws, strict=True))
     blocks = {block.name: block for pair in zip(mixers, ffws, strict=True) for block in pair if block}
     times = Counter(name for layer in layers for name in layer)
     inner = [(name, replace(op, count=op.count * times[name])) for name, block in blocks.items() for op in block.ops]
     if d.norms and d.affine:
-        # Every layer has the same norms, so they belong to its mixer.
+        # Every layer has the same norms, so they are counted with its mixer.
         mixer_times = Counter(block.name for block in mixers)
         inner += [
             (name, replace(norm("layer_norm", d.hidden, bias=d.norm_bias), count=d.norms * n)) for name, n in mixer_times.items()

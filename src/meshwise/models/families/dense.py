@@ -1,8 +1,10 @@
-"""Dense decoders: attention and one feed-forward in every layer. One short function per way of writing the config."""
+"""Dense decoders: attention and one feed-forward in every layer. One short function per variant of config.json."""
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
+from meshwise.models.architecture import Architecture, Metadata
 from meshwise.models.config import Config
 from meshwise.models.families.blocks import Body, Decoder, assemble, attentions, mlp
 
@@ -13,13 +15,13 @@ def read(config: Config) -> Body:
 
 
 def llama_like(config: Config, *, kv_heads: int | None = None, head_dim: int | None = None, heads: int | None = None) -> Decoder:
-    """Sizes under the names that Llama made common, with the defaults that a family's published files rely on."""
+    """Read the sizes under Llama's key names, with the defaults that published files of other families rely on."""
     n_heads = config.whole("num_attention_heads", default=heads)
     hidden = config.whole("hidden_size")
     kv = config.whole("num_key_value_heads", default=kv_heads or n_heads)
-    config.divides(kv, n_heads, "num_attention_heads must be a multiple of num_key_value_heads")
+    config.require_multiple(n_heads, kv, "num_attention_heads must be a multiple of num_key_value_heads")
     if head_dim is None and config.values.get("head_dim") is None:
-        config.divides(n_heads, hidden, "hidden_size must be a multiple of num_attention_heads")
+        config.require_multiple(hidden, n_heads, "hidden_size must be a multiple of num_attention_heads")
     return Decoder(
         hidden=hidden,
         layers=config.layers("num_hidden_layers"),
@@ -34,7 +36,7 @@ def llama_like(config: Config, *, kv_heads: int | None = None, head_dim: int | N
 
 
 def windows(config: Config, layers: int, sliding: Callable[[int], bool]) -> tuple[int, ...]:
-    """Per-layer windows: from layer_types where the file has them, else by the family's rule."""
+    """Return the window of each layer: from layer_types if the file has it, else by the family's rule."""
     window = config.whole("sliding_window", default=0, least=0)
     kinds = config.words("layer_types", layers, ("sliding_attention", "full_attention"))
     if kinds is not None:
@@ -43,8 +45,8 @@ def windows(config: Config, layers: int, sliding: Callable[[int], bool]) -> tupl
 
 
 def alternating(config: Config, layers: int, window: int) -> tuple[int, ...]:
-    """Every other layer has a window, the first one included; `window` where the file does not say how wide."""
-    return windows(config.defaulting(sliding_window=window), layers, lambda i: i % 2 == 0)
+    """Return windows in every other layer, starting with the first; `window` is the default size."""
+    return windows(config.with_defaults(sliding_window=window), layers, lambda i: i % 2 == 0)
 
 
 def llama(config: Config) -> Decoder:
@@ -53,12 +55,12 @@ def llama(config: Config) -> Decoder:
 
 
 def smollm3(config: Config) -> Decoder:
-    return llama(config.defaulting(num_key_value_heads=4, tie_word_embeddings=True))
+    return llama(config.with_defaults(num_key_value_heads=4, tie_word_embeddings=True))
 
 
 def mistral(config: Config) -> Decoder:
     d = llama_like(config, kv_heads=8)
-    return replace(d, windows=windows(config.defaulting(sliding_window=4096), d.layers, lambda i: True))
+    return replace(d, windows=windows(config.with_defaults(sliding_window=4096), d.layers, lambda i: True))
 
 
 def phi3(config: Config) -> Decoder:
@@ -78,7 +80,7 @@ def qwen3(config: Config, *, kv_heads: int = 32) -> Decoder:
 
 
 def qwen_windows(config: Config, layers: int) -> tuple[int, ...]:
-    """Qwen names a window in every file and uses it only above max_window_layers, and only when told to."""
+    """Return Qwen's windows. Every file states one, but it applies only from max_window_layers on, and only with use_sliding_window."""
     if not config.flag("use_sliding_window", False):
         return ()
     full = config.whole("max_window_layers", default=28, least=0)
@@ -98,8 +100,8 @@ def gemma2(config: Config) -> Decoder:
 
 
 def gemma3(config: Config) -> Decoder:
-    # Published multimodal files leave some of these out and rely on the library's defaults.
-    config = config.defaulting(vocab_size=262208, max_position_embeddings=131072, sliding_window=4096)
+    # Published multimodal files omit some of these and rely on the library's defaults.
+    config = config.with_defaults(vocab_size=262208, max_position_embeddings=131072, sliding_window=4096)
     d = llama_like(config, heads=8, kv_heads=4, head_dim=256)
     bias = config.flag("attention_bias", False)
     every = config.whole("sliding_window_pattern", default=6)
@@ -135,8 +137,8 @@ def starcoder2(config: Config) -> Decoder:
 
 
 def classic(config: Config, hidden: int, heads: int, layers: int, *, ffn: int, kv_heads: int = 0, context: int = 0) -> Decoder:
-    """GPT-2's generation: LayerNorm with a bias, biases everywhere, no gate, the head tied to the embedding."""
-    config.divides(heads, hidden, "the hidden size must be a multiple of the number of heads")
+    """Return a decoder of GPT-2's generation: LayerNorm with a bias, biases everywhere, no gate, the head tied to the embedding."""
+    config.require_multiple(hidden, heads, "the hidden size must be a multiple of the number of heads")
     return Decoder(
         hidden=hidden,
         layers=layers,
@@ -185,7 +187,7 @@ def opt(config: Config) -> Decoder:
     removed = config.flag("_remove_final_layer_norm", False)
     return replace(
         d,
-        positions=context + 2,  # the table keeps two rows for padding, as fairseq's did
+        positions=context + 2,  # the table has two more rows for padding, as in fairseq
         embedded=config.whole("word_embed_proj_dim", default=hidden),
         qkv_bias=bias,
         out_bias=bias,
@@ -205,7 +207,7 @@ def falcon(config: Config) -> Decoder:
     context = config.whole("max_position_embeddings", default=2048)
     d = classic(config, hidden, heads, config.layers("num_hidden_layers", "n_layer"), ffn=ffn, kv_heads=kv_heads, context=context)
     bias, parallel = config.flag("bias", False), config.flag("parallel_attn", True)
-    # One norm may serve attention and feed-forward where they stand side by side.
+    # Attention and feed-forward may share one norm if they run in parallel.
     norms = config.whole("num_ln_in_parallel_attn", default=2 if new else 1, most=2) if parallel else 2
     return replace(d, qkv_bias=bias, out_bias=bias, ffn_bias=bias, norms=norms)
 
@@ -214,7 +216,7 @@ def bloom(config: Config) -> Decoder:
     hidden = config.whole("hidden_size", "n_embed")
     heads = config.whole("n_head", "num_attention_heads")
     layers = config.layers("n_layer", "num_hidden_layers")
-    context = config.whole("seq_length", default=2048)  # ALiBi has no limit of its own; this is what it was trained at
+    context = config.whole("seq_length", default=2048)  # ALiBi has no limit; this is the training length
     return replace(classic(config, hidden, heads, layers, ffn=4 * hidden, context=context), embedding_norm=True)
 
 
@@ -248,3 +250,29 @@ READERS: dict[str, Callable[[Config], Decoder]] = {
     "smollm3": smollm3,
 }
 model_types = frozenset(READERS)
+
+
+def _falcon_keys(metadata: Metadata, tensors: AbstractSet[str]) -> dict[str, object]:
+    new = "blk.0.attn_norm_2.weight" in tensors
+    return {"new_decoder_architecture": new, "multi_query": metadata.get("attention.head_count_kv") == 1}
+
+
+_GEMMA_NORMS = ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm")
+gguf = (
+    Architecture(name="llama", model_types=("llama", "mistral", "ministral"), writable=True),
+    Architecture(name="qwen2", model_types=("qwen2",), writable=True),
+    Architecture(name="qwen3", model_types=("qwen3",), writable=True),
+    Architecture(name="gemma", model_types=("gemma",), writable=True),
+    Architecture(name="gemma2", model_types=("gemma2",), norms=_GEMMA_NORMS, writable=True),
+    Architecture(name="gemma3", model_types=("gemma3_text",), norms=_GEMMA_NORMS, writable=True),
+    Architecture(name="phi3", model_types=("phi3",), fused_qkv=True, fused_gate=True),
+    Architecture(name="gpt2", model_types=("gpt2",), fused_qkv=True),
+    Architecture(name="gptneox", model_types=("gpt_neox",), fused_qkv=True),
+    Architecture(name="falcon", model_types=("falcon",), fused_qkv=True, norms=("attn_norm", "attn_norm_2"), config=_falcon_keys),
+    Architecture(name="bloom", model_types=("bloom",), fused_qkv=True),
+    Architecture(name="olmo2", model_types=("olmo2",), norms=("post_attention_norm", "post_ffw_norm"), writable=True),
+    Architecture(name="starcoder2", model_types=("starcoder2",), writable=True),
+    Architecture(name="mpt", model_types=("mpt",), fused_qkv=True),
+    Architecture(name="granite", model_types=("granite",)),
+    Architecture(name="smollm3", model_types=("smollm3",)),
+)

@@ -1,17 +1,19 @@
-"""Linear attention: Qwen3-Next, three gated DeltaNet layers to one of attention, with experts in every layer."""
+"""Linear attention: Qwen3-Next, with three gated DeltaNet layers per attention layer, and experts in every layer."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from meshwise.models.architecture import Architecture, TensorNames
 from meshwise.models.config import Config
 from meshwise.models.families.blocks import Block, Body, assemble, attention, experts, mlp
 from meshwise.models.families.dense import llama_like
-from meshwise.models.families.moe import described, expert_counts, sparse_qwen
+from meshwise.models.families.moe import expert_counts, expert_hyperparameters, sparse_qwen
 from meshwise.models.op import Op, linear, norm, vector
 
 model_types = frozenset({"qwen3_next"})
 
 CHUNK = 64
-"""Tokens that the delta rule takes at once in flash-linear-attention and in transformers; part of the code, not of the config."""
+"""Tokens per chunk of the delta rule in flash-linear-attention and in transformers; part of the code, not of the config."""
 
 
 def read(config: Config) -> Body:
@@ -28,20 +30,20 @@ def read(config: Config) -> Body:
     delta, attend = gated_delta_net(d.hidden, config), _gated(attention(d))
     mixers = [attend if whole else delta for whole in full]
     ffws = [moe if sparse(i) else plain for i in range(d.layers)]
-    extra = (("attention layers", sum(full)), *described(number, active, width, shared))
+    extra = (("attention layers", sum(full)), *expert_hyperparameters(number, active, width, shared))
     return assemble(d, mixers, ffws, extra=extra)
 
 
 def _gated(block: Block) -> Block:
-    """Attention whose output is gated: the query projection makes the gate too, so it is twice as wide."""
+    """Return attention with a gated output: the query projection also computes the gate, so it is twice as wide."""
     twice = [replace(op, n=2 * op.n, params=2 * op.params) if op.name == "attention.q" else op for op in block.ops]
     return Block(block.name, tuple(twice))
 
 
 def gated_delta_net(hidden: int, config: Config) -> Block:
-    """A state of key x value size per head, updated by the delta rule in chunks (arXiv:2412.06464, section 3.3)."""
+    """Return a block with a state of key x value size per head, updated by the delta rule in chunks (arXiv:2412.06464, section 3.3)."""
     heads, key_heads = config.whole("linear_num_value_heads"), config.whole("linear_num_key_heads")
-    config.divides(key_heads, heads, "linear_num_value_heads must be a multiple of linear_num_key_heads")
+    config.require_multiple(heads, key_heads, "linear_num_value_heads must be a multiple of linear_num_key_heads")
     key, value = config.whole("linear_key_head_dim"), config.whole("linear_value_head_dim")
     kernel = config.whole("linear_conv_kernel_dim", default=4, most=4096)
     keys, values = key_heads * key, heads * value
@@ -75,3 +77,37 @@ def gated_delta_net(hidden: int, config: Config) -> Block:
             linear("delta.out", "linear attention", hidden, values, "row"),
         ),
     )
+
+
+tensor_names: TensorNames = {
+    "delta.beta_decay": "ssm_ba",
+    "delta.conv": "ssm_conv1d",
+    "delta.dt_a": ("ssm_dt.bias", "ssm_a"),
+    "delta.gate": "attn_gate",
+    "delta.norm": "ssm_norm",
+    "delta.out": "ssm_out",
+    "delta.qkv": "attn_qkv",
+}
+
+
+def _split_gate(op: Op, ops: Sequence[Op]) -> list[Op]:
+    """The converter stores the gate apart from the queries, keys and values that go through the convolution."""
+    if op.name != "delta.qkvz":
+        return [op]
+    (conv,) = (other for other in ops if other.name == "delta.conv")
+    gate = op.n - conv.n
+    return [
+        replace(op, name="delta.qkv", n=conv.n, params=conv.n * op.k),
+        replace(op, name="delta.gate", n=gate, params=gate * op.k),
+    ]
+
+
+gguf = (
+    Architecture(
+        name="qwen3next",
+        model_types=("qwen3_next",),
+        readable=False,
+        norms=("attn_norm", "post_attention_norm"),
+        split=_split_gate,
+    ),
+)

@@ -1,22 +1,26 @@
-"""Multi-head latent attention (DeepSeek V2, V3, R1): keys and values are kept as one small vector per token."""
+"""Multi-head latent attention (DeepSeek V2, V3, R1): the KV cache holds one small vector per token."""
 
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+
+from meshwise.models.architecture import Architecture, Metadata, TensorNames, rename
 from meshwise.models.config import Config
 from meshwise.models.families.blocks import Block, Body, Decoder, experts
-from meshwise.models.families.moe import MOST_EXPERTS, described, mixed
+from meshwise.models.families.moe import MOST_EXPERTS, assemble_sparse, expert_hyperparameters
 from meshwise.models.op import Op, linear, norm
 
 model_types = frozenset({"deepseek_v2", "deepseek_v3"})
-
 
 DEFAULTS = {
     "deepseek_v2": {"q_lora_rank": 1536, "n_shared_experts": 2, "first_k_dense_replace": 0},
     "deepseek_v3": {"q_lora_rank": 1536, "n_shared_experts": 1, "first_k_dense_replace": 3},
 }
-"""What the library takes these keys to be where a file leaves them out."""
+"""The library's defaults for keys that a file omits."""
 
 
 def read(config: Config) -> Body:
-    config = config.defaulting(**DEFAULTS[config.model_type])
+    config = config.with_defaults(**DEFAULTS[config.model_type])
     d = _decoder(config)
     number = config.whole("n_routed_experts", "num_experts", most=MOST_EXPERTS)
     active = config.whole("num_experts_per_tok", most=number)
@@ -26,7 +30,9 @@ def read(config: Config) -> Body:
     moe = experts(d, number, active, width, shared=shared)
     mixer = latent_attention(d, config)
     ranks = (("KV latent", config.whole("kv_lora_rank")), ("rotary head size", config.whole("qk_rope_head_dim")))
-    return mixed(d, [mixer] * d.layers, moe, lambda i: i >= dense, (*described(number, active, width, shared), *ranks))
+    return assemble_sparse(
+        d, [mixer] * d.layers, moe, lambda i: i >= dense, (*expert_hyperparameters(number, active, width, shared), *ranks)
+    )
 
 
 def _decoder(config: Config) -> Decoder:
@@ -47,7 +53,7 @@ def _decoder(config: Config) -> Decoder:
 
 
 def latent_attention(d: Decoder, config: Config) -> Block:
-    """Queries and keys-values go through low-rank bottlenecks; a rotary part is shared by all heads (arXiv:2405.04434, 2.1)."""
+    """Return attention with low-rank queries, keys and values; all heads share a rotary part (arXiv:2405.04434, 2.1)."""
     nope, rope = config.whole("qk_nope_head_dim"), config.whole("qk_rope_head_dim")
     value, kv_rank = config.whole("v_head_dim"), config.whole("kv_lora_rank")
     bias = config.flag("attention_bias", False)
@@ -79,3 +85,50 @@ def latent_attention(d: Decoder, config: Config) -> Block:
         linear("attention.out", "attention", d.hidden, d.heads * value, "row", bias=bias),
     ]
     return Block("attention", (*queries, *rest))
+
+
+tensor_names: TensorNames = {
+    "attention.q_down": "attn_q_a",
+    "attention.q_norm": "attn_q_a_norm",
+    "attention.q_up": "attn_q_b",
+    "attention.kv_down": "attn_kv_a_mqa",
+    "attention.kv_norm": "attn_kv_a_norm",
+    "attention.kv_up": "attn_kv_b",
+    "attention.k_up": "attn_k_b",
+    "attention.v_up": "attn_v_b",
+}
+
+_KEYS = {
+    "attention.kv_lora_rank": ("kv_lora_rank",),
+    "expert_shared_count": ("n_shared_experts",),
+    "leading_dense_block_count": ("first_k_dense_replace",),
+    "rope.dimension_count": ("qk_rope_head_dim",),
+}
+
+
+def _deepseek_keys(metadata: Metadata, tensors: AbstractSet[str]) -> dict[str, object]:
+    """Since 2025 key_length is the size of the cached latent; the heads' own is key_length_mla."""
+    query = metadata.get("attention.key_length_mla") or metadata.get("attention.key_length")
+    rope = metadata.get("rope.dimension_count")
+    return rename(metadata, _KEYS) | {
+        "qk_nope_head_dim": query - rope if isinstance(query, int) and isinstance(rope, int) else None,
+        "v_head_dim": metadata.get("attention.value_length_mla") or metadata.get("attention.value_length"),
+        "q_lora_rank": metadata.get("attention.q_lora_rank"),
+    }
+
+
+def _split_kv_up(op: Op, ops: Sequence[Op]) -> list[Op]:
+    """The converter stores the up projection of the latent in two halves, keys and values, with one matrix per head."""
+    if op.name != "attention.kv_up":
+        return [op]
+    (scores,) = (other for other in ops if other.kind == "attention")
+    heads, rank, value = int(scores.m), op.k, scores.n
+    nope = op.n // heads - value
+    half = replace(op, shard="heads", count=heads)
+    return [
+        replace(half, name="attention.k_up", n=rank, k=nope, params=rank * nope),
+        replace(half, name="attention.v_up", n=value, k=rank, params=value * rank),
+    ]
+
+
+gguf = (Architecture(name="deepseek2", model_types=("deepseek_v3", "deepseek_v2"), config=_deepseek_keys, split=_split_kv_up),)

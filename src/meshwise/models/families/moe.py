@@ -1,8 +1,10 @@
 """Mixtures of experts with ordinary attention: Mixtral, Qwen 2/3 MoE, gpt-oss, Llama 4."""
 
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
+from meshwise.models.architecture import Architecture, Metadata, rename
 from meshwise.models.config import Config, as_list
 from meshwise.models.families.blocks import Block, Body, Decoder, assemble, attention, attentions, experts, mlp
 from meshwise.models.families.dense import alternating, llama_like, mistral, qwen3, qwen_windows, windows
@@ -15,21 +17,21 @@ def read(config: Config) -> Body:
 
 
 def expert_counts(config: Config, *keys: str) -> tuple[int, int]:
-    """How many experts there are, and how many of them a token uses."""
+    """Read the number of experts, and how many of them a token uses."""
     number = config.whole(*keys, most=MOST_EXPERTS)
     return number, config.whole("num_experts_per_tok", most=number)
 
 
-def mixed(
+def assemble_sparse(
     d: Decoder, mixers: Iterable[Block], moe: Block, sparse: Callable[[int], bool], extra: tuple[tuple[str, int], ...]
 ) -> Body:
-    """Layers for which `sparse` holds have the experts, the others a plain feed-forward of width d.ffn."""
+    """Assemble layers with the experts `moe` where `sparse` holds, and a plain feed-forward of width d.ffn elsewhere."""
     plain = mlp(d, d.ffn)
     return assemble(d, list(mixers), [moe if sparse(i) else plain for i in range(d.layers)], extra=extra)
 
 
-def described(number: int, active: int, width: int, shared: int = 0) -> tuple[tuple[str, int], ...]:
-    """The hyperparameters that a table of a mixture needs beside a dense model's."""
+def expert_hyperparameters(number: int, active: int, width: int, shared: int = 0) -> tuple[tuple[str, int], ...]:
+    """Return the hyperparameters of a mixture that a dense model does not have."""
     rows = (("experts", number), ("experts per token", active), ("expert FFW width", width))
     return (*rows, ("shared expert FFW width", shared)) if shared else rows
 
@@ -37,11 +39,13 @@ def described(number: int, active: int, width: int, shared: int = 0) -> tuple[tu
 def mixtral(config: Config) -> Body:
     d = replace(mistral(config), windows=windows(config, config.layers("num_hidden_layers"), lambda i: True))
     number, active = expert_counts(config, "num_local_experts", "num_experts")
-    return mixed(d, attentions(d), experts(d, number, active, d.ffn), lambda i: True, described(number, active, d.ffn))
+    return assemble_sparse(
+        d, attentions(d), experts(d, number, active, d.ffn), lambda i: True, expert_hyperparameters(number, active, d.ffn)
+    )
 
 
 def sparse_qwen(config: Config, layers: int) -> Callable[[int], bool]:
-    """Every decoder_sparse_step-th layer, unless the file lists it as dense."""
+    """Return which layers have experts: every decoder_sparse_step-th, unless the file lists it as dense."""
     step = config.whole("decoder_sparse_step", default=1)
     dense = config.indices("mlp_only_layers", layers) or frozenset()
     return lambda i: i not in dense and (i + 1) % step == 0
@@ -55,7 +59,7 @@ def qwen3_moe(config: Config) -> Body:
     number, active = expert_counts(config, "num_experts", "num_local_experts")
     width = config.whole("moe_intermediate_size")
     moe = experts(d, number, active, width)
-    return mixed(d, attentions(d), moe, sparse_qwen(config, d.layers), described(number, active, width))
+    return assemble_sparse(d, attentions(d), moe, sparse_qwen(config, d.layers), expert_hyperparameters(number, active, width))
 
 
 def qwen2_moe(config: Config) -> Body:
@@ -64,7 +68,9 @@ def qwen2_moe(config: Config) -> Body:
     number, active = expert_counts(config, "num_experts")
     width, shared = config.whole("moe_intermediate_size"), config.whole("shared_expert_intermediate_size")
     moe = experts(d, number, active, width, shared=shared, shared_gate=True)
-    return mixed(d, attentions(d), moe, sparse_qwen(config, d.layers), described(number, active, width, shared))
+    return assemble_sparse(
+        d, attentions(d), moe, sparse_qwen(config, d.layers), expert_hyperparameters(number, active, width, shared)
+    )
 
 
 def gpt_oss(config: Config) -> Body:
@@ -74,7 +80,7 @@ def gpt_oss(config: Config) -> Body:
     number, active = expert_counts(config, "num_local_experts", "num_experts")
     kinds = [attention(d, window, sinks=True) for window in alternating(config, d.layers, 128)]
     moe = experts(d, number, active, d.ffn, bias=True)
-    return mixed(d, kinds, moe, lambda i: True, described(number, active, d.ffn))
+    return assemble_sparse(d, kinds, moe, lambda i: True, expert_hyperparameters(number, active, d.ffn))
 
 
 def llama4(config: Config) -> Body:
@@ -89,11 +95,11 @@ def llama4(config: Config) -> Body:
     local, full = attention(d, config.whole("attention_chunk_size", default=8192), chunked=True), attention(d)
     moe = experts(d, number, active, width, shared=width)
     mixers = [local if chunked else full for chunked in _llama4_chunked(config, d.layers)]
-    return mixed(d, mixers, moe, lambda i: i in sparse, described(number, active, width, width))
+    return assemble_sparse(d, mixers, moe, lambda i: i in sparse, expert_hyperparameters(number, active, width, width))
 
 
 def _llama4_chunked(config: Config, layers: int) -> list[bool]:
-    """Layers with rotary positions see their chunk only; every fourth has no positions and sees everything."""
+    """Return which layers attend to their chunk only: those with rotary positions. Every fourth has none and attends to everything."""
     kinds = config.words("layer_types", layers, ("chunked_attention", "full_attention"))
     if kinds is not None:
         return [kind == "chunked_attention" for kind in kinds]
@@ -112,3 +118,24 @@ READERS: dict[str, Callable[[Config], Body]] = {
     "llama4_text": llama4,
 }
 model_types = frozenset(READERS)
+
+
+def _gpt_oss_keys(metadata: Metadata, tensors: AbstractSet[str]) -> dict[str, object]:
+    return {"intermediate_size": metadata.get("expert_feed_forward_length") or metadata.get("feed_forward_length")}
+
+
+def _llama4_keys(metadata: Metadata, tensors: AbstractSet[str]) -> dict[str, object]:
+    widths = {
+        "intermediate_size_mlp": metadata.get("feed_forward_length"),
+        "intermediate_size": metadata.get("expert_feed_forward_length"),
+    }
+    return widths | rename(metadata, {"interleave_moe_layer_step": ("interleave_moe_layer_step",)})
+
+
+gguf = (
+    Architecture(name="llama", model_types=("mixtral",), requires="expert_count", writable=True),
+    Architecture(name="qwen2moe", model_types=("qwen2_moe",)),
+    Architecture(name="qwen3moe", model_types=("qwen3_moe",), writable=True),
+    Architecture(name="gpt-oss", model_types=("gpt_oss",), norms=("attn_norm", "post_attention_norm"), config=_gpt_oss_keys),
+    Architecture(name="llama4", model_types=("llama4_text",), config=_llama4_keys),
+)

@@ -1,13 +1,15 @@
-"""State-space models and hybrids: Mamba-2, and the mixtures of Mamba-2 and attention of Bamba and Granite 4."""
+"""State-space models and hybrids: Mamba-2, and the Mamba-2 and attention hybrids Bamba and Granite 4."""
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from meshwise.errors import UserError
+from meshwise.models.architecture import Architecture, Metadata, TensorNames, rename
 from meshwise.models.config import Config
 from meshwise.models.families.blocks import Block, Body, Decoder, assemble, attention, experts, mlp
 from meshwise.models.families.dense import llama
-from meshwise.models.families.moe import described, expert_counts
+from meshwise.models.families.moe import expert_counts, expert_hyperparameters
 from meshwise.models.op import Op, linear, norm, vector
 
 
@@ -30,18 +32,19 @@ class Mamba:
     conv_bias: bool
 
     def check(self, config: Config) -> "Mamba":
+        """Refuse sizes that contradict each other."""
         if self.heads * self.head_dim != self.inner:
             words = f"{self.heads} heads of {self.head_dim} do not make up the inner width {self.inner} (expand x hidden_size)"
             raise UserError(f"{config.where}: {words}")
-        config.divides(self.groups, self.heads, "the number of heads must be a multiple of the number of groups")
+        config.require_multiple(self.heads, self.groups, "the number of heads must be a multiple of the number of groups")
         return self
 
 
 def mixer(hidden: int, s: Mamba) -> Block:
-    """Mamba-2's block: one input projection, a short convolution, the state-space scan, a gated norm, an output projection.
+    """Return Mamba-2's block: an input projection, a short convolution, the state-space scan, a gated norm, an output projection.
 
-    The scan is counted as the chunked matrix products that run (arXiv:2405.21060, section 6): C B' within a chunk, that
-    times X, the state each chunk leaves, and what the state before it adds.
+    The scan is counted as the chunked matrix products that run (arXiv:2405.21060, section 6): C B' within a chunk, its product
+    with X, the state after each chunk, and the contribution of the state before it.
     """
     conv = s.inner + 2 * s.groups * s.state
 
@@ -93,18 +96,18 @@ def mamba2(config: Config) -> Body:
         tied=config.flag("tie_word_embeddings", False),
         norms=1,
     )
-    return assemble(d, [mixer(hidden, s)] * d.layers, [None] * d.layers, extra=_described(s))
+    return assemble(d, [mixer(hidden, s)] * d.layers, [None] * d.layers, extra=_hyperparameters(s))
 
 
 def bamba(config: Config) -> Body:
-    d = llama(config.defaulting(num_key_value_heads=8))
+    d = llama(config.with_defaults(num_key_value_heads=8))
     attending = config.indices("attn_layer_indices", d.layers) or frozenset()
     return _hybrid(config, d, [i in attending for i in range(d.layers)], mlp(d, d.ffn), ())
 
 
 def granite_hybrid(config: Config) -> Body:
-    """Granite 4: Mamba-2 or attention, then experts beside a shared feed-forward that every token uses."""
-    config = config.defaulting(num_local_experts=8)
+    """Read Granite 4: Mamba-2 or attention, then experts and a shared feed-forward that every token uses."""
+    config = config.with_defaults(num_local_experts=8)
     d = replace(llama(config), ffn_bias=False)
     key = "layer_types" if config.values.get("layer_types") is not None else "layers_block_type"
     kinds = config.words(key, d.layers, ("mamba", "linear_attention", "attention", "full_attention"))
@@ -114,11 +117,11 @@ def granite_hybrid(config: Config) -> Body:
         return _hybrid(config, d, full, mlp(d, shared), ())
     number, active = expert_counts(config, "num_local_experts")
     moe = experts(d, number, active, d.ffn, shared=shared)
-    return _hybrid(config, d, full, moe, described(number, active, d.ffn, shared))
+    return _hybrid(config, d, full, moe, expert_hyperparameters(number, active, d.ffn, shared))
 
 
 def _hybrid(config: Config, d: Decoder, full: list[bool], ffw: Block, extra: tuple[tuple[str, int], ...]) -> Body:
-    """Attention in the layers where `full` holds, Mamba-2 in the others, under the keys that hybrids share."""
+    """Assemble attention in the layers where `full` holds and Mamba-2 in the others, from the keys that hybrids share."""
     inner = config.whole("mamba_expand", default=2, most=64) * d.hidden
     heads = config.whole("mamba_n_heads", default=128)
     auto = config.values.get("mamba_d_head", "auto") == "auto"
@@ -135,12 +138,40 @@ def _hybrid(config: Config, d: Decoder, full: list[bool], ffw: Block, extra: tup
     ).check(config)
     mamba, attend = mixer(d.hidden, s), attention(d)
     mixers = [attend if whole else mamba for whole in full]
-    return assemble(d, mixers, [ffw] * d.layers, extra=(("attention layers", sum(full)), *extra, *_described(s)))
+    return assemble(d, mixers, [ffw] * d.layers, extra=(("attention layers", sum(full)), *extra, *_hyperparameters(s)))
 
 
-def _described(s: Mamba) -> tuple[tuple[str, int], ...]:
+def _hyperparameters(s: Mamba) -> tuple[tuple[str, int], ...]:
     return (("SSM inner width", s.inner), ("SSM heads", s.heads), ("SSM head size", s.head_dim), ("SSM state per head", s.state))
 
 
 READERS: dict[str, Callable[[Config], Body]] = {"mamba2": mamba2, "bamba": bamba, "granitemoehybrid": granite_hybrid}
 model_types = frozenset(READERS)
+tensor_names: TensorNames = {
+    "ssm.in": "ssm_in",
+    "ssm.conv": "ssm_conv1d",
+    "ssm.dt_a_d": ("ssm_dt.bias", "ssm_a", "ssm_d"),
+    "ssm.norm": "ssm_norm",
+    "ssm.out": "ssm_out",
+}
+
+_KEYS = {
+    "ssm.conv_kernel": ("conv_kernel",),
+    "ssm.state_size": ("state_size",),
+    "ssm.time_step_rank": ("num_heads",),
+    "ssm.group_count": ("n_groups",),
+}
+
+
+def _mamba2_keys(metadata: Metadata, tensors: AbstractSet[str]) -> dict[str, object]:
+    found = rename(metadata, _KEYS)
+    inner, heads, hidden = (metadata.get(key) for key in ("ssm.inner_size", "ssm.time_step_rank", "embedding_length"))
+    if isinstance(inner, int) and isinstance(heads, int) and isinstance(hidden, int) and heads > 0 and hidden > 0:
+        found |= {"head_dim": inner // heads, "expand": inner // hidden}
+    return found
+
+
+gguf = (
+    Architecture(name="mamba2", model_types=("mamba2",), config=_mamba2_keys),
+    Architecture(name="granitehybrid", model_types=("granitemoehybrid", "bamba"), readable=False),
+)

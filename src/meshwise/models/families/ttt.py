@@ -9,7 +9,7 @@ model_types = frozenset({"ttt"})
 
 def read(config: Config) -> Body:
     heads, hidden = config.whole("num_attention_heads"), config.whole("hidden_size")
-    config.divides(heads, hidden, "hidden_size must be a multiple of num_attention_heads")
+    config.require_multiple(hidden, heads, "hidden_size must be a multiple of num_attention_heads")
     convolved = config.flag("pre_conv", False)
     d = Decoder(
         hidden=hidden,
@@ -28,7 +28,7 @@ def read(config: Config) -> Body:
 
 
 def mixer(d: Decoder, config: Config, convolved: bool) -> Block:
-    """Projections as in attention; between them a small model per head that learns while it reads, 16 tokens at a time."""
+    """Return a TTT block: projections as in attention, and between them a small model per head that learns from 16 tokens at a time."""
     kind = config.choice("ttt_layer_type", ("linear", "mlp"), "linear")
     batch = config.whole("mini_batch_size", default=16)
     kernel = config.whole("conv_kernel", default=4, most=4096)
@@ -63,7 +63,7 @@ def mixer(d: Decoder, config: Config, convolved: bool) -> Block:
 
 
 def _scan(d: Decoder, name: str, times: int, n: int, k: int, params: int = 0, state: int = 0, serial: int = 0) -> Op:
-    """`times` products per head; parameters and state are given per head too."""
+    """Return `times` products per head; `params` and `state` are per head."""
     heads = d.heads
     return Op(
         name=f"ttt.{name}",
@@ -80,19 +80,19 @@ def _scan(d: Decoder, name: str, times: int, n: int, k: int, params: int = 0, st
 
 
 def _inner_linear(d: Decoder, batch: int) -> list[Op]:
-    """K W, Q W and K'G with the state W (f x f); Q K' and its product with G inside the mini-batch of `batch` tokens.
+    """Return K W, Q W and K'G with the state W (f x f), and Q K' and its product with G within a mini-batch of `batch` tokens.
 
     Worked: f = 64, batch 16: 2 (3 x 64 x 64 + 2 x 16 x 64) = 28,672 FLOPs per token and head, 4.1M over 12 x 12 heads.
     """
     f = d.head_dim
     weights = f * f + f
-    # A decoder keeps W and b and, until the mini-batch is full, the sum of their gradients: twice the weights.
+    # A decoder keeps W and b and, until the mini-batch is complete, the sum of their gradients: twice the weights.
     state = _scan(d, "state", 3, f, f, params=weights, state=2 * weights, serial=batch)
     return [state, _scan(d, "within_batch", 2, f, batch)]
 
 
 def _inner_mlp(d: Decoder, batch: int) -> list[Op]:
-    """Seven products with W1 or W2 (f x 4f): both layers for K and for Q, G2 W2', and the two updates; four inside the batch."""
+    """Return seven products with W1 or W2 (f x 4f): both layers for K and for Q, G2 W2' and the two updates; and four within the batch."""
     f = d.head_dim
     weights = 8 * f * f + 5 * f
     return [

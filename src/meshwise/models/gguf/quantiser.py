@@ -1,7 +1,7 @@
-"""Which ggml type llama.cpp's quantiser gives each tensor, for a file type such as Q4_K_M.
+"""The ggml type that llama.cpp's quantiser chooses for each tensor, for a file type such as Q4_K_M.
 
-The rules are those of llama_tensor_get_type in llama.cpp's src/llama-quant.cpp (2024 and 2025), written from knowledge of it, and
-checked against the sizes that llama.cpp's own tables and published files state.
+The rules are those of llama_tensor_get_type in llama.cpp's src/llama-quant.cpp (2024 and 2025), written from knowledge of it and
+checked against the sizes stated by llama.cpp's own tables and by published files.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ BLOCKS = {
     "TQ1_0": (256, 54),
     "TQ2_0": (256, 66),
 }
-"""Elements and bytes of a block: the gguf package's GGML_QUANT_SIZES, held here because importing that takes 0.2 s."""
+"""Elements and bytes of a block: the gguf package's GGML_QUANT_SIZES, copied because importing that package takes 0.2 s."""
 
 FILE_TYPES = {
     "F32": "F32",
@@ -73,10 +73,10 @@ FILE_TYPES = {
     "TQ2_0": "TQ2_0",
     "MXFP4_MOE": "MXFP4",
 }
-"""File types, and the type that most of their tensors have."""
+"""File types, and the type of most of their tensors."""
 
 LOWEST = frozenset({"IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M"})
-"""File types with rules of their own: nearly everything at two bits or below, and what matters most lifted."""
+"""File types with separate rules: nearly everything has two bits or fewer, and the most important tensors get more."""
 TWO_AND_A_HALF = frozenset({"IQ2_S", "IQ2_M"})
 FLOATS = frozenset({"F32", "F16", "BF16"})
 
@@ -87,29 +87,29 @@ NARROW = {
     "TQ1_0": "Q4_0",
     "TQ2_0": "Q4_0",
 }
-"""What a row that is no multiple of 256 gets instead; IQ4_NL where this does not say."""
+"""Types for rows whose length is not a multiple of 256, by the type chosen first; IQ4_NL for types not listed."""
 
 NEVER = ("_norm.weight", "ffn_gate_inp.weight", "position_embd.weight", "ssm_conv1d.weight")
-"""Tensors of two dimensions that the converter writes, and the quantiser leaves, in F32."""
+"""Two-dimensional tensors that the converter writes in F32 and the quantiser does not change."""
 
 SEVENTY = frozenset({"llama", "qwen2"})
-"""Architectures in which 80 layers and shared key heads make llama.cpp say '70B'."""
+"""Architectures in which llama.cpp takes a model with 80 layers and shared key heads for a 70B."""
 
 
 def size_of(kind: str, elements: int) -> int:
-    """Bytes of so many elements of a ggml type, in whole blocks."""
+    """Return the bytes of a number of elements of a ggml type, in whole blocks."""
     block, size = BLOCKS[kind]
     return elements // block * size
 
 
 def more_bits(i: int, n: int) -> bool:
-    """The first and the last eighth of the layers, and every third between."""
+    """Return whether a layer gets more bits: the first and the last eighth of the layers, and every third in between."""
     return i < n // 8 or i >= 7 * n // 8 or (i - n // 8) % 3 == 2
 
 
 @dataclass
 class Chooser:
-    """llama.cpp's choice, tensor after tensor in the order of the layers; it counts those of a kind that it has seen."""
+    """llama.cpp's choice of types, one tensor after another in layer order; some rules depend on how many of a kind came before."""
 
     file_type: str
     architecture: str
@@ -118,18 +118,20 @@ class Chooser:
     kv_heads: int
     experts: int
     imatrix: bool = False
-    """An importance matrix was given: IQ3_XXS, IQ4_NL, IQ4_XS, Q4_0 and Q5_0 then choose otherwise for some ffn_down."""
+    """An importance matrix was used: IQ3_XXS, IQ4_NL, IQ4_XS, Q4_0 and Q5_0 then choose other types for some ffn_down tensors."""
     tied: bool = False
     values: int = 0
-    """Tensors that hold a value projection, fused ones included."""
+    """Number of tensors with a value projection, including fused ones."""
     seen: dict[str, int] = field(default_factory=dict[str, int])
 
     def types(self, slots: Sequence[Slot]) -> list[str]:
+        """Return the type of each tensor, in the order in which they are given."""
         self.tied = not any(slot.name == "output.weight" and slot.stored for slot in slots)
         self.values = sum(slot.name.endswith(("attn_v.weight", "attn_qkv.weight", "attn_kv_b.weight")) for slot in slots)
         return [self.type_of(slot) for slot in slots]
 
     def type_of(self, slot: Slot) -> str:
+        """Return the type of the next tensor."""
         base = FILE_TYPES[self.file_type]
         flat = slot.rows == 1 and slot.copies == 1
         if flat or not slot.name.endswith(".weight") or slot.name.endswith(NEVER):
@@ -169,18 +171,18 @@ class Chooser:
         return base
 
     def _count(self, kind: str) -> int:
-        """How many of a kind came before this one."""
+        """Count a tensor of a kind, and return how many came before it."""
         self.seen[kind] = self.seen.get(kind, 0) + 1
         return self.seen[kind] - 1
 
     def _layer(self, kind: str, slot: Slot) -> int:
-        """A mixture goes by the number in the name; other models by how many such tensors came before."""
+        """Return the layer as the rules see it: from the name for a mixture of experts, else the number of such tensors before."""
         counted = self._count(kind)
         return slot.layer if self.experts > 1 else counted
 
     @property
     def grouped(self) -> bool:
-        """Four or more query heads share a key head, so that the key and value matrices are small."""
+        """Whether four or more query heads share a key head, so that the key and value matrices are small."""
         return self.heads >= 4 * self.kv_heads
 
     def _output(self, slot: Slot, base: str) -> str:
@@ -230,7 +232,7 @@ class Chooser:
             chosen = "Q6_K"
         if self.experts == 8:
             return "Q8_0"
-        # A 70B has eight query heads to a key head: a better type for these small matrices costs next to nothing.
+        # A 70B has eight query heads per key head: a better type for these small matrices costs almost nothing.
         seventy = self.architecture in SEVENTY and self.layers == 80 and self.heads != self.kv_heads
         return "Q5_K" if seventy and chosen in ("Q3_K", "Q4_K") else chosen
 

@@ -1,6 +1,6 @@
-"""Random weights in the types of a GGUF file: blocks of random bits whose scales are set so that a model of them stays finite.
+"""Random weights in GGUF types: blocks of random bits with scales that keep the model's activations finite.
 
-The gguf package reads every type but writes few of them; for measuring speed the bits need only be valid.
+The gguf package reads every type but writes only a few. To measure speed, the bits only have to be valid.
 """
 
 from collections.abc import Iterator
@@ -12,9 +12,9 @@ import numpy as np
 from meshwise.errors import UserError
 
 DEVIATION = 0.02
-"""Of the weights: HF's initializer_range of nearly every model."""
+"""Standard deviation of the weights: HF's initializer_range of nearly every model."""
 POOL = 4093
-"""Random blocks that a tensor repeats. Prime, so that rows of a matrix, a power of two of blocks each, do not repeat together."""
+"""Random blocks that a tensor repeats. A prime, so that rows, which have a power of two of blocks, do not all repeat the same ones."""
 CHUNK = 1 << 24
 
 SCALES: dict[str, tuple[int, ...]] = {
@@ -37,12 +37,12 @@ SCALES: dict[str, tuple[int, ...]] = {
     "IQ4_NL": (0,),
     "IQ4_XS": (0,),
 }
-"""Where a block of each type holds its 16-bit scale, and behind it the one of its minimum (ggml-common.h)."""
+"""Byte offsets of the 16-bit scale in a block of each type, and of the scale of its minimum (ggml-common.h)."""
 
 
 @cache
 def pool(kind: str, seed: int) -> bytes:
-    """Blocks of random weights of this type, with a mean of about zero and DEVIATION around it."""
+    """Return blocks of random weights of this type, with mean zero and standard deviation DEVIATION, approximately."""
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
     rng = np.random.default_rng(seed)
@@ -57,14 +57,14 @@ def pool(kind: str, seed: int) -> bytes:
         blocks[:, 0] = 121  # an exponent of 2^-7 for values up to 12, halved: ggml's E8M0
         return blocks.tobytes()
     if kind not in SCALES:
-        raise UserError(f"random weights of the type {kind} cannot be made; {', '.join([*SCALES, 'F16', 'BF16'])} can")
+        raise UserError(f"random weights of type {kind} cannot be made; use one of {', '.join([*SCALES, 'F16', 'BF16'])}")
     for at, value in zip(SCALES[kind], _scales(kind, blocks), strict=True):
         blocks[:, at : at + 2] = np.frombuffer(np.float16(value).tobytes(), np.uint8)
     return blocks.tobytes()
 
 
 def _scales(kind: str, blocks: Any) -> list[float]:
-    """Scales that give these bits DEVIATION, and a minimum that takes their mean away, by the gguf package's own reading."""
+    """Return the scale that gives these bits DEVIATION, and the minimum that cancels their mean, as the gguf package decodes them."""
     places = SCALES[kind]
     alone = [_values(kind, blocks, [float(i == j) for j in range(len(places))]) for i in range(len(places))]
     shift = -float(alone[0].mean() / alone[1].mean()) if len(places) > 1 else 0.0
@@ -84,7 +84,7 @@ def _values(kind: str, blocks: Any, scales: list[float]) -> Any:
 
 
 def chunks(kind: str, size: int, seed: int) -> Iterator[bytes]:
-    """`size` bytes of a tensor of this type, in pieces that fit in memory."""
+    """Yield `size` bytes of a tensor of this type, in pieces that fit in memory."""
     source = pool(kind, seed)
     source *= max(1, min(CHUNK, size) // len(source))
     for start in range(0, size, len(source)):

@@ -19,7 +19,7 @@ UNSURE = 0.3
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """What one card of a copy holds, in bytes."""
+    """Bytes on one device of a copy."""
 
     card: int
     chip: str
@@ -36,12 +36,12 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True)
 class ServeChoice:
-    """One way in all its units: bytes, seconds, tokens per second. Rates are of all copies, parts of a step of one."""
+    """One layout with its predicted memory and speed. Rates are of all copies together; times are of one copy's step."""
 
     name: str
     split: str
     cards: int
-    """Of one copy."""
+    """Devices of one copy."""
     replicas: int
     hosts: int
     tp: int
@@ -50,37 +50,37 @@ class ServeChoice:
     gpu_layers: int | None
     expert_layers: int
     spare: float
-    """Bytes left on the fullest card."""
+    """Free bytes on the fullest device."""
     host_bytes: float
     most_users: int
     devices: tuple[Device, ...]
     decode: float
-    """Tokens per second of all users together."""
+    """Output tokens per second of all requests together, while they decode."""
     sustained: float
-    """The same where requests follow one another without a pause, so that prompts take time from the steps of others."""
+    """Output tokens per second when requests follow each other without a pause, so that prefill takes time from decode steps."""
     per_user: float
     low: float
     high: float
-    """90% of measurements of one user's speed lie between these."""
+    """90% of measured tokens/s of one request lie between these."""
     prefill: float
     ttft: float
     ttft_low: float
     ttft_high: float
     meets: bool
-    """The latency targets, where there are any."""
+    """Whether it meets the latency targets; True without targets."""
     time: dict[str, float] = field(metadata=stored("time_parts"))
     """Seconds of a decode step, by part."""
     prefill_time: dict[str, float] = field(metadata=stored("prefill_parts"))
     """Seconds of one prompt, by part."""
     watts: float | None
-    """Of all cards at their rated power: no more than this."""
+    """Rated power of all devices: an upper bound."""
     kwh_per_million: float | None
     dollars_per_million: float | None
-    """To generate a million tokens, at the list price to rent."""
+    """Dollars per million output tokens at the rental price."""
 
 
 def choice(q: ServeQuestion, option: Option) -> ServeChoice:
-    """One priced way in all its units."""
+    """Convert an evaluated option into a ServeChoice."""
     assert option.speed
     layout, speed = option.layout, option.speed
     used = [q.cards[i].chip for i in layout.cards]
@@ -125,7 +125,7 @@ def choice(q: ServeQuestion, option: Option) -> ServeChoice:
 
 
 def interval(q: ServeQuestion, option: Option) -> tuple[float, float]:
-    """90% of measurements of one user's speed lie between these: wider, the more of a step is in parts that no table measures."""
+    """Return the 90% interval of one request's tokens/s: wider, the more of a step is in parts that no table measures."""
     assert option.speed
     parts = option.speed.decode
     open_parts = parts["reduce"] + parts["host"] + (parts["hops"] if option.layout.hosts > 1 else 0.0)
@@ -159,7 +159,7 @@ def on_cards(option: Option) -> bool:
 
 
 def contexts(q: ServeQuestion, option: Option) -> dict[str, int]:
-    """The longest context by cache type: the asked one, and the smaller ones that people use."""
+    """Return the longest context that fits, for the requested KV cache type and the smaller ones in common use."""
     small = {"f16": ("f16", "q8_0", "q4_0", "fp8"), "bf16": ("bf16", "q8_0", "q4_0", "fp8"), "q8_0": ("q8_0", "q4_0")}
     found: dict[str, int] = {}
     for kind in small.get(q.work.kv, (q.work.kv,)):
@@ -173,7 +173,7 @@ def contexts(q: ServeQuestion, option: Option) -> dict[str, int]:
 
 
 def largest_format(q: ServeQuestion, option: Option) -> tuple[str, float] | None:
-    """The widest common format that fits in the same way, and its bytes; none where none does, or the file is what it is."""
+    """Return the widest common format that fits in this layout, and its bytes; None where none fits, or the weights are a given file."""
     if q.model.tensors:
         return None
     layout = option.layout

@@ -1,4 +1,4 @@
-"""Why a model is best served this way: what fits, what a card, a link or a copy more would change, and whether a speed is normal."""
+"""Why this layout serves best: what fits, what another device, link or copy would change, and whether a measured speed is normal."""
 
 import math
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ NETWORKS = (
     Link(name="100 GbE", bandwidth=12.5e9),
     Link(name="100 Gb/s RDMA", bandwidth=12.5e9, latency=2e-6),
 )
-"""RDMA leaves out the operating systems: about 2 us through a switch, from memory of InfiniBand's data sheets."""
+"""RDMA bypasses the kernel: about 2 us through a switch (from memory of InfiniBand data sheets)."""
 MANY_USERS = 4096
 OLD_BUILD = "llama.cpp-2024-05"
 NUMBERS = ("", "first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
@@ -43,7 +43,7 @@ def _gib(value: float) -> str:
 
 
 def tokens(rate: float) -> str:
-    """Three digits, and no exponent."""
+    """Format tokens/s with three digits and no exponent."""
     return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.3g}"
 
 
@@ -61,9 +61,7 @@ def _length(tokens: int) -> str:
 def _fit(q: ServeQuestion, best: Option) -> Iterator[str]:
     cache = sum(need.cache for need in best.footprints[1:])
     number = len(best.layout.cards)
-    size = (
-        f"{_gib(q.weights.bytes)} of weights ({q.weights.bits_per_weight:.2f} bits each) and {_gib(cache)} of {q.work.kv} cache"
-    )
+    size = f"{_gib(q.weights.bytes)} of weights ({q.weights.bits_per_weight:.2f} bits each) and {_gib(cache)} of {q.work.kv} KV cache"
     if on_cards(best):
         kind = "the card" if number == 1 else "the fullest card"
         full = min(range(number), key=lambda i: best.spares[i])
@@ -71,26 +69,26 @@ def _fit(q: ServeQuestion, best: Option) -> Iterator[str]:
         yield f"It fits: {size} on {number} card{'s' if number > 1 else ''}; {kind} has {_gib(best.spare)} of {_gib(room)} left."
     else:
         missing = sum(q.weights.layer_bytes) + cache - sum(best.rooms)
-        where = "the rest waits in host memory, which is several times slower"
-        yield f"It does not fit on the cards: {size}, {_gib(max(0.0, missing))} more than they hold, buffers not counted; {where}."
+        where = "the rest stays in host memory, which is several times slower"
+        yield f"It does not fit on the cards: {size}, {_gib(max(0.0, missing))} more than they hold before buffers; {where}."
     longest = contexts(q, best)
     trained = q.model.decoder.context
     if trained and longest[q.work.kv] >= trained:
-        yield f"All {_length(trained)} of context that the model was trained for fit this way."
+        yield f"The model's whole context of {_length(trained)} fits in this layout."
     elif any(longest.values()):
         known = ", ".join(f"{_length(value)} in {kind}" for kind, value in longest.items() if value)
-        yield f"Longest context that fits this way: {known}{f' (trained for {_length(trained)})' if trained else ''}."
+        yield f"Longest context that fits in this layout: {known}{f' (trained for {_length(trained)})' if trained else ''}."
     wider = largest_format(q, best) if on_cards(best) else None
     if wider:
         same = wider[0] == q.weights.format
-        yield f"Widest common format that fits this way: {'this one' if same else wider[0]}, {_gib(wider[1])}."
+        yield f"Widest common format that fits in this layout: {'this one' if same else wider[0]}, {_gib(wider[1])}."
 
 
 # Does another card help.
 
 
 def _more(cluster: Cluster) -> Cluster:
-    """One more card of the last kind in the last host."""
+    """Return the cluster with one more device of the last kind in the last host."""
     *others, (count, node) = cluster.nodes
     *chips, (number, chip) = node.chips
     larger = replace(node, chips=(*chips, (number + 1, chip)))
@@ -99,7 +97,7 @@ def _more(cluster: Cluster) -> Cluster:
 
 
 def _cards(q: ServeQuestion, found: Found) -> Iterator[str]:
-    """Fewer cards are enough, or one more would help."""
+    """Say whether another device would help."""
     best = found.options[0]
     if q.bounds or q.cards[-1].host or len(q.cards) >= q.engine.max_devices:
         return
@@ -114,7 +112,7 @@ def _cards(q: ServeQuestion, found: Found) -> Iterator[str]:
     other, nth = larger[0], _nth(len(q.cards) + 1)
     gain = worth(q, other) / worth(q, best) - 1
     if on_cards(other) and not on_cards(best):
-        yield f"A {nth} card would hold all of it: {other.layout.name}, {_rate(other)} instead of {_rate(best)} tokens/s."
+        yield f"With a {nth} card everything fits on the cards: {other.layout.name}, {_rate(other)} instead of {_rate(best)} tokens/s."
     elif gain > 0.02:
         yield f"A {nth} card would give {100 * gain:+.0f}%: {other.layout.name}, {_rate(other)} tokens/s."
     else:
@@ -126,7 +124,7 @@ def _nth(number: int) -> str:
 
 
 def _layer_cards(q: ServeQuestion, layered: Option) -> Iterator[str]:
-    """A layer split reads its layers one after another, on however many cards they lie."""
+    """Say what another device adds to a layer split, which reads its layers one after another."""
     used = len(layered.layout.cards)
     larger = q if used < len(q.cards) else replace(q, cluster=_more(q.cluster))
     layout = next(layout for layout in layouts(q.engine, q.model, larger.cards, larger.rooms) if len(layout.cards) == used + 1)
@@ -145,7 +143,11 @@ def _layer_cards(q: ServeQuestion, layered: Option) -> Iterator[str]:
 
 def _needs(q: ServeQuestion) -> str:
     counts = [str(n) for n in tensor_counts(q.model, 8 if len(q.cards) < 8 else 16)]
-    return f"tensor parallel needs {', '.join(counts[:-1])} or {counts[-1]}" if len(counts) > 1 else "it cannot be cut by tensors"
+    return (
+        f"tensor parallelism needs {', '.join(counts[:-1])} or {counts[-1]} cards"
+        if len(counts) > 1
+        else "this model has no tensor split"
+    )
 
 
 # Which split.
@@ -157,15 +159,15 @@ def _splits(q: ServeQuestion, found: Found) -> Iterator[str]:
     if row and row.speed and best.layout.split == "layer":
         share = row.speed.decode["reduce"] / row.speed.step
         yield (
-            f"Row split over {len(row.layout.cards)} cards: {_rate(row)} tokens/s; every product sends its input to all cards and collects "
-            f"their outputs, {100 * share:.0f}% of a step."
+            f"Row split over {len(row.layout.cards)} cards: {_rate(row)} tokens/s; every matrix product sends its input to all cards and "
+            f"collects their outputs, {100 * share:.0f}% of a step."
         )
     if q.work.users > 1:
         yield from _copies(q, found)
 
 
 def _copies(q: ServeQuestion, found: Found) -> Iterator[str]:
-    """Copies against one large instance, at as many cards as can be."""
+    """Compare several copies with one larger instance."""
     several = next((one for one in found.options if one.layout.replicas > 1), None)
     single = next((one for one in found.options if one.layout.replicas == 1 and len(one.layout.cards) > 1), None)
     if not several or not single or not single.speed or not several.speed:
@@ -173,39 +175,40 @@ def _copies(q: ServeQuestion, found: Found) -> Iterator[str]:
     first, second = (several, single) if worth(q, several) >= worth(q, single) else (single, several)
     talk = (single.speed.decode["reduce"] + single.speed.decode["hops"]) / single.speed.step
     why = (
-        f"cards that share a model talk for {100 * talk:.0f}% of a step, and copies do not"
+        f"cards that share a model communicate for {100 * talk:.0f}% of a step, copies do not"
         if first is several
-        else f"each copy reads all weights for its {several.speed.users} users, and one instance reads them once for {single.speed.users}"
+        else f"each copy reads all weights for its {several.speed.users} requests, one instance reads them once for {single.speed.users}"
     )
     rates = [tokens(worth(q, one)) for one in (first, second)]
-    yield f"{first.layout.name} gives {rates[0]} tokens/s with prompts counted, {second.layout.name} {rates[1]}: {why}."
+    yield f"{first.layout.name} gives {rates[0]} tokens/s with prefill included, {second.layout.name} {rates[1]}: {why}."
 
 
 # One user or several.
 
 
 def _users(q: ServeQuestion, best: Option) -> Iterator[str]:
-    """Speed at more users, and where reading the weights no longer bounds a step."""
+    """Give the speed at more concurrent requests, and the number at which decode becomes compute-bound."""
     if best.speed is None or best.most_users < 1:
         return
     ladder = [n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256) if n <= best.most_users][:7]
     said = [(n, at_users(q, best, n)) for n in ladder]
     words = ", ".join(f"{n}: {tokens(one.throughput)} ({_rate(one)} each)" for n, one in said)
-    yield f"Tokens/s by users of {best.layout.name}, which has room for {best.most_users} at {_length(q.work.context)}: {words}."
+    yield f"Tokens/s by concurrent requests ({best.layout.name}, at most {best.most_users} at {_length(q.work.context)}): {words}."
     turn = compute_bound(q, best)
     if turn <= MANY_USERS:
-        inside = "" if turn <= best.most_users else ", more than there is memory for"
-        yield f"Decode turns compute-bound at about {turn:,} users{inside}; below that all users share one reading of the weights."
+        inside = "" if turn <= best.most_users else ", more than fit in memory"
+        yield f"Decode becomes compute-bound at about {turn:,} concurrent requests{inside}; below that, all share one read of the weights."
 
 
 def at_users(q: ServeQuestion, option: Option, users: int) -> Option:
-    """The same way with as many users, whether or not they fit."""
+    """Return the option evaluated for another number of concurrent requests, whether or not they fit."""
     asked = replace(q, work=replace(q.work, users=users))
     return priced(asked, weighed(asked, option.layout, option))
 
 
 def compute_bound(q: ServeQuestion, option: Option) -> int:
-    """The fewest users of all copies for whom products take longer than reading the weights; above MANY_USERS where none is found."""
+    """Return the fewest concurrent requests for which matrix products take longer than reading the weights; above MANY_USERS where
+    none is found."""
     low, high = 0, 1
     while high <= MANY_USERS and not _computes(at_users(q, option, high * option.layout.replicas)):
         low, high = high, high * 2
@@ -223,19 +226,20 @@ def _computes(option: Option) -> bool:
 
 
 def _linked(q: ServeQuestion, found: Found) -> Option:
-    """The way whose link is looked at: the best, or the usual one where that is a row split, whose link no table has varied."""
+    """Return the option whose link is varied: the best, or the engine's default where the best is a row split, since no table
+    varies its link."""
     return usual(found, len(q.cards)) if found.options[0].layout.split == "row" else found.options[0]
 
 
 def _links(q: ServeQuestion, best: Option) -> Iterator[str]:
-    """What lanes change inside a host, and which network between hosts."""
+    """Give the speed with other links inside a host, or with other networks between hosts."""
     if best.layout.hosts > 1:
         trials = [(link.name, _on(q, best, replace(q.cluster, network=link))) for link in NETWORKS]
         yield f"Network between hosts, tokens/s: {', '.join(f'{name} {_rate(one)}' for name, one in trials)}. {_hop_words(best)}"
     elif len(best.layout.cards) > 1 and best.layout.split != "row":
         trials = [(name, _on(q, best, clusters.with_link(q.cluster, f"{rate:.0f}B/s"))) for name, rate in LANES]
         said = ", ".join(f"{name} {_rate(one)} ({one.speed.prefill_tokens_per_second:,.0f})" for name, one in trials if one.speed)
-        yield f"Link between cards, {best.layout.name}, tokens/s generated (of the prompt): {said}. {_hop_words(best)}"
+        yield f"Link between cards, {best.layout.name}, decode (prefill) tokens/s: {said}. {_hop_words(best)}"
 
 
 def _on(q: ServeQuestion, option: Option, cluster: Cluster) -> Option:
@@ -244,15 +248,15 @@ def _on(q: ServeQuestion, option: Option, cluster: Cluster) -> Option:
 
 def _hop_words(best: Option) -> str:
     if best.layout.split == "layer":
-        return "A layer split sends one small vector per token and hop: lanes and bandwidth hardly matter, round trips add up."
-    return "Tensor parallelism sums twice a layer: latency bounds generation, bandwidth the prompt."
+        return "A layer split sends one small vector per token and hop: bandwidth hardly matters, latency adds up."
+    return "Tensor parallelism all-reduces twice per layer: latency limits decode, bandwidth limits prefill."
 
 
 # Another engine.
 
 
 def _other_engine(q: ServeQuestion, best: Option) -> list[str]:
-    """Tensor or layer: the same model at about the same width in the other engine."""
+    """Compare with the other kind of engine (tensor or layer split), in a format of about the same width."""
     if q.model.tensors or q.bounds or any(card.chip.kind != "gpu" for card in q.cards):
         return []
     if not q.engine.gguf:
@@ -274,7 +278,7 @@ def _other_engine(q: ServeQuestion, best: Option) -> list[str]:
     if not found.options or not on_cards(found.options[0]):
         near = found.misses[0] if found.misses else None
         return (
-            [f"{name} with {form} would not fit: {near.layout.name} lacks {_gib(-near.spare)} on its fullest card."]
+            [f"{name} with {form} would not fit: {near.layout.name} is {_gib(-near.spare)} short on its fullest card."]
             if near
             else []
         )
@@ -282,8 +286,8 @@ def _other_engine(q: ServeQuestion, best: Option) -> list[str]:
     verb = "faster" if worth(other, there) > worth(q, best) else "slower"
     talk = ""
     if there.speed and there.layout.tp > 1:
-        talk = f", of which all-reduces take {100 * there.speed.decode['reduce'] / there.speed.step:.0f}%"
-    return [f"{name} with {form} would be {verb}: {there.layout.name}, {_rate(there)} tokens/s each{talk}."]
+        talk = f", all-reduces take {100 * there.speed.decode['reduce'] / there.speed.step:.0f}% of a step"
+    return [f"{name} with {form} would be {verb}: {there.layout.name}, {_rate(there)} tokens/s per request{talk}."]
 
 
 # Watts and dollars.
@@ -301,7 +305,7 @@ def _power(q: ServeQuestion, best: Option) -> list[str]:
 
 
 def usual(found: Found, cards: int) -> Option:
-    """What an engine does where it is told nothing: its first split over all cards. The best way, where that does not fit."""
+    """Return the engine's default: its first split over all devices; the best option where that does not fit."""
     plain = [
         one for one in found.options if len(one.layout.cards) == cards and one.layout.replicas == 1 and not one.layout.shared
     ]
@@ -310,7 +314,7 @@ def usual(found: Found, cards: int) -> Option:
 
 
 def measured(q: ServeQuestion, found: Found, value: float) -> list[str]:
-    """Where a measured speed of one user lies in the predicted interval, and what usually explains the difference."""
+    """Judge a measured speed of one request: normal, or outside the predicted interval, with the usual causes."""
     mine = usual(found, len(q.cards))
     low, high = interval(q, mine)
     percent = 100 * (value / mine.per_user - 1)
@@ -331,7 +335,7 @@ def measured(q: ServeQuestion, found: Found, value: float) -> list[str]:
 
 
 def _slower(q: ServeQuestion, best: Option, value: float) -> Iterator[str]:
-    """What is known to slow it down, with the speed that each would give."""
+    """Yield the usual causes of a slow engine, each with the speed it would give."""
     if q.engine.offload and best.layout.split == "layer" and best.layout.gpu_layers is None:
         layers = len(q.model.layers)
         left = next((n for n in range(1, layers + 1) if _with_layers(q, best, layers + 1 - n).per_user <= value), None)
@@ -364,7 +368,7 @@ def _with_layers(q: ServeQuestion, best: Option, gpu_layers: int) -> Option:
 
 
 def _trial(q: ServeQuestion, layout: ServeLayout) -> Option | None:
-    """What cannot be asked explains nothing: a cache type that an old build has not, a split that the cards cannot do."""
+    """Evaluate a layout, or return None where the engine or the devices cannot run it."""
     try:
         return priced(q, weighed(q, layout))
     except UserError:
@@ -372,7 +376,7 @@ def _trial(q: ServeQuestion, layout: ServeLayout) -> Option | None:
 
 
 def lesson(points: list[tuple[int, Option]]) -> str:
-    """What layer splits over more and more cards say: generation is as fast on all of them."""
+    """Say how flat the decode speed of layer splits over more and more devices is."""
     if len(points) < 2:
         return ""
     rates = [one.per_user for _, one in points]

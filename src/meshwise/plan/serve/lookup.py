@@ -1,35 +1,74 @@
-"""Look up what a serving question names: the engine, the weights in their format, and the axes that are fixed."""
+"""Look up what a serving question names: the devices, the model, the engine, the weights in their format, and the fixed axes."""
 
 import math
 
+from meshwise.catalogue import clusters
 from meshwise.catalogue.chips import Cluster
-from meshwise.catalogue.engines import Engine, find_engine
+from meshwise.catalogue.engines import Engine, find_engine, find_runtime
+from meshwise.cost.serve.cache import cache_type
 from meshwise.cost.serve.placement import refuses_tp
 from meshwise.cost.serve.question import ServeQuestion
+from meshwise.cost.work import Serve
 from meshwise.errors import UserError, nearest, quoted
-from meshwise.models.formats import FORMATS, Format, Weights, as_gguf, weights
+from meshwise.models import find
+from meshwise.models.formats import FORMATS, Format, Weights, as_gguf, split_model_name, weights
 from meshwise.models.model import Model
+from meshwise.plan.ask import ServeAsk
 
 MOST_CARDS = 4096
+USUAL_CONTEXT = 8192
 SERVE_AXES = ("split", "cards", "tp", "pp", "replicas", "hosts")
 
 Bounds = dict[str, int | str]
+
+
+def question(ask: ServeAsk, model: Model | None = None) -> ServeQuestion:
+    """Return everything that the memory and speed of a layout depend on. `model`: the model, if it was looked up already."""
+    if not ask.model:
+        raise UserError("missing MODEL: a preset, HF id, config.json or .gguf, with a format as in llama-3.3-70b:q4_k_m")
+    if not ask.on:
+        raise UserError("missing --on: the devices, such as 4xrtx4060ti-16gb or 2x(2xrtx3090)@10Gbps")
+    name, fmt = split_model_name(ask.model)
+    cluster = servable(clusters.adjusted(clusters.find_cluster(ask.on), link=ask.link, price=ask.price))
+    model = model or find.find_model(name)
+    engine = engine_of(ask.engine, fmt, bool(model.tensors), cluster)
+    runtime = find_runtime(engine.runtime)
+    context = ask.context or max(ask.prompt + ask.output, min(USUAL_CONTEXT, model.decoder.context or USUAL_CONTEXT))
+    work = Serve(
+        prompt=ask.prompt,
+        output=ask.output,
+        users=ask.users,
+        context=context,
+        kv=cache_type(ask.kv, runtime),
+    )
+    found = ServeQuestion(
+        model=model,
+        weights=weights_of(model, fmt, engine),
+        cluster=cluster,
+        engine=engine,
+        runtime=runtime,
+        work=work,
+        ttft=ask.ttft,
+        per_user=ask.per_user,
+        bounds=fixed(",".join(ask.fix)),
+    )
+    check(found)
+    return found
 
 
 def servable(cluster: Cluster) -> Cluster:
     """Refuse chips that no engine here serves on, and clusters too large for one table."""
     other = {chip.name for _, node in cluster.nodes for _, chip in node.chips if chip.kind in ("tpu", "npu")}
     if other:
-        raise UserError(
-            f"no engine that is planned here serves on {', '.join(sorted(other))}; GPUs, Apple's chips and CPUs can be had"
-        )
+        raise UserError(f"no supported engine serves on {', '.join(sorted(other))}; GPUs, Apple chips and CPUs are supported")
     if cluster.devices > MOST_CARDS:
         raise UserError(f"{cluster.name} has {cluster.devices:,} devices; serving is planned on at most {MOST_CARDS:,}")
     return cluster
 
 
 def engine_of(name: str, fmt: Format | None, stored: bool, cluster: Cluster) -> Engine:
-    """The engine that was named; else one that runs the format; else vLLM on what comes in a vendor's own system, llama.cpp elsewhere."""
+    """Return the named engine; else one that runs the format; else vLLM on datacenter GPUs (sold with a network) and llama.cpp
+    elsewhere."""
     if name:
         return find_engine(name)
     if stored or (fmt and fmt.gguf):
@@ -39,7 +78,7 @@ def engine_of(name: str, fmt: Format | None, stored: bool, cluster: Cluster) -> 
 
 
 def weights_of(model: Model, fmt: Format | None, engine: Engine) -> Weights:
-    """In the format that was asked for, or the engine's usual one; a format that the engine does not run is refused."""
+    """Return the weights in the requested format, or in the engine's default. UserError where the engine does not run the format."""
     if model.tensors:
         if not engine.gguf:
             raise UserError(
@@ -58,12 +97,12 @@ def weights_of(model: Model, fmt: Format | None, engine: Engine) -> Weights:
 
 
 def _like(fmt: Format) -> str:
-    """vLLM's format that is about as wide as a GGUF type."""
+    """Return vLLM's format that is about as wide as a GGUF type."""
     digits = next((letter for letter in fmt.name if letter.isdecimal()), "4")
     return "bf16" if fmt.name in ("F32", "F16", "BF16") else "fp8" if int(digits) > 5 else "awq"
 
 
-def bounds(text: str) -> Bounds:
+def fixed(text: str) -> Bounds:
     """Read 'split=row,cards=3': the values that a layout must have."""
     found: Bounds = {}
     for piece in filter(None, (word.strip() for word in text.split(","))):
@@ -89,11 +128,13 @@ def check(q: ServeQuestion) -> None:
     needed = math.prod(int(q.bounds.get(axis, 1)) for axis in ("tp", "pp", "replicas"))
     needed = max(needed, int(q.bounds.get("cards", 1)) * int(q.bounds.get("replicas", 1)))
     if needed > q.cluster.devices:
-        raise UserError(f"what is fixed needs {needed} cards, and {q.cluster.name} has {q.cluster.devices}")
+        raise UserError(f"--fix needs {needed} cards, and {q.cluster.name} has {q.cluster.devices}")
     if int(q.bounds.get("replicas", 1)) > 1 and not q.engine.copies:
-        raise UserError(f"{q.engine.name} runs one copy of a model; llama.cpp and vllm run several")
+        raise UserError(f"{q.engine.name} cannot run several copies of a model; llama.cpp and vllm can")
     if int(q.bounds.get("replicas", 1)) > q.work.users:
-        raise UserError(f"{q.bounds['replicas']} replicas need as many users; give --users {q.bounds['replicas']} or more")
+        raise UserError(
+            f"{q.bounds['replicas']} replicas need as many concurrent requests; give --users {q.bounds['replicas']} or more"
+        )
     unfit = {card.chip.name for card in q.cards if card.chip.kind not in q.engine.kinds}
     if unfit:
         raise UserError(f"{q.engine.name} is planned on GPUs, not on {', '.join(sorted(unfit))}; --engine llama.cpp runs there")

@@ -62,7 +62,7 @@ class ServePlan(plans.Plan[ServeAsk, ServeChoice]):
         return {key: value for key, value in records.plain(choice).items() if key != "devices"}
 
     def explain(self, versus: str = "") -> list[str]:
-        """Why this layout is the best, a sentence a line."""
+        """Return the reasons why this layout is the best, one sentence each."""
         return list(self.reasons)
 
     def vary(self, **axes: str) -> "ServePoints":
@@ -124,54 +124,56 @@ def _faults(plan: ServePlan) -> Iterator[str]:
 
 
 def _notes(ask: ServeAsk, q: ServeQuestion, best: Option) -> list[str]:
-    """What was assumed, and what to be warned of."""
+    """List assumptions and warnings."""
     notes = [*q.model.notes, *q.cluster.notes]
     trained = q.model.decoder.context
     if trained and q.work.context > trained:
         notes.append(
             f"a context of {q.work.context:,} is longer than the {trained:,} that {q.model.name} was trained for: "
-            "answers beyond that may be poor"
+            "quality beyond that may be poor"
         )
     if not q.engine.server and best.layout.tp > 1:
-        notes.append("over several GPUs transformers runs its own layers, slower than those that were fitted: at most this fast")
+        notes.append(
+            "on several GPUs transformers runs its own layers, which are slower than the calibrated ones: an upper bound"
+        )
     if not split_model_name(ask.model)[1] and not q.model.tensors:
         notes.append(f"no format given: {q.weights.format}, the usual one with {q.engine.name}, is assumed")
     if not ask.context:
-        notes.append(f"no --context given: {q.work.context:,} tokens a user")
+        notes.append(f"no --context given: {q.work.context:,} tokens per request")
     if not on_cards(best):
         need = units.show(best.footprints[0].bytes, "bytes", binary=True, digits=3)
         memory = q.cluster.node.host.memory
         notes.append(
-            f"{need} of host memory are needed" + (f", of {units.show(memory, 'bytes', binary=True, digits=3)}" if memory else "")
+            f"{need} of host memory needed" + (f", of {units.show(memory, 'bytes', binary=True, digits=3)}" if memory else "")
         )
     return notes
 
 
 def refuse(q: ServeQuestion, found: Found) -> DoesNotFit:
-    """Nothing fits, or nothing meets the targets: by how much, and what comes closest."""
+    """Explain why nothing fits or nothing meets the targets: by how much, and what comes closest."""
     if found.options:
         return DoesNotFit(_too_slow(q, found.options[0]))
     if not found.misses:
         fixed = ", ".join(f"{axis}={value}" for axis, value in q.bounds.items())
-        return DoesNotFit(f"no way to lay {q.model.name} over {q.cluster.name} has {fixed}")
+        return DoesNotFit(f"no layout of {q.model.name} on {q.cluster.name} has {fixed}")
     near = found.misses[0]
     more = units.show(-near.spare, "bytes", binary=True, digits=3)
-    users = f" for {q.work.users} users" if q.work.users > 1 else ""
+    users = f" for {q.work.users} concurrent requests" if q.work.users > 1 else ""
     head = (
         f"{q.model.name} in {q.weights.format} does not fit on {q.cluster.name} with {q.engine.name} and a context of {q.work.context:,}"
         f"{users}: {near.layout.name} needs {more} more on its fullest card"
     )
     context, wider = largest_context(q, near), largest_format(q, near)
     hints = [f"a context of {context:,} would fit"] if context else []
-    hints += [f"{near.most_users} users would fit"] if q.work.users > 1 and near.most_users else []
+    hints += [f"{near.most_users} concurrent requests would fit"] if q.work.users > 1 and near.most_users else []
     hints += [f"{wider[0]} would fit"] if wider else []
     return DoesNotFit("; ".join([head, *hints]))
 
 
 def _too_slow(q: ServeQuestion, best: Option) -> str:
-    wanted = [f"a first token within {units.show(q.ttft, 'seconds')}"] if q.ttft else []
-    wanted += [f"{q.per_user:g} tokens/s for each of {q.work.users} users"] if q.per_user else []
+    wanted = [f"a time to first token of {units.show(q.ttft, 'seconds')}"] if q.ttft else []
+    wanted += [f"{q.per_user:g} tokens/s per request"] if q.per_user else []
     return (
-        f"no way on {q.cluster.name} gives {' and '.join(wanted)}: the closest is {best.layout.name}, with the first token after "
-        f"{units.show(best.ttft, 'seconds', digits=3)} and {best.per_user:.3g} tokens/s each"
+        f"no layout on {q.cluster.name} gives {' and '.join(wanted)}: the closest is {best.layout.name}, with a time to first token of "
+        f"{units.show(best.ttft, 'seconds', digits=3)} and {best.per_user:.3g} tokens/s per request"
     )

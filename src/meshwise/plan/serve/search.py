@@ -1,4 +1,4 @@
-"""Every way to serve a model on a rig: what each card holds, whether it fits, how fast it is, and which way is best."""
+"""Search every layout of a served model: what each device holds, whether it fits, how fast it is, and which is best."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -13,9 +13,9 @@ from meshwise.cost.serve.speed import Rig, Speed, speed
 from meshwise.cost.work import Serve
 
 TIE = 0.01
-"""Two ways closer than this are as fast as each other; the one with fewer cards is the better answer."""
+"""Layouts closer than this count as equally fast; the one with fewer devices wins."""
 COMFORT = 2.0**29
-"""Bytes that a card should have left: a desktop, a longer batch or another build may take them."""
+"""Bytes that should stay free on a device: a desktop, a longer batch or another build may need them."""
 EVEN = "evenly filled"
 STEP = 256
 """Contexts are tried in multiples of this."""
@@ -23,30 +23,30 @@ STEP = 256
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """One way with what it needs and how fast it is. Of one copy, but for users and the rates of all of them."""
+    """One layout with its memory needs and its speed. Memory is of one copy; requests and throughput are of all copies."""
 
     layout: ServeLayout
     placement: Placement
     footprints: tuple[Footprint, ...]
-    """The host's first, then each card's."""
+    """The host's, then each device's."""
     rooms: tuple[float, ...]
     users: int
-    """Of all copies."""
+    """Concurrent requests of all copies."""
     most_users: int
-    """Of all copies, at the whole context each."""
+    """Requests that fit in all copies, each with its whole context."""
     speed: Speed | None = None
     """None where it does not fit."""
 
     @property
     def spares(self) -> tuple[float, ...]:
-        """Bytes left on each card; negative where they are missing."""
+        """Free bytes on each device; negative where it is too small."""
         return tuple(
             room - need.weights - need.cache - need.compute for room, need in zip(self.rooms, self.footprints[1:], strict=True)
         )
 
     @property
     def spare(self) -> float:
-        """Of the fullest card."""
+        """Free bytes on the fullest device."""
         return min(self.spares)
 
     @property
@@ -59,7 +59,7 @@ class Option:
 
     @property
     def throughput(self) -> float:
-        """Tokens per second of all users together."""
+        """Output tokens per second of all requests together."""
         return self.users * self.per_user
 
     @property
@@ -67,8 +67,8 @@ class Option:
         return self.speed.ttft if self.speed else math.inf
 
     def sustained(self, work: Serve) -> float:
-        """Tokens per second of all users where requests follow one another without a pause: every prompt takes time from the steps of
-        the others."""
+        """Output tokens per second when requests follow each other without a pause: every prefill takes time from the decode steps
+        of others."""
         if self.speed is None or not work.output:
             return self.throughput
         return self.users / (self.speed.step + self.speed.users * self.speed.prefill_seconds / work.output)
@@ -76,14 +76,14 @@ class Option:
 
 @dataclass(frozen=True)
 class Found:
-    """What fits, best first, and what does not, the nearest first."""
+    """Options that fit, best first, and options that do not, nearest first."""
 
     options: tuple[Option, ...]
     misses: tuple[Option, ...]
 
 
 def search(q: ServeQuestion) -> Found:
-    """Every way of the engine, each alone and in as many copies as there are cards and users for."""
+    """Evaluate every layout of the engine, as a single copy and in as many copies as devices and requests allow."""
     tried: list[Option] = []
     for layout in _bounded(q, layouts(q.engine, q.model, q.cards, q.rooms)):
         first = weighed(q, layout)
@@ -98,7 +98,7 @@ def search(q: ServeQuestion) -> Found:
 
 
 def _bounded(q: ServeQuestion, found: Iterator[ServeLayout]) -> Iterator[ServeLayout]:
-    """Ways that keep to what was fixed, but for copies, which come later."""
+    """Yield the layouts that match --fix; copies are checked later."""
     return (layout for layout in found if _allowed(q, replace(layout, replicas=int(q.bounds.get("replicas", 1)))))
 
 
@@ -115,12 +115,12 @@ def _allowed(q: ServeQuestion, layout: ServeLayout) -> bool:
 
 
 def users_of(q: ServeQuestion, layout: ServeLayout) -> int:
-    """Of the busiest copy."""
+    """Return the requests of the busiest copy."""
     return math.ceil(q.work.users / layout.replicas)
 
 
 def weighed(q: ServeQuestion, layout: ServeLayout, like: Option | None = None) -> Option:
-    """A way with its bytes and no speed yet. `like`: an option with the same weights on the same cards, whose cache alone may differ."""
+    """Compute the memory of a layout. `like`: an option with the same weights on the same devices, of which only the cache may differ."""
     users = users_of(q, layout)
     held = q.held(users)
     caches = layer_caches(q.model, q.runtime, held)
@@ -137,7 +137,7 @@ def weighed(q: ServeQuestion, layout: ServeLayout, like: Option | None = None) -
 
 
 def priced(q: ServeQuestion, option: Option) -> Option:
-    """The same with its speed."""
+    """Return the option with its predicted speed."""
     layout = option.layout
     rig = Rig.of(part(q.cluster, [q.cards[i] for i in layout.cards]))
     work = replace(q.work, users=users_of(q, layout))
@@ -146,8 +146,8 @@ def priced(q: ServeQuestion, option: Option) -> Option:
 
 
 def _with_shares(q: ServeQuestion, first: Option) -> Iterator[Option]:
-    """The engine's own split; beside it one that fills cards evenly where that one does not fit, and the fastest cards first where
-    they differ."""
+    """Yield the engine's own split; also one that fills devices evenly, if the first does not fit, and one that fills the fastest
+    devices first, if they differ."""
     yield first
     layout = first.layout
     if layout.split != "layer" or not q.engine.shares or len(layout.cards) == 1:
@@ -165,13 +165,13 @@ def _with_shares(q: ServeQuestion, first: Option) -> Iterator[Option]:
 
 
 def _sizes(q: ServeQuestion, option: Option) -> list[float]:
-    """Bytes of each layer with its cache, the head's last."""
+    """Return the bytes of each layer with its cache; the head is last."""
     caches = layer_caches(q.model, q.runtime, q.held(users_of(q, option.layout)))
     return [weight + cache for weight, cache in zip(q.weights.layer_bytes, [*(c.bytes for c in caches), 0], strict=True)]
 
 
 def _offered(option: Option) -> list[float]:
-    """What each card offers for layers, beside its compute buffer."""
+    """Return the bytes that each device offers for layers, after its compute buffer."""
     return [room - need.compute for room, need in zip(option.rooms, option.footprints[1:], strict=True)]
 
 
@@ -179,7 +179,8 @@ def _offered(option: Option) -> list[float]:
 
 
 def _offloaded(q: ServeQuestion) -> Iterator[Option]:
-    """On all cards of a host: as many layers as fit, and for a mixture all layers with as few experts on the host as must be."""
+    """Yield layouts that keep layers in host memory: as many layers on devices as fit; for a mixture of experts, all layers on
+    devices with as few experts in host memory as possible."""
     layered = [
         layout
         for layout in _bounded(q, layouts(q.engine, q.model, q.cards, q.rooms))
@@ -198,7 +199,7 @@ def _offloaded(q: ServeQuestion) -> Iterator[Option]:
 
 
 def _without_experts(q: ServeQuestion, layout: ServeLayout, number: int) -> Option:
-    """The first layers' experts on the host, and the cards filled evenly with the rest."""
+    """Keep the experts of the first layers in host memory, and fill the devices evenly with the rest."""
     first = weighed(q, replace(layout, expert_layers=number))
     sizes = _sizes(q, first)
     for i, layer in enumerate(q.weights.by_layer[:number]):
@@ -208,7 +209,7 @@ def _without_experts(q: ServeQuestion, layout: ServeLayout, number: int) -> Opti
 
 
 def _largest(holds: Callable[[int], bool], most: int) -> int:
-    """The largest number from 0 to `most` for which `holds`, if it holds for all below it; 0 where it holds for none."""
+    """Return the largest number from 0 to `most` for which a monotone predicate holds; 0 where it holds for none."""
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
@@ -220,15 +221,13 @@ def _largest(holds: Callable[[int], bool], most: int) -> int:
 
 
 def meets(q: ServeQuestion, option: Option) -> bool:
-    """Whether it keeps to the latency targets and has room for all users."""
+    """Return whether an option meets the latency targets."""
     return (not q.ttft or option.ttft <= q.ttft) and (not q.per_user or option.per_user >= q.per_user)
 
 
 def _ranked(q: ServeQuestion, options: Sequence[Option]) -> list[Option]:
-    """Those within the targets first, by what they are worth; ties to the one with fewer cards, if it is not full to the brim.
-
-    Where nothing meets the targets, the one that misses them by the least factor comes first.
-    """
+    """Sort options: those that meet the targets first, by throughput; near-ties go to the one with fewer devices, unless it is
+    nearly full. Where nothing meets the targets, the smallest miss comes first."""
     ranked = sorted(options, key=lambda one: (_missed(q, one), -worth(q, one)))
     if not ranked:
         return []
@@ -239,12 +238,12 @@ def _ranked(q: ServeQuestion, options: Sequence[Option]) -> list[Option]:
 
 
 def worth(q: ServeQuestion, option: Option) -> float:
-    """What ways are compared by: the speed of generation for one user, tokens per second with the prompts counted for several."""
+    """Return the figure that options are ranked by: decode tokens/s for one request, tokens/s with prefill included for several."""
     return option.throughput if q.work.users == 1 else option.sustained(q.work)
 
 
 def _missed(q: ServeQuestion, option: Option) -> float:
-    """By which factor it misses the worst of its targets; 1 where it meets all."""
+    """Return the factor by which an option misses its worst target; 1 where it meets all."""
     first = option.ttft / q.ttft if q.ttft else 1.0
     each = q.per_user / option.per_user if q.per_user and option.per_user else 1.0
     return max(1.0, first, each)
@@ -254,7 +253,7 @@ def _missed(q: ServeQuestion, option: Option) -> float:
 
 
 def fits_with(q: ServeQuestion, option: Option, *, context: int = 0, kv: str = "", users: int = 0) -> bool:
-    """Whether a way still fits with another context, cache type or number of users."""
+    """Return whether an option still fits with another context, cache type or number of requests."""
     number = users or users_of(q, option.layout)
     held = q.held(number, context, kv)
     placement = with_caches(option.placement, layer_caches(q.model, q.runtime, held))
@@ -263,5 +262,5 @@ def fits_with(q: ServeQuestion, option: Option, *, context: int = 0, kv: str = "
 
 
 def largest_context(q: ServeQuestion, option: Option, kv: str = "", most: int = 2**20) -> int:
-    """The longest context, in steps of 256, that fits in the same way with as many users; 0 where none does."""
+    """Return the longest context, in steps of 256, that fits in the option's layout with as many requests; 0 where none does."""
     return STEP * _largest(lambda n: n == 0 or fits_with(q, option, context=n * STEP, kv=kv), most // STEP)

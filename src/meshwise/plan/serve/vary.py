@@ -52,7 +52,7 @@ class ServePoints(Points[ServeAsk, ServePoint]):
 
     @property
     def lessons(self) -> list[str]:
-        """What the table teaches, in words."""
+        """Sentences that sum up the table."""
         if list(self.axes) != ["gpus"]:
             return []
         found = lesson([(int(point.values["gpus"]), point.layered) for point in self.points if point.layered])

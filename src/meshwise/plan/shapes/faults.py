@@ -1,4 +1,4 @@
-"""What the shape of a model gives away with a layout: each constraint it breaks, and what that costs by pricing it without."""
+"""Faults of a model's shape: each constraint that it breaks in a layout, and its cost, found by evaluating the layout without it."""
 
 import math
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from meshwise.plan.train.rules import broken
 from meshwise.plan.train.search import divisors
 
 WORTH = 0.005
-"""Of a step: what costs less is not told, unless a constraint is broken outright."""
+"""Share of a step below which a fault is not listed, unless a constraint is broken outright."""
 COMFORTABLE = 128
 """Head size from which attention is fast: flash kernels fill their tiles, and softmax has no more scores than it must."""
 
@@ -24,14 +24,14 @@ class Fault:
 
     words: str
     cost: float | None
-    """Share of the seconds per parameter that the same layout would do without; none where that cannot be priced."""
+    """Share of the seconds per parameter that the fault costs; None where it cannot be evaluated."""
 
     def __str__(self) -> str:
         return self.words if self.cost is None else f"{self.words} ({100 * self.cost:.1f}%)"
 
 
 def faults(q: Question, base: Model, layout: Layouts) -> list[Fault]:
-    """What the shape of `q` gives away in this one layout, the dearest first."""
+    """Return the faults of the shape in this layout, the most expensive first."""
     found = [*_attention(q, base, layout), *_products(q, layout), *_stages(q, base, layout), *_cuts(q, layout)]
     return sorted(found, key=lambda fault: -(fault.cost or 0.0))
 
@@ -41,12 +41,12 @@ def _per_parameter(q: Question, layout: Layouts) -> float:
 
 
 def _saved(q: Question, other: Question, layout: Layouts) -> float:
-    """Share of the time per parameter that another question does without, in the same layout."""
+    """Return the share of the time per parameter that another question saves in the same layout."""
     return 1 - _per_parameter(other, layout) / _per_parameter(q, layout)
 
 
 def _like(q: Question, base: Model, **sizes: int) -> Question:
-    """The same with other numbers of layers or heads."""
+    """Return the question with other numbers of layers or heads."""
     d = q.model.decoder
     shape = {"hidden": d.hidden, "layers": d.layers, "heads": d.heads, "kv_heads": d.kv_heads, "ffn": d.ffn} | sizes
     if d.kv_heads == d.heads:
@@ -55,7 +55,7 @@ def _like(q: Question, base: Model, **sizes: int) -> Question:
 
 
 def _attention(q: Question, base: Model, layout: Layouts) -> list[Fault]:
-    """Heads of a size or a number that kernels do not like."""
+    """Yield faults of the head size and the number of heads."""
     d, flash = q.model.decoder, q.work.framework.flash_attention
     found: list[Fault] = []
     size, per_device = d.head_dim, int(layout.mbs[0]) * d.heads // int(layout.tp[0])
@@ -78,19 +78,20 @@ def _attention(q: Question, base: Model, layout: Layouts) -> list[Fault]:
 
 
 def _with_heads_of(model: Model, size: int) -> Model:
-    """The same model, its scores and values computed as if heads had another size."""
+    """Return the model with attention computed as if heads had another size."""
     ops = tuple((block, replace(op, n=size, k=size) if op.kind == "attention" else op) for block, op in model.placed)
     return replace(model, placed=ops)
 
 
 def _fewer_heads(hidden: int, heads: int, tp: int) -> int:
-    """The most heads below these that tp divides and that are at least COMFORTABLE, in whole multiples of 8; 0 where there are none."""
+    """Return the largest number of heads, at most this many, that tp divides and whose size is at least COMFORTABLE and a multiple
+    of 8; 0 where there is none."""
     sizes = (hidden // n for n in range(heads, 0, -1) if hidden % n == 0 and n % tp == 0)
     return next((hidden // size for size in sizes if size >= COMFORTABLE and size % 8 == 0), 0)
 
 
 def _products(q: Question, layout: Layouts) -> list[Fault]:
-    """Tiles that stand over the edge of a product, and waves that do not fill the device."""
+    """Yield faults of products whose tiles overhang their edges or whose waves do not fill the device."""
     tiles, waves = quantized(q, layout)
     cost = price(q, layout)
     share = float(cost.time["matmul"][0] / cost.step[0])
@@ -110,7 +111,7 @@ def _products(q: Question, layout: Layouts) -> list[Fault]:
 
 
 def quantized(q: Question, layout: Layouts) -> tuple[float, float]:
-    """Shares of the time of a layer's products, forward and backward, that whole tiles cost, and whole waves of them."""
+    """Return the shares of a layer's product time, forward and backward, lost to partial tiles and to partial waves."""
     device = Device.of(q.chip, q.calibration, q.work.precision)
     endless = replace(device, sms=1)  # as fast, in waves of one tile
     tp, rows = int(layout.tp[0]), float(layout.mbs[0] * q.work.seq / layout.cp[0])
@@ -130,7 +131,8 @@ def quantized(q: Question, layout: Layouts) -> tuple[float, float]:
 
 
 def _stages(q: Question, base: Model, layout: Layouts) -> list[Fault]:
-    """Layers that leave places empty in the stages of this layout, or leave the head to a stage that has as many layers as the others."""
+    """Yield faults of the number of layers: stages with empty slots, or a last stage that has the head on top of as many layers as
+    the others."""
     layers, pp, f = q.model.decoder.layers, int(layout.pp[0]), q.work.framework
     if pp == 1 or not f.embedding_layers:
         return []
@@ -149,7 +151,7 @@ def _stages(q: Question, base: Model, layout: Layouts) -> list[Fault]:
 
 
 def _cuts(q: Question, layout: Layouts) -> list[Fault]:
-    """Ways to cut that the shape forbids, where the layout is at their edge."""
+    """Yield layouts that the shape forbids, where the layout is at the limit."""
     d, tp, pp = q.model.decoder, int(layout.tp[0]), int(layout.pp[0])
     found: list[Fault] = []
     wider = min((n for n in divisors(q.cluster.node.devices) if n > tp), default=0)

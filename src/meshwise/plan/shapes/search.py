@@ -1,4 +1,4 @@
-"""The fastest layout of every shape, in one search over both; and what each shape gives away, in words."""
+"""Search shapes and layouts together: the fastest layout of every shape, and what each shape gives up."""
 
 import math
 from collections.abc import Iterator
@@ -14,26 +14,26 @@ from meshwise.cost.train.step import peak, price
 from meshwise.plan.shapes.faults import Fault, faults
 from meshwise.plan.shapes.stack import Shapes, Stack, one_model
 from meshwise.plan.train.choice import Choice, choice, too_large
-from meshwise.plan.train.search import BLOCK, Choices, Starts, expanded, search, starts
+from meshwise.plan.train.search import BLOCK, InnerChoices, PartialLayouts, completed, partial_layouts, search
 
-STARTS = 1 << 10
-"""Taken up at once, before it is asked again which can still be among the best."""
+BATCH = 1 << 10
+"""Partial layouts evaluated between two checks of which can still be among the best."""
 ENDLESS = 1 << 30
 ROUNDING = 1 + 1e-9
-"""A floor is a sum in another order than what it is the floor of."""
+"""Tolerance of lower bounds, which add up in another order than the values they bound."""
 
 
 @dataclass(frozen=True)
 class Fastest:
-    """Per shape, its fastest layout that fits, or for shapes that are not among the best one that may be slower; infinitely slow where
-    none fits or none was worth pricing."""
+    """Per shape, its fastest layout that fits; for shapes that are not among the best, one that may be slower; infinite where none
+    fits or none was worth evaluating."""
 
     shapes: Shapes
     params: Floats
     step: Floats
     layouts: Layouts
     candidates: int
-    """Shapes x layouts that keep to every rule, priced or slower than the best whatever is chosen inside."""
+    """Shapes x layouts that satisfy every rule, evaluated or ruled out by their lower bound."""
     rejected: dict[str, int]
 
     @property
@@ -41,7 +41,7 @@ class Fastest:
         return self.step / self.params
 
     def order(self) -> Ints:
-        """Shapes that fit somewhere, the fastest per parameter first; equals by their numbers."""
+        """Return the shapes that fit, the fastest per parameter first; equal ones by their sizes."""
         keys = [getattr(self.shapes, f.name) for f in fields(Shapes)]
         order = np.lexsort([*keys, self.per_parameter])
         return order[np.isfinite(self.step[order])]
@@ -50,16 +50,16 @@ class Fastest:
 def fastest(q: Question, stack: Stack, bounds: Bounds, top: int) -> Fastest:
     """The `top` fastest shapes, each with its fastest layout, out of every shape with every layout.
 
-    Starts are taken up in the order of what none of their layouts can beat; where that is slower than the last of the best, all that
-    are left are. So the best are exact, and others may be told slower than they are.
+    Partial layouts are evaluated in the order of a lower bound on their time per parameter, until that bound exceeds the last of the best.
+    So the best are exact; other shapes may be listed slower than they are.
     """
-    asked, choices, rejected = replace(q, model=stack), Choices(q, bounds), dict[str, int]()
+    asked, choices, rejected = replace(q, model=stack), InnerChoices(q, bounds), dict[str, int]()
     params, candidates = np.asarray(stack.params, float), 0
     best = _Best.of(len(stack.shapes))
-    for some in starts(asked, bounds, q.cluster.node_count, choices, rejected):
+    for some in partial_layouts(asked, bounds, q.cluster.node_count, choices, rejected):
         candidates += some.number
         for promising in _in_order(asked, some, params, best, min(top, len(params))):
-            for here, layouts in expanded(asked, promising, choices):
+            for here, layouts in completed(asked, promising, choices):
                 fits = peak(here, layouts) <= _capacity(q)
                 if fits.any():
                     layouts, model = layouts.take(fits), here.model.take(fits)
@@ -73,8 +73,8 @@ def _capacity(q: Question) -> float:
     return q.chip.memory * (1 - q.work.reserve)
 
 
-def _least(q: Question, some: Starts) -> Floats:
-    """The floor of starts that may fit, with as little recomputed as fits; infinity for the others."""
+def _least(q: Question, some: PartialLayouts) -> Floats:
+    """Return the lower bound of each partial layout that may fit, with as little recompute as fits; infinity for the others."""
     here = replace(q, model=q.model.take(some.shape))
     ways = sorted(map(RECOMPUTE.index, q.work.framework.recompute))  # the fastest first
     fits = np.stack([leanest(here, some.layouts, how) <= _capacity(q) * ROUNDING for how in ways])
@@ -85,8 +85,9 @@ def _least(q: Question, some: Starts) -> Floats:
     return found
 
 
-def _in_order(q: Question, some: Starts, params: Floats, best: "_Best", top: int) -> Iterator[Starts]:
-    """Starts by their floor per parameter, until it is above the last of the `top` best; those whose shape is faster already left out."""
+def _in_order(q: Question, some: PartialLayouts, params: Floats, best: "_Best", top: int) -> Iterator[PartialLayouts]:
+    """Yield partial layouts by their lower bound per parameter, until it exceeds the last of the `top` best; skip those whose
+    shape is already faster."""
     a, code = some.layouts, some.shape
     for axis in (a.tp, a.pp, a.cp, a.mbs):  # all that a floor depends on
         code = code * (int(axis.max()) + 1) + axis
@@ -94,7 +95,7 @@ def _in_order(q: Question, some: Starts, params: Floats, best: "_Best", top: int
     least = np.concatenate([_least(q, some.take(first[i : i + BLOCK])) for i in range(0, len(first), BLOCK)])[which]
     per = least / params[some.shape]
     order = np.argsort(per)
-    for rows in np.split(order, range(STARTS, len(order), STARTS)):
+    for rows in np.split(order, range(BATCH, len(order), BATCH)):
         limit = np.partition(best.step / params, top - 1)[top - 1] * ROUNDING
         if not per[rows[0]] <= limit or np.isinf(per[rows[0]]):
             return
@@ -115,7 +116,7 @@ class _Best:
         return _Best(np.full(number, np.inf), {f.name: np.ones(number, dtype=np.int64) for f in fields(Layouts)})
 
     def update(self, shape: Ints, layouts: Layouts, seconds: Floats) -> None:
-        """Equals in the order of their axes, as the search of one model has them."""
+        """Keep the fastest layout of each shape; equal ones in the order of their axes, as the search of one model does."""
         np.minimum.at(found := self.step.copy(), shape, seconds)
         rows = np.flatnonzero(seconds == found[shape])
         was = np.unique(shape[rows])
@@ -129,8 +130,8 @@ class _Best:
 
 
 def floor(q: Question, a: Layouts, recompute: Ints) -> Floats:
-    """Seconds that no layout with these cuts and micro-batches, that recomputes as much or more, can beat: norms and state shared as far
-    as they can be, gradients reduced for nothing, and no bubble where a schedule could be without."""
+    """Return a lower bound on the seconds of any layout with these cuts and micro-batches and at least this much recompute: norms
+    and state sharded as far as possible, free gradient reduction, and no bubble where a schedule could avoid it."""
     f = q.work.framework
     plain = f.schedules == ("1f1b",)
     zero = np.where(a.dp > 1, max(f.zero, default=0), 0)
@@ -140,11 +141,10 @@ def floor(q: Question, a: Layouts, recompute: Ints) -> Floats:
 
 
 def leanest(q: Question, a: Layouts, recompute: int) -> Floats:
-    """Bytes that no layout with these cuts, micro-batches and recompute can do without.
+    """Return a lower bound on the bytes of any layout with these cuts, micro-batches and recompute.
 
-    ZeRO 3 gathers a layer ahead, which of a stage of one or two is no less than all. The fuller of two stages is chosen before
-    activations are calibrated, so their calibration counts only where it lowers all.
-    """
+    ZeRO 3 gathers a layer ahead, which in a stage of one or two layers is all of it. The fuller of two stages is chosen before activations
+    are calibrated, so their calibration counts only where it lowers the bound."""
     f = q.work.framework
     stages = {max(stage for stage in (0, *f.zero) if stage < 3), max(f.zero, default=0)}
     as_computed = replace(q, calibration=replace(q.calibration, activations=1.0))
@@ -154,25 +154,26 @@ def leanest(q: Question, a: Layouts, recompute: int) -> Floats:
 
 
 def _shared_out(q: Question, a: Layouts) -> dict[str, Ints]:
-    """The axes of a start, state over all data ranks and norms over all tensor ranks where the framework can."""
+    """Return the axes of partial layouts with state sharded over all data ranks, and norms over all tensor ranks where the
+    framework can."""
     sp = (a.tp > 1) & (q.work.framework.sequence_parallel != "never")
     return {"dp_shard": a.dp, "tp": a.tp, "pp": a.pp, "cp": a.cp, "mbs": a.mbs, "sp": sp.astype(np.int64)}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One shape with its best layout, and what it gives away."""
+    """One shape with its best layout, and what it gives up."""
 
     shape: dict[str, int]
     params: float
     choice: Choice | None
     """None where no layout fits."""
     faults: list[Fault]
-    """Where none fits, why."""
+    """Why none fits, where none does."""
 
     @staticmethod
     def of(q: Question, stack: Stack, found: Fastest, i: int, bounds: Bounds) -> "Row":
-        """The i-th shape, priced as a model of its own."""
+        """Evaluate the i-th shape as a model of its own."""
         shape, params = stack.shapes.row(i), float(found.params[i])
         asked = replace(q, model=one_model(stack.base, stack.shapes, i))
         if not np.isfinite(found.step[i]):
@@ -202,7 +203,7 @@ class Row:
 
 
 def rule(found: Fastest, some: Ints) -> str:
-    """What the fastest shapes have in common, in words."""
+    """Say what the fastest shapes have in common."""
     s = found.shapes.take(some)
     size = s.hidden // s.heads
     tp = found.layouts.tp[some]
@@ -223,6 +224,6 @@ def _range(values: Floats) -> str:
 
 
 def _largest_power(values: Ints) -> int:
-    """The largest power of two that divides all."""
+    """Return the largest power of two that divides all values."""
     common = math.gcd(*map(int, values))
     return common & -common

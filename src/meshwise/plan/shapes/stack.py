@@ -1,4 +1,4 @@
-"""Shapes: hidden x layers x heads x FFW width near a parameter count, as one stack of models that is priced together with layouts."""
+"""Shapes: hidden x layers x heads x FFW width near a parameter count, as one stack of models that is evaluated together with layouts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -15,14 +15,14 @@ from meshwise.models.model import Model
 from meshwise.models.op import Op
 
 STEP = 128
-"""Of the widths that are tried: the largest that matrix tiles come in."""
+"""Step of the widths to try: the largest size of matrix tiles."""
 ASPECT = (64.0, 256.0)
 """Hidden units per layer: GPT-3 has 128, Llama 3 70B 102, PaLM 156, BLOOM 205."""
 HEAD_SIZES = (64, 256)
 FFW_RATIOS = (0.875, 0.9375, 1.0, 1.0625, 1.125)
-"""Of the width that the model it is like has for its hidden size."""
+"""FFW widths to try, over that of the model it is like at the same hidden size."""
 NEAR = 0.02
-"""How far the parameters of a shape may be from what is asked for."""
+"""Relative distance that the parameters of a shape may have from the requested number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ class Stack(Model):
 
     @cached_property
     def placed(self) -> tuple[tuple[str, Op], ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """One layer, counted as often as each shape has it."""
+        """The Ops of one layer, counted as often as each shape has them."""
         one = replace(self.decoder, layers=1, windows=self.decoder.windows[:1])
         body = assemble(one, attentions(one), [mlp(one, one.ffn)])
         inner = set(body.layers[0])
@@ -93,7 +93,7 @@ def _decoder(base: Model, s: Shapes) -> Decoder:
 
 
 def base_of(base: Model, vocab: int) -> Model:
-    """The model that shapes are like, with another vocabulary, as wide as they are; refused where its layers are not all alike."""
+    """Return the model that shapes are like, with another vocabulary. UserError where its layers differ."""
     if base.family != "dense" or len(set(base.layers)) > 1:
         raise UserError(
             f"shapes can be like a dense model whose layers are all alike, such as bloom-176b or llama-3-70b; not {quoted(base.name)}"
@@ -102,7 +102,7 @@ def base_of(base: Model, vocab: int) -> Model:
 
 
 def one_model(base: Model, shapes: Shapes, i: int) -> Model:
-    """The i-th shape as a model of its own."""
+    """Return the i-th shape as a model of its own."""
     sizes: dict[str, Any] = shapes.row(i)
     windows = base.decoder.windows[:1] * sizes["layers"]
     d = replace(base.decoder, **sizes, head_dim=sizes["hidden"] // sizes["heads"], windows=windows)
@@ -112,7 +112,7 @@ def one_model(base: Model, shapes: Shapes, i: int) -> Model:
 
 
 def near(base: Model, params: float) -> Shapes:
-    """Every shape with about so many parameters."""
+    """Return every shape with about this many parameters."""
     widths, ffw, heads, kv = _widths(base, params)
     layer, rest = _sizes(base, widths, ffw, heads, kv)
     # Layers from so many to so many, by parameters and by shape.
@@ -131,7 +131,7 @@ def near(base: Model, params: float) -> Shapes:
 
 
 def _widths(base: Model, params: float) -> tuple[Ints, Ints, Ints, Ints]:
-    """Hidden sizes, FFW widths, heads and KV heads that go together, whatever the number of layers."""
+    """Return the combinations of hidden size, FFW width, heads and KV heads, for any number of layers."""
     d = base.decoder
     most = min(float(LARGEST), (params * ASPECT[1] / 4) ** (1 / 3)) + STEP  # a layer has at least 4 hidden^2
     hidden = np.arange(STEP, most, STEP, dtype=np.int64)
@@ -145,7 +145,7 @@ def _widths(base: Model, params: float) -> tuple[Ints, Ints, Ints, Ints]:
 
 
 def _sizes(base: Model, hidden: Ints, ffw: Ints, heads: Ints, kv: Ints) -> tuple[Floats, Floats]:
-    """Parameters of a layer, and of what is there once."""
+    """Return the parameters of one layer, and of everything outside layers."""
     one = Shapes(hidden=hidden, layers=np.ones_like(hidden), heads=heads, kv_heads=kv, ffn=ffw)
     stack = Stack(base, one)
     inner = set(stack.times)
@@ -154,7 +154,7 @@ def _sizes(base: Model, hidden: Ints, ffw: Ints, heads: Ints, kv: Ints) -> tuple
 
 
 def parse(base: Model, texts: tuple[str, ...]) -> Shapes:
-    """'14336x70x112' as hidden x layers x heads, and a fourth number for the FFW width."""
+    """Parse '14336x70x112' as hidden x layers x heads, with an optional fourth number for the FFW width."""
     rows: list[dict[str, int]] = []
     for text in texts:
         numbers = text.lower().replace("×", "x").split("x")

@@ -1,4 +1,4 @@
-"""Choice: one layout with its predicted cost in all its units; and why no layout answers a question."""
+"""Choice: one layout with its predicted cost; and the messages for questions that no layout answers."""
 
 import math
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from meshwise.cost.layout import Layouts
 from meshwise.cost.train.compute import Device
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import Cost
-from meshwise.plan.train.search import ASKED, BOUNDED_CUTS, Found, fewer_nodes
+from meshwise.plan.train.search import ASKED, BOUNDED_CUTS, Found, usable_part
 from meshwise.units import GIB
 
 TIE = 0.01
@@ -81,7 +81,7 @@ class Choice:
 
 
 def too_large(q: Question, found: Found) -> str:
-    """Why nothing was found: by how much the leanest layout is too large, or the rules that left none."""
+    """Explain why nothing was found: by how much the smallest layout exceeds the memory, or which rules dropped every layout."""
     have, need = q.chip.memory, found.smallest
     if not math.isfinite(need):
         return no_layout(q, found.rejected)
@@ -103,21 +103,30 @@ def no_progress(q: Question, best: Choice) -> str:
 
 
 def no_layout(q: Question, rejected: dict[str, int]) -> str:
-    """The rules that dropped what a user left open; where there never was such a cut, what they fixed."""
+    """The message where no layout keeps to the rules: which rules dropped how many layouts, and which part of the cluster could be used."""
     fixed = [rule.removeprefix(ASKED).strip() for rule in rejected if rule.startswith(ASKED)]
     fixed = [axis for axis in fixed if axis in BOUNDED_CUTS]
     others = {rule: count for rule, count in rejected.items() if rule.removeprefix(ASKED).strip() not in fixed}
-    within = f"{ASKED} {', '.join(fixed)}"
     if not others:
-        return f"no way to cut {q.cluster.devices:,} devices keeps to {within}"
+        return f"no layout of {q.cluster.devices:,} devices satisfies {ASKED} {', '.join(fixed)}"
     dropped = ", ".join(f"{rule} ({count:,})" for rule, count in others.items())
-    fewer = 0 if fixed else fewer_nodes(q)
-    instead = f"; {fewer:,} of the {q.cluster.node_count:,} nodes can be used" if fewer else ""
-    return f"no layout{f' within {within}' if fixed else ''} keeps to every rule{instead}: {dropped}"
+    within = f" with {ASKED} {', '.join(fixed)}" if fixed else ""
+    usable = "" if fixed else _usable(q)
+    return f"no layout{within} satisfies every rule on {q.cluster.devices:,} devices{usable}; dropped layouts by rule: {dropped}"
+
+
+def _usable(q: Question) -> str:
+    part = usable_part(q)
+    if part is None:
+        return ""
+    nodes, devices = part
+    if devices == q.cluster.node.devices:
+        return f"; {nodes:,} of the {q.cluster.node_count:,} nodes can be used: --at-most '{nodes} nodes'"
+    return f"; {nodes}x{devices}x{q.chip.key} can be used"
 
 
 def distinct(q: Question, found: Found, top: int) -> Iterator[Choice]:
-    """The best of each group of near-ties: layouts that give every device the same work in another way, and within 1%."""
+    """Yield the best of each group of near-ties: layouts within 1% that give every device the same work."""
     step, best = found.cost.step, list[int]()
     groups = [_work(found.layouts, i) for i in range(len(found.layouts))]
     first: dict[tuple[object, ...], int] = {}
@@ -133,14 +142,14 @@ def distinct(q: Question, found: Found, top: int) -> Iterator[Choice]:
 
 
 def _work(layouts: Layouts, i: int) -> tuple[object, ...]:
-    """What one device does: the same whether sequences are shared out whole or in parts, and whoever keeps the optimizer's state."""
+    """Key under which layouts count as ties: per-device work, ignoring how data parallelism is split."""
     row = layouts.row(i)
     ranks, part = int(layouts.dp[i]) * int(row["cp"]), int(row["mbs"]) / int(row["cp"])
     return (ranks, part, *(value for name, value in row.items() if name not in (*MINOR, "cp", "mbs")))
 
 
 def choice(q: Question, layouts: Layouts, cost: Cost, i: int, ties: int = 0) -> Choice:
-    """One priced row in all its units."""
+    """Convert row i of an evaluated block into a Choice."""
     seconds = float(cost.step[i])
     row = layouts.row(i)
     devices = int(layouts.devices[i])
@@ -186,7 +195,7 @@ def choice(q: Question, layouts: Layouts, cost: Cost, i: int, ties: int = 0) -> 
 
 
 def _goodput(q: Question, devices: int, seconds: float) -> tuple[dict[str, float], float]:
-    """What failures leave of a run of steps of so many seconds, and the devices in its spare nodes."""
+    """Return the goodput of a run with steps of this many seconds, and the devices in its spare nodes."""
     per_node = q.chip.per_node if q.cluster.torus else q.cluster.node.devices
     found = goodput.goodput(
         q.work.reliability,

@@ -150,7 +150,7 @@ def _comparison(best: Choice, other: Choice | None, rows: tuple[Difference, ...]
 
 
 def _limits(q: Question, best: Choice, bounds: Bounds) -> list[str]:
-    """What bounds the best layout: its largest parts, memory, and what twice the batch, network or memory would give."""
+    """List the limits of the best layout: memory, its largest parts, and the gain from twice the batch, network or memory."""
     largest = max((part for part in TRAIN_PARTS if part != "matmul"), key=lambda part: best.time.get(part, 0.0))
     share = 100 * best.time["matmul"] / best.step
     parts = (
@@ -175,7 +175,7 @@ def binding(q: Question, best: Choice, bounds: Bounds) -> str:
 
 
 def what_if(q: Question, best: Choice, bounds: Bounds) -> list[str]:
-    """What twice the batch, network or memory would change, the largest gain first."""
+    """List the gains from twice the batch, network or memory, the largest first."""
     node = q.cluster.node
     larger = replace(q.chip, memory=2 * q.chip.memory)
     roomier = replace(q.cluster, nodes=((q.cluster.node_count, replace(node, chips=((node.devices, larger),))),))

@@ -1,4 +1,5 @@
-"""Rules: what a layout must keep to, as masks over many. They prune the search, count what it drops, and word the error for one layout."""
+"""Rules that a layout must satisfy, as named masks over many layouts. The same masks prune the search, count what it drops, and
+word the error for a single layout."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ Mask = NDArray[np.bool_]
 
 
 def cut_rules(q: Question, a: Layouts) -> dict[str, Mask]:
-    """What a way to cut the model must keep to."""
+    """Rules on how devices are cut into groups."""
     d, work, f = q.model.decoder, q.work, q.work.framework
     times = q.model.times  # not every layer has experts
     experts = max((op.count // times[block] for block, op in q.model.placed if op.expert), default=1)
@@ -56,18 +57,18 @@ def recurs(q: Question) -> bool:
 
 
 def _padding(q: Question, a: Layouts) -> Floats:
-    """Sequences computed over sequences of the batch, where data ranks need not divide it."""
+    """Sequences computed over sequences in the batch: above 1 where data ranks do not divide it."""
     each = a.dp * a.mbs
     return np.ceil(q.work.batch / each) * each / q.work.batch
 
 
 def inner_rules(q: Question, a: Layouts) -> dict[str, Mask]:
-    """What the rest of a layout must keep to."""
+    """Rules on the micro-batch and everything inside it."""
     return batch_rules(q, a) | choice_rules(q, a, -(-int(q.work.batch) // (a.dp * a.mbs)) % a.pp == 0)
 
 
 def batch_rules(q: Question, a: Layouts) -> dict[str, Mask]:
-    """What micro-batches must keep to."""
+    """Rules on the micro-batch."""
     heads = np.maximum(1, q.model.decoder.heads // a.tp)
     rules: dict[str, Mask] = {
         **(
@@ -86,7 +87,7 @@ def batch_rules(q: Question, a: Layouts) -> dict[str, Mask]:
 
 
 def choice_rules(q: Question, a: Layouts, steady: Mask | bool) -> dict[str, Mask]:
-    """What is chosen inside a cut must keep to; `steady` where the micro-batches are a multiple of the stages."""
+    """Rules on interleaving, schedule and offload. `steady`: the number of micro-batches is a multiple of pp."""
     return {
         "interleaving needs micro-batches in multiples of pp": (a.vpp == 1) | steady,
         "a zero-bubble schedule with recompute where the framework has it": (a.schedule != SCHEDULES.index("zero-bubble"))
@@ -97,7 +98,7 @@ def choice_rules(q: Question, a: Layouts, steady: Mask | bool) -> dict[str, Mask
 
 
 def offered_rules(q: Question, a: Layouts) -> dict[str, Mask]:
-    """What the search keeps to without asking, because it enumerates nothing else."""
+    """Rules that the search satisfies by construction; they matter for a layout that a user names."""
     f, interleaved = q.work.framework, SCHEDULES.index("interleaved")
     shared = {"never": a.sp == 0, "choice": (a.sp == 0) | (a.tp > 1), "always": (a.sp > 0) == (a.tp > 1)}
     return {
@@ -115,12 +116,13 @@ def offered_rules(q: Question, a: Layouts) -> dict[str, Mask]:
 
 
 def _evenly(q: Question, a: Layouts) -> Mask:
-    """Whether stages can be cut into model chunks of as many layers, the embedding and the head counted where stages are cut so."""
+    """Whether every stage splits into model chunks with equally many layers, counting the embedding and the head where the
+    framework does."""
     layers, chunks = q.model.decoder.layers, a.pp * a.vpp
     return (layers % chunks == 0) | (q.work.framework.embedding_layers & (layers % a.pp > 0) & ((layers + 2) % chunks == 0))
 
 
 def broken(q: Question, a: Layouts) -> list[str]:
-    """The rules that a single layout breaks."""
+    """Return the names of the rules that a single layout breaks."""
     rules = offered_rules(q, a) | cut_rules(q, a) | inner_rules(q, a)
     return [rule for rule, mask in rules.items() if not bool(np.all(mask))]

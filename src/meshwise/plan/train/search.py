@@ -1,4 +1,5 @@
-"""Search: enumerate layouts, drop those that break a rule, price the rest in blocks, keep the best. Exhaustive, so 'best' is exact."""
+"""Exhaustive search: enumerate layouts, drop those that break a rule, evaluate the rest in blocks, keep the best. 'Best' is exact
+under the cost model."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -17,29 +18,31 @@ from meshwise.errors import UserError
 from meshwise.plan.train.rules import TP_IN_NODE, Mask, attends, batch_rules, choice_rules, cut_rules
 
 BLOCK = 1 << 14
-"""Layouts priced at once: enough that many share a cut, and few enough that their arrays stay in a core's cache."""
+"""Layouts evaluated at once: enough that many share a cut, few enough that their arrays stay in a core's cache."""
 PAIRS = 1 << 18
-"""Cuts, each with a shape, that rules are asked of at once."""
+"""Pairs of cut and model shape whose rules are checked at once."""
+PARTS_TRIED = 4096
+"""Smaller clusters that are tried where a model cannot be cut over the whole one."""
 TIES = 32
-"""Layouts kept for each that is asked for: near-ties are told as one."""
+"""Layouts kept per requested one, since near-ties are merged later."""
 ASKED = "--fix or --allow"
 
 
 @dataclass(frozen=True)
 class Found:
-    """The best layouts that fit, fastest first, and what became of the others."""
+    """The best layouts that fit, fastest first, and counts of the others."""
 
     layouts: Layouts
     cost: Cost
     priced: int
     rejected: dict[str, int]
-    """Layouts by the rule that dropped them, in the order in which rules are asked."""
+    """Dropped layouts by rule, in the order in which rules are checked."""
     smallest: float
-    """Least memory that any priced layout needs per device: by how much a model that fits nowhere fails."""
+    """Smallest peak memory per device of any evaluated layout."""
 
 
 def search(q: Question, *, bounds: Bounds | None = None, top: int = 10, nodes: tuple[int, ...] = ()) -> Found:
-    """The `top` fastest layouts of the whole cluster, or of each number of `nodes`."""
+    """Return the `top` fastest layouts on the whole cluster, or on any of the node counts in `nodes`."""
     limits = dict(bounds or {})
     capacity = q.chip.memory * (1 - q.work.reserve)
     rejected: dict[str, int] = {}
@@ -74,8 +77,8 @@ def _nothing() -> tuple[Layouts, Cost]:
 
 
 def _fastest(best: tuple[Layouts, Cost], more: tuple[Layouts, Cost], kept: int) -> tuple[Layouts, Cost]:
-    """The fastest of both. Equals (to 1e-7) stand by their cp, the simplest first, and in the order of their other axes, so that the
-    order of the search does not show."""
+    """Merge two sets of layouts and keep the fastest. Equal times (to 1e-7) are sorted by cp and then by the other axes, so that
+    the result does not depend on the order of the search."""
     (_, a), (_, b) = best, more
     layouts = _concatenated([best[0], more[0]])
     time = {name: np.concatenate([a.time[name], b.time[name]]) for name in a.time}
@@ -90,7 +93,7 @@ def _count(rejected: dict[str, int], rule: str, dropped: Mask) -> None:
 
 
 def check_divides(q: Question, limits: Bounds, nodes: tuple[int, ...] = ()) -> None:
-    """Axes that cut devices multiply to their number, so what a user fixes has to divide it."""
+    """Refuse a fixed axis that does not divide the number of devices."""
     devices = [count * q.cluster.node.devices for count in nodes or (q.cluster.node_count,)]
     whole = sorted({n for number in devices for n in divisors(number)})
     for axis, (least, most) in limits.items():
@@ -109,58 +112,59 @@ def divisors(n: int) -> tuple[int, ...]:
 
 
 def blocks(q: Question, limits: Bounds, nodes: tuple[int, ...], rejected: dict[str, int]) -> Iterator[tuple[Question, Layouts]]:
-    """Valid layouts in blocks of about BLOCK, with the question each block is priced under: a stack of shapes is taken apart to match."""
-    choices = Choices(q, limits)
-    waiting: list[Starts] = []
+    """Yield valid layouts in blocks of about BLOCK, each with its question: for a stack of shapes, the model of every layout."""
+    choices = InnerChoices(q, limits)
+    waiting: list[PartialLayouts] = []
     for count in nodes or (q.cluster.node_count,):
-        for some in starts(q, limits, count, choices, rejected):
+        for some in partial_layouts(q, limits, count, choices, rejected):
             waiting.append(some)
             if sum(part.number for part in waiting) >= BLOCK:
-                yield from expanded(q, Starts.joined(waiting), choices)
+                yield from completed(q, PartialLayouts.joined(waiting), choices)
                 waiting = []
     if waiting:
-        yield from expanded(q, Starts.joined(waiting), choices)
+        yield from completed(q, PartialLayouts.joined(waiting), choices)
 
 
 @dataclass(frozen=True)
-class Starts:
-    """Cuts of a shape with a micro-batch: all of a layout but what is chosen inside it. One row each."""
+class PartialLayouts:
+    """Partial layouts (device cut + micro-batch), before ZeRO stage, recompute, schedule and offload are chosen. One row each."""
 
     shape: Ints
     layouts: Layouts
     kind: Ints
-    """Which of the tables of choices it has."""
+    """Index into `InnerChoices.tables` for each row."""
     size: Ints
-    """How many choices those are."""
+    """Number of inner choices of each row."""
 
     @property
     def number(self) -> int:
-        """Layouts that these are the starts of."""
+        """Number of complete layouts."""
         return int(self.size.sum())
 
-    def take(self, rows: Ints | Mask) -> "Starts":
-        return Starts(self.shape[rows], self.layouts.take(rows), self.kind[rows], self.size[rows])
+    def take(self, rows: Ints | Mask) -> "PartialLayouts":
+        return PartialLayouts(self.shape[rows], self.layouts.take(rows), self.kind[rows], self.size[rows])
 
     @staticmethod
-    def joined(parts: "list[Starts]") -> "Starts":
+    def joined(parts: "list[PartialLayouts]") -> "PartialLayouts":
         arrays = (np.concatenate([getattr(part, name) for part in parts]) for name in ("shape", "kind", "size"))
         shape, kind, size = arrays
-        return Starts(shape, _concatenated([part.layouts for part in parts]), kind, size)
+        return PartialLayouts(shape, _concatenated([part.layouts for part in parts]), kind, size)
 
 
-class Choices:
-    """What can be chosen inside a cut with a micro-batch, by all that it depends on. Every kind is worked out once, rules and all."""
+class InnerChoices:
+    """The inner choices (ZeRO stage, recompute, sp, schedule, vpp, offload) of each kind of partial layout, computed once per kind
+    with rules applied."""
 
     def __init__(self, q: Question, limits: Bounds) -> None:
         self.q, self.limits = q, limits
         self.kinds: dict[tuple[int, ...], int] = {}
         self.tables: list[dict[str, Ints]] = []
         self.all: list[int] = []
-        """Per kind, how many there are before rules."""
+        """Number of choices per kind before rules."""
         self.dropped: list[dict[str, int]] = []
 
     def of(self, a: Layouts, layers: Ints) -> Ints:
-        """The kind of each start."""
+        """Return the index into `tables` for each (cut, micro-batch): which inner choices it allows."""
         steady = -(-int(self.q.work.batch) // (a.dp * a.mbs)) % a.pp == 0
         per_stage = np.where(a.pp > 1, _per_stage(self.q, layers, a.pp), 1)
         columns = (a.pp, per_stage, a.dp_shard > 1, a.tp > 1, steady)
@@ -186,8 +190,10 @@ class Choices:
         return self.kinds[key]
 
 
-def starts(q: Question, limits: Bounds, nodes: int, choices: Choices, rejected: dict[str, int]) -> Iterator[Starts]:
-    """Every cut of so many nodes, with every shape and every micro-batch, that keeps to the rules; many at a time."""
+def partial_layouts(
+    q: Question, limits: Bounds, nodes: int, choices: InnerChoices, rejected: dict[str, int]
+) -> Iterator[PartialLayouts]:
+    """Yield partial layouts on this many nodes: every cut, shape and micro-batch that satisfies the rules, many at a time."""
     for pairs, cuts in _paired(q, _cuts(q, nodes * q.cluster.node.devices)):
         here = replace(q, model=q.model.take(pairs))
         # What the user left open first: a rule that drops none of it is not why nothing is left.
@@ -210,11 +216,11 @@ def starts(q: Question, limits: Bounds, nodes: int, choices: Choices, rejected: 
         size = np.array([len(table["zero"]) for table in choices.tables], dtype=np.int64)[kind]
         kept &= size > 0
         if kept.any():
-            yield Starts(pairs[kept], some.take(kept), kind[kept], size[kept])
+            yield PartialLayouts(pairs[kept], some.take(kept), kind[kept], size[kept])
 
 
 def _each(sizes: Ints, which: Ints) -> tuple[Ints, Ints]:
-    """Every row with every choice of its kind, of which there are `sizes`: the number of the row, and that of the choice."""
+    """Pair every row with every choice of its kind (`sizes[kind]` of them): return the row index and the choice index of each pair."""
     size = sizes[which]
     outer = np.repeat(np.arange(len(which)), size)
     first = (np.cumsum(sizes) - sizes)[which] - (np.cumsum(size) - size)
@@ -222,15 +228,15 @@ def _each(sizes: Ints, which: Ints) -> tuple[Ints, Ints]:
 
 
 def _paired(q: Question, cuts: Layouts) -> Iterator[tuple[Ints, Layouts]]:
-    """Every cut with every shape, many at a time: which shape, and the cut. Shapes from all over, so that the first are like the rest."""
+    """Yield every cut with every shape, many at a time. Shapes are strided, so that the first block resembles the rest."""
     shapes = np.arange(np.size(q.model.variant))
     parts = -(-len(shapes) // max(1, PAIRS // len(cuts)))
     for some in (shapes[part::parts] for part in range(parts)):
         yield np.repeat(some, len(cuts)), cuts.take(np.tile(np.arange(len(cuts)), len(some)))
 
 
-def expanded(q: Question, some: Starts, choices: Choices) -> Iterator[tuple[Question, Layouts]]:
-    """Every start with all that can be chosen inside it, in blocks of about BLOCK."""
+def completed(q: Question, some: PartialLayouts, choices: InnerChoices) -> Iterator[tuple[Question, Layouts]]:
+    """Complete partial layouts with all their inner choices, in blocks of about BLOCK."""
     table = {axis: np.concatenate([one[axis] for one in choices.tables]) for axis in INNER}
     sizes = np.array([len(one["zero"]) for one in choices.tables], dtype=np.int64)
     ends: Ints = np.cumsum(some.size)
@@ -246,7 +252,7 @@ def expanded(q: Question, some: Starts, choices: Choices) -> Iterator[tuple[Ques
 
 
 def _allowed(rules: dict[str, Mask], limits: Bounds) -> dict[str, Mask]:
-    """A user who names a range of tp has decided for themselves whether it may leave a node."""
+    """Drop the rule that tp stays inside a node where the user bounds tp."""
     return {rule: mask for rule, mask in rules.items() if not (rule == TP_IN_NODE and "tp" in limits)}
 
 
@@ -258,7 +264,7 @@ def _concatenated(parts: list[Layouts]) -> Layouts:
 
 
 def _all(rules: dict[str, Mask], rejected: dict[str, int], length: int, weights: Ints | None = None) -> Mask:
-    """Rows that pass every rule; each row that does not is counted under the first it breaks, as one or as many as it stands for."""
+    """Return a mask of the rows that pass every rule. A dropped row counts under the first rule it breaks, once or `weights` times."""
     left = np.ones(length, dtype=bool)
     for rule, mask in rules.items():
         gone: Mask = left & ~mask
@@ -268,7 +274,7 @@ def _all(rules: dict[str, Mask], rejected: dict[str, int], length: int, weights:
 
 
 def _bounded(a: Layouts, limits: Mapping[str, tuple[int, int]], axes: tuple[str, ...]) -> dict[str, Mask]:
-    """What the user fixed or allowed, as rules."""
+    """Return --fix and --allow as rules."""
     masks: dict[str, Mask] = {}
     for axis, (least, most) in limits.items():
         if axis in axes:
@@ -278,7 +284,7 @@ def _bounded(a: Layouts, limits: Mapping[str, tuple[int, int]], axes: tuple[str,
 
 
 def _cuts(q: Question, devices: int) -> Layouts:
-    """Every way to write `devices` as dp_replicate x dp_shard x tp x pp x cp, with every ep that divides what it is laid over."""
+    """Return every factorization of `devices` into dp_replicate x dp_shard x tp x pp x cp, with every ep that divides dp_shard x cp."""
     rows: list[tuple[int, ...]] = []
     mixture = any(op.expert for op in q.model.ops)
     for tp in divisors(devices):
@@ -291,22 +297,25 @@ def _cuts(q: Question, devices: int) -> Layouts:
     return Layouts.of(**dict(zip(CUTS, table.T, strict=True)))
 
 
-def fewer_nodes(q: Question) -> int:
-    """The most nodes, fewer than there are, over which the model can be cut at all; 0 where none of the nearest fifth is.
-
-    100,000 devices are 2^5 x 5^5: no batch, head or layer count has those fives, and 98,304 of them do.
-    """
+def usable_part(q: Question) -> tuple[int, int] | None:
+    """The largest part of the cluster, as nodes and devices per node, over which the model can be cut at all; None where none of the
+    nearest parts can. 100,000 devices are 2^5 x 5^5: no batch, head or layer count has those fives, and 98,304 of them do."""
     whole, each = q.cluster.node_count, q.cluster.node.devices
-    for count in range(whole - 1, int(0.8 * whole), -1):
-        cuts = _cuts(q, count * each)
-        if np.logical_and.reduce(list(cut_rules(q, cuts).values())).any():
-            return count
-    return 0
+    nodes = range(whole, max(0, int(0.8 * whole) - 1), -1)
+    parts = sorted(
+        ((n, d) for n in nodes for d in range(each, 0, -1) if n and (n, d) != (whole, each)), key=lambda p: -p[0] * p[1]
+    )
+    for count, devices in parts[:PARTS_TRIED]:
+        node = replace(q.cluster.node, chips=((devices, q.chip),))
+        here = replace(q, cluster=replace(q.cluster, nodes=((count, node),)))
+        if np.logical_and.reduce(list(cut_rules(here, _cuts(here, count * devices)).values())).any():
+            return count, devices
+    return None
 
 
 def _inner(q: Question, pp: int, per_stage: int, shared: int, cut: int) -> dict[str, Ints]:
-    """Every ZeRO stage, recompute, sequence parallelism, schedule and offload for cuts with stages of so many layers, that share state
-    (`shared`) and cut layers (`cut`) or do not."""
+    """Return every combination of ZeRO stage, recompute, sequence parallelism, schedule and offload for partial layouts with these
+    stages. `shared`: dp_shard > 1; `cut`: tp > 1."""
     f = q.work.framework
     schedules = [(SCHEDULES.index("1f1b"), 1)]
     if pp > 1 and "interleaved" in f.schedules:
@@ -327,6 +336,6 @@ def _inner(q: Question, pp: int, per_stage: int, shared: int, cut: int) -> dict[
 
 
 def _per_stage(q: Question, layers: Ints, pp: Ints) -> Ints:
-    """Layers of a stage where all have as many, the embedding and the head counted as one each where the framework can; else 1."""
+    """Return the layers per stage where stages are equal, counting the embedding and the head where the framework can; else 1."""
     counted = q.work.framework.embedding_layers & ((layers + 2) % pp == 0)
     return np.where(layers % pp == 0, layers // pp, np.where(counted, (layers + 2) // pp, 1))

@@ -1,4 +1,4 @@
-"""A training step in time: what every stage does when, as a trace that Perfetto and Chrome open."""
+"""A training step played out in time: what every stage does when, as a trace for Perfetto and Chrome."""
 
 import gzip
 import json
@@ -20,7 +20,7 @@ from meshwise.errors import UserError
 from meshwise.plan.train.choice import Choice
 
 WITHIN: Final = ("p2p", "recompute", "matmul", "attention", "elementwise", "launch", "cp", "ep", "tp")
-"""Parts of an operation of a stage, in the order in which it shows them: what blocks its start, what it computes, what it waits for."""
+"""Parts of one operation of a stage, in the order in which the trace shows them."""
 COMPUTED: Final = ("recompute", "matmul", "attention", "elementwise", "launch")
 AFTER: Final = ("dp", "offload", "optimizer", "fixed")
 """Parts that follow the last backward pass."""
@@ -33,16 +33,16 @@ STREAMS: Final = {
     "dp": "data-parallel",
     "offload": "offload",
 }
-"""A track each; parts that are not named here are work of the compute stream."""
+"""Trace track of each part; parts not listed belong to the compute stream."""
 PASSES: Final = ("forward", "backward", "weight gradients")
 DETAILED: Final = 6000
-"""Operations up to which each shows its parts as slices of their own."""
+"""Show the parts of each operation as separate slices up to this many operations."""
 SECANTS: Final = 20
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """A step of one layout: its operations with their start and end, what they are made of, and what follows them."""
+    """The operations of one step with their start and end, the parts inside them, and the parts after the pipeline."""
 
     choice: Choice
     schedule: str
@@ -76,11 +76,10 @@ class Timeline:
 
 
 def play_out(q: Question, choice: Choice) -> Timeline:
-    """The step that a choice predicts, played out. What the data now says of its layout fills the seconds that the choice states.
+    """Play out the predicted step of a layout.
 
-    The cost model adds what a stage loses between micro-batches (p2p, and the host's part of launch) once per micro-batch, and not
-    while the pipeline fills. Here every operation has its share, small enough that the step is as long as predicted.
-    """
+    The cost model adds the loss between micro-batches (p2p, and the CPU's part of launch) once per micro-batch, and not while the pipeline
+    fills. Here every operation has a share of it, scaled so that the step is as long as predicted."""
     layouts = Layouts.from_row(choice.layout)
     schedule, microbatches = str(choice.layout["schedule"]), _microbatches(q, choice, layouts)
     inside, lost = _inside(q, layouts), _between(q, choice, layouts, microbatches)
@@ -93,7 +92,8 @@ def play_out(q: Question, choice: Choice) -> Timeline:
 
 
 def _share(schedule: str, inside: Floats, lost: Floats, microbatches: int, target: float) -> float:
-    """How much of `lost` makes the pipeline `target` long. Its length is a convex function of that, so secants close in from below."""
+    """Return the share of `lost` that makes the pipeline `target` seconds long. Its length is convex in the share, so secants
+    converge from below."""
 
     def length(share: float) -> float:
         return play(schedule, (inside + share * lost).sum(axis=0), microbatches).makespan
@@ -110,7 +110,7 @@ def _share(schedule: str, inside: Floats, lost: Floats, microbatches: int, targe
 
 
 def _microbatches(q: Question, choice: Choice, layouts: Layouts) -> int:
-    """How many a stage sees. A plan.json may have been edited into one that no schedule can run."""
+    """Return the number of micro-batches. UserError where an edited plan.json has a layout that no schedule can run."""
     pp, vpp = int(layouts.pp[0]), int(layouts.vpp[0])
     found, over = divmod(int(q.work.batch), int(layouts.dp[0] * layouts.mbs[0]))
     if over or not found:
@@ -136,7 +136,7 @@ def _inside(q: Question, layouts: Layouts) -> Floats:
 
 
 def _by_pass(parts: dict[str, Floats], paced: Pace) -> Floats:
-    """Seconds by part and pass: each pass has its share of every part that can be in it."""
+    """Divide the seconds of each part between forward, backward and weight-gradient passes."""
     seconds = {part: float(parts[part][0]) if part in parts else 0.0 for part in WITHIN}
     repeated = seconds["recompute"]
     local = sum(value for part, value in seconds.items() if part not in ("recompute", *BETWEEN_PRODUCTS))
@@ -152,7 +152,7 @@ def _by_pass(parts: dict[str, Floats], paced: Pace) -> Floats:
 
 
 def _between(q: Question, choice: Choice, layouts: Layouts, microbatches: int) -> Floats:
-    """What every stage loses per micro-batch beside its layers, half of it in each direction."""
+    """Return the seconds that a stage loses per micro-batch outside its layers, half in each direction."""
     pp, vpp = int(layouts.pp[0]), int(layouts.vpp[0])
     found = np.zeros((len(WITHIN), 3, pp, vpp))
     for part, seconds in (("p2p", choice.time["p2p"] / microbatches), ("launch", float(stage_start(q, layouts)[0]))):
@@ -161,7 +161,8 @@ def _between(q: Question, choice: Choice, layouts: Layouts, microbatches: int) -
 
 
 def trace(timeline: Timeline) -> dict[str, Any]:
-    """In the Trace Event Format: a process per stage, a thread per stream, a complete event per slice; microseconds."""
+    """Return the timeline in the Trace Event Format: a process per stage, a thread per stream, a complete event per slice, in
+    microseconds."""
     return {
         "traceEvents": [*_names(timeline), *_slices(timeline)],
         "displayTimeUnit": "ms",
@@ -174,13 +175,13 @@ def trace(timeline: Timeline) -> dict[str, Any]:
 
 
 def as_file(events: dict[str, Any], name: str) -> bytes:
-    """Compact JSON, compressed where the name of the file asks for it."""
+    """Return compact JSON, gzipped if the file name ends in .gz."""
     text = json.dumps(events, separators=(",", ":")).encode()
     return gzip.compress(text, mtime=0) if name.endswith(".gz") else text
 
 
 def _names(timeline: Timeline) -> Iterator[dict[str, Any]]:
-    """Names and order of the tracks; streams without a slice have none."""
+    """Yield the names and order of the tracks that have slices."""
     inside, after = timeline.inside.sum(axis=(1, 3)), {part for part, seconds in timeline.after.items() if seconds > 0}
     for stage in range(timeline.stages):
         used = (
@@ -199,7 +200,7 @@ def _named(what: str, stage: int, thread: int, **args: object) -> dict[str, Any]
 
 
 def _slices(timeline: Timeline) -> Iterator[dict[str, Any]]:
-    """Every operation: its work on the compute stream, and what it waits for on the stream that it waits for."""
+    """Yield the slices of every operation: compute on the compute stream, waits on their own streams."""
     run, threads = timeline.run, list(STREAMS)
     pieces = timeline.inside[:, run.what, run.stage, run.chunk]
     edges: list[list[float]] = np.round(
@@ -225,7 +226,7 @@ def _slices(timeline: Timeline) -> Iterator[dict[str, Any]]:
 
 
 def after(timeline: Timeline) -> Iterator[tuple[str, float, float]]:
-    """What follows the last backward pass, one behind the other: each part with its start and end."""
+    """Yield the parts after the last backward pass with their start and end."""
     now = timeline.pipeline
     for part, seconds in timeline.after.items():
         if seconds > 0:

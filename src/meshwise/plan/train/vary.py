@@ -106,7 +106,7 @@ def _refusal(q: Question, found: Found) -> str:
 
 
 def answers(variants: Sequence[Variant[TrainAsk]], inner: int) -> list[Point]:
-    """Every point, each compared with its neighbour along the last axis, which takes `inner` values."""
+    """Answer every point, and compare each with its neighbour along the last axis, which takes `inner` values."""
     points: list[Point] = []
     model = None
     for i, variant in enumerate(variants):
@@ -122,9 +122,9 @@ def answers(variants: Sequence[Variant[TrainAsk]], inner: int) -> list[Point]:
 
 
 def why(before: Point, here: Point) -> str:
-    """Why another layout wins here: the one before cannot run, this one could not, or which part of the step it saves.
+    """Explain why another layout wins here: the previous one cannot run, this one could not, or which part of the step it saves.
 
-    More devices in the same cut are the same layout: only data parallelism grows."""
+    More devices in the same cut count as the same layout: only data parallelism grows."""
     if before.choice is None or here.choice is None or before.question is None or here.question is None:
         return ""
     old, new = before.choice.layout, here.choice.layout
@@ -144,7 +144,7 @@ def why(before: Point, here: Point) -> str:
 
 
 def _tipped(won: Choice, lost: Choice, won_before: Choice, lost_before: Choice) -> str:
-    """The part of the step whose difference between the two layouts moved most from the point before to this one."""
+    """Name the part of the step whose difference between the two layouts changed most since the previous point."""
     here = {row.part: row.gained / won.step for row in differences(won, lost)}
     there = {row.part: row.gained / won_before.step for row in differences(won_before, lost_before)}
     part = max(
@@ -159,7 +159,7 @@ def _signed(gained: float) -> str:
 
 
 def _change(old: Row, new: Row) -> str:
-    """'pp4 to pp8, none to full recompute': the axes that differ, but for those of data parallelism."""
+    """Return the axes that differ, data parallelism excepted: 'pp4 to pp8, none to full recompute'."""
     differ = [axis for axis in _KEPT if old[axis] != new[axis]]
     if not (old["zero"] and new["zero"]):  # with the first replica comes a ZeRO stage
         differ = [axis for axis in differ if axis != "zero"]
@@ -173,7 +173,7 @@ def _change(old: Row, new: Row) -> str:
 
 
 def _repriced(q: Question, layout: Row, devices: int) -> Choice | str:
-    """The same cut on so many devices of another question, with data parallelism as it suits; or why it cannot run there."""
+    """Evaluate the same cut on this many devices of another question, with the best data parallelism; or say why it cannot run there."""
     numbers = {axis: index(axis, layout[axis]) for axis in _KEPT}
     cut = numbers["tp"] * numbers["pp"] * numbers["cp"]
     name = " x ".join(f"{axis}{layout[axis]}" for axis in ("tp", "pp", "cp") if int(layout[axis]) > 1)

@@ -15,7 +15,7 @@ from meshwise.plan.train.search import Found, search
 from meshwise.run.train.launch import Launch
 from meshwise.units import GIB
 from meshwise.workers.trainer.report.rows import PREDICTED
-from meshwise.workers.trainer.settings import Layout, Settings, broken
+from meshwise.workers.trainer.settings import Layout, Settings, broken_rules
 
 SEARCHED = 32
 """Layouts that the search returns: the trainer may not be able to run some."""
@@ -84,7 +84,7 @@ def scales(rows: list[dict[str, Any]], settings: Settings) -> list[float]:
 def _runnable(q: Question, found: Found, settings: Settings) -> Iterator[Choice]:
     """Yield the layouts that a search found, fastest first, without those that break the trainer's rules."""
     for i in range(len(found.layouts)):
-        if not broken(replace(settings, layout=layout_of(found.layouts.row(i)))):
+        if not broken_rules(replace(settings, layout=layout_of(found.layouts.row(i)))):
             yield choice(q, found.layouts, found.cost, i)
 
 

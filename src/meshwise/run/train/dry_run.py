@@ -18,7 +18,8 @@ from meshwise.run.train.ask import AXES, TrainRun
 from meshwise.run.train.launch import Launch
 from meshwise.run.train.sections import Section, Table, as_text
 from meshwise.workers.trainer.hf import expected
-from meshwise.workers.trainer.settings import Layout, Settings, Sizes
+from meshwise.workers.trainer.models.registry import sizes_of
+from meshwise.workers.trainer.settings import Layout, Settings
 
 OUTPUTS = (
     "q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "query_key_value", "dense_h_to_4h", "c_attn", "c_fc",
@@ -175,7 +176,7 @@ def _node_command(ready: Launch, file: Path) -> list[str]:
 def stages(settings: Settings) -> Iterator[Stage]:
     """Yield the weights of every pipeline stage."""
     config, a = settings.model, settings.layout
-    every = _spans(Sizes.of(config).layers, a.pp * a.chunks)
+    every = _spans(sizes_of(config).layers, a.pp * a.chunks)
     for number in range(a.pp):
         own = [every[part] for part in _parts(a, number)]
         weights = tuple(_shard(name, shape, a) for span in own for name, shape in _weights(config, span, len(every) > 1))
@@ -212,7 +213,7 @@ def _parts(layout: Layout, stage: int) -> list[int]:
 
 def _weights(config: dict[str, Any], span: Span, several: bool) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield the name and whole shape of each weight of a span, in the trainer's orientation."""
-    sizes = Sizes.of(config)
+    sizes = sizes_of(config)
     for name, shape in expected.shapes(config).items():
         layer = next((int(word) for word in name.split(".") if word.isdecimal()), None)
         if layer is not None:

@@ -12,7 +12,7 @@ from meshwise.plan.train.choice import Choice, choice
 from meshwise.plan.train.search import search
 from meshwise.run.train.launch import Launch
 from meshwise.units import GIB
-from meshwise.workers.trainer.settings import Layout, broken
+from meshwise.workers.trainer.settings import Layout, broken_rules
 
 MARGIN = 0.9
 """Share of the memory that ran out which a suggested layout may need."""
@@ -120,7 +120,11 @@ def _layout(row: Choice) -> Layout:
 
 
 def _runs(ready: Launch, row: Choice) -> bool:
-    return row.layout["offload"] == "none" and row.layout["ep"] == 1 and not broken(replace(ready.settings, layout=_layout(row)))
+    return (
+        row.layout["offload"] == "none"
+        and row.layout["ep"] == 1
+        and not broken_rules(replace(ready.settings, layout=_layout(row)))
+    )
 
 
 def _changes(own: Layout, row: Choice) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def generate(ask: GenerateAsk, *, say: Say = ignore) -> Generated:
     answer = _answer(ask, values, read, here.device(ask.device), say)
     if ask.text:
         return Generated(loss=answer["loss"], tokens=answer["tokens"])
-    return Generated(text=tokenizers.decode(tokenizer, [*read, *answer["said"]]), tokens=len(answer["said"]))
+    return Generated(text=tokenizers.decode(tokenizer, [*read, *answer["generated"]]), tokens=len(answer["generated"]))
 
 
 def _answer(ask: GenerateAsk, values: dict[str, Any], read: list[int], device: str, say: Say) -> dict[str, Any]:

@@ -24,16 +24,14 @@ from meshwise.run.train.ask import DEFAULT, TrainRun
 from meshwise.run.train.hosts import Hosts
 from meshwise.units import GIB
 from meshwise.workers.trainer.hf import expected
+from meshwise.workers.trainer.models.registry import family_of, sizes_of, unsupported
 from meshwise.workers.trainer.settings import (
     PRECISIONS,
     SPLIT_BACKWARD,
     Layout,
     Settings,
-    Sizes,
-    broken,
-    dropout_of,
-    unbuildable,
-    would_do,
+    broken_rules,
+    valid_choices,
 )
 
 BATCH, SEQ = 8, 64
@@ -78,7 +76,7 @@ class Launch:
     @property
     def notes(self) -> list[str]:
         """Differences from the model's config, and assumptions about the machines."""
-        dropout = dropout_of(self.settings.model)
+        dropout = family_of(self.settings.model).ignored_dropout(self.settings.model)
         notes = [f"the config has dropout {dropout:g}, which the trainer does not support: it trains without"] if dropout else []
         if self.assumed:
             other = self.on.replace(here.NETWORK, "25Gbps")
@@ -117,7 +115,7 @@ def prepare(run: TrainRun) -> Launch:
         _check_machine(layout, nodes, device, planned if not run.device else None, model)
     text = corpus.find(run.data, run.tokenizer, run.text_key, run.seed)
     if text:
-        corpus.check_fits(text, name, Sizes.of(values).vocab, seq)
+        corpus.check_fits(text, name, sizes_of(values).vocab, seq)
     # split backward passes cannot be compiled, and on a CPU compiling takes longer than most runs
     usual: dict[str, Any] = {"compile": device == "cuda" and layout.schedule not in SPLIT_BACKWARD}
     settings = Settings(
@@ -129,9 +127,9 @@ def prepare(run: TrainRun) -> Launch:
         settings = replace(settings, fingerprint=fingerprint(text))
     if settings.weights:
         check_weights(values, name, Path(settings.weights))
-    rules = broken(settings)
+    rules = broken_rules(settings)
     if rules:
-        raise BrokenRules(rules, would_do(settings))
+        raise BrokenRules(rules, valid_choices(settings))
     _check_monitoring(settings)
     on = run.on or (planned.on if planned else here.cluster_text(device, layout.devices // nodes.nodes, nodes.nodes))
     # without a checkpoint a restart would begin at the first step
@@ -183,7 +181,7 @@ def buildable(name: str) -> tuple[dict[str, Any], str]:
     if name.lower().endswith(".gguf"):
         raise UserError(f"{quoted(name)}: the trainer builds models from a config.json, not from a .gguf")
     values, label, _ = find.find_values(name)
-    reason = unbuildable(values)
+    reason = unsupported(values)
     if reason:
         raise UserError(f"the trainer cannot build {label}: {reason}; try llama-debug or bloom-560m")
     build(values, label, "")  # refuses a config that lacks a key, with the planner's message
@@ -194,7 +192,7 @@ def check_weights(values: dict[str, Any], name: str, given: Path) -> None:
     """Refuse `--weights` that do not belong to this model, by the headers of their files."""
     try:
         expected.check(values, name, given)
-    except expected.Unfit as error:
+    except expected.WeightsError as error:
         raise UserError(f"--weights {error}") from None
 
 

@@ -13,7 +13,7 @@ from meshwise.run.train.report import Measured, layout_name, name_rank
 from meshwise.run.train.sections import Section, Table
 from meshwise.run.train.sweep import Outcome, Point
 from meshwise.units import GIB
-from meshwise.workers.trainer.report.rows import counted, rates
+from meshwise.workers.trainer.report.rows import measured_steps, rates
 
 LENGTHS = "128,512,1024,2048"
 MILESTONES = 5
@@ -134,6 +134,6 @@ def losses(seen: Measured) -> Section:
     steps = seen.steps
     picked = sorted({round(i * (len(steps) - 1) / (MILESTONES - 1)) for i in range(MILESTONES)})
     rows = tuple((str(steps[i].step + 1), f"{steps[i].loss:.4f}", f"{steps[i].grad_norm:.3f}") for i in picked)
-    spread = sorted(one.seconds for one in counted(steps))
+    spread = sorted(one.seconds for one in measured_steps(steps))
     about = f"step times after the warm-up: {spread[0]:.4f} to {spread[-1]:.4f} s"
     return Section("loss", Table(("step", "loss", "gradient norm"), rows), (about,))

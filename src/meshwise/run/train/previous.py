@@ -11,7 +11,7 @@ from typing import Any
 
 from meshwise.errors import UserError
 from meshwise.run.train.launch import Launch
-from meshwise.workers.trainer.hf.marker import Trained, marker, none_left, put_aside, refusal, whole
+from meshwise.workers.trainer.marker import Trained, all_damaged, complete_steps, damaged_steps, read_marker, resume_refusal
 
 LOCK = ".lock"
 """A file whose lock counts, not its existence: the kernel releases the lock however its process ends."""
@@ -63,7 +63,7 @@ def _holder(handle: int) -> str:
 def check(ready: Launch, out: Path) -> None:
     """Refuse a run that would overwrite the steps of an earlier one, or resume it with samples in another order."""
     folder, s = out / "checkpoints", ready.settings
-    steps, damaged = whole(folder), put_aside(folder)
+    steps, damaged = complete_steps(folder), damaged_steps(folder)
     if not s.checkpoint_every:
         if steps or damaged:
             raise UserError(
@@ -72,7 +72,7 @@ def check(ready: Launch, out: Path) -> None:
             )
         return
     if damaged and not steps:
-        raise UserError(none_left(folder, damaged))
-    markers = filter(None, (marker(folder / f"step-{step}") for step in steps))
-    if refused := refusal(folder, Trained.read(next(markers, dict[str, Any]())), s):
+        raise UserError(all_damaged(folder, damaged))
+    markers = filter(None, (read_marker(folder / f"step-{step}") for step in steps))
+    if refused := resume_refusal(folder, Trained.read(next(markers, dict[str, Any]())), s):
         raise UserError(refused)

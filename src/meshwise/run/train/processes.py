@@ -17,7 +17,7 @@ from meshwise.run.callbacks import Progress, Say, ignore
 from meshwise.run.children import handle_signals
 from meshwise.run.train import hosts, launch
 from meshwise.run.train.launch import Launch
-from meshwise.workers.trainer.ranks.speech import say as say_to
+from meshwise.workers.trainer.ranks.output import say as say_to
 
 STOP_FILE = "MESHWISE_STOP"
 STEP = re.compile(r"step +(\d+)/\d+ ")

@@ -11,7 +11,16 @@ from meshwise.cost.parts import TRAIN_WORDS
 from meshwise.run.train.advice import Forecast, advice
 from meshwise.run.train.sections import Section, Table
 from meshwise.units import GIB
-from meshwise.workers.trainer.report.rows import Rank, Step, counted, rates, read_ranks, read_rows, read_steps, usual
+from meshwise.workers.trainer.report.rows import (
+    Rank,
+    Step,
+    measured_steps,
+    rates,
+    read_ranks,
+    read_rows,
+    read_steps,
+    typical_step,
+)
 from meshwise.workers.trainer.settings import Settings
 
 PASSES = ("forward", "backward", "passes")
@@ -112,7 +121,7 @@ def headline(seen: Measured, found: Forecast | None) -> Section:
 
 def _about(seen: Measured, found: Forecast | None) -> list[str]:
     """Return what the numbers stand for."""
-    some, all_of = counted(seen.since_restart), seen.steps
+    some, all_of = measured_steps(seen.since_restart), seen.steps
     warm = len(seen.since_restart) - len(some)
     since = " since the last restart" if len(seen.since_restart) < len(all_of) else ""
     lines = [
@@ -136,7 +145,7 @@ def _about(seen: Measured, found: Forecast | None) -> list[str]:
 
 def parts(seen: Measured, found: Forecast | None) -> list[Section]:
     """Return seconds by part: predicted parts, and measured phases beside them. Each column adds up to its step."""
-    step = usual(seen.since_restart)
+    step = typical_step(seen.since_restart)
     timed, whole = step.phases, step.seconds
     plan = {name: found.scale * value for name, value in found.here.time.items()} if found else {}
     inside = {name: value for name, value in plan.items() if name not in ONCE and value > 0}

@@ -22,7 +22,7 @@ from meshwise.run.train.report import Measured
 from meshwise.run.train.sections import Section
 from meshwise.run.train.sweep import Outcome, Point
 from meshwise.units import GIB
-from meshwise.workers.trainer.ranks.speech import unheard as ignore_broken_pipe
+from meshwise.workers.trainer.ranks.output import ignore_broken_pipe
 from meshwise.workers.trainer.report.rows import PREDICTED, add_row, read_rows
 from meshwise.workers.trainer.report.rows import failure as failure_row
 

@@ -87,4 +87,5 @@ def show(
     from meshwise.ui.views.listing import catalogue_table, entry_facts
     from meshwise.ui.views.tables import console
 
-    console().print(catalogue_table(catalogue, rows) if entry is None else entry_facts(name, entry))
+    out = console()
+    out.print(catalogue_table(catalogue, rows, out.width) if entry is None else entry_facts(name, entry))

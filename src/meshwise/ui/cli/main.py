@@ -7,7 +7,7 @@ import typer
 
 from meshwise.errors import UserError, nearest
 from meshwise.ui.cli.help import EVERY, Verbs
-from meshwise.workers.trainer.ranks.speech import flush, say
+from meshwise.workers.trainer.ranks.output import flush, say
 
 app = typer.Typer(
     name="meshwise",

@@ -58,7 +58,7 @@ def _help(name: str, function: Callable[..., None]) -> str:
 def verb(
     app: typer.Typer, name: str, *asks: type[Ask], examples: Sequence[str] = (), argument: str = "MODEL"
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a command whose options are the fields of `asks`. Its function takes the `Given` options first, then parameters of its own."""
+    """Register a command whose options are the fields of `asks`. Its function takes the `Given` options, then parameters of its own."""
     fields = {key: (ask, about) for ask in reversed(asks) for key, about in spec(ask).items()}
     order = list(dict.fromkeys(key for ask in asks for key in spec(ask)))
 

@@ -1,89 +1,115 @@
-"""An audit on a terminal: what follows from each run, what does not add up, and what to try."""
+"""Show an audit on a terminal: derived figures of each run, findings, notes, suggested layouts and the verdict."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from meshwise import units
 from meshwise.audit.finding import Finding, percent
-from meshwise.audit.profile.parts import Parts
-from meshwise.audit.report import Audit
+from meshwise.audit.report import Audit, File
 
-SHOWN = 12
+if TYPE_CHECKING:
+    from meshwise.audit.profile.parts import PartComparison  # imports the planner
+
+MOST_RUNS = 12
 """Runs in the table; --json has all."""
 FEW = 3
-"""Runs whose TFLOPs are shown under every formula."""
-PLACES = 5
-Cell = Callable[[dict[str, Any]], str]
-STYLES = {"sure": "bold red", "likely": "yellow", "look": "cyan"}
+"""Up to this many runs, TFLOP/s are shown by every formula."""
+MOST_PLACES = 5
+Row = dict[str, Any]
+"""One run of `Audit.rows`."""
+STYLES = {"certain": "bold red", "likely": "yellow", "unusual": "cyan"}
+
+
+@dataclass(frozen=True)
+class Column:
+    title: str
+    cell: Callable[[Row], str]
+    rank: int = 0
+    """Columns of the highest rank are dropped first if the table is too wide."""
+    text: bool = False
+    """Whether cells are words, aligned to the left."""
 
 
 def audit_view(found: Audit) -> RenderableType:
+    """Show files, the table of runs (if there are too many, those with findings), findings, notes, suggestions and the verdict."""
     rows = found.rows()
     parts: list[RenderableType] = [Text(line) for file in found.files for line in _file(file)]
     trained = [row for row in rows if "prefill" not in row and "decode" not in row]
     served = [row for row in rows if "prefill" in row or "decode" in row]
-    accused = {place: i for i, finding in reversed(list(enumerate(found.findings))) for place in finding.where}
+    first_finding = {place: i for i, finding in reversed(list(enumerate(found.findings))) for place in finding.where}
     for some, columns in ((trained, TRAINED), (served, SERVED)):
         if some:
-            first = sorted(some, key=lambda row: accused.get(row["where"], len(found.findings)))[:SHOWN]
-            parts.append(_table([row for row in some if row in first], columns))
+            first = sorted(some, key=lambda row: first_finding.get(row["where"], len(found.findings)))[:MOST_RUNS]
+            parts.append(RunTable([row for row in some if row in first], columns))
             parts += [Text(line) for row in some[:FEW] if (line := _formulas(row)) and len(some) <= FEW]
-            parts += [Text(f"... and {len(some) - SHOWN} more runs (--json has all)")] if len(some) > SHOWN else []
+            parts += [Text(f"... and {len(some) - MOST_RUNS} more runs (--json has all)")] if len(some) > MOST_RUNS else []
     parts += [Text(""), *(_finding(finding) for finding in found.findings)]
     parts += [Text(f"note: {note}") for note in found.notes]
-    parts += [Text(f"next: {one.words}") for one in found.tries]
+    parts += [Text(f"next: {one.message}") for one in found.predictions.suggestions]
     return Group(*parts, Text(found.verdict, style="bold"))
 
 
-def _file(file: Any) -> list[str]:
-    said = f", {file.statements} statements" if file.statements else ""
+def _file(file: File) -> list[str]:
+    statements = f", {file.statements} statement{'s' * (file.statements != 1)}" if file.statements else ""
     return [
-        f"{file.name}: {file.format}, {file.runs} run{'s' * (file.runs != 1)}{said}",
+        f"{file.name}: {file.format}, {file.runs} run{'s' * (file.runs != 1)}{statements}",
         *(f"  skipped {line}" for line in file.skipped),
     ]
 
 
 def _finding(finding: Finding) -> Text:
-    places = _places(finding.where) + (f" (beside {_places(finding.beside)})" if finding.beside else "")
+    compared = f" (compared with {_places(finding.compared_with)})" if finding.compared_with else ""
     text = Text()
-    text.append(f"{finding.sure:<6} ", style=STYLES[finding.sure])
-    text.append(f"{finding.words}\n")
-    text.append(f"       {finding.arithmetic}\n       {places}", style="dim")
+    text.append(f"{finding.certainty:<8}", style=STYLES[finding.certainty])
+    text.append(f"{finding.message}\n")
+    text.append(f"        {finding.arithmetic}\n        {_places(finding.where)}{compared}", style="dim")
     return text
 
 
 def _places(places: tuple[str, ...]) -> str:
-    """'notes.md: line 3, line 9': the file once."""
+    """Return 'notes.md: line 3, line 9': each file is named once."""
     shown: list[str] = []
-    for place in places[:PLACES]:
+    for place in places[:MOST_PLACES]:
         source, _, where = place.partition(": ")
         before = shown[-1].partition(": ")[0] if shown else ""
         first = next((s.partition(": ")[0] for s in reversed(shown) if ": " in s), before)
         shown.append(where if where and first == source else place)
-    return ", ".join(shown) + (f" and {len(places) - PLACES} more" if len(places) > PLACES else "")
+    return ", ".join(shown) + (f" and {len(places) - MOST_PLACES} more" if len(places) > MOST_PLACES else "")
 
 
-def _count(row: dict[str, Any], key: str) -> str:
+def _count(row: Row, key: str) -> str:
     return f"{row[key]:,.0f}" if key in row else ""
 
 
-def _layout(row: dict[str, Any]) -> str:
-    axes = row.get("layout", {})
+def _number(row: Row, key: str) -> str:
+    return f"{row[key]:.3g}" if key in row else ""
+
+
+def _forward_tflops(row: Row) -> str:
+    """Return the TFLOP/s of one forward pass: 2 N times the tokens per second."""
+    return f"{2 * row['params'] * (row.get('prefill') or row['decode']) / 1e12:.3g}" if "params" in row else ""
+
+
+def _layout(row: Row) -> str:
+    """Return 'dp8 tp4 pp12 mbs2', without context and expert parallelism of 1."""
     names = {"micro_batch": "mbs", "zero_stage": "zero"}
+    axes = {axis: value for axis, value in row.get("layout", {}).items() if axis not in ("cp", "ep") or value > 1}
     return " ".join(f"{names.get(axis, axis)}{value}" for axis, value in axes.items())
 
 
-def _share(row: dict[str, Any], key: str) -> str:
+def _share(row: Row, key: str) -> str:
     value = row.get("mfu", {}).get(key)
     return percent(value) if value is not None else ""
 
 
-def _printed(row: dict[str, Any]) -> str:
+def _printed(row: Row) -> str:
     used = row.get("formula_used", "")
     return (
         f"{used} x {row['printed_over_formula']:.3f}"
@@ -94,65 +120,73 @@ def _printed(row: dict[str, Any]) -> str:
     )
 
 
-def _formulas(row: dict[str, Any]) -> str:
-    """TFLOPs and MFU of one run, formula by formula."""
+def _formulas(row: Row) -> str:
+    """Return TFLOP/s and MFU of one run by each formula."""
     rates, shares = row.get("tflops", {}), row.get("mfu", {})
     if not rates:
         return ""
     each = (f"{name} {rate:.3g}" + (f" ({percent(shares[name])})" if name in shares else "") for name, rate in rates.items())
-    return f"{TRAINED['run'](row)}, TFLOP/s a device by formula: {', '.join(each)}"
+    return f"{TRAINED[0].cell(row)}, TFLOP/s per device by formula: {', '.join(each)}"
 
 
-def _beside(row: dict[str, Any], key: str, scale: float, digits: str) -> str:
-    """Measured / expected."""
-    mine, other = row.get(key), row.get(f"expected_{key}")
-    seen = f"{mine / scale:{digits}}" if mine is not None else ""
-    return f"{seen} / {other / scale:{digits}}" if other is not None else seen
+def _both(row: Row, key: str, scale: float, digits: str) -> str:
+    """Return 'measured / predicted'."""
+    measured, predicted = row.get(key), row.get(f"expected_{key}")
+    shown = f"{measured / scale:{digits}}" if measured is not None else ""
+    return f"{shown} / {predicted / scale:{digits}}" if predicted is not None else shown
 
 
-TRAINED: dict[str, Cell] = {
-    "run": lambda row: row["where"].partition(": ")[2] or row["where"],
-    "N": lambda row: units.show(row["params"], "count", digits=3) if "params" in row else "",
-    "devices": lambda row: _count(row, "devices"),
-    "layout": _layout,
-    "tokens/step": lambda row: _count(row, "tokens_per_step"),
-    "s/step / planner": lambda row: _beside(row, "seconds", 1.0, ",.4g"),
-    "tok/s": lambda row: _count(row, "tokens_per_second"),
-    "MFU 6N": lambda row: _share(row, "6N"),
-    "MFU +attention": lambda row: _share(row, "PaLM"),
-    "printed by": _printed,
-    "GB / planner": lambda row: _beside(row, "memory", 1e9, ".1f"),
-    "scaling": lambda row: f"{row['scaling_efficiency']:.0%}" if "scaling_efficiency" in row else "",
-    "$/Mtok": lambda row: f"{row['dollars_per_million_tokens']:.3g}" if "dollars_per_million_tokens" in row else "",
-}
-SERVED: dict[str, Cell] = {
-    "run": TRAINED["run"],
-    "model": lambda row: row.get("model", ""),
-    "chip": lambda row: row.get("chip", ""),
-    "devices": TRAINED["devices"],
-    "prompt": lambda row: _count(row, "prompt"),
-    "output": lambda row: _count(row, "output"),
-    "prompt tok/s / planner": lambda row: _beside(row, "prefill", 1.0, ",.1f"),
-    "generated tok/s / planner": lambda row: _beside(row, "decode", 1.0, ",.1f"),
-    "2N TFLOP/s": lambda row: (
-        f"{2 * row['params'] * (row.get('prefill') or row['decode']) / 1e12:.3g}" if "params" in row else ""
-    ),
-}
+TRAINED = (
+    Column("run", lambda row: row["where"].partition(": ")[2] or row["where"], text=True),
+    Column("N", lambda row: units.show(row["params"], "count", digits=3) if "params" in row else "", rank=4),
+    Column("devices", lambda row: _count(row, "devices"), rank=2),
+    Column("layout", _layout, rank=1, text=True),
+    Column("tokens\n/step", lambda row: _count(row, "tokens_per_step"), rank=5),
+    Column("s/step\n/ predicted", lambda row: _both(row, "seconds", 1.0, ",.4g")),
+    Column("tok/s", lambda row: _count(row, "tokens_per_second")),
+    Column("MFU\n6N", lambda row: _share(row, "6N"), rank=3),
+    Column("MFU with\nattention", lambda row: _share(row, "PaLM"), rank=8),
+    Column("formula\nprinted", _printed, rank=6, text=True),
+    Column("GB\n/ predicted", lambda row: _both(row, "memory", 1e9, ".1f")),
+    Column("scaling", lambda row: f"{row['scaling_efficiency']:.0%}" if "scaling_efficiency" in row else "", rank=7),
+    Column("$/Mtok", lambda row: _number(row, "dollars_per_million_tokens"), rank=9),
+)
+SERVED = (
+    TRAINED[0],
+    Column("model", lambda row: row.get("model", ""), text=True),
+    Column("chip", lambda row: row.get("chip", ""), rank=2),
+    Column("devices", lambda row: _count(row, "devices"), rank=3),
+    Column("prompt", lambda row: _count(row, "prompt"), rank=1),
+    Column("output", lambda row: _count(row, "output"), rank=1),
+    Column("prompt tok/s\n/ predicted", lambda row: _both(row, "prefill", 1.0, ",.1f")),
+    Column("generated tok/s\n/ predicted", lambda row: _both(row, "decode", 1.0, ",.1f")),
+    Column("2N\nTFLOP/s", _forward_tflops, rank=4),
+)
 
 
-def _table(rows: list[dict[str, Any]], columns: dict[str, Cell]) -> Table:
-    cells = {name: [show(row) for row in rows] for name, show in columns.items()}
-    kept = {name: some for name, some in cells.items() if any(some)}
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for i, name in enumerate(kept):
-        table.add_column(name, justify="left" if i == 0 or name in ("layout", "printed by", "model") else "right")
-    for row in zip(*kept.values(), strict=True):
-        table.add_row(*row)
-    return table
+class RunTable:
+    """A table of runs without its empty columns, and without the least important ones that the console has no room for."""
+
+    def __init__(self, rows: Sequence[Row], columns: Sequence[Column]) -> None:
+        self.rows, self.columns = rows, [column for column in columns if any(column.cell(row) for row in rows)]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        ranks = sorted({column.rank for column in self.columns}, reverse=True)
+        tables = [self.table([column for column in self.columns if column.rank <= rank]) for rank in ranks]
+        widths = (Measurement.get(console, options.update(width=10_000), table).maximum for table in tables)
+        yield next((table for table, width in zip(tables, widths, strict=True) if width <= options.max_width), tables[-1])
+
+    def table(self, columns: Sequence[Column]) -> Table:
+        found = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+        for column in columns:
+            found.add_column(column.title, justify="left" if column.text else "right", no_wrap=True)
+        for row in self.rows:
+            found.add_row(*(column.cell(row) for column in columns))
+        return found
 
 
-def parts_view(found: Parts) -> RenderableType:
-    """Predicted against measured, part by part."""
+def parts_view(found: "PartComparison") -> RenderableType:
+    """Show predicted and measured seconds by part of the step."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for name in ("part", "predicted", "measured", "measured / predicted"):
         table.add_column(name, justify="left" if name == "part" else "right")

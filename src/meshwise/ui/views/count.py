@@ -105,7 +105,7 @@ def _sections(tallies: Sequence[Tally]) -> list[tuple[str, list[Row]]]:
 
 
 def budget_table(name: str, cluster: str, b: Tally) -> Table:
-    """What training takes on a cluster: the steps of the arithmetic, each with its numbers."""
+    """Return the training budget on a cluster: each step of the arithmetic with its numbers."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for column in (f"{name} on {cluster}", "", "how"):
         table.add_column(column, justify="right" if not column else "left")
@@ -124,8 +124,8 @@ def _rows(b: Tally) -> list[tuple[str, str, str]]:
         (f"{b['devices']:,} devices", f"{b['seconds'] / DAY:,.1f} days", f"at {100 * b['mfu']:g}% MFU"),
         ("weights", units.show(b['weights'], "bytes", digits=3), "2 bytes each"),
         ("optimizer", units.show(b['optimizer'], "bytes", digits=3), "8 bytes each: two float32 moments"),
-        ("checkpoints", units.show(b['activations'], "bytes", digits=4), f"{b['checkpoints']} per layer and token of a batch, 2 bytes x width"),
+        ("checkpoints", units.show(b['activations'], "bytes", digits=4), f"{b['checkpoints']} per layer and token, 2 bytes x width"),
         ("memory in all", size, ""),
-        ("devices at least", few, f"{size} over {units.show(b['device_memory'], 'bytes')}; they would take {b['least_seconds'] / DAY:,.0f} days"),
+        ("devices at least", few, f"{size} over {units.show(b['device_memory'], 'bytes')}; {b['least_seconds'] / DAY:,.0f} days"),
         ("memory per device", units.show(b['device_bytes'], "bytes", digits=2), f"on {b['devices']:,}"),
     ]  # fmt: skip

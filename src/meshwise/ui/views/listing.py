@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
 from meshwise import units
@@ -11,8 +10,7 @@ from meshwise.catalogue.chips import Chip, Cluster, Link, Tier
 from meshwise.models.count import Tally, hyperparameters
 from meshwise.models.listing import Entry, layer_runs
 from meshwise.models.model import Model
-
-Row = tuple[str, Callable[[Tally], str]]
+from meshwise.ui.views.tables import Column, fitted
 
 
 def entry_facts(name: str, entry: Entry) -> Table:
@@ -33,16 +31,9 @@ def _whole(path: str) -> Callable[[Tally], str]:
     return lambda row: f"{value:,}" if (value := _at(row, path)) else ""
 
 
-def catalogue_table(catalogue: str, rows: Sequence[dict[str, Any]]) -> Table:
-    """A whole catalogue, one line per entry."""
-    columns = {"chips": _CHIP_COLUMNS, "clusters": _CLUSTER_COLUMNS, "models": _MODEL_COLUMNS}[catalogue]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for name, _ in columns:
-        words = name in ("chip", "name", "cluster", "link", "network", "price", "model", "family", "source", "chips")
-        table.add_column(name, justify="left" if words else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*(cell(row) for _, cell in columns))
-    return table
+def catalogue_table(catalogue: str, rows: Sequence[dict[str, Any]], width: int) -> Table:
+    """A whole catalogue, one line per entry, with as many columns as fit."""
+    return fitted({"chips": _CHIP_COLUMNS, "clusters": _CLUSTER_COLUMNS, "models": _MODEL_COLUMNS}[catalogue], rows, width)
 
 
 def _quantity(path: str, quantity: str, *, binary: bool = False) -> Callable[[Tally], str]:
@@ -58,44 +49,49 @@ def _rate_16_bit(row: Tally) -> str:
     return units.show(rate, "FLOP/s", digits=4) if rate else ""
 
 
+def _rate_8_bit(row: Tally) -> str:
+    rate = row["flops"].get("fp8") or row["flops"].get("int8")
+    return units.show(rate, "FLOP/s") if rate else ""
+
+
 def _first(path: str, key: str) -> Callable[[Tally], str]:
     return lambda row: str(found[-1][key]) if (found := _at(row, path)) else ""
 
 
-_CHIP_COLUMNS: list[Row] = [
-    ("chip", _text("chip")),
-    ("name", _text("name")),
-    ("year", _text("year")),
-    ("memory", _quantity("memory", "bytes", binary=True)),
-    ("bandwidth", _quantity("bandwidth", "bytes/s")),
-    ("16-bit", _rate_16_bit),
-    ("8-bit", lambda row: units.show(rate, "FLOP/s") if (rate := row["flops"].get("fp8") or row["flops"].get("int8")) else ""),
-    ("SMs", _text("sms")),
-    ("TDP", _quantity("tdp", "watts")),
-    ("link", _text("link/name")),
-    ("price", _first("prices", "price")),
-    ("source", lambda row: str(row["sources"][0]["title"])),
+_CHIP_COLUMNS: list[Column[Tally]] = [
+    Column("chip", _text("chip"), text=True),
+    Column("name", _text("name"), text=True, rank=3),
+    Column("year", _text("year"), rank=5),
+    Column("memory", _quantity("memory", "bytes", binary=True)),
+    Column("bandwidth", _quantity("bandwidth", "bytes/s")),
+    Column("16-bit", _rate_16_bit),
+    Column("8-bit", _rate_8_bit, rank=1),
+    Column("SMs", _text("sms"), rank=6),
+    Column("TDP", _quantity("tdp", "watts"), rank=4),
+    Column("link", _text("link/name"), text=True, rank=2),
+    Column("price", _first("prices", "price"), text=True, rank=7),
+    Column("source", lambda row: str(row["sources"][0]["title"]), text=True, rank=8),
 ]
-_CLUSTER_COLUMNS: list[Row] = [
-    ("cluster", _text("cluster")),
-    ("name", _text("name")),
-    ("nodes", _whole("nodes")),
-    ("devices", _whole("devices")),
-    ("chips", lambda row: " + ".join(f"{count:,} {chip}" for chip, count in row["chips"].items())),
-    ("memory", _quantity("memory", "bytes", binary=True)),
-    ("link", _text("link/name")),
-    ("network", _text("network/name")),
-    ("source", lambda row: str(row["sources"][0]["title"]) if row["sources"] else ""),
+_CLUSTER_COLUMNS: list[Column[Tally]] = [
+    Column("cluster", _text("cluster"), text=True),
+    Column("name", _text("name"), text=True, rank=4),
+    Column("nodes", _whole("nodes")),
+    Column("devices", _whole("devices")),
+    Column("chips", lambda row: " + ".join(f"{count:,} {chip}" for chip, count in row["chips"].items()), text=True),
+    Column("memory", _quantity("memory", "bytes", binary=True), rank=1),
+    Column("link", _text("link/name"), text=True, rank=2),
+    Column("network", _text("network/name"), text=True, rank=3),
+    Column("source", lambda row: str(row["sources"][0]["title"]) if row["sources"] else "", text=True, rank=5),
 ]
-_MODEL_COLUMNS: list[Row] = [
-    ("model", _text("model")),
-    ("family", _text("family")),
-    ("parameters", _whole("params")),
-    ("active", lambda row: _whole("active_params")(row) if row.get("active_params") != row.get("params") else ""),
-    ("layers", _whole("hyperparameters/layers")),
-    ("d_model", _whole("hyperparameters/d_model")),
-    ("vocabulary", _whole("hyperparameters/vocabulary")),
-    ("source", _text("source")),
+_MODEL_COLUMNS: list[Column[Tally]] = [
+    Column("model", _text("model"), text=True),
+    Column("family", _text("family"), text=True, rank=2),
+    Column("parameters", _whole("params")),
+    Column("active", lambda row: _whole("active_params")(row) if row.get("active_params") != row.get("params") else "", rank=1),
+    Column("layers", _whole("hyperparameters/layers"), rank=3),
+    Column("d_model", _whole("hyperparameters/d_model"), rank=4),
+    Column("vocabulary", _whole("hyperparameters/vocabulary"), rank=5),
+    Column("source", _text("source"), text=True, rank=6),
 ]
 
 

@@ -161,7 +161,7 @@ def formulas(best: Choice) -> Text:
 
 
 def failures(plan: TrainPlan) -> list[Text]:
-    """What failures cost the best layout, and what was assumed of them; nothing unless days or failures were asked about."""
+    """Return the cost of failures for the best layout, with the assumptions; nothing unless --tokens or failures were given."""
     best, g = plan.best, plan.best.goodput
     if not (plan.ask.tokens or plan.ask.failures):
         return []

@@ -108,7 +108,7 @@ def _below_table(plan: ServePlan) -> list[str]:
 
 
 def device_bars(best: ServeChoice) -> list[RenderableType]:
-    """What each device of one copy holds, out of its memory."""
+    """Return one memory bar per device of a copy."""
     lines: list[RenderableType] = [Text(f"memory of each device, {best.name}", style="bold")]
     for same in _alike(best.devices):
         first, last = same[0], same[-1]

@@ -1,5 +1,7 @@
-"""`python -m meshwise.workers.decoder job.json`: a line of JSON for every point, as soon as it is measured. Under torchrun the first
-process speaks; the others only when they fail."""
+"""`python -m meshwise.workers.decoder job.json`: print a line of JSON for every point as soon as it is measured.
+
+Under torchrun only rank 0 prints; the others print only when they fail.
+"""
 
 # pyright: basic
 import json
@@ -22,7 +24,7 @@ def main(path: Path) -> int:
     except ImportError as error:
         return say(error=f"{error.name} is not installed", code=3)
     if job.device == "cuda" and not torch.cuda.is_available():
-        return say(error="there is no CUDA device here", code=3)
+        return say(error="this machine has no CUDA device", code=3)
     try:
         timed = build(job)
     except torch.OutOfMemoryError:
@@ -39,7 +41,7 @@ def main(path: Path) -> int:
             found = measure(timed, point, job, prompts)
         except torch.OutOfMemoryError:
             return say(error=f"out of memory at {point}", code=4)
-        say(event="point", **asdict(point), **found, way=timed.way, seconds=time.monotonic() - begin)
+        say(event="point", **asdict(point), **found, variant=timed.variant, seconds=time.monotonic() - begin)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The lean decoder, timed: each prompt and each step of generation is one CUDA graph, tokens are chosen on the device."""
+"""The lean decoder as CUDA graphs: one per prompt and one per decode step; tokens are chosen on the device."""
 
 # pyright: basic
 # torch describes its modules too loosely for strict types.
@@ -8,32 +8,32 @@ from typing import Any
 import torch
 
 from meshwise.workers.decoder import kernels, lean
-from meshwise.workers.decoder.session import SLACK, captured, clocked
+from meshwise.workers.decoder.clock import SLACK, capture, time_call
 from meshwise.workers.decoder.settings import Job, Point
 
 ROUND = 64
 
 
-def held(point: Point) -> int:
-    """Tokens of one user's cache."""
+def cache_length(point: Point) -> int:
+    """Tokens in the KV cache of one request."""
     return -(-(point.prompt + point.output + SLACK) // ROUND) * ROUND
 
 
 class LeanTimed:
-    """One model, and one buffer for the largest cache of all points."""
+    """One model, and one buffer for the largest KV cache of all points."""
 
     def __init__(self, model: Any, job: Job, params: int) -> None:
         self.params, self.shared = params, True
-        length = max(held(point) for point in job.points)
-        self.model = lean.lean(model, length)
-        if job.way != "library":
-            self.model.tiles = lean.tuned(self.model)
-        self.way = "lean"
+        length = max(cache_length(point) for point in job.points)
+        self.model = lean.convert(model, length)
+        if job.variant != "library":
+            self.model.tiles = lean.tune(self.model)
+        self.variant = "lean"
         free, _ = torch.cuda.mem_get_info()
         m = self.model
         token = 2 * len(m.layers) * m.key_heads * m.width
-        most = max(point.users * held(point) for point in job.points)
-        # What is left is for logits and the activations of a prompt.
+        most = max(point.users * cache_length(point) for point in job.points)
+        # The rest is for logits and the activations of a prompt.
         self.tokens = min(most, int((free - 12e9) / (token * m.head.element_size())))
         self.buffer = torch.randn(max(1, self.tokens) * token, device="cuda", dtype=m.head.dtype)
         self.processors = torch.cuda.get_device_properties(0).multi_processor_count
@@ -41,7 +41,7 @@ class LeanTimed:
     def cache(self, users: int, length: int) -> lean.Cache:
         m = self.model
         if users * length > self.tokens:
-            raise torch.OutOfMemoryError(f"the caches of {users} users with {length} tokens do not fit")
+            raise torch.OutOfMemoryError(f"the KV caches of {users} requests with {length} tokens do not fit")
         each = users * length * m.key_heads * m.width
         views = [
             self.buffer[i * each : (i + 1) * each].view(users, m.key_heads, length, m.width) for i in range(2 * len(m.layers))
@@ -57,13 +57,13 @@ class LeanTimed:
             return lean.prefill(self.model, tokens, positions, cache).argmax(-1)
 
         with torch.no_grad():
-            return captured(read).replay
+            return capture(read).replay
 
     def steps(self, point: Point) -> Callable[[], float]:
         tokens = torch.randint(self.model.embedding.shape[0], (point.users,), device="cuda")
         positions = torch.full((point.users,), point.prompt, device="cuda", dtype=torch.int32)
-        cache = self.cache(point.users, held(point))
-        splits = kernels.splits_of(point.users, self.model.key_heads, self.processors)
+        cache = self.cache(point.users, cache_length(point))
+        splits = kernels.choose_splits(point.users, self.model.key_heads, self.processors)
 
         def step() -> None:
             logits = lean.decode(self.model, tokens, positions, cache, splits)
@@ -71,10 +71,10 @@ class LeanTimed:
             positions.add_(1)
 
         with torch.no_grad():
-            graph = captured(step)
+            graph = capture(step)
 
         def generate() -> float:
             positions.fill_(point.prompt)
-            return clocked(lambda: [graph.replay() for _ in range(point.output)], "cuda")
+            return time_call(lambda: [graph.replay() for _ in range(point.output)], "cuda")
 
         return generate

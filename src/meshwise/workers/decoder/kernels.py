@@ -1,16 +1,16 @@
-"""Kernels of a decode step that read each weight once and start few programs: what a CUDA graph of plain PyTorch wastes most time on.
+"""Kernels of a decode step that read each weight once and launch few programs, which plain PyTorch in a CUDA graph does not.
 
-Shapes: b sequences, h query heads, g key heads, d of a head, n rows and k columns of a weight. Everything is summed in 32 bits.
+Shapes: b sequences, h query heads, g key heads, d features of a head, n rows and k columns of a weight. Sums are in 32 bits.
 """
 
 # pyright: basic, reportCallIssue=false, reportArgumentType=false
-# Triton's own language has no types, and a launch takes more than its kernel does.
+# Triton's own language has no types, and a launch takes more arguments than its kernel.
 import torch
 import triton
 import triton.language as tl
 
 HEADS = 16
-"""Query heads that share a key head are padded to this: the least that a matrix unit multiplies."""
+"""Query heads that share a key head are padded to this, the smallest tile of a matrix unit."""
 KEYS = 64
 
 
@@ -44,8 +44,8 @@ def _gate_kernel(both, out, width, BLOCK: tl.constexpr):
     tl.store(out + row * width + at, (gate * tl.sigmoid(gate) * up).to(out.dtype.element_ty), mask=kept)
 
 
-def gated(both: torch.Tensor) -> torch.Tensor:
-    """silu(gate) * up of rows that hold the one behind the other."""
+def swiglu(both: torch.Tensor) -> torch.Tensor:
+    """silu(gate) * up, for rows that hold the gate followed by up."""
     rows, width = both.shape[0], both.shape[1] // 2
     out = both.new_empty(rows, width)
     _gate_kernel[(rows, triton.cdiv(width, 1024))](both, out, width, BLOCK=1024)
@@ -112,9 +112,9 @@ def rotate(
     gains: tuple[torch.Tensor, torch.Tensor] | None,
     eps: float,
 ) -> torch.Tensor:
-    """Rotated queries; keys and values go to their place in the cache of b x g x length x d.
+    """Return rotated queries, and write keys and values to their positions in the KV cache of b x g x length x d.
 
-    A row is a token; those of one sequence stand behind one another. `angles` holds cosines and sines of half a head by position.
+    A row is a token; those of one sequence are consecutive. `angles` holds cosines and sines of half a head by position.
     """
     b, g, length, d = keys.shape
     rows = qkv.shape[0]
@@ -207,14 +207,14 @@ def _join_kernel(part, part_sum, out, D: tl.constexpr, SPLITS: tl.constexpr):
     tl.store(out + row * D + lane, tl.sum(values * weight[:, None], 0).to(out.dtype.element_ty))
 
 
-def splits_of(sequences: int, key_heads: int, processors: int) -> int:
-    """Into how many parts a sequence's keys are cut, so that about eight programs go to every processor."""
-    wanted = max(1, 8 * processors // (sequences * key_heads))
-    return min(64, 1 << (wanted.bit_length() - 1))
+def choose_splits(sequences: int, key_heads: int, processors: int) -> int:
+    """The number of parts into which a sequence's keys are split, for about eight programs per multiprocessor."""
+    ideal = max(1, 8 * processors // (sequences * key_heads))
+    return min(64, 1 << (ideal.bit_length() - 1))
 
 
 def attend(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor, splits: int) -> torch.Tensor:
-    """Attention of one token of each sequence over all keys up to its position (Dao 2023, flash decoding)."""
+    """Attention of one token per sequence over all keys up to its position (Dao 2023, flash decoding)."""
     b, g, length, d = keys.shape
     heads = queries.shape[1]
     out = torch.empty_like(queries)
@@ -290,10 +290,10 @@ def _vector_kernel(
 
 
 TILES = ((2, 2048, 4), (4, 1024, 4), (8, 512, 4), (4, 2048, 8), (8, 1024, 8), (1, 4096, 4), (2, 1024, 2))
-"""Rows, columns and warps of a program; `tuned` times them."""
+"""Rows, columns and warps of a program; lean.tune chooses among them."""
 
 
-def vector(
+def matvec(
     weight: torch.Tensor,
     x: torch.Tensor,
     *,
@@ -304,9 +304,9 @@ def vector(
     gated: bool = False,
     tile: tuple[int, int, int] = TILES[1],
 ) -> torch.Tensor:
-    """weight @ x of one token. `gain`: x is normed first. `gated`: silu of the first half of the rows times the second half.
+    """weight @ x for one token. `gain`: normalize x first. `gated`: silu of the first half of the rows times the second half.
 
-    `out`: what the product is added to, in place.
+    `out`: add the product to this tensor in place.
     """
     n = weight.shape[0] // (2 if gated else 1)
     added = out is not None

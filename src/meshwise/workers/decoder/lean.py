@@ -1,4 +1,4 @@
-"""Decoders of Llama's kind with joined weights and few kernels: what is measured where HF's own layers would wait for launches."""
+"""Llama-like decoders with fused weights and few kernels, measured because HF's own layers are bound by CPU launch overhead."""
 
 # pyright: basic
 # torch and transformers describe their modules too loosely for strict types.
@@ -17,7 +17,7 @@ Tile = tuple[int, int, int]
 
 @dataclass
 class Layer:
-    """Weights of one layer, those that read the same input joined."""
+    """Weights of one layer; those with the same input are fused."""
 
     first_gain: torch.Tensor
     qkv: torch.Tensor
@@ -31,6 +31,8 @@ class Layer:
 
 @dataclass
 class Lean:
+    """The weights and sizes of a lean decoder."""
+
     embedding: torch.Tensor
     layers: list[Layer]
     gain: torch.Tensor
@@ -41,13 +43,13 @@ class Lean:
     heads: int
     key_heads: int
     width: int
-    """Of a head."""
+    """Features of a head."""
     tiles: dict[str, Tile] = field(default_factory=dict)
-    """By product, where one token is decoded by kernels of ours; none: all products are the library's."""
+    """Tile of each product, if a single token is decoded by our kernels; empty: all products are the library's."""
 
 
-def suits(config: Any) -> bool:
-    """Whether a config is of this kind: no sliding windows, no biases but Qwen2's own, no sizes that the kernels cannot cut."""
+def supports(config: Any) -> bool:
+    """Whether the lean decoder supports a config: no sliding windows, no biases but Qwen2's own, head sizes that the kernels handle."""
     windows = getattr(config, "use_sliding_window", None) or (config.model_type == "mistral" and config.sliding_window)
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     plain = config.hidden_act == "silu" and head & (head - 1) == 0 and head >= 16
@@ -55,8 +57,8 @@ def suits(config: Any) -> bool:
     return config.model_type in KINDS and not windows and plain and not biased
 
 
-def lean(model: Any, positions: int) -> Lean:
-    """Takes the weights of an HF model, layer by layer, so that they are never there twice. The model is of no use afterwards."""
+def convert(model: Any, positions: int) -> Lean:
+    """Take the weights of an HF model layer by layer, so that they never exist twice. The model is unusable afterwards."""
     config, body = model.config, model.model
     layers = [_layer(block) for block in body.layers]
     rotary = body.rotary_emb
@@ -83,59 +85,60 @@ def _layer(block: Any) -> Layer:
     normed = getattr(attention, "q_norm", None) is not None
     return Layer(
         first_gain=block.input_layernorm.weight.detach(),
-        qkv=_taken(three),
+        qkv=_take(three),
         qkv_bias=torch.cat(biases) if biases else None,
         out=attention.o_proj.weight.detach(),
         head_gains=(attention.q_norm.weight.detach(), attention.k_norm.weight.detach()) if normed else None,
         second_gain=block.post_attention_layernorm.weight.detach(),
-        gate_up=_taken([mlp.gate_proj, mlp.up_proj]),
+        gate_up=_take([mlp.gate_proj, mlp.up_proj]),
         down=mlp.down_proj.weight.detach(),
     )
 
 
-def _taken(parts: list[Any]) -> torch.Tensor:
-    joined = torch.cat([one.weight.detach() for one in parts])
+def _take(parts: list[Any]) -> torch.Tensor:
+    """Concatenate the weights of several projections, and free the originals."""
+    fused = torch.cat([one.weight.detach() for one in parts])
     for one in parts:
         one.weight = None
-    return joined
+    return fused
 
 
 Cache = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 def decode(m: Lean, tokens: torch.Tensor, positions: torch.Tensor, cache: Cache, splits: int) -> torch.Tensor:
-    """Logits of the next token of each sequence, whose last one stands at its position."""
+    """Logits of the next token of each sequence, given its last token and that token's position."""
     x = F.embedding(tokens, m.embedding)
     for layer, (keys, values) in zip(m.layers, cache, strict=True):
         if m.tiles and len(tokens) == 1:
-            _alone(m, layer, x, positions, keys, values, splits)
+            _decode_single(m, layer, x, positions, keys, values, splits)
             continue
         qkv = F.linear(kernels.norm(x, layer.first_gain, m.eps), layer.qkv, layer.qkv_bias)
         queries = kernels.rotate(qkv, m.angles, positions, keys, values, m.heads, layer.head_gains, m.eps)
         mixed = kernels.attend(queries, keys, values, positions, splits).flatten(1)
         x.addmm_(mixed, layer.out.t())
         both = F.linear(kernels.norm(x, layer.second_gain, m.eps), layer.gate_up)
-        x.addmm_(kernels.gated(both), layer.down.t())
+        x.addmm_(kernels.swiglu(both), layer.down.t())
     if m.tiles and len(tokens) == 1:
-        return kernels.vector(m.head, x, gain=m.gain, eps=m.eps, tile=m.tiles["head"])
+        return kernels.matvec(m.head, x, gain=m.gain, eps=m.eps, tile=m.tiles["head"])
     return F.linear(kernels.norm(x, m.gain, m.eps), m.head)
 
 
-def _alone(
+def _decode_single(
     m: Lean, layer: Layer, x: torch.Tensor, positions: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, splits: int
 ) -> None:
-    """One layer of a single token: norms, gates and sums inside the products."""
+    """One layer for a single token, with norms, gates and residual sums inside the products."""
     tiles = m.tiles
-    qkv = kernels.vector(layer.qkv, x, gain=layer.first_gain, bias=layer.qkv_bias, eps=m.eps, tile=tiles["qkv"])
+    qkv = kernels.matvec(layer.qkv, x, gain=layer.first_gain, bias=layer.qkv_bias, eps=m.eps, tile=tiles["qkv"])
     queries = kernels.rotate(qkv, m.angles, positions, keys, values, m.heads, layer.head_gains, m.eps)
     mixed = kernels.attend(queries, keys, values, positions, splits).flatten(1)
-    kernels.vector(layer.out, mixed, out=x, tile=tiles["out"])
-    wide = kernels.vector(layer.gate_up, x, gain=layer.second_gain, eps=m.eps, gated=True, tile=tiles["gate_up"])
-    kernels.vector(layer.down, wide, out=x, tile=tiles["down"])
+    kernels.matvec(layer.out, mixed, out=x, tile=tiles["out"])
+    wide = kernels.matvec(layer.gate_up, x, gain=layer.second_gain, eps=m.eps, gated=True, tile=tiles["gate_up"])
+    kernels.matvec(layer.down, wide, out=x, tile=tiles["down"])
 
 
 def prefill(m: Lean, tokens: torch.Tensor, positions: torch.Tensor, cache: Cache) -> torch.Tensor:
-    """Logits behind prompts of b x p tokens; `positions` are those of all of them, one behind the other."""
+    """Logits after prompts of b x p tokens; `positions` lists those of all tokens, prompt after prompt."""
     b, p = tokens.shape
     x = F.embedding(tokens.flatten(), m.embedding)
     for layer, (keys, values) in zip(m.layers, cache, strict=True):
@@ -145,30 +148,30 @@ def prefill(m: Lean, tokens: torch.Tensor, positions: torch.Tensor, cache: Cache
         mixed = F.scaled_dot_product_attention(queries, keys[:, :, :p], values[:, :, :p], is_causal=True, enable_gqa=True)
         x.addmm_(mixed.transpose(1, 2).reshape(b * p, -1), layer.out.t())
         both = F.linear(kernels.norm(x, layer.second_gain, m.eps), layer.gate_up)
-        x.addmm_(kernels.gated(both), layer.down.t())
+        x.addmm_(kernels.swiglu(both), layer.down.t())
     last = x.view(b, p, -1)[:, -1].contiguous()
     return F.linear(kernels.norm(last, m.gain, m.eps), m.head)
 
 
-def tuned(m: Lean) -> dict[str, Tile]:
-    """The fastest tile of every product with one token, timed over the weights of many layers so that no cache holds them."""
-    some = m.layers[:16]
+def tune(m: Lean) -> dict[str, Tile]:
+    """Find the fastest tile of every single-token product, timed over many layers so that no cache holds their weights."""
+    layers = m.layers[:16]
     x = torch.randn(1, m.embedding.shape[1], device=m.head.device, dtype=m.head.dtype)
     wide = torch.randn(1, m.layers[0].down.shape[1], device=x.device, dtype=x.dtype)
     mixed = torch.randn(1, m.layers[0].out.shape[1], device=x.device, dtype=x.dtype)
     scratch = torch.zeros_like(x)
-    asked: dict[str, Any] = {
-        "qkv": lambda one, tile: kernels.vector(one.qkv, x, gain=one.first_gain, bias=one.qkv_bias, eps=m.eps, tile=tile),
-        "out": lambda one, tile: kernels.vector(one.out, mixed, out=scratch, tile=tile),
-        "gate_up": lambda one, tile: kernels.vector(one.gate_up, x, gain=one.second_gain, eps=m.eps, gated=True, tile=tile),
-        "down": lambda one, tile: kernels.vector(one.down, wide, out=scratch, tile=tile),
-        "head": lambda one, tile: kernels.vector(m.head, x, gain=m.gain, eps=m.eps, tile=tile),
+    products: dict[str, Any] = {
+        "qkv": lambda one, tile: kernels.matvec(one.qkv, x, gain=one.first_gain, bias=one.qkv_bias, eps=m.eps, tile=tile),
+        "out": lambda one, tile: kernels.matvec(one.out, mixed, out=scratch, tile=tile),
+        "gate_up": lambda one, tile: kernels.matvec(one.gate_up, x, gain=one.second_gain, eps=m.eps, gated=True, tile=tile),
+        "down": lambda one, tile: kernels.matvec(one.down, wide, out=scratch, tile=tile),
+        "head": lambda one, tile: kernels.matvec(m.head, x, gain=m.gain, eps=m.eps, tile=tile),
     }
-    return {name: min(kernels.TILES, key=lambda tile: _timed(call, some, tile)) for name, call in asked.items()}
+    return {name: min(kernels.TILES, key=lambda tile: _time(call, layers, tile)) for name, call in products.items()}
 
 
-def _timed(call: Any, layers: list[Layer], tile: Tile) -> float:
-    """Milliseconds of a graph that multiplies with each of these layers."""
+def _time(call: Any, layers: list[Layer], tile: Tile) -> float:
+    """Milliseconds of a CUDA graph that runs the product of each of these layers."""
     call(layers[0], tile)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()

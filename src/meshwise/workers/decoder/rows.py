@@ -1,4 +1,4 @@
-"""What was measured as rows of a table of served models: the columns that `validate`, `audit` and `calibrate` read."""
+"""Results as rows of a table of served models, in the columns that `validate`, `audit` and `calibrate` read."""
 
 import statistics
 from collections.abc import Mapping
@@ -30,17 +30,17 @@ COLUMNS: tuple[str, ...] = (
 
 
 def spread(values: list[float]) -> float:
-    """How far apart repeats lie, as a share of their median."""
+    """The range of repeats as a fraction of their median."""
     return (max(values) - min(values)) / statistics.median(values) if values else 0.0
 
 
 def row(found: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
-    """One point of a worker as a row; `facts` are the columns that all points share."""
+    """Turn one point of the worker into a row; `facts` are the columns that all points share."""
     ran = found["outcome"] == "ok"
     prefill, decode = (statistics.median(found[part]) if ran else 0.0 for part in ("prefill_s", "decode_s"))
     values = dict.fromkeys(COLUMNS, "") | dict(facts)
     apart = f"decode within {100 * spread(found['decode_s']):.1f}%, prefill {100 * spread(found['prefill_s']):.1f}%"
-    note = [facts.get("note", ""), found["way"], f"{len(found['decode_s'])} repeats, {apart}" if ran else ""]
+    note = [facts.get("note", ""), found["variant"], f"{len(found['decode_s'])} repeats, {apart}" if ran else ""]
     return values | {
         "row_id": f"{facts['model']}-{found['prompt']}-{found['output']}-{found['users']}",
         "prompt_len": found["prompt"],

@@ -1,4 +1,4 @@
-"""What is to be measured, as a file that a worker reads. No torch here: the program that starts the worker needs none."""
+"""The points to measure, as a file that the worker reads. No torch: the program that starts the worker needs none."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """So many users, who each send a prompt of so many tokens and want so many back."""
+    """`users` concurrent requests, each with a prompt of `prompt` tokens and `output` tokens to generate."""
 
     prompt: int
     output: int
@@ -17,24 +17,26 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
+    """A model and the points to measure."""
+
     name: str
     model: dict[str, Any]
     """Keys of HF's config.json."""
     points: tuple[Point, ...]
     weights: str = ""
-    """A folder of HF safetensors; empty: random ones."""
+    """A folder of HF safetensors; empty: random weights."""
     device: str = "cuda"
     precision: str = "bf16"
-    way: str = ""
-    """'static': HF's own layers and static cache, even where the lean ones would do. 'library': no products by kernels of ours."""
+    variant: str = ""
+    """'static': HF's own layers and static cache even if the lean decoder supports the model. 'library': no matrix products of our own."""
     tp: int = 1
-    """Devices that share each layer, one process for each."""
+    """Tensor-parallel devices, one process each."""
     repeats: int = 3
     seed: int = 0
     seconds: float = 0.0
-    """No point is begun after so many; 0: no end."""
+    """Time limit: no point starts after this many seconds; 0: no limit."""
     facts: dict[str, float | str] = field(default_factory=dict[str, "float | str"])
-    """What the rows of results say beside what was measured: parameters in billions, bits per weight."""
+    """Columns of the result rows that are not measured: parameters in billions, bits per weight."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

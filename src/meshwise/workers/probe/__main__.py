@@ -1,4 +1,4 @@
-"""`python -m meshwise.workers.probe rows.jsonl 60 [cuda|cpu]`, alone or under torchrun: measure this machine, in about so many seconds."""
+"""`python -m meshwise.workers.probe rows.jsonl 60 [cuda|cpu]`, alone or under torchrun: measure this machine in about 60 seconds."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 import os
@@ -14,11 +14,11 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from meshwise.workers.probe import kernels, wires
+from meshwise.workers.probe import kernels, links
 from meshwise.workers.probe.clock import Clock
-from meshwise.workers.probe.rows import Notebook, Row
+from meshwise.workers.probe.rows import Results, Row
 
-ALONE = {
+SINGLE_DEVICE = {
     "matrix products": (0.30, kernels.products),
     "memory": (0.10, kernels.copies),
     "launches": (0.05, kernels.launches),
@@ -27,11 +27,11 @@ ALONE = {
     "optimizer": (0.04, kernels.update),
     "sustained rate": (0.10, kernels.sustained),
 }
-"""What is measured, and its share of the time."""
+"""The measurements on one device, and their shares of the time."""
 
 
 def machine(device: torch.device, ranks: int) -> Row:
-    """What this machine is, as far as it says so itself."""
+    """Describe this machine, as far as its drivers and system files do."""
     found: Row = {
         "kind": "machine",
         "device": device.type,
@@ -54,7 +54,7 @@ def machine(device: torch.device, ranks: int) -> Row:
 
 
 def _resident() -> float:
-    """Bytes of this process before it has done anything."""
+    """Bytes of this process before it does any work."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1.0 if sys.platform == "darwin" else 1024.0)
 
 
@@ -74,7 +74,7 @@ def _host_memory() -> int:
 
 
 def warm_up(clock: Clock) -> None:
-    """Load what the first product loads, start the threads, and let the clock rate settle."""
+    """Load the libraries of the first product, start the threads, and let the clock rate settle."""
     x = kernels.random(clock.device, 512, 512)
     until = time.monotonic() + 0.3
     while time.monotonic() < until:
@@ -82,26 +82,27 @@ def warm_up(clock: Clock) -> None:
 
 
 def probe(path: Path, seconds: float, device: torch.device, ranks: int) -> None:
+    """Measure this machine in about `seconds`, and have rank 0 write the rows."""
     lead = ranks == 1 or dist.get_rank() == 0
-    book = Notebook(seconds, partial(print, flush=True) if lead else lambda _: None)
+    results = Results(seconds, partial(print, flush=True) if lead else lambda _: None)
     clock = Clock(device)
     warm_up(clock)
-    book.rows.append(machine(device, ranks))
+    results.rows.append(machine(device, ranks))
     together = 0.3 if ranks > 1 else 0.0
-    for what, (share, work) in ALONE.items():
-        book.measure(what, share * (1 - together), partial(work, clock), together)
+    for what, (share, work) in SINGLE_DEVICE.items():
+        results.measure(what, share * (1 - together), partial(work, clock), together)
     if device.type == "cuda":
-        book.measure("link to the host", 0.06 * (1 - together), partial(kernels.host_link, clock), together)
+        results.measure("link to the host", 0.06 * (1 - together), partial(kernels.host_link, clock), together)
     else:
-        book.missing("link to the host", "a CPU has none: its memory is the host's")
+        results.missing("link to the host", "a CPU has none: its memory is the host's")
     if ranks > 1:
         dist.barrier()
-        book.measure("links between devices", together, partial(wires.collectives, clock), whole=True)
+        results.measure("links between devices", together, partial(links.collectives, clock), whole=True)
     else:
-        book.missing("links between devices", "one process was started, and one device has no link to another")
+        results.missing("links between devices", "only one process was started, and one device has no link to measure")
     if lead:
-        book.write(path)
-        book.say("100%  done")
+        results.write(path)
+        results.say("100%  done")
 
 
 def main(arguments: list[str]) -> None:

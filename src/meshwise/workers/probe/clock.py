@@ -1,4 +1,4 @@
-"""How long something takes: a median of repeats with its spread, within a share of the time there is."""
+"""Timing of calls: the median of repeats with its spread, within a time budget."""
 
 # pyright: reportUnknownMemberType=false
 import statistics
@@ -9,17 +9,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-FEWEST, MOST = 3, 60
+MIN_REPEATS, MAX_REPEATS = 3, 60
 """Repeats of a measurement."""
 BLOCK = 1e-3
-"""Seconds that one sample of a CPU should last: the clock and the scheduler disturb shorter ones."""
+"""Seconds that one sample on a CPU should last: clock and scheduler disturb shorter ones."""
 FLUSH = 256 * 2**20
-"""Bytes written before each sample on a GPU, so that operands come from memory as in training and not from a cache (H200: 60 MiB)."""
+"""Bytes written before each sample on a GPU, so that operands come from memory, as in training, and not from a cache (H200: 60 MiB)."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one call: the median, and between what the middle half of the repeats lies."""
+    """Seconds of one call: the median, and the bounds of the middle half of the repeats."""
 
     seconds: float
     low: float
@@ -45,6 +45,7 @@ class Clock:
             torch.cuda.synchronize(self.device)
 
     def once(self, work: Callable[[], object]) -> float:
+        """Seconds of a single call, by the host's clock."""
         self.wait()
         began = time.perf_counter()
         work()
@@ -52,7 +53,7 @@ class Clock:
         return time.perf_counter() - began
 
     def time(self, work: Callable[[], object], seconds: float) -> Timing:
-        """Of a call on the device, with as many repeats as `seconds` have room for."""
+        """Time a call on the device, with as many repeats as fit in `seconds`."""
         work()
         first = self.once(work)
         if self.device.type == "cuda":
@@ -61,12 +62,12 @@ class Clock:
         return Timing.of([self._block(work, inside) for _ in range(self._repeats(first * inside, seconds))])
 
     def host(self, work: Callable[[], object], seconds: float, inside: int = 50) -> Timing:
-        """Of starting it: calls one behind the other, and the clock is the host's."""
+        """Time the launch of a call on the host: calls in a row, by the host's clock."""
         first = self._block(work, inside) * inside
         return Timing.of([self._block(work, inside) for _ in range(self._repeats(first, seconds))])
 
     def _repeats(self, first: float, seconds: float) -> int:
-        return max(FEWEST, min(MOST, int(seconds / max(first, 1e-7))))
+        return max(MIN_REPEATS, min(MAX_REPEATS, int(seconds / max(first, 1e-7))))
 
     def _block(self, work: Callable[[], object], inside: int) -> float:
         def calls() -> None:
@@ -76,7 +77,7 @@ class Clock:
         return self.once(calls) / inside
 
     def _by_events(self, work: Callable[[], object], repeats: int) -> Timing:
-        """The device's own clock. Flushing keeps it busy while the host starts what is timed, so that no launch is counted."""
+        """Time by the device's own clock. The flush keeps it busy while the host launches the call, which hides the launch overhead."""
         assert self.flush is not None
         pairs: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         for _ in range(repeats):

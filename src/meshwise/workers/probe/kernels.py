@@ -1,7 +1,7 @@
-"""What one device does alone: matrix products, bytes, launches, attention, a block of a model, the optimizer, the link to its host.
+"""Measurements on one device: matrix products, memory, launches, attention, blocks of a model, the optimizer, the link to its host.
 
-Operands are random: zeros multiply faster, for they draw less power. Shapes come in an order in which any first part is of use,
-so that a short probe has the same kinds as a long one.
+Operands are random: zeros multiply faster because they draw less power. Shapes are ordered so that any prefix is useful,
+and a short probe covers the same kinds as a long one.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -30,18 +30,18 @@ LARGE: tuple[Shape, ...] = (
     (512, 512, 512), (256, 256, 4096), (6144, 6144, 6144), (3072, 3072, 3072), (1536, 1536, 1536), (12288, 4096, 4096),
 )  # fmt: skip
 """m, n, k for GPUs: squares, layers of models from 125M to 8B with their gradients, steps in m, n and k across tiles and waves, small
-m, and widths that are no multiple of 8."""
+m, and widths that are not multiples of 8."""
 SMALL: tuple[Shape, ...] = (
     (512, 512, 512), (1024, 1024, 1024), (256, 256, 256), (128, 128, 128), (512, 768, 256), (512, 256, 768), (768, 256, 512),
     (512, 256, 256), (256, 256, 512), (64, 64, 64), (512, 512, 256), (2048, 512, 512), (512, 2048, 512), (128, 1024, 1024),
     (64, 1024, 1024), (16, 1024, 1024), (1, 1024, 1024), (512, 512, 32), (512, 512, 64), (512, 520, 512), (512, 516, 512),
     (520, 512, 512), (1536, 512, 512), (512, 1536, 512), (2048, 768, 768), (2048, 2048, 768), (2048, 768, 2048),
 )  # fmt: skip
-"""The same for CPUs, which take as long for a thousandth of the FLOPs."""
+"""m, n, k for CPUs, which take as long for a thousandth of the FLOPs."""
 SIZES = {"cuda": (2**30, 2**28, 2**26, 2**24, 2**22, 2**20), "cpu": (2**26, 2**24, 2**28, 2**22, 2**20, 2**18)}
-"""Bytes that are copied."""
+"""Bytes to copy."""
 FASTEST_FIRST = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-"""Kernels of attention as the trainer asks for them: on Hopper cuDNN's takes two thirds of FlashAttention 2's time."""
+"""Attention backends in the trainer's order: on Hopper, cuDNN's takes two thirds of FlashAttention 2's time."""
 ATTENTION = {
     "cuda": (
         (4, 32, 2048, 64),
@@ -53,16 +53,16 @@ ATTENTION = {
     ),
     "cpu": ((4, 8, 64, 32), (1, 8, 256, 64), (8, 8, 64, 32), (1, 8, 1024, 64)),
 }
-"""Sequences, heads, their length and width."""
+"""Sequences, heads, sequence length and head size."""
 BLOCKS = {
     "cuda": ((64, 256, 4, 768), (8192, 2048, 16, 8192), (8192, 768, 12, 2048), (8192, 4096, 32, 14336)),
     "cpu": ((16, 64, 4, 192), (512, 256, 8, 768), (256, 512, 8, 1536), (2048, 256, 8, 768)),
 }
-"""Tokens, hidden size, heads and feed-forward width of a block; the first is so small that nothing but its launches takes time."""
+"""Tokens, hidden size, heads and feed-forward width of a block; the first is so small that only its launches take time."""
 LENGTH = 64
-"""Tokens of a sequence in those blocks, on a CPU; sixteen times as many on a GPU."""
+"""Tokens per sequence in these blocks on a CPU; sixteen times as many on a GPU."""
 STATE = {"cuda": 2**26, "cpu": 2**21}
-"""Weights that the optimizer is timed with."""
+"""Weights in the timing of the optimizer."""
 
 
 def dtype_of(device: torch.device) -> torch.dtype:
@@ -78,7 +78,7 @@ def random(device: torch.device, *shape: int) -> Tensor:
 
 
 def products(clock: Clock, stop: float) -> Iterator[Row]:
-    """x W' as in a linear layer, over shapes."""
+    """Time x W', as in a linear layer, over shapes."""
     shapes = LARGE if clock.device.type == "cuda" else SMALL
     for i, (m, n, k) in enumerate(shapes):
         x, weight = random(clock.device, m, k), random(clock.device, n, k)
@@ -88,13 +88,13 @@ def products(clock: Clock, stop: float) -> Iterator[Row]:
 
 
 def sustained(clock: Clock, stop: float) -> Iterator[Row]:
-    """The same product over and over: what is left of its rate once the chip is hot and its power capped. Its second half counts."""
+    """Time one product repeatedly, to find its rate once the chip is hot and power-limited. Only the second half counts."""
     side = 4096 if clock.device.type == "cuda" else 512
     x, weight = random(clock.device, side, side), random(clock.device, side, side)
     out = torch.empty_like(x)
     each = clock.once(partial(torch.mm, x, weight, out=out))
     calls = max(1, round(0.05 / each))
-    begun, samples = time.monotonic(), list[float]()
+    began, samples = time.monotonic(), list[float]()
 
     def burst() -> None:
         for _ in range(calls):
@@ -111,12 +111,12 @@ def sustained(clock: Clock, stop: float) -> Iterator[Row]:
         k=side,
         dtype=_name(x.dtype),
         flops=2 * side**3,
-        lasted=time.monotonic() - begun,
+        lasted=time.monotonic() - began,
     )
 
 
 def copies(clock: Clock, stop: float) -> Iterator[Row]:
-    """Bytes read and written by a copy and by an addition of two arrays."""
+    """Time the reads and writes of a copy and of an addition of two arrays."""
     sizes = SIZES[clock.device.type]
     for i, size in enumerate(sizes):
         count = size // torch.tensor([], dtype=dtype_of(clock.device)).element_size()
@@ -128,7 +128,7 @@ def copies(clock: Clock, stop: float) -> Iterator[Row]:
 
 
 def launches(clock: Clock, stop: float) -> Iterator[Row]:
-    """Host seconds to start one small operation; on a GPU also the device's seconds for each of many that a graph starts."""
+    """Time the host's launch of one small operation; on a GPU also the device's time per operation of a CUDA graph."""
     a = random(clock.device, 64)
     yield row("launch", clock.host(lambda: a + a, (stop - time.monotonic()) / 2), what="eager")
     if clock.device.type != "cuda":
@@ -145,7 +145,7 @@ def launches(clock: Clock, stop: float) -> Iterator[Row]:
 
 
 def attention(clock: Clock, stop: float) -> Iterator[Row]:
-    """Causal attention, forward, and backward by itself."""
+    """Time causal attention, forward and backward separately."""
     shapes = ATTENTION[clock.device.type]
     for i, (batch, heads, seq, width) in enumerate(shapes):
         q, k, v = (random(clock.device, batch, heads, seq, width).requires_grad_() for _ in range(3))
@@ -164,7 +164,7 @@ def attention(clock: Clock, stop: float) -> Iterator[Row]:
 
 
 def blocks(clock: Clock, stop: float) -> Iterator[Row]:
-    """A block of a Llama, one kernel per operation: forward, and forward with backward."""
+    """Time a Llama block, one kernel per operation: forward, and forward plus backward."""
     kinds = BLOCKS[clock.device.type]
     for i, (tokens, hidden, heads, ffn) in enumerate(kinds):
         length = min(tokens, LENGTH * (16 if clock.device.type == "cuda" else 1))
@@ -186,16 +186,16 @@ def blocks(clock: Clock, stop: float) -> Iterator[Row]:
 def _block(
     device: torch.device, tokens: int, length: int, hidden: int, heads: int, ffn: int
 ) -> tuple[Callable[[Tensor], Tensor], Tensor]:
-    """Norm, projections, rotated positions, attention, norm and a gated feed-forward, as the trainer's Llama computes them."""
+    """Norm, projections, rotary positions, attention, norm and gated feed-forward, as the trainer's Llama computes them."""
     sizes = ((hidden, hidden),) * 4 + ((ffn, hidden),) * 2 + ((hidden, ffn),)
     q, k, v, o, gate, up, down = ((random(device, *size) * 0.02).requires_grad_() for size in sizes)
     gains = [torch.ones(hidden, device=device, dtype=q.dtype, requires_grad=True) for _ in range(2)]
     half = hidden // heads // 2
     angle = torch.randn(length, 2 * half, device=device)
-    turned = angle.cos().to(q.dtype), angle.sin().to(q.dtype)
+    cos, sin = angle.cos().to(q.dtype), angle.sin().to(q.dtype)
 
     def rotate(x: Tensor) -> Tensor:
-        return x * turned[0] + torch.cat((-x[..., half:], x[..., :half]), -1) * turned[1]
+        return x * cos + torch.cat((-x[..., half:], x[..., :half]), -1) * sin
 
     def block(x: Tensor) -> Tensor:
         y = F.rms_norm(x, (hidden,), gains[0])
@@ -209,7 +209,7 @@ def _block(
 
 
 def update(clock: Clock, stop: float) -> Iterator[Row]:
-    """A step of AdamW on weights in float32."""
+    """Time a step of AdamW on float32 weights."""
     count = STATE[clock.device.type]
     weight = torch.nn.Parameter(torch.randn(count, device=clock.device))
     weight.grad = torch.randn_like(weight)
@@ -218,7 +218,7 @@ def update(clock: Clock, stop: float) -> Iterator[Row]:
 
 
 def host_link(clock: Clock, stop: float) -> Iterator[Row]:
-    """Between pinned host memory and the device, both ways."""
+    """Time copies between pinned host memory and the device, in both directions."""
     for i, size in enumerate((2**28, 2**24, 2**20)):
         here, there = torch.randn(size // 4).pin_memory(), torch.randn(size // 4, device=clock.device)
         each = max(0.0, stop - time.monotonic()) / (3 - i) / 2

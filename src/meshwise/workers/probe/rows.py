@@ -1,4 +1,4 @@
-"""Rows of a probe: one JSON object a line, each a kind of measurement with its shape, seconds and spread."""
+"""Rows of a probe: one JSON object per line, each with its kind of measurement, shape, seconds and spread."""
 
 import json
 import time
@@ -17,11 +17,11 @@ def row(kind: str, timing: Timing, **shape: Value) -> Row:
 
 
 @dataclass
-class Notebook:
-    """What was measured so far, what was not and why, and the time that is left."""
+class Results:
+    """The measurements so far, those that failed and why, and the time left."""
 
     seconds: float
-    """For all of it."""
+    """Time budget of the whole probe."""
     say: Callable[[str], None]
     rows: list[Row] = field(default_factory=list[Row])
     began: float = field(default_factory=time.monotonic)
@@ -36,9 +36,9 @@ class Notebook:
     def measure(
         self, what: str, share: float, work: Callable[[float], Iterator[Row]], until: float = 0.0, *, whole: bool = False
     ) -> None:
-        """Rows of one kind, in `share` of all the time; `until` is what must be left for others. A failure is a row too.
+        """Add the rows of one kind, within `share` of the budget, and leave the share `until` for others. A failure is a row too.
 
-        What is `whole` looks at the clock itself: of several ranks that measure together none may stop before the others.
+        With `whole`, the work checks the clock itself: when several ranks measure together, none may stop before the others.
         """
         done = 1 - max(0.0, self.left) / self.seconds
         self.say(f"{100 * done:3.0f}%  {what}")
@@ -50,7 +50,7 @@ class Notebook:
                 count += 1
                 if time.monotonic() > stop and not whole:
                     break
-        except (RuntimeError, NotImplementedError) as error:  # what this device, driver or build of torch cannot do
+        except (RuntimeError, NotImplementedError) as error:  # not supported by this device, driver or build of torch
             self.missing(what, str(error).splitlines()[0][:200])
         if not count and not any(one["kind"] == "missing" and one["what"] == what for one in self.rows):
             self.missing(what, "no time was left")

@@ -1,1 +1,14 @@
-"""The trainer: a thin program on PyTorch's distributed engine. It needs torch and the standard library, nothing else of meshwise."""
+"""workers.trainer: a thin training program on PyTorch's distributed engine. Needs torch (and triton on a GPU).
+
+    __main__.py    one worker: `torchrun -m meshwise.workers.trainer settings.json`
+    settings.py    Settings and Layout, and the rules a layout must satisfy (no torch)
+    loop.py        the training loop; step.py: one step; passes.py: forward and backward over micro-batches
+    parallel.py    mesh, tensor parallelism, FSDP; gradients.py: tied weights, gradient norm
+    optimizer.py   AdamW and the learning rate
+    checkpoint.py  writes and resumes checkpoints; marker.py: what a checkpoint records (no torch)
+    weights.py     random weights, HF safetensors in and out
+    generate.py    continues a text; shapes.py: prints the shapes on each rank
+    models/ ops/ data/ hf/ ranks/ report/
+
+Imports nothing else of meshwise. Started by run.train; the launcher imports the torch-free modules.
+"""

@@ -1,4 +1,4 @@
-"""`torchrun -m meshwise.workers.trainer settings.json`: one worker of a run."""
+"""`torchrun -m meshwise.workers.trainer settings.json`: run one worker of a training run."""
 
 import os
 import sys

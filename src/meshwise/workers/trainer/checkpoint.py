@@ -1,7 +1,7 @@
-"""Checkpoints that any layout can read: torch's distributed checkpoint (DCP), weights and optimizer by HF's names, no rank in them.
+"""Checkpoints that any layout can read: torch's distributed checkpoint (DCP), weights and optimizer state under HF's names, without ranks.
 
-They are written beside the steps that follow, one at a time. One counts when its marker is there, which names every file with its size and
-checksum and is written last, after all ranks have written and synced theirs.
+They are written in the background of the steps that follow, one at a time. A checkpoint is complete once its marker exists, which lists
+every file with its size and checksum and is written last, after all ranks have written and synced theirs.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -23,42 +23,43 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_loader import load as read_state
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
-from meshwise.workers.trainer.gradients import Named
-from meshwise.workers.trainer.hf.marker import (
-    ASIDE,
-    DONE,
+from meshwise.workers.trainer.gradients import NamedParameters
+from meshwise.workers.trainer.marker import (
+    DAMAGED,
+    MARKER,
     Trained,
-    changes,
-    cut_off,
-    marker,
-    none_left,
-    put_aside,
-    refusal,
-    whole,
+    all_damaged,
+    complete_steps,
+    damaged_steps,
+    read_marker,
+    resume_changes,
+    resume_refusal,
+    unfinished_steps,
 )
-from meshwise.workers.trainer.optimizer import MOMENTS, Updates
-from meshwise.workers.trainer.ranks.faults import Trouble, kind_of
-from meshwise.workers.trainer.ranks.speech import say
+from meshwise.workers.trainer.models.tensors import HEAD
+from meshwise.workers.trainer.optimizer import MOMENTS, StepOptimizer
+from meshwise.workers.trainer.ranks.faults import TrainingError, kind_of
+from meshwise.workers.trainer.ranks.output import say
 from meshwise.workers.trainer.settings import Settings
 
 CHUNK = 1 << 22
 SMALLEST = 1 << 20
-"""Bytes: a disk with fewer left is full."""
+"""A disk with fewer free bytes counts as full."""
 
 
-def _state(parameters: Named, updates: Updates, tied: str) -> dict[str, Tensor]:
-    """Everything a run needs to go on, by name. A tied head of another stage is the embedding, and not stored twice."""
+def _state(parameters: NamedParameters, optimizer: StepOptimizer, tied: str) -> dict[str, Tensor]:
+    """Everything a run needs to resume, by name. A tied head on another stage is the embedding, and not stored twice."""
     return {
-        f"{kind}.{_key(name, tied)}": part for name, parameter in parameters for kind, part in updates.state(parameter).items()
+        f"{kind}.{_key(name, tied)}": part for name, parameter in parameters for kind, part in optimizer.state(parameter).items()
     }
 
 
 def _key(name: str, tied: str) -> str:
-    return tied if tied and name == "lm_head.weight" else name
+    return tied if tied and name == HEAD else name
 
 
 def checksum(path: Path) -> list[int]:
-    """Bytes of a file, and their CRC-32."""
+    """Size of a file in bytes, and its CRC-32."""
     size = crc = 0
     with path.open("rb") as file:
         while chunk := file.read(CHUNK):
@@ -66,9 +67,9 @@ def checksum(path: Path) -> list[int]:
     return [size, crc]
 
 
-def flaw(target: Path, part: int = 0, parts: int = 1) -> str:
-    """What is wrong with every `parts`-th file of a checkpoint; nothing where all is as it was written."""
-    files: Mapping[str, list[int]] = marker(target).get("files", {})
+def find_damage(target: Path, part: int = 0, parts: int = 1) -> str:
+    """Check every `parts`-th file of a checkpoint, starting at `part`; returns the first problem, empty if there is none."""
+    files: Mapping[str, list[int]] = read_marker(target).get("files", {})
     if not files:
         return "its marker cannot be read"
     for name in sorted(files)[part::parts]:
@@ -78,111 +79,118 @@ def flaw(target: Path, part: int = 0, parts: int = 1) -> str:
         if path.stat().st_size != files[name][0]:
             return f"{name} has {path.stat().st_size:,} of {files[name][0]:,} bytes"
         if checksum(path) != files[name]:
-            return f"{name} is not what was written"
+            return f"{name} has changed since it was written"
     return ""
 
 
-class Place(NamedTuple):
-    """Where a run goes on."""
+class ResumePoint(NamedTuple):
+    """Where a run starts or resumes."""
 
     step: int = 0
-    """Steps behind it."""
+    """Steps done."""
     skipped: int = 0
-    """How many of these were left out."""
+    """Steps among them that were skipped."""
     ahead: int = 0
-    """Samples that were read beyond step x batch; below 0 where the batch was smaller before."""
+    """Samples read beyond step x batch; negative if the batch was smaller before."""
 
 
 class Checkpoints:
-    """Those of a run: gone on from, written beside the training, the last few kept. Every rank calls the same at the same step."""
+    """Resumes from, writes and prunes the checkpoints of a run. Every rank makes the same calls at the same step."""
 
-    def __init__(self, settings: Settings, parameters: Named, updates: Updates, tied: str, waiting: Callable[[], None]) -> None:
-        self.waiting = waiting
-        """Called now and then while the disk is slow."""
-        self.settings, self.parameters, self.updates, self.tied = settings, parameters, updates, tied
+    def __init__(
+        self,
+        settings: Settings,
+        parameters: NamedParameters,
+        optimizer: StepOptimizer,
+        tied: str,
+        on_wait: Callable[[], None],
+    ) -> None:
+        self.on_wait = on_wait
+        """Called repeatedly while the disk is slow."""
+        self.settings, self.parameters, self.optimizer, self.tied = settings, parameters, optimizer, tied
         self.folder = Path(settings.out, "checkpoints")
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
-        # of its own, on the CPU: what the writing thread sends must not mix with the steps that go on
+        # a separate group on the CPU: the writing thread's messages must not mix with those of the steps
         group = dist.new_group(backend="gloo", timeout=timedelta(seconds=2 * settings.timeout + 60))
         self.group = cast(dist.ProcessGroup, group)
         self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self.writer: FileSystemWriter | None = None
         self.pending: Future[str] | None = None
         self.problem = ""
-        """Why the last one could not be written."""
-        self.place = Place()
+        """Why the last checkpoint could not be written."""
+        self.resumed = ResumePoint()
         self.ending = False
-        """Nothing follows the one in flight: whoever ends the run says why it could not be written."""
+        """Whether the checkpoint in flight is the last: the end of the run then reports why it could not be written."""
 
-    def resume(self) -> Place:
-        """Load the newest good checkpoint, whatever layout wrote it."""
+    def resume(self) -> ResumePoint:
+        """Load the newest intact checkpoint, whatever layout wrote it."""
         self._check_shared()
-        for step in self._same(whole(self.folder)):
+        for step in self._from_rank_0(complete_steps(self.folder)):
             target = self.folder / f"step-{step}"
-            found = self._first(flaw(target, self.rank, self.world))
-            self.waiting()
-            if not found:
-                return self._go_on(target, step)
-            self._put_aside(target, step, found)
-        damaged = self._same(put_aside(self.folder))
+            damage = self._first_problem(find_damage(target, self.rank, self.world))
+            self.on_wait()
+            if not damage:
+                return self._resume_from(target, step)
+            self._set_aside(target, step, damage)
+        damaged = self._from_rank_0(damaged_steps(self.folder))
         if damaged:
-            raise Trouble("error", none_left(self.folder, damaged))
-        self._clear()
-        return self.place
+            raise TrainingError("error", all_damaged(self.folder, damaged))
+        self._remove_unfinished()
+        return self.resumed
 
-    def _go_on(self, target: Path, step: int) -> Place:
-        words = marker(target)
-        before = Trained.read(words)
-        if refused := refusal(self.folder, before, self.settings):
-            raise Trouble("error", refused)
+    def _resume_from(self, target: Path, step: int) -> ResumePoint:
+        marker = read_marker(target)
+        before = Trained.read(marker)
+        if refused := resume_refusal(self.folder, before, self.settings):
+            raise TrainingError("error", refused)
         self._load(target, step)
-        self._clear()
-        self._say(f"going on after step {step} from {self.folder}")
-        for line in changes(before, self.settings, step):
+        self._remove_unfinished()
+        self._say(f"resuming after step {step} from {self.folder}")
+        for line in resume_changes(before, self.settings, step):
             self._say(line)
-        self.place = Place(step, int(words["skipped"]), before.samples - step * self.settings.batch if before else 0)
-        return self.place
+        self.resumed = ResumePoint(step, int(marker["skipped"]), before.samples - step * self.settings.batch if before else 0)
+        return self.resumed
 
-    def _put_aside(self, target: Path, step: int, flaw: str) -> None:
-        aside = target.with_name(f"{ASIDE}{target.name}")
-        self._say(f"the checkpoint after step {step} is damaged ({flaw}): put aside as {aside.name}")
+    def _set_aside(self, target: Path, step: int, damage: str) -> None:
+        aside = target.with_name(f"{DAMAGED}{target.name}")
+        self._say(f"the checkpoint after step {step} is damaged ({damage}): renamed to {aside.name}")
         if self.rank == 0:
             shutil.rmtree(aside, ignore_errors=True)
             target.rename(aside)
 
     def save(self, step: int, skipped: int) -> None:
-        """Copy the state to the CPU and write it to `step-N` beside what follows; the one before must be done."""
+        """Copy the state to the CPU and write it to `step-N` in the background; waits for the previous checkpoint first."""
         self.wait()
         target = self.folder / f"step-{step}"
         if self.writer is None:
-            # pinned memory, kept: copies from a GPU are fast, and take no memory twice
+            # keep the pinned memory: copies from a GPU are fast, and memory is allocated only once
             self.writer = FileSystemWriter(target, cache_staged_state_dict=self.settings.device == "cuda")
-        state = _state(self.parameters, self.updates, self.tied)
+        state = _state(self.parameters, self.optimizer, self.tied)
         written = async_save(state, checkpoint_id=target, storage_writer=self.writer, process_group=self.group)
         self.pending = self.thread.submit(self._finish, cast("Future[Any]", written), target, step, skipped)
 
     def wait(self) -> None:
-        """Until the one in flight is done; a disk that is full is no reason to stop training."""
+        """Wait until the checkpoint in flight is done; a full disk does not stop the training."""
         if self.pending is not None:
             pending, self.pending = self.pending, None
             while not wait([pending], timeout=1.0).done:
-                self.waiting()
+                self.on_wait()
             self.problem = pending.result()
 
     def end(self, step: int, skipped: int) -> str:
-        """See the last state saved, with a second try where the first failed; why it could not be."""
+        """Make sure the last state is saved, with a second try if the first failed; returns why it could not be."""
         self.wait()
-        if step not in self._same(whole(self.folder)):
+        if step not in self._from_rank_0(complete_steps(self.folder)):
             self.ending = True
             self.save(step, skipped)
             self.wait()
         if not self.problem:
             return ""
-        kept = "earlier checkpoints in {} stay" if self._same(whole(self.folder)) else "{} has no checkpoint"
+        kept = "earlier checkpoints in {} are kept" if self._from_rank_0(complete_steps(self.folder)) else "{} has no checkpoint"
         return f"the state after step {step} could not be saved ({self.problem}); {kept.format(self.folder)}"
 
     def _finish(self, written: "Future[Any]", target: Path, step: int, skipped: int) -> str:
-        """After the writing: check, mark, and drop what is too old. The same answer on all ranks."""
+        """After writing: checksum the files, write the marker and drop old checkpoints. Returns the same problem on all ranks."""
         problem, files = "", dict[str, list[int]]()
         try:
             written.result()
@@ -191,7 +199,7 @@ class Checkpoints:
         except BaseException as error:
             if kind_of(error) == "lost":
                 raise
-            # a writer that was cut short says where, and not why
+            # a writer that ran out of space reports where it stopped, not why
             full = shutil.disk_usage(self.folder).free < SMALLEST
             problem = f"{os.strerror(errno.ENOSPC)}, rank {self.rank}" if full else _reason(error, self.rank)
         every: list[Any] = [None] * self.world
@@ -199,32 +207,32 @@ class Checkpoints:
         problem = next((one for one, _ in every if one), "")
         if self.rank == 0:
             if not problem:
-                trained = Trained.of(self.settings, step * self.settings.batch + self.place.ahead)
-                listed = {k: v for _, some in every for k, v in some.items()}
-                problem = self._mark(target, {"step": step, "skipped": skipped, "trained": trained.words(), "files": listed})
+                trained = Trained.of(self.settings, step * self.settings.batch + self.resumed.ahead)
+                listed = {name: file for _, own in every for name, file in own.items()}
+                problem = self._mark(target, {"step": step, "skipped": skipped, "trained": trained.to_json(), "files": listed})
             if problem:
                 shutil.rmtree(target, ignore_errors=True)
             self._say_outcome(target, step, problem)
-        told = [problem]
-        dist.broadcast_object_list(told, src=0, group=self.group)
-        return told[0]
+        box = [problem]
+        dist.broadcast_object_list(box, src=0, group=self.group)
+        return box[0]
 
-    def _mark(self, target: Path, words: dict[str, Any]) -> str:
-        """Write the marker, certain to be on the disk and whole, then drop the oldest."""
+    def _mark(self, target: Path, values: dict[str, Any]) -> str:
+        """Write the marker atomically, synced to the disk, then drop the oldest checkpoints."""
         try:
-            begun = target / f"{DONE}.part"
-            with begun.open("w", encoding="utf-8") as file:
-                json.dump(words, file)
+            partial = target / f"{MARKER}.part"
+            with partial.open("w", encoding="utf-8") as file:
+                json.dump(values, file)
                 file.flush()
                 os.fsync(file.fileno())
-            begun.replace(target / DONE)
+            partial.replace(target / MARKER)
             for folder in (target, target.parent):
                 _sync_folder(folder)
         except OSError as error:
             return _reason(error, self.rank)
-        for step in whole(self.folder)[self.settings.keep :]:
+        for step in complete_steps(self.folder)[self.settings.keep :]:
             old = self.folder / f"step-{step}"
-            (old / DONE).unlink()  # first: half a checkpoint must not look like one
+            (old / MARKER).unlink()  # first: half a checkpoint must not look complete
             shutil.rmtree(old, ignore_errors=True)
         return ""
 
@@ -234,31 +242,33 @@ class Checkpoints:
             return
         if self.ending:
             return
-        last = next(iter(whole(self.folder)), 0)
-        kept = f"the one after step {last} stays" if last else "there is none before it"
-        then = "training goes on" if step < self.settings.steps else "it is tried once more"
+        last = next(iter(complete_steps(self.folder)), 0)
+        kept = f"the one after step {last} is kept" if last else "there is no earlier one"
+        then = "training continues" if step < self.settings.steps else "trying once more"
         self._say(f"the checkpoint after step {step} could not be written ({problem}) and was removed; {kept}; {then}")
 
     def _load(self, target: Path, step: int) -> None:
-        state = _state(self.parameters, self.updates, self.tied)
+        state = _state(self.parameters, self.optimizer, self.tied)
         try:
             read_state(state, checkpoint_id=target, process_group=self.group)
         except CheckpointException as error:
-            raise Trouble("error", f"{target} is of another model: {_reason(error, self.rank)}; choose another --out") from None
-        done = step - int(marker(target)["skipped"])
+            raise TrainingError(
+                "error", f"{target} belongs to another model: {_reason(error, self.rank)}; choose another --out"
+            ) from None
+        done = step - int(read_marker(target)["skipped"])
         for name, parameter in self.parameters:
             key = _key(name, self.tied)
-            self.updates.restore(parameter, {kind: state[f"{kind}.{key}"] for kind in ("weight", *MOMENTS)}, done)
+            self.optimizer.restore(parameter, {kind: state[f"{kind}.{key}"] for kind in ("weight", *MOMENTS)}, done)
 
-    def _clear(self) -> None:
-        """Remove what was cut off, before anyone writes again."""
-        for step in cut_off(self.folder) if self.rank == 0 else ():
-            self._say(f"the checkpoint after step {step} was cut off while it was written, and is removed")
+    def _remove_unfinished(self) -> None:
+        """Remove unfinished checkpoints before any rank writes again."""
+        for step in unfinished_steps(self.folder) if self.rank == 0 else ():
+            self._say(f"the checkpoint after step {step} is incomplete and was removed")
             shutil.rmtree(self.folder / f"step-{step}", ignore_errors=True)
         dist.barrier(group=self.group)
 
     def _check_shared(self) -> None:
-        """Every host must see the same folder, or no checkpoint would be whole."""
+        """Refuse a folder that not all hosts share: no checkpoint there would be complete."""
         probe = self.folder / f".seen-by-{self.rank}"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -266,25 +276,27 @@ class Checkpoints:
             unwritable = ""
         except OSError as error:
             unwritable = f"{self.folder} cannot be written: {_reason(error, self.rank)}"
-        unwritable = self._first(unwritable)
+        unwritable = self._first_problem(unwritable)
         if unwritable:
-            raise Trouble("disk", unwritable)
+            raise TrainingError("disk", unwritable)
         missing = [rank for rank in range(self.world) if not (self.folder / f".seen-by-{rank}").exists()]
-        unseen = self._first(f"rank {self.rank} does not see the files of rank {missing[0]} in {self.folder}" if missing else "")
+        unseen = self._first_problem(
+            f"rank {self.rank} does not see rank {missing[0]}'s files in {self.folder}" if missing else ""
+        )
         probe.unlink(missing_ok=True)
         if unseen:
-            raise Trouble("error", f"checkpoints need a folder that all hosts share: {unseen}; choose such an --out")
+            raise TrainingError("error", f"checkpoints need an --out on a file system that all hosts share: {unseen}")
 
-    def _same(self, steps: list[int]) -> list[int]:
-        """What rank 0 sees."""
+    def _from_rank_0(self, steps: list[int]) -> list[int]:
+        """Rank 0's list, on all ranks."""
         box = [steps]
         dist.broadcast_object_list(box, src=0, group=self.group)
         return box[0]
 
-    def _first(self, words: str) -> str:
-        """The first rank's words that are any."""
+    def _first_problem(self, problem: str) -> str:
+        """The first problem of any rank; empty if there is none."""
         every: list[Any] = [None] * self.world
-        dist.all_gather_object(every, words, group=self.group)
+        dist.all_gather_object(every, problem, group=self.group)
         return next((one for one in every if one), "")
 
     def _say(self, text: str) -> None:
@@ -293,7 +305,7 @@ class Checkpoints:
 
 
 def _reason(error: BaseException, rank: int) -> str:
-    """The first failure of any rank, in its own words."""
+    """Message of the first failure of any rank."""
     if isinstance(error, CheckpointException) and error.failures:
         rank, (inner, _) = next(iter(error.failures.items()))
         return _reason(inner, rank)

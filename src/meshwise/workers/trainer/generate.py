@@ -1,7 +1,7 @@
-"""`python -m meshwise.workers.trainer.generate config.json --weights folder --read tokens.json --write said.json`: tokens that follow, or a loss.
+"""`python -m meshwise.workers.trainer.generate config.json --weights folder --read tokens.json --write answer.json`: continue a text.
 
-`meshwise generate` makes tokens of a text, and text of tokens. TTT models keep a state of constant size; any other model reads all of the
-text again for each token.
+With --eval it computes the loss of the tokens instead. `meshwise generate` converts between text and tokens. TTT models keep a state of
+constant size; any other model rereads the whole text for each token.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -10,29 +10,20 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from meshwise.workers.trainer import weights
-from meshwise.workers.trainer.models import Decoder, Span, build
-from meshwise.workers.trainer.parallel import EMBEDDINGS
-from meshwise.workers.trainer.ranks.faults import Trouble
-from meshwise.workers.trainer.settings import Sizes, learner_of
+from meshwise.workers.trainer.models.base import Decoder, Predictor, Span, build
+from meshwise.workers.trainer.models.registry import family_of, sizes_of, tied_embedding
+from meshwise.workers.trainer.ranks.faults import TrainingError
 
 
-class Speaker(Protocol):
-    """Logits (batch, vocabulary) after a prompt (batch, tokens), and after one more token (batch)."""
-
-    def prompt(self, tokens: Tensor) -> Tensor: ...
-
-    def step(self, tokens: Tensor) -> Tensor: ...
-
-
-class Rereading:
-    """A model that keeps no state: each token costs a pass over all before it."""
+class StatelessPredictor:
+    """Runs a model without state: each token costs a pass over all before it."""
 
     def __init__(self, model: Any) -> None:
         self.model, self.read = model, torch.empty(0)
@@ -46,22 +37,14 @@ class Rereading:
         return self.prompt(torch.cat((self.read, tokens[:, None]), 1))
 
 
-def speaker_of(model: Any, batch: int = 1) -> Speaker:
-    """The fastest way to go on with a text that there is for this model and its device."""
-    if model.config["model_type"] != "ttt":
-        return Rereading(model)
-    from meshwise.workers.trainer.models.ttt.decode import Decoding
-
-    plain = Decoding(model, batch)
-    if learner_of(model.config)[0] == "linear" and plain.layers[0].seq_modeling_block.fast:
-        from meshwise.workers.trainer.models.ttt.fast_decode import FastDecoding
-
-        return FastDecoding(model, batch)
-    return plain
+def predictor_of(model: Any, batch: int = 1) -> Predictor:
+    """The fastest predictor for this model on its device."""
+    stateful = family_of(model.config).predictor
+    return stateful(model, batch) if stateful else StatelessPredictor(model)
 
 
 def choose(logits: Tensor, temperature: float) -> Tensor:
-    """The likeliest token, or one drawn by its probability at a temperature: the first of many clocks to ring."""
+    """The likeliest token, or at a temperature one drawn by its probability: the first of exponential clocks to ring."""
     if not temperature:
         return logits.argmax(-1)
     chances = (logits / temperature).softmax(-1)
@@ -69,31 +52,31 @@ def choose(logits: Tensor, temperature: float) -> Tensor:
 
 
 @torch.no_grad()
-def generate(speaker: Speaker, prompt: Tensor, count: int, temperature: float = 0.0) -> Tensor:
-    """`count` tokens (batch, count) after a prompt (batch, tokens). On a GPU a step of a TTT model is one CUDA graph, replayed."""
-    token = choose(speaker.prompt(prompt), temperature)
-    said = torch.zeros(len(prompt), count, dtype=torch.long, device=prompt.device)
-    said[:, 0] = token
+def generate(predictor: Predictor, prompt: Tensor, count: int, temperature: float = 0.0) -> Tensor:
+    """Return `count` tokens (batch, count) after a prompt (batch, tokens). On a GPU a stateful step is replayed as one CUDA graph."""
+    token = choose(predictor.prompt(prompt), temperature)
+    generated = torch.zeros(len(prompt), count, dtype=torch.long, device=prompt.device)
+    generated[:, 0] = token
     at = torch.ones(1, dtype=torch.long, device=prompt.device)
 
     def step() -> None:
-        token.copy_(choose(speaker.step(token), temperature))
-        said.index_copy_(1, at, token[:, None])
+        token.copy_(choose(predictor.step(token), temperature))
+        generated.index_copy_(1, at, token[:, None])
         at.add_(1)
 
-    graphed = prompt.is_cuda and not isinstance(speaker, Rereading) and count > 4
-    again = captured(step) if graphed else step
+    graphed = prompt.is_cuda and not isinstance(predictor, StatelessPredictor) and count > 4
+    run = captured(step) if graphed else step
     for _ in range(count - 1 - (WARM if graphed else 0)):
-        again()
-    return said
+        run()
+    return generated
 
 
 WARM = 2
-"""Steps that really run before one is captured, so that every kernel is there; capturing runs nothing."""
+"""Steps that run before one is captured, so that every kernel is compiled; capturing runs nothing."""
 
 
 def captured(step: Callable[[], None]) -> Callable[[], None]:
-    """A step as a CUDA graph, after WARM of them have been run."""
+    """Run WARM steps, then capture one as a CUDA graph; returns its replay."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -108,7 +91,7 @@ def captured(step: Callable[[], None]) -> Callable[[], None]:
 
 @torch.no_grad()
 def loss_of(model: Any, tokens: Tensor, seq: int) -> tuple[float, int]:
-    """Mean cross-entropy of each token after those before it in its piece of `seq`, and how many there were."""
+    """Mean cross-entropy per token, predicted from those before it in its piece of `seq` tokens, and the number of tokens."""
     total, count = 0.0, 0
     for piece in tokens.split(seq):
         if len(piece) > 1:
@@ -119,13 +102,13 @@ def loss_of(model: Any, tokens: Tensor, seq: int) -> tuple[float, int]:
 
 
 def load(config: dict[str, Any], given: Path, device: torch.device) -> Any:
-    """A whole model with weights from HF's safetensors."""
-    layers = Sizes.of(config).layers
+    """Load a whole model with weights from HF's safetensors."""
+    layers = sizes_of(config).layers
     with torch.device("meta"):
         model = build(config, Span(0, layers, layers))
     model.to_empty(device=device)
     cast(Decoder, model).tie()
-    weights.load([model], given, EMBEDDINGS[config["model_type"]] if Sizes.of(config).tied else "")
+    weights.load([model], given, tied_embedding(config))
     return model.requires_grad_(False).eval()
 
 
@@ -133,13 +116,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m meshwise.workers.trainer.generate")
     parser.add_argument("config", type=Path, help="config.json of a model or of a run")
     parser.add_argument("--weights", type=Path, required=True, help="HF safetensors, a file or a folder")
-    parser.add_argument("--read", type=Path, required=True, help="JSON: the tokens to go on with")
-    parser.add_argument("--write", type=Path, required=True, help="where the answer goes, as JSON")
+    parser.add_argument("--read", type=Path, required=True, help="JSON: the tokens to continue")
+    parser.add_argument("--write", type=Path, required=True, help="JSON file to write the result to")
     parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--temperature", type=float, default=0.0, help="0 takes the likeliest token")
+    parser.add_argument("--temperature", type=float, default=0.0, help="0 picks the likeliest token")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--eval", action="store_true", help="say the loss of the tokens instead")
+    parser.add_argument("--eval", action="store_true", help="compute the loss of the tokens instead")
     parser.add_argument("--seq", type=int, default=2048, help="with --eval: tokens read in one piece")
     given = parser.parse_args()
     config = json.loads(given.config.read_text(encoding="utf-8"))
@@ -147,7 +130,7 @@ def main() -> None:
     torch.manual_seed(given.seed)
     try:
         model = load(config.get("model", config), given.weights, device)
-    except Trouble as error:
+    except TrainingError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
     tokens = torch.tensor(json.loads(given.read.read_text(encoding="utf-8")), device=device)
@@ -155,7 +138,7 @@ def main() -> None:
         loss, count = loss_of(model, tokens, given.seq)
         answer: dict[str, Any] = {"loss": loss, "tokens": count}
     else:
-        answer = {"said": generate(speaker_of(model), tokens[None], given.tokens, given.temperature)[0].tolist()}
+        answer = {"generated": generate(predictor_of(model), tokens[None], given.tokens, given.temperature)[0].tolist()}
     given.write.write_text(json.dumps(answer), encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""Gradients after the backward pass: whole, shared by tied weights, and the one norm of all ranks."""
+"""Gradients after the backward pass: reduced, summed for tied weights, and their norm over all ranks."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from collections.abc import Iterable
@@ -8,59 +8,62 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate
 
-from meshwise.workers.trainer.parallel import EMBEDDINGS, Ranks
-from meshwise.workers.trainer.settings import Settings, Sizes
+from meshwise.workers.trainer.models.registry import tied_embedding
+from meshwise.workers.trainer.models.tensors import HEAD
+from meshwise.workers.trainer.parallel import Ranks
+from meshwise.workers.trainer.settings import Settings
 
-Named = list[tuple[str, nn.Parameter]]
+NamedParameters = list[tuple[str, nn.Parameter]]
 
 
-def named(models: Iterable[nn.Module]) -> Named:
+def named_parameters(models: Iterable[nn.Module]) -> NamedParameters:
     return [pair for model in models for pair in model.named_parameters()]
 
 
-def settle(settings: Settings, ranks: Ranks, parameters: Named) -> None:
-    """Give every gradient the placement of its parameter, and tied weights of two stages the sum of both gradients."""
+def reduce_gradients(settings: Settings, ranks: Ranks, parameters: NamedParameters) -> None:
+    """Give every gradient its parameter's placement, and both copies of a tied weight the sum of their gradients."""
     for _, parameter in parameters:
         grad = parameter.grad
         if isinstance(grad, DTensor) and isinstance(parameter, DTensor) and grad.placements != parameter.placements:
-            # weights that sequence parallelism repeats: each rank saw other tokens
+            # weights that sequence parallelism replicates: each rank saw different tokens
             parameter.grad = grad.redistribute(placements=parameter.placements)
-    if Sizes.of(settings.model).tied and settings.layout.pp > 1:
-        _add_tied(settings, ranks, dict(parameters))
+    tied = tied_embedding(settings.model)
+    if tied and settings.layout.pp > 1:
+        _add_tied(tied, ranks, dict(parameters))
 
 
-def _add_tied(settings: Settings, ranks: Ranks, parameters: dict[str, nn.Parameter]) -> None:
-    ends = [parameters[name].grad for name in (EMBEDDINGS[settings.model["model_type"]], "lm_head.weight") if name in parameters]
+def _add_tied(tied: str, ranks: Ranks, parameters: dict[str, nn.Parameter]) -> None:
+    ends = [parameters[name].grad for name in (tied, HEAD) if name in parameters]
     grads = [_local(grad) for grad in ends if grad is not None]
-    if len(grads) == 2:  # a V has both ends on one rank
+    if len(grads) == 2:  # the V schedule has both ends on one rank
         grads[0].add_(grads[1])
         grads[1].copy_(grads[0])
     elif grads:
-        dist.all_reduce(grads[0], group=ranks.ties)
+        dist.all_reduce(grads[0], group=ranks.tied_group)
 
 
 def _local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def norm(settings: Settings, ranks: Ranks, parameters: Named) -> Tensor:
-    """The norm of the gradient of the whole model: squares added over the axes that cut a weight, once where it is repeated."""
-    second = "lm_head.weight" if Sizes.of(settings.model).tied and settings.layout.pp > 1 else ""
+def gradient_norm(settings: Settings, ranks: Ranks, parameters: NamedParameters) -> Tensor:
+    """The gradient norm of the whole model: squares summed over the axes that shard a weight, and once where it is replicated."""
+    second = HEAD if tied_embedding(settings.model) and settings.layout.pp > 1 else ""
     alike: dict[tuple[object, ...], list[Tensor]] = {}
-    cuts: dict[tuple[object, ...], list[dist.ProcessGroup]] = {}
+    groups: dict[tuple[object, ...], list[dist.ProcessGroup]] = {}
     for name, parameter in parameters:
         grad = parameter.grad
         if grad is None or name == second:
             continue
         key = (grad.device_mesh, grad.placements) if isinstance(grad, DTensor) else ()
-        if key not in cuts:
-            cuts[key] = _cutting(grad)
+        if key not in groups:
+            groups[key] = _sharding_groups(grad)
         alike.setdefault(key, []).append(_local(grad))
     device = next(_local(parameter).device for _, parameter in parameters)
     total = torch.zeros((), device=device)
     for key, found in alike.items():
         part = torch.stack(torch._foreach_norm(found, 2, torch.float32)).square().sum()  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
-        for group in cuts[key]:
+        for group in groups[key]:
             dist.all_reduce(part, group=group)
         total += part
     if settings.layout.pp > 1:
@@ -68,8 +71,8 @@ def norm(settings: Settings, ranks: Ranks, parameters: Named) -> Tensor:
     return total.sqrt()
 
 
-def _cutting(grad: Tensor) -> list[dist.ProcessGroup]:
-    """The groups over which a gradient is cut."""
+def _sharding_groups(grad: Tensor) -> list[dist.ProcessGroup]:
+    """The process groups over which a gradient is sharded."""
     if not isinstance(grad, DTensor):
         return []
     mesh = grad.device_mesh

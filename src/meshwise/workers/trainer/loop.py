@@ -1,4 +1,4 @@
-"""The loop: read, forward, backward, clip, step, say so."""
+"""The training loop: read a batch, run the step, report it, checkpoint."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import os
@@ -9,25 +9,27 @@ import torch
 import torch.distributed as dist
 
 from meshwise.workers.trainer import weights
-from meshwise.workers.trainer.checkpoint import Checkpoints, Place
+from meshwise.workers.trainer.checkpoint import Checkpoints, ResumePoint
 from meshwise.workers.trainer.data.batches import Batches
-from meshwise.workers.trainer.gradients import named
+from meshwise.workers.trainer.gradients import named_parameters
 from meshwise.workers.trainer.hf.expected import config_json
-from meshwise.workers.trainer.optimizer import updates_of
-from meshwise.workers.trainer.parallel import Ranks, tied_name
+from meshwise.workers.trainer.models.registry import tied_embedding
+from meshwise.workers.trainer.models.tensors import HEAD
+from meshwise.workers.trainer.optimizer import make_optimizer
+from meshwise.workers.trainer.parallel import Ranks
 from meshwise.workers.trainer.passes import Passes
-from meshwise.workers.trainer.ranks.faults import Skips, Trouble
+from meshwise.workers.trainer.ranks.faults import SkippedSteps, TrainingError
 from meshwise.workers.trainer.ranks.heartbeat import Heartbeat, guarded
-from meshwise.workers.trainer.ranks.speech import say
-from meshwise.workers.trainer.report.lines import memory_peak
+from meshwise.workers.trainer.ranks.output import say
+from meshwise.workers.trainer.report.lines import peak_memory
+from meshwise.workers.trainer.report.recorder import Recorder, memory_history
 from meshwise.workers.trainer.report.rows import Step
-from meshwise.workers.trainer.report.watch import Watch, memory_history
-from meshwise.workers.trainer.settings import Settings, Sizes
-from meshwise.workers.trainer.step import Launched, Moment, Stepper
+from meshwise.workers.trainer.settings import Settings
+from meshwise.workers.trainer.step import LaunchedStep, Moment, Stepper
 
 
 def train(settings: Settings) -> None:
-    """Train, with as many processes as the layout has devices; torchrun has told each which it is."""
+    """Train as one of the layout's processes; torchrun's environment variables say which."""
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if settings.device == "cuda" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -38,91 +40,90 @@ def train(settings: Settings) -> None:
 def _train(settings: Settings, device: torch.device, heart: Heartbeat) -> None:
     ranks = Ranks.of(settings.layout, settings.device)
     passes = Passes(settings, ranks, device)
-    parameters = named(passes.models)
-    updates = updates_of(settings, parameters)
-    kept = Checkpoints(settings, parameters, updates, tied_name(settings), heart.moves) if settings.checkpoint_every else None
-    begun, skipped, ahead = kept.resume() if kept else Place()
-    watch = Watch(settings, ranks, device, passes.phases, begun)
-    skips, done = Skips(settings, skipped), begun
-    stepper = Stepper(settings, ranks, passes, updates, parameters)
-    behind = Behind(device, watch, skips)
-    heart.began(begun)
-    with Batches(settings, ranks, begun, ahead) as batches:
-        while heart.begin(done) and done < settings.steps:
+    parameters = named_parameters(passes.models)
+    optimizer = make_optimizer(settings, parameters)
+    tied = tied_embedding(settings.model)
+    checkpoints = Checkpoints(settings, parameters, optimizer, tied, heart.progress) if settings.checkpoint_every else None
+    first, skipped, ahead = checkpoints.resume() if checkpoints else ResumePoint()
+    recorder = Recorder(settings, ranks, device, passes.phases, first)
+    skips, done = SkippedSteps(settings, skipped), first
+    stepper = Stepper(settings, ranks, passes, optimizer, parameters)
+    results = DelayedResults(device, recorder, skips)
+    heart.start_from(first)
+    with Batches(settings, ranks, first, ahead) as batches:
+        while heart.begin_step(done) and done < settings.steps:
             with passes.phases("data"):
                 tokens, targets = next(batches)
-            with watch.step(done):
-                behind.add(stepper.launch(done, tokens, targets))
+            with recorder.step(done):
+                results.add(stepper.launch(done, tokens, targets))
             done += 1
-            if kept and (done % settings.checkpoint_every == 0 or done == settings.steps):
-                behind.read()
-                kept.save(done, skips.total)
-    behind.read()
-    unwritten = [kept.end(done, skips.total) if kept and done else "", _measured(watch)]
+            if checkpoints and (done % settings.checkpoint_every == 0 or done == settings.steps):
+                results.read()
+                checkpoints.save(done, skips.total)
+    results.read()
+    problems = [checkpoints.end(done, skips.total) if checkpoints and done else "", _write_measurements(recorder)]
     if settings.save and done == settings.steps:
-        unwritten.append(save_weights(settings, ranks, passes))
-    _check(unwritten, done)
+        problems.append(save_weights(settings, ranks, passes))
+    _raise_problems(problems, done)
     if done < settings.steps:
-        heart.stopped(done, saved=kept is not None)
+        heart.report_stopped(done, saved=checkpoints is not None)
 
 
-def _measured(watch: Watch) -> str:
-    """Write what was measured; why that could not be."""
+def _write_measurements(recorder: Recorder) -> str:
+    """Write the measurements; returns why that failed, empty on success."""
     try:
-        watch.end()
+        recorder.end()
     except OSError as error:
-        return f"what was measured could not be written in {watch.folder}: {error.strerror}"
+        return f"the measurements could not be written in {recorder.folder}: {error.strerror}"
     return ""
 
 
-def _check(unwritten: list[str], done: int) -> None:
-    """End where a rank could not write something, the same on all of them."""
+def _raise_problems(problems: list[str], done: int) -> None:
+    """End the run on all ranks if any rank could not write something."""
     every: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(every, unwritten)
-    told = dict.fromkeys(words for some in every for words in some if words)
-    if told:
-        raise Trouble("disk", "; ".join(told), step=done)
+    dist.all_gather_object(every, problems)
+    found = dict.fromkeys(problem for own in every for problem in own if problem)
+    if found:
+        raise TrainingError("disk", "; ".join(found), step=done)
 
 
-class Behind:
-    """Reads the numbers of a step once the next is under way on a GPU, which else would wait for the host at every step."""
+class DelayedResults:
+    """Reads a step's results once the next step is under way on a GPU, which otherwise would wait for the host at every step."""
 
-    def __init__(self, device: torch.device, watch: Watch, skips: Skips) -> None:
-        self.device, self.watch, self.skips = device, watch, skips
+    def __init__(self, device: torch.device, recorder: Recorder, skips: SkippedSteps) -> None:
+        self.device, self.recorder, self.skips = device, recorder, skips
         self.last = Moment.now(device)
-        self.waiting: Launched | None = None
+        self.pending: LaunchedStep | None = None
 
-    def add(self, launched: Launched) -> None:
+    def add(self, launched: LaunchedStep) -> None:
         self.read()
-        self.waiting = launched
+        self.pending = launched
         if self.device.type == "cpu":
             self.read()
 
     def read(self) -> None:
-        """Say and keep the step that was not read yet."""
-        if self.waiting is None:
+        """Print and record the step that was not read yet."""
+        if self.pending is None:
             return
-        done, self.waiting = self.waiting, None
+        done, self.pending = self.pending, None
         seconds = done.end.since(self.last)
         self.last = done.end
         loss, total = done.numbers.tolist()
-        parts = done.parts
-        self.watch.saw(Step(done.step, loss, total, seconds, memory_peak(self.device), parts.seconds(), parts.cpu_seconds()))
-        _say(self.skips.saw(done.step, loss, total))
-
-
-def _say(text: str) -> None:
-    if text and dist.get_rank() == 0:
-        say(text)
+        phases = done.phases
+        step = Step(done.step, loss, total, seconds, peak_memory(self.device), phases.seconds(), phases.cpu_seconds())
+        self.recorder.record(step)
+        note = self.skips.check(done.step, loss, total)
+        if note and dist.get_rank() == 0:
+            say(note)
 
 
 def save_weights(settings: Settings, ranks: Ranks, passes: Passes) -> str:
-    """What transformers opens, under `weights/` of the run's folder, one file per rank of the pipeline; or why it could not be written."""
+    """Write `weights/` in the run's folder for transformers, one file per pipeline rank; returns why that failed, empty on success."""
     lead = all(ranks.at(axis) == 0 for axis in ("dp_replicate", "dp_shard", "cp", "tp"))
-    skip = "lm_head.weight" if Sizes.of(settings.model).tied else ""
+    skip = HEAD if tied_embedding(settings.model) else ""
     dtype = next(passes.models[0].parameters()).dtype
-    beside = {"config.json": config_json(settings.model, str(dtype).removeprefix("torch."))}
+    extra = {"config.json": config_json(settings.model, str(dtype).removeprefix("torch."))}
     tokenizer = Path(settings.out, weights.TOKENIZER)
     if settings.tokenizer and tokenizer.is_file():
-        beside[weights.TOKENIZER] = tokenizer.read_text(encoding="utf-8")
-    return weights.save(passes.models, Path(settings.out, "weights"), ranks.at("pp"), settings.layout.pp, lead, skip, beside)
+        extra[weights.TOKENIZER] = tokenizer.read_text(encoding="utf-8")
+    return weights.save(passes.models, Path(settings.out, "weights"), ranks.at("pp"), settings.layout.pp, lead, skip, extra)

@@ -1,4 +1,4 @@
-"""The optimizer of a run: AdamW with clipped gradients, on float32 weights or on 16-bit ones with their rest beside them."""
+"""The optimizer: AdamW with clipped gradients, on float32 weights or on split 16-bit ones."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import math
@@ -9,22 +9,22 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import AdamW
 
-from meshwise.workers.trainer.gradients import Named
+from meshwise.workers.trainer.gradients import NamedParameters
 from meshwise.workers.trainer.settings import Settings
 
 BETAS = (0.9, 0.95)
 DECAY = 0.1
-"""Of matrices; norms and biases have none (GPT-3's recipe, arXiv:2005.14165, appendix B)."""
+"""Weight decay of matrices; norms and biases have none (GPT-3's recipe, arXiv:2005.14165, appendix B)."""
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-class Updates(Protocol):
-    """What a step asks of an optimizer, and what a checkpoint does."""
+class StepOptimizer(Protocol):
+    """The methods that a step and a checkpoint call on an optimizer."""
 
     def set_rate(self, rate: float) -> None: ...
 
     def apply(self, total: Tensor, most: float) -> None:
-        """Update the weights with gradients of norm `total`, scaled to at most `most`. A norm that is no number changes nothing."""
+        """Update the weights with gradients of norm `total`, scaled down to at most `most`. A norm that is not finite changes nothing."""
         ...
 
     def state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
@@ -32,12 +32,12 @@ class Updates(Protocol):
         ...
 
     def restore(self, parameter: nn.Parameter, state: dict[str, Tensor], step: int) -> None:
-        """Go on from a state that had `step` steps behind it."""
+        """Continue from a state after `step` steps."""
         ...
 
 
-class WholeUpdates:
-    """torch's fused AdamW on float32 weights, cut over ranks or not."""
+class FusedAdamW:
+    """torch's fused AdamW on float32 weights, sharded or not."""
 
     def __init__(self, groups: list[dict[str, Any]]) -> None:
         self.adamw: Any = AdamW(groups, lr=0.0, betas=BETAS, fused=True)
@@ -47,7 +47,7 @@ class WholeUpdates:
             group["lr"] = rate
 
     def apply(self, total: Tensor, most: float) -> None:
-        # the names by which torch's own gradient scaler tells a fused optimizer
+        # the attributes through which torch's own gradient scaler controls a fused optimizer
         self.adamw.grad_scale = (total / most + 1e-6).clamp(min=1.0)
         self.adamw.found_inf = (~torch.isfinite(total)).float()
         self.adamw.step()
@@ -59,13 +59,13 @@ class WholeUpdates:
         return {"weight": parameter.detach(), **{kind: cast(Tensor, moments[kind]) for kind in MOMENTS}}
 
     def restore(self, parameter: nn.Parameter, state: dict[str, Tensor], step: int) -> None:
-        """The state was read in place; AdamW counts steps for each weight, and all have seen as many."""
+        """Set the step count: the state was read in place, and AdamW counts steps per weight."""
         local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
         self.adamw.state[parameter]["step"] = torch.tensor(float(step), device=local.device)
 
 
-class SplitUpdates:
-    """Our AdamW on 16-bit weights of one GPU."""
+class SplitWeightsAdamW:
+    """Our AdamW on split 16-bit weights of one GPU."""
 
     def __init__(self, groups: list[dict[str, Any]]) -> None:
         from meshwise.workers.trainer.ops.adamw import SplitAdamW
@@ -80,30 +80,30 @@ class SplitUpdates:
 
     def state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
         moments = self.adamw.state[parameter]
-        return {"weight": self.adamw.whole(parameter), **{kind: cast(Tensor, moments[kind]) for kind in MOMENTS}}
+        return {"weight": self.adamw.value(parameter), **{kind: cast(Tensor, moments[kind]) for kind in MOMENTS}}
 
     def restore(self, parameter: nn.Parameter, state: dict[str, Tensor], step: int) -> None:
-        self.adamw.put(parameter, state["weight"])
+        self.adamw.set_value(parameter, state["weight"])
         self.adamw.count.fill_(step)
 
 
-def updates_of(settings: Settings, parameters: Named) -> Updates:
-    """The optimizer of these weights. Where they are to be split, they become 16 bits here."""
+def make_optimizer(settings: Settings, parameters: NamedParameters) -> StepOptimizer:
+    """Create the optimizer of these weights. If they are to be split, they become 16 bits here."""
     matrices = [parameter for _, parameter in parameters if parameter.dim() > 1]
     others = [parameter for _, parameter in parameters if parameter.dim() <= 1]
     found = [{"params": matrices, "weight_decay": DECAY}, {"params": others, "weight_decay": 0.0}]
     found = [group for group in found if group["params"]]
-    if not settings.split:
-        return WholeUpdates(found)
-    updates = SplitUpdates(found)
+    if not settings.split_weights:
+        return FusedAdamW(found)
+    optimizer = SplitWeightsAdamW(found)
     if settings.microbatches > 1:
-        for _, parameter in parameters:  # gradients of several micro-batches are added in float32
+        for _, parameter in parameters:  # gradients of several micro-batches accumulate in float32
             parameter.grad_dtype = torch.float32  # pyright: ignore[reportAttributeAccessIssue]
-    return updates
+    return optimizer
 
 
 def rate_at(settings: Settings, step: int) -> float:
-    """Learning rate: up in `warmup` steps, then half a cosine down to a tenth (arXiv:2005.14165, appendix B)."""
+    """Learning rate: linear warm-up over `warmup` steps, then half a cosine down to a tenth (arXiv:2005.14165, appendix B)."""
     if step < settings.warmup:
         return settings.lr * (step + 1) / settings.warmup
     done = (step - settings.warmup) / max(1, settings.steps - settings.warmup)

@@ -1,4 +1,4 @@
-"""A model cut over ranks: the mesh, tensor and sequence parallelism, recompute, compiled blocks, and sharded data parallelism."""
+"""A model split over ranks: the mesh, tensor and sequence parallelism, compiled blocks, and sharded data parallelism."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import warnings
@@ -15,58 +15,54 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor.parallel import parallelize_module
 
 from meshwise.workers.trainer import weights
-from meshwise.workers.trainer.models import Decoder, Joining, Span, build, sharding
-from meshwise.workers.trainer.ops.attention import Place
-from meshwise.workers.trainer.settings import Layout, Settings, Sizes
+from meshwise.workers.trainer.models.base import Decoder, Fusable, Span, build
+from meshwise.workers.trainer.models.registry import family_of, sizes_of, tied_embedding
+from meshwise.workers.trainer.ops.attention import LocalShard
+from meshwise.workers.trainer.settings import Layout, Settings
 
 AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
-"""Outermost first: neighbours in rank, and so in a node, share tensor parallelism, which talks most."""
-SHARED = ("pp", "dp_replicate", "fsdp", "tp")
-"""The same ranks as weights see them: shares of a weight go over dp_shard x cp, for both see other tokens."""
-EMBEDDINGS = {
-    "llama": "model.embed_tokens.weight",
-    "bloom": "transformer.word_embeddings.weight",
-    "gpt2": "transformer.wte.weight",
-    "ttt": "model.embed_tokens.weight",
-}
+"""Outermost first: neighbouring ranks, and so those of one node, share tensor parallelism, which communicates most."""
+WEIGHT_AXES = ("pp", "dp_replicate", "fsdp", "tp")
+"""The axes that weights see: FSDP shards weights over dp_shard x cp, whose ranks all see different tokens."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """The mesh of a run, and what this rank is in it."""
+    """The meshes of a run, and this rank's coordinates in them."""
 
     mesh: DeviceMesh
-    """Of SHARED axes."""
-    parts: DeviceMesh
-    """Of all AXES."""
+    """Over WEIGHT_AXES."""
+    full_mesh: DeviceMesh
+    """Over AXES."""
     layout: Layout
-    ties: dist.ProcessGroup | None
-    """This rank and the one that holds the other copy of a tied embedding, where stages stand between them."""
+    tied_group: dist.ProcessGroup | None
+    """This rank and the one that holds the other copy of a tied embedding, if they are on different stages."""
 
     @staticmethod
     def of(layout: Layout, device: str) -> "Ranks":
         sizes = (layout.pp, layout.dp_replicate, layout.dp_shard * layout.cp, layout.tp)
-        mesh = init_device_mesh(device, sizes, mesh_dim_names=SHARED)
-        parts = init_device_mesh(device, tuple(getattr(layout, axis) for axis in AXES), mesh_dim_names=AXES)
-        return Ranks(mesh, parts, layout, _ends(mesh) if layout.pp > 1 and layout.schedule != "zbv" else None)
+        mesh = init_device_mesh(device, sizes, mesh_dim_names=WEIGHT_AXES)
+        full_mesh = init_device_mesh(device, tuple(getattr(layout, axis) for axis in AXES), mesh_dim_names=AXES)
+        return Ranks(mesh, full_mesh, layout, _end_stages(mesh) if layout.pp > 1 and layout.schedule != "zbv" else None)
 
     def at(self, axis: str) -> int:
-        return self.parts.get_local_rank(axis)
+        """This rank's coordinate on an axis."""
+        return self.full_mesh.get_local_rank(axis)
 
     @property
     def replica(self) -> int:
-        """Which share of the batch this rank reads."""
+        """Index of the share of the batch that this rank reads."""
         return self.at("dp_replicate") * self.layout.dp_shard + self.at("dp_shard")
 
     @property
-    def place(self) -> Place:
+    def shard(self) -> LocalShard:
         a = self.layout
-        group = self.parts["cp"].get_group() if a.cp > 1 else None
-        return Place(a.tp, self.at("tp"), a.cp, self.at("cp"), group)
+        group = self.full_mesh["cp"].get_group() if a.cp > 1 else None
+        return LocalShard(a.tp, self.at("tp"), a.cp, self.at("cp"), group)
 
 
-def _ends(mesh: DeviceMesh) -> dist.ProcessGroup | None:
-    """The group of first and last stage that this rank is in. All ranks make all groups, as torch asks."""
+def _end_stages(mesh: DeviceMesh) -> dist.ProcessGroup | None:
+    """This rank's group of first and last pipeline stage. Every rank creates all groups, as torch requires."""
     own = None
     for first, last in zip(mesh.mesh[0].flatten().tolist(), mesh.mesh[-1].flatten().tolist(), strict=True):
         group = dist.new_group([first, last])
@@ -76,7 +72,7 @@ def _ends(mesh: DeviceMesh) -> dist.ProcessGroup | None:
 
 
 def spans(layers: int, stages: int) -> list[Span]:
-    """Layers shared out evenly. What is left over goes to stages in the middle first: the ends have the embedding and the head."""
+    """Split the layers evenly. Extra layers go to the middle stages first, since the end stages hold the embedding and the head."""
     each, over = divmod(layers, stages)
     middle_first = sorted(range(stages), key=lambda stage: abs(2 * stage - stages + 1))
     sizes = [each + (stage in middle_first[:over]) for stage in range(stages)]
@@ -85,70 +81,67 @@ def spans(layers: int, stages: int) -> list[Span]:
 
 
 def own_stages(layout: Layout, stage: int) -> list[int]:
-    """The parts of the model that a rank of the pipeline holds: dealt out in turn, or down and up again in a V."""
+    """The stages that a pipeline rank holds: every pp-th one, or for the V schedule one on the way down and one on the way up."""
     if layout.schedule == "zbv":
         return [stage, 2 * layout.pp - 1 - stage]
     return list(range(stage, layout.pp * layout.chunks, layout.pp))
 
 
-def stages(settings: Settings, ranks: Ranks) -> list[tuple[int, nn.Module]]:
-    """This rank's stages, each with its number, cut as the layout says. They have shapes and no bytes yet."""
+def build_stages(settings: Settings, ranks: Ranks) -> list[tuple[int, nn.Module]]:
+    """Build this rank's stages on the meta device, each with its number, sharded by the layout. `initialize` allocates them."""
     layout = settings.layout
-    every = spans(Sizes.of(settings.model).layers, layout.pp * layout.chunks)
+    every = spans(sizes_of(settings.model).layers, layout.pp * layout.chunks)
     found: list[tuple[int, nn.Module]] = []
     for number in own_stages(layout, ranks.at("pp")):
         with torch.device("meta"):
-            model = build(settings.model, every[number], ranks.place, layout.recompute)
+            model = build(settings.model, every[number], ranks.shard, layout.recompute)
         _parallelize(model, every[number], settings, ranks)
         found.append((number, model))
     return found
 
 
-def fill(settings: Settings, models: list[nn.Module], device: torch.device) -> None:
-    """Give stages their memory and weights, HF's or random ones."""
+def initialize(settings: Settings, models: list[nn.Module], device: torch.device) -> None:
+    """Allocate the stages and fill their weights, from HF's files or at random."""
     for model in models:
         model.to_empty(device=device)
         cast(Decoder, model).tie()
-    tied = tied_name(settings)
+    tied = tied_embedding(settings.model)
     if settings.weights:
         weights.load(models, Path(settings.weights), tied)
     else:
-        weights.start(models, settings.seed, float(settings.model.get("initializer_range", 0.02)), tied)
-    if settings.split:  # no rank has but a part of a weight, which would not stand beside the others
-        for part in (part for model in models for part in model.modules() if isinstance(part, Joining)):
-            part.join()
+        weights.init_random(models, settings.seed, float(settings.model.get("initializer_range", 0.02)), tied)
+    if settings.split_weights:  # only then does this rank hold whole weights, which can be stacked
+        for part in (part for model in models for part in model.modules() if isinstance(part, Fusable)):
+            part.fuse()
 
 
 def _parallelize(model: nn.Module, span: Span, settings: Settings, ranks: Ranks) -> None:
     layout = settings.layout
     decoder = cast(Decoder, model)
     if layout.tp > 1:
-        parallelize_module(model, ranks.mesh["tp"], sharding(settings.model, span))
+        styles = family_of(settings.model).styles
+        assert styles is not None, "a layout rule refuses tp for this family"
+        parallelize_module(model, ranks.mesh["tp"], styles(span))
         decoder.tie()
     if settings.compile:
-        # products of elements that a later matrix product needs are made again rather than kept: a pass over memory, a third of its bytes
+        # recompute, not keep, element-wise products that a later matrix product needs: a pass over memory, a third of its bytes
         functorch.ban_recompute_materialized_backward = False
         for block in decoder.blocks():
             block.compile()
-    if not sharded(layout):
+    if not uses_fsdp(layout):
         return
     mesh = ranks.mesh["dp_replicate", "fsdp"] if layout.dp_replicate > 1 else ranks.mesh["fsdp"]
     half = torch.bfloat16 if settings.precision == "bf16" else None
     policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32)
-    # a pipeline passes many micro-batches: weights gathered for each of them would cost more than they take
+    # a pipeline runs many micro-batches: gathering the weights again for each would cost more time than it saves memory
     options: dict[str, Any] = {"mesh": mesh, "mp_policy": policy, "reshard_after_forward": layout.zero == 3 and layout.pp == 1}
-    # torch warns of changing in place what a stage returns, which nothing here does
+    # torch warns against modifying a stage's output in place, which nothing here does
     warnings.filterwarnings("ignore", r"FSDP2-wrapped module .* returned a view tensor")
     for block in decoder.blocks():
         fully_shard(block, **options)
     fully_shard(model, **options)
 
 
-def tied_name(settings: Settings) -> str:
-    """The embedding that the head shares; nothing where each has its own."""
-    return EMBEDDINGS[settings.model["model_type"]] if Sizes.of(settings.model).tied else ""
-
-
-def sharded(layout: Layout) -> bool:
-    """Whether FSDP holds the weights; it also averages gradients over context-parallel ranks, which see other tokens."""
+def uses_fsdp(layout: Layout) -> bool:
+    """Whether FSDP holds the weights; it also averages gradients over context-parallel ranks, which see different tokens."""
     return layout.dp * layout.cp > 1

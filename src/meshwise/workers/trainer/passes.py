@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from meshwise.workers.trainer.parallel import Ranks, fill, sharded, stages
+from meshwise.workers.trainer.parallel import Ranks, build_stages, initialize, uses_fsdp
 from meshwise.workers.trainer.report.phases import Phases
 from meshwise.workers.trainer.settings import Settings
 
@@ -28,21 +28,19 @@ SCHEDULES: dict[str, Any] = {
     "zero-bubble": ScheduleInterleavedZeroBubble,
     "zbv": ScheduleZBVZeroBubble,
 }
-
-
 KERNELS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-"""Of attention on a GPU, the fastest first (Hopper, 16 bits)."""
+"""Attention backends on a GPU, fastest first (Hopper, 16 bits)."""
 
 
 class Passes:
-    """The stages of this rank, ready to be run."""
+    """This rank's stages, ready to run."""
 
     def __init__(self, settings: Settings, ranks: Ranks, device: torch.device) -> None:
         self.settings, self.ranks, self.device = settings, ranks, device
         self.phases = Phases(device)
-        own = stages(settings, ranks)
+        own = build_stages(settings, ranks)
         self.models: list[nn.Module] = [model for _, model in own]
-        fill(settings, self.models, device)
+        initialize(settings, self.models, device)
         last = settings.layout.pp * settings.layout.chunks - 1
         self.starts = any(number == 0 for number, _ in own)
         self.ends = any(number == last for number, _ in own)
@@ -51,26 +49,26 @@ class Passes:
     def _schedule(self, own: list[tuple[int, nn.Module]], total: int) -> Any:
         group = self.ranks.mesh["pp"].get_group()
         parts = [PipelineStage(model, number, total, self.device, group=group) for number, model in own]
-        # the loss is divided by the micro-batches already: torch would do it once more
+        # the loss is already divided by the micro-batches: torch would do it again
         options: dict[str, Any] = {"loss_fn": self.loss, "scale_grads": False}
         if self.settings.layout.schedule == "1f1b":
             return Schedule1F1B(parts[0], self.settings.microbatches, **options)
         return SCHEDULES[self.settings.layout.schedule](parts, self.settings.microbatches, **options)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy, a mean over the tokens of this rank's step: ranks see as many each, so their mean is the batch's."""
+        """Cross-entropy as a mean over this rank's tokens of a step; all ranks see equally many, so their mean is the batch's."""
         if self.settings.layout.tp > 1:
             logits = DTensor.from_local(logits, self.ranks.mesh["tp"], [Shard(-1)], run_check=False)
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten()) / self.settings.microbatches
 
     def run(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Add the gradients of a step, and give the loss of the whole batch, the same on all ranks."""
+        """Accumulate the gradients of a step, and return the loss of the whole batch, the same on all ranks."""
         with ExitStack() as around:
             if self.settings.layout.tp > 1:
                 around.enter_context(loss_parallel())
             if self.device.type == "cuda":
                 around.enter_context(sdpa_kernel(KERNELS, set_priority=True))
-            if self.settings.precision == "bf16" and not sharded(self.settings.layout) and not self.settings.split:
+            if self.settings.precision == "bf16" and not uses_fsdp(self.settings.layout) and not self.settings.split_weights:
                 around.enter_context(torch.autocast(self.device.type, torch.bfloat16))
             losses = self._pipelined(tokens, targets) if self.schedule else self._plain(tokens, targets)
         parts = [(one.full_tensor() if isinstance(one, DTensor) else one).detach() for one in losses]
@@ -82,10 +80,11 @@ class Passes:
     def _plain(self, tokens: Tensor, targets: Tensor) -> list[Tensor]:
         losses: list[Tensor] = []
         (model,) = self.models
-        for some, wanted in zip(tokens.split(self.settings.layout.mbs), targets.split(self.settings.layout.mbs), strict=True):
-            cut = self.settings.layout.tp > 1  # logits that ranks share out are a part each already
+        mbs, sharded = self.settings.layout.mbs, self.settings.layout.tp > 1
+        for inputs, labels in zip(tokens.split(mbs), targets.split(mbs), strict=True):
             with self.phases("forward"):
-                loss = self.loss(model(some), wanted) if cut else model(some, wanted) / self.settings.microbatches
+                # under tensor parallelism each rank already holds only a part of the logits
+                loss = self.loss(model(inputs), labels) if sharded else model(inputs, labels) / self.settings.microbatches
             with self.phases("backward"):
                 loss.backward()
             losses.append(loss)
@@ -94,7 +93,7 @@ class Passes:
     def _pipelined(self, tokens: Tensor, targets: Tensor) -> list[Tensor]:
         losses: list[Tensor] = []
         inputs = (tokens,) if self.starts else ()
-        told: dict[str, Any] = {"target": targets, "losses": losses} if self.ends else {}
-        with self.phases("passes"):  # forward and backward passes take turns
-            cast(Any, self.schedule).step(*inputs, **told, return_outputs=False)
+        ends: dict[str, Any] = {"target": targets, "losses": losses} if self.ends else {}
+        with self.phases("passes"):  # forward and backward passes alternate
+            cast(Any, self.schedule).step(*inputs, **ends, return_outputs=False)
         return losses

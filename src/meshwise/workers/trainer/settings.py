@@ -1,11 +1,12 @@
-"""Settings: everything a worker needs to know, as one JSON file, and the rules that a layout keeps to. No torch here."""
+"""The settings of a run, as one JSON file that every worker reads, and the rules a layout must satisfy. No torch."""
 
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
+
+from meshwise.workers.trainer.models.registry import family_of, sizes_of
 
 SCHEDULES = ("1f1b", "interleaved", "zero-bubble", "zbv")
 SPLIT_BACKWARD = ("zero-bubble", "zbv")
@@ -13,15 +14,13 @@ RECOMPUTE = ("none", "selective", "full")
 PRECISIONS = ("bf16", "fp32")
 DEVICES = ("cpu", "cuda")
 ON_NAN = ("stop", "skip")
-MODEL_TYPES = ("llama", "bloom", "gpt2", "ttt")
-TTT_LAYERS = ("linear", "mlp")
 BYTES = 256
-"""Tokens of the embedded text: one per byte."""
+"""Vocabulary of the embedded text: one token per byte."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How the model is cut, in the words of meshwise's layouts."""
+    """How the model is split over devices; the names are those of meshwise's layouts."""
 
     dp_replicate: int = 1
     dp_shard: int = 1
@@ -31,7 +30,7 @@ class Layout:
     mbs: int = 1
     vpp: int = 1
     zero: int = 3
-    """3 gives gathered weights back after the forward pass, 2 keeps them until the backward pass is done."""
+    """3 frees gathered weights after the forward pass; 2 keeps them until the backward pass is done."""
     recompute: str = "none"
     schedule: str = "1f1b"
 
@@ -45,13 +44,13 @@ class Layout:
 
     @property
     def chunks(self) -> int:
-        """Parts of the model on one device: a V takes two."""
+        """Parts of the model on one device; the V schedule has two."""
         return 2 if self.schedule == "zbv" else self.vpp
 
 
 @dataclass(frozen=True)
 class TokenFile:
-    """Tokens of 2 or 4 bytes without a sign, least byte first, one after another."""
+    """A file of unsigned little-endian tokens of 2 or 4 bytes."""
 
     path: str
     offset: int
@@ -60,12 +59,14 @@ class TokenFile:
     width: int
 
     def windows(self, seq: int) -> int:
-        """Samples of `seq` tokens, each with the token that follows; what is left over at the end is not read."""
+        """Count the samples of `seq` tokens plus the token that follows; a shorter rest at the end is not read."""
         return max(0, self.count - 1) // seq
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
+    """Everything a worker needs to know about its run."""
+
     name: str
     model: dict[str, Any]
     """The keys of HF's config.json."""
@@ -73,7 +74,7 @@ class Settings:
     batch: int
     seq: int
     given: str = ""
-    """By what the model was named: a preset, a file or a folder."""
+    """The model as the user gave it: a preset, a file or a folder."""
     steps: int = 20
     lr: float = 3e-3
     warmup: int = 5
@@ -83,46 +84,46 @@ class Settings:
     seed: int = 0
     compile: bool = False
     graph: bool = True
-    """Replay a step as one CUDA graph, on one device."""
+    """Replay each step as one CUDA graph, if the run has one device."""
     out: str = "run"
     data: tuple[TokenFile, ...] = ()
-    """What is read; nothing reads the embedded text, a token per byte."""
+    """Token files to read; empty: the embedded text, one token per byte."""
     text: str = ""
-    """The same in words."""
+    """Description of the data; empty for the embedded text."""
     fingerprint: str = ""
-    """Of what is read, where it must be known again: beside checkpoints."""
+    """Fingerprint of the data, set if checkpoints must recognize it."""
     tokenizer: bool = False
-    """Whether it was read with the tokenizer.json of the run's folder."""
+    """Whether the data was tokenized with tokenizer.json in the run's folder."""
     weights: str = ""
-    """HF safetensors to start from, a file or a folder; none starts from random weights."""
+    """HF safetensors to start from, a file or a folder; empty: random weights."""
     save: bool = False
     """Write the weights as HF safetensors at the end."""
     checkpoint_every: int = 0
-    """Steps between checkpoints, under checkpoints/ of the run's folder; 0 writes none. The newest there is gone on from."""
+    """Steps between checkpoints in checkpoints/ of the run's folder; 0 writes none. A run resumes from the newest one."""
     keep: int = 3
-    """Checkpoints that are kept."""
+    """Number of checkpoints to keep."""
     timeout: float = 600.0
-    """Seconds without progress after which a run ends and says who is behind."""
+    """Seconds without progress after which a run ends and names the stragglers."""
     on_nan: str = "stop"
-    """stop, or skip: leave out a step whose loss or gradient is no number."""
+    """stop, or skip: do not apply a step whose loss or gradient is not finite."""
     tensorboard: bool = False
-    """Write curves for TensorBoard under tensorboard/ of the run's folder."""
+    """Write TensorBoard curves to tensorboard/ of the run's folder."""
     profile_from: int = 0
     profile_steps: int = 0
-    """Steps from `profile_from` on that torch's profiler traces on rank 0; 0 is none."""
+    """Number of steps from `profile_from` on that torch's profiler traces on rank 0; 0: none."""
     memory_snapshot: bool = False
-    """Keep the history of GPU memory, and write it at the end or where it runs out."""
+    """Record the history of GPU memory, and write it at the end or when memory runs out."""
     facts: dict[str, float | str] = field(default_factory=dict[str, float | str])
-    """What the planner knows: flops_per_token, params, peak (FLOP/s of a device), capacity (its bytes), gpu (its name)."""
+    """Known to the planner: flops_per_token, params, peak (FLOP/s of a device), capacity (its bytes), gpu (its name)."""
 
     @property
-    def split(self) -> bool:
-        """Whether weights are 16 bits with the rest of a float32 beside them; where ranks add gradients, they are float32."""
+    def split_weights(self) -> bool:
+        """Whether a float32 weight is stored as bfloat16 plus the 16 remaining bits; with several ranks weights are float32."""
         return self.precision == "bf16" and self.device == "cuda" and self.layout.devices == 1
 
     @property
-    def graphed(self) -> bool:
-        """Whether a step is captured and replayed: where one device does all of it, and nothing is looked at on the way."""
+    def cuda_graph(self) -> bool:
+        """Whether a step is captured and replayed: only on one GPU, where no step waits for the host."""
         return self.graph and self.device == "cuda" and self.layout.devices == 1
 
     @property
@@ -130,10 +131,10 @@ class Settings:
         return self.batch // (self.layout.dp * self.layout.mbs)
 
     def write(self, path: Path) -> None:
-        """Whole at any time: launchers of several hosts may write the same file."""
-        begun = path.with_name(f"{path.name}.{os.getpid()}")
-        begun.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
-        begun.replace(path)
+        """Write the file atomically: launchers on several hosts may write the same one."""
+        partial = path.with_name(f"{path.name}.{os.getpid()}")
+        partial.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+        partial.replace(path)
 
     @staticmethod
     def read(path: Path) -> "Settings":
@@ -142,99 +143,13 @@ class Settings:
         return Settings(**(values | {"layout": Layout(**values["layout"]), "data": files}))
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """What both the rules and the models read from a config.json."""
-
-    hidden: int
-    layers: int
-    heads: int
-    kv_heads: int
-    ffn: int
-    vocab: int
-    tied: bool
-    positions: int = 0
-    """Learned ones, which a sequence cannot pass; 0 where positions are computed."""
-
-    @staticmethod
-    def of(config: Mapping[str, Any]) -> "Sizes":
-        def first(*keys: str, default: int = 0) -> int:
-            return next((int(config[key]) for key in keys if config.get(key) is not None), default)
-
-        old = config["model_type"] in ("bloom", "gpt2")  # keys and defaults from before Llama
-        hidden, heads = first("hidden_size", "n_embed", "n_embd"), first("num_attention_heads", "n_head")
-        return Sizes(
-            hidden=hidden,
-            layers=first("num_hidden_layers", "n_layer"),
-            heads=heads,
-            kv_heads=heads if old else first("num_key_value_heads", default=heads),
-            ffn=first("n_inner", default=4 * hidden) if old else first("intermediate_size"),
-            vocab=first("vocab_size"),
-            tied=bool(config.get("tie_word_embeddings", old or config["model_type"] == "ttt")),
-            positions=first("n_positions", default=1024) if config["model_type"] == "gpt2" else 0,
-        )
-
-
-def unbuildable(config: Mapping[str, Any]) -> str:
-    """Why the trainer cannot build this model; nothing where it can."""
-    kind = config.get("model_type")
-    if kind is None:
-        return f"it has no model_type: the trainer builds {', '.join(MODEL_TYPES)}"
-    if kind not in MODEL_TYPES:
-        return f"model_type {str(kind)!r}: the trainer builds {', '.join(MODEL_TYPES)}"
-    if any(float(config.get(key) or 0) for key in ("attention_dropout", "hidden_dropout")):
-        return "dropout: the trainer has none"
-    if kind == "bloom" and config.get("apply_residual_connection_post_layernorm"):
-        return "apply_residual_connection_post_layernorm: the trainer adds what comes before the norm"
-    if kind == "ttt" and learner_of(config)[0] not in TTT_LAYERS:
-        return f"ttt_layer_type {learner_of(config)[0]!r}: the trainer has {' and '.join(TTT_LAYERS)}"
-    if kind == "ttt" and any(config.get(key) for key in ("use_gate", "share_qk", "pre_conv")):
-        return "the trainer has TTT-Linear and TTT-MLP without gate, shared queries and convolution"
-    if kind == "gpt2":
-        return _unbuildable_gpt2(config)
-    if kind != "bloom" and config.get("hidden_act", "silu") != "silu":
-        return f"hidden_act {config['hidden_act']!r}: the trainer has silu"
-    sizes, rope = Sizes.of(config), rope_of(config)
-    size = int(config.get("head_dim") or sizes.hidden // max(1, sizes.heads))
-    if kind != "bloom" and size % 2:
-        return f"heads of {size}: rotary positions turn pairs, so their size must be even"
-    if rope.get("rope_type", rope.get("type", "default")) not in ("default", "llama3"):
-        return f"rope_type {rope.get('rope_type', rope.get('type'))!r}: the trainer has default and llama3"
-    return ""
-
-
-def _unbuildable_gpt2(config: Mapping[str, Any]) -> str:
-    if config.get("activation_function", "gelu_new") not in ("gelu_new", "gelu_pytorch_tanh"):
-        return f"activation_function {config['activation_function']!r}: the trainer has gelu_new"
-    odd = [key for key in ("scale_attn_by_inverse_layer_idx", "add_cross_attention") if config.get(key)]
-    odd += [] if config.get("scale_attn_weights", True) else ["scale_attn_weights false"]
-    return f"{odd[0]}: the trainer has plain causal attention" if odd else ""
-
-
-def dropout_of(config: Mapping[str, Any]) -> float:
-    """What a config of GPT-2 asks for, as all published ones do, and the trainer leaves out."""
-    return max(float(config.get(key) or 0) for key in ("attn_pdrop", "embd_pdrop", "resid_pdrop"))
-
-
-def learner_of(config: Mapping[str, Any]) -> tuple[str, int]:
-    """Of a TTT model, the kind of learner and the tokens of its mini-batch, by default those of the paper's code."""
-    return str(config.get("ttt_layer_type", "linear")), int(config.get("mini_batch_size", 16))
-
-
-def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The table of rotary positions, under the key of transformers 5 or of those before it."""
-    return {"rope_theta": config.get("rope_theta", 10000.0)} | dict(
-        config.get("rope_parameters") or config.get("rope_scaling") or {}
-    )
-
-
-def broken(settings: Settings) -> list[str]:
-    """The rules that a layout breaks for this model and batch, each with its numbers."""
+def broken_rules(settings: Settings) -> list[str]:
+    """List the rules that this layout breaks for its model and batch, each with its numbers."""
     if min(_counts(settings)) < 1:
-        return ["there is at least one of every axis, micro-batch, sequence and step"]
-    a, m = settings.layout, Sizes.of(settings.model)
+        return ["every axis, the micro-batch, batch, sequence and steps must be at least 1"]
+    a, m = settings.layout, sizes_of(settings.model)
     stages, each = a.pp * a.chunks, a.dp * a.mbs
-    ttt = settings.model["model_type"] == "ttt"
+    in_order = family_of(settings.model).styles is None
     rules = {
         f"tp ({a.tp}) must divide the heads ({m.heads})": m.heads % a.tp == 0,
         f"tp ({a.tp}) must divide the KV heads ({m.kv_heads})": m.kv_heads % a.tp == 0,
@@ -243,7 +158,7 @@ def broken(settings: Settings) -> list[str]:
         f"tp x cp ({a.tp} x {a.cp}) must divide the sequence ({settings.seq})": settings.seq % (a.tp * a.cp) == 0,
         f"dp x micro-batch ({a.dp} x {a.mbs}) must divide the batch ({settings.batch})": settings.batch % each == 0,
         f"pp x chunks ({a.pp} x {a.chunks}) must be at most the layers ({m.layers})": stages <= m.layers,
-        f"vpp ({a.vpp}) above 1 goes with the interleaved or zero-bubble schedule and pp above 1": a.vpp == 1
+        f"vpp ({a.vpp}) above 1 needs the interleaved or zero-bubble schedule and pp above 1": a.vpp == 1
         or (a.pp > 1 and a.schedule in ("interleaved", "zero-bubble")),
         f"schedule {a.schedule} needs pp above 1": a.pp > 1 or a.schedule == "1f1b",
         "schedule interleaved needs vpp above 1": a.schedule != "interleaved" or a.vpp > 1,
@@ -253,21 +168,24 @@ def broken(settings: Settings) -> list[str]:
         f"the sequence ({settings.seq}) must be at most the learned positions ({m.positions})": not m.positions
         or settings.seq <= m.positions,
         f"tp ({a.tp}) must divide the learned positions ({m.positions})": m.positions % a.tp == 0,
-        "TTT reads a sequence in order: it has neither tp nor cp, and no attention for selective recompute": not ttt
+        f"{settings.model['model_type']} layers process tokens in order: tp and cp must be 1 and recompute none or full": not in_order
         or (a.tp == a.cp == 1 and a.recompute != "selective"),
-        "a schedule with split backward passes needs recompute none and no compile": a.schedule not in SPLIT_BACKWARD
+        f"schedule {a.schedule} splits the backward pass: it needs recompute none and no compile": a.schedule
+        not in SPLIT_BACKWARD
         or (a.recompute == "none" and not settings.compile),
     }
     return [rule for rule, kept in rules.items() if not kept]
 
 
-def would_do(settings: Settings) -> str:
-    """Other values of one axis, up to twice the one it has, with which a layout keeps every rule: 'tp 1, 2 or 4'. Nothing where no one axis
-    is to blame."""
+def valid_choices(settings: Settings) -> str:
+    """Suggest values of one axis, up to twice the given one, that satisfy every rule: 'tp 1, 2 or 4'.
+
+    Returns "" if no change of a single axis helps.
+    """
     for name in ("tp", "cp", "pp", "vpp", "dp_shard", "dp_replicate", "mbs"):
         given = getattr(settings.layout, name)
         others = [replace(settings, layout=replace(settings.layout, **{name: value})) for value in range(1, 2 * given + 1)]
-        fine = [str(getattr(other.layout, name)) for other in others if given > 1 and not broken(other)][-4:]
+        fine = [str(getattr(other.layout, name)) for other in others if given > 1 and not broken_rules(other)][-4:]
         if fine:
             return f"{name.replace('_', '-')} {', '.join(fine[:-1])}{' or ' * (len(fine) > 1)}{fine[-1]}"
     return ""

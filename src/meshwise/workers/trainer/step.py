@@ -1,4 +1,4 @@
-"""One step on the device: forward, backward, clip, update. The host runs ahead of it, and asks for a step's numbers later."""
+"""One step on the device: forward, backward, clip, update. The host runs ahead of the device and reads a step's results later."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import time
@@ -7,21 +7,21 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from meshwise.workers.trainer.gradients import Named, norm, settle
-from meshwise.workers.trainer.optimizer import Updates, rate_at
+from meshwise.workers.trainer.gradients import NamedParameters, gradient_norm, reduce_gradients
+from meshwise.workers.trainer.optimizer import StepOptimizer, rate_at
 from meshwise.workers.trainer.parallel import Ranks
 from meshwise.workers.trainer.passes import Passes
-from meshwise.workers.trainer.ranks.faults import finite
-from meshwise.workers.trainer.report.phases import Parts
+from meshwise.workers.trainer.ranks.faults import is_finite
+from meshwise.workers.trainer.report.phases import PhaseTimes
 from meshwise.workers.trainer.settings import Settings
 
 EAGER = 3
-"""Steps before one is captured: kernels are compiled and chosen in the first ones, and capturing runs none."""
+"""Steps before one is captured: the first ones compile and choose kernels, and capturing runs nothing."""
 
 
 @dataclass
 class Moment:
-    """A time on the device, or on the host where it does the work."""
+    """A point in time on the device, or on the host if it does the work."""
 
     event: torch.cuda.Event | None = None
     clock: float = field(default_factory=time.perf_counter)
@@ -35,7 +35,7 @@ class Moment:
         return Moment(event)
 
     def since(self, earlier: "Moment") -> float:
-        """Seconds, once the device has got here."""
+        """Seconds since an earlier moment; waits until the device has reached this one."""
         if self.event is None or earlier.event is None:
             return self.clock - earlier.clock
         self.event.synchronize()
@@ -43,52 +43,55 @@ class Moment:
 
 
 @dataclass
-class Launched:
-    """A step that the device may still be busy with."""
+class LaunchedStep:
+    """A step that the device may still be computing."""
 
     step: int
     numbers: Tensor
-    """Loss and norm of the gradient, on the host once the moment has passed."""
+    """Loss and gradient norm, on the host once `end` has passed."""
     end: Moment
-    parts: Parts
+    phases: PhaseTimes
 
 
 class Stepper:
-    """Runs steps, from the fourth on as one CUDA graph where settings say so: replaying it costs the host nothing."""
+    """Runs steps, from the fourth on as one CUDA graph if the settings ask for it: replaying it has no CPU launch overhead."""
 
-    def __init__(self, settings: Settings, ranks: Ranks, passes: Passes, updates: Updates, parameters: Named) -> None:
-        self.settings, self.ranks, self.passes, self.updates, self.parameters = settings, ranks, passes, updates, parameters
+    def __init__(
+        self, settings: Settings, ranks: Ranks, passes: Passes, optimizer: StepOptimizer, parameters: NamedParameters
+    ) -> None:
+        self.settings, self.ranks, self.passes, self.optimizer, self.parameters = settings, ranks, passes, optimizer, parameters
         self.graph: torch.cuda.CUDAGraph | None = None
         self.inputs: tuple[Tensor, Tensor] | None = None
         self.numbers: Tensor | None = None
         self.done = 0
 
-    def launch(self, step: int, tokens: Tensor, targets: Tensor) -> Launched:
+    def launch(self, step: int, tokens: Tensor, targets: Tensor) -> LaunchedStep:
+        """Start a step without waiting for the device."""
         device = self.passes.device
         tokens, targets = (part.to(device, non_blocking=True) for part in (tokens, targets))
-        self.updates.set_rate(rate_at(self.settings, step))
-        numbers = self._replay(tokens, targets) if self.settings.graphed else self._run(tokens, targets)
+        self.optimizer.set_rate(rate_at(self.settings, step))
+        numbers = self._replay(tokens, targets) if self.settings.cuda_graph else self._run(tokens, targets)
         self.done += 1
         if device.type == "cuda":
             numbers = torch.empty(2, pin_memory=True).copy_(numbers, non_blocking=True)
-        return Launched(step, numbers, Moment.now(device), self.passes.phases.end())
+        return LaunchedStep(step, numbers, Moment.now(device), self.passes.phases.end())
 
     def _run(self, tokens: Tensor, targets: Tensor) -> Tensor:
         loss = self.passes.run(tokens, targets)
         phases = self.passes.phases
         with phases("reduce"):
-            settle(self.settings, self.ranks, self.parameters)
-            total = norm(self.settings, self.ranks, self.parameters)
+            reduce_gradients(self.settings, self.ranks, self.parameters)
+            total = gradient_norm(self.settings, self.ranks, self.parameters)
         with phases("optimizer"):
-            # a loss that is no number may leave a gradient that is one
-            self.updates.apply(torch.where(finite(loss, total), total, torch.nan), self.settings.clip)
+            # a loss that is not finite may leave a finite gradient
+            self.optimizer.apply(torch.where(is_finite(loss, total), total, torch.nan), self.settings.clip)
             for _, parameter in self.parameters:
                 parameter.grad = None
         return torch.stack((loss.float(), total))
 
     def _replay(self, tokens: Tensor, targets: Tensor) -> Tensor:
         if self.graph is None and self.done < EAGER:
-            # on a stream of its own, as capturing asks
+            # on a separate stream, as capturing requires
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):

@@ -1,4 +1,4 @@
-"""Token files: shared out over ranks and steps without loss or repeat, in any layout, and read ahead of the loop."""
+"""Token files: split over ranks and steps without loss or repetition, in any layout, and read ahead of the loop."""
 
 import struct
 import threading
@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwise.workers.trainer.data.batches import KEPT, Batches
-from meshwise.workers.trainer.data.samples import batch_of, own_batch
+from meshwise.workers.trainer.data.samples import batch_of, local_batch
 from meshwise.workers.trainer.settings import Layout, Settings, TokenFile
 
 
 @dataclass(frozen=True)
 class Rank:
-    """What reading asks of a rank's place, without processes."""
+    """The coordinates of a rank that reading needs, without processes."""
 
     replica: int
     cp: int = 0
@@ -34,7 +34,7 @@ def rank(replica: int, cp: int = 0) -> Any:
 
 
 def written(folder: Path, counts: list[int], width: int = 2, offset: int = 0) -> tuple[TokenFile, ...]:
-    """Files of tokens 0, 1, 2, ... that go on from one file to the next, so that a token says where it was."""
+    """Files of tokens 0, 1, 2, ... numbered through all files, so that a token shows where it was."""
     files, first = [], 0
     for i, count in enumerate(counts):
         path = folder / f"{i}.bin"
@@ -77,7 +77,7 @@ def test_no_sample_is_lost_or_repeated_in_an_epoch_that_is_stopped_and_gone_on_w
             asked = settings(files, seed=seed, layout=Layout(dp_replicate=copies, dp_shard=shards, cp=cp), batch=size)
             ahead = 0 if step < stop else stop * (batch - then)
             for replica in range(copies * shards):
-                parts = [own_batch(asked, rank(replica, part), step, ahead) for part in range(cp)]
+                parts = [local_batch(asked, rank(replica, part), step, ahead) for part in range(cp)]
                 tokens, targets = (torch.cat(halves, 1) for halves in zip(*parts, strict=True))
                 assert torch.equal(tokens + 1, targets)
                 rows += [tuple(row) for row in tokens.tolist()]
@@ -101,7 +101,7 @@ def test_tokens_of_four_bytes_and_of_the_upper_half_of_two_come_out_as_they_are(
 
 def test_a_token_that_the_model_has_not_stops_the_run_with_its_number(tmp_path: Path) -> None:
     files = written(tmp_path, [41])
-    with pytest.raises(SystemExit, match="token 40 in the corpus: the vocabulary has 40"):
+    with pytest.raises(SystemExit, match="token 40 in the corpus is outside the vocabulary of 40"):
         batch_of(settings(files, text="the corpus", model={"model_type": "llama", "vocab_size": 40}, batch=8), 0)
 
 
@@ -112,8 +112,8 @@ def test_batches_are_those_of_each_step_in_turn_and_then_end(tmp_path: Path, emb
         found = list(batches)
         assert len(found) == 7
         for step, (tokens, targets) in enumerate(found, 2):
-            assert torch.equal(tokens, own_batch(asked, rank(0), step, 3)[0])
-            assert torch.equal(targets, own_batch(asked, rank(0), step, 3)[1])
+            assert torch.equal(tokens, local_batch(asked, rank(0), step, 3)[0])
+            assert torch.equal(targets, local_batch(asked, rank(0), step, 3)[1])
         assert next(batches, None) is None
 
 
@@ -128,9 +128,9 @@ def test_a_batch_in_pinned_memory_stays_as_it_is_while_the_device_may_still_copy
         for step, batch in enumerate(batches):
             held.append(batch)
             for before in range(max(0, step - KEPT), step + 1):
-                assert torch.equal(held[before][0], own_batch(asked, rank(0), before)[0])
-                assert torch.equal(held[before][1], own_batch(asked, rank(0), before)[1])
-        assert len({tokens.data_ptr() for tokens, _ in held}) < 40  # the memory is used again
+                assert torch.equal(held[before][0], local_batch(asked, rank(0), before)[0])
+                assert torch.equal(held[before][1], local_batch(asked, rank(0), before)[1])
+        assert len({tokens.data_ptr() for tokens, _ in held}) < 40  # the memory is reused
 
 
 def test_closing_early_ends_the_thread_and_twice_is_no_error(tmp_path: Path) -> None:

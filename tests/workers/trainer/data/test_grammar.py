@@ -1,4 +1,4 @@
-"""The embedded text: the same for everyone, shared out without loss or repeat, and ASCII."""
+"""The embedded text: deterministic, split without loss or repetition, and ASCII."""
 
 import random
 

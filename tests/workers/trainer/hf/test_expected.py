@@ -1,4 +1,4 @@
-"""Weights given to a run: whether files hold those of the model is known from their tables, before any process starts."""
+"""Files given with --weights are checked against the model by their tables, before any process starts."""
 
 import json
 import struct
@@ -18,9 +18,9 @@ from meshwise.run.train import launch
 from meshwise.run.train.ask import TrainRun
 from meshwise.workers.trainer import weights
 from meshwise.workers.trainer.hf import expected, safetensors
-from meshwise.workers.trainer.models import Span, build
-from meshwise.workers.trainer.ranks.faults import Trouble
-from meshwise.workers.trainer.settings import Sizes
+from meshwise.workers.trainer.models.base import Span, build
+from meshwise.workers.trainer.models.registry import sizes_of
+from meshwise.workers.trainer.ranks.faults import TrainingError
 from support.command import Run, refused
 
 LLAMA: dict[str, Any] = {
@@ -45,7 +45,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def saved(config: dict[str, Any], folder: Path) -> Path:
-    layers = Sizes.of(config).layers
+    layers = sizes_of(config).layers
     model = build(config, Span(0, layers, layers))
     weights.save([model], folder)
     return folder
@@ -63,7 +63,7 @@ def cut(path: Path) -> None:
 
 
 def of(name: str, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Callable[[Path], None]:
-    """Another weight of this name, or one more."""
+    """Replace the weight of this name, or add it."""
 
     def change(path: Path) -> None:
         kept = {key: weights.read(one) for key, one in safetensors.table(path).items()}
@@ -73,19 +73,19 @@ def of(name: str, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) ->
 
 
 DAMAGED: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "cut off": (cut, "model.safetensors is cut off: it has "),
-    "cut off in its table": (lambda path: path.write_bytes(path.read_bytes()[:99]), "is cut off: it has 99 bytes, and its table alone "),
+    "cut off": (cut, "model.safetensors is truncated: it has "),
+    "cut off in its table": (lambda path: path.write_bytes(path.read_bytes()[:99]), "is truncated: it has 99 bytes, but its table alone"),
     "too long": (lambda path: path.write_bytes(path.read_bytes() + b"more"), "is too long: it has "),
-    "junk": (lambda path: path.write_bytes(b"no weights at all"), "model.safetensors is no safetensors file"),
-    "nothing": (lambda path: path.write_bytes(b""), "model.safetensors is no safetensors file"),
+    "junk": (lambda path: path.write_bytes(b"no weights at all"), "model.safetensors is not a safetensors file"),
+    "nothing": (lambda path: path.write_bytes(b""), "model.safetensors is not a safetensors file"),
     "a table of something else": (
         lambda path: path.write_bytes(struct.pack("<Q", 8) + b'{"a": 1}'),
-        "model.safetensors is no safetensors file",
+        "model.safetensors is not a safetensors file",
     ),
-    "another shape": (of("model.norm.weight", (16,)), "model.norm.weight is 16, and tiny.json's is 32"),
-    "another type": (of("model.norm.weight", (32,), torch.int8), "model.norm.weight is of type I8, and the trainer reads F64, F32"),
-    "more layers": (of("model.layers.3.input_layernorm.weight", (32,)), "holds model.layers.3.input_layernorm.weight too"),
-    "no file": (Path.unlink, "no .safetensors in it"),
+    "another shape": (of("model.norm.weight", (16,)), "model.norm.weight is 16, but tiny.json needs 32"),
+    "another type": (of("model.norm.weight", (32,), torch.int8), "model.norm.weight has type I8; the trainer reads F64, F32"),
+    "more layers": (of("model.layers.3.input_layernorm.weight", (32,)), "holds model.layers.3.input_layernorm.weight, which"),
+    "no file": (Path.unlink, "holds no .safetensors file"),
 }  # fmt: skip
 
 
@@ -99,17 +99,15 @@ def test_files_that_are_no_weights_of_the_model_are_refused_before_a_process_sta
     (tmp_path / "tiny.json").write_text(json.dumps(LLAMA), encoding="utf-8")
     for starter in ("run", "Popen"):
         monkeypatch.setattr(subprocess, starter, lambda *_, **__: pytest.fail("a process was started"))
-    told = refused(run(verb, str(tmp_path / "tiny.json"), "--weights", str(tmp_path / "weights"), "--device", "cpu"))
-    assert words in told
-    assert str(tmp_path / "weights") in told
+    message = refused(run(verb, str(tmp_path / "tiny.json"), "--weights", str(tmp_path / "weights"), "--device", "cpu"))
+    assert words in message
+    assert str(tmp_path / "weights") in message
 
 
 def test_weights_of_another_kind_of_model_are_refused_with_what_is_missing(tmp_path: Path) -> None:
     given = saved(LLAMA, tmp_path)
     values, label = launch.buildable("bloom-560m")
-    with pytest.raises(
-        expected.Unfit, match=r"no transformer.word_embeddings.weight in it, which bloom-560m has \(293 of 293 are"
-    ):
+    with pytest.raises(expected.WeightsError, match=r"lacks transformer.word_embeddings.weight of bloom-560m \(293 of 293 are"):
         expected.check(values, label, given)
 
 
@@ -125,7 +123,7 @@ def test_a_file_stands_for_its_folder_and_one_of_several_for_all(tmp_path: Path)
     (parts / safetensors.INDEX).write_text(json.dumps({"weight_map": where}), encoding="utf-8")
     expected.check(LLAMA, "tiny", parts / "part-2.safetensors")
     (parts / "part-1.safetensors").unlink()
-    with pytest.raises(expected.Unfit, match=r"names part-1.safetensors, which is not there"):
+    with pytest.raises(expected.WeightsError, match=r"names part-1.safetensors, which does not exist"):
         expected.check(LLAMA, "tiny", parts)
 
 
@@ -143,9 +141,9 @@ def test_tables_that_older_files_hold_beside_weights_are_passed_over(tmp_path: P
 
 
 def test_a_worker_that_finds_other_weights_says_so_without_a_traceback(tmp_path: Path) -> None:
-    """As on another host, whose launcher saw other files."""
+    """As on another host, whose launcher checked other files."""
     cut(saved(LLAMA, tmp_path) / "model.safetensors")
-    with pytest.raises(Trouble, match=r"model.safetensors is cut off"):
+    with pytest.raises(TrainingError, match=r"model.safetensors is truncated"):
         weights.load([build(LLAMA, Span(0, 3, 3))], tmp_path)
 
 
@@ -158,6 +156,6 @@ def test_a_damaged_table_is_refused_or_read_and_never_a_traceback(
     data = bytearray(file.read_bytes())
     data[at % len(data)] = byte
     file.write_bytes(data)
-    with suppress(safetensors.Unfit):
+    with suppress(safetensors.WeightsError):
         for one in safetensors.contents(file).values():
             assert 8 <= one.start <= one.end <= len(data)

@@ -1,4 +1,4 @@
-"""What `run --save` leaves is a folder that transformers opens as it is, with the numbers of the trained model."""
+"""`run --save` writes a folder that transformers opens unchanged, with the numbers of the trained model."""
 
 import json
 from dataclasses import replace
@@ -52,7 +52,7 @@ def test_transformers_opens_the_folder_and_computes_the_same(name: str, nursery:
 
 
 def test_saving_again_leaves_nothing_of_other_weights(nursery: Nursery, tmp_path: Path) -> None:
-    """Two files and their index of one run, and one file of the next: both would be read."""
+    """Two files and their index from one run, and one file from the next: both would be read."""
     trained(nursery, tmp_path, TINY, {"pp": 2})
     assert len([*(tmp_path / "weights").glob("model-*")]) == 2
     (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")

@@ -9,9 +9,9 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from meshwise.workers.trainer.models import Span, build
-from meshwise.workers.trainer.ranks.faults import Trouble
-from meshwise.workers.trainer.settings import Sizes
+from meshwise.workers.trainer.models.base import Span, build
+from meshwise.workers.trainer.models.registry import sizes_of
+from meshwise.workers.trainer.ranks.faults import TrainingError
 from meshwise.workers.trainer.weights import load, save
 
 LLAMA3 = {
@@ -52,7 +52,7 @@ def reference(config: Any) -> nn.Module:
 
 
 def whole(config: dict[str, Any]) -> nn.Module:
-    layers = Sizes.of(config).layers
+    layers = sizes_of(config).layers
     return build(config, Span(0, layers, layers))
 
 
@@ -117,5 +117,5 @@ def test_a_file_without_a_weight_is_refused_by_name(tmp_path: Path) -> None:
     weights = _untied(reference(config))
     del weights["transformer.ln_f.bias"]
     save_file(weights, tmp_path / "model.safetensors")
-    with pytest.raises(Trouble, match=r"transformer\.ln_f\.bias"):
+    with pytest.raises(TrainingError, match=r"transformer\.ln_f\.bias"):
         load([whole(config.to_dict())], tmp_path)

@@ -1,4 +1,4 @@
-"""Run with TRITON_INTERPRET=1: the kernels of a step on the CPU, against plain PyTorch. Fails where one differs."""
+"""Run with TRITON_INTERPRET=1: the kernels of a step on the CPU, against plain PyTorch. Fails if one differs."""
 
 from typing import Any
 
@@ -9,30 +9,30 @@ from torch.library import opcheck
 
 from meshwise.cost.train.passes import JOINED_STEP
 from meshwise.cost.train.step import UPDATED_TOGETHER
-from meshwise.workers.trainer.models import Joining, Span, build
+from meshwise.workers.trainer.models.base import Fusable, Span, build
 from meshwise.workers.trainer.models.ttt.linear import PADDING, LinearLearner
 from meshwise.workers.trainer.ops.adamw import SMALL, SplitAdamW
-from meshwise.workers.trainer.ops.joined import ROWS, joined, lay, swiglu, turned
-from meshwise.workers.trainer.ops.softmax import scale, slopes
+from meshwise.workers.trainer.ops.fused_projections import ROWS, fused_linear, split_and_rotate, stack, swiglu
+from meshwise.workers.trainer.ops.softmax import loss_and_gradient, scale
 
 dice = torch.Generator().manual_seed(0)
 
 
-def check_slopes(rows: int, vocabulary: int, width: int, dtype: torch.dtype = torch.float32) -> None:
+def check_loss_and_gradient(rows: int, vocabulary: int, width: int, dtype: torch.dtype = torch.float32) -> None:
     logits = torch.randn(rows, width, generator=dice).to(dtype)
     targets = torch.randint(vocabulary, (rows,), generator=dice)
     plain = logits[:, :vocabulary].float().clone().requires_grad_()
-    wanted = F.cross_entropy(plain, targets, reduction="none") * 0.5
-    wanted.sum().backward()
+    expected = F.cross_entropy(plain, targets, reduction="none") * 0.5
+    expected.sum().backward()
     assert plain.grad is not None
-    torch.testing.assert_close(slopes(logits, targets, vocabulary, 0.5), wanted.detach())
+    torch.testing.assert_close(loss_and_gradient(logits, targets, vocabulary, 0.5), expected.detach())
     near = 1e-5 if dtype == torch.float32 else 2**-7
     torch.testing.assert_close(logits[:, :vocabulary].float(), plain.grad, rtol=near, atol=1e-7)
     assert not logits[:, vocabulary:].any()
 
 
 def check_split_adamw() -> None:
-    """Small tensors, which are updated together, and one that is not small; of odd sizes, so that there are gaps between them."""
+    """Small tensors, which are updated together, and a large one; of odd sizes, so that there are gaps between them."""
     starts = [torch.randn(*shape, generator=dice) for shape in ((50, 37), (7,), (300, 300), (1, 3))]
     whole, split = ([nn.Parameter(start.clone()) for start in starts] for _ in range(2))
     usual = torch.optim.AdamW(whole, lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
@@ -41,20 +41,20 @@ def check_split_adamw() -> None:
     for start, parameter in zip(starts, split, strict=True):
         assert parameter.dtype == torch.bfloat16
         assert parameter.data_ptr() % 16 == 0
-        assert torch.equal(ours.whole(parameter), start)
+        assert torch.equal(ours.value(parameter), start)
     for _ in range(5):
         for one, other in zip(whole, split, strict=True):
             other.grad = torch.randn(one.shape, generator=dice).bfloat16()
             one.grad = other.grad.float() / 4
         usual.step()
         ours.step(scale=torch.tensor(0.25))
-        # a gradient that is no number changes nothing, nor the count of steps
+        # a NaN gradient changes neither the weights nor the count of steps
         for other in split:
             other.grad = torch.full_like(other, torch.nan)
         ours.step(scale=torch.tensor(torch.nan))
     assert ours.count.item() == 5
     for one, other in zip(whole, split, strict=True):
-        torch.testing.assert_close(ours.whole(other), one.detach(), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(ours.value(other), one.detach(), rtol=1e-6, atol=1e-6)
         torch.testing.assert_close(other.detach().float(), one.detach(), rtol=2**-8, atol=1e-6)
 
 
@@ -63,51 +63,50 @@ def check_scale() -> None:
     torch.testing.assert_close(scale(x.clone(), torch.tensor(1 / 3)), x / 3)
 
 
-def check_joined(config: dict[str, object], number: int = 4) -> None:
-    """A model whose products are joined, in so many parts, has the loss and gradients of one whose are not, and then 16-bit weights that
-    stand as they stood."""
-    apart, joined = (build(config, Span(0, 2, 2)) for _ in range(2))
-    for one, other in zip(apart.parameters(), joined.parameters(), strict=True):
+def check_fused(config: dict[str, object], number: int = 4) -> None:
+    """A model with `number` fused modules has the loss and gradients of a plain one, and its 16-bit weights keep the stacked order."""
+    plain, fused = (build(config, Span(0, 2, 2)) for _ in range(2))
+    for one, other in zip(plain.parameters(), fused.parameters(), strict=True):
         one.data = torch.randn(one.shape, generator=dice) * 0.1
         other.data = one.data.clone()
-    parts: list[Any] = [part for part in joined.modules() if isinstance(part, Joining)]
+    parts: list[Any] = [part for part in fused.modules() if isinstance(part, Fusable)]
     for part in parts:
-        part.join()
-    assert len([part for part in parts if part.joined]) == number
+        part.fuse()
+    assert len([part for part in parts if part.fused]) == number
     tokens = torch.randint(100, (2, 40), generator=dice)
-    losses = [model(tokens, tokens.roll(1)) for model in (apart, joined)]
+    losses = [model(tokens, tokens.roll(1)) for model in (plain, fused)]
     torch.testing.assert_close(losses[1], losses[0])
     for loss in losses:
         loss.backward()
-    for (name, one), other in zip(apart.named_parameters(), joined.parameters(), strict=True):
+    for (name, one), other in zip(plain.named_parameters(), fused.parameters(), strict=True):
         assert one.grad is not None
         assert other.grad is not None
         assert (one.grad - other.grad).norm() <= 1e-5 * one.grad.norm(), name
-    SplitAdamW([{"params": list(joined.parameters()), "weight_decay": 0.1}], betas=(0.9, 0.95))
-    gate, up = (weight for name, weight in joined.named_parameters() if ".0.mlp.gate" in name or ".0.mlp.up" in name)
+    SplitAdamW([{"params": list(fused.parameters()), "weight_decay": 0.1}], betas=(0.9, 0.95))
+    gate, up = (weight for name, weight in fused.named_parameters() if ".0.mlp.gate" in name or ".0.mlp.up" in name)
     assert gate.dtype == torch.bfloat16
     assert number < 4 or up.data_ptr() - gate.data_ptr() == gate.numel() * 2
-    for one, other in zip(apart.parameters(), joined.parameters(), strict=True):
+    for one, other in zip(plain.parameters(), fused.parameters(), strict=True):
         torch.testing.assert_close(other.float(), one, rtol=2**-8, atol=0)
 
 
 def check_operations() -> None:
-    """What torch.compile is told of each operation is so; of weights that do not fill 16 rows too."""
+    """The shapes and gradients that each operation registers for torch.compile are right, also for weights that need padding."""
 
     def drawn(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=dice).requires_grad_()
 
     x, weights = drawn(2, 5, 8), [drawn(7, 8), drawn(3, 1, 8)]
-    wanted = x @ torch.cat([weight.detach().flatten(0, -2) for weight in weights]).T
-    lay(weights)
-    assert joined(x, weights).shape == (2, 5, 16)
-    torch.testing.assert_close(joined(x, weights)[..., :10], wanted)
-    assert not joined(x, weights)[..., 10:].any()
+    expected = x @ torch.cat([weight.detach().flatten(0, -2) for weight in weights]).T
+    stack(weights)
+    assert fused_linear(x, weights).shape == (2, 5, 16)
+    torch.testing.assert_close(fused_linear(x, weights)[..., :10], expected)
+    assert not fused_linear(x, weights)[..., 10:].any()
     gates = [drawn(16, 8), drawn(16, 8)]
-    lay(gates)
-    opcheck(joined, (x, weights))
+    stack(gates)
+    opcheck(fused_linear, (x, weights))
     opcheck(swiglu, (x, *gates, drawn(8, 16)))
-    opcheck(turned, (drawn(2, 5, 32), torch.randn(2, 5, 4, generator=dice), 2))
+    opcheck(split_and_rotate, (drawn(2, 5, 32), torch.randn(2, 5, 4, generator=dice), 2))
 
 
 LLAMA: dict[str, object] = {
@@ -115,20 +114,20 @@ LLAMA: dict[str, object] = {
     "num_key_value_heads": 2, "vocab_size": 100, "rms_norm_eps": 1e-5,
 }  # fmt: skip
 
-check_joined(LLAMA)
-check_joined(LLAMA | {"num_key_value_heads": 4, "num_attention_heads": 8, "head_dim": 16, "tie_word_embeddings": True})
-check_joined(
+check_fused(LLAMA)
+check_fused(LLAMA | {"num_key_value_heads": 4, "num_attention_heads": 8, "head_dim": 16, "tie_word_embeddings": True})
+check_fused(
     LLAMA | {"hidden_size": 24, "num_attention_heads": 3, "num_key_value_heads": 1, "intermediate_size": 40}, 2
 )  # 40 rows
-check_joined(LLAMA | {"intermediate_size": 20, "attention_bias": True}, 0)
-LinearLearner.choose = lambda self, device: setattr(self, "fast", True)  # the interpreter serves a CPU too
-check_joined(LLAMA | {"model_type": "ttt", "num_attention_heads": 2, "mini_batch_size": 16})
+check_fused(LLAMA | {"intermediate_size": 20, "attention_bias": True}, 0)
+LinearLearner.choose_kernels = lambda self, device: setattr(self, "fast", True)  # the interpreter runs on a CPU too
+check_fused(LLAMA | {"model_type": "ttt", "num_attention_heads": 2, "mini_batch_size": 16})
 check_operations()
 assert JOINED_STEP == ROWS == PADDING
 assert UPDATED_TOGETHER == SMALL
 check_scale()
-check_slopes(5, 100, 128)
-check_slopes(3, 40000, 40064)
-check_slopes(3, 9000, 9024, torch.bfloat16)
-check_slopes(2, 70000, 70016, torch.bfloat16)
+check_loss_and_gradient(5, 100, 128)
+check_loss_and_gradient(3, 40000, 40064)
+check_loss_and_gradient(3, 9000, 9024, torch.bfloat16)
+check_loss_and_gradient(2, 70000, 70016, torch.bfloat16)
 check_split_adamw()

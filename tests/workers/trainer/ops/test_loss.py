@@ -14,15 +14,15 @@ def test_chunks_change_neither_the_loss_nor_a_gradient(tokens: int, vocabulary: 
     x = torch.randn(tokens, 12, generator=dice, requires_grad=True)
     weight = torch.randn(vocabulary, 12, generator=dice, requires_grad=True)
     targets = torch.randint(vocabulary, (tokens,), generator=dice)
-    wanted = F.cross_entropy(x @ weight.T, targets) * 3
-    by_hand = torch.autograd.grad(wanted, (x, weight))
+    expected = F.cross_entropy(x @ weight.T, targets) * 3
+    gradients = torch.autograd.grad(expected, (x, weight))
     found = head_loss(x, weight, targets, at_once=at_once) * 3
-    assert found.item() == pytest.approx(wanted.item(), rel=1e-6)
-    for one, other in zip(torch.autograd.grad(found, (x, weight)), by_hand, strict=True):
+    assert found.item() == pytest.approx(expected.item(), rel=1e-6)
+    for one, other in zip(torch.autograd.grad(found, (x, weight)), gradients, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
 
 
 def test_a_sequence_of_a_batch_counts_like_a_list_of_tokens() -> None:
     x, weight, targets = torch.randn(2, 5, 8), torch.randn(11, 8), torch.randint(11, (2, 5))
-    wanted = F.cross_entropy((x @ weight.T).flatten(0, 1), targets.flatten())
-    assert head_loss(x, weight, targets).item() == pytest.approx(wanted.item(), rel=1e-6)
+    expected = F.cross_entropy((x @ weight.T).flatten(0, 1), targets.flatten())
+    assert head_loss(x, weight, targets).item() == pytest.approx(expected.item(), rel=1e-6)

@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from support.nursery import Nursery
 
 
+@pytest.mark.slow
 def test_kernels_compute_what_plain_pytorch_does(interpreted: Nursery) -> None:
     interpreted.run(str(Path(__file__).with_name("step_kernels_worker.py")))

@@ -1,20 +1,25 @@
-"""What a worker makes of what goes wrong: a kind, one line, and whether to try again."""
+"""Errors of a worker become failures: a kind, one line, and whether a restart helps."""
 
 import errno
 import json
+import random
+import re
+import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.workers.trainer.checkpoint import checksum, flaw
-from meshwise.workers.trainer.hf.marker import whole
-from meshwise.workers.trainer.ranks.agent import step_under_way
-from meshwise.workers.trainer.ranks.faults import Failure, Skips, Trouble, failure_of, finite, kind_of
-from meshwise.workers.trainer.ranks.heartbeat import Beat, suspects
+from meshwise.workers.trainer.checkpoint import checksum, find_damage
+from meshwise.workers.trainer.data.grammar import sentence
+from meshwise.workers.trainer.marker import complete_steps
+from meshwise.workers.trainer.ranks.agent import current_step
+from meshwise.workers.trainer.ranks.faults import Failure, SkippedSteps, TrainingError, failure_of, is_finite, kind_of
+from meshwise.workers.trainer.ranks.heartbeat import Beat, _where, find_stragglers  # pyright: ignore[reportPrivateUsage]
 from support.tiny_runs import PLAIN
 
 
@@ -26,7 +31,7 @@ from support.tiny_runs import PLAIN
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"), "oom"),
         (OSError(errno.ENOSPC, "No space left on device"), "disk"),
         (RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"), "lost"),
-        (Trouble("nan", "no number"), "nan"),
+        (TrainingError("nan", "no number"), "nan"),
         (ValueError("x"), "error"),
     ],
 )
@@ -35,22 +40,22 @@ def test_an_error_has_a_kind(error: Exception, kind: str) -> None:
 
 
 def test_memory_that_runs_out_in_the_first_step_of_a_start_is_no_reason_to_start_again() -> None:
-    first = failure_of(MemoryError(), 1, "host", done=40, begun=40)
+    first = failure_of(MemoryError(), 1, "host", done=40, first=40)
     assert first.final
     assert first.message == "rank 1 on host ran out of memory in step 41: MemoryError"
-    assert first.step == 41  # the one that is named
-    assert not failure_of(MemoryError(), 1, "host", done=41, begun=40).final
-    assert not failure_of(ValueError("x"), 1, "host", done=0, begun=0).final
+    assert first.step == 41  # the one in the message
+    assert not failure_of(MemoryError(), 1, "host", done=41, first=40).final
+    assert not failure_of(ValueError("x"), 1, "host", done=0, first=0).final
 
 
 def test_the_step_of_a_killed_rank_is_the_one_behind_the_last_that_was_written(tmp_path: Path) -> None:
-    assert step_under_way(tmp_path, 0.0, 40) == 1
+    assert current_step(tmp_path, 0.0, 40) == 1
     path = tmp_path / "steps.jsonl"
     path.write_text("".join(json.dumps({"step": step}) + "\n" for step in range(21)) + '{"st')
     written = path.stat().st_mtime
-    assert step_under_way(tmp_path, written - 1, 40) == 22
-    assert step_under_way(tmp_path, written - 1, 21) == 21
-    assert step_under_way(tmp_path, written + 1, 40) == 1  # by a run before this one
+    assert current_step(tmp_path, written - 1, 40) == 22
+    assert current_step(tmp_path, written - 1, 21) == 21
+    assert current_step(tmp_path, written + 1, 40) == 1  # written by an earlier run
 
 
 def test_a_failure_is_kept_whole(tmp_path: Path) -> None:
@@ -64,21 +69,21 @@ def test_a_failure_is_kept_whole(tmp_path: Path) -> None:
 @given(st.floats(), st.floats())
 def test_a_step_is_applied_only_if_loss_and_norm_are_numbers(loss: float, norm: float) -> None:
     numbers = abs(loss) < float("inf") and abs(norm) < float("inf")
-    assert bool(finite(torch.tensor(loss, dtype=torch.float64), torch.tensor(norm, dtype=torch.float64))) == numbers
+    assert bool(is_finite(torch.tensor(loss, dtype=torch.float64), torch.tensor(norm, dtype=torch.float64))) == numbers
 
 
 def test_steps_without_a_number_stop_a_run_or_are_left_out_ten_in_a_row() -> None:
-    with pytest.raises(Trouble, match=r"step 3: the loss is nan .* stopped, and the step was not applied") as error:
-        Skips(PLAIN).saw(2, float("nan"), 1.0)
+    with pytest.raises(TrainingError, match=r"step 3: loss nan, .* stopped without applying the step") as error:
+        SkippedSteps(PLAIN).check(2, float("nan"), 1.0)
     # on a GPU the next step is under way when the loss of one is read
-    assert failure_of(error.value, 0, "host", done=3, begun=0).step == 3
-    skips = Skips(replace(PLAIN, on_nan="skip"), before=5)
-    assert "(6 left out so far)" in skips.saw(0, 1.0, float("inf"))
-    assert skips.saw(1, 1.0, 1.0) == ""
+    assert failure_of(error.value, 0, "host", done=3, first=0).step == 3
+    skips = SkippedSteps(replace(PLAIN, on_nan="skip"), before=5)
+    assert "skipped (6 so far)" in skips.check(0, 1.0, float("inf"))
+    assert skips.check(1, 1.0, 1.0) == ""
     for step in range(9):
-        skips.saw(step, float("nan"), 1.0)
-    with pytest.raises(Trouble, match="stopped after 10 such steps in a row"):
-        skips.saw(9, float("nan"), 1.0)
+        skips.check(step, float("nan"), 1.0)
+    with pytest.raises(TrainingError, match="stopped after 10 such steps in a row"):
+        skips.check(9, float("nan"), 1.0)
 
 
 def beats(*rows: tuple[int, int, str]) -> dict[int, Beat]:
@@ -87,15 +92,33 @@ def beats(*rows: tuple[int, int, str]) -> dict[int, Beat]:
 
 def test_who_is_behind_is_who_is_silent_or_has_done_less_or_is_elsewhere() -> None:
     before = beats((5, 3, ""), (5, 3, ""), (5, 3, ""))
-    assert suspects(before, beats((9, 3, "a"), (5, 3, ""), (9, 3, "a")), 3)[0] == (1,)
-    assert suspects(before, {0: before[0], 2: Beat(9, 3, 0, "host", 1)}, 3)[0] == (0, 1)
-    assert suspects(before, beats((9, 4, "a"), (9, 4, "a"), (9, 3, "a")), 3)[0] == (2,)
-    ranks, why = suspects(
-        before, beats((9, 3, "passes.py:73 run"), (9, 3, "data.py:66 own_batch"), (9, 3, "passes.py:73 run")), 3
+    assert find_stragglers(before, beats((9, 3, "a"), (5, 3, ""), (9, 3, "a")), 3)[0] == (1,)
+    assert find_stragglers(before, {0: before[0], 2: Beat(9, 3, 0, "host", 1)}, 3)[0] == (0, 1)
+    assert find_stragglers(before, beats((9, 4, "a"), (9, 4, "a"), (9, 3, "a")), 3)[0] == (2,)
+    ranks, why = find_stragglers(
+        before, beats((9, 3, "passes.py:73 run"), (9, 3, "samples.py:66 local_batch"), (9, 3, "passes.py:73 run")), 3
     )
     assert ranks == (1,)
-    assert why == ": no progress in data.py:66 own_batch, the others wait in passes.py:73 run"
-    assert suspects(before, beats((9, 3, "a"), (9, 3, "a"), (9, 3, "a")), 3)[0] == (0, 1, 2)
+    assert why == ": no progress in samples.py:66 local_batch, the others wait in passes.py:73 run"
+    assert find_stragglers(before, beats((9, 3, "a"), (9, 3, "a"), (9, 3, "a")), 3)[0] == (0, 1, 2)
+
+
+def test_a_thread_that_hangs_is_named_by_its_innermost_line_of_the_trainer() -> None:
+    reached, done = threading.Event(), threading.Event()
+
+    class Hanging(random.Random):
+        def choice(self, seq: Any) -> Any:
+            reached.set()
+            done.wait()
+            return super().choice(seq)
+
+    thread = threading.Thread(target=sentence, args=(Hanging(0),))
+    thread.start()
+    reached.wait()
+    where = _where(thread.ident or 0)
+    done.set()
+    thread.join()
+    assert re.fullmatch(r"grammar\.py:\d+ sentence", where)
 
 
 def test_a_checkpoint_that_was_changed_in_any_way_is_found_out(tmp_path: Path) -> None:
@@ -104,16 +127,16 @@ def test_a_checkpoint_that_was_changed_in_any_way_is_found_out(tmp_path: Path) -
     (target / "a").write_bytes(b"weights")
     (target / "b").write_bytes(b"moments")
     marker = {"step": 5, "skipped": 0, "files": {name: checksum(target / name) for name in "ab"}}
-    assert whole(tmp_path) == []
+    assert complete_steps(tmp_path) == []
     (target / "complete").write_text(json.dumps(marker))
-    assert whole(tmp_path) == [5]
-    assert flaw(target) == ""
+    assert complete_steps(tmp_path) == [5]
+    assert find_damage(target) == ""
     (target / "b").write_bytes(b"momentS")
-    assert flaw(target) == "b is not what was written"
-    assert flaw(target, part=0, parts=2) == ""  # another rank reads it
+    assert find_damage(target) == "b has changed since it was written"
+    assert find_damage(target, part=0, parts=2) == ""  # another rank reads it
     (target / "b").write_bytes(b"mom")
-    assert flaw(target) == "b has 3 of 7 bytes"
+    assert find_damage(target) == "b has 3 of 7 bytes"
     (target / "b").unlink()
-    assert flaw(target) == "b is missing"
+    assert find_damage(target) == "b is missing"
     (target / "complete").write_text('{"step": 5')
-    assert flaw(target) == "its marker cannot be read"
+    assert find_damage(target) == "its marker cannot be read"

@@ -1,4 +1,4 @@
-"""Run by each rank: the trainer, with a standard output and error that nobody reads any more."""
+"""Run by each rank: the trainer, with closed pipes as standard output and error."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Phases: seconds by part that add up, and nothing where nothing can be timed."""
+"""Phases: seconds by phase that add up, and nothing where nothing can be timed."""
 
 import time
 
@@ -11,14 +11,14 @@ from meshwise.workers.trainer.report.phases import Phases
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """A wall clock that is moved by hand; the processor works half of that time."""
+    """A wall clock that the test moves; the CPU works half of that time."""
     now = [0.0]
     monkeypatch.setattr(module, "perf_counter", lambda: now[0])
     monkeypatch.setattr(module, "process_time", lambda: now[0] / 2)
     return now
 
 
-def test_parts_of_one_name_add_up_and_the_processor_is_told_apart(clock: list[float]) -> None:
+def test_phases_of_one_name_add_up_and_cpu_time_is_kept_apart(clock: list[float]) -> None:
     phases = Phases(torch.device("cpu"))
     for seconds in (1.0, 3.0):
         with phases("forward"):

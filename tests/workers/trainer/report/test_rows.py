@@ -15,15 +15,15 @@ from meshwise.workers.trainer.report.rows import (
     Rank,
     Step,
     add_row,
-    counted,
     failure,
+    measured_steps,
     measurement,
-    median,
+    median_seconds,
     read_ranks,
     read_rows,
     read_steps,
     step_row,
-    usual,
+    typical_step,
     write_ranks,
 )
 from meshwise.workers.trainer.settings import Layout, Settings
@@ -42,16 +42,16 @@ RUN = Settings(name="tiny", model=LLAMA, layout=Layout(dp_shard=2, mbs=2), batch
 
 
 def test_the_first_two_steps_are_not_measured_but_where_there_are_no_others() -> None:
-    assert [one.step for one in counted(steps(9, 9, 1, 2))] == [2, 3]
-    assert [one.step for one in counted(steps(9, 8))] == [0, 1]
+    assert [one.step for one in measured_steps(steps(9, 9, 1, 2))] == [2, 3]
+    assert [one.step for one in measured_steps(steps(9, 8))] == [0, 1]
 
 
 @given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=20))
 def test_the_usual_step_is_one_that_was_and_none_is_nearer_to_the_median(seconds: list[float]) -> None:
-    some, found = steps(*seconds), usual(steps(*seconds))
+    some, found = steps(*seconds), typical_step(steps(*seconds))
     assert found.seconds == seconds[found.step]
-    far = abs(found.seconds - median(some))
-    assert all(abs(one.seconds - median(some)) >= far for one in counted(some))
+    far = abs(found.seconds - median_seconds(some))
+    assert all(abs(one.seconds - median_seconds(some)) >= far for one in measured_steps(some))
 
 
 def test_a_row_has_the_speed_of_its_median_step_and_the_most_memory_of_any() -> None:
@@ -83,8 +83,8 @@ def test_validate_reads_runs_that_ended_and_runs_that_ran_out_of_memory(tmp_path
 
 
 def test_what_was_predicted_before_a_run_stands_in_its_row() -> None:
-    told = replace(RUN, facts={PREDICTED[0]: 0.25, PREDICTED[1]: 1.5})
-    assert [measurement(told, steps(1), 2)[name] for name in PREDICTED] == [0.25, 1.5]
+    predicted = replace(RUN, facts={PREDICTED[0]: 0.25, PREDICTED[1]: 1.5})
+    assert [measurement(predicted, steps(1), 2)[name] for name in PREDICTED] == [0.25, 1.5]
     assert PREDICTED[0] not in measurement(RUN, steps(1), 2)
 
 

@@ -1,28 +1,28 @@
-"""CSV: any delimiter, the columns of meshwise's own tables, vTrain's, or free names; llama-bench's `-o csv` is told by its columns."""
+"""CSV with any delimiter: the columns of meshwise's own tables, vTrain's, or any names that `columns` knows."""
 
 import csv
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 
-from meshwise.audit.logs.formats import llamabench
 from meshwise.audit.logs.lines import Line
 from meshwise.audit.logs.run import Reading
-from meshwise.audit.logs.table import decimal_mark, fields_of, run_of
+from meshwise.audit.logs.table import decimal_mark, fields_of, run_from_row
 
 name = "csv"
+order = 30
 DELIMITERS = ",;\t|"
 AHEAD = 200
-"""Lines in which the decimal mark of a file is looked for."""
+"""Lines from which the decimal mark of a file is determined."""
 
 
 def matches(head: str) -> bool:
-    """The first line splits into columns that mean something."""
+    """Whether the first line splits into columns of which enough are known."""
     rows = [line for line in head.splitlines()[:20] if line.strip()]
     if len(rows) < 2 or rows[0].lstrip().startswith(("{", "[", "|", "#!")):
         return False
     header = split(rows[0], delimiter(rows[0]))
     known = sum(field is not None for field in fields_of(header))
-    return len(header) >= 2 and (set(header) >= llamabench.COLUMNS or known >= max(2, len(header) // 4))
+    return len(header) >= 2 and known >= max(2, len(header) // 4)
 
 
 def delimiter(line: str) -> str:
@@ -30,6 +30,7 @@ def delimiter(line: str) -> str:
 
 
 def split(line: str, by: str) -> list[str]:
+    """Split a line into cells; return no cells if its quotes do not close."""
     try:
         return [cell.strip() for cell in next(csv.reader([line], delimiter=by, strict=True), list[str]())]
     except csv.Error:
@@ -37,7 +38,7 @@ def split(line: str, by: str) -> list[str]:
 
 
 def records(lines: Iterable[Line]) -> Iterator[Line]:
-    """Lines joined where a quoted cell holds a line break, up to a hundred of them."""
+    """Join lines where a quoted cell contains a line break, up to a hundred of them."""
     held: Line | None = None
     joined = 0
     for line in lines:
@@ -59,8 +60,6 @@ def read(lines: Iterable[Line]) -> Reading:
         return reading
     by = delimiter(first.text)
     header = split(first.text, by)
-    if set(header) >= llamabench.COLUMNS:
-        return llamabench.read_rows(header, ((line, split(line.text, by)) for line in rows))
     fields = fields_of(header)
     waiting = list(islice(rows, AHEAD))
     decimal = decimal_mark(
@@ -71,12 +70,16 @@ def read(lines: Iterable[Line]) -> Reading:
         if not line.text.strip():
             continue
         if len(cells) != len(header):
-            reason = "cut off" if line.cut else f"{len(cells)} cells under a header of {len(header)}"
-            reading.skipped.add(f"a row {reason}", f"line {line.number}")
+            reason = "a row cut off" if line.cut else f"{_counted(len(cells))} in a row under a header of {len(header)}"
+            reading.skipped.add(reason, f"line {line.number}")
             continue
-        run = run_of(header, fields, cells, f"line {line.number}", decimal, reading.skipped)
+        run = run_from_row(header, fields, cells, f"line {line.number}", decimal, reading.skipped)
         if run is None:
-            reading.skipped.add("a row without any figure", f"line {line.number}")
+            reading.skipped.add("a row without a measurement", f"line {line.number}")
         else:
-            reading.keep(run)
+            reading.add_run(run)
     return reading
+
+
+def _counted(cells: int) -> str:
+    return f"{cells} cell{'s' * (cells != 1)}"

@@ -1,17 +1,18 @@
-"""DeepSpeed: throughput lines (`RunningAvgSamplesPerSec=..., CurrSamplesPerSec=..., MaxMemAllocated=...`) and its flops profiler."""
+"""DeepSpeed: throughput lines (`RunningAvgSamplesPerSec=..., CurrSamplesPerSec=..., MaxMemAllocated=...`) and the flops profiler."""
 
 import math
 import re
 from collections.abc import Iterable
 
-from meshwise.audit.logs import arguments
+from meshwise.audit.logs.arguments import read_arguments
 from meshwise.audit.logs.lines import Line
-from meshwise.audit.logs.numbers import amount, figure
+from meshwise.audit.logs.numbers import amount, number_or_nan
 from meshwise.audit.logs.run import Reading, Run
 from meshwise.audit.logs.series import Series
 from meshwise.units import GIB
 
 name = "deepspeed"
+order = 60  # after megatron: Megatron-DeepSpeed prints the lines of both
 _STEP = re.compile(r"global_step=(\d{1,15})(.*)")
 _OLD = re.compile(r"\d+/(\d{1,15}), (.*)")
 _RATE = re.compile(r"(RunningAvgSamplesPerSec|CurrSamplesPerSec|SamplesPerSec)=([\d.]+)")
@@ -52,13 +53,13 @@ def read(lines: Iterable[Line]) -> Reading:
                 _profiled(reading, series, profile, line)
                 profile = None
         elif "...." in text:
-            arguments.take(series, text)
+            read_arguments(series, text)
     series.flush()
     return reading
 
 
 def _step(reading: Reading, series: Series, line: Line) -> None:
-    rates = {key: rate for key, value in _RATE.findall(line.text) if math.isfinite(rate := figure(value))}
+    rates = {key: rate for key, value in _RATE.findall(line.text) if math.isfinite(rate := number_or_nan(value))}
     step = _STEP.search(line.text) or _OLD.search(line.text)
     if step is None or not rates or line.cut:
         reading.skipped.add(
@@ -68,13 +69,13 @@ def _step(reading: Reading, series: Series, line: Line) -> None:
     rate = rates.get("CurrSamplesPerSec", rates.get("RunningAvgSamplesPerSec", rates.get("SamplesPerSec", 0.0)))
     numbers = {"samples_per_second": rate}
     memory = _MEMORY.search(line.text)
-    if memory:  # divided by 1024 three times, and called GB
-        numbers["memory"] = figure(memory[1]) * GIB
+    if memory:  # DeepSpeed divides by 1024 three times and prints GB
+        numbers["memory"] = number_or_nan(memory[1]) * GIB
     series.step(int(step[1]), f"line {line.number}", numbers)
 
 
 def _pipelined(reading: Reading, series: Series, line: Line, found: re.Match[str]) -> None:
-    """A line of the pipeline engine, which has no throughput timer."""
+    """Read a step of the pipeline engine, which has no throughput timer."""
     values = [amount(text, "plain") for text in found.groups()[1:]]
     if line.cut or values[1] is None or values[2] is None:
         reading.skipped.add("a step cut off", f"line {line.number}")
@@ -95,9 +96,9 @@ def _row(profile: dict[str, float], text: str) -> None:
 
 def _profiled(reading: Reading, series: Series, profile: dict[str, float], line: Line) -> None:
     if "seconds" not in profile:
-        reading.skipped.add("a profile without the time of a step", f"line {line.number}")
+        reading.skipped.add("a profile without a step time", f"line {line.number}")
         return
     numbers = {**series.facts, **profile, "steps": 1.0}
-    reading.keep(
+    reading.add_run(
         Run(where=f"line {line.number}", numbers=numbers, texts={"framework": "DeepSpeed", **series.texts}, section="profile")
     )

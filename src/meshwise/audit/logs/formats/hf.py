@@ -1,15 +1,16 @@
-"""HF Trainer, with or without accelerate: the dicts it prints, its summary before training, its progress bar, and trainer_state.json."""
+"""HF Trainer, with or without accelerate: the dicts it prints, its summary before training, the progress bar, and trainer_state.json."""
 
 import re
 from collections.abc import Iterable, Iterator
 
-from meshwise.audit.logs import arguments
+from meshwise.audit.logs.arguments import read_arguments
 from meshwise.audit.logs.lines import Line
-from meshwise.audit.logs.numbers import amount, figure
+from meshwise.audit.logs.numbers import amount, number_or_nan
 from meshwise.audit.logs.run import Reading
 from meshwise.audit.logs.series import Series
 
 name = "hf-trainer"
+order = 70  # after deepspeed, whose lines hold more figures where the Trainer uses it
 _KEY = re.compile(
     r"""['"]([A-Za-z_][\w/]*)['"]\s*:\s*['"]?([+-]?(?:nan|inf|[\d.]+(?:e[+-]?\d+)?))['"]?\s*(?=[,}]|$)""", re.IGNORECASE
 )
@@ -21,8 +22,8 @@ _BANNERS = {
     "number of trainable parameters": "params",
 }
 _BAR = re.compile(r"(\d+)/(\d+) \[[\d:]+<[\d:?]+,\s*([\d.]+)\s*(it/s|s/it)\]")
-MOST = 1 << 15
-"""Characters of one object."""
+LONGEST = 1 << 15
+"""Characters kept of one object."""
 
 
 def matches(head: str) -> bool:
@@ -32,19 +33,19 @@ def matches(head: str) -> bool:
 
 
 def objects(lines: Iterable[Line], series: Series) -> Iterator[tuple[Line, str]]:
-    """Flat objects, over line breaks too; what stands outside of any goes to the facts."""
+    """Yield flat objects, also over several lines; lines outside of objects are read as facts of the series."""
     held, start = "", None
     for line in lines:
         text = line.text
         opened = text.rfind("{")
         if start is None and opened < 0:
-            _outside(series, text)
+            _read_fact(series, text)
             continue
         if start is None or (opened >= 0 and "}" not in text[:opened]):
-            held, start = "", line  # an inner object begins: of the outer one only its own keys count
+            held, start = "", line  # an inner object starts: drop the keys of the outer one read so far
             text = text[opened:]
         held += text + " "
-        if "}" in text or len(held) > MOST:
+        if "}" in text or len(held) > LONGEST:
             yield start, held
             held, start = "", None
     if start is not None:
@@ -56,7 +57,7 @@ def read(lines: Iterable[Line]) -> Reading:
     series = Series(reading, "HF Trainer")
     count, summary = 0, dict[str, float]()
     for line, text in objects(lines, series):
-        values = {key: figure(value) for key, value in _KEY.findall(text)}
+        values = {key: number_or_nan(value) for key, value in _KEY.findall(text)}
         if "train_runtime" in values and "}" in text:
             summary = values
         elif "loss" in values and ("epoch" in values or "step" in values or "learning_rate" in values):
@@ -73,13 +74,13 @@ def read(lines: Iterable[Line]) -> Reading:
 
 
 def _finish(series: Series, summary: dict[str, float]) -> None:
-    """The summary is of the whole run: with its first steps, as the Trainer counts it."""
+    """Add the rates of the Trainer's summary, which cover the whole run with its first steps."""
     if not summary:
         return
     if not series.steps:
         series.step(0, "the summary", {})
     steps, samples, tokens = (summary.get(f"train_{what}_per_second", 0.0) for what in ("steps", "samples", "tokens"))
-    # The Trainer prints three decimals: 0.004 steps a second are no time that a step could be checked against.
+    # The Trainer prints three decimals: 0.004 steps a second is too coarse to check a step time against.
     if steps >= 0.5:
         series.samples["seconds"].add(1 / steps)
         series.rough.add("seconds")
@@ -89,14 +90,15 @@ def _finish(series: Series, summary: dict[str, float]) -> None:
         series.samples["tokens_per_second"].add(tokens)
 
 
-def _outside(series: Series, text: str) -> None:
+def _read_fact(series: Series, text: str) -> None:
+    """Read a line outside of objects: the summary before training, a progress bar, or arguments."""
     banner = _BANNER.match(text)
     known = _BANNERS.get(banner[1].strip().lower()) if banner else None
     if banner and known and (found := amount(banner[2], "count")):
         series.fact(known, found.value)
         return
     bar = _BAR.search(text)
-    pace = figure(bar[3]) if bar else 0.0
+    pace = number_or_nan(bar[3]) if bar else 0.0
     if bar and pace > 0:
         series.samples["seconds"].add(pace if bar[4] == "s/it" else 1 / pace)
         series.rough.add("seconds")
@@ -105,4 +107,4 @@ def _outside(series: Series, text: str) -> None:
     if state and state[1] == "train_batch_size":
         series.fact("per_device_batch", float(state[2]))
     elif "=" in text and len(text) < 2000:
-        arguments.take(series, text)
+        read_arguments(series, text)

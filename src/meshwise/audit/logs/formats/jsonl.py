@@ -1,23 +1,24 @@
-"""measurement.jsonl and steps.jsonl of `meshwise run`, and any JSON object a line whose keys are names of columns."""
+"""JSON lines: measurement.jsonl and steps.jsonl of `meshwise run`, and any file of JSON objects whose keys are column names."""
 
 import json
 from collections.abc import Iterable
 from typing import Any, cast
 
 from meshwise.audit.logs.lines import Line
-from meshwise.audit.logs.numbers import figure
+from meshwise.audit.logs.numbers import number_or_nan
 from meshwise.audit.logs.run import Reading
 from meshwise.audit.logs.series import Series
-from meshwise.audit.logs.table import fields_of, run_of
+from meshwise.audit.logs.table import fields_of, run_from_row
 
 name = "jsonl"
+order = 20
 MOST_KEYS = 400
 STEP = frozenset({"step", "loss", "seconds", "memory"})
-"""Keys of a line of steps.jsonl, which `meshwise run` writes as it goes: one run, not one a line."""
+"""Keys of a line of steps.jsonl, which `meshwise run` writes at every step: all lines are one run."""
 
 
 def matches(head: str) -> bool:
-    """The first line is an object with keys that are columns."""
+    """Whether the first line is an object with at least three keys that are column names."""
     first = next((line for line in head.splitlines() if line.strip()), "")
     try:
         values: Any = json.loads(first)
@@ -38,27 +39,27 @@ def read(lines: Iterable[Line]) -> Reading:
         try:
             values: Any = json.loads(line.text)
         except (ValueError, RecursionError):
-            reading.skipped.add("a line cut off" if line.cut else "a line that is no JSON", where)
+            reading.skipped.add("a line cut off" if line.cut else "a line that is not JSON", where)
             continue
         if not isinstance(values, dict) or len(cast(dict[str, object], values)) > MOST_KEYS:
-            reading.skipped.add("a line that is no object of columns", where)
+            reading.skipped.add("a line that is not an object of columns", where)
             continue
         if set(cast(dict[str, object], values)) >= STEP:
             steps.step(*_step(cast(dict[str, object], values), where))
             continue
         row = {str(key): "" if value is None else str(value) for key, value in cast(dict[str, object], values).items()}
         header = list(row)
-        run = run_of(header, fields_of(header), list(row.values()), where, ".", reading.skipped)
+        run = run_from_row(header, fields_of(header), list(row.values()), where, ".", reading.skipped)
         if run is None:
-            reading.skipped.add("a line without any figure", where)
+            reading.skipped.add("a line without a measurement", where)
         else:
-            reading.keep(run)
+            reading.add_run(run)
     steps.flush()
     return reading
 
 
 def _step(values: dict[str, object], where: str) -> tuple[float, str, dict[str, float]]:
-    """A line of steps.jsonl: seconds and bytes; what is no number says nothing."""
+    """Return step, place and figures of a line of steps.jsonl, in seconds and bytes; values that are not numbers are left out."""
     plain = {key: values[key] for key in STEP if isinstance(values[key], int | float)}
-    found = {key: figure(str(value)) for key, value in plain.items()}
+    found = {key: number_or_nan(str(value)) for key, value in plain.items()}
     return found.pop("step", 0.0), where, found

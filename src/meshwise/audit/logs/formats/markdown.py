@@ -1,4 +1,4 @@
-"""Markdown: tables of runs, log lines in code, 'key: value' lines, what headings and 'NHIDDEN=14336' lines say of the tables below them."""
+"""Markdown: tables of runs, log lines in code blocks, 'key: value' lines, and headings and 'NHIDDEN=14336' lines above tables."""
 
 import re
 from collections.abc import Iterable
@@ -6,12 +6,14 @@ from collections.abc import Iterable
 from meshwise.audit.logs import document, prose
 from meshwise.audit.logs.formats import megatron
 from meshwise.audit.logs.lines import Line
+from meshwise.audit.logs.numbers import parse_range
 from meshwise.audit.logs.run import Reading, Run
-from meshwise.audit.logs.table import SEEN, decimal_mark, fields_of, read_cell, run_of
+from meshwise.audit.logs.table import MEASURED, decimal_mark, fields_of, read_cell, run_from_row
 
 name = "markdown"
+order = 40
 MOST_ROWS = 5_000
-"""Of one table, kept until it ends; one that goes on is read in pieces."""
+"""Rows of a table held in memory; a longer one is read in pieces."""
 _RULE = re.compile(r"^[|\s:+-]*-[|\s:+-]*$")
 _BOLD = re.compile(r"\*\*([^*]+)\*\*|__([^_]+)__")
 
@@ -23,13 +25,13 @@ def matches(head: str) -> bool:
 
 
 def bare(text: str) -> str:
-    """Without what only changes how it looks: bold, code marks, quotes, images and signs."""
+    """Remove markup that only changes how the text looks: bold, code marks, quotes and emoji."""
     text = _BOLD.sub(lambda m: m[1] or m[2], text.replace("`", ""))
     return re.sub(r"^[\s>]*", "", re.sub(r"[\U0001F000-\U0001FAFF\u2600-\u27BF\uFE0F]", "", text)).rstrip()
 
 
 class Table:
-    """A table as it is being read."""
+    """The rows of a table while it is read."""
 
     def __init__(self) -> None:
         self.header: list[str] = []
@@ -49,7 +51,7 @@ def read(lines: Iterable[Line]) -> Reading:
     reading = Reading(name)
     page = document.Page(reading)
     table, fenced = Table(), False
-    held: Line | None = None  # a line with a bar that may be the header of a table without bars at its edges
+    held: Line | None = None  # may be the header of a table without bars at its edges
     for line in lines:
         text = line.text.strip()
         if text.startswith(("```", "~~~")):
@@ -58,7 +60,7 @@ def read(lines: Iterable[Line]) -> Reading:
             table = Table()
             table.add(held, _cells(held.text))
         elif held is not None:
-            _line(reading, page, held, bare(held.text[: prose.LONGEST]), fenced=False)
+            _read_line(reading, page, held, bare(held.text[: prose.LONGEST]), fenced=False)
         held = None
         in_table = not fenced and (text.startswith("|") or ("|" in text and bool(table.header)))
         if not in_table or len(table.rows) >= MOST_ROWS:
@@ -69,9 +71,9 @@ def read(lines: Iterable[Line]) -> Reading:
         elif "|" in text and not fenced and "iteration" not in text:
             held = line
         else:
-            _line(reading, page, line, bare(line.text[: prose.LONGEST]), fenced)
+            _read_line(reading, page, line, bare(line.text[: prose.LONGEST]), fenced)
     if held is not None:
-        _line(reading, page, held, bare(held.text[: prose.LONGEST]), fenced=False)
+        _read_line(reading, page, held, bare(held.text[: prose.LONGEST]), fenced=False)
     _finish(reading, page, table)
     page.close()
     return reading
@@ -81,12 +83,12 @@ def _cells(text: str) -> list[str]:
     return [bare(cell).strip() for cell in text.strip().strip("|").split("|")]
 
 
-def _line(reading: Reading, page: document.Page, line: Line, text: str, fenced: bool) -> None:
+def _read_line(reading: Reading, page: document.Page, line: Line, text: str, fenced: bool) -> None:
     where = f"line {line.number}"
     heading = None if fenced else re.match(r"^(#{1,6})\s+(.*)", text)
     step = megatron.step_of(text) if "iteration" in text else None
     if heading:
-        page.heading(len(heading[1]), heading[2])
+        page.add_heading(len(heading[1]), heading[2])
         text = heading[2]
     elif step is not None:
         number, numbers = step
@@ -96,43 +98,43 @@ def _line(reading: Reading, page: document.Page, line: Line, text: str, fenced: 
             texts={"framework": "Megatron-DeepSpeed"},
             section=page.section,
         )
-        page.logged(run)
+        page.add_log_line(run)
         return
-    elif page.said(text, where):
-        pass
+    else:
+        page.read_line(text, where)
     if page.measured:
         page.model = prose.model_in(text) or page.model
         for claim in prose.claims(text, where, page.model):
-            reading.claim(claim)
+            reading.add_claim(claim)
 
 
 def _finish(reading: Reading, page: document.Page, table: Table) -> None:
-    """The rows of a table that ended. One without any column of ours is somebody else's business."""
+    """Add the runs of a complete table; ignore a table that measures nothing."""
     if not table.rows or not table.ruled:
         return
     fields = fields_of(table.header)
     known = {field.name for field in fields if field}
-    if not known & set(SEEN) or len(known) < 2:
-        _turned(reading, page, table)
+    if not known & set(MEASURED) or len(known) < 2:
+        _add_columns(reading, page, table)
         return
-    if _of_ranks(page, table):
+    if _read_ranks(page, table):
         return
     decimal = decimal_mark([cell for _, cells in table.rows for cell, f in zip(cells, fields, strict=False) if f and f.quantity])
     section = f"{page.section} #{table.rows[0][0]}"
     for number, cells in table.rows:
         where = f"line {number}"
         if len(cells) != len(table.header):
-            reading.skipped.add("a row of another width than its header", where)
+            reading.skipped.add("a row with more or fewer cells than its header", where)
             continue
-        run = run_of(table.header, fields, cells, where, decimal, reading.skipped)
+        run = run_from_row(table.header, fields, cells, where, decimal, reading.skipped)
         if run is None:
-            reading.skipped.add("a row without any figure", where)
+            reading.skipped.add("a row without a measurement", where)
         else:
-            page.row(run, section)
+            page.add_row(run, section)
 
 
-def _of_ranks(page: document.Page, table: Table) -> bool:
-    """A table with a rank a row: figures of one run."""
+def _read_ranks(page: document.Page, table: Table) -> bool:
+    """Read a table with one rank per row into the ranks of the page's run. Returns whether it was one."""
     ranks = [re.fullmatch(r"(?:gpu|rank|device|cuda:?)?\s*(\d{1,4})", cells[0], re.IGNORECASE) for _, cells in table.rows]
     if table.header[0].lower() not in ("gpu", "rank", "device") or len(ranks) < 2 or not all(ranks) or not page.measured:
         return False
@@ -147,12 +149,12 @@ def _of_ranks(page: document.Page, table: Table) -> bool:
     return True
 
 
-def _turned(reading: Reading, page: document.Page, table: Table) -> None:
-    """A table on its side: a metric a row, a run a column."""
+def _add_columns(reading: Reading, page: document.Page, table: Table) -> None:
+    """Add the runs of a transposed table, with one metric per row and one run per column."""
     names = [cells[0] for _, cells in table.rows]
     fields = fields_of(names)
     if (
-        len({field.name for field in fields if field} & set(SEEN)) < 1
+        len({field.name for field in fields if field} & set(MEASURED)) < 1
         or sum(f is not None for f in fields) < 2
         or not page.measured
     ):
@@ -160,10 +162,7 @@ def _turned(reading: Reading, page: document.Page, table: Table) -> None:
     section = f"{page.section} #{table.rows[0][0]}"
     for column in range(1, len(table.header)):
         cells = [row[column] if column < len(row) else "" for _, row in table.rows]
-        spans = [document.is_span(cell) for cell in cells]
-        single = [
-            "" if spanned else cell.replace("/GPU", "").replace("/gpu", "") for cell, spanned in zip(cells, spans, strict=True)
-        ]
-        run = run_of(names, fields, single, f"line {table.rows[0][0]}, {table.header[column]!r}", "", reading.skipped)
+        single = ["" if parse_range(cell) else cell.replace("/GPU", "").replace("/gpu", "") for cell in cells]
+        run = run_from_row(names, fields, single, f"line {table.rows[0][0]}, {table.header[column]!r}", "", reading.skipped)
         if run is not None:
-            page.column(run, table.header[column], section)
+            page.add_column(run, table.header[column], section)

@@ -1,17 +1,19 @@
-"""Megatron-LM and Megatron-DeepSpeed: `iteration ... | elapsed time per iteration (ms): ... |` of any version, and the arguments before.
+"""Megatron-LM and Megatron-DeepSpeed: `iteration ... | elapsed time per iteration (ms): ... |` of any version, and the arguments above.
 
-The lines are those of training_log in megatron/training (TFLOPs and samples per second came with later versions)."""
+training_log in megatron/training prints these lines; later versions added TFLOPs and samples per second."""
 
 import re
 from collections.abc import Iterable
 
-from meshwise.audit.logs import arguments
+from meshwise.audit.logs.arguments import read_arguments
 from meshwise.audit.logs.lines import Line
-from meshwise.audit.logs.numbers import amount, figure
+from meshwise.audit.logs.numbers import amount, number_or_nan
 from meshwise.audit.logs.run import Reading
 from meshwise.audit.logs.series import Series
+from meshwise.units import MIB
 
 name = "megatron"
+order = 50
 _ITERATION = re.compile(r"\biteration:?\s+(\d+)\s*/\s*(\d+)\s*\|(.*)")
 _FACT = re.compile(
     r"using world size: (\d+)|data-parallel size: (\d+)|tensor-model-parallel size: (\d+)|pipeline-model-parallel size: (\d+)"
@@ -44,7 +46,7 @@ def matches(head: str) -> bool:
 
 
 def step_of(text: str) -> tuple[int, dict[str, float]] | None:
-    """The iteration and the figures of a line; None where it is none, or was cut before its time."""
+    """Return the number and the figures of an iteration line; None if it is not one, or was cut off before its time."""
     match = _ITERATION.search(text)
     if match is None or len(match[1]) > 15:
         return None
@@ -71,15 +73,15 @@ def read(lines: Iterable[Line]) -> Reading:
         if "iteration" in text and _ITERATION.search(text):
             _step(reading, series, line)
         elif "...." in text:
-            arguments.take(series, text)
+            read_arguments(series, text)
         elif "world size" in text:
             for groups in _FACT.findall(text):
                 for fact, value in zip(_FACTS, groups, strict=True):
                     if value:
                         series.fact(fact, float(value))
         elif "memory (MB)" in text and (found := _MEMORY.search(text)):
-            # Megatron divides by 1024 twice and calls it MB; the line comes once, after the first steps.
-            series.most["memory"] = max(series.most.get("memory", 0.0), figure(found[1]) * 2.0**20)
+            # Megatron divides by 1024 twice and prints MB; the line comes once, after the first steps.
+            series.raise_peak("memory", number_or_nan(found[1]) * MIB)
         if "deepspeed" in text.lower():
             series.framework = "Megatron-DeepSpeed"
     series.flush()

@@ -1,17 +1,19 @@
 """nanotron: `iteration: 5 / 100 | consumed_tokens: 5.24M | elapsed_time_per_iteration_ms: 2.3K | tokens_per_sec: 456K | ...`.
 
-It rounds to three digits with K, M, B, so every figure of it is rough."""
+It rounds to three digits with K, M, B, so all its figures are marked as rough."""
 
 import re
 from collections.abc import Iterable
 
-from meshwise.audit.logs import arguments
+from meshwise.audit.logs.arguments import read_arguments
 from meshwise.audit.logs.lines import Line
 from meshwise.audit.logs.numbers import amount
 from meshwise.audit.logs.run import Reading
 from meshwise.audit.logs.series import Series
 
 name = "nanotron"
+order = 50
+_ARGUMENTS = {"batch_accumulation_per_replica": "grad_accum"}
 _ITERATION = re.compile(r"iteration:\s*(\d{1,15})\s*/\s*\d+\s*\|(.*)")
 _KEYS = {
     "elapsed_time_per_iteration_ms": ("seconds", 1e-3),
@@ -50,7 +52,7 @@ def read(lines: Iterable[Line]) -> Reading:
         match = _ITERATION.search(line.text)
         if match is None:
             if "=" in line.text:
-                arguments.take(series, line.text)
+                read_arguments(series, line.text, _ARGUMENTS)
             continue
         numbers = _numbers(match[2])
         if line.cut or not {"seconds", "tokens_per_second"} <= set(numbers):

@@ -1,4 +1,4 @@
-"""What the SVG pictures share: colours, and the frame around the lines of a drawing."""
+"""Colours and the outer frame that all SVG pictures share."""
 
 from collections.abc import Iterable
 

@@ -134,7 +134,7 @@ def _box(window: Window, start: float, end: float, y: float, row: float) -> str:
 
 
 def _legend(timeline: Timeline, y: float) -> Iterator[str]:
-    """What the colours mean, of those that are there."""
+    """Yield the legend of the colours that occur."""
     paler = " (paler: later chunks)" if timeline.chunks > 1 else ""
     entries = [("forward", TONES[0]), (f"backward{paler}", TONES[1])]
     entries += [("gradients of weights", TONES[2])] if timeline.schedule == "zero-bubble" and timeline.stages > 1 else []

@@ -164,7 +164,7 @@ def _dots(series: dict[str, list[Dot]], scale: Scale) -> list[str]:
 
 
 def _label(cases: Sequence[Case]) -> Callable[[Case], str]:
-    """What to colour by: the finest of these that has few enough values to tell apart."""
+    """Choose the column to colour by: the finest one with few enough values to tell apart."""
     choices: list[Callable[[Case], str]] = [
         lambda case: case.date,
         lambda case: f"{_billions(case)}, {case.cluster.devices} devices",

@@ -1,4 +1,4 @@
-"""Batches read ahead, so that the loop never waits for them."""
+"""Reads batches ahead, so that the training loop never waits for them."""
 
 from queue import Empty, Full, Queue
 from threading import Event, Thread
@@ -6,29 +6,29 @@ from threading import Event, Thread
 import torch
 from torch import Tensor
 
-from meshwise.workers.trainer.data.samples import own_batch
+from meshwise.workers.trainer.data.samples import local_batch
 from meshwise.workers.trainer.parallel import Ranks
 from meshwise.workers.trainer.settings import Settings
 
 AHEAD = 2
-"""Steps that are read before they are asked for."""
+"""Batches that are read before the loop asks for them."""
 KEPT = 8
-"""Steps for which a batch in pinned memory stays as it is: the device has long copied it."""
+"""Steps for which a batch in pinned memory stays unchanged: by then the device has long copied it."""
 
 
 class Batches:
-    """What this rank reads of each step from `first` to the last, in turn, read ahead by a thread of its own.
+    """Iterates over this rank's batches of the steps from `first` to the last, which a thread reads ahead.
 
-    On a GPU's host the tensors lie in pinned memory, so `.to(device, non_blocking=True)` does not wait; it is used again KEPT steps later.
-    The thread makes no call to CUDA, which would break the capture of a graph.
+    For a GPU the tensors are in pinned memory, so that `.to(device, non_blocking=True)` does not wait; a buffer is reused after KEPT
+    steps. The thread makes no call to CUDA, which would break the capture of a graph.
     """
 
     def __init__(self, settings: Settings, ranks: Ranks, first: int = 0, ahead: int = 0) -> None:
         self.settings, self.ranks, self.first, self.ahead = settings, ranks, first, ahead
         shape = (2, settings.batch // settings.layout.dp, settings.seq // settings.layout.cp)
-        # kept, in the loop's hands, ready, and being filled
-        rooms = KEPT + 1 + AHEAD + 1 if settings.device == "cuda" else 0
-        self._rooms = [torch.empty(shape, dtype=torch.int64, pin_memory=True) for _ in range(rooms)]
+        # kept, in use by the loop, ready, and being filled
+        buffers = KEPT + 1 + AHEAD + 1 if settings.device == "cuda" else 0
+        self._buffers = [torch.empty(shape, dtype=torch.int64, pin_memory=True) for _ in range(buffers)]
         self._ready: Queue[tuple[Tensor, Tensor] | BaseException] = Queue(AHEAD)
         self._closed = Event()
         self._thread = Thread(target=self._read, name="batches", daemon=True)
@@ -47,10 +47,10 @@ class Batches:
         return found
 
     def close(self) -> None:
-        """Stop reading ahead; safe to call twice."""
+        """Stop reading ahead; may be called twice."""
         self._closed.set()
         try:
-            while True:  # room for the thread to put what it has, and see that it is over
+            while True:  # make room, so that the thread can put its batch and notice the end
                 self._ready.get_nowait()
         except Empty:
             self._thread.join()
@@ -64,19 +64,19 @@ class Batches:
     def _read(self) -> None:
         try:
             for step in range(self.first, self.settings.steps):
-                self._put(self._housed(step))
+                self._put(self._load(step))
                 if self._closed.is_set():
                     return
             self._put(StopIteration())
-        except BaseException as error:  # whatever it is, the loop must hear of it, or it would wait for ever
+        except BaseException as error:  # pass any error to the loop, which would wait forever otherwise
             self._put(error)
 
-    def _housed(self, step: int) -> tuple[Tensor, Tensor]:
-        tokens, targets = own_batch(self.settings, self.ranks, step, self.ahead)
-        if not self._rooms:
+    def _load(self, step: int) -> tuple[Tensor, Tensor]:
+        tokens, targets = local_batch(self.settings, self.ranks, step, self.ahead)
+        if not self._buffers:
             return tokens.contiguous(), targets.contiguous()
-        room = self._rooms[step % len(self._rooms)]
-        return room[0].copy_(tokens), room[1].copy_(targets)
+        buffer = self._buffers[step % len(self._buffers)]
+        return buffer[0].copy_(tokens), buffer[1].copy_(targets)
 
     def _put(self, item: tuple[Tensor, Tensor] | BaseException) -> None:
         waiting = True

@@ -1,4 +1,4 @@
-"""The embedded text: sentences of a small grammar, in ASCII. No torch here."""
+"""The embedded text: sentences of a small grammar, in ASCII. No torch."""
 
 import random
 
@@ -17,14 +17,14 @@ GRAMMAR: dict[str, tuple[str, ...]] = {
     "WHEN": ("today", "in winter", "before noon", "at night"),
 }
 RULES = {
-    word: tuple(_.replace("?", " ?").replace(".", " .").replace(",", " ,").split() for _ in ways)
-    for word, ways in GRAMMAR.items()
+    word: tuple(rule.replace("?", " ?").replace(".", " .").replace(",", " ,").split() for rule in rules)
+    for word, rules in GRAMMAR.items()
 }
-"""The grammar cut into words, marks apart."""
+"""The grammar split into words, with punctuation as separate words."""
 
 
 def sentence(dice: random.Random) -> str:
-    """One of TEXT's ways, each word of the grammar in it replaced until none is left."""
+    """A random sentence: TEXT, with each word of the grammar replaced by one of its rules until none is left."""
     words: list[str] = []
     left = ["TEXT"]
     while left:
@@ -39,7 +39,7 @@ def sentence(dice: random.Random) -> str:
 
 
 def sample(seed: int, number: int, length: int) -> bytes:
-    """`length` bytes of text, always the same for a seed and number."""
+    """Return `length` bytes of text, the same for the same seed and number."""
     dice = random.Random(f"{seed}:{number}")
     text = ""
     while len(text) < length:

@@ -1,4 +1,4 @@
-"""In which order samples are read: shuffled anew for each epoch, by a permutation that is computed and not stored. No torch here."""
+"""The order of samples: shuffled for each epoch by a permutation that is computed and not stored. No torch."""
 
 import hashlib
 
@@ -6,21 +6,21 @@ ROUNDS = 6
 MASK = (1 << 64) - 1
 
 
-def place(seed: int, number: int, count: int) -> int:
-    """Where the sample `number` of a run lies among `count`: each once in every epoch, in an order of the epoch's own."""
+def shuffled_index(seed: int, number: int, count: int) -> int:
+    """The index among `count` of a run's sample `number`: each index once per epoch, in a different order each epoch."""
     epoch, index = divmod(number, count)
-    return permuted(index, count, _key(seed, epoch))
+    return permute(index, count, _key(seed, epoch))
 
 
 def _key(seed: int, epoch: int) -> int:
     return int.from_bytes(hashlib.blake2b(f"{seed}:{epoch}".encode(), digest_size=8).digest(), "little")
 
 
-def permuted(index: int, count: int, key: int) -> int:
-    """A permutation of 0 .. count - 1 by its key: a Feistel network over the next even power of two, walked until it is below `count`.
+def permute(index: int, count: int, key: int) -> int:
+    """A keyed permutation of 0 .. count - 1: a Feistel network over the next even power of two, iterated until the result is below `count`.
 
-    A Feistel network permutes its whole range (Luby and Rackoff 1988); following a cycle from a number below `count` to the next one below
-    it permutes those (Black and Rogaway 2002). The range is at most four times `count`, so that takes four turns on average at most.
+    A Feistel network permutes its whole range (Luby and Rackoff 1988); following its cycle from a number below `count` to the next such
+    number permutes those (Black and Rogaway 2002). The range is at most four times `count`, so that takes at most four rounds on average.
     """
     half = max(1, ((count - 1).bit_length() + 1) // 2)
     low = (1 << half) - 1
@@ -34,7 +34,7 @@ def permuted(index: int, count: int, key: int) -> int:
 
 
 def _mix(value: int, key: int) -> int:
-    """A number of 64 bits in which every bit of value and key has a say (the finalizer of splitmix64)."""
+    """Hash value and key to 64 bits (the finalizer of splitmix64)."""
     value = (value * 0x9E3779B97F4A7C15 + key) & MASK
     value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & MASK
     value = (value ^ value >> 27) * 0x94D049BB133111EB & MASK

@@ -1,7 +1,7 @@
-"""AdamW (arXiv:1711.05101) on 16-bit weights that lose nothing: what rounding takes off a weight is kept beside it.
+"""AdamW (arXiv:1711.05101) on 16-bit weights without loss of precision: the rounding error of each weight is stored too.
 
-A float32 weight is its nearest bfloat16 and 16 bits more. Blocks compute with the first, which needs no cast, and the update joins both:
-14 bytes a parameter with gradient and moments, where float32 weights, gradients and their 16-bit copies take 18.
+A float32 weight is its nearest bfloat16 plus 16 more bits. Blocks compute with the bfloat16, which needs no cast, and the update combines
+both: 14 bytes per parameter with gradient and moments, where float32 weights, gradients and their 16-bit copies take 18.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -15,18 +15,18 @@ import triton.language as tl
 from torch import Tensor, nn
 
 SIZE = 1024
-"""Weights that one program updates."""
+"""Weights that one Triton program updates."""
 SMALL = 2**16
-"""Weights of a tensor that shares a launch with others of its kind: by itself it would take 3 us, however few they are."""
+"""Largest tensor, in weights, that shares a launch with others: a launch of its own takes 3 us, however small the tensor."""
 ALIGNED = 64
-"""A tensor that shares begins at a multiple of this: compiled blocks copy inputs that are not aligned."""
+"""Packed tensors start at multiples of this: compiled blocks copy unaligned inputs."""
 
 
 @triton.jit
 def _update(weight, low, grad, mean, square, now, size, decay, beta1, beta2, eps, BLOCK: tl.constexpr):  # noqa: N803
-    """One step on `size` weights. `now` holds the rate, what gradients are multiplied by, and both corrections of the moments."""
+    """One step on `size` weights. `now` holds the learning rate, the gradient scale, and both bias corrections of the moments."""
     scale = tl.load(now + 1)
-    if scale == scale:  # a gradient that is no number changes nothing
+    if scale == scale:  # a NaN gradient changes nothing
         rate = tl.load(now)
         at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
         inside = at < size
@@ -48,7 +48,7 @@ def _update(weight, low, grad, mean, square, now, size, decay, beta1, beta2, eps
 
 
 class Packed:
-    """Small tensors of one group side by side: one launch copies their gradients there, and one updates all."""
+    """Small tensors of one parameter group in one buffer: one launch gathers their gradients, and one updates all."""
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         starts = [0]
@@ -66,16 +66,16 @@ class Packed:
         parameter, start = self.parameters[index], self.starts[index]
         return whole[start : start + parameter.numel()].view(parameter.shape)
 
-    def half(self, index: int) -> Tensor:
-        """Room for the 16 bits of a weight that it computes with."""
+    def weight_view(self, index: int) -> Tensor:
+        """The buffer of a weight's bfloat16 value."""
         return self._part(self.weight, index)
 
-    def kept(self, index: int) -> dict[str, Tensor]:
-        """Room for what else is kept of a weight."""
+    def state_views(self, index: int) -> dict[str, Tensor]:
+        """The buffers of a weight's low bits and moments."""
         return {kind: self._part(one, index) for kind, one in self.state.items()}
 
-    def gathered(self) -> Tensor:
-        """The gradients, with zeros between tensors. Their type is known when there are some: it is float32 where they are added up."""
+    def gather_gradients(self) -> Tensor:
+        """Copy the gradients into one buffer, with zeros between tensors. Its dtype is that of the first: float32 if they accumulate."""
         grads = [cast(Tensor, parameter.grad) for parameter in self.parameters]
         if self.grad is None:
             self.grad = torch.zeros(len(self.weight), dtype=grads[0].dtype, device=grads[0].device)
@@ -85,16 +85,16 @@ class Packed:
 
 
 class SplitAdamW(torch.optim.Optimizer):
-    """Takes float32 weights and makes them bfloat16. `step` asks the device nothing, so that a CUDA graph can hold it."""
+    """Converts float32 weights to bfloat16 in place. `step` never waits for the device, so that a CUDA graph can hold it."""
 
     def __init__(self, groups: list[dict[str, Any]], betas: tuple[float, float], eps: float = 1e-8) -> None:
         super().__init__(groups, {"betas": betas, "eps": eps})
         device = self.param_groups[0]["params"][0].device
         self.rate, self.count = torch.zeros((), device=device), torch.zeros((), device=device)
         self.packs: list[Packed | None] = []
-        """Of each group, the small weights,"""
+        """The small weights of each group."""
         self.alone: list[list[nn.Parameter]] = []
-        """and those that are updated one by one."""
+        """The other weights of each group, updated one by one."""
         halves: dict[int, Tensor] = {}
         for group in self.param_groups:
             small: list[nn.Parameter] = []
@@ -104,41 +104,41 @@ class SplitAdamW(torch.optim.Optimizer):
             pack = Packed(small) if small else None
             if pack:
                 for index, parameter in enumerate(small):
-                    self._place(parameter, pack.half(index), pack.kept(index))
+                    self._attach(parameter, pack.weight_view(index), pack.state_views(index))
             for parameter in alone:
                 kept = {"low": torch.empty_like(parameter, dtype=torch.int16)}
                 kept |= {kind: torch.zeros_like(parameter) for kind in ("exp_avg", "exp_avg_sq")}
-                self._place(parameter, _half(parameter, halves), kept)
+                self._attach(parameter, _half(parameter, halves), kept)
             self.packs.append(pack)
             self.alone.append(alone)
 
-    def _place(self, parameter: nn.Parameter, half: Tensor, kept: dict[str, Tensor]) -> None:
-        """Give a weight its 16 bits and its state."""
+    def _attach(self, parameter: nn.Parameter, half: Tensor, kept: dict[str, Tensor]) -> None:
+        """Give a weight its 16-bit storage and its state."""
         whole = parameter.detach()
         parameter.data = half
         self.state[parameter] = kept
-        self.put(parameter, whole)
+        self.set_value(parameter, whole)
 
     @torch.no_grad()
-    def put(self, parameter: nn.Parameter, whole: Tensor) -> None:
-        """Let a weight have this float32 value."""
+    def set_value(self, parameter: nn.Parameter, whole: Tensor) -> None:
+        """Set a weight to this float32 value."""
         parameter.copy_(_nearest(whole))
         self.state[parameter]["low"].copy_(whole.view(torch.int32) - (_bits(parameter) << 16))
 
-    def whole(self, parameter: nn.Parameter) -> Tensor:
+    def value(self, parameter: nn.Parameter) -> Tensor:
         """The float32 value of a weight."""
         return ((_bits(parameter) << 16) + self.state[parameter]["low"].int()).view(torch.float32)
 
     @torch.no_grad()
     def step(self, closure: None = None, scale: Tensor | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Update every weight with its gradient times `scale`; where scale is no number, change none."""
+        """Update every weight with its gradient times `scale`; if scale is NaN, change nothing."""
         scale = torch.ones_like(self.count) if scale is None else scale
         self.count += torch.isfinite(scale)
         for group, pack, weights in zip(self.param_groups, self.packs, self.alone, strict=True):
             beta1, beta2 = group["betas"]
             now = torch.stack((self.rate, scale, 1 - beta1**self.count, 1 - beta2**self.count))
             alone = [(weight, self.state[weight], weight.grad) for weight in weights]
-            together = [(pack.weight, pack.state, pack.gathered())] if pack else []
+            together = [(pack.weight, pack.state, pack.gather_gradients())] if pack else []
             for weight, kept, grad in [*alone, *together]:
                 run: Any = _update[(triton.cdiv(weight.numel(), SIZE),)]
                 run(
@@ -148,12 +148,12 @@ class SplitAdamW(torch.optim.Optimizer):
 
 
 def _fills_memory(weight: Tensor) -> bool:
-    """Whether a weight has its piece of memory to itself."""
+    """Whether a weight is alone in its storage."""
     return weight.untyped_storage().nbytes() == weight.numel() * weight.element_size()
 
 
 def _half(weight: Tensor, halves: dict[int, Tensor]) -> Tensor:
-    """16-bit memory for a weight. Weights that share theirs share this too, at the same places (joined.py)."""
+    """Return 16-bit storage for a weight. Weights that share float32 storage share this too, at the same offsets (fused_projections.py)."""
     memory = weight.untyped_storage()
     if memory.data_ptr() not in halves:
         size = memory.nbytes() // weight.element_size()
@@ -166,5 +166,5 @@ def _bits(weight: Tensor) -> Tensor:
 
 
 def _nearest(whole: Tensor) -> Tensor:
-    """The bfloat16 nearest to a float32; of two equally near the one further from zero, so that the rest fits 16 bits."""
+    """Round float32 to the nearest bfloat16, ties away from zero, so that the remainder fits 16 bits."""
     return ((whole.view(torch.int32) + 0x8000) >> 16).to(torch.int16).view(torch.bfloat16)

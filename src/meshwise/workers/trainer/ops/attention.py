@@ -9,18 +9,18 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed import ProcessGroup, _functional_collectives
 
-from meshwise.workers.trainer.ops.recompute import again
+from meshwise.workers.trainer.ops.recompute import checkpointed
 
 RENAMED = hasattr(_functional_collectives, "all_gather_single_autograd")
-"""In torch 2.13, which warns of the old name."""
+"""True from torch 2.13 on, which deprecates the old name."""
 gather: Callable[[Tensor, int, ProcessGroup], Tensor] = getattr(
     _functional_collectives, "all_gather_single_autograd" if RENAMED else "all_gather_tensor_autograd"
 )
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where this rank stands: which heads are its own, and which part of the sequence."""
+class LocalShard:
+    """The heads (tensor parallelism) and the part of the sequence (context parallelism) that this rank computes."""
 
     tp: int = 1
     tp_rank: int = 0
@@ -29,28 +29,28 @@ class Place:
     cp_group: ProcessGroup | None = None
 
     def positions(self, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Of the queries, `length` of them here, and of the keys of all ranks."""
+        """Positions of this rank's `length` queries, and of the keys of all ranks."""
         first = self.cp_rank * length
         return torch.arange(first, first + length, device=device), torch.arange(self.cp * length, device=device)
 
 
-HERE = Place()
+UNSHARDED = LocalShard()
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, place: Place, selective: bool) -> Tensor:
-    """Attention, computed once more in the backward pass instead of kept where `selective` (arXiv:2205.05198)."""
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, shard: LocalShard, selective: bool) -> Tensor:
+    """Compute attention; if `selective`, recompute it in the backward pass instead of keeping it (arXiv:2205.05198)."""
     if selective:
-        return again(_attend, q, k, v, mask, place)
-    return _attend(q, k, v, mask, place)
+        return checkpointed(_attend, q, k, v, mask, shard)
+    return _attend(q, k, v, mask, shard)
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, place: Place) -> Tensor:
-    """Causal attention of (batch, heads, sequence, head_dim); keys and values of the other parts of the sequence are gathered.
+def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, shard: LocalShard) -> Tensor:
+    """Causal attention on (batch, heads, sequence, head_dim); keys and values of other context-parallel ranks are gathered.
 
-    `mask` is boolean, or added to the scores; none means causal. Only a whole sequence can do without.
+    `mask` is boolean, or added to the scores. None means causal, which only works on a whole sequence.
     """
-    if place.cp_group is not None:
-        k, v = gather(torch.stack((k, v)), 3, place.cp_group).unbind(0)
+    if shard.cp_group is not None:
+        k, v = gather(torch.stack((k, v)), 3, shard.cp_group).unbind(0)
     if mask is not None and mask.is_floating_point():
         mask = mask.to(q.dtype)
     shared = q.shape[1] != k.shape[1]

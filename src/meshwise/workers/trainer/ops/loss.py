@@ -1,6 +1,6 @@
-"""The loss at the end of a model, whose logits are never whole: they would be the largest thing in memory.
+"""Cross-entropy at the end of a model without ever holding all logits, which would be the largest tensor in memory.
 
-A few thousand tokens at a time go through the head, and their gradients are made at once, while their logits are there.
+A few thousand tokens at a time go through the head, and their gradients are computed right away, while their logits exist.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
@@ -12,13 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 AT_ONCE = 2**30
-"""Bytes of logits that are there at once: rows enough to fill a GPU, and little beside what it holds."""
+"""Bytes of logits held at a time: enough rows to fill a GPU, and little compared with its memory."""
 MULTIPLE = 64
-"""The vocabulary is padded to a multiple of this in the product: rows of 16-bit logits that are not aligned take twice as long."""
+"""The product pads the vocabulary to a multiple of this: unaligned rows of 16-bit logits take twice as long."""
 
 
 def head_loss(x: Tensor, weight: Tensor, targets: Tensor, at_once: int = AT_ONCE) -> Tensor:
-    """Mean cross-entropy of `softmax(x weight^T)` with the targets, over all tokens of x (..., hidden)."""
+    """Return the mean cross-entropy of `softmax(x weight^T)` with the targets over all tokens of x (..., hidden)."""
     half = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
     rows = x.flatten(0, -2).to(half)
     size = rows.shape[0]
@@ -35,12 +35,12 @@ class _HeadLoss(torch.autograd.Function):
         by_x = torch.empty_like(x)
         by_weight = torch.empty(wide.shape, dtype=torch.float32, device=x.device)
         losses: list[Tensor] = []
-        for some, wanted, out in zip(x.split(each), targets.split(each), by_x.split(each), strict=True):
-            logits = some @ wide.T
-            some_losses = _slopes(logits, wanted, vocabulary, 1 / x.shape[0])
+        for chunk, chunk_targets, out in zip(x.split(each), targets.split(each), by_x.split(each), strict=True):
+            logits = chunk @ wide.T
+            chunk_losses = _loss_and_gradient(logits, chunk_targets, vocabulary, 1 / x.shape[0])
             torch.mm(logits, wide, out=out)
-            _put_product(by_weight, logits.T, some, add=bool(losses))
-            losses.append(some_losses)
+            _store_product(by_weight, logits.T, chunk, add=bool(losses))
+            losses.append(chunk_losses)
         ctx.save_for_backward(by_x, by_weight[:vocabulary].to(weight.dtype))
         return torch.cat(losses).sum()
 
@@ -50,21 +50,21 @@ class _HeadLoss(torch.autograd.Function):
         return _scaled(by_x, outer[0]), _scaled(by_weight, outer[0]), None, None
 
 
-def _scaled(made: Tensor, factor: Tensor) -> Tensor:
-    """made x factor, in place; torch multiplies 16-bit numbers by a float32 on the device at a third of the speed of memory."""
-    if not made.is_cuda:
-        return made.mul_(factor)
+def _scaled(gradient: Tensor, factor: Tensor) -> Tensor:
+    """Multiply in place; torch multiplies 16-bit numbers by a float32 on the device at a third of memory speed."""
+    if not gradient.is_cuda:
+        return gradient.mul_(factor)
     from meshwise.workers.trainer.ops.softmax import scale
 
-    return scale(made, factor)
+    return scale(gradient, factor)
 
 
-def _slopes(logits: Tensor, targets: Tensor, vocabulary: int, share: float) -> Tensor:
-    """The losses of tokens, and their gradient in place of the logits, both times `share`; columns past the vocabulary are padding."""
+def _loss_and_gradient(logits: Tensor, targets: Tensor, vocabulary: int, share: float) -> Tensor:
+    """Return the losses, and overwrite the logits with their gradient; both times `share`. Columns past the vocabulary are padding."""
     if logits.is_cuda:
-        from meshwise.workers.trainer.ops.softmax import slopes
+        from meshwise.workers.trainer.ops.softmax import loss_and_gradient
 
-        return slopes(logits, targets, vocabulary, share)
+        return loss_and_gradient(logits, targets, vocabulary, share)
     logits[:, vocabulary:] = -torch.inf
     scores = logits.float()
     whole = scores.logsumexp(-1, keepdim=True)
@@ -75,8 +75,8 @@ def _slopes(logits: Tensor, targets: Tensor, vocabulary: int, share: float) -> T
     return losses
 
 
-def _put_product(total: Tensor, a: Tensor, b: Tensor, add: bool) -> None:
-    """total = a b in float32, or total += a b, whatever a and b are; only CUDA adds 16-bit products to 32 bits without a copy."""
+def _store_product(total: Tensor, a: Tensor, b: Tensor, add: bool) -> None:
+    """total = a b in float32, or total += a b, for any dtype; only CUDA adds 16-bit products to 32 bits without a copy."""
     if a.is_cuda and a.dtype != torch.float32:
         torch.ops.aten.addmm.dtype_out(total, a, b, torch.float32, beta=float(add), out=total)
     else:

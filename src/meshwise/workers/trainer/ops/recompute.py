@@ -1,4 +1,4 @@
-"""Activations that are computed again in the backward pass instead of kept."""
+"""Activation checkpointing: recompute activations in the backward pass instead of keeping them."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 from collections.abc import Callable
@@ -8,6 +8,6 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 
-def again(function: Callable[..., Tensor], *inputs: Any) -> Tensor:
-    """`function(*inputs)`, of which only the inputs are kept."""
+def checkpointed(function: Callable[..., Tensor], *inputs: Any) -> Tensor:
+    """Return `function(*inputs)`, keeping only its inputs for the backward pass."""
     return cast(Tensor, checkpoint(function, *inputs, use_reentrant=False))

@@ -1,6 +1,6 @@
-"""Cross-entropy and its gradient by the logits, in one kernel and in place: each logit is read from memory once and written once.
+"""Cross-entropy and its gradient with respect to the logits, in one in-place kernel: each logit is read once and written once.
 
-Beside it, the product of what is made here and the gradient that comes from outside.
+A second kernel multiplies that gradient by the incoming one.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -16,13 +16,13 @@ from torch import Tensor
 BLOCK = 4096
 WARPS = 16
 DEEP = 2
-"""Logits of a lane that are compared before they are exponentiated, which saves exponentials. Of 12 launches tried on an H200 this is the
-fastest over rows of 50,304 and 128,256 logits: 2.2 and 2.6 TB/s, a copy 4.2. Rows held in registers spilled, and took twice as long."""
+"""Logits that a lane compares before it exponentiates, which saves exponentials. The fastest of 12 launch configurations on an H200 over
+rows of 50,304 and 128,256 logits: 2.2 and 2.6 TB/s; a copy reaches 4.2. Rows held in registers spilled and took twice as long."""
 
 
 @triton.jit
 def _rows(logits, stride, targets, losses, vocabulary, width, share, DEEP: tl.constexpr, BLOCK: tl.constexpr):  # noqa: N803
-    """One row: loss = ln sum exp(z) - z[target]; z becomes softmax(z) - 1[target]. A row stays in cache for the second reading."""
+    """One row: loss = ln sum exp(z) - z[target]; z becomes softmax(z) - 1[target]. A row stays in cache for the second read."""
     row = tl.program_id(0).to(tl.int64)
     start = logits + row * stride
     target = tl.load(targets + row)
@@ -34,7 +34,7 @@ def _rows(logits, stride, targets, losses, vocabulary, width, share, DEEP: tl.co
     for first in range(0, vocabulary, DEEP * BLOCK):
         z = tl.load(start + first + deep, first + deep < vocabulary, other=-float("inf")).to(tl.float32)
         above = tl.maximum(most, tl.max(z, 0))
-        # a lane that saw nothing yet has minus infinity for both, whose difference is no number
+        # a lane that has seen nothing yet has minus infinity for both, whose difference is NaN
         total = tl.where(above == -float("inf"), 0.0, total * tl.exp(most - above) + tl.sum(tl.exp(z - above[None, :]), 0))
         most = above
     peak = tl.max(most, 0)
@@ -47,8 +47,11 @@ def _rows(logits, stride, targets, losses, vocabulary, width, share, DEEP: tl.co
         tl.store(start + at, slope.to(logits.dtype.element_ty), at < width)
 
 
-def slopes(logits: Tensor, targets: Tensor, vocabulary: int, share: float) -> Tensor:
-    """The losses of rows of logits (tokens, width), which become their gradient; both times `share`. Past the vocabulary it is zero."""
+def loss_and_gradient(logits: Tensor, targets: Tensor, vocabulary: int, share: float) -> Tensor:
+    """Return the losses of rows of logits (tokens, width), and overwrite the logits with their gradient.
+
+    Both are multiplied by `share`. The gradient is zero past the vocabulary.
+    """
     losses = torch.empty(len(targets), dtype=torch.float32, device=logits.device)
     run: Any = _rows[(len(targets),)]
     run(logits, logits.stride(0), targets, losses, vocabulary, logits.shape[1], share, DEEP, BLOCK, num_warps=WARPS)
@@ -64,7 +67,7 @@ def _times(x, factor, size, BLOCK: tl.constexpr):  # noqa: N803
 
 
 def scale(x: Tensor, factor: Tensor) -> Tensor:
-    """x times a number that the device holds, in place."""
+    """Multiply x in place by a scalar on the device."""
     run: Any = _times[(triton.cdiv(x.numel(), BLOCK),)]
     run(x, factor.float(), x.numel(), BLOCK)
     return x

@@ -1,0 +1,11 @@
+"""trainer.ranks: the processes of a run: how they start, find each other, fail and stop.
+
+    agent.py          torchrun with restarts that stop if a failure would repeat; the program the launcher starts
+    rendezvous.py     reports missing nodes while the nodes of a run wait for each other
+    process_group.py  which worker this is, the store that all share, the process group
+    heartbeat.py      a thread per worker: alive, when to stop, who hangs
+    faults.py         failures: their kinds, failure.json, skipped steps
+    output.py         printing that survives a closed pipe (no torch)
+
+Imports trainer.settings and trainer.report.rows. Imported by the training loop; output.py also by the command line.
+"""

@@ -1,5 +1,7 @@
-"""`python -m meshwise.workers.trainer.ranks.agent`: torchrun with its own arguments, that ends with who started it, leaves signals to the workers,
-and does not start again what would fail again."""
+"""`python -m meshwise.workers.trainer.ranks.agent`: torchrun, with its own arguments, that ends with its parent and restarts wisely.
+
+It leaves signals to the workers, and does not restart a run that would fail again.
+"""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportMissingTypeStubs=false
 # pyright: reportIncompatibleVariableOverride=false, reportCallIssue=false, reportPrivateUsage=false, reportPrivateImportUsage=false
@@ -23,14 +25,14 @@ from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, Rend
 from torch.distributed.run import parse_args, run
 
 from meshwise.workers.trainer.ranks.faults import FAILURE, Failure, die_with_parent, say_error
-from meshwise.workers.trainer.ranks.gathering import Gathering, named
-from meshwise.workers.trainer.ranks.meeting import NODE_RANK, NODES, STORE
+from meshwise.workers.trainer.ranks.process_group import NODE_RANK, NODES, STORE
+from meshwise.workers.trainer.ranks.rendezvous import RendezvousMonitor, format_nodes
 from meshwise.workers.trainer.report.rows import read_rows
 from meshwise.workers.trainer.settings import Settings
 
 
 def oom_kills() -> int:
-    """Processes that the kernel has killed for want of memory since it started, on this host."""
+    """Processes on this host that the kernel has killed for lack of memory since it booted."""
     try:
         lines = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -38,29 +40,29 @@ def oom_kills() -> int:
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 
-def step_under_way(out: Path, started: float, steps: int) -> int:
-    """The step that workers were in, from 1: behind the last one written since they were started, on the node that writes."""
+def current_step(out: Path, started: float, steps: int) -> int:
+    """The step that workers were in, from 1: the one after the last written since they started, on the node that writes."""
     path = out / "steps.jsonl"
     rows = read_rows(path) if path.is_file() and path.stat().st_mtime >= started else []
     return min(rows[-1]["step"] + 2, steps) if rows else 1
 
 
 class Agent(LocalElasticAgent):
-    """torchrun's, that looks at why workers failed before it starts them again."""
+    """torchrun's agent, which also looks at why workers failed before it restarts them."""
 
     out, steps = Path(), 0
     started = 0.0
-    """When the workers were, in seconds since 1970."""
+    """When the workers started, in seconds since 1970."""
     killed_before = oom_kills()
-    gathering: Gathering | None = None
-    """Over several nodes."""
+    monitor: RendezvousMonitor | None = None
+    """Set if the run has several nodes."""
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
-        if self.gathering:
-            self.gathering.begin()
+        if self.monitor:
+            self.monitor.begin()
         super()._rendezvous(worker_group)
-        if self.gathering:
-            self.gathering.end()
+        if self.monitor:
+            self.monitor.end()
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         (self.out / FAILURE).unlink(missing_ok=True)
@@ -74,80 +76,84 @@ class Agent(LocalElasticAgent):
             if failure.final:
                 self._remaining_restarts = 0
             most, nodes = worker_group.spec.max_restarts, worker_group.group_world_size or 1
-            waits = f", as soon as all {nodes} nodes are here" if nodes > 1 else ""
+            waits = f", as soon as all {nodes} nodes have joined" if nodes > 1 else ""
             if self._remaining_restarts and os.environ.get(NODE_RANK, "0") == "0":
                 say_error(f"{failure.message}; restart {most - self._remaining_restarts + 1} of {most}{waits}")
         return result
 
     def _failure(self, result: RunResult) -> Failure:
-        """What the workers said; where they said nothing, or only that one is gone, what their end tells."""
+        """The failure that the workers wrote; if none, or only that a rank is gone, one derived from their exit codes."""
         path = self.out / FAILURE
-        told = Failure(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
-        ends = {rank: -one.exitcode for rank, one in result.failures.items() if one.exitcode < 0}
-        if (told and told.kind not in ("gone", "lost")) or not ends:
-            return told or Failure("error", 0, socket.gethostname(), 0, "a worker failed")
-        rank = min(ends)
-        oom = oom_kills() > Agent.killed_before and ends[rank] == signal.SIGKILL
-        by = "killed by the kernel, for the host had no memory left" if oom else f"killed by {signal.Signals(ends[rank]).name}"
-        step = max(step_under_way(self.out, self.started, self.steps), told.step if told else 1)
+        written = Failure(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+        signals = {rank: -one.exitcode for rank, one in result.failures.items() if one.exitcode < 0}
+        if (written and written.kind not in ("gone", "lost")) or not signals:
+            return written or Failure("error", 0, socket.gethostname(), 0, "a worker failed")
+        rank = min(signals)
+        oom = oom_kills() > Agent.killed_before and signals[rank] == signal.SIGKILL
+        by = (
+            "killed by the kernel because the host ran out of memory"
+            if oom
+            else f"killed by {signal.Signals(signals[rank]).name}"
+        )
+        step = max(current_step(self.out, self.started, self.steps), written.step if written else 1)
         failure = Failure("oom" if oom else "killed", rank, socket.gethostname(), step, f"rank {rank} was {by} in step {step}")
         failure.write(self.out)
         return failure
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
-    """Leave a signal to the workers: they stop when they have agreed on a step, and torchrun after them."""
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """Leave a signal to the workers: they stop once they have agreed on a step, and torchrun after them."""
 
 
 def main(arguments: list[str]) -> int:
     die_with_parent()
     logging.disable(logging.ERROR)
     for one in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(one, _leave)
+        signal.signal(one, _ignore)
     given: Any = parse_args(arguments)
-    given.log_dir = given.log_dir or os.devnull  # nothing is logged there, and torchrun would leave a folder in /tmp for it
+    given.log_dir = given.log_dir or os.devnull  # nothing is logged there, but torchrun would create a folder in /tmp
     settings = Settings.read(Path(given.training_script_args[-1]))
     Agent.out, Agent.steps = Path(settings.out), settings.steps
-    launcher.LocalElasticAgent = Agent  # torchrun has no way to be given another
-    processes._terminate_process_handler = _leave
-    Agent.gathering = _gathering()
+    launcher.LocalElasticAgent = Agent  # torchrun has no option for another agent
+    processes._terminate_process_handler = _ignore
+    Agent.monitor = _monitor()
     try:
         run(given)
     except ChildFailedError:
         return 1
     except RendezvousError as error:
-        why = apart(error, Agent.gathering)
-        if (Agent.out / FAILURE).exists():  # what the launcher will say is why they had to meet again
+        why = rendezvous_failure(error, Agent.monitor)
+        if (Agent.out / FAILURE).exists():  # the launcher will print why the nodes had to meet again
             say_error(why)
         else:
-            _unmet(why).tell(Agent.out)
+            _failed(why).exit(Agent.out)
         return 1
     return 0
 
 
-def _gathering() -> Gathering | None:
+def _monitor() -> RendezvousMonitor | None:
     if STORE not in os.environ:
         return None
-    nodes, node, where = int(os.environ[NODES]), int(os.environ[NODE_RANK]), os.environ[STORE]
-    return Gathering(node, nodes, where, say_error, lambda why: _unmet(why, "stopped").tell(Agent.out))
+    nodes, node, endpoint = int(os.environ[NODES]), int(os.environ[NODE_RANK]), os.environ[STORE]
+    return RendezvousMonitor(node, nodes, endpoint, say_error, lambda why: _failed(why, "stopped").exit(Agent.out))
 
 
-def _unmet(why: str, kind: str = "lost") -> Failure:
+def _failed(why: str, kind: str = "lost") -> Failure:
     return Failure(kind, 0, socket.gethostname(), 0, why)
 
 
-def apart(error: RendezvousError, gathering: Gathering | None) -> str:
-    """Why nodes did not meet, in words of theirs."""
-    where = gathering.where if gathering else "this machine"
-    if isinstance(error, RendezvousTimeoutError) and gathering:
-        waited = time.monotonic() - gathering.since
-        return f"{named(gathering.missing)} did not come to {where} within {waited:.0f} s; start all commands again"
+def rendezvous_failure(error: RendezvousError, monitor: RendezvousMonitor | None) -> str:
+    """Why the nodes did not meet, in one line."""
+    endpoint = monitor.endpoint if monitor else "this machine"
+    if isinstance(error, RendezvousTimeoutError) and monitor:
+        waited = time.monotonic() - monitor.since
+        return (
+            f"{format_nodes(monitor.missing)} did not join at {endpoint} within {waited:.0f} s; restart the commands of all nodes"
+        )
     if isinstance(error, RendezvousClosedError):
-        return f"the run at {where} is over: start the commands of all nodes again"
+        return f"the run at {endpoint} is over; restart the commands of all nodes"
     cause = next(iter(str(error.__cause__ or error).splitlines()), type(error).__name__)
-    return (
-        f"node 0 at {where} cannot be reached ({cause})" if gathering and gathering.node else f"the nodes did not meet: {cause}"
-    )
+    return f"node 0 at {endpoint} cannot be reached ({cause})" if monitor and monitor.node else f"rendezvous failed: {cause}"
 
 
 if __name__ == "__main__":

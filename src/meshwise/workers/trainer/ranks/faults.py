@@ -1,4 +1,4 @@
-"""What can go wrong in a worker: told in one line, kept in `failure.json` of the run's folder, and no traceback where none helps."""
+"""Failures of a worker: reported in one line, kept in `failure.json` of the run's folder, with a traceback only where it helps."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import ctypes
@@ -16,15 +16,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from meshwise.workers.trainer.ranks.meeting import STOP_FILE
-from meshwise.workers.trainer.ranks.speech import flush, say
+from meshwise.workers.trainer.ranks.output import flush, say
+from meshwise.workers.trainer.ranks.process_group import STOP_FILE
 from meshwise.workers.trainer.settings import Settings
 
 FAILURE = "failure.json"
 IN_A_ROW = 10
-"""Steps that may be left out one after another: a model that gives no number ten times will give none."""
+"""Steps that may be skipped one after another: a model whose loss is not finite ten times in a row will not recover."""
 NO_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
-"""Words of torch's CPU allocator, of CUDA's, of the system, and of cuBLAS."""
+"""Messages of torch's CPU allocator, of CUDA's, of the system, and of cuBLAS."""
 LOST = (
     "gloo/transport",
     "Connection closed by peer",
@@ -33,25 +33,25 @@ LOST = (
     "NCCL error",
     "remote process exited",
 )
-"""Words of a collective whose other end is gone."""
+"""Messages of a collective whose peer is gone."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a run ended, or began again."""
+    """Why a run ended or restarted."""
 
     kind: str
-    """oom, nan, disk, hang, gone (a rank died without a word), killed, lost (another rank died), stopped or error."""
+    """oom, nan, disk, hang, gone (a rank died without a message), killed, lost (another rank died), stopped or error."""
     rank: int
     host: str
     step: int
-    """The one it happened in, counted from 1 as it is printed; of a run that was stopped, the last it did. 0 before there were workers."""
+    """The step it happened in, counted from 1 as printed; for a stopped run the last one done. 0 before there were workers."""
     message: str
     final: bool = False
-    """The same would happen again: no use in a restart."""
+    """Whether it would happen again, so that a restart is useless."""
 
     def write(self, folder: Path) -> bool:
-        """Whole or not at all: on a full disk there is no file."""
+        """Write failure.json atomically; returns False if the disk is full, and leaves no file then."""
         path = folder / f"{FAILURE}.{os.getpid()}"
         try:
             path.write_text(json.dumps(asdict(self)) + "\n", encoding="utf-8")
@@ -61,27 +61,27 @@ class Failure:
             return False
         return True
 
-    def tell(self, folder: Path, *, first: bool = True) -> NoReturn:
-        """Keep why, and end, at once: other threads may wait for ranks that are no more. Where a launcher reads the file, it says so."""
+    def exit(self, folder: Path, *, first: bool = True) -> NoReturn:
+        """Write the failure and end at once: other threads may wait for ranks that are gone. A launcher that reads the file prints it."""
         kept = self.write(folder)
         if first and not (kept and STOP_FILE in os.environ):
             say_error(self.message)
-        end()
+        exit_now()
 
 
-class Trouble(Exception):
+class TrainingError(Exception):
     """A reason to end a run, the same on all ranks."""
 
     def __init__(self, kind: str, message: str, *, final: bool = True, step: int | None = None) -> None:
-        """`step` counts from 1; without it, it is the one that is under way."""
+        """`step` counts from 1; None means the step under way."""
         super().__init__(message)
         self.kind, self.final, self.step = kind, final, step
 
 
 def kind_of(error: BaseException) -> str:
-    """What an exception means for a run."""
+    """Classify an exception as one of Failure's kinds."""
     words = str(error)
-    if isinstance(error, Trouble):
+    if isinstance(error, TrainingError):
         return error.kind
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or any(one in words for one in NO_MEMORY):
         return "oom"
@@ -94,46 +94,46 @@ def kind_of(error: BaseException) -> str:
     return "error"
 
 
-def failure_of(error: BaseException, rank: int, host: str, done: int, begun: int) -> Failure:
-    """An exception as a failure. Memory that ran out in the first step of a start would run out there again."""
+def failure_of(error: BaseException, rank: int, host: str, done: int, first: int) -> Failure:
+    """Turn an exception into a failure. Running out of memory in the first step after a start is final: it would happen again."""
     kind = kind_of(error)
-    first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    if isinstance(error, Trouble | SystemExit):
-        named: int | None = getattr(error, "step", None)
-        return Failure(kind, rank, host, done + 1 if named is None else named, first, getattr(error, "final", True))
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    if isinstance(error, TrainingError | SystemExit):
+        step: int | None = getattr(error, "step", None)
+        return Failure(kind, rank, host, done + 1 if step is None else step, line, getattr(error, "final", True))
     words = {"oom": "ran out of memory", "disk": "could not write"}.get(kind, "failed")
-    final = kind == "disk" or (kind == "oom" and done <= begun)
-    return Failure(kind, rank, host, done + 1, f"rank {rank} on {host} {words} in step {done + 1}: {first}", final)
+    final = kind == "disk" or (kind == "oom" and done <= first)
+    return Failure(kind, rank, host, done + 1, f"rank {rank} on {host} {words} in step {done + 1}: {line}", final)
 
 
-def finite(loss: Tensor, norm: Tensor) -> Tensor:
+def is_finite(loss: Tensor, norm: Tensor) -> Tensor:
     """Whether a step may be applied. Loss and norm are those of all ranks, so all decide alike."""
     return torch.isfinite(loss) & torch.isfinite(norm)
 
 
-class Skips:
-    """Steps that were left out for want of a number."""
+class SkippedSteps:
+    """Counts steps that were skipped because their loss or gradient was not finite."""
 
     def __init__(self, settings: Settings, before: int = 0) -> None:
         self.settings, self.total, self.row = settings, before, 0
 
-    def saw(self, step: int, loss: float, norm: float) -> str:
-        """What to say of a step; trouble where there is no going on. `step` counts from 0."""
+    def check(self, step: int, loss: float, norm: float) -> str:
+        """Return a message for a skipped step; raise if the run must stop. `step` counts from 0."""
         if math.isfinite(loss) and math.isfinite(norm):
             self.row = 0
             return ""
-        what = f"step {step + 1}: the loss is {loss:g} and the norm of the gradient {norm:g}"
+        what = f"step {step + 1}: loss {loss:g}, gradient norm {norm:g}"
         if self.settings.on_nan == "stop":
-            words = "stopped, and the step was not applied; a lower --lr may do, or --on-nan skip"
-            raise Trouble("nan", f"{what}: {words}", step=step + 1)
+            advice = "stopped without applying the step; try a lower --lr or --on-nan skip"
+            raise TrainingError("nan", f"{what}: {advice}", step=step + 1)
         self.total, self.row = self.total + 1, self.row + 1
         if self.row == IN_A_ROW:
-            raise Trouble("nan", f"{what}: stopped after {IN_A_ROW} such steps in a row; a lower --lr may do", step=step + 1)
-        return f"{what}: not applied ({self.total} left out so far)"
+            raise TrainingError("nan", f"{what}: stopped after {IN_A_ROW} such steps in a row; try a lower --lr", step=step + 1)
+        return f"{what}: skipped ({self.total} so far)"
 
 
 def die_with_parent() -> None:
-    """End with torchrun, however that ends: no worker is left behind. Linux alone can do this."""
+    """Have the kernel end this process with its parent, so that no worker is left behind. Linux only."""
     if sys.platform == "linux":
         set_death_signal = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
         ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
@@ -143,6 +143,6 @@ def say_error(text: str) -> None:
     say(f"meshwise: {text}", sys.stderr)
 
 
-def end(code: int = 1) -> NoReturn:
+def exit_now(code: int = 1) -> NoReturn:
     flush()
     os._exit(code)

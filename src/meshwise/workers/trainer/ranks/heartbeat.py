@@ -1,6 +1,6 @@
-"""A thread of each worker that tells the others it is alive, agrees with them when to stop, and names who is behind when nothing moves.
+"""A thread of each worker that shows it is alive, agrees with the others when to stop, and names the stragglers when nothing moves.
 
-It talks through the store on a connection of its own, so that it goes on while collectives wait. A step costs it nothing.
+It uses its own connection to the store, so that it keeps running while collectives wait. It adds nothing to the time of a step.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -22,35 +22,37 @@ from types import FrameType
 import torch
 import torch.distributed as dist
 
-from meshwise.workers.trainer.ranks.faults import Failure, Trouble, end, failure_of
-from meshwise.workers.trainer.ranks.meeting import STOP_FILE, Place, connect, meet
-from meshwise.workers.trainer.ranks.speech import say
+from meshwise.workers.trainer.ranks.faults import Failure, TrainingError, exit_now, failure_of
+from meshwise.workers.trainer.ranks.output import say
+from meshwise.workers.trainer.ranks.process_group import STOP_FILE, Worker, connect, init_process_group
 from meshwise.workers.trainer.settings import Settings
 
 GRACE = 1.5
-"""Seconds in which the launcher says that a SIGTERM is a wish to stop; without a word from it, torchrun wants the worker gone."""
+"""Seconds in which the launcher's stop file turns a SIGTERM into a request to stop; without it, torchrun is ending the worker."""
 
 
 @dataclass(frozen=True)
 class Beat:
-    """A sign of life."""
+    """A sign of life of one rank."""
 
     count: int
     done: int
-    """Steps."""
+    """Steps done."""
     node: int
     host: str
     pid: int
     where: str = ""
-    """What the main thread is at, where it has not moved for long."""
+    """The line the main thread is at, if it has not moved for long."""
 
 
 class Heartbeat:
-    def __init__(self, settings: Settings, place: Place) -> None:
-        self.settings, self.place, self.folder = settings, place, Path(settings.out)
-        self.done = self.begun = self.count = 0
+    """The heartbeat thread of this rank, and the methods that the training loop calls."""
+
+    def __init__(self, settings: Settings, worker: Worker) -> None:
+        self.settings, self.worker, self.folder = settings, worker, Path(settings.out)
+        self.done = self.first = self.count = 0
         self.interval = min(1.0, settings.timeout / 10)
-        self.store = connect(place, max(settings.timeout, 60.0))
+        self.store = connect(worker, max(settings.timeout, 60.0))
         self.moved = time.monotonic()
         self.stop = ""
         self.agreed = threading.Condition()
@@ -63,64 +65,64 @@ class Heartbeat:
         os.set_blocking(self.wake, False)
         signal.set_wakeup_fd(self.wake, warn_on_full_buffer=False)
         for one in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(one, _nothing)  # the byte in the pipe says it, even while the main thread waits in a collective
+            signal.signal(one, _ignore)  # the wake-up pipe gets a byte even while the main thread waits in a collective
         self.closed = self.inside = False
         """Whether the run is over, and whether a step is under way."""
         self._beat()
         self.thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self.thread.start()
 
-    # what the loop calls
+    # called by the training loop
 
-    def began(self, done: int) -> None:
-        """A run goes on after `done` steps."""
-        self.begun = done
+    def start_from(self, done: int) -> None:
+        """The run starts or resumes after `done` steps."""
+        self.first = done
 
-    def begin(self, done: int) -> bool:
-        """`done` steps are done and the next begins; False where all ranks agreed to do no more."""
+    def begin_step(self, done: int) -> bool:
+        """Note that `done` steps are done and the next begins; returns False if all ranks agreed to stop."""
         with self.agreed:
             self.done, self.moved, self.before, self.inside = done, time.monotonic(), None, False
             asked = self.stop_file is not None and self.last is None and self.stop_file.exists()
             if asked:
-                os.write(self.wake, b"\0")  # the thread may sleep for a second, which is many small steps
-            # no rank goes further than it said until all have said how far they are
+                os.write(self.wake, b"\0")  # the thread may sleep for a second, long enough for many small steps
+            # no rank goes beyond its limit until all ranks have published theirs
             while not self.closed and self.last is None and (asked if self.limit is None else done >= self.limit):
                 self.agreed.wait(1.0)
             self.inside = self.last is None or done < self.last
             return self.inside
 
-    def moves(self) -> None:
-        """Something other than a step goes on."""
+    def progress(self) -> None:
+        """Note progress other than a step."""
         self.moved, self.before = time.monotonic(), None
 
-    def stopped(self, done: int, *, saved: bool) -> None:
-        """All ranks have stopped, as they were asked to."""
+    def report_stopped(self, done: int, *, saved: bool) -> None:
+        """Print that all ranks have stopped on request; raise if nothing was saved."""
         if not saved:
             words = f"stopped by a signal after step {done}; nothing was saved: --checkpoint-every is 0"
-            raise Trouble("stopped", words, step=done)
-        if self.place.rank == 0 and not done:
-            say("stopped by a signal before the first step: the same command begins again")
-        elif self.place.rank == 0:
-            say(f"stopped by a signal after step {done}, which is saved: the same command goes on from there")
+            raise TrainingError("stopped", words, step=done)
+        if self.worker.rank == 0 and not done:
+            say("stopped by a signal before the first step; run the same command to start again")
+        elif self.worker.rank == 0:
+            say(f"stopped by a signal after step {done}, which is saved; run the same command to resume")
 
     def close(self) -> None:
         self.closed = True
         self.thread.join(5.0)
 
     def fail(self, failure: Failure) -> None:
-        """Tell why, once for all ranks, and end. A rank that lost its peers asks who was the first."""
+        """Report the run's first failure, once for all ranks, and exit. A rank that lost its peers finds out which one failed first."""
         try:
             found = self._peers_lost(failure) if failure.kind == "lost" else failure
-            told, first = self._claim(found)
+            claimed, first = self._claim(found)
         except Exception:  # the store is gone too
-            told, first = failure, True
-        told.tell(self.folder, first=first)
+            claimed, first = failure, True
+        claimed.exit(self.folder, first=first)
 
-    # the thread
+    # run by the thread
 
     def _run(self) -> None:
         while not self.closed:
-            agreeing = self.limit is not None and self.last is None  # the main thread may wait for it
+            agreeing = self.limit is not None and self.last is None  # the main thread may be waiting for the result
             if select.select([self.signals], [], [], 0.05 if agreeing else self.interval)[0]:
                 os.read(self.signals, 64)
                 self._signalled()
@@ -128,33 +130,31 @@ class Heartbeat:
                 for each in (self._beat, self._agree, self._watch):
                     each()
             except Exception as error:
-                # the store ends with a run: another rank may just have been quicker
+                # the store ends with the run: another rank may have finished first
                 time.sleep(5 * self.interval)
                 if self.closed:
                     return
                 self._end(
-                    self._failure(
-                        "lost", f"the store of the run does not answer rank {self.place.rank} any more ({_first_line(error)})"
-                    )
+                    self._failure("lost", f"the run's store no longer answers rank {self.worker.rank} ({_first_line(error)})")
                 )
 
     def _beat(self) -> None:
         self.count += 1
         where = _where(self.main) if time.monotonic() - self.moved > self.settings.timeout / 3 else ""
-        beat = Beat(self.count, self.done, self.place.node, self.place.host, os.getpid(), where)
-        self.store.set(f"beat/{self.place.rank}", json.dumps(asdict(beat)))
+        beat = Beat(self.count, self.done, self.worker.node, self.worker.host, os.getpid(), where)
+        self.store.set(f"beat/{self.worker.rank}", json.dumps(asdict(beat)))
 
     def _signalled(self) -> None:
-        """SIGTERM and SIGINT: from torchrun, where another worker has died, they end this one at once."""
+        """Handle SIGTERM and SIGINT: if torchrun sent them because another worker died, exit at once; else stop."""
         until = time.monotonic() + GRACE
         while self.stop_file and not self.stop_file.exists():
             if time.monotonic() > until:
-                end(128 + signal.SIGTERM)
+                exit_now(128 + signal.SIGTERM)
             time.sleep(0.05)
         self.stop = "a signal"
 
     def _agree(self) -> None:
-        """Each rank promises to go no further than the step it is in, if any; the furthest of these steps is the last for all."""
+        """Agree on the last step: each rank publishes the step it is in as its limit, and the largest limit is the last step for all."""
         if self.stop_file and not self.stop and self.stop_file.exists():
             self.stop = "a signal"
         if self.last is not None:
@@ -167,15 +167,15 @@ class Heartbeat:
             with self.agreed:
                 self.limit = self.done + self.inside
                 self.agreed.notify_all()
-            self.store.set(f"limit/{self.place.rank}", str(self.limit))
-        keys = [f"limit/{rank}" for rank in range(self.place.world)]
+            self.store.set(f"limit/{self.worker.rank}", str(self.limit))
+        keys = [f"limit/{rank}" for rank in range(self.worker.world)]
         if self.store.check(keys):
             with self.agreed:
                 self.last = max(int(value) for value in self.store.multi_get(keys))
                 self.agreed.notify_all()
 
     def _watch(self) -> None:
-        """Look at the others when nothing has moved for half of the time-out, and again at its end."""
+        """Read the other ranks' beats when nothing has moved for half of the timeout, and again at its end."""
         still = time.monotonic() - self.moved
         if still < self.settings.timeout / 2 or self.done >= self.settings.steps:
             return
@@ -184,37 +184,37 @@ class Heartbeat:
             self.before = self._beats()
         elif still >= self.settings.timeout:
             now = self._beats()
-            behind, why = suspects(before, now, self.place.world)
-            if time.monotonic() - self.moved >= still:  # else the main thread has moved just now
-                found = self._failure("hang", _named(behind, now, self.place.world) + why, min(behind), now)
+            behind, why = find_stragglers(before, now, self.worker.world)
+            if time.monotonic() - self.moved >= still:  # otherwise the main thread has moved just now
+                found = self._failure("hang", _named(behind, now, self.worker.world) + why, min(behind), now)
                 self._end(found, kill=behind, beats=now)
 
     def _end(self, failure: Failure, kill: "tuple[int, ...]" = (), beats: "dict[int, Beat] | None" = None) -> None:
         try:
-            told, first = self._claim(failure)
+            claimed, first = self._claim(failure)
         except Exception:
-            told, first = failure, True
+            claimed, first = failure, True
         for rank in kill:
             beat = (beats or {}).get(rank)
-            if first and beat and beat.node == self.place.node and beat.pid != os.getpid():
-                _kill(beat.pid)  # a worker that is stopped would keep torchrun waiting
-        told.tell(self.folder, first=first)
+            if first and beat and beat.node == self.worker.node and beat.pid != os.getpid():
+                _kill(beat.pid)  # a stopped worker would keep torchrun waiting
+        claimed.exit(self.folder, first=first)
 
     def _failure(self, kind: str, message: str, rank: int | None = None, beats: "Mapping[int, Beat] | None" = None) -> Failure:
-        """Of this rank, or of another as its last beat tells."""
-        who = self.place.rank if rank is None else rank
+        """Make a failure of this rank, or of another with the host and step of its last beat."""
+        who = self.worker.rank if rank is None else rank
         beat = (beats or {}).get(who)
-        host, done = (beat.host, beat.done) if beat else (self.place.host, self.done)
+        host, done = (beat.host, beat.done) if beat else (self.worker.host, self.done)
         return Failure(kind, who, host, min(done + 1, self.settings.steps), message)
 
     def _claim(self, failure: Failure) -> tuple[Failure, bool]:
-        """The first failure that was told of this start, and whether it is this one."""
+        """Return the first failure published for this start, and whether it is this one."""
         mine = json.dumps(asdict(failure))
         held = self.store.compare_set("failure", "", mine).decode()
         return Failure(**json.loads(held)), held == mine
 
     def _beats(self) -> dict[int, Beat]:
-        ranks = range(self.place.world)
+        ranks = range(self.worker.world)
         if self.store.check([f"beat/{rank}" for rank in ranks]):
             found = self.store.multi_get([f"beat/{rank}" for rank in ranks])
             return {rank: Beat(**json.loads(value)) for rank, value in zip(ranks, found, strict=True)}
@@ -222,7 +222,7 @@ class Heartbeat:
         return {rank: Beat(**json.loads(self.store.get(f"beat/{rank}"))) for rank in present}
 
     def _peers_lost(self, failure: Failure) -> Failure:
-        """Who of the others is silent, where none has said why it failed."""
+        """Find the silent ranks, unless some rank publishes why it failed."""
         before = self._beats()
         until = time.monotonic() + 4 * self.interval
         while time.monotonic() < until:
@@ -230,21 +230,21 @@ class Heartbeat:
                 return failure
             time.sleep(self.interval / 4)
         now = self._beats()
-        silent = tuple(rank for rank in range(self.place.world) if _silent(rank, before, now))
+        silent = tuple(rank for rank in range(self.worker.world) if _silent(rank, before, now))
         if not silent:
             return failure
-        return self._failure("gone", _named(silent, now, self.place.world) + " died without a word", min(silent), now)
+        return self._failure("gone", _named(silent, now, self.worker.world) + " died without a message", min(silent), now)
 
 
-def suspects(before: dict[int, Beat], now: dict[int, Beat], world: int) -> tuple[tuple[int, ...], str]:
-    """Who holds up a run, and how that shows: ranks that are silent, or have done fewer steps, or wait elsewhere than most."""
+def find_stragglers(before: dict[int, Beat], now: dict[int, Beat], world: int) -> tuple[tuple[int, ...], str]:
+    """The ranks that hold up a run, and why they are suspected: silent, fewer steps done, or waiting at another line than most."""
     silent = tuple(rank for rank in range(world) if _silent(rank, before, now))
     if silent:
-        return silent, " does not answer" if len(silent) == 1 else " do not answer"
+        return silent, " does not respond" if len(silent) == 1 else " do not respond"
     fewest = min(beat.done for beat in now.values())
     slow = tuple(rank for rank, beat in now.items() if beat.done == fewest)
     if len(slow) < world:
-        return slow, f": no progress in {now[slow[0]].where or 'a step'}, the others are further"
+        return slow, f": no progress in {now[slow[0]].where or 'a step'}, the others are ahead"
     places = Counter(beat.where for beat in now.values())
     rarest, number = places.most_common()[-1]
     if number < world / 2:
@@ -252,7 +252,7 @@ def suspects(before: dict[int, Beat], now: dict[int, Beat], world: int) -> tuple
         return tuple(
             rank for rank, beat in now.items() if beat.where == rarest
         ), f": no progress in {rarest}, the others wait in {usual}"
-    return tuple(range(world)), f": no progress in {rarest}, and none is behind the others"
+    return tuple(range(world)), f": no progress in {rarest}, and no rank is behind the others"
 
 
 def _silent(rank: int, before: dict[int, Beat], now: dict[int, Beat]) -> bool:
@@ -260,25 +260,27 @@ def _silent(rank: int, before: dict[int, Beat], now: dict[int, Beat]) -> bool:
 
 
 def _named(ranks: tuple[int, ...], beats: dict[int, Beat], world: int) -> str:
-    """'rank 3 on node-b (pid 71, last seen in step 12)'; many ranks of a host in short."""
+    """'rank 3 on node-b (pid 71, last seen in step 12)'; several ranks of a host in short form."""
     if len(ranks) == world > 1:
         return f"all {world} ranks, in step {1 + max(beat.done for beat in beats.values())}"
     if len(ranks) == 1:
         beat = beats.get(ranks[0])
         return f"rank {ranks[0]}" + (
-            f" on {beat.host} (pid {beat.pid}, last seen in step {beat.done + 1})" if beat else ", which never began,"
+            f" on {beat.host} (pid {beat.pid}, last seen in step {beat.done + 1})" if beat else ", which never started,"
         )
     hosts = sorted({beats[rank].host for rank in ranks if rank in beats})
     return f"ranks {', '.join(map(str, ranks))}" + (f" on {', '.join(hosts)}" if hosts else "")
 
 
 def _where(thread: int) -> str:
-    """The innermost line of this program that a thread is at, such as 'data.py:72 own_batch'."""
+    """The innermost line of the trainer that a thread is at, such as 'samples.py:72 local_batch'."""
     frame: FrameType | None = sys._current_frames().get(thread)  # pyright: ignore[reportPrivateUsage]
-    own = str(Path(__file__).parent)
+    own = str(Path(__file__).parents[1])
     while frame and not frame.f_code.co_filename.startswith(own):
         frame = frame.f_back
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}" if frame else "no line of the trainer"
+    return (
+        f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}" if frame else "code outside the trainer"
+    )
 
 
 def _kill(pid: int) -> None:
@@ -288,7 +290,7 @@ def _kill(pid: int) -> None:
         return
 
 
-def _nothing(number: int, frame: FrameType | None) -> None:
+def _ignore(number: int, frame: FrameType | None) -> None:
     return
 
 
@@ -298,22 +300,24 @@ def _first_line(error: BaseException) -> str:
 
 @contextmanager
 def guarded(settings: Settings, device: torch.device) -> Generator[Heartbeat]:
-    """Around a run: its process group and heartbeat; an exception becomes a failure that is told and kept, and the end of the process."""
-    place, heart = Place.here(), None
+    """Set up the process group and heartbeat of a run; turn an exception into a failure that is reported and written, and exit."""
+    worker, heart = Worker.here(), None
     try:
-        if place.world != settings.layout.devices:
-            raise Trouble("error", f"the layout has {settings.layout.devices} devices, and {place.world} workers were started")
-        meet(place, device, settings.timeout)
-        heart = Heartbeat(settings, place)
+        if worker.world != settings.layout.devices:
+            raise TrainingError(
+                "error", f"the layout needs {settings.layout.devices} devices, but {worker.world} workers were started"
+            )
+        init_process_group(worker, device, settings.timeout)
+        heart = Heartbeat(settings, worker)
         yield heart
-        dist.barrier()  # the store may be on rank 0: nobody leaves while another still beats
+        dist.barrier()  # the store may be on rank 0: no rank leaves while another still uses it
         heart.close()
         dist.destroy_process_group()
     except BaseException as error:
-        done = min(heart.done, settings.steps - 1) if heart else 0  # behind the last step there is no other
-        failure = failure_of(error, place.rank, place.host, done, heart.begun if heart else 0)
-        if failure.kind == "error" and not isinstance(error, Trouble | SystemExit):
+        done = min(heart.done, settings.steps - 1) if heart else 0  # there is no step after the last
+        failure = failure_of(error, worker.rank, worker.host, done, heart.first if heart else 0)
+        if failure.kind == "error" and not isinstance(error, TrainingError | SystemExit):
             say(traceback.format_exc().rstrip(), sys.stderr)
         if heart is None:
-            failure.tell(Path(settings.out))
+            failure.exit(Path(settings.out))
         heart.fail(failure)

@@ -1,4 +1,4 @@
-"""What a run says of a step and of its machine."""
+"""The printed line of a step, and the description of the machine."""
 
 # pyright: reportUnknownMemberType=false
 import math
@@ -14,15 +14,15 @@ from meshwise.workers.trainer.report.rows import Step, rates
 from meshwise.workers.trainer.settings import Settings
 
 
-def memory_peak(device: torch.device) -> float:
-    """The most bytes that this rank held at once."""
+def peak_memory(device: torch.device) -> float:
+    """The most bytes that this rank has held at once."""
     if device.type == "cuda":
         return float(torch.cuda.max_memory_allocated(device))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1.0 if sys.platform == "darwin" else 1024.0)
 
 
-def line(settings: Settings, one: Step) -> str:
-    """A step for people."""
+def step_line(settings: Settings, one: Step) -> str:
+    """Format a step for the terminal."""
     tokens, flops, mfu = rates(settings, one.seconds)
     capacity = float(settings.facts.get("capacity", math.nan))
     share = f" ({one.memory / capacity:.0%})" if math.isfinite(capacity) else ""
@@ -41,7 +41,7 @@ def line(settings: Settings, one: Step) -> str:
 
 
 def environment(settings: Settings) -> dict[str, object]:
-    """What the numbers were measured with."""
+    """The software and hardware that the numbers were measured with."""
     cuda = settings.device == "cuda"
     return {
         "python": platform.python_version(),

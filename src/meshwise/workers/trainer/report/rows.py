@@ -1,4 +1,4 @@
-"""A run as rows: its steps, its ranks, and its line in a table of measurements. No torch here: the launcher uses them too."""
+"""A run as rows: its steps, its ranks, and its row in a table of measurements. No torch: the launcher reads them too."""
 
 import json
 import math
@@ -10,21 +10,20 @@ from pathlib import Path
 from time import time
 from typing import Any
 
-from meshwise.workers.trainer.settings import Settings, Sizes
+from meshwise.workers.trainer.models.registry import sizes_of
+from meshwise.workers.trainer.settings import Settings
 
 WARM_UP = 2
-"""Steps left out of the measurement: the first ones allocate, compile and connect."""
+"""Steps excluded from the measurement: the first ones allocate, compile and connect."""
 UNSHARED = ("data", "forward", "backward", "passes")
-"""Phases that come before the first collective that all ranks share, the sum of the loss."""
-
-
+"""Phases before the first collective that all ranks share, the all-reduce of the loss."""
 PREDICTED = ("predicted_sec_per_iter", "predicted_mem_gb")
-"""What the planner said before the run, beside what was measured: the columns, and the names among the facts of Settings."""
+"""Columns of the planner's prediction, and their names in the facts of Settings."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step as all ranks saw it. Seconds and bytes."""
+    """One step, in seconds and bytes; loss and gradient norm are those of all ranks."""
 
     step: int
     loss: float
@@ -32,63 +31,62 @@ class Step:
     seconds: float
     memory: float
     phases: dict[str, float] = field(default_factory=dict[str, float])
-    """Of the rank that writes it, by part, where they were timed."""
+    """Seconds by phase on the rank that writes the step; empty if they were not timed."""
     cpu: dict[str, float] = field(default_factory=dict[str, float])
-    """The same in seconds of the processor, which stand still while a rank waits; nothing on a GPU."""
+    """CPU seconds by phase, which do not grow while a rank waits; empty on a GPU."""
     ended: float = field(default_factory=time)
-    """When, in seconds since 1970."""
+    """When the step ended, in seconds since 1970."""
 
 
 @dataclass(frozen=True)
 class Rank:
-    """What one rank did by itself in the median step."""
+    """The work of one rank in the median step."""
 
     rank: int
     host: str
     at: dict[str, int]
-    """Its place on each axis of the mesh."""
+    """Its coordinate on each axis of the mesh."""
     tokens: int
-    """That it reads in a step; ranks that cut layers or sequences of the same samples read the same ones."""
+    """Tokens it reads per step; ranks that split the layers of the same samples read the same ones."""
     seconds: float | None
-    """Before the first collective that all ranks share; nothing where its phases were not timed."""
+    """Seconds before the first collective that all ranks share; None if its phases were not timed."""
     cpu_seconds: float | None
-    """Of these, what the processor worked; nothing on a GPU."""
+    """CPU seconds among these; None on a GPU."""
     memory: float
     """The most bytes it held at once."""
     reserved: float | None = None
-    """The most bytes its allocator took from the GPU."""
+    """The most bytes its allocator reserved on the GPU."""
 
 
-def counted(steps: Sequence[Step]) -> list[Step]:
-    """The steps that are measured: those after the warm-up, or all where there are no others."""
+def measured_steps(steps: Sequence[Step]) -> list[Step]:
+    """The steps after the warm-up, or all if there are no others."""
     return list(steps[WARM_UP:] or steps)
 
 
-def median(steps: Sequence[Step]) -> float:
-    """Seconds of a step: the median of the counted ones."""
-    return statistics.median(one.seconds for one in counted(steps))
+def median_seconds(steps: Sequence[Step]) -> float:
+    """The median time of the measured steps."""
+    return statistics.median(one.seconds for one in measured_steps(steps))
 
 
-def usual(steps: Sequence[Step]) -> Step:
-    """The counted step nearest to the median (the shorter of two): a step that was, so that its phases add up to its time."""
-    return min(counted(steps), key=lambda one: (abs(one.seconds - median(steps)), one.seconds))
+def typical_step(steps: Sequence[Step]) -> Step:
+    """The measured step nearest to the median (the shorter of two): an actual step, so that its phases add up to its time."""
+    return min(measured_steps(steps), key=lambda one: (abs(one.seconds - median_seconds(steps)), one.seconds))
 
 
-def middle(values: Sequence[float]) -> float | None:
-    """The median, or nothing of nothing."""
+def median_or_none(values: Sequence[float]) -> float | None:
     return statistics.median(values) if values else None
 
 
 def rates(settings: Settings, seconds: float) -> tuple[float, float, float]:
-    """Tokens a second in all, FLOP/s of one device, and its share of the peak (NaN where no peak is known)."""
+    """Tokens per second of the run, FLOP/s per device, and MFU; the latter two are NaN if unknown."""
     tokens, devices = settings.batch * settings.seq / seconds, settings.layout.devices
     flops = tokens * float(settings.facts.get("flops_per_token", math.nan)) / devices
     return tokens, flops, flops / float(settings.facts.get("peak", math.nan))
 
 
-def described(settings: Settings, per_node: int) -> dict[str, object]:
-    """What was run, in the columns of meshwise's tables of measurements."""
-    a, m, now = settings.layout, Sizes.of(settings.model), datetime.now(UTC)
+def run_columns(settings: Settings, per_node: int) -> dict[str, object]:
+    """The columns of a measurement table that describe the run."""
+    a, m, now = settings.layout, sizes_of(settings.model), datetime.now(UTC)
     return {
         "source": "meshwise run",
         "row_id": now.strftime("run-%Y%m%dT%H%M%S"),
@@ -125,10 +123,10 @@ def described(settings: Settings, per_node: int) -> dict[str, object]:
 
 
 def measurement(settings: Settings, steps: Sequence[Step], per_node: int, memory: float | None = None) -> dict[str, object]:
-    """The row of a run: its median step, and the most bytes that any rank held, or the first. Blank where nothing was measured."""
-    some, seconds = counted(steps), median(steps)
+    """The row of a run: its median step and its peak memory, `memory` or else that of the given steps. Blank if not measured."""
+    measured, seconds = measured_steps(steps), median_seconds(steps)
     tokens, flops, mfu = rates(settings, seconds)
-    return described(settings, per_node) | {
+    return run_columns(settings, per_node) | {
         "sec_per_iter": seconds,
         "tokens_per_sec_per_gpu": tokens / settings.layout.devices,
         "mfu": 100 * mfu if math.isfinite(mfu) else "",
@@ -136,17 +134,17 @@ def measurement(settings: Settings, steps: Sequence[Step], per_node: int, memory
         "mem_unit": "GiB",
         "outcome": "ok",
         "first_step": steps[0].step,
-        "loss_first": _number(steps[0].loss),
-        "loss_last": _number(steps[-1].loss),
-        "note": f"{len(some)} steps after {len(steps) - len(some)}, schedule {settings.layout.schedule}, "
+        "loss_first": _finite(steps[0].loss),
+        "loss_last": _finite(steps[-1].loss),
+        "note": f"{len(measured)} steps after {len(steps) - len(measured)}, schedule {settings.layout.schedule}, "
         f"loss {steps[0].loss:.4f} to {steps[-1].loss:.4f}, {flops / 1e12:.4g} TFLOP/s a device",
     }
 
 
 def failure(settings: Settings, per_node: int, outcome: str, note: str) -> dict[str, object]:
-    """The row of a run that gave no measurement: `outcome` is oom or fail."""
+    """The row of a run without a measurement: `outcome` is oom or fail."""
     blank = dict.fromkeys(("sec_per_iter", "tokens_per_sec_per_gpu", "mfu", "mem_gb"), "")
-    return described(settings, per_node) | blank | {"mem_unit": "GiB", "outcome": outcome, "note": note}
+    return run_columns(settings, per_node) | blank | {"mem_unit": "GiB", "outcome": outcome, "note": note}
 
 
 def add_row(path: Path, row: dict[str, object]) -> None:
@@ -155,7 +153,7 @@ def add_row(path: Path, row: dict[str, object]) -> None:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The objects of a .jsonl file; a last line that was cut off while it was written is none."""
+    """The objects of a .jsonl file; a truncated last line is ignored."""
     found: list[dict[str, Any]] = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
         try:
@@ -165,13 +163,13 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _number(value: float) -> float | None:
-    """JSON has no word for a number that is none."""
+def _finite(value: float) -> float | None:
+    """The value, or None for NaN and infinity, which JSON cannot express."""
     return value if math.isfinite(value) else None
 
 
 def step_row(one: Step) -> dict[str, Any]:
-    return asdict(one) | {name: _number(getattr(one, name)) for name in ("loss", "grad_norm")}
+    return asdict(one) | {name: _finite(getattr(one, name)) for name in ("loss", "grad_norm")}
 
 
 def read_steps(path: Path) -> list[Step]:

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from meshwise.workers.trainer.models.ttt.dispatch import unserved
+from meshwise.workers.trainer.models.ttt.dispatch import why_no_kernels
 from support.nursery import SUPPORT, Nursery
 
 LIMITS = {"float32": 1e-5, "float16": 1e-2, "decoding": 1e-5, "compiled": 1e-5}
@@ -19,6 +19,7 @@ def measured(interpreted: Nursery, tmp_path_factory: pytest.TempPathFactory) -> 
     return json.loads(seen.read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["float32 with a tail", "float32, less than a mini-batch", "float16", "decoding", "compiled"])
 def test_outputs_and_all_gradients_are_those_of_the_float64_loop(measured: dict[str, dict[str, float]], case: str) -> None:
     limit = next(value for word, value in LIMITS.items() if case.startswith(word))
@@ -31,4 +32,4 @@ def test_outputs_and_all_gradients_are_those_of_the_float64_loop(measured: dict[
     [(torch.bfloat16, 64, 16, "CUDA"), (torch.float32, 64, 16, "cpu")],
 )
 def test_no_kernels_without_cuda(dtype: torch.dtype, head: int, tokens: int, word: str) -> None:
-    assert word in unserved(torch.device("cpu"), dtype, head, tokens)
+    assert word in why_no_kernels(torch.device("cpu"), dtype, head, tokens)

@@ -1,4 +1,4 @@
-"""The TTT-Linear kernels on a GPU, against the float64 loop; on a machine without one nothing of this can be checked, and it says so."""
+"""The TTT-Linear kernels on a GPU against the float64 loop; skipped without a GPU."""
 
 import sys
 from pathlib import Path
@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from meshwise.workers.trainer.models import Span, build
-from meshwise.workers.trainer.models.ttt.dispatch import serves
+from meshwise.workers.trainer.models.base import Span, build
+from meshwise.workers.trainer.models.ttt.dispatch import use_kernels
 
 sys.path.append(str(Path(__file__).parents[5] / "benchmarks"))
 
@@ -26,12 +26,12 @@ def test_outputs_and_all_gradients(batch: int, seq: int, heads: int, dtype: torc
 
 
 @pytest.mark.parametrize(("dtype", "head", "tokens"), [(torch.float64, 64, 16), (torch.float32, 48, 16), (torch.float32, 64, 8)])
-def test_what_the_kernels_do_not_serve_is_said_once(
+def test_the_reason_for_not_using_the_kernels_is_logged_once(
     dtype: torch.dtype, head: int, tokens: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    serves.cache_clear()
+    use_kernels.cache_clear()
     device = torch.device("cuda", 0)
-    assert [serves(device, dtype, head, tokens) for _ in range(3)] == [False] * 3
+    assert [use_kernels(device, dtype, head, tokens) for _ in range(3)] == [False] * 3
     assert caplog.text.count("TTT layers run in plain PyTorch") == 1
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from meshwise.workers.trainer.models.ttt.dispatch import MLP, unserved
+from meshwise.workers.trainer.models.ttt.dispatch import MLP, why_no_kernels
 from support.nursery import SUPPORT, Nursery
 
 
@@ -16,6 +16,7 @@ def measured(interpreted: Nursery, tmp_path_factory: pytest.TempPathFactory) -> 
     return json.loads(seen.read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", ["several mini-batches", "one mini-batch", "a long mini-batch", "a layer", "a layer with a tail"]
 )
@@ -26,5 +27,5 @@ def test_kernels_compute_the_plain_form_and_all_its_gradients(measured: dict[str
     assert len(seen) > 10
 
 
-def test_a_layer_on_a_cpu_is_not_served() -> None:
-    assert "not on cpu" in unserved(torch.device("cpu"), torch.bfloat16, 64, 16, MLP)
+def test_a_layer_on_a_cpu_does_not_use_the_kernels() -> None:
+    assert "not cpu" in why_no_kernels(torch.device("cpu"), torch.bfloat16, 64, 16, MLP)

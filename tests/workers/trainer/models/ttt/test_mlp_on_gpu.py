@@ -1,13 +1,13 @@
-"""TTT-MLP's kernels on a GPU in bfloat16, against the plain form in float64. Skipped where there is none."""
+"""TTT-MLP's kernels on a GPU in bfloat16, against the plain form in float64. Skipped without a GPU."""
 
 import pytest
 import torch
 
-from meshwise.workers.trainer.models.ttt.dispatch import MLP, unserved
+from meshwise.workers.trainer.models.ttt.dispatch import MLP, why_no_kernels
 from support.ttt_mlp_worker import NAMES, far, inputs, plain
 
-if not torch.cuda.is_available() or unserved(torch.device("cuda:0"), torch.bfloat16, 64, 16, MLP):
-    pytest.skip("no GPU that the kernels serve", allow_module_level=True)
+if not torch.cuda.is_available() or why_no_kernels(torch.device("cuda:0"), torch.bfloat16, 64, 16, MLP):
+    pytest.skip("no GPU that the kernels support", allow_module_level=True)
 
 from meshwise.workers.trainer.models.ttt.kernels.mlp import ttt_mlp
 

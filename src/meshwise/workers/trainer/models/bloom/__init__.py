@@ -1,1 +1,1 @@
-"""BLOOM (arXiv:2211.05100)."""
+"""BLOOM (arXiv:2211.05100): registry entry, model and sharding."""

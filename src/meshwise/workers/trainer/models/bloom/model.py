@@ -1,39 +1,38 @@
-"""BLOOM: LayerNorm with biases, ALiBi instead of positions, gelu, a norm after the embedding, a tied head. Names are HF's."""
+"""BLOOM: LayerNorm with biases, ALiBi instead of positions, gelu, a norm after the embedding, a tied head. Parameter names are HF's."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meshwise.workers.trainer.models import Headed, Span
-from meshwise.workers.trainer.ops.attention import HERE, Place, attend
-from meshwise.workers.trainer.ops.recompute import again
-from meshwise.workers.trainer.settings import Sizes
+from meshwise.workers.trainer.models.base import Headed, Span
+from meshwise.workers.trainer.models.registry import Config, sizes_of
+from meshwise.workers.trainer.ops.attention import UNSHARDED, LocalShard, attend
+from meshwise.workers.trainer.ops.recompute import checkpointed
 
 
 class Attention(nn.Module):
-    def __init__(self, config: Mapping[str, Any], place: Place, recompute: str) -> None:
+    def __init__(self, config: Config, shard: LocalShard, recompute: str) -> None:
         super().__init__()
-        sizes = Sizes.of(config)
+        sizes = sizes_of(config)
         self.head_dim = sizes.hidden // sizes.heads
-        self.place, self.selective = place, recompute == "selective"
+        self.shard, self.selective = shard, recompute == "selective"
         self.query_key_value = nn.Linear(sizes.hidden, 3 * sizes.hidden)
         self.dense = nn.Linear(sizes.hidden, sizes.hidden)
 
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
         q, k, v = heads_of(self.query_key_value(x), self.head_dim)
-        y = attend(q, k, v, bias, self.place, self.selective)
+        y = attend(q, k, v, bias, self.shard, self.selective)
         return self.dense(y.transpose(1, 2).flatten(2))
 
 
 class FeedForward(nn.Module):
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__()
-        hidden = Sizes.of(config).hidden
+        hidden = sizes_of(config).hidden
         self.dense_h_to_4h = nn.Linear(hidden, 4 * hidden)
         self.dense_4h_to_h = nn.Linear(4 * hidden, hidden)
 
@@ -42,17 +41,17 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, config: Mapping[str, Any], place: Place, recompute: str) -> None:
+    def __init__(self, config: Config, shard: LocalShard, recompute: str) -> None:
         super().__init__()
         self.full = recompute == "full"
         self.input_layernorm = norm_of(config)
-        self.self_attention = Attention(config, place, recompute)
+        self.self_attention = Attention(config, shard, recompute)
         self.post_attention_layernorm = norm_of(config)
         self.mlp = FeedForward(config)
 
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
         if self.full:
-            return again(self._run, x, bias)
+            return checkpointed(self._run, x, bias)
         return self._run(x, bias)
 
     def _run(self, x: Tensor, bias: Tensor) -> Tensor:
@@ -61,25 +60,25 @@ class Block(nn.Module):
 
 
 class Trunk(nn.Module):
-    """What HF calls `transformer`."""
+    """The module that HF calls `transformer`."""
 
-    def __init__(self, config: Mapping[str, Any], span: Span, place: Place, recompute: str) -> None:
+    def __init__(self, config: Config, span: Span, shard: LocalShard, recompute: str) -> None:
         super().__init__()
-        sizes = Sizes.of(config)
+        sizes = sizes_of(config)
         self.word_embeddings = nn.Embedding(sizes.vocab, sizes.hidden) if span.starts else None
         self.word_embeddings_layernorm = norm_of(config) if span.starts else None
-        self.h = nn.ModuleDict({str(i): Block(config, place, recompute) for i in span.layers})
+        self.h = nn.ModuleDict({str(i): Block(config, shard, recompute) for i in span.layers})
         self.ln_f = norm_of(config) if span.ends else None
 
 
 class Bloom(Headed):
     trunk: type[nn.Module] = Trunk
 
-    def __init__(self, config: Mapping[str, Any], span: Span, place: Place = HERE, recompute: str = "none") -> None:
+    def __init__(self, config: Config, span: Span, shard: LocalShard = UNSHARDED, recompute: str = "none") -> None:
         super().__init__()
-        sizes = Sizes.of(config)
-        self.heads, self.place, self.tied = sizes.heads, place, sizes.tied
-        self.transformer: Any = self.trunk(config, span, place, recompute)
+        sizes = sizes_of(config)
+        self.config, self.heads, self.shard, self.tied = config, sizes.heads, shard, sizes.tied
+        self.transformer: Any = self.trunk(config, span, shard, recompute)
         self.lm_head = nn.Linear(sizes.hidden, sizes.vocab, bias=False) if span.ends else None
         self.tie()
 
@@ -91,8 +90,8 @@ class Bloom(Headed):
         return self.transformer.word_embeddings_layernorm(self.transformer.word_embeddings(x))
 
     def mask(self, length: int, device: torch.device) -> Tensor | None:
-        """What attention adds to its scores, or may look at; none means all that came before."""
-        return alibi(self.heads, self.place, length, device)
+        """The mask of attention, added to its scores or boolean; None means causal."""
+        return alibi(self.heads, self.shard, length, device)
 
     def tie(self) -> None:
         if self.tied and self.lm_head is not None and self.embedding is not None:
@@ -106,7 +105,7 @@ class Bloom(Headed):
         if self.embedding is not None:
             x = self.embed(x)
         else:
-            length *= self.place.tp  # between blocks, sequence parallelism shares out the sequence
+            length *= self.shard.tp  # between blocks, sequence parallelism splits the sequence
         mask = self.mask(length, x.device)
         for block in t.h.values():
             x = block(x, mask)
@@ -114,29 +113,29 @@ class Bloom(Headed):
 
 
 def heads_of(x: Tensor, head_dim: int) -> tuple[Tensor, ...]:
-    """Queries, keys and values. Rows are ordered by head, then query, key, value: so tensor parallelism cuts between heads."""
+    """Split into queries, keys and values. Rows are ordered by head, then by kind, so that tensor parallelism cuts between heads."""
     return x.unflatten(-1, (-1, 3, head_dim)).transpose(1, 2).unbind(3)
 
 
-def norm_of(config: Mapping[str, Any]) -> nn.LayerNorm:
-    return nn.LayerNorm(Sizes.of(config).hidden, eps=float(config.get("layer_norm_epsilon", 1e-5)))
+def norm_of(config: Config) -> nn.LayerNorm:
+    return nn.LayerNorm(sizes_of(config).hidden, eps=float(config.get("layer_norm_epsilon", 1e-5)))
 
 
 def slopes(heads: int) -> list[float]:
-    """Slopes of heads: a geometric series, and for heads beyond a power of two every other one of the next (arXiv:2108.12409)."""
+    """ALiBi slopes of the heads: a geometric series, and beyond a power of two every other slope of the next (arXiv:2108.12409)."""
     whole = 2 ** math.floor(math.log2(heads))
     first = [2 ** (-8 * (i + 1) / whole) for i in range(whole)]
     return first + [2 ** (-4 * (2 * i + 1) / whole) for i in range(heads - whole)]
 
 
-def alibi(heads: int, place: Place, length: int, device: torch.device) -> Tensor:
-    """What is added to the scores of this rank's heads: minus slope x distance, and minus infinity for what comes later.
+def alibi(heads: int, shard: LocalShard, length: int, device: torch.device) -> Tensor:
+    """The bias on the scores of this rank's heads: minus slope x distance, and minus infinity for later tokens.
 
-    HF adds slope x position of the key. The difference is the same for all keys of a query, so softmax does not see it, and distances
+    HF adds slope x position of the key. The difference is the same for all keys of a query, so softmax ignores it, and distances
     stay exact in 16 bits where they matter.
     """
-    here, everywhere = place.positions(length, device)
-    each = heads // place.tp
-    own = torch.tensor(slopes(heads)[place.tp_rank * each : (place.tp_rank + 1) * each], device=device)
+    here, everywhere = shard.positions(length, device)
+    each = heads // shard.tp
+    own = torch.tensor(slopes(heads)[shard.tp_rank * each : (shard.tp_rank + 1) * each], device=device)
     distance = (here[:, None] - everywhere).float()
     return (-own[:, None, None] * distance).masked_fill(distance < 0, -torch.inf)

@@ -9,7 +9,7 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
 )
 
-from meshwise.workers.trainer.models import Span
+from meshwise.workers.trainer.models.base import Span
 
 NAMES = (
     "input_layernorm",
@@ -31,7 +31,7 @@ def styles(span: Span) -> dict[str, ParallelStyle]:
 
 
 def frame(span: Span, first: dict[str, ParallelStyle], names: tuple[str, ...]) -> dict[str, ParallelStyle]:
-    """A decoder of this frame: how its embeddings are cut, and the names of a block's norms, attention and products, in order."""
+    """Styles of a decoder with BLOOM's structure, from those of its embeddings and the names of a block's norms, attention and products."""
     found = {f"transformer.{name}": style for name, style in first.items()} if span.starts else {}
     for i in span.layers:
         found |= {f"transformer.h.{i}.{name}": style for name, style in _block(*names).items()}

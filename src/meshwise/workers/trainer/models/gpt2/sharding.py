@@ -1,9 +1,9 @@
-"""How tensor and sequence parallelism cut GPT-2: as BLOOM, with the learned positions cut as the embedding is (arXiv:2205.05198)."""
+"""How tensor and sequence parallelism cut GPT-2: like BLOOM, with the learned positions cut like the embedding (arXiv:2205.05198)."""
 
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import ParallelStyle, RowwiseParallel
 
-from meshwise.workers.trainer.models import Span
+from meshwise.workers.trainer.models.base import Span
 from meshwise.workers.trainer.models.bloom.sharding import frame
 
 NAMES = ("ln_1", "attn", "c_attn", "c_proj", "ln_2", "c_fc", "c_proj")

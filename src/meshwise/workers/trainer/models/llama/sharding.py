@@ -9,7 +9,7 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
 )
 
-from meshwise.workers.trainer.models import Span
+from meshwise.workers.trainer.models.base import Span
 
 
 def styles(span: Span) -> dict[str, ParallelStyle]:

@@ -1,4 +1,4 @@
-"""TTT-Linear one token at a time by kernels: five launches a layer, weights in half precision, all between them in float32."""
+"""TTT-Linear one token at a time by kernels: five launches per layer, weights in half precision, activations in float32."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from typing import Any

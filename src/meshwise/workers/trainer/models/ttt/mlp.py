@@ -1,15 +1,14 @@
 """TTT-MLP: two layers per head, W1, b1 to four times the width, gelu, and W2, b2 back."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from meshwise.workers.trainer.models.registry import Config
 from meshwise.workers.trainer.models.ttt.dispatch import MLP
-from meshwise.workers.trainer.models.ttt.learner import EPS, Learner, seen, slope, turn
+from meshwise.workers.trainer.models.ttt.learner import EPS, Learner, dual_weights, loss_gradient, rotate
 
 WIDER = 4
 
@@ -17,7 +16,7 @@ WIDER = 4
 class MLPLearner(Learner):
     limits = MLP
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__(config)
         inner = WIDER * self.head_dim
         self.W1 = nn.Parameter(torch.empty(self.heads, self.head_dim, inner))
@@ -37,27 +36,27 @@ class MLPLearner(Learner):
         rate, place = self.rates(x)
         rate = rate.flatten(2).transpose(1, 2).contiguous()
         weights = (self.W1, self.b1, self.W2, self.b2, self.ttt_norm_weight, self.ttt_norm_bias)
-        out = ttt_mlp(self._turned(q, rotation), self._turned(k, rotation), v.contiguous(), rate, place, *weights)
+        out = ttt_mlp(self._rotated(q, rotation), self._rotated(k, rotation), v.contiguous(), rate, place, *weights)
         return out.flatten(2)[:, :seq]
 
-    def _turned(self, x: Tensor, rotation: Tensor) -> Tensor:
-        """Rotary positions on (batch, tokens, heads, head_dim)."""
-        return turn(x.unflatten(1, (-1, self.mini_batch)).float(), rotation.unsqueeze(2)).flatten(1, 2).to(x.dtype)
+    def _rotated(self, x: Tensor, rotation: Tensor) -> Tensor:
+        """Apply rotary positions to (batch, tokens, heads, head_dim)."""
+        return rotate(x.unflatten(1, (-1, self.mini_batch)).float(), rotation.unsqueeze(2)).flatten(1, 2).to(x.dtype)
 
 
 def learn(
     q: Tensor, k: Tensor, v: Tensor, rate: Tensor, place: Tensor,
     w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, gamma: Tensor, beta: Tensor,
 ) -> Tensor:  # fmt: skip
-    """Read (batch, heads, mini-batches, tokens, head_dim) from the weights of each head; the kernels compute the same."""
+    """Compute the outputs (batch, heads, mini-batches, tokens, head_dim) of each head's inner model; the kernels compute the same."""
     outputs: list[Tensor] = []
     for qs, ks, vs, rs in zip(q.unbind(2), k.unbind(2), v.unbind(2), rate.unbind(2), strict=True):
         before = ks @ w1 + b1
         inner = gelu(before)
-        outer_gradient = slope(inner @ w2 + b2, vs - ks, gamma, beta)
-        inner_gradient = outer_gradient @ w2.transpose(-1, -2) * gelu_slope(before)
-        read = gelu(qs @ w1 + b1 - seen(qs, ks, rs, place) @ inner_gradient)
-        read = read @ w2 + b2 - seen(read, inner, rs, place) @ outer_gradient
+        outer_gradient = loss_gradient(inner @ w2 + b2, vs - ks, gamma, beta)
+        inner_gradient = outer_gradient @ w2.transpose(-1, -2) * gelu_derivative(before)
+        read = gelu(qs @ w1 + b1 - dual_weights(qs, ks, rs, place) @ inner_gradient)
+        read = read @ w2 + b2 - dual_weights(read, inner, rs, place) @ outer_gradient
         outputs.append(qs + gamma * F.layer_norm(read, read.shape[-1:], eps=EPS) + beta)
         step = (place[-1] * rs)[..., None]
         w1, b1 = w1 - (step * ks).transpose(-1, -2) @ inner_gradient, b1 - (step * inner_gradient).sum(-2, keepdim=True)
@@ -69,7 +68,7 @@ def gelu(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
-def gelu_slope(x: Tensor) -> Tensor:
+def gelu_derivative(x: Tensor) -> Tensor:
     """The derivative of x (1 + tanh u) / 2, u = sqrt(2 / pi) (x + 0.044715 x^3) (arXiv:1606.08415)."""
     root = 0.7978845608028654  # sqrt(2 / pi)
     bent = torch.tanh(root * (x + 0.044715 * x**3))

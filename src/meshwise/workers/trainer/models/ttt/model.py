@@ -1,28 +1,27 @@
-"""TTT-Linear and TTT-MLP: Llama's frame, with attention replaced by a small model per head that learns while it reads.
+"""TTT-Linear and TTT-MLP: Llama's structure, with attention replaced by a small model per head that learns while it reads.
 
-arXiv:2407.04620. Names are those of the paper's code, from memory.
+arXiv:2407.04620. Parameter names are those of the paper's code, from memory.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-from collections.abc import Mapping
-from typing import Any
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from meshwise.workers.trainer.models import Span, Tied
+from meshwise.workers.trainer.models.base import Span, Tied
 from meshwise.workers.trainer.models.llama.model import FeedForward, norm_of
+from meshwise.workers.trainer.models.registry import Config, sizes_of
+from meshwise.workers.trainer.models.ttt.family import learner_of
 from meshwise.workers.trainer.models.ttt.linear import LinearLearner
 from meshwise.workers.trainer.models.ttt.mlp import MLPLearner
-from meshwise.workers.trainer.ops.attention import HERE, Place
-from meshwise.workers.trainer.ops.recompute import again
-from meshwise.workers.trainer.settings import Sizes, learner_of
+from meshwise.workers.trainer.ops.recompute import checkpointed
 
 LEARNERS = {"linear": LinearLearner, "mlp": MLPLearner}
 
 
 class Block(nn.Module):
-    def __init__(self, config: Mapping[str, Any], recompute: str) -> None:
+    def __init__(self, config: Config, recompute: str) -> None:
         super().__init__()
         self.full = recompute == "full"
         self.seq_norm = norm_of(config)
@@ -31,7 +30,7 @@ class Block(nn.Module):
         self.mlp = FeedForward(config)
 
     def forward(self, x: Tensor, rotation: Tensor) -> Tensor:
-        return again(self._run, x, rotation) if self.full else self._run(x, rotation)
+        return checkpointed(self._run, x, rotation) if self.full else self._run(x, rotation)
 
     def _run(self, x: Tensor, rotation: Tensor) -> Tensor:
         x = x + self.seq_modeling_block(self.seq_norm(x), rotation)
@@ -39,18 +38,21 @@ class Block(nn.Module):
 
 
 class Trunk(nn.Module):
-    def __init__(self, config: Mapping[str, Any], span: Span, recompute: str) -> None:
+    def __init__(self, config: Config, span: Span, recompute: str) -> None:
         super().__init__()
-        sizes = Sizes.of(config)
+        sizes = sizes_of(config)
         self.embed_tokens = nn.Embedding(sizes.vocab, sizes.hidden) if span.starts else None
         self.layers = nn.ModuleDict({str(i): Block(config, recompute) for i in span.layers})
         self.norm = norm_of(config) if span.ends else None
 
 
 class TTTDecoder(Tied):
-    def __init__(self, config: Mapping[str, Any], span: Span, place: Place = HERE, recompute: str = "none") -> None:
+    constants: ClassVar[dict[str, float]] = {"b1": 0.0, "b2": 0.0, "token_idx": 0.0, "ttt_norm_weight": 1.0}
+    """Initial values of the weights that do not start random, by name ending."""
+
+    def __init__(self, config: Config, span: Span, recompute: str = "none") -> None:
         super().__init__()
-        sizes = Sizes.of(config)
+        sizes = sizes_of(config)
         self.config, self.tied = config, sizes.tied
         self.model = Trunk(config, span, recompute)
         self.lm_head = nn.Linear(sizes.hidden, sizes.vocab, bias=False) if span.ends else None
@@ -61,14 +63,14 @@ class TTTDecoder(Tied):
             x = self.model.embed_tokens(x)
         rotation = rotation_of(self.config, x.device)
         for block in self.model.layers.values():
-            block.seq_modeling_block.choose(x.device)
+            block.seq_modeling_block.choose_kernels(x.device)
             x = block(x, rotation)
         return self.end(x, self.model.norm, targets)
 
 
-def rotation_of(config: Mapping[str, Any], device: torch.device) -> Tensor:
-    """Cosines and sines (2, mini-batch, head_dim / 2) of the places in a mini-batch."""
-    sizes = Sizes.of(config)
+def rotation_of(config: Config, device: torch.device) -> Tensor:
+    """Cosines and sines (2, mini-batch, head_dim / 2) of the positions in a mini-batch."""
+    sizes = sizes_of(config)
     dim = sizes.hidden // sizes.heads
     frequency = float(config.get("rope_theta", 10000.0)) ** -(torch.arange(0, dim, 2, device=device).float() / dim)
     angle = torch.arange(learner_of(config)[1], device=device).float()[:, None] * frequency

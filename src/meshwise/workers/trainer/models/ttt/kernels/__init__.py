@@ -1,1 +1,8 @@
-"""Triton kernels of TTT layers: the same functions as the plain learners."""
+"""Triton kernels of the TTT learners; they compute the same functions as the plain PyTorch in linear.py and mlp.py one folder up.
+
+linear.py           TTT-Linear's inner loop as torch operators, with the launch settings of its kernels
+linear_tiles.py     helpers that its kernels share; linear_forward.py linear_backward.py linear_decode.py
+mlp.py              TTT-MLP's inner loop as torch operators
+mlp_parts.py        helpers that its kernels share; mlp_forward.py mlp_backward.py
+product.py          one weight times one vector per sequence, with norm, gate and residual, for decoding
+"""

@@ -1,6 +1,6 @@
-"""TTT-Linear's inner loop as one differentiable operation, `learn`, on top of six Triton kernels.
+"""TTT-Linear's inner loop as one differentiable operation, `forward`, on top of six Triton kernels.
 
-torch.compile sees two opaque operations with known shapes; nothing here waits for the device, so a CUDA graph may hold it.
+torch.compile sees two opaque operations with known shapes; nothing here waits for the device, so that a CUDA graph may hold it.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -22,7 +22,7 @@ READY, LINES = int(linear_forward.READY.value), int(linear_forward.LINES.value)
 
 @dataclass(frozen=True)
 class Tuning:
-    """How a kernel is launched: warps of a program, and mini-batches of a chain whose reads are under way at once."""
+    """Launch settings of a kernel: warps per program, and mini-batches of a chain whose reads are in flight at once."""
 
     kernel: Any
     warps: int
@@ -38,21 +38,21 @@ TUNING = {
     "backward_finish": Tuning(linear_backward.backward_finish, 1),
     "decode": Tuning(linear_decode.decode, 8),
 }
-"""On an H200 (docs/ttt-kernels.md)."""
+"""The fastest settings on an H200 (docs/ttt-kernels.md)."""
 
 
 def launch(name: str, programs: int, packed: Tensor) -> Callable[..., None]:
-    """A kernel by its name, ready for its arguments."""
+    """Look up a kernel by name and bind its launch settings."""
     tuning = TUNING[name]
     options: dict[str, Any] = {"num_warps": tuning.warps} | ({"STAGES": tuning.stages} if tuning.stages else {})
     if "PRECISION" in tuning.kernel.arg_names:
-        # float32 means float32: the tensor cores' short form of it would be three digits off
+        # float32 means float32: TF32, the tensor cores' short form, would lose three digits
         options["PRECISION"] = "ieee" if packed.dtype == torch.float32 else "tf32"
     return partial(tuning.kernel[(programs,)], **options)
 
 
 def columns(width: int, heads: int) -> int:
-    """Of a packed row: queries, keys, values, one learning-rate score per head, and none-such up to a multiple of 16."""
+    """Columns of a packed row: queries, keys, values, one learning-rate score per head, and padding to a multiple of 16."""
     return 3 * width + -(-heads // PADDING) * PADDING
 
 
@@ -75,7 +75,10 @@ def forward(
     lr_bias: Tensor,
     base_lr: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Outputs (batch, seq, width); for the way back W and b before each mini-batch and what `prepare` made, as large as `packed`."""
+    """Return outputs (batch, seq, width) and, for the backward pass, W and b before each mini-batch and the results of `prepare`.
+
+    The latter are as large as `packed`.
+    """
     return _forward(packed, rotation, w1, b1, gamma, beta, token_idx, lr_bias, base_lr)
 
 
@@ -121,7 +124,7 @@ def prefill(
     base_lr: float,
     state: Tensor,
 ) -> Tensor:
-    """Outputs, and for a decoder W', b and their pending sums after the last token in `state` (2, batch, heads, F + 1, F)."""
+    """Return outputs, and write W', b and their pending sums after the last token into `state` (2, batch, heads, F + 1, F)."""
     state.zero_()
     return _forward(packed, rotation, w1, b1, gamma, beta, token_idx, lr_bias, base_lr, state)[0]
 
@@ -137,7 +140,7 @@ def decode(
     state: Tensor,
     position: Tensor,
 ) -> Tensor:
-    """Outputs (batch, width) of one token of each sequence, packed (batch, columns), at `position`; takes `state` one token on."""
+    """Return the outputs (batch, width) of one token per sequence, packed (batch, columns), at `position`; updates `state`."""
     _, batch, heads, _, features = state.shape
     width = heads * features
     out = packed.new_empty(batch, width)
@@ -179,7 +182,7 @@ def backward(
     lines: Tensor,
     base_lr: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of `packed`; of W1 and b1 per chain; twice of gamma, beta and places per mini-batch."""
+    """Gradients of `packed`, of W1 and b1 per chain, and two parts of those of gamma, beta and places per mini-batch."""
     batch, seq, heads, features, tokens, count = _sizes(d_out, w1, token_idx)
     d_packed, d_first, each, finish = _empty_backward(d_out, w1, token_idx)
     kept = d_out.new_empty(batch * heads * count, KEPT, tokens, dtype=torch.float32)
@@ -220,7 +223,7 @@ def _(
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     _, rotation, w1, b1, gamma, beta, token_idx, lr_bias, ctx.base_lr = inputs
-    ctx.set_materialize_grads(False)  # the states are nobody else's: zeros for them would be as large again
+    ctx.set_materialize_grads(False)  # nobody else uses the states: their zero gradients would take as much memory again
     ctx.save_for_backward(rotation, w1, b1, gamma, beta, token_idx, lr_bias, *output[1:])
 
 

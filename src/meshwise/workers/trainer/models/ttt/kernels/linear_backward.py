@@ -1,7 +1,7 @@
-"""TTT-Linear backward: what each mini-batch can do by itself, the chain of the state's gradient from the last mini-batch to the first,
-and then, again of each mini-batch by itself, what that gradient makes of its keys, values and rates."""
+"""TTT-Linear backward in three kernels: all mini-batches in parallel, the serial chain of the state's gradient from the last mini-batch to
+the first, and all mini-batches in parallel again, to turn that gradient into those of keys, values and rates."""
 
-# Triton's language is not Python's: a kernel's arguments and loops have types of their own
+# Triton's language is not Python: a kernel's arguments and loops have their own types
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
 import triton
 import triton.language as tl
@@ -29,7 +29,7 @@ KEPT = tl.constexpr(8)
 TILES = tl.constexpr(4)
 """Tiles (T, F) kept per mini-batch: go = gamma xh + beta - target, xh, u, dZb."""
 PADDING = tl.constexpr(16)
-"""Columns of `packed` come in multiples of this: those after the last head's score hold nothing, and their gradient is zero."""
+"""Columns of `packed` come in multiples of this: those after the last head's score are padding, with zero gradient."""
 
 
 @triton.jit
@@ -38,10 +38,10 @@ def backward_each(
     seq, row, width, heads, count,
     T: tl.constexpr, F: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """All that needs no gradient of a later state. Grid: batch x heads x mini-batches.
+    """Compute everything that needs no gradient of a later state. Grid: batch x heads x mini-batches.
 
-    dZb = LN'(gamma dO); dM = -dZb G' (tril); dS = eta dM; dQ = dO + dZb W' + dS K; of dK so far dS'Q; d rate_j = sum_i place_i dM S.
-    For the two kernels behind: `tiles`, with u = -rstd M'dZb, and `kept`.
+    dZb = LN'(gamma dO); dM = -dZb G' (tril); dS = eta dM; dQ = dO + dZb W' + dS K; dK so far is dS'Q; d rate_j = sum_i place_i dM S.
+    For the next two kernels: `tiles`, with u = -rstd M'dZb, and `kept`.
     `small`: this mini-batch's part of d gamma, d beta, d place.
     """
     at = tl.program_id(0).to(tl.int64)
@@ -58,7 +58,7 @@ def backward_each(
     wt = tl.load(states + at * F * F + f[:, None] * F + f[None, :])
     w = tl.trans(wt)
     b = tl.load(biases + at * F + f)[None, :]
-    # forward again
+    # recompute the forward pass
     z = tl.dot(k, w, input_precision=PRECISION) + b
     grad, xh, rstd, mean, along = slope(z, g * off, g * g, F)
     low = grad.to(dtype)
@@ -109,7 +109,7 @@ def backward_each(
 
 @triton.jit
 def means(s_u, s_x, s_p, s_g, s_gx, line, rate, mean, along, g2_mean, T: tl.constexpr, F: tl.constexpr):
-    """From five sums over features, (T,) each: mean u, mean(u xh), and of dxh its mean and its mean with xh + mean(dG G).
+    """From five sums over features, (T,) each: mean u, mean(u xh), mean dxh, and mean(dxh xh) + mean(dG G).
 
     dxh = gamma^2 dgx - u mean(gx xh) - gx mean(u xh), with dgx = u - mean u - xh mean(u xh): linear in u, so its means follow from u's.
     `rate` is rstd e.
@@ -127,11 +127,11 @@ def backward_chain(
     heads, count,
     T: tl.constexpr, F: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """The state's gradient, last mini-batch first. Grid: batch x heads. From dW, db of the state after a mini-batch:
+    """Compute the state's gradient, last mini-batch first. Grid: batch x heads. From dW, db of the state after a mini-batch:
 
     P = K dW + db; u = rstd dG = u_kept - rstd e P; gx = gamma go; dgx = u - mean u - xh mean(u xh);
     dZ = rstd (gamma^2 dgx - u mean(gx xh) - gx mean(u xh) - its mean - xh (its mean with xh + mean(dG G)));
-    dW <- dW + K'dZ + Q'dZb; db <- db + sum (dZ + dZb). All transposed, outputs x tokens, and all sums in one round.
+    dW <- dW + K'dZ + Q'dZb; db <- db + sum (dZ + dZb). All transposed, outputs x tokens, with a single reduction.
     d_states (batch, heads, count, F out, F in), d_biases: dW', db after each mini-batch; d_first: before the first, dW' and then db.
     """
     pid = tl.program_id(0)
@@ -182,7 +182,7 @@ def backward_finish(
     seq, row, width, heads, count, scale,
     T: tl.constexpr, F: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The chain's step once more, now for what leaves it. Grid: batch x heads x mini-batches.
+    """Recompute the chain's step, now for the gradients of keys, values and rates. Grid: batch x heads x mini-batches.
 
     dV = -gamma dgx; dK += gamma dgx + dZ W' - (e G) dW'; d e = -sum G P, and from it and `kept` the gradient of the score.
     `small`: this mini-batch's part of d gamma, d beta, d place_T and d lr_bias.

@@ -1,6 +1,6 @@
 """TTT-Linear, one token: the primal form, with a state of constant size."""
 
-# Triton's language is not Python's: a kernel's arguments and loops have types of their own
+# Triton's language is not Python: a kernel's arguments and loops have their own types
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
 import triton
 import triton.language as tl
@@ -10,7 +10,7 @@ from meshwise.workers.trainer.models.ttt.kernels.linear_tiles import EPS, read_p
 
 @triton.jit
 def turned(packed, rotation, place, T: tl.constexpr, F: tl.constexpr):
-    """(F,): one head's query or key, rotated to its place."""
+    """(F,): one head's query or key, rotated by its position."""
     f = tl.arange(0, F)
     at = rotation + place * (F // 2) + f // 2
     sin = tl.load(at + T * (F // 2))
@@ -20,7 +20,7 @@ def turned(packed, rotation, place, T: tl.constexpr, F: tl.constexpr):
 
 @triton.jit
 def normalized(z, F: tl.constexpr):
-    """z less its mean over its standard deviation, and one over the latter."""
+    """z minus its mean over its standard deviation, and one over that deviation."""
     z -= tl.sum(z, 0) / F
     rstd = tl.rsqrt(tl.sum(z * z, 0) / F + EPS)
     return z * rstd, rstd
@@ -32,15 +32,15 @@ def decode(
     row, width, heads, scale,
     T: tl.constexpr, F: tl.constexpr,
 ):  # fmt: skip
-    """Grid: batch x heads. With i the token's place: G = slope(k W + b); S += rate k'G, s += rate G;
-    out = q + gamma LNhat(q (W - place_i S) + b - place_i s) + beta; after the last place W -= place_T S, b -= place_T s, S = s = 0.
+    """Grid: batch x heads. With i the token's position: G = slope(k W + b); S += rate k'G, s += rate G;
+    out = q + gamma LNhat(q (W - place_i S) + b - place_i s) + beta; after the last position W -= place_T S, b -= place_T s, S = s = 0.
 
     packed (batch, row) as in linear_tiles; state and sums (batch, heads, F + 1, F) float32: W' (outputs x inputs), then b.
     """  # fmt: skip
     pid = tl.program_id(0)
     batch, head = pid // heads, pid % heads
     f = tl.arange(0, F)
-    # the state first, all of it at once: everything else is small
+    # load the state first, all at once: everything else is small
     square, line = pid * (F + 1) * F + f[:, None] * F + f[None, :], pid * (F + 1) * F + F * F + f
     w, s = tl.load(state + square), tl.load(sums + square)
     b, s_b = tl.load(state + line), tl.load(sums + line)

@@ -1,6 +1,6 @@
-"""TTT-Linear forward: prepare what each mini-batch can, walk the serial chain of states, then every mini-batch's output at once."""
+"""TTT-Linear forward: prepare all mini-batches in parallel, run the serial chain of states, then compute all outputs in parallel."""
 
-# Triton's language is not Python's: a kernel's arguments and loops have types of their own
+# Triton's language is not Python: a kernel's arguments and loops have their own types
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
 import triton
 import triton.language as tl
@@ -25,7 +25,7 @@ from meshwise.workers.trainer.models.ttt.kernels.linear_tiles import (
 READY = tl.constexpr(3)
 """Tiles (T, F) prepared per mini-batch: rotated keys, rotated queries, beta - target."""
 LINES = tl.constexpr(2)
-"""Numbers prepared per token: its rate, and the sum of gamma (beta - target)."""
+"""Numbers prepared per token: its learning rate, and the sum of gamma (beta - target)."""
 
 
 @triton.jit
@@ -34,7 +34,7 @@ def prepare(
     seq, row, width, heads, count, scale,
     T: tl.constexpr, F: tl.constexpr,
 ):  # fmt: skip
-    """Everything before the first product, so that the chain only reads. Grid: batch x heads x mini-batches."""
+    """Compute everything before the first product, so that the chain only reads. Grid: batch x heads x mini-batches."""
     at = tl.program_id(0).to(tl.int64)
     n, pid = at % count, at // count
     batch, head = pid // heads, pid % heads
@@ -59,11 +59,11 @@ def forward_chain(
     seq, heads, count,
     T: tl.constexpr, F: tl.constexpr, PRECISION: tl.constexpr, KEEP: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """States W', b at the start of each of `count` mini-batches. Grid: batch x heads, one serial chain each.
+    """Compute the states W', b at the start of each of `count` mini-batches. Grid: batch x heads, one serial chain each.
 
     Z = K W + b; G = slope(Z); W <- W - K'(e G), b <- b - sum e G, with e = place_T rate. All transposed, outputs x tokens.
     states (batch, heads, count, F out, F in) in the operands' dtype; biases (batch, heads, count, F) in float32.
-    KEEP also writes, for a decoder, W' and b after the last whole mini-batch, and the sums of rate K'G of the tokens after it.
+    KEEP also writes, for a decoder, W' and b after the last full mini-batch, and the sums of rate K'G of the tokens after it.
     """
     pid = tl.program_id(0)
     head = pid % heads

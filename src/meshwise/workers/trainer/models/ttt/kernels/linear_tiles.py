@@ -1,11 +1,11 @@
-"""What the TTT-Linear kernels share: how a mini-batch is read, rotated and taken a gradient of.
+"""Helpers that the TTT-Linear kernels share: reading, rotating and differentiating a mini-batch.
 
-T tokens a mini-batch, F features a head. A row of `packed` holds, for one token, the queries, keys and values of all heads (`width` each,
-head after head) and then one learning-rate score per head. W is kept centred over its outputs, which its updates (their rows sum to zero)
-never change: LN(K W + b) subtracts that mean anyway, and without it the variance is a mean of squares and needs no second pass.
+T tokens per mini-batch, F features per head. A row of `packed` holds, for one token, the queries, keys and values of all heads (`width`
+each, head after head) and then one learning-rate score per head. W is kept centred over its outputs, which its updates (their rows sum to
+zero) never change: LN(K W + b) subtracts that mean anyway, and without it the variance is a mean of squares and needs no second pass.
 """
 
-# Triton's language is not Python's: a kernel's arguments and loops have types of their own
+# Triton's language is not Python: a kernel's arguments and loops have their own types
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
 import triton
 import triton.language as tl
@@ -15,7 +15,7 @@ EPS = tl.constexpr(1e-6)
 
 @triton.jit
 def read_tile(packed, batch, first, seq, row, column, T: tl.constexpr, F: tl.constexpr):
-    """(T, F): a head's columns of T tokens; zeros after the sequence's end."""
+    """(T, F): a head's columns of T tokens; zeros past the end of the sequence."""
     tokens = first + tl.arange(0, T)
     at = packed + (batch.to(tl.int64) * seq + tokens)[:, None] * row + column + tl.arange(0, F)[None, :]
     return tl.load(at, mask=(tokens < seq)[:, None], other=0.0)
@@ -30,28 +30,28 @@ def write_tile(packed, tile, batch, first, seq, row, column, T: tl.constexpr, F:
 
 @triton.jit
 def read_angles(rotation, T: tl.constexpr, F: tl.constexpr):
-    """Cosines and sines, (T, F / 2) each, of the places in a mini-batch."""
+    """Cosines and sines, (T, F / 2) each, of the positions in a mini-batch."""
     at = tl.arange(0, T)[:, None] * (F // 2) + tl.arange(0, F // 2)[None, :]
     return tl.load(rotation + at), tl.load(rotation + T * (F // 2) + at)
 
 
 @triton.jit
 def read_no_angle(rotation, T: tl.constexpr, F: tl.constexpr):
-    """Cosine 1 and sine 0, (1, F / 2) each: those of the first place."""
+    """Cosine 1 and sine 0, (1, F / 2) each: those of the first position."""
     at = rotation + tl.arange(0, F // 2)[None, :]
     return tl.load(at), tl.load(at + T * (F // 2))
 
 
 @triton.jit
 def rotate(x, cos, sin, T: tl.constexpr, F: tl.constexpr):
-    """Rotary positions on neighbouring pairs; with -sin, the other way."""
+    """Apply rotary positions to neighbouring pairs; with -sin, undo them."""
     even, odd = tl.split(tl.reshape(x.to(tl.float32), (T, F // 2, 2)))
     return tl.reshape(tl.join(even * cos - odd * sin, odd * cos + even * sin), (T, F))
 
 
 @triton.jit
 def read_rate(packed, lr_bias, batch, first, seq, row, column, head, T: tl.constexpr):
-    """sigmoid(score + bias), (T,): zero after the sequence's end, so that no token there teaches anything."""
+    """sigmoid(score + bias), (T,): zero past the end of the sequence, so that padding has no gradient."""
     tokens = first + tl.arange(0, T)
     score = tl.load(packed + (batch.to(tl.int64) * seq + tokens) * row + column + head, mask=tokens < seq, other=0.0)
     score = score.to(tl.float32) + tl.load(lr_bias + head).to(tl.float32)
@@ -60,14 +60,14 @@ def read_rate(packed, lr_bias, batch, first, seq, row, column, head, T: tl.const
 
 @triton.jit
 def read_places(token_idx, T: tl.constexpr):
-    """max(1 / i + learned_i, 0), (T,), of the places i = 1..T."""
+    """max(1 / i + learned_i, 0), (T,), for the positions i = 1..T."""
     places = tl.arange(0, T)
     return tl.maximum(1.0 / (places + 1) + tl.load(token_idx + places).to(tl.float32), 0.0)
 
 
 @triton.jit
 def read_place(token_idx, i):
-    """The same of one place, counted from 0."""
+    """max(1 / (i + 1) + learned_i, 0) for one position, counted from 0."""
     return tl.maximum(1.0 / (i + 1.0) + tl.load(token_idx + i).to(tl.float32), 0.0)
 
 
@@ -88,34 +88,34 @@ def add5(a0, a1, a2, a3, a4, b0, b1, b2, b3, b4):
 
 @triton.jit
 def outputs(F: tl.constexpr):
-    """(F / 16, 16): the outputs of a state, cut into rows of the tensor cores.
+    """(F / 16, 16): the outputs of a state, split into tensor-core rows.
 
-    Chains hold a state as (F / 16, 16 outputs, F inputs), a batch of products, for two reasons. A batch is what Triton spreads over warps
-    one product each, so that a state or a gradient goes from one product into the next without leaving its warp's registers. And a batch
-    is multiplied by mma rather than wgmma, whose fence between threads and tensor cores waits for all reads under way: half of a step.
+    Chains hold a state as (F / 16, 16 outputs, F inputs), a batch of products, for two reasons. Triton assigns one product of a batch to
+    each warp, so that a state or a gradient goes from one product into the next without leaving its warp's registers. And a batch is
+    multiplied by mma rather than wgmma, whose fence between threads and tensor cores waits for all reads in flight: half of a step.
     """
     return tl.arange(0, F // 16)[:, None] * 16 + tl.arange(0, 16)[None, :]
 
 
 @triton.jit
 def across(tile, cos, sin, T: tl.constexpr, F: tl.constexpr):
-    """(T, F) as (F / 16, 16, T), in float32: how a mini-batch meets a chain's state. The angle is none, see read_no_angle.
+    """Reshape (T, F) to (F / 16, 16, T) in float32, to combine a mini-batch with a chain's state. The angle is zero, see read_no_angle.
 
-    Turning by it changes nothing but Triton's mind: a tile that comes straight from memory draws the sums over features into the layout
-    it was read in, and all that meets it takes two trips through shared memory a step (32 barriers instead of 15 in forward_chain).
+    Rotating by zero only changes the layout that Triton picks: a tile straight from memory forces the sums over features into the layout
+    it was read in, which costs two trips through shared memory per step (32 barriers instead of 15 in forward_chain).
     """
     return tl.reshape(tl.trans(rotate(tile, cos, sin, T, F)), (F // 16, 16, T))
 
 
 @triton.jit
 def for_all(tile, F: tl.constexpr):
-    """A tile beside each of a state's F / 16 parts."""
+    """Broadcast a tile to each of a state's F / 16 parts."""
     return tl.broadcast_to(tile[None, :, :], (F // 16, tile.shape[0], tile.shape[1]))
 
 
 @triton.jit
 def slope(z, wanted, squared, F: tl.constexpr):
-    """G = rstd (gx - mean gx - xh mean(gx xh)), the gradient of |LN(z) - target|^2 / 2 for z (T, F), in one round of sums.
+    """G = rstd (gx - mean gx - xh mean(gx xh)), the gradient of |LN(z) - target|^2 / 2 for z (T, F), with a single reduction.
 
     z is centred; gx = squared xh + wanted, with squared = gamma^2 and wanted = gamma (beta - target). Returns G, xh, rstd, mean gx and
     mean(gx xh).

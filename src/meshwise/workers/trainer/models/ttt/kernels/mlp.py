@@ -1,6 +1,6 @@
 """TTT-MLP's inner loop as torch operators: shapes for the compiler, gradients for autograd, kernels for the GPU.
 
-Inputs: q, k (with positions turned), v (batch, tokens, heads, D); rate (batch, tokens, heads) and place (T) in float32; W1 (heads, D, M),
+Inputs: q, k (rotated), v (batch, tokens, heads, D); rate (batch, tokens, heads) and place (T) in float32; W1 (heads, D, M),
 b1 (heads, 1, M), W2 (heads, M, D), b2 (heads, 1, D); gamma, beta (heads, D).
 """
 
@@ -15,14 +15,14 @@ from torch import Tensor
 from meshwise.workers.trainer.models.ttt.kernels import mlp_backward, mlp_forward
 
 LAUNCH = {"chain": 8, "output": 4, "readers": 4, "back_chain": 8, "through_w1": 4}
-"""Warps of a program, the fastest on an H200 (docs/ttt-mlp-kernels.md).
+"""Warps per program, the fastest on an H200 (docs/ttt-mlp-kernels.md).
 
-A chain holds 128 KiB of state in its registers, half of what a multiprocessor has. Stages stay at 1: with 2, Triton 3.6 gives a backward
-chain that reads outside of its shared memory.
+A chain holds 128 KiB of state in registers, half of a multiprocessor's. Stages stay at 1: with 2, Triton 3.6 compiles a backward chain
+that reads outside of its shared memory.
 """
 
 Rows = slice
-"""Some sequences of a batch."""
+"""A range of a batch's sequences."""
 
 
 def sizes(q: Tensor, w1: Tensor, place: Tensor) -> tuple[int, int, int, dict[str, int]]:
@@ -36,7 +36,7 @@ def launch(name: str) -> dict[str, int]:
 
 
 def waves(q: Tensor) -> list[Rows]:
-    """Sequences whose chains, one for each head and multiprocessor, run at the same time."""
+    """Split the batch into ranges whose chains, one per head and multiprocessor, run at the same time."""
     batch, _, heads, _ = q.shape
     cores = torch.cuda.get_device_properties(q.device).multi_processor_count if q.is_cuda else 0
     each = cores // heads or batch
@@ -49,7 +49,7 @@ def side_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def staggered(rows: list[Rows], chain: Callable[[Rows], None], after: Callable[[Rows], None]) -> None:
-    """Each wave's chains, then what follows them; of all waves but the last this runs beside the next chains, which leave cores idle."""
+    """Run each wave's `chain`, then its `after`; for all waves but the last, `after` overlaps the next chain, which leaves cores idle."""
     if len(rows) == 1:
         chain(rows[0])
         after(rows[0])
@@ -68,7 +68,7 @@ def staggered(rows: list[Rows], chain: Callable[[Rows], None], after: Callable[[
 
 
 def fresh_states(k: Tensor, batch: int, heads: int, batches: int, c: dict[str, int]) -> list[Tensor]:
-    """For the weights at the start of every mini-batch: W1' and W2 in k's precision, b1 and b2 in float32."""
+    """Allocate the weights at the start of every mini-batch: W1' and W2 in k's precision, b1 and b2 in float32."""
     starts = [k.new_empty(batch, heads, batches, c[size], dtype=torch.float32) for size in "MD"]
     return [*(k.new_empty(batch, heads, batches, c["M"], c["D"]) for _ in range(2)), *starts]
 
@@ -111,7 +111,7 @@ def ttt_mlp_backward(
     d_out, q, k, v, rate, w1, w2 = (one.contiguous() for one in (d_out, q, k, v, rate, w1, w2))
     batch, heads, batches, c = sizes(q, w1, place)
     width, inner, short = c["D"], c["M"], c["T"]
-    # kept weights would be 64 KiB per mini-batch and head, 5 GiB for 125M at 16 x 512: running the chain again costs less
+    # keeping the weights would take 64 KiB per mini-batch and head, 5 GiB for 125M at 16 x 512: rerunning the chain costs less
     states = fresh_states(k, batch, heads, batches, c)
 
     def fresh(*shape: int, like: Tensor = rate) -> Tensor:
@@ -164,7 +164,7 @@ def _(d_out: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
     return tuple(one.new_empty(one.shape) for one in inputs)
 
 
-def _keep(ctx, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+def _save(ctx, inputs: tuple[Tensor, ...], output: Tensor) -> None:
     ctx.save_for_backward(*inputs)
 
 
@@ -172,4 +172,4 @@ def _backward(ctx, d_out: Tensor) -> tuple[Tensor, ...]:
     return ttt_mlp_backward(d_out, *ctx.saved_tensors)
 
 
-ttt_mlp.register_autograd(_backward, setup_context=_keep)
+ttt_mlp.register_autograd(_backward, setup_context=_save)

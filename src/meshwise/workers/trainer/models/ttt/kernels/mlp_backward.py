@@ -1,8 +1,8 @@
-"""TTT-MLP backward: what each mini-batch's outputs ask for, all at once; then a serial chain from the last mini-batch to the first.
+"""TTT-MLP backward: the gradients of all outputs in parallel, then a serial chain from the last mini-batch to the first.
 
-States and starts are those of mlp_forward.chain, run again. What the first kernel leaves for the second is in tiles, one after another for
-each mini-batch: `wide` holds M x T tiles (X2 = gelu(Z1), G1, gelu'(Z1), W2 G2' gelu''(Z1), X2b, dZ1b, dG1, dX2), `narrow` D x T tiles (xh,
-dZ2b, dG2), `thin` rows of T (the norm's scale, mean gx, mean gx xh).
+States and starts are those of mlp_forward.chain, run again. The first kernel passes tiles to the second, consecutive for each mini-batch:
+`wide` holds M x T tiles (X2 = gelu(Z1), G1, gelu'(Z1), W2 G2' gelu''(Z1), X2b, dZ1b, dG1, dX2), `narrow` D x T tiles (xh, dZ2b, dG2),
+`thin` rows of T (the norm's scale, mean gx, mean gx xh).
 """
 
 # pyright: basic, reportGeneralTypeIssues=false, reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
@@ -92,7 +92,7 @@ def readers(
 
 @triton.jit
 def second_order(dg, g, xh, scale, along, gx, go, gamma, D: tl.constexpr):
-    """Backward of slope(Z): dZ, d(target), and what gamma and beta get, from dG.
+    """Backward of slope(Z): dZ, d(target), d gamma and d beta from dG.
 
     u = scale dG; dgx = u - mean u - xh mean(u xh); dgo = gamma dgx; d(target) = -dgo
     dxh = gamma dgo - u mean(gx xh) - gx mean(u xh); dZ = scale (dxh - mean dxh - xh (mean(dxh xh) + mean(dG G)))
@@ -117,7 +117,7 @@ def back_chain(
 
     dG1 -= e (K dW1' + db1'); dG2 -= e (X2 dW2' + db2'); dX2 -= e G2 dW2''; dK -= e G1 dW1''; de = -G1.(K dW1' + db1') - G2.(X2 dW2' + db2')
     dD = dG1 gelu'(Z1); dZ1 = dG1 D gelu''(Z1); dG2 += dD W2; dZ2, d(target) = second_order(dG2); dX2 += dZ2 W2'
-    dZ1 += dX2 gelu'(Z1), left in the tile of dX2; dW1 = dW1' + K' dZ1 + Q' dZ1b; dW2 = dW2' + dD' G2 + X2' dZ2 + X2b' dZ2b
+    dZ1 += dX2 gelu'(Z1), stored in the tile of dX2; dW1 = dW1' + K' dZ1 + Q' dZ1b; dW2 = dW2' + dD' G2 + X2' dZ2 + X2b' dZ2b
     """
     one = tl.program_id(0).to(tl.int64)
     head = one % heads
@@ -129,7 +129,7 @@ def back_chain(
     db1, db2 = tl.zeros((M,), tl.float32), tl.zeros((D,), tl.float32)
     d_gamma, d_beta, d_place = tl.zeros((D,), tl.float32), tl.zeros((D,), tl.float32), tl.zeros((T,), tl.float32)
     dw1_now, dw2_now = dw1.to(keys.dtype.element_ty), dw2.to(keys.dtype.element_ty)
-    # hoisted, the descriptors of a hundred products would fill the registers: 1.92 ms instead of 1.28 on an H200
+    # if hoisted, the descriptors of a hundred products would fill the registers: 1.92 ms instead of 1.28 on an H200
     for back in tl.range(0, batches, disable_licm=True):
         n = batches - 1 - back
         here = one * batches + n
@@ -197,7 +197,7 @@ def back_chain(
 def through_w1(
     states1, wide, d_keys_read, d_keys, heads, batches, D: tl.constexpr, M: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """For one mini-batch, dK += dZ1 W1'. Outside of the chain, which has no room for W1."""
+    """For one mini-batch, dK += dZ1 W1'. Not in the chain, which has no room for W1."""
     here = tl.program_id(0).to(tl.int64)
     one = here // batches
     token = (one // heads * batches + here % batches) * T

@@ -1,4 +1,4 @@
-"""TTT-MLP forward: a serial chain that writes the weights at the start of each mini-batch, then all outputs at once.
+"""TTT-MLP forward: a serial chain that writes the weights at the start of each mini-batch, then all outputs in parallel.
 
 q, k, v, out are (batch, tokens, heads, D); rate is (batch, tokens, heads); states are (batch, heads, mini-batches, M, D).
 """
@@ -18,7 +18,7 @@ def chain(
     """For each mini-batch of one (batch, head), from W1, b1, W2, b2 at its start:
 
     Z1 = K W1 + b1; Z2 = gelu(Z1) W2 + b2; G2 = slope(Z2); G1 = (G2 W2') gelu'(Z1)
-    W1 -= (e K)' G1; b1 -= e' G1; W2 -= (e gelu(Z1))' G2; b2 -= e' G2, with e = rate times the last place's rate
+    W1 -= (e K)' G1; b1 -= e' G1; W2 -= (e gelu(Z1))' G2; b2 -= e' G2, with e = rate x place of the last position
     """
     one = tl.program_id(0).to(tl.int64)
     head = one % heads
@@ -29,7 +29,7 @@ def chain(
     gamma, beta = tl.load(gammas + head * D + d).to(tl.float32), tl.load(betas + head * D + d).to(tl.float32)
     last = tl.load(places + T - 1)
     step = heads * D
-    # carried over the loop, 16-bit copies go to shared memory; made inside it, their transpose would fill the registers
+    # carried through the loop, 16-bit copies go to shared memory; made inside it, their transpose would fill the registers
     w1_now, w2_now = w1.to(keys.dtype.element_ty), w2.to(keys.dtype.element_ty)
     for n in tl.range(0, batches, disable_licm=True):
         token = (one // heads * batches + n) * T
@@ -46,7 +46,7 @@ def chain(
         back, x2, bend, _, g2, _, _, _, _ = learned(kt, target, w1_now, b1, w2_now, b2, gamma, beta, D)
         g1 = back * bend
         g2 = -g2 * e[None, :]
-        # added in place: a difference would need the registers of another state
+        # accumulate in place: a difference would need the registers of another state
         w1 = add_dot(w1, g1.to(k.dtype), (k * -e[:, None]).to(k.dtype))
         w2 = add_dot(w2, x2, tl.trans(g2.to(k.dtype)))
         b1 -= tl.sum(g1 * e[None, :], 1)
@@ -56,7 +56,7 @@ def chain(
 
 @triton.jit
 def seen(p, place, rate, T: tl.constexpr):
-    """Rates eta (token read from j x token that reads i), and eta p, zero where j comes after i."""
+    """Rates eta (source token j x reading token i), and eta p; zero where j comes after i."""
     j, i = tl.arange(0, T)[:, None], tl.arange(0, T)[None, :]
     eta = tl.where(j <= i, place[None, :] * rate[:, None], 0.0)
     return eta, eta * p

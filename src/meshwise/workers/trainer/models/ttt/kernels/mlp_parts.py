@@ -1,4 +1,4 @@
-"""What the kernels of TTT-MLP share. Everything is transposed, features by tokens: a head's inner width (M = 4 D rows) fills the
+"""Helpers that the TTT-MLP kernels share. Everything is transposed, features by tokens: a head's inner width (M = 4 D rows) fills the
 tensor cores' long side, products stay in the registers of the warps that made them, and a mini-batch of T = 16 tokens is the short side.
 
 Letters: D the head's width, M the inner width, T the tokens of a mini-batch; w1 is W1' (M x D), w2 is W2 (M x D).
@@ -41,7 +41,7 @@ def add_dot(total, a, b):
 
 @triton.jit
 def normal(z, D: tl.constexpr):
-    """Columns of z (D x T) at mean 0 and variance 1, and what they were divided by, inverted."""
+    """Columns of z (D x T) normalized to mean 0 and variance 1, and one over their standard deviations."""
     z = z - tl.sum(z, 0)[None, :] / D
     scale = tl.rsqrt(tl.sum(z * z, 0) / D + EPS)
     return z * scale[None, :], scale
@@ -49,14 +49,14 @@ def normal(z, D: tl.constexpr):
 
 @triton.jit
 def pulled(xh, target, gamma, beta):
-    """gx = gamma (gamma xh + beta - target), the gradient of the loss at the normal columns xh, and its factor go before gamma."""
+    """gx = gamma (gamma xh + beta - target), the gradient of the loss at the normalized columns xh, and its factor go = gx / gamma."""
     go = gamma[:, None] * xh + beta[:, None] - target
     return go * gamma[:, None], go
 
 
 @triton.jit
 def slope(xh, scale, gx, D: tl.constexpr):
-    """The gradient of |LN(z) - target|^2 / 2 at z, and the means of gx and gx xh in it."""
+    """The gradient of |LN(z) - target|^2 / 2 at z, and the means of gx and gx xh that it contains."""
     mean = tl.sum(gx, 0) / D
     along = tl.sum(gx * xh, 0) / D
     return scale[None, :] * (gx - mean[None, :] - xh * along[None, :]), mean, along
@@ -64,7 +64,7 @@ def slope(xh, scale, gx, D: tl.constexpr):
 
 @triton.jit
 def learned(kt, target, w1, b1, w2, b2, gamma, beta, D: tl.constexpr):
-    """One mini-batch at given weights: W2 G2' (M x T), gelu(Z1) and its two derivatives, G2 (D x T), and the norm's parts."""
+    """One mini-batch at given weights: W2 G2' (M x T), gelu(Z1) and its two derivatives, G2 (D x T), and the norm's intermediates."""
     x2, bend, curve = gelu_curve(dot(w1, kt) + b1[:, None])
     x2 = x2.to(kt.dtype)
     xh, scale = normal(dot(tl.trans(w2), x2) + b2[:, None], D)
@@ -75,11 +75,11 @@ def learned(kt, target, w1, b1, w2, b2, gamma, beta, D: tl.constexpr):
 
 @triton.jit
 def tile(at, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Pointers to a whole matrix, row by row."""
+    """Pointers to a whole row-major matrix."""
     return at + tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
 
 
 @triton.jit
 def across(at, step, D: tl.constexpr, T: tl.constexpr):
-    """Pointers to tokens that lie `step` apart, as columns (D x T)."""
+    """Pointers to tokens that are `step` apart, as columns (D x T)."""
     return at + tl.arange(0, D)[:, None] + tl.arange(0, T)[None, :] * step

@@ -1,6 +1,6 @@
-"""A weight times one vector per sequence, with what stands before and after it in a decoder: norm, gate, residual."""
+"""A weight times one vector per sequence, fused with the norm before and the gate or residual after it, for decoding."""
 
-# Triton's language is not Python's: a kernel's arguments and loops have types of their own
+# Triton's language is not Python: a kernel's arguments and loops have their own types
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
 import torch
 import triton
@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 ROWS, WARPS = 4, 4
-"""Of a program: 768 rows are then 192 programs, more than an H200's 132 multiprocessors."""
+"""Rows and warps of a program: 768 rows then make 192 programs, more than an H200's 132 multiprocessors."""
 
 
 @triton.jit
@@ -18,12 +18,12 @@ def product(
 ):  # fmt: skip
     """out = residual + W y, or silu(W y) (above y), with y = x, RMSNorm(x) or LayerNorm(x) rounded to the weight's precision.
 
-    x (batch, width), W and above (rows, width), K the power of two from width. Grid: rows / R, batch.
+    x (batch, width), W and above (rows, width), K the next power of two of width. Grid: rows / R, batch.
     """
     batch = tl.program_id(1)
     k = tl.arange(0, K)
     inside = k < width
-    # the weights first: they are on their way while x is still being normalized
+    # load the weights first: the reads are in flight while x is normalized
     r = tl.program_id(0) * R + tl.arange(0, R)
     at = r.to(tl.int64)[:, None] * width + k[None, :]
     mask = (r < rows)[:, None] & inside[None, :]
@@ -54,7 +54,7 @@ def multiply(
     gated_by: Tensor | None = None,
     residual: Tensor | None = None,
 ) -> Tensor:
-    """(batch, rows) of `dtype`, from x (batch, width)."""
+    """Return (batch, rows) of `dtype` from x (batch, width)."""
     rows, width = weight.shape
     out = x.new_empty(len(x), rows, dtype=dtype)
     kind = "none" if norm is None else "layer" if isinstance(norm, nn.LayerNorm) else "rms"

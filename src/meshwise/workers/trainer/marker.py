@@ -1,0 +1,123 @@
+"""Checkpoint markers: the settings a checkpoint was trained with, and whether a run can resume from it. No torch: launchers read them."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, cast
+
+from meshwise.workers.trainer.settings import Settings
+
+MARKER = "complete"
+"""Name of the marker file; a checkpoint folder without it was never finished."""
+DAMAGED = "damaged-"
+"""Prefix of a checkpoint that was found damaged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """The settings of a run that decide which samples come next, and the learning rate."""
+
+    samples: int
+    """Samples read so far."""
+    batch: int
+    seq: int
+    seed: int
+    text: str
+    fingerprint: str
+    lr: float
+    warmup: int
+    steps: int
+
+    @staticmethod
+    def of(settings: Settings, samples: int) -> "Trained":
+        same = {f.name: getattr(settings, f.name) for f in fields(Trained) if f.name != "samples"}
+        return Trained(samples=samples, **same)
+
+    @staticmethod
+    def read(values: Mapping[str, Any]) -> "Trained | None":
+        """Read them from a marker; None if it lacks them, as markers of earlier versions do."""
+        found = cast("dict[str, Any]", values.get("trained") or {})
+        names = {f.name for f in fields(Trained)}
+        return Trained(**{name: found[name] for name in names}) if names <= set(found) else None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def complete_steps(folder: Path) -> list[int]:
+    """Step numbers of the finished checkpoints, newest first."""
+    return _steps(folder, f"step-*/{MARKER}", "step-")
+
+
+def damaged_steps(folder: Path) -> list[int]:
+    """Step numbers of the checkpoints that were found damaged, newest first."""
+    return _steps(folder, f"{DAMAGED}step-*/", f"{DAMAGED}step-")
+
+
+def unfinished_steps(folder: Path) -> list[int]:
+    """Step numbers of the checkpoints that were never finished, newest first."""
+    return [step for step in _steps(folder, "step-*/", "step-") if not (folder / f"step-{step}" / MARKER).exists()]
+
+
+def _steps(folder: Path, pattern: str, prefix: str) -> list[int]:
+    paths = (path if path.is_dir() else path.parent for path in folder.glob(pattern))
+    names = [path.name.removeprefix(prefix) for path in paths]
+    return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
+
+
+def read_marker(target: Path) -> dict[str, Any]:
+    """The values of a checkpoint's marker; empty if it cannot be read."""
+    try:
+        found = cast("dict[str, Any]", json.loads((target / MARKER).read_text(encoding="utf-8")))
+        return found if {"step", "skipped", "files"} <= set(found) else {}
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def all_damaged(folder: Path, damaged: list[int]) -> str:
+    """Why a run neither resumes nor starts over: the checkpoints might still be repaired."""
+    names = ", ".join(f"{DAMAGED}step-{step}" for step in damaged)
+    return f"every checkpoint in {folder} is damaged ({names}): remove them to start from step 1, or choose another --out"
+
+
+def resume_refusal(folder: Path, before: Trained | None, now: Settings) -> str:
+    """Why a run cannot resume from a checkpoint in this folder; empty if it can."""
+    if before is None:
+        return ""
+    found = [
+        f"{name} {old} (now {new})"
+        for name, old, new in (("seed", before.seed, now.seed), ("sequences of", before.seq, now.seq))
+        if old != new
+    ]
+    known = before.fingerprint and now.fingerprint
+    if (before.fingerprint != now.fingerprint) if known else (before.text != now.text):
+        old, new = before.text or "the embedded text", now.text or "the embedded text"
+        found.append(f"{old} (now {new})" if old != new else f"different content in {old}")
+    if not found:
+        return ""
+    listed = " and ".join([", ".join(found[:-1]), found[-1]] if found[1:] else found)
+    return f"{folder} holds a run with {listed}, which orders samples differently: repeat its settings to resume, or choose another --out"
+
+
+def resume_changes(before: Trained | None, now: Settings, step: int) -> list[str]:
+    """Describe how a run that resumes after `step` differs from before, one line per change."""
+    if step >= now.steps:
+        return []
+    found = [f"--weights {now.weights} is not used: the run resumes from its checkpoint"] if now.weights else []
+    if before is None:
+        return [*found, f"the checkpoint does not record its settings: assuming {now.batch} samples per step, as now"]
+    if before.batch != now.batch:
+        found.append(
+            f"{now.batch} samples per step, {before.batch} before: {before.samples:,} were read, and reading continues after them"
+        )
+    rates = [
+        f"{name} {new:g} ({old:g} before)"
+        for name, old, new in (
+            ("peak", before.lr, now.lr),
+            ("warm-up steps", before.warmup, now.warmup),
+            ("minimum at step", before.steps, now.steps),
+        )
+        if old != new
+    ]
+    return [*found, *([f"the learning rate changes from step {step + 1} on: {', '.join(rates)}"] if rates else [])]

@@ -1,0 +1,95 @@
+"""The frame that every model shares: the span of layers it holds, its head and tied embedding, and the protocols the trainer calls.
+
+A model holds the layers of one span. It takes tokens if the span starts the model and activations otherwise, and returns logits if the
+span ends the model, or the loss if it is given the targets. Parameters have HF's names, whatever the span.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor, nn
+
+from meshwise.workers.trainer.models.registry import Config, family_of
+from meshwise.workers.trainer.ops.attention import UNSHARDED, LocalShard
+from meshwise.workers.trainer.ops.loss import head_loss
+
+
+@dataclass(frozen=True)
+class Span:
+    """Layers first to last - 1 of `total`."""
+
+    first: int
+    last: int
+    total: int
+
+    @property
+    def starts(self) -> bool:
+        return self.first == 0
+
+    @property
+    def ends(self) -> bool:
+        return self.last == self.total
+
+    @property
+    def layers(self) -> range:
+        return range(self.first, self.last)
+
+
+class Decoder(Protocol):
+    """The methods that the trainer calls on a model, besides those of nn.Module."""
+
+    def blocks(self) -> list[nn.Module]: ...
+
+    def tie(self) -> None:
+        """Point the head at the embedding's weights again, after either was replaced."""
+        ...
+
+    def __call__(self, x: Tensor, targets: Tensor | None = None) -> Tensor: ...
+
+
+class Predictor(Protocol):
+    """Returns logits (batch, vocabulary) after a prompt (batch, tokens), and after one more token (batch)."""
+
+    def prompt(self, tokens: Tensor) -> Tensor: ...
+
+    def step(self, tokens: Tensor) -> Tensor: ...
+
+
+@runtime_checkable
+class Fusable(Protocol):
+    """A module that can compute several projections as one product, once its weights are whole on a GPU."""
+
+    def fuse(self) -> None: ...
+
+
+class Headed(nn.Module):
+    """A model that ends in a head if its span ends the model."""
+
+    config: Config
+    lm_head: nn.Linear | None
+
+    def end(self, x: Tensor, norm: nn.Module | None, targets: Tensor | None) -> Tensor:
+        """Turn the last block's activations into logits, or into the mean loss of the targets; return other activations unchanged."""
+        if self.lm_head is None or norm is None:
+            return x
+        x = norm(x)
+        return self.lm_head(x) if targets is None else head_loss(x, self.lm_head.weight, targets)
+
+
+class Tied(Headed):
+    """A trunk `model` with `embed_tokens` and `layers`, and a head that may share the embedding's weights."""
+
+    model: Any
+    tied: bool
+
+    def tie(self) -> None:
+        if self.tied and self.lm_head is not None and self.model.embed_tokens is not None:
+            self.lm_head.weight = self.model.embed_tokens.weight
+
+    def blocks(self) -> list[nn.Module]:
+        return list(self.model.layers.values())
+
+
+def build(config: Config, span: Span, shard: LocalShard = UNSHARDED, recompute: str = "none") -> nn.Module:
+    """Build the layers of a span for a config.json whose model_type is in the registry."""
+    return family_of(config).build(config, span, shard, recompute)

@@ -1,0 +1,114 @@
+"""The registry of model families: what each one declares, and the lookup by `model_type`. No torch: the launcher reads it too.
+
+Every sub-folder here is a family. Its `family.py` defines `FAMILY`, imports no torch at module level, and imports the model and
+its sharding inside the functions that build them.
+"""
+
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from meshwise.workers.trainer.models.tensors import Tensors
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.distributed.tensor.parallel import ParallelStyle
+
+    from meshwise.workers.trainer.models.base import Predictor, Span
+    from meshwise.workers.trainer.ops.attention import LocalShard
+
+Config = Mapping[str, Any]
+"""The keys of HF's config.json."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The dimensions that layout rules, models and reports read from a config.json."""
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    vocab: int
+    tied: bool
+    positions: int = 0
+    """Learned positions, the longest sequence the model accepts; 0 if positions are computed."""
+
+
+def no_problem(config: Config) -> str:
+    return ""
+
+
+def no_dropout(config: Config) -> float:
+    return 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """One model architecture of the trainer."""
+
+    model_types: tuple[str, ...]
+    """Values of `model_type` in config.json."""
+    sizes: Callable[[Config], Sizes]
+    tensors: Callable[[Config, Sizes], Tensors]
+    """Names and shapes of the weights as HF stores them."""
+    embedding: str
+    """Name of the token embedding, which a tied head shares."""
+    build: "Callable[[Config, Span, LocalShard, str], nn.Module]"
+    """Build the layers of a span, given this rank's shard and the recompute setting."""
+    styles: "Callable[[Span], dict[str, ParallelStyle]] | None" = None
+    """How tensor parallelism cuts each module. None: layers process tokens in order, so no tp, no cp and no selective recompute."""
+    unsupported: Callable[[Config], str] = no_problem
+    """Why this config cannot be built; empty if it can."""
+    ignored_dropout: Callable[[Config], float] = no_dropout
+    """Dropout that the config asks for and the trainer leaves out."""
+    transformers_class: str = ""
+    """Class in transformers that opens saved weights; empty if it has none."""
+    buffers: tuple[str, ...] = ()
+    """Name endings of stored tensors that are not weights: tables that the model computes."""
+    predictor: "Callable[[Any, int], Predictor] | None" = None
+    """A predictor for a model and a batch that keeps state between tokens; None: every token costs a pass over all before it."""
+
+
+@cache
+def families() -> dict[str, Family]:
+    """All families by model_type, in the order of their folders' names."""
+    package = __name__.rpartition(".")[0]
+    folders = sorted(module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]) if module.ispkg)
+    found: list[Family] = [import_module(f"{package}.{folder}.family").FAMILY for folder in folders]
+    return {name: family for family in found for name in family.model_types}
+
+
+def family_of(config: Config) -> Family:
+    return families()[config["model_type"]]
+
+
+def sizes_of(config: Config) -> Sizes:
+    return family_of(config).sizes(config)
+
+
+def tied_embedding(config: Config) -> str:
+    """Name of the embedding that the head shares; empty if the head has its own weights."""
+    return family_of(config).embedding if sizes_of(config).tied else ""
+
+
+def unsupported(config: Config) -> str:
+    """Why the trainer cannot build this model; empty if it can."""
+    kind = config.get("model_type")
+    if kind is None:
+        return f"it has no model_type; the trainer supports {', '.join(families())}"
+    if kind not in families():
+        return f"model_type {str(kind)!r} is not supported; the trainer supports {', '.join(families())}"
+    if any(float(config.get(key) or 0) for key in ("attention_dropout", "hidden_dropout")):
+        return "the trainer does not support dropout"
+    return family_of(config).unsupported(config)
+
+
+def first_of(config: Config, *keys: str, default: int = 0) -> int:
+    """The first of these keys that the config sets, as an integer."""
+    return next((int(config[key]) for key in keys if config.get(key) is not None), default)

@@ -1,0 +1,78 @@
+"""The process group of a run: which worker this is, and the store that all workers share.
+
+torchrun orders nodes by their addresses; we order them by --node-rank, so that rank 0 is on the node where the user looks.
+"""
+
+import os
+import socket
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import TCPStore  # pyright: ignore[reportPrivateImportUsage]
+
+STORE = "MESHWISE_STORE"
+"""HOST:PORT of a store that no worker hosts; set by the launcher of a run on several hosts."""
+NODE_RANK = "MESHWISE_NODE_RANK"
+NODES = "MESHWISE_NODES"
+STOP_FILE = "MESHWISE_STOP"
+"""Path of a file that the launcher creates when it is asked to stop."""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """This process among the workers of a run."""
+
+    rank: int
+    world: int
+    node: int
+    host: str
+    """Host name, with the node's number if there are several."""
+    start: str
+    """A name that the workers of one start share, and those after a restart do not."""
+    nodes: int
+
+    @staticmethod
+    def here() -> "Worker":
+        """Read the environment variables that torchrun and the launcher set."""
+        e = os.environ
+        local, each = int(e.get("LOCAL_RANK", "0")), int(e.get("LOCAL_WORLD_SIZE", "1"))
+        rank = int(e[NODE_RANK]) * each + local if NODE_RANK in e else int(e["RANK"])
+        nodes, host = max(1, int(e["WORLD_SIZE"]) // each), socket.gethostname()
+        # torchrun counts restarts per host; on several hosts its new port tells one start from the next
+        restarts = "" if STORE in e else f"/{e.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+        start = f"{e['MASTER_ADDR']}:{e['MASTER_PORT']}{restarts}"
+        return Worker(
+            rank, int(e["WORLD_SIZE"]), rank // each, f"node {rank // each} ({host})" if nodes > 1 else host, start, nodes
+        )
+
+
+def connect(worker: Worker, timeout: float, *, serve: bool = False) -> Store:
+    """Connect to the store, with keys private to this start. If nobody hosts it, rank 0 does with `serve`."""
+    e = os.environ
+    host, _, port = e.get(STORE, f"{e['MASTER_ADDR']}:{e['MASTER_PORT']}").rpartition(":")
+    hosted = STORE in e or e.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    store = TCPStore(
+        host.strip("[]"),
+        int(port),
+        is_master=serve and not hosted and worker.rank == 0,
+        wait_for_workers=False,
+        multi_tenant=True,
+        timeout=timedelta(seconds=timeout),
+    )
+    return PrefixStore(f"meshwise/{worker.start}", store)
+
+
+def init_process_group(worker: Worker, device: torch.device, timeout: float) -> None:
+    """Create the process group of all workers. Collectives time out later than the heartbeat, whose message says more."""
+    cuda = device.type == "cuda"
+    dist.init_process_group(
+        "nccl" if cuda else "gloo",
+        store=connect(worker, max(timeout, 60.0), serve=True),
+        rank=worker.rank,
+        world_size=worker.world,
+        timeout=timedelta(seconds=2 * timeout + 60),
+        device_id=device if cuda else None,
+    )

@@ -1,0 +1,167 @@
+"""Records a run: printed lines and rows, TensorBoard curves, a profiler trace, the history of GPU memory, and each rank's times."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+import json
+import os
+import socket
+from collections.abc import Generator
+from contextlib import contextmanager
+from io import FileIO
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile
+
+from meshwise.workers.trainer.parallel import AXES, Ranks
+from meshwise.workers.trainer.ranks.faults import kind_of
+from meshwise.workers.trainer.ranks.output import say
+from meshwise.workers.trainer.report.lines import environment, peak_memory, step_line
+from meshwise.workers.trainer.report.phases import Phases
+from meshwise.workers.trainer.report.rows import (
+    UNSHARED,
+    Rank,
+    Step,
+    add_row,
+    measured_steps,
+    measurement,
+    median_or_none,
+    rates,
+    read_rows,
+    step_row,
+    write_ranks,
+)
+from meshwise.workers.trainer.settings import Settings
+
+HISTORY = 200_000
+"""Allocations that a memory snapshot holds."""
+
+
+class Recorder:
+    """Records the steps of a run. Every rank has one; rank 0's prints and writes."""
+
+    def __init__(self, settings: Settings, ranks: Ranks, device: torch.device, phases: Phases, first: int) -> None:
+        self.settings, self.ranks, self.device, self.phases = settings, ranks, device, phases
+        self.steps: list[Step] = []
+        self.lead = dist.get_rank() == 0
+        self.folder = Path(settings.out)
+        self.board: Any = None
+        self.trace: Any = None
+        self.log: FileIO | None = None
+        self.unwritten = b""
+        """Log bytes that the disk did not take: a checkpoint that does not fit fills it until it is removed."""
+        if self.lead:
+            (self.folder / "environment.json").write_text(json.dumps(environment(settings), indent=2) + "\n", encoding="utf-8")
+            self.log = open_step_log(self.folder / "steps.jsonl", first)
+            self.board = tensorboard_writer(self.folder) if settings.tensorboard else None
+
+    @contextmanager
+    def step(self, number: int) -> Generator[None]:
+        """Wrap a step: rank 0 profiles the ones that the settings ask for."""
+        first, last = self.settings.profile_from, self.settings.profile_from + self.settings.profile_steps
+        inside = self.lead and first <= number < last
+        if inside and self.trace is None:
+            kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self.device.type == "cuda" else [])]
+            self.trace = profile(activities=kinds)
+            self.trace.start()
+            self.phases.traced = True
+        yield
+        if inside and number + 1 in (last, self.settings.steps):
+            if self.device.type == "cuda":
+                torch.cuda.synchronize()
+            self.trace.stop()
+            self.phases.traced = False
+            self.trace.export_chrome_trace(str(self.folder / "trace-rank0.json"))
+
+    def record(self, one: Step) -> None:
+        """Print and write a finished step, so that a run that stops has all its steps on disk."""
+        self.steps.append(one)
+        if not self.lead or self.log is None:
+            return
+        say(step_line(self.settings, one))
+        self.unwritten += json.dumps(step_row(one)).encode() + b"\n"
+        try:
+            self._write(self.log)
+        except OSError as error:
+            if kind_of(error) != "disk":
+                raise
+        if self.board is not None:
+            for name, value in scalars(self.settings, one).items():
+                self.board.add_scalar(name, value, one.step + 1)
+
+    def end(self) -> None:
+        """Gather the ranks' times and write ranks.json and the row of the run."""
+        if not self.steps:
+            return
+        every: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(every, self._own())
+        if not self.lead or self.log is None:
+            return
+        while self.unwritten:
+            self._write(self.log)
+        self.log.close()
+        if self.board is not None:
+            self.board.close()
+        found = cast(list[Rank], every)
+        write_ranks(self.folder / "ranks.json", found)
+        per_node = int(os.environ.get("LOCAL_WORLD_SIZE", self.settings.layout.devices))
+        add_row(
+            self.folder / "measurement.jsonl", measurement(self.settings, self.steps, per_node, max(one.memory for one in found))
+        )
+
+    def _write(self, log: FileIO) -> None:
+        """Write as much of the log as the disk takes; raises if it takes nothing."""
+        self.unwritten = self.unwritten[log.write(self.unwritten) :]
+
+    def _own(self) -> Rank:
+        a, measured = self.settings.layout, measured_steps(self.steps)
+        timed = [sum(one.phases.get(name, 0.0) for name in UNSHARED) for one in measured if one.phases]
+        worked = [sum(one.cpu.get(name, 0.0) for name in UNSHARED) for one in measured if one.cpu]
+        return Rank(
+            rank=dist.get_rank(),
+            host=socket.gethostname(),
+            at={axis: self.ranks.at(axis) for axis in AXES},
+            tokens=self.settings.batch * self.settings.seq // (a.dp * a.cp),
+            seconds=median_or_none(timed),
+            cpu_seconds=median_or_none(worked),
+            memory=peak_memory(self.device),
+            reserved=float(torch.cuda.max_memory_reserved(self.device)) if self.device.type == "cuda" else None,
+        )
+
+
+def open_step_log(path: Path, first: int) -> FileIO:
+    """Open steps.jsonl to append from step `first` on; later rows of an earlier run are dropped, since those steps run again."""
+    rows = [json.dumps(row) + "\n" for row in read_rows(path) if row["step"] < first]
+    path.write_text("".join(rows), encoding="utf-8")
+    return path.open("ab", buffering=0)
+
+
+def tensorboard_writer(folder: Path) -> Any:
+    """A TensorBoard writer; the launcher has checked that TensorBoard is installed."""
+    from torch.utils.tensorboard.writer import SummaryWriter
+
+    return SummaryWriter(str(folder / "tensorboard"))
+
+
+def scalars(settings: Settings, one: Step) -> dict[str, float]:
+    """A step's values by the names of TensorBoard's curves."""
+    tokens, flops, mfu = rates(settings, one.seconds)
+    found = {"loss": one.loss, "grad_norm": one.grad_norm, "tokens_per_second": tokens, "seconds": one.seconds}
+    found |= {"memory_gib": one.memory / 2**30, "tflops_per_device": flops / 1e12, "mfu": mfu}
+    return found | {f"phases/{name}": seconds for name, seconds in one.phases.items()}
+
+
+@contextmanager
+def memory_history(settings: Settings) -> Generator[None]:
+    """Record every GPU allocation, and write the history at the end or when memory runs out."""
+    if not settings.memory_snapshot:
+        yield
+        return
+    history = cast(Any, torch.cuda.memory)
+    history._record_memory_history(max_entries=HISTORY)
+    try:
+        yield
+    finally:
+        history._dump_snapshot(str(Path(settings.out, f"memory-rank{dist.get_rank()}.pickle")))
+        history._record_memory_history(enabled=None)

@@ -1,0 +1,61 @@
+"""The registry of families: one folder each, read by the launcher without torch."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from meshwise.workers.trainer import models
+from meshwise.workers.trainer.models.registry import families, unsupported
+
+TORCH_FREE = (
+    "trainer.settings",
+    "trainer.marker",
+    "trainer.models.registry",
+    "trainer.models.tensors",
+    "trainer.hf.expected",
+    "trainer.hf.safetensors",
+    "trainer.report.rows",
+    "trainer.ranks.output",
+    "trainer.data.grammar",
+    "trainer.data.order",
+    "decoder.settings",
+    "decoder.rows",
+)
+"""The modules that the launcher imports, or may."""
+
+
+def test_every_folder_of_models_is_a_family() -> None:
+    folders = {path.parent.name for path in Path(models.__file__).parent.glob("*/__init__.py")}
+    assert {family.build.__module__.split(".")[-2] for family in families().values()} == folders
+    assert list(families()) == ["bloom", "gpt2", "llama", "ttt"]
+
+
+@pytest.mark.parametrize("config", [{}, {"model_type": "mamba2"}])
+def test_an_unsupported_model_is_told_which_ones_are(config: dict[str, str]) -> None:
+    assert unsupported(config).endswith("the trainer supports bloom, gpt2, llama, ttt")
+
+
+def test_what_the_launcher_reads_needs_no_torch() -> None:
+    """Sizes, rules and expected tensors of every family are read by a machine without torch, and imports stay cheap."""
+    script = f"""
+import importlib, json, sys
+for name in {TORCH_FREE!r}:
+    importlib.import_module("meshwise.workers." + name)
+from meshwise.workers.trainer.hf.expected import config_json, shapes
+from meshwise.workers.trainer.models.registry import families, unsupported
+from meshwise.workers.trainer.settings import Layout, Settings, broken_rules
+size = {{"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "vocab_size": 256}}
+seen = {{}}
+for kind in families():
+    config = size | {{"model_type": kind}}
+    rules = broken_rules(Settings(name="x", model=config, layout=Layout(), batch=1, seq=16))
+    seen[kind] = [unsupported(config), rules, len(shapes(config)) > 10, config_json(config, "float32").count("torch_dtype")]
+print(json.dumps([seen, [name for name in ("torch", "numpy", "triton") if name in sys.modules]]))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    seen, heavy = json.loads(done.stdout)
+    assert heavy == []
+    assert seen == {kind: ["", [], True, 1] for kind in families()}

@@ -1,0 +1,93 @@
+"""Every answer that must not change by accident: predictions of the built-in tables, and of the questions of README and docs.
+
+    python tools/answers.py COMMAND > before.json      COMMAND is the meshwise to ask, such as .venv/bin/meshwise
+    python tools/answers.py before.json after.json     prints every number that differs by more than 1e-12, and exits with 1
+
+Run it before and after a change that should move no number: numbers under the same key of the same question must agree.
+"""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+CLOSE = 1e-12
+ROOT = Path(__file__).parent.parent
+PASSED_OVER = ("ask", "versions", "notes", "reasons", "commands", "date", "format")
+"""Keys whose values are words, or whose names may change with a release."""
+MORE = (
+    "plan llama-3-8b --on 8xh100-sxm --batch 64x4096 --framework torchtitan",
+    "plan llama-3-8b --on '2x(4xrtx3090)@10Gbps' --batch 64 --seq 4k --framework fsdp",
+    "plan mixtral-8x7b --on 16x8xh100-sxm --batch 1M --precision fp8",
+    "plan ttt-linear-125m --on 1xh200 --batch 16x512",
+    "plan llama-3.2-1b --on 1xh200 --batch 8x2048 --framework meshwise",
+    "serve qwen3-30b-a3b --on 2xa100-80gb-sxm --users 16",
+    "serve llama-3-8b:q8_0 --on m2-ultra",
+    "serve llama-3-8b --on 8xh200 --users 128 --context 8k",
+)
+
+
+def questions() -> list[str]:
+    """Every question that README and docs show an answer to, as arguments of meshwise, and the built-in tables."""
+    text = "\n".join(path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))))
+    shown = re.findall(r'shown\.command\("meshwise ((?:plan|serve|count) [^"|;>]*)', text)
+    kept = [re.sub(r" --(out|svg) \S+| --verbose", "", one).strip() for one in shown]
+    tables = sorted(path.stem for path in (ROOT / "src/meshwise/data/measurements").glob("*.csv"))
+    return list(dict.fromkeys([*kept, *MORE, *(f"validate {name}" for name in tables)]))
+
+
+def answer(command: str, question: str) -> Any:
+    done = subprocess.run([command, *shlex.split(question), "--json"], capture_output=True, text=True, check=False)
+    return json.loads(done.stdout) if done.returncode == 0 else {"refused": done.stderr.strip()}
+
+
+def numbers(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
+    """Every number with the path to it."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if key not in PASSED_OVER:
+                yield from numbers(inner, f"{path}/{key}")
+    elif isinstance(value, list):
+        for i, inner in enumerate(value):
+            yield from numbers(inner, f"{path}/{i}")
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield path, float(value)
+
+
+def compare(before: dict[str, Any], after: dict[str, Any]) -> int:
+    """Print what differs; 1 where anything does."""
+    compared, differ, worst = 0, 0, 0.0
+    for question, old in before.items():
+        if question not in after:
+            print(f"not asked any more: {question}")
+            continue
+        was, now = dict(numbers(old)), dict(numbers(after[question]))
+        gone = [path for path in was if path not in now]
+        if gone:
+            differ += 1
+            print(f"{question}: {len(gone)} numbers are gone, such as {gone[0]}")
+        for path in was.keys() & now.keys():
+            compared += 1
+            error = abs(was[path] - now[path]) / max(abs(was[path]), abs(now[path]), 1e-300)
+            worst = max(worst, error if was[path] != now[path] else 0.0)
+            if was[path] != now[path] and error > CLOSE:
+                differ += 1
+                print(f"{question}{path}: {was[path]!r} before, {now[path]!r} after")
+    print(
+        f"{len(before)} questions, {compared:,} numbers compared, {differ} differ; the largest relative difference is {worst:.1e}"
+    )
+    return int(differ > 0)
+
+
+def main() -> None:
+    if len(sys.argv) == 3:
+        sys.exit(compare(*(json.loads(Path(path).read_text()) for path in sys.argv[1:])))
+    json.dump({question: answer(sys.argv[1], question) for question in questions()}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
