@@ -20,7 +20,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "bench": ("bench", "Measure how fast an engine serves, beside the prediction."),
         "probe": ("probe", "Measure this machine in about a minute, so that '--on here' plans for it."),
         "generate": ("generate", "Generate text with a model that run trained, or compute the loss of a text."),
-        "make-gguf": ("make_gguf", "Write a GGUF file with random weights and the real shapes, to measure speed with."),
+        "make-gguf": ("generate", "Write a GGUF file with random weights and the real shapes, to measure speed with."),
     },
     "Check and calibrate": {
         "audit": ("audit", "Check reported results: logs, tables and reports of other programs too."),
