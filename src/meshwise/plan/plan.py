@@ -3,6 +3,7 @@
 import hashlib
 import importlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -29,7 +30,7 @@ Asked = TypeVar("Asked", bound=Ask)
 Chosen = TypeVar("Chosen", bound=Choice)
 
 
-class Plan(Generic[Asked, Chosen]):
+class Plan(ABC, Generic[Asked, Chosen]):
     """The answer to a question: `choices` are layouts with their predicted cost, the best first."""
 
     format: ClassVar[int]
@@ -48,9 +49,9 @@ class Plan(Generic[Asked, Chosen]):
         """The command line that makes this plan again."""
         return self.ask.command()
 
+    @abstractmethod
     def vary(self, **axes: str) -> "Points[Any, Any]":
         """Ask the same question at many points: vary(nodes="8..512"), vary(chip="h100-sxm,h200", batch="1M..4M")."""
-        raise NotImplementedError
 
     def rows(self) -> list[dict[str, Any]]:
         """One flat dict per layout, with the columns of `--csv`."""

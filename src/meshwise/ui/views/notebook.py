@@ -9,6 +9,7 @@ from meshwise.plan.plan import Plan
 from meshwise.plan.serve.plan import ServePlan
 from meshwise.plan.train.plan import TrainPlan
 from meshwise.ui.views import bars, plan, serve
+from meshwise.ui.views.bars import LEAST
 from meshwise.ui.views.tables import Column
 from meshwise.units import GIB
 
@@ -29,8 +30,13 @@ def plan_html(made: Plan[Any, Any]) -> str:
 
 
 def _bar(parts: Sequence[Part], values: dict[str, float], full: float, label: str) -> str:
-    names = "  ".join(f"{part.words} {100 * values[part.name] / full:.0f}%" for part in parts if values[part.name] > 0.02 * full)
-    return bars.html(parts, values, full, label) + f'<div style="color:#666;font-size:smaller">{escape(names)}</div>'
+    """A stacked bar, and the names of its larger parts in their colours."""
+    names = "  ".join(
+        f'<span style="color:{part.colour}">&#9632;</span> {escape(part.words)} {100 * values[part.name] / full:.0f}%'
+        for part in parts
+        if values[part.name] > LEAST * full
+    )
+    return bars.html(parts, values, full, label) + f'<div style="color:#666;font-size:smaller">{names}</div>'
 
 
 def _table(columns: Sequence[Column[Any]], rows: Sequence[Any]) -> str:

@@ -14,10 +14,11 @@ from meshwise.plan.train.choice import Choice
 from meshwise.plan.train.explain import Explanation
 from meshwise.plan.train.plan import TrainPlan
 from meshwise.ui.views import bars
-from meshwise.ui.views.tables import Column, bullets, fitted, wrapped
+from meshwise.ui.views.tables import Column, bullets, calibration_line, fitted, wrapped
 from meshwise.units import GIB
 
 BAR = 40
+REMEDY = "'meshwise probe' and 'calibrate' measure yours"
 SEVERAL = 5
 """Layouts whose bars `--verbose` draws."""
 
@@ -37,7 +38,7 @@ def plan_view(plan: TrainPlan, why: Explanation, width: int, *, verbose: bool) -
     else:
         parts += [*best_bars(best, width), Text(), *bullets(why.highlights, width)]
     notes = [wrapped(f"note: {note}", width, indent="  ") for note in plan.notes]
-    return Group(*parts, Text(), *notes, calibration_line(plan, verbose=verbose))
+    return Group(*parts, Text(), *notes, calibration_line(plan.calibration, plan.cluster["chip"], REMEDY, verbose=verbose))
 
 
 def header(plan: TrainPlan) -> Text:
@@ -191,16 +192,3 @@ def _assumed(plan: TrainPlan) -> str:
     }
     left = [text for name, text in words.items() if name not in plan.ask.failures]
     return f"Assumed: {', '.join([*left, f'{HARDWARE:.0%} of failures take a node out'])}."
-
-
-def calibration_line(plan: TrainPlan, *, verbose: bool) -> Text:
-    """Which calibration the numbers rest on, and whether it was fitted on this chip."""
-    about = plan.calibration
-    fitted_on = f" (fitted on {about['fitted_on']}{', ' + about['date'] if about['date'] else ''})" if verbose else ""
-    if about["own_chip"]:
-        return Text(f"calibration: {about['name']}{fitted_on}", style="dim")
-    chip = plan.cluster["chip"]
-    return Text(
-        f"not calibrated for {chip}: using '{about['name']}'{fitted_on}; 'meshwise probe' and 'calibrate' measure yours",
-        style="dim",
-    )

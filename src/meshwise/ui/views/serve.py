@@ -13,10 +13,11 @@ from meshwise.plan.serve.explain import tokens
 from meshwise.plan.serve.plan import ServePlan
 from meshwise.plan.serve.vary import ServePoint, ServePoints
 from meshwise.ui.views import bars
-from meshwise.ui.views.tables import Column, bullets, fitted, wrapped
+from meshwise.ui.views.tables import Column, bullets, calibration_line, fitted, wrapped
 from meshwise.units import GIB
 
 BAR = 40
+REMEDY = "'meshwise bench --rows' measures yours"
 POINT_BAR = 16
 HIGHLIGHTS = 5
 SEVERAL = 5
@@ -35,7 +36,7 @@ def plan_view(plan: ServePlan, width: int, *, verbose: bool) -> RenderableType:
     reasons = plan.reasons if verbose else _highlights(plan)
     parts += map(Text, reasons) if verbose else bullets(reasons, width)
     notes = [wrapped(f"note: {note}", width, indent="  ") for note in plan.notes]
-    return Group(*parts, Text(), *notes, calibration_line(plan, verbose=verbose))
+    return Group(*parts, Text(), *notes, calibration_line(plan.serving, plan.cluster["chip"], REMEDY, verbose=verbose))
 
 
 def _highlights(plan: ServePlan) -> list[str]:
@@ -144,18 +145,6 @@ def time_bars(choices: Sequence[ServeChoice], width: int) -> list[RenderableType
     if len(choices) == 1:
         return [*lines, bars.legend(SERVE_TIME, choices[0].time, width)]
     return [*lines, bars.letters(SERVE_TIME, [c.time for c in choices])]
-
-
-def calibration_line(plan: ServePlan, *, verbose: bool) -> Text:
-    """Which calibration the numbers rest on, and whether it was fitted on this chip."""
-    about = plan.serving
-    fitted_on = f" (fitted on {about['fitted_on']})" if verbose else ""
-    if about["own_chip"]:
-        return Text(f"calibration: {about['name']}{fitted_on}", style="dim")
-    chip = plan.cluster["chip"]
-    return Text(
-        f"not calibrated for {chip}: using '{about['name']}'{fitted_on}; 'meshwise bench --rows' measures yours", style="dim"
-    )
 
 
 # Many points.

@@ -95,3 +95,12 @@ def bullets(lines: Iterable[str], width: int) -> list[Text]:
         wrapped(line.strip(), width, "    ", "    ") if line.startswith(" ") else wrapped(line, width, "- ", "  ")
         for line in lines
     ]
+
+
+def calibration_line(about: Mapping[str, str], chip: object, remedy: str, *, verbose: bool) -> Text:
+    """Which calibration the numbers rest on; where it was not fitted on this chip, how to measure one."""
+    date = f", {about['date']}" if about["date"] else ""
+    fitted_on = f" (fitted on {about['fitted_on']}{date})" if verbose else ""
+    if about["own_chip"]:
+        return Text(f"calibration: {about['name']}{fitted_on}", style="dim")
+    return Text(f"not calibrated for {chip}: using '{about['name']}'{fitted_on}; {remedy}", style="dim")
