@@ -235,7 +235,9 @@ def _from_file(cls: type[AnyRecord], name: str) -> AnyRecord | None:
 def _named(name: str, known: Iterable[AnyRecord]) -> AnyRecord:
     by_key = {found.key: found for found in known}
     if name not in by_key:
-        raise UserError(f"unknown calibration {quoted(name)}{nearest(name, by_key)}; known: {', '.join(by_key)}, or a .toml file")
+        raise UserError(
+            f"unknown calibration {quoted(name)}: known are {', '.join(by_key)}, or a .toml file{nearest(name, by_key)}"
+        )
     return by_key[name]
 
 

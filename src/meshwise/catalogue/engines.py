@@ -162,4 +162,4 @@ def _find(known: dict[str, Entry], name: str) -> Entry:
     for key, found in known.items():
         if plain in (files.squeeze(one).replace(".", "") for one in (key, found.name)):
             return found
-    raise UserError(f"unknown engine {quoted(name)}{nearest(name, known)}; known: {', '.join(known)}")
+    raise UserError(f"unknown engine {quoted(name)}: known are {', '.join(known)}{nearest(name, known)}")

@@ -103,4 +103,4 @@ def find_framework(name: str) -> Framework:
         found = replace(records.read(Framework, files.table_of(path), path.name), key=key)
         if plain in (files.squeeze(key), files.squeeze(found.name)):
             return found
-    raise UserError(f"unknown framework {quoted(name)}{nearest(name, known)}; known: {', '.join(known)}")
+    raise UserError(f"unknown framework {quoted(name)}: known are {', '.join(known)}{nearest(name, known)}")

@@ -31,8 +31,14 @@ def rows(catalogue: str, name: str = "") -> list[Row]:
 
 def look_up(catalogue: str, name: str) -> Entry | None:
     """Return the one entry that `name` means, or None where several names contain its words. UserError where none does."""
-    find_one = {"chips": find_chip, "clusters": find_cluster, "models": find.find_model}[catalogue]
+    if catalogue == "clusters":
+        try:
+            return find_cluster(name)  # any text that describes a cluster
+        except UserError:
+            if not filter_clusters(name):
+                raise
     matching = _matching(catalogue, name)
+    find_one = {"chips": find_chip, "clusters": find_cluster, "models": find.find_model}[catalogue]
     return None if len(matching) > 1 else find_one(matching[0] if matching else name)
 
 

@@ -223,7 +223,7 @@ def number(least: float, most: float) -> Kind[str | float, float]:
             raise UserError(f"{quoted(value)}: expected a number from {least:g} to {most:g}")
         return found
 
-    return Kind(read, lambda value: f"{value:.17g}", "X", ordered=True, whole=False)
+    return Kind(read, lambda value: f"{value:g}" if float(f"{value:g}") == value else repr(value), "X", ordered=True, whole=False)
 
 
 def optional(kind: Kind[In, Out]) -> Kind[In | None, Out | None]:

@@ -121,7 +121,7 @@ def test_a_fast_speed_names_the_way_that_would_give_it() -> None:
 def test_flat_layer_splits_are_said_to_be_flat() -> None:
     """physics.md: 70B Q4_K_M on 2/4/6 RTX 3090 is flat within 5%."""
     points = [(n, split(found(cluster=f"{n}xrtx3090"), "layer", n)) for n in (2, 4, 6)]
-    match = re.search(r"Layer split on 2 to 6 cards: generation is flat within (\d+)%", lesson(points))
+    match = re.search(r"Layer split on 2 to 6 cards: decode is flat within (\d+)%", lesson(points))
     assert match
     assert int(match[1]) <= 5
 

@@ -36,7 +36,7 @@ def test_cards_are_all_used_where_they_are_what_varies() -> None:
 
 def test_flat_layer_splits_are_said_even_where_another_split_wins() -> None:
     (line,) = answer(ASK, ["gpus=4..6"]).lessons
-    assert re.match(r"Layer split on 4 to 6 cards: generation is flat within [1-5]%", line)
+    assert re.match(r"Layer split on 4 to 6 cards: decode is flat within [1-5]%", line)
     assert answer(ASK, ["context=4k,8k"]).lessons == []
 
 

@@ -51,7 +51,7 @@ def detect(head: str) -> Format | None:
 def find_format(name: str) -> Format:
     known = {one.name: one for one in formats()}
     if name.lower() not in known:
-        raise UserError(f"unknown format {quoted(name)}{nearest(name, known)}; known: {', '.join(known)}")
+        raise UserError(f"unknown format {quoted(name)}: known are {', '.join(known)}{nearest(name, known)}")
     return known[name.lower()]
 
 

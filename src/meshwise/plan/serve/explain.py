@@ -326,7 +326,7 @@ def measured(q: ServeQuestion, found: Found, value: float) -> list[str]:
     if value > high:
         return [
             f"{head}: faster than that ({percent:+.0f}%).{other} Usual reasons: a smaller file than {q.weights.format}, a shorter prompt "
-            f"than {q.work.prompt}, speculative decoding, other cards, or the rate of the prompt read as that of generation."
+            f"than {q.work.prompt}, speculative decoding, other cards, or the prefill rate mistaken for decode."
         ]
     return [
         f"{head}: slower than that ({percent:+.0f}%).{other} Usual reasons:",
@@ -384,6 +384,6 @@ def lesson(points: list[tuple[int, Option]]) -> str:
     hops = [one.speed.decode["hops"] for _, one in points if one.speed]
     more = (hops[-1] - hops[0]) / (points[-1][0] - points[0][0]) * 1e3
     return (
-        f"Layer split on {points[0][0]} to {points[-1][0]} cards: generation is flat within {max(1, math.ceil(spread))}%. It reads the "
-        f"layers one after another, so bandwidths do not add up: a card more is memory and {more:.2f} ms of hops, not speed."
+        f"Layer split on {points[0][0]} to {points[-1][0]} cards: decode is flat within {max(1, math.ceil(spread))}%. It reads the "
+        f"layers one after another, so bandwidths do not add up: another card adds memory and {more:.2f} ms of hops, not speed."
     )

@@ -18,6 +18,8 @@ from meshwise.units import GIB
 
 SHOWN = 4
 """Parts of the step that a comparison names."""
+NEGLIGIBLE = 0.05
+"""Percent of throughput below which a change is no gain."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +55,13 @@ class Explanation:
     @property
     def highlights(self) -> list[str]:
         """The few sentences that matter most: the comparison in one line, and the first limits."""
+        limits = [line for line in self.limits if not line.endswith("no gain.")]
         if self.other is None:
-            return list(self.limits[:4])
+            return limits[:4]
         saved = [f"{_signed(row.gained)} s in {TRAIN_WORDS[row.part]}" for row in self.differences[:2]]
         percent = 100 * (self.other.step / self.best.step - 1)
         first = f"{self.other.name} is {percent:.1f}% slower" + (f": {', '.join(saved)}." if saved else ".")
-        return [first, *self.limits[:4]]
+        return [first, *limits[:4]]
 
     def to_json(self) -> dict[str, Any]:
         parts = [{"part": d.part, "best": d.mine, "other": d.other} for d in self.differences]
@@ -151,12 +154,11 @@ def _comparison(best: Choice, other: Choice | None, rows: tuple[Difference, ...]
 
 def _limits(q: Question, best: Choice, bounds: Bounds) -> list[str]:
     """List the limits of the best layout: memory, its largest parts, and the gain from twice the batch, network or memory."""
-    largest = max((part for part in TRAIN_PARTS if part != "matmul"), key=lambda part: best.time.get(part, 0.0))
-    share = 100 * best.time["matmul"] / best.step
-    parts = (
-        f"{share:.0f}% of the step is matrix products; the largest other part is {TRAIN_WORDS[largest]}, "
-        f"{100 * best.time[largest] / best.step:.0f}% ({best.time[largest]:.3g} s)."
-    )
+    first, second = sorted(TRAIN_PARTS, key=lambda part: -best.time.get(part, 0.0))[:2]
+    shares = [
+        f"{TRAIN_WORDS[part]} {100 * best.time[part] / best.step:.0f}% ({best.time[part]:.3g} s)" for part in (first, second)
+    ]
+    parts = f"The largest parts of the step are {shares[0]} and {shares[1]}."
     return [binding(q, best, bounds), parts, *what_if(q, best, bounds), *_rooflines(q, best)]
 
 
@@ -195,6 +197,9 @@ def what_if(q: Question, best: Choice, bounds: Bounds) -> list[str]:
             continue
         other = choice(trial, found.layouts, found.cost, 0)
         gain = 100 * (other.tokens_per_second / best.tokens_per_second - 1)
+        if abs(gain) < NEGLIGIBLE:
+            lines[f"With {what}: no gain."] = 0.0
+            continue
         then = "the same layout" if layout_name(other.layout) == layout_name(best.layout) else other.name
         lines[f"With {what}: {gain:+.1f}% tokens/s, {then}."] = gain
     return sorted(lines, key=lambda line: -lines[line])
