@@ -67,11 +67,9 @@ def _show(found: "TrainPlan", out: Path | None, *, verbose: bool, json: bool, cs
 
         return plan_view(found, found.explain(), width, verbose=verbose)
 
-    saved = (
-        f"meshwise explain {out}, meshwise run {out} --dry-run" if out else "--out plan.json writes it for 'explain' and 'run'"
-    )
-    following = f"next: {saved}{'' if verbose else '; --verbose prints everything'}"
-    output.show(found, view, json=json, csv=csv, commands=[f"reproduce: {found.command}", following])
+    following = f"meshwise explain {out}; meshwise run {out} --dry-run" if out else "--out plan.json for 'explain' and 'run'"
+    more = "" if verbose else "; --verbose for everything"
+    output.show(found, view, json=json, csv=csv, commands=[f"reproduce: {found.command}", f"next: {following}{more}"])
 
 
 def _shapes(words: dict[str, Any], json: bool, csv: bool) -> None:
@@ -148,7 +146,7 @@ def explain(
         from meshwise.ui.views.tables import console
 
         out = console()
-        for line in choice_bars([why.best, why.other]) if why.other else ():
+        for line in choice_bars([why.best, why.other], out.width) if why.other else ():
             out.print(line)
         out.print()
         for line in why.reasons:
