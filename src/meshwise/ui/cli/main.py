@@ -1,6 +1,7 @@
 """The program `meshwise`: runs a verb, and turns what a user can fix into one line on standard error."""
 
 import sys
+from difflib import get_close_matches
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -35,7 +36,7 @@ def root(
 def main() -> None:
     """Run, and turn what a user can fix into one line on standard error."""
     try:
-        sys.exit(app(standalone_mode=False) or 0)
+        sys.exit(app(standalone_mode=False, prog_name="meshwise") or 0)
     except UserError as error:
         fail(str(error), error.exit_code)
     except typer.TyperException as error:  # a misspelt verb or option, a missing argument
@@ -53,12 +54,19 @@ def _usage(error: Any) -> str:
     option = getattr(error, "option_name", None)
     if option and "No such option" in error.format_message():
         known = [name for param in context.command.params for name in param.opts] if context is not None else []
-        return f"unknown option {option}{nearest(option, known)} ({path} --help)"
+        return f"unknown option {option}{_nearest_option(option, known)} ({path} --help)"
     message = " ".join(error.format_message().split())
     if message.startswith("No such command"):
         name = message.split("'")[1] if "'" in message else ""
         return f"unknown verb {name!r}{nearest(name, EVERY)} (meshwise --help)"
     return f"{message} ({path} --help)"
+
+
+def _nearest_option(given: str, known: list[str]) -> str:
+    """'; did you mean ...?'. The dashes, which every option has, do not make two of them alike."""
+    names = {name.lstrip("-"): name for name in known if name.startswith("--")}
+    close = get_close_matches(given.lstrip("-"), names, n=1, cutoff=0.6)
+    return f"; did you mean '{names[close[0]]}'?" if close else ""
 
 
 def fail(message: str, code: int) -> NoReturn:

@@ -26,7 +26,7 @@ SHAPE_ONLY = tuple(name for name in spec(ShapeAsk) if name not in spec(TrainAsk)
     ShapeAsk,
     examples=(
         "meshwise plan llama-3-70b --on 64x8xh100-sxm --batch 4M --tokens 15T",
-        "meshwise plan bloom-176b --on jean-zay:48 --batch 2048x2048 --framework megatron-deepspeed --fix tp=4",
+        "meshwise plan bloom-176b --on jean-zay:48 --batch 2048x2048 --fix tp=4 --out plan.json",
         "meshwise plan llama-3-70b --on h100-sxm --batch 4M --vary nodes=8..512",
     ),
 )
