@@ -61,7 +61,7 @@ def count(
     if json or csv:
         output.data([one.to_json() for one in found], [one.row() for one in found], csv=csv)
         return
-    from meshwise.ui.views.count import budget_table, count_table
+    from meshwise.ui.views.count import budget_table, count_tables
     from meshwise.ui.views.tables import console
 
     out = console()
@@ -72,7 +72,8 @@ def count(
             for line in budget["rooflines"]:
                 out.print(line, soft_wrap=True)
         return
-    out.print(count_table([one.to_json() for one in found]))
+    for table in count_tables([one.to_json() for one in found], out.width):
+        out.print(table)
     for one in found:
         for note in one.model.notes:
             out.print(f"{one.model.name}: {note}", soft_wrap=True)
@@ -96,8 +97,8 @@ def show(
     if json or csv:
         output.data(rows[0] if entry is not None else rows, map(api.flat, rows), csv=csv)
         return
-    from meshwise.ui.views.listing import catalogue_table, entry_facts
+    from meshwise.ui.views.listing import catalogue_view, entry_facts
     from meshwise.ui.views.tables import console
 
     out = console()
-    out.print(catalogue_table(catalogue, rows, out.width) if entry is None else entry_facts(name, entry))
+    out.print(catalogue_view(catalogue, rows, out.width) if entry is None else entry_facts(name, entry))

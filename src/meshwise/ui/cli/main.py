@@ -1,12 +1,13 @@
 """The program `meshwise`: runs a verb, and turns what a user can fix into one line on standard error."""
 
 import sys
+from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Annotated, Any, NoReturn
 
 import typer
 
-from meshwise.errors import UserError, nearest
+from meshwise.errors import UserError
 from meshwise.ui.cli.help import EVERY, Verbs
 from meshwise.workers.trainer.ranks.output import flush, say
 
@@ -54,17 +55,17 @@ def _usage(error: Any) -> str:
     option = getattr(error, "option_name", None)
     if option and "No such option" in error.format_message():
         known = [name for param in context.command.params for name in param.opts] if context is not None else []
-        return f"unknown option {option}{_nearest_option(option, known)} ({path} --help)"
+        return f"unknown option {option}{_alike(option, [name for name in known if name.startswith('--')])} ({path} --help)"
     message = " ".join(error.format_message().split())
     if message.startswith("No such command"):
         name = message.split("'")[1] if "'" in message else ""
-        return f"unknown verb {name!r}{nearest(name, EVERY)} (meshwise --help)"
+        return f"unknown verb {name!r}{_alike(name, EVERY)} (meshwise --help)"
     return f"{message} ({path} --help)"
 
 
-def _nearest_option(given: str, known: list[str]) -> str:
-    """'; did you mean ...?'. The dashes, which every option has, do not make two of them alike."""
-    names = {name.lstrip("-"): name for name in known if name.startswith("--")}
+def _alike(given: str, known: Iterable[str]) -> str:
+    """'; did you mean ...?' where an option or verb is alike. The dashes, which every option has, do not make two of them so."""
+    names = {name.lstrip("-"): name for name in known}
     close = get_close_matches(given.lstrip("-"), names, n=1, cutoff=0.6)
     return f"; did you mean '{names[close[0]]}'?" if close else ""
 
