@@ -36,10 +36,9 @@ def plan_view(plan: ServePlan, width: int, *, verbose: bool) -> RenderableType:
 
 
 def _highlights(plan: ServePlan) -> list[str]:
-    """The first reasons, and the verdict on a measured speed, which come last."""
-    measured = [i for i, line in enumerate(plan.reasons) if line.startswith("Measured ")]
-    verdict = list(plan.reasons[measured[0] :]) if measured else []
-    return [*verdict, *plan.reasons[:HIGHLIGHTS]]
+    """The verdict on a measured speed, which is the last of the reasons, and the first of them."""
+    end = next((i for i, line in enumerate(plan.reasons) if line.startswith("Measured ")), len(plan.reasons))
+    return [*plan.reasons[end:], *plan.reasons[:end]][:HIGHLIGHTS]
 
 
 def header(plan: ServePlan) -> list[str]:
