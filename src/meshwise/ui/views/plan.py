@@ -26,6 +26,7 @@ def plan_view(plan: TrainPlan, why: Explanation, width: int, *, verbose: bool) -
     best = plan.best
     parts: list[RenderableType] = [
         *heading(header(plan), width),
+        Text(),
         fitted(columns(plan), plan.choices, width),
         *(wrapped(line, width) for line in _below_table(plan)),
         Text(),
@@ -46,10 +47,10 @@ def header(plan: TrainPlan) -> list[str]:
     nodes = f" in {cluster['nodes']:,} nodes" if int(cluster["nodes"] or 0) > 1 else ""
     framework = plan.framework + ("" if ask.framework else " (assumed, --framework)")
     step = units.show(float(ask.batch * ask.seq), "count", digits=3)
-    training = f", {units.show(ask.tokens, 'count')} tokens to train on" if ask.tokens else ""
+    training = f" of {units.show(ask.tokens, 'count')}" if ask.tokens else ""
     return [
         f"{ask.model} on {ask.on}: {cluster['devices']:,} x {cluster['chip']}{nodes}",
-        f"{framework}, {ask.precision}, {ask.optimizer}; batch {ask.batch:,} x {ask.seq:,} = {step} tokens{training}",
+        f"{framework}, {ask.precision}, {ask.optimizer}; batch {ask.batch:,} x {ask.seq:,} = {step}{training} tokens",
     ]
 
 
@@ -201,4 +202,4 @@ def calibration_line(plan: TrainPlan, *, verbose: bool) -> str:
     if about["own_chip"]:
         return f"calibration: {about['name']}{fitted_on}"
     chip = plan.cluster["chip"]
-    return f"not calibrated for {chip}: using '{about['name']}'{fitted_on}; 'meshwise probe' and 'calibrate' measure yours"
+    return f"not calibrated for {chip}: using '{about['name']}'{fitted_on}; see meshwise probe and calibrate"

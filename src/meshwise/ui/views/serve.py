@@ -1,6 +1,6 @@
 """A serving plan on a terminal: header, table of layouts, memory of each device, where the time goes, the reasons; and tables of points."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -9,7 +9,7 @@ from meshwise import units
 from meshwise.cost.parts import SERVE_MEMORY, SERVE_TIME
 from meshwise.plan.serve.choice import Device, ServeChoice
 from meshwise.plan.serve.explain import tokens
-from meshwise.plan.serve.plan import ServePlan
+from meshwise.plan.serve.plan import Miss, ServePlan
 from meshwise.plan.serve.vary import ServePoint, ServePoints
 from meshwise.ui.views import bars
 from meshwise.ui.views.chart import Panel, chart
@@ -25,6 +25,7 @@ def plan_view(plan: ServePlan, width: int, *, verbose: bool) -> RenderableType:
     """Everything `serve` prints but for commands, which no terminal may break."""
     parts: list[RenderableType] = [
         *heading(header(plan), width),
+        Text(),
         fitted(columns(plan), plan.choices, width),
         *(wrapped(line, width) for line in _below_table(plan)),
         Text(),
@@ -38,7 +39,7 @@ def plan_view(plan: ServePlan, width: int, *, verbose: bool) -> RenderableType:
 def _highlights(plan: ServePlan) -> list[str]:
     """The verdict on a measured speed, which is the last of the reasons, and the first of them."""
     end = next((i for i, line in enumerate(plan.reasons) if line.startswith("Measured ")), len(plan.reasons))
-    return [*plan.reasons[end:], *plan.reasons[:end]][:HIGHLIGHTS]
+    return [*plan.reasons[end:], *plan.reasons[: HIGHLIGHTS - (end < len(plan.reasons))]]
 
 
 def header(plan: ServePlan) -> list[str]:
@@ -93,13 +94,19 @@ def _gib(value: float) -> str:
 
 
 def _below_table(plan: ServePlan) -> list[str]:
-    lines = [f"Does not fit: {miss.name}, {_gib(miss.missing)} GiB short on its fullest device." for miss in plan.misses]
+    lines = [f"Does not fit: {', '.join(_short_by(plan.misses))}."] if plan.misses else []
     rate = plan.cluster["dollars_per_hour"]
     if rate is not None and any(c.dollars_per_million is not None for c in plan.choices):
         lines.append(
             f"Cost at ${rate:,.2f} per device-hour ({'--price' if plan.ask.price else 'list price; --price changes it'})."
         )
     return lines
+
+
+def _short_by(misses: Sequence[Miss]) -> Iterator[str]:
+    """'row split, 2 cards (7.0 GiB short on its fullest device)'; the words once."""
+    for i, miss in enumerate(misses):
+        yield f"{miss.name} ({_gib(miss.missing)} GiB{'' if i else ' short on its fullest device'})"
 
 
 def device_bars(best: ServeChoice, width: int) -> list[RenderableType]:
@@ -155,7 +162,7 @@ def calibration_line(plan: ServePlan, *, verbose: bool) -> str:
     if about["own_chip"]:
         return f"calibration: {about['name']}{fitted_on}"
     chip = plan.cluster["chip"]
-    return f"not calibrated for {chip}: using '{about['name']}'{fitted_on}; 'meshwise bench --rows' measures yours"
+    return f"not calibrated for {chip}: using '{about['name']}'{fitted_on}; see meshwise bench"
 
 
 # Many points.
@@ -167,6 +174,7 @@ def points_view(found: ServePoints, width: int) -> RenderableType:
     notes = dict.fromkeys(note for point in found for note in point.notes)
     return Group(
         fitted(_point_columns(found, several), found.points, width),
+        Text(),
         _chart(found, several, width),
         Text(),
         *(wrapped(line, width) for line in found.lessons),

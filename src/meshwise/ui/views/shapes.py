@@ -22,6 +22,7 @@ def shapes_view(found: Shapes, width: int) -> RenderableType:
     ]
     return Group(
         fitted(_columns(), found.shapes, width),
+        Text(),
         Text("what each shape gives up, in percent of its seconds per parameter", style="bold"),
         *faults,
         Text(),

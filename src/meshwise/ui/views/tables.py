@@ -19,7 +19,10 @@ PIPE_WIDTH = 120
 """Columns of output that is no terminal, unless $COLUMNS says otherwise."""
 
 GAP = 2
-"""Columns of a terminal between two columns of a table, and at its two ends together."""
+"""Columns of a terminal between two columns of a table."""
+
+LINES, FEWEST = 9, 3
+"""Lines that a list of reasons may take, and how many reasons it has at least."""
 
 Shown = TypeVar("Shown")
 
@@ -81,7 +84,7 @@ def _width(columns: Sequence[Column[Shown]], short: bool, rows: Sequence[Shown],
     """The width of a table in which the words of rank 0 take at most `most` characters."""
     natural = [max(cell_len(cell) for cell in (_title(one, short), *(_cell(one, row, short) for row in rows))) for one in columns]
     texts = sum(width for one, width in zip(columns, natural, strict=True) if one.text and not one.rank)
-    return sum(natural) - texts + min(texts, most) + GAP * len(columns)
+    return sum(natural) - texts + min(texts, most) + GAP * (len(columns) - 1)
 
 
 def _title(column: Column[Any], short: bool) -> str:
@@ -93,7 +96,7 @@ def _cell(column: Column[Shown], row: Shown, short: bool) -> str:
 
 
 def table(columns: Sequence[Column[Shown]], rows: Sequence[Shown], *, short: bool = False) -> Table:
-    found = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    found = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for column in columns:
         side = "left" if column.text else "right"
         found.add_column(_title(column, short), justify=side, no_wrap=not column.text, overflow="fold")
@@ -115,9 +118,16 @@ def heading(lines: Sequence[str], width: int) -> list[Text]:
     return [wrapped(line, width, style="" if i else "bold") for i, line in enumerate(lines)]
 
 
-def bullets(lines: Iterable[str], width: int) -> list[Text]:
-    """Sentences as a list; a line that is indented already belongs to the one before it."""
-    return [
-        wrapped(line.strip(), width, "    ", "    ") if line.startswith(" ") else wrapped(line, width, "- ", "  ")
-        for line in lines
-    ]
+def bullets(sentences: Iterable[str], width: int) -> list[Text]:
+    """The first sentences as a list: as many as fit into LINES, and at least FEWEST. An indented one belongs to the one before it."""
+    found: list[Text] = []
+    lines = items = 0
+    for sentence in sentences:
+        inner = sentence.startswith(" ")
+        made = wrapped(sentence.strip(), width, "    " if inner else "- ", "      " if inner else "  ")
+        lines += made.plain.count("\n") + 1
+        if lines > LINES and items >= FEWEST and not inner:
+            break
+        found.append(made)
+        items += not inner
+    return found

@@ -24,7 +24,7 @@ def points_view(found: TrainPoints, width: int) -> RenderableType:
     why = [Text("why the layout changes", style="bold"), *reasons] if reasons else []
     why += [Text("The same layout wins at every point.")] if several and not reasons else []
     table = fitted(_columns(found.ask, found.axes, found.points), found.points, width)
-    return Group(table, _chart(found.axes, found.points, width), Text(), *why, Text(), *_notes(found.points, width))
+    return Group(table, Text(), _chart(found.axes, found.points, width), Text(), *why, Text(), *_notes(found.points, width))
 
 
 def _columns(ask: TrainAsk, axes: Sequence[str], points: Sequence[Point]) -> list[Column[Point]]:
@@ -106,9 +106,10 @@ def cheapest_view(found: Cheapest, width: int) -> RenderableType:
     )
     marks = {i: "cheapest" if point is best else "" if point.meets(ask.within) else "too late" for i, point in enumerate(counts)}
     return Group(
-        Text(),
         wrapped(sentence, width, style="bold"),
+        Text(),
         fitted(_columns(ask, ("chip", "nodes"), per_chip), per_chip, width),
+        Text(),
         Text(f"Numbers of nodes of {best.values['chip']} that were tried and work:"),
         Text(),
         _chart(("nodes",), counts, width, marks),
