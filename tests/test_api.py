@@ -1,6 +1,7 @@
 """The library as a notebook uses it: `import meshwise as mw`."""
 
 import ast
+import importlib.util
 import inspect
 import json
 import re
@@ -450,3 +451,23 @@ def test_the_command_of_a_plan_is_the_one_that_makes_it(plan: Any, served: Any) 
     for made in (plan, served):
         assert read_back(made.ask) == made.ask
         assert json.loads(once(*shlex.split(made.command)[1:], "--json").out) == made.to_json()
+
+
+# The tour on docs/api.md.
+
+
+def test_the_tour_of_the_documents_prints_what_it_says() -> None:
+    """`make docs` writes the results again (cog and tools/shown.py)."""
+    location = importlib.util.spec_from_file_location("shown", ROOT / "tools" / "shown.py")
+    assert location
+    assert location.loader
+    shown = importlib.util.module_from_spec(location)
+    location.loader.exec_module(shown)
+    blocks = re.findall(
+        r"^```python\n(.*?)^```$", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
+    assert len(blocks) >= 5
+    tour = shown.Python()
+    for block in blocks:
+        assert "\n".join(tour.lines(block)) + "\n" == block
+    assert sum(block.count(shown.Python.MARK) for block in blocks) > 15
