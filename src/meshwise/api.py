@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from meshwise.calibrate.train.validate import Validation
     from meshwise.models.count import Count
     from meshwise.models.listing import Entry
+    from meshwise.models.make_gguf import Made
     from meshwise.plan.cheapest import Cheapest
     from meshwise.plan.serve.plan import ServePlan
     from meshwise.plan.serve.vary import ServePoints
@@ -29,6 +30,13 @@ if TYPE_CHECKING:
     from meshwise.plan.train.explain import Explanation
     from meshwise.plan.train.plan import TrainPlan
     from meshwise.plan.train.vary import TrainPoints
+    from meshwise.run.callbacks import Progress, Say
+    from meshwise.run.probe.store import Probed
+    from meshwise.run.serve.bench import Bench
+    from meshwise.run.serve.session import ServeDryRun, Serving
+    from meshwise.run.train.dry_run import DryRun
+    from meshwise.run.train.generate import Generated
+    from meshwise.run.train.start import SweepResult, TrainResult
 
 P = ParamSpec("P")
 Asked = TypeVar("Asked", bound=Ask)
@@ -216,3 +224,111 @@ def calibrate(
     from meshwise.calibrate import result
 
     return result.calibrate([str(table) for table in tables], chips, frameworks, architectures, leave_out)
+
+
+# Run and measure.
+
+
+def run(
+    what: "str | Path | TrainPlan | ServePlan" = "", *, say: "Say" = print, progress: "Progress | None" = None, **words: Any
+) -> "TrainResult | SweepResult | DryRun | Serving | ServeDryRun | None":
+    """Train a model or a plan, or start the engine of a serving plan or of a .gguf.
+
+    Keywords are the flags of `meshwise run`: the fields of `TrainRun` (run("llama-debug", tp=2, steps=20)) or of `ServeRun`
+    (run("model.gguf", port=0)). Training returns its measurements and report when it is done. An engine is returned when it answers:
+    `with run("model.gguf", port=0) as engine: bench(engine.url)`. `say` gets each line of output, `progress` the steps that are done.
+    """
+    from meshwise.plan.serve.plan import ServePlan
+
+    if isinstance(what, ServePlan) or (isinstance(what, str | Path) and serves(what)):
+        return _serve(what, say, words)
+    return _train(what, say, progress, words)
+
+
+def serves(what: str | Path) -> bool:
+    """Whether `run` serves this file rather than trains it: a .gguf, or a plan.json of `serve`."""
+    from meshwise.run.serve.ask import serves
+
+    return serves(str(what))
+
+
+def _serve(what: "str | Path | ServePlan", say: "Say", words: dict[str, Any]) -> "Serving | ServeDryRun":
+    from meshwise.plan.fields import given
+    from meshwise.run.serve.ask import ServeRun
+    from meshwise.run.serve.session import Serving, rehearse
+
+    named = isinstance(what, str | Path)
+    ask = given(ServeRun, {"what": str(what) if named else "", **words})
+    return (rehearse if ask.dry_run else Serving)(ask, None if named else what, say=say)
+
+
+def _train(
+    what: "str | Path | TrainPlan", say: "Say", progress: "Progress | None", words: dict[str, Any]
+) -> "TrainResult | SweepResult | DryRun | None":
+    from tempfile import TemporaryDirectory
+
+    from meshwise.plan.fields import given
+    from meshwise.run.train.ask import TrainRun
+    from meshwise.run.train.start import start
+
+    with TemporaryDirectory(prefix="meshwise-") as folder:
+        path = what if isinstance(what, str | Path) else what.save(Path(folder, "plan.json"))
+        return start(given(TrainRun, {"what": str(path), **words}), say=say, progress=progress)
+
+
+def bench(
+    what: "str | Path | ServePlan", *, say: "Say | None" = None, progress: "Progress | None" = None, **words: Any
+) -> "Bench":
+    """Measure how fast an endpoint (its URL), or the engine of a plan, .gguf or model, serves, beside the prediction.
+
+    Keywords are the flags of `meshwise bench`: the fields of `BenchAsk` (bench(url, users=[1, 4], prompt=512, output=64)).
+    """
+    from meshwise.plan.fields import given
+    from meshwise.run.bench.ask import BenchAsk
+    from meshwise.run.callbacks import ignore
+    from meshwise.run.serve.bench import bench
+
+    named = isinstance(what, str | Path)
+    ask = given(BenchAsk, {"what": str(what) if named else "plan", **words})
+    return bench(ask, None if named else what, say=say or ignore, progress=progress or ignore)
+
+
+def probe(*, progress: "Progress | None" = None, **words: Any) -> "Probed":
+    """Measure this machine in about a minute, so that on="here" plans for it.
+
+    Keywords are the flags of `meshwise probe`: the fields of `ProbeAsk` (probe(seconds=20, device="cpu")).
+    """
+    from meshwise.plan.fields import given
+    from meshwise.run.callbacks import ignore
+    from meshwise.run.probe.ask import ProbeAsk
+    from meshwise.run.probe.store import probe_machine
+
+    return probe_machine(given(ProbeAsk, words), progress=progress or ignore)
+
+
+def generate(model: str, *, weights: str | Path, say: "Say | None" = None, **words: Any) -> "Generated":
+    """Continue a prompt with a model that `run` trained and saved, or compute the loss of a text file.
+
+    Keywords are the fields of `GenerateAsk`: generate("llama-debug", weights="run/weights", prompt="the old river", tokens=40).
+    """
+    from meshwise.plan.fields import given
+    from meshwise.run.callbacks import ignore
+    from meshwise.run.train.ask import GenerateAsk
+    from meshwise.run.train.generate import generate
+
+    return generate(given(GenerateAsk, {"model": model, "weights": str(weights), **words}), say=say or ignore)
+
+
+def make_gguf(
+    model: str, out: str | Path, *, type: str = "q4_k_m", layers: int | None = None, seed: int = 0, header_only: bool = False
+) -> "Made":
+    """Write a GGUF file with random weights and the real shapes, to measure speed with. `header_only`: no weights, for llama.cpp's dry
+    run."""
+    from meshwise.models import make_gguf
+    from meshwise.models.formats import find_format
+
+    if Path(out).suffix != ".gguf":
+        raise UserError(f"--out {out}: the name of a GGUF file ends in .gguf")
+    made = make_gguf.prepare(model, find_format(type), layers)
+    make_gguf.write(made, Path(out), header_only=header_only, seed=seed)
+    return made

@@ -2,7 +2,7 @@
 (data/runtimes: facts and calibrated sizes)."""
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 from meshwise.catalogue import files, records
 from meshwise.catalogue.chips import Chip, Kind, Source
@@ -127,33 +127,39 @@ class Runtime:
         return chip.memory * self.usable.get(chip.kind, 1.0) - self.context
 
 
+Entry = TypeVar("Entry", Engine, Runtime)
+
+
 @files.cached
 def runtimes() -> dict[str, Runtime]:
     """Return the memory allocation of every engine and build by name."""
-    found = files.files("runtimes", ".toml")
-    return {key: replace(records.read(Runtime, files.table_of(path), path.name), key=key) for key, path in found.items()}
-
-
-def find_runtime(name: str) -> Runtime:
-    """Return the memory allocation of an engine or of one build; case and punctuation do not count."""
-    known = runtimes()
-    for key, found in known.items():
-        if files.squeeze(name) in (files.squeeze(key), files.squeeze(found.name)):
-            return found
-    raise UserError(f"unknown engine {quoted(name)}{nearest(name, known)}; known: {', '.join(known)}")
+    return _read(Runtime, "runtimes")
 
 
 @files.cached
 def engines() -> dict[str, Engine]:
     """Return every engine by name."""
-    found = files.files("engines", ".toml")
-    return {key: replace(records.read(Engine, files.table_of(path), path.name), key=key) for key, path in found.items()}
+    return _read(Engine, "engines")
+
+
+def find_runtime(name: str) -> Runtime:
+    """Return the memory allocation of an engine or of one build; case and punctuation do not count."""
+    return _find(runtimes(), name)
 
 
 def find_engine(name: str) -> Engine:
     """Return the engine with that name; case and punctuation do not count."""
-    known = engines()
+    return _find(engines(), name)
+
+
+def _read(cls: type[Entry], kind: str) -> dict[str, Entry]:
+    found = files.files(kind, ".toml")
+    return {key: replace(records.read(cls, files.table_of(path), path.name), key=key) for key, path in found.items()}
+
+
+def _find(known: dict[str, Entry], name: str) -> Entry:
+    plain = files.squeeze(name).replace(".", "")
     for key, found in known.items():
-        if files.squeeze(name).replace(".", "") == files.squeeze(key).replace(".", ""):
+        if plain in (files.squeeze(one).replace(".", "") for one in (key, found.name)):
             return found
     raise UserError(f"unknown engine {quoted(name)}{nearest(name, known)}; known: {', '.join(known)}")

@@ -1,0 +1,12 @@
+"""run: a plan as processes on machines, and measurements of them.
+
+    train/        TrainRun -> launch -> processes -> report; sweeps, dry runs, generation from trained weights
+    serve/        ServeRun -> programs of an engine -> a server; `bench` measures one beside its prediction
+    bench/        BenchAsk, and a client that times the tokens of an OpenAI-compatible endpoint
+    probe/        ProbeAsk: time this machine's kernels and links, and install the result as the cluster `here`
+    text/         data files and tokenizers -> token files
+    children.py   end child processes with their parent
+    callbacks.py  Say and Progress: how long functions report to their caller
+Inside: serve | train import bench | probe | text, which import children and callbacks. Imports plan, export, calibrate, models, catalogue
+and the settings of workers (no torch). Imported by api. Prints nothing: lines and progress go to callbacks.
+"""

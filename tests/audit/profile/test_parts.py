@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from meshwise.audit.profile import parts, trace
 from meshwise.errors import UserError
 from meshwise.run.train import launch
+from meshwise.run.train.ask import TrainRun
 from meshwise.ui.cli.main import app
 from meshwise.workers.trainer.settings import Layout, Settings
 from support.traces import GPU, write_trace
@@ -17,7 +18,7 @@ from support.traces import GPU, write_trace
 
 def run_folder(tmp_path: Path) -> Path:
     """A folder as `meshwise run --out` leaves it: llama-debug in one process on an H100, half a second a step."""
-    ready = launch.prepare(launch.Wish(what="llama-debug", device="cpu", batch=8, seq=64))
+    ready = launch.prepare(TrainRun("llama-debug", device="cpu", batch=8, seq=64))
     values = asdict(ready.settings) | {"facts": {"gpu": "h100-sxm", "params": 3410176.0}, "device": "cuda"}
     settings = Settings(**{**values, "layout": Layout(**values["layout"])})
     settings.write(tmp_path / "config.json")

@@ -16,7 +16,7 @@ from meshwise.catalogue import files as catalogue_files
 from meshwise.catalogue.calibrations import Calibration, choose
 from meshwise.catalogue.chips import find_chip
 from meshwise.errors import UserError
-from meshwise.run import probe as probing
+from meshwise.run.probe import store as probing
 from support.command import Done, refused
 from support.probe_rows import TRUTH, h200_rows
 
@@ -96,7 +96,7 @@ def test_it_serves_the_probed_machine_and_the_chip_it_has(made: Calibrated) -> N
 
 
 def test_installed_it_is_what_plans_use(files: tuple[str, str, Calibration], home: Path, run: Run) -> None:
-    probing.file_away(h200_rows(TRUTH, hot=1.0), "here")
+    probing.install(h200_rows(TRUTH, hot=1.0), "here")
     catalogue_files.clear()
     done = run("calibrate", "here", files[1], "--install")
     assert done.code == 0
@@ -147,7 +147,7 @@ def test_a_probe_alone_or_of_another_chip_is_refused(files: tuple[str, str, Cali
 
 def test_what_a_loop_lacks_is_told(files: tuple[str, str, Calibration], home: Path, tmp_path: Path, run: Run) -> None:
     assert "this machine was not measured yet: run 'meshwise probe' first" in refused(run("calibrate", "here", files[1]))
-    probing.file_away(h200_rows(TRUTH, hot=1.0), "here")
+    probing.install(h200_rows(TRUTH, hot=1.0), "here")
     catalogue_files.clear()
     one = write(tmp_path / "one.jsonl", runs()[:1])
     assert "one row cannot tell how far off others are: give two runs or more" in refused(run("calibrate", "here", one))

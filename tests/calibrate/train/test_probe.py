@@ -13,7 +13,7 @@ from meshwise.catalogue.calibrations import COEFFICIENTS, Calibration, choose, n
 from meshwise.catalogue.chips import Chip, find_chip, part_of_here
 from meshwise.catalogue.clusters import find_cluster
 from meshwise.errors import UserError
-from meshwise.run import probe
+from meshwise.run.probe import measure, store
 from support.command import Done
 from support.probe_rows import TRUTH, h200_rows, row
 
@@ -84,7 +84,7 @@ def test_once_filed_here_is_a_cluster_and_its_probe_a_calibration(home: Path) ->
     with pytest.raises(UserError, match="run 'meshwise probe' first"):
         find_cluster("here")
     files.clear()
-    probe.file_away(h200_rows(TRUTH), "here")
+    store.install(h200_rows(TRUTH), "here")
     files.clear()
     for words, devices in (("here", 1), ("1xhere", 1), ("4xhere", 4), ("1x8xhere", 8)):
         cluster = find_cluster(words)
@@ -97,7 +97,7 @@ def test_once_filed_here_is_a_cluster_and_its_probe_a_calibration(home: Path) ->
 
 
 def test_the_curves_are_drawn_with_their_spread(home: Path, run: Run) -> None:
-    probe.file_away(h200_rows(TRUTH), "here")
+    store.install(h200_rows(TRUTH), "here")
     files.clear()
     shown = run("probe", "--show")
     assert shown.code == 0
@@ -106,7 +106,7 @@ def test_the_curves_are_drawn_with_their_spread(home: Path, run: Run) -> None:
 
 
 def test_without_a_probe_there_is_nothing_to_show(home: Path, run: Run) -> None:
-    assert run("probe", "--show").err == "meshwise: this machine was not measured yet: run 'meshwise probe'\n"
+    assert run("probe", "--show").err == "meshwise: this machine has not been measured yet: run 'meshwise probe'\n"
 
 
 @pytest.mark.parametrize(
@@ -130,14 +130,14 @@ def test_rows_measured_elsewhere_can_be_filed(home: Path, run: Run, tmp_path: Pa
     path.write_text("".join(json.dumps(one) + "\n" for one in h200_rows(TRUTH)))
     done = run("probe", "--read", str(path))
     assert done.code == 0
-    assert "66% of 989 TFLOP/s (the datasheet's)" in done.out
+    assert "66% of 989 TFLOP/s (datasheet)" in done.out
     files.clear()
     assert find_cluster("here").devices == 1
 
 
 def test_a_process_that_shares_a_cpu_is_a_chip_of_its_own() -> None:
     assert [part_of_here(n) for n in (1, 2, 4)] == ["here", "here-1of2", "here-1of4"]
-    sessions = probe.sessions("cpu", 2, 60)
+    sessions = measure.sessions("cpu", 2, 60)
     assert [(s.key, s.ranks) for s in sessions] == [("here", 1), ("here-1of2", 2)]
     assert sum(s.seconds for s in sessions) == pytest.approx(60)
-    assert [s.ranks for s in probe.sessions("cuda", 8, 60)] == [8]
+    assert [s.ranks for s in measure.sessions("cuda", 8, 60)] == [8]

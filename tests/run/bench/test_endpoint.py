@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from meshwise.errors import UserError
-from meshwise.run.bench.endpoint import listed
 from support.command import Run, refused
 from support.scripted_endpoint import Script, serving
 
@@ -48,8 +46,8 @@ def test_prompts_are_never_the_same_and_ask_for_what_is_measured(run: Run) -> No
     ("fault", "words"),
     [
         ("drop", "dropped the connection"),
-        ("malformed", "sent what is no event stream: a line that is no field"),
-        ("json", "sent what is no event stream: an event that is no JSON"),
+        ("malformed", "sent an invalid event stream: not an event field"),
+        ("json", "sent an invalid event stream: event data is not JSON"),
         ("500", "refused with HTTP 500: the model fell over"),
         ("stall", "did not answer in time"),
     ],
@@ -84,17 +82,19 @@ def test_an_endpoint_without_extras_is_measured_without_them(run: Run) -> None:
     with serving(Script(fault="strict").serve) as port:
         done = run("bench", f"http://127.0.0.1:{port}", *SHORT)
     assert done.code == 0
-    assert "takes no ignore_eos" in done.out
+    assert "does not accept ignore_eos" in done.out
 
 
 def test_a_key_is_asked_for_taken_and_never_told(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = "sk-very-secret-1234"
     with serving(Script(key=key).serve) as port:
         url = f"http://127.0.0.1:{port}"
-        assert "wants a key: put it into the variable that --key-env names (HTTP 401)" in refused(run("bench", url, *SHORT))
-        assert "there is no such variable" in refused(run("bench", url, *SHORT, "--key-env", "NO_SUCH_KEY"))
+        assert "needs a key: name the environment variable that holds it with --key-env (HTTP 401)" in refused(
+            run("bench", url, *SHORT)
+        )
+        assert "no such environment variable" in refused(run("bench", url, *SHORT, "--key-env", "NO_SUCH_KEY"))
         monkeypatch.setenv("MY_KEY", "another-key")
-        assert "does not take the key" in refused(run("bench", url, *SHORT, "--key-env", "MY_KEY"))
+        assert "rejects the key" in refused(run("bench", url, *SHORT, "--key-env", "MY_KEY"))
         monkeypatch.setenv("MY_KEY", key)
         done = run(
             "bench", url, *SHORT, "--key-env", "MY_KEY", "--out", str(tmp_path / "r.json"), "--rows", str(tmp_path / "r.csv")
@@ -124,24 +124,23 @@ def test_two_reports_are_compared(run: Run, tmp_path: Path) -> None:
         run("bench", f"http://127.0.0.1:{port}", *SHORT, "--out", file)
     with serving(Script(gap=0.005).serve) as port:
         done = run("bench", f"http://127.0.0.1:{port}", *SHORT, "--against", file)
-    assert "1 users, prompt 20, generation: +" in done.out
+    assert "1 concurrent request, prompt 20, generation: +" in done.out
     (tmp_path / "other.json").write_text("{}")
-    assert "not what 'meshwise bench --out' writes" in refused(
+    assert "not a report of 'meshwise bench --out'" in refused(
         run("bench", "http://127.0.0.1:1", *SHORT, "--against", str(tmp_path / "other.json"))
     )
 
 
 def test_bad_input_is_one_line(run: Run) -> None:
     assert "could not be reached" in refused(run("bench", "http://127.0.0.1:1", *SHORT))
-    assert "is no URL" in refused(run("bench", "http://", *SHORT))
-    assert "--vary goes with an engine that is started" in refused(run("bench", "http://127.0.0.1:1", "--vary", "gpus=1..2"))
-    assert "--key-env goes with a URL" in refused(run("bench", "llama-debug", "--key-env", "X"))
-    assert "expected whole numbers such as 1,2,4..64" in refused(run("bench", "http://127.0.0.1:1", "--users", "1..x"))
-    assert "two tokens or more" in refused(run("bench", "http://127.0.0.1:1", "--output", "1"))
-
-
-def test_lists_double() -> None:
-    assert listed("1,2,4..64", "--users") == [1, 2, 4, 8, 16, 32, 64]
-    assert listed("128,2k", "--prompt") == [128, 2048]
-    with pytest.raises(UserError, match="--users '0'"):
-        listed("0", "--users")
+    assert "is not a URL" in refused(run("bench", "http://", *SHORT))
+    assert "--vary only applies to an engine that bench starts" in refused(
+        run("bench", "http://127.0.0.1:1", "--vary", "gpus=1..2")
+    )
+    assert "--key-env only applies to a URL" in refused(run("bench", "llama-debug", "--key-env", "X"))
+    assert "--users '1..x': expected whole numbers such as 1,2,4..64" in refused(
+        run("bench", "http://127.0.0.1:1", "--users", "1..x")
+    )
+    assert "missing URL, PLAN, GGUF or MODEL" in refused(run("bench"))
+    assert "this machine has 0 GPUs" in refused(run("bench", "llama-3-8b:q4_k_m", "--on", "cpu", "--vary", "gpus=1..99"))
+    assert "at least two tokens" in refused(run("bench", "http://127.0.0.1:1", "--output", "1"))

@@ -38,8 +38,8 @@ def test_users_are_counted_while_all_of_them_are_served() -> None:
     [
         (5, 5, 5, ""),
         (8, 8, 8, ""),  # several tokens in one event, as engines that speculate send them
-        (None, 5, 5, "counts no tokens"),
-        (3, 5, 5, "claims 3 tokens, but sent 5 events"),
+        (None, 5, 5, "reports no token count"),
+        (3, 5, 5, "claims 3 tokens but sent 5 events"),
         (500, 5, 5, "claims 500 tokens"),
         (50, 100, 5, "claims 50 tokens for 20 bytes"),
     ],
@@ -57,7 +57,7 @@ def test_doubts_are_told() -> None:
     run = run_of([off], Setting(prompt=100, output=9, users=1))
     told = " ".join(run.notes)
     assert "prompt cache hit" in told
-    assert "the engine says it generated for 0.2 s, the client saw 0.4 s" in told
+    assert "the engine reports 0.2 s of generation, the client measured 0.4 s" in told
     assert "ended early, the shortest after 5 tokens" in told
     assert (run.engine_decode, run.engine_prefill) == (25.0, 300.0)
 

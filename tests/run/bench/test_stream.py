@@ -52,13 +52,13 @@ def test_chats_and_thoughts_are_text_too() -> None:
     [
         (STREAM + token() + token(), "dropped", "after 2 events"),
         (STREAM + token() + token()[:9], "dropped", "after 1 events"),
-        (STREAM + token() + chunk(b"nonsense\n\n") + END, "malformed", "no field of an event"),
-        (STREAM + token() + chunk(b"data: {oops\n\n") + END, "malformed", "no JSON"),
-        (STREAM + b"zz\r\nxx", "malformed", "a chunk of"),
+        (STREAM + token() + chunk(b"nonsense\n\n") + END, "malformed", "not an event field"),
+        (STREAM + token() + chunk(b"data: {oops\n\n") + END, "malformed", "not JSON"),
+        (STREAM + b"zz\r\nxx", "malformed", "invalid chunk size"),
         (STREAM + END, "empty", "no event had text"),
         (STREAM + event({"error": {"message": "context\nfull"}}) + END, "status", "context full"),
-        (b"SSH-2.0-OpenSSH\r\n\r\n", "malformed", "no HTTP answer"),
-        (b"", "dropped", "nothing was answered"),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", "malformed", "not an HTTP reply"),
+        (b"", "dropped", "no reply"),
         (b"HTTP/1.1 500 X\r\nContent-Length: 4\r\n\r\nboom", "status", "boom"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{}", "dropped", ""),
     ],
@@ -82,5 +82,5 @@ def test_no_bytes_make_it_crash(data: bytes) -> None:
 
 
 def test_a_line_without_end_is_refused() -> None:
-    with pytest.raises(Malformed, match="without end"):
+    with pytest.raises(Malformed, match="endless"):
         content([(0.0, b"x" * (1 << 21))], closed=False)

@@ -1,4 +1,4 @@
-"""What llama.cpp says that it takes, read from its own words. Lines as llama-server and llama-fit-params printed them (ggml 0.25.3)."""
+"""Memory that llama.cpp reports, from its log and its dry run. Lines printed by llama-server and llama-fit-params (ggml 0.25.3)."""
 
 import sys
 from dataclasses import replace
@@ -8,9 +8,9 @@ import pytest
 
 from meshwise.errors import DoesNotFit
 from meshwise.plan.ask import ServeAsk
-from meshwise.run.serve import start
-from meshwise.run.serve.allocations import MIB, Taken, dry_run, estimated, logged
-from meshwise.run.serve.memory import beside, other_devices, planned_memory, surprises
+from meshwise.run.serve.allocations import MIB, Allocation, dry_run, from_dry_run, from_log
+from meshwise.run.serve.deployment import deployment
+from meshwise.run.serve.memory import compare, differences, other_devices, planned_memory
 
 LOG = """\
 0.00.265.252 I load_tensors: offloaded 31/31 layers to GPU
@@ -34,27 +34,27 @@ def mib(*sizes: float) -> dict[str, float]:
 
 def test_devices_over_rpc_are_told_apart_by_their_address() -> None:
     """Each server calls its device RPC0; what a processor repacked is told apart."""
-    assert logged(LOG, ["127.0.0.1:50152", "127.0.0.1:50153"]) == [
-        Taken(device="host", **mib(28.69, 0, 13.67), repacked=51.31 * MIB),
-        Taken(device="RPC0", **mib(37.31, 24, 24.91)),
-        Taken(device="RPC1", **mib(61.56, 21, 24.91)),
+    assert from_log(LOG, ["127.0.0.1:50152", "127.0.0.1:50153"]) == [
+        Allocation(device="host", **mib(28.69, 0, 13.67), repacked=51.31 * MIB),
+        Allocation(device="RPC0", **mib(37.31, 24, 24.91)),
+        Allocation(device="RPC1", **mib(61.56, 21, 24.91)),
     ]
 
 
 def test_buffers_that_lie_over_cards_and_silent_logs_say_nothing() -> None:
-    assert logged(["load_tensors:   CUDA_Split model buffer size =  4403.49 MiB"]) == []
-    assert logged(["I srv  llama_server: model loaded"]) == []
+    assert from_log(["load_tensors:   CUDA_Split model buffer size =  4403.49 MiB"]) == []
+    assert from_log(["I srv  llama_server: model loaded"]) == []
 
 
 def test_cards_are_in_their_order_and_pinned_memory_is_the_hosts() -> None:
     names = ("CUDA10", "CUDA2", "CUDA_Host", "CPU_Mapped")
-    said = logged([f"load_tensors: {name} model buffer size = {size} MiB" for size, name in enumerate(names, start=1)])
+    said = from_log([f"load_tensors: {name} model buffer size = {size} MiB" for size, name in enumerate(names, start=1)])
     assert [(one.device, one.weights / MIB) for one in said] == [("host", 7), ("CUDA2", 2), ("CUDA10", 1)]
 
 
 def test_the_dry_run_is_read_host_first() -> None:
-    assert [one.device for one in estimated(DRY)] == ["host", "RPC0", "RPC1"]
-    assert estimated(DRY)[2] == Taken(device="RPC1", **mib(61, 21, 114))
+    assert [one.device for one in from_dry_run(DRY)] == ["host", "RPC0", "RPC1"]
+    assert from_dry_run(DRY)[2] == Allocation(device="RPC1", **mib(61, 21, 114))
 
 
 def test_a_dry_run_that_is_refused_is_told_in_its_words(tmp_path: Path) -> None:
@@ -70,23 +70,21 @@ def test_a_dry_run_that_is_refused_is_told_in_its_words(tmp_path: Path) -> None:
 
 def test_a_plan_lies_beside_what_is_said_and_differences_are_told() -> None:
     """The plan's own figures are no surprise, nor less working memory; layers on another card are."""
-    one = start.planned(ServeAsk(model="llama-3-8b:q4_k_m", cluster="2xrtx4060ti-16gb", fix=("split=layer", "cards=2")))
+    one = deployment(ServeAsk(model="llama-3-8b:q4_k_m", on="2xrtx4060ti-16gb", fix=("split=layer", "cards=2")))
     counted = [replace(need, device=name) for need, name in zip(planned_memory(one), ("host", "CUDA0", "CUDA1"), strict=True)]
-    assert surprises(beside(one, counted)) == []
-    assert surprises(beside(one, [replace(need, compute=0.0) for need in counted])) == []
+    assert differences(compare(one, counted)) == []
+    assert differences(compare(one, [replace(need, compute=0.0) for need in counted])) == []
     moved = [counted[0], replace(counted[1], weights=counted[1].weights + 2 * MIB), counted[2]]
-    (told,) = surprises(beside(one, moved))
-    assert told.startswith("other than planned on CUDA0: weights 2.0")
+    (told,) = differences(compare(one, moved))
+    assert told.startswith("differs from the plan on CUDA0: weights 2.0")
     assert other_devices(one, counted) == ""
-    assert beside(one, counted[:1]) == []
-    assert other_devices(one, counted[:1]) == (
-        "the plan has 2 devices beside the host, and llama.cpp finds none but the processor"
-    )
+    assert compare(one, counted[:1]) == []
+    assert other_devices(one, counted[:1]) == ("the plan has 2 devices besides the host, but llama.cpp finds only the CPU")
 
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_processor_has_the_embedding_once(tied: bool) -> None:
     """A tied head is the embedding; else both are there: all bytes of the file's weights."""
-    one = start.planned(ServeAsk(model=f"{'smollm2-135m' if tied else 'llama-3-8b'}:q4_k_m", cluster="cpu"))
+    one = deployment(ServeAsk(model=f"{'smollm2-135m' if tied else 'llama-3-8b'}:q4_k_m", on="cpu"))
     (host,) = planned_memory(one)
     assert host.weights == sum(weight.bytes for weight in one.question.weights.tensors if weight.slot.stored)

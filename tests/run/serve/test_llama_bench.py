@@ -10,8 +10,9 @@ import pytest
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.ask import ServeAsk
 from meshwise.run.bench.speeds import Setting
-from meshwise.run.serve import llama_bench, start
-from meshwise.run.serve.start import Wish
+from meshwise.run.serve import llama_bench, programs
+from meshwise.run.serve.ask import ServeRun
+from meshwise.run.serve.deployment import deployment
 from support.command import Run, refused
 
 STAND_IN = """#!{python}
@@ -39,10 +40,8 @@ def folder(tmp_path: Path) -> Path:
 
 def test_the_split_is_the_plans_in_the_words_of_llama_bench(folder: Path) -> None:
     """Lists inside one value are parted by a slash: a comma would try one after the other."""
-    one = start.planned(
-        ServeAsk(model="llama-3-8b:q4_k_m", cluster="4xrtx4060ti-16gb", kv="q8_0", fix=("cards=3", "split=layer"))
-    )
-    words = start.timer_command(one, Wish(folder=str(folder), file=str(folder / "m.gguf"), threads=2))
+    one = deployment(ServeAsk(model="llama-3-8b:q4_k_m", on="4xrtx4060ti-16gb", kv="q8_0", fix=("cards=3", "split=layer")))
+    words = programs.llama_bench_command(one, ServeRun(engine_path=str(folder), model_file=str(folder / "m.gguf"), threads=2))
     assert words[0] == str(folder / "llama-bench")
     told = " ".join(words[3:])
     assert told == "-ngl 33 -dev CUDA0/CUDA1/CUDA2 -sm layer -ts 11/11/11 -ctk q8_0 -ctv q8_0 -fa on -t 2"
@@ -55,18 +54,20 @@ def test_every_setting_gets_its_prompt_and_the_tokens_behind_it(folder: Path) ->
         ["-p", "0", "-n", "8", "-d", "64,128"],
         ["-p", "0", "-n", "16", "-d", "64,128"],
     ]
-    found = llama_bench.timed([str(folder / "llama-bench")], settings, 2, lambda words: None)
+    found = llama_bench.timed([str(folder / "llama-bench")], settings, 2, lambda: None)
     assert [one.setting for one in found] == settings
     last = found[-1]
     assert (last.median("prefill"), last.median("decode"), len(last.runs)) == (1280, pytest.approx(7.8125), 2)
 
 
 def test_it_times_one_user_of_llamacpp(folder: Path, run: Run) -> None:
-    with pytest.raises(UserError, match="times one user"):
+    with pytest.raises(UserError, match="times one request"):
         llama_bench.runs([Setting(prompt=1, output=2, users=4)])
     told = refused(run("bench", "llama-3-8b", "--engine", "vllm", "--on", "1xh200", "--llama-bench"))
-    assert "--llama-bench times llama.cpp, and this is vllm's" in told
-    assert "--llama-bench goes with an engine that is started" in refused(run("bench", "http://127.0.0.1:1", "--llama-bench"))
+    assert "--llama-bench measures llama.cpp; this plan is for vllm" in told
+    assert "--llama-bench only applies to an engine that bench starts" in refused(
+        run("bench", "http://127.0.0.1:1", "--llama-bench")
+    )
 
 
 def test_bench_shows_what_it_found_beside_the_prediction(folder: Path, run: Run) -> None:
@@ -85,5 +86,5 @@ def test_what_it_refuses_is_told(tmp_path: Path) -> None:
             [sys.executable, "-c", "print(\"error: failed to load model 'x'\"); raise SystemExit(1)"],
             [Setting(prompt=1, output=2, users=1)],
             1,
-            lambda words: None,
+            lambda: None,
         )

@@ -17,12 +17,15 @@ from meshwise.models import make_gguf
 from meshwise.models.formats import find_format
 from meshwise.plan.ask import ServeAsk
 from meshwise.plan.serve.search import weighed
-from meshwise.run.serve import start
+from meshwise.run.serve.ask import ServeRun
+from meshwise.run.serve.deployment import deployment
 from meshwise.run.serve.process import started
+from meshwise.run.serve.programs import programs
 from support.command import Run, refused
 from support.scripted_endpoint import serving
 
 pytest.importorskip("xllamacpp", reason="the wheel of llama.cpp is not installed: pip install xllamacpp")
+pytestmark = pytest.mark.slow
 
 
 INSIDE = ("--threads", "1", "--engine-path", "xllamacpp")
@@ -82,9 +85,8 @@ def engine(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sta
     """A plan for four users, started by `run` with one thread."""
     plan = tmp_path_factory.mktemp("plan") / "plan.json"
     words = [
-        "plan",
+        "serve",
         str(tiny),
-        "--serve",
         "--on",
         "cpu",
         "--users",
@@ -170,7 +172,7 @@ def test_bench_starts_a_model_measures_it_and_leaves_rows_that_validate_reads(ru
     done = run("bench", str(tiny), *words)
     assert (done.code, done.err) == (0, "")
     assert "tiny.gguf with xllamacpp, 2 repeats after a warm-up" in done.out
-    assert "predicted" in done.out
+    assert " pred " in done.out
     told = run("validate", str(tmp_path / "rows.csv"), "--json")
     assert json.loads(told.out)["rows"] == 1
 
@@ -196,9 +198,9 @@ def test_an_engine_that_dies_is_told_and_ends_run(tiny: Path) -> None:
 
 def test_planned_bytes_are_what_llamacpp_says_it_allocates(tiny: Path) -> None:
     """Weights and cache, to 1 MiB, from the log of the engine. (Over two RPC servers it needs llama.cpp's own programs.)"""
-    one = start.planned(ServeAsk(model=str(tiny), cluster="cpu", context=2048))
-    programs = start.programs(one, start.Wish(threads=1, folder="xllamacpp"))
-    with started(programs, lambda line: None, 60) as up:
+    one = deployment(ServeAsk(model=str(tiny), on="cpu", context=2048))
+    processes = programs(one, ServeRun(threads=1, engine_path="xllamacpp", port=0))
+    with started(processes, lambda line: None, 60) as up:
         log = "\n".join(up[0].log)
     device = weighed(one.question, one.layout).footprints[1]
     for pattern, planned in (

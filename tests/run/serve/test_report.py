@@ -9,7 +9,8 @@ from meshwise.errors import UserError
 from meshwise.plan.ask import ServeAsk
 from meshwise.run.bench.speeds import Measured, Setting, run_of
 from meshwise.run.bench.stream import Reply
-from meshwise.run.serve import report, start
+from meshwise.run.serve import report
+from meshwise.run.serve.deployment import deployment
 from meshwise.ui.views.tables import as_csv
 
 SETTING = Setting(prompt=100, output=5, users=1)
@@ -23,9 +24,9 @@ def measured(faults: dict[str, int] | None = None) -> Measured:
 
 def test_a_point_stands_beside_the_plans_own_answer() -> None:
     """Predicted by the same function as a plan, at the setting that was measured."""
-    planned = start.planned(ServeAsk(model="llama-3-8b:q4_k_m", cluster="1xrtx3090", prompt=100, output=5))
+    planned = deployment(ServeAsk(model="llama-3-8b:q4_k_m", on="1xrtx3090", prompt=100, output=5))
     told = report.point(measured(), planned)
-    option = planned.at(SETTING)
+    option = planned.predict(SETTING)
     assert option
     assert told["predicted"]["decode"] == pytest.approx(option.throughput)
     assert told["predicted"]["low"] < told["predicted"]["per_user"] < told["predicted"]["high"]
@@ -34,7 +35,7 @@ def test_a_point_stands_beside_the_plans_own_answer() -> None:
 
 
 def test_rows_are_read_back_by_validate_and_calibrate(tmp_path: Path) -> None:
-    planned = start.planned(ServeAsk(model="llama-3-8b:q4_k_m", cluster="2xrtx3090", fix=("cards=2", "split=layer")))
+    planned = deployment(ServeAsk(model="llama-3-8b:q4_k_m", on="2xrtx3090", fix=("cards=2", "split=layer")))
     points = [report.point(measured(), planned), report.point(measured({"x": 1}), planned)]
     told = report.report(points, {"model": "m", "engine": "llama-server", "repeats": 2})
     (tmp_path / "rows.csv").write_text(as_csv(report.rows(told, planned)))
@@ -47,18 +48,18 @@ def test_rows_are_read_back_by_validate_and_calibrate(tmp_path: Path) -> None:
 def test_a_log_tells_of_layers_on_the_cpu_and_of_an_old_build() -> None:
     log = ["build: 2824 (4426e298)", "load_tensors: offloaded 20/33 layers to GPU"]
     assert report.from_log(log) == [
-        "layers on the CPU: the engine put 20 of 33 on cards",
-        "an old build: b2824, of 2024 or before",
+        "layers on the CPU: the engine put 20 of 33 on GPUs",
+        "an old build: b2824, from 2024 or before",
     ]
     assert report.from_log(["build: 7100 (abc)", "offloaded 33/33 layers to GPU"]) == []
 
 
 def test_nvidia_smi_tells_of_power_caps_and_risers() -> None:
     text = "220.00, 350.00, 16, 16\n350.00, 350.00, 1, 16\n[N/A], [N/A], 16, 16\n"
-    assert report.from_nvidia(text) == ["power cap: card 0 is held to 220 of 350 W", "PCIe x1: card 1 has 1 of 16 lanes"]
+    assert report.from_nvidia(text) == ["power cap: GPU 0 is limited to 220 of 350 W", "PCIe x1: GPU 1 has 1 of 16 lanes"]
 
 
 def test_a_report_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("[1]")
-    with pytest.raises(UserError, match="not what"):
+    with pytest.raises(UserError, match="not a report of"):
         report.read(tmp_path / "x.json")

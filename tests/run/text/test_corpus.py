@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from meshwise.errors import UserError
-from meshwise.run.text import corpus, documents
-from meshwise.run.text.corpus import Corpus, fits, look, tokenized
+from meshwise.run import packages
+from meshwise.run.text import corpus
+from meshwise.run.text.corpus import Corpus, check_fits, find, tokenize
 from meshwise.workers.trainer.settings import TokenFile
 from support.command import one_line
 
@@ -28,14 +29,14 @@ def shards(tmp_path: Path) -> Path:
 
 
 def seen(data: Path | str, tokenizer: str = "", key: str = "") -> Corpus:
-    found = look(str(data), tokenizer, key, 0)
+    found = find(str(data), tokenizer, key, 0)
     assert found is not None
     return found
 
 
 def made(data: Path | str, out: Path, tokenizer: str = "", seq: int = 16) -> tuple[TokenFile, list[str]]:
     told: list[str] = []
-    (file,) = tokenized(seen(data, tokenizer), out, seq, told.append)
+    (file,) = tokenize(seen(data, tokenizer), out, seq, told.append)
     return file, told
 
 
@@ -96,8 +97,8 @@ def test_the_embedded_text_can_be_read_with_a_learned_tokenizer(tmp_path: Path, 
     first, _ = made("", tmp_path, "bpe:300")
     assert 3000 < first.count < 20_000
     assert Path(first.path).parent == tmp_path / "tokens"
-    assert look("", "", "", 0) is None
-    assert look("", "bytes", "", 0) is None
+    assert find("", "", "", 0) is None
+    assert find("", "bytes", "", 0) is None
 
 
 def test_pieces_beyond_what_is_encoded_at_once_are_all_there(
@@ -110,21 +111,21 @@ def test_pieces_beyond_what_is_encoded_at_once_are_all_there(
 def test_token_files_are_read_where_they_are_without_a_tokenizer(shards: Path, tmp_path: Path) -> None:
     kept, _ = made(shards, tmp_path / "out")
     again = seen(kept.path)
-    assert tokenized(again, tmp_path / "out", 16, lambda _: None) == (kept,)
+    assert tokenize(again, tmp_path / "out", 16, lambda _: None) == (kept,)
     assert again.size == 256
     (tmp_path / "bins").mkdir()
     for i in range(2):
         (tmp_path / "bins" / f"{i}.bin").write_bytes(struct.pack("<40H", *range(i, 40 + i)))
     both = seen(tmp_path / "bins")
     assert both.size == 41
-    assert [file.count for file in tokenized(both, tmp_path / "out", 16, lambda _: None)] == [40, 40]
+    assert [file.count for file in tokenize(both, tmp_path / "out", 16, lambda _: None)] == [40, 40]
 
 
 def refusal(data: Path | str, tokenizer: str = "", key: str = "", vocabulary: int = 512, seq: int = 16, out: str = "") -> str:
     def start() -> None:
         found = seen(data, tokenizer, key)
-        fits(found, "tiny", vocabulary, seq)
-        tokenized(found, Path(out), seq, lambda _: None)
+        check_fits(found, "tiny", vocabulary, seq)
+        tokenize(found, Path(out), seq, lambda _: None)
 
     with pytest.raises(UserError) as error:
         start()
@@ -132,37 +133,37 @@ def refusal(data: Path | str, tokenizer: str = "", key: str = "", vocabulary: in
 
 
 def test_refused_where_the_model_has_fewer_tokens(shards: Path, tmp_path: Path) -> None:
-    told = "--tokenizer bpe:4096 has tokens up to 4095, and tiny a vocabulary of 512: take a model with at least 4096, or"
+    told = "--tokenizer bpe:4096 has token ids up to 4095, but tiny has a vocabulary of 512: use a model with at least 4096, or"
     assert refusal(shards, "bpe:4096") == f"{told} --tokenizer bpe:512"
-    assert "take a model with at least 256" in refusal(shards, vocabulary=100)
+    assert "use a model with at least 256" in refusal(shards, vocabulary=100)
     (tmp_path / "a.bin").write_bytes(struct.pack("<40H", *range(600, 640)))
     assert refusal(tmp_path / "a.bin").endswith(
-        "a.bin has tokens up to 639, and tiny a vocabulary of 512: take a model with at least 640"
+        "a.bin has token ids up to 639, but tiny has a vocabulary of 512: use a model with at least 640"
     )
 
 
 def test_refused_where_there_are_fewer_tokens_than_a_sequence(shards: Path, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("eleven more")
     told = refusal(tmp_path / "a.txt", out=str(tmp_path))
-    assert told.endswith("has 12 tokens, fewer than a sequence of 16 and the token after it: give a longer text, or --seq 11")
+    assert told.endswith("has 12 tokens, fewer than a sequence of 16 and the token after it: use a longer text, or --seq 11")
     (tmp_path / "a.bin").write_bytes(struct.pack("<12H", *range(12)))
     assert "has 12 tokens, fewer than a sequence of 16" in refusal(tmp_path / "a.bin")
     (tmp_path / "b.txt").write_text("")
-    assert refusal(tmp_path / "b.txt").endswith("there is nothing in it")
+    assert refusal(tmp_path / "b.txt").endswith("it is empty")
     (tmp_path / "c.jsonl").write_text("\n\n")
     assert "has 0 tokens" in refusal(tmp_path / "c.jsonl", out=str(tmp_path))
 
 
 def test_refused_where_options_contradict_the_files(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (shards / "a.bin").write_bytes(bytes(80))
-    assert "both text and tokens are in it" in refusal(shards)
-    assert "holds tokens already: leave out --tokenizer" in refusal(shards / "a.bin", "bytes")
+    assert "it has both text and token files" in refusal(shards)
+    assert "already holds tokens: drop --tokenizer" in refusal(shards / "a.bin", "bytes")
     (tmp_path / "a.txt").write_text("some text")
-    assert "--text-key body is for .jsonl, .json" in refusal(tmp_path / "a.txt", key="body")
-    assert "--text-key body is for .jsonl" in refusal("", key="body")
+    assert "--text-key body only applies to .jsonl, .json" in refusal(tmp_path / "a.txt", key="body")
+    assert "--text-key body only applies to .jsonl" in refusal("", key="body")
     assert "line 1: no text under 'body'" in refusal(shards / "0.jsonl", key="body")
-    monkeypatch.setattr(documents.importlib.util, "find_spec", lambda _: None)
-    assert "needs tokenizers, which is not installed: pip install '.[data]'" in refusal(tmp_path / "a.txt", "bpe:300")
+    monkeypatch.setattr(packages.importlib.util, "find_spec", lambda _: None)
+    assert "needs tokenizers, which is not installed: pip install 'meshwise[data]'" in refusal(tmp_path / "a.txt", "bpe:300")
 
 
 def test_a_file_that_may_not_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,4 +174,4 @@ def test_a_file_that_may_not_be_read_is_refused(tmp_path: Path, monkeypatch: pyt
         (tmp_path / name).write_text("text")
     monkeypatch.setattr(Path, "open", denied)  # root may read everything
     for name in ("a.txt", "a.bin"):
-        assert refusal(tmp_path / name).endswith(f"{name} cannot be read (Permission denied)")
+        assert refusal(tmp_path / name) == f"cannot read {tmp_path / name}: Permission denied"

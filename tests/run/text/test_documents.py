@@ -70,16 +70,16 @@ def test_another_key_is_read_when_it_is_named(tmp_path: Path) -> None:
 
 
 SPOILT: dict[str, tuple[str, Callable[[Path], object], str]] = {
-    "another key": ("a.jsonl", lambda p: p.write_text('{"content": "x", "n": 1}\n'), "names the key (there: content)"),
+    "another key": ("a.jsonl", lambda p: p.write_text('{"content": "x", "n": 1}\n'), "name the key with --text-key (found: content)"),
     "a number": ("a.jsonl", lambda p: p.write_bytes(lines(TEXTS) + b'{"text": 5}\n'), "line 4: no text under 'text'"),
     "no JSON": ("a.jsonl", lambda p: p.write_bytes(lines(TEXTS) + b"hello\n"), "line 4: not a JSON object"),
     "a list": ("a.jsonl", lambda p: p.write_text("[1]\n"), "line 1: not a JSON object"),
-    "no UTF-8": ("a.txt", lambda p: p.write_bytes(b"abc\xff"), "is not UTF-8: byte 3 cannot be read"),
-    "a letter cut off": ("a.txt", lambda p: p.write_bytes("abc東".encode()[:-1]), "is not UTF-8: byte 3 cannot be read"),
-    "another column": ("a.parquet", lambda p: table(p, content=["x"], n=[1]), "no column of text 'text'; --text-key names it (there: cont"),
-    "no parquet": ("a.parquet", lambda p: p.write_bytes(b"hello"), "is no parquet file that can be read"),
-    "a .gz cut off": ("a.txt.gz", lambda p: p.write_bytes(gzip.compress(bytes(1000))[:-9]), "cannot be read"),
-    "no .gz": ("a.txt.gz", lambda p: p.write_bytes(b"hello"), "cannot be read"),
+    "no UTF-8": ("a.txt", lambda p: p.write_bytes(b"abc\xff"), "is not UTF-8: invalid byte at 3"),
+    "a letter cut off": ("a.txt", lambda p: p.write_bytes("abc東".encode()[:-1]), "is not UTF-8: invalid byte at 3"),
+    "another column": ("a.parquet", lambda p: table(p, content=["x"], n=[1]), "no text column 'text'; name it with --text-key (found: c"),
+    "no parquet": ("a.parquet", lambda p: p.write_bytes(b"hello"), "is not a readable parquet file"),
+    "a .gz cut off": ("a.txt.gz", lambda p: p.write_bytes(gzip.compress(bytes(1000))[:-9]), "cannot read "),
+    "no .gz": ("a.txt.gz", lambda p: p.write_bytes(b"hello"), "cannot read "),
 }  # fmt: skip
 
 
@@ -99,7 +99,7 @@ def test_half_a_pair_of_utf_16_is_replaced(tmp_path: Path) -> None:
 
 def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"needs pyarrow, which is not installed: pip install '\.\[data\]'"):
+    with pytest.raises(UserError, match=r"needs pyarrow, which is not installed: pip install 'meshwise\[data\]'"):
         list(pieces(tmp_path / "a.parquet", "text"))
 
 
@@ -118,8 +118,8 @@ def test_paths_that_mean_nothing_are_refused(tmp_path: Path) -> None:
     for path, words in {
         "korpus.txt": "no such file, folder or pattern; did you mean 'corpus.txt'?",
         "*.jsonl": "no such file, folder or pattern",
-        "image.png": "'.png' is none of .txt, .jsonl, .parquet",
-        "empty": "no .txt, .jsonl, .parquet in the folder",
+        "image.png": "'.png' is not one of .txt, .jsonl, .parquet",
+        "empty": "the folder has no .txt, .jsonl, .parquet files",
     }.items():
         with pytest.raises(UserError) as error:
             files(str(tmp_path / path), SUFFIXES)

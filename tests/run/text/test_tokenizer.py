@@ -80,11 +80,11 @@ def test_what_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "broken.json").write_text("{}")
     for given_, words in {
-        "bpe:100": "bpe:N learns N tokens, of 257 to 1048576",
+        "bpe:100": "bpe:N learns N tokens, from 257 to 1048576",
         "bpe:many": "bpe:N learns N tokens",
         "bpe:²": "bpe:N learns N tokens",
-        "gpt5": "no such file or folder; it is bytes, bpe:N, a tokenizer.json of HF's or its folder",
-        str(tmp_path / "empty"): "the folder holds no tokenizer.json",
+        "gpt5": "no such file or folder; expected bytes, bpe:N, HF's tokenizer.json or its folder",
+        str(tmp_path / "empty"): "the folder has no tokenizer.json",
         str(tmp_path / "broken.json"): "not HF's tokenizer.json",
     }.items():
         with pytest.raises(UserError) as error:

@@ -7,54 +7,55 @@ import pytest
 
 from meshwise.catalogue import here
 from meshwise.run.train import failure, launch
-from meshwise.run.train.launch import Wish, prepare
+from meshwise.run.train.ask import TrainRun
+from meshwise.run.train.launch import prepare
 
 
-def ready(monkeypatch: pytest.MonkeyPatch, **wish: Any) -> launch.Launch:
+def ready(monkeypatch: pytest.MonkeyPatch, **words: Any) -> launch.Launch:
     monkeypatch.setattr(here, "gpus", lambda: ["NVIDIA H200"] * 8)
-    return prepare(Wish(what="llama-3.1-8b", batch=64, seq=8192, axes={"dp_shard": 8, "mbs": 8}, **wish))
+    return prepare(TrainRun(what="llama-3.1-8b", batch=64, seq=8192, dp_shard=8, mbs=8, **words))
 
 
 def test_the_parts_add_up_and_the_nearest_layout_keeps_the_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ready(monkeypatch)
     now = asked.predicted()
-    assert now.memory > now.capacity  # 8 x 8192 tokens of Llama 3.1 8B on one GPU without recompute
+    assert now.peak > now.capacity  # 8 x 8192 tokens of Llama 3.1 8B on one GPU without recompute
     parts, near = failure.memory_lines(asked)
-    assert parts.startswith("predicted for a device: weights ")
-    assert parts.endswith(f"{now.memory / 2**30:.2f} GiB of {now.capacity / 2**30:.2f} GiB")
-    assert near.startswith("nearest that needs less: --")
+    assert parts.startswith("predicted per device: weights ")
+    assert parts.endswith(f"{now.peak / 2**30:.2f} GiB of {now.capacity / 2**30:.2f} GiB")
+    assert near.startswith("nearest layout that needs less: --")
     found = failure.nearest(asked, failure.MARGIN * now.capacity)
     assert found is not None
     assert found.layout["dp_shard"] == 8
-    assert found.memory <= failure.MARGIN * now.capacity
+    assert found.peak <= failure.MARGIN * now.capacity
     # one change is enough, so no more are proposed
-    assert len(near.removeprefix("nearest that needs less: ").split(":")[0].split("--")) == 2
+    assert len(near.removeprefix("nearest layout that needs less: ").split(":")[0].split("--")) == 2
 
 
-def on_cpu(monkeypatch: pytest.MonkeyPatch, gib: float, **wish: Any) -> launch.Launch:
+def on_cpu(monkeypatch: pytest.MonkeyPatch, gib: float, **words: Any) -> launch.Launch:
     """On a machine with so much memory and cores enough."""
     monkeypatch.setattr(here, "host_memory", lambda: gib * 2**30)
     monkeypatch.setattr(launch.os, "cpu_count", lambda: 8)
-    return prepare(Wish(what="llama-125m", device="cpu", batch=64, seq=2048, **wish))
+    return prepare(TrainRun(what="llama-125m", device="cpu", batch=64, seq=2048, **words))
 
 
 def test_on_a_cpu_weights_are_counted_in_float32_and_memory_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = on_cpu(monkeypatch, 24, axes={"dp_shard": 8, "mbs": 8})
+    asked = on_cpu(monkeypatch, 24, dp_shard=8, mbs=8)
     held = failure.parts(asked, asked.predicted())
     own = asked.model.params / 8
     assert (held["weights"], held["gradients"], held["optimizer"]) == pytest.approx((4 * own, 4 * own, 8 * own), rel=1e-3)
-    assert held["activations"] == 2 * asked.predicted().memory_parts["activations"]
+    assert held["activations"] == 2 * asked.predicted().memory["activations"]
     told = failure.memory_lines(asked)[0]
-    assert told.endswith(f"{sum(held.values()) / 2**30:.2f} GiB of 3.00 GiB that each of 8 processes has of this machine")
+    assert told.endswith(f"{sum(held.values()) / 2**30:.2f} GiB of 3.00 GiB for each of 8 processes on this machine")
 
 
 def test_what_a_machine_may_not_hold_is_said_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = on_cpu(monkeypatch, 24, axes={"dp_shard": 8, "mbs": 8})
-    note = failure.tight(asked, asked.predicted())
+    asked = on_cpu(monkeypatch, 24, dp_shard=8, mbs=8)
+    note = failure.memory_warning(asked, asked.predicted())
     assert note.startswith("predicted to need ")
-    assert "and this machine has 24.0 GiB: it may be killed; a smaller --mbs" in note
-    roomy = on_cpu(monkeypatch, 24, axes={"dp_shard": 2, "mbs": 1, "recompute": "full"})
-    assert failure.tight(roomy, roomy.predicted()) == ""
+    assert "but this machine has 24.0 GiB: it may be killed; a smaller --mbs" in note
+    roomy = on_cpu(monkeypatch, 24, dp_shard=2, mbs=1, recompute="full")
+    assert failure.memory_warning(roomy, roomy.predicted()) == ""
 
 
 def test_where_nothing_needs_less_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +64,7 @@ def test_where_nothing_needs_less_that_is_said(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_rank_lost_without_checkpoints_says_what_would_have_kept_its_steps() -> None:
     killed = {"kind": "killed", "step": 22, "message": "rank 0 was killed by SIGKILL in step 22"}
-    hint = "; no step is saved: --checkpoint-every would have kept them"
+    hint = "; no checkpoint was saved: use --checkpoint-every"
     assert failure.reason(killed, 1, 0) == killed["message"] + hint
     assert failure.reason(killed, 1, 5) == killed["message"]
     assert failure.reason(killed | {"step": 1}, 1, 0) == killed["message"]  # there was nothing to keep

@@ -9,7 +9,16 @@ import pytest
 
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.run.train import hosts
-from meshwise.run.train.hosts import Hosts, address_towards, find, first_of, interface_of, meeting, network, reach
+from meshwise.run.train.hosts import (
+    Hosts,
+    address_towards,
+    find,
+    first_of,
+    interface_of,
+    network,
+    rendezvous_options,
+    wait_for_node_0,
+)
 from support.command import one_line
 
 # srun's variables as `man srun` names them
@@ -28,7 +37,7 @@ WORKER = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE":
 
 def test_nothing_said_is_this_machine() -> None:
     assert find({}, 8) == Hosts()
-    assert meeting(Hosts(), 600) == ["--standalone"]
+    assert rendezvous_options(Hosts(), 600) == ["--standalone"]
     assert network(Hosts(), {}) == {}
 
 
@@ -70,14 +79,14 @@ def test_a_pod_a_node_is_a_node() -> None:
     ("environment", "typed", "words"),
     [
         ({}, {"nodes": 2}, "--nodes 2 needs --node-rank (0 to 1) and --rendezvous HOST:PORT"),
-        ({}, {"nodes": 2, "node_rank": 2, "rendezvous": "a:1"}, "--node-rank 2 is none of 0 to 1"),
+        ({}, {"nodes": 2, "node_rank": 2, "rendezvous": "a:1"}, "--node-rank 2: expected 0 to 1"),
         ({}, {"nodes": 2, "node_rank": 0, "rendezvous": "a:port"}, "--rendezvous 'a:port': expected HOST:PORT"),
-        ({}, {"node_rank": 1}, "go with --nodes above 1"),
+        ({}, {"node_rank": 1}, "only apply with --nodes above 1"),
         # no such host, which .invalid is reserved for (RFC 2606), is told before the devices that 3 nodes cannot share
-        ({}, {"nodes": 3, "node_rank": 0, "rendezvous": "foo.invalid"}, "'foo.invalid' is no host that this machine knows"),
+        ({}, {"nodes": 3, "node_rank": 0, "rendezvous": "foo.invalid"}, "this machine does not know the host 'foo.invalid'"),
         ({}, {"nodes": 3, "node_rank": 0, "rendezvous": "127.0.0.1:1"}, "for 8 devices, which 3 nodes cannot share evenly"),
-        (WORKER, {}, "for 8 devices, and torchrun started 4 workers"),
-        (STEP | {"SLURM_STEP_NUM_TASKS": "6"}, {}, "srun started 6 tasks on 2 nodes, and the layout is for 8 devices"),
+        (WORKER, {}, "for 8 devices, but torchrun started 4 workers"),
+        (STEP | {"SLURM_STEP_NUM_TASKS": "6"}, {}, "srun started 6 tasks on 2 nodes, but the layout is for 8 devices"),
         ({"RANK": "x", "WORLD_SIZE": "2"}, {}, "RANK='x' in the environment"),
     ],
 )
@@ -109,13 +118,13 @@ def test_workers_talk_on_the_interface_that_leads_to_where_they_meet() -> None:
     found = network(here, {"NCCL_SOCKET_IFNAME": "ib0"})
     assert (found["GLOO_SOCKET_IFNAME"], found["MESHWISE_STORE"], found["MESHWISE_NODE_RANK"]) == (name, "127.0.0.1:29500", "1")
     assert "NCCL_SOCKET_IFNAME" not in found  # a user knows better
-    words = meeting(here, 600)
+    words = rendezvous_options(here, 600)
     assert words[:2] == ["--nnodes", "2"]
     assert any(word.startswith("is_host=false,") for word in words)
 
 
 def test_a_meeting_point_that_nobody_knows_is_refused() -> None:
-    with pytest.raises(UserError, match="cannot be reached from here"):
+    with pytest.raises(UserError, match="cannot be reached from this machine"):
         address_towards("no-such-host.invalid:1")
 
 
@@ -130,7 +139,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_node_says_that_it_waits_for_node_0_and_gives_up_in_one_line(nobody: str) -> None:
     said: list[str] = []
     with pytest.raises(DoesNotFit) as error:
-        reach(Hosts(2, 1, nobody), said.append, patience=0.5)
+        wait_for_node_0(Hosts(2, 1, nobody), said.append, patience=0.5)
     assert one_line(error.value) == f"node 0 did not answer at {nobody} within 0.5 s; is its command running?"
     assert said == [f"waiting for node 0 at {nobody}, up to 0.5 s"]
 
@@ -139,7 +148,7 @@ def test_a_node_says_that_it_waits_for_node_0_and_gives_up_in_one_line(nobody: s
 def test_a_signal_is_obeyed_while_node_0_is_waited_for(nobody: str, number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with pytest.raises(DoesNotFit, match=f"^{number.name} while waiting for node 0 at {nobody}: stopped, nothing was started$"):
-        reach(Hosts(2, 1, nobody), lambda _: os.kill(os.getpid(), number))
+        wait_for_node_0(Hosts(2, 1, nobody), lambda _: os.kill(os.getpid(), number))
     assert signal.getsignal(number) == before
 
 
@@ -147,14 +156,14 @@ def test_a_node_goes_on_as_soon_as_node_0_answers(nobody: str) -> None:
     listening: list[socket.socket] = []
     host, _, port = nobody.rpartition(":")
     node_0 = threading.Thread(target=lambda: listening.append(socket.create_server((host, int(port)))))
-    reach(Hosts(2, 1, nobody), lambda _: node_0.start())
+    wait_for_node_0(Hosts(2, 1, nobody), lambda _: node_0.start())
     listening.pop().close()
-    reach(Hosts(), pytest.fail)  # one machine has nobody to wait for
+    wait_for_node_0(Hosts(), pytest.fail)  # one machine has nobody to wait for
 
 
 def test_a_meeting_point_that_another_program_has_is_refused_on_node_0() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(UserError) as error:
-            reach(Hosts(2, 0, where), pytest.fail)
-    assert "another program of this node has port" in one_line(error.value)
+            wait_for_node_0(Hosts(2, 0, where), pytest.fail)
+    assert "another program on this node uses port" in one_line(error.value)

@@ -6,16 +6,17 @@ from typing import Any
 import pytest
 
 from meshwise.errors import UserError
-from meshwise.run.train.launch import Launch, Wish, prepare
+from meshwise.run.train.ask import TrainRun
+from meshwise.run.train.launch import Launch, prepare
 from meshwise.run.train.lengths import comparison, configuration, equal_tokens, losses, parse, per_rank, points
-from meshwise.run.train.report import Seen
+from meshwise.run.train.report import Measured
 from meshwise.run.train.sweep import Outcome, Point
 from meshwise.workers.trainer.report.rows import Rank, Step, failure, measurement
 from support.command import one_line
 
 
-def ready(**wish: Any) -> tuple[Wish, Launch]:
-    asked = Wish(device="cpu", **wish)
+def ready(**words: Any) -> tuple[TrainRun, Launch]:
+    asked = TrainRun(device="cpu", **words)
     return asked, prepare(asked)
 
 
@@ -29,8 +30,8 @@ def test_lengths_are_sorted_and_nonsense_is_refused() -> None:
 
 @pytest.mark.parametrize(("axes", "batch"), [({}, 16), ({"dp_shard": 2}, 16), ({"mbs": 2}, 16), ({"pp": 2}, 32)])
 def test_a_step_has_as_many_tokens_at_every_length_where_they_divide(axes: Any, batch: int) -> None:
-    wish, run = ready(axes=axes, batch=batch, seq=64)
-    found = points(wish, run, (32, 64, 256))
+    asked, run = ready(**axes, batch=batch, seq=64)
+    found = points(asked, run, (32, 64, 256))
     assert equal_tokens(run, (32, 64, 256))
     assert [point.refusal for point in found] == [""] * 3
     assert {point.ready.settings.batch * point.ready.settings.seq for point in found if point.ready} == {batch * 64}
@@ -39,22 +40,22 @@ def test_a_step_has_as_many_tokens_at_every_length_where_they_divide(axes: Any, 
 
 
 def test_a_step_of_fewer_tokens_than_the_longest_sequence_gets_as_many_as_that_has() -> None:
-    wish, run = ready(batch=8, seq=64)
-    found = points(wish, run, (128, 1024))
+    asked, run = ready(batch=8, seq=64)
+    found = points(asked, run, (128, 1024))
     assert equal_tokens(run, (128, 1024)) == 1024  # 512 tokens are half a sequence of 1024
     assert [point.ready.settings.batch for point in found if point.ready] == [8, 1]
 
 
 def test_lengths_without_a_small_multiple_in_common_keep_the_batch() -> None:
-    wish, run = ready(batch=8, seq=64)
-    found = points(wish, run, (100, 128))
+    asked, run = ready(batch=8, seq=64)
+    found = points(asked, run, (100, 128))
     assert not equal_tokens(run, (100, 128))  # 3,200 tokens would be six times as many
     assert [point.ready.settings.batch for point in found if point.ready] == [8, 8]
 
 
 def test_a_length_that_breaks_a_rule_is_told_with_it() -> None:
-    wish, run = ready(what="gpt2", batch=8, seq=64)
-    found = points(wish, run, (64, 2048))
+    asked, run = ready(what="gpt2", batch=8, seq=64)
+    found = points(asked, run, (64, 2048))
     assert found[0].ready
     assert "1024" in found[1].refusal  # it has learned so many positions
     lines = comparison([], [found[1]], same=False).lines
@@ -81,13 +82,13 @@ def test_every_length_is_a_row_in_order_and_its_numbers_add_up() -> None:
 
 
 def test_tokens_of_the_data_ranks_add_up_to_the_batch() -> None:
-    _, run = ready(axes={"dp_shard": 2, "tp": 2}, batch=8)
+    _, run = ready(dp_shard=2, tp=2, batch=8)
     steps = [Step(i, 6.0 - i, 1.0, 0.5, 2.0**30) for i in range(7)]
     ranks = [Rank(i, "host", {"pp": 0, "dp_shard": i // 2, "tp": i % 2}, 256, 0.4, 0.3, 2.0**30) for i in range(4)]
-    seen = Seen(run.settings, steps, ranks, measurement(run.settings, steps, 4), [])
-    assert per_rank(seen).lines == ("tokens of the data ranks: 256 + 256 = 512 a step",)
+    seen = Measured(run.settings, steps, ranks, measurement(run.settings, steps, 4), [])
+    assert per_rank(seen).lines == ("tokens of the data ranks: 256 + 256 = 512 per step",)
     about = configuration(seen, None, 100, {"device": "cpu"}).lines
-    assert about[-1] == "8 x 64 = 512 tokens a step; 512 / 0.5 s = 1,024 tokens/s = 4 x 256.0"
+    assert about[-1] == "8 x 64 = 512 tokens per step; 512 / 0.5 s = 1,024 tokens/s = 4 x 256.0"
     table = losses(seen).table
     assert table
     assert [row[:2] for row in table.rows] == [

@@ -12,8 +12,9 @@ import pytest
 
 from meshwise.errors import UserError
 from meshwise.run.train import launch, previous
+from meshwise.run.train.ask import TrainRun
 from meshwise.run.train.hosts import Hosts
-from meshwise.run.train.launch import Launch, Wish, prepare
+from meshwise.run.train.launch import Launch, prepare
 from meshwise.workers.trainer.marker import Trained
 from support.command import Run, one_line, refused
 
@@ -21,8 +22,8 @@ WAIT = "import time; print('held', flush=True); time.sleep(600)"
 HOLD = """
 import os, sys
 from pathlib import Path
-from meshwise.run.train.previous import alone
-with alone(Path(sys.argv[1])):
+from meshwise.run.train.previous import lock
+with lock(Path(sys.argv[1])):
 """
 HOLDERS = {"a launcher": f"{HOLD}    {WAIT}", "a worker": f"{HOLD}    os.execv(sys.executable, [sys.executable, '-c', {WAIT!r}])"}
 """Where others start the workers, the process that took the lock becomes one of them."""
@@ -35,9 +36,7 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ready(out: Path, **changes: Any) -> Launch:
-    options = {"seed", "lr", "steps", "weights"} & set(changes)
-    more = {name: changes.pop(name) for name in options}
-    return prepare(Wish(device="cpu", options={"checkpoint_every": 3, "out": str(out), **more}, **changes))
+    return prepare(TrainRun(device="cpu", checkpoint_every=3, out=str(out), **changes))
 
 
 def checkpoint(out: Path, step: int, name: str = "step", **changes: Any) -> Path:
@@ -66,7 +65,7 @@ def test_another_order_of_samples_is_refused_and_the_folder_left_as_it_was(run: 
     assert not (tmp_path / "tokenizer.json").exists()
 
 
-@pytest.mark.parametrize("change", [{"batch": 4}, {"lr": 1e-3}, {"steps": 99}, {"axes": {"dp_shard": 2}}])
+@pytest.mark.parametrize("change", [{"batch": 4}, {"lr": 1e-3}, {"steps": 99}, {"dp_shard": 2}])
 def test_what_leaves_the_order_as_it_is_may_change(tmp_path: Path, change: dict[str, Any]) -> None:
     checkpoint(tmp_path, 6)
     previous.check(ready(tmp_path, **change), tmp_path)
@@ -107,9 +106,7 @@ def test_a_text_is_known_again_by_what_is_in_it(tmp_path: Path) -> None:
 def test_a_run_without_checkpoints_does_not_write_over_one_that_has_them(run: Run, tmp_path: Path) -> None:
     checkpoint(tmp_path, 6)
     (tmp_path / "steps.jsonl").write_text("its steps")
-    words = (
-        "holds checkpoints of an earlier run, up to step 6: --checkpoint-every goes on with it, another --out leaves it as it is"
-    )
+    words = "holds checkpoints of an earlier run, up to step 6: resume it with --checkpoint-every, or choose another --out"
     assert words in asked(run, tmp_path, "--steps", "2")
     assert words in asked(run, tmp_path, "--steps", "2", "--report")
     assert (tmp_path / "steps.jsonl").read_text() == "its steps"
@@ -118,9 +115,9 @@ def test_a_run_without_checkpoints_does_not_write_over_one_that_has_them(run: Ru
 def test_runs_that_leave_no_checkpoints_may_follow_each_other(tmp_path: Path) -> None:
     (tmp_path / "steps.jsonl").write_text("")
     (tmp_path / "checkpoints" / "step-3").mkdir(parents=True)  # cut off: nothing was said to be saved
-    one = prepare(Wish(device="cpu"))
+    one = prepare(TrainRun(device="cpu"))
     for _ in range(2):
-        with previous.alone(tmp_path, one):
+        with previous.lock(tmp_path, one):
             previous.check(one, tmp_path)
 
 
@@ -136,10 +133,10 @@ def test_a_run_of_which_every_checkpoint_is_damaged_is_not_started_over(run: Run
 @pytest.mark.usefixtures("nothing_starts")
 @pytest.mark.parametrize("more", [(), ("--report",), ("--sweep", "mbs=1,2")])
 def test_a_second_run_in_a_folder_is_refused_with_the_first_one_s_name(run: Run, tmp_path: Path, more: tuple[str, ...]) -> None:
-    with previous.alone(tmp_path):
+    with previous.lock(tmp_path):
         told = asked(run, tmp_path, *more)
         assert f"--out {tmp_path}: process {os.getpid()} on " in told
-        assert "runs in it; wait for its end, or give another --out" in told
+        assert "is running in it; wait for it to end, or choose another --out" in told
         assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
@@ -148,12 +145,12 @@ def test_one_node_or_worker_keeps_others_out_for_all_of_a_run(tmp_path: Path) ->
     second = Launch(one.settings, one.model, one.on, hosts=Hosts(2, 1, "node-a:29500"))
     worker = Launch(one.settings, one.model, one.on, hosts=Hosts(worker={"RANK": "1"}))
     first = Launch(one.settings, one.model, one.on, hosts=Hosts(worker={"RANK": "0"}))
-    with previous.alone(tmp_path, one):
-        with previous.alone(tmp_path, second), previous.alone(tmp_path, worker):
+    with previous.lock(tmp_path, one):
+        with previous.lock(tmp_path, second), previous.lock(tmp_path, worker):
             pass
-        with pytest.raises(UserError) as error, previous.alone(tmp_path, first):
+        with pytest.raises(UserError) as error, previous.lock(tmp_path, first):
             pass
-        assert "runs in it" in one_line(error.value)
+        assert "is running in it" in one_line(error.value)
 
 
 @pytest.mark.parametrize("kind", HOLDERS)
@@ -161,10 +158,10 @@ def test_who_runs_in_a_folder_keeps_others_out_and_once_killed_nobody(tmp_path: 
     holder = subprocess.Popen([sys.executable, "-c", HOLDERS[kind], str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert holder.stdout
     assert holder.stdout.readline() == "held\n"
-    with pytest.raises(UserError, match=f"process {holder.pid} on "), previous.alone(tmp_path):
+    with pytest.raises(UserError, match=f"process {holder.pid} on "), previous.lock(tmp_path):
         pass
     holder.send_signal(signal.SIGKILL)
     holder.wait()
     holder.stdout.close()
-    with previous.alone(tmp_path):
+    with previous.lock(tmp_path):
         pass

@@ -28,5 +28,5 @@ def test_markdown_keeps_rows_whole_and_parts_set_in() -> None:
 
 
 def test_a_column_that_no_row_fills_is_left_out() -> None:
-    table = Table(("", "MFU", "s"), (("a", "", "1"), ("b", "", "2"))).filled()
+    table = Table(("", "MFU", "s"), (("a", "", "1"), ("b", "", "2"))).without_empty_columns()
     assert table == Table(("", "s"), (("a", "1"), ("b", "2")))

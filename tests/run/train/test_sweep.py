@@ -10,14 +10,15 @@ import pytest
 
 from meshwise.errors import UserError
 from meshwise.run.train import processes
-from meshwise.run.train.launch import Wish, prepare
+from meshwise.run.train.ask import TrainRun
+from meshwise.run.train.launch import prepare
 from meshwise.run.train.sections import as_text
 from meshwise.run.train.sweep import Outcome, Point, parse, points, table
 from meshwise.workers.trainer.report.rows import Step, add_row, failure, measurement
 from meshwise.workers.trainer.settings import Settings
 from support.command import Run, one_line, refused
 
-CPU = Wish(device="cpu")
+CPU = TrainRun(device="cpu")
 
 
 def test_axes_and_values_are_read() -> None:
@@ -32,7 +33,7 @@ def test_axes_and_values_are_read() -> None:
         ("mbs", "is not axis=values"),
         ("mbs=0", "a whole number from 1"),
         ("mbs=1,", "a whole number from 1"),
-        ("mbs=1,1", "a value twice"),
+        ("mbs=1,1", "repeats a value"),
         ("mbs=1 mbs=2", "mbs is given twice"),
         ("schedule=1f2b", "did you mean '1f1b'"),
         ("  ", "expected axis=values"),
@@ -65,15 +66,15 @@ def test_a_sweep_of_which_nothing_can_run_says_why_once() -> None:
         points(CPU, parse("mbs=3"))
 
 
-def outcome(name: str, seconds: float, *, oom: bool = False, foreseen: float = 1.0, memory: float = 1e9) -> Outcome:
-    ready = prepare(replace(CPU, axes={"mbs": 4}))
+def outcome(name: str, seconds: float, *, oom: bool = False, predicted: float = 1.0, peak: float = 1e9) -> Outcome:
+    ready = prepare(replace(CPU, mbs=4))
     row = failure(ready.settings, 1, "oom", "") if oom else measurement(ready.settings, [Step(0, 1, 1, seconds, 2.0**30)], 1)
-    choice = replace(ready.predicted(), seconds=foreseen, tokens_per_second=512 / foreseen, memory=memory)
+    choice = replace(ready.predicted(), step=predicted, tokens_per_second=512 / predicted, peak=peak)
     return Outcome(Point({"mbs": name}, ready), row, choice)
 
 
 def test_the_table_is_sorted_by_measured_speed_with_the_planner_s_order_beside_it() -> None:
-    some = [outcome("a", 4.0, foreseen=2.0), outcome("b", 1.0, foreseen=1.0), outcome("c", 2.0, foreseen=4.0)]
+    some = [outcome("a", 4.0, predicted=2.0), outcome("b", 1.0, predicted=1.0), outcome("c", 2.0, predicted=4.0)]
     (section,) = table(some, [Point({"mbs": 3}, None, "a rule")])
     assert section.table
     assert [(cells[0], cells[-1]) for cells in section.table.rows] == [("mbs=b", "1"), ("mbs=c", "3"), ("mbs=a", "2")]
@@ -85,17 +86,17 @@ def test_the_table_is_sorted_by_measured_speed_with_the_planner_s_order_beside_i
 
 
 def test_a_pick_that_is_not_the_fastest_says_what_it_loses() -> None:
-    (section,) = table([outcome("a", 1.0, foreseen=2.0), outcome("b", 1.25, foreseen=1.0)], [])
+    (section,) = table([outcome("a", 1.0, predicted=2.0), outcome("b", 1.25, predicted=1.0)], [])
     assert "the planner's pick, mbs=b, is 20.0% slower than the fastest, mbs=a" in section.lines[0]
 
 
 def test_a_run_out_of_memory_is_a_row_and_where_it_was_the_pick_that_is_said() -> None:
-    some = [outcome("a", 1.0, foreseen=2.0), outcome("b", 0.0, oom=True, foreseen=1.0)]
+    some = [outcome("a", 1.0, predicted=2.0), outcome("b", 0.0, oom=True, predicted=1.0)]
     told = as_text(table(some, []))
     assert "mbs=b        1       oom" in told
-    assert "the planner's pick, mbs=b, did not end (oom)" in told
+    assert "the planner's pick, mbs=b, failed (oom)" in told
     # one that the planner would not have let run was not its pick
-    some[1] = outcome("b", 0.0, oom=True, foreseen=1.0, memory=1e15)
+    some[1] = outcome("b", 0.0, oom=True, predicted=1.0, peak=1e15)
     assert "the planner's pick, mbs=a, is the fastest measured" in as_text(table(some, []))
 
 
@@ -104,7 +105,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """Runs that start no process: the smaller the micro-batch the slower, and one of 8 is out of memory."""
     started: list[Settings] = []
 
-    def quietly(command: Sequence[str], environment: Mapping[str, str], log: Path) -> tuple[int, bool]:
+    def run_quietly(command: Sequence[str], environment: Mapping[str, str], log: Path) -> tuple[int, bool]:
         settings = Settings.read(Path(command[-1]))
         started.append(settings)
         log.write_text("torch.OutOfMemoryError: CUDA out of memory" if settings.layout.mbs == 8 else "", encoding="utf-8")
@@ -114,7 +115,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
         add_row(Path(settings.out, "measurement.jsonl"), measurement(settings, steps, 1))
         return 0, False
 
-    monkeypatch.setattr(processes, "quietly", quietly)
+    monkeypatch.setattr(processes, "run_quietly", run_quietly)
     return started
 
 
@@ -138,4 +139,6 @@ def test_a_sweep_goes_on_past_a_failure_and_its_table_is_one_that_validate_reads
 @pytest.mark.parametrize("option", [["--report"], ["--dry-run"], ["--save"], ["--checkpoint-every", "5"], ["--profile", "1:1"]])
 @pytest.mark.usefixtures("pretended")
 def test_what_a_sweep_has_no_use_for_is_refused(run: Run, option: list[str]) -> None:
-    assert f"leave out {option[0]}" in refused(run("run", "--device", "cpu", "--sweep", "mbs=1,2", *option))
+    assert f"--sweep measures short runs; drop {option[0]}" in refused(
+        run("run", "--device", "cpu", "--sweep", "mbs=1,2", *option)
+    )

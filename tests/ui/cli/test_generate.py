@@ -37,18 +37,18 @@ REFUSED: dict[str, tuple[list[str], str]] = {
         "--weights nowhere: no such folder or .safetensors file",
     ),
     "a misspelt model": (["lama-debug", "--weights", "nowhere"], "did you mean 'llama-debug'"),
-    "no weights": (["llama-debug"], "Missing option '--weights'"),
+    "no weights": (["llama-debug"], "missing --weights: meshwise generate llama-debug --weights run/weights"),
 }
 OF_A_MODEL: dict[str, tuple[list[str], str]] = {
     "no such text": (["--eval", "nowhere"], "--eval nowhere: no such file"),
-    "an empty text": (["--eval", "empty"], "--eval empty: has 0 tokens, and a loss needs two"),
+    "an empty text": (["--eval", "empty"], "--eval empty: it has 0 tokens, but a loss needs two"),
     "a text that is none": (["--eval", "weights/model.safetensors"], "not UTF-8 text"),
-    "no such tokenizer": (["--tokenizer", "nowhere"], "it is bytes, bpe:N, a tokenizer.json of HF's or its folder"),
+    "no such tokenizer": (["--tokenizer", "nowhere"], "expected bytes, bpe:N, HF's tokenizer.json or its folder"),
     "a tokenizer that run has yet to learn": (
         ["--tokenizer", "bpe:300"],
-        "which leaves it as tokenizer.json in its folder: give that",
+        "'run' learns it and writes tokenizer.json into its folder; give that file",
     ),
-    "a tokenizer for a larger model": (["--tokenizer", "larger.json"], "has tokens up to 279, and"),
+    "a tokenizer for a larger model": (["--tokenizer", "larger.json"], "has token ids up to 279, but"),
 }
 
 
@@ -79,6 +79,7 @@ def test_what_cannot_be_generated_from_is_refused(run: Run, name: str, monkeypat
     assert reason in refused(run("generate", *words))
 
 
+@pytest.mark.slow
 def test_a_text_goes_on_from_its_prompt_with_the_likeliest_bytes(trained: tuple[Any, list[str]], tmp_path: Path) -> None:
     model, words = trained
     asked = [sys.executable, "-c", "from meshwise.ui.cli.main import main; main()", "generate", *words]
@@ -87,6 +88,7 @@ def test_a_text_goes_on_from_its_prompt_with_the_likeliest_bytes(trained: tuple[
     assert done.stdout == b"The river" + bytes(said[0].tolist()) + b"\n"
 
 
+@pytest.mark.slow
 def test_the_loss_of_a_text(trained: tuple[Any, list[str]], tmp_path: Path) -> None:
     model, words = trained
     (tmp_path / "text").write_bytes(b"every bridge")
@@ -101,9 +103,10 @@ def test_the_loss_of_a_text(trained: tuple[Any, list[str]], tmp_path: Path) -> N
     ]
     done = subprocess.run(asked, capture_output=True, text=True, check=True)
     loss, count = loss_of(model, torch.tensor(list(b"every bridge")), 2048)
-    assert done.stdout == f"loss {loss:.4f} a token over {count} tokens\n"
+    assert done.stdout == f"loss {loss:.4f} per token over {count} tokens\n"
 
 
+@pytest.mark.slow
 def test_a_text_goes_on_in_the_tokens_of_the_run(tmp_path: Path) -> None:
     """Its tokenizer lies beside the weights, and nobody has to name it."""
     words = learned(300)
@@ -120,13 +123,13 @@ def test_a_text_goes_on_in_the_tokens_of_the_run(tmp_path: Path) -> None:
     assert len(read) < len("the old river")
     said = generate(predictor_of(model.requires_grad_(False)), torch.tensor([read]), 7)[0].tolist()
     done = subprocess.run([*asked, "--prompt", "the old river", "--tokens", "7"], capture_output=True, check=True)
-    assert done.stdout == tokenizer.text_of(words, [*read, *said]) + b"\n"
+    assert done.stdout == tokenizer.decode(words, [*read, *said]) + b"\n"
     assert done.stdout.startswith(b"the old river")
     (tmp_path / "text").write_text("the grey bridge", encoding="utf-8")
     asked[asked.index("--weights") + 1] += "/model.safetensors"  # the file instead of its folder: the tokenizer is found as well
     done = subprocess.run([*asked, "--eval", str(tmp_path / "text")], capture_output=True, text=True, check=True)
     loss, count = loss_of(model, torch.tensor(tokenizer.encoder(words)([("the grey bridge", False)]).tolist()), 2048)
-    assert done.stdout == f"loss {loss:.4f} a token over {count} tokens\n"
+    assert done.stdout == f"loss {loss:.4f} per token over {count} tokens\n"
 
 
 def test_weights_of_another_model_are_refused_in_one_line(

@@ -132,7 +132,7 @@ def test_two_hosts_train_as_one_and_a_lost_one_is_named_and_may_come_back(
     assert (first.end(), second.end()) == (0, 0), first.printed()[-4000:]
     done = len(first.losses())
     assert f"stopped by a signal after step {done}, which is saved" in first.printed()
-    assert "step" not in second.printed().replace("when the step is done", "")  # node 0 alone reports
+    assert "step" not in second.printed().replace("after the current step", "")  # node 0 alone reports
     both = min(done, len(unbroken))
     assert first.losses()[:both] == unbroken[:both]
 
@@ -202,7 +202,7 @@ def reported(run: Training) -> None:
     assert [row["outcome"] for row in rows] == ["ok"]
     assert len(json.loads((run.out / "ranks.json").read_text())) == rows[0]["n_gpus"]
     assert "tokens/s" in (run.out / "report.md").read_text()
-    assert f"kept in {run.out}: " in run.printed()
+    assert f"saved in {run.out}: " in run.printed()
     assert "Traceback" not in run.printed()
 
 
@@ -236,11 +236,11 @@ def test_memory_that_runs_out_is_told_by_part_with_the_nearest_layout_that_needs
     assert "restart" not in run.printed()  # it would run out again
     assert "Traceback" not in run.printed()
     parts = next(
-        line for line in run.printed().splitlines() if line.startswith("predicted for a device: weights 0.00, gradients 0.00")
+        line for line in run.printed().splitlines() if line.startswith("predicted per device: weights 0.00, gradients 0.00")
     )
     assert float(parts.split("activations ")[1].split(",")[0]) > 1  # GiB: the largest part
     assert parts.endswith("GiB of 3.73 GiB")  # 4e9 / 2^30
-    near = next(line for line in run.printed().splitlines() if line.startswith("nearest that needs less: --mbs "))
+    near = next(line for line in run.printed().splitlines() if line.startswith("nearest layout that needs less: --mbs "))
     assert int(near.split("--mbs ")[1].split(":")[0]) < 1024
     assert json.loads((tmp_path / "run" / "failure.json").read_text())["kind"] == "oom"
 

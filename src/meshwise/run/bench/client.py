@@ -1,4 +1,4 @@
-"""An HTTP client for streams of tokens: a timestamp per arrival and nothing else while they come. Standard library alone."""
+"""An HTTP client for token streams: while one arrives, only timestamps are recorded. Uses the standard library only."""
 
 import asyncio
 import contextlib
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 ENDS = (b"[DONE]\n\n", b"[DONE]\r\n\r\n", b"\r\n0\r\n\r\n")
-"""What the last bytes of a stream look like, whether or not the endpoint closes the connection behind them."""
+"""The last bytes of a stream, whether or not the endpoint then closes the connection."""
 LAST = (b"\n\n", b"\n\r\n")
-"""How each of them ends, with the end of its chunk or without: a first look that most arrivals do not need."""
+"""How each of these ends, with or without the end of its chunk: a quick test that most arrivals fail."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """Where an endpoint is. Its key is kept out of everything that is printed or stored."""
+    """The address of an endpoint. Its key is never printed or stored."""
 
     host: str
     port: int
     base: str = ""
-    """What stands before /v1."""
+    """The path before /v1."""
     secure: bool = False
     key: str = field(default="", repr=False)
 
@@ -41,72 +41,72 @@ class Address:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http{'s' if self.secure else ''}://{host}:{self.port}{self.base}"
 
-    def hides(self, text: str) -> str:
-        """The same text without the key."""
+    def redact(self, text: str) -> str:
+        """Return the text without the key."""
         return text.replace(self.key, "***") if self.key else text
 
 
 def address(url: str, key: str = "") -> Address:
-    """The parts of 'http://127.0.0.1:8080' or 'https://host/prefix/v1'."""
+    """Read 'http://127.0.0.1:8080' or 'https://host/prefix/v1'."""
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise UserError(f"{quoted(url)} is no URL; expected one such as http://127.0.0.1:8080") from None
+        raise UserError(f"{quoted(url)} is not a URL; expected one such as http://127.0.0.1:8080") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UserError(f"{quoted(url)} is no URL; expected one such as http://127.0.0.1:8080")
+        raise UserError(f"{quoted(url)} is not a URL; expected one such as http://127.0.0.1:8080")
     if parts.username or parts.password or parts.query:
         raise UserError(
-            "a URL with a name, password or query in it is not taken: put the key into the variable that --key-env names"
+            "a URL must not contain a user name, password or query: name the environment variable that holds the key with --key-env"
         )
     if any(c in key for c in "\r\n"):
-        raise UserError("the key has a line break in it")
+        raise UserError("the key contains a line break")
     secure = parts.scheme == "https"
     base = parts.path.rstrip("/").removesuffix("/v1")
     return Address(host=parts.hostname, port=port or (443 if secure else 80), base=base, secure=secure, key=key)
 
 
 SO_TIMESTAMPNS = 35
-"""Linux, asm-generic/socket.h. Python has no name for it."""
+"""Linux, asm-generic/socket.h; Python does not define it."""
 AT_ONCE = 16384
-"""Bytes of a read, many events. asyncio asks for 256 KiB, and to have that much made for each token takes longer than to read it."""
+"""Bytes per read, enough for many events. asyncio asks for 256 KiB, and allocating that for each token takes longer than reading it."""
 _WHEN = struct.Struct("qq")
 
 
 class _Stamped(socket.socket):
-    """A socket that knows when what it read last had come, by the kernel's stamp where it gives one (socket(7)).
+    """A socket that knows when its last bytes arrived, by the kernel's timestamp where there is one (socket(7)).
 
-    So it does not matter to a time how long this process waited for a core, or how many streams were read before.
+    So times do not depend on how long this process waited for a core, or on how many streams it read before this one.
     """
 
     arrived = 0.0
 
-    def ask_for_stamps(self) -> None:
+    def request_timestamps(self) -> None:
         if sys.platform == "linux":
             with contextlib.suppress(OSError):
                 self.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
 
     def recv(self, bufsize: int, flags: int = 0, /) -> bytes:
-        data, told, _, _ = self.recvmsg(min(bufsize, AT_ONCE), 64, flags)
-        self._stamp(told)
+        data, ancillary, _, _ = self.recvmsg(min(bufsize, AT_ONCE), 64, flags)
+        self._stamp(ancillary)
         return data
 
     def recv_into(self, buffer: "WriteableBuffer", nbytes: int = 0, flags: int = 0) -> int:
-        size, told, _, _ = self.recvmsg_into([buffer], 64, flags)
-        self._stamp(told)
+        size, ancillary, _, _ = self.recvmsg_into([buffer], 64, flags)
+        self._stamp(ancillary)
         return size
 
-    def _stamp(self, told: list[tuple[int, int, bytes]]) -> None:
-        """The kernel's clock is the wall's: what counts is how long ago that was."""
+    def _stamp(self, ancillary: list[tuple[int, int, bytes]]) -> None:
+        """Set `arrived`. The kernel's timestamps are wall-clock time: subtract how long ago they were from the monotonic clock."""
         self.arrived = perf_counter()
-        for level, kind, data in told:
+        for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS and len(data) == 16:
                 seconds, nanoseconds = _WHEN.unpack(data)
                 self.arrived -= max(0.0, time() - seconds - nanoseconds * 1e-9)
 
 
 class _Stream(asyncio.Protocol):
-    """One connection: what came and when, until its end."""
+    """One connection: all bytes and when they arrived."""
 
     def __init__(self, over: "asyncio.Future[bool]", source: _Stamped) -> None:
         self.arrivals: list[Arrival] = []
@@ -133,7 +133,7 @@ def _request(where: Address, method: str, path: str, body: bytes) -> bytes:
 
 
 async def ask(where: Address, method: str, path: str, values: dict[str, Any] | None = None, *, patience: float) -> Reply:
-    """One request and all that came back. It is given up when nothing has come for `patience` seconds."""
+    """Send one request and return the whole reply. Gives up when nothing has arrived for `patience` seconds."""
     loop = asyncio.get_running_loop()
     over: asyncio.Future[bool] = loop.create_future()
     body = json.dumps(values).encode() if values is not None else b""
@@ -163,9 +163,9 @@ async def ask(where: Address, method: str, path: str, values: dict[str, Any] | N
 
 
 async def _connected(where: Address) -> _Stamped:
-    """To the first of its addresses that takes a connection."""
+    """Connect to the first of its addresses that accepts."""
     loop = asyncio.get_running_loop()
-    problem = OSError("it has no address")
+    problem = OSError("no address found")
     for family, kind, protocol, _, place in await loop.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM):
         found = _Stamped(family, kind, protocol)
         found.setblocking(False)
@@ -178,13 +178,13 @@ async def _connected(where: Address) -> _Stamped:
         except BaseException:
             found.close()
             raise
-        found.ask_for_stamps()
+        found.request_timestamps()
         return found
     raise problem
 
 
 async def _ended(stream: _Stream, begun: float, patience: float) -> bool:
-    """Waits for the end of a stream; True where nothing came for too long."""
+    """Wait for the end of a stream; return True if nothing arrived for too long."""
     while True:
         last = stream.arrivals[-1][0] if stream.arrivals else begun
         left = last + patience - perf_counter()
@@ -196,5 +196,5 @@ async def _ended(stream: _Stream, begun: float, patience: float) -> bool:
 
 
 async def together(where: Address, path: str, requests: Sequence[dict[str, Any]], *, patience: float) -> list[Reply]:
-    """All requests at once, each on a connection of its own."""
+    """Send all requests at once, each on its own connection."""
     return list(await asyncio.gather(*(ask(where, "POST", path, one, patience=patience) for one in requests)))

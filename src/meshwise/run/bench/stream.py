@@ -1,6 +1,6 @@
-"""What an endpoint streamed: bytes with the time of their arrival, read as HTTP and server-sent events once all is over.
+"""Parse a recorded stream: bytes with arrival times -> HTTP -> server-sent events, after it has ended.
 
-Nothing is parsed while tokens arrive, so that reading one does not delay the clock of the next.
+Nothing is parsed while tokens arrive, so that reading one does not delay the timestamp of the next.
 """
 
 import json
@@ -9,39 +9,39 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 Arrival = tuple[float, bytes]
-"""Seconds of a monotonic clock, and what came then."""
+"""Seconds of a monotonic clock, and the bytes that arrived then."""
 Fault = Literal["", "dropped", "malformed", "status", "silent", "refused", "empty"]
 DONE = "[DONE]"
 MOST_LINE = 1 << 20
 
 
 class Malformed(ValueError):
-    """Bytes that are not what HTTP or server-sent events allow."""
+    """Bytes that are not valid HTTP or server-sent events."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """One request as the client saw it. Times are seconds of the client's clock."""
+    """The reply to one request. Times are seconds of the client's clock."""
 
     begun: float
     ended: float
     status: int = 0
     fault: Fault = ""
     words: str = ""
-    """What the endpoint said of a fault, or what was wrong."""
+    """The endpoint's error message, or the reason of a fault."""
     arrivals: tuple[float, ...] = ()
-    """Of every event with text."""
+    """Arrival times of events with text."""
     letters: int = 0
-    """Bytes of all text."""
+    """Bytes of text in all events."""
     claimed: int | None = None
-    """Tokens generated, as the endpoint counts."""
+    """Generated tokens by the endpoint's count."""
     prompt: int | None = None
     cached: int = 0
-    """Tokens of the prompt that it had kept from an earlier one."""
+    """Prompt tokens that came from a cache."""
     timings: dict[str, float] | None = None
-    """llama.cpp's own."""
+    """llama.cpp's own timings."""
     body: dict[str, Any] | None = None
-    """Of an answer that is no stream."""
+    """The JSON of a reply that is not a stream."""
 
     @property
     def complete(self) -> bool:
@@ -55,7 +55,7 @@ class Reply:
 def status_of(head: bytes) -> int:
     words = head.split(b"\r\n", 1)[0].split(b" ")
     if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not words[1].isdigit():
-        raise Malformed(f"no HTTP answer: {head[:40]!r}")
+        raise Malformed(f"not an HTTP reply: {head[:40]!r}")
     return int(words[1])
 
 
@@ -66,25 +66,25 @@ def _headers(head: bytes) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Content:
-    """The body of an answer in its pieces, each with the time at which its last byte came."""
+    """The body of a reply in pieces, each with the arrival time of its last byte."""
 
     status: int
     headers: dict[str, str]
     pieces: tuple[Arrival, ...]
     whole: bool
-    """Whether it ended as its headers said it would."""
+    """Whether all bytes that its headers announce arrived."""
 
 
 def content(arrivals: Sequence[Arrival], closed: bool) -> Content:
-    """Head and body of an HTTP/1.1 answer, a chunked one put together. `closed`: the connection ended in order."""
+    """Return status, headers and body of an HTTP/1.1 reply; chunks are joined. `closed`: the connection was closed properly."""
     held, first = b"", 0
     while b"\r\n\r\n" not in held:
         if first == len(arrivals):
-            raise Malformed("the answer ends before its headers do") if held else Malformed("nothing was answered")
+            raise Malformed("the reply ends within its headers") if held else Malformed("no reply")
         held += arrivals[first][1]
         first += 1
         if len(held) > MOST_LINE:
-            raise Malformed("headers without end")
+            raise Malformed("endless headers")
     head, _, rest = held.partition(b"\r\n\r\n")
     status, headers = status_of(head), _headers(head)
     pieces = [(arrivals[first - 1][0], rest), *arrivals[first:]]
@@ -97,7 +97,7 @@ def content(arrivals: Sequence[Arrival], closed: bool) -> Content:
 
 
 def _chunks(pieces: Sequence[Arrival]) -> tuple[list[Arrival], bool]:
-    """Chunks of a chunked body (RFC 9112, 7.1), and whether the last of them came; what came of one that was cut off counts too."""
+    """Return the chunks of a chunked body (RFC 9112, 7.1), the arrived part of an incomplete one included, and whether the last arrived."""
     found: list[Arrival] = []
     held, at, need = b"", 0, -1
     for when, data in pieces:
@@ -112,7 +112,7 @@ def _chunks(pieces: Sequence[Arrival]) -> tuple[list[Arrival], bool]:
                     try:
                         need = int(digits, 16)
                     except ValueError:
-                        raise Malformed(f"a chunk of {digits[:20]!r} bytes") from None
+                        raise Malformed(f"invalid chunk size {digits[:20]!r}") from None
                 at = line + 2
                 if not need:
                     return found, True
@@ -122,19 +122,19 @@ def _chunks(pieces: Sequence[Arrival]) -> tuple[list[Arrival], bool]:
             found.append((when, held[at : at + need]))
             at, need = at + need, -1
             if held[at : at + 2] not in (b"", b"\r", b"\r\n"):
-                raise Malformed("a chunk that does not end where it should")
+                raise Malformed("a chunk is longer than its stated size")
     if need > 0:
         found.append((pieces[-1][0], held[at:]))
     return found, False
 
 
 def events(pieces: Sequence[Arrival]) -> Iterator[tuple[float, str]]:
-    """The data of every event and when its last line came (WHATWG HTML, 9.2). Comments and other fields are passed over."""
+    """Yield the data of every event and the arrival time of its last line (WHATWG HTML, 9.2). Comments and other fields are skipped."""
     held, data = b"", list[str]()
     for when, piece in pieces:
         held += piece
         if len(held) > MOST_LINE:
-            raise Malformed("a line without end")
+            raise Malformed("endless line")
         *lines, held = held.replace(b"\r\n", b"\n").split(b"\n")
         for line in lines:
             if not line and data:
@@ -143,13 +143,13 @@ def events(pieces: Sequence[Arrival]) -> Iterator[tuple[float, str]]:
             elif line.startswith(b"data:"):
                 data.append(line[5:].removeprefix(b" ").decode("utf-8", "replace"))
             elif line and not line.startswith((b":", b"event:", b"id:", b"retry:")):
-                raise Malformed(f"a line that is no field of an event: {line[:40].decode('utf-8', 'replace')!r}")
+                raise Malformed(f"not an event field: {line[:40].decode('utf-8', 'replace')!r}")
     if data or held.strip():
         yield pieces[-1][0] if pieces else 0.0, "\n".join(data) or held.decode("utf-8", "replace")
 
 
 def reply(begun: float, ended: float, arrivals: Sequence[Arrival], *, closed: bool, late: bool = False) -> Reply:
-    """What came of one request. `late`: it was given up because nothing came for too long."""
+    """Return the reply to one request. `late`: the client gave up because nothing arrived for too long."""
     try:
         found = content(arrivals, closed)
     except Malformed as error:
@@ -181,10 +181,10 @@ def _streamed(begun: float, ended: float, found: Content, late: bool) -> Reply:
                 break
             table = _table(data)
             if table is None:
-                # The end of a line that was cut off is no fault of what the endpoint writes, but of its going away.
+                # an incomplete last line is the fault of a dropped connection, not of a malformed event
                 if not found.whole and when == found.pieces[-1][0]:
                     break
-                raise Malformed(f"an event that is no JSON: {data[:60]!r}")
+                raise Malformed(f"event data is not JSON: {data[:60]!r}")
             if table.get("error"):
                 fault, words = "status", _message(table, data)
                 break
@@ -228,7 +228,7 @@ def _table(text: str) -> dict[str, Any] | None:
 
 
 def _text(table: dict[str, Any]) -> str:
-    """The text of an event: of completions, of chats, and of what a model thinks before it answers."""
+    """Return the text of an event: a completion, a chat message, or reasoning before the answer."""
     choices = table.get("choices")
     first: object = cast(list[object], choices)[0] if isinstance(choices, list) and choices else {}
     if not isinstance(first, dict):
@@ -260,7 +260,7 @@ def _timings(table: dict[str, Any]) -> dict[str, float] | None:
 
 
 def _message(body: dict[str, Any] | None, text: str) -> str:
-    """The endpoint's own words of what went wrong, shortened."""
+    """Return the endpoint's error message, shortened."""
     error = (body or {}).get("error")
     inner = cast(dict[str, Any], error).get("message") if isinstance(error, dict) else error
     return " ".join(str(inner or text).split())[:200]

@@ -1,4 +1,4 @@
-"""What llama.cpp takes on each device, in its own words: the log of its server, and its dry run, llama-fit-params."""
+"""Bytes that llama.cpp takes on each device, read from its server's log or from its own dry run, llama-fit-params."""
 
 import re
 import subprocess
@@ -13,28 +13,28 @@ DRY_RUN = "llama-fit-params"
 _NEED = re.compile(r"^(\S+) (\d+) (\d+) (\d+) *$", re.MULTILINE)
 _BUFFER = re.compile(r"(\S+) +(model|KV|RS|compute) buffer size = +([\d.]+) MiB")
 _REMOTE = re.compile(r"RPC\d*\[(.+)\]")
-_SAID = re.compile(r"\bE \S+: (.+)|(error.*)", re.IGNORECASE)
+_ERROR = re.compile(r"\bE \S+: (.+)|(error.*)", re.IGNORECASE)
 REPACKED = ("AMX", "CPU_REPACK", "CPU_KLEIDIAI")
-"""Weights in an order that suits the processor. They are in the file too, but the part of it that llama.cpp maps and prints begins and ends
-with a tensor that is used from there."""
+"""Buffers of weights in an order that suits the CPU. They are in the file too, but the part of it that llama.cpp maps and prints begins
+and ends with a tensor that is used from there."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Taken:
-    """Bytes on one device; the host first in every list, then devices in llama.cpp's order."""
+class Allocation:
+    """Bytes on one device. In every list the host comes first, then devices in llama.cpp's order."""
 
     device: str
     weights: float = 0.0
     cache: float = 0.0
     compute: float = 0.0
     repacked: float = 0.0
-    """Weights that a processor holds beside the mapped file."""
+    """Weights that a CPU holds in addition to the mapped file."""
 
 
-def logged(lines: Iterable[str], remote: Sequence[str] = ()) -> list[Taken]:
-    """From the log of llama-server (-lv 4). `remote` are the addresses of --rpc, in their order. Nothing where it says nothing, or where a
-    buffer lies over several devices (-sm row)."""
-    found = {HOST: Taken(device=HOST)}
+def from_log(lines: Iterable[str], remote: Sequence[str] = ()) -> list[Allocation]:
+    """Read the log of llama-server (-lv 4). `remote` are the addresses of --rpc, in order. Empty where the log has no buffers, or where one
+    lies over several devices (-sm row)."""
+    found = {HOST: Allocation(device=HOST)}
     for line in lines:
         seen = _BUFFER.search(line)
         if seen is None:
@@ -45,11 +45,11 @@ def logged(lines: Iterable[str], remote: Sequence[str] = ()) -> list[Taken]:
         if seen[1].endswith("_Split"):
             return []
         name, size = _device(seen[1], remote), float(seen[3]) * MIB
-        one = found.setdefault(name, Taken(device=name))
+        one = found.setdefault(name, Allocation(device=name))
         if seen[2] == "model":
             found[name] = replace(one, weights=one.weights + size)
         elif seen[2] == "compute":
-            found[name] = replace(one, compute=size)  # said again where it is reserved anew
+            found[name] = replace(one, compute=size)  # printed again each time it is reserved
         else:
             found[name] = replace(one, cache=one.cache + size)
     host, *devices = found.values()
@@ -57,7 +57,8 @@ def logged(lines: Iterable[str], remote: Sequence[str] = ()) -> list[Taken]:
 
 
 def _device(name: str, remote: Sequence[str]) -> str:
-    """'RPC0[10.0.0.5:50053]' by its place in --rpc; 'CUDA_Host', 'CPU_Mapped' and the like are the host; 'CUDA1' is itself."""
+    """Return 'RPC0' for 'RPC0[10.0.0.5:50053]', numbered by its place in --rpc; 'host' for CUDA_Host, CPU_Mapped and the like; 'CUDA1' for
+    itself."""
     far = _REMOTE.fullmatch(name)
     if far:
         return f"RPC{remote.index(far[1])}" if far[1] in remote else name
@@ -65,30 +66,30 @@ def _device(name: str, remote: Sequence[str]) -> str:
 
 
 def _order(device: str) -> tuple[bool, str, int]:
-    """RPC devices first, then by number."""
+    """Sort key: RPC devices first, then by number."""
     digits = re.search(r"\d+$", device)
     return not device.startswith("RPC"), device.rstrip("0123456789"), int(digits[0]) if digits else 0
 
 
-def estimated(text: str) -> list[Taken]:
-    """From what `llama-fit-params -fitp on` prints: device, weights, cache and compute in whole MiB, cut off."""
-    found: list[Taken] = []
+def from_dry_run(text: str) -> list[Allocation]:
+    """Read the output of `llama-fit-params -fitp on`: device, weights, cache and compute in whole MiB, rounded down."""
+    found: list[Allocation] = []
     for name, *sizes in _NEED.findall(text):
         weights, cache, compute = (int(size) * MIB for size in sizes)
-        found.append(Taken(device=HOST if name == "Host" else name, weights=weights, cache=cache, compute=compute))
+        found.append(Allocation(device=HOST if name == "Host" else name, weights=weights, cache=cache, compute=compute))
     return sorted(found, key=lambda one: one.device != HOST)
 
 
-def dry_run(command: Sequence[str], patience: float) -> list[Taken]:
-    """Runs it to its end; what it refuses is told in its words."""
+def dry_run(command: Sequence[str], patience: float) -> list[Allocation]:
+    """Run llama-fit-params to its end; raise its error message if it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=patience, check=False, stdin=subprocess.DEVNULL)
     except OSError as error:
         raise DoesNotFit(f"{quoted(command[0], 200)} cannot be started: {error.strerror or error}") from None
     except subprocess.TimeoutExpired:
         raise DoesNotFit(f"{DRY_RUN} did not end within {patience:g} s") from None
-    found = estimated(done.stdout)
+    found = from_dry_run(done.stdout)
     if done.returncode or not found:
-        said = next((one[1] or one[2] for line in done.stderr.splitlines() if (one := _SAID.search(line))), "it said nothing")
-        raise DoesNotFit(f"{DRY_RUN} ended with exit code {done.returncode}: {said[:240]}")
+        errors = (match[1] or match[2] for line in done.stderr.splitlines() if (match := _ERROR.search(line)))
+        raise DoesNotFit(f"{DRY_RUN} ended with exit code {done.returncode}: {next(errors, 'it printed nothing')[:240]}")
     return found

@@ -1,4 +1,4 @@
-"""llama-bench, llama.cpp's own timer: prompts, and generation behind a prompt, of one user and without a server."""
+"""llama-bench, llama.cpp's own timer: prompts, and generation after a prompt, for one request and without a server."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -7,15 +7,16 @@ from typing import Any, cast
 
 from meshwise.errors import UserError
 from meshwise.run.bench.speeds import Measured, Setting, steady_run
+from meshwise.run.serve.process import Program, failure, run_to_end
 
 NAME = "llama-bench"
 SAME = ("-m", "-ngl", "--rpc", "-sm", "-ctk", "-ctv", "-fa", "--n-cpu-moe", "-t")
 LISTED = {"-ts": "/", "-dev": "/", "-ot": ";"}
-"""Flags whose lists it parts with another letter than the server: a comma parts values that are tried one after another."""
+"""Flags whose lists have another separator than llama-server's: a comma separates values that are tried one after another."""
 
 
 def flags(server: Sequence[str]) -> list[str]:
-    """The words of llama-server that say how a model lies, as llama-bench wants them."""
+    """Translate the flags of llama-server that place a model on devices."""
     found: list[str] = []
     for flag, value in pairwise(server):
         if flag in SAME:
@@ -26,17 +27,18 @@ def flags(server: Sequence[str]) -> list[str]:
 
 
 def runs(settings: Sequence[Setting]) -> list[list[str]]:
-    """One start for all prompts, one for each length of output behind all of them."""
+    """Return the arguments of each start: one for all prompts, and one per output length, after each of the prompts."""
     if any(one.users > 1 for one in settings):
-        raise UserError("llama-bench times one user; leave --llama-bench out to measure several")
+        raise UserError("llama-bench times one request at a time; drop --llama-bench to measure several")
     prompts = ",".join(str(p) for p in dict.fromkeys(one.prompt for one in settings))
     outputs = dict.fromkeys(one.output for one in settings)
     return [["-p", prompts, "-n", "0"], *(["-p", "0", "-n", str(n), "-d", prompts] for n in outputs)]
 
 
-def timed(command: Sequence[str], settings: Sequence[Setting], repeats: int, progress: Callable[[str], None]) -> list[Measured]:
-    """`command` is the program with the flags of the split. It warms up by itself before every test."""
-    rows = [row for words in runs(settings) for row in _rows([*command, *words, "-r", str(repeats), "-o", "jsonl"], progress)]
+def timed(command: Sequence[str], settings: Sequence[Setting], repeats: int, done: Callable[[], None]) -> list[Measured]:
+    """Measure every setting. `command` is llama-bench with the flags of the layout; it warms up before each test by itself. `done` is
+    called after each test."""
+    rows = [row for words in runs(settings) for row in _rows([*command, *words, "-r", str(repeats), "-o", "jsonl"], done)]
     prompts = {row["n_prompt"]: row["samples_ts"] for row in rows if not row["n_gen"]}
     steps = {(row.get("n_depth", 0), row["n_gen"]): row["samples_ts"] for row in rows if row["n_gen"]}
     return [_measured(one, prompts[one.prompt], steps[one.prompt, one.output]) for one in settings]
@@ -47,18 +49,16 @@ def _measured(setting: Setting, prompts: Sequence[float], steps: Sequence[float]
     return Measured(setting=setting, runs=tuple(made), notes=("llama-bench, without a server",))
 
 
-def _rows(command: Sequence[str], progress: Callable[[str], None]) -> list[dict[str, Any]]:
-    from meshwise.run.serve.process import Program, failure, run_to_end
+def _rows(command: Sequence[str], done: Callable[[], None]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
 
-    said: list[dict[str, Any]] = []
-
-    def hear(line: str) -> None:
+    def read(line: str) -> None:
         text = line.partition(": ")[2]
         if text.startswith("{"):
-            said.append(cast(dict[str, Any], json.loads(text)))
-            progress("timing")
+            found.append(cast(dict[str, Any], json.loads(text)))
+            done()
 
-    running = run_to_end(Program(name=NAME, command=tuple(command)), hear)
-    if running.process.returncode or not said:
+    running = run_to_end(Program(name=NAME, command=tuple(command)), read)
+    if running.process.returncode or not found:
         raise failure(running)
-    return said
+    return found

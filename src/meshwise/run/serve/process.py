@@ -1,29 +1,27 @@
-"""Programs of an engine: started together, watched until one answers, and all gone when meshwise is, whatever ends it."""
+"""Programs of an engine: start them together, wait until each answers, and leave none behind when meshwise ends, however it ends."""
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from types import FrameType
 
 from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.run.bench import client
+from meshwise.run.callbacks import Say
+from meshwise.run.children import interrupt_on_sigterm, with_parent
 
 KEPT = 1000
-"""Lines of a log that are kept, for the reason why a program ended."""
+"""Lines of a log that are kept, to find the reason when a program ends."""
 GRACE = 10.0
-"""Seconds to end in, before a program is killed."""
-PR_SET_PDEATHSIG = 1
+"""Seconds that a program has to end before it is killed."""
 INSECURE = "llama.cpp calls its RPC experimental and insecure: never open it to a network that others can reach"
 
 
@@ -37,16 +35,16 @@ class Program:
     host: str = "127.0.0.1"
     port: int = 0
     health: str = "/health"
-    """What to ask for; empty: it is up when it listens."""
+    """HTTP path that answers once it is ready; empty: it is ready when it listens."""
 
 
 class Running:
-    """A process in a group of its own, and the end of its log."""
+    """A process in a process group of its own, and the end of its log."""
 
-    def __init__(self, program: Program, tell: Callable[[str], None]) -> None:
+    def __init__(self, program: Program, say: Say) -> None:
         self.program = program
         self.log: deque[str] = deque(maxlen=KEPT)
-        self.tell = tell
+        self.say = say
         self.process = subprocess.Popen(
             program.command,
             env=dict(os.environ) | program.environment,
@@ -54,7 +52,7 @@ class Running:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+            preexec_fn=with_parent(),
         )
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
@@ -64,10 +62,10 @@ class Running:
         for raw in self.process.stdout:
             line = raw.decode("utf-8", "replace").rstrip()
             self.log.append(line)
-            self.tell(f"{self.program.name}: {line}")
+            self.say(f"{self.program.name}: {line}")
 
     def stop(self) -> None:
-        """Asked to end, and killed with all its children if it does not."""
+        """Ask it to end, and kill it with all its children if it does not."""
         if self.process.poll() is None:
             self._signal(signal.SIGTERM)
             try:
@@ -75,7 +73,7 @@ class Running:
             except subprocess.TimeoutExpired:
                 self._signal(signal.SIGKILL)
                 self.process.wait()
-        self._signal(signal.SIGKILL)  # children of its own that outlived it
+        self._signal(signal.SIGKILL)  # children that outlived it
         self.reader.join(2)
         if self.process.stdout:
             self.process.stdout.close()
@@ -84,40 +82,35 @@ class Running:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 
-
-def _die_with_parent() -> None:
-    """The kernel ends the process when meshwise itself is killed (prctl(2)): nothing else could."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    def check(self) -> None:
+        """Raise the reason if the process has ended."""
+        if self.process.poll() is not None:
+            self.reader.join(2)
+            raise failure(self)
 
 
 @contextlib.contextmanager
-def started(programs: Sequence[Program], tell: Callable[[str], None], patience: float) -> Generator[list[Running]]:
-    """All programs up and answering, the last one last; none of them is left when the block is."""
+def started(programs: Sequence[Program], say: Say, patience: float) -> Generator[list[Running]]:
+    """Start programs in order, each when the one before it answers. All are stopped when the block ends."""
     for program in programs:
         check_port(program)
     running: list[Running] = []
-    before = signal.signal(signal.SIGTERM, _stopped) if threading.current_thread() is threading.main_thread() else None
-    try:
-        for program in programs:
-            try:
-                running.append(Running(program, tell))
-            except OSError as error:
-                raise UserError(f"{quoted(program.command[0], 200)} cannot be started: {error.strerror or error}") from None
-            wait(running[-1], patience)
-        yield running
-    finally:
-        for one in reversed(running):
-            one.stop()
-        if before is not None:
-            signal.signal(signal.SIGTERM, before)
-
-
-def _stopped(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+    with interrupt_on_sigterm():
+        try:
+            for program in programs:
+                try:
+                    running.append(Running(program, say))
+                except OSError as error:
+                    raise UserError(f"{quoted(program.command[0], 200)} cannot be started: {error.strerror or error}") from None
+                wait(running[-1], patience)
+            yield running
+        finally:
+            for one in reversed(running):
+                one.stop()
 
 
 def check_port(program: Program) -> None:
-    """Taken ports are told before anything is loaded: some engines share a port in silence."""
+    """Refuse a port that is taken before anything is loaded: some engines silently share a port."""
     family = socket.AF_INET6 if ":" in program.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -125,13 +118,13 @@ def check_port(program: Program) -> None:
             trial.bind((program.host, program.port))
         except OSError as error:
             reason = error.strerror or str(error)
-            hint = "name another with --port" if program.health else "end what listens there"
+            hint = "choose another with --port" if program.health else "stop the program that listens there"
             raise UserError(f"{program.name} cannot listen on {program.host}:{program.port}: {reason}; {hint}") from None
 
 
-def run_to_end(program: Program, hear: Callable[[str], None]) -> Running:
-    """Every line that it prints is heard; nothing of it is left, however that ends."""
-    running = Running(program, hear)
+def run_to_end(program: Program, say: Say) -> Running:
+    """Run a program to its end and pass on every line that it prints. It is stopped if this is interrupted."""
+    running = Running(program, say)
     try:
         running.process.wait()
         running.reader.join()
@@ -142,8 +135,8 @@ def run_to_end(program: Program, hear: Callable[[str], None]) -> Running:
     return running
 
 
-def says(command: Sequence[str]) -> str:
-    """What a program prints and ends; nothing where it does not."""
+def output_of(command: Sequence[str]) -> str:
+    """Return everything that a short program prints; '' if it fails to run."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.SubprocessError):
@@ -157,13 +150,13 @@ def free_port() -> int:
         return trial.getsockname()[1]
 
 
-def private(address: str) -> str:
-    """An address that RPC may be bound to: loopback, or a private one by name. Never all of them."""
+def private_address(address: str) -> str:
+    """Return an address that RPC may be bound to, loopback or a private one; refuse all others, and all interfaces at once."""
     try:
         found = ip_address("127.0.0.1" if address in ("loopback", "localhost") else address)
     except ValueError:
         raise UserError(
-            f"{quoted(address)} is no IP address; give loopback or a private one of this machine. {INSECURE}"
+            f"{quoted(address)} is not an IP address; give loopback or a private one of this machine. {INSECURE}"
         ) from None
     if found.is_unspecified or not (found.is_loopback or found.is_private):
         raise UserError(f"RPC is bound to loopback or to a private address, not to {found}. {INSECURE}")
@@ -171,14 +164,12 @@ def private(address: str) -> str:
 
 
 def wait(one: Running, patience: float) -> None:
-    """Until it answers. What it says when it ends before that is told in one line."""
+    """Wait until a program answers; raise the reason if it ends before that, or does not answer within `patience` seconds."""
     program = one.program
     end = time.monotonic() + patience
     where = client.Address(host=program.host, port=program.port)
     while time.monotonic() < end:
-        if one.process.poll() is not None:
-            one.reader.join(2)
-            raise failure(one)
+        one.check()
         if program.health:
             seen = asyncio.run(client.ask(where, "GET", program.health, patience=2.0))
             if seen.status == 200:
@@ -186,7 +177,7 @@ def wait(one: Running, patience: float) -> None:
         elif _listens(program):
             return
         time.sleep(0.1)
-    raise DoesNotFit(f"{program.name} did not answer within {patience:g} s; its last words: {_last(one.log)}")
+    raise DoesNotFit(f"{program.name} did not answer within {patience:g} s; last line of its log: {_last(one.log)}")
 
 
 def _listens(program: Program) -> bool:
@@ -200,31 +191,31 @@ UNKNOWN = ("invalid argument", "unknown argument", "unrecognized argument", "err
 
 
 class OutOfMemory(DoesNotFit):
-    """The engine could not have the memory that it asked for."""
+    """The engine could not allocate the memory that it asked for."""
 
 
 def failure(one: Running) -> UserError:
-    """Why a program ended, in its own words, shortened."""
+    """Return why a program ended, in its own words, shortened."""
     name, lines = one.program.name, list(one.log)
     for line in lines:
         lowered = line.lower()
         if any(words in lowered for words in MEMORY):
             return OutOfMemory(f"{name} ran out of memory: {_short(line)}")
         if any(words in lowered for words in UNKNOWN):
-            return UserError(f"this {name} does not know a flag that the plan needs ({_short(line)}); take a newer build")
-    bad = [line for words in ("error", "failed to") for line in lines if words in line.lower()]
-    told = bad[0] if bad else _last(lines)
+            return UserError(f"this {name} does not know a flag that the plan needs ({_short(line)}); install a newer build")
+    errors = [line for words in ("error", "failed to") for line in lines if words in line.lower()]
+    reason = errors[0] if errors else _last(lines)
     code = one.process.returncode
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    return DoesNotFit(f"{name} {how}: {_short(told)}")
+    return DoesNotFit(f"{name} {how}: {_short(reason)}")
 
 
 def _last(lines: Sequence[str]) -> str:
-    return _short(next((line for line in reversed(lines) if line.strip()), "it said nothing"))
+    return _short(next((line for line in reversed(lines) if line.strip()), "it printed nothing"))
 
 
 def _short(line: str) -> str:
-    """Without the clock and level that llama.cpp begins lines with, or the file of its sources."""
+    """Drop the time and level, or the source file, that a line of llama.cpp's log starts with."""
     words = line.split()
     words = words[1:] if words and "/" in words[0] and words[0].endswith(":") else words
     while words and (words[0].replace(".", "").isdigit() or words[0] in ("E", "W", "I", "D")):

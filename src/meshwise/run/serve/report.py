@@ -1,4 +1,4 @@
-"""What a bench found, as plain data: beside what was predicted, against an earlier one, and as rows of a table of measurements."""
+"""A bench as plain data: measured beside predicted, compared with an earlier one, as rows of a table, and causes of a gap."""
 
 import json
 import math
@@ -12,34 +12,36 @@ from typing import Any, cast
 
 from meshwise.catalogue import files
 from meshwise.errors import UserError
+from meshwise.plan.serve import explain
 from meshwise.plan.serve.choice import interval
+from meshwise.plan.serve.search import search
 from meshwise.run.bench.speeds import PERCENTILES, Measured, Setting, differ
-from meshwise.run.serve.start import Planned
+from meshwise.run.serve.deployment import Deployment
 from meshwise.workers.decoder.rows import COLUMNS
 
 FORMAT, KIND = 1, "bench"
-RATES = {"decode": "generation", "prefill": "prompts", "per_user": "one user"}
+RATES = {"decode": "generation", "prefill": "prompts", "per_user": "one request"}
 
 Report = dict[str, Any]
 
 
-def point(found: Measured, planned: Planned | None) -> Report:
-    """One setting in SI units: medians of the repeats, all their values, percentiles of what users waited for."""
-    told: Report = {**asdict(found.setting), "repeats": len(found.runs)}
+def point(found: Measured, planned: Deployment | None) -> Report:
+    """Return one setting in SI units: medians and values of the repeats, and percentiles of latencies."""
+    row: Report = {**asdict(found.setting), "repeats": len(found.runs)}
     for name in ("decode", "per_user", "with_prompts", "prefill", "engine_decode", "engine_prefill"):
-        told[name] = found.median(name)
-        told[f"{name}_values"] = found.values(name)
-    told["prompt_tokens"] = found.median("prompt")
-    told["spread"] = found.spread("decode")
+        row[name] = found.median(name)
+        row[f"{name}_values"] = found.values(name)
+    row["prompt_tokens"] = found.median("prompt")
+    row["spread"] = found.spread("decode")
     for name, key in (("first", "ttft"), ("gaps", "gap")):
-        told |= dict(zip((f"{key}_p{p}" for p in PERCENTILES), found.percentiles(name), strict=False))
-    told["predicted"] = predicted(planned, found.setting) if planned else None
-    return told | {"faults": found.faults, "notes": list(found.notes)}
+        row |= dict(zip((f"{key}_p{p}" for p in PERCENTILES), found.percentiles(name), strict=False))
+    row["predicted"] = predicted(planned, found.setting) if planned else None
+    return row | {"faults": found.faults, "notes": list(found.notes)}
 
 
-def predicted(planned: Planned, setting: Setting) -> Report | None:
-    """The planner's answer for the same split at this setting; its seconds by part."""
-    option = planned.at(setting)
+def predicted(planned: Deployment, setting: Setting) -> Report | None:
+    """Return the planner's answer for the same layout at this setting, with its seconds by part."""
+    option = planned.predict(setting)
     if option is None or option.speed is None:
         return None
     low, high = interval(planned.question, option)
@@ -65,7 +67,7 @@ def report(points: Sequence[Report], about: Mapping[str, Any]) -> Report:
 
 
 def read(path: Path) -> Report:
-    """A report that --out wrote."""
+    """Read a report that `bench --out` wrote."""
     try:
         values: object = json.loads(files.text_of(path))
     except (ValueError, RecursionError) as error:
@@ -73,12 +75,12 @@ def read(path: Path) -> Report:
     table = cast(Report, values) if isinstance(values, dict) else {}
     points = table.get("points")
     if table.get("kind") != KIND or table.get("format") != FORMAT or not isinstance(points, list):
-        raise UserError(f"{path}: not what 'meshwise bench --out' writes")
+        raise UserError(f"{path}: not a report of 'meshwise bench --out'")
     return table
 
 
 def against(earlier: Report, now: Report) -> list[str]:
-    """For every setting that both have: whether they differ by more than repeats of the same do."""
+    """Compare the settings that both reports have: does each rate differ by more than its repeats do?"""
     key = ("prompt", "output", "users", "gpus")
     before = {tuple(one.get(name) for name in key): one for one in earlier["points"]}
     found: list[str] = []
@@ -89,29 +91,33 @@ def against(earlier: Report, now: Report) -> list[str]:
         for name in ("decode", "prefill"):
             a, b = (cast(list[float], table.get(f"{name}_values") or []) for table in (old, one))
             if a and b:
-                found.append(f"{one['users']} users, prompt {one['prompt']}, {RATES[name]}: {_verdict(a, b)}")
+                found.append(f"{_requests(one['users'])}, prompt {one['prompt']}, {RATES[name]}: {_verdict(a, b)}")
     return found or ["the earlier report has none of these settings"]
 
 
+def _requests(number: int) -> str:
+    return f"{number} concurrent request{'s' * (number != 1)}"
+
+
 def _verdict(a: Sequence[float], b: Sequence[float]) -> str:
-    change, chance, sure = differ(a, b)
-    if math.isinf(chance):
-        return f"{100 * change:+.1f}%; one repeat each cannot tell whether that is chance"
-    told = "more than repeats differ" if sure else "no more than repeats differ"
-    return f"{100 * change:+.1f}%, {told} (95% of chance within {100 * chance:.1f}%)"
+    change, noise, significant = differ(a, b)
+    if math.isinf(noise):
+        return f"{100 * change:+.1f}%; with one repeat each, this may be noise"
+    verdict = "more than noise" if significant else "within noise"
+    return f"{100 * change:+.1f}%, {verdict} (95% of chance differences are within {100 * noise:.1f}%)"
 
 
 # Rows of a table.
 
 
-def rows(told: Report, planned: Planned | None) -> list[dict[str, Any]]:
-    """The columns that validate, audit and calibrate read; rates of what was measured, by the median."""
-    facts = _facts(told, planned)
-    found: list[dict[str, Any]] = []
-    for i, one in enumerate(told["points"], start=1):
+def rows(found: Report, planned: Deployment | None) -> list[dict[str, Any]]:
+    """Return the medians in the columns that validate, audit and calibrate read."""
+    facts = _facts(found, planned)
+    made: list[dict[str, Any]] = []
+    for i, one in enumerate(found["points"], start=1):
         ran = one["decode"] is not None
         note = [f"{one['repeats']} repeats within {100 * one['spread']:.1f}%", *one["notes"], *one["faults"]]
-        found.append(
+        made.append(
             dict.fromkeys(COLUMNS, "")
             | facts
             | {
@@ -126,12 +132,12 @@ def rows(told: Report, planned: Planned | None) -> list[dict[str, Any]]:
                 "note": "; ".join(note),
             }
         )
-    return found
+    return made
 
 
-def _facts(told: Report, planned: Planned | None) -> dict[str, Any]:
-    """What all rows share. A prompt's rate is one user's: with several the columns cannot say how they were mixed."""
-    facts: dict[str, Any] = {"source": f"meshwise bench {told['date'][:10]}", "model": told["model"], "engine": told["engine"]}
+def _facts(found: Report, planned: Deployment | None) -> dict[str, Any]:
+    """Return the columns that all rows share. The prefill rate is that of one request: the columns cannot say how several were mixed."""
+    facts: dict[str, Any] = {"source": f"meshwise bench {found['date'][:10]}", "model": found["model"], "engine": found["engine"]}
     if planned is None:
         return facts
     q, layout = planned.question, planned.layout
@@ -151,19 +157,33 @@ def _facts(told: Report, planned: Planned | None) -> dict[str, Any]:
     return facts
 
 
-# What explains a gap, where it can be known.
+# Causes of a gap between prediction and measurement.
+
+
+def causes(planned: Deployment, points: Sequence[Report], log: Sequence[str]) -> list[str]:
+    """Return what may explain a speed outside of the predicted range: facts of this machine, and the usual causes."""
+    alone = next((one for one in points if one["users"] == 1 and one["predicted"] and one["decode"]), None)
+    if alone is None or alone["predicted"]["low"] <= alone["decode"] <= alone["predicted"]["high"]:
+        return []
+    if planned.question.cards[0].chip.key == "cpu":
+        return [
+            "the prediction is for a generic 16-core desktop: name a CPU of the catalogue with --on, or calibrate from --rows"
+        ]
+    facts = [f"  {line}" for line in [*from_log(log), *gpu_facts()]]
+    usual = explain.measured(planned.question, search(planned.question), float(f"{alone['decode']:.4g}"))
+    return [usual[0], *(["on this machine:", *facts] if facts else []), *usual[1:]]
 
 
 def from_log(lines: Sequence[str]) -> list[str]:
-    """What llama.cpp's own log tells of why it is slower than planned."""
+    """Return causes of a low speed that llama.cpp's log shows."""
     text = "\n".join(lines)
     found: list[str] = []
     moved = re.search(r"offloaded (\d+)/(\d+) layers to GPU", text)
     if moved and moved[1] != moved[2]:
-        found.append(f"layers on the CPU: the engine put {moved[1]} of {moved[2]} on cards")
+        found.append(f"layers on the CPU: the engine put {moved[1]} of {moved[2]} on GPUs")
     build = re.search(r"build(?:_info)?\W+b?(\d{3,6})\b", text)
     if build and 0 < int(build[1]) < 4000:
-        found.append(f"an old build: b{build[1]}, of 2024 or before")
+        found.append(f"an old build: b{build[1]}, from 2024 or before")
     return found
 
 
@@ -171,26 +191,26 @@ GPU_FACTS = ("power.limit", "power.default_limit", "pcie.link.width.current", "p
 
 
 def gpu_facts() -> list[str]:
-    """What nvidia-smi tells of the cards: power caps and narrow links."""
-    asked = ["nvidia-smi", f"--query-gpu={','.join(GPU_FACTS)}", "--format=csv,noheader,nounits"]
+    """Return power caps and narrow PCIe links that nvidia-smi reports."""
+    command = ["nvidia-smi", f"--query-gpu={','.join(GPU_FACTS)}", "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.SubprocessError):
         return []
     return from_nvidia(done.stdout) if not done.returncode else []
 
 
 def from_nvidia(text: str) -> list[str]:
-    """Lines of 'limit, default limit, lanes, most lanes', one per card."""
+    """Read lines of 'limit, default limit, lanes, most lanes', one per GPU."""
     found: list[str] = []
-    for card, line in enumerate(text.splitlines()):
+    for gpu, line in enumerate(text.splitlines()):
         cells = [cell.strip() for cell in line.split(",")]
         try:
             limit, usual, lanes, most = (float(cell) for cell in cells)
-        except ValueError:  # '[N/A]', as virtual cards say
+        except ValueError:  # '[N/A]', as virtual GPUs report
             continue
         if limit < usual:
-            found.append(f"power cap: card {card} is held to {limit:g} of {usual:g} W")
+            found.append(f"power cap: GPU {gpu} is limited to {limit:g} of {usual:g} W")
         if lanes < most and lanes <= 4:
-            found.append(f"PCIe x{lanes:g}: card {card} has {lanes:g} of {most:g} lanes")
+            found.append(f"PCIe x{lanes:g}: GPU {gpu} has {lanes:g} of {most:g} lanes")
     return found

@@ -1,5 +1,5 @@
-"""transformers: the worker of meshwise.generation, which times prompts and steps of one GPU, or of several that share each layer. It serves
-nobody."""
+"""transformers: run the worker `meshwise.workers.decoder`, which times prompts and decode steps on one GPU, or on several that share each
+layer. It does not serve requests."""
 
 import json
 import sys
@@ -12,6 +12,7 @@ from typing import Any
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.models import find
 from meshwise.run.bench.speeds import Measured, Setting, steady_run
+from meshwise.run.serve.process import Program, run_to_end
 from meshwise.workers.decoder.settings import Job, Point
 
 MISSING = "the transformers engine needs torch and transformers: pip install torch transformers"
@@ -19,7 +20,7 @@ MISSING = "the transformers engine needs torch and transformers: pip install tor
 
 @dataclass(frozen=True)
 class Timed:
-    """What the worker found, and on what."""
+    """The worker's measurements, its device and its version of torch."""
 
     measured: list[Measured]
     device: str
@@ -29,6 +30,7 @@ class Timed:
 def job(
     model: str, settings: list[Setting], *, device: str, repeats: int, tp: int = 1, weights: str = "", precision: str = ""
 ) -> Job:
+    """Return the settings of the worker."""
     values, name, _ = find.find_values(model)
     points = tuple(Point(prompt=one.prompt, output=one.output, users=one.users) for one in settings)
     return Job(
@@ -43,37 +45,35 @@ def job(
     )
 
 
-def timed(asked: Job, progress: Callable[[], None]) -> Timed:
-    """Runs the worker to its end; it dies with this process, and what it refuses is told in its words."""
-    from meshwise.run.serve.process import Program, run_to_end
+def timed(job: Job, done: Callable[[], None]) -> Timed:
+    """Run the worker to its end; raise its error message if it fails. `done` is called after each line of results."""
+    lines: list[dict[str, Any]] = []
 
-    said: list[dict[str, Any]] = []
-
-    def hear(line: str) -> None:
+    def read(line: str) -> None:
         text = line.partition(": ")[2]
         if text.startswith("{"):
-            said.append(json.loads(text))
-            progress()
+            lines.append(json.loads(text))
+            done()
 
     with TemporaryDirectory() as folder:
         file = Path(folder, "job.json")
-        file.write_text(asked.to_json(), encoding="utf-8")
-        several = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(asked.tp)) if asked.tp > 1 else ()
+        file.write_text(job.to_json(), encoding="utf-8")
+        several = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(job.tp)) if job.tp > 1 else ()
         command = (sys.executable, *several, "-m", "meshwise.workers.decoder", str(file))
-        running = run_to_end(Program(name="transformers", command=command), hear)
-    refused = next((str(line["error"]) for line in said if "error" in line), "")
-    if refused.endswith("is not installed"):
+        running = run_to_end(Program(name="transformers", command=command), read)
+    error = next((str(line["error"]) for line in lines if "error" in line), "")
+    if error.endswith("is not installed"):
         raise UserError(MISSING)
-    ready = next((line for line in said if line.get("event") == "ready"), None)
-    if refused or ready is None:
-        last = next((line for line in reversed(running.log) if line.strip()), "it said nothing")
-        raise DoesNotFit(f"transformers: {refused or last[:240]}")
-    points = [line for line in said if line.get("event") == "point"]
+    ready = next((line for line in lines if line.get("event") == "ready"), None)
+    if error or ready is None:
+        last = next((line for line in reversed(running.log) if line.strip()), "it printed nothing")
+        raise DoesNotFit(f"transformers: {error or last[:240]}")
+    points = [line for line in lines if line.get("event") == "point"]
     return Timed([measured(line) for line in points], str(ready["device"]), str(ready["torch"]))
 
 
 def measured(line: dict[str, Any]) -> Measured:
-    """A point of the worker in the figures of a bench."""
+    """Convert a point of the worker into the rates of a bench."""
     setting = Setting(prompt=line["prompt"], output=line["output"], users=line["users"])
     if line["outcome"] != "ok":
         return Measured(setting=setting, runs=(), faults={"out of memory": 1})

@@ -1,4 +1,4 @@
-"""llama.cpp inside Python: `python -m meshwise.run.serve.xllamacpp` takes llama-server's flags and serves with the wheel xllamacpp."""
+"""llama.cpp inside Python: `python -m meshwise.run.serve.xllamacpp` takes the flags of llama-server and serves with the wheel xllamacpp."""
 
 import argparse
 import importlib.util
@@ -13,8 +13,8 @@ def installed() -> bool:
     return importlib.util.find_spec("xllamacpp") is not None
 
 
-def parsed(words: list[str]) -> argparse.Namespace:
-    """The flags of llama-server that plans use."""
+def parse(words: list[str]) -> argparse.Namespace:
+    """Read the flags of llama-server that plans use."""
     found = argparse.ArgumentParser(prog="xllamacpp", allow_abbrev=False)
     found.add_argument("-m", dest="model", required=True)
     found.add_argument("-ngl", dest="layers", type=int, default=0)
@@ -31,41 +31,41 @@ def parsed(words: list[str]) -> argparse.Namespace:
     return found.parse_args(words)
 
 
-def parameters(asked: argparse.Namespace) -> Any:
-    """The same as xllamacpp's own record."""
+def parameters(given: argparse.Namespace) -> Any:
+    """Convert the flags into xllamacpp's own record."""
     import xllamacpp  # pyright: ignore[reportMissingTypeStubs]
 
     library: Any = xllamacpp
     found = library.CommonParams()
-    found.model.path = asked.model
-    found.n_gpu_layers = asked.layers
-    found.split_mode = getattr(library.llama_split_mode, f"LLAMA_SPLIT_MODE_{SPLITS[asked.split]}")
-    if asked.shares:
-        shares = [float(share) for share in asked.shares.split(",")]
+    found.model.path = given.model
+    found.n_gpu_layers = given.layers
+    found.split_mode = getattr(library.llama_split_mode, f"LLAMA_SPLIT_MODE_{SPLITS[given.split]}")
+    if given.shares:
+        shares = [float(share) for share in given.shares.split(",")]
         found.tensor_split = shares + [0.0] * (len(found.tensor_split) - len(shares))
-    found.n_ctx, found.n_parallel = asked.context, asked.users
-    found.cache_type_k = getattr(library.ggml_type, f"GGML_TYPE_{asked.keys.upper()}")
-    found.cache_type_v = getattr(library.ggml_type, f"GGML_TYPE_{asked.values.upper()}")
-    flash = {"on": "ENABLED", "off": "DISABLED", "auto": "AUTO"}[asked.flash]
+    found.n_ctx, found.n_parallel = given.context, given.users
+    found.cache_type_k = getattr(library.ggml_type, f"GGML_TYPE_{given.keys.upper()}")
+    found.cache_type_v = getattr(library.ggml_type, f"GGML_TYPE_{given.values.upper()}")
+    flash = {"on": "ENABLED", "off": "DISABLED", "auto": "AUTO"}[given.flash]
     found.flash_attn_type = getattr(library.llama_flash_attn_type, f"LLAMA_FLASH_ATTN_TYPE_{flash}")
-    found.cpuparams.n_threads = asked.threads
-    found.hostnames, found.port = [asked.host], asked.port
-    found.verbosity = 4  # with what it allocates, as llama-server says it
-    found.fit_params = False  # the split is the plan's, not what llama.cpp would choose
-    found.cache_ram_mib = 0  # no prompt is kept for later: it would be memory that no plan counts
+    found.cpuparams.n_threads = given.threads
+    found.hostnames, found.port = [given.host], given.port
+    found.verbosity = 4  # logs allocations, as llama-server -lv 4 does
+    found.fit_params = False  # keep the plan's layout instead of one that llama.cpp chooses
+    found.cache_ram_mib = 0  # keep no prompts of other requests: no plan counts that memory
     return found
 
 
 def main(words: list[str]) -> int:
-    """Serves until it is told to end."""
-    asked = parsed(words)
+    """Serve until SIGTERM or SIGINT."""
+    given = parse(words)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     try:
         import xllamacpp  # pyright: ignore[reportMissingTypeStubs]
 
         library: Any = xllamacpp
-        server = library.Server(parameters(asked))
-    except Exception as error:  # whatever the library raises, what it said stands above in the log
+        server = library.Server(parameters(given))
+    except Exception as error:  # whatever the library raises, its log has the details
         print(f"error: {' '.join(str(error).split()) or type(error).__name__}", flush=True)
         return 1
     print(f"listening on {server.listening_address}", flush=True)

@@ -1,15 +1,16 @@
-"""Corpus: what a run reads, checked before it starts, and made into a token file that is kept and used again."""
+"""Corpus: the data of a run, checked before it starts, and tokenized into a file that later runs reuse."""
 
 import hashlib
 import os
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
 from meshwise.catalogue.files import write
 from meshwise.errors import UserError
+from meshwise.run.callbacks import Say
 from meshwise.run.text import documents, tokens
 from meshwise.run.text import tokenizer as tokenizers
 from meshwise.run.text.tokenizer import Tokenizer
@@ -17,22 +18,22 @@ from meshwise.workers.trainer.data.grammar import sentence
 from meshwise.workers.trainer.settings import TokenFile
 
 SUFFIXES = (*documents.TEXT, *documents.LINES, *documents.TABLES, *tokens.SUFFIXES)
-BESIDE = ".meshwise"
-"""The folder beside a text where its tokens are kept."""
+CACHE = ".meshwise"
+"""Folder next to a text that holds its tokens."""
 EMBEDDED = 4 << 20
-"""Bytes of the embedded text that are read with a tokenizer of one's own."""
+"""Bytes of the embedded text that are read with a tokenizer."""
 SENTENCES = 64
-"""Of a document of it."""
+"""Sentences per document of the embedded text."""
 AT_ONCE = 1 << 23
-"""Letters that a tokenizer is given at once, or a little more, to share out over the cores."""
+"""Characters, approximately, that a tokenizer gets at once, to divide over the cores."""
 
 EVERY = 20.0
-"""Seconds between two signs of life."""
+"""Seconds between progress lines."""
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Files, none of them for the embedded text, and the tokenizer that reads them, none where they hold tokens."""
+    """Files (none for the embedded text), and the tokenizer that reads them (None if they hold tokens)."""
 
     given: str
     files: tuple[Path, ...]
@@ -43,112 +44,117 @@ class Corpus:
 
     @property
     def size(self) -> int:
-        """The vocabulary that it needs."""
+        """Return the vocabulary size that it needs."""
         return self.tokenizer.size if self.tokenizer else max(found.size for found in self.ready)
 
     @property
     def words(self) -> str:
+        """Return the files and the tokenizer by name."""
         name = self.given or "the embedded text"
         return f"{name}, tokenizer {self.tokenizer.words}" if self.tokenizer else name
 
     @property
-    def laid(self) -> bool:
+    def has_tokenizer_file(self) -> bool:
         """Whether the run's folder gets a tokenizer.json."""
-        return self.tokenizer is not None and bool(self.tokenizer.source or self.tokenizer.learned)
+        return self.tokenizer is not None and bool(self.tokenizer.source or self.tokenizer.unlearned)
 
     def pieces(self) -> Iterator[documents.Piece]:
+        """Yield the text of all documents."""
         if self.files:
             return (piece for path in self.files for piece in documents.pieces(path, self.key))
         return _embedded(self.seed)
 
 
-def look(data: str, tokenizer: str, key: str, seed: int) -> Corpus | None:
-    """What `--data`, `--tokenizer` and `--text-key` mean, checked as far as that is quick; None is the embedded text in bytes."""
+def find(data: str, tokenizer: str, key: str, seed: int) -> Corpus | None:
+    """Resolve `--data`, `--tokenizer` and `--text-key` and check them as far as that is quick. None: the embedded text as bytes."""
     if not data and not key and tokenizer in ("", "bytes"):
         return None
     files = tuple(documents.files(data, SUFFIXES)) if data else ()
     if key and not any(documents.kind_of(path) in documents.KEYED for path in files):
-        raise UserError(f"--text-key {key} is for {', '.join(documents.KEYED)}: leave it out, or give such a file with --data")
+        raise UserError(f"--text-key {key} only applies to {', '.join(documents.KEYED)} files: drop it, or give one with --data")
     ready = tuple(tokens.read(path) for path in files if path.suffix in tokens.SUFFIXES)
     if ready:
         if len(ready) < len(files):
-            raise UserError(f"--data {data}: both text and tokens are in it; name one kind, such as '{data}/*.parquet'")
+            raise UserError(f"--data {data}: it has both text and token files; choose one kind, such as '{data}/*.parquet'")
         if tokenizer:
-            raise UserError(f"--data {data} holds tokens already: leave out --tokenizer")
+            raise UserError(f"--data {data} already holds tokens: drop --tokenizer")
         return Corpus(data, files, None, "", seed, ready)
     if tokenizer not in ("", "bytes"):
-        documents.need("tokenizers", f"--tokenizer {tokenizer}")
+        documents.require("tokenizers", f"--tokenizer {tokenizer}")
     found = Corpus(data, files, tokenizers.find(tokenizer), key or "text", seed)
     if all(path.stat().st_size == 0 for path in files) and files:
-        raise UserError(f"--data {data}: there is nothing in it")
-    next(found.pieces(), None)  # a key that is not there, or bytes that are no text, are mostly so from the first line
+        raise UserError(f"--data {data}: it is empty")
+    next(found.pieces(), None)  # a missing key, or bytes that are not text, usually show in the first line
     return found
 
 
-def fits(corpus: Corpus, model: str, vocabulary: int, seq: int) -> None:
-    """Refuse tokens that the model has not, and ready ones that are too few."""
+def check_fits(corpus: Corpus, model: str, vocabulary: int, seq: int) -> None:
+    """Refuse tokens outside of the model's vocabulary, and token files shorter than a sequence."""
     if corpus.size > vocabulary:
         what = f"--tokenizer {corpus.tokenizer.words}" if corpus.tokenizer else f"--data {corpus.given}"
         other = f", or --tokenizer bpe:{vocabulary}" if corpus.tokenizer and vocabulary > tokenizers.BYTES else ""
         raise UserError(
-            f"{what} has tokens up to {corpus.size - 1}, and {model} a vocabulary of {vocabulary}: "
-            f"take a model with at least {corpus.size}{other}"
+            f"{what} has token ids up to {corpus.size - 1}, but {model} has a vocabulary of {vocabulary}: "
+            f"use a model with at least {corpus.size}{other}"
         )
     if corpus.ready:
-        _enough(corpus, tuple(found.file for found in corpus.ready), seq)
+        _check_length(corpus, tuple(found.file for found in corpus.ready), seq)
 
 
-def _enough(corpus: Corpus, files: tuple[TokenFile, ...], seq: int) -> None:
+def _check_length(corpus: Corpus, files: tuple[TokenFile, ...], seq: int) -> None:
+    """Refuse a text that is shorter than one sample."""
     longest = max(file.count for file in files)
     if longest <= seq:
         shorter = f"a longer text, or --seq {longest - 1}" if longest > 1 else "a longer text"
         raise UserError(
-            f"{corpus.words} has {longest} tokens, fewer than a sequence of {seq} and the token after it: give {shorter}"
+            f"{corpus.words} has {longest} tokens, fewer than a sequence of {seq} and the token after it: use {shorter}"
         )
 
 
-def tokenized(corpus: Corpus, out: Path, seq: int, say: Callable[[str], None]) -> tuple[TokenFile, ...]:
-    """The token files of a corpus: its own, those kept from an earlier run, or new ones. A tokenizer of HF's is laid into `out`."""
+def tokenize(corpus: Corpus, out: Path, seq: int, say: Say) -> tuple[TokenFile, ...]:
+    """Return the token files of a corpus: its own, cached ones of an earlier run, or new ones. Copies an HF tokenizer into `out`."""
     files = tuple(found.file for found in corpus.ready)
     if corpus.tokenizer:
-        files = (_made(corpus, corpus.tokenizer, out, say),)
-        _enough(corpus, files, seq)
+        files = (_token_file(corpus, corpus.tokenizer, out, say),)
+        _check_length(corpus, files, seq)
     count, samples = sum(file.count for file in files), sum(file.windows(seq) for file in files)
     say(f"{corpus.words}: {count:,} tokens, {samples:,} sequences of {seq}")
     return files
 
 
-def _made(corpus: Corpus, tokenizer: Tokenizer, out: Path, say: Callable[[str], None]) -> TokenFile:
+def _token_file(corpus: Corpus, tokenizer: Tokenizer, out: Path, say: Say) -> TokenFile:
+    """Return the cached tokens of a text, or tokenize it."""
     digest = _digest(corpus, tokenizer)
-    homes = _homes(corpus, out)
+    folders = _cache_folders(corpus, out)
     name = f"{_stem(corpus)}-{digest.hex()[:16]}"
-    for home in homes:
-        kept, learned = home / f"{name}.tokens", home / f"{name}.tokenizer.json"
-        if (found := _kept(kept, digest)) and (not tokenizer.learned or learned.is_file()):
-            if tokenizer.source or tokenizer.learned:
+    for folder in folders:
+        cached, learned = folder / f"{name}.tokens", folder / f"{name}.tokenizer.json"
+        if (found := _cached(cached, digest)) and (not tokenizer.unlearned or learned.is_file()):
+            if tokenizer.source or tokenizer.unlearned:
                 write(out / "tokenizer.json", tokenizer.source or learned.read_bytes())
             return found
-    home = _writable(homes)
-    if tokenizer.learned:
+    home = _writable(folders)
+    if tokenizer.unlearned:
         say(f"learning {tokenizer.words} from {corpus.given or 'the embedded text'}")
         tokenizer = tokenizers.learn(tokenizer, corpus.pieces())
         write(home / f"{name}.tokenizer.json", tokenizer.source)
     if tokenizer.source:
         write(out / "tokenizer.json", tokenizer.source)
-    say(f"reading {corpus.words}; its tokens are kept in {home}")
+    say(f"tokenizing {corpus.words}; its tokens are kept in {home}")
     path = home / f"{name}.tokens"
     encode = tokenizers.encoder(tokenizer)
     with tokens.Writer(path, tokenizer.size, tokenizer.end, digest) as writer:
-        told = monotonic()
+        reported = monotonic()
         for some in _groups(corpus.pieces()):
             writer.add(encode(some))
-            if monotonic() - told > EVERY:
+            if monotonic() - reported > EVERY:
                 say(f"{writer.count:,} tokens so far")
-                told = monotonic()
+                reported = monotonic()
     return tokens.read(path).file
 
 
 def _groups(pieces: Iterable[documents.Piece]) -> Iterator[list[documents.Piece]]:
+    """Group pieces to about AT_ONCE characters."""
     some: list[documents.Piece] = []
     letters = 0
     for piece in pieces:
@@ -161,7 +167,7 @@ def _groups(pieces: Iterable[documents.Piece]) -> Iterator[list[documents.Piece]
 
 
 def _digest(corpus: Corpus, tokenizer: Tokenizer) -> bytes:
-    """Of all that decides the tokens: the tokenizer, and name, size and time of every file."""
+    """Hash everything that determines the tokens: the tokenizer, and name, size and time of every file."""
     parts = [tokenizer.key, corpus.key]
     parts += [f"{path.name}:{path.stat().st_size}:{path.stat().st_mtime_ns}" for path in corpus.files]
     parts += [] if corpus.files else [f"{corpus.seed}:{EMBEDDED}"]
@@ -173,27 +179,27 @@ def _stem(corpus: Corpus) -> str:
     return "".join(c if c.isalnum() or c in "-_." else "_" for c in name)[:60].lstrip(".") or "embedded"
 
 
-def _homes(corpus: Corpus, out: Path) -> list[Path]:
-    """Beside the text, so that the next run finds them wherever it writes; in the run's folder where that cannot be written."""
+def _cache_folders(corpus: Corpus, out: Path) -> list[Path]:
+    """Return where tokens may be kept: next to the text, so that any later run finds them; else in the run's folder."""
     if not corpus.files:
         return [out / "tokens"]
     folder = Path(corpus.given) if os.path.isdir(corpus.given) else corpus.files[0].parent
-    return [folder / BESIDE, out / "tokens"]
+    return [folder / CACHE, out / "tokens"]
 
 
-def _writable(homes: list[Path]) -> Path:
-    for home in homes:
+def _writable(folders: list[Path]) -> Path:
+    for home in folders:
         try:
             home.mkdir(parents=True, exist_ok=True)
         except OSError:
             continue
         if os.access(home, os.W_OK):
             return home
-    raise UserError(f"neither {' nor '.join(map(str, homes))} can be written: the tokens have no place")
+    raise UserError(f"cannot write tokens: neither {' nor '.join(map(str, folders))} is writable")
 
 
-def _kept(path: Path, digest: bytes) -> TokenFile | None:
-    """A token file of an earlier run, where it is whole and of the same text."""
+def _cached(path: Path, digest: bytes) -> TokenFile | None:
+    """Return the token file of an earlier run if it is complete and made from the same text."""
     try:
         found = tokens.read(path)
     except UserError:
@@ -202,6 +208,7 @@ def _kept(path: Path, digest: bytes) -> TokenFile | None:
 
 
 def _embedded(seed: int) -> Iterator[documents.Piece]:
+    """Yield documents of the embedded text."""
     dice, done = random.Random(f"{seed}:text"), 0
     while done < EMBEDDED:
         text = "".join(sentence(dice) for _ in range(SENTENCES)).rstrip()

@@ -1,9 +1,8 @@
-"""Documents of text files, JSON lines and parquet, in pieces that fit in memory."""
+"""Read documents from text, JSON lines and parquet files, in pieces that fit in memory."""
 
 import codecs
 import glob
 import gzip
-import importlib.util
 import json
 import os
 from collections.abc import Iterator
@@ -11,33 +10,34 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from meshwise.errors import UserError, nearest, quoted
+from meshwise.run import packages
 
 TEXT, LINES, TABLES = (".txt",), (".jsonl", ".json", ".ndjson"), (".parquet",)
 KEYED = LINES + TABLES
 PIECE = 1 << 20
-"""Bytes of a text file that are read at once, up to the end of a line."""
+"""Bytes of a text file per read, extended to the end of a line."""
 Piece = tuple[str, bool]
-"""Some text, and whether its document ends there."""
-INSTALL = "pip install '.[data]' in the folder of meshwise"
+"""Text, and whether its document ends there."""
+INSTALL = "pip install 'meshwise[data]'"
 
 
 def files(given: str, suffixes: tuple[str, ...]) -> list[Path]:
-    """The files that a path, folder or pattern means, in order of their names."""
+    """Return the files that a path, folder or pattern names, sorted by name."""
     if os.path.isdir(given):
         every = [path for path in sorted(Path(given).rglob("*")) if path.is_file() and not _hidden(path.relative_to(given))]
         found = [path for path in every if kind_of(path) in suffixes]
         if not found:
-            raise UserError(f"--data {given}: no {', '.join(suffixes)} in the folder")
+            raise UserError(f"--data {given}: the folder has no {', '.join(suffixes)} files")
         return found
     found = [Path(given)] if os.path.isfile(given) else [Path(name) for name in sorted(glob.glob(given, recursive=True))]
     found = [path for path in found if path.is_file()]
     if not found:
-        beside = Path(given).parent
-        names = [path.name for path in beside.iterdir()] if os.path.isdir(beside) else []
+        folder = Path(given).parent
+        names = [path.name for path in folder.iterdir()] if os.path.isdir(folder) else []
         raise UserError(f"--data {quoted(given)}: no such file, folder or pattern{nearest(Path(given).name, names)}")
     other = next((path for path in found if kind_of(path) not in suffixes), None)
     if other is not None:
-        raise UserError(f"--data {other}: {quoted(kind_of(other))} is none of {', '.join(suffixes)}")
+        raise UserError(f"--data {other}: {quoted(kind_of(other))} is not one of {', '.join(suffixes)}")
     return found
 
 
@@ -46,17 +46,17 @@ def _hidden(path: Path) -> bool:
 
 
 def kind_of(path: Path) -> str:
-    """The suffix, beneath .gz."""
+    """Return the suffix of a file, below .gz."""
     return path.with_suffix("").suffix if path.suffix == ".gz" and path.with_suffix("").suffix in TEXT + LINES else path.suffix
 
 
-def need(package: str, what: str) -> None:
-    if importlib.util.find_spec(package) is None:
-        raise UserError(f"{what} needs {package}, which is not installed: {INSTALL}, or pip install {package}")
+def require(package: str, what: str) -> None:
+    """Refuse `what` if a package for reading data is not installed."""
+    packages.require(package, what, f"{INSTALL}, or pip install {package}")
 
 
 def pieces(path: Path, key: str) -> Iterator[Piece]:
-    """The documents of a file: one of a text file, one a line or row of the others, from its `key`."""
+    """Yield the documents of a file: the whole of a text file, the `key` of each line or row of the others."""
     kind = kind_of(path)
     try:
         if kind in TABLES:
@@ -64,8 +64,8 @@ def pieces(path: Path, key: str) -> Iterator[Piece]:
         else:
             with cast("IO[bytes]", gzip.open(path) if path.suffix == ".gz" else path.open("rb")) as opened:
                 yield from _whole(opened, path) if kind in TEXT else _lines(opened, path, key)
-    except (OSError, EOFError) as error:  # EOFError: a .gz that is cut off
-        raise UserError(f"{path} cannot be read ({getattr(error, 'strerror', None) or error})") from None
+    except (OSError, EOFError) as error:  # EOFError: an incomplete .gz
+        raise UserError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _whole(opened: "IO[bytes]", path: Path) -> Iterator[Piece]:
@@ -76,11 +76,11 @@ def _whole(opened: "IO[bytes]", path: Path) -> Iterator[Piece]:
         some = opened.read(PIECE)
         more = len(some) == PIECE
         some += opened.readline(PIECE)
-        kept = len(decoder.getstate()[0])  # the beginning of a letter that the last piece cut through
+        kept = len(decoder.getstate()[0])  # the first bytes of a character that the last piece ended in
         try:
             yield decoder.decode(some, not more), not more
         except UnicodeDecodeError as error:
-            raise UserError(f"{path} is not UTF-8: byte {done - kept + error.start} cannot be read") from None
+            raise UserError(f"{path} is not UTF-8: invalid byte at {done - kept + error.start}") from None
         done += len(some)
 
 
@@ -97,13 +97,13 @@ def _lines(opened: "IO[bytes]", path: Path, key: str) -> Iterator[Piece]:
         text = cast(dict[str, Any], value).get(key)
         if not isinstance(text, str):
             held = ", ".join(name for name, one in cast(dict[str, Any], value).items() if isinstance(one, str))
-            raise UserError(f"{path}, line {number}: no text under {quoted(key)}; --text-key names the key{_of(held)}")
+            raise UserError(f"{path}, line {number}: no text under {quoted(key)}; name the key with --text-key{_found(held)}")
         if text:
-            yield text.encode("utf-8", "replace").decode(), True  # half a pair of UTF-16 is no text
+            yield text.encode("utf-8", "replace").decode(), True  # half a UTF-16 surrogate pair is not text
 
 
 def _rows(path: Path, key: str) -> Iterator[Piece]:
-    need("pyarrow", f"{path.name}")
+    require("pyarrow", f"{path.name}")
     import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
     import pyarrow.parquet as parquet  # pyright: ignore[reportMissingTypeStubs]
 
@@ -112,12 +112,12 @@ def _rows(path: Path, key: str) -> Iterator[Piece]:
         with cast(Any, parquet).ParquetFile(path) as table:
             texts = [field.name for field in table.schema_arrow if str(field.type).endswith("string")]
             if key not in texts:
-                raise UserError(f"{path}: no column of text {quoted(key)}; --text-key names it{_of(', '.join(texts))}")
+                raise UserError(f"{path}: no text column {quoted(key)}; name it with --text-key{_found(', '.join(texts))}")
             for batch in table.iter_batches(columns=[key]):
                 yield from ((text, True) for text in batch.column(0).to_pylist() if text)
     except arrow.ArrowException as error:
-        raise UserError(f"{path} is no parquet file that can be read ({str(error).splitlines()[0][:80]})") from None
+        raise UserError(f"{path} is not a readable parquet file ({str(error).splitlines()[0][:80]})") from None
 
 
-def _of(names: str) -> str:
-    return f" (there: {names})" if names else ""
+def _found(names: str) -> str:
+    return f" (found: {names})" if names else ""

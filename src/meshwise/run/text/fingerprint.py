@@ -1,4 +1,4 @@
-"""Fingerprint: by what a text is known again, wherever its files lie now and whenever they were copied there."""
+"""Identify a text by its content, whatever the names, places and times of its files."""
 
 import hashlib
 from pathlib import Path
@@ -7,11 +7,11 @@ from meshwise.errors import UserError
 from meshwise.run.text.corpus import Corpus
 
 PART = 1 << 16
-"""Bytes that are looked at in the beginning, the middle and the end of a file: all of it would take as long as training on it."""
+"""Bytes that are read at the start, middle and end of a file: reading all of it could take as long as training on it."""
 
 
 def fingerprint(corpus: Corpus) -> str:
-    """Of all that decides its tokens: the tokenizer, and the size and parts of every file in turn. Names and times may change."""
+    """Hash what determines the tokens: the tokenizer, and the size and parts of every file in order. Names and times may change."""
     found = hashlib.sha256(f"{corpus.tokenizer.key if corpus.tokenizer else ''}:{corpus.key}:{len(corpus.files)}".encode())
     for path in corpus.files:
         found.update(_parts(path))
@@ -24,5 +24,5 @@ def _parts(path: Path) -> bytes:
         with path.open("rb") as file:
             parts = [file.read(PART) for at in (0, size // 2, max(0, size - PART)) if file.seek(at) == at]
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror})") from None
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
     return b"%d:" % size + b"".join(parts)

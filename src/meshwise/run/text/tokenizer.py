@@ -1,4 +1,4 @@
-"""Tokenizers: bytes, HF's tokenizer.json, and a byte-pair encoding that is learned from the text."""
+"""Tokenizers: bytes, HF's tokenizer.json, and a byte-pair encoding learned from the text."""
 
 import hashlib
 import json
@@ -15,52 +15,56 @@ if TYPE_CHECKING:
 BYTES = 256
 END = "<|endoftext|>"
 ENDS = (END, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
-"""What well-known tokenizers call the end of a document, looked for where no file says."""
+"""Names of the end-of-document token in well-known tokenizers, tried where no file names it."""
 LEARNED_FROM = 1 << 26
-"""Letters at most that a byte-pair encoding is learned from."""
+"""Characters that a byte-pair encoding is learned from, at most."""
 Encode = Callable[[list[tuple[str, bool]]], "np.ndarray[Any, Any]"]
 
 
 @dataclass(frozen=True)
 class Tokenizer:
+    """A tokenizer by name, before the library loads it."""
+
     words: str
-    """What to call it."""
+    """Its name in messages."""
     size: int
-    """The vocabulary that it needs."""
+    """Its vocabulary size."""
     end: int | None
     """The token after each document."""
     source: str = ""
-    """HF's tokenizer.json; none for bytes, and for an encoding that is still to be learned."""
+    """HF's tokenizer.json; '' for bytes, and for an encoding that is not learned yet."""
 
     @property
-    def learned(self) -> bool:
-        """Whether it is (still) to be learned from the text."""
+    def unlearned(self) -> bool:
+        """Whether it must be learned from the text first."""
         return self.words.startswith("bpe:") and not self.source
 
     @property
     def key(self) -> str:
-        """What tells it from others."""
+        """Return a hash that identifies it."""
         return hashlib.sha256(f"{self.source or self.words}:{self.end}".encode()).hexdigest()
 
 
 PLAIN = Tokenizer("bytes", BYTES, 0)
-"""One token per byte; byte 0, which text does not hold, ends a document."""
+"""One token per byte; byte 0, which does not occur in text, ends a document."""
 
 
 def find(given: str) -> Tokenizer:
-    """The tokenizer that a word, file or folder means."""
+    """Return the tokenizer that a name, file or folder stands for."""
     if given in ("", "bytes"):
         return PLAIN
     if given.startswith("bpe:"):
         size = given.removeprefix("bpe:")
         if not (size.isascii() and size.isdigit() and BYTES < int(size) <= 1 << 20):
-            raise UserError(f"--tokenizer {quoted(given)}: bpe:N learns N tokens, of {BYTES + 1} to {1 << 20}, such as bpe:4096")
+            raise UserError(
+                f"--tokenizer {quoted(given)}: bpe:N learns N tokens, from {BYTES + 1} to {1 << 20}, such as bpe:4096"
+            )
         return Tokenizer(f"bpe:{int(size)}", int(size), 0)
     path = Path(given)
     file = path / "tokenizer.json" if path.is_dir() else path
     if not file.is_file():
-        why = "the folder holds no tokenizer.json" if path.is_dir() else "no such file or folder"
-        raise UserError(f"--tokenizer {quoted(given)}: {why}; it is bytes, bpe:N, a tokenizer.json of HF's or its folder")
+        why = "the folder has no tokenizer.json" if path.is_dir() else "no such file or folder"
+        raise UserError(f"--tokenizer {quoted(given)}: {why}; expected bytes, bpe:N, HF's tokenizer.json or its folder")
     return _from_file(file)
 
 
@@ -77,12 +81,12 @@ def _from_file(file: Path) -> Tokenizer:
     name = file.parent.resolve().name if file.name == "tokenizer.json" else file.stem
     size = max(vocabulary.values(), default=-1) + 1
     if not size:
-        raise UserError(f"--tokenizer {file}: it has no tokens")
+        raise UserError(f"--tokenizer {file}: it is empty")
     return Tokenizer(name, size, _end(file.parent, vocabulary), source)
 
 
 def _end(folder: Path, vocabulary: dict[str, int]) -> int | None:
-    """The end of a document: what tokenizer_config.json beside it says, or a well-known name."""
+    """Return the end-of-document token: that of tokenizer_config.json in the same folder, or one with a well-known name."""
     try:
         named = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8")).get("eos_token")
     except (OSError, ValueError, AttributeError):
@@ -91,8 +95,8 @@ def _end(folder: Path, vocabulary: dict[str, int]) -> int | None:
     return next((vocabulary[name] for name in (named, *ENDS) if isinstance(name, str) and name in vocabulary), None)
 
 
-def learn(wanted: Tokenizer, pieces: Iterable[tuple[str, bool]]) -> Tokenizer:
-    """A byte-level byte-pair encoding (arXiv:1508.07909) of the first pieces of a text, with at most as many tokens as wanted."""
+def learn(tokenizer: Tokenizer, pieces: Iterable[tuple[str, bool]]) -> Tokenizer:
+    """Learn a byte-level byte-pair encoding (arXiv:1508.07909) with at most `tokenizer.size` tokens from the start of a text."""
     from tokenizers import Tokenizer as Library
     from tokenizers import decoders, models, pre_tokenizers, trainers
 
@@ -101,22 +105,22 @@ def learn(wanted: Tokenizer, pieces: Iterable[tuple[str, bool]]) -> Tokenizer:
     library.decoder = decoders.ByteLevel()
     alphabet = cast(Any, pre_tokenizers.ByteLevel).alphabet()
     trainer = cast(Any, trainers.BpeTrainer)(
-        vocab_size=wanted.size, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
+        vocab_size=tokenizer.size, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
     )
     library.train_from_iterator(_first(pieces, LEARNED_FROM), trainer)
-    return replace(wanted, source=library.to_str(), size=library.get_vocab_size())
+    return replace(tokenizer, source=library.to_str(), size=library.get_vocab_size())
 
 
-def _first(pieces: Iterable[tuple[str, bool]], letters: int) -> Iterator[str]:
+def _first(pieces: Iterable[tuple[str, bool]], characters: int) -> Iterator[str]:
     for text, _ in pieces:
         yield text
-        letters -= len(text)
-        if letters <= 0:
+        characters -= len(text)
+        if characters <= 0:
             return
 
 
 def encoder(tokenizer: Tokenizer) -> Encode:
-    """Pieces as one run of tokens, with an end after each document."""
+    """Return a function that encodes pieces as one array of tokens, with an end token after each document."""
     return _as_library(tokenizer) if tokenizer.source else _as_bytes
 
 
@@ -126,8 +130,8 @@ def _as_bytes(pieces: list[tuple[str, bool]]) -> "np.ndarray[Any, Any]":
     return np.frombuffer(b"".join(text.encode() + b"\0" * last for text, last in pieces), np.uint8)
 
 
-def text_of(tokenizer: Tokenizer, tokens: list[int]) -> bytes:
-    """What tokens say; those beyond the bytes, where a token is one, say nothing."""
+def decode(tokenizer: Tokenizer, tokens: list[int]) -> bytes:
+    """Decode tokens into text. Where tokens are bytes, ids above 255 are dropped."""
     if not tokenizer.source:
         return bytes(token for token in tokens if token < BYTES)
     from tokenizers import Tokenizer as Library
@@ -140,7 +144,7 @@ def _as_library(tokenizer: Tokenizer) -> Encode:
     from tokenizers import Tokenizer as Library
 
     library = Library.from_str(tokenizer.source)
-    # a file may hold what was set for a search engine
+    # a file may contain truncation and padding that were set for embeddings
     library.no_truncation()
     library.no_padding()
     ends = [] if tokenizer.end is None else [tokenizer.end]

@@ -1,7 +1,7 @@
-"""Token files: meshwise's own, and those of nanoGPT, llm.c and Megatron, as they are.
+"""Token files: the format of meshwise, and those of nanoGPT, llm.c and Megatron.
 
-Ours is a header of 64 bytes and the tokens, least byte first. The header: magic, bytes a token (2 or 4), size of the vocabulary, number
-of tokens, the token that ends a document (-1: none), and a digest of what the tokens were made of.
+The format of meshwise is a header of 64 bytes and little-endian tokens. The header: magic, bytes per token (2 or 4), vocabulary size,
+number of tokens, the end-of-document token (-1: none), and a digest of the text and tokenizer.
 """
 
 import os
@@ -22,17 +22,17 @@ MAGIC = b"MESHTOK1"
 HEADER = struct.Struct("<8sIIQq32s")
 SUFFIXES = (".tokens", ".bin")
 LLM_C = {20240520: 2, 20240801: 4}
-"""First number of llm.c's files, and bytes a token: GPT-2's and Llama 3's (dev/data/data_common.py there, from memory)."""
+"""First number of llm.c's files -> bytes per token: GPT-2's and Llama 3's (its dev/data/data_common.py, from memory)."""
 LLM_C_HEADER = 1024
 MEGATRON = b"MMIDIDX\0\0"
 MEGATRON_WIDTHS = {4: 4, 8: 2}
-"""Megatron's codes of int32 and uint16 (indexed_dataset.py there, from memory)."""
+"""Megatron's codes for int32 and uint16 -> bytes per token (its indexed_dataset.py, from memory)."""
 CHUNK = 1 << 24
 
 
 @dataclass(frozen=True)
 class Found:
-    """A token file, and the size of the smallest vocabulary that holds its tokens."""
+    """A token file, and the smallest vocabulary size that covers its tokens."""
 
     file: TokenFile
     size: int
@@ -40,12 +40,12 @@ class Found:
 
 
 def width_of(size: int) -> int:
-    """Bytes a token for a vocabulary."""
+    """Return the bytes per token for a vocabulary size."""
     return 2 if size <= 1 << 16 else 4
 
 
 def read(path: Path) -> Found:
-    """What a token file says of itself; the greatest token is looked for where it does not."""
+    """Read the header of a token file; where it states no vocabulary size, look for the largest token."""
     try:
         with path.open("rb") as opened:
             head = opened.read(HEADER.size)
@@ -53,25 +53,25 @@ def read(path: Path) -> Found:
         if head.startswith(MAGIC):
             return _ours(path, head, size)
         if path.suffix == ".tokens":
-            raise UserError(f"{path} is not a token file: it does not begin with {MAGIC.decode()}")
+            raise UserError(f"{path} is not a token file: it does not start with {MAGIC.decode()}")
         return _others(path, head, size)
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror})") from None
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
 
 
 def _ours(path: Path, head: bytes, size: int) -> Found:
     if len(head) < HEADER.size:
-        raise UserError(f"{path} is corrupt: its header is cut off")
+        raise UserError(f"{path} is corrupt: its header is incomplete")
     _, width, vocabulary, count, _, digest = HEADER.unpack(head)
     if width not in (2, 4) or not 0 < vocabulary <= 1 << 8 * width:
-        raise UserError(f"{path} is corrupt: {width} bytes a token and a vocabulary of {vocabulary}")
+        raise UserError(f"{path} is corrupt: {width} bytes per token and a vocabulary of {vocabulary}")
     _check_size(path, count, width, HEADER.size, size)
     return Found(TokenFile(str(path.absolute()), HEADER.size, count, width), vocabulary, digest)
 
 
 def _check_size(path: Path, count: int, width: int, offset: int, size: int) -> None:
     if size != offset + count * width:
-        raise UserError(f"{path} is corrupt: {count} tokens take {offset + count * width} bytes, and it has {size}")
+        raise UserError(f"{path} is corrupt: {count} tokens need {offset + count * width} bytes, but it has {size}")
 
 
 def _others(path: Path, head: bytes, size: int) -> Found:
@@ -84,7 +84,7 @@ def _others(path: Path, head: bytes, size: int) -> Found:
         width = _megatron_width(index) if index.is_file() else 4 if path.stem.endswith((".uint32", ".u32", "_uint32")) else 2
         offset, count = 0, size // width
         if size % width:
-            raise UserError(f"{path} is corrupt: {size} bytes are no whole number of tokens of {width}")
+            raise UserError(f"{path} is corrupt: {size} bytes are not a multiple of {width} bytes per token")
     file = TokenFile(str(path.absolute()), offset, count, width)
     return Found(file, _greatest(file) + 1)
 
@@ -94,7 +94,7 @@ def _megatron_width(index: Path) -> int:
         head = opened.read(len(MEGATRON) + 9)
     code = head[-1] if len(head) == len(MEGATRON) + 9 else 0
     if not head.startswith(MEGATRON) or code not in MEGATRON_WIDTHS:
-        raise UserError(f"{index} is no index of Megatron's for tokens of 2 or 4 bytes")
+        raise UserError(f"{index} is not a Megatron index for tokens of 2 or 4 bytes")
     return MEGATRON_WIDTHS[code]
 
 
@@ -105,12 +105,14 @@ def _greatest(file: TokenFile) -> int:
         return 0
     tokens = np.memmap(file.path, f"<u{file.width}", "r", file.offset, (file.count,))
     if file.width == 2 and file.count >= 64 and not tokens[1:8192:2].any():
-        raise UserError(f"{file.path} looks like tokens of 4 bytes, for every other 2 are zero: rename it to end in .uint32.bin")
+        raise UserError(
+            f"{file.path} looks like tokens of 4 bytes, because every second pair of bytes is zero: rename it to *.uint32.bin"
+        )
     return max(int(tokens[first : first + CHUNK].max()) for first in range(0, file.count, CHUNK))
 
 
 class Writer:
-    """A token file that is there whole or not at all."""
+    """Writes a token file completely or not at all."""
 
     def __init__(self, path: Path, size: int, end: int | None, digest: bytes) -> None:
         self.path, self.size, self.end, self.digest = path, size, end, digest
@@ -118,9 +120,9 @@ class Writer:
 
     def __enter__(self) -> "Writer":
         try:
-            handle, self.beside = tempfile.mkstemp(dir=self.path.parent, prefix=".", suffix=".part")
+            handle, self.temporary = tempfile.mkstemp(dir=self.path.parent, prefix=".", suffix=".part")
         except OSError as error:
-            raise UserError(f"{self.path} cannot be written ({error.strerror})") from None
+            raise UserError(f"cannot write {self.path}: {error.strerror}") from None
         self.file = open(handle, "wb")
         self.file.write(bytes(HEADER.size))
         return self
@@ -137,11 +139,11 @@ class Writer:
                 self.file.write(HEADER.pack(MAGIC, self.width, self.size, self.count, end, self.digest))
             self.file.close()
             if kind is None:
-                os.chmod(self.beside, 0o644)  # mkstemp's file is for its owner alone
-                os.replace(self.beside, self.path)
+                os.chmod(self.temporary, 0o644)  # mkstemp makes it readable by its owner only
+                os.replace(self.temporary, self.path)
         except OSError as found:
             error = found
         finally:
-            Path(self.beside).unlink(missing_ok=True)
+            Path(self.temporary).unlink(missing_ok=True)
         if isinstance(error, OSError):  # a full disk, before or now
-            raise UserError(f"{self.path} cannot be written ({error.strerror})") from None
+            raise UserError(f"cannot write {self.path}: {error.strerror}") from None

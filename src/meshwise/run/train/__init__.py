@@ -1,0 +1,14 @@
+"""train: a training run as processes, measured beside its prediction.
+
+    ask.py         TrainRun, GenerateAsk: the run, and text from its weights, in the words of the command line
+    launch.py      TrainRun -> Launch: the trainer's settings, checked before any process starts
+    hosts.py       the machines of a run, from flags or from Slurm, Kubernetes and torchrun
+    processes.py   start the workers, pass on their output, forward signals
+    start.py       one run, a sweep, or a run with other sequence lengths, from start to report
+    previous.py    the run folder: a lock, and checkpoints of an earlier run
+    report.py      measured beside predicted; sections.py lays it out; advice.py and failure.py ask the planner what to try next
+    sweep.py, lengths.py   short runs over layouts, and over sequence lengths
+    dry_run.py     the command and the sharded shapes of a run, without torch
+    generate.py    text or loss from the weights that a run saved
+Imports run.text, plan, calibrate, catalogue, models and the trainer's settings (no torch). Imported by api.
+"""

@@ -1,4 +1,4 @@
-"""What the planner says of a run: how long each part should take, and which layout it would try next."""
+"""The planner's prediction for a run, part by part, and the layouts that it would try next."""
 
 import shlex
 from collections.abc import Iterator
@@ -17,41 +17,44 @@ from meshwise.units import GIB
 from meshwise.workers.trainer.report.rows import PREDICTED
 from meshwise.workers.trainer.settings import Layout, Settings, broken_rules
 
-ASKED = 32
-"""Layouts asked of the search for each that is told: the trainer may not be able to run some."""
-TOLD = 3
+SEARCHED = 32
+"""Layouts that the search returns: the trainer may not be able to run some."""
+SHOWN = 3
+"""Faster layouts that the report shows."""
 GENERIC = "cpu"
 """The chip that stands for any CPU."""
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """The planner's answer for what was run, and for what could be."""
+    """The prediction for a run's own layout, and faster layouts."""
 
     here: Choice
     scale: float
-    """What seconds are multiplied by: 1, or on a generic CPU what earlier runs here took over what was predicted."""
+    """Factor on predicted seconds: 1, or on a generic CPU the measured over the predicted time of earlier runs in this folder."""
     fitted: int
-    """Earlier runs that the scale comes from."""
+    """Number of earlier runs that the scale comes from."""
     kind: str
     """gpu, tpu or cpu."""
     generic: bool
-    """Whether the chip is a generic one, which predicts no machine by itself."""
-    priced: int
+    """Whether the chip is the generic CPU, which does not describe this machine."""
+    evaluated: int
+    """Layouts that the search evaluated."""
     better: tuple[Choice, ...]
-    """Layouts of as many devices that the trainer can run and that are faster by more than a tie, fastest first."""
+    """Layouts on as many devices that the trainer can run and that are faster by more than TIE, fastest first."""
     doubled: Choice | None
-    """The fastest with twice the batch, where one fits."""
+    """The fastest layout with twice the batch, if one fits."""
 
     @property
     def seconds(self) -> float:
+        """Predicted seconds per step."""
         return self.scale * self.here.step
 
 
 def forecast(ready: Launch, earlier: list[dict[str, Any]]) -> Forecast:
-    """Ask the planner about a run, with rows of runs before it in the same folder."""
+    """Return the planner's forecast for a run. `earlier`: rows of the runs before it in the same folder."""
     q, here = ready.question(), ready.predicted()
-    found = search(q, top=ASKED)
+    found = search(q, top=SEARCHED)
     generic = q.chip.key == GENERIC
     ratios = scales(earlier, ready.settings) if generic else []
     faster = [one for one in _runnable(q, found, ready.settings) if one.step < here.step * (1 - TIE)]
@@ -65,34 +68,34 @@ def forecast(ready: Launch, earlier: list[dict[str, Any]]) -> Forecast:
         fitted=len(ratios),
         kind=q.chip.kind,
         generic=generic,
-        priced=found.priced,
-        better=tuple(_distinct(faster))[:TOLD],
-        doubled=next(_runnable(larger, search(larger, top=ASKED), twice), None),
+        evaluated=found.priced,
+        better=tuple(_distinct(faster))[:SHOWN],
+        doubled=next(_runnable(larger, search(larger, top=SEARCHED), twice), None),
     )
 
 
 def scales(rows: list[dict[str, Any]], settings: Settings) -> list[float]:
-    """Measured over predicted seconds, of runs on as many processes that were compiled or not as this one: processes share cores."""
+    """Return measured over predicted seconds of earlier runs with as many processes, which share the cores, and the same --compile."""
     same = {"gpu": settings.device, "n_gpus": settings.layout.devices, "compiled": "yes" if settings.compile else "no"}
     kept = [row for row in rows if row.get(PREDICTED[0]) and row.get("sec_per_iter") and same.items() <= row.items()]
     return [float(row["sec_per_iter"]) / float(row[PREDICTED[0]]) for row in kept]
 
 
 def _runnable(q: Question, found: Found, settings: Settings) -> Iterator[Choice]:
-    """What a search found, fastest first, less what the trainer's own rules refuse."""
+    """Yield the layouts that a search found, fastest first, without those that break the trainer's rules."""
     for i in range(len(found.layouts)):
         if not broken_rules(replace(settings, layout=layout_of(found.layouts.row(i)))):
             yield choice(q, found.layouts, found.cost, i)
 
 
 def layout_of(row: "dict[str, int | str]") -> Layout:
-    """A planner's layout as the trainer's; without shards there is no stage of ZeRO to name."""
+    """Convert a planner's layout into the trainer's. Without shards, the ZeRO stage is the default."""
     axes = {f.name: row[f.name] for f in fields(Layout)}
     return Layout(**cast(Any, axes | ({} if int(row["dp_shard"]) > 1 else {"zero": Layout.zero})))
 
 
 def _distinct(choices: list[Choice]) -> Iterator[Choice]:
-    """The fastest of each way to cut: near-ties that cut alike are one thing to try."""
+    """Yield the fastest layout of each tp, pp, cp and micro-batch: layouts that only differ otherwise are near-ties."""
     seen: set[tuple[object, ...]] = set()
     for one in choices:
         cut = tuple(one.layout[axis] for axis in ("tp", "pp", "cp", "mbs"))
@@ -102,14 +105,14 @@ def _distinct(choices: list[Choice]) -> Iterator[Choice]:
 
 
 def why(better: Choice, here: Choice) -> str:
-    """Where the planner sees the gain: the parts that differ most."""
+    """Return the parts in which the planner sees the gain: those that differ most."""
     rows = differences(better, here)[:2]
     words = [f"{'less' if row.gained > 0 else 'more'} time in {TRAIN_WORDS[row.part]}" for row in rows]
     return " and ".join(words) if words else "no part stands out"
 
 
 def command(settings: Settings, layout: Layout, batch: int) -> str:
-    """What runs this layout: the axes that are not as `run` takes them by itself."""
+    """Return the command that runs a layout; axes with their default are left out."""
     plain = Layout()
     axes = [(f.name, getattr(layout, f.name)) for f in fields(Layout)]
     words = [f"--{name.replace('_', '-')} {value}" for name, value in axes if value != getattr(plain, name) or name == "mbs"]
@@ -120,7 +123,7 @@ def command(settings: Settings, layout: Layout, batch: int) -> str:
 
 
 def advice(settings: Settings, found: Forecast) -> tuple[list[str], list[str]]:
-    """The next thing to try in words, and the commands that try it."""
+    """Return suggestions, and the commands that try them."""
     here, tokens = found.here, settings.batch * settings.seq
     lines: list[str] = []
     commands: list[str] = []
@@ -128,12 +131,12 @@ def advice(settings: Settings, found: Forecast) -> tuple[list[str], list[str]]:
         gain, layout = here.step / one.step - 1, layout_of(one.layout)
         lines.append(
             f"{layout_name(one.layout)}: {gain:+.0%} tokens/s predicted over {layout_name(here.layout)}, "
-            f"{one.peak / GIB:.2f} GiB a device against {here.peak / GIB:.2f}; {why(one, here)}"
+            f"{one.peak / GIB:.2f} GiB per device instead of {here.peak / GIB:.2f}; {why(one, here)}"
         )
         commands.append(command(settings, layout, settings.batch))
     if not found.better:
         lines.append(
-            f"{layout_name(here.layout)} is already the fastest of {found.priced:,} layouts for this batch, within {TIE:.0%}."
+            f"{layout_name(here.layout)} is already the fastest of {found.evaluated:,} layouts for this batch, within {TIE:.0%}."
         )
     if found.doubled is not None:
         gain = found.doubled.tokens_per_second / (tokens / here.step) - 1

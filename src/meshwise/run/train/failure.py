@@ -1,4 +1,4 @@
-"""Aftermath: why a run failed, and where memory ran out, what the planner says of it and which layout would fit."""
+"""Why a run failed; and where memory ran out, the predicted memory by kind and the nearest layout that needs less."""
 
 import json
 import resource
@@ -15,14 +15,14 @@ from meshwise.units import GIB
 from meshwise.workers.trainer.settings import Layout, broken_rules
 
 MARGIN = 0.9
-"""What fits must be predicted to need this share of what did not."""
+"""Share of the memory that ran out which a suggested layout may need."""
 LOST = ("killed", "gone", "lost", "hang")
-"""Kinds of failure that are not of the run's own making."""
+"""Kinds of failure that the run did not cause itself."""
 CUTS = ("dp_replicate", "dp_shard", "tp", "pp", "cp")
 
 
 def failure(out: Path) -> dict[str, Any]:
-    """What the workers left; nothing where they left nothing."""
+    """Return the content of failure.json, which workers write; empty if there is none."""
     try:
         return json.loads((out / "failure.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -30,41 +30,40 @@ def failure(out: Path) -> dict[str, Any]:
 
 
 def reason(found: dict[str, Any], code: int, checkpoint_every: int) -> str:
-    """Why a run failed, in one line; and where a rank was lost in the middle of one that saved nothing, what would have kept it."""
-    why = found.get("message") or f"training stopped with exit code {code}; what the workers said is above"
+    """Return why a run failed, in one line; with a hint where a rank was lost and no checkpoint was saved."""
+    why = found.get("message") or f"training stopped with exit code {code}; the output of the workers is above"
     lost = found.get("kind") in LOST and found.get("step", 0) > 1 and not checkpoint_every
-    return f"{why}; no step is saved: --checkpoint-every would have kept them" if lost else why
+    return f"{why}; no checkpoint was saved: use --checkpoint-every" if lost else why
 
 
 def memory_lines(ready: Launch) -> list[str]:
-    """The planner's memory by part for the layout that failed, and the nearest that fits."""
+    """Return the predicted memory by kind of the layout that failed, and the nearest layout that fits."""
     if not ready.on:
-        return ["the planner does not know this machine: name it with --on, such as 1x8xh200, to see the memory by part"]
+        return ["no prediction of memory: the catalogue does not have this GPU; name the machine with --on, such as 1x8xh200"]
     now = ready.predicted()
     held, have = parts(ready, now), capacity(ready, now)
     total = sum(held.values())
     each = ", ".join(f"{name} {size / GIB:.2f}" for name, size in held.items())
     share = (
-        f" that each of {processes_here(ready)} processes has of this machine"
-        if ready.settings.device == "cpu" and processes_here(ready) > 1
+        f" for each of {ready.processes_here} processes on this machine"
+        if ready.settings.device == "cpu" and ready.processes_here > 1
         else ""
     )
-    lines = [f"predicted for a device: {each} GiB: {total / GIB:.2f} GiB of {have / GIB:.2f} GiB{share}"]
+    lines = [f"predicted per device: {each} GiB; {total / GIB:.2f} GiB of {have / GIB:.2f} GiB{share}"]
     near = nearest(ready, MARGIN * min(total, have))
     if near is None:
         return [
             *lines,
-            "no layout of these devices is predicted to need clearly less: take more devices, a smaller --batch or --seq",
+            "no layout on these devices is predicted to need clearly less: use more devices, a smaller --batch or --seq",
         ]
     words = _options(ready.settings.layout, near)
     needs = sum(parts(ready, near).values()) / GIB
-    return [*lines, f"nearest that needs less: {words}: {needs:.2f} GiB, {near.step / now.step:.2f} x the time"]
+    return [*lines, f"nearest layout that needs less: {words}: {needs:.2f} GiB, {near.step / now.step:.2f} x the time"]
 
 
 def parts(ready: Launch, row: Choice) -> dict[str, float]:
-    """The planner's bytes of a device by kind. It counts 16-bit numbers: where the trainer's are float32, theirs instead.
-
-    A parameter, its gradient and AdamW's moments then take 4 + 4 + 8 bytes (docs/trainer.md), and activations twice the planner's.
+    """Return the predicted bytes of a device by kind. The planner counts 16-bit numbers; where the trainer has float32, weights, gradients
+    and AdamW's moments take 4 + 4 + 8 bytes per parameter (docs/trainer.md), and activations twice the planner's.
     """
     s, a = ready.settings, _layout(row)
     if s.device == "cuda" and s.precision != "fp32":
@@ -78,37 +77,32 @@ def parts(ready: Launch, row: Choice) -> dict[str, float]:
     return row.memory | states | {"activations": wide * row.memory["activations"]}
 
 
-def tight(ready: Launch, row: Choice) -> str:
-    """What to say before a run that the memory of this machine may not hold; nothing where it does. A GPU says it itself, soon."""
+def memory_warning(ready: Launch, row: Choice) -> str:
+    """Return a warning if a run on a CPU may exceed the machine's memory; '' otherwise. On a GPU the run itself fails soon."""
     if ready.settings.device == "cuda":
         return ""
-    # what a process takes for itself differs too much from one CPU's PyTorch to the next
+    # the fixed memory of a process differs too much between builds of PyTorch for CPUs
     each = sum(size for kind, size in parts(ready, row).items() if kind != "context")
-    have, many = here.host_memory(), processes_here(ready)
+    have, many = here.host_memory(), ready.processes_here
     if each * many <= have:
         return ""
     return (
-        f"predicted to need {each * many / GIB:.1f} GiB ({each / GIB:.1f} GiB for each process), and this machine has "
+        f"predicted to need {each * many / GIB:.1f} GiB ({each / GIB:.1f} GiB per process), but this machine has "
         f"{have / GIB:.1f} GiB: it may be killed; a smaller --mbs, --batch or --seq, or --recompute full, needs less"
     )
 
 
-def processes_here(ready: Launch) -> int:
-    """Processes on this machine."""
-    return ready.settings.layout.devices // ready.hosts.nodes
-
-
 def capacity(ready: Launch, now: Choice) -> float:
-    """Bytes of a device: a GPU's own, and of a CPU the share that each process has of what this machine gives."""
+    """Return the bytes of a device: a GPU's memory, or the share of this machine's memory that each process on its CPU has."""
     if ready.settings.device == "cuda":
         return now.capacity
-    share = here.host_memory() / processes_here(ready)
+    share = here.host_memory() / ready.processes_here
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     return share if limit == resource.RLIM_INFINITY else min(share, float(limit))
 
 
 def nearest(ready: Launch, most: float) -> Choice | None:
-    """The layout of as many devices with the fewest changes that is predicted to need at most so much, and of these the fastest."""
+    """Return the layout on as many devices that is predicted to need at most `most` bytes: with the fewest changes, then the fastest."""
     question = ready.question()
     own = ready.settings.layout
     same_cuts = {axis: (getattr(own, axis), getattr(own, axis)) for axis in CUTS}

@@ -1,4 +1,4 @@
-"""Hosts: the machines of a run, from what was typed or from who started it: torchrun, Slurm or Kubernetes."""
+"""Hosts: the machines of a run, from flags, or from the environment of torchrun, Slurm or Kubernetes."""
 
 import errno
 import fcntl
@@ -7,46 +7,50 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import FrameType
 
 from meshwise.errors import DoesNotFit, UserError, quoted
+from meshwise.run.callbacks import Say
+from meshwise.run.children import handle_signals
 
 PORT = 29500
-"""Where nodes meet if nobody says: torchrun's own default for a master."""
+"""Default port of the rendezvous: torchrun's default for a master."""
+PLACEHOLDER = f"NODE_0:{PORT}"
+"""Stands for the rendezvous in a dry run."""
 JOIN = 600
-"""Seconds that nodes wait for each other, at the start and after one was lost."""
+"""Seconds that nodes wait for each other, at the start and after losing one."""
 SILENCE = 2.0
-"""Seconds of waiting that need no word: commands are not typed at the same moment."""
+"""Seconds of waiting before a line says so: commands are not typed at the same moment."""
 
 
 @dataclass(frozen=True)
 class Hosts:
-    """How many machines, which of them this is, and where they meet."""
+    """The number of machines, the rank of this one, and their rendezvous."""
 
     nodes: int = 1
     rank: int = 0
     rendezvous: str = ""
-    """HOST:PORT on node 0; empty for one machine."""
+    """HOST:PORT on node 0; '' for one machine."""
     worker: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Where another program has started every worker: the variables of this one. It then starts none."""
+    """If another program started every worker: the variables of this worker, which then starts none."""
 
 
 def find(
     environment: Mapping[str, str], devices: int, *, nodes: int | None = None, node_rank: int | None = None, rendezvous: str = ""
 ) -> Hosts:
-    """The hosts of a run for so many devices. What was typed comes before what the environment says."""
+    """Return the hosts of a run on `devices` devices. Flags take precedence over the environment."""
     if nodes or node_rank is not None or rendezvous:
-        found = _typed(nodes or 1, node_rank, rendezvous)
+        found = _from_flags(nodes or 1, node_rank, rendezvous)
     elif "WORLD_SIZE" in environment and "RANK" in environment:
-        found = _started(environment, devices)
+        found = _from_torchrun(environment, devices)
     elif "PET_NNODES" in environment:  # torchrun's names for its own options, which Kubeflow sets
         port = environment.get("PET_MASTER_PORT", str(PORT))
         meeting = environment.get("PET_RDZV_ENDPOINT") or f"{environment.get('PET_MASTER_ADDR', '')}:{port}"
         found = _several(_number(environment, "PET_NNODES"), _number(environment, "PET_NODE_RANK"), meeting)
     elif "SLURM_STEP_ID" in environment:
-        found = _slurm(environment, devices)
+        found = _from_slurm(environment, devices)
     else:
         found = Hosts()
     if devices % found.nodes:
@@ -54,31 +58,31 @@ def find(
     return found
 
 
-def _typed(nodes: int, rank: int | None, rendezvous: str) -> Hosts:
+def _from_flags(nodes: int, rank: int | None, rendezvous: str) -> Hosts:
     if nodes == 1:
         if rank or rendezvous:
-            raise UserError("--node-rank and --rendezvous go with --nodes above 1")
+            raise UserError("--node-rank and --rendezvous only apply with --nodes above 1")
         return Hosts()
     if rank is None or not rendezvous:
         raise UserError(
             f"--nodes {nodes} needs --node-rank (0 to {nodes - 1}) and --rendezvous HOST:PORT of node 0, the same on all nodes"
         )
     if not 0 <= rank < nodes:
-        raise UserError(f"--node-rank {rank} is none of 0 to {nodes - 1}")
+        raise UserError(f"--node-rank {rank}: expected 0 to {nodes - 1}")
     found = _several(nodes, rank, rendezvous)
-    _check_known(found.rendezvous, rendezvous)
+    _check_host(found.rendezvous, rendezvous)
     return found
 
 
-def _check_known(meeting: str, given: str) -> None:
-    """Before anything else is found wanting: a word that is no host is most often something else that was meant."""
+def _check_host(meeting: str, given: str) -> None:
+    """Refuse an unknown host first: it usually means that the argument is wrong altogether."""
     host, _, port = meeting.rpartition(":")
     try:
         socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
     except OSError as error:
         raise UserError(
             f"--rendezvous {quoted(given)}: expected HOST:PORT of node 0, such as node-a:{PORT}; "
-            f"{quoted(host)} is no host that this machine knows ({error.strerror})"
+            f"this machine does not know the host {quoted(host)} ({error.strerror})"
         ) from None
 
 
@@ -92,21 +96,21 @@ def _several(nodes: int, rank: int, rendezvous: str) -> Hosts:
     return Hosts(nodes, rank, f"{host}:{port}")
 
 
-def _started(e: Mapping[str, str], devices: int) -> Hosts:
-    """torchrun starts every worker and says which is which; Kubernetes starts one pod a node, by the same names without LOCAL_RANK."""
+def _from_torchrun(e: Mapping[str, str], devices: int) -> Hosts:
+    """Read torchrun's variables, which starts every worker; Kubernetes sets the same for one pod per node, without LOCAL_RANK."""
     world, rank = _number(e, "WORLD_SIZE"), _number(e, "RANK")
     if "LOCAL_RANK" not in e:
         return _several(world, rank, f"{e.get('MASTER_ADDR', '')}:{e.get('MASTER_PORT', PORT)}")
     if world != devices:
         raise UserError(
-            f"the layout is for {devices} devices, and torchrun started {world} workers: choose axes that multiply to {world}"
+            f"the layout is for {devices} devices, but torchrun started {world} workers: choose axes that multiply to {world}"
         )
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     return Hosts(worker={name: e[name] for name in names if name in e})
 
 
-def _slurm(e: Mapping[str, str], devices: int) -> Hosts:
-    """Inside a step of srun: one task a node starts that node's workers, one task a device is a worker."""
+def _from_slurm(e: Mapping[str, str], devices: int) -> Hosts:
+    """Read the variables of an srun step: one task per node starts that node's workers, one task per device is a worker."""
     nodes = _number(e, "SLURM_STEP_NUM_NODES", e.get("SLURM_NNODES", "1"))
     tasks = _number(e, "SLURM_STEP_NUM_TASKS", e.get("SLURM_NTASKS", str(nodes)))
     listed = e.get("SLURM_STEP_NODELIST") or e.get("SLURM_JOB_NODELIST", "")
@@ -115,15 +119,15 @@ def _slurm(e: Mapping[str, str], devices: int) -> Hosts:
         return _several(nodes, _number(e, "SLURM_NODEID", "0"), f"{master}:{port}")
     if tasks != devices:
         raise UserError(
-            f"srun started {tasks} tasks on {nodes} nodes, and the layout is for {devices} devices: "
-            "start one task a node (--ntasks-per-node=1), or one a device"
+            f"srun started {tasks} tasks on {nodes} nodes, but the layout is for {devices} devices: "
+            "start one task per node (--ntasks-per-node=1), or one per device"
         )
     here = {"RANK": e.get("SLURM_PROCID", "0"), "LOCAL_RANK": e.get("SLURM_LOCALID", "0"), "WORLD_SIZE": str(tasks)}
     return Hosts(worker=here | {"LOCAL_WORLD_SIZE": str(tasks // nodes), "MASTER_ADDR": master, "MASTER_PORT": str(port)})
 
 
 def first_of(nodes: str) -> str:
-    """The first host of a list as Slurm writes it: 'gpu[07-09,12],login' begins with gpu07."""
+    """Return the first host of a Slurm node list: gpu07 for 'gpu[07-09,12],login'."""
     found = re.match(r"([^,\[]*)(?:\[([^\]-]*?)(?:[-,][^\]]*)?\])?([^,\[]*)", nodes)
     return f"{found[1]}{found[2] or ''}{found[3]}" if found else ""
 
@@ -136,19 +140,19 @@ def _number(e: Mapping[str, str], name: str, default: str = "") -> int:
 
 
 def address_towards(rendezvous: str) -> str:
-    """This machine's own address on the way to where nodes meet."""
+    """Return this machine's address on the route to the rendezvous."""
     host, _, port = rendezvous.rpartition(":")
     try:
         family, kind, _, _, target = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as way:
-            way.connect(target)  # sends nothing, and finds the route
-            return way.getsockname()[0]
+        with socket.socket(family, kind) as route:
+            route.connect(target)  # sends nothing, but finds the route
+            return route.getsockname()[0]
     except OSError as error:
-        raise UserError(f"--rendezvous {quoted(rendezvous)} cannot be reached from here ({error.strerror})") from None
+        raise UserError(f"--rendezvous {quoted(rendezvous)} cannot be reached from this machine ({error.strerror})") from None
 
 
 def interface_of(address: str) -> str:
-    """The network interface that has an IPv4 address; nothing where none is found."""
+    """Return the network interface with this IPv4 address; '' if there is none."""
     ask_address = 0x8915  # SIOCGIFADDR of <linux/sockios.h>
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         for _, name in socket.if_nameindex():
@@ -162,34 +166,44 @@ def interface_of(address: str) -> str:
 
 
 def network(hosts: Hosts, environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables that workers of several hosts need, but for those that are set: where they meet, and on which interface they talk."""
+    """Return the environment variables for workers on several hosts: rendezvous and network interface. Variables that are set stay."""
     if not hosts.rendezvous:
         return {}
     found = {
         "MESHWISE_STORE": hosts.rendezvous,
         "MESHWISE_NODE_RANK": str(hosts.rank),
         "MESHWISE_NODES": str(hosts.nodes),
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # with it, a node that comes back would wait for an address that nobody tells again
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # with it, a restarted node would wait for an address that is published only once
     }
     if "TORCH_CPP_LOG_LEVEL" not in environment:
-        found["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # a peer without a name in the DNS is no reason to warn
+        found["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # no warnings about peers without a DNS name
     interface = interface_of(address_towards(hosts.rendezvous))
-    talk = {name: interface for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if interface and name not in environment}
-    return found | talk
+    sockets = {name: interface for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if interface and name not in environment}
+    return found | sockets
 
 
-def meeting(hosts: Hosts, timeout: float) -> list[str]:
-    """torchrun's options for where its nodes meet."""
+def rendezvous_options(hosts: Hosts, timeout: float) -> list[str]:
+    """Return torchrun's options for the rendezvous of its nodes."""
     if not hosts.rendezvous:
         return ["--standalone"]
     alive = round(min(5.0, max(1.0, timeout / 20)))
     rules = f"is_host={str(hosts.rank == 0).lower()},join_timeout={JOIN},read_timeout={JOIN},keep_alive_interval={alive}"
-    where = ["--rdzv-backend", "c10d", "--rdzv-id", "meshwise", "--rdzv-endpoint", hosts.rendezvous, "--rdzv-conf", rules]
-    return ["--nnodes", str(hosts.nodes), *where, "--local-addr", address_towards(hosts.rendezvous)]
+    return [*_meeting(hosts), "--rdzv-conf", rules, "--local-addr", address_towards(hosts.rendezvous)]
 
 
-def reach(hosts: Hosts, say: Callable[[str], None], patience: float = JOIN) -> None:
-    """Wait until node 0 answers where nodes meet; a signal ends it at once, for nothing is started yet. Node 0 sees if it can listen."""
+def _meeting(hosts: Hosts) -> list[str]:
+    where = ["--rdzv-backend", "c10d", "--rdzv-id", "meshwise", "--rdzv-endpoint", hosts.rendezvous]
+    return ["--nnodes", str(hosts.nodes), *where]
+
+
+def placeholder_options(hosts: Hosts) -> list[str]:
+    """Return the options that a dry run prints for any node of several: NODE_RANK stands for its rank."""
+    nodes, count, *where = _meeting(hosts)
+    return [nodes, count, "--node-rank", "NODE_RANK", *where]
+
+
+def wait_for_node_0(hosts: Hosts, say: Say, patience: float = JOIN) -> None:
+    """Wait until node 0 answers at the rendezvous; a signal ends the wait. On node 0, check that its port is free."""
     if not hosts.rendezvous:
         return
     host, _, port = hosts.rendezvous.rpartition(":")
@@ -202,20 +216,16 @@ def reach(hosts: Hosts, say: Callable[[str], None], patience: float = JOIN) -> N
             f"{signal.Signals(number).name} while waiting for node 0 at {hosts.rendezvous}: stopped, nothing was started"
         )
 
-    begun, told = time.monotonic(), False
-    before = {one: signal.signal(one, stop) for one in (signal.SIGTERM, signal.SIGINT)}
-    try:
+    begun, reported = time.monotonic(), False
+    with handle_signals(stop, signal.SIGTERM, signal.SIGINT):
         while not _answers(host.strip("[]"), int(port)):
             waited = time.monotonic() - begun
             if waited > patience:
                 raise DoesNotFit(f"node 0 did not answer at {hosts.rendezvous} within {patience:g} s; is its command running?")
-            if waited > SILENCE and not told:
+            if waited > SILENCE and not reported:
                 say(f"waiting for node 0 at {hosts.rendezvous}, up to {patience:g} s")
-                told = True
+                reported = True
             time.sleep(0.2)
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
 
 
 def _answers(host: str, port: int) -> bool:
@@ -234,5 +244,5 @@ def _check_free(rendezvous: str, port: int) -> None:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise UserError(
-                    f"--rendezvous {quoted(rendezvous)}: another program of this node has port {port}; choose another on all nodes"
+                    f"--rendezvous {quoted(rendezvous)}: another program on this node uses port {port}; choose another on all nodes"
                 ) from None

@@ -1,33 +1,32 @@
-"""Launch: what `run` was asked for as the settings of the trainer, refused before any process starts where it cannot run."""
+"""Launch: a TrainRun as the settings of the trainer, refused before any process starts where it cannot run."""
 
-import importlib.util
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
 from meshwise.catalogue import chips, clusters, here
 from meshwise.cost.train.question import Question
-from meshwise.errors import UserError, one_of, quoted
+from meshwise.errors import UserError, quoted
 from meshwise.models import find
 from meshwise.models.model import Model, build
-from meshwise.plan import ask, of_run
+from meshwise.plan import of_run
+from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train import plan
 from meshwise.plan.train.choice import Choice
+from meshwise.run.callbacks import Say
+from meshwise.run.packages import require
 from meshwise.run.text import corpus
 from meshwise.run.text.fingerprint import fingerprint
-from meshwise.run.train.hosts import Hosts, meeting
-from meshwise.run.train.hosts import find as find_hosts
+from meshwise.run.train import hosts
+from meshwise.run.train.ask import DEFAULT, TrainRun
+from meshwise.run.train.hosts import Hosts
 from meshwise.units import GIB
 from meshwise.workers.trainer.hf import expected
 from meshwise.workers.trainer.models.registry import family_of, sizes_of, unsupported
 from meshwise.workers.trainer.settings import (
-    ON_NAN,
     PRECISIONS,
-    RECOMPUTE,
-    SCHEDULES,
     SPLIT_BACKWARD,
     Layout,
     Settings,
@@ -35,45 +34,22 @@ from meshwise.workers.trainer.settings import (
     valid_choices,
 )
 
-DEFAULT = "llama-debug"
 BATCH, SEQ = 8, 64
 RESTARTS = 3
-"""Times that workers are started again, where there are checkpoints to go on from."""
+"""Restarts of the workers, where there are checkpoints to resume from."""
 PROCESSES = 4
-"""Processes for each core of a CPU, at most: more of them would wait for each other for minutes."""
+"""Processes per CPU core, at most: more would wait for each other for minutes."""
 STATE = 16
-"""Bytes of a parameter, its gradient and AdamW's two moments, all float32: what training holds on a CPU at the least."""
+"""Bytes per parameter: weight, gradient and AdamW's two moments, all float32. Training on a CPU holds at least this."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Wish:
-    """What a user typed; what is empty or None was left open."""
-
-    what: str = ""
-    axes: dict[str, int | str] = field(default_factory=dict[str, "int | str"])
-    batch: int = 0
-    seq: int = 0
-    on: str = ""
-    device: str = ""
-    precision: str = ""
-    data: str = ""
-    tokenizer: str = ""
-    text_key: str = ""
-    nodes: int | None = None
-    node_rank: int | None = None
-    rendezvous: str = ""
-    max_restarts: int | None = None
-    dry_run: bool = False
-    """Nothing is started, so the devices need not be here."""
-    options: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Fields of Settings that need no thought: steps, lr, seed, out, weights, save, compile."""
+Axes = dict[str, int | str]
 
 
 class BrokenRules(UserError):
-    """A layout that the trainer cannot run, and what would do."""
+    """A layout that the trainer cannot run, with values that it could."""
 
     def __init__(self, rules: list[str], other: str) -> None:
-        super().__init__(f"the layout cannot run: {'; '.join(rules)}" + (f" ({other} would do)" if other else ""))
+        super().__init__(f"the layout cannot run: {'; '.join(rules)}" + (f" ({other} would work)" if other else ""))
         self.rules = rules
 
 
@@ -84,224 +60,241 @@ class Launch:
     settings: Settings
     model: Model
     on: str
-    """The cluster in words; empty where the chip is not in the catalogue."""
+    """The cluster in words; '' if the chip is not in the catalogue."""
     assumed: bool = field(default=False, kw_only=True)
-    """Whether nobody has said what joins its nodes."""
+    """Whether the network between nodes is an assumption."""
     text: "corpus.Corpus | None" = None
-    """What is read; None is the embedded text in bytes."""
+    """The data; None is the embedded text as bytes."""
     hosts: Hosts = field(default_factory=Hosts)
     max_restarts: int = 0
 
     @property
+    def processes_here(self) -> int:
+        """Workers on this machine."""
+        return self.settings.layout.devices // self.hosts.nodes
+
+    @property
     def notes(self) -> list[str]:
-        """What is done in another way than the model's config says, and what is assumed of the machines."""
+        """Differences from the model's config, and assumptions about the machines."""
         dropout = family_of(self.settings.model).ignored_dropout(self.settings.model)
-        notes = [f"the config asks for dropout of {dropout:g}; the trainer has none, and trains without"] if dropout else []
+        notes = [f"the config has dropout {dropout:g}, which the trainer does not support: it trains without"] if dropout else []
         if self.assumed:
             other = self.on.replace(here.NETWORK, "25Gbps")
-            notes.append(
-                f"the prediction takes {here.NETWORK} between the nodes, for it knows no better; --on {other} would name another"
-            )
+            notes.append(f"the prediction assumes {here.NETWORK} between nodes; state another with --on {other}")
         return notes
 
     def question(self) -> Question:
-        """The planner's question for the same model, batch and machine."""
+        """Return the planner's question for this model, batch and machine."""
         return of_run.question_of(self.settings, self.model, self.on)
 
     def predicted(self) -> Choice:
-        """The predicted cost of this layout."""
+        """Return the predicted cost of this layout."""
         return of_run.predicted(self.settings, self.model, self.on)
 
-    def reading(self, say: Callable[[str], None]) -> "Launch":
-        """The same with token files to read, which are made where there are none yet."""
+    def tokenize(self, say: Say) -> "Launch":
+        """Return the launch with token files to read; they are made where none are cached."""
         if self.text is None:
             return self
-        files = corpus.tokenized(self.text, Path(self.settings.out), self.settings.seq, say)
+        files = corpus.tokenize(self.text, Path(self.settings.out), self.settings.seq, say)
         return replace(self, settings=replace(self.settings, data=files))
 
 
-def prepare(wish: Wish) -> Launch:
-    """Everything looked up and checked."""
-    device = here.device(wish.device)
-    precision = wish.precision or ("bf16" if device == "cuda" else "fp32")
-    one_of("--precision", precision, PRECISIONS)
-    ask, axes = _planned(wish.what) if _is_plan(wish.what) else (None, dict[str, "int | str"]())
-    given = ask.model if ask else wish.what or DEFAULT
+def prepare(run: TrainRun) -> Launch:
+    """Look up and check everything that a run needs."""
+    planned, axes = _read_plan(run.what) if _is_plan(run.what) else (None, Axes())
+    device = _device(run, planned)
+    given = planned.model if planned else run.what or DEFAULT
     values, name = buildable(given)
-    batch, seq = wish.batch or (ask.batch if ask else BATCH), wish.seq or (ask.seq if ask else SEQ)
-    layout = _layout(axes | wish.axes, batch)
-    if ask and layout.devices != _devices(axes):
-        raise UserError(f"the plan is for {_devices(axes)} devices, and the axes given beside it multiply to {layout.devices}")
-    hosts = find_hosts(os.environ, layout.devices, nodes=wish.nodes, node_rank=wish.node_rank, rendezvous=wish.rendezvous)
-    if not hosts.worker and not wish.dry_run:
-        _check_devices(layout.devices // hosts.nodes, device)
-        if ask and device == "cpu" and not wish.device:
-            _check_kind(ask.on)
-        if device == "cpu":
-            _check_memory(build(values, name, "").params, layout, hosts.nodes, name)
-    text = _text(wish, name, values, seq)
-    # split backward passes cannot be compiled, and a CPU takes longer to compile than most of its runs
+    batch, seq = run.shape(planned.batch, planned.seq) if planned else run.shape(BATCH, SEQ)
+    layout = _layout(axes | run.axes, batch)
+    if planned and layout.devices != _devices(axes):
+        raise UserError(f"the plan is for {_devices(axes)} devices, but the axes given with it multiply to {layout.devices}")
+    nodes = _hosts(run, layout, planned)
+    model = build(values, name, "")
+    if not nodes.worker and not run.dry_run:
+        _check_machine(layout, nodes, device, planned if not run.device else None, model)
+    text = corpus.find(run.data, run.tokenizer, run.text_key, run.seed)
+    if text:
+        corpus.check_fits(text, name, sizes_of(values).vocab, seq)
+    # split backward passes cannot be compiled, and on a CPU compiling takes longer than most runs
     usual: dict[str, Any] = {"compile": device == "cuda" and layout.schedule not in SPLIT_BACKWARD}
     settings = Settings(
-        name=name, given=given, model=values, layout=layout, batch=batch, seq=seq, precision=precision, device=device,
-        text=text.words if text else "", tokenizer=bool(text and text.laid), **(usual | wish.options),
+        name=name, given=given, model=values, layout=layout, batch=batch, seq=seq, device=device,
+        precision=run.precision or ("bf16" if device == "cuda" else "fp32"),
+        text=text.words if text else "", tokenizer=bool(text and text.has_tokenizer_file), **(usual | run.options),
     )  # fmt: skip
     if text and settings.checkpoint_every:
         settings = replace(settings, fingerprint=fingerprint(text))
-    one_of("--on-nan", settings.on_nan, ON_NAN)
     if settings.weights:
         check_weights(values, name, Path(settings.weights))
     rules = broken_rules(settings)
     if rules:
         raise BrokenRules(rules, valid_choices(settings))
-    on = wish.on or (ask.on if ask else here.cluster_text(device, layout.devices // hosts.nodes, hosts.nodes))
-    model = build(values, name, "")
+    _check_monitoring(settings)
+    on = run.on or (planned.on if planned else here.cluster_text(device, layout.devices // nodes.nodes, nodes.nodes))
     # without a checkpoint a restart would begin at the first step
-    restarts = (RESTARTS if settings.checkpoint_every else 0) if wish.max_restarts is None else wish.max_restarts
-    assumed = not (wish.on or ask) and on.endswith(f"@{here.NETWORK}")
-    return Launch(replace(settings, facts=_facts(model, settings, on)), model, on, text, hosts, restarts, assumed=assumed)
+    restarts = (RESTARTS if settings.checkpoint_every else 0) if run.max_restarts is None else run.max_restarts
+    assumed = not (run.on or planned) and on.endswith(f"@{here.NETWORK}")
+    return Launch(replace(settings, facts=_facts(model, settings, on)), model, on, text, nodes, restarts, assumed=assumed)
 
 
-def _text(wish: Wish, name: str, values: dict[str, Any], seq: int) -> "corpus.Corpus | None":
-    found = corpus.look(wish.data, wish.tokenizer, wish.text_key, int(wish.options.get("seed", 0)))
-    if found:
-        corpus.fits(found, name, sizes_of(values).vocab, seq)
-    return found
+def _device(run: TrainRun, planned: TrainAsk | None) -> str:
+    """Return cpu or cuda. A dry run takes that of the cluster, whatever this machine has."""
+    on = run.on or (planned.on if planned else "")
+    if run.dry_run and on and not run.device:
+        return "cpu" if clusters.find_cluster(on).chip.kind == "cpu" else "cuda"
+    return here.device(run.device)
+
+
+def _hosts(run: TrainRun, layout: Layout, planned: TrainAsk | None) -> Hosts:
+    """Return the machines of the run. A dry run has those of its cluster, with placeholders for rank and address."""
+    if not run.dry_run:
+        given = {"nodes": run.nodes, "node_rank": run.node_rank, "rendezvous": run.rendezvous}
+        return hosts.find(os.environ, layout.devices, **cast(Any, given))
+    on = run.on or (planned.on if planned else "")
+    each = clusters.find_cluster(on).node.devices if on else layout.devices
+    nodes = run.nodes or max(1, -(-layout.devices // each))
+    if layout.devices % nodes:
+        raise UserError(f"the layout is for {layout.devices} devices, which {nodes} nodes cannot share evenly")
+    return Hosts(nodes, run.node_rank or 0, run.rendezvous or hosts.PLACEHOLDER) if nodes > 1 else Hosts()
 
 
 def _is_plan(what: str) -> bool:
     return what.endswith(".json") and os.path.isfile(what) and "ask" in find.values_of(Path(what))
 
 
-def _planned(what: str) -> tuple[ask.TrainAsk, "dict[str, int | str]"]:
-    """The question of a plan and its best layout, less what the trainer does of its own."""
+def _read_plan(what: str) -> tuple[TrainAsk, Axes]:
+    """Return the question of a plan and the axes of its best layout; refuse a plan that the trainer cannot run."""
     made = plan.read(Path(what))
-    row = made.choices[0].layout
+    row = made.best.layout
     if int(row["ep"]) > 1 or row["offload"] != "none":
         raise UserError(f"{what}: the trainer has no expert parallelism and no offload; plan with --fix ep=1,offload=none")
     if made.ask.precision not in PRECISIONS or made.ask.optimizer != "adamw":
         raise UserError(
-            f"{what} is for {made.ask.precision} and {made.ask.optimizer}; the trainer has bf16 and adamw: plan with these"
+            f"{what} is for {made.ask.precision} and {made.ask.optimizer}, but the trainer only has bf16 and adamw: plan with these"
         )
     return made.ask, {f.name: row[f.name] for f in fields(Layout)}
 
 
 def buildable(name: str) -> tuple[dict[str, Any], str]:
-    """The config.json of a model that the trainer has, and its name."""
+    """Return the config.json and the name of a model; refuse one that the trainer cannot build."""
     if name.lower().endswith(".gguf"):
         raise UserError(f"{quoted(name)}: the trainer builds models from a config.json, not from a .gguf")
     values, label, _ = find.find_values(name)
     reason = unsupported(values)
     if reason:
         raise UserError(f"the trainer cannot build {label}: {reason}; try llama-debug or bloom-560m")
-    build(values, label, "")  # what the planner refuses of a config, such as a missing key, is said in its words
+    build(values, label, "")  # refuses a config that lacks a key, with the planner's message
     return {key: value for key, value in values.items() if key != "meshwise"}, label
 
 
 def check_weights(values: dict[str, Any], name: str, given: Path) -> None:
-    """Refuse `--weights` that are not those of this model, by the tables at the heads of their files."""
+    """Refuse `--weights` that do not belong to this model, by the headers of their files."""
     try:
         expected.check(values, name, given)
     except expected.WeightsError as error:
         raise UserError(f"--weights {error}") from None
 
 
-def _devices(axes: "dict[str, int | str]") -> int:
+def _devices(axes: Axes) -> int:
     return Layout(**cast(Any, axes)).devices
 
 
-def _layout(axes: "dict[str, int | str]", batch: int) -> Layout:
-    for name, valid in (("schedule", SCHEDULES), ("recompute", RECOMPUTE)):
-        if name in axes:
-            one_of(f"--{name}", str(axes[name]), valid)
+def _layout(axes: Axes, batch: int) -> Layout:
+    """Return the layout, with the largest micro-batch where none is given."""
     found = Layout(**cast(Any, axes))
-    if "mbs" in axes:
+    if "mbs" in axes or min(found.devices, found.pp) < 1:
         return found
-    # a pipeline of p stages idles (p - 1) / m of m micro-batches: twice as many as stages where the batch has them
+    # with m micro-batches a pipeline of p stages idles (p - 1) / m of the time: use twice as many as stages where the batch allows it
     rounds = 1 if found.pp == 1 else found.pp * max(r for r in (1, 2) if r == 1 or batch % (found.dp * found.pp * r) == 0)
     return replace(found, mbs=max(1, batch // max(1, found.dp * rounds)))
 
 
+def _check_machine(layout: Layout, nodes: Hosts, device: str, planned: TrainAsk | None, model: Model) -> None:
+    """Refuse a run that this machine cannot hold. `planned`: the plan's question, unless --device was given with it."""
+    _check_devices(layout.devices // nodes.nodes, device)
+    if device == "cpu":
+        if planned:
+            _check_kind(planned.on)
+        _check_memory(model.params, layout, nodes.nodes, model.name)
+
+
 def _check_devices(need: int, device: str) -> None:
-    """Of this machine alone."""
     cores = os.cpu_count() or 1
     have = len(here.gpus()) if device == "cuda" else PROCESSES * cores
     if not have:
-        raise UserError("--device cuda: no NVIDIA GPU is here; --device cpu trains on this CPU")
+        raise UserError("--device cuda: this machine has no NVIDIA GPU; --device cpu trains on its CPU")
     if need > have:
         what = "GPUs" if device == "cuda" else f"processes on its {cores} CPU cores"
         raise UserError(
-            f"the layout is for {need} device{'s' * (need != 1)}, and this machine has {have} {what}; "
+            f"the layout is for {need} device{'s' * (need != 1)}, but this machine has {have} {what}; "
             f"choose axes that multiply to at most {have}"
         )
 
 
 def _check_memory(params: int, layout: Layout, nodes: int, name: str) -> None:
-    """Refuse what no activation is needed for to fill this machine, whose processes share its memory."""
+    """Refuse a model whose weights, gradients and optimizer state alone exceed this machine's memory."""
     whole, have = STATE * params, here.host_memory()
     need = whole * layout.dp_replicate / nodes
     if need <= have:
         return
     machines = -(-whole // have)
-    helps = f"{machines:.0f} such machines hold it with --nodes {machines:.0f} --dp-shard {machines:.0f}"
+    fix = f"{machines:.0f} such machines hold it with --nodes {machines:.0f} --dp-shard {machines:.0f}"
     if need > whole / nodes <= have:
-        helps = f"--dp-shard {layout.dp} instead of --dp-replicate keeps it once, in {whole / nodes / GIB:.1f} GiB"
+        fix = f"--dp-shard {layout.dp} instead of --dp-replicate needs {whole / nodes / GIB:.1f} GiB"
     raise UserError(
-        f"weights, gradients and AdamW's state of {name} take {need / GIB:.1f} GiB on this machine's CPU, which has "
-        f"{have / GIB:.1f} GiB; {helps}, and a smaller model takes less"
+        f"weights, gradients and AdamW's state of {name} need {need / GIB:.1f} GiB on this machine's CPU, which has "
+        f"{have / GIB:.1f} GiB; {fix}, or use a smaller model"
     )
 
 
 def _check_kind(cluster: str) -> None:
-    """A batch for GPUs takes a CPU hours and all of its memory: that must be asked for."""
+    """Refuse a plan for GPUs on a CPU unless --device asks for it: its batch would take hours and all memory."""
     nodes = clusters.find_cluster(cluster).nodes
     if not any(chip.kind == "cpu" for _, node in nodes for _, chip in node.chips):
-        raise UserError(f"the plan is for {cluster}, and no GPU is here; --device cpu trains it on this CPU all the same")
+        raise UserError(f"the plan is for {cluster}, but this machine has no GPU; --device cpu trains it on the CPU anyway")
+
+
+def _check_monitoring(s: Settings) -> None:
+    """Refuse a profile, snapshot or curves that cannot be recorded."""
+    if s.memory_snapshot and s.device != "cuda":
+        raise UserError("--memory-snapshot records GPU memory, but this run is on a CPU; --profile works there")
+    if s.tensorboard:
+        require("tensorboard", "--tensorboard", "pip install tensorboard")
+    if s.profile_steps and s.profile_from >= s.steps:
+        raise UserError(f"--profile starts at step {s.profile_from + 1}, but the run has {s.steps} steps")
 
 
 def _facts(model: Model, settings: Settings, on: str) -> "dict[str, float | str]":
-    """What the trainer cannot know: FLOPs a token, and the peak and memory of the chip."""
+    """Return facts that the trainer cannot find out: FLOPs per token, and the peak and memory of the chip."""
     tokens = float(settings.seq)
     found: dict[str, float | str] = {"flops_per_token": model.flops(tokens, settings.seq) / tokens, "params": float(model.params)}
     if settings.device == "cuda" and on:
-        from meshwise.catalogue.clusters import find_cluster
-
-        chip = find_cluster(on).chip
+        chip = clusters.find_cluster(on).chip
         peak = chip.flops.get(cast(Any, settings.precision))
         known = chips.catalogued(chip) if chip.key == chips.HERE else chip
         found |= {"gpu": (known or chip).key, "capacity": chip.memory} | ({"peak": peak} if peak else {})
     return found
 
 
-def check_torch(verb: str = "run") -> None:
-    if importlib.util.find_spec("torch") is None:
-        raise UserError(
-            f"'meshwise {verb}' needs PyTorch, which is not installed: pip install '.[train]' in the folder of meshwise"
-        )
-
-
 def command(launch: Launch, file: Path) -> list[str]:
-    """What starts the workers of this machine; where another program started them, what makes this process one."""
-    worker = ["-m", "meshwise.workers.trainer", str(file)]
+    """Return the command that starts this machine's workers; that of one worker, if another program started this process as one."""
     if launch.hosts.worker:
-        return [sys.executable, *worker]
-    each = [
-        "--nproc-per-node",
-        str(launch.settings.layout.devices // launch.hosts.nodes),
-        "--max-restarts",
-        str(launch.max_restarts),
-    ]
-    return [
-        sys.executable,
-        "-m",
-        "meshwise.workers.trainer.ranks.agent",
-        *meeting(launch.hosts, launch.settings.timeout),
-        *each,
-        *worker,
-    ]
+        return [sys.executable, *_worker(file)]
+    return agent_command(launch, hosts.rendezvous_options(launch.hosts, launch.settings.timeout), file)
+
+
+def agent_command(launch: Launch, rendezvous: list[str], file: Path) -> list[str]:
+    """Return the command of torchrun's agent with these options for the rendezvous."""
+    each = ["--nproc-per-node", str(launch.processes_here), "--max-restarts", str(launch.max_restarts)]
+    return [sys.executable, "-m", "meshwise.workers.trainer.ranks.agent", *rendezvous, *each, *_worker(file)]
+
+
+def _worker(file: Path) -> list[str]:
+    return ["-m", "meshwise.workers.trainer", str(file)]
 
 
 def threads(launch: Launch) -> str:
-    """Cores for each process of a CPU run, shared out evenly."""
-    each = max(1, launch.settings.layout.devices // launch.hosts.nodes)
+    """Return the CPU threads of each process: an even share of the cores."""
+    each = max(1, launch.processes_here)
     return str(max(1, (os.cpu_count() or 1) // each)) if launch.settings.device == "cpu" else "8"

@@ -1,4 +1,4 @@
-"""Earlier: what other runs have to do with a folder. One run at a time, and what a run before it left is gone on from or left alone."""
+"""The run folder: a lock against concurrent runs, and whether to resume from or refuse earlier checkpoints."""
 
 import fcntl
 import json
@@ -14,24 +14,26 @@ from meshwise.run.train.launch import Launch
 from meshwise.workers.trainer.marker import Trained, all_damaged, complete_steps, damaged_steps, read_marker, resume_refusal
 
 LOCK = ".lock"
-"""Held, not merely there: the kernel gives it back however its process ends."""
+"""A file whose lock counts, not its existence: the kernel releases the lock however its process ends."""
 
 
 @contextmanager
-def alone(out: Path, ready: Launch | None = None) -> Generator[None]:
-    """Keep others out of a folder while this lasts. Of several nodes, or of workers that others started, the first does it for all."""
+def lock(out: Path, ready: Launch | None = None) -> Generator[None]:
+    """Lock a folder while the block runs. Of several nodes, or of workers that another program started, the first locks it for all."""
     if ready and (ready.hosts.rank or int(ready.hosts.worker.get("RANK", "0"))):
         yield
         return
-    handle = _opened(out)
+    handle = _open(out)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(f"--out {out}: {_holder(handle)} runs in it; wait for its end, or give another --out") from None
+            raise UserError(
+                f"--out {out}: {_holder(handle)} is running in it; wait for it to end, or choose another --out"
+            ) from None
         except OSError:
-            pass  # a file system without locks is no reason not to train
-        with suppress(OSError):  # a full disk: the lock holds without its words
+            pass  # a file system without locks
+        with suppress(OSError):  # a full disk: the lock holds without a description
             os.truncate(handle, 0)
             os.write(handle, json.dumps({"process": os.getpid(), "host": socket.gethostname()}).encode())
         yield
@@ -39,13 +41,13 @@ def alone(out: Path, ready: Launch | None = None) -> Generator[None]:
         os.close(handle)
 
 
-def _opened(out: Path) -> int:
+def _open(out: Path) -> int:
     try:
         out.mkdir(parents=True, exist_ok=True)
         handle = os.open(out / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         raise UserError(f"--out {out}: cannot be written ({error.strerror})") from None
-    # where workers are started by others, this process becomes one, and holds on to it
+    # where another program starts the workers, this process becomes one and must keep the lock
     os.set_inheritable(handle, True)
     return handle
 
@@ -59,14 +61,14 @@ def _holder(handle: int) -> str:
 
 
 def check(ready: Launch, out: Path) -> None:
-    """Refuse a run that would write over the steps of an earlier one, or read its samples in another order."""
+    """Refuse a run that would overwrite the steps of an earlier one, or resume it with samples in another order."""
     folder, s = out / "checkpoints", ready.settings
     steps, damaged = complete_steps(folder), damaged_steps(folder)
     if not s.checkpoint_every:
         if steps or damaged:
             raise UserError(
                 f"--out {out} holds checkpoints of an earlier run, up to step {max(steps + damaged)}: "
-                "--checkpoint-every goes on with it, another --out leaves it as it is"
+                "resume it with --checkpoint-every, or choose another --out"
             )
         return
     if damaged and not steps:

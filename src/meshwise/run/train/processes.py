@@ -1,4 +1,4 @@
-"""Workers: start the processes of a run and pass on what they print; on a terminal with a bar of the time left."""
+"""Start the workers of a run, pass on their output, and stop them on a signal."""
 
 import os
 import re
@@ -13,16 +13,18 @@ from types import FrameType
 from typing import IO, Any
 
 from meshwise.errors import UserError
+from meshwise.run.callbacks import Progress, Say, ignore
+from meshwise.run.children import handle_signals
 from meshwise.run.train import hosts, launch
 from meshwise.run.train.launch import Launch
-from meshwise.workers.trainer.ranks.output import say
+from meshwise.workers.trainer.ranks.output import say as say_to
 
 STOP_FILE = "MESHWISE_STOP"
 STEP = re.compile(r"step +(\d+)/\d+ ")
 
 
-def write(ready: Launch, out: Path) -> Path:
-    """The settings that the workers read, in the folder of the run."""
+def write_settings(ready: Launch, out: Path) -> Path:
+    """Write config.json, which the workers read, into the run folder."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         ready.settings.write(out / "config.json")
@@ -31,69 +33,68 @@ def write(ready: Launch, out: Path) -> Path:
     return out / "config.json"
 
 
-def reading(ready: Launch, out: Path, say: Callable[[str], None]) -> Launch:
-    """The same with the token files it reads made; the folder first, for tokens may take a while."""
-    write(ready, out)
-    return ready.reading(say)
+def tokenize(ready: Launch, out: Path, say: Say) -> Launch:
+    """Tokenize the data if needed. Creates the run folder first, since tokenizing can take minutes."""
+    write_settings(ready, out)
+    return ready.tokenize(say)
 
 
 def environment(ready: Launch) -> dict[str, str]:
-    # passive: where other programs want the cores, threads that spin while they wait take them from the ones that compute
+    """Return the workers' environment variables."""
+    # passive: threads that spin while they wait would take the cores from those that compute, where other programs need cores too
     given = {"OMP_NUM_THREADS": launch.threads(ready), "OMP_WAIT_POLICY": "passive"} | dict(os.environ)
     return given | hosts.network(ready.hosts, os.environ) | dict(ready.hosts.worker)
 
 
-def follow(command: Sequence[str], environment: Mapping[str, str], steps: int) -> tuple[int, bool]:
-    """Run to the end: the exit code, and whether a signal asked for it. What workers print goes where ours does, at once."""
-    if not sys.stdout.isatty():
+def follow(
+    command: Sequence[str], environment: Mapping[str, str], steps: int, say: Say, progress: Progress | None = None
+) -> tuple[int, bool]:
+    """Run a command to its end; return its exit code, and whether a signal stopped it.
+
+    Workers print to the standard output of this process. With `progress`, or in a notebook, which replaces sys.stdout, their lines go to
+    `say` instead.
+    """
+    if progress is None and sys.stdout is sys.__stdout__:
         return supervise(command, environment)
-    return _with_bar(command, environment, steps)
+    update = progress or ignore
+    # standard error is kept apart where it was redirected
+    errors = None if sys.stderr is sys.__stderr__ and not sys.stderr.isatty() else subprocess.PIPE
+
+    def pass_on(stream: IO[str]) -> None:
+        with stream:
+            for line in stream:
+                say(line.rstrip("\n"))
+                if found := STEP.match(line):
+                    update("training", int(found[1]), steps)
+
+    def read(workers: "subprocess.Popen[str]") -> None:
+        streams = [stream for stream in (workers.stdout, workers.stderr) if stream]
+        readers = [Thread(target=pass_on, args=(stream,), daemon=True) for stream in streams]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join()
+
+    update("training", 0, steps)
+    return supervise(command, environment, read, stdout=subprocess.PIPE, stderr=errors)
 
 
-def quietly(command: Sequence[str], environment: Mapping[str, str], log: Path) -> tuple[int, bool]:
-    """Run to the end with all that is printed in a file."""
+def run_quietly(command: Sequence[str], environment: Mapping[str, str], log: Path) -> tuple[int, bool]:
+    """Run a command to its end with all output in a file."""
     with log.open("w", encoding="utf-8") as file:
         return supervise(command, environment, stdout=file, stderr=subprocess.STDOUT)
-
-
-def _with_bar(command: Sequence[str], environment: Mapping[str, str], steps: int) -> tuple[int, bool]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(markup=False, emoji=False, highlight=False)
-    columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("left"))
-    errors = subprocess.PIPE if sys.stderr.isatty() else None  # else it is kept apart, as whoever sent it elsewhere wants
-    with Progress(*columns, console=console, transient=True) as bar:
-        # the time left is told from steps, not from the start of PyTorch
-        task = bar.add_task("training", total=steps, start=False)
-
-        def pass_on(stream: IO[str]) -> None:
-            for line in stream:
-                console.print(line.rstrip("\n"), soft_wrap=True)
-                if found := STEP.match(line):
-                    bar.start_task(task)
-                    bar.update(task, completed=int(found[1]))
-
-        def read(workers: "subprocess.Popen[str]") -> None:
-            streams = [stream for stream in (workers.stdout, workers.stderr) if stream]
-            readers = [Thread(target=pass_on, args=(stream,), daemon=True) for stream in streams]
-            for reader in readers:
-                reader.start()
-            for reader in readers:
-                reader.join()
-
-        return supervise(command, environment, read, stdout=subprocess.PIPE, stderr=errors)
 
 
 def supervise(
     command: Sequence[str],
     environment: Mapping[str, str],
-    beside: Callable[["subprocess.Popen[str]"], None] | None = None,
+    read: Callable[["subprocess.Popen[str]"], None] | None = None,
     **streams: Any,
 ) -> tuple[int, bool]:
-    """The exit code of a command, and whether it was asked to stop. It has a session of its own: a terminal's Ctrl-C reaches only us.
+    """Return the exit code of a command, and whether a signal stopped it. It runs in its own session: a terminal's Ctrl-C only reaches this
+    process.
 
-    `streams` say where its output goes, and `beside` reads it where it comes to us.
+    `streams` say where its output goes; `read` reads it if that is a pipe.
     """
     with TemporaryDirectory(prefix="meshwise-") as folder:
         stop = Path(folder, "stop")
@@ -106,21 +107,20 @@ def supervise(
             **streams,
         )
 
-        def asked(number: int, frame: FrameType | None) -> None:
+        def request_stop(number: int, frame: FrameType | None) -> None:
             if stop.exists():
                 process.kill()
                 return
             stop.touch()
-            say(f"meshwise: {signal.Signals(number).name}: stopping when the step is done; once more ends it at once", sys.stderr)
+            name = signal.Signals(number).name
+            say_to(f"meshwise: {name}: stopping after the current step; a second signal ends it at once", sys.stderr)
 
-        before = {one: signal.signal(one, asked) for one in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            if beside is not None:
-                beside(process)
-            return process.wait(), stop.exists()
-        finally:
-            for one, handler in before.items():
-                signal.signal(one, handler)
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+        with handle_signals(request_stop, signal.SIGTERM, signal.SIGINT):
+            try:
+                if read is not None:
+                    read(process)
+                return process.wait(), stop.exists()
+            finally:
+                if process.poll() is None:
+                    process.kill()
+                    process.wait()

@@ -1,4 +1,4 @@
-"""The report of a run: what was measured beside what was predicted, by part, over ranks and over earlier runs. Rows in, sections out."""
+"""The report of a run: measured beside predicted, by part, over ranks and over earlier runs. Rows in, sections out."""
 
 import math
 from collections.abc import Sequence
@@ -29,18 +29,18 @@ PHASES = {
     "backward": "backward",
     "passes": "pipelined passes",
     "data": "reading data",
-    "reduce": "norm and clipping of the gradient",
-    "optimizer": "the optimizer",
+    "reduce": "gradient norm and clipping",
+    "optimizer": "optimizer",
 }
 ONCE = ("optimizer", "offload", "fixed")
-"""Parts of a prediction that come once a step; the others are the passes, with all that waits inside them."""
+"""Parts of a prediction outside of the forward and backward passes."""
 EVEN = 1.05
-"""Most over mean, up to which ranks count as evenly loaded."""
+"""Largest over mean, up to which ranks count as evenly loaded."""
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What a run left in its folder."""
+class Measured:
+    """The measurements that a run left in its folder."""
 
     settings: Settings
     steps: list[Step]
@@ -49,11 +49,11 @@ class Seen:
     earlier: list[dict[str, Any]]
     """Rows of the runs before it in the same measurement.jsonl."""
     first_step: float | None = None
-    """Seconds from the launch to the end of the first step."""
+    """Seconds from the start to the end of the first step."""
 
     @property
-    def measured(self) -> list[Step]:
-        """The steps that the row is of: those since the workers were started last."""
+    def since_restart(self) -> list[Step]:
+        """The steps that the row summarizes: those since the workers started last."""
         return [one for one in self.steps if one.step >= int(self.row.get("first_step", 0))] or self.steps
 
     @property
@@ -65,18 +65,18 @@ class Seen:
         return float(self.row["sec_per_iter"])
 
 
-def read(settings: Settings, folder: Path, started: float, before: int) -> Seen | None:
-    """What a run that was started then left; nothing where it measured no step. `before` rows were there already."""
+def read(settings: Settings, folder: Path, started: float, before: int) -> Measured | None:
+    """Return the measurements of the run that was started at `started`; None if it measured no step. `before`: rows of earlier runs."""
     rows = read_rows(folder / "measurement.jsonl")
     if len(rows) <= before:
         return None
     steps = [one for one in read_steps(folder / "steps.jsonl") if one.ended >= started]
     ranks = read_ranks(folder / "ranks.json")
-    return Seen(settings, steps, ranks, rows[-1], rows[:-1], steps[0].ended - started if steps else None)
+    return Measured(settings, steps, ranks, rows[-1], rows[:-1], steps[0].ended - started if steps else None)
 
 
-def sections(seen: Seen, found: Forecast | None) -> list[Section]:
-    """Everything that is said at the end of a run."""
+def sections(seen: Measured, found: Forecast | None) -> list[Section]:
+    """Return the report that is printed at the end of a run."""
     return [
         headline(seen, found),
         *parts(seen, found),
@@ -95,13 +95,13 @@ def _gib(size: float) -> str:
     return f"{size / GIB:.2f} GiB"
 
 
-def headline(seen: Seen, found: Forecast | None) -> Section:
-    """The step as a whole."""
+def headline(seen: Measured, found: Forecast | None) -> Section:
+    """Return time, throughput and memory of a step."""
     tokens, flops, mfu = rates(seen.settings, seen.seconds)
     devices = seen.settings.layout.devices
     mine = [_time(seen.seconds), f"{tokens:,.0f}", f"{tokens / devices:,.0f}", f"{flops / 1e12:.4g}"]
     mine += [f"{mfu:.1%}" if math.isfinite(mfu) else "", f"{float(seen.row['mem_gb']):.2f} GiB"]
-    names = ["step", "tokens/s", "tokens/s a device", "TFLOP/s a device", "MFU", "memory, fullest device"]
+    names = ["step", "tokens/s", "tokens/s per device", "TFLOP/s per device", "MFU", "memory, fullest device"]
     theirs = [""] * len(names)
     if found is not None:
         rate = seen.tokens / found.seconds
@@ -119,34 +119,33 @@ def headline(seen: Seen, found: Forecast | None) -> Section:
     return Section("predicted and measured" if found else "measured", table, tuple(_about(seen, found)))
 
 
-def _about(seen: Seen, found: Forecast | None) -> list[str]:
-    """What the numbers stand for."""
-    some, all_of = measured_steps(seen.measured), seen.steps
-    warm = len(seen.measured) - len(some)
-    since = " since the last restart" if len(seen.measured) < len(all_of) else ""
+def _about(seen: Measured, found: Forecast | None) -> list[str]:
+    """Return what the numbers stand for."""
+    some, all_of = measured_steps(seen.since_restart), seen.steps
+    warm = len(seen.since_restart) - len(some)
+    since = " since the last restart" if len(seen.since_restart) < len(all_of) else ""
     lines = [
-        f"median of {len(some)} step{'s' * (len(some) != 1)} after {warm}{since}; loss {all_of[0].loss:.4f} to {all_of[-1].loss:.4f}"
+        f"median of {len(some)} step{'s' * (len(some) != 1)} after {warm} of warm-up{since}; "
+        f"loss {all_of[0].loss:.4f} to {all_of[-1].loss:.4f}"
     ]
     lines += [f"start to the end of the first step: {seen.first_step:.1f} s"] if seen.first_step is not None else []
     if found is None:
-        lines.append("no prediction: the catalogue does not know this GPU; name the machine with --on, such as 1x8xh200")
+        lines.append("no prediction: this GPU is not in the catalogue; name the machine with --on, such as 1x8xh200")
     elif seen.settings.device == "cpu" and found.kind != "cpu":
-        lines.append(f"the prediction is for a {found.kind.upper()}, which --on or the plan names, and this ran on a CPU")
+        lines.append(f"the prediction is for the {found.kind.upper()} that --on or the plan names, but this ran on a CPU")
     elif found.generic and found.fitted:
         runs = f"{found.fitted} earlier run{'s' if found.fitted > 1 else ''}"
         lines.append(
-            f"predicted times are those of a generic 16-core CPU times {found.scale:.3g}, the median of {runs} in this folder"
+            f"predicted times are for a generic 16-core CPU, times {found.scale:.3g}, the median of {runs} in this folder"
         )
     elif found.generic:
-        lines.append(
-            "the prediction is for a generic 16-core CPU: its times say nothing of this machine, which 'meshwise probe' would measure"
-        )
+        lines.append("the prediction is for a generic 16-core CPU, not for this machine: 'meshwise probe' measures it")
     return lines
 
 
-def parts(seen: Seen, found: Forecast | None) -> list[Section]:
-    """Seconds by part: the planner's parts, and beside them the phases that were timed. Each column adds up to its step."""
-    step = typical_step(seen.measured)
+def parts(seen: Measured, found: Forecast | None) -> list[Section]:
+    """Return seconds by part: predicted parts, and measured phases beside them. Each column adds up to its step."""
+    step = typical_step(seen.since_restart)
     timed, whole = step.phases, step.seconds
     plan = {name: found.scale * value for name, value in found.here.time.items()} if found else {}
     inside = {name: value for name, value in plan.items() if name not in ONCE and value > 0}
@@ -165,7 +164,7 @@ def parts(seen: Seen, found: Forecast | None) -> list[Section]:
         return []
     cells = [(name, *(_pair(mine, found.seconds) if found else ()), *_pair(theirs, whole)) for name, mine, theirs in kept]
     table = Table(("", *(("predicted", "") if found else ()), "measured", ""), tuple(cells))
-    lines = () if timed else ("no phase of a step was timed: its passes run as one CUDA graph",)
+    lines = () if timed else ("no phases were timed: the step runs as one CUDA graph",)
     return [Section(f"time by part, rank 0, step {step.step + 1}, the nearest to the median", table, lines)]
 
 
@@ -173,16 +172,18 @@ def _pair(value: float | None, whole: float) -> tuple[str, str]:
     return ("", "") if value is None else (f"{value:.5f} s", f"{value / whole:.1%}")
 
 
-def memory(seen: Seen, found: Forecast) -> Section:
-    """Bytes by kind as predicted, and the one number that is measured."""
+def memory(seen: Measured, found: Forecast) -> Section:
+    """Return predicted bytes by kind, and the measured peak."""
     rows = [(kind, _gib(size), "") for kind, size in found.here.memory.items() if size > 0]
     rows.append(("peak", _gib(found.here.peak), f"{float(seen.row['mem_gb']):.2f} GiB"))
-    what = "allocated by PyTorch" if seen.settings.device == "cuda" else "resident in the process, PyTorch's own code included"
+    what = (
+        "allocated by PyTorch" if seen.settings.device == "cuda" else "resident memory of the process, including PyTorch itself"
+    )
     return Section("memory by kind, fullest device", Table(("", "predicted", "measured"), tuple(rows)), (f"measured: {what}",))
 
 
-def balance(seen: Seen) -> Section:
-    """Whether some ranks have more to do or to hold than others."""
+def balance(seen: Measured) -> Section:
+    """Return whether some ranks have more work or memory than others."""
     if len(seen.ranks) < 2:
         return Section("balance over ranks", lines=("one rank: nothing to balance",))
     cpu = all(one.cpu_seconds is not None for one in seen.ranks)
@@ -191,7 +192,7 @@ def balance(seen: Seen) -> Section:
         if cpu
         else []
     )
-    lines.append(_spread("time before it, waits for single peers included", [(r.seconds, r) for r in seen.ranks], "s"))
+    lines.append(_spread("time before it, including waits for single peers", [(r.seconds, r) for r in seen.ranks], "s"))
     lines.append(_spread("memory", [(one.memory / GIB, one) for one in seen.ranks], "GiB"))
     return Section("balance over ranks", lines=tuple(filter(None, lines)))
 
@@ -203,24 +204,22 @@ def _spread(what: str, values: Sequence[tuple[float | None, Rank]], unit: str) -
     (least, first), (most, last) = min(known, key=lambda pair: pair[0]), max(known, key=lambda pair: pair[0])
     mean = sum(value for value, _ in known) / len(known)
     ratio = most / mean if mean else 1.0
-    verdict = "even" if ratio <= EVEN else f"{name_rank(last)} has {ratio - 1:.0%} more than the mean"
-    return (
-        f"{what}: {least:.3f} (rank {first.rank}) to {most:.3f} {unit} (rank {last.rank}), most over mean {ratio:.3f}: {verdict}"
-    )
+    verdict = "balanced" if ratio <= EVEN else f"{name_rank(last)} has {ratio - 1:.0%} more than the mean"
+    return f"{what}: {least:.3f} (rank {first.rank}) to {most:.3f} {unit} (rank {last.rank}), largest over mean {ratio:.3f}: {verdict}"
 
 
 def name_rank(one: Rank) -> str:
-    """'rank 3 (pp 1, tp 1)': its place, where it is not the first."""
+    """Return 'rank 3 (pp 1, tp 1)': the rank, and its coordinates that are not 0."""
     place = ", ".join(f"{axis} {at}" for axis, at in one.at.items() if at)
     return f"rank {one.rank}" + (f" ({place})" if place else "")
 
 
 SAME = ("model", "seq_len", "gpu", "precision", "compiled")
-"""What runs have in common whose numbers of devices can be compared."""
+"""Columns that must be equal for runs to be compared."""
 
 
-def scaling(seen: Seen) -> Section:
-    """Tokens per second and device against runs on fewer or more devices in the same folder."""
+def scaling(seen: Measured) -> Section:
+    """Compare tokens per second and device with runs on fewer or more devices in the same folder."""
     mine = seen.row
     alike = [row for row in seen.earlier if row.get("outcome") == "ok" and all(row.get(key) == mine.get(key) for key in SAME)]
     lines: list[str] = []
@@ -232,9 +231,10 @@ def scaling(seen: Seen) -> Section:
     if peers:
         top = max(peers, key=_rate)
         change = _rate(mine) / _rate(top) - 1
-        lines.append(f"against the fastest of {len(peers)} earlier on as many devices ({cut_of(top)}): {change:+.1%} tokens/s")
+        earlier = f"{len(peers)} earlier run{'s' * (len(peers) > 1)}"
+        lines.append(f"against the fastest of {earlier} on as many devices ({cut_of(top)}): {change:+.1%} tokens/s")
     return Section(
-        "against earlier runs in this folder", lines=tuple(lines or ["none of this model and sequence on this device"])
+        "against earlier runs in this folder", lines=tuple(lines or ["none with this model and sequence length on this device"])
     )
 
 
@@ -247,29 +247,29 @@ def _rate(row: dict[str, Any]) -> float:
 
 
 def _efficiency(kind: str, few: dict[str, Any], many: dict[str, Any]) -> str:
-    """Tokens per second and device on many devices over those on few."""
-    same = f"batch {many['global_batch_seqs']}" if kind == "strong" else f"{_load(many, True):g} sequences a device"
+    """Return the throughput per device on many devices over that on few."""
+    same = f"batch {many['global_batch_seqs']}" if kind == "strong" else f"{_load(many, True):g} sequences per device"
     n, m, each = int(few["n_gpus"]), int(many["n_gpus"]), _rate(many) / _rate(few)
     return f"{kind} scaling ({same}), {n} to {m} devices: {each * m / n:.2f} times the tokens/s, efficiency {each:.0%}"
 
 
 def cut_of(row: dict[str, Any]) -> str:
-    """The layout of a row of measurements in a few words."""
+    """Return the layout of a row of measurements by name."""
     words = [f"{axis}{row[axis]}" for axis in ("dp", "tp", "pp", "cp") if axis != "cp" or int(row[axis]) > 1]
     words += [f"mbs{row['micro_batch']}"] + ([f"{row['recompute']} recompute"] if row["recompute"] != "none" else [])
     return " ".join(words)
 
 
-def next_to_try(seen: Seen, found: Forecast) -> Section:
-    """The planner's next layout, from its search over the same model, batch and devices."""
+def next_to_try(seen: Measured, found: Forecast) -> Section:
+    """Return faster layouts that the planner finds for the same model, batch and devices."""
     lines, commands = advice(seen.settings, found)
     if found.generic and not found.fitted:
-        lines.append("On a generic CPU the order of layouts is a guess; --sweep measures it.")
-    return Section("next, by the planner", lines=tuple(lines), commands=tuple(commands))
+        lines.append("The order of layouts is uncertain on a generic CPU; --sweep measures it.")
+    return Section("suggested next", lines=tuple(lines), commands=tuple(commands))
 
 
-def kept(folder: Path) -> str:
-    """What the folder holds, in one line."""
+def files_in(folder: Path) -> str:
+    """Return which files the run folder holds, in one line."""
     names = (
         "config.json",
         "environment.json",
@@ -283,12 +283,12 @@ def kept(folder: Path) -> str:
     )
     found = [name for name in names if (folder / name).exists()]
     found += sorted(path.name for pattern in ("trace-*.json", "memory-*.pickle") for path in folder.glob(pattern))
-    return f"kept in {folder}: {', '.join(found)}"
+    return f"saved in {folder}: {', '.join(found)}"
 
 
 def title(settings: Settings) -> str:
     s, a = settings, settings.layout
-    return f"{s.name}, {s.batch} x {s.seq} tokens a step, {a.devices} {s.facts.get('gpu', s.device)}"
+    return f"{s.name}, {s.batch} x {s.seq} tokens per step, {a.devices} {s.facts.get('gpu', s.device)}"
 
 
 def layout_name(found: Forecast | None, settings: Settings) -> str:

@@ -1,4 +1,4 @@
-"""Sections: a report as data, printed as aligned text or written as Markdown."""
+"""A report as data, printed as aligned text or written as Markdown."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,28 +6,30 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Table:
-    """Cells that have their units already; the first column is words, the others stand to the right."""
+    """Formatted cells. The first column is text; the others are aligned to the right."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
-    def filled(self) -> "Table":
-        """Less the columns in which no row has anything."""
+    def without_empty_columns(self) -> "Table":
+        """Return the table without columns that are empty in every row."""
         kept = [i for i in range(len(self.header)) if any(row[i] for row in self.rows)]
         return Table(tuple(self.header[i] for i in kept), tuple(tuple(row[i] for i in kept) for row in self.rows))
 
 
 @dataclass(frozen=True)
 class Section:
+    """A title with a table, lines and commands below it."""
+
     title: str
     table: Table | None = None
     lines: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
-    """What a user can type next."""
+    """Commands to try next."""
 
 
 def as_text(sections: Sequence[Section]) -> str:
-    """For a terminal: titles, tables in columns, and lines under them."""
+    """Return the sections for a terminal: titles, aligned tables, and lines below them."""
     return "\n\n".join("\n".join([one.title, *_indented(one)]) for one in sections)
 
 
@@ -46,7 +48,7 @@ def _aligned(table: Table) -> list[str]:
 
 
 def as_markdown(title: str, sections: Sequence[Section]) -> str:
-    """For a file: the same under headings."""
+    """Return the sections as Markdown."""
     parts = [f"# {title}", *(part for one in sections for part in _marked(one))]
     return "\n\n".join(parts) + "\n"
 
@@ -61,6 +63,6 @@ def _marked(one: Section) -> list[str]:
 
 
 def _row(cells: Sequence[str]) -> str:
-    """Cells that begin with blanks are parts of the row above: Markdown needs them hard."""
-    told = (cell.replace("|", "\\|") for cell in cells)
-    return "| " + " | ".join("&nbsp;" * (len(cell) - len(cell.lstrip())) + cell.lstrip() for cell in told) + " |"
+    """A row of Markdown. Leading blanks, which mark parts of the row above, become non-breaking."""
+    escaped = (cell.replace("|", "\\|") for cell in cells)
+    return "| " + " | ".join("&nbsp;" * (len(cell) - len(cell.lstrip())) + cell.lstrip() for cell in escaped) + " |"

@@ -1,40 +1,111 @@
-"""Running: start a run, a sweep or a comparison over lengths, and make the report of it."""
+"""Run a TrainRun from start to report: one run, a sweep, or one run and short ones at other sequence lengths."""
 
 import json
+import os
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from meshwise.catalogue import files
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.train.choice import Choice
-from meshwise.run.train import failure as aftermath
-from meshwise.run.train import hosts, launch, previous, sections, sweep
-from meshwise.run.train import lengths as run_lengths
-from meshwise.run.train import processes as workers
-from meshwise.run.train import report as run_report
+from meshwise.run.callbacks import Progress, Say, ignore
+from meshwise.run.packages import require_torch
+from meshwise.run.train import dry_run, failure, hosts, launch, lengths, previous, processes, report, sections, sweep
 from meshwise.run.train.advice import Forecast, forecast
-from meshwise.run.train.launch import Launch, Wish
-from meshwise.run.train.report import Seen
+from meshwise.run.train.ask import TrainRun
+from meshwise.run.train.launch import Launch
+from meshwise.run.train.report import Measured
 from meshwise.run.train.sections import Section
 from meshwise.run.train.sweep import Outcome, Point
 from meshwise.units import GIB
-from meshwise.workers.trainer.ranks import output
-from meshwise.workers.trainer.report.rows import PREDICTED, add_row, failure, read_rows
+from meshwise.workers.trainer.ranks.output import ignore_broken_pipe
+from meshwise.workers.trainer.report.rows import PREDICTED, add_row, read_rows
+from meshwise.workers.trainer.report.rows import failure as failure_row
 
-Say = Callable[[str], None]
 OUT_OF_MEMORY = ("outofmemoryerror", "out of memory", "cannot allocate memory", "exitcode: -9", "exitcode  : -9")
-"""Words of PyTorch, Linux and torchrun for it; a process that is killed outright was most often too large."""
-
-PLAIN = {"save": False, "checkpoint_every": 0, "tensorboard": False, "profile_steps": 0, "memory_snapshot": False}
-"""Options of a short run beside the one that was asked for: it is measured, and nothing else."""
+"""How PyTorch, Linux and torchrun report it; a process that was killed outright was most often too large."""
 
 
-def foretold(ready: Launch) -> tuple[Launch, Choice | None]:
-    """The run with the planner's word on it among its facts, so that it stands in the row beside what is measured."""
+@dataclass(frozen=True)
+class TrainResult:
+    """A run that trained: measurements, forecast and report."""
+
+    folder: Path
+    measured: Measured
+    forecast: Forecast | None
+    """None if the chip is not in the catalogue."""
+    sections: tuple[Section, ...]
+
+    @property
+    def text(self) -> str:
+        """The report for a terminal; report.md in the folder has the same."""
+        return sections.as_text(self.sections)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One dict per step: step, loss, gradient norm, seconds, bytes."""
+        return [vars(step) for step in self.measured.steps]
+
+    def to_json(self) -> dict[str, Any]:
+        """The row of measurement.jsonl."""
+        return self.measured.row
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """A sweep that ran: an outcome per combination that could run, and the report."""
+
+    folder: Path
+    outcomes: tuple[Outcome, ...]
+    sections: tuple[Section, ...]
+
+    @property
+    def text(self) -> str:
+        return sections.as_text(self.sections)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per run, with the columns of measurement.jsonl."""
+        return [outcome.row for outcome in self.outcomes]
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return self.rows()
+
+
+def start(run: TrainRun, *, say: Say, progress: Progress | None = None) -> "TrainResult | SweepResult | dry_run.DryRun | None":
+    """Train, sweep, or make a dry run. None if there was nothing to measure: all steps were done before, or another node reports."""
+    say = ignore_broken_pipe(say)
+    if run.sweep is not None:
+        return _sweep(run, run.sweep, say)
+    ready = launch.prepare(run)
+    if run.dry_run:
+        return dry_run.describe(run, ready)
+    require_torch("run")
+    others = lengths.points(run, ready, lengths.parse(run.report_lengths or lengths.LENGTHS)) if run.report else []
+    with previous.lock(run.folder, ready):
+        previous.check(ready, run.folder)
+        if ready.hosts.worker and not run.report:
+            _become_worker(ready, run.folder, say)
+        done = _train(ready, run.folder, say, progress)
+        if done is None:
+            return None
+        measured, found, stopped = done
+        more = _other_lengths(ready, run.folder, measured, found, others, say) if others and not stopped else []
+        return finish(ready, run.folder, measured, found, more, say)
+
+
+def _become_worker(ready: Launch, out: Path, say: Say) -> NoReturn:
+    """Replace this process, which torchrun or Slurm started, by a worker."""
+    ready = processes.tokenize(ready, out, say)
+    command = launch.command(ready, processes.write_settings(ready, out))
+    sys.stdout.flush()
+    os.execve(command[0], command, processes.environment(ready))
+
+
+def with_prediction(ready: Launch) -> tuple[Launch, Choice | None]:
+    """Add the planner's prediction to the run's facts, so that the measurement row carries both."""
     if not ready.on:
         return ready, None
     one = ready.predicted()
@@ -42,151 +113,143 @@ def foretold(ready: Launch) -> tuple[Launch, Choice | None]:
     return replace(ready, settings=replace(ready.settings, facts=facts)), one
 
 
-def train(ready: Launch, out: Path, say: Say) -> tuple[Seen, Forecast | None] | None:
-    """One run with its lines on the terminal; what it left, or nothing where there is no more to say of it or to do after it."""
-    say = output.ignore_broken_pipe(say)
-    ready, one = foretold(workers.reading(ready, out, say))
-    s, file = ready.settings, workers.write(ready, out)
+def _train(ready: Launch, out: Path, say: Say, progress: Progress | None) -> tuple[Measured, Forecast | None, bool] | None:
+    """Train once. Return the measurements, the forecast, and whether a signal stopped it; None if there is nothing to report."""
+    ready, one = with_prediction(processes.tokenize(ready, out, say))
+    s, file = ready.settings, processes.write_settings(ready, out)
     lead = ready.hosts.rank == 0
-    if lead:
-        _announce(ready, say)
-    if one and (note := aftermath.tight(ready, one)):
-        say(note)
-    hosts.reach(ready.hosts, say)
+    for line in _announcement(ready) if lead else ():
+        say(line)
+    if one and (warning := failure.memory_warning(ready, one)):
+        say(warning)
+    hosts.wait_for_node_0(ready.hosts, say)
     started, before = time.time(), len(read_rows(out / "measurement.jsonl"))
     (out / "failure.json").unlink(missing_ok=True)
-    code, stopped = workers.follow(launch.command(ready, file), workers.environment(ready), s.steps)
-    seen = run_report.read(s, out, started, before) if lead else None
+    code, stopped = processes.follow(launch.command(ready, file), processes.environment(ready), s.steps, say, progress)
+    measured = report.read(s, out, started, before) if lead else None
     if code:
-        _failed(ready, out, code, seen, say)
-    if seen is None:
+        _raise_failure(ready, out, code, measured, say)
+    if measured is None:
         if lead and not stopped:
             say(f"all {s.steps} steps were done before: no step was measured")
         return None
-    found = forecast(ready, seen.earlier) if ready.on else None
-    if stopped:  # the steps that were done are told; runs that were to follow are not
-        report(ready, out, seen, found, [], say)
-        return None
-    return seen, found
+    return measured, forecast(ready, measured.earlier) if ready.on else None, stopped
 
 
-def _failed(ready: Launch, out: Path, code: int, seen: Seen | None, say: Say) -> NoReturn:
-    """Why training ended; where only something could not be written after the last step, with the report of what was measured."""
-    found = aftermath.failure(out)
-    why = aftermath.reason(found, code, ready.settings.checkpoint_every)
-    for line in aftermath.memory_lines(ready) if found.get("kind") == "oom" else ():
-        output.say(line, sys.stderr)
-    if seen and found.get("kind") == "disk":
+def _raise_failure(ready: Launch, out: Path, code: int, measured: Measured | None, say: Say) -> NoReturn:
+    """Raise why training ended. If only a file could not be written after the last step, report the measurements first."""
+    found = failure.failure(out)
+    why = failure.reason(found, code, ready.settings.checkpoint_every)
+    for line in failure.memory_lines(ready) if found.get("kind") == "oom" else ():
+        say(line)
+    if measured and found.get("kind") == "disk":
         try:
-            report(ready, out, seen, forecast(ready, seen.earlier) if ready.on else None, [], say)
+            finish(ready, out, measured, forecast(ready, measured.earlier) if ready.on else None, [], say)
         except DoesNotFit as error:
             why = f"{why}; {error}"
     raise DoesNotFit(why)
 
 
-def _announce(ready: Launch, say: Say) -> None:
+def _announcement(ready: Launch) -> list[str]:
+    """Return the model, batch, precision and devices of a run, and its notes."""
     s = ready.settings
-    processes, parts = _several(s.layout.devices, f"{s.device} process"), _several(s.microbatches, "micro-batch")
-    nodes = f" of {ready.hosts.nodes} nodes" if ready.hosts.nodes > 1 else ""
-    say(
-        f"{s.name}: {ready.model.params:,} parameters, {s.batch} x {s.seq} tokens a step in {parts}, "
-        f"{s.precision} on {processes}{nodes}"
-    )
-    for note in ready.notes:
-        say(note)
+    workers, parts = _several(s.layout.devices, f"{s.device} process"), _several(s.microbatches, "micro-batch")
+    nodes = f" on {ready.hosts.nodes} nodes" if ready.hosts.nodes > 1 else ""
+    return [
+        f"{s.name}: {ready.model.params:,} parameters, {s.batch} x {s.seq} tokens per step in {parts}, "
+        f"{s.precision} on {workers}{nodes}",
+        *ready.notes,
+    ]
 
 
 def _several(number: int, what: str) -> str:
     return f"{number} {what}{'es' if number > 1 else ''}"
 
 
-def report(ready: Launch, out: Path, seen: Seen, found: Forecast | None, more: Sequence[Section], say: Say) -> None:
-    """Write the report to report.md, and print it, also where the disk is full."""
-    every, unwritten = [*more, *run_report.sections(seen, found)], ""
+def finish(
+    ready: Launch, out: Path, measured: Measured, found: Forecast | None, more: Sequence[Section], say: Say
+) -> TrainResult:
+    """Write the report to report.md and print it, even if the disk is full."""
+    result = TrainResult(out, measured, found, (*more, *report.sections(measured, found)))
+    unwritten = ""
     try:
-        files.write(out / "report.md", sections.as_markdown(run_report.title(ready.settings), every))
+        files.write(out / "report.md", sections.as_markdown(report.title(ready.settings), result.sections))
     except UserError as error:
         unwritten = str(error)
-    output.ignore_broken_pipe(say)("\n" + sections.as_text(every) + "\n\n" + run_report.kept(out))
+    ignore_broken_pipe(say)(f"\n{result.text}\n\n{report.files_in(out)}")
     if unwritten:
         raise DoesNotFit(unwritten)
+    return result
 
 
 def measure(points: Sequence[Point], out: Path, say: Say) -> list[Outcome]:
-    """A short run of each point, in a folder of its own; every row, failures too, in one measurement.jsonl of the folder above."""
-    say, ready = output.ignore_broken_pipe(say), [point for point in points if point.ready]
+    """Run each point briefly in its own folder. All rows, failures too, go to one measurement.jsonl in `out`."""
+    say, ready = ignore_broken_pipe(say), [point for point in points if point.ready]
     done: list[Outcome] = []
     for number, point in enumerate(ready, 1):
         if point.ready:
-            hosts.reach(point.ready.hosts, say)
-        one = _measured(point, out)
+            hosts.wait_for_node_0(point.ready.hosts, say)
+        one = _measure_one(point, out)
         add_row(out / "measurement.jsonl", one.row)
-        told = (
+        result = (
             f"{one.rate:,.0f} tok/s, {float(one.row['mem_gb']):.2f} GiB"
             if one.ran
             else f"{one.row['outcome']}: {one.row['note']}"
         )
-        say(f"run {number}/{len(ready)}  {point.name}  {told}")
+        say(f"run {number}/{len(ready)}  {point.name}  {result}")
         done.append(one)
     return done
 
 
-def _measured(point: Point, out: Path) -> Outcome:
+def _measure_one(point: Point, out: Path) -> Outcome:
     assert point.ready
     folder = out / point.folder
     ready = replace(point.ready, settings=replace(point.ready.settings, out=str(folder)))
-    ready, choice = foretold(workers.reading(ready, folder, lambda _: None))
-    s, file = ready.settings, workers.write(ready, folder)
+    ready, choice = with_prediction(processes.tokenize(ready, folder, ignore))
+    s, file = ready.settings, processes.write_settings(ready, folder)
     log, before = folder / "output.txt", len(read_rows(folder / "measurement.jsonl"))
-    code, stopped = workers.quietly(launch.command(ready, file), workers.environment(ready), log)
+    code, stopped = processes.run_quietly(launch.command(ready, file), processes.environment(ready), log)
     if stopped:
         raise DoesNotFit(f"stopped by a signal; the runs before it are in {out}")
     rows = read_rows(folder / "measurement.jsonl")
     if code == 0 and len(rows) > before:
         return Outcome(point, rows[-1], choice)
-    said = log.read_text(encoding="utf-8", errors="replace").lower()
-    out_of_memory = aftermath.failure(folder).get("kind") == "oom" or any(words in said for words in OUT_OF_MEMORY)
+    output = log.read_text(encoding="utf-8", errors="replace").lower()
+    out_of_memory = failure.failure(folder).get("kind") == "oom" or any(words in output for words in OUT_OF_MEMORY)
     outcome = "oom" if out_of_memory else "fail"
-    return Outcome(point, failure(s, s.layout.devices, outcome, f"exit code {code}, {log} has what was said"), choice)
+    return Outcome(point, failure_row(s, s.layout.devices, outcome, f"exit code {code}, see {log}"), choice)
 
 
-def run_sweep(wish: Wish, text: str, out: Path, say: Say) -> None:
-    """Measure every combination, and lay the table beside the planner's."""
-    points = sweep.points(wish, sweep.parse(text))
-    launch.check_torch()
-    with previous.alone(out):
+def _sweep(run: TrainRun, text: str, say: Say) -> SweepResult:
+    """Measure every combination, and compare with the planner's order."""
+    points, out = sweep.points(run, sweep.parse(text)), run.folder
+    require_torch("run")
+    with previous.lock(out):
         outcomes = measure(points, out, say)
         found = sweep.table(outcomes, [point for point in points if not point.ready])
         (out / "report.md").write_text(sections.as_markdown(f"Sweep: {text}", found), encoding="utf-8")
-    output.ignore_broken_pipe(say)(
-        "\n" + sections.as_text(found) + f"\n\nkept in {out}: measurement.jsonl, report.md, and a folder for each run"
-    )
+    result = SweepResult(out, tuple(outcomes), tuple(found))
+    say(f"\n{result.text}\n\nsaved in {out}: measurement.jsonl, report.md, and a folder for each run")
+    return result
 
 
-def run_reported(wish: Wish, ready: Launch, lengths: str, steps: int, out: Path, say: Say) -> None:
-    """A run as asked, short ones at several lengths, and the full report of them."""
-    short = replace(wish, options=wish.options | {"steps": steps} | PLAIN)
-    some = run_lengths.points(short, ready, run_lengths.parse(lengths))
-    same = run_lengths.equal_tokens(ready, [int(point.values["seq"]) for point in some]) > 0
-    with previous.alone(out, ready):
-        previous.check(ready, out)
-        done = train(ready, out, say)
-        if done is None:
-            return
-        seen, found = done
-        _made(out / "lengths")
-        outcomes = measure(some, out / "lengths", say)
-        environment = json.loads((out / "environment.json").read_text(encoding="utf-8"))
-        first = [
-            run_lengths.configuration(seen, found, ready.model.params, environment),
-            run_lengths.per_rank(seen),
-            run_lengths.losses(seen),
-        ]
-        refused = [point for point in some if not point.ready]
-        report(ready, out, seen, found, [*first, run_lengths.comparison(outcomes, refused, same)], say)
+def _other_lengths(
+    ready: Launch, out: Path, measured: Measured, found: Forecast | None, points: list[Point], say: Say
+) -> list[Section]:
+    """Measure short runs at other sequence lengths; return the sections that `--report` adds."""
+    _make(out / "lengths")
+    outcomes = measure(points, out / "lengths", say)
+    environment = json.loads((out / "environment.json").read_text(encoding="utf-8"))
+    same = lengths.equal_tokens(ready, [int(point.values["seq"]) for point in points]) > 0
+    return [
+        lengths.configuration(measured, found, ready.model.params, environment),
+        lengths.per_rank(measured),
+        lengths.losses(measured),
+        lengths.comparison(outcomes, [point for point in points if not point.ready], same),
+    ]
 
 
-def _made(folder: Path) -> None:
+def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

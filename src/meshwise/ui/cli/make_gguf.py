@@ -5,29 +5,35 @@ from typing import Annotated
 
 import typer
 
-from meshwise.errors import UserError
+from meshwise import api, units
+from meshwise.ui.cli import output
+from meshwise.ui.cli.options import completer, plain_verb
+
+app = typer.Typer()
 
 
+@plain_verb(
+    app,
+    "make-gguf",
+    "meshwise make-gguf smollm2-135m --out smollm2.gguf",
+    "meshwise make-gguf llama-3-8b --layers 2 --type q8_0 --out tiny.gguf",
+    "meshwise make-gguf llama-3-70b --header-only --out llama-3-70b.gguf",
+)
 def make_gguf(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Preset, HF id, config.json or its folder.")],
-    out: Annotated[Path, typer.Option(help="The .gguf file to write.")],
-    type: Annotated[str, typer.Option(metavar="TYPE", help="Type of the weights, such as q4_k_m, q8_0, f16.")] = "q4_k_m",
-    layers: Annotated[int | None, typer.Option(min=1, max=1000, help="Fewer layers than the model has.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the weights.")] = 0,
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Preset, HF id, config.json or its folder.", autocompletion=completer("models"))
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The .gguf file to write.")],
+    type: Annotated[str, typer.Option(metavar="TYPE", help="Type of the weights: q4_k_m, q8_0, f16. [q4_k_m]")] = "q4_k_m",
+    layers: Annotated[int | None, typer.Option(min=1, max=1000, metavar="N", help="Fewer layers than the model has.")] = None,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the weights.")] = 0,
     header_only: Annotated[
         bool, typer.Option("--header-only", help="No weights: a sparse file for llama.cpp's dry run, llama-fit-params.")
     ] = False,
 ) -> None:
-    """Write a .gguf with random weights and the real shapes: for measuring speed where no model can be downloaded."""
-    from meshwise import units
-    from meshwise.models import make_gguf
-    from meshwise.models.formats import find_format
-
-    if out.suffix != ".gguf":
-        raise UserError(f"--out {out}: the name of a GGUF file ends in .gguf")
-    made = make_gguf.prepare(model, find_format(type), layers)
-    length = make_gguf.write(made, out, header_only=header_only, seed=seed)
-    kind = f"{made.weights.format}, {made.weights.bits_per_weight:.2f} bits a weight"
-    size = units.show(length, "bytes", binary=True, digits=4)
+    """llama.cpp loads it like the real model."""
+    made = api.make_gguf(model, out, type=type, layers=layers, seed=seed, header_only=header_only)
+    kind = f"{made.weights.format}, {made.weights.bits_per_weight:.2f} bits per weight"
+    size = units.show(out.stat().st_size, "bytes", binary=True, digits=4)
     what = "header of a file with" if header_only else "random weights in"
-    typer.echo(f"{out}: {what} {len(made.model.layers)} layers of {made.model.name}, {kind}, {size}")
+    output.emit(f"{out}: {what} {len(made.model.layers)} layers of {made.model.name}, {kind}, {size}")

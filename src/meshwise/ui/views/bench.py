@@ -1,76 +1,82 @@
-"""A bench as a table: measured, what was predicted beside it, and what users waited for."""
+"""A bench as a table: measured rates beside predicted ones, and latencies."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from meshwise import units
-from meshwise.run.serve.report import Report
+from meshwise.ui.views.tables import Column, fitted
 from meshwise.units import MIB
 
+if TYPE_CHECKING:
+    from meshwise.run.serve.bench import Bench
 
-def bench_view(told: Report, lines: list[str]) -> RenderableType:
-    """One row per setting; a column only where something stands in it."""
-    points = told["points"]
-    guessed = any(one["predicted"] for one in points)
-    own = any(one["engine_decode"] for one in points)
-    varied = any("gpus" in one for one in points)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    titles = [
-        *(["gpus"] if varied else []),
-        "users",
-        "prompt",
-        "output",
-        "tokens/s",
-        "spread",
-        *(["predicted"] if guessed else []),
-    ]
-    titles += ["each", *(["engine says"] if own else []), "prompt tokens/s", *(["predicted"] if guessed else [])]
-    titles += ["first token", "p95", "next token", "p95", "p99"]
-    for title in titles:
-        table.add_column(title, justify="right", no_wrap=True)
-    for one in points:
-        table.add_row(*_cells(one, guessed, own, varied))
-    head = Text(f"{told['model']} with {told['engine']}, {told['repeats']} repeats after a warm-up", style="bold")
+Point = dict[str, Any]
+Row = Mapping[str, Any]
+
+
+def bench_view(found: "Bench", width: int) -> RenderableType:
+    """One row per setting, with as many columns as fit; then memory, faults, notes and causes of a gap."""
+    data, points = found.data, found.points
+    head = Text(f"{data['model']} with {data['engine']}, {data['repeats']} repeats after a warm-up", style="bold")
     faults = [f"{words} ({number}x)" for one in points for words, number in one["faults"].items()]
     notes = list(dict.fromkeys(note for one in points for note in one["notes"]))
-    below = [f"failed: {line}" for line in dict.fromkeys(faults)] + [f"note: {line}" for line in notes] + lines
-    held = [memory_view(told["memory"], "it says")] if told.get("memory") else []
-    return Group(head, table, *held, *(Text(line) for line in below))
+    below = [f"failed: {line}" for line in dict.fromkeys(faults)] + [f"note: {line}" for line in notes] + list(found.lines)
+    held = [memory_view(data["memory"], width)] if data.get("memory") else []
+    return Group(head, fitted(_columns(points), points, width), *held, *(Text(line) for line in below))
 
 
-def memory_view(rows: Sequence[Mapping[str, Any]], who: str) -> RenderableType:
-    """What each device holds, in MiB: planned, and what llama.cpp says of it."""
-    again = [
-        Text(
-            f"{row['device']}: {row['repacked'] / MIB:,.2f} MiB of the weights are repacked for its processor, beside what it maps"
-        )
+def _columns(points: Sequence[Point]) -> list[Column[Point]]:
+    """The columns that at least one setting has values for."""
+
+    def rate(name: str) -> Callable[[Point], str]:
+        return lambda one: _rate(one[name])
+
+    def predicted(name: str) -> Callable[[Point], str]:
+        return lambda one: _rate(one["predicted"][name] if one["predicted"] else None)
+
+    def time(name: str) -> Callable[[Point], str]:
+        return lambda one: _time(one.get(name))
+
+    columns: list[Column[Point]] = [
+        Column("gpus", lambda one: str(one.get("gpus", ""))),
+        Column("requests", lambda one: str(one["users"]), short_title="req"),
+        Column("prompt", lambda one: f"{one['prompt_tokens'] or one['prompt']:.0f}", short_title="in"),
+        Column("output", lambda one: str(one["output"]), short_title="out"),
+        Column("tokens/s", rate("decode"), short_title="tok/s"),
+        Column("spread", lambda one: f"{100 * one['spread']:.1f}%" if one["repeats"] > 1 else "", 1),
+        Column("predicted", predicted("decode"), short_title="pred"),
+        Column("each", rate("per_user"), 3),
+        Column("by engine", rate("engine_decode"), 4),
+        Column("prompt tokens/s", rate("prefill"), short_title="in tok/s"),
+        Column("predicted", predicted("prefill"), short_title="pred"),
+        Column("TTFT", time("ttft_p50")),
+        Column("p95", time("ttft_p95"), 2),
+        Column("per token", time("gap_p50"), short_title="TPOT"),
+        Column("p95", time("gap_p95"), 2),
+        Column("p99", time("gap_p99"), 4),
+    ]
+    return [column for column in columns if any(column.cell(one) for one in points)]
+
+
+def memory_view(rows: Sequence[Row], width: int, source: str = "llama.cpp") -> RenderableType:
+    """Memory on each device in MiB: planned, and as `source` reports it, llama.cpp's log or its dry run."""
+
+    def mib(name: str) -> Callable[[Row], str]:
+        return lambda row: f"{row[name] / MIB:,.2f}"
+
+    columns: list[Column[Row]] = [Column("MiB on", lambda row: str(row["device"]), text=True)]
+    for kind, title in (("weights", "weights"), ("cache", "KV cache"), ("compute", "compute")):
+        columns.append(Column(f"{title}, planned", mib(f"planned_{kind}"), short_title=title))
+        columns.append(Column(source, mib(kind), short_title="reported"))
+    repacked = [
+        Text(f"{row['device']}: {row['repacked'] / MIB:,.2f} MiB of weights are repacked for its CPU, besides the mapped file")
         for row in rows
         if row["repacked"]
     ]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    table.add_column("MiB on")
-    for kind in ("weights", "cache", "compute"):
-        table.add_column(f"{kind}, planned", justify="right", no_wrap=True)
-        table.add_column(who, justify="right", no_wrap=True)
-    for row in rows:
-        cells = [row[name] for kind in ("weights", "cache", "compute") for name in (f"planned_{kind}", kind)]
-        table.add_row(str(row["device"]), *(f"{cell / MIB:,.2f}" for cell in cells))
-    return Group(table, *again)
-
-
-def _cells(one: dict[str, Any], guessed: bool, own: bool, varied: bool) -> list[str]:
-    told: dict[str, Any] = one["predicted"] or {}
-    cells = [*([str(one.get("gpus", ""))] if varied else []), str(one["users"]), f"{one['prompt_tokens'] or one['prompt']:.0f}"]
-    cells += [str(one["output"]), _rate(one["decode"]), f"{100 * one['spread']:.1f}%" if one["repeats"] > 1 else ""]
-    cells += [_rate(told.get("decode"))] if guessed else []
-    cells += [_rate(one["per_user"]), *([_rate(one["engine_decode"])] if own else []), _rate(one["prefill"])]
-    cells += [_rate(told.get("prefill"))] if guessed else []
-    return cells + [_time(one.get(name)) for name in ("ttft_p50", "ttft_p95", "gap_p50", "gap_p95", "gap_p99")]
+    return Group(fitted(columns, rows, width), *repacked)
 
 
 def _rate(value: float | None) -> str:

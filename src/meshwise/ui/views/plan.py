@@ -14,9 +14,10 @@ from meshwise.plan.train.choice import Choice
 from meshwise.plan.train.explain import Explanation
 from meshwise.plan.train.plan import TrainPlan
 from meshwise.ui.views import bars
-from meshwise.ui.views.tables import Column, bullets, fitted, heading, wrapped
+from meshwise.ui.views.tables import Column, bullets, calibration_line, fitted, heading, wrapped
 from meshwise.units import GIB
 
+REMEDY = "see meshwise probe and calibrate"
 SEVERAL = 5
 """Layouts whose bars `--verbose` draws."""
 
@@ -38,7 +39,8 @@ def plan_view(plan: TrainPlan, why: Explanation, width: int, *, verbose: bool) -
     else:
         parts += [*best_bars(best, width), Text(), *bullets(why.highlights, width)]
     notes = [wrapped(f"note: {note}", width, indent="  ") for note in plan.notes]
-    return Group(*parts, Text(), *notes, wrapped(calibration_line(plan, verbose=verbose), width, style="dim"))
+    about = calibration_line(plan.calibration, plan.cluster["chip"], REMEDY, verbose=verbose)
+    return Group(*parts, Text(), *notes, wrapped(about, width, style="dim"))
 
 
 def header(plan: TrainPlan) -> list[str]:
@@ -193,13 +195,3 @@ def _assumed(plan: TrainPlan) -> str:
     }
     left = [text for name, text in words.items() if name not in plan.ask.failures]
     return f"Assumed: {', '.join([*left, f'{HARDWARE:.0%} of failures take a node out'])}."
-
-
-def calibration_line(plan: TrainPlan, *, verbose: bool) -> str:
-    """Which calibration the numbers rest on, and whether it was fitted on this chip."""
-    about = plan.calibration
-    fitted_on = f" (fitted on {about['fitted_on']}{', ' + about['date'] if about['date'] else ''})" if verbose else ""
-    if about["own_chip"]:
-        return f"calibration: {about['name']}{fitted_on}"
-    chip = plan.cluster["chip"]
-    return f"not calibrated for {chip}: using '{about['name']}'{fitted_on}; see meshwise probe and calibrate"

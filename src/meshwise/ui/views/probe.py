@@ -1,6 +1,7 @@
-"""What a probe found, on a terminal: rates as bars over shapes and sizes, the fitted numbers, and what was not measured."""
+"""A probe on a terminal: rates as bars over shapes and sizes, the fitted numbers, and what was not measured."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -11,6 +12,9 @@ from meshwise import units
 from meshwise.calibrate.train.probe import Machine, Row, of_kind
 from meshwise.cost.train.compute import Device
 
+if TYPE_CHECKING:
+    from meshwise.run.probe.store import Probed
+
 BAR = 32
 EIGHTHS = " ▏▎▍▌▋▊▉"
 
@@ -18,7 +22,7 @@ Line = tuple[str, float, Row]
 
 
 def summary(found: Machine) -> RenderableType:
-    """The chip as plans will see it."""
+    """The fitted numbers of the chip that plans use."""
     chip, c = found.chip, found.calibration
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=False)
     table.add_column()
@@ -32,22 +36,30 @@ def summary(found: Machine) -> RenderableType:
         ),
         ("memory", f"{units.show(chip.bandwidth * c.memory, 'bytes/s', digits=3)} read and written"),
         ("attention", f"{c.flash:.0%} of the peak with heads of 128"),
-        ("a layer", f"{units.show(c.layer_launch + c.layer_gap, 'seconds', digits=3)} to start, forward"),
+        ("layer", f"{units.show(c.layer_launch + c.layer_gap, 'seconds', digits=3)} of launch overhead, forward"),
     ]
     if "link" in c.measured and chip.link:
         rate, step = chip.link.bandwidth * c.link, units.show(c.link_latency, "seconds", digits=3)
-        lines.append(("between devices", f"{units.show(rate, 'bytes/s', digits=3)} in a ring, {step} a step"))
+        lines.append(("between devices", f"{units.show(rate, 'bytes/s', digits=3)} in a ring, {step} per step"))
     if chip.host:
         lines.append(("to the host", units.show(chip.host.bandwidth, "bytes/s", digits=3)))
-    lines += [(f"fit of {what}", f"{100 * error:.0f}% median error over its shapes") for what, error in found.errors.items()]
+    lines += [(f"fit of {what}", f"{100 * error:.0f}% median error over all shapes") for what, error in found.errors.items()]
     for name, words in lines:
         table.add_row(name, words)
     return Group(table, *(Text(f"not measured: {what}") for what in found.missing))
 
 
+def next_steps(found: "Probed") -> Iterator[str]:
+    """Name the files, and a plan that uses them."""
+    yield f"saved in {found.folder}: chips/here.toml, calibration/probe.toml, probes/here.jsonl"
+    gpu = found.machines["here"].chip.kind == "gpu"
+    model, batch = ("llama-3.2-1b", "8x2048") if gpu else ("llama-debug", "8x64")
+    yield f"plan with it: meshwise plan {model} --on here --batch {batch} --framework meshwise"
+
+
 def _peak(found: Machine) -> str:
     return units.show(Device.of(found.chip, found.calibration, "bf16").wide, "FLOP/s", digits=3) + (
-        " (the datasheet's)" if found.chip.vendor != "measured" else " (the best that was seen)"
+        " (datasheet)" if found.chip.vendor != "measured" else " (best measured)"
     )
 
 

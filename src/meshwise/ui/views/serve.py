@@ -13,9 +13,10 @@ from meshwise.plan.serve.plan import Miss, ServePlan
 from meshwise.plan.serve.vary import ServePoint, ServePoints
 from meshwise.ui.views import bars
 from meshwise.ui.views.chart import Panel, chart
-from meshwise.ui.views.tables import Column, bullets, fitted, heading, wrapped
+from meshwise.ui.views.tables import Column, bullets, calibration_line, fitted, heading, wrapped
 from meshwise.units import GIB
 
+REMEDY = "see meshwise bench"
 HIGHLIGHTS = 5
 SEVERAL = 5
 """Layouts whose bars `--verbose` draws."""
@@ -33,7 +34,8 @@ def plan_view(plan: ServePlan, width: int, *, verbose: bool) -> RenderableType:
     parts += [*device_bars(plan.best, width), Text(), *time_bars(plan.choices[: SEVERAL if verbose else 1], width), Text()]
     parts += [wrapped(line, width) for line in plan.reasons] if verbose else bullets(_highlights(plan), width)
     notes = [wrapped(f"note: {note}", width, indent="  ") for note in plan.notes]
-    return Group(*parts, Text(), *notes, wrapped(calibration_line(plan, verbose=verbose), width, style="dim"))
+    about = calibration_line(plan.serving, plan.cluster["chip"], REMEDY, verbose=verbose)
+    return Group(*parts, Text(), *notes, wrapped(about, width, style="dim"))
 
 
 def _highlights(plan: ServePlan) -> list[str]:
@@ -153,16 +155,6 @@ def time_bars(choices: Sequence[ServeChoice], width: int) -> list[RenderableType
         lines.append(bars.bar(SERVE_TIME, c.time, max(totals), long).append(label, style="not dim"))
     several = [c.time for c in choices]
     return [*lines, bars.legend(SERVE_TIME, several[0], width) if alone else bars.letters(SERVE_TIME, several, width)]
-
-
-def calibration_line(plan: ServePlan, *, verbose: bool) -> str:
-    """Which calibration the numbers rest on, and whether it was fitted on this chip."""
-    about = plan.serving
-    fitted_on = f" (fitted on {about['fitted_on']})" if verbose else ""
-    if about["own_chip"]:
-        return f"calibration: {about['name']}{fitted_on}"
-    chip = plan.cluster["chip"]
-    return f"not calibrated for {chip}: using '{about['name']}'{fitted_on}; see meshwise bench"
 
 
 # Many points.

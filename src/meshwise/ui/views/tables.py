@@ -131,3 +131,12 @@ def bullets(sentences: Iterable[str], width: int) -> list[Text]:
         found.append(made)
         items += not inner
     return found
+
+
+def calibration_line(about: Mapping[str, str], chip: object, remedy: str, *, verbose: bool) -> str:
+    """Which calibration the numbers rest on; where it was not fitted on this chip, how to measure one."""
+    date = f", {about['date']}" if about["date"] else ""
+    fitted_on = f" (fitted on {about['fitted_on']}{date})" if verbose else ""
+    if about["own_chip"]:
+        return f"calibration: {about['name']}{fitted_on}"
+    return f"not calibrated for {chip}: using '{about['name']}'{fitted_on}; {remedy}"

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from meshwise.run.train import launch
+from meshwise.run.train.ask import TrainRun
 from meshwise.workers.trainer import weights
 from meshwise.workers.trainer.hf import expected, safetensors
 from meshwise.workers.trainer.models.base import Span, build
@@ -112,9 +113,7 @@ def test_weights_of_another_kind_of_model_are_refused_with_what_is_missing(tmp_p
 
 def test_a_file_stands_for_its_folder_and_one_of_several_for_all(tmp_path: Path) -> None:
     one = saved(LLAMA, tmp_path / "one") / "model.safetensors"
-    assert launch.prepare(
-        launch.Wish(device="cpu", what=_config(tmp_path), options={"weights": str(one)})
-    ).settings.weights == str(one)
+    assert launch.prepare(TrainRun(_config(tmp_path), device="cpu", weights=str(one))).settings.weights == str(one)
     every = {key: weights.read(kept) for key, kept in safetensors.table(one).items()}
     parts, names = tmp_path / "parts", sorted(every)
     parts.mkdir()

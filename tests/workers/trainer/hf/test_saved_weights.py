@@ -9,7 +9,8 @@ import pytest
 import torch
 import transformers
 
-from meshwise.run.train.launch import Wish, prepare
+from meshwise.run.train.ask import TrainRun
+from meshwise.run.train.launch import prepare
 from meshwise.workers.trainer.generate import load
 from meshwise.workers.trainer.settings import Settings
 from support.nursery import Nursery
@@ -31,8 +32,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, int | str]]] = {
 
 def trained(nursery: Nursery, folder: Path, config: dict[str, Any], axes: dict[str, int | str]) -> Settings:
     (folder / "model.json").write_text(json.dumps(config), encoding="utf-8")
-    options = {"steps": 2, "save": True, "out": str(folder)}
-    asked = prepare(Wish(what=str(folder / "model.json"), device="cpu", seq=16, axes=axes, options=options)).settings
+    run = TrainRun(str(folder / "model.json"), device="cpu", seq=16, steps=2, save=True, out=str(folder), **axes)  # pyright: ignore[reportArgumentType]
+    asked = prepare(run).settings
     asked.write(folder / "config.json")
     nursery.run("-m", "meshwise.workers.trainer", str(folder / "config.json"), processes=asked.layout.devices)
     return asked

@@ -69,7 +69,6 @@ def test_a_report_that_nobody_reads_is_written(tmp_path: Path) -> None:
     script = """
 import os, sys
 from pathlib import Path
-import typer
 from meshwise.run.train import report as run_report, start as running
 from meshwise.run.train.sections import Section
 
@@ -77,7 +76,7 @@ run_report.sections = lambda seen, found: [Section("measured", lines=("x" * 100_
 run_report.title = lambda settings: "a run"
 class Ready: settings = None
 for _ in range(2):
-    running.report(Ready(), Path(sys.argv[1]), None, None, [], typer.echo)
+    running.finish(Ready(), Path(sys.argv[1]), None, None, [], print)
 """
     reader, writer = os.pipe()
     os.close(reader)

@@ -1,0 +1,12 @@
+"""Callbacks with which functions that take long report to their caller: the command line, a notebook, a test."""
+
+from collections.abc import Callable
+
+Say = Callable[[str], None]
+"""Called with each line of output."""
+Progress = Callable[[str, float, float], None]
+"""Called with a description of the current work, the amount done, and the total."""
+
+
+def ignore(*_: object) -> None:
+    """A callback that drops everything."""

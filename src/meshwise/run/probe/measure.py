@@ -1,0 +1,122 @@
+"""Start the program `meshwise.workers.probe` on this machine and read its rows."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Timer
+
+from meshwise.calibrate.train import probe
+from meshwise.calibrate.train.probe import Row
+from meshwise.catalogue import here
+from meshwise.catalogue.chips import HERE, part_of_here
+from meshwise.errors import DoesNotFit, UserError
+from meshwise.run.callbacks import Progress
+from meshwise.run.children import end_tree, interrupt_on_sigterm, with_parent
+from meshwise.run.packages import require_torch
+from meshwise.run.probe.ask import ProbeAsk
+
+TOGETHER = 0.35
+"""Share of the time for several processes, where a first part measures one alone (on a CPU they share its cores)."""
+LONGER = 4.0
+"""A worker that takes this many times its time is assumed to hang."""
+GRACE = 1.0
+"""Seconds that an interrupted worker has to end."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """One start of the probe's program."""
+
+    key: str
+    """Name of the chip that it measures."""
+    ranks: int
+    seconds: float
+
+
+def measure_all(ask: ProbeAsk, progress: Progress) -> dict[str, list[Row]]:
+    """Measure this machine; return rows by the name of the chip that they describe."""
+    gpus = len(here.gpus())
+    device = here.device(ask.device)
+    if device == "cuda" and not gpus:
+        raise UserError("--device cuda: nvidia-smi lists no GPU; --device cpu measures the CPU")
+    count = ask.ranks or usual_ranks(device, gpus)
+    if device == "cuda" and count > gpus:
+        raise UserError(f"--ranks {count}: this machine has {gpus} GPUs")
+    require_torch("probe")
+    found: dict[str, list[Row]] = {}
+    every = sessions(device, count, ask.seconds)
+    for number, session in enumerate(every):
+
+        def update(what: str, done: int, number: int = number, key: str = session.key) -> None:
+            progress(f"{key}: {what}", 100 * number + done, 100 * len(every))
+
+        found[session.key] = measure(session, device, update)
+    return found
+
+
+def sessions(device: str, ranks: int, seconds: float) -> list[Session]:
+    """Return the starts of the program: on GPUs one with all of them; on a CPU one process with all cores, then several that share them."""
+    if device == "cuda" or ranks == 1:
+        return [Session(HERE, ranks, seconds)]
+    return [Session(HERE, 1, seconds * (1 - TOGETHER)), Session(part_of_here(ranks), ranks, seconds * TOGETHER)]
+
+
+def usual_ranks(device: str, gpus: int) -> int:
+    return gpus if device == "cuda" else 2 if (os.cpu_count() or 1) > 1 else 1
+
+
+def measure(session: Session, device: str, update: Callable[[str, int], None]) -> list[Row]:
+    """Run the program and read its rows. `update` gets what is being measured and the percentage that is done."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "rows.jsonl")
+        words = ["-m", "meshwise.workers.probe", str(file), f"{session.seconds:g}", device]
+        if session.ranks > 1:
+            words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(session.ranks), *words]
+        lines: list[str] = []
+        with _started([sys.executable, *words], session, device) as worker:
+            for line in _lines(worker):
+                done, _, what = line.strip().partition("%  ")
+                if what and done.isdecimal():
+                    update(what, int(done))
+                else:
+                    lines.append(line.rstrip())
+            code = worker.wait()
+        if code or not file.is_file():
+            reason = next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else "no reason given")
+            raise DoesNotFit(f"the probe stopped with exit code {code}: {reason.strip()}")
+        return probe.read(file)
+
+
+@contextlib.contextmanager
+def _started(command: list[str], session: Session, device: str) -> Generator["subprocess.Popen[str]"]:
+    """Start the program; it and its workers are ended with the block, also by Ctrl-C or SIGTERM."""
+    threads = max(1, (os.cpu_count() or 1) // session.ranks) if device == "cpu" else 8
+    # passive, as in `meshwise run`: threads that spin while they wait take cores from those that compute
+    own = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
+    with (
+        interrupt_on_sigterm(),
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=own | dict(os.environ),
+            start_new_session=True, preexec_fn=with_parent(),
+        ) as worker,
+    ):  # fmt: skip
+        watch = Timer(
+            LONGER * session.seconds + 120, end_tree, (worker, GRACE)
+        )  # a driver or network that hangs must not hang us
+        watch.daemon = True
+        watch.start()
+        try:
+            yield worker
+        finally:
+            watch.cancel()
+            end_tree(worker, GRACE)
+
+
+def _lines(worker: "subprocess.Popen[str]") -> Iterator[str]:
+    assert worker.stdout is not None
+    yield from worker.stdout

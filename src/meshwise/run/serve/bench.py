@@ -1,0 +1,250 @@
+"""Measure how fast an engine serves, beside the prediction: an endpoint that is up, or an engine that is started for it."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from meshwise.catalogue import files, here
+from meshwise.errors import DoesNotFit, UserError, quoted
+from meshwise.models.count import flat
+from meshwise.plan.serve.plan import ServePlan, read
+from meshwise.run.bench import client, endpoint
+from meshwise.run.bench.ask import BenchAsk
+from meshwise.run.bench.speeds import Measured, Setting
+from meshwise.run.callbacks import Progress, Say, ignore
+from meshwise.run.serve import llama_bench, memory, programs, report, transformers
+from meshwise.run.serve.allocations import from_log
+from meshwise.run.serve.ask import ServeRun
+from meshwise.run.serve.deployment import Deployment, ask_here, ask_of, deployment, with_room_for
+from meshwise.run.serve.process import OutOfMemory, started
+
+About = dict[str, Any]
+Points = list[report.Report]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Measured speeds: `data` is the whole report, `lines` the comparison with an earlier one and causes of a gap."""
+
+    data: report.Report
+    planned: Deployment | None = None
+    lines: tuple[str, ...] = ()
+
+    @property
+    def points(self) -> Points:
+        """One dict per setting, in SI units."""
+        return self.data["points"]
+
+    def to_json(self) -> report.Report:
+        return self.data
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One flat dict per setting, with the columns of `--csv`."""
+        return [flat({key: _cell(value) for key, value in one.items()}) for one in self.points]
+
+    def measurements(self) -> list[dict[str, Any]]:
+        """One row per setting in the columns that validate, audit and calibrate read."""
+        return report.rows(self.data, self.planned)
+
+    def save(self, path: str | Path) -> None:
+        """Write the report as JSON, which `against` reads."""
+        files.write(Path(path), json.dumps(self.data, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+    def check(self) -> None:
+        """Raise DoesNotFit if a setting could not be measured."""
+        failed = [one for one in self.points if one["decode"] is None]
+        if failed:
+            why = next(iter(failed[0]["faults"]), "no reason given")
+            raise DoesNotFit(f"{len(failed)} of {len(self.points)} settings could not be measured: {why}")
+
+
+def _cell(value: Any) -> Any:
+    """A list as one cell."""
+    return " ".join(map(str, value)) if isinstance(value, list) else value  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+
+
+def bench(ask: BenchAsk, plan: ServePlan | None = None, *, say: Say = ignore, progress: Progress = ignore) -> Bench:
+    """Measure every setting of `ask`. `plan` stands for a plan.json. `say` gets warnings of an engine that is started."""
+    url = ask.what.startswith(("http://", "https://"))
+    _check_flags(ask, url)
+    earlier = report.read(Path(ask.against)) if ask.against else None
+    planned = _planned(ask, plan, url)
+    settings = _settings(ask, planned)
+    counts = gpu_counts(ask.vary)
+    work = _Work(ask, settings, say, progress, len(settings) * (ask.repeats + 1) * (len(counts) or 1))
+    if url:
+        about, points = work.endpoint(client.address(ask.what, _key(ask.key_env)), planned)
+    else:
+        assert planned
+        about, points = work.each_count(planned, counts) if counts else work.engine(planned)
+    lines = list(about.pop("explained", []))
+    found = report.report(points, about | {"repeats": ask.repeats})
+    lines += report.against(earlier, found) if earlier else []
+    return Bench(found, planned, tuple(lines))
+
+
+def _check_flags(ask: BenchAsk, url: bool) -> None:
+    if not ask.what:
+        raise UserError("missing URL, PLAN, GGUF or MODEL: what to measure, such as http://127.0.0.1:8080 or model.gguf")
+    for_url: Mapping[str, object] = {"--plan": ask.plan, "--model": ask.model, "--key-env": ask.key_env}
+    for_engine: Mapping[str, object] = {
+        "--vary": ask.vary, "--on": ask.on, "--engine": ask.engine, "--llama-bench": ask.llama_bench,
+    }  # fmt: skip
+    for flag, value in (for_engine if url else for_url).items():
+        if value:
+            why = "an engine that bench starts; a URL is already up" if url else f"a URL; {ask.what} is started by bench"
+            raise UserError(f"{flag} only applies to {why}")
+
+
+def _key(name: str) -> str:
+    key = os.environ.get(name, "") if name else ""
+    if name and not key:
+        raise UserError(f"--key-env {name}: no such environment variable, or it is empty")
+    return key
+
+
+def _planned(ask: BenchAsk, plan: ServePlan | None, url: bool) -> Deployment | None:
+    """Return the layout to measure or to predict with; None for a URL without --plan."""
+    what = ask.plan if url else ask.what
+    if plan is None and what.endswith(".json") and os.path.isfile(what):
+        plan = read(Path(what))
+    if plan is None:
+        return deployment(ask_here(what, ask.on, ask.engine)) if what else None
+    for flag, value in (("--on", ask.on), ("--engine", ask.engine)):
+        if value:
+            raise UserError(f"{flag} does not apply to a plan, which has its own; drop it")
+    return deployment(ask_of(plan))
+
+
+def _settings(ask: BenchAsk, planned: Deployment | None) -> list[Setting]:
+    """Return the settings of the ask, or else the plan's; requests outermost."""
+    own = planned.ask if planned else None
+    prompts = ask.prompt or (own.prompt if own else 512,)
+    outputs = ask.output or (own.output if own else 128,)
+    users = ask.users or (own.users if own else 1,)
+    if min(outputs) < 2:
+        raise UserError("--output 1: a generation rate needs at least two tokens")
+    return [Setting(prompt=p, output=o, users=u) for u in users for p in prompts for o in outputs]
+
+
+def gpu_counts(vary: str) -> list[int]:
+    """Read 'gpus=1..4': every number of GPUs in the range."""
+    if not vary:
+        return []
+    name, _, text = vary.partition("=")
+    low, dots, high = text.partition("..")
+    if name.strip() != "gpus" or not low.strip().isdecimal() or (dots and not high.strip().isdecimal()):
+        raise UserError(f"--vary {quoted(vary)}: expected gpus=1..4; 'meshwise serve --vary' predicts along other axes")
+    found = list(range(int(low), int(high or low) + 1))
+    have = len(here.gpus())
+    if not found or found[0] < 1 or found[-1] > have:
+        raise UserError(f"--vary {quoted(vary)}: this machine has {have} GPU{'' if have == 1 else 's'}")
+    return found
+
+
+@dataclass
+class _Work:
+    """One bench under way: its settings, and how far it is."""
+
+    ask: BenchAsk
+    settings: list[Setting]
+    say: Say
+    progress: Progress
+    total: int
+    done: int = field(default=0, init=False)
+
+    def tick(self, what: str) -> None:
+        self.done += 1
+        self.progress(what, self.done, self.total)
+
+    def points(self, found: list[Measured], planned: Deployment | None) -> Points:
+        return [report.point(one, planned) for one in found]
+
+    @property
+    def run(self) -> ServeRun:
+        """How to start the engine: on a free port of this machine."""
+        ask = self.ask
+        return ServeRun(
+            engine_path=ask.engine_path, model_file=ask.model_file, rpc=ask.rpc, threads=ask.threads, start_within=ask.start_within,
+            port=0,
+        )  # fmt: skip
+
+    def endpoint(self, where: client.Address, planned: Deployment | None) -> tuple[About, Points]:
+        """Measure an endpoint that is up."""
+
+        def done(setting: Setting, number: int) -> None:
+            self.tick(f"{setting.users} concurrent, {f'repeat {number}' if number else 'warm-up'}")
+
+        ask = self.ask
+        up, found = endpoint.bench(
+            where, self.settings, model=ask.model, repeats=ask.repeats, patience=ask.patience, seed=ask.seed, progress=done
+        )
+        points = self.points(found, planned)
+        if not up.extras:
+            points[0]["notes"].append("the endpoint does not accept ignore_eos: outputs may end early, and prompts may be cached")
+        return {
+            "endpoint": where.url,
+            "model": up.model,
+            "engine": planned.question.engine.name if planned else "an endpoint",
+        }, points
+
+    def each_count(self, planned: Deployment, counts: list[int]) -> tuple[About, Points]:
+        """Start the engine once for each number of GPUs."""
+        points: Points = []
+        about: About = {}
+        for number in counts:
+            fixed = deployment(replace(planned.ask, fix=(f"cards={number}",)))
+            about, found = self.engine(fixed)
+            points += [{"gpus": number} | one for one in found]
+        return about, points
+
+    def engine(self, planned: Deployment) -> tuple[About, Points]:
+        """Start an engine, measure it and stop it; or have its own timer measure it."""
+        if self.ask.llama_bench:
+            return self.llama_bench(planned)
+        if planned.question.engine.name == "transformers":
+            return self.transformers(planned)
+        roomy = with_room_for(planned, self.settings)
+        processes = programs.programs(roomy, self.run)
+        server = processes[-1]
+        try:
+            with memory.started_and_checked(roomy, self.run, processes, ignore, self.say) as running:
+                about, points = self.endpoint(client.address(f"http://{server.host}:{server.port}"), planned)
+                log = list(running[-1].log)
+        except OutOfMemory as error:
+            raise OutOfMemory(f"{error}; {roomy.memory_summary()}") from None
+        about |= {
+            "model": planned.question.model.name,
+            "engine": server.name,
+            "command": " ".join(server.command),
+            "memory": memory.compare(roomy, from_log(log, memory.rpc_addresses(server.command))),
+            "explained": report.causes(planned, points, log),
+        }
+        about.pop("endpoint")
+        return about, points
+
+    def llama_bench(self, planned: Deployment) -> tuple[About, Points]:
+        """Time with llama-bench while the plan's RPC servers are up."""
+        command = programs.llama_bench_command(planned, self.run)
+        with started(programs.rpc_helpers(planned, self.run), ignore, self.ask.start_within):
+            found = llama_bench.timed(command, self.settings, self.ask.repeats, lambda: self.tick("llama-bench"))
+        points = self.points(found, planned)
+        about: About = {"model": planned.question.model.name, "engine": llama_bench.NAME, "command": " ".join(command)}
+        return about | {"explained": report.causes(planned, points, [])}, points
+
+    def transformers(self, planned: Deployment) -> tuple[About, Points]:
+        """Time with the decoder worker."""
+        gpus, tp = len(here.gpus()), planned.layout.tp
+        if 0 < gpus < tp:
+            raise UserError(
+                f"the plan has tp={tp}, but this machine has {gpus} GPU{'' if gpus == 1 else 's'}; plan for this machine"
+            )
+        device, name = "cuda" if gpus else "cpu", planned.question.model.name
+        job = transformers.job(name, self.settings, device=device, repeats=self.ask.repeats, tp=tp, weights=self.ask.model_file)
+        found = transformers.timed(job, lambda: self.tick("transformers"))
+        # the planner knows this engine on GPUs only: its prediction would be misleading for a CPU
+        points = self.points(found.measured, planned if device == "cuda" else None)
+        return {"model": name, "engine": "transformers", "device": found.device, "torch": found.torch}, points

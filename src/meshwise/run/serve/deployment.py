@@ -1,0 +1,75 @@
+"""Deployment: a serving layout that can be started, and predicted at any setting."""
+
+from dataclasses import dataclass, replace
+
+from meshwise import units
+from meshwise.catalogue import chips, here
+from meshwise.cost.serve.layouts import ServeLayout
+from meshwise.cost.serve.question import ServeQuestion
+from meshwise.errors import DoesNotFit, UserError
+from meshwise.plan.ask import ServeAsk
+from meshwise.plan.serve.plan import ServePlan, refuse
+from meshwise.plan.serve.search import Option, priced, search, weighed
+from meshwise.run.bench.speeds import Setting
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A serving layout with the question that it answers."""
+
+    ask: ServeAsk
+    question: ServeQuestion
+    layout: ServeLayout
+
+    def predict(self, setting: Setting | None = None) -> Option | None:
+        """Predict this layout at another setting (None: one request at the planned lengths). None where it does not fit."""
+        setting = setting or Setting(prompt=self.ask.prompt, output=self.ask.output, users=1)
+        context = max(self.question.work.context, setting.prompt + setting.output)
+        ask = replace(self.ask, prompt=setting.prompt, output=setting.output, users=setting.users, context=context, fix=())
+        q = ask.question(self.question.model)
+        found = weighed(q, self.layout)
+        return priced(q, found) if found.fits else None
+
+    def memory_summary(self) -> str:
+        """Return the planned bytes on each device, to compare with an engine that ran out of memory."""
+        found = weighed(self.question, self.layout)
+        parts = [units.show(need.bytes, "bytes", binary=True, digits=3) for need in found.footprints]
+        devices = ", ".join(f"device {i}: {text}" for i, text in enumerate(parts[1:]))
+        return f"planned {devices}; host: {parts[0]}"
+
+
+def deployment(ask: ServeAsk) -> Deployment:
+    """Return the best layout for a question. Asking the question of a saved plan again gives that plan's layout."""
+    q = ask.question()
+    found = search(q)
+    if not found.options:
+        raise refuse(q, found)
+    return Deployment(ask, q, found.options[0].layout)
+
+
+def with_room_for(one: Deployment, settings: list[Setting]) -> Deployment:
+    """Return the same layout with a KV cache for the longest and the most requests of these settings."""
+    prompt, output = max(s.prompt for s in settings), max(s.output for s in settings)
+    users = max(s.users for s in settings)
+    # Prompts are made of words, whose number of tokens is only known approximately: 1/16 and 32 tokens of margin.
+    context = max(one.ask.context, (prompt + output) * 17 // 16 + 32)
+    ask = replace(one.ask, prompt=prompt, output=output, users=users, context=context, fix=())
+    q = ask.question(one.question.model)
+    if not weighed(q, one.layout).fits:
+        raise DoesNotFit(f"{one.layout.name} has no room for {users} concurrent requests with {prompt + output:,} tokens each")
+    return Deployment(ask, q, one.layout)
+
+
+def ask_here(model: str, on: str, engine: str = "") -> ServeAsk:
+    """Return a question about serving on this machine: on its GPUs if the catalogue knows them, else on its CPU."""
+    gpus = here.gpus()
+    chip = chips.known_chip(gpus[0].removeprefix("NVIDIA ")) if gpus else None
+    if gpus and chip is None and not on:
+        raise UserError(f"{gpus[0]} is not in the catalogue; name the most similar chip with --on (meshwise show chips)")
+    number = 1 if engine == "transformers" else len(gpus)  # it shares layers over several GPUs only where --on or a plan says so
+    return ServeAsk(model=model, on=on or (f"{number}x{chip.key}" if chip else "cpu"), engine=engine)
+
+
+def ask_of(plan: ServePlan) -> ServeAsk:
+    """Return the question of a saved plan with the engine and context that it assumed, and without `--measured`."""
+    return replace(plan.ask, measured=0.0, engine=plan.engine, context=plan.context)

@@ -1,0 +1,247 @@
+"""A dry run: the command, the layout, and the shapes and memory of the weights on each rank, without torch and without processes.
+
+The shards are computed from the shapes in HF's config.json, by the rules that the trainer applies with torch: tensor parallelism cuts a
+weight along its outputs or its inputs (arXiv:1909.08053), then FSDP cuts dimension 0 over the shards. A test compares both.
+"""
+
+import math
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from meshwise import units
+from meshwise.cost.axes import layout_name
+from meshwise.run.train import failure, hosts, launch
+from meshwise.run.train.ask import AXES, TrainRun
+from meshwise.run.train.launch import Launch
+from meshwise.run.train.sections import Section, Table, as_text
+from meshwise.workers.trainer.hf import expected
+from meshwise.workers.trainer.models.registry import sizes_of
+from meshwise.workers.trainer.settings import Layout, Settings
+
+OUTPUTS = (
+    "q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "query_key_value", "dense_h_to_4h", "c_attn", "c_fc",
+    "embed_tokens", "word_embeddings", "wte", "wpe", "lm_head",
+)  # fmt: skip
+"""Modules that tensor parallelism cuts along dimension 0: outputs of a linear layer, rows of an embedding."""
+INPUTS = ("o_proj", "down_proj", "dense", "dense_4h_to_h", "c_proj")
+"""Modules that it cuts along dimension 1, their inputs."""
+TRANSPOSED = ("c_attn", "c_fc", "c_proj")
+"""Modules of GPT-2 that HF stores with inputs first; the trainer holds them with outputs first."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One weight: its whole shape, the shape on the first rank of its stage, and how it is cut."""
+
+    name: str
+    shape: tuple[int, ...]
+    local: tuple[int, ...]
+    cut: str
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The weights on the first rank of a pipeline stage."""
+
+    number: int
+    layers: tuple[int, ...]
+    weights: tuple[Shard, ...]
+
+    @property
+    def params(self) -> int:
+        """Parameters on one rank."""
+        return sum(math.prod(one.local) for one in self.weights)
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """A run that was not started."""
+
+    commands: tuple[str, ...]
+    """To type on each machine, and what that starts."""
+    nodes: int
+    layout: str
+    settings: Settings
+    stages: tuple[Stage, ...]
+    memory: dict[str, float]
+    """Predicted bytes of the fullest device by kind; empty if the chip is not in the catalogue."""
+    capacity: float
+
+    def text(self, *, verbose: bool = False) -> str:
+        """Return the dry run as text; `verbose` lists every weight."""
+        found = [*self._summary(), *(self._all() if verbose else [self._one_layer()])]
+        return as_text(found)
+
+    def _summary(self) -> Iterator[Section]:
+        where = (
+            f"command, on each of {self.nodes} nodes: NODE_RANK is 0 to {self.nodes - 1}, NODE_0 the address of the first"
+            if self.nodes > 1
+            else "command"
+        )
+        yield Section(where, lines=self.commands)
+        s, a = self.settings, self.settings.layout
+        factors = [(a.dp_replicate, "replicas"), (a.dp_shard, "shards"), (a.cp, "context"), (a.tp, "tensor"), (a.pp, "pipeline")]
+        cut = " x ".join(f"{size} {name}" for size, name in factors if size > 1) or "one process"
+        steps = (
+            f"gradient accumulation over {s.microbatches} micro-batches of {a.mbs}"
+            if s.microbatches > 1
+            else f"micro-batch {a.mbs}"
+        )
+        ranks = f" on each of {a.dp} data-parallel ranks" if a.dp > 1 else ""
+        batch = f"{s.batch} sequences x {s.seq} tokens per step, {steps}{ranks}, {s.precision}"
+        yield Section(f"layout: {self.layout}", lines=(f"{a.devices} x {s.device}: {cut}", batch))
+        rows = tuple(map(_stage, self.stages))
+        yield Section("weights per rank", Table(("", "layers", "weights", "parameters", "as float32"), rows))
+        if self.memory:
+            kinds = [(kind, _size(size)) for kind, size in self.memory.items() if size > 0]
+            kinds.append(("total", f"{_size(sum(self.memory.values()))} of {_size(self.capacity)}"))
+            yield Section("memory of the fullest device", Table(("", "predicted"), tuple(kinds)))
+
+    def _one_layer(self) -> Section:
+        stage = self.stages[0]
+        first = stage.layers[0]
+        own = [one for one in stage.weights if f".{first}." in one.name]
+        number = sum(len(stage.weights) for stage in self.stages)
+        return replace(_table(f"layer {first}", own), lines=(f"--verbose lists all {number} weights",))
+
+    def _all(self) -> list[Section]:
+        return [_table(f"stage {stage.number + 1} of {len(self.stages)}", list(stage.weights)) for stage in self.stages]
+
+
+def _stage(stage: Stage) -> tuple[str, ...]:
+    runs = f"{len(stage.layers)}: {_ranges(list(stage.layers))}"
+    return f"stage {stage.number + 1}", runs, f"{len(stage.weights):,}", f"{stage.params:,}", _size(4 * stage.params)
+
+
+def _size(value: float) -> str:
+    return units.show(value, "bytes", binary=True, digits=3)
+
+
+def _ranges(layers: list[int]) -> str:
+    """Write [0, 1, 2, 6, 7] as '0-2, 6-7'."""
+    starts = [i for i, layer in enumerate(layers) if i == 0 or layers[i - 1] != layer - 1]
+    parts = [layers[i:j] for i, j in zip(starts, [*starts[1:], len(layers)], strict=True)]
+    return ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
+
+
+def _table(title: str, weights: list[Shard]) -> Section:
+    rows = tuple((one.name, _shape(one.shape), _shape(one.local), one.cut) for one in weights)
+    return Section(title, Table(("", "whole", "first rank", "cut"), rows).without_empty_columns())
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))
+
+
+def describe(run: TrainRun, ready: Launch) -> DryRun:
+    """Return the commands, shards and predicted memory of a run."""
+    s, row = ready.settings, ready.predicted() if ready.on else None
+    a = s.layout
+    named: dict[str, Any] = {axis: getattr(a, axis) for axis in AXES}
+    named |= {"ep": 1, "sp": 0, "offload": "none", "zero": a.zero if a.dp_shard > 1 else 0}
+    named |= {"schedule": "zero-bubble" if a.schedule == "zbv" else a.schedule}
+    return DryRun(
+        commands=tuple(_commands(run, ready)),
+        nodes=ready.hosts.nodes,
+        layout=layout_name(row.layout if row else named),
+        settings=s,
+        stages=tuple(stages(s)),
+        memory=failure.parts(ready, row) if row else {},
+        capacity=(row.capacity if s.device == "cuda" else failure.capacity(ready, row)) if row else 0.0,
+    )
+
+
+def _commands(run: TrainRun, ready: Launch) -> Iterator[str]:
+    file = run.folder / "config.json"
+    if ready.hosts.nodes == 1:
+        yield shlex.join(launch.command(ready, file))
+        return
+    nodes = ready.hosts.nodes
+    again = replace(run, dry_run=False, nodes=nodes, node_rank=None, rendezvous=ready.hosts.rendezvous)
+    yield again.command("--node-rank", "NODE_RANK")
+    yield f"which starts: {shlex.join(_node_command(ready, file))}"
+
+
+def _node_command(ready: Launch, file: Path) -> list[str]:
+    """Return the command of any node; the addresses in it are only known when the run starts."""
+    return launch.agent_command(ready, hosts.placeholder_options(ready.hosts), file)
+
+
+# Shards.
+
+
+def stages(settings: Settings) -> Iterator[Stage]:
+    """Yield the weights of every pipeline stage."""
+    config, a = settings.model, settings.layout
+    every = _spans(sizes_of(config).layers, a.pp * a.chunks)
+    for number in range(a.pp):
+        own = [every[part] for part in _parts(a, number)]
+        weights = tuple(_shard(name, shape, a) for span in own for name, shape in _weights(config, span, len(every) > 1))
+        yield Stage(number, tuple(layer for span in own for layer in span.layers), weights)
+
+
+@dataclass(frozen=True)
+class Span:
+    """Consecutive layers of the model, and whether they include its first and last part."""
+
+    layers: range
+    starts: bool
+    ends: bool
+
+
+def _spans(layers: int, parts: int) -> list[Span]:
+    """Divide layers evenly. Those left over go to the middle parts first: the ends hold the embedding and the head."""
+    each, over = divmod(layers, parts)
+    middle_first = sorted(range(parts), key=lambda part: abs(2 * part - parts + 1))
+    sizes = [each + (part in middle_first[:over]) for part in range(parts)]
+    starts = [sum(sizes[:part]) for part in range(parts)]
+    return [
+        Span(range(start, start + size), part == 0, part == parts - 1)
+        for part, (start, size) in enumerate(zip(starts, sizes, strict=True))
+    ]
+
+
+def _parts(layout: Layout, stage: int) -> list[int]:
+    """Return the parts of the model that a pipeline stage holds: every pp-th, or in a V one on the way down and one on the way up."""
+    if layout.schedule == "zbv":
+        return [stage, 2 * layout.pp - 1 - stage]
+    return list(range(stage, layout.pp * layout.chunks, layout.pp))
+
+
+def _weights(config: dict[str, Any], span: Span, several: bool) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the name and whole shape of each weight of a span, in the trainer's orientation."""
+    sizes = sizes_of(config)
+    for name, shape in expected.shapes(config).items():
+        layer = next((int(word) for word in name.split(".") if word.isdecimal()), None)
+        if layer is not None:
+            mine = layer in span.layers
+        elif name == expected.HEAD or _is_final_norm(name):
+            mine = span.ends
+        else:
+            mine = span.starts
+        if mine:
+            yield name, shape[::-1] if name.split(".")[-2] in TRANSPOSED and len(shape) == 2 else shape
+    if sizes.tied and several and span.ends:  # a copy of the embedding, whose gradients the two stages add
+        yield expected.HEAD, (sizes.vocab, sizes.hidden)
+
+
+def _is_final_norm(name: str) -> bool:
+    return name.startswith(("model.norm.", "transformer.ln_f."))
+
+
+def _shard(name: str, shape: tuple[int, ...], a: Layout) -> Shard:
+    """Return the part of a weight on the first rank."""
+    module, kind = name.split(".")[-2:]
+    local, cuts = list(shape), list[str]()
+    dimension = 0 if module in OUTPUTS else 1 if module in INPUTS and kind == "weight" else None
+    if a.tp > 1 and dimension is not None:
+        local[dimension] //= a.tp
+        cuts.append(f"dim {dimension} over tp {a.tp}")
+    shards = a.dp_shard * a.cp
+    if shards > 1:
+        local[0] = -(-local[0] // shards)
+        cuts.append(f"dim 0 over {shards} shards")
+    return Shard(name, shape, tuple(local), ", ".join(cuts))

@@ -1,0 +1,100 @@
+"""Generate text, or compute the loss of one, with a model that `run --save` trained."""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from meshwise.catalogue import here
+from meshwise.errors import DoesNotFit, UserError
+from meshwise.run.callbacks import Say, ignore
+from meshwise.run.packages import require_torch
+from meshwise.run.text import documents
+from meshwise.run.text import tokenizer as tokenizers
+from meshwise.run.text.tokenizer import Tokenizer
+from meshwise.run.train import launch
+from meshwise.run.train.ask import GenerateAsk
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Generated text, or the loss of a text."""
+
+    text: bytes = b""
+    """The prompt and its continuation."""
+    loss: float | None = None
+    """Mean cross-entropy per token of `--eval`, in nats."""
+    tokens: int = 0
+    """Tokens that were generated, or that the loss is a mean of."""
+
+
+def generate(ask: GenerateAsk, *, say: Say = ignore) -> Generated:
+    """Run the worker that generates. `say` gets its warnings."""
+    if not ask.model or not ask.weights:
+        raise UserError(f"missing {'--weights' if ask.model else 'MODEL'}: meshwise generate llama-debug --weights run/weights")
+    values, label = launch.buildable(ask.model)
+    require_torch("generate")
+    weights = Path(ask.weights)
+    launch.check_weights(values, label, weights)
+    tokenizer = _tokenizer(ask.tokenizer, weights, label, int(values["vocab_size"]))
+    read = _tokens(tokenizer, ask)
+    answer = _answer(ask, values, read, here.device(ask.device), say)
+    if ask.text:
+        return Generated(loss=answer["loss"], tokens=answer["tokens"])
+    return Generated(text=tokenizers.decode(tokenizer, [*read, *answer["generated"]]), tokens=len(answer["generated"]))
+
+
+def _answer(ask: GenerateAsk, values: dict[str, Any], read: list[int], device: str, say: Say) -> dict[str, Any]:
+    """Run the worker and return its answer; raise its error message if it fails."""
+    with TemporaryDirectory() as folder:
+        config, given, answer = (Path(folder, name) for name in ("config.json", "read.json", "answer.json"))
+        config.write_text(json.dumps(values), encoding="utf-8")
+        given.write_text(json.dumps(read), encoding="utf-8")
+        command = [sys.executable, "-m", "meshwise.workers.trainer.generate", str(config), "--weights", ask.weights]
+        command += ["--read", str(given), "--write", str(answer), "--tokens", str(ask.tokens)]
+        command += ["--temperature", str(ask.temperature), "--seed", str(ask.seed), "--device", device]
+        command += ["--eval", "--seq", str(ask.seq)] if ask.text else []
+        done = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True)
+        lines = done.stderr.strip().splitlines()
+        if done.returncode:
+            reason = lines[-1] if lines else f"the worker ended with exit code {done.returncode}"
+            raise (UserError if done.returncode == 2 else DoesNotFit)(reason)
+        for line in lines:
+            say(line)
+        return json.loads(answer.read_text(encoding="utf-8"))
+
+
+def _tokenizer(given: str, weights: Path, model: str, vocabulary: int) -> Tokenizer:
+    """Return the given tokenizer; else the one that `run --save` put next to the weights, or bytes."""
+    if given.startswith("bpe:"):
+        raise UserError(f"--tokenizer {given}: 'run' learns it and writes tokenizer.json into its folder; give that file")
+    saved = (weights.parent if weights.is_file() else weights) / "tokenizer.json"
+    given = given or (str(saved) if saved.is_file() else "")
+    if given not in ("", "bytes"):
+        documents.require("tokenizers", f"--tokenizer {given}")
+    found = tokenizers.find(given)
+    if found.size > vocabulary:
+        raise UserError(
+            f"--tokenizer {found.words} has token ids up to {found.size - 1}, but {model} has a vocabulary of {vocabulary}"
+        )
+    return found
+
+
+def _tokens(tokenizer: Tokenizer, ask: GenerateAsk) -> list[int]:
+    """Return the tokens of the text to evaluate, or of the prompt; without a prompt, the end-of-document token."""
+    if not ask.text:
+        found = tokenizers.encoder(tokenizer)([(ask.prompt or "\n", False)]).tolist()
+        return [tokenizer.end] if not ask.prompt and tokenizer.source and tokenizer.end is not None else found
+    text = Path(ask.text)
+    if not text.is_file():
+        raise UserError(f"--eval {text}: no such file")
+    try:
+        found = tokenizers.encoder(tokenizer)([(text.read_text(encoding="utf-8"), False)]).tolist()
+    except UnicodeDecodeError:
+        raise UserError(f"--eval {text}: not UTF-8 text") from None
+    if len(found) < 2:
+        raise UserError(f"--eval {text}: it has {len(found)} tokens, but a loss needs two")
+    return found
