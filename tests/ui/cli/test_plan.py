@@ -87,7 +87,7 @@ def test_the_short_answer_gives_three_to_five_reasons() -> None:
     assert 3 <= len([line for line in once(*BLOOM).out.splitlines() if line.startswith("- ")]) <= 5
 
 
-def test_a_framework_that_was_not_given_is_said_to_be_assumed() -> None:
+def test_a_framework_that_was_not_given_is_marked_as_assumed() -> None:
     assert "Megatron-LM (assumed, --framework), bf16, adamw" in once(*SMALL).out
 
 

@@ -51,7 +51,7 @@ def test_bars_are_as_long_as_what_they_show() -> None:
             assert length == pytest.approx(16 * 8 * float(number.replace(",", "")) / longest, abs=1.5)
 
 
-def test_a_layout_that_always_wins_is_said_to() -> None:
+def test_a_layout_that_wins_at_every_point_is_reported() -> None:
     out = once(*ON, "--fix", "tp=1,pp=1,cp=1,mbs=1,recompute=full", "--vary", "nodes=2,4").out
     assert "The same layout wins at every point." in out
 

@@ -82,7 +82,7 @@ def _options(command: Any) -> list[str]:
 
 
 def _alike(given: str, known: Iterable[str]) -> str:
-    """'; did you mean ...?' where an option or verb is alike. The dashes, which every option has, do not make two of them so."""
+    """'; did you mean ...?' for a similar option or verb. Leading dashes are ignored: every option has them."""
     names = {name.lstrip("-"): name for name in known}
     close = get_close_matches(given.lstrip("-"), names, n=1, cutoff=0.6)
     return f"; did you mean '{names[close[0]]}'?" if close else ""

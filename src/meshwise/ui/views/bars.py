@@ -15,7 +15,7 @@ LONGEST, SHORTEST = 40, 10
 
 
 def room(width: int, *words: str) -> int:
-    """How long bars can be at a width, with the longest of some words behind or before them."""
+    """The length of bars at a width, with the longest of `words` on the same line."""
     return max(SHORTEST, min(LONGEST, width - max(map(len, words), default=0)))
 
 

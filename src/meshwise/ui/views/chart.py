@@ -46,5 +46,5 @@ def chart(titles: Sequence[str], points: Sequence[Point[Choice]], panels: Sequen
 
 
 def _long(free: int, numbers: Sequence[int]) -> int:
-    """How long bars can be where so many characters are free for them, the numbers behind them and the gaps between."""
+    """The length of bars if `free` characters hold them, their numbers and the gaps between."""
     return free // len(numbers) - max(numbers) - 1 - GAP

@@ -71,8 +71,7 @@ class Column(Generic[Shown]):
 def fitted(columns: Sequence[Column[Shown]], rows: Sequence[Shown], width: int) -> Table:
     """The table with all columns, or else with short cells, or else with as many columns as fit into `width`.
 
-    The words that every width shows may take half of it before columns are dropped for them; beyond that they wrap. Numbers are never
-    cut."""
+    Text of rank 0 may take half of the width before other columns are dropped; longer text wraps. Numbers are never cut."""
     ranks = sorted({column.rank for column in columns if column.rank}, reverse=True)
     fewer = [[column for column in columns if column.rank < rank] for rank in ranks]
     tried = [(columns, False), (columns, True), *((some, True) for some in fewer)]
@@ -81,7 +80,7 @@ def fitted(columns: Sequence[Column[Shown]], rows: Sequence[Shown], width: int) 
 
 
 def _width(columns: Sequence[Column[Shown]], short: bool, rows: Sequence[Shown], most: int) -> int:
-    """The width of a table in which the words of rank 0 take at most `most` characters."""
+    """The width of a table whose text of rank 0 takes at most `most` characters."""
     natural = [max(cell_len(cell) for cell in (_title(one, short), *(_cell(one, row, short) for row in rows))) for one in columns]
     texts = sum(width for one, width in zip(columns, natural, strict=True) if one.text and not one.rank)
     return sum(natural) - texts + min(texts, most) + GAP * (len(columns) - 1)
