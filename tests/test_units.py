@@ -209,9 +209,10 @@ def test_the_examples_an_error_gives_are_themselves_valid() -> None:
     check_every(check, ((sample, name) for name, kind in units.QUANTITIES.items() for sample in kind.examples.split(", ")))
 
 
-@given(magnitudes, st.sampled_from(("bytes/s", "length", "seconds")))
+@given(magnitudes, st.sampled_from(("bytes", "bytes/s", "length", "count", "seconds", "FLOP/s", "share", "dollars/s")))
 @example(value=5e10, quantity="bytes/s")
 @example(value=2592000.0, quantity="seconds")
+@example(value=2.505 / 3600, quantity="dollars/s")
 def test_exact_text_is_read_back_to_the_same_number(value: float, quantity: str) -> None:
     text = units.exactly(value, quantity)
     assert units.parse(text, quantity) == value

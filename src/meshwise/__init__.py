@@ -90,6 +90,11 @@ class _Verb(ModuleType):
 
         return inspect.signature(self._function)
 
+    @property
+    def __doc__(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """That of the verb, which help() and a notebook's '?' show; the package's own is in its __init__.py."""
+        return self._function.__doc__
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._function(*args, **kwargs)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.plan.ask import ServeAsk, ShapeAsk, TrainAsk
-from meshwise.plan.fields import Ask, parameters
+from meshwise.plan.fields import Ask, given, parameters
 
 if TYPE_CHECKING:
     from meshwise.audit.profile.parts import PartComparison
@@ -51,8 +51,12 @@ def answers(ask: Callable[P, Asked]) -> Callable[[Callable[[Asked], Answer]], Ca
     def decorate(function: Callable[[Asked], Answer]) -> Callable[P, Answer]:
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> Answer:
+            for name in kwargs:
+                if name not in known:
+                    raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{nearest(name, known)}")
             return function(ask(*args, **kwargs))
 
+        known = inspect.signature(ask).parameters
         call.__signature__ = inspect.signature(ask).replace(return_annotation=inspect.Signature.empty)  # pyright: ignore[reportAttributeAccessIssue]
         call.__doc__ = "\n\n    ".join([function.__doc__ or "", "\n    ".join(parameters(ask))])  # pyright: ignore[reportArgumentType]
         return call
@@ -102,11 +106,14 @@ def vary_serve(ask: ServeAsk, *axes: str) -> "ServePoints":
     return answer(ask, axes)
 
 
-def cheapest(ask: TrainAsk, *axes: str) -> "Cheapest":
-    """Find the cheapest chip and number of nodes that train on `ask.tokens` within `ask.within`. `axes` narrow what is tried."""
+def cheapest(ask: TrainAsk | str, *axes: str, **words: Any) -> "Cheapest":
+    """Find the cheapest chip and number of nodes for a training: cheapest("llama-3-8b", batch="1M", tokens="100B", within="30d").
+
+    The keywords are those of `plan`, and a TrainAsk may stand for all of them. `axes` narrow what is tried: "chip=h100-sxm,h200".
+    """
     from meshwise.plan.cheapest import answer
 
-    return answer(ask, axes)
+    return answer(given(TrainAsk, {"model": ask, **words}) if isinstance(ask, str) else ask, axes)
 
 
 def load(path: str | Path) -> "TrainPlan | ServePlan":
@@ -185,7 +192,6 @@ def flat(row: dict[str, Any]) -> dict[str, object]:
 def audit(*files: str | Path, plan: bool = True, format: str = "", **figures: Any) -> "Audit":
     """Check reported results: logs, tables and reports, or figures such as params="124M", step="7.5s", on="8xh100-sxm"."""
     from meshwise.audit.ask import AuditAsk, answer
-    from meshwise.plan.fields import given
 
     return answer([Path(file) for file in files], given(AuditAsk, figures), format, planned=plan)
 

@@ -203,7 +203,9 @@ def _significant(value: float, digits: int) -> str:
 def exactly(value: float, quantity: str) -> str:
     """Format `value` as the shortest text that `parse` reads back to the same number, without spaces: 400Gbps becomes '50GB/s'."""
     for digits in range(4, 18):
-        text = show(value, quantity, digits=digits).replace(" ", "")
+        hourly = quantity == "dollars/s"  # which `show` rounds to cents
+        text = f"${_significant(3600 * value, digits)}/h" if hourly else show(value, quantity, digits=digits).replace(" ", "")
         if parse(text, quantity) == value:
             return text
-    return f"{value:.17g}{({'bytes/s': 'B/s', 'seconds': 's'}).get(quantity, '')}"
+    unit = next(unit for unit, factor in QUANTITIES[quantity].units.items() if factor == 1)
+    return f"{value:.17g}{unit}"

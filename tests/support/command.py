@@ -1,9 +1,16 @@
-"""What a command or an error tells a user, and what is checked of every one of them."""
+"""Running the command line in this process, and what is checked of every answer and every error."""
 
 import csv
+import functools
 import io
+import os
+import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from typing import NamedTuple
+from unittest import mock
+
+from meshwise.ui.cli.main import main
 
 
 class Done(NamedTuple):
@@ -15,22 +22,47 @@ class Done(NamedTuple):
 
 
 Run = Callable[..., Done]
+TERMINAL = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS")
+"""Variables that say how wide a terminal is and what it can show."""
+
+
+def meshwise(*arguments: str, columns: int | None = None) -> Done:
+    """Run `meshwise` with some arguments, in this process and without a terminal; as wide as `columns`, if given."""
+    out, err = io.StringIO(), io.StringIO()
+    kept = {name: value for name, value in os.environ.items() if name not in TERMINAL}
+    wide = {"COLUMNS": str(columns)} if columns else {}
+    code = 0
+    with (
+        mock.patch.dict(os.environ, kept | wide, clear=True),
+        mock.patch.object(sys, "argv", ["meshwise", *arguments]),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        try:
+            main()
+        except SystemExit as stopped:
+            code = int(stopped.code or 0)
+    return Done(code, out.getvalue(), err.getvalue())
+
+
+once = functools.cache(meshwise)
+"""The same, run once however many tests look at the answer. For commands that read and write nothing but the built-in catalogues."""
 
 
 def rows(text: str) -> list[dict[str, str]]:
-    """What a CSV says, by column."""
+    """The rows of a CSV, by column."""
     return list(csv.DictReader(io.StringIO(text)))
 
 
 def one_line(error: BaseException) -> str:
-    """The message of an error, once it is seen to be one line that a terminal can print."""
+    """The message of an error, which must be one line that a terminal can print."""
     message = str(error)
     assert message.isprintable()
     return message
 
 
 def refused(done: Done, code: int = 2) -> str:
-    """What a command that refused says, once it is seen to be one line on standard error and nothing else."""
+    """The message of a command that refused: one line on standard error and nothing else."""
     assert (done.code, done.out) == (code, "")
     assert done.err.startswith("meshwise: ")
     assert done.err.count("\n") == 1

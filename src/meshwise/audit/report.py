@@ -48,8 +48,10 @@ class Predictions:
     """Reasons why runs could not be predicted, each with its number of runs."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Audit:
+    """What was read, what is wrong with it, and what the planner predicts for the same runs."""
+
     files: tuple[File, ...]
     runs: tuple[Figures, ...]
     findings: tuple[Finding, ...]
@@ -74,6 +76,9 @@ class Audit:
             "notes": list(self.notes),
             "runs": self.rows(),
         }
+
+    def __repr__(self) -> str:
+        return f"<Audit, runs: {len(self.runs)}, findings: {len(self.findings)}. {self.verdict}>"
 
 
 def read_files(paths: Sequence[Path], format_name: str, numbers: Numbers, texts: Texts) -> list[tuple[str, Reading]]:

@@ -41,6 +41,9 @@ class Result:
     def to_json(self) -> dict[str, Any]:
         raise NotImplementedError
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}{'; ' + self.worse if self.worse else ''}>"
+
     def save(self, path: str | Path, *, force: bool = False) -> Path:
         """Write the .toml file. DoesNotFit where it predicts rows left out worse than before, unless forced."""
         path = Path(path)

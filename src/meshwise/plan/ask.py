@@ -157,6 +157,8 @@ class TrainAsk(Ask):
     def words(self) -> list[str]:
         """The batch with its sequence length, so that neither depends on a default."""
         found = super().words()
+        if not self.batch:
+            return found
         for flag, value in (("--seq", ""), ("--batch", f"{self.batch}x{self.seq}")):
             if flag in found:
                 at = found.index(flag)

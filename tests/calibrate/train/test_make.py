@@ -100,7 +100,7 @@ def test_installed_it_is_what_plans_use(files: tuple[str, str, Calibration], hom
     catalogue_files.clear()
     done = run("calibrate", "here", files[1], "--install")
     assert done.code == 0
-    assert "kept at their prior, for these rows do not tell:" in done.out
+    assert "not determined by these rows, kept at their prior:" in done.out
     assert "before" in done.out
     catalogue_files.clear()
     assert choose(find_chip("here"), "meshwise").key == choose(find_chip("h200"), "meshwise").key == "here-meshwise"

@@ -312,7 +312,7 @@ def test_a_plan_damaged_anywhere_is_refused_or_can_still_be_shown(damage: object
         except UserError as error:
             told = one_line(error)
         if found:
-            assert choice_bars(found.choices)
+            assert choice_bars(found.choices, 80)
             assert differences(found.choices[0], plan.choices[-1])
         refused += bool(told)
     assert refused > 20  # a plan has some 70 values; a few may be missing, and words may be any words

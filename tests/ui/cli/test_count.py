@@ -1,4 +1,4 @@
-"""`meshwise count --on`: the envelope on a terminal and for scripts, and what a mistake says."""
+"""`meshwise count --on`: training on a cluster by arithmetic alone, for people and for scripts, and what a mistake says."""
 
 import json
 
@@ -9,7 +9,7 @@ from support.command import Run, refused, rows
 POD = ["count", "llama-3-70b", "--on", "tpu-v5p:16x20x28"]
 
 
-def test_the_steps_of_the_envelope_are_printed_with_their_numbers(run: Run) -> None:
+def test_the_steps_of_the_arithmetic_are_printed_with_their_numbers(run: Run) -> None:
     """How to Scale Your Model, part 6, with its 4e6 tokens a batch."""
     done = run(*POD, "--batch", "4e6", "--mfu", "40%", "--checkpoints", "4")
     assert (done.code, done.err) == (0, "")
@@ -23,7 +23,7 @@ def test_four_million_tokens_of_1024_are_a_thousand_sequences(run: Run) -> None:
     said = " ".join(run(*POD, "--batch", "4M").out.split())
     assert "stops at 1,024 of the 8,960 devices" in said
     assert "468 tokens per device and step" in said
-    assert "40% MFU" in said  # what is taken where none is given
+    assert "40% MFU" in said  # the default
 
 
 def test_a_length_in_the_batch_is_the_length_of_a_sequence(run: Run) -> None:
@@ -41,7 +41,7 @@ def test_scripts_get_the_counts_with_the_budget_and_its_rooflines(run: Run) -> N
     assert float(flat["budget.memory"]) == row["budget"]["memory"]
 
 
-def test_several_models_are_each_told(run: Run) -> None:
+def test_each_of_several_models_has_its_table(run: Run) -> None:
     done = run("count", "llama-3-8b", "llama-3-70b", "--on", "jean-zay", "--batch", "2048")
     assert (done.code, done.out.count("days")) == (0, 4)
 
@@ -51,9 +51,9 @@ def test_several_models_are_each_told(run: Run) -> None:
     [
         (POD, "--on needs --batch, such as --batch 4M"),
         ([*POD, "--json"], "--on needs --batch"),
-        (["count", "llama-3-70b", "--batch", "4M"], "--batch says how a cluster is used; name it with --on"),
-        (["count", "llama-3-70b", "--mfu", "40%"], "--mfu says how a cluster is used; name it with --on"),
-        (["count", "llama-3-70b", "--checkpoints", "4"], "--checkpoints says how a cluster is used; name it with --on"),
+        (["count", "llama-3-70b", "--batch", "4M"], "--batch needs --on: a cluster, such as"),
+        (["count", "llama-3-70b", "--mfu", "40%"], "--mfu needs --on: a cluster, such as"),
+        (["count", "llama-3-70b", "--checkpoints", "4"], "--checkpoints needs --on: a cluster, such as"),
         ([*POD, "--batch", "4M", "--mfu", "0"], "an MFU of 0% cannot be: expected a share of the peak, such as 40%"),
         ([*POD, "--batch", "4M", "--mfu", "140%"], "an MFU of 140% cannot be"),
         ([*POD, "--batch", "4M", "--mfu", "40"], "an MFU of 4000% cannot be"),

@@ -1,4 +1,4 @@
-"""The command line: what people read, what scripts parse, and what a mistake says."""
+"""The program itself, `count` and `show`: what people read, what scripts parse, and what a mistake says."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from support.command import Done, Run, rows
+from support.command import Done, Run, once, refused, rows
 from support.gguf_files import LLAMA
 from support.small_configs import small
 
@@ -27,22 +27,31 @@ def line(table: str, name: str) -> str:
 @pytest.mark.parametrize(
     ("arguments", "golden"), [(["llama-3-70b"], "count-llama-3-70b.txt"), (THREE, "count-three.txt")], ids=["one", "three"]
 )
-def test_the_table_of_count_is_the_one_people_know(run: Run, arguments: list[str], golden: str) -> None:
+def test_the_table_of_count_is_the_one_people_know(arguments: list[str], golden: str) -> None:
     """When the table is meant to change:
 
     meshwise count llama-3-70b > tests/golden/count-llama-3-70b.txt
     meshwise count llama-3-8b mixtral-8x7b ttt-linear-125m > tests/golden/count-three.txt
     """
-    assert run("count", *arguments) == Done(0, (GOLDEN / golden).read_text(encoding="utf-8"), "")
+    assert once("count", *arguments) == Done(0, (GOLDEN / golden).read_text(encoding="utf-8"), "")
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["count", "lama-3-70b"], "unknown model 'lama-3-70b'; did you mean 'llama-3-70b'?"),
-        (["coutn", "gpt2"], "No such command 'coutn'. Did you mean 'count'?"),
-        (["count", "gpt2", "--sqe", "4k"], "No such option: --sqe"),
-        (["--nope"], "No such option: --nope"),
+        (["coutn", "gpt2"], "unknown verb 'coutn'; did you mean 'count'? (meshwise --help)"),
+        (["wash", "gpt2"], "unknown verb 'wash' (meshwise --help)"),
+        (["count", "gpt2", "--sqe", "4k"], "unknown option --sqe; did you mean '--seq'? (meshwise count --help)"),
+        (["plan", "gpt2", "--btach", "64"], "unknown option --btach; did you mean '--batch'? (meshwise plan --help)"),
+        (["plan", "gpt2", "--foo", "64"], "unknown option --foo (meshwise plan --help)"),
+        (["plan", "gpt2", "-x"], "unknown option -x (meshwise plan --help)"),
+        (["calibrate", "bloom_prequel", "--foo"], "unknown option --foo (meshwise calibrate --help)"),
+        (["serve", "gpt2", "--batch", "64"], "unknown option --batch; 'meshwise plan' has it (meshwise serve --help)"),
+        (["plan", "gpt2", "--users", "4"], "unknown option --users; 'meshwise serve' has it (meshwise plan --help)"),
+        (["plan", "gpt2", "--serve"], "unknown option --serve; it is a verb: 'meshwise serve' (meshwise plan --help)"),
+        (["--nope"], "unknown option --nope (meshwise --help)"),
+        (["--versoin"], "unknown option --versoin; did you mean '--version'? (meshwise --help)"),
         (["count", "gpt2", "--seq", "4q"], "'4q' is not a length in tokens: unknown unit 'q'"),
         (["count", "gpt2", "--seq", "0"], "'0' is not a sequence length"),
         (["count", "gpt2", "--seq", "1.5"], "'1.5' is not a sequence length"),
@@ -51,7 +60,8 @@ def test_the_table_of_count_is_the_one_people_know(run: Run, arguments: list[str
         (["count", "gpt2", "--tokens", "15X"], "'15X' is not a count: unknown unit 'X'"),
         (["count", "gpt2", "--tokens", "15GB"], "'15GB' is not a count but a size in bytes"),
         (["count", "gpt2", "--tokens", "1e300", "--json"], "too many tokens to train on"),
-        (["count"], "Missing argument 'MODEL'"),
+        (["count"], "Missing argument 'MODEL...'"),
+        (["plan", "gpt2", "gpt2-xl"], "unexpected extra argument"),
         (["show"], "Missing argument 'chips|clusters|models'"),
         (["show", "chipz"], "there is no catalogue 'chipz'; did you mean 'chips'?"),
         (["show", "models", "gtp2"], "unknown model 'gtp2'; did you mean 'gpt2'?"),
@@ -63,24 +73,17 @@ def test_the_table_of_count_is_the_one_people_know(run: Run, arguments: list[str
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_a_mistake_is_one_line_on_standard_error_and_exit_code_2(run: Run, arguments: list[str], words: str) -> None:
-    done = run(*arguments)
-    assert (done.code, done.out) == (2, "")
-    assert words in done.err
-    assert done.err.startswith("meshwise: ")
-    assert done.err.count("\n") == 1
-    assert done.err.endswith("\n")
+    assert words in refused(run(*arguments))
 
 
 def test_a_users_broken_chip_is_named(run: Run, home: Path) -> None:
     (home / "chips" / "mine.toml").write_text("memory = 80GB")
-    done = run("show", "chips")
-    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
-    assert "mine.toml: not valid TOML" in done.err
+    assert "mine.toml: not valid TOML" in refused(run("show", "chips"))
 
 
-def test_json_and_csv_of_count_agree(run: Run) -> None:
-    tallies: list[dict[str, Any]] = json.loads(run("count", *THREE, "--json").out)
-    lines = rows(run("count", *THREE, "--csv").out)
+def test_json_and_csv_of_count_agree() -> None:
+    tallies: list[dict[str, Any]] = json.loads(once("count", *THREE, "--json").out)
+    lines = rows(once("count", *THREE, "--csv").out)
     assert [tally["model"] for tally in tallies] == [row["model"] for row in lines] == THREE
     for tally, row in zip(tallies, lines, strict=True):
         assert row["parameters.total"] == str(tally["parameters"]["total"])
@@ -89,9 +92,9 @@ def test_json_and_csv_of_count_agree(run: Run) -> None:
 
 
 @pytest.mark.parametrize("catalogue", ["chips", "clusters", "models"])
-def test_json_and_csv_of_show_agree(run: Run, catalogue: str) -> None:
-    entries: list[dict[str, Any]] = json.loads(run("show", catalogue, "--json").out)
-    lines = rows(run("show", catalogue, "--csv").out)
+def test_json_and_csv_of_show_agree(catalogue: str) -> None:
+    entries: list[dict[str, Any]] = json.loads(once("show", catalogue, "--json").out)
+    lines = rows(once("show", catalogue, "--csv").out)
     key = catalogue.removesuffix("s")
     assert [entry[key] for entry in entries] == [row[key] for row in lines]
     for entry, row in zip(entries, lines, strict=True):
@@ -100,8 +103,8 @@ def test_json_and_csv_of_show_agree(run: Run, catalogue: str) -> None:
 
 
 @pytest.mark.parametrize(("catalogue", "name"), [("models", "Llama3 70B"), ("chips", "h100-sxm"), ("clusters", "2x8xh100-sxm")])
-def test_one_entry_is_shown_as_a_table_json_or_csv(run: Run, catalogue: str, name: str) -> None:
-    table, as_json, as_csv = (run("show", catalogue, name, *flag) for flag in ([], ["--json"], ["--csv"]))
+def test_one_entry_is_shown_as_a_table_json_or_csv(catalogue: str, name: str) -> None:
+    table, as_json, as_csv = (once("show", catalogue, name, *flag) for flag in ([], ["--json"], ["--csv"]))
     key = catalogue.removesuffix("s")
     (row,) = rows(as_csv.out)
     assert json.loads(as_json.out)[key] == row[key]
@@ -109,8 +112,16 @@ def test_one_entry_is_shown_as_a_table_json_or_csv(run: Run, catalogue: str, nam
     assert row[key] in table.out
 
 
-def test_a_longer_sequence_changes_attention_and_the_cache_alone(run: Run) -> None:
-    short, long = (json.loads(run("count", "llama-3-70b", "--seq", seq, "--json").out)[0] for seq in ("4k", "128k"))
+def test_part_of_a_name_lists_every_entry_that_has_it() -> None:
+    found = [row["model"] for row in rows(once("show", "models", "qwen3", "--csv").out)]
+    every = [row["model"] for row in rows(once("show", "models", "--csv").out)]
+    assert len(found) > 1
+    assert found == [name for name in every if "qwen3" in name]
+    assert all(name in once("show", "models", "qwen3").out for name in found)
+
+
+def test_a_longer_sequence_changes_attention_and_the_cache_alone() -> None:
+    short, long = (json.loads(once("count", "llama-3-70b", "--seq", seq, "--json").out)[0] for seq in ("4k", "128k"))
     assert (short["training_flops"]["seq"], long["training_flops"]["seq"]) == (4096, 131072)
     assert long["cache"]["kv_bytes"] == 32 * short["cache"]["kv_bytes"]
     assert long["training_flops"]["per_token_attention"] > 31 * short["training_flops"]["per_token_attention"]
@@ -118,31 +129,31 @@ def test_a_longer_sequence_changes_attention_and_the_cache_alone(run: Run) -> No
         assert long[kept] == short[kept]
 
 
-def test_more_tokens_change_the_totals_alone(run: Run) -> None:
-    few, many = (json.loads(run("count", "gpt2", "--tokens", tokens, "--json").out)[0] for tokens in ("1T", "2T tokens"))
+def test_more_tokens_change_the_totals_alone() -> None:
+    few, many = (json.loads(once("count", "gpt2", "--tokens", tokens, "--json").out)[0] for tokens in ("1T", "2T tokens"))
     assert many["training_flops"]["total"] == 2 * few["training_flops"]["total"]
     assert many["training_flops"]["per_token"] == few["training_flops"]["per_token"]
     assert many["cache"] == few["cache"]
 
 
-def test_several_models_stand_side_by_side(run: Run) -> None:
-    table = run("count", "gpt2", "gpt2-xl").out
+def test_several_models_stand_side_by_side() -> None:
+    table = once("count", "gpt2", "gpt2-xl").out
     assert "gpt2" in table.splitlines()[1]
     assert line(table, "layers").split() == ["12", "48"]
     assert line(table, "total").split()[::2] == ["124,439,808", "1,557,611,200"]  # as published
 
 
-def test_a_mixture_shows_how_much_of_it_is_active(run: Run) -> None:
-    assert line(run("count", "mixtral-8x7b").out, "active per token").startswith("12,879,925,248")
-    assert "active per token" not in run("count", "llama-3-8b").out
+def test_a_mixture_shows_how_much_of_it_is_active() -> None:
+    assert line(once("count", "mixtral-8x7b").out, "active per token").startswith("12,879,925,248")
+    assert "active per token" not in once("count", "llama-3-8b").out
 
 
 @pytest.mark.parametrize("name", ["ttt-linear-125m", "mamba2-130m"])
-def test_a_recurrent_model_shows_its_state_and_no_keys_and_values(run: Run, name: str) -> None:
-    table = run("count", name).out
+def test_a_recurrent_model_shows_its_state_and_no_kv_cache(name: str) -> None:
+    table = once("count", name).out
     assert line(table, "state, any length")
     assert "KV per token" not in table
-    assert "state, any length" not in run("count", "gpt2").out
+    assert "state, any length" not in once("count", "gpt2").out
 
 
 def test_a_gguf_file_shows_its_own_bytes(run: Run, tmp_path: Path) -> None:
@@ -165,26 +176,37 @@ def test_a_users_broken_preset_does_not_spoil_the_list(run: Run, home: Path) -> 
     (home / "models" / "broken.json").write_text('{"model_type": "[/x]"}')
     done = run("show", "models")
     assert done.code == 0
-    assert "no family reads model_type '[/x]'" in " ".join(done.out.split())
+    assert "model_type '[/x]'" in " ".join(done.out.split())
+
+
+def test_tiers_of_a_cluster_are_shown_with_the_bandwidth_that_leaves_them(run: Run, tmp_path: Path) -> None:
+    done = run("show", "clusters", "2x(4x8xh100-sxm)@800Gbps,20ms")
+    assert line(done.out, "out of 4 nodes") == "800Gbps,20ms, 100 GB/s, 20 ms"
+    path = tmp_path / "rig.toml"
+    path.write_text(
+        'name = "Rig"\nnodes = 4\nchips = "8xh100-sxm"\n[network]\nname = "IB"\nbandwidth = "100GB/s"\n'
+        '[[tiers]]\nname = "leaf"\nnodes = 2\noversubscription = 2\n'
+    )
+    assert line(run("show", "clusters", str(path)).out, "out of 2 nodes") == "leaf, 100 GB/s, 2 times oversubscribed"
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["count", "--help"], ["show", "-h"]], ids=" ".join)
-def test_help_is_printed(run: Run, arguments: list[str]) -> None:
-    done = run(*arguments)
+def test_help_is_printed(arguments: list[str]) -> None:
+    done = once(*arguments)
     assert (done.code, done.err) == (0, "")
     assert "Usage: meshwise" in done.out
 
 
-def test_the_version_is_printed(run: Run) -> None:
-    assert run("--version") == Done(0, version("meshwise") + "\n", "")
+def test_the_version_is_printed() -> None:
+    assert once("--version") == Done(0, version("meshwise") + "\n", "")
 
 
-# What only a process of its own can show.
+# Checks that need a process of its own.
 
 
 def shell(script: str, **settings: str) -> subprocess.CompletedProcess[str]:
     """A shell script in which $MESHWISE is the command."""
-    command = f"{sys.executable} -c 'from meshwise.ui.cli.main import main; main()'"
+    command = f"{sys.executable} -m meshwise"
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"} | settings
     return subprocess.run(
         ["bash", "-c", script.replace("$MESHWISE", command)],
@@ -217,30 +239,34 @@ def test_a_name_that_is_no_text_is_still_one_line() -> None:
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
-HEAVY = ("torch", "numpy", "gguf", "huggingface_hub", "rich.table", "transformers")
+def test_python_m_meshwise_is_the_program() -> None:
+    done = shell("$MESHWISE --version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, version("meshwise") + "\n", "")
+    assert shell("$MESHWISE --help").stdout.startswith("Usage: meshwise VERB")
 
 
-def loaded(statement: str) -> list[str]:
-    """Which of the heavy packages Python has imported after a statement."""
-    script = f"import sys\n{statement}\nprint([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
-    return json.loads(done.stderr.replace("'", '"'))
+HEAVY = ("torch", "transformers", "numpy", "scipy", "gguf", "huggingface_hub", "rich")
+SERVE = "serve llama-3.3-70b:q4_k_m --on 4xrtx4060ti-16gb --context 16k"
 
 
-def test_starting_up_imports_nothing_heavy() -> None:
-    assert loaded("import meshwise.ui.cli.main") == []
-
-
-def test_counting_a_preset_imports_nothing_that_it_does_not_need() -> None:
-    assert loaded("from meshwise.ui.cli.main import count\ncount(['gpt2'])") == ["rich.table"]
-
-
-def test_tiers_of_a_cluster_are_shown_with_what_leaves_them(run: Run, tmp_path: Path) -> None:
-    done = run("show", "clusters", "2x(4x8xh100-sxm)@800Gbps,20ms")
-    assert line(done.out, "out of 4 nodes") == "800Gbps,20ms, 100 GB/s, 20 ms"
-    path = tmp_path / "rig.toml"
-    path.write_text(
-        'name = "Rig"\nnodes = 4\nchips = "8xh100-sxm"\n[network]\nname = "IB"\nbandwidth = "100GB/s"\n'
-        '[[tiers]]\nname = "leaf"\nnodes = 2\noversubscription = 2\n'
+@pytest.mark.parametrize(
+    ("arguments", "needed"),
+    [
+        ("--help", []),
+        ("plan --help", []),
+        ("explain --help-all", []),
+        ("--version", []),
+        ("count gpt2", ["rich"]),
+        (SERVE, ["rich"]),
+        (f"{SERVE} --json", ["rich"]),
+        ("plan llama-debug --on 8xh100-sxm --batch 64", ["numpy", "rich"]),
+    ],
+)
+def test_a_command_imports_nothing_that_it_does_not_need(arguments: str, needed: list[str]) -> None:
+    script = (
+        f"import sys; sys.argv = ['meshwise', *{arguments.split()!r}]\nfrom meshwise.ui.cli.main import main\n"
+        f"try: main()\nexcept SystemExit as stop: assert not stop.code\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
     )
-    assert line(run("show", "clusters", str(path)).out, "out of 2 nodes") == "leaf, 100 GB/s, 2 times oversubscribed"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(done.stderr.replace("'", '"')) == needed

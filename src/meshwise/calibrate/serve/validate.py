@@ -23,7 +23,7 @@ FOLDS = 10
 """Fits of a leave-one-out by rows: every tenth row is left out together."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ServeValidation:
     """One table with what was predicted for it and how well that did."""
 
@@ -32,6 +32,12 @@ class ServeValidation:
     skipped: list[Skipped]
     predicted: list[Speed]
     score: Score
+
+    def __repr__(self) -> str:
+        error = self.score["decode"]["mape"]
+        return (
+            f"<ServeValidation of {self.table}, {len(self.cases)} rows{'' if error is None else f': decode error {error:.1%}'}>"
+        )
 
     def to_frame(self) -> Any:
         """The rows as a data frame of polars or pandas, whichever is installed."""
@@ -97,7 +103,7 @@ def _folds(cases: Sequence[ServeCase]) -> list[int]:
     return [numbers[key] % FOLDS for key in keys]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ServeCalibrated(Result):
     """A calibration of serving, its scores on the rows it was fitted to and on rows left out, and the scores before."""
 

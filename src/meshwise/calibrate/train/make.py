@@ -25,7 +25,7 @@ OPEN = 0.9
 """A coefficient whose uncertainty the rows leave at this share of the prior's, or more, keeps its prior."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Calibrated(Result):
     """A calibration of training, its scores on the rows it was fitted to and on rows left out, and the scores before."""
 

@@ -22,7 +22,7 @@ from meshwise.plan.plan import frame
 LeaveOut = Literal["row", "group"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Validation:
     """One table with what was predicted for it and how well that did."""
 
@@ -34,6 +34,10 @@ class Validation:
     low: Floats
     high: Floats
     """Seconds between which 90% of the measurements should lie."""
+
+    def __repr__(self) -> str:
+        error = self.score["time"]["mape"]
+        return f"<Validation of {self.table}, {len(self.cases)} rows{'' if error is None else f': time error {error:.1%}'}>"
 
     def to_frame(self) -> Any:
         """The rows as a data frame of polars or pandas, whichever is installed."""

@@ -20,7 +20,7 @@ app = typer.Typer()
     examples=(
         "meshwise audit train.log --on 8xh100-sxm",
         "meshwise audit report.md runs.csv --no-plan",
-        "meshwise audit --params 124M --seq 128 --batch 16/gpu --on 8xh100-sxm --step 7.5s --tokens-per-sec 15570",
+        "meshwise audit --params 124M --seq 128 --batch 16/gpu --on 8xh100-sxm --step 7.5s --mfu 40%",
     ),
 )
 def audit(

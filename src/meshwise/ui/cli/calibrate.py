@@ -30,7 +30,8 @@ def validate(
     leave_out: Annotated[
         Literal["row", "group"] | None,
         typer.Option(
-            help="With --fit: leave out single rows, or groups of one day and shape, or of one model and number of devices."
+            metavar="row|group",
+            help="With --fit: leave out single rows, or groups of one day and shape, or of one model and number of devices.",
         ),
     ] = None,
     svg: Annotated[
@@ -103,7 +104,8 @@ def calibrate(
     ] = "",
     architectures: Annotated[str, typer.Option(metavar="NAME,...", help="Architectures whose other chips may use it too.")] = "",
     leave_out: Annotated[
-        Literal["row", "group"] | None, typer.Option(help="What is left out to score a fit. [group; row beside a probe]")
+        Literal["row", "group"] | None,
+        typer.Option(metavar="row|group", help="Rows to leave out to score a fit. [group; row beside a probe]"),
     ] = None,
     json: Json = False,
 ) -> None:

@@ -7,10 +7,16 @@ import typer
 from meshwise import api
 from meshwise.errors import UserError
 from meshwise.ui.cli import output
-from meshwise.ui.cli.options import Csv, Json, completer, plain_verb
+from meshwise.ui.cli.options import Csv, Json, among, completer, plain_verb
 
 app = typer.Typer()
 CLUSTER = "Training on a cluster, before any search"
+
+
+def _names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of the catalogue that stands before them."""
+    catalogue = ctx.params.get("catalogue") or ""
+    return completer(catalogue)(incomplete) if catalogue in api.CATALOGUES else []
 
 
 @plain_verb(
@@ -38,7 +44,8 @@ def count(
     ] = "",
     mfu: Annotated[str, typer.Option(metavar="SHARE", help="Assumed MFU. [40%]", rich_help_panel=CLUSTER)] = "",
     checkpoints: Annotated[
-        int | None, typer.Option(min=1, max=64, help="Activations kept per layer and token. [1]", rich_help_panel=CLUSTER)
+        int | None,
+        typer.Option(metavar="N", min=1, max=64, help="Activations kept per layer and token. [1]", rich_help_panel=CLUSTER),
     ] = None,
     json: Json = False,
     csv: Csv = False,
@@ -54,7 +61,7 @@ def count(
     if json or csv:
         output.data([one.to_json() for one in found], [one.row() for one in found], csv=csv)
         return
-    from meshwise.ui.views.count import budget_table, count_table
+    from meshwise.ui.views.count import budget_table, count_tables
     from meshwise.ui.views.tables import console
 
     out = console()
@@ -65,7 +72,8 @@ def count(
             for line in budget["rooflines"]:
                 out.print(line, soft_wrap=True)
         return
-    out.print(count_table([one.to_json() for one in found]))
+    for table in count_tables([one.to_json() for one in found], out.width):
+        out.print(table)
     for one in found:
         for note in one.model.notes:
             out.print(f"{one.model.name}: {note}", soft_wrap=True)
@@ -73,8 +81,13 @@ def count(
 
 @plain_verb(app, "show", "meshwise show models qwen3", "meshwise show chips h200", "meshwise show clusters 48x8xa100-80gb --json")
 def show(
-    catalogue: Annotated[str, typer.Argument(metavar="chips|clusters|models", help="Which catalogue.")],
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="One entry, words that names contain, or any cluster.")] = "",
+    catalogue: Annotated[
+        str, typer.Argument(metavar="chips|clusters|models", help="Which catalogue.", autocompletion=among(api.CATALOGUES))
+    ],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="[NAME]", help="One entry, words that names contain, or any cluster.", autocompletion=_names),
+    ] = "",
     json: Json = False,
     csv: Csv = False,
 ) -> None:
@@ -84,8 +97,8 @@ def show(
     if json or csv:
         output.data(rows[0] if entry is not None else rows, map(api.flat, rows), csv=csv)
         return
-    from meshwise.ui.views.listing import catalogue_table, entry_facts
+    from meshwise.ui.views.listing import catalogue_view, entry_facts
     from meshwise.ui.views.tables import console
 
     out = console()
-    out.print(catalogue_table(catalogue, rows, out.width) if entry is None else entry_facts(name, entry))
+    out.print(catalogue_view(catalogue, rows, out.width) if entry is None else entry_facts(name, entry))

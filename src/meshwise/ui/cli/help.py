@@ -64,7 +64,7 @@ class Verb(TyperCommand):
         arguments = [param for param in self.params if param.param_type_name == "argument"]
         yield " ".join(["Usage:", ctx.command_path, *(_metavar(argument) for argument in arguments), "[OPTIONS]"])
         yield ""
-        yield from textwrap.wrap(" ".join((self.help or "").split()), width)
+        yield from _wrapped(" ".join((self.help or "").split()), width)
         if self.examples:
             yield from ("", "Examples:", *(f"  {example}" for example in self.examples))
         yield from ("", "Options:")
@@ -80,7 +80,12 @@ class Verb(TyperCommand):
             yield from ("", "More, described by --help-all:")
             for group in left:
                 flags = " ".join(option.opts[0] for option in options if _group(option) == group)
-                yield from textwrap.wrap(f"{group}: {flags}", width, initial_indent="  ", subsequent_indent="    ")
+                yield from _wrapped(f"{group}: {flags}", width, "  ", "    ")
+
+
+def _wrapped(text: str, width: int, first: str = "", others: str = "") -> list[str]:
+    """Lines that break between words, and never inside a name such as hai-llm."""
+    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=others, break_on_hyphens=False)
 
 
 def _group(option: Any) -> str:
@@ -98,7 +103,7 @@ def _entry(param: Any, width: int) -> Iterator[str]:
     else:
         names = [*sorted(param.opts, key=len), *param.secondary_opts]
         head = ", ".join(names) + (f" {param.metavar}" if param.metavar and not param.is_flag else "")
-    lines = textwrap.wrap(param.help or "", max(30, width - COLUMN - 2)) or [""]
+    lines = _wrapped(param.help or "", max(30, width - COLUMN - 2)) or [""]
     head = f"  {head}"
     if len(head) > COLUMN:
         yield head

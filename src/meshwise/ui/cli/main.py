@@ -1,13 +1,18 @@
 """The program `meshwise`: runs a verb, and turns what a user can fix into one line on standard error."""
 
 import sys
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Annotated, Any, NoReturn
 
 import typer
 
-from meshwise.errors import UserError, nearest
+from meshwise.errors import UserError
 from meshwise.ui.cli.help import EVERY, Verbs
 from meshwise.workers.trainer.ranks.output import flush, say
+
+TWINS = {"plan": "serve", "serve": "plan"}
+"""Verbs whose options are easily mixed up."""
 
 app = typer.Typer(
     name="meshwise",
@@ -35,7 +40,7 @@ def root(
 def main() -> None:
     """Run, and turn what a user can fix into one line on standard error."""
     try:
-        sys.exit(app(standalone_mode=False) or 0)
+        sys.exit(app(standalone_mode=False, prog_name="meshwise") or 0)
     except UserError as error:
         fail(str(error), error.exit_code)
     except typer.TyperException as error:  # a misspelt verb or option, a missing argument
@@ -52,13 +57,35 @@ def _usage(error: Any) -> str:
     path = context.command_path if context is not None else "meshwise"
     option = getattr(error, "option_name", None)
     if option and "No such option" in error.format_message():
-        known = [name for param in context.command.params for name in param.opts] if context is not None else []
-        return f"unknown option {option}{nearest(option, known)} ({path} --help)"
+        return f"unknown option {option}{_option_hint(option, context)} ({path} --help)"
     message = " ".join(error.format_message().split())
     if message.startswith("No such command"):
         name = message.split("'")[1] if "'" in message else ""
-        return f"unknown verb {name!r}{nearest(name, EVERY)} (meshwise --help)"
+        return f"unknown verb {name!r}{_alike(name, EVERY)} (meshwise --help)"
     return f"{message} ({path} --help)"
+
+
+def _option_hint(given: str, context: Any) -> str:
+    """The verb that an option is, the verb that has it, or the nearest option of this one."""
+    if given.lstrip("-") in EVERY:
+        return f"; it is a verb: 'meshwise {given.lstrip('-')}'"
+    if context is None:
+        return ""
+    other = TWINS.get(context.command.name)
+    if other and given in _options(context.parent.command.get_command(context.parent, other)):
+        return f"; 'meshwise {other}' has it"
+    return _alike(given, _options(context.command))
+
+
+def _options(command: Any) -> list[str]:
+    return [name for param in command.params for name in param.opts if name.startswith("--")]
+
+
+def _alike(given: str, known: Iterable[str]) -> str:
+    """'; did you mean ...?' for a similar option or verb. Leading dashes are ignored: every option has them."""
+    names = {name.lstrip("-"): name for name in known}
+    close = get_close_matches(given.lstrip("-"), names, n=1, cutoff=0.6)
+    return f"; did you mean '{names[close[0]]}'?" if close else ""
 
 
 def fail(message: str, code: int) -> NoReturn:

@@ -83,7 +83,7 @@ def verb(
 def _parameter(ask: type[Ask], about: About, name: str, argument: str) -> inspect.Parameter:
     """One option (or argument) for a field. None stands for what was not given, so that defaults stay in the question."""
     help = about.help + _default(ask, name, about)
-    complete = completer(about.complete) if about.complete else None
+    complete = completer(about.complete) if about.complete else among(about.kind.metavar.split("|"))
     if not field_of(ask, name).kw_only:
         info: Any = typer.Argument(metavar=f"[{argument}]", help=help, autocompletion=complete, show_default=False)
         kind: Any = str | None
@@ -101,8 +101,14 @@ def _parameter(ask: type[Ask], about: About, name: str, argument: str) -> inspec
 
 def _default(ask: type[Ask], name: str, about: About) -> str:
     value = defaults(ask)[name]
-    shown = about.shown or ("" if value in (None, "", 0, 0.0, (), False, True) else about.kind.write(value))
+    nothing = isinstance(value, bool) or value in (None, "", 0, 0.0, ())
+    shown = about.shown or ("" if nothing else about.kind.write(value))
     return f" [{shown}]" if shown else ""
+
+
+def among(words: Sequence[str]) -> Callable[[str], list[str]] | None:
+    """A function that completes one of several words; None for a single one, which stands for any value."""
+    return (lambda incomplete: [word for word in words if word.startswith(incomplete)]) if len(words) > 1 else None
 
 
 def completer(catalogue: str) -> Callable[[str], list[str]]:

@@ -26,7 +26,7 @@ SHAPE_ONLY = tuple(name for name in spec(ShapeAsk) if name not in spec(TrainAsk)
     ShapeAsk,
     examples=(
         "meshwise plan llama-3-70b --on 64x8xh100-sxm --batch 4M --tokens 15T",
-        "meshwise plan bloom-176b --on jean-zay:48 --batch 2048x2048 --framework megatron-deepspeed --fix tp=4",
+        "meshwise plan bloom-176b --on jean-zay:48 --batch 2048x2048 --fix tp=4 --out plan.json",
         "meshwise plan llama-3-70b --on h100-sxm --batch 4M --vary nodes=8..512",
     ),
 )
@@ -67,11 +67,9 @@ def _show(found: "TrainPlan", out: Path | None, *, verbose: bool, json: bool, cs
 
         return plan_view(found, found.explain(), width, verbose=verbose)
 
-    saved = (
-        f"meshwise explain {out}, meshwise run {out} --dry-run" if out else "--out plan.json writes it for 'explain' and 'run'"
-    )
-    following = f"next: {saved}{'' if verbose else '; --verbose prints everything'}"
-    output.show(found, view, json=json, csv=csv, commands=[f"reproduce: {found.command}", following])
+    following = f"meshwise explain {out}; meshwise run {out} --dry-run" if out else "--out plan.json for 'explain' and 'run'"
+    more = "" if verbose else "; --verbose for everything"
+    output.show(found, view, json=json, csv=csv, commands=[f"reproduce: {found.command}", f"next: {following}{more}"])
 
 
 def _shapes(words: dict[str, Any], json: bool, csv: bool) -> None:
@@ -148,7 +146,7 @@ def explain(
         from meshwise.ui.views.tables import console
 
         out = console()
-        for line in choice_bars([why.best, why.other]) if why.other else ():
+        for line in choice_bars([why.best, why.other], out.width) if why.other else ():
             out.print(line)
         out.print()
         for line in why.reasons:

@@ -60,6 +60,6 @@ def serve(
         return plan_view(found, width, verbose=verbose)
 
     start = [line for engine, lines in found.commands.items() for line in (f"{engine}:", *(f"  {one}" for one in lines))]
-    saved = f"meshwise run {out}, meshwise bench {out}" if out else "--out plan.json writes it for 'run' and 'bench'"
-    following = f"next: {saved}{'' if verbose else '; --verbose prints everything'}"
-    output.show(found, view, json=json, csv=csv, commands=[*start, f"reproduce: {found.command}", following])
+    following = f"meshwise run {out}; meshwise bench {out}" if out else "--out plan.json for 'run' and 'bench'"
+    more = "" if verbose else "; --verbose for everything"
+    output.show(found, view, json=json, csv=csv, commands=[*start, f"reproduce: {found.command}", f"next: {following}{more}"])

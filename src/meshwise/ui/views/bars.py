@@ -10,6 +10,13 @@ from meshwise.cost.parts import Part
 EIGHTHS = " ▏▎▍▌▋▊▉"
 LEAST = 0.02
 """Shares below this are left out of a legend."""
+LONGEST, SHORTEST = 40, 10
+"""Characters of a bar on a wide and on a narrow terminal."""
+
+
+def room(width: int, *words: str) -> int:
+    """The length of bars at a width, with the longest of `words` on the same line."""
+    return max(SHORTEST, min(LONGEST, width - max(map(len, words), default=0)))
 
 
 def cells(parts: Sequence[Part], values: Mapping[str, float], full: float, width: int) -> list[tuple[Part, int]]:
@@ -48,10 +55,15 @@ def legend(parts: Sequence[Part], values: Mapping[str, float], width: int, inden
     return made
 
 
-def letters(parts: Sequence[Part], several: Sequence[Mapping[str, float]]) -> Text:
-    """The letters of the parts that matter in any of several bars."""
-    shown = [part for part in parts if any(values.get(part.name, 0.0) > 0.002 * sum(values.values()) for values in several)]
-    return Text("  ".join(f"{part.letter} {part.words}" for part in shown), style="dim")
+def letters(parts: Sequence[Part], several: Sequence[Mapping[str, float]], width: int) -> Text:
+    """The letters of the parts that matter in any of several bars; lines break between parts."""
+    lines = [""]
+    for part in parts:
+        if any(values.get(part.name, 0.0) > 0.002 * sum(values.values()) for values in several):
+            words = f"{part.letter} {part.words}"
+            fits = len(lines[-1]) + 2 + len(words) <= width
+            lines[-1:] = [f"{lines[-1]}  {words}" if lines[-1] else words] if fits or not lines[-1] else [lines[-1], words]
+    return Text("\n".join(lines), style="dim")
 
 
 def length(share: float, label: str, width: int) -> str:

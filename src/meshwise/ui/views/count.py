@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich import box
+from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -41,6 +43,20 @@ def _share(path: str) -> Callable[[Tally], str]:
         return f"{value:,} {100 * value / tally['parameters']['total']:5.1f}%" if value else ""
 
     return cell
+
+
+def count_tables(tallies: Sequence[Tally], width: int) -> list[Table]:
+    """Tables of as many models side by side as fit into `width`."""
+    measure = Console(width=1000)
+    found: list[Table] = []
+    left = list(tallies)
+    while left:
+        made = [count_table(left[:number]) for number in range(1, len(left) + 1)]
+        fits = [Measurement.get(measure, measure.options, one).maximum <= width for one in made]
+        number = max(1, sum(fits))
+        found.append(made[number - 1])
+        left = left[number:]
+    return found
 
 
 def count_table(tallies: Sequence[Tally]) -> Table:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from rich.console import Group, RenderableType
 from rich.table import Table
 
 from meshwise import units
@@ -10,7 +11,7 @@ from meshwise.catalogue.chips import Chip, Cluster, Link, Tier
 from meshwise.models.count import Tally, hyperparameters
 from meshwise.models.listing import Entry, layer_runs
 from meshwise.models.model import Model
-from meshwise.ui.views.tables import Column, fitted
+from meshwise.ui.views.tables import Column, fitted, wrapped
 
 
 def entry_facts(name: str, entry: Entry) -> Table:
@@ -31,9 +32,14 @@ def _whole(path: str) -> Callable[[Tally], str]:
     return lambda row: f"{value:,}" if (value := _at(row, path)) else ""
 
 
-def catalogue_table(catalogue: str, rows: Sequence[dict[str, Any]], width: int) -> Table:
-    """A whole catalogue, one line per entry, with as many columns as fit."""
-    return fitted({"chips": _CHIP_COLUMNS, "clusters": _CLUSTER_COLUMNS, "models": _MODEL_COLUMNS}[catalogue], rows, width)
+def catalogue_view(catalogue: str, rows: Sequence[dict[str, Any]], width: int) -> RenderableType:
+    """A whole catalogue, one line per entry; below it, why a user's preset could not be read."""
+    columns = {"chips": _CHIP_COLUMNS, "clusters": _CLUSTER_COLUMNS, "models": _MODEL_COLUMNS}[catalogue]
+    unread = [row for row in rows if catalogue == "models" and "params" not in row]
+    return Group(
+        fitted(columns, [row for row in rows if row not in unread], width),
+        *(wrapped(f"{row['model']}: {row['source']}", width, indent="  ") for row in unread),
+    )
 
 
 def _quantity(path: str, quantity: str, *, binary: bool = False) -> Callable[[Tally], str]:
@@ -56,6 +62,11 @@ def _rate_8_bit(row: Tally) -> str:
 
 def _first(path: str, key: str) -> Callable[[Tally], str]:
     return lambda row: str(found[-1][key]) if (found := _at(row, path)) else ""
+
+
+def _page(row: Tally) -> str:
+    """'huggingface.co/Qwen/Qwen3-0.6B' for the address of its config.json; --json has it whole."""
+    return str(row.get("source") or "").removeprefix("https://").partition("/blob/")[0].partition("/resolve/")[0]
 
 
 _CHIP_COLUMNS: list[Column[Tally]] = [
@@ -91,7 +102,7 @@ _MODEL_COLUMNS: list[Column[Tally]] = [
     Column("layers", _whole("hyperparameters/layers"), rank=3),
     Column("d_model", _whole("hyperparameters/d_model"), rank=4),
     Column("vocabulary", _whole("hyperparameters/vocabulary"), rank=5),
-    Column("source", _text("source"), text=True, rank=6),
+    Column("source", _page, text=True, rank=6),
 ]
 
 

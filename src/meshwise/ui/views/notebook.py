@@ -22,11 +22,11 @@ def plan_html(made: Plan[Any, Any]) -> str:
             _bar(TRAIN_TIME, best.time, best.step, f"{best.step:.4g} s per step"),
             _bar(TRAIN_MEMORY, best.memory, best.capacity, f"{best.peak / GIB:.1f} of {best.capacity / GIB:.0f} GiB"),
         ]
-        return _page(plan.header(made).plain, _table(plan.columns(made), made.choices), drawn, made.command)
+        return _page(plan.header(made), _table(plan.columns(made), made.choices), drawn, made.command)
     assert isinstance(made, ServePlan)
     total = sum(made.best.time.values())
     drawn = [_bar(SERVE_TIME, made.best.time, total, f"{1e3 * total:.4g} ms per decode step")]
-    return _page(serve.header(made).plain, _table(serve.columns(made), made.choices), drawn, made.command)
+    return _page(serve.header(made), _table(serve.columns(made), made.choices), drawn, made.command)
 
 
 def _bar(parts: Sequence[Part], values: dict[str, float], full: float, label: str) -> str:
@@ -54,6 +54,6 @@ def _side(column: Column[Any]) -> str:
     return "left" if column.text else "right"
 
 
-def _page(title: str, table: str, drawn: Sequence[str], command: str) -> str:
-    heading = "<br>".join(escape(line) for line in title.splitlines())
+def _page(title: Sequence[str], table: str, drawn: Sequence[str], command: str) -> str:
+    heading = "<br>".join(escape(line) for line in title)
     return f"<div><b>{heading}</b>{table}{''.join(drawn)}<code>{escape(command)}</code></div>"

@@ -14,11 +14,10 @@ from meshwise.plan.train.choice import Choice
 from meshwise.plan.train.explain import Explanation
 from meshwise.plan.train.plan import TrainPlan
 from meshwise.ui.views import bars
-from meshwise.ui.views.tables import Column, bullets, calibration_line, fitted, wrapped
+from meshwise.ui.views.tables import Column, bullets, calibration_line, fitted, heading, wrapped
 from meshwise.units import GIB
 
-BAR = 40
-REMEDY = "'meshwise probe' and 'calibrate' measure yours"
+REMEDY = "see meshwise probe and calibrate"
 SEVERAL = 5
 """Layouts whose bars `--verbose` draws."""
 
@@ -27,32 +26,34 @@ def plan_view(plan: TrainPlan, why: Explanation, width: int, *, verbose: bool) -
     """Everything `plan` prints but for commands, which no terminal may break."""
     best = plan.best
     parts: list[RenderableType] = [
-        header(plan),
+        *heading(header(plan), width),
+        Text(),
         fitted(columns(plan), plan.choices, width),
-        *map(Text, _below_table(plan)),
+        *(wrapped(line, width) for line in _below_table(plan)),
         Text(),
     ]
     if verbose:
-        parts += [*choice_bars(plan.choices[:SEVERAL]), Text(), formulas(best), *failures(plan), Text(), rejects(plan), Text()]
-        parts += map(Text, why.reasons)
+        parts += [*choice_bars(plan.choices[:SEVERAL], width), Text(), wrapped(formulas(best), width)]
+        parts += [*(wrapped(line, width) for line in failures(plan)), Text(), wrapped(rejects(plan), width), Text()]
+        parts += [wrapped(line, width) for line in why.reasons]
     else:
         parts += [*best_bars(best, width), Text(), *bullets(why.highlights, width)]
     notes = [wrapped(f"note: {note}", width, indent="  ") for note in plan.notes]
-    return Group(*parts, Text(), *notes, calibration_line(plan.calibration, plan.cluster["chip"], REMEDY, verbose=verbose))
+    about = calibration_line(plan.calibration, plan.cluster["chip"], REMEDY, verbose=verbose)
+    return Group(*parts, Text(), *notes, wrapped(about, width, style="dim"))
 
 
-def header(plan: TrainPlan) -> Text:
+def header(plan: TrainPlan) -> list[str]:
     """The question, with what was assumed."""
     ask, cluster = plan.ask, plan.cluster
     nodes = f" in {cluster['nodes']:,} nodes" if int(cluster["nodes"] or 0) > 1 else ""
     framework = plan.framework + ("" if ask.framework else " (assumed, --framework)")
     step = units.show(float(ask.batch * ask.seq), "count", digits=3)
-    training = f", {units.show(ask.tokens, 'count')} tokens to train on" if ask.tokens else ""
-    lines = [
+    training = f" of {units.show(ask.tokens, 'count')}" if ask.tokens else ""
+    return [
         f"{ask.model} on {ask.on}: {cluster['devices']:,} x {cluster['chip']}{nodes}",
-        f"{framework}, {ask.precision}, {ask.optimizer}; batch {ask.batch:,} x {ask.seq:,} = {step} tokens{training}",
+        f"{framework}, {ask.precision}, {ask.optimizer}; batch {ask.batch:,} x {ask.seq:,} = {step}{training} tokens",
     ]
-    return Text(lines[0], style="bold").append(f"\n{lines[1]}", style="not bold")
 
 
 def columns(plan: TrainPlan) -> list[Column[Choice]]:
@@ -124,44 +125,46 @@ def price_words(plan: TrainPlan) -> str:
 def best_bars(best: Choice, width: int) -> list[RenderableType]:
     """One bar each for the time and the memory of the best layout, with the largest parts."""
     time, memory = (Text(f"{name:<8}") for name in ("time", "memory"))
+    seconds, size = f" {best.step:.4g} s", f" {best.peak / GIB:.1f} of {best.capacity / GIB:.0f} GiB"
+    long = bars.room(width - 8, seconds, size)
     return [
-        time.append_text(bars.bar(TRAIN_TIME, best.time, best.step, BAR)).append(f" {best.step:.4g} s"),
+        time.append_text(bars.bar(TRAIN_TIME, best.time, best.step, long)).append(seconds),
         bars.legend(TRAIN_TIME, best.time, width, 8),
-        memory.append_text(bars.bar(TRAIN_MEMORY, best.memory, best.capacity, BAR)).append(
-            f" {best.peak / GIB:.1f} of {best.capacity / GIB:.0f} GiB"
-        ),
+        memory.append_text(bars.bar(TRAIN_MEMORY, best.memory, best.capacity, long)).append(size),
         bars.legend(TRAIN_MEMORY, best.memory, width, 8),
     ]
 
 
-def choice_bars(choices: Sequence[Choice]) -> list[RenderableType]:
+def choice_bars(choices: Sequence[Choice], width: int) -> list[RenderableType]:
     """Time and memory of several layouts on a common scale."""
-    longest, capacity = max(c.step for c in choices), choices[0].capacity
+    slowest, capacity = max(c.step for c in choices), choices[0].capacity
+    times = [f" {c.step:7.4g} s  {c.name}" for c in choices]
+    sizes = [f" {c.peak / GIB:5.1f} GiB  {c.name}" for c in choices]
+    long = bars.room(width, *times, *sizes)
     lines: list[RenderableType] = [Text("time by part", style="bold")]
-    lines += [bars.bar(TRAIN_TIME, c.time, longest, BAR).append(f" {c.step:7.4g} s  {c.name}", style="not dim") for c in choices]
-    lines += [bars.letters(TRAIN_TIME, [c.time for c in choices]), Text()]
+    for c, words in zip(choices, times, strict=True):
+        lines.append(bars.bar(TRAIN_TIME, c.time, slowest, long).append(words, style="not dim"))
+    lines += [bars.letters(TRAIN_TIME, [c.time for c in choices], width), Text()]
     lines.append(Text(f"memory by kind, of {capacity / GIB:.0f} GiB", style="bold"))
-    lines += [
-        bars.bar(TRAIN_MEMORY, c.memory, capacity, BAR).append(f" {c.peak / GIB:5.1f} GiB  {c.name}", style="not dim")
-        for c in choices
-    ]
-    return [*lines, bars.letters(TRAIN_MEMORY, [c.memory for c in choices])]
+    for c, words in zip(choices, sizes, strict=True):
+        lines.append(bars.bar(TRAIN_MEMORY, c.memory, capacity, long).append(words, style="not dim"))
+    return [*lines, bars.letters(TRAIN_MEMORY, [c.memory for c in choices], width)]
 
 
-def rejects(plan: TrainPlan) -> RenderableType:
+def rejects(plan: TrainPlan) -> str:
     """How many layouts each rule dropped."""
     dropped = "; ".join(f"{count:,} by '{rule}'" for rule, count in plan.rejected.items())
-    return Text(f"{plan.priced:,} layouts evaluated. Dropped: {dropped or 'none'}.")
+    return f"{plan.priced:,} layouts evaluated. Dropped: {dropped or 'none'}."
 
 
-def formulas(best: Choice) -> Text:
+def formulas(best: Choice) -> str:
     """The rate of the best layout under each common way to count FLOPs."""
     peak = best.tflops["exact"] / best.mfu
     rates = ", ".join(f"{name} {rate:.1f} ({100 * rate / peak:.1f}%)" for name, rate in best.tflops.items())
-    return Text(f"First row in TFLOP/s by formula: {rates}. The table counts exactly: causal attention, no recompute.")
+    return f"First row in TFLOP/s by formula: {rates}. The table counts exactly: causal attention, no recompute."
 
 
-def failures(plan: TrainPlan) -> list[Text]:
+def failures(plan: TrainPlan) -> list[str]:
     """Return the cost of failures for the best layout, with the assumptions; nothing unless --tokens or failures were given."""
     best, g = plan.best, plan.best.goodput
     if not (plan.ask.tokens or plan.ask.failures):
@@ -173,9 +176,9 @@ def failures(plan: TrainPlan) -> list[Text]:
     size = units.show(g["checkpoint_bytes"], "bytes", digits=3)
     lost = ", ".join(f"{100 * g[part]:.1f}% {words}" for part, words in LOSSES.items() if g[part] >= 0.0005)
     return [
-        Text(f"Goodput of the first row: {100 * g['effective']:.1f}%, with {spares}; {total}one every {between}."),
-        Text(f"  A checkpoint of {size} takes {save}, every {every}. Lost: {lost or 'nothing'}."),
-        Text(f"  {_assumed(plan)}", style="dim"),
+        f"Goodput of the first row: {100 * g['effective']:.1f}%, with {spares}; {total}one every {between}.",
+        f"A checkpoint of {size} takes {save}, every {every}. Lost: {lost or 'nothing'}.",
+        _assumed(plan),
     ]
 
 

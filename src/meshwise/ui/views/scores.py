@@ -1,4 +1,4 @@
-"""Scores on a terminal: what was predicted, the baselines beside it, and which rows were not used."""
+"""Scores of predictions on a terminal, the baselines beside them, and which rows were not used."""
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -63,7 +63,7 @@ def _lines(found: Score, inside: Score) -> list[Line]:
         line("time lost by the pick", "time", "picked_loss", "%", base["random_loss"], base["picked_loss"]),
         line("memory error, mean", "memory", "mape", "%"),
         line("  bias", "memory", "bias", "+%"),
-        ("out of memory, foreseen", caught, inside_caught, "", ""),
+        ("out of memory, predicted", caught, inside_caught, "", ""),
         ("ran, but rejected", rejected, inside_rejected, "", ""),
     ]
 
@@ -85,7 +85,7 @@ def _notes(found: Score) -> list[str]:
 
 
 def _train_calibration(made: Calibrated) -> RenderableType:
-    """What `calibrate` found: errors before and after, in and out of sample, and what of the coefficients is known now."""
+    """Errors before and after a fit, in and out of sample, and which coefficients the rows determine."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for column, side in (("", "left"), ("before", "right"), ("left out", "right"), ("in sample", "right")):
         table.add_column(column, justify=side)  # pyright: ignore[reportArgumentType]
@@ -95,14 +95,14 @@ def _train_calibration(made: Calibrated) -> RenderableType:
         if mine:
             table.add_row(name, then, mine, within)
     fitted = [name for name in made.widths if name not in made.kept]
-    told = ", ".join(f"{name} {getattr(made.calibration, name):.4g} (± {made.widths[name]:.0%} of before)" for name in fitted)
-    lines = [f"{made.left_out['rows']} rows; before: {made.before_name}", f"fitted: {told}"]
-    lines += [f"kept at their prior, for these rows do not tell: {', '.join(made.kept)}"] if made.kept else []
+    values = ", ".join(f"{name} {getattr(made.calibration, name):.4g} (± {made.widths[name]:.0%} of before)" for name in fitted)
+    lines = [f"{made.left_out['rows']} rows; before: {made.before_name}", f"fitted: {values}"]
+    lines += [f"not determined by these rows, kept at their prior: {', '.join(made.kept)}"] if made.kept else []
     return Group(table, *map(Text, lines))
 
 
 def _serve_score(found: Score) -> RenderableType:
-    """What `validate` prints of one table of served models."""
+    """Everything `validate` prints of one table of served models."""
     fit, ill = found["fit"], found["prefill"]["ill"]
     notes = [f"{found['rows']} rows; calibration: {found['calibration']}"]
     notes += [f"{ill} prompts left out of the mean: over 3 times as slow as in another format on the same devices"] if ill else []
@@ -137,7 +137,7 @@ def _serve_table(name: str, columns: dict[str, Score]) -> Table:
 
 
 def _serve_calibration(made: ServeCalibrated) -> RenderableType:
-    """What `calibrate` found of a served model's speed."""
+    """Errors of a serving calibration before and after its fit, and its coefficients."""
     coefficients = ", ".join(f"{name} {getattr(made.serving, name):.4g}" for name in SERVE_COEFFICIENTS)
     table = _serve_table("", {"before": made.before, "left out": made.left_out, "in sample": made.in_sample})
     return Group(table, Text(f"{made.left_out['rows']} rows; {coefficients}"))

@@ -1,24 +1,22 @@
 """A serving plan on a terminal: header, table of layouts, memory of each device, where the time goes, the reasons; and tables of points."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from meshwise import units
 from meshwise.cost.parts import SERVE_MEMORY, SERVE_TIME
 from meshwise.plan.serve.choice import Device, ServeChoice
 from meshwise.plan.serve.explain import tokens
-from meshwise.plan.serve.plan import ServePlan
+from meshwise.plan.serve.plan import Miss, ServePlan
 from meshwise.plan.serve.vary import ServePoint, ServePoints
 from meshwise.ui.views import bars
-from meshwise.ui.views.tables import Column, bullets, calibration_line, fitted, wrapped
+from meshwise.ui.views.chart import Panel, chart
+from meshwise.ui.views.tables import Column, bullets, calibration_line, fitted, heading, wrapped
 from meshwise.units import GIB
 
-BAR = 40
-REMEDY = "'meshwise bench --rows' measures yours"
-POINT_BAR = 16
+REMEDY = "see meshwise bench"
 HIGHLIGHTS = 5
 SEVERAL = 5
 """Layouts whose bars `--verbose` draws."""
@@ -27,35 +25,34 @@ SEVERAL = 5
 def plan_view(plan: ServePlan, width: int, *, verbose: bool) -> RenderableType:
     """Everything `serve` prints but for commands, which no terminal may break."""
     parts: list[RenderableType] = [
-        header(plan),
+        *heading(header(plan), width),
+        Text(),
         fitted(columns(plan), plan.choices, width),
-        *map(Text, _below_table(plan)),
+        *(wrapped(line, width) for line in _below_table(plan)),
         Text(),
     ]
-    parts += [*device_bars(plan.best), Text(), *time_bars(plan.choices[: SEVERAL if verbose else 1], width), Text()]
-    reasons = plan.reasons if verbose else _highlights(plan)
-    parts += map(Text, reasons) if verbose else bullets(reasons, width)
+    parts += [*device_bars(plan.best, width), Text(), *time_bars(plan.choices[: SEVERAL if verbose else 1], width), Text()]
+    parts += [wrapped(line, width) for line in plan.reasons] if verbose else bullets(_highlights(plan), width)
     notes = [wrapped(f"note: {note}", width, indent="  ") for note in plan.notes]
-    return Group(*parts, Text(), *notes, calibration_line(plan.serving, plan.cluster["chip"], REMEDY, verbose=verbose))
+    about = calibration_line(plan.serving, plan.cluster["chip"], REMEDY, verbose=verbose)
+    return Group(*parts, Text(), *notes, wrapped(about, width, style="dim"))
 
 
 def _highlights(plan: ServePlan) -> list[str]:
-    """The first reasons, and the verdict on a measured speed, which come last."""
-    measured = [i for i, line in enumerate(plan.reasons) if line.startswith("Measured ")]
-    verdict = list(plan.reasons[measured[0] :]) if measured else []
-    return [*verdict, *plan.reasons[:HIGHLIGHTS]]
+    """The verdict on a measured speed, which is the last of the reasons, and the first of them."""
+    end = next((i for i, line in enumerate(plan.reasons) if line.startswith("Measured ")), len(plan.reasons))
+    return [*plan.reasons[end:], *plan.reasons[: HIGHLIGHTS - (end < len(plan.reasons))]]
 
 
-def header(plan: ServePlan) -> Text:
+def header(plan: ServePlan) -> list[str]:
     """The question, with what was assumed."""
     ask, context = plan.ask, units.show(float(plan.context), "length")
     requests = f"{ask.users:,} concurrent requests" if ask.users > 1 else "one request at a time"
-    lines = [
+    return [
         f"{ask.model} on {ask.on} with {plan.engine}{'' if ask.engine else ' (assumed, --engine)'}",
         f"{plan.weights['format']} weights, {ask.kv} KV cache; {requests}, {ask.prompt:,} prompt + {ask.output:,} output tokens, "
         f"context {context}",
     ]
-    return Text(lines[0], style="bold").append(f"\n{lines[1]}", style="not bold")
 
 
 def columns(plan: ServePlan) -> list[Column[ServeChoice]]:
@@ -71,22 +68,22 @@ def columns(plan: ServePlan) -> list[Column[ServeChoice]]:
     if several:
         found.extend(
             [
-                Column("decode tok/s", lambda c: tokens(c.decode), rank=3),
-                Column("with prompts", lambda c: tokens(c.sustained)),
+                Column("decode tok/s", lambda c: tokens(c.decode), rank=8),
+                Column("with prompts", lambda c: tokens(c.sustained), rank=4, short_title="total"),
             ]
         )
     found.extend(
         [
-            Column("prefill tok/s", lambda c: f"{c.prefill:,.0f}", rank=2),
-            Column("TTFT", lambda c: units.show(c.ttft, "seconds", digits=3)),
-            Column("GiB free", lambda c: _gib(c.spare)),
-            Column("max requests", lambda c: f"{c.most_users:,}", rank=1),
+            Column("prefill tok/s", lambda c: f"{c.prefill:,.0f}", rank=7),
+            Column("TTFT", lambda c: units.show(c.ttft, "seconds", digits=3), rank=2),
+            Column("GiB free", lambda c: _gib(c.spare), rank=3),
+            Column("max requests", lambda c: f"{c.most_users:,}", rank=6),
         ]
     )
     if any(c.dollars_per_million is not None for c in plan.choices):
-        found.append(Column("$/1M tokens", lambda c: _dollars(c.dollars_per_million)))
+        found.append(Column("$/1M tokens", lambda c: _dollars(c.dollars_per_million), rank=5, short_title="$/1M"))
     if plan.ask.ttft or plan.ask.per_user:
-        found.append(Column("meets", lambda c: "yes" if c.meets else "no"))
+        found.append(Column("meets", lambda c: "yes" if c.meets else "no", rank=1))
     return found
 
 
@@ -99,7 +96,7 @@ def _gib(value: float) -> str:
 
 
 def _below_table(plan: ServePlan) -> list[str]:
-    lines = [f"Does not fit: {miss.name}, {_gib(miss.missing)} GiB short on its fullest device." for miss in plan.misses]
+    lines = [f"Does not fit: {', '.join(_short_by(plan.misses))}."] if plan.misses else []
     rate = plan.cluster["dollars_per_hour"]
     if rate is not None and any(c.dollars_per_million is not None for c in plan.choices):
         lines.append(
@@ -108,19 +105,30 @@ def _below_table(plan: ServePlan) -> list[str]:
     return lines
 
 
-def device_bars(best: ServeChoice) -> list[RenderableType]:
+def _short_by(misses: Sequence[Miss]) -> Iterator[str]:
+    """'row split, 2 cards (7.0 GiB short on its fullest device)'; the words once."""
+    for i, miss in enumerate(misses):
+        yield f"{miss.name} ({_gib(miss.missing)} GiB{'' if i else ' short on its fullest device'})"
+
+
+def device_bars(best: ServeChoice, width: int) -> list[RenderableType]:
     """Return one memory bar per device of a copy."""
-    lines: list[RenderableType] = [Text(f"memory of each device, {best.name}", style="bold")]
-    for same in _alike(best.devices):
-        first, last = same[0], same[-1]
-        number = f"device {first.card}" if len(same) == 1 else f"devices {first.card}-{last.card}"
-        layers = f"{first.layers} layers{' and the head' if first.head else ''}"
-        values = {part.name: float(getattr(first, part.name)) for part in SERVE_MEMORY}
-        bar = bars.bar(SERVE_MEMORY, values, first.capacity, BAR)
-        lines.append(
-            bar.append(f" {_gib(sum(values.values()))} of {_gib(first.capacity)} GiB, {number}, {layers}", style="not dim")
-        )
-    return [*lines, Text("  ".join(f"{part.letter} {part.words}" for part in SERVE_MEMORY), style="dim")]
+    lines: list[RenderableType] = [wrapped(f"memory of each device, {best.name}", width, style="bold")]
+    alike = _alike(best.devices)
+    held = [{part.name: float(getattr(same[0], part.name)) for part in SERVE_MEMORY} for same in alike]
+    labels = [_device_label(same, sum(values.values())) for same, values in zip(alike, held, strict=True)]
+    long = bars.room(width, *labels)
+    for same, values, label in zip(alike, held, labels, strict=True):
+        lines.append(bars.bar(SERVE_MEMORY, values, same[0].capacity, long).append(label, style="not dim"))
+    return [*lines, bars.letters(SERVE_MEMORY, held, width)]
+
+
+def _device_label(same: Sequence[Device], used: float) -> str:
+    """' 11.7 of 16.0 GiB, device 3, 19 layers + head'."""
+    first, last = same[0], same[-1]
+    number = f"device {first.card}" if len(same) == 1 else f"devices {first.card}-{last.card}"
+    layers = f"{first.layers} layers{' + head' if first.head else ''}"
+    return f" {_gib(used)} of {_gib(first.capacity)} GiB, {number}, {layers}"
 
 
 def _alike(devices: Sequence[Device]) -> list[list[Device]]:
@@ -139,17 +147,17 @@ def _alike(devices: Sequence[Device]) -> list[list[Device]]:
 def time_bars(choices: Sequence[ServeChoice], width: int) -> list[RenderableType]:
     """Milliseconds of a decode step by part, on a common scale."""
     totals = [sum(c.time.values()) for c in choices]
+    alone = len(choices) == 1
+    labels = [f" {1e3 * total:.4g} ms{'' if alone else ', ' + c.name}" for c, total in zip(choices, totals, strict=True)]
+    long = bars.room(width, *labels)
     lines: list[RenderableType] = [Text("decode step by part", style="bold")]
-    for c, total in zip(choices, totals, strict=True):
-        lines.append(bars.bar(SERVE_TIME, c.time, max(totals), BAR).append(f" {1e3 * total:.4g} ms, {c.name}", style="not dim"))
-    if len(choices) == 1:
-        return [*lines, bars.legend(SERVE_TIME, choices[0].time, width)]
-    return [*lines, bars.letters(SERVE_TIME, [c.time for c in choices])]
+    for c, label in zip(choices, labels, strict=True):
+        lines.append(bars.bar(SERVE_TIME, c.time, max(totals), long).append(label, style="not dim"))
+    several = [c.time for c in choices]
+    return [*lines, bars.legend(SERVE_TIME, several[0], width) if alone else bars.letters(SERVE_TIME, several, width)]
 
 
 # Many points.
-
-Panel = tuple[str, Callable[[ServeChoice], float], Callable[[ServeChoice], str]]
 
 
 def points_view(found: ServePoints, width: int) -> RenderableType:
@@ -158,10 +166,11 @@ def points_view(found: ServePoints, width: int) -> RenderableType:
     notes = dict.fromkeys(note for point in found for note in point.notes)
     return Group(
         fitted(_point_columns(found, several), found.points, width),
-        _chart(found, several),
         Text(),
-        *map(Text, found.lessons),
-        *(Text(f"note: {note}") for note in notes),
+        _chart(found, several, width),
+        Text(),
+        *(wrapped(line, width) for line in found.lessons),
+        *(wrapped(f"note: {note}", width, indent="  ") for note in notes),
     )
 
 
@@ -179,37 +188,22 @@ def _point_columns(found: ServePoints, several: bool) -> list[Column[ServePoint]
         *(Column(name, axis(i)) for i, name in enumerate(found.axes)),
         Column("layout", lambda point: point.choice.name if point.choice else point.refusal, text=True),
         Column("tok/s each" if several else "tokens/s", of(lambda c: tokens(c.per_user))),
-        Column("all requests", of(lambda c: tokens(c.decode))),
-        Column("prefill tok/s", of(lambda c: f"{c.prefill:,.0f}"), rank=2),
-        Column("TTFT", of(lambda c: units.show(c.ttft, "seconds", digits=3))),
-        Column("layer split", lambda p: tokens(p.layered.per_user) if p.layered else "", rank=3),
-        Column("GiB free", of(lambda c: _gib(c.spare))),
-        Column("max context", lambda p: units.show(float(p.longest), "length", digits=3) if p.choice else "", rank=1),
-        Column("max requests", of(lambda c: f"{c.most_users:,}"), rank=4),
+        Column("all requests", of(lambda c: tokens(c.decode)), rank=2),
+        Column("prefill tok/s", of(lambda c: f"{c.prefill:,.0f}"), rank=6),
+        Column("TTFT", of(lambda c: units.show(c.ttft, "seconds", digits=3)), rank=1),
+        Column("layer split", lambda p: tokens(p.layered.per_user) if p.layered else "", rank=5),
+        Column("GiB free", of(lambda c: _gib(c.spare)), rank=3),
+        Column("max context", lambda p: units.show(float(p.longest), "length", digits=3) if p.choice else "", rank=4),
+        Column("max requests", of(lambda c: f"{c.most_users:,}"), rank=7),
     ]
     hidden = {*(() if several else ("all requests",)), *(() if layered else ("layer split",))}
     return [column for column in columns if column.title not in hidden]
 
 
-def _chart(found: ServePoints, several: bool) -> Table:
-    """A bar per point for generation and for the prompt, each from zero to the longest of its column."""
-    each: Panel = ("tok/s each" if several else "tokens/s", lambda c: c.per_user, lambda c: tokens(c.per_user))
-    together: Panel = ("all requests", lambda c: c.decode, lambda c: tokens(c.decode))
-    prompt: Panel = ("prefill tok/s", lambda c: c.prefill, lambda c: f"{c.prefill:,.0f}")
+def _chart(found: ServePoints, several: bool, width: int) -> RenderableType:
+    """A bar per point for generation and for the prompt."""
+    each: Panel[ServeChoice] = ("tok/s each" if several else "tokens/s", lambda c: c.per_user, lambda c: tokens(c.per_user))
+    together: Panel[ServeChoice] = ("all requests", lambda c: c.decode, lambda c: tokens(c.decode))
+    prompt: Panel[ServeChoice] = ("prefill tok/s", lambda c: c.prefill, lambda c: f"{c.prefill:,.0f}")
     panels = [each, together, prompt] if several else [each, prompt]
-    done = [point.choice for point in found if point.choice]
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for title in found.axes:
-        table.add_column(title, justify="right", no_wrap=True)
-    for (title, _, _), colour in zip(panels, ("green", "yellow", "cyan"), strict=False):
-        table.add_column(title, style=colour, no_wrap=True)
-    most = [max((value(c) for c in done), default=0.0) or 1.0 for _, value, _ in panels]
-    for point in found:
-        c = point.choice
-        drawn = (
-            [bars.length(value(c) / top, show(c), POINT_BAR) for (_, value, show), top in zip(panels, most, strict=True)]
-            if c
-            else ["-"]
-        )
-        table.add_row(*point.labels, *drawn)
-    return table
+    return chart(found.axes, [(point.labels, point.choice, "") for point in found], panels, width)

@@ -6,23 +6,28 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from meshwise import units
+from meshwise.cost.axes import layout_name
 from meshwise.plan.shapes.answer import Shapes
 from meshwise.plan.shapes.search import Row
 from meshwise.plan.train.choice import Choice
-from meshwise.ui.views.tables import Column, fitted
+from meshwise.ui.views.tables import Column, fitted, wrapped
 from meshwise.units import GIB
 
 
 def shapes_view(found: Shapes, width: int) -> RenderableType:
     """The table, the faults of each shape, and the rule that the best follow."""
-    faults = [Text(f"{row.name}: {'; '.join(map(str, row.faults)) if row.faults else 'nothing notable'}") for row in found.shapes]
+    faults = [
+        wrapped(f"{row.name}: {'; '.join(map(str, row.faults)) if row.faults else 'nothing notable'}", width, indent="  ")
+        for row in found.shapes
+    ]
     return Group(
         fitted(_columns(), found.shapes, width),
+        Text(),
         Text("what each shape gives up, in percent of its seconds per parameter", style="bold"),
         *faults,
         Text(),
         Text(f"{found.candidates:,} shapes x layouts searched, of {found.searched:,} shapes."),
-        *([Text(found.rule)] if found.rule else []),
+        *([wrapped(found.rule, width)] if found.rule else []),
     )
 
 
@@ -30,16 +35,19 @@ def _columns() -> list[Column[Row]]:
     def of(cell: Callable[[Choice], str]) -> Callable[[Row], str]:
         return lambda row: cell(row.choice) if row.choice else ""
 
+    def of_layout(row: Row, *, short: bool = False) -> str:
+        return layout_name(row.choice.layout, short=short) if row.choice else "fits nowhere"
+
     return [
         Column("hidden", lambda row: str(row.shape["hidden"])),
         Column("layers", lambda row: str(row.shape["layers"])),
         Column("heads", lambda row: str(row.shape["heads"])),
-        Column("head size", lambda row: str(row.shape["hidden"] // row.shape["heads"]), rank=2),
-        Column("FFW", lambda row: str(row.shape["ffn"]), rank=1),
+        Column("head size", lambda row: str(row.shape["hidden"] // row.shape["heads"]), rank=4),
+        Column("FFW", lambda row: str(row.shape["ffn"]), rank=3),
         Column("params", lambda row: units.show(row.params, "count", digits=4)),
         Column("s/step", of(lambda c: f"{c.step:.4g}")),
-        Column("s per 100B", lambda row: f"{row.per_parameter * 1e11:.4g}" if row.choice else ""),
-        Column("MFU", of(lambda c: f"{100 * c.mfu:.1f}%")),
-        Column("GiB", of(lambda c: f"{c.peak / GIB:.1f}"), rank=3),
-        Column("layout", lambda row: row.choice.name if row.choice else "fits nowhere", text=True),
+        Column("s per 100B", lambda row: f"{row.per_parameter * 1e11:.4g}" if row.choice else "", rank=1),
+        Column("MFU", of(lambda c: f"{100 * c.mfu:.1f}%"), rank=2),
+        Column("GiB", of(lambda c: f"{c.peak / GIB:.1f}"), rank=5),
+        Column("layout", of_layout, text=True, short=lambda row: of_layout(row, short=True)),
     ]

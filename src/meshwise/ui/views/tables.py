@@ -10,13 +10,19 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 PIPE_WIDTH = 120
 """Columns of output that is no terminal, unless $COLUMNS says otherwise."""
+
+GAP = 2
+"""Columns of a terminal between two columns of a table."""
+
+LINES, FEWEST = 9, 3
+"""Lines that a list of reasons may take, and how many reasons it has at least."""
 
 Shown = TypeVar("Shown")
 
@@ -63,44 +69,73 @@ class Column(Generic[Shown]):
 
 
 def fitted(columns: Sequence[Column[Shown]], rows: Sequence[Shown], width: int) -> Table:
-    """The table with all columns, or else with short cells, or else with as many columns as fit into `width`."""
+    """The table with all columns, or else with short cells, or else with as many columns as fit into `width`.
+
+    Text of rank 0 may take half of the width before other columns are dropped; longer text wraps. Numbers are never cut."""
     ranks = sorted({column.rank for column in columns if column.rank}, reverse=True)
     fewer = [[column for column in columns if column.rank < rank] for rank in ranks]
     tried = [(columns, False), (columns, True), *((some, True) for some in fewer)]
-    made = [table(some, rows, short=short) for some, short in tried]
-    measure = Console(width=1000)
-    return next((one for one in made if Measurement.get(measure, measure.options, one).maximum <= width), made[-1])
+    chosen, short = next((one for one in tried if _width(*one, rows, width // 2) <= width), tried[-1])
+    return table(chosen, rows, short=short)
+
+
+def _width(columns: Sequence[Column[Shown]], short: bool, rows: Sequence[Shown], most: int) -> int:
+    """The width of a table whose text of rank 0 takes at most `most` characters."""
+    natural = [max(cell_len(cell) for cell in (_title(one, short), *(_cell(one, row, short) for row in rows))) for one in columns]
+    texts = sum(width for one, width in zip(columns, natural, strict=True) if one.text and not one.rank)
+    return sum(natural) - texts + min(texts, most) + GAP * (len(columns) - 1)
+
+
+def _title(column: Column[Any], short: bool) -> str:
+    return column.short_title if short and column.short_title else column.title
+
+
+def _cell(column: Column[Shown], row: Shown, short: bool) -> str:
+    return (column.short or column.cell)(row) if short else column.cell(row)
 
 
 def table(columns: Sequence[Column[Shown]], rows: Sequence[Shown], *, short: bool = False) -> Table:
-    found = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    found = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for column in columns:
-        title = column.short_title if short and column.short_title else column.title
-        found.add_column(title, justify="left" if column.text else "right", no_wrap=True)
+        side = "left" if column.text else "right"
+        found.add_column(_title(column, short), justify=side, no_wrap=not column.text, overflow="fold")
     for row in rows:
-        found.add_row(*((column.short or column.cell)(row) if short else column.cell(row) for column in columns))
+        found.add_row(*(_cell(column, row, short) for column in columns))
     return found
 
 
-def wrapped(line: str, width: int, head: str = "", indent: str = "") -> Text:
+def wrapped(line: str, width: int, head: str = "", indent: str = "", style: str = "") -> Text:
     """A sentence at a width: `head` before its first line, `indent` before the others."""
-    return Text(
-        "\n".join(textwrap.wrap(line, width, initial_indent=head, subsequent_indent=indent, break_long_words=False) or [head])
+    lines = textwrap.wrap(
+        line, width, initial_indent=head, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
+    return Text("\n".join(lines or [head]), style=style)
 
 
-def bullets(lines: Iterable[str], width: int) -> list[Text]:
-    """Sentences as a list; a line that is indented already belongs to the one before it."""
-    return [
-        wrapped(line.strip(), width, "    ", "    ") if line.startswith(" ") else wrapped(line, width, "- ", "  ")
-        for line in lines
-    ]
+def heading(lines: Sequence[str], width: int) -> list[Text]:
+    """The first line in bold, the others plain."""
+    return [wrapped(line, width, style="" if i else "bold") for i, line in enumerate(lines)]
 
 
-def calibration_line(about: Mapping[str, str], chip: object, remedy: str, *, verbose: bool) -> Text:
+def bullets(sentences: Iterable[str], width: int) -> list[Text]:
+    """The first sentences as a list: as many as fit into LINES, and at least FEWEST. An indented one belongs to the one before it."""
+    found: list[Text] = []
+    lines = items = 0
+    for sentence in sentences:
+        inner = sentence.startswith(" ")
+        made = wrapped(sentence.strip(), width, "    " if inner else "- ", "      " if inner else "  ")
+        lines += made.plain.count("\n") + 1
+        if lines > LINES and items >= FEWEST and not inner:
+            break
+        found.append(made)
+        items += not inner
+    return found
+
+
+def calibration_line(about: Mapping[str, str], chip: object, remedy: str, *, verbose: bool) -> str:
     """Which calibration the numbers rest on; where it was not fitted on this chip, how to measure one."""
     date = f", {about['date']}" if about["date"] else ""
     fitted_on = f" (fitted on {about['fitted_on']}{date})" if verbose else ""
     if about["own_chip"]:
-        return Text(f"calibration: {about['name']}{fitted_on}", style="dim")
-    return Text(f"not calibrated for {chip}: using '{about['name']}'{fitted_on}; {remedy}", style="dim")
+        return f"calibration: {about['name']}{fitted_on}"
+    return f"not calibrated for {chip}: using '{about['name']}'{fitted_on}; {remedy}"

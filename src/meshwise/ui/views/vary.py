@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from meshwise import units
@@ -12,22 +11,20 @@ from meshwise.plan.ask import TrainAsk
 from meshwise.plan.cheapest import CONSIDERED, Cheapest
 from meshwise.plan.train.choice import Choice
 from meshwise.plan.train.vary import Point, TrainPoints
-from meshwise.ui.views import bars
+from meshwise.ui.views.chart import Panel, chart
 from meshwise.ui.views.plan import memory_cell, money
-from meshwise.ui.views.tables import Column, fitted
+from meshwise.ui.views.tables import Column, fitted, wrapped
 from meshwise.units import GIB
-
-BAR = 16
 
 
 def points_view(found: TrainPoints, width: int) -> RenderableType:
     """Everything that a table of points prints, but for the command that reproduces it."""
-    reasons = [Text(f"{' '.join(point.labels)}: {point.why}") for point in found if point.why]
+    reasons = [wrapped(f"{' '.join(point.labels)}: {point.why}", width, indent="  ") for point in found if point.why]
     several = sum(1 for point in found if point.choice) > 1
     why = [Text("why the layout changes", style="bold"), *reasons] if reasons else []
     why += [Text("The same layout wins at every point.")] if several and not reasons else []
     table = fitted(_columns(found.ask, found.axes, found.points), found.points, width)
-    return Group(table, chart(found.axes, found.points), Text(), *why, Text(), *_notes(found.points))
+    return Group(table, Text(), _chart(found.axes, found.points, width), Text(), *why, Text(), *_notes(found.points, width))
 
 
 def _columns(ask: TrainAsk, axes: Sequence[str], points: Sequence[Point]) -> list[Column[Point]]:
@@ -47,52 +44,37 @@ def _columns(ask: TrainAsk, axes: Sequence[str], points: Sequence[Point]) -> lis
     found: list[Column[Point]] = [Column(name, axis(i)) for i, name in enumerate(axes)]
     found += [
         Column("layout", layout, text=True, short=lambda point: layout(point, short=True)),
-        Column("devices", of(lambda c: f"{c.devices:,}"), rank=2),
+        Column("devices", of(lambda c: f"{c.devices:,}"), rank=6),
         Column("s/step", of(lambda c: f"{c.step:.4g}")),
-        Column("tokens/s", of(lambda c: f"{c.tokens_per_second:,.0f}"), rank=1),
-        Column("MFU", of(lambda c: f"{100 * c.mfu:.1f}%")),
-        Column(title, of(memory_cell), rank=3),
+        Column("tokens/s", of(lambda c: f"{c.tokens_per_second:,.0f}"), rank=5),
+        Column("MFU", of(lambda c: f"{100 * c.mfu:.1f}%"), rank=4),
+        Column(title, of(memory_cell), rank=7),
     ]
     if ask.tokens:
         found += [
-            Column("days", of(lambda c: f"{c.total_days:,.1f}" if c.total_days is not None else "")),
-            Column("cost", of(money)),
+            Column("days", of(lambda c: f"{c.total_days:,.1f}" if c.total_days is not None else ""), rank=2),
+            Column("cost", of(money), rank=2),
         ]
     if ask.within:
         limit = f"in {units.show(ask.within, 'seconds')}"
-        found.append(Column(limit, lambda point: ("yes" if point.meets(ask.within) else "no") if point.choice else ""))
+        found.append(Column(limit, lambda point: ("yes" if point.meets(ask.within) else "no") if point.choice else "", rank=1))
     return found
 
 
-Panel = tuple[str, Callable[[Choice], float | None], Callable[[Choice], str]]
-
-
-def chart(titles: Sequence[str], points: Sequence[Point], marks: Mapping[int, str] | None = None) -> RenderableType:
-    """A bar per point for time, cost and MFU, each from zero to the longest of its column. A mark stands behind its point's bars."""
+def _chart(titles: Sequence[str], points: Sequence[Point], width: int, marks: Mapping[int, str] | None = None) -> RenderableType:
+    """A bar per point for time, cost and MFU; a mark stands behind its point's bars."""
     done = [point.choice for point in points if point.choice]
-    panels: list[Panel] = [("s/step", lambda c: c.step, lambda c: f"{c.step:.4g}")]
+    panels: list[Panel[Choice]] = [("s/step", lambda c: c.step, lambda c: f"{c.step:.4g}")]
     if any(c.total_days is not None for c in done):
         panels = [("days", lambda c: c.total_days, lambda c: f"{c.total_days or 0:,.1f}")]
     if any(c.total_dollars for c in done):
         panels.append(("cost", lambda c: c.total_dollars, money))
     panels.append(("MFU", lambda c: c.mfu, lambda c: f"{100 * c.mfu:.1f}%"))
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for title in titles:
-        table.add_column(title, justify="right", no_wrap=True)
-    for (title, _, _), colour in zip(panels, ("green", "yellow", "cyan"), strict=False):
-        table.add_column(title, style=colour, no_wrap=True)
-    table.add_column("")
-    most = [max((value(c) or 0.0 for c in done), default=0.0) for _, value, _ in panels]
-    for i, point in enumerate(points):
-        drawn = ["-"] + [""] * (len(panels) - 1)
-        if (c := point.choice) is not None:
-            shares = [(value(c) or 0.0) / top if top else 0.0 for (_, value, _), top in zip(panels, most, strict=True)]
-            drawn = [bars.length(share, show(c), BAR) for share, (_, _, show) in zip(shares, panels, strict=True)]
-        table.add_row(*point.labels[-len(titles) :], *drawn, (marks or {}).get(i, ""))
-    return table
+    drawn = [(point.labels[-len(titles) :], point.choice, (marks or {}).get(i, "")) for i, point in enumerate(points)]
+    return chart(titles, drawn, panels, width)
 
 
-def _notes(points: Sequence[Point], unpriced: Sequence[str] = ()) -> list[Text]:
+def _notes(points: Sequence[Point], width: int, unpriced: Sequence[str] = ()) -> list[Text]:
     """Assumptions of all points, each once."""
     questions = [point.question for point in points if point.question]
     several = len({q.chip.key for q in questions}) > 1
@@ -106,8 +88,8 @@ def _notes(points: Sequence[Point], unpriced: Sequence[str] = ()) -> list[Text]:
     each = ", ".join(f"{key} {units.show(rent, 'dollars/s')}" for key, rent in rents.items())
     found += [f"price per device-hour: {each}"] if rents else []
     names = dict.fromkeys(q.calibration.name for q in questions)
-    notes = [Text(f"note: {note}") for note in dict.fromkeys(found)]
-    return [*notes, Text(f"calibration: {', '.join(names)}", style="dim")]
+    notes = [wrapped(f"note: {note}", width, indent="  ") for note in dict.fromkeys(found)]
+    return [*notes, wrapped(f"calibration: {', '.join(names)}", width, style="dim")]
 
 
 def cheapest_view(found: Cheapest, width: int) -> RenderableType:
@@ -124,13 +106,14 @@ def cheapest_view(found: Cheapest, width: int) -> RenderableType:
     )
     marks = {i: "cheapest" if point is best else "" if point.meets(ask.within) else "too late" for i, point in enumerate(counts)}
     return Group(
+        wrapped(sentence, width, style="bold"),
         Text(),
-        Text(sentence, style="bold"),
         fitted(_columns(ask, ("chip", "nodes"), per_chip), per_chip, width),
+        Text(),
         Text(f"Numbers of nodes of {best.values['chip']} that were tried and work:"),
         Text(),
-        chart(("nodes",), counts, marks),
+        _chart(("nodes",), counts, width, marks),
         Text(),
-        *([] if ask.on else [Text(f"Chips: {CONSIDERED}; --vary chip=... names others.")]),
-        *_notes(found.tried, found.unpriced),
+        *([] if ask.on else [wrapped(f"Chips: {CONSIDERED}; --vary chip=... names others.", width)]),
+        *_notes(found.tried, width, found.unpriced),
     )

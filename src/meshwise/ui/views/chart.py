@@ -1,0 +1,50 @@
+"""A chart of points on a terminal: a bar per point for each of a few figures, each from zero to the longest of its column."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from rich.table import Table
+from rich.text import Text
+
+from meshwise.ui.views import bars
+
+LONGEST, SHORTEST = 16, 3
+"""Characters of a bar on a wide and on a narrow terminal."""
+COLOURS = ("green", "yellow", "cyan")
+GAP = 2
+
+Choice = TypeVar("Choice")
+Panel = tuple[str, Callable[[Choice], float | None], Callable[[Choice], str]]
+"""A figure: its title, its value, and how that is written behind the bar."""
+Point = tuple[Sequence[str], Choice | None, str]
+"""The labels of a point, its layout if it has one, and a mark that stands behind its bars."""
+
+
+def chart(titles: Sequence[str], points: Sequence[Point[Choice]], panels: Sequence[Panel[Choice]], width: int) -> Table:
+    """A row per point: its labels, a bar for each panel, its mark. Bars are shorter, and the last panels left out, where it is narrow."""
+    done = [choice for _, choice, _ in points if choice is not None]
+    labels = [max(len(text) for text in (title, *(row[i] for row, _, _ in points))) for i, title in enumerate(titles)]
+    numbers = [max(len(title) - LONGEST - 1, *(len(show(c)) for c in done), 0) for title, _, show in panels]
+    mark = max(len(mark) for _, _, mark in points)
+    free = width - sum(labels) - GAP * len(labels) - mark
+    shown = next(n for n in range(len(panels), 0, -1) if n == 1 or _long(free, numbers[:n]) >= SHORTEST)
+    long = max(SHORTEST, min(LONGEST, _long(free, numbers[:shown])))
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
+    for title in titles:
+        table.add_column(title, justify="right", no_wrap=True)
+    for (title, _, _), colour in zip(panels[:shown], COLOURS, strict=False):
+        table.add_column(title, style=colour, no_wrap=True)
+    table.add_column("", no_wrap=True)
+    most = [max((value(c) or 0.0 for c in done), default=0.0) for _, value, _ in panels[:shown]]
+    for names, choice, mark_here in points:
+        drawn = ["-"] + [""] * (shown - 1)
+        if choice is not None:
+            shares = [(value(choice) or 0.0) / top if top else 0.0 for (_, value, _), top in zip(panels, most, strict=False)]
+            drawn = [bars.length(share, show(choice), long) for share, (_, _, show) in zip(shares, panels, strict=False)]
+        table.add_row(*map(Text, names), *drawn, mark_here)
+    return table
+
+
+def _long(free: int, numbers: Sequence[int]) -> int:
+    """The length of bars if `free` characters hold them, their numbers and the gaps between."""
+    return free // len(numbers) - max(numbers) - 1 - GAP
