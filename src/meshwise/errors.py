@@ -50,3 +50,10 @@ def one_of(option: str, given: str, valid: Iterable[str]) -> str:
     if given not in known:
         raise UserError(f"{option} {quoted(given)}: expected one of {', '.join(known)}{nearest(given, known)}")
     return given
+
+
+def unknown(what: str, given: str, known: Iterable[str], more: str = "") -> UserError:
+    """Return the error for a name that is not among `known`: the nearest first, then the whole list. `more` adds to the list."""
+    names = list(known)
+    close = nearest(given, names)
+    return UserError(f"unknown {what} {quoted(given)}{close}{' Known' if close else '; known'}: {', '.join(names)}{more}")

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from meshwise.catalogue import files, records
 from meshwise.catalogue.chips import Chip, Kind, Source
-from meshwise.errors import UserError, nearest, quoted
+from meshwise.errors import UserError, unknown
 from meshwise.units import Bytes, Count, Seconds
 
 FittedTo = Literal["speed", "memory", "probed"]
@@ -235,9 +235,7 @@ def _from_file(cls: type[AnyRecord], name: str) -> AnyRecord | None:
 def _named(name: str, known: Iterable[AnyRecord]) -> AnyRecord:
     by_key = {found.key: found for found in known}
     if name not in by_key:
-        raise UserError(
-            f"unknown calibration {quoted(name)}: known are {', '.join(by_key)}, or a .toml file{nearest(name, by_key)}"
-        )
+        raise unknown("calibration", name, by_key, ", or a .toml file")
     return by_key[name]
 
 

@@ -6,7 +6,7 @@ from typing import Literal, TypeVar
 
 from meshwise.catalogue import files, records
 from meshwise.catalogue.chips import Chip, Kind, Source
-from meshwise.errors import UserError, nearest, quoted
+from meshwise.errors import unknown
 from meshwise.units import Bytes, Count
 
 Split = Literal["layer", "row", "tensor"]
@@ -162,4 +162,4 @@ def _find(known: dict[str, Entry], name: str) -> Entry:
     for key, found in known.items():
         if plain in (files.squeeze(one).replace(".", "") for one in (key, found.name)):
             return found
-    raise UserError(f"unknown engine {quoted(name)}: known are {', '.join(known)}{nearest(name, known)}")
+    raise unknown("engine", name, known)

@@ -5,7 +5,7 @@ from typing import Literal
 
 from meshwise.catalogue import files, records
 from meshwise.catalogue.chips import Source
-from meshwise.errors import UserError, nearest, quoted
+from meshwise.errors import unknown
 from meshwise.units import Bytes, Count
 
 
@@ -103,4 +103,4 @@ def find_framework(name: str) -> Framework:
         found = replace(records.read(Framework, files.table_of(path), path.name), key=key)
         if plain in (files.squeeze(key), files.squeeze(found.name)):
             return found
-    raise UserError(f"unknown framework {quoted(name)}: known are {', '.join(known)}{nearest(name, known)}")
+    raise unknown("framework", name, known)

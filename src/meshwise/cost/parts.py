@@ -2,7 +2,7 @@
 web page uses for it. A new part of the cost is a new row here and its formula."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,11 @@ SERVE_MEMORY = (
     Part("compute", "compute buffers", "B", "#1f77b4"),
     Part("context", "driver context", "D", "#c7c7c7"),
 )
+
+
+def on_chip(parts: Iterable[Part], kind: object) -> tuple[Part, ...]:
+    """The parts in words for a kind of chip: only GPUs have a CUDA context."""
+    return tuple(part if kind == "gpu" else replace(part, words=part.words.replace("CUDA context", "runtime")) for part in parts)
 
 
 def names(parts: Iterable[Part]) -> tuple[str, ...]:

@@ -120,7 +120,7 @@ def test_names_say_what_a_way_does() -> None:
 
 def test_an_unknown_engine_is_told_with_the_nearest() -> None:
     with pytest.raises(
-        UserError, match=r"unknown engine 'vlm': known are llama.cpp, ollama, transformers, vllm; did you mean 'vllm'\?"
+        UserError, match=r"unknown engine 'vlm'; did you mean 'vllm'\? Known: llama.cpp, ollama, transformers, vllm"
     ):
         find_engine("vlm")
     assert find_engine("LlamaCpp") == LLAMA

@@ -11,7 +11,7 @@ from meshwise.audit.logs import lines
 from meshwise.audit.logs.lines import Line
 from meshwise.audit.logs.run import Reading
 from meshwise.catalogue.plugins import load_plugins
-from meshwise.errors import UserError, nearest, quoted
+from meshwise.errors import UserError, unknown
 
 GROUP = "meshwise.logs"
 PAGES = (".md", ".markdown", ".txt")
@@ -51,7 +51,7 @@ def detect(head: str) -> Format | None:
 def find_format(name: str) -> Format:
     known = {one.name: one for one in formats()}
     if name.lower() not in known:
-        raise UserError(f"unknown format {quoted(name)}: known are {', '.join(known)}{nearest(name, known)}")
+        raise unknown("format", name, known)
     return known[name.lower()]
 
 

@@ -32,6 +32,7 @@ class Shapes:
     searched: int
     """Shapes that were searched."""
     rejected: dict[str, int]
+    framework: str
     rule: str
     """What the fastest shapes have in common; '' where shapes were named."""
 
@@ -80,6 +81,7 @@ def answer(ask: ShapeAsk) -> Shapes:
         candidates=found.candidates,
         searched=len(stack.shapes),
         rejected=found.rejected,
+        framework=question.work.framework.name,
         rule=rule(found, order[: max(ask.top, RULED)]) if named is None else "",
     )
 

@@ -38,7 +38,7 @@ class TrainPlan(plans.Plan[TrainAsk, Choice]):
     calibration: dict[str, str]
     """Name, what it was fitted on, when, and whether it was fitted on this chip ('yes' or '')."""
     cluster: dict[str, str | int | float | None]
-    """What `--on` was resolved to: name, chip, devices, nodes, dollars per device and hour."""
+    """What `--on` was resolved to: name, chip and its kind, devices, nodes (or pods), dollars per device and hour."""
     framework: str
     notes: tuple[str, ...] = ()
     versions: dict[str, str] = field(default_factory=dict[str, str])
@@ -108,6 +108,8 @@ def make(ask: TrainAsk) -> TrainPlan:
             "chip": q.chip.name,
             "devices": q.cluster.devices,
             "nodes": q.cluster.node_count,
+            "unit": "pod" if q.cluster.torus else "node",
+            "kind": q.chip.kind,
             "dollars_per_hour": rent / q.cluster.devices * 3600 if rent is not None else None,
         },
         framework=q.work.framework.name,

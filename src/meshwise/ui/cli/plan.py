@@ -143,14 +143,14 @@ def explain(
         output.data(why.to_json())
     else:
         from meshwise.ui.views.plan import choice_bars
-        from meshwise.ui.views.tables import console
+        from meshwise.ui.views.tables import console, wrapped
 
         out = console()
-        for line in choice_bars([why.best, why.other], out.width) if why.other else ():
+        for line in choice_bars([why.best, why.other], out.width, found.cluster["kind"]) if why.other else ():
             out.print(line)
         out.print()
         for line in why.reasons:
-            out.print(line, soft_wrap=True)
+            out.print(wrapped(line.strip(), out.width, "  " if line.startswith(" ") else "", "    "))
 
 
 def _timeline(found: "TrainPlan", choice: Any, trace: Path | None, svg: Path | None) -> None:

@@ -39,12 +39,16 @@ def bar(parts: Sequence[Part], values: Mapping[str, float], full: float, width: 
     return made.append("." * (width - len(made)), style="dim")
 
 
-def legend(parts: Sequence[Part], values: Mapping[str, float], width: int, indent: int = 0) -> Text:
-    """'M matrix products 49%  R recomputing activations 22%', the largest first; lines break between parts."""
+def legend(
+    parts: Sequence[Part], values: Mapping[str, float], full: float, width: int, indent: int = 0, bar_width: int = LONGEST
+) -> Text:
+    """'M matrix products 49%  R recomputing activations 22%', the largest first: every part that the bar shows, and every larger one.
+    Lines break between parts."""
     total = sum(values.values())
-    shown = sorted((part for part in parts if values.get(part.name, 0.0) > LEAST * total), key=lambda part: -values[part.name])
+    drawn = {part.name for part, number in cells(parts, values, full, bar_width) if number}
+    shown = [part for part in parts if part.name in drawn or values.get(part.name, 0.0) > LEAST * total]
     made, used = Text(" " * indent), indent
-    for part in shown:
+    for part in sorted(shown, key=lambda part: -values.get(part.name, 0.0)):
         words = f" {part.words} {100 * values[part.name] / total:.0f}%"
         if used > indent and used + 3 + len(words) > width:
             made.append("\n" + " " * indent)

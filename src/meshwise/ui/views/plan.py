@@ -8,8 +8,9 @@ from rich.text import Text
 from meshwise import units
 from meshwise.cost.axes import layout_name
 from meshwise.cost.goodput import HARDWARE, LLAMA3_STORAGE, LOSSES
-from meshwise.cost.parts import TRAIN_MEMORY, TRAIN_TIME
+from meshwise.cost.parts import TRAIN_MEMORY, TRAIN_TIME, on_chip
 from meshwise.cost.reliability import Reliability
+from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train.choice import Choice
 from meshwise.plan.train.explain import Explanation
 from meshwise.plan.train.plan import TrainPlan
@@ -17,7 +18,9 @@ from meshwise.ui.views import bars
 from meshwise.ui.views.tables import Column, bullets, calibration_line, fitted, heading, wrapped
 from meshwise.units import GIB
 
-REMEDY = "see meshwise probe and calibrate"
+FIT = "see meshwise calibrate"
+REMEDY: dict[str, str] = {"gpu": "see meshwise probe and calibrate", "cpu": "see meshwise probe and calibrate"}
+"""How to measure a chip, by its kind: probes run on GPUs and CPUs."""
 SEVERAL = 5
 """Layouts whose bars `--verbose` draws."""
 
@@ -32,28 +35,31 @@ def plan_view(plan: TrainPlan, why: Explanation, width: int, *, verbose: bool) -
         *(wrapped(line, width) for line in _below_table(plan)),
         Text(),
     ]
+    kind = plan.cluster["kind"]
     if verbose:
-        parts += [*choice_bars(plan.choices[:SEVERAL], width), Text(), wrapped(formulas(best), width)]
+        parts += [*choice_bars(plan.choices[:SEVERAL], width, kind), Text(), wrapped(formulas(best), width)]
         parts += [*(wrapped(line, width) for line in failures(plan)), Text(), wrapped(rejects(plan), width), Text()]
         parts += [wrapped(line, width) for line in why.reasons]
     else:
-        parts += [*best_bars(best, width), Text(), *bullets(why.highlights, width)]
+        parts += [*best_bars(best, width, kind), Text(), *bullets(why.highlights, width)]
     notes = [wrapped(f"note: {note}", width, indent="  ") for note in plan.notes]
-    about = calibration_line(plan.calibration, plan.cluster["chip"], REMEDY, verbose=verbose)
+    about = calibration_line(plan.calibration, plan.cluster["chip"], REMEDY.get(str(kind), FIT), verbose=verbose)
     return Group(*parts, Text(), *notes, wrapped(about, width, style="dim"))
 
 
 def header(plan: TrainPlan) -> list[str]:
     """The question, with what was assumed."""
     ask, cluster = plan.ask, plan.cluster
-    nodes = f" in {cluster['nodes']:,} nodes" if int(cluster["nodes"] or 0) > 1 else ""
-    framework = plan.framework + ("" if ask.framework else " (assumed, --framework)")
+    nodes = f" in {cluster['nodes']:,} {cluster['unit']}s" if int(cluster["nodes"] or 0) > 1 else ""
+    return [f"{ask.model} on {ask.on}: {cluster['devices']:,} x {cluster['chip']}{nodes}", setting(ask, plan.framework)]
+
+
+def setting(ask: TrainAsk, framework: str) -> str:
+    """Framework, precision, optimizer, batch and tokens in one line, with what was assumed."""
+    assumed = "" if ask.framework else " (assumed, --framework)"
     step = units.show(float(ask.batch * ask.seq), "count", digits=3)
-    training = f" of {units.show(ask.tokens, 'count')}" if ask.tokens else ""
-    return [
-        f"{ask.model} on {ask.on}: {cluster['devices']:,} x {cluster['chip']}{nodes}",
-        f"{framework}, {ask.precision}, {ask.optimizer}; batch {ask.batch:,} x {ask.seq:,} = {step}{training} tokens",
-    ]
+    training = f", {units.show(ask.tokens, 'count')} in all" if ask.tokens else ""
+    return f"{framework}{assumed}, {ask.precision}, {ask.optimizer}; batch {ask.batch:,} x {ask.seq:,} = {step} tokens{training}"
 
 
 def columns(plan: TrainPlan) -> list[Column[Choice]]:
@@ -77,8 +83,8 @@ def columns(plan: TrainPlan) -> list[Column[Choice]]:
     if plan.ask.tokens:
         found.extend(
             [
-                Column("days", lambda c: f"{c.total_days:,.1f}" if c.total_days is not None else "", rank=3),
-                Column("cost", money, rank=3),
+                Column("days", lambda c: f"{c.total_days:,.1f}" if c.total_days is not None else ""),
+                *([Column("cost", money)] if plan.best.total_dollars is not None else []),
                 Column("MWh", lambda c: f"{c.mwh:,.0f}" if c.mwh else "", rank=9),
             ]
         )
@@ -110,7 +116,8 @@ def _below_table(plan: TrainPlan) -> list[str]:
         lines.append("! may not fit: the upper end of its memory interval exceeds the device.")
     if plan.ask.tokens:
         ideal = f"; {best.days:,.1f} days without failures" if best.days and best.wall_days else ""
-        lines.append(f"Days and cost include failures: goodput {100 * best.goodput['effective']:.1f}%{ideal}.{price_words(plan)}")
+        what = "Days and cost include" if best.total_dollars is not None else "Days include"
+        lines.append(f"{what} failures: goodput {100 * best.goodput['effective']:.1f}%{ideal}.{price_words(plan)}")
     return lines
 
 
@@ -122,24 +129,27 @@ def price_words(plan: TrainPlan) -> str:
     return f" Cost at ${rate:,.2f} per device-hour ({'--price' if plan.ask.price else 'list price; --price changes it'})."
 
 
-def best_bars(best: Choice, width: int) -> list[RenderableType]:
+def best_bars(best: Choice, width: int, kind: object = "gpu") -> list[RenderableType]:
     """One bar each for the time and the memory of the best layout, with the largest parts."""
+    kinds = on_chip(TRAIN_MEMORY, kind)
     time, memory = (Text(f"{name:<8}") for name in ("time", "memory"))
     seconds, size = f" {best.step:.4g} s", f" {best.peak / GIB:.1f} of {best.capacity / GIB:.0f} GiB"
     long = bars.room(width - 8, seconds, size)
     return [
         time.append_text(bars.bar(TRAIN_TIME, best.time, best.step, long)).append(seconds),
-        bars.legend(TRAIN_TIME, best.time, width, 8),
-        memory.append_text(bars.bar(TRAIN_MEMORY, best.memory, best.capacity, long)).append(size),
-        bars.legend(TRAIN_MEMORY, best.memory, width, 8),
+        bars.legend(TRAIN_TIME, best.time, best.step, width, 8, long),
+        memory.append_text(bars.bar(kinds, best.memory, best.capacity, long)).append(size),
+        bars.legend(kinds, best.memory, best.capacity, width, 8, long),
     ]
 
 
-def choice_bars(choices: Sequence[Choice], width: int) -> list[RenderableType]:
+def choice_bars(choices: Sequence[Choice], width: int, kind: object = "gpu") -> list[RenderableType]:
     """Time and memory of several layouts on a common scale."""
+    kinds = on_chip(TRAIN_MEMORY, kind)
     slowest, capacity = max(c.step for c in choices), choices[0].capacity
-    times = [f" {c.step:7.4g} s  {c.name}" for c in choices]
-    sizes = [f" {c.peak / GIB:5.1f} GiB  {c.name}" for c in choices]
+    names = [layout_name(c.layout, short=True) for c in choices]
+    times = [f" {c.step:7.4g} s  {name}" for c, name in zip(choices, names, strict=True)]
+    sizes = [f" {c.peak / GIB:5.1f} GiB  {name}" for c, name in zip(choices, names, strict=True)]
     long = bars.room(width, *times, *sizes)
     lines: list[RenderableType] = [Text("time by part", style="bold")]
     for c, words in zip(choices, times, strict=True):
@@ -147,8 +157,8 @@ def choice_bars(choices: Sequence[Choice], width: int) -> list[RenderableType]:
     lines += [bars.letters(TRAIN_TIME, [c.time for c in choices], width), Text()]
     lines.append(Text(f"memory by kind, of {capacity / GIB:.0f} GiB", style="bold"))
     for c, words in zip(choices, sizes, strict=True):
-        lines.append(bars.bar(TRAIN_MEMORY, c.memory, capacity, long).append(words, style="not dim"))
-    return [*lines, bars.letters(TRAIN_MEMORY, [c.memory for c in choices], width)]
+        lines.append(bars.bar(kinds, c.memory, capacity, long).append(words, style="not dim"))
+    return [*lines, bars.letters(kinds, [c.memory for c in choices], width)]
 
 
 def rejects(plan: TrainPlan) -> str:

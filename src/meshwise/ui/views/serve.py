@@ -154,7 +154,12 @@ def time_bars(choices: Sequence[ServeChoice], width: int) -> list[RenderableType
     for c, label in zip(choices, labels, strict=True):
         lines.append(bars.bar(SERVE_TIME, c.time, max(totals), long).append(label, style="not dim"))
     several = [c.time for c in choices]
-    return [*lines, bars.legend(SERVE_TIME, several[0], width) if alone else bars.letters(SERVE_TIME, several, width)]
+    return [
+        *lines,
+        bars.legend(SERVE_TIME, several[0], max(totals), width, bar_width=long)
+        if alone
+        else bars.letters(SERVE_TIME, several, width),
+    ]
 
 
 # Many points.
@@ -164,7 +169,11 @@ def points_view(found: ServePoints, width: int) -> RenderableType:
     """One table, one chart and what they teach."""
     several = any(point.ask and point.ask.users > 1 for point in found)
     notes = dict.fromkeys(note for point in found for note in point.notes)
+    ask = found.ask
+    about = f"{ask.prompt:,} prompt + {ask.output:,} output tokens"
     return Group(
+        *heading([f"{ask.model} on {ask.on}, {' and '.join(found.axes)} varied; {about}"], width),
+        Text(),
         fitted(_point_columns(found, several), found.points, width),
         Text(),
         _chart(found, several, width),

@@ -7,10 +7,11 @@ from rich.text import Text
 
 from meshwise import units
 from meshwise.cost.axes import layout_name
-from meshwise.plan.shapes.answer import Shapes
+from meshwise.plan.shapes.answer import LIKE, Shapes
 from meshwise.plan.shapes.search import Row
 from meshwise.plan.train.choice import Choice
-from meshwise.ui.views.tables import Column, fitted, wrapped
+from meshwise.ui.views.plan import setting
+from meshwise.ui.views.tables import Column, fitted, heading, wrapped
 from meshwise.units import GIB
 
 
@@ -20,7 +21,11 @@ def shapes_view(found: Shapes, width: int) -> RenderableType:
         wrapped(f"{row.name}: {'; '.join(map(str, row.faults)) if row.faults else 'nothing notable'}", width, indent="  ")
         for row in found.shapes
     ]
+    ask = found.ask
+    size = f"near {units.show(ask.params, 'count')} parameters, " if ask.params else ""
     return Group(
+        *heading([f"shapes {size}like {ask.like or LIKE}, on {ask.on}", setting(ask, found.framework)], width),
+        Text(),
         fitted(_columns(), found.shapes, width),
         Text(),
         Text("what each shape gives up, in percent of its seconds per parameter", style="bold"),

@@ -12,8 +12,8 @@ from meshwise.plan.cheapest import CONSIDERED, Cheapest
 from meshwise.plan.train.choice import Choice
 from meshwise.plan.train.vary import Point, TrainPoints
 from meshwise.ui.views.chart import Panel, chart
-from meshwise.ui.views.plan import memory_cell, money
-from meshwise.ui.views.tables import Column, fitted, wrapped
+from meshwise.ui.views.plan import memory_cell, money, setting
+from meshwise.ui.views.tables import Column, fitted, heading, wrapped
 from meshwise.units import GIB
 
 
@@ -24,7 +24,24 @@ def points_view(found: TrainPoints, width: int) -> RenderableType:
     why = [Text("why the layout changes", style="bold"), *reasons] if reasons else []
     why += [Text("The same layout wins at every point.")] if several and not reasons else []
     table = fitted(_columns(found.ask, found.axes, found.points), found.points, width)
-    return Group(table, Text(), _chart(found.axes, found.points, width), Text(), *why, Text(), *_notes(found.points, width))
+    return Group(
+        *heading(_header(found.ask, " and ".join(found.axes), found.points), width),
+        Text(),
+        table,
+        Text(),
+        _chart(found.axes, found.points, width),
+        Text(),
+        *why,
+        Text(),
+        *_notes(found.points, width),
+    )
+
+
+def _header(ask: TrainAsk, varied: str, points: Sequence[Point]) -> list[str]:
+    """The question, and what varies."""
+    names = dict.fromkeys(point.question.work.framework.name for point in points if point.question)
+    on = f" on {ask.on}" if ask.on else ""
+    return [f"{ask.model}{on}, {varied} varied", setting(ask, ", ".join(names))]
 
 
 def _columns(ask: TrainAsk, axes: Sequence[str], points: Sequence[Point]) -> list[Column[Point]]:
@@ -106,6 +123,8 @@ def cheapest_view(found: Cheapest, width: int) -> RenderableType:
     )
     marks = {i: "cheapest" if point is best else "" if point.meets(ask.within) else "too late" for i, point in enumerate(counts)}
     return Group(
+        *heading(_header(ask, "chip and nodes", found.tried), width),
+        Text(),
         wrapped(sentence, width, style="bold"),
         Text(),
         fitted(_columns(ask, ("chip", "nodes"), per_chip), per_chip, width),
