@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from meshwise.cost.train.step import price
+from meshwise.cost.train.step import evaluate
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train.search import BLOCK, blocks, search
 
@@ -36,7 +36,7 @@ def layouts_per_second(ask: TrainAsk) -> float:
     for _ in range(7):
         start = time.process_time()
         for _ in range(repeats):
-            price(question, some)
+            evaluate(question, some)
         best = max(best, repeats * len(some) / (time.process_time() - start))
     return best
 

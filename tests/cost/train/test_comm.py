@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.chips import Tier
 from meshwise.cost.layout import Layouts
-from meshwise.cost.train.comm import Exchange, Fabric, Group, Wires
-from support.layouts_to_price import found_cluster
+from meshwise.cost.train.comm import AllToAll, Communicators, Fabric, Group
+from support.train_questions import found_cluster
 
 IDEAL = Calibration(link=1.0, network=1.0, link_latency=0.0, network_latency=0.0)
 JEAN_ZAY = Fabric.of(found_cluster("jean-zay"), IDEAL)
@@ -30,8 +30,8 @@ def bandwidth(fabric: Fabric, size: float, stride: float) -> float:
     return float(group(fabric, size, stride).bandwidth[0])
 
 
-def wires(**axes: int) -> Wires:
-    return Wires.of(JEAN_ZAY, Layouts.of(**axes).as_floats())
+def communicators(**axes: int) -> Communicators:
+    return Communicators.of(JEAN_ZAY, Layouts.of(**axes).as_floats())
 
 
 @given(sizes, st.integers(1, 64), bytes_)
@@ -45,7 +45,7 @@ def test_a_ring_all_reduce_moves_all_but_one_part_twice(g: int, stride: int, siz
 
 def test_a_rank_alone_sends_nothing() -> None:
     alone = Group.of(replace(JEAN_ZAY, link_latency=1e-5, network_latency=1e-5), np.ones(1), np.ones(1))
-    exchange = Exchange.of(replace(JEAN_ZAY, link_latency=1e-5, network_latency=1e-5), np.ones(1), np.ones(1))
+    exchange = AllToAll.of(replace(JEAN_ZAY, link_latency=1e-5, network_latency=1e-5), np.ones(1), np.ones(1))
     for collective in (alone.gather, alone.reduce, exchange.seconds):
         assert collective(np.full(1, 1e9)).item() == 0
 
@@ -92,13 +92,13 @@ def test_inside_a_node_latency_grows_with_the_steps_of_the_ring() -> None:
 
 
 def test_context_ranks_hold_the_same_weights_as_data_ranks() -> None:
-    cut = wires(dp_shard=4, cp=2, tp=4)
+    cut = communicators(dp_shard=4, cp=2, tp=4)
     assert (cut.shard.size.item(), cut.cp.size.item(), cut.tp.size.item()) == (8, 2, 4)
 
 
 def test_groups_step_over_tensor_parallel_ranks() -> None:
     """tp 4, cp 2: a context group is inside a node of 8, the data group is not, stages are a node or more apart."""
-    cut = wires(dp_shard=4, cp=2, tp=4, pp=2, ep=4)
+    cut = communicators(dp_shard=4, cp=2, tp=4, pp=2, ep=4)
     assert cut.tp.bandwidth.item() == cut.cp.bandwidth.item() == NVLINK
     assert cut.shard.bandwidth.item() == OMNI_PATH / 4
     assert cut.stage.bandwidth.item() == OMNI_PATH / 8
@@ -185,7 +185,7 @@ def test_better_tiers_are_never_slower(
     assert fast <= slow
     assert group(JEAN_ZAY, size, stride).reduce(np.full(1, moved)).item() <= fast
     spread = [
-        Exchange.of(f, np.full(1, float(size)), np.full(1, float(stride))).seconds(np.full(1, moved)).item()
+        AllToAll.of(f, np.full(1, float(size)), np.full(1, float(stride))).seconds(np.full(1, moved)).item()
         for f in (better, worse)
     ]
     assert spread == sorted(spread)
@@ -194,14 +194,14 @@ def test_better_tiers_are_never_slower(
 def test_a_tier_above_a_single_node_without_a_network_is_never_crossed() -> None:
     alone = Fabric.of(replace(found_cluster("1x8xh100-sxm"), tiers=(leaf(2),)), IDEAL)
     assert bandwidth(alone, 8, 1) == 450e9
-    assert Exchange.of(alone, np.full(1, 8.0), np.ones(1)).far.item() == 0
+    assert AllToAll.of(alone, np.full(1, 8.0), np.ones(1)).far.item() == 0
 
 
 # All-to-all.
 
 
-def exchange(fabric: Fabric, size: float, stride: float = 1.0) -> Exchange:
-    return Exchange.of(fabric, np.full(1, float(size)), np.full(1, float(stride)))
+def exchange(fabric: Fabric, size: float, stride: float = 1.0) -> AllToAll:
+    return AllToAll.of(fabric, np.full(1, float(size)), np.full(1, float(stride)))
 
 
 def test_in_an_all_to_all_each_device_has_its_own_share_of_the_network() -> None:
@@ -230,13 +230,13 @@ def test_bytes_sent_to_a_node_once_save_the_network_and_not_the_link() -> None:
 
 def test_copies_of_a_sharded_group_are_a_group_apart() -> None:
     """Two nodes of 8, tp 2, dp_shard 4: a copy is a node, and each of its 8 devices has an eighth of the network to the other."""
-    cut = wires(dp_replicate=2, dp_shard=4, tp=2)
+    cut = communicators(dp_replicate=2, dp_shard=4, tp=2)
     assert cut.shard.bandwidth.item() == NVLINK
     assert (cut.replicate.size.item(), cut.replicate.bandwidth.item()) == (2, OMNI_PATH / 8)
 
 
 def test_ranks_with_the_same_experts_are_fewer_and_further_apart() -> None:
-    cut = wires(dp_shard=16, ep=8)
+    cut = communicators(dp_shard=16, ep=8)
     assert (cut.experts.size.item(), cut.experts.bandwidth.item()) == (2, OMNI_PATH / 8)
-    dense = wires(dp_shard=16)
+    dense = communicators(dp_shard=16)
     assert dense.experts.size.item() == dense.shard.size.item() == 16

@@ -10,8 +10,8 @@ from meshwise.catalogue.frameworks import find_framework
 from meshwise.cost.layout import Layouts
 from meshwise.cost.parts import TRAIN_KINDS
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.step import price
-from support.layouts_to_price import cost, faster, priceable, question, sums_to
+from meshwise.cost.train.step import evaluate
+from support.train_questions import cost, faster, question, questions_with_layouts, sums_to
 
 MEGATRON = find_framework("megatron")
 PLAIN = replace(MEGATRON, flash_attention=False, dropout=True)
@@ -170,10 +170,10 @@ def test_measured_activations_scale_what_is_computed() -> None:
     assert bytes_of("activations", scaled) == 1.25 * bytes_of("activations", plain)
 
 
-@given(priceable())
+@given(questions_with_layouts())
 def test_bytes_are_finite_and_never_negative_and_kinds_add_up_to_the_peak(case: tuple[Question, Layouts]) -> None:
     q, layouts = case
-    found = price(q, layouts)
+    found = evaluate(q, layouts)
     assert set(found.memory) == set(TRAIN_KINDS)
     for kind in TRAIN_KINDS:
         assert found.memory[kind].shape == (len(layouts),)
@@ -183,10 +183,10 @@ def test_bytes_are_finite_and_never_negative_and_kinds_add_up_to_the_peak(case: 
 
 
 @settings(max_examples=60)
-@given(priceable(most=1))
+@given(questions_with_layouts(most=1))
 def test_bytes_do_not_depend_on_how_fast_anything_is(case: tuple[Question, Layouts]) -> None:
     q, layouts = case
-    assert price(faster(q, memory=3, link=3, network=3, flops=3), layouts).peak == price(q, layouts).peak
+    assert evaluate(faster(q, memory=3, link=3, network=3, flops=3), layouts).peak == evaluate(q, layouts).peak
 
 
 def test_split_weights_of_one_device_take_14_bytes_a_parameter_and_gradients_come_as_activations_go() -> None:

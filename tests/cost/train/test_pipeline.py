@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.cost.train.pipeline import Pace, Stages, makespan, sampled
+from meshwise.cost.train.pipeline import PassTimes, Stages, makespan, sampled_stages
 
 NONE = (0.0, 0.0, 0.0)
 
 
-def pace(seconds: tuple[float, float, float]) -> Pace:
-    return Pace(*(np.array([value]) for value in seconds))
+def pass_times(seconds: tuple[float, float, float]) -> PassTimes:
+    return PassTimes(*(np.array([value]) for value in seconds))
 
 
 def length(
@@ -23,11 +23,11 @@ def length(
 ) -> float:
     """Of stages with so many layers each, the head on the last."""
     pp = np.array([float(len(layers))])
-    number = sampled(pp, np.array([float(m)]), every)
+    number = sampled_stages(pp, np.array([float(m)]), every)
     which = number.astype(int)
     before = np.concatenate([[0], np.cumsum(layers)])[which]
     stages = Stages(number, before, np.array(layers, float)[which])
-    return float(makespan(stages, pace(layer), pace(head), np.array([float(m)]), pp)[0])
+    return float(makespan(stages, pass_times(layer), pass_times(head), np.array([float(m)]), pp)[0])
 
 
 @pytest.mark.parametrize("pp", [2, 3, 8])

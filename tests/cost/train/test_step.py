@@ -15,17 +15,29 @@ from meshwise.cost.layout import Layouts
 from meshwise.cost.parts import TRAIN_PARTS
 from meshwise.cost.train.compute import SHORTEST_KERNEL
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.step import GRAPH_GAP, graphed, price, stage_layers
+from meshwise.cost.train.stages import stage_layers
+from meshwise.cost.train.step import GRAPH_GAP, evaluate, uses_cuda_graph
 from meshwise.models.model import build
-from support.layouts_to_price import CLUSTERS, MODELS, block, cost, faster, priceable, question, rows, seconds, sums_to
+from support.train_questions import (
+    CLUSTERS,
+    MODELS,
+    block,
+    cost,
+    faster,
+    question,
+    questions_with_layouts,
+    rows,
+    seconds,
+    sums_to,
+)
 
 # What must hold for every model, cluster, framework and layout.
 
 
-@given(priceable())
+@given(questions_with_layouts())
 def test_seconds_are_finite_and_never_negative_and_parts_add_up_to_the_step(case: tuple[Question, Layouts]) -> None:
     q, layouts = case
-    found = price(q, layouts)
+    found = evaluate(q, layouts)
     assert tuple(found.time) == TRAIN_PARTS
     for part in TRAIN_PARTS:
         assert found.time[part].shape == (len(layouts),)
@@ -35,12 +47,12 @@ def test_seconds_are_finite_and_never_negative_and_parts_add_up_to_the_step(case
     assert sums_to(found.time, found.step)
 
 
-@given(priceable())
+@given(questions_with_layouts())
 def test_pricing_a_block_is_pricing_its_rows_one_by_one(case: tuple[Question, Layouts]) -> None:
     q, layouts = case
-    together = price(q, layouts)
+    together = evaluate(q, layouts)
     for i in range(len(layouts)):
-        alone = price(q, layouts.take(np.array([i])))
+        alone = evaluate(q, layouts.take(np.array([i])))
         assert {part: value[i] for part, value in together.time.items()} == pytest.approx(_only(alone.time), rel=1e-12)
         assert {kind: value[i] for kind, value in together.memory.items()} == pytest.approx(_only(alone.memory), rel=1e-12)
 
@@ -49,7 +61,7 @@ def test_layouts_with_a_batch_each_are_priced_as_if_alone() -> None:
     """As rows of a table of measurements are: equal layouts, of which one has few micro-batches and one many."""
     q, layouts = question("bloom-560m", "jean-zay:4", "megatron-deepspeed"), Layouts.of(pp=np.array([4, 4, 4]), tp=2)
     batches = np.array([2, 16, 512])
-    together = price(replace(q, work=replace(q.work, batch=batches)), layouts).step
+    together = evaluate(replace(q, work=replace(q.work, batch=batches)), layouts).step
     alone = [seconds(replace(q, work=replace(q.work, batch=int(batch))), pp=4, tp=2) for batch in batches]
     assert together.tolist() == pytest.approx(alone, rel=1e-12)
 
@@ -70,26 +82,26 @@ def test_two_layouts_of_a_large_cluster_are_not_taken_for_one(pair: tuple[dict[s
     """Work is priced once per distinct (tp, cp, ep, mbs); two of those must not share a number."""
     q = question("mixtral-8x7b", batch=2 * 65537, seq=2**20)
     names = {axis for row in pair for axis in row}
-    both = price(q, block([{axis: row.get(axis, 1) for axis in names} for row in pair])).step
+    both = evaluate(q, block([{axis: row.get(axis, 1) for axis in names} for row in pair])).step
     assert both.tolist() == pytest.approx([seconds(q, **row) for row in pair])
 
 
 @settings(max_examples=60)
-@given(priceable(), st.randoms(use_true_random=False))
+@given(questions_with_layouts(), st.randoms(use_true_random=False))
 def test_the_order_of_layouts_does_not_matter(case: tuple[Question, Layouts], random: Random) -> None:
     q, layouts = case
     order = list(range(len(layouts)))
     random.shuffle(order)
-    assert price(q, layouts.take(np.array(order))).step.tolist() == price(q, layouts).step[order].tolist()
+    assert evaluate(q, layouts.take(np.array(order))).step.tolist() == evaluate(q, layouts).step[order].tolist()
 
 
 @pytest.mark.parametrize("rate", ["memory", "link", "network", "flops"])
-@given(case=priceable(most=3), times=st.sampled_from((1.01, 2.0, 16.0)))
+@given(case=questions_with_layouts(most=3), times=st.sampled_from((1.01, 2.0, 16.0)))
 def test_more_bandwidth_or_a_faster_chip_never_makes_a_layout_slower(
     rate: str, case: tuple[Question, Layouts], times: float
 ) -> None:
     q, layouts = case
-    before, after = price(q, layouts).step, price(faster(q, **{rate: times}), layouts).step
+    before, after = evaluate(q, layouts).step, evaluate(faster(q, **{rate: times}), layouts).step
     # A faster chip hides less of what experts send, and reductions hide behind that less than they should: up to 4% was seen.
     slack = np.where((layouts.ep > 1) & (rate == "flops"), 0.05, 1e-9)
     assert (after <= before * (1 + slack)).all()
@@ -104,10 +116,10 @@ def test_more_micro_batches_take_longer(model: str, cluster: str, data: st.DataO
 
 
 @settings(max_examples=60)
-@given(priceable(most=1))
+@given(questions_with_layouts(most=1))
 def test_what_a_layout_does_not_use_costs_nothing(case: tuple[Question, Layouts]) -> None:
     q, layouts = case
-    row, time = layouts.row(0), _only(price(q, layouts).time)
+    row, time = layouts.row(0), _only(evaluate(q, layouts).time)
     unused = {"tp": "tp", "cp": "cp", "ep": "ep", "p2p": "pp", "bubble": "pp"}
     assert all(time[part] == 0 for part, axis in unused.items() if row[axis] == 1)
     assert row["recompute"] != "none" or time["recompute"] == 0
@@ -115,12 +127,12 @@ def test_what_a_layout_does_not_use_costs_nothing(case: tuple[Question, Layouts]
 
 
 @settings(max_examples=60)
-@given(priceable(most=1), st.integers(1, 4))
+@given(questions_with_layouts(most=1), st.integers(1, 4))
 def test_a_fixed_cost_is_paid_once_a_step_unless_it_is_one_graph(case: tuple[Question, Layouts], more: int) -> None:
     q, layouts = case
     later = replace(q, calibration=replace(q.calibration, step=q.calibration.step + more))
-    paid = more * (graphed(q, layouts) == 0)
-    assert price(later, layouts).step == pytest.approx(price(q, layouts).step + paid)
+    paid = more * (uses_cuda_graph(q, layouts) == 0)
+    assert evaluate(later, layouts).step == pytest.approx(evaluate(q, layouts).step + paid)
 
 
 # Pipelines. A model of many equal layers and hardly any head, and no fixed costs: only the schedule is left.
@@ -179,11 +191,11 @@ def test_a_zero_bubble_schedule_fills_all_but_a_third() -> None:
 
 
 @settings(max_examples=60)
-@given(priceable(most=1))
+@given(questions_with_layouts(most=1))
 def test_a_zero_bubble_schedule_never_has_more_bubble_than_1f1b(case: tuple[Question, Layouts]) -> None:
     q, layouts = case
     assume(layouts.pp.item() > 1)
-    plain, filled = (price(q, replace(layouts, vpp=np.ones(1), schedule=np.array([how]))) for how in (0, 2))
+    plain, filled = (evaluate(q, replace(layouts, vpp=np.ones(1), schedule=np.array([how]))) for how in (0, 2))
     assert filled.time["bubble"] <= plain.time["bubble"]
     assert filled.step <= plain.step
 

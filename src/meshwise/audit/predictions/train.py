@@ -19,7 +19,7 @@ from meshwise.cost.axes import OFFLOAD, RECOMPUTE, SCHEDULES
 from meshwise.cost.layout import Layouts
 from meshwise.cost.parts import TRAIN_WORDS as PARTS
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.step import price
+from meshwise.cost.train.step import evaluate
 from meshwise.errors import UserError
 from meshwise.plan.train import choice as plans
 from meshwise.plan.train.explain import differences
@@ -294,7 +294,7 @@ def _lacks_memory(p: TrainPrediction) -> str:
 def _largest_saving(question: Question, layout: dict[str, int], best: plans.Choice) -> str:
     """Return the part of the step in which the best layout saves most."""
     layouts = Layouts.of(**{axis: np.array([value]) for axis, value in layout.items()})
-    mine = plans.choice(question, layouts, price(question, layouts), 0)
+    mine = plans.choice(question, layouts, evaluate(question, layouts), 0)
     rows = [row for row in differences(best, mine) if row.gained > 0]
     if not rows:
         return "no single part of the step stands out"

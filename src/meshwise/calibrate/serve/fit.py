@@ -11,7 +11,7 @@ from scipy.optimize import least_squares  # pyright: ignore[reportMissingTypeStu
 from meshwise.calibrate.serve.cases import ServeCase
 from meshwise.catalogue.calibrations import ServeCalibration, choose_serve, coefficients
 from meshwise.cost.layout import Floats
-from meshwise.cost.serve.speed import Speed, decode_parts, prefill_parts, price
+from meshwise.cost.serve.speed import Speed, decode_parts, evaluate, prefill_parts
 
 WIDTHS = {name: one.width for name, one in coefficients(ServeCalibration).items() if one.width}
 MOST = {name: one.most for name, one in coefficients(ServeCalibration).items()}
@@ -78,7 +78,7 @@ def _errors(cases: Sequence[ServeCase], serving: ServeCalibration) -> Floats:
 
 def predict(cases: Sequence[ServeCase], serving: ServeCalibration | None = None) -> list[Speed]:
     """By these coefficients, or by those that the catalogue has for each row's chip and build."""
-    return [price(case.demand, lambda chip, case=case: serving or choose_serve(chip, case.runtime.key)) for case in cases]
+    return [evaluate(case.demand, lambda chip, case=case: serving or choose_serve(chip, case.runtime.key)) for case in cases]
 
 
 def predict_leaving_out(cases: Sequence[ServeCase], groups: Sequence[object], priors: Sequence[ServeCalibration]) -> list[Speed]:

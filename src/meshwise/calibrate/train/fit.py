@@ -98,12 +98,17 @@ def problems(cases: Sequence[Case], prior: Calibration, narrow: float = 1.0) -> 
     if chosen:
         weight = _weights(cases, chosen)
         yield Problem(
-            lambda c: np.log(batch.price(c).seconds), np.log(seconds), weight, prior, _scaled(widths, narrow), "seconds"
+            lambda c: np.log(batch.evaluate(c).seconds), np.log(seconds), weight, prior, _scaled(widths, narrow), "seconds"
         )
     if weighed:
         weight = _weights(cases, weighed)
         yield Problem(
-            lambda c: np.log(batch.price(c).memory), np.log(memory), weight, prior, _scaled(_widths("memory"), narrow), "memory"
+            lambda c: np.log(batch.evaluate(c).memory),
+            np.log(memory),
+            weight,
+            prior,
+            _scaled(_widths("memory"), narrow),
+            "memory",
         )
 
 
@@ -174,7 +179,7 @@ class Fitted:
 def fit_leaving_out(cases: Sequence[Case], prior: Calibration, groups: Sequence[object], narrow: float = 1.0) -> Fitted:
     """The fit of all rows, and what is predicted for every row when its group is left out."""
     found, folds = prior, _folds(groups)
-    plain = Batch.of(cases).price(prior)
+    plain = Batch.of(cases).evaluate(prior)
     predicted = {"seconds": plain.seconds, "memory": plain.memory}
     widths: dict[str, float] = {}
     for p in problems(cases, prior, narrow):
@@ -187,7 +192,7 @@ def fit_leaving_out(cases: Sequence[Case], prior: Calibration, groups: Sequence[
                 others = np.where(inside, 0.0, p.weight)
                 out[inside] = _refit(p, others, replace(everything, caution=CAUTION)).values[inside]
         predicted[p.kind] = np.exp(out)
-    return Fitted(found, Batch.of(cases).price(found), Prediction(**predicted), widths)
+    return Fitted(found, Batch.of(cases).evaluate(found), Prediction(**predicted), widths)
 
 
 def _left_open(p: Problem, at: Place) -> dict[str, float]:

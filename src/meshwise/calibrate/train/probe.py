@@ -19,7 +19,7 @@ from meshwise.catalogue.frameworks import find_framework
 from meshwise.cost.layout import Floats, Layouts
 from meshwise.cost.train.compute import Device, attention, product
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.step import GRAPH_GAP, slots
+from meshwise.cost.train.step import GRAPH_GAP, layer_and_head
 from meshwise.cost.work import Train
 from meshwise.errors import UserError, quoted
 from meshwise.models.model import build
@@ -270,7 +270,7 @@ def block_parts(row: Row, chip: Chip, found: Calibration) -> dict[str, float]:
     ones = {name: np.ones(1, dtype=np.int64) for name in ("dp_replicate", "dp_shard", "tp", "pp", "cp", "ep", "vpp")}
     none = {name: np.zeros(1, dtype=np.int64) for name in ("zero", "recompute", "sp", "schedule", "offload")}
     layout = Layouts.of(**ones, **none, mbs=np.array([sequences]))
-    layer, _ = slots(Question.of(build(config, "a block", "meshwise probe"), cluster, work, found), layout)
+    layer, _ = layer_and_head(Question.of(build(config, "a block", "meshwise probe"), cluster, work, found), layout)
     return {name: float(np.ravel(value)[0]) for name, value in layer.items()}
 
 

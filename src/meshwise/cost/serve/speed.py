@@ -15,7 +15,7 @@ from meshwise.cost.work import Serve
 from meshwise.models.formats import Weights
 from meshwise.models.model import Model
 
-__all__ = ["Rig", "Speed", "decode_parts", "prefill_parts", "price", "speed"]
+__all__ = ["Rig", "Speed", "decode_parts", "evaluate", "prefill_parts", "speed"]
 
 FAST_LINK = 100e9
 """From this bandwidth on a link lets devices read each other's memory (NVLink, Infinity Fabric); below it data goes through the host."""
@@ -83,10 +83,10 @@ def speed(
     def chosen(chip: Chip) -> ServeCalibration:
         return serving(chip) if serving else choose_serve(chip, runtime.key or runtime.engine)
 
-    return price(demand(model, weights, placement, rig, runtime, work), chosen)
+    return evaluate(demand(model, weights, placement, rig, runtime, work), chosen)
 
 
-def price(d: Demand, serving: Callable[[Chip], ServeCalibration]) -> Speed:
+def evaluate(d: Demand, serving: Callable[[Chip], ServeCalibration]) -> Speed:
     """Seconds of what is asked."""
     return Speed(decode_parts(d, serving), prefill_parts(d, serving), d.users, d.prompt)
 

@@ -14,7 +14,7 @@ from meshwise.catalogue.clusters import find_cluster
 from meshwise.catalogue.frameworks import Framework, find_framework
 from meshwise.cost.layout import Layouts
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.step import price
+from meshwise.cost.train.step import evaluate
 from meshwise.cost.work import Train
 from meshwise.models.find import find_model
 from meshwise.plan.train.rules import cut_rules
@@ -106,7 +106,7 @@ def rows(draw: st.DrawFn, q: Question) -> dict[str, int]:
 
 
 @st.composite
-def priceable(draw: st.DrawFn, most: int = 6) -> tuple[Question, Layouts]:
+def questions_with_layouts(draw: st.DrawFn, most: int = 6) -> tuple[Question, Layouts]:
     """A question and some layouts of it."""
     q = draw(questions())
     return q, block(draw(st.lists(rows(q), min_size=1, max_size=most)))
@@ -118,7 +118,7 @@ def block(table: list[dict[str, int]]) -> Layouts:
 
 def cost(q: Question, **axes: int) -> tuple[dict[str, float], dict[str, float]]:
     """Seconds by part and bytes by kind of one layout, named by the axes that are not 1 (or 0)."""
-    found = price(q, Layouts.of(**axes))
+    found = evaluate(q, Layouts.of(**axes))
     return {part: float(value[0]) for part, value in found.time.items()}, {k: float(v[0]) for k, v in found.memory.items()}
 
 
