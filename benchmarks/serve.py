@@ -1,6 +1,6 @@
 """How well the speed of served models is predicted: every target of the project, and what is reached."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from accuracy import Target
 from meshwise.calibrate import tables
@@ -8,10 +8,11 @@ from meshwise.calibrate.serve.cases import ServeCase, serve_cases
 from meshwise.calibrate.serve.fit import predict, predict_leaving_out
 from meshwise.calibrate.serve.score import score
 from meshwise.calibrate.train.score import Score
-from meshwise.catalogue.calibrations import ServeCalibration, serve_prior
+from meshwise.catalogue.calibrations import ServeCalibration, choose_serve, serve_prior
+from meshwise.catalogue.chips import Chip, host_cpu
 from meshwise.catalogue.clusters import find_cluster
-from meshwise.catalogue.engines import find_runtime
-from meshwise.cost.serve.cache import Held, layer_caches
+from meshwise.catalogue.engines import Runtime, find_runtime
+from meshwise.cost.serve.cache import CacheRequest, layer_caches
 from meshwise.cost.serve.placement import split_layers, split_tensors
 from meshwise.cost.serve.speed import Rig, speed
 from meshwise.cost.work import Serve
@@ -37,14 +38,24 @@ def left_out(cases: Sequence[ServeCase], groups: Sequence[object]) -> Score:
     return score(cases, [], predict_leaving_out(cases, groups, [before(case) for case in cases]))
 
 
+def rig_of(name: str) -> Rig:
+    cluster = find_cluster(name)
+    return Rig.of(cluster, host_cpu(cluster))
+
+
+def chosen(runtime: Runtime) -> Callable[[Chip], ServeCalibration]:
+    """The catalogue's coefficients of each chip."""
+    return lambda chip: choose_serve(chip, runtime.key or runtime.engine)
+
+
 def h200() -> Iterator[tuple[int, float, float]]:
     """Users, predicted and measured tokens/s, by vLLM's prior."""
-    model, runtime, rig = find_model("llama-3-8b"), find_runtime("vllm"), Rig.of(find_cluster("h200"))
+    model, runtime, rig = find_model("llama-3-8b"), find_runtime("vllm"), rig_of("h200")
     stored = weights(model)
     for users, seen in H200.items():
-        held, work = Held(context=256, sequences=users), Serve(prompt=128, output=128, users=users, context=256)
+        held, work = CacheRequest(context=256, sequences=users), Serve(prompt=128, output=128, users=users, context=256)
         placed = split_tensors(model, stored, layer_caches(model, runtime, held), 1)
-        yield users, speed(model, stored, placed, rig, runtime, work).decode_tokens_per_second, seen
+        yield users, speed(model, stored, placed, rig, runtime, work, chosen(runtime)).decode_tokens_per_second, seen
 
 
 def held_out(table: str) -> tuple[float, float]:
@@ -61,9 +72,9 @@ def seventy() -> dict[int, float]:
     stored = weights(model, find_format("q4_k_m"))
     found: dict[int, float] = {}
     for cards in (2, 4, 6):
-        placed = split_layers(stored, layer_caches(model, runtime, Held(context=512)), [1.0] * cards)
+        placed = split_layers(stored, layer_caches(model, runtime, CacheRequest(context=512)), [1.0] * cards)
         work = Serve(prompt=0, output=512, context=512)
-        found[cards] = speed(model, stored, placed, Rig.of(find_cluster(f"{cards}xrtx3090")), runtime, work).step
+        found[cards] = speed(model, stored, placed, rig_of(f"{cards}xrtx3090"), runtime, work, chosen(runtime)).step
     return found
 
 

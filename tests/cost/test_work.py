@@ -43,7 +43,7 @@ def test_tokens_are_whole_sequences_or_are_refused_with_the_nearest(millions: in
     with pytest.raises(UserError) as refused:
         parse_batch(f"{millions}M", seq)
     nearest = max(1, round(tokens / seq))
-    assert f"{nearest} of them are {nearest * seq:,} tokens" in one_line(refused.value)
+    assert f"{nearest} sequences are {nearest * seq:,} tokens" in one_line(refused.value)
 
 
 @pytest.mark.parametrize("text", ["0", "0x4096", "-4", "x4096", "4x", "1.5x4096", "4MB", "four", "", "nan", "9" * 5000, "4x4x4"])
@@ -107,9 +107,9 @@ def test_a_sequence_grows_from_its_prompt_to_its_end_while_it_generates() -> Non
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"prompt": 0, "output": 0}, "nothing to serve: 0 tokens of prompt, 0 of output, 1 users"),
+        ({"prompt": 0, "output": 0}, "nothing to serve: 0 prompt tokens, 0 output tokens, 1 concurrent requests"),
         ({"prompt": -1, "output": 5}, "nothing to serve"),
-        ({"prompt": 8, "output": 8, "users": 0}, "0 users; expected at least one token and one user"),
+        ({"prompt": 8, "output": 8, "users": 0}, "0 concurrent requests; expected at least one token and one request"),
         (
             {"prompt": 4096, "output": 1},
             "a context of 4,096 does not hold a prompt of 4,096 and an output of 1; give at least 4,097",

@@ -171,7 +171,7 @@ def test_an_engine_that_is_not_known_is_priced_as_another_and_says_so(tmp_path: 
         ({"n_gpus": "3", "n_hosts": "2"}, "3 devices in 2 hosts"),
         ({"n_gpus": "2.5"}, "n_gpus is 2.5, not a whole number"),
         ({"split": "diagonal"}, "llama.cpp has no split 'diagonal'"),
-        ({"engine": "vllm", "n_gpus": "3", "quant": "bf16"}, "32 heads cannot be cut over 3 devices"),
+        ({"engine": "vllm", "n_gpus": "3", "quant": "bf16"}, "32 heads cannot be split over 3 devices"),
     ],
 )
 def test_a_row_that_cannot_be_priced_says_why(changed: dict[str, str], words: str, tmp_path: Path) -> None:

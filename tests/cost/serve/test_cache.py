@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwise.catalogue.engines import find_runtime
-from meshwise.cost.serve.cache import Held, cache_type, element_bytes, layer_caches
+from meshwise.cost.serve.cache import CacheRequest, cache_type, element_bytes, layer_caches
 from meshwise.errors import UserError
 from meshwise.models.find import find_model
 from support.command import one_line
@@ -16,7 +16,7 @@ LLAMA_CPP, VLLM = find_runtime("llama.cpp"), find_runtime("vllm")
 
 def kept(name: str, context: int, kind: str = "f16", runtime: str = "llama.cpp", sequences: int = 1) -> list[float]:
     """MiB per layer."""
-    held = Held(context=context, key=kind, value=kind, sequences=sequences)
+    held = CacheRequest(context=context, key=kind, value=kind, sequences=sequences)
     return [cache.bytes / MIB for cache in layer_caches(model(name), find_runtime(runtime), held)]
 
 

@@ -11,12 +11,12 @@ from meshwise.catalogue.engines import find_engine
 from meshwise.cost.serve.layouts import (
     ServeLayout,
     cards_of,
-    copies,
     even_shares,
     fastest_shares,
     layouts,
-    part,
-    tensor_counts,
+    subcluster,
+    tensor_parallel_sizes,
+    with_replicas,
 )
 from meshwise.errors import UserError
 from support.serve_tables import model
@@ -64,9 +64,9 @@ def test_vllm_cuts_64_heads_over_1_2_4_or_8(cards: int, largest: int) -> None:
 
 
 def test_the_counts_over_which_a_model_can_be_cut() -> None:
-    assert tensor_counts(model("Llama 3 70B"), 8) == [1, 2, 4, 8]
-    assert tensor_counts(model("qwen2.5-14b"), 8) == [1, 2, 4, 8]  # 40 heads, but 8 key heads
-    assert 5 not in tensor_counts(model("qwen2.5-14b"), 8)
+    assert tensor_parallel_sizes(model("Llama 3 70B"), 8) == [1, 2, 4, 8]
+    assert tensor_parallel_sizes(model("qwen2.5-14b"), 8) == [1, 2, 4, 8]  # 40 heads, but 8 key heads
+    assert 5 not in tensor_parallel_sizes(model("qwen2.5-14b"), 8)
 
 
 def test_a_tensor_parallel_group_lies_in_one_host_or_on_whole_hosts() -> None:
@@ -84,16 +84,16 @@ def test_groups_that_do_not_fill_a_host_begin_at_the_next() -> None:
 def test_copies_fill_the_cards_and_need_users() -> None:
     cards = cards_of(find_cluster("5xrtx3090"))
     pair = ServeLayout(split="layer", cards=(0, 1), shares=(1, 1))
-    assert [way.replicas for way in copies(pair, cards, 8)] == [2]
-    assert [way.replicas for way in copies(ServeLayout(split="layer", cards=(0,), shares=(1,)), cards, 3)] == [2]
-    assert not list(copies(pair, cards, 1))
-    assert not list(copies(pair, cards_of(find_cluster("2xrtx3090+2xrtx3060-12gb")), 8))
+    assert [way.replicas for way in with_replicas(pair, cards, 8)] == [2]
+    assert [way.replicas for way in with_replicas(ServeLayout(split="layer", cards=(0,), shares=(1,)), cards, 3)] == [2]
+    assert not list(with_replicas(pair, cards, 1))
+    assert not list(with_replicas(pair, cards_of(find_cluster("2xrtx3090+2xrtx3060-12gb")), 8))
 
 
 def test_copies_on_several_hosts_stay_on_theirs() -> None:
     """A host of 3 holds one pair, so two hosts hold two and not three."""
     cards = cards_of(find_cluster("2x(3xrtx3090)@10Gbps"))
-    assert max(way.replicas for way in copies(ServeLayout(split="layer", cards=(0, 1), shares=(1, 1)), cards, 99)) == 2
+    assert max(way.replicas for way in with_replicas(ServeLayout(split="layer", cards=(0, 1), shares=(1, 1)), cards, 99)) == 2
 
 
 def test_of_unequal_cards_the_fastest_are_taken_first() -> None:
@@ -104,8 +104,8 @@ def test_of_unequal_cards_the_fastest_are_taken_first() -> None:
 def test_a_part_of_a_rig_keeps_its_hosts_and_links() -> None:
     rig = find_cluster("2x(2xrtx3090)@10Gbps")
     cards = cards_of(rig)
-    assert part(rig, cards).devices == 4
-    less = part(rig, [cards[0], cards[2], cards[3]])
+    assert subcluster(rig, cards).devices == 4
+    less = subcluster(rig, [cards[0], cards[2], cards[3]])
     assert [node.devices for _, node in less.nodes] == [1, 2]
     assert less.network == rig.network
 

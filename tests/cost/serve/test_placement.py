@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwise.catalogue.engines import Runtime, find_runtime
-from meshwise.cost.serve.cache import Held, LayerCache, layer_caches
+from meshwise.cost.serve.cache import CacheRequest, LayerCache, layer_caches
 from meshwise.cost.serve.placement import (
     ALL_EXPERTS,
     HOST,
@@ -27,7 +27,7 @@ LLAMA_CPP, OLD = find_runtime("llama.cpp"), find_runtime("llama.cpp-2024-05")
 
 
 def caches(name: str, context: int, runtime: Runtime = LLAMA_CPP) -> tuple[LayerCache, ...]:
-    return layer_caches(model(name), runtime, Held(context=context))
+    return layer_caches(model(name), runtime, CacheRequest(context=context))
 
 
 def by_layers(name: str, quant: str, context: int, devices: int, runtime: Runtime = LLAMA_CPP) -> Placement:
@@ -147,7 +147,7 @@ def test_the_stages_of_vllm() -> None:
     assert stage_layers(32, 4) == (8, 8, 8, 8)
     assert stage_layers(33, 4) == (8, 8, 9, 8)
     assert stage_layers(61, 8) == (7, 7, 8, 8, 8, 8, 8, 7)
-    with pytest.raises(UserError, match="32 layers cannot make 33 pipeline stages"):
+    with pytest.raises(UserError, match="32 layers cannot be split into 33 pipeline stages"):
         stage_layers(32, 33)
 
 
@@ -212,9 +212,9 @@ def test_a_tied_head_is_copied_to_the_last_stage_alone() -> None:
 @pytest.mark.parametrize(
     ("name", "tp", "words"),
     [
-        ("llama-3-70b", 3, "64 heads cannot be cut over 3 devices; 1, 2, 4, 8, 16 can be had"),
-        ("llama-3-70b", 5, "64 heads cannot be cut over 5 devices"),
-        ("phi-4", 5, "a vocabulary of 100,352, padding included, cannot be cut over 5 devices"),
+        ("llama-3-70b", 3, "64 heads cannot be split over 3 devices; choose 1, 2, 4, 8, 16"),
+        ("llama-3-70b", 5, "64 heads cannot be split over 5 devices"),
+        ("phi-4", 5, "a vocabulary of 100,352, padding included, cannot be split over 5 devices"),
         ("llama-3-70b", 0, "no model can be cut over 0 devices"),
         ("llama-3-70b", 4, ""),
         ("llama-3-70b", 16, ""),
@@ -227,5 +227,5 @@ def test_what_vllm_cannot_cut(name: str, tp: int, words: str) -> None:
 
 
 def test_a_cut_that_cannot_be_is_refused_in_one_line() -> None:
-    with pytest.raises(UserError, match="llama-3-70b: 64 heads cannot be cut over 6 devices"):
+    with pytest.raises(UserError, match="llama-3-70b: 64 heads cannot be split over 6 devices"):
         tensors("llama-3-70b", "bf16", 6)

@@ -6,23 +6,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.catalogue.calibrations import ServeCalibration
-from meshwise.catalogue.chips import Link, find_chip
+from meshwise.catalogue.calibrations import ServeCalibration, choose_serve
+from meshwise.catalogue.chips import Link, find_chip, host_cpu
 from meshwise.catalogue.clusters import find_cluster
 from meshwise.catalogue.engines import find_runtime
 from meshwise.cost.parts import SERVE_PARTS
-from meshwise.cost.serve.cache import Held, layer_caches
+from meshwise.cost.serve.cache import CacheRequest, layer_caches
 from meshwise.cost.serve.placement import ALL_EXPERTS, Pin, Placement, split_layers, split_rows, split_tensors
-from meshwise.cost.serve.speed import Rig, Speed, peak, rate, speed
+from meshwise.cost.serve.speed import Rig, Speed, peak_flops, read_rate, speed
 from meshwise.cost.work import Serve
 from support.serve_tables import model, stored
 
 LLAMA_CPP, MAY_2024, VLLM = find_runtime("llama.cpp"), find_runtime("llama.cpp-2024-05"), find_runtime("vllm")
+CPU = find_chip("cpu")
 CARDS = ("rtx3090", "rtx4090", "rtx4060ti-16gb", "h100-pcie", "rx7900xtx")
 
 
 def rig(text: str) -> Rig:
-    return Rig.of(find_cluster(text))
+    cluster = find_cluster(text)
+    return Rig.of(cluster, host_cpu(cluster))
 
 
 def by_layers(
@@ -39,22 +41,23 @@ def by_layers(
     serving: ServeCalibration | None = None,
 ) -> Speed:
     work = Serve(prompt=prompt, output=output, users=users, context=max(prompt + output, 512))
-    caches = layer_caches(model(name), MAY_2024, Held(context=work.context, sequences=users))
+    caches = layer_caches(model(name), MAY_2024, CacheRequest(context=work.context, sequences=users))
     shares = [1.0] * len(on.chips)
     placed: Placement = (
         split_rows(stored(name, quant), caches, shares)
         if rows
         else split_layers(stored(name, quant), caches, shares, gpu_layers=gpu_layers, pins=pins)
     )
-    chosen = (lambda _: serving) if serving else None
-    return speed(model(name), stored(name, quant), placed, on, MAY_2024, work, chosen)
+    return speed(
+        model(name), stored(name, quant), placed, on, MAY_2024, work, lambda chip: serving or choose_serve(chip, MAY_2024.key)
+    )
 
 
 def tensor(on: Rig, tp: int, pp: int = 1, *, name: str = "Llama 3 70B", users: int = 1, prompt: int = 512) -> Speed:
     work = Serve(prompt=prompt, output=256, users=users, context=prompt + 256)
-    caches = layer_caches(model(name), VLLM, Held(context=work.context, sequences=users))
+    caches = layer_caches(model(name), VLLM, CacheRequest(context=work.context, sequences=users))
     placed = split_tensors(model(name), stored(name, "bf16"), caches, tp, pp)
-    return speed(model(name), stored(name, "bf16"), placed, on, VLLM, work)
+    return speed(model(name), stored(name, "bf16"), placed, on, VLLM, work, lambda chip: choose_serve(chip, VLLM.key))
 
 
 def test_all_parts_are_there_and_the_rates_follow_from_them() -> None:
@@ -120,11 +123,11 @@ def test_a_row_split_waits_at_every_product(cards: int, seen: float) -> None:
 @given(card=st.sampled_from(CARDS), faster=st.floats(1.0, 4.0), users=st.integers(1, 64))
 def test_more_bandwidth_or_more_flops_is_never_slower(card: str, faster: float, users: int) -> None:
     chip = find_chip(card)
-    base = by_layers(Rig((chip,), (0,)), users=users, serving=ServeCalibration())
+    base = by_layers(Rig(chips=(chip,), hosts=(0,), cpu=CPU), users=users, serving=ServeCalibration())
     wide = replace(chip, bandwidth=chip.bandwidth * faster)
     strong = replace(chip, flops={kind: value * faster for kind, value in chip.flops.items()})
     for other in (wide, strong):
-        found = by_layers(Rig((other,), (0,)), users=users, serving=ServeCalibration())
+        found = by_layers(Rig(chips=(other,), hosts=(0,), cpu=CPU), users=users, serving=ServeCalibration())
         assert found.step <= base.step * (1 + 1e-9)
         assert found.prefill_seconds <= base.prefill_seconds * (1 + 1e-9)
 
@@ -218,18 +221,18 @@ def test_unequal_cards_each_read_their_own_share() -> None:
 def test_a_chip_with_few_cores_for_its_bandwidth_does_not_reach_it() -> None:
     """Of an A100's 1,935 GB/s llama.cpp read about 1,000 in May 2024, of an RTX 4090's 1,008 nearly all."""
     s = ServeCalibration()
-    assert rate(find_chip("a100-80gb-pcie"), s) < 0.7 * find_chip("a100-80gb-pcie").bandwidth
-    assert rate(find_chip("rtx4090"), s) > 0.9 * find_chip("rtx4090").bandwidth
+    assert read_rate(find_chip("a100-80gb-pcie"), s) < 0.7 * find_chip("a100-80gb-pcie").bandwidth
+    assert read_rate(find_chip("rtx4090"), s) > 0.9 * find_chip("rtx4090").bandwidth
 
 
 def test_the_peak_is_that_of_the_type_an_engine_multiplies_in() -> None:
     """NVIDIA's whitepapers: an RTX 3090 does 142 TFLOP/s with 16-bit sums and 71 with 32-bit ones; an H100 twice as many in fp8."""
-    assert peak(find_chip("rtx3090"), "Q4_K_M", int8_products=True) == pytest.approx(142.3e12, rel=0.01)
-    assert peak(find_chip("rtx3090"), "bf16", int8_products=False) == pytest.approx(71.16e12, rel=0.01)
-    assert peak(find_chip("h100-sxm"), "fp8", int8_products=False) == pytest.approx(
-        2 * peak(find_chip("h100-sxm"), "awq", int8_products=False), rel=0.01
+    assert peak_flops(find_chip("rtx3090"), "Q4_K_M", int8_products=True) == pytest.approx(142.3e12, rel=0.01)
+    assert peak_flops(find_chip("rtx3090"), "bf16", int8_products=False) == pytest.approx(71.16e12, rel=0.01)
+    assert peak_flops(find_chip("h100-sxm"), "fp8", int8_products=False) == pytest.approx(
+        2 * peak_flops(find_chip("h100-sxm"), "awq", int8_products=False), rel=0.01
     )
-    assert peak(find_chip("a100-80gb-sxm"), "fp8", int8_products=False) == pytest.approx(312e12)
+    assert peak_flops(find_chip("a100-80gb-sxm"), "fp8", int8_products=False) == pytest.approx(312e12)
 
 
 def test_reading_does_not_quite_hide_products_and_products_hide_reading() -> None:
@@ -255,7 +258,9 @@ def test_flash_attention_reads_shared_keys_once() -> None:
         speed(
             model("Llama 3 8B"),
             stored("Llama 3 8B", "Q4_K_M"),
-            split_layers(stored("Llama 3 8B", "Q4_K_M"), layer_caches(model("Llama 3 8B"), LLAMA_CPP, Held(context=8192)), [1.0]),
+            split_layers(
+                stored("Llama 3 8B", "Q4_K_M"), layer_caches(model("Llama 3 8B"), LLAMA_CPP, CacheRequest(context=8192)), [1.0]
+            ),
             rig("rtx3090"),
             LLAMA_CPP,
             Serve(prompt=4096, output=4096, context=8192, flash=on),

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Literal
 
 from meshwise.calibrate.tables import Skipped, read_lines
-from meshwise.catalogue.chips import Chip, Link, chips, known_chip
+from meshwise.catalogue.chips import GENERIC_CPU, Chip, Link, find_card, find_chip
 from meshwise.catalogue.engines import Runtime, find_runtime, runtimes
 from meshwise.cost.serve.buffers import Footprint, footprints
-from meshwise.cost.serve.cache import Held, layer_caches
+from meshwise.cost.serve.cache import CacheRequest, layer_caches
 from meshwise.cost.serve.demand import Demand, Rig, demand
 from meshwise.cost.serve.placement import Placement, split_layers, split_rows, split_tensors
 from meshwise.cost.work import Serve
@@ -34,8 +34,6 @@ SHORTEST = 512
 
 LATER = ("instruct", "chat", "it", "hf", "base", "gguf")
 """Words behind a model's name that change nothing of its shape."""
-NO_NAMES = frozenset({"nvidia", "geforce", "rtx", "apple", "amd", "radeon", "instinct", "gpu", "tesla", "generation"})
-"""Words that a card may go without."""
 FIRST_LLAMA = {"30b": "33b"}
 """What Meta called 30B has 32.5 billion parameters, and the preset the name of its size."""
 
@@ -57,7 +55,7 @@ class ServeCase:
     runtime: Runtime
     placement: Placement
     work: Serve
-    held: Held
+    held: CacheRequest
     decode: float
     prefill: float
     memory: float
@@ -159,7 +157,7 @@ def _case(row: Row, row_id: str, table: str) -> ServeCase:
     memory = _number(row, "mem_gb") * GIB
     if outcome == "ok" and not sizes and all(map(math.isnan, (decode, prefill, memory))):
         raise UserError("neither a speed nor a memory is stated")
-    held = Held(context=work.context, sequences=work.users, key=work.kv, value=work.kv)
+    held = CacheRequest(context=work.context, sequences=work.users, key=work.kv, value=work.kv)
     return ServeCase(
         row_id=row_id,
         table=table,
@@ -281,33 +279,14 @@ def _rig(row: Row) -> Rig:
     network = Link(name=words, bandwidth=float(named[1]) * 1e9 / 8) if named else chip.network
     link = (chip.link or chip.bridge) if "nvlink" in words else chip.host if "pcie" in words else chip.link or chip.host
     owners = tuple(i * hosts // devices for i in range(devices))
-    return Rig((chip,) * devices, owners, link, network if hosts > 1 else None)
+    cpu = find_chip(GENERIC_CPU)
+    return Rig(chips=(chip,) * devices, hosts=owners, cpu=cpu, link=link, network=network if hosts > 1 else None)
 
 
 def _anything(row: Row) -> Chip:
     if "n_devices" not in row:
         raise UserError("the card is not stated")
-    found = known_chip("a100-80gb-sxm")
-    assert found is not None
-    return found
-
-
-@cache
-def find_card(text: str) -> Chip:
-    """A chip by the words people use: 'A100 PCIe 80GB', '3090 24GB', 'M2 Ultra 76-Core GPU 192GB'. Cores and memory are as stated."""
-    cores = re.search(r"(\d+)\s*-?\s*core\b(?:\s*gpu)?", text.lower())
-    rest = text.lower().replace(cores[0], " ") if cores else text.lower()
-    memory = re.search(r"(\d+)\s*gi?b\b", rest)
-    bare = rest.replace(memory[0], " ") if memory else rest
-    found = known_chip(rest) or _by_words(rest) or known_chip(bare) or _by_words(bare)
-    if found is None:
-        raise UserError(f"the card {quoted(text)} is not in the catalogue (meshwise show chips)")
-    if memory and found.kind == "apple":
-        found = replace(found, memory=int(memory[1]) * GIB)
-    if cores and found.sms and found.kind == "apple" and int(cores[1]) != found.sms:
-        share = int(cores[1]) / found.sms
-        found = replace(found, sms=int(cores[1]), flops={kind: rate * share for kind, rate in found.flops.items()})
-    return found
+    return find_chip("a100-80gb-sxm")
 
 
 def _capped(chip: Chip, note: str) -> Chip:
@@ -319,16 +298,7 @@ def _capped(chip: Chip, note: str) -> Chip:
     return replace(chip, flops={kind: rate * (least / chip.tdp) ** 0.5 for kind, rate in chip.flops.items()})
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(re.findall(r"[a-z0-9.]+", text.lower())) - NO_NAMES
-
-
-def _by_words(text: str) -> Chip | None:
-    wanted = _words(text)
-    return next((chip for chip in chips() if any(wanted == _words(n) for n in (chip.key, chip.name, *chip.aliases))), None)
-
-
-def _placement(row: Row, model: Model, stored: Weights, rig: Rig, runtime: Runtime, held: Held) -> Placement:
+def _placement(row: Row, model: Model, stored: Weights, rig: Rig, runtime: Runtime, held: CacheRequest) -> Placement:
     """The split that the row names; the engine's default where it names none."""
     split, n = row.get("split", "").lower(), len(rig.chips)
     caches = layer_caches(model, runtime, held)
