@@ -195,7 +195,7 @@ def test_layers_in_host_memory_are_read_at_its_bandwidth() -> None:
 
 def test_the_processor_that_a_cluster_names_computes_what_stays_on_the_host() -> None:
     generic, server = rig("rtx3090"), replace(rig("rtx3090"), cpu=find_chip("epyc-9654"))
-    assert generic.processor.key == "cpu"
+    assert generic.cpu.key == "cpu"
     slow, fast = (by_layers(on, name="Llama 3 70B", gpu_layers=40) for on in (generic, server))
     assert fast.decode["host"] < slow.decode["host"] / 3
 
