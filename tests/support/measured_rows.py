@@ -45,6 +45,6 @@ def table(folder: Path, *changes: dict[str, str], without: tuple[str, ...] = ())
 
 def read(folder: Path, *changes: dict[str, str]) -> list[Case]:
     """The rows of such a table, all of them sound."""
-    used, skipped = cases.cases(table(folder, *changes))
+    used, skipped = cases.read_cases(table(folder, *changes))
     assert not skipped
     return used

@@ -112,9 +112,9 @@ def test_without_a_probe_there_is_nothing_to_show(home: Path, run: Run) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "the first line of a probe says what machine it is of"),
+        ("", "expected the first line of a probe to describe the machine"),
         ("{", "line 1: not valid JSON"),
-        ('{"seconds": 1}', "no row of a probe"),
+        ('{"seconds": 1}', "not a row of a probe"),
         ('{"kind": "machine"}\n{"kind": "gemm", "seconds": -1, "low": 1, "high": 1}', "seconds is -1"),
     ],
 )

@@ -111,7 +111,7 @@ def to_case(f: Figures) -> Case:
         row["sec_per_iter"] = f"{f.seconds:.9g}"
     if math.isfinite(f.memory):
         row |= {"mem_gb": f"{f.memory / 1e9:.6g}", "mem_unit": "GB"}
-    return cases.case(row, f.where)
+    return cases.case_of(row, f.where)
 
 
 def _heads(hidden: int) -> int:
@@ -156,7 +156,7 @@ def compare(predictions: Sequence[TrainPrediction], grades: dict[str, str]) -> I
                 message=f"it is {1 / p.ratio:.1f} times faster than predicted",
                 arithmetic=f"{p.seconds:.4g} s predicted, {p.case.seconds:.4g} s measured",
             )
-        if p.case.weighed and p.case.layout["mbs"] and not MEMORY[0] < p.case.memory / p.memory < MEMORY[1]:
+        if p.case.has_memory and p.case.layout["mbs"] and not MEMORY[0] < p.case.memory / p.memory < MEMORY[1]:
             predicted = f"{p.memory / GIB:.1f} GiB predicted for {layout_name(p.case.layout)}"
             yield Finding(
                 rule="memory",
