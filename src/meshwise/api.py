@@ -66,7 +66,7 @@ def plan(ask: TrainAsk) -> "TrainPlan":
 @answers(ServeAsk)
 def serve(ask: ServeAsk) -> "ServePlan":
     """Find the best ways to serve a model on some devices, and the commands that start the best one. DoesNotFit where none fits."""
-    from meshwise.export import commands
+    from meshwise.export.engines import commands
     from meshwise.plan.serve.plan import make
 
     return make(ask, commands)

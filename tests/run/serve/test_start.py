@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from meshwise.errors import DoesNotFit, UserError
-from meshwise.export import commands
+from meshwise.export.engines import commands
 from meshwise.plan.ask import ServeAsk
 from meshwise.run.bench.speeds import Setting
 from meshwise.run.serve import start

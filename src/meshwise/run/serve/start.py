@@ -12,7 +12,8 @@ from meshwise.catalogue import chips, here
 from meshwise.cost.serve.layouts import ServeLayout
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.errors import DoesNotFit, UserError, quoted
-from meshwise.export import commands, llamacpp
+from meshwise.export import llamacpp
+from meshwise.export.engines import commands
 from meshwise.plan.ask import ServeAsk
 from meshwise.plan.serve.plan import ServePlan
 from meshwise.plan.serve.search import Option, priced, search, weighed
