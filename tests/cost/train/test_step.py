@@ -9,14 +9,15 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from meshwise.catalogue.calibrations import Calibration
+from meshwise.catalogue.calibrations import Calibration, choose
+from meshwise.catalogue.chips import find_chip
 from meshwise.catalogue.frameworks import find_framework
 from meshwise.cost.layout import Layouts
 from meshwise.cost.parts import TRAIN_PARTS
 from meshwise.cost.train.compute import SHORTEST_KERNEL
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.stages import stage_layers
-from meshwise.cost.train.step import GRAPH_GAP, evaluate, uses_cuda_graph
+from meshwise.cost.train.step import GRAPH_GAP, evaluate, layer_and_head, uses_cuda_graph
 from meshwise.models.model import build
 from support.train_questions import (
     CLUSTERS,
@@ -485,3 +486,22 @@ def test_what_a_framework_moves_more_is_elementwise_time_alone() -> None:
     logits = 4 * 2048 * 128256 * q.work.framework.logit_bytes / (3.35e12 * q.calibration.memory)  # are not of a layer
     assert many["elementwise"] - logits == pytest.approx(3 * (fewer["elementwise"] - logits))
     assert {part for part in TRAIN_PARTS if many[part] != fewer[part]} == {"elementwise"}
+
+
+def test_the_worked_step_of_the_module_adds_up() -> None:
+    """The numbers of step.py's docstring: BLOOM on 384 A100 as it was trained."""
+    calibration = choose(find_chip("a100-80gb-sxm"), "megatron-deepspeed")
+    q = question("bloom-176b", "jean-zay:48", "megatron-deepspeed", calibration, batch=2048, seq=2048)
+    layouts = Layouts.of(dp_shard=8, tp=4, pp=12, mbs=2, zero=1, recompute=2)
+    layer = {part: 1e3 * value.item() for part, value in layer_and_head(q, layouts)[0].items()}
+    stated = {"matmul": 70.5, "attention": 15.4, "elementwise": 3.5, "recompute": 31.6, "tp": 4.8, "launch": 0.3, "cp": 0, "ep": 0}
+    assert layer == pytest.approx(stated, abs=0.05)
+    assert sum(layer.values()) == pytest.approx(126.1, abs=0.05)
+    time = _only(evaluate(q, layouts).time)
+    stage = 128 * 6 * sum(layer.values()) / 1e3
+    assert stage == pytest.approx(96.8, abs=0.05)
+    assert stage + 128 * 3.7e-3 == pytest.approx(sum(time[part] for part in stated), abs=0.01)
+    assert {part: time[part] for part in ("bubble", "p2p", "dp", "optimizer", "fixed")} == pytest.approx(
+        {"bubble": 8.15, "p2p": 1.29, "dp": 6.49, "optimizer": 0.016, "fixed": 0.003}, abs=0.005
+    )
+    assert sum(time.values()) == pytest.approx(113.2, abs=0.05)
