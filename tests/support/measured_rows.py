@@ -1,8 +1,10 @@
 """Tables of measurements for tests: one sound row, and whatever a test changes about it."""
 
 import csv
+from functools import cache
 from pathlib import Path
 
+from meshwise.calibrate.tables import Skipped, find_table
 from meshwise.calibrate.train import cases
 from meshwise.calibrate.train.cases import Case
 
@@ -41,6 +43,12 @@ def table(folder: Path, *changes: dict[str, str], without: tuple[str, ...] = ())
         writer.writeheader()
         writer.writerows(rows)
     return path
+
+
+@cache
+def built_in(name: str) -> tuple[list[Case], list[Skipped]]:
+    """The cases and skipped rows of a built-in table, read once per process. Do not change the lists."""
+    return cases.read_cases(find_table(name))
 
 
 def read(folder: Path, *changes: dict[str, str]) -> list[Case]:

@@ -9,11 +9,14 @@ from meshwise.calibrate.serve.cases import ServeCase, is_serving_table, read_cas
 from meshwise.calibrate.tables import find_table
 from meshwise.errors import UserError
 from support.command import one_line
+from support.every import check_every
+from support.serve_tables import built_in
 
 COLUMNS = (
     "row_id,model,quant,engine,gpu,n_gpus,n_hosts,"
     "link,split,prompt_len,gen_len,batch_or_concurrency,prefill_tok_s,decode_tok_s,outcome,note"
 )
+
 PLAIN = {
     "row_id": "r1",
     "model": "Llama 3 8B",
@@ -68,7 +71,7 @@ def test_a_table_without_a_known_model_is_refused() -> None:
 
 
 def test_a_row_of_llama_bench_says_what_was_asked() -> None:
-    cases = {case.row_id: case for case in read_cases(find_table("xiongjiedai_llama3_bench"))[0]}
+    cases = {case.row_id: case for case in built_in("xiongjiedai_llama3_bench")[0]}
     first = cases["xj3-0049"]
     assert (first.model.name, first.weights.format, first.chip.key, first.runtime.key) == (
         "llama-3-8b",
@@ -83,7 +86,7 @@ def test_a_row_of_llama_bench_says_what_was_asked() -> None:
 
 def test_prompts_far_slower_than_in_another_format_are_marked() -> None:
     """The A100 SXM read prompts in F16 ten times slower than in Q4_K_M; on four of them one prompt in Q4_K_M was slower than F16."""
-    slow = [case for case in read_cases(find_table("xiongjiedai_llama3_bench"))[0] if case.slow_prompt]
+    slow = [case for case in built_in("xiongjiedai_llama3_bench")[0] if case.slow_prompt]
     assert {case.chip.key for case in slow} == {"a100-80gb-sxm"}
     assert sum(case.weights.format == "F16" for case in slow) == 8
     assert len(slow) == 9
@@ -95,11 +98,11 @@ def test_a_card_held_below_its_power_computes_more_slowly_and_reads_as_fast(tmp_
     assert held.chip.bandwidth == free.chip.bandwidth
 
 
-@pytest.mark.parametrize(
-    ("name", "preset"), [("LLaMA 1 30B", "llama-33b"), ("LLaMA 1 7B", "llama-7b"), ("Llama 3.1 8B Instruct", "llama-3.1-8b")]
-)
-def test_models_are_known_by_the_words_people_use(name: str, preset: str, tmp_path: Path) -> None:
-    assert one(tmp_path, model=name).model.name == preset
+def test_models_are_known_by_the_words_people_use(tmp_path: Path) -> None:
+    def check(name: str, preset: str) -> None:
+        assert one(tmp_path, model=name).model.name == preset
+
+    check_every(check, [("LLaMA 1 30B", "llama-33b"), ("LLaMA 1 7B", "llama-7b"), ("Llama 3.1 8B Instruct", "llama-3.1-8b")])
 
 
 def test_the_build_is_that_of_the_rows_time(tmp_path: Path) -> None:
@@ -133,25 +136,27 @@ def test_an_unknown_engine_is_evaluated_as_another_and_noted(tmp_path: Path) -> 
     assert one(tmp_path, engine="Ollama").assumed == ()
 
 
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"gpu": "RTX 9999"}, "the card 'RTX 9999' is not in the catalogue"),
-        ({"gpu": ""}, "the card is not stated"),
-        ({"model": "llama-3-9b"}, "unknown model 'llama-3-9b'"),
-        ({"quant": "Q9_K"}, "unknown quantization 'Q9_K'"),
-        ({"decode_tok_s": "nearly 7"}, "decode_tok_s is 'nearly 7', not a number"),
-        ({"decode_tok_s": "-3"}, "decode_tok_s is '-3'; expected a number of zero or more"),
-        ({"decode_tok_s": ""}, "neither a speed nor a memory is stated"),
-        ({"outcome": "crashed"}, "outcome is 'crashed'"),
-        ({"n_gpus": "3", "n_hosts": "2"}, "3 devices in 2 hosts"),
-        ({"n_gpus": "2.5"}, "n_gpus is 2.5, not a whole number"),
-        ({"split": "diagonal"}, "llama.cpp has no split 'diagonal'"),
-        ({"engine": "vllm", "n_gpus": "3", "quant": "bf16"}, "32 heads cannot be split over 3 devices"),
-    ],
-)
-def test_a_row_that_cannot_be_evaluated_says_why(changed: dict[str, str], words: str, tmp_path: Path) -> None:
-    assert words in reason(tmp_path, **changed)
+def test_a_row_that_cannot_be_evaluated_says_why(tmp_path: Path) -> None:
+    def check(changed: dict[str, str], words: str) -> None:
+        assert words in reason(tmp_path, **changed)
+
+    check_every(
+        check,
+        [
+            ({"gpu": "RTX 9999"}, "the card 'RTX 9999' is not in the catalogue"),
+            ({"gpu": ""}, "the card is not stated"),
+            ({"model": "llama-3-9b"}, "unknown model 'llama-3-9b'"),
+            ({"quant": "Q9_K"}, "unknown quantization 'Q9_K'"),
+            ({"decode_tok_s": "nearly 7"}, "decode_tok_s is 'nearly 7', not a number"),
+            ({"decode_tok_s": "-3"}, "decode_tok_s is '-3'; expected a number of zero or more"),
+            ({"decode_tok_s": ""}, "neither a speed nor a memory is stated"),
+            ({"outcome": "crashed"}, "outcome is 'crashed'"),
+            ({"n_gpus": "3", "n_hosts": "2"}, "3 devices in 2 hosts"),
+            ({"n_gpus": "2.5"}, "n_gpus is 2.5, not a whole number"),
+            ({"split": "diagonal"}, "llama.cpp has no split 'diagonal'"),
+            ({"engine": "vllm", "n_gpus": "3", "quant": "bf16"}, "32 heads cannot be split over 3 devices"),
+        ],
+    )
 
 
 def test_a_table_that_is_damaged_is_refused_in_one_line(tmp_path: Path) -> None:

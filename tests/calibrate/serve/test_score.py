@@ -2,23 +2,22 @@
 
 import pytest
 
-from meshwise.calibrate.serve.cases import read_cases
 from meshwise.calibrate.serve.predict import predict
 from meshwise.calibrate.serve.score import score
-from meshwise.calibrate.tables import find_table
 from meshwise.catalogue.calibrations import ServeCalibration
 from meshwise.cost.parts import SERVE_PARTS
 from meshwise.cost.serve.speed import Speed
+from support.serve_tables import built_in
 
 
 def test_the_prior_knows_cards_that_it_was_not_fitted_to() -> None:
     """Round numbers of the code, before any fit: mean error on every graphics card of the table."""
-    cases = [case for case in read_cases(find_table("xiongjiedai_llama3_bench"))[0] if case.chip.kind == "gpu"]
+    cases = [case for case in built_in("xiongjiedai_llama3_bench")[0] if case.chip.kind == "gpu"]
     assert score(cases, [], predict(cases, ServeCalibration()))["decode"]["mape"] < 0.12
 
 
 def test_errors_are_shares_of_the_measured_rate() -> None:
-    cases = [case for case in read_cases(find_table("xiongjiedai_llama3_bench"))[0] if case.decode > 0 and case.ran][:4]
+    cases = [case for case in built_in("xiongjiedai_llama3_bench")[0] if case.decode > 0 and case.ran][:4]
 
     def seen(factor: float) -> list[Speed]:
         return [Speed(dict.fromkeys(SERVE_PARTS, 0.0) | {"weights": 1 / (c.decode * factor)}, {}, 1, 0) for c in cases]

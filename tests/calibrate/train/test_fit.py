@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meshwise.calibrate import tables
-from meshwise.calibrate.train import cases as measure
 from meshwise.calibrate.train.cases import Case
 from meshwise.calibrate.train.fit import fit, fit_leaving_out, prior_for, problems
 from meshwise.calibrate.train.make import TrainResult, make
@@ -18,7 +16,7 @@ from meshwise.catalogue import records
 from meshwise.catalogue.calibrations import COEFFICIENTS, Calibration, coefficients
 from meshwise.catalogue.chips import find_chip
 from meshwise.errors import UserError
-from support.measured_rows import read
+from support.measured_rows import built_in, read
 
 TRUTH = replace(Calibration(), matmul=0.66, memory=0.6, link=0.5, layer_gap=5e-4, context=4e9, activations=1.2)
 
@@ -33,7 +31,7 @@ def seen(cases: list[Case], calibration: Calibration) -> list[Case]:
 @pytest.fixture(scope="module")
 def bloom() -> list[Case]:
     """The runs of 25 February: one shape, so quick to evaluate."""
-    return [case for case in measure.read_cases(tables.find_table("bloom_prequel"))[0] if case.date == "2022-02-25"]
+    return [case for case in built_in("bloom_prequel")[0] if case.date == "2022-02-25"]
 
 
 def test_a_machine_that_the_model_describes_exactly_is_found(bloom: list[Case]) -> None:
@@ -105,7 +103,7 @@ def test_one_group_alone_cannot_be_left_out(bloom: list[Case]) -> None:
 
 
 def test_a_table_of_very_many_rows_counts_no_more_than_200() -> None:
-    cases = measure.read_cases(tables.find_table("vtrain_a100_single_node"))[0]
+    cases = built_in("vtrain_a100_single_node")[0]
     (problem,) = problems(cases, Calibration())
     assert np.sum(problem.weight**2) == pytest.approx(200)
     assert {problem.kind} == {"seconds"}
@@ -157,7 +155,7 @@ def test_chips_are_not_mixed(tmp_path: Path) -> None:
 
 def test_a_group_that_matters_moves_the_fit_when_it_is_left_out() -> None:
     """With shares at their bound of 1, where a careless step would stand still and call the fit of all rows the fit of the others."""
-    cases = measure.read_cases(tables.find_table("nanotron_h100_small"))[0]
+    cases = built_in("nanotron_h100_small")[0]
     prior, groups = prior_for(cases[0].chip), [case.setting for case in cases]
     group = next(case.setting for case in cases if case.model.decoder.hidden == 4096 and case.cluster.devices == 64)
     fitted = fit_leaving_out(cases, prior, groups)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from meshwise.calibrate import dispatch
 from meshwise.calibrate.train import probe as probed
 from meshwise.calibrate.train.make import TrainResult, data_of, make
 from meshwise.calibrate.train.predict import predict
@@ -113,7 +114,9 @@ def test_installed_it_is_what_plans_use(files: tuple[str, str, Calibration], hom
     assert math.log(best["high"] / best["low"]) < 0.3  # narrower than the prior's
 
 
-def test_a_fit_to_noise_is_not_written_unless_forced(files: tuple[str, str, Calibration], tmp_path: Path, run: Run) -> None:
+def test_a_fit_to_noise_is_not_written_unless_forced(
+    files: tuple[str, str, Calibration], tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The probe is right and runs scatter around it by lot: what fits seven of them predicts the eighth worse than the probe does."""
     cases = data_of([files[0], files[1]]).cases
     right = predict(cases, probed.machine(h200_rows(TRUTH, hot=1.0)).calibration)
@@ -122,7 +125,8 @@ def test_a_fit_to_noise_is_not_written_unless_forced(files: tuple[str, str, Cali
     noise = write(
         tmp_path / "noise.jsonl", runs(seconds, [float(one) / 2**30 * lot for one, lot in zip(right.memory, lots, strict=True)])
     )
-    out = tmp_path / "mine.toml"
+    out, made = tmp_path / "mine.toml", make([files[0], noise], date="2026-11-15")
+    monkeypatch.setattr(dispatch, "calibrate", lambda *_: made)  # fitted once for both commands
     done = run("calibrate", files[0], noise, "--out", str(out))
     assert done.code == 1
     asked = "; more rows may help, or --force writes it anyway\n"

@@ -8,13 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from meshwise.calibrate import tables
 from meshwise.calibrate.tables import Skipped
-from meshwise.calibrate.train import cases as measure
 from meshwise.calibrate.train.cases import Case
 from meshwise.calibrate.train.predict import Prediction, predict
 from meshwise.calibrate.train.score import near_best, scaled_error, score
-from support.measured_rows import read
+from support.measured_rows import built_in, read
 
 SMALL = 1e9
 KEYS = {
@@ -101,7 +99,7 @@ def test_constant_throughput_by_hand(tmp_path: Path) -> None:
 
 def test_constant_throughput_on_the_bloom_rows_is_what_was_published() -> None:
     """5.9% on the rows of 25 February, by whoever compared the existing planners on them."""
-    cases = [case for case in measure.read_cases(tables.find_table("bloom_prequel"))[0] if case.date == "2022-02-25"]
+    cases = [case for case in built_in("bloom_prequel")[0] if case.date == "2022-02-25"]
     found = score(cases, [], predict(cases))
     assert found["baseline"]["mape_scaled"] == pytest.approx(0.059, abs=0.0005)
 
@@ -125,7 +123,7 @@ def test_a_table_that_says_nothing_of_something_scores_none(tmp_path: Path) -> N
 
 @pytest.fixture(scope="module")
 def bloom() -> list[Case]:
-    return measure.read_cases(tables.find_table("bloom_prequel"))[0]
+    return built_in("bloom_prequel")[0]
 
 
 def test_perfect_predictions_have_no_error_and_lose_nothing(bloom: list[Case]) -> None:

@@ -11,6 +11,7 @@ from meshwise.cost.serve.buffers import Footprint, footprints
 from meshwise.cost.serve.cache import CacheRequest, layer_caches
 from meshwise.cost.serve.placement import split_layers, split_rows, split_tensors
 from meshwise.errors import UserError
+from support.every import check_every
 from support.serve_tables import CHIPS, GIB, MIB, model, rows, stored
 
 LLAMA_CPP, MAY_2024, DECEMBER_2023 = (find_runtime(name) for name in ("llama.cpp", "llama.cpp-2024-05", "llama.cpp-2023-12"))
@@ -25,24 +26,29 @@ def by_layers(
     return footprints(model(name), runtime, placed, held, flash=flash)
 
 
-@pytest.mark.parametrize("row", rows("llamacpp_fit_dryrun"), ids=lambda row: f"{row['row_id']}-{row['device']}")
-def test_compute_buffers_are_those_of_a_dry_run(row: dict[str, str]) -> None:
+def test_compute_buffers_are_those_of_a_dry_run() -> None:
     """Fitted on these rows; that one set of whole numbers meets all 50 to the MiB is the evidence for the form."""
-    found = by_layers(
-        LLAMA_CPP, row["model"], row["quant"], int(row["n_ctx"]), int(row["n_devices"]), flash=row["flash_attn"] == "on"
-    )
-    device = found[0 if row["device"] == "Host" else 1 + int(row["device"].removeprefix("RPC"))]
-    assert device.compute // MIB == int(row["compute_mib"])
+
+    def check(row: dict[str, str]) -> None:
+        found = by_layers(
+            LLAMA_CPP, row["model"], row["quant"], int(row["n_ctx"]), int(row["n_devices"]), flash=row["flash_attn"] == "on"
+        )
+        device = found[0 if row["device"] == "Host" else 1 + int(row["device"].removeprefix("RPC"))]
+        assert device.compute // MIB == int(row["compute_mib"])
+
+    check_every(check, [(one,) for one in rows("llamacpp_fit_dryrun")])
 
 
-@pytest.mark.parametrize("row", rows("xiongjiedai_memory_buffers"), ids=lambda row: f"{row['row_id']}-{row['device']}")
-def test_compute_buffers_are_those_of_a_log(row: dict[str, str]) -> None:
-    if not row["compute_mib"]:
-        return
-    found = by_layers(MAY_2024, row["model"], row["quant"], int(row["n_ctx"]), int(row["n_gpus"]))
-    name = row["device"]
-    device = found[0 if name in ("CPU", "CUDA_Host") else 1 if name == "Metal" else 1 + int(name.removeprefix("CUDA"))]
-    assert device.compute / MIB == pytest.approx(float(row["compute_mib"]), abs=0.03)
+def test_compute_buffers_are_those_of_a_log() -> None:
+    def check(row: dict[str, str]) -> None:
+        if not row["compute_mib"]:
+            return
+        found = by_layers(MAY_2024, row["model"], row["quant"], int(row["n_ctx"]), int(row["n_gpus"]))
+        name = row["device"]
+        device = found[0 if name in ("CPU", "CUDA_Host") else 1 if name == "Metal" else 1 + int(name.removeprefix("CUDA"))]
+        assert device.compute / MIB == pytest.approx(float(row["compute_mib"]), abs=0.03)
+
+    check_every(check, [(one,) for one in rows("xiongjiedai_memory_buffers")])
 
 
 def test_the_memory_that_the_logs_of_2023_print() -> None:
@@ -99,11 +105,14 @@ def test_runs_out_of_memory_in_the_notebooks() -> None:
     assert outcomes == {(True, "ok"): 127, (False, "oom"): 22}
 
 
-@pytest.mark.parametrize(("devices", "gib"), [(4, 12.0), (5, 9.9), (6, 8.3)])
-def test_a_70b_at_16k_fits_four_cards_of_16_gb(devices: int, gib: float) -> None:
+def test_a_70b_at_16k_fits_four_cards_of_16_gb() -> None:
     """The largest of its devices, as llama.cpp's dry runs have it for 4; the context of the driver comes on top."""
-    found = by_layers(LLAMA_CPP, "llama-3.3-70b", "q4_k_m", 16384, devices)
-    assert max(device.bytes - device.context for device in found[1:]) / GIB == pytest.approx(gib, abs=0.06)
+
+    def check(devices: int, gib: float) -> None:
+        found = by_layers(LLAMA_CPP, "llama-3.3-70b", "q4_k_m", 16384, devices)
+        assert max(device.bytes - device.context for device in found[1:]) / GIB == pytest.approx(gib, abs=0.06)
+
+    check_every(check, [(4, 12.0), (5, 9.9), (6, 8.3)])
 
 
 def test_flash_attention_spares_the_scores_and_a_smaller_batch_spares_more() -> None:

@@ -11,6 +11,7 @@ from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.chips import Tier
 from meshwise.cost.layout import Layouts
 from meshwise.cost.train.comm import AllToAll, Communicators, Fabric, Group
+from support.every import check_every
 from support.train_questions import found_cluster
 
 IDEAL = Calibration(link=1.0, network=1.0, link_latency=0.0, network_latency=0.0)
@@ -50,21 +51,23 @@ def test_a_rank_alone_sends_nothing() -> None:
         assert collective(np.full(1, 1e9)).item() == 0
 
 
-@pytest.mark.parametrize(
-    ("size", "stride", "expected"),
-    [
-        (8, 1, NVLINK),  # tp 8: a whole node
-        (4, 1, NVLINK),
-        (2, 4, NVLINK),  # dp 2 over tp 4: still one node
-        (48, 8, OMNI_PATH / 8),  # dp over tp 8: eight rings share what leaves a node
-        (96, 4, OMNI_PATH / 4),  # dp over tp 4: four rings, each with two ranks of the node: twice the share of a rank
-        (384, 1, OMNI_PATH),  # one ring of all devices has a node's network to itself
-        (16, 1, OMNI_PATH),  # tp 16 leaves the node
-        (2, 48, OMNI_PATH / 8),  # stages are on different nodes
-    ],
-)
-def test_ranks_share_the_network_of_their_node(size: int, stride: int, expected: float) -> None:
-    assert bandwidth(JEAN_ZAY, size, stride) == expected
+def test_ranks_share_the_network_of_their_node() -> None:
+    def check(size: int, stride: int, expected: float) -> None:
+        assert bandwidth(JEAN_ZAY, size, stride) == expected
+
+    check_every(
+        check,
+        [
+            (8, 1, NVLINK),  # tp 8: a whole node
+            (4, 1, NVLINK),
+            (2, 4, NVLINK),  # dp 2 over tp 4: still one node
+            (48, 8, OMNI_PATH / 8),  # dp over tp 8: eight rings share what leaves a node
+            (96, 4, OMNI_PATH / 4),  # dp over tp 4: four rings, each with two ranks of the node: twice the share of a rank
+            (384, 1, OMNI_PATH),  # one ring of all devices has a node's network to itself
+            (16, 1, OMNI_PATH),  # tp 16 leaves the node
+            (2, 48, OMNI_PATH / 8),  # stages are on different nodes
+        ],
+    )
 
 
 @given(sizes, st.integers(1, 512), st.floats(1e9, 1e12), st.floats(1e9, 1e12))
@@ -81,10 +84,12 @@ def test_better_wires_never_take_longer(size: int, stride: int, link: float, net
     assert group(better, size, stride).reduce(np.full(1, moved)) <= group(JEAN_ZAY, size, stride).reduce(np.full(1, moved))
 
 
-@pytest.mark.parametrize(("size", "steps"), [(2, 1), (3, 2), (4, 2), (5, 3), (64, 6), (65, 7)])
-def test_between_nodes_latency_grows_with_the_depth_of_a_tree(size: int, steps: int) -> None:
-    slow = replace(JEAN_ZAY, network_latency=1.0)
-    assert float(group(slow, size, 8).latency[0]) == steps
+def test_between_nodes_latency_grows_with_the_depth_of_a_tree() -> None:
+    def check(size: int, steps: int) -> None:
+        slow = replace(JEAN_ZAY, network_latency=1.0)
+        assert float(group(slow, size, 8).latency[0]) == steps
+
+    check_every(check, [(2, 1), (3, 2), (4, 2), (5, 3), (64, 6), (65, 7)])
 
 
 def test_inside_a_node_latency_grows_with_the_steps_of_the_ring() -> None:
@@ -104,20 +109,22 @@ def test_groups_step_over_tensor_parallel_ranks() -> None:
     assert cut.stage.bandwidth.item() == OMNI_PATH / 8
 
 
-@pytest.mark.parametrize(
-    ("cluster", "node", "link", "network"),
-    [
-        ("1x8xh100-sxm", 8, 450e9, 450e9),  # no network: nothing leaves the node
-        ("2x(4xrtx3090)@10Gbps", 4, 32e9, 1.25e9),  # PCIe 4.0 x16 between cards
-        ("jean-zay:4", 8, NVLINK, OMNI_PATH),
-        ("tpu-v5p:4x4x4", 64, 3 * 90e9, None),  # a torus is one node whose every axis carries bytes
-    ],
-)
-def test_a_cluster_as_collectives_see_it(cluster: str, node: int, link: float | None, network: float | None) -> None:
-    found = Fabric.of(found_cluster(cluster), IDEAL)
-    assert found.node == node
-    assert link is None or found.link == pytest.approx(link)
-    assert network is None or found.network == pytest.approx(network)
+def test_a_cluster_as_collectives_see_it() -> None:
+    def check(cluster: str, node: int, link: float | None, network: float | None) -> None:
+        found = Fabric.of(found_cluster(cluster), IDEAL)
+        assert found.node == node
+        assert link is None or found.link == pytest.approx(link)
+        assert network is None or found.network == pytest.approx(network)
+
+    check_every(
+        check,
+        [
+            ("1x8xh100-sxm", 8, 450e9, 450e9),  # no network: nothing leaves the node
+            ("2x(4xrtx3090)@10Gbps", 4, 32e9, 1.25e9),  # PCIe 4.0 x16 between cards
+            ("jean-zay:4", 8, NVLINK, OMNI_PATH),
+            ("tpu-v5p:4x4x4", 64, 3 * 90e9, None),  # a torus is one node whose every axis carries bytes
+        ],
+    )
 
 
 # What lies above a node.
@@ -147,9 +154,11 @@ def test_a_ring_passes_a_leaf_once_and_an_all_to_all_with_every_rank() -> None:
     assert exchange(under(leaf(4)), 384).far.item() == pytest.approx(2 / 3 * 128 / 200e9)
 
 
-@pytest.mark.parametrize(("size", "stride"), [(8, 1), (16, 8), (128, 1), (2, 64)])
-def test_a_group_inside_a_leaf_does_not_feel_how_little_leaves_it(size: int, stride: int) -> None:
-    assert bandwidth(under(leaf(16)), size, stride) == bandwidth(JEAN_ZAY, size, stride)
+def test_a_group_inside_a_leaf_does_not_feel_how_little_leaves_it() -> None:
+    def check(size: int, stride: int) -> None:
+        assert bandwidth(under(leaf(16)), size, stride) == bandwidth(JEAN_ZAY, size, stride)
+
+    check_every(check, [(8, 1), (16, 8), (128, 1), (2, 64)])
 
 
 def test_a_slow_line_between_sites_bounds_all_that_crosses_it() -> None:

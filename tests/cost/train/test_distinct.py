@@ -1,8 +1,8 @@
-"""Groups for many: layouts are only taken for one where nothing that a formula asks for tells them apart."""
+"""Groups of equal layouts: two layouts share a result only where no column that the formula reads differs."""
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwise.cost.train.distinct import Groups
@@ -21,6 +21,7 @@ def _kinds(table: list[np.ndarray]) -> int:
     return len(set(zip(*(column.tolist() for column in table), strict=True)))
 
 
+@settings(max_examples=60)
 @given(columns)
 def test_what_is_found_of_each_kind_is_right_for_every_layout(table: list[np.ndarray]) -> None:
     for groups in (Groups.of(*table), Groups.of_runs(*table)):
@@ -29,6 +30,7 @@ def test_what_is_found_of_each_kind_is_right_for_every_layout(table: list[np.nda
     assert len(Groups.of(*table).rows) == _kinds(table)
 
 
+@settings(max_examples=60)
 @given(columns)
 def test_layouts_that_follow_one_another_are_one_kind_and_no_others(table: list[np.ndarray]) -> None:
     changes = [any(column[i] != column[i - 1] for column in table) for i in range(1, len(table[0]))]
@@ -36,6 +38,7 @@ def test_layouts_that_follow_one_another_are_one_kind_and_no_others(table: list[
     assert groups.which.tolist() == np.cumsum([0, *changes]).tolist()
 
 
+@settings(max_examples=60)
 @given(columns)
 def test_kinds_with_a_choice_each_are_told_apart_by_both(table: list[np.ndarray]) -> None:
     choice = np.arange(len(table[0])) % 3
@@ -45,6 +48,7 @@ def test_kinds_with_a_choice_each_are_told_apart_by_both(table: list[np.ndarray]
         assert groups.expand(column[groups.rows]).tolist() == column.tolist()
 
 
+@settings(max_examples=60)
 @given(columns)
 def test_kinds_of_kinds_are_kinds_of_the_layouts(table: list[np.ndarray]) -> None:
     below = Groups.of_runs(*table)

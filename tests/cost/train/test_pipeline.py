@@ -1,11 +1,14 @@
 """The critical path of a schedule in closed form. tests/test_schedule.py holds it to the schedules played out; here are worked numbers."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwise.cost.train.pipeline import PassTimes, Stages, makespan, sampled_stages
+from support.every import check_every
 
 NONE = (0.0, 0.0, 0.0)
 
@@ -30,11 +33,13 @@ def length(
     return float(makespan(stages, pass_times(layer), pass_times(head), np.array([float(m)]), pp)[0])
 
 
-@pytest.mark.parametrize("pp", [2, 3, 8])
-@pytest.mark.parametrize("m", [1, 2, 8, 40])
-def test_equal_stages_take_a_slot_for_every_micro_batch_and_every_other_stage(pp: int, m: int) -> None:
+def test_equal_stages_take_a_slot_for_every_micro_batch_and_every_other_stage() -> None:
     """(m + p - 1)(F + B): arXiv:2104.04473, 2.2.1."""
-    assert length([2] * pp, m, (1, 2, 0)) == pytest.approx((m + pp - 1) * 6)
+
+    def check(pp: int, m: int) -> None:
+        assert length([2] * pp, m, (1, 2, 0)) == pytest.approx((m + pp - 1) * 6)
+
+    check_every(check, product([2, 3, 8], [1, 2, 8, 40]))
 
 
 @pytest.mark.parametrize(("pp", "m"), [(2, 2), (4, 4), (4, 20)])

@@ -1,6 +1,7 @@
 """Pipeline schedules: every operation once and in order, and the closed form of the bubble against the schedule played out."""
 
 from collections import Counter
+from itertools import product
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from meshwise.cost.train.question import Question
 from meshwise.cost.train.schedule import BACKWARD, FORWARD, WEIGHT, Simulation, order, simulate
 from meshwise.cost.train.stages import layers_before
 from meshwise.cost.train.step import evaluate, layer_and_head, pass_times, stage_launch
+from support.every import check_every
 from support.train_questions import FRAMEWORKS, MODELS, question, stages
 
 WORK = ("matmul", "attention", "elementwise", "recompute", "tp", "cp", "ep")
@@ -92,19 +94,21 @@ def test_published_orders() -> None:
     assert last == "F0B0F1B1F2B2F3B3W0F4B4W1W2W3W4"
 
 
-@pytest.mark.parametrize("pp", [2, 4, 8])
-@pytest.mark.parametrize("rounds", [1, 4])
-def test_equal_stages_idle_as_published(pp: int, rounds: int) -> None:
+def test_equal_stages_idle_as_published() -> None:
     """(p - 1)(F + B), over v interleaved (arXiv:2104.04473, 2.2), and (p - 1)(F + B - W) in ZB-H1 (arXiv:2401.10241, Table 2)."""
-    m, f, b, w = pp * rounds, 1.0, 1.2, 0.8
-    whole = np.array([f, b + w, 0.0])[:, None, None] * np.ones((pp, 1))
-    split = np.array([f, b, w])[:, None, None] * np.ones((pp, 1))
-    work = m * (f + b + w)
-    assert simulate("1f1b", whole, m).makespan - work == pytest.approx((pp - 1) * (f + b + w))
-    assert simulate("interleaved", np.repeat(whole / 4, 4, axis=2), m).makespan - work == pytest.approx(
-        (pp - 1) * (f + b + w) / 4
-    )
-    assert simulate("zero-bubble", split, m).makespan - work == pytest.approx((pp - 1) * (f + b - w))
+
+    def check(pp: int, rounds: int) -> None:
+        m, f, b, w = pp * rounds, 1.0, 1.2, 0.8
+        whole = np.array([f, b + w, 0.0])[:, None, None] * np.ones((pp, 1))
+        split = np.array([f, b, w])[:, None, None] * np.ones((pp, 1))
+        work = m * (f + b + w)
+        assert simulate("1f1b", whole, m).makespan - work == pytest.approx((pp - 1) * (f + b + w))
+        assert simulate("interleaved", np.repeat(whole / 4, 4, axis=2), m).makespan - work == pytest.approx(
+            (pp - 1) * (f + b + w) / 4
+        )
+        assert simulate("zero-bubble", split, m).makespan - work == pytest.approx((pp - 1) * (f + b - w))
+
+    check_every(check, product([2, 4, 8], [1, 4]))
 
 
 # The closed form.

@@ -15,6 +15,7 @@ from meshwise.cost.layout import Layouts
 from meshwise.cost.train.comm import Communicators, Fabric
 from meshwise.cost.train.torus import Mesh, Torus
 from meshwise.plan.train.search import divisors
+from support.every import check_every
 from support.train_questions import found_cluster
 
 ICI = 90e9
@@ -76,13 +77,14 @@ def test_groups_that_lie_between_one_anothers_ranks_share_the_links() -> None:
     assert links(CP, SHARD, tp=4, shard=2240) in (2 + 2 + 2 / 4, 2 + 2 + 1)  # whichever axis tp lies on: no more than it leaves
 
 
-@pytest.mark.parametrize(
-    ("length", "closed", "cost"), [(16, True, 16 / 8), (8, True, 8 / 8), (16, False, 16 / 4), (2, False, 0.5)]
-)
-def test_an_all_to_all_moves_an_eighth_of_the_ring_over_each_link(length: int, closed: bool, cost: float) -> None:
+def test_an_all_to_all_moves_an_eighth_of_the_ring_over_each_link() -> None:
     """Part 3: a quarter of an all-gather of the same bytes, which on a ring of n takes n / 2 per byte and link; a line twice that."""
-    torus = Torus.of((length,), (closed,), ICI)
-    assert mesh(torus, shard=length).crossing(CP, SHARD).item() == cost
+
+    def check(length: int, closed: bool, cost: float) -> None:
+        torus = Torus.of((length,), (closed,), ICI)
+        assert mesh(torus, shard=length).crossing(CP, SHARD).item() == cost
+
+    check_every(check, [(16, True, 16 / 8), (8, True, 8 / 8), (16, False, 16 / 4), (2, False, 0.5)])
 
 
 def test_the_longest_axis_bounds_an_all_to_all() -> None:
@@ -98,22 +100,24 @@ def test_a_ring_is_passed_halfway_round_and_a_line_to_its_end() -> None:
 # Which axes of a slice wrap round.
 
 
-@pytest.mark.parametrize(
-    ("chip", "shape", "closed"),
-    [
-        ("tpu-v5e", (16, 16), (True, True)),  # parts 2 and 3: v5e and v6e wrap only the whole 16 of a pod
-        ("tpu-v5e", (8, 16), (False, True)),
-        ("tpu-v6e", (4, 8), (False, False)),
-        ("tpu-v5p", (16, 20, 28), (True, True, True)),  # cubes of 4x4x4 joined by optical switches
-        ("tpu-v5p", (4, 8, 12), (True, True, True)),
-        ("tpu-v5p", (2, 2, 4), (False, False, True)),
-        ("tpu-v4", (4, 6, 1), (True, False, False)),
-        ("tpu-v7", (8, 8, 2), (True, True, False)),
-        ("h100-sxm", (8,), (False,)),  # no torus
-    ],
-)
-def test_an_axis_wraps_round_where_the_chip_says_so(chip: str, shape: tuple[int, ...], closed: tuple[bool, ...]) -> None:
-    assert find_chip(chip).closes(shape) == closed
+def test_an_axis_wraps_round_where_the_chip_says_so() -> None:
+    def check(chip: str, shape: tuple[int, ...], closed: tuple[bool, ...]) -> None:
+        assert find_chip(chip).closes(shape) == closed
+
+    check_every(
+        check,
+        [
+            ("tpu-v5e", (16, 16), (True, True)),  # parts 2 and 3: v5e and v6e wrap only the whole 16 of a pod
+            ("tpu-v5e", (8, 16), (False, True)),
+            ("tpu-v6e", (4, 8), (False, False)),
+            ("tpu-v5p", (16, 20, 28), (True, True, True)),  # cubes of 4x4x4 joined by optical switches
+            ("tpu-v5p", (4, 8, 12), (True, True, True)),
+            ("tpu-v5p", (2, 2, 4), (False, False, True)),
+            ("tpu-v4", (4, 6, 1), (True, False, False)),
+            ("tpu-v7", (8, 8, 2), (True, True, False)),
+            ("h100-sxm", (8,), (False,)),  # no torus
+        ],
+    )
 
 
 def test_an_axis_of_one_carries_nothing_and_of_two_has_one_link() -> None:
