@@ -52,9 +52,10 @@ def test_training_is_evaluated_without_files() -> None:
         cost = evaluate(q, some)
         assert (cost.step > 0).all()
         assert (peak(q, some) == cost.peak).all()
-        assert layer_and_head(q, some)
+        assert layer_and_head(q, some)[0]["matmul"] > 0
         parts = {part: float(seconds[0]) for part, seconds in cost.time.items()}
-        assert interval.step(Calibration(), parts, q.cluster.devices)
+        low, high = interval.step(Calibration(), parts, q.cluster.devices)
+        assert low < 1 < high
     assert goodput.goodput(Reliability(), 1024, checkpoint_bytes=1e12).effective > 0
 
 

@@ -17,7 +17,6 @@ from meshwise.cost.layout import Layouts
 from meshwise.cost.parts import TRAIN_PARTS
 from meshwise.cost.train.compute import SHORTEST_KERNEL
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.stages import stage_layers
 from meshwise.cost.train.step import GRAPH_GAP, evaluate, layer_and_head, uses_cuda_graph
 from meshwise.models.model import build
 from support.every import check_every
@@ -226,49 +225,6 @@ def test_neither_of_two_uneven_stages_has_a_layer_too_many() -> None:
 def test_twice_the_stages_is_half_the_work_of_each() -> None:
     q = stack()
     assert busy(q, pp=8) == pytest.approx(busy(q, pp=4) / 2, rel=1e-3)
-
-
-def stages(layers: int, pp: int, framework: str) -> tuple[float, float]:
-    """Layers of the fullest stage and of the last, in a model whose head is worth 4 of its layers.
-
-    A layer of this Llama has 4 h h + 3 h f = 16 h h weights (f = 4 h); so a vocabulary of 64 h is worth 4.
-    """
-    width = 256
-    config = {
-        "model_type": "llama",
-        "hidden_size": width,
-        "num_hidden_layers": layers,
-        "num_attention_heads": 2,
-        "intermediate_size": 4 * width,
-        "vocab_size": 64 * width,
-    }
-    q = replace(question("llama-debug", framework=framework), model=build(config, "headed", "tests"))
-    middle, last = stage_layers(q, Layouts.of(pp=pp).as_floats())
-    return float(middle[0]), float(last[0])
-
-
-def test_layers_are_cut_into_stages() -> None:
-    def check(layers: int, pp: int, framework: str, expected: tuple[int, int]) -> None:
-        assert stages(layers, pp, framework) == expected
-
-    check_every(
-        check,
-        [
-            (16, 2, "nanotron", (10, 6)),  # balanced by FLOPs: (16 + 4) / 2 = 10, and 6 with the head's 4
-            (16, 1, "nanotron", (16, 16)),
-            (16, 4, "nanotron", (5, 1)),  # 20 / 4 = 5 each, the head being 4 of the last stage's
-            (16, 2, "megatron", (8, 8)),
-            (61, 16, "torchtitan", (4, 2)),  # 3 and the embedding, fourteen times 4, 2 and the head and a gap
-            (70, 12, "megatron-deepspeed", (6, 5)),  # BLOOM: 72 = 12 x 6, of which the embedding and the head are one each
-        ],
-    )
-
-
-@given(st.integers(1, 128), st.integers(1, 128), st.sampled_from(("nanotron", "megatron")))
-def test_the_fullest_stage_is_the_fullest_and_stages_have_room_for_all_layers(layers: int, pp: int, framework: str) -> None:
-    middle, last = stages(layers, pp, framework)
-    assert last <= middle <= layers
-    assert middle * (pp - 1) + max(last, 0) >= layers - (framework == "megatron")  # the first gives a place to the embedding
 
 
 # What parallelism moves.
