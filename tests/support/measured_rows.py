@@ -1,4 +1,4 @@
-"""Tables of measurements for tests: one sound row, and whatever a test changes about it."""
+"""Tables of training runs for tests: one valid row, and the changes of each test."""
 
 import csv
 from functools import cache
@@ -52,7 +52,7 @@ def built_in(name: str) -> tuple[list[Case], list[Skipped]]:
 
 
 def read(folder: Path, *changes: dict[str, str]) -> list[Case]:
-    """The rows of such a table, all of them sound."""
+    """The cases of such a table, all of whose rows are valid."""
     used, skipped = cases.read_cases(table(folder, *changes))
     assert not skipped
     return used

@@ -1,4 +1,4 @@
-"""Steps to play out: what the tests of timelines and their pictures share."""
+"""Steps to simulate, shared by the tests of timelines and their pictures."""
 
 from hypothesis import assume
 from hypothesis import strategies as st

@@ -14,7 +14,7 @@ FEWEST = 3
 Score = dict[str, Any]
 """The scores of one table, under the keys of `validate --json`. None: the table has no rows for it."""
 LeaveOut = Literal["row", "group"]
-"""What a fit leaves out at a time: one row, or a group of rows that are alike."""
+"""The unit that a fit leaves out: one row, or a group of similar rows."""
 
 
 def mean(values: Sequence[float] | Floats) -> float | None:

@@ -93,7 +93,8 @@ def number(row: Row, *columns: str) -> float:
 
 
 def whole(row: Row, *columns: str, default: int | None = None) -> int:
-    """Return the first whole number that is stated in these columns, else the default; refuse a row that needs one."""
+    """Return the first whole number that is stated in these columns, or the default; refuse a row that states none where there is no
+    default."""
     value = number(row, *columns)
     if math.isnan(value) and default is not None:
         return default

@@ -1,4 +1,4 @@
-"""cost: what a layout costs in seconds and bytes. Pure formulas: a number is a float or an array over layouts; no file is read.
+"""cost: the seconds and bytes of a layout. Pure formulas: a number is a float or an array over layouts; no file is read.
 
     axes.py         the axes of a training layout, one row each       layout.py       Layouts: one array per axis
     parts.py        the parts of a step and the kinds of memory       work.py         Train, Serve: the task

@@ -50,7 +50,7 @@ AXES = (
     Axis("vpp", "Model chunks per pipeline stage (interleaving).", shown="vpp{}"),
     Axis("zero", "ZeRO stage.", least=0, minor=True, shown="zero{}", short="z{}"),
     Axis("recompute", "Which activations are recomputed.", least=0, values=RECOMPUTE, shown="{} recompute", short="{}"),
-    Axis("sp", "Sequence parallelism beside tensor parallelism.", least=0, minor=True, shown="sp"),
+    Axis("sp", "Sequence parallelism within tensor parallelism.", least=0, minor=True, shown="sp"),
     Axis("schedule", "Pipeline schedule.", least=0, values=SCHEDULES, minor=True, shown="{}", short="zb"),
     Axis("offload", "State kept in host memory.", least=0, values=OFFLOAD, minor=True, shown="offload {}", short="off-{}"),
 )

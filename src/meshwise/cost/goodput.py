@@ -91,10 +91,10 @@ def goodput(
     bandwidth = LLAMA3_STORAGE * n if r.checkpoint_bandwidth is None else r.checkpoint_bandwidth + 0 * n
     save, slow = checkpoint_bytes / bandwidth, 1 + r.straggler * expected_maximum(n)
     pause = checkpoint_bytes / n / staging if r.async_checkpoint else save
-    behind = save if r.async_checkpoint else 0 * save
+    lag = save if r.async_checkpoint else 0 * save
     best = daly_interval(pause, between) if r.checkpoint_every is None else r.checkpoint_every + 0 * n
     # A checkpoint is taken between steps, and not before the previous one is written.
-    interval = np.maximum(np.maximum(best, behind), step * slow)
+    interval = np.maximum(np.maximum(best, lag), step * slow)
     down = r.restart + save
     load = HARDWARE * r.repair / between
     spares = worthwhile_spares(load, np.ceil(n / per_node)) if r.spares is None else r.spares + 0 * n
@@ -102,7 +102,7 @@ def goodput(
     up = 1 - waiting
     running = up * np.exp(-down / between)
     cycle = interval + pause
-    whole = running * _over_expm1(cycle / between) * np.exp(-behind / between)
+    whole = running * _over_expm1(cycle / between) * np.exp(-lag / between)
     working = np.where(cycle > 0, interval / np.where(cycle > 0, cycle, 1), 1.0)
     return Goodput(
         interruptions_per_day=DAY / between * up,

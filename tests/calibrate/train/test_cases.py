@@ -135,7 +135,7 @@ def test_a_framework_is_found_by_part_of_its_name(tmp_path: Path) -> None:
 def test_an_unknown_framework_is_replaced_and_noted(tmp_path: Path) -> None:
     replicated, sharded = read(tmp_path, {"framework": "homegrown"}, {"framework": "homegrown", "zero_stage": "3"})
     assert (replicated.work.framework.key, sharded.work.framework.key) == ("megatron", "fsdp")
-    assert replicated.assumed == ("framework 'homegrown' priced as Megatron-LM",)
+    assert replicated.assumed == ("framework 'homegrown' evaluated as Megatron-LM",)
 
 
 def test_sequence_parallelism_is_what_the_row_says_before_what_the_framework_does(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_row_that_cannot_be_evaluated_is_skipped_with_the_reason(tmp_path: Pat
             ({"tp": ""}, "tp is not stated"),
             ({"n_layers": "many"}, "n_layers is 'many', not a number"),
             ({"micro_batch": "1.5"}, "micro_batch is 1.5, not a whole number"),
-            ({"n_gpus": "12"}, "12 devices are no whole nodes of 8"),
+            ({"n_gpus": "12"}, "12 devices are not a whole number of nodes of 8"),
             ({"recompute": "sometimes"}, "recompute is 'sometimes'; expected none, selective or full"),
             ({"outcome": "fail"}, "failed for a reason the table does not tell"),
             ({"outcome": "odd"}, "outcome is 'odd'"),

@@ -73,7 +73,7 @@ def test_one_of_several_rows_is_picked_for_each_layout() -> None:
         ("llama-3-8b", "tpu-v5p:4x4x8", "maxtext"),
     ],
 )
-def test_layouts_as_a_search_lists_them_are_priced_as_if_alone(model: str, cluster: str, framework: str) -> None:
+def test_layouts_as_a_search_lists_them_are_evaluated_as_if_alone(model: str, cluster: str, framework: str) -> None:
     """Ranks that share out state on a torus take links from tensor groups: there, cuts that only differ in those are not one."""
     q = question(model, cluster, framework, batch=64)
     _, some = next(iter(blocks(q, {}, (), {})))

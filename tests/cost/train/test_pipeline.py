@@ -24,7 +24,7 @@ def length(
     head: tuple[float, float, float] = NONE,
     every: bool = True,
 ) -> float:
-    """Of stages with so many layers each, the head on the last."""
+    """Makespan of stages with these layers each, the head on the last."""
     pp = np.array([float(len(layers))])
     number = sampled_stages(pp, np.array([float(m)]), every)
     which = number.astype(int)

@@ -217,7 +217,7 @@ def _runtime(row: Row, assumed: list[str]) -> Runtime:
     quant = row.get("quant", "")
     local = (find_format(quant).gguf if quant else False) or find_card(row.get("gpu", "")).kind in ("apple", "cpu")
     found = find_runtime("llama.cpp" if local else "vllm")
-    assumed.append(f"engine {quoted(text)} priced as {found.name}")
+    assumed.append(f"engine {quoted(text)} evaluated as {found.name}")
     return found
 
 

@@ -105,8 +105,8 @@ def prior_for(case: ServeCase) -> ServeCalibration:
 def groups_to_leave_out(cases: Sequence[ServeCase], leave_out: LeaveOut) -> list[object]:
     """Return the group of each row: chip and number of devices, or one of FOLDS folds of rows.
 
-    Rows that state the same prompt are in one fold: a prompt that was timed once and is repeated beside many numbers of concurrent requests
-    would otherwise be left out of a fit that includes it.
+    Rows that state the same prompt are in one fold: a prompt that was timed once and is repeated in rows with different numbers of
+    concurrent requests would otherwise be left out of a fit that includes it.
     """
     if leave_out == "group":
         return [case.group for case in cases]

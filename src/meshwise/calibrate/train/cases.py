@@ -177,12 +177,12 @@ def _word(row: Row, column: str) -> str:
 
 def _common_heads(rows: list[dict[str, str]]) -> dict[int, int]:
     """Return the most common number of heads for each width, for rows that do not state theirs."""
-    seen: dict[int, Counter[int]] = {}
+    stated: dict[int, Counter[int]] = {}
     for row in rows:
         width, heads = row.get("d_model") or row.get("d_model_derived") or "", row.get("n_heads", "")
         if width.isdecimal() and heads.isdecimal():
-            seen.setdefault(int(width), Counter())[int(heads)] += 1
-    return {width: counts.most_common(1)[0][0] for width, counts in seen.items()}
+            stated.setdefault(int(width), Counter())[int(heads)] += 1
+    return {width: counts.most_common(1)[0][0] for width, counts in stated.items()}
 
 
 def case_of(row: Row, row_id: str) -> Case:
@@ -229,7 +229,7 @@ def _seconds(row: Row, model: Model, work: Train, devices: int) -> float:
 def _cluster(row: Row) -> Cluster:
     devices, per_node = whole(row, "n_gpus"), whole(row, "gpus_per_node", default=8)
     if not devices or not per_node or devices % min(devices, per_node):
-        raise UserError(f"{devices} devices are no whole nodes of {per_node}")
+        raise UserError(f"{devices} devices are not a whole number of nodes of {per_node}")
     inside = min(devices, per_node)
     text = f"{devices // inside}x{inside}x{row['gpu']}"
     gbps = number(row, "inter_node_gbps_per_gpu")
@@ -245,7 +245,7 @@ def _framework(row: Row, assumed: list[str]) -> Framework:
     found = _known_framework(text)
     if found is None:
         found = find_framework("fsdp" if _zero(row) >= 2 else "megatron")
-        assumed.append(f"framework {quoted(text)} priced as {found.name}" if text else f"framework not stated: {found.name}")
+        assumed.append(f"framework {quoted(text)} evaluated as {found.name}" if text else f"framework not stated: {found.name}")
     flash = _word(row, "flash_attention")
     if flash in ("yes", "no"):
         return replace(found, flash_attention=flash == "yes", dropout=found.dropout or flash == "no")

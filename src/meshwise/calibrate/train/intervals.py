@@ -31,8 +31,8 @@ def fitted(cases: Sequence[Case], predicted: Prediction, shares: Floats) -> dict
     measured = [i for i, case in enumerate(cases) if case.has_memory]
     found: dict[str, Any] = {"devices": float(max(case.cluster.devices for case in cases))}
     if timed:
-        seen = np.array([cases[i].seconds for i in timed])
-        edges, low, high = bins(np.log(seen / predicted.seconds[timed]), waiting(shares)[timed])
+        observed = np.array([cases[i].seconds for i in timed])
+        edges, low, high = bins(np.log(observed / predicted.seconds[timed]), waiting(shares)[timed])
         found |= {"waiting": edges, "low": low, "high": high}
     if measured:
         errors = np.log(predicted.memory[measured] / [cases[i].memory for i in measured])
@@ -79,5 +79,5 @@ def left_out(cases: Sequence[Case], predicted: Prediction, shares: Floats, group
 def coverage(cases: Sequence[Case], low: Floats, high: Floats) -> float | None:
     """Return the share of timed rows whose seconds lie in their interval."""
     rows = [i for i, case in enumerate(cases) if case.timed and math.isfinite(low[i])]
-    seen = np.array([cases[i].seconds for i in rows])
-    return float(np.mean((seen >= low[rows]) & (seen <= high[rows]))) if rows else None
+    observed = np.array([cases[i].seconds for i in rows])
+    return float(np.mean((observed >= low[rows]) & (observed <= high[rows]))) if rows else None

@@ -174,14 +174,14 @@ def _products(rows: Sequence[Row], chip: Chip, start: Calibration) -> tuple[Cali
     have.
     """
     aligned = [row for row in of_kind(rows, "gemm") if row["n"] % 8 == 0 and row["k"] % 8 == 0]
-    m, n, k, seen = (np.array([float(row[name]) for row in aligned]) for name in ("m", "n", "k", "seconds"))
+    m, n, k, measured = (np.array([float(row[name]) for row in aligned]) for name in ("m", "n", "k", "seconds"))
     steady = 1 / np.array([1 + 5 * math.log(row["high"] / row["low"]) for row in aligned])  # timings that varied count less
 
     def calibration(x: Floats) -> Calibration:
         return replace(start, matmul=float(np.exp(x[0])), tile=float(x[1]), depth=float(np.exp(x[2])))
 
     def errors(x: Floats) -> Floats:
-        return np.log((product(Device.of(chip, calibration(x), "bf16"), m, n, k) + 1e-6 * x[3]) / seen)
+        return np.log((product(Device.of(chip, calibration(x), "bf16"), m, n, k) + 1e-6 * x[3]) / measured)
 
     first = np.array([math.log(start.matmul), start.tile, math.log(start.depth), 1.0])
     bounds = (np.array([math.log(0.02), 0.0, 0.0, 0.0]), np.array([0.0, 0.8, math.log(4000), MOST_START]))

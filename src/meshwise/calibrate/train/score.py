@@ -60,8 +60,8 @@ def near_best(cases: Sequence[Case]) -> list[int]:
 
 
 def _time(cases: Sequence[Case], predicted: Prediction, timed: list[int]) -> dict[str, float | None]:
-    seen = np.array([case.seconds for case in cases])
-    ratio = predicted.seconds / seen
+    measured = np.array([case.seconds for case in cases])
+    ratio = predicted.seconds / measured
     error = ratio[timed] - 1
     close = near_best(cases)
     return {
@@ -70,7 +70,7 @@ def _time(cases: Sequence[Case], predicted: Prediction, timed: list[int]) -> dic
         "bias": mean(error),
         "mape_scaled": scaled_error(ratio[timed]),
         "mape_near": mean(np.abs(ratio[close] - 1)),
-        "spearman": spearman(predicted.seconds[timed], seen[timed]),
+        "spearman": spearman(predicted.seconds[timed], measured[timed]),
     }
 
 
@@ -129,5 +129,5 @@ def _baseline(cases: Sequence[Case], timed: list[int]) -> dict[str, float | None
     With one model in the table this is one number of samples per second and device for all rows.
     """
     flops = np.array([case.model.flops(float(case.work.batch_tokens), case.work.seq) / case.cluster.devices for case in cases])
-    seen = np.array([case.seconds for case in cases])
-    return {"mape_scaled": scaled_error(flops[timed] / seen[timed])}
+    measured = np.array([case.seconds for case in cases])
+    return {"mape_scaled": scaled_error(flops[timed] / measured[timed])}

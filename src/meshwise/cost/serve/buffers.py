@@ -96,12 +96,12 @@ def footprints(
     """Return the footprints of the host, then of every device. Inputs are copied where devices with whole layers run as a pipeline."""
     size = array_sizes(model, runtime, request, flash=flash, tp=placement.tp)
     busy = [load.device for load in placement.devices if load.weights or load.cache]
-    apart = len(busy) > placement.tp
+    several = len(busy) > placement.tp
     whole = placement.split == "layer" and not placement.host.layers and not placement.host.head
-    copies = runtime.copies if apart and whole else 1
+    copies = runtime.copies if several and whole else 1
     found = [_footprint(placement.host, host_bytes(size, runtime, copies=copies), 0.0)]
     for load in placement.devices:
-        hops = 0.0 if not apart else runtime.first_hops if load.device == busy[0] else 1.0
+        hops = 0.0 if not several else runtime.first_hops if load.device == busy[0] else 1.0
         used = compute_bytes(size, runtime, copies=copies, hops=hops, head=load.head) if load.device in busy else 0.0
         found.append(_footprint(load, used, runtime.context))
     return tuple(found)

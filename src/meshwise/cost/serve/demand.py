@@ -317,8 +317,8 @@ def _crossings(placement: Placement, weights: Weights) -> float:
     if not host.experts:
         return float(bool(host.layers))
     mixed = sum(any(weight.slot.expert for weight in layer) for layer in weights.by_layer)
-    apart = mixed * host.experts / sum(load.experts for load in placement.loads) - len(host.layers)
-    return bool(host.layers) + 2 * max(0.0, apart)
+    separate = mixed * host.experts / sum(load.experts for load in placement.loads) - len(host.layers)
+    return bool(host.layers) + 2 * max(0.0, separate)
 
 
 def _cache_read(model: Model, cache: LayerCache, tp: int, flash: bool) -> float:

@@ -237,16 +237,16 @@ def split_tensors(model: Model, weights: Weights, caches: Sequence[LayerCache], 
     counts = stage_layers(weights.layers, pp)
     starts = list(accumulate(counts, initial=0))
     found: list[Load] = []
-    for stage, (first, behind) in enumerate(pairwise(starts)):
+    for stage, (first, end) in enumerate(pairwise(starts)):
         last = stage == pp - 1
-        held = [weight for layer in weights.by_layer[first:behind] for weight in layer]
+        held = [weight for layer in weights.by_layer[first:end] for weight in layer]
         held += weights.embedding if stage == 0 else ()
         held += weights.by_layer[-1] if last else ()
         load = replace(
             _load([(weight, _part(model, weight, tp)) for weight in held], shared=stage == 0),
-            layers=tuple(range(first, behind)),
+            layers=tuple(range(first, end)),
             head=last,
-            cache=sum(cache_part(caches[i], tp) for i in range(first, behind)),
+            cache=sum(cache_part(caches[i], tp) for i in range(first, end)),
         )
         found += [replace(load, device=stage * tp + i) for i in range(tp)]
     return Placement("tensor", Load(device=HOST), tuple(found), tp)

@@ -91,7 +91,7 @@ def evaluate(d: Demand, calibrations: Calibrations) -> Speed:
 
 
 def read_rate(chip: Chip, s: ServeCalibration) -> float:
-    """Return bytes of weights read per second: the smaller of memory bandwidth and what the SMs can process.
+    """Return bytes of weights read per second: the smaller of memory bandwidth and the rate at which the SMs consume bytes.
 
     A100s of May 2024 read 1.0 TB/s of their 1.9 with llama.cpp, RTX 4090s 0.95 of 1.0: 108 SMs at 1.41 GHz against 128 at 2.52.
     """

@@ -61,7 +61,7 @@ class ActivationBytes:
     def of(model: Model, framework: Framework, narrow: bool = False) -> "ActivationBytes":
         """Count the inputs that products, norms and activation functions keep; products in 8 bits keep theirs in 8 bits (`narrow`).
 
-        Worked for GPT: norms 4h and the inputs behind them 4h, q k v 6h, attention output 2h, up 8h, down 8h: 32 of the 34 bytes per
+        Worked for GPT: norms 4h and the inputs after them 4h, q k v 6h, attention output 2h, up 8h, down 8h: 32 of the 34 bytes per
         hidden unit of Korthikanti et al. 2022, eq. 1; dropout masks are the other 2.
         """
         times = model.times

@@ -55,7 +55,7 @@ class Passes:
     head: Floats
     head_back: Floats
     logits: Floats
-    """Softmax and loss over the logits, forward and backward."""
+    """Reading and writing the logits for the loss."""
 
 
 def passes(model: Model, d: Device, work: Train, cut: Cut) -> Passes:
