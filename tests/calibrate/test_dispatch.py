@@ -10,8 +10,11 @@ from meshwise.errors import UserError
 
 def test_a_table_is_validated_as_what_it_is() -> None:
     assert (is_served("korthikanti2022_iteration"), is_served("h200_transformers_3b")) == (False, True)
-    assert isinstance(validate("korthikanti2022_iteration", "", False, None), TrainValidation)
-    assert isinstance(validate("h200_transformers_3b", "", False, None), ServeValidation)
+    train, serve = (validate(table, "", False, None) for table in ("korthikanti2022_iteration", "h200_transformers_3b"))
+    assert isinstance(train, TrainValidation)
+    assert isinstance(serve, ServeValidation)
+    assert repr(train).startswith("<TrainValidation of korthikanti2022_iteration, 9 rows: time error ")
+    assert repr(serve).startswith("<ServeValidation of h200_transformers_3b, 28 rows: decode error ")
 
 
 def test_tables_of_both_kinds_are_not_fitted_together() -> None:

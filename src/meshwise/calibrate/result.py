@@ -15,13 +15,21 @@ WORSE = 1.005
 """Errors of rows left out may grow by this factor before a calibration counts as worse."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Validation:
     """The predictions for one table of measurements, and their scores."""
+
+    part: ClassVar[str]
+    """The part of the score that stands for all of it in one line."""
 
     table: str
     skipped: list[Skipped]
     score: Score
+
+    def __repr__(self) -> str:
+        error = self.score[self.part]["mape"]
+        stated = "" if error is None else f": {self.part} error {error:.1%}"
+        return f"<{type(self).__name__} of {self.table}, {self.score['rows']} rows{stated}>"
 
     def rows(self) -> list[dict[str, object]]:
         """One row per case: what --csv prints."""
@@ -37,7 +45,7 @@ def fitted_to_the_rest(leave_out: LeaveOut) -> Score:
     return {"calibration": f"fitted to this table, leaving out one {leave_out} at a time", "left_out": leave_out}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Result:
     """A fitted calibration, with its scores and those of the calibration that it would replace."""
 
@@ -53,6 +61,9 @@ class Result:
     before: Score
     """Of the same rows with the calibration that would be used without this fit."""
     before_name: str
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}{'; ' + self.worse if self.worse else ''}>"
 
     @property
     def record(self) -> Record:

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 from meshwise import units
-from meshwise.catalogue.frameworks import Framework
 from meshwise.cost.reliability import Reliability
 from meshwise.errors import UserError, quoted
 
-if TYPE_CHECKING:  # importing numpy takes longer than answering many questions
+if TYPE_CHECKING:  # the fields of questions come from here, and help should not wait for the rest
+    from meshwise.catalogue.frameworks import Framework
     from meshwise.cost.layout import Ints
 
 Precision = Literal["bf16", "fp16", "fp8"]
@@ -37,7 +37,7 @@ class Train:
     batch: "int | Ints"
     """Sequences per step; an array where each row of a table of measurements has its own."""
     seq: int
-    framework: Framework
+    framework: "Framework"
     precision: Precision = "bf16"
     optimizer: str = "adamw"
     tokens: float = 0.0

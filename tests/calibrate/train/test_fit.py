@@ -9,7 +9,7 @@ import pytest
 
 from meshwise.calibrate.train.cases import Case
 from meshwise.calibrate.train.fit import fit, fit_leaving_out, prior_for, problems
-from meshwise.calibrate.train.make import TrainResult, make
+from meshwise.calibrate.train.make import TrainCalibrationResult, make
 from meshwise.calibrate.train.predict import predict
 from meshwise.calibrate.train.score import near_best
 from meshwise.catalogue import records
@@ -124,11 +124,11 @@ def test_a_fit_moves_the_coefficients_that_say_how_far_it_may() -> None:
 
 
 @pytest.fixture(scope="module")
-def made() -> TrainResult:
+def made() -> TrainCalibrationResult:
     return make(["korthikanti2022_iteration"], date="2026-01-02", architectures=["Ampere"])
 
 
-def test_a_written_calibration_is_read_back_to_four_digits(made: TrainResult) -> None:
+def test_a_written_calibration_is_read_back_to_four_digits(made: TrainCalibrationResult) -> None:
     again = records.read(Calibration, tomllib.loads(made.text), "x.toml")
     for name in COEFFICIENTS:
         assert getattr(again, name) == pytest.approx(getattr(made.calibration, name), rel=1e-3)
@@ -138,7 +138,7 @@ def test_a_written_calibration_is_read_back_to_four_digits(made: TrainResult) ->
     assert (again.fitted_on, again.date, again.rows) == ("korthikanti2022_iteration", "2026-01-02", 9)
 
 
-def test_a_calibration_says_how_far_it_was_off_on_rows_left_out(made: TrainResult) -> None:
+def test_a_calibration_says_how_far_it_was_off_on_rows_left_out(made: TrainCalibrationResult) -> None:
     (low,), (high,) = made.calibration.low, made.calibration.high  # nine rows are too few to tell ranges apart
     assert 0 < low == high < 0.2
     assert made.calibration.devices == 2240  # of the largest run in the table

@@ -11,7 +11,7 @@ import pytest
 
 from meshwise.calibrate import dispatch
 from meshwise.calibrate.train import probe as probed
-from meshwise.calibrate.train.make import TrainResult, data_of, make
+from meshwise.calibrate.train.make import TrainCalibrationResult, data_of, make
 from meshwise.calibrate.train.predict import predict
 from meshwise.catalogue import files as catalogue_files
 from meshwise.catalogue.calibrations import Calibration, choose
@@ -63,11 +63,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, Calibrati
 
 
 @pytest.fixture(scope="module")
-def made(files: tuple[str, str, Calibration]) -> TrainResult:
+def made(files: tuple[str, str, Calibration]) -> TrainCalibrationResult:
     return make([files[0], files[1]], date="2026-11-15")
 
 
-def test_coefficients_that_runs_and_a_probe_tell_are_found(made: TrainResult, files: tuple[str, str, Calibration]) -> None:
+def test_coefficients_that_runs_and_a_probe_tell_are_found(
+    made: TrainCalibrationResult, files: tuple[str, str, Calibration]
+) -> None:
     c, truth = made.calibration, files[2]
     assert c.elementwise == pytest.approx(truth.elementwise, rel=0.12)
     assert c.matmul == pytest.approx(truth.matmul, rel=0.03)
@@ -75,14 +77,16 @@ def test_coefficients_that_runs_and_a_probe_tell_are_found(made: TrainResult, fi
     assert c.activations == pytest.approx(1.1, rel=0.02)
 
 
-def test_rows_left_out_are_predicted_better_than_before(made: TrainResult) -> None:
+def test_rows_left_out_are_predicted_better_than_before(made: TrainCalibrationResult) -> None:
     assert made.before_name == "the probe alone"
     assert made.left_out["time"]["mape"] < 0.03 < made.before["time"]["mape"]
     assert made.left_out["memory"]["mape"] < 0.01 < made.before["memory"]["mape"]
     assert made.worse == ""
 
 
-def test_what_one_device_cannot_tell_keeps_its_prior_and_is_named(made: TrainResult, files: tuple[str, str, Calibration]) -> None:
+def test_what_one_device_cannot_tell_keeps_its_prior_and_is_named(
+    made: TrainCalibrationResult, files: tuple[str, str, Calibration]
+) -> None:
     assert {"link", "network", "exposed_tp", "hidden_dp", "stage_launch", "step"} <= set(made.kept)
     assert "elementwise" not in made.kept
     prior = probed.machine(h200_rows(TRUTH, hot=1.0)).calibration
@@ -90,7 +94,7 @@ def test_what_one_device_cannot_tell_keeps_its_prior_and_is_named(made: TrainRes
         assert getattr(made.calibration, name) == getattr(prior, name)
 
 
-def test_it_serves_the_probed_machine_and_the_chip_it_has(made: TrainResult) -> None:
+def test_it_serves_the_probed_machine_and_the_chip_it_has(made: TrainCalibrationResult) -> None:
     assert made.calibration.chips == ("here", "h200")
     assert made.calibration.frameworks == ("meshwise",)
     assert "probe of NVIDIA H200" in made.calibration.fitted_on

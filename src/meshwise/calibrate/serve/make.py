@@ -14,8 +14,8 @@ from meshwise.catalogue.calibrations import ServeCalibration
 from meshwise.errors import UserError
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServeResult(Result):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ServeCalibrationResult(Result):
     """A calibration of serving."""
 
     folder: ClassVar[str] = "serving"
@@ -33,7 +33,7 @@ class ServeResult(Result):
 
 def make(
     tables: Sequence[str], *, chips: Sequence[str] = (), engines: Sequence[str] = (), architectures: Sequence[str] = (), date: str
-) -> ServeResult:
+) -> ServeCalibrationResult:
     """Fit a calibration to the rows of these tables that are of the named chips, or of the only chip."""
     cases = _cases_of(tables, chips)
     groups = fit.groups_to_leave_out(cases, "group")
@@ -55,7 +55,7 @@ def make(
         spread=max(fit.NOISE, intervals.spread(intervals.errors(cases, left, "decode"), made.spread)),
         prefill_spread=max(fit.PREFILL_NOISE, intervals.spread(intervals.errors(cases, left, "prefill"), made.prefill_spread)),
     )
-    return ServeResult(
+    return ServeCalibrationResult(
         calibration=made,
         in_sample=score(cases, [], predict(cases, made)),
         left_out=score(cases, [], left),

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -19,10 +20,11 @@ PRIOR_SPREAD = 0.1
 """Spread of a row that no other group of rows tells anything about."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class ServeValidation(Validation):
     """A table of served models."""
 
+    part: ClassVar[str] = "decode"
     cases: list[ServeCase]
     predicted: list[Speed]
 

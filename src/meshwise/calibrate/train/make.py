@@ -27,8 +27,8 @@ TOLERATED = 0.002
 """Mean error by which keeping priors may be worse than the fit."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainResult(Result):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TrainCalibrationResult(Result):
     """A calibration of training."""
 
     folder: ClassVar[str] = "calibration"
@@ -106,7 +106,7 @@ def make(
     architectures: Sequence[str] = (),
     date: str,
     leave_out: LeaveOut | None = None,
-) -> TrainResult:
+) -> TrainCalibrationResult:
     """Fit a calibration to all rows, for their chip and frameworks unless others are named."""
     data = data_of(tables)
     cases, machine = data.cases, data.machine
@@ -135,7 +135,7 @@ def make(
         **spread,
     )
     name, before = _before(cases, machine, tables)
-    return TrainResult(
+    return TrainCalibrationResult(
         calibration=made,
         in_sample=score(cases, [], predict(cases, made)),
         left_out=score(cases, [], fitted.left_out),

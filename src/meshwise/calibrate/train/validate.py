@@ -1,6 +1,7 @@
 """Validate: predict every run of a table and score the predictions, with a given calibration or with fits that leave rows out."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -17,10 +18,11 @@ from meshwise.cost import interval
 from meshwise.cost.layout import Floats
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TrainValidation(Validation):
     """A table of training runs."""
 
+    part: ClassVar[str] = "time"
     cases: list[Case]
     predicted: Prediction
     low: Floats

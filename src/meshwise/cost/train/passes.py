@@ -17,7 +17,7 @@ from meshwise.models.op import Op, together
 VOCABULARY_STEP = 128
 """Megatron's --make-vocab-size-divisible-by."""
 JOINED_STEP = 16
-"""Outputs of joined products are padded to a multiple of this (workers/trainer/ops/joined.py)."""
+"""Outputs of joined products are padded to a multiple of this (workers/trainer/ops/fused_projections.py)."""
 
 
 @dataclass(frozen=True)

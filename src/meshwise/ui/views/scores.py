@@ -7,9 +7,9 @@ from rich.text import Text
 
 from meshwise.calibrate.result import Result
 from meshwise.calibrate.score import Score
-from meshwise.calibrate.serve.make import ServeResult
+from meshwise.calibrate.serve.make import ServeCalibrationResult
 from meshwise.calibrate.serve.validate import ServeValidation
-from meshwise.calibrate.train.make import TrainResult
+from meshwise.calibrate.train.make import TrainCalibrationResult
 from meshwise.calibrate.train.validate import TrainValidation
 from meshwise.catalogue.calibrations import SERVE_COEFFICIENTS
 
@@ -23,9 +23,9 @@ def validation_view(found: TrainValidation | ServeValidation) -> RenderableType:
 
 def calibration_view(found: Result) -> RenderableType:
     """Errors before and after a fit, in and out of sample, and which coefficients the rows determine."""
-    if isinstance(found, TrainResult):
+    if isinstance(found, TrainCalibrationResult):
         return _train_calibration(found)
-    assert isinstance(found, ServeResult)
+    assert isinstance(found, ServeCalibrationResult)
     return _serve_calibration(found)
 
 
@@ -85,7 +85,7 @@ def _notes(found: Score) -> list[str]:
     return lines
 
 
-def _train_calibration(made: TrainResult) -> RenderableType:
+def _train_calibration(made: TrainCalibrationResult) -> RenderableType:
     """What `calibrate` found: errors before and after, in and out of sample, and what of the coefficients is known now."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for column, side in (("", "left"), ("before", "right"), ("left out", "right"), ("in sample", "right")):
@@ -137,7 +137,7 @@ def _serve_table(name: str, columns: dict[str, Score]) -> Table:
     return table
 
 
-def _serve_calibration(made: ServeResult) -> RenderableType:
+def _serve_calibration(made: ServeCalibrationResult) -> RenderableType:
     """What `calibrate` found of a served model's speed."""
     coefficients = ", ".join(f"{name} {getattr(made.calibration, name):.4g}" for name in SERVE_COEFFICIENTS)
     table = _serve_table("", {"before": made.before, "left out": made.left_out, "in sample": made.in_sample})
