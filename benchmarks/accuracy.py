@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from meshwise.calibrate.score import Score, spearman
 from meshwise.calibrate.tables import find_table
 from meshwise.calibrate.train import cases as measure
 from meshwise.calibrate.train.cases import Case
-from meshwise.calibrate.train.fit import fit, fit_leaving_out, prior_for
+from meshwise.calibrate.train.fit import fit, fit_leaving_out, groups_to_leave_out, prior_for
 from meshwise.calibrate.train.predict import predict
-from meshwise.calibrate.train.score import Score, score, spearman
-from meshwise.calibrate.train.validate import folds
+from meshwise.calibrate.train.score import score
 
 TABLES = ("bloom_prequel", "nanotron_h100_small", "megatron2021_table1", "korthikanti2022_iteration", "vtrain_a100_single_node")
 LAST_DAY = "2022-02-25"
@@ -54,7 +54,7 @@ class Target:
 
 
 def left_out(cases: Sequence[Case], by: str) -> Score:
-    fitted = fit_leaving_out(cases, prior_for(cases[0].chip), folds(cases, "row" if by == "row" else "group"))
+    fitted = fit_leaving_out(cases, prior_for(cases[0].chip), groups_to_leave_out(cases, "row" if by == "row" else "group"))
     return score(cases, [], fitted.left_out)
 
 
@@ -71,13 +71,13 @@ def targets(tables: dict[str, list[Case]]) -> Iterator[Target]:
 
 def bloom(cases: list[Case]) -> Iterator[Target]:
     last = [case for case in cases if case.date == LAST_DAY]
-    one = score(last, [], fit_leaving_out(last, prior_for(last[0].chip), folds(last, "row")).left_out)["time"]
+    one = score(last, [], fit_leaving_out(last, prior_for(last[0].chip), groups_to_leave_out(last, "row")).left_out)["time"]
     yield Target("BLOOM 02-25, leave one row out: time error", one["mape"], 0.03, 0.02)
     yield Target("  Spearman", one["spearman"], 0.85, 0.95, larger=True, percent=False)
     yield Target("  time lost by the pick", one["picked_loss"], 0.01, 0.0)
     # The machine and the program are those of the days before, so their fit can be where this one starts.
     before = fit([case for case in cases if case.date != LAST_DAY], prior_for(cases[0].chip))
-    two = score(last, [], fit_leaving_out(last, before, folds(last, "row"), SAME_MACHINE).left_out)["time"]
+    two = score(last, [], fit_leaving_out(last, before, groups_to_leave_out(last, "row"), SAME_MACHINE).left_out)["time"]
     yield Target("  the same from the fit to the days before: time error", two["mape"], 0.03, 0.02)
     every = left_out(cases, "group")
     yield Target("all BLOOM, leave one (date, shape) out: time error", every["time"]["mape"], 0.06, 0.03)
@@ -150,7 +150,7 @@ def untrained(tables: dict[str, list[Case]]) -> Iterator[Target]:
 
 def main() -> None:
     started = time.perf_counter()
-    tables = {name: measure.cases(find_table(name))[0] for name in TABLES}
+    tables = {name: measure.read_cases(find_table(name))[0] for name in TABLES}
     print(f"{'':<72} {'reached':>8} {'must':>8} {'aim':>8}")
     missed = 0
     for target in targets(tables):

@@ -6,8 +6,8 @@ python benchmarks/coverage.py [TABLE...]
 import sys
 import time
 
-from meshwise.calibrate.serve.cases import serves
-from meshwise.calibrate.serve.validate import validate_serve
+from meshwise.calibrate.serve.cases import is_serving_table
+from meshwise.calibrate.serve.validate import validate as validate_serve
 from meshwise.calibrate.tables import find_table
 from meshwise.calibrate.train.validate import validate
 
@@ -19,7 +19,7 @@ def main() -> None:
     print(f"{'table':<28} {'part':<8} {'left out':>9} {'shipped':>8}")
     for name in sys.argv[1:] or TABLES:
         began = time.monotonic()
-        if serves(find_table(name)):
+        if is_serving_table(find_table(name)):
             found = validate_serve(name, leave_out="group").score
             lines = [(part, found[part]["coverage"], None) for part in ("decode", "prefill")]
         else:

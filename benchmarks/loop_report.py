@@ -12,7 +12,7 @@ from meshwise.calibrate.train import cases as measure
 from meshwise.calibrate.train import intervals
 from meshwise.calibrate.train import probe as probed
 from meshwise.calibrate.train.cases import Case
-from meshwise.calibrate.train.make import calibrated, data_of
+from meshwise.calibrate.train.make import data_of, make
 from meshwise.calibrate.train.predict import Batch, predict
 from meshwise.catalogue import calibrations
 from meshwise.catalogue.calibrations import Calibration
@@ -42,9 +42,9 @@ def covered(cases: list[Case], c: Calibration) -> float:
 def main() -> None:
     folder = Path(sys.argv[1])
     probe, fit, test = (str(folder / f"{name}.jsonl") for name in ("probe", "fit", "test"))
-    made = calibrated([probe, fit], date="")
+    made = make([probe, fit], date="")
     cases = data_of([probe, test]).cases
-    plain = measure.cases(Path(test))[0]
+    plain = measure.read_cases(Path(test))[0]
     prior = calibrations.choose(plain[0].chip, "")  # of the architecture: what ships for this framework comes from such a run
     machine = probed.machine(probed.read(Path(probe)))
     ways = {"before": (plain, prior), "after the probe": (cases, machine.calibration), "calibrated": (cases, made.calibration)}

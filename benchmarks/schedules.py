@@ -11,8 +11,9 @@ from meshwise.catalogue.frameworks import find_framework
 from meshwise.cost.axes import SCHEDULES
 from meshwise.cost.layout import Layouts
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.schedule import play
-from meshwise.cost.train.step import layers_before, pace, price, slots
+from meshwise.cost.train.schedule import simulate
+from meshwise.cost.train.stages import layers_before
+from meshwise.cost.train.step import evaluate, layer_and_head, pass_times
 from meshwise.cost.work import Train
 from meshwise.models.find import find_model
 from meshwise.plan.train.rules import cut_rules
@@ -44,13 +45,15 @@ def draw(rng: random.Random, schedule: str) -> tuple[Question, Layouts] | None:
 def differences(q: Question, one: Layouts) -> tuple[float, float]:
     """How far from the schedule played out, first forward to last backward pass, are the closed form and the published bubble."""
     a, m, schedule = one.as_floats(), int(q.work.batch), SCHEDULES[int(one.schedule[0])]
-    layer, head = (np.stack([p.forward, p.backward, p.weight])[:, 0] for p in (pace(q, a, parts) for parts in slots(q, one)))
+    layer, head = (
+        np.stack([p.forward, p.backward, p.weight])[:, 0] for p in (pass_times(q, a, parts) for parts in layer_and_head(q, one))
+    )
     pp, vpp = int(one.pp[0]), int(one.vpp[0])
     seconds = layer[:, None, None] * np.diff(layers_before(q, a, np.arange(pp + 1.0)))[:, None] / vpp * np.ones(vpp)
     seconds[:, -1, -1] += head
     outside = ("p2p", "dp", "optimizer", "offload", "fixed")
-    inside = sum(float(value[0]) for part, value in price(q, one).time.items() if part not in outside)
-    played, slot = play(schedule, seconds, m).makespan, seconds.sum(axis=(0, 2)).max()
+    inside = sum(float(value[0]) for part, value in evaluate(q, one).time.items() if part not in outside)
+    played, slot = simulate(schedule, seconds, m).makespan, seconds.sum(axis=(0, 2)).max()
     idle = 1 - 2 * layer[2] / layer.sum() if schedule == "zero-bubble" else 1 / vpp
     published = m * slot + (seconds.sum() - slot) * idle
     return abs((inside - m * q.calibration.stage_launch) / played - 1), abs(published / played - 1)

@@ -1,4 +1,4 @@
-"""How fast the search is: layouts priced per second on one core, a whole question from process start to table, and its memory.
+"""How fast the search is: layouts evaluated per second on one core, a whole question from process start to table, and its memory.
 
 Peers, same kind of machine, one core (their own searches): calculon 143 layouts/s, SimuMax 4.8, llm-analysis 1,633 (no search).
 """
@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from meshwise.cost.train.step import price
+from meshwise.cost.train.step import evaluate
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train.search import BLOCK, blocks, search
 
@@ -23,7 +23,7 @@ BLOOM = TrainAsk(model="bloom-176b", on="jean-zay:48", batch=2048, seq=2048, fra
 LARGE_ASK = TrainAsk(model="llama-3.1-405b", on="2048x8xh100-sxm", batch=2048, seq=8192, framework="torchtitan")
 EXPERTS = TrainAsk(model="deepseek-v3", on="256x8xh800-sxm", batch=15360, seq=4096, framework="megatron")
 POD = TrainAsk(model="llama-3-70b", on="tpu-v5p:16x20x28", batch=1024, seq=4096, framework="maxtext")
-PRICED = {"BLOOM on 384 GPUs": BLOOM, "405B": LARGE_ASK, "DeepSeek-V3": EXPERTS, "70B on a TPU pod": POD}
+EVALUATED = {"BLOOM on 384 GPUs": BLOOM, "405B": LARGE_ASK, "DeepSeek-V3": EXPERTS, "70B on a TPU pod": POD}
 COMMAND = [str(Path(sys.executable).parent / "meshwise"), "plan", "bloom-176b", "--on", "jean-zay:48", "--batch", "2048x2048"]
 LARGE = [*COMMAND[:2], "llama-3-405b", "--on", "2048x8xh100-sxm", "--batch", "16M", "--seq", "8k", "--framework", "torchtitan"]
 
@@ -36,7 +36,7 @@ def layouts_per_second(ask: TrainAsk) -> float:
     for _ in range(7):
         start = time.process_time()
         for _ in range(repeats):
-            price(question, some)
+            evaluate(question, some)
         best = max(best, repeats * len(some) / (time.process_time() - start))
     return best
 
@@ -63,7 +63,7 @@ def run(command: list[str]) -> tuple[float, float]:
 
 def main() -> None:
     large = searched_per_second(LARGE_ASK)
-    rates = {name: layouts_per_second(ask) for name, ask in PRICED.items()}
+    rates = {name: layouts_per_second(ask) for name, ask in EVALUATED.items()}
     walls, sizes = zip(*(run(COMMAND) for _ in range(5)), strict=True)
     large_wall, large_size = run(LARGE)
     print(

@@ -1,17 +1,19 @@
 """How well the speed of served models is predicted: every target of the project, and what is reached."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from accuracy import Target
 from meshwise.calibrate import tables
-from meshwise.calibrate.serve.cases import ServeCase, serve_cases
-from meshwise.calibrate.serve.fit import predict, predict_leaving_out
+from meshwise.calibrate.score import Score
+from meshwise.calibrate.serve.cases import ServeCase, read_cases
+from meshwise.calibrate.serve.fit import predict_leaving_out, prior_for
+from meshwise.calibrate.serve.predict import predict
 from meshwise.calibrate.serve.score import score
-from meshwise.calibrate.train.score import Score
-from meshwise.catalogue.calibrations import ServeCalibration, serve_prior
+from meshwise.catalogue.calibrations import ServeCalibration, choose_serve
+from meshwise.catalogue.chips import Chip, host_cpu
 from meshwise.catalogue.clusters import find_cluster
-from meshwise.catalogue.engines import find_runtime
-from meshwise.cost.serve.cache import Held, layer_caches
+from meshwise.catalogue.engines import Runtime, find_runtime
+from meshwise.cost.serve.cache import CacheRequest, layer_caches
 from meshwise.cost.serve.placement import split_layers, split_tensors
 from meshwise.cost.serve.speed import Rig, speed
 from meshwise.cost.work import Serve
@@ -27,29 +29,33 @@ HELD_OUT = ("h200_transformers_14b", "h200_transformers_3b")
 """Tables of sizes that h200-transformers was not fitted to."""
 
 
-def before(case: ServeCase) -> ServeCalibration:
-    """What stood before any row of the table was seen: the round numbers in the code, or the hand-set prior of the kind."""
-    found = serve_prior(case.chip, case.runtime.key)
-    return ServeCalibration() if TABLE in found.fitted_on else found
-
-
 def left_out(cases: Sequence[ServeCase], groups: Sequence[object]) -> Score:
-    return score(cases, [], predict_leaving_out(cases, groups, [before(case) for case in cases]))
+    return score(cases, [], predict_leaving_out(cases, groups, [prior_for(case) for case in cases]))
+
+
+def rig_of(name: str) -> Rig:
+    cluster = find_cluster(name)
+    return Rig.of(cluster, host_cpu(cluster))
+
+
+def chosen(runtime: Runtime) -> Callable[[Chip], ServeCalibration]:
+    """The catalogue's coefficients of each chip."""
+    return lambda chip: choose_serve(chip, runtime.key or runtime.engine)
 
 
 def h200() -> Iterator[tuple[int, float, float]]:
     """Users, predicted and measured tokens/s, by vLLM's prior."""
-    model, runtime, rig = find_model("llama-3-8b"), find_runtime("vllm"), Rig.of(find_cluster("h200"))
+    model, runtime, rig = find_model("llama-3-8b"), find_runtime("vllm"), rig_of("h200")
     stored = weights(model)
     for users, seen in H200.items():
-        held, work = Held(context=256, sequences=users), Serve(prompt=128, output=128, users=users, context=256)
+        held, work = CacheRequest(context=256, sequences=users), Serve(prompt=128, output=128, users=users, context=256)
         placed = split_tensors(model, stored, layer_caches(model, runtime, held), 1)
-        yield users, speed(model, stored, placed, rig, runtime, work).decode_tokens_per_second, seen
+        yield users, speed(model, stored, placed, rig, runtime, work, chosen(runtime)).decode_tokens_per_second, seen
 
 
 def held_out(table: str) -> tuple[float, float]:
     """The largest error of decode and of prefill, over all prompts and users."""
-    cases = [case for case in serve_cases(tables.find_table(table))[0] if case.ran]
+    cases = [case for case in read_cases(tables.find_table(table))[0] if case.ran]
     pairs = list(zip(cases, predict(cases), strict=True))
     decode = max(abs(speed.decode_tokens_per_second / case.decode - 1) for case, speed in pairs)
     return decode, max(abs(speed.prefill_tokens_per_second / case.prefill - 1) for case, speed in pairs)
@@ -61,14 +67,14 @@ def seventy() -> dict[int, float]:
     stored = weights(model, find_format("q4_k_m"))
     found: dict[int, float] = {}
     for cards in (2, 4, 6):
-        placed = split_layers(stored, layer_caches(model, runtime, Held(context=512)), [1.0] * cards)
+        placed = split_layers(stored, layer_caches(model, runtime, CacheRequest(context=512)), [1.0] * cards)
         work = Serve(prompt=0, output=512, context=512)
-        found[cards] = speed(model, stored, placed, Rig.of(find_cluster(f"{cards}xrtx3090")), runtime, work).step
+        found[cards] = speed(model, stored, placed, rig_of(f"{cards}xrtx3090"), runtime, work, chosen(runtime)).step
     return found
 
 
 def targets() -> Iterator[Target]:
-    cases, _ = serve_cases(tables.find_table(TABLE))
+    cases, _ = read_cases(tables.find_table(TABLE))
     by_count, by_card = left_out(cases, [case.group for case in cases]), left_out(cases, [case.chip.key for case in cases])
     yield Target("decode tokens/s, leave one GPU count out of the fit, mean", by_count["decode"]["mape"], 0.06, 0.03)
     yield Target("decode tokens/s, leave one card out, priors only, mean", by_card["decode"]["mape"], 0.30, 0.12)
@@ -81,7 +87,7 @@ def targets() -> Iterator[Target]:
         yield Target(f"{table}, fitted on the 8B: decode, largest error", decode, 0.10, 0.10)
         yield Target(f"{table}, fitted on the 8B: prefill, largest error", prefill, 0.15, 0.15)
     for table in ("llamacpp_fit_dryrun", "xiongjiedai_memory_buffers"):
-        rows, _ = serve_cases(tables.find_table(table))
+        rows, _ = read_cases(tables.find_table(table))
         found = score(rows, [], predict(rows))
         yield Target(f"weights and cache, largest error in MiB: {table}", found["memory"]["max_mib"], 1, 1, percent=False)
     stopped = [case for case in cases if not case.ran]
@@ -96,7 +102,7 @@ def main() -> None:
         print(target.line())
     print("\nH200, Llama-3-8B in bf16:", ", ".join(f"{u} users {p:,.0f} ({m:,.0f} measured)" for u, p, m in h200()))
     print("70B Q4_K_M on RTX 3090:", ", ".join(f"{cards} cards {1000 * step:.1f} ms" for cards, step in seventy().items()))
-    ill = sum(case.ill for case in serve_cases(tables.find_table(TABLE))[0])
+    ill = sum(case.slow_prompt for case in read_cases(tables.find_table(TABLE))[0])
     print(f"Left out of both means of prefill: {ill} prompts over 3 times as slow as in another format on the same devices.")
 
 

@@ -151,15 +151,16 @@ def compare(path: Path) -> None:
     from dataclasses import replace
 
     from meshwise.calibrate.serve import fit
-    from meshwise.calibrate.serve.cases import serve_cases
+    from meshwise.calibrate.serve.cases import read_cases
+    from meshwise.calibrate.serve.predict import predict
 
-    cases = serve_cases(path)[0]
+    cases = read_cases(path)[0]
     own = [case for case in cases if case.model.name == FITTED]
     made = fit.fit(own, replace(calibrations.serve_prior(own[0].chip, own[0].runtime.key)))
     print({name: float(f"{getattr(made, name):.4g}") for name in fit.WIDTHS})
     for name in dict.fromkeys(case.model.name for case in cases):
         rows = [case for case in cases if case.model.name == name and case.ran]
-        speeds = fit.predict(rows, made)
+        speeds = predict(rows, made)
         decode = [s.decode_tokens_per_second / c.decode - 1 for c, s in zip(rows, speeds, strict=True)]
         first = {c.work.prompt: s.prefill_tokens_per_second / c.prefill - 1 for c, s in zip(rows, speeds, strict=True)}
         mean = [statistics.mean(map(abs, part)) for part in (decode, first.values())]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from meshwise.catalogue import files
 from meshwise.catalogue.engines import Runtime, find_runtime
 from meshwise.cost.serve.buffers import Footprint, footprints
-from meshwise.cost.serve.cache import Held, layer_caches
+from meshwise.cost.serve.cache import CacheRequest, layer_caches
 from meshwise.cost.serve.placement import split_layers
 from meshwise.models.find import find_model
 from meshwise.models.formats import find_format, weights
@@ -24,7 +24,7 @@ def rows(table: str) -> Iterator[dict[str, str]]:
 
 
 def predicted(row: dict[str, str], runtime: Runtime, devices: int) -> Footprint:
-    model, held = find_model(row["model"]), Held(context=int(row["n_ctx"]))
+    model, held = find_model(row["model"]), CacheRequest(context=int(row["n_ctx"]))
     stored = weights(model, find_format(row["quant"]), by_file=runtime.files_by_order)
     placed = split_layers(stored, layer_caches(model, runtime, held), [1.0] * devices)
     flash = {"on": True, "off": False}.get(row.get("flash_attn", ""))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from meshwise.audit.report import Audit
     from meshwise.calibrate.result import Result
     from meshwise.calibrate.serve.validate import ServeValidation
-    from meshwise.calibrate.train.validate import Validation
+    from meshwise.calibrate.train.validate import TrainValidation
     from meshwise.models.count import Count
     from meshwise.models.listing import Entry
     from meshwise.models.make_gguf import Made
@@ -78,7 +78,7 @@ def plan(ask: TrainAsk) -> "TrainPlan":
 @answers(ServeAsk)
 def serve(ask: ServeAsk) -> "ServePlan":
     """Find the best ways to serve a model on some devices, and the commands that start the best one. DoesNotFit where none fits."""
-    from meshwise.export import commands
+    from meshwise.export.engines import commands
     from meshwise.plan.serve.plan import make
 
     return make(ask, commands)
@@ -205,12 +205,12 @@ def compare(folder: str | Path) -> "PartComparison":
 
 def validate(
     table: str | Path, *, calibration: str = "", fit: bool = False, leave_out: LeaveOut | None = None
-) -> "Validation | ServeValidation":
+) -> "TrainValidation | ServeValidation":
     """Predict every run of a table of measurements (a built-in name, .csv or .jsonl) and score the predictions. `fit`: by fits that left
     each row, or each group of rows, out."""
-    from meshwise.calibrate import result
+    from meshwise.calibrate import dispatch
 
-    return result.validate(str(table), calibration, fit, leave_out)
+    return dispatch.validate(str(table), calibration, fit, leave_out)
 
 
 def calibrate(
@@ -221,9 +221,9 @@ def calibrate(
     leave_out: LeaveOut | None = None,
 ) -> "Result":
     """Fit the cost model's coefficients to tables of runs, a probe, or both, and score it on rows left out."""
-    from meshwise.calibrate import result
+    from meshwise.calibrate import dispatch
 
-    return result.calibrate([str(table) for table in tables], chips, frameworks, architectures, leave_out)
+    return dispatch.calibrate([str(table) for table in tables], chips, frameworks, architectures, leave_out)
 
 
 # Run and measure.

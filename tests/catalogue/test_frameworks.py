@@ -11,7 +11,7 @@ from meshwise.errors import UserError
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train.search import search
 from support.command import one_line
-from support.layouts_to_price import FRAMEWORKS, question
+from support.train_questions import FRAMEWORKS, question
 
 MINE = (
     'name = "My Trainer"\nzero = [3]\nsequence_parallel = "never"\nlogit_bytes = 4\n[[sources]]\ntitle = "me"\nurl = "http://x"\n'

@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwise.cost.axes import OFFLOAD, RECOMPUTE, SCHEDULES
@@ -42,6 +42,7 @@ def test_experts_take_no_devices_of_their_own() -> None:
     assert (layouts.dp.item(), layouts.devices.item()) == (8, 960)
 
 
+@settings(max_examples=40)
 @given(st.lists(values, min_size=1, max_size=5))
 def test_a_layout_in_words_reads_back_as_itself(table: list[dict[str, int]]) -> None:
     layouts = Layouts.of(**{axis: np.array([row[axis] for row in table]) for axis in AXES})
@@ -52,6 +53,7 @@ def test_a_layout_in_words_reads_back_as_itself(table: list[dict[str, int]]) -> 
         assert layouts.take(np.array([i])).row(0) == words
 
 
+@settings(max_examples=40)
 @given(st.lists(values, min_size=1, max_size=5))
 def test_formulas_see_the_same_numbers_as_floats(table: list[dict[str, int]]) -> None:
     layouts = Layouts.of(**{axis: np.array([row[axis] for row in table]) for axis in AXES})

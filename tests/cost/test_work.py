@@ -10,23 +10,26 @@ from meshwise.catalogue.frameworks import find_framework
 from meshwise.cost.work import OPTIMIZER_BYTES, Serve, Train, batch_tokens, parse_batch
 from meshwise.errors import UserError
 from support.command import one_line
+from support.every import check_every
 
 
-@pytest.mark.parametrize(
-    ("text", "seq", "expected"),
-    [
-        ("2048", 4096, (2048, 4096)),
-        ("2048x2048", 4096, (2048, 2048)),  # the length in the batch is the one that counts
-        ("2048×2k", 4096, (2048, 2048)),
-        ("4M", 4096, (1024, 4096)),  # 4 x 1024 x 1024 / 4096
-        ("4M tokens", 4096, (1024, 4096)),
-        ("16M", 8192, (2048, 8192)),
-        ("4k", 4096, (1, 4096)),
-        (" 1K x 4k ", 1, (1024, 4096)),
-    ],
-)
-def test_a_batch_is_sequences_or_tokens(text: str, seq: int, expected: tuple[int, int]) -> None:
-    assert parse_batch(text, seq) == expected
+def test_a_batch_is_sequences_or_tokens() -> None:
+    def check(text: str, seq: int, expected: tuple[int, int]) -> None:
+        assert parse_batch(text, seq) == expected
+
+    check_every(
+        check,
+        [
+            ("2048", 4096, (2048, 4096)),
+            ("2048x2048", 4096, (2048, 2048)),  # the length in the batch is the one that counts
+            ("2048×2k", 4096, (2048, 2048)),
+            ("4M", 4096, (1024, 4096)),  # 4 x 1024 x 1024 / 4096
+            ("4M tokens", 4096, (1024, 4096)),
+            ("16M", 8192, (2048, 8192)),
+            ("4k", 4096, (1, 4096)),
+            (" 1K x 4k ", 1, (1024, 4096)),
+        ],
+    )
 
 
 @given(st.integers(1, 2**20), st.integers(1, 2**20))
@@ -43,33 +46,53 @@ def test_tokens_are_whole_sequences_or_are_refused_with_the_nearest(millions: in
     with pytest.raises(UserError) as refused:
         parse_batch(f"{millions}M", seq)
     nearest = max(1, round(tokens / seq))
-    assert f"{nearest} of them are {nearest * seq:,} tokens" in one_line(refused.value)
+    assert f"{nearest} sequences are {nearest * seq:,} tokens" in one_line(refused.value)
 
 
-@pytest.mark.parametrize("text", ["0", "0x4096", "-4", "x4096", "4x", "1.5x4096", "4MB", "four", "", "nan", "9" * 5000, "4x4x4"])
-def test_what_is_no_batch_is_refused_in_one_line(text: str) -> None:
-    with pytest.raises(UserError) as refused:
-        parse_batch(text, 4096)
-    assert one_line(refused.value)
+def test_what_is_no_batch_is_refused_in_one_line() -> None:
+    def check(text: str) -> None:
+        with pytest.raises(UserError) as refused:
+            parse_batch(text, 4096)
+        assert one_line(refused.value)
+
+    check_every(
+        check,
+        [
+            ("0",),
+            ("0x4096",),
+            ("-4",),
+            ("x4096",),
+            ("4x",),
+            ("1.5x4096",),
+            ("4MB",),
+            ("four",),
+            ("",),
+            ("nan",),
+            ("9" * 5000,),
+            ("4x4x4",),
+        ],
+    )
 
 
 def test_tokens_of_a_batch() -> None:
     assert Train(batch=2048, seq=2048, framework=find_framework("megatron")).batch_tokens == 4_194_304
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "kept"),
-    [
-        ("adamw", 4 + 4 + 4),  # master copy, momentum and variance in float32: K = 12 of ZeRO, arXiv:1910.02054, 3.1
-        ("adamw-8bit", 4 + 1 + 1),  # arXiv:2110.02861: a byte for each moment
-        ("muon", 4 + 4),  # one momentum
-        ("sgd-momentum", 4 + 4),
-        ("sgd", 4),
-        ("adafactor", 4),  # factored moments are a row and a column, next to nothing per parameter
-    ],
-)
-def test_bytes_an_optimizer_keeps_per_parameter(optimizer: str, kept: float) -> None:
-    assert OPTIMIZER_BYTES[optimizer] == kept
+def test_bytes_an_optimizer_keeps_per_parameter() -> None:
+    def check(optimizer: str, kept: float) -> None:
+        assert OPTIMIZER_BYTES[optimizer] == kept
+
+    check_every(
+        check,
+        [
+            ("adamw", 4 + 4 + 4),  # master copy, momentum and variance in float32: K = 12 of ZeRO, arXiv:1910.02054, 3.1
+            ("adamw-8bit", 4 + 1 + 1),  # arXiv:2110.02861: a byte for each moment
+            ("muon", 4 + 4),  # one momentum
+            ("sgd-momentum", 4 + 4),
+            ("sgd", 4),
+            ("adafactor", 4),  # factored moments are a row and a column, next to nothing per parameter
+        ],
+    )
 
 
 def test_a_checkpoint_is_weights_and_optimizer_state_stored_once() -> None:
@@ -78,25 +101,29 @@ def test_a_checkpoint_is_weights_and_optimizer_state_stored_once() -> None:
     assert work.checkpoint_bytes(405_853_388_800) == 14 * 405_853_388_800
 
 
-@pytest.mark.parametrize(
-    ("text", "tokens", "seq"),
-    [
-        ("4M", 4 * 2**20, 4096),
-        ("4e6", 4e6, 4096),  # no whole number of sequences, which arithmetic does not need
-        ("1024", 1024 * 4096, 4096),
-        ("512x8192", 512 * 8192, 8192),
-        ("512×8k", 512 * 8192, 8192),
-    ],
-)
-def test_tokens_of_a_batch_for_arithmetic(text: str, tokens: float, seq: int) -> None:
-    assert batch_tokens(text, 4096) == (tokens, seq)
+def test_tokens_of_a_batch_for_arithmetic() -> None:
+    def check(text: str, tokens: float, seq: int) -> None:
+        assert batch_tokens(text, 4096) == (tokens, seq)
+
+    check_every(
+        check,
+        [
+            ("4M", 4 * 2**20, 4096),
+            ("4e6", 4e6, 4096),  # no whole number of sequences, which arithmetic does not need
+            ("1024", 1024 * 4096, 4096),
+            ("512x8192", 512 * 8192, 8192),
+            ("512×8k", 512 * 8192, 8192),
+        ],
+    )
 
 
-@pytest.mark.parametrize("text", ["0", "0.5", "", "x", "x4096", "-4M", "1e99", "nan", "4Q"])
-def test_what_is_no_batch_is_told_in_one_line(text: str) -> None:
-    with pytest.raises(UserError) as refused:
-        batch_tokens(text, 4096)
-    one_line(refused.value)
+def test_what_is_no_batch_is_told_in_one_line() -> None:
+    def check(text: str) -> None:
+        with pytest.raises(UserError) as refused:
+            batch_tokens(text, 4096)
+        one_line(refused.value)
+
+    check_every(check, [("0",), ("0.5",), ("",), ("x",), ("x4096",), ("-4M",), ("1e99",), ("nan",), ("4Q",)])
 
 
 def test_a_sequence_grows_from_its_prompt_to_its_end_while_it_generates() -> None:
@@ -104,19 +131,21 @@ def test_a_sequence_grows_from_its_prompt_to_its_end_while_it_generates() -> Non
     assert Serve(prompt=0, output=1, context=1).mean_context == 1
 
 
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [
-        ({"prompt": 0, "output": 0}, "nothing to serve: 0 tokens of prompt, 0 of output, 1 users"),
-        ({"prompt": -1, "output": 5}, "nothing to serve"),
-        ({"prompt": 8, "output": 8, "users": 0}, "0 users; expected at least one token and one user"),
-        (
-            {"prompt": 4096, "output": 1},
-            "a context of 4,096 does not hold a prompt of 4,096 and an output of 1; give at least 4,097",
-        ),
-    ],
-)
-def test_what_cannot_be_served_is_told_in_one_line(asked: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError) as refused:
-        Serve(**asked, context=4096)
-    assert words in one_line(refused.value)
+def test_what_cannot_be_served_is_told_in_one_line() -> None:
+    def check(asked: dict[str, Any], words: str) -> None:
+        with pytest.raises(UserError) as refused:
+            Serve(**asked, context=4096)
+        assert words in one_line(refused.value)
+
+    check_every(
+        check,
+        [
+            ({"prompt": 0, "output": 0}, "nothing to serve: 0 prompt tokens, 0 output tokens, 1 concurrent requests"),
+            ({"prompt": -1, "output": 5}, "nothing to serve"),
+            ({"prompt": 8, "output": 8, "users": 0}, "0 concurrent requests; expected at least one token and one request"),
+            (
+                {"prompt": 4096, "output": 1},
+                "a context of 4,096 does not hold a prompt of 4,096 and an output of 1; give at least 4,097",
+            ),
+        ],
+    )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from meshwise.errors import UserError
 from meshwise.plan.budget import Budget, as_row, budget
 from support.command import one_line
-from support.layouts_to_price import found_cluster, found_model
+from support.train_questions import found_cluster, found_model
 
 DAY = 86400.0
 YEAR = 365 * DAY

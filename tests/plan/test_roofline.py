@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwise.plan.roofline import Roofline, roofline, verdicts
-from support.layouts_to_price import found_cluster, found_model
+from support.train_questions import found_cluster, found_model
 
 BATCH = 4 * 2**20
 """4M tokens: 1024 sequences of 4096."""

@@ -44,7 +44,7 @@ def test_a_gguf_file_is_weighed_as_it_is(tmp_path: Path) -> None:
         ({"model": "llama-3.3-70b:q4_k_x"}, "unknown quantization 'q4_k_x'; did you mean"),
         ({"engine": "vllm"}, "vllm does not run Q4_K_M; awq is the nearest"),
         ({"model": "llama-3.3-70b:awq", "engine": "llama.cpp"}, "llama.cpp does not run awq"),
-        ({"model": "llama-3.3-70b:awq", "fix": ("tp=3",)}, "64 heads cannot be cut over 3 devices; 1, 2, 4, 8, 16 can be had"),
+        ({"model": "llama-3.3-70b:awq", "fix": ("tp=3",)}, "64 heads cannot be split over 3 devices; choose 1, 2, 4, 8, 16"),
         ({"fix": ("split=tensor",)}, "llama.cpp cannot do a tensor split; it can do layer, row"),
         ({"fix": ("tp=2",)}, "llama.cpp has no tensor or pipeline parallelism; it can split by layer, row"),
         ({"fix": ("cards=5",)}, "--fix needs 5 cards, and 4xrtx4060ti-16gb has 4"),

@@ -1,8 +1,10 @@
-"""Tables of measurements for tests: one sound row, and whatever a test changes about it."""
+"""Tables of training runs for tests: one valid row, and the changes of each test."""
 
 import csv
+from functools import cache
 from pathlib import Path
 
+from meshwise.calibrate.tables import Skipped, find_table
 from meshwise.calibrate.train import cases
 from meshwise.calibrate.train.cases import Case
 
@@ -43,8 +45,14 @@ def table(folder: Path, *changes: dict[str, str], without: tuple[str, ...] = ())
     return path
 
 
+@cache
+def built_in(name: str) -> tuple[list[Case], list[Skipped]]:
+    """The cases and skipped rows of a built-in table, read once per process. Do not change the lists."""
+    return cases.read_cases(find_table(name))
+
+
 def read(folder: Path, *changes: dict[str, str]) -> list[Case]:
-    """The rows of such a table, all of them sound."""
-    used, skipped = cases.cases(table(folder, *changes))
+    """The cases of such a table, all of whose rows are valid."""
+    used, skipped = cases.read_cases(table(folder, *changes))
     assert not skipped
     return used

@@ -1,4 +1,4 @@
-"""Rows as a probe of a machine would write them that obeys the cost model exactly, with coefficients that the test knows."""
+"""Rows that a probe would write on a machine that follows the cost model exactly, with coefficients that the test knows."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Questions about serving that several tests ask."""
+"""Questions about serving that several tests share."""
 
 from functools import cache
 from typing import Any
@@ -20,6 +20,6 @@ def found(model: str = "llama-3.3-70b:q4_k_m", cluster: str = "4xrtx4060ti-16gb"
 
 
 def split(answer: Found, kind: str, cards: int) -> Option:
-    """The plain way of that split over so many cards."""
+    """The layout of that split over this many cards, without shares of its own."""
     every = (*answer.options, *answer.misses)
     return next(one for one in every if one.layout.name == f"{kind} split, {cards} cards")

@@ -1,8 +1,10 @@
-"""Published inference tables for tests, and what their words mean here."""
+"""Published inference tables for tests, and the presets and chips that their names mean."""
 
 import csv
 from functools import cache
 
+from meshwise.calibrate.serve.cases import ServeCase, read_cases
+from meshwise.calibrate.tables import Skipped, find_table
 from meshwise.catalogue import files
 from meshwise.models.find import find_model
 from meshwise.models.formats import Weights, find_format, weights
@@ -36,6 +38,12 @@ CHIPS = {
 def rows(table: str) -> list[dict[str, str]]:
     with (files.BUILT_IN / "measurements" / f"{table}.csv").open(encoding="utf-8") as file:
         return list(csv.DictReader(file))
+
+
+@cache
+def built_in(name: str) -> tuple[list[ServeCase], list[Skipped]]:
+    """The cases and skipped rows of a built-in table, read once per process. Do not change the lists."""
+    return read_cases(find_table(name))
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Steps to play out: what the tests of timelines and their pictures share."""
+"""Steps to simulate, shared by the tests of timelines and their pictures."""
 
 from hypothesis import assume
 from hypothesis import strategies as st
@@ -6,15 +6,15 @@ from hypothesis import strategies as st
 from meshwise.cost.axes import SCHEDULES
 from meshwise.cost.layout import Layouts
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.step import price
+from meshwise.cost.train.step import evaluate
 from meshwise.plan.train.choice import Choice, choice
 from meshwise.plan.train.timeline import Timeline, play_out
-from support.layouts_to_price import block, question, questions, rows
+from support.train_questions import block, question, questions, rows
 
 
 def chosen(q: Question, row: dict[str, int]) -> Choice:
     layouts = block([row])
-    return choice(q, layouts, price(q, layouts), 0)
+    return choice(q, layouts, evaluate(q, layouts), 0)
 
 
 @st.composite
@@ -31,4 +31,4 @@ def eight_stages(**axes: int) -> Timeline:
     q = question("llama-3-8b", "8x8xh100-sxm", "torchtitan", batch=16)
     row = {"pp": 8, "tp": 8, **axes}
     layouts = Layouts.of(**row)
-    return play_out(q, choice(q, layouts, price(q, layouts), 0))
+    return play_out(q, choice(q, layouts, evaluate(q, layouts), 0))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 
 from meshwise.audit.logs.run import Run
-from meshwise.catalogue.chips import Chip
+from meshwise.catalogue.chips import Chip, find_card
 from meshwise.errors import UserError
 from meshwise.models import find
 from meshwise.models.model import Model
@@ -287,8 +287,6 @@ def count_params(run: Run) -> tuple[float, float]:
 
 @cache
 def _find_chip(text: str) -> Chip | None:
-    from meshwise.calibrate.serve.cases import find_card  # imports the cost model of serving
-
     try:
         return find_card(text)
     except UserError:

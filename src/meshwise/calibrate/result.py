@@ -1,45 +1,114 @@
-"""The result of `calibrate`, and `validate`, for training runs and served models alike: which of the two a table is of, is found here."""
+"""Validation and Result: the answers of `validate` and `calibrate`, with the parts that training and serving share."""
 
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar
 
-from meshwise.calibrate.tables import find_table
-from meshwise.catalogue import chips as chip_catalogue
-from meshwise.catalogue import engines, files, frameworks
+from meshwise.calibrate.score import LeaveOut, Score
+from meshwise.calibrate.tables import Skipped
+from meshwise.catalogue import files, records
+from meshwise.catalogue.calibrations import Record, coefficients
 from meshwise.errors import DoesNotFit, UserError
+from meshwise.plan.plan import frame
 
-if TYPE_CHECKING:
-    from meshwise.calibrate.serve.validate import ServeValidation
-    from meshwise.calibrate.train.validate import Validation
-
-LeaveOut = Literal["row", "group"]
+WORSE = 1.005
+"""Errors of rows left out may grow by this factor before a calibration counts as worse."""
 
 
-class Result:
-    """A calibration that was fitted, with its errors before and after."""
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Validation(ABC):
+    """The predictions for one table of measurements, and their scores."""
+
+    part: ClassVar[str]
+    """The part of the score that stands for all of it in one line."""
+
+    table: str
+    skipped: list[Skipped]
+    score: Score
+
+    def __repr__(self) -> str:
+        error = self.score[self.part]["mape"]
+        stated = "" if error is None else f": {self.part} error {error:.1%}"
+        return f"<{type(self).__name__} of {self.table}, {self.score['rows']} rows{stated}>"
+
+    @abstractmethod
+    def rows(self) -> list[dict[str, object]]:
+        """Return one row per case, as --csv prints them."""
+
+    def to_frame(self) -> Any:
+        """Return the rows as a data frame of polars or pandas, whichever is installed."""
+        return frame(self.rows())
+
+
+def fitted_to_the_rest(leave_out: LeaveOut) -> Score:
+    """Return the entries of a score that say which calibration was used, where each row was predicted by a fit without it."""
+    return {"calibration": f"fitted to this table, leaving out one {leave_out} at a time", "left_out": leave_out}
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Result(ABC):
+    """A fitted calibration, with its scores and those of the calibration that it would replace."""
 
     folder: ClassVar[str]
-    """The catalogue that it is installed into."""
+    """The folder of the catalogue that it is installed into."""
+    errors: ClassVar[tuple[tuple[str, str], ...]]
+    """The mean errors that decide whether it is worse: part of a score, and key in that part."""
+
+    in_sample: Score
+    """On the rows it was fitted to."""
+    left_out: Score
+    """On rows left out of the fit."""
+    before: Score
+    """Of the same rows with the calibration that would be used without this fit."""
+    before_name: str
+
+    @property
+    @abstractmethod
+    def record(self) -> Record:
+        """The calibration as the catalogue stores it."""
+
+    @property
+    @abstractmethod
+    def programs(self) -> tuple[str, ...]:
+        """Frameworks or engines that it is for."""
+
+    @property
+    def note(self) -> str:
+        """A further comment line of its file."""
+        return ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the scores, under the keys of `calibrate --json`."""
+        return {"before": self.before, "left_out": self.left_out, "in_sample": self.in_sample}
 
     @property
     def name(self) -> str:
         """The name that it is installed under."""
-        raise NotImplementedError
+        return "-".join((*self.record.chips[:1], *self.programs[:1]))
 
     @property
     def text(self) -> str:
-        """Its TOML file, with its errors in front."""
-        raise NotImplementedError
+        """Its TOML file, with its errors in a comment; `catalogue.calibrations` reads it back."""
+        scores = f"{self._errors('Left out', self.left_out)} {self._errors('In sample', self.in_sample)}"
+        first = next(iter(coefficients(type(self.record))))
+        return records.toml(self.record, f"# Written by 'meshwise calibrate'. {scores}{self.note}", first)
+
+    def _errors(self, where: str, score: Score) -> str:
+        stated = [f"{part} {100 * score[part][key]:.1f}%" for part, key in self.errors if score[part][key] is not None]
+        return f"{where}: {', '.join(stated)} mean error."
 
     @property
     def worse(self) -> str:
-        """By how much rows left out are predicted worse than before; '' where they are not."""
-        raise NotImplementedError
-
-    def to_json(self) -> dict[str, Any]:
-        raise NotImplementedError
+        """Says by how much rows left out are predicted worse than before; '' where they are not."""
+        for part, key in self.errors:
+            now, then = self.left_out[part][key], self.before[part][key]
+            if now is not None and then is not None and now > then * WORSE:
+                return (
+                    f"the mean error of {part} is {100 * now:.1f}% on rows left out of the fit, "
+                    f"and {100 * then:.1f}% with {self.before_name}"
+                )
+        return ""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}{'; ' + self.worse if self.worse else ''}>"
@@ -50,61 +119,15 @@ class Result:
         if path.suffix != ".toml":
             raise UserError(f"--out {path}: a calibration is a .toml file")
         if self.worse and not force:
-            raise DoesNotFit(f"not written: {self.worse}; more rows may help, or --force writes it all the same")
+            raise DoesNotFit(f"not written: {self.worse}; more rows may help, or --force writes it anyway")
         files.write(path, self.text)
         return path
 
     def install(self, *, force: bool = False) -> Path:
-        """Write it into the user's own folder, where plan, run and validate find it."""
+        """Write it into the user's folder, where plan, run and validate find it."""
         folder = files.user_folder() / self.folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot make the folder {folder}: {error.strerror}; MESHWISE_HOME names another") from None
         return self.save(folder / f"{self.name}.toml", force=force)
-
-
-def is_served(table: str) -> bool:
-    """Whether a table is of served models; else it is of training runs."""
-    from meshwise.calibrate.serve.cases import serves
-
-    return serves(find_table(table))
-
-
-def validate(table: str, calibration: str, fit: bool, leave_out: LeaveOut | None) -> "Validation | ServeValidation":
-    """Score a table of training runs or of served models."""
-    left = leave_out or ("row" if fit else None)
-    if left and calibration:
-        raise UserError("--fit makes its own calibration; drop --calibration, or --fit and --leave-out")
-    if is_served(table):
-        from meshwise.calibrate.serve.validate import validate_serve
-
-        return validate_serve(table, calibration, left)
-    from meshwise.calibrate.train.validate import validate
-
-    return validate(table, calibration, left)
-
-
-def calibrate(
-    tables: Sequence[str],
-    chips: Sequence[str],
-    programs: Sequence[str],
-    architectures: Sequence[str],
-    leave_out: LeaveOut | None,
-) -> Result:
-    """Fit to tables of training runs (and a probe), or of served models."""
-    keys = [chip_catalogue.find_chip(name).key for name in chips]
-    probes = files.files("probes", ".jsonl")
-    kinds = {is_served(name) for name in tables if name not in probes}
-    if len(kinds) > 1:
-        raise UserError("some tables are of training runs and some of served models; calibrate them separately")
-    date = datetime.now(UTC).date().isoformat()
-    if True in kinds:
-        from meshwise.calibrate.serve.validate import calibrated_serve
-
-        builds = [engines.find_runtime(name).key for name in programs]
-        return calibrated_serve(tables, chips=keys, engines=builds, architectures=architectures, date=date)
-    from meshwise.calibrate.train.make import calibrated
-
-    known = [frameworks.find_framework(name).key for name in programs]
-    return calibrated(tables, chips=keys, frameworks=known, architectures=architectures, date=date, leave_out=leave_out)

@@ -1,23 +1,35 @@
-"""Tables of measurements: find one by name or path, and read its rows."""
+"""Tables of measurements: find one by name or path, read its rows, and the numbers in them."""
 
 import csv
 import io
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from meshwise.catalogue import files
 from meshwise.catalogue.chips import HERE
 from meshwise.errors import UserError, nearest, quoted
 
+Row = Mapping[str, str]
+"""One row of a table: texts by column."""
+Lines = list[tuple[int, list[str]]]
+"""The fields of each line of a CSV file, with its line number."""
+Case = TypeVar("Case")
+
 
 @dataclass(frozen=True)
 class Skipped:
+    """A row that is not used, and why."""
+
     row_id: str
     reason: str
 
 
 def find_table(text: str) -> Path:
-    """A CSV or JSONL file by its path, or a built-in table (or one of the user's own folder) by its name."""
+    """Find a CSV or JSONL file by its path, or a table by its name: built in, or in the user's folder."""
     path, known = Path(text), files.files("measurements", ".csv")
     if text in known:
         return known[text]
@@ -30,11 +42,64 @@ def find_table(text: str) -> Path:
     )
 
 
-def read_lines(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """The header of a CSV file, and its lines with their numbers."""
+def read_lines(path: Path) -> tuple[list[str], Lines]:
+    """Return the header of a CSV file, and its lines."""
     reader = csv.reader(io.StringIO(files.text_of(path)), strict=True)
     try:
         header = [name.strip() for name in next(reader, list[str]())]
         return header, [(reader.line_num, line) for line in reader if line]
     except csv.Error as error:
         raise UserError(f"{path.name}, line {reader.line_num}: not valid CSV: {error}") from None
+
+
+def rows(path: Path, columns: Sequence[str], lines: Lines) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield where each row is (file and line) and its texts by column."""
+    for number, line in lines:
+        where = f"{path.name}, line {number}"
+        if len(line) != len(columns):
+            raise UserError(f"{where}: {len(line)} fields, where the header has {len(columns)}")
+        yield where, dict(zip(columns, map(str.strip, line), strict=True))
+
+
+def cases(path: Path, rows: Sequence[Row], case: Callable[[Row, str], Case]) -> tuple[list[Case], list[Skipped]]:
+    """Turn rows into cases with `case(row, row_id)`; skip those that it refuses. Refuse a table in which every row is skipped."""
+    used: list[Case] = []
+    skipped: list[Skipped] = []
+    for number, row in enumerate(rows, 1):
+        row_id = row.get("row_id") or f"{path.stem}-{number}"
+        try:
+            used.append(case(row, row_id))
+        except UserError as error:
+            skipped.append(Skipped(row_id, str(error)))
+    if not used:
+        reason, times = Counter(skip.reason for skip in skipped).most_common(1)[0] if skipped else ("the table is empty", 0)
+        raise UserError(f"{path.name}: none of its {len(rows)} rows can be evaluated; {times} of them: {reason}")
+    return used, skipped
+
+
+def number(row: Row, *columns: str) -> float:
+    """Return the first number that is stated in these columns; NaN where none is."""
+    for column in columns:
+        text = row.get(column, "")
+        if text:
+            try:
+                value = float(text)
+            except ValueError:
+                raise UserError(f"{column} is {quoted(text)}, not a number") from None
+            if value < 0 or math.isinf(value):
+                raise UserError(f"{column} is {quoted(text)}; expected a number of zero or more")
+            return value
+    return math.nan
+
+
+def whole(row: Row, *columns: str, default: int | None = None) -> int:
+    """Return the first whole number that is stated in these columns, or the default; refuse a row that states none where there is no
+    default."""
+    value = number(row, *columns)
+    if math.isnan(value) and default is not None:
+        return default
+    if math.isnan(value):
+        raise UserError(f"{columns[0]} is not stated")
+    if not value < 2**40 or value != int(value):
+        raise UserError(f"{columns[0]} is {value:g}, not a whole number")
+    return int(value)

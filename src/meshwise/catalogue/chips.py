@@ -309,3 +309,44 @@ def chips() -> tuple[Chip, ...]:
 def read_chip(path: Path) -> Chip:
     """Read one chip from its TOML file."""
     return replace(records.read(Chip, files.table_of(path), path.name), key=path.name.removesuffix(".toml"))
+
+
+# Chips by other words than their names.
+
+GENERIC_CPU = "cpu"
+"""The CPU of hosts that name none: a desktop with two channels of DDR5 (data/chips/cpu.toml)."""
+NOT_IN_NAMES = frozenset({"nvidia", "geforce", "rtx", "apple", "amd", "radeon", "instinct", "gpu", "tesla", "generation"})
+"""Words that people leave out of a card's name."""
+
+
+def host_cpu(cluster: Cluster) -> Chip:
+    """Return the CPU of a cluster's hosts; the generic one where none is named or known."""
+    named = cluster.node.host.cpus.rpartition(" x ")[2]
+    return (known_chip(named) if named else None) or find_chip(GENERIC_CPU)
+
+
+@files.cached
+def find_card(text: str) -> Chip:
+    """Find a chip by the words people use: 'A100 PCIe 80GB', '3090 24GB', 'M2 Ultra 76-Core GPU 192GB' with its cores and memory."""
+    cores = re.search(r"(\d+)\s*-?\s*core\b(?:\s*gpu)?", text.lower())
+    rest = text.lower().replace(cores[0], " ") if cores else text.lower()
+    memory = re.search(r"(\d+)\s*gi?b\b", rest)
+    bare = rest.replace(memory[0], " ") if memory else rest
+    found = known_chip(rest) or _by_words(rest) or known_chip(bare) or _by_words(bare)
+    if found is None:
+        raise UserError(f"the card {quoted(text)} is not in the catalogue (meshwise show chips)")
+    if memory and found.kind == "apple":
+        found = replace(found, memory=int(memory[1]) * units.GIB)
+    if cores and found.sms and found.kind == "apple" and int(cores[1]) != found.sms:
+        share = int(cores[1]) / found.sms
+        found = replace(found, sms=int(cores[1]), flops={kind: rate * share for kind, rate in found.flops.items()})
+    return found
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(re.findall(r"[a-z0-9.]+", text.lower())) - NOT_IN_NAMES
+
+
+def _by_words(text: str) -> Chip | None:
+    given = _words(text)
+    return next((chip for chip in chips() if any(given == _words(n) for n in (chip.key, chip.name, *chip.aliases))), None)

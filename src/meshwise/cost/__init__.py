@@ -1,1 +1,11 @@
-"""The cost model, written once: every number is a float or an array over layouts, and nothing here reads or prints."""
+"""cost: the seconds and bytes of a layout. Pure formulas: a number is a float or an array over layouts; no file is read.
+
+    axes.py         the axes of a training layout, one row each       layout.py       Layouts: one array per axis
+    parts.py        the parts of a step and the kinds of memory       work.py         Train, Serve: the task
+    reliability.py  failure rates and their costs                     goodput.py      effective share of a long run's wall time
+    tiles.py        facts about vendors' kernels                      interval.py     prediction intervals of a training step
+    train/          Question x Layouts -> Cost                        serve/          ServeQuestion x ServeLayout -> Speed, Footprints
+
+train and serve do not import each other; serve, work, axes and parts do without numpy, so that serving plans start fast.
+Imports models, catalogue. Imported by plan, export, calibrate, run, audit, ui.
+"""

@@ -1,6 +1,6 @@
 """The axes of a training layout: one row each. Search, rules, tables, `--fix`, plan.json and the trainer's flags all read this table.
 
-No arrays here: `--help` and the reading of questions must not pay for numpy. `layout.py` has the layouts themselves.
+Without numpy, so that `--help` and parsing a question start fast; `layout.py` has the arrays of layouts.
 """
 
 from collections.abc import Mapping
@@ -16,27 +16,27 @@ OFFLOAD = ("none", "optimizer", "parameters")
 Row = Mapping[str, int | str]
 """One layout in words, as in plan.json: {"dp_replicate": 1, "tp": 8, ..., "recompute": "full"}."""
 Bounds = Mapping[str, tuple[int, int]]
-"""Per axis, the least and the most that a user allows."""
+"""The least and most value per axis that the user allows."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of a layout. Named as torchtitan names it."""
+    """One axis of a layout, named as in torchtitan."""
 
     name: str
     help: str
     least: int = 1
-    """Its smallest value, which is also its default: 1 for a number of devices, 0 for something that is off."""
+    """Its smallest value and default: 1 for a number of devices, 0 for a choice that is off."""
     values: tuple[str, ...] = ()
-    """Names of its values, where those are words; a layout holds their index."""
+    """Names of its values, where they are words; a layout stores their index."""
     role: Literal["cut", "batch", "inner"] = "inner"
-    """Whether it cuts the devices into groups, sets the micro-batch, or is chosen inside a cut with a micro-batch."""
+    """Whether it divides the devices into groups, sets the micro-batch, or is an inner choice for a given cut and micro-batch."""
     minor: bool = False
-    """Whether layouts that differ in it alone give every device nearly the same work, so that tables show them as one."""
+    """Whether layouts that differ only in this axis give every device nearly the same work, so that tables merge them."""
     shown: str = ""
-    """How a layout's name shows it where it is not the default; '' where the name says it otherwise."""
+    """Its text in the name of a layout where it is not the default; '' where layout_name handles it."""
     short: str = ""
-    """The same in a narrow table."""
+    """Its text in a narrow table."""
 
 
 AXES = (
@@ -50,7 +50,7 @@ AXES = (
     Axis("vpp", "Model chunks per pipeline stage (interleaving).", shown="vpp{}"),
     Axis("zero", "ZeRO stage.", least=0, minor=True, shown="zero{}", short="z{}"),
     Axis("recompute", "Which activations are recomputed.", least=0, values=RECOMPUTE, shown="{} recompute", short="{}"),
-    Axis("sp", "Sequence parallelism beside tensor parallelism.", least=0, minor=True, shown="sp"),
+    Axis("sp", "Sequence parallelism within tensor parallelism.", least=0, minor=True, shown="sp"),
     Axis("schedule", "Pipeline schedule.", least=0, values=SCHEDULES, minor=True, shown="{}", short="zb"),
     Axis("offload", "State kept in host memory.", least=0, values=OFFLOAD, minor=True, shown="offload {}", short="off-{}"),
 )
@@ -63,18 +63,18 @@ MINOR = tuple(axis.name for axis in AXES if axis.minor)
 DATA = ("dp_replicate", "dp_shard")
 """Axes of data parallelism: their product is dp."""
 MODEL_CUTS = ("tp", "pp", "cp", "ep")
-"""Axes that cut the model or its sequences, rather than the batch."""
+"""Axes that divide the model or its sequences, not the batch."""
 BOUNDED = ("dp", *NAMES)
-"""Axes that `--fix` and `--allow` take."""
+"""Axes that `--fix` and `--allow` accept."""
 
 
 def index(axis: str, value: int | str) -> int:
-    """The number that a layout holds for a value in words: index('recompute', 'full') is 2."""
+    """Return the number that a layout stores for a value: index('recompute', 'full') is 2."""
     return VALUES[axis].index(str(value)) if axis in VALUES else int(value)
 
 
 def parse(text: str) -> dict[str, tuple[int, int]]:
-    """Bounds from 'tp=8,pp=1..12,recompute=full'."""
+    """Parse bounds such as 'tp=8,pp=1..12,recompute=full'."""
     bounds: dict[str, tuple[int, int]] = {}
     for piece in filter(None, (part.strip() for part in text.split(","))):
         axis, equals, value = (part.strip() for part in piece.partition("="))
@@ -103,7 +103,7 @@ def _range(axis: str, value: str, piece: str) -> tuple[int, int]:
 
 
 def layout_name(row: Row, *, short: bool = False) -> str:
-    """'dp8 tp4 pp12 mbs2 zero1 full recompute', or short: 'dp8 tp4 pp12 mbs2 z1 full'. Defaults are left out but for dp, tp, pp, mbs."""
+    """Return 'dp8 tp4 pp12 mbs2 zero1 full recompute', or short: 'dp8 tp4 pp12 mbs2 z1 full'. Omits defaults except dp, tp, pp, mbs."""
     replicas, shards = (int(row[axis]) for axis in DATA)
     words = [f"dp{replicas * shards}", f"tp{row['tp']}", f"pp{row['pp']}"]
     words += [f"{axis}{row[axis]}" for axis in ("cp", "ep", "vpp") if int(row[axis]) > 1]
@@ -111,7 +111,7 @@ def layout_name(row: Row, *, short: bool = False) -> str:
     words += [f"shard{shards}"] if replicas > 1 and shards > 1 else []
     for axis in ("zero", "sp", "recompute", "schedule", "offload"):
         value, about = row[axis], BY_NAME[axis]
-        if index(axis, value) == about.least or value == "interleaved":  # vpp says that
+        if index(axis, value) == about.least or value == "interleaved":  # vpp implies it
             continue
         words.append((about.short if short and about.short else about.shown).format(value))
     return " ".join(words)

@@ -1,8 +1,8 @@
-"""Goodput: how much of a long run's wall time is useful once devices fail, checkpoints are written and the slowest one is waited for.
+"""Goodput: the share of a long run's wall time that is effective, given failures, checkpoints and stragglers.
 
-The run is a renewal process. Failures come at random (exponentially) at `devices / mtbf`; each one throws the run back to its last
-whole checkpoint and costs a restart; a share of them takes a node away for a repair time, and the run stands still whenever
-more nodes are away than there are spares. A number is a float or an array over numbers of devices.
+The run is a renewal process. Failures arrive at random (exponentially) at a rate of `devices / mtbf`; each one sets the run back to its
+last complete checkpoint and costs a restart; a share of them removes a node for a repair time, and the run stops while more nodes are
+missing than there are spares. A number is a float or an array over numbers of devices.
 """
 
 from dataclasses import dataclass, fields
@@ -16,11 +16,11 @@ from meshwise.cost.reliability import DAY, Reliability
 Number = float | Floats
 
 LLAMA3_STORAGE = 2e12 / 16_384
-"""122 MB/s a device: 2 TB/s that the storage sustains, over 16,384 H100 (arXiv:2407.21783, 3.3.1). Assumed: it grows with a cluster."""
+"""122 MB/s per device: 2 TB/s sustained by the storage, over 16,384 H100 (arXiv:2407.21783, 3.3.1). Assumed to grow with the cluster."""
 HARDWARE = 0.78
-"""Share of unexpected interruptions put down to hardware, which take a node away (arXiv:2407.21783, 3.3.4)."""
+"""Share of unexpected interruptions attributed to hardware, which remove a node (arXiv:2407.21783, 3.3.4)."""
 HOPELESS = 0.01
-"""A run with a smaller useful share takes over a hundred times as long: it does not get anywhere."""
+"""Goodput below which a run takes over a hundred times as long and counts as not progressing."""
 
 LOSSES = {
     "checkpoints": "writing checkpoints",
@@ -29,36 +29,36 @@ LOSSES = {
     "repair": "waiting for repair",
     "stragglers": "stragglers",
 }
-"""What wall time is lost to, in words."""
+"""The losses of wall time, in words."""
 PARTS = ("effective", *LOSSES)
-"""What wall time goes into; the shares add up to 1."""
+"""All shares of wall time; they add up to 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Goodput:
-    """What becomes of wall time: the shares named in PARTS, and the figures behind them."""
+    """The shares of wall time in PARTS, and the figures they are computed from."""
 
     interruptions_per_day: Floats
     between: Floats
-    """Seconds between two interruptions while the run is up."""
+    """Mean seconds between two interruptions while the run is up."""
     checkpoint_bytes: Floats
     save: Floats
-    """Seconds until a checkpoint is whole."""
+    """Seconds until a checkpoint is complete."""
     pause: Floats
-    """Seconds that steps stand still for it."""
+    """Seconds that a checkpoint pauses the steps."""
     interval: Floats
     """Seconds of work between two checkpoints."""
     down: Floats
-    """Seconds of a restart, the checkpoint's reading included."""
+    """Seconds of a restart, reading the checkpoint included."""
     spares: Floats
     effective: Floats
     checkpoints: Floats
-    """Writing checkpoints that were whole in the end."""
+    """Writing checkpoints that were completed."""
     lost_work: Floats
-    """Work done again, and checkpoints that were not whole when a failure came."""
+    """Work done again, and checkpoints that a failure left incomplete."""
     restarts: Floats
     repair: Floats
-    """Waiting for a node, with every spare in use."""
+    """Waiting for a node while every spare is in use."""
     stragglers: Floats
 
     @property
@@ -66,7 +66,7 @@ class Goodput:
         return {part: getattr(self, part) for part in PARTS}
 
     def at(self) -> dict[str, float]:
-        """The figures of one number of devices as plain numbers."""
+        """Return the figures of a single number of devices as plain floats."""
         return {f.name: float(getattr(self, f.name)) for f in fields(self)}
 
 
@@ -79,21 +79,22 @@ def goodput(
     step: Number = 0.0,
     per_node: int = 8,
 ) -> Goodput:
-    """Shares of wall time on so many devices. `staging` is the bandwidth from a device into its host's memory, `step` a step's seconds.
+    """Return the shares of wall time on this many devices. `staging` is the bandwidth from a device into its host's memory, `step` the
+    seconds of a step.
 
-    With M between failures, D down, a cycle c of work and pause, and d from a snapshot until it is whole, a failure after time X leaves
-    floor((X - d) / c) cycles behind: exp(-d/M) / (exp(c/M) - 1) on average, and M exp(D/M) passes from one failure to the next
-    (the complete model of Daly 2006, which has d = 0). Waiting for repair stops the clock of failures, so its share multiplies exactly.
+    With M between failures, D down, a cycle c of work and pause, and d from a snapshot until it is complete, a failure after time X keeps
+    floor((X - d) / c) cycles: exp(-d/M) / (exp(c/M) - 1) on average, and M exp(D/M) passes from one failure to the next (the complete
+    model of Daly 2006, which has d = 0). No failure occurs while waiting for repair, so that share multiplies exactly.
     """
     n = np.asarray(devices, dtype=float)
     between = r.mtbf / n
     bandwidth = LLAMA3_STORAGE * n if r.checkpoint_bandwidth is None else r.checkpoint_bandwidth + 0 * n
     save, slow = checkpoint_bytes / bandwidth, 1 + r.straggler * expected_maximum(n)
     pause = checkpoint_bytes / n / staging if r.async_checkpoint else save
-    behind = save if r.async_checkpoint else 0 * save
+    lag = save if r.async_checkpoint else 0 * save
     best = daly_interval(pause, between) if r.checkpoint_every is None else r.checkpoint_every + 0 * n
-    # A checkpoint is taken between steps, and not before the one before it is written.
-    interval = np.maximum(np.maximum(best, behind), step * slow)
+    # A checkpoint is taken between steps, and not before the previous one is written.
+    interval = np.maximum(np.maximum(best, lag), step * slow)
     down = r.restart + save
     load = HARDWARE * r.repair / between
     spares = worthwhile_spares(load, np.ceil(n / per_node)) if r.spares is None else r.spares + 0 * n
@@ -101,7 +102,7 @@ def goodput(
     up = 1 - waiting
     running = up * np.exp(-down / between)
     cycle = interval + pause
-    whole = running * _over_expm1(cycle / between) * np.exp(-behind / between)
+    whole = running * _over_expm1(cycle / between) * np.exp(-lag / between)
     working = np.where(cycle > 0, interval / np.where(cycle > 0, cycle, 1), 1.0)
     return Goodput(
         interruptions_per_day=DAY / between * up,
@@ -122,28 +123,30 @@ def goodput(
 
 
 def _over_expm1(x: Number) -> Floats:
-    """x / (exp(x) - 1), which is 1 at 0; beyond 700 exp() has no float, and the share is nothing."""
+    """Return x / (exp(x) - 1), which is 1 at 0. Beyond 700 exp() overflows, and the share is practically 0."""
     bounded = np.clip(x, 1e-300, 700.0)
     return bounded / np.expm1(bounded)
 
 
 def young_interval(pause: Number, between: Number) -> Floats:
-    """Work between checkpoints that loses least to first order: sqrt(2 pause M) (Young 1974, doi:10.1145/361147.361115)."""
+    """Return the work between checkpoints that loses least to first order: sqrt(2 pause M) (Young 1974, doi:10.1145/361147.361115)."""
     return np.sqrt(2 * np.asarray(pause) * between)
 
 
 def daly_interval(pause: Number, between: Number) -> Floats:
-    """Young's interval to higher order, less the pause; M where a pause takes over 2 M (Daly 2006, doi:10.1016/j.future.2004.11.016)."""
+    """Return Young's interval to higher order, minus the pause; M where a pause takes over 2 M (Daly 2006,
+    doi:10.1016/j.future.2004.11.016)."""
     ratio = np.minimum(np.asarray(pause) / (2 * np.asarray(between)), 1.0)
     near = young_interval(pause, between) * (1 + np.sqrt(ratio) / 3 + ratio / 9) - pause
     return np.where(ratio < 1, near, between)
 
 
 def expected_maximum(n: Number) -> Floats:
-    """Standard deviations that the slowest of n devices is behind the mean: the normal quantile of (n - 3/8) / (n + 1/4) (Blom 1958).
+    """Return how many standard deviations the slowest of n devices is behind the mean: the normal quantile of (n - 3/8) / (n + 1/4) (Blom
+    1958).
 
-    All devices of a synchronous step wait for one another, and their noise is taken to be independent and normal: 3.9 for 16,384.
-    sqrt(2 ln n) is what it tends to, from above: 4.4 there.
+    All devices of a synchronous step wait for each other, and their noise is assumed independent and normal: 3.9 for 16,384. The limit
+    sqrt(2 ln n) is larger: 4.4 there.
     """
     from statistics import NormalDist
 
@@ -152,7 +155,7 @@ def expected_maximum(n: Number) -> Floats:
 
 
 def repair_wait(load: Number, spares: Number) -> Floats:
-    """Share of time with more nodes away than there are spares; `load` is failures per repair time.
+    """Return the share of time with more nodes missing than there are spares; `load` is failures per repair time.
 
     Nodes fail only while the run is up, so it is Erlang's loss formula B(spares + 1, load), whatever the distribution of repair
     times (Erlang 1917): B(0) = 1, B(k) = load B(k - 1) / (k + load B(k - 1)).
@@ -161,15 +164,16 @@ def repair_wait(load: Number, spares: Number) -> Floats:
     wait = np.ones(np.broadcast(load, spares).shape)
     for k in range(1, int(np.max(spares)) + 2):
         wait = np.where(k <= spares + 1, load * wait / (k + load * wait), wait)
-        if not np.any(wait * (k <= spares)):  # the rest are as good as never out of spares
+        if not np.any(wait * (k <= spares)):  # the rest practically never run out of spares
             break
     return wait
 
 
 def worthwhile_spares(load: Number, nodes: Number) -> Floats:
-    """Spare nodes, no more than the nodes themselves, up to which another one saves more waiting than it costs to hold.
+    """Return the number of spare nodes, at most `nodes`, up to which another one saves more waiting than it costs to hold.
 
-    The least (nodes + spares) / (1 - B(spares + 1, load)): B is convex in the spares, so the first that does not pay is the end.
+    It minimizes (nodes + spares) / (1 - B(spares + 1, load)). B is convex in the spares, so the search stops at the first that does not
+    pay.
     """
     load, nodes = np.asarray(load, dtype=float), np.asarray(nodes, dtype=float)
     wait, spares, k = load / (1 + load), np.zeros(load.shape), 1

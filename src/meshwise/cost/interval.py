@@ -1,4 +1,4 @@
-"""Prediction intervals of a training step, read off its calibration: wider where more of the step is waiting."""
+"""Prediction intervals of a training step, from its calibration: wider where more of the step is waiting."""
 
 import numpy as np
 
@@ -7,24 +7,20 @@ from meshwise.cost.layout import Floats, Ints
 from meshwise.cost.parts import COMPUTING, TRAIN_PARTS
 
 LEVEL = 0.9
-"""Of the measurements that should lie in an interval."""
-
-
+"""Share of measurements that should lie in an interval."""
 DOUBLING = 0.03
-"""What an interval gains, in quadrature, for every doubling of devices beyond those of the fit. An assumption."""
-
-
+"""Half-width that an interval gains, in quadrature, per doubling of devices beyond those of the fit. An assumption."""
 NORMAL = 1.6449
-"""Standard deviations that hold LEVEL of a normal distribution between them."""
+"""LEVEL of a normal distribution lies within this many standard deviations of its mean."""
 
 
 def waiting(shares: Floats) -> Floats:
-    """The share of each step in which its devices do not compute; `shares` has a row a step and a column for each of PARTS."""
+    """Return the share of each step in which devices do not compute; `shares` has a row per step and a column for each of TRAIN_PARTS."""
     return 1 - np.sum(shares[:, [TRAIN_PARTS.index(name) for name in COMPUTING]], axis=1)
 
 
 def factors(c: Calibration, waits: Floats, devices: Floats) -> tuple[Floats, Floats]:
-    """What to multiply predicted seconds with, for the low and the high end."""
+    """Return the factors on predicted seconds that give the low and the high end of the interval."""
     which: Ints = np.searchsorted(np.array(c.waiting), waits, side="right")
     beyond = DOUBLING * np.log2(np.maximum(1.0, devices / c.devices)) if c.devices else np.zeros(len(waits))
     low, high = (np.hypot(np.array(side)[which], beyond) for side in (c.low, c.high))
@@ -32,7 +28,7 @@ def factors(c: Calibration, waits: Floats, devices: Floats) -> tuple[Floats, Flo
 
 
 def step(c: Calibration, parts: dict[str, float], devices: int) -> tuple[float, float]:
-    """The same of one step by its seconds in each part."""
+    """Return the two factors for one step, given its seconds by part."""
     total = sum(parts.values())
     shares = np.array([[parts[name] / total for name in TRAIN_PARTS]])
     low, high = factors(c, waiting(shares), np.array([float(devices)]))

@@ -1,4 +1,4 @@
-"""Layouts: how a model is cut over devices. A struct of arrays with one row per layout; formulas take a million rows or one."""
+"""Layouts: how a model is distributed over devices. A struct of arrays with one row per layout; formulas take one row or a million."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -10,7 +10,7 @@ from meshwise.cost import axes
 from meshwise.cost.axes import AXES, Row
 
 Ints = NDArray[Any]
-"""Whole numbers, one per layout; formulas take them as floats too."""
+"""Integers, one per layout; formulas also take floats here."""
 Floats = NDArray[Any]
 
 
@@ -44,25 +44,25 @@ class Layouts:
         return self.dp * self.tp * self.pp * self.cp
 
     def as_floats(self) -> "Layouts":
-        """The layouts as floats, which is what formulas work in."""
+        """Convert to floats, in which formulas compute."""
         return Layouts(**{axis.name: getattr(self, axis.name).astype(np.float64) for axis in fields(self)})
 
     def take(self, rows: Ints | NDArray[np.bool_]) -> "Layouts":
         return Layouts(**{axis.name: getattr(self, axis.name)[rows] for axis in fields(self)})
 
     def row(self, number: int) -> dict[str, int | str]:
-        """One layout in words."""
+        """Return one layout in words, as in plan.json."""
         values = {axis.name: int(getattr(self, axis.name)[number]) for axis in AXES}
         return {name: axes.VALUES[name][value] if name in axes.VALUES else value for name, value in values.items()}
 
     @staticmethod
     def of(**given: int | Ints) -> "Layouts":
-        """Layouts from the axes that are not at their default: scalars are repeated to the length of the arrays."""
+        """Build layouts from the axes that differ from their default; scalars are repeated to the length of the arrays."""
         every = {axis.name: axis.least for axis in AXES} | given
         arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(v, dtype=np.int64)) for v in every.values()))
         return Layouts(**dict(zip(every, arrays, strict=True)))
 
     @staticmethod
     def from_row(row: Row) -> "Layouts":
-        """One layout from its words, as in a plan.json."""
+        """Build one layout from its words, as in plan.json."""
         return Layouts.of(**{axis.name: axes.index(axis.name, row[axis.name]) for axis in AXES})

@@ -1,5 +1,5 @@
-"""The parts of a step and the kinds of memory: one row each, with the words, letter and colour that every table, bar, trace, JSON key and
-web page uses for it. A new part of the cost is a new row here and its formula."""
+"""The parts of a step and the kinds of memory: one row each, with the name, words, letter and colour used in every table, bar, trace, JSON
+key and web page. A new part of the cost is a new row here plus its formula."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -13,10 +13,10 @@ class Part:
     """The key in JSON, CSV and formulas."""
     words: str
     letter: str
-    """Fills its share of a bar where there is no colour."""
+    """Drawn in bars without colour."""
     colour: str
     computes: bool = False
-    """Whether the device computes in it; in the other parts of a training step it waits."""
+    """Whether the device computes during this part; otherwise it waits."""
 
 
 TRAIN_TIME = (
@@ -70,7 +70,7 @@ def names(parts: Iterable[Part]) -> tuple[str, ...]:
 
 
 def words(parts: Iterable[Part]) -> dict[str, str]:
-    """By name, what to call each part in a sentence."""
+    """Return the words for each part, by name."""
     return {part.name: part.words for part in parts}
 
 

@@ -1,4 +1,4 @@
-"""Reliability: how often devices fail and what that costs; goodput.py says what becomes of a run. No arrays here: start-up is felt."""
+"""Reliability: how often devices fail and what that costs; goodput.py computes the effect on a run. Without numpy, for a fast start."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ ACCEPTED = {
     "spares": ("nodes", 0.0, 1e5),
     "straggler": ("share", 0.0, 0.99),
 }
-"""The quantity of each number of a Reliability, the least and the most."""
+"""For each number of a Reliability: its quantity, least and most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,17 +28,17 @@ class Reliability:
     mtbf: float = LLAMA3_MTBF
     """Mean time between failures of one device, its share of host, network and software included."""
     checkpoint_bandwidth: float | None = None
-    """To the storage, of the whole cluster; as much a device as Llama 3 had where it is not given."""
+    """From the whole cluster to storage; None: per device as much as Llama 3 had."""
     checkpoint_every: float | None = None
-    """Between two checkpoints; Daly's optimum where it is not given."""
+    """Time between two checkpoints; None: Daly's optimum."""
     async_checkpoint: bool = False
-    """Steps go on while a checkpoint is written: only the copy into the hosts' memory holds them up."""
+    """Whether steps continue while a checkpoint is written: only the copy to host memory pauses them."""
     restart: float = 600.0
-    """Until steps run again, but for reading the checkpoint: notice, find and replace the node, start up. Assumed: 10 minutes."""
+    """Time until steps run again, without reading the checkpoint: detect the failure, replace the node, start up. Assumed: 10 minutes."""
     repair: float = DAY
-    """Until a node is back, as a mean. Assumed: a day."""
+    """Mean time until a failed node is back. Assumed: a day."""
     spares: int | None = None
-    """Nodes that stand by; as many as pay for themselves where it is not given."""
+    """Spare nodes; None: as many as pay for themselves."""
     straggler: float = 0.005
     """Standard deviation of a device's step time over its mean. Assumed: 0.5%."""
 
@@ -47,9 +47,11 @@ class Reliability:
             value = getattr(self, name)
             if value is not None and not least <= value <= most:
                 flag = "--" + name.replace("_", "-")
-                raise UserError(f"{flag} {_shown(value, quantity)} is not {_shown(least, quantity)} to {_shown(most, quantity)}")
+                raise UserError(
+                    f"{flag} {_shown(value, quantity)} is out of range: expected {_shown(least, quantity)} to {_shown(most, quantity)}"
+                )
         if self.spares is not None and self.spares != int(self.spares):
-            raise UserError(f"--spares {self.spares} is no whole number of nodes")
+            raise UserError(f"--spares {self.spares} is not a whole number of nodes")
 
 
 def _shown(value: float, quantity: str) -> str:

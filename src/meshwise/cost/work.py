@@ -1,4 +1,4 @@
-"""Train and Serve: the question, apart from the model and the machine it is asked of."""
+"""Train and Serve: the task, without the model and the machine."""
 
 import re
 from dataclasses import dataclass
@@ -23,31 +23,31 @@ OPTIMIZER_BYTES: dict[str, float] = {
     "sgd": 4.0,
     "sgd-momentum": 8.0,
 }
-"""Bytes kept per parameter beside the weights and gradients: a float32 master copy, and the moments of each method."""
+"""Bytes per parameter besides weights and gradients: a float32 master copy, and the moments of each optimizer."""
 
 RELIABLE = Reliability()
 MOST_TOKENS = 1e15
-"""Tokens of a batch, at most."""
+"""Largest batch in tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Train:
-    """Train on `batch` sequences of `seq` tokens a step."""
+    """Train on `batch` sequences of `seq` tokens per step."""
 
     batch: "int | Ints"
-    """Sequences a step; an array where each layout of a table of measurements had its own."""
+    """Sequences per step; an array where each row of a table of measurements has its own."""
     seq: int
     framework: "Framework"
     precision: Precision = "bf16"
     optimizer: str = "adamw"
     tokens: float = 0.0
-    """How many to train on in all; 0 where the question is the step alone."""
+    """Tokens of the whole run; 0 where only the step matters."""
     ramp: tuple[int, ...] = ()
-    """Batch sizes, in sequences, that the run passes on its way up to `batch`."""
+    """Smaller batch sizes, in sequences, that the run starts with before it reaches `batch`."""
     imbalance: float = 1.1
     """Tokens on the busiest device of an expert-parallel group over the mean: routers balance in the long run, not in every layer."""
     reserve: float = 0.04
-    """Share of a device's memory that is left free: fragmentation takes it before a run would."""
+    """Share of a device's memory that is left free for fragmentation."""
     reliability: Reliability = RELIABLE
 
     @property
@@ -55,29 +55,30 @@ class Train:
         return self.batch * self.seq
 
     def checkpoint_bytes(self, params: float) -> float:
-        """What a run needs to go on, stored once however often it is replicated: weights and optimizer state."""
+        """Return the bytes of a checkpoint: weights and optimizer state, stored once however often they are replicated."""
         return params * (self.framework.weight_bytes + OPTIMIZER_BYTES[self.optimizer])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Serve:
-    """Answer `users` at once, each with `prompt` tokens in and `output` tokens out."""
+    """Answer `users` concurrent requests, each with `prompt` tokens in and `output` tokens out."""
 
     prompt: int
     output: int
     users: int = 1
-    """Sequences at once."""
+    """Concurrent requests."""
     context: int
-    """Tokens that the cache of one sequence has room for."""
+    """Tokens that the cache of one request holds."""
     kv: str = "f16"
+    """KV cache type."""
     flash: bool | None = None
-    """Flash attention; the engine's own default where nothing is said."""
+    """Flash attention; None: the engine's default."""
 
     def __post_init__(self) -> None:
         if self.prompt < 0 or self.output < 0 or self.prompt + self.output < 1 or self.users < 1:
             raise UserError(
-                f"nothing to serve: {self.prompt} tokens of prompt, {self.output} of output, {self.users} users; "
-                "expected at least one token and one user"
+                f"nothing to serve: {self.prompt} prompt tokens, {self.output} output tokens, {self.users} concurrent requests; "
+                "expected at least one token and one request"
             )
         if self.context < self.prompt + self.output:
             raise UserError(
@@ -87,13 +88,13 @@ class Serve:
 
     @property
     def mean_context(self) -> int:
-        """Tokens behind a sequence on average while it generates."""
+        """Mean context of a sequence while it generates."""
         return max(1, self.prompt + self.output // 2)
 
 
 def batch_tokens(text: str, seq: int) -> tuple[float, int]:
-    """Tokens of a batch that need not be whole sequences, for arithmetic without a layout, and the length of a sequence: '4M', '4e6',
-    1024 sequences, or 1024x8192."""
+    """Parse a batch that need not be a whole number of sequences into its tokens and the sequence length: '4M', '4e6', 1024 sequences, or
+    1024x8192."""
     cleaned = text.strip().lower().replace("×", "x")
     if "x" in cleaned or re.fullmatch(r"\d+", cleaned):
         sequences, length = parse_batch(text, seq)
@@ -105,7 +106,8 @@ def batch_tokens(text: str, seq: int) -> tuple[float, int]:
 
 
 def parse_batch(text: str, seq: int) -> tuple[int, int]:
-    """Sequences a step and their length: '2048x4096', '2048' sequences, or '4M' tokens, in 1024s as sequence lengths are."""
+    """Parse a batch into sequences per step and their length: '2048x4096', '2048' sequences, or '4M' tokens, where 4M is 4 x 1024 x
+    1024."""
     cleaned = text.strip().lower().replace("×", "x")
     if "x" in cleaned:
         number, _, length = cleaned.partition("x")
@@ -114,11 +116,11 @@ def parse_batch(text: str, seq: int) -> tuple[int, int]:
         return _positive(cleaned, text), seq
     tokens = units.parse(text, "length")
     if tokens > MOST_TOKENS:
-        raise UserError(f"{quoted(text)} is too large a batch: expected at most {MOST_TOKENS:.0e} tokens")
+        raise UserError(f"a batch of {quoted(text)} is too large: expected at most {MOST_TOKENS:.0e} tokens")
     if tokens < seq or tokens % seq:
         whole = max(1, round(tokens / seq))
         raise UserError(
-            f"a batch of {text} is no whole number of sequences of {seq:,} tokens; {whole} of them are {whole * seq:,} tokens"
+            f"a batch of {text} is not a whole number of sequences of {seq:,} tokens; {whole} sequences are {whole * seq:,} tokens"
         )
     return int(tokens) // seq, seq
 

@@ -1,15 +1,13 @@
-"""The commands that start each engine as a plan says. One file per engine: `lines(question, way)`."""
+"""export: a plan as the files or commands of another program.
 
-from meshwise.cost.serve.layouts import ServeLayout
-from meshwise.cost.serve.question import ServeQuestion
-from meshwise.export import llamacpp, ollama, transformers, vllm
+    engines.py       commands(question, layout): the shell lines of the planned engine, and of others that can run the same layout
+    llamacpp.py      llama-server, and ggml-rpc-server on other hosts
+    ollama.py        ollama serve with a Modelfile
+    transformers.py  meshwise bench, since transformers has no server
+    vllm.py          vllm serve, with Ray over several hosts
 
-PROGRAMS = {"llama.cpp": llamacpp.lines, "ollama": ollama.lines, "vllm": vllm.lines, "transformers": transformers.lines}
-
-
-def commands(q: ServeQuestion, layout: ServeLayout) -> dict[str, tuple[str, ...]]:
-    """Shell lines by engine: the asked one first, and Ollama too where it can do what llama.cpp is told to."""
-    found = {q.engine.name: tuple(PROGRAMS[q.engine.name](q, layout))}
-    if q.engine.name == "llama.cpp" and ollama.can(q, layout):
-        found["ollama"] = tuple(ollama.lines(q, layout))
-    return found
+Each engine is one file with `lines(question, layout) -> list[str]`, registered in pyproject.toml under the entry-point group
+`meshwise.export` by the engine's name; another package adds an engine in the same way. A file whose engine can run layouts of another
+engine also has `RUNS_LAYOUTS_OF` and `can(question, layout)`.
+Imports cost, models, catalogue. Imported by run, api. No processes.
+"""

@@ -11,10 +11,11 @@ from meshwise.models.formats import FORMATS
 
 PORT, RPC_PORT = 8080, 50052
 BACKENDS = {"NVIDIA": "CUDA", "AMD": "ROCm", "Intel": "SYCL"}
-"""What llama.cpp calls the devices of a vendor's own backend."""
+"""The names of llama.cpp's backends, by vendor."""
 
 
 def lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
+    """Return one llama-server command per replica on a host; over several hosts, the RPC servers first."""
     if layout.hosts > 1:
         return _over_hosts(q, layout)
     per_host = sum(card.host == 0 for card in q.cards)
@@ -23,12 +24,12 @@ def lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
     here = here[: layout.replicas]
     found = [_server(q, layout, devices(q.cards, copy), PORT + i) for i, copy in enumerate(here)]
     hosts = -(-layout.replicas // len(here))
-    return [f"# the same on each of {hosts} hosts, behind a load balancer", *found] if hosts > 1 else found
+    return [f"# run on each of {hosts} hosts, behind a load balancer", *found] if hosts > 1 else found
 
 
 def with_layers(q: ServeQuestion, layout: ServeLayout) -> ServeLayout:
-    """The same way with every card's layers in its shares, the head counted as one: -ts then says what llama.cpp would else make of
-    the memory that is free when it starts."""
+    """Return a layout whose shares are the layers of each card, the head counted as one, so that -ts fixes the split instead of the memory
+    that happens to be free when llama.cpp starts."""
     if layout.split != "layer" or layout.shared or len(layout.cards) == 1:
         return layout
     owners = layer_devices(len(q.model.layers), layout.shares, layout.gpu_layers)
@@ -57,7 +58,7 @@ def _on_processors(q: ServeQuestion, layout: ServeLayout) -> bool:
 
 
 def gpu_layers(q: ServeQuestion, layout: ServeLayout) -> int:
-    """Layers that leave the server's own processor: for cards, or for the processors of other hosts."""
+    """Return -ngl: layers that are not on the server's CPU but on cards, or on the CPUs of other hosts."""
     layers = len(q.model.layers)
     if _on_processors(q, layout):
         return layers + 1 - layer_devices(layers, layout.shares).count(0) if layout.hosts > 1 else 0
@@ -73,11 +74,12 @@ def _experts(q: ServeQuestion, layout: ServeLayout) -> list[str]:
 
 
 def _over_hosts(q: ServeQuestion, layout: ServeLayout) -> list[str]:
-    """Devices that are reached over RPC come before the host's own in llama.cpp's list, so the last host runs the server.
+    """Return the RPC servers of the other hosts, then the server. llama.cpp lists RPC devices before its own, so the last host runs the
+    server.
 
-    Its own processor is no such device: it keeps the first layers, those that -ngl does not take away. So where all hosts are
-    processors the first one runs the server. An RPC server is bound to the private address of its host: llama.cpp's README calls RPC
-    insecure, so never to all addresses. Every server has a port of its own, so that hosts can be tried on one machine.
+    The server's own CPU is not in that list: it keeps the first layers, which -ngl does not move. So where all hosts are CPUs, the first
+    one runs the server. An RPC server is bound to the private address of its host, never to all addresses: llama.cpp's README calls RPC
+    insecure. Every RPC server has its own port, so that a layout over hosts can be tried on one machine.
     """
     layout = with_layers(q, layout) if _on_processors(q, layout) else layout
     hosts = sorted({q.cards[i].host for i in layout.cards})
@@ -94,14 +96,14 @@ def _over_hosts(q: ServeQuestion, layout: ServeLayout) -> list[str]:
 
 
 def _visible(card: Card, number: int) -> str:
-    """What shows one card alone to a program; a processor needs nothing."""
+    """Return the environment variable that limits a program to one card; '' for a CPU."""
     if card.chip.kind == "cpu":
         return ""
     return f"{'HIP' if card.chip.vendor == 'AMD' else 'CUDA'}_VISIBLE_DEVICES={number} "
 
 
 def devices(cards: Sequence[Card], chosen: Sequence[int]) -> list[str]:
-    """'CUDA0', 'CUDA1': named where a host has more cards than are used."""
+    """Return the names of the chosen cards, such as CUDA0, where the host has more cards than are used."""
     host = cards[chosen[0]].host
     own = [i for i, card in enumerate(cards) if card.host == host]
     backend = BACKENDS.get(cards[chosen[0]].chip.vendor, "")
@@ -111,11 +113,12 @@ def devices(cards: Sequence[Card], chosen: Sequence[int]) -> list[str]:
 
 
 def flash_of(q: ServeQuestion) -> bool:
+    """Whether flash attention is on."""
     return q.runtime.flash if q.work.flash is None else q.work.flash
 
 
 def file_of(q: ServeQuestion) -> str:
-    """The .gguf that was given, or the usual name of one in this format."""
+    """Return the given .gguf file, or the usual name of one in this format."""
     if q.model.tensors:
         return q.model.source
     name = q.weights.format

@@ -1,4 +1,4 @@
-"""Ollama: environment of its server and a Modelfile (its docs/faq and docs/modelfile). It splits by layers, by free memory alone."""
+"""Ollama: the environment of its server and a Modelfile (its docs/faq and docs/modelfile). It only splits by layers and free memory."""
 
 import shlex
 
@@ -6,11 +6,13 @@ from meshwise.cost.serve.layouts import ServeLayout
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.export.llamacpp import file_of, flash_of, gpu_layers
 
+RUNS_LAYOUTS_OF = "llama.cpp"
+"""Ollama is built on llama.cpp."""
 CACHE_TYPES = ("f16", "q8_0", "q4_0")
 
 
 def can(q: ServeQuestion, layout: ServeLayout) -> bool:
-    """Whether it can run the model in that way."""
+    """Whether Ollama can run this layout: it has no flags for row splits, shares, experts on the host, RPC or replicas."""
     plain = (
         layout.split == "layer" and not layout.shared and not layout.expert_layers and layout.hosts == 1 and layout.replicas == 1
     )
@@ -18,6 +20,7 @@ def can(q: ServeQuestion, layout: ServeLayout) -> bool:
 
 
 def lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
+    """Return `ollama serve`, and the line that creates and runs the model."""
     name = f"{q.model.name.rpartition('/')[2].removesuffix('.gguf')}-{q.work.context}".lower()
     file = file_of(q)
     from_file = file if "/" in file else f"./{file}"

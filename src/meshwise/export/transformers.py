@@ -1,4 +1,4 @@
-"""transformers: no server, so the command measures it with `meshwise bench`."""
+"""transformers: it has no server, so the command measures it with `meshwise bench`."""
 
 import shlex
 
@@ -7,6 +7,6 @@ from meshwise.cost.serve.question import ServeQuestion
 
 
 def lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
-    """It has no server: measuring it is what it is for."""
+    """Return the `meshwise bench` command."""
     words = ["meshwise", "bench", q.model.name, "--engine", "transformers", "--prompt", str(q.work.prompt)]
     return [shlex.join([*words, "--output", str(q.work.output), "--users", str(q.work.users)])]

@@ -7,13 +7,14 @@ from meshwise.cost.serve.question import ServeQuestion
 from meshwise.models import find
 
 NAMED = {"awq": "awq", "gptq": "gptq", "fp8": "fp8"}
-"""Formats that --quantization is told; others are read from the checkpoint."""
-MADE = ("fp32", "bf16", "fp16", "fp8")
-"""Formats that vLLM makes of the published weights when it loads them; the others need a checkpoint of their own."""
+"""Formats passed to --quantization; vLLM reads others from the checkpoint."""
+CONVERTED = ("fp32", "bf16", "fp16", "fp8")
+"""Formats that vLLM converts published weights to when it loads them; other formats need their own checkpoint."""
 DTYPES = {"fp16": "half", "fp32": "float"}
 
 
 def lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
+    """Return `vllm serve`, after the lines that start Ray where the layout spans hosts."""
     per_host = max(1, sum(card.host == 0 for card in q.cards) // len(layout.cards))
     copies = min(layout.replicas, per_host) if layout.hosts == 1 else 1
     command = _serve(q, layout, copies)
@@ -24,14 +25,14 @@ def lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
             *start,
             f"{command} --distributed-executor-backend ray  # on host 1",
         ]
-        return [f"# the same on each of {layout.replicas} groups of hosts", *found] if layout.replicas > 1 else found
+        return [f"# run on each of {layout.replicas} groups of hosts", *found] if layout.replicas > 1 else found
     hosts = -(-layout.replicas // copies)
-    return [f"# the same on each of {hosts} hosts, behind a load balancer", command] if hosts > 1 else [command]
+    return [f"# run on each of {hosts} hosts, behind a load balancer", command] if hosts > 1 else [command]
 
 
 def _serve(q: ServeQuestion, layout: ServeLayout, copies: int) -> str:
     fmt = q.weights.format
-    words = ["vllm", "serve", find.hub_id(q.model.name) if fmt in MADE else f"path/to/{q.model.name}-{fmt}"]
+    words = ["vllm", "serve", find.hub_id(q.model.name) if fmt in CONVERTED else f"path/to/{q.model.name}-{fmt}"]
     words += ["--tensor-parallel-size", str(layout.tp)]
     words += ["--pipeline-parallel-size", str(layout.pp)] if layout.pp > 1 else []
     words += ["--data-parallel-size", str(copies)] if copies > 1 else []

@@ -4,7 +4,7 @@ from dataclasses import fields
 
 from meshwise.cost.layout import Layouts
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.step import price
+from meshwise.cost.train.step import evaluate
 from meshwise.models.model import Model
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train.choice import Choice, choice
@@ -25,4 +25,4 @@ def predicted(settings: Settings, model: Model, on: str) -> Choice:
     row |= {"ep": 1, "sp": int(a.tp > 1), "offload": "none", "zero": a.zero if a.dp_shard > 1 else 0}
     row |= {"schedule": "zero-bubble" if a.schedule == "zbv" else a.schedule}
     layouts = Layouts.from_row(row)
-    return choice(asked, layouts, price(asked, layouts), 0)
+    return choice(asked, layouts, evaluate(asked, layouts), 0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.chips import Cluster
 from meshwise.cost.layout import Layouts
-from meshwise.cost.train.comm import Fabric, Wires
+from meshwise.cost.train.comm import Communicators, Fabric
 from meshwise.models.model import Model
 
 IDEAL = Calibration(link=1.0, network=1.0)
@@ -50,7 +50,7 @@ def roofline(model: Model, cluster: Cluster, batch_tokens: float, seq: int) -> R
     fabric = Fabric.of(cluster, IDEAL)
     pods = cluster.node_count if cluster.torus else 1
     devices = cluster.devices // pods
-    whole = Wires.of(fabric, Layouts.of(dp_shard=devices).as_floats()).shard
+    whole = Communicators.of(fabric, Layouts.of(dp_shard=devices).as_floats()).shard
     mixed, best = _mixed(model, fabric, peak, batch_tokens / pods, devices)
     idle = model.params / model.active_params  # experts are gathered, whether a token needs them or not
     return Roofline(

@@ -1,19 +1,22 @@
-"""Tables of served models: what a row means, what is skipped and why, and what is wrong with a table."""
+"""Tables of served models: what a row means, what is skipped and why, and which tables are refused."""
 
 import math
 from pathlib import Path
 
 import pytest
 
-from meshwise.calibrate.serve.cases import ServeCase, find_card, serve_cases, serves
+from meshwise.calibrate.serve.cases import ServeCase, is_serving_table, read_cases
 from meshwise.calibrate.tables import find_table
 from meshwise.errors import UserError
 from support.command import one_line
+from support.every import check_every
+from support.serve_tables import built_in
 
 COLUMNS = (
     "row_id,model,quant,engine,gpu,n_gpus,n_hosts,"
     "link,split,prompt_len,gen_len,batch_or_concurrency,prefill_tok_s,decode_tok_s,outcome,note"
 )
+
 PLAIN = {
     "row_id": "r1",
     "model": "Llama 3 8B",
@@ -36,13 +39,13 @@ def table(folder: Path, *rows: dict[str, str], columns: str = COLUMNS) -> Path:
 
 
 def one(folder: Path, **changed: str) -> ServeCase:
-    (found,), skipped = serve_cases(table(folder, PLAIN | changed))
+    (found,), skipped = read_cases(table(folder, PLAIN | changed))
     assert not skipped
     return found
 
 
 def reason(folder: Path, **changed: str) -> str:
-    _, (skipped,) = serve_cases(table(folder, PLAIN, PLAIN | changed))
+    _, (skipped,) = read_cases(table(folder, PLAIN, PLAIN | changed))
     return skipped.reason
 
 
@@ -55,20 +58,20 @@ def test_every_row_of_the_published_tables_is_read() -> None:
         ("llamacpp_fit_dryrun", 50),
     ):
         path = find_table(name)
-        cases, skipped = serve_cases(path)
+        cases, skipped = read_cases(path)
         assert (len(cases), skipped) == (rows, []), name
-        assert serves(path)
-    assert not serves(find_table("bloom_prequel"))
+        assert is_serving_table(path)
+    assert not is_serving_table(find_table("bloom_prequel"))
 
 
-def test_what_was_not_there_to_measure_is_told() -> None:
-    with pytest.raises(UserError, match=r"none of its 5 rows can be priced; 5 of them: unknown model 'Llama-3\.3'") as refused:
-        serve_cases(find_table("local_rig_notes"))
+def test_a_table_without_a_known_model_is_refused() -> None:
+    with pytest.raises(UserError, match=r"none of its 5 rows can be evaluated; 5 of them: unknown model 'Llama-3\.3'") as refused:
+        read_cases(find_table("local_rig_notes"))
     assert one_line(refused.value)
 
 
 def test_a_row_of_llama_bench_says_what_was_asked() -> None:
-    cases = {case.row_id: case for case in serve_cases(find_table("xiongjiedai_llama3_bench"))[0]}
+    cases = {case.row_id: case for case in built_in("xiongjiedai_llama3_bench")[0]}
     first = cases["xj3-0049"]
     assert (first.model.name, first.weights.format, first.chip.key, first.runtime.key) == (
         "llama-3-8b",
@@ -81,36 +84,12 @@ def test_a_row_of_llama_bench_says_what_was_asked() -> None:
     assert first.group == ("rtx3090", 1)
 
 
-def test_prompts_of_a_machine_that_was_ill_are_marked() -> None:
+def test_prompts_far_slower_than_in_another_format_are_marked() -> None:
     """The A100 SXM read prompts in F16 ten times slower than in Q4_K_M; on four of them one prompt in Q4_K_M was slower than F16."""
-    ill = [case for case in serve_cases(find_table("xiongjiedai_llama3_bench"))[0] if case.ill]
-    assert {case.chip.key for case in ill} == {"a100-80gb-sxm"}
-    assert sum(case.weights.format == "F16" for case in ill) == 8
-    assert len(ill) == 9
-
-
-@pytest.mark.parametrize(
-    ("words", "key"),
-    [
-        ("3090 24GB", "rtx3090"),
-        ("A100 PCIe 80GB", "a100-80gb-pcie"),
-        ("A100 SXM 80GB", "a100-80gb-sxm"),
-        ("M2ultra 192GB", "m2-ultra"),
-        ("NVIDIA GeForce RTX 4090", "rtx4090"),
-        ("RTX 4000 Ada 20GB", "rtx4000ada"),
-        ("A6000 48GB", "rtxa6000"),
-        ("H100 PCIe 80GB", "h100-pcie"),
-        ("RX 7900 XTX 24GB", "rx7900xtx"),
-    ],
-)
-def test_cards_are_known_by_the_words_people_use(words: str, key: str) -> None:
-    assert find_card(words).key == key
-
-
-def test_cores_and_memory_of_an_apple_chip_are_as_stated() -> None:
-    full, cut = find_card("M2 Ultra 76-Core GPU 192GB"), find_card("M2 Ultra 60-Core GPU 64GB")
-    assert (full.sms, cut.sms, cut.memory) == (76, 60, 64 * 2**30)
-    assert cut.flops["fp16"] == pytest.approx(full.flops["fp16"] * 60 / 76)
+    slow = [case for case in built_in("xiongjiedai_llama3_bench")[0] if case.slow_prompt]
+    assert {case.chip.key for case in slow} == {"a100-80gb-sxm"}
+    assert sum(case.weights.format == "F16" for case in slow) == 8
+    assert len(slow) == 9
 
 
 def test_a_card_held_below_its_power_computes_more_slowly_and_reads_as_fast(tmp_path: Path) -> None:
@@ -119,11 +98,11 @@ def test_a_card_held_below_its_power_computes_more_slowly_and_reads_as_fast(tmp_
     assert held.chip.bandwidth == free.chip.bandwidth
 
 
-@pytest.mark.parametrize(
-    ("name", "preset"), [("LLaMA 1 30B", "llama-33b"), ("LLaMA 1 7B", "llama-7b"), ("Llama 3.1 8B Instruct", "llama-3.1-8b")]
-)
-def test_models_are_known_by_the_words_people_use(name: str, preset: str, tmp_path: Path) -> None:
-    assert one(tmp_path, model=name).model.name == preset
+def test_models_are_known_by_the_words_people_use(tmp_path: Path) -> None:
+    def check(name: str, preset: str) -> None:
+        assert one(tmp_path, model=name).model.name == preset
+
+    check_every(check, [("LLaMA 1 30B", "llama-33b"), ("LLaMA 1 7B", "llama-7b"), ("Llama 3.1 8B Instruct", "llama-3.1-8b")])
 
 
 def test_the_build_is_that_of_the_rows_time(tmp_path: Path) -> None:
@@ -151,38 +130,40 @@ def test_a_full_context_drops_old_tokens_and_goes_on(tmp_path: Path) -> None:
     assert (case.work.context, case.work.prompt + case.work.output) == (512, 512)
 
 
-def test_an_engine_that_is_not_known_is_priced_as_another_and_says_so(tmp_path: Path) -> None:
-    assert one(tmp_path, engine="TensorRT-LLM", quant="fp8", gpu="H100").assumed == ("engine 'tensorrt-llm' priced as vLLM",)
+def test_an_unknown_engine_is_evaluated_as_another_and_noted(tmp_path: Path) -> None:
+    assert one(tmp_path, engine="TensorRT-LLM", quant="fp8", gpu="H100").assumed == ("engine 'tensorrt-llm' evaluated as vLLM",)
     assert one(tmp_path, engine="MLX", quant="F16", gpu="M2 Ultra").runtime.engine == "llama.cpp"
     assert one(tmp_path, engine="Ollama").assumed == ()
 
 
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"gpu": "RTX 9999"}, "the card 'RTX 9999' is not in the catalogue"),
-        ({"gpu": ""}, "the card is not stated"),
-        ({"model": "llama-3-9b"}, "unknown model 'llama-3-9b'"),
-        ({"quant": "Q9_K"}, "unknown quantization 'Q9_K'"),
-        ({"decode_tok_s": "nearly 7"}, "decode_tok_s is 'nearly 7', not a number"),
-        ({"decode_tok_s": "-3"}, "decode_tok_s is '-3'; expected a number above zero"),
-        ({"decode_tok_s": ""}, "neither a speed nor a memory is stated"),
-        ({"outcome": "crashed"}, "outcome is 'crashed'"),
-        ({"n_gpus": "3", "n_hosts": "2"}, "3 devices in 2 hosts"),
-        ({"n_gpus": "2.5"}, "n_gpus is 2.5, not a whole number"),
-        ({"split": "diagonal"}, "llama.cpp has no split 'diagonal'"),
-        ({"engine": "vllm", "n_gpus": "3", "quant": "bf16"}, "32 heads cannot be cut over 3 devices"),
-    ],
-)
-def test_a_row_that_cannot_be_priced_says_why(changed: dict[str, str], words: str, tmp_path: Path) -> None:
-    assert words in reason(tmp_path, **changed)
+def test_a_row_that_cannot_be_evaluated_says_why(tmp_path: Path) -> None:
+    def check(changed: dict[str, str], words: str) -> None:
+        assert words in reason(tmp_path, **changed)
+
+    check_every(
+        check,
+        [
+            ({"gpu": "RTX 9999"}, "the card 'RTX 9999' is not in the catalogue"),
+            ({"gpu": ""}, "the card is not stated"),
+            ({"model": "llama-3-9b"}, "unknown model 'llama-3-9b'"),
+            ({"quant": "Q9_K"}, "unknown quantization 'Q9_K'"),
+            ({"decode_tok_s": "nearly 7"}, "decode_tok_s is 'nearly 7', not a number"),
+            ({"decode_tok_s": "-3"}, "decode_tok_s is '-3'; expected a number of zero or more"),
+            ({"decode_tok_s": ""}, "neither a speed nor a memory is stated"),
+            ({"outcome": "crashed"}, "outcome is 'crashed'"),
+            ({"n_gpus": "3", "n_hosts": "2"}, "3 devices in 2 hosts"),
+            ({"n_gpus": "2.5"}, "n_gpus is 2.5, not a whole number"),
+            ({"split": "diagonal"}, "llama.cpp has no split 'diagonal'"),
+            ({"engine": "vllm", "n_gpus": "3", "quant": "bf16"}, "32 heads cannot be split over 3 devices"),
+        ],
+    )
 
 
 def test_a_table_that_is_damaged_is_refused_in_one_line(tmp_path: Path) -> None:
     path = table(tmp_path, PLAIN)
     path.write_text(path.read_text() + ",one,field,too,many" * 3)
     with pytest.raises(UserError, match=r"mine.csv, line 2: \d+ fields, where the header has 16") as refused:
-        serve_cases(path)
+        read_cases(path)
     assert one_line(refused.value)
     with pytest.raises(UserError, match="the column 'quant' is missing"):
-        serve_cases(table(tmp_path, PLAIN, columns="model,gpu,n_gpus,decode_tok_s"))
+        read_cases(table(tmp_path, PLAIN, columns="model,gpu,n_gpus,decode_tok_s"))

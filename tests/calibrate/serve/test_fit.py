@@ -1,14 +1,15 @@
-"""The fit of a served model's coefficients: what was true is found, what is not told stays, what is ill does not bend it."""
+"""The fit of a served model's coefficients: known ones are found, undetermined ones keep their prior, outliers hardly move it."""
 
 from dataclasses import replace
 from math import nan
 
 import pytest
 
-from meshwise.calibrate.serve.cases import ServeCase, serve_cases
-from meshwise.calibrate.serve.fit import fit, predict, predict_leaving_out
-from meshwise.calibrate.tables import find_table
-from meshwise.catalogue.calibrations import ServeCalibration
+from meshwise.calibrate.serve.cases import ServeCase
+from meshwise.calibrate.serve.fit import fit, predict_leaving_out
+from meshwise.calibrate.serve.predict import predict
+from meshwise.catalogue.calibrations import ServeCalibration, serve_prior
+from support.serve_tables import built_in
 
 TRUTH = ServeCalibration(stream=0.85, layer=6e-5, hop=4e-4, product=0.4, narrow=0.9)
 
@@ -16,7 +17,7 @@ TRUTH = ServeCalibration(stream=0.85, layer=6e-5, hop=4e-4, product=0.4, narrow=
 @pytest.fixture(scope="module")
 def cards() -> list[ServeCase]:
     """The runs on RTX 3090, as if a machine of these coefficients had made them."""
-    found = [case for case in serve_cases(find_table("xiongjiedai_llama3_bench"))[0] if case.chip.key == "rtx3090" and case.ran]
+    found = [case for case in built_in("xiongjiedai_llama3_bench")[0] if case.chip.key == "rtx3090" and case.ran]
     speeds = predict(found, TRUTH)
     return [
         replace(
@@ -28,10 +29,10 @@ def cards() -> list[ServeCase]:
     ]
 
 
-def errors(cases: list[ServeCase], serving: ServeCalibration) -> list[float]:
+def errors(cases: list[ServeCase], calibration: ServeCalibration) -> list[float]:
     return [
         abs(speed.decode_tokens_per_second / case.decode - 1)
-        for case, speed in zip(cases, predict(cases, serving), strict=True)
+        for case, speed in zip(cases, predict(cases, calibration), strict=True)
         if case.decode > 0
     ]
 
@@ -60,3 +61,12 @@ def test_what_is_left_out_is_predicted_by_the_others(cards: list[ServeCase]) -> 
     assert sum(wrong) / len(wrong) < 0.03
     nothing = predict_leaving_out(cards, [0] * len(cards), [ServeCalibration()] * len(cards))
     assert nothing == predict(cards, ServeCalibration())
+
+
+def test_the_small_model_tells_of_the_larger_one_too() -> None:
+    """The other way round: fitted to the 3B."""
+    small, large = (built_in(f"h200_transformers_{size}b")[0] for size in (3, 8))
+    made = fit(small, serve_prior(small[0].chip, "transformers"))
+    speeds = predict(large, made)
+    assert max(abs(s.decode_tokens_per_second / c.decode - 1) for c, s in zip(large, speeds, strict=True)) < 0.1
+    assert max(abs(s.prefill_tokens_per_second / c.prefill - 1) for c, s in zip(large, speeds, strict=True)) < 0.15

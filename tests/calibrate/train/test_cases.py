@@ -1,20 +1,21 @@
-"""Tables of measurements: what a row means, what is skipped and why, and what a damaged file says."""
+"""Tables of training runs: what a row means, what is skipped and why, and which files are refused."""
 
 import json
 import re
 from collections import Counter
+from itertools import product
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from meshwise.calibrate.tables import find_table
 from meshwise.calibrate.train import cases
 from meshwise.catalogue import files
 from meshwise.errors import UserError
 from support.command import one_line
-from support.measured_rows import ROW, read, table
+from support.every import check_every
+from support.measured_rows import ROW, built_in, read, table
 
 BUILT_IN = {  # rows used, rows in the file: the files' own README
     "bloom_prequel": (75, 112),
@@ -28,11 +29,13 @@ SERVED = {"h200_transformers_14b", "h200_transformers_3b", "h200_transformers_8b
 }
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
-def test_every_row_of_a_built_in_table_is_used_or_skipped_with_a_reason(name: str) -> None:
-    used, skipped = cases.cases(find_table(name))
-    assert (len(used), len(used) + len(skipped)) == BUILT_IN[name]
-    assert all(skip.reason for skip in skipped)
+def test_every_row_of_a_built_in_table_is_used_or_skipped_with_a_reason() -> None:
+    def check(name: str) -> None:
+        used, skipped = built_in(name)
+        assert (len(used), len(used) + len(skipped)) == BUILT_IN[name]
+        assert all(skip.reason for skip in skipped)
+
+    check_every(check, [(one,) for one in BUILT_IN])
 
 
 def test_the_built_in_tables_are_the_ones_described() -> None:
@@ -40,7 +43,7 @@ def test_the_built_in_tables_are_the_ones_described() -> None:
 
 
 def test_the_bloom_table_keeps_its_runs_out_of_memory_and_skips_repeats_and_flagged_rows() -> None:
-    used, skipped = cases.cases(find_table("bloom_prequel"))
+    used, skipped = built_in("bloom_prequel")
     assert [case.row_id for case in used if not case.ran] == ["bloom-101", "bloom-108", "bloom-109"]
     reasons = Counter(skip.reason for skip in skipped)
     assert reasons["repeats another row"] == 13  # the table's dup_of column
@@ -59,7 +62,7 @@ def test_seconds_come_from_whichever_column_states_them(tmp_path: Path) -> None:
 
 def test_tflops_are_read_as_megatron_counts_them() -> None:
     """The notes of the table give the time that eq. 3 of arXiv:2104.04473 implies."""
-    used, _ = cases.cases(find_table("megatron2021_table1"))
+    used, _ = built_in("megatron2021_table1")
     assert used[0].seconds == pytest.approx(3.528, rel=1e-3)
     assert used[1].seconds == pytest.approx(3.697, rel=1e-3)
 
@@ -73,11 +76,11 @@ def test_a_run_out_of_memory_has_no_time(tmp_path: Path) -> None:
     (case,) = read(tmp_path, {"outcome": "oom", "sec_per_iter": ""})
     assert not case.ran
     assert not case.timed
-    assert not case.weighed
+    assert not case.has_memory
 
 
 def test_the_size_tells_a_gated_model_and_a_tied_head_apart() -> None:
-    used, _ = cases.cases(find_table("nanotron_h100_small"))
+    used, _ = built_in("nanotron_h100_small")
     sizes = {case.model.decoder.hidden: (case.model.decoder.tied, case.model.params / 1e9) for case in used}
     assert sizes[2048] == (True, pytest.approx(1.34, abs=0.005))  # the figures of the playbook
     assert sizes[4096] == (False, pytest.approx(8.86, abs=0.005))
@@ -89,20 +92,22 @@ def test_a_model_without_sizes_is_the_preset_of_that_name(tmp_path: Path) -> Non
     assert case.model.params == 8_030_261_248  # meta-llama/Meta-Llama-3-8B
 
 
-@pytest.mark.parametrize(
-    ("row", "zero", "shard", "replicate"),
-    [
-        ({"zero_stage": "0"}, 0, 1, 8),
-        ({"zero_stage": "1"}, 1, 8, 1),
-        ({"zero_stage": "", "sharding": "zero2"}, 2, 8, 1),
-        ({"zero_stage": "", "sharding": "FSDP"}, 3, 8, 1),
-        ({"zero_stage": "", "sharding": "ddp"}, 0, 1, 8),
-        ({"zero_stage": "", "sharding": "hsdp", "n_gpus": "16", "dp": "16"}, 3, 8, 2),
-    ],
-)
-def test_sharding_is_a_stage_or_a_word(tmp_path: Path, row: dict[str, str], zero: int, shard: int, replicate: int) -> None:
-    (case,) = read(tmp_path, row)
-    assert (case.layout["zero"], case.layout["dp_shard"], case.layout["dp_replicate"]) == (zero, shard, replicate)
+def test_sharding_is_a_stage_or_a_word(tmp_path: Path) -> None:
+    def check(row: dict[str, str], zero: int, shard: int, replicate: int) -> None:
+        (case,) = read(tmp_path, row)
+        assert (case.layout["zero"], case.layout["dp_shard"], case.layout["dp_replicate"]) == (zero, shard, replicate)
+
+    check_every(
+        check,
+        [
+            ({"zero_stage": "0"}, 0, 1, 8),
+            ({"zero_stage": "1"}, 1, 8, 1),
+            ({"zero_stage": "", "sharding": "zero2"}, 2, 8, 1),
+            ({"zero_stage": "", "sharding": "FSDP"}, 3, 8, 1),
+            ({"zero_stage": "", "sharding": "ddp"}, 0, 1, 8),
+            ({"zero_stage": "", "sharding": "hsdp", "n_gpus": "16", "dp": "16"}, 3, 8, 2),
+        ],
+    )
 
 
 def test_what_a_row_leaves_out_follows_from_the_rest(tmp_path: Path) -> None:
@@ -111,116 +116,117 @@ def test_what_a_row_leaves_out_follows_from_the_rest(tmp_path: Path) -> None:
     assert case.work.batch == 4 * 4 * 3
 
 
-@pytest.mark.parametrize(
-    ("text", "key"),
-    [
-        ("Megatron-DeepSpeed", "megatron-deepspeed"),
-        ("NeMo (Megatron-LM)", "megatron"),
-        ("PyTorch FSDP", "fsdp"),
-        ("nanotron", "nanotron"),
-    ],
-)
-def test_a_framework_is_found_by_part_of_its_name(tmp_path: Path, text: str, key: str) -> None:
-    (case,) = read(tmp_path, {"framework": text})
-    assert (case.work.framework.key, case.assumed) == (key, ())
+def test_a_framework_is_found_by_part_of_its_name(tmp_path: Path) -> None:
+    def check(text: str, key: str) -> None:
+        (case,) = read(tmp_path, {"framework": text})
+        assert (case.work.framework.key, case.assumed) == (key, ())
+
+    check_every(
+        check,
+        [
+            ("Megatron-DeepSpeed", "megatron-deepspeed"),
+            ("NeMo (Megatron-LM)", "megatron"),
+            ("PyTorch FSDP", "fsdp"),
+            ("nanotron", "nanotron"),
+        ],
+    )
 
 
-def test_a_framework_nobody_described_is_assumed_aloud(tmp_path: Path) -> None:
+def test_an_unknown_framework_is_replaced_and_noted(tmp_path: Path) -> None:
     replicated, sharded = read(tmp_path, {"framework": "homegrown"}, {"framework": "homegrown", "zero_stage": "3"})
     assert (replicated.work.framework.key, sharded.work.framework.key) == ("megatron", "fsdp")
-    assert replicated.assumed == ("framework 'homegrown' priced as Megatron-LM",)
+    assert replicated.assumed == ("framework 'homegrown' evaluated as Megatron-LM",)
 
 
 def test_sequence_parallelism_is_what_the_row_says_before_what_the_framework_does(tmp_path: Path) -> None:
     base = {"framework": "nanotron", "tp": "2", "dp": "4"}
-    silent, told = read(tmp_path, base, base | {"seq_parallel": "no"})
-    assert (silent.layout["sp"], told.layout["sp"]) == (1, 0)
+    silent, stated = read(tmp_path, base, base | {"seq_parallel": "no"})
+    assert (silent.layout["sp"], stated.layout["sp"]) == (1, 0)
 
 
-@pytest.mark.parametrize(
-    ("row", "reason"),
-    [
-        ({"dp": "4"}, "dp 4, tp 1, pp 1 and cp 1 do not multiply to 8 devices"),
-        ({"tp": "3"}, "tp 3, pp 1 and cp 1 do not divide 8 devices"),
-        ({"tp": "0"}, "tp 0, pp 1 and cp 1 do not divide 8 devices"),
-        ({"tp": ""}, "tp is not stated"),
-        ({"n_layers": "many"}, "n_layers is 'many', not a number"),
-        ({"micro_batch": "1.5"}, "micro_batch is 1.5, not a whole number"),
-        ({"n_gpus": "12"}, "12 devices are no whole nodes of 8"),
-        ({"recompute": "sometimes"}, "recompute is 'sometimes'; expected none, selective or full"),
-        ({"outcome": "fail"}, "failed for a reason the table does not tell"),
-        ({"outcome": "odd"}, "outcome is 'odd'"),
-        ({"sec_per_iter": ""}, "neither a time nor a memory is stated"),
-        ({"dup_of": "x"}, "repeats another row"),
-        ({"chk_flag": "GBS does not add up"}, "flagged in the table as not adding up"),
-        ({"global_batch_seqs": "0"}, "the batch or the sequence is empty"),
-    ],
-)
-def test_a_row_that_cannot_be_priced_is_skipped_with_the_reason(tmp_path: Path, row: dict[str, str], reason: str) -> None:
-    used, (skip,) = cases.cases(table(tmp_path, {}, row))
-    assert [case.row_id for case in used] == ["a"]
-    assert (skip.row_id, skip.reason) == ("b", reason)
+def test_a_row_that_cannot_be_evaluated_is_skipped_with_the_reason(tmp_path: Path) -> None:
+    def check(row: dict[str, str], reason: str) -> None:
+        used, (skip,) = cases.read_cases(table(tmp_path, {}, row))
+        assert [case.row_id for case in used] == ["a"]
+        assert (skip.row_id, skip.reason) == ("b", reason)
 
-
-def test_an_unknown_chip_is_named_with_its_nearest(tmp_path: Path) -> None:
-    _, (skip,) = cases.cases(table(tmp_path, {}, {"gpu": "A100-81GB"}))
-    assert "did you mean" in skip.reason
-
-
-@pytest.mark.parametrize("text", ["nan", "NaN", "inf", "-1", "0", "fast"])
-@pytest.mark.parametrize("column", ["sec_per_iter", "mem_gb"])
-def test_a_measurement_that_is_no_positive_number_is_refused_with_its_line(tmp_path: Path, column: str, text: str) -> None:
-    with pytest.raises(UserError) as refused:
-        cases.cases(table(tmp_path, {}, {column: text}))
-    assert one_line(refused.value) == (
-        f"runs.csv, line 3: {column} is '{text}'; expected a number above zero, or nothing where it was not measured"
+    check_every(
+        check,
+        [
+            ({"dp": "4"}, "dp 4, tp 1, pp 1 and cp 1 do not multiply to 8 devices"),
+            ({"tp": "3"}, "tp 3, pp 1 and cp 1 do not divide 8 devices"),
+            ({"tp": "0"}, "tp 0, pp 1 and cp 1 do not divide 8 devices"),
+            ({"tp": ""}, "tp is not stated"),
+            ({"n_layers": "many"}, "n_layers is 'many', not a number"),
+            ({"micro_batch": "1.5"}, "micro_batch is 1.5, not a whole number"),
+            ({"n_gpus": "12"}, "12 devices are not a whole number of nodes of 8"),
+            ({"recompute": "sometimes"}, "recompute is 'sometimes'; expected none, selective or full"),
+            ({"outcome": "fail"}, "failed for a reason the table does not tell"),
+            ({"outcome": "odd"}, "outcome is 'odd'"),
+            ({"sec_per_iter": ""}, "neither a time nor a memory is stated"),
+            ({"dup_of": "x"}, "repeats another row"),
+            ({"chk_flag": "GBS does not add up"}, "flagged in the table as not adding up"),
+            ({"global_batch_seqs": "0"}, "the batch or the sequence is empty"),
+        ],
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "runs.csv: empty; expected a CSV file"),
-        ("\n\n", "runs.csv: empty; expected a CSV file"),
-        (",".join(ROW), "runs.csv: no rows below the header"),
-        ("a,b\n1,2", "runs.csv: the column 'n_gpus' is missing"),
-        ("a,a\n1,2", "runs.csv: the column 'a' appears twice"),
-        (",".join(ROW) + "\n1,2", f"runs.csv, line 2: 2 fields, where the header has {len(ROW)}"),
-        (",".join(ROW) + '\n"1,2', "runs.csv, line 2: not valid CSV"),
-        ("n_gpus,tp,pp,dp,global_batch_seqs,seq_len,gpu\n", "runs.csv: no column says what was measured"),
-    ],
-)
-def test_a_damaged_file_is_one_line(tmp_path: Path, text: str, words: str) -> None:
-    path = tmp_path / "runs.csv"
-    path.write_text(text)
-    with pytest.raises(UserError) as refused:
-        cases.cases(path)
-    assert one_line(refused.value).startswith(words)
+def test_an_unknown_chip_is_named_with_its_nearest(tmp_path: Path) -> None:
+    _, (skip,) = cases.read_cases(table(tmp_path, {}, {"gpu": "A100-81GB"}))
+    assert "did you mean" in skip.reason
 
 
-@pytest.mark.parametrize("column", cases.NEEDED)
-def test_a_missing_column_is_named(tmp_path: Path, column: str) -> None:
-    with pytest.raises(UserError, match=f"the column '{column}' is missing"):
-        cases.cases(table(tmp_path, {}, without=(column,)))
+def test_a_measurement_that_is_no_positive_number_is_refused_with_its_line(tmp_path: Path) -> None:
+    def check(text: str, column: str) -> None:
+        with pytest.raises(UserError) as refused:
+            cases.read_cases(table(tmp_path, {}, {column: text}))
+        assert one_line(refused.value) == (
+            f"runs.csv, line 3: {column} is '{text}'; expected a number above zero, or an empty field if it was not measured"
+        )
+
+    check_every(check, product(["nan", "NaN", "inf", "-1", "0", "fast"], ["sec_per_iter", "mem_gb"]))
+
+
+def test_a_damaged_file_is_one_line(tmp_path: Path) -> None:
+    def check(text: str, words: str) -> None:
+        path = tmp_path / "runs.csv"
+        path.write_text(text)
+        with pytest.raises(UserError) as refused:
+            cases.read_cases(path)
+        assert one_line(refused.value).startswith(words)
+
+    check_every(
+        check,
+        [
+            ("", "runs.csv: empty; expected a CSV file"),
+            ("\n\n", "runs.csv: empty; expected a CSV file"),
+            (",".join(ROW), "runs.csv: no rows below the header"),
+            ("a,b\n1,2", "runs.csv: the column 'n_gpus' is missing"),
+            ("a,a\n1,2", "runs.csv: the column 'a' appears twice"),
+            (",".join(ROW) + "\n1,2", f"runs.csv, line 2: 2 fields, where the header has {len(ROW)}"),
+            (",".join(ROW) + '\n"1,2', "runs.csv, line 2: not valid CSV"),
+            ("n_gpus,tp,pp,dp,global_batch_seqs,seq_len,gpu\n", "runs.csv: no column with a measurement"),
+        ],
+    )
+
+
+def test_a_missing_column_is_named(tmp_path: Path) -> None:
+    def check(column: str) -> None:
+        with pytest.raises(UserError, match=f"the column '{column}' is missing"):
+            cases.read_cases(table(tmp_path, {}, without=(column,)))
+
+    check_every(check, [(one,) for one in cases.NEEDED])
 
 
 def test_a_table_without_a_sound_row_says_what_is_wrong_with_most(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="none of its 2 rows can be priced; 2 of them: tp is not stated"):
-        cases.cases(table(tmp_path, {"tp": ""}, {"tp": ""}))
-
-
-def test_a_table_is_found_by_name_or_path_and_a_slip_by_its_nearest(tmp_path: Path) -> None:
-    path = table(tmp_path, {})
-    assert find_table(str(path)) == path
-    assert find_table("bloom_prequel").name == "bloom_prequel.csv"
-    with pytest.raises(UserError, match="unknown table 'blom_prequel'; did you mean 'bloom_prequel'"):
-        find_table("blom_prequel")
+    with pytest.raises(UserError, match="none of its 2 rows can be evaluated; 2 of them: tp is not stated"):
+        cases.read_cases(table(tmp_path, {"tp": ""}, {"tp": ""}))
 
 
 def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
     path = table(tmp_path, {})
     path.write_text("\ufeff" + path.read_text())
-    assert len(cases.cases(path)[0]) == 1
+    assert len(cases.read_cases(path)[0]) == 1
 
 
 words = st.sampled_from(["", "0", "-1", "1e9", "nan", "8", "3", "x", "9" * 400, "1.5", "none", "H100-80GB", "2048", "[/red]", "‮"])
@@ -233,7 +239,7 @@ words = st.sampled_from(["", "0", "-1", "1e9", "nan", "8", "3", "x", "9" * 400, 
 )
 def test_whatever_a_cell_holds_the_row_is_read_skipped_or_refused_in_one_line(tmp_path: Path, column: str, text: str) -> None:
     try:
-        used, skipped = cases.cases(table(tmp_path, {}, {column: text}))
+        used, skipped = cases.read_cases(table(tmp_path, {}, {column: text}))
     except UserError as error:
         one_line(error)
     else:
@@ -253,24 +259,26 @@ KEPT = {
 def test_rows_that_a_run_kept_are_cases(tmp_path: Path) -> None:
     path = tmp_path / "measurement.jsonl"
     path.write_text((json.dumps(KEPT) + "\n") * 2)
-    used, skipped = cases.cases(path)
+    used, skipped = cases.read_cases(path)
     assert (len(used), skipped) == (2, [])
     assert (used[0].seconds, used[0].memory, used[0].layout["tp"]) == (0.25, 2**29, 2)
     assert used[0].work.framework.name == "meshwise"
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "empty"),
-        ("{", "line 1: not valid JSON"),
-        ("[1]", "line 1: expected an object"),
-        (json.dumps({key: value for key, value in KEPT.items() if key != "tp"}), "line 1: the column 'tp' is missing"),
-        (json.dumps(KEPT | {"sec_per_iter": -1}), "line 1: sec_per_iter is '-1'"),
-    ],
-)
-def test_damaged_rows_of_a_run_are_refused_with_their_line(tmp_path: Path, text: str, words: str) -> None:
-    path = tmp_path / "measurement.jsonl"
-    path.write_text(text)
-    with pytest.raises(UserError, match=re.escape(words)):
-        cases.cases(path)
+def test_damaged_rows_of_a_run_are_refused_with_their_line(tmp_path: Path) -> None:
+    def check(text: str, words: str) -> None:
+        path = tmp_path / "measurement.jsonl"
+        path.write_text(text)
+        with pytest.raises(UserError, match=re.escape(words)):
+            cases.read_cases(path)
+
+    check_every(
+        check,
+        [
+            ("", "empty"),
+            ("{", "line 1: not valid JSON"),
+            ("[1]", "line 1: expected an object"),
+            (json.dumps({key: value for key, value in KEPT.items() if key != "tp"}), "line 1: the column 'tp' is missing"),
+            (json.dumps(KEPT | {"sec_per_iter": -1}), "line 1: sec_per_iter is '-1'"),
+        ],
+    )

@@ -7,18 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meshwise.calibrate import tables
-from meshwise.calibrate.train import cases as measure
 from meshwise.calibrate.train.cases import Case
 from meshwise.calibrate.train.fit import fit, fit_leaving_out, prior_for, problems
-from meshwise.calibrate.train.make import Calibrated, calibrated, toml
+from meshwise.calibrate.train.make import TrainCalibrationResult, make
 from meshwise.calibrate.train.predict import predict
-from meshwise.calibrate.train.score import near
+from meshwise.calibrate.train.score import near_best
 from meshwise.catalogue import records
 from meshwise.catalogue.calibrations import COEFFICIENTS, Calibration, coefficients
 from meshwise.catalogue.chips import find_chip
 from meshwise.errors import UserError
-from support.measured_rows import read
+from support.measured_rows import built_in, read
 
 TRUTH = replace(Calibration(), matmul=0.66, memory=0.6, link=0.5, layer_gap=5e-4, context=4e9, activations=1.2)
 
@@ -32,8 +30,8 @@ def seen(cases: list[Case], calibration: Calibration) -> list[Case]:
 
 @pytest.fixture(scope="module")
 def bloom() -> list[Case]:
-    """The runs of 25 February: one shape, so quick to price."""
-    return [case for case in measure.cases(tables.find_table("bloom_prequel"))[0] if case.date == "2022-02-25"]
+    """The runs of 25 February: one shape, so quick to evaluate."""
+    return [case for case in built_in("bloom_prequel")[0] if case.date == "2022-02-25"]
 
 
 def test_a_machine_that_the_model_describes_exactly_is_found(bloom: list[Case]) -> None:
@@ -100,12 +98,12 @@ def test_the_fit_of_all_rows_is_the_same_with_and_without_leaving_out(bloom: lis
 
 
 def test_one_group_alone_cannot_be_left_out(bloom: list[Case]) -> None:
-    with pytest.raises(UserError, match="all rows are of one group"):
+    with pytest.raises(UserError, match="all rows are in one group"):
         fit_leaving_out(bloom, Calibration(), ["same"] * len(bloom))
 
 
 def test_a_table_of_very_many_rows_counts_no_more_than_200() -> None:
-    cases = measure.cases(tables.find_table("vtrain_a100_single_node"))[0]
+    cases = built_in("vtrain_a100_single_node")[0]
     (problem,) = problems(cases, Calibration())
     assert np.sum(problem.weight**2) == pytest.approx(200)
     assert {problem.kind} == {"seconds"}
@@ -126,12 +124,12 @@ def test_a_fit_moves_the_coefficients_that_say_how_far_it_may() -> None:
 
 
 @pytest.fixture(scope="module")
-def made() -> Calibrated:
-    return calibrated(["korthikanti2022_iteration"], date="2026-01-02", architectures=["Ampere"])
+def made() -> TrainCalibrationResult:
+    return make(["korthikanti2022_iteration"], date="2026-01-02", architectures=["Ampere"])
 
 
-def test_a_written_calibration_is_read_back_to_four_digits(made: Calibrated) -> None:
-    again = records.read(Calibration, tomllib.loads(toml(made)), "x.toml")
+def test_a_written_calibration_is_read_back_to_four_digits(made: TrainCalibrationResult) -> None:
+    again = records.read(Calibration, tomllib.loads(made.text), "x.toml")
     for name in COEFFICIENTS:
         assert getattr(again, name) == pytest.approx(getattr(made.calibration, name), rel=1e-3)
     assert again.chips == ("a100-80gb-sxm",)
@@ -140,28 +138,28 @@ def test_a_written_calibration_is_read_back_to_four_digits(made: Calibrated) -> 
     assert (again.fitted_on, again.date, again.rows) == ("korthikanti2022_iteration", "2026-01-02", 9)
 
 
-def test_a_calibration_says_how_far_it_was_off_on_rows_left_out(made: Calibrated) -> None:
+def test_a_calibration_says_how_far_it_was_off_on_rows_left_out(made: TrainCalibrationResult) -> None:
     (low,), (high,) = made.calibration.low, made.calibration.high  # nine rows are too few to tell ranges apart
     assert 0 < low == high < 0.2
     assert made.calibration.devices == 2240  # of the largest run in the table
     assert made.calibration.memory_spread == Calibration().memory_spread  # no memory in that table
-    assert "Left out: time " in toml(made).splitlines()[0]
+    assert "Left out: time " in made.text.splitlines()[0]
     assert made.left_out["time"]["mape"] > made.in_sample["time"]["mape"]
 
 
 def test_chips_are_not_mixed(tmp_path: Path) -> None:
     read(tmp_path, {}, {"gpu": "H100-80GB"})
     with pytest.raises(UserError, match=r"several chips \(a100-80gb-sxm, h100-sxm\)"):
-        calibrated([str(tmp_path / "runs.csv")], date="")
+        make([str(tmp_path / "runs.csv")], date="")
 
 
 def test_a_group_that_matters_moves_the_fit_when_it_is_left_out() -> None:
     """With shares at their bound of 1, where a careless step would stand still and call the fit of all rows the fit of the others."""
-    cases = measure.cases(tables.find_table("nanotron_h100_small"))[0]
+    cases = built_in("nanotron_h100_small")[0]
     prior, groups = prior_for(cases[0].chip), [case.setting for case in cases]
     group = next(case.setting for case in cases if case.model.decoder.hidden == 4096 and case.cluster.devices == 64)
     fitted = fit_leaving_out(cases, prior, groups)
-    inside = [i for i in near(cases) if groups[i] == group]
+    inside = [i for i in near_best(cases) if groups[i] == group]
     fresh = predict([cases[i] for i in inside], fit([case for case in cases if case.setting != group], prior)).seconds
     quick, all_rows = fitted.left_out.seconds[inside], fitted.inside.seconds[inside]
     assert np.mean(np.abs(np.log(quick / fresh))) < 0.4 * np.mean(np.abs(np.log(all_rows / fresh)))

@@ -15,6 +15,7 @@ from meshwise.catalogue.clusters import find_cluster
 from meshwise.errors import UserError
 from meshwise.run.probe import measure, store
 from support.command import Done
+from support.every import check_every
 from support.probe_rows import TRUTH, h200_rows, row
 
 Run = Callable[..., Done]
@@ -109,20 +110,22 @@ def test_without_a_probe_there_is_nothing_to_show(home: Path, run: Run) -> None:
     assert run("probe", "--show").err == "meshwise: this machine has not been measured yet: run 'meshwise probe'\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "the first line of a probe says what machine it is of"),
-        ("{", "line 1: not valid JSON"),
-        ('{"seconds": 1}', "no row of a probe"),
-        ('{"kind": "machine"}\n{"kind": "gemm", "seconds": -1, "low": 1, "high": 1}', "seconds is -1"),
-    ],
-)
-def test_a_file_that_is_no_probe_is_refused_in_one_line(tmp_path: Path, text: str, words: str) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text(text)
-    with pytest.raises(UserError, match=words):
-        fitted_probe.read(path)
+def test_a_file_that_is_no_probe_is_refused_in_one_line(tmp_path: Path) -> None:
+    def check(text: str, words: str) -> None:
+        path = tmp_path / "rows.jsonl"
+        path.write_text(text)
+        with pytest.raises(UserError, match=words):
+            fitted_probe.read(path)
+
+    check_every(
+        check,
+        [
+            ("", "expected the first line of a probe to describe the machine"),
+            ("{", "line 1: not valid JSON"),
+            ('{"seconds": 1}', "not a row of a probe"),
+            ('{"kind": "machine"}\n{"kind": "gemm", "seconds": -1, "low": 1, "high": 1}', "seconds is -1"),
+        ],
+    )
 
 
 def test_rows_measured_elsewhere_can_be_filed(home: Path, run: Run, tmp_path: Path) -> None:

@@ -7,15 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy.stats import spearmanr  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
-from meshwise.calibrate import tables
 from meshwise.calibrate.tables import Skipped
-from meshwise.calibrate.train import cases as measure
 from meshwise.calibrate.train.cases import Case
 from meshwise.calibrate.train.predict import Prediction, predict
-from meshwise.calibrate.train.score import near, scaled_error, score, spearman
-from support.measured_rows import read
+from meshwise.calibrate.train.score import near_best, scaled_error, score
+from support.measured_rows import built_in, read
 
 SMALL = 1e9
 KEYS = {
@@ -54,7 +51,7 @@ def test_errors_of_time_by_hand(tmp_path: Path) -> None:
 def test_only_rows_within_twice_the_best_of_their_group_are_near(tmp_path: Path) -> None:
     other = {"global_batch_seqs": "128"}
     cases = read(tmp_path, *seconds(1, 2, 2.01), {"sec_per_iter": "9"} | other, {"sec_per_iter": "19"} | other)
-    assert near(cases) == [0, 1, 3]
+    assert near_best(cases) == [0, 1, 3]
 
 
 def test_the_pick_is_the_fastest_predicted_and_loses_what_it_took_longer(tmp_path: Path) -> None:
@@ -102,7 +99,7 @@ def test_constant_throughput_by_hand(tmp_path: Path) -> None:
 
 def test_constant_throughput_on_the_bloom_rows_is_what_was_published() -> None:
     """5.9% on the rows of 25 February, by whoever compared the existing planners on them."""
-    cases = [case for case in measure.cases(tables.find_table("bloom_prequel"))[0] if case.date == "2022-02-25"]
+    cases = [case for case in built_in("bloom_prequel")[0] if case.date == "2022-02-25"]
     found = score(cases, [], predict(cases))
     assert found["baseline"]["mape_scaled"] == pytest.approx(0.059, abs=0.0005)
 
@@ -124,27 +121,14 @@ def test_a_table_that_says_nothing_of_something_scores_none(tmp_path: Path) -> N
     assert score(read(tmp_path, {}), [], predicted([1]))["memory"] == {"mape": None, "bias": None}
 
 
-values = st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=3, max_size=40)
-
-
-@given(values)
-def test_rank_correlation_is_spearmans_ties_and_all(pairs: list[tuple[int, int]]) -> None:
-    a, b = (np.array(side, dtype=float) for side in zip(*pairs, strict=True))
-    if np.ptp(a) and np.ptp(b):
-        assert spearman(a, b) == pytest.approx(spearmanr(a, b).statistic)  # pyright: ignore
-        assert spearman(np.exp(a / 10), b) == pytest.approx(spearman(a, b))  # only the order counts
-    else:
-        assert spearman(a, b) is None
-
-
 @pytest.fixture(scope="module")
 def bloom() -> list[Case]:
-    return measure.cases(tables.find_table("bloom_prequel"))[0]
+    return built_in("bloom_prequel")[0]
 
 
 def test_perfect_predictions_have_no_error_and_lose_nothing(bloom: list[Case]) -> None:
     times = np.array([case.seconds if case.timed else 1.0 for case in bloom])
-    memory = np.array([case.memory if case.weighed else SMALL if case.ran else 1e12 for case in bloom])
+    memory = np.array([case.memory if case.has_memory else SMALL if case.ran else 1e12 for case in bloom])
     found = score(bloom, [], Prediction(times, memory))
     assert {key: value for key, value in found["time"].items() if key != "spearman"} == dict.fromkeys(
         KEYS["time"] - {"spearman"}, 0.0

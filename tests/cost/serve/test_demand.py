@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from meshwise.catalogue.chips import find_chip
 from meshwise.catalogue.clusters import find_cluster
 from meshwise.catalogue.engines import find_runtime
-from meshwise.cost.serve.cache import Held, layer_caches
+from meshwise.cost.serve.cache import CacheRequest, layer_caches
 from meshwise.cost.serve.demand import Rig, Task, demand
 from meshwise.cost.serve.placement import split_tensors
 from meshwise.cost.work import Serve
@@ -18,9 +19,9 @@ TRANSFORMERS = find_runtime("transformers")
 
 def task(name: str = "llama-3-8b", *, users: int = 1, prompt: int = 512) -> Task:
     model, work = find_model(name), Serve(prompt=prompt, output=32, users=users, context=prompt + 32)
-    stored, held = weights(model), Held(context=work.context, sequences=users)
+    stored, held = weights(model), CacheRequest(context=work.context, sequences=users)
     placed = split_tensors(model, stored, layer_caches(model, TRANSFORMERS, held), 1)
-    return demand(model, stored, placed, Rig.of(find_cluster("h200")), TRANSFORMERS, work).stages[0][0]
+    return demand(model, stored, placed, Rig.of(find_cluster("h200"), find_chip("cpu")), TRANSFORMERS, work).stages[0][0]
 
 
 def test_one_user_starts_7_kernels_of_13() -> None:
@@ -48,6 +49,6 @@ def test_flash_attention_with_small_heads_takes_longer_for_its_flops() -> None:
 def test_an_engine_that_joins_nothing_reads_and_multiplies_as_much() -> None:
     apart = replace(TRANSFORMERS, joined=False, alone=1.0)
     model, work = find_model("llama-3-8b"), Serve(prompt=512, output=32, users=1, context=544)
-    placed = split_tensors(model, weights(model), layer_caches(model, apart, Held(context=544)), 1)
-    asked = demand(model, weights(model), placed, Rig.of(find_cluster("h200")), apart, work).stages[0][0]
+    placed = split_tensors(model, weights(model), layer_caches(model, apart, CacheRequest(context=544)), 1)
+    asked = demand(model, weights(model), placed, Rig.of(find_cluster("h200"), find_chip("cpu")), apart, work).stages[0][0]
     assert (asked.weights, asked.cache, asked.flops) == (task().weights, task().cache, task().flops)

@@ -1,11 +1,13 @@
 """Placement: the layers, weights and cache of each device, against llama.cpp's own logs and dry runs."""
 
+from itertools import product
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwise.catalogue.engines import Runtime, find_runtime
-from meshwise.cost.serve.cache import Held, LayerCache, layer_caches
+from meshwise.cost.serve.cache import CacheRequest, LayerCache, layer_caches
 from meshwise.cost.serve.placement import (
     ALL_EXPERTS,
     HOST,
@@ -21,13 +23,14 @@ from meshwise.cost.serve.placement import (
 )
 from meshwise.errors import UserError
 from meshwise.models.find import find_model
+from support.every import check_every
 from support.serve_tables import MIB, model, rows, stored
 
 LLAMA_CPP, OLD = find_runtime("llama.cpp"), find_runtime("llama.cpp-2024-05")
 
 
 def caches(name: str, context: int, runtime: Runtime = LLAMA_CPP) -> tuple[LayerCache, ...]:
-    return layer_caches(model(name), runtime, Held(context=context))
+    return layer_caches(model(name), runtime, CacheRequest(context=context))
 
 
 def by_layers(name: str, quant: str, context: int, devices: int, runtime: Runtime = LLAMA_CPP) -> Placement:
@@ -35,23 +38,28 @@ def by_layers(name: str, quant: str, context: int, devices: int, runtime: Runtim
     return split_layers(held, caches(name, context, runtime), [1.0] * devices)
 
 
-@pytest.mark.parametrize("row", rows("llamacpp_fit_dryrun"), ids=lambda row: f"{row['row_id']}-{row['device']}")
-def test_weights_and_cache_are_those_of_a_dry_run(row: dict[str, str]) -> None:
+def test_weights_and_cache_are_those_of_a_dry_run() -> None:
     """The tool cuts off what is below a MiB."""
-    placed = by_layers(row["model"], row["quant"], int(row["n_ctx"]), int(row["n_devices"]))
-    load = placed.host if row["device"] == "Host" else placed.devices[int(row["device"].removeprefix("RPC"))]
-    assert (load.weights // MIB, load.cache // MIB) == (int(row["model_mib"]), int(row["context_mib"]))
+
+    def check(row: dict[str, str]) -> None:
+        placed = by_layers(row["model"], row["quant"], int(row["n_ctx"]), int(row["n_devices"]))
+        load = placed.host if row["device"] == "Host" else placed.devices[int(row["device"].removeprefix("RPC"))]
+        assert (load.weights // MIB, load.cache // MIB) == (int(row["model_mib"]), int(row["context_mib"]))
+
+    check_every(check, [(one,) for one in rows("llamacpp_fit_dryrun")])
 
 
-@pytest.mark.parametrize("row", rows("xiongjiedai_memory_buffers"), ids=lambda row: f"{row['row_id']}-{row['device']}")
-def test_weights_and_cache_are_those_of_a_log(row: dict[str, str]) -> None:
-    placed = by_layers(row["model"], row["quant"], int(row["n_ctx"]), int(row["n_gpus"]), OLD)
-    device = {"CPU": HOST, "CUDA_Host": HOST, "Metal": 0}.get(row["device"])
-    load = placed.loads[1 + (int(row["device"].removeprefix("CUDA")) if device is None else device)]
-    if row["weights_mib"]:
-        assert load.weights / MIB == pytest.approx(float(row["weights_mib"]), abs=0.011)
-    if row["kv_mib"]:
-        assert load.cache / MIB == float(row["kv_mib"])
+def test_weights_and_cache_are_those_of_a_log() -> None:
+    def check(row: dict[str, str]) -> None:
+        placed = by_layers(row["model"], row["quant"], int(row["n_ctx"]), int(row["n_gpus"]), OLD)
+        device = {"CPU": HOST, "CUDA_Host": HOST, "Metal": 0}.get(row["device"])
+        load = placed.loads[1 + (int(row["device"].removeprefix("CUDA")) if device is None else device)]
+        if row["weights_mib"]:
+            assert load.weights / MIB == pytest.approx(float(row["weights_mib"]), abs=0.011)
+        if row["kv_mib"]:
+            assert load.cache / MIB == float(row["kv_mib"])
+
+    check_every(check, [(one,) for one in rows("xiongjiedai_memory_buffers")])
 
 
 def test_layers_are_cut_where_cumulative_shares_are_passed() -> None:
@@ -80,10 +88,12 @@ def test_every_layer_has_one_device_and_devices_stand_in_order(layers: int, prop
     assert all(device == HOST or proportions[device] > 0 for device in found)
 
 
-@pytest.mark.parametrize("proportions", [[0, 0], [-1, 2], [float("inf")], [float("nan"), 1], [1e39], [1e-60]])
-def test_shares_that_mean_nothing_are_refused(proportions: list[float]) -> None:
-    with pytest.raises(UserError, match="the shares of a split must be finite"):
-        layer_devices(4, proportions)
+def test_shares_that_mean_nothing_are_refused() -> None:
+    def check(proportions: list[float]) -> None:
+        with pytest.raises(UserError, match="the shares of a split must be finite"):
+            layer_devices(4, proportions)
+
+    check_every(check, [([0, 0],), ([-1, 2],), ([float("inf")],), ([float("nan"), 1],), ([1e39],), ([1e-60],)])
 
 
 @given(shares, st.integers(0, 40))
@@ -147,7 +157,7 @@ def test_the_stages_of_vllm() -> None:
     assert stage_layers(32, 4) == (8, 8, 8, 8)
     assert stage_layers(33, 4) == (8, 8, 9, 8)
     assert stage_layers(61, 8) == (7, 7, 8, 8, 8, 8, 8, 7)
-    with pytest.raises(UserError, match="32 layers cannot make 33 pipeline stages"):
+    with pytest.raises(UserError, match="32 layers cannot be split into 33 pipeline stages"):
         stage_layers(32, 33)
 
 
@@ -171,16 +181,21 @@ def test_tensor_parallel_halves_all_but_norms() -> None:
     assert two.read() == pytest.approx(one.read() / 2, rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    "name", ["llama-3-70b", "gemma-3-27b", "qwen3-30b-a3b", "deepseek-v3", "qwen3-next-80b-a3b", "gpt-oss-120b"]
-)
-@pytest.mark.parametrize("tp", [1, 2, 4, 8])
-def test_the_devices_of_a_group_hold_all_weights_between_them(name: str, tp: int) -> None:
+def test_the_devices_of_a_group_hold_all_weights_between_them() -> None:
     """And little more: norms, routers, latents' projections and padding, which every one of them has."""
-    held = stored(name, "bf16")
-    together = sum(load.weights for load in tensors(name, "bf16", tp).devices)
-    copied = sum(weight.bytes for weight in held.tensors if weight.slot.shard in ("", "kv"))
-    assert held.bytes <= together <= held.bytes + tp * copied + tp * 64 * 2 * 2 * model(name).decoder.hidden
+
+    def check(name: str, tp: int) -> None:
+        held = stored(name, "bf16")
+        together = sum(load.weights for load in tensors(name, "bf16", tp).devices)
+        copied = sum(weight.bytes for weight in held.tensors if weight.slot.shard in ("", "kv"))
+        assert held.bytes <= together <= held.bytes + tp * copied + tp * 64 * 2 * 2 * model(name).decoder.hidden
+
+    check_every(
+        check,
+        product(
+            ["llama-3-70b", "gemma-3-27b", "qwen3-30b-a3b", "deepseek-v3", "qwen3-next-80b-a3b", "gpt-oss-120b"], [1, 2, 4, 8]
+        ),
+    )
 
 
 def test_key_heads_are_copied_where_there_are_fewer_than_devices() -> None:
@@ -209,23 +224,25 @@ def test_a_tied_head_is_copied_to_the_last_stage_alone() -> None:
     assert sum(load.weights for load in tensors("llama-3.2-1b", "bf16", 1, 2).devices) == held.bytes + table
 
 
-@pytest.mark.parametrize(
-    ("name", "tp", "words"),
-    [
-        ("llama-3-70b", 3, "64 heads cannot be cut over 3 devices; 1, 2, 4, 8, 16 can be had"),
-        ("llama-3-70b", 5, "64 heads cannot be cut over 5 devices"),
-        ("phi-4", 5, "a vocabulary of 100,352, padding included, cannot be cut over 5 devices"),
-        ("llama-3-70b", 0, "no model can be cut over 0 devices"),
-        ("llama-3-70b", 4, ""),
-        ("llama-3-70b", 16, ""),
-    ],
-)
-def test_what_vllm_cannot_cut(name: str, tp: int, words: str) -> None:
-    found = refuses_tp(find_model(name), tp)
-    assert words in found
-    assert bool(words) == bool(found)
+def test_what_vllm_cannot_cut() -> None:
+    def check(name: str, tp: int, words: str) -> None:
+        found = refuses_tp(find_model(name), tp)
+        assert words in found
+        assert bool(words) == bool(found)
+
+    check_every(
+        check,
+        [
+            ("llama-3-70b", 3, "64 heads cannot be split over 3 devices; choose 1, 2, 4, 8, 16"),
+            ("llama-3-70b", 5, "64 heads cannot be split over 5 devices"),
+            ("phi-4", 5, "a vocabulary of 100,352, padding included, cannot be split over 5 devices"),
+            ("llama-3-70b", 0, "no model can be split over 0 devices"),
+            ("llama-3-70b", 4, ""),
+            ("llama-3-70b", 16, ""),
+        ],
+    )
 
 
 def test_a_cut_that_cannot_be_is_refused_in_one_line() -> None:
-    with pytest.raises(UserError, match="llama-3-70b: 64 heads cannot be cut over 6 devices"):
+    with pytest.raises(UserError, match="llama-3-70b: 64 heads cannot be split over 6 devices"):
         tensors("llama-3-70b", "bf16", 6)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.cost.serve.waves import filled, products
+from meshwise.cost.serve.waves import products, utilization
 from meshwise.models.find import find_model
 
 
@@ -35,7 +35,7 @@ def test_joining_changes_no_flop(tp: int, joined: bool) -> None:
 
 def test_waves_that_are_not_full() -> None:
     """512 rows by 4,096 outputs are 512 tiles of 64 x 64, five waves of 108 SMs; or 128 of 128 x 128, one wave of 132."""
-    assert filled(((4096, 1.0),), 512, 108, 0.0) == pytest.approx(512 / 540)
-    assert filled(((4096, 1.0),), 512, 132, 0.0) == pytest.approx(128 / 132)
-    assert filled(((4096, 1.0),), 512, 132, 0.2) == pytest.approx(128 / 132 * 0.5**0.2)  # half of the largest tile
-    assert filled(((4096, 1.0),), 512, 0, 0.2) == 1.0  # a chip whose processors nobody counts
+    assert utilization(((4096, 1.0),), 512, 108, 0.0) == pytest.approx(512 / 540)
+    assert utilization(((4096, 1.0),), 512, 132, 0.0) == pytest.approx(128 / 132)
+    assert utilization(((4096, 1.0),), 512, 132, 0.2) == pytest.approx(128 / 132 * 0.5**0.2)  # half of the largest tile
+    assert utilization(((4096, 1.0),), 512, 0, 0.2) == 1.0  # a chip whose processors nobody counts

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.chips import Tier
 from meshwise.cost.layout import Layouts
-from meshwise.cost.train.comm import Exchange, Fabric, Group, Wires
-from support.layouts_to_price import found_cluster
+from meshwise.cost.train.comm import AllToAll, Communicators, Fabric, Group
+from support.every import check_every
+from support.train_questions import found_cluster
 
 IDEAL = Calibration(link=1.0, network=1.0, link_latency=0.0, network_latency=0.0)
 JEAN_ZAY = Fabric.of(found_cluster("jean-zay"), IDEAL)
@@ -30,8 +31,8 @@ def bandwidth(fabric: Fabric, size: float, stride: float) -> float:
     return float(group(fabric, size, stride).bandwidth[0])
 
 
-def wires(**axes: int) -> Wires:
-    return Wires.of(JEAN_ZAY, Layouts.of(**axes).as_floats())
+def communicators(**axes: int) -> Communicators:
+    return Communicators.of(JEAN_ZAY, Layouts.of(**axes).as_floats())
 
 
 @given(sizes, st.integers(1, 64), bytes_)
@@ -45,26 +46,28 @@ def test_a_ring_all_reduce_moves_all_but_one_part_twice(g: int, stride: int, siz
 
 def test_a_rank_alone_sends_nothing() -> None:
     alone = Group.of(replace(JEAN_ZAY, link_latency=1e-5, network_latency=1e-5), np.ones(1), np.ones(1))
-    exchange = Exchange.of(replace(JEAN_ZAY, link_latency=1e-5, network_latency=1e-5), np.ones(1), np.ones(1))
+    exchange = AllToAll.of(replace(JEAN_ZAY, link_latency=1e-5, network_latency=1e-5), np.ones(1), np.ones(1))
     for collective in (alone.gather, alone.reduce, exchange.seconds):
         assert collective(np.full(1, 1e9)).item() == 0
 
 
-@pytest.mark.parametrize(
-    ("size", "stride", "expected"),
-    [
-        (8, 1, NVLINK),  # tp 8: a whole node
-        (4, 1, NVLINK),
-        (2, 4, NVLINK),  # dp 2 over tp 4: still one node
-        (48, 8, OMNI_PATH / 8),  # dp over tp 8: eight rings share what leaves a node
-        (96, 4, OMNI_PATH / 4),  # dp over tp 4: four rings, each with two ranks of the node: twice the share of a rank
-        (384, 1, OMNI_PATH),  # one ring of all devices has a node's network to itself
-        (16, 1, OMNI_PATH),  # tp 16 leaves the node
-        (2, 48, OMNI_PATH / 8),  # stages are on different nodes
-    ],
-)
-def test_ranks_share_the_network_of_their_node(size: int, stride: int, expected: float) -> None:
-    assert bandwidth(JEAN_ZAY, size, stride) == expected
+def test_ranks_share_the_network_of_their_node() -> None:
+    def check(size: int, stride: int, expected: float) -> None:
+        assert bandwidth(JEAN_ZAY, size, stride) == expected
+
+    check_every(
+        check,
+        [
+            (8, 1, NVLINK),  # tp 8: a whole node
+            (4, 1, NVLINK),
+            (2, 4, NVLINK),  # dp 2 over tp 4: still one node
+            (48, 8, OMNI_PATH / 8),  # dp over tp 8: eight rings share what leaves a node
+            (96, 4, OMNI_PATH / 4),  # dp over tp 4: four rings, each with two ranks of the node: twice the share of a rank
+            (384, 1, OMNI_PATH),  # one ring of all devices has a node's network to itself
+            (16, 1, OMNI_PATH),  # tp 16 leaves the node
+            (2, 48, OMNI_PATH / 8),  # stages are on different nodes
+        ],
+    )
 
 
 @given(sizes, st.integers(1, 512), st.floats(1e9, 1e12), st.floats(1e9, 1e12))
@@ -81,10 +84,12 @@ def test_better_wires_never_take_longer(size: int, stride: int, link: float, net
     assert group(better, size, stride).reduce(np.full(1, moved)) <= group(JEAN_ZAY, size, stride).reduce(np.full(1, moved))
 
 
-@pytest.mark.parametrize(("size", "steps"), [(2, 1), (3, 2), (4, 2), (5, 3), (64, 6), (65, 7)])
-def test_between_nodes_latency_grows_with_the_depth_of_a_tree(size: int, steps: int) -> None:
-    slow = replace(JEAN_ZAY, network_latency=1.0)
-    assert float(group(slow, size, 8).latency[0]) == steps
+def test_between_nodes_latency_grows_with_the_depth_of_a_tree() -> None:
+    def check(size: int, steps: int) -> None:
+        slow = replace(JEAN_ZAY, network_latency=1.0)
+        assert float(group(slow, size, 8).latency[0]) == steps
+
+    check_every(check, [(2, 1), (3, 2), (4, 2), (5, 3), (64, 6), (65, 7)])
 
 
 def test_inside_a_node_latency_grows_with_the_steps_of_the_ring() -> None:
@@ -92,32 +97,34 @@ def test_inside_a_node_latency_grows_with_the_steps_of_the_ring() -> None:
 
 
 def test_context_ranks_hold_the_same_weights_as_data_ranks() -> None:
-    cut = wires(dp_shard=4, cp=2, tp=4)
+    cut = communicators(dp_shard=4, cp=2, tp=4)
     assert (cut.shard.size.item(), cut.cp.size.item(), cut.tp.size.item()) == (8, 2, 4)
 
 
 def test_groups_step_over_tensor_parallel_ranks() -> None:
     """tp 4, cp 2: a context group is inside a node of 8, the data group is not, stages are a node or more apart."""
-    cut = wires(dp_shard=4, cp=2, tp=4, pp=2, ep=4)
+    cut = communicators(dp_shard=4, cp=2, tp=4, pp=2, ep=4)
     assert cut.tp.bandwidth.item() == cut.cp.bandwidth.item() == NVLINK
     assert cut.shard.bandwidth.item() == OMNI_PATH / 4
     assert cut.stage.bandwidth.item() == OMNI_PATH / 8
 
 
-@pytest.mark.parametrize(
-    ("cluster", "node", "link", "network"),
-    [
-        ("1x8xh100-sxm", 8, 450e9, 450e9),  # no network: nothing leaves the node
-        ("2x(4xrtx3090)@10Gbps", 4, 32e9, 1.25e9),  # PCIe 4.0 x16 between cards
-        ("jean-zay:4", 8, NVLINK, OMNI_PATH),
-        ("tpu-v5p:4x4x4", 64, 3 * 90e9, None),  # a torus is one node whose every axis carries bytes
-    ],
-)
-def test_a_cluster_as_collectives_see_it(cluster: str, node: int, link: float | None, network: float | None) -> None:
-    found = Fabric.of(found_cluster(cluster), IDEAL)
-    assert found.node == node
-    assert link is None or found.link == pytest.approx(link)
-    assert network is None or found.network == pytest.approx(network)
+def test_a_cluster_as_collectives_see_it() -> None:
+    def check(cluster: str, node: int, link: float | None, network: float | None) -> None:
+        found = Fabric.of(found_cluster(cluster), IDEAL)
+        assert found.node == node
+        assert link is None or found.link == pytest.approx(link)
+        assert network is None or found.network == pytest.approx(network)
+
+    check_every(
+        check,
+        [
+            ("1x8xh100-sxm", 8, 450e9, 450e9),  # no network: nothing leaves the node
+            ("2x(4xrtx3090)@10Gbps", 4, 32e9, 1.25e9),  # PCIe 4.0 x16 between cards
+            ("jean-zay:4", 8, NVLINK, OMNI_PATH),
+            ("tpu-v5p:4x4x4", 64, 3 * 90e9, None),  # a torus is one node whose every axis carries bytes
+        ],
+    )
 
 
 # What lies above a node.
@@ -147,9 +154,11 @@ def test_a_ring_passes_a_leaf_once_and_an_all_to_all_with_every_rank() -> None:
     assert exchange(under(leaf(4)), 384).far.item() == pytest.approx(2 / 3 * 128 / 200e9)
 
 
-@pytest.mark.parametrize(("size", "stride"), [(8, 1), (16, 8), (128, 1), (2, 64)])
-def test_a_group_inside_a_leaf_does_not_feel_how_little_leaves_it(size: int, stride: int) -> None:
-    assert bandwidth(under(leaf(16)), size, stride) == bandwidth(JEAN_ZAY, size, stride)
+def test_a_group_inside_a_leaf_does_not_feel_how_little_leaves_it() -> None:
+    def check(size: int, stride: int) -> None:
+        assert bandwidth(under(leaf(16)), size, stride) == bandwidth(JEAN_ZAY, size, stride)
+
+    check_every(check, [(8, 1), (16, 8), (128, 1), (2, 64)])
 
 
 def test_a_slow_line_between_sites_bounds_all_that_crosses_it() -> None:
@@ -185,7 +194,7 @@ def test_better_tiers_are_never_slower(
     assert fast <= slow
     assert group(JEAN_ZAY, size, stride).reduce(np.full(1, moved)).item() <= fast
     spread = [
-        Exchange.of(f, np.full(1, float(size)), np.full(1, float(stride))).seconds(np.full(1, moved)).item()
+        AllToAll.of(f, np.full(1, float(size)), np.full(1, float(stride))).seconds(np.full(1, moved)).item()
         for f in (better, worse)
     ]
     assert spread == sorted(spread)
@@ -194,14 +203,14 @@ def test_better_tiers_are_never_slower(
 def test_a_tier_above_a_single_node_without_a_network_is_never_crossed() -> None:
     alone = Fabric.of(replace(found_cluster("1x8xh100-sxm"), tiers=(leaf(2),)), IDEAL)
     assert bandwidth(alone, 8, 1) == 450e9
-    assert Exchange.of(alone, np.full(1, 8.0), np.ones(1)).far.item() == 0
+    assert AllToAll.of(alone, np.full(1, 8.0), np.ones(1)).far.item() == 0
 
 
 # All-to-all.
 
 
-def exchange(fabric: Fabric, size: float, stride: float = 1.0) -> Exchange:
-    return Exchange.of(fabric, np.full(1, float(size)), np.full(1, float(stride)))
+def exchange(fabric: Fabric, size: float, stride: float = 1.0) -> AllToAll:
+    return AllToAll.of(fabric, np.full(1, float(size)), np.full(1, float(stride)))
 
 
 def test_in_an_all_to_all_each_device_has_its_own_share_of_the_network() -> None:
@@ -230,13 +239,13 @@ def test_bytes_sent_to_a_node_once_save_the_network_and_not_the_link() -> None:
 
 def test_copies_of_a_sharded_group_are_a_group_apart() -> None:
     """Two nodes of 8, tp 2, dp_shard 4: a copy is a node, and each of its 8 devices has an eighth of the network to the other."""
-    cut = wires(dp_replicate=2, dp_shard=4, tp=2)
+    cut = communicators(dp_replicate=2, dp_shard=4, tp=2)
     assert cut.shard.bandwidth.item() == NVLINK
     assert (cut.replicate.size.item(), cut.replicate.bandwidth.item()) == (2, OMNI_PATH / 8)
 
 
 def test_ranks_with_the_same_experts_are_fewer_and_further_apart() -> None:
-    cut = wires(dp_shard=16, ep=8)
+    cut = communicators(dp_shard=16, ep=8)
     assert (cut.experts.size.item(), cut.experts.bandwidth.item()) == (2, OMNI_PATH / 8)
-    dense = wires(dp_shard=16)
+    dense = communicators(dp_shard=16)
     assert dense.experts.size.item() == dense.shard.size.item() == 16

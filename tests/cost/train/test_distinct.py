@@ -1,14 +1,14 @@
-"""Few for many: layouts are only taken for one where nothing that a formula asks for tells them apart."""
+"""Groups of equal layouts: two layouts share a result only where no column that the formula reads differs."""
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwise.cost.train.distinct import Few
-from meshwise.cost.train.step import price
+from meshwise.cost.train.distinct import Groups
+from meshwise.cost.train.step import evaluate
 from meshwise.plan.train.search import blocks
-from support.layouts_to_price import question
+from support.train_questions import question
 
 columns = st.integers(1, 40).flatmap(
     lambda length: st.lists(
@@ -21,42 +21,46 @@ def _kinds(table: list[np.ndarray]) -> int:
     return len(set(zip(*(column.tolist() for column in table), strict=True)))
 
 
+@settings(max_examples=60)
 @given(columns)
 def test_what_is_found_of_each_kind_is_right_for_every_layout(table: list[np.ndarray]) -> None:
-    for few in (Few.of(*table), Few.neighbours(*table)):
+    for groups in (Groups.of(*table), Groups.of_runs(*table)):
         for column in table:
-            assert few.spread(column[few.rows]).tolist() == column.tolist()
-    assert len(Few.of(*table).rows) == _kinds(table)
+            assert groups.expand(column[groups.rows]).tolist() == column.tolist()
+    assert len(Groups.of(*table).rows) == _kinds(table)
 
 
+@settings(max_examples=60)
 @given(columns)
 def test_layouts_that_follow_one_another_are_one_kind_and_no_others(table: list[np.ndarray]) -> None:
     changes = [any(column[i] != column[i - 1] for column in table) for i in range(1, len(table[0]))]
-    few = Few.neighbours(*table)
-    assert few.which.tolist() == np.cumsum([0, *changes]).tolist()
+    groups = Groups.of_runs(*table)
+    assert groups.which.tolist() == np.cumsum([0, *changes]).tolist()
 
 
+@settings(max_examples=60)
 @given(columns)
 def test_kinds_with_a_choice_each_are_told_apart_by_both(table: list[np.ndarray]) -> None:
     choice = np.arange(len(table[0])) % 3
-    few = Few.of(*table).each(choice, 3)
-    assert len(few.rows) == (len(choice) if few.single else _kinds([*table, choice]))
+    groups = Groups.of(*table).split_by(choice, 3)
+    assert len(groups.rows) == (len(choice) if groups.trivial else _kinds([*table, choice]))
     for column in (*table, choice):
-        assert few.spread(column[few.rows]).tolist() == column.tolist()
+        assert groups.expand(column[groups.rows]).tolist() == column.tolist()
 
 
+@settings(max_examples=60)
 @given(columns)
 def test_kinds_of_kinds_are_kinds_of_the_layouts(table: list[np.ndarray]) -> None:
-    below = Few.neighbours(*table)
-    few = Few.of(table[0][below.rows]).over(below)
-    assert few.spread(table[0][few.rows]).tolist() == table[0].tolist()
-    assert len(few.rows) == _kinds(table[:1])
+    below = Groups.of_runs(*table)
+    groups = Groups.of(table[0][below.rows]).compose(below)
+    assert groups.expand(table[0][groups.rows]).tolist() == table[0].tolist()
+    assert len(groups.rows) == _kinds(table[:1])
 
 
 def test_one_of_several_rows_is_picked_for_each_layout() -> None:
-    few = Few.of(np.array([4, 5, 4]))
-    first, last = few.spread(np.array([1.0, 2.0])), few.spread(np.array([10.0, 20.0]))
-    picked = few.pick(np.array([[1.0, 2.0], [10.0, 20.0]]), np.array([0, 1, 1]))
+    groups = Groups.of(np.array([4, 5, 4]))
+    first, last = groups.expand(np.array([1.0, 2.0])), groups.expand(np.array([10.0, 20.0]))
+    picked = groups.expand_row(np.array([[1.0, 2.0], [10.0, 20.0]]), np.array([0, 1, 1]))
     assert picked.tolist() == [first[0], last[1], last[2]]
 
 
@@ -69,12 +73,12 @@ def test_one_of_several_rows_is_picked_for_each_layout() -> None:
         ("llama-3-8b", "tpu-v5p:4x4x8", "maxtext"),
     ],
 )
-def test_layouts_as_a_search_lists_them_are_priced_as_if_alone(model: str, cluster: str, framework: str) -> None:
+def test_layouts_as_a_search_lists_them_are_evaluated_as_if_alone(model: str, cluster: str, framework: str) -> None:
     """Ranks that share out state on a torus take links from tensor groups: there, cuts that only differ in those are not one."""
     q = question(model, cluster, framework, batch=64)
     _, some = next(iter(blocks(q, {}, (), {})))
-    together = price(q, some)
+    together = evaluate(q, some)
     for row in np.random.default_rng(0).choice(len(some), 60, replace=False).tolist():
-        alone = price(q, some.take(np.array([row])))
+        alone = evaluate(q, some.take(np.array([row])))
         for name, value in (alone.time | alone.memory).items():
             assert (together.time | together.memory)[name][row] == pytest.approx(value.item(), rel=1e-12), name

@@ -1,6 +1,7 @@
 """Bytes on the fullest device, against the papers that count them."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from hypothesis import given, settings
@@ -10,8 +11,9 @@ from meshwise.catalogue.frameworks import find_framework
 from meshwise.cost.layout import Layouts
 from meshwise.cost.parts import TRAIN_KINDS
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.step import price
-from support.layouts_to_price import cost, faster, priceable, question, sums_to
+from meshwise.cost.train.step import evaluate
+from support.every import check_every
+from support.train_questions import cost, faster, question, questions_with_layouts, sums_to
 
 MEGATRON = find_framework("megatron")
 PLAIN = replace(MEGATRON, flash_attention=False, dropout=True)
@@ -28,27 +30,26 @@ def bytes_of(kind: str, q: Question, **axes: int) -> float:
     return cost(q, **axes)[1][kind]
 
 
-@pytest.mark.parametrize(("model", "seq"), SIZES)
-@pytest.mark.parametrize("b", [1, 4])
-@pytest.mark.parametrize("t", [1, 8])
-@pytest.mark.parametrize(
-    ("axes", "whole", "cut", "scores"),
-    [
-        ({}, 10, 24, 5),  # eq. 1 (t = 1) and eq. 2: s b h (10 + 24/t + 5 a s / (h t))
-        ({"sp": 1}, 0, 34, 5),  # eq. 3 and 4: s b h / t (34 + 5 a s / h)
-        ({"sp": 1, "recompute": 1}, 0, 34, 0),  # eq. 6: s b h 34 / t
-        ({"recompute": 1}, 10, 24, 0),  # Table 2
-    ],
-    ids=["tensor", "sequence", "sequence+selective", "selective"],
-)
-def test_activations_of_a_layer_are_those_of_korthikanti(
-    model: str, seq: int, b: int, t: int, axes: dict[str, int], whole: int, cut: int, scores: int
-) -> None:
+KORTHIKANTI: list[tuple[dict[str, int], int, int, int]] = [
+    ({}, 10, 24, 5),  # tensor parallelism: eq. 1 (t = 1) and eq. 2: s b h (10 + 24/t + 5 a s / (h t))
+    ({"sp": 1}, 0, 34, 5),  # sequence parallelism: eq. 3 and 4: s b h / t (34 + 5 a s / h)
+    ({"sp": 1, "recompute": 1}, 0, 34, 0),  # with selective recompute: eq. 6: s b h 34 / t
+    ({"recompute": 1}, 10, 24, 0),  # selective recompute alone: Table 2
+]
+"""Axes, and bytes per token and hidden unit: not sharded, sharded by tensor parallelism, of scores."""
+
+
+def test_activations_of_a_layer_are_those_of_korthikanti() -> None:
     """Korthikanti et al. 2022, arXiv:2205.05198, section 4, with dropout masks: 34 bytes per token and hidden unit."""
-    q = question(model, framework=PLAIN, batch=b, seq=seq)
-    d = q.model.decoder
-    expected = seq * b * d.hidden * (whole + cut / t + scores * d.heads * seq / (d.hidden * t))
-    assert kept(q, tp=t, mbs=b, **axes) == pytest.approx(expected)
+
+    def check(size: tuple[str, int], b: int, t: int, formula: tuple[dict[str, int], int, int, int]) -> None:
+        (model, seq), (axes, whole, cut, scores) = size, formula
+        q = question(model, framework=PLAIN, batch=b, seq=seq)
+        d = q.model.decoder
+        expected = seq * b * d.hidden * (whole + cut / t + scores * d.heads * seq / (d.hidden * t))
+        assert kept(q, tp=t, mbs=b, **axes) == pytest.approx(expected)
+
+    check_every(check, product(SIZES, [1, 4], [1, 8], KORTHIKANTI))
 
 
 def test_without_dropout_there_are_two_masks_less() -> None:
@@ -170,10 +171,11 @@ def test_measured_activations_scale_what_is_computed() -> None:
     assert bytes_of("activations", scaled) == 1.25 * bytes_of("activations", plain)
 
 
-@given(priceable())
+@settings(max_examples=60)
+@given(questions_with_layouts())
 def test_bytes_are_finite_and_never_negative_and_kinds_add_up_to_the_peak(case: tuple[Question, Layouts]) -> None:
     q, layouts = case
-    found = price(q, layouts)
+    found = evaluate(q, layouts)
     assert set(found.memory) == set(TRAIN_KINDS)
     for kind in TRAIN_KINDS:
         assert found.memory[kind].shape == (len(layouts),)
@@ -183,10 +185,10 @@ def test_bytes_are_finite_and_never_negative_and_kinds_add_up_to_the_peak(case: 
 
 
 @settings(max_examples=60)
-@given(priceable(most=1))
+@given(questions_with_layouts(most=1))
 def test_bytes_do_not_depend_on_how_fast_anything_is(case: tuple[Question, Layouts]) -> None:
     q, layouts = case
-    assert price(faster(q, memory=3, link=3, network=3, flops=3), layouts).peak == price(q, layouts).peak
+    assert evaluate(faster(q, memory=3, link=3, network=3, flops=3), layouts).peak == evaluate(q, layouts).peak
 
 
 def test_split_weights_of_one_device_take_14_bytes_a_parameter_and_gradients_come_as_activations_go() -> None:

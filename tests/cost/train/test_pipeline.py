@@ -1,17 +1,20 @@
 """The critical path of a schedule in closed form. tests/test_schedule.py holds it to the schedules played out; here are worked numbers."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.cost.train.pipeline import Pace, Stages, makespan, sampled
+from meshwise.cost.train.pipeline import PassTimes, Stages, makespan, sampled_stages
+from support.every import check_every
 
 NONE = (0.0, 0.0, 0.0)
 
 
-def pace(seconds: tuple[float, float, float]) -> Pace:
-    return Pace(*(np.array([value]) for value in seconds))
+def pass_times(seconds: tuple[float, float, float]) -> PassTimes:
+    return PassTimes(*(np.array([value]) for value in seconds))
 
 
 def length(
@@ -21,20 +24,22 @@ def length(
     head: tuple[float, float, float] = NONE,
     every: bool = True,
 ) -> float:
-    """Of stages with so many layers each, the head on the last."""
+    """Makespan of stages with these layers each, the head on the last."""
     pp = np.array([float(len(layers))])
-    number = sampled(pp, np.array([float(m)]), every)
+    number = sampled_stages(pp, np.array([float(m)]), every)
     which = number.astype(int)
     before = np.concatenate([[0], np.cumsum(layers)])[which]
     stages = Stages(number, before, np.array(layers, float)[which])
-    return float(makespan(stages, pace(layer), pace(head), np.array([float(m)]), pp)[0])
+    return float(makespan(stages, pass_times(layer), pass_times(head), np.array([float(m)]), pp)[0])
 
 
-@pytest.mark.parametrize("pp", [2, 3, 8])
-@pytest.mark.parametrize("m", [1, 2, 8, 40])
-def test_equal_stages_take_a_slot_for_every_micro_batch_and_every_other_stage(pp: int, m: int) -> None:
+def test_equal_stages_take_a_slot_for_every_micro_batch_and_every_other_stage() -> None:
     """(m + p - 1)(F + B): arXiv:2104.04473, 2.2.1."""
-    assert length([2] * pp, m, (1, 2, 0)) == pytest.approx((m + pp - 1) * 6)
+
+    def check(pp: int, m: int) -> None:
+        assert length([2] * pp, m, (1, 2, 0)) == pytest.approx((m + pp - 1) * 6)
+
+    check_every(check, product([2, 3, 8], [1, 2, 8, 40]))
 
 
 @pytest.mark.parametrize(("pp", "m"), [(2, 2), (4, 4), (4, 20)])

@@ -1,6 +1,7 @@
 """Pipeline schedules: every operation once and in order, and the closed form of the bubble against the schedule played out."""
 
 from collections import Counter
+from itertools import product
 
 import numpy as np
 import pytest
@@ -10,9 +11,11 @@ from hypothesis import strategies as st
 from meshwise.cost.axes import SCHEDULES
 from meshwise.cost.layout import Layouts
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.schedule import BACKWARD, FORWARD, WEIGHT, Run, order, play
-from meshwise.cost.train.step import layers_before, pace, price, slots, stage_start
-from support.layouts_to_price import FRAMEWORKS, MODELS, question, stages
+from meshwise.cost.train.schedule import BACKWARD, FORWARD, WEIGHT, Simulation, order, simulate
+from meshwise.cost.train.stages import layers_before
+from meshwise.cost.train.step import evaluate, layer_and_head, pass_times, stage_launch
+from support.every import check_every
+from support.train_questions import FRAMEWORKS, MODELS, question, stages
 
 WORK = ("matmul", "attention", "elementwise", "recompute", "tp", "cp", "ep")
 
@@ -35,7 +38,7 @@ def passes(schedule: str) -> tuple[int, ...]:
 @given(cases())
 def test_every_operation_runs_once_and_none_waits_for_ever(case: tuple[str, np.ndarray, int]) -> None:
     schedule, seconds, m = case
-    run = play(schedule, seconds, m)
+    run = simulate(schedule, seconds, m)
     _, pp, chunks = seconds.shape
     expected = {
         (stage, what, chunk, j) for stage in range(pp) for what in passes(schedule) for chunk in range(chunks) for j in range(m)
@@ -48,7 +51,7 @@ def test_nothing_starts_before_what_it_needs_and_a_stage_does_one_thing_at_a_tim
     case: tuple[str, np.ndarray, int], between: float
 ) -> None:
     schedule, seconds, m = case
-    run = play(schedule, seconds, m, between)
+    run = simulate(schedule, seconds, m, between)
     _, pp, chunks = seconds.shape
     start = dict(zip(run.rows(), run.start.tolist(), strict=True))
     end = dict(zip(run.rows(), run.end.tolist(), strict=True))
@@ -67,7 +70,7 @@ def test_nothing_starts_before_what_it_needs_and_a_stage_does_one_thing_at_a_tim
         assert (run.start[mine][1:] >= run.end[mine][:-1]).all()
 
 
-def in_flight(run: Run, stage: int, freed_by: int) -> int:
+def in_flight(run: Simulation, stage: int, freed_by: int) -> int:
     """The most micro-batches whose activations a stage holds at once."""
     mine = run.stage == stage
     steps = np.where(run.what[mine] == FORWARD, 1, np.where(run.what[mine] == freed_by, -1, 0))
@@ -77,7 +80,7 @@ def in_flight(run: Run, stage: int, freed_by: int) -> int:
 @pytest.mark.parametrize(("pp", "m"), [(4, 16), (8, 8), (8, 3)])
 def test_memory_is_that_of_1f1b(pp: int, m: int) -> None:
     """Stage i of 1F1B holds p - i micro-batches (arXiv:2104.04473, 2.2.1); no stage of ZB-H1 more than its first (arXiv:2401.10241)."""
-    plain, split = play("1f1b", np.ones((3, pp, 1)), m), play("zero-bubble", np.ones((3, pp, 1)), m)
+    plain, split = simulate("1f1b", np.ones((3, pp, 1)), m), simulate("zero-bubble", np.ones((3, pp, 1)), m)
     for stage in range(pp):
         assert in_flight(plain, stage, BACKWARD) == min(m, pp - stage)
         assert in_flight(split, stage, WEIGHT) <= min(m, pp)
@@ -91,17 +94,21 @@ def test_published_orders() -> None:
     assert last == "F0B0F1B1F2B2F3B3W0F4B4W1W2W3W4"
 
 
-@pytest.mark.parametrize("pp", [2, 4, 8])
-@pytest.mark.parametrize("rounds", [1, 4])
-def test_equal_stages_idle_as_published(pp: int, rounds: int) -> None:
+def test_equal_stages_idle_as_published() -> None:
     """(p - 1)(F + B), over v interleaved (arXiv:2104.04473, 2.2), and (p - 1)(F + B - W) in ZB-H1 (arXiv:2401.10241, Table 2)."""
-    m, f, b, w = pp * rounds, 1.0, 1.2, 0.8
-    whole = np.array([f, b + w, 0.0])[:, None, None] * np.ones((pp, 1))
-    split = np.array([f, b, w])[:, None, None] * np.ones((pp, 1))
-    work = m * (f + b + w)
-    assert play("1f1b", whole, m).makespan - work == pytest.approx((pp - 1) * (f + b + w))
-    assert play("interleaved", np.repeat(whole / 4, 4, axis=2), m).makespan - work == pytest.approx((pp - 1) * (f + b + w) / 4)
-    assert play("zero-bubble", split, m).makespan - work == pytest.approx((pp - 1) * (f + b - w))
+
+    def check(pp: int, rounds: int) -> None:
+        m, f, b, w = pp * rounds, 1.0, 1.2, 0.8
+        whole = np.array([f, b + w, 0.0])[:, None, None] * np.ones((pp, 1))
+        split = np.array([f, b, w])[:, None, None] * np.ones((pp, 1))
+        work = m * (f + b + w)
+        assert simulate("1f1b", whole, m).makespan - work == pytest.approx((pp - 1) * (f + b + w))
+        assert simulate("interleaved", np.repeat(whole / 4, 4, axis=2), m).makespan - work == pytest.approx(
+            (pp - 1) * (f + b + w) / 4
+        )
+        assert simulate("zero-bubble", split, m).makespan - work == pytest.approx((pp - 1) * (f + b - w))
+
+    check_every(check, product([2, 4, 8], [1, 4]))
 
 
 # The closed form.
@@ -135,13 +142,13 @@ def played(q: Question, row: dict[str, int], m: int) -> float:
     a = one.as_floats()
     layer, head = (
         np.array([float(one[0]) for one in (found.forward, found.backward, found.weight)])
-        for found in (pace(q, a, parts) for parts in slots(q, one))
+        for found in (pass_times(q, a, parts) for parts in layer_and_head(q, one))
     )
     layers = np.diff(layers_before(q, a, np.arange(row["pp"] + 1.0)))
     assert layers.sum() == q.model.decoder.layers
     seconds = layer[:, None, None] * layers[:, None] * np.full(row["vpp"], 1 / row["vpp"])
     seconds[:, -1, -1] += head
-    return play(SCHEDULES[row["schedule"]], seconds, m).makespan
+    return simulate(SCHEDULES[row["schedule"]], seconds, m).makespan
 
 
 @settings(max_examples=400, deadline=None)
@@ -149,8 +156,8 @@ def played(q: Question, row: dict[str, int], m: int) -> float:
 def test_the_closed_form_agrees_with_the_schedule_played_out_to_a_thousandth(case: tuple[Question, dict[str, int]]) -> None:
     q, row = case
     m = int(q.work.batch)
-    time = {part: float(value[0]) for part, value in price(q, Layouts.of(**row)).time.items()}
-    closed = sum(time[part] for part in (*WORK, "launch", "bubble")) - m * float(stage_start(q, Layouts.of(**row))[0])
+    time = {part: float(value[0]) for part, value in evaluate(q, Layouts.of(**row)).time.items()}
+    closed = sum(time[part] for part in (*WORK, "launch", "bubble")) - m * float(stage_launch(q, Layouts.of(**row))[0])
     assert closed == pytest.approx(played(q, row, m), rel=1e-3)
 
 
@@ -160,6 +167,6 @@ def test_a_lighter_last_stage_shortens_the_bubble() -> None:
     Stage 1: F0 1 to 2, F1 to 3, B0 3.5 to 5.5 (the last stage has it done at 3.5), F2, B1, F3 8.5 to 9.5, B2 to 11.5, B3 to 13.5.
     """
     seconds = np.array([[1, 1, 0.5], [2, 2, 1.0], [0, 0, 0]])[:, :, None]
-    run = play("1f1b", seconds, 4)
+    run = simulate("1f1b", seconds, 4)
     assert run.end[run.stage == 1].max() == 13.5
     assert run.makespan == 15.5  # a second less than the other stages' time on top of 4 x 3 s

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.chips import find_chip
 from meshwise.cost.layout import Layouts
-from meshwise.cost.train.comm import Fabric, Wires
+from meshwise.cost.train.comm import Communicators, Fabric
 from meshwise.cost.train.torus import Mesh, Torus
 from meshwise.plan.train.search import divisors
-from support.layouts_to_price import found_cluster
+from support.every import check_every
+from support.train_questions import found_cluster
 
 ICI = 90e9
 """Bytes per second of one link of a v5p, one direction."""
@@ -35,8 +36,8 @@ def links(first: int, last: int, torus: Torus = POD, **axes: int) -> float:
     return float(mesh(torus, **axes).links(first, last)[0])
 
 
-def wires(cluster: str, **axes: Any) -> Wires:
-    return Wires.of(Fabric.of(found_cluster(cluster), IDEAL), Layouts.of(**axes).as_floats())
+def communicators(cluster: str, **axes: Any) -> Communicators:
+    return Communicators.of(Fabric.of(found_cluster(cluster), IDEAL), Layouts.of(**axes).as_floats())
 
 
 # The scaling book's own numbers.
@@ -45,7 +46,7 @@ def wires(cluster: str, **axes: Any) -> Wires:
 def test_fsdp_over_a_whole_pod_has_the_six_links_of_a_chip() -> None:
     """Part 6: 850 tokens per chip hide FSDP over three axes, 459e12 / (6 x 90e9)."""
     assert links(CP, SHARD, shard=8960) == 6
-    assert 459e12 / wires("tpu-v5p:16x20x28", dp_shard=8960).shard.bandwidth.item() == pytest.approx(850, rel=1e-3)
+    assert 459e12 / communicators("tpu-v5p:16x20x28", dp_shard=8960).shard.bandwidth.item() == pytest.approx(850, rel=1e-3)
 
 
 @pytest.mark.parametrize(("axes", "tokens"), [((28,), 2550), ((28, 20), 1275), ((28, 20, 16), 850)])
@@ -60,7 +61,7 @@ def test_tensor_parallelism_round_an_axis_has_both_directions_and_on_a_part_of_i
     line = Torus.of((16,), (True,), ICI)
     assert links(TP, TP, line, tp=16, shard=1) == 2
     assert links(TP, TP, line, tp=4, shard=4) == 1
-    assert wires("tpu-v5p:16x20x28", tp=16, dp_shard=560).tp.bandwidth.item() == 2 * ICI
+    assert communicators("tpu-v5p:16x20x28", tp=16, dp_shard=560).tp.bandwidth.item() == 2 * ICI
 
 
 def test_an_axis_that_does_not_close_has_one_link() -> None:
@@ -76,13 +77,14 @@ def test_groups_that_lie_between_one_anothers_ranks_share_the_links() -> None:
     assert links(CP, SHARD, tp=4, shard=2240) in (2 + 2 + 2 / 4, 2 + 2 + 1)  # whichever axis tp lies on: no more than it leaves
 
 
-@pytest.mark.parametrize(
-    ("length", "closed", "cost"), [(16, True, 16 / 8), (8, True, 8 / 8), (16, False, 16 / 4), (2, False, 0.5)]
-)
-def test_an_all_to_all_moves_an_eighth_of_the_ring_over_each_link(length: int, closed: bool, cost: float) -> None:
+def test_an_all_to_all_moves_an_eighth_of_the_ring_over_each_link() -> None:
     """Part 3: a quarter of an all-gather of the same bytes, which on a ring of n takes n / 2 per byte and link; a line twice that."""
-    torus = Torus.of((length,), (closed,), ICI)
-    assert mesh(torus, shard=length).crossing(CP, SHARD).item() == cost
+
+    def check(length: int, closed: bool, cost: float) -> None:
+        torus = Torus.of((length,), (closed,), ICI)
+        assert mesh(torus, shard=length).crossing(CP, SHARD).item() == cost
+
+    check_every(check, [(16, True, 16 / 8), (8, True, 8 / 8), (16, False, 16 / 4), (2, False, 0.5)])
 
 
 def test_the_longest_axis_bounds_an_all_to_all() -> None:
@@ -98,32 +100,34 @@ def test_a_ring_is_passed_halfway_round_and_a_line_to_its_end() -> None:
 # Which axes of a slice wrap round.
 
 
-@pytest.mark.parametrize(
-    ("chip", "shape", "closed"),
-    [
-        ("tpu-v5e", (16, 16), (True, True)),  # parts 2 and 3: v5e and v6e wrap only the whole 16 of a pod
-        ("tpu-v5e", (8, 16), (False, True)),
-        ("tpu-v6e", (4, 8), (False, False)),
-        ("tpu-v5p", (16, 20, 28), (True, True, True)),  # cubes of 4x4x4 joined by optical switches
-        ("tpu-v5p", (4, 8, 12), (True, True, True)),
-        ("tpu-v5p", (2, 2, 4), (False, False, True)),
-        ("tpu-v4", (4, 6, 1), (True, False, False)),
-        ("tpu-v7", (8, 8, 2), (True, True, False)),
-        ("h100-sxm", (8,), (False,)),  # no torus
-    ],
-)
-def test_an_axis_wraps_round_where_the_chip_says_so(chip: str, shape: tuple[int, ...], closed: tuple[bool, ...]) -> None:
-    assert find_chip(chip).closes(shape) == closed
+def test_an_axis_wraps_round_where_the_chip_says_so() -> None:
+    def check(chip: str, shape: tuple[int, ...], closed: tuple[bool, ...]) -> None:
+        assert find_chip(chip).closes(shape) == closed
+
+    check_every(
+        check,
+        [
+            ("tpu-v5e", (16, 16), (True, True)),  # parts 2 and 3: v5e and v6e wrap only the whole 16 of a pod
+            ("tpu-v5e", (8, 16), (False, True)),
+            ("tpu-v6e", (4, 8), (False, False)),
+            ("tpu-v5p", (16, 20, 28), (True, True, True)),  # cubes of 4x4x4 joined by optical switches
+            ("tpu-v5p", (4, 8, 12), (True, True, True)),
+            ("tpu-v5p", (2, 2, 4), (False, False, True)),
+            ("tpu-v4", (4, 6, 1), (True, False, False)),
+            ("tpu-v7", (8, 8, 2), (True, True, False)),
+            ("h100-sxm", (8,), (False,)),  # no torus
+        ],
+    )
 
 
 def test_an_axis_of_one_carries_nothing_and_of_two_has_one_link() -> None:
-    assert wires("tpu-v5p:4x4x1", dp_shard=16).shard.bandwidth.item() == 4 * ICI
-    assert wires("tpu-v5p:2x2x1", dp_shard=4).shard.bandwidth.item() == 2 * ICI
+    assert communicators("tpu-v5p:4x4x1", dp_shard=16).shard.bandwidth.item() == 4 * ICI
+    assert communicators("tpu-v5p:2x2x1", dp_shard=4).shard.bandwidth.item() == 2 * ICI
     assert Torus.of((2, 1), (True, True), ICI).links == (1, 0)  # both directions of a ring of two would be the same wire
 
 
 def test_a_chip_alone_waits_for_no_one() -> None:
-    lone = wires("tpu-v5p:1x1x1")
+    lone = communicators("tpu-v5p:1x1x1")
     assert lone.shard.gather(np.full(1, 1e12)).item() == lone.ep.seconds(np.full(1, 1e12)).item() == 0
 
 
@@ -132,29 +136,33 @@ def test_a_chip_alone_waits_for_no_one() -> None:
 
 def test_what_is_left_of_the_mesh_is_spread_over_pods() -> None:
     """Four pods of 8,960: copies of the weights are reduced over the data-center network, 6.25 GB/s a chip."""
-    cut = wires("4 pods of tpu-v5p", dp_replicate=4, dp_shard=2240, tp=4)
+    cut = communicators("4 pods of tpu-v5p", dp_replicate=4, dp_shard=2240, tp=4)
     assert cut.replicate.bandwidth.item() == DCN
     assert cut.shard.bandwidth.item() > 4 * ICI
-    whole = wires("4 pods of tpu-v5p", dp_shard=4 * 2240, tp=4)  # one ring over all: all 2,240 ranks of a pod bring their share
+    whole = communicators(
+        "4 pods of tpu-v5p", dp_shard=4 * 2240, tp=4
+    )  # one ring over all: all 2,240 ranks of a pod bring their share
     assert whole.shard.bandwidth.item() == pytest.approx(min(4.5 * ICI, 2240 * DCN))
 
 
 def test_a_group_of_three_in_three_pods_has_a_chips_share_of_the_network_each() -> None:
     """No axis of 4x4x4 has a factor of 3, so the ranks of such a group are in three pods, whatever lies outside it."""
-    assert wires("3xtpu-v5p:4x4x4", dp_replicate=64, dp_shard=3).shard.bandwidth.item() == DCN
-    assert wires("3xtpu-v5p:4x4x4", dp_shard=64, cp=3).cp.bandwidth.item() == DCN
+    assert communicators("3xtpu-v5p:4x4x4", dp_replicate=64, dp_shard=3).shard.bandwidth.item() == DCN
+    assert communicators("3xtpu-v5p:4x4x4", dp_shard=64, cp=3).cp.bandwidth.item() == DCN
 
 
 def test_stages_in_other_pods_send_over_the_network_and_neighbours_over_a_link() -> None:
-    assert wires("tpu-v5p:4x4x4", dp_shard=16, pp=4).stage.bandwidth.item() == ICI
-    assert wires("2xtpu-v5p:4x4x4", dp_shard=64, pp=2).stage.bandwidth.item() == DCN
-    assert wires("2xtpu-v5p:4x4x4", dp_shard=16, pp=8).stage.bandwidth.item() == DCN  # 4 in each pod: the slowest step counts
+    assert communicators("tpu-v5p:4x4x4", dp_shard=16, pp=4).stage.bandwidth.item() == ICI
+    assert communicators("2xtpu-v5p:4x4x4", dp_shard=64, pp=2).stage.bandwidth.item() == DCN
+    assert (
+        communicators("2xtpu-v5p:4x4x4", dp_shard=16, pp=8).stage.bandwidth.item() == DCN
+    )  # 4 in each pod: the slowest step counts
 
 
 def test_experts_take_the_first_context_and_data_ranks() -> None:
     laid = mesh(Torus.of((16, 16), (True, True), ICI), tp=4, shard=64).within(np.array([16]))
     assert (laid.size(1, 1).item(), laid.size(2, 2).item()) == (16, 4)
-    cut = wires("2xtpu-v5p:4x4x4", dp_shard=128, ep=128)
+    cut = communicators("2xtpu-v5p:4x4x4", dp_shard=128, ep=128)
     assert cut.ep.nodes.item() == 2
     assert cut.ep.far.item() == pytest.approx(0.5 / DCN)  # half of the bytes go to the other pod
     assert cut.experts.size.item() == 1
@@ -162,7 +170,7 @@ def test_experts_take_the_first_context_and_data_ranks() -> None:
 
 def test_a_line_between_sites_bounds_what_crosses_it() -> None:
     """2 sites of 2 pods of 64 with a line of 1 GB/s: all 128 chips of a site reduce over it."""
-    cut = wires("2x(2xtpu-v5p:4x4x4@1TB/s)@1GB/s", dp_replicate=4, dp_shard=64)
+    cut = communicators("2x(2xtpu-v5p:4x4x4@1TB/s)@1GB/s", dp_replicate=4, dp_shard=64)
     assert cut.replicate.bandwidth.item() == pytest.approx(2 * 1e9 / 128)  # two of the four ranks are in a site
     assert cut.shard.bandwidth.item() == 6 * ICI
 
@@ -231,7 +239,7 @@ def test_expert_ranks_and_the_rest_make_up_the_context_and_data_ranks(drawn: tup
 def test_a_slice_named_the_other_way_round_is_the_same_slice(sides: list[int], tp: int, cp: int, pp: int) -> None:
     cut = {"tp": min(tp, 16), "cp": cp, "pp": pp}
     axes = cut | {"dp_shard": 512 // prod(cut.values()), "ep": 2 if cp > 1 else 1}
-    one, other = (wires(f"tpu-v5p:{'x'.join(map(str, shape))}", **axes) for shape in ((16, 8, 4), sides))
+    one, other = (communicators(f"tpu-v5p:{'x'.join(map(str, shape))}", **axes) for shape in ((16, 8, 4), sides))
     for name in ("tp", "cp", "shard", "experts", "replicate", "stage"):
         assert getattr(one, name).bandwidth.item() == getattr(other, name).bandwidth.item()
     assert one.ep.near.item() == other.ep.near.item()
@@ -244,8 +252,8 @@ def test_every_order_of_three_sides_is_the_same_torus() -> None:
 def test_many_layouts_are_laid_as_each_alone() -> None:
     table = [(tp, cp, 64 // (tp * cp * pp), pp) for tp in (1, 2, 4) for cp in (1, 2) for pp in (1, 2, 4)]
     columns = dict(zip(("tp", "cp", "dp_shard", "pp"), np.array(table).T, strict=True))
-    together = wires("tpu-v5p:4x4x4", **columns)
+    together = communicators("tpu-v5p:4x4x4", **columns)
     for i, (tp, cp, shard, pp) in enumerate(table):
-        alone = wires("tpu-v5p:4x4x4", tp=tp, cp=cp, dp_shard=shard, pp=pp)
+        alone = communicators("tpu-v5p:4x4x4", tp=tp, cp=cp, dp_shard=shard, pp=pp)
         for name in ("tp", "cp", "shard", "experts", "replicate", "stage"):
             assert getattr(together, name).bandwidth[i] == getattr(alone, name).bandwidth[0]

@@ -8,10 +8,10 @@ import pytest
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.cost.layout import Layouts
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.step import price
+from meshwise.cost.train.step import evaluate
 from meshwise.plan.shapes.faults import Fault, faults, quantized
 from meshwise.plan.shapes.stack import base_of, one_model, parse
-from support.layouts_to_price import found_model, question
+from support.train_questions import found_model, question
 
 UNEVEN = 2.4
 """Fitted to the BLOOM notes: meshwise.calibration."""
@@ -88,7 +88,7 @@ def test_empty_places_are_counted_and_priced() -> None:
     q, full = asked("13824x69x64"), asked("13824x70x64")
     fault = about(told(q, **axes), "69 layers and the vocabulary over 24 stages of 3 leave 1 place empty")
     layout = Layouts.of(**axes, recompute=2)
-    per, other = (float(price(one, layout).step[0]) / one.model.params for one in (q, full))
+    per, other = (float(evaluate(one, layout).step[0]) / one.model.params for one in (q, full))
     assert fault.cost == pytest.approx(1 - other / per, rel=1e-9)
     assert (about(told(asked("13824x67x64"), **axes), "leave 3 places empty").cost or 0) > (fault.cost or 0)
     assert not [one for one in told(full, **axes) if "stages" in one.words]

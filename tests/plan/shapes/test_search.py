@@ -9,12 +9,12 @@ from meshwise.catalogue.calibrations import Calibration
 from meshwise.cost.axes import RECOMPUTE
 from meshwise.cost.layout import Layouts
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.step import peak, price
+from meshwise.cost.train.step import evaluate, peak
 from meshwise.plan.shapes import search as shape_search
 from meshwise.plan.shapes.search import Fastest, Row, fastest, floor, leanest, rule
 from meshwise.plan.shapes.stack import Shapes, Stack, base_of, near, one_model, parse, shapes_of
 from meshwise.plan.train.search import blocks, search
-from support.layouts_to_price import found_model, question
+from support.train_questions import found_model, question
 
 WHERE = [
     ("megatron", "jean-zay:4"),
@@ -53,7 +53,7 @@ def test_the_best_of_each_shape_is_what_a_search_of_it_alone_finds(framework: st
     for i, each in enumerate(alone):
         assert found.step[i] == (pytest.approx(each.cost.step[0], rel=1e-12) if len(each.layouts) else np.inf)
         if len(each.layouts):
-            again = price(one(q, stack, i), found.layouts.take(np.array([i])))
+            again = evaluate(one(q, stack, i), found.layouts.take(np.array([i])))
             assert again.step[0] == pytest.approx(each.cost.step[0], rel=1e-12)
             assert again.peak[0] <= q.chip.memory * (1 - q.work.reserve)
     assert np.isfinite(found.step).any()
@@ -71,9 +71,9 @@ def test_the_best_shapes_are_exact_and_few_are_priced(
     def counted(q: Question, layouts: Layouts) -> object:
         nonlocal priced
         priced += len(layouts)
-        return price(q, layouts)
+        return evaluate(q, layouts)
 
-    monkeypatch.setattr(shape_search, "price", counted)
+    monkeypatch.setattr(shape_search, "evaluate", counted)
     monkeypatch.setattr(shape_search, "BATCH", 64)
     found = fastest(q, stack, {}, top)
     best = exact.order()[:top]
@@ -90,7 +90,7 @@ def test_no_layout_is_faster_than_its_floor_or_leaner_than_the_leanest(framework
     q, stack = asked(framework, cluster, every=41)
     number = 0
     for here, layouts in blocks(replace(q, model=stack), {}, (), {}):
-        cost = price(here, layouts)
+        cost = evaluate(here, layouts)
         assert np.all(floor(here, layouts, layouts.recompute) <= cost.step * (1 + 1e-12))
         for recompute in range(len(RECOMPUTE)):
             rows = layouts.recompute == recompute

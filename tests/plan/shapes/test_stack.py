@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwise.cost.layout import Layouts
-from meshwise.cost.train.step import price
+from meshwise.cost.train.step import evaluate
 from meshwise.errors import UserError
 from meshwise.models.model import Model
 from meshwise.plan.shapes.stack import ASPECT, HEAD_SIZES, NEAR, STEP, Shapes, Stack, base_of, near, one_model, parse, shapes_of
 from support.command import one_line
-from support.layouts_to_price import CLUSTERS, FRAMEWORKS, block, found_model, question, rows
+from support.train_questions import CLUSTERS, FRAMEWORKS, block, found_model, question, rows
 
 LIKE = ("bloom-176b", "llama-3-70b", "mistral-7b", "gpt2", "opt-13b", "qwen3-32b", "falcon-7b")
 
@@ -90,9 +90,9 @@ def test_a_stack_is_priced_as_its_models_are(framework: str, data: st.DataObject
     singles = [replace(q, model=one_model(base, shapes, i)) for i in range(len(shapes))]
     chosen = data.draw(st.lists(st.integers(0, len(shapes) - 1), min_size=1, max_size=6))
     layouts = [data.draw(rows(singles[i])) for i in chosen]
-    together = price(replace(q, model=Stack(base, shapes, np.array(chosen))), block(layouts))
+    together = evaluate(replace(q, model=Stack(base, shapes, np.array(chosen))), block(layouts))
     for row, (i, layout) in enumerate(zip(chosen, layouts, strict=True)):
-        alone = price(singles[i], block([layout]))
+        alone = evaluate(singles[i], block([layout]))
         for found, expected in ((together.time, alone.time), (together.memory, alone.memory)):
             assert {part: values[row] for part, values in found.items()} == pytest.approx(
                 {part: values[0] for part, values in expected.items()}, rel=1e-12
@@ -211,8 +211,8 @@ def test_one_layout_for_every_shape_and_one_shape_for_every_layout() -> None:
     base = base_of(found_model("bloom-560m"), 0)
     q = replace(question("bloom-560m", "1x8xh100-sxm"), model=base)
     two = shapes_of([shape(1024, 24, 16, 16, 4096), shape(2048, 24, 16, 16, 8192)])
-    both = price(replace(q, model=Stack(base, two)), Layouts.of(dp_shard=np.array([8, 8]), zero=1)).step
+    both = evaluate(replace(q, model=Stack(base, two)), Layouts.of(dp_shard=np.array([8, 8]), zero=1)).step
     assert both[0] < both[1]
-    same = price(replace(q, model=Stack(base, two, np.array([0, 0]))), Layouts.of(dp_shard=np.array([8, 8]), zero=1)).step
+    same = evaluate(replace(q, model=Stack(base, two, np.array([0, 0]))), Layouts.of(dp_shard=np.array([8, 8]), zero=1)).step
     assert same[0] == same[1] == both[0]
     assert isinstance(two.take(np.array([0])), Shapes)

@@ -18,7 +18,7 @@ from meshwise.plan.train.explain import binding, compared, differences, explain,
 from meshwise.plan.train.plan import TrainPlan, make
 from meshwise.plan.train.search import search
 from support.command import one_line
-from support.layouts_to_price import faster, question
+from support.train_questions import faster, question
 
 BLOOM = TrainAsk(model="bloom-176b", on="jean-zay:48", batch=2048, seq=2048, framework="megatron-deepspeed")
 

@@ -19,12 +19,12 @@ from meshwise.catalogue.frameworks import find_framework
 from meshwise.cost.axes import parse
 from meshwise.cost.layout import Layouts
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.step import price
+from meshwise.cost.train.step import evaluate
 from meshwise.errors import UserError
 from meshwise.plan.train.rules import PADDING, broken, cut_rules, inner_rules, offered_rules
 from meshwise.plan.train.search import Found, check_divides, divisors, search, usable_part
 from support.command import one_line
-from support.layouts_to_price import FRAMEWORKS, MODELS, devices, faster, question
+from support.train_questions import FRAMEWORKS, MODELS, devices, faster, question
 
 AXES = tuple(f.name for f in fields(Layouts))
 
@@ -78,7 +78,7 @@ def test_a_search_prices_what_a_loop_over_everything_would(model: str, cluster: 
     everything, found = grid(q), every(q)
     offered, cuts, inner = (holds(rules(q, everything)) for rules in (offered_rules, cut_rules, inner_rules))
     expected = everything.take(offered & cuts & inner)
-    cost = price(q, expected)
+    cost = evaluate(q, expected)
     fits = cost.peak <= q.chip.memory * (1 - q.work.reserve)
     assert found.priced == len(expected) > 0
     assert sorted(table(found.layouts)) == sorted(table(expected.take(fits)))
@@ -424,7 +424,7 @@ def test_data_ranks_may_pad_the_batch_by_a_quarter_and_no_more(pod: Found) -> No
 def test_padding_costs_what_it_computes() -> None:
     """7 data ranks compute 7 x 2 sequences for a batch of 8, and take as long as for 14."""
     eight, fourteen = (question("llama-debug", "tpu-v5p:7x1x1", "maxtext", batch=n) for n in (8, 14))
-    assert price(eight, Layouts.of(dp_shard=7, zero=3)).step == price(fourteen, Layouts.of(dp_shard=7, zero=3)).step
+    assert evaluate(eight, Layouts.of(dp_shard=7, zero=3)).step == evaluate(fourteen, Layouts.of(dp_shard=7, zero=3)).step
 
 
 def test_frameworks_that_do_not_pad_need_data_ranks_that_divide_the_batch() -> None:

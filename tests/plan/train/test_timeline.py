@@ -14,8 +14,8 @@ from meshwise.cost.parts import TRAIN_PARTS
 from meshwise.cost.train.question import Question
 from meshwise.plan.train.choice import Choice
 from meshwise.plan.train.timeline import AFTER, DETAILED, STREAMS, WITHIN, as_file, play_out, trace
-from support.layouts_to_price import question
 from support.steps import chosen, eight_stages, steps
+from support.train_questions import question
 
 NANOSECOND = 1e-3
 """In the microseconds of a trace."""

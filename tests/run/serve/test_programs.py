@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from meshwise.errors import UserError
-from meshwise.export import commands
+from meshwise.export.engines import commands
 from meshwise.plan.ask import ServeAsk
 from meshwise.run.serve import programs
 from meshwise.run.serve.ask import ServeRun

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwise.calibrate.serve.cases import serve_cases
+from meshwise.calibrate.serve.cases import read_cases
 from meshwise.errors import UserError
 from meshwise.plan.ask import ServeAsk
 from meshwise.run.bench.speeds import Measured, Setting, run_of
@@ -39,7 +39,7 @@ def test_rows_are_read_back_by_validate_and_calibrate(tmp_path: Path) -> None:
     points = [report.point(measured(), planned), report.point(measured({"x": 1}), planned)]
     told = report.report(points, {"model": "m", "engine": "llama-server", "repeats": 2})
     (tmp_path / "rows.csv").write_text(as_csv(report.rows(told, planned)))
-    cases, skipped = serve_cases(tmp_path / "rows.csv")
+    cases, skipped = read_cases(tmp_path / "rows.csv")
     assert [(case.decode, case.prefill, case.work.prompt, len(case.rig.chips)) for case in cases] == [(50.0, 200.0, 100, 2)]
     assert cases[0].runtime.engine == "llama.cpp"
     assert len(skipped) == 1

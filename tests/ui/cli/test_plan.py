@@ -481,7 +481,7 @@ def test_a_plan_that_fails_leaves_the_old_file(run: Run, tmp_path: Path) -> None
         ("--price", "$0/h", "--price '$0/h': expected more than 0"),
         ("--batch", "1e30", "'1e30' is too large a batch: expected at most"),
         ("--spares", "-1", "--spares"),
-        ("--straggler", "200%", "--straggler 200% is not 0 to 99%"),
+        ("--straggler", "200%", "--straggler 200% is out of range: expected 0 to 99%"),
         ("--on", "8xh100x", "h100"),
         ("--on", "2xrtx3090+1xrtx3060-12gb", "mixes chips"),
         ("--on", "2x4xrtx3090", "no network between them"),
@@ -495,7 +495,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(run: Run, option: str, value: str
 def test_tokens_that_make_no_whole_sequences_are_told_the_nearest_number_that_does(run: Run) -> None:
     """4M are 4,194,304 tokens, and 1024 sequences of 4095 are 4,193,280."""
     said = refused(run("plan", "llama-debug", "--on", "1x8xh100-sxm", "--batch", "4M", "--seq", "4095"))
-    assert "no whole number of sequences of 4,095 tokens; 1024 of them are 4,193,280 tokens" in said
+    assert "not a whole number of sequences of 4,095 tokens; 1024 sequences are 4,193,280 tokens" in said
 
 
 @pytest.mark.parametrize("missing", ["--on", "--batch"])

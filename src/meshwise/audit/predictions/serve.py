@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from meshwise.audit.figures import Figures
 from meshwise.audit.finding import Finding, number
-from meshwise.calibrate.serve.cases import ServeCase, serve_case
+from meshwise.calibrate.serve.cases import ServeCase, case_of
+from meshwise.calibrate.serve.predict import predict
 from meshwise.errors import UserError
 
 SLOW, FAST = 3.0, 1.7
@@ -35,9 +36,7 @@ def predict_runs(runs: Sequence[Figures]) -> tuple[list[ServePrediction], dict[s
             missing[str(error)] = missing.get(str(error), 0) + 1
     if not cases:
         return [], missing
-    from meshwise.calibrate.serve import fit  # imports scipy, which training runs do not need
-
-    speeds = fit.predict([case for _, case in cases], None)
+    speeds = predict([case for _, case in cases])
     found = [
         ServePrediction(f, speed.decode_tokens_per_second, speed.prefill_tokens_per_second if case.work.prompt else math.nan)
         for (f, case), speed in zip(cases, speeds, strict=True)
@@ -56,7 +55,7 @@ def _to_case(f: Figures) -> ServeCase:
     counts |= {column: run.get(name) for column, name in _COUNTS.items() if run.stated(name)}
     speeds = {column: run.get(name) for column, name in _SPEEDS.items() if run.stated(name)}
     row |= {name: f"{value:.0f}" for name, value in counts.items()}
-    return serve_case(row | {name: f"{value:g}" for name, value in speeds.items()}, f.where)
+    return case_of(row | {name: f"{value:g}" for name, value in speeds.items()}, f.where)
 
 
 _COUNTS = {"prompt_len": "prompt", "gen_len": "output", "batch_or_concurrency": "users"}

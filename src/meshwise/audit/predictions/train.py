@@ -19,7 +19,7 @@ from meshwise.cost.axes import OFFLOAD, RECOMPUTE, SCHEDULES
 from meshwise.cost.layout import Layouts
 from meshwise.cost.parts import TRAIN_WORDS as PARTS
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.step import price
+from meshwise.cost.train.step import evaluate
 from meshwise.errors import UserError
 from meshwise.plan.train import choice as plans
 from meshwise.plan.train.explain import differences
@@ -111,7 +111,7 @@ def to_case(f: Figures) -> Case:
         row["sec_per_iter"] = f"{f.seconds:.9g}"
     if math.isfinite(f.memory):
         row |= {"mem_gb": f"{f.memory / 1e9:.6g}", "mem_unit": "GB"}
-    return cases.case(row, f.where)
+    return cases.case_of(row, f.where)
 
 
 def _heads(hidden: int) -> int:
@@ -156,7 +156,7 @@ def compare(predictions: Sequence[TrainPrediction], grades: dict[str, str]) -> I
                 message=f"it is {1 / p.ratio:.1f} times faster than predicted",
                 arithmetic=f"{p.seconds:.4g} s predicted, {p.case.seconds:.4g} s measured",
             )
-        if p.case.weighed and p.case.layout["mbs"] and not MEMORY[0] < p.case.memory / p.memory < MEMORY[1]:
+        if p.case.has_memory and p.case.layout["mbs"] and not MEMORY[0] < p.case.memory / p.memory < MEMORY[1]:
             predicted = f"{p.memory / GIB:.1f} GiB predicted for {layout_name(p.case.layout)}"
             yield Finding(
                 rule="memory",
@@ -294,7 +294,7 @@ def _lacks_memory(p: TrainPrediction) -> str:
 def _largest_saving(question: Question, layout: dict[str, int], best: plans.Choice) -> str:
     """Return the part of the step in which the best layout saves most."""
     layouts = Layouts.of(**{axis: np.array([value]) for axis, value in layout.items()})
-    mine = plans.choice(question, layouts, price(question, layouts), 0)
+    mine = plans.choice(question, layouts, evaluate(question, layouts), 0)
     rows = [row for row in differences(best, mine) if row.gained > 0]
     if not rows:
         return "no single part of the step stands out"

@@ -1,19 +1,19 @@
-"""Measurements of served models: rows of a table that say what was run, on what, and how fast it was or what it took."""
+"""Measured served models: each row of a table as a ServeCase, with the model, devices, engine and placement that it describes."""
 
 import math
 import re
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Literal
 
-from meshwise.calibrate.tables import Skipped, read_lines
-from meshwise.catalogue.chips import Chip, Link, chips, known_chip
+from meshwise.calibrate import tables
+from meshwise.calibrate.tables import Row, Skipped, number, whole
+from meshwise.catalogue.chips import GENERIC_CPU, Chip, Link, find_card, find_chip
 from meshwise.catalogue.engines import Runtime, find_runtime, runtimes
 from meshwise.cost.serve.buffers import Footprint, footprints
-from meshwise.cost.serve.cache import Held, layer_caches
+from meshwise.cost.serve.cache import CacheRequest, layer_caches
 from meshwise.cost.serve.demand import Demand, Rig, demand
 from meshwise.cost.serve.placement import Placement, split_layers, split_rows, split_tensors
 from meshwise.cost.work import Serve
@@ -23,31 +23,25 @@ from meshwise.models.formats import Weights, as_gguf, find_format, weights
 from meshwise.models.model import Model
 from meshwise.units import GIB
 
-Row = Mapping[str, str]
-
 RATES = ("decode_tok_s", "prefill_tok_s")
 SIZES = {"weights": ("weights_mib", "model_mib"), "cache": ("kv_mib", "context_mib"), "compute": ("compute_mib",)}
-"""What one device holds: columns of a log, or of a dry run, in MiB."""
+"""Memory of one device by kind: columns of a log, or of a dry run, in MiB."""
 NEEDED = ("model", "quant")
 SHORTEST = 512
-"""The context of a run that names none and did not start: llama.cpp's default of its time."""
+"""The context of a run that states none and did not start: llama.cpp's default at the time."""
 
-LATER = ("instruct", "chat", "it", "hf", "base", "gguf")
-"""Words behind a model's name that change nothing of its shape."""
-NO_NAMES = frozenset({"nvidia", "geforce", "rtx", "apple", "amd", "radeon", "instinct", "gpu", "tesla", "generation"})
-"""Words that a card may go without."""
+SUFFIXES = ("instruct", "chat", "it", "hf", "base", "gguf")
+"""Words after a model's name that do not change its shape."""
 FIRST_LLAMA = {"30b": "33b"}
-"""What Meta called 30B has 32.5 billion parameters, and the preset the name of its size."""
-
-
-ILL = 3.0
-"""A prompt that takes so many times as long as the same prompt in another format on the same devices tells of the machine, not the model:
-one A100 SXM of May 2024 read prompts in F16 at 604 tokens/s, and in Q4_K_M at 5,948."""
+"""LLaMA 1 30B has 32.5 billion parameters, and its preset is named after them."""
+SLOW_PROMPT = 3.0
+"""A prompt this many times slower than in another format on the same devices shows a fault of the machine: one A100 SXM of May 2024 read
+prompts in F16 at 604 tokens/s, and in Q4_K_M at 5,948."""
 
 
 @dataclass(frozen=True)
 class ServeCase:
-    """One measured run. What was not printed is NaN."""
+    """One measured run. Values that are not stated are NaN."""
 
     row_id: str
     table: str
@@ -57,20 +51,25 @@ class ServeCase:
     runtime: Runtime
     placement: Placement
     work: Serve
-    held: Held
+    held: CacheRequest
     decode: float
+    """Tokens per second."""
     prefill: float
+    """Tokens per second."""
     memory: float
-    """Bytes on all devices together, as the log prints them: without the driver's context."""
+    """Bytes on all devices together, as the log prints them: without the driver context."""
     ran: bool
+    """Whether it ran; otherwise it was out of memory."""
     sizes: Mapping[str, float]
-    """MiB on one device by kind, where the row is of a log or a dry run."""
+    """MiB on one device by kind, where the row is from a log or a dry run."""
     device: int = 0
+    """The device of `sizes`, counted from 1; 0 is the host."""
     cut_off: bool = False
-    """Sizes are cut off to whole MiB."""
-    ill: bool = False
-    """Its prompt was ILL times slower than in another format: neither fitted to nor counted in a mean error."""
+    """Whether sizes are rounded down to whole MiB."""
+    slow_prompt: bool = False
+    """Whether its prompt was SLOW_PROMPT times slower than in another format: excluded from fits and mean errors."""
     assumed: tuple[str, ...] = ()
+    """Notes on values that the row does not state."""
 
     @property
     def chip(self) -> Chip:
@@ -78,7 +77,7 @@ class ServeCase:
 
     @property
     def group(self) -> tuple[object, ...]:
-        """What a fit leaves out together: one card, and how many of it."""
+        """Key of rows that a fit leaves out together: chip, and number of devices."""
         return (self.chip.key, len(self.rig.chips))
 
     @cached_property
@@ -97,51 +96,47 @@ class ServeCase:
         )
 
 
-def serves(path: Path) -> bool:
-    """Whether a table is of served models: known by its columns."""
-    header = read_lines(path)[0]
+def is_serving_table(path: Path) -> bool:
+    """Whether a table has columns of served models."""
+    header = tables.read_lines(path)[0]
     return bool({*RATES, *(column for columns in SIZES.values() for column in columns)} & set(header))
 
 
-def serve_cases(path: Path) -> tuple[list[ServeCase], list[Skipped]]:
-    """Every row of a table as a case, or the reason why it is none."""
-    header, lines = read_lines(path)
+def read_cases(path: Path) -> tuple[list[ServeCase], list[Skipped]]:
+    """Read every row of a table of served models as a ServeCase, or the reason why it is skipped."""
+    header, lines = tables.read_lines(path)
     for column in (*NEEDED, "n_devices" if "n_devices" in header else "n_gpus"):
         if column not in header:
             raise UserError(f"{path.name}: the column '{column}' is missing")
-    used: list[ServeCase] = []
-    skipped: list[Skipped] = []
-    for number, (line_number, line) in enumerate(lines, 1):
-        if len(line) != len(header):
-            raise UserError(f"{path.name}, line {line_number}: {len(line)} fields, where the header has {len(header)}")
-        row = dict(zip(header, map(str.strip, line), strict=True))
-        row_id = row.get("row_id") or f"{path.stem}-{number}"
-        try:
-            used.append(_case(row, row_id, path.stem))
-        except UserError as error:
-            skipped.append(Skipped(row_id, str(error)))
-    if not used:
-        reason, times = Counter(skip.reason for skip in skipped).most_common(1)[0] if skipped else ("it is empty", 0)
-        raise UserError(f"{path.name}: none of its {len(lines)} rows can be priced; {times} of them: {reason}")
-    return _told_apart(used), skipped
+    rows = [row for _, row in tables.rows(path, header, lines)]
+    used, skipped = tables.cases(path, rows, lambda row, row_id: _case(row, row_id, path.stem))
+    return _mark_slow_prompts(used), skipped
 
 
-def _told_apart(cases: list[ServeCase]) -> list[ServeCase]:
-    """The same, prompts that were ill marked."""
+def _mark_slow_prompts(cases: list[ServeCase]) -> list[ServeCase]:
+    """Set `slow_prompt` of cases whose prompt was SLOW_PROMPT times slower than in the best format."""
     best: dict[tuple[object, ...], float] = {}
     for case in cases:
         if case.ran and case.prefill > 0:
-            best[_same(case)] = max(best.get(_same(case), 0.0), case.prefill)
-    return [replace(case, ill=True) if case.ran and 0 < case.prefill * ILL < best[_same(case)] else case for case in cases]
+            best[_all_but_format(case)] = max(best.get(_all_but_format(case), 0.0), case.prefill)
+    return [
+        replace(case, slow_prompt=True) if case.ran and 0 < case.prefill * SLOW_PROMPT < best[_all_but_format(case)] else case
+        for case in cases
+    ]
 
 
-def _same(case: ServeCase) -> tuple[object, ...]:
-    """What two rows share that differ in their format alone."""
+def _all_but_format(case: ServeCase) -> tuple[object, ...]:
+    """Return a key that rows share which differ only in their weight format."""
     return (*case.group, case.model.name, case.work.prompt, case.work.users, case.placement.split)
 
 
-def serve_case(row: Row, row_id: str) -> ServeCase:
-    """One row that stands in no table."""
+def comparable(one: ServeCase, other: ServeCase) -> bool:
+    """Whether two rows share coefficients: the same kind of chip and the same engine."""
+    return one.chip.kind == other.chip.kind and one.runtime.engine == other.runtime.engine
+
+
+def case_of(row: Row, row_id: str) -> ServeCase:
+    """Turn a row that is in no table into a ServeCase."""
     return _case(row, row_id, "")
 
 
@@ -153,13 +148,13 @@ def _case(row: Row, row_id: str, table: str) -> ServeCase:
     model, runtime = _model(row.get("model", "")), _runtime(row, assumed)
     stored = _weights(model.source if model.tensors else model.name, row.get("quant", ""), runtime.gguf, runtime.files_by_order)
     rig = _rig(row)
-    sizes = {kind: size for kind, columns in SIZES.items() if not math.isnan(size := _number(row, *columns))}
-    work = _work(row, bool(sizes), assumed)
-    decode, prefill = _number(row, "decode_tok_s"), _number(row, "prefill_tok_s")
-    memory = _number(row, "mem_gb") * GIB
+    sizes = {kind: size for kind, columns in SIZES.items() if not math.isnan(size := number(row, *columns))}
+    work = _work(row, bool(sizes))
+    decode, prefill = number(row, "decode_tok_s"), number(row, "prefill_tok_s")
+    memory = number(row, "mem_gb") * GIB
     if outcome == "ok" and not sizes and all(map(math.isnan, (decode, prefill, memory))):
         raise UserError("neither a speed nor a memory is stated")
-    held = Held(context=work.context, sequences=work.users, key=work.kv, value=work.kv)
+    held = CacheRequest(context=work.context, sequences=work.users, key=work.kv, value=work.kv)
     return ServeCase(
         row_id=row_id,
         table=table,
@@ -181,36 +176,13 @@ def _case(row: Row, row_id: str, table: str) -> ServeCase:
     )
 
 
-def _number(row: Row, *columns: str) -> float:
-    for column in columns:
-        text = row.get(column, "")
-        if text:
-            try:
-                value = float(text)
-            except ValueError:
-                raise UserError(f"{column} is {quoted(text)}, not a number") from None
-            if not 0 <= value < math.inf:
-                raise UserError(f"{column} is {quoted(text)}; expected a number above zero")
-            return value
-    return math.nan
-
-
-def _whole(row: Row, *columns: str, default: int) -> int:
-    value = _number(row, *columns)
-    if math.isnan(value):
-        return default
-    if value != int(value) or value > 2**31:
-        raise UserError(f"{columns[0]} is {value:g}, not a whole number")
-    return int(value)
-
-
 @cache
 def _model(name: str) -> Model:
-    """A preset by the name that people write: 'Llama 3.1 8B Instruct', 'LLaMA 1 30B'."""
+    """Find a preset by a name as people write it: 'Llama 3.1 8B Instruct', 'LLaMA 1 30B'."""
     if name.endswith(".gguf"):
         return find.find_model(name)
     words = name.replace("-", " ").split()
-    while words and words[-1].lower() in LATER:
+    while words and words[-1].lower() in SUFFIXES:
         words.pop()
     if len(words) > 2 and words[0].lower() == "llama" and words[1] == "1":
         words = ["llama", FIRST_LLAMA.get(words[2].lower(), words[2])]
@@ -222,7 +194,7 @@ def _model(name: str) -> Model:
 @cache
 def _weights(model: str, quant: str, gguf: bool, by_file: bool) -> Weights:
     found = find.find_model(model)
-    if found.tensors:  # a .gguf is in the types that it has
+    if found.tensors:  # a .gguf file states its own types
         return weights(found)
     if not quant:
         raise UserError("the quantization is not stated")
@@ -231,7 +203,7 @@ def _weights(model: str, quant: str, gguf: bool, by_file: bool) -> Weights:
 
 
 def _runtime(row: Row, assumed: list[str]) -> Runtime:
-    """The engine; of llama.cpp the build of the row's time, where a date is stated."""
+    """Find the engine of a row; for llama.cpp, the build of the row's date, where one is stated."""
     text = row.get("engine", "").lower()
     if not text or "llama" in text:
         dated = re.search(r"\b(20\d\d-\d\d)", f"{row.get('source', '')} {row.get('date', '')} {row.get('note', '')}")
@@ -241,23 +213,23 @@ def _runtime(row: Row, assumed: list[str]) -> Runtime:
     for name in ("vllm", "transformers"):
         if name in text:
             return find_runtime(name)
-    # Of another engine this much is known: what runs GGUF files, or on a Mac, is nearer to llama.cpp.
+    # An unknown engine that runs GGUF files, or on a Mac, is closer to llama.cpp than to vLLM.
     quant = row.get("quant", "")
     local = (find_format(quant).gguf if quant else False) or find_card(row.get("gpu", "")).kind in ("apple", "cpu")
     found = find_runtime("llama.cpp" if local else "vllm")
-    assumed.append(f"engine {quoted(text)} priced as {found.name}")
+    assumed.append(f"engine {quoted(text)} evaluated as {found.name}")
     return found
 
 
-def _work(row: Row, held_only: bool, assumed: list[str]) -> Serve:
-    prompt, output = _whole(row, "prompt_len", default=0), _whole(row, "gen_len", default=0)
-    users = max(1, _whole(row, "batch_or_concurrency", "n_seq", default=1))
+def _work(row: Row, memory_only: bool) -> Serve:
+    prompt, output = whole(row, "prompt_len", default=0), whole(row, "gen_len", default=0)
+    users = max(1, whole(row, "batch_or_concurrency", "n_seq", default=1))
     noted = re.search(r"\bn_ctx (\d+)", row.get("note", ""))
-    context = _whole(row, "n_ctx", default=int(noted[1]) if noted else 0) or prompt + output or SHORTEST
-    if held_only or not prompt + output:
+    context = whole(row, "n_ctx", default=int(noted[1]) if noted else 0) or prompt + output or SHORTEST
+    if memory_only or not prompt + output:
         prompt, output = 0, context
     if prompt + output > context:
-        # The program drops old tokens when its context is full, and goes on.
+        # llama.cpp drops old tokens when its context is full, and continues.
         prompt = min(prompt, context)
         output = context - prompt
     flash = {"on": True, "yes": True, "off": False, "no": False}.get(row.get("flash_attn", "").lower())
@@ -265,53 +237,34 @@ def _work(row: Row, held_only: bool, assumed: list[str]) -> Serve:
 
 
 def _device(name: str) -> int:
-    """CUDA0, RPC1 and Metal are devices; CPU, Host and CUDA_Host are the host: 0 here, devices from 1."""
+    """Return the number of a device, counted from 1 (CUDA0, RPC1, Metal), or 0 for the host (CPU, Host, CUDA_Host)."""
     number = "".join(c for c in name if c.isdecimal())
     return 1 + int(number or 0) if number or name == "Metal" else 0
 
 
 def _rig(row: Row) -> Rig:
-    devices, hosts = _whole(row, "n_gpus", "n_devices", default=1), _whole(row, "n_hosts", default=1)
+    devices, hosts = whole(row, "n_gpus", "n_devices", default=1), whole(row, "n_hosts", default=1)
     if not devices or not hosts or devices % hosts or devices > 4096:
         raise UserError(f"{devices} devices in {hosts} hosts")
-    # A dry run has devices of no kind; what they hold does not depend on it.
-    chip = _capped(find_card(row["gpu"]), row.get("note", "")) if row.get("gpu") else _anything(row)
+    chip = _capped(find_card(row["gpu"]), row.get("note", "")) if row.get("gpu") else _any_chip(row)
     words = row.get("link", "").lower()
     named = re.search(r"([\d.]+)\s*(gbe|gbps|gbit|g\b)", words)
     network = Link(name=words, bandwidth=float(named[1]) * 1e9 / 8) if named else chip.network
     link = (chip.link or chip.bridge) if "nvlink" in words else chip.host if "pcie" in words else chip.link or chip.host
     owners = tuple(i * hosts // devices for i in range(devices))
-    return Rig((chip,) * devices, owners, link, network if hosts > 1 else None)
+    cpu = find_chip(GENERIC_CPU)
+    return Rig(chips=(chip,) * devices, hosts=owners, cpu=cpu, link=link, network=network if hosts > 1 else None)
 
 
-def _anything(row: Row) -> Chip:
+def _any_chip(row: Row) -> Chip:
+    """Return some chip for a dry run, whose memory does not depend on it; refuse other rows without a chip."""
     if "n_devices" not in row:
         raise UserError("the card is not stated")
-    found = known_chip("a100-80gb-sxm")
-    assert found is not None
-    return found
-
-
-@cache
-def find_card(text: str) -> Chip:
-    """A chip by the words people use: 'A100 PCIe 80GB', '3090 24GB', 'M2 Ultra 76-Core GPU 192GB'. Cores and memory are as stated."""
-    cores = re.search(r"(\d+)\s*-?\s*core\b(?:\s*gpu)?", text.lower())
-    rest = text.lower().replace(cores[0], " ") if cores else text.lower()
-    memory = re.search(r"(\d+)\s*gi?b\b", rest)
-    bare = rest.replace(memory[0], " ") if memory else rest
-    found = known_chip(rest) or _by_words(rest) or known_chip(bare) or _by_words(bare)
-    if found is None:
-        raise UserError(f"the card {quoted(text)} is not in the catalogue (meshwise show chips)")
-    if memory and found.kind == "apple":
-        found = replace(found, memory=int(memory[1]) * GIB)
-    if cores and found.sms and found.kind == "apple" and int(cores[1]) != found.sms:
-        share = int(cores[1]) / found.sms
-        found = replace(found, sms=int(cores[1]), flops={kind: rate * share for kind, rate in found.flops.items()})
-    return found
+    return find_chip("a100-80gb-sxm")
 
 
 def _capped(chip: Chip, note: str) -> Chip:
-    """A card that is held below its power: clocks, and with them FLOP/s, fall as about the square root of it (220 W of 350: 0.8)."""
+    """Return a chip under a power cap: clocks, and with them FLOP/s, fall as about the square root of the power (220 W of 350: 0.8)."""
     caps = re.search(r"power caps W ([\d/]+)", note)
     least = min((float(cap) for cap in caps[1].split("/") if cap), default=0.0) if caps else 0.0
     if not least or not chip.tdp or least >= chip.tdp:
@@ -319,17 +272,8 @@ def _capped(chip: Chip, note: str) -> Chip:
     return replace(chip, flops={kind: rate * (least / chip.tdp) ** 0.5 for kind, rate in chip.flops.items()})
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(re.findall(r"[a-z0-9.]+", text.lower())) - NO_NAMES
-
-
-def _by_words(text: str) -> Chip | None:
-    wanted = _words(text)
-    return next((chip for chip in chips() if any(wanted == _words(n) for n in (chip.key, chip.name, *chip.aliases))), None)
-
-
-def _placement(row: Row, model: Model, stored: Weights, rig: Rig, runtime: Runtime, held: Held) -> Placement:
-    """The split that the row names; the engine's default where it names none."""
+def _placement(row: Row, model: Model, stored: Weights, rig: Rig, runtime: Runtime, held: CacheRequest) -> Placement:
+    """Place the model with the split that the row names, or the engine's default."""
     split, n = row.get("split", "").lower(), len(rig.chips)
     caches = layer_caches(model, runtime, held)
     if runtime.gguf:
@@ -343,7 +287,7 @@ def _placement(row: Row, model: Model, stored: Weights, rig: Rig, runtime: Runti
 
 
 def _degrees(split: str, n: int) -> tuple[int, int]:
-    """'tp4 pp2', 'tensor', 'pipeline': tensor parallelism over all devices where it says nothing."""
+    """Return (tp, pp) from 'tp4 pp2', 'tensor' or 'pipeline'; tensor parallelism over all devices where neither is stated."""
     found: dict[Literal["tp", "pp"], int] = {}
     for axis in ("tp", "pp"):
         number = re.search(rf"{axis}\W*(\d+)", split)

@@ -1,4 +1,4 @@
-"""Fit a Serving to measurements: robust least squares of ln(predicted / measured) over the function that predicts, held near the prior."""
+"""Fit a ServeCalibration: robust least squares of ln(predicted / measured) over the function that predicts, regularized by the prior."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,23 +8,27 @@ from typing import Any, cast
 import numpy as np
 from scipy.optimize import least_squares  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
-from meshwise.calibrate.serve.cases import ServeCase
-from meshwise.catalogue.calibrations import ServeCalibration, choose_serve, coefficients
+from meshwise.calibrate.score import LeaveOut
+from meshwise.calibrate.serve.cases import ServeCase, comparable
+from meshwise.calibrate.serve.predict import predict
+from meshwise.catalogue.calibrations import ServeCalibration, coefficients, serve_prior
 from meshwise.cost.layout import Floats
-from meshwise.cost.serve.speed import Speed, decode_parts, prefill_parts, price
+from meshwise.cost.serve.speed import Speed, decode_parts, prefill_parts
 
+FOLDS = 10
+"""Fits of a leave-one-out by rows: every tenth row is left out together."""
 WIDTHS = {name: one.width for name, one in coefficients(ServeCalibration).items() if one.width}
 MOST = {name: one.most for name, one in coefficients(ServeCalibration).items()}
 OWN = 0.6
-"""How far a card may differ from others of its kind, in WIDTHS."""
+"""Factor on WIDTHS for the difference between a card and others of its kind."""
 NOISE = 0.04
 """Standard deviation of ln(tokens/s) between two machines with the same card."""
 PREFILL_NOISE = 0.12
-"""The same of prompts, where power caps and clocks matter."""
+"""Standard deviation of ln(tokens/s) of prompts, larger because power caps and clocks matter more."""
 
 
 def fit(cases: Sequence[ServeCase], prior: ServeCalibration, wide: float = 1.0) -> ServeCalibration:
-    """The coefficients that predict these rows best; `wide` is how far they may go from the prior, in WIDTHS."""
+    """Return the coefficients that predict these rows best; `wide` scales the prior widths."""
     timed = [case for case in cases if case.ran and not (math.isnan(case.decode) and math.isnan(case.prefill))]
     if not timed:
         return prior
@@ -36,7 +40,7 @@ def fit(cases: Sequence[ServeCase], prior: ServeCalibration, wide: float = 1.0) 
         errors = _errors(timed, _with(prior, logs))
         return np.concatenate([_softened(errors), (logs - start) / width])
 
-    # scipy has no types: what it returns is known by its documentation alone.
+    # scipy has no type stubs
     solved = cast(
         Any,
         least_squares(
@@ -57,35 +61,27 @@ def _with(prior: ServeCalibration, logs: Floats) -> ServeCalibration:
 
 
 def _softened(errors: Floats) -> Floats:
-    """Beyond two standard deviations a residual counts by its size, not its square: a run that hung must not bend the rest."""
+    """Make residuals beyond two standard deviations count linearly, not squared, so that a run that hung does not distort the fit."""
     size = np.abs(errors) / 2
     return np.sign(errors) * 2 * np.where(size <= 1, size, np.sqrt(2 * np.maximum(size, 1) - 1))
 
 
-def _errors(cases: Sequence[ServeCase], serving: ServeCalibration) -> Floats:
-    """ln(predicted / measured) in standard deviations, of decode and of prompts."""
+def _errors(cases: Sequence[ServeCase], calibration: ServeCalibration) -> Floats:
+    """Return ln(predicted / measured) in standard deviations, of decode and of prompts."""
     found: list[float] = []
     for case in cases:
         asked = case.demand
         if not math.isnan(case.decode):
-            seconds = sum(decode_parts(asked, lambda _: serving).values())
+            seconds = sum(decode_parts(asked, lambda _: calibration).values())
             found.append(math.log(asked.users / seconds / case.decode) / NOISE)
-        if not math.isnan(case.prefill) and not case.ill:
-            seconds = sum(prefill_parts(asked, lambda _: serving).values())
+        if not math.isnan(case.prefill) and not case.slow_prompt:
+            seconds = sum(prefill_parts(asked, lambda _: calibration).values())
             found.append(math.log(asked.prompt / seconds / case.prefill) / PREFILL_NOISE)
     return np.array(found)
 
 
-def predict(cases: Sequence[ServeCase], serving: ServeCalibration | None = None) -> list[Speed]:
-    """By these coefficients, or by those that the catalogue has for each row's chip and build."""
-    return [price(case.demand, lambda chip, case=case: serving or choose_serve(chip, case.runtime.key)) for case in cases]
-
-
 def predict_leaving_out(cases: Sequence[ServeCase], groups: Sequence[object], priors: Sequence[ServeCalibration]) -> list[Speed]:
-    """What is predicted for every row by fits that did not see its group.
-
-    First one fit over all cards of its kind, which stands for what a card has in common with others; then one over its own rows.
-    """
+    """Predict every row by fits without its group: first a fit over all cards of its kind, then, from there, one over its own card."""
     found: list[Speed | None] = [None] * len(cases)
     for group in dict.fromkeys(groups):
         inside = [i for i, own in enumerate(groups) if own == group]
@@ -93,13 +89,27 @@ def predict_leaving_out(cases: Sequence[ServeCase], groups: Sequence[object], pr
         for chip in dict.fromkeys(cases[i].chip.key for i in inside):
             rows = [i for i in inside if cases[i].chip.key == chip]
             first = cases[rows[0]]
-            common = fit([case for case in rest if alike(case, first)], priors[rows[0]])
-            own = fit([case for case in rest if case.chip.key == chip and alike(case, first)], common, OWN)
+            common = fit([case for case in rest if comparable(case, first)], priors[rows[0]])
+            own = fit([case for case in rest if case.chip.key == chip and comparable(case, first)], common, OWN)
             for i, speed in zip(rows, predict([cases[i] for i in rows], own), strict=True):
                 found[i] = speed
     return [speed for speed in found if speed is not None]
 
 
-def alike(one: ServeCase, other: ServeCase) -> bool:
-    """Whether two rows have coefficients in common: the same kind of chip and the same engine."""
-    return one.chip.kind == other.chip.kind and one.runtime.engine == other.runtime.engine
+def prior_for(case: ServeCase) -> ServeCalibration:
+    """Return the calibration of chips of its kind with its engine; the default where that one was fitted to this very table."""
+    found = serve_prior(case.chip, case.runtime.key)
+    return ServeCalibration() if case.table in found.fitted_on else found
+
+
+def groups_to_leave_out(cases: Sequence[ServeCase], leave_out: LeaveOut) -> list[object]:
+    """Return the group of each row: chip and number of devices, or one of FOLDS folds of rows.
+
+    Rows that state the same prompt are in one fold: a prompt that was timed once and is repeated in rows with different numbers of
+    concurrent requests would otherwise be left out of a fit that includes it.
+    """
+    if leave_out == "group":
+        return [case.group for case in cases]
+    keys = [case.row_id if math.isnan(case.prefill) else (case.model.name, case.work.prompt, case.prefill) for case in cases]
+    numbers = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+    return [numbers[key] % FOLDS for key in keys]

@@ -1,4 +1,4 @@
-"""How well the speed and memory of served models are predicted. Errors are fractions of the measured tokens/s or bytes."""
+"""Scores of predicted served models: speed, memory, and whether a model fits. Errors are fractions of measured tokens/s or bytes."""
 
 import math
 from collections import Counter
@@ -6,28 +6,28 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from meshwise.calibrate.score import Score, mean, spearman
 from meshwise.calibrate.serve.cases import ServeCase
 from meshwise.calibrate.tables import Skipped
-from meshwise.calibrate.train.score import Score, spearman
 from meshwise.cost.serve.speed import Speed
 from meshwise.units import MIB
 
 
 def score(cases: Sequence[ServeCase], skipped: Sequence[Skipped], speeds: Sequence[Speed]) -> Score:
-    """All that `validate` says of a table of served models, under the keys of its JSON."""
+    """Score the predictions for one table, under the keys of `validate --json`."""
     decode = [(s.decode_tokens_per_second, c.decode) for c, s in zip(cases, speeds, strict=True) if c.ran and c.decode > 0]
     prefill = [
         (case, speed.prefill_tokens_per_second, case.prefill)
         for case, speed in zip(cases, speeds, strict=True)
         if case.ran and case.prefill > 0 and case.work.prompt
     ]
-    every = _rates([(predicted, seen) for _, predicted, seen in prefill])
+    every = _rates([(predicted, measured) for _, predicted, measured in prefill])
     return {
         "rows": len(cases),
         "skipped": len(skipped),
         "decode": _rates(decode),
-        "prefill": _rates([(predicted, seen) for case, predicted, seen in prefill if not case.ill])
-        | {"ill": sum(case.ill for case in cases), "mape_all": every["mape"]},
+        "prefill": _rates([(predicted, measured) for case, predicted, measured in prefill if not case.slow_prompt])
+        | {"ill": sum(case.slow_prompt for case in cases), "mape_all": every["mape"]},
         "memory": _memory(cases),
         "fit": {"right": sum(case.fits == case.ran for case in cases), "total": len(cases)},
         "skipped_reasons": dict(Counter(skip.reason for skip in skipped).most_common()),
@@ -36,37 +36,37 @@ def score(cases: Sequence[ServeCase], skipped: Sequence[Skipped], speeds: Sequen
 
 
 def _rates(pairs: Sequence[tuple[float, float]]) -> Score:
-    """Of predicted and measured tokens/s."""
+    """Score pairs of predicted and measured tokens/s."""
     if not pairs:
         return {"mape": None, "bias": None, "p95": None, "spearman": None, "rows": 0}
-    predicted, seen = (np.array(side) for side in zip(*pairs, strict=True))
-    error = predicted / seen - 1
+    predicted, measured = (np.array(side) for side in zip(*pairs, strict=True))
+    error = predicted / measured - 1
     return {
         "mape": float(np.mean(np.abs(error))),
         "bias": float(np.mean(error)),
         "p95": float(np.percentile(np.abs(error), 95)),
-        "spearman": spearman(predicted, seen),
+        "spearman": spearman(predicted, measured),
         "rows": len(pairs),
     }
 
 
 def _memory(cases: Sequence[ServeCase]) -> Score:
-    """Of everything that was printed; the largest error in MiB of weights and cache of one device, or of a whole run."""
+    """Score all stated memory: the mean error, and the largest error in MiB of weights and cache of one device, or of a whole run."""
     relative: list[float] = []
     largest: list[float] = []
     for case in cases:
         if not case.ran:
             continue
-        for kind, seen in case.sizes.items():
+        for kind, measured in case.sizes.items():
             predicted = getattr(case.footprints[case.device], kind) / MIB
-            error = abs((math.floor(predicted) if case.cut_off else predicted) - seen)
-            relative += [error / seen] if seen else []
+            error = abs((math.floor(predicted) if case.cut_off else predicted) - measured)
+            relative += [error / measured] if measured else []
             largest += [error] if kind != "compute" else []
         if not math.isnan(case.memory):
             devices = case.footprints[1:]
             predicted = sum(device.weights + device.cache for device in devices)
-            # A row split computes on one device, and that is what its log counts.
+            # With a row split, the log counts the compute buffers of one device.
             predicted += (max if case.placement.split == "row" else sum)(device.compute for device in devices)
             relative.append(abs(predicted / case.memory - 1))
             largest.append(abs(predicted - case.memory) / MIB)
-    return {"mape": float(np.mean(relative)) if relative else None, "max_mib": max(largest, default=None)}
+    return {"mape": mean(relative), "max_mib": max(largest, default=None)}

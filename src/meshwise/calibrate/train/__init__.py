@@ -1,0 +1,7 @@
+"""calibrate.train: measured training runs.
+
+cases.py     a row of a table -> Case         predict.py    cases -> seconds and bytes
+score.py     errors, ranks, picks, baselines  fit.py        least squares, leaving groups out
+intervals.py prediction intervals             validate.py   score a table
+make.py      a calibration from tables        probe.py      a probe of this machine -> chip and calibration
+"""

@@ -1,4 +1,4 @@
-"""Measurements: rows of a table that say what was run, on what, and what was seen."""
+"""Measured training runs: each row of a table as a Case, with the model, cluster, task and layout that it describes."""
 
 import json
 import math
@@ -10,7 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import cast
 
-from meshwise.calibrate.tables import Skipped, read_lines
+from meshwise.calibrate import tables
+from meshwise.calibrate.tables import Row, Skipped, number, whole
 from meshwise.catalogue import files
 from meshwise.catalogue.chips import Chip, Cluster
 from meshwise.catalogue.clusters import find_cluster
@@ -20,8 +21,6 @@ from meshwise.errors import UserError, nearest, quoted
 from meshwise.models import find
 from meshwise.models.model import Model, build
 from meshwise.units import GIB, MIB
-
-Row = Mapping[str, str]
 
 VTRAIN = {
     "# GPUs": "n_gpus",
@@ -44,31 +43,32 @@ VTRAIN_FACTS = {
     "vocab": "51200",
     "recompute": "none",
 }
-"""What vTrain's file leaves unsaid: its paper's machine, and GPT-2's padded vocabulary."""
+"""Facts missing from vTrain's file: the machine of its paper, and GPT-2's padded vocabulary."""
 NEEDED = ("n_gpus", "tp", "pp", "dp", "global_batch_seqs", "seq_len", "gpu")
 TIMES = ("sec_per_iter", "ms_per_iter", "tokens_per_sec_per_gpu", "tflops_per_gpu")
-SEEN = (*TIMES, "mem_gb")
+MEASURED = (*TIMES, "mem_gb")
 UNIT_OF_MEMORY = {"": GIB, "gib": GIB, "gb": 1e9, "mib": MIB, "mb": 1e6}
 RECOMPUTE = {"": 0, "none": 0, "no": 0, "selective": 1, "full": 2, "yes": 2}
 
 
 @dataclass(frozen=True)
 class Case:
-    """One measured run: the question it answers and what was seen. Seconds or bytes that were not printed are NaN."""
+    """One measured run: its question, and the measured seconds and bytes, NaN where not stated."""
 
     row_id: str
     model: Model
     cluster: Cluster
     work: Train
     layout: dict[str, int]
-    """Axes as in Layouts; micro-batch 0 where the source does not say."""
+    """Axes as in Layouts; mbs is 0 where the source does not state it."""
     seconds: float
     memory: float
     ran: bool
+    """Whether it ran; otherwise it was out of memory."""
     date: str
     table: str = ""
     assumed: tuple[str, ...] = ()
-    """What the row left unsaid and was filled in."""
+    """Notes on values that the row does not state."""
 
     @property
     def chip(self) -> Chip:
@@ -79,63 +79,61 @@ class Case:
         return self.ran and math.isfinite(self.seconds)
 
     @property
-    def weighed(self) -> bool:
+    def has_memory(self) -> bool:
         return self.ran and math.isfinite(self.memory)
 
     @property
     def limit(self) -> float:
-        """Bytes of a device that a planner would fill."""
+        """Bytes per device that a planner would use."""
         return self.chip.memory * (1 - self.work.reserve)
 
     @property
     def group(self) -> tuple[object, ...]:
-        """Runs of the same model on as many devices with the same batch: among these a planner has to choose."""
+        """Key of runs of one model on the same number of devices with the same batch: a planner chooses among these."""
         return (self.model.name, self.cluster.devices, self.work.batch, self.work.seq)
 
     @property
     def setting(self) -> tuple[object, ...]:
-        """Runs that share what a fit could learn by heart: the day and the shape of the model, or the model and the devices."""
+        """Key of runs that a fit could memorize together: same day and model width, or same model and number of devices."""
         return (self.date, self.model.decoder.hidden) if self.date else (self.model.name, self.cluster.devices)
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV file, vTrain's column names translated, or of what `meshwise run` keeps, a JSON object a line.
+    """Read the rows of a CSV file, vTrain's column names translated, or of a JSONL file that `meshwise run` wrote.
 
-    A file that is damaged is refused, with the line that is.
+    A damaged file is refused, with the number of the damaged line.
     """
     if path.suffix == ".jsonl":
         return _read_objects(path)
-    header, lines = read_lines(path)
+    header, lines = tables.read_lines(path)
     vtrain = "# GPUs" in header
     columns = [VTRAIN.get(name, name) for name in header] if vtrain else header
     _check_columns(path.name, [*columns, *VTRAIN_FACTS] if vtrain else columns)
     if not lines:
         raise UserError(f"{path.name}: no rows below the header")
-    rows: list[dict[str, str]] = []
-    for number, line in lines:
-        if len(line) != len(columns):
-            raise UserError(f"{path.name}, line {number}: {len(line)} fields, where the header has {len(columns)}")
-        row = dict(zip(columns, map(str.strip, line), strict=True))
-        _check_seen(f"{path.name}, line {number}", row)
-        rows.append(VTRAIN_FACTS | row if vtrain else row)
-    return rows
+    found: list[dict[str, str]] = []
+    for where, row in tables.rows(path, columns, lines):
+        _check_measured(where, row)
+        found.append(VTRAIN_FACTS | row if vtrain else row)
+    return found
 
 
 def _read_objects(path: Path) -> list[dict[str, str]]:
     rows: list[dict[str, str]] = []
-    for number, line in enumerate(files.text_of(path).splitlines(), 1):
+    for at, line in enumerate(files.text_of(path).splitlines(), 1):
+        where = f"{path.name}, line {at}"
         try:
             values: object = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise UserError(f"{path.name}, line {number}: not valid JSON: {error}") from None
+            raise UserError(f"{where}: not valid JSON: {error}") from None
         if not isinstance(values, dict):
-            raise UserError(f"{path.name}, line {number}: expected an object, found {quoted(values)}")
+            raise UserError(f"{where}: expected an object, found {quoted(values)}")
         row = {str(key): str(value) for key, value in cast(dict[object, object], values).items()}
-        _check_columns(f"{path.name}, line {number}", list(row))
-        _check_seen(f"{path.name}, line {number}", row)
+        _check_columns(where, list(row))
+        _check_measured(where, row)
         rows.append(row)
     if not rows:
-        raise UserError(f"{path.name}: empty; expected a JSON object a line")
+        raise UserError(f"{path.name}: empty; expected a JSON object per line")
     return rows
 
 
@@ -148,63 +146,29 @@ def _check_columns(name: str, columns: list[str]) -> None:
     for column in NEEDED:
         if column not in columns:
             raise UserError(f"{name}: the column '{column}' is missing{nearest(column, columns)}")
-    if not set(SEEN) & set(columns):
-        raise UserError(f"{name}: no column says what was measured; expected one of {', '.join(SEEN)}")
+    if not set(MEASURED) & set(columns):
+        raise UserError(f"{name}: no column with a measurement; expected one of {', '.join(MEASURED)}")
 
 
-def _check_seen(where: str, row: Row) -> None:
-    """What was measured is above zero and finite, or left empty; anything else is a slip of whoever wrote the table."""
-    for column in SEEN:
+def _check_measured(where: str, row: Row) -> None:
+    """Refuse a measurement that is neither empty nor a finite number above zero."""
+    for column in MEASURED:
         text = row.get(column, "")
         try:
-            sound = not text or 0 < float(text) < math.inf
+            valid = not text or 0 < float(text) < math.inf
         except ValueError:
-            sound = False
-        if not sound:
+            valid = False
+        if not valid:
             raise UserError(
-                f"{where}: {column} is {quoted(text)}; expected a number above zero, or nothing where it was not measured"
+                f"{where}: {column} is {quoted(text)}; expected a number above zero, or an empty field if it was not measured"
             )
 
 
-def cases(path: Path) -> tuple[list[Case], list[Skipped]]:
-    """Every row of a table of training runs as a Case, or the reason why it is none."""
+def read_cases(path: Path) -> tuple[list[Case], list[Skipped]]:
+    """Read every row of a table of training runs as a Case, or the reason why it is skipped."""
     rows = read_table(path)
     heads = _common_heads(rows)
-    used: list[Case] = []
-    skipped: list[Skipped] = []
-    for number, row in enumerate(rows, 1):
-        row_id = row.get("row_id") or f"{path.stem}-{number}"
-        try:
-            used.append(_case(row, row_id, heads, path.stem))
-        except UserError as error:
-            skipped.append(Skipped(row_id, str(error)))
-    if not used:
-        reason, times = Counter(skip.reason for skip in skipped).most_common(1)[0]
-        raise UserError(f"{path.name}: none of its {len(rows)} rows can be priced; {times} of them: {reason}")
-    return used, skipped
-
-
-def _number(row: Row, *columns: str) -> float:
-    """The first of these columns that holds a number; NaN where none does."""
-    for column in columns:
-        text = row.get(column, "")
-        try:
-            return float(text)
-        except ValueError:
-            if text:
-                raise UserError(f"{column} is {quoted(text)}, not a number") from None
-    return math.nan
-
-
-def _whole(row: Row, *columns: str, default: int | None = None) -> int:
-    value = _number(row, *columns)
-    if math.isnan(value) and default is not None:
-        return default
-    if math.isnan(value):
-        raise UserError(f"{columns[0]} is not stated")
-    if not 0 <= value < 2**40 or value != int(value):
-        raise UserError(f"{columns[0]} is {value:g}, not a whole number")
-    return int(value)
+    return tables.cases(path, rows, lambda row, row_id: _case(row, row_id, heads, path.stem))
 
 
 def _word(row: Row, column: str) -> str:
@@ -212,17 +176,17 @@ def _word(row: Row, column: str) -> str:
 
 
 def _common_heads(rows: list[dict[str, str]]) -> dict[int, int]:
-    """Heads by width, as most rows of the table state them: what the others leave out."""
-    seen: dict[int, Counter[int]] = {}
+    """Return the most common number of heads for each width, for rows that do not state theirs."""
+    stated: dict[int, Counter[int]] = {}
     for row in rows:
         width, heads = row.get("d_model") or row.get("d_model_derived") or "", row.get("n_heads", "")
         if width.isdecimal() and heads.isdecimal():
-            seen.setdefault(int(width), Counter())[int(heads)] += 1
-    return {width: counts.most_common(1)[0][0] for width, counts in seen.items()}
+            stated.setdefault(int(width), Counter())[int(heads)] += 1
+    return {width: counts.most_common(1)[0][0] for width, counts in stated.items()}
 
 
-def case(row: Row, row_id: str) -> Case:
-    """One row that stands in no table."""
+def case_of(row: Row, row_id: str) -> Case:
+    """Turn a row that is in no table into a Case."""
     return _case(row, row_id, {}, "")
 
 
@@ -243,32 +207,32 @@ def _case(row: Row, row_id: str, heads: dict[int, int], table: str) -> Case:
         assumed.append("micro-batch not stated: the fastest that fits")
     ran = outcome == "ok"
     seconds = _seconds(row, model, work, cluster.devices) if ran else math.nan
-    memory = _number(row, "mem_gb") * UNIT_OF_MEMORY.get(_word(row, "mem_unit"), 1e9)
+    memory = number(row, "mem_gb") * UNIT_OF_MEMORY.get(_word(row, "mem_unit"), 1e9)
     if ran and math.isnan(seconds) and math.isnan(memory):
         raise UserError("neither a time nor a memory is stated")
     return Case(row_id, model, cluster, work, layout, seconds, memory, ran, row.get("date", ""), table, tuple(assumed))
 
 
 def _seconds(row: Row, model: Model, work: Train, devices: int) -> float:
-    """Seconds of a step, from whichever column states it."""
-    stated, tokens = _number(row, "sec_per_iter"), float(work.batch_tokens)
+    """Return the seconds of a step from whichever column states it."""
+    stated, tokens = number(row, "sec_per_iter"), float(work.batch_tokens)
     if math.isnan(stated):
-        stated = _number(row, "ms_per_iter") / 1000
+        stated = number(row, "ms_per_iter") / 1000
     if math.isnan(stated):
-        stated = tokens / (_number(row, "tokens_per_sec_per_gpu") * devices)
+        stated = tokens / (number(row, "tokens_per_sec_per_gpu") * devices)
     if math.isnan(stated):
         flops = model.flops_megatron(tokens, work.seq, recompute=_word(row, "recompute") == "full")
-        stated = flops / (_number(row, "tflops_per_gpu") * 1e12 * devices)
+        stated = flops / (number(row, "tflops_per_gpu") * 1e12 * devices)
     return stated
 
 
 def _cluster(row: Row) -> Cluster:
-    devices, per_node = _whole(row, "n_gpus"), _whole(row, "gpus_per_node", default=8)
+    devices, per_node = whole(row, "n_gpus"), whole(row, "gpus_per_node", default=8)
     if not devices or not per_node or devices % min(devices, per_node):
-        raise UserError(f"{devices} devices are no whole nodes of {per_node}")
+        raise UserError(f"{devices} devices are not a whole number of nodes of {per_node}")
     inside = min(devices, per_node)
     text = f"{devices // inside}x{inside}x{row['gpu']}"
-    gbps = _number(row, "inter_node_gbps_per_gpu")
+    gbps = number(row, "inter_node_gbps_per_gpu")
     return _named_cluster(text if math.isnan(gbps) else f"{text}@{gbps * per_node:g}Gbps")
 
 
@@ -276,12 +240,12 @@ _named_cluster = cache(find_cluster)
 
 
 def _framework(row: Row, assumed: list[str]) -> Framework:
-    """The framework a row names; of one that is not in the catalogue only this is known: whether it shards parameters."""
+    """Find the framework that a row names; an unknown one is replaced by FSDP or Megatron, depending on whether it shards parameters."""
     text = row.get("framework", "")
     found = _known_framework(text)
     if found is None:
         found = find_framework("fsdp" if _zero(row) >= 2 else "megatron")
-        assumed.append(f"framework {quoted(text)} priced as {found.name}" if text else f"framework not stated: {found.name}")
+        assumed.append(f"framework {quoted(text)} evaluated as {found.name}" if text else f"framework not stated: {found.name}")
     flash = _word(row, "flash_attention")
     if flash in ("yes", "no"):
         return replace(found, flash_attention=flash == "yes", dropout=found.dropout or flash == "no")
@@ -290,7 +254,7 @@ def _framework(row: Row, assumed: list[str]) -> Framework:
 
 @cache
 def _known_framework(text: str) -> Framework | None:
-    """By its name, or the longest name of the catalogue that is part of the text: 'NeMo (Megatron-LM)'."""
+    """Find a framework by its name, or by the longest name of the catalogue inside the text: 'NeMo (Megatron-LM)'."""
     for key in sorted(files.files("frameworks", ".toml"), key=len, reverse=True):
         found = find_framework(key)
         if any(files.squeeze(name) in files.squeeze(text) for name in (found.name, key)):
@@ -299,16 +263,16 @@ def _known_framework(text: str) -> Framework | None:
 
 
 def _zero(row: Row) -> int:
-    """The ZeRO stage: its own column, or what `sharding` says ('zero1', 'fsdp', 'ddp')."""
+    """Return the ZeRO stage from its own column, or from `sharding` ('zero1', 'fsdp', 'ddp')."""
     sharding = _word(row, "sharding")
     named = re.search(r"zero-?\s?(\d)", sharding)
     stated = int(named[1]) if named else 3 if "fsdp" in sharding or "hsdp" in sharding else 0
-    return min(3, _whole(row, "zero_stage", default=stated))
+    return min(3, whole(row, "zero_stage", default=stated))
 
 
 def _work(row: Row, framework: Framework, layout: Mapping[str, int]) -> Train:
-    steps = layout["dp_replicate"] * layout["dp_shard"] * layout["mbs"] * _whole(row, "grad_accum", default=0)
-    batch, seq = _whole(row, "global_batch_seqs", default=steps or None), _whole(row, "seq_len")
+    steps = layout["dp_replicate"] * layout["dp_shard"] * layout["mbs"] * whole(row, "grad_accum", default=0)
+    batch, seq = whole(row, "global_batch_seqs", default=steps or None), whole(row, "seq_len")
     if not batch or not seq:
         raise UserError("the batch or the sequence is empty")
     named = _word(row, "precision")
@@ -317,53 +281,53 @@ def _work(row: Row, framework: Framework, layout: Mapping[str, int]) -> Train:
 
 
 def _layout(row: Row, framework: Framework, devices: int) -> dict[str, int]:
-    tp, pp, cp = _whole(row, "tp"), _whole(row, "pp"), _whole(row, "cp", default=1)
+    tp, pp, cp = whole(row, "tp"), whole(row, "pp"), whole(row, "cp", default=1)
     if not (tp and pp and cp) or devices % (tp * pp * cp):
         raise UserError(f"tp {tp}, pp {pp} and cp {cp} do not divide {devices} devices")
-    dp, zero = _whole(row, "dp", default=devices // (tp * pp * cp)), _zero(row)
+    dp, zero = whole(row, "dp", default=devices // (tp * pp * cp)), _zero(row)
     if dp * tp * pp * cp != devices:
         raise UserError(f"dp {dp}, tp {tp}, pp {pp} and cp {cp} do not multiply to {devices} devices")
     how = _word(row, "recompute")
     if how not in RECOMPUTE:
         raise UserError(f"recompute is {quoted(how)}; expected none, selective or full")
-    # Hybrid sharding: shards inside a node, copies between nodes.
-    shard = math.gcd(dp, _whole(row, "gpus_per_node", default=8)) if "hsdp" in _word(row, "sharding") else dp if zero else 1
-    told, vpp = _word(row, "seq_parallel"), _whole(row, "interleave", default=1)
+    # Hybrid sharding: shards inside a node, replicas between nodes.
+    shard = math.gcd(dp, whole(row, "gpus_per_node", default=8)) if "hsdp" in _word(row, "sharding") else dp if zero else 1
+    stated, vpp = _word(row, "seq_parallel"), whole(row, "interleave", default=1)
     return {
         "dp_replicate": dp // shard,
         "dp_shard": shard,
         "tp": tp,
         "pp": pp,
         "cp": cp,
-        "ep": _whole(row, "ep", default=1),
-        "mbs": _whole(row, "micro_batch", default=0),
+        "ep": whole(row, "ep", default=1),
+        "mbs": whole(row, "micro_batch", default=0),
         "vpp": vpp,
         "zero": zero if shard > 1 else 0,
         "recompute": RECOMPUTE[how],
-        "sp": int(tp > 1 and (told == "yes" or (told != "no" and framework.sequence_parallel == "always"))),
+        "sp": int(tp > 1 and (stated == "yes" or (stated != "no" and framework.sequence_parallel == "always"))),
         "schedule": int(vpp > 1),
         "offload": 0,
     }
 
 
 def _model(row: Row, heads: dict[int, int], assumed: list[str]) -> Model:
-    """The model of a row: from its sizes, or, where none are given, the preset of that name."""
+    """Return the model of a row: built from its sizes, or the preset of its name where the row gives no sizes or the same ones."""
     preset = find.find_preset(row.get("model", ""))
-    if preset and (math.isnan(_number(row, "d_model", "d_model_derived")) or _same(row, find.find_model(row["model"]))):
+    if preset and (math.isnan(number(row, "d_model", "d_model_derived")) or _same(row, find.find_model(row["model"]))):
         return find.find_model(row["model"])
-    hidden, layers = _whole(row, "d_model", "d_model_derived"), _whole(row, "n_layers", "n_layers_derived")
-    if math.isnan(_number(row, "n_heads")):
+    hidden, layers = whole(row, "d_model", "d_model_derived"), whole(row, "n_layers", "n_layers_derived")
+    if math.isnan(number(row, "n_heads")):
         assumed.append("heads not stated: as most rows of that width, or of 128")
-    n_heads = _whole(row, "n_heads", default=heads.get(hidden) or max(1, hidden // 128))
-    kv_heads, vocab = _whole(row, "n_kv_heads", default=n_heads), _whole(row, "vocab", default=51200)
-    ffn = _whole(row, "d_ff", default=4 * hidden)
-    candidates = _candidates(hidden, layers, n_heads, kv_heads, vocab, ffn, _whole(row, "seq_len"))
-    stated = _number(row, "params_b") * 1e9
+    n_heads = whole(row, "n_heads", default=heads.get(hidden) or max(1, hidden // 128))
+    kv_heads, vocab = whole(row, "n_kv_heads", default=n_heads), whole(row, "vocab", default=51200)
+    ffn = whole(row, "d_ff", default=4 * hidden)
+    candidates = _candidates(hidden, layers, n_heads, kv_heads, vocab, ffn, whole(row, "seq_len"))
+    stated = number(row, "params_b") * 1e9
     return candidates[0] if math.isnan(stated) else min(candidates, key=lambda model: abs(model.params - stated))
 
 
 def _same(row: Row, model: Model) -> bool:
-    """Whether the sizes that a row states are all those of the model it names; what a preset knows beyond them can then be trusted."""
+    """Whether a row states the sizes of the model it names, so that the other facts of the preset apply too."""
     d = model.decoder
     stated = {
         "d_model": d.hidden,
@@ -373,12 +337,13 @@ def _same(row: Row, model: Model) -> bool:
         "d_ff": d.ffn,
         "vocab": d.vocab,
     }
-    return all(_number(row, column) == size for column, size in stated.items())
+    return all(number(row, column) == size for column, size in stated.items())
 
 
 @cache
 def _candidates(hidden: int, layers: int, heads: int, kv_heads: int, vocab: int, ffn: int, seq: int) -> tuple[Model, ...]:
-    """A GPT of these sizes, and a Llama with and without a tied head: gate and tying are seldom printed, the size tells them apart."""
+    """Build a GPT of these sizes, and a Llama with and without a tied head. Tables seldom state gate and tying; the parameter count
+    tells."""
     name = f"h{hidden}-l{layers}-a{heads}-f{ffn}-v{vocab}"
     gpt = {
         "model_type": "gpt2",

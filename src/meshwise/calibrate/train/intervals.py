@@ -1,8 +1,8 @@
-"""Between what a prediction's measurement should lie: quantiles of the errors on rows left out, wider where less of a step is computing.
+"""Prediction intervals from the errors of rows left out of a fit, wider where more of a step is waiting.
 
-Split conformal prediction (Vovk et al. 2005) with two turns. Errors are not of one size: where most of a step is waiting (for other
-devices, the host, the pipeline), runs are often far slower than predicted, so rows are told apart by that share. And rows of one group
-err alike, so a group's own rows never count in the interval by which they are judged.
+Split conformal prediction (Vovk et al. 2005) with two changes. Errors grow with the share of a step that is waiting (for other devices, the
+CPU, the pipeline), where runs are often far slower than predicted, so rows are binned by that share. And rows of one group have similar
+errors, so a group's own rows never count in the interval that they are checked against.
 """
 
 import math
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwise.calibrate.score import quantile
 from meshwise.calibrate.train.cases import Case
 from meshwise.calibrate.train.predict import Prediction
 from meshwise.catalogue.calibrations import Calibration
@@ -18,34 +19,30 @@ from meshwise.cost.interval import LEVEL, NORMAL, factors, waiting
 from meshwise.cost.layout import Floats
 
 BIN = 60
-"""Rows that a range of waiting shares should have at least; with fewer there is one range for all."""
+"""Least rows per bin of waiting shares; with fewer rows there is a single bin."""
 BINS = 5
 FEW = 40
-"""With fewer rows, both sides of an interval are one quantile of the size of the errors."""
-
-
-def quantile(values: Floats, level: float) -> float:
-    """What `level` of draws like these do not exceed: the ceil((n + 1) level)-th of n, as conformal prediction has it."""
-    ordered = np.sort(values)
-    return float(ordered[min(len(ordered), math.ceil((len(ordered) + 1) * level)) - 1])
+"""With fewer rows an interval is symmetric: both sides are the same quantile of absolute errors."""
 
 
 def fitted(cases: Sequence[Case], predicted: Prediction, shares: Floats) -> dict[str, Any]:
-    """The fields of a Calibration that say how far off it is, from predictions that had not seen their rows."""
-    timed, weighed = [i for i, case in enumerate(cases) if case.timed], [i for i, case in enumerate(cases) if case.weighed]
+    """Return the fields of a Calibration that describe its errors, from predictions by fits without the predicted row."""
+    timed = [i for i, case in enumerate(cases) if case.timed]
+    measured = [i for i, case in enumerate(cases) if case.has_memory]
     found: dict[str, Any] = {"devices": float(max(case.cluster.devices for case in cases))}
     if timed:
-        seen = np.array([cases[i].seconds for i in timed])
-        edges, low, high = bins(np.log(seen / predicted.seconds[timed]), waiting(shares)[timed])
+        observed = np.array([cases[i].seconds for i in timed])
+        edges, low, high = bins(np.log(observed / predicted.seconds[timed]), waiting(shares)[timed])
         found |= {"waiting": edges, "low": low, "high": high}
-    if weighed:
-        errors = np.log(predicted.memory[weighed] / [cases[i].memory for i in weighed])
+    if measured:
+        errors = np.log(predicted.memory[measured] / [cases[i].memory for i in measured])
         found["memory_spread"] = quantile(np.abs(errors), LEVEL) / NORMAL
     return found
 
 
 def bins(errors: Floats, waits: Floats) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
-    """Ranges of the waiting share with as many rows each, and in each the bounds of ln(measured / predicted), zero between them."""
+    """Return the edges of bins of the waiting share with equal numbers of rows, and in each bin the low and high bound of
+    ln(measured / predicted), which include zero."""
     count = max(1, min(BINS, len(errors) // BIN))
     edges = np.unique(np.quantile(waits, np.linspace(0, 1, count + 1))[1:-1])
     which = np.searchsorted(edges, waits, side="right")
@@ -62,7 +59,7 @@ def _bounds(errors: Floats) -> tuple[float, float]:
 
 
 def left_out(cases: Sequence[Case], predicted: Prediction, shares: Floats, groups: Sequence[object]) -> tuple[Floats, Floats]:
-    """Ends of the interval of every row in seconds, by the errors of the other groups alone."""
+    """Return the ends of the interval of every row in seconds, from the errors of the other groups."""
     low, high = np.full(len(cases), np.nan), np.full(len(cases), np.nan)
     number = {group: i for i, group in enumerate(dict.fromkeys(groups))}
     which = np.array([number[group] for group in groups])
@@ -80,7 +77,7 @@ def left_out(cases: Sequence[Case], predicted: Prediction, shares: Floats, group
 
 
 def coverage(cases: Sequence[Case], low: Floats, high: Floats) -> float | None:
-    """The share of timed rows whose seconds lie in their interval."""
+    """Return the share of timed rows whose seconds lie in their interval."""
     rows = [i for i, case in enumerate(cases) if case.timed and math.isfinite(low[i])]
-    seen = np.array([cases[i].seconds for i in rows])
-    return float(np.mean((seen >= low[rows]) & (seen <= high[rows]))) if rows else None
+    observed = np.array([cases[i].seconds for i in rows])
+    return float(np.mean((observed >= low[rows]) & (observed <= high[rows]))) if rows else None

@@ -1,4 +1,4 @@
-"""Predictions for measured runs: cases that share a model and a machine are priced together."""
+"""Predictions for measured runs: cases that share a model and a machine are evaluated together."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,15 +12,15 @@ from meshwise.catalogue.calibrations import Calibration
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.parts import TRAIN_PARTS
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.step import price
+from meshwise.cost.train.step import evaluate
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
-"""Tried where a table does not say which it was."""
+"""Micro-batches tried for a row that does not state its own."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Seconds a step and bytes on the fullest device, one of each per case."""
+    """Seconds per step and bytes on the fullest device of each case."""
 
     seconds: Floats
     memory: Floats
@@ -28,20 +28,20 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Block:
-    """Cases that one call prices: the question they share, and their layouts."""
+    """Cases that are evaluated in one call: their common question, and their layouts."""
 
     rows: Ints
     question: Question
     trials: tuple[tuple[Layouts, NDArray[np.bool_]], ...]
-    """One set of layouts, or one per micro-batch tried, with the cases for which it is one."""
+    """The layouts, once or once per micro-batch tried, with the cases for which that micro-batch is valid."""
 
-    def price(self, calibration: Calibration | None) -> tuple[Floats, Floats, Floats]:
-        """Seconds, bytes, and seconds by part; of several micro-batches the fastest that fits, as whoever ran it will have chosen."""
+    def evaluate(self, calibration: Calibration | None) -> tuple[Floats, Floats, Floats]:
+        """Return seconds, bytes, and seconds by part; of several micro-batches, the fastest that fits."""
         q = replace(self.question, calibration=calibration or self.question.calibration)
         seconds, memory = np.full(len(self.rows), np.inf), np.full(len(self.rows), np.inf)
         parts = np.zeros((len(TRAIN_PARTS), len(self.rows)))
         for layouts, valid in self.trials:
-            cost = price(q, layouts)
+            cost = evaluate(q, layouts)
             fits, fitted = cost.peak < q.chip.memory, memory < q.chip.memory
             better = valid & ((fits & ~fitted) | ((fits == fitted) & (cost.step < seconds)))
             seconds, memory = np.where(better, cost.step, seconds), np.where(better, cost.peak, memory)
@@ -51,7 +51,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Batch:
-    """Cases made ready to be priced many times over, as a fit does."""
+    """Cases prepared for repeated evaluation, as a fit needs it."""
 
     blocks: tuple[Block, ...]
     size: int
@@ -68,23 +68,24 @@ class Batch:
             found.setdefault(key, []).append(i)
         return Batch(tuple(_block(cases, rows) for rows in found.values()), len(cases))
 
-    def price(self, calibration: Calibration | None = None) -> Prediction:
-        """Under one calibration, or each case under the one that is chosen for its chip and framework."""
+    def evaluate(self, calibration: Calibration | None = None) -> Prediction:
+        """Predict all cases with one calibration, or each with the one chosen for its chip and framework."""
         seconds, memory = np.full(self.size, np.nan), np.full(self.size, np.nan)
         for block in self.blocks:
-            seconds[block.rows], memory[block.rows], _ = block.price(calibration)
+            seconds[block.rows], memory[block.rows], _ = block.evaluate(calibration)
         return Prediction(seconds, memory)
 
     def shares(self, calibration: Calibration | None = None) -> Floats:
-        """What part of each case's seconds is in each of PARTS: a row a case."""
+        """Return the share of each part of TRAIN_PARTS in each case's seconds, one row per case."""
         found = np.zeros((self.size, len(TRAIN_PARTS)))
         for block in self.blocks:
-            found[block.rows] = block.price(calibration)[2]
+            found[block.rows] = block.evaluate(calibration)[2]
         return found / np.sum(found, axis=1, keepdims=True)
 
 
 def predict(cases: Sequence[Case], calibration: Calibration | None = None) -> Prediction:
-    return Batch.of(cases).price(calibration)
+    """Predict cases with one calibration, or each with the one chosen for its chip and framework."""
+    return Batch.of(cases).evaluate(calibration)
 
 
 def _block(cases: Sequence[Case], rows: list[int]) -> Block:

@@ -1,4 +1,4 @@
-"""What a probe measured, as a chip and a calibration: the rows of `meshwise.workers.probe` fitted by the formulas that will use them."""
+"""A probe as a chip and a calibration: the rows of `meshwise.workers.probe`, fitted with the formulas that will use the coefficients."""
 
 import json
 import math
@@ -19,7 +19,7 @@ from meshwise.catalogue.frameworks import find_framework
 from meshwise.cost.layout import Floats, Layouts
 from meshwise.cost.train.compute import Device, attention, product
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.step import GRAPH_GAP, slots
+from meshwise.cost.train.step import GRAPH_GAP, layer_and_head
 from meshwise.cost.work import Train
 from meshwise.errors import UserError, quoted
 from meshwise.models.model import build
@@ -27,29 +27,29 @@ from meshwise.models.op import Op
 
 Row = dict[str, Any]
 KERNELS_OF_A_LAYER = 32
-"""In one pass through a compiled layer: 770 to 855 in the 24 passes of a step of 125M (docs/ttt-kernels.md)."""
+"""Kernels in one pass through a compiled layer: 770 to 855 in the 24 passes of a step of 125M (docs/ttt-kernels.md)."""
 STARTS_OF_A_STEP = 400
-"""Operations that a step starts beside its layers: the batch, the norm of the gradient, clipping, the optimizer, what is printed."""
+"""Operations that a step launches outside its layers: the batch, the gradient norm, clipping, the optimizer, logging."""
 LARGE = {"gpu": 2**26, "cpu": 2**22}
-"""Bytes from which a copy tells of the memory and not of its launch."""
+"""Bytes from which a copy measures memory bandwidth rather than its launch."""
 LEAST = 1e-7
-"""Seconds of what costs nothing: a fit takes logarithms."""
+"""Seconds of a free operation, above zero because a fit takes logarithms."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A measured device, as files of the catalogue hold it."""
+    """A measured device, as the catalogue stores it."""
 
     chip: Chip
     calibration: Calibration
     errors: dict[str, float]
     """Median error of the fitted curves on the rows, by kind."""
     missing: tuple[str, ...]
-    """What was not measured, and why."""
+    """Measurements that are missing, and why."""
 
 
 def read(path: Path) -> list[Row]:
-    """The rows of a probe; a file of something else is refused."""
+    """Read the rows of a probe; refuse any other file."""
     rows: list[Row] = []
     for number, line in enumerate(files.text_of(path).splitlines(), 1):
         try:
@@ -57,10 +57,12 @@ def read(path: Path) -> list[Row]:
         except (ValueError, RecursionError) as error:
             raise UserError(f"{path.name}, line {number}: not valid JSON: {error}") from None
         if not isinstance(value, dict) or "kind" not in value:
-            raise UserError(f"{path.name}, line {number}: no row of a probe (it has no 'kind'); write some with 'meshwise probe'")
+            raise UserError(
+                f"{path.name}, line {number}: not a row of a probe (it has no 'kind'); 'meshwise probe' writes such files"
+            )
         rows.append(_checked(cast(Row, value), f"{path.name}, line {number}"))
     if not rows or rows[0]["kind"] != "machine":
-        raise UserError(f"{path.name}: the first line of a probe says what machine it is of; this one does not")
+        raise UserError(f"{path.name}: expected the first line of a probe to describe the machine")
     return rows
 
 
@@ -75,7 +77,7 @@ def _checked(row: Row, where: str) -> Row:
 
 
 def is_probe(path: Path) -> bool:
-    """Whether a file holds rows of a probe: known by its first line."""
+    """Whether the first line of a file is a row of a probe."""
     return path.suffix == ".jsonl" and '"kind"' in files.text_of(path).partition("\n")[0]
 
 
@@ -84,10 +86,10 @@ def of_kind(rows: Sequence[Row], kind: str, what: str = "") -> list[Row]:
 
 
 def machine(rows: Sequence[Row], key: str = HERE) -> Machine:
-    """The chip and its calibration."""
+    """Fit the rows of a probe: return the chip and its calibration."""
     about = rows[0]
     if not of_kind(rows, "gemm") or not of_kind(rows, "memory"):
-        raise UserError("the probe has no matrix products or no memory bandwidth: give it more --seconds")
+        raise UserError("the probe has no matrix products or no memory bandwidth: run it again with more --seconds")
     chip = _chip(rows, about, key)
     prior = prior_for(chip)
     found = replace(prior, matmul=_ceiling(rows, chip), memory=_memory(rows, chip), uneven=1.0)
@@ -119,7 +121,7 @@ def _rate(row: Row) -> float:
 
 
 def _chip(rows: Sequence[Row], about: Row, key: str) -> Chip:
-    """The catalogue's facts where it knows the device; else what was measured stands for a datasheet."""
+    """Return the catalogue's facts of the device; the measured rates where it is not in the catalogue."""
     name = str(about["name"])
     known = known_chip(name.removeprefix("NVIDIA ")) if about["device"] == "cuda" else None
     devices = max(1, int(about["ranks"]) // max(1, int(about["nodes"])))
@@ -146,14 +148,14 @@ def _chip(rows: Sequence[Row], about: Row, key: str) -> Chip:
 
 
 def _streams(rows: Sequence[Row]) -> list[Row]:
-    """Copies that are large enough; of a very short probe the largest there are."""
+    """Return the copies that are large enough; the largest one of a very short probe."""
     kind = "gpu" if rows[0]["device"] == "cuda" else "cpu"
     found = of_kind(rows, "memory")
     return [row for row in found if row["size"] >= LARGE[kind]] or [max(found, key=lambda row: row["size"])]
 
 
 def _ceiling(rows: Sequence[Row], chip: Chip) -> float:
-    """Of the peak, where the fit of the products starts."""
+    """Return the largest share of the peak that a product reached: the start of the fit of `matmul`."""
     return min(1.0, max(map(_rate, of_kind(rows, "gemm"))) / Device.of(chip, Calibration(), "bf16").peak)
 
 
@@ -162,24 +164,24 @@ def _memory(rows: Sequence[Row], chip: Chip) -> float:
 
 
 MOST_START = 20.0
-"""Microseconds that starting one kernel may add to its timing."""
+"""Most microseconds that launching one kernel may add to its timing."""
 
 
 def _products(rows: Sequence[Row], chip: Chip, start: Calibration) -> tuple[Calibration, dict[str, float]]:
-    """`matmul`, `tile` and `depth` over all shapes that use the matrix units, less some of what a hot chip loses.
+    """Fit `matmul`, `tile` and `depth` to all shapes that use the matrix units, and reduce `matmul` by part of the loss of a hot chip.
 
-    What starting a kernel by itself adds to the timing of each is fitted beside them and thrown away: without it, short products would
-    tell of a depth that long ones do not have.
+    The launch time in each timing is fitted with them and discarded: without it, short products would imply a depth that long ones do not
+    have.
     """
     aligned = [row for row in of_kind(rows, "gemm") if row["n"] % 8 == 0 and row["k"] % 8 == 0]
-    m, n, k, seen = (np.array([float(row[name]) for row in aligned]) for name in ("m", "n", "k", "seconds"))
-    steady = 1 / np.array([1 + 5 * math.log(row["high"] / row["low"]) for row in aligned])  # what varied says little
+    m, n, k, measured = (np.array([float(row[name]) for row in aligned]) for name in ("m", "n", "k", "seconds"))
+    steady = 1 / np.array([1 + 5 * math.log(row["high"] / row["low"]) for row in aligned])  # timings that varied count less
 
     def calibration(x: Floats) -> Calibration:
         return replace(start, matmul=float(np.exp(x[0])), tile=float(x[1]), depth=float(np.exp(x[2])))
 
     def errors(x: Floats) -> Floats:
-        return np.log((product(Device.of(chip, calibration(x), "bf16"), m, n, k) + 1e-6 * x[3]) / seen)
+        return np.log((product(Device.of(chip, calibration(x), "bf16"), m, n, k) + 1e-6 * x[3]) / measured)
 
     first = np.array([math.log(start.matmul), start.tile, math.log(start.depth), 1.0])
     bounds = (np.array([math.log(0.02), 0.0, 0.0, 0.0]), np.array([0.0, 0.8, math.log(4000), MOST_START]))
@@ -197,12 +199,13 @@ def _products(rows: Sequence[Row], chip: Chip, start: Calibration) -> tuple[Cali
 
 
 HEATED = 0.5
-"""Of what a product that runs over and over loses to heat and the power cap, what products in a step lose, where other kernels use less
+"""Share of a continuously running product's loss to heat and the power cap that products in a step lose, since other kernels use less
 power. On an H200 a product by itself loses 15%; those of Llama 1B about 7%, of 125M nothing (docs/loop.md)."""
 
 
 def _hot(rows: Sequence[Row]) -> float:
-    """The rate of a product that goes on, over that of the same in short bursts; at most 1. A CPU would show who else uses it."""
+    """Return the sustained rate of a product over its rate in short bursts, at most 1; on a CPU 1, since other processes would distort
+    it."""
     for row in of_kind(rows, "sustained") if rows[0]["device"] == "cuda" else []:
         for burst in of_kind(rows, "gemm"):
             if all(burst[name] == row[name] for name in ("m", "n", "k")):
@@ -211,7 +214,7 @@ def _hot(rows: Sequence[Row]) -> float:
 
 
 def _attention(rows: Sequence[Row], chip: Chip, found: Calibration) -> tuple[Calibration, dict[str, float]]:
-    """`flash`: of what was measured, that which is not bytes, over the same at the full rate."""
+    """Fit `flash`: computing time at the full rate over measured time, both without moving bytes."""
     fast, slow = (Device.of(chip, replace(found, flash=share), "bf16") for share in (1.0, 0.5))
     shares: list[float] = []
     for row in of_kind(rows, "attention"):
@@ -227,8 +230,8 @@ def _attention(rows: Sequence[Row], chip: Chip, found: Calibration) -> tuple[Cal
 
 
 def _launches(rows: Sequence[Row], chip: Chip, found: Calibration) -> Calibration:
-    """Host time of a layer from a block that is too small to take any other. A GPU works while the host starts what comes next, and loses
-    only the gaps between kernels; a CPU does one after the other, so the same time is added."""
+    """Fit CPU launch overhead to a block too small to take any other time. A GPU computes while the CPU launches ahead, and loses only the
+    gaps between kernels; on a CPU launching and computing add up."""
     starts, small = of_kind(rows, "launch", "eager"), of_kind(rows, "block", "both")
     if starts:
         found = replace(found, step=STARTS_OF_A_STEP * starts[0]["seconds"])
@@ -243,7 +246,7 @@ def _launches(rows: Sequence[Row], chip: Chip, found: Calibration) -> Calibratio
 
 
 def _elementwise(rows: Sequence[Row], chip: Chip, found: Calibration) -> float:
-    """Bytes that a block moves between its products, over those of the formula: what is left of its time, where it is not small."""
+    """Fit `elementwise`: the time of large blocks without their products, over the formula's time for moving bytes."""
     shares: list[float] = []
     for row in of_kind(rows, "block", "both"):
         if row["small"]:
@@ -255,7 +258,7 @@ def _elementwise(rows: Sequence[Row], chip: Chip, found: Calibration) -> float:
 
 
 def block_parts(row: Row, chip: Chip, found: Calibration) -> dict[str, float]:
-    """Seconds by part that the cost model gives one of the probe's blocks."""
+    """Return the cost model's seconds by part for one of the probe's blocks."""
     config = {
         "model_type": "llama",
         "hidden_size": int(row["hidden"]),
@@ -270,17 +273,17 @@ def block_parts(row: Row, chip: Chip, found: Calibration) -> dict[str, float]:
     ones = {name: np.ones(1, dtype=np.int64) for name in ("dp_replicate", "dp_shard", "tp", "pp", "cp", "ep", "vpp")}
     none = {name: np.zeros(1, dtype=np.int64) for name in ("zero", "recompute", "sp", "schedule", "offload")}
     layout = Layouts.of(**ones, **none, mbs=np.array([sequences]))
-    layer, _ = slots(Question.of(build(config, "a block", "meshwise probe"), cluster, work, found), layout)
+    layer, _ = layer_and_head(Question.of(build(config, "a block", "meshwise probe"), cluster, work, found), layout)
     return {name: float(np.ravel(value)[0]) for name, value in layer.items()}
 
 
 def _group(rows: Sequence[Row], nodes: int) -> list[Row]:
-    """Collectives inside a node (1), or between nodes (2)."""
+    """Return the collectives inside a node (1), or between nodes (2)."""
     return [row for row in of_kind(rows, "wire") if row["what"] != "point-to-point" and min(2, row["nodes"]) == nodes]
 
 
 def _moved(row: Row) -> tuple[float, float]:
-    """Bytes that a rank passes on in a ring, and the steps it takes: twice as many in an all-reduce."""
+    """Return the bytes that a rank passes on in a ring, and the number of steps: both twice as large in an all-reduce."""
     times, size = (2 if row["what"] == "all-reduce" else 1), int(row["group"])
     return times * (size - 1) / size * row["size"], times * (size - 1)
 
@@ -291,7 +294,7 @@ def _latency(rows: Sequence[Row], steps: Callable[[Row], float]) -> float:
 
 
 def _bandwidth(rows: Sequence[Row]) -> Link | None:
-    """The best that a ring of ranks reached with large arrays."""
+    """Return the median bandwidth that a ring of ranks reached with large arrays."""
     if not rows:
         return None
     large = sorted({row["size"] for row in rows})[-2:]

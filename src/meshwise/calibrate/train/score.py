@@ -1,6 +1,6 @@
-"""How well predictions meet measurements: error, rank, the time lost by what would be picked, memory, and two baselines.
+"""Scores of predicted training runs: error, rank correlation, time lost by the predicted best, memory, and two baselines.
 
-Errors are fractions of what was measured. All is plain data; None where a table has no rows that could tell.
+Errors are fractions of the measured value. Scores are plain data; None where a table has no rows for one.
 """
 
 from collections import Counter
@@ -9,33 +9,30 @@ from typing import Any
 
 import numpy as np
 
+from meshwise.calibrate.score import FEWEST, Score, mean, spearman
 from meshwise.calibrate.tables import Skipped
 from meshwise.calibrate.train.cases import Case
 from meshwise.calibrate.train.predict import Prediction
 from meshwise.cost.layout import Floats
 
 NEAR = 2.0
-"""Rows within this factor of their group's best are the ones a planner chooses among; beyond it, a run may simply have been ill."""
-FEWEST = 3
-"""Timed rows in which picking one means anything."""
-
-Score = dict[str, Any]
+"""Rows within this factor of their group's best count as near it: a planner chooses among these; a slower run may just have been faulty."""
 
 
 def score(cases: Sequence[Case], skipped: Sequence[Skipped], predicted: Prediction) -> Score:
-    """All that `validate` says of one table, under the keys of its JSON."""
+    """Score the predictions for one table, under the keys of `validate --json`."""
     timed = [i for i, case in enumerate(cases) if case.timed]
     picks = [_pick(cases, predicted, rows) for rows in groups(cases) if len(rows) >= FEWEST]
     return {
         "rows": len(cases),
         "skipped": len(skipped),
-        "time": _time(cases, predicted, timed) | {"picked_loss": _mean([pick["loss"] for pick in picks])},
+        "time": _time(cases, predicted, timed) | {"picked_loss": mean([pick["loss"] for pick in picks])},
         "memory": _memory(cases, predicted),
         "oom": _oom(cases, predicted),
         "baseline": _baseline(cases, timed)
         | {
-            "picked_loss": _mean([pick["rule_loss"] for pick in picks]),
-            "random_loss": _mean([pick["random_loss"] for pick in picks]),
+            "picked_loss": mean([pick["rule_loss"] for pick in picks]),
+            "random_loss": mean([pick["random_loss"] for pick in picks]),
         },
         "timed_rows": len(timed),
         "skipped_reasons": dict(Counter(skip.reason for skip in skipped).most_common()),
@@ -45,7 +42,7 @@ def score(cases: Sequence[Case], skipped: Sequence[Skipped], predicted: Predicti
 
 
 def groups(cases: Sequence[Case]) -> list[list[int]]:
-    """Timed rows by the choice they were part of."""
+    """Return the timed rows of each group."""
     found: dict[tuple[object, ...], list[int]] = {}
     for i, case in enumerate(cases):
         if case.timed:
@@ -53,8 +50,8 @@ def groups(cases: Sequence[Case]) -> list[list[int]]:
     return list(found.values())
 
 
-def near(cases: Sequence[Case]) -> list[int]:
-    """Timed rows within a factor of 2 of the best of their group."""
+def near_best(cases: Sequence[Case]) -> list[int]:
+    """Return the timed rows within a factor of 2 of the best of their group."""
     kept: list[int] = []
     for rows in groups(cases):
         best = min(cases[i].seconds for i in rows)
@@ -62,45 +59,28 @@ def near(cases: Sequence[Case]) -> list[int]:
     return sorted(kept)
 
 
-def _mean(values: Sequence[float] | Floats) -> float | None:
-    return float(np.mean(values)) if len(values) else None
-
-
 def _time(cases: Sequence[Case], predicted: Prediction, timed: list[int]) -> dict[str, float | None]:
-    seen = np.array([case.seconds for case in cases])
-    ratio = predicted.seconds / seen
+    measured = np.array([case.seconds for case in cases])
+    ratio = predicted.seconds / measured
     error = ratio[timed] - 1
-    close = near(cases)
+    close = near_best(cases)
     return {
-        "mape": _mean(np.abs(error)),
+        "mape": mean(np.abs(error)),
         "median": float(np.median(np.abs(error))) if len(timed) else None,
-        "bias": _mean(error),
+        "bias": mean(error),
         "mape_scaled": scaled_error(ratio[timed]),
-        "mape_near": _mean(np.abs(ratio[close] - 1)),
-        "spearman": spearman(predicted.seconds[timed], seen[timed]),
+        "mape_near": mean(np.abs(ratio[close] - 1)),
+        "spearman": spearman(predicted.seconds[timed], measured[timed]),
     }
 
 
 def scaled_error(ratio: Floats) -> float | None:
-    """Mean error once one scalar, the median ratio, is taken out: what is left to a planner that only ranks."""
-    return _mean(np.abs(ratio / np.median(ratio) - 1)) if len(ratio) else None
-
-
-def spearman(a: Floats, b: Floats) -> float | None:
-    """Rank correlation, ties at their mean rank. None where either side is all one value, or there are fewer than 3."""
-    if len(a) < FEWEST or np.ptp(a) == 0 or np.ptp(b) == 0:
-        return None
-    return float(np.corrcoef(_ranks(a), _ranks(b))[0, 1])
-
-
-def _ranks(values: Floats) -> Floats:
-    _, which, count = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(count)
-    return (last - (count - 1) / 2)[which]
+    """Return the mean error after division by the median ratio: the error that matters to a planner, which only ranks."""
+    return mean(np.abs(ratio / np.median(ratio) - 1)) if len(ratio) else None
 
 
 def _pick(cases: Sequence[Case], predicted: Prediction, rows: list[int]) -> dict[str, Any]:
-    """What would be picked among runs of one model, as many devices and one batch, and what each way to pick costs."""
+    """Pick the predicted best among the runs of one group, and return the time lost by it, by a rule of thumb and by a random pick."""
     fits = [i for i in rows if predicted.memory[i] <= cases[i].limit]
     picked = cases[min(fits or rows, key=lambda i: predicted.seconds[i])]
     best = min((cases[i] for i in rows), key=lambda case: case.seconds)
@@ -118,9 +98,9 @@ def _pick(cases: Sequence[Case], predicted: Prediction, rows: list[int]) -> dict
 
 
 def _rule_of_thumb(cases: Sequence[Case]) -> float:
-    """Seconds of what a rule of thumb picks: the smallest tp x pp, then ZeRO-1 rather than none, then the largest micro-batch.
+    """Return the seconds of a rule of thumb's pick: the smallest tp x pp, then ZeRO-1 over none, then the largest micro-batch.
 
-    Where several rows are alike in all of these the rule is given the fastest.
+    Where several rows are equal in all of these, the fastest counts.
     """
 
     def key(case: Case) -> tuple[int, bool, int, float]:
@@ -131,23 +111,23 @@ def _rule_of_thumb(cases: Sequence[Case]) -> float:
 
 
 def _memory(cases: Sequence[Case], predicted: Prediction) -> dict[str, float | None]:
-    rows = [i for i, case in enumerate(cases) if case.weighed]
+    rows = [i for i, case in enumerate(cases) if case.has_memory]
     error = predicted.memory[rows] / np.array([cases[i].memory for i in rows]) - 1
-    return {"mape": _mean(np.abs(error)), "bias": _mean(error)}
+    return {"mape": mean(np.abs(error)), "bias": mean(error)}
 
 
 def _oom(cases: Sequence[Case], predicted: Prediction) -> dict[str, int]:
-    """Runs that did not fit and are predicted not to; and runs that did, and would have been rejected."""
+    """Count the runs out of memory that were predicted so, and the runs that fit but would have been rejected."""
     over = predicted.memory > np.array([case.limit for case in cases])
     ran = np.array([case.ran for case in cases])
     return {"caught": int(np.sum(over & ~ran)), "total": int(np.sum(~ran)), "false": int(np.sum(over & ran))}
 
 
 def _baseline(cases: Sequence[Case], timed: list[int]) -> dict[str, float | None]:
-    """Constant throughput: every device does as many useful FLOPs a second as any other, whatever the layout.
+    """Score constant throughput as a baseline: the same model FLOP/s per device for every layout.
 
     With one model in the table this is one number of samples per second and device for all rows.
     """
     flops = np.array([case.model.flops(float(case.work.batch_tokens), case.work.seq) / case.cluster.devices for case in cases])
-    seen = np.array([case.seconds for case in cases])
-    return {"mape_scaled": scaled_error(flops[timed] / seen[timed])}
+    measured = np.array([case.seconds for case in cases])
+    return {"mape_scaled": scaled_error(flops[timed] / measured[timed])}

@@ -1,50 +1,36 @@
-"""Validate: a table of measurements, predicted and scored; by a calibration as it is, or by fits that leave rows out."""
+"""Validate: predict every run of a table and score the predictions, with a given calibration or with fits that leave rows out."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import ClassVar
 
 import numpy as np
 
-from meshwise.calibrate import tables
-from meshwise.calibrate.tables import Skipped
-from meshwise.calibrate.train import cases as measure
+from meshwise.calibrate.result import Validation, fitted_to_the_rest
+from meshwise.calibrate.score import LeaveOut, Score
+from meshwise.calibrate.tables import find_table
 from meshwise.calibrate.train import intervals
-from meshwise.calibrate.train.cases import Case
+from meshwise.calibrate.train.cases import Case, read_cases
 from meshwise.calibrate.train.predict import Batch, Prediction, predict
-from meshwise.calibrate.train.score import Score, score
+from meshwise.calibrate.train.score import score
 from meshwise.catalogue import calibrations
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.cost import interval
 from meshwise.cost.layout import Floats
-from meshwise.plan.plan import frame
-
-LeaveOut = Literal["row", "group"]
 
 
-@dataclass(frozen=True, repr=False)
-class Validation:
-    """One table with what was predicted for it and how well that did."""
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TrainValidation(Validation):
+    """A table of training runs."""
 
-    table: str
+    part: ClassVar[str] = "time"
     cases: list[Case]
-    skipped: list[Skipped]
     predicted: Prediction
-    score: Score
     low: Floats
     high: Floats
     """Seconds between which 90% of the measurements should lie."""
 
-    def __repr__(self) -> str:
-        error = self.score["time"]["mape"]
-        return f"<Validation of {self.table}, {len(self.cases)} rows{'' if error is None else f': time error {error:.1%}'}>"
-
-    def to_frame(self) -> Any:
-        """The rows as a data frame of polars or pandas, whichever is installed."""
-        return frame(self.rows())
-
     def rows(self) -> list[dict[str, object]]:
-        """One line per case, seconds and bytes: what --csv prints."""
+        """One row per case, seconds and bytes: what --csv prints."""
         return [
             {
                 "table": self.table,
@@ -55,7 +41,7 @@ class Validation:
                 "low_seconds": float(f"{low:.6g}"),
                 "high_seconds": float(f"{high:.6g}"),
                 "ratio": round(seconds / case.seconds, 4) if case.timed else "",
-                "measured_memory": round(case.memory) if case.weighed else "",
+                "measured_memory": round(case.memory) if case.has_memory else "",
                 "predicted_memory": round(memory),
                 "outcome": "ok" if case.ran else "oom",
             }
@@ -67,28 +53,27 @@ class Validation:
         ]
 
 
-def validate(name: str, calibration: str = "", leave_out: LeaveOut | None = None) -> Validation:
-    """Score a table under a named calibration, under the one chosen for each row, or under fits to the rest of the table."""
-    path = tables.find_table(name)
-    cases, skipped = measure.cases(path)
+def validate(name: str, calibration: str = "", leave_out: LeaveOut | None = None) -> TrainValidation:
+    """Score a table with a named calibration, with the one chosen for each row, or with fits to the rest of the table."""
+    path = find_table(name)
+    cases, skipped = read_cases(path)
     if leave_out is None:
         fixed = calibrations.named(calibration) if calibration else None
         predicted = predict(cases, fixed)
         low, high = _ends(cases, predicted, fixed)
-        about = {"calibration": ", ".join(dict.fromkeys(_used(case, fixed) for case in cases))}
-        found: Score = {"table": path.stem} | about | score(cases, skipped, predicted)
+        used: Score = {"calibration": ", ".join(dict.fromkeys(_used(case, fixed) for case in cases))}
+        found: Score = {"table": path.stem} | used | score(cases, skipped, predicted)
     else:
         predicted, inside, low, high = _fitted(cases, leave_out)
-        about = {"calibration": f"fitted to this table, leaving out one {leave_out} at a time", "left_out": leave_out}
         fitted_all = score(cases, skipped, inside)
         in_sample = {"in_sample": {key: fitted_all[key] for key in ("time", "memory", "oom")}}
-        found = {"table": path.stem} | about | score(cases, skipped, predicted) | in_sample
+        found = {"table": path.stem} | fitted_to_the_rest(leave_out) | score(cases, skipped, predicted) | in_sample
     found["time"]["coverage"] = intervals.coverage(cases, low, high)
-    return Validation(path.stem, cases, skipped, predicted, found, low, high)
+    return TrainValidation(table=path.stem, cases=cases, skipped=skipped, predicted=predicted, score=found, low=low, high=high)
 
 
 def _ends(cases: list[Case], predicted: Prediction, fixed: Calibration | None) -> tuple[Floats, Floats]:
-    """Of every row's interval, by the calibration that predicts it."""
+    """Return the ends of every row's interval, by the calibration that predicts it."""
     waits = interval.waiting(Batch.of(cases).shares(fixed))
     used = [fixed or calibrations.choose(case.chip, case.work.framework.key) for case in cases]
     low, high = predicted.seconds.copy(), predicted.seconds.copy()
@@ -103,13 +88,8 @@ def _used(case: Case, fixed: Calibration | None) -> str:
     return (fixed or calibrations.choose(case.chip, case.work.framework.key)).key or "default prior"
 
 
-def folds(cases: Sequence[Case], leave_out: LeaveOut) -> list[object]:
-    """What is left out together: single rows, or rows of one day and model shape (of one model and number of devices, undated)."""
-    return [case.row_id if leave_out == "row" else (case.table, *case.setting) for case in cases]
-
-
 def _fitted(cases: list[Case], leave_out: LeaveOut) -> tuple[Prediction, Prediction, Floats, Floats]:
-    """Predictions by fits that left each row out, and by the fit of all, and intervals that left it out too; every chip by itself."""
+    """Predict each row by a fit without it and by the fit of all rows, with the ends of intervals without it; each chip separately."""
     from meshwise.calibrate.train import fit
 
     nothing = (np.full(len(cases), np.nan) for _ in range(6))
@@ -118,7 +98,7 @@ def _fitted(cases: list[Case], leave_out: LeaveOut) -> tuple[Prediction, Predict
     for chip in dict.fromkeys(case.chip.key for case in cases):
         rows = [i for i, case in enumerate(cases) if case.chip.key == chip]
         some = [cases[i] for i in rows]
-        groups = folds(some, leave_out)
+        groups = fit.groups_to_leave_out(some, leave_out)
         fitted = fit.fit_leaving_out(some, fit.prior_for(some[0].chip), groups)
         for whole, part in ((out, fitted.left_out), (inside, fitted.inside)):
             whole.seconds[rows], whole.memory[rows] = part.seconds, part.memory

@@ -1,32 +1,34 @@
-"""Working memory of a served model per device: the arrays of its largest moment, counted; how many are alive at once, calibrated."""
+"""Memory of a served model per device: weights, cache, and compute buffers. Array sizes are counted; how many are alive is calibrated."""
 
 from dataclasses import dataclass
 
 from meshwise.catalogue.engines import Runtime
-from meshwise.cost.serve.cache import SIZES, Held, cache_type, padded
+from meshwise.cost.serve.cache import SIZES, CacheRequest, cache_type, round_up
 from meshwise.cost.serve.placement import Load, Placement
 from meshwise.errors import UserError
 from meshwise.models.model import Model
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moments:
-    """Bytes of the arrays that a batch of tokens makes."""
+class ArraySizes:
+    """Bytes of the arrays that one micro-batch creates."""
 
     hidden: float
+    """One array of hidden width."""
     ffn: float
     """One array of feed-forward width."""
     logits: float
     scores: float
-    """Of attention without flash kernels, all heads."""
+    """Attention scores of all heads, without flash kernels."""
     mask: float
+    """The attention mask, one per copy of the inputs."""
     masks: float
-    """Beside those that are copied."""
+    """Further masks that are not copied."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
-    """What one device must have, in bytes by kind."""
+    """Bytes needed on one device, by kind."""
 
     device: int
     weights: float
@@ -39,16 +41,16 @@ class Footprint:
         return self.weights + self.cache + self.compute + self.context
 
 
-def moments(model: Model, runtime: Runtime, held: Held, *, flash: bool | None = None, tp: int = 1) -> Moments:
-    """Sizes at the worst batch: a full one, at the end of the context. Sequences share the batch, so they add nothing."""
+def array_sizes(model: Model, runtime: Runtime, request: CacheRequest, *, flash: bool | None = None, tp: int = 1) -> ArraySizes:
+    """Return sizes for the largest micro-batch: a full one, at the end of the context. Sequences share it, so more of them add nothing."""
     flash = runtime.flash if flash is None else flash
-    if not flash and SIZES[cache_type(held.value, runtime)][0] > 1:
-        raise UserError(f"{runtime.name} keeps values in {held.value} only with flash attention; without it they can be f16")
-    context = padded(held.context, runtime.pad)
-    rows = min(held.batch or runtime.batch, context * held.sequences)
+    if not flash and SIZES[cache_type(request.value, runtime)][0] > 1:
+        raise UserError(f"{runtime.name} keeps values in {request.value} only with flash attention; without it they can be f16")
+    context = round_up(request.context, runtime.pad)
+    rows = min(request.batch or runtime.batch, context * request.sequences)
     heads = max((op.m for op in model.ops if op.kind == "attention"), default=0)
     mask = rows * context * (runtime.mask_bytes if flash else runtime.plain_mask_bytes) if heads else 0.0
-    return Moments(
+    return ArraySizes(
         hidden=rows * model.decoder.hidden * runtime.element,
         ffn=rows * _width(model) * runtime.element / tp,
         logits=min(rows, runtime.logit_rows or rows) * model.decoder.vocab * 4,
@@ -59,7 +61,7 @@ def moments(model: Model, runtime: Runtime, held: Held, *, flash: bool | None = 
 
 
 def _width(model: Model) -> float:
-    """The widest that a token becomes inside a layer: feed-forwards, active experts side by side, or a recurrent mixer's input."""
+    """Return the widest activation of a token inside a layer: feed-forward, all active experts together, or a recurrent mixer's input."""
     widest = 0.0
     for name, ops in model.blocks.items():
         times = sum(layer.count(name) for layer in model.layers)
@@ -70,11 +72,11 @@ def _width(model: Model) -> float:
     return widest
 
 
-def compute_bytes(size: Moments, runtime: Runtime, *, copies: int, hops: float, head: bool) -> float:
-    """The largest of three moments: attention, the feed-forward, and (where the head is) the logits.
+def compute_bytes(size: ArraySizes, runtime: Runtime, *, copies: int, hops: float, head: bool) -> float:
+    """Return the largest of three peaks: attention, the feed-forward, and (on the device with the head) the logits.
 
-    In each the masks are there once per copy, and what comes from the host or another device once per copy, and the calibrated few
-    arrays of hidden width. Form and counts: read off llama.cpp's dry runs and logs, which it meets to the MiB.
+    Each peak has one mask per copy of the inputs, one input per copy from the host or another device, and a calibrated number of arrays of
+    hidden width. Form and counts are read off llama.cpp's dry runs and logs, which the result matches to the MiB.
     """
     inputs = hops * (copies + runtime.hop_hidden) * size.hidden
     attention = size.scores + size.masks + runtime.attention_hidden * size.hidden if size.scores else 0.0
@@ -83,23 +85,23 @@ def compute_bytes(size: Moments, runtime: Runtime, *, copies: int, hops: float, 
     return copies * size.mask + inputs + max(attention, feed, logits)
 
 
-def host_bytes(size: Moments, runtime: Runtime, *, copies: int) -> float:
-    """Pinned host memory that inputs are written into."""
+def host_bytes(size: ArraySizes, runtime: Runtime, *, copies: int) -> float:
+    """Return the pinned host memory for inputs."""
     return copies * size.mask + size.masks + (runtime.host_hidden + copies * runtime.host_copied) * size.hidden
 
 
 def footprints(
-    model: Model, runtime: Runtime, placement: Placement, held: Held, *, flash: bool | None = None
+    model: Model, runtime: Runtime, placement: Placement, request: CacheRequest, *, flash: bool | None = None
 ) -> tuple[Footprint, ...]:
-    """Host first, then every device. Inputs are copied where whole layers on several devices follow one another."""
-    size = moments(model, runtime, held, flash=flash, tp=placement.tp)
+    """Return the footprints of the host, then of every device. Inputs are copied where devices with whole layers run as a pipeline."""
+    size = array_sizes(model, runtime, request, flash=flash, tp=placement.tp)
     busy = [load.device for load in placement.devices if load.weights or load.cache]
-    apart = len(busy) > placement.tp
+    several = len(busy) > placement.tp
     whole = placement.split == "layer" and not placement.host.layers and not placement.host.head
-    copies = runtime.copies if apart and whole else 1
+    copies = runtime.copies if several and whole else 1
     found = [_footprint(placement.host, host_bytes(size, runtime, copies=copies), 0.0)]
     for load in placement.devices:
-        hops = 0.0 if not apart else runtime.first_hops if load.device == busy[0] else 1.0
+        hops = 0.0 if not several else runtime.first_hops if load.device == busy[0] else 1.0
         used = compute_bytes(size, runtime, copies=copies, hops=hops, head=load.head) if load.device in busy else 0.0
         found.append(_footprint(load, used, runtime.context))
     return tuple(found)

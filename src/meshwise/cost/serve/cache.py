@@ -1,4 +1,4 @@
-"""The cache of a model that is served: keys, values, latents and states, layer by layer, as the engines allocate them."""
+"""The KV cache of a served model, layer by layer, as engines allocate it: keys and values, latents, recurrent states."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,37 +17,37 @@ SIZES["fp8"] = (1, 1)
 
 @dataclass(frozen=True, slots=True)
 class LayerCache:
-    """What one layer keeps for all sequences."""
+    """The cache of one layer for all sequences."""
 
-    keys: int
+    kv: int
     """Bytes of keys and values, or of latents."""
     heads: int
-    """Key heads that they are cut by; 0 for a latent, which every part of a tensor-parallel group keeps whole."""
+    """KV heads that tensor parallelism splits `kv` by; 0 for a latent, which every device of a tensor-parallel group keeps whole."""
     state: int
     """Bytes of recurrent states."""
     tokens: int
-    """Of a sequence that are kept; fewer than its context where a window bounds them."""
+    """Tokens kept per sequence; fewer than its context with sliding-window attention."""
 
     @property
     def bytes(self) -> int:
-        return self.keys + self.state
+        return self.kv + self.state
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
-    """The question: how long, how many, in which type."""
+class CacheRequest:
+    """The size of a cache to allocate: tokens per sequence, sequences, types."""
 
     context: int
-    """Tokens of one sequence, prompt and output together."""
+    """Tokens of one sequence, prompt plus output."""
     sequences: int = 1
     key: str = "f16"
     value: str = "f16"
     batch: int | None = None
-    """Tokens computed at once; the runtime's own where it is not said."""
+    """Tokens per micro-batch; None: the runtime's default."""
 
 
 def cache_type(name: str, runtime: Runtime) -> str:
-    """The type of that name, if the engine has it."""
+    """Return the cache type of that name; refuse one that the engine does not have."""
     found = {"fp16": "f16", "float16": "f16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}.get(
         name.lower(), name.lower()
     )
@@ -58,62 +58,62 @@ def cache_type(name: str, runtime: Runtime) -> str:
 
 
 def element_bytes(name: str) -> float:
-    """Bytes per element, scales included: q8_0 is 34 / 32."""
+    """Return bytes per element, scales included: q8_0 is 34 / 32."""
     block, size = SIZES[name]
     return size / block
 
 
-def padded(tokens: int, step: int) -> int:
+def round_up(tokens: int, step: int) -> int:
     return ceil(tokens / step) * step
 
 
-def layer_caches(model: Model, runtime: Runtime, held: Held) -> tuple[LayerCache, ...]:
-    """The cache of each layer, for all sequences together."""
-    if held.context < 1 or held.sequences < 1:
-        raise UserError(f"a cache needs at least one token and one sequence, not {held.context} and {held.sequences}")
+def layer_caches(model: Model, runtime: Runtime, request: CacheRequest) -> tuple[LayerCache, ...]:
+    """Return the cache of each layer, for all sequences together."""
+    if request.context < 1 or request.sequences < 1:
+        raise UserError(f"a cache needs at least one token and one sequence, not {request.context} and {request.sequences}")
     times = {name: sum(layer.count(name) for layer in model.layers) for name in model.blocks}
-    kinds = {name: _block(model, runtime, held, ops, times[name]) for name, ops in model.blocks.items() if times[name]}
+    kinds = {name: _block(model, runtime, request, ops, times[name]) for name, ops in model.blocks.items() if times[name]}
     return tuple(_sum(kinds[block] for block in layer) for layer in model.layers)
 
 
 def _sum(parts: Iterable[LayerCache]) -> LayerCache:
     found = list(parts)
     return LayerCache(
-        sum(part.keys for part in found),
+        sum(part.kv for part in found),
         max(part.heads for part in found),
         sum(part.state for part in found),
         max(part.tokens for part in found),
     )
 
 
-def _block(model: Model, runtime: Runtime, held: Held, ops: tuple[Op, ...], times: int) -> LayerCache:
+def _block(model: Model, runtime: Runtime, request: CacheRequest, ops: tuple[Op, ...], times: int) -> LayerCache:
     latent = any(op.name == "attention.kv_down" for op in ops)
     keys = tokens = 0
     for op in ops:
         if op.cache:
-            tokens = kept_tokens(op, model.model_type, runtime, held)
-            row = _row(op, latent, model, runtime, held)
-            keys += row * tokens * held.sequences * op.count // times
+            tokens = kept_tokens(op, model.model_type, runtime, request)
+            row = _row(op, latent, model, runtime, request)
+            keys += row * tokens * request.sequences * op.count // times
     # The last kernel - 1 inputs of a convolution are kept; an Op counts the whole kernel.
     elements = sum(op.state * (op.k - 1) // op.k if op.kind == "conv" else op.state for op in ops)
     heads = model.decoder.kv_heads if keys and not latent else 0
-    return LayerCache(keys, heads, elements * runtime.state_bytes * held.sequences, tokens)
+    return LayerCache(keys, heads, elements * runtime.state_bytes * request.sequences, tokens)
 
 
-def kept_tokens(op: Op, model_type: str, runtime: Runtime, held: Held) -> int:
-    """Cells of one sequence in a layer: its context; or, behind a window, the window and the batch that is being computed.
+def kept_tokens(op: Op, model_type: str, runtime: Runtime, request: CacheRequest) -> int:
+    """Return the cells of one sequence in a layer: its context; with sliding-window attention, the window plus one micro-batch.
 
     Worked, llama.cpp: Gemma 3's window of 1,024 with batches of 512 keeps 1,536 of a context of 32,768.
     """
-    whole = padded(held.context, runtime.pad)
+    whole = round_up(request.context, runtime.pad)
     if not op.window or not runtime.keeps_window(model_type):
         return whole
-    return min(whole, padded(op.window + (held.batch or runtime.batch), runtime.pad))
+    return min(whole, round_up(op.window + (request.batch or runtime.batch), runtime.pad))
 
 
-def _row(op: Op, latent: bool, model: Model, runtime: Runtime, held: Held) -> int:
-    """Bytes of one token in one layer. A latent is kept once; other caches are half keys, half values."""
-    kinds = [held.key] if latent else [held.key, held.value]
+def _row(op: Op, latent: bool, model: Model, runtime: Runtime, request: CacheRequest) -> int:
+    """Return bytes of one token in one layer. A latent is stored once; other caches are half keys, half values."""
+    kinds = [request.key] if latent else [request.key, request.value]
     width = op.cache // len(kinds)
     found = 0
     for kind in kinds:

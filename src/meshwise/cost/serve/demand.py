@@ -1,13 +1,13 @@
-"""What serving a model asks of each device: bytes to read, FLOPs to do, hops to take. No coefficient comes in here."""
+"""Work of a served model per device: bytes to read, FLOPs to compute, hops between devices. No calibrated coefficient is used here."""
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import ceil
 
-from meshwise.catalogue.chips import Chip, Cluster, Link, find_chip, known_chip
+from meshwise.catalogue.chips import Chip, Cluster, Link
 from meshwise.catalogue.engines import Runtime
-from meshwise.cost.serve.cache import Held, LayerCache, layer_caches
+from meshwise.cost.serve.cache import CacheRequest, LayerCache, layer_caches
 from meshwise.cost.serve.placement import HOST, Load, Placement, cache_part
 from meshwise.cost.serve.waves import Product, products
 from meshwise.cost.tiles import FLASH_HEAD
@@ -17,26 +17,24 @@ from meshwise.models.formats import Weights
 from meshwise.models.model import Model
 from meshwise.models.op import Op
 
-GENERIC_CPU = "cpu"
-"""What a host is taken for where nothing is known of it: a desktop with two channels of DDR5 (data/chips/cpu.toml)."""
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Rig:
-    """Devices in the order in which a model is laid over them, and what joins them."""
+    """Devices in the order of the layers on them, and the links between them."""
 
     chips: tuple[Chip, ...]
     hosts: tuple[int, ...]
     """The host of each device."""
+    cpu: Chip
+    """Computes the layers that stay in host memory."""
     link: Link | None = None
     """Inside a host."""
     network: Link | None = None
     """Between hosts."""
-    cpu: Chip | None = None
-    """What computes the layers that stay in host memory; a generic desktop where it is not said."""
 
     @classmethod
-    def of(cls, cluster: Cluster) -> "Rig":
+    def of(cls, cluster: Cluster, cpu: Chip) -> "Rig":
+        """List the devices of a cluster whose hosts have this CPU."""
         chips: list[Chip] = []
         hosts: list[int] = []
         for count, node in cluster.nodes:
@@ -44,47 +42,42 @@ class Rig:
                 host = hosts[-1] + 1 if hosts else 0
                 chips += [chip for number, chip in node.chips for _ in range(number)]
                 hosts += [host] * node.devices
-        node = cluster.node
-        named = node.host.cpus.rpartition(" x ")[2]
-        return cls(tuple(chips), tuple(hosts), node.link, cluster.network, known_chip(named) if named else None)
-
-    @property
-    def processor(self) -> Chip:
-        return self.cpu or find_chip(GENERIC_CPU)
+        return cls(chips=tuple(chips), hosts=tuple(hosts), cpu=cpu, link=cluster.node.link, network=cluster.network)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What one device does in a decode step of all its users, and for one prompt."""
+    """The work of one device in a decode step of all its requests, and for one prompt."""
 
     chip: Chip
     layers: float
     starts: float
-    """Layers' worth of kernels that a decode step starts."""
+    """Layers whose kernels a decode step launches; fewer where the engine has fused kernels for one token."""
     single: bool
-    """A decode step is one token, and the engine has products of its own for it."""
+    """Whether a decode step is one token and the engine has separate kernels for that."""
     weights: float
     """Bytes of weights that a decode step reads."""
     cache: float
-    """Bytes of keys, values and states that it reads."""
+    """Bytes of KV cache and states that a decode step reads."""
     flash: bool
     flops: float
-    """Of all products of a decode step."""
+    """FLOPs of all products of a decode step."""
     batch_weights: float
-    """Bytes of weights that a micro-batch of the prompt reads, the head's apart."""
+    """Bytes of weights that a micro-batch of the prompt reads, without the head."""
     head: float
-    """Bytes of the head, which multiplies the last token of a prompt alone."""
+    """Bytes of the head, which is applied to the last token of a prompt only."""
     prompt_flops: float
+    """FLOPs of all products of a prompt, without the head."""
     rows: int
     """Tokens of a micro-batch."""
     products: tuple[Product, ...]
-    """What it multiplies them with."""
+    """The matrix products of all layers."""
     attention: float
-    """FLOPs of attention over the whole prompt; flash kernels', as many of heads of 128 as take them as long."""
+    """FLOPs of attention over the whole prompt; with flash kernels, converted to FLOPs at a head size of 128 that take as long."""
     scores: float
     """Bytes of scores that attention without flash kernels writes once; 0 with them."""
     activations: float
-    """Bytes that go into and come out of the products of the whole prompt."""
+    """Bytes of inputs and outputs of the products of the whole prompt."""
 
     @property
     def idle(self) -> bool:
@@ -93,70 +86,78 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Hop:
-    """Activations go from one device to the next, or logits back to the first host."""
+    """A transfer of activations from one device to the next, or of logits back to the first host."""
 
     link: Link | None
     remote: bool
+    """Whether it goes to another host."""
     token_bytes: float
     prompt_tokens: int
-    """How many tokens of a prompt cross."""
+    """Tokens of a prompt that are sent."""
     layers: int
-    """That another host is told to compute."""
+    """Layers of the remote host, whose compute graph is sent over RPC; 0 on the first host."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """All of it. `stages` follow one another; the devices of a stage work side by side on the same layers."""
+    """The work of a whole replica. `stages` run one after another; the devices of a stage compute the same layers in parallel."""
 
     int8_products: bool
     peak_type: str
+    """Weight format, which decides the type that products are computed in."""
     narrow: float
     """Share of quantised weights."""
     users: int
+    """Concurrent requests."""
     micro_batches: int
+    """Micro-batches of a prompt."""
     copies: int
-    """Micro-batches under way at once."""
+    """Micro-batches in flight at once."""
     groups: int
-    """Of users, which follow one another through the stages of a pipeline."""
+    """Groups of requests that follow one another through the stages of a pipeline."""
     stages: tuple[tuple[Task, ...], ...]
     host: Task
     pcie: Link | None
     crossings: float
-    """Between host memory and a device, in a step."""
+    """Transfers between host memory and a device in a step."""
     hops: tuple[Hop, ...]
     reduces: float
     """All-reduces of a step."""
     reduce_link: Link | None
     reduce_remote: bool
     reduce_bytes: float
-    """Of one token."""
+    """Bytes of an all-reduce per token."""
     prompt: int
     row_products: float
-    """Products that a row split cuts, in a step."""
+    """Products of a step that a row split cuts."""
     row_bytes: float
-    """What a row split moves between devices, for one token."""
+    """Bytes per token that a row split moves between devices."""
 
 
 @dataclass(frozen=True)
-class Shape:
-    """FLOPs per token of a model, layer by layer."""
+class TokenWork:
+    """Work per token of a model, layer by layer."""
 
     products: tuple[float, ...]
+    """FLOPs of the products of each layer."""
     experts: tuple[float, ...]
-    """Those of `products` that are experts'."""
+    """FLOPs in `products` of routed experts."""
     attention: tuple[tuple[Op, ...], ...]
+    """Attention Ops of each layer."""
     head: float
+    """FLOPs of the head."""
     cut: int
-    """Products of all layers together."""
+    """Number of products of all layers, without experts: those that a row split cuts."""
     inputs: float
+    """Input elements of these products."""
     outputs: float
-    """Elements that go into and come out of these products, for one token."""
+    """Output elements of these products."""
     touched: float
-    """The same of one layer on average, experts as far as a token meets them."""
+    """Input and output elements of the products of an average layer, with the experts that a token is routed to."""
 
 
 @lru_cache(maxsize=16)
-def shape(model: Model) -> Shape:
+def token_work(model: Model) -> TokenWork:
     times = model.times
     products = {
         name: sum(op.flops(1) for op in ops if op.kind != "attention") / times[name]
@@ -168,7 +169,7 @@ def shape(model: Model) -> Shape:
     }
     scores = {name: tuple(op for op in ops if op.kind == "attention") for name, ops in model.blocks.items()}
     inner = [op for name, ops in model.blocks.items() if times[name] for op in ops if op.kind == "matmul" and not op.expert]
-    return Shape(
+    return TokenWork(
         tuple(sum(products[block] for block in layer) for layer in model.layers),
         tuple(sum(experts[block] for block in layer) for layer in model.layers),
         tuple(tuple(op for block in layer for op in scores[block]) for layer in model.layers),
@@ -188,8 +189,8 @@ def shape(model: Model) -> Shape:
 
 
 @dataclass(frozen=True)
-class Terms:
-    """What every device's task is counted from."""
+class Workload:
+    """A model on a placement with a runtime and a serving task: counts the task of each device."""
 
     model: Model
     placement: Placement
@@ -207,21 +208,21 @@ class Terms:
 
     @property
     def groups(self) -> int:
-        """Of users: as many as there are pipeline stages."""
+        """Groups of requests: one per pipeline stage, at most one per request."""
         stages = len(self.placement.devices) // self.placement.tp if self.placement.split == "tensor" else 1
         return max(1, min(stages, self.work.users))
 
     @cached_property
     def caches(self) -> tuple[LayerCache, ...]:
-        """At the mean context of the generation, of all users."""
+        """The cache of all requests at the mean context of the generation."""
         kv = self.work.kv
-        held = Held(context=self.work.mean_context, sequences=self.work.users, key=kv, value=kv)
-        return layer_caches(self.model, self.runtime, held)
+        request = CacheRequest(context=self.work.mean_context, sequences=self.work.users, key=kv, value=kv)
+        return layer_caches(self.model, self.runtime, request)
 
     def products(self, load: Load) -> float:
-        """FLOPs per token of a device's products, the head's apart. A row split cuts every product by the same shares; the other splits
-        give whole layers, or 1/tp of them."""
-        facts, devices = shape(self.model), self.placement.devices
+        """Return FLOPs per token of a device's products, without the head. A row split cuts every product by the same shares; other splits
+        place whole layers, or 1/tp of them."""
+        facts, devices = token_work(self.model), self.placement.devices
         own = sum(facts.products[i] for i in load.layers) / self.placement.tp
         pinned = _pinned(self.placement, facts)
         if load.device == HOST:
@@ -232,14 +233,20 @@ class Terms:
         return own - pinned * len(load.layers) / max(1, sum(len(other.layers) for other in devices))
 
     def head(self, load: Load) -> float:
-        """Bytes of the head on a device, by its share in the FLOPs of all weights there that every token meets."""
-        facts = shape(self.model)
+        """Return bytes of the head on a device, from its share in the FLOPs of the device's weights that every token uses."""
+        facts = token_work(self.model)
         layers = range(len(facts.products)) if self.placement.split == "row" else load.layers
         others = sum(facts.products[i] - facts.experts[i] for i in layers)
         return load.once * facts.head / (others + facts.head) if load.head else 0.0
 
     def task(self, load: Load, chip: Chip) -> Task:
-        facts, prompt, part, users = shape(self.model), self.work.prompt, 1 / self.placement.tp, self.work.users / self.groups
+        """Count the work of one device."""
+        facts, prompt, part, users = (
+            token_work(self.model),
+            self.work.prompt,
+            1 / self.placement.tp,
+            self.work.users / self.groups,
+        )
         scores = [(_keys(op, prompt, self.size, self.flash), op) for i in load.layers for op in facts.attention[i]]
         flops, head = self.products(load), facts.head * part if load.head else 0.0
         last, single = self.head(load), self.work.users == 1 and self.runtime.alone < 1
@@ -264,11 +271,11 @@ class Terms:
 
 
 def demand(model: Model, weights: Weights, placement: Placement, rig: Rig, runtime: Runtime, work: Serve) -> Demand:
-    """Decode at the mean context of the generation; the prompt of one user, in micro-batches of the engine's size."""
-    terms, facts, tp = Terms(model, placement, runtime, work), shape(model), placement.tp
-    tasks = [terms.task(load, chip) for load, chip in zip(placement.devices, rig.chips, strict=True)]
+    """Count a decode step at the mean context of the generation, and the prompt of one request in micro-batches of the engine's size."""
+    workload, facts, tp = Workload(model, placement, runtime, work), token_work(model), placement.tp
+    tasks = [workload.task(load, chip) for load, chip in zip(placement.devices, rig.chips, strict=True)]
     busy = [i for i, one in enumerate(tasks) if not one.idle]
-    host = terms.task(placement.host, rig.processor)
+    host = workload.task(placement.host, rig.cpu)
     alone = host.idle and placement.split == "layer" and len(busy) > 1
     wide = any(len({rig.hosts[i] for i in group}) > 1 for group in _groups(placement))
     rows = placement.split == "row" and len(busy) > 1
@@ -277,9 +284,9 @@ def demand(model: Model, weights: Weights, placement: Placement, rig: Rig, runti
         peak_type=weights.format,
         narrow=weights.narrow,
         users=work.users,
-        micro_batches=max(1, ceil(work.prompt / terms.size)),
+        micro_batches=max(1, ceil(work.prompt / workload.size)),
         copies=runtime.copies if alone else 1,
-        groups=terms.groups,
+        groups=workload.groups,
         stages=_stages(placement, tasks, busy),
         host=host,
         pcie=rig.chips[0].host if rig.chips else None,
@@ -295,28 +302,28 @@ def demand(model: Model, weights: Weights, placement: Placement, rig: Rig, runti
     )
 
 
-def _pinned(placement: Placement, facts: Shape) -> float:
-    """FLOPs of experts that stay on the host while the rest of their layer does not."""
+def _pinned(placement: Placement, facts: TokenWork) -> float:
+    """Return FLOPs of experts that are on the host while the rest of their layer is on a device."""
     experts = sum(load.experts for load in placement.loads)
     own = sum(facts.experts[i] for i in placement.host.layers)
     return max(0.0, sum(facts.experts) * placement.host.experts / experts - own) if experts else 0.0
 
 
 def _crossings(placement: Placement, weights: Weights) -> float:
-    """Once from the host's layers to the first device; there and back for every layer whose experts stay on the host."""
+    """Count transfers: one from the host's layers to the first device, two per layer whose experts alone stay on the host."""
     host = placement.host
     if not any(load.layers for load in placement.devices):
         return 0.0
     if not host.experts:
         return float(bool(host.layers))
     mixed = sum(any(weight.slot.expert for weight in layer) for layer in weights.by_layer)
-    apart = mixed * host.experts / sum(load.experts for load in placement.loads) - len(host.layers)
-    return bool(host.layers) + 2 * max(0.0, apart)
+    separate = mixed * host.experts / sum(load.experts for load in placement.loads) - len(host.layers)
+    return bool(host.layers) + 2 * max(0.0, separate)
 
 
 def _cache_read(model: Model, cache: LayerCache, tp: int, flash: bool) -> float:
-    """Bytes of one layer's cache that one device reads. Without flash kernels each query head reads its keys by itself. States are read and
-    written."""
+    """Return bytes of one layer's cache that one device reads. Without flash kernels each query head reads its keys separately. States are
+    read and written."""
     state = ceil(cache.state / tp)
     keys = cache_part(cache, tp) - state
     sharing = 1 if flash or not cache.heads else max(1, model.decoder.heads // cache.heads)
@@ -324,20 +331,20 @@ def _cache_read(model: Model, cache: LayerCache, tp: int, flash: bool) -> float:
 
 
 def _slower(op: Op, flash: bool) -> float:
-    """Flash attention with small heads computes more exponentials for every product. A head of 128 is the unit."""
+    """Return the slowdown of flash attention with small heads, which compute more exponentials per product; 1 at a head size of 128."""
     size = (op.n + op.k) / 2
     return (size + FLASH_HEAD) / (1.5 * size) if flash else 1.0
 
 
 def _keys(op: Op, prompt: int, size: int, flash: bool) -> float:
-    """Keys that a token of the prompt meets on average. Without flash kernels a micro-batch meets all there are behind its last token."""
+    """Return the mean number of keys per token of the prompt. Without flash kernels a micro-batch uses all keys up to its last token."""
     if not prompt:
         return 0.0
     return op.keys(prompt) if flash else min(float(op.window or prompt), (prompt + size) / 2)
 
 
-def _row_elements(facts: Shape, devices: int) -> float:
-    """Inputs go to all devices but one; of the outputs, what the others computed comes back."""
+def _row_elements(facts: TokenWork, devices: int) -> float:
+    """Return elements that a row split moves: inputs to all devices but one, and the outputs of those devices back."""
     return facts.inputs * (devices - 1) + facts.outputs * (devices - 1) / max(1, devices)
 
 
@@ -354,7 +361,7 @@ def _stages(placement: Placement, tasks: list[Task], busy: list[int]) -> tuple[t
 
 
 def _hops(model: Model, placement: Placement, rig: Rig, runtime: Runtime, busy: list[int], work: Serve) -> tuple[Hop, ...]:
-    """Between devices that follow one another; and, from a head on another host, the logits back to the first."""
+    """Return the hops between consecutive devices and, where the head is on another host, the logits back to the first."""
     if placement.split == "row" or not busy:
         return ()
     firsts = busy[:: placement.tp]

@@ -1,4 +1,4 @@
-"""The ways in which an engine can lay a model over the cards of a rig: which cards, cut how, how many copies."""
+"""Layouts of a served model: which cards an engine uses, how it splits the model over them, how many replicas it runs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,20 +14,21 @@ from meshwise.models.model import Model
 
 @dataclass(frozen=True)
 class Card:
-    """One device of a rig."""
+    """One device of a cluster."""
 
     chip: Chip
     host: int
+    """Number of its host."""
 
 
 def cards_of(cluster: Cluster) -> tuple[Card, ...]:
-    """Every device, host by host."""
+    """List every device, host by host."""
     hosts = [node for count, node in cluster.nodes for _ in range(count)]
     return tuple(Card(chip, i) for i, node in enumerate(hosts) for count, chip in node.chips for _ in range(count))
 
 
-def part(cluster: Cluster, cards: Sequence[Card]) -> Cluster:
-    """The same hosts with these cards alone."""
+def subcluster(cluster: Cluster, cards: Sequence[Card]) -> Cluster:
+    """Return the hosts of these cards with these cards only."""
     hosts = [node for count, node in cluster.nodes for _ in range(count)]
     nodes: list[tuple[int, Node]] = []
     for host, inside in groupby(cards, key=lambda card: card.host):
@@ -38,18 +39,18 @@ def part(cluster: Cluster, cards: Sequence[Card]) -> Cluster:
 
 @dataclass(frozen=True, kw_only=True)
 class ServeLayout:
-    """One copy of a model on some cards, and how many such copies there are."""
+    """One replica of a model on some cards, and the number of replicas."""
 
     split: Split
     cards: tuple[int, ...]
-    """Of the rig, in the order in which layers or stages follow one another; of the first copy."""
+    """Cards of the first replica, in the order of the layers or stages on them."""
     hosts: int = 1
     shares: tuple[float, ...] = ()
     """llama.cpp's -ts."""
     shared: str = ""
-    """What the shares go by, where it is not free memory, which needs no -ts."""
+    """How the shares were chosen; '' for shares by free memory, llama.cpp's default, which needs no -ts."""
     gpu_layers: int | None = None
-    """Layers on cards, the head counted as one; none: all."""
+    """Layers on cards, the head counted as one; None: all."""
     expert_layers: int = 0
     """Layers whose experts stay on the host."""
     tp: int = 1
@@ -78,7 +79,7 @@ class ServeLayout:
 
 
 def place(layout: ServeLayout, model: Model, weights: Weights, caches: Sequence[LayerCache]) -> Placement:
-    """What each card of one copy holds."""
+    """Return the weights and cache of each card of one replica."""
     if layout.split == "tensor":
         return split_tensors(model, weights, caches, layout.tp, layout.pp)
     if layout.split == "row":
@@ -86,27 +87,27 @@ def place(layout: ServeLayout, model: Model, weights: Weights, caches: Sequence[
     return split_layers(weights, caches, layout.shares, gpu_layers=layout.gpu_layers, pins=host_experts(layout.expert_layers))
 
 
-# Which ways there are.
+# Which layouts there are.
 
 
 def layouts(engine: Engine, model: Model, cards: Sequence[Card], rooms: Sequence[float]) -> Iterator[ServeLayout]:
-    """One copy of the model, everything on cards; `rooms` are the bytes that each card offers."""
+    """Yield layouts of one replica with everything on cards; `rooms` are the usable bytes of each card."""
     if engine.splits == ("tensor",):
         yield from _tensor_layouts(engine, model, cards)
         return
-    for chosen in _chosen(engine, cards):
+    for chosen in _card_sets(engine, cards):
         hosts = len({cards[i].host for i in chosen})
         shares = tuple(rooms[i] for i in chosen)
         yield ServeLayout(split="layer", cards=chosen, hosts=hosts, shares=shares)
-        # Row split joins CUDA and ROCm devices of one host; other backends and RPC devices have no such buffers.
+        # Row split works on CUDA and ROCm devices of one host; other backends and RPC devices have no split buffers.
         if "row" in engine.splits and len(chosen) > 1 and hosts == 1 and all(cards[i].chip.kind == "gpu" for i in chosen):
             yield ServeLayout(split="row", cards=chosen, shares=shares)
 
 
-def _chosen(engine: Engine, cards: Sequence[Card]) -> Iterator[tuple[int, ...]]:
-    """Cards that one copy may lie on: of one host any number, the fastest first; of several, whole hosts, the largest first.
+def _card_sets(engine: Engine, cards: Sequence[Card]) -> Iterator[tuple[int, ...]]:
+    """Yield sets of cards for one replica: any number of one host, the fastest first; of several hosts, whole hosts, the largest first.
 
-    Of several hosts those with processors alone come first: a server with cards reaches them, and its own cards come last."""
+    Of several hosts, CPU-only ones come first: a server with GPUs reaches them over RPC, and its own GPUs come last."""
     hosts = [[i for i, card in enumerate(cards) if card.host == host] for host in range(cards[-1].host + 1)]
     seen: set[tuple[tuple[str, ...], ...]] = set()
     for own in hosts:
@@ -127,7 +128,7 @@ def _chosen(engine: Engine, cards: Sequence[Card]) -> Iterator[tuple[int, ...]]:
 
 
 def _tensor_layouts(engine: Engine, model: Model, cards: Sequence[Card]) -> Iterator[ServeLayout]:
-    """tp x pp: a tensor-parallel group inside one host, or of whole hosts; stages of whole layers."""
+    """Yield tp x pp: a tensor-parallel group inside one host or over whole hosts; stages of whole layers."""
     per_host = sum(card.host == 0 for card in cards)
     for tp in range(1, min(len(cards), engine.max_devices) + 1):
         whole = tp <= per_host or (tp % per_host == 0 and engine.hosts)
@@ -135,7 +136,7 @@ def _tensor_layouts(engine: Engine, model: Model, cards: Sequence[Card]) -> Iter
             continue
         most = min(min(len(cards), engine.max_devices) // tp, len(model.layers)) if engine.stages else 1
         for pp in range(1, most + 1):
-            # Groups that do not divide a host begin at the next one.
+            # A group that no longer fits into a host starts on the next one.
             each = max(1, per_host // tp)
             starts = [i // each * per_host + i % each * tp if tp <= per_host else i * tp for i in range(pp)]
             chosen = tuple(start + i for start in starts for i in range(tp))
@@ -143,8 +144,8 @@ def _tensor_layouts(engine: Engine, model: Model, cards: Sequence[Card]) -> Iter
                 yield ServeLayout(split="tensor", cards=chosen, hosts=len({cards[i].host for i in chosen}), tp=tp, pp=pp)
 
 
-def copies(layout: ServeLayout, cards: Sequence[Card], users: int) -> Iterator[ServeLayout]:
-    """The same way several times over, where all cards are of one kind and there are users for every copy."""
+def with_replicas(layout: ServeLayout, cards: Sequence[Card], users: int) -> Iterator[ServeLayout]:
+    """Yield a layout with more replicas, where all cards are equal and there are concurrent requests for every replica."""
     if len({card.chip.key for card in cards}) > 1 or users < 2 or layout.gpu_layers is not None or layout.expert_layers:
         return
     per_host = sum(card.host == 0 for card in cards)
@@ -154,8 +155,8 @@ def copies(layout: ServeLayout, cards: Sequence[Card], users: int) -> Iterator[S
     yield from (replace(layout, replicas=n) for n in sorted(numbers) if 1 < n <= min(most, users))
 
 
-def tensor_counts(model: Model, most: int) -> list[int]:
-    """Over how many devices, up to `most`, a model can be cut."""
+def tensor_parallel_sizes(model: Model, most: int) -> list[int]:
+    """List the tensor-parallel sizes up to `most` that a model can be split over."""
     return [tp for tp in range(1, most + 1) if not refuses_tp(model, tp)]
 
 
@@ -163,23 +164,23 @@ def tensor_counts(model: Model, most: int) -> list[int]:
 
 
 def even_shares(sizes: Sequence[float], rooms: Sequence[float]) -> tuple[float, ...] | None:
-    """Layers per card, one card after the other, so that the fullest is as little full as can be; none where they cannot all fit.
+    """Return layers per card, in card order, such that the fullest card is as empty as possible; None where they do not all fit.
 
-    `sizes` are bytes of each layer with its cache, the head's last; `rooms` what a card offers for them.
+    `sizes` are bytes of each layer with its cache, the head last; `rooms` the usable bytes of each card.
     """
     low, high, best = 0.0, 1.0, None
     for _ in range(24):
         middle = (low + high) / 2
-        found = _filled(sizes, [room * middle for room in rooms])
+        found = _fill(sizes, [room * middle for room in rooms])
         low, high, best = (low, middle, found) if found else (middle, high, best)
-    return best or _filled(sizes, rooms)
+    return best or _fill(sizes, rooms)
 
 
 def fastest_shares(sizes: Sequence[float], rooms: Sequence[float], speeds: Sequence[float]) -> tuple[float, ...] | None:
-    """The fastest cards full, the slowest with what is left: layers are read one after another, so every byte moved to a faster card
-    is time saved."""
+    """Return layers per card with the fastest cards filled first: layers are read one after another, so every byte on a faster card saves
+    time. None where they do not all fit."""
     largest, left = max(sizes[:-1]), len(sizes)
-    rooms = [room - max(0.0, sizes[-1] - largest) for room in rooms]  # whichever card gets the head must hold it
+    rooms = [room - max(0.0, sizes[-1] - largest) for room in rooms]  # any card may get the head, so each keeps room for it
     counts = [0.0] * len(rooms)
     for i in sorted(range(len(rooms)), key=lambda i: -speeds[i]):
         counts[i] = float(min(left, max(0, int(rooms[i] // largest))))
@@ -187,7 +188,8 @@ def fastest_shares(sizes: Sequence[float], rooms: Sequence[float], speeds: Seque
     return tuple(counts) if not left and any(counts) else None
 
 
-def _filled(sizes: Sequence[float], rooms: Sequence[float]) -> tuple[float, ...] | None:
+def _fill(sizes: Sequence[float], rooms: Sequence[float]) -> tuple[float, ...] | None:
+    """Fill one card after another and return layers per card; None where they do not all fit."""
     counts, device, used = [0.0] * len(rooms), 0, 0.0
     for size in sizes:
         while device < len(rooms) and used + size > rooms[device]:

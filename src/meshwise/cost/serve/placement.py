@@ -1,4 +1,4 @@
-"""Which device holds which tensors and which part of the cache: llama.cpp's splits, and vLLM's tensor and pipeline parallelism."""
+"""Placement: the tensors and the part of the cache on each device, for llama.cpp's splits and vLLM's tensor and pipeline parallelism."""
 
 import re
 import struct
@@ -17,39 +17,40 @@ from meshwise.models.model import Model
 from meshwise.models.tensors import INPUT
 
 HOST = -1
-"""The device of what stays in host memory."""
+"""The device number of host memory."""
 
 ROUNDING = 128
-"""Rows of a matrix that llama.cpp's row split keeps together on NVIDIA cards since Volta."""
+"""llama.cpp's row split cuts matrices at multiples of this many rows on NVIDIA cards since Volta."""
 VOCABULARY_STEP = 64
-"""vLLM pads the vocabulary to a multiple of this before it cuts it."""
+"""vLLM pads the vocabulary to a multiple of this before it shards it."""
 
 LARGEST_SHARE = 1e30
-"""Beyond any memory, and well within single precision."""
+"""Larger than any memory, and well within single precision."""
 
 Pin = tuple[str, int]
-"""A pattern of tensor names, and the device that holds what it finds: llama.cpp's -ot."""
+"""A pattern of tensor names, and the device that holds matching tensors: llama.cpp's -ot."""
 ALL_EXPERTS: Pin = (r"\.ffn_(up|down|gate)_exps", HOST)
 """-ot exps=CPU, or --cpu-moe."""
 
 
 def host_experts(layers: int) -> tuple[Pin, ...]:
-    """--n-cpu-moe: the experts of the first `layers` layers stay on the host."""
+    """Return pins that keep the experts of the first `layers` layers on the host: --n-cpu-moe."""
     return tuple((rf"blk\.{i}\.ffn_(up|down|gate)_exps", HOST) for i in range(layers))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What one device holds, in bytes, and what of it a step reads."""
+    """Bytes of weights and cache on one device, and bytes of weights that a step reads."""
 
     device: int
     layers: tuple[int, ...] = ()
-    """Those whose cache it holds; with tensor parallelism a part of each."""
+    """Layers whose cache is on this device; with tensor parallelism, a part of each."""
     head: bool = False
     weights: int = 0
     once: int = 0
-    """Weights that every step reads once, however many tokens it has."""
+    """Bytes of weights that every step reads once, for any number of tokens."""
     experts: int = 0
+    """Bytes of experts."""
     routed: float = 0.0
     """Share of the experts that one token reads."""
     cache: int = 0
@@ -59,9 +60,9 @@ class Load:
         return self.weights + self.cache
 
     def read(self, tokens: float = 1) -> float:
-        """Bytes of weights read in a step of `tokens` tokens.
+        """Return bytes of weights read in a step of `tokens` tokens.
 
-        Experts as far as even routing reaches them: 1 - (1 - a/e)^tokens of them. Rows of the embedding are not counted.
+        With even routing, 1 - (1 - a/e)^tokens of the experts are read. Rows of the embedding are not counted.
         """
         return self.once + self.experts * (1 - (1 - self.routed) ** tokens)
 
@@ -74,7 +75,7 @@ class Placement:
     host: Load
     devices: tuple[Load, ...]
     tp: int = 1
-    """Devices that share each layer, in a tensor split."""
+    """Devices that share each layer in a tensor split."""
 
     @property
     def loads(self) -> tuple[Load, ...]:
@@ -82,14 +83,14 @@ class Placement:
 
 
 def _single(value: float) -> float:
-    """`value` in single precision, in which llama.cpp computes its splits."""
+    """Round `value` to single precision, in which llama.cpp computes its splits."""
     return struct.unpack("f", struct.pack("f", value))[0]
 
 
 def layer_devices(layers: int, proportions: Sequence[float], gpu_layers: int | None = None) -> tuple[int, ...]:
-    """The device of each layer, the head's behind the last: upper bound over cumulative proportions (llama.cpp, load_tensors).
+    """Return the device of each layer, then of the head: upper bound over cumulative proportions (llama.cpp, load_tensors).
 
-    `proportions` are -ts, or each device's free memory. `gpu_layers` is -ngl: the last so many of layers + 1 leave the host.
+    `proportions` are -ts, or each device's free memory. `gpu_layers` is -ngl: the last `gpu_layers` of layers + 1 leave the host.
     Worked: 33 over 4 equal devices: 9, 8, 8 and 8, of which the last is the head.
     """
     if not all(0 <= share <= LARGEST_SHARE for share in proportions) or (proportions and not sum(map(_single, proportions))):
@@ -100,7 +101,7 @@ def layer_devices(layers: int, proportions: Sequence[float], gpu_layers: int | N
     sums = list(accumulate((_single(share) for share in proportions), lambda a, b: _single(a + b)))
     bounds = [_single(bound / sums[-1]) for bound in sums]
     start = layers + 1 - moved
-    # The quotient is below 1 and the last bound is 1, so that there always is a device.
+    # The quotient is below 1 and the last bound is 1, so there is always a device.
     return (HOST,) * start + tuple(bisect_right(bounds, _single(i / moved)) for i in range(moved))
 
 
@@ -112,7 +113,7 @@ def split_layers(
     gpu_layers: int | None = None,
     pins: Iterable[Pin] = (),
 ) -> Placement:
-    """llama.cpp's default, -sm layer: whole layers with their cache; the embedding stays on the host."""
+    """Place whole layers with their cache, the embedding on the host: llama.cpp's default, -sm layer."""
     owners = layer_devices(weights.layers, proportions, gpu_layers)
     patterns = [(re.compile(pattern), _checked(device, len(proportions))) for pattern, device in pins]
     held: dict[int, list[tuple[Weight, int]]] = {}
@@ -132,7 +133,7 @@ def _checked(device: int, devices: int) -> int:
 def split_rows(
     weights: Weights, caches: Sequence[LayerCache], proportions: Sequence[float], *, gpu_layers: int | None = None
 ) -> Placement:
-    """llama.cpp's -sm row: matrices are cut by rows over all devices; experts, vectors and cache go with their layer."""
+    """Split matrices by rows over all devices; experts, vectors and cache stay with their layer: llama.cpp's -sm row."""
     owners = layer_devices(weights.layers, proportions, gpu_layers)
     held: dict[int, list[tuple[Weight, int]]] = {}
     for weight in weights.tensors:
@@ -147,13 +148,14 @@ def split_rows(
 
 
 def row_counts(rows: int, proportions: Sequence[float]) -> list[int]:
-    """Rows of one matrix on each device: cut at cumulative proportions, rounded down to whole tiles (ggml-cuda, get_row_split)."""
+    """Return rows of one matrix per device: cut at cumulative proportions, rounded down to multiples of ROUNDING (ggml-cuda,
+    get_row_split)."""
     return list(_row_counts(rows, tuple(proportions)))
 
 
 @lru_cache(maxsize=256)
 def _row_counts(rows: int, proportions: tuple[float, ...]) -> tuple[int, ...]:
-    """A model has few heights of matrices, and a search cuts each of them many hundred times."""
+    """Cached, since a model has few distinct matrix heights and a search splits each of them hundreds of times."""
     before = [rows * share / sum(proportions) for share in accumulate(proportions, initial=0.0)][:-1]
     cuts = [int(cut) // ROUNDING * ROUNDING for cut in before]
     return tuple(high - low for low, high in pairwise([*cuts, rows]))
@@ -170,14 +172,14 @@ def _placed(
     for device in range(HOST, devices):
         layers = [i for i, owner in enumerate(owners[:-1]) if owner == device]
         cache = sum(caches[i].bytes for i in layers)
-        # On the host a tied head is the embedding that is there already; a device needs a copy of its own.
+        # On the host a tied head shares the embedding; a device needs its own copy.
         load = _load(held.get(device, []), shared=device == HOST)
         loads.append(replace(load, device=device, layers=tuple(layers), head=owners[-1] == device, cache=cache))
     return Placement(split, loads[0], tuple(loads[1:]))
 
 
 def _load(held: list[tuple[Weight, int]], *, shared: bool) -> Load:
-    """The weights of one device. `shared`: it has the embedding, so a tied head takes no more room, but is read all the same."""
+    """Sum the weights of one device. `shared`: it has the embedding, so a tied head takes no more memory but is still read."""
     experts = [(weight, size) for weight, size in held if weight.slot.expert]
     return Load(
         device=HOST,
@@ -189,9 +191,9 @@ def _load(held: list[tuple[Weight, int]], *, shared: bool) -> Load:
 
 
 def stage_layers(layers: int, pp: int) -> tuple[int, ...]:
-    """Layers of each pipeline stage in vLLM: equal, what is left over to the last but one and those before it (get_pp_indices)."""
+    """Return the layers of each pipeline stage in vLLM: equal, the remainder on the last but one and those before it (get_pp_indices)."""
     if not 1 <= pp <= layers:
-        raise UserError(f"{layers} layers cannot make {pp} pipeline stages; give 1 to {layers}")
+        raise UserError(f"{layers} layers cannot be split into {pp} pipeline stages; choose 1 to {layers}")
     each, rest = divmod(layers, pp)
     found = [each] * pp
     for i in range(2, rest + 2):
@@ -200,26 +202,26 @@ def stage_layers(layers: int, pp: int) -> tuple[int, ...]:
 
 
 def refuses_tp(model: Model, tp: int) -> str:
-    """Why vLLM cannot cut this model over `tp` devices, and over how many it can; nothing where it can."""
+    """Return why vLLM cannot split this model over `tp` devices and which sizes work; '' where it can."""
     why = _obstacle(model, tp)
     choices = [str(n) for n in range(1, 17) if why and not _obstacle(model, n)]
-    return f"{why}; {', '.join(choices)} can be had" if why else ""
+    return f"{why}; choose {', '.join(choices)}" if why else ""
 
 
 def _obstacle(model: Model, tp: int) -> str:
     d = model.decoder
     if tp < 1:
-        return f"no model can be cut over {tp} devices"
+        return f"no model can be split over {tp} devices"
     if d.heads % tp:
-        return f"{d.heads} heads cannot be cut over {tp} devices"
+        return f"{d.heads} heads cannot be split over {tp} devices"
     if d.kv_heads and d.kv_heads % tp and tp % d.kv_heads:
-        return f"{d.kv_heads} key heads and {tp} devices: one must be a multiple of the other"
+        return f"{d.kv_heads} KV heads and {tp} devices: one must be a multiple of the other"
     for op in model.ops:
         cut = {"column": op.n, "row": op.k, "heads": op.m if op.kind in ("attention", "scan") else op.n}.get(op.shard, 0)
         if cut % tp:
-            return f"the {cut:.0f} of {op.name} cannot be cut over {tp} devices"
+            return f"{op.name} of width {cut:.0f} cannot be split over {tp} devices"
     if _padded_vocabulary(d.vocab) % tp:
-        return f"a vocabulary of {_padded_vocabulary(d.vocab):,}, padding included, cannot be cut over {tp} devices"
+        return f"a vocabulary of {_padded_vocabulary(d.vocab):,}, padding included, cannot be split over {tp} devices"
     return ""
 
 
@@ -228,30 +230,30 @@ def _padded_vocabulary(vocab: int) -> int:
 
 
 def split_tensors(model: Model, weights: Weights, caches: Sequence[LayerCache], tp: int, pp: int = 1) -> Placement:
-    """vLLM: pipeline stages of whole layers, each cut over `tp` devices. All devices of a stage hold the same."""
+    """Place pipeline stages of whole layers, each sharded over `tp` devices, as vLLM does. All devices of a stage have equal loads."""
     refusal = refuses_tp(model, tp)
     if refusal:
         raise UserError(f"{model.name}: {refusal}")
     counts = stage_layers(weights.layers, pp)
     starts = list(accumulate(counts, initial=0))
     found: list[Load] = []
-    for stage, (first, behind) in enumerate(pairwise(starts)):
+    for stage, (first, end) in enumerate(pairwise(starts)):
         last = stage == pp - 1
-        held = [weight for layer in weights.by_layer[first:behind] for weight in layer]
+        held = [weight for layer in weights.by_layer[first:end] for weight in layer]
         held += weights.embedding if stage == 0 else ()
         held += weights.by_layer[-1] if last else ()
         load = replace(
             _load([(weight, _part(model, weight, tp)) for weight in held], shared=stage == 0),
-            layers=tuple(range(first, behind)),
+            layers=tuple(range(first, end)),
             head=last,
-            cache=sum(cache_part(caches[i], tp) for i in range(first, behind)),
+            cache=sum(cache_part(caches[i], tp) for i in range(first, end)),
         )
         found += [replace(load, device=stage * tp + i) for i in range(tp)]
     return Placement("tensor", Load(device=HOST), tuple(found), tp)
 
 
 def _part(model: Model, weight: Weight, tp: int) -> int:
-    """Bytes of one tensor on each of `tp` devices; key heads are copied where there are fewer than devices."""
+    """Return bytes of one tensor on each of `tp` devices; KV heads are copied where there are fewer heads than devices."""
     match weight.slot.shard:
         case "":
             return weight.bytes
@@ -265,13 +267,13 @@ def _part(model: Model, weight: Weight, tp: int) -> int:
 
 
 def cache_part(cache: LayerCache, tp: int) -> int:
-    """A latent is kept whole by every device, keys and values by heads, states by their own."""
-    keys = cache.keys // cache.heads * max(1, cache.heads // tp) if cache.heads else cache.keys
+    """Return bytes of one layer's cache on each of `tp` devices: latents whole, keys and values by KV heads, states split evenly."""
+    keys = cache.kv // cache.heads * max(1, cache.heads // tp) if cache.heads else cache.kv
     return keys + ceil(cache.state / tp)
 
 
 def with_caches(placement: Placement, caches: Sequence[LayerCache]) -> Placement:
-    """The same weights where they are, with the cache of another context, type or number of sequences."""
+    """Return a placement with the same weights and other caches: another context, type or number of sequences."""
     cut = placement.tp if placement.split == "tensor" else 0
     sizes = [cache_part(cache, cut) if cut else cache.bytes for cache in caches]
     host, *devices = (replace(load, cache=sum(sizes[i] for i in load.layers)) for load in placement.loads)

@@ -1,4 +1,4 @@
-"""ServeQuestion: everything that the memory and speed of a served model depend on beside its split over devices."""
+"""ServeQuestion: everything except the layout that the memory and speed of a served model depend on."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from functools import cached_property
 
 from meshwise.catalogue.chips import Cluster
 from meshwise.catalogue.engines import Engine, Runtime
-from meshwise.cost.serve.cache import Held
+from meshwise.cost.serve.cache import CacheRequest
 from meshwise.cost.serve.layouts import Card, cards_of
 from meshwise.cost.work import Serve
 from meshwise.models.formats import Weights
@@ -15,7 +15,7 @@ from meshwise.models.model import Model
 
 @dataclass(frozen=True, kw_only=True)
 class ServeQuestion:
-    """Everything looked up."""
+    """A model with its weights on a cluster, served by an engine; all names looked up."""
 
     model: Model
     weights: Weights
@@ -24,11 +24,11 @@ class ServeQuestion:
     runtime: Runtime
     work: Serve
     ttft: float = 0.0
-    """Seconds that the first token may take; 0 is no target."""
+    """Longest time to first token in seconds; 0 is no target."""
     per_user: float = 0.0
-    """Tokens per second that each user must get; 0 is no target."""
+    """Least tokens per second of each request; 0 is no target."""
     bounds: Mapping[str, int | str] = field(default_factory=dict[str, int | str])
-    """What a user fixed of a way: split, cards, tp, pp, replicas."""
+    """Parts of the layout that the user fixed: split, cards, tp, pp, replicas."""
 
     @cached_property
     def cards(self) -> tuple[Card, ...]:
@@ -36,9 +36,10 @@ class ServeQuestion:
 
     @cached_property
     def rooms(self) -> tuple[float, ...]:
-        """Bytes that weights, cache and buffers may take on each card."""
+        """Bytes of each card that weights, cache and buffers may use."""
         return tuple(self.runtime.room(card.chip) for card in self.cards)
 
-    def held(self, users: int, context: int = 0, kv: str = "") -> Held:
+    def cache_request(self, users: int, context: int = 0, kv: str = "") -> CacheRequest:
+        """Return the cache for `users` sequences, with this context and type or those of the question."""
         kind = kv or self.work.kv
-        return Held(context=context or self.work.context, sequences=users, key=kind, value=kind)
+        return CacheRequest(context=context or self.work.context, sequences=users, key=kind, value=kind)

@@ -1,4 +1,4 @@
-"""How full whole waves of whole tiles make a chip: the products of a served model, as its engine joins them."""
+"""SM utilization of the matrix products of a served model: full waves of full tiles."""
 
 from functools import lru_cache
 from math import ceil
@@ -8,12 +8,12 @@ from meshwise.models.model import Model
 from meshwise.models.op import CUT, together
 
 Product = tuple[float, float]
-"""Outputs of a product, and what it weighs: inputs x times that a token meets it."""
+"""(outputs, weight) of a product; its weight is inputs x times that a token passes through it."""
 
 
 @lru_cache(maxsize=64)
 def products(model: Model, tp: int, joined: bool) -> tuple[Product, ...]:
-    """Of all layers; joined, those of one input are one."""
+    """Return the products of all layers. `joined`: the engine fuses products that read the same input."""
     found: list[Product] = []
     for name, ops in model.blocks.items():
         groups = together(ops) if joined else [[op] for op in ops if op.kind == "matmul"]
@@ -24,11 +24,11 @@ def products(model: Model, tp: int, joined: bool) -> tuple[Product, ...]:
 
 
 @lru_cache(maxsize=1024)
-def filled(asked: tuple[Product, ...], rows: int, sms: int, tile: float) -> float:
-    """Useful work over that of whole waves of whole tiles, by the best tile for each product (as cost/compute.py prices training).
+def utilization(asked: tuple[Product, ...], rows: int, sms: int, tile: float) -> float:
+    """Return useful work over the work of full waves of full tiles, with the best tile for each product (as train/compute.py does).
 
-    `tile` is how a smaller tile loses: efficiency is (area / largest) to this power.
-    Worked: 512 rows by 4,096 outputs are 128 tiles of 128 x 128: two waves of an A100's 108 SMs, of which the second has 20.
+    `tile` is the penalty of smaller tiles: their efficiency is (area / largest) to this power.
+    Worked: 512 rows by 4,096 outputs are 128 tiles of 128 x 128: two waves on an A100's 108 SMs, with only 20 tiles in the second.
     """
     useful = spent = 0.0
     for n, weight in asked if sms else ():

@@ -1,4 +1,4 @@
-"""Time between devices: what bandwidth a group of them has, and what collectives cost in it."""
+"""Communication time: the bandwidth and latency of each group of devices, and the cost of collectives in it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from meshwise.cost.train.torus import Mesh, Torus
 
 @dataclass(frozen=True)
 class Tier:
-    """Units of `devices` devices each, and the bytes per second that one of them sends to the others."""
+    """A level of the network: units of `devices` devices each, and the bytes per second that one unit sends to the others."""
 
     devices: int
     bandwidth: float
@@ -23,18 +23,18 @@ class Tier:
 
 @dataclass(frozen=True)
 class Fabric:
-    """A cluster as collectives see it: fast links inside a node, one network per node that all its devices share, and what is above."""
+    """A cluster as collectives see it: fast links inside a node, a network per node that all its devices share, and the tiers above."""
 
     node: int
     link: float
     network: float
-    """Bytes per second of a whole node."""
+    """Bytes per second out of a whole node."""
     link_latency: float
     network_latency: float
     above: tuple[Tier, ...] = ()
-    """Leaves, spines and sites, from the inside out."""
+    """Leaves, spines and sites, innermost first."""
     torus: Torus | None = None
-    """Where a node is a pod of a torus."""
+    """Set where a node is a pod wired as a torus."""
 
     @staticmethod
     def of(cluster: Cluster, calibration: Calibration) -> "Fabric":
@@ -57,13 +57,13 @@ class Fabric:
 
     @property
     def tiers(self) -> tuple[Tier, ...]:
-        """All ways out, a node's own first."""
+        """All tiers, the node's own network first."""
         return (Tier(self.node, self.network, self.network_latency), *self.above)
 
 
 @dataclass(frozen=True)
 class Group:
-    """A communicator: bandwidth per rank, and seconds of all its steps without bytes."""
+    """One communicator: bandwidth per rank, and the latency of one collective without bytes."""
 
     size: Floats
     bandwidth: Floats
@@ -71,7 +71,7 @@ class Group:
 
     @staticmethod
     def of(fabric: Fabric, size: Floats, stride: Floats) -> "Group":
-        """`size` ranks that are `stride` devices apart. Ranks of one group in a node share a ring; the rings of a node share its network.
+        """Group `size` ranks that are `stride` devices apart. Ranks of a group inside a node form a ring; rings share the node's network.
 
         Worked: tp 4 in nodes of 8 leaves 2 ranks of a data-parallel group in each node, so 4 rings cross its network and each gets
         a quarter, which serves 2 ranks.
@@ -83,11 +83,11 @@ class Group:
         # A ring has size - 1 steps; between nodes NCCL's trees need only their depth.
         latency = np.where(crosses, fabric.network_latency * _depth(size), fabric.link_latency * (size - 1))
         ranks = (_inside(tier.devices, size, stride) for tier in fabric.above)
-        return Group(size, bandwidth, latency).over(fabric.above, ranks, fabric.network_latency)
+        return Group(size, bandwidth, latency).across(fabric.above, ranks, fabric.network_latency)
 
-    def over(self, tiers: tuple[Tier, ...], inside: Iterable[Floats], below: float) -> "Group":
-        """The same group where it reaches over units of the network, with so many ranks `inside` each: their uplinks bound it, and
-        the steps of its tree that lead from unit to unit take their latency instead of that `below`."""
+    def across(self, tiers: tuple[Tier, ...], inside: Iterable[Floats], below: float) -> "Group":
+        """Limit a group that spans several units of each tier to the uplinks of its `inside` ranks per unit. Tree steps between units take
+        the tier's latency instead of `below`, the latency of the tier below."""
         bandwidth, latency = self.bandwidth, self.latency
         for tier, ranks in zip(tiers, inside, strict=True):
             uplink = np.minimum(bandwidth, tier.bandwidth * ranks / tier.devices)
@@ -100,124 +100,126 @@ class Group:
         return Group(*(one if len(one) == 1 else one[rows] for one in (self.size, self.bandwidth, self.latency)))
 
     @property
-    def pace(self) -> Floats:
-        """Seconds per byte of an all-gather or reduce-scatter by a ring: every rank passes on all but its own part."""
+    def seconds_per_byte(self) -> Floats:
+        """Seconds per byte of a ring all-gather or reduce-scatter: every rank passes on all but its own part."""
         return (self.size - 1) / self.size / self.bandwidth
 
     def gather(self, size: Floats) -> Floats:
-        """All-gather or reduce-scatter of `size` bytes in all."""
-        return self.pace * size + self.latency
+        """Return seconds of an all-gather or reduce-scatter of `size` bytes in total."""
+        return self.seconds_per_byte * size + self.latency
 
     def reduce(self, size: Floats) -> Floats:
-        """All-reduce: a reduce-scatter and an all-gather."""
+        """Return seconds of an all-reduce: a reduce-scatter and an all-gather."""
         return 2 * self.gather(size)
 
 
 @dataclass(frozen=True)
-class Exchange:
-    """An all-to-all, in which every rank sends a share of its bytes to each other one, over its own part of a node's network."""
+class AllToAll:
+    """An all-to-all: every rank sends an equal share of its bytes to each other rank, over its share of the node's network."""
 
     near: Floats
-    """Seconds per byte that a rank sends, inside nodes,"""
+    """Seconds per byte of a rank inside its node."""
     far: Floats
-    """and between them."""
+    """Seconds per byte of a rank between nodes."""
     latency: Floats
     nodes: Floats
-    """How many it reaches over."""
+    """Nodes that the group spans."""
 
     @staticmethod
-    def of(fabric: Fabric, size: Floats, stride: Floats) -> "Exchange":
-        """Worked: of 16 ranks in nodes of 8, half of the bytes leave the node, and 8 ranks share its network."""
+    def of(fabric: Fabric, size: Floats, stride: Floats) -> "AllToAll":
+        """Group `size` ranks that are `stride` devices apart. Worked: of 16 ranks in nodes of 8, half of the bytes leave the node, and
+        8 ranks share its network."""
         inside = [_inside(tier.devices, size, stride) for tier in fabric.tiers]
         near, latency = (inside[0] - 1) / size / fabric.link, Group.of(fabric, size, stride).latency
-        return Exchange(near, _leaving(fabric.tiers, inside, size), latency, size / inside[0])
+        return AllToAll(near, _leaving(fabric.tiers, inside, size), latency, size / inside[0])
 
-    def take(self, rows: Ints) -> "Exchange":
-        return Exchange(*(one if len(one) == 1 else one[rows] for one in (self.near, self.far, self.latency, self.nodes)))
+    def take(self, rows: Ints) -> "AllToAll":
+        return AllToAll(*(one if len(one) == 1 else one[rows] for one in (self.near, self.far, self.latency, self.nodes)))
 
-    def seconds(self, size: Floats, once: Floats | float = 1.0) -> Floats:
-        """Of `size` bytes a rank, its own share included; a share `once` of those for other nodes has to leave its own."""
-        return np.maximum(self.near, self.far * once) * size + self.latency
+    def seconds(self, size: Floats, leaving: Floats | float = 1.0) -> Floats:
+        """Return seconds for `size` bytes per rank, its own share included; only `leaving` of the bytes for other nodes leave the node."""
+        return np.maximum(self.near, self.far * leaving) * size + self.latency
 
 
 def _leaving(tiers: tuple[Tier, ...], inside: list[Floats], size: Floats) -> Floats:
-    """Seconds per byte of an all-to-all over the narrowest way out: all devices of a unit share it."""
+    """Return seconds per byte of an all-to-all over the narrowest uplink, which all devices of a unit share."""
     each = [(1 - ranks / size) * (tier.devices / tier.bandwidth) for tier, ranks in zip(tiers, inside, strict=True)]
     return np.max(np.stack(each), axis=0)
 
 
 def _inside(unit: int, size: Floats, stride: Floats) -> Floats:
-    """Ranks of a group in one unit of so many devices."""
+    """Return how many ranks of a group are in one unit of `unit` devices."""
     return np.clip(np.floor(unit / stride), 1, size)
 
 
 def _depth(size: Floats) -> Floats:
-    """ceil(log2(size)), and cheaper."""
+    """Return ceil(log2(size)), faster."""
     return np.frexp(size - 0.5)[1]
 
 
 @dataclass(frozen=True)
-class Wires:
-    """The groups of a layout. Ranks of a tensor-parallel group are neighbours; context, data and expert groups step over it; stages
-    are furthest apart."""
+class Communicators:
+    """The communication groups of each layout. Ranks of a tensor-parallel group are neighbours; context, data and expert groups stride over
+    it; pipeline stages are furthest apart."""
 
     tp: Group
     cp: Group
-    ep: Exchange
+    ep: AllToAll
     shard: Group
-    """Data and context ranks that share out one copy of the weights' optimizer state."""
+    """Data and context ranks that shard one copy of the optimizer state."""
     experts: Group
-    """Those of them that hold the same experts."""
+    """Ranks of `shard` that hold the same experts."""
     replicate: Group
-    """Ranks with the same share."""
+    """Ranks that hold the same shard."""
     stage: Group
+    """Two ranks of neighbouring pipeline stages."""
 
     @staticmethod
-    def of(fabric: Fabric, a: Layouts) -> "Wires":
+    def of(fabric: Fabric, a: Layouts) -> "Communicators":
         if fabric.torus:
             return _on_torus(fabric, fabric.torus, a)
         alone, ranks = Group(np.ones(1), np.full(1, fabric.link), np.zeros(1)), a.dp_shard * a.cp
         shard, mixed = Group.of(fabric, ranks, a.tp), np.any(a.ep > 1)
-        return Wires(
+        return Communicators(
             tp=Group.of(fabric, a.tp, np.ones(1)),
             cp=Group.of(fabric, a.cp, a.tp) if np.any(a.cp > 1) else alone,
-            ep=Exchange.of(fabric, a.ep if mixed else np.ones(1), a.tp if mixed else np.ones(1)),
+            ep=AllToAll.of(fabric, a.ep if mixed else np.ones(1), a.tp if mixed else np.ones(1)),
             shard=shard,
             experts=Group.of(fabric, np.maximum(1.0, ranks / a.ep), a.tp * a.ep) if mixed else shard,
             replicate=Group.of(fabric, a.dp_replicate, a.tp * ranks) if np.any(a.dp_replicate > 1) else alone,
             stage=Group.of(fabric, np.full(1, 2.0), a.devices / a.pp),
         )
 
-    def kinds(self) -> tuple[Ints, ...]:
-        """What a micro-batch meets of them, numbered: groups are the same to it where these are."""
-        met = (self.tp.bandwidth, self.tp.latency, self.cp.bandwidth, self.cp.latency, *vars(self.ep).values())
-        met = (*met, self.stage.bandwidth, self.stage.latency)
-        return tuple(np.unique(one, return_inverse=True)[1] for one in met)
+    def microbatch_ids(self) -> tuple[Ints, ...]:
+        """Number the distinct values that a micro-batch's time depends on: layouts with equal numbers have equal micro-batch times."""
+        read = (self.tp.bandwidth, self.tp.latency, self.cp.bandwidth, self.cp.latency, *vars(self.ep).values())
+        read = (*read, self.stage.bandwidth, self.stage.latency)
+        return tuple(np.unique(one, return_inverse=True)[1] for one in read)
 
-    def take(self, rows: Ints) -> "Wires":
-        return Wires(**{name: group.take(rows) for name, group in vars(self).items()})
+    def take(self, rows: Ints) -> "Communicators":
+        return Communicators(**{name: group.take(rows) for name, group in vars(self).items()})
 
 
-def _on_torus(fabric: Fabric, torus: Torus, a: Layouts) -> Wires:
-    """The groups of every layout on the torus of its pod."""
+def _on_torus(fabric: Fabric, torus: Torus, a: Layouts) -> Communicators:
+    """Lay the groups of every layout over the torus of its pod."""
     tp, cp, ep, shard, replicate, pp = np.stack([a.tp, a.cp, a.ep, a.dp_shard, a.dp_replicate, a.pp]).astype(np.int64)
     mesh = Mesh.of(torus, (tp, cp, shard, replicate, pp))
-    inner = mesh.within(ep)  # expert ranks are the first of the context and data ranks
+    inner = mesh.within(ep)  # expert ranks are the innermost of the context and data ranks
     pods = [tier.devices // fabric.node for tier in fabric.tiers]
 
     def group(first: int, last: int, laid: Mesh = mesh) -> Group:
         links = laid.links(first, last)
-        bandwidth = np.where(links > 0, torus.link * links, np.inf)  # a rank that is alone in its pod waits for no link
+        bandwidth = np.where(links > 0, torus.link * links, np.inf)  # a rank that is alone in its pod uses no link
         found = Group(laid.size(first, last), bandwidth, fabric.link_latency * laid.hops(first, last))
-        return found.over(fabric.tiers, (laid.inside(first, last, n) for n in pods), 0.0)
+        return found.across(fabric.tiers, (laid.inside(first, last, n) for n in pods), 0.0)
 
     size, inside = inner.size(1, 1), [inner.inside(1, 1, n) for n in pods]
     near, far = inner.crossing(1, 1) / torus.link, _leaving(fabric.tiers, inside, size)
     experts = group(1, 1, inner)
-    return Wires(
+    return Communicators(
         tp=group(0, 0),
         cp=group(1, 1),
-        ep=Exchange(near, far, experts.latency, size / inside[0]),
+        ep=AllToAll(near, far, experts.latency, size / inside[0]),
         shard=group(1, 2),
         experts=group(2, 2, inner),
         replicate=group(3, 3),
@@ -226,33 +228,34 @@ def _on_torus(fabric: Fabric, torus: Torus, a: Layouts) -> Wires:
 
 
 def _next_stage(fabric: Fabric, torus: Torus, mesh: Mesh, pods: list[int]) -> Group:
-    """Two ranks that pass activations on: neighbours on the torus, and in another pod where stages are spread over pods."""
+    """Group two ranks of neighbouring stages: neighbours on the torus, or in different pods where stages are spread over pods."""
     links, stages = mesh.neighbour(4), mesh.size(4, 4)
     two = np.full_like(links, 2.0)
     pair = Group(two, np.where(links > 0, torus.link * links, np.inf), fabric.link_latency * (links > 0))
-    return pair.over(fabric.tiers, (np.where(mesh.inside(4, 4, n) < stages, 1.0, 2.0) for n in pods), 0.0)
+    return pair.across(fabric.tiers, (np.where(mesh.inside(4, 4, n) < stages, 1.0, 2.0) for n in pods), 0.0)
 
 
 @dataclass(frozen=True)
-class Reduction:
-    """Gradients summed and weights gathered in a step (ZeRO, arXiv:1910.02054, 7), inside each group that shares out the state and, of
-    its part, between the copies of that group: seconds per parameter of a device, and those of the steps alone."""
+class GradientReduction:
+    """Reduction of gradients and gathering of weights in a step (ZeRO, arXiv:1910.02054, 7): inside each group that shards the state, and
+    for each shard between the replicas of that group."""
 
-    pace: Floats
+    per_parameter: Floats
+    """Seconds per parameter of a device."""
     latency: Floats
 
     @staticmethod
-    def of(f: Framework, shard: Group, replicate: Group, a: Layouts, m: Floats) -> "Reduction":
+    def of(f: Framework, shard: Group, replicate: Group, a: Layouts, m: Floats) -> "GradientReduction":
         every = np.where((a.pp > 1) & f.reduces_every_microbatch, m, 1.0)
         stages = [a.zero == 0, a.zero == 1, a.zero == 2]
         sums = np.select(stages, [2 * every, np.ones(1), np.where(a.pp > 1, 1.0, m)], m)
         gathers = np.select(stages, [np.zeros(1), np.ones(1), np.ones(1)], 2 * m)
         across = 2 * np.where(stages[0], every, 1.0)
-        pace = shard.pace * (f.reduced_bytes * sums + f.weight_bytes * gathers)
-        return Reduction(
-            pace + across * f.reduced_bytes * replicate.pace / shard.size,
+        inside = shard.seconds_per_byte * (f.reduced_bytes * sums + f.weight_bytes * gathers)
+        return GradientReduction(
+            inside + across * f.reduced_bytes * replicate.seconds_per_byte / shard.size,
             shard.latency * (sums + gathers) + across * replicate.latency,
         )
 
     def seconds(self, parameters: Floats) -> Floats:
-        return self.pace * parameters + self.latency
+        return self.per_parameter * parameters + self.latency

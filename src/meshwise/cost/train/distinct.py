@@ -1,4 +1,8 @@
-"""Few for many: layouts that a formula cannot tell apart are asked of it once, and its answer is spread to all of them."""
+"""Groups of equal layouts: a formula is evaluated once per group of layouts that it cannot tell apart, and its result copied to each.
+
+Worked: the first block of BLOOM on 384 GPUs with torchtitan has 16,380 layouts but 204 distinct (tp, cp, ep, mbs), so matrix products are
+computed 204 times; it has 193 distinct device cuts, so bandwidths of communication groups are computed 193 times.
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,135 +14,137 @@ from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.models.model import Model
 
 SPARSE = 8
-"""Codes per layout beyond which sorting them is quicker than a table of all that there could be."""
+"""Possible codes per layout beyond which sorting the codes is quicker than a lookup table with an entry for each possible code."""
 NEARLY_ALL = 0.75
-"""Kinds per layout beyond which spreading what was found of them takes longer than finding it for every layout."""
+"""Groups per layout beyond which copying results to layouts takes longer than computing them for every layout."""
 ZERO_STAGES = 4
-KEPT = len(RECOMPUTE) * 2 * 2
-"""Ways to keep activations: recompute, with sequence parallelism or without, interleaved or not."""
+ACTIVATION_CHOICES = len(RECOMPUTE) * 2 * 2
+"""Choices that change which activations are kept: recompute, with or without sequence parallelism, interleaved or not."""
 
 
 @dataclass(frozen=True)
-class Few:
-    """Kinds of layouts."""
+class Groups:
+    """Deduplicated layouts: `rows[k]` is a representative of group k, `which[i]` the group of layout i, as np.unique's return_index and
+    return_inverse."""
 
     rows: Ints
-    """One layout of each kind,"""
     which: Ints
-    """and the kind of every layout."""
-    single: bool = False
-    """Every layout is a kind of its own, in their order."""
+    trivial: bool = False
+    """Whether each layout is its own group, in order."""
 
     @staticmethod
-    def singles(number: int) -> "Few":
-        return Few(np.arange(number), np.arange(number), single=True)
+    def one_each(number: int) -> "Groups":
+        """Put each of `number` layouts into its own group."""
+        return Groups(np.arange(number), np.arange(number), trivial=True)
 
     @staticmethod
-    def neighbours(*columns: Ints) -> "Few":
-        """Layouts that follow one another and are the same in every column: a search lists them so, and nothing has to be sorted."""
+    def of_runs(*columns: Ints) -> "Groups":
+        """Group consecutive layouts that are equal in every column. A search lists equal cuts consecutively, so nothing is sorted."""
         differs = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
         rows = np.concatenate([np.zeros(1, dtype=np.int64), np.flatnonzero(differs) + 1])
-        return Few(rows, np.repeat(np.arange(len(rows)), np.diff(rows, append=len(columns[0]))))
+        return Groups(rows, np.repeat(np.arange(len(rows)), np.diff(rows, append=len(columns[0]))))
 
     @staticmethod
-    def of(*columns: Ints) -> "Few":
-        """Layouts that are the same in every column of whole numbers, wherever they stand."""
+    def of(*columns: Ints) -> "Groups":
+        """Group layouts that are equal in every column of integers, in any order."""
         code, size = np.zeros(len(columns[0]), dtype=np.int64), 1
         for column in columns:
-            values = Few._coded(column, int(column.max()) + 1)
+            values = Groups._by_code(column, int(column.max()) + 1)
             code, size = code * len(values.rows) + values.which, size * len(values.rows)
-        return Few._coded(code, size)
+        return Groups._by_code(code, size)
 
-    def each(self, choice: Ints, choices: int) -> "Few":
-        """Kinds that differ also in what they have of so many choices."""
-        if self.single:
+    def split_by(self, choice: Ints, choices: int) -> "Groups":
+        """Split each group by `choice`, one of range(choices) per layout."""
+        if self.trivial:
             return self
-        return Few._coded(self.which * choices + choice, len(self.rows) * choices).if_fewer()
+        return Groups._by_code(self.which * choices + choice, len(self.rows) * choices).if_fewer()
 
-    def if_fewer(self) -> "Few":
-        """These, or where there are nearly as many kinds as layouts, every layout by itself."""
-        return Few.singles(len(self.which)) if len(self.rows) > NEARLY_ALL * len(self.which) else self
+    def if_fewer(self) -> "Groups":
+        """Return these groups, or one per layout where there are nearly as many groups as layouts."""
+        return Groups.one_each(len(self.which)) if len(self.rows) > NEARLY_ALL * len(self.which) else self
 
-    def over(self, below: "Few") -> "Few":
-        """Kinds of kinds, as kinds of the layouts themselves."""
-        return Few(below.rows[self.rows], self.which[below.which])
+    def compose(self, inner: "Groups") -> "Groups":
+        """Turn these groups of `inner`'s representatives into groups of the layouts themselves."""
+        return Groups(inner.rows[self.rows], self.which[inner.which])
 
-    def spread(self, value: Floats) -> Floats:
-        """What was found of each kind, for every layout."""
-        return value if self.single else value.take(self.which)
+    def expand(self, values: Floats) -> Floats:
+        """Copy one value per group to each layout of the group."""
+        return values if self.trivial else values.take(self.which)
 
-    def pick(self, values: Floats, row: Ints) -> Floats:
-        """The same of several rows of it, one of them for each layout."""
+    def expand_row(self, values: Floats, row: Ints) -> Floats:
+        """Copy values to layouts as `expand` does, from row `row[i]` of a 2-D array for layout i."""
         return values.ravel().take(self.which + row * len(self.rows))
 
     @staticmethod
-    def _coded(code: Ints, size: int) -> "Few":
+    def _by_code(code: Ints, size: int) -> "Groups":
+        """Group layouts by an integer code below `size`."""
         if size > SPARSE * len(code):
             _, rows, which = np.unique(code, return_index=True, return_inverse=True)
-            return Few(rows, which)
+            return Groups(rows, which)
         row = np.full(size, -1)
-        row[code] = np.arange(len(code))  # any layout of a kind stands for it
+        row[code] = np.arange(len(code))  # any layout of a group can represent it
         found = np.flatnonzero(row >= 0)
         place = np.empty(size, dtype=np.int64)
         place[found] = np.arange(len(found))
-        return Few(row[found], place.take(code))
+        return Groups(row[found], place.take(code))
 
 
 @dataclass(frozen=True)
-class Alike:
-    """Layouts by what formulas look at."""
+class LayoutGroups:
+    """The groupings of one block of layouts, each by the axes that one formula reads."""
 
     layouts: Layouts
-    own: tuple[Ints, ...]
-    """Columns that only stacks of shapes and tables of measurements have: which shape, and what batch."""
-    starts: Few
-    """Cuts with a micro-batch: all but what is chosen inside."""
+    extra: tuple[Ints, ...]
+    """Columns beyond the axes: the model variant in a search over shapes, the batch in a table of measurements."""
+    partial: Groups
+    """Equal device cut and micro-batch: everything except the inner choices (ZeRO stage, recompute, schedule, offload)."""
 
     @staticmethod
-    def of(model: Model, batch: "int | Ints", a: Layouts) -> "Alike":
-        own = tuple(np.asarray(column) for column in (model.variant, batch) if np.ndim(column))
-        return Alike(a, own, Few.neighbours(*own, a.dp_replicate, a.dp_shard, a.tp, a.pp, a.cp, a.ep, a.mbs).if_fewer())
+    def of(model: Model, batch: "int | Ints", a: Layouts) -> "LayoutGroups":
+        extra = tuple(np.asarray(column) for column in (model.variant, batch) if np.ndim(column))
+        partial = Groups.of_runs(*extra, a.dp_replicate, a.dp_shard, a.tp, a.pp, a.cp, a.ep, a.mbs).if_fewer()
+        return LayoutGroups(a, extra, partial)
 
     @cached_property
-    def cuts(self) -> Few:
-        """How devices are laid out, whatever the micro-batch: bandwidths of groups."""
-        a, rows = self.layouts, self.starts.rows
-        axes = (*self.own, a.dp_replicate, a.dp_shard, a.tp, a.pp, a.cp, a.ep)
-        return Few.neighbours(*(axis[rows] for axis in axes)).over(self.starts)
+    def cuts(self) -> Groups:
+        """Equal device cut, any micro-batch: the bandwidth of communication groups depends on nothing else."""
+        a, rows = self.layouts, self.partial.rows
+        axes = (*self.extra, a.dp_replicate, a.dp_shard, a.tp, a.pp, a.cp, a.ep)
+        return Groups.of_runs(*(axis[rows] for axis in axes)).compose(self.partial)
 
     @cached_property
-    def _computed(self) -> Few:
-        """Of cuts: what each device computes of a sequence."""
+    def _sequence_work(self) -> Groups:
+        """Groups of `cuts` with equal (tp, cp, ep): equal work per device and sequence."""
         a, rows = self.layouts, self.cuts.rows
-        return Few.of(*(axis[rows] for axis in (*self.own, a.tp, a.cp, a.ep)))
+        return Groups.of(*(axis[rows] for axis in (*self.extra, a.tp, a.cp, a.ep)))
 
-    def shapes(self, slots: Few) -> Few:
-        """Of slots: what a micro-batch computes."""
-        return Few.of(self._computed.which[self.cuts.which[slots.rows]], self.layouts.mbs[slots.rows])
+    def passes(self, timing: Groups) -> Groups:
+        """Groups of `timing` with equal (tp, cp, ep, mbs): equal computation per micro-batch."""
+        return Groups.of(self._sequence_work.which[self.cuts.which[timing.rows]], self.layouts.mbs[timing.rows])
 
-    def slots(self, *seen: Ints) -> Few:
-        """All that says how long a micro-batch takes and stages wait for one another: not who shares out the optimizer state. `seen` is
-        what else tells cuts apart for it: on a torus, the links that other groups leave."""
-        if self.starts.single:
-            return self.starts
-        a, rows, cuts = self.layouts, self.starts.rows, self.cuts
-        some = a.take(cuts.rows)
-        placed = Few.of(self._computed.which, some.pp, some.dp, *seen)
-        paths = Few.of(placed.which[cuts.which[rows]], a.mbs[rows]).over(self.starts)
-        return paths.each(a.schedule * KEPT + self._kept, len(SCHEDULES) * KEPT)
+    def timing(self, *link_ids: Ints) -> Groups:
+        """Equal time per micro-batch and equal pipeline bubble: all but the ZeRO stage, offload and how dp is split. `link_ids` are further
+        columns per cut: on a torus, the links that other groups leave to it."""
+        if self.partial.trivial:
+            return self.partial
+        a, rows, cuts = self.layouts, self.partial.rows, self.cuts
+        distinct = a.take(cuts.rows)
+        placed = Groups.of(self._sequence_work.which, distinct.pp, distinct.dp, *link_ids)
+        paths = Groups.of(placed.which[cuts.which[rows]], a.mbs[rows]).compose(self.partial)
+        return paths.split_by(a.schedule * ACTIVATION_CHOICES + self._activation_choice, len(SCHEDULES) * ACTIVATION_CHOICES)
 
     @property
-    def _kept(self) -> Ints:
+    def _activation_choice(self) -> Ints:
         a = self.layouts
         return (a.recompute * 2 + a.sp) * 2 + (a.vpp > 1)
 
     @property
-    def activations(self) -> Few:
-        """All that says what a micro-batch leaves behind for its backward pass."""
-        return self.starts.each(self._kept, KEPT)
+    def activations(self) -> Groups:
+        """Equal activation memory."""
+        return self.partial.split_by(self._activation_choice, ACTIVATION_CHOICES)
 
     @property
-    def states(self) -> Few:
-        """All that says what happens once a step, and what a device holds of the weights and their state."""
+    def states(self) -> Groups:
+        """Equal cost once per step (reduction, optimizer, offload), and equal weights, gradients and optimizer state per device."""
         a = self.layouts
-        return self.starts.each(a.zero * len(OFFLOAD) + a.offload, ZERO_STAGES * len(OFFLOAD))
+        return self.partial.split_by(a.zero * len(OFFLOAD) + a.offload, ZERO_STAGES * len(OFFLOAD))

@@ -1,4 +1,4 @@
-"""One micro-batch through the whole model on one device of a tensor-parallel group: seconds by part, before any schedule."""
+"""Seconds of one micro-batch through the whole model on one device of a tensor-parallel group, by part, before any schedule."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -7,8 +7,8 @@ import numpy as np
 
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.chain import chain
-from meshwise.cost.train.compute import BACKWARD_BYTES, CAST_BYTES, Device, attention, linear, moving
-from meshwise.cost.train.distinct import Few
+from meshwise.cost.train.compute import BACKWARD_BYTES, CAST_BYTES, Device, attention, linear, memory_bound
+from meshwise.cost.train.distinct import Groups
 from meshwise.cost.work import Train
 from meshwise.models.families.blocks import HEAD
 from meshwise.models.model import Model
@@ -22,7 +22,7 @@ JOINED_STEP = 16
 
 @dataclass(frozen=True)
 class Cut:
-    """The axes that shape the work of a micro-batch; few distinct rows, however many layouts share them."""
+    """The axes that determine the computation of a micro-batch: many layouts share few distinct values."""
 
     tp: Floats
     cp: Floats
@@ -39,37 +39,39 @@ class Cut:
 
 @dataclass
 class Passes:
-    """Forward and backward seconds of all layers (`layers_`), and of the head."""
+    """Forward and backward seconds of all layers, and of the head. Fields without a `_back` twin count the forward pass only."""
 
     matmul: Floats
     matmul_back: Floats
     core: Floats
-    """Softmax attention between its projections, which selective recompute repeats."""
+    """Attention without its projections: the part that selective recompute repeats."""
     core_back: Floats
     pointwise: Floats
+    """Elementwise work on activations that tensor parallelism shards."""
     casts_back: Floats
-    """Of the backward pass only."""
+    """Casts to 8 bits in the backward pass."""
     norms: Floats
-    """Elementwise work on full-width activations: each device does all of it unless sequence parallelism shares it out."""
+    """Elementwise work on full-width activations: every device does all of it unless sequence parallelism shards it."""
     head: Floats
     head_back: Floats
     logits: Floats
+    """Reading and writing the logits for the loss."""
 
 
 def passes(model: Model, d: Device, work: Train, cut: Cut) -> Passes:
-    """Of the whole model; what is no expert's is the same for every `ep`."""
+    """Return the passes of the whole model. Ops that are not experts are the same for every `ep`, so they are computed once for all."""
     experts = [(block, op) for block, op in model.placed if op.expert]
     others = [(block, op) for block, op in model.placed if not op.expert]
     if not experts:
         return _summed(model, others, d, work, cut)
-    few = Few.of(*(axis.astype(np.int64) for axis in (cut.tp, cut.cp, cut.mbs)))
-    each = _summed(model.take(few.rows), others, d, work, cut.take(few.rows))
+    groups = Groups.of(*(axis.astype(np.int64) for axis in (cut.tp, cut.cp, cut.mbs)))
+    each = _summed(model.take(groups.rows), others, d, work, cut.take(groups.rows))
     total = _summed(model, experts, d, work, cut)
-    return Passes(**{name: few.spread(value) + getattr(total, name) for name, value in vars(each).items()})
+    return Passes(**{name: groups.expand(value) + getattr(total, name) for name, value in vars(each).items()})
 
 
 def _summed(model: Model, placed: Sequence[tuple[str, Op]], d: Device, work: Train, cut: Cut) -> Passes:
-    """Sums over Ops of the model; the only loop of the cost model."""
+    """Sum over the Ops of the model: the only loop of the cost model."""
     zero = np.zeros_like(cut.tp)
     total = Passes(*(zero.copy() for _ in fields(Passes)))
     rows = cut.mbs * work.seq / cut.cp
@@ -95,7 +97,8 @@ def _summed(model: Model, placed: Sequence[tuple[str, Op]], d: Device, work: Tra
 
 
 def _products(model: Model, placed: Sequence[tuple[str, Op]], joins: bool) -> Iterator[tuple[int, list[Op]]]:
-    """Matrix products of layers but the experts', each with the layers that have it; one by one, or joined where they read the same."""
+    """Yield the matrix products of layers, without experts, each with the number of layers that have it. `joins`: products that read the
+    same input are yielded as one group."""
     for block, times in model.times.items():
         own = [op for name, op in placed if name == block and not op.expert]
         groups = together(own) if joins else [[op] for op in own if op.kind == "matmul"]
@@ -103,10 +106,10 @@ def _products(model: Model, placed: Sequence[tuple[str, Op]], joins: bool) -> It
 
 
 def _outputs(op: Op, cut: Cut, model: Model) -> Floats:
-    """Output features of an Op on one device. KV heads are copied, not cut, beyond their number."""
+    """Return the output features of an Op on one device. With more devices than KV heads, heads are copied."""
     if op.shard == "kv":
         return op.n / np.minimum(cut.tp, model.decoder.kv_heads)
-    if op.shard == "vocab":  # every framework pads the vocabulary to what its devices multiply well
+    if op.shard == "vocab":  # every framework pads the vocabulary to a size that matrix units handle well
         return np.ceil(op.n / cut.tp / VOCABULARY_STEP) * VOCABULARY_STEP
     return op.n / cut.tp if op.shard == "column" else _whole(op.n, cut)
 
@@ -120,11 +123,11 @@ def _whole(width: int, cut: Cut) -> Floats:
 
 
 def _add_layer_op(t: Passes, d: Device, work: Train, cut: Cut, rows: Floats, op: Op, times: int, model: Model) -> None:
-    """Add one distinct Op, `times` layers of it, to the sums."""
+    """Add one distinct Op, which `times` layers have, to the sums."""
     each = op.count / times
     if op.kind == "matmul":
         n, k = _outputs(op, cut, model), _inputs(op, cut)
-        if op.expert:  # a device holds each/ep experts, and every one sees the tokens of all ep devices
+        if op.expert:  # a device holds each/ep experts, and each expert sees the tokens of all ep devices
             busiest = np.where(cut.ep > 1, work.imbalance, 1.0)
             forward, backward = linear(d, np.ceil(rows * op.m * cut.ep * busiest), n, k, each / cut.ep)
             t.matmul += times * forward
@@ -138,7 +141,7 @@ def _add_layer_op(t: Passes, d: Device, work: Train, cut: Cut, rows: Floats, op:
         t.core += times * core
         t.core_back += times * back
         turned = 2 * d.element * rows * (op.m * op.k + op.cache / 2) / cut.tp  # rotary positions read and write q and k
-        t.pointwise += times * moving(d, turned)
+        t.pointwise += times * memory_bound(d, turned)
     elif op.serial:
         forward, backward = chain(d, op, work.seq, cut.mbs, cut.tp, model.decoder.heads)
         t.matmul += times * each * forward
@@ -149,12 +152,12 @@ def _add_layer_op(t: Passes, d: Device, work: Train, cut: Cut, rows: Floats, op:
         t.matmul += times * seconds
         t.matmul_back += times * 2 * seconds
     elif op.kind == "norm":
-        t.norms += times * each * moving(d, 2 * d.element * rows * op.n)
+        t.norms += times * each * memory_bound(d, 2 * d.element * rows * op.n)
 
 
 def _add_casts(t: Passes, d: Device, op: Op, rows: Floats, shape: tuple[Floats, Floats], times: int) -> None:
-    """8-bit copies of what a product multiplies: its input, which 'up' shares with 'gate', and its gradient; both turned round too for
-    the weight's gradient, which sums over tokens."""
+    """Add the casts to 8 bits of a product's input, which 'up' shares with 'gate', and of its gradient; both are also transposed for the
+    weight gradient, which sums over tokens."""
     n, k = shape
     shared = op.name.endswith((".up", ".k", ".v"))
     seconds = times * rows / d.bandwidth
@@ -163,15 +166,15 @@ def _add_casts(t: Passes, d: Device, op: Op, rows: Floats, shape: tuple[Floats, 
 
 
 def _add_elementwise(t: Passes, d: Device, op: Op, rows: Floats, n: Floats, times: int, model: Model) -> None:
-    """The activation function behind 'up' and 'gate' projections, and the residual addition behind an output projection."""
+    """Add the activation function after 'up' and 'gate' projections, or the residual addition after an output projection."""
     if op.name.endswith(".up"):
-        t.pointwise += times * moving(d, 2 * d.element * rows * n)
+        t.pointwise += times * memory_bound(d, 2 * d.element * rows * n)
     elif op.name.endswith(".gate"):  # in the same kernel
         t.pointwise += times * d.element * rows * n / d.bandwidth
-    elif op.expert and op.shard == "row":  # every copy of a token is put beside those of the same expert, and brought back
+    elif op.expert and op.shard == "row":  # tokens are permuted so that those of one expert are contiguous, and back
         t.pointwise += times * 4 * d.element * rows * model.decoder.hidden / d.bandwidth
     elif op.shard == "row":
-        t.norms += times * moving(d, 3 * d.element * rows * model.decoder.hidden)
+        t.norms += times * memory_bound(d, 3 * d.element * rows * model.decoder.hidden)
 
 
 def backward_bytes(forward: Floats) -> Floats:

@@ -1,7 +1,6 @@
-"""How long stages take that wait for each other: the critical path of a schedule, in closed form.
+"""The critical path of a pipeline schedule, in closed form.
 
-Stages are named by rows of an array and layouts by its columns. `meshwise.cost.train.schedule` plays the same schedules out event by event, and
-tests hold the two together.
+Arrays have a row per stage and a column per layout. `schedule.py` simulates the same schedules event by event, and tests compare the two.
 """
 
 from dataclasses import dataclass
@@ -13,35 +12,34 @@ from meshwise.cost.layout import Floats
 
 
 @dataclass(frozen=True)
-class Pace:
-    """Seconds of one micro-batch by pass: forward, backward, and of the backward pass what a schedule may put off, the gradients of
-    weights."""
+class PassTimes:
+    """Seconds of one micro-batch by pass. `weight` holds the weight gradients where a schedule may defer them, otherwise 0."""
 
     forward: Floats
     backward: Floats
     weight: Floats
 
-    def take(self, rows: Floats) -> "Pace":
-        return Pace(self.forward[rows], self.backward[rows], self.weight[rows])
+    def take(self, rows: Floats) -> "PassTimes":
+        return PassTimes(self.forward[rows], self.backward[rows], self.weight[rows])
 
 
 @dataclass(frozen=True)
 class Stages:
-    """Some stages of each layout in their order, the first and the last among them, and what they hold."""
+    """Sampled stages of each layout in order, the first and the last among them."""
 
     number: Floats
     before: Floats
-    """Layers on the stages before each."""
+    """Layers on all stages before this one."""
     layers: Floats
 
 
-def makespan(stages: Stages, layer: Pace, head: Pace, m: Floats, pp: Floats) -> Floats:
-    """From the first forward pass of `m` micro-batches to the end of the last backward pass, in 1F1B or, where there is weight work to put
-    off, ZB-H1 (arXiv:2401.10241).
+def makespan(stages: Stages, layer: PassTimes, head: PassTimes, m: Floats, pp: Floats) -> Floats:
+    """Return seconds from the first forward pass of `m` micro-batches to the end of the last backward pass, in 1F1B or, where weight
+    gradients are deferred, ZB-H1 (arXiv:2401.10241).
 
     Worked for equal stages of f + b: (m + p - 1)(f + b). The longest path stays on one stage s from its first backward pass to its last
-    forward pass. Before that, a stage i behind it may run p - 1 - i micro-batches ahead as fast as the slowest stage feeds it, and the
-    first backward pass comes back from i to s; after that, the same the other way round.
+    forward pass. Before that, a later stage i may run p - 1 - i micro-batches ahead, as fast as the slowest stage feeds it, and the first
+    backward pass returns from i to s; after that, the same in reverse.
     """
     last = stages.number == pp - 1
     f, b, w = (
@@ -49,25 +47,25 @@ def makespan(stages: Stages, layer: Pace, head: Pace, m: Floats, pp: Floats) -> 
         for one, other in ((layer.forward, head.forward), (layer.backward, head.backward), (layer.weight, head.weight))
     )
     ahead = pp - 1 - stages.number
-    steady = ahead <= m - 1  # else a stage runs all its forward passes first
+    steady = ahead <= m - 1  # otherwise a stage runs all its forward passes first
     entered = stages.before * layer.forward + f
-    left = stages.before * layer.backward  # on the way back, above this stage
+    left = stages.before * layer.backward  # backward passes of the stages before this one
     through = stages.before * (layer.forward + layer.backward) + f + b
-    fed = np.where(steady, ahead * _up_to_here(f) + through, -np.inf)
-    start = _from_here_on(fed) - through
+    fed = np.where(steady, ahead * _max_up_to_here(f) + through, -np.inf)
+    start = _max_from_here(fed) - through
     start = np.where(last, np.maximum(start, _without_weights(start, ahead, steady, f + b, last, np.minimum(m, pp) - 1)), start)
-    end = _from_here_on(entered + b + _way_out(stages.number, ahead, b, w, left, m))
+    end = _max_from_here(entered + b + _drain(stages.number, ahead, b, w, left, m))
     total = start + (m - 1 - ahead) * (f + b) + np.maximum(0.0, m - pp) * w + end
     return np.where(steady, total, 0.0).max(axis=0)
 
 
-def _from_here_on(value: Floats) -> Floats:
-    """The largest of each stage and those behind it."""
-    return _up_to_here(value[::-1])[::-1]
+def _max_from_here(value: Floats) -> Floats:
+    """Return the maximum over each stage and all later ones."""
+    return _max_up_to_here(value[::-1])[::-1]
 
 
-def _up_to_here(value: Floats) -> Floats:
-    """The largest of each stage and those before it; over few rows of many layouts, quicker than numpy's own way."""
+def _max_up_to_here(value: Floats) -> Floats:
+    """Return the maximum over each stage and all earlier ones. For few rows of many columns this is faster than np.maximum.accumulate."""
     found = value.copy()
     for before, here in pairwise(found):
         np.maximum(before, here, out=here)
@@ -75,28 +73,28 @@ def _up_to_here(value: Floats) -> Floats:
 
 
 def _without_weights(start: Floats, ahead: Floats, steady: Floats, busy: Floats, last: Floats, first: Floats) -> Floats:
-    """How late the last stage is when its weight gradients begin, behind `first` micro-batches, if another stage was slower until then."""
+    """Return how late the last stage starts its weight gradients, after `first` micro-batches, if another stage was slower until then."""
     slowest = np.where(steady & ~last, start + (first - ahead) * busy, -np.inf).max(axis=0)
     return slowest - first * busy
 
 
-def _way_out(number: Floats, ahead: Floats, b: Floats, w: Floats, left: Floats, m: Floats) -> Floats:
-    """From the backward pass that follows a stage's last forward pass to the end of the step.
+def _drain(number: Floats, ahead: Floats, b: Floats, w: Floats, left: Floats, m: Floats) -> Floats:
+    """Return seconds from the backward pass after a stage's last forward pass to the end of the step.
 
-    The backward passes still to come run on the slowest of the stages before it, with the weight gradients between them; then that
-    stage's own put-off weight gradients, or those of a stage above.
+    The remaining backward passes run at the speed of the slowest earlier stage, with weight gradients in between; then that stage's own
+    deferred weight gradients, or those of an earlier stage.
     """
-    put_off = _up_to_here(np.minimum(m, number + 1) * w - left)
+    deferred = _max_up_to_here(np.minimum(m, number + 1) * w - left)
     between = np.maximum(0.0, m - 1 - number)
-    slowest: Floats = ahead * b + np.minimum(ahead, between) * w + put_off
-    for k in (0, 1):  # where stages are equal but for the first and the last, no other can be slower
-        slowest[k:] = np.maximum(slowest[k:], ahead[k:] * b[k] + np.minimum(ahead[k:], between[k]) * w[k] + put_off[k])
+    slowest: Floats = ahead * b + np.minimum(ahead, between) * w + deferred
+    for k in (0, 1):  # where all stages between the first and the last are equal, no other can be slower
+        slowest[k:] = np.maximum(slowest[k:], ahead[k:] * b[k] + np.minimum(ahead[k:], between[k]) * w[k] + deferred[k])
     return left + slowest
 
 
-def sampled(pp: Floats, m: Floats, every: bool) -> Floats:
-    """Stages among which the slowest is: all, or where those between the first and the last are equal, the ends of their row and the
-    first that has a steady state."""
+def sampled_stages(pp: Floats, m: Floats, every: bool) -> Floats:
+    """Return stage numbers that include the slowest: all of them (`every`), or, where the middle stages are equal, the first, the second,
+    the first with a steady state, the last but one and the last."""
     if every:
         numbers: Floats = np.arange(float(pp.max()))
         return np.minimum(numbers[:, None], pp - 1)

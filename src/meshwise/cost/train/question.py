@@ -1,4 +1,4 @@
-"""Question: everything that the cost of a training step depends on beside the layout."""
+"""Question: everything except the layout that the cost of a training step depends on."""
 
 from dataclasses import dataclass, replace
 
@@ -10,7 +10,7 @@ from meshwise.models.model import Model
 
 @dataclass(frozen=True)
 class Question:
-    """All that pricing needs beside the layouts."""
+    """A model on a cluster with a training task and a calibration."""
 
     model: Model
     cluster: Cluster
@@ -20,5 +20,6 @@ class Question:
 
     @staticmethod
     def of(model: Model, cluster: Cluster, work: Train, calibration: Calibration) -> "Question":
+        """Build a question for the cluster's chip, with the framework's settings for that kind of chip."""
         chip = cluster.chip
         return Question(model, cluster, chip, replace(work, framework=work.framework.on(chip.kind)), calibration)

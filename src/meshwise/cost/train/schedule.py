@@ -1,4 +1,4 @@
-"""Pipeline schedules: in which order a stage runs its operations, and when each of them starts and ends."""
+"""Pipeline schedules: the order in which each stage runs its operations, and a simulation of when each starts and ends."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,24 +10,25 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 FORWARD, BACKWARD, WEIGHT = range(3)
-"""What an operation does. A schedule that splits the backward pass puts the gradients of weights into operations of their own."""
+"""The pass of an operation. A schedule that splits the backward pass has separate operations for weight gradients."""
 Op = tuple[int, int, int]
-"""Pass, model chunk and micro-batch."""
+"""(pass, model chunk, micro-batch)."""
 
 
 @dataclass(frozen=True)
-class Run:
-    """Struct of arrays, one element per operation, stage by stage in the order in which each runs them."""
+class Simulation:
+    """A simulated step. Struct of arrays, one element per operation: stage by stage, each in its own order."""
 
     stage: Array
     what: Array
+    """Pass: FORWARD, BACKWARD or WEIGHT."""
     chunk: Array
     microbatch: Array
     start: Array
     end: Array
 
     def rows(self, which: Array | slice = slice(None)) -> list[tuple[int, int, int, int]]:
-        """Stage, pass, chunk and micro-batch of each operation, or of some."""
+        """Return (stage, pass, chunk, micro-batch) of all operations, or of those selected by `which`."""
         columns = (self.stage, self.what, self.chunk, self.microbatch)
         return list(zip(*(column[which].tolist() for column in columns), strict=True))
 
@@ -37,7 +38,7 @@ class Run:
 
 
 def order(schedule: str, stage: int, stages: int, microbatches: int, chunks: int = 1) -> list[Op]:
-    """Everything one stage does in a step, first to last."""
+    """Return all operations of one stage in a step, in order."""
     if schedule == "interleaved":
         return list(_interleaved(stage, stages, microbatches, chunks))
     if schedule == "zero-bubble":
@@ -50,7 +51,8 @@ def _whole(microbatches: int, what: int) -> list[Op]:
 
 
 def _alternating(forward: list[Op], backward: list[Op], ahead: int) -> Iterator[Op]:
-    """`ahead` passes forward, then one forward and one backward in turn, then what is left backward (1F1B, arXiv:2104.04473, 2.2.1)."""
+    """Yield `ahead` forward passes, then forward and backward in turn, then the remaining backward passes (1F1B, arXiv:2104.04473,
+    2.2.1)."""
     ahead = min(ahead, len(forward))
     yield from forward[:ahead]
     for i, op in enumerate(forward[ahead:]):
@@ -60,9 +62,9 @@ def _alternating(forward: list[Op], backward: list[Op], ahead: int) -> Iterator[
 
 
 def _interleaved(stage: int, stages: int, microbatches: int, chunks: int) -> Iterator[Op]:
-    """Chunks take turns, each for as many micro-batches as there are stages; backward they go the other way (arXiv:2104.04473, 2.2.2).
+    """Yield chunks in turn, each for as many micro-batches as there are stages; backward in reverse order (arXiv:2104.04473, 2.2.2).
 
-    A stage runs ahead by a round of every chunk but one, and twice the stages behind it.
+    A stage runs ahead by one round of every chunk but one, plus twice the number of later stages.
     """
     turns = [
         (chunk, j)
@@ -76,7 +78,7 @@ def _interleaved(stage: int, stages: int, microbatches: int, chunks: int) -> Ite
 
 
 def _zero_bubble(stage: int, stages: int, microbatches: int) -> Iterator[Op]:
-    """1F1B whose gradients of weights wait `stage` micro-batches: so all stages hold as many activations as the first (ZB-H1,
+    """Yield 1F1B with weight gradients deferred by `stage` micro-batches, so that all stages hold as many activations as the first (ZB-H1,
     arXiv:2401.10241, 2.3)."""
     for what, chunk, j in order("1f1b", stage, stages, microbatches):
         yield what, chunk, j
@@ -85,10 +87,10 @@ def _zero_bubble(stage: int, stages: int, microbatches: int) -> Iterator[Op]:
     yield from ((WEIGHT, 0, j) for j in range(max(0, microbatches - stage), microbatches))
 
 
-def play(schedule: str, seconds: Array, microbatches: int, between: float = 0.0) -> Run:
-    """A step of a schedule: every operation as soon as its stage is free and what it needs is there.
+def simulate(schedule: str, seconds: Array, microbatches: int, between: float = 0.0) -> Simulation:
+    """Simulate a step: every operation starts as soon as its stage is free and its input has arrived.
 
-    `seconds` has an entry for each pass, stage and chunk; `between` is how long a result is on its way from one stage to another.
+    `seconds` has an entry for each (pass, stage, chunk); `between` is the time to send a result from one stage to another.
     """
     stages, chunks = int(seconds.shape[1]), int(seconds.shape[2])
     orders = [order(schedule, stage, stages, microbatches, chunks) for stage in range(stages)]
@@ -96,11 +98,11 @@ def play(schedule: str, seconds: Array, microbatches: int, between: float = 0.0)
     what, chunk, microbatch = np.array([op for line in orders for op in line], dtype=np.int64).T
     stage = np.repeat(np.arange(stages), [len(line) for line in orders])
     start = np.array([one for line in starts for one in line])
-    return Run(stage, what, chunk, microbatch, start, start + seconds[what, stage, chunk])
+    return Simulation(stage, what, chunk, microbatch, start, start + seconds[what, stage, chunk])
 
 
 def _starts(orders: list[list[Op]], seconds: list[list[list[float]]], microbatches: int, between: float) -> list[list[float]]:
-    """When each operation of each stage starts. A stage runs until it waits for another, which wakes it when it has gone on."""
+    """Return the start of each operation of each stage. A stage runs until it waits for another, which wakes it after its own progress."""
     stages = len(orders)
     needs = _needs(stages, len(seconds[0][0]), between)
     ended = [[[[-1.0] * microbatches for _ in one] for one in kind] for kind in seconds]
@@ -127,12 +129,12 @@ def _starts(orders: list[list[Op]], seconds: list[list[list[float]]], microbatch
         if len(mine) > before and stages > 1:
             awake += {(stage + 1) % stages, (stage - 1) % stages}
     if any(len(mine) < len(line) for mine, line in zip(starts, orders, strict=True)):
-        raise AssertionError("stages wait for each other")
+        raise AssertionError("deadlock: stages wait for each other")
     return starts
 
 
 def _needs(stages: int, chunks: int, between: float) -> list[list[list[tuple[int, int, int, float] | None]]]:
-    """For each pass, stage and chunk the pass, stage and chunk before it, and how long its result is on its way."""
+    """Return for each (pass, stage, chunk) the (pass, stage, chunk) whose result it needs, and the time to send that result."""
 
     def need(what: int, stage: int, chunk: int) -> tuple[int, int, int, float] | None:
         late = between if stages > 1 else 0.0

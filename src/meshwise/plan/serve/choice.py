@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from meshwise.catalogue import calibrations
 from meshwise.catalogue.records import stored
-from meshwise.cost.serve.layouts import part
+from meshwise.cost.serve.layouts import subcluster
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.errors import UserError
 from meshwise.models.formats import FORMATS, weights
@@ -87,7 +87,7 @@ def choice(q: ServeQuestion, option: Option) -> ServeChoice:
     low, high = interval(q, option)
     slower = math.exp(INTERVAL * calibrations.choose_serve(used[0], q.engine.runtime).prefill_spread)
     watts = sum(chip.tdp or 0.0 for chip in used) * layout.replicas if all(chip.tdp for chip in used) else None
-    rent = part(q.cluster, [q.cards[i] for i in layout.cards]).rent
+    rent = subcluster(q.cluster, [q.cards[i] for i in layout.cards]).rent
     if rent is not None and q.cluster.prices:  # a price of whole nodes, of which these cards are a part
         rent = (q.cluster.rent or 0.0) * len(used) / q.cluster.devices
     million = 1e6 / option.throughput

@@ -8,7 +8,7 @@ from meshwise import units
 from meshwise.catalogue import clusters
 from meshwise.catalogue.chips import Cluster, Link
 from meshwise.catalogue.engines import find_engine, find_runtime
-from meshwise.cost.serve.layouts import ServeLayout, layouts, tensor_counts
+from meshwise.cost.serve.layouts import ServeLayout, layouts, tensor_parallel_sizes
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.errors import UserError
 from meshwise.models.formats import FORMATS, as_gguf, weights
@@ -142,7 +142,7 @@ def _layer_cards(q: ServeQuestion, layered: Option) -> Iterator[str]:
 
 
 def _needs(q: ServeQuestion) -> str:
-    counts = [str(n) for n in tensor_counts(q.model, 8 if len(q.cards) < 8 else 16)]
+    counts = [str(n) for n in tensor_parallel_sizes(q.model, 8 if len(q.cards) < 8 else 16)]
     return (
         f"tensor parallelism needs {', '.join(counts[:-1])} or {counts[-1]} cards"
         if len(counts) > 1

@@ -4,9 +4,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from meshwise.catalogue.calibrations import choose_serve
+from meshwise.catalogue.chips import host_cpu
 from meshwise.cost.serve.buffers import Footprint, footprints
 from meshwise.cost.serve.cache import layer_caches
-from meshwise.cost.serve.layouts import ServeLayout, copies, even_shares, fastest_shares, layouts, part, place
+from meshwise.cost.serve.layouts import ServeLayout, even_shares, fastest_shares, layouts, place, subcluster, with_replicas
 from meshwise.cost.serve.placement import Placement, with_caches
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.cost.serve.speed import Rig, Speed, speed
@@ -87,7 +89,7 @@ def search(q: ServeQuestion) -> Found:
     tried: list[Option] = []
     for layout in _bounded(q, layouts(q.engine, q.model, q.cards, q.rooms)):
         first = weighed(q, layout)
-        for one in (layout, *(copies(layout, q.cards, q.work.users) if q.engine.copies else ())):
+        for one in (layout, *(with_replicas(layout, q.cards, q.work.users) if q.engine.copies else ())):
             if _allowed(q, one):
                 tried += _with_shares(q, first if one is layout else weighed(q, one, first))
     if q.engine.offload and not any(one.fits for one in tried):
@@ -122,7 +124,7 @@ def users_of(q: ServeQuestion, layout: ServeLayout) -> int:
 def weighed(q: ServeQuestion, layout: ServeLayout, like: Option | None = None) -> Option:
     """Compute the memory of a layout. `like`: an option with the same weights on the same devices, of which only the cache may differ."""
     users = users_of(q, layout)
-    held = q.held(users)
+    held = q.cache_request(users)
     caches = layer_caches(q.model, q.runtime, held)
     placement = with_caches(like.placement, caches) if like else place(layout, q.model, q.weights, caches)
     needs = footprints(q.model, q.runtime, placement, held, flash=q.work.flash)
@@ -139,9 +141,10 @@ def weighed(q: ServeQuestion, layout: ServeLayout, like: Option | None = None) -
 def priced(q: ServeQuestion, option: Option) -> Option:
     """Return the option with its predicted speed."""
     layout = option.layout
-    rig = Rig.of(part(q.cluster, [q.cards[i] for i in layout.cards]))
-    work = replace(q.work, users=users_of(q, layout))
-    found = speed(q.model, q.weights, option.placement, rig, q.runtime, work)
+    cluster = subcluster(q.cluster, [q.cards[i] for i in layout.cards])
+    work, engine = replace(q.work, users=users_of(q, layout)), q.runtime.key or q.runtime.engine
+    rig = Rig.of(cluster, host_cpu(cluster))
+    found = speed(q.model, q.weights, option.placement, rig, q.runtime, work, lambda chip: choose_serve(chip, engine))
     return replace(option, speed=found)
 
 
@@ -166,7 +169,7 @@ def _with_shares(q: ServeQuestion, first: Option) -> Iterator[Option]:
 
 def _sizes(q: ServeQuestion, option: Option) -> list[float]:
     """Return the bytes of each layer with its cache; the head is last."""
-    caches = layer_caches(q.model, q.runtime, q.held(users_of(q, option.layout)))
+    caches = layer_caches(q.model, q.runtime, q.cache_request(users_of(q, option.layout)))
     return [weight + cache for weight, cache in zip(q.weights.layer_bytes, [*(c.bytes for c in caches), 0], strict=True)]
 
 
@@ -255,7 +258,7 @@ def _missed(q: ServeQuestion, option: Option) -> float:
 def fits_with(q: ServeQuestion, option: Option, *, context: int = 0, kv: str = "", users: int = 0) -> bool:
     """Return whether an option still fits with another context, cache type or number of requests."""
     number = users or users_of(q, option.layout)
-    held = q.held(number, context, kv)
+    held = q.cache_request(number, context, kv)
     placement = with_caches(option.placement, layer_caches(q.model, q.runtime, held))
     needs = footprints(q.model, q.runtime, placement, held, flash=q.work.flash)
     return all(need.weights + need.cache + need.compute <= room for need, room in zip(needs[1:], option.rooms, strict=True))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from meshwise.cost.layout import Layouts
 from meshwise.cost.train.compute import EVEN, Device, product
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.step import price
+from meshwise.cost.train.step import evaluate
 from meshwise.models.model import Model
 from meshwise.plan.shapes.stack import one_model, shapes_of
 from meshwise.plan.train.rules import broken
@@ -37,7 +37,7 @@ def faults(q: Question, base: Model, layout: Layouts) -> list[Fault]:
 
 
 def _per_parameter(q: Question, layout: Layouts) -> float:
-    return float(price(q, layout).step[0]) / q.model.params
+    return float(evaluate(q, layout).step[0]) / q.model.params
 
 
 def _saved(q: Question, other: Question, layout: Layouts) -> float:
@@ -93,7 +93,7 @@ def _fewer_heads(hidden: int, heads: int, tp: int) -> int:
 def _products(q: Question, layout: Layouts) -> list[Fault]:
     """Yield faults of products whose tiles overhang their edges or whose waves do not fill the device."""
     tiles, waves = quantized(q, layout)
-    cost = price(q, layout)
+    cost = evaluate(q, layout)
     share = float(cost.time["matmul"][0] / cost.step[0])
     d, tp = q.model.decoder, int(layout.tp[0])
     widths = {f"{name} {width} / tp {tp} = {width / tp:g}": width // tp for name, width in (("hidden", d.hidden), ("FFW", d.ffn))}

@@ -10,7 +10,7 @@ from meshwise.catalogue import records
 from meshwise.cost.axes import OFFLOAD, RECOMPUTE, Bounds
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.step import peak, price
+from meshwise.cost.train.step import evaluate, peak
 from meshwise.plan.shapes.faults import Fault, faults
 from meshwise.plan.shapes.stack import Shapes, Stack, one_model
 from meshwise.plan.train.choice import Choice, choice, too_large
@@ -63,7 +63,7 @@ def fastest(q: Question, stack: Stack, bounds: Bounds, top: int) -> Fastest:
                 fits = peak(here, layouts) <= _capacity(q)
                 if fits.any():
                     layouts, model = layouts.take(fits), here.model.take(fits)
-                    best.update(model.variant, layouts, price(replace(here, model=model), layouts).step)
+                    best.update(model.variant, layouts, evaluate(replace(here, model=model), layouts).step)
     return Fastest(
         stack.shapes, params, best.step, Layouts(**best.axes), candidates, {rule: n for rule, n in rejected.items() if n}
     )
@@ -137,7 +137,7 @@ def floor(q: Question, a: Layouts, recompute: Ints) -> Floats:
     zero = np.where(a.dp > 1, max(f.zero, default=0), 0)
     best = Layouts.of(**_shared_out(q, a), zero=zero, recompute=recompute, vpp=1 if plain else ENDLESS)
     ideal = replace(q.calibration, hidden_dp=float(ENDLESS), exposed_stage=q.calibration.exposed_stage if plain else 0.0)
-    return price(replace(q, calibration=ideal), best).step
+    return evaluate(replace(q, calibration=ideal), best).step
 
 
 def leanest(q: Question, a: Layouts, recompute: int) -> Floats:
@@ -179,7 +179,7 @@ class Row:
         if not np.isfinite(found.step[i]):
             return Row(shape, params, None, [Fault(too_large(asked, search(asked, bounds=bounds, top=1)), None)])
         layout = found.layouts.take(np.array([i]))
-        return Row(shape, params, choice(asked, layout, price(asked, layout), 0), faults(asked, stack.base, layout))
+        return Row(shape, params, choice(asked, layout, evaluate(asked, layout), 0), faults(asked, stack.base, layout))
 
     @property
     def name(self) -> str:

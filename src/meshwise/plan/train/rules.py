@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from meshwise.cost.axes import OFFLOAD, RECOMPUTE, SCHEDULES
 from meshwise.cost.layout import Floats, Layouts
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.step import stage_layers
+from meshwise.cost.train.stages import stage_layers
 
 TP_IN_NODE = "tp stays inside a node"
 PADDING = "padding the batch up to dp is at most a fifth of what is computed"

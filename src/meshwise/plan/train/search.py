@@ -13,7 +13,7 @@ from meshwise.cost.axes import CUTS, INNER, OFFLOAD, RECOMPUTE, SCHEDULES, Bound
 from meshwise.cost.layout import Ints, Layouts
 from meshwise.cost.parts import TRAIN_KINDS, TRAIN_PARTS
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.step import Cost, peak, price
+from meshwise.cost.train.step import Cost, evaluate, peak
 from meshwise.errors import UserError
 from meshwise.plan.train.rules import TP_IN_NODE, Mask, attends, batch_rules, choice_rules, cut_rules
 
@@ -58,7 +58,7 @@ def search(q: Question, *, bounds: Bounds | None = None, top: int = 10, nodes: t
         if not fits.any():
             continue
         block = block.take(fits)
-        cost = price(asked, block)
+        cost = evaluate(asked, block)
         step = cost.step
         rows = np.arange(len(block))
         if len(rows) > kept:

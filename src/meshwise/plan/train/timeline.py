@@ -12,10 +12,11 @@ import numpy as np
 from meshwise.catalogue import files
 from meshwise.cost.layout import Floats, Layouts
 from meshwise.cost.parts import TRAIN_PARTS
-from meshwise.cost.train.pipeline import Pace
+from meshwise.cost.train.pipeline import PassTimes
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.schedule import BACKWARD, FORWARD, Run, play
-from meshwise.cost.train.step import BETWEEN_PRODUCTS, layers_before, pace, slots, stage_start
+from meshwise.cost.train.schedule import BACKWARD, FORWARD, Simulation, simulate
+from meshwise.cost.train.stages import layers_before
+from meshwise.cost.train.step import COLLECTIVES, layer_and_head, pass_times, stage_launch
 from meshwise.errors import UserError
 from meshwise.plan.train.choice import Choice
 
@@ -46,7 +47,7 @@ class Timeline:
 
     choice: Choice
     schedule: str
-    run: Run
+    run: Simulation
     inside: Floats
     """Seconds by part (of WITHIN), pass, stage and chunk."""
     after: dict[str, float]
@@ -86,7 +87,7 @@ def play_out(q: Question, choice: Choice) -> Timeline:
     after = {part: choice.time[part] for part in AFTER}
     target = choice.step - sum(after.values())
     inside = inside + _share(schedule, inside, lost, microbatches, target) * lost
-    run = play(schedule, inside.sum(axis=0), microbatches)
+    run = simulate(schedule, inside.sum(axis=0), microbatches)
     scale = target / run.makespan  # 1, unless the data has changed since
     return Timeline(choice, schedule, replace(run, start=run.start * scale, end=run.end * scale), inside * scale, after)
 
@@ -96,7 +97,7 @@ def _share(schedule: str, inside: Floats, lost: Floats, microbatches: int, targe
     converge from below."""
 
     def length(share: float) -> float:
-        return play(schedule, (inside + share * lost).sum(axis=0), microbatches).makespan
+        return simulate(schedule, (inside + share * lost).sum(axis=0), microbatches).makespan
 
     most, share, least = length(1.0), 0.0, length(0.0)
     if not least < target < most:
@@ -129,24 +130,24 @@ def _inside(q: Question, layouts: Layouts) -> Floats:
     a = layouts.as_floats()
     pp, vpp = int(layouts.pp[0]), int(layouts.vpp[0])
     layers = np.diff(layers_before(q, a, np.arange(pp + 1.0))) / vpp
-    layer, head = (_by_pass(parts, pace(q, a, parts)) for parts in slots(q, layouts))
+    layer, head = (_by_pass(parts, pass_times(q, a, parts)) for parts in layer_and_head(q, layouts))
     found = layer[:, :, None, None] * layers[:, None] * np.ones(vpp)
     found[:, :, -1, -1] += head
     return found
 
 
-def _by_pass(parts: dict[str, Floats], paced: Pace) -> Floats:
+def _by_pass(parts: dict[str, Floats], paced: PassTimes) -> Floats:
     """Divide the seconds of each part between forward, backward and weight-gradient passes."""
     seconds = {part: float(parts[part][0]) if part in parts else 0.0 for part in WITHIN}
     repeated = seconds["recompute"]
-    local = sum(value for part, value in seconds.items() if part not in ("recompute", *BETWEEN_PRODUCTS))
+    local = sum(value for part, value in seconds.items() if part not in ("recompute", *COLLECTIVES))
     whole = sum(seconds.values()) - repeated
     ahead = float(paced.forward[0]) / whole if whole else 0.0
     put_off = float(paced.weight[0]) / local if local else 0.0
     rows: list[tuple[float, float, float]] = []
     for part, value in seconds.items():
         forward = 0.0 if part == "recompute" else ahead * value
-        weight = 0.0 if part in ("recompute", *BETWEEN_PRODUCTS) else put_off * value
+        weight = 0.0 if part in ("recompute", *COLLECTIVES) else put_off * value
         rows.append((forward, value - forward - weight, weight))
     return np.array(rows)
 
@@ -155,7 +156,7 @@ def _between(q: Question, choice: Choice, layouts: Layouts, microbatches: int) -
     """Return the seconds that a stage loses per micro-batch outside its layers, half in each direction."""
     pp, vpp = int(layouts.pp[0]), int(layouts.vpp[0])
     found = np.zeros((len(WITHIN), 3, pp, vpp))
-    for part, seconds in (("p2p", choice.time["p2p"] / microbatches), ("launch", float(stage_start(q, layouts)[0]))):
+    for part, seconds in (("p2p", choice.time["p2p"] / microbatches), ("launch", float(stage_launch(q, layouts)[0]))):
         found[WITHIN.index(part), [FORWARD, BACKWARD]] = seconds / 2 / vpp
     return found
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwise.catalogue import here
-from meshwise.cost.train.memory import Sizes
+from meshwise.cost.train.memory import Parameters
 from meshwise.plan.train.choice import Choice, choice
 from meshwise.plan.train.search import search
 from meshwise.run.train.launch import Launch
@@ -68,7 +68,7 @@ def parts(ready: Launch, row: Choice) -> dict[str, float]:
     s, a = ready.settings, _layout(row)
     if s.device == "cuda" and s.precision != "fp32":
         return row.memory
-    sizes = Sizes.of(ready.model)
+    sizes = Parameters.of(ready.model)
     layers = -(-sizes.layers // a.pp)
     tables = sizes.table * (sizes.tables if a.pp == 1 else 1)
     own = (sizes.dense * layers / sizes.layers + tables) / (a.tp * a.dp_shard * a.cp)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshwise import units
-from meshwise.calibrate.train.score import FEWEST, spearman
+from meshwise.calibrate.score import FEWEST, spearman
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.plan.train.choice import Choice
 from meshwise.run.train.advice import GENERIC

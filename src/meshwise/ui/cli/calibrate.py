@@ -43,11 +43,11 @@ def validate(
     """Two baselines stand beside it: a constant rate, and a rule of thumb."""
     found = [api.validate(name, calibration=calibration, fit=fit, leave_out=leave_out) for name in tables]
     if svg is not None:
-        from meshwise.calibrate.train.validate import Validation
+        from meshwise.calibrate.train.validate import TrainValidation
         from meshwise.ui.views.svg.scatter import scatter
 
         for path, one in zip(_pictures(svg, [one.table for one in found]), found, strict=True):
-            if not isinstance(one, Validation):
+            if not isinstance(one, TrainValidation):
                 raise UserError(f"--svg draws tables of training runs; {one.table} is of served models (--csv has its rows)")
             api.write(path, scatter(one))
     if json or csv:

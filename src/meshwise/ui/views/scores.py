@@ -6,25 +6,26 @@ from rich.table import Table
 from rich.text import Text
 
 from meshwise.calibrate.result import Result
-from meshwise.calibrate.serve.validate import ServeCalibrated, ServeValidation
-from meshwise.calibrate.train.make import Calibrated
-from meshwise.calibrate.train.score import Score
-from meshwise.calibrate.train.validate import Validation
+from meshwise.calibrate.score import Score
+from meshwise.calibrate.serve.make import ServeCalibrationResult
+from meshwise.calibrate.serve.validate import ServeValidation
+from meshwise.calibrate.train.make import TrainCalibrationResult
+from meshwise.calibrate.train.validate import TrainValidation
 from meshwise.catalogue.calibrations import SERVE_COEFFICIENTS
 
 Line = tuple[str, str, str, str, str]
 
 
-def validation_view(found: Validation | ServeValidation) -> RenderableType:
+def validation_view(found: TrainValidation | ServeValidation) -> RenderableType:
     """Everything `validate` prints of one table."""
-    return _train_score(found.score) if isinstance(found, Validation) else _serve_score(found.score)
+    return _train_score(found.score) if isinstance(found, TrainValidation) else _serve_score(found.score)
 
 
 def calibration_view(found: Result) -> RenderableType:
     """Errors before and after a fit, in and out of sample, and which coefficients the rows determine."""
-    if isinstance(found, Calibrated):
+    if isinstance(found, TrainCalibrationResult):
         return _train_calibration(found)
-    assert isinstance(found, ServeCalibrated)
+    assert isinstance(found, ServeCalibrationResult)
     return _serve_calibration(found)
 
 
@@ -84,7 +85,7 @@ def _notes(found: Score) -> list[str]:
     return lines
 
 
-def _train_calibration(made: Calibrated) -> RenderableType:
+def _train_calibration(made: TrainCalibrationResult) -> RenderableType:
     """Errors before and after a fit, in and out of sample, and which coefficients the rows determine."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for column, side in (("", "left"), ("before", "right"), ("left out", "right"), ("in sample", "right")):
@@ -136,8 +137,8 @@ def _serve_table(name: str, columns: dict[str, Score]) -> Table:
     return table
 
 
-def _serve_calibration(made: ServeCalibrated) -> RenderableType:
+def _serve_calibration(made: ServeCalibrationResult) -> RenderableType:
     """Errors of a serving calibration before and after its fit, and its coefficients."""
-    coefficients = ", ".join(f"{name} {getattr(made.serving, name):.4g}" for name in SERVE_COEFFICIENTS)
+    coefficients = ", ".join(f"{name} {getattr(made.calibration, name):.4g}" for name in SERVE_COEFFICIENTS)
     table = _serve_table("", {"before": made.before, "left out": made.left_out, "in sample": made.in_sample})
     return Group(table, Text(f"{made.left_out['rows']} rows; {coefficients}"))

@@ -10,8 +10,8 @@ from meshwise.cost.train.question import Question
 from meshwise.plan.train.choice import Choice
 from meshwise.plan.train.timeline import play_out
 from meshwise.ui.views.svg.gantt import gantt
-from support.layouts_to_price import question
 from support.steps import chosen, eight_stages, steps
+from support.train_questions import question
 
 
 def texts(svg: str) -> list[str]:

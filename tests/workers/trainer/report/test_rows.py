@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.calibrate.train.cases import cases
+from meshwise.calibrate.train.cases import read_cases
 from meshwise.workers.trainer.report.rows import (
     PREDICTED,
     Rank,
@@ -76,7 +76,7 @@ def test_validate_reads_runs_that_ended_and_runs_that_ran_out_of_memory(tmp_path
     add_row(path, measurement(RUN, steps(1, 1, 1), per_node=2))
     add_row(path, failure(RUN, 2, "oom", "exit code 1"))
     add_row(path, failure(RUN, 2, "fail", "exit code 1"))
-    used, skipped = cases(path)
+    used, skipped = read_cases(path)
     assert [case.ran for case in used] == [True, False]
     assert used[0].layout["dp_shard"] == 2
     assert [skip.reason for skip in skipped] == ["failed for a reason the table does not tell"]

@@ -7,8 +7,8 @@ from html import escape
 from typing import NamedTuple
 
 from meshwise.calibrate.train.cases import Case
-from meshwise.calibrate.train.score import near
-from meshwise.calibrate.train.validate import Validation
+from meshwise.calibrate.train.score import near_best
+from meshwise.calibrate.train.validate import TrainValidation
 from meshwise.ui.views.svg.drawing import COLOURS, GRID, INK, document
 
 WIDTH, HEIGHT = 720, 540
@@ -26,9 +26,9 @@ STEPS = (
 """Of each power of ten, what to mark: the first that gives four ticks."""
 
 
-def scatter(found: Validation) -> str:
+def scatter(found: TrainValidation) -> str:
     """One dot per timed run, coloured by what tells the runs of the table apart."""
-    close = set(near(found.cases))
+    close = set(near_best(found.cases))
     rows = [i for i, case in enumerate(found.cases) if case.timed]
     predicted = found.predicted.seconds.tolist()
     values = [value for i in rows for value in (found.cases[i].seconds, predicted[i])] or [1.0]
@@ -92,7 +92,7 @@ class Scale:
         return found
 
 
-def _title(found: Validation) -> list[str]:
+def _title(found: TrainValidation) -> list[str]:
     time = found.score["time"]
     words = [f"{found.score['timed_rows']} runs"]
     if time["mape"] is not None:
@@ -108,7 +108,7 @@ def _title(found: Validation) -> list[str]:
     ]
 
 
-def _provenance(found: Validation) -> str:
+def _provenance(found: TrainValidation) -> str:
     left = found.score.get("left_out")
     return f"each {left} predicted by a fit without it" if left else f"calibration: {found.score['calibration']}"
 

@@ -1,4 +1,4 @@
-"""Questions to plan and layouts to price: what the tests of the planner share."""
+"""Questions about training, and layouts to evaluate, that the tests of cost and plan share."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,7 +14,7 @@ from meshwise.catalogue.clusters import find_cluster
 from meshwise.catalogue.frameworks import Framework, find_framework
 from meshwise.cost.layout import Layouts
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.step import price
+from meshwise.cost.train.step import evaluate
 from meshwise.cost.work import Train
 from meshwise.models.find import find_model
 from meshwise.plan.train.rules import cut_rules
@@ -52,7 +52,7 @@ def question(
     calibration: Calibration | None = None,
     **work: Any,
 ) -> Question:
-    """A question of the catalogues, with the default prior unless a calibration is given."""
+    """A question about names of the catalogue, with the default prior unless a calibration is given."""
     program = find_framework(framework) if isinstance(framework, str) else framework
     train = Train(**({"batch": 48, "seq": 2048, "framework": program} | work))
     return Question.of(found_model(model), found_cluster(cluster), train, calibration or Calibration())
@@ -60,7 +60,7 @@ def question(
 
 @st.composite
 def questions(draw: st.DrawFn) -> Question:
-    """Any of the models on any of the clusters in any framework. Pricing asks no rule, so nothing is too large."""
+    """Any of the models on any of the clusters in any framework. Evaluation checks no rule, so nothing is too large."""
     model, cluster, framework = (draw(st.sampled_from(names)) for names in (MODELS, CLUSTERS, FRAMEWORKS))
     return question(
         model, cluster, framework, batch=draw(st.sampled_from((1, 6, 48, 512))), seq=draw(st.sampled_from((512, 2048, 8192)))
@@ -68,14 +68,14 @@ def questions(draw: st.DrawFn) -> Question:
 
 
 def stages(q: Question) -> list[int]:
-    """Numbers of stages that the layers of a model can be cut into, evenly or as its framework does."""
+    """Numbers of stages that the layers of a model can be split into, evenly or as its framework does."""
     numbers = np.arange(1, q.model.decoder.layers + 1)
     return numbers[cut_rules(q, Layouts.of(pp=numbers))["pp cuts the layers into stages"]].tolist()
 
 
 @st.composite
 def rows(draw: st.DrawFn, q: Question) -> dict[str, int]:
-    """A layout that divides the batch, and cuts the layers and the experts of a question, on however many devices."""
+    """A layout that divides the batch, the layers and the experts of a question, on any number of devices."""
     d, batch = q.model.decoder, int(q.work.batch)
 
     def divisor(n: int) -> int:
@@ -106,7 +106,7 @@ def rows(draw: st.DrawFn, q: Question) -> dict[str, int]:
 
 
 @st.composite
-def priceable(draw: st.DrawFn, most: int = 6) -> tuple[Question, Layouts]:
+def questions_with_layouts(draw: st.DrawFn, most: int = 6) -> tuple[Question, Layouts]:
     """A question and some layouts of it."""
     q = draw(questions())
     return q, block(draw(st.lists(rows(q), min_size=1, max_size=most)))
@@ -118,7 +118,7 @@ def block(table: list[dict[str, int]]) -> Layouts:
 
 def cost(q: Question, **axes: int) -> tuple[dict[str, float], dict[str, float]]:
     """Seconds by part and bytes by kind of one layout, named by the axes that are not 1 (or 0)."""
-    found = price(q, Layouts.of(**axes))
+    found = evaluate(q, Layouts.of(**axes))
     return {part: float(value[0]) for part, value in found.time.items()}, {k: float(v[0]) for k, v in found.memory.items()}
 
 
@@ -129,7 +129,7 @@ def seconds(q: Question, **axes: int) -> float:
 def faster(
     q: Question, *, memory: float = 1, link: float = 1, network: float = 1, flops: float = 1, capacity: float = 1
 ) -> Question:
-    """The same question on a cluster whose rates (and memory) are so many times as large."""
+    """The question on a cluster whose rates and memory are multiplied by these factors."""
     chip = replace(
         q.chip,
         bandwidth=q.chip.bandwidth * memory,

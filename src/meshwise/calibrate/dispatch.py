@@ -1,0 +1,62 @@
+"""validate and calibrate: decide whether tables are of training runs or of served models, and call that package."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from meshwise.calibrate.result import Result
+from meshwise.calibrate.score import LeaveOut
+from meshwise.calibrate.tables import find_table
+from meshwise.catalogue import chips as chip_catalogue
+from meshwise.catalogue import engines, files, frameworks
+from meshwise.errors import UserError
+
+if TYPE_CHECKING:
+    from meshwise.calibrate.serve.validate import ServeValidation
+    from meshwise.calibrate.train.validate import TrainValidation
+
+
+def is_served(table: str) -> bool:
+    """Whether a table is of served models; otherwise it is of training runs."""
+    from meshwise.calibrate.serve.cases import is_serving_table
+
+    return is_serving_table(find_table(table))
+
+
+def validate(table: str, calibration: str, fit: bool, leave_out: LeaveOut | None) -> "TrainValidation | ServeValidation":
+    """Predict and score a table of training runs or of served models."""
+    left = leave_out or ("row" if fit else None)
+    if left and calibration:
+        raise UserError("--fit makes its own calibration; drop --calibration, or --fit and --leave-out")
+    if is_served(table):
+        from meshwise.calibrate.serve.validate import validate as validate_serve
+
+        return validate_serve(table, calibration, left)
+    from meshwise.calibrate.train.validate import validate
+
+    return validate(table, calibration, left)
+
+
+def calibrate(
+    tables: Sequence[str],
+    chips: Sequence[str],
+    programs: Sequence[str],
+    architectures: Sequence[str],
+    leave_out: LeaveOut | None,
+) -> Result:
+    """Fit to tables of training runs (and a probe), or of served models."""
+    keys = [chip_catalogue.find_chip(name).key for name in chips]
+    probes = files.files("probes", ".jsonl")
+    kinds = {is_served(name) for name in tables if name not in probes}
+    if len(kinds) > 1:
+        raise UserError("some tables are of training runs and some of served models; calibrate them separately")
+    date = datetime.now(UTC).date().isoformat()
+    if True in kinds:
+        from meshwise.calibrate.serve.make import make as make_serve
+
+        builds = [engines.find_runtime(name).key for name in programs]
+        return make_serve(tables, chips=keys, engines=builds, architectures=architectures, date=date)
+    from meshwise.calibrate.train.make import make
+
+    known = [frameworks.find_framework(name).key for name in programs]
+    return make(tables, chips=keys, frameworks=known, architectures=architectures, date=date, leave_out=leave_out)

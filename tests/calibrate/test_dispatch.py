@@ -1,0 +1,27 @@
+"""Whether a table is of training runs or of served models is found from its columns."""
+
+import pytest
+
+from meshwise.calibrate.dispatch import calibrate, is_served, validate
+from meshwise.calibrate.serve.validate import ServeValidation
+from meshwise.calibrate.train.validate import TrainValidation
+from meshwise.errors import UserError
+
+
+def test_a_table_is_validated_as_what_it_is() -> None:
+    assert (is_served("korthikanti2022_iteration"), is_served("h200_transformers_3b")) == (False, True)
+    train, serve = (validate(table, "", False, None) for table in ("korthikanti2022_iteration", "h200_transformers_3b"))
+    assert isinstance(train, TrainValidation)
+    assert isinstance(serve, ServeValidation)
+    assert repr(train).startswith("<TrainValidation of korthikanti2022_iteration, 9 rows: time error ")
+    assert repr(serve).startswith("<ServeValidation of h200_transformers_3b, 28 rows: decode error ")
+
+
+def test_tables_of_both_kinds_are_not_fitted_together() -> None:
+    with pytest.raises(UserError, match="some tables are of training runs and some of served models; calibrate them separately"):
+        calibrate(["korthikanti2022_iteration", "h200_transformers_3b"], (), (), (), None)
+
+
+def test_a_fit_takes_no_calibration() -> None:
+    with pytest.raises(UserError, match="--fit makes its own calibration; drop --calibration"):
+        validate("korthikanti2022_iteration", "probe", True, None)

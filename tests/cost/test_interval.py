@@ -1,0 +1,32 @@
+"""Intervals of a training step, from its calibration."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from meshwise.catalogue.calibrations import Calibration
+from meshwise.cost import interval
+from meshwise.cost.parts import COMPUTING, TRAIN_PARTS
+
+
+def test_more_devices_than_any_row_had_widen_it() -> None:
+    c = replace(Calibration(), devices=64.0)
+    parts = dict.fromkeys(TRAIN_PARTS, 0.0) | {"matmul": 1.0}
+    inside, beyond = interval.step(c, parts, 64), interval.step(c, parts, 1024)
+    assert inside == pytest.approx((math.exp(-0.16), math.exp(0.35)))
+    assert beyond[1] == pytest.approx(math.exp(math.hypot(0.35, 4 * 0.03)))  # four doublings
+    assert beyond[0] < inside[0]
+
+
+def test_a_step_waits_in_all_parts_that_do_not_compute() -> None:
+    shares = np.full((1, len(TRAIN_PARTS)), 1 / len(TRAIN_PARTS))
+    assert interval.waiting(shares) == pytest.approx([1 - len(COMPUTING) / len(TRAIN_PARTS)])
+
+
+def test_the_interval_is_that_of_the_share_of_waiting() -> None:
+    c = replace(Calibration(), waiting=(0.5,), low=(0.1, 0.2), high=(0.3, 0.4))
+    low, high = interval.factors(c, np.array([0.2, 0.8]), np.ones(2))
+    assert low == pytest.approx(np.exp([-0.1, -0.2]))
+    assert high == pytest.approx(np.exp([0.3, 0.4]))
