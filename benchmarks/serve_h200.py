@@ -3,7 +3,7 @@
     PYTHONPATH=src OUT=/tmp python3 benchmarks/serve_h200.py            # where the GPU is: needs torch and transformers alone
     python benchmarks/serve_h200.py --compare serve_h200.csv            # anywhere: fit on the 8B, predict the others
 
-MODELS=a,b measures only these, SECONDS_LEFT ends it. The first prints how fast a step was and whether the lean layers compute what HF's
+MODELS=a,b measures only these, SECONDS_LEFT ends it. The first prints how fast a step was and whether the fused layers compute what HF's
 do; the second how far the predictions are off.
 """
 
@@ -54,11 +54,11 @@ def worker(job: Job, limit: float) -> list[dict[str, Any]]:
 
 
 def same_as_hf() -> None:
-    """Four layers of the 8B: logits of the lean layers beside HF's, for prompts and for a step with one and with four users."""
+    """Four layers of the 8B: logits of the fused layers beside HF's, for prompts and for a step with one and with four users."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from meshwise.workers.decoder import lean
+    from meshwise.workers.decoder import fused
 
     torch.manual_seed(0)
     values: dict[str, Any] = config(FITTED) | {"num_hidden_layers": 4}
@@ -66,13 +66,13 @@ def same_as_hf() -> None:
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**values), dtype=torch.bfloat16).eval()
         tokens = torch.randint(values["vocab_size"], (4, 301))
         wanted = model(tokens).logits[:, -2:].float()
-        own = lean.convert(model, 320)
+        own = fused.convert(model, 320)
         for users, tiled in ((4, False), (1, False), (1, True)):
             blank = torch.zeros(users, 8, 320, 128, dtype=torch.bfloat16)
             cache = [(blank.clone(), blank.clone()) for _ in range(4)]
-            own.tiles = lean.tune(own) if tiled else {}
-            first = lean.prefill(own, tokens[:users, :300], torch.arange(300).repeat(users), cache)
-            then = lean.decode(own, tokens[:users, 300], torch.full((users,), 300), cache, 8)
+            own.tiles = fused.tune(own) if tiled else {}
+            first = fused.prefill(own, tokens[:users, :300], torch.arange(300).repeat(users), cache)
+            then = fused.decode(own, tokens[:users, 300], torch.full((users,), 300), cache, 8)
             scale = wanted.abs().max()
             off = [float((seen.float() - wanted[:users, i]).abs().max() / scale) for i, seen in enumerate((first, then))]
             print(f"logits against HF's, {users} users, own products {tiled}: prompt {off[0]:.4f}, step {off[1]:.4f}", flush=True)

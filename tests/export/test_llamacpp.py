@@ -2,7 +2,7 @@
 
 from meshwise.cost.serve.layouts import ServeLayout
 from meshwise.export import llamacpp
-from meshwise.plan.serve.search import search, weighed
+from meshwise.plan.serve.search import search, with_memory
 from support.serve_questions import found, question, split
 
 
@@ -22,7 +22,7 @@ def test_a_split_by_free_memory_names_the_same_layers_when_it_is_run() -> None:
     q = question(fix=("split=layer", "cards=4"))
     best = search(q).options[0]
     named = llamacpp.with_layers(q, best.layout)
-    assert weighed(q, named).placement == best.placement
+    assert with_memory(q, named).placement == best.placement
     assert named.shares == (21, 20, 20, 20)
 
 

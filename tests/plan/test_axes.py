@@ -91,7 +91,7 @@ def test_labels_are_as_people_write_them() -> None:
         ("link=12", "'12' is not a bandwidth: it has no unit"),
         ("link=0GB/s", "'0GB/s': expected more than 0"),
         ("network=80GiB", "'80GiB' is not a bandwidth but a size"),
-        ("batch=5k", "no whole number of sequences"),
+        ("batch=5k", "not a whole number of sequences"),
         ("batch=64x2048", "has another sequence length than 4,096"),
         ("batch=0", "is not a batch"),
         ("seq=0", "is not a sequence length"),

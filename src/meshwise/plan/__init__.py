@@ -4,7 +4,7 @@
     ask.py      TrainAsk, ShapeAsk, ServeAsk: the question in the words of the command line; question() looks everything up
     plan.py     Plan: ask + choices + digests of the data; rows, data frame, JSON both ways
     train/      rules -> search -> choice -> plan -> explain, over struct-of-arrays Layouts; vary, timeline
-    serve/      lookup -> search -> choice -> plan -> explain, over ServeLayouts weighed byte for byte; vary
+    serve/      lookup -> search -> choice -> plan -> explain, over ServeLayouts, memory exact to the byte; vary
     shapes/     the shape of a model searched together with its layout
     vary.py     the same question at many points; axes.py which ones; cheapest.py over chips and numbers of nodes
     budget.py   arithmetic without a search; roofline.py verdicts; of_run.py the prediction for a run of our trainer

@@ -25,7 +25,7 @@ def task(name: str = "llama-3-8b", *, users: int = 1, prompt: int = 512) -> Task
 
 
 def test_one_user_starts_7_kernels_of_13() -> None:
-    """meshwise.workers.decoder.lean: norms and gate are inside the products of a single token, and no sum is behind them."""
+    """meshwise.workers.decoder.fused: norms and gate are inside the products of a single token, and no sum is behind them."""
     assert task(users=1).starts == pytest.approx(7 / 13 * 32, rel=0.01)
     assert [task(users=users).starts for users in (2, 64)] == [32, 32]
     assert [task(users=users).single for users in (1, 2)] == [True, False]

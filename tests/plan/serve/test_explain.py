@@ -43,7 +43,7 @@ def test_what_does_not_fit_says_so_and_which_card_would_mend_it() -> None:
     text = said(cluster="2xrtx4060ti-16gb")
     assert "It does not fit on the cards" in text
     three = said("llama-3.3-70b:q3_k_m", "2xrtx4060ti-16gb")
-    assert "With a third card everything fits on the cards: " in three
+    assert "With a third card everything fits: " in three
 
 
 def test_the_other_engine_answers_tensor_or_layer() -> None:

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from meshwise.plan.serve.search import COMFORT, fits_with, largest_context, meets, weighed, worth
+from meshwise.plan.serve.search import COMFORT, fits_with, largest_context, meets, with_memory, worth
 from support.serve_questions import found, question, split
 from support.serve_tables import GIB
 
@@ -25,7 +25,7 @@ def test_it_does_not_fit_on_two_cards_and_the_answer_is_layers_on_the_cpu() -> N
     assert best.layout.gpu_layers is not None
     assert 0 < best.layout.gpu_layers < 80
     assert not split(answer, "layer", 2).fits
-    assert not weighed(question(cluster="2xrtx4060ti-16gb"), replace(best.layout, gpu_layers=best.layout.gpu_layers + 1)).fits
+    assert not with_memory(question(cluster="2xrtx4060ti-16gb"), replace(best.layout, gpu_layers=best.layout.gpu_layers + 1)).fits
 
 
 @pytest.mark.parametrize("chip", ["rtx4060ti-16gb", "rtx3090"])
@@ -75,7 +75,7 @@ def test_a_mixture_keeps_as_few_experts_on_the_cpu_as_must_be() -> None:
     assert best.per_user > next(one for one in answer.options if one.layout.gpu_layers is not None).per_user
     assert best.placement.host.experts > 0
     fewer = replace(best.layout, expert_layers=best.layout.expert_layers - 1)
-    assert not weighed(q, fewer).fits
+    assert not with_memory(q, fewer).fits
 
 
 def test_room_for_users_is_exact() -> None:

@@ -39,17 +39,17 @@ NOTES: dict[str, int] = {"tp": 8, "pp": 6, "dp_shard": 8, "zero": 1, "mbs": 4}
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("14400x72x96", "heads of 150 are no multiple of 8: attention leaves the matrix units"),
-        ("13824x78x128", "heads of 108 are no multiple of 8: attention leaves the matrix units"),
-        ("14336x72x112", "micro-batch x heads / tp = 56 is no multiple of 32: attention takes 2.4 times as long"),
-        ("13824x78x96", "micro-batch x heads / tp = 48 is no multiple of 32"),
-        ("12288x96x96", "micro-batch x heads / tp = 48 is no multiple of 32"),
-        ("14336x72x16", "micro-batch x heads / tp = 8 is no multiple of 32"),
+        ("14400x72x96", "a head size of 150 is not a multiple of 8: attention cannot use the tensor cores"),
+        ("13824x78x128", "a head size of 108 is not a multiple of 8: attention cannot use the tensor cores"),
+        ("14336x72x112", "micro-batch x heads / tp = 56 is not a multiple of 32: attention takes 2.4 times as long"),
+        ("13824x78x96", "micro-batch x heads / tp = 48 is not a multiple of 32"),
+        ("12288x96x96", "micro-batch x heads / tp = 48 is not a multiple of 32"),
+        ("14336x72x16", "micro-batch x heads / tp = 8 is not a multiple of 32"),
         ("14336x72x256", "256 heads of 56 where 112 of 128 would do: softmax passes over 2.3 times the scores"),
-        ("14400x72x96", "hidden 14400 / tp 8 = 1800 and FFW 57600 / tp 8 = 7200, no multiple of 128: tiles stand over the edge"),
+        ("14400x72x96", "hidden 14400 / tp 8 = 1800 and FFW 57600 / tp 8 = 7200, not a multiple of 128: tiles at the edges"),
         (
             "14336x72x64",
-            "72 layers over 6 equal stages put the head on top of the last; 70 and the vocabulary would fill them evenly",
+            "72 layers over 6 equal stages give the last one the head as well; 70 and the vocabulary would divide evenly",
         ),
     ],
 )
@@ -82,15 +82,15 @@ def test_the_dearest_comes_first() -> None:
     assert len(costs) > 2
 
 
-def test_empty_places_are_counted_and_priced() -> None:
+def test_empty_slots_are_counted_and_have_a_cost() -> None:
     """69 + 2 of 24 x 3; one more layer takes no longer, and is one more layer."""
     axes = {"tp": 8, "pp": 24, "dp_shard": 2, "zero": 1}
     q, full = asked("13824x69x64"), asked("13824x70x64")
-    fault = about(told(q, **axes), "69 layers and the vocabulary over 24 stages of 3 leave 1 place empty")
+    fault = about(told(q, **axes), "69 layers and the vocabulary over 24 stages of 3 leave 1 slot empty")
     layout = Layouts.of(**axes, recompute=2)
     per, other = (float(evaluate(one, layout).step[0]) / one.model.params for one in (q, full))
     assert fault.cost == pytest.approx(1 - other / per, rel=1e-9)
-    assert (about(told(asked("13824x67x64"), **axes), "leave 3 places empty").cost or 0) > (fault.cost or 0)
+    assert (about(told(asked("13824x67x64"), **axes), "leave 3 slots empty").cost or 0) > (fault.cost or 0)
     assert not [one for one in told(full, **axes) if "stages" in one.words]
 
 
@@ -118,7 +118,7 @@ def test_with_flash_attention_a_number_of_heads_is_no_step_and_small_heads_are_s
 
 def test_widths_that_leave_the_matrix_units() -> None:
     fault = about(told(asked("14352x70x8"), **NOTES), "hidden 14352 / tp 8 = 1794")
-    assert "no multiple of 8: products leave the matrix units" in fault.words
+    assert "not a multiple of 8: matrix products cannot use the tensor cores" in fault.words
     assert fault.cost is not None
     assert fault.cost > 0.3
 
@@ -130,7 +130,7 @@ def test_without_a_step_at_32_there_is_none_to_tell() -> None:
 
 
 def test_whole_tiles_and_waves_by_hand() -> None:
-    """Of one sequence of 2048, 1728 wide: 8 x 13.5 tiles of 256 x 128 are 112, two waves of 108 SMs; 8 x 14 of them stand over the edge."""
+    """Of one sequence of 2048, 1728 wide: 8 x 13.5 tiles of 256 x 128 are 112, two waves of 108 SMs; 8 of them overhang."""
     q = asked("13824x70x64")
     tiles, waves = quantized(q, Layouts.of(tp=8, mbs=1))
     wide_tiles, wide_waves = quantized(asked("14336x70x64"), Layouts.of(tp=8, mbs=1))

@@ -48,7 +48,7 @@ def test_the_best_of_each_shape_is_what_a_search_of_it_alone_finds(framework: st
     q, stack = asked(framework, cluster, every=37)
     found = fastest(q, stack, {}, len(stack.shapes))
     alone = [search(one(q, stack, i), top=1) for i in range(len(stack.shapes))]
-    assert found.candidates == sum(each.priced for each in alone)
+    assert found.candidates == sum(each.evaluated for each in alone)
     assert found.params.tolist() == [one(q, stack, i).model.params for i in range(len(stack.shapes))]
     for i, each in enumerate(alone):
         assert found.step[i] == (pytest.approx(each.cost.step[0], rel=1e-12) if len(each.layouts) else np.inf)
@@ -66,11 +66,11 @@ def test_the_best_shapes_are_exact_and_few_are_priced(
 ) -> None:
     q, stack = asked(framework, cluster)
     exact = fastest(q, stack, {}, len(stack.shapes))
-    priced = 0
+    evaluated = 0
 
     def counted(q: Question, layouts: Layouts) -> object:
-        nonlocal priced
-        priced += len(layouts)
+        nonlocal evaluated
+        evaluated += len(layouts)
         return evaluate(q, layouts)
 
     monkeypatch.setattr(shape_search, "evaluate", counted)
@@ -82,7 +82,7 @@ def test_the_best_shapes_are_exact_and_few_are_priced(
     for f in fields(Layouts):
         assert getattr(found.layouts, f.name)[best].tolist() == getattr(exact.layouts, f.name)[best].tolist()
     assert found.candidates == exact.candidates
-    assert priced < found.candidates / 2
+    assert evaluated < found.candidates / 2
 
 
 @pytest.mark.parametrize(("framework", "cluster"), WHERE)
@@ -159,7 +159,7 @@ def test_a_shape_that_fits_nowhere_says_why() -> None:
     assert rows[1].per_parameter == np.inf
     assert rows[1].to_json()["seconds_per_parameter"] is None
     (fault,) = rows[1].faults
-    assert fault.words.startswith("65536x99x256 does not fit on 8xrtx4090: the leanest of ")
+    assert fault.words.startswith("65536x99x256 does not fit on 8xrtx4090: the smallest of ")
     assert fault.cost is None
 
 

@@ -1,4 +1,4 @@
-"""Shapes: a stack of them is priced as each would be alone, and those near a parameter count are all of them."""
+"""Shapes: a stack of them is evaluated as each would be alone, and those near a parameter count are all of them."""
 
 import itertools
 from dataclasses import replace

@@ -88,7 +88,7 @@ def test_mistakes_are_one_line(run: Run, tmp_path: Path) -> None:
     assert "give a folder" in refused(run("validate", "bloom_prequel", "megatron2021_table1", "--svg", "one.svg"))
     assert "a calibration is a .toml file" in refused(run("calibrate", "bloom_prequel", "--out", "x.csv"))
     assert "unknown chip" in refused(run("calibrate", "bloom_prequel", "--chips", "h1000"))
-    assert "one row cannot tell how far off others are" in refused(run("validate", str(table(tmp_path, {})), "--fit"))
+    assert "one row is not enough to score a fit" in refused(run("validate", str(table(tmp_path, {})), "--fit"))
 
 
 def test_the_scores_of_a_fit_are_not_lost_where_its_file_cannot_be_written(run: Run, tmp_path: Path) -> None:
@@ -131,13 +131,15 @@ def test_served_models_are_calibrated_to_a_file(run: Run, tmp_path: Path) -> Non
     asked = ["calibrate", str(served_table(tmp_path)), "--frameworks", "llama.cpp", "--out", str(tmp_path / "mine.toml")]
     # four rows predict each other worse than the calibration for such cards does: that is reported, and nothing written
     worse = run(*asked)
-    assert re.fullmatch(r"meshwise: .*not written: decode errs .*% on rows left out of the fit, and .*--force.*\n", worse.err)
+    assert re.fullmatch(
+        r"meshwise: .*not written: the mean error of decode is .*% on rows left out of the fit, and .*--force.*\n", worse.err
+    )
     assert worse.code == 1
     assert "left out" in worse.out  # the scores
     assert not (tmp_path / "mine.toml").exists()
     done = run(*asked, "--force")
     assert (done.code, done.err) == (0, "")
-    assert "although decode errs" in done.out
+    assert "although the mean error of decode is" in done.out
     made = tomllib.loads((tmp_path / "mine.toml").read_text())
     assert (made["chips"], made["engines"], made["rows"]) == (["rtx4090"], ["llama.cpp"], 4)
     assert made["stream"] > 0.5
@@ -156,7 +158,7 @@ def served_table(folder: Path) -> Path:
     [
         (("validate", "xiongjiedai_llama3_bench", "--svg", "x.svg"), "--svg draws tables of training runs"),
         (("validate", "xiongjiedai_llama3_bench", "--calibration", "vlm"), "unknown calibration 'vlm'; did you mean 'vllm'?"),
-        (("calibrate", "xiongjiedai_llama3_bench"), "say with --chips which one to fit to"),
+        (("calibrate", "xiongjiedai_llama3_bench"), "choose the one to fit to with --chips"),
         (("calibrate", "xiongjiedai_llama3_bench", "bloom_prequel"), "calibrate them separately"),
         (("calibrate", "xiongjiedai_llama3_bench", "--frameworks", "vlm"), "unknown engine 'vlm'"),
     ],

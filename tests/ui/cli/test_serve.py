@@ -38,7 +38,7 @@ def test_a_plan_shows_the_question_layouts_devices_time_reasons_and_the_command(
         "max requests",
         "layer split, 4 cards",
         "Does not fit: ",
-        "memory of each device",
+        "memory of each card",
         "W weights  K KV cache  B compute buffers  D driver context",
         "decode step by part",
         "R all-reduces 58%",
@@ -65,8 +65,8 @@ def test_verbose_adds_the_bars_of_other_layouts_and_every_reason() -> None:
 
 
 def test_the_bars_of_devices_are_as_long_as_their_bytes() -> None:
-    """A bar and its dots are the whole memory of a device."""
-    found = re.findall(r"^([WKBD]+)(\.*) ([\d.]+) of ([\d.]+) GiB, device", once(*RIG).out, re.MULTILINE)
+    """A bar and its dots are the whole memory of a card."""
+    found = re.findall(r"^([WKBD]+)(\.*) ([\d.]+) of ([\d.]+) GiB, card", once(*RIG).out, re.MULTILINE)
     assert len(found) == 4
     for bar, dots, used, capacity in found:
         assert len(bar + dots) == 40
@@ -153,7 +153,7 @@ def test_the_command_asks_the_same_again() -> None:
 def test_a_sweep_is_one_table_a_chart_and_the_lesson() -> None:
     done = once(*RIG, "--vary", "gpus=3..6")
     assert (done.code, done.err) == (0, "")
-    assert re.search(r"Layer split on \d to 6 cards: generation is flat within \d%", done.out)
+    assert re.search(r"Layer split on \d to 6 cards: decode is flat within \d%", done.out)
     assert "█" in done.out
     assert done.out.rstrip().endswith("--vary gpus=3..6")
     assert [point["gpus"] for point in data(*RIG, "--vary", "gpus=3..6")["points"]] == [3, 4, 5, 6]

@@ -25,7 +25,7 @@ def cells(line: str) -> list[str]:
 def test_a_table_the_faults_of_each_shape_a_rule_and_the_command() -> None:
     done = once(*NEAR, "--top", "3")
     assert (done.code, done.err) == (0, "")
-    head, _, *lines = [line for line in done.out.splitlines() if line.strip()]
+    _, _, head, _, *lines = [line for line in done.out.splitlines() if line.strip()]
     assert cells(head) == COLUMNS
     table = [dict(zip(COLUMNS, cells(line), strict=True)) for line in lines[:3]]
     per = [float(row["s per 100B"]) for row in table]
@@ -56,7 +56,7 @@ def test_shapes_that_are_named_are_shown_as_they_are_named() -> None:
     done = once(*NAMED, "--fix", "pp=4,tp=2")
     assert done.code == 0
     lines = [line for line in done.out.splitlines() if line.strip()]
-    assert [cells(line)[:3] for line in lines[2:4]] == [["4096", "30", "32"], ["4096", "29", "32"]]
+    assert [cells(line)[:3] for line in lines[4:6]] == [["4096", "30", "32"], ["4096", "29", "32"]]
     assert "4096x29x32: " in done.out
     assert "fastest have" not in done.out
 
@@ -65,7 +65,7 @@ def test_a_named_shape_that_fits_nowhere_is_shown_with_the_reason() -> None:
     done = once(*ON, "--shape", "4096x30x32", "--shape", "65536x90x512")
     assert done.code == 0
     assert "fits nowhere" in done.out
-    assert "65536x90x512: 65536x90x512 does not fit on Jean Zay, A100 partition: the leanest of" in " ".join(done.out.split())
+    assert "65536x90x512: 65536x90x512 does not fit on Jean Zay, A100 partition: the smallest of" in " ".join(done.out.split())
 
 
 # What scripts parse.

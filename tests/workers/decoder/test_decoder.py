@@ -1,4 +1,4 @@
-"""The transformers engine: its lean layers compute what HF's do, and its worker measures on a CPU as on a GPU."""
+"""The transformers engine: its fused layers compute what HF's do, and its worker measures on a CPU as on a GPU."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ from support.nursery import Nursery
 @pytest.mark.slow
 def test_the_lean_layers_compute_what_hf_does(interpreted: Nursery) -> None:
     """Qwen2 has biases, Qwen3 norms of heads, Llama neither."""
-    printed = interpreted.run(str(Path(__file__).with_name("lean_worker.py")))
+    printed = interpreted.run(str(Path(__file__).with_name("fused_worker.py")))
     assert printed.split() == ["Qwen2Config", "True", "Qwen3Config", "True"]
 
 
@@ -100,7 +100,7 @@ def test_bench_times_a_model_without_weights(run: Run) -> None:
 
 def test_a_row_has_the_columns_of_the_tables_and_rates_by_the_median() -> None:
     """Worked: 32 tokens for each of 4 users in 0.64 s are 200 a second; a prompt of 128 in 0.1 s is 1280."""
-    found = {"prompt": 128, "output": 32, "users": 4, "outcome": "ok", "memory": 2**31, "variant": "lean"}
+    found = {"prompt": 128, "output": 32, "users": 4, "outcome": "ok", "memory": 2**31, "variant": "fused"}
     made = row(found | {"prefill_s": [0.1, 0.1, 0.5], "decode_s": [0.64, 0.6, 0.7]}, {"model": "m", "note": "torch 2"})
     assert tuple(made) == COLUMNS
     assert (made["decode_tok_s"], made["prefill_tok_s"], made["ttft_ms"], made["mem_gb"]) == ("200", "1280", "100", "2")

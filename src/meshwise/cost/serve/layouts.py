@@ -27,6 +27,11 @@ def cards_of(cluster: Cluster) -> tuple[Card, ...]:
     return tuple(Card(chip, i) for i, node in enumerate(hosts) for count, chip in node.chips for _ in range(count))
 
 
+def unit(cards: Sequence[Card]) -> str:
+    """Return the word for one of these devices: 'card', or 'device' where some are CPUs, Macs or other accelerators."""
+    return "card" if all(card.chip.kind == "gpu" for card in cards) else "device"
+
+
 def subcluster(cluster: Cluster, cards: Sequence[Card]) -> Cluster:
     """Return the hosts of these cards with these cards only."""
     hosts = [node for count, node in cluster.nodes for _ in range(count)]
@@ -56,6 +61,8 @@ class ServeLayout:
     tp: int = 1
     pp: int = 1
     replicas: int = 1
+    unit: str = "card"
+    """The word for one of its devices."""
 
     @property
     def devices(self) -> int:
@@ -64,17 +71,17 @@ class ServeLayout:
     @property
     def name(self) -> str:
         number = len(self.cards)
-        cards = f"{number} card{'s' if number > 1 else ''}"
+        cards = f"{number} {self.unit}{'s' if number > 1 else ''}"
         if self.split == "tensor":
             words = [" ".join([f"tp{self.tp}", *([f"pp{self.pp}"] if self.pp > 1 else [])])] if number > 1 else [cards]
         else:
             words = [f"{self.split} split, {cards}" if number > 1 else cards]
         words += [f"{self.hosts} hosts"] if self.hosts > 1 else []
         words += [self.shared] if self.shared else []
-        words += [f"{self.gpu_layers} layers on cards"] if self.gpu_layers is not None else []
+        words += [f"{self.gpu_layers} layers on {self.unit}s"] if self.gpu_layers is not None else []
         words += [f"experts of {self.expert_layers} layers on the CPU"] if self.expert_layers else []
         return (f"{self.replicas} x ({', '.join(words)})" if self.replicas > 1 else ", ".join(words)).replace(
-            "(1 card)", "1 card"
+            f"(1 {self.unit})", f"1 {self.unit}"
         )
 
 
@@ -95,10 +102,11 @@ def layouts(engine: Engine, model: Model, cards: Sequence[Card], rooms: Sequence
     if engine.splits == ("tensor",):
         yield from _tensor_layouts(engine, model, cards)
         return
+    word = unit(cards)
     for chosen in _card_sets(engine, cards):
         hosts = len({cards[i].host for i in chosen})
         shares = tuple(rooms[i] for i in chosen)
-        yield ServeLayout(split="layer", cards=chosen, hosts=hosts, shares=shares)
+        yield ServeLayout(split="layer", cards=chosen, hosts=hosts, shares=shares, unit=word)
         # Row split works on CUDA and ROCm devices of one host; other backends and RPC devices have no split buffers.
         if "row" in engine.splits and len(chosen) > 1 and hosts == 1 and all(cards[i].chip.kind == "gpu" for i in chosen):
             yield ServeLayout(split="row", cards=chosen, shares=shares)
@@ -141,7 +149,8 @@ def _tensor_layouts(engine: Engine, model: Model, cards: Sequence[Card]) -> Iter
             starts = [i // each * per_host + i % each * tp if tp <= per_host else i * tp for i in range(pp)]
             chosen = tuple(start + i for start in starts for i in range(tp))
             if chosen[-1] < len(cards):
-                yield ServeLayout(split="tensor", cards=chosen, hosts=len({cards[i].host for i in chosen}), tp=tp, pp=pp)
+                found = ServeLayout(split="tensor", cards=chosen, tp=tp, pp=pp, unit=unit(cards))
+                yield replace(found, hosts=len({cards[i].host for i in chosen}))
 
 
 def with_replicas(layout: ServeLayout, cards: Sequence[Card], users: int) -> Iterator[ServeLayout]:

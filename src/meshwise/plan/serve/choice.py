@@ -9,7 +9,7 @@ from meshwise.cost.serve.layouts import subcluster
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.errors import UserError
 from meshwise.models.formats import FORMATS, weights
-from meshwise.plan.serve.search import Option, largest_context, meets, weighed
+from meshwise.plan.serve.search import Option, largest_context, meets, with_memory
 
 INTERVAL = 1.6449
 """Standard deviations that hold 90% of a normal distribution between them."""
@@ -181,6 +181,6 @@ def largest_format(q: ServeQuestion, option: Option) -> tuple[str, float] | None
         trial = weights(q.model, FORMATS[name])
         if trial.bytes > sum(option.rooms) * 1.2:
             continue
-        if weighed(replace(q, weights=trial), layout).fits:
+        if with_memory(replace(q, weights=trial), layout).fits:
             return name, float(trial.bytes)
     return None

@@ -8,12 +8,12 @@ from meshwise import units
 from meshwise.catalogue import clusters
 from meshwise.catalogue.chips import Cluster, Link
 from meshwise.catalogue.engines import find_engine, find_runtime
-from meshwise.cost.serve.layouts import ServeLayout, layouts, tensor_parallel_sizes
+from meshwise.cost.serve.layouts import ServeLayout, layouts, tensor_parallel_sizes, unit
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.errors import UserError
 from meshwise.models.formats import FORMATS, as_gguf, weights
 from meshwise.plan.serve.choice import contexts, interval, largest_format, on_cards
-from meshwise.plan.serve.search import Found, Option, largest_context, priced, search, weighed, worth
+from meshwise.plan.serve.search import Found, Option, largest_context, search, with_memory, with_speed, worth
 from meshwise.units import GIB
 
 LANES = (("PCIe 4.0 x1", 2e9), ("PCIe 4.0 x4", 8e9), ("PCIe 4.0 x16", 32e9), ("NVLink 4", 450e9))
@@ -60,17 +60,17 @@ def _length(tokens: int) -> str:
 
 def _fit(q: ServeQuestion, best: Option) -> Iterator[str]:
     cache = sum(need.cache for need in best.footprints[1:])
-    number = len(best.layout.cards)
+    number, word = len(best.layout.cards), best.layout.unit
     size = f"{_gib(q.weights.bytes)} of weights ({q.weights.bits_per_weight:.2f} bits each) and {_gib(cache)} of {q.work.kv} KV cache"
     if on_cards(best):
-        kind = "the card" if number == 1 else "the fullest card"
+        kind = f"the {word}" if number == 1 else f"the fullest {word}"
         full = min(range(number), key=lambda i: best.spares[i])
         room = best.rooms[full] + q.runtime.context
-        yield f"It fits: {size} on {number} card{'s' if number > 1 else ''}; {kind} has {_gib(best.spare)} of {_gib(room)} left."
+        yield f"It fits: {size} on {number} {word}{'s' if number > 1 else ''}; {kind} has {_gib(best.spare)} of {_gib(room)} left."
     else:
         missing = sum(q.weights.layer_bytes) + cache - sum(best.rooms)
         where = "the rest stays in host memory, which is several times slower"
-        yield f"It does not fit on the cards: {size}, {_gib(max(0.0, missing))} more than they hold before buffers; {where}."
+        yield f"It does not fit on the {word}s: {size}, {_gib(max(0.0, missing))} more than their memory without buffers; {where}."
     longest = contexts(q, best)
     trained = q.model.decoder.context
     if trained and longest[q.work.kv] >= trained:
@@ -112,11 +112,11 @@ def _cards(q: ServeQuestion, found: Found) -> Iterator[str]:
     other, nth = larger[0], _nth(len(q.cards) + 1)
     gain = worth(q, other) / worth(q, best) - 1
     if on_cards(other) and not on_cards(best):
-        yield f"With a {nth} card everything fits on the cards: {other.layout.name}, {_rate(other)} instead of {_rate(best)} tokens/s."
+        yield f"With a {nth} {best.layout.unit} everything fits: {other.layout.name}, {_rate(other)} instead of {_rate(best)} tokens/s."
     elif gain > 0.02:
-        yield f"A {nth} card would give {100 * gain:+.0f}%: {other.layout.name}, {_rate(other)} tokens/s."
+        yield f"A {nth} {best.layout.unit} would give {100 * gain:+.0f}%: {other.layout.name}, {_rate(other)} tokens/s."
     else:
-        yield f"A {nth} card would not help: {_needs(q)}."
+        yield f"A {nth} {best.layout.unit} would not help: {_needs(q)}."
 
 
 def _nth(number: int) -> str:
@@ -128,14 +128,14 @@ def _layer_cards(q: ServeQuestion, layered: Option) -> Iterator[str]:
     used = len(layered.layout.cards)
     larger = q if used < len(q.cards) else replace(q, cluster=_more(q.cluster))
     layout = next(layout for layout in layouts(q.engine, q.model, larger.cards, larger.rooms) if len(layout.cards) == used + 1)
-    after = priced(larger, weighed(larger, layout))
+    after = with_speed(larger, with_memory(larger, layout))
     if not after.speed or not layered.speed:
         return
     hop = (after.speed.decode["hops"] - layered.speed.decode["hops"]) * 1e3
     longest, wider = largest_context(larger, after), largest_format(larger, after)
     fits = f"{_length(longest)} of context{f' or {wider[0]}' if wider else ''}"
     yield (
-        f"Layer split reads the layers one after another, so a {_nth(used + 1)} card adds {_gib(after.rooms[-1])} of memory and "
+        f"Layer split reads the layers one after another, so a {_nth(used + 1)} {layout.unit} adds {_gib(after.rooms[-1])} of memory and "
         f"{hop:.1f} ms of hops, not speed: {layered.per_user:.2f} tokens/s on {used}, {after.per_user:.2f} on {used + 1}, where "
         f"{fits} would fit; {_needs(q)}."
     )
@@ -144,7 +144,7 @@ def _layer_cards(q: ServeQuestion, layered: Option) -> Iterator[str]:
 def _needs(q: ServeQuestion) -> str:
     counts = [str(n) for n in tensor_parallel_sizes(q.model, 8 if len(q.cards) < 8 else 16)]
     return (
-        f"tensor parallelism needs {', '.join(counts[:-1])} or {counts[-1]} cards"
+        f"tensor parallelism needs {', '.join(counts[:-1])} or {counts[-1]} {unit(q.cards)}s"
         if len(counts) > 1
         else "this model has no tensor split"
     )
@@ -191,8 +191,8 @@ def _users(q: ServeQuestion, best: Option) -> Iterator[str]:
     if best.speed is None or best.most_users < 1:
         return
     ladder = [n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256) if n <= best.most_users][:7]
-    said = [(n, at_users(q, best, n)) for n in ladder]
-    words = ", ".join(f"{n}: {tokens(one.throughput)} ({_rate(one)} each)" for n, one in said)
+    points = ((n, at_users(q, best, n)) for n in ladder)
+    words = ", ".join(f"{n}: {tokens(one.throughput)} ({_rate(one)} each)" for n, one in points)
     yield f"Tokens/s by concurrent requests ({best.layout.name}, at most {best.most_users} at {_length(q.work.context)}): {words}."
     turn = compute_bound(q, best)
     if turn <= MANY_USERS:
@@ -203,7 +203,7 @@ def _users(q: ServeQuestion, best: Option) -> Iterator[str]:
 def at_users(q: ServeQuestion, option: Option, users: int) -> Option:
     """Return the option evaluated for another number of concurrent requests, whether or not they fit."""
     asked = replace(q, work=replace(q.work, users=users))
-    return priced(asked, weighed(asked, option.layout, option))
+    return with_speed(asked, with_memory(asked, option.layout, option))
 
 
 def compute_bound(q: ServeQuestion, option: Option) -> int:
@@ -238,12 +238,14 @@ def _links(q: ServeQuestion, best: Option) -> Iterator[str]:
         yield f"Network between hosts, tokens/s: {', '.join(f'{name} {_rate(one)}' for name, one in trials)}. {_hop_words(best)}"
     elif len(best.layout.cards) > 1 and best.layout.split != "row":
         trials = [(name, _on(q, best, clusters.with_link(q.cluster, f"{rate:.0f}B/s"))) for name, rate in LANES]
-        said = ", ".join(f"{name} {_rate(one)} ({one.speed.prefill_tokens_per_second:,.0f})" for name, one in trials if one.speed)
-        yield f"Link between cards, {best.layout.name}, decode (prefill) tokens/s: {said}. {_hop_words(best)}"
+        rates = ", ".join(
+            f"{name} {_rate(one)} ({one.speed.prefill_tokens_per_second:,.0f})" for name, one in trials if one.speed
+        )
+        yield f"Link between cards, {best.layout.name}, decode (prefill) tokens/s: {rates}. {_hop_words(best)}"
 
 
 def _on(q: ServeQuestion, option: Option, cluster: Cluster) -> Option:
-    return priced(replace(q, cluster=cluster), option)
+    return with_speed(replace(q, cluster=cluster), option)
 
 
 def _hop_words(best: Option) -> str:
@@ -278,7 +280,9 @@ def _other_engine(q: ServeQuestion, best: Option) -> list[str]:
     if not found.options or not on_cards(found.options[0]):
         near = found.misses[0] if found.misses else None
         return (
-            [f"{name} with {form} would not fit: {near.layout.name} is {_gib(-near.spare)} short on its fullest card."]
+            [
+                f"{name} with {form} would not fit: {near.layout.name} is {_gib(-near.spare)} short on its fullest {near.layout.unit}."
+            ]
             if near
             else []
         )
@@ -298,7 +302,9 @@ def _power(q: ServeQuestion, best: Option) -> list[str]:
     if not all(chip.tdp for chip in chips) or not best.throughput:
         return []
     watts = sum(chip.tdp or 0.0 for chip in chips) * best.layout.replicas
-    return [f"At most {watts:,.0f} W for the cards, {watts / best.throughput * 1e6 / 3.6e6:,.1f} kWh per million tokens."]
+    return [
+        f"At most {watts:,.0f} W for the {best.layout.unit}s, {watts / best.throughput * 1e6 / 3.6e6:,.1f} kWh per million tokens."
+    ]
 
 
 # Is my speed normal.
@@ -360,17 +366,17 @@ def _slower(q: ServeQuestion, best: Option, value: float) -> Iterator[str]:
         if one and words not in explains and one.per_user <= best.per_user
     ]
     if little:
-        yield f"and not: {'; '.join(little)}"
+        yield f"these would change little: {'; '.join(little)}"
 
 
 def _with_layers(q: ServeQuestion, best: Option, gpu_layers: int) -> Option:
-    return priced(q, weighed(q, replace(best.layout, gpu_layers=gpu_layers)))
+    return with_speed(q, with_memory(q, replace(best.layout, gpu_layers=gpu_layers)))
 
 
 def _trial(q: ServeQuestion, layout: ServeLayout) -> Option | None:
     """Evaluate a layout, or return None where the engine or the devices cannot run it."""
     try:
-        return priced(q, weighed(q, layout))
+        return with_speed(q, with_memory(q, layout))
     except UserError:
         return None
 
@@ -379,11 +385,11 @@ def lesson(points: list[tuple[int, Option]]) -> str:
     """Say how flat the decode speed of layer splits over more and more devices is."""
     if len(points) < 2:
         return ""
-    rates = [one.per_user for _, one in points]
+    rates, word = [one.per_user for _, one in points], points[0][1].layout.unit
     spread = 100 * (max(rates) / min(rates) - 1)
     hops = [one.speed.decode["hops"] for _, one in points if one.speed]
     more = (hops[-1] - hops[0]) / (points[-1][0] - points[0][0]) * 1e3
     return (
-        f"Layer split on {points[0][0]} to {points[-1][0]} cards: decode is flat within {max(1, math.ceil(spread))}%. It reads the "
-        f"layers one after another, so bandwidths do not add up: another card adds memory and {more:.2f} ms of hops, not speed."
+        f"Layer split on {points[0][0]} to {points[-1][0]} {word}s: decode is flat within {max(1, math.ceil(spread))}%. It reads the "
+        f"layers one after another, so bandwidths do not add up: another {word} adds memory and {more:.2f} ms of hops, not speed."
     )

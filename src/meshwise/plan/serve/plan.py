@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from meshwise import units
 from meshwise.catalogue import calibrations, records
 from meshwise.cost.parts import SERVE_PARTS
-from meshwise.cost.serve.layouts import ServeLayout
+from meshwise.cost.serve.layouts import ServeLayout, unit
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.errors import DoesNotFit
 from meshwise.models.formats import split_model_name
@@ -107,6 +107,7 @@ def make(ask: ServeAsk, export: Callable[[ServeQuestion, ServeLayout], Commands]
             "name": q.cluster.name,
             "chip": " + ".join(dict.fromkeys(card.chip.name for card in q.cards)),
             "devices": q.cluster.devices,
+            "unit": unit(q.cards),
             "dollars_per_hour": rent / q.cluster.devices * 3600 if rent is not None else None,
         },
         versions=plans.versions(model=q.model.placed, cluster=q.cluster, engine=(q.engine, q.runtime), calibration=fitted),
@@ -161,7 +162,7 @@ def refuse(q: ServeQuestion, found: Found) -> DoesNotFit:
     users = f" for {q.work.users} concurrent requests" if q.work.users > 1 else ""
     head = (
         f"{q.model.name} in {q.weights.format} does not fit on {q.cluster.name} with {q.engine.name} and a context of {q.work.context:,}"
-        f"{users}: {near.layout.name} needs {more} more on its fullest card"
+        f"{users}: {near.layout.name} needs {more} more on its fullest {near.layout.unit}"
     )
     context, wider = largest_context(q, near), largest_format(q, near)
     hints = [f"a context of {context:,} would fit"] if context else []

@@ -88,13 +88,13 @@ def search(q: ServeQuestion) -> Found:
     """Evaluate every layout of the engine, as a single copy and in as many copies as devices and requests allow."""
     tried: list[Option] = []
     for layout in _bounded(q, layouts(q.engine, q.model, q.cards, q.rooms)):
-        first = weighed(q, layout)
+        first = with_memory(q, layout)
         for one in (layout, *(with_replicas(layout, q.cards, q.work.users) if q.engine.copies else ())):
             if _allowed(q, one):
-                tried += _with_shares(q, first if one is layout else weighed(q, one, first))
+                tried += _with_shares(q, first if one is layout else with_memory(q, one, first))
     if q.engine.offload and not any(one.fits for one in tried):
         tried += _offloaded(q)
-    fitting = [priced(q, one) for one in tried if one.fits]
+    fitting = [with_speed(q, one) for one in tried if one.fits]
     misses = sorted((one for one in tried if not one.fits), key=lambda one: -one.spare)
     return Found(tuple(_ranked(q, fitting)), tuple(misses))
 
@@ -121,7 +121,7 @@ def users_of(q: ServeQuestion, layout: ServeLayout) -> int:
     return math.ceil(q.work.users / layout.replicas)
 
 
-def weighed(q: ServeQuestion, layout: ServeLayout, like: Option | None = None) -> Option:
+def with_memory(q: ServeQuestion, layout: ServeLayout, like: Option | None = None) -> Option:
     """Compute the memory of a layout. `like`: an option with the same weights on the same devices, of which only the cache may differ."""
     users = users_of(q, layout)
     held = q.cache_request(users)
@@ -138,7 +138,7 @@ def weighed(q: ServeQuestion, layout: ServeLayout, like: Option | None = None) -
     return Option(layout=layout, placement=placement, footprints=needs, rooms=rooms, users=q.work.users, most_users=most)
 
 
-def priced(q: ServeQuestion, option: Option) -> Option:
+def with_speed(q: ServeQuestion, option: Option) -> Option:
     """Return the option with its predicted speed."""
     layout = option.layout
     cluster = subcluster(q.cluster, [q.cards[i] for i in layout.cards])
@@ -159,12 +159,12 @@ def _with_shares(q: ServeQuestion, first: Option) -> Iterator[Option]:
     if not first.fits:
         shares = even_shares(sizes, rooms)
         if shares:
-            yield weighed(q, replace(layout, shares=shares, shared=EVEN))
+            yield with_memory(q, replace(layout, shares=shares, shared=EVEN))
     speeds = [q.cards[i].chip.bandwidth for i in layout.cards]
     if len(set(speeds)) > 1:
         shares = fastest_shares(sizes, rooms, speeds)
         if shares:
-            yield weighed(q, replace(layout, shares=shares, shared="fastest cards full"))
+            yield with_memory(q, replace(layout, shares=shares, shared="fastest cards full"))
 
 
 def _sizes(q: ServeQuestion, option: Option) -> list[float]:
@@ -193,8 +193,8 @@ def _offloaded(q: ServeQuestion) -> Iterator[Option]:
         return
     layout = max(layered, key=lambda layout: sum(layout.shares))
     layers = len(q.model.layers)
-    most = _largest(lambda n: weighed(q, replace(layout, gpu_layers=n)).fits, layers)
-    yield weighed(q, replace(layout, gpu_layers=most))
+    most = _largest(lambda n: with_memory(q, replace(layout, gpu_layers=n)).fits, layers)
+    yield with_memory(q, replace(layout, gpu_layers=most))
     if q.engine.experts_on_host and any(weight.slot.expert for weight in q.weights.tensors):
         kept = _largest(lambda n: _without_experts(q, layout, layers - n).fits, layers)
         found = _without_experts(q, layout, layers - kept)
@@ -203,12 +203,12 @@ def _offloaded(q: ServeQuestion) -> Iterator[Option]:
 
 def _without_experts(q: ServeQuestion, layout: ServeLayout, number: int) -> Option:
     """Keep the experts of the first layers in host memory, and fill the devices evenly with the rest."""
-    first = weighed(q, replace(layout, expert_layers=number))
+    first = with_memory(q, replace(layout, expert_layers=number))
     sizes = _sizes(q, first)
     for i, layer in enumerate(q.weights.by_layer[:number]):
         sizes[i] -= sum(weight.bytes for weight in layer if weight.slot.expert)
     shares = even_shares(sizes, _offered(first)) if len(layout.cards) > 1 else None
-    return weighed(q, replace(first.layout, shares=shares, shared=EVEN)) if shares else first
+    return with_memory(q, replace(first.layout, shares=shares, shared=EVEN)) if shares else first
 
 
 def _largest(holds: Callable[[int], bool], most: int) -> int:

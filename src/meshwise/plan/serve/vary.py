@@ -103,7 +103,7 @@ def _short(q: ServeQuestion, found: Found) -> str:
     if not found.misses:
         return str(refuse(q, found))
     near = found.misses[0]
-    return f"does not fit: {near.layout.name} lacks {-near.spare / GIB:.1f} GiB on its fullest card"
+    return f"does not fit: {near.layout.name} lacks {-near.spare / GIB:.1f} GiB on its fullest {near.layout.unit}"
 
 
 def answers(variants: Sequence[Variant[ServeAsk]], whole: bool) -> list[ServePoint]:

@@ -61,15 +61,19 @@ def _attention(q: Question, base: Model, layout: Layouts) -> list[Fault]:
     size, per_device = d.head_dim, int(layout.mbs[0]) * d.heads // int(layout.tp[0])
     if size % 8 and not flash:
         whole = replace(q, model=_with_heads_of(q.model, math.ceil(size / 8) * 8))
-        found.append(Fault(f"heads of {size} are no multiple of 8: attention leaves the matrix units", _saved(q, whole, layout)))
+        found.append(
+            Fault(
+                f"a head size of {size} is not a multiple of 8: attention cannot use the tensor cores", _saved(q, whole, layout)
+            )
+        )
     elif per_device % EVEN and not flash and q.calibration.uneven > 1:
         even = replace(q, calibration=replace(q.calibration, uneven=1.0))
         times = f"attention takes {q.calibration.uneven:.3g} times as long"
-        words = f"micro-batch x heads / tp = {per_device} is no multiple of {EVEN}: {times}"
+        words = f"micro-batch x heads / tp = {per_device} is not a multiple of {EVEN}: {times}"
         found.append(Fault(words, _saved(q, even, layout)))
     fewer = _fewer_heads(d.hidden, d.heads, int(layout.tp[0])) if size < COMFORTABLE and d.kv_heads == d.heads else 0
     if fewer and size % 8 == 0:
-        even = replace(q, calibration=replace(q.calibration, uneven=1.0))  # told above
+        even = replace(q, calibration=replace(q.calibration, uneven=1.0))  # a fault of its own, listed above
         saved = _saved(even, _like(even, base, heads=fewer), layout)
         why = "flash attention is slow in small heads" if flash else f"softmax passes over {d.heads / fewer:.2g} times the scores"
         if saved >= WORTH:
@@ -100,11 +104,11 @@ def _products(q: Question, layout: Layouts) -> list[Fault]:
     ragged = {step: [words for words, width in widths.items() if width % step] for step in (8, 128)}
     found: list[Fault] = []
     if ragged[8]:
-        why = f"{' and '.join(ragged[8])}, no multiple of 8: products leave the matrix units"
+        why = f"{' and '.join(ragged[8])}, not a multiple of 8: matrix products cannot use the tensor cores"
         found.append(Fault(why, tiles * share))
     elif tiles * share >= WORTH:
-        why = f"{' and '.join(ragged[128])}, no multiple of 128: " if ragged[128] else ""
-        found.append(Fault(f"{why}tiles stand over the edge of its products", tiles * share))
+        why = f"{' and '.join(ragged[128])}, not a multiple of 128: " if ragged[128] else ""
+        found.append(Fault(f"{why}tiles at the edges of matrix products are partly empty", tiles * share))
     if waves * share >= WORTH:
         found.append(Fault(f"the last wave of tiles does not fill the {q.chip.sms or 100} SMs", waves * share))
     return found
@@ -143,10 +147,10 @@ def _stages(q: Question, base: Model, layout: Layouts) -> list[Fault]:
     if saved < WORTH:
         return []
     if layers % pp == 0:
-        words = f"{layers} layers over {pp} equal stages put the head on top of the last; {full} and the vocabulary would fill them evenly"
+        words = f"{layers} layers over {pp} equal stages give the last one the head as well; {full} and the vocabulary would divide evenly"
     else:
         empty = full - layers
-        words = f"{layers} layers and the vocabulary over {pp} stages of {each} leave {empty} {'place' if empty == 1 else 'places'} empty"
+        words = f"{layers} layers and the vocabulary over {pp} stages of {each} leave {empty} {'slot' if empty == 1 else 'slots'} empty"
     return [Fault(words, saved)]
 
 

@@ -85,10 +85,12 @@ def too_large(q: Question, found: Found) -> str:
     have, need = q.chip.memory, found.smallest
     if not math.isfinite(need):
         return no_layout(q, found.rejected)
-    more = math.ceil(q.cluster.devices * need / (have * (1 - q.work.reserve)))
+    size = q.cluster.node.devices
+    more = math.ceil(q.cluster.devices * need / (have * (1 - q.work.reserve)) / size) * size
     return (
-        f"{q.model.name} does not fit on {q.cluster.name}: the leanest of {found.priced:,} layouts needs {need / GIB:.1f} GiB a device, "
-        f"{q.chip.name} has {have / GIB:.1f}; about {more:,} devices would do, or a smaller batch, or --framework fsdp, which can offload"
+        f"{q.model.name} does not fit on {q.cluster.name}: the smallest of {found.evaluated:,} layouts needs "
+        f"{need / GIB:.1f} GiB per device, {q.chip.name} has {have / GIB:.1f}; try about {more:,} devices, a smaller batch, or "
+        "--framework fsdp, which can offload"
     )
 
 
@@ -97,8 +99,9 @@ def no_progress(q: Question, best: Choice) -> str:
     between, down, save = (units.show(g[name], "seconds", digits=2) for name in ("between", "down", "save"))
     worst = max(goodput.LOSSES, key=lambda part: g[part])
     return (
-        f"{q.model.name} would get nowhere on {q.cluster.name}: under {goodput.HOPELESS:.0%} of the time is useful and {g[worst]:.0%} "
-        f"goes into {goodput.LOSSES[worst]}, with an interruption every {between}, {down} to restart and {save} to write a checkpoint"
+        f"{q.model.name} would make no progress on {q.cluster.name}: goodput is under {goodput.HOPELESS:.0%}, and {g[worst]:.0%} of "
+        f"the time goes into {goodput.LOSSES[worst]}, with an interruption every {between}, {down} to restart and {save} to write a "
+        "checkpoint"
     )
 
 

@@ -106,10 +106,10 @@ def compared(q: Question, best: Choice, text: str) -> Choice:
     found = _as_large(q, best, bounds)
     if len(found.layouts):
         return choice(q, found.layouts, found.cost, 0)
-    if found.priced:
+    if found.evaluated:
         room = q.chip.memory * (1 - q.work.reserve)
         raise DoesNotFit(
-            f"{text} does not fit: the smallest of {found.priced:,} such layouts needs {found.smallest / GIB:.1f} GiB per device, and "
+            f"{text} does not fit: the smallest of {found.evaluated:,} such layouts needs {found.smallest / GIB:.1f} GiB per device, and "
             f"{room / GIB:.1f} GiB are free"
         )
     tried = _completed(q, best, {axis: least for axis, (least, _) in bounds.items()})
@@ -172,7 +172,7 @@ def binding(q: Question, best: Choice, bounds: Bounds) -> str:
     return (
         f"Memory is the limit: {fastest.name} would take {fastest.step:.3g} s, "
         f"{100 * (1 - fastest.step / best.step):.0f}% less, "
-        f"but needs {units.show(over, 'bytes', binary=True)} more per device than there is."
+        f"but needs {units.show(over, 'bytes', binary=True)} more per device than it has."
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from meshwise import units
+from meshwise.catalogue.records import stored
 from meshwise.cost import goodput
 from meshwise.cost.layout import Layouts
 from meshwise.cost.parts import TRAIN_KINDS, TRAIN_PARTS
@@ -31,7 +32,7 @@ class TrainPlan(plans.Plan[TrainAsk, Choice]):
     format: ClassVar[int] = 4
     ask: TrainAsk
     choices: tuple[Choice, ...]
-    priced: int
+    evaluated: int = field(metadata=stored("priced"))
     """Layouts that were evaluated."""
     rejected: dict[str, int]
     """Layouts that were dropped, by rule."""
@@ -95,7 +96,7 @@ def make(ask: TrainAsk) -> TrainPlan:
     return TrainPlan(
         ask=ask,
         choices=choices,
-        priced=found.priced,
+        evaluated=found.evaluated,
         rejected=found.rejected,
         calibration={
             "name": fitted.name,

@@ -10,7 +10,7 @@ from meshwise.cost.train.question import Question
 from meshwise.cost.train.stages import stage_layers
 
 TP_IN_NODE = "tp stays inside a node"
-PADDING = "padding the batch up to dp is at most a fifth of what is computed"
+PADDING = "the batch, padded to a multiple of dp x micro-batch, grows by at most 25%"
 Mask = NDArray[np.bool_]
 
 
@@ -25,24 +25,24 @@ def cut_rules(q: Question, a: Layouts) -> dict[str, Mask]:
     return {
         "tp divides heads": (heads % a.tp == 0) | (np.equal(d.heads, 0)),
         "tp divides KV heads, or they divide it": (kv_heads % a.tp == 0) | (a.tp % kv_heads == 0),
-        "tp divides KV heads and vocabulary, where the framework copies and pads none": f.pads_cuts
+        "tp divides KV heads and vocabulary (the framework does not pad them)": f.pads_cuts
         | ((kv_heads % a.tp == 0) & (np.asarray(d.vocab) % a.tp == 0)),
         "tp divides the FFW width": (np.asarray(d.ffn) % a.tp == 0),
         "tp divides recurrent heads": np.all(
             [np.asarray(op.m) % a.tp == 0 for op in q.model.ops if op.kind == "scan" and op.state] or [a.tp > 0],
             axis=0,
         ),
-        "tp of recurrent layers where the framework has it": (a.tp == 1) | f.cuts_recurrence | (not recurs(q)),
+        "the framework must support tp of recurrent layers": (a.tp == 1) | f.cuts_recurrence | (not recurs(q)),
         TP_IN_NODE: q.cluster.node.devices % a.tp == 0,  # 6 in nodes of 8 leaves some groups astride two
         "pp is at most the number of layers": a.pp <= d.layers,
         "pp cuts the layers into stages": layers,
-        "cp where the framework has it": (a.cp == 1) | f.context_parallel,
+        "the framework must support cp": (a.cp == 1) | f.context_parallel,
         "cp needs attention": (a.cp == 1) | attends(q),
         "cp halves divide the sequence": (a.cp == 1) | (work.seq % (2 * a.cp) == 0),
         **({PADDING: _padding(q, a) <= 1.25} if f.pads_batch else {"dp divides the batch": work.batch % a.dp == 0}),
         "ep divides the experts": experts % a.ep == 0,
-        "ZeRO where the framework has it": (a.dp_shard == 1) | (len(f.zero) > 0),
-        "ZeRO over some of the data ranks where the framework has it": (a.dp_shard == 1)
+        "the framework must support ZeRO": (a.dp_shard == 1) | (len(f.zero) > 0),
+        "the framework must support ZeRO over part of the data-parallel ranks": (a.dp_shard == 1)
         | (a.dp_replicate == 1)
         | f.shards_partly,
     }
@@ -78,7 +78,7 @@ def batch_rules(q: Question, a: Layouts) -> dict[str, Mask]:
         )
     }
     if q.work.framework.fills_stages:
-        rules["micro-batches in multiples of pp, where the framework needs it"] = q.work.batch // (a.dp * a.mbs) % a.pp == 0
+        rules["the framework needs micro-batches in multiples of pp"] = q.work.batch // (a.dp * a.mbs) % a.pp == 0
     if q.work.framework.fused_softmax:
         rules["fused softmax needs micro-batch x heads / tp in multiples of 4"] = (a.mbs * heads) % 4 == 0
     for size in q.work.ramp:
@@ -90,7 +90,7 @@ def choice_rules(q: Question, a: Layouts, steady: Mask | bool) -> dict[str, Mask
     """Rules on interleaving, schedule and offload. `steady`: the number of micro-batches is a multiple of pp."""
     return {
         "interleaving needs micro-batches in multiples of pp": (a.vpp == 1) | steady,
-        "a zero-bubble schedule with recompute where the framework has it": (a.schedule != SCHEDULES.index("zero-bubble"))
+        "the framework must support a zero-bubble schedule with recompute": (a.schedule != SCHEDULES.index("zero-bubble"))
         | (a.recompute == 0)
         | q.work.framework.splits_recomputed,
         "offloading parameters needs ZeRO 3": (a.offload < OFFLOAD.index("parameters")) | (a.zero == 3),
@@ -103,15 +103,15 @@ def offered_rules(q: Question, a: Layouts) -> dict[str, Mask]:
     shared = {"never": a.sp == 0, "choice": (a.sp == 0) | (a.tp > 1), "always": (a.sp > 0) == (a.tp > 1)}
     return {
         "ep divides dp_shard x cp": (a.dp_shard * a.cp) % a.ep == 0,
-        "dp_shard has a ZeRO stage of the framework": np.where(a.dp_shard > 1, np.isin(a.zero, f.zero), a.zero == 0),
-        "recompute is one the framework has": np.isin(a.recompute, [RECOMPUTE.index(how) for how in f.recompute]),
+        "the framework must support this ZeRO stage": np.where(a.dp_shard > 1, np.isin(a.zero, f.zero), a.zero == 0),
+        "the framework must support this recompute": np.isin(a.recompute, [RECOMPUTE.index(how) for how in f.recompute]),
         "selective recompute needs attention": (a.recompute != RECOMPUTE.index("selective")) | attends(q),
-        "schedule is one the framework has": np.isin(a.schedule, [SCHEDULES.index(how) for how in f.schedules]),
+        "the framework must support this schedule": np.isin(a.schedule, [SCHEDULES.index(how) for how in f.schedules]),
         "a schedule other than 1f1b needs pp": (a.schedule == 0) | (a.pp > 1),
         "vpp goes with the interleaved schedule": (a.schedule == interleaved) == (a.vpp > 1),
         "vpp cuts the layers of a stage evenly": (a.vpp == 1) | _evenly(q, a),
-        "sp where the framework has it, and tp": shared[f.sequence_parallel],
-        "offload where the framework has it": (a.offload == 0) | f.offload,
+        "the framework must support sp, which needs tp": shared[f.sequence_parallel],
+        "the framework must support offload": (a.offload == 0) | f.offload,
     }
 
 

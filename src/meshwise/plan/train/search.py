@@ -34,7 +34,7 @@ class Found:
 
     layouts: Layouts
     cost: Cost
-    priced: int
+    evaluated: int
     rejected: dict[str, int]
     """Dropped layouts by rule, in the order in which rules are checked."""
     smallest: float
@@ -48,10 +48,10 @@ def search(q: Question, *, bounds: Bounds | None = None, top: int = 10, nodes: t
     rejected: dict[str, int] = {}
     best = _nothing()
     kept = max(top, 1) * TIES
-    priced, smallest = 0, np.inf
+    evaluated, smallest = 0, np.inf
     for asked, block in blocks(q, limits, nodes, rejected):
         weight = peak(asked, block)
-        priced += len(block)
+        evaluated += len(block)
         smallest = min(smallest, float(weight.min()))
         fits = weight <= capacity
         _count(rejected, f"fits in memory, {q.work.reserve:.0%} kept free", ~fits)
@@ -64,7 +64,7 @@ def search(q: Question, *, bounds: Bounds | None = None, top: int = 10, nodes: t
         if len(rows) > kept:
             rows = np.flatnonzero(step <= np.partition(step, kept)[kept])  # whatever ties for the last place, too
         best = _fastest(best, (block.take(rows), _take(cost, rows)), kept)
-    return Found(*best, priced, {rule: number for rule, number in rejected.items() if number}, float(smallest))
+    return Found(*best, evaluated, {rule: number for rule, number in rejected.items() if number}, float(smallest))
 
 
 def _take(cost: Cost, rows: Ints) -> Cost:

@@ -131,16 +131,16 @@ def why(before: Point, here: Point) -> str:
     change = _change(old, new)
     if not change:
         return ""
-    stays = _repriced(here.question, old, here.choice.devices)
+    stays = _same_cut(here.question, old, here.choice.devices)
     if isinstance(stays, str):
-        return f"{change}: the layout before {stays} here"
+        return f"{change}: the previous layout {stays} here"
     slower = stays.step / here.choice.step - 1
     if slower <= TIE:
-        return f"{change}: a tie, the layout before would be {100 * slower:.1f}% slower"
-    could = _repriced(before.question, new, before.choice.devices)
+        return f"{change}: a tie, the previous layout would be {100 * slower:.1f}% slower"
+    could = _same_cut(before.question, new, before.choice.devices)
     if isinstance(could, str):
-        return f"{change}: {100 * slower:.0f}% faster than the layout before, and at the point before it {could}"
-    return f"{change}: {100 * slower:.0f}% faster than the layout before; {_tipped(here.choice, stays, could, before.choice)}"
+        return f"{change}: {100 * slower:.0f}% faster than the previous layout; it {could} at the previous point"
+    return f"{change}: {100 * slower:.0f}% faster than the previous layout, {_tipped(here.choice, stays, could, before.choice)}"
 
 
 def _tipped(won: Choice, lost: Choice, won_before: Choice, lost_before: Choice) -> str:
@@ -151,7 +151,7 @@ def _tipped(won: Choice, lost: Choice, won_before: Choice, lost_before: Choice) 
         (part for part in TRAIN_WORDS if part in here or part in there), key=lambda p: here.get(p, 0.0) - there.get(p, 0.0)
     )
     now, then = _signed(here.get(part, 0.0)), _signed(there.get(part, 0.0))
-    return f"what tips it is {TRAIN_WORDS[part]}: {now} of a step here, {then} at the point before"
+    return f"mainly because of {TRAIN_WORDS[part]}: {now} of a step here, {then} at the previous point"
 
 
 def _signed(gained: float) -> str:
@@ -172,7 +172,7 @@ def _change(old: Row, new: Row) -> str:
     return ", ".join(words).replace("sp1 to sp0", "no sp").replace("sp0 to sp1", "sp")
 
 
-def _repriced(q: Question, layout: Row, devices: int) -> Choice | str:
+def _same_cut(q: Question, layout: Row, devices: int) -> Choice | str:
     """Evaluate the same cut on this many devices of another question, with the best data parallelism; or say why it cannot run there."""
     numbers = {axis: index(axis, layout[axis]) for axis in _KEPT}
     cut = numbers["tp"] * numbers["pp"] * numbers["cp"]

@@ -9,7 +9,7 @@ from meshwise.cost.serve.question import ServeQuestion
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.ask import ServeAsk
 from meshwise.plan.serve.plan import ServePlan, refuse
-from meshwise.plan.serve.search import Option, priced, search, weighed
+from meshwise.plan.serve.search import Option, search, with_memory, with_speed
 from meshwise.run.bench.speeds import Setting
 
 
@@ -27,12 +27,12 @@ class Deployment:
         context = max(self.question.work.context, setting.prompt + setting.output)
         ask = replace(self.ask, prompt=setting.prompt, output=setting.output, users=setting.users, context=context, fix=())
         q = ask.question(self.question.model)
-        found = weighed(q, self.layout)
-        return priced(q, found) if found.fits else None
+        found = with_memory(q, self.layout)
+        return with_speed(q, found) if found.fits else None
 
     def memory_summary(self) -> str:
         """Return the planned bytes on each device, to compare with an engine that ran out of memory."""
-        found = weighed(self.question, self.layout)
+        found = with_memory(self.question, self.layout)
         parts = [units.show(need.bytes, "bytes", binary=True, digits=3) for need in found.footprints]
         devices = ", ".join(f"device {i}: {text}" for i, text in enumerate(parts[1:]))
         return f"planned {devices}; host: {parts[0]}"
@@ -55,7 +55,7 @@ def with_room_for(one: Deployment, settings: list[Setting]) -> Deployment:
     context = max(one.ask.context, (prompt + output) * 17 // 16 + 32)
     ask = replace(one.ask, prompt=prompt, output=output, users=users, context=context, fix=())
     q = ask.question(one.question.model)
-    if not weighed(q, one.layout).fits:
+    if not with_memory(q, one.layout).fits:
         raise DoesNotFit(f"{one.layout.name} has no room for {users} concurrent requests with {prompt + output:,} tokens each")
     return Deployment(ask, q, one.layout)
 

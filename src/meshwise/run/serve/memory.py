@@ -7,7 +7,7 @@ from typing import Any
 
 from meshwise import units
 from meshwise.errors import DoesNotFit
-from meshwise.plan.serve.search import weighed
+from meshwise.plan.serve.search import with_memory
 from meshwise.run.callbacks import Say
 from meshwise.run.serve.allocations import HOST, Allocation, dry_run
 from meshwise.run.serve.ask import ServeRun
@@ -31,7 +31,7 @@ def rpc_addresses(command: Sequence[str]) -> list[str]:
 def planned_memory(one: Deployment) -> list[Allocation]:
     """Return the planned bytes, the host first and then devices in llama.cpp's order. A CPU that serves is the host: it holds the embedding
     and its layers."""
-    found = weighed(one.question, one.layout)
+    found = with_memory(one.question, one.layout)
     host, *devices = (
         Allocation(device=HOST, weights=need.weights, cache=need.cache, compute=need.compute) for need in found.footprints
     )

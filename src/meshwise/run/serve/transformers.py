@@ -79,4 +79,4 @@ def measured(line: dict[str, Any]) -> Measured:
         return Measured(setting=setting, runs=(), faults={"out of memory": 1})
     times = zip(line["prefill_s"], line["decode_s"], strict=True)
     runs = [steady_run(setting, prompt=prompt, steps=steps) for prompt, steps in times]
-    return Measured(setting=setting, runs=tuple(runs), notes=(line["variant"],))
+    return Measured(setting=setting, runs=tuple(runs), notes=(f"decoder: {line['variant']}",))

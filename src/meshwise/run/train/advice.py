@@ -68,7 +68,7 @@ def forecast(ready: Launch, earlier: list[dict[str, Any]]) -> Forecast:
         fitted=len(ratios),
         kind=q.chip.kind,
         generic=generic,
-        evaluated=found.priced,
+        evaluated=found.evaluated,
         better=tuple(_distinct(faster))[:SHOWN],
         doubled=next(_runnable(larger, search(larger, top=SEARCHED), twice), None),
     )

@@ -13,6 +13,8 @@ from meshwise.workers.trainer.ranks.output import flush, say
 
 TWINS = {"plan": "serve", "serve": "plan"}
 """Verbs whose options are easily mixed up."""
+STOPPED = 130
+"""Exit code after Ctrl-C."""
 
 app = typer.Typer(
     name="meshwise",
@@ -40,13 +42,16 @@ def root(
 def main() -> None:
     """Run, and turn what a user can fix into one line on standard error."""
     try:
-        sys.exit(app(standalone_mode=False, prog_name="meshwise") or 0)
+        code = app(standalone_mode=False, prog_name="meshwise") or 0
+        if code == STOPPED:  # typer turns Ctrl-C into an exit code
+            raise KeyboardInterrupt
+        sys.exit(code)
     except UserError as error:
         fail(str(error), error.exit_code)
     except typer.TyperException as error:  # a misspelt verb or option, a missing argument
         fail(_usage(error), error.exit_code)
     except (typer.Abort, KeyboardInterrupt):
-        fail("stopped", 130)
+        fail("stopped", STOPPED)
     finally:
         flush()
 
@@ -54,11 +59,19 @@ def main() -> None:
 def _usage(error: Any) -> str:
     """A usage error in our words: the option or verb that was typed, the nearest that exists, and where help is."""
     context = getattr(error, "ctx", None)
-    path = context.command_path if context is not None else "meshwise"
-    option = getattr(error, "option_name", None)
-    if option and "No such option" in error.format_message():
+    path = (
+        context.command_path
+        if context is not None
+        else " ".join(["meshwise", *(word for word in sys.argv[1:2] if word in EVERY)])
+    )
+    option, message = getattr(error, "option_name", None), " ".join(error.format_message().split())
+    if option and "No such option" in message:
         return f"unknown option {option}{_option_hint(option, context)} ({path} --help)"
-    message = " ".join(error.format_message().split())
+    if option and "requires an argument" in message:
+        return f"{option} needs a value ({path} --help)"
+    if message.startswith("Missing ") and getattr(error, "param", None):
+        param = error.param
+        return f"missing {param.opts[0] if param.param_type_name == 'option' else param.metavar or param.name.upper()} ({path} --help)"
     if message.startswith("No such command"):
         name = message.split("'")[1] if "'" in message else ""
         return f"unknown verb {name!r}{_alike(name, EVERY)} (meshwise --help)"

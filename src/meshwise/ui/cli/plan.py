@@ -150,7 +150,8 @@ def explain(
             out.print(line)
         out.print()
         for line in why.reasons:
-            out.print(wrapped(line.strip(), out.width, "  " if line.startswith(" ") else "", "    "))
+            inner = "  " if line.startswith(" ") else ""
+            out.print(wrapped(line.strip(), out.width, inner, f"{inner}  "))
 
 
 def _timeline(found: "TrainPlan", choice: Any, trace: Path | None, svg: Path | None) -> None:

@@ -164,7 +164,7 @@ def choice_bars(choices: Sequence[Choice], width: int, kind: object = "gpu") -> 
 def rejects(plan: TrainPlan) -> str:
     """How many layouts each rule dropped."""
     dropped = "; ".join(f"{count:,} by '{rule}'" for rule, count in plan.rejected.items())
-    return f"{plan.priced:,} layouts evaluated. Dropped: {dropped or 'none'}."
+    return f"{plan.evaluated:,} layouts evaluated. Dropped: {dropped or 'none'}."
 
 
 def formulas(best: Choice) -> str:

@@ -31,7 +31,12 @@ def plan_view(plan: ServePlan, width: int, *, verbose: bool) -> RenderableType:
         *(wrapped(line, width) for line in _below_table(plan)),
         Text(),
     ]
-    parts += [*device_bars(plan.best, width), Text(), *time_bars(plan.choices[: SEVERAL if verbose else 1], width), Text()]
+    parts += [
+        *device_bars(plan.best, str(plan.cluster["unit"]), width),
+        Text(),
+        *time_bars(plan.choices[: SEVERAL if verbose else 1], width),
+        Text(),
+    ]
     parts += [wrapped(line, width) for line in plan.reasons] if verbose else bullets(_highlights(plan), width)
     notes = [wrapped(f"note: {note}", width, indent="  ") for note in plan.notes]
     about = calibration_line(plan.serving, plan.cluster["chip"], REMEDY, verbose=verbose)
@@ -96,7 +101,7 @@ def _gib(value: float) -> str:
 
 
 def _below_table(plan: ServePlan) -> list[str]:
-    lines = [f"Does not fit: {', '.join(_short_by(plan.misses))}."] if plan.misses else []
+    lines = [f"Does not fit: {', '.join(_short_by(plan.misses, str(plan.cluster['unit'])))}."] if plan.misses else []
     rate = plan.cluster["dollars_per_hour"]
     if rate is not None and any(c.dollars_per_million is not None for c in plan.choices):
         lines.append(
@@ -105,28 +110,29 @@ def _below_table(plan: ServePlan) -> list[str]:
     return lines
 
 
-def _short_by(misses: Sequence[Miss]) -> Iterator[str]:
-    """'row split, 2 cards (7.0 GiB short on its fullest device)'; the words once."""
+def _short_by(misses: Sequence[Miss], unit: str) -> Iterator[str]:
+    """Yield 'row split, 2 cards (7.0 GiB short on its fullest card)'; later ones only with their GiB."""
     for i, miss in enumerate(misses):
-        yield f"{miss.name} ({_gib(miss.missing)} GiB{'' if i else ' short on its fullest device'})"
+        yield f"{miss.name} ({_gib(miss.missing)} GiB{'' if i else f' short on its fullest {unit}'})"
 
 
-def device_bars(best: ServeChoice, width: int) -> list[RenderableType]:
+def device_bars(best: ServeChoice, unit: str, width: int) -> list[RenderableType]:
     """Return one memory bar per device of a copy."""
-    lines: list[RenderableType] = [wrapped(f"memory of each device, {best.name}", width, style="bold")]
+    title = f"memory of each {unit}, {best.name}" if len(best.devices) > 1 else f"memory of the {unit}"
+    lines: list[RenderableType] = [wrapped(title, width, style="bold")]
     alike = _alike(best.devices)
     held = [{part.name: float(getattr(same[0], part.name)) for part in SERVE_MEMORY} for same in alike]
-    labels = [_device_label(same, sum(values.values())) for same, values in zip(alike, held, strict=True)]
+    labels = [_device_label(same, unit, sum(values.values())) for same, values in zip(alike, held, strict=True)]
     long = bars.room(width, *labels)
     for same, values, label in zip(alike, held, labels, strict=True):
         lines.append(bars.bar(SERVE_MEMORY, values, same[0].capacity, long).append(label, style="not dim"))
     return [*lines, bars.letters(SERVE_MEMORY, held, width)]
 
 
-def _device_label(same: Sequence[Device], used: float) -> str:
-    """' 11.7 of 16.0 GiB, device 3, 19 layers + head'."""
+def _device_label(same: Sequence[Device], unit: str, used: float) -> str:
+    """Return ' 11.7 of 16.0 GiB, card 3, 19 layers + head'."""
     first, last = same[0], same[-1]
-    number = f"device {first.card}" if len(same) == 1 else f"devices {first.card}-{last.card}"
+    number = f"{unit} {first.card}" if len(same) == 1 else f"{unit}s {first.card}-{last.card}"
     layers = f"{first.layers} layers{' + head' if first.head else ''}"
     return f" {_gib(used)} of {_gib(first.capacity)} GiB, {number}, {layers}"
 

@@ -4,9 +4,9 @@
     settings.py      Job and Point: what to measure (no torch)
     session.py       builds the model and measures each point
     clock.py         timing of a call, CUDA graphs
-    graphs.py        the lean decoder as CUDA graphs
+    graphs.py        the fused decoder as CUDA graphs
     static_cache.py  HF's own layers with its static cache
-    lean.py          Llama-like decoders with fused weights; kernels.py: their Triton kernels
+    fused.py         Llama-like decoders with fused weights; kernels.py: their Triton kernels
     rows.py          results as rows of a measurement table (no torch)
 
 Imports nothing else of meshwise. Started by run.serve and benchmarks, which import settings and rows.

@@ -1,4 +1,4 @@
-"""The lean decoder as CUDA graphs: one per prompt and one per decode step; tokens are chosen on the device."""
+"""The fused decoder as CUDA graphs: one per prompt and one per decode step; tokens are chosen on the device."""
 
 # pyright: basic
 # torch describes its modules too loosely for strict types.
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from meshwise.workers.decoder import kernels, lean
+from meshwise.workers.decoder import fused, kernels
 from meshwise.workers.decoder.clock import SLACK, capture, time_call
 from meshwise.workers.decoder.settings import Job, Point
 
@@ -25,10 +25,10 @@ class LeanTimed:
     def __init__(self, model: Any, job: Job, params: int) -> None:
         self.params, self.shared = params, True
         length = max(cache_length(point) for point in job.points)
-        self.model = lean.convert(model, length)
+        self.model = fused.convert(model, length)
         if job.variant != "library":
-            self.model.tiles = lean.tune(self.model)
-        self.variant = "lean"
+            self.model.tiles = fused.tune(self.model)
+        self.variant = "fused"
         free, _ = torch.cuda.mem_get_info()
         m = self.model
         token = 2 * len(m.layers) * m.key_heads * m.width
@@ -38,7 +38,7 @@ class LeanTimed:
         self.buffer = torch.randn(max(1, self.tokens) * token, device="cuda", dtype=m.head.dtype)
         self.processors = torch.cuda.get_device_properties(0).multi_processor_count
 
-    def cache(self, users: int, length: int) -> lean.Cache:
+    def cache(self, users: int, length: int) -> fused.Cache:
         m = self.model
         if users * length > self.tokens:
             raise torch.OutOfMemoryError(f"the KV caches of {users} requests with {length} tokens do not fit")
@@ -54,7 +54,7 @@ class LeanTimed:
         cache = self.cache(1, -(-prompt // ROUND) * ROUND)
 
         def read() -> torch.Tensor:
-            return lean.prefill(self.model, tokens, positions, cache).argmax(-1)
+            return fused.prefill(self.model, tokens, positions, cache).argmax(-1)
 
         with torch.no_grad():
             return capture(read).replay
@@ -66,7 +66,7 @@ class LeanTimed:
         splits = kernels.choose_splits(point.users, self.model.key_heads, self.processors)
 
         def step() -> None:
-            logits = lean.decode(self.model, tokens, positions, cache, splits)
+            logits = fused.decode(self.model, tokens, positions, cache, splits)
             tokens.copy_(logits.argmax(-1))
             positions.add_(1)
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
-from meshwise.workers.decoder import lean
+from meshwise.workers.decoder import fused
 from meshwise.workers.decoder.clock import free_memory, time_call
 from meshwise.workers.decoder.graphs import LeanTimed
 from meshwise.workers.decoder.settings import Job, Point
@@ -33,7 +33,7 @@ class Timed(Protocol):
 
 
 def build(job: Job) -> Timed:
-    """Build the model, with the lean decoder if it supports the config."""
+    """Build the model, with the fused decoder if it supports the config."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     kind = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[job.precision]
@@ -47,7 +47,7 @@ def build(job: Job) -> Timed:
             model = AutoModelForCausalLM.from_config(config, dtype=kind)
     params = sum(weight.numel() for weight in model.parameters())
     model = (model if job.tp == 1 else shard(model, job.tp)).to(job.device, kind).eval()
-    if lean.supports(model.config) and job.device == "cuda" and job.tp == 1 and job.variant != "static":
+    if fused.supports(model.config) and job.device == "cuda" and job.tp == 1 and job.variant != "static":
         return LeanTimed(model, job, params)
     return StaticTimed(model, job, params)
 

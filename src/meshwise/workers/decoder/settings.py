@@ -28,7 +28,7 @@ class Job:
     device: str = "cuda"
     precision: str = "bf16"
     variant: str = ""
-    """'static': HF's own layers and static cache even if the lean decoder supports the model. 'library': no matrix products of our own."""
+    """'static': HF's own layers and static cache even if the fused decoder supports the model. 'library': no matrix products of our own."""
     tp: int = 1
     """Tensor-parallel devices, one process each."""
     repeats: int = 3

@@ -31,7 +31,7 @@ class Layer:
 
 @dataclass
 class Lean:
-    """The weights and sizes of a lean decoder."""
+    """The weights and sizes of a fused decoder."""
 
     embedding: torch.Tensor
     layers: list[Layer]
@@ -49,7 +49,7 @@ class Lean:
 
 
 def supports(config: Any) -> bool:
-    """Whether the lean decoder supports a config: no sliding windows, no biases but Qwen2's own, head sizes that the kernels handle."""
+    """Whether the fused decoder supports a config: no sliding windows, no biases but Qwen2's own, head sizes that the kernels handle."""
     windows = getattr(config, "use_sliding_window", None) or (config.model_type == "mistral" and config.sliding_window)
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     plain = config.hidden_act == "silu" and head & (head - 1) == 0 and head >= 16

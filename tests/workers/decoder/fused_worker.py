@@ -1,9 +1,9 @@
-"""Run with TRITON_INTERPRET=1: the lean layers of the transformers engine against HF's own."""
+"""Run with TRITON_INTERPRET=1: the fused layers of the transformers engine against HF's own."""
 
 import torch
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen3Config
 
-from meshwise.workers.decoder import lean
+from meshwise.workers.decoder import fused
 
 for kind in (Qwen2Config, Qwen3Config):
     torch.manual_seed(0)
@@ -16,19 +16,19 @@ for kind in (Qwen2Config, Qwen3Config):
         vocab_size=64,
         head_dim=16,  # pyright: ignore[reportCallIssue]
     )
-    assert lean.supports(config)
+    assert fused.supports(config)
     model = AutoModelForCausalLM.from_config(config).eval().float()
     for weight in model.parameters():
         weight.data += torch.randn_like(weight) * 0.05
     tokens = torch.randint(0, 64, (2, 68))
     with torch.no_grad():
         expected = model(tokens).logits
-    own = lean.convert(model, 128)
+    own = fused.convert(model, 128)
     cache = [(torch.zeros(2, 1, 80, 16), torch.zeros(2, 1, 80, 16))]
-    seen = [lean.prefill(own, tokens[:, :66], torch.arange(66).repeat(2), cache) - expected[:, 65]]
+    seen = [fused.prefill(own, tokens[:, :66], torch.arange(66).repeat(2), cache) - expected[:, 65]]
     for at, splits in ((66, 1), (67, 4)):
-        seen.append(lean.decode(own, tokens[:, at], torch.full((2,), at), cache, splits) - expected[:, at])
+        seen.append(fused.decode(own, tokens[:, at], torch.full((2,), at), cache, splits) - expected[:, at])
     own.tiles = dict.fromkeys(("qkv", "out", "gate_up", "down", "head"), (8, 32, 4))
     first = [(keys[:1], values[:1]) for keys, values in cache]
-    seen.append(lean.decode(own, tokens[:1, 67], torch.tensor([67]), first, 4) - expected[:1, 67])
+    seen.append(fused.decode(own, tokens[:1, 67], torch.tensor([67]), first, 4) - expected[:1, 67])
     print(kind.__name__, max(float(one.abs().max()) for one in seen) < 1e-5)
