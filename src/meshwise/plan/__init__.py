@@ -7,7 +7,7 @@
     serve/      lookup -> search -> choice -> plan -> explain, over ServeLayouts, memory exact to the byte; vary
     shapes/     the shape of a model searched together with its layout
     vary.py     the same question at many points; axes.py which ones; cheapest.py over chips and numbers of nodes
-    budget.py   arithmetic without a search; roofline.py verdicts; of_run.py the prediction for a run of our trainer
-Imports cost, models, catalogue; workers.trainer.settings in of_run.py alone. Imported by calibrate, export, audit, run, api.
+    budget.py   arithmetic without a search; roofline.py verdicts
+Imports cost, models, catalogue; workers.trainer.settings in train/own_run.py alone. Imported by calibrate, export, audit, run, api.
 No printing, no processes. One import goes up: a plan asks ui.views.notebook to draw it, when a notebook shows it.
 """

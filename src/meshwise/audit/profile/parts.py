@@ -10,7 +10,7 @@ from typing import Any, cast
 from meshwise.audit.profile import trace
 from meshwise.errors import UserError, quoted
 from meshwise.models.model import build
-from meshwise.plan import of_run
+from meshwise.plan.train import own_run
 from meshwise.plan.train.choice import Choice
 from meshwise.units import GIB
 from meshwise.workers.trainer.settings import Layout, Settings
@@ -101,7 +101,7 @@ def _predicted(settings: Settings) -> tuple[Choice | None, list[str]]:
     on = f"1x{settings.layout.devices}x{settings.facts.get('gpu', 'cpu')}"
     try:
         model = build(settings.model, settings.name, "")
-        choice = of_run.predicted(settings, model, on)
+        choice = own_run.predict(settings, model, on)
     except UserError as error:
         return None, [f"no prediction: {error}"]
     cpu = settings.device == "cpu" and "gpu" not in settings.facts

@@ -11,9 +11,8 @@ from meshwise.cost.train.question import Question
 from meshwise.errors import UserError, quoted
 from meshwise.models import find
 from meshwise.models.model import Model, build
-from meshwise.plan import of_run
 from meshwise.plan.ask import TrainAsk
-from meshwise.plan.train import plan
+from meshwise.plan.train import own_run, plan
 from meshwise.plan.train.choice import Choice
 from meshwise.run.callbacks import Say
 from meshwise.run.packages import require
@@ -85,11 +84,11 @@ class Launch:
 
     def question(self) -> Question:
         """Return the planner's question for this model, batch and machine."""
-        return of_run.question_of(self.settings, self.model, self.on)
+        return own_run.question(self.settings, self.model, self.on)
 
     def predicted(self) -> Choice:
         """Return the predicted cost of this layout."""
-        return of_run.predicted(self.settings, self.model, self.on)
+        return own_run.predict(self.settings, self.model, self.on)
 
     def tokenize(self, say: Say) -> "Launch":
         """Return the launch with token files to read; they are made where none are cached."""
