@@ -154,7 +154,7 @@ def count(
 
 
 def names(catalogue: str) -> list[str]:
-    """Every name in a catalogue: models, chips, clusters, frameworks or engines."""
+    """Return every name in a catalogue: models, chips, clusters, frameworks or engines."""
     from meshwise.catalogue import files
 
     known = (*CATALOGUES, "frameworks", "engines")
@@ -164,7 +164,7 @@ def names(catalogue: str) -> list[str]:
 
 
 def show(catalogue: str, name: str = "") -> list[dict[str, Any]]:
-    """The facts of every entry of a catalogue, of those whose name has the words of `name`, or of the one called `name`."""
+    """Return the facts of every entry of a catalogue, of those whose name has the words of `name`, or of the one called `name`."""
     from meshwise.models import listing
 
     if catalogue not in CATALOGUES:
@@ -173,14 +173,14 @@ def show(catalogue: str, name: str = "") -> list[dict[str, Any]]:
 
 
 def look_up(catalogue: str, name: str) -> "Entry | None":
-    """The chip, cluster or model that `name` means; None where it only matches names in part."""
+    """Return the chip, cluster or model that `name` means; None where it only matches names in part."""
     from meshwise.models import listing
 
     return listing.look_up(catalogue, name)
 
 
 def flat(row: dict[str, Any]) -> dict[str, object]:
-    """A nested row as one line of CSV: 'parameters.total' and so on."""
+    """Return a nested row as one line of CSV: 'parameters.total' and so on."""
     from meshwise.models import count
 
     return count.flat(row)
@@ -246,7 +246,7 @@ def run(
 
 
 def serves(what: str | Path) -> bool:
-    """Whether `run` serves this file rather than trains it: a .gguf, or a plan.json of `serve`."""
+    """Return whether `run` serves this file rather than trains it: a .gguf, or a plan.json of `serve`."""
     from meshwise.run.serve.ask import serves
 
     return serves(str(what))

@@ -53,7 +53,7 @@ class AuditAsk(Ask):
     )
 
     def figures(self) -> tuple[dict[str, float], dict[str, str]]:
-        """Numbers and texts by the names of a run's fields."""
+        """Return numbers and texts by the names of a run's fields."""
         fields = {
             "params": self.params, "seq_len": self.seq, "tokens_per_second": self.tokens_per_sec, "seconds": self.step,
             "vocab": self.vocab, "memory": self.memory, "tflops": self.tflops, "mfu": self.mfu, "n_layers": self.layers,

@@ -58,5 +58,5 @@ def percent(share: float) -> str:
 
 
 def near(a: float, b: float, tolerance: float) -> bool:
-    """Whether two figures agree to within a share of the larger; NaN agrees with nothing."""
+    """Return whether two figures agree to within a share of the larger; NaN agrees with nothing."""
     return abs(a - b) <= tolerance * max(abs(a), abs(b))

@@ -50,7 +50,7 @@ class Predictions:
 
 @dataclass(frozen=True, repr=False)
 class Audit:
-    """What was read, what is wrong with it, and what the planner predicts for the same runs."""
+    """The runs that were read, their findings, and the planner's predictions for them."""
 
     files: tuple[File, ...]
     runs: tuple[Figures, ...]

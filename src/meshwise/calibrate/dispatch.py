@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def is_served(table: str) -> bool:
-    """Whether a table is of served models; otherwise it is of training runs."""
+    """Return whether a table is of served models; otherwise it is of training runs."""
     from meshwise.calibrate.serve.cases import is_serving_table
 
     return is_serving_table(find_table(table))

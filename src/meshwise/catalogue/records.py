@@ -129,7 +129,7 @@ def _body(record: Any, path: str, first: str = "") -> Iterator[str]:
 
 
 def _is_written(field: Field[Any], value: object) -> bool:
-    """Whether to write a field: not derived ones nor defaults, but always floats, because a default may change later."""
+    """Return whether to write a field: not derived ones nor defaults, but always floats, because a default may change later."""
     if field.metadata.get("derived") or value is None:
         return False
     default = field.default_factory() if field.default_factory is not MISSING else field.default
@@ -183,7 +183,7 @@ def stored(key: str) -> dict[str, str]:
 
 
 def plain(record: Any) -> Any:
-    """A record as JSON has it: records within it as tables, tuples as lists."""
+    """Return a record as JSON has it: records within it as tables, tuples as lists."""
     if is_dataclass(record) and not isinstance(record, type):
         return {f.metadata.get("json", f.name): plain(getattr(record, f.name)) for f in fields(record)}
     if isinstance(record, dict):
@@ -194,7 +194,7 @@ def plain(record: Any) -> Any:
 
 
 def plan_table(path: Path, number: int, kind: str = "") -> dict[str, Any]:
-    """The table of a plan.json; one of another format or kind is refused with the reason."""
+    """Return the table of a plan.json; one of another format or kind is refused with the reason."""
     table = any_table(path)
     if table["format"] != number:
         raise UserError(
@@ -206,7 +206,7 @@ def plan_table(path: Path, number: int, kind: str = "") -> dict[str, Any]:
 
 
 def any_table(path: Path) -> dict[str, Any]:
-    """The table of a plan of any kind."""
+    """Return the table of a plan of any kind."""
     try:
         values: object = json.loads(files.text_of(path))
     except (ValueError, RecursionError) as error:

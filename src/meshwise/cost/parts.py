@@ -61,7 +61,7 @@ SERVE_MEMORY = (
 
 
 def on_chip(parts: Iterable[Part], kind: object) -> tuple[Part, ...]:
-    """The parts in words for a kind of chip: only GPUs have a CUDA context."""
+    """Return the parts in words for a kind of chip: only GPUs have a CUDA context."""
     return tuple(part if kind == "gpu" else replace(part, words=part.words.replace("CUDA context", "runtime")) for part in parts)
 
 

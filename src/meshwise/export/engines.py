@@ -25,7 +25,7 @@ class SharingWriter(Writer, Protocol):
     """The other engine."""
 
     def can(self, q: ServeQuestion, layout: ServeLayout) -> bool:
-        """Whether this engine can run that layout."""
+        """Return whether this engine can run that layout."""
         ...
 
 

@@ -113,7 +113,7 @@ def devices(cards: Sequence[Card], chosen: Sequence[int]) -> list[str]:
 
 
 def flash_of(q: ServeQuestion) -> bool:
-    """Whether flash attention is on."""
+    """Return whether flash attention is on."""
     return q.runtime.flash if q.work.flash is None else q.work.flash
 
 

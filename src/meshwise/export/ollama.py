@@ -12,7 +12,7 @@ CACHE_TYPES = ("f16", "q8_0", "q4_0")
 
 
 def can(q: ServeQuestion, layout: ServeLayout) -> bool:
-    """Whether Ollama can run this layout: it has no flags for row splits, shares, experts on the host, RPC or replicas."""
+    """Return whether Ollama can run this layout: it has no flags for row splits, shares, experts on the host, RPC or replicas."""
     plain = (
         layout.split == "layer" and not layout.shared and not layout.expert_layers and layout.hosts == 1 and layout.replicas == 1
     )

@@ -54,7 +54,7 @@ class Count:
         return count(self.model, seq=self.seq, tokens=self.tokens) | self.more
 
     def row(self) -> dict[str, object]:
-        """One flat row, with the columns of `--csv`."""
+        """Return one flat row, with the columns of `--csv`."""
         return flat(self.to_json())
 
     def __repr__(self) -> str:

@@ -17,7 +17,7 @@ Entry = Chip | Cluster | Model
 
 
 def rows(catalogue: str, name: str = "") -> list[Row]:
-    """Every entry of a catalogue; with `name`, the entry called that, else those whose names contain its words."""
+    """Return every entry of a catalogue; with `name`, the entry called that, else those whose names contain its words."""
     entry = look_up(catalogue, name) if name else None
     if isinstance(entry, Chip):
         return [chip_row(entry)]
@@ -54,7 +54,7 @@ def chip_rows(names: Sequence[str] | None = None) -> list[Row]:
 
 
 def chip_row(chip: Chip) -> Row:
-    """All facts of a chip in SI, under the names of its TOML file."""
+    """Return all facts of a chip in SI, under the names of its TOML file."""
     return {
         "chip": chip.key,
         "name": chip.name,
@@ -149,7 +149,7 @@ def model_row(model: Model) -> Row:
 
 
 def layer_runs(model: Model) -> str:
-    """The layer pattern in words: '3 x attention ffw, 58 x attention moe', equal neighbours together."""
+    """Return the layer pattern in words: '3 x attention ffw, 58 x attention moe', equal neighbours together."""
     runs: list[tuple[tuple[str, ...], int]] = []
     for layer in model.layers:
         if runs and runs[-1][0] == layer:
@@ -160,7 +160,7 @@ def layer_runs(model: Model) -> str:
 
 
 def _repeated(runs: list[tuple[tuple[str, ...], int]]) -> list[tuple[tuple[str, ...], int]]:
-    """A pattern that alternates throughout is told by how often each kind of layer stands in it."""
+    """Return a pattern that alternates throughout is told by how often each kind of layer stands in it."""
     if len(runs) <= 6:
         return runs
     totals: dict[tuple[str, ...], int] = {}

@@ -112,7 +112,7 @@ def _atomic(path: Path) -> Generator[Path]:
 
 
 def _is_constant(slot: Slot) -> bool:
-    """Whether a tensor is a norm's gain or a bias: random ones would make the activations of a deep model diverge."""
+    """Return whether a tensor is a norm's gain or a bias: random ones would make the activations of a deep model diverge."""
     return slot.name.endswith(".bias") or "norm" in slot.name
 
 

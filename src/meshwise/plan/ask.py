@@ -155,7 +155,7 @@ class TrainAsk(Ask):
             object.__setattr__(self, "seq", seq)
 
     def words(self) -> list[str]:
-        """The batch with its sequence length, so that neither depends on a default."""
+        """Return the batch with its sequence length, so that neither depends on a default."""
         found = super().words()
         if not self.batch:
             return found

@@ -23,7 +23,7 @@ Asked = TypeVar("Asked", bound=Ask)
 
 
 def of_field(cls: type[Asked], name: str, read: Callable[[str], Value] | None = None) -> Axis[Asked]:
-    """The axis of a field: its values are read and shown as the field's own."""
+    """Return the axis of a field: its values are read and shown as the field's own."""
     about = spec(cls)[name]
     assert field_of(cls, name), name
 
@@ -51,7 +51,7 @@ def _spaced(value: Value, write: Callable[[Any], str]) -> str:
 
 
 def _number(most: int) -> Callable[[str, Any], int]:
-    """A reader of numbers of nodes or devices."""
+    """Return a reader of numbers of nodes or devices."""
 
     def read(text: str, ask: object) -> int:
         digits = text.strip().replace("_", "")
@@ -85,7 +85,7 @@ def _chip(text: str, ask: object) -> str:
 
 
 def _batch(text: str, ask: TrainAsk) -> int:
-    """Tokens of a batch, which stay the same at any sequence length."""
+    """Return tokens of a batch, which stay the same at any sequence length."""
     sequences, length = parse_batch(text, ask.seq)
     if length != ask.seq:
         raise UserError(
@@ -138,7 +138,7 @@ def _with_format(ask: ServeAsk, value: Value) -> ServeAsk:
 
 
 def with_cards(ask: ServeAsk, value: Value) -> ServeAsk:
-    """The host with another number of its devices; several hosts keep their size, and there are more or fewer of them."""
+    """Return the host with another number of its devices; several hosts keep their size, and there are more or fewer of them."""
     number, found = int(value), clusters.find_cluster(ask.on)
     if len(found.chips) > 1:
         raise UserError(f"{quoted(ask.on)} mixes devices, so --vary gpus does not say which to add; plan each cluster by itself")
@@ -157,7 +157,7 @@ def with_network(ask: ServeAsk, value: Value) -> ServeAsk:
 
 
 def with_chip(ask: ServeAsk, value: Value) -> ServeAsk:
-    """As many devices of another kind."""
+    """Return the cluster with as many devices of another kind."""
     found = clusters.find_cluster(ask.on)
     if found.node_count > 1:
         return replace(ask, on=rescale.with_chip(ask.on, str(value)))

@@ -48,7 +48,7 @@ class Cheapest:
         return " ".join([self.ask.command(), *(f"--vary {shlex.quote(text)}" for text in self.vary), "--cheapest"])
 
     def rows(self) -> list[dict[str, Any]]:
-        """One flat dict per point, with the columns of `--csv`."""
+        """Return one flat dict per point, with the columns of `--csv`."""
         found: list[dict[str, Any]] = []
         for point in self.tried:
             row = point.row()
@@ -57,7 +57,7 @@ class Cheapest:
         return found
 
     def to_frame(self) -> Any:
-        """The rows as a data frame of polars or pandas, whichever is installed."""
+        """Return the rows as a data frame of polars or pandas, whichever is installed."""
         return frame(self.rows())
 
     def to_json(self) -> dict[str, Any]:

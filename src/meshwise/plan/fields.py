@@ -67,7 +67,7 @@ def asked(
     shown: str = "",
     kw_only: bool = True,
 ) -> Out:
-    """A field of a question; `default` may be in words."""
+    """Return a field of a question; `default` may be in words."""
     about = About(converter, help, group, flag, complete, vary, shown)
     return field(default=converter(default), metadata={"asked": about}, kw_only=kw_only)
 
@@ -93,7 +93,7 @@ class Ask:
                 raise UserError(text if text.startswith("--") else f"{flag_of(name, about)} {text}") from None
 
     def words(self) -> list[str]:
-        """The arguments that ask this again: fields that differ from their default."""
+        """Return the arguments that ask this again: fields that differ from their default."""
         found: list[str] = []
         for name, about in spec(type(self)).items():
             value = getattr(self, name)
@@ -108,7 +108,7 @@ class Ask:
         return found
 
     def command(self, *more: str) -> str:
-        """The command line that asks this again."""
+        """Return the command line that asks this again."""
         return shlex.join(["meshwise", self.verb, *self.words(), *more])
 
 
@@ -117,7 +117,7 @@ def _option(name: str, about: About, value: object) -> list[str]:
 
 
 def spec(cls: type[Any]) -> dict[str, About]:
-    """The fields of a question by name, in order."""
+    """Return the fields of a question by name, in order."""
     return {f.name: f.metadata["asked"] for f in fields(cls) if "asked" in f.metadata}
 
 
@@ -135,7 +135,7 @@ def flag_of(name: str, about: About) -> str:
 
 
 def given(cls: type[Some], words: Mapping[str, Any]) -> Some:
-    """A question from keywords; an unknown one is refused with the nearest."""
+    """Return a question from keywords; an unknown one is refused with the nearest."""
     known = spec(cls)
     for name in words:
         if name not in known:
@@ -144,7 +144,7 @@ def given(cls: type[Some], words: Mapping[str, Any]) -> Some:
 
 
 def parameters(cls: type[Any]) -> Iterator[str]:
-    """A line for each keyword, for docstrings."""
+    """Yield a line for each keyword, for docstrings."""
     for name, about in spec(cls).items():
         yield f"{name}: {about.help}"
 
@@ -168,7 +168,7 @@ def _exact(quantity: str) -> Callable[[float], str]:
 
 
 def quantity(name: str, *, least: float = 0.0, positive: bool = False, metavar: str = "") -> Kind[str | float, float]:
-    """A number with a unit, in SI; 0 where nothing is given."""
+    """Return a number with a unit, in SI; 0 where nothing is given."""
 
     def read(value: str | float) -> float:
         found = units.parse(value, name) if value != "" else 0.0
@@ -197,7 +197,7 @@ def _texts(value: "str | list[str] | tuple[str, ...]") -> tuple[str, ...]:
 
 
 def whole(least: int = 1, most: int = 10**6) -> Kind[str | int, int]:
-    """A whole number; 0 where nothing is given and `least` is above it."""
+    """Return a whole number; 0 where nothing is given and `least` is above it."""
 
     def read(value: str | int) -> int:
         digits = str(value).strip().replace("_", "").replace(",", "")
@@ -212,7 +212,7 @@ def whole(least: int = 1, most: int = 10**6) -> Kind[str | int, int]:
 
 
 def number(least: float, most: float) -> Kind[str | float, float]:
-    """A plain number."""
+    """Return a plain number."""
 
     def read(value: str | float) -> float:
         try:
@@ -227,7 +227,7 @@ def number(least: float, most: float) -> Kind[str | float, float]:
 
 
 def optional(kind: Kind[In, Out]) -> Kind[In | None, Out | None]:
-    """The kind, or None for what is not given."""
+    """Return the kind, or None for what is not given."""
     return Kind(
         lambda value: None if value is None or value == "" else kind(value),
         kind.write, kind.metavar, kind.ordered, kind.whole, kind.repeated,
@@ -235,7 +235,7 @@ def optional(kind: Kind[In, Out]) -> Kind[In | None, Out | None]:
 
 
 def choice(*valid: str) -> Kind[str, str]:
-    """One of some words; '' where nothing is given."""
+    """Return one of some words; '' where nothing is given."""
 
     def read(value: str) -> str:
         if value and value not in valid:

@@ -54,15 +54,15 @@ class Plan(ABC, Generic[Asked, Chosen]):
         """Ask the same question at many points: vary(nodes="8..512"), vary(chip="h100-sxm,h200", batch="1M..4M")."""
 
     def rows(self) -> list[dict[str, Any]]:
-        """One flat dict per layout, with the columns of `--csv`."""
+        """Return one flat dict per layout, with the columns of `--csv`."""
         return [flat(self.row(choice)) for choice in self.choices]
 
     def row(self, choice: Chosen) -> dict[str, Any]:
-        """One layout as a row of `--csv`, before it is made flat."""
+        """Return one layout as a row of `--csv`, before it is made flat."""
         return records.plain(choice)
 
     def to_frame(self) -> Any:
-        """The rows as a data frame of polars or pandas, whichever is installed."""
+        """Return the rows as a data frame of polars or pandas, whichever is installed."""
         return frame(self.rows())
 
     def to_json(self) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class Plan(ABC, Generic[Asked, Chosen]):
 
 
 def frame(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """Rows as a polars or pandas data frame."""
+    """Return rows as a polars or pandas data frame."""
     for name in ("polars", "pandas"):
         if find_spec(name) is not None:
             return importlib.import_module(name).DataFrame([dict(row) for row in rows])
@@ -95,7 +95,7 @@ Made = TypeVar("Made", bound=Plan[Any, Any])
 
 
 def read(cls: type[Made], path: Path, check: Callable[[Made], Iterable[str]]) -> Made:
-    """A plan.json that `save` wrote; one of another format or kind, or a damaged one, is refused with the reason."""
+    """Read a plan.json that `save` wrote; one of another format or kind, or a damaged one, is refused with the reason."""
     table = records.plan_table(path, cls.format, cls.kind)
     try:
         found = records.restore(cls, {key: value for key, value in table.items() if key not in ("format", "kind")})
@@ -107,6 +107,6 @@ def read(cls: type[Made], path: Path, check: Callable[[Made], Iterable[str]]) ->
 
 
 def versions(**data: object) -> dict[str, str]:
-    """The version of meshwise, and a digest of each piece of data: another chip file or calibration makes another plan."""
+    """Return the version of meshwise, and a digest of each piece of data: another chip file or calibration makes another plan."""
     digests = {name: hashlib.sha256(repr(part).encode()).hexdigest()[:12] for name, part in data.items()}
     return {"meshwise": version("meshwise")} | digests

@@ -65,7 +65,7 @@ class Variant(Generic[Asked]):
 
 
 def parse(texts: Sequence[str], axes: Mapping[str, Axis[Asked]], ask: Asked) -> tuple[Varied[Asked], ...]:
-    """Every `--vary` of a command. `axes` is by name and by other names."""
+    """Return every `--vary` of a command. `axes` is by name and by other names."""
     if len(texts) > MOST_AXES:
         raise UserError(f"--vary is given {len(texts)} times; a table has room for {MOST_AXES}")
     found = tuple(_one(text, axes, ask) for text in texts)
@@ -84,7 +84,7 @@ def parse(texts: Sequence[str], axes: Mapping[str, Axis[Asked]], ask: Asked) -> 
 
 
 def axis_of(text: str, axes: Mapping[str, Axis[Asked]]) -> Axis[Asked]:
-    """The axis that an 'axis=values' names."""
+    """Return the axis that an 'axis=values' names."""
     name, equals, _ = text.partition("=")
     known = dict.fromkeys(axis.name for axis in axes.values())
     axis = axes.get(name.strip().lower())
@@ -146,7 +146,7 @@ def _factor(text: str, whole: str) -> float:
 
 
 def variants(ask: Asked, varied: Sequence[Varied[Asked]], axes: Mapping[str, Axis[Asked]]) -> list[Variant[Asked]]:
-    """Every point of the grid, the last axis fastest. Changes are made in the order of `axes`, whatever order they were given in."""
+    """Return every point of the grid, the last axis fastest. Changes are made in the order of `axes`, whatever order they were given in."""
     order = list(dict.fromkeys(axis.name for axis in axes.values()))
     found: list[Variant[Asked]] = []
     for values in product(*(one.values for one in varied)):
@@ -187,7 +187,7 @@ class Point(Protocol):
     def refusal(self) -> str: ...
 
     def row(self) -> dict[str, Any]:
-        """The point as plain data, its layout under 'choice'."""
+        """Return the point as plain data, its layout under 'choice'."""
         ...
 
 
@@ -218,7 +218,7 @@ class Points(Generic[Question, Answered]):
         return " ".join([self.ask.command(), *(f"--vary {shlex.quote(text)}" for text in self.vary)])
 
     def rows(self) -> list[dict[str, Any]]:
-        """One flat dict per point, with the columns of `--csv`."""
+        """Return one flat dict per point, with the columns of `--csv`."""
         return [flat(self._flat(point.row())) for point in self.points]
 
     def _flat(self, row: dict[str, Any]) -> dict[str, Any]:
@@ -226,7 +226,7 @@ class Points(Generic[Question, Answered]):
         return row | {key: value for key, value in inner.items() if key not in self.hidden}
 
     def to_frame(self) -> Any:
-        """The rows as a data frame of polars or pandas, whichever is installed."""
+        """Return the rows as a data frame of polars or pandas, whichever is installed."""
         return frame(self.rows())
 
     def to_json(self) -> dict[str, Any]:

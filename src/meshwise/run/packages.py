@@ -1,17 +1,25 @@
 """Optional packages: refuse what needs one that is not installed, with the command that installs it."""
 
 import importlib.util
+from importlib.metadata import requires
 
 from meshwise.errors import UserError
 
 
-def require(package: str, what: str, install: str) -> None:
+def require(package: str, what: str) -> None:
     """Refuse `what` if a package is not installed."""
     if importlib.util.find_spec(package) is None:
-        raise UserError(f"{what} needs {package}, which is not installed: {install}")
+        name = {"torch": "PyTorch"}.get(package, package)
+        raise UserError(f"{what} needs {name}, which is not installed: {install(package)}")
+
+
+def install(package: str) -> str:
+    """Return the command that installs an optional package in a version that meshwise works with."""
+    listed = (line.partition(";")[0].strip() for line in requires("meshwise") or () if "extra ==" in line)
+    wanted = next((line for line in listed if line.startswith(package)), package)
+    return f"pip install '{wanted}'"
 
 
 def require_torch(verb: str) -> None:
     """Refuse a verb that starts workers if PyTorch is not installed."""
-    if importlib.util.find_spec("torch") is None:
-        raise UserError(f"'meshwise {verb}' needs PyTorch, which is not installed: pip install 'meshwise[train]'")
+    require("torch", f"'meshwise {verb}'")

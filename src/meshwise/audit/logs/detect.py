@@ -28,7 +28,7 @@ class Format(Protocol):
     logs. A page may quote a log, but a log never contains a page."""
 
     def matches(self, head: str) -> bool:
-        """Whether the first 64 KiB of a file, without colors, are in this format."""
+        """Return whether the first 64 KiB of a file, without colors, are in this format."""
         ...
 
     def read(self, lines: Iterable[Line]) -> Reading:

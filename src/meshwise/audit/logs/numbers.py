@@ -80,7 +80,7 @@ class Amount(NamedTuple):
 
 
 def is_empty(text: str) -> bool:
-    """Whether a cell is blank or a placeholder such as 'n/a'."""
+    """Return whether a cell is blank or a placeholder such as 'n/a'."""
     return text.strip().lower() in _EMPTY
 
 

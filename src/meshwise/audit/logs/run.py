@@ -39,7 +39,7 @@ class Run:
         return self.texts.get(name, "")
 
     def stated(self, *names: str) -> bool:
-        """Whether all of these numbers are stated."""
+        """Return whether all of these numbers are stated."""
         return all(math.isfinite(self.get(name)) for name in names)
 
     def with_defaults(self, numbers: Numbers, texts: Texts) -> "Run":

@@ -52,7 +52,7 @@ def fields_of(header: Sequence[str]) -> list[Field | None]:
 
 
 def is_card_column(name: str) -> bool:
-    """Whether a column names a kind of card ('GPU') rather than their number ('GPUs')."""
+    """Return whether a column names a kind of card ('GPU') rather than their number ('GPUs')."""
     return name.strip().lower() == "gpu"
 
 

@@ -97,7 +97,7 @@ class ServeCase:
 
 
 def is_serving_table(path: Path) -> bool:
-    """Whether a table has columns of served models."""
+    """Return whether a table has columns of served models."""
     header = tables.read_lines(path)[0]
     return bool({*RATES, *(column for columns in SIZES.values() for column in columns)} & set(header))
 
@@ -131,7 +131,7 @@ def _all_but_format(case: ServeCase) -> tuple[object, ...]:
 
 
 def comparable(one: ServeCase, other: ServeCase) -> bool:
-    """Whether two rows share coefficients: the same kind of chip and the same engine."""
+    """Return whether two rows share coefficients: the same kind of chip and the same engine."""
     return one.chip.kind == other.chip.kind and one.runtime.engine == other.runtime.engine
 
 

@@ -29,7 +29,7 @@ class ServeValidation(Validation):
     predicted: list[Speed]
 
     def rows(self) -> list[dict[str, object]]:
-        """One row per case, tokens/s: what --csv prints."""
+        """Return one row per case, tokens/s, as --csv prints them."""
         return [
             {
                 "table": self.table,

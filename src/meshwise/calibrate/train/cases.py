@@ -327,7 +327,7 @@ def _model(row: Row, heads: dict[int, int], assumed: list[str]) -> Model:
 
 
 def _same(row: Row, model: Model) -> bool:
-    """Whether a row states the sizes of the model it names, so that the other facts of the preset apply too."""
+    """Return whether a row states the sizes of the model it names, so that the other facts of the preset apply too."""
     d = model.decoder
     stated = {
         "d_model": d.hidden,

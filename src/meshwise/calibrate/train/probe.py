@@ -77,7 +77,7 @@ def _checked(row: Row, where: str) -> Row:
 
 
 def is_probe(path: Path) -> bool:
-    """Whether the first line of a file is a row of a probe."""
+    """Return whether the first line of a file is a row of a probe."""
     return path.suffix == ".jsonl" and '"kind"' in files.text_of(path).partition("\n")[0]
 
 

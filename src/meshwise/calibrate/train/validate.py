@@ -30,7 +30,7 @@ class TrainValidation(Validation):
     """Seconds between which 90% of the measurements should lie."""
 
     def rows(self) -> list[dict[str, object]]:
-        """One row per case, seconds and bytes: what --csv prints."""
+        """Return one row per case, seconds and bytes, as --csv prints them."""
         return [
             {
                 "table": self.table,

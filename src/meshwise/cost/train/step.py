@@ -190,7 +190,7 @@ def _layer(q: Question, comm: Communicators, p: Passes, a: Layouts) -> dict[str,
 
 
 def uses_cuda_graph(q: Question, a: Layouts) -> Ints:
-    """Whether a step runs as one CUDA graph, without CPU launches."""
+    """Return whether a step runs as one CUDA graph, without CPU launches."""
     return q.work.framework.graphs & (a.devices == 1)
 
 

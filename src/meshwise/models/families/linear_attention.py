@@ -91,7 +91,7 @@ tensor_names: TensorNames = {
 
 
 def _split_gate(op: Op, ops: Sequence[Op]) -> list[Op]:
-    """The converter stores the gate apart from the queries, keys and values that go through the convolution."""
+    """Return the converter stores the gate apart from the queries, keys and values that go through the convolution."""
     if op.name != "delta.qkvz":
         return [op]
     (conv,) = (other for other in ops if other.name == "delta.conv")

@@ -118,7 +118,7 @@ def _deepseek_keys(metadata: Metadata, tensors: AbstractSet[str]) -> dict[str, o
 
 
 def _split_kv_up(op: Op, ops: Sequence[Op]) -> list[Op]:
-    """The converter stores the up projection of the latent in two halves, keys and values, with one matrix per head."""
+    """Return the converter stores the up projection of the latent in two halves, keys and values, with one matrix per head."""
     if op.name != "attention.kv_up":
         return [op]
     (scores,) = (other for other in ops if other.kind == "attention")

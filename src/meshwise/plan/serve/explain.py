@@ -31,7 +31,8 @@ NUMBERS = ("", "first", "second", "third", "fourth", "fifth", "sixth", "seventh"
 
 
 def reasons(q: ServeQuestion, found: Found, named: bool) -> list[str]:
-    """The whole explanation, a sentence a line, the most important first. `named`: the user chose the engine, so no other is named."""
+    """Return the whole explanation, a sentence a line, the most important first. `named`: the user chose the engine, so no other is
+    named."""
     best = found.options[0]
     fits, *room = _fit(q, best)
     lines = [fits, *_cards(q, found), *([] if named else _other_engine(q, best)), *_splits(q, found)]

@@ -115,7 +115,7 @@ def make(ask: ServeAsk, export: Callable[[ServeQuestion, ServeLayout], Commands]
 
 
 def read(path: Path) -> ServePlan:
-    """A plan.json of `meshwise serve`."""
+    """Read a plan.json of `meshwise serve`."""
     return plans.read(ServePlan, path, _faults)
 
 

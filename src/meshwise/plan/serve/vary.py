@@ -73,7 +73,7 @@ def answer(ask: ServeAsk, texts: Sequence[str]) -> ServePoints:
 
 
 def at(variant: Variant[ServeAsk], model: Model | None, whole: bool) -> tuple[ServePoint, Model | None]:
-    """The best layout at one point; with `whole`, the best that uses every device, if one does."""
+    """Return the best layout at one point; with `whole`, the best that uses every device, if one does."""
     point = ServePoint(values=variant.values, labels=variant.labels, ask=variant.ask, refusal=variant.refusal)
     if variant.ask is None:
         return point, model

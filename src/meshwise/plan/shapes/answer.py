@@ -45,11 +45,11 @@ class Shapes:
         return self.ask.command()
 
     def rows(self) -> list[dict[str, Any]]:
-        """One flat dict per shape, with the columns of `--csv`."""
+        """Return one flat dict per shape, with the columns of `--csv`."""
         return [flat(row.to_json() | {"faults": "; ".join(map(str, row.faults))}) for row in self.shapes]
 
     def to_frame(self) -> Any:
-        """The rows as a data frame of polars or pandas, whichever is installed."""
+        """Return the rows as a data frame of polars or pandas, whichever is installed."""
         return frame(self.rows())
 
     def to_json(self) -> dict[str, Any]:

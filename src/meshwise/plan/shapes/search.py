@@ -48,7 +48,7 @@ class Fastest:
 
 
 def fastest(q: Question, stack: Stack, bounds: Bounds, top: int) -> Fastest:
-    """The `top` fastest shapes, each with its fastest layout, out of every shape with every layout.
+    """Return the `top` fastest shapes, each with its fastest layout, out of every shape with every layout.
 
     Partial layouts are evaluated in the order of a lower bound on their time per parameter, until that bound exceeds the last of the best.
     So the best are exact; other shapes may be listed slower than they are.

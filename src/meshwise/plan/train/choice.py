@@ -106,7 +106,8 @@ def no_progress(q: Question, best: Choice) -> str:
 
 
 def no_layout(q: Question, rejected: dict[str, int]) -> str:
-    """The message where no layout keeps to the rules: which rules dropped how many layouts, and which part of the cluster could be used."""
+    """Return the message where no layout keeps to the rules: which rules dropped how many layouts, and which part of the cluster could
+    be used."""
     fixed = [rule.removeprefix(ASKED).strip() for rule in rejected if rule.startswith(ASKED)]
     fixed = [axis for axis in fixed if axis in BOUNDED_CUTS]
     others = {rule: count for rule, count in rejected.items() if rule.removeprefix(ASKED).strip() not in fixed}

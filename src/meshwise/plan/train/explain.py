@@ -73,7 +73,7 @@ class Explanation:
 
 
 def _signed(gained: float) -> str:
-    """Seconds that the other layout takes more, with a sign."""
+    """Return seconds that the other layout takes more, with a sign."""
     return f"{gained:+.3g}"
 
 
@@ -86,13 +86,13 @@ def explain(plan: TrainPlan, versus: str = "") -> Explanation:
 
 
 def differences(mine: Choice, other: Choice) -> list[Difference]:
-    """The parts in which two layouts differ by more than a thousandth of the step, largest first."""
+    """Return the parts in which two layouts differ by more than a thousandth of the step, largest first."""
     rows = [Difference(part, mine.time.get(part, 0.0), other.time.get(part, 0.0)) for part in TRAIN_PARTS]
     return sorted((row for row in rows if abs(row.gained) > 1e-3 * mine.step), key=lambda row: -abs(row.gained))
 
 
 def runner_up(choices: tuple[Choice, ...]) -> Choice | None:
-    """The best layout that cuts the model differently: near-ties explain nothing."""
+    """Return the best layout that cuts the model differently: near-ties explain nothing."""
     first = choices[0].layout
     for other in choices[1:]:
         if any(other.layout[axis] != first[axis] for axis in MODEL_CUTS):
@@ -101,7 +101,7 @@ def runner_up(choices: tuple[Choice, ...]) -> Choice | None:
 
 
 def compared(q: Question, best: Choice, text: str) -> Choice:
-    """The fastest layout with the axes that a user names, on as many devices as the best one has."""
+    """Return the fastest layout with the axes that a user names, on as many devices as the best one has."""
     bounds = parse(text)
     found = _as_large(q, best, bounds)
     if len(found.layouts):
@@ -125,7 +125,7 @@ def _as_large(q: Question, best: Choice, bounds: Bounds) -> Found:
 
 
 def _completed(q: Question, best: Choice, given: dict[str, int]) -> Layouts:
-    """The axes that a user names, completed by those of the best layout, and else by the simplest that the framework allows."""
+    """Return the axes that a user names, completed by those of the best layout, and else by the simplest that the framework allows."""
     f = q.work.framework
     row = {axis: int(best.layout[axis]) for axis in ("tp", "pp", "cp", "mbs")} | given
     rest, over = divmod(best.devices, max(1, row["tp"] * row["pp"] * row["cp"] * row.get("dp_replicate", 1)))
@@ -163,7 +163,7 @@ def _limits(q: Question, best: Choice, bounds: Bounds) -> list[str]:
 
 
 def binding(q: Question, best: Choice, bounds: Bounds) -> str:
-    """Whether memory kept a faster layout out, and which."""
+    """Return whether memory kept a faster layout out, and which."""
     free = _as_large(replace(q, work=replace(q.work, reserve=-1e9)), best, bounds)
     fastest = choice(q, free.layouts, free.cost, 0)
     if fastest.step >= best.step * 0.995:

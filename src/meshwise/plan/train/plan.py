@@ -45,7 +45,7 @@ class TrainPlan(plans.Plan[TrainAsk, Choice]):
     versions: dict[str, str] = field(default_factory=dict[str, str])
 
     def question(self) -> Question:
-        """Everything that the plan's words mean, looked up again."""
+        """Return everything that the plan's words mean, looked up again."""
         return self.ask.question()
 
     def explain(self, versus: str = "") -> "Explanation":
@@ -60,14 +60,14 @@ class TrainPlan(plans.Plan[TrainAsk, Choice]):
         return vary.answer(self.ask, [f"{name}={values}" for name, values in axes.items()])
 
     def timeline(self, choice: Choice | None = None) -> "Timeline":
-        """The step played out event by event; `.save("step.json.gz")` writes it for ui.perfetto.dev."""
+        """Return the step played out event by event; `.save("step.json.gz")` writes it for ui.perfetto.dev."""
         from meshwise.plan.train import timeline
 
         return timeline.play_out(self.question(), choice or self.best)
 
 
 def node_counts(ask: TrainAsk, q: Question) -> tuple[int, ...]:
-    """Every number of nodes up to `--at-most`; none where the whole cluster is to be used."""
+    """Return every number of nodes up to `--at-most`; none where the whole cluster is to be used."""
     if not ask.at_most:
         return ()
     most = q.cluster.node_count
@@ -120,7 +120,7 @@ def make(ask: TrainAsk) -> TrainPlan:
 
 
 def _in_time(ask: TrainAsk, choices: tuple[Choice, ...]) -> tuple[str, ...]:
-    """Which layouts meet the deadline. DoesNotFit where none does."""
+    """Return which layouts meet the deadline. DoesNotFit where none does."""
     if not ask.within:
         return ()
     limit = units.show(ask.within, "seconds")
@@ -154,7 +154,7 @@ def _assumptions(q: Question) -> list[str]:
 
 
 def read(path: Path) -> TrainPlan:
-    """A plan.json of `meshwise plan`."""
+    """Read a plan.json of `meshwise plan`."""
     return plans.read(TrainPlan, path, _faults)
 
 

@@ -15,7 +15,7 @@ Mask = NDArray[np.bool_]
 
 
 def cut_rules(q: Question, a: Layouts) -> dict[str, Mask]:
-    """Rules on how devices are cut into groups."""
+    """Return rules on how devices are cut into groups."""
     d, work, f = q.model.decoder, q.work, q.work.framework
     times = q.model.times  # not every layer has experts
     experts = max((op.count // times[block] for block, op in q.model.placed if op.expert), default=1)
@@ -63,12 +63,12 @@ def _padding(q: Question, a: Layouts) -> Floats:
 
 
 def inner_rules(q: Question, a: Layouts) -> dict[str, Mask]:
-    """Rules on the micro-batch and everything inside it."""
+    """Return rules on the micro-batch and everything inside it."""
     return batch_rules(q, a) | choice_rules(q, a, -(-int(q.work.batch) // (a.dp * a.mbs)) % a.pp == 0)
 
 
 def batch_rules(q: Question, a: Layouts) -> dict[str, Mask]:
-    """Rules on the micro-batch."""
+    """Return rules on the micro-batch."""
     heads = np.maximum(1, q.model.decoder.heads // a.tp)
     rules: dict[str, Mask] = {
         **(
@@ -87,7 +87,7 @@ def batch_rules(q: Question, a: Layouts) -> dict[str, Mask]:
 
 
 def choice_rules(q: Question, a: Layouts, steady: Mask | bool) -> dict[str, Mask]:
-    """Rules on interleaving, schedule and offload. `steady`: the number of micro-batches is a multiple of pp."""
+    """Return rules on interleaving, schedule and offload. `steady`: the number of micro-batches is a multiple of pp."""
     return {
         "interleaving needs micro-batches in multiples of pp": (a.vpp == 1) | steady,
         "the framework must support a zero-bubble schedule with recompute": (a.schedule != SCHEDULES.index("zero-bubble"))
@@ -98,7 +98,7 @@ def choice_rules(q: Question, a: Layouts, steady: Mask | bool) -> dict[str, Mask
 
 
 def offered_rules(q: Question, a: Layouts) -> dict[str, Mask]:
-    """Rules that the search satisfies by construction; they matter for a layout that a user names."""
+    """Return rules that the search satisfies by construction; they matter for a layout that a user names."""
     f, interleaved = q.work.framework, SCHEDULES.index("interleaved")
     shared = {"never": a.sp == 0, "choice": (a.sp == 0) | (a.tp > 1), "always": (a.sp > 0) == (a.tp > 1)}
     return {
@@ -116,7 +116,7 @@ def offered_rules(q: Question, a: Layouts) -> dict[str, Mask]:
 
 
 def _evenly(q: Question, a: Layouts) -> Mask:
-    """Whether every stage splits into model chunks with equally many layers, counting the embedding and the head where the
+    """Return whether every stage splits into model chunks with equally many layers, counting the embedding and the head where the
     framework does."""
     layers, chunks = q.model.decoder.layers, a.pp * a.vpp
     return (layers % chunks == 0) | (q.work.framework.embedding_layers & (layers % a.pp > 0) & ((layers + 2) % chunks == 0))

@@ -298,8 +298,8 @@ def _cuts(q: Question, devices: int) -> Layouts:
 
 
 def usable_part(q: Question) -> tuple[int, int] | None:
-    """The largest part of the cluster, as nodes and devices per node, over which the model can be cut at all; None where none of the
-    nearest parts can. 100,000 devices are 2^5 x 5^5: no batch, head or layer count has those fives, and 98,304 of them do."""
+    """Return the largest part of the cluster, as nodes and devices per node, over which the model can be cut at all; None where none of
+    the nearest parts can. 100,000 devices are 2^5 x 5^5: no batch, head or layer count has those fives, and 98,304 of them do."""
     whole, each = q.cluster.node_count, q.cluster.node.devices
     nodes = range(whole, max(0, int(0.8 * whole) - 1), -1)
     parts = sorted(

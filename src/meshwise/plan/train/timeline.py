@@ -126,7 +126,7 @@ def _microbatches(q: Question, choice: Choice, layouts: Layouts) -> int:
 
 
 def _inside(q: Question, layouts: Layouts) -> Floats:
-    """Seconds of a micro-batch by part, pass, stage and chunk."""
+    """Return seconds of a micro-batch by part, pass, stage and chunk."""
     a = layouts.as_floats()
     pp, vpp = int(layouts.pp[0]), int(layouts.vpp[0])
     layers = np.diff(layers_before(q, a, np.arange(pp + 1.0))) / vpp

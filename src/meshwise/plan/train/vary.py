@@ -42,7 +42,7 @@ class Point:
     """Why its layout differs from the point before; '' where it does not."""
 
     def meets(self, within: float) -> bool:
-        """Whether training ends within so many seconds; 0 is no deadline."""
+        """Return whether training ends within so many seconds; 0 is no deadline."""
         days = self.choice.total_days if self.choice else None
         return days is not None and (not within or days * DAY <= within)
 
@@ -63,7 +63,7 @@ class TrainPoints(Points[TrainAsk, Point]):
 
 
 def started(ask: TrainAsk, texts: Sequence[str]) -> TrainAsk:
-    """The question to start from: its own cluster and batch, or the first values of the axes that vary them."""
+    """Return the question to start from: its own cluster and batch, or the first values of the axes that vary them."""
     first = first_values(texts, TRAIN_AXES)
     counted = "nodes" in first or "devices" in first
     on = ask.on or (first.get("chip", "") if counted else "")
@@ -87,7 +87,7 @@ def answer(ask: TrainAsk, texts: Sequence[str]) -> TrainPoints:
 
 
 def at(variant: Variant[TrainAsk], model: Model | None = None) -> Point:
-    """The fastest layout at one point, or in a few words why none runs there. `model`: the model, if it was looked up already."""
+    """Return the fastest layout at one point, or in a few words why none runs there. `model`: the model, if it was looked up already."""
     point = Point(values=variant.values, labels=variant.labels, ask=variant.ask, refusal=variant.refusal)
     if variant.ask is None:
         return point
@@ -204,7 +204,7 @@ def check(points: Sequence[Point], within: float) -> None:
 
 
 def too_late(points: Iterable[Point], within: float) -> str:
-    """The message for a deadline that nothing meets: the closest point."""
+    """Return the message for a deadline that nothing meets: the closest point."""
     best = min(((p.choice.total_days or math.inf, p) for p in points if p.choice), key=lambda pair: pair[0])
     days, point = best
     assert point.choice

@@ -14,7 +14,7 @@ KIND = "serve"
 
 
 def serves(what: str) -> bool:
-    """Whether `what` is served rather than trained: a .gguf, or a plan.json of `meshwise serve`."""
+    """Return whether `what` is served rather than trained: a .gguf, or a plan.json of `meshwise serve`."""
     if what.lower().endswith(".gguf"):
         return True
     if not what.endswith(".json") or not os.path.isfile(what):

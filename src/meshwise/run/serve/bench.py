@@ -42,11 +42,11 @@ class Bench:
         return self.data
 
     def rows(self) -> list[dict[str, Any]]:
-        """One flat dict per setting, with the columns of `--csv`."""
+        """Return one flat dict per setting, with the columns of `--csv`."""
         return [flat({key: _cell(value) for key, value in one.items()}) for one in self.points]
 
     def measurements(self) -> list[dict[str, Any]]:
-        """One row per setting in the columns that validate, audit and calibrate read."""
+        """Return one row per setting in the columns that validate, audit and calibrate read."""
         return report.rows(self.data, self.planned)
 
     def save(self, path: str | Path) -> None:
@@ -62,7 +62,7 @@ class Bench:
 
 
 def _cell(value: Any) -> Any:
-    """A list as one cell."""
+    """Return a list as one cell."""
     return " ".join(map(str, value)) if isinstance(value, list) else value  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
 
 

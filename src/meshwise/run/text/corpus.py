@@ -10,6 +10,7 @@ from time import monotonic
 
 from meshwise.catalogue.files import write
 from meshwise.errors import UserError
+from meshwise.run import packages
 from meshwise.run.callbacks import Say
 from meshwise.run.text import documents, tokens
 from meshwise.run.text import tokenizer as tokenizers
@@ -80,7 +81,7 @@ def find(data: str, tokenizer: str, key: str, seed: int) -> Corpus | None:
             raise UserError(f"--data {data} already holds tokens: drop --tokenizer")
         return Corpus(data, files, None, "", seed, ready)
     if tokenizer not in ("", "bytes"):
-        documents.require("tokenizers", f"--tokenizer {tokenizer}")
+        packages.require("tokenizers", f"--tokenizer {tokenizer}")
     found = Corpus(data, files, tokenizers.find(tokenizer), key or "text", seed)
     if all(path.stat().st_size == 0 for path in files) and files:
         raise UserError(f"--data {data}: it is empty")

@@ -18,7 +18,6 @@ PIECE = 1 << 20
 """Bytes of a text file per read, extended to the end of a line."""
 Piece = tuple[str, bool]
 """Text, and whether its document ends there."""
-INSTALL = "pip install 'meshwise[data]'"
 
 
 def files(given: str, suffixes: tuple[str, ...]) -> list[Path]:
@@ -48,11 +47,6 @@ def _hidden(path: Path) -> bool:
 def kind_of(path: Path) -> str:
     """Return the suffix of a file, below .gz."""
     return path.with_suffix("").suffix if path.suffix == ".gz" and path.with_suffix("").suffix in TEXT + LINES else path.suffix
-
-
-def require(package: str, what: str) -> None:
-    """Refuse `what` if a package for reading data is not installed."""
-    packages.require(package, what, f"{INSTALL}, or pip install {package}")
 
 
 def pieces(path: Path, key: str) -> Iterator[Piece]:
@@ -103,7 +97,7 @@ def _lines(opened: "IO[bytes]", path: Path, key: str) -> Iterator[Piece]:
 
 
 def _rows(path: Path, key: str) -> Iterator[Piece]:
-    require("pyarrow", f"{path.name}")
+    packages.require("pyarrow", path.name)
     import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
     import pyarrow.parquet as parquet  # pyright: ignore[reportMissingTypeStubs]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from meshwise.catalogue import here
 from meshwise.errors import DoesNotFit, UserError
+from meshwise.run import packages
 from meshwise.run.callbacks import Say, ignore
 from meshwise.run.packages import require_torch
-from meshwise.run.text import documents
 from meshwise.run.text import tokenizer as tokenizers
 from meshwise.run.text.tokenizer import Tokenizer
 from meshwise.run.train import launch
@@ -74,7 +74,7 @@ def _tokenizer(given: str, weights: Path, model: str, vocabulary: int) -> Tokeni
     saved = (weights.parent if weights.is_file() else weights) / "tokenizer.json"
     given = given or (str(saved) if saved.is_file() else "")
     if given not in ("", "bytes"):
-        documents.require("tokenizers", f"--tokenizer {given}")
+        packages.require("tokenizers", f"--tokenizer {given}")
     found = tokenizers.find(given)
     if found.size > vocabulary:
         raise UserError(

@@ -259,7 +259,7 @@ def _check_monitoring(s: Settings) -> None:
     if s.memory_snapshot and s.device != "cuda":
         raise UserError("--memory-snapshot records GPU memory, but this run is on a CPU; --profile works there")
     if s.tensorboard:
-        require("tensorboard", "--tensorboard", "pip install tensorboard")
+        require("tensorboard", "--tensorboard")
     if s.profile_steps and s.profile_from >= s.steps:
         raise UserError(f"--profile starts at step {s.profile_from + 1}, but the run has {s.steps} steps")
 

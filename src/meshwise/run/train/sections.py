@@ -63,6 +63,6 @@ def _marked(one: Section) -> list[str]:
 
 
 def _row(cells: Sequence[str]) -> str:
-    """A row of Markdown. Leading blanks, which mark parts of the row above, become non-breaking."""
+    """Return a row of Markdown. Leading blanks, which mark parts of the row above, become non-breaking."""
     escaped = (cell.replace("|", "\\|") for cell in cells)
     return "| " + " | ".join("&nbsp;" * (len(cell) - len(cell.lstrip())) + cell.lstrip() for cell in escaped) + " |"

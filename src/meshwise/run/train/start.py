@@ -46,11 +46,11 @@ class TrainResult:
         return sections.as_text(self.sections)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One dict per step: step, loss, gradient norm, seconds, bytes."""
+        """Return one dict per step: step, loss, gradient norm, seconds, bytes."""
         return [vars(step) for step in self.measured.steps]
 
     def to_json(self) -> dict[str, Any]:
-        """The row of measurement.jsonl."""
+        """Return the row of measurement.jsonl."""
         return self.measured.row
 
 
@@ -67,7 +67,7 @@ class SweepResult:
         return sections.as_text(self.sections)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row per run, with the columns of measurement.jsonl."""
+        """Return one row per run, with the columns of measurement.jsonl."""
         return [outcome.row for outcome in self.outcomes]
 
     def to_json(self) -> list[dict[str, Any]]:

@@ -64,7 +64,7 @@ def validate(
 
 
 def _pictures(given: Path, tables: list[str]) -> list[Path]:
-    """One file per table: the file that was given, or files in a folder, which is made if need be."""
+    """Return one file per table: the file that was given, or files in a folder, which is made if need be."""
     if given.suffix == ".svg":
         if len(tables) > 1:
             raise UserError(f"--svg {given}: one file for {len(tables)} tables; give a folder")

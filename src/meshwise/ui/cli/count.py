@@ -14,7 +14,7 @@ CLUSTER = "Training on a cluster, before any search"
 
 
 def _names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of the catalogue that stands before them."""
+    """Return names of the catalogue that stands before them."""
     catalogue = ctx.params.get("catalogue") or ""
     return completer(catalogue)(incomplete) if catalogue in api.CATALOGUES else []
 

@@ -58,7 +58,7 @@ class Verb(TyperCommand):
         formatter.write("\n".join(self.lines(ctx, whole=False)) + "\n")
 
     def lines(self, ctx: Any, *, whole: bool) -> Iterator[str]:
-        """The help of a verb; `whole` lists the options of every group."""
+        """Yield the help of a verb; `whole` lists the options of every group."""
         width = min(WIDTH, typer.get_terminal_size((WIDTH, 24)).columns)
         options = [param for param in self.params if param.param_type_name == "option" and not getattr(param, "hidden", False)]
         arguments = [param for param in self.params if param.param_type_name == "argument"]
@@ -84,7 +84,7 @@ class Verb(TyperCommand):
 
 
 def _wrapped(text: str, width: int, first: str = "", others: str = "") -> list[str]:
-    """Lines that break between words, and never inside a name such as hai-llm."""
+    """Return lines that break between words, and never inside a name such as hai-llm."""
     return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=others, break_on_hyphens=False)
 
 
@@ -143,7 +143,7 @@ class Verbs(TyperGroup):
 
 
 def _built(info: Any) -> Any:
-    """The command that typer makes of a registered function."""
+    """Return the command that typer makes of a registered function."""
     from typer.main import get_command_from_info
 
     return get_command_from_info(info, pretty_exceptions_short=True, rich_markup_mode=None)

@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def _usage(error: Any) -> str:
-    """A usage error in our words: the option or verb that was typed, the nearest that exists, and where help is."""
+    """Return a usage error in our words: the option or verb that was typed, the nearest that exists, and where help is."""
     context = getattr(error, "ctx", None)
     path = (
         context.command_path
@@ -79,7 +79,7 @@ def _usage(error: Any) -> str:
 
 
 def _option_hint(given: str, context: Any) -> str:
-    """The verb that an option is, the verb that has it, or the nearest option of this one."""
+    """Return the verb that an option is, the verb that has it, or the nearest option of this one."""
     if given.lstrip("-") in EVERY:
         return f"; it is a verb: 'meshwise {given.lstrip('-')}'"
     if context is None:

@@ -81,7 +81,7 @@ def verb(
 
 
 def _parameter(ask: type[Ask], about: About, name: str, argument: str) -> inspect.Parameter:
-    """One option (or argument) for a field. None stands for what was not given, so that defaults stay in the question."""
+    """Return one option (or argument) for a field. None stands for what was not given, so that defaults stay in the question."""
     help = about.help + _default(ask, name, about)
     complete = completer(about.complete) if about.complete else among(about.kind.metavar.split("|"))
     if not field_of(ask, name).kw_only:
@@ -107,12 +107,12 @@ def _default(ask: type[Ask], name: str, about: About) -> str:
 
 
 def among(words: Sequence[str]) -> Callable[[str], list[str]] | None:
-    """A function that completes one of several words; None for a single one, which stands for any value."""
+    """Return a function that completes one of several words; None for a single one, which stands for any value."""
     return (lambda incomplete: [word for word in words if word.startswith(incomplete)]) if len(words) > 1 else None
 
 
 def completer(catalogue: str) -> Callable[[str], list[str]]:
-    """A function that completes the names of one catalogue; clusters also complete the chip behind '8x'."""
+    """Return a function that completes the names of one catalogue; clusters also complete the chip behind '8x'."""
 
     def complete(incomplete: str) -> list[str]:
         known = api.names(catalogue)

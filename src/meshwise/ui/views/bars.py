@@ -15,12 +15,12 @@ LONGEST, SHORTEST = 40, 10
 
 
 def room(width: int, *words: str) -> int:
-    """The length of bars at a width, with the longest of `words` on the same line."""
+    """Return the length of bars at a width, with the longest of `words` on the same line."""
     return max(SHORTEST, min(LONGEST, width - max(map(len, words), default=0)))
 
 
 def cells(parts: Sequence[Part], values: Mapping[str, float], full: float, width: int) -> list[tuple[Part, int]]:
-    """How many of `width` characters each part fills. The running sum is rounded, so that the bar's length is right."""
+    """Return how many of `width` characters each part fills. The running sum is rounded, so that the bar's length is right."""
     found: list[tuple[Part, int]] = []
     drawn, running = 0, 0.0
     for part in parts:
@@ -32,7 +32,7 @@ def cells(parts: Sequence[Part], values: Mapping[str, float], full: float, width
 
 
 def bar(parts: Sequence[Part], values: Mapping[str, float], full: float, width: int) -> Text:
-    """A letter per part, so that a bar reads without colour too; dots up to `full`."""
+    """Return a letter per part, so that a bar reads without colour too; dots up to `full`."""
     made = Text()
     for part, number in cells(parts, values, full, width):
         made.append(part.letter * number, style=part.colour)
@@ -60,7 +60,7 @@ def legend(
 
 
 def letters(parts: Sequence[Part], several: Sequence[Mapping[str, float]], width: int) -> Text:
-    """The letters of the parts that matter in any of several bars; lines break between parts."""
+    """Return the letters of the parts that matter in any of several bars; lines break between parts."""
     lines = [""]
     for part in parts:
         if any(values.get(part.name, 0.0) > 0.002 * sum(values.values()) for values in several):
@@ -71,13 +71,13 @@ def letters(parts: Sequence[Part], several: Sequence[Mapping[str, float]], width
 
 
 def length(share: float, label: str, width: int) -> str:
-    """A plain bar to the eighth of a character, with its number behind it."""
+    """Return a plain bar to the eighth of a character, with its number behind it."""
     eighths = round(share * width * 8)
     return "█" * (eighths // 8) + (EIGHTHS[eighths % 8] if eighths % 8 else "") + f" {label}"
 
 
 def html(parts: Sequence[Part], values: Mapping[str, float], full: float, label: str) -> str:
-    """The bar as HTML: a box per part, in the colours of every other picture."""
+    """Return the bar as HTML: a box per part, in the colours of every other picture."""
     boxes = "".join(
         f'<span title="{escape(part.words)}: {100 * values[part.name] / full:.1f}%" style="display:inline-block;height:1em;'
         f'width:{100 * values[part.name] / full:.2f}%;background:{part.colour}"></span>'

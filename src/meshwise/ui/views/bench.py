@@ -18,7 +18,7 @@ Row = Mapping[str, Any]
 
 
 def bench_view(found: "Bench", width: int) -> RenderableType:
-    """One row per setting, with as many columns as fit; then memory, faults, notes and causes of a gap."""
+    """Return one row per setting, with as many columns as fit; then memory, faults, notes and causes of a gap."""
     data, points = found.data, found.points
     head = Text(f"{data['model']} with {data['engine']}, {data['repeats']} repeats after a warm-up", style="bold")
     faults = [f"{words} ({number}x)" for one in points for words, number in one["faults"].items()]
@@ -29,7 +29,7 @@ def bench_view(found: "Bench", width: int) -> RenderableType:
 
 
 def _columns(points: Sequence[Point]) -> list[Column[Point]]:
-    """The columns that at least one setting has values for."""
+    """Return the columns that at least one setting has values for."""
 
     def rate(name: str) -> Callable[[Point], str]:
         return lambda one: _rate(one[name])

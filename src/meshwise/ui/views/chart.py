@@ -21,7 +21,8 @@ Point = tuple[Sequence[str], Choice | None, str]
 
 
 def chart(titles: Sequence[str], points: Sequence[Point[Choice]], panels: Sequence[Panel[Choice]], width: int) -> Table:
-    """A row per point: its labels, a bar for each panel, its mark. Bars are shorter, and the last panels left out, where it is narrow."""
+    """Return a row per point: its labels, a bar for each panel, its mark. Bars are shorter, and the last panels left out, where it is
+    narrow."""
     done = [choice for _, choice, _ in points if choice is not None]
     labels = [max(len(text) for text in (title, *(row[i] for row, _, _ in points))) for i, title in enumerate(titles)]
     numbers = [max(len(title) - LONGEST - 1, *(len(show(c)) for c in done), 0) for title, _, show in panels]
@@ -46,5 +47,5 @@ def chart(titles: Sequence[str], points: Sequence[Point[Choice]], panels: Sequen
 
 
 def _long(free: int, numbers: Sequence[int]) -> int:
-    """The length of bars if `free` characters hold them, their numbers and the gaps between."""
+    """Return the length of bars if `free` characters hold them, their numbers and the gaps between."""
     return free // len(numbers) - max(numbers) - 1 - GAP

@@ -60,7 +60,7 @@ def count_tables(tallies: Sequence[Tally], width: int) -> list[Table]:
 
 
 def count_table(tallies: Sequence[Tally]) -> Table:
-    """Everything `count` knows: one column per model, rows grouped by subject."""
+    """Return everything `count` knows: one column per model, rows grouped by subject."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     table.add_column("")
     for tally in tallies:
@@ -76,7 +76,7 @@ def count_table(tallies: Sequence[Tally]) -> Table:
 
 
 def _sections(tallies: Sequence[Tally]) -> list[tuple[str, list[Row]]]:
-    """The titles and rows of the table; rows that no model fills are dropped by the caller."""
+    """Return the titles and rows of the table; rows that no model fills are dropped by the caller."""
     names = list(dict.fromkeys(name for tally in tallies for name in tally["hyperparameters"]))
     parts = list(dict.fromkeys(part for tally in tallies for part in tally["parameters"]["parts"]))
     mixture = any(tally["parameters"]["active"] != tally["parameters"]["total"] for tally in tallies)

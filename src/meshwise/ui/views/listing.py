@@ -15,7 +15,7 @@ from meshwise.ui.views.tables import Column, fitted, wrapped
 
 
 def entry_facts(name: str, entry: Entry) -> Table:
-    """The facts of one chip, cluster or model."""
+    """Return the facts of one chip, cluster or model."""
     if isinstance(entry, Chip):
         return chip_facts(entry)
     return cluster_facts(name, entry) if isinstance(entry, Cluster) else model_facts(entry)
@@ -33,7 +33,7 @@ def _whole(path: str) -> Callable[[Tally], str]:
 
 
 def catalogue_view(catalogue: str, rows: Sequence[dict[str, Any]], width: int) -> RenderableType:
-    """A whole catalogue, one line per entry; below it, why a user's preset could not be read."""
+    """Return a whole catalogue, one line per entry; below it, why a user's preset could not be read."""
     columns = {"chips": _CHIP_COLUMNS, "clusters": _CLUSTER_COLUMNS, "models": _MODEL_COLUMNS}[catalogue]
     unread = [row for row in rows if catalogue == "models" and "params" not in row]
     return Group(
@@ -107,7 +107,7 @@ _MODEL_COLUMNS: list[Column[Tally]] = [
 
 
 def facts(title: str, rows: Iterable[tuple[str, str]]) -> Table:
-    """One entry of a catalogue: a name and a value per line."""
+    """Return one entry of a catalogue: a name and a value per line."""
     table = Table(title=title, title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=False)
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
@@ -152,7 +152,7 @@ def link_text(link: Link | None) -> str:
 
 
 def model_facts(model: Model) -> Table:
-    """A preset or any other model: what it is made of, and where that was read."""
+    """Return a preset or any other model: what it is made of, and where that was read."""
     rows = [
         ("family", f"{model.family} ({model.model_type})"),
         *((name, f"{value:,}") for name, value in hyperparameters(model).items()),

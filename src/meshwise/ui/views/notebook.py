@@ -15,7 +15,7 @@ from meshwise.units import GIB
 
 
 def plan_html(made: Plan[Any, Any]) -> str:
-    """A training or serving plan."""
+    """Return a training or serving plan."""
     if isinstance(made, TrainPlan):
         best = made.best
         drawn = [
@@ -30,7 +30,7 @@ def plan_html(made: Plan[Any, Any]) -> str:
 
 
 def _bar(parts: Sequence[Part], values: dict[str, float], full: float, label: str) -> str:
-    """A stacked bar, and the names of its larger parts in their colours."""
+    """Return a stacked bar, and the names of its larger parts in their colours."""
     names = "  ".join(
         f'<span style="color:{part.colour}">&#9632;</span> {escape(part.words)} {100 * values[part.name] / full:.0f}%'
         for part in parts

@@ -26,7 +26,7 @@ SEVERAL = 5
 
 
 def plan_view(plan: TrainPlan, why: Explanation, width: int, *, verbose: bool) -> RenderableType:
-    """Everything `plan` prints but for commands, which no terminal may break."""
+    """Return everything `plan` prints but for commands, which no terminal may break."""
     best = plan.best
     parts: list[RenderableType] = [
         *heading(header(plan), width),
@@ -48,7 +48,7 @@ def plan_view(plan: TrainPlan, why: Explanation, width: int, *, verbose: bool) -
 
 
 def header(plan: TrainPlan) -> list[str]:
-    """The question, with what was assumed."""
+    """Return the question, with what was assumed."""
     ask, cluster = plan.ask, plan.cluster
     nodes = f" in {cluster['nodes']:,} {cluster['unit']}s" if int(cluster["nodes"] or 0) > 1 else ""
     return [f"{ask.model} on {ask.on}: {cluster['devices']:,} x {cluster['chip']}{nodes}", setting(ask, plan.framework)]
@@ -63,7 +63,7 @@ def setting(ask: TrainAsk, framework: str) -> str:
 
 
 def columns(plan: TrainPlan) -> list[Column[Choice]]:
-    """The columns of the table; days and cost where tokens to train on were given."""
+    """Return the columns of the table; days and cost where tokens to train on were given."""
     capacity = plan.best.capacity / GIB
     found: list[Column[Choice]] = [
         Column("layout", lambda c: c.name, text=True, short=lambda c: layout_name(c.layout, short=True)),
@@ -109,7 +109,7 @@ def money(c: Choice) -> str:
 
 
 def _below_table(plan: TrainPlan) -> list[str]:
-    """Footnotes of the table: near-ties, memory that may not suffice, goodput and price."""
+    """Return footnotes of the table: near-ties, memory that may not suffice, goodput and price."""
     best, ties = plan.best, sum(c.ties for c in plan.choices)
     lines = [f"{ties:,} more layouts within 1% of a row above are not listed."] if ties else []
     if any(c.may_not_fit for c in plan.choices):
@@ -130,7 +130,7 @@ def price_words(plan: TrainPlan) -> str:
 
 
 def best_bars(best: Choice, width: int, kind: object = "gpu") -> list[RenderableType]:
-    """One bar each for the time and the memory of the best layout, with the largest parts."""
+    """Return one bar each for the time and the memory of the best layout, with the largest parts."""
     kinds = on_chip(TRAIN_MEMORY, kind)
     time, memory = (Text(f"{name:<8}") for name in ("time", "memory"))
     seconds, size = f" {best.step:.4g} s", f" {best.peak / GIB:.1f} of {best.capacity / GIB:.0f} GiB"
@@ -162,13 +162,13 @@ def choice_bars(choices: Sequence[Choice], width: int, kind: object = "gpu") -> 
 
 
 def rejects(plan: TrainPlan) -> str:
-    """How many layouts each rule dropped."""
+    """Return how many layouts each rule dropped."""
     dropped = "; ".join(f"{count:,} by '{rule}'" for rule, count in plan.rejected.items())
     return f"{plan.evaluated:,} layouts evaluated. Dropped: {dropped or 'none'}."
 
 
 def formulas(best: Choice) -> str:
-    """The rate of the best layout under each common way to count FLOPs."""
+    """Return the rate of the best layout under each common way to count FLOPs."""
     peak = best.tflops["exact"] / best.mfu
     rates = ", ".join(f"{name} {rate:.1f} ({100 * rate / peak:.1f}%)" for name, rate in best.tflops.items())
     return f"First row in TFLOP/s by formula: {rates}. The table counts exactly: causal attention, no recompute."
@@ -193,7 +193,7 @@ def failures(plan: TrainPlan) -> list[str]:
 
 
 def _assumed(plan: TrainPlan) -> str:
-    """Every assumption about failures that was not given."""
+    """Return every assumption about failures that was not given."""
     r = Reliability()
     words = {
         "mtbf": f"a failure per {r.mtbf / 3600:,.0f} device-hours (arXiv:2407.21783)",

@@ -22,7 +22,7 @@ Line = tuple[str, float, Row]
 
 
 def summary(found: Machine) -> RenderableType:
-    """The fitted numbers of the chip that plans use."""
+    """Return the fitted numbers of the chip that plans use."""
     chip, c = found.chip, found.calibration
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=False)
     table.add_column()
@@ -64,7 +64,7 @@ def _peak(found: Machine) -> str:
 
 
 def curves(rows: Sequence[Row]) -> RenderableType:
-    """Every row as a bar of its rate, with the spread of its repeats."""
+    """Return every row as a bar of its rate, with the spread of its repeats."""
     panels: list[RenderableType] = []
 
     def panel(title: str, lines: list[Line], show: Callable[[float], str]) -> None:

@@ -17,7 +17,7 @@ Line = tuple[str, str, str, str, str]
 
 
 def validation_view(found: TrainValidation | ServeValidation) -> RenderableType:
-    """Everything `validate` prints of one table."""
+    """Return everything `validate` prints of one table."""
     return _train_score(found.score) if isinstance(found, TrainValidation) else _serve_score(found.score)
 
 
@@ -30,7 +30,7 @@ def calibration_view(found: Result) -> RenderableType:
 
 
 def _train_score(found: Score) -> RenderableType:
-    """Everything `validate` prints of one table."""
+    """Return everything `validate` prints of one table."""
     inside = found.get("in_sample")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     table.add_column(found["table"])
@@ -103,7 +103,7 @@ def _train_calibration(made: TrainCalibrationResult) -> RenderableType:
 
 
 def _serve_score(found: Score) -> RenderableType:
-    """Everything `validate` prints of one table of served models."""
+    """Return everything `validate` prints of one table of served models."""
     fit, ill = found["fit"], found["prefill"]["ill"]
     notes = [f"{found['rows']} rows; calibration: {found['calibration']}"]
     notes += [f"{ill} prompts left out of the mean: over 3 times as slow as in another format on the same devices"] if ill else []

@@ -23,7 +23,7 @@ SEVERAL = 5
 
 
 def plan_view(plan: ServePlan, width: int, *, verbose: bool) -> RenderableType:
-    """Everything `serve` prints but for commands, which no terminal may break."""
+    """Return everything `serve` prints but for commands, which no terminal may break."""
     parts: list[RenderableType] = [
         *heading(header(plan), width),
         Text(),
@@ -44,13 +44,13 @@ def plan_view(plan: ServePlan, width: int, *, verbose: bool) -> RenderableType:
 
 
 def _highlights(plan: ServePlan) -> list[str]:
-    """The verdict on a measured speed, which is the last of the reasons, and the first of them."""
+    """Return the verdict on a measured speed, which is the last of the reasons, and the first of them."""
     end = next((i for i, line in enumerate(plan.reasons) if line.startswith("Measured ")), len(plan.reasons))
     return [*plan.reasons[end:], *plan.reasons[: HIGHLIGHTS - (end < len(plan.reasons))]]
 
 
 def header(plan: ServePlan) -> list[str]:
-    """The question, with what was assumed."""
+    """Return the question, with what was assumed."""
     ask, context = plan.ask, units.show(float(plan.context), "length")
     requests = f"{ask.users:,} concurrent requests" if ask.users > 1 else "one request at a time"
     return [
@@ -61,7 +61,7 @@ def header(plan: ServePlan) -> list[str]:
 
 
 def columns(plan: ServePlan) -> list[Column[ServeChoice]]:
-    """The columns of the table; those of several requests, prices and targets where they apply."""
+    """Return the columns of the table; those of several requests, prices and targets where they apply."""
     several = plan.ask.users > 1
     found: list[Column[ServeChoice]] = [
         Column("layout", lambda c: c.name, text=True),
@@ -138,7 +138,7 @@ def _device_label(same: Sequence[Device], unit: str, used: float) -> str:
 
 
 def _alike(devices: Sequence[Device]) -> list[list[Device]]:
-    """Neighbours that hold the same amount, as one group."""
+    """Return neighbours that hold the same amount, as one group."""
     found: list[list[Device]] = []
     for device in devices:
         held = (device.layers, device.head, device.weights, device.cache, device.compute)
@@ -151,7 +151,7 @@ def _alike(devices: Sequence[Device]) -> list[list[Device]]:
 
 
 def time_bars(choices: Sequence[ServeChoice], width: int) -> list[RenderableType]:
-    """Milliseconds of a decode step by part, on a common scale."""
+    """Return milliseconds of a decode step by part, on a common scale."""
     totals = [sum(c.time.values()) for c in choices]
     alone = len(choices) == 1
     labels = [f" {1e3 * total:.4g} ms{'' if alone else ', ' + c.name}" for c, total in zip(choices, totals, strict=True)]
@@ -172,7 +172,7 @@ def time_bars(choices: Sequence[ServeChoice], width: int) -> list[RenderableType
 
 
 def points_view(found: ServePoints, width: int) -> RenderableType:
-    """One table, one chart and what they teach."""
+    """Return one table, one chart and what they teach."""
     several = any(point.ask and point.ask.users > 1 for point in found)
     notes = dict.fromkeys(note for point in found for note in point.notes)
     ask = found.ask
@@ -190,7 +190,7 @@ def points_view(found: ServePoints, width: int) -> RenderableType:
 
 
 def _point_columns(found: ServePoints, several: bool) -> list[Column[ServePoint]]:
-    """The axes, and the best layout at each point; a point without one shows the reason instead."""
+    """Return the axes, and the best layout at each point; a point without one shows the reason instead."""
 
     def of(cell: Callable[[ServeChoice], str]) -> Callable[[ServePoint], str]:
         return lambda point: cell(point.choice) if point.choice else ""
@@ -216,7 +216,7 @@ def _point_columns(found: ServePoints, several: bool) -> list[Column[ServePoint]
 
 
 def _chart(found: ServePoints, several: bool, width: int) -> RenderableType:
-    """A bar per point for generation and for the prompt."""
+    """Return a bar per point for generation and for the prompt."""
     each: Panel[ServeChoice] = ("tok/s each" if several else "tokens/s", lambda c: c.per_user, lambda c: tokens(c.per_user))
     together: Panel[ServeChoice] = ("all requests", lambda c: c.decode, lambda c: tokens(c.decode))
     prompt: Panel[ServeChoice] = ("prefill tok/s", lambda c: c.prefill, lambda c: f"{c.prefill:,.0f}")

@@ -16,7 +16,7 @@ from meshwise.units import GIB
 
 
 def shapes_view(found: Shapes, width: int) -> RenderableType:
-    """The table, the faults of each shape, and the rule that the best follow."""
+    """Return the table, the faults of each shape, and the rule that the best follow."""
     faults = [
         wrapped(f"{row.name}: {'; '.join(map(str, row.faults)) if row.faults else 'nothing notable'}", width, indent="  ")
         for row in found.shapes

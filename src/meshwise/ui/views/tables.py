@@ -42,7 +42,7 @@ def as_json(value: Any) -> str:
 
 
 def as_csv(rows: Iterable[Mapping[str, object]]) -> str:
-    """One line per row, the columns in the order in which rows first have them."""
+    """Return one line per row, the columns in the order in which rows first have them."""
     rows = list(rows)
     columns = list(dict.fromkeys(key for row in rows for key in row))
     out = io.StringIO()
@@ -69,7 +69,7 @@ class Column(Generic[Shown]):
 
 
 def fitted(columns: Sequence[Column[Shown]], rows: Sequence[Shown], width: int) -> Table:
-    """The table with all columns, or else with short cells, or else with as many columns as fit into `width`.
+    """Return the table with all columns, or else with short cells, or else with as many columns as fit into `width`.
 
     Text of rank 0 may take half of the width before other columns are dropped; longer text wraps. Numbers are never cut."""
     ranks = sorted({column.rank for column in columns if column.rank}, reverse=True)
@@ -80,7 +80,7 @@ def fitted(columns: Sequence[Column[Shown]], rows: Sequence[Shown], width: int) 
 
 
 def _width(columns: Sequence[Column[Shown]], short: bool, rows: Sequence[Shown], most: int) -> int:
-    """The width of a table whose text of rank 0 takes at most `most` characters."""
+    """Return the width of a table whose text of rank 0 takes at most `most` characters."""
     natural = [max(cell_len(cell) for cell in (_title(one, short), *(_cell(one, row, short) for row in rows))) for one in columns]
     texts = sum(width for one, width in zip(columns, natural, strict=True) if one.text and not one.rank)
     return sum(natural) - texts + min(texts, most) + GAP * (len(columns) - 1)
@@ -105,7 +105,7 @@ def table(columns: Sequence[Column[Shown]], rows: Sequence[Shown], *, short: boo
 
 
 def wrapped(line: str, width: int, head: str = "", indent: str = "", style: str = "") -> Text:
-    """A sentence at a width: `head` before its first line, `indent` before the others."""
+    """Return a sentence at a width: `head` before its first line, `indent` before the others."""
     lines = textwrap.wrap(
         line, width, initial_indent=head, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
@@ -113,12 +113,13 @@ def wrapped(line: str, width: int, head: str = "", indent: str = "", style: str 
 
 
 def heading(lines: Sequence[str], width: int) -> list[Text]:
-    """The first line in bold, the others plain."""
+    """Return the first line in bold, the others plain."""
     return [wrapped(line, width, style="" if i else "bold") for i, line in enumerate(lines)]
 
 
 def bullets(sentences: Iterable[str], width: int) -> list[Text]:
-    """The first sentences as a list: as many as fit into LINES, and at least FEWEST. An indented one belongs to the one before it."""
+    """Return the first sentences as a list: as many as fit into LINES, and at least FEWEST. An indented one belongs to the one before
+    it."""
     found: list[Text] = []
     lines = items = 0
     for sentence in sentences:
@@ -133,7 +134,7 @@ def bullets(sentences: Iterable[str], width: int) -> list[Text]:
 
 
 def calibration_line(about: Mapping[str, str], chip: object, remedy: str, *, verbose: bool) -> str:
-    """Which calibration the numbers rest on; where it was not fitted on this chip, how to measure one."""
+    """Return which calibration the numbers rest on; where it was not fitted on this chip, how to measure one."""
     date = f", {about['date']}" if about["date"] else ""
     fitted_on = f" (fitted on {about['fitted_on']}{date})" if verbose else ""
     if about["own_chip"]:

@@ -18,7 +18,7 @@ from meshwise.units import GIB
 
 
 def points_view(found: TrainPoints, width: int) -> RenderableType:
-    """Everything that a table of points prints, but for the command that reproduces it."""
+    """Return everything that a table of points prints, but for the command that reproduces it."""
     reasons = [wrapped(f"{' '.join(point.labels)}: {point.why}", width, indent="  ") for point in found if point.why]
     several = sum(1 for point in found if point.choice) > 1
     why = [Text("why the layout changes", style="bold"), *reasons] if reasons else []
@@ -38,14 +38,14 @@ def points_view(found: TrainPoints, width: int) -> RenderableType:
 
 
 def _header(ask: TrainAsk, varied: str, points: Sequence[Point]) -> list[str]:
-    """The question, and what varies."""
+    """Return the question, and what varies."""
     names = dict.fromkeys(point.question.work.framework.name for point in points if point.question)
     on = f" on {ask.on}" if ask.on else ""
     return [f"{ask.model}{on}, {varied} varied", setting(ask, ", ".join(names))]
 
 
 def _columns(ask: TrainAsk, axes: Sequence[str], points: Sequence[Point]) -> list[Column[Point]]:
-    """The axes, and the best layout at each point; a point without one shows the reason instead."""
+    """Return the axes, and the best layout at each point; a point without one shows the reason instead."""
 
     def of(cell: Callable[[Choice], str]) -> Callable[[Point], str]:
         return lambda point: cell(point.choice) if point.choice else ""
@@ -79,7 +79,7 @@ def _columns(ask: TrainAsk, axes: Sequence[str], points: Sequence[Point]) -> lis
 
 
 def _chart(titles: Sequence[str], points: Sequence[Point], width: int, marks: Mapping[int, str] | None = None) -> RenderableType:
-    """A bar per point for time, cost and MFU; a mark stands behind its point's bars."""
+    """Return a bar per point for time, cost and MFU; a mark stands behind its point's bars."""
     done = [point.choice for point in points if point.choice]
     panels: list[Panel[Choice]] = [("s/step", lambda c: c.step, lambda c: f"{c.step:.4g}")]
     if any(c.total_days is not None for c in done):
@@ -110,7 +110,7 @@ def _notes(points: Sequence[Point], width: int, unpriced: Sequence[str] = ()) ->
 
 
 def cheapest_view(found: Cheapest, width: int) -> RenderableType:
-    """The answer in one sentence, the best of each chip, and what the numbers of nodes around the answer cost."""
+    """Return the answer in one sentence, the best of each chip, and what the numbers of nodes around the answer cost."""
     ask, best = found.ask, found.best
     assert best.choice
     assert best.ask

@@ -13,7 +13,7 @@ SLACK = 8
 
 
 def time_call(call: Callable[[], object], device: str) -> float:
-    """Seconds of one call, by the device's own clock if it has one."""
+    """Return seconds of one call, by the device's own clock if it has one."""
     if device != "cuda":
         begin = time.perf_counter()
         call()

@@ -49,7 +49,8 @@ class Lean:
 
 
 def supports(config: Any) -> bool:
-    """Whether the fused decoder supports a config: no sliding windows, no biases but Qwen2's own, head sizes that the kernels handle."""
+    """Return whether the fused decoder supports a config: no sliding windows, no biases but Qwen2's own, head sizes that the kernels
+    handle."""
     windows = getattr(config, "use_sliding_window", None) or (config.model_type == "mistral" and config.sliding_window)
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     plain = config.hidden_act == "silu" and head & (head - 1) == 0 and head >= 16
@@ -171,7 +172,7 @@ def tune(m: Lean) -> dict[str, Tile]:
 
 
 def _time(call: Any, layers: list[Layer], tile: Tile) -> float:
-    """Milliseconds of a CUDA graph that runs the product of each of these layers."""
+    """Return milliseconds of a CUDA graph that runs the product of each of these layers."""
     call(layers[0], tile)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()

@@ -15,7 +15,7 @@ ROUND = 64
 
 
 def cache_length(point: Point) -> int:
-    """Tokens in the KV cache of one request."""
+    """Return tokens in the KV cache of one request."""
     return -(-(point.prompt + point.output + SLACK) // ROUND) * ROUND
 
 

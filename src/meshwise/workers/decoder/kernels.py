@@ -208,7 +208,7 @@ def _join_kernel(part, part_sum, out, D: tl.constexpr, SPLITS: tl.constexpr):
 
 
 def choose_splits(sequences: int, key_heads: int, processors: int) -> int:
-    """The number of parts into which a sequence's keys are split, for about eight programs per multiprocessor."""
+    """Return the number of parts into which a sequence's keys are split, for about eight programs per multiprocessor."""
     ideal = max(1, 8 * processors // (sequences * key_heads))
     return min(64, 1 << (ideal.bit_length() - 1))
 

@@ -30,7 +30,7 @@ COLUMNS: tuple[str, ...] = (
 
 
 def spread(values: list[float]) -> float:
-    """The range of repeats as a fraction of their median."""
+    """Return the range of repeats as a fraction of their median."""
     return (max(values) - min(values)) / statistics.median(values) if values else 0.0
 
 

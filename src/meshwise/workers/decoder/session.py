@@ -68,7 +68,7 @@ def shard(model: Any, tp: int) -> Any:
 
 
 def measure(timed: Timed, point: Point, job: Job, prompts: dict[int, list[float]]) -> dict[str, Any]:
-    """Seconds of every repeat; a prompt length that was timed at another point is not timed again."""
+    """Return seconds of every repeat; a prompt length that was timed at another point is not timed again."""
     if job.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     try:

@@ -54,7 +54,7 @@ def machine(device: torch.device, ranks: int) -> Row:
 
 
 def _resident() -> float:
-    """Bytes of this process before it does any work."""
+    """Return bytes of this process before it does any work."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1.0 if sys.platform == "darwin" else 1024.0)
 
 

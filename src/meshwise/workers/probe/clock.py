@@ -45,7 +45,7 @@ class Clock:
             torch.cuda.synchronize(self.device)
 
     def once(self, work: Callable[[], object]) -> float:
-        """Seconds of a single call, by the host's clock."""
+        """Return seconds of a single call, by the host's clock."""
         self.wait()
         began = time.perf_counter()
         work()

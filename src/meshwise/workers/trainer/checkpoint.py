@@ -48,7 +48,7 @@ SMALLEST = 1 << 20
 
 
 def _state(parameters: NamedParameters, optimizer: StepOptimizer, tied: str) -> dict[str, Tensor]:
-    """Everything a run needs to resume, by name. A tied head on another stage is the embedding, and not stored twice."""
+    """Return everything a run needs to resume, by name. A tied head on another stage is the embedding, and not stored twice."""
     return {
         f"{kind}.{_key(name, tied)}": part for name, parameter in parameters for kind, part in optimizer.state(parameter).items()
     }
@@ -294,7 +294,7 @@ class Checkpoints:
         return box[0]
 
     def _first_problem(self, problem: str) -> str:
-        """The first problem of any rank; empty if there is none."""
+        """Return the first problem of any rank; empty if there is none."""
         every: list[Any] = [None] * self.world
         dist.all_gather_object(every, problem, group=self.group)
         return next((one for one in every if one), "")

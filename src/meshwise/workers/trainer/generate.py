@@ -38,13 +38,13 @@ class StatelessPredictor:
 
 
 def predictor_of(model: Any, batch: int = 1) -> Predictor:
-    """The fastest predictor for this model on its device."""
+    """Return the fastest predictor for this model on its device."""
     stateful = family_of(model.config).predictor
     return stateful(model, batch) if stateful else StatelessPredictor(model)
 
 
 def choose(logits: Tensor, temperature: float) -> Tensor:
-    """The likeliest token, or at a temperature one drawn by its probability: the first of exponential clocks to ring."""
+    """Return the likeliest token, or at a temperature one drawn by its probability: the first of exponential clocks to ring."""
     if not temperature:
         return logits.argmax(-1)
     chances = (logits / temperature).softmax(-1)

@@ -47,7 +47,7 @@ def _local(tensor: Tensor) -> Tensor:
 
 
 def gradient_norm(settings: Settings, ranks: Ranks, parameters: NamedParameters) -> Tensor:
-    """The gradient norm of the whole model: squares summed over the axes that shard a weight, and once where it is replicated."""
+    """Return the gradient norm of the whole model: squares summed over the axes that shard a weight, and once where it is replicated."""
     second = HEAD if tied_embedding(settings.model) and settings.layout.pp > 1 else ""
     alike: dict[tuple[object, ...], list[Tensor]] = {}
     groups: dict[tuple[object, ...], list[dist.ProcessGroup]] = {}
@@ -72,7 +72,7 @@ def gradient_norm(settings: Settings, ranks: Ranks, parameters: NamedParameters)
 
 
 def _sharding_groups(grad: Tensor) -> list[dist.ProcessGroup]:
-    """The process groups over which a gradient is sharded."""
+    """Return the process groups over which a gradient is sharded."""
     if not isinstance(grad, DTensor):
         return []
     mesh = grad.device_mesh

@@ -67,7 +67,7 @@ def _steps(folder: Path, pattern: str, prefix: str) -> list[int]:
 
 
 def read_marker(target: Path) -> dict[str, Any]:
-    """The values of a checkpoint's marker; empty if it cannot be read."""
+    """Return the values of a checkpoint's marker; empty if it cannot be read."""
     try:
         found = cast("dict[str, Any]", json.loads((target / MARKER).read_text(encoding="utf-8")))
         return found if {"step", "skipped", "files"} <= set(found) else {}

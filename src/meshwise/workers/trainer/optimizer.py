@@ -28,7 +28,7 @@ class StepOptimizer(Protocol):
         ...
 
     def state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        """A weight and its moments, in float32."""
+        """Return a weight and its moments, in float32."""
         ...
 
     def restore(self, parameter: nn.Parameter, state: dict[str, Tensor], step: int) -> None:

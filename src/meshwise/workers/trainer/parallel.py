@@ -81,7 +81,7 @@ def spans(layers: int, stages: int) -> list[Span]:
 
 
 def own_stages(layout: Layout, stage: int) -> list[int]:
-    """The stages that a pipeline rank holds: every pp-th one, or for the V schedule one on the way down and one on the way up."""
+    """Return the stages that a pipeline rank holds: every pp-th one, or for the V schedule one on the way down and one on the way up."""
     if layout.schedule == "zbv":
         return [stage, 2 * layout.pp - 1 - stage]
     return list(range(stage, layout.pp * layout.chunks, layout.pp))
@@ -143,5 +143,5 @@ def _parallelize(model: nn.Module, span: Span, settings: Settings, ranks: Ranks)
 
 
 def uses_fsdp(layout: Layout) -> bool:
-    """Whether FSDP holds the weights; it also averages gradients over context-parallel ranks, which see different tokens."""
+    """Return whether FSDP holds the weights; it also averages gradients over context-parallel ranks, which see different tokens."""
     return layout.dp * layout.cp > 1

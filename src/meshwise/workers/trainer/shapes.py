@@ -16,7 +16,7 @@ from meshwise.workers.trainer.settings import Settings
 
 
 def rows(settings: Settings, rank: int) -> list[str]:
-    """One line per weight that a rank holds."""
+    """Return one line per weight that a rank holds."""
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=settings.layout.devices)
     try:
         own = build_stages(settings, Ranks.of(settings.layout, "cpu"))

@@ -35,7 +35,7 @@ class Moment:
         return Moment(event)
 
     def since(self, earlier: "Moment") -> float:
-        """Seconds since an earlier moment; waits until the device has reached this one."""
+        """Return seconds since an earlier moment; waits until the device has reached this one."""
         if self.event is None or earlier.event is None:
             return self.clock - earlier.clock
         self.event.synchronize()

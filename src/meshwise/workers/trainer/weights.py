@@ -27,7 +27,7 @@ TOKENIZER = "tokenizer.json"
 
 
 def local_part(parameter: Tensor, whole: Tensor) -> Tensor:
-    """The part of a whole weight that this rank keeps."""
+    """Return the part of a whole weight that this rank keeps."""
     if not isinstance(parameter, DTensor):
         return whole
     shape, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
@@ -127,7 +127,7 @@ def save(
 
 
 def _first_problem(problem: str, parts: int) -> str:
-    """The first rank's problem, if several ranks write."""
+    """Return the first rank's problem, if several ranks write."""
     if parts == 1:
         return problem
     every: list[str | None] = [None] * dist.get_world_size()

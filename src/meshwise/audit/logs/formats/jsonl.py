@@ -18,7 +18,7 @@ STEP = frozenset({"step", "loss", "seconds", "memory"})
 
 
 def matches(head: str) -> bool:
-    """Whether the first line is an object with at least three keys that are column names."""
+    """Return whether the first line is an object with at least three keys that are column names."""
     first = next((line for line in head.splitlines() if line.strip()), "")
     try:
         values: Any = json.loads(first)

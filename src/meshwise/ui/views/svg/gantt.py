@@ -41,7 +41,7 @@ class Window:
 
 
 def gantt(timeline: Timeline, name: str) -> str:
-    """The step of the layout that is called `name`."""
+    """Return the step of the layout that is called `name`."""
     row = max(7.0, min(26.0, 560 / timeline.stages))
     bottom = TOP + row * timeline.stages
     lines = [*_title(timeline, name), *_axis(timeline, bottom)]
@@ -52,7 +52,7 @@ def gantt(timeline: Timeline, name: str) -> str:
 
 
 def _windows(timeline: Timeline) -> list[Window]:
-    """The whole step, or its beginning and its end."""
+    """Return the whole step, or its beginning and its end."""
     total, slot = timeline.choice.step, timeline.pipeline / (timeline.microbatches + timeline.stages - 1)
     length = (timeline.stages + SHOWN / 2) * slot
     tail = length + total - timeline.pipeline
@@ -127,7 +127,7 @@ def _boxes(timeline: Timeline, window: Window, row: float) -> list[str]:
 
 
 def _box(window: Window, start: float, end: float, y: float, row: float) -> str:
-    """A rectangle with a hair of white around it, unless it is a hair itself."""
+    """Return a rectangle with a hair of white around it, unless it is a hair itself."""
     left, right = window.x(start), window.x(end)
     gap = 0.5 if right - left > 2 else 0.0
     return f"M{left:.1f} {y + 0.7:.1f}H{right - gap:.1f}V{y + row - 0.7:.1f}H{left:.1f}z"

@@ -27,7 +27,7 @@ STEPS = (
 
 
 def scatter(found: TrainValidation) -> str:
-    """One dot per timed run, coloured by what tells the runs of the table apart."""
+    """Return one dot per timed run, coloured by what tells the runs of the table apart."""
     close = set(near_best(found.cases))
     rows = [i for i, case in enumerate(found.cases) if case.timed]
     predicted = found.predicted.seconds.tolist()
@@ -55,7 +55,7 @@ class Scale:
 
     @staticmethod
     def over(low: float, high: float) -> "Scale":
-        """A little wider than the values, and never less than a factor of 1.5."""
+        """Return a little wider than the values, and never less than a factor of 1.5."""
         room = max(0.06 * math.log10(high / low), math.log10(1.5) / 2 - math.log10(high / low) / 2, 0.02)
         return Scale(low / 10**room, high * 10**room)
 
@@ -185,5 +185,5 @@ def _billions(case: Case) -> str:
 
 
 def _natural(text: str) -> list[tuple[float, str]]:
-    """A key that puts '8 devices' before '64 devices'."""
+    """Return a key that puts '8 devices' before '64 devices'."""
     return [(float(number), rest) for number, rest in re.findall(r"(\d+\.?\d*)?([^\d]*)", text) if number] or [(0.0, text)]

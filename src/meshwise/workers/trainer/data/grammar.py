@@ -24,7 +24,7 @@ RULES = {
 
 
 def sentence(dice: random.Random) -> str:
-    """A random sentence: TEXT, with each word of the grammar replaced by one of its rules until none is left."""
+    """Return a random sentence: TEXT, with each word of the grammar replaced by one of its rules until none is left."""
     words: list[str] = []
     left = ["TEXT"]
     while left:

@@ -7,7 +7,7 @@ MASK = (1 << 64) - 1
 
 
 def shuffled_index(seed: int, number: int, count: int) -> int:
-    """The index among `count` of a run's sample `number`: each index once per epoch, in a different order each epoch."""
+    """Return the index among `count` of a run's sample `number`: each index once per epoch, in a different order each epoch."""
     epoch, index = divmod(number, count)
     return permute(index, count, _key(seed, epoch))
 
@@ -17,7 +17,8 @@ def _key(seed: int, epoch: int) -> int:
 
 
 def permute(index: int, count: int, key: int) -> int:
-    """A keyed permutation of 0 .. count - 1: a Feistel network over the next even power of two, iterated until the result is below `count`.
+    """Return a keyed permutation of 0 .. count - 1: a Feistel network over the next even power of two, iterated until the result is
+    below `count`.
 
     A Feistel network permutes its whole range (Luby and Rackoff 1988); following its cycle from a number below `count` to the next such
     number permutes those (Black and Rogaway 2002). The range is at most four times `count`, so that takes at most four rounds on average.

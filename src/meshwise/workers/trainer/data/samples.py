@@ -53,7 +53,7 @@ def read_samples(settings: Settings, numbers: Sequence[int]) -> Tensor:
 
 
 def batch_of(settings: Settings, step: int, first: int = 0, count: int | None = None, ahead: int = 0) -> tuple[Tensor, Tensor]:
-    """Tokens and targets of `count` samples from `first` on in a step's batch; by default of the whole batch.
+    """Return tokens and targets of `count` samples from `first` on in a step's batch; by default of the whole batch.
 
     The batch begins `ahead` samples after step x batch, if earlier steps had other batches.
     """
@@ -64,7 +64,7 @@ def batch_of(settings: Settings, step: int, first: int = 0, count: int | None = 
 
 
 def local_batch(settings: Settings, ranks: Ranks, step: int, ahead: int = 0) -> tuple[Tensor, Tensor]:
-    """Tokens and targets of this rank: its replica's samples, and its part of their sequence."""
+    """Return tokens and targets of this rank: its replica's samples, and its part of their sequence."""
     each = settings.batch // settings.layout.dp
     tokens, targets = batch_of(settings, step, ranks.replica * each, each, ahead)
     length, part = settings.seq // settings.layout.cp, ranks.at("cp")

@@ -14,7 +14,7 @@ OPTIONAL_PREFIX = "transformer."
 
 
 def shapes(config: Config) -> Shapes:
-    """Every weight that a file of this model must have; a head that is tied to the embedding has no weight of its own."""
+    """Return every weight that a file of this model must have; a head that is tied to the embedding has no weight of its own."""
     family = family_of(config)
     sizes = family.sizes(config)
     head: Shapes = {} if sizes.tied else {HEAD: (sizes.vocab, sizes.hidden)}
@@ -22,7 +22,7 @@ def shapes(config: Config) -> Shapes:
 
 
 def config_json(config: Config, dtype: str) -> str:
-    """The config.json with which transformers opens saved weights: the model's own plus its class and dtype."""
+    """Return the config.json with which transformers opens saved weights: the model's own plus its class and dtype."""
     name = family_of(config).transformers_class
     kept = {key: value for key, value in config.items() if key not in ("_name_or_path", "dtype")}
     made = ({"architectures": [name]} if name else {}) | {"torch_dtype": dtype}
@@ -30,7 +30,7 @@ def config_json(config: Config, dtype: str) -> str:
 
 
 def stored_name(name: str, found: "dict[str, TensorEntry]") -> str:
-    """The name under which a file holds this weight; empty if it does not."""
+    """Return the name under which a file holds this weight; empty if it does not."""
     return next((key for key in (name, name.removeprefix(OPTIONAL_PREFIX)) if key in found), "")
 
 

@@ -40,12 +40,12 @@ class TensorEntry:
 
 
 def contents(given: Path) -> dict[str, TensorEntry]:
-    """Every tensor of a file, or of the files of a folder, by name."""
+    """Return every tensor of a file, or of the files of a folder, by name."""
     return {name: one for path in files(given) for name, one in table(path).items()}
 
 
 def files(given: Path) -> list[Path]:
-    """The safetensors files that a path stands for: the file itself, or the folder's files that transformers would read, or all."""
+    """Return the safetensors files that a path stands for: the file itself, or the folder's files that transformers would read, or all."""
     if given.is_file():
         # one of several parts stands for all of them
         return files(given.parent) if given.name != SINGLE_FILE and given.name in _indexed(given.parent / INDEX) else [given]
@@ -64,7 +64,7 @@ def files(given: Path) -> list[Path]:
 
 
 def _indexed(path: Path) -> list[str]:
-    """The files that an index names; none if there is no index."""
+    """Return the files that an index names; none if there is no index."""
     if not path.is_file():
         return []
     try:

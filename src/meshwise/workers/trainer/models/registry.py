@@ -77,7 +77,7 @@ class Family:
 
 @cache
 def families() -> dict[str, Family]:
-    """All families by model_type, in the order of their folders' names."""
+    """Return all families by model_type, in the order of their folders' names."""
     package = __name__.rpartition(".")[0]
     folders = sorted(module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]) if module.ispkg)
     found: list[Family] = [import_module(f"{package}.{folder}.family").FAMILY for folder in folders]
@@ -110,5 +110,5 @@ def unsupported(config: Config) -> str:
 
 
 def first_of(config: Config, *keys: str, default: int = 0) -> int:
-    """The first of these keys that the config sets, as an integer."""
+    """Return the first of these keys that the config sets, as an integer."""
     return next((int(config[key]) for key in keys if config.get(key) is not None), default)

@@ -28,5 +28,5 @@ def linear(name: str, outputs: int, inputs: int, bias: bool = True) -> Shapes:
 
 
 def norm(name: str, width: int) -> Shapes:
-    """A norm with gain and bias."""
+    """Return a norm with gain and bias."""
     return {f"{name}.weight": (width,), f"{name}.bias": (width,)}

@@ -67,11 +67,11 @@ class Packed:
         return whole[start : start + parameter.numel()].view(parameter.shape)
 
     def weight_view(self, index: int) -> Tensor:
-        """The buffer of a weight's bfloat16 value."""
+        """Return the buffer of a weight's bfloat16 value."""
         return self._part(self.weight, index)
 
     def state_views(self, index: int) -> dict[str, Tensor]:
-        """The buffers of a weight's low bits and moments."""
+        """Return the buffers of a weight's low bits and moments."""
         return {kind: self._part(one, index) for kind, one in self.state.items()}
 
     def gather_gradients(self) -> Tensor:
@@ -126,7 +126,7 @@ class SplitAdamW(torch.optim.Optimizer):
         self.state[parameter]["low"].copy_(whole.view(torch.int32) - (_bits(parameter) << 16))
 
     def value(self, parameter: nn.Parameter) -> Tensor:
-        """The float32 value of a weight."""
+        """Return the float32 value of a weight."""
         return ((_bits(parameter) << 16) + self.state[parameter]["low"].int()).view(torch.float32)
 
     @torch.no_grad()
@@ -148,7 +148,7 @@ class SplitAdamW(torch.optim.Optimizer):
 
 
 def _fills_memory(weight: Tensor) -> bool:
-    """Whether a weight is alone in its storage."""
+    """Return whether a weight is alone in its storage."""
     return weight.untyped_storage().nbytes() == weight.numel() * weight.element_size()
 
 

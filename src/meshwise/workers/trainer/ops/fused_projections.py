@@ -21,7 +21,7 @@ AT_ONCE = 1024
 
 
 def needs_no_padding(weights: list[Tensor]) -> bool:
-    """Whether the stacked weights have a multiple of ROWS rows."""
+    """Return whether the stacked weights have a multiple of ROWS rows."""
     return sum(_rows(weights)) == _padded(weights)
 
 
@@ -42,7 +42,7 @@ def _padded(weights: list[Tensor]) -> int:
 
 
 def _whole(weights: list[Tensor]) -> Tensor:
-    """The fused weight: a view of the first one's storage, or a copy if the others do not follow it there."""
+    """Return the fused weight: a view of the first one's storage, or a copy if the others do not follow it there."""
     rows, columns = _padded(weights), weights[0].shape[-1]
     memory, start = weights[0].untyped_storage(), weights[0].storage_offset()
     places = [start + columns * sum(_rows(weights[:i])) for i in range(len(weights))]

@@ -41,7 +41,7 @@ def oom_kills() -> int:
 
 
 def current_step(out: Path, started: float, steps: int) -> int:
-    """The step that workers were in, from 1: the one after the last written since they started, on the node that writes."""
+    """Return the step that workers were in, from 1: the one after the last written since they started, on the node that writes."""
     path = out / "steps.jsonl"
     rows = read_rows(path) if path.is_file() and path.stat().st_mtime >= started else []
     return min(rows[-1]["step"] + 2, steps) if rows else 1
@@ -82,7 +82,7 @@ class Agent(LocalElasticAgent):
         return result
 
     def _failure(self, result: RunResult) -> Failure:
-        """The failure that the workers wrote; if none, or only that a rank is gone, one derived from their exit codes."""
+        """Return the failure that the workers wrote; if none, or only that a rank is gone, one derived from their exit codes."""
         path = self.out / FAILURE
         written = Failure(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
         signals = {rank: -one.exitcode for rank, one in result.failures.items() if one.exitcode < 0}

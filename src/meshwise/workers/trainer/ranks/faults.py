@@ -107,7 +107,7 @@ def failure_of(error: BaseException, rank: int, host: str, done: int, first: int
 
 
 def is_finite(loss: Tensor, norm: Tensor) -> Tensor:
-    """Whether a step may be applied. Loss and norm are those of all ranks, so all decide alike."""
+    """Return whether a step may be applied. Loss and norm are those of all ranks, so all decide alike."""
     return torch.isfinite(loss) & torch.isfinite(norm)
 
 

@@ -237,7 +237,7 @@ class Heartbeat:
 
 
 def find_stragglers(before: dict[int, Beat], now: dict[int, Beat], world: int) -> tuple[tuple[int, ...], str]:
-    """The ranks that hold up a run, and why they are suspected: silent, fewer steps done, or waiting at another line than most."""
+    """Return the ranks that hold up a run, and why they are suspected: silent, fewer steps done, or waiting at another line than most."""
     silent = tuple(rank for rank in range(world) if _silent(rank, before, now))
     if silent:
         return silent, " does not respond" if len(silent) == 1 else " do not respond"
@@ -273,7 +273,7 @@ def _named(ranks: tuple[int, ...], beats: dict[int, Beat], world: int) -> str:
 
 
 def _where(thread: int) -> str:
-    """The innermost line of the trainer that a thread is at, such as 'samples.py:72 local_batch'."""
+    """Return the innermost line of the trainer that a thread is at, such as 'samples.py:72 local_batch'."""
     frame: FrameType | None = sys._current_frames().get(thread)  # pyright: ignore[reportPrivateUsage]
     own = str(Path(__file__).parents[1])
     while frame and not frame.f_code.co_filename.startswith(own):

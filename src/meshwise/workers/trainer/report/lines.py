@@ -15,7 +15,7 @@ from meshwise.workers.trainer.settings import Settings
 
 
 def peak_memory(device: torch.device) -> float:
-    """The most bytes that this rank has held at once."""
+    """Return the most bytes that this rank has held at once."""
     if device.type == "cuda":
         return float(torch.cuda.max_memory_allocated(device))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1.0 if sys.platform == "darwin" else 1024.0)
@@ -41,7 +41,7 @@ def step_line(settings: Settings, one: Step) -> str:
 
 
 def environment(settings: Settings) -> dict[str, object]:
-    """The software and hardware that the numbers were measured with."""
+    """Return the software and hardware that the numbers were measured with."""
     cuda = settings.device == "cuda"
     return {
         "python": platform.python_version(),

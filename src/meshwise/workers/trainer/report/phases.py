@@ -20,7 +20,7 @@ class PhaseTimes:
     marks: tuple[tuple[str, Mark, Mark], ...]
 
     def seconds(self) -> dict[str, float]:
-        """Seconds by phase; on a GPU as its stream measured them. Phases that the device has not finished are left out."""
+        """Return seconds by phase; on a GPU as its stream measured them. Phases that the device has not finished are left out."""
         return self._sum(0)
 
     def cpu_seconds(self) -> dict[str, float]:

@@ -138,14 +138,14 @@ def open_step_log(path: Path, first: int) -> FileIO:
 
 
 def tensorboard_writer(folder: Path) -> Any:
-    """A TensorBoard writer; the launcher has checked that TensorBoard is installed."""
+    """Return a TensorBoard writer; the launcher has checked that TensorBoard is installed."""
     from torch.utils.tensorboard.writer import SummaryWriter
 
     return SummaryWriter(str(folder / "tensorboard"))
 
 
 def scalars(settings: Settings, one: Step) -> dict[str, float]:
-    """A step's values by the names of TensorBoard's curves."""
+    """Return a step's values by the names of TensorBoard's curves."""
     tokens, flops, mfu = rates(settings, one.seconds)
     found = {"loss": one.loss, "grad_norm": one.grad_norm, "tokens_per_second": tokens, "seconds": one.seconds}
     found |= {"memory_gib": one.memory / 2**30, "tflops_per_device": flops / 1e12, "mfu": mfu}

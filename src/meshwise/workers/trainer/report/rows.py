@@ -59,17 +59,17 @@ class Rank:
 
 
 def measured_steps(steps: Sequence[Step]) -> list[Step]:
-    """The steps after the warm-up, or all if there are no others."""
+    """Return the steps after the warm-up, or all if there are no others."""
     return list(steps[WARM_UP:] or steps)
 
 
 def median_seconds(steps: Sequence[Step]) -> float:
-    """The median time of the measured steps."""
+    """Return the median time of the measured steps."""
     return statistics.median(one.seconds for one in measured_steps(steps))
 
 
 def typical_step(steps: Sequence[Step]) -> Step:
-    """The measured step nearest to the median (the shorter of two): an actual step, so that its phases add up to its time."""
+    """Return the measured step nearest to the median (the shorter of two): an actual step, so that its phases add up to its time."""
     return min(measured_steps(steps), key=lambda one: (abs(one.seconds - median_seconds(steps)), one.seconds))
 
 
@@ -78,14 +78,14 @@ def median_or_none(values: Sequence[float]) -> float | None:
 
 
 def rates(settings: Settings, seconds: float) -> tuple[float, float, float]:
-    """Tokens per second of the run, FLOP/s per device, and MFU; the latter two are NaN if unknown."""
+    """Return tokens per second of the run, FLOP/s per device, and MFU; the latter two are NaN if unknown."""
     tokens, devices = settings.batch * settings.seq / seconds, settings.layout.devices
     flops = tokens * float(settings.facts.get("flops_per_token", math.nan)) / devices
     return tokens, flops, flops / float(settings.facts.get("peak", math.nan))
 
 
 def run_columns(settings: Settings, per_node: int) -> dict[str, object]:
-    """The columns of a measurement table that describe the run."""
+    """Return the columns of a measurement table that describe the run."""
     a, m, now = settings.layout, sizes_of(settings.model), datetime.now(UTC)
     return {
         "source": "meshwise run",
@@ -123,7 +123,7 @@ def run_columns(settings: Settings, per_node: int) -> dict[str, object]:
 
 
 def measurement(settings: Settings, steps: Sequence[Step], per_node: int, memory: float | None = None) -> dict[str, object]:
-    """The row of a run: its median step and its peak memory, `memory` or else that of the given steps. Blank if not measured."""
+    """Return the row of a run: its median step and its peak memory, `memory` or else that of the given steps. Blank if not measured."""
     measured, seconds = measured_steps(steps), median_seconds(steps)
     tokens, flops, mfu = rates(settings, seconds)
     return run_columns(settings, per_node) | {
@@ -142,7 +142,7 @@ def measurement(settings: Settings, steps: Sequence[Step], per_node: int, memory
 
 
 def failure(settings: Settings, per_node: int, outcome: str, note: str) -> dict[str, object]:
-    """The row of a run without a measurement: `outcome` is oom or fail."""
+    """Return the row of a run without a measurement: `outcome` is oom or fail."""
     blank = dict.fromkeys(("sec_per_iter", "tokens_per_sec_per_gpu", "mfu", "mem_gb"), "")
     return run_columns(settings, per_node) | blank | {"mem_unit": "GiB", "outcome": outcome, "note": note}
 
@@ -153,7 +153,7 @@ def add_row(path: Path, row: dict[str, object]) -> None:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The objects of a .jsonl file; a truncated last line is ignored."""
+    """Return the objects of a .jsonl file; a truncated last line is ignored."""
     found: list[dict[str, Any]] = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
         try:
@@ -164,7 +164,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _finite(value: float) -> float | None:
-    """The value, or None for NaN and infinity, which JSON cannot express."""
+    """Return the value, or None for NaN and infinity, which JSON cannot express."""
     return value if math.isfinite(value) else None
 
 

@@ -90,7 +90,7 @@ class Bloom(Headed):
         return self.transformer.word_embeddings_layernorm(self.transformer.word_embeddings(x))
 
     def mask(self, length: int, device: torch.device) -> Tensor | None:
-        """The mask of attention, added to its scores or boolean; None means causal."""
+        """Return the mask of attention, added to its scores or boolean; None means causal."""
         return alibi(self.heads, self.shard, length, device)
 
     def tie(self) -> None:
@@ -121,21 +121,24 @@ def norm_of(config: Config) -> nn.LayerNorm:
     return nn.LayerNorm(sizes_of(config).hidden, eps=float(config.get("layer_norm_epsilon", 1e-5)))
 
 
-def slopes(heads: int) -> list[float]:
-    """ALiBi slopes of the heads: a geometric series, and beyond a power of two every other slope of the next (arXiv:2108.12409)."""
+def slopes(heads: int, device: torch.device) -> Tensor:
+    """Return the ALiBi slopes of the heads: a geometric series, and beyond a power of two every other slope of the next (arXiv:2108.12409).
+
+    They are computed on the device: a CUDA graph cannot capture a copy from the host.
+    """
     whole = 2 ** math.floor(math.log2(heads))
-    first = [2 ** (-8 * (i + 1) / whole) for i in range(whole)]
-    return first + [2 ** (-4 * (2 * i + 1) / whole) for i in range(heads - whole)]
+    i = torch.arange(heads, device=device, dtype=torch.float64)
+    return torch.where(i < whole, -8 * (i + 1), -4 * (2 * (i - whole) + 1)).div(whole).exp2().float()
 
 
 def alibi(heads: int, shard: LocalShard, length: int, device: torch.device) -> Tensor:
-    """The bias on the scores of this rank's heads: minus slope x distance, and minus infinity for later tokens.
+    """Return the bias on the scores of this rank's heads: minus slope x distance, and minus infinity for later tokens.
 
     HF adds slope x position of the key. The difference is the same for all keys of a query, so softmax ignores it, and distances
     stay exact in 16 bits where they matter.
     """
     here, everywhere = shard.positions(length, device)
     each = heads // shard.tp
-    own = torch.tensor(slopes(heads)[shard.tp_rank * each : (shard.tp_rank + 1) * each], device=device)
+    own = slopes(heads, device)[shard.tp_rank * each : (shard.tp_rank + 1) * each]
     distance = (here[:, None] - everywhere).float()
     return (-own[:, None, None] * distance).masked_fill(distance < 0, -torch.inf)

@@ -29,7 +29,7 @@ def unsupported(config: Config) -> str:
 
 
 def ignored_dropout(config: Config) -> float:
-    """The largest dropout in the config; all published GPT-2 configs set one."""
+    """Return the largest dropout in the config; all published GPT-2 configs set one."""
     return max(float(config.get(key) or 0) for key in ("attn_pdrop", "embd_pdrop", "resid_pdrop"))
 
 

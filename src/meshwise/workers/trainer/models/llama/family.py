@@ -30,7 +30,7 @@ def sizes(config: Config, tied: bool = False) -> Sizes:
 
 
 def rope_of(config: Config) -> dict[str, Any]:
-    """The rotary position settings, under the key of transformers 5 or of earlier versions."""
+    """Return the rotary position settings, under the key of transformers 5 or of earlier versions."""
     return {"rope_theta": config.get("rope_theta", 10000.0)} | dict(
         config.get("rope_parameters") or config.get("rope_scaling") or {}
     )

@@ -47,7 +47,7 @@ def _parameters(layer: Learner) -> list[Tensor]:
 
 
 def layer_gradients(layer: Learner, k: Tensor, v: Tensor, weights: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """The input of each matrix and the gradient at its output, for keys and values (batch, heads, tokens, head_dim)."""
+    """Return the input of each matrix and the gradient at its output, for keys and values (batch, heads, tokens, head_dim)."""
     if isinstance(layer, MLPLearner):
         w1, b1, w2, b2 = weights
         before = k @ w1 + b1
@@ -74,7 +74,7 @@ def apply_sums(memory: Memory, place: Tensor, full: Tensor) -> None:
 
 
 def read_token(layer: Learner, memory: Memory, q: Tensor, place: Tensor) -> Tensor:
-    """The output (batch, heads, 1, head_dim) of a token whose position has the factor `place`."""
+    """Return the output (batch, heads, 1, head_dim) of a token whose position has the factor `place`."""
     now = [weight - place * total for weight, total in zip(memory.weights, memory.sums, strict=True)]
     out = q @ now[0] + now[1]
     if isinstance(layer, MLPLearner):

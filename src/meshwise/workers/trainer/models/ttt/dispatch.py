@@ -46,7 +46,7 @@ def why_no_kernels(device: torch.device, dtype: torch.dtype, head_size: int, min
 
 @cache
 def use_kernels(device: torch.device, dtype: torch.dtype, head_size: int, mini_batch: int, limits: Limits = LINEAR) -> bool:
-    """Whether to use the kernels. Logs the reason once if a GPU cannot use them."""
+    """Return whether to use the kernels. Logs the reason once if a GPU cannot use them."""
     reason = why_no_kernels(device, dtype, head_size, mini_batch, limits)
     if reason and device.type == "cuda":
         logging.getLogger("meshwise").warning("TTT layers run in plain PyTorch instead of Triton kernels: %s", reason)
@@ -54,5 +54,5 @@ def use_kernels(device: torch.device, dtype: torch.dtype, head_size: int, mini_b
 
 
 def operand_dtype(device: torch.device, weights: torch.dtype) -> torch.dtype:
-    """The dtype of the products' operands: autocast's if it is enabled, else that of the weights."""
+    """Return the dtype of the products' operands: autocast's if it is enabled, else that of the weights."""
     return torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else weights

@@ -20,7 +20,7 @@ def sizes(config: Config) -> Sizes:
 
 
 def learner_of(config: Config) -> tuple[str, int]:
-    """The inner model's kind and the tokens of its mini-batch; defaults are those of the paper's code."""
+    """Return the inner model's kind and the tokens of its mini-batch; defaults are those of the paper's code."""
     return str(config.get("ttt_layer_type", "linear")), int(config.get("mini_batch_size", 16))
 
 

@@ -47,7 +47,7 @@ class Learner(nn.Module):
         return self.o_proj(self.post_norm(out))
 
     def read(self, x: Tensor, rotation: Tensor) -> Tensor:
-        """The outputs of all heads for every token, side by side. A partial last mini-batch is padded."""
+        """Return the outputs of all heads for every token, side by side. A partial last mini-batch is padded."""
         seq = x.shape[1]
         x = F.pad(x, (0, 0, 0, -seq % self.mini_batch))
         q, k, v = (self._split(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
@@ -80,12 +80,12 @@ class Learner(nn.Module):
 
 
 def dual_weights(q: Tensor, k: Tensor, rate: Tensor, place: Tensor) -> Tensor:
-    """The weight of token j's gradient in token i's output, through a matrix (q @ k) and its bias (the "+ 1")."""
+    """Return the weight of token j's gradient in token i's output, through a matrix (q @ k) and its bias (the "+ 1")."""
     return torch.tril(place[:, None] * rate[..., None, :] * (q @ k.transpose(-1, -2) + 1))
 
 
 def loss_gradient(z: Tensor, target: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
-    """The gradient of |LN(z) - target|^2 / 2 with respect to z."""
+    """Return the gradient of |LN(z) - target|^2 / 2 with respect to z."""
     scale = torch.rsqrt(z.var(-1, correction=0, keepdim=True) + EPS)
     normal = (z - z.mean(-1, keepdim=True)) * scale
     at_normal = (gamma * normal + beta - target) * gamma

@@ -46,7 +46,7 @@ class LinearLearner(Learner):
         return self._packed(x), rotation, self.W1, self.b1, *norm, *rates, self.base_lr
 
     def _packed(self, x: Tensor) -> Tensor:
-        """All four projections of x side by side, computed by one product instead of four."""
+        """Return all four projections of x side by side, computed by one product instead of four."""
         if self.fused:
             from meshwise.workers.trainer.ops.fused_projections import fused_linear
 
@@ -57,7 +57,7 @@ class LinearLearner(Learner):
         return [self.q_proj.weight, self.k_proj.weight, self.v_proj.weight, self.learnable_ttt_lr_weight]
 
     def packed_weight(self) -> Tensor:
-        """The four projections of x as one matrix, padded with zeros to a multiple of 16 rows."""
+        """Return the four projections of x as one matrix, padded with zeros to a multiple of 16 rows."""
         parts = [part.flatten(0, -2) for part in self._projections()]
         return torch.cat([*parts, parts[0].new_zeros(-sum(map(len, parts)) % PADDING, parts[0].shape[1])])
 

@@ -69,7 +69,7 @@ def gelu(x: Tensor) -> Tensor:
 
 
 def gelu_derivative(x: Tensor) -> Tensor:
-    """The derivative of x (1 + tanh u) / 2, u = sqrt(2 / pi) (x + 0.044715 x^3) (arXiv:1606.08415)."""
+    """Return the derivative of x (1 + tanh u) / 2, u = sqrt(2 / pi) (x + 0.044715 x^3) (arXiv:1606.08415)."""
     root = 0.7978845608028654  # sqrt(2 / pi)
     bent = torch.tanh(root * (x + 0.044715 * x**3))
     return 0.5 * (1 + bent) + 0.5 * x * (1 - bent * bent) * root * (1 + 3 * 0.044715 * x * x)
