@@ -12,6 +12,9 @@ from unittest import mock
 
 from meshwise.ui.cli.main import main
 
+SMALL = ["plan", "llama-debug", "--on", "1x8xh100-sxm", "--batch", "64", "--seq", "512"]
+BLOOM = ["plan", "bloom-176b", "--on", "jean-zay:48", "--batch", "2048", "--seq", "2k", "--framework", "megatron-deepspeed"]
+
 
 class Done(NamedTuple):
     """A command that ended."""
@@ -68,3 +71,8 @@ def refused(done: Done, code: int = 2) -> str:
     assert done.err.count("\n") == 1
     assert done.err.endswith("\n")
     return done.err
+
+
+def flowing(text: str) -> str:
+    """Text without its line breaks."""
+    return " ".join(text.split())

@@ -1,0 +1,129 @@
+"""`meshwise explain`: reasons, comparison of two layouts, the timeline of a step, and what a mistake says."""
+
+import gzip
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.command import BLOOM, Run, flowing, once, refused
+
+# Explaining a plan.
+
+
+def test_a_plan_is_explained_the_same_every_time_and_as_when_it_was_made(run: Run, plan: Path) -> None:
+    first, second = run("explain", str(plan)), run("explain", str(plan))
+    assert first == second
+    assert (first.code, first.err) == (0, "")
+    why = first.out.splitlines()[-11:]
+    assert any(line.startswith("Memory is the limit") for line in why)
+    whole = flowing(once(*BLOOM, "--verbose").out)
+    for line in why:
+        assert flowing(line) in whole
+
+
+def test_a_plan_under_limits_is_explained_under_them(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    made = run(*BLOOM, "--fix", "tp=8,recompute=full", "--out", str(path), "--verbose")
+    explained = run("explain", str(path))
+    for start in ("Memory is ", "With twice the memory"):
+        (line,) = [line for line in explained.out.splitlines() if line.startswith(start)]
+        assert flowing(line) in flowing(made.out)
+        assert not re.search(r"tp[124] ", line)
+
+
+def test_two_layouts_are_compared_part_by_part(run: Run, plan: Path) -> None:
+    text, found = run("explain", str(plan), "--versus", "tp=8,pp=6"), run("explain", str(plan), "--versus", "tp=8,pp=6", "--json")
+    compared = json.loads(found.out)
+    assert set(compared) == {"best", "other", "differences", "reasons"}
+    assert (compared["other"]["tp"], compared["other"]["pp"]) == (8, 6)
+    assert compared["best"] == json.loads(plan.read_text())["choices"][0]["layout"]
+    assert all(" ".join(line.split()) in " ".join(text.out.split()) for line in compared["reasons"])
+    assert {row["part"] for row in compared["differences"]} >= {"tp", "matmul"}  # eight ranks reduce more, and multiply thinner
+
+
+@pytest.mark.parametrize(
+    ("versus", "code", "words"),
+    [
+        ("tp=7", 2, "tp=7 cannot run"),
+        ("tp=8,pp=5", 2, "its axes multiply to 384 devices"),
+        ("zero=3", 2, "ZeRO"),
+        ("tp=8,pp=3,recompute=none", 1, "does not fit"),
+        ("tq=8", 2, "did you mean 'tp'?"),
+        ("tp=99999999999999999999", 2, "tp is a whole number"),
+    ],
+)
+def test_a_layout_that_cannot_run_is_refused_with_the_reason(run: Run, plan: Path, versus: str, code: int, words: str) -> None:
+    assert words in refused(run("explain", str(plan), "--versus", versus), code)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda text: text[: len(text) // 2], "not valid JSON"),
+        (lambda text: text.replace('"format": 4', '"format": 7'), "a plan of format 7; this version reads format 4"),
+        (lambda text: text.replace('"choices"', '"chosen"'), "a damaged plan"),
+        (lambda text: "model = 1", "not valid JSON"),
+        (lambda text: '{"model_type": "llama"}', "not a plan; write one with"),
+        (lambda text: "\0\0", "plan.json"),
+        (lambda text: text.replace('"bloom-176b"', '"blooom-176b"'), "did you mean"),
+    ],
+    ids=["cut off", "another format", "damaged", "TOML", "a config", "binary", "an unknown model"],
+)
+def test_a_file_that_is_no_plan_is_one_line(run: Run, plan: Path, damage: Any, words: str) -> None:
+    plan.write_text(damage(plan.read_text()))
+    assert words in refused(run("explain", str(plan)))
+
+
+def test_a_plan_that_is_not_there_is_one_line(run: Run, tmp_path: Path) -> None:
+    assert "no such file" in refused(run("explain", str(tmp_path / "nowhere.json"))).lower()
+
+
+# The step in time.
+
+
+def test_a_step_is_written_as_a_trace_and_as_a_picture(run: Run, plan: Path, tmp_path: Path) -> None:
+    trace, svg = tmp_path / "step.json", tmp_path / "step.svg"
+    done = run("explain", str(plan), "--trace", str(trace), "--svg", str(svg))
+    assert (done.code, done.err) == (0, "")
+    trace_line, svg_line = done.out.splitlines()
+    best = json.loads(plan.read_text())["choices"][0]
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert max(e["ts"] + e["dur"] for e in events if e["ph"] == "X") / 1e6 == pytest.approx(best["seconds"], rel=1e-6)
+    assert {e["pid"] for e in events} == set(range(best["layout"]["pp"]))
+    for words in (str(trace), f"{len(events):,} events", f"{best['seconds']:.4g} s", "ui.perfetto.dev", "chrome://tracing"):
+        assert words in trace_line
+    assert str(svg) in svg_line
+    assert svg.read_text().startswith("<svg")
+
+
+def test_the_layout_you_have_in_mind_is_played_out_instead(run: Run, plan: Path, tmp_path: Path) -> None:
+    path = tmp_path / "step.json.gz"
+    assert run("explain", str(plan), "--versus", "tp=8,pp=6", "--trace", str(path)).code == 0
+    found = json.loads(gzip.decompress(path.read_bytes()))
+    assert (found["metadata"]["layout"]["tp"], found["metadata"]["layout"]["pp"]) == (8, 6)
+
+
+@pytest.mark.parametrize("option", ["--trace", "--svg"])
+def test_a_timeline_that_cannot_be_written_is_one_line(run: Run, plan: Path, tmp_path: Path, option: str) -> None:
+    assert "cannot write" in refused(run("explain", str(plan), option, str(tmp_path / "nowhere" / "step")))
+    assert "cannot write" in refused(run("explain", str(plan), option, str(tmp_path)))
+
+
+def test_an_explanation_and_a_timeline_are_two_questions(run: Run, plan: Path, tmp_path: Path) -> None:
+    assert "give one of the two" in refused(run("explain", str(plan), "--json", "--svg", str(tmp_path / "step.svg")))
+
+
+@pytest.mark.parametrize(
+    ("axis", "value", "words"),
+    [("mbs", 7, "no whole number of micro-batches"), ("vpp", 2, "cannot run"), ("schedule", "interleaved", "cannot run")],
+)
+def test_a_plan_edited_into_one_that_cannot_run_is_one_line(
+    run: Run, plan: Path, tmp_path: Path, axis: str, value: object, words: str
+) -> None:
+    edited = json.loads(plan.read_text())
+    edited["choices"][0]["layout"][axis] = value
+    plan.write_text(json.dumps(edited))
+    assert words in refused(run("explain", str(plan), "--trace", str(tmp_path / "step.json")))
