@@ -1,4 +1,4 @@
-"""Prediction intervals of a training step, from its calibration: wider where more of the step is waiting."""
+"""Prediction intervals of a training step, from its calibration: wider where devices wait for more of the step."""
 
 import numpy as np
 

@@ -58,9 +58,9 @@ class Layouts:
     @staticmethod
     def of(**given: int | Ints) -> "Layouts":
         """Build layouts from the axes that differ from their default; scalars are repeated to the length of the arrays."""
-        every = {axis.name: axis.least for axis in AXES} | given
-        arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(v, dtype=np.int64)) for v in every.values()))
-        return Layouts(**dict(zip(every, arrays, strict=True)))
+        values = {axis.name: axis.least for axis in AXES} | given
+        arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(v, dtype=np.int64)) for v in values.values()))
+        return Layouts(**dict(zip(values, arrays, strict=True)))
 
     @staticmethod
     def from_row(row: Row) -> "Layouts":

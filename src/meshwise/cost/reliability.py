@@ -18,12 +18,12 @@ ACCEPTED = {
     "spares": ("nodes", 0.0, 1e5),
     "straggler": ("share", 0.0, 0.99),
 }
-"""For each number of a Reliability: its quantity, least and most."""
+"""The quantity and the accepted range of each field of a Reliability."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reliability:
-    """How often things fail and what that costs. Seconds, bytes/s and shares."""
+    """Failure rates, and the cost of checkpoints, restarts, repairs and stragglers. In seconds, bytes/s and shares."""
 
     mtbf: float = LLAMA3_MTBF
     """Mean time between failures of one device, its share of host, network and software included."""

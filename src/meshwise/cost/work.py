@@ -8,7 +8,7 @@ from meshwise import units
 from meshwise.cost.reliability import Reliability
 from meshwise.errors import UserError, quoted
 
-if TYPE_CHECKING:  # the fields of questions come from here, and help should not wait for the rest
+if TYPE_CHECKING:  # --help reads the fields of these classes and should not import numpy
     from meshwise.catalogue.frameworks import Framework
     from meshwise.cost.layout import Ints
 

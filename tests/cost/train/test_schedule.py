@@ -73,7 +73,7 @@ def test_nothing_starts_before_what_it_needs_and_a_stage_does_one_thing_at_a_tim
 def in_flight(run: Simulation, stage: int, freed_by: int) -> int:
     """The most micro-batches whose activations a stage holds at once."""
     mine = run.stage == stage
-    steps = np.where(run.what[mine] == FORWARD, 1, np.where(run.what[mine] == freed_by, -1, 0))
+    steps = np.where(run.kind[mine] == FORWARD, 1, np.where(run.kind[mine] == freed_by, -1, 0))
     return int(np.cumsum(steps).max())
 
 

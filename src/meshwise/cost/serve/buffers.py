@@ -99,12 +99,12 @@ def footprints(
     several = len(busy) > placement.tp
     whole = placement.split == "layer" and not placement.host.layers and not placement.host.head
     copies = runtime.copies if several and whole else 1
-    found = [_footprint(placement.host, host_bytes(size, runtime, copies=copies), 0.0)]
+    per_device = [_footprint(placement.host, host_bytes(size, runtime, copies=copies), 0.0)]
     for load in placement.devices:
         hops = 0.0 if not several else runtime.first_hops if load.device == busy[0] else 1.0
-        used = compute_bytes(size, runtime, copies=copies, hops=hops, head=load.head) if load.device in busy else 0.0
-        found.append(_footprint(load, used, runtime.context))
-    return tuple(found)
+        compute = compute_bytes(size, runtime, copies=copies, hops=hops, head=load.head) if load.device in busy else 0.0
+        per_device.append(_footprint(load, compute, runtime.context))
+    return tuple(per_device)
 
 
 def _footprint(load: Load, compute: float, context: float) -> Footprint:

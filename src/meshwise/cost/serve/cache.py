@@ -48,13 +48,13 @@ class CacheRequest:
 
 def cache_type(name: str, runtime: Runtime) -> str:
     """Return the cache type of that name; refuse one that the engine does not have."""
-    found = {"fp16": "f16", "float16": "f16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}.get(
+    kind = {"fp16": "f16", "float16": "f16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}.get(
         name.lower(), name.lower()
     )
-    if found not in runtime.cache_types:
+    if kind not in runtime.cache_types:
         known = ", ".join(runtime.cache_types)
         raise UserError(f"{runtime.name} has no KV type {quoted(name)}{nearest(name, runtime.cache_types)}; it has {known}")
-    return found
+    return kind
 
 
 def element_bytes(name: str) -> float:
@@ -77,16 +77,18 @@ def layer_caches(model: Model, runtime: Runtime, request: CacheRequest) -> tuple
 
 
 def _sum(parts: Iterable[LayerCache]) -> LayerCache:
-    found = list(parts)
+    """Return the cache of a layer from those of its blocks."""
+    caches = list(parts)
     return LayerCache(
-        sum(part.kv for part in found),
-        max(part.heads for part in found),
-        sum(part.state for part in found),
-        max(part.tokens for part in found),
+        sum(part.kv for part in caches),
+        max(part.heads for part in caches),
+        sum(part.state for part in caches),
+        max(part.tokens for part in caches),
     )
 
 
 def _block(model: Model, runtime: Runtime, request: CacheRequest, ops: tuple[Op, ...], times: int) -> LayerCache:
+    """Return the cache of one block; `times` layers share the counts of its Ops."""
     latent = any(op.name == "attention.kv_down" for op in ops)
     keys = tokens = 0
     for op in ops:
@@ -115,11 +117,11 @@ def _row(op: Op, latent: bool, model: Model, runtime: Runtime, request: CacheReq
     """Return bytes of one token in one layer. A latent is stored once; other caches are half keys, half values."""
     kinds = [request.key] if latent else [request.key, request.value]
     width = op.cache // len(kinds)
-    found = 0
+    total = 0
     for kind in kinds:
         block, size = SIZES[cache_type(kind, runtime)]
         piece = width if latent else width // max(model.decoder.kv_heads, 1)
         if piece % block:
             raise UserError(f"{model.name}: a KV type of {kind} needs heads of a multiple of {block} elements; they have {piece}")
-        found += width // block * size
-    return found
+        total += width // block * size
+    return total

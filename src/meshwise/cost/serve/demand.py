@@ -158,6 +158,7 @@ class TokenWork:
 
 @lru_cache(maxsize=16)
 def token_work(model: Model) -> TokenWork:
+    """Count the work per token of a model."""
     times = model.times
     products = {
         name: sum(op.flops(1) for op in ops if op.kind != "attention") / times[name]
@@ -222,34 +223,30 @@ class Workload:
     def products(self, load: Load) -> float:
         """Return FLOPs per token of a device's products, without the head. A row split cuts every product by the same shares; other splits
         place whole layers, or 1/tp of them."""
-        facts, devices = token_work(self.model), self.placement.devices
-        own = sum(facts.products[i] for i in load.layers) / self.placement.tp
-        pinned = _pinned(self.placement, facts)
+        per_token, devices = token_work(self.model), self.placement.devices
+        in_layers = sum(per_token.products[i] for i in load.layers) / self.placement.tp
+        pinned = _pinned(self.placement, per_token)
         if load.device == HOST:
-            return own + pinned
+            return in_layers + pinned
         if self.placement.split == "row":
             share = load.weights / sum(other.weights for other in devices)
-            return share * sum(facts.products[i] for other in devices for i in other.layers)
-        return own - pinned * len(load.layers) / max(1, sum(len(other.layers) for other in devices))
+            return share * sum(per_token.products[i] for other in devices for i in other.layers)
+        return in_layers - pinned * len(load.layers) / max(1, sum(len(other.layers) for other in devices))
 
     def head(self, load: Load) -> float:
         """Return bytes of the head on a device, from its share in the FLOPs of the device's weights that every token uses."""
-        facts = token_work(self.model)
-        layers = range(len(facts.products)) if self.placement.split == "row" else load.layers
-        others = sum(facts.products[i] - facts.experts[i] for i in layers)
-        return load.once * facts.head / (others + facts.head) if load.head else 0.0
+        per_token = token_work(self.model)
+        layers = range(len(per_token.products)) if self.placement.split == "row" else load.layers
+        others = sum(per_token.products[i] - per_token.experts[i] for i in layers)
+        return load.once * per_token.head / (others + per_token.head) if load.head else 0.0
 
     def task(self, load: Load, chip: Chip) -> Task:
         """Count the work of one device."""
-        facts, prompt, part, users = (
-            token_work(self.model),
-            self.work.prompt,
-            1 / self.placement.tp,
-            self.work.users / self.groups,
-        )
-        scores = [(_keys(op, prompt, self.size, self.flash), op) for i in load.layers for op in facts.attention[i]]
-        flops, head = self.products(load), facts.head * part if load.head else 0.0
-        last, single = self.head(load), self.work.users == 1 and self.runtime.alone < 1
+        per_token, prompt = token_work(self.model), self.work.prompt
+        part, users = 1 / self.placement.tp, self.work.users / self.groups
+        scores = [(_keys(op, prompt, self.size, self.flash), op) for i in load.layers for op in per_token.attention[i]]
+        flops, head = self.products(load), per_token.head * part if load.head else 0.0
+        head_bytes, single = self.head(load), self.work.users == 1 and self.runtime.alone < 1
         return Task(
             chip=chip,
             layers=len(load.layers),
@@ -259,24 +256,24 @@ class Workload:
             cache=sum(_cache_read(self.model, self.caches[i], self.placement.tp, self.flash) for i in load.layers) / self.groups,
             flash=self.flash,
             flops=users * (flops + head),
-            batch_weights=load.read(self.size) - last,
-            head=last,
+            batch_weights=load.read(self.size) - head_bytes,
+            head=head_bytes,
             prompt_flops=prompt * flops,
             rows=self.size,
             products=products(self.model, self.placement.tp, self.runtime.joined),
             attention=prompt * part * sum(keys * 2 * op.m * (op.n + op.k) * _slower(op, self.flash) for keys, op in scores),
             scores=0.0 if self.flash else prompt * part * sum(keys * op.m * 4 for keys, op in scores),
-            activations=prompt * part * facts.touched * len(load.layers) * self.runtime.element,
+            activations=prompt * part * per_token.touched * len(load.layers) * self.runtime.element,
         )
 
 
 def demand(model: Model, weights: Weights, placement: Placement, rig: Rig, runtime: Runtime, work: Serve) -> Demand:
     """Count a decode step at the mean context of the generation, and the prompt of one request in micro-batches of the engine's size."""
-    workload, facts, tp = Workload(model, placement, runtime, work), token_work(model), placement.tp
+    workload, per_token, tp = Workload(model, placement, runtime, work), token_work(model), placement.tp
     tasks = [workload.task(load, chip) for load, chip in zip(placement.devices, rig.chips, strict=True)]
-    busy = [i for i, one in enumerate(tasks) if not one.idle]
+    busy = [i for i, task in enumerate(tasks) if not task.idle]
     host = workload.task(placement.host, rig.cpu)
-    alone = host.idle and placement.split == "layer" and len(busy) > 1
+    pipelined = host.idle and placement.split == "layer" and len(busy) > 1
     wide = any(len({rig.hosts[i] for i in group}) > 1 for group in _groups(placement))
     rows = placement.split == "row" and len(busy) > 1
     return Demand(
@@ -285,7 +282,7 @@ def demand(model: Model, weights: Weights, placement: Placement, rig: Rig, runti
         narrow=weights.narrow,
         users=work.users,
         micro_batches=max(1, ceil(work.prompt / workload.size)),
-        copies=runtime.copies if alone else 1,
+        copies=runtime.copies if pipelined else 1,
         groups=workload.groups,
         stages=_stages(placement, tasks, busy),
         host=host,
@@ -297,16 +294,16 @@ def demand(model: Model, weights: Weights, placement: Placement, rig: Rig, runti
         reduce_remote=wide,
         reduce_bytes=model.decoder.hidden * 2.0,
         prompt=work.prompt,
-        row_products=float(facts.cut) if rows else 0.0,
-        row_bytes=4 * _row_elements(facts, len(busy)) if rows else 0.0,
+        row_products=float(per_token.cut) if rows else 0.0,
+        row_bytes=4 * _row_elements(per_token, len(busy)) if rows else 0.0,
     )
 
 
-def _pinned(placement: Placement, facts: TokenWork) -> float:
+def _pinned(placement: Placement, per_token: TokenWork) -> float:
     """Return FLOPs of experts that are on the host while the rest of their layer is on a device."""
     experts = sum(load.experts for load in placement.loads)
-    own = sum(facts.experts[i] for i in placement.host.layers)
-    return max(0.0, sum(facts.experts) * placement.host.experts / experts - own) if experts else 0.0
+    in_host_layers = sum(per_token.experts[i] for i in placement.host.layers)
+    return max(0.0, sum(per_token.experts) * placement.host.experts / experts - in_host_layers) if experts else 0.0
 
 
 def _crossings(placement: Placement, weights: Weights) -> float:
@@ -343,16 +340,18 @@ def _keys(op: Op, prompt: int, size: int, flash: bool) -> float:
     return op.keys(prompt) if flash else min(float(op.window or prompt), (prompt + size) / 2)
 
 
-def _row_elements(facts: TokenWork, devices: int) -> float:
+def _row_elements(per_token: TokenWork, devices: int) -> float:
     """Return elements that a row split moves: inputs to all devices but one, and the outputs of those devices back."""
-    return facts.inputs * (devices - 1) + facts.outputs * (devices - 1) / max(1, devices)
+    return per_token.inputs * (devices - 1) + per_token.outputs * (devices - 1) / max(1, devices)
 
 
 def _groups(placement: Placement) -> list[range]:
+    """Return the devices of each tensor-parallel group; none without tensor parallelism."""
     return [range(i, i + placement.tp) for i in range(0, len(placement.devices), placement.tp)] if placement.tp > 1 else []
 
 
 def _stages(placement: Placement, tasks: list[Task], busy: list[int]) -> tuple[tuple[Task, ...], ...]:
+    """Return the tasks of each stage: a tensor-parallel group, all devices of a row split, or one device of a layer split."""
     if placement.tp > 1:
         return tuple(tuple(tasks[i] for i in group) for group in _groups(placement))
     if placement.split == "row":

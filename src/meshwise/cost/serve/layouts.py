@@ -94,7 +94,7 @@ def place(layout: ServeLayout, model: Model, weights: Weights, caches: Sequence[
     return split_layers(weights, caches, layout.shares, gpu_layers=layout.gpu_layers, pins=host_experts(layout.expert_layers))
 
 
-# Which layouts there are.
+# Enumeration of layouts.
 
 
 def layouts(engine: Engine, model: Model, cards: Sequence[Card], rooms: Sequence[float]) -> Iterator[ServeLayout]:
@@ -118,21 +118,21 @@ def _card_sets(engine: Engine, cards: Sequence[Card]) -> Iterator[tuple[int, ...
     Of several hosts, CPU-only ones come first: a server with GPUs reaches them over RPC, and its own GPUs come last."""
     hosts = [[i for i, card in enumerate(cards) if card.host == host] for host in range(cards[-1].host + 1)]
     seen: set[tuple[tuple[str, ...], ...]] = set()
-    for own in hosts:
-        fastest = sorted(own, key=lambda i: -cards[i].chip.bandwidth)
-        for number in range(1, min(len(own), engine.max_devices) + 1):
-            found = tuple(sorted(fastest[:number]))
-            kind = (tuple(cards[i].chip.key for i in found),)
+    for members in hosts:
+        fastest = sorted(members, key=lambda i: -cards[i].chip.bandwidth)
+        for number in range(1, min(len(members), engine.max_devices) + 1):
+            chosen = tuple(sorted(fastest[:number]))
+            kind = (tuple(cards[i].chip.key for i in chosen),)
             if kind not in seen:
                 seen.add(kind)
-                yield found
+                yield chosen
     if not engine.hosts:
         return
-    hosts.sort(key=lambda own: -sum(cards[i].chip.memory for i in own))
+    hosts.sort(key=lambda members: -sum(cards[i].chip.memory for i in members))
     for number in range(2, len(hosts) + 1):
-        found = tuple(sorted((i for own in hosts[:number] for i in own), key=lambda i: (cards[i].chip.kind != "cpu", i)))
-        if len(found) <= engine.max_devices:
-            yield found
+        chosen = tuple(sorted((i for members in hosts[:number] for i in members), key=lambda i: (cards[i].chip.kind != "cpu", i)))
+        if len(chosen) <= engine.max_devices:
+            yield chosen
 
 
 def _tensor_layouts(engine: Engine, model: Model, cards: Sequence[Card]) -> Iterator[ServeLayout]:
@@ -145,12 +145,12 @@ def _tensor_layouts(engine: Engine, model: Model, cards: Sequence[Card]) -> Iter
         most = min(min(len(cards), engine.max_devices) // tp, len(model.layers)) if engine.stages else 1
         for pp in range(1, most + 1):
             # A group that no longer fits into a host starts on the next one.
-            each = max(1, per_host // tp)
-            starts = [i // each * per_host + i % each * tp if tp <= per_host else i * tp for i in range(pp)]
+            per_host_groups = max(1, per_host // tp)
+            starts = [i // per_host_groups * per_host + i % per_host_groups * tp if tp <= per_host else i * tp for i in range(pp)]
             chosen = tuple(start + i for start in starts for i in range(tp))
             if chosen[-1] < len(cards):
-                found = ServeLayout(split="tensor", cards=chosen, tp=tp, pp=pp, unit=unit(cards))
-                yield replace(found, hosts=len({cards[i].host for i in chosen}))
+                layout = ServeLayout(split="tensor", cards=chosen, tp=tp, pp=pp, unit=unit(cards))
+                yield replace(layout, hosts=len({cards[i].host for i in chosen}))
 
 
 def with_replicas(layout: ServeLayout, cards: Sequence[Card], users: int) -> Iterator[ServeLayout]:
@@ -169,7 +169,7 @@ def tensor_parallel_sizes(model: Model, most: int) -> list[int]:
     return [tp for tp in range(1, most + 1) if not refuses_tp(model, tp)]
 
 
-# How much each card gets.
+# Layers per card.
 
 
 def even_shares(sizes: Sequence[float], rooms: Sequence[float]) -> tuple[float, ...] | None:
@@ -180,8 +180,8 @@ def even_shares(sizes: Sequence[float], rooms: Sequence[float]) -> tuple[float, 
     low, high, best = 0.0, 1.0, None
     for _ in range(24):
         middle = (low + high) / 2
-        found = _fill(sizes, [room * middle for room in rooms])
-        low, high, best = (low, middle, found) if found else (middle, high, best)
+        counts = _fill(sizes, [room * middle for room in rooms])
+        low, high, best = (low, middle, counts) if counts else (middle, high, best)
     return best or _fill(sizes, rooms)
 
 

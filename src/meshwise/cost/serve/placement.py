@@ -115,16 +115,16 @@ def split_layers(
 ) -> Placement:
     """Place whole layers with their cache, the embedding on the host: llama.cpp's default, -sm layer."""
     owners = layer_devices(weights.layers, proportions, gpu_layers)
-    patterns = [(re.compile(pattern), _checked(device, len(proportions))) for pattern, device in pins]
+    patterns = [(re.compile(pattern), _check_device(device, len(proportions))) for pattern, device in pins]
     held: dict[int, list[tuple[Weight, int]]] = {}
     for weight in weights.tensors:
         device = HOST if weight.layer == INPUT else owners[weight.layer]
         device = next((pinned for pattern, pinned in patterns if pattern.search(weight.name)), device)
         held.setdefault(device, []).append((weight, weight.bytes))
-    return _placed("layer", held, caches, owners, len(proportions))
+    return _placement("layer", held, caches, owners, len(proportions))
 
 
-def _checked(device: int, devices: int) -> int:
+def _check_device(device: int, devices: int) -> int:
     if not HOST <= device < devices:
         raise UserError(f"no device {device} to pin tensors to: there are {devices}, counted from 0, and the host")
     return device
@@ -144,7 +144,7 @@ def split_rows(
             continue
         for device, rows in enumerate(row_counts(slot.rows, proportions)):
             held.setdefault(device, []).append((weight, weight.bytes // slot.rows * rows))
-    return _placed("row", held, caches, owners, len(proportions))
+    return _placement("row", held, caches, owners, len(proportions))
 
 
 def row_counts(rows: int, proportions: Sequence[float]) -> list[int]:
@@ -161,13 +161,14 @@ def _row_counts(rows: int, proportions: tuple[float, ...]) -> tuple[int, ...]:
     return tuple(high - low for low, high in pairwise([*cuts, rows]))
 
 
-def _placed(
+def _placement(
     split: Literal["layer", "row"],
     held: dict[int, list[tuple[Weight, int]]],
     caches: Sequence[LayerCache],
     owners: Sequence[int],
     devices: int,
 ) -> Placement:
+    """Sum the tensors held by each device, and add the cache of its layers."""
     loads: list[Load] = []
     for device in range(HOST, devices):
         layers = [i for i, owner in enumerate(owners[:-1]) if owner == device]
@@ -195,10 +196,10 @@ def stage_layers(layers: int, pp: int) -> tuple[int, ...]:
     if not 1 <= pp <= layers:
         raise UserError(f"{layers} layers cannot be split into {pp} pipeline stages; choose 1 to {layers}")
     each, rest = divmod(layers, pp)
-    found = [each] * pp
+    counts = [each] * pp
     for i in range(2, rest + 2):
-        found[-i] += 1
-    return tuple(found)
+        counts[-i] += 1
+    return tuple(counts)
 
 
 def refuses_tp(model: Model, tp: int) -> str:
@@ -209,6 +210,7 @@ def refuses_tp(model: Model, tp: int) -> str:
 
 
 def _obstacle(model: Model, tp: int) -> str:
+    """Return the first reason why a model cannot be split over `tp` devices, or ''."""
     d = model.decoder
     if tp < 1:
         return f"no model can be split over {tp} devices"
@@ -236,7 +238,7 @@ def split_tensors(model: Model, weights: Weights, caches: Sequence[LayerCache], 
         raise UserError(f"{model.name}: {refusal}")
     counts = stage_layers(weights.layers, pp)
     starts = list(accumulate(counts, initial=0))
-    found: list[Load] = []
+    loads: list[Load] = []
     for stage, (first, end) in enumerate(pairwise(starts)):
         last = stage == pp - 1
         held = [weight for layer in weights.by_layer[first:end] for weight in layer]
@@ -248,12 +250,12 @@ def split_tensors(model: Model, weights: Weights, caches: Sequence[LayerCache], 
             head=last,
             cache=sum(cache_part(caches[i], tp) for i in range(first, end)),
         )
-        found += [replace(load, device=stage * tp + i) for i in range(tp)]
-    return Placement("tensor", Load(device=HOST), tuple(found), tp)
+        loads += [replace(load, device=stage * tp + i) for i in range(tp)]
+    return Placement("tensor", Load(device=HOST), tuple(loads), tp)
 
 
 def _part(model: Model, weight: Weight, tp: int) -> int:
-    """Return bytes of one tensor on each of `tp` devices; KV heads are copied where there are fewer heads than devices."""
+    """Return bytes of one tensor on each of `tp` devices; where there are fewer KV heads than devices, each device copies one."""
     match weight.slot.shard:
         case "":
             return weight.bytes

@@ -15,8 +15,6 @@ from meshwise.cost.work import Serve
 from meshwise.models.formats import Weights
 from meshwise.models.model import Model
 
-__all__ = ["Rig", "Speed", "decode_parts", "evaluate", "prefill_parts", "speed"]
-
 FAST_LINK = 100e9
 """Bandwidth from which a link lets devices read each other's memory (NVLink, Infinity Fabric); slower links go through the host."""
 FAST_LATENCY, SLOW_LATENCY = 1e-6, 8e-6
@@ -124,25 +122,38 @@ def _product_rate(d: Demand, chip: Chip, s: ServeCalibration) -> float:
 
 def decode_parts(d: Demand, calibrations: Calibrations) -> Parts:
     """Return seconds of a decode step by part. Stages run one after another; groups of requests overlap in a pipeline."""
-    found: Parts = dict.fromkeys(SERVE_PARTS, 0.0)
-    totals: list[float] = []
-    for stage in d.stages:
-        parts = _slowest([_decode_task(d, task, calibrations(task.chip)) for task in stage])
-        totals.append(sum(parts.values()))
-        for name, value in parts.items():
-            found[name] += value
+    seconds, totals = _run_stages(d, _decode_task, calibrations)
     # In a pipeline a step takes as long as the slowest stage for all groups, or all stages for one group, whichever is longer.
     busy = sum(totals)
     stretch = max(d.groups * max(totals), busy) / busy if totals else 1.0
-    found = {name: value * stretch for name, value in found.items()}
-    first = calibrations(d.stages[0][0].chip) if d.stages else calibrations(d.host.chip)
-    found["launch"] += first.step
+    seconds = {name: value * stretch for name, value in seconds.items()}
+    first = _first_calibration(d, calibrations)
+    seconds["launch"] += first.step
     tokens = d.users / d.groups
-    found["hops"] += sum(_hop(hop, tokens, first) for hop in d.hops)
-    found["reduce"] += d.reduces * _all_reduce(d, tokens, first) + _row_split(d, first)
+    seconds["hops"] += sum(_hop(hop, tokens, first) for hop in d.hops)
+    seconds["reduce"] += d.reduces * _all_reduce(d, tokens, first) + _row_split(d, first)
     if not d.host.idle:
-        found["host"] += _decode_on_host(d, first) + CROSSING * d.crossings
-    return found
+        seconds["host"] += _decode_on_host(d, first) + CROSSING * d.crossings
+    return seconds
+
+
+def _run_stages(
+    d: Demand, task_parts: Callable[[Demand, Task, ServeCalibration], Parts], calibrations: Calibrations
+) -> tuple[Parts, list[float]]:
+    """Return seconds of all stages by part, and the total of each stage."""
+    seconds: Parts = dict.fromkeys(SERVE_PARTS, 0.0)
+    totals: list[float] = []
+    for stage in d.stages:
+        parts = _slowest([task_parts(d, task, calibrations(task.chip)) for task in stage])
+        totals.append(sum(parts.values()))
+        for name, value in parts.items():
+            seconds[name] += value
+    return seconds, totals
+
+
+def _first_calibration(d: Demand, calibrations: Calibrations) -> ServeCalibration:
+    """Return the coefficients of the first device, which apply to the replica as a whole; of the host where no device is used."""
+    return calibrations(d.stages[0][0].chip) if d.stages else calibrations(d.host.chip)
 
 
 def _decode_task(d: Demand, task: Task, s: ServeCalibration) -> Parts:
@@ -172,6 +183,7 @@ def _slowest(tasks: list[Parts]) -> Parts:
 
 
 def _latency(link: Link | None, remote: bool) -> float:
+    """Return the latency that a link states, or the usual one for its kind."""
     if link is None:
         return NETWORK_LATENCY if remote else SLOW_LATENCY
     if link.latency is not None:
@@ -180,6 +192,7 @@ def _latency(link: Link | None, remote: bool) -> float:
 
 
 def _moved(size: float, link: Link | None, s: ServeCalibration) -> float:
+    """Return seconds that `size` bytes take on a link; 0 where there is none."""
     return size / (link.bandwidth * s.link) if link else 0.0
 
 
@@ -216,29 +229,23 @@ def prefill_parts(d: Demand, calibrations: Calibrations) -> Parts:
 
     Worked: 8 micro-batches over 4 equal stages: 8 + 3 = 11 quarter passes instead of 32.
     """
-    found: Parts = dict.fromkeys(SERVE_PARTS, 0.0)
     if not d.prompt:
-        return found
-    totals: list[float] = []
-    for stage in d.stages:
-        parts = _slowest([_prefill_task(d, task, calibrations(task.chip)) for task in stage])
-        totals.append(sum(parts.values()))
-        for name, value in parts.items():
-            found[name] += value
-    first = calibrations(d.stages[0][0].chip) if d.stages else calibrations(d.host.chip)
+        return dict.fromkeys(SERVE_PARTS, 0.0)
+    seconds, totals = _run_stages(d, _prefill_task, calibrations)
+    first = _first_calibration(d, calibrations)
     if totals and sum(totals):
         share = max(max(totals), sum(totals) / d.copies) / sum(totals)
         rest = (d.micro_batches - 1) / d.micro_batches
         overlapped = 1 - first.pipelined * rest * (1 - share)
-        found = {name: value * overlapped for name, value in found.items()}
-    found["launch"] += first.step
-    found["hops"] += sum(_prefill_hop(hop, d.micro_batches, first) for hop in d.hops)
+        seconds = {name: value * overlapped for name, value in seconds.items()}
+    seconds["launch"] += first.step
+    seconds["hops"] += sum(_prefill_hop(hop, d.micro_batches, first) for hop in d.hops)
     tokens = d.prompt / d.micro_batches
-    found["reduce"] += d.micro_batches * d.reduces * _all_reduce(d, tokens, first)
-    found["reduce"] += d.micro_batches * _row_split(d, first) + _moved(d.prompt * d.row_bytes, _row_link(d), first)
+    seconds["reduce"] += d.micro_batches * d.reduces * _all_reduce(d, tokens, first)
+    seconds["reduce"] += d.micro_batches * _row_split(d, first) + _moved(d.prompt * d.row_bytes, _row_link(d), first)
     if not d.host.idle:
-        found["host"] += _prefill_on_host(d, first)
-    return found
+        seconds["host"] += _prefill_on_host(d, first)
+    return seconds
 
 
 def _row_link(d: Demand) -> Link | None:
@@ -268,21 +275,18 @@ def _prefill_task(d: Demand, task: Task, s: ServeCalibration) -> Parts:
 def _prefill_hop(hop: Hop, micro_batches: int, s: ServeCalibration) -> float:
     """Return exposed seconds of a hop: one micro-batch inside a host, where later ones overlap with computation; all of them over a
     network."""
-    return (
-        _hop(hop, hop.prompt_tokens / micro_batches, s)
-        if not hop.remote
-        else micro_batches * _hop(hop, hop.prompt_tokens / micro_batches, s)
-    )
+    seconds = _hop(hop, hop.prompt_tokens / micro_batches, s)
+    return micro_batches * seconds if hop.remote else seconds
 
 
 def _prefill_on_host(d: Demand, s: ServeCalibration) -> float:
     """Return seconds of the host's layers: computed on the CPU, or on the first device with the weights sent per micro-batch, if faster."""
     cpu, task = d.host.chip, d.host
-    own = max(
+    on_cpu = max(
         (task.prompt_flops + task.attention) / (peak_flops(cpu, "", int8_products=d.int8_products) * s.product),
         (d.micro_batches * task.batch_weights + task.head) / (s.host * cpu.bandwidth),
     )
     if not d.stages or d.pcie is None:
-        return own
-    there = (task.prompt_flops + task.attention) / _product_rate(d, d.stages[0][0].chip, s)
-    return min(own, d.micro_batches * task.batch_weights / (s.link * d.pcie.bandwidth) + there)
+        return on_cpu
+    on_device = (task.prompt_flops + task.attention) / _product_rate(d, d.stages[0][0].chip, s)
+    return min(on_cpu, d.micro_batches * task.batch_weights / (s.link * d.pcie.bandwidth) + on_device)

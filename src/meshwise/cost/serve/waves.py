@@ -14,24 +14,24 @@ Product = tuple[float, float]
 @lru_cache(maxsize=64)
 def products(model: Model, tp: int, joined: bool) -> tuple[Product, ...]:
     """Return the products of all layers. `joined`: the engine fuses products that read the same input."""
-    found: list[Product] = []
+    listed: list[Product] = []
     for name, ops in model.blocks.items():
         groups = together(ops) if joined else [[op] for op in ops if op.kind == "matmul"]
         for group in groups if model.times[name] else []:
             outputs = sum(op.n / tp if op.shard in CUT else float(op.n) for op in group)
-            found.append((outputs, group[0].count * group[0].m * group[0].k))
-    return tuple(found)
+            listed.append((outputs, group[0].count * group[0].m * group[0].k))
+    return tuple(listed)
 
 
 @lru_cache(maxsize=1024)
-def utilization(asked: tuple[Product, ...], rows: int, sms: int, tile: float) -> float:
-    """Return useful work over the work of full waves of full tiles, with the best tile for each product (as train/compute.py does).
+def utilization(shapes: tuple[Product, ...], rows: int, sms: int, tile: float) -> float:
+    """Return useful work over the work of full waves of full tiles, with the best tile for each product shape (as in train/compute.py).
 
     `tile` is the penalty of smaller tiles: their efficiency is (area / largest) to this power.
     Worked: 512 rows by 4,096 outputs are 128 tiles of 128 x 128: two waves on an A100's 108 SMs, with only 20 tiles in the second.
     """
     useful = spent = 0.0
-    for n, weight in asked if sms else ():
+    for n, weight in shapes if sms else ():
         areas = (ceil(ceil(rows / m) * ceil(n / w) / sms) * sms * m * w * (LARGEST_TILE / (m * w)) ** tile for m, w in TILES)
         useful += weight * rows * n
         spent += weight * min(areas)

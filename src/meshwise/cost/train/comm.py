@@ -97,7 +97,7 @@ class Group:
         return Group(self.size, bandwidth, latency)
 
     def take(self, rows: Ints) -> "Group":
-        return Group(*(one if len(one) == 1 else one[rows] for one in (self.size, self.bandwidth, self.latency)))
+        return Group(*(column if len(column) == 1 else column[rows] for column in (self.size, self.bandwidth, self.latency)))
 
     @property
     def seconds_per_byte(self) -> Floats:
@@ -134,7 +134,9 @@ class AllToAll:
         return AllToAll(near, _leaving(fabric.tiers, inside, size), latency, size / inside[0])
 
     def take(self, rows: Ints) -> "AllToAll":
-        return AllToAll(*(one if len(one) == 1 else one[rows] for one in (self.near, self.far, self.latency, self.nodes)))
+        return AllToAll(
+            *(column if len(column) == 1 else column[rows] for column in (self.near, self.far, self.latency, self.nodes))
+        )
 
     def seconds(self, size: Floats, leaving: Floats | float = 1.0) -> Floats:
         """Return seconds for `size` bytes per rank, its own share included; only `leaving` of the bytes for other nodes leave the node."""
@@ -143,8 +145,8 @@ class AllToAll:
 
 def _leaving(tiers: tuple[Tier, ...], inside: list[Floats], size: Floats) -> Floats:
     """Return seconds per byte of an all-to-all over the narrowest uplink, which all devices of a unit share."""
-    each = [(1 - ranks / size) * (tier.devices / tier.bandwidth) for tier, ranks in zip(tiers, inside, strict=True)]
-    return np.max(np.stack(each), axis=0)
+    per_tier = [(1 - ranks / size) * (tier.devices / tier.bandwidth) for tier, ranks in zip(tiers, inside, strict=True)]
+    return np.max(np.stack(per_tier), axis=0)
 
 
 def _inside(unit: int, size: Floats, stride: Floats) -> Floats:
@@ -194,7 +196,7 @@ class Communicators:
         """Number the distinct values that a micro-batch's time depends on: layouts with equal numbers have equal micro-batch times."""
         read = (self.tp.bandwidth, self.tp.latency, self.cp.bandwidth, self.cp.latency, *vars(self.ep).values())
         read = (*read, self.stage.bandwidth, self.stage.latency)
-        return tuple(np.unique(one, return_inverse=True)[1] for one in read)
+        return tuple(np.unique(column, return_inverse=True)[1] for column in read)
 
     def take(self, rows: Ints) -> "Communicators":
         return Communicators(**{name: group.take(rows) for name, group in vars(self).items()})
@@ -210,8 +212,8 @@ def _on_torus(fabric: Fabric, torus: Torus, a: Layouts) -> Communicators:
     def group(first: int, last: int, laid: Mesh = mesh) -> Group:
         links = laid.links(first, last)
         bandwidth = np.where(links > 0, torus.link * links, np.inf)  # a rank that is alone in its pod uses no link
-        found = Group(laid.size(first, last), bandwidth, fabric.link_latency * laid.hops(first, last))
-        return found.across(fabric.tiers, (laid.inside(first, last, n) for n in pods), 0.0)
+        in_pod = Group(laid.size(first, last), bandwidth, fabric.link_latency * laid.hops(first, last))
+        return in_pod.across(fabric.tiers, (laid.inside(first, last, n) for n in pods), 0.0)
 
     size, inside = inner.size(1, 1), [inner.inside(1, 1, n) for n in pods]
     near, far = inner.crossing(1, 1) / torus.link, _leaving(fabric.tiers, inside, size)

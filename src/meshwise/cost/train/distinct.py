@@ -83,10 +83,10 @@ class Groups:
             return Groups(rows, which)
         row = np.full(size, -1)
         row[code] = np.arange(len(code))  # any layout of a group can represent it
-        found = np.flatnonzero(row >= 0)
+        present = np.flatnonzero(row >= 0)
         place = np.empty(size, dtype=np.int64)
-        place[found] = np.arange(len(found))
-        return Groups(row[found], place.take(code))
+        place[present] = np.arange(len(present))
+        return Groups(row[present], place.take(code))
 
 
 @dataclass(frozen=True)

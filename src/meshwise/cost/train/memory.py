@@ -149,18 +149,18 @@ def memory(
     of layouts that `held` and `kept` were computed for."""
     first = activations.expand(kept.first) * (1 + activations.expand(kept.interleaved) / vpp)
     last = activations.expand(kept.last)
-    total = [states.expand(each) for each in held.total]
+    total = [states.expand(values) for values in held.total]
     # A single stage counts as the last: it has everything the first has, and logits.
     stage = (total[0] + first <= total[1] + last).astype(np.int64)
-    found = {kind: states.expand_row(each, stage) for kind, each in held.states.items()}
-    found["activations"] = (np.where(stage, last, first) + activations.expand(kept.working)) * c.activations
-    found["logits"] = stage * states.expand(held.logits)
+    sizes = {kind: states.expand_row(values, stage) for kind, values in held.states.items()}
+    sizes["activations"] = (np.where(stage, last, first) + activations.expand(kept.working)) * c.activations
+    sizes["logits"] = stage * states.expand(held.logits)
     if held.replaces_activations.any():
-        freed = found["activations"] + found["logits"]
+        freed = sizes["activations"] + sizes["logits"]
         replaces = states.expand(held.replaces_activations)
-        found["gradients"] = np.where(replaces, np.maximum(0.0, found["gradients"] - freed), found["gradients"])
-    found["context"] = np.full(len(vpp), c.context)
-    return found
+        sizes["gradients"] = np.where(replaces, np.maximum(0.0, sizes["gradients"] - freed), sizes["gradients"])
+    sizes["context"] = np.full(len(vpp), c.context)
+    return sizes
 
 
 def _logits(model: Model, f: Framework, rows: Floats, a: Layouts) -> Floats:
@@ -169,10 +169,10 @@ def _logits(model: Model, f: Framework, rows: Floats, a: Layouts) -> Floats:
     vocabulary, hidden = model.decoder.vocab, model.decoder.hidden
     if not f.logits_at_once:
         return rows * (vocabulary * f.logit_bytes) / a.tp
-    every = 2.0 * rows * vocabulary / a.tp
-    parts = np.ceil(every / f.logits_at_once)
+    whole = 2.0 * rows * vocabulary / a.tp
+    parts = np.ceil(whole / f.logits_at_once)
     head = (4.0 + 2.0 * (np.mod(vocabulary, 64) > 0)) * vocabulary * hidden / a.tp
-    return every / parts * np.minimum(2.0, parts) + head + 2.0 * rows * hidden
+    return whole / parts * np.minimum(2.0, parts) + head + 2.0 * rows * hidden
 
 
 def state_bytes(work: Train, a: Layouts, microbatches: Floats) -> tuple[Floats, Floats]:

@@ -100,8 +100,8 @@ def _products(model: Model, placed: Sequence[tuple[str, Op]], joins: bool) -> It
     """Yield the matrix products of layers, without experts, each with the number of layers that have it. `joins`: products that read the
     same input are yielded as one group."""
     for block, times in model.times.items():
-        own = [op for name, op in placed if name == block and not op.expert]
-        groups = together(own) if joins else [[op] for op in own if op.kind == "matmul"]
+        ops = [op for name, op in placed if name == block and not op.expert]
+        groups = together(ops) if joins else [[op] for op in ops if op.kind == "matmul"]
         yield from ((times, group) for group in groups)
 
 

@@ -43,8 +43,8 @@ def makespan(stages: Stages, layer: PassTimes, head: PassTimes, m: Floats, pp: F
     """
     last = stages.number == pp - 1
     f, b, w = (
-        stages.layers * one + last * other
-        for one, other in ((layer.forward, head.forward), (layer.backward, head.backward), (layer.weight, head.weight))
+        stages.layers * per_layer + last * per_head
+        for per_layer, per_head in ((layer.forward, head.forward), (layer.backward, head.backward), (layer.weight, head.weight))
     )
     ahead = pp - 1 - stages.number
     steady = ahead <= m - 1  # otherwise a stage runs all its forward passes first
@@ -66,10 +66,10 @@ def _max_from_here(value: Floats) -> Floats:
 
 def _max_up_to_here(value: Floats) -> Floats:
     """Return the maximum over each stage and all earlier ones. For few rows of many columns this is faster than np.maximum.accumulate."""
-    found = value.copy()
-    for before, here in pairwise(found):
-        np.maximum(before, here, out=here)
-    return found
+    running = value.copy()
+    for previous, current in pairwise(running):
+        np.maximum(previous, current, out=current)
+    return running
 
 
 def _without_weights(start: Floats, ahead: Floats, steady: Floats, busy: Floats, last: Floats, first: Floats) -> Floats:

@@ -20,7 +20,7 @@ class Simulation:
     """A simulated step. Struct of arrays, one element per operation: stage by stage, each in its own order."""
 
     stage: Array
-    what: Array
+    kind: Array
     """Pass: FORWARD, BACKWARD or WEIGHT."""
     chunk: Array
     microbatch: Array
@@ -29,7 +29,7 @@ class Simulation:
 
     def rows(self, which: Array | slice = slice(None)) -> list[tuple[int, int, int, int]]:
         """Return (stage, pass, chunk, micro-batch) of all operations, or of those selected by `which`."""
-        columns = (self.stage, self.what, self.chunk, self.microbatch)
+        columns = (self.stage, self.kind, self.chunk, self.microbatch)
         return list(zip(*(column[which].tolist() for column in columns), strict=True))
 
     @property
@@ -46,8 +46,9 @@ def order(schedule: str, stage: int, stages: int, microbatches: int, chunks: int
     return list(_alternating(_whole(microbatches, FORWARD), _whole(microbatches, BACKWARD), stages - 1 - stage))
 
 
-def _whole(microbatches: int, what: int) -> list[Op]:
-    return [(what, 0, j) for j in range(microbatches)]
+def _whole(microbatches: int, kind: int) -> list[Op]:
+    """Return one operation per micro-batch, for a stage with a single model chunk."""
+    return [(kind, 0, j) for j in range(microbatches)]
 
 
 def _alternating(forward: list[Op], backward: list[Op], ahead: int) -> Iterator[Op]:
@@ -80,9 +81,9 @@ def _interleaved(stage: int, stages: int, microbatches: int, chunks: int) -> Ite
 def _zero_bubble(stage: int, stages: int, microbatches: int) -> Iterator[Op]:
     """Yield 1F1B with weight gradients deferred by `stage` micro-batches, so that all stages hold as many activations as the first (ZB-H1,
     arXiv:2401.10241, 2.3)."""
-    for what, chunk, j in order("1f1b", stage, stages, microbatches):
-        yield what, chunk, j
-        if what == BACKWARD and j >= stage:
+    for kind, chunk, j in order("1f1b", stage, stages, microbatches):
+        yield kind, chunk, j
+        if kind == BACKWARD and j >= stage:
             yield WEIGHT, chunk, j - stage
     yield from ((WEIGHT, 0, j) for j in range(max(0, microbatches - stage), microbatches))
 
@@ -95,40 +96,40 @@ def simulate(schedule: str, seconds: Array, microbatches: int, between: float = 
     stages, chunks = int(seconds.shape[1]), int(seconds.shape[2])
     orders = [order(schedule, stage, stages, microbatches, chunks) for stage in range(stages)]
     starts = _starts(orders, seconds.tolist(), microbatches, between)
-    what, chunk, microbatch = np.array([op for line in orders for op in line], dtype=np.int64).T
+    kind, chunk, microbatch = np.array([op for line in orders for op in line], dtype=np.int64).T
     stage = np.repeat(np.arange(stages), [len(line) for line in orders])
-    start = np.array([one for line in starts for one in line])
-    return Simulation(stage, what, chunk, microbatch, start, start + seconds[what, stage, chunk])
+    start = np.array([start for line in starts for start in line])
+    return Simulation(stage, kind, chunk, microbatch, start, start + seconds[kind, stage, chunk])
 
 
 def _starts(orders: list[list[Op]], seconds: list[list[list[float]]], microbatches: int, between: float) -> list[list[float]]:
-    """Return the start of each operation of each stage. A stage runs until it waits for another, which wakes it after its own progress."""
+    """Return the start of each operation of each stage. A stage runs until it waits for another, which wakes it on progress."""
     stages = len(orders)
     needs = _needs(stages, len(seconds[0][0]), between)
-    ended = [[[[-1.0] * microbatches for _ in one] for one in kind] for kind in seconds]
+    ended = [[[[-1.0] * microbatches for _ in chunks] for chunks in per_stage] for per_stage in seconds]
     starts: list[list[float]] = [[] for _ in orders]
     free = [0.0] * stages
     awake = list(range(stages))
     while awake:
         stage = awake.pop()
-        line, mine, now = orders[stage], starts[stage], free[stage]
-        before = len(mine)
-        for i in range(before, len(line)):
-            what, chunk, j = line[i]
-            need = needs[what][stage][chunk]
+        stage_ops, stage_starts, now = orders[stage], starts[stage], free[stage]
+        before = len(stage_starts)
+        for i in range(before, len(stage_ops)):
+            kind, chunk, j = stage_ops[i]
+            need = needs[kind][stage][chunk]
             if need is not None:
-                at, where, part, late = need
-                ready = ended[at][where][part][j]
+                needed_kind, needed_stage, needed_chunk, delay = need
+                ready = ended[needed_kind][needed_stage][needed_chunk][j]
                 if ready < 0.0:
                     break
-                now = max(now, ready + late)
-            mine.append(now)
-            now += seconds[what][stage][chunk]
-            ended[what][stage][chunk][j] = now
+                now = max(now, ready + delay)
+            stage_starts.append(now)
+            now += seconds[kind][stage][chunk]
+            ended[kind][stage][chunk][j] = now
         free[stage] = now
-        if len(mine) > before and stages > 1:
+        if len(stage_starts) > before and stages > 1:
             awake += {(stage + 1) % stages, (stage - 1) % stages}
-    if any(len(mine) < len(line) for mine, line in zip(starts, orders, strict=True)):
+    if any(len(stage_starts) < len(stage_ops) for stage_starts, stage_ops in zip(starts, orders, strict=True)):
         raise AssertionError("deadlock: stages wait for each other")
     return starts
 
@@ -136,16 +137,16 @@ def _starts(orders: list[list[Op]], seconds: list[list[list[float]]], microbatch
 def _needs(stages: int, chunks: int, between: float) -> list[list[list[tuple[int, int, int, float] | None]]]:
     """Return for each (pass, stage, chunk) the (pass, stage, chunk) whose result it needs, and the time to send that result."""
 
-    def need(what: int, stage: int, chunk: int) -> tuple[int, int, int, float] | None:
-        late = between if stages > 1 else 0.0
-        if what == WEIGHT:
+    def need(kind: int, stage: int, chunk: int) -> tuple[int, int, int, float] | None:
+        delay = between if stages > 1 else 0.0
+        if kind == WEIGHT:
             return BACKWARD, stage, chunk, 0.0
-        if what == FORWARD:
+        if kind == FORWARD:
             place = chunk * stages + stage - 1
-            return (FORWARD, place % stages, place // stages, late) if place >= 0 else None
+            return (FORWARD, place % stages, place // stages, delay) if place >= 0 else None
         place = chunk * stages + stage + 1
         if place < chunks * stages:
-            return BACKWARD, place % stages, place // stages, late
+            return BACKWARD, place % stages, place // stages, delay
         return FORWARD, stage, chunk, 0.0
 
-    return [[[need(what, stage, chunk) for chunk in range(chunks)] for stage in range(stages)] for what in range(3)]
+    return [[[need(kind, stage, chunk) for chunk in range(chunks)] for stage in range(stages)] for kind in range(3)]

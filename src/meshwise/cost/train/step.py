@@ -65,14 +65,14 @@ def evaluate(q: Question, layouts: Layouts) -> Cost:
     comm = Communicators.of(fabric, layouts.take(grouped.cuts.rows).as_floats())
     timing = DistinctLayouts.of(q, layouts, grouped.timing(*(comm.microbatch_ids() if fabric.torus else ())))
     states = timing.regrouped(q, layouts, grouped.states)
-    seconds = _distinct_passes(timing, device, grouped.passes(timing.groups))
-    time, computing = _microbatches(timing, seconds, comm.take(grouped.cuts.which[timing.groups.rows]))
+    per_pass = _distinct_passes(timing, device, grouped.passes(timing.groups))
+    time, computing = _microbatches(timing, per_pass, comm.take(grouped.cuts.which[timing.groups.rows]))
     per_step = _per_step(states, device, comm.take(grouped.cuts.which[states.groups.rows]))
-    found = {name: timing.groups.expand(each) for name, each in time.items()}
-    found["bubble"] = found["bubble"] / layouts.vpp
-    found["p2p"] = found["p2p"] * layouts.vpp
-    found |= _exposed_per_step(per_step, states.groups, [timing.groups.expand(each) for each in computing])
-    return Cost({name: found[name] for name in TRAIN_PARTS}, _memory(timing, states, layouts))
+    parts = {name: timing.groups.expand(values) for name, values in time.items()}
+    parts["bubble"] = parts["bubble"] / layouts.vpp
+    parts["p2p"] = parts["p2p"] * layouts.vpp
+    parts |= _exposed_per_step(per_step, states.groups, [timing.groups.expand(values) for values in computing])
+    return Cost({name: parts[name] for name in TRAIN_PARTS}, _memory(timing, states, layouts))
 
 
 def peak(q: Question, layouts: Layouts) -> Floats:
@@ -89,7 +89,7 @@ class DistinctLayouts:
     groups: Groups
     q: Question
     a: Layouts
-    """As floats: every formula would convert integers again."""
+    """As floats, converted once instead of in every formula."""
     m: Floats
     """Micro-batches per step."""
     middle: Floats
@@ -115,16 +115,19 @@ class DistinctLayouts:
         return np.where(self.a.pp == 2, layers_before(self.q, self.a, np.ones(1)), self.middle)
 
 
-def _memory(one: DistinctLayouts, states: DistinctLayouts, layouts: Layouts) -> dict[str, Floats]:
+def _memory(activations: DistinctLayouts, states: DistinctLayouts, layouts: Layouts) -> dict[str, Floats]:
+    """Return bytes by kind of every layout, from the representatives of groups with equal activations and with equal states."""
     held = StateMemory.of(states.q.model, states.q.work, states.a, (states.middle, states.last), states.m)
-    activations = ActivationMemory.of(one.q.model, one.q.work, one.a, (one.middle, one.last), one.m)
-    return memory(one.q.calibration, held, states.groups, activations, one.groups, layouts.vpp)
+    kept = ActivationMemory.of(
+        activations.q.model, activations.q.work, activations.a, (activations.middle, activations.last), activations.m
+    )
+    return memory(activations.q.calibration, held, states.groups, kept, activations.groups, layouts.vpp)
 
 
-def _microbatches(one: DistinctLayouts, p: Passes, comm: Communicators) -> tuple[dict[str, Floats], Floats]:
+def _microbatches(timing: DistinctLayouts, p: Passes, comm: Communicators) -> tuple[dict[str, Floats], Floats]:
     """Return seconds of all micro-batches of a step by part (the bubble as if vpp were 1, p2p per model chunk), and the compute seconds per
     micro-batch of the slowest stage before the last and of the last, behind which gradient reduction can hide."""
-    q, a, m, slowest, last = one.q, one.a, one.m, one.slowest, one.last
+    q, a, m, slowest, last = timing.q, timing.a, timing.m, timing.slowest, timing.last
     layer, head = _layer(q, comm, p, a), _head(q, comm, p, a)
     per_layer, per_head = sum(layer.values(), np.zeros(1)), sum(head.values(), np.zeros(1))
     candidates = (slowest * per_layer, last * per_layer + per_head)
@@ -157,11 +160,11 @@ def _device(q: Question) -> Device:
     return device.without(q.work.framework.communication_sms) if any(op.expert for op in q.model.ops) else device
 
 
-def _distinct_passes(one: DistinctLayouts, device: Device, groups: Groups) -> Passes:
+def _distinct_passes(timing: DistinctLayouts, device: Device, groups: Groups) -> Passes:
     """Return the passes of each layout, computed once per distinct (tp, cp, ep, mbs): a few hundred however many layouts there are."""
-    q = one.q
-    found = passes(q.model.take(groups.rows), device, q.work, Cut.of(one.a).take(groups.rows))
-    return Passes(**{name: groups.expand(value) for name, value in vars(found).items()})
+    q = timing.q
+    distinct = passes(q.model.take(groups.rows), device, q.work, Cut.of(timing.a).take(groups.rows))
+    return Passes(**{name: groups.expand(value) for name, value in vars(distinct).items()})
 
 
 def _layer(q: Question, comm: Communicators, p: Passes, a: Layouts) -> dict[str, Floats]:
@@ -270,17 +273,17 @@ def pass_times(q: Question, a: Layouts, seconds: dict[str, Floats]) -> PassTimes
 def _bubble(q: Question, a: Layouts, times: tuple[PassTimes, PassTimes], m: Floats, stage: Floats, others: Floats) -> Floats:
     """Return the idle time of the slowest stage: the critical path of the schedule minus the stage's own work; interleaved, the other
     stages' time, which the caller divides by vpp (arXiv:2104.04473, 2.2.2)."""
-    found = others.copy()
+    idle = others.copy()
     rows = np.flatnonzero((a.pp > 1) & (a.vpp == 1))
     if not len(rows):
-        return found
+        return idle
     q, a, microbatches = replace(q, model=q.model.take(rows)), a.take(rows), m[rows]
     number = sampled_stages(a.pp, microbatches, q.work.framework.balances_stages)
     before = layers_before(q, a, number)
     stages = Stages(number, before, layers_before(q, a, number + 1) - before)
     span = makespan(stages, times[0].take(rows), times[1].take(rows), microbatches, a.pp)
-    found[rows] = np.maximum(0.0, span - (m * stage)[rows])
-    return found
+    idle[rows] = np.maximum(0.0, span - (m * stage)[rows])
+    return idle
 
 
 def _stage_sends(q: Question, comm: Communicators, a: Layouts) -> Floats:
@@ -307,25 +310,26 @@ class PerStep:
     fixed: Floats
 
 
-def _per_step(one: DistinctLayouts, d: Device, comm: Communicators) -> PerStep:
-    q, a, m, layers = one.q, one.a, one.m, np.stack([one.slowest, one.last])
+def _per_step(states: DistinctLayouts, d: Device, comm: Communicators) -> PerStep:
+    """Return the seconds that are spent once per step, before any of them hides behind computation."""
+    q, a, m, layers = states.q, states.a, states.m, np.stack([states.slowest, states.last])
     f, c, parameters = q.work.framework, q.calibration, Parameters.of(q.model)
     groups = (comm.shard, comm.experts)[: 1 + any(op.expert for op in q.model.ops)]
     dense, experts = parameters.on_stage(layers, a)
-    local, states = dense + experts, parameters.sharded(dense, experts, a)
+    local, sharded = dense + experts, parameters.sharded(dense, experts, a)
     reductions = [GradientReduction.of(f, group, comm.replicate, a, m) for group in groups]
     collectives = sum((each.seconds(part) for each, part in zip(reductions, (dense, experts), strict=False)), np.zeros(1))
     gradient, state = state_bytes(q.work, a, m)
     per_parameter = 2 * (state - f.master_gradient_bytes) + gradient + f.weight_bytes
     host = q.chip.host.bandwidth if q.chip.host else 1e10
-    moved = np.where(a.offload >= 1, (f.gradient_bytes + f.weight_bytes) * states, 0.0) + np.where(
+    moved = np.where(a.offload >= 1, (f.gradient_bytes + f.weight_bytes) * sharded, 0.0) + np.where(
         a.offload >= 2, 2 * m * f.weight_bytes * local, 0.0
     )
     return PerStep(
         collectives=np.where(a.dp * a.cp > 1, collectives, 0.0),
         hidden_by=c.hidden_dp * np.where(a.zero >= 2, m, 2 / 3),
         embeddings=_tied_embeddings(q, comm, a, parameters),
-        optimizer=per_parameter * states / d.bandwidth + _update_launches(q, a),
+        optimizer=per_parameter * sharded / d.bandwidth + _update_launches(q, a),
         offload=moved / host,
         fixed=np.where(uses_cuda_graph(q, a), 0.0, c.step),
     )
@@ -337,20 +341,20 @@ def _update_launches(q: Question, a: Layouts) -> Floats:
     return np.where(q.work.framework.splits_weights & (a.devices == 1), weights * SHORTEST_KERNEL, 0.0)
 
 
-def _exposed_per_step(once: PerStep, groups: Groups, computing: list[Floats]) -> dict[str, Floats]:
+def _exposed_per_step(per_step: PerStep, groups: Groups, computing: list[Floats]) -> dict[str, Floats]:
     """Return the seconds that follow the last backward pass, of whichever stage finishes later."""
-    hidden_by, updates = groups.expand(once.hidden_by), once.optimizer + once.offload
+    hidden_by, updates = groups.expand(per_step.hidden_by), per_step.optimizer + per_step.offload
     exposed = [
-        np.maximum(0.0, groups.expand(seconds) - hidden_by * each)
-        for seconds, each in zip(once.collectives, computing, strict=True)
+        np.maximum(0.0, groups.expand(seconds) - hidden_by * hiding)
+        for seconds, hiding in zip(per_step.collectives, computing, strict=True)
     ]
-    first, last = (groups.expand(update) + each for update, each in zip(updates, exposed, strict=True))
+    first, last = (groups.expand(update) + waited for update, waited in zip(updates, exposed, strict=True))
     stage = (first <= last).astype(np.int64)
     return {
-        "dp": np.where(stage, exposed[1], exposed[0]) + groups.expand(once.embeddings),
-        "optimizer": groups.expand_row(once.optimizer, stage),
-        "offload": groups.expand_row(once.offload, stage),
-        "fixed": groups.expand(once.fixed),
+        "dp": np.where(stage, exposed[1], exposed[0]) + groups.expand(per_step.embeddings),
+        "optimizer": groups.expand_row(per_step.optimizer, stage),
+        "offload": groups.expand_row(per_step.offload, stage),
+        "fixed": groups.expand(per_step.fixed),
     }
 
 

@@ -78,9 +78,9 @@ class Mesh:
 
     def inside(self, first: int, last: int, pods: int) -> Floats:
         """Return how many ranks of that group are in one unit of `pods` pods."""
-        here, size = np.prod(self._along(first, last), axis=0), self.size(first, last)
+        in_pod, size = np.prod(self._along(first, last), axis=0), self.size(first, last)
         step = self.size(0, first - 1) // np.prod(self._inner(first), axis=0) if first else 1  # pods that inner axes span
-        return here * np.clip(pods // step, 1, size / here)
+        return in_pod * np.clip(pods // step, 1, size / in_pod)
 
     def _directions(self, first: int, last: int) -> Floats:
         """Return the neighbours of a rank on each torus axis: two on a ring, which spans a whole closed axis, one on a line, none where the
@@ -101,8 +101,8 @@ class Mesh:
     def crossing(self, first: int, last: int) -> Floats:
         """Return the bytes over a link per byte that a rank sends in an all-to-all: half of the bytes of half of the ranks cross the middle
         of their longest line, over one link in each direction, and over two on a ring."""
-        along, ways = self._along(first, last), np.maximum(self._directions(first, last), 1.0)
-        return np.max(np.where(along > 1, along * self._inner(first) / (4 * ways), 0.0), axis=0)
+        along, directions = self._along(first, last), np.maximum(self._directions(first, last), 1.0)
+        return np.max(np.where(along > 1, along * self._inner(first) / (4 * directions), 0.0), axis=0)
 
     def neighbour(self, axis: int) -> Floats:
         """Return the links to the next rank on one mesh axis: a share of one link where it is several chips away, 0 where it is in another

@@ -8,10 +8,11 @@ from meshwise.catalogue.calibrations import choose_serve
 from meshwise.catalogue.chips import host_cpu
 from meshwise.cost.serve.buffers import Footprint, footprints
 from meshwise.cost.serve.cache import layer_caches
+from meshwise.cost.serve.demand import Rig
 from meshwise.cost.serve.layouts import ServeLayout, even_shares, fastest_shares, layouts, place, subcluster, with_replicas
 from meshwise.cost.serve.placement import Placement, with_caches
 from meshwise.cost.serve.question import ServeQuestion
-from meshwise.cost.serve.speed import Rig, Speed, speed
+from meshwise.cost.serve.speed import Speed, speed
 from meshwise.cost.work import Serve
 
 TIE = 0.01

@@ -203,7 +203,7 @@ def _named(what: str, stage: int, thread: int, **args: object) -> dict[str, Any]
 def _slices(timeline: Timeline) -> Iterator[dict[str, Any]]:
     """Yield the slices of every operation: compute on the compute stream, waits on their own streams."""
     run, threads = timeline.run, list(STREAMS)
-    pieces = timeline.inside[:, run.what, run.stage, run.chunk]
+    pieces = timeline.inside[:, run.kind, run.stage, run.chunk]
     edges: list[list[float]] = np.round(
         1e6 * (run.start + np.concatenate([np.zeros((1, len(run.start))), np.cumsum(pieces, axis=0)])), 3
     ).T.tolist()

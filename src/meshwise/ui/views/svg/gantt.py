@@ -105,7 +105,7 @@ def _boxes(timeline: Timeline, window: Window, row: float) -> list[str]:
     run, paths, texts = timeline.run, dict[tuple[str, float], list[str]](), list[str]()
     first, last = WITHIN.index(COMPUTED[0]), WITHIN.index(COMPUTED[-1]) + 1
     seen = (run.end > window.start) & (run.start < window.end)
-    pieces = timeline.inside[:, run.what, run.stage, run.chunk][:, seen]
+    pieces = timeline.inside[:, run.kind, run.stage, run.chunk][:, seen]
     edges: list[list[float]] = (
         run.start[seen] + np.concatenate([np.zeros((1, int(seen.sum()))), np.cumsum(pieces, axis=0)])
     ).T.tolist()
