@@ -1,6 +1,6 @@
 """calibrate: tables of measurements -> errors of predictions -> fitted coefficients.
 
-    dispatch.py  validate(), calibrate(): of training runs or of served models, found from the columns of a table
+    dispatch.py  validate(), calibrate(): for training runs or for served models, depending on the columns of a table
     result.py    Validation, Result: the answers, and the .toml file of a calibration
     score.py     statistics that both kinds share        tables.py  find and read tables
     train/       training runs, and probes               serve/     served models

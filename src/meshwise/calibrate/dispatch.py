@@ -1,4 +1,4 @@
-"""validate and calibrate: decide whether tables are of training runs or of served models, and call that package."""
+"""validate and calibrate: decide whether tables hold training runs or served models, and call that package."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime

@@ -21,7 +21,7 @@ class Validation(ABC):
     """The predictions for one table of measurements, and their scores."""
 
     part: ClassVar[str]
-    """The part of the score that stands for all of it in one line."""
+    """The part of the score that `repr` shows."""
 
     table: str
     skipped: list[Skipped]
@@ -100,7 +100,7 @@ class Result(ABC):
 
     @property
     def worse(self) -> str:
-        """Says by how much rows left out are predicted worse than before; '' where they are not."""
+        """How much worse rows left out are predicted than before, in words; '' where they are not."""
         for part, key in self.errors:
             now, then = self.left_out[part][key], self.before[part][key]
             if now is not None and then is not None and now > then * WORSE:
@@ -129,5 +129,5 @@ class Result(ABC):
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UserError(f"cannot make the folder {folder}: {error.strerror}; MESHWISE_HOME names another") from None
+            raise UserError(f"cannot create the folder {folder}: {error.strerror}; set MESHWISE_HOME to another one") from None
         return self.save(folder / f"{self.name}.toml", force=force)

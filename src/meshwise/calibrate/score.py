@@ -18,7 +18,7 @@ LeaveOut = Literal["row", "group"]
 
 
 def mean(values: Sequence[float] | Floats) -> float | None:
-    """Return the mean; None of nothing."""
+    """Return the mean; None where there are no values."""
     return float(np.mean(values)) if len(values) else None
 
 

@@ -126,13 +126,13 @@ def _mark_slow_prompts(cases: list[ServeCase]) -> list[ServeCase]:
 
 
 def _all_but_format(case: ServeCase) -> tuple[object, ...]:
-    """Return a key that rows share which differ only in their weight format."""
+    """Return a key that is equal for rows that differ only in their weight format."""
     return (*case.group, case.model.name, case.work.prompt, case.work.users, case.placement.split)
 
 
-def comparable(one: ServeCase, other: ServeCase) -> bool:
+def comparable(a: ServeCase, b: ServeCase) -> bool:
     """Return whether two rows share coefficients: the same kind of chip and the same engine."""
-    return one.chip.kind == other.chip.kind and one.runtime.engine == other.runtime.engine
+    return a.chip.kind == b.chip.kind and a.runtime.engine == b.runtime.engine
 
 
 def case_of(row: Row, row_id: str) -> ServeCase:
@@ -141,6 +141,7 @@ def case_of(row: Row, row_id: str) -> ServeCase:
 
 
 def _case(row: Row, row_id: str, table: str) -> ServeCase:
+    """Turn a row into a ServeCase; refuse one that states no measurement or an unknown outcome."""
     outcome = row.get("outcome", "").lower() or "ok"
     if outcome not in ("ok", "oom"):
         raise UserError(f"outcome is {quoted(outcome)}")
@@ -193,13 +194,14 @@ def _model(name: str) -> Model:
 
 @cache
 def _weights(model: str, quant: str, gguf: bool, by_file: bool) -> Weights:
-    found = find.find_model(model)
-    if found.tensors:  # a .gguf file states its own types
-        return weights(found)
+    """Return the weights of a model in the row's quantization; those of a .gguf file as it stores them."""
+    stored = find.find_model(model)
+    if stored.tensors:  # a .gguf file states its own types
+        return weights(stored)
     if not quant:
         raise UserError("the quantization is not stated")
     fmt = find_format(quant)
-    return weights(found, as_gguf(fmt) if gguf else fmt, by_file=by_file)
+    return weights(stored, as_gguf(fmt) if gguf else fmt, by_file=by_file)
 
 
 def _runtime(row: Row, assumed: list[str]) -> Runtime:
@@ -216,12 +218,13 @@ def _runtime(row: Row, assumed: list[str]) -> Runtime:
     # An unknown engine that runs GGUF files, or on a Mac, is closer to llama.cpp than to vLLM.
     quant = row.get("quant", "")
     local = (find_format(quant).gguf if quant else False) or find_card(row.get("gpu", "")).kind in ("apple", "cpu")
-    found = find_runtime("llama.cpp" if local else "vllm")
-    assumed.append(f"engine {quoted(text)} evaluated as {found.name}")
-    return found
+    runtime = find_runtime("llama.cpp" if local else "vllm")
+    assumed.append(f"engine {quoted(text)} evaluated as {runtime.name}")
+    return runtime
 
 
 def _work(row: Row, memory_only: bool) -> Serve:
+    """Return the task of a row; with `memory_only`, one that fills the context."""
     prompt, output = whole(row, "prompt_len", default=0), whole(row, "gen_len", default=0)
     users = max(1, whole(row, "batch_or_concurrency", "n_seq", default=1))
     noted = re.search(r"\bn_ctx (\d+)", row.get("note", ""))
@@ -243,6 +246,7 @@ def _device(name: str) -> int:
 
 
 def _rig(row: Row) -> Rig:
+    """Return the devices and links that a row describes."""
     devices, hosts = whole(row, "n_gpus", "n_devices", default=1), whole(row, "n_hosts", default=1)
     if not devices or not hosts or devices % hosts or devices > 4096:
         raise UserError(f"{devices} devices in {hosts} hosts")
@@ -257,7 +261,7 @@ def _rig(row: Row) -> Rig:
 
 
 def _any_chip(row: Row) -> Chip:
-    """Return some chip for a dry run, whose memory does not depend on it; refuse other rows without a chip."""
+    """Return an arbitrary chip for a dry run, whose memory does not depend on it; refuse other rows without a chip."""
     if "n_devices" not in row:
         raise UserError("the card is not stated")
     return find_chip("a100-80gb-sxm")
@@ -288,13 +292,13 @@ def _placement(row: Row, model: Model, stored: Weights, rig: Rig, runtime: Runti
 
 def _degrees(split: str, n: int) -> tuple[int, int]:
     """Return (tp, pp) from 'tp4 pp2', 'tensor' or 'pipeline'; tensor parallelism over all devices where neither is stated."""
-    found: dict[Literal["tp", "pp"], int] = {}
+    stated: dict[Literal["tp", "pp"], int] = {}
     for axis in ("tp", "pp"):
         number = re.search(rf"{axis}\W*(\d+)", split)
         if number:
-            found[axis] = int(number[1])
-    pp = found.get("pp") or (n if split in ("pipeline", "layer") else 1)
-    tp = found.get("tp") or n // pp
+            stated[axis] = int(number[1])
+    pp = stated.get("pp") or (n if split in ("pipeline", "layer") else 1)
+    tp = stated.get("tp") or n // pp
     if tp * pp != n:
         raise UserError(f"tp {tp} and pp {pp} are not {n} devices")
     return tp, pp

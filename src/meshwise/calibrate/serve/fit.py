@@ -17,9 +17,9 @@ from meshwise.cost.serve.speed import Speed, decode_parts, prefill_parts
 
 FOLDS = 10
 """Fits of a leave-one-out by rows: every tenth row is left out together."""
-WIDTHS = {name: one.width for name, one in coefficients(ServeCalibration).items() if one.width}
-MOST = {name: one.most for name, one in coefficients(ServeCalibration).items()}
-OWN = 0.6
+WIDTHS = {name: coefficient.width for name, coefficient in coefficients(ServeCalibration).items() if coefficient.width}
+MOST = {name: coefficient.most for name, coefficient in coefficients(ServeCalibration).items()}
+CARD_WIDTH = 0.6
 """Factor on WIDTHS for the difference between a card and others of its kind."""
 NOISE = 0.04
 """Standard deviation of ln(tokens/s) between two machines with the same card."""
@@ -68,38 +68,38 @@ def _softened(errors: Floats) -> Floats:
 
 def _errors(cases: Sequence[ServeCase], calibration: ServeCalibration) -> Floats:
     """Return ln(predicted / measured) in standard deviations, of decode and of prompts."""
-    found: list[float] = []
+    errors: list[float] = []
     for case in cases:
-        asked = case.demand
+        demand = case.demand
         if not math.isnan(case.decode):
-            seconds = sum(decode_parts(asked, lambda _: calibration).values())
-            found.append(math.log(asked.users / seconds / case.decode) / NOISE)
+            seconds = sum(decode_parts(demand, lambda _: calibration).values())
+            errors.append(math.log(demand.users / seconds / case.decode) / NOISE)
         if not math.isnan(case.prefill) and not case.slow_prompt:
-            seconds = sum(prefill_parts(asked, lambda _: calibration).values())
-            found.append(math.log(asked.prompt / seconds / case.prefill) / PREFILL_NOISE)
-    return np.array(found)
+            seconds = sum(prefill_parts(demand, lambda _: calibration).values())
+            errors.append(math.log(demand.prompt / seconds / case.prefill) / PREFILL_NOISE)
+    return np.array(errors)
 
 
 def predict_leaving_out(cases: Sequence[ServeCase], groups: Sequence[object], priors: Sequence[ServeCalibration]) -> list[Speed]:
     """Predict every row by fits without its group: first a fit over all cards of its kind, then, from there, one over its own card."""
-    found: list[Speed | None] = [None] * len(cases)
+    predicted: list[Speed | None] = [None] * len(cases)
     for group in dict.fromkeys(groups):
-        inside = [i for i, own in enumerate(groups) if own == group]
-        rest = [case for case, own in zip(cases, groups, strict=True) if own != group]
+        inside = [i for i, row_group in enumerate(groups) if row_group == group]
+        rest = [case for case, row_group in zip(cases, groups, strict=True) if row_group != group]
         for chip in dict.fromkeys(cases[i].chip.key for i in inside):
             rows = [i for i in inside if cases[i].chip.key == chip]
             first = cases[rows[0]]
             common = fit([case for case in rest if comparable(case, first)], priors[rows[0]])
-            own = fit([case for case in rest if case.chip.key == chip and comparable(case, first)], common, OWN)
-            for i, speed in zip(rows, predict([cases[i] for i in rows], own), strict=True):
-                found[i] = speed
-    return [speed for speed in found if speed is not None]
+            card = fit([case for case in rest if case.chip.key == chip and comparable(case, first)], common, CARD_WIDTH)
+            for i, speed in zip(rows, predict([cases[i] for i in rows], card), strict=True):
+                predicted[i] = speed
+    return [speed for speed in predicted if speed is not None]
 
 
 def prior_for(case: ServeCase) -> ServeCalibration:
-    """Return the calibration of chips of its kind with its engine; the default where that one was fitted to this very table."""
-    found = serve_prior(case.chip, case.runtime.key)
-    return ServeCalibration() if case.table in found.fitted_on else found
+    """Return the calibration of chips of this kind with this engine; the default where that one was fitted to the case's own table."""
+    prior = serve_prior(case.chip, case.runtime.key)
+    return ServeCalibration() if case.table in prior.fitted_on else prior
 
 
 def groups_to_leave_out(cases: Sequence[ServeCase], leave_out: LeaveOut) -> list[object]:

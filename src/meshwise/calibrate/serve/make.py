@@ -67,10 +67,10 @@ def make(
 def _cases_of(tables: Sequence[str], chips: Sequence[str]) -> list[ServeCase]:
     """Read the rows of the named chips; refuse rows of several chips where none is named."""
     cases = [case for name in tables for case in read_cases(find_table(name))[0]]
-    found = list(dict.fromkeys(case.chip.key for case in cases))
-    if len(found) > 1 and not chips:
-        raise UserError(f"the rows are of several chips ({', '.join(found)}); choose the one to fit to with --chips")
+    keys = list(dict.fromkeys(case.chip.key for case in cases))
+    if len(keys) > 1 and not chips:
+        raise UserError(f"the rows are of several chips ({', '.join(keys)}); choose the one to fit to with --chips")
     chosen = [case for case in cases if not chips or case.chip.key in chips]
     if not chosen:
-        raise UserError(f"no row is of {', '.join(chips)}; there are rows of {', '.join(found)}")
+        raise UserError(f"no row is of {', '.join(chips)}; there are rows of {', '.join(keys)}")
     return chosen

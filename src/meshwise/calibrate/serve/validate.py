@@ -17,7 +17,7 @@ from meshwise.catalogue import calibrations
 from meshwise.cost.serve.speed import Speed
 
 PRIOR_SPREAD = 0.1
-"""Spread of a row that no other group of rows tells anything about."""
+"""Spread of a row where no other group of rows has a measurement."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -54,19 +54,19 @@ def validate(name: str, calibration: str = "", leave_out: LeaveOut | None = None
         fixed = calibrations.named_serve(calibration) if calibration else None
         predicted = predict(cases, fixed)
         chosen = [fixed or calibrations.choose_serve(case.chip, case.runtime.key) for case in cases]
-        about: Score = {"calibration": ", ".join(dict.fromkeys(one.key or "default prior" for one in chosen))}
-        spreads = {"decode": [one.spread for one in chosen], "prefill": [one.prefill_spread for one in chosen]}
+        used: Score = {"calibration": ", ".join(dict.fromkeys(c.name for c in chosen))}
+        spreads = {"decode": [c.spread for c in chosen], "prefill": [c.prefill_spread for c in chosen]}
     else:
         from meshwise.calibrate.serve import fit  # imports scipy
 
         groups: Sequence[object] = fit.groups_to_leave_out(cases, leave_out)
         predicted = fit.predict_leaving_out(cases, groups, [fit.prior_for(case) for case in cases])
-        about = fitted_to_the_rest(leave_out)
+        used = fitted_to_the_rest(leave_out)
         spreads = {
             part: intervals.left_out(cases, intervals.errors(cases, predicted, part), groups, PRIOR_SPREAD)
             for part in ("decode", "prefill")
         }
-    found: Score = {"table": path.stem} | about | score(cases, skipped, predicted)
-    for part, own in spreads.items():
-        found[part]["coverage"] = intervals.coverage(intervals.errors(cases, predicted, part), own)
-    return ServeValidation(table=path.stem, cases=cases, skipped=skipped, predicted=predicted, score=found)
+    scores: Score = {"table": path.stem} | used | score(cases, skipped, predicted)
+    for part, row_spreads in spreads.items():
+        scores[part]["coverage"] = intervals.coverage(intervals.errors(cases, predicted, part), row_spreads)
+    return ServeValidation(table=path.stem, cases=cases, skipped=skipped, predicted=predicted, score=scores)

@@ -111,17 +111,17 @@ def read_table(path: Path) -> list[dict[str, str]]:
     _check_columns(path.name, [*columns, *VTRAIN_FACTS] if vtrain else columns)
     if not lines:
         raise UserError(f"{path.name}: no rows below the header")
-    found: list[dict[str, str]] = []
+    rows: list[dict[str, str]] = []
     for where, row in tables.rows(path, columns, lines):
         _check_measured(where, row)
-        found.append(VTRAIN_FACTS | row if vtrain else row)
-    return found
+        rows.append(VTRAIN_FACTS | row if vtrain else row)
+    return rows
 
 
 def _read_objects(path: Path) -> list[dict[str, str]]:
     rows: list[dict[str, str]] = []
-    for at, line in enumerate(files.text_of(path).splitlines(), 1):
-        where = f"{path.name}, line {at}"
+    for line_number, line in enumerate(files.text_of(path).splitlines(), 1):
+        where = f"{path.name}, line {line_number}"
         try:
             values: object = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -191,13 +191,14 @@ def case_of(row: Row, row_id: str) -> Case:
 
 
 def _case(row: Row, row_id: str, heads: dict[int, int], table: str) -> Case:
+    """Turn a row into a Case; refuse duplicates, flagged rows, failed runs, and rows that state no measurement."""
     if row.get("dup_of"):
         raise UserError("repeats another row")
     if row.get("chk_flag"):
         raise UserError("flagged in the table as not adding up")
     outcome = _word(row, "outcome") or "ok"
     if outcome not in ("ok", "oom"):
-        raise UserError("failed for a reason the table does not tell" if outcome == "fail" else f"outcome is {quoted(outcome)}")
+        raise UserError("failed for a reason the table does not state" if outcome == "fail" else f"outcome is {quoted(outcome)}")
     assumed: list[str] = []
     model, cluster = _model(row, heads, assumed), _cluster(row)
     framework = _framework(row, assumed)
@@ -227,6 +228,7 @@ def _seconds(row: Row, model: Model, work: Train, devices: int) -> float:
 
 
 def _cluster(row: Row) -> Cluster:
+    """Return the cluster of a row, with the network that it states or that of the vendor's system."""
     devices, per_node = whole(row, "n_gpus"), whole(row, "gpus_per_node", default=8)
     if not devices or not per_node or devices % min(devices, per_node):
         raise UserError(f"{devices} devices are not a whole number of nodes of {per_node}")
@@ -242,23 +244,25 @@ _named_cluster = cache(find_cluster)
 def _framework(row: Row, assumed: list[str]) -> Framework:
     """Find the framework that a row names; an unknown one is replaced by FSDP or Megatron, depending on whether it shards parameters."""
     text = row.get("framework", "")
-    found = _known_framework(text)
-    if found is None:
-        found = find_framework("fsdp" if _zero(row) >= 2 else "megatron")
-        assumed.append(f"framework {quoted(text)} evaluated as {found.name}" if text else f"framework not stated: {found.name}")
+    framework = _known_framework(text)
+    if framework is None:
+        framework = find_framework("fsdp" if _zero(row) >= 2 else "megatron")
+        assumed.append(
+            f"framework {quoted(text)} evaluated as {framework.name}" if text else f"framework not stated: {framework.name}"
+        )
     flash = _word(row, "flash_attention")
     if flash in ("yes", "no"):
-        return replace(found, flash_attention=flash == "yes", dropout=found.dropout or flash == "no")
-    return found
+        return replace(framework, flash_attention=flash == "yes", dropout=framework.dropout or flash == "no")
+    return framework
 
 
 @cache
 def _known_framework(text: str) -> Framework | None:
     """Find a framework by its name, or by the longest name of the catalogue inside the text: 'NeMo (Megatron-LM)'."""
     for key in sorted(files.files("frameworks", ".toml"), key=len, reverse=True):
-        found = find_framework(key)
-        if any(files.squeeze(name) in files.squeeze(text) for name in (found.name, key)):
-            return found
+        framework = find_framework(key)
+        if any(files.squeeze(name) in files.squeeze(text) for name in (framework.name, key)):
+            return framework
     return None
 
 
@@ -274,7 +278,7 @@ def _work(row: Row, framework: Framework, layout: Mapping[str, int]) -> Train:
     steps = layout["dp_replicate"] * layout["dp_shard"] * layout["mbs"] * whole(row, "grad_accum", default=0)
     batch, seq = whole(row, "global_batch_seqs", default=steps or None), whole(row, "seq_len")
     if not batch or not seq:
-        raise UserError("the batch or the sequence is empty")
+        raise UserError("the batch or the sequence length is zero")
     named = _word(row, "precision")
     precision = next((known for known in ("fp8", "fp16") if known in named), "bf16")
     return Train(batch=batch, seq=seq, framework=framework, precision=cast(Precision, precision))
@@ -287,12 +291,12 @@ def _layout(row: Row, framework: Framework, devices: int) -> dict[str, int]:
     dp, zero = whole(row, "dp", default=devices // (tp * pp * cp)), _zero(row)
     if dp * tp * pp * cp != devices:
         raise UserError(f"dp {dp}, tp {tp}, pp {pp} and cp {cp} do not multiply to {devices} devices")
-    how = _word(row, "recompute")
-    if how not in RECOMPUTE:
-        raise UserError(f"recompute is {quoted(how)}; expected none, selective or full")
+    recompute = _word(row, "recompute")
+    if recompute not in RECOMPUTE:
+        raise UserError(f"recompute is {quoted(recompute)}; expected none, selective or full")
     # Hybrid sharding: shards inside a node, replicas between nodes.
     shard = math.gcd(dp, whole(row, "gpus_per_node", default=8)) if "hsdp" in _word(row, "sharding") else dp if zero else 1
-    stated, vpp = _word(row, "seq_parallel"), whole(row, "interleave", default=1)
+    sequence_parallel, vpp = _word(row, "seq_parallel"), whole(row, "interleave", default=1)
     return {
         "dp_replicate": dp // shard,
         "dp_shard": shard,
@@ -303,8 +307,10 @@ def _layout(row: Row, framework: Framework, devices: int) -> dict[str, int]:
         "mbs": whole(row, "micro_batch", default=0),
         "vpp": vpp,
         "zero": zero if shard > 1 else 0,
-        "recompute": RECOMPUTE[how],
-        "sp": int(tp > 1 and (stated == "yes" or (stated != "no" and framework.sequence_parallel == "always"))),
+        "recompute": RECOMPUTE[recompute],
+        "sp": int(
+            tp > 1 and (sequence_parallel == "yes" or (sequence_parallel != "no" and framework.sequence_parallel == "always"))
+        ),
         "schedule": int(vpp > 1),
         "offload": 0,
     }
@@ -313,11 +319,11 @@ def _layout(row: Row, framework: Framework, devices: int) -> dict[str, int]:
 def _model(row: Row, heads: dict[int, int], assumed: list[str]) -> Model:
     """Return the model of a row: built from its sizes, or the preset of its name where the row gives no sizes or the same ones."""
     preset = find.find_preset(row.get("model", ""))
-    if preset and (math.isnan(number(row, "d_model", "d_model_derived")) or _same(row, find.find_model(row["model"]))):
+    if preset and (math.isnan(number(row, "d_model", "d_model_derived")) or _states_sizes_of(row, find.find_model(row["model"]))):
         return find.find_model(row["model"])
     hidden, layers = whole(row, "d_model", "d_model_derived"), whole(row, "n_layers", "n_layers_derived")
     if math.isnan(number(row, "n_heads")):
-        assumed.append("heads not stated: as most rows of that width, or of 128")
+        assumed.append("heads not stated: taken from most rows of that width, or heads of 128")
     n_heads = whole(row, "n_heads", default=heads.get(hidden) or max(1, hidden // 128))
     kv_heads, vocab = whole(row, "n_kv_heads", default=n_heads), whole(row, "vocab", default=51200)
     ffn = whole(row, "d_ff", default=4 * hidden)
@@ -326,7 +332,7 @@ def _model(row: Row, heads: dict[int, int], assumed: list[str]) -> Model:
     return candidates[0] if math.isnan(stated) else min(candidates, key=lambda model: abs(model.params - stated))
 
 
-def _same(row: Row, model: Model) -> bool:
+def _states_sizes_of(row: Row, model: Model) -> bool:
     """Return whether a row states the sizes of the model it names, so that the other facts of the preset apply too."""
     d = model.decoder
     stated = {
@@ -342,8 +348,8 @@ def _same(row: Row, model: Model) -> bool:
 
 @cache
 def _candidates(hidden: int, layers: int, heads: int, kv_heads: int, vocab: int, ffn: int, seq: int) -> tuple[Model, ...]:
-    """Build a GPT of these sizes, and a Llama with and without a tied head. Tables seldom state gate and tying; the parameter count
-    tells."""
+    """Build a GPT of these sizes, and a Llama with and without a tied head. Tables seldom state gate and tying; the caller picks by
+    parameter count."""
     name = f"h{hidden}-l{layers}-a{heads}-f{ffn}-v{vocab}"
     gpt = {
         "model_type": "gpt2",

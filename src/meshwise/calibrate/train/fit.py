@@ -1,7 +1,7 @@
 """Fit a Calibration to measurements: least squares over the function that predicts, regularized by the prior.
 
 The residual is ln(predicted / measured), so a factor of two counts the same either way; each coefficient is a factor on its prior, and is
-pulled back to it according to how much such coefficients vary between machines. Rows that say little about one leave it at its prior.
+pulled back to it according to how much such coefficients vary between machines. One that the rows do not determine stays at its prior.
 """
 
 from collections import Counter
@@ -63,6 +63,7 @@ class Problem:
     kind: Literal["seconds", "memory"]
 
     def calibration(self, logs: Floats, over: Calibration | None = None) -> Calibration:
+        """Return `over`, or the prior, with the coefficients of this problem at these logarithms."""
         values = dict(zip(self.widths, map(float, np.exp(logs)), strict=True))
         return replace(over or self.prior, **values)  # pyright: ignore[reportArgumentType]
 
@@ -121,7 +122,11 @@ def widths_of(prior: Calibration) -> dict[str, float]:
 
 
 def _widths(fitted_to: str) -> dict[str, float]:
-    return {name: one.width for name, one in _KNOWN.items() if one.width and one.fitted_to == fitted_to}
+    return {
+        name: coefficient.width
+        for name, coefficient in _KNOWN.items()
+        if coefficient.width and coefficient.fitted_to == fitted_to
+    }
 
 
 def _scaled(widths: Mapping[str, float], by: float) -> dict[str, float]:
@@ -138,14 +143,14 @@ def _weights(cases: Sequence[Case], rows: list[int]) -> Floats:
 
 def fit(cases: Sequence[Case], prior: Calibration) -> Calibration:
     """Return the coefficients that predict these rows best. Rows far slower than the best of their group are not fitted."""
-    found = prior
+    calibration = prior
     for problem in problems(cases, prior):
-        found = problem.calibration(_solve(problem).logs, found)
-    return found
+        calibration = problem.calibration(_solve(problem).logs, calibration)
+    return calibration
 
 
 def _solve(p: Problem) -> "Point":
-    """Minimize the loss from the prior on: steps along slopes, with new slopes until a round gains next to nothing."""
+    """Minimize the loss, starting at the prior: steps along slopes, with new slopes until a round gains less than GAIN."""
     logs = np.minimum(p.logs(p.prior), p.most)
     at = Point(logs, p.values(logs), np.zeros(0))
     for _ in range(ROUNDS):
@@ -180,21 +185,21 @@ class Fitted:
 
 def fit_leaving_out(cases: Sequence[Case], prior: Calibration, groups: Sequence[object], narrow: float = 1.0) -> Fitted:
     """Fit all rows, and predict every row by a fit without its group."""
-    found, folds = prior, _folds(groups)
+    calibration, folds = prior, _folds(groups)
     plain = Batch.of(cases).evaluate(prior)
     predicted = {"seconds": plain.seconds, "memory": plain.memory}
     widths: dict[str, float] = {}
     for p in problems(cases, prior, narrow):
         everything = _solve(p)
-        found = p.calibration(everything.logs, found)
-        widths |= _undetermined(p, everything)
+        calibration = p.calibration(everything.logs, calibration)
+        widths |= _remaining_widths(p, everything)
         out = everything.values.copy()
         for inside in folds:
             if p.weight[inside].any():
                 others = np.where(inside, 0.0, p.weight)
                 out[inside] = _refit(p, others, replace(everything, damping=DAMPING)).values[inside]
         predicted[p.kind] = np.exp(out)
-    return Fitted(found, Batch.of(cases).evaluate(found), Prediction(**predicted), widths)
+    return Fitted(calibration, Batch.of(cases).evaluate(calibration), Prediction(**predicted), widths)
 
 
 def groups_to_leave_out(cases: Sequence[Case], leave_out: LeaveOut) -> list[object]:
@@ -202,11 +207,11 @@ def groups_to_leave_out(cases: Sequence[Case], leave_out: LeaveOut) -> list[obje
     return [(case.table, case.row_id) if leave_out == "row" else (case.table, *case.setting) for case in cases]
 
 
-def _undetermined(p: Problem, at: Point) -> dict[str, float]:
+def _remaining_widths(p: Problem, at: Point) -> dict[str, float]:
     """Return the width of the posterior over that of the prior, by coefficient, for a normal distribution with the curvature of the
     loss."""
     slopes = p.slopes_of_residuals(_slopes(p, at.logs, at.values), p.weight)
-    share = _outlying(p.residuals(at.logs, at.values, p.weight), len(p.widths)) ** -0.25
+    share = _outlyingness(p.residuals(at.logs, at.values, p.weight), len(p.widths)) ** -0.25
     tilted = slopes * share[:, None]
     width = np.sqrt(np.diag(np.linalg.inv(tilted.T @ tilted)))
     return dict(zip(p.widths, map(float, width / p.width), strict=True))
@@ -254,11 +259,11 @@ def _refit(p: Problem, weight: Floats, at: Point) -> Point:
     return at
 
 
-def _outlying(residuals: Floats, coefficients: int) -> Floats:
+def _outlyingness(residuals: Floats, coefficients: int) -> Floats:
     """Return 1 + the squared residual in units of OUTLIER; 1 for the last `coefficients`, which are not measurements."""
-    found = 1 + (residuals / OUTLIER) ** 2
-    found[-coefficients:] = 1.0
-    return found
+    sizes = 1 + (residuals / OUTLIER) ** 2
+    sizes[-coefficients:] = 1.0
+    return sizes
 
 
 def _loss(residuals: Floats, coefficients: int) -> float:
@@ -272,7 +277,7 @@ def _step(slope: Floats, residuals: Floats, room: Floats, damping: float) -> tup
 
     Each row counts as the parabola that touches its loss from above, so a step that lowers their sum lowers the loss.
     """
-    share = _outlying(residuals, len(room)) ** -0.25
+    share = _outlyingness(residuals, len(room)) ** -0.25
     tilted, aimed = slope * share[:, None], residuals * share
     held = np.diag(np.sqrt(damping * np.sum(tilted**2, axis=0)))
     solved = cast(Any, lsq_linear)(np.vstack([tilted, held]), np.append(-aimed, np.zeros(len(room))), (-np.inf, room), "bvls")
@@ -283,7 +288,7 @@ def _step(slope: Floats, residuals: Floats, room: Floats, damping: float) -> tup
 def prior_for(chip: Chip) -> Calibration:
     """Return the prior of a fit: the calibration measured on kernels of the chip's architecture, or the default. Never a fit of training
     runs, which may include the rows."""
-    for found in calibrations():
-        if chip.architecture in found.architectures and not (found.chips or found.frameworks):
-            return found
+    for calibration in calibrations():
+        if chip.architecture in calibration.architectures and not (calibration.chips or calibration.frameworks):
+            return calibration
     return Calibration()

@@ -29,15 +29,15 @@ def fitted(cases: Sequence[Case], predicted: Prediction, shares: Floats) -> dict
     """Return the fields of a Calibration that describe its errors, from predictions by fits without the predicted row."""
     timed = [i for i, case in enumerate(cases) if case.timed]
     measured = [i for i, case in enumerate(cases) if case.has_memory]
-    found: dict[str, Any] = {"devices": float(max(case.cluster.devices for case in cases))}
+    values: dict[str, Any] = {"devices": float(max(case.cluster.devices for case in cases))}
     if timed:
         observed = np.array([cases[i].seconds for i in timed])
         edges, low, high = bins(np.log(observed / predicted.seconds[timed]), waiting(shares)[timed])
-        found |= {"waiting": edges, "low": low, "high": high}
+        values |= {"waiting": edges, "low": low, "high": high}
     if measured:
         errors = np.log(predicted.memory[measured] / [cases[i].memory for i in measured])
-        found["memory_spread"] = quantile(np.abs(errors), LEVEL) / NORMAL
-    return found
+        values["memory_spread"] = quantile(np.abs(errors), LEVEL) / NORMAL
+    return values
 
 
 def bins(errors: Floats, waits: Floats) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
@@ -68,10 +68,10 @@ def left_out(cases: Sequence[Case], predicted: Prediction, shares: Floats, group
         others = [k for k, case in enumerate(cases) if case.timed and not inside[k]]
         if not others:
             continue
-        some = Prediction(predicted.seconds[others], predicted.memory[others])
-        fields = fitted([cases[k] for k in others], some, shares[others])
-        own = Calibration(waiting=fields["waiting"], low=fields["low"], high=fields["high"])
-        down, up = factors(own, waiting(shares[inside]), np.ones(int(np.sum(inside))))
+        others_predicted = Prediction(predicted.seconds[others], predicted.memory[others])
+        fields = fitted([cases[k] for k in others], others_predicted, shares[others])
+        bounds = Calibration(waiting=fields["waiting"], low=fields["low"], high=fields["high"])
+        down, up = factors(bounds, waiting(shares[inside]), np.ones(int(np.sum(inside))))
         low[inside], high[inside] = predicted.seconds[inside] * down, predicted.seconds[inside] * up
     return low, high
 

@@ -83,10 +83,10 @@ def data_of(names: Sequence[str], chips: Sequence[str] = ()) -> Data:
     if not cases:
         raise UserError("a probe alone is already a calibration ('meshwise probe' stores it); add runs or tables to fit to")
     cases = [case for case in cases if not chips or case.chip.key in chips] if not machines else cases
-    return Data([_on(case, machines[0]) for case in cases], machines[0]) if machines else Data(cases, None)
+    return Data([_on_machine(case, machines[0]) for case in cases], machines[0]) if machines else Data(cases, None)
 
 
-def _on(case: Case, machine: Machine) -> Case:
+def _on_machine(case: Case, machine: Machine) -> Case:
     """Return a run with the probed chip in place of its own; refuse a run on another kind of chip."""
     known = catalogued(machine.chip)
     if case.chip.key not in (machine.chip.key, known.key if known else ""):
@@ -94,8 +94,8 @@ def _on(case: Case, machine: Machine) -> Case:
             f"{case.row_id} ran on {case.chip.name}, but the probe is of {machine.chip.name}: calibrate them separately"
         )
     node = case.cluster.node
-    here = replace(node, chips=((node.devices, machine.chip),), link=machine.chip.link or node.link)
-    return replace(case, cluster=replace(case.cluster, nodes=((case.cluster.node_count, here),)))
+    probed = replace(node, chips=((node.devices, machine.chip),), link=machine.chip.link or node.link)
+    return replace(case, cluster=replace(case.cluster, nodes=((case.cluster.node_count, probed),)))
 
 
 def make(
@@ -110,10 +110,10 @@ def make(
     """Fit a calibration to all rows, for their chip and frameworks unless others are named."""
     data = data_of(tables)
     cases, machine = data.cases, data.machine
-    found = list(dict.fromkeys(case.chip.key for case in cases))
-    if len(found) > 1:
+    keys = list(dict.fromkeys(case.chip.key for case in cases))
+    if len(keys) > 1:
         raise UserError(
-            f"the rows are of several chips ({', '.join(found)}); a calibration is fitted to one: give one table per chip"
+            f"the rows are of several chips ({', '.join(keys)}); a calibration is fitted to one: give one table per chip"
         )
     groups = _groups(cases, leave_out or ("row" if machine else "group"))
     prior = machine.calibration if machine else prior_for(cases[0].chip)
@@ -121,7 +121,7 @@ def make(
     made = _with_priors(cases, fitted, prior)
     spread = intervals.fitted(cases, fitted.left_out, Batch.of(cases).shares(made))
     known = catalogued(machine.chip) if machine else None
-    covered = [machine.chip.key, *([known.key] if known and known.kind != "cpu" else [])] if machine else found
+    covered = [machine.chip.key, *([known.key] if known and known.kind != "cpu" else [])] if machine else keys
     made = replace(
         made,
         key="",

@@ -58,15 +58,15 @@ class Batch:
 
     @staticmethod
     def of(cases: Sequence[Case]) -> "Batch":
-        found: dict[tuple[object, ...], list[int]] = {}
+        rows_by_key: dict[tuple[object, ...], list[int]] = {}
         for i, case in enumerate(cases):
             node = case.cluster.node
             network = case.cluster.network.bandwidth if case.cluster.network else 0.0
             wiring = (node.devices, network, case.cluster.torus, case.cluster.tiers)
             work = case.work
             key = (case.model.name, case.chip.key, wiring, work.framework, work.seq, work.precision)
-            found.setdefault(key, []).append(i)
-        return Batch(tuple(_block(cases, rows) for rows in found.values()), len(cases))
+            rows_by_key.setdefault(key, []).append(i)
+        return Batch(tuple(_block(cases, rows) for rows in rows_by_key.values()), len(cases))
 
     def evaluate(self, calibration: Calibration | None = None) -> Prediction:
         """Predict all cases with one calibration, or each with the one chosen for its chip and framework."""
@@ -77,10 +77,10 @@ class Batch:
 
     def shares(self, calibration: Calibration | None = None) -> Floats:
         """Return the share of each part of TRAIN_PARTS in each case's seconds, one row per case."""
-        found = np.zeros((self.size, len(TRAIN_PARTS)))
+        parts = np.zeros((self.size, len(TRAIN_PARTS)))
         for block in self.blocks:
-            found[block.rows] = block.evaluate(calibration)[2]
-        return found / np.sum(found, axis=1, keepdims=True)
+            parts[block.rows] = block.evaluate(calibration)[2]
+        return parts / np.sum(parts, axis=1, keepdims=True)
 
 
 def predict(cases: Sequence[Case], calibration: Calibration | None = None) -> Prediction:
@@ -89,10 +89,10 @@ def predict(cases: Sequence[Case], calibration: Calibration | None = None) -> Pr
 
 
 def _block(cases: Sequence[Case], rows: list[int]) -> Block:
-    some = [cases[i] for i in rows]
-    first = some[0]
-    batch = np.array([case.work.batch for case in some])
-    axes = {name: np.array([case.layout[name] for case in some]) for name in first.layout}
+    block = [cases[i] for i in rows]
+    first = block[0]
+    batch = np.array([case.work.batch for case in block])
+    axes = {name: np.array([case.layout[name] for case in block]) for name in first.layout}
     unknown = axes["mbs"] == 0
     per_replica = batch // (axes["dp_replicate"] * axes["dp_shard"])
     trials: list[tuple[Layouts, NDArray[np.bool_]]] = []

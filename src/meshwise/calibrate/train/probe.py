@@ -28,7 +28,7 @@ from meshwise.models.op import Op
 Row = dict[str, Any]
 KERNELS_OF_A_LAYER = 32
 """Kernels in one pass through a compiled layer: 770 to 855 in the 24 passes of a step of 125M (docs/ttt-kernels.md)."""
-STARTS_OF_A_STEP = 400
+LAUNCHES_OF_A_STEP = 400
 """Operations that a step launches outside its layers: the batch, the gradient norm, clipping, the optimizer, logging."""
 LARGE = {"gpu": 2**26, "cpu": 2**22}
 """Bytes from which a copy measures memory bandwidth rather than its launch."""
@@ -60,13 +60,13 @@ def read(path: Path) -> list[Row]:
             raise UserError(
                 f"{path.name}, line {number}: not a row of a probe (it has no 'kind'); 'meshwise probe' writes such files"
             )
-        rows.append(_checked(cast(Row, value), f"{path.name}, line {number}"))
+        rows.append(_check_row(cast(Row, value), f"{path.name}, line {number}"))
     if not rows or rows[0]["kind"] != "machine":
         raise UserError(f"{path.name}: expected the first line of a probe to describe the machine")
     return rows
 
 
-def _checked(row: Row, where: str) -> Row:
+def _check_row(row: Row, where: str) -> Row:
     if row["kind"] in ("machine", "missing"):
         return row
     for name in ("seconds", "low", "high"):
@@ -82,49 +82,50 @@ def is_probe(path: Path) -> bool:
 
 
 def of_kind(rows: Sequence[Row], kind: str, what: str = "") -> list[Row]:
+    """Return the rows of one kind; with `what`, of that variant of it only."""
     return [row for row in rows if row["kind"] == kind and (not what or row.get("what") == what)]
 
 
 def machine(rows: Sequence[Row], key: str = HERE) -> Machine:
     """Fit the rows of a probe: return the chip and its calibration."""
-    about = rows[0]
+    facts = rows[0]
     if not of_kind(rows, "gemm") or not of_kind(rows, "memory"):
         raise UserError("the probe has no matrix products or no memory bandwidth: run it again with more --seconds")
-    chip = _chip(rows, about, key)
+    chip = _chip(rows, facts, key)
     prior = prior_for(chip)
-    found = replace(prior, matmul=_ceiling(rows, chip), memory=_memory(rows, chip), uneven=1.0)
-    found, errors = _products(rows, chip, found)
-    found, more = _attention(rows, chip, found)
-    found = _launches(rows, chip, found)
-    found = _links(rows, chip, found)
-    if about["device"] == "cpu":
-        found = replace(found, elementwise=_elementwise(rows, chip, found))
+    calibration = replace(prior, matmul=_ceiling(rows, chip), memory=_memory(rows, chip), uneven=1.0)
+    calibration, errors = _products(rows, chip, calibration)
+    calibration, more = _attention(rows, chip, calibration)
+    calibration = _launches(rows, chip, calibration)
+    calibration = _links(rows, chip, calibration)
+    if facts["device"] == "cpu":
+        calibration = replace(calibration, elementwise=_elementwise(rows, chip, calibration))
     measured = ["matmul", "memory", "flash"] + (["link", "link_latency"] if _group(rows, 1) else [])
-    done = replace(
-        found,
+    fitted = replace(
+        calibration,
         key="",
         chips=(key,),
         frameworks=(),
         architectures=(),
         measured=tuple(measured),
-        fitted_on=f"meshwise probe of {about['name']}, torch {about['torch']}",
-        date=str(about["date"]),
+        fitted_on=f"meshwise probe of {facts['name']}, torch {facts['torch']}",
+        date=str(facts["date"]),
         rows=float(sum(row["kind"] not in ("machine", "missing") for row in rows)),
         sources=(),
-        context=float(about.get("context") or found.context),
+        context=float(facts.get("context") or calibration.context),
     )
-    return Machine(chip, done, errors | more, tuple(f"{row['what']}: {row['why']}" for row in of_kind(rows, "missing")))
+    return Machine(chip, fitted, errors | more, tuple(f"{row['what']}: {row['why']}" for row in of_kind(rows, "missing")))
 
 
 def _rate(row: Row) -> float:
     return row["flops"] / row["seconds"]
 
 
-def _chip(rows: Sequence[Row], about: Row, key: str) -> Chip:
+def _chip(rows: Sequence[Row], facts: Row, key: str) -> Chip:
     """Return the catalogue's facts of the device; the measured rates where it is not in the catalogue."""
-    name = str(about["name"])
-    known = known_chip(name.removeprefix("NVIDIA ")) if about["device"] == "cuda" else None
-    devices = max(1, int(about["ranks"]) // max(1, int(about["nodes"])))
+    name = str(facts["name"])
+    known = known_chip(name.removeprefix("NVIDIA ")) if facts["device"] == "cuda" else None
+    devices = max(1, int(facts["ranks"]) // max(1, int(facts["nodes"])))
     link, host = _bandwidth(_group(rows, 1)), _host(rows)
     if known is not None:
         return replace(known, key=key, name=f"{key}: {known.name}", aliases=(), link=known.link or link, host=known.host or host)
@@ -133,25 +134,25 @@ def _chip(rows: Sequence[Row], about: Row, key: str) -> Chip:
         key=key,
         name=f"{key}: {name}",
         vendor="measured",
-        kind="gpu" if about["device"] == "cuda" else "cpu",
+        kind="gpu" if facts["device"] == "cuda" else "cpu",
         architecture="measured",
-        year=int(str(about["date"])[:4]),
-        memory=float(about["memory"]) / (devices if about["device"] == "cpu" else 1),
+        year=int(str(facts["date"])[:4]),
+        memory=float(facts["memory"]) / (devices if facts["device"] == "cpu" else 1),
         bandwidth=max(row["bytes"] / row["low"] for row in _streams(rows)),
         flops={cast(Any, dtype): max(row["flops"] / row["low"] for row in of_kind(rows, "gemm"))},
-        sms=int(about["sms"]),
+        sms=int(facts["sms"]),
         link=link,
         host=host,
         per_node=max(8, devices),
-        sources=(Source(title=f"meshwise probe, {about['date']}, torch {about['torch']}", url="probes/here.jsonl"),),
+        sources=(Source(title=f"meshwise probe, {facts['date']}, torch {facts['torch']}", url="probes/here.jsonl"),),
     )
 
 
 def _streams(rows: Sequence[Row]) -> list[Row]:
     """Return the copies that are large enough; the largest one of a very short probe."""
     kind = "gpu" if rows[0]["device"] == "cuda" else "cpu"
-    found = of_kind(rows, "memory")
-    return [row for row in found if row["size"] >= LARGE[kind]] or [max(found, key=lambda row: row["size"])]
+    copies = of_kind(rows, "memory")
+    return [row for row in copies if row["size"] >= LARGE[kind]] or [max(copies, key=lambda row: row["size"])]
 
 
 def _ceiling(rows: Sequence[Row], chip: Chip) -> float:
@@ -160,6 +161,7 @@ def _ceiling(rows: Sequence[Row], chip: Chip) -> float:
 
 
 def _memory(rows: Sequence[Row], chip: Chip) -> float:
+    """Return the median share of the memory bandwidth that large copies reached."""
     return min(1.0, statistics.median(row["bytes"] / row["seconds"] for row in _streams(rows)) / chip.bandwidth)
 
 
@@ -193,9 +195,9 @@ def _products(rows: Sequence[Row], chip: Chip, start: Calibration) -> tuple[Cali
     solved = cast(Any, least_squares)(
         residuals, np.clip(first, bounds[0] + 1e-6, bounds[1] - 1e-6), bounds=bounds, loss="soft_l1", diff_step=1e-3
     )
-    found = calibration(solved.x)
+    fitted = calibration(solved.x)
     error = float(np.median(np.abs(np.expm1(errors(solved.x)))))
-    return replace(found, matmul=found.matmul * _hot(rows) ** HEATED), {"matrix products": error}
+    return replace(fitted, matmul=fitted.matmul * _hot(rows) ** HEATED), {"matrix products": error}
 
 
 HEATED = 0.5
@@ -213,51 +215,53 @@ def _hot(rows: Sequence[Row]) -> float:
     return 1.0
 
 
-def _attention(rows: Sequence[Row], chip: Chip, found: Calibration) -> tuple[Calibration, dict[str, float]]:
+def _attention(rows: Sequence[Row], chip: Chip, calibration: Calibration) -> tuple[Calibration, dict[str, float]]:
     """Fit `flash`: computing time at the full rate over measured time, both without moving bytes."""
-    fast, slow = (Device.of(chip, replace(found, flash=share), "bf16") for share in (1.0, 0.5))
+    fast, slow = (Device.of(chip, replace(calibration, flash=share), "bf16") for share in (1.0, 0.5))
     shares: list[float] = []
     for row in of_kind(rows, "attention"):
-        width, way = int(row["width"]), int(row["what"] == "backward")
+        width, direction = int(row["width"]), int(row["what"] == "backward")
         op = Op(name="attention", part="attention", kind="attention", n=width, k=width, m=row["heads"])
-        batch, heads, one = (np.array([float(each)]) for each in (row["batch"], row["heads"], 1))
-        full, half = (float(attention(d, op, int(row["seq"]), batch, heads, one, flash=True)[way][0]) for d in (fast, slow))
+        batch, heads, cp = (np.array([float(each)]) for each in (row["batch"], row["heads"], 1))
+        full, half = (float(attention(d, op, int(row["seq"]), batch, heads, cp, flash=True)[direction][0]) for d in (fast, slow))
         shares.append((half - full) / max(row["seconds"] - (2 * full - half), 0.1 * row["seconds"]))
     if not shares:
-        return found, {}
+        return calibration, {}
     middle = statistics.median(shares)
-    return replace(found, flash=min(1.0, middle)), {"attention": statistics.median(abs(share / middle - 1) for share in shares)}
+    return replace(calibration, flash=min(1.0, middle)), {
+        "attention": statistics.median(abs(share / middle - 1) for share in shares)
+    }
 
 
-def _launches(rows: Sequence[Row], chip: Chip, found: Calibration) -> Calibration:
+def _launches(rows: Sequence[Row], chip: Chip, calibration: Calibration) -> Calibration:
     """Fit CPU launch overhead to a block too small to take any other time. A GPU computes while the CPU launches ahead, and loses only the
     gaps between kernels; on a CPU launching and computing add up."""
     starts, small = of_kind(rows, "launch", "eager"), of_kind(rows, "block", "both")
     if starts:
-        found = replace(found, step=STARTS_OF_A_STEP * starts[0]["seconds"])
+        calibration = replace(calibration, step=LAUNCHES_OF_A_STEP * starts[0]["seconds"])
     block = next((row["seconds"] / 2 for row in small if row["small"]), None)
     if block is None:
-        return found
+        return calibration
     if chip.kind == "cpu":
-        return replace(found, layer_launch=LEAST, layer_gap=block, stage_launch=block)
+        return replace(calibration, layer_launch=LEAST, layer_gap=block, stage_launch=block)
     graph = of_kind(rows, "launch", "graph")
-    gap = KERNELS_OF_A_LAYER * graph[0]["seconds"] / GRAPH_GAP if graph else found.layer_gap
-    return replace(found, layer_launch=block, layer_gap=gap, stage_launch=block)
+    gap = KERNELS_OF_A_LAYER * graph[0]["seconds"] / GRAPH_GAP if graph else calibration.layer_gap
+    return replace(calibration, layer_launch=block, layer_gap=gap, stage_launch=block)
 
 
-def _elementwise(rows: Sequence[Row], chip: Chip, found: Calibration) -> float:
+def _elementwise(rows: Sequence[Row], chip: Chip, calibration: Calibration) -> float:
     """Fit `elementwise`: the time of large blocks without their products, over the formula's time for moving bytes."""
     shares: list[float] = []
     for row in of_kind(rows, "block", "both"):
         if row["small"]:
             continue
-        parts = block_parts(row, chip, found)
+        parts = block_parts(row, chip, calibration)
         left = row["seconds"] - (sum(parts.values()) - parts["elementwise"])
         shares.append(left / parts["elementwise"])
     return min(20.0, max(0.1, statistics.median(shares))) if shares else 1.0
 
 
-def block_parts(row: Row, chip: Chip, found: Calibration) -> dict[str, float]:
+def block_parts(row: Row, chip: Chip, calibration: Calibration) -> dict[str, float]:
     """Return the cost model's seconds by part for one of the probe's blocks."""
     config = {
         "model_type": "llama",
@@ -273,7 +277,7 @@ def block_parts(row: Row, chip: Chip, found: Calibration) -> dict[str, float]:
     ones = {name: np.ones(1, dtype=np.int64) for name in ("dp_replicate", "dp_shard", "tp", "pp", "cp", "ep", "vpp")}
     none = {name: np.zeros(1, dtype=np.int64) for name in ("zero", "recompute", "sp", "schedule", "offload")}
     layout = Layouts.of(**ones, **none, mbs=np.array([sequences]))
-    layer, _ = layer_and_head(Question.of(build(config, "a block", "meshwise probe"), cluster, work, found), layout)
+    layer, _ = layer_and_head(Question.of(build(config, "a block", "meshwise probe"), cluster, work, calibration), layout)
     return {name: float(np.ravel(value)[0]) for name, value in layer.items()}
 
 
@@ -289,6 +293,7 @@ def _moved(row: Row) -> tuple[float, float]:
 
 
 def _latency(rows: Sequence[Row], steps: Callable[[Row], float]) -> float:
+    """Return the median seconds per step of the smallest collectives."""
     small = min(row["size"] for row in rows)
     return statistics.median(row["seconds"] / steps(row) for row in rows if row["size"] == small)
 
@@ -302,20 +307,22 @@ def _bandwidth(rows: Sequence[Row]) -> Link | None:
     return Link(name="measured", bandwidth=statistics.median(rates))
 
 
-def _links(rows: Sequence[Row], chip: Chip, found: Calibration) -> Calibration:
+def _links(rows: Sequence[Row], chip: Chip, calibration: Calibration) -> Calibration:
+    """Fit the bandwidth and latency of the link inside a node, and the latency of the network between nodes."""
     near, far = _group(rows, 1), _group(rows, 2)
     link = _bandwidth(near)
     if link is not None and chip.link is not None:
-        found = replace(found, link=min(1.0, link.bandwidth / chip.link.bandwidth))
-        found = replace(found, link_latency=_latency(near, lambda row: _moved(row)[1]))
+        calibration = replace(calibration, link=min(1.0, link.bandwidth / chip.link.bandwidth))
+        calibration = replace(calibration, link_latency=_latency(near, lambda row: _moved(row)[1]))
     if far:
         depth = {"all-reduce": 2}
-        found = replace(
-            found, network_latency=_latency(far, lambda row: depth.get(row["what"], 1) * math.ceil(math.log2(row["group"])))
+        calibration = replace(
+            calibration, network_latency=_latency(far, lambda row: depth.get(row["what"], 1) * math.ceil(math.log2(row["group"])))
         )
-    return found
+    return calibration
 
 
 def _host(rows: Sequence[Row]) -> Link | None:
-    found = of_kind(rows, "host")
-    return Link(name="measured", bandwidth=max(row["bytes"] / row["seconds"] for row in found)) if found else None
+    """Return the fastest link to host memory that was measured."""
+    copies = of_kind(rows, "host")
+    return Link(name="measured", bandwidth=max(row["bytes"] / row["seconds"] for row in copies)) if copies else None

@@ -43,11 +43,11 @@ def score(cases: Sequence[Case], skipped: Sequence[Skipped], predicted: Predicti
 
 def groups(cases: Sequence[Case]) -> list[list[int]]:
     """Return the timed rows of each group."""
-    found: dict[tuple[object, ...], list[int]] = {}
+    rows: dict[tuple[object, ...], list[int]] = {}
     for i, case in enumerate(cases):
         if case.timed:
-            found.setdefault(case.group, []).append(i)
-    return list(found.values())
+            rows.setdefault(case.group, []).append(i)
+    return list(rows.values())
 
 
 def near_best(cases: Sequence[Case]) -> list[int]:

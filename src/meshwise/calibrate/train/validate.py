@@ -62,14 +62,14 @@ def validate(name: str, calibration: str = "", leave_out: LeaveOut | None = None
         predicted = predict(cases, fixed)
         low, high = _ends(cases, predicted, fixed)
         used: Score = {"calibration": ", ".join(dict.fromkeys(_used(case, fixed) for case in cases))}
-        found: Score = {"table": path.stem} | used | score(cases, skipped, predicted)
+        scores: Score = {"table": path.stem} | used | score(cases, skipped, predicted)
     else:
         predicted, inside, low, high = _fitted(cases, leave_out)
         fitted_all = score(cases, skipped, inside)
         in_sample = {"in_sample": {key: fitted_all[key] for key in ("time", "memory", "oom")}}
-        found = {"table": path.stem} | fitted_to_the_rest(leave_out) | score(cases, skipped, predicted) | in_sample
-    found["time"]["coverage"] = intervals.coverage(cases, low, high)
-    return TrainValidation(table=path.stem, cases=cases, skipped=skipped, predicted=predicted, score=found, low=low, high=high)
+        scores = {"table": path.stem} | fitted_to_the_rest(leave_out) | score(cases, skipped, predicted) | in_sample
+    scores["time"]["coverage"] = intervals.coverage(cases, low, high)
+    return TrainValidation(table=path.stem, cases=cases, skipped=skipped, predicted=predicted, score=scores, low=low, high=high)
 
 
 def _ends(cases: list[Case], predicted: Prediction, fixed: Calibration | None) -> tuple[Floats, Floats]:
@@ -77,15 +77,15 @@ def _ends(cases: list[Case], predicted: Prediction, fixed: Calibration | None) -
     waits = interval.waiting(Batch.of(cases).shares(fixed))
     used = [fixed or calibrations.choose(case.chip, case.work.framework.key) for case in cases]
     low, high = predicted.seconds.copy(), predicted.seconds.copy()
-    for one in dict.fromkeys(used):
-        rows = [i for i, own in enumerate(used) if own is one]
-        down, up = interval.factors(one, waits[rows], np.array([float(cases[i].cluster.devices) for i in rows]))
+    for calibration in dict.fromkeys(used):
+        rows = [i for i, row_calibration in enumerate(used) if row_calibration is calibration]
+        down, up = interval.factors(calibration, waits[rows], np.array([float(cases[i].cluster.devices) for i in rows]))
         low[rows], high[rows] = low[rows] * down, high[rows] * up
     return low, high
 
 
 def _used(case: Case, fixed: Calibration | None) -> str:
-    return (fixed or calibrations.choose(case.chip, case.work.framework.key)).key or "default prior"
+    return (fixed or calibrations.choose(case.chip, case.work.framework.key)).name
 
 
 def _fitted(cases: list[Case], leave_out: LeaveOut) -> tuple[Prediction, Prediction, Floats, Floats]:
@@ -97,10 +97,12 @@ def _fitted(cases: list[Case], leave_out: LeaveOut) -> tuple[Prediction, Predict
     low, high = nothing
     for chip in dict.fromkeys(case.chip.key for case in cases):
         rows = [i for i, case in enumerate(cases) if case.chip.key == chip]
-        some = [cases[i] for i in rows]
-        groups = fit.groups_to_leave_out(some, leave_out)
-        fitted = fit.fit_leaving_out(some, fit.prior_for(some[0].chip), groups)
+        chip_cases = [cases[i] for i in rows]
+        groups = fit.groups_to_leave_out(chip_cases, leave_out)
+        fitted = fit.fit_leaving_out(chip_cases, fit.prior_for(chip_cases[0].chip), groups)
         for whole, part in ((out, fitted.left_out), (inside, fitted.inside)):
             whole.seconds[rows], whole.memory[rows] = part.seconds, part.memory
-        low[rows], high[rows] = intervals.left_out(some, fitted.left_out, Batch.of(some).shares(fitted.calibration), groups)
+        low[rows], high[rows] = intervals.left_out(
+            chip_cases, fitted.left_out, Batch.of(chip_cases).shares(fitted.calibration), groups
+        )
     return out, inside, low, high
