@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from meshwise.calibrate.train.validate import TrainValidation
     from meshwise.models.count import Count
     from meshwise.models.listing import Entry
-    from meshwise.models.make_gguf import Made
+    from meshwise.models.make_gguf import GgufFile
     from meshwise.plan.cheapest import Cheapest
     from meshwise.plan.serve.plan import ServePlan
     from meshwise.plan.serve.vary import ServePoints
@@ -321,7 +321,7 @@ def generate(model: str, *, weights: str | Path, say: "Say | None" = None, **wor
 
 def make_gguf(
     model: str, out: str | Path, *, type: str = "q4_k_m", layers: int | None = None, seed: int = 0, header_only: bool = False
-) -> "Made":
+) -> "GgufFile":
     """Write a GGUF file with random weights and the real shapes, to measure speed with. `header_only`: no weights, for llama.cpp's dry
     run."""
     from meshwise.models import make_gguf

@@ -56,7 +56,7 @@ def test_what_is_of_another_type_is_refused(more: dict[str, object]) -> None:
         ("[]", "not a plan; write one with"),
         ('{"a": 1}', "not a plan; write one with"),
         ('{"format": 9}', "a plan of format 9; this version reads format 1"),
-        ('{"format": 1, "kind": "serve"}', "a plan for serving, not what this needs"),
+        ('{"format": 1, "kind": "serve"}', "a plan for serving; expected a plan for training"),
     ],
 )
 def test_a_file_that_is_no_such_plan_says_what_it_is(tmp_path: Path, text: str, words: str) -> None:

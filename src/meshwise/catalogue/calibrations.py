@@ -203,8 +203,8 @@ AnyRecord = TypeVar("AnyRecord", bound=Record)
 @files.cached
 def calibrations() -> tuple[Calibration, ...]:
     """Return all calibrations for training, the user's own first."""
-    found = files.files("calibration", ".toml")
-    return _read(Calibration, dict(sorted(found.items(), key=lambda item: item[1].is_relative_to(files.BUILT_IN))))
+    paths = files.files("calibration", ".toml")
+    return _read(Calibration, dict(sorted(paths.items(), key=lambda item: item[1].is_relative_to(files.BUILT_IN))))
 
 
 @files.cached
@@ -213,8 +213,8 @@ def serve_calibrations() -> tuple[ServeCalibration, ...]:
     return _read(ServeCalibration, files.files("serving", ".toml"))
 
 
-def _read(cls: type[AnyRecord], found: dict[str, Path]) -> tuple[AnyRecord, ...]:
-    return tuple(replace(records.read(cls, files.table_of(path), path.name), key=key) for key, path in found.items())
+def _read(cls: type[AnyRecord], paths: dict[str, Path]) -> tuple[AnyRecord, ...]:
+    return tuple(replace(records.read(cls, files.table_of(path), path.name), key=key) for key, path in paths.items())
 
 
 def named(name: str) -> Calibration:
@@ -233,7 +233,7 @@ def _from_file(cls: type[AnyRecord], name: str) -> AnyRecord | None:
 
 
 def _named(name: str, known: Iterable[AnyRecord]) -> AnyRecord:
-    by_key = {found.key: found for found in known}
+    by_key = {record.key: record for record in known}
     if name not in by_key:
         raise unknown("calibration", name, by_key, ", or a .toml file")
     return by_key[name]
@@ -242,15 +242,15 @@ def _named(name: str, known: Iterable[AnyRecord]) -> AnyRecord:
 def choose(chip: Chip, framework: str) -> Calibration:
     """Return the calibration for this chip and framework; else for the chip; else for its architecture; else the prior."""
     known = calibrations()
-    for found in known:
-        if chip.key in found.chips and framework in found.frameworks:
-            return found
-    for found in known:
-        if chip.key in found.chips and not found.frameworks:
-            return found
-    for found in known:
-        if chip.architecture in found.architectures:
-            return found
+    for calibration in known:
+        if chip.key in calibration.chips and framework in calibration.frameworks:
+            return calibration
+    for calibration in known:
+        if chip.key in calibration.chips and not calibration.frameworks:
+            return calibration
+    for calibration in known:
+        if chip.architecture in calibration.architectures:
+            return calibration
     return Calibration()
 
 
@@ -260,11 +260,11 @@ def choose_serve(chip: Chip, engine: str) -> ServeCalibration:
     One measured on this build precedes one measured on another build of the engine.
     """
     names, known = dict.fromkeys((engine, engine_of(engine))), serve_calibrations()
-    for attribute, own in (("chips", chip.key), ("architectures", chip.architecture), ("kinds", chip.kind)):
+    for attribute, value in (("chips", chip.key), ("architectures", chip.architecture), ("kinds", chip.kind)):
         for name in names:
-            for found in known:
-                if own in getattr(found, attribute) and name in found.engines:
-                    return found
+            for calibration in known:
+                if value in getattr(calibration, attribute) and name in calibration.engines:
+                    return calibration
     return ServeCalibration()
 
 

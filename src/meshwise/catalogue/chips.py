@@ -215,20 +215,20 @@ class Cluster:
     @cached_property
     def chips(self) -> dict[str, int]:
         """Number of devices by chip, over all nodes."""
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for count, node in self.nodes:
             for per_node, chip in node.chips:
-                found[chip.key] = found.get(chip.key, 0) + count * per_node
-        return found
+                counts[chip.key] = counts.get(chip.key, 0) + count * per_node
+        return counts
 
     @cached_property
     def rent(self) -> float | None:
         """Dollars per second for the whole cluster: its own price, or the sum of its chips' prices if all have one."""
         if self.price is not None:
             return self.price * self.devices
-        own = latest_rent(self.prices)
-        if own is not None:
-            return own * self.node_count
+        node_rent = latest_rent(self.prices)
+        if node_rent is not None:
+            return node_rent * self.node_count
         each = [(count * per_node, chip.rent) for count, node in self.nodes for per_node, chip in node.chips]
         return None if any(rent is None for _, rent in each) else sum(count * (rent or 0) for count, rent in each)
 
@@ -252,16 +252,16 @@ def latest_rent(prices: tuple[Price, ...]) -> float | None:
 @files.cached
 def find_chip(name: str) -> Chip:
     """Return the chip with that name or alias; case and punctuation do not count."""
-    found = known_chip(name)
-    if found is None and files.squeeze(name) == HERE:
+    chip = known_chip(name)
+    if chip is None and files.squeeze(name) == HERE:
         raise UserError("'here' is this machine once it has been measured: run 'meshwise probe' first")
-    if found is None:
+    if chip is None:
         keys = chip_names()
-        close = list(dict.fromkeys(keys[one] for one in files.similar(name, keys)))
+        close = list(dict.fromkeys(keys[similar] for similar in files.similar(name, keys)))
         word = f" {name.strip()}" if len(close) > 1 else ""
-        own = "" if close else f", or add it as {files.user_folder() / 'chips' / 'NAME.toml'}"
-        raise UserError(f"unknown chip {quoted(name)}{did_you_mean(close)} (meshwise show chips{word}{own})")
-    return found
+        hint = "" if close else f", or add it as {files.user_folder() / 'chips' / 'NAME.toml'}"
+        raise UserError(f"unknown chip {quoted(name)}{did_you_mean(close)} (meshwise show chips{word}{hint})")
+    return chip
 
 
 def chip_names() -> dict[str, str]:
@@ -311,7 +311,7 @@ def read_chip(path: Path) -> Chip:
     return replace(records.read(Chip, files.table_of(path), path.name), key=path.name.removesuffix(".toml"))
 
 
-# Chips by other words than their names.
+# Chips by informal names, and the CPU of a host.
 
 GENERIC_CPU = "cpu"
 """The CPU of hosts that name none: a desktop with two channels of DDR5 (data/chips/cpu.toml)."""
@@ -332,15 +332,15 @@ def find_card(text: str) -> Chip:
     rest = text.lower().replace(cores[0], " ") if cores else text.lower()
     memory = re.search(r"(\d+)\s*gi?b\b", rest)
     bare = rest.replace(memory[0], " ") if memory else rest
-    found = known_chip(rest) or _by_words(rest) or known_chip(bare) or _by_words(bare)
-    if found is None:
+    chip = known_chip(rest) or _by_words(rest) or known_chip(bare) or _by_words(bare)
+    if chip is None:
         raise UserError(f"the card {quoted(text)} is not in the catalogue (meshwise show chips)")
-    if memory and found.kind == "apple":
-        found = replace(found, memory=int(memory[1]) * units.GIB)
-    if cores and found.sms and found.kind == "apple" and int(cores[1]) != found.sms:
-        share = int(cores[1]) / found.sms
-        found = replace(found, sms=int(cores[1]), flops={kind: rate * share for kind, rate in found.flops.items()})
-    return found
+    if memory and chip.kind == "apple":
+        chip = replace(chip, memory=int(memory[1]) * units.GIB)
+    if cores and chip.sms and chip.kind == "apple" and int(cores[1]) != chip.sms:
+        share = int(cores[1]) / chip.sms
+        chip = replace(chip, sms=int(cores[1]), flops={kind: rate * share for kind, rate in chip.flops.items()})
+    return chip
 
 
 def _words(text: str) -> frozenset[str]:
@@ -348,5 +348,6 @@ def _words(text: str) -> frozenset[str]:
 
 
 def _by_words(text: str) -> Chip | None:
+    """Return the chip with a name that has the same words in any order, or None."""
     given = _words(text)
     return next((chip for chip in chips() if any(given == _words(n) for n in (chip.key, chip.name, *chip.aliases))), None)

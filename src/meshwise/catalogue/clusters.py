@@ -65,23 +65,23 @@ def find_cluster(text: str) -> Cluster:
         body, at, network = text.strip(), "", ""
     body = body.strip()
     if body.endswith(".toml"):
-        found = _from_file(read_file(Path(body)), None)
+        cluster = _from_file(read_file(Path(body)), None)
     else:
         plain = body.lower().replace("×", "x")
-        found = _named(plain, text) or _torus(plain, text) or _hosts(plain, text)
+        cluster = _named(plain, text) or _torus(plain, text) or _hosts(plain, text)
     if at:
         link = Link(name=network.strip(), bandwidth=units.parse(network, "bytes/s"))
-        found = replace(found, name=text.strip(), network=link)
-    elif found.node_count > 1 and found.network is None:
-        found = _with_vendor_network(found, text)
-    return _not_too_large(found, text)
+        cluster = replace(cluster, name=text.strip(), network=link)
+    elif cluster.node_count > 1 and cluster.network is None:
+        cluster = _with_vendor_network(cluster, text)
+    return _check_size(cluster, text)
 
 
-def _not_too_large(found: Cluster, text: str) -> Cluster:
+def _check_size(cluster: Cluster, text: str) -> Cluster:
     """Refuse a cluster with more devices than can be planned."""
-    if found.devices > MOST_DEVICES:
-        raise UserError(f"cluster {quoted(text)} has {found.devices:,} devices; at most {MOST_DEVICES:,} can be planned")
-    return found
+    if cluster.devices > MOST_DEVICES:
+        raise UserError(f"cluster {quoted(text)} has {cluster.devices:,} devices; at most {MOST_DEVICES:,} can be planned")
+    return cluster
 
 
 def _sites(text: str) -> Cluster | None:
@@ -92,13 +92,13 @@ def _sites(text: str) -> Cluster | None:
         return None
     if match[2].count("(") > DEEPEST:
         raise UserError(f"cluster {quoted(text)}: sites of sites go {DEEPEST + 1} deep at most")
-    one = find_cluster(match[2])
-    if one.node_count < 2:
+    site = find_cluster(match[2])
+    if site.node_count < 2:
         return None
-    nodes = tuple((count * _number(match[1], text), node) for count, node in one.nodes)
-    inner = tuple(tier for tier in one.tiers if tier.nodes < one.node_count)  # a leaf does not span two sites
-    whole = replace(one, name=text.strip(), nodes=nodes, tiers=(*inner, _line(match[3] or "", one.node_count, text)))
-    return _not_too_large(whole, text)
+    nodes = tuple((count * _number(match[1], text), node) for count, node in site.nodes)
+    inner = tuple(tier for tier in site.tiers if tier.nodes < site.node_count)  # a leaf does not span two sites
+    whole = replace(site, name=text.strip(), nodes=nodes, tiers=(*inner, _line(match[3] or "", site.node_count, text)))
+    return _check_size(whole, text)
 
 
 def adjusted(cluster: Cluster, *, link: float = 0.0, price: float = 0.0) -> Cluster:
@@ -107,16 +107,16 @@ def adjusted(cluster: Cluster, *, link: float = 0.0, price: float = 0.0) -> Clus
     return replace(cluster, price=price) if price else cluster
 
 
-def with_link(found: Cluster, bandwidth: str | float) -> Cluster:
+def with_link(cluster: Cluster, bandwidth: str | float) -> Cluster:
     """Return the cluster with another bandwidth between the devices of its nodes."""
     rate = units.parse(bandwidth, "bytes/s")
     if not rate:
         raise UserError(f"--link {quoted(bandwidth)} is not a bandwidth between devices; expected something like 450GB/s")
     nodes = tuple(
         (count, replace(node, link=replace(node.link or Link(name="link", bandwidth=rate), bandwidth=rate)))
-        for count, node in found.nodes
+        for count, node in cluster.nodes
     )
-    return replace(found, nodes=nodes)
+    return replace(cluster, nodes=nodes)
 
 
 def _line(words: str, nodes: int, text: str) -> Tier:
@@ -159,7 +159,7 @@ def cluster_files() -> dict[str, ClusterFile]:
 def filter_clusters(words: str) -> list[str]:
     """Return the name of the cluster that is exactly `words`, else the names of all with every word in their names, aliases or chips."""
     known = cluster_files()
-    return files.matching(words, known, {key: (one.name, one.chips, one.torus, *one.aliases) for key, one in known.items()})
+    return files.matching(words, known, {key: (file.name, file.chips, file.torus, *file.aliases) for key, file in known.items()})
 
 
 def find_file(name: str) -> ClusterFile | None:
@@ -176,38 +176,38 @@ def find_file(name: str) -> ClusterFile | None:
 
 def read_file(path: Path) -> ClusterFile:
     """Read one cluster from its TOML file."""
-    found = replace(records.read(ClusterFile, files.table_of(path), path.name), file=path.name)
-    if bool(found.chips) == bool(found.torus):
+    file = replace(records.read(ClusterFile, files.table_of(path), path.name), file=path.name)
+    if bool(file.chips) == bool(file.torus):
         raise UserError(f"{path.name}: give either 'chips' (what one node holds) or 'torus' (such as tpu-v5p:16x20x28)")
-    if found.pods > 1 if found.chips else found.nodes > 1:
+    if file.pods > 1 if file.chips else file.nodes > 1:
         raise UserError(f"{path.name}: 'nodes' goes with 'chips', 'pods' with 'torus'")
-    return found
+    return file
 
 
-def _from_file(found: ClusterFile, size: int | None) -> Cluster:
+def _from_file(file: ClusterFile, size: int | None) -> Cluster:
     """Return the cluster of a file, with `size` nodes (or pods) where that is given."""
     try:
-        whole = _one_pod(found.torus) if found.torus else Cluster(found.name, ((1, _node(found.chips, found.chips)),))
+        cluster = _one_pod(file.torus) if file.torus else Cluster(file.name, ((1, _node(file.chips, file.chips)),))
     except UserError as error:
-        raise UserError(f"{found.file}: {error}") from None
-    _, node = whole.nodes[0]
-    node = replace(node, host=found.host, link=found.link or node.link)
+        raise UserError(f"{file.file}: {error}") from None
+    _, node = cluster.nodes[0]
+    node = replace(node, host=file.host, link=file.link or node.link)
     return replace(
-        whole,
-        name=found.name,
-        nodes=((size or max(found.nodes, found.pods), node),),
-        network=found.network or whole.network,
-        tiers=tuple(sorted(found.tiers, key=lambda tier: tier.nodes)),
-        prices=found.prices,
-        sources=found.sources,
+        cluster,
+        name=file.name,
+        nodes=((size or max(file.nodes, file.pods), node),),
+        network=file.network or cluster.network,
+        tiers=tuple(sorted(file.tiers, key=lambda tier: tier.nodes)),
+        prices=file.prices,
+        sources=file.sources,
     )
 
 
 def _one_pod(torus: str) -> Cluster:
-    found = _torus(torus.lower(), torus)
-    if found is None or found.node_count > 1:
+    cluster = _torus(torus.lower(), torus)
+    if cluster is None or cluster.node_count > 1:
         raise UserError(f"torus: {quoted(torus)} is not one torus such as tpu-v5p:16x20x28")
-    return found
+    return cluster
 
 
 def _torus(body: str, text: str) -> Cluster | None:
@@ -215,56 +215,56 @@ def _torus(body: str, text: str) -> Cluster | None:
     counted = re.search(r"(?<!\d)(\d+)\s*pods?\b(?:\s+of\b)?", body)
     rest = body.replace(counted[0], "", 1) if counted else body
     match = re.fullmatch(r"(?:(\d+)\s*x\s*)?([a-z][\w .-]*)(?::\s*([\dx]+))?", rest.strip(" ,:"))
-    found = known_chip(match[2]) if match else None
-    if match is None or found is None or found.kind != "tpu":
+    chip = known_chip(match[2]) if match else None
+    if match is None or chip is None or chip.kind != "tpu":
         return None
     if match[1] and not match[3]:
-        raise UserError(_shape_missing(found, text))
+        raise UserError(_shape_missing(chip, text))
     if match[1] and counted:
         raise UserError(
             f"cluster {quoted(text)}: the number of pods is given twice, '{match[1]}x' and {quoted(counted[0].strip())}"
         )
     pods = _number(counted[1] if counted else match[1] or "1", text)
-    shape = tuple(_number(side, text) if side else 0 for side in match[3].split("x")) if match[3] else _whole_pod(found, text)
-    _check_torus(shape, found, text)
-    return _pods(shape, found, pods, text)
+    shape = tuple(_number(side, text) if side else 0 for side in match[3].split("x")) if match[3] else _whole_pod(chip, text)
+    _check_torus(shape, chip, text)
+    return _pods(shape, chip, pods, text)
 
 
-def _shape_missing(found: Chip, text: str) -> str:
-    return f"cluster {quoted(text)}: a slice of {found.name} needs its shape, such as {_example(found)}"
+def _shape_missing(chip: Chip, text: str) -> str:
+    return f"cluster {quoted(text)}: a slice of {chip.name} needs its shape, such as {_example(chip)}"
 
 
-def _example(found: Chip) -> str:
+def _example(chip: Chip) -> str:
     """Return a slice of this chip as text: its whole pod, or 8 chips along each axis."""
-    axes = found.link.axes if found.link else 3
-    return f"{found.key}:{'x'.join(map(str, found.torus.pod if found.torus and found.torus.pod else (8,) * axes))}"
+    axes = chip.link.axes if chip.link else 3
+    return f"{chip.key}:{'x'.join(map(str, chip.torus.pod if chip.torus and chip.torus.pod else (8,) * axes))}"
 
 
-def _whole_pod(found: Chip, text: str) -> tuple[int, ...]:
+def _whole_pod(chip: Chip, text: str) -> tuple[int, ...]:
     """Return the shape of the chip's largest pod."""
-    if found.torus is None or not found.torus.pod:
+    if chip.torus is None or not chip.torus.pod:
         raise UserError(
-            f"cluster {quoted(text)}: the pod shape of {found.name} is not in the catalogue; give one, such as {_example(found)}"
+            f"cluster {quoted(text)}: the pod shape of {chip.name} is not in the catalogue; give one, such as {_example(chip)}"
         )
-    return found.torus.pod
+    return chip.torus.pod
 
 
-def _check_torus(shape: tuple[int, ...], found: Chip, text: str) -> None:
-    axes = found.link.axes if found.link else 3
+def _check_torus(shape: tuple[int, ...], chip: Chip, text: str) -> None:
+    axes = chip.link.axes if chip.link else 3
     if not shape or len(shape) > axes or not all(shape):
-        raise UserError(f"cluster {quoted(text)}: {found.name} is a torus of {axes} axes, such as {_example(found)}")
-    largest = found.torus.pod if found.torus else ()
+        raise UserError(f"cluster {quoted(text)}: {chip.name} is a torus of {axes} axes, such as {_example(chip)}")
+    largest = chip.torus.pod if chip.torus else ()
     if largest and any(
         side > most for side, most in zip(sorted(shape, reverse=True), sorted(largest, reverse=True), strict=False)
     ):
-        raise UserError(f"cluster {quoted(text)}: does not fit in the largest pod of {found.name}, {'x'.join(map(str, largest))}")
+        raise UserError(f"cluster {quoted(text)}: does not fit in the largest pod of {chip.name}, {'x'.join(map(str, largest))}")
 
 
-def _pods(shape: tuple[int, ...], found: Chip, pods: int, name: str) -> Cluster:
+def _pods(shape: tuple[int, ...], chip: Chip, pods: int, name: str) -> Cluster:
     """Build pods of this shape. The network of a pod is the sum of its chips' shares of the data-center network."""
-    chips = math.prod(shape)
-    network = found.network and replace(found.network, bandwidth=found.network.bandwidth * chips)
-    return Cluster(name.strip(), ((pods, Node(((chips, found),), found.link)),), network=network, torus=shape)
+    count = math.prod(shape)
+    network = chip.network and replace(chip.network, bandwidth=chip.network.bandwidth * count)
+    return Cluster(name.strip(), ((pods, Node(((count, chip),), chip.link)),), network=network, torus=shape)
 
 
 def _hosts(body: str, text: str) -> Cluster:
@@ -282,10 +282,10 @@ def _chosen_variants(body: str, text: str) -> list[str]:
         name = piece.strip()
         while known_chip(name) is None and (shorter := _split_count(name, text)[1]) != name:
             name = shorter
-        found = known_chip(name)
-        others = [key for key in variants(name) if key != found.key] if found else []
-        if found and others:
-            notes[name] = f"{name} is taken as {found.key}; the catalogue also has {', '.join(others)}"
+        chip = known_chip(name)
+        others = [key for key in variants(name) if key != chip.key] if chip else []
+        if chip and others:
+            notes[name] = f"{name} is taken as {chip.key}; the catalogue also has {', '.join(others)}"
     return list(notes.values())
 
 
@@ -293,24 +293,24 @@ def _unusual_nodes(nodes: tuple[tuple[int, Node], ...]) -> list[str]:
     """Return a note for each kind of node whose number of devices does not divide the vendor's, such as 7 H100 SXM instead of 8."""
     notes: list[str] = []
     for count, node in nodes:
-        each, found = node.chips[0]
-        if len(node.chips) == 1 and found.network and found.per_node % each:
-            own = f"{count}x{found.per_node}x{found.key}"
-            notes.append(f"nodes with {each} {found.name}: the vendor's own have {found.per_node}, as in {own}")
+        each, chip = node.chips[0]
+        if len(node.chips) == 1 and chip.network and chip.per_node % each:
+            vendors = f"{count}x{chip.per_node}x{chip.key}"
+            notes.append(f"nodes with {each} {chip.name}: the vendor's own have {chip.per_node}, as in {vendors}")
     return notes
 
 
-def _with_vendor_network(found: Cluster, text: str) -> Cluster:
+def _with_vendor_network(cluster: Cluster, text: str) -> Cluster:
     """Add the network of the vendor's own system, with a note. Cards whose vendor sells no system need one in the text."""
-    own = found.chip.network
-    smallest = min(node.devices for _, node in found.nodes)
-    if own is None or len(found.chips) > 1:
+    network = cluster.chip.network
+    smallest = min(node.devices for _, node in cluster.nodes)
+    if network is None or len(cluster.chips) > 1:
         raise UserError(
             f"cluster {quoted(text)} has several hosts and no network between them; add one, such as {text.strip()}@10Gbps"
         )
-    each = units.show(own.bandwidth, "bytes/s")
-    note = f"network not given: {own.name}, {each} per device, assumed as in the vendor's own system"
-    return replace(found, network=replace(own, bandwidth=own.bandwidth * smallest), notes=(*found.notes, note))
+    each = units.show(network.bandwidth, "bytes/s")
+    note = f"network not given: {network.name}, {each} per device, assumed as in the vendor's own system"
+    return replace(cluster, network=replace(network, bandwidth=network.bandwidth * smallest), notes=(*cluster.notes, note))
 
 
 def _split(body: str, text: str) -> list[str]:
@@ -339,15 +339,15 @@ def _host(piece: str, text: str) -> tuple[int, Node]:
         per_node, name = _split_count(rest, text)
         if name != rest:
             return count, _node(f"{per_node}x{name}", text)
-    found = _chip(rest, text)
-    if count <= found.per_node:
+    chip = _chip(rest, text)
+    if count <= chip.per_node:
         return 1, _node(piece, text)
-    if count % found.per_node:
+    if count % chip.per_node:
         raise UserError(
-            f"cluster {quoted(text)}: {count} is not a multiple of the {found.per_node} {found.name} of a node; "
-            f"write nodes x devices, such as {_equal_nodes(count, found.per_node)}x{found.key}"
+            f"cluster {quoted(text)}: {count} is not a multiple of the {chip.per_node} {chip.name} of a node; "
+            f"write nodes x devices, such as {_equal_nodes(count, chip.per_node)}x{chip.key}"
         )
-    return count // found.per_node, _node(f"{found.per_node}x{rest}", text)
+    return count // chip.per_node, _node(f"{chip.per_node}x{rest}", text)
 
 
 def _equal_nodes(count: int, most: int) -> str:
@@ -358,14 +358,14 @@ def _equal_nodes(count: int, most: int) -> str:
 
 def _node(cards: str, text: str) -> Node:
     """Build one host from its cards, such as '2xrtx3090+1xrtx3060-12gb'."""
-    found: list[tuple[int, Chip]] = []
+    chips: list[tuple[int, Chip]] = []
     for piece in cards.split("+"):
         count, name = _split_count(piece.strip(), text)
-        found.append((count, _chip(name, text)))
-    first = found[0][1]
-    link = first.link if all(c.link == first.link for _, c in found) else None
-    slowest = min((c.host for _, c in found if c.host), key=lambda host: host.bandwidth, default=None)
-    return Node(tuple(found), link or slowest)
+        chips.append((count, _chip(name, text)))
+    first = chips[0][1]
+    link = first.link if all(c.link == first.link for _, c in chips) else None
+    slowest = min((c.host for _, c in chips if c.host), key=lambda host: host.bandwidth, default=None)
+    return Node(tuple(chips), link or slowest)
 
 
 def _split_count(piece: str, text: str) -> tuple[int, str]:
@@ -385,16 +385,16 @@ def _number(digits: str, text: str) -> int:
 
 def _chip(name: str, text: str) -> Chip:
     """Return a card of a host. An unknown name that resembles a cluster's is reported as an unknown cluster."""
-    found = known_chip(name)
-    if found is not None and found.kind == "tpu":
-        raise UserError(_shape_missing(found, text))
-    if found is not None:
-        return found
+    chip = known_chip(name)
+    if chip is not None and chip.kind == "tpu":
+        raise UserError(_shape_missing(chip, text))
+    if chip is not None:
+        return chip
     if find_file(name) is not None:
         raise UserError(f"cluster {quoted(text)}: {quoted(name)} is a whole cluster; write it alone, as in '{name}:4'")
     cards = chip_names()
     close = files.similar(name, [*cards, *files.names("clusters")])
     if close and close[0] not in cards:
-        near = did_you_mean([one for one in close if one not in cards])
+        near = did_you_mean([cluster for cluster in close if cluster not in cards])
         raise UserError(f"unknown cluster {quoted(name)}{near} (meshwise show clusters, or a chip: meshwise show chips)")
     return find_chip(name)

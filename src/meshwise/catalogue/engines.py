@@ -153,13 +153,14 @@ def find_engine(name: str) -> Engine:
 
 
 def _read(cls: type[Entry], kind: str) -> dict[str, Entry]:
-    found = files.files(kind, ".toml")
-    return {key: replace(records.read(cls, files.table_of(path), path.name), key=key) for key, path in found.items()}
+    paths = files.files(kind, ".toml")
+    return {key: replace(records.read(cls, files.table_of(path), path.name), key=key) for key, path in paths.items()}
 
 
 def _find(known: dict[str, Entry], name: str) -> Entry:
+    """Return the entry whose key or name is `name`; case, punctuation and dots do not count."""
     plain = files.squeeze(name).replace(".", "")
-    for key, found in known.items():
-        if plain in (files.squeeze(one).replace(".", "") for one in (key, found.name)):
-            return found
+    for key, entry in known.items():
+        if plain in (files.squeeze(known_name).replace(".", "") for known_name in (key, entry.name)):
+            return entry
     raise unknown("engine", name, known)

@@ -35,8 +35,8 @@ def cached(read: Read) -> Read:
 
 def clear() -> None:
     """Clear all caches of the catalogue, so that changed files are read again."""
-    for one in _CACHES:
-        one.cache_clear()
+    for cached_function in _CACHES:
+        cached_function.cache_clear()
 
 
 def user_folder() -> Path:
@@ -46,12 +46,12 @@ def user_folder() -> Path:
 
 def files(kind: str, suffix: str) -> dict[str, Path]:
     """Return the files of one catalogue ('chips', '.toml') by name, sorted."""
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for folder in (BUILT_IN / kind, user_folder() / kind):
-        own = _in_folder(folder, suffix)
-        taken = {squeeze(name) for name in own}
-        found = {name: path for name, path in found.items() if squeeze(name) not in taken} | own
-    return dict(sorted(found.items()))
+        in_folder = _in_folder(folder, suffix)
+        taken = {squeeze(name) for name in in_folder}
+        paths = {name: path for name, path in paths.items() if squeeze(name) not in taken} | in_folder
+    return dict(sorted(paths.items()))
 
 
 def _in_folder(folder: Path, suffix: str) -> dict[str, Path]:
@@ -78,16 +78,16 @@ def squeeze(name: str) -> str:
 def matching(words: str, names: Iterable[str], aliases: Mapping[str, Iterable[str]] | None = None) -> list[str]:
     """Return the names that contain every word, in themselves or in one of their `aliases`; case and punctuation do not count.
 
-    A name that is exactly `words` is returned alone, and all names without any words.
+    A name that is exactly `words` is returned alone. Without words, all names are returned.
     """
-    every = list(names)
-    exact = [name for name in every if squeeze(name) == squeeze(words)]
+    listed = list(names)
+    exact = [name for name in listed if squeeze(name) == squeeze(words)]
     pieces = [squeeze(word) for word in words.split()]
 
     def contains(name: str, piece: str) -> bool:
-        return any(piece in squeeze(one) for one in (name, *(aliases or {}).get(name, ())))
+        return any(piece in squeeze(alias) for alias in (name, *(aliases or {}).get(name, ())))
 
-    return exact or [name for name in every if all(contains(name, piece) for piece in pieces)]
+    return exact or [name for name in listed if all(contains(name, piece) for piece in pieces)]
 
 
 def similar(given: str, names: Iterable[str]) -> list[str]:
@@ -117,9 +117,9 @@ def _likeness(matcher: "SequenceMatcher[str]", name: str) -> tuple[float, float]
     return (matcher.ratio() if letters >= RELATED else 0.0), letters
 
 
-def _common_start(one: str, other: str) -> int:
+def _common_start(a: str, b: str) -> int:
     """Return the number of letters with which both texts begin."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
 
 
 def leading_word(name: str) -> str:

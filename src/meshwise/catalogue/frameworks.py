@@ -100,7 +100,7 @@ def find_framework(name: str) -> Framework:
     known = files.files("frameworks", ".toml")
     plain = files.squeeze(name)
     for key, path in known.items():
-        found = replace(records.read(Framework, files.table_of(path), path.name), key=key)
-        if plain in (files.squeeze(key), files.squeeze(found.name)):
-            return found
+        framework = replace(records.read(Framework, files.table_of(path), path.name), key=key)
+        if plain in (files.squeeze(key), files.squeeze(framework.name)):
+            return framework
     raise unknown("framework", name, known)

@@ -30,33 +30,33 @@ def gpus() -> list[str]:
     done = subprocess.run(query, capture_output=True, text=True, check=False)
     names = [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return names if visible is None else names[: len([one for one in visible.split(",") if one.strip()])]
+    return names if visible is None else names[: len([number for number in visible.split(",") if number.strip()])]
 
 
 def host_memory() -> float:
     """Return the bytes that processes on this machine may use: its memory, or its container's limit."""
-    found = [float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))]
+    limits = [float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))]
     for limit in LIMITS:
         try:
-            found.append(float(Path(limit).read_text(encoding="ascii")))
+            limits.append(float(Path(limit).read_text(encoding="ascii")))
         except (OSError, ValueError):  # no such control group, or the word 'max'
             continue
-    return min(found)
+    return min(limits)
 
 
 def cluster_text(device: str, devices: int, nodes: int) -> str:
-    """Return `nodes` machines like this one as the text of a cluster, or nothing if the catalogue does not have its chip.
+    """Return `nodes` machines like this one as the text of a cluster, or '' if the catalogue does not have its chip.
 
     The chip is the one that `meshwise probe` measured, if there is one, else the catalogue's.
     """
-    own = chips.known_chip(chips.part_of_here(devices if device == "cpu" else 1))
+    measured = chips.known_chip(chips.part_of_here(devices if device == "cpu" else 1))
     if device == "cpu":
-        chip = own if own and own.kind == "cpu" else chips.find_chip("cpu")
+        chip = measured if measured and measured.kind == "cpu" else chips.find_chip("cpu")
     else:
         name = next(iter(gpus()), "")
         chip = chips.known_chip(name.removeprefix("NVIDIA ")) if name else None
-        if own and name and own.name == f"{own.key}: {chip.name if chip else name}":
-            chip = own
+        if measured and name and measured.name == f"{measured.key}: {chip.name if chip else name}":
+            chip = measured
     if chip is None:
         return ""
     # chips that are sold in a vendor's system have the network of that system

@@ -104,10 +104,13 @@ def toml(record: object, head: str = "", first: str = "") -> str:
 
 
 def _body(record: Any, path: str, first: str = "") -> Iterator[str]:
+    """Yield the lines of a record: plain fields, then tables, whose names start with `path`."""
     hints = get_type_hints(type(record), include_extras=True)  # pyright: ignore[reportUnknownArgumentType]
-    held = [(field, getattr(record, field.name)) for field in fields(record) if _is_written(field, getattr(record, field.name))]
-    tables = [(field, value) for field, value in held if _is_table(value)]
-    for field, value in held:
+    written = [
+        (field, getattr(record, field.name)) for field in fields(record) if _is_written(field, getattr(record, field.name))
+    ]
+    tables = [(field, value) for field, value in written if _is_table(value)]
+    for field, value in written:
         if (field, value) in tables:
             continue
         if field.name == first:
@@ -118,11 +121,11 @@ def _body(record: Any, path: str, first: str = "") -> Iterator[str]:
         if isinstance(value, dict):
             inner = get_args(_plain_hint(hints[field.name]))[1]
             yield f"\n[{name}]"
-            yield from (f"{_key(key)} = {literal(one, inner)}" for key, one in cast(dict[str, Any], value).items())
+            yield from (f"{_key(key)} = {literal(item, inner)}" for key, item in cast(dict[str, Any], value).items())
         elif isinstance(value, tuple):
-            for one in cast(tuple[Any, ...], value):
+            for item in cast(tuple[Any, ...], value):
                 yield f"\n[[{name}]]"
-                yield from _body(one, f"{name}.")
+                yield from _body(item, f"{name}.")
         else:
             yield f"\n[{name}]"
             yield from _body(value, f"{name}.")
@@ -178,12 +181,12 @@ def _quoted(text: str) -> str:
 
 
 def stored(key: str) -> dict[str, str]:
-    """Metadata of a field whose key in JSON differs from its name."""
+    """Return the metadata of a field whose key in JSON differs from its name."""
     return {"json": key}
 
 
 def plain(record: Any) -> Any:
-    """Return a record as JSON has it: records within it as tables, tuples as lists."""
+    """Return a record as JSON values: records within it as tables, tuples as lists."""
     if is_dataclass(record) and not isinstance(record, type):
         return {f.metadata.get("json", f.name): plain(getattr(record, f.name)) for f in fields(record)}
     if isinstance(record, dict):
@@ -201,12 +204,13 @@ def plan_table(path: Path, number: int, kind: str = "") -> dict[str, Any]:
             f"{path}: a plan of format {quoted(table['format'])}; this version reads format {number}: make the plan again"
         )
     if table.get("kind", "") != kind:
-        raise UserError(f"{path}: a plan for {'serving' if table.get('kind') == 'serve' else 'training'}, not what this needs")
+        given, expected = ("serving" if name == "serve" else "training" for name in (table.get("kind"), kind))
+        raise UserError(f"{path}: a plan for {given}; expected a plan for {expected}")
     return table
 
 
 def any_table(path: Path) -> dict[str, Any]:
-    """Return the table of a plan of any kind."""
+    """Return the table of a plan.json, whether for training or for serving."""
     try:
         values: object = json.loads(files.text_of(path))
     except (ValueError, RecursionError) as error:
@@ -217,26 +221,26 @@ def any_table(path: Path) -> dict[str, Any]:
 
 
 def restore(cls: type[Record], table: object) -> Record:
-    """Make a record from what `plain` made of it. TypeError where a value is not of its field's type, or a field is missing."""
+    """Restore a record from the output of `plain`. Raise TypeError where a value is not of its field's type, or a field is missing."""
     if not isinstance(table, Mapping):
-        raise TypeError(f"{quoted(table)} is no table")
+        raise TypeError(f"{quoted(table)} is not a table")
     given = cast(Mapping[str, Any], table)
-    own = {f.metadata.get("json", f.name): f for f in fields(cast(Any, cls)) if f.init}
-    unknown = [name for name in given if name not in own]
+    fields_by_key = {f.metadata.get("json", f.name): f for f in fields(cast(Any, cls)) if f.init}
+    unknown = [name for name in given if name not in fields_by_key]
     if unknown:
         raise TypeError(f"unknown {unknown[0]}")
-    return cls(**{own[key].name: _restored(own[key].type, value, key) for key, value in given.items()})
+    return cls(**{fields_by_key[key].name: _restored(fields_by_key[key].type, value, key) for key, value in given.items()})
 
 
 def _restored(hint: Any, value: Any, name: str) -> Any:
-    """`value` as a field of that type has it: JSON knows lists and tables only."""
+    """Return `value` as the type `hint`: tuples and records are lists and tables in JSON."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is types.UnionType:
         return _first(inner, value, name)
     if origin is tuple and isinstance(value, list | tuple):
-        return tuple(_restored(inner[0], one, name) for one in cast(list[Any], value))
+        return tuple(_restored(inner[0], item, name) for item in cast(list[Any], value))
     if origin is dict and isinstance(value, dict):
-        return {key: _restored(inner[1], one, name) for key, one in cast(dict[str, Any], value).items()}
+        return {key: _restored(inner[1], item, name) for key, item in cast(dict[str, Any], value).items()}
     if is_dataclass(hint) and isinstance(value, Mapping):
         return restore(cast(type[Any], hint), cast(object, value))
     if is_dataclass(hint) and isinstance(value, cast(type[Any], hint)):
@@ -248,6 +252,7 @@ def _restored(hint: Any, value: Any, name: str) -> Any:
 
 
 def _first(arms: tuple[Any, ...], value: Any, name: str) -> Any:
+    """Return `value` as the first arm of a union that accepts it."""
     for arm in arms:
         try:
             return _restored(arm, value, name)

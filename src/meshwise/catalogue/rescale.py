@@ -5,12 +5,8 @@ from itertools import combinations_with_replacement
 
 from meshwise import units
 from meshwise.catalogue import chips, clusters, files
-from meshwise.catalogue.chips import Chip, Cluster
+from meshwise.catalogue.chips import Chip
 from meshwise.errors import DoesNotFit, UserError, quoted
-
-
-def _cluster(text: str) -> Cluster:
-    return clusters.find_cluster(text)
 
 
 def _split_network(text: str) -> tuple[str, str]:
@@ -27,16 +23,16 @@ def _single_chip(text: str) -> Chip | None:
 
 def chip_of(text: str) -> Chip:
     """Return the chip of a cluster with one kind of node and chip; refuse a mixed cluster, which cannot be varied unambiguously."""
-    found = _cluster(text)
-    if len(found.chips) > 1 or len({node.devices for _, node in found.nodes}) > 1:
+    cluster = clusters.find_cluster(text)
+    if len(cluster.chips) > 1 or len({node.devices for _, node in cluster.nodes}) > 1:
         raise UserError(f"cluster {quoted(text)} mixes chips or nodes of several sizes; training is planned on one kind of each")
-    return found.chip
+    return cluster.chip
 
 
 def node_size(text: str) -> int:
     """Return the devices per node; a chip's name alone stands for its vendor's node."""
     single = _single_chip(text)
-    return single.per_node if single else _cluster(text).node.devices
+    return single.per_node if single else clusters.find_cluster(text).node.devices
 
 
 def with_nodes(text: str, nodes: int) -> str:
@@ -50,9 +46,9 @@ def with_nodes(text: str, nodes: int) -> str:
     named = next((name for name in (body.partition(":")[0], body.partition("x")[2]) if name and clusters.find_file(name)), "")
     if named:
         return f"{named.strip()}:{nodes}{network}"
-    found, chip = _cluster(text), chip_of(text)
-    if found.torus:
-        return f"{nodes}x{chip.key}:{'x'.join(map(str, found.torus))}{network}"
+    cluster, chip = clusters.find_cluster(text), chip_of(text)
+    if cluster.torus:
+        return f"{nodes}x{chip.key}:{'x'.join(map(str, cluster.torus))}{network}"
     return f"{nodes}x{node_size(text)}x{chip.key}{network}"
 
 
@@ -79,15 +75,15 @@ def with_chip(text: str, key: str) -> str:
     network = _split_network(text)[1]
     if _single_chip(text):
         return chip.key + network
-    devices, size = _cluster(text).devices, node_size(text)
+    devices, size = clusters.find_cluster(text).devices, node_size(text)
     if chip.kind == "tpu":
         return _slice(chip, devices) + network
-    own = chip.per_node if size == old.per_node or old.kind == "tpu" else size
-    if devices <= own:
+    per_node = chip.per_node if size == old.per_node or old.kind == "tpu" else size
+    if devices <= per_node:
         return f"1x{devices}x{chip.key}{network}"
-    if devices % own:
-        raise DoesNotFit(f"{devices:,} devices do not fill whole nodes of {own} {chip.name}")
-    return f"{devices // own}x{own}x{chip.key}{network}"
+    if devices % per_node:
+        raise DoesNotFit(f"{devices:,} devices do not fill whole nodes of {per_node} {chip.name}")
+    return f"{devices // per_node}x{per_node}x{chip.key}{network}"
 
 
 def with_network(text: str, bandwidth: float) -> str:

@@ -29,10 +29,10 @@ class Config:
     @property
     def model_type(self) -> str:
         """HF's name for the architecture."""
-        found = self.values.get("model_type")
-        if not isinstance(found, str):
+        value = self.values.get("model_type")
+        if not isinstance(value, str):
             raise UserError(f"{self.where}: no 'model_type'; keys found: {self.keys_found()}")
-        return found
+        return value
 
     def keys_found(self) -> str:
         """Return the first keys of the file, for an error about one that is missing."""

@@ -29,7 +29,7 @@ class Count:
     seq: int
     tokens: float
     more: Tally = field(default_factory=dict[str, Any])
-    """What `--on` adds: the budget on a cluster and its rooflines."""
+    """Added by `--on`: the budget on a cluster and its rooflines."""
 
     @property
     def params(self) -> int:
@@ -103,9 +103,9 @@ def count(model: Model, *, seq: int, tokens: float) -> Tally:
 
 
 def hyperparameters(model: Model) -> dict[str, int]:
-    """Return the table that every paper has: layers, widths, heads, vocabulary, and the family's own hyperparameters."""
+    """Return the hyperparameters as in a paper's table: layers, widths, heads, vocabulary, and the family's own."""
     d = model.decoder
-    found = {
+    sizes = {
         "layers": d.layers,
         "d_model": d.hidden,
         "d_ff": d.ffn,
@@ -115,7 +115,7 @@ def hyperparameters(model: Model) -> dict[str, int]:
         "vocabulary": d.vocab,
         "context": d.context,
     }
-    return {name: value for name, value in found.items() if value} | dict(model.extra)
+    return {name: value for name, value in sizes.items() if value} | dict(model.extra)
 
 
 def flat(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:

@@ -97,14 +97,14 @@ def from_ollama(text: str) -> tuple[str, str] | None:
     if tag is None:
         return None
     known = presets()
-    found = ollama.fitting(tag, known, lambda preset: build(values_of(known[preset]), preset, "").params)
-    if len(found) == 1:
-        return found[0], tag.format
-    if not found and not tag.sized and "latest" not in tag.words:
+    fitting = ollama.fitting(tag, known, lambda preset: build(values_of(known[preset]), preset, "").params)
+    if len(fitting) == 1:
+        return fitting[0], tag.format
+    if not fitting and not tag.sized and "latest" not in tag.words:
         return None
-    near = did_you_mean(found or files.similar(tag.name, known))
+    near = did_you_mean(fitting or files.similar(tag.name, known))
     missing = "no preset has that name and size" if tag.sized else "it states no size"
-    reason = "several presets have that name and size" if found else missing
+    reason = "several presets have that name and size" if fitting else missing
     raise UserError(
         f"{quoted(text)} looks like an Ollama tag, but {reason}{near} "
         "(write PRESET or PRESET:FORMAT, such as llama-3.3-70b:q4_k_m, or give a config.json or .gguf)"
@@ -114,27 +114,27 @@ def from_ollama(text: str) -> tuple[str, str] | None:
 def hub_id(name: str) -> str:
     """Return the HF id of a preset, or the name itself if it is not a preset."""
     preset = find_preset(name)
-    own = values_of(preset).get("_name_or_path") if preset else None
-    return own if isinstance(own, str) and own else name
+    listed = values_of(preset).get("_name_or_path") if preset else None
+    return listed if isinstance(listed, str) and listed else name
 
 
 @files.cached
 def hub_ids() -> dict[str, Path]:
     """Return the preset file for every HF id that a preset lists, in lower case."""
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for path in presets().values():
         values = values_of(path)
-        own = values.get("_name_or_path")
-        for hub_id in (own, *as_list(_own_table(values).get("ids"))):
+        first = values.get("_name_or_path")
+        for hub_id in (first, *as_list(_own_table(values).get("ids"))):
             if isinstance(hub_id, str) and hub_id:
-                found[hub_id.lower()] = path
-    return found
+                paths[hub_id.lower()] = path
+    return paths
 
 
 def _own_table(values: dict[str, object]) -> dict[str, object]:
     """Return the keys that a preset has in addition to HF's: its source and other ids."""
-    own = values.get("meshwise")
-    return cast(dict[str, object], own) if isinstance(own, dict) else {}
+    table = values.get("meshwise")
+    return cast(dict[str, object], table) if isinstance(table, dict) else {}
 
 
 def source_of(values: dict[str, object]) -> str:

@@ -91,19 +91,19 @@ def format_names() -> dict[str, str]:
 
 def find_format(name: str) -> Format:
     """Return the format with that name; case and punctuation do not count."""
-    found = _known_format(name)
-    if found is None:
+    fmt = _known_format(name)
+    if fmt is None:
         names = format_names()
         hint = nearest(name, names, names.get) or f"; known: {', '.join(FORMATS)}"
         raise UserError(f"unknown quantization {quoted(name)}{hint}")
-    return found
+    return fmt
 
 
 def _known_format(name: str) -> Format | None:
     def plain(name: str) -> str:
         return squeeze(name).replace(":", "")
 
-    return next((FORMATS[own] for known, own in format_names().items() if plain(known) == plain(name)), None)
+    return next((FORMATS[format_name] for known, format_name in format_names().items() if plain(known) == plain(name)), None)
 
 
 def split_model_name(text: str) -> tuple[str, Format | None]:
@@ -118,8 +118,8 @@ def split_model_name(text: str) -> tuple[str, Format | None]:
         raise UserError(f"{quoted(text)} is not MODEL:QUANTIZATION, such as llama-3.3-70b:q4_k_m")
     fmt = _known_format(name)
     if fmt is None and (tagged := from_ollama(text)) is not None:
-        preset, own = tagged
-        return preset, find_format(own) if own else None
+        preset, format_name = tagged
+        return preset, find_format(format_name) if format_name else None
     return model, fmt or find_format(name)
 
 
@@ -181,11 +181,11 @@ class Weights:
     @cached_property
     def by_layer(self) -> tuple[tuple[Weight, ...], ...]:
         """Tensors of each layer; those of the head come last."""
-        found: list[list[Weight]] = [[] for _ in range(self.layers + 1)]
+        layers: list[list[Weight]] = [[] for _ in range(self.layers + 1)]
         for weight in self.tensors:
             if weight.layer != INPUT:
-                found[weight.layer].append(weight)
-        return tuple(tuple(layer) for layer in found)
+                layers[weight.layer].append(weight)
+        return tuple(tuple(layer) for layer in layers)
 
     @cached_property
     def embedding(self) -> tuple[Weight, ...]:
@@ -194,19 +194,19 @@ class Weights:
     @cached_property
     def parts(self) -> dict[str, int]:
         """Bytes in the file of the embedding, the layers, the head, and all norms."""
-        found: dict[str, int] = {"embedding": 0, "layers": 0, "head": 0, "norms": 0}
+        sizes: dict[str, int] = {"embedding": 0, "layers": 0, "head": 0, "norms": 0}
         for weight in self.tensors:
             if not weight.slot.stored:
                 continue
             place = "embedding" if weight.layer == INPUT else "head" if weight.layer == self.layers else "layers"
-            found["norms" if "norm" in weight.name else place] += weight.bytes
-        return found
+            sizes["norms" if "norm" in weight.name else place] += weight.bytes
+        return sizes
 
     @cached_property
     def narrow(self) -> float:
         """Fraction of the bytes read for a token that are in types of fewer than 16 bits."""
-        found = sum(weight.read for weight in self.tensors if weight.type not in WHOLE)
-        return found / sum(weight.read for weight in self.tensors)
+        quantised = sum(weight.read for weight in self.tensors if weight.type not in WHOLE)
+        return quantised / sum(weight.read for weight in self.tensors)
 
     @cached_property
     def layer_bytes(self) -> tuple[int, ...]:
@@ -220,7 +220,7 @@ class Weights:
 
 
 def total(weights: Iterable[Weight]) -> int:
-    """Return the bytes of some tensors."""
+    """Return the bytes of these tensors."""
     return sum(weight.bytes for weight in weights)
 
 
@@ -229,11 +229,11 @@ def read(weights: Iterable[Weight], tokens: float = 1) -> float:
 
     With a of e experts active, a step of b tokens reaches e (1 - (1 - a/e)^b) experts if routing is even.
     """
-    found = 0.0
+    size = 0.0
     for weight in weights:
         share = weight.slot.share
-        found += weight.bytes * (share if tokens == 1 else 1 - (1 - share) ** tokens)
-    return found
+        size += weight.bytes * (share if tokens == 1 else 1 - (1 - share) ** tokens)
+    return size
 
 
 def weights(model: Model, fmt: Format | None = None, *, imatrix: bool = False, by_file: bool = False) -> Weights:
@@ -247,22 +247,22 @@ def weights(model: Model, fmt: Format | None = None, *, imatrix: bool = False, b
             raise UserError(f"{model.name} is quantised already; leave out ':{fmt.name}'")
         return _from_file(model)
     fmt = fmt or FORMATS["bf16"]
-    every = slots(model, fmt.gguf)
+    tensors = slots(model, fmt.gguf)
     if fmt.gguf:
-        order = file_order(every) if by_file else every
-        chosen = _chooser(model, fmt.name, every, imatrix).types(order)
+        order = file_order(tensors) if by_file else tensors
+        chosen = _chooser(model, fmt.name, tensors, imatrix).types(order)
         types = {slot.name: kind for slot, kind in zip(order, chosen, strict=True)}
-        found = [Weight(slot, types[slot.name], size_of(types[slot.name], slot.elements)) for slot in every]
+        typed = [Weight(slot, types[slot.name], size_of(types[slot.name], slot.elements)) for slot in tensors]
     else:
-        sparse = fmt.experts_first and any(slot.expert for slot in every)
-        found = [_uniform(slot, fmt, slot.product and (slot.expert or not sparse)) for slot in every]
-    return Weights(fmt.name, len(model.layers), tuple(_tied(found)))
+        sparse = fmt.experts_first and any(slot.expert for slot in tensors)
+        typed = [_uniform(slot, fmt, slot.product and (slot.expert or not sparse)) for slot in tensors]
+    return Weights(fmt.name, len(model.layers), tuple(_tied(typed)))
 
 
-def _chooser(model: Model, file_type: str, every: Iterable[Slot], imatrix: bool) -> Chooser:
+def _chooser(model: Model, file_type: str, tensors: Iterable[Slot], imatrix: bool) -> Chooser:
     """Return llama.cpp's rules for this model and file type."""
     d = model.decoder
-    experts = max((slot.copies for slot in every if slot.expert), default=0)
+    experts = max((slot.copies for slot in tensors if slot.expert), default=0)
     arch = architecture(model).name
     return Chooser(file_type, arch, d.layers, max(d.heads, 1), max(d.kv_heads, 1), experts, imatrix)
 
@@ -276,24 +276,24 @@ def _uniform(slot: Slot, fmt: Format, quantised: bool) -> Weight:
     return Weight(slot, fmt.name, slot.copies * (ceil(bits / 8) + slot.rows * fmt.row_bytes + slot.columns * fmt.column_bytes))
 
 
-def _tied(found: list[Weight]) -> list[Weight]:
+def _tied(weights: list[Weight]) -> list[Weight]:
     """Give a head that is not stored the type and bytes of the embedding, to which it is tied."""
-    (table,) = (weight for weight in found if weight.name == "token_embd.weight")
-    return [weight if weight.slot.stored else Weight(weight.slot, table.type, table.bytes) for weight in found]
+    (table,) = (weight for weight in weights if weight.name == "token_embd.weight")
+    return [weight if weight.slot.stored else Weight(weight.slot, table.type, table.bytes) for weight in weights]
 
 
 def _from_file(model: Model) -> Weights:
     """Return the tensors of a .gguf file; their bytes are exact, whatever rules the quantiser used."""
     known = {slot.name: slot for slot in slots(model, True)}
     layers = len(model.layers)
-    found: list[Weight] = []
+    weights: list[Weight] = []
     for tensor in model.tensors:
         slot = known.get(tensor.name) or Slot(tensor.name, 1, tensor.elements, layer=_layer(tensor.name, layers))
-        found.append(Weight(slot, tensor.type, tensor.bytes))
+        weights.append(Weight(slot, tensor.type, tensor.bytes))
     stored = {tensor.name for tensor in model.tensors}
     if "output.weight" not in stored and "output.weight" in known:
-        found.append(Weight(known["output.weight"], "", 0))
-    return Weights("as stored", layers, tuple(_tied(found)))
+        weights.append(Weight(known["output.weight"], "", 0))
+    return Weights("as stored", layers, tuple(_tied(weights)))
 
 
 def _layer(name: str, layers: int) -> int:

@@ -104,27 +104,27 @@ def cluster_rows(names: Sequence[str] | None = None) -> list[Row]:
     return [cluster_row(name, find_cluster(name)) for name in (cluster_files() if names is None else names)]
 
 
-def cluster_row(key: str, found: Cluster) -> Row:
+def cluster_row(key: str, cluster: Cluster) -> Row:
     return {
         "cluster": key,
-        "name": found.name,
-        "devices": found.devices,
-        "nodes": found.node_count,
-        "chips": found.chips,
-        "torus": list(found.torus),
-        "memory": found.memory,
-        "link": _link(found.node.link),
-        "network": _link(found.network),
-        "tiers": [asdict(tier) for tier in found.tiers],
-        "dollars_per_hour": None if found.rent is None else units.show(found.rent, "dollars/s"),
-        "prices": _prices(found.prices),
-        "sources": _sources(found.sources),
-        "notes": list(found.notes),
+        "name": cluster.name,
+        "devices": cluster.devices,
+        "nodes": cluster.node_count,
+        "chips": cluster.chips,
+        "torus": list(cluster.torus),
+        "memory": cluster.memory,
+        "link": _link(cluster.node.link),
+        "network": _link(cluster.network),
+        "tiers": [asdict(tier) for tier in cluster.tiers],
+        "dollars_per_hour": None if cluster.rent is None else units.show(cluster.rent, "dollars/s"),
+        "prices": _prices(cluster.prices),
+        "sources": _sources(cluster.sources),
+        "notes": list(cluster.notes),
     }
 
 
 def model_rows(names: Sequence[str] | None = None) -> list[Row]:
-    """Presets with their sizes. One that cannot be read is listed with the reason: it is a user's own file."""
+    """Return presets with their sizes. One that cannot be read, a user's own file, is listed with the reason."""
     rows: list[Row] = []
     for name in find.presets() if names is None else names:
         try:
@@ -160,7 +160,7 @@ def layer_runs(model: Model) -> str:
 
 
 def _repeated(runs: list[tuple[tuple[str, ...], int]]) -> list[tuple[tuple[str, ...], int]]:
-    """Return a pattern that alternates throughout is told by how often each kind of layer stands in it."""
+    """Return short patterns unchanged; of a pattern with more than six runs, the number of layers of each kind."""
     if len(runs) <= 6:
         return runs
     totals: dict[tuple[str, ...], int] = {}

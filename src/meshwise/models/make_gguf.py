@@ -34,8 +34,8 @@ FILE_TYPES = {"F32": "ALL_F32", "F16": "MOSTLY_F16", "BF16": "MOSTLY_BF16"}
 
 
 @dataclass(frozen=True)
-class Made:
-    """The content of a file to write."""
+class GgufFile:
+    """The content of a GGUF file to write."""
 
     model: Model
     weights: Weights
@@ -43,7 +43,7 @@ class Made:
     architecture: str
 
 
-def prepare(name: str, fmt: Format, layers: int | None = None) -> Made:
+def prepare(name: str, fmt: Format, layers: int | None = None) -> GgufFile:
     """Return the shape and type of every tensor; refuse a model or type that cannot be written."""
     if name.lower().endswith(".gguf"):
         raise UserError(f"{quoted(name)} is a GGUF file already; give a preset, HF id or config.json")
@@ -54,19 +54,19 @@ def prepare(name: str, fmt: Format, layers: int | None = None) -> Made:
         raise UserError(f"--layers {layers}: {label} cannot be cut to {layers} layers; it keeps {len(model.layers)}")
     arch = architecture(model)
     if not arch.writable:
-        writable = (one.name for family in families().values() for one in getattr(family, "gguf", ()) if one.writable)
+        writable = (known.name for family in families().values() for known in getattr(family, "gguf", ()) if known.writable)
         raise UserError(f"make-gguf does not write {label} ({arch.name}); it writes {', '.join(dict.fromkeys(writable))}")
-    return Made(model, weights(model, as_gguf(fmt)), _inner(cut), arch.name)
+    return GgufFile(model, weights(model, as_gguf(fmt)), _inner(cut), arch.name)
 
 
 def _cut(values: dict[str, object], layers: int) -> dict[str, object]:
     """Return the config with fewer layers; lists with one entry per layer are shortened too."""
     if isinstance(values.get("text_config"), dict):
         return values | {"text_config": _cut(cast(dict[str, object], values["text_config"]), layers)}
-    found: dict[str, object] = {key: layers for key in LAYERS if key in values}
+    changed: dict[str, object] = {key: layers for key in LAYERS if key in values}
     if isinstance(values.get("layer_types"), list):
-        found["layer_types"] = cast(list[object], values["layer_types"])[:layers]
-    return values | found
+        changed["layer_types"] = cast(list[object], values["layer_types"])[:layers]
+    return values | changed
 
 
 def _inner(values: Mapping[str, object]) -> Mapping[str, Any]:
@@ -75,15 +75,15 @@ def _inner(values: Mapping[str, object]) -> Mapping[str, Any]:
     return cast(Mapping[str, Any], inner) if isinstance(inner, dict) else values
 
 
-def write(made: Made, path: Path, *, header_only: bool = False, seed: int = 0) -> int:
+def write(content: GgufFile, path: Path, *, header_only: bool = False, seed: int = 0) -> int:
     """Write the file and return its length. `header_only`: as long as with weights, but sparse, so that it takes no disk space."""
     from meshwise.models.gguf.random import chunks, pool
 
-    stored = [weight for weight in made.weights.tensors if weight.slot.stored]
+    stored = [weight for weight in content.weights.tensors if weight.slot.stored]
     for kind in {weight.type for weight in stored}:
         pool(kind, seed)  # refuses a type that cannot be made, before the file is created
     with _atomic(path) as temporary:
-        file = _header(made, stored, temporary)
+        file = _header(content, stored, temporary)
         for weight in stored:
             start = file.tell()
             if header_only:
@@ -124,24 +124,24 @@ def _constant(weight: Weight) -> Iterable[bytes]:
     return [np.full(weight.slot.elements, value, np.float32).tobytes()]
 
 
-def _header(made: Made, stored: list[Weight], path: Path) -> BinaryIO:
+def _header(content: GgufFile, stored: list[Weight], path: Path) -> BinaryIO:
     """Write metadata, vocabulary and the list of tensors; return the file, positioned at the first tensor."""
     import numpy as np
     from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType
 
-    writer = GGUFWriter(path, made.architecture)
-    writer.add_name(f"{made.model.name}, random weights by meshwise")
-    kind = made.weights.format
+    writer = GGUFWriter(path, content.architecture)
+    writer.add_name(f"{content.model.name}, random weights by meshwise")
+    kind = content.weights.format
     file_type = LlamaFileType[FILE_TYPES.get(kind, f"MOSTLY_{kind}")]
     writer.add_file_type(file_type)
     writer.add_quantization_version(2)
-    for key, value in _metadata(made).items():
-        name = f"{made.architecture}.{key}"
+    for key, value in _metadata(content).items():
+        name = f"{content.architecture}.{key}"
         if isinstance(value, float):
             writer.add_float32(name, value)
         else:
             writer.add_uint32(name, value)
-    _vocabulary(writer, made)
+    _vocabulary(writer, content)
     for weight in stored:
         writer.add_tensor_info(
             weight.name, _shape(weight.slot), np.dtype(np.float32), weight.bytes, GGMLQuantizationType[weight.type]
@@ -161,30 +161,30 @@ def _shape(slot: Slot) -> tuple[int, ...]:
     return whole if slot.rows > 1 else whole[-1:]
 
 
-def _metadata(made: Made) -> dict[str, int | float]:
+def _metadata(content: GgufFile) -> dict[str, int | float]:
     """Translate the config's keys into llama.cpp's metadata; the few that a config may omit are computed."""
-    d, values = made.model.decoder, made.values
-    found: dict[str, int | float] = {}
+    d, values = content.model.decoder, content.values
+    metadata: dict[str, int | float] = {}
     for key, names in KEYS.items():
         value = next((values[name] for name in names if isinstance(values.get(name), int)), None)
         if value is not None and not isinstance(value, bool):
-            found[key] = int(value)
+            metadata[key] = int(value)
     for key, names in FLOATS.items():
         value = next((values[name] for name in names if isinstance(values.get(name), int | float)), None)
         if value is not None:
-            found[key] = float(value)
+            metadata[key] = float(value)
     head = int(values.get("head_dim") or d.hidden // max(1, d.heads))
-    found |= {"block_count": d.layers, "attention.key_length": head, "attention.value_length": head}
-    found |= {"rope.dimension_count": head, "vocab_size": d.vocab, "attention.head_count_kv": d.kv_heads}
-    return found
+    metadata |= {"block_count": d.layers, "attention.key_length": head, "attention.value_length": head}
+    metadata |= {"rope.dimension_count": head, "vocab_size": d.vocab, "attention.head_count_kv": d.kv_heads}
+    return metadata
 
 
-def _vocabulary(writer: Any, made: Made) -> None:
+def _vocabulary(writer: Any, content: GgufFile) -> None:
     """Write a vocabulary of the model's size: all bytes, so that any text can be encoded, and invented words for the rest."""
-    size = made.model.decoder.vocab
+    size = content.model.decoder.vocab
     if size < BYTES + 2:
         raise UserError(f"a vocabulary of {size} is too small for {BYTES} bytes and two special tokens; use another model")
-    marks = _marks(made.values, size)
+    marks = _marks(content.values, size)
     letters = [*_byte_letters(), *(_word(i) for i in range(size - BYTES))]
     tokens = [f"<|mark_{marks.index(i)}|>" if i in marks else letter for i, letter in enumerate(letters)]
     writer.add_tokenizer_model("gpt2")
@@ -198,13 +198,13 @@ def _vocabulary(writer: Any, made: Made) -> None:
 
 def _marks(values: Mapping[str, Any], size: int) -> list[int]:
     """Return the tokens for begin and end of text: the model's own if they are not among the bytes, else the last two."""
-    found: list[int] = []
+    marks: list[int] = []
     for key, usual in (("bos_token_id", size - 2), ("eos_token_id", size - 1)):
         value: Any = values.get(key)
         several = cast(list[Any], value) if isinstance(value, list) else [value]
         first = several[0] if several else None
-        found.append(first if isinstance(first, int) and BYTES <= first < size else usual)
-    return found
+        marks.append(first if isinstance(first, int) and BYTES <= first < size else usual)
+    return marks
 
 
 def _byte_letters() -> list[str]:

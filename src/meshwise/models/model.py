@@ -53,16 +53,16 @@ class Model:
         return 0
 
     def take(self, rows: Any) -> "Model":
-        """Return the models of some of the layouts; a single model is the same for all."""
+        """Return the models of the layouts in `rows`; a single model is the same for all."""
         return self
 
     @cached_property
     def blocks(self) -> dict[str, tuple[Op, ...]]:
         """Ops by block: 'embedding', the blocks named in `layers`, and 'head'. Op counts are for the whole model."""
-        found: dict[str, tuple[Op, ...]] = {}
+        ops_by_block: dict[str, tuple[Op, ...]] = {}
         for block, op in self.placed:
-            found[block] = (*found.get(block, ()), op)
-        return found
+            ops_by_block[block] = (*ops_by_block.get(block, ()), op)
+        return ops_by_block
 
     @cached_property
     def times(self) -> Mapping[str, int]:
@@ -81,11 +81,11 @@ class Model:
     @cached_property
     def parts(self) -> dict[str, int]:
         """Parameters by part, largest first."""
-        found: dict[str, int] = {}
+        parameters: dict[str, int] = {}
         for op in self.ops:
             if op.params:
-                found[op.part] = found.get(op.part, 0) + op.params * op.count
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+                parameters[op.part] = parameters.get(op.part, 0) + op.params * op.count
+        return dict(sorted(parameters.items(), key=lambda item: -item[1]))
 
     def matmul_flops(self, tokens: float = 1) -> float:
         """Return the forward FLOPs of everything except softmax attention, whose cost depends on the sequence length."""
@@ -125,7 +125,7 @@ class Model:
 
 
 def families() -> dict[str, Any]:
-    """Family modules by name, the built-in ones and third parties' alike, from their entry points."""
+    """Return the family modules by name, built-in and third-party alike, from their entry points."""
     return load_plugins("meshwise.families", "model_types", "read")
 
 
@@ -140,8 +140,8 @@ def build(values: Mapping[str, object], name: str, source: str) -> Model:
         others = sorted(key for key in values if key.endswith("_config") and key not in ("text_config", "quantization_config"))
         omitted = quoted(", ".join(others), 200)[1:-1]
         notes.append(f"only the language model is counted, not {omitted}" if others else "text_config is counted")
-    found = families()
-    for family, module in found.items():
+    modules = families()
+    for family, module in modules.items():
         if config.model_type in module.model_types:
             body: Body = module.read(config)
             return Model(
@@ -155,7 +155,7 @@ def build(values: Mapping[str, object], name: str, source: str) -> Model:
                 extra=body.extra,
                 notes=tuple(notes),
             )
-    known = sorted(kind for module in found.values() for kind in module.model_types)
+    known = sorted(kind for module in modules.values() for kind in module.model_types)
     hint = did_you_mean(similar(config.model_type, known)) or f"; supported: {', '.join(known)}"
     raise UserError(
         f"{config.where}: unsupported architecture: no family reads model_type {quoted(config.model_type)}{hint} "

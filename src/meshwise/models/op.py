@@ -72,40 +72,40 @@ class Op:
         return self.count * (self.cache * min(context, self.window or context) + self.state)
 
 
-CUT = ("column", "kv", "heads")
-"""The ways in which tensor parallelism shards outputs."""
+BY_OUTPUT = ("column", "kv", "heads")
+"""Values of `shard` that divide the outputs of a product."""
 
 
-def together(ops: Iterable[Op]) -> list[list[Op]]:
-    """Group the matrix products of a block that a program can fuse: same input, same part, both sharded by outputs."""
-    found: list[list[Op]] = []
+def fusable_groups(ops: Iterable[Op]) -> list[list[Op]]:
+    """Group the matrix products of a block that a program can fuse: same input, same part, sharded by outputs."""
+    groups: list[list[Op]] = []
     for op in ops:
         if op.kind == "matmul":
-            if found and _same_input(found[-1][-1], op):
-                found[-1].append(op)
+            if groups and _same_input(groups[-1][-1], op):
+                groups[-1].append(op)
             else:
-                found.append([op])
-    return found
+                groups.append([op])
+    return groups
 
 
-def _same_input(one: Op, other: Op) -> bool:
-    if one.shard not in CUT or other.shard not in CUT or one.part != other.part:
+def _same_input(a: Op, b: Op) -> bool:
+    if a.shard not in BY_OUTPUT or b.shard not in BY_OUTPUT or a.part != b.part:
         return False
     # in a stack of shapes these are arrays
-    same: list[Any] = [one.k == other.k, one.count == other.count, one.m == other.m]
+    same: list[Any] = [a.k == b.k, a.count == b.count, a.m == b.m]
     return all(each.all() if hasattr(each, "all") else each for each in same)
 
 
 def linear(name: str, part: Part, n: int, k: int, shard: Shard, *, bias: bool = False) -> Op:
-    """Return y = W x (+ b) with n outputs and k inputs."""
+    """Return the Op of y = W x (+ b), with n outputs and k inputs."""
     return Op(name=name, part=part, kind="matmul", n=n, k=k, params=n * k + n * bias, shard=shard)
 
 
 def norm(name: str, width: int, *, bias: bool = False, part: Part = "norms", copies: int = 1) -> Op:
-    """Return an RMSNorm (a gain) or LayerNorm (a gain and a bias) over `width`."""
+    """Return the Op of an RMSNorm (a gain) or LayerNorm (a gain and a bias) over `width`."""
     return Op(name=name, part=part, kind="norm", n=width, k=1, params=width * (1 + bias) * copies)
 
 
 def vector(name: str, part: Part, size: int, shard: Shard = "") -> Op:
-    """Return parameters that only scale or shift: no matrix product."""
+    """Return the Op of parameters that only scale or shift, without a matrix product."""
     return Op(name=name, part=part, kind="vector", n=size, k=1, params=size, shard=shard)

@@ -50,22 +50,22 @@ class Slot:
 
 def architecture(model: Model) -> Architecture:
     """Return how llama.cpp stores this model; refuse a model that llama.cpp does not run."""
-    found = _architecture(model.family, model.model_type)
-    if found is None:
+    stored_as = _architecture(model.family, model.model_type)
+    if stored_as is None:
         raise UserError(f"llama.cpp does not run {model.name} (model_type '{model.model_type}'), so no GGUF type applies to it")
-    return found
+    return stored_as
 
 
 @cache
 def _architecture(family: str, model_type: str) -> Architecture | None:
     known: tuple[Architecture, ...] = getattr(families()[family], "gguf", ())
-    return next((one for one in known if model_type in one.model_types), None)
+    return next((stored_as for stored_as in known if model_type in stored_as.model_types), None)
 
 
 @cache
 def _tensor_names(family: str) -> TensorNames:
-    own: TensorNames = getattr(families()[family], "tensor_names", {})
-    return {**TENSOR_NAMES, **own}
+    family_names: TensorNames = getattr(families()[family], "tensor_names", {})
+    return {**TENSOR_NAMES, **family_names}
 
 
 @lru_cache(maxsize=16)
@@ -74,16 +74,16 @@ def slots(model: Model, gguf: bool) -> tuple[Slot, ...]:
     arch = architecture(model) if gguf else None
     times = Counter(name for layer in model.layers for name in layer)
     blocks = {name: _block(model, arch, name, times[name]) for name in model.blocks}
-    found = list(blocks[EMBEDDING])
+    listed = list(blocks[EMBEDDING])
     for i, layer in enumerate(model.layers):
         for block in layer:
             # Not replace(): it takes ten times as long, which shows in a plan that tries every format.
-            found += [
+            listed += [
                 Slot(f"blk.{i}.{s.name}", s.rows, s.columns, s.copies, i, s.shard, s.share, s.product, s.stored)
                 for s in blocks[block]
             ]
-    found += [replace(slot, layer=len(model.layers)) for slot in blocks[HEAD]]
-    return tuple(found)
+    listed += [replace(slot, layer=len(model.layers)) for slot in blocks[HEAD]]
+    return tuple(listed)
 
 
 def file_order(slots: Iterable[Slot]) -> list[Slot]:
@@ -117,7 +117,7 @@ def _block(model: Model, arch: Architecture | None, block: str, times: int) -> l
             continue
         name = names.get(op.name, op.name)
         if isinstance(name, tuple):
-            slots += [Slot(one, 1, op.n // len(name), shard=op.shard) for one in name]
+            slots += [Slot(tensor, 1, op.n // len(name), shard=op.shard) for tensor in name]
         elif op.params or op.name == "head":
             slots += _weight(name, op)
     return slots

@@ -63,7 +63,7 @@ DAMAGED = plan_of().to_json()
 def test_a_plan_for_training_is_told_apart(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     file.write_text(json.dumps({"format": 2, "ask": {}}))
-    with pytest.raises(UserError, match="a plan for training, not what this needs"):
+    with pytest.raises(UserError, match="a plan for training; expected a plan for serving"):
         read(file)
 
 

@@ -5,7 +5,7 @@ from math import ceil
 
 from meshwise.cost.tiles import LARGEST_TILE, TILES
 from meshwise.models.model import Model
-from meshwise.models.op import CUT, together
+from meshwise.models.op import BY_OUTPUT, fusable_groups
 
 Product = tuple[float, float]
 """(outputs, weight) of a product; its weight is inputs x times that a token passes through it."""
@@ -16,9 +16,9 @@ def products(model: Model, tp: int, joined: bool) -> tuple[Product, ...]:
     """Return the products of all layers. `joined`: the engine fuses products that read the same input."""
     listed: list[Product] = []
     for name, ops in model.blocks.items():
-        groups = together(ops) if joined else [[op] for op in ops if op.kind == "matmul"]
+        groups = fusable_groups(ops) if joined else [[op] for op in ops if op.kind == "matmul"]
         for group in groups if model.times[name] else []:
-            outputs = sum(op.n / tp if op.shard in CUT else float(op.n) for op in group)
+            outputs = sum(op.n / tp if op.shard in BY_OUTPUT else float(op.n) for op in group)
             listed.append((outputs, group[0].count * group[0].m * group[0].k))
     return tuple(listed)
 

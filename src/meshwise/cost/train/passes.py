@@ -12,7 +12,7 @@ from meshwise.cost.train.distinct import Groups
 from meshwise.cost.work import Train
 from meshwise.models.families.blocks import HEAD
 from meshwise.models.model import Model
-from meshwise.models.op import Op, together
+from meshwise.models.op import Op, fusable_groups
 
 VOCABULARY_STEP = 128
 """Megatron's --make-vocab-size-divisible-by."""
@@ -101,7 +101,7 @@ def _products(model: Model, placed: Sequence[tuple[str, Op]], joins: bool) -> It
     same input are yielded as one group."""
     for block, times in model.times.items():
         ops = [op for name, op in placed if name == block and not op.expert]
-        groups = together(ops) if joins else [[op] for op in ops if op.kind == "matmul"]
+        groups = fusable_groups(ops) if joins else [[op] for op in ops if op.kind == "matmul"]
         yield from ((times, group) for group in groups)
 
 

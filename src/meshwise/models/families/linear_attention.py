@@ -91,7 +91,7 @@ tensor_names: TensorNames = {
 
 
 def _split_gate(op: Op, ops: Sequence[Op]) -> list[Op]:
-    """Return the converter stores the gate apart from the queries, keys and values that go through the convolution."""
+    """Split the gate from the queries, keys and values, which pass through the convolution, as the converter does."""
     if op.name != "delta.qkvz":
         return [op]
     (conv,) = (other for other in ops if other.name == "delta.conv")

@@ -107,7 +107,7 @@ _KEYS = {
 
 
 def _deepseek_keys(metadata: Metadata, tensors: AbstractSet[str]) -> dict[str, object]:
-    """Since 2025 key_length is the size of the cached latent; the heads' own is key_length_mla."""
+    """Return the config keys of latent attention. Since 2025 key_length is that of the cached latent, key_length_mla that of a head."""
     query = metadata.get("attention.key_length_mla") or metadata.get("attention.key_length")
     rope = metadata.get("rope.dimension_count")
     return rename(metadata, _KEYS) | {
@@ -118,7 +118,7 @@ def _deepseek_keys(metadata: Metadata, tensors: AbstractSet[str]) -> dict[str, o
 
 
 def _split_kv_up(op: Op, ops: Sequence[Op]) -> list[Op]:
-    """Return the converter stores the up projection of the latent in two halves, keys and values, with one matrix per head."""
+    """Split the up projection of the latent into keys and values, with one matrix per head, as the converter does."""
     if op.name != "attention.kv_up":
         return [op]
     (scores,) = (other for other in ops if other.kind == "attention")

@@ -164,11 +164,11 @@ _KEYS = {
 
 
 def _mamba2_keys(metadata: Metadata, tensors: AbstractSet[str]) -> dict[str, object]:
-    found = rename(metadata, _KEYS)
+    keys = rename(metadata, _KEYS)
     inner, heads, hidden = (metadata.get(key) for key in ("ssm.inner_size", "ssm.time_step_rank", "embedding_length"))
     if isinstance(inner, int) and isinstance(heads, int) and isinstance(hidden, int) and heads > 0 and hidden > 0:
-        found |= {"head_dim": inner // heads, "expand": inner // hidden}
-    return found
+        keys |= {"head_dim": inner // heads, "expand": inner // hidden}
+    return keys
 
 
 gguf = (

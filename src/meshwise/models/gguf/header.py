@@ -57,21 +57,21 @@ def read(path: Path) -> Model:
 
 def readable() -> dict[str, list[Architecture]]:
     """Return the architectures whose files can be read, by name. Where families share a name, those with `requires` come first."""
-    found: dict[str, list[Architecture]] = {}
+    by_name: dict[str, list[Architecture]] = {}
     for family in families().values():
-        for one in getattr(family, "gguf", ()):
-            if one.readable:
-                found.setdefault(one.name, []).append(one)
-    return {name: sorted(several, key=lambda one: not one.requires) for name, several in found.items()}
+        for architecture in getattr(family, "gguf", ()):
+            if architecture.readable:
+                by_name.setdefault(architecture.name, []).append(architecture)
+    return {name: sorted(sharing, key=lambda architecture: not architecture.requires) for name, sharing in by_name.items()}
 
 
 def _architecture(fields: Mapping[str, Any], where: str) -> tuple[Architecture, Metadata]:
     """Return the architecture of a header, and the metadata under its prefix."""
     name, known = fields.get("general.architecture"), readable()
     metadata = {key.removeprefix(f"{name}."): value for key, value in fields.items() if key.startswith(f"{name}.")}
-    for one in known.get(name, ()) if isinstance(name, str) else ():
-        if not one.requires or metadata.get(one.requires):
-            return one, metadata
+    for architecture in known.get(name, ()) if isinstance(name, str) else ():
+        if not architecture.requires or metadata.get(architecture.requires):
+            return architecture, metadata
     hint = did_you_mean(similar(str(name), known)) or f"; supported: {', '.join(known)}"
     raise UserError(f"{where}: unsupported GGUF architecture {quoted(name)}{hint}")
 

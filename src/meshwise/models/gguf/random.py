@@ -66,9 +66,9 @@ def pool(kind: str, seed: int) -> bytes:
 def _scales(kind: str, blocks: Any) -> list[float]:
     """Return the scale that gives these bits DEVIATION, and the minimum that cancels their mean, as the gguf package decodes them."""
     places = SCALES[kind]
-    alone = [_values(kind, blocks, [float(i == j) for j in range(len(places))]) for i in range(len(places))]
-    shift = -float(alone[0].mean() / alone[1].mean()) if len(places) > 1 else 0.0
-    whole = alone[0] + (alone[1] * shift if len(places) > 1 else 0.0)
+    per_scale = [_values(kind, blocks, [float(i == j) for j in range(len(places))]) for i in range(len(places))]
+    shift = -float(per_scale[0].mean() / per_scale[1].mean()) if len(places) > 1 else 0.0
+    whole = per_scale[0] + (per_scale[1] * shift if len(places) > 1 else 0.0)
     scale = DEVIATION / float(whole.std())
     return [scale, scale * shift][: len(places)]
 
