@@ -1,4 +1,4 @@
-"""How well predictions meet the built-in measurements: every target of the project, what is reached, and the peers beside it."""
+"""Accuracy on the built-in measurements: every target of the project, the value reached, and the accuracy of other planners."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -17,8 +17,8 @@ from meshwise.calibrate.train.score import score
 TABLES = ("bloom_prequel", "nanotron_h100_small", "megatron2021_table1", "korthikanti2022_iteration", "vtrain_a100_single_node")
 LAST_DAY = "2022-02-25"
 SAME_MACHINE = 0.5
-"""How far coefficients vary from day to day on one machine, over how far they vary between machines. Chosen on the 02-25 rows, with
-calibrate.OUTLIER: the best of twelve combinations, see docs/accuracy.md."""
+"""Variation of coefficients from day to day on one machine, over that between machines. Chosen on the 02-25 rows, together with
+calibrate's OUTLIER: the best of twelve combinations, see docs/accuracy.md."""
 PEERS = """
 Where existing planners stand (measured on one machine; see the project's notes on physics):
                                         BLOOM 02-25: time error  one scalar  Spearman  lost by pick  memory   nanotron: lost by pick
@@ -33,9 +33,9 @@ Where existing planners stand (measured on one machine; see the project's notes 
 
 @dataclass(frozen=True)
 class Target:
-    """One figure with what it must be and what is aimed for; smaller is better unless `larger`."""
+    """One figure with its required and its desired value; smaller is better unless `larger`."""
 
-    what: str
+    label: str
     value: float
     must: float
     aim: float
@@ -50,7 +50,7 @@ class Target:
 
     def line(self) -> str:
         verdict = "aim met" if self.meets(self.aim) else "met" if self.meets(self.must) else "NOT met"
-        return f"{self.what:<72} {self.text(self.value):>8} {self.text(self.must):>8} {self.text(self.aim):>8}  {verdict}"
+        return f"{self.label:<72} {self.text(self.value):>8} {self.text(self.must):>8} {self.text(self.aim):>8}  {verdict}"
 
 
 def left_out(cases: Sequence[Case], by: str) -> Score:
@@ -71,14 +71,14 @@ def targets(tables: dict[str, list[Case]]) -> Iterator[Target]:
 
 def bloom(cases: list[Case]) -> Iterator[Target]:
     last = [case for case in cases if case.date == LAST_DAY]
-    one = score(last, [], fit_leaving_out(last, prior_for(last[0].chip), groups_to_leave_out(last, "row")).left_out)["time"]
-    yield Target("BLOOM 02-25, leave one row out: time error", one["mape"], 0.03, 0.02)
-    yield Target("  Spearman", one["spearman"], 0.85, 0.95, larger=True, percent=False)
-    yield Target("  time lost by the pick", one["picked_loss"], 0.01, 0.0)
-    # The machine and the program are those of the days before, so their fit can be where this one starts.
+    by_row = left_out(last, "row")["time"]
+    yield Target("BLOOM 02-25, leave one row out: time error", by_row["mape"], 0.03, 0.02)
+    yield Target("  Spearman", by_row["spearman"], 0.85, 0.95, larger=True, percent=False)
+    yield Target("  time lost by the pick", by_row["picked_loss"], 0.01, 0.0)
+    # Machine and program are the same as on earlier days, so the fit may start from theirs.
     before = fit([case for case in cases if case.date != LAST_DAY], prior_for(cases[0].chip))
-    two = score(last, [], fit_leaving_out(last, before, groups_to_leave_out(last, "row"), SAME_MACHINE).left_out)["time"]
-    yield Target("  the same from the fit to the days before: time error", two["mape"], 0.03, 0.02)
+    continued = score(last, [], fit_leaving_out(last, before, groups_to_leave_out(last, "row"), SAME_MACHINE).left_out)["time"]
+    yield Target("  starting from a fit to earlier days: time error", continued["mape"], 0.03, 0.02)
     every = left_out(cases, "group")
     yield Target("all BLOOM, leave one (date, shape) out: time error", every["time"]["mape"], 0.06, 0.03)
     yield Target("  memory error", every["memory"]["mape"], 0.06, 0.03)
@@ -99,10 +99,10 @@ SLOW, FAST = 221.21, 160.29
 """Seconds with 14400 hidden in 96 heads and with 13824 in 64, 80 layers, the same layout."""
 
 
-def without(cases: list[Case], some: list[Case]) -> list[Case]:
-    """The others, and none that repeats one of these by its shape and its seconds."""
-    values = {(case.model.name, case.seconds) for case in some}
-    return [case for case in cases if case not in some and (case.model.name, case.seconds) not in values]
+def without(cases: list[Case], excluded: list[Case]) -> list[Case]:
+    """Return the other cases, without any that repeats the shape and the seconds of an excluded one."""
+    values = {(case.model.name, case.seconds) for case in excluded}
+    return [case for case in cases if case not in excluded and (case.model.name, case.seconds) not in values]
 
 
 def shapes(cases: list[Case]) -> Iterator[Target]:
@@ -121,12 +121,12 @@ def shapes(cases: list[Case]) -> Iterator[Target]:
 
 
 def nanotron(cases: list[Case]) -> Iterator[Target]:
-    found = left_out(cases, "group")
+    scores = left_out(cases, "group")
     yield Target(
-        "nanotron, leave one (model, GPUs) out: time error within 2x of the best", found["time"]["mape_near"], 0.09, 0.05
+        "nanotron, leave one (model, GPUs) out: time error within 2x of the best", scores["time"]["mape_near"], 0.09, 0.05
     )
-    yield Target("  time lost by the pick", found["time"]["picked_loss"], 0.016, 0.008)
-    yield Target("  memory error", found["memory"]["mape"], 0.08, 0.04)
+    yield Target("  time lost by the pick", scores["time"]["picked_loss"], 0.016, 0.008)
+    yield Target("  memory error", scores["memory"]["mape"], 0.08, 0.04)
 
 
 def vtrain(cases: list[Case]) -> Target:
@@ -141,7 +141,8 @@ def vtrain(cases: list[Case]) -> Target:
 
 
 def untrained(tables: dict[str, list[Case]]) -> Iterator[Target]:
-    """No fit: the prior, whose constants were set by hand with these tables in view. Of nanotron, the rows within 2x of the best."""
+    """Yield the error of the prior alone, whose constants were chosen by hand in view of these tables; for nanotron, of rows within 2x of
+    the best."""
     for name, cases in tables.items():
         key = "mape_near" if name.startswith("nanotron") else "mape"
         error = score(cases, [], predict(cases, prior_for(cases[0].chip)))["time"][key]

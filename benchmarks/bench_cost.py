@@ -1,10 +1,10 @@
-"""What `meshwise bench` itself costs and how exact its clock is, against an endpoint whose every token is sent at a known moment.
+"""CPU cost and timing error of `meshwise bench` itself, against an endpoint that sends every token at a known time.
 
     python benchmarks/bench_cost.py
 
-The endpoint runs in a process of its own and keeps when it sent each token, by the clock that both processes share. The cost is the
-processor time of the client over the tokens it read. A token came between the moments before and after the call that sent it, which on a
-loaded machine may be far apart; the timing error is how far from these the client saw it.
+The endpoint runs in its own process and records when it sends each token, by the clock that both processes share. The cost is the
+client's CPU time per token read. A token is sent between the times before and after the call that writes it, which may be far apart on a
+loaded machine; the timing error is the distance from that interval to the time at which the client saw the token.
 """
 
 import asyncio
@@ -31,12 +31,12 @@ def chunk(values: object) -> bytes:
 
 
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sent: dict[int, list[tuple[float, float]]]) -> None:
-    """Tokens at even times from a common start, each as long as llama.cpp's events are."""
+    """Send tokens at even intervals, in events as long as llama.cpp's."""
     head = await reader.readuntil(b"\r\n\r\n")
     size = next(int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length"))
-    asked = json.loads(await reader.readexactly(size))
+    request = json.loads(await reader.readexactly(size))
     writer.write(HEAD)
-    user, count, gap = asked["user"], asked["max_tokens"], asked["gap"]
+    user, count, gap = request["user"], request["max_tokens"], request["gap"]
     begin = time.perf_counter() + 0.1
     for i in range(count):
         await asyncio.sleep(max(0.0, begin + i * gap - time.perf_counter()))
@@ -79,11 +79,11 @@ def cpu() -> float:
 
 
 def trial(port: int, pipe: Connection, users: int, tokens: int, rate: float) -> dict[str, float]:
-    """`users` streams of `tokens` tokens, `rate` tokens a second in all."""
+    """Measure `users` streams of `tokens` tokens each, at `rate` tokens per second in total."""
     where = client.Address(host="127.0.0.1", port=port)
-    asked: list[dict[str, Any]] = [{"user": i, "max_tokens": tokens, "gap": users / rate} for i in range(users)]
+    requests: list[dict[str, Any]] = [{"user": i, "max_tokens": tokens, "gap": users / rate} for i in range(users)]
     before, begin = cpu(), time.perf_counter()
-    replies = asyncio.run(client.together(where, "/v1/completions", asked, patience=60))
+    replies = asyncio.run(client.together(where, "/v1/completions", requests, patience=60))
     run = run_of(replies, Setting(prompt=1, output=tokens, users=users))
     spent, took = cpu() - before, time.perf_counter() - begin
     pipe.send(True)
@@ -101,24 +101,24 @@ def trial(port: int, pipe: Connection, users: int, tokens: int, rate: float) -> 
 
 
 def main() -> int:
-    here, there = multiprocessing.Pipe()
-    process = multiprocessing.Process(target=endpoint, args=(there,), daemon=True)
+    pipe, endpoint_pipe = multiprocessing.Pipe()
+    process = multiprocessing.Process(target=endpoint, args=(endpoint_pipe,), daemon=True)
     process.start()
-    port = here.recv()
-    trial(port, here, 1, 50, 100)  # what is imported and compiled at the first use
-    found = [trial(port, here, users, tokens, rate) for users, tokens, rate in ((1, 500, 100), (8, 500, 1000), (64, 150, 2000))]
-    here.send(False)
+    port = pipe.recv()
+    trial(port, pipe, 1, 50, 100)  # warm-up: imports and caches of the first use
+    trials = [trial(port, pipe, users, tokens, rate) for users, tokens, rate in ((1, 500, 100), (8, 500, 1000), (64, 150, 2000))]
+    pipe.send(False)
     process.join(5)
-    print("  ".join(f"{name:>24}" for name in found[0]))
-    for row in found:
+    print("  ".join(f"{name:>24}" for name in trials[0]))
+    for row in trials:
         print("  ".join(f"{value:>24.4g}" for value in row.values()))
-    # A single slow stream wakes the client once per token, at most 100 times a second: its share of a core is small all the same.
-    cost = max(row["core per 1,000 tokens/s"] for row in found if row["users"] > 1)
-    error = max(row["p99 error, ms"] for row in found) / 1e3
-    alone = found[0]["core per 1,000 tokens/s"] * found[0]["tokens/s"] / 1000
-    print(f"one user at {found[0]['tokens/s']:.0f} tokens/s takes {100 * alone:.2f}% of a core")
+    # A single slow stream wakes the client once per token, at most 100 times a second, so its share of a core is small in any case.
+    cost = max(row["core per 1,000 tokens/s"] for row in trials if row["users"] > 1)
+    error = max(row["p99 error, ms"] for row in trials) / 1e3
+    single = trials[0]["core per 1,000 tokens/s"] * trials[0]["tokens/s"] / 1000
+    print(f"one user at {trials[0]['tokens/s']:.0f} tokens/s takes {100 * single:.2f}% of a core")
     print(f"cost {100 * cost:.2f}% of a core per 1,000 tokens/s (must be under {100 * MUST_COST:g}%)")
-    print(f"timing error of 99 in 100 tokens within {1e3 * error:.3f} ms (must be under {1e3 * MUST_ERROR:g} ms)")
+    print(f"99th percentile of the timing error {1e3 * error:.3f} ms (must be under {1e3 * MUST_ERROR:g} ms)")
     return int(cost > MUST_COST or error > MUST_ERROR)
 
 

@@ -1,5 +1,5 @@
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false
-"""Batched products of attention without flash kernels, laid out as Megatron lays them out, over the shapes of the BLOOM notes.
+"""Time the batched products of attention without flash kernels, in Megatron's memory layout, over the shapes of the BLOOM notes.
 
 Prints CSV: hidden, heads, tp, micro-batch, head size, microseconds of Q K' and of P V, and TFLOP/s of both, each as a view of
 [sequence, micro-batch x heads, head size] and contiguous. Run on the device machine:  python benchmarks/bmm_sweep.py > bmm.csv

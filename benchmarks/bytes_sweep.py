@@ -1,7 +1,7 @@
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false
-"""What everything that is not a GEMM costs on this GPU: copies, norms, softmax, activation functions, attention, AdamW, launches.
+"""Time of all other kernels than GEMMs on this GPU: copies, norms, softmax, activation functions, attention, AdamW, launches.
 
-Prints CSV (what, bytes moved by the formula, microseconds, TB/s). Run on the device machine:  python benchmarks/bytes_sweep.py
+Prints CSV (kernel, bytes moved by the formula, microseconds, TB/s). Run on the device machine:  python benchmarks/bytes_sweep.py
 """
 
 import time

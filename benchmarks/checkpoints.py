@@ -1,7 +1,7 @@
-"""What checkpoints cost a run, and what a killed worker does: `python benchmarks/checkpoints.py [cpu|cuda] [seconds]`.
+"""Cost of checkpoints, and recovery from a killed worker: `python benchmarks/checkpoints.py [cpu|cuda] [seconds]`.
 
-Trains a Llama of 125M parameters with a checkpoint every ten steps, prints the median step and the steps that copied the state,
-then kills the worker of a second run and prints how it went on.
+Trains a Llama of 125M parameters with a checkpoint every ten steps, prints the median and the longest steps,
+then kills the worker of a second run and prints how the run recovered.
 """
 
 import json
@@ -30,9 +30,10 @@ def start(folder: Path, device: str, steps: int) -> "subprocess.Popen[bytes]":
     model = folder / "model.json"
     model.write_text(json.dumps(MODEL))
     batch = ["--batch", "8", "--seq", "2048" if device == "cuda" else "64"]
-    asked = ["run", str(model), "--device", device, *batch, "--steps", str(steps), "--checkpoint-every", str(EVERY)]
+    arguments = ["run", str(model), "--device", device, *batch, "--steps", str(steps), "--checkpoint-every", str(EVERY)]
+    command = [sys.executable, "-c", PROGRAM, *arguments, "--out", str(folder / "run")]
     with (folder / "log").open("w") as log:
-        return subprocess.Popen([sys.executable, "-c", PROGRAM, *asked, "--out", str(folder / "run")], stdout=log, stderr=log)
+        return subprocess.Popen(command, stdout=log, stderr=log)
 
 
 def rows(folder: Path) -> list[dict[str, float]]:
@@ -42,7 +43,7 @@ def rows(folder: Path) -> list[dict[str, float]]:
 
 
 def children(pid: int) -> list[int]:
-    return [int(one) for task in Path(f"/proc/{pid}/task").iterdir() for one in (task / "children").read_text().split()]
+    return [int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()]
 
 
 def show(folder: Path, code: int) -> None:
@@ -54,11 +55,9 @@ def main(device: str, limit: float) -> None:
     with TemporaryDirectory() as name:
         run = start(Path(name), device, 50)
         show(Path(name), run.wait(limit))
-        found = rows(Path(name))
-        usual = statistics.median(row["seconds"] for row in found)
-        print(
-            f"median step {usual:.4f} s; the longest: {sorted((round(row['seconds'], 3) for row in found[2:]), reverse=True)[:5]}"
-        )
+        seconds = [row["seconds"] for row in rows(Path(name))]
+        longest = sorted((round(each, 3) for each in seconds[2:]), reverse=True)[:5]
+        print(f"median step {statistics.median(seconds):.4f} s; the longest: {longest}")
     with TemporaryDirectory() as name:
         run, end = start(Path(name), device, 400), time.monotonic() + limit
         while len(rows(Path(name))) < 25 and time.monotonic() < end and run.poll() is None:

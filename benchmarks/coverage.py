@@ -1,4 +1,4 @@
-"""How many measurements lie in the 90% interval of a prediction that saw neither them nor their group: all built-in tables, minutes each.
+"""Share of measurements inside the 90% interval of a prediction fitted without them and their group: all built-in tables, minutes each.
 
 python benchmarks/coverage.py [TABLE...]
 """
@@ -20,11 +20,11 @@ def main() -> None:
     for name in sys.argv[1:] or TABLES:
         began = time.monotonic()
         if is_serving_table(find_table(name)):
-            found = validate_serve(name, leave_out="group").score
-            lines = [(part, found[part]["coverage"], None) for part in ("decode", "prefill")]
+            score = validate_serve(name, leave_out="group").score
+            lines = [(part, score[part]["coverage"], None) for part in ("decode", "prefill")]
         else:
-            by = "row" if name == "megatron2021_table1" else "group"  # whose ten runs are of ten models
-            left_out, shipped = (validate(name, leave_out=way).score["time"]["coverage"] for way in (by, None))
+            unit = "row" if name == "megatron2021_table1" else "group"  # its ten runs are of ten models
+            left_out, shipped = (validate(name, leave_out=by).score["time"]["coverage"] for by in (unit, None))
             lines = [("time", left_out, shipped)]
         for part, left, shipped in lines:
             print(

@@ -1,8 +1,8 @@
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportPrivateImportUsage=false
-"""8-bit products, what goes with them, and attention on this GPU: the facts behind the cost model's prior for fp8.
+"""Time of 8-bit products and of casts to 8 bits on this GPU: the measurements behind the cost model's prior for fp8.
 
-Prints CSV (what, m, n, k, microseconds, TFLOP/s or GB/s). Scaled products with one scale a tensor and one a row; turning bf16 into fp8
-with a scale a row; the bf16 product of the same shape beside it. Run on the device machine:  python benchmarks/fp8_sweep.py > fp8.csv
+Prints CSV (what, m, n, k, microseconds, TFLOP/s or GB/s): scaled products with one scale per tensor and one per row, the bf16 product of
+the same shape, and the cast from bf16 to fp8 with a scale per row. Run on the device machine:  python benchmarks/fp8_sweep.py > fp8.csv
 """
 
 import torch

@@ -1,5 +1,5 @@
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false
-"""GEMM time over shapes on this GPU: the facts behind the efficiency curve of the cost model.
+"""GEMM time by shape on this GPU: the measurements behind the cost model's efficiency curve.
 
 Prints CSV (m, n, k, aligned to, microseconds, TFLOP/s) for the three products of a linear layer: y = x W' (forward), dx = dy W
 (input gradient), dw = dy' x (weight gradient). Run on the device machine:  python benchmarks/gemm_sweep.py > gemm.csv

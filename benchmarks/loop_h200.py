@@ -1,8 +1,8 @@
-"""The loop on one GPU: probe, runs to fit to, runs to test on. Rows go to $OUT; `benchmarks/loop_report.py` scores the predictions.
+"""The loop on one GPU: a probe, runs to fit to, runs to test on. Rows go to $OUT; `benchmarks/loop_report.py` scores the predictions.
 
-    python benchmarks/loop_h200.py [probe] [fit] [test]        (all three where none is named; needs torch alone)
+    python benchmarks/loop_h200.py [probe] [fit] [test]        (all three where none is named; needs only torch)
 
-Every run is a process of its own under the trainer's own program, so that none finds the memory or the compiled code of another.
+Every run is a separate process of the trainer, so that none reuses the memory or the compiled code of another.
 """
 
 import json
@@ -23,7 +23,7 @@ LLAMA_125M = {
     "num_key_value_heads": 12, "vocab_size": 50257, "tie_word_embeddings": True, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
 }  # fmt: skip
 PARAMS_125M = 1.0 * 12 * (4 * 768**2 + 3 * 768 * 2048 + 2 * 768) + 50257 * 768 + 768
-"""Which says that its head is tied: no preset has its name."""
+"""Parameters of LLAMA_125M, which is not a preset: the count shows that its head is tied."""
 STEPS = 14
 LONGEST = 150
 """Seconds of one run, compiling included."""
@@ -74,16 +74,16 @@ def settings_of(name: str, shape: Shape, out: Path) -> Settings:
 def probe(seconds: float) -> None:
     began = time.monotonic()
     device = os.environ.get("LOOP_DEVICE", "cuda")
-    words = [sys.executable, "-m", "meshwise.workers.probe", str(OUT / "probe.jsonl"), f"{seconds:g}", device]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=3 * seconds + 60, check=False)
-    say = "done" if done.returncode == 0 else f"FAILED: {done.stderr.strip()[-400:]}"
-    print(f"probe: {say}, {time.monotonic() - began:.1f} s", flush=True)
+    command = [sys.executable, "-m", "meshwise.workers.probe", str(OUT / "probe.jsonl"), f"{seconds:g}", device]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3 * seconds + 60, check=False)
+    outcome = "done" if done.returncode == 0 else f"FAILED: {done.stderr.strip()[-400:]}"
+    print(f"probe: {outcome}, {time.monotonic() - began:.1f} s", flush=True)
 
 
 def run(part: str, name: str, shape: Shape) -> None:
-    """One run of the trainer; its row goes to PART.jsonl with the name of the model and the shape."""
-    words = "x".join(map(str, shape[:3])) + ("-full" if shape[3] == "full" else "")
-    folder = OUT / "runs" / f"{part}-{name}-{words}"
+    """Run the trainer once; append its row to PART.jsonl with the name of the model and the shape."""
+    label = "x".join(map(str, shape[:3])) + ("-full" if shape[3] == "full" else "")
+    folder = OUT / "runs" / f"{part}-{name}-{label}"
     folder.mkdir(parents=True, exist_ok=True)
     settings = settings_of(name, shape, folder)
     settings.write(folder / "config.json")
@@ -92,22 +92,22 @@ def run(part: str, name: str, shape: Shape) -> None:
     try:
         command += ["-m", "meshwise.workers.trainer", str(folder / "config.json")]
         done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST, check=False)
-        told, code = done.stdout + done.stderr, done.returncode
+        output, code = done.stdout + done.stderr, done.returncode
     except subprocess.TimeoutExpired:
-        told, code = f"took over {LONGEST} s", 1
+        output, code = f"took over {LONGEST} s", 1
     took = time.monotonic() - began
     if code or not (folder / "measurement.jsonl").is_file():
-        (folder / "log.txt").write_text(told, encoding="utf-8")
-        reason = next((line for line in reversed(told.splitlines()) if "Error" in line), told.strip()[-200:])
-        print(f"{part} {name:<16} {words:<16} FAILED after {took:.0f} s: {reason.strip()[:300]}", flush=True)
+        (folder / "log.txt").write_text(output, encoding="utf-8")
+        reason = next((line for line in reversed(output.splitlines()) if "Error" in line), output.strip()[-200:])
+        print(f"{part} {name:<16} {label:<16} FAILED after {took:.0f} s: {reason.strip()[:300]}", flush=True)
         return
     row = json.loads((folder / "measurement.jsonl").read_text(encoding="utf-8").splitlines()[-1])
-    row |= {"row_id": f"{part}-{name}-{words}", "layout": asdict(settings.layout), "gpu": settings.facts["gpu"], "date": ""}
+    row |= {"row_id": f"{part}-{name}-{label}", "layout": asdict(settings.layout), "gpu": settings.facts["gpu"], "date": ""}
     with (OUT / f"{part}.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(row) + "\n")
     seconds, memory = float(row["sec_per_iter"]), float(row["mem_gb"])
     rate = shape[0] * shape[1] / seconds
-    print(f"{part} {name:<16} {words:<16} {seconds:9.5f} s {rate:>10,.0f} tok/s {memory:8.3f} GiB  ({took:.0f} s)", flush=True)
+    print(f"{part} {name:<16} {label:<16} {seconds:9.5f} s {rate:>10,.0f} tok/s {memory:8.3f} GiB  ({took:.0f} s)", flush=True)
 
 
 def main() -> None:
@@ -118,8 +118,8 @@ def main() -> None:
     if "probe" in parts:
         probe(float(os.environ.get("LOOP_PROBE", "70")))
     for part, shapes in (("fit", FIT), ("test", TEST)):
-        for name, some in shapes.items() if part in parts else ():
-            for shape in some if name in (only or name).split(",") else ():
+        for name, model_shapes in shapes.items() if part in parts else ():
+            for shape in model_shapes if name in (only or name).split(",") else ():
                 if time.monotonic() - began < longest:
                     run(part, name, shape)
                 else:

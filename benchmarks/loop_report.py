@@ -1,4 +1,4 @@
-"""Predicted against measured by `benchmarks/loop_h200.py`, before a probe, after it, and after `calibrate`: the table of docs/loop.md.
+"""Compare predictions with the runs of `benchmarks/loop_h200.py` before a probe, after it, and after `calibrate`: docs/loop.md's table.
 
 python benchmarks/loop_report.py FOLDER        (the $OUT of loop_h200.py: probe.jsonl, fit.jsonl, test.jsonl)
 """
@@ -22,18 +22,21 @@ MUST = {"time": 0.07, "memory": 0.05}
 
 
 def shape_of(case: Case) -> str:
+    """Return the batch of a run in words: '16 x 1024 in 2, full recompute'."""
     batch, mbs = int(case.work.batch), case.layout["mbs"]
     words = f"{batch} x {case.work.seq}" + (f" in {batch // mbs}" if mbs != batch else "")
     return words + (", full recompute" if case.layout["recompute"] == 2 else "")
 
 
 def errors(cases: list[Case], c: Calibration) -> dict[str, np.ndarray]:
-    found = predict(cases, c)
-    seen = {"time": np.array([case.seconds for case in cases]), "memory": np.array([case.memory for case in cases])}
-    return {"time": found.seconds / seen["time"] - 1, "memory": found.memory / seen["memory"] - 1}
+    """Return the relative error of every run, by kind."""
+    predicted = predict(cases, c)
+    seconds, memory = np.array([case.seconds for case in cases]), np.array([case.memory for case in cases])
+    return {"time": predicted.seconds / seconds - 1, "memory": predicted.memory / memory - 1}
 
 
 def covered(cases: list[Case], c: Calibration) -> float:
+    """Return the share of runs inside their 90% interval."""
     seconds = predict(cases, c).seconds
     low, high = interval.factors(c, interval.waiting(Batch.of(cases).shares(c)), np.ones(len(cases)))
     return intervals.coverage(cases, seconds * low, seconds * high) or 0.0
@@ -45,25 +48,29 @@ def main() -> None:
     made = make([probe, fit], date="")
     cases = data_of([probe, test]).cases
     plain = measure.read_cases(Path(test))[0]
-    prior = calibrations.choose(plain[0].chip, "")  # of the architecture: what ships for this framework comes from such a run
+    prior = calibrations.choose(plain[0].chip, "")  # by architecture: the one shipped for this framework was fitted to such runs
     machine = probed.machine(probed.read(Path(probe)))
-    ways = {"before": (plain, prior), "after the probe": (cases, machine.calibration), "calibrated": (cases, made.calibration)}
-    found = {name: errors(*way) for name, way in ways.items()}
-    print("| model | batch | measured | " + " | ".join(f"{name}" for name in ways) + " | memory | " + " | ".join(ways) + " |")
-    print("| --- " * (4 + 2 * len(ways)) + "|")
+    stages = {
+        "before": (plain, prior),
+        "after the probe": (cases, machine.calibration),
+        "calibrated": (cases, made.calibration),
+    }
+    errors_at = {name: errors(*inputs) for name, inputs in stages.items()}
+    print("| model | batch | measured | " + " | ".join(f"{name}" for name in stages) + " | memory | " + " | ".join(stages) + " |")
+    print("| --- " * (4 + 2 * len(stages)) + "|")
     for i, case in enumerate(cases):
-        time, memory = ([f"{100 * found[name][kind][i]:+.1f}%" for name in ways] for kind in ("time", "memory"))
+        time, memory = ([f"{100 * errors_at[name][kind][i]:+.1f}%" for name in stages] for kind in ("time", "memory"))
         name = case.row_id.removesuffix("-full").partition("-")[2].rpartition("-")[0]
         cells = [name, shape_of(case), f"{1000 * case.seconds:.2f} ms", *time, f"{case.memory / 2**30:.2f} GiB", *memory]
         print("| " + " | ".join(cells) + " |")
     for kind, must in MUST.items():
-        for name in ways:
-            size = np.abs(found[name][kind])
+        for name in stages:
+            size = np.abs(errors_at[name][kind])
             verdict = "met" if size.max() <= must else "NOT met"
             print(
                 f"{kind}, {name}: mean {100 * size.mean():.1f}%, worst {100 * size.max():.1f}% (must {must:.0%} each: {verdict})"
             )
-    print(f"in their 90% interval: {', '.join(f'{name} {covered(*way):.0%}' for name, way in ways.items())}")
+    print(f"in their 90% interval: {', '.join(f'{name} {covered(*inputs):.0%}' for name, inputs in stages.items())}")
     names = [name for name in made.widths if name not in made.kept]
     print(
         "fitted:",

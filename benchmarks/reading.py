@@ -1,6 +1,6 @@
-"""What reading costs a step of 8 x 2048 tokens: inline, and as seen by a loop that takes 30 ms a step and reads ahead.
+"""Time to read a batch of 8 x 2048 tokens: inline, and the wait that remains in a loop of 30 ms steps that reads ahead.
 
-Imports only what a worker has: `PYTHONPATH=src python benchmarks/reading.py [cuda]`.
+Needs torch and the standard library only, as a worker: `PYTHONPATH=src python benchmarks/reading.py [cuda]`.
 """
 
 import random
@@ -23,8 +23,8 @@ STEP = 0.030
 """Seconds of a step of Llama 125M on an H200 at 546,000 tok/s."""
 
 
-class Alone:
-    """The one rank of a run on one device."""
+class SingleRank:
+    """The only rank of a run on one device."""
 
     replica = 0
 
@@ -33,8 +33,8 @@ class Alone:
 
 
 def timed(settings: Settings) -> tuple[float, float]:
-    """Milliseconds of a batch read inline, and those that a loop waits for one read ahead; medians."""
-    rank = cast(Any, Alone())
+    """Return the median milliseconds of a batch read inline, and of the wait for a batch that was read ahead."""
+    rank = cast(Any, SingleRank())
     inline: list[float] = []
     for step in range(STEPS):
         began = time.perf_counter()
@@ -62,8 +62,10 @@ def main() -> None:
         file = TokenFile(str(path), 0, count, 2)
         print(f"{'8 x 2048 tokens':<16} {'inline':>10} {'read ahead':>12}   torch {torch.__version__}, {device}")
         for name, files in (("embedded text", ()), ("token file", (file,))):
-            asked = Settings(name=name, model=model, layout=Layout(), batch=8, seq=2048, steps=STEPS, data=files, device=device)
-            inline, waits = timed(asked)
+            settings = Settings(
+                name=name, model=model, layout=Layout(), batch=8, seq=2048, steps=STEPS, data=files, device=device
+            )
+            inline, waits = timed(settings)
             print(f"{name:<16} {inline:>7.3f} ms {waits:>9.3f} ms", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""How fast the search is: layouts evaluated per second on one core, a whole question from process start to table, and its memory.
+"""Speed of the search: layouts evaluated per second on one core, a whole question from process start to table, and its memory.
 
 Peers, same kind of machine, one core (their own searches): calculon 143 layouts/s, SimuMax 4.8, llm-analysis 1,633 (no search).
 """
@@ -29,31 +29,31 @@ LARGE = [*COMMAND[:2], "llama-3-405b", "--on", "2048x8xh100-sxm", "--batch", "16
 
 
 def layouts_per_second(ask: TrainAsk) -> float:
-    """Whole blocks through the whole cost model, time and memory both, best of 7 runs of about 300,000 layouts."""
-    question, some = next(iter(blocks(ask.question(), {}, (), {})))
-    repeats = max(1, 300_000 // len(some))
+    """Return layouts per second through the whole cost model, time and memory: best of 7 runs of about 300,000 layouts."""
+    question, block = next(iter(blocks(ask.question(), {}, (), {})))
+    repeats = max(1, 300_000 // len(block))
     best = 0.0
     for _ in range(7):
         start = time.process_time()
         for _ in range(repeats):
-            evaluate(question, some)
-        best = max(best, repeats * len(some) / (time.process_time() - start))
+            evaluate(question, block)
+        best = max(best, repeats * len(block) / (time.process_time() - start))
     return best
 
 
 def searched_per_second(ask: TrainAsk) -> float:
-    """A whole search: enumerating, rules, weighing all, timing what fits, keeping the best. Best of 5."""
+    """Return layouts per second of a whole search: enumeration, rules, memory of all, time of those that fit. Best of 5."""
     question = ask.question()
     best = 0.0
     for _ in range(5):
         start = time.process_time()
-        found = search(question, top=10)
-        best = max(best, found.evaluated / (time.process_time() - start))
+        result = search(question, top=10)
+        best = max(best, result.evaluated / (time.process_time() - start))
     return best
 
 
 def run(command: list[str]) -> tuple[float, float]:
-    """Wall seconds and peak megabytes of a command."""
+    """Return wall seconds and peak megabytes of a command."""
     program = "import resource,subprocess,sys; subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL); "
     program += "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024)"
     start = time.perf_counter()
@@ -72,11 +72,11 @@ def main() -> None:
     print(f"{'':58} measured        must        aim")
     print(f"{'layouts per second, one core, a whole search (405B)':58} {large:12,.0f} {1_000_000:11,} {5_000_000:10,}")
     for name, rate in rates.items():
-        print(f"{f'  time and memory of every one, {name}':58} {rate:12,.0f} {1_000_000:11,} {5_000_000:10,}")
+        print(f"{f'  time and memory of every layout, {name}':58} {rate:12,.0f} {1_000_000:11,} {5_000_000:10,}")
     print(f"{'BLOOM on 384 GPUs, process start to table, s':58} {statistics.median(walls):12.2f} {2:11} {0.5:10}")
-    print(f"{'memory of that, MB':58} {max(sizes):12.0f} {500:11} {200:10}")
+    print(f"{'  peak memory, MB':58} {max(sizes):12.0f} {500:11} {200:10}")
     print(f"{'Llama 3 405B on 16,384 H100, process start to table, s':58} {large_wall:12.2f}")
-    print(f"{'memory of that, MB':58} {large_size:12.0f} {500:11} {200:10}")
+    print(f"{'  peak memory, MB':58} {large_size:12.0f} {500:11} {200:10}")
 
 
 if __name__ == "__main__":

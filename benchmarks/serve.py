@@ -1,4 +1,4 @@
-"""How well the speed of served models is predicted: every target of the project, and what is reached."""
+"""Accuracy of the predicted speed of served models: every target of the project, and the value reached."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -24,8 +24,6 @@ from meshwise.models.formats import find_format, weights
 TABLE = "xiongjiedai_llama3_bench"
 H200 = {1: 227.0, 8: 1744.0, 32: 6736.0, 64: 13013.0}
 """Tokens/s of Llama-3-8B shapes in bf16 by users, measured on one H200 with a CUDA graph and a short context."""
-
-
 HELD_OUT = ("h200_transformers_14b", "h200_transformers_3b")
 """Tables of sizes that h200-transformers was not fitted to."""
 
@@ -40,22 +38,22 @@ def rig_of(name: str) -> Rig:
 
 
 def chosen(runtime: Runtime) -> Callable[[Chip], ServeCalibration]:
-    """The catalogue's coefficients of each chip."""
+    """Return the lookup of the catalogue's coefficients by chip."""
     return lambda chip: choose_serve(chip, runtime.key or runtime.engine)
 
 
 def h200() -> Iterator[tuple[int, float, float]]:
-    """Users, predicted and measured tokens/s, by vLLM's prior."""
+    """Yield users, tokens/s predicted with vLLM's prior, and measured tokens/s."""
     model, runtime, rig = find_model("llama-3-8b"), find_runtime("vllm"), rig_of("h200")
     stored = weights(model)
-    for users, seen in H200.items():
+    for users, measured in H200.items():
         held, work = CacheRequest(context=256, sequences=users), Serve(prompt=128, output=128, users=users, context=256)
         placed = split_tensors(model, stored, layer_caches(model, runtime, held), 1)
-        yield users, speed(model, stored, placed, rig, runtime, work, chosen(runtime)).decode_tokens_per_second, seen
+        yield users, speed(model, stored, placed, rig, runtime, work, chosen(runtime)).decode_tokens_per_second, measured
 
 
 def held_out(table: str) -> tuple[float, float]:
-    """The largest error of decode and of prefill, over all prompts and users."""
+    """Return the largest error of decode and of prefill, over all prompts and users."""
     cases = [case for case in read_cases(tables.find_table(table))[0] if case.ran]
     pairs = list(zip(cases, predict(cases), strict=True))
     decode = max(abs(speed.decode_tokens_per_second / case.decode - 1) for case, speed in pairs)
@@ -63,15 +61,15 @@ def held_out(table: str) -> tuple[float, float]:
 
 
 def seventy() -> dict[int, float]:
-    """Seconds per token of a 70B in Q4_K_M on 2, 4 and 6 RTX 3090, split by layers."""
+    """Return seconds per token of a 70B in Q4_K_M on 2, 4 and 6 RTX 3090, split by layers."""
     model, runtime = find_model("llama-3-70b"), find_runtime("llama.cpp-2024-05")
     stored = weights(model, find_format("q4_k_m"))
-    found: dict[int, float] = {}
+    steps: dict[int, float] = {}
     for cards in (2, 4, 6):
         placed = split_layers(stored, layer_caches(model, runtime, CacheRequest(context=512)), [1.0] * cards)
         work = Serve(prompt=0, output=512, context=512)
-        found[cards] = speed(model, stored, placed, rig_of(f"{cards}xrtx3090"), runtime, work, chosen(runtime)).step
-    return found
+        steps[cards] = speed(model, stored, placed, rig_of(f"{cards}xrtx3090"), runtime, work, chosen(runtime)).step
+    return steps
 
 
 def targets() -> Iterator[Target]:
@@ -89,12 +87,10 @@ def targets() -> Iterator[Target]:
         yield Target(f"{table}, fitted on the 8B: prefill, largest error", prefill, 0.15, 0.15)
     for table in ("llamacpp_fit_dryrun", "xiongjiedai_memory_buffers"):
         rows, _ = read_cases(tables.find_table(table))
-        found = score(rows, [], predict(rows))
-        yield Target(f"weights and cache, largest error in MiB: {table}", found["memory"]["max_mib"], 1, 1, percent=False)
-    stopped = [case for case in cases if not case.ran]
-    yield Target(
-        "runs out of memory that are foreseen", sum(not c.fits for c in stopped), len(stopped), len(stopped), True, False
-    )
+        memory = score(rows, [], predict(rows))["memory"]
+        yield Target(f"weights and cache, largest error in MiB: {table}", memory["max_mib"], 1, 1, percent=False)
+    failed = [case for case in cases if not case.ran]
+    yield Target("runs out of memory that are predicted", sum(not c.fits for c in failed), len(failed), len(failed), True, False)
 
 
 def main() -> None:
@@ -103,8 +99,8 @@ def main() -> None:
         print(target.line())
     print("\nH200, Llama-3-8B in bf16:", ", ".join(f"{u} users {p:,.0f} ({m:,.0f} measured)" for u, p, m in h200()))
     print("70B Q4_K_M on RTX 3090:", ", ".join(f"{cards} cards {1000 * step:.1f} ms" for cards, step in seventy().items()))
-    ill = sum(case.slow_prompt for case in read_cases(tables.find_table(TABLE))[0])
-    print(f"Left out of both means of prefill: {ill} prompts over 3 times as slow as in another format on the same devices.")
+    slow = sum(case.slow_prompt for case in read_cases(tables.find_table(TABLE))[0])
+    print(f"Excluded from both prefill means: {slow} prompts over 3 times slower than in another format on the same devices.")
 
 
 if __name__ == "__main__":

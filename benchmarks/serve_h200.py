@@ -1,10 +1,10 @@
-"""The transformers engine on one GPU: prompts of 128 to 8192 tokens, 1 to 64 users, three sizes. Rows go to $OUT/serve_h200.csv.
+"""The transformers engine on one GPU: prompts of 128 to 8192 tokens, 1 to 64 users, four models. Rows go to $OUT/serve_h200.csv.
 
-    PYTHONPATH=src OUT=/tmp python3 benchmarks/serve_h200.py            # where the GPU is: needs torch and transformers alone
+    PYTHONPATH=src OUT=/tmp python3 benchmarks/serve_h200.py            # on the GPU machine: needs only torch and transformers
     python benchmarks/serve_h200.py --compare serve_h200.csv            # anywhere: fit on the 8B, predict the others
 
-MODELS=a,b measures only these, SECONDS_LEFT ends it. The first prints how fast a step was and whether the fused layers compute what HF's
-do; the second how far the predictions are off.
+MODELS=a,b measures only these models; SECONDS_LEFT limits the time. The first command prints the time of a step and the difference
+between the logits of the fused layers and HF's; the second prints the errors of the predictions.
 """
 
 import csv
@@ -25,18 +25,18 @@ from meshwise.workers.decoder.settings import Job, Point
 FITTED, OTHERS = "llama-3-8b", ("llama-3.2-3b", "qwen2.5-14b", "llama-3.2-1b")
 PROMPTS, USERS, OUTPUT = (128, 512, 2048, 8192), (1, 2, 4, 8, 16, 32, 64), 32
 MUST = ((1, 170.0, 210.0), (32, 4500.0, 4500.0))
-"""Users, tokens/s that must be reached on an H200, and the aim."""
+"""Users, required tokens/s on an H200, and desired tokens/s."""
 
 
 def config(name: str) -> dict[str, Any]:
-    """A preset as it is, without a catalogue: the machine with the GPU has little installed."""
+    """Read a preset without the catalogue, whose dependencies are not installed on the GPU machine."""
     path = Path(__file__).parent.parent / "src" / "meshwise" / "data" / "models" / f"{name}.json"
     values = json.loads(path.read_text(encoding="utf-8"))
     return {key: value for key, value in values.items() if key != "meshwise"}
 
 
 def worker(job: Job, limit: float) -> list[dict[str, Any]]:
-    """What the worker said, line by line; it is stopped at the limit, and what it said till then counts."""
+    """Return the lines that the worker printed, as JSON; those printed before it is stopped at the limit also count."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "job.json")
         file.write_text(job.to_json(), encoding="utf-8")
@@ -54,7 +54,7 @@ def worker(job: Job, limit: float) -> list[dict[str, Any]]:
 
 
 def same_as_hf() -> None:
-    """Four layers of the 8B: logits of the fused layers beside HF's, for prompts and for a step with one and with four users."""
+    """Compare the logits of four fused layers of the 8B with HF's, for prompts and for a step with one and with four users."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -65,18 +65,18 @@ def same_as_hf() -> None:
     with torch.device("cuda"), torch.no_grad():
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**values), dtype=torch.bfloat16).eval()
         tokens = torch.randint(values["vocab_size"], (4, 301))
-        wanted = model(tokens).logits[:, -2:].float()
-        own = fused.convert(model, 320)
+        reference = model(tokens).logits[:, -2:].float()
+        converted = fused.convert(model, 320)
         for users, tiled in ((4, False), (1, False), (1, True)):
             blank = torch.zeros(users, 8, 320, 128, dtype=torch.bfloat16)
             cache = [(blank.clone(), blank.clone()) for _ in range(4)]
-            own.tiles = fused.tune(own) if tiled else {}
-            first = fused.prefill(own, tokens[:users, :300], torch.arange(300).repeat(users), cache)
-            then = fused.decode(own, tokens[:users, 300], torch.full((users,), 300), cache, 8)
-            scale = wanted.abs().max()
-            off = [float((seen.float() - wanted[:users, i]).abs().max() / scale) for i, seen in enumerate((first, then))]
+            converted.tiles = fused.tune(converted) if tiled else {}
+            first = fused.prefill(converted, tokens[:users, :300], torch.arange(300).repeat(users), cache)
+            then = fused.decode(converted, tokens[:users, 300], torch.full((users,), 300), cache, 8)
+            scale = reference.abs().max()
+            off = [float((seen.float() - reference[:users, i]).abs().max() / scale) for i, seen in enumerate((first, then))]
             print(f"logits against HF's, {users} users, own products {tiled}: prompt {off[0]:.4f}, step {off[1]:.4f}", flush=True)
-            print(f"  tiles {own.tiles}" if tiled else "", flush=True)
+            print(f"  tiles {converted.tiles}" if tiled else "", flush=True)
 
 
 def measure(folder: Path, seconds: float) -> None:
@@ -85,9 +85,9 @@ def measure(folder: Path, seconds: float) -> None:
     try:
         if not named:
             same_as_hf()
-    except Exception as error:  # what is measured below is worth having even so
+    except Exception as error:  # the measurements below are useful even if the comparison fails
         print(f"the comparison with HF failed: {type(error).__name__}: {error}", flush=True)
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     best: dict[int, float] = {}
     short = (Point(prompt=128, output=64, users=1), Point(prompt=128, output=64, users=32))
     jobs = [Job(name=FITTED, model=config(FITTED), points=short, variant=variant) for variant in ("", "library", "static")]
@@ -115,14 +115,14 @@ def measure(folder: Path, seconds: float) -> None:
             facts = {"source": f"benchmarks/serve_h200.py, {time.strftime('%Y-%m-%d')}", "model": job.name, "quant": "bf16"}
             facts |= {"bits_per_weight": "16.00", "engine": "transformers", "gpu": ready["device"].removeprefix("NVIDIA ")}
             facts |= {"params_b": f"{ready['params'] / 1e9:.2f}", "n_gpus": 1, "n_hosts": 1, "split": "none"}
-            found += [row(line, facts | {"note": f"torch {ready['torch']}"}) for line in points]
-            write(folder / "serve_h200.csv", found)
+            rows += [row(line, facts | {"note": f"torch {ready['torch']}"}) for line in points]
+            write(folder / "serve_h200.csv", rows)
     for users, must, aim in MUST:
         print(f"{FITTED}, {users} users: {best.get(users, 0.0):.0f} tok/s; must {must:.0f}, aim {aim:.0f}", flush=True)
 
 
 def show(job: Job, points: list[dict[str, Any]]) -> None:
-    """Milliseconds of a step by users and prompt, of a prompt by its length; short, for a terminal that keeps little."""
+    """Print milliseconds per step by users and prompt, and per prompt by its length, compactly for a short terminal log."""
     print(
         f"{job.name} {job.variant or 'own products'}, {points[0]['variant'] if points else 'nothing measured'}: ms a step",
         flush=True,
@@ -136,6 +136,7 @@ def show(job: Job, points: list[dict[str, Any]]) -> None:
 
 
 def step(line: dict[str, Any]) -> str:
+    """Return the median milliseconds of a decode step, or the outcome of a point that failed."""
     return f"{1e3 * statistics.median(line['decode_s']) / line['output']:.4f}" if line["outcome"] == "ok" else line["outcome"]
 
 
@@ -147,7 +148,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def compare(path: Path) -> None:
-    """Fit on the 8B alone, predict every row: the largest and the mean error by model."""
+    """Fit on the 8B alone, predict every row, and print the largest and the mean error by model."""
     from dataclasses import replace
 
     from meshwise.calibrate.serve import fit
@@ -155,8 +156,8 @@ def compare(path: Path) -> None:
     from meshwise.calibrate.serve.predict import predict
 
     cases = read_cases(path)[0]
-    own = [case for case in cases if case.model.name == FITTED]
-    made = fit.fit(own, replace(calibrations.serve_prior(own[0].chip, own[0].runtime.key)))
+    fitted = [case for case in cases if case.model.name == FITTED]
+    made = fit.fit(fitted, replace(calibrations.serve_prior(fitted[0].chip, fitted[0].runtime.key)))
     print({name: float(f"{getattr(made, name):.4g}") for name in fit.WIDTHS})
     for name in dict.fromkeys(case.model.name for case in cases):
         rows = [case for case in cases if case.model.name == name and case.ran]
@@ -167,11 +168,11 @@ def compare(path: Path) -> None:
         most = [max(part, key=abs) for part in (decode, first.values())]
         print(f"{name:<14} decode {100 * mean[0]:5.1f}% mean, {100 * most[0]:+6.1f}% at most   ", end="")
         print(f"prefill {100 * mean[1]:5.1f}% mean, {100 * most[1]:+6.1f}% at most")
-        for case, one in zip(rows, decode, strict=True):
-            if abs(one) > 0.1:
-                print(f"    {case.work.prompt} {case.work.users} users: decode {100 * one:+.1f}%")
-        for prompt, one in first.items():
-            print(f"    prompt {prompt}: prefill {100 * one:+.1f}%")
+        for case, error in zip(rows, decode, strict=True):
+            if abs(error) > 0.1:
+                print(f"    {case.work.prompt} {case.work.users} users: decode {100 * error:+.1f}%")
+        for prompt, error in first.items():
+            print(f"    prompt {prompt}: prefill {100 * error:+.1f}%")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Memory of served models against llama.cpp's own logs and dry runs: the largest error of each kind, and whether the runs fit."""
+"""Memory of served models against llama.cpp's own logs and dry runs: the largest error of each kind."""
 
 import csv
 from collections.abc import Iterator
@@ -24,6 +24,7 @@ def rows(table: str) -> Iterator[dict[str, str]]:
 
 
 def predicted(row: dict[str, str], runtime: Runtime, devices: int) -> Footprint:
+    """Return the predicted footprint of the host or device that a row is about."""
     model, held = find_model(row["model"]), CacheRequest(context=int(row["n_ctx"]))
     stored = weights(model, find_format(row["quant"]), by_file=runtime.files_by_order)
     placed = split_layers(stored, layer_caches(model, runtime, held), [1.0] * devices)
@@ -38,11 +39,12 @@ def main() -> None:
     for table, (engine, count, columns) in COLUMNS.items():
         runtime, worst, seen = find_runtime(engine), [0.0, 0.0, 0.0], 0
         for row in rows(table):
-            found = predicted(row, runtime, int(row[count]))
+            footprint = predicted(row, runtime, int(row[count]))
             seen += 1
-            for i, (column, value) in enumerate(zip(columns, (found.weights, found.cache, found.compute), strict=True)):
+            sizes = (footprint.weights, footprint.cache, footprint.compute)
+            for i, (column, value) in enumerate(zip(columns, sizes, strict=True)):
                 if row[column]:
-                    whole = "." not in row[column]  # the dry run cuts off what is below a MiB
+                    whole = "." not in row[column]  # the dry run rounds down to whole MiB
                     error = abs((value // MIB if whole else value / MIB) - float(row[column]))
                     worst[i] = max(worst[i], error)
         print(f"{table:28} {seen:5} {worst[0]:10.2f} {worst[1]:10.2f} {worst[2]:10.2f}")

@@ -1,4 +1,4 @@
-"""How fast the shape search is: shapes x layouts per second of one core, CPU seconds for ten million of them, and its memory."""
+"""Speed of the shape search: candidates (shape x layout) per CPU second, CPU seconds for ten million of them, and peak memory."""
 
 import os
 
@@ -24,12 +24,12 @@ def main() -> None:
         base = shapes.base_of(question.model, 250_880)
         start = time.process_time()
         stack = shapes.Stack(base, shapes.near(base, 176e9))
-        found = fastest(replace(question, model=base), stack, {}, TOP)
+        result = fastest(replace(question, model=base), stack, {}, TOP)
         seconds = time.process_time() - start
-        size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # of all so far
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # since process start
         print(
-            f"{framework:38} {len(stack.shapes):8,} {found.candidates:12,} {seconds:7.2f} {found.candidates / seconds:11,.0f} "
-            f"{seconds / found.candidates * 1e7:10.2f} {size:5.0f}"
+            f"{framework:38} {len(stack.shapes):8,} {result.candidates:12,} {seconds:7.2f} {result.candidates / seconds:11,.0f} "
+            f"{seconds / result.candidates * 1e7:10.2f} {peak:5.0f}"
         )
     print(f"{'must':38} {'':8} {'':12} {'':7} {'':11} {15:10} {500:5}")
 

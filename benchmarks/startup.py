@@ -1,4 +1,4 @@
-"""CPU time of whole commands, process start included: what a user feels. Must: `count` under 0.6 s, a plan to serve under 1 s."""
+"""CPU time of whole commands, process start included. Must: `count` under 0.6 s, a serving plan under 1 s."""
 
 import resource
 import statistics
@@ -12,11 +12,11 @@ COMMANDS = {
     "serve llama-3.3-70b:q4_k_m --on 4xrtx4060ti-16gb --context 16k": 1.0,
     "serve llama-3.3-70b --on 8xh100-sxm --users 64": 1.0,
 }
-"""What is typed, and the seconds it must stay under."""
+"""Arguments of meshwise, and the seconds they must stay under."""
 
 
 def cpu_seconds(command: list[str]) -> float:
-    """User and system time of one run, as the kernel counts it for the finished child."""
+    """Return user plus system time of one run, as the kernel counts it for the finished child."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,7 +1,7 @@
-"""The trainer's speed on one GPU, beside transformers' Llama in the same run: `python benchmarks/train.py [CASE...]` where a GPU is.
+"""The trainer's speed on one GPU, and that of transformers' Llama: `python benchmarks/train.py [CASE...]` on the GPU machine.
 
-Each case runs in a process of its own, so that none finds the memory or the compiled code of another. Needs torch and triton;
-transformers for its rows.
+Each case runs in its own process, so that none reuses the memory or the compiled code of another. Needs torch and triton;
+the hf cases need transformers.
 """
 
 import json
@@ -50,13 +50,13 @@ CASES: dict[str, tuple[str, int, int, dict[str, Any]]] = {
 
 
 def config(name: str) -> dict[str, Any]:
-    """A preset's, or the Llama of the same sizes: attention where TTT's learners were."""
+    """Return the config of a preset; with 'as llama', of a Llama of the same sizes, with attention instead of TTT."""
     values = SMALL if name == "125m" else preset(name.partition(" ")[0])
     return values | {"model_type": "llama"} if name.endswith("as llama") else values
 
 
 def ours(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, Any]:
-    """Steps of the trainer's own loop, less its printing."""
+    """Time the steps of the trainer's own loop, without its printing."""
     import torch
     import torch.distributed as dist
 
@@ -67,11 +67,13 @@ def ours(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, 
     from meshwise.workers.trainer.settings import Layout, Settings
     from meshwise.workers.trainer.step import Stepper
 
-    given: dict[str, Any] = {"compile": True, "graph": True} | {
+    switches: dict[str, Any] = {"compile": True, "graph": True} | {
         key: value for key, value in options.items() if key in ("compile", "graph")
     }
     layout = Layout(mbs=int(options.get("mbs", batch)), recompute=options.get("recompute", "none"))
-    settings = Settings(name=name, model=config(name), layout=layout, batch=batch, seq=seq, steps=STEPS, device="cuda", **given)
+    settings = Settings(
+        name=name, model=config(name), layout=layout, batch=batch, seq=seq, steps=STEPS, device="cuda", **switches
+    )
     settings = replace(settings, lr=3e-4)
     device = torch.device("cuda")
     dist.init_process_group("nccl", init_method=f"tcp://127.0.0.1:{29500 + os.getpid() % 500}", rank=0, world_size=1)
@@ -101,15 +103,18 @@ def ours(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, 
     host = time.perf_counter() - host
     torch.cuda.synchronize()
     seconds = sorted(ends[i].since(ends[i - 1]) for i in range(STEPS - COUNTED + 1, STEPS))
-    found = {"params": count, "seconds": seconds[len(seconds) // 2], "first": first, "host": host / COUNTED}
-    found |= {"memory": torch.cuda.max_memory_allocated() / 2**30, "loss": [round(float(n[0]), 4) for n in losses[:: STEPS // 6]]}
+    result = {"params": count, "seconds": seconds[len(seconds) // 2], "first": first, "host": host / COUNTED}
+    result |= {
+        "memory": torch.cuda.max_memory_allocated() / 2**30,
+        "loss": [round(float(n[0]), 4) for n in losses[:: STEPS // 6]],
+    }
     if options.get("profile"):
-        found["parts"] = profiled(lambda: stepper.launch(STEPS, data[0][0], data[0][1]))
-    return found
+        result["parts"] = profiled(lambda: stepper.launch(STEPS, data[0][0], data[0][1]))
+    return result
 
 
 def profiled(run: Any) -> dict[str, float]:
-    """Milliseconds of the longest kernels of a step, by name."""
+    """Return milliseconds of the longest kernels of a step, by name."""
     import torch
 
     run()
@@ -122,7 +127,7 @@ def profiled(run: Any) -> dict[str, float]:
 
 
 def hugging_face(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, Any]:
-    """transformers' Llama with fused AdamW under autocast, as its users train it."""
+    """Time transformers' Llama with fused AdamW under autocast, as its users train it."""
     import torch
     from transformers import AutoModelForCausalLM, LlamaConfig
 
@@ -162,8 +167,8 @@ def hugging_face(name: str, batch: int, seq: int, options: dict[str, Any]) -> di
 def main() -> None:
     if len(sys.argv) > 2 and sys.argv[1] == "--one":
         name, batch, seq, options = json.loads(sys.argv[2])
-        found = (hugging_face if options.get("hf") else ours)(name, batch, seq, options)
-        print("RESULT " + json.dumps(found), flush=True)
+        result = (hugging_face if options.get("hf") else ours)(name, batch, seq, options)
+        print("RESULT " + json.dumps(result), flush=True)
         return
     out = Path(os.environ.get("OUT", "."))
     print(f"{'case':<18}{'tok/s':>10}{'MFU 6N':>8}{'GiB':>7}{'step s':>8}{'host s':>8}{'first s':>8}")
@@ -172,8 +177,8 @@ def main() -> None:
         model, batch, seq, options = CASES[label]
         options = options | json.loads(extra or "{}")
         batch, seq = options.pop("batch", batch), options.pop("seq", seq)
-        asked = [sys.executable, __file__, "--one", json.dumps([model, batch, seq, options])]
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=280, check=False)
+        command = [sys.executable, __file__, "--one", json.dumps([model, batch, seq, options])]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
         lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
         if not lines:
             (out / f"{label}.log").write_text(done.stdout + done.stderr, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""TTT-Linear 125M on one GPU: tokens per second of forward + backward + AdamW in bf16, kernels against the plain loop.
+"""TTT-Linear 125M on one GPU: tokens per second of forward + backward + AdamW in bf16, with kernels and with the plain loop.
 
 python benchmarks/ttt.py [--plain] [--shapes 16x128,16x512,8x2048]
 """
@@ -32,6 +32,7 @@ def model_of(config: dict[str, Any]) -> Any:
 
 @torch.compile
 def slope(logits: Tensor, targets: Tensor, tokens: int, vocab: int) -> tuple[Tensor, Tensor]:
+    """Return the mean cross-entropy and its gradient by the logits, without the padding beyond `vocab`."""
     places = torch.arange(logits.shape[1], device=logits.device)
     wide = torch.where(places < vocab, logits.float(), float("-inf"))
     total = wide.logsumexp(-1, keepdim=True)
@@ -40,9 +41,9 @@ def slope(logits: Tensor, targets: Tensor, tokens: int, vocab: int) -> tuple[Ten
 
 
 class HeadLoss(torch.autograd.Function):
-    """Mean cross-entropy of x W' in chunks of tokens, whose gradients are taken on the way so that no logits are kept.
+    """Mean cross-entropy of x W' in chunks of tokens, whose gradients are computed in the forward pass so that no logits are kept.
 
-    50257 rows are no multiple of 8, and the tensor cores' fast kernels want one: 47 rows of zeros take 31 ms off an 8 x 2048 step.
+    50257 rows are not a multiple of 8, which the tensor cores' fast kernels need: 47 rows of zeros take 31 ms off an 8 x 2048 step.
     """
 
     @staticmethod
@@ -50,8 +51,8 @@ class HeadLoss(torch.autograd.Function):
         vocab = len(weight)
         low = torch.nn.functional.pad(weight.to(torch.bfloat16), (0, 0, 0, -vocab % 64))
         loss, d_weight, d_x = torch.zeros((), device=x.device), x.new_zeros(()), []
-        for rows, wanted in zip(x.split(chunk), targets.split(chunk), strict=True):
-            part, d_logits = slope(rows @ low.T, wanted, len(x), vocab)
+        for rows, row_targets in zip(x.split(chunk), targets.split(chunk), strict=True):
+            part, d_logits = slope(rows @ low.T, row_targets, len(x), vocab)
             loss = loss + part
             d_x.append(d_logits @ low)
             grown = torch.mm(d_logits.T, rows, out_dtype=torch.float32)
@@ -66,6 +67,7 @@ class HeadLoss(torch.autograd.Function):
 
 
 def hidden(model: Any, tokens: Tensor) -> Tensor:
+    """Return the hidden states before the head."""
     from meshwise.workers.trainer.models.ttt.model import rotation_of
 
     x = model.model.embed_tokens(tokens)
@@ -77,6 +79,7 @@ def hidden(model: Any, tokens: Tensor) -> Tensor:
 
 
 def step_of(model: Any, batch: int, seq: int, fast: bool) -> tuple[Callable[[], None], Tensor, Tensor, Tensor]:
+    """Return a training step, and the tensors that hold its tokens, its targets and its loss."""
     tokens = torch.randint(0, 256, (batch, seq), device="cuda")
     targets = torch.randint(0, 256, (batch, seq), device="cuda")
     loss_now = torch.zeros((), device="cuda")
@@ -98,6 +101,7 @@ def step_of(model: Any, batch: int, seq: int, fast: bool) -> tuple[Callable[[], 
 
 
 def graphed(step: Callable[[], None]) -> Callable[[], None]:
+    """Capture a step as a CUDA graph and return its replay."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -111,6 +115,7 @@ def graphed(step: Callable[[], None]) -> Callable[[], None]:
 
 
 def speed(step: Callable[[], None], times: int) -> float:
+    """Return the mean seconds of a step."""
     step()
     torch.cuda.synchronize()
     began = time.perf_counter()
@@ -121,7 +126,7 @@ def speed(step: Callable[[], None], times: int) -> float:
 
 
 def parts(step: Callable[[], None], top: int = 14) -> None:
-    """Where the time of a step goes, by kernel."""
+    """Print the time of a step by kernel."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
@@ -136,7 +141,7 @@ def parts(step: Callable[[], None], top: int = 14) -> None:
 
 
 def decode(count: int = 400) -> None:
-    """Tokens per second of one sequence, after a prompt with a tail; and that they are those of the plain decoder."""
+    """Print the difference from the plain decoder's logits, and tokens per second after a prompt that is not whole mini-batches."""
     from meshwise.workers.trainer.generate import captured, generate, predictor_of
     from meshwise.workers.trainer.models.ttt.decode import Decoding
 
@@ -164,25 +169,26 @@ def decode(count: int = 400) -> None:
 
 
 def without_kernels(model: Any) -> Any:
+    """Return the model with kernels disabled."""
     for block in model.blocks():
-        block.seq_modeling_block.limits = None  # what they serve: nothing
+        block.seq_modeling_block.limits = None  # no shape is within the kernels' limits
     return model
 
 
 def plain_loop(shape: str) -> None:
-    """The paper's form as it stands: one mini-batch after the other in eager PyTorch."""
+    """Print the speed of the paper's formulation: one mini-batch after the other in eager PyTorch."""
     batch, seq = map(int, shape.split("x"))
     each = speed(step_of(without_kernels(model_of(CONFIG)), batch, seq, False)[0], 2)
     print(f"{shape:8} plain loop, eager: {batch * seq / each:10,.0f} tok/s  {each * 1e3:7.0f} ms", flush=True)
 
 
 def curve(steps: int = 200, batch: int = 16, seq: int = 128) -> None:
-    """Losses of the same steps on the embedded text, with kernels and in the plain loop."""
+    """Print the losses of the same steps on the embedded text, with kernels and in the plain loop."""
     from meshwise.workers.trainer.data.samples import sample
 
     losses: dict[str, list[float]] = {}
     for name in ("kernels", "plain"):
-        torch.manual_seed(0)  # the steps before a graph is captured are steps too
+        torch.manual_seed(0)  # the warm-up steps before graph capture also update the weights
         model = model_of(CONFIG)
         if name == "plain":
             without_kernels(model)
@@ -200,13 +206,13 @@ def curve(steps: int = 200, batch: int = 16, seq: int = 128) -> None:
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser()
-    asked.add_argument("--shapes", default="16x128,16x512,8x2048")
-    asked.add_argument("--plain", action="store_true", help="time the plain loop too")
-    asked.add_argument("--parts", action="store_true", help="where the time goes")
-    asked.add_argument("--decode", action="store_true", help="generation too")
-    asked.add_argument("--curve", action="store_true", help="200 steps with and without kernels")
-    options = asked.parse_args()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--shapes", default="16x128,16x512,8x2048")
+    parser.add_argument("--plain", action="store_true", help="time the plain loop too")
+    parser.add_argument("--parts", action="store_true", help="print the time of each kernel")
+    parser.add_argument("--decode", action="store_true", help="time generation too")
+    parser.add_argument("--curve", action="store_true", help="200 steps with and without kernels")
+    options = parser.parse_args()
     for shape in filter(None, options.shapes.split(",")):
         batch, seq = map(int, shape.split("x"))
         torch.manual_seed(0)
@@ -227,7 +233,7 @@ def main() -> None:
             parts(replay)
         del replay, step, model
         torch.cuda.empty_cache()
-        if options.plain and seq <= 512:  # 128 mini-batches of 12 layers are a million launches a step
+        if options.plain and seq <= 512:  # 128 mini-batches of 12 layers are a million launches per step
             plain_loop(shape)
     if options.curve:
         curve()

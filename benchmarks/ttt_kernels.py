@@ -1,4 +1,4 @@
-"""The TTT-Linear kernels by themselves: right against a float64 loop, and timed one by one in several launch shapes.
+"""The TTT-Linear kernels alone: checked against a float64 loop, and timed one by one in several launch configurations.
 
 python benchmarks/ttt_kernels.py check | time | warm KERNEL
 """
@@ -33,7 +33,7 @@ VARIANTS = {
 def plain(
     packed: Tensor, rotation: Tensor, w: Tensor, b: Tensor, g: Tensor, be: Tensor, idx: Tensor, bias: Tensor, base: float
 ) -> Tensor:
-    """The loop of the plain learner, from the kernels' inputs, in whatever precision those have."""
+    """Run the plain learner's loop on the kernels' inputs, in their precision."""
     heads, size, tokens, seq = w.shape[0], w.shape[-1], len(idx), packed.shape[1]
     width = heads * size
     x = F.pad(packed, (0, 0, 0, -seq % tokens))
@@ -54,6 +54,7 @@ def plain(
 
 
 def draw(batch: int, seq: int, heads: int, size: int = 64, tokens: int = 16, device: str = "cuda") -> list[Tensor]:
+    """Return random inputs of the kernels."""
     width = heads * size
     config = {"model_type": "ttt", "hidden_size": width, "num_attention_heads": heads, "mini_batch_size": tokens}
     normal = lambda *shape: torch.randn(*shape, device=device)  # noqa: E731
@@ -63,12 +64,12 @@ def draw(batch: int, seq: int, heads: int, size: int = 64, tokens: int = 16, dev
 
 
 def gradients(run: Callable[..., Tensor], given: list[Tensor], dtype: torch.dtype, rest: torch.dtype) -> list[Tensor]:
-    """The output and the gradient of every input but the rotation; `dtype` is that of the packed rows, `rest` of all else."""
-    own = [one.to(dtype if i == 0 else rest).detach().requires_grad_(i != 1) for i, one in enumerate(given)]
-    out = run(*own, 1.3)
+    """Return the output and the gradient of every input but the rotation; `dtype` is that of the packed rows, `rest` of all others."""
+    leaves = [tensor.to(dtype if i == 0 else rest).detach().requires_grad_(i != 1) for i, tensor in enumerate(given)]
+    out = run(*leaves, 1.3)
     wanted = torch.randn(out.shape, generator=torch.Generator(out.device).manual_seed(1), device=out.device)
     out.backward(wanted.to(out.dtype))
-    return [out.detach(), *(one.grad for one in own if one.grad is not None)]
+    return [out.detach(), *(tensor.grad for tensor in leaves if tensor.grad is not None)]
 
 
 DRAWS = {torch.float32: 1, torch.bfloat16: 4}
@@ -82,10 +83,10 @@ def fast(*given: Tensor) -> Tensor:
 def errors(
     batch: int, seq: int, heads: int, dtype: torch.dtype, size: int = 64, device: str = "cuda", draws: int = 1
 ) -> dict[str, float]:
-    """How far, relative to its size, the output and every gradient are from those of the loop in float64, over some draws of numbers.
+    """Return the relative errors of the output and of every gradient against the loop in float64, over several random draws.
 
-    Gradients of token_idx and lr_bias are a few numbers, each a sum over all tokens: where such a sum happens to cancel, 16 bits are off by
-    percents of what is left of it, in plain PyTorch more than here. Several draws together have no such luck.
+    Gradients of token_idx and lr_bias are a few numbers, each a sum over all tokens: where such a sum happens to cancel, 16-bit results
+    are off by percents of the remainder, in plain PyTorch more than here. Several draws together do not cancel.
     """
     off, whole = torch.zeros(len(NAMES)), torch.zeros(len(NAMES))
     for seed in range(draws):
@@ -100,7 +101,7 @@ def errors(
 
 
 def check() -> None:
-    """bfloat16 first: products of float32 on ordinary units take Triton a minute to compile."""
+    """Print the errors of every shape. bfloat16 comes first: float32 products without tensor cores take Triton a minute to compile."""
     shapes = [(2, 16, 3), (1, 4096, 2), (64, 48, 2), (3, 1, 2), (2, 100, 12), (4, 333, 12), (2, 512, 12)]
     for dtype, limit in ((torch.bfloat16, 1e-2), (torch.float32, 1e-5)):
         for batch, seq, heads in shapes:
@@ -110,7 +111,7 @@ def check() -> None:
 
 
 def seconds(run: Callable[[], object], times: int = 20) -> float:
-    """Of one call, by replaying a CUDA graph of ten."""
+    """Return the median seconds of one call, by replaying a CUDA graph of ten."""
     run()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -119,19 +120,19 @@ def seconds(run: Callable[[], object], times: int = 20) -> float:
             run()
     graph.replay()
     torch.cuda.synchronize()
-    found: list[float] = []
+    samples: list[float] = []
     for _ in range(times):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         graph.replay()
         end.record()
         torch.cuda.synchronize()
-        found.append(start.elapsed_time(end) / 1e4)
-    return sorted(found)[len(found) // 2]
+        samples.append(start.elapsed_time(end) / 1e4)
+    return sorted(samples)[len(samples) // 2]
 
 
 def part(name: str, given: list[Tensor]) -> Callable[[], object]:
-    """One kernel's launch on given inputs."""
+    """Return a function that launches one kernel on these inputs."""
     calls: list[Callable[[], object]] = []
     launch = linear.launch
 

@@ -1,6 +1,6 @@
-"""TTT-MLP 125M on one GPU: kernels against float64, each kernel's time, and tokens/s of forward + backward + AdamW.
+"""TTT-MLP 125M on one GPU: kernels checked against float64, the time of each kernel, and tokens/s of forward + backward + AdamW.
 
-PYTHONPATH=src python3 benchmarks/ttt_mlp.py [check] [kernels] [step] [profile] [plain]    (all without an argument)
+PYTHONPATH=src python3 benchmarks/ttt_mlp.py [check] [kernels] [step] [profile] [plain]    (default: all)
 """
 
 import json
@@ -23,19 +23,20 @@ from meshwise.workers.trainer.weights import init_random
 
 CONFIG = json.loads((Path(__file__).parents[1] / "src/meshwise/data/models/ttt-mlp-125m.json").read_text())
 NAMES = ["out", "q", "k", "v", "rate", "place", "W1", "b1", "W2", "b2", "gamma", "beta"]
-SAID: list[str] = []
+PRINTED: list[str] = []
 VARIANTS = {"chain": [8, 16], "output": [4, 8], "readers": [4, 8], "back_chain": [8, 16], "through_w1": [4, 8]}
-"""Of each kernel: warps."""
+"""Numbers of warps to try for each kernel."""
 VOCABULARY, PADDED, CHUNK = 50257, 50304, 2048
 
 
 def say(*words: object) -> None:
-    SAID.append(" ".join(map(str, words)))
-    print(SAID[-1], flush=True)
+    """Print a line, and keep it for the summary at the end."""
+    PRINTED.append(" ".join(map(str, words)))
+    print(PRINTED[-1], flush=True)
 
 
 def inputs(batch: int, batches: int, heads: int, width: int = 64, short: int = 16) -> list[Tensor]:
-    """Random everything, in float64: at initialisation zeros and ones would hide errors."""
+    """Return random inputs in float64; the zeros and ones of a fresh model would hide errors."""
 
     def draw(*shape: int) -> Tensor:
         return torch.randn(*shape, dtype=torch.float64, device="cuda")
@@ -52,12 +53,12 @@ def plain(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, place: Tensor, *weights
     def split(x: Tensor) -> Tensor:
         return x.transpose(1, 2).unflatten(2, (-1, len(place)))
 
-    norm = [one.unsqueeze(1) for one in weights[-2:]]
+    norm = [tensor.unsqueeze(1) for tensor in weights[-2:]]
     return learn(split(q), split(k), split(v), split(rate), place, *weights[:-2], *norm).flatten(2, 3).transpose(1, 2)
 
 
 def with_gradients(run: Callable[..., Tensor], given: list[Tensor], d_out: Tensor) -> list[Tensor]:
-    given = [one.detach().requires_grad_() for one in given]
+    given = [tensor.detach().requires_grad_() for tensor in given]
     out = run(*given)
     return [out.detach(), *torch.autograd.grad(out, given, d_out.to(out.dtype))]
 
@@ -65,16 +66,16 @@ def with_gradients(run: Callable[..., Tensor], given: list[Tensor], d_out: Tenso
 def check(batch: int, batches: int, heads: int) -> None:
     torch.manual_seed(batch + batches)
     given = inputs(batch, batches, heads)
-    # what the kernels are given is what the float64 form is given: 16-bit rounding of inputs is not theirs
-    half = [one.bfloat16() if i < 3 else one.float() for i, one in enumerate(given)]
+    # the float64 reference gets the rounded inputs too, since the kernels do not cause that rounding
+    half = [tensor.bfloat16() if i < 3 else tensor.float() for i, tensor in enumerate(given)]
     d_out = torch.randn_like(given[0]).bfloat16()
-    exact = with_gradients(plain, [one.double() for one in half], d_out.double())
+    exact = with_gradients(plain, [tensor.double() for tensor in half], d_out.double())
     ours = with_gradients(mlp.ttt_mlp, half, d_out)
-    found = {name: float((a.double() - b).norm() / b.norm()) for name, a, b in zip(NAMES, ours, exact, strict=True)}
-    good = all(value < 1e-2 for value in found.values())
-    worst = max(found, key=lambda name: found[name])
-    say(f"check {batch} x {16 * batches}, {heads} heads: worst {worst} {found[worst]:.1e} {'ok' if good else 'TOO FAR'}")
-    say("   ", " ".join(f"{name} {value:.1e}" for name, value in found.items()))
+    errors = {name: float((a.double() - b).norm() / b.norm()) for name, a, b in zip(NAMES, ours, exact, strict=True)}
+    good = all(value < 1e-2 for value in errors.values())
+    worst = max(errors, key=lambda name: errors[name])
+    say(f"check {batch} x {16 * batches}, {heads} heads: worst {worst} {errors[worst]:.1e} {'ok' if good else 'TOO FAR'}")
+    say("   ", " ".join(f"{name} {value:.1e}" for name, value in errors.items()))
 
 
 def timed(run: Callable[[], object], repeats: int = 10) -> float:
@@ -91,7 +92,7 @@ def timed(run: Callable[[], object], repeats: int = 10) -> float:
 
 
 def kernels(batch: int = 16, batches: int = 32, heads: int = 12) -> None:
-    given = [one.bfloat16() if i < 3 else one.float() for i, one in enumerate(inputs(batch, batches, heads))]
+    given = [tensor.bfloat16() if i < 3 else tensor.float() for i, tensor in enumerate(inputs(batch, batches, heads))]
     d_out = torch.randn_like(given[0])
     staggered, whole = mlp.waves, lambda q: [slice(None)]
     mlp.waves = whole
@@ -115,15 +116,15 @@ def kernels(batch: int = 16, batches: int = 32, heads: int = 12) -> None:
 
 
 class ChunkedLoss(torch.autograd.Function):
-    """Cross-entropy of a tied head over a few tokens at a time: logits are never whole, gradients are made on the way forward."""
+    """Cross-entropy of a tied head in chunks of tokens: all logits never exist at once, and gradients are computed in the forward pass."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
         half = F.pad(weight.to(hidden.dtype), (0, 0, 0, PADDED - VOCABULARY))
         d_hidden, d_weight = torch.empty_like(hidden), torch.zeros_like(half, dtype=torch.float32)
         total = torch.zeros((), device=hidden.device)
-        for rows, wanted, into in zip(hidden.split(CHUNK), targets.split(CHUNK), d_hidden.split(CHUNK), strict=True):
-            loss, slope = entropy(rows @ half.T, wanted, len(hidden))
+        for rows, row_targets, into in zip(hidden.split(CHUNK), targets.split(CHUNK), d_hidden.split(CHUNK), strict=True):
+            loss, slope = entropy(rows @ half.T, row_targets, len(hidden))
             total += loss
             torch.mm(slope, half, out=into)
             d_weight += slope.T @ rows
@@ -137,11 +138,12 @@ class ChunkedLoss(torch.autograd.Function):
 
 
 @torch.compile
-def entropy(logits: Tensor, wanted: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
+def entropy(logits: Tensor, targets: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
+    """Return the mean cross-entropy and its gradient by the logits."""
     columns = torch.arange(logits.shape[1], device=logits.device)
     wide = torch.where(columns < VOCABULARY, logits.float(), float("-inf"))
     top = wide.logsumexp(-1, keepdim=True)
-    right = columns == wanted[:, None]
+    right = columns == targets[:, None]
     loss = (top.squeeze(-1) - torch.where(right, wide, 0.0).sum(-1)).sum() / tokens
     return loss, (((wide - top).exp() - right.float()) / tokens).to(logits.dtype)
 
@@ -191,8 +193,8 @@ def step(batch: int = 16, seq: int = 512) -> None:
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     began = time.perf_counter()
-    one = Step(batch, seq)
-    replay = one.captured()
+    trainer = Step(batch, seq)
+    replay = trainer.captured()
     replay()
     torch.cuda.synchronize()
     ready = time.perf_counter() - began
@@ -201,12 +203,12 @@ def step(batch: int = 16, seq: int = 512) -> None:
         replay()
     peak = torch.cuda.max_memory_allocated() / 2**30
     say(f"step {batch} x {seq}: {took:.2f} ms, {batch * seq / took * 1e3:,.0f} tok/s, peak {peak:.2f} GiB,",
-        f"loss {float(one.first):.3f} -> {float(one.loss):.3f}, ready in {ready:.0f} s")  # fmt: skip
+        f"loss {float(trainer.first):.3f} -> {float(trainer.loss):.3f}, ready in {ready:.0f} s")  # fmt: skip
 
 
 def profile(batch: int = 16, seq: int = 512) -> None:
-    one = Step(batch, seq)
-    replay = one.captured()
+    trainer = Step(batch, seq)
+    replay = trainer.captured()
     replay()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
         replay()
@@ -218,7 +220,7 @@ def profile(batch: int = 16, seq: int = 512) -> None:
 
 
 def plain_step(batch: int = 16, seq: int = 128) -> None:
-    """The plain loop, eager, in the same run."""
+    """Time the plain loop in eager PyTorch."""
     layers = CONFIG["num_hidden_layers"]
     with torch.device("cuda"):
         model: Any = build(CONFIG, Span(0, layers, layers))
@@ -263,7 +265,7 @@ def main() -> None:
                 part()
             except Exception:
                 say(f"{name} failed:", traceback.format_exc()[-1500:])
-    print("\n=== " + torch.cuda.get_device_name() + "\n" + "\n".join(SAID), flush=True)
+    print("\n=== " + torch.cuda.get_device_name() + "\n" + "\n".join(PRINTED), flush=True)
 
 
 if __name__ == "__main__":

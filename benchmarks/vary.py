@@ -1,4 +1,4 @@
-"""How fast what-if is: `--vary nodes=8..512` and `--cheapest` from process start on one core, and what one point of it takes."""
+"""Time what-if questions on one core: `--vary nodes=8..512` and `--cheapest` from process start, and a single point of the former."""
 
 import os
 
@@ -24,7 +24,7 @@ CHEAPEST = [*PLAN, "--within", "90d", "--cheapest"]
 
 
 def timed(command: list[str]) -> tuple[float, float]:
-    """Seconds of the clock, and of one core: other work on a shared machine lengthens the first alone."""
+    """Return wall seconds and CPU seconds; other work on a shared machine lengthens only the former."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -33,27 +33,27 @@ def timed(command: list[str]) -> tuple[float, float]:
 
 
 def points() -> list[float]:
-    """Seconds of one core for each point, its reason left out."""
-    found: list[float] = []
+    """Return the CPU seconds of each point, without its reason."""
+    seconds: list[float] = []
     for variant in variants(ASK, parse(["nodes=8..512"], TRAIN_AXES, ASK), TRAIN_AXES):
         start = time.process_time()
         at(variant)
-        found.append(time.process_time() - start)
-    return found
+        seconds.append(time.process_time() - start)
+    return seconds
 
 
 def main() -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     each = [statistics.median(times) for times in zip(*(points() for _ in range(5)), strict=True)]
-    print(f"{'':58} {'clock':>8} {'core':>8} {'must':>8}")
-    print(f"{'one point of it, the slowest, s':58} {'':8} {max(each):8.3f} {0.1:8}")
-    for what, command, must in (
+    print(f"{'':58} {'wall':>8} {'CPU':>8} {'must':>8}")
+    print(f"{'slowest point of --vary, s':58} {'':8} {max(each):8.3f} {0.1:8}")
+    for label, command, must in (
         ("--vary nodes=8..512, Llama 3 70B, s", NODES, "2"),
         ("--cheapest --within 90d over three chips, s", CHEAPEST, ""),
     ):
         walls, cores = zip(*(timed(command) for _ in range(5)), strict=True)
-        print(f"{what:58} {statistics.median(walls):8.2f} {statistics.median(cores):8.2f} {must:>8}")
+        print(f"{label:58} {statistics.median(walls):8.2f} {statistics.median(cores):8.2f} {must:>8}")
 
 
 if __name__ == "__main__":

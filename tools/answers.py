@@ -1,6 +1,6 @@
-"""Every answer that must not change by accident: predictions of the built-in tables, and of the questions of README and docs.
+"""Save and compare the answers that must not change by accident: for the built-in tables, and for the questions in README and docs.
 
-    python tools/answers.py COMMAND > before.json      COMMAND is the meshwise to ask, such as .venv/bin/meshwise
+    python tools/answers.py COMMAND > before.json      COMMAND is the meshwise to run, such as .venv/bin/meshwise
     python tools/answers.py before.json after.json     prints every number that differs by more than 1e-12, and exits with 1
 
 Run it before and after a change that should move no number: numbers under the same key of the same question must agree.
@@ -17,9 +17,9 @@ from typing import Any
 
 CLOSE = 1e-12
 ROOT = Path(__file__).parent.parent
-PASSED_OVER = ("ask", "versions", "notes", "reasons", "commands", "date", "format")
-"""Keys whose values are words, or whose names may change with a release."""
-MORE = (
+IGNORED = ("ask", "versions", "notes", "reasons", "commands", "date", "format")
+"""Keys whose values are words, or may change with a release."""
+MORE_QUESTIONS = (
     "plan llama-3-8b --on 8xh100-sxm --batch 64x4096 --framework torchtitan",
     "plan llama-3-8b --on '2x(4xrtx3090)@10Gbps' --batch 64 --seq 4k --framework fsdp",
     "plan mixtral-8x7b --on 16x8xh100-sxm --batch 1M --precision fp8",
@@ -32,24 +32,25 @@ MORE = (
 
 
 def questions() -> list[str]:
-    """Every question that README and docs show an answer to, as arguments of meshwise, and the built-in tables."""
+    """Return every question that README and docs show an answer to, as arguments of meshwise, and one per built-in table."""
     text = "\n".join(path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))))
     shown = re.findall(r'shown\.command\("meshwise ((?:plan|serve|count) [^"|;>]*)', text)
-    kept = [re.sub(r" --(out|svg) \S+| --verbose", "", one).strip() for one in shown]
+    kept = [re.sub(r" --(out|svg) \S+| --verbose", "", arguments).strip() for arguments in shown]
     tables = sorted(path.stem for path in (ROOT / "src/meshwise/data/measurements").glob("*.csv"))
-    return list(dict.fromkeys([*kept, *MORE, *(f"validate {name}" for name in tables)]))
+    return list(dict.fromkeys([*kept, *MORE_QUESTIONS, *(f"validate {name}" for name in tables)]))
 
 
 def answer(command: str, question: str) -> Any:
+    """Return the JSON answer to a question, or the error that refuses it."""
     done = subprocess.run([command, *shlex.split(question), "--json"], capture_output=True, text=True, check=False)
     return json.loads(done.stdout) if done.returncode == 0 else {"refused": done.stderr.strip()}
 
 
 def numbers(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
-    """Every number with the path to it."""
+    """Yield every number in a JSON value with the path to it."""
     if isinstance(value, dict):
         for key, inner in value.items():
-            if key not in PASSED_OVER:
+            if key not in IGNORED:
                 yield from numbers(inner, f"{path}/{key}")
     elif isinstance(value, list):
         for i, inner in enumerate(value):
@@ -59,17 +60,17 @@ def numbers(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
 
 
 def compare(before: dict[str, Any], after: dict[str, Any]) -> int:
-    """Print what differs; 1 where anything does."""
+    """Print the differences; return 1 where there are any, else 0."""
     compared, differ, worst = 0, 0, 0.0
     for question, old in before.items():
         if question not in after:
-            print(f"not asked any more: {question}")
+            print(f"no longer asked: {question}")
             continue
         was, now = dict(numbers(old)), dict(numbers(after[question]))
         gone = [path for path in was if path not in now]
         if gone:
             differ += 1
-            print(f"{question}: {len(gone)} numbers are gone, such as {gone[0]}")
+            print(f"{question}: {len(gone)} numbers are missing, such as {gone[0]}")
         for path in was.keys() & now.keys():
             compared += 1
             error = abs(was[path] - now[path]) / max(abs(was[path]), abs(now[path]), 1e-300)
