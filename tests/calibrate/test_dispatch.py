@@ -8,7 +8,7 @@ from meshwise.calibrate.train.validate import TrainValidation
 from meshwise.errors import UserError
 
 
-def test_a_table_is_validated_as_what_it_is() -> None:
+def test_a_table_is_validated_as_training_or_serving() -> None:
     assert (is_served("korthikanti2022_iteration"), is_served("h200_transformers_3b")) == (False, True)
     train, serve = (validate(table, "", False, None) for table in ("korthikanti2022_iteration", "h200_transformers_3b"))
     assert isinstance(train, TrainValidation)
@@ -22,6 +22,6 @@ def test_tables_of_both_kinds_are_not_fitted_together() -> None:
         calibrate(["korthikanti2022_iteration", "h200_transformers_3b"], (), (), (), None)
 
 
-def test_a_fit_takes_no_calibration() -> None:
+def test_fit_and_calibration_exclude_each_other() -> None:
     with pytest.raises(UserError, match="--fit makes its own calibration; drop --calibration"):
         validate("korthikanti2022_iteration", "probe", True, None)

@@ -12,7 +12,7 @@ values = st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=3,
 
 
 @given(values)
-def test_rank_correlation_is_spearmans_ties_and_all(pairs: list[tuple[int, int]]) -> None:
+def test_rank_correlation_is_spearmans_with_ties(pairs: list[tuple[int, int]]) -> None:
     a, b = (np.array(side, dtype=float) for side in zip(*pairs, strict=True))
     if np.ptp(a) and np.ptp(b):
         assert spearman(a, b) == pytest.approx(spearmanr(a, b).statistic)  # pyright: ignore
@@ -21,12 +21,12 @@ def test_rank_correlation_is_spearmans_ties_and_all(pairs: list[tuple[int, int]]
         assert spearman(a, b) is None
 
 
-def test_the_quantile_of_few_draws_is_on_the_safe_side() -> None:
+def test_the_quantile_of_few_draws_is_conservative() -> None:
     """Of 9 draws the 90% quantile is the largest, ceil(10 x 0.9) = 9; of 99 it is the 90th."""
     assert quantile(np.arange(1.0, 10.0), 0.9) == 9
     assert quantile(np.arange(1.0, 100.0), 0.9) == 90
 
 
-def test_nothing_has_no_mean() -> None:
+def test_the_mean_of_no_values_is_none() -> None:
     assert mean([]) is None
     assert mean([1.0, 2.0]) == 1.5

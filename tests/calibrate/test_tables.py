@@ -11,7 +11,7 @@ from support.every import check_every
 from support.measured_rows import table
 
 
-def test_a_table_is_found_by_name_or_path_and_a_slip_by_its_nearest(tmp_path: Path) -> None:
+def test_a_table_is_found_by_name_or_path_and_a_typo_is_offered_the_nearest(tmp_path: Path) -> None:
     path = table(tmp_path, {})
     assert find_table(str(path)) == path
     assert find_table("bloom_prequel").name == "bloom_prequel.csv"
@@ -26,7 +26,7 @@ def test_a_number_comes_from_the_first_column_that_states_one() -> None:
     assert (whole(row, "a", "c"), whole(row, "a", default=3)) == (7, 3)
 
 
-def test_a_cell_that_is_no_whole_number_says_why() -> None:
+def test_a_cell_that_is_not_a_whole_number_is_refused_with_the_reason() -> None:
     def check(text: str, words: str) -> None:
         with pytest.raises(UserError) as refused:
             whole({"n": text}, "n")

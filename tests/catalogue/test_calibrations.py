@@ -19,7 +19,7 @@ def write(home: Path, name: str, **values: object) -> None:
     (home / "calibration" / f"{name}.toml").write_text("\n".join(lines))
 
 
-def test_a_chip_never_measured_gets_the_prior_which_says_so(home: Path) -> None:
+def test_an_unmeasured_chip_gets_the_prior(home: Path) -> None:
     assert choose(NOVA, "megatron") == Calibration()
     assert "prior" in Calibration().fitted_on
 
@@ -73,7 +73,7 @@ def test_a_mistake_in_a_calibration_names_the_file(home: Path, values: dict[str,
     assert words in one_line(refused.value)
 
 
-def test_coefficients_are_numbers_and_all_else_says_where_they_come_from() -> None:
+def test_coefficients_are_numbers_and_other_fields_describe_their_origin() -> None:
     prior = Calibration()
     assert all(isinstance(getattr(prior, name), float) for name in COEFFICIENTS)
     others = [f.name for f in fields(Calibration) if f.name not in COEFFICIENTS]

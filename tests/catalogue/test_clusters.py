@@ -112,7 +112,7 @@ def test_a_network_that_was_assumed_is_noted() -> None:
 
 
 @pytest.mark.parametrize("text", ["2x(2xh100-sxm+1xh100-sxm)", "(3xh100-sxm)+(8xh100-sxm)", "(8xh100-sxm)+(3xh100-sxm)"])
-def test_an_assumed_network_is_that_of_the_smallest_host(text: str) -> None:
+def test_an_assumed_network_has_the_bandwidth_of_the_smallest_host(text: str) -> None:
     assert bandwidth(find_cluster(text)) == 3 * 400e9 / 8
 
 
@@ -155,7 +155,7 @@ def test_a_name_that_stands_for_one_of_several_variants_is_noted() -> None:
     assert find_cluster("8xh100-sxm").notes == find_cluster("8xrtx3080").notes == ()  # one is a key, one has no other variant
 
 
-def test_nodes_that_no_vendor_sells_are_noted_and_legal() -> None:
+def test_unusual_nodes_are_accepted_with_a_note() -> None:
     cluster = find_cluster("3x7xh100-sxm@400Gbps")
     assert (cluster.node_count, cluster.devices) == (3, 21)
     assert cluster.notes == ("nodes with 7 H100 SXM: the vendor's own have 8, as in 3x8xh100-sxm",)
@@ -256,7 +256,7 @@ REFUSED = [
 ]
 
 
-def test_what_cannot_be_built_is_refused_with_the_fix() -> None:
+def test_an_impossible_cluster_is_refused_with_a_fix() -> None:
     def check(text: str, message: str) -> None:
         assert message in refused(text)
 
@@ -302,7 +302,7 @@ def test_sites_keep_their_own_network_and_have_a_line_between_them() -> None:
     assert find_cluster("2x(jean-zay:48)@800Gbps").tiers[0].latency is None
 
 
-def test_parentheses_round_one_host_are_a_host_as_ever() -> None:
+def test_parentheses_around_one_host_describe_a_host() -> None:
     cluster = find_cluster("2x(4xrtx3090)@10Gbps")
     assert (cluster.tiers, bandwidth(cluster)) == ((), 1.25e9)
 
@@ -424,7 +424,7 @@ def test_the_sides_of_a_torus_multiply_or_do_not_fit(chip: str, pods: int, shape
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.sampled_from(GPUS)), min_size=2, max_size=4))
-def test_cards_of_a_sum_stand_in_one_host_and_hosts_of_a_sum_apart(cards: list[tuple[int, str]]) -> None:
+def test_a_sum_of_cards_is_one_host_and_a_sum_of_hosts_is_several(cards: list[tuple[int, str]]) -> None:
     terms = [f"{count}x{chip}" for count, chip in cards]
     together = find_cluster("+".join(terms))
     apart = find_cluster("+".join(f"({term})" for term in terms) + "@10Gbps")
@@ -477,7 +477,7 @@ def test_any_text_is_a_cluster_or_one_line_of_error(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["4x8xh100-sxm", "8xrtx4090", "jean-zay:4", "tpu-v5p:4x4x4"])
-def test_another_link_changes_the_link_alone(text: str) -> None:
+def test_with_link_changes_only_the_link(text: str) -> None:
     before = find_cluster(text)
     after = with_link(before, "123GB/s")
     assert after.node.link
@@ -490,13 +490,13 @@ def test_another_link_changes_the_link_alone(text: str) -> None:
 @pytest.mark.parametrize(
     ("bandwidth", "words"), [("0GB/s", "is not a bandwidth between devices"), ("9", "it has no unit"), ("", "''")]
 )
-def test_a_link_that_is_none_is_one_line(bandwidth: str, words: str) -> None:
+def test_an_invalid_link_is_refused_in_one_line(bandwidth: str, words: str) -> None:
     with pytest.raises(UserError) as caught:
         with_link(find_cluster("8xh100-sxm"), bandwidth)
     assert words in one_line(caught.value)
 
 
 @pytest.mark.parametrize("text", ["8xh100-sxm", "2x8xh100-sxm"])
-def test_a_count_of_a_chip_is_found_whatever_other_files_hold(text: str, home: Path) -> None:
+def test_a_count_of_a_chip_is_found_without_reading_other_files(text: str, home: Path) -> None:
     (home / "chips" / "mine.toml").write_text("not a chip")
     assert find_cluster(text).chip.key == "h100-sxm"

@@ -26,7 +26,7 @@ def test_windows_are_named_by_model_types_that_exist() -> None:
     assert {kind for runtime in runtimes().values() for kind in runtime.windows} <= known
 
 
-def test_a_program_cannot_have_all_of_a_device() -> None:
+def test_a_program_cannot_use_all_memory_of_a_device() -> None:
     """Of an RTX 3090 CUDA reports 23.7 of 24 GiB; Metal recommends three quarters of 192 GB; vLLM takes 0.9 by default."""
     llama, vllm = find_runtime("llama.cpp"), find_runtime("vllm")
     assert (llama.room(find_chip("rtx3090")) + llama.context) / GIB == pytest.approx(23.7, abs=0.02)

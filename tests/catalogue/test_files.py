@@ -44,7 +44,7 @@ def test_names_come_sorted() -> None:
     assert names == sorted(names)
 
 
-def test_without_a_folder_of_the_user_the_built_in_data_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_user_folder_the_built_in_data_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MESHWISE_HOME", str(tmp_path / "missing"))
     assert "h100-sxm" in files.files("chips", ".toml")
 
@@ -55,7 +55,7 @@ def test_the_default_folder_is_below_the_home_directory(monkeypatch: pytest.Monk
     assert files.user_folder() == tmp_path / ".config" / "meshwise"
 
 
-def test_a_folder_that_cannot_be_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_impossible_folder_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MESHWISE_HOME", "a" * 300)  # a file name has at most 255 bytes
     with pytest.raises(UserError, match="cannot read 'aaa"):
         files.files("chips", ".toml")
@@ -72,7 +72,7 @@ def test_names_that_mean_different_things_stay_apart(one: str, other: str) -> No
 
 
 @given(st.text())
-def test_a_squeezed_name_is_squeezed_for_good(name: str) -> None:
+def test_squeezing_a_name_twice_changes_nothing(name: str) -> None:
     once = files.squeeze(name)
     assert files.squeeze(once) == once
 
@@ -159,13 +159,13 @@ def test_a_table_is_read_with_or_without_a_byte_order_mark(tmp_path: Path) -> No
     ],
     ids=["unfinished", "twice", "endless number", "endless nesting", "binary", "huge"],
 )
-def test_a_file_that_is_no_table_is_reported_in_one_line(tmp_path: Path, content: bytes, words: str) -> None:
+def test_a_file_that_is_not_toml_is_reported_in_one_line(tmp_path: Path, content: bytes, words: str) -> None:
     path = tmp_path / "mine.toml"
     path.write_bytes(content)
     assert words in unreadable(path)
 
 
-def test_a_directory_is_no_file(tmp_path: Path) -> None:
+def test_a_directory_is_reported_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.mkdir()
     assert "Is a directory" in unreadable(path)

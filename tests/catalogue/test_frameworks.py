@@ -18,7 +18,7 @@ MINE = (
 )
 
 
-def test_the_list_that_the_planner_is_tested_with_is_all_there_is() -> None:
+def test_the_planner_is_tested_with_every_framework() -> None:
     assert sorted(files.files("frameworks", ".toml")) == sorted(FRAMEWORKS)
 
 

@@ -68,7 +68,7 @@ def test_a_slice_is_as_compact_as_can_be() -> None:
         ("tpu-v7:4x4x4", 64, "the pod of TPU v7"),
     ],
 )
-def test_devices_that_make_no_cluster(text: str, devices: int, words: str) -> None:
+def test_impossible_numbers_of_devices_are_refused(text: str, devices: int, words: str) -> None:
     with pytest.raises(DoesNotFit, match=words):
         with_devices(text, devices)
 
@@ -83,7 +83,7 @@ def test_another_chip_keeps_the_devices_and_a_given_network() -> None:
     assert with_chip("jean-zay:4", "a100-80gb") == "jean-zay:4"  # the chip it has
 
 
-def test_another_chip_whose_nodes_do_not_divide_the_devices() -> None:
+def test_a_chip_whose_nodes_do_not_divide_the_devices_is_refused() -> None:
     with pytest.raises(DoesNotFit, match="512 devices do not fill whole nodes of 72 GB200"):
         with_chip("64x8xh100-sxm", "gb200")
 

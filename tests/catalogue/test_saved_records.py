@@ -26,7 +26,7 @@ class Outer:
 GOOD = {"parts": [{"name": "a", "size": 1}], "counts": {"x": 2}, "best": {"name": "b"}}
 
 
-def test_records_within_records_come_back() -> None:
+def test_nested_records_are_restored() -> None:
     assert records.restore(Outer, GOOD) == Outer((Inner("a", 1.0),), {"x": 2}, Inner("b"))
 
 
@@ -44,7 +44,7 @@ def test_records_within_records_come_back() -> None:
         {"more": 1},
     ],
 )
-def test_what_is_of_another_type_is_refused(more: dict[str, object]) -> None:
+def test_a_value_of_another_type_is_refused(more: dict[str, object]) -> None:
     with pytest.raises(TypeError):
         records.restore(Outer, GOOD | more)
 
@@ -59,7 +59,7 @@ def test_what_is_of_another_type_is_refused(more: dict[str, object]) -> None:
         ('{"format": 1, "kind": "serve"}', "a plan for serving; expected a plan for training"),
     ],
 )
-def test_a_file_that_is_no_such_plan_says_what_it_is(tmp_path: Path, text: str, words: str) -> None:
+def test_a_file_that_is_not_the_expected_plan_is_refused_with_the_reason(tmp_path: Path, text: str, words: str) -> None:
     file = tmp_path / "plan.json"
     file.write_text(text)
     with pytest.raises(UserError, match=words):

@@ -27,14 +27,14 @@ def write(home: Path, name: str, **values: object) -> None:
     (home / "serving" / f"{name}.toml").write_text("\n".join(lines))
 
 
-def test_a_card_without_a_file_of_its_own_gets_the_prior_of_its_kind() -> None:
+def test_an_uncalibrated_card_gets_the_prior_of_its_kind() -> None:
     assert choose_serve(NOVA, "llama.cpp").key == "llama.cpp-gpu"
     assert choose_serve(NOVA, "vllm").key == "vllm"
     assert choose_serve(find_chip("m4-max"), "llama.cpp").key == "llama.cpp-apple"
     assert choose_serve(find_chip("epyc-9654"), "llama.cpp").key == "llama.cpp-cpu"
 
 
-def test_the_cards_of_the_published_tables_have_their_own() -> None:
+def test_cards_of_the_published_tables_have_their_own_calibration() -> None:
     for chip in ("rtx3090", "rtx4090", "a100-80gb-pcie", "a100-80gb-sxm", "m2-ultra"):
         assert choose_serve(find_chip(chip), "llama.cpp").key == f"{chip}-llama.cpp"
 
@@ -56,7 +56,7 @@ def test_a_users_own_file_is_found_for_its_chip_and_its_architecture(home: Path)
     assert named_serve("mine").reach == ServeCalibration().reach  # a key that the file omits has the default
 
 
-def test_an_engine_that_nobody_knows_gets_the_default_which_says_so() -> None:
+def test_an_unknown_engine_gets_the_default_calibration() -> None:
     assert choose_serve(NOVA, "other") == ServeCalibration()
     assert "prior" in ServeCalibration().fitted_on
 
@@ -69,7 +69,7 @@ def test_every_shipped_file_says_where_its_numbers_come_from() -> None:
         assert all(getattr(found, name) >= 0 for name in SERVE_COEFFICIENTS)
 
 
-def test_a_share_of_nothing_and_a_misspelt_name_are_refused(home: Path) -> None:
+def test_a_zero_share_and_a_misspelt_name_are_refused(home: Path) -> None:
     write(home, "bad", engines=["vllm"], stream=0)
     with pytest.raises(UserError, match="stream is a share of a rate") as refused:
         serve_calibrations()

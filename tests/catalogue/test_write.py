@@ -27,7 +27,7 @@ def test_a_text_that_cannot_be_encoded_leaves_the_old_file(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["none/a.toml", "a\0b", "."])
-def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path, name: str) -> None:
+def test_an_unwritable_path_is_refused_in_one_line(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError) as refused:
         files.write(tmp_path / name, "x")
     assert one_line(refused.value).startswith("cannot write")

@@ -15,7 +15,7 @@ def test_bounds_are_numbers_ranges_or_words() -> None:
     assert axes.parse("") == {}
 
 
-def test_bounds_that_mean_nothing_are_refused_in_one_line() -> None:
+def test_invalid_bounds_are_refused_in_one_line() -> None:
     def check(text: str, words: str) -> None:
         with pytest.raises(UserError) as refused:
             axes.parse(text)

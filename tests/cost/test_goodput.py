@@ -54,7 +54,7 @@ def on(devices: Any, r: Reliability | None = None, size: float = LLAMA3_BYTES, *
 # Published runs.
 
 
-def test_llama_3_on_16384_h100_is_interrupted_419_times_in_54_days_and_over_90_percent_useful() -> None:
+def test_llama_3_on_16384_h100_has_419_interruptions_in_54_days_and_over_90_percent_goodput() -> None:
     """arXiv:2407.21783, 3.3.4. The count is what the prior comes from; the useful share is not."""
     g = on(16_384)
     assert g.interruptions_per_day * 54 == pytest.approx(419, rel=0.002)  # the clock of failures stands still while waiting
@@ -67,7 +67,7 @@ def test_bloom_on_384_a100_is_interrupted_once_or_twice_a_week() -> None:
     assert 1 <= on(384).interruptions_per_day * 7 <= 2
 
 
-def test_megascale_on_12288_gpus_is_over_90_percent_useful() -> None:
+def test_megascale_on_12288_gpus_has_over_90_percent_goodput() -> None:
     """arXiv:2402.15627 (cited from memory): under 10 minutes to find a failure, and over 90% of the time useful."""
     g = on(12_288, size=175e9 * 14)
     assert 0.90 < g.effective + g.stragglers < 0.97
@@ -90,7 +90,7 @@ def test_dalys_interval_is_near_the_exact_optimum(ratio: float, between: float) 
 
 
 @given(reliabilities, st.sampled_from(SCALES.tolist()), bytes_kept, st.floats(0.01, 100))
-def test_no_other_interval_leaves_more_useful_time(r: Reliability, devices: int, size: float, times: float) -> None:
+def test_no_other_interval_has_more_goodput(r: Reliability, devices: int, size: float, times: float) -> None:
     best = on(devices, replace(r, checkpoint_every=None), size)
     assume(1e-3 <= best.interval * times <= 1e9)
     other = on(devices, replace(r, checkpoint_every=float(best.interval) * times), size)
@@ -122,7 +122,7 @@ def test_shares_add_up_to_one_and_none_is_negative(r: Reliability, size: float, 
 
 @settings(max_examples=40)
 @given(reliabilities, bytes_kept)
-def test_one_number_of_devices_is_the_same_as_an_array_of_them(r: Reliability, size: float) -> None:
+def test_a_single_number_of_devices_gives_the_same_result_as_an_array(r: Reliability, size: float) -> None:
     many = on(SCALES, r, size)
     for i, devices in enumerate(SCALES.tolist()):
         alone = on(devices, r, size).at()
@@ -130,7 +130,7 @@ def test_one_number_of_devices_is_the_same_as_an_array_of_them(r: Reliability, s
 
 
 @given(reliabilities, bytes_kept)
-def test_more_devices_never_raise_the_useful_share(r: Reliability, size: float) -> None:
+def test_more_devices_never_raise_goodput(r: Reliability, size: float) -> None:
     """Storage that grows with the cluster can make up for an interval that is too short for one device, so one of the two is held."""
     assume(r.checkpoint_every is None or r.checkpoint_bandwidth is not None)
     shares = on(SCALES, r, size).effective
@@ -147,23 +147,23 @@ def test_without_spares_every_failure_waits_for_its_repair() -> None:
     assert repair_wait(0.1, 0) == pytest.approx(1 / 11)
 
 
-def test_erlangs_formula_for_two_lines_and_a_load_of_one() -> None:
+def test_repair_wait_is_erlangs_formula() -> None:
     """B(2, 1) = (1/2) / (1 + 1 + 1/2) = 0.2."""
     assert repair_wait(1.0, 1) == pytest.approx(0.2)
 
 
 @given(st.floats(0, 300), st.integers(1, 500))
-def test_no_other_number_of_spares_gives_more_useful_time_for_the_nodes_held(load: float, nodes: int) -> None:
+def test_no_other_number_of_spares_gives_more_goodput_per_node(load: float, nodes: int) -> None:
     spares = np.arange(nodes + 1)
     held = (nodes + spares) / (1 - repair_wait(load, spares))
     assert held[int(worthwhile_spares(load, nodes))] == pytest.approx(held.min(), rel=1e-9)
 
 
-def test_no_more_spares_are_taken_than_there_are_nodes() -> None:
+def test_there_are_never_more_spares_than_nodes() -> None:
     assert worthwhile_spares(1e9, 12) == 12
 
 
-def test_the_slowest_of_many_devices_is_as_late_as_drawn() -> None:
+def test_the_expected_slowest_device_matches_random_draws() -> None:
     def check(n: int) -> None:
         draws: Any = np.random.default_rng(0).standard_normal((max(200, 400_000 // n), n)).max(axis=1)
         assert expected_maximum(n) == pytest.approx(draws.mean(), rel=0.05, abs=0.005)
@@ -189,7 +189,7 @@ def test_checkpoints_that_cost_nothing_lose_nothing_but_restarts() -> None:
 
 
 @pytest.mark.parametrize("mtbf", [1.0, 60.0, 3600.0])
-def test_devices_that_fail_all_the_time_get_nowhere(mtbf: float) -> None:
+def test_devices_that_fail_constantly_make_no_progress(mtbf: float) -> None:
     assert on(100_000, Reliability(mtbf=mtbf)).effective < HOPELESS
 
 

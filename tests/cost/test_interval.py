@@ -11,7 +11,7 @@ from meshwise.cost import interval
 from meshwise.cost.parts import COMPUTING, TRAIN_PARTS
 
 
-def test_more_devices_than_any_row_had_widen_it() -> None:
+def test_more_devices_than_in_any_fitted_row_widen_the_interval() -> None:
     c = replace(Calibration(), devices=64.0)
     parts = dict.fromkeys(TRAIN_PARTS, 0.0) | {"matmul": 1.0}
     inside, beyond = interval.step(c, parts, 64), interval.step(c, parts, 1024)
@@ -25,7 +25,7 @@ def test_a_step_waits_in_all_parts_that_do_not_compute() -> None:
     assert interval.waiting(shares) == pytest.approx([1 - len(COMPUTING) / len(TRAIN_PARTS)])
 
 
-def test_the_interval_is_that_of_the_share_of_waiting() -> None:
+def test_the_interval_depends_on_the_share_of_waiting() -> None:
     c = replace(Calibration(), waiting=(0.5,), low=(0.1, 0.2), high=(0.3, 0.4))
     low, high = interval.factors(c, np.array([0.2, 0.8]), np.ones(2))
     assert low == pytest.approx(np.exp([-0.1, -0.2]))

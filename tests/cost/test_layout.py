@@ -18,25 +18,25 @@ values = st.fixed_dictionaries(
 )
 
 
-def test_what_is_left_out_is_not_cut() -> None:
+def test_an_omitted_axis_has_its_default() -> None:
     row = Layouts.of(tp=8).row(0)
     assert row.pop("tp") == 8
     assert {row.pop(axis) for axis in ("dp_replicate", "dp_shard", "pp", "cp", "ep", "mbs", "vpp")} == {1}
     assert row == {"zero": 0, "recompute": "none", "sp": 0, "schedule": "1f1b", "offload": "none"}
 
 
-def test_a_number_is_repeated_to_the_length_of_a_list() -> None:
+def test_a_scalar_is_repeated_to_the_length_of_the_arrays() -> None:
     layouts = Layouts.of(tp=np.array([1, 2, 4]), pp=3)
     assert len(layouts) == 3
     assert layouts.pp.tolist() == [3, 3, 3]
 
 
-def test_lists_of_different_lengths_are_refused() -> None:
+def test_arrays_of_different_lengths_are_refused() -> None:
     with pytest.raises(ValueError, match="shape"):
         Layouts.of(tp=np.array([1, 2]), pp=np.array([1, 2, 3]))
 
 
-def test_experts_take_no_devices_of_their_own() -> None:
+def test_expert_parallelism_adds_no_devices() -> None:
     """ep is laid over the data and context ranks (torchtitan): 2 x 4 x 8 x 3 x 5 = 960 devices."""
     layouts = Layouts.of(dp_replicate=2, dp_shard=4, tp=8, pp=3, cp=5, ep=4)
     assert (layouts.dp.item(), layouts.devices.item()) == (8, 960)

@@ -41,7 +41,7 @@ SERVE, CPU = serve_question(), find_chip("cpu")
 
 
 @pytest.mark.usefixtures("no_files")
-def test_the_fixture_notices_the_catalogue() -> None:
+def test_the_fixture_fails_when_the_catalogue_is_read() -> None:
     with pytest.raises(AssertionError, match="was opened"):
         find_framework("torchtitan")
 

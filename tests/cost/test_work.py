@@ -33,7 +33,7 @@ def test_a_batch_is_sequences_or_tokens() -> None:
 
 
 @given(st.integers(1, 2**20), st.integers(1, 2**20))
-def test_every_number_of_sequences_of_every_length_can_be_said(sequences: int, seq: int) -> None:
+def test_every_batch_can_be_written_as_sequences_x_length(sequences: int, seq: int) -> None:
     assert parse_batch(f"{sequences}x{seq}", 1) == parse_batch(str(sequences), seq) == (sequences, seq)
 
 
@@ -49,7 +49,7 @@ def test_tokens_are_whole_sequences_or_are_refused_with_the_nearest(millions: in
     assert f"{nearest} sequences are {nearest * seq:,} tokens" in one_line(refused.value)
 
 
-def test_what_is_no_batch_is_refused_in_one_line() -> None:
+def test_an_invalid_batch_is_refused_in_one_line() -> None:
     def check(text: str) -> None:
         with pytest.raises(UserError) as refused:
             parse_batch(text, 4096)
@@ -101,7 +101,7 @@ def test_a_checkpoint_is_weights_and_optimizer_state_stored_once() -> None:
     assert work.checkpoint_bytes(405_853_388_800) == 14 * 405_853_388_800
 
 
-def test_tokens_of_a_batch_for_arithmetic() -> None:
+def test_batch_tokens_accepts_any_number_of_tokens() -> None:
     def check(text: str, tokens: float, seq: int) -> None:
         assert batch_tokens(text, 4096) == (tokens, seq)
 
@@ -117,7 +117,7 @@ def test_tokens_of_a_batch_for_arithmetic() -> None:
     )
 
 
-def test_what_is_no_batch_is_told_in_one_line() -> None:
+def test_an_invalid_batch_in_tokens_is_refused_in_one_line() -> None:
     def check(text: str) -> None:
         with pytest.raises(UserError) as refused:
             batch_tokens(text, 4096)
@@ -131,7 +131,7 @@ def test_a_sequence_grows_from_its_prompt_to_its_end_while_it_generates() -> Non
     assert Serve(prompt=0, output=1, context=1).mean_context == 1
 
 
-def test_what_cannot_be_served_is_told_in_one_line() -> None:
+def test_an_impossible_serving_task_is_refused_in_one_line() -> None:
     def check(asked: dict[str, Any], words: str) -> None:
         with pytest.raises(UserError) as refused:
             Serve(**asked, context=4096)

@@ -59,7 +59,7 @@ def test_more_layers_than_any_model_has_are_refused() -> None:
 
 
 @pytest.mark.parametrize("value", [0, 1, "true", 1.0, [], {}])
-def test_a_flag_is_true_or_false_and_nothing_like_it(value: object) -> None:
+def test_a_flag_must_be_true_or_false(value: object) -> None:
     refused(lambda: config(bias=value).flag("bias", True), "bias")
 
 

@@ -179,7 +179,7 @@ def test_a_key_that_looks_like_markup_or_escapes_is_shown_as_it_is_written(tmp_p
         ("显卡", "unknown model '显卡'"),
     ],
 )
-def test_a_name_that_means_nothing_is_reported_in_one_line(name: str, words: str) -> None:
+def test_an_unknown_name_is_reported_in_one_line(name: str, words: str) -> None:
     assert words in refusal(name)
 
 
@@ -196,7 +196,7 @@ def test_a_name_that_means_nothing_is_reported_in_one_line(name: str, words: str
     ],
     ids=["empty", "cut", "list", "text", "bytes", "digits", "deep"],
 )
-def test_a_file_that_is_no_config_is_reported_in_one_line(content: bytes, words: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_config_is_reported_in_one_line(content: bytes, words: str, tmp_path: Path) -> None:
     (tmp_path / "m.json").write_bytes(content)
     assert words in refusal(str(tmp_path / "m.json"))
 

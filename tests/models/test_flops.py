@@ -139,7 +139,7 @@ def test_twice_the_tokens_cost_twice_the_flops(name: str, tokens: int, seq: int,
 
 
 @given(model_types, lengths)
-def test_skipping_what_the_mask_hides_never_costs_more(name: str, seq: int) -> None:
+def test_a_causal_mask_never_costs_more(name: str, seq: int) -> None:
     model = of(name)
     assert model.flops(1, seq, causal=True) <= model.flops(1, seq, causal=False)
 
@@ -151,7 +151,7 @@ def test_a_longer_sequence_never_costs_less(name: str, one: int, other: int, cau
 
 
 @given(st.sampled_from(sorted(SMALL.keys() - {"llama4_text"})), lengths, lengths)
-def test_nor_does_a_token_of_it_unless_chunks_begin_anew(name: str, one: int, other: int) -> None:
+def test_a_token_of_a_longer_sequence_never_costs_less_unless_attention_is_chunked(name: str, one: int, other: int) -> None:
     """Llama 4 is left out: the first tokens of a second chunk look at fewer keys than the average of the first."""
     model, (short, long) = of(name), sorted((one, other))
     assert model.flops(1, long) >= model.flops(1, short) * (1 - 1e-12)

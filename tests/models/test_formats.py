@@ -40,12 +40,12 @@ def test_a_quantization_after_a_colon_is_read_in_any_case(text: str) -> None:
         ("gguf-bf16", "BF16"),
     ],
 )
-def test_names_that_people_type(name: str, own: str) -> None:
+def test_common_spellings_of_formats_are_known(name: str, own: str) -> None:
     assert split_model_name(f"org/model:{name}") == ("org/model", FORMATS[own])
 
 
 @pytest.mark.parametrize("text", ["llama-3.3-70b", "org/model", "C:\\models\\x.gguf", "./a:b/x.gguf"])
-def test_without_a_quantization_it_is_all_model(text: str) -> None:
+def test_text_without_a_quantization_is_only_a_model(text: str) -> None:
     assert split_model_name(text) == (text, None)
 
 
@@ -113,14 +113,14 @@ TABLES = ("xiongjiedai_llama3_bench", "xiongjiedai_notebook_runs", "llamacpp_fit
 SIZES = sorted({(row["model"], row["quant"], row["bits_per_weight"]) for table in TABLES[:2] for row in rows(table)})
 
 
-def test_bits_per_weight_of_every_published_row() -> None:
+def test_bits_per_weight_match_every_published_row() -> None:
     def check(name: str, quant: str, bits: str) -> None:
         assert stored(name, quant).bits_per_weight == pytest.approx(float(bits), abs=5.1e-3)
 
     check_every(check, SIZES)
 
 
-def test_gib_of_every_published_row() -> None:
+def test_file_sizes_match_every_published_row() -> None:
     stated = {(row["model"], row["quant"], row["weights_gib"]) for row in rows("llamacpp_fit_dryrun")}
     for row in rows("xiongjiedai_notebook_runs"):
         printed = re.search(r"weights ([\d.]+) GiB", row["note"])
@@ -132,7 +132,7 @@ def test_gib_of_every_published_row() -> None:
         assert stored(name, quant).bytes / GIB == pytest.approx(float(gib), abs=0.51 * 10**-digits)
 
 
-def test_parameters_of_every_published_row() -> None:
+def test_parameters_match_every_published_row() -> None:
     for name, billions in {(row["model"], row["params_b"]) for table in TABLES[:2] for row in rows(table)}:
         assert stored(name, "F16").elements / 1e9 == pytest.approx(float(billions), abs=5.1e-3)
 
@@ -149,7 +149,7 @@ def test_parameters_of_every_published_row() -> None:
         ("fp32", 32),
     ],
 )
-def test_scales_count(name: str, bits: float) -> None:
+def test_scales_are_counted(name: str, bits: float) -> None:
     """ffn_gate of an 8B has 14336 rows of 4096."""
     (gate,) = (weight for weight in stored("llama-3-8b", name).tensors if weight.name == "blk.3.ffn_gate.weight")
     assert gate.bytes * 8 / gate.slot.elements == pytest.approx(bits, rel=1e-9)
@@ -165,7 +165,7 @@ def test_embedding_head_router_and_norms_stay_in_16_bits() -> None:
     assert router.bytes == 2 * router.slot.elements
 
 
-def test_mxfp4_of_a_mixture_is_that_of_its_experts() -> None:
+def test_mxfp4_only_quantises_the_experts_of_a_mixture() -> None:
     """openai/gpt-oss-120b is 65.25 GB on the hub, as remembered."""
     assert stored("gpt-oss-120b", "mxfp4").bytes / 1e9 == pytest.approx(65.25, abs=0.01)
 
@@ -194,7 +194,7 @@ def test_a_step_of_many_tokens_reads_all_experts_and_nothing_twice() -> None:
     assert many == pytest.approx(whole)
 
 
-def test_a_gguf_file_weighs_what_it_holds(tmp_path: Path) -> None:
+def test_a_gguf_file_has_the_bytes_of_its_tensors(tmp_path: Path) -> None:
     small = SMALL_FILES["llama"]
     file = Gguf(small.architecture, small.fields, small.tensors, {"blk.0.attn_q.weight": GGMLQuantizationType.Q8_0})
     found = find_model(str(file.write(tmp_path / "m.gguf")))

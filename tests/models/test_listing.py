@@ -26,7 +26,7 @@ def test_a_row_is_plain_data() -> None:
         assert json.loads(json.dumps(row, allow_nan=False)) == row
 
 
-def test_what_lies_above_the_nodes_is_listed() -> None:
+def test_tiers_above_the_nodes_are_listed() -> None:
     line = {"name": "800Gbps,20ms", "nodes": 4, "oversubscription": 0.0, "bandwidth": 1e11, "latency": 0.02}
     assert cluster_row("two", find_cluster("2x(4x8xh100-sxm)@800Gbps,20ms"))["tiers"] == [line]
     assert cluster_row("one", find_cluster("jean-zay"))["tiers"] == []
@@ -54,7 +54,7 @@ def test_a_users_broken_preset_is_listed_with_the_reason(home: Path) -> None:
         ("qwen3-next-80b-a3b", "36 x linear_attention + moe, 12 x attention + moe"),
     ],
 )
-def test_the_pattern_of_layers_is_told_in_words(name: str, words: str) -> None:
+def test_the_pattern_of_layers_is_shown_in_words(name: str, words: str) -> None:
     assert layer_runs(find_model(name)) == words
 
 

@@ -32,7 +32,7 @@ def test_the_file_holds_the_tensors_that_the_planner_counts(tmp_path: Path, name
     assert weights(stored).bytes == planned.weights.bytes
 
 
-def test_a_header_takes_no_room_on_the_disk(tmp_path: Path) -> None:
+def test_a_header_only_file_takes_no_disk_space(tmp_path: Path) -> None:
     """The 8B in Q4_K_M is 4.58 GiB long (llama.cpp prints 4.58 GiB for it); the sparse file takes its vocabulary alone."""
     file = made(tmp_path / "m.gguf", "llama-3-8b", header=True)
     assert file.stat().st_size / 2**30 == pytest.approx(4.58, abs=0.01)
@@ -40,7 +40,7 @@ def test_a_header_takes_no_room_on_the_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(SCALES))
-def test_random_blocks_are_weights_of_a_fresh_model(kind: str) -> None:
+def test_random_blocks_have_the_mean_and_deviation_of_fresh_weights(kind: str) -> None:
     """By the gguf package's own reading: finite, about 0.02 wide and around zero, whatever the type."""
     size = len(pool(kind, 0)) // 4093
     values = dequantize(np.frombuffer(pool(kind, 0), np.uint8).reshape(4093, size), GGMLQuantizationType[kind])
@@ -56,7 +56,7 @@ def test_the_vocabulary_has_every_byte_and_no_word_twice(tmp_path: Path) -> None
     assert len(words) == len(set(words)) == 49152
 
 
-def test_seeds_differ_and_repeat(tmp_path: Path) -> None:
+def test_the_same_seed_writes_the_same_file(tmp_path: Path) -> None:
     plan = make_gguf.prepare("llama-debug", find_format("q8_0"))
     texts: list[bytes] = []
     for seed in (0, 0, 1):
@@ -65,7 +65,7 @@ def test_seeds_differ_and_repeat(tmp_path: Path) -> None:
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_what_cannot_be_written_is_refused_in_one_line_and_leaves_nothing(run: Run, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_refused_in_one_line_and_leaves_nothing(run: Run, tmp_path: Path) -> None:
     out = ["--out", str(tmp_path / "m.gguf")]
     assert "it writes llama" in refused(run("make-gguf", "gpt2", *out))
     assert "unknown quantization 'q4_k_x'; did you mean" in refused(run("make-gguf", "llama-debug", "--type", "q4_k_x", *out))
@@ -77,7 +77,7 @@ def test_what_cannot_be_written_is_refused_in_one_line_and_leaves_nothing(run: R
         make_gguf.prepare("x.gguf", find_format("q8_0"))
 
 
-def test_the_verb_says_what_it_wrote(run: Run, tmp_path: Path) -> None:
+def test_the_command_prints_the_file_it_wrote(run: Run, tmp_path: Path) -> None:
     done = run("make-gguf", "llama-debug", "--layers", "2", "--out", str(tmp_path / "m.gguf"))
     assert (done.code, done.err) == (0, "")
     assert "random weights in 2 layers of llama-debug, Q4_K_M" in done.out

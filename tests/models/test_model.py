@@ -46,7 +46,7 @@ def test_active_parameters_are_those_that_the_publisher_rounds(name: str, active
 
 
 @pytest.mark.parametrize(("name", "active"), [("gpt-oss-120b", 5.13e9), ("gpt-oss-20b", 3.61e9)])
-def test_gpt_oss_is_published_without_the_embedding_that_a_token_reads_one_row_of(name: str, active: float) -> None:
+def test_published_active_parameters_of_gpt_oss_omit_the_embedding(name: str, active: float) -> None:
     """The card of gpt-oss (arXiv:2508.10925, table 1) counts the head and leaves out the embedding."""
     model = find_model(name)
     assert model.active_params - model.decoder.vocab * model.decoder.hidden == pytest.approx(active, rel=0.002)
@@ -61,7 +61,7 @@ def test_active_parameters_are_exact_whatever_share_of_the_experts_is_used(one: 
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_parts_add_up_and_no_more_is_active_than_there_is(name: str) -> None:
+def test_parts_add_up_and_active_parameters_never_exceed_all(name: str) -> None:
     model = of(name)
     assert sum(model.parts.values()) == model.params
     assert (model.active_params < model.params) == any(op.expert for op in model.ops)
@@ -99,7 +99,7 @@ def test_gpt_3_takes_the_training_flops_of_its_paper() -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt3-175b", "megatron-145.6b", "korthikanti-530b"])
-def test_a_gpt_costs_what_megatrons_formula_says(name: str) -> None:
+def test_flops_of_a_gpt_match_megatrons_formula(name: str) -> None:
     """arXiv:2104.04473, section 5.1, without recomputation: 72 B s l h^2 (1 + s / 6h + V / 12 l h), the masked half counted."""
     model = find_model(name)
     d, seq = model.decoder, 2048
@@ -108,7 +108,7 @@ def test_a_gpt_costs_what_megatrons_formula_says(name: str) -> None:
 
 
 @given(model_types, contexts, st.sampled_from([0.5, 1, 2, 4]))
-def test_the_kv_cache_never_outgrows_every_token_being_kept(name: str, context: int, element: float) -> None:
+def test_the_kv_cache_is_at_most_that_of_all_tokens(name: str, context: int, element: float) -> None:
     model = of(name)
     one = model.kv_bytes(1, element)
     assert one <= model.kv_bytes(context, element) <= context * one

@@ -73,7 +73,7 @@ def test_a_tag_without_a_preset_is_refused_with_the_nearest() -> None:
 @pytest.mark.parametrize(
     "text", ["llama-3.3-70b", "llama-3.3-70b:q4_k_m", "m:zzz", "org/model:7b", "C:\\models\\x", "a:b:c", ":7b", "llama3:", ""]
 )
-def test_other_text_is_no_tag(text: str) -> None:
+def test_other_text_is_not_a_tag(text: str) -> None:
     assert from_ollama(text) is None
 
 

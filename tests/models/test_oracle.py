@@ -244,7 +244,7 @@ def test_a_preset_has_the_published_number_of_parameters() -> None:
         ("ttt-linear-125m", 124_298_064),  # the paper's 125m TTT-Linear (arXiv:2407.04620) with a vocabulary of 50,257
     ],
 )
-def test_models_that_people_check_by_hand(name: str, published: int) -> None:
+def test_parameters_match_models_checked_by_hand(name: str, published: int) -> None:
     assert preset(name).params == published
 
 

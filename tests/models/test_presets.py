@@ -14,7 +14,7 @@ def own(name: str) -> dict[str, Any]:
     return cast(dict[str, Any], CONFIGS[name]["meshwise"])
 
 
-def test_there_are_forty_or_more() -> None:
+def test_there_are_at_least_forty_presets() -> None:
     assert len(PRESETS) >= 40
 
 

@@ -70,7 +70,7 @@ def test_a_table_without_a_known_model_is_refused() -> None:
     assert one_line(refused.value)
 
 
-def test_a_row_of_llama_bench_says_what_was_asked() -> None:
+def test_a_row_of_llama_bench_gives_its_prompt_and_output() -> None:
     cases = {case.row_id: case for case in built_in("xiongjiedai_llama3_bench")[0]}
     first = cases["xj3-0049"]
     assert (first.model.name, first.weights.format, first.chip.key, first.runtime.key) == (
@@ -92,7 +92,7 @@ def test_prompts_far_slower_than_in_another_format_are_marked() -> None:
     assert len(slow) == 9
 
 
-def test_a_card_held_below_its_power_computes_more_slowly_and_reads_as_fast(tmp_path: Path) -> None:
+def test_a_power_cap_slows_computing_but_not_reading(tmp_path: Path) -> None:
     free, held = one(tmp_path, gpu="3090"), one(tmp_path, gpu="3090", note="power caps W 230/185")
     assert held.chip.flops["fp16"] == pytest.approx(free.chip.flops["fp16"] * (185 / 350) ** 0.5)
     assert held.chip.bandwidth == free.chip.bandwidth
@@ -105,13 +105,13 @@ def test_models_are_known_by_the_words_people_use(tmp_path: Path) -> None:
     check_every(check, [("LLaMA 1 30B", "llama-33b"), ("LLaMA 1 7B", "llama-7b"), ("Llama 3.1 8B Instruct", "llama-3.1-8b")])
 
 
-def test_the_build_is_that_of_the_rows_time(tmp_path: Path) -> None:
+def test_the_build_follows_from_the_date_of_the_row(tmp_path: Path) -> None:
     assert one(tmp_path, note="2023-11-20").runtime.key == "llama.cpp-2023-12"
     assert one(tmp_path, note="2024-02-01").runtime.key == "llama.cpp-2024-05"
     assert one(tmp_path, note="2025-08").runtime.key == one(tmp_path).runtime.key == "llama.cpp"
 
 
-def test_splits_and_hosts_are_those_of_the_row(tmp_path: Path) -> None:
+def test_splits_and_hosts_are_read_from_the_row(tmp_path: Path) -> None:
     vllm = {"engine": "vLLM", "quant": "bf16", "gpu": "H100 SXM", "model": "Llama 3 70B", "batch_or_concurrency": "16"}
     default, mixed = (
         one(tmp_path, **vllm, n_gpus="8"),
@@ -125,7 +125,7 @@ def test_splits_and_hosts_are_those_of_the_row(tmp_path: Path) -> None:
     assert one(tmp_path, n_gpus="2", split="row").placement.split == "row"
 
 
-def test_a_full_context_drops_old_tokens_and_goes_on(tmp_path: Path) -> None:
+def test_a_full_context_drops_old_tokens(tmp_path: Path) -> None:
     case = one(tmp_path, prompt_len="494", gen_len="1023", note="n_ctx 512")
     assert (case.work.context, case.work.prompt + case.work.output) == (512, 512)
 

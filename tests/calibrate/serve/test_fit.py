@@ -37,24 +37,24 @@ def errors(cases: list[ServeCase], calibration: ServeCalibration) -> list[float]
     ]
 
 
-def test_a_machine_that_the_model_describes_is_found(cards: list[ServeCase]) -> None:
+def test_coefficients_of_a_synthetic_machine_are_recovered(cards: list[ServeCase]) -> None:
     found = fit(cards, ServeCalibration())
     assert max(errors(cards, found)) < 0.02 < max(errors(cards, ServeCalibration()))
     assert found.hop == pytest.approx(TRUTH.hop, rel=0.15)
 
 
-def test_a_coefficient_that_no_row_tells_of_stays_at_its_prior(cards: list[ServeCase]) -> None:
+def test_a_coefficient_that_no_row_determines_stays_at_its_prior(cards: list[ServeCase]) -> None:
     alone = fit([case for case in cards if len(case.rig.chips) == 1], ServeCalibration())
     assert (alone.hop, alone.row) == pytest.approx((ServeCalibration().hop, ServeCalibration().row), rel=1e-3)
     assert fit([], ServeCalibration()) == ServeCalibration()
 
 
-def test_a_run_that_hung_bends_the_fit_little(cards: list[ServeCase]) -> None:
+def test_a_run_that_hung_hardly_distorts_the_fit(cards: list[ServeCase]) -> None:
     hung = [replace(cards[0], decode=cards[0].decode / 20), *cards[1:]]
     assert max(errors(cards, fit(hung, ServeCalibration()))) < 0.06
 
 
-def test_what_is_left_out_is_predicted_by_the_others(cards: list[ServeCase]) -> None:
+def test_left_out_rows_are_predicted_by_a_fit_to_the_others(cards: list[ServeCase]) -> None:
     left = predict_leaving_out(cards, [case.group for case in cards], [ServeCalibration()] * len(cards))
     assert len(left) == len(cards)
     wrong = [abs(s.decode_tokens_per_second / c.decode - 1) for c, s in zip(cards, left, strict=True) if c.decode > 0]
@@ -63,7 +63,7 @@ def test_what_is_left_out_is_predicted_by_the_others(cards: list[ServeCase]) -> 
     assert nothing == predict(cards, ServeCalibration())
 
 
-def test_the_small_model_tells_of_the_larger_one_too() -> None:
+def test_a_fit_to_the_3b_predicts_the_8b() -> None:
     """The other way round: fitted to the 3B."""
     small, large = (built_in(f"h200_transformers_{size}b")[0] for size in (3, 8))
     made = fit(small, serve_prior(small[0].chip, "transformers"))

@@ -11,7 +11,7 @@ from meshwise.catalogue.calibrations import ServeCalibration
 from meshwise.errors import UserError
 
 
-def test_a_calibration_is_read_back_as_it_was_made() -> None:
+def test_a_calibration_is_read_back_unchanged() -> None:
     made = make(["xiongjiedai_llama3_bench"], chips=["m2-ultra"], date="2026-11-15")
     assert (made.calibration.chips, made.calibration.engines, made.calibration.rows) == (("m2-ultra",), ("llama.cpp",), 32)
     assert made.in_sample["decode"]["mape"] < 0.04

@@ -10,7 +10,7 @@ from meshwise.cost.serve.speed import Speed
 from support.serve_tables import built_in
 
 
-def test_the_prior_knows_cards_that_it_was_not_fitted_to() -> None:
+def test_the_prior_predicts_cards_it_was_not_fitted_to() -> None:
     """Round numbers of the code, before any fit: mean error on every graphics card of the table."""
     cases = [case for case in built_in("xiongjiedai_llama3_bench")[0] if case.chip.kind == "gpu"]
     assert score(cases, [], predict(cases, ServeCalibration()))["decode"]["mape"] < 0.12

@@ -41,7 +41,7 @@ RATES = ("decode", "prefill")
 
 
 @pytest.mark.parametrize("size", ["3b", "14b"])
-def test_a_size_that_no_fit_has_seen_is_predicted_for_every_prompt_and_user(size: str) -> None:
+def test_a_held_out_model_size_is_predicted_for_all_prompts_and_users(size: str) -> None:
     """On an H200, by coefficients of the 8B: within 10% and 15%, from 128 to 8,192 tokens and 1 to 64 users."""
     found = validate(f"h200_transformers_{size}")
     assert (len(found.cases), found.score["calibration"]) == (28, "h200-transformers")
@@ -51,13 +51,13 @@ def test_a_size_that_no_fit_has_seen_is_predicted_for_every_prompt_and_user(size
     assert prefill < 0.08
 
 
-def test_a_prompt_that_stands_in_many_rows_is_left_out_of_all_of_them() -> None:
+def test_a_prompt_repeated_in_many_rows_is_left_out_of_all_of_them() -> None:
     rows = validate("h200_transformers_8b", leave_out="row").rows()
     said = {(row["measured_prefill"], row["predicted_prefill"]) for row in rows}
     assert len(rows) == 28
     assert len(said) == 4  # one for every length: no fit that leaves a prompt out has seen it beside another count of users
 
 
-def test_served_models_lie_in_the_intervals_that_plans_print(published: Score) -> None:
+def test_measured_speeds_lie_within_the_printed_intervals(published: Score) -> None:
     assert 0.85 <= published["decode"]["coverage"] <= 1.0
     assert 0.85 <= published["prefill"]["coverage"] <= 1.0

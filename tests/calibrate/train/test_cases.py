@@ -38,7 +38,7 @@ def test_every_row_of_a_built_in_table_is_used_or_skipped_with_a_reason() -> Non
     check_every(check, [(one,) for one in BUILT_IN])
 
 
-def test_the_built_in_tables_are_the_ones_described() -> None:
+def test_every_built_in_table_is_tested() -> None:
     assert set(files.files("measurements", ".csv")) == set(BUILT_IN) | SERVED
 
 
@@ -110,7 +110,7 @@ def test_sharding_is_a_stage_or_a_word(tmp_path: Path) -> None:
     )
 
 
-def test_what_a_row_leaves_out_follows_from_the_rest(tmp_path: Path) -> None:
+def test_omitted_columns_are_derived_from_others(tmp_path: Path) -> None:
     (case,) = read(tmp_path, {"dp": "", "tp": "2", "global_batch_seqs": "", "micro_batch": "4", "grad_accum": "3"})
     assert case.layout["dp_shard"] == 4  # 8 devices over tp 2
     assert case.work.batch == 4 * 4 * 3
@@ -138,7 +138,7 @@ def test_an_unknown_framework_is_replaced_and_noted(tmp_path: Path) -> None:
     assert replicated.assumed == ("framework 'homegrown' evaluated as Megatron-LM",)
 
 
-def test_sequence_parallelism_is_what_the_row_says_before_what_the_framework_does(tmp_path: Path) -> None:
+def test_a_stated_sequence_parallelism_overrides_the_frameworks_default(tmp_path: Path) -> None:
     base = {"framework": "nanotron", "tp": "2", "dp": "4"}
     silent, stated = read(tmp_path, base, base | {"seq_parallel": "no"})
     assert (silent.layout["sp"], stated.layout["sp"]) == (1, 0)
@@ -176,7 +176,7 @@ def test_an_unknown_chip_is_named_with_its_nearest(tmp_path: Path) -> None:
     assert "did you mean" in skip.reason
 
 
-def test_a_measurement_that_is_no_positive_number_is_refused_with_its_line(tmp_path: Path) -> None:
+def test_a_measurement_that_is_not_positive_is_refused_with_its_line(tmp_path: Path) -> None:
     def check(text: str, column: str) -> None:
         with pytest.raises(UserError) as refused:
             cases.read_cases(table(tmp_path, {}, {column: text}))
@@ -187,7 +187,7 @@ def test_a_measurement_that_is_no_positive_number_is_refused_with_its_line(tmp_p
     check_every(check, product(["nan", "NaN", "inf", "-1", "0", "fast"], ["sec_per_iter", "mem_gb"]))
 
 
-def test_a_damaged_file_is_one_line(tmp_path: Path) -> None:
+def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path) -> None:
     def check(text: str, words: str) -> None:
         path = tmp_path / "runs.csv"
         path.write_text(text)
@@ -218,7 +218,7 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
     check_every(check, [(one,) for one in cases.NEEDED])
 
 
-def test_a_table_without_a_sound_row_says_what_is_wrong_with_most(tmp_path: Path) -> None:
+def test_a_table_without_a_usable_row_states_the_most_common_reason(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="none of its 2 rows can be evaluated; 2 of them: tp is not stated"):
         cases.read_cases(table(tmp_path, {"tp": ""}, {"tp": ""}))
 
@@ -237,7 +237,7 @@ words = st.sampled_from(["", "0", "-1", "1e9", "nan", "8", "3", "x", "9" * 400, 
     column=st.sampled_from(sorted({*ROW, "cp", "ep", "interleave", "sharding", "grad_accum", "params_b", "d_ff", "model"})),
     text=words,
 )
-def test_whatever_a_cell_holds_the_row_is_read_skipped_or_refused_in_one_line(tmp_path: Path, column: str, text: str) -> None:
+def test_any_cell_content_is_read_skipped_or_refused_in_one_line(tmp_path: Path, column: str, text: str) -> None:
     try:
         used, skipped = cases.read_cases(table(tmp_path, {}, {column: text}))
     except UserError as error:
@@ -256,7 +256,7 @@ KEPT = {
 }  # fmt: skip
 
 
-def test_rows_that_a_run_kept_are_cases(tmp_path: Path) -> None:
+def test_rows_written_by_a_run_are_read_as_cases(tmp_path: Path) -> None:
     path = tmp_path / "measurement.jsonl"
     path.write_text((json.dumps(KEPT) + "\n") * 2)
     used, skipped = cases.read_cases(path)

@@ -34,7 +34,7 @@ def bloom() -> list[Case]:
     return [case for case in built_in("bloom_prequel")[0] if case.date == "2022-02-25"]
 
 
-def test_a_machine_that_the_model_describes_exactly_is_found(bloom: list[Case]) -> None:
+def test_coefficients_of_an_exactly_modelled_machine_are_recovered(bloom: list[Case]) -> None:
     cases = seen(bloom, TRUTH)
     found = predict(cases, fit(cases, Calibration()))
     np.testing.assert_allclose(found.seconds, [case.seconds for case in cases], rtol=0.01)
@@ -53,14 +53,14 @@ def test_a_fit_is_closer_than_its_prior_and_keeps_shares_below_one(bloom: list[C
     assert all(0 < getattr(fitted, name) <= one.most for name, one in coefficients(Calibration).items())
 
 
-def test_what_a_table_says_nothing_of_stays_at_the_prior(bloom: list[Case]) -> None:
+def test_coefficients_that_a_table_does_not_determine_stay_at_the_prior(bloom: list[Case]) -> None:
     """No BLOOM row uses flash attention, and a table without memory leaves the memory coefficients alone."""
     fitted = fit([replace(case, memory=float("nan")) for case in bloom], Calibration())
     assert fitted.flash == pytest.approx(Calibration().flash, rel=1e-3)
     assert (fitted.context, fitted.activations) == (Calibration().context, Calibration().activations)
 
 
-def test_a_run_that_hung_does_not_bend_the_fit(bloom: list[Case]) -> None:
+def test_a_run_that_hung_does_not_distort_the_fit(bloom: list[Case]) -> None:
     """Twice the best of its group or more is no measurement of a layout, and is not fitted."""
     cases = seen(bloom, TRUTH)
     hung = [*cases[:-1], replace(cases[-1], seconds=10 * cases[-1].seconds)]
@@ -69,7 +69,7 @@ def test_a_run_that_hung_does_not_bend_the_fit(bloom: list[Case]) -> None:
     )
 
 
-def test_a_row_that_is_left_out_does_not_see_its_own_time(bloom: list[Case]) -> None:
+def test_the_prediction_of_a_left_out_row_does_not_depend_on_its_time(bloom: list[Case]) -> None:
     timed = [case for case in bloom if case.timed]
     rows = [case.row_id for case in timed]
     slower = [replace(timed[0], seconds=1.3 * timed[0].seconds), *timed[1:]]
@@ -77,7 +77,7 @@ def test_a_row_that_is_left_out_does_not_see_its_own_time(bloom: list[Case]) -> 
     assert after == pytest.approx(before, rel=0.005)
 
 
-def test_leaving_out_is_fitting_afresh_to_the_others(bloom: list[Case]) -> None:
+def test_leaving_rows_out_equals_a_new_fit_to_the_others(bloom: list[Case]) -> None:
     """The quick way, a few steps from the fit of all rows, ends where a fit from the prior does."""
     groups = [case.layout["tp"] for case in bloom]
     quick = fit_leaving_out(bloom, Calibration(), groups).left_out
@@ -97,12 +97,12 @@ def test_the_fit_of_all_rows_is_the_same_with_and_without_leaving_out(bloom: lis
     np.testing.assert_allclose(fitted.inside.seconds, predict(bloom, fitted.calibration).seconds)
 
 
-def test_one_group_alone_cannot_be_left_out(bloom: list[Case]) -> None:
+def test_a_single_group_cannot_be_left_out(bloom: list[Case]) -> None:
     with pytest.raises(UserError, match="all rows are in one group"):
         fit_leaving_out(bloom, Calibration(), ["same"] * len(bloom))
 
 
-def test_a_table_of_very_many_rows_counts_no_more_than_200() -> None:
+def test_a_table_has_the_weight_of_at_most_200_rows() -> None:
     cases = built_in("vtrain_a100_single_node")[0]
     (problem,) = problems(cases, Calibration())
     assert np.sum(problem.weight**2) == pytest.approx(200)
@@ -116,7 +116,7 @@ def test_a_fit_starts_from_kernels_of_the_architecture_and_never_from_training_r
         assert not prior.chips
 
 
-def test_a_fit_moves_the_coefficients_that_say_how_far_it_may() -> None:
+def test_a_fit_moves_only_coefficients_with_a_width() -> None:
     fitted = {name for name, one in coefficients(Calibration).items() if one.width}
     assert {"matmul", "link", "layer_launch", "context"} <= fitted
     assert not {"tile", "depth", "fp8", "devices", "memory_spread"} & fitted
@@ -138,7 +138,7 @@ def test_a_written_calibration_is_read_back_to_four_digits(made: TrainCalibratio
     assert (again.fitted_on, again.date, again.rows) == ("korthikanti2022_iteration", "2026-01-02", 9)
 
 
-def test_a_calibration_says_how_far_it_was_off_on_rows_left_out(made: TrainCalibrationResult) -> None:
+def test_a_calibration_states_its_errors_on_left_out_rows(made: TrainCalibrationResult) -> None:
     (low,), (high,) = made.calibration.low, made.calibration.high  # nine rows are too few to tell ranges apart
     assert 0 < low == high < 0.2
     assert made.calibration.devices == 2240  # of the largest run in the table
@@ -147,7 +147,7 @@ def test_a_calibration_says_how_far_it_was_off_on_rows_left_out(made: TrainCalib
     assert made.left_out["time"]["mape"] > made.in_sample["time"]["mape"]
 
 
-def test_chips_are_not_mixed(tmp_path: Path) -> None:
+def test_rows_of_several_chips_are_refused(tmp_path: Path) -> None:
     read(tmp_path, {}, {"gpu": "H100-80GB"})
     with pytest.raises(UserError, match=r"several chips \(a100-80gb-sxm, h100-sxm\)"):
         make([str(tmp_path / "runs.csv")], date="")

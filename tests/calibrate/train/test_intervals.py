@@ -20,7 +20,7 @@ def test_nine_of_ten_rows_of_groups_left_out_lie_in_their_interval(table: str) -
 
 
 @given(st.lists(st.floats(-2, 2), min_size=1, max_size=400), st.integers(0, 2**31))
-def test_an_interval_always_holds_its_prediction(errors: list[float], seed: int) -> None:
+def test_an_interval_always_contains_its_prediction(errors: list[float], seed: int) -> None:
     waits = np.random.default_rng(seed).random(len(errors))
     edges, low, high = intervals.bins(np.array(errors), waits)
     c = Calibration(waiting=edges, low=low, high=high)
@@ -29,7 +29,7 @@ def test_an_interval_always_holds_its_prediction(errors: list[float], seed: int)
     assert np.all(up >= 1)
 
 
-def test_draws_of_the_same_kind_are_covered() -> None:
+def test_intervals_cover_new_draws_of_the_same_distribution() -> None:
     """Errors that grow with waiting, of which the interval learns from one half and is judged on the other."""
     dice = np.random.default_rng(0)
     waits = dice.random(2000)

@@ -67,7 +67,7 @@ def made(files: tuple[str, str, Calibration]) -> TrainCalibrationResult:
     return make([files[0], files[1]], date="2026-11-15")
 
 
-def test_coefficients_that_runs_and_a_probe_tell_are_found(
+def test_coefficients_determined_by_runs_and_a_probe_are_recovered(
     made: TrainCalibrationResult, files: tuple[str, str, Calibration]
 ) -> None:
     c, truth = made.calibration, files[2]
@@ -84,7 +84,7 @@ def test_rows_left_out_are_predicted_better_than_before(made: TrainCalibrationRe
     assert made.worse == ""
 
 
-def test_what_one_device_cannot_tell_keeps_its_prior_and_is_named(
+def test_coefficients_that_one_device_cannot_determine_keep_their_prior_and_are_named(
     made: TrainCalibrationResult, files: tuple[str, str, Calibration]
 ) -> None:
     assert {"link", "network", "exposed_tp", "hidden_dp", "stage_launch", "step"} <= set(made.kept)
@@ -94,13 +94,13 @@ def test_what_one_device_cannot_tell_keeps_its_prior_and_is_named(
         assert getattr(made.calibration, name) == getattr(prior, name)
 
 
-def test_it_serves_the_probed_machine_and_the_chip_it_has(made: TrainCalibrationResult) -> None:
+def test_the_calibration_covers_the_probed_machine_and_its_chip(made: TrainCalibrationResult) -> None:
     assert made.calibration.chips == ("here", "h200")
     assert made.calibration.frameworks == ("meshwise",)
     assert "probe of NVIDIA H200" in made.calibration.fitted_on
 
 
-def test_installed_it_is_what_plans_use(files: tuple[str, str, Calibration], home: Path, run: Run) -> None:
+def test_plans_use_an_installed_calibration(files: tuple[str, str, Calibration], home: Path, run: Run) -> None:
     probing.install(h200_rows(TRUTH, hot=1.0), "here")
     catalogue_files.clear()
     done = run("calibrate", "here", files[1], "--install")
@@ -153,7 +153,7 @@ def test_a_probe_alone_or_of_another_chip_is_refused(files: tuple[str, str, Cali
         data_of([files[0], files[0]])
 
 
-def test_what_a_loop_lacks_is_told(files: tuple[str, str, Calibration], home: Path, tmp_path: Path, run: Run) -> None:
+def test_calibrate_asks_for_a_missing_probe_or_more_runs(files: tuple[str, str, Calibration], home: Path, tmp_path: Path, run: Run) -> None:
     assert "this machine was not measured yet: run 'meshwise probe' first" in refused(run("calibrate", "here", files[1]))
     probing.install(h200_rows(TRUTH, hot=1.0), "here")
     catalogue_files.clear()

@@ -12,7 +12,7 @@ from support.measured_rows import built_in
 
 
 @pytest.mark.parametrize("name", ["bloom_prequel", "megatron2021_table1", "korthikanti2022_iteration"])
-def test_rows_evaluated_together_cost_what_they_cost_one_by_one(name: str) -> None:
+def test_rows_evaluated_together_cost_the_same_as_one_by_one(name: str) -> None:
     cases = built_in(name)[0][:20]
     together = predict(cases, Calibration())
     single = [predict([case], Calibration()) for case in cases]

@@ -21,7 +21,7 @@ from support.probe_rows import TRUTH, h200_rows, row
 Run = Callable[..., Done]
 
 
-def test_the_coefficients_of_a_machine_that_obeys_the_model_are_found_again() -> None:
+def test_coefficients_of_a_synthetic_probe_are_recovered() -> None:
     found = fitted_probe.machine(h200_rows(TRUTH, hot=0.9)).calibration
     assert found.matmul == pytest.approx(TRUTH.matmul * 0.9**0.5, rel=0.03)  # half of what a product by itself loses to heat
     assert found.tile == pytest.approx(TRUTH.tile, abs=0.03)
@@ -33,13 +33,13 @@ def test_the_coefficients_of_a_machine_that_obeys_the_model_are_found_again() ->
     assert "link" not in found.measured
 
 
-def test_one_stray_measurement_does_not_bend_the_fit() -> None:
+def test_one_outlier_does_not_distort_the_fit() -> None:
     rows = h200_rows(TRUTH, hot=1.0)
     rows[5] = rows[5] | {"seconds": rows[5]["seconds"] * 20}
     assert fitted_probe.machine(rows).calibration.matmul == pytest.approx(TRUTH.matmul, rel=0.05)
 
 
-def test_a_chip_of_the_catalogue_keeps_its_datasheet_and_another_gets_what_was_measured() -> None:
+def test_a_catalogued_chip_keeps_its_datasheet_and_an_unknown_one_gets_measured_rates() -> None:
     known = fitted_probe.machine(h200_rows(TRUTH)).chip
     assert (known.key, known.bandwidth, known.flops) == ("here", find_chip("h200").bandwidth, find_chip("h200").flops)
     rows = h200_rows(TRUTH)
@@ -50,7 +50,7 @@ def test_a_chip_of_the_catalogue_keeps_its_datasheet_and_another_gets_what_was_m
     assert other.bandwidth == pytest.approx(4.8e12 * TRUTH.memory, rel=0.02)
 
 
-def test_links_are_the_ring_that_was_timed() -> None:
+def test_links_have_the_bandwidth_of_the_timed_ring() -> None:
     """All-gather of 64 MiB over 4 ranks at 300 GB/s moves 3/4 of it; 1 KiB takes 3 steps of 5 us."""
     wire = {"what": "all-gather", "group": 4, "nodes": 1, "stride": 1}
     big, small = 2**26, 2**10
@@ -61,7 +61,7 @@ def test_links_are_the_ring_that_was_timed() -> None:
     assert found.link_latency == pytest.approx(5e-6)
 
 
-def test_what_was_not_measured_is_said() -> None:
+def test_missing_measurements_are_listed() -> None:
     rows = [*h200_rows(TRUTH), {"kind": "missing", "what": "links between devices", "why": "one device"}]
     assert fitted_probe.machine(rows).missing == ("links between devices: one device",)
 
@@ -81,7 +81,7 @@ def test_files_are_read_back(tmp_path: Path) -> None:
     assert again.measured == found.calibration.measured
 
 
-def test_once_filed_here_is_a_cluster_and_its_probe_a_calibration(home: Path) -> None:
+def test_a_stored_probe_makes_here_a_cluster_with_a_calibration(home: Path) -> None:
     with pytest.raises(UserError, match="run 'meshwise probe' first"):
         find_cluster("here")
     files.clear()
@@ -106,11 +106,11 @@ def test_the_curves_are_drawn_with_their_spread(home: Path, run: Run) -> None:
         assert words in shown.out
 
 
-def test_without_a_probe_there_is_nothing_to_show(home: Path, run: Run) -> None:
+def test_showing_a_probe_needs_one(home: Path, run: Run) -> None:
     assert run("probe", "--show").err == "meshwise: this machine has not been measured yet: run 'meshwise probe'\n"
 
 
-def test_a_file_that_is_no_probe_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_probe_is_refused_in_one_line(tmp_path: Path) -> None:
     def check(text: str, words: str) -> None:
         path = tmp_path / "rows.jsonl"
         path.write_text(text)
@@ -128,7 +128,7 @@ def test_a_file_that_is_no_probe_is_refused_in_one_line(tmp_path: Path) -> None:
     )
 
 
-def test_rows_measured_elsewhere_can_be_filed(home: Path, run: Run, tmp_path: Path) -> None:
+def test_rows_measured_elsewhere_can_be_stored(home: Path, run: Run, tmp_path: Path) -> None:
     path = tmp_path / "elsewhere.jsonl"
     path.write_text("".join(json.dumps(one) + "\n" for one in h200_rows(TRUTH)))
     done = run("probe", "--read", str(path))
@@ -138,7 +138,7 @@ def test_rows_measured_elsewhere_can_be_filed(home: Path, run: Run, tmp_path: Pa
     assert find_cluster("here").devices == 1
 
 
-def test_a_process_that_shares_a_cpu_is_a_chip_of_its_own() -> None:
+def test_a_process_that_shares_a_cpu_has_its_own_chip() -> None:
     assert [part_of_here(n) for n in (1, 2, 4)] == ["here", "here-1of2", "here-1of4"]
     sessions = measure.sessions("cpu", 2, 60)
     assert [(s.key, s.ranks) for s in sessions] == [("here", 1), ("here-1of2", 2)]

@@ -37,7 +37,7 @@ def test_the_keys_are_those_that_scripts_rely_on(tmp_path: Path) -> None:
     assert (found["rows"], found["skipped"], found["skipped_reasons"]) == (3, 1, {"why": 1})
 
 
-def test_errors_of_time_by_hand(tmp_path: Path) -> None:
+def test_time_errors_match_a_calculation_by_hand(tmp_path: Path) -> None:
     """Measured 1, 2, 3; predicted 1.1, 1.8, 3.3: ratios 1.1, 0.9, 1.1."""
     time = score(read(tmp_path, *seconds(1, 2, 3)), [], predicted([1.1, 1.8, 3.3]))["time"]
     assert time["mape"] == pytest.approx(0.1)
@@ -54,14 +54,14 @@ def test_only_rows_within_twice_the_best_of_their_group_are_near(tmp_path: Path)
     assert near_best(cases) == [0, 1, 3]
 
 
-def test_the_pick_is_the_fastest_predicted_and_loses_what_it_took_longer(tmp_path: Path) -> None:
+def test_the_pick_is_the_fastest_predicted_and_its_loss_is_the_extra_time(tmp_path: Path) -> None:
     found = score(read(tmp_path, *seconds(1.0, 1.2, 2.0)), [], predicted([1.3, 1.1, 2.0]))
     assert found["time"]["picked_loss"] == pytest.approx(0.2)
     assert (found["picks"][0]["picked"], found["picks"][0]["best"]) == ("b", "a")
     assert found["baseline"]["random_loss"] == pytest.approx(4.2 / 3 - 1)
 
 
-def test_what_is_predicted_not_to_fit_is_not_picked_unless_nothing_fits(tmp_path: Path) -> None:
+def test_a_run_predicted_not_to_fit_is_picked_only_if_nothing_fits(tmp_path: Path) -> None:
     cases = read(tmp_path, *seconds(1.0, 1.2, 2.0))
     full = cases[0].chip.memory
     assert score(cases, [], predicted([1.0, 1.1, 1.2], [full, full, SMALL]))["time"]["picked_loss"] == pytest.approx(1.0)
@@ -91,20 +91,20 @@ def test_the_rule_of_thumb_takes_the_least_tp_x_pp_then_zero_1_then_the_largest_
     assert found["baseline"]["picked_loss"] == pytest.approx(3.0)  # the last: tp 1, ZeRO-1, micro-batch 4
 
 
-def test_constant_throughput_by_hand(tmp_path: Path) -> None:
+def test_constant_throughput_matches_a_calculation_by_hand(tmp_path: Path) -> None:
     """8 devices take 1 s and 16 take 0.6 s: at a constant rate, 1 and 0.5, so ratios 1 and 0.833 around a median of 0.917."""
     cases = read(tmp_path, {}, {"n_gpus": "16", "dp": "16", "sec_per_iter": "0.6"})
     assert score(cases, [], predicted([1, 1]))["baseline"]["mape_scaled"] == pytest.approx(1 / 11)
 
 
-def test_constant_throughput_on_the_bloom_rows_is_what_was_published() -> None:
+def test_constant_throughput_on_the_bloom_rows_matches_the_published_error() -> None:
     """5.9% on the rows of 25 February, by whoever compared the existing planners on them."""
     cases = [case for case in built_in("bloom_prequel")[0] if case.date == "2022-02-25"]
     found = score(cases, [], predict(cases))
     assert found["baseline"]["mape_scaled"] == pytest.approx(0.059, abs=0.0005)
 
 
-def test_memory_and_runs_out_of_memory_by_hand(tmp_path: Path) -> None:
+def test_memory_errors_and_oom_counts_match_a_calculation_by_hand(tmp_path: Path) -> None:
     oom = {"outcome": "oom", "sec_per_iter": ""}
     cases = read(tmp_path, {"mem_gb": "40"}, {"mem_gb": "50"}, {"mem_gb": ""}, oom, oom)
     full = cases[0].chip.memory
@@ -114,7 +114,7 @@ def test_memory_and_runs_out_of_memory_by_hand(tmp_path: Path) -> None:
     assert found["timed_rows"] == 3
 
 
-def test_a_table_that_says_nothing_of_something_scores_none(tmp_path: Path) -> None:
+def test_a_score_without_rows_is_none(tmp_path: Path) -> None:
     found = score(read(tmp_path, {"sec_per_iter": "", "mem_gb": "40"}), [], predicted([1]))
     assert set(found["time"].values()) == {None}
     assert found["baseline"]["mape_scaled"] is None
@@ -143,7 +143,7 @@ def guesses(bloom: list[Case], seed: int) -> NDArray[np.float64]:
 
 
 @given(seed=st.integers(0, 10**6), scalar=st.floats(0.01, 100))
-def test_one_scalar_changes_neither_rank_nor_pick_nor_the_error_after_a_scalar(
+def test_scaling_all_predictions_changes_neither_rank_nor_pick_nor_scaled_error(
     bloom: list[Case], seed: int, scalar: float
 ) -> None:
     memory, times = np.full(len(bloom), SMALL), guesses(bloom, seed)

@@ -26,7 +26,7 @@ def by_layers(
     return footprints(model(name), runtime, placed, held, flash=flash)
 
 
-def test_compute_buffers_are_those_of_a_dry_run() -> None:
+def test_compute_buffers_match_llama_cpps_dry_runs() -> None:
     """Fitted on these rows; that one set of whole numbers meets all 50 to the MiB is the evidence for the form."""
 
     def check(row: dict[str, str]) -> None:
@@ -39,7 +39,7 @@ def test_compute_buffers_are_those_of_a_dry_run() -> None:
     check_every(check, [(one,) for one in rows("llamacpp_fit_dryrun")])
 
 
-def test_compute_buffers_are_those_of_a_log() -> None:
+def test_compute_buffers_match_llama_cpps_logs() -> None:
     def check(row: dict[str, str]) -> None:
         if not row["compute_mib"]:
             return
@@ -51,7 +51,7 @@ def test_compute_buffers_are_those_of_a_log() -> None:
     check_every(check, [(one,) for one in rows("xiongjiedai_memory_buffers")])
 
 
-def test_the_memory_that_the_logs_of_2023_print() -> None:
+def test_memory_matches_the_logs_of_2023() -> None:
     """'total VRAM used': weights without the embedding, cache and compute buffer. Off by the mask, 1 MiB, for the 7B."""
     seen = 0
     for row in rows("xiongjiedai_notebook_runs"):
@@ -68,7 +68,7 @@ def fits(found: tuple[Footprint, ...], runtime: Runtime, gpu: str) -> bool:
     return all(device.bytes <= room for device in found[1:])
 
 
-def test_every_published_run_out_of_memory_is_foreseen_and_those_that_ran_fit() -> None:
+def test_published_runs_out_of_memory_are_predicted_and_those_that_ran_fit() -> None:
     """llama-bench takes a context of prompt and output. Two rows ran that must not have: a layer of the 70B in F16 is 1,632 MiB, so some
     of six RTX 3090 holds 14; with 448 MiB of cache and the 1,024 of scores at 8,192 tokens that is 24,320 of the 24,257 MiB there are.
     """
@@ -86,14 +86,14 @@ def test_every_published_run_out_of_memory_is_foreseen_and_those_that_ran_fit() 
     assert wrong == ["xj3-0204", "xj3-0208"]
 
 
-def test_with_flash_attention_all_of_them_are_right() -> None:
+def test_with_flash_attention_every_outcome_is_predicted() -> None:
     for row in rows("xiongjiedai_llama3_bench"):
         context = int(row["prompt_len"]) + int(row["gen_len"])
         found = by_layers(LLAMA_CPP, row["model"], row["quant"], context, int(row["n_gpus"]))
         assert fits(found, LLAMA_CPP, row["gpu"]) == (row["outcome"] == "ok"), row["row_id"]
 
 
-def test_runs_out_of_memory_in_the_notebooks() -> None:
+def test_outcomes_in_the_notebooks_are_predicted() -> None:
     """LLaMA 1, Llama 2 and Llama 3 at the context of the run, 512 where it did not come so far; several cards are a row split."""
     outcomes = Counter[tuple[bool, str]]()
     for row in rows("xiongjiedai_notebook_runs"):
@@ -115,7 +115,7 @@ def test_a_70b_at_16k_fits_four_cards_of_16_gb() -> None:
     check_every(check, [(4, 12.0), (5, 9.9), (6, 8.3)])
 
 
-def test_flash_attention_spares_the_scores_and_a_smaller_batch_spares_more() -> None:
+def test_flash_attention_keeps_no_scores_and_a_smaller_batch_needs_smaller_buffers() -> None:
     plain = by_layers(LLAMA_CPP, "llama-3-8b", "q4_k_m", 32768, 1, flash=False)[1]
     flash = by_layers(LLAMA_CPP, "llama-3-8b", "q4_k_m", 32768, 1, flash=True)[1]
     assert plain.compute - flash.compute > 32768 * 512 * 32 * 4 - 300 * MIB
@@ -140,7 +140,7 @@ def test_a_device_without_layers_computes_nothing() -> None:
     assert one.compute == by_layers(LLAMA_CPP, "llama-3-8b", "q4_k_m", 4096, 1)[1].compute
 
 
-def test_layers_on_the_host_end_the_copies_of_inputs() -> None:
+def test_inputs_are_not_copied_where_layers_are_on_the_host() -> None:
     """llama.cpp runs micro-batches one behind the other only where every layer is on a device."""
     held = CacheRequest(context=8192)
     cache = layer_caches(model("llama-3-8b"), LLAMA_CPP, held)
@@ -149,7 +149,7 @@ def test_layers_on_the_host_end_the_copies_of_inputs() -> None:
     assert second < first
 
 
-def test_tensor_parallel_shares_the_feed_forward() -> None:
+def test_tensor_parallelism_shards_the_feed_forward_buffers() -> None:
     vllm, name, held = find_runtime("vllm"), "llama-3-70b", CacheRequest(context=8192)
     cache = layer_caches(model(name), vllm, held)
     one, four = (

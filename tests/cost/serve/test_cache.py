@@ -21,7 +21,7 @@ def kept(name: str, context: int, kind: str = "f16", runtime: str = "llama.cpp",
     return [cache.bytes / MIB for cache in layer_caches(model(name), find_runtime(runtime), held)]
 
 
-def test_an_8b_at_8192_tokens() -> None:
+def test_bytes_of_an_8b_at_8192_tokens_by_cache_type() -> None:
     """1,024 MiB in f16 (xiongjiedai_memory_buffers); the others by bits per element: q8_0 34 bytes for 32."""
 
     def check(kind: str, mib: int) -> None:
@@ -69,7 +69,7 @@ def test_a_recurrent_state_does_not_grow() -> None:
     assert short[0] == (80 * 64 * 128 + 3 * 5376) * 4 / MIB
 
 
-def test_sequences_keep_their_own() -> None:
+def test_every_sequence_has_its_own_cache() -> None:
     assert sum(kept("llama-3-8b", 4096, sequences=8)) == 8 * sum(kept("llama-3-8b", 4096))
 
 
@@ -87,20 +87,20 @@ def test_a_type_that_an_engine_lacks_is_refused(kind: str, runtime, words: str) 
     assert words in one_line(caught.value)
 
 
-def test_heads_that_are_no_multiple_of_a_block_cannot_be_quantised() -> None:
+def test_a_cache_whose_heads_are_not_multiples_of_a_block_cannot_be_quantised() -> None:
     """Phi-3 mini has heads of 96; OPT 2.7B of 80."""
     assert sum(kept("phi-3-mini", 256, "q8_0")) > 0
     with pytest.raises(UserError, match="a KV type of q8_0 needs heads of a multiple of 32 elements; they have 80"):
         kept("opt-2.7b", 256, "q8_0")
 
 
-def test_a_cache_of_nothing_is_refused() -> None:
+def test_an_empty_cache_is_refused() -> None:
     with pytest.raises(UserError, match="at least one token"):
         kept("llama-3-8b", 0)
 
 
 @given(st.integers(1, 200_000), st.integers(1, 200_000))
-def test_more_context_never_takes_less(a: int, b: int) -> None:
+def test_more_context_never_takes_fewer_bytes(a: int, b: int) -> None:
     short, long = sorted((a, b))
     for name in ("gemma-3-4b", "qwen3-next-80b-a3b"):
         assert all(x <= y for x, y in zip(kept(name, short), kept(name, long), strict=True))

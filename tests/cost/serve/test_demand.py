@@ -24,14 +24,14 @@ def task(name: str = "llama-3-8b", *, users: int = 1, prompt: int = 512) -> Task
     return demand(model, stored, placed, Rig.of(find_cluster("h200"), find_chip("cpu")), TRANSFORMERS, work).stages[0][0]
 
 
-def test_one_user_starts_7_kernels_of_13() -> None:
+def test_a_single_request_launches_7_of_13_kernels() -> None:
     """meshwise.workers.decoder.fused: norms and gate are inside the products of a single token, and no sum is behind them."""
     assert task(users=1).starts == pytest.approx(7 / 13 * 32, rel=0.01)
     assert [task(users=users).starts for users in (2, 64)] == [32, 32]
     assert [task(users=users).single for users in (1, 2)] == [True, False]
 
 
-def test_a_prompt_reads_the_head_once_beside_its_layers() -> None:
+def test_a_prompt_reads_the_head_once() -> None:
     """128,256 x 4,096 in bf16."""
     asked = task(prompt=2048)
     assert asked.head == pytest.approx(2 * 128256 * 4096, rel=0.001)
@@ -46,7 +46,7 @@ def test_flash_attention_with_small_heads_takes_longer_for_its_flops() -> None:
     assert large.attention == pytest.approx(flops[1])
 
 
-def test_an_engine_that_joins_nothing_reads_and_multiplies_as_much() -> None:
+def test_fusing_products_changes_neither_bytes_nor_flops() -> None:
     apart = replace(TRANSFORMERS, joined=False, alone=1.0)
     model, work = find_model("llama-3-8b"), Serve(prompt=512, output=32, users=1, context=544)
     placed = split_tensors(model, weights(model), layer_caches(model, apart, CacheRequest(context=544)), 1)

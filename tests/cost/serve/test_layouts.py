@@ -46,16 +46,16 @@ def test_rows_are_split_on_gpus_of_one_host_only() -> None:
     assert {layout.split for layout in layouts_on("2x(1xm2-ultra)@10Gbps", "llama.cpp")} == {"layer"}
 
 
-def test_several_hosts_are_one_layer_split_over_rpc_and_ollama_has_none() -> None:
+def test_llama_cpp_splits_layers_over_hosts_by_rpc_and_ollama_does_not() -> None:
     assert [len(layout.cards) for layout in layouts_on("2x(2xrtx3090)@10Gbps", "llama.cpp") if layout.hosts == 2] == [4]
     assert all(layout.hosts == 1 for layout in layouts_on("2x(2xrtx3090)@10Gbps", "ollama"))
 
 
-def test_ollama_splits_by_layers_alone() -> None:
+def test_ollama_only_splits_by_layers() -> None:
     assert {layout.split for layout in layouts_on("4xrtx3090", "ollama")} == {"layer"}
 
 
-def test_vllm_cuts_64_heads_over_1_2_4_or_8() -> None:
+def test_vllm_splits_64_heads_over_1_2_4_or_8_devices() -> None:
     """physics.md: 64 heads mean 1, 2, 4, 8, not 3, 5 or 6."""
 
     def check(cards: int, largest: int) -> None:
@@ -67,25 +67,25 @@ def test_vllm_cuts_64_heads_over_1_2_4_or_8() -> None:
     check_every(check, [(3, 2), (5, 4), (6, 4), (7, 4), (8, 8)])
 
 
-def test_the_counts_over_which_a_model_can_be_cut() -> None:
+def test_tensor_parallel_sizes_divide_the_heads() -> None:
     assert tensor_parallel_sizes(model("Llama 3 70B"), 8) == [1, 2, 4, 8]
     assert tensor_parallel_sizes(model("qwen2.5-14b"), 8) == [1, 2, 4, 8]  # 40 heads, but 8 key heads
     assert 5 not in tensor_parallel_sizes(model("qwen2.5-14b"), 8)
 
 
-def test_a_tensor_parallel_group_lies_in_one_host_or_on_whole_hosts() -> None:
+def test_a_tensor_parallel_group_is_inside_one_host_or_spans_whole_hosts() -> None:
     for layout in layouts_on("2x(4xrtx3090)@10Gbps", "vllm"):
         groups = [layout.cards[i : i + layout.tp] for i in range(0, len(layout.cards), layout.tp)]
         assert all(len({card // 4 for card in group}) == max(1, layout.tp // 4) for group in groups)
 
 
-def test_groups_that_do_not_fill_a_host_begin_at_the_next() -> None:
+def test_a_group_that_does_not_fit_into_a_host_starts_on_the_next() -> None:
     """Two of a host of 3 make one group of 2; the third card is left alone."""
     found = next(layout for layout in layouts_on("2x(3xrtx3090)@10Gbps", "vllm") if cut(layout) == (2, 2))
     assert found.cards == (0, 1, 3, 4)
 
 
-def test_copies_fill_the_cards_and_need_users() -> None:
+def test_replicas_fill_the_cards_and_need_concurrent_requests() -> None:
     cards = cards_of(find_cluster("5xrtx3090"))
     pair = ServeLayout(split="layer", cards=(0, 1), shares=(1, 1))
     assert [layout.replicas for layout in with_replicas(pair, cards, 8)] == [2]
@@ -94,7 +94,7 @@ def test_copies_fill_the_cards_and_need_users() -> None:
     assert not list(with_replicas(pair, cards_of(find_cluster("2xrtx3090+2xrtx3060-12gb")), 8))
 
 
-def test_copies_on_several_hosts_stay_on_theirs() -> None:
+def test_a_replica_stays_inside_a_host() -> None:
     """A host of 3 holds one pair, so two hosts hold two and not three."""
     cards = cards_of(find_cluster("2x(3xrtx3090)@10Gbps"))
     assert (
@@ -102,12 +102,12 @@ def test_copies_on_several_hosts_stay_on_theirs() -> None:
     )
 
 
-def test_of_unequal_cards_the_fastest_are_taken_first() -> None:
+def test_the_fastest_of_unequal_cards_are_used_first() -> None:
     found = layouts_on("1xrtx3060-12gb+2xrtx3090", "llama.cpp")
     assert [layout.cards for layout in found if layout.split == "layer"] == [(1,), (1, 2), (0, 1, 2)]
 
 
-def test_a_part_of_a_rig_keeps_its_hosts_and_links() -> None:
+def test_a_subcluster_keeps_its_hosts_and_links() -> None:
     rig = find_cluster("2x(2xrtx3090)@10Gbps")
     cards = cards_of(rig)
     assert subcluster(rig, cards).devices == 4
@@ -116,7 +116,7 @@ def test_a_part_of_a_rig_keeps_its_hosts_and_links() -> None:
     assert less.network == rig.network
 
 
-def test_names_say_what_a_way_does() -> None:
+def test_the_name_of_a_layout_states_its_split_cards_and_replicas() -> None:
     assert ServeLayout(split="layer", cards=(0, 1, 2)).name == "layer split, 3 cards"
     assert ServeLayout(split="layer", cards=(0,)).name == "1 card"
     assert ServeLayout(split="tensor", cards=(0, 1, 2, 3), tp=2, pp=2, replicas=2).name == "2 x (tp2 pp2)"
@@ -124,7 +124,7 @@ def test_names_say_what_a_way_does() -> None:
     assert ServeLayout(split="layer", cards=(0, 1), gpu_layers=30).name == "layer split, 2 cards, 30 layers on cards"
 
 
-def test_an_unknown_engine_is_told_with_the_nearest() -> None:
+def test_an_unknown_engine_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(
         UserError, match=r"unknown engine 'vlm'; did you mean 'vllm'\? Known: llama.cpp, ollama, transformers, vllm"
     ):
@@ -137,7 +137,7 @@ rooms = st.lists(st.floats(0, 2000), min_size=1, max_size=6)
 
 
 @given(sizes, rooms)
-def test_even_shares_hold_every_layer_within_its_room(layers: list[float], room: list[float]) -> None:
+def test_even_shares_place_every_layer_within_the_memory_of_its_card(layers: list[float], room: list[float]) -> None:
     found = even_shares(layers, room)
     if found is None:
         assert sum(layers) > sum(room) or len(room) > 1
@@ -150,7 +150,7 @@ def test_even_shares_hold_every_layer_within_its_room(layers: list[float], room:
 
 
 @given(sizes, rooms, st.data())
-def test_the_fastest_cards_are_full_before_a_slower_one_gets_a_layer(
+def test_the_fastest_cards_are_filled_before_a_slower_one_gets_a_layer(
     layers: list[float], room: list[float], data: st.DataObject
 ) -> None:
     speeds = data.draw(st.lists(st.floats(1, 100), min_size=len(room), max_size=len(room), unique=True))

@@ -38,7 +38,7 @@ def by_layers(name: str, quant: str, context: int, devices: int, runtime: Runtim
     return split_layers(held, caches(name, context, runtime), [1.0] * devices)
 
 
-def test_weights_and_cache_are_those_of_a_dry_run() -> None:
+def test_weights_and_cache_match_llama_cpps_dry_runs() -> None:
     """The tool cuts off what is below a MiB."""
 
     def check(row: dict[str, str]) -> None:
@@ -49,7 +49,7 @@ def test_weights_and_cache_are_those_of_a_dry_run() -> None:
     check_every(check, [(one,) for one in rows("llamacpp_fit_dryrun")])
 
 
-def test_weights_and_cache_are_those_of_a_log() -> None:
+def test_weights_and_cache_match_llama_cpps_logs() -> None:
     def check(row: dict[str, str]) -> None:
         placed = by_layers(row["model"], row["quant"], int(row["n_ctx"]), int(row["n_gpus"]), OLD)
         device = {"CPU": HOST, "CUDA_Host": HOST, "Metal": 0}.get(row["device"])
@@ -62,7 +62,7 @@ def test_weights_and_cache_are_those_of_a_log() -> None:
     check_every(check, [(one,) for one in rows("xiongjiedai_memory_buffers")])
 
 
-def test_layers_are_cut_where_cumulative_shares_are_passed() -> None:
+def test_layers_are_split_at_cumulative_shares() -> None:
     """33 with the head over 4: 9, 8, 8, 8; the 80 + 1 of a 70B over 6 equal devices: 14, 13, 14, 13, 14, 13."""
     assert [layer_devices(32, [1] * 4).count(i) for i in range(4)] == [9, 8, 8, 8]
     assert [layer_devices(80, [1] * 6).count(i) for i in range(6)] == [14, 13, 14, 13, 14, 13]
@@ -70,7 +70,7 @@ def test_layers_are_cut_where_cumulative_shares_are_passed() -> None:
     assert layer_devices(4, [24e9, 0.0, 24e9]) == (0, 0, 0, 2, 2)
 
 
-def test_layers_that_do_not_go_to_a_device_are_the_first() -> None:
+def test_the_first_layers_stay_on_the_host() -> None:
     assert layer_devices(4, [1], gpu_layers=3) == (HOST, HOST, 0, 0, 0)
     assert layer_devices(4, [1], gpu_layers=0) == layer_devices(4, []) == (HOST,) * 5
     assert layer_devices(4, [1], gpu_layers=99) == (0,) * 5
@@ -80,7 +80,7 @@ shares = st.lists(st.floats(0, 1e12), min_size=1, max_size=9).filter(lambda foun
 
 
 @given(st.integers(1, 200), shares, st.integers(0, 300))
-def test_every_layer_has_one_device_and_devices_stand_in_order(layers: int, proportions: list[float], gpu_layers: int) -> None:
+def test_every_layer_has_one_device_and_devices_are_in_order(layers: int, proportions: list[float], gpu_layers: int) -> None:
     found = layer_devices(layers, proportions, gpu_layers)
     assert len(found) == layers + 1
     assert list(found) == sorted(found)
@@ -88,7 +88,7 @@ def test_every_layer_has_one_device_and_devices_stand_in_order(layers: int, prop
     assert all(device == HOST or proportions[device] > 0 for device in found)
 
 
-def test_shares_that_mean_nothing_are_refused() -> None:
+def test_invalid_shares_are_refused() -> None:
     def check(proportions: list[float]) -> None:
         with pytest.raises(UserError, match="the shares of a split must be finite"):
             layer_devices(4, proportions)
@@ -120,7 +120,7 @@ def test_the_embedding_stays_on_the_host_and_a_tied_head_is_copied() -> None:
     assert alone.host.read() == sum(held.layer_read)
 
 
-def test_experts_on_the_host() -> None:
+def test_experts_can_stay_on_the_host() -> None:
     """-ot exps=CPU and --n-cpu-moe: attention and its cache stay on the device."""
     held, cache = stored("qwen3-30b-a3b", "q4_k_m"), caches("qwen3-30b-a3b", 8192)
     experts = sum(weight.bytes for weight in held.tensors if weight.slot.expert)
@@ -152,7 +152,7 @@ def test_a_row_split_shares_every_matrix_and_leaves_experts_whole() -> None:
     ]
 
 
-def test_the_stages_of_vllm() -> None:
+def test_vllm_puts_the_remainder_of_layers_on_middle_stages() -> None:
     """get_pp_indices: what is left over goes to the last stage but one, and those before it."""
     assert stage_layers(32, 4) == (8, 8, 8, 8)
     assert stage_layers(33, 4) == (8, 8, 9, 8)
@@ -174,14 +174,14 @@ def tensors(name: str, quant: str, tp: int, pp: int = 1) -> Placement:
     return split_tensors(model(name), stored(name, quant), caches(name, 4096, vllm), tp, pp)
 
 
-def test_tensor_parallel_halves_all_but_norms() -> None:
+def test_tensor_parallelism_over_two_halves_all_but_norms() -> None:
     one, two = tensors("llama-3-70b", "awq", 1).devices[0], tensors("llama-3-70b", "awq", 2).devices[0]
     assert two.weights == pytest.approx(one.weights / 2, rel=1e-4)
     assert two.cache * 2 == one.cache
     assert two.read() == pytest.approx(one.read() / 2, rel=1e-4)
 
 
-def test_the_devices_of_a_group_hold_all_weights_between_them() -> None:
+def test_a_tensor_parallel_group_holds_all_weights_and_little_more() -> None:
     """And little more: norms, routers, latents' projections and padding, which every one of them has."""
 
     def check(name: str, tp: int) -> None:
@@ -198,7 +198,7 @@ def test_the_devices_of_a_group_hold_all_weights_between_them() -> None:
     )
 
 
-def test_key_heads_are_copied_where_there_are_fewer_than_devices() -> None:
+def test_kv_heads_are_copied_where_there_are_fewer_than_devices() -> None:
     """Llama 3 70B has 8 key heads: 16 devices hold one each, twice."""
     eight, sixteen = tensors("llama-3-70b", "bf16", 8).devices, tensors("llama-3-70b", "bf16", 16).devices
     assert sixteen[0].cache == eight[0].cache
@@ -209,7 +209,7 @@ def test_a_latent_is_kept_whole_by_every_device() -> None:
     assert tensors("deepseek-v3", "fp8", 8).devices[0].cache == tensors("deepseek-v3", "fp8", 1).devices[0].cache
 
 
-def test_pipeline_stages_have_the_ends_of_the_model() -> None:
+def test_the_first_and_last_pipeline_stage_hold_the_embedding_and_the_head() -> None:
     placed = tensors("llama-3-8b", "bf16", 2, 2)
     assert [load.layers for load in placed.devices] == [tuple(range(16))] * 2 + [tuple(range(16, 32))] * 2
     assert [load.head for load in placed.devices] == [False, False, True, True]
@@ -217,14 +217,14 @@ def test_pipeline_stages_have_the_ends_of_the_model() -> None:
     assert sum(load.weights for load in placed.devices) == pytest.approx(whole, rel=1e-3)
 
 
-def test_a_tied_head_is_copied_to_the_last_stage_alone() -> None:
+def test_a_tied_head_is_copied_to_the_last_stage_only() -> None:
     held = stored("llama-3.2-1b", "bf16")
     table = held.embedding[0].bytes
     assert tensors("llama-3.2-1b", "bf16", 1).devices[0].weights == held.bytes
     assert sum(load.weights for load in tensors("llama-3.2-1b", "bf16", 1, 2).devices) == held.bytes + table
 
 
-def test_what_vllm_cannot_cut() -> None:
+def test_tensor_parallel_sizes_that_vllm_cannot_run_are_refused_with_a_reason() -> None:
     def check(name: str, tp: int, words: str) -> None:
         found = refuses_tp(find_model(name), tp)
         assert words in found
@@ -243,6 +243,6 @@ def test_what_vllm_cannot_cut() -> None:
     )
 
 
-def test_a_cut_that_cannot_be_is_refused_in_one_line() -> None:
+def test_an_impossible_tensor_split_is_refused_in_one_line() -> None:
     with pytest.raises(UserError, match="llama-3-70b: 64 heads cannot be split over 6 devices"):
         tensors("llama-3-70b", "bf16", 6)

@@ -62,7 +62,7 @@ def tensor(on: Rig, tp: int, pp: int = 1, *, name: str = "Llama 3 70B", users: i
     return speed(model(name), stored(name, "bf16"), placed, on, VLLM, work, lambda chip: choose_serve(chip, VLLM.key))
 
 
-def test_all_parts_are_there_and_the_rates_follow_from_them() -> None:
+def test_rates_follow_from_the_seconds_of_all_parts() -> None:
     found = by_layers(rig("2xrtx3090"), users=4)
     assert tuple(found.decode) == tuple(found.prefill) == SERVE_PARTS
     assert found.step == pytest.approx(sum(found.decode.values()))
@@ -71,7 +71,7 @@ def test_all_parts_are_there_and_the_rates_follow_from_them() -> None:
     assert found.ttft == pytest.approx(found.prefill_seconds + found.step)
 
 
-def test_llama_bench_decode_of_512_tokens() -> None:
+def test_decode_matches_llama_bench() -> None:
     """XiongjieDai/GPU-Benchmarks-on-LLM-Inference, 2024-05-12, tg512."""
 
     def check(on: str, name: str, quant: str, seen: float) -> None:
@@ -91,7 +91,7 @@ def test_llama_bench_decode_of_512_tokens() -> None:
     )
 
 
-def test_long_prompts_gain_from_more_cards() -> None:
+def test_long_prompts_are_faster_on_more_cards() -> None:
     """The same tables, pp4096 of the 8B in Q4_K_M on RTX 3090, held at 230 to 370 W."""
 
     def check(cards: int, seen: float) -> None:
@@ -113,7 +113,7 @@ def test_a_70b_on_2_4_or_6_cards_decodes_equally_fast() -> None:
     assert steps == sorted(steps)  # each card adds its hop
 
 
-def test_an_h200_serves_8b_to_many() -> None:
+def test_an_h200_serves_8b_to_many_concurrent_requests() -> None:
     """Measured on one H200: Llama-3-8B shapes in bf16, a CUDA graph, a short context."""
 
     def check(users: int, seen: float) -> None:
@@ -133,7 +133,7 @@ def test_a_row_split_waits_at_every_product(cards: int, seen: float) -> None:
 
 @settings(max_examples=60)
 @given(card=st.sampled_from(CARDS), faster=st.floats(1.0, 4.0), users=st.integers(1, 64))
-def test_more_bandwidth_or_more_flops_is_never_slower(card: str, faster: float, users: int) -> None:
+def test_more_bandwidth_or_flops_are_never_slower(card: str, faster: float, users: int) -> None:
     chip = find_chip(card)
     base = by_layers(Rig(chips=(chip,), hosts=(0,), cpu=CPU), users=users, calibration=ServeCalibration())
     wide = replace(chip, bandwidth=chip.bandwidth * faster)
@@ -184,7 +184,7 @@ def test_tensor_parallelism_across_ethernet_loses_to_a_pipeline() -> None:
     assert tensor(hosts, 8).step > 2 * tensor(hosts, 4, 2).step
 
 
-def test_hosts_joined_by_a_network_pay_a_round_trip_and_more_on_a_slow_one() -> None:
+def test_a_network_between_hosts_adds_a_round_trip_and_a_slow_one_adds_more() -> None:
     one, fast, slow = (
         by_layers(rig(text), name="Llama 3 70B") for text in ("8xrtx3090", "2x4xrtx3090@100Gbps", "2x4xrtx3090@1Gbps")
     )
@@ -208,21 +208,21 @@ def test_layers_in_host_memory_are_read_at_its_bandwidth() -> None:
     assert half.prefill["host"] > 0
 
 
-def test_the_processor_that_a_cluster_names_computes_what_stays_on_the_host() -> None:
+def test_the_cpu_of_the_cluster_computes_the_layers_on_the_host() -> None:
     generic, server = rig("rtx3090"), replace(rig("rtx3090"), cpu=find_chip("epyc-9654"))
     assert generic.cpu.key == "cpu"
     slow, fast = (by_layers(on, name="Llama 3 70B", gpu_layers=40) for on in (generic, server))
     assert fast.decode["host"] < slow.decode["host"] / 3
 
 
-def test_experts_on_the_host_are_read_there_as_far_as_tokens_reach_them() -> None:
+def test_experts_on_the_host_are_read_only_if_a_token_is_routed_to_them() -> None:
     here = by_layers(rig("rtx4090"), name="mixtral-8x7b")
     there = by_layers(rig("rtx4090"), name="mixtral-8x7b", pins=(ALL_EXPERTS,))
     assert there.decode["weights"] < 0.2 * here.decode["weights"]
     assert there.decode["host"] > here.decode["weights"]
 
 
-def test_unequal_cards_each_read_their_own_share() -> None:
+def test_unequal_cards_read_their_own_layers() -> None:
     mixed = by_layers(rig("1xrtx3090+1xrtx3060-12gb"))
     assert (
         by_layers(rig("2xrtx3090")).decode["weights"]
@@ -240,7 +240,7 @@ def test_a_chip_with_few_cores_for_its_bandwidth_does_not_reach_it() -> None:
     assert read_rate(find_chip("rtx4090"), s) > 0.9 * find_chip("rtx4090").bandwidth
 
 
-def test_the_peak_is_that_of_the_type_an_engine_multiplies_in() -> None:
+def test_the_peak_rate_is_that_of_the_type_an_engine_multiplies_in() -> None:
     """NVIDIA's whitepapers: an RTX 3090 does 142 TFLOP/s with 16-bit sums and 71 with 32-bit ones; an H100 twice as many in fp8."""
     assert peak_flops(find_chip("rtx3090"), "Q4_K_M", int8_products=True) == pytest.approx(142.3e12, rel=0.01)
     assert peak_flops(find_chip("rtx3090"), "bf16", int8_products=False) == pytest.approx(71.16e12, rel=0.01)

@@ -8,7 +8,7 @@ from meshwise.cost.serve.waves import products, utilization
 from meshwise.models.find import find_model
 
 
-def test_joined_products_are_those_of_the_lean_layers() -> None:
+def test_fused_products_have_the_widths_of_fused_layers() -> None:
     """Llama 3 8B: 32 query and 2 x 8 key heads of 128; gate and up of 14,336 each."""
     model = find_model("llama-3-8b")
     assert [n for n, _ in products(model, 1, True)] == [6144, 4096, 28672, 4096]
@@ -16,7 +16,7 @@ def test_joined_products_are_those_of_the_lean_layers() -> None:
     assert [n for n, _ in products(model, 2, True)] == [3072, 4096, 14336, 4096]
 
 
-def test_products_of_different_inputs_or_counts_are_not_joined() -> None:
+def test_products_of_different_inputs_or_counts_are_not_fused() -> None:
     """DeepSeek's latent attention: what goes down is no copy for every device, what goes up has inputs of its own."""
     deep = find_model("deepseek-v3")
     names = [op.name for name, ops in deep.blocks.items() if deep.times[name] for op in ops if op.kind == "matmul"]
@@ -26,14 +26,14 @@ def test_products_of_different_inputs_or_counts_are_not_joined() -> None:
 
 
 @given(tp=st.sampled_from((1, 2, 4, 8)), joined=st.booleans())
-def test_joining_changes_no_flop(tp: int, joined: bool) -> None:
+def test_fusing_changes_no_flops(tp: int, joined: bool) -> None:
     model = find_model("llama-3-8b")
     assert sum(n * weight for n, weight in products(model, tp, joined)) == sum(
         n * weight for n, weight in products(model, tp, False)
     )
 
 
-def test_waves_that_are_not_full() -> None:
+def test_partly_filled_waves_lower_the_utilization() -> None:
     """512 rows by 4,096 outputs are 512 tiles of 64 x 64, five waves of 108 SMs; or 128 of 128 x 128, one wave of 132."""
     assert utilization(((4096, 1.0),), 512, 108, 0.0) == pytest.approx(512 / 540)
     assert utilization(((4096, 1.0),), 512, 132, 0.0) == pytest.approx(128 / 132)

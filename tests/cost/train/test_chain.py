@@ -28,7 +28,7 @@ def seconds(d: Device, seq: int, sequences: int) -> tuple[float, float]:
     return forward.item() - AROUND * SHORTEST_KERNEL, backward.item() - AROUND_BACK * SHORTEST_KERNEL
 
 
-def test_a_step_per_mini_batch_of_16_tokens_whatever_the_batch() -> None:
+def test_a_chain_has_one_step_per_mini_batch_of_16_tokens_for_any_batch() -> None:
     for sequences in (1, 8, 11):  # 132 chains of 12 heads fill an H200's 132 multiprocessors
         assert seconds(LATENCY, 2048, sequences) == pytest.approx((128 * STEP, 128 * STEP_BACK))
     assert seconds(LATENCY, 2047, 1) == seconds(LATENCY, 2048, 1)

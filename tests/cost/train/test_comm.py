@@ -44,7 +44,7 @@ def test_a_ring_all_reduce_moves_all_but_one_part_twice(g: int, stride: int, siz
     assert ring.gather(np.full(1, size)) * 2 == pytest.approx(ring.reduce(np.full(1, size)))
 
 
-def test_a_rank_alone_sends_nothing() -> None:
+def test_a_single_rank_sends_nothing() -> None:
     alone = Group.of(replace(JEAN_ZAY, link_latency=1e-5, network_latency=1e-5), np.ones(1), np.ones(1))
     exchange = AllToAll.of(replace(JEAN_ZAY, link_latency=1e-5, network_latency=1e-5), np.ones(1), np.ones(1))
     for collective in (alone.gather, alone.reduce, exchange.seconds):
@@ -79,7 +79,7 @@ def test_no_group_is_faster_than_its_links(size: int, stride: int, link: float, 
 
 
 @given(sizes, st.integers(1, 512), st.floats(1, 100), st.floats(1, 100), bytes_)
-def test_better_wires_never_take_longer(size: int, stride: int, link: float, network: float, moved: float) -> None:
+def test_faster_links_never_take_longer(size: int, stride: int, link: float, network: float, moved: float) -> None:
     better = replace(JEAN_ZAY, link=JEAN_ZAY.link * link, network=JEAN_ZAY.network * network)
     assert group(better, size, stride).reduce(np.full(1, moved)) <= group(JEAN_ZAY, size, stride).reduce(np.full(1, moved))
 
@@ -101,7 +101,7 @@ def test_context_ranks_hold_the_same_weights_as_data_ranks() -> None:
     assert (cut.shard.size.item(), cut.cp.size.item(), cut.tp.size.item()) == (8, 2, 4)
 
 
-def test_groups_step_over_tensor_parallel_ranks() -> None:
+def test_groups_stride_over_tensor_parallel_ranks() -> None:
     """tp 4, cp 2: a context group is inside a node of 8, the data group is not, stages are a node or more apart."""
     cut = communicators(dp_shard=4, cp=2, tp=4, pp=2, ep=4)
     assert cut.tp.bandwidth.item() == cut.cp.bandwidth.item() == NVLINK
@@ -109,7 +109,7 @@ def test_groups_step_over_tensor_parallel_ranks() -> None:
     assert cut.stage.bandwidth.item() == OMNI_PATH / 8
 
 
-def test_a_cluster_as_collectives_see_it() -> None:
+def test_a_fabric_has_the_links_of_its_cluster() -> None:
     def check(cluster: str, node: int, link: float | None, network: float | None) -> None:
         found = Fabric.of(found_cluster(cluster), IDEAL)
         assert found.node == node
@@ -140,13 +140,13 @@ def leaf(oversubscription: float, nodes: int = 16) -> Tier:
 
 
 @pytest.mark.parametrize(("size", "stride"), [(3, 128), (2, 128), (2, 192)])
-def test_a_leaf_oversubscribed_twice_halves_what_crosses_it(size: int, stride: int) -> None:
+def test_a_leaf_oversubscribed_twice_halves_the_bandwidth_across_it(size: int, stride: int) -> None:
     """Stages or copies in different leaves of 16 nodes: every device of the leaf sends at once."""
     assert bandwidth(under(leaf(2)), size, stride) == OMNI_PATH / 8 / 2
     assert bandwidth(under(leaf(1)), size, stride) == OMNI_PATH / 8
 
 
-def test_a_ring_passes_a_leaf_once_and_an_all_to_all_with_every_rank() -> None:
+def test_a_ring_crosses_a_leaf_once_and_an_all_to_all_with_every_rank() -> None:
     """48 ranks over tp 8, 16 to a leaf: eight rings share what leaves it, 400 GB/s, and each node's share is what binds. In an all-to-all
     of all 384, two thirds of the bytes leave a leaf, at 400 GB/s for 128 devices."""
     assert bandwidth(under(leaf(2)), 48, 8) == bandwidth(JEAN_ZAY, 48, 8) == OMNI_PATH / 8
@@ -154,14 +154,14 @@ def test_a_ring_passes_a_leaf_once_and_an_all_to_all_with_every_rank() -> None:
     assert exchange(under(leaf(4)), 384).far.item() == pytest.approx(2 / 3 * 128 / 200e9)
 
 
-def test_a_group_inside_a_leaf_does_not_feel_how_little_leaves_it() -> None:
+def test_the_uplink_of_a_leaf_does_not_affect_groups_inside_it() -> None:
     def check(size: int, stride: int) -> None:
         assert bandwidth(under(leaf(16)), size, stride) == bandwidth(JEAN_ZAY, size, stride)
 
     check_every(check, [(8, 1), (16, 8), (128, 1), (2, 64)])
 
 
-def test_a_slow_line_between_sites_bounds_all_that_crosses_it() -> None:
+def test_a_slow_line_between_sites_limits_groups_that_span_them() -> None:
     """24 nodes of 8 on either side of 10 GB/s: 192 devices reduce over it, and each ring has the share of its ranks there."""
     line = Tier(name="line", nodes=24, bandwidth=10e9)
     assert bandwidth(under(line), 48, 8) == 24 / 192 * 10e9
@@ -169,14 +169,14 @@ def test_a_slow_line_between_sites_bounds_all_that_crosses_it() -> None:
     assert bandwidth(under(line), 24, 8) == OMNI_PATH / 8
 
 
-def test_the_narrowest_of_several_tiers_bounds() -> None:
+def test_the_narrowest_of_several_tiers_limits_the_bandwidth() -> None:
     line = Tier(name="line", nodes=24, bandwidth=10e9)
     both, one = under(leaf(2, nodes=8), line), under(line)
     assert bandwidth(both, 2, 192) == bandwidth(one, 2, 192) == 10e9 / 192
     assert bandwidth(both, 2, 64) == bandwidth(one, 2, 64) / 2  # two leaves of one site
 
 
-def test_only_the_step_of_a_tree_between_sites_waits_for_the_line() -> None:
+def test_only_tree_steps_between_sites_have_the_latency_of_the_line() -> None:
     """48 nodes: six steps of a tree, five of them inside a site."""
     far = replace(found_cluster("jean-zay:48"), tiers=(Tier(name="line", nodes=24, bandwidth=1e12, latency=20e-3),))
     fabric = Fabric.of(far, replace(IDEAL, network_latency=1e-5))
@@ -221,13 +221,13 @@ def test_in_an_all_to_all_each_device_has_its_own_share_of_the_network() -> None
     assert group(JEAN_ZAY, 16, 1).bandwidth.item() == OMNI_PATH
 
 
-def test_inside_a_node_an_all_to_all_has_the_link() -> None:
+def test_inside_a_node_an_all_to_all_uses_the_link() -> None:
     found = exchange(JEAN_ZAY, 8)
     assert (found.far.item(), found.nodes.item()) == (0, 1)
     assert found.seconds(np.full(1, 8e9)).item() == pytest.approx(7e9 / NVLINK)
 
 
-def test_bytes_sent_to_a_node_once_save_the_network_and_not_the_link() -> None:
+def test_sending_a_token_to_a_node_once_saves_network_bytes_only() -> None:
     far, near = exchange(JEAN_ZAY, 64), exchange(JEAN_ZAY, 8)
     size = np.full(1, 1e9)
     assert far.seconds(size, 0.5).item() == pytest.approx(far.seconds(size).item() / 2)
@@ -237,7 +237,7 @@ def test_bytes_sent_to_a_node_once_save_the_network_and_not_the_link() -> None:
 # Groups that share out one copy, and copies of them.
 
 
-def test_copies_of_a_sharded_group_are_a_group_apart() -> None:
+def test_replicas_of_a_sharded_group_are_a_group_apart() -> None:
     """Two nodes of 8, tp 2, dp_shard 4: a copy is a node, and each of its 8 devices has an eighth of the network to the other."""
     cut = communicators(dp_replicate=2, dp_shard=4, tp=2)
     assert cut.shard.bandwidth.item() == NVLINK

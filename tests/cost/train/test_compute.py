@@ -38,14 +38,14 @@ def attend(d: Device, op: Op = HEADS, seq: int = 4096, mbs: int = 1, cp: int = 1
 @pytest.mark.parametrize(
     ("full", "over"), [({"m": 256, "n": 12800}, {"m": 257}), ({"m": 25600, "n": 128}, {"n": 136})], ids=["row", "column"]
 )
-def test_a_257th_row_costs_a_tile(full: dict[str, int], over: dict[str, int]) -> None:
+def test_a_257th_row_costs_another_tile(full: dict[str, int], over: dict[str, int]) -> None:
     """100 tiles of 256 x 128 leave 32 of 132 SMs idle; a row more makes them 200, which is a second wave."""
     whole = seconds(TILE_OF_256, **full, k=4096)
     assert seconds(TILE_OF_256, **(full | over), k=4096) == pytest.approx(2 * whole)
     assert seconds(TILE_OF_256, **(full | {axis: full[axis] - 8 for axis in over}), k=4096) == whole
 
 
-def test_tiles_go_over_the_sms_in_whole_waves() -> None:
+def test_tiles_run_on_the_sms_in_whole_waves() -> None:
     def check(tiles: int, waves: int) -> None:
         one = seconds(TILE_OF_256, 256, 128, 4096)
         assert seconds(TILE_OF_256, 256 * tiles, 128, 4096) == pytest.approx(waves * one)
@@ -53,14 +53,14 @@ def test_tiles_go_over_the_sms_in_whole_waves() -> None:
     check_every(check, [(1, 1), (131, 1), (132, 1), (133, 2), (264, 2), (265, 3)])
 
 
-def test_filling_a_tile_costs_as_much_as_some_steps_of_k() -> None:
+def test_filling_a_tile_costs_a_fixed_number_of_steps_of_k() -> None:
     """A tile takes k + depth steps, so a product with k = depth runs at half the rate of a very deep one."""
     d = replace(TILE_OF_256, calibration=replace(TILE_OF_256.calibration, depth=128.0))
     shallow, deep = (seconds(d, 256 * 132, 128, k) / k for k in (128, 128 * 10_000))
     assert shallow / deep == pytest.approx(2, rel=1e-3)
 
 
-def test_a_head_of_108_cannot_feed_the_matrix_units() -> None:
+def test_a_head_size_of_108_cannot_use_the_matrix_units() -> None:
     """13824 wide in 128 heads of 108: BLOOM's notes have 163 s a step, against 125 in 96 heads of 144 (NHEADS tables, 02-23)."""
 
     def check(d: Device, odd: dict[str, int]) -> None:
@@ -86,7 +86,7 @@ def test_a_larger_product_is_never_faster(m: int, n: int, k: int, batch: int, ax
 
 
 @given(rows, features, features)
-def test_an_array_of_products_is_its_products(m: int, n: int, k: int) -> None:
+def test_an_array_of_products_gives_the_result_of_each(m: int, n: int, k: int) -> None:
     together = product(H100, np.array([m, 64.0]), np.array([n, 128.0]), np.array([k, 256.0]))
     assert together.tolist() == [seconds(H100, m, n, k), seconds(H100, 64, 128, 256)]
 
@@ -118,7 +118,7 @@ def test_attention_grows_with_the_square_of_the_sequence(flash: bool) -> None:
     assert long / short == pytest.approx([16, 16], rel=0.1)
 
 
-def test_short_sequences_leave_flash_attention_the_bytes_and_whole_tiles() -> None:
+def test_flash_attention_over_short_sequences_moves_bytes_and_computes_whole_tiles() -> None:
     """In 64 tokens all keys are one tile. Of 32 heads of 128, q, k, v and o are 32,768 bytes a token, and backward four times that."""
     slow = replace(H100, bandwidth=1e9)
     work = attend(replace(H100, bandwidth=1e18), seq=64)
@@ -128,15 +128,15 @@ def test_short_sequences_leave_flash_attention_the_bytes_and_whole_tiles() -> No
 
 
 @pytest.mark.parametrize("flash", [True, False])
-def test_context_parallelism_shares_out_the_queries(flash: bool) -> None:
+def test_context_parallelism_shards_the_queries(flash: bool) -> None:
     assert attend(H100, seq=32768, cp=4, flash=flash) * 4 == pytest.approx(attend(H100, seq=32768, flash=flash), rel=0.1)
 
 
-def test_flash_attention_skips_what_is_masked_and_never_writes_the_scores() -> None:
+def test_flash_attention_skips_masked_keys_and_never_writes_the_scores() -> None:
     assert (attend(H100, seq=8192) < attend(H100, seq=8192, flash=False) / 2).all()
 
 
-def test_a_window_bounds_what_flash_attention_computes() -> None:
+def test_a_window_limits_the_flops_of_flash_attention() -> None:
     """A window of 1024 in 16384 tokens: 1024 - 1024 x 1023 / 2 / 16384 = 992 keys a token, against 8192.5; both and half a tile of 128."""
     free = replace(H100, bandwidth=1e18)
     narrow, whole = attend(free, replace(HEADS, window=1024), seq=16384), attend(free, seq=16384)

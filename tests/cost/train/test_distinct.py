@@ -23,7 +23,7 @@ def _kinds(table: list[np.ndarray]) -> int:
 
 @settings(max_examples=60)
 @given(columns)
-def test_what_is_found_of_each_kind_is_right_for_every_layout(table: list[np.ndarray]) -> None:
+def test_results_per_group_expand_to_the_right_layouts(table: list[np.ndarray]) -> None:
     for groups in (Groups.of(*table), Groups.of_runs(*table)):
         for column in table:
             assert groups.expand(column[groups.rows]).tolist() == column.tolist()
@@ -32,7 +32,7 @@ def test_what_is_found_of_each_kind_is_right_for_every_layout(table: list[np.nda
 
 @settings(max_examples=60)
 @given(columns)
-def test_layouts_that_follow_one_another_are_one_kind_and_no_others(table: list[np.ndarray]) -> None:
+def test_only_consecutive_equal_layouts_form_a_run(table: list[np.ndarray]) -> None:
     changes = [any(column[i] != column[i - 1] for column in table) for i in range(1, len(table[0]))]
     groups = Groups.of_runs(*table)
     assert groups.which.tolist() == np.cumsum([0, *changes]).tolist()
@@ -40,7 +40,7 @@ def test_layouts_that_follow_one_another_are_one_kind_and_no_others(table: list[
 
 @settings(max_examples=60)
 @given(columns)
-def test_kinds_with_a_choice_each_are_told_apart_by_both(table: list[np.ndarray]) -> None:
+def test_split_groups_differ_by_group_and_by_choice(table: list[np.ndarray]) -> None:
     choice = np.arange(len(table[0])) % 3
     groups = Groups.of(*table).split_by(choice, 3)
     assert len(groups.rows) == (len(choice) if groups.trivial else _kinds([*table, choice]))
@@ -50,14 +50,14 @@ def test_kinds_with_a_choice_each_are_told_apart_by_both(table: list[np.ndarray]
 
 @settings(max_examples=60)
 @given(columns)
-def test_kinds_of_kinds_are_kinds_of_the_layouts(table: list[np.ndarray]) -> None:
+def test_groups_of_representatives_compose_to_groups_of_layouts(table: list[np.ndarray]) -> None:
     below = Groups.of_runs(*table)
     groups = Groups.of(table[0][below.rows]).compose(below)
     assert groups.expand(table[0][groups.rows]).tolist() == table[0].tolist()
     assert len(groups.rows) == _kinds(table[:1])
 
 
-def test_one_of_several_rows_is_picked_for_each_layout() -> None:
+def test_expand_row_takes_the_row_chosen_for_each_layout() -> None:
     groups = Groups.of(np.array([4, 5, 4]))
     first, last = groups.expand(np.array([1.0, 2.0])), groups.expand(np.array([10.0, 20.0]))
     picked = groups.expand_row(np.array([[1.0, 2.0], [10.0, 20.0]]), np.array([0, 1, 1]))
@@ -73,7 +73,7 @@ def test_one_of_several_rows_is_picked_for_each_layout() -> None:
         ("llama-3-8b", "tpu-v5p:4x4x8", "maxtext"),
     ],
 )
-def test_layouts_as_a_search_lists_them_are_evaluated_as_if_alone(model: str, cluster: str, framework: str) -> None:
+def test_layouts_in_the_order_of_a_search_cost_the_same_as_each_alone(model: str, cluster: str, framework: str) -> None:
     """Ranks that share out state on a torus take links from tensor groups: there, cuts that only differ in those are not one."""
     q = question(model, cluster, framework, batch=64)
     _, some = next(iter(blocks(q, {}, (), {})))

@@ -39,7 +39,7 @@ KORTHIKANTI: list[tuple[dict[str, int], int, int, int]] = [
 """Axes, and bytes per token and hidden unit: not sharded, sharded by tensor parallelism, of scores."""
 
 
-def test_activations_of_a_layer_are_those_of_korthikanti() -> None:
+def test_activations_of_a_layer_match_korthikantis_formulas() -> None:
     """Korthikanti et al. 2022, arXiv:2205.05198, section 4, with dropout masks: 34 bytes per token and hidden unit."""
 
     def check(size: tuple[str, int], b: int, t: int, formula: tuple[dict[str, int], int, int, int]) -> None:
@@ -52,7 +52,7 @@ def test_activations_of_a_layer_are_those_of_korthikanti() -> None:
     check_every(check, product(SIZES, [1, 4], [1, 8], KORTHIKANTI))
 
 
-def test_without_dropout_there_are_two_masks_less() -> None:
+def test_without_dropout_there_are_no_masks() -> None:
     """32 of the 34 bytes: a byte for each of the two masks of a layer; attention's own mask is among the 5 of the scores."""
     q = question("korthikanti-22b", framework=replace(PLAIN, dropout=False), batch=1)
     assert kept(q, recompute=1) == pytest.approx(2048 * 6144 * 32)
@@ -63,7 +63,7 @@ def test_flash_attention_keeps_no_scores() -> None:
     assert kept(q) == pytest.approx(2048 * 6144 * 34)
 
 
-def test_full_recompute_keeps_the_input_of_every_layer_and_one_layer_at_work() -> None:
+def test_full_recompute_keeps_the_input_of_every_layer_and_one_whole_layer() -> None:
     """Korthikanti et al. 2022, Table 2: 2 s b h a layer."""
     q = question("korthikanti-22b", framework=PLAIN, batch=1)
     inputs = 2 * 2048 * 6144 * 48
@@ -81,14 +81,14 @@ def test_the_first_stage_holds_as_many_micro_batches_as_there_are_stages(pp: int
 
 
 @pytest.mark.parametrize(("pp", "vpp"), [(4, 2), (8, 3), (8, 6)])
-def test_interleaving_holds_more(pp: int, vpp: int) -> None:
+def test_interleaving_keeps_more_activations(pp: int, vpp: int) -> None:
     """1 + (p - 1) / (p m) times as much (Korthikanti et al. 2022, 4.2.3)."""
     q = question("korthikanti-22b", framework=PLAIN, batch=64)
     interleaved = bytes_of("activations", q, pp=pp, vpp=vpp, schedule=1)
     assert interleaved / bytes_of("activations", q, pp=pp) == pytest.approx(1 + (pp - 1) / (pp * vpp))
 
 
-def test_a_parameter_takes_18_bytes_in_megatron_and_less_where_it_is_shared_out() -> None:
+def test_a_parameter_takes_18_bytes_in_megatron_and_fewer_where_it_is_sharded() -> None:
     """bf16 weights, float32 gradients, AdamW: 18 bytes, and 6 + 12/d with the distributed optimizer of d ranks (Megatron's docs)."""
     q = question("llama-3-8b")
     n = q.model.params
@@ -106,7 +106,7 @@ def test_a_parameter_takes_18_bytes_in_megatron_and_less_where_it_is_shared_out(
 @pytest.mark.parametrize(
     ("zero", "shared"), [(1, {"optimizer"}), (2, {"optimizer", "gradients"}), (3, {"optimizer", "gradients", "weights"})]
 )
-def test_zero_shares_out_what_its_stage_says(zero: int, shared: set[str]) -> None:
+def test_each_zero_stage_shards_its_kinds_of_state(zero: int, shared: set[str]) -> None:
     """ZeRO, arXiv:1910.02054: stage 1 the optimizer's state, stage 2 gradients too, stage 3 parameters too."""
     q = question("llama-3-8b")
     whole, cut = cost(q, dp_replicate=8)[1], cost(q, dp_shard=8, zero=zero)[1]
@@ -118,20 +118,20 @@ def test_zero_shares_out_what_its_stage_says(zero: int, shared: set[str]) -> Non
         assert cut[kind] == whole[kind]
 
 
-def test_replicas_share_nothing() -> None:
+def test_replication_does_not_change_memory() -> None:
     q = question("llama-3-8b")
     assert cost(q, dp_replicate=4, dp_shard=2, zero=3)[1] == cost(q, dp_replicate=1, dp_shard=2, zero=3)[1]
 
 
 @pytest.mark.parametrize("model", ["mixtral-8x7b", "deepseek-v2-lite"])
-def test_expert_parallelism_shares_out_the_experts_alone(model: str) -> None:
+def test_expert_parallelism_only_shards_the_experts(model: str) -> None:
     q = question(model)
     experts = sum(op.params * op.count for op in q.model.ops if op.expert)
     whole, cut = (bytes_of("weights", q, dp_shard=8, ep=ep, zero=1) for ep in (1, 8))
     assert whole - cut == pytest.approx(2 * experts * 7 / 8)
 
 
-def test_the_optimizer_state_of_experts_is_shared_only_by_those_who_have_the_same() -> None:
+def test_the_optimizer_state_of_an_expert_is_sharded_over_the_ranks_that_hold_it() -> None:
     """Of 8 ranks with ep 4, each expert is on 2: 12 bytes x (dense / 8 + experts / 4 / 2), no less than 12 x all / 8."""
     q = question("mixtral-8x7b")
     apart, together = (bytes_of("optimizer", q, dp_shard=8, ep=ep, zero=1) for ep in (4, 1))
@@ -140,21 +140,21 @@ def test_the_optimizer_state_of_experts_is_shared_only_by_those_who_have_the_sam
     assert alone == pytest.approx(together)
 
 
-def test_context_ranks_share_out_the_optimizer_state_as_data_ranks_do() -> None:
+def test_context_ranks_shard_the_optimizer_state_like_data_ranks() -> None:
     """Both hold the same weights: 12 bytes x parameters over dp_shard x cp (torchtitan's FSDP mesh, Megatron's distributed optimizer)."""
     q = question("llama-3-8b")
     assert bytes_of("optimizer", q, dp_shard=2, cp=4, zero=1) == pytest.approx(12 * q.model.params / 8, rel=1e-4)
     assert bytes_of("optimizer", q, dp_shard=1, cp=4) == pytest.approx(12 * q.model.params, rel=1e-4)  # no ZeRO: each has it all
 
 
-def test_offload_takes_the_optimizer_and_then_the_parameters_off_the_device() -> None:
+def test_offload_moves_the_optimizer_and_then_the_parameters_to_the_host() -> None:
     q = question("llama-3-8b", framework="fsdp")
     kept, moved, bare = (cost(q, dp_shard=8, zero=3, offload=how)[1] for how in (0, 1, 2))
     assert kept["optimizer"] > 0 == moved["optimizer"] == bare["optimizer"]
     assert kept["weights"] == moved["weights"] > bare["weights"] > 0  # the layers at work come back
 
 
-def test_logits_are_of_the_last_stage_and_as_large_as_the_vocabulary() -> None:
+def test_logits_are_as_wide_as_the_vocabulary_and_sharded_by_tp() -> None:
     """Llama 3 8B, 2048 tokens, 128256 words, 8 bytes around the loss of each logit: 2.1 GB; tp cuts them."""
     q = question("llama-3-8b")
     assert bytes_of("logits", q) == 2048 * 128256 * MEGATRON.logit_bytes
@@ -166,7 +166,7 @@ def test_a_leaner_optimizer_takes_less(optimizer: str) -> None:
     assert bytes_of("optimizer", question(optimizer=optimizer)) < bytes_of("optimizer", question())
 
 
-def test_measured_activations_scale_what_is_computed() -> None:
+def test_the_calibrated_factor_scales_activations() -> None:
     plain, scaled = (question(calibration=Calibration(activations=share)) for share in (1.0, 1.25))
     assert bytes_of("activations", scaled) == 1.25 * bytes_of("activations", plain)
 
@@ -186,12 +186,12 @@ def test_bytes_are_finite_and_never_negative_and_kinds_add_up_to_the_peak(case: 
 
 @settings(max_examples=60)
 @given(questions_with_layouts(most=1))
-def test_bytes_do_not_depend_on_how_fast_anything_is(case: tuple[Question, Layouts]) -> None:
+def test_bytes_do_not_depend_on_speeds(case: tuple[Question, Layouts]) -> None:
     q, layouts = case
     assert evaluate(faster(q, memory=3, link=3, network=3, flops=3), layouts).peak == evaluate(q, layouts).peak
 
 
-def test_split_weights_of_one_device_take_14_bytes_a_parameter_and_gradients_come_as_activations_go() -> None:
+def test_split_weights_take_14_bytes_per_parameter_and_gradients_replace_freed_activations() -> None:
     """trainer/adamw.py: 2 bytes of weight, 2 of its rest, 8 of moments, 2 of gradient; with micro-batches those are float32 and stay."""
     q = question("llama-3.2-1b", framework=find_framework("meshwise"), batch=8, seq=2048)
     one, several = cost(q, mbs=8)[1], cost(q, mbs=2)[1]
@@ -204,7 +204,7 @@ def test_split_weights_of_one_device_take_14_bytes_a_parameter_and_gradients_com
     assert tiny["gradients"] + tiny["activations"] + tiny["logits"] == pytest.approx(2 * params)
 
 
-def test_logits_a_part_at_a_time_take_what_is_there_at_once() -> None:
+def test_logits_computed_in_parts_take_two_parts_at_a_time() -> None:
     """4.2 GB of 16-bit logits in 4 parts of a GiB at most, two at a time; the gradient of the head in float32, of its input in 16 bits."""
     q = question("llama-3.2-1b", framework=find_framework("meshwise"), batch=8, seq=2048)
     rows, vocabulary, hidden = 8 * 2048, 128256, 2048

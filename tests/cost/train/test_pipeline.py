@@ -33,7 +33,7 @@ def length(
     return float(makespan(stages, pass_times(layer), pass_times(head), np.array([float(m)]), pp)[0])
 
 
-def test_equal_stages_take_a_slot_for_every_micro_batch_and_every_other_stage() -> None:
+def test_equal_stages_take_one_slot_per_micro_batch_and_per_other_stage() -> None:
     """(m + p - 1)(F + B): arXiv:2104.04473, 2.2.1."""
 
     def check(pp: int, m: int) -> None:
@@ -43,17 +43,17 @@ def test_equal_stages_take_a_slot_for_every_micro_batch_and_every_other_stage() 
 
 
 @pytest.mark.parametrize(("pp", "m"), [(2, 2), (4, 4), (4, 20)])
-def test_putting_off_weights_leaves_f_and_b_less_w(pp: int, m: int) -> None:
+def test_deferring_weight_gradients_leaves_a_bubble_of_f_plus_b_minus_w(pp: int, m: int) -> None:
     """(p - 1)(F + B - W): ZB-H1, arXiv:2401.10241, Table 2."""
     assert length([1] * pp, m, (1, 1.3, 0.9)) - m * 3.2 == pytest.approx((pp - 1) * (1 + 1.3 - 0.9))
 
 
-def test_a_heavier_last_stage_sets_the_pace_and_the_others_come_once() -> None:
+def test_a_slower_last_stage_limits_every_micro_batch() -> None:
     assert length([1, 1, 1], 10, (1, 2, 0), head=(1, 1, 0)) == pytest.approx(10 * 5 + 2 * 3)
 
 
-def test_a_lighter_last_stage_answers_sooner() -> None:
-    """As played out by hand in tests/test_schedule.py: 15.5 s, not 4 x 3 + 3 + 1.5."""
+def test_a_faster_last_stage_shortens_the_step() -> None:
+    """As simulated in test_schedule.py: 15.5 s, not 4 x 3 + 3 + 1.5."""
     assert length([2, 2, 1], 4, (0.5, 1, 0)) == pytest.approx(15.5)
 
 
@@ -62,7 +62,7 @@ def test_one_micro_batch_passes_every_stage_once() -> None:
 
 
 @given(st.integers(2, 20), st.integers(1, 40), st.integers(1, 5), st.integers(0, 5), st.floats(0, 9), st.floats(0, 1))
-def test_a_few_stages_stand_for_all_where_those_between_are_equal(
+def test_sampled_stages_suffice_where_the_middle_stages_are_equal(
     pp: int, m: int, layers: int, last: int, head: float, weight: float
 ) -> None:
     """The first may have a layer less, and the last any number, as frameworks cut them."""

@@ -78,7 +78,7 @@ def in_flight(run: Simulation, stage: int, freed_by: int) -> int:
 
 
 @pytest.mark.parametrize(("pp", "m"), [(4, 16), (8, 8), (8, 3)])
-def test_memory_is_that_of_1f1b(pp: int, m: int) -> None:
+def test_stages_hold_as_many_micro_batches_as_published(pp: int, m: int) -> None:
     """Stage i of 1F1B holds p - i micro-batches (arXiv:2104.04473, 2.2.1); no stage of ZB-H1 more than its first (arXiv:2401.10241)."""
     plain, split = simulate("1f1b", np.ones((3, pp, 1)), m), simulate("zero-bubble", np.ones((3, pp, 1)), m)
     for stage in range(pp):
@@ -86,7 +86,7 @@ def test_memory_is_that_of_1f1b(pp: int, m: int) -> None:
         assert in_flight(split, stage, WEIGHT) <= min(m, pp)
 
 
-def test_published_orders() -> None:
+def test_orders_match_the_published_ones() -> None:
     """1F1B of arXiv:2104.04473: the last of 4 stages alternates at once, the first runs 3 ahead. ZB-H1's last puts off 3 weights."""
     said = ["".join(f"{'FBW'[what]}{j}" for what, _, j in order("1f1b", stage, 4, 4)) for stage in (0, 3)]
     assert said == ["F0F1F2F3B0B1B2B3", "F0B0F1B1F2B2F3B3"]
@@ -153,7 +153,7 @@ def played(q: Question, row: dict[str, int], m: int) -> float:
 
 @settings(max_examples=400, deadline=None)
 @given(layouts())
-def test_the_closed_form_agrees_with_the_schedule_played_out_to_a_thousandth(case: tuple[Question, dict[str, int]]) -> None:
+def test_the_closed_form_agrees_with_the_simulated_schedule_to_a_thousandth(case: tuple[Question, dict[str, int]]) -> None:
     q, row = case
     m = int(q.work.batch)
     time = {part: float(value[0]) for part, value in evaluate(q, Layouts.of(**row)).time.items()}
@@ -161,7 +161,7 @@ def test_the_closed_form_agrees_with_the_schedule_played_out_to_a_thousandth(cas
     assert closed == pytest.approx(played(q, row, m), rel=1e-3)
 
 
-def test_a_lighter_last_stage_shortens_the_bubble() -> None:
+def test_a_faster_last_stage_shortens_the_bubble() -> None:
     """Two stages of 1 s forward and 2 s backward and a last of 0.5 and 1, 4 micro-batches, played out by hand.
 
     Stage 1: F0 1 to 2, F1 to 3, B0 3.5 to 5.5 (the last stage has it done at 3.5), F2, B1, F3 8.5 to 9.5, B2 to 11.5, B3 to 13.5.

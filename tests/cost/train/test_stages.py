@@ -50,13 +50,13 @@ def test_layers_are_cut_into_stages() -> None:
 
 
 @given(st.integers(1, 128), st.integers(1, 128), st.sampled_from(("nanotron", "megatron")))
-def test_the_fullest_stage_is_the_fullest_and_stages_have_room_for_all_layers(layers: int, pp: int, framework: str) -> None:
+def test_no_stage_has_more_layers_than_the_fullest_and_stages_hold_all_layers(layers: int, pp: int, framework: str) -> None:
     middle, last = stages(layers, pp, framework)
     assert last <= middle <= layers
     assert middle * (pp - 1) + max(last, 0) >= layers - (framework == "megatron")  # the first gives a place to the embedding
 
 
-def test_layers_before_each_stage_are_those_of_bloom() -> None:
+def test_layers_before_each_stage_match_blooms_stages() -> None:
     """70 layers over 12 stages, the embedding and the head counted as one each: 5, ten times 6, and 5."""
     q = question("bloom-176b", "jean-zay:48", "megatron-deepspeed")
     before = layers_before(q, Layouts.of(pp=12).as_floats(), np.arange(13.0))

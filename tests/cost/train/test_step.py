@@ -51,7 +51,7 @@ def test_seconds_are_finite_and_never_negative_and_parts_add_up_to_the_step(case
 
 
 @given(questions_with_layouts())
-def test_a_block_is_evaluated_as_its_rows_one_by_one(case: tuple[Question, Layouts]) -> None:
+def test_a_block_of_layouts_costs_the_same_as_each_layout_alone(case: tuple[Question, Layouts]) -> None:
     q, layouts = case
     together = evaluate(q, layouts)
     for i in range(len(layouts)):
@@ -60,7 +60,7 @@ def test_a_block_is_evaluated_as_its_rows_one_by_one(case: tuple[Question, Layou
         assert {kind: value[i] for kind, value in together.memory.items()} == pytest.approx(_only(alone.memory), rel=1e-12)
 
 
-def test_layouts_with_a_batch_each_are_evaluated_as_if_alone() -> None:
+def test_layouts_with_different_batches_cost_the_same_as_each_alone() -> None:
     """As rows of a table of measurements are: equal layouts, of which one has few micro-batches and one many."""
     q, layouts = question("bloom-560m", "jean-zay:4", "megatron-deepspeed"), Layouts.of(pp=np.array([4, 4, 4]), tp=2)
     batches = np.array([2, 16, 512])
@@ -81,7 +81,7 @@ def _only(parts: dict[str, Any]) -> dict[str, float]:
         ({"ep": 1, "mbs": 65537}, {"ep": 2, "mbs": 1}),
     ],
 )
-def test_two_layouts_of_a_large_cluster_are_not_taken_for_one(pair: tuple[dict[str, int], dict[str, int]]) -> None:
+def test_layouts_of_a_large_cluster_are_not_grouped_by_mistake(pair: tuple[dict[str, int], dict[str, int]]) -> None:
     """Work is evaluated once per distinct (tp, cp, ep, mbs); two of those must not share a number."""
     q = question("mixtral-8x7b", batch=2 * 65537, seq=2**20)
     names = {axis for row in pair for axis in row}
@@ -119,7 +119,7 @@ def test_more_micro_batches_take_longer(model: str, cluster: str, data: st.DataO
 
 @settings(max_examples=60)
 @given(questions_with_layouts(most=1))
-def test_what_a_layout_does_not_use_costs_nothing(case: tuple[Question, Layouts]) -> None:
+def test_an_unused_axis_costs_nothing(case: tuple[Question, Layouts]) -> None:
     q, layouts = case
     row, time = layouts.row(0), _only(evaluate(q, layouts).time)
     unused = {"tp": "tp", "cp": "cp", "ep": "ep", "p2p": "pp", "bubble": "pp"}
@@ -130,7 +130,7 @@ def test_what_a_layout_does_not_use_costs_nothing(case: tuple[Question, Layouts]
 
 @settings(max_examples=60)
 @given(questions_with_layouts(most=1), st.integers(1, 4))
-def test_a_fixed_cost_is_paid_once_a_step_unless_it_is_one_graph(case: tuple[Question, Layouts], more: int) -> None:
+def test_the_fixed_cost_is_paid_once_per_step_unless_a_step_is_one_cuda_graph(case: tuple[Question, Layouts], more: int) -> None:
     q, layouts = case
     later = replace(q, calibration=replace(q.calibration, step=q.calibration.step + more))
     paid = more * (uses_cuda_graph(q, layouts) == 0)
@@ -186,7 +186,7 @@ def test_interleaving_divides_the_bubble_and_multiplies_the_messages(vpp: int) -
     assert interleaved["matmul"] == plain["matmul"]
 
 
-def test_a_zero_bubble_schedule_fills_all_but_a_third() -> None:
+def test_a_zero_bubble_schedule_leaves_a_third_of_the_bubble() -> None:
     """ZB-H1 idles (p - 1)(F + B - W), Qi et al. 2023, arXiv:2401.10241, Table 2: a third, as F = B = W but for attention."""
     q = stack()
     plain, filled = cost(q, pp=8)[0]["bubble"], cost(q, pp=8, schedule=2)[0]["bubble"]
@@ -204,7 +204,7 @@ def test_a_zero_bubble_schedule_never_has_more_bubble_than_1f1b(case: tuple[Ques
     assert filled.step <= plain.step
 
 
-def test_neither_of_two_uneven_stages_has_a_layer_too_many() -> None:
+def test_seven_layers_over_two_stages_are_four_and_three() -> None:
     """7 layers over 2 stages, the embedding and the head counted as one each: 4 and 3, so no stage multiplies for 5."""
     model = build(
         {
@@ -240,7 +240,7 @@ def test_tensor_parallelism_reduces_twice_a_layer_and_pass() -> None:
     assert cost(q, tp=8, sp=1)[0]["tp"] == cost(q, tp=8)[0]["tp"]  # a reduce-scatter and an all-gather are the same bytes
 
 
-def test_what_each_zero_stage_moves_in_a_step_of_four_micro_batches() -> None:
+def test_bytes_moved_by_each_zero_stage_in_a_step_of_four_micro_batches() -> None:
     """ZeRO, arXiv:1910.02054, section 7, and FSDP, arXiv:2304.11277; nothing hidden, no latency."""
 
     def check(zero: int, reduced: int, gathered: int) -> None:
@@ -261,7 +261,7 @@ def test_what_each_zero_stage_moves_in_a_step_of_four_micro_batches() -> None:
     )
 
 
-def test_computing_hides_the_reduction_of_gradients() -> None:
+def test_computation_hides_the_reduction_of_gradients() -> None:
     exposed, half, hidden = (
         cost(question("llama-3-8b", calibration=Calibration(hidden_dp=share), batch=8), dp_replicate=8)[0]["dp"]
         for share in (0.0, 0.25, 1.0)
@@ -269,7 +269,7 @@ def test_computing_hides_the_reduction_of_gradients() -> None:
     assert exposed > half > hidden >= 0
 
 
-def test_experts_are_sent_their_tokens_and_send_them_back() -> None:
+def test_tokens_are_sent_to_their_experts_and_back() -> None:
     """Mixtral: 2 of 8 experts see each token: 2 copies x 4096 x 2 bytes, there and back, forward and backward, 32 layers, and the
     busiest device has a tenth more than the mean."""
     q = question("mixtral-8x7b", framework="torchtitan", calibration=replace(QUIET, link_latency=0.0), batch=8)
@@ -284,7 +284,7 @@ def test_experts_are_sent_their_tokens_and_send_them_back() -> None:
     assert cost(hidden, dp_shard=8, zero=1, ep=8)[0]["ep"] == 0
 
 
-def test_the_busiest_expert_holds_up_the_products_of_all() -> None:
+def test_all_products_wait_for_the_busiest_expert() -> None:
     """Products of experts take as long as on the device with most tokens; where every device has all experts, none is busier."""
     q = question("mixtral-8x7b")
     worse = replace(q, work=replace(q.work, imbalance=2.0))
@@ -292,7 +292,7 @@ def test_the_busiest_expert_holds_up_the_products_of_all() -> None:
     assert cost(worse, dp_shard=8, zero=1)[0]["matmul"] == cost(q, dp_shard=8, zero=1)[0]["matmul"]
 
 
-def test_a_framework_that_sends_a_token_to_a_node_once_leaves_nodes_less_often() -> None:
+def test_sending_a_token_to_a_node_once_reduces_traffic_between_nodes() -> None:
     """DeepSeek-V3: 8 experts of a token in at most 4 of 8 nodes are on 4 (1 - (3/4)^8) = 3.6 of them: 0.45 of 8 copies leave."""
     program = find_framework("hai-llm")
     axes = {"dp_shard": 64, "zero": 1, "ep": 64}
@@ -311,7 +311,7 @@ def test_a_framework_that_sends_a_token_to_a_node_once_leaves_nodes_less_often()
     assert once / each == pytest.approx(4 * (1 - 0.75**8) / 8, rel=1e-6)
 
 
-def test_what_computing_hides_of_the_exchange_is_not_paid() -> None:
+def test_overlapped_expert_exchange_is_not_counted() -> None:
     program = find_framework("hai-llm")
     axes = {"dp_shard": 8, "zero": 1, "ep": 8}
     hidden, bare = (
@@ -335,7 +335,7 @@ def test_tensor_parallelism_over_a_slow_network_is_not_hidden_by_a_fitted_share(
     assert exposed("2x8xh100-sxm@1GB/s", 16) > 0.95
 
 
-def test_copies_of_a_sharded_group_reduce_only_their_part() -> None:
+def test_replicas_of_a_sharded_group_reduce_only_their_shard() -> None:
     """dp_replicate 2 over dp_shard 8 on two nodes: 2 x (1/2) of an eighth of the gradients cross the network, at an eighth of it."""
     bare = replace(QUIET, link=1.0, network=1.0, link_latency=0.0, network_latency=0.0, hidden_dp=0.0)
     q = question("llama-3-8b", "jean-zay:2", calibration=bare, batch=16)
@@ -354,7 +354,7 @@ def test_full_recompute_is_another_forward_pass(recompute: int) -> None:
     assert share == pytest.approx(0.34 if recompute else 0, abs=0.03)
 
 
-def test_sequence_parallelism_shares_out_the_norms_and_costs_nothing() -> None:
+def test_sequence_parallelism_shards_the_norms_and_costs_nothing() -> None:
     q = question("llama-3-8b")
     without, shared = cost(q, tp=8)[0], cost(q, tp=8, sp=1)[0]
     assert shared["elementwise"] < without["elementwise"]
@@ -363,7 +363,7 @@ def test_sequence_parallelism_shares_out_the_norms_and_costs_nothing() -> None:
     }
 
 
-def test_a_small_model_waits_for_its_host() -> None:
+def test_a_small_model_waits_for_cpu_launches() -> None:
     """Llama debug is so small that a layer computes in less than the 1.2 ms it takes to start: the step is as long as that."""
     q = question("llama-debug", batch=1, seq=512)
     layers = q.model.decoder.layers
@@ -399,7 +399,7 @@ def test_korthikantis_iterations_are_predicted_within_a_fifth_by_the_prior(model
     assert 1.15 < full / selective < 1.45  # measured: 1.29, 1.32, 1.30, 1.32
 
 
-def test_a_head_of_108_makes_bloom_slower_as_it_did() -> None:
+def test_a_head_size_of_108_slows_bloom_as_measured() -> None:
     """48 nodes, dp 8, tp 8, pp 6, micro-batch 4, 13824 wide: 128 heads of 108 took 162.72 s, 96 of 144 124.75 (BLOOM notes, 02-23)."""
     slow, quick = (
         seconds(
@@ -416,7 +416,7 @@ def test_a_head_of_108_makes_bloom_slower_as_it_did() -> None:
     assert slow / quick == pytest.approx(162.72 / 124.75, rel=0.15)
 
 
-def test_a_step_that_is_one_cuda_graph_waits_for_no_host() -> None:
+def test_a_cuda_graph_has_no_cpu_launch_overhead() -> None:
     """On one GPU; several, or a CPU, start every kernel from the host."""
     c = replace(Calibration(), layer_gap=1e-5, layer_launch=5e-3)
     one = cost(question("llama-debug", "1xh100-sxm", "meshwise", c, batch=1, seq=64))[0]
@@ -428,7 +428,7 @@ def test_a_step_that_is_one_cuda_graph_waits_for_no_host() -> None:
         assert other["fixed"] == c.step
 
 
-def test_joined_products_are_one_product_on_one_gpu() -> None:
+def test_joined_products_count_as_one_on_a_single_gpu() -> None:
     """Queries, keys and values of a 768-wide model are a product of 2,304 outputs, gate and up one of 4,096: fewer tiles are cut off."""
     joins = find_framework("meshwise")
     apart = replace(joins, joins_products=False)
@@ -438,14 +438,14 @@ def test_joined_products_are_one_product_on_one_gpu() -> None:
         assert {part for part in TRAIN_PARTS if one[part] != other[part]} <= {"matmul"}
 
 
-def test_no_norm_is_shorter_than_a_kernel() -> None:
+def test_no_norm_is_faster_than_the_shortest_kernel() -> None:
     """Of one token: two norms, two additions, rotary positions and the gate are a kernel each forward, and 1.3 times as much backward."""
     q = question("llama-debug", "1xh100-sxm", "megatron", batch=1, seq=1)
     layers = q.model.decoder.layers
     assert cost(q)[0]["elementwise"] == pytest.approx(layers * 6 * SHORTEST_KERNEL * 2.3, rel=0.01)
 
 
-def test_what_a_framework_moves_more_is_elementwise_time_alone() -> None:
+def test_the_elementwise_coefficient_only_scales_elementwise_time() -> None:
     q = question("llama-3-8b", "1xh100-sxm", "torchtitan", batch=4)
     fewer, many = (cost(replace(q, calibration=replace(q.calibration, elementwise=more)), mbs=4)[0] for more in (1.0, 3.0))
     logits = 4 * 2048 * 128256 * q.work.framework.logit_bytes / (3.35e12 * q.calibration.memory)  # are not of a layer

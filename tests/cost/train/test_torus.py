@@ -56,7 +56,7 @@ def test_k_closed_axes_have_k_times_the_bandwidth_of_one(axes: tuple[int, ...], 
     assert 459e12 / (links(CP, SHARD, torus, shard=prod(axes)) * ICI) == pytest.approx(tokens, rel=1e-3)
 
 
-def test_tensor_parallelism_round_an_axis_has_both_directions_and_on_a_part_of_it_one() -> None:
+def test_a_ring_around_an_axis_has_two_links_and_a_line_has_one() -> None:
     """Part 3: without the wraparound a collective takes twice as long."""
     line = Torus.of((16,), (True,), ICI)
     assert links(TP, TP, line, tp=16, shard=1) == 2
@@ -69,7 +69,7 @@ def test_an_axis_that_does_not_close_has_one_link() -> None:
     assert links(CP, SHARD, Torus.of((4, 4), (True, False), ICI), shard=16) == 3
 
 
-def test_groups_that_lie_between_one_anothers_ranks_share_the_links() -> None:
+def test_interleaved_groups_share_the_links() -> None:
     """tp 4 on the ring of 16: every fourth chip is a data group, which goes round too; four groups have two links."""
     ring = Torus.of((16,), (True,), ICI)
     assert links(CP, SHARD, ring, tp=4, shard=4) == 2 / 4
@@ -87,11 +87,11 @@ def test_an_all_to_all_moves_an_eighth_of_the_ring_over_each_link() -> None:
     check_every(check, [(16, True, 16 / 8), (8, True, 8 / 8), (16, False, 16 / 4), (2, False, 0.5)])
 
 
-def test_the_longest_axis_bounds_an_all_to_all() -> None:
+def test_the_longest_axis_limits_an_all_to_all() -> None:
     assert mesh(shard=8960).crossing(CP, SHARD).item() == 28 / 8
 
 
-def test_a_ring_is_passed_halfway_round_and_a_line_to_its_end() -> None:
+def test_a_ring_takes_half_its_length_in_hops_and_a_line_its_whole_length() -> None:
     """Part 3: a hop takes about a microsecond, and a ring needs half its length."""
     assert mesh(shard=8960).hops(CP, SHARD).item() == 8 + 10 + 14
     assert mesh(Torus.of((4, 4), (False, False), ICI), shard=16).hops(CP, SHARD).item() == 3 + 3
@@ -126,7 +126,7 @@ def test_an_axis_of_one_carries_nothing_and_of_two_has_one_link() -> None:
     assert Torus.of((2, 1), (True, True), ICI).links == (1, 0)  # both directions of a ring of two would be the same wire
 
 
-def test_a_chip_alone_waits_for_no_one() -> None:
+def test_a_single_chip_communicates_in_no_time() -> None:
     lone = communicators("tpu-v5p:1x1x1")
     assert lone.shard.gather(np.full(1, 1e12)).item() == lone.ep.seconds(np.full(1, 1e12)).item() == 0
 
@@ -134,7 +134,7 @@ def test_a_chip_alone_waits_for_no_one() -> None:
 # Several pods.
 
 
-def test_what_is_left_of_the_mesh_is_spread_over_pods() -> None:
+def test_the_rest_of_the_mesh_is_spread_over_pods() -> None:
     """Four pods of 8,960: copies of the weights are reduced over the data-center network, 6.25 GB/s a chip."""
     cut = communicators("4 pods of tpu-v5p", dp_replicate=4, dp_shard=2240, tp=4)
     assert cut.replicate.bandwidth.item() == DCN
@@ -168,7 +168,7 @@ def test_experts_take_the_first_context_and_data_ranks() -> None:
     assert cut.experts.size.item() == 1
 
 
-def test_a_line_between_sites_bounds_what_crosses_it() -> None:
+def test_a_line_between_sites_limits_the_groups_across_it() -> None:
     """2 sites of 2 pods of 64 with a line of 1 GB/s: all 128 chips of a site reduce over it."""
     cut = communicators("2x(2xtpu-v5p:4x4x4@1TB/s)@1GB/s", dp_replicate=4, dp_shard=64)
     assert cut.replicate.bandwidth.item() == pytest.approx(2 * 1e9 / 128)  # two of the four ranks are in a site
@@ -192,7 +192,7 @@ def laid(draw: st.DrawFn) -> tuple[Torus, dict[str, int], int]:
 
 
 @given(laid())
-def test_every_axis_lies_on_the_torus_and_pods_take_the_rest(drawn: tuple[Torus, dict[str, int], int]) -> None:
+def test_every_axis_is_laid_on_the_torus_and_the_rest_on_pods(drawn: tuple[Torus, dict[str, int], int]) -> None:
     torus, axes, pods = drawn
     found = mesh(torus, **axes)
     assert tuple(np.prod(found.taken[:, :, 0], axis=1)) == torus.shape
@@ -214,7 +214,7 @@ def test_no_group_has_more_links_than_a_chip(drawn: tuple[Torus, dict[str, int],
 
 
 @given(laid(), st.integers(1, 4))
-def test_the_ranks_in_some_pods_are_a_part_of_the_group(drawn: tuple[Torus, dict[str, int], int], unit: int) -> None:
+def test_the_ranks_within_pods_divide_the_group(drawn: tuple[Torus, dict[str, int], int], unit: int) -> None:
     torus, axes, pods = drawn
     found = mesh(torus, **axes)
     for first, last in ((TP, TP), (CP, SHARD), (REPLICATE, REPLICATE), (PP, PP), (TP, PP)):
@@ -249,7 +249,7 @@ def test_every_order_of_three_sides_is_the_same_torus() -> None:
     assert len({Torus.of(shape, (True,) * 3, ICI) for shape in permutations((16, 20, 28))}) == 1
 
 
-def test_many_layouts_are_laid_as_each_alone() -> None:
+def test_many_layouts_are_mapped_like_each_alone() -> None:
     table = [(tp, cp, 64 // (tp * cp * pp), pp) for tp in (1, 2, 4) for cp in (1, 2) for pp in (1, 2, 4)]
     columns = dict(zip(("tp", "cp", "dp_shard", "pp"), np.array(table).T, strict=True))
     together = communicators("tpu-v5p:4x4x4", **columns)

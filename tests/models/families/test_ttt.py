@@ -35,7 +35,7 @@ def test_each_group_of_parameters_is_the_published_one(names: list[str], publish
     assert sum(op.params * op.count for op in of().ops if op.name in names) == published
 
 
-def test_the_groups_are_all_there_is() -> None:
+def test_the_groups_add_up_to_all_parameters() -> None:
     assert of().params == 124_298_064
 
 

@@ -69,7 +69,7 @@ def test_a_window_in_the_metadata_bounds_the_cache(tmp_path: Path) -> None:
     assert [name for layer in found.layers for name in layer] == ["attention.window16", "ffw", "attention", "ffw"]
 
 
-def test_deepseek_without_a_bottleneck_for_queries(tmp_path: Path) -> None:
+def test_deepseek_without_low_rank_queries_is_read(tmp_path: Path) -> None:
     """As DeepSeek-V2-Lite is converted: no q_lora_rank, one attn_q, and lengths under the names of before 2025."""
     file = SMALL_FILES["deepseek2"]
     queries = {f"blk.{i}.attn_q.weight": (HEADS * 10, HIDDEN) for i in range(2)}
@@ -82,7 +82,7 @@ def test_deepseek_without_a_bottleneck_for_queries(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("table", ["rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"])
-def test_rotary_tables_are_no_parameters(table: str, tmp_path: Path) -> None:
+def test_rotary_tables_are_not_parameters(table: str, tmp_path: Path) -> None:
     found = find_model(str(LLAMA.with_tensors({table: (4,)}).write(tmp_path / "m.gguf")))
     assert (found.params, found.notes, found.stored_bytes) == (LLAMA.elements, (), 4 * LLAMA.elements)
 
@@ -125,7 +125,7 @@ def test_a_missing_part_is_named(tmp_path: Path) -> None:
     assert "m-00002-of-00002.gguf': no such file" in refusal(first)
 
 
-def test_a_part_that_was_renamed_cannot_find_the_others(tmp_path: Path) -> None:
+def test_a_renamed_part_is_refused(tmp_path: Path) -> None:
     renamed = LLAMA.write(tmp_path / "mine.gguf", 0, 2)
     assert "not named like name-00001-of-00002.gguf" in refusal(renamed)
 
@@ -136,18 +136,18 @@ def test_an_architecture_that_no_family_reads_is_refused(tmp_path: Path) -> None
         assert f"m.gguf: unsupported GGUF architecture '{name}'; {hint}" in refusal(path)
 
 
-def test_an_architecture_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_an_architecture_that_is_not_text_is_refused(tmp_path: Path) -> None:
     writer = GGUFWriter(tmp_path / "m.gguf", "")
     writer.add_array("general.architecture", ["llama"])
     assert "GGUF architecture ['llama']" in refusal(finish(writer, tmp_path / "m.gguf"))
 
 
-def test_a_file_without_an_embedding_is_no_language_model(tmp_path: Path) -> None:
+def test_a_file_without_an_embedding_is_refused(tmp_path: Path) -> None:
     assert "no token_embd.weight" in refusal(LLAMA.without("token_embd.weight").write(tmp_path / "m.gguf"))
 
 
 @pytest.mark.parametrize("key", ["embedding_length", "block_count", "attention.head_count", "feed_forward_length"])
-def test_metadata_that_is_missing_is_named_as_hf_names_it(key: str, tmp_path: Path) -> None:
+def test_missing_metadata_is_named_as_in_hf(key: str, tmp_path: Path) -> None:
     fields = {name: value for name, value in LLAMA.fields.items() if name != key}
     assert "is missing" in refusal(replace(LLAMA, fields=fields).write(tmp_path / "m.gguf"))
 
@@ -174,7 +174,7 @@ def test_a_file_that_is_not_there_is_refused(name: str) -> None:
     assert "no such file" in refusal(Path(name))
 
 
-def test_a_folder_is_no_gguf_file(tmp_path: Path) -> None:
+def test_a_folder_is_refused_as_a_gguf_file(tmp_path: Path) -> None:
     (tmp_path / "m.gguf").mkdir()
     assert "no such file" in refusal(tmp_path / "m.gguf")
 
@@ -189,7 +189,7 @@ def test_a_truncated_file_is_refused_wherever_it_was_cut(folder: Path, whole: by
 
 @given(st.integers(4, 2600), st.binary(min_size=1, max_size=8))
 @example(at=24, noise=b"\xff" * 8)
-def test_a_damaged_header_is_refused_or_read_but_never_worse(folder: Path, whole: bytes, at: int, noise: bytes) -> None:
+def test_a_damaged_header_is_refused_or_read_without_a_crash(folder: Path, whole: bytes, at: int, noise: bytes) -> None:
     path = folder / "damaged.gguf"
     path.write_bytes(whole[:at] + noise + whole[at + len(noise) :])
     try:
@@ -200,7 +200,7 @@ def test_a_damaged_header_is_refused_or_read_but_never_worse(folder: Path, whole
         assert found.params >= 0
 
 
-def test_an_array_that_claims_more_than_a_file_can_hold_ends_at_once(tmp_path: Path) -> None:
+def test_an_array_longer_than_the_file_is_refused_at_once(tmp_path: Path) -> None:
     array = struct.pack("<Q", 1) + b"k" + struct.pack("<IIQ", 9, 0, 2**40)
     path = tmp_path / "m.gguf"
     path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + array)

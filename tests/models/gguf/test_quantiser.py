@@ -107,12 +107,12 @@ def test_more_bits_go_to_the_first_and_last_eighth_and_every_third_layer_between
     assert (found["output.weight"], found["token_embd.weight"], found["blk.0.attn_norm.weight"]) == ("Q6_K", "Q4_K", "F32")
 
 
-def test_a_70b_lifts_its_value_matrices() -> None:
+def test_value_matrices_of_a_70b_get_more_bits() -> None:
     assert types("llama-3-70b", "Q4_K_M")["blk.10.attn_v.weight"] == "Q5_K"
     assert types("llama-65b", "Q4_K_M")["blk.10.attn_v.weight"] == "Q4_K"  # 80 layers too, but a key head for every query head
 
 
-def test_eight_experts_lift_attention_and_leave_the_router_in_f32() -> None:
+def test_with_eight_experts_attention_gets_more_bits_and_the_router_stays_f32() -> None:
     found = types("mixtral-8x7b", "Q4_K_M")
     assert (found["blk.9.attn_v.weight"], found["blk.9.attn_k.weight"], found["blk.9.attn_output.weight"]) == (
         "Q8_0",
@@ -122,12 +122,12 @@ def test_eight_experts_lift_attention_and_leave_the_router_in_f32() -> None:
     assert found["blk.9.ffn_gate_inp.weight"] == "F32"
 
 
-def test_a_row_that_is_no_multiple_of_256_falls_back_to_blocks_of_32() -> None:
+def test_a_row_that_is_not_a_multiple_of_256_uses_blocks_of_32() -> None:
     """DeepSeek's key half has rows of 128; Qwen2.5 0.5B is 896 wide."""
     assert types("deepseek-v3", "Q4_K_M")["blk.5.attn_k_b.weight"] == "Q5_0"
     found = types("qwen2.5-0.5b", "Q4_K_M")
     assert (found["blk.5.attn_q.weight"], found["token_embd.weight"]) == ("Q5_0", "Q8_0")
 
 
-def test_a_tied_embedding_has_the_type_of_the_head_that_it_is() -> None:
+def test_a_tied_embedding_has_the_type_of_the_head() -> None:
     assert types("gemma-3-4b", "Q4_K_M")["token_embd.weight"] == "Q6_K"
