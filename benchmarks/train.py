@@ -67,13 +67,11 @@ def ours(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, 
     from meshwise.workers.trainer.settings import Layout, Settings
     from meshwise.workers.trainer.step import Stepper
 
-    switches: dict[str, Any] = {"compile": True, "graph": True} | {
+    flags: dict[str, Any] = {"compile": True, "graph": True} | {
         key: value for key, value in options.items() if key in ("compile", "graph")
     }
     layout = Layout(mbs=int(options.get("mbs", batch)), recompute=options.get("recompute", "none"))
-    settings = Settings(
-        name=name, model=config(name), layout=layout, batch=batch, seq=seq, steps=STEPS, device="cuda", **switches
-    )
+    settings = Settings(name=name, model=config(name), layout=layout, batch=batch, seq=seq, steps=STEPS, device="cuda", **flags)
     settings = replace(settings, lr=3e-4)
     device = torch.device("cuda")
     dist.init_process_group("nccl", init_method=f"tcp://127.0.0.1:{29500 + os.getpid() % 500}", rank=0, world_size=1)
@@ -103,14 +101,14 @@ def ours(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, 
     host = time.perf_counter() - host
     torch.cuda.synchronize()
     seconds = sorted(ends[i].since(ends[i - 1]) for i in range(STEPS - COUNTED + 1, STEPS))
-    result = {"params": count, "seconds": seconds[len(seconds) // 2], "first": first, "host": host / COUNTED}
-    result |= {
+    row = {"params": count, "seconds": seconds[len(seconds) // 2], "first": first, "host": host / COUNTED}
+    row |= {
         "memory": torch.cuda.max_memory_allocated() / 2**30,
         "loss": [round(float(n[0]), 4) for n in losses[:: STEPS // 6]],
     }
     if options.get("profile"):
-        result["parts"] = profiled(lambda: stepper.launch(STEPS, data[0][0], data[0][1]))
-    return result
+        row["parts"] = profiled(lambda: stepper.launch(STEPS, data[0][0], data[0][1]))
+    return row
 
 
 def profiled(run: Any) -> dict[str, float]:

@@ -20,10 +20,10 @@ def unreadable(path: Path) -> str:
 
 
 def test_a_users_file_comes_before_the_built_in_one(home: Path) -> None:
-    own = home / "chips" / "h100-sxm.toml"
-    own.write_text("")
+    users_file = home / "chips" / "h100-sxm.toml"
+    users_file.write_text("")
     found = files.files("chips", ".toml")
-    assert found["h100-sxm"] == own
+    assert found["h100-sxm"] == users_file
     assert found["a40"] == files.BUILT_IN / "chips" / "a40.toml"
 
 

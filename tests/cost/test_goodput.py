@@ -1,4 +1,4 @@
-"""Goodput: what failures, checkpoints, spares and stragglers leave of wall time, against published runs and a simulation."""
+"""Goodput under failures, checkpoints, spares and stragglers, against published runs and a simulation."""
 
 import heapq
 import math
@@ -55,7 +55,7 @@ def on(devices: Any, r: Reliability | None = None, size: float = LLAMA3_BYTES, *
 
 
 def test_llama_3_on_16384_h100_has_419_interruptions_in_54_days_and_over_90_percent_goodput() -> None:
-    """arXiv:2407.21783, 3.3.4. The count is what the prior comes from; the useful share is not."""
+    """arXiv:2407.21783, 3.3.4. The default failure rate comes from this count; the goodput does not."""
     g = on(16_384)
     assert g.interruptions_per_day * 54 == pytest.approx(419, rel=0.002)  # the clock of failures stands still while waiting
     assert 0.90 < g.effective + g.stragglers < 0.95  # a slow step is training to the paper

@@ -25,7 +25,7 @@ from support.train_questions import question as train_question
 
 @pytest.fixture
 def no_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refuse to open files, and forget what was read before, so that a look-up in the catalogue fails too."""
+    """Refuse to open files, and clear the caches, so that a look-up in the catalogue fails too."""
 
     def refuse(name: object, *_: Any, **__: Any) -> NoReturn:
         raise AssertionError(f"{name} was opened")
@@ -49,11 +49,11 @@ def test_the_fixture_fails_when_the_catalogue_is_read() -> None:
 @pytest.mark.usefixtures("no_files")
 def test_training_is_evaluated_without_files() -> None:
     for q in (TRAIN, TORUS):
-        some = Layouts.of(dp_shard=q.cluster.devices, zero=1)
-        cost = evaluate(q, some)
+        layouts = Layouts.of(dp_shard=q.cluster.devices, zero=1)
+        cost = evaluate(q, layouts)
         assert (cost.step > 0).all()
-        assert (peak(q, some) == cost.peak).all()
-        assert layer_and_head(q, some)[0]["matmul"] > 0
+        assert (peak(q, layouts) == cost.peak).all()
+        assert layer_and_head(q, layouts)[0]["matmul"] > 0
         parts = {part: float(seconds[0]) for part, seconds in cost.time.items()}
         low, high = interval.step(Calibration(), parts, q.cluster.devices)
         assert low < 1 < high

@@ -1,4 +1,4 @@
-"""The question: how a batch is said, and what an optimizer keeps."""
+"""The task: texts of a batch, and bytes of optimizer state."""
 
 from typing import Any
 

@@ -47,7 +47,7 @@ values = st.recursive(
 
 @st.composite
 def damaged(draw: st.DrawFn) -> dict[str, Any]:
-    """A config that was good, with some keys replaced, dropped, or moved into a table."""
+    """Return a valid config with some keys replaced, dropped, or moved into a table."""
     config = dict(draw(st.sampled_from(STARTS)))
     for key in draw(
         st.lists(st.sampled_from([*config, "text_config", "meshwise"]) | st.sampled_from(READ) | words, min_size=1, max_size=4)

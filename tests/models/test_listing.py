@@ -71,6 +71,6 @@ def test_a_short_pattern_keeps_its_order() -> None:
 
 @given(st.lists(st.booleans(), min_size=1, max_size=60))
 def test_no_layer_is_lost_in_the_words(kinds: list[bool]) -> None:
-    told = layer_runs(with_windows(kinds))
-    assert sum(int(run.split(" x ")[0]) for run in told.split(", ")) == len(kinds)
-    assert ("window" in told) == any(kinds)
+    runs = layer_runs(with_windows(kinds))
+    assert sum(int(run.split(" x ")[0]) for run in runs.split(", ")) == len(kinds)
+    assert ("window" in runs) == any(kinds)

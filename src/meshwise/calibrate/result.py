@@ -60,7 +60,7 @@ class Result(ABC):
     left_out: Score
     """On rows left out of the fit."""
     before: Score
-    """Of the same rows with the calibration that would be used without this fit."""
+    """On these rows with the calibration that would be used without this fit."""
     before_name: str
 
     @property

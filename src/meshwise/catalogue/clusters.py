@@ -33,7 +33,7 @@ from meshwise.errors import UserError, did_you_mean, quoted
 
 MOST_DEVICES = 10**7
 DEEPEST = 4
-"""How deep parentheses may be nested: sites of sites."""
+"""Deepest nesting of parentheses: sites of sites."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class ClusterFile:
 
 
 def find_cluster(text: str) -> Cluster:
-    """Return the cluster that `text` names. Its notes say what was assumed."""
+    """Return the cluster that `text` names, with notes on assumptions."""
     sites = _sites(text)
     if sites is not None:
         return sites

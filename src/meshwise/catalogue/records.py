@@ -50,7 +50,7 @@ def _fields(cls: type) -> dict[str, tuple[Field[Any], Any]]:
 
 
 def _value(hint: Any, value: object, where: str) -> object:
-    """Return `value` as the type `hint`, or raise an error that says where and what was expected."""
+    """Return `value` as the type `hint`; raise an error that states the place and the expected type otherwise."""
     origin = get_origin(hint)
     if origin is Annotated:
         try:

@@ -1,4 +1,4 @@
-"""Tables of served models: what a row means, what is skipped and why, and which tables are refused."""
+"""Tables of served models: rows as cases, reasons for skipped rows, and refused tables."""
 
 import math
 from pathlib import Path

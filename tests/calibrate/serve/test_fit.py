@@ -16,7 +16,7 @@ TRUTH = ServeCalibration(stream=0.85, layer=6e-5, hop=4e-4, product=0.4, narrow=
 
 @pytest.fixture(scope="module")
 def cards() -> list[ServeCase]:
-    """The runs on RTX 3090, as if a machine of these coefficients had made them."""
+    """Return the runs on RTX 3090 with the speeds of a machine with these coefficients."""
     found = [case for case in built_in("xiongjiedai_llama3_bench")[0] if case.chip.key == "rtx3090" and case.ran]
     speeds = predict(found, TRUTH)
     return [
@@ -64,7 +64,7 @@ def test_left_out_rows_are_predicted_by_a_fit_to_the_others(cards: list[ServeCas
 
 
 def test_a_fit_to_the_3b_predicts_the_8b() -> None:
-    """The other way round: fitted to the 3B."""
+    """The reverse of the test above: fitted to the 3B."""
     small, large = (built_in(f"h200_transformers_{size}b")[0] for size in (3, 8))
     made = fit(small, serve_prior(small[0].chip, "transformers"))
     speeds = predict(large, made)

@@ -31,7 +31,7 @@ def test_weights_and_cache_of_every_device_are_exact(table: str) -> None:
 
 
 def worst(found: ServeValidation) -> tuple[float, float]:
-    """The largest error of decode and of prompts, by the measured rate."""
+    """Return the largest relative error of decode and of prefill."""
     rows = found.rows()
     errors = [[abs(float(str(row[f"predicted_{it}"])) / float(str(row[f"measured_{it}"])) - 1) for row in rows] for it in RATES]
     return max(errors[0]), max(errors[1])
@@ -53,9 +53,9 @@ def test_a_held_out_model_size_is_predicted_for_all_prompts_and_users(size: str)
 
 def test_a_prompt_repeated_in_many_rows_is_left_out_of_all_of_them() -> None:
     rows = validate("h200_transformers_8b", leave_out="row").rows()
-    said = {(row["measured_prefill"], row["predicted_prefill"]) for row in rows}
+    pairs = {(row["measured_prefill"], row["predicted_prefill"]) for row in rows}
     assert len(rows) == 28
-    assert len(said) == 4  # one for every length: no fit that leaves a prompt out has seen it beside another count of users
+    assert len(pairs) == 4  # one for every length: no fit that leaves a prompt out has seen it beside another count of users
 
 
 def test_measured_speeds_lie_within_the_printed_intervals(published: Score) -> None:

@@ -1,4 +1,4 @@
-"""Tables of training runs: what a row means, what is skipped and why, and which files are refused."""
+"""Tables of training runs: rows as cases, reasons for skipped rows, and refused files."""
 
 import json
 import re
@@ -161,12 +161,12 @@ def test_a_row_that_cannot_be_evaluated_is_skipped_with_the_reason(tmp_path: Pat
             ({"micro_batch": "1.5"}, "micro_batch is 1.5, not a whole number"),
             ({"n_gpus": "12"}, "12 devices are not a whole number of nodes of 8"),
             ({"recompute": "sometimes"}, "recompute is 'sometimes'; expected none, selective or full"),
-            ({"outcome": "fail"}, "failed for a reason the table does not state"),
+            ({"outcome": "fail"}, "failed for a reason the table does not tell"),
             ({"outcome": "odd"}, "outcome is 'odd'"),
             ({"sec_per_iter": ""}, "neither a time nor a memory is stated"),
             ({"dup_of": "x"}, "repeats another row"),
             ({"chk_flag": "GBS does not add up"}, "flagged in the table as not adding up"),
-            ({"global_batch_seqs": "0"}, "the batch or the sequence length is zero"),
+            ({"global_batch_seqs": "0"}, "the batch or the sequence is empty"),
         ],
     )
 

@@ -1,4 +1,4 @@
-"""Fits: what was put in comes out, a group that is left out is not seen, and a written calibration is read back."""
+"""Fits: known coefficients are recovered, a left-out group has no influence, and a written calibration is read back."""
 
 import tomllib
 from dataclasses import replace
@@ -22,7 +22,7 @@ TRUTH = replace(Calibration(), matmul=0.66, memory=0.6, link=0.5, layer_gap=5e-4
 
 
 def seen(cases: list[Case], calibration: Calibration) -> list[Case]:
-    """The same rows, as if they had been measured on a machine that the calibration describes exactly."""
+    """Return the rows with the seconds of a machine that the calibration describes exactly."""
     values = predict(cases, calibration)
     pairs = zip(cases, values.seconds.tolist(), values.memory.tolist(), strict=True)
     return [replace(case, seconds=seconds, memory=memory, ran=True) for case, seconds, memory in pairs]
@@ -78,7 +78,7 @@ def test_the_prediction_of_a_left_out_row_does_not_depend_on_its_time(bloom: lis
 
 
 def test_leaving_rows_out_equals_a_new_fit_to_the_others(bloom: list[Case]) -> None:
-    """The quick way, a few steps from the fit of all rows, ends where a fit from the prior does."""
+    """A few steps from the fit of all rows reach the same coefficients as a fit from the prior."""
     groups = [case.layout["tp"] for case in bloom]
     quick = fit_leaving_out(bloom, Calibration(), groups).left_out
     for group in set(groups):

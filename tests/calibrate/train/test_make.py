@@ -1,4 +1,4 @@
-"""calibrate on any mix of a probe and runs: it finds what is so, keeps what it cannot know, and never gets worse in silence."""
+"""calibrate on a probe and runs: it recovers known coefficients, keeps undetermined ones, and refuses a worse calibration."""
 
 import json
 import math
@@ -121,7 +121,7 @@ def test_plans_use_an_installed_calibration(files: tuple[str, str, Calibration],
 def test_a_fit_to_noise_is_not_written_unless_forced(
     files: tuple[str, str, Calibration], tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The probe is right and runs scatter around it by lot: what fits seven of them predicts the eighth worse than the probe does."""
+    """The probe is right and runs scatter around it at random: a fit to seven of them predicts the eighth worse than the probe does."""
     cases = data_of([files[0], files[1]]).cases
     right = predict(cases, probed.machine(h200_rows(TRUTH, hot=1.0)).calibration)
     lots = (1.15, 0.87, 0.87, 0.87, 1.15, 1.15, 0.87, 1.1)
@@ -135,10 +135,10 @@ def test_a_fit_to_noise_is_not_written_unless_forced(
     assert done.code == 1
     asked = "; more rows may help, or --force writes it anyway\n"
     errs = r"meshwise: not written: (the mean error of \w+ is ([\d.]+)% on rows left out of the fit, and ([\d.]+)% with the probe alone)"
-    told = re.fullmatch(errs + asked, done.err)
-    assert told
-    worse = told[1]
-    assert float(told[2]) > float(told[3])
+    printed = re.fullmatch(errs + asked, done.err)
+    assert printed
+    worse = printed[1]
+    assert float(printed[2]) > float(printed[3])
     assert not out.exists()
     assert f"written to {out} although {worse}" in run("calibrate", files[0], noise, "--out", str(out), "--force").out
 
@@ -153,7 +153,9 @@ def test_a_probe_alone_or_of_another_chip_is_refused(files: tuple[str, str, Cali
         data_of([files[0], files[0]])
 
 
-def test_calibrate_asks_for_a_missing_probe_or_more_runs(files: tuple[str, str, Calibration], home: Path, tmp_path: Path, run: Run) -> None:
+def test_calibrate_asks_for_a_missing_probe_or_more_runs(
+    files: tuple[str, str, Calibration], home: Path, tmp_path: Path, run: Run
+) -> None:
     assert "this machine was not measured yet: run 'meshwise probe' first" in refused(run("calibrate", "here", files[1]))
     probing.install(h200_rows(TRUTH, hot=1.0), "here")
     catalogue_files.clear()

@@ -1,4 +1,4 @@
-"""Predictions for rows of a table: the same one by one, and sensible where a row leaves something out."""
+"""Predictions for rows of a table: independent of other rows, with defaults for omitted columns."""
 
 from dataclasses import replace
 
@@ -22,21 +22,21 @@ def test_rows_evaluated_together_cost_the_same_as_one_by_one(name: str) -> None:
 
 def test_each_row_is_evaluated_with_the_calibration_of_its_chip_and_framework() -> None:
     cases = [built_in(name)[0][0] for name in ("bloom_prequel", "nanotron_h100_small")]
-    chosen = predict(cases)
+    predicted = predict(cases)
     for i, case in enumerate(cases):
-        own = calibrations.choose(case.chip, case.work.framework.key)
-        assert predict([case], own).seconds[0] == chosen.seconds[i]
+        calibration = calibrations.choose(case.chip, case.work.framework.key)
+        assert predict([case], calibration).seconds[0] == predicted.seconds[i]
 
 
 def test_a_micro_batch_that_is_not_stated_is_the_fastest_that_fits() -> None:
     """Among the rows of Megatron's table without recompute, so that memory binds."""
     bound = 0
     for case in built_in("megatron2021_table1")[0]:
-        unsaid = replace(case, layout=case.layout | {"recompute": 0})
-        found = predict([unsaid], Calibration())
-        said = [predict([replace(unsaid, layout=unsaid.layout | {"mbs": mbs})], Calibration()) for mbs in (1, 2, 4, 8, 16)]
-        fit = [one.seconds[0] for one in said if one.memory[0] < unsaid.chip.memory]
+        unstated = replace(case, layout=case.layout | {"recompute": 0})
+        found = predict([unstated], Calibration())
+        stated = [predict([replace(unstated, layout=unstated.layout | {"mbs": mbs})], Calibration()) for mbs in (1, 2, 4, 8, 16)]
+        fit = [one.seconds[0] for one in stated if one.memory[0] < unstated.chip.memory]
         if fit:
             assert found.seconds[0] == min(fit)
-            bound += min(fit) > min(one.seconds[0] for one in said)
+            bound += min(fit) > min(one.seconds[0] for one in stated)
     assert bound

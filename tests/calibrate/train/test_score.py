@@ -1,4 +1,4 @@
-"""Scores: each against figures worked out by hand, and what must hold for any predictions."""
+"""Scores: against calculations by hand, and properties of any predictions."""
 
 from pathlib import Path
 
@@ -147,7 +147,7 @@ def test_scaling_all_predictions_changes_neither_rank_nor_pick_nor_scaled_error(
     bloom: list[Case], seed: int, scalar: float
 ) -> None:
     memory, times = np.full(len(bloom), SMALL), guesses(bloom, seed)
-    once, scaled = (score(bloom, [], Prediction(some, memory))["time"] for some in (times, scalar * times))
+    once, scaled = (score(bloom, [], Prediction(seconds, memory))["time"] for seconds in (times, scalar * times))
     for key in ("mape_scaled", "spearman", "picked_loss"):
         assert scaled[key] == pytest.approx(once[key])
 

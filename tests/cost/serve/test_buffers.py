@@ -106,7 +106,7 @@ def test_outcomes_in_the_notebooks_are_predicted() -> None:
 
 
 def test_a_70b_at_16k_fits_four_cards_of_16_gb() -> None:
-    """The largest of its devices, as llama.cpp's dry runs have it for 4; the context of the driver comes on top."""
+    """GiB of the fullest device without the driver context; for 4 devices, from llama.cpp's dry runs."""
 
     def check(devices: int, gib: float) -> None:
         found = by_layers(LLAMA_CPP, "llama-3.3-70b", "q4_k_m", 16384, devices)

@@ -16,7 +16,7 @@ LLAMA_CPP, VLLM = find_runtime("llama.cpp"), find_runtime("vllm")
 
 
 def kept(name: str, context: int, kind: str = "f16", runtime: str = "llama.cpp", sequences: int = 1) -> list[float]:
-    """MiB per layer."""
+    """Return MiB of cache per layer."""
     held = CacheRequest(context=context, key=kind, value=kind, sequences=sequences)
     return [cache.bytes / MIB for cache in layer_caches(model(name), find_runtime(runtime), held)]
 

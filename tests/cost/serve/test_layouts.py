@@ -80,7 +80,7 @@ def test_a_tensor_parallel_group_is_inside_one_host_or_spans_whole_hosts() -> No
 
 
 def test_a_group_that_does_not_fit_into_a_host_starts_on_the_next() -> None:
-    """Two of a host of 3 make one group of 2; the third card is left alone."""
+    """A host of 3 cards holds one group of 2; the third card is unused."""
     found = next(layout for layout in layouts_on("2x(3xrtx3090)@10Gbps", "vllm") if cut(layout) == (2, 2))
     assert found.cards == (0, 1, 3, 4)
 

@@ -39,7 +39,7 @@ def by_layers(name: str, quant: str, context: int, devices: int, runtime: Runtim
 
 
 def test_weights_and_cache_match_llama_cpps_dry_runs() -> None:
-    """The tool cuts off what is below a MiB."""
+    """The tool rounds down to whole MiB."""
 
     def check(row: dict[str, str]) -> None:
         placed = by_layers(row["model"], row["quant"], int(row["n_ctx"]), int(row["n_devices"]))
@@ -129,9 +129,9 @@ def test_experts_can_stay_on_the_host() -> None:
     assert (moved.host.experts, moved.devices[0].experts) == (experts, 0)
     assert moved.devices[0].cache == everything.devices[0].cache
     assert moved.host.read() == pytest.approx(experts * 8 / 128)
-    some = split_layers(held, cache, [1], pins=host_experts(10))
-    assert 0 < some.host.experts < experts
-    assert some.host.experts == sum(weight.bytes for layer in held.by_layer[:10] for weight in layer if weight.slot.expert)
+    first_ten = split_layers(held, cache, [1], pins=host_experts(10))
+    assert 0 < first_ten.host.experts < experts
+    assert first_ten.host.experts == sum(weight.bytes for layer in held.by_layer[:10] for weight in layer if weight.slot.expert)
     assert split_layers(held, cache, [1], pins=host_experts(48)) == moved
     with pytest.raises(UserError, match="no device 1 to pin tensors to"):
         split_layers(held, cache, [1], pins=[("exps", 1)])
@@ -153,7 +153,7 @@ def test_a_row_split_shares_every_matrix_and_leaves_experts_whole() -> None:
 
 
 def test_vllm_puts_the_remainder_of_layers_on_middle_stages() -> None:
-    """get_pp_indices: what is left over goes to the last stage but one, and those before it."""
+    """get_pp_indices: the remainder goes to the last stage but one, and those before it."""
     assert stage_layers(32, 4) == (8, 8, 8, 8)
     assert stage_layers(33, 4) == (8, 8, 9, 8)
     assert stage_layers(61, 8) == (7, 7, 8, 8, 8, 8, 8, 7)

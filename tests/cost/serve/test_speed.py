@@ -92,7 +92,7 @@ def test_decode_matches_llama_bench() -> None:
 
 
 def test_long_prompts_are_faster_on_more_cards() -> None:
-    """The same tables, pp4096 of the 8B in Q4_K_M on RTX 3090, held at 230 to 370 W."""
+    """pp4096 of the 8B in Q4_K_M on RTX 3090 with power caps of 230 to 370 W, in the same tables."""
 
     def check(cards: int, seen: float) -> None:
         found = by_layers(rig(f"{cards}xrtx3090"), prompt=4096, output=0)
@@ -216,10 +216,10 @@ def test_the_cpu_of_the_cluster_computes_the_layers_on_the_host() -> None:
 
 
 def test_experts_on_the_host_are_read_only_if_a_token_is_routed_to_them() -> None:
-    here = by_layers(rig("rtx4090"), name="mixtral-8x7b")
-    there = by_layers(rig("rtx4090"), name="mixtral-8x7b", pins=(ALL_EXPERTS,))
-    assert there.decode["weights"] < 0.2 * here.decode["weights"]
-    assert there.decode["host"] > here.decode["weights"]
+    on_device = by_layers(rig("rtx4090"), name="mixtral-8x7b")
+    on_host = by_layers(rig("rtx4090"), name="mixtral-8x7b", pins=(ALL_EXPERTS,))
+    assert on_host.decode["weights"] < 0.2 * on_device.decode["weights"]
+    assert on_host.decode["host"] > on_device.decode["weights"]
 
 
 def test_unequal_cards_read_their_own_layers() -> None:
@@ -251,7 +251,7 @@ def test_the_peak_rate_is_that_of_the_type_an_engine_multiplies_in() -> None:
 
 
 def test_reading_does_not_quite_hide_products_and_products_hide_reading() -> None:
-    """A share of them shows where reading takes longer; where they take longer, nothing of the reading does."""
+    """A share of the products is exposed where reading takes longer; no reading is exposed where products take longer."""
     steps, prompts = zip(
         *(
             (

@@ -17,7 +17,7 @@ def test_fused_products_have_the_widths_of_fused_layers() -> None:
 
 
 def test_products_of_different_inputs_or_counts_are_not_fused() -> None:
-    """DeepSeek's latent attention: what goes down is no copy for every device, what goes up has inputs of its own."""
+    """DeepSeek's latent attention: down projections are not sharded, and each up projection has its own input."""
     deep = find_model("deepseek-v3")
     names = [op.name for name, ops in deep.blocks.items() if deep.times[name] for op in ops if op.kind == "matmul"]
     alone = [name for name in names if not name.endswith((".gate", ".up"))]
@@ -38,4 +38,4 @@ def test_partly_filled_waves_lower_the_utilization() -> None:
     assert utilization(((4096, 1.0),), 512, 108, 0.0) == pytest.approx(512 / 540)
     assert utilization(((4096, 1.0),), 512, 132, 0.0) == pytest.approx(128 / 132)
     assert utilization(((4096, 1.0),), 512, 132, 0.2) == pytest.approx(128 / 132 * 0.5**0.2)  # half of the largest tile
-    assert utilization(((4096, 1.0),), 512, 0, 0.2) == 1.0  # a chip whose processors nobody counts
+    assert utilization(((4096, 1.0),), 512, 0, 0.2) == 1.0  # a chip with an unknown number of SMs

@@ -14,7 +14,7 @@ from meshwise.models.op import Op
 
 H200 = Device.of(find_chip("h200"), Calibration(), "bf16")
 LATENCY = replace(H200, bandwidth=1e30)
-"""Bytes are free: what is left is steps."""
+"""Bytes are free: only steps take time."""
 
 
 def state() -> Op:

@@ -1,4 +1,4 @@
-"""Time between devices: what a collective moves, and over which wires."""
+"""Communication time: the bytes that a collective moves, and the links that carry them."""
 
 from dataclasses import replace
 

@@ -18,7 +18,7 @@ from support.every import check_every
 H100 = Device.of(find_chip("h100-sxm"), Calibration(), "bf16")
 A100 = Device.of(find_chip("a100-80gb-sxm"), Calibration(), "bf16")
 TILE_OF_256 = replace(H100, bandwidth=1e18, calibration=Calibration(tile=10.0))
-"""Bytes are free and smaller tiles hopeless: what is left is waves of tiles of 256 x 128 over 132 SMs."""
+"""Bytes are free and smaller tiles useless: only waves of 256 x 128 tiles over 132 SMs take time."""
 
 rows = st.integers(1, 20_000)
 features = st.integers(1, 2_000).map(lambda n: 8 * n)

@@ -17,7 +17,7 @@ columns = st.integers(1, 40).flatmap(
 )
 
 
-def _kinds(table: list[np.ndarray]) -> int:
+def _distinct_rows(table: list[np.ndarray]) -> int:
     return len(set(zip(*(column.tolist() for column in table), strict=True)))
 
 
@@ -27,7 +27,7 @@ def test_results_per_group_expand_to_the_right_layouts(table: list[np.ndarray]) 
     for groups in (Groups.of(*table), Groups.of_runs(*table)):
         for column in table:
             assert groups.expand(column[groups.rows]).tolist() == column.tolist()
-    assert len(Groups.of(*table).rows) == _kinds(table)
+    assert len(Groups.of(*table).rows) == _distinct_rows(table)
 
 
 @settings(max_examples=60)
@@ -43,7 +43,7 @@ def test_only_consecutive_equal_layouts_form_a_run(table: list[np.ndarray]) -> N
 def test_split_groups_differ_by_group_and_by_choice(table: list[np.ndarray]) -> None:
     choice = np.arange(len(table[0])) % 3
     groups = Groups.of(*table).split_by(choice, 3)
-    assert len(groups.rows) == (len(choice) if groups.trivial else _kinds([*table, choice]))
+    assert len(groups.rows) == (len(choice) if groups.trivial else _distinct_rows([*table, choice]))
     for column in (*table, choice):
         assert groups.expand(column[groups.rows]).tolist() == column.tolist()
 
@@ -54,7 +54,7 @@ def test_groups_of_representatives_compose_to_groups_of_layouts(table: list[np.n
     below = Groups.of_runs(*table)
     groups = Groups.of(table[0][below.rows]).compose(below)
     assert groups.expand(table[0][groups.rows]).tolist() == table[0].tolist()
-    assert len(groups.rows) == _kinds(table[:1])
+    assert len(groups.rows) == _distinct_rows(table[:1])
 
 
 def test_expand_row_takes_the_row_chosen_for_each_layout() -> None:
@@ -76,9 +76,9 @@ def test_expand_row_takes_the_row_chosen_for_each_layout() -> None:
 def test_layouts_in_the_order_of_a_search_cost_the_same_as_each_alone(model: str, cluster: str, framework: str) -> None:
     """Ranks that share out state on a torus take links from tensor groups: there, cuts that only differ in those are not one."""
     q = question(model, cluster, framework, batch=64)
-    _, some = next(iter(blocks(q, {}, (), {})))
-    together = evaluate(q, some)
-    for row in np.random.default_rng(0).choice(len(some), 60, replace=False).tolist():
-        alone = evaluate(q, some.take(np.array([row])))
+    _, block = next(iter(blocks(q, {}, (), {})))
+    together = evaluate(q, block)
+    for row in np.random.default_rng(0).choice(len(block), 60, replace=False).tolist():
+        alone = evaluate(q, block.take(np.array([row])))
         for name, value in (alone.time | alone.memory).items():
             assert (together.time | together.memory)[name][row] == pytest.approx(value.item(), rel=1e-12), name

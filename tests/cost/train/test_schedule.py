@@ -55,25 +55,25 @@ def test_nothing_starts_before_what_it_needs_and_a_stage_does_one_thing_at_a_tim
     _, pp, chunks = seconds.shape
     start = dict(zip(run.rows(), run.start.tolist(), strict=True))
     end = dict(zip(run.rows(), run.end.tolist(), strict=True))
-    for (stage, what, chunk, j), begun in start.items():
+    for (stage, kind, chunk, j), begun in start.items():
         place = chunk * pp + stage  # of the model's pieces, from the input to the loss
-        if what == FORWARD and place > 0:
+        if kind == FORWARD and place > 0:
             assert begun >= end[(place - 1) % pp, FORWARD, (place - 1) // pp, j] + between * (pp > 1)
-        if what == BACKWARD:
+        if kind == BACKWARD:
             assert begun >= end[stage, FORWARD, chunk, j]
             if place + 1 < pp * chunks:
                 assert begun >= end[(place + 1) % pp, BACKWARD, (place + 1) // pp, j] + between * (pp > 1)
-        if what == WEIGHT:
+        if kind == WEIGHT:
             assert begun >= end[stage, BACKWARD, chunk, j]
     for stage in range(pp):
-        mine = run.stage == stage
-        assert (run.start[mine][1:] >= run.end[mine][:-1]).all()
+        rows = run.stage == stage
+        assert (run.start[rows][1:] >= run.end[rows][:-1]).all()
 
 
 def in_flight(run: Simulation, stage: int, freed_by: int) -> int:
-    """The most micro-batches whose activations a stage holds at once."""
-    mine = run.stage == stage
-    steps = np.where(run.kind[mine] == FORWARD, 1, np.where(run.kind[mine] == freed_by, -1, 0))
+    """Return the most micro-batches whose activations a stage holds at once."""
+    rows = run.stage == stage
+    steps = np.where(run.kind[rows] == FORWARD, 1, np.where(run.kind[rows] == freed_by, -1, 0))
     return int(np.cumsum(steps).max())
 
 
@@ -88,9 +88,9 @@ def test_stages_hold_as_many_micro_batches_as_published(pp: int, m: int) -> None
 
 def test_orders_match_the_published_ones() -> None:
     """1F1B of arXiv:2104.04473: the last of 4 stages alternates at once, the first runs 3 ahead. ZB-H1's last puts off 3 weights."""
-    said = ["".join(f"{'FBW'[what]}{j}" for what, _, j in order("1f1b", stage, 4, 4)) for stage in (0, 3)]
-    assert said == ["F0F1F2F3B0B1B2B3", "F0B0F1B1F2B2F3B3"]
-    last = "".join(f"{'FBW'[what]}{j}" for what, _, j in order("zero-bubble", 3, 4, 5))
+    orders = ["".join(f"{'FBW'[kind]}{j}" for kind, _, j in order("1f1b", stage, 4, 4)) for stage in (0, 3)]
+    assert orders == ["F0F1F2F3B0B1B2B3", "F0B0F1B1F2B2F3B3"]
+    last = "".join(f"{'FBW'[kind]}{j}" for kind, _, j in order("zero-bubble", 3, 4, 5))
     assert last == "F0B0F1B1F2B2F3B3W0F4B4W1W2W3W4"
 
 

@@ -1,4 +1,4 @@
-"""The cost of a step: what must hold for every layout, what papers say of schedules, and what was measured."""
+"""The cost of a step: properties of every layout, results of papers on schedules, and measurements."""
 
 from dataclasses import replace
 from itertools import product
@@ -159,7 +159,7 @@ def stack(framework: str = "torchtitan", batch: int = 32) -> Question:
 
 
 def busy(q: Question, **axes: int) -> float:
-    """Seconds in which a stage works for its micro-batches."""
+    """Return the seconds in which a stage computes its micro-batches."""
     time = cost(q, **axes)[0]
     return sum(time[part] for part in ("matmul", "attention", "elementwise", "recompute", "tp", "cp"))
 
@@ -322,14 +322,14 @@ def test_overlapped_expert_exchange_is_not_counted() -> None:
 
 
 def test_tensor_parallelism_over_a_slow_network_is_not_hidden_by_a_fitted_share() -> None:
-    """A fit may say that 15% is exposed where links are fast; what is longer than computing cannot hide behind it."""
+    """A fit may find 15% exposed where links are fast; communication longer than computation cannot hide behind it."""
 
     def exposed(cluster: str, tp: int) -> float:
-        some, everything = (
+        partly, fully = (
             cost(question("llama-3-8b", cluster, calibration=replace(QUIET, exposed_tp=share)), tp=tp)[0]["tp"]
             for share in (0.15, 1.0)
         )
-        return some / everything
+        return partly / fully
 
     assert exposed("1x8xh100-sxm", 2) == pytest.approx(0.15)
     assert exposed("2x8xh100-sxm@1GB/s", 16) > 0.95

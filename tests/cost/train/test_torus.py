@@ -197,8 +197,8 @@ def test_every_axis_is_laid_on_the_torus_and_the_rest_on_pods(drawn: tuple[Torus
     found = mesh(torus, **axes)
     assert tuple(np.prod(found.taken[:, :, 0], axis=1)) == torus.shape
     on_torus = np.prod(found.taken[:, :, 0], axis=0)
-    beyond = [n // int(here) for n, here in zip(axes.values(), on_torus, strict=True)]
-    assert [int(here) * out for here, out in zip(on_torus, beyond, strict=True)] == [*axes.values()]
+    beyond = [n // int(extent) for n, extent in zip(axes.values(), on_torus, strict=True)]
+    assert [int(extent) * out for extent, out in zip(on_torus, beyond, strict=True)] == [*axes.values()]
     assert prod(beyond) == pods
 
 

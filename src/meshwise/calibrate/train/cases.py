@@ -198,7 +198,7 @@ def _case(row: Row, row_id: str, heads: dict[int, int], table: str) -> Case:
         raise UserError("flagged in the table as not adding up")
     outcome = _word(row, "outcome") or "ok"
     if outcome not in ("ok", "oom"):
-        raise UserError("failed for a reason the table does not state" if outcome == "fail" else f"outcome is {quoted(outcome)}")
+        raise UserError("failed for a reason the table does not tell" if outcome == "fail" else f"outcome is {quoted(outcome)}")
     assumed: list[str] = []
     model, cluster = _model(row, heads, assumed), _cluster(row)
     framework = _framework(row, assumed)
@@ -278,7 +278,7 @@ def _work(row: Row, framework: Framework, layout: Mapping[str, int]) -> Train:
     steps = layout["dp_replicate"] * layout["dp_shard"] * layout["mbs"] * whole(row, "grad_accum", default=0)
     batch, seq = whole(row, "global_batch_seqs", default=steps or None), whole(row, "seq_len")
     if not batch or not seq:
-        raise UserError("the batch or the sequence length is zero")
+        raise UserError("the batch or the sequence is empty")
     named = _word(row, "precision")
     precision = next((known for known in ("fp8", "fp16") if known in named), "bf16")
     return Train(batch=batch, seq=seq, framework=framework, precision=cast(Precision, precision))
@@ -323,7 +323,7 @@ def _model(row: Row, heads: dict[int, int], assumed: list[str]) -> Model:
         return find.find_model(row["model"])
     hidden, layers = whole(row, "d_model", "d_model_derived"), whole(row, "n_layers", "n_layers_derived")
     if math.isnan(number(row, "n_heads")):
-        assumed.append("heads not stated: taken from most rows of that width, or heads of 128")
+        assumed.append("heads not stated: as most rows of that width, or of 128")
     n_heads = whole(row, "n_heads", default=heads.get(hidden) or max(1, hidden // 128))
     kv_heads, vocab = whole(row, "n_kv_heads", default=n_heads), whole(row, "vocab", default=51200)
     ffn = whole(row, "d_ff", default=4 * hidden)

@@ -79,7 +79,7 @@ def test_validate_reads_runs_that_ended_and_runs_that_ran_out_of_memory(tmp_path
     used, skipped = read_cases(path)
     assert [case.ran for case in used] == [True, False]
     assert used[0].layout["dp_shard"] == 2
-    assert [skip.reason for skip in skipped] == ["failed for a reason the table does not state"]
+    assert [skip.reason for skip in skipped] == ["failed for a reason the table does not tell"]
 
 
 def test_what_was_predicted_before_a_run_stands_in_its_row() -> None:
