@@ -64,7 +64,7 @@ def test_left_out_rows_are_predicted_by_a_fit_to_the_others(cards: list[ServeCas
 
 
 def test_a_fit_to_the_3b_predicts_the_8b() -> None:
-    """The reverse of the test above: fitted to the 3B."""
+    """The shipped calibration is fitted to the 8B; this one to the 3B."""
     small, large = (built_in(f"h200_transformers_{size}b")[0] for size in (3, 8))
     made = fit(small, serve_prior(small[0].chip, "transformers"))
     speeds = predict(large, made)
