@@ -83,10 +83,10 @@ def test_labels_are_as_people_write_them() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("nodes=0", "'0' is no number of nodes or devices"),
-        ("nodes=-1", "'-1' is no number"),
-        ("nodes=1.5", "'1.5' is no number"),
-        ("nodes=" + "9" * 5000, "is no number of nodes"),
+        ("nodes=0", "'0' is not a number of nodes or devices"),
+        ("nodes=-1", "'-1' is not a number"),
+        ("nodes=1.5", "'1.5' is not a number"),
+        ("nodes=" + "9" * 5000, "is not a number of nodes"),
         ("chip=h100x", "unknown chip 'h100x'; did you mean 'h100-sxm'?"),
         ("link=12", "'12' is not a bandwidth: it has no unit"),
         ("link=0GB/s", "'0GB/s': expected more than 0"),
@@ -98,7 +98,7 @@ def test_labels_are_as_people_write_them() -> None:
         ("precision=int3", "'int3': expected one of bf16, fp16, fp8"),
         ("optimizer=adam", "'adam': expected one of adamw"),
         ("framework=megatorn", "did you mean 'megatron'?"),
-        ("nodes=4 --vary devices=32", "is no number"),
+        ("nodes=4 --vary devices=32", "is not a number"),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -109,5 +109,5 @@ def test_a_value_that_is_none_is_one_line(text: str, words: str) -> None:
 
 
 def test_nodes_and_devices_contradict_each_other() -> None:
-    with pytest.raises(UserError, match="--vary nodes and --vary devices both say how many devices there are"):
+    with pytest.raises(UserError, match="--vary nodes and --vary devices both set the number of devices"):
         parse(["nodes=4", "gpus=32"], TRAIN_AXES, ASK)

@@ -83,7 +83,7 @@ def test_only_active_experts_compute_and_all_of_them_take_memory() -> None:
 def test_no_machine_reaches_none_or_more_than_all_of_its_peak(mfu: float, said: str) -> None:
     with pytest.raises(UserError) as refused:
         envelope(mfu=mfu)
-    assert f"an MFU of {said} cannot be" in one_line(refused.value)
+    assert f"an MFU of {said} is impossible" in one_line(refused.value)
 
 
 def test_a_cluster_of_several_kinds_of_chip_has_no_one_peak() -> None:

@@ -59,7 +59,7 @@ def test_70b_on_four_pods_is_just_compute_bound() -> None:
     assert "FSDP with tensor parallelism would be compute-bound" in lines[2]
     assert "in each pod" in lines[2]
     assert lines[-1].startswith(
-        "Between pods data parallelism would be compute-bound: 1,048,576 tokens per pod and step, 73,440 needed"
+        "Data parallelism between pods would be compute-bound: 1,048,576 tokens per pod and step, 73,440 needed"
     )
 
 
@@ -136,7 +136,7 @@ def test_one_device_has_nothing_to_hide(cluster: str) -> None:
 def test_every_verdict_is_a_line_with_a_bound_that_its_numbers_bear_out(model: str, cluster: str, batch: float) -> None:
     r, lines = bounds(model, cluster, batch), said(model, cluster, batch)
     assert all(line.isprintable() and line.endswith(".") for line in lines)
-    fsdp = next((line for line in lines if "hide gathering the weights" in line), "")
+    fsdp = next((line for line in lines if "hide the all-gather of weights" in line), "")
     assert bool(fsdp) == (r.fsdp is not None)
     assert r.fsdp is None or ("communication-bound" in fsdp) == (r.tokens < r.fsdp)
     if r.best_fsdp is not None:

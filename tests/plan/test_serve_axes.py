@@ -50,7 +50,7 @@ def test_a_rig_of_the_catalogue_keeps_its_link() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("cards=0", "'0' is no number"),
+        ("cards=0", "'0' is not a number"),
         ("quant=q9", "unknown quantization 'q9'"),
         ("link=fast", "'fast' is not a bandwidth"),
         ("nodes=2", "there is no axis 'nodes'"),

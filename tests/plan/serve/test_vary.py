@@ -10,7 +10,7 @@ from meshwise.plan.axes import SERVE_AXES
 from meshwise.plan.serve.choice import choice
 from meshwise.plan.serve.search import search
 from meshwise.plan.serve.vary import ServePoint, answer, answers
-from meshwise.plan.vary import parse, refuse_all, variants
+from meshwise.plan.vary import check_any_fits, parse, variants
 from support.command import one_line
 
 ASK = ServeAsk(model="llama-3.3-70b:q4_k_m", on="4xrtx4060ti-16gb", context=16384)
@@ -72,5 +72,5 @@ def test_a_point_that_cannot_be_is_a_row_that_says_why() -> None:
 def test_a_table_in_which_nothing_works_is_one_line() -> None:
     ask = ServeAsk(model="llama-3.3-70b:bf16", on="rtx3090", engine="vllm", context=4096)
     with pytest.raises(DoesNotFit) as refusal:
-        refuse_all(points("gpus=1,2", ask))
-    assert "none of 2 points works; 1: does not fit" in one_line(refusal.value)
+        check_any_fits(points("gpus=1,2", ask))
+    assert "none of 2 points fits; 1: does not fit" in one_line(refusal.value)

@@ -127,7 +127,7 @@ def test_a_grid_compares_along_its_last_axis() -> None:
 def test_a_table_in_which_nothing_works_is_one_line() -> None:
     with pytest.raises(DoesNotFit) as caught:
         check(points(LARGE, "nodes=1,2"), 0.0)
-    assert "none of 2 points works; 1: does not fit: needs" in one_line(caught.value)
+    assert "none of 2 points fits; 1: does not fit: needs" in one_line(caught.value)
 
 
 def test_a_deadline_that_nothing_meets_names_the_closest() -> None:

@@ -234,4 +234,4 @@ def test_a_model_that_does_not_fit_or_is_too_slow_is_exit_code_1(run: Run) -> No
     bf16 = ["serve", "llama-3.3-70b:bf16", "--engine", "vllm"]
     assert "does not fit on 4xrtx3090 with vllm" in refused(run(*bf16, "--on", "4xrtx3090"), 1)
     assert "the closest is" in refused(run(*SERVER, "--ttft", "1ms", "--per-user", "1000"), 1)
-    assert "none of 1 points works" in refused(run(*bf16, "--on", "rtx3090", "--vary", "gpus=2"), 1)
+    assert "none of 1 points fits" in refused(run(*bf16, "--on", "rtx3090", "--vary", "gpus=2"), 1)

@@ -85,7 +85,7 @@ def test_the_cheapest_is_a_sentence_a_row_per_chip_and_a_command() -> None:
     sentence = re.search(r"^Cheapest within 30 d: (\S+), (\$[\d.]+k), ([\d.]+) days, dp.*\.$", done.out, re.MULTILINE)
     assert sentence
     assert float(sentence[3]) <= 30
-    assert "Chips: GPUs with a price to rent" in done.out
+    assert "Chips: GPUs in the catalogue with a rental price" in done.out
     (plan_it,) = re.findall(r"^plan it: meshwise (.*)$", done.out, re.MULTILINE)
     planned = once(*shlex.split(plan_it))
     assert planned.code == 0
@@ -170,8 +170,8 @@ def test_the_cheapest_is_marked_in_json_and_csv() -> None:
     [
         ([*ON, "--vary", "node=8"], 2, "did you mean 'nodes'?"),
         ([*ON, "--vary", "nodes=512..8"], 2, "an empty range"),
-        ([*ON, "--vary", "nodes=8", "--vary", "gpus=64"], 2, "both say how many devices there are"),
-        ([*ON, "--vary", "nodes=8", "--at-most", "4"], 2, "both say how many devices there are"),
+        ([*ON, "--vary", "nodes=8", "--vary", "gpus=64"], 2, "both set the number of devices"),
+        ([*ON, "--vary", "nodes=8", "--at-most", "4"], 2, "both set the number of devices"),
         ([*ON, "--vary", "nodes=8", "--top", "3"], 2, "--out and --top need a single plan; drop --vary and --cheapest"),
         ([*ON, "--vary", "nodes=8", "--out", "plan.json"], 2, "--out and --top need a single plan; drop --vary and --cheapest"),
         ([*BASE, "--on", "8xrtx4090", "--vary", "nodes=1,2"], 2, "no network between them; add one, such as 2x8xrtx4090@10Gbps"),
@@ -187,7 +187,7 @@ def test_the_cheapest_is_marked_in_json_and_csv() -> None:
         ([*ON, "--link", "fast"], 2, "'fast' is not a bandwidth"),
         ([*TRAINED, "--vary", "nodes=1,2", "--within", "1h"], 1, "nothing trains within 60 min: the closest is 2x8xh100-sxm"),
         ([*TRAINED, "--cheapest", "--within", "1s"], 1, "nothing trains within 1 s: the closest is"),
-        ([*BASE, "--on", "rtx4090", "--vary", "devices=1"], 1, "none of 1 points works; 1: does not fit"),
+        ([*BASE, "--on", "rtx4090", "--vary", "devices=1"], 1, "none of 1 points fits; 1: does not fit"),
     ],
     ids=lambda value: " ".join(value[6:]) if isinstance(value, list) else "",
 )

@@ -14,7 +14,7 @@ from meshwise.plan.serve.choice import ServeChoice, choice, on_cards
 from meshwise.plan.serve.explain import lesson
 from meshwise.plan.serve.plan import refuse
 from meshwise.plan.serve.search import Found, Option, largest_context, search
-from meshwise.plan.vary import Points, Value, Variant, first_values, parse, refuse_all, variants
+from meshwise.plan.vary import Points, Value, Variant, check_any_fits, first_values, parse, variants
 from meshwise.units import GIB
 
 
@@ -68,7 +68,7 @@ def answer(ask: ServeAsk, texts: Sequence[str]) -> ServePoints:
     varied = parse(texts, SERVE_AXES, ask)
     names = tuple(one.axis.name for one in varied)
     points = answers(variants(ask, varied, SERVE_AXES), "gpus" in names)
-    refuse_all(points)
+    check_any_fits(points)
     return ServePoints(ask=ask, vary=tuple(texts), axes=names, points=tuple(points))
 
 

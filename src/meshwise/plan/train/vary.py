@@ -20,7 +20,7 @@ from meshwise.plan.train.explain import differences
 from meshwise.plan.train.plan import node_counts
 from meshwise.plan.train.rules import broken
 from meshwise.plan.train.search import Found, search
-from meshwise.plan.vary import Points, Value, Variant, first_values, parse, refuse_all, variants
+from meshwise.plan.vary import Points, Value, Variant, check_any_fits, first_values, parse, variants
 from meshwise.units import GIB
 
 DAY = 86400.0
@@ -62,7 +62,7 @@ class TrainPoints(Points[TrainAsk, Point]):
     points: tuple[Point, ...]
 
 
-def started(ask: TrainAsk, texts: Sequence[str]) -> TrainAsk:
+def starting_ask(ask: TrainAsk, texts: Sequence[str]) -> TrainAsk:
     """Return the question to start from: its own cluster and batch, or the first values of the axes that vary them."""
     first = first_values(texts, TRAIN_AXES)
     counted = "nodes" in first or "devices" in first
@@ -74,11 +74,11 @@ def answer(ask: TrainAsk, texts: Sequence[str]) -> TrainPoints:
     """Answer a question at every point of the grid that `--vary` describes."""
     if ask.within and not ask.tokens:
         raise UserError("--within needs --tokens: how many to train on, such as --tokens 15T")
-    ask = started(ask, texts)
+    ask = starting_ask(ask, texts)
     varied = parse(texts, TRAIN_AXES, ask)
     names = tuple(one.axis.name for one in varied)
     if ask.at_most and {"nodes", "devices"} & {*names}:
-        raise UserError("--vary nodes or devices and --at-most both say how many devices there are; give one of them")
+        raise UserError("--vary nodes or devices and --at-most both set the number of devices; give only one")
     if not ask.on:
         ask.question()  # says what is missing
     points = answers(variants(ask, varied, TRAIN_AXES), len(varied[-1].values))
@@ -86,7 +86,7 @@ def answer(ask: TrainAsk, texts: Sequence[str]) -> TrainPoints:
     return TrainPoints(ask=ask, vary=tuple(texts), axes=names, points=tuple(points))
 
 
-def at(variant: Variant[TrainAsk], model: Model | None = None) -> Point:
+def answer_point(variant: Variant[TrainAsk], model: Model | None = None) -> Point:
     """Return the fastest layout at one point, or in a few words why none runs there. `model`: the model, if it was looked up already."""
     point = Point(values=variant.values, labels=variant.labels, ask=variant.ask, refusal=variant.refusal)
     if variant.ask is None:
@@ -110,7 +110,7 @@ def answers(variants: Sequence[Variant[TrainAsk]], inner: int) -> list[Point]:
     points: list[Point] = []
     model = None
     for i, variant in enumerate(variants):
-        point = at(variant, model)
+        point = answer_point(variant, model)
         model = point.question.model if point.question else model
         line = points[i - i % inner : i] if i % inner else points[max(0, i - inner) : max(0, i - inner) + 1]
         before = next((other for other in reversed(line) if other.choice), None)
@@ -197,7 +197,7 @@ def _same_cut(q: Question, layout: Row, devices: int) -> Choice | str:
 
 def check(points: Sequence[Point], within: float) -> None:
     """DoesNotFit where no point has a layout, or none meets the deadline."""
-    refuse_all(points)
+    check_any_fits(points)
     done = [point for point in points if point.choice]
     if within and not any(point.meets(within) for point in done):
         raise DoesNotFit(too_late(done, within))
