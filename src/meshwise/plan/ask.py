@@ -189,7 +189,7 @@ class TrainAsk(Ask):
 
 @question
 class ShapeAsk(TrainAsk):
-    """How to train a model whose shape is searched too: `meshwise plan --params 176B`. `like` names a model with the same kind of layers."""
+    """How to train a model whose shape is open: `meshwise plan --params 176B`. `like` names a model with the same kind of layers."""
 
     params: float = asked(
         default=0.0, converter=_PARAMETERS, help="Search the shape near this many parameters: 176B.", group=SHAPE

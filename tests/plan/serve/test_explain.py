@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from meshwise.plan.serve.choice import interval
-from meshwise.plan.serve.explain import at_users, compute_bound, lesson, measured, reasons, tokens, usual
+from meshwise.plan.serve.explain import at_users, compute_bound, default_option, layer_split_lesson, measured, reasons, tokens
 from meshwise.plan.serve.search import search
 from support.serve_questions import found, question, split
 
@@ -80,7 +80,7 @@ def test_power_is_of_the_cards_in_use() -> None:
     assert "At most 660 W for the cards" in said()  # 4 x 165 W
 
 
-# Is my speed normal.
+# A measured speed.
 
 
 def verdict(value: float, **more: object) -> list[str]:
@@ -89,8 +89,8 @@ def verdict(value: float, **more: object) -> list[str]:
 
 def test_a_speed_is_held_against_what_the_engine_does_by_itself() -> None:
     """llama.cpp lays layers over all cards unless it is told otherwise."""
-    assert usual(found(), 4).layout.name == "layer split, 4 cards"
-    assert usual(found("llama-3.3-70b:awq"), 4).layout.tp == 4
+    assert default_option(found(), 4).layout.name == "layer split, 4 cards"
+    assert default_option(found("llama-3.3-70b:awq"), 4).layout.tp == 4
 
 
 def test_a_speed_within_the_interval_is_normal() -> None:
@@ -104,7 +104,7 @@ def test_a_speed_within_the_interval_is_normal() -> None:
 
 def test_a_slow_speed_has_its_usual_reasons_with_their_numbers() -> None:
     head, *lines = verdict(3.5)  # the second figure of the rig notes
-    assert "slower than that" in head
+    assert "slower than predicted" in head
     for words in ("layers on the CPU: ", "PCIe 3.0 x1", "an old build", "a power cap"):
         assert any(words in line for line in lines)
     left = next(int(match[1]) for line in lines if (match := re.search(r"layers on the CPU: (\d+) of 80", line)))
@@ -114,14 +114,14 @@ def test_a_slow_speed_has_its_usual_reasons_with_their_numbers() -> None:
 def test_a_fast_speed_names_the_way_that_would_give_it() -> None:
     row = split(found(), "row", 4)
     (line,) = verdict(row.per_user)
-    assert "faster than that" in line
+    assert "faster than predicted" in line
     assert "It would be normal for row split, 4 cards" in line
 
 
 def test_flat_layer_splits_are_said_to_be_flat() -> None:
     """physics.md: 70B Q4_K_M on 2/4/6 RTX 3090 is flat within 5%."""
     points = [(n, split(found(cluster=f"{n}xrtx3090"), "layer", n)) for n in (2, 4, 6)]
-    match = re.search(r"Layer split on 2 to 6 cards: decode is flat within (\d+)%", lesson(points))
+    match = re.search(r"Layer split on 2 to 6 cards: decode is flat within (\d+)%", layer_split_lesson(points))
     assert match
     assert int(match[1]) <= 5
 

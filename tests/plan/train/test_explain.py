@@ -14,7 +14,7 @@ from meshwise.cost.train.question import Question
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train.choice import Choice, choice
-from meshwise.plan.train.explain import binding, compared, differences, explain, runner_up, what_if
+from meshwise.plan.train.explain import binding, differences, explain, fastest_with, runner_up, what_if
 from meshwise.plan.train.plan import TrainPlan, make
 from meshwise.plan.train.search import search
 from support.command import one_line
@@ -103,7 +103,7 @@ def test_the_runner_up_cuts_the_model_in_another_way(plan: TrainPlan) -> None:
 
 @pytest.mark.parametrize("text", ["tp=8", "tp=4,pp=12", "tp=8,pp=6,mbs=4,dp=8", "recompute=full,zero=0"])
 def test_what_a_user_leaves_open_is_chosen_best(text: str, asked: Question, best: Choice) -> None:
-    found, bounds = compared(asked, best, text), parse(text)
+    found, bounds = fastest_with(asked, best, text), parse(text)
     assert found.devices == 384
     assert found.step == search(asked, bounds=bounds).cost.step[0] >= best.step
     words = found.layout | {"dp": int(found.layout["dp_replicate"]) * int(found.layout["dp_shard"])}
@@ -134,7 +134,7 @@ def test_what_a_user_leaves_open_is_chosen_best(text: str, asked: Question, best
 )
 def test_a_layout_that_cannot_run_is_told_which_rule_it_breaks(text: str, rule: str, asked: Question, best: Choice) -> None:
     with pytest.raises(UserError) as refused:
-        compared(asked, best, text)
+        fastest_with(asked, best, text)
     message = one_line(refused.value)
     assert message.startswith(f"{text} cannot run")
     assert rule in message
@@ -146,7 +146,7 @@ def test_a_layout_that_does_not_fit_is_told_by_how_much(asked: Question, best: C
     layers' worth in flight (Korthikanti et al. 2022, eq. 2): with micro-batches of 2, 2 x 2048 x 14336 x 70 x 23 = 95 GB, or 88 GiB."""
     text = "tp=8,pp=3,recompute=none"
     with pytest.raises(DoesNotFit, match=f"{text} does not fit") as refused:
-        compared(asked, best, text)
+        fastest_with(asked, best, text)
     needed = search(asked, bounds=parse(text)).smallest / 2**30
     assert f"needs {needed:.1f} GiB" in one_line(refused.value)
     assert needed > 88
@@ -155,7 +155,7 @@ def test_a_layout_that_does_not_fit_is_told_by_how_much(asked: Question, best: C
 def test_a_layout_is_compared_on_as_many_devices_as_the_plan_uses() -> None:
     ask = TrainAsk(model="llama-debug", on="2x(4xrtx3090)@1Gbps", batch=8, seq=512, framework="megatron", at_most="2")
     best = make(ask).best
-    assert best.devices == compared(ask.question(), best, "tp=2").devices == 4
+    assert best.devices == fastest_with(ask.question(), best, "tp=2").devices == 4
 
 
 # What binds, and what would change it.

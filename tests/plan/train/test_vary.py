@@ -56,7 +56,7 @@ def test_doubling_the_nodes_never_doubles_the_speed_of_a_step_but_for_what_memor
 def test_what_does_not_fit_or_divide_is_a_row_that_says_so() -> None:
     found = points(LARGE, "nodes=1,8,100")
     assert [point.choice is not None for point in found] == [False, True, False]
-    needs = re.fullmatch(r"does not fit: needs ([\d.]+) GiB of the 76.8 free", found[0].refusal)  # 80 GiB less 4%
+    needs = re.fullmatch(r"does not fit: needs ([\d.]+) GiB, 76.8 are free", found[0].refusal)  # 80 GiB less 4%
     assert needs
     assert float(needs[1]) > 76.8
     assert found[2].refusal.startswith("no layout for 800 devices: ")
@@ -91,7 +91,7 @@ def test_a_change_says_what_changes_and_names_every_axis_that_does() -> None:
 def test_a_layout_that_no_longer_fits_is_told_by_how_much() -> None:
     """Twice the sequence, twice the activations: the layout of 4k cannot run at 8k."""
     found = points(replace(LARGE, on="64x8xh100-sxm"), "seq=4k,8k")
-    needs = re.search(r": the previous layout needs ([\d.]+) GiB of the 76.8 free here$", found[1].why)
+    needs = re.search(r": here the previous layout needs ([\d.]+) GiB, 76.8 are free$", found[1].why)
     assert needs
     assert float(needs[1]) > 76.8
 
@@ -99,7 +99,7 @@ def test_a_layout_that_no_longer_fits_is_told_by_how_much() -> None:
 def test_a_layout_that_breaks_a_rule_of_another_framework_is_told_which() -> None:
     found = points(replace(LARGE, on="64x8xh100-sxm"), "framework=megatron,nanotron")
     assert (
-        "the previous layout breaks 'the framework must support this schedule' here" in found[1].why
+        "here the previous layout breaks 'the framework must support this schedule'" in found[1].why
     )  # nanotron does not interleave
 
 

@@ -118,7 +118,7 @@ def test_an_explanation_and_a_timeline_are_two_questions(run: Run, plan: Path, t
 
 @pytest.mark.parametrize(
     ("axis", "value", "words"),
-    [("mbs", 7, "no whole number of micro-batches"), ("vpp", 2, "cannot run"), ("schedule", "interleaved", "cannot run")],
+    [("mbs", 7, "not a whole number of micro-batches"), ("vpp", 2, "cannot run"), ("schedule", "interleaved", "cannot run")],
 )
 def test_a_plan_edited_into_one_that_cannot_run_is_one_line(
     run: Run, plan: Path, tmp_path: Path, axis: str, value: object, words: str

@@ -122,9 +122,9 @@ def test_a_model_and_its_shape_are_evaluated_alike() -> None:
         (["--params", "7B", "--vocab", "0"], "--vocab '0': expected a whole number from 1 to 16,777,216"),
         (["--params", "7B", "--vocab", "1e12"], "--vocab '1e12': expected a whole number from 1 to 16,777,216"),
         (["--params", "7B", "--vocab", "words"], "words"),
-        (["--params", "7B", "--like", "mixtral-8x7b"], "shapes can be like a dense model whose layers are all alike"),
-        (["--params", "7B", "--like", "deepseek-v3"], "shapes can be like a dense model whose layers are all alike"),
-        (["--params", "7B", "--like", "gemma-2-2b"], "shapes can be like a dense model whose layers are all alike"),
+        (["--params", "7B", "--like", "mixtral-8x7b"], "--like takes a dense model whose layers are all alike"),
+        (["--params", "7B", "--like", "deepseek-v3"], "--like takes a dense model whose layers are all alike"),
+        (["--params", "7B", "--like", "gemma-2-2b"], "--like takes a dense model whose layers are all alike"),
         (["--params", "7B", "--like", "lama-3-70b"], "did you mean 'llama-3-70b'"),
         (["bloom-176b", "--params", "7B"], "a MODEL has its own shape: drop it with --params and --shape"),
         (["bloom-176b", "--shape", "4096x30x32"], "a MODEL has its own shape"),
@@ -149,11 +149,11 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], said: str, 
 
 def test_a_cluster_that_no_shape_fits_is_an_answer(run: Run) -> None:
     said = refused(run("plan", "--on", "1xrtx4090", "--batch", "16x2048", "--params", "70B"), 1)
-    assert said == "meshwise: no shape fits on 1xrtx4090: the weights alone are 130 GiB, its 1 devices have 24\n"
+    assert said == "meshwise: no shape fits on 1xrtx4090: the weights alone take 130 GiB, but its devices (1) have 24\n"
     said = refused(run("plan", "--on", "1xrtx4090", "--batch", "16x2048", "--params", "7B"), 1)
     assert re.match(r"meshwise: no shape fits on 1xrtx4090: \d+ shapes tried, [\d,]+ layouts\n", said)
 
 
 def test_params_and_a_shape_are_two_questions(run: Run) -> None:
     said = refused(run(*ON, "--params", "7B", "--shape", "4096x30x32"))
-    assert "--params searches shapes and --shape names them: give one of the two" in said
+    assert "--params searches shapes and --shape names them: give only one" in said

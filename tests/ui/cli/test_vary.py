@@ -28,7 +28,7 @@ def test_a_table_a_chart_the_reasons_and_the_command() -> None:
     assert (done.code, done.err) == (0, "")
     _, _, head, *lines = [line for line in done.out.splitlines() if line.strip()]
     assert cells(head) == ["nodes", "layout", "devices", "s/step", "tokens/s", "MFU", "days", "cost"]  # GiB where it is wider
-    assert cells(lines[1])[:2] == ["1", "does not fit: needs 152.2 GiB of the 76.8 free"]
+    assert cells(lines[1])[:2] == ["1", "does not fit: needs 152.2 GiB, 76.8 are free"]
     assert [cells(line)[0] for line in lines[2:5]] == ["8", "16", "32"]
     assert "why the layout changes\n16: " in done.out
     assert "note: network not given: InfiniBand NDR" in done.out
