@@ -1,4 +1,4 @@
-"""The fewest dollars that meet a deadline."""
+"""The cheapest chip and number of nodes that meet a deadline."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_it_is_the_cheapest_of_all_counts_that_divide_well(days: int) -> None:
     ask = replace(ASK, within=days * DAY, at_most="64 nodes")
     found = cheapest(ask, "chip=h100-sxm,a100-80gb").best.choice
     every = [by_hand(ask, f"{n}x8x{chip}") for n in smooth_counts(64) for chip in ("h100-sxm", "a100-80gb-sxm")]
-    dollars = [one.dollars for one in every if one and one.days and one.days <= days and one.dollars]
+    dollars = [choice.dollars for choice in every if choice and choice.days and choice.days <= days and choice.dollars]
     assert found
     assert found.dollars == pytest.approx(min(dollars), rel=1e-12)
     assert found.days
@@ -61,7 +61,7 @@ def test_a_shorter_deadline_is_never_cheaper() -> None:
     assert costs == sorted(costs, reverse=True)
 
 
-def test_without_a_deadline_it_may_take_as_long_as_it_likes() -> None:
+def test_without_a_deadline_it_is_never_more_expensive() -> None:
     best = cheapest(ASK).best.choice
     hurried = cheapest(replace(ASK, within=3 * DAY)).best.choice
     assert best
@@ -71,12 +71,12 @@ def test_without_a_deadline_it_may_take_as_long_as_it_likes() -> None:
     assert best.dollars <= hurried.dollars
 
 
-def test_the_chips_are_those_that_one_can_rent_and_train_on() -> None:
+def test_the_chips_to_try_can_be_rented_and_trained_on() -> None:
     assert rentable_chips(ASK) == ["a100-40gb-sxm", "a100-80gb-sxm", "h100-sxm"]
     assert rentable_chips(replace(ASK, precision="fp8")) == ["h100-sxm"]  # an A100 has no fp8
 
 
-def test_a_cluster_that_is_named_is_all_there_is() -> None:
+def test_a_named_cluster_bounds_the_chips_and_nodes_to_try() -> None:
     tried = cheapest(replace(ASK, on="6x8xh100-sxm")).tried
     assert {point.values["chip"] for point in tried} == {"h100-sxm"}
     assert max(int(point.values["nodes"]) for point in tried) <= 6
@@ -133,14 +133,14 @@ def test_torus_slices_can_be_asked_for() -> None:
         "unknown",
     ],
 )
-def test_what_has_no_answer_is_one_line(ask: TrainAsk, texts: list[str], code: int, words: str) -> None:
+def test_a_question_without_an_answer_is_refused_in_one_line(ask: TrainAsk, texts: list[str], code: int, words: str) -> None:
     with pytest.raises(UserError) as caught:
         cheapest(ask, *texts)
     assert words in one_line(caught.value)
     assert caught.value.exit_code == code
 
 
-def test_a_price_of_one_s_own_makes_a_chip_a_candidate(home: Path) -> None:
+def test_a_users_own_price_makes_a_chip_a_candidate(home: Path) -> None:
     from meshwise.catalogue.files import BUILT_IN
 
     text = (BUILT_IN / "chips" / "h200.toml").read_text(encoding="utf-8")
@@ -152,7 +152,7 @@ def test_a_price_of_one_s_own_makes_a_chip_a_candidate(home: Path) -> None:
 
 def test_counts_that_divide_well() -> None:
     assert smooth_counts(20) == [1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 15, 16, 18, 20]
-    assert smooth_counts(7) == [1, 2, 3, 4, 5, 6, 7]  # and all there is
+    assert smooth_counts(7) == [1, 2, 3, 4, 5, 6, 7]  # the largest count is always included
 
 
 def test_nothing_is_tried_that_could_not_be_in_time_at_the_peak_rate() -> None:

@@ -1,4 +1,4 @@
-"""What the words of a question about serving mean, and what a mistake in them says."""
+"""The words of a serving question: their meaning, and the errors for mistakes."""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ def test_the_engine_and_format_that_are_assumed(model: str, cluster: str, engine
     assert (q.engine.name, q.weights.format) == (engine, stored)
 
 
-def test_a_gguf_file_is_weighed_as_it_is(tmp_path: Path) -> None:
+def test_the_weights_of_a_gguf_file_have_its_own_bytes(tmp_path: Path) -> None:
     file = LLAMA.write(tmp_path / "tiny.gguf")
     ask = ServeAsk(model=str(file), on="rtx3090", context=64, prompt=32, output=32)
     q = ask.question()

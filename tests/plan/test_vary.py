@@ -1,4 +1,4 @@
-"""`axis=values`: what a user may type, what it means, and what a mistake says. The questions here are plain dictionaries."""
+"""`axis=values`: valid texts, their meaning, and the errors for mistakes. The questions here are plain dictionaries."""
 
 from itertools import pairwise
 from typing import Any
@@ -51,8 +51,8 @@ AXES: dict[str, Axis[Asked]] = {
 
 
 def values(text: str) -> list[Value]:
-    (one,) = parse([text], AXES, START)
-    return list(one.values)
+    (varied,) = parse([text], AXES, START)
+    return list(varied.values)
 
 
 @pytest.mark.parametrize(
@@ -127,6 +127,6 @@ def test_two_axes_make_a_grid_the_last_fastest_and_change_in_the_order_of_the_ax
     assert found[2].ask == {"order": ["first", "users"], "users": 2, "first": 7}
 
 
-def test_a_point_that_cannot_be_is_kept_with_its_reason() -> None:
+def test_an_impossible_point_is_kept_with_its_reason() -> None:
     found = variants(START, parse(["odd=1,2,3"], AXES, START), AXES)
     assert [(variant.ask is None, variant.refusal) for variant in found] == [(False, ""), (True, "2 is even"), (False, "")]

@@ -1,4 +1,4 @@
-"""`meshwise plan --vary`, `--within` and `--cheapest`: what people read, what scripts parse, and what a mistake says."""
+"""`meshwise plan --vary`, `--within` and `--cheapest`: the output for people and for scripts, and the errors for mistakes."""
 
 import json
 import re
@@ -18,7 +18,7 @@ def cells(line: str) -> list[str]:
     return re.split(r" {2,}", line.strip())
 
 
-# What people read.
+# Output for people.
 
 
 def test_a_table_a_chart_the_reasons_and_the_command() -> None:
@@ -28,7 +28,7 @@ def test_a_table_a_chart_the_reasons_and_the_command() -> None:
     assert (done.code, done.err) == (0, "")
     _, _, head, *lines = [line for line in done.out.splitlines() if line.strip()]
     assert cells(head) == ["nodes", "layout", "devices", "s/step", "tokens/s", "MFU", "days", "cost"]  # GiB where it is wider
-    assert cells(lines[1])[:2] == ["1", "does not fit: needs 152.2 GiB, 76.8 are free"]
+    assert cells(lines[1])[:2] == ["1", "does not fit: needs 152.2 GiB, only 76.8 are free"]
     assert [cells(line)[0] for line in lines[2:5]] == ["8", "16", "32"]
     assert "why the layout changes\n16: " in done.out
     assert "note: network not given: InfiniBand NDR" in done.out
@@ -75,8 +75,8 @@ def test_a_deadline_on_one_plan_names_the_rows_that_meet_it() -> None:
     days = [float(row["wall_days"]) for row in rows(once(*TRAINED, "--csv").out)]
     out = once(*TRAINED, "--within", f"{days[2] + 1e-4:.5f}d").out
     assert re.search(r"note: within [\d.]+ d: rows 1, 2, 3(, \d+)* of 10", out)
-    said = refused(once(*TRAINED, "--within", f"{days[0] - 1e-3:.5f}d"), code=1)
-    assert f"the fastest layout on 2x8xh100-sxm takes {days[0]:,.1f} days" in said
+    output = refused(once(*TRAINED, "--within", f"{days[0] - 1e-3:.5f}d"), code=1)
+    assert f"the fastest layout on 2x8xh100-sxm takes {days[0]:,.1f} days" in output
 
 
 def test_the_cheapest_is_a_sentence_a_row_per_chip_and_a_command() -> None:
@@ -121,7 +121,7 @@ def test_an_option_that_is_varied_need_not_be_given() -> None:
     assert once(*BASE, "--vary", "chip=h100-sxm,h200", "--vary", "nodes=2").code == 0
 
 
-# What scripts parse.
+# Output for scripts.
 
 
 def test_json_and_csv_have_a_row_per_point() -> None:

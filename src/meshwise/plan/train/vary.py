@@ -110,7 +110,7 @@ def _refusal(q: Question, found: Found) -> str:
 
 def _memory_needed(q: Question, found: Found) -> str:
     free = q.chip.memory * (1 - q.work.reserve)
-    return f"needs {found.smallest / GIB:.1f} GiB, {free / GIB:.1f} are free"
+    return f"needs {found.smallest / GIB:.1f} GiB, only {free / GIB:.1f} are free"
 
 
 def answers(variants: Sequence[Variant[TrainAsk]], inner: int) -> list[Point]:

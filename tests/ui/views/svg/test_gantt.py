@@ -24,12 +24,12 @@ def texts(svg: str) -> list[str]:
     ids=["1f1b", "interleaved", "zero-bubble"],
 )
 def test_a_picture_names_schedule_stages_and_colours(axes: dict[str, int], words: str) -> None:
-    said = texts(gantt(eight_stages(**axes), "dp1 tp8 pp8"))
-    assert said[0] == f"{words}: dp1 tp8 pp8"
-    assert "16 micro-batches" in said[1]
-    assert {f"stage {stage}" for stage in range(8)} <= set(said)
-    assert ("gradients of weights" in said) == (words == "zero-bubble")
-    assert {"forward", "tensor-parallel", "optimizer"} <= set(said)
+    labels = texts(gantt(eight_stages(**axes), "dp1 tp8 pp8"))
+    assert labels[0] == f"{words}: dp1 tp8 pp8"
+    assert "16 micro-batches" in labels[1]
+    assert {f"stage {stage}" for stage in range(8)} <= set(labels)
+    assert ("gradients of weights" in labels) == (words == "zero-bubble")
+    assert {"forward", "tensor-parallel", "optimizer"} <= set(labels)
 
 
 def test_the_middle_of_a_long_step_is_left_out() -> None:
