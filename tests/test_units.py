@@ -69,7 +69,7 @@ WRITTEN = [
 ]
 
 
-def test_what_people_write_is_read() -> None:
+def test_common_spellings_are_parsed() -> None:
     def check(text: str, quantity: str, value: float) -> None:
         assert units.parse(text, quantity) == pytest.approx(value, rel=1e-12, abs=0)
 
@@ -183,7 +183,7 @@ def test_memory_can_be_shown_in_powers_of_two() -> None:
 
 
 @given(st.sampled_from(sorted(set(units.QUANTITIES) - {"dollars", "dollars/s"})), magnitudes, st.integers(2, 12))
-def test_what_is_shown_reads_back_within_the_digits_shown(quantity: str, value: float, digits: int) -> None:
+def test_printed_numbers_read_back_within_the_digits_shown(quantity: str, value: float, digits: int) -> None:
     text = units.show(value, quantity, digits=digits)
     # d significant digits: half a unit of the last one, at worst 0.5 * 10^(1 - d) of the value
     assert units.parse(text, quantity) == pytest.approx(value, rel=0.5000001 * 10.0 ** (1 - digits), abs=0)

@@ -1,4 +1,4 @@
-"""meshwise finds the fastest way to train or serve a model on the accelerators you have, runs it, and tells whether it was right.
+"""meshwise finds the fastest way to train or serve a model on the accelerators you have, runs it, and checks the prediction.
 
     import meshwise as mw
 
@@ -78,7 +78,7 @@ def __dir__() -> list[str]:
 
 
 class _Verb(ModuleType):
-    """A package that has the name of a verb (plan, run, audit, calibrate): calling it calls the verb of `meshwise.api`."""
+    """A package named like a verb (plan, run, audit, calibrate): calling the package calls the function in `meshwise.api`."""
 
     @property
     def _function(self) -> Any:
@@ -92,7 +92,7 @@ class _Verb(ModuleType):
 
     @property
     def __doc__(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """That of the verb, which help() and a notebook's '?' show; the package's own is in its __init__.py."""
+        """The docstring of the verb, for help() and a notebook's '?'; the package's own is in its __init__.py."""
         return self._function.__doc__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -100,8 +100,10 @@ class _Verb(ModuleType):
 
 
 class _Root(ModuleType):
+    """This module, with verbs that stay callable after their packages are imported."""
+
     def __setattr__(self, name: str, value: object) -> None:
-        # importing meshwise.plan sets the attribute `plan` of this module, where `meshwise.plan(...)` must still work
+        # importing the package meshwise.plan sets the attribute `plan` of this module; `meshwise.plan(...)` must still work
         if name in __all__ and isinstance(value, ModuleType):
             value.__class__ = _Verb
         super().__setattr__(name, value)

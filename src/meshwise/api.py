@@ -1,7 +1,7 @@
-"""The library: one function per verb. The command line, notebooks and the web page call these and nothing below them.
+"""The library: one function per verb. The command line and notebooks call these functions and nothing below them.
 
 Arguments are the words of the command line: `plan("bloom-176b", on="jean-zay:48", batch="2048x2048")`. Results are frozen objects with
-`rows()`, `to_frame()`, `to_json()` and, in a notebook, a picture of themselves. Errors that a user can fix are `UserError`.
+`rows()`, `to_frame()`, `to_json()` and, in a notebook, an HTML view. Errors that a user can fix are `UserError`.
 """
 
 import functools
@@ -46,7 +46,7 @@ CATALOGUES = ("chips", "clusters", "models")
 
 
 def answers(ask: Callable[P, Asked]) -> Callable[[Callable[[Asked], Answer]], Callable[P, Answer]]:
-    """Give a function of a question the question's own keywords, with their types, and list them in its docstring."""
+    """Turn a function that takes a question into one that takes the question's fields as keywords, and list them in its docstring."""
 
     def decorate(function: Callable[[Asked], Answer]) -> Callable[P, Answer]:
         @functools.wraps(function)
@@ -77,7 +77,7 @@ def plan(ask: TrainAsk) -> "TrainPlan":
 
 @answers(ServeAsk)
 def serve(ask: ServeAsk) -> "ServePlan":
-    """Find the best ways to serve a model on some devices, and the commands that start the best one. DoesNotFit where none fits."""
+    """Find the best layouts to serve a model on given devices, and the commands that start the best one. DoesNotFit where none fits."""
     from meshwise.export.engines import commands
     from meshwise.plan.serve.plan import make
 
@@ -109,7 +109,7 @@ def vary_serve(ask: ServeAsk, *axes: str) -> "ServePoints":
 def cheapest(ask: TrainAsk | str, *axes: str, **words: Any) -> "Cheapest":
     """Find the cheapest chip and number of nodes for a training: cheapest("llama-3-8b", batch="1M", tokens="100B", within="30d").
 
-    The keywords are those of `plan`, and a TrainAsk may stand for all of them. `axes` narrow what is tried: "chip=h100-sxm,h200".
+    The keywords are those of `plan`; a TrainAsk replaces them all. `axes` restrict the chips and node counts to try: "chip=h100-sxm,h200".
     """
     from meshwise.plan.cheapest import answer
 
@@ -127,12 +127,12 @@ def load(path: str | Path) -> "TrainPlan | ServePlan":
 
 
 def explain(plan: "TrainPlan", versus: str = "") -> "Explanation":
-    """Why the best layout of a training plan won, against the runner-up or a layout of your own: `plan.explain(versus)`."""
+    """Explain why the best layout of a training plan won, against the runner-up or a layout of your own: `plan.explain(versus)`."""
     return plan.explain(versus)
 
 
 def write(path: str | Path, content: str | bytes) -> None:
-    """Write a file whole or not at all."""
+    """Write a file atomically: whole or not at all."""
     from meshwise.catalogue import files
 
     files.write(Path(path), content)
@@ -145,12 +145,12 @@ def count(
     model: str, *, seq: str | int = "", tokens: str | float = "15T", on: str = "", batch: str = "", mfu: str | float = "40%",
     checkpoints: int = 1,
 ) -> "Count":  # fmt: skip
-    """Count the parameters, FLOPs, caches and bytes of a model. With `on` and `batch`: what training it on a cluster takes."""
+    """Count the parameters, FLOPs, caches and bytes of a model. With `on` and `batch`: the time and memory of training on a cluster."""
     from meshwise.models.count import counted
     from meshwise.plan import budget
 
-    found = counted(model, seq, tokens)
-    return budget.added(found, on, batch, mfu, checkpoints) if on else found
+    tally = counted(model, seq, tokens)
+    return budget.with_budget(tally, on, batch, mfu, checkpoints) if on else tally
 
 
 def names(catalogue: str) -> list[str]:
@@ -164,7 +164,7 @@ def names(catalogue: str) -> list[str]:
 
 
 def show(catalogue: str, name: str = "") -> list[dict[str, Any]]:
-    """Return the facts of every entry of a catalogue, of those whose name has the words of `name`, or of the one called `name`."""
+    """Return the facts of every entry of a catalogue, of the entries whose name contains the words of `name`, or of the entry `name`."""
     from meshwise.models import listing
 
     if catalogue not in CATALOGUES:
@@ -197,7 +197,7 @@ def audit(*files: str | Path, plan: bool = True, format: str = "", **figures: An
 
 
 def compare(folder: str | Path) -> "PartComparison":
-    """Predicted against measured time of a run of our trainer, part by part, from its folder."""
+    """Compare the predicted and measured time of a run of our trainer, part by part, from its folder."""
     from meshwise.audit.profile import parts
 
     return parts.compare(Path(folder))
@@ -206,8 +206,8 @@ def compare(folder: str | Path) -> "PartComparison":
 def validate(
     table: str | Path, *, calibration: str = "", fit: bool = False, leave_out: LeaveOut | None = None
 ) -> "TrainValidation | ServeValidation":
-    """Predict every run of a table of measurements (a built-in name, .csv or .jsonl) and score the predictions. `fit`: by fits that left
-    each row, or each group of rows, out."""
+    """Predict every run of a table of measurements (a built-in name, .csv or .jsonl) and score the predictions. With `fit`,
+    each row or group of rows is predicted by a fit that left it out."""
     from meshwise.calibrate import dispatch
 
     return dispatch.validate(str(table), calibration, fit, leave_out)
@@ -220,7 +220,7 @@ def calibrate(
     architectures: Sequence[str] = (),
     leave_out: LeaveOut | None = None,
 ) -> "Result":
-    """Fit the cost model's coefficients to tables of runs, a probe, or both, and score it on rows left out."""
+    """Fit the cost model's coefficients to tables of runs, a probe, or both, and score the fit on rows left out."""
     from meshwise.calibrate import dispatch
 
     return dispatch.calibrate([str(table) for table in tables], chips, frameworks, architectures, leave_out)
@@ -235,8 +235,8 @@ def run(
     """Train a model or a plan, or start the engine of a serving plan or of a .gguf.
 
     Keywords are the flags of `meshwise run`: the fields of `TrainRun` (run("llama-debug", tp=2, steps=20)) or of `ServeRun`
-    (run("model.gguf", port=0)). Training returns its measurements and report when it is done. An engine is returned when it answers:
-    `with run("model.gguf", port=0) as engine: bench(engine.url)`. `say` gets each line of output, `progress` the steps that are done.
+    (run("model.gguf", port=0)). Training returns its measurements and report when it is done. Serving returns once the engine answers:
+    `with run("model.gguf", port=0) as engine: bench(engine.url)`. `say` receives each line of output, `progress` the steps done so far.
     """
     from meshwise.plan.serve.plan import ServePlan
 
@@ -279,7 +279,7 @@ def _train(
 def bench(
     what: "str | Path | ServePlan", *, say: "Say | None" = None, progress: "Progress | None" = None, **words: Any
 ) -> "Bench":
-    """Measure how fast an endpoint (its URL), or the engine of a plan, .gguf or model, serves, beside the prediction.
+    """Measure how fast an endpoint (its URL), or the engine of a plan, .gguf or model, serves, and compare with the prediction.
 
     Keywords are the flags of `meshwise bench`: the fields of `BenchAsk` (bench(url, users=[1, 4], prompt=512, output=64)).
     """

@@ -15,7 +15,7 @@ class UserError(Exception):
 
 
 class DoesNotFit(UserError):
-    """The input is valid, and nothing fits it."""
+    """The input is valid, but no answer satisfies it: too little memory, or no layout that meets the limits."""
 
     exit_code = 1
 
@@ -30,14 +30,14 @@ def quoted(value: object, longest: int = 60) -> str:
 
 
 def nearest(given: str, valid: Iterable[str], canonical: Callable[[str], str | None] = str) -> str:
-    """Return "; did you mean ...?" for a misspelt word, or nothing when no valid one is close. `canonical` maps an alias to its name."""
+    """Return "; did you mean ...?" for a misspelt word, or "" when no valid word is close. `canonical` maps an alias to its name."""
     by_lower = {name.lower(): name for name in valid}
     close = get_close_matches(given.lower(), by_lower, n=1, cutoff=0.5)
     return did_you_mean([str(canonical(by_lower[close[0]]))]) if close else ""
 
 
 def did_you_mean(names: Sequence[str], most: int = 4) -> str:
-    """Return "; did you mean 'a', 'b' or 'c'?", or nothing without names. Names beyond `most` are counted."""
+    """Return "; did you mean 'a', 'b' or 'c'?", or "" without names. Names beyond `most` are counted, not listed."""
     shown = [f"'{name}'" for name in names]
     if len(shown) > most:
         shown = [*shown[: most - 1], f"{len(shown) - most + 1} more"]

@@ -27,7 +27,7 @@ MIB = 2.0**20
 _LARGE = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
 _SMALL = {"": 1.0, "m": 1e-3, "u": 1e-6, "µ": 1e-6, "μ": 1e-6, "n": 1e-9}
-# Counts are case-insensitive, so that '70b parameters' and '125m' work: nobody counts in thousandths.
+# Counts are case-insensitive, so that '70b parameters' and '125m' work: m is always million, never thousandth.
 _COUNT = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12, "p": 1e15}
 # A context of '128k' has 131072 tokens in every model's config.
 _LENGTH = {"": 1.0, "k": 2.0**10, "ki": 2.0**10, "m": 2.0**20, "mi": 2.0**20}
@@ -35,16 +35,16 @@ _LENGTH = {"": 1.0, "k": 2.0**10, "ki": 2.0**10, "m": 2.0**20, "mi": 2.0**20}
 
 @dataclass(frozen=True)
 class Quantity:
-    """A kind of number: its units, and their prefixes."""
+    """A physical quantity: its name and examples for errors, its units and their prefixes."""
 
     what: str
     examples: str
     units: dict[str, float]
     prefixes: dict[str, float]
     any_case: bool = False
-    """Whether case does not count."""
+    """Whether upper and lower case mean the same."""
     bare: tuple[str, ...] = ()
-    """Units without prefixes, such as hours."""
+    """Units that take no prefix, such as hours."""
 
 
 _TOKENS = {"": 1.0, "tokens": 1.0, "token": 1.0, "params": 1.0, "parameters": 1.0}
@@ -95,6 +95,7 @@ def parse(text: object, quantity: str) -> float:
 
 
 def _plain(value: object, kind: Quantity) -> float:
+    """Return an int or float as a float; refuse any other type."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UserError(f"{quoted(value)} is not {kind.what} (such as {kind.examples})")
     try:
@@ -104,6 +105,7 @@ def _plain(value: object, kind: Quantity) -> float:
 
 
 def _read(text: str, kind: Quantity) -> float:
+    """Parse text as a number with a unit and return it in SI."""
     stripped = text.strip()
     if stripped.startswith("$"):  # rewrite '$2.5/h' as '2.5$/h', which the code below reads
         stripped = re.sub(r"^\$\s*([\d.,_]+(?:[eE]\d+)?\s*[kKMGT]?)(.*)$", r"\1$\2", stripped, flags=re.DOTALL)
@@ -203,8 +205,8 @@ def _significant(value: float, digits: int) -> str:
 def exactly(value: float, quantity: str) -> str:
     """Format `value` as the shortest text that `parse` reads back to the same number, without spaces: 400Gbps becomes '50GB/s'."""
     for digits in range(4, 18):
-        hourly = quantity == "dollars/s"  # which `show` rounds to cents
-        text = f"${_significant(3600 * value, digits)}/h" if hourly else show(value, quantity, digits=digits).replace(" ", "")
+        per_hour = quantity == "dollars/s"  # `show` would round it to cents
+        text = f"${_significant(3600 * value, digits)}/h" if per_hour else show(value, quantity, digits=digits).replace(" ", "")
         if parse(text, quantity) == value:
             return text
     unit = next(unit for unit, factor in QUANTITIES[quantity].units.items() if factor == 1)

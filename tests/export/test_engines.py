@@ -1,4 +1,4 @@
-"""The commands of each engine, word for word: people paste what a plan prints. Engines are plugins."""
+"""The commands of each engine, word for word, since people paste them. Engines are plugins."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -18,7 +18,7 @@ def test_a_split_by_shares_gets_the_layers_that_it_names() -> None:
 
 
 def test_a_split_by_free_memory_names_the_same_layers_when_it_is_run() -> None:
-    """What is free at the start may be other than planned: -ts then says each card's layers, and they are those of the plan."""
+    """Free memory at the start may differ from the plan, so -ts gives each card the layers that the plan gave it."""
     q = question(fix=("split=layer", "cards=4"))
     best = search(q).options[0]
     named = llamacpp.with_layers(q, best.layout)

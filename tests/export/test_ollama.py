@@ -7,7 +7,7 @@ from meshwise.export import ollama
 from support.serve_questions import question
 
 
-def test_ollama_is_offered_only_where_it_can_do_it() -> None:
+def test_ollama_is_offered_only_for_layouts_that_it_can_run() -> None:
     q = question()
     plain = ServeLayout(split="layer", cards=(0, 1, 2, 3), shares=(1, 1, 1, 1))
     assert ollama.can(q, plain)

@@ -1,4 +1,4 @@
-"""What each axis of a training question changes, and that it changes nothing else."""
+"""Each axis of a training question changes its own part and nothing else."""
 
 from dataclasses import asdict
 from typing import Any
@@ -38,7 +38,7 @@ def varied(*texts: str) -> list[TrainAsk]:
         ("framework=TorchTitan", {"framework": "torchtitan"}),
     ],
 )
-def test_an_axis_changes_what_it_says(text: str, changed: dict[str, Any]) -> None:
+def test_an_axis_changes_its_own_part_and_nothing_else(text: str, changed: dict[str, Any]) -> None:
     (found,) = varied(text)
     assert asdict(found) == asdict(ASK) | changed
 
@@ -48,7 +48,7 @@ def test_every_example_of_an_axis_can_be_typed() -> None:
         assert parse([f"{axis.name}={axis.example}"], TRAIN_AXES, ASK)[0].axis is axis
 
 
-def test_the_link_and_the_network_that_a_question_sees() -> None:
+def test_a_varied_link_or_network_reaches_the_question() -> None:
     q = varied("link=123GB/s")[0].question()
     assert q.cluster.node.link
     assert q.cluster.node.link.bandwidth == 123e9
@@ -63,7 +63,7 @@ def test_batch_and_sequence_length_do_not_depend_on_their_order() -> None:
         assert found == {(2**20, 4096), (2**20, 8192), (2**21, 4096), (2**21, 8192)}
 
 
-def test_a_length_that_does_not_divide_the_tokens_is_a_point_that_says_so() -> None:
+def test_a_length_that_does_not_divide_the_tokens_is_a_point_with_the_reason() -> None:
     (found,) = variants(ASK, parse(["seq=3000"], TRAIN_AXES, ASK), TRAIN_AXES)
     assert found.ask is None
     assert found.refusal == "a batch of 2,097,152 tokens is not a whole number of sequences of 3,000"
@@ -72,7 +72,7 @@ def test_a_length_that_does_not_divide_the_tokens_is_a_point_that_says_so() -> N
 def test_labels_are_as_people_write_them() -> None:
     for text, labels in (
         ("batch=1M..4M", ["1M", "2M", "4M"]),
-        ("batch=1000", ["1000x4096"]),  # 4,096,000 tokens are no round number of M
+        ("batch=1000", ["1000x4096"]),  # 4,096,000 tokens are not a round number of M
         ("link=64GB/s,1TB/s", ["64 GB/s", "1 TB/s"]),
         ("nodes=1024", ["1,024"]),
         ("seq=4k,6000", ["4k", "6000"]),
@@ -83,10 +83,10 @@ def test_labels_are_as_people_write_them() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("nodes=0", "'0' is no number of nodes or devices"),
-        ("nodes=-1", "'-1' is no number"),
-        ("nodes=1.5", "'1.5' is no number"),
-        ("nodes=" + "9" * 5000, "is no number of nodes"),
+        ("nodes=0", "'0' is not a number of nodes or devices"),
+        ("nodes=-1", "'-1' is not a number"),
+        ("nodes=1.5", "'1.5' is not a number"),
+        ("nodes=" + "9" * 5000, "is not a number of nodes"),
         ("chip=h100x", "unknown chip 'h100x'; did you mean 'h100-sxm'?"),
         ("link=12", "'12' is not a bandwidth: it has no unit"),
         ("link=0GB/s", "'0GB/s': expected more than 0"),
@@ -98,16 +98,16 @@ def test_labels_are_as_people_write_them() -> None:
         ("precision=int3", "'int3': expected one of bf16, fp16, fp8"),
         ("optimizer=adam", "'adam': expected one of adamw"),
         ("framework=megatorn", "did you mean 'megatron'?"),
-        ("nodes=4 --vary devices=32", "is no number"),
+        ("nodes=4 --vary devices=32", "is not a number"),
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_a_value_that_is_none_is_one_line(text: str, words: str) -> None:
+def test_an_invalid_value_is_refused_in_one_line(text: str, words: str) -> None:
     with pytest.raises(UserError) as caught:
         parse([text], TRAIN_AXES, ASK)
     assert words in one_line(caught.value)
 
 
 def test_nodes_and_devices_contradict_each_other() -> None:
-    with pytest.raises(UserError, match="--vary nodes and --vary devices both say how many devices there are"):
+    with pytest.raises(UserError, match="--vary nodes and --vary devices both set the number of devices"):
         parse(["nodes=4", "gpus=32"], TRAIN_AXES, ASK)

@@ -1,4 +1,4 @@
-"""The envelope of training: the answers of How to Scale Your Model, part 6 (jax-ml.github.io/scaling-book/applied-training).
+"""A training budget: the answers of How to Scale Your Model, part 6 (jax-ml.github.io/scaling-book/applied-training).
 
 The book rounds Llama 3 70B to 70e9 parameters where the model has 70.55e9, so its figures are met within a percent or two."""
 
@@ -50,7 +50,7 @@ def test_memory_is_21_6_terabytes_and_needs_225_chips() -> None:
     assert b.least_devices == pytest.approx(225, abs=1)
 
 
-def test_so_few_chips_would_take_1752_days() -> None:
+def test_the_fewest_chips_that_hold_it_would_take_1752_days() -> None:
     assert envelope().least_seconds / DAY == pytest.approx(1752, rel=0.015)
 
 
@@ -79,20 +79,20 @@ def test_only_active_experts_compute_and_all_of_them_take_memory() -> None:
     assert b.weights == pytest.approx(2 * 671e9, rel=0.001)
 
 
-@pytest.mark.parametrize(("mfu", "said"), [(0.0, "0%"), (1.4, "140%"), (1.0001, "100%")])
-def test_no_machine_reaches_none_or_more_than_all_of_its_peak(mfu: float, said: str) -> None:
+@pytest.mark.parametrize(("mfu", "shown"), [(0.0, "0%"), (1.4, "140%"), (1.0001, "100%")])
+def test_an_mfu_of_zero_or_above_100_percent_is_refused(mfu: float, shown: str) -> None:
     with pytest.raises(UserError) as refused:
         envelope(mfu=mfu)
-    assert f"an MFU of {said} cannot be" in one_line(refused.value)
+    assert f"an MFU of {shown} is impossible" in one_line(refused.value)
 
 
-def test_a_cluster_of_several_kinds_of_chip_has_no_one_peak() -> None:
+def test_a_cluster_of_several_kinds_of_chip_is_refused() -> None:
     with pytest.raises(UserError, match="mixes chips; a budget is for one kind of chip"):
         envelope(cluster="2xrtx3090+1xrtx3060-12gb")
 
 
 @given(st.floats(0.01, 1), st.floats(1, 1e9), st.integers(1, 64))
-def test_what_holds_of_every_envelope(mfu: float, batch: float, checkpoints: int) -> None:
+def test_time_and_memory_are_consistent_in_every_budget(mfu: float, batch: float, checkpoints: int) -> None:
     b = envelope(mfu=mfu, batch=batch, checkpoints=checkpoints)
     assert b.seconds * b.mfu * b.devices == pytest.approx(b.device_seconds)
     assert (b.least_devices - 1) * b.device_memory < b.memory <= b.least_devices * b.device_memory

@@ -1,4 +1,4 @@
-"""The fewest dollars that meet a deadline."""
+"""The cheapest chip and number of nodes that meet a deadline."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.ask import TrainAsk
-from meshwise.plan.cheapest import Cheapest, answer, sensible, smooth
+from meshwise.plan.cheapest import Cheapest, answer, rentable_chips, smooth_counts
 from meshwise.plan.train.choice import Choice, choice
 from meshwise.plan.train.search import search
 from support.command import one_line
@@ -31,8 +31,8 @@ def test_it_is_the_cheapest_of_all_counts_that_divide_well(days: int) -> None:
     """Every number of nodes up to 64 with no prime factor but 2, 3 and 5, of both chips, one by one."""
     ask = replace(ASK, within=days * DAY, at_most="64 nodes")
     found = cheapest(ask, "chip=h100-sxm,a100-80gb").best.choice
-    every = [by_hand(ask, f"{n}x8x{chip}") for n in smooth(64) for chip in ("h100-sxm", "a100-80gb-sxm")]
-    dollars = [one.dollars for one in every if one and one.days and one.days <= days and one.dollars]
+    every = [by_hand(ask, f"{n}x8x{chip}") for n in smooth_counts(64) for chip in ("h100-sxm", "a100-80gb-sxm")]
+    dollars = [choice.dollars for choice in every if choice and choice.days and choice.days <= days and choice.dollars]
     assert found
     assert found.dollars == pytest.approx(min(dollars), rel=1e-12)
     assert found.days
@@ -61,7 +61,7 @@ def test_a_shorter_deadline_is_never_cheaper() -> None:
     assert costs == sorted(costs, reverse=True)
 
 
-def test_without_a_deadline_it_may_take_as_long_as_it_likes() -> None:
+def test_without_a_deadline_it_is_never_more_expensive() -> None:
     best = cheapest(ASK).best.choice
     hurried = cheapest(replace(ASK, within=3 * DAY)).best.choice
     assert best
@@ -71,12 +71,12 @@ def test_without_a_deadline_it_may_take_as_long_as_it_likes() -> None:
     assert best.dollars <= hurried.dollars
 
 
-def test_the_chips_are_those_that_one_can_rent_and_train_on() -> None:
-    assert sensible(ASK) == ["a100-40gb-sxm", "a100-80gb-sxm", "h100-sxm"]
-    assert sensible(replace(ASK, precision="fp8")) == ["h100-sxm"]  # an A100 has no fp8
+def test_the_chips_to_try_can_be_rented_and_trained_on() -> None:
+    assert rentable_chips(ASK) == ["a100-40gb-sxm", "a100-80gb-sxm", "h100-sxm"]
+    assert rentable_chips(replace(ASK, precision="fp8")) == ["h100-sxm"]  # an A100 has no fp8
 
 
-def test_a_cluster_that_is_named_is_all_there_is() -> None:
+def test_a_named_cluster_bounds_the_chips_and_nodes_to_try() -> None:
     tried = cheapest(replace(ASK, on="6x8xh100-sxm")).tried
     assert {point.values["chip"] for point in tried} == {"h100-sxm"}
     assert max(int(point.values["nodes"]) for point in tried) <= 6
@@ -108,15 +108,15 @@ def test_torus_slices_can_be_asked_for() -> None:
     ("ask", "texts", "code", "words"),
     [
         (replace(ASK, within=60.0), [], 1, "nothing trains within 60 s: the closest is 2048x8xh100-sxm with"),
-        (ASK, ["batch=1M"], 2, "--cheapest chooses the chip and how many; --vary batch does not go with it"),
-        (replace(ASK, on="h200"), [], 1, "no price to rent h200 is in the catalogue"),
-        (ASK, ["chip=h200,b200"], 1, "no price to rent h200, b200"),
+        (ASK, ["batch=1M"], 2, "it goes with --vary chip, nodes or devices, not with --vary batch"),
+        (replace(ASK, on="h200"), [], 1, "no rental price for h200 in the catalogue"),
+        (ASK, ["chip=h200,b200"], 1, "no rental price for h200, b200"),
         (replace(ASK, at_most="many"), [], 2, "--at-most 'many': expected a number of nodes or devices"),
         (replace(ASK, at_most="0 nodes"), [], 2, "--at-most '0 nodes'"),
         (replace(ASK, at_most="4 weeks"), [], 2, "--at-most '4 weeks'"),
-        (replace(ASK, at_most="64", on="h100-sxm"), ["nodes=4"], 2, "give one of the two"),
-        (replace(ASK, on="h100-sxm"), ["devices=12"], 1, "12 devices are no whole number of nodes of 8 H100"),
-        (replace(ASK, model="llama-3-405b", at_most="2 nodes"), [], 1, "no number of nodes works"),
+        (replace(ASK, at_most="64", on="h100-sxm"), ["nodes=4"], 2, "give only one"),
+        (replace(ASK, on="h100-sxm"), ["devices=12"], 1, "12 devices are not a whole number of nodes of 8 H100"),
+        (replace(ASK, model="llama-3-405b", at_most="2 nodes"), [], 1, "no number of nodes fits"),
         (replace(ASK, on="nowhere"), [], 2, "unknown"),
     ],
     ids=[
@@ -133,14 +133,14 @@ def test_torus_slices_can_be_asked_for() -> None:
         "unknown",
     ],
 )
-def test_what_has_no_answer_is_one_line(ask: TrainAsk, texts: list[str], code: int, words: str) -> None:
+def test_a_question_without_an_answer_is_refused_in_one_line(ask: TrainAsk, texts: list[str], code: int, words: str) -> None:
     with pytest.raises(UserError) as caught:
         cheapest(ask, *texts)
     assert words in one_line(caught.value)
     assert caught.value.exit_code == code
 
 
-def test_a_price_of_one_s_own_makes_a_chip_a_candidate(home: Path) -> None:
+def test_a_users_own_price_makes_a_chip_a_candidate(home: Path) -> None:
     from meshwise.catalogue.files import BUILT_IN
 
     text = (BUILT_IN / "chips" / "h200.toml").read_text(encoding="utf-8")
@@ -151,8 +151,8 @@ def test_a_price_of_one_s_own_makes_a_chip_a_candidate(home: Path) -> None:
 
 
 def test_counts_that_divide_well() -> None:
-    assert smooth(20) == [1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 15, 16, 18, 20]
-    assert smooth(7) == [1, 2, 3, 4, 5, 6, 7]  # and all there is
+    assert smooth_counts(20) == [1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 15, 16, 18, 20]
+    assert smooth_counts(7) == [1, 2, 3, 4, 5, 6, 7]  # the largest count is always included
 
 
 def test_nothing_is_tried_that_could_not_be_in_time_at_the_peak_rate() -> None:

@@ -16,21 +16,23 @@ def bounds(model: str = "llama-3-70b", cluster: str = POD, batch: float = BATCH,
     return roofline(found_model(model), found_cluster(cluster), batch, seq)
 
 
-def said(model: str = "llama-3-70b", cluster: str = POD, batch: float = BATCH, seq: int = 4096) -> list[str]:
+def sentences(model: str = "llama-3-70b", cluster: str = POD, batch: float = BATCH, seq: int = 4096) -> list[str]:
     return verdicts(found_model(model), found_cluster(cluster), batch, seq)
 
 
 def test_data_parallelism_alone_stops_at_the_sequences_of_a_batch() -> None:
     assert bounds().sequences == 1024
-    assert said()[0] == "Data parallelism alone stops at 1,024 of the 8,960 devices: a batch has that many sequences."
-    assert not said(cluster="tpu-v5p:8x8x16")[0].startswith("Data parallelism alone")  # 1,024 chips
+    assert sentences()[0] == "Data parallelism alone stops at 1,024 of the 8,960 devices: a batch has that many sequences."
+    assert not sentences(cluster="tpu-v5p:8x8x16")[0].startswith("Data parallelism alone")  # 1,024 chips
 
 
 def test_fsdp_over_batch_and_sequence_has_468_tokens_and_needs_850() -> None:
     r = bounds()
     assert int(r.tokens) == 468
     assert r.fsdp == pytest.approx(850, rel=1e-3)
-    assert "FSDP over batch and sequence would be communication-bound: 468 tokens per device and step, 850 needed" in said()[1]
+    assert (
+        "FSDP over batch and sequence would be communication-bound: 468 tokens per device and step, 850 needed" in sentences()[1]
+    )
 
 
 def test_fsdp_with_tensor_parallelism_needs_113_and_is_best_near_1618() -> None:
@@ -39,13 +41,13 @@ def test_fsdp_with_tensor_parallelism_needs_113_and_is_best_near_1618() -> None:
     assert r.mixed == pytest.approx(113, rel=5e-3)
     assert r.best_fsdp == pytest.approx(1618, rel=1e-3)
     assert r.powers == (2048, 4)
-    assert "FSDP with tensor parallelism would be compute-bound: 113 tokens per device needed" in said()[2]
+    assert "FSDP with tensor parallelism would be compute-bound: 113 tokens per device needed" in sentences()[2]
 
 
-def test_a_number_of_chips_that_no_block_of_the_pod_has_is_said() -> None:
+def test_a_number_of_chips_that_no_block_of_the_pod_has_is_reported() -> None:
     """2048 x 4 = 8,192 = 2^13, and 16x20x28 has at most 16 x 4 x 4 = 2^8 in powers of two."""
-    assert said()[3].startswith("No block of 16x20x28 has 8,192 chips")
-    assert not any("No block" in line for line in said(cluster="tpu-v5p:16x16x16"))
+    assert sentences()[3].startswith("No block of 16x20x28 has 8,192 chips")
+    assert not any("No block" in line for line in sentences(cluster="tpu-v5p:16x16x16"))
 
 
 def test_70b_on_four_pods_is_just_compute_bound() -> None:
@@ -55,11 +57,11 @@ def test_70b_on_four_pods_is_just_compute_bound() -> None:
     assert r.mixed == pytest.approx(113, rel=5e-3)
     assert r.pod == pytest.approx(73440)
     assert r.pod_tokens == BATCH / 4
-    lines = said(cluster="tpu-v5p-4pods")
+    lines = sentences(cluster="tpu-v5p-4pods")
     assert "FSDP with tensor parallelism would be compute-bound" in lines[2]
     assert "in each pod" in lines[2]
     assert lines[-1].startswith(
-        "Between pods data parallelism would be compute-bound: 1,048,576 tokens per pod and step, 73,440 needed"
+        "Data parallelism between pods would be compute-bound: 1,048,576 tokens per pod and step, 73,440 needed"
     )
 
 
@@ -68,7 +70,7 @@ def test_405b_on_eight_pods_is_just_communication_bound() -> None:
     r = bounds("llama-3-405b", "tpu-v5p-8pods")
     assert r.tokens == pytest.approx(58.5, rel=1e-3)
     assert r.mixed == pytest.approx(61, rel=5e-3)
-    assert "FSDP with tensor parallelism would be communication-bound" in said("llama-3-405b", "tpu-v5p-8pods")[2]
+    assert "FSDP with tensor parallelism would be communication-bound" in sentences("llama-3-405b", "tpu-v5p-8pods")[2]
 
 
 def test_jean_zay_has_a_ring_through_every_node() -> None:
@@ -76,7 +78,7 @@ def test_jean_zay_has_a_ring_through_every_node() -> None:
     r = bounds("bloom-176b", "jean-zay:48", 2048 * 2048, 2048)
     assert r.fsdp == pytest.approx(6240)
     assert (r.mixed, r.pod) == (None, None)
-    (line,) = said("bloom-176b", "jean-zay:48", 2048 * 2048, 2048)
+    (line,) = sentences("bloom-176b", "jean-zay:48", 2048 * 2048, 2048)
     assert line.startswith("Pure FSDP would be compute-bound: 10,923 tokens per device and step, 6,240 needed")
 
 
@@ -107,23 +109,23 @@ def test_axes_that_do_not_close_have_half_the_links() -> None:
     assert closed.mixed == pytest.approx((197e12 / 45e9) ** 2 / (2 * 2 * 14336))
 
 
-def test_axes_of_one_are_none() -> None:
+def test_axes_of_length_one_do_not_count() -> None:
     flat, thin = bounds("llama-3-8b", "tpu-v5p:16x16", 2**16), bounds("llama-3-8b", "tpu-v5p:16x16x1", 2**16)
     assert flat == thin
     assert flat.mixed is not None
     assert bounds("llama-3-8b", "tpu-v5p:16x1x1", 2**14).mixed is None  # one axis cannot do both
 
 
-def test_where_every_device_had_better_share_out_the_weights_no_mixture_is_offered() -> None:
+def test_where_pure_fsdp_is_best_no_tensor_parallelism_is_suggested() -> None:
     """8B on 64 chips with 4M tokens: sqrt(2 x 4.19e6 x 64 / 14336) = 193 data ranks, more than there are devices."""
     assert bounds("llama-3-8b", "tpu-v5p:4x4x4").mixed is None
-    assert len(said("llama-3-8b", "tpu-v5p:4x4x4")) == 1
+    assert len(sentences("llama-3-8b", "tpu-v5p:4x4x4")) == 1
 
 
 @pytest.mark.parametrize("cluster", ["h100-sxm", "tpu-v5p:1x1x1"])
-def test_one_device_has_nothing_to_hide(cluster: str) -> None:
+def test_one_device_has_no_communication_to_hide(cluster: str) -> None:
     assert bounds("llama-3-8b", cluster).fsdp is None
-    assert said("llama-3-8b", cluster) == []
+    assert sentences("llama-3-8b", cluster) == []
 
 
 @given(
@@ -134,9 +136,9 @@ def test_one_device_has_nothing_to_hide(cluster: str) -> None:
     st.floats(1, 1e9),
 )
 def test_every_verdict_is_a_line_with_a_bound_that_its_numbers_bear_out(model: str, cluster: str, batch: float) -> None:
-    r, lines = bounds(model, cluster, batch), said(model, cluster, batch)
+    r, lines = bounds(model, cluster, batch), sentences(model, cluster, batch)
     assert all(line.isprintable() and line.endswith(".") for line in lines)
-    fsdp = next((line for line in lines if "hide gathering the weights" in line), "")
+    fsdp = next((line for line in lines if "hide the all-gather of weights" in line), "")
     assert bool(fsdp) == (r.fsdp is not None)
     assert r.fsdp is None or ("communication-bound" in fsdp) == (r.tokens < r.fsdp)
     if r.best_fsdp is not None:

@@ -1,4 +1,4 @@
-"""What the words of a question about serving mean, and what a mistake in them says."""
+"""The words of a serving question: their meaning, and the errors for mistakes."""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ def test_the_engine_and_format_that_are_assumed(model: str, cluster: str, engine
     assert (q.engine.name, q.weights.format) == (engine, stored)
 
 
-def test_a_gguf_file_is_weighed_as_it_is(tmp_path: Path) -> None:
+def test_the_weights_of_a_gguf_file_have_its_own_bytes(tmp_path: Path) -> None:
     file = LLAMA.write(tmp_path / "tiny.gguf")
     ask = ServeAsk(model=str(file), on="rtx3090", context=64, prompt=32, output=32)
     q = ask.question()
@@ -47,7 +47,7 @@ def test_a_gguf_file_is_weighed_as_it_is(tmp_path: Path) -> None:
         ({"model": "llama-3.3-70b:awq", "fix": ("tp=3",)}, "64 heads cannot be split over 3 devices; choose 1, 2, 4, 8, 16"),
         ({"fix": ("split=tensor",)}, "llama.cpp cannot do a tensor split; it can do layer, row"),
         ({"fix": ("tp=2",)}, "llama.cpp has no tensor or pipeline parallelism; it can split by layer, row"),
-        ({"fix": ("cards=5",)}, "--fix needs 5 cards, and 4xrtx4060ti-16gb has 4"),
+        ({"fix": ("cards=5",)}, "--fix needs 5 cards, but 4xrtx4060ti-16gb has 4"),
         ({"fix": ("replicas=2",)}, "2 replicas need as many concurrent requests; give --users 2 or more"),
         ({"fix": ("replicas=2",), "users": 4, "engine": "ollama"}, "ollama cannot run several copies of a model"),
         ({"fix": ("tensor=2",)}, "expected split, cards, tp, pp, replicas, hosts and a value"),

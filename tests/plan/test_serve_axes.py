@@ -1,4 +1,4 @@
-"""What can be varied of a question about serving, and what each value makes of it."""
+"""Axes of a serving question, and how each value changes the question."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def test_each_axis_changes_its_own_part() -> None:
     assert [one.on for one in asked("chip=rtx3090") if one] == ["1x4xrtx3090"]
 
 
-def test_a_network_is_of_several_hosts() -> None:
+def test_only_several_hosts_have_a_network() -> None:
     assert asked("network=1Gbps") == [None]
     rig = ServeAsk(model="llama-3-8b:q4_k_m", on="2x(2xrtx3090)@1Gbps")
     assert [one.on for one in asked("network=10Gbps", rig) if one] == ["2x(2xrtx3090)@1.25GB/s"]
@@ -50,7 +50,7 @@ def test_a_rig_of_the_catalogue_keeps_its_link() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("cards=0", "'0' is no number"),
+        ("cards=0", "'0' is not a number"),
         ("quant=q9", "unknown quantization 'q9'"),
         ("link=fast", "'fast' is not a bandwidth"),
         ("nodes=2", "there is no axis 'nodes'"),
@@ -64,6 +64,6 @@ def test_bad_values_are_one_line(text: str, words: str) -> None:
     assert words in one_line(refusal.value)
 
 
-def test_cards_of_several_kinds_cannot_be_counted_up() -> None:
+def test_the_number_of_cards_cannot_vary_where_their_kinds_differ() -> None:
     with pytest.raises(UserError, match="mixes devices"):
         asked("gpus=2,3", ServeAsk(model="llama-3-8b:q4_k_m", on="2xrtx3090+1xrtx3060-12gb"))

@@ -1,4 +1,4 @@
-"""`axis=values`: what a user may type, what it means, and what a mistake says. The questions here are plain dictionaries."""
+"""`axis=values`: valid texts, their meaning, and the errors for mistakes. The questions here are plain dictionaries."""
 
 from itertools import pairwise
 from typing import Any
@@ -40,8 +40,8 @@ def odd(ask: Asked, value: Value) -> Asked:
 START: Asked = {"order": []}
 AXES: dict[str, Axis[Asked]] = {
     "first": axis("first"),
-    "users": axis("users", settles="how many there are"),
-    "seats": axis("seats", settles="how many there are"),
+    "users": axis("users", settles="the number of people"),
+    "seats": axis("seats", settles="the number of people"),
     "rate": Axis(
         "rate", "0.5..8", lambda text, ask: float(text), lambda v, ask: str(v), lambda ask, v: ask | {"rate": v}, whole=False
     ),
@@ -51,8 +51,8 @@ AXES: dict[str, Axis[Asked]] = {
 
 
 def values(text: str) -> list[Value]:
-    (one,) = parse([text], AXES, START)
-    return list(one.values)
+    (varied,) = parse([text], AXES, START)
+    return list(varied.values)
 
 
 @pytest.mark.parametrize(
@@ -96,18 +96,18 @@ def test_a_range_has_both_ends_and_never_more_than_doubles(low: int, span: int) 
         (["users=512..8"], "an empty range, 512 is more than 8"),
         (["users=8.."], "a range has two ends"),
         (["users=..8"], "a range has two ends"),
-        (["users=8,4,8"], "<8> is there twice"),
-        (["users=1..8,4"], "<4> is there twice"),
+        (["users=8,4,8"], "<8> is given twice"),
+        (["users=1..8,4"], "<4> is given twice"),
         (["users=1..100000:1"], f"more than {MOST_POINTS} points"),
         (["users=1..9:0"], f"more than {MOST_POINTS} points"),
-        (["users=1..9:x1"], "'x1' is no factor above 1"),
-        (["users=1..9:xx"], "'xx' is no factor above 1"),
-        (["users=1..9:xinf"], "'xinf' is no factor above 1"),
+        (["users=1..9:x1"], "'x1' is not a factor above 1"),
+        (["users=1..9:xx"], "'xx' is not a factor above 1"),
+        (["users=1..9:xinf"], "'xinf' is not a factor above 1"),
         (["colour=red..blue"], "colour has no ranges; list its values: colour=red,blue"),
         (["colour=green"], "unknown colour 'green'"),
         (["users=1", "users=2"], "--vary users is given twice"),
-        (["users=1", "seats=2"], "--vary users and --vary seats both say how many there are"),
-        (["users=1", "first=1", "rate=1"], "--vary is given 3 times; a table has room for 2"),
+        (["users=1", "seats=2"], "--vary users and --vary seats both set the number of people"),
+        (["users=1", "first=1", "rate=1"], "--vary is given 3 times; a table has at most 2 axes"),
         (["users=1..200:1", "rate=1,2"], "--vary makes 400 points; at most 256"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -127,6 +127,6 @@ def test_two_axes_make_a_grid_the_last_fastest_and_change_in_the_order_of_the_ax
     assert found[2].ask == {"order": ["first", "users"], "users": 2, "first": 7}
 
 
-def test_a_point_that_cannot_be_is_kept_with_its_reason() -> None:
+def test_an_impossible_point_is_kept_with_its_reason() -> None:
     found = variants(START, parse(["odd=1,2,3"], AXES, START), AXES)
     assert [(variant.ask is None, variant.refusal) for variant in found] == [(False, ""), (True, "2 is even"), (False, "")]

@@ -8,7 +8,7 @@ from meshwise.cost.layout import Layouts
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate
 from meshwise.plan.train.choice import Choice, choice
-from meshwise.plan.train.timeline import Timeline, play_out
+from meshwise.plan.train.timeline import Timeline, simulate_step
 from support.train_questions import block, question, questions, rows
 
 
@@ -31,4 +31,4 @@ def eight_stages(**axes: int) -> Timeline:
     q = question("llama-3-8b", "8x8xh100-sxm", "torchtitan", batch=16)
     row = {"pp": 8, "tp": 8, **axes}
     layouts = Layouts.of(**row)
-    return play_out(q, choice(q, layouts, evaluate(q, layouts), 0))
+    return simulate_step(q, choice(q, layouts, evaluate(q, layouts), 0))

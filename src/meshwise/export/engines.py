@@ -39,8 +39,8 @@ def commands(q: ServeQuestion, layout: ServeLayout) -> dict[str, tuple[str, ...]
     known, engine = writers(), q.engine.name
     if engine not in known:
         raise UserError(f"no commands are known for the engine {engine!r}; expected one of {', '.join(known)} ({GROUP} plugins)")
-    found = {engine: tuple(known[engine].lines(q, layout))}
+    lines = {engine: tuple(known[engine].lines(q, layout))}
     for name, writer in known.items():
         if getattr(writer, "RUNS_LAYOUTS_OF", "") == engine and cast(SharingWriter, writer).can(q, layout):
-            found[name] = tuple(writer.lines(q, layout))
-    return found
+            lines[name] = tuple(writer.lines(q, layout))
+    return lines

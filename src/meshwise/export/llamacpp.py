@@ -20,11 +20,11 @@ def lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
         return _over_hosts(q, layout)
     per_host = sum(card.host == 0 for card in q.cards)
     size = len(layout.cards)
-    here = [layout.cards] if layout.replicas == 1 else [tuple(range(i, i + size)) for i in range(0, per_host - size + 1, size)]
-    here = here[: layout.replicas]
-    found = [_server(q, layout, devices(q.cards, copy), PORT + i) for i, copy in enumerate(here)]
-    hosts = -(-layout.replicas // len(here))
-    return [f"# run on each of {hosts} hosts, behind a load balancer", *found] if hosts > 1 else found
+    copies = [layout.cards] if layout.replicas == 1 else [tuple(range(i, i + size)) for i in range(0, per_host - size + 1, size)]
+    copies = copies[: layout.replicas]
+    servers = [_server(q, layout, devices(q.cards, cards), PORT + i) for i, cards in enumerate(copies)]
+    hosts = -(-layout.replicas // len(copies))
+    return [f"# run on each of {hosts} hosts, behind a load balancer", *servers] if hosts > 1 else servers
 
 
 def with_layers(q: ServeQuestion, layout: ServeLayout) -> ServeLayout:
@@ -41,7 +41,7 @@ def _server(q: ServeQuestion, layout: ServeLayout, names: Sequence[str], port: i
     words += ["-ngl", str(gpu_layers(q, layout))]
     words += ["--rpc", ",".join(rpc)] if rpc else []
     words += ["-dev", ",".join(names)] if names else []
-    shares = layout.shares[1:] if _on_processors(q, layout) else layout.shares
+    shares = layout.shares[1:] if _on_cpus(q, layout) else layout.shares
     words += ["-sm", layout.split] if len(shares) > 1 else []
     words += ["-ts", ",".join(f"{share:.0f}" for share in shares)] if layout.shared and len(shares) > 1 else []
     words += _experts(q, layout)
@@ -53,19 +53,21 @@ def _server(q: ServeQuestion, layout: ServeLayout, names: Sequence[str], port: i
     return shlex.join(words)
 
 
-def _on_processors(q: ServeQuestion, layout: ServeLayout) -> bool:
+def _on_cpus(q: ServeQuestion, layout: ServeLayout) -> bool:
+    """Return whether the layout only uses CPUs."""
     return all(q.cards[i].chip.kind == "cpu" for i in layout.cards)
 
 
 def gpu_layers(q: ServeQuestion, layout: ServeLayout) -> int:
     """Return -ngl: layers that are not on the server's CPU but on cards, or on the CPUs of other hosts."""
     layers = len(q.model.layers)
-    if _on_processors(q, layout):
+    if _on_cpus(q, layout):
         return layers + 1 - layer_devices(layers, layout.shares).count(0) if layout.hosts > 1 else 0
     return layers + 1 if layout.gpu_layers is None else layout.gpu_layers
 
 
 def _experts(q: ServeQuestion, layout: ServeLayout) -> list[str]:
+    """Return the flags that keep experts in host memory."""
     if not layout.expert_layers:
         return []
     if layout.expert_layers == len(q.model.layers):
@@ -81,18 +83,18 @@ def _over_hosts(q: ServeQuestion, layout: ServeLayout) -> list[str]:
     one runs the server. An RPC server is bound to the private address of its host, never to all addresses: llama.cpp's README calls RPC
     insecure. Every RPC server has its own port, so that a layout over hosts can be tried on one machine.
     """
-    layout = with_layers(q, layout) if _on_processors(q, layout) else layout
+    layout = with_layers(q, layout) if _on_cpus(q, layout) else layout
     hosts = sorted({q.cards[i].host for i in layout.cards})
-    own = q.cards[layout.cards[0 if _on_processors(q, layout) else -1]].host
-    found: list[str] = []
+    own = q.cards[layout.cards[0 if _on_cpus(q, layout) else -1]].host
+    rpc_servers: list[str] = []
     rpc: list[str] = []
     for port, card in enumerate((card for card in layout.cards if q.cards[card].host != own), start=RPC_PORT):
         host = q.cards[card].host
         number = hosts.index(host) + 1
         inside = [i for i in layout.cards if q.cards[i].host == host].index(card)
-        found.append(f"{_visible(q.cards[card], inside)}ggml-rpc-server -H host{number} -p {port}  # on host {number}")
+        rpc_servers.append(f"{_visible(q.cards[card], inside)}ggml-rpc-server -H host{number} -p {port}  # on host {number}")
         rpc.append(f"host{number}:{port}")
-    return [*found, f"{_server(q, layout, (), PORT, rpc)}  # on host {hosts.index(own) + 1}"]
+    return [*rpc_servers, f"{_server(q, layout, (), PORT, rpc)}  # on host {hosts.index(own) + 1}"]
 
 
 def _visible(card: Card, number: int) -> str:

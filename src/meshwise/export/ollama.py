@@ -1,4 +1,4 @@
-"""Ollama: the environment of its server and a Modelfile (its docs/faq and docs/modelfile). It only splits by layers and free memory."""
+"""Ollama: the environment of its server and a Modelfile (its docs/faq and docs/modelfile). It splits by layers only."""
 
 import shlex
 

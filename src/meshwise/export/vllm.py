@@ -20,12 +20,12 @@ def lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
     command = _serve(q, layout, copies)
     if layout.hosts > 1:
         start = [f"ray start --address=host1:6379  # on host {i}" for i in range(2, layout.hosts + 1)]
-        found = [
+        lines = [
             "ray start --head --port=6379  # on host 1",
             *start,
             f"{command} --distributed-executor-backend ray  # on host 1",
         ]
-        return [f"# run on each of {layout.replicas} groups of hosts", *found] if layout.replicas > 1 else found
+        return [f"# run on each of {layout.replicas} groups of hosts", *lines] if layout.replicas > 1 else lines
     hosts = -(-layout.replicas // copies)
     return [f"# run on each of {hosts} hosts, behind a load balancer", command] if hosts > 1 else [command]
 

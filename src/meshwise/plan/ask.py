@@ -1,4 +1,4 @@
-"""TrainAsk, ServeAsk, ShapeAsk: a question in the words of the command line, and `question()`, which looks up everything they name."""
+"""TrainAsk, ServeAsk, ShapeAsk: a question in the words of the command line, and `question()`, which looks up everything it names."""
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -28,7 +28,7 @@ from meshwise.plan.fields import (
     whole,
 )
 
-if TYPE_CHECKING:  # help and completion read the fields alone, and should not wait for the rest
+if TYPE_CHECKING:  # help and completion only read the fields and must not wait for these imports
     from meshwise.cost.serve.question import ServeQuestion
     from meshwise.cost.train.question import Question
     from meshwise.models.model import Model
@@ -48,18 +48,18 @@ def _tokens(value: str | float) -> float:
 
 def _lengths(value: "str | list[int] | tuple[int, ...]") -> tuple[int, ...]:
     words = value.split(",") if isinstance(value, str) else value
-    return tuple(units.whole_length(one) if isinstance(one, str) else one for one in words if one)
+    return tuple(units.whole_length(word) if isinstance(word, str) else word for word in words if word)
 
 
 def _parameters(value: str | float) -> float:
-    found = units.parse(value, "count") if value else 0.0
-    if value and not 1e6 <= found <= 1e13:
+    number = units.parse(value, "count") if value else 0.0
+    if value and not 1e6 <= number <= 1e13:
         raise UserError(f"{quoted(value)}: expected a million to ten trillion parameters, such as 176B")
-    return found
+    return number
 
 
 def _batch(value: str | int) -> str | int:
-    """Kept as it is: what '4M' means depends on the sequence length, which may be part of it ('2048x4096')."""
+    """Return the text unparsed: the meaning of '4M' depends on the sequence length, which the text may contain ('2048x4096')."""
     return value
 
 
@@ -88,7 +88,7 @@ class TrainAsk(Ask):
         vary="1M..16M",
     )  # fmt: skip
     seq: int = asked(default="4k", converter=LENGTH, help="Sequence length.", vary="4k..128k")
-    tokens: float = asked(default=0.0, converter=_TOKENS, help="Tokens to train on (15T): adds days, cost and energy.")
+    tokens: float = asked(default=0.0, converter=_TOKENS, help="Tokens to train on (15T); adds days, cost and energy.")
     framework: str = asked(
         default="", converter=TEXT, complete="frameworks", vary="megatron,torchtitan", shown="megatron, maxtext on TPUs",
         help="megatron, torchtitan, nanotron, fsdp, megatron-deepspeed, maxtext, hai-llm, meshwise.",
@@ -124,7 +124,7 @@ class TrainAsk(Ask):
     checkpoint_bandwidth: float | None = asked(
         default=None,
         converter=optional(RATE),
-        help="To storage, whole cluster: 100GB/s.",
+        help="Bandwidth of the cluster to storage: 100GB/s.",
         shown="122 MB/s per device",
         group=FAILURES,
     )
@@ -135,10 +135,14 @@ class TrainAsk(Ask):
         default=False, converter=FLAG, help="Training continues while a checkpoint is written.", group=FAILURES
     )
     restart: float | None = asked(
-        default=None, converter=optional(SECONDS), help="From a failure until steps run again.", shown="10min", group=FAILURES
+        default=None,
+        converter=optional(SECONDS),
+        help="Time from a failure until steps run again.",
+        shown="10min",
+        group=FAILURES,
     )
     repair: float | None = asked(
-        default=None, converter=optional(SECONDS), help="Until a failed node is back.", shown="1d", group=FAILURES
+        default=None, converter=optional(SECONDS), help="Time until a failed node is back.", shown="1d", group=FAILURES
     )
     spares: int | None = asked(
         default=None, converter=optional(whole(0, 10**5)), help="Spare nodes.", shown="as many as pay off", group=FAILURES
@@ -149,21 +153,21 @@ class TrainAsk(Ask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.batch, str) and self.batch:  # in words until the sequence length is known
+        if isinstance(self.batch, str) and self.batch:  # still text: its meaning depends on the sequence length
             batch, seq = parse_batch(self.batch, self.seq)
             object.__setattr__(self, "batch", batch)
             object.__setattr__(self, "seq", seq)
 
     def words(self) -> list[str]:
-        """Return the batch with its sequence length, so that neither depends on a default."""
-        found = super().words()
+        """Return the command-line arguments, the batch with its sequence length, so that neither depends on a default."""
+        arguments = super().words()
         if not self.batch:
-            return found
+            return arguments
         for flag, value in (("--seq", ""), ("--batch", f"{self.batch}x{self.seq}")):
-            if flag in found:
-                at = found.index(flag)
-                found[at : at + 2] = [flag, value] if value else []
-        return found
+            if flag in arguments:
+                at = arguments.index(flag)
+                arguments[at : at + 2] = [flag, value] if value else []
+        return arguments
 
     @property
     def bounds(self) -> Bounds:
@@ -172,12 +176,12 @@ class TrainAsk(Ask):
 
     @property
     def failures(self) -> dict[str, Any]:
-        """The assumptions about failures that were given, by the names of Reliability."""
-        found = {name: getattr(self, name) for name in (*ACCEPTED, "async_checkpoint")}
-        return {name: value for name, value in found.items() if value is not None and value is not False}
+        """The assumptions about failures that were given, by field of Reliability."""
+        fields = {name: getattr(self, name) for name in (*ACCEPTED, "async_checkpoint")}
+        return {name: value for name, value in fields.items() if value is not None and value is not False}
 
     def question(self, model: "Model | None" = None) -> "Question":
-        """Look up the cluster, the framework and the calibration; and the model, unless it is known already."""
+        """Look up the cluster, the framework and the calibration; also the model, unless it is given."""
         from meshwise.plan.train import lookup
 
         return lookup.question(self, model)
@@ -185,7 +189,7 @@ class TrainAsk(Ask):
 
 @question
 class ShapeAsk(TrainAsk):
-    """How to train a model whose shape is open: `meshwise plan --params 176B`. `like` is the model whose kind of layers it has."""
+    """How to train a model whose shape is open: `meshwise plan --params 176B`. `like` names a model with the same kind of layers."""
 
     params: float = asked(
         default=0.0, converter=_PARAMETERS, help="Search the shape near this many parameters: 176B.", group=SHAPE
@@ -239,7 +243,7 @@ class ServeAsk(Ask):
     measured: float = asked(
         default=0.0,
         converter=quantity("count", positive=True, metavar="RATE"),
-        help="Tokens/s that you see: is it normal?",
+        help="Tokens/s that you measured: is it normal?",
         group=TARGETS,
     )
     fix: tuple[str, ...] = asked(default=(), converter=TEXTS, help="Fix the layout: split=row,cards=3 or tp=4.", group=LAYOUT)
@@ -250,7 +254,7 @@ class ServeAsk(Ask):
     )  # fmt: skip
 
     def question(self, model: "Model | None" = None) -> "ServeQuestion":
-        """Look up the devices, the engine and the weights; and the model, unless it is known already."""
+        """Look up the devices, the engine and the weights; also the model, unless it is given."""
         from meshwise.plan.serve import lookup
 
         return lookup.question(self, model)

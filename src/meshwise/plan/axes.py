@@ -1,7 +1,7 @@
-"""Axes of `--vary`: what of a question can be varied, and the question that each value makes of another.
+"""Axes of `--vary`: which parts of a question can vary, and how each value changes the question.
 
-A field of the question that names an example in `vary` is an axis as it is; the axes below that change the cluster, or keep the tokens of a
-batch, are written out.
+A field with an example in `vary` becomes an axis through `of_field`. Axes that change the cluster, or keep the tokens of a batch,
+are defined here.
 """
 
 from collections.abc import Callable
@@ -18,45 +18,48 @@ from meshwise.plan.ask import ServeAsk, TrainAsk
 from meshwise.plan.fields import Ask, field_of, flag_of, spec
 from meshwise.plan.vary import Axis, Value
 
-COUNT = "how many devices there are"
+COUNT = "the number of devices"
 Asked = TypeVar("Asked", bound=Ask)
 
 
 def of_field(cls: type[Asked], name: str, read: Callable[[str], Value] | None = None) -> Axis[Asked]:
-    """Return the axis of a field: its values are read and shown as the field's own."""
+    """Return the axis of a field, whose values are parsed and printed like the field's."""
     about = spec(cls)[name]
     assert field_of(cls, name), name
 
-    def value(text: str, ask: Asked) -> Value:
+    def parse_value(text: str, ask: Asked) -> Value:
         try:
-            found = read(text) if read else about.kind(text)
+            value = read(text) if read else about.kind(text)
         except UserError as error:
             raise UserError(str(error).replace(f"{flag_of(name, about)} ", "--vary: ")) from None
-        if about.kind.ordered and not found:
-            raise UserError(f"--vary: {quoted(text)} is no {name}; expected something like {about.vary}")
-        return found
+        if about.kind.ordered and not value:
+            raise UserError(f"--vary: {quoted(text)} is not a valid {name}; expected something like {about.vary}")
+        return value
 
-    def changed(ask: Asked, found: Value) -> Asked:
-        return replace(ask, **{name: found})  # pyright: ignore[reportArgumentType, reportUnknownVariableType]
+    def change(ask: Asked, value: Value) -> Asked:
+        return replace(ask, **{name: value})  # pyright: ignore[reportArgumentType, reportUnknownVariableType]
 
-    return Axis(name, about.vary, value, _shown(about.kind.write), changed, about.kind.ordered, whole=about.kind.whole)
-
-
-def _shown(write: Callable[[Any], str]) -> Callable[[Value, Any], str]:
-    return lambda value, ask: f"{value:,}" if isinstance(value, int) and value < 1024 else _spaced(value, write)
+    return Axis(name, about.vary, parse_value, _label(about.kind.write), change, about.kind.ordered, whole=about.kind.whole)
 
 
-def _spaced(value: Value, write: Callable[[Any], str]) -> str:
-    return units.show(value, "bytes/s") if isinstance(value, float) and value > 1e6 else write(value)
+def _label(write: Callable[[Any], str]) -> Callable[[Value, Any], str]:
+    """Return a function that labels a point: small counts with commas, bandwidths with a space, other values as `write` prints them."""
+
+    def label(value: Value, ask: Any) -> str:
+        if isinstance(value, int) and value < 1024:
+            return f"{value:,}"
+        return units.show(value, "bytes/s") if isinstance(value, float) and value > 1e6 else write(value)
+
+    return label
 
 
 def _number(most: int) -> Callable[[str, Any], int]:
-    """Return a reader of numbers of nodes or devices."""
+    """Return a function that parses a number of nodes or devices, at most about `most`."""
 
     def read(text: str, ask: object) -> int:
         digits = text.strip().replace("_", "")
         if not digits.isdecimal() or not int(digits[:9]) >= 1 or len(digits) > len(str(most)):
-            raise UserError(f"--vary: {quoted(text)} is no number of nodes or devices; expected 1 or more, such as 8..512")
+            raise UserError(f"--vary: {quoted(text)} is not a number of nodes or devices; expected 1 or more, such as 8..512")
         return int(digits)
 
     return read
@@ -65,7 +68,7 @@ def _number(most: int) -> Callable[[str, Any], int]:
 def _rate(text: str, ask: object) -> float:
     rate = units.parse(text, "bytes/s")
     if not rate:
-        raise UserError(f"--vary: {quoted(text)} is no bandwidth; expected something like 450GB/s or 400Gbps")
+        raise UserError(f"--vary: {quoted(text)} is not a bandwidth; expected something like 450GB/s or 400Gbps")
     return rate
 
 
@@ -85,7 +88,7 @@ def _chip(text: str, ask: object) -> str:
 
 
 def _batch(text: str, ask: TrainAsk) -> int:
-    """Return tokens of a batch, which stay the same at any sequence length."""
+    """Return the tokens of a batch: a batch keeps its tokens at every sequence length."""
     sequences, length = parse_batch(text, ask.seq)
     if length != ask.seq:
         raise UserError(
@@ -95,7 +98,7 @@ def _batch(text: str, ask: TrainAsk) -> int:
 
 
 def _shown_batch(value: Value, ask: TrainAsk) -> str:
-    """'4M', or '1000x4096' where that is not exact."""
+    """Return '4M', or '1000x4096' where a round number of tokens is not exact."""
     text = units.show(float(value), "length")
     return text if units.parse(text, "length") == value else f"{int(value) // ask.seq}x{ask.seq}"
 
@@ -114,7 +117,7 @@ def _with_cluster(change: Callable[[str, Any], str]) -> Callable[[TrainAsk, Valu
     return lambda ask, value: replace(ask, on=change(ask.on, value))
 
 
-# In the order in which they are applied: the chip before how many of it, a batch before it is cut into other sequences.
+# In the order of application: the chip before the number of nodes, the batch before the sequence length that divides it.
 _TRAIN: tuple[Axis[TrainAsk], ...] = (
     Axis("chip", "a100-80gb,h100-sxm", _chip, _plain, _with_cluster(rescale.with_chip), ordered=False),
     Axis("nodes", "8..512", _number(10**7), _plain, _with_cluster(rescale.with_nodes), settles=COUNT),
@@ -138,16 +141,16 @@ def _with_format(ask: ServeAsk, value: Value) -> ServeAsk:
 
 
 def with_cards(ask: ServeAsk, value: Value) -> ServeAsk:
-    """Return the host with another number of its devices; several hosts keep their size, and there are more or fewer of them."""
-    number, found = int(value), clusters.find_cluster(ask.on)
-    if len(found.chips) > 1:
-        raise UserError(f"{quoted(ask.on)} mixes devices, so --vary gpus does not say which to add; plan each cluster by itself")
-    if found.node_count > 1:
+    """Return the question with another number of devices: in the host, or, where there are several, with more or fewer hosts."""
+    number, cluster = int(value), clusters.find_cluster(ask.on)
+    if len(cluster.chips) > 1:
+        raise UserError(f"{quoted(ask.on)} mixes devices, so --vary gpus does not say which to add; plan each cluster separately")
+    if cluster.node_count > 1:
         return replace(ask, on=rescale.with_devices(ask.on, number))
-    own, node = found.chip, found.node
-    usual = (own.link or own.host) == node.link
-    link = ask.link or (node.link.bandwidth if node.link and not usual else 0.0)
-    return replace(ask, on=f"1x{number}x{own.key}", link=link)
+    chip, node = cluster.chip, cluster.node
+    default_link = (chip.link or chip.host) == node.link
+    link = ask.link or (node.link.bandwidth if node.link and not default_link else 0.0)
+    return replace(ask, on=f"1x{number}x{chip.key}", link=link)
 
 
 def with_network(ask: ServeAsk, value: Value) -> ServeAsk:
@@ -157,11 +160,11 @@ def with_network(ask: ServeAsk, value: Value) -> ServeAsk:
 
 
 def with_chip(ask: ServeAsk, value: Value) -> ServeAsk:
-    """Return the cluster with as many devices of another kind."""
-    found = clusters.find_cluster(ask.on)
-    if found.node_count > 1:
+    """Return the question with as many devices of another chip."""
+    cluster = clusters.find_cluster(ask.on)
+    if cluster.node_count > 1:
         return replace(ask, on=rescale.with_chip(ask.on, str(value)))
-    return replace(ask, on=f"1x{found.devices}x{value}")
+    return replace(ask, on=f"1x{cluster.devices}x{value}")
 
 
 _SERVE: tuple[Axis[ServeAsk], ...] = (

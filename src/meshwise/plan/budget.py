@@ -1,4 +1,4 @@
-"""Budget: back-of-the-envelope arithmetic for training: FLOPs, chip-years, days at an assumed MFU, bytes, and the fewest devices
+"""Budget: training by back-of-the-envelope arithmetic: FLOPs, chip-years, days at an assumed MFU, bytes, and the fewest devices
 that hold them."""
 
 import math
@@ -62,7 +62,7 @@ class Budget:
 def budget(model: Model, cluster: Cluster, tokens: float, batch_tokens: float, mfu: float, checkpoints: int) -> Budget:
     """Compute the budget of training on a cluster at an assumed MFU."""
     if not 0 < mfu <= 1:
-        raise UserError(f"an MFU of {units.show(mfu, 'share')} cannot be: expected a share of the peak, such as 40%")
+        raise UserError(f"an MFU of {units.show(mfu, 'share')} is impossible: expected a share of the peak, such as 40%")
     chip = cluster.chip
     if len(cluster.chips) > 1:
         raise UserError(f"cluster {quoted(cluster.name)} mixes chips; a budget is for one kind of chip")
@@ -91,14 +91,14 @@ def as_row(b: Budget) -> dict[str, Any]:
     return vars(b) | {name: getattr(b, name) for name in ("memory", "least_devices", "least_seconds", "device_bytes")}
 
 
-def added(found: Count, on: str, batch: str, mfu: str | float, checkpoints: int) -> Count:
-    """Add the training budget on a cluster, and its rooflines, to a count."""
+def with_budget(count: Count, on: str, batch: str, mfu: str | float, checkpoints: int) -> Count:
+    """Return a count with the training budget on a cluster and its rooflines."""
     from meshwise.plan.roofline import verdicts
 
     if not batch:
         raise UserError("--on needs --batch, such as --batch 4M: the tokens of a step decide what overlaps and what fits")
     cluster = clusters.find_cluster(on)
-    tokens, seq = batch_tokens(batch, found.seq)
-    made = budget(found.model, cluster, found.tokens, tokens, units.parse(mfu, "share"), checkpoints)
-    more = {"budget": as_row(made) | {"cluster": cluster.name, "rooflines": verdicts(found.model, cluster, tokens, seq)}}
-    return replace(found, more=found.more | more)
+    tokens, seq = batch_tokens(batch, count.seq)
+    row = as_row(budget(count.model, cluster, count.tokens, tokens, units.parse(mfu, "share"), checkpoints))
+    row |= {"cluster": cluster.name, "rooflines": verdicts(count.model, cluster, tokens, seq)}
+    return replace(count, more=count.more | {"budget": row})

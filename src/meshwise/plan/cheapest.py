@@ -1,4 +1,4 @@
-"""The cheapest way to train within a deadline, over chips and numbers of nodes."""
+"""Find the cheapest chip and number of nodes to train on within a deadline."""
 
 import math
 import shlex
@@ -16,17 +16,17 @@ from meshwise.models.count import flat
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.axes import TRAIN_AXES
 from meshwise.plan.plan import frame
-from meshwise.plan.train.vary import Point, at, started, too_late
+from meshwise.plan.train.vary import Point, answer_point, starting_ask, too_late
 from meshwise.plan.vary import Value, Variant, first_values, parse
 
 MOST_DEVICES = 16384
-"""Largest number of devices to try by default: what Llama 3 405B was trained on."""
+"""Largest number of devices to try by default: as many as Llama 3 405B was trained on."""
 SMOOTH = (2, 3, 5)
 """Prime factors of the node counts to try: models and batches seldom divide by other primes."""
 
 MARGIN = 1.1
 """Skip a node count that would need an MFU more than this factor above the best seen so far to meet the deadline."""
-CONSIDERED = "GPUs with a price to rent, a link and a network in the catalogue, and a rate in the precision asked for"
+CONSIDERED = "GPUs in the catalogue with a rental price, a link, a network and a rate in the requested precision"
 
 
 @dataclass(frozen=True, repr=False)
@@ -49,12 +49,12 @@ class Cheapest:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one flat dict per point, with the columns of `--csv`."""
-        found: list[dict[str, Any]] = []
+        rows: list[dict[str, Any]] = []
         for point in self.tried:
             row = point.row()
-            inner: dict[str, Any] = row.pop("choice") or {}
-            found.append(flat(row | inner | {"cheapest": point is self.best}))
-        return found
+            choice: dict[str, Any] = row.pop("choice") or {}
+            rows.append(flat(row | choice | {"cheapest": point is self.best}))
+        return rows
 
     def to_frame(self) -> Any:
         """Return the rows as a data frame of polars or pandas, whichever is installed."""
@@ -71,8 +71,8 @@ class Cheapest:
 
     def of_chip(self, key: str) -> list[Point]:
         """Return the points of one chip, sorted by node count."""
-        found = [point for point in self.tried if point.values["chip"] == key]
-        return sorted(found, key=lambda point: int(point.values["nodes"]))
+        points = [point for point in self.tried if point.values["chip"] == key]
+        return sorted(points, key=lambda point: int(point.values["nodes"]))
 
     def cheapest_of(self, key: str, within: float) -> Point | None:
         """Return the cheapest point of a chip that meets the deadline, else the fastest."""
@@ -81,7 +81,7 @@ class Cheapest:
 
 
 def _least(points: Iterable[Point], within: float) -> float:
-    """Return the dollars of the cheapest point that meets the deadline."""
+    """Return the dollars of the cheapest point that meets the deadline; infinity where none does."""
     return min((p.choice.total_dollars or math.inf for p in points if p.choice and p.meets(within)), default=math.inf)
 
 
@@ -91,29 +91,29 @@ def _rank(point: Point, within: float) -> tuple[bool, float]:
 
 
 def answer(ask: TrainAsk, texts: Sequence[str]) -> Cheapest:
-    """Try every kind of node in turn, those first that could be cheapest. DoesNotFit where nothing works, or nothing in time."""
+    """Try every kind of node, in the order of a lower bound on its cost. DoesNotFit where nothing fits, or nothing meets the deadline."""
     if not ask.tokens:
         raise UserError("--cheapest needs --tokens: how many to train on, such as --tokens 15T")
-    ask = started(ask, texts)
+    ask = starting_ask(ask, texts)
     if "chip" in first_values(texts, TRAIN_AXES) and not ask.on:
         ask = replace(ask, on=first_values(texts, TRAIN_AXES)["chip"])
     varied = parse(texts, TRAIN_AXES, ask)
-    given = {one.axis.name: one.values for one in varied}
+    given = {along.axis.name: along.values for along in varied}
     other = sorted(set(given) - {"chip", "nodes", "devices"})
     if other:
         raise UserError(
-            f"--cheapest chooses the chip and how many; --vary {other[0]} does not go with it, chip, nodes and devices do"
+            f"--cheapest chooses the chip and the number of nodes; it goes with --vary chip, nodes or devices, not with --vary {other[0]}"
         )
-    keys = [str(key) for key in given.get("chip", ())] or ([rescale.chip_of(ask.on).key] if ask.on else sensible(ask))
+    keys = [str(key) for key in given.get("chip", ())] or ([rescale.chip_of(ask.on).key] if ask.on else rentable_chips(ask))
     if not keys:
-        raise UserError(f"no chip of the catalogue is one of the {CONSIDERED}, {ask.precision}; name some with --vary chip=...")
+        raise UserError(f"no chip to try among the {CONSIDERED}, {ask.precision}; name some with --vary chip=...")
     kinds = [_kind(ask, key) for key in keys]
     priced = [kind for kind in kinds if kind.rent]
     if not priced:
-        raise DoesNotFit(f"no price to rent {', '.join(keys)} is in the catalogue: add one to a chip or cluster file of your own")
+        raise DoesNotFit(f"no rental price for {', '.join(keys)} in the catalogue: add one to a chip or cluster file of your own")
     counted = "nodes" in given or "devices" in given
     if counted and ask.at_most:
-        raise UserError("--vary nodes or devices lists the counts to try, and --at-most bounds them; give one of the two")
+        raise UserError("--vary nodes or devices lists the counts to try and --at-most bounds them; give only one")
     tried: list[Point] = []
     for kind in sorted(priced, key=lambda kind: kind.least_dollars):
         cheapest = _least(tried, ask.within)
@@ -122,7 +122,7 @@ def answer(ask: TrainAsk, texts: Sequence[str]) -> Cheapest:
         tried += kind.points(list(_counts(given, kind)) if counted else None, ask.at_most)
     done = [point for point in tried if point.choice]
     if not done:
-        raise DoesNotFit(f"no number of nodes works for {', '.join(keys)}: {tried[-1].refusal if tried else 'none was tried'}")
+        raise DoesNotFit(f"no number of nodes fits for {', '.join(keys)}: {tried[-1].refusal if tried else 'none was tried'}")
     best = min(done, key=lambda point: _rank(point, ask.within))
     if not best.meets(ask.within):
         raise DoesNotFit(too_late(done, ask.within))
@@ -130,7 +130,7 @@ def answer(ask: TrainAsk, texts: Sequence[str]) -> Cheapest:
     return Cheapest(ask, tuple(texts), best, tuple(tried), chips, tuple(kind.chip.key for kind in kinds if not kind.rent))
 
 
-def sensible(ask: TrainAsk) -> list[str]:
+def rentable_chips(ask: TrainAsk) -> list[str]:
     """Return the GPUs that can be rented in large numbers: with a rental price, a link, a network and a rate in the precision."""
     return [
         chip.key
@@ -144,7 +144,7 @@ def _counts(given: dict[str, tuple[Value, ...]], kind: "Kind") -> Iterator[int]:
     yield from (int(nodes) for nodes in given.get("nodes", ()))
     for devices in given.get("devices", ()):
         if int(devices) % kind.size:
-            raise DoesNotFit(f"{devices:,} devices are no whole number of nodes of {kind.size} {kind.chip.name}")
+            raise DoesNotFit(f"{devices:,} devices are not a whole number of nodes of {kind.size} {kind.chip.name}")
         yield int(devices) // kind.size
 
 
@@ -167,13 +167,13 @@ class Kind:
         return (self.rent or math.inf) * self.device_seconds
 
     def points(self, counts: list[int] | None, at_most: str) -> list[Point]:
-        """Evaluate the listed node counts; or double the count until two more cost no less, then try all counts near the best one
-        and near the first that meets the deadline."""
+        """Evaluate the listed node counts. Without a list, double the count until two more doublings cost no less, then try all
+        counts near the best one and near the first that meets the deadline."""
         if counts is not None:
             return [self.at(nodes) for nodes in counts]
         least = max(1, math.ceil(self.device_seconds / (self.ask.within or math.inf) / self.size))
         cap = self.most_nodes(at_most)
-        every = [n for n in smooth(cap) if n >= least] or [cap]
+        every = [n for n in smooth_counts(cap) if n >= least] or [cap]
         found: dict[int, Point] = {}
         worse = 0
         for nodes in _doubling(every):
@@ -204,29 +204,30 @@ class Kind:
         """Return the best layout on this many nodes; for a torus, on a slice with as many chips."""
         values: dict[str, Value] = {"chip": self.chip.key, "nodes": nodes}
         labels = (self.chip.key, f"{nodes:,}")
-        grown = rescale.with_devices if self.chip.kind == "tpu" else rescale.with_nodes
+        resize, count = (rescale.with_devices, nodes * self.size) if self.chip.kind == "tpu" else (rescale.with_nodes, nodes)
         try:
-            cluster = grown(self.ask.on, nodes * self.size if self.chip.kind == "tpu" else nodes)
+            cluster = resize(self.ask.on, count)
         except DoesNotFit as error:
-            return at(Variant(values, labels, None, str(error)))
-        return at(Variant(values, labels, replace(self.ask, on=cluster)), self.question.model)
+            return answer_point(Variant(values, labels, None, str(error)))
+        return answer_point(Variant(values, labels, replace(self.ask, on=cluster)), self.question.model)
 
 
 def _kind(ask: TrainAsk, key: str) -> Kind:
+    """Return the kind of node that has this chip, with the question on it."""
     text = rescale.with_chip(ask.on, key) if ask.on else key
-    here = replace(ask, on=text, at_most="")
-    q: Question = here.question()
+    on_kind = replace(ask, on=text, at_most="")
+    q: Question = on_kind.question()
     peak = Device.of(q.chip, q.calibration, q.work.precision).peak
     rent = q.cluster.rent / q.cluster.devices if q.cluster.rent else None
-    return Kind(here, q.chip, rescale.node_size(text), rent, q.model.flops(ask.tokens, q.work.seq) / peak, q)
+    return Kind(on_kind, q.chip, rescale.node_size(text), rent, q.model.flops(ask.tokens, q.work.seq) / peak, q)
 
 
-def smooth(most: int) -> list[int]:
+def smooth_counts(most: int) -> list[int]:
     """Return the counts up to `most` whose only prime factors are 2, 3 and 5, and `most` itself."""
-    found = {1}
+    counts = {1}
     for prime in SMOOTH:
-        found |= {n * prime**k for n in found for k in range(most.bit_length()) if n * prime**k <= most}
-    return sorted({*found, most})
+        counts |= {n * prime**k for n in counts for k in range(most.bit_length()) if n * prime**k <= most}
+    return sorted({*counts, most})
 
 
 def _doubling(every: Sequence[int]) -> list[int]:

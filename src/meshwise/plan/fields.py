@@ -1,7 +1,7 @@
-"""Fields of a question: each says once how its words are read and written, what it means and under which heading help lists it.
+"""Fields of a question: each defines once how its values are parsed and printed, its help text and the heading under which help lists it.
 
-A question (`TrainAsk`, `ServeAsk`, `TrainRun`, ...) is a frozen dataclass of such fields. From them come the flags of the command line, the
-line that reproduces a plan, the JSON, the axes of `--vary` and the keywords of the API; later the URL and the web form.
+A question (`TrainAsk`, `ServeAsk`, `TrainRun`, ...) is a frozen dataclass of such fields. The flags of the command line, the command that
+reproduces a plan, the JSON, the axes of `--vary` and the keywords of the API are derived from them.
 """
 
 import shlex
@@ -15,17 +15,17 @@ from meshwise.errors import UserError, nearest, quoted
 In = TypeVar("In")
 Out = TypeVar("Out")
 Question = TypeVar("Question")
-Some = TypeVar("Some", bound="Ask")
+AskType = TypeVar("AskType", bound="Ask")
 
 
 @dataclass(frozen=True)
 class Kind(Generic[In, Out]):
-    """How the values of a field are written: `read` takes what a user typed, or a value that was read before."""
+    """How a field's values are parsed and printed: `read` takes text or a parsed value; `write` returns text that `read` accepts."""
 
     read: Callable[[In], Out]
     write: Callable[[Any], str]
     metavar: str = "TEXT"
-    """Stands for a value in help; '' for a flag that takes none."""
+    """Placeholder for a value in help; '' for a flag that takes none."""
     ordered: bool = False
     """Whether values are numbers, so that a range of them can be varied."""
     whole: bool = True
@@ -39,7 +39,7 @@ class Kind(Generic[In, Out]):
 
 @dataclass(frozen=True)
 class About:
-    """Help, unit and group of one field of a question."""
+    """Everything about one field of a question: its kind of values, help text, group, flag and default."""
 
     kind: Kind[Any, Any]
     help: str
@@ -52,7 +52,7 @@ class About:
     vary: str = ""
     """An example of values for `--vary`; '' where it cannot be varied."""
     shown: str = ""
-    """The default in words, where the value alone does not tell."""
+    """The default in words, where the value alone does not explain it."""
 
 
 def asked(
@@ -67,14 +67,14 @@ def asked(
     shown: str = "",
     kw_only: bool = True,
 ) -> Out:
-    """Return a field of a question; `default` may be in words."""
+    """Return a field of a question; `default` may be text."""
     about = About(converter, help, group, flag, complete, vary, shown)
     return field(default=converter(default), metadata={"asked": about}, kw_only=kw_only)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(asked,))
 def question(cls: type[Question]) -> type[Question]:
-    """Make a frozen dataclass of `asked` fields. Values in words are converted when it is made."""
+    """Turn a class into a frozen dataclass of `asked` fields, whose constructor parses text values."""
     return dataclass(frozen=True, kw_only=True)(cls)
 
 
@@ -82,7 +82,7 @@ class Ask:
     """The base class of every question. Subclasses are made with `@question`."""
 
     verb: ClassVar[str] = ""
-    """The verb of the command line that asks it."""
+    """The verb of the command line that takes these flags."""
 
     def __post_init__(self) -> None:
         for name, about in spec(type(self)).items():
@@ -93,27 +93,24 @@ class Ask:
                 raise UserError(text if text.startswith("--") else f"{flag_of(name, about)} {text}") from None
 
     def words(self) -> list[str]:
-        """Return the arguments that ask this again: fields that differ from their default."""
-        found: list[str] = []
+        """Return the command-line arguments of this question: the fields that differ from their default."""
+        arguments: list[str] = []
         for name, about in spec(type(self)).items():
             value = getattr(self, name)
             if value == defaults(type(self))[name]:
                 continue
             if not field_of(type(self), name).kw_only:
-                found.append(about.kind.write(value))
+                arguments.append(about.kind.write(value))
             elif not about.kind.metavar:
-                found.append(flag_of(name, about) if value else flag_of(name, about).replace("--", "--no-", 1))
+                arguments.append(flag_of(name, about) if value else flag_of(name, about).replace("--", "--no-", 1))
             else:
-                found += [word for one in (value if about.kind.repeated else (value,)) for word in _option(name, about, one)]
-        return found
+                for item in value if about.kind.repeated else (value,):
+                    arguments += [flag_of(name, about), about.kind.write(item)]
+        return arguments
 
     def command(self, *more: str) -> str:
-        """Return the command line that asks this again."""
+        """Return the command that reproduces this question, followed by `more` arguments."""
         return shlex.join(["meshwise", self.verb, *self.words(), *more])
-
-
-def _option(name: str, about: About, value: object) -> list[str]:
-    return [flag_of(name, about), about.kind.write(value)]
 
 
 def spec(cls: type[Any]) -> dict[str, About]:
@@ -130,12 +127,12 @@ def field_of(cls: type[Any], name: str) -> Field[Any]:
 
 
 def flag_of(name: str, about: About) -> str:
-    """'--at-most' for at_most; the first where a field has several."""
+    """Return the flag of a field: '--at-most' for at_most; the first where a field has several."""
     return about.flag.partition(",")[0] or "--" + name.replace("_", "-")
 
 
-def given(cls: type[Some], words: Mapping[str, Any]) -> Some:
-    """Return a question from keywords; an unknown one is refused with the nearest."""
+def given(cls: type[AskType], words: Mapping[str, Any]) -> AskType:
+    """Return a question from keywords. UserError with the nearest name where a keyword is unknown."""
     known = spec(cls)
     for name in words:
         if name not in known:
@@ -144,7 +141,7 @@ def given(cls: type[Some], words: Mapping[str, Any]) -> Some:
 
 
 def parameters(cls: type[Any]) -> Iterator[str]:
-    """Yield a line for each keyword, for docstrings."""
+    """Yield one line per keyword, for docstrings."""
     for name, about in spec(cls).items():
         yield f"{name}: {about.help}"
 
@@ -168,13 +165,13 @@ def _exact(quantity: str) -> Callable[[float], str]:
 
 
 def quantity(name: str, *, least: float = 0.0, positive: bool = False, metavar: str = "") -> Kind[str | float, float]:
-    """Return a number with a unit, in SI; 0 where nothing is given."""
+    """Return the kind of a number with a unit, in SI; 0 where nothing is given."""
 
     def read(value: str | float) -> float:
-        found = units.parse(value, name) if value != "" else 0.0
-        if positive and value not in ("", 0.0, 0) and not found > least:
+        number = units.parse(value, name) if value != "" else 0.0
+        if positive and value not in ("", 0.0, 0) and not number > least:
             raise UserError(f"{quoted(value)}: expected more than {least:g}")
-        return found
+        return number
 
     return Kind(read, _exact(name), metavar or _METAVARS[name], ordered=True, whole=False)
 
@@ -197,7 +194,7 @@ def _texts(value: "str | list[str] | tuple[str, ...]") -> tuple[str, ...]:
 
 
 def whole(least: int = 1, most: int = 10**6) -> Kind[str | int, int]:
-    """Return a whole number; 0 where nothing is given and `least` is above it."""
+    """Return the kind of a whole number from `least` to `most`; 0 where nothing is given."""
 
     def read(value: str | int) -> int:
         digits = str(value).strip().replace("_", "").replace(",", "")
@@ -212,22 +209,22 @@ def whole(least: int = 1, most: int = 10**6) -> Kind[str | int, int]:
 
 
 def number(least: float, most: float) -> Kind[str | float, float]:
-    """Return a plain number."""
+    """Return the kind of a number without a unit, from `least` to `most`."""
 
     def read(value: str | float) -> float:
         try:
-            found = float(value)
+            parsed = float(value)
         except ValueError:
-            found = float("nan")
-        if not least <= found <= most:
+            parsed = float("nan")
+        if not least <= parsed <= most:
             raise UserError(f"{quoted(value)}: expected a number from {least:g} to {most:g}")
-        return found
+        return parsed
 
     return Kind(read, lambda value: f"{value:g}" if float(f"{value:g}") == value else repr(value), "X", ordered=True, whole=False)
 
 
 def optional(kind: Kind[In, Out]) -> Kind[In | None, Out | None]:
-    """Return the kind, or None for what is not given."""
+    """Return a kind whose values may also be None: not given."""
     return Kind(
         lambda value: None if value is None or value == "" else kind(value),
         kind.write, kind.metavar, kind.ordered, kind.whole, kind.repeated,
@@ -235,7 +232,7 @@ def optional(kind: Kind[In, Out]) -> Kind[In | None, Out | None]:
 
 
 def choice(*valid: str) -> Kind[str, str]:
-    """Return one of some words; '' where nothing is given."""
+    """Return the kind of a value that is one of `valid`; '' where nothing is given."""
 
     def read(value: str) -> str:
         if value and value not in valid:

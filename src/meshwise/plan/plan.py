@@ -1,4 +1,4 @@
-"""Plan: a question, the layouts that answer it best first, and where the numbers come from. The base of TrainPlan and ServePlan."""
+"""Plan: a question, its best layouts, and the data they were computed from. The base class of TrainPlan and ServePlan."""
 
 import hashlib
 import importlib
@@ -36,7 +36,7 @@ class Plan(ABC, Generic[Asked, Chosen]):
     format: ClassVar[int]
     """Number of the file format: a plan.json with another one is refused."""
     kind: ClassVar[str] = ""
-    """In plan.json, which kind of plan it is; '' for training."""
+    """The kind of plan, as stored in plan.json; '' for training."""
     ask: Asked
     choices: tuple[Chosen, ...]
 
@@ -46,19 +46,19 @@ class Plan(ABC, Generic[Asked, Chosen]):
 
     @property
     def command(self) -> str:
-        """The command line that makes this plan again."""
+        """The command that reproduces this plan."""
         return self.ask.command()
 
     @abstractmethod
     def vary(self, **axes: str) -> "Points[Any, Any]":
-        """Ask the same question at many points: vary(nodes="8..512"), vary(chip="h100-sxm,h200", batch="1M..4M")."""
+        """Answer the question at many points: vary(nodes="8..512"), vary(chip="h100-sxm,h200", batch="1M..4M")."""
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one flat dict per layout, with the columns of `--csv`."""
         return [flat(self.row(choice)) for choice in self.choices]
 
     def row(self, choice: Chosen) -> dict[str, Any]:
-        """Return one layout as a row of `--csv`, before it is made flat."""
+        """Return one layout as a nested dict, which `rows` flattens."""
         return records.plain(choice)
 
     def to_frame(self) -> Any:
@@ -78,8 +78,8 @@ class Plan(ABC, Generic[Asked, Chosen]):
         return f"<{type(self).__name__} {self.best.name!r}, {len(self.choices)} layouts: {self.command}>"
 
     def _repr_html_(self) -> str:
-        """Table and bars, where a notebook shows the plan."""
-        # by name, because views are above plans: only a notebook asks a plan for its picture
+        """Return the HTML that a notebook shows: table and bars."""
+        # imported by name, because ui depends on plan and not the other way round
         return importlib.import_module("meshwise.ui.views.notebook").plan_html(self)
 
 
@@ -91,22 +91,22 @@ def frame(rows: Sequence[Mapping[str, Any]]) -> Any:
     raise UserError("to_frame() needs polars or pandas: pip install polars; rows() needs neither")
 
 
-Made = TypeVar("Made", bound=Plan[Any, Any])
+PlanType = TypeVar("PlanType", bound=Plan[Any, Any])
 
 
-def read(cls: type[Made], path: Path, check: Callable[[Made], Iterable[str]]) -> Made:
-    """Read a plan.json that `save` wrote; one of another format or kind, or a damaged one, is refused with the reason."""
+def read(cls: type[PlanType], path: Path, check: Callable[[PlanType], Iterable[str]]) -> PlanType:
+    """Read a plan.json that `save` wrote. UserError for another format, another kind, or a fault that `check` yields."""
     table = records.plan_table(path, cls.format, cls.kind)
     try:
-        found = records.restore(cls, {key: value for key, value in table.items() if key not in ("format", "kind")})
-        for fault in check(found):
+        plan = records.restore(cls, {key: value for key, value in table.items() if key not in ("format", "kind")})
+        for fault in check(plan):
             raise ValueError(fault)
-        return found
+        return plan
     except (KeyError, TypeError, ValueError, UserError) as error:
         raise UserError(f"{path}: a damaged plan ({error}); make it again") from None
 
 
 def versions(**data: object) -> dict[str, str]:
-    """Return the version of meshwise, and a digest of each piece of data: another chip file or calibration makes another plan."""
+    """Return the version of meshwise and a digest of each piece of data, which shows whether a chip file or calibration has changed."""
     digests = {name: hashlib.sha256(repr(part).encode()).hexdigest()[:12] for name, part in data.items()}
     return {"meshwise": version("meshwise")} | digests

@@ -3,6 +3,7 @@ parallelism, at datasheet rates."""
 
 import math
 from dataclasses import dataclass
+from itertools import product
 
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.chips import Cluster
@@ -36,7 +37,7 @@ class Roofline:
 
     @property
     def powers(self) -> tuple[int, int]:
-        """Return the powers of two nearest to the best split of a pod into data and tensor ranks."""
+        """The powers of two nearest to the best split of a pod into data and tensor ranks."""
         assert self.best_fsdp is not None
         fsdp = 2 ** round(math.log2(max(1.0, self.best_fsdp)))
         return fsdp, 2 ** math.floor(math.log2(max(1.0, self.devices / fsdp)))
@@ -52,22 +53,22 @@ def roofline(model: Model, cluster: Cluster, batch_tokens: float, seq: int) -> R
     devices = cluster.devices // pods
     whole = Communicators.of(fabric, Layouts.of(dp_shard=devices).as_floats()).shard
     mixed, best = _mixed(model, fabric, peak, batch_tokens / pods, devices)
-    idle = model.params / model.active_params  # experts are gathered, whether a token needs them or not
+    total_over_active = model.params / model.active_params  # all experts are gathered, whether a token needs them or not
     return Roofline(
         devices=devices,
         sequences=batch_tokens / seq,
         tokens=batch_tokens / cluster.devices,
-        fsdp=idle * peak / float(whole.bandwidth[0]) if devices > 1 else None,
+        fsdp=total_over_active * peak / float(whole.bandwidth[0]) if devices > 1 else None,
         mixed=mixed,
         best_fsdp=best,
         pod_tokens=batch_tokens / pods,
-        pod=idle * peak * devices / fabric.network if pods > 1 else None,
+        pod=total_over_active * peak * devices / fabric.network if pods > 1 else None,
     )
 
 
 def _mixed(model: Model, fabric: Fabric, peak: float, batch_tokens: float, devices: int) -> tuple[float | None, float | None]:
-    """Return tokens per device that FSDP and tensor parallelism need together, and the best number of data ranks (How to Scale Your
-    Model, 5).
+    """Return the tokens per device that FSDP with tensor parallelism needs, and the best number of data ranks (How to Scale Your
+    Model, part 5).
 
     Worked: v5p, two closed axes gather and one sums: (459e12 / 90e9)^2 / (4 links x 2 links x 28,672) = 113 tokens, and
     sqrt(2 x 4.19e6 x 8,960 / 28,672) = 1,619 ranks.
@@ -76,7 +77,7 @@ def _mixed(model: Model, fabric: Fabric, peak: float, batch_tokens: float, devic
     if fabric.torus is None or not width or any(op.expert for op in model.ops):
         return None, None
     links = fabric.torus.links
-    tensor = max(links, key=lambda one: one * (sum(links) - one))
+    tensor = max(links, key=lambda count: count * (sum(links) - count))
     gather = sum(links) - tensor
     best = math.sqrt(batch_tokens / width * gather / tensor * devices) if gather else math.inf
     if best >= devices:
@@ -93,10 +94,10 @@ def verdicts(model: Model, cluster: Cluster, batch_tokens: float, seq: int) -> l
             f"Data parallelism alone stops at {r.sequences:,.0f} of the {cluster.devices:,} devices: a batch has that many sequences."
         )
     if r.fsdp is not None:
-        ways = "FSDP over batch and sequence" if r.sequences < cluster.devices else "Pure FSDP"
+        method = "FSDP over batch and sequence" if r.sequences < cluster.devices else "Pure FSDP"
         lines.append(
-            f"{ways} would be {_bound(r.tokens, r.fsdp)}: {r.tokens:,.0f} tokens per device and step, {r.fsdp:,.0f} needed to hide "
-            "gathering the weights, at datasheet rates."
+            f"{method} would be {_bound(r.tokens, r.fsdp)}: {r.tokens:,.0f} tokens per device and step, {r.fsdp:,.0f} needed to hide "
+            "the all-gather of weights, at datasheet rates."
         )
     if r.mixed is not None and r.best_fsdp is not None:
         fsdp, tensor = r.powers
@@ -108,8 +109,8 @@ def verdicts(model: Model, cluster: Cluster, batch_tokens: float, seq: int) -> l
         lines += _not_a_slice(cluster, fsdp * tensor)
     if r.pod is not None:
         lines.append(
-            f"Between pods data parallelism would be {_bound(r.pod_tokens, r.pod)}: {r.pod_tokens:,.0f} tokens per pod and step, "
-            f"{r.pod:,.0f} needed to hide reducing gradients over the network between pods."
+            f"Data parallelism between pods would be {_bound(r.pod_tokens, r.pod)}: {r.pod_tokens:,.0f} tokens per pod and step, "
+            f"{r.pod:,.0f} needed to hide the reduction of gradients over the network between pods."
         )
     return lines
 
@@ -119,18 +120,11 @@ def _bound(tokens: float, needed: float) -> str:
 
 
 def _not_a_slice(cluster: Cluster, devices: int) -> list[str]:
-    """Explain why a round number of chips is not a slice of the torus: 8,192 in 16x20x28 would need an axis of 32."""
+    """Return a sentence where no block of the torus has this many chips: 8,192 in 16x20x28 would need an axis of 32."""
     shape = cluster.torus
     sides = [[d for d in range(1, side + 1) if devices % d == 0] for side in shape]
-    if any(math.prod(block) == devices for block in _blocks(sides)):
+    if any(math.prod(block) == devices for block in product(*sides)):
         return []
     return [
         f"No block of {'x'.join(map(str, shape))} has {devices:,} chips, so those powers of two cannot be laid out as they are."
     ]
-
-
-def _blocks(sides: list[list[int]]) -> list[tuple[int, ...]]:
-    found: list[tuple[int, ...]] = [()]
-    for side in sides:
-        found = [(*block, length) for block in found for length in side]
-    return found

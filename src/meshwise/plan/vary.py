@@ -1,6 +1,6 @@
-"""One question at many points: read 'nodes=8..512', make the questions of a grid, and hold their answers.
+"""One question at many points: parse 'nodes=8..512', build the questions of a grid, and hold their answers.
 
-Knows nothing of training or serving: `axes.py` has the axes, `train/vary.py` and `serve/vary.py` answer the points.
+Independent of training and serving: `axes.py` has the axes, `train/vary.py` and `serve/vary.py` answer the points.
 """
 
 import math
@@ -25,20 +25,20 @@ MOST_POINTS = 256
 
 @dataclass(frozen=True)
 class Axis(Generic[Asked]):
-    """One thing that can be varied in a question."""
+    """A part of a question that can be varied."""
 
     name: str
     example: str
     """Values as a user might type them after the '='."""
     read: Callable[[str, Asked], Value]
-    """Read one value; UserError where it is not valid."""
+    """Parse one value; UserError where it is invalid."""
     show: Callable[[Value, Asked], str]
     change: Callable[[Asked, Value], Asked]
-    """The question with another value."""
+    """Return the question with another value."""
     ordered: bool = True
-    """Whether values are numbers, so that a range means something."""
+    """Whether values are numbers, which a range can list."""
     settles: str = ""
-    """What it decides, in words: two axes that decide the same thing contradict each other."""
+    """The quantity that it sets, in words: two axes that set the same quantity contradict each other."""
     whole: bool = True
     """Whether values are whole numbers."""
     step: float = 0.0
@@ -55,36 +55,36 @@ class Varied(Generic[Asked]):
 
 @dataclass(frozen=True)
 class Variant(Generic[Asked]):
-    """One point: the values that make it, by axis, and the question there."""
+    """One point of the grid: its values by axis, their labels, and the question there."""
 
     values: dict[str, Value]
     labels: tuple[str, ...]
     ask: Asked | None
     refusal: str = ""
-    """Why there is no such question, in a few words."""
+    """Why the question cannot be asked at this point, in a few words."""
 
 
 def parse(texts: Sequence[str], axes: Mapping[str, Axis[Asked]], ask: Asked) -> tuple[Varied[Asked], ...]:
-    """Return every `--vary` of a command. `axes` is by name and by other names."""
+    """Parse every `--vary` of a command. `axes` has each axis under its name and its aliases."""
     if len(texts) > MOST_AXES:
-        raise UserError(f"--vary is given {len(texts)} times; a table has room for {MOST_AXES}")
-    found = tuple(_one(text, axes, ask) for text in texts)
-    for i, later in enumerate(found):
-        for earlier in found[:i]:
+        raise UserError(f"--vary is given {len(texts)} times; a table has at most {MOST_AXES} axes")
+    varied = tuple(_parse_axis(text, axes, ask) for text in texts)
+    for i, later in enumerate(varied):
+        for earlier in varied[:i]:
             if earlier.axis is later.axis:
                 raise UserError(f"--vary {later.axis.name} is given twice; give all its values in one: {later.axis.name}=a,b,c")
             if later.axis.settles and earlier.axis.settles == later.axis.settles:
                 raise UserError(
-                    f"--vary {earlier.axis.name} and --vary {later.axis.name} both say {later.axis.settles}; give one of them"
+                    f"--vary {earlier.axis.name} and --vary {later.axis.name} both set {later.axis.settles}; give only one"
                 )
-    points = math.prod(len(one.values) for one in found)
+    points = math.prod(len(along.values) for along in varied)
     if points > MOST_POINTS:
-        raise UserError(f"--vary makes {points:,} points; at most {MOST_POINTS} are asked in one call")
-    return found
+        raise UserError(f"--vary makes {points:,} points; at most {MOST_POINTS} are allowed")
+    return varied
 
 
 def axis_of(text: str, axes: Mapping[str, Axis[Asked]]) -> Axis[Asked]:
-    """Return the axis that an 'axis=values' names."""
+    """Return the axis that 'axis=values' names. UserError where there is none."""
     name, equals, _ = text.partition("=")
     known = dict.fromkeys(axis.name for axis in axes.values())
     axis = axes.get(name.strip().lower())
@@ -96,7 +96,7 @@ def axis_of(text: str, axes: Mapping[str, Axis[Asked]]) -> Axis[Asked]:
     return axis
 
 
-def _one(text: str, axes: Mapping[str, Axis[Asked]], ask: Asked) -> Varied[Asked]:
+def _parse_axis(text: str, axes: Mapping[str, Axis[Asked]], ask: Asked) -> Varied[Asked]:
     axis = axis_of(text, axes)
     pieces = [piece.strip() for piece in text.partition("=")[2].split(",")]
     if not all(pieces):
@@ -106,12 +106,12 @@ def _one(text: str, axes: Mapping[str, Axis[Asked]], ask: Asked) -> Varied[Asked
         values += _range(piece, text, axis, ask) if ".." in piece else [axis.read(piece, ask)]
     for value in values:
         if values.count(value) > 1:
-            raise UserError(f"--vary {quoted(text)}: {axis.show(value, ask)} is there twice")
+            raise UserError(f"--vary {quoted(text)}: {axis.show(value, ask)} is given twice")
     return Varied(axis, tuple(values))
 
 
 def _range(piece: str, text: str, axis: Axis[Asked], ask: Asked) -> list[Value]:
-    """'8..512' by doubling or the axis's own step, '8..64:8' by steps of 8, '8..512:x4' by factors of 4; both ends are in it."""
+    """Parse '8..512' by doubling or the axis's own step, '8..64:8' by steps of 8, '8..512:x4' by factors of 4; both ends are included."""
     ends, colon, step = piece.partition(":")
     least, _, most = ends.partition("..")
     if not axis.ordered:
@@ -126,45 +126,46 @@ def _range(piece: str, text: str, axis: Axis[Asked], ask: Asked) -> list[Value]:
         factor = _factor(step.strip()[1:], text)
     elif colon:
         factor, addend = 1.0, float(axis.read(step.strip(), ask))
-    found = [low]
-    while (following := found[-1] * factor + addend) < high * (1 - 1e-9):
-        found.append(float(round(following)) if axis.whole else following)
-        if len(found) > MOST_POINTS or found[-1] == found[-2]:
-            raise UserError(f"--vary {quoted(text)}: too fine a step, it makes more than {MOST_POINTS} points")
-    found += [high] if high > low else []
-    return [int(value) if axis.whole else value for value in found]
+    values = [low]
+    while (following := values[-1] * factor + addend) < high * (1 - 1e-9):
+        values.append(float(round(following)) if axis.whole else following)
+        if len(values) > MOST_POINTS or values[-1] == values[-2]:
+            raise UserError(f"--vary {quoted(text)}: the step is too small, it makes more than {MOST_POINTS} points")
+    values += [high] if high > low else []
+    return [int(value) if axis.whole else value for value in values]
 
 
-def _factor(text: str, whole: str) -> float:
+def _factor(text: str, option: str) -> float:
+    """Parse the factor of a range, such as 1.5; `option` is the whole text for the error."""
     try:
         value = float(text)
     except ValueError:
         value = 0.0
     if not 1 < value < math.inf:
-        raise UserError(f"--vary {quoted(whole)}: {quoted('x' + text)} is no factor above 1, such as x2 or x1.5")
+        raise UserError(f"--vary {quoted(option)}: {quoted('x' + text)} is not a factor above 1, such as x2 or x1.5")
     return value
 
 
 def variants(ask: Asked, varied: Sequence[Varied[Asked]], axes: Mapping[str, Axis[Asked]]) -> list[Variant[Asked]]:
-    """Return every point of the grid, the last axis fastest. Changes are made in the order of `axes`, whatever order they were given in."""
+    """Return every point of the grid, the last axis varying fastest. Values are applied in the order of `axes`, not in that of `varied`."""
     order = list(dict.fromkeys(axis.name for axis in axes.values()))
-    found: list[Variant[Asked]] = []
-    for values in product(*(one.values for one in varied)):
-        pairs = sorted(zip(varied, values, strict=True), key=lambda pair: order.index(pair[0].axis.name))
-        labels = tuple(one.axis.show(value, ask) for one, value in zip(varied, values, strict=True))
-        named = {one.axis.name: value for one, value in zip(varied, values, strict=True)}
-        here = ask
+    points: list[Variant[Asked]] = []
+    for values in product(*(along.values for along in varied)):
+        pairs = [(along.axis, value) for along, value in zip(varied, values, strict=True)]
+        labels = tuple(axis.show(value, ask) for axis, value in pairs)
+        by_name = {axis.name: value for axis, value in pairs}
+        changed = ask
         try:
-            for one, value in pairs:
-                here = one.axis.change(here, value)
-            found.append(Variant(named, labels, here))
+            for axis, value in sorted(pairs, key=lambda pair: order.index(pair[0].name)):
+                changed = axis.change(changed, value)
+            points.append(Variant(by_name, labels, changed))
         except DoesNotFit as error:
-            found.append(Variant(named, labels, None, str(error)))
-    return found
+            points.append(Variant(by_name, labels, None, str(error)))
+    return points
 
 
 def first_values(texts: Sequence[str], axes: Mapping[str, Axis[Any]]) -> dict[str, str]:
-    """By axis, the first value that `--vary` gives it: the cluster, batch or cache type to start from where none is given."""
+    """Return the first value of each varied axis: the cluster, batch or cache type to start from where the question has none."""
     return {axis_of(text, axes).name: text.partition("=")[2].split(",")[0].partition("..")[0].strip() for text in texts}
 
 
@@ -187,7 +188,7 @@ class Point(Protocol):
     def refusal(self) -> str: ...
 
     def row(self) -> dict[str, Any]:
-        """Return the point as plain data, its layout under 'choice'."""
+        """Return the point as plain data, with its layout under 'choice'."""
         ...
 
 
@@ -195,7 +196,7 @@ Answered = TypeVar("Answered", bound=Point)
 
 
 class Points(Generic[Question, Answered]):
-    """The answers at every point of a `--vary`, in the order of its values."""
+    """The answers at every point of a grid, in the order of its values."""
 
     format: ClassVar[int] = 1
     kind: ClassVar[str] = ""
@@ -204,7 +205,7 @@ class Points(Generic[Question, Answered]):
     ask: Question
     vary: tuple[str, ...]
     axes: tuple[str, ...]
-    """Names of the axes that are varied."""
+    """Names of the varied axes."""
     points: tuple[Answered, ...]
 
     def __len__(self) -> int:
@@ -222,8 +223,8 @@ class Points(Generic[Question, Answered]):
         return [flat(self._flat(point.row())) for point in self.points]
 
     def _flat(self, row: dict[str, Any]) -> dict[str, Any]:
-        inner: dict[str, Any] = row.pop("choice") or {}
-        return row | {key: value for key, value in inner.items() if key not in self.hidden}
+        choice: dict[str, Any] = row.pop("choice") or {}
+        return row | {key: value for key, value in choice.items() if key not in self.hidden}
 
     def to_frame(self) -> Any:
         """Return the rows as a data frame of polars or pandas, whichever is installed."""
@@ -238,8 +239,8 @@ class Points(Generic[Question, Answered]):
         return f"<{type(self).__name__} of {len(self)} points: {self.command}>"
 
 
-def refuse_all(points: Sequence[Point]) -> None:
-    """DoesNotFit where no point has an answer, with the first reasons."""
+def check_any_fits(points: Sequence[Point]) -> None:
+    """Raise DoesNotFit, with the first reasons, where no point has an answer."""
     if not any(point.choice for point in points):
-        why = list(dict.fromkeys(f"{' '.join(point.labels)}: {point.refusal}" for point in points))
-        raise DoesNotFit(f"none of {len(points)} points works; " + ", ".join(why[:3]) + (", ..." if len(why) > 3 else ""))
+        reasons = list(dict.fromkeys(f"{' '.join(point.labels)}: {point.refusal}" for point in points))
+        raise DoesNotFit(f"none of {len(points)} points fits; " + ", ".join(reasons[:3]) + (", ..." if len(reasons) > 3 else ""))

@@ -1,4 +1,4 @@
-"""A plan to serve: what it is asked, what it keeps, and what a mistake says."""
+"""A serving plan: the question, the choices, the file and the errors."""
 
 import json
 from pathlib import Path
@@ -49,41 +49,41 @@ def test_a_damaged_plan_is_refused_in_one_line(tmp_path_factory: pytest.TempPath
         inside[0] = bad
     file = tmp_path_factory.mktemp("plans") / "plan.json"
     file.write_text(json.dumps(table))
-    told = ""
+    message = ""
     try:
         assert read(file).choices
     except UserError as error:
-        told = one_line(error)
-    assert not told or "plan.json" in told
+        message = one_line(error)
+    assert not message or "plan.json" in message
 
 
 DAMAGED = plan_of().to_json()
 
 
-def test_a_plan_for_training_is_told_apart(tmp_path: Path) -> None:
+def test_a_training_plan_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     file.write_text(json.dumps({"format": 2, "ask": {}}))
     with pytest.raises(UserError, match="a plan for training; expected a plan for serving"):
         read(file)
 
 
-def test_what_was_assumed_is_said() -> None:
+def test_assumptions_are_noted() -> None:
     shared = plan_of(model="llama-3-8b", on="2xh200", engine="transformers", fix=("tp=2",))
     assert any("on several GPUs transformers runs its own layers" in note for note in shared.notes)
     assert any("no format given: Q4_K_M" in note for note in plan_of(model="llama-3-8b", on="rtx3090").notes)
     assert any("no --context given: 8,192" in note for note in plan_of(model="llama-3-8b", on="rtx3090", context=0).notes)
 
 
-def test_a_context_beyond_training_is_warned_of_and_not_refused() -> None:
+def test_a_context_beyond_training_is_a_warning_and_not_an_error() -> None:
     made = plan_of(model="llama-3-8b:q4_k_m", on="rtx3090", context=65536)
     assert any("longer than the 8,192 that llama-3-8b was trained for" in note for note in made.notes)
     assert made.fits
 
 
-# Where the answer is no.
+# Where nothing fits or meets the targets.
 
 
-def test_what_does_not_fit_says_by_how_much_and_what_would() -> None:
+def test_a_model_that_does_not_fit_is_refused_with_the_missing_bytes_and_what_would_fit() -> None:
     q = question("llama-3.3-70b:bf16", "4xrtx3090", engine="vllm")
     error = refuse(q, search(q))
     assert isinstance(error, DoesNotFit)
@@ -106,7 +106,7 @@ def test_the_widest_format_fits_and_the_next_wider_one_does_not() -> None:
     assert widest[0] == "Q5_K_M"
 
 
-def test_contexts_are_of_the_asked_type_and_of_smaller_ones() -> None:
+def test_contexts_are_listed_for_the_requested_cache_type_and_smaller_ones() -> None:
     assert set(contexts(question(), found().options[0])) == {"f16", "q8_0", "q4_0"}
     assert set(contexts(question(kv="q8_0"), found(kv="q8_0").options[0])) == {"q8_0", "q4_0"}
     assert set(contexts(question("llama-3-8b:bf16", "h200"), found("llama-3-8b:bf16", "h200").options[0])) == {"f16", "fp8"}

@@ -1,4 +1,4 @@
-"""The reasons of a plan to serve: each sentence says what the numbers say."""
+"""The reasons of a serving plan: each sentence agrees with the numbers."""
 
 import re
 from dataclasses import replace
@@ -6,18 +6,18 @@ from dataclasses import replace
 import pytest
 
 from meshwise.plan.serve.choice import interval
-from meshwise.plan.serve.explain import at_users, compute_bound, lesson, measured, reasons, tokens, usual
+from meshwise.plan.serve.explain import at_users, compute_bound, default_option, layer_split_lesson, measured, reasons, tokens
 from meshwise.plan.serve.search import search
 from support.serve_questions import found, question, split
 
 
-def said(*arguments: str, **more: object) -> str:
+def text_of(*arguments: str, **more: object) -> str:
     return "\n".join(reasons(question(*arguments, **more), found(*arguments, **more), False))
 
 
 def test_a_fifth_card_adds_memory_and_a_hop_and_no_speed() -> None:
     """physics.md: a fifth GPU buys memory, not decode speed; 64 heads want 1, 2, 4 or 8."""
-    text = said()
+    text = text_of()
     line = next(line for line in text.splitlines() if line.startswith("Layer split reads"))
     match = re.search(
         r"a fifth card adds 15\.4 GiB of memory and ([\d.]+) ms of hops, not speed: ([\d.]+) tokens/s on 4, ([\d.]+) on 5", line
@@ -28,8 +28,8 @@ def test_a_fifth_card_adds_memory_and_a_hop_and_no_speed() -> None:
     assert "tensor parallelism needs 1, 2, 4 or 8 cards." in line
 
 
-def test_fit_context_and_format_are_said() -> None:
-    text = said()
+def test_fit_context_and_format_are_explained() -> None:
+    text = text_of()
     assert re.search(
         r"It fits: 39\.6 GiB of weights \(4\.82 bits each\) and 5\.0 GiB of f16 KV cache on 4 cards", text
     )  # physics.md
@@ -39,28 +39,28 @@ def test_fit_context_and_format_are_said() -> None:
     assert "Widest common format that fits in this layout: Q" in text
 
 
-def test_what_does_not_fit_says_so_and_which_card_would_mend_it() -> None:
-    text = said(cluster="2xrtx4060ti-16gb")
+def test_a_model_that_does_not_fit_is_explained_with_the_card_that_would_help() -> None:
+    text = text_of(cluster="2xrtx4060ti-16gb")
     assert "It does not fit on the cards" in text
-    three = said("llama-3.3-70b:q3_k_m", "2xrtx4060ti-16gb")
+    three = text_of("llama-3.3-70b:q3_k_m", "2xrtx4060ti-16gb")
     assert "With a third card everything fits: " in three
 
 
 def test_the_other_engine_answers_tensor_or_layer() -> None:
-    text = said()
+    text = text_of()
     assert re.search(r"vllm with awq would be (faster|slower): tp4, [\d.]+ tokens/s per request, all-reduces take \d+%", text)
     named = reasons(question(engine="llama.cpp"), found(engine="llama.cpp"), True)
     assert not any("vllm" in line for line in named)
 
 
-def test_copies_are_weighed_against_one_instance() -> None:
-    text = said("llama-3-8b:bf16", "8xh100-sxm", users=64, context=4096)
+def test_copies_are_compared_with_one_instance() -> None:
+    text = text_of("llama-3-8b:bf16", "8xh100-sxm", users=64, context=4096)
     assert re.search(r"gives [\d,]+ tokens/s with prefill included, .* [\d,]+: (cards that share|each copy reads)", text)
 
 
-def test_links_and_networks_are_priced() -> None:
-    assert "Link between cards" in said()
-    text = said(cluster="2x(2xrtx4060ti-16gb)@1Gbps")
+def test_other_links_and_networks_are_evaluated() -> None:
+    assert "Link between cards" in text_of()
+    text = text_of(cluster="2x(2xrtx4060ti-16gb)@1Gbps")
     rates = [float(rate) for rate in re.findall(r"(?:GbE|RDMA) ([\d.]+\d)", text)]
     assert len(rates) == 4
     assert rates == sorted(rates)
@@ -76,21 +76,21 @@ def test_decode_turns_compute_bound_where_products_take_longer_than_reading() ->
     assert below.speed.decode["compute"] == 0 < above.speed.decode["compute"]
 
 
-def test_power_is_of_the_cards_in_use() -> None:
-    assert "At most 660 W for the cards" in said()  # 4 x 165 W
+def test_power_is_that_of_the_cards_in_use() -> None:
+    assert "At most 660 W for the cards" in text_of()  # 4 x 165 W
 
 
-# Is my speed normal.
+# A measured speed.
 
 
 def verdict(value: float, **more: object) -> list[str]:
     return measured(question(**more), found(**more), value)
 
 
-def test_a_speed_is_held_against_what_the_engine_does_by_itself() -> None:
-    """llama.cpp lays layers over all cards unless it is told otherwise."""
-    assert usual(found(), 4).layout.name == "layer split, 4 cards"
-    assert usual(found("llama-3.3-70b:awq"), 4).layout.tp == 4
+def test_a_measured_speed_is_compared_with_the_engines_default_split() -> None:
+    """llama.cpp lays layers over all cards by default."""
+    assert default_option(found(), 4).layout.name == "layer split, 4 cards"
+    assert default_option(found("llama-3.3-70b:awq"), 4).layout.tp == 4
 
 
 def test_a_speed_within_the_interval_is_normal() -> None:
@@ -104,24 +104,24 @@ def test_a_speed_within_the_interval_is_normal() -> None:
 
 def test_a_slow_speed_has_its_usual_reasons_with_their_numbers() -> None:
     head, *lines = verdict(3.5)  # the second figure of the rig notes
-    assert "slower than that" in head
+    assert "slower than predicted" in head
     for words in ("layers on the CPU: ", "PCIe 3.0 x1", "an old build", "a power cap"):
         assert any(words in line for line in lines)
     left = next(int(match[1]) for line in lines if (match := re.search(r"layers on the CPU: (\d+) of 80", line)))
     assert 1 < left < 40
 
 
-def test_a_fast_speed_names_the_way_that_would_give_it() -> None:
+def test_a_fast_speed_names_the_layout_that_would_give_it() -> None:
     row = split(found(), "row", 4)
     (line,) = verdict(row.per_user)
-    assert "faster than that" in line
+    assert "faster than predicted" in line
     assert "It would be normal for row split, 4 cards" in line
 
 
-def test_flat_layer_splits_are_said_to_be_flat() -> None:
+def test_flat_layer_splits_are_reported_as_flat() -> None:
     """physics.md: 70B Q4_K_M on 2/4/6 RTX 3090 is flat within 5%."""
     points = [(n, split(found(cluster=f"{n}xrtx3090"), "layer", n)) for n in (2, 4, 6)]
-    match = re.search(r"Layer split on 2 to 6 cards: decode is flat within (\d+)%", lesson(points))
+    match = re.search(r"Layer split on 2 to 6 cards: decode is flat within (\d+)%", layer_split_lesson(points))
     assert match
     assert int(match[1]) <= 5
 

@@ -1,4 +1,4 @@
-"""What fits on which cards, how fast each way is, and which one is best."""
+"""Memory on the cards, the speed of each layout, and the ranking."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -51,7 +51,7 @@ def test_options_are_ranked_and_ties_go_to_fewer_cards() -> None:
     assert rates == sorted(rates, reverse=True)
 
 
-def test_a_tie_does_not_go_to_a_card_that_is_full_to_the_brim() -> None:
+def test_a_tie_does_not_go_to_a_layout_that_leaves_a_card_nearly_full() -> None:
     answer = found(cluster="4xrtx4060ti-16gb", fix=("split=layer",))
     three = [one for one in answer.options if len(one.layout.cards) == 3]
     assert three
@@ -67,7 +67,7 @@ def test_unequal_cards_are_best_with_the_fast_ones_full() -> None:
     assert full.placement.devices[2].bytes < full.placement.devices[0].bytes
 
 
-def test_a_mixture_keeps_as_few_experts_on_the_cpu_as_must_be() -> None:
+def test_a_mixture_keeps_as_few_experts_on_the_cpu_as_possible() -> None:
     q = question("qwen3-235b-a22b:q4_k_m", "2xrtx3090", context=8192)
     answer = found("qwen3-235b-a22b:q4_k_m", "2xrtx3090", context=8192)
     best = next(one for one in answer.options if one.layout.expert_layers)

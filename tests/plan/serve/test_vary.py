@@ -1,4 +1,4 @@
-"""Many points of one question about serving: each is the plan of its own question."""
+"""A serving question at many points: each has the plan of its own question."""
 
 import re
 
@@ -10,7 +10,7 @@ from meshwise.plan.axes import SERVE_AXES
 from meshwise.plan.serve.choice import choice
 from meshwise.plan.serve.search import search
 from meshwise.plan.serve.vary import ServePoint, answer, answers
-from meshwise.plan.vary import parse, refuse_all, variants
+from meshwise.plan.vary import check_any_fits, parse, variants
 from support.command import one_line
 
 ASK = ServeAsk(model="llama-3.3-70b:q4_k_m", on="4xrtx4060ti-16gb", context=16384)
@@ -28,13 +28,13 @@ def test_a_point_is_the_plan_of_its_own_question(text: str) -> None:
         assert point.choice == choice(q, search(q).options[0])
 
 
-def test_cards_are_all_used_where_they_are_what_varies() -> None:
+def test_all_cards_are_used_where_their_number_varies() -> None:
     found = points("gpus=4..6")
     assert [point.choice.cards * point.choice.replicas for point in found if point.choice] == [4, 5, 6]
     assert [point.longest for point in found] == sorted(point.longest for point in found)
 
 
-def test_flat_layer_splits_are_said_even_where_another_split_wins() -> None:
+def test_flat_layer_splits_are_reported_even_where_another_split_wins() -> None:
     (line,) = answer(ASK, ["gpus=4..6"]).lessons
     assert re.match(r"Layer split on 4 to 6 cards: decode is flat within [1-5]%", line)
     assert answer(ASK, ["context=4k,8k"]).lessons == []
@@ -59,7 +59,7 @@ def test_more_users_are_faster_together_and_slower_each() -> None:
     assert [one.per_user for one in found] == sorted((one.per_user for one in found), reverse=True)
 
 
-def test_a_point_that_cannot_be_is_a_row_that_says_why() -> None:
+def test_an_impossible_point_is_a_row_with_the_reason() -> None:
     good, bad = points("quant=q4_k_m,awq")
     assert good.choice
     assert bad.choice or "does not" in bad.refusal
@@ -72,5 +72,5 @@ def test_a_point_that_cannot_be_is_a_row_that_says_why() -> None:
 def test_a_table_in_which_nothing_works_is_one_line() -> None:
     ask = ServeAsk(model="llama-3.3-70b:bf16", on="rtx3090", engine="vllm", context=4096)
     with pytest.raises(DoesNotFit) as refusal:
-        refuse_all(points("gpus=1,2", ask))
-    assert "none of 2 points works; 1: does not fit" in one_line(refusal.value)
+        check_any_fits(points("gpus=1,2", ask))
+    assert "none of 2 points fits; 1: does not fit" in one_line(refusal.value)

@@ -1,4 +1,4 @@
-"""The shape search: exact for the best, however much it leaves unpriced."""
+"""The shape search: exact for the best shapes, however many layouts it does not evaluate."""
 
 from dataclasses import fields, replace
 
@@ -11,7 +11,7 @@ from meshwise.cost.layout import Layouts
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate, peak
 from meshwise.plan.shapes import search as shape_search
-from meshwise.plan.shapes.search import Fastest, Row, fastest, floor, leanest, rule
+from meshwise.plan.shapes.search import Fastest, Row, fastest, memory_floor, rule, time_floor
 from meshwise.plan.shapes.stack import Shapes, Stack, base_of, near, one_model, parse, shapes_of
 from meshwise.plan.train.search import blocks, search
 from support.train_questions import found_model, question
@@ -30,7 +30,7 @@ WHERE = [
 def asked(
     framework: str = "megatron", cluster: str = "jean-zay:4", params: float = 8e9, every: int = 7, like: str = "bloom-176b"
 ) -> tuple[Question, Stack]:
-    """A question of some of the shapes near a parameter count."""
+    """Return a question with every n-th shape near a parameter count."""
     base = base_of(found_model(like), 50_000)
     shapes = near(base, params)
     calibration = Calibration(activations=1.2)
@@ -61,7 +61,7 @@ def test_the_best_of_each_shape_is_what_a_search_of_it_alone_finds(framework: st
 
 @pytest.mark.parametrize("top", [1, 5])
 @pytest.mark.parametrize(("framework", "cluster"), WHERE)
-def test_the_best_shapes_are_exact_and_few_are_priced(
+def test_the_best_shapes_are_exact_and_few_layouts_are_evaluated(
     framework: str, cluster: str, top: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     q, stack = asked(framework, cluster)
@@ -86,26 +86,26 @@ def test_the_best_shapes_are_exact_and_few_are_priced(
 
 
 @pytest.mark.parametrize(("framework", "cluster"), WHERE)
-def test_no_layout_is_faster_than_its_floor_or_leaner_than_the_leanest(framework: str, cluster: str) -> None:
+def test_no_layout_is_below_its_lower_bounds_on_time_and_memory(framework: str, cluster: str) -> None:
     q, stack = asked(framework, cluster, every=41)
     number = 0
     for here, layouts in blocks(replace(q, model=stack), {}, (), {}):
         cost = evaluate(here, layouts)
-        assert np.all(floor(here, layouts, layouts.recompute) <= cost.step * (1 + 1e-12))
+        assert np.all(time_floor(here, layouts, layouts.recompute) <= cost.step * (1 + 1e-12))
         for recompute in range(len(RECOMPUTE)):
             rows = layouts.recompute == recompute
             few = replace(here, model=here.model.take(rows))
             if rows.any():
-                assert np.all(leanest(few, layouts.take(rows), recompute) <= peak(few, layouts.take(rows)) * (1 + 1e-12))
+                assert np.all(memory_floor(few, layouts.take(rows), recompute) <= peak(few, layouts.take(rows)) * (1 + 1e-12))
                 assert np.all(
-                    floor(few, layouts.take(rows), np.zeros(len(few.model.variant), int)) <= cost.step[rows] * (1 + 1e-12)
+                    time_floor(few, layouts.take(rows), np.zeros(len(few.model.variant), int)) <= cost.step[rows] * (1 + 1e-12)
                 )
         number += len(layouts)
     assert number > 100
 
 
 @pytest.mark.parametrize("pairs", [1, 1000])
-def test_how_many_are_taken_at_once_does_not_show(pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_result_does_not_depend_on_how_many_are_evaluated_at_once(pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     q, stack = asked(every=23)
     expected = fastest(q, stack, {}, 3)
     monkeypatch.setattr("meshwise.plan.train.search.PAIRS", pairs)
@@ -117,7 +117,7 @@ def test_how_many_are_taken_at_once_does_not_show(pairs: int, monkeypatch: pytes
     assert (found.candidates, found.rejected) == (expected.candidates, expected.rejected)
 
 
-def test_only_what_a_user_allows_is_searched() -> None:
+def test_only_layouts_that_a_user_allows_are_searched() -> None:
     q, stack = asked(every=11)
     found = fastest(q, stack, {"tp": (4, 4), "mbs": (2, 2), "recompute": (2, 2)}, 5)
     best = found.layouts.take(found.order()[:5])
@@ -133,7 +133,7 @@ def test_shapes_are_ordered_by_seconds_per_parameter_and_equals_by_their_numbers
     params, step = np.array([2.0, 1.0, 1.0, 1.0]), np.array([2.0, 1.0, 1.0, np.inf])
     found = Fastest(shapes, params, step, Layouts.of(tp=np.ones(4, int)), 4, {})
     assert found.per_parameter.tolist()[:3] == [1, 1, 1]
-    assert found.order().tolist() == [2, 1, 0]  # fewer heads, then fewer layers; what fits nowhere is not there
+    assert found.order().tolist() == [2, 1, 0]  # fewer heads, then fewer layers; a shape that does not fit is left out
     faster = Fastest(shapes, params, np.array([1.9, 1.0, 1.0, 0.5]), found.layouts, 4, {})
     assert faster.order().tolist()[:2] == [3, 0]
 
@@ -173,7 +173,7 @@ def test_the_rule_says_what_the_best_have_in_common() -> None:
     )
 
 
-def test_nothing_fits_where_nothing_fits() -> None:
+def test_no_shape_is_listed_where_none_fits() -> None:
     q, _ = asked(cluster="1xrtx4090")
     stack = Stack(q.model, near(q.model, 1e11).take(slice(0, 5)))
     found = fastest(q, stack, {}, 5)

@@ -1,4 +1,4 @@
-"""Shapes: a stack of them is evaluated as each would be alone, and those near a parameter count are all of them."""
+"""Shapes: a stack is evaluated like its models one by one, and no shape near a parameter count is missing."""
 
 import itertools
 from dataclasses import replace
@@ -76,13 +76,13 @@ def test_another_vocabulary_changes_its_tables_alone() -> None:
     assert found.tolist() == [2 * 128_000 * 8192]  # untied: the embedding and the head
 
 
-# Prices.
+# Costs.
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @given(data=st.data())
 @settings(max_examples=25)
-def test_a_stack_is_priced_as_its_models_are(framework: str, data: st.DataObject) -> None:
+def test_a_stack_costs_the_same_as_its_models_one_by_one(framework: str, data: st.DataObject) -> None:
     base = base_of(found_model(data.draw(st.sampled_from(LIKE))), 0)
     cluster, batch = data.draw(st.sampled_from(CLUSTERS)), data.draw(st.sampled_from((6, 48, 512)))
     shapes = shapes_of(data.draw(st.lists(shapes_like(base), min_size=1, max_size=4)))
@@ -99,7 +99,7 @@ def test_a_stack_is_priced_as_its_models_are(framework: str, data: st.DataObject
             )
 
 
-def test_some_of_a_stack_are_the_same_shapes() -> None:
+def test_rows_taken_from_a_stack_keep_their_shapes() -> None:
     base = base_of(found_model("bloom-560m"), 0)
     stack = Stack(base, shapes_of([shape(1024, 24, 16, 16, 4096), shape(2048, 24, 32, 32, 8192)]))
     assert stack.take(np.array([1, 1, 0])).params.tolist() == stack.params[[1, 1, 0]].tolist()
@@ -157,7 +157,7 @@ def test_a_count_that_no_shape_meets_says_what_shapes_there_are() -> None:
     )
 
 
-# What a user names.
+# Shapes that a user names.
 
 
 def test_a_shape_by_name() -> None:
@@ -170,7 +170,7 @@ def test_a_shape_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("14336x70", "is not a shape: expected hidden x layers x heads [x FFW width], such as 14336x70x112"),
         ("14336x70x112x5x6", "is not a shape"),
@@ -189,20 +189,20 @@ def test_a_shape_by_name() -> None:
         ("112x70x14336", "must be from 1 to"),
     ],
 )
-def test_what_is_no_shape_is_refused(text: str, said: str) -> None:
-    with pytest.raises(UserError, match=said.replace("[", r"\[")) as error:
+def test_text_that_is_not_a_shape_is_refused(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message.replace("[", r"\[")) as error:
         parse(base_of(found_model("bloom-176b"), 0), (text,))
     one_line(error.value)
 
 
 def test_heads_that_do_not_share_the_kv_heads_are_refused() -> None:
-    with pytest.raises(UserError, match="12 heads are no multiple of the 8 KV heads of llama-3-70b"):
+    with pytest.raises(UserError, match="12 heads are not a multiple of the 8 KV heads of llama-3-70b"):
         parse(base_of(found_model("llama-3-70b"), 0), ("1536x12x12",))
 
 
 @pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v3", "mamba2-130m", "gemma-2-2b", "gemma-3-1b", "ttt-linear-125m"])
-def test_a_model_whose_layers_differ_or_are_not_dense_is_no_pattern(name: str) -> None:
-    with pytest.raises(UserError, match="shapes can be like a dense model whose layers are all alike") as error:
+def test_a_model_whose_layers_differ_or_are_not_dense_cannot_be_the_base(name: str) -> None:
+    with pytest.raises(UserError, match="--like takes a dense model whose layers are all alike") as error:
         base_of(found_model(name), 0)
     assert one_line(error.value).endswith(f"not '{name}'")
 

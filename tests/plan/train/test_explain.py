@@ -1,4 +1,4 @@
-"""Why this layout: the words are true, and name what would change the answer."""
+"""Why a layout won: the sentences are true, and name what would change the answer."""
 
 import re
 from dataclasses import replace
@@ -14,7 +14,7 @@ from meshwise.cost.train.question import Question
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train.choice import Choice, choice
-from meshwise.plan.train.explain import binding, compared, differences, explain, runner_up, what_if
+from meshwise.plan.train.explain import binding, differences, explain, fastest_with, runner_up, what_if
 from meshwise.plan.train.plan import TrainPlan, make
 from meshwise.plan.train.search import search
 from support.command import one_line
@@ -64,7 +64,7 @@ def test_every_part_of_a_step_has_words() -> None:
         ({"pp": 2, "schedule": 2, "offload": 1}, "dp1 tp1 pp2 mbs1 zero-bubble offload optimizer"),
     ],
 )
-def test_a_layout_is_called_by_what_is_not_the_default(axes: dict[str, int], name: str) -> None:
+def test_the_name_of_a_layout_lists_the_axes_that_are_not_the_default(axes: dict[str, int], name: str) -> None:
     assert layout_name(Layouts.of(**axes).row(0)) == name
 
 
@@ -79,7 +79,7 @@ def test_layouts_of_different_names_are_different_layouts(data: st.DataObject) -
 # Against another layout.
 
 
-def test_what_differs_is_listed_from_the_largest_and_accounts_for_the_difference(plan: TrainPlan) -> None:
+def test_differences_are_listed_from_the_largest_and_add_up(plan: TrainPlan) -> None:
     mine = plan.choices[0]
     for other in plan.choices[1:]:
         rows = differences(mine, other)
@@ -93,7 +93,7 @@ def test_a_layout_does_not_differ_from_itself(best: Choice) -> None:
     assert differences(best, best) == []
 
 
-def test_the_runner_up_cuts_the_model_in_another_way(plan: TrainPlan) -> None:
+def test_the_runner_up_cuts_the_model_differently(plan: TrainPlan) -> None:
     other = runner_up(plan.choices)
     assert other is not None
     axes = ("tp", "pp", "cp", "ep")
@@ -102,8 +102,8 @@ def test_the_runner_up_cuts_the_model_in_another_way(plan: TrainPlan) -> None:
 
 
 @pytest.mark.parametrize("text", ["tp=8", "tp=4,pp=12", "tp=8,pp=6,mbs=4,dp=8", "recompute=full,zero=0"])
-def test_what_a_user_leaves_open_is_chosen_best(text: str, asked: Question, best: Choice) -> None:
-    found, bounds = compared(asked, best, text), parse(text)
+def test_axes_that_a_user_leaves_open_are_chosen_best(text: str, asked: Question, best: Choice) -> None:
+    found, bounds = fastest_with(asked, best, text), parse(text)
     assert found.devices == 384
     assert found.step == search(asked, bounds=bounds).cost.step[0] >= best.step
     words = found.layout | {"dp": int(found.layout["dp_replicate"]) * int(found.layout["dp_shard"])}
@@ -132,21 +132,21 @@ def test_what_a_user_leaves_open_is_chosen_best(text: str, asked: Question, best
         ("tp=8,mbs=1", "fused softmax"),  # 14 heads a device, in multiples of 4
     ],
 )
-def test_a_layout_that_cannot_run_is_told_which_rule_it_breaks(text: str, rule: str, asked: Question, best: Choice) -> None:
+def test_a_layout_that_cannot_run_is_refused_with_the_rule_it_breaks(text: str, rule: str, asked: Question, best: Choice) -> None:
     with pytest.raises(UserError) as refused:
-        compared(asked, best, text)
+        fastest_with(asked, best, text)
     message = one_line(refused.value)
     assert message.startswith(f"{text} cannot run")
     assert rule in message
     assert refused.value.exit_code == 2
 
 
-def test_a_layout_that_does_not_fit_is_told_by_how_much(asked: Question, best: Choice) -> None:
+def test_a_layout_that_does_not_fit_is_refused_with_its_memory(asked: Question, best: Choice) -> None:
     """BLOOM at tp 8 without recompute keeps 10 + 24/8 + 5 x 112 x 2048 / 14336 / 8 = 23 bytes per token and hidden unit in each of 70
     layers' worth in flight (Korthikanti et al. 2022, eq. 2): with micro-batches of 2, 2 x 2048 x 14336 x 70 x 23 = 95 GB, or 88 GiB."""
     text = "tp=8,pp=3,recompute=none"
     with pytest.raises(DoesNotFit, match=f"{text} does not fit") as refused:
-        compared(asked, best, text)
+        fastest_with(asked, best, text)
     needed = search(asked, bounds=parse(text)).smallest / 2**30
     assert f"needs {needed:.1f} GiB" in one_line(refused.value)
     assert needed > 88
@@ -155,7 +155,7 @@ def test_a_layout_that_does_not_fit_is_told_by_how_much(asked: Question, best: C
 def test_a_layout_is_compared_on_as_many_devices_as_the_plan_uses() -> None:
     ask = TrainAsk(model="llama-debug", on="2x(4xrtx3090)@1Gbps", batch=8, seq=512, framework="megatron", at_most="2")
     best = make(ask).best
-    assert best.devices == compared(ask.question(), best, "tp=2").devices == 4
+    assert best.devices == fastest_with(ask.question(), best, "tp=2").devices == 4
 
 
 # What binds, and what would change it.
@@ -169,13 +169,13 @@ def test_memory_binds_where_a_faster_layout_does_not_fit(asked: Question, best: 
     assert f"{float(free.cost.step[0]):.3g} s" in text
 
 
-def test_memory_binds_nothing_where_there_is_plenty() -> None:
+def test_memory_is_no_limit_where_there_is_plenty() -> None:
     q = faster(question("llama-debug", batch=8), capacity=1000)
     assert binding(q, best_of(q), {}).startswith("Memory is not a limit")
 
 
 @pytest.mark.parametrize("fixed", ["pp=8", "tp=8", "mbs=1", "recompute=full"])
-def test_what_the_user_fixed_is_not_blamed_on_memory(fixed: str) -> None:
+def test_an_axis_that_the_user_fixed_is_not_blamed_on_memory(fixed: str) -> None:
     q = faster(question("llama-3-8b", batch=64), capacity=1000)
     bounds = parse(fixed)
     best = best_of(q, fixed)
@@ -184,7 +184,7 @@ def test_what_the_user_fixed_is_not_blamed_on_memory(fixed: str) -> None:
     assert "With twice the memory: no gain." in what_if(q, best, bounds)
 
 
-def test_twice_of_each_is_tried_and_told_in_tokens_per_second(asked: Question, best: Choice) -> None:
+def test_twice_of_each_is_tried_and_reported_in_tokens_per_second(asked: Question, best: Choice) -> None:
     lines = {re.sub(r":.*", "", line): line for line in what_if(asked, best, {})}
     assert set(lines) == {"With twice the batch", "With twice the network", "With twice the memory"}
     gains = [numbers(line)[0] for line in lines.values()]
@@ -202,7 +202,7 @@ def test_one_node_has_no_network_to_double() -> None:
     assert not any("network" in line for line in what_if(q, best_of(q), {}))
 
 
-def test_a_larger_batch_that_does_not_fit_is_told() -> None:
+def test_a_larger_batch_that_does_not_fit_is_reported() -> None:
     """One sequence in 8 stages keeps one micro-batch in flight; two sequences keep two, and there is no room for them."""
     fixed, tight = "pp=8,tp=1,recompute=none", question("korthikanti-22b", batch=1, reserve=0.0)
     room = search(tight, bounds=parse(fixed)).smallest / tight.chip.memory
@@ -210,7 +210,7 @@ def test_a_larger_batch_that_does_not_fit_is_told() -> None:
     assert "With twice the batch: nothing fits." in what_if(q, best_of(q, fixed), parse(fixed))
 
 
-def test_rooflines_are_of_the_devices_that_the_layout_has(plan: TrainPlan, best: Choice) -> None:
+def test_rooflines_are_for_the_devices_that_the_layout_uses(plan: TrainPlan, best: Choice) -> None:
     """2048 x 2048 tokens on 384 devices are 10,923 each; on 192 of them, which --at-most may choose, twice as many."""
     assert "10,923 tokens per device" in explain(replace(plan, choices=(best,))).reasons[-1]
     assert "21,845 tokens per device" in explain(replace(plan, choices=(replace(best, devices=192),))).reasons[-1]

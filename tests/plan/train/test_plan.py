@@ -1,4 +1,4 @@
-"""Plans: the numbers of a choice, near-ties told as one, and a file that reads back as what was written."""
+"""Plans: the numbers of a choice, near-ties merged, and a file that reads back as written."""
 
 import copy
 import json
@@ -57,7 +57,7 @@ def test_a_framework_that_trains_the_model_is_taken_where_none_is_named(model: s
 
 
 @pytest.mark.parametrize("model", ["ttt-linear-125m", "gpt2", "llama-3.2-1b", "bloom-560m"])
-def test_what_is_planned_for_this_trainer_can_run_in_it(model: str) -> None:
+def test_every_layout_planned_for_our_trainer_can_run_in_it(model: str) -> None:
     """TTT is not cut by tp, and has no attention to compute again; pipelines run as many micro-batches as fill them; a vocabulary of 50257
     is not cut; 8 KV heads go over 8 devices at most."""
     ask = replace(ASK, model=model, on="2x16xa100-80gb", batch=64, seq=512, framework="meshwise")
@@ -83,7 +83,7 @@ def test_what_is_planned_for_this_trainer_can_run_in_it(model: str) -> None:
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_a_question_that_cannot_be_asked_is_told_in_one_line(change: dict[str, Any], words: str) -> None:
+def test_a_question_that_cannot_be_asked_is_refused_in_one_line(change: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError) as refused:
         replace(ASK, **change).question()
     assert words in one_line(refused.value)
@@ -180,7 +180,7 @@ def test_choices_are_the_fastest_first_and_no_two_are_the_same_answer(ask: Train
             assert not same or b.step > a.step * 1.01
 
 
-def test_layouts_that_differ_only_in_how_data_is_shared_out_are_counted_as_ties() -> None:
+def test_layouts_that_differ_only_in_how_data_is_sharded_are_counted_as_ties() -> None:
     """In one node ZeRO 1 may go over all data ranks or over some of them: hardly a difference in time. Nor is it one whether two ranks
     have a sequence each, or share both (cp 2 and micro-batches of 2)."""
     ask = replace(ASK, on="1x8xh200")
@@ -191,7 +191,7 @@ def test_layouts_that_differ_only_in_how_data_is_shared_out_are_counted_as_ties(
     assert best.ties == sum(same & (found.cost.step < best.step * 1.01)) - 1 > 0
 
 
-# What fits nowhere.
+# Where nothing fits.
 
 
 def test_a_model_that_fits_nowhere_says_by_how_much_and_what_would_help() -> None:
@@ -220,7 +220,7 @@ def written(plan: TrainPlan, folder: Path) -> Path:
     return path
 
 
-def test_a_plan_reads_back_as_what_was_written(plan: TrainPlan, tmp_path: Path) -> None:
+def test_a_plan_reads_back_as_written(plan: TrainPlan, tmp_path: Path) -> None:
     assert read(written(plan, tmp_path)) == plan
 
 
@@ -230,7 +230,7 @@ def test_every_word_of_the_question_is_in_the_file(tmp_path: Path) -> None:
     assert read(written(planned(ask), tmp_path)).ask == ask
 
 
-def test_a_plan_says_which_data_it_rests_on(plan: TrainPlan) -> None:
+def test_a_plan_has_digests_of_its_data(plan: TrainPlan) -> None:
     other = planned(replace(ASK, framework="nanotron", tokens=0.0), top=1)
     assert plan.versions["meshwise"] == other.versions["meshwise"]
     assert plan.versions["model"] == other.versions["model"]
@@ -254,7 +254,7 @@ def test_a_plan_says_which_data_it_rests_on(plan: TrainPlan) -> None:
     ],
     ids=lambda text: text[:24],
 )
-def test_a_file_that_is_no_plan_of_this_version_is_told_in_one_line(text: str, words: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_plan_of_this_version_is_refused_in_one_line(text: str, words: str, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text(text)
     with pytest.raises(UserError) as refused:
@@ -263,7 +263,7 @@ def test_a_file_that_is_no_plan_of_this_version_is_told_in_one_line(text: str, w
     assert str(path) in str(refused.value)
 
 
-def test_a_plan_cut_off_anywhere_is_told_in_one_line(plan: TrainPlan, tmp_path: Path) -> None:
+def test_a_plan_cut_off_anywhere_is_refused_in_one_line(plan: TrainPlan, tmp_path: Path) -> None:
     text = json.dumps(plan.to_json())
     path = tmp_path / "plan.json"
     for length in range(1, len(text), len(text) // 40):
@@ -284,7 +284,7 @@ def test_a_plan_of_impossible_failures_is_refused_in_one_line(given: dict[str, f
 
 
 def paths(value: object, *above: Any) -> Iterator[tuple[Any, ...]]:
-    """Where every value of a JSON document is."""
+    """Yield the path of every value in a JSON document."""
     if above:
         yield above
     if isinstance(value, dict | list):
@@ -306,13 +306,13 @@ def test_a_plan_damaged_anywhere_is_refused_or_can_still_be_shown(damage: object
         if damage == "lost":
             del inner[place[-1]]
         (tmp_path / "plan.json").write_text(json.dumps(damaged))
-        found = told = None
+        found = message = None
         try:
             found = read(tmp_path / "plan.json")
         except UserError as error:
-            told = one_line(error)
+            message = one_line(error)
         if found:
             assert choice_bars(found.choices, 80)
             assert differences(found.choices[0], plan.choices[-1])
-        refused += bool(told)
+        refused += bool(message)
     assert refused > 20  # a plan has some 70 values; a few may be missing, and words may be any words

@@ -1,4 +1,4 @@
-"""Search: exhaustive, under named rules, within what a user allows, and in little memory."""
+"""Search: exhaustive, under named rules, within the user's bounds, and in little memory."""
 
 import itertools
 import json
@@ -51,7 +51,7 @@ def one(**axes: int) -> Layouts:
 
 
 def grid(q: Question) -> Layouts:
-    """Every combination of every value of every axis, sense or no sense, whose groups multiply to the devices of the cluster."""
+    """Every combination of every value of every axis, valid or not, whose groups multiply to the devices of the cluster."""
     total = q.cluster.devices
     parts = divisors(total)
     experts = parts if any(op.expert for op in q.model.ops) else [1]
@@ -73,7 +73,9 @@ def grid(q: Question) -> Layouts:
         ("deepseek-v2-lite", "4xh100-sxm", "torchtitan", 2),
     ],
 )
-def test_a_search_prices_what_a_loop_over_everything_would(model: str, cluster: str, framework: str, batch: int) -> None:
+def test_a_search_evaluates_the_same_layouts_as_a_loop_over_all_combinations(
+    model: str, cluster: str, framework: str, batch: int
+) -> None:
     q = question(model, cluster, framework, batch=batch)
     everything, found = grid(q), every(q)
     offered, cuts, inner = (holds(rules(q, everything)) for rules in (offered_rules, cut_rules, inner_rules))
@@ -85,7 +87,7 @@ def test_a_search_prices_what_a_loop_over_everything_would(model: str, cluster: 
     assert found.cost.step.tolist() == pytest.approx(sorted(cost.step[fits].tolist()), rel=2e-7)  # equals to 1e-7 by their axes
     assert found.smallest == cost.peak.min()
     assert dropped(found, late=True) == np.count_nonzero(~fits)
-    # A cut that breaks a rule is dropped whole; the others in all the ways of batches that divide.
+    # A cut that breaks a rule counts once; a valid cut counts once per inner choice and micro-batch that divides.
     whole = int(q.work.batch) % (everything.dp * everything.mbs) == 0
     ways = {row[:6] for row in table(everything.take((everything.dp_shard * everything.cp) % everything.ep == 0))}
     broken_cuts = len(ways) - len({row[:6] for row in table(everything.take(cuts & offered))})
@@ -97,7 +99,7 @@ def holds(rules: dict[str, NDArray[np.bool_]]) -> NDArray[np.bool_]:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_every_layout_that_is_found_keeps_to_every_rule(framework: str) -> None:
+def test_every_layout_that_is_found_satisfies_every_rule(framework: str) -> None:
     q = question("llama-3-8b", "jean-zay:4", framework)
     found = search(q, top=5)
     assert len(found.layouts)
@@ -115,7 +117,7 @@ def test_the_best_are_the_best_however_many_are_asked_for(top: int) -> None:
 
 
 @pytest.mark.parametrize("block", [1, 50, 10**6])
-def test_the_size_of_a_block_does_not_show(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_result_does_not_depend_on_the_size_of_a_block(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     q = question("mixtral-8x7b", "1x8xh200", "torchtitan", batch=8)
     expected = search(q)
     monkeypatch.setattr(meshwise.plan.train.search, "BLOCK", block)
@@ -124,7 +126,7 @@ def test_the_size_of_a_block_does_not_show(block: int, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("model", ["llama-debug", "mixtral-8x7b", "mamba2-130m"])
-def test_the_order_in_which_axes_are_enumerated_does_not_show(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_result_does_not_depend_on_the_order_of_enumeration(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     q = question(model, "1x8xh200", "torchtitan", batch=24)
     expected = search(q)
     monkeypatch.setattr(
@@ -185,7 +187,7 @@ RAMPED = LLAMA | {"ramp": (16, 32)}
         ("tp divides KV heads, or they divide it", {"model": "gemma-2-2b"}, {"tp": 3}, {"tp": 8}),  # 4 of them
         ("tp divides the FFW width", LLAMA, {"tp": 5}, {"tp": 7}),  # 14336 = 2^11 x 7
         ("tp stays inside a node", LLAMA, {"tp": 16}, {"tp": 8}),
-        ("tp stays inside a node", LLAMA, {"tp": 6}, {"tp": 4}),  # 6 of 8, and the next 6 are astride two nodes
+        ("tp stays inside a node", LLAMA, {"tp": 6}, {"tp": 4}),  # 6 of 8, and the next 6 span two nodes
         ("pp is at most the number of layers", LLAMA, {"pp": 64}, {"pp": 32}),
         ("pp cuts the layers", LLAMA | {"framework": "fsdp"}, {"pp": 3}, {"pp": 4}),
         ("pp cuts the layers", LLAMA | {"model": "bloom-176b"}, {"pp": 48}, {"pp": 12}),  # 72 of 70 + 2; 48 leaves none for some
@@ -245,7 +247,7 @@ def test_uneven_stages_are_searched_where_the_embedding_counts_as_a_layer() -> N
     assert len(search(q, bounds=own).layouts) > 0
 
 
-# What a user allows.
+# Bounds of the user.
 
 
 @settings(max_examples=30)
@@ -287,7 +289,7 @@ def test_a_user_who_names_tp_may_leave_the_node() -> None:
     assert max(every(q).layouts.tp) == 8
 
 
-def test_what_contradicts_itself_leaves_nothing_and_says_which_rules_took_it() -> None:
+def test_contradicting_bounds_leave_no_layout_and_name_the_rules() -> None:
     q = question("llama-debug", batch=8)
     found = search(q, bounds={"tp": (2, 2), "pp": (3, 3)})
     assert (len(found.layouts), found.evaluated, found.smallest) == (0, 0, float("inf"))
@@ -311,7 +313,7 @@ def test_a_batch_that_nothing_divides_leaves_nothing() -> None:
     assert "dp divides the batch" in found.rejected
 
 
-def test_a_ramp_up_bounds_what_is_laid_over_the_batch() -> None:
+def test_every_batch_of_a_ramp_up_must_divide() -> None:
     q = question("llama-debug", batch=64, ramp=(4, 16))
     found = every(q)
     assert len(found.layouts)
@@ -319,7 +321,7 @@ def test_a_ramp_up_bounds_what_is_laid_over_the_batch() -> None:
     assert len(found.layouts) < len(every(question("llama-debug", batch=64)).layouts)
 
 
-def test_what_fits_nowhere_says_how_small_it_gets() -> None:
+def test_a_model_that_does_not_fit_has_its_smallest_memory_reported() -> None:
     found = search(question("llama-3-405b", "8xrtx4090", batch=8))
     assert len(found.layouts) == 0
     assert found.evaluated > 0
@@ -346,7 +348,7 @@ def test_what_fits_nowhere_says_how_small_it_gets() -> None:
     ],
     ids=lambda text: text[:20],
 )
-def test_a_slip_in_an_axis_is_told_in_one_line(text: str, words: str) -> None:
+def test_a_mistake_in_an_axis_is_refused_in_one_line(text: str, words: str) -> None:
     with pytest.raises(UserError) as refused:
         parse(text)
     assert words in one_line(refused.value)
@@ -450,7 +452,7 @@ def test_slices_of_any_shape_can_be_planned(cluster: str) -> None:
     assert devices(found.layouts.row(0)) == q.cluster.devices
 
 
-def test_experts_on_a_torus_are_priced() -> None:
+def test_layouts_with_experts_on_a_torus_are_evaluated() -> None:
     found = search(question("mixtral-8x7b", "2xtpu-v5p:4x4x2", "maxtext", batch=64, seq=1024))
     assert np.any(found.layouts.ep > 1)
     assert np.all(np.isfinite(found.cost.step))
@@ -463,7 +465,7 @@ def test_experts_on_a_torus_are_priced() -> None:
         ({"dp": (9000, 10000)}, "dp=9000..10000: none divides the 8,960 devices; the nearest that does is 8960"),
     ],
 )
-def test_an_axis_that_divides_no_pod_is_told_the_nearest(limits: dict[str, tuple[int, int]], message: str) -> None:
+def test_an_axis_that_divides_no_pod_is_refused_with_the_nearest(limits: dict[str, tuple[int, int]], message: str) -> None:
     with pytest.raises(UserError) as refused:
         check_divides(POD, limits)
     assert message in one_line(refused.value)
@@ -475,7 +477,7 @@ def test_of_fewer_nodes_one_number_that_divides_is_enough() -> None:
     check_divides(q, {"mbs": (3, 3)})  # no axis of devices
 
 
-def test_what_a_user_leaves_open_is_dropped_by_its_own_rules_alone() -> None:
+def test_layouts_outside_the_bounds_do_not_count_under_other_rules() -> None:
     found = search(POD, bounds={"tp": (1, 1), "pp": (1, 1), "cp": (1, 1)})
     assert [rule for rule in found.rejected if not rule.startswith("--fix")] == [PADDING]
 
@@ -484,7 +486,7 @@ def test_the_usable_part_of_nodes_of_an_odd_size_has_fewer_devices_per_node() ->
     assert usable_part(question("llama-3-8b", "3x7xh100-sxm", batch=64)) == (3, 6)
 
 
-def test_devices_that_nothing_divides_are_told_how_many_would_do() -> None:
+def test_devices_that_nothing_divides_are_answered_with_a_usable_number() -> None:
     """100,000 = 2^5 x 5^5 devices: 128 heads, 126 layers and a batch of 2^12 sequences have no fives; 12,288 = 2^12 x 3 nodes do."""
     q = question("llama-3.1-405b", "12500x8xh100-sxm", batch=4096, seq=8192)
     assert search(q).evaluated == 0

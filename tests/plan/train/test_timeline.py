@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from meshwise.cost.parts import TRAIN_PARTS
 from meshwise.cost.train.question import Question
 from meshwise.plan.train.choice import Choice
-from meshwise.plan.train.timeline import AFTER, DETAILED, STREAMS, WITHIN, as_file, play_out, trace
+from meshwise.plan.train.timeline import AFTER, DETAILED, STREAMS, WITHIN, as_file, simulate_step, trace
 from support.steps import chosen, eight_stages, steps
 from support.train_questions import question
 
@@ -64,7 +64,7 @@ def check_tracks(found: dict[str, Any]) -> None:
 @given(steps())
 def test_any_step_is_a_sound_trace_as_long_as_the_prediction(case: tuple[Question, Choice]) -> None:
     q, made = case
-    found = json.loads(as_file(trace(play_out(q, made)), "step.json"))
+    found = json.loads(as_file(trace(simulate_step(q, made)), "step.json"))
     check_format(found)
     check_tracks(found)
     end = max(event["ts"] + event["dur"] for event in slices(found))
@@ -77,7 +77,7 @@ def test_any_step_is_a_sound_trace_as_long_as_the_prediction(case: tuple[Questio
 def test_every_part_of_the_step_is_in_its_place(case: tuple[Question, Choice]) -> None:
     """What the slowest stage does adds up to the parts of the prediction, but for what is lost between micro-batches: never more."""
     q, made = case
-    timeline = play_out(q, made)
+    timeline = simulate_step(q, made)
     m, time = timeline.microbatches, made.time
     busy = m * timeline.inside.sum(axis=(1, 3))
     slowest = busy[:, busy.sum(axis=0).argmax()]
@@ -114,7 +114,7 @@ def test_a_plan_made_with_other_data_is_drawn_as_long_as_it_says() -> None:
     q = question("llama-3-8b", "8x8xh100-sxm", "torchtitan", batch=16)
     made = chosen(q, {"pp": 8, "tp": 8})
     other = replace(q, calibration=replace(q.calibration, matmul=0.4))
-    found = slices(trace(play_out(other, made)))
+    found = slices(trace(simulate_step(other, made)))
     assert max(e["ts"] + e["dur"] for e in found) / 1e6 == pytest.approx(made.step, rel=1e-6)
 
 
@@ -125,6 +125,6 @@ def test_a_compressed_trace_is_the_same() -> None:
 
 def test_a_long_step_has_no_slices_inside_of_slices() -> None:
     q = question("llama-3-8b", "8x8xh100-sxm", "torchtitan", batch=DETAILED // 8)
-    names = {event["name"] for event in slices(trace(play_out(q, chosen(q, {"pp": 8, "tp": 8}))))}
+    names = {event["name"] for event in slices(trace(simulate_step(q, chosen(q, {"pp": 8, "tp": 8}))))}
     assert "F0" in names
     assert "matmul" not in names

@@ -1,4 +1,4 @@
-"""Many points of one question: each is the plan of its own question, and a change of layout has a true reason."""
+"""A training question at many points: each has the plan of its own question, and a change of layout has a true reason."""
 
 import re
 from dataclasses import replace
@@ -53,17 +53,17 @@ def test_doubling_the_nodes_never_doubles_the_speed_of_a_step_but_for_what_memor
         assert after.choice.step > before.choice.step / 2 or "needs" in after.why
 
 
-def test_what_does_not_fit_or_divide_is_a_row_that_says_so() -> None:
+def test_a_point_that_does_not_fit_or_divide_is_a_row_with_the_reason() -> None:
     found = points(LARGE, "nodes=1,8,100")
     assert [point.choice is not None for point in found] == [False, True, False]
-    needs = re.fullmatch(r"does not fit: needs ([\d.]+) GiB of the 76.8 free", found[0].refusal)  # 80 GiB less 4%
+    needs = re.fullmatch(r"does not fit: needs ([\d.]+) GiB, only 76.8 are free", found[0].refusal)  # 80 GiB less 4%
     assert needs
     assert float(needs[1]) > 76.8
     assert found[2].refusal.startswith("no layout for 800 devices: ")
     assert found[1].why == ""  # nothing before it works
 
 
-def test_more_of_the_same_cut_is_no_change() -> None:
+def test_the_same_cut_on_more_devices_is_no_change() -> None:
     """Only data parallelism grows from 64 to 128 sequences on 8 and 16 devices of a model that fits on one."""
     ask = TrainAsk(
         model="llama-debug", on="1x8xh100-sxm", batch=64, seq=512, framework="fsdp", fix=("tp=1,pp=1,cp=1,mbs=1,zero=3",)
@@ -88,18 +88,18 @@ def test_a_change_says_what_changes_and_names_every_axis_that_does() -> None:
     assert changes
 
 
-def test_a_layout_that_no_longer_fits_is_told_by_how_much() -> None:
+def test_a_layout_that_no_longer_fits_is_reported_with_its_memory() -> None:
     """Twice the sequence, twice the activations: the layout of 4k cannot run at 8k."""
     found = points(replace(LARGE, on="64x8xh100-sxm"), "seq=4k,8k")
-    needs = re.search(r": the previous layout needs ([\d.]+) GiB of the 76.8 free here$", found[1].why)
+    needs = re.search(r": here the previous layout needs ([\d.]+) GiB, only 76.8 are free$", found[1].why)
     assert needs
     assert float(needs[1]) > 76.8
 
 
-def test_a_layout_that_breaks_a_rule_of_another_framework_is_told_which() -> None:
+def test_a_layout_that_breaks_a_rule_of_another_framework_is_reported_with_the_rule() -> None:
     found = points(replace(LARGE, on="64x8xh100-sxm"), "framework=megatron,nanotron")
     assert (
-        "the previous layout breaks 'the framework must support this schedule' here" in found[1].why
+        "here the previous layout breaks 'the framework must support this schedule'" in found[1].why
     )  # nanotron does not interleave
 
 
@@ -109,11 +109,11 @@ def test_the_reason_names_the_part_that_the_axis_changes() -> None:
     assert slow.choice
     assert fast.choice
     assert int(slow.choice.layout["tp"]) < int(fast.choice.layout["tp"])
-    said = re.search(
+    match = re.search(
         r"mainly because of tensor-parallel communication: costs ([\d.]+)% of a step here, costs ([\d.]+)%", fast.why
     )
-    assert said
-    assert float(said[1]) < float(said[2])
+    assert match
+    assert float(match[1]) < float(match[2])
 
 
 def test_a_grid_compares_along_its_last_axis() -> None:
@@ -127,7 +127,7 @@ def test_a_grid_compares_along_its_last_axis() -> None:
 def test_a_table_in_which_nothing_works_is_one_line() -> None:
     with pytest.raises(DoesNotFit) as caught:
         check(points(LARGE, "nodes=1,2"), 0.0)
-    assert "none of 2 points works; 1: does not fit: needs" in one_line(caught.value)
+    assert "none of 2 points fits; 1: does not fit: needs" in one_line(caught.value)
 
 
 def test_a_deadline_that_nothing_meets_names_the_closest() -> None:

@@ -1,4 +1,4 @@
-"""Plans that tests of verbs share."""
+"""Plan files that the tests of verbs share."""
 
 from pathlib import Path
 

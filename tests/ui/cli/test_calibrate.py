@@ -1,4 +1,4 @@
-"""The verbs validate and calibrate: what people read, what scripts parse, and what a mistake says."""
+"""The verbs validate and calibrate: the output for people and for scripts, and the errors for mistakes."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""`meshwise count --on`: training on a cluster by arithmetic alone, for people and for scripts, and what a mistake says."""
+"""`meshwise count --on`: training on a cluster by arithmetic alone, for people and for scripts, and the errors for mistakes."""
 
 import json
 
@@ -13,17 +13,17 @@ def test_the_steps_of_the_arithmetic_are_printed_with_their_numbers(run: Run) ->
     """How to Scale Your Model, part 6, with its 4e6 tokens a batch."""
     done = run(*POD, "--batch", "4e6", "--mfu", "40%", "--checkpoints", "4")
     assert (done.code, done.err) == (0, "")
-    said = " ".join(done.out.split())
+    output = " ".join(done.out.split())
     for words in ("4.23e+11", "6.35e+24", "439 years", "44.7 days at 40% MFU", "20.97 TB", "21.68 TB", "2.4 GB", "226"):
-        assert words in said
-    assert "850 needed to hide gathering the weights" in said
+        assert words in output
+    assert "850 needed to hide the all-gather of weights" in output
 
 
 def test_four_million_tokens_of_1024_are_a_thousand_sequences(run: Run) -> None:
-    said = " ".join(run(*POD, "--batch", "4M").out.split())
-    assert "stops at 1,024 of the 8,960 devices" in said
-    assert "468 tokens per device and step" in said
-    assert "40% MFU" in said  # the default
+    output = " ".join(run(*POD, "--batch", "4M").out.split())
+    assert "stops at 1,024 of the 8,960 devices" in output
+    assert "468 tokens per device and step" in output
+    assert "40% MFU" in output  # the default
 
 
 def test_a_length_in_the_batch_is_the_length_of_a_sequence(run: Run) -> None:
@@ -54,9 +54,9 @@ def test_each_of_several_models_has_its_table(run: Run) -> None:
         (["count", "llama-3-70b", "--batch", "4M"], "--batch needs --on: a cluster, such as"),
         (["count", "llama-3-70b", "--mfu", "40%"], "--mfu needs --on: a cluster, such as"),
         (["count", "llama-3-70b", "--checkpoints", "4"], "--checkpoints needs --on: a cluster, such as"),
-        ([*POD, "--batch", "4M", "--mfu", "0"], "an MFU of 0% cannot be: expected a share of the peak, such as 40%"),
-        ([*POD, "--batch", "4M", "--mfu", "140%"], "an MFU of 140% cannot be"),
-        ([*POD, "--batch", "4M", "--mfu", "40"], "an MFU of 4000% cannot be"),
+        ([*POD, "--batch", "4M", "--mfu", "0"], "an MFU of 0% is impossible: expected a share of the peak, such as 40%"),
+        ([*POD, "--batch", "4M", "--mfu", "140%"], "an MFU of 140% is impossible"),
+        ([*POD, "--batch", "4M", "--mfu", "40"], "an MFU of 4000% is impossible"),
         ([*POD, "--batch", "4M", "--mfu", "abc"], "'abc' is not a share (such as 40%, 0.4)"),
         ([*POD, "--batch", "4M", "--mfu", "-1%"], "must be finite and not negative"),
         ([*POD, "--batch", "4M", "--checkpoints", "0"], "Invalid value for '--checkpoints'"),

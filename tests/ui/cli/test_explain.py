@@ -1,4 +1,4 @@
-"""`meshwise explain`: reasons, comparison of two layouts, the timeline of a step, and what a mistake says."""
+"""`meshwise explain`: reasons, comparison of two layouts, the timeline of a step, and the errors for mistakes."""
 
 import gzip
 import json
@@ -99,7 +99,7 @@ def test_a_step_is_written_as_a_trace_and_as_a_picture(run: Run, plan: Path, tmp
     assert svg.read_text().startswith("<svg")
 
 
-def test_the_layout_you_have_in_mind_is_played_out_instead(run: Run, plan: Path, tmp_path: Path) -> None:
+def test_the_trace_shows_the_layout_of_versus(run: Run, plan: Path, tmp_path: Path) -> None:
     path = tmp_path / "step.json.gz"
     assert run("explain", str(plan), "--versus", "tp=8,pp=6", "--trace", str(path)).code == 0
     found = json.loads(gzip.decompress(path.read_bytes()))
@@ -112,13 +112,13 @@ def test_a_timeline_that_cannot_be_written_is_one_line(run: Run, plan: Path, tmp
     assert "cannot write" in refused(run("explain", str(plan), option, str(tmp_path)))
 
 
-def test_an_explanation_and_a_timeline_are_two_questions(run: Run, plan: Path, tmp_path: Path) -> None:
-    assert "give one of the two" in refused(run("explain", str(plan), "--json", "--svg", str(tmp_path / "step.svg")))
+def test_json_with_a_trace_or_a_picture_is_refused(run: Run, plan: Path, tmp_path: Path) -> None:
+    assert "drop one of them" in refused(run("explain", str(plan), "--json", "--svg", str(tmp_path / "step.svg")))
 
 
 @pytest.mark.parametrize(
     ("axis", "value", "words"),
-    [("mbs", 7, "no whole number of micro-batches"), ("vpp", 2, "cannot run"), ("schedule", "interleaved", "cannot run")],
+    [("mbs", 7, "not a whole number of micro-batches"), ("vpp", 2, "cannot run"), ("schedule", "interleaved", "cannot run")],
 )
 def test_a_plan_edited_into_one_that_cannot_run_is_one_line(
     run: Run, plan: Path, tmp_path: Path, axis: str, value: object, words: str

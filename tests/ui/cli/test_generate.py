@@ -1,4 +1,4 @@
-"""`meshwise generate`: what is refused before any process starts, and a text and a loss from weights in a folder."""
+"""`meshwise generate`: the errors before any process starts, and a text and a loss from weights in a folder."""
 
 import json
 import subprocess
@@ -53,7 +53,7 @@ OF_A_MODEL: dict[str, tuple[list[str], str]] = {
 
 
 @pytest.mark.parametrize("name", OF_A_MODEL)
-def test_what_a_model_cannot_read_is_refused(
+def test_a_text_or_tokenizer_that_the_model_cannot_read_is_refused(
     run: Run, name: str, trained: tuple[Any, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -73,7 +73,7 @@ def learned(size: int) -> tokenizer.Tokenizer:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_generated_from_is_refused(run: Run, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_model_or_weights_are_refused(run: Run, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("a process was started"))
     words, reason = REFUSED[name]
     assert reason in refused(run("generate", *words))
@@ -84,12 +84,12 @@ def test_a_text_goes_on_from_its_prompt_with_the_likeliest_bytes(trained: tuple[
     model, words = trained
     asked = [sys.executable, "-c", "from meshwise.ui.cli.main import main; main()", "generate", *words]
     done = subprocess.run([*asked, "--prompt", "The river", "--tokens", "7"], capture_output=True, check=True)
-    said = generate(predictor_of(model), torch.tensor([list(b"The river")]), 7)
-    assert done.stdout == b"The river" + bytes(said[0].tolist()) + b"\n"
+    tokens = generate(predictor_of(model), torch.tensor([list(b"The river")]), 7)
+    assert done.stdout == b"The river" + bytes(tokens[0].tolist()) + b"\n"
 
 
 @pytest.mark.slow
-def test_the_loss_of_a_text(trained: tuple[Any, list[str]], tmp_path: Path) -> None:
+def test_the_loss_of_a_text_is_printed(trained: tuple[Any, list[str]], tmp_path: Path) -> None:
     model, words = trained
     (tmp_path / "text").write_bytes(b"every bridge")
     asked = [
@@ -121,9 +121,9 @@ def test_a_text_goes_on_in_the_tokens_of_the_run(tmp_path: Path) -> None:
     asked += ["--weights", str(tmp_path / "weights"), "--device", "cpu"]
     read = tokenizer.encoder(words)([("the old river", False)]).tolist()
     assert len(read) < len("the old river")
-    said = generate(predictor_of(model.requires_grad_(False)), torch.tensor([read]), 7)[0].tolist()
+    tokens = generate(predictor_of(model.requires_grad_(False)), torch.tensor([read]), 7)[0].tolist()
     done = subprocess.run([*asked, "--prompt", "the old river", "--tokens", "7"], capture_output=True, check=True)
-    assert done.stdout == tokenizer.decode(words, [*read, *said]) + b"\n"
+    assert done.stdout == tokenizer.decode(words, [*read, *tokens]) + b"\n"
     assert done.stdout.startswith(b"the old river")
     (tmp_path / "text").write_text("the grey bridge", encoding="utf-8")
     asked[asked.index("--weights") + 1] += "/model.safetensors"  # the file instead of its folder: the tokenizer is found as well

@@ -1,4 +1,4 @@
-"""The program itself, `count` and `show`: what people read, what scripts parse, and what a mistake says."""
+"""The program itself, `count` and `show`: the output for people and for scripts, and the errors for mistakes."""
 
 import json
 import os

@@ -57,8 +57,8 @@ def test_every_field_of_a_question_is_a_flag_with_its_help_group_and_default(
     assert (option.rich_help_panel or "") == about.group
     assert option.default is None  # so that what was not given keeps the default of the question
     value = defaults(ask)[name]
-    said = about.shown or (about.kind.write(value) if value and not isinstance(value, bool) else "")
-    assert option.help == about.help + (f" [{said}]" if said else "")
+    shown = about.shown or (about.kind.write(value) if value and not isinstance(value, bool) else "")
+    assert option.help == about.help + (f" [{shown}]" if shown else "")
     assert about.help[0].isupper() or about.help.startswith(("llama.cpp", "megatron"))
     assert about.help.endswith((".", "?"))
 

@@ -1,4 +1,4 @@
-"""`meshwise plan`: what people read, what scripts parse, and what a mistake says."""
+"""`meshwise plan`: the output for people and for scripts, and the errors for mistakes."""
 
 import json
 import os
@@ -26,13 +26,13 @@ def data(*arguments: str) -> dict[str, Any]:
     return json.loads(once(*arguments, "--json").out)
 
 
-# What people read.
+# Output for people.
 
 
 def test_a_plan_shows_the_question_layouts_bars_reasons_and_what_to_type_next() -> None:
     done = once(*BLOOM)
     assert (done.code, done.err) == (0, "")
-    said = flowing(done.out)
+    output = flowing(done.out)
     for words in (
         "bloom-176b on jean-zay:48: 384 x A100 SXM 80GB in 48 nodes",
         "Megatron-DeepSpeed, bf16, adamw; batch 2,048 x 2,048 = 4.19M tokens",
@@ -54,8 +54,8 @@ def test_a_plan_shows_the_question_layouts_bars_reasons_and_what_to_type_next() 
         "next: --out plan.json",
         "--verbose",
     ):
-        assert words in said
-    assert "(assumed" not in said  # the framework was given
+        assert words in output
+    assert "(assumed" not in output  # the framework was given
 
 
 def test_the_short_answer_gives_three_to_five_reasons() -> None:
@@ -67,7 +67,7 @@ def test_a_framework_that_was_not_given_is_marked_as_assumed() -> None:
 
 
 def test_verbose_adds_bars_of_several_layouts_rejects_formulas_and_every_reason(bloom_file: Path) -> None:
-    said, short = flowing(once(*BLOOM, "--verbose").out), flowing(once(*BLOOM).out)
+    output, short = flowing(once(*BLOOM, "--verbose").out), flowing(once(*BLOOM).out)
     for words in (
         "time by part",
         "memory by kind, of 80 GiB",
@@ -78,9 +78,9 @@ def test_verbose_adds_bars_of_several_layouts_rejects_formulas_and_every_reason(
         "Pure FSDP would be",
         "(fitted on bloom_prequel",
     ):
-        assert words in said
+        assert words in output
         assert words not in short
-    assert all(flowing(reason) in said for reason in json.loads(meshwise("explain", str(bloom_file), "--json").out)["reasons"])
+    assert all(flowing(reason) in output for reason in json.loads(meshwise("explain", str(bloom_file), "--json").out)["reasons"])
 
 
 def test_bars_are_as_long_as_their_seconds() -> None:
@@ -125,17 +125,17 @@ def test_days_with_failures_are_shown_beside_those_without() -> None:
     (row,) = rows(once(*LASTING, "--csv", "--top", "1").out)
     assert float(row["goodput.effective"]) == lasting["effective"]
     assert float(row["wall_days"]) == best["wall_days"]
-    said = flowing(once(*LASTING).out)
+    output = flowing(once(*LASTING).out)
     words = f"goodput {100 * lasting['effective']:.1f}%; {best['days']:,.1f} days without failures."
-    assert f"Days and cost include failures: {words}" in said
-    assert f" {best['wall_days']:,.1f} " in said.partition("Days and cost")[0]
+    assert f"Days and cost include failures: {words}" in output
+    assert f" {best['wall_days']:,.1f} " in output.partition("Days and cost")[0]
 
 
 def test_assumptions_about_failures_are_listed_but_for_those_that_were_given() -> None:
-    said = flowing(once(*LASTING, "--verbose").out)
-    assert "with 20 spare nodes" in said
-    assert "10 min to restart" in said
-    assert "50,677 device-hours" not in said
+    output = flowing(once(*LASTING, "--verbose").out)
+    assert "with 20 spare nodes" in output
+    assert "10 min to restart" in output
+    assert "50,677 device-hours" not in output
     assert "50,677 device-hours" in flowing(once(*SMALL, "--tokens", "1T", "--verbose").out)
 
 
@@ -166,7 +166,7 @@ def test_a_layout_that_may_not_fit_is_marked() -> None:
     assert [")!" in line for line in lines] == marks
     assert any(marks)
     assert not all(marks)
-    assert "! may not fit: the upper end of its memory interval exceeds the device." in once(*asked).out
+    assert "may not fit (marked !): the 90% memory interval exceeds the device." in once(*asked).out
 
 
 def test_steps_go_on_while_a_checkpoint_is_written() -> None:
@@ -176,7 +176,7 @@ def test_steps_go_on_while_a_checkpoint_is_written() -> None:
     assert goes_on["effective"] > blocks["effective"]
 
 
-# What scripts parse.
+# Output for scripts.
 
 KEYS = {
     "format", "ask", "choices", "priced", "rejected", "calibration", "cluster", "framework", "notes", "versions",
@@ -348,19 +348,19 @@ def test_a_mistake_is_one_line_and_exit_code_2(run: Run, option: str, value: str
     assert words in refused(run(*with_option(SMALL, option, value)))
 
 
-def test_tokens_that_make_no_whole_sequences_are_told_the_nearest_number_that_does(run: Run) -> None:
+def test_tokens_that_make_no_whole_sequences_are_refused_with_the_nearest_number_that_does(run: Run) -> None:
     """4M are 4,194,304 tokens, and 1024 sequences of 4095 are 4,193,280."""
-    said = refused(run("plan", "llama-debug", "--on", "1x8xh100-sxm", "--batch", "4M", "--seq", "4095"))
-    assert "not a whole number of sequences of 4,095 tokens; 1024 sequences are 4,193,280 tokens" in said
+    output = refused(run("plan", "llama-debug", "--on", "1x8xh100-sxm", "--batch", "4M", "--seq", "4095"))
+    assert "not a whole number of sequences of 4,095 tokens; 1024 sequences are 4,193,280 tokens" in output
 
 
 @pytest.mark.parametrize("missing", ["--on", "--batch"])
-def test_what_is_missing_is_named(run: Run, missing: str) -> None:
+def test_a_missing_option_is_named(run: Run, missing: str) -> None:
     at = SMALL.index(missing)
     assert missing in refused(run(*SMALL[:at], *SMALL[at + 2 :]))
 
 
-# What has no answer.
+# Questions without an answer.
 
 
 def fits_nowhere(run: Run, *arguments: str) -> str:
@@ -369,11 +369,11 @@ def fits_nowhere(run: Run, *arguments: str) -> str:
 
 
 def test_a_model_that_fits_nowhere_is_exit_code_1_and_says_by_how_much(run: Run) -> None:
-    said = fits_nowhere(run, "plan", "llama-3-405b", "--on", "8xrtx4090", "--batch", "8")
-    needed = re.search(r"needs ([\d.]+) GiB per device", said)
+    output = fits_nowhere(run, "plan", "llama-3-405b", "--on", "8xrtx4090", "--batch", "8")
+    needed = re.search(r"needs ([\d.]+) GiB per device", output)
     assert needed
     assert float(needed[1]) > 24
-    assert "llama-3-405b does not fit on 8xrtx4090" in said
+    assert "llama-3-405b does not fit on 8xrtx4090" in output
 
 
 @pytest.mark.parametrize(
@@ -392,11 +392,11 @@ def test_limits_that_nothing_meets_are_exit_code_1_and_named(run: Run, more: lis
 
 
 def test_a_run_that_gets_nowhere_is_exit_code_1_and_says_why(run: Run) -> None:
-    said = fits_nowhere(run, *SMALL, "--mtbf", "10min", "--repair", "0s")
-    assert "would make no progress on 1x8xh100-sxm" in said
-    assert "restarts, with an interruption every 75 s" in said  # 10 minutes over 8 devices
-    said = fits_nowhere(run, *SMALL, "--mtbf", "10h", "--repair", "100d", "--spares", "0")
-    assert "goes into waiting for repair" in said
+    output = fits_nowhere(run, *SMALL, "--mtbf", "10min", "--repair", "0s")
+    assert "would make no progress on 1x8xh100-sxm" in output
+    assert "restarts, with an interruption every 75 s" in output  # 10 minutes over 8 devices
+    output = fits_nowhere(run, *SMALL, "--mtbf", "10h", "--repair", "100d", "--spares", "0")
+    assert "goes into waiting for repair" in output
 
 
 @pytest.mark.parametrize("flag", ["--json", "--csv"])
@@ -412,16 +412,18 @@ def test_no_answer_prints_no_half_a_document(run: Run, flag: str) -> None:
         (["--allow", "pp=5..7"], "pp=5..7: none divides the 8 devices; the nearest that does is 4 or 8"),
     ],
 )
-def test_an_axis_that_does_not_divide_the_devices_is_told_the_nearest_that_does(run: Run, more: list[str], message: str) -> None:
+def test_an_axis_that_does_not_divide_the_devices_is_refused_with_the_nearest_that_does(
+    run: Run, more: list[str], message: str
+) -> None:
     assert message in refused(run(*SMALL, *more))
 
 
 def test_a_cluster_of_odd_nodes_is_answered_with_the_part_of_it_that_can_be_used(run: Run) -> None:
     """21 devices: 7 divides no number of heads, layers or sequences that is a power of two."""
     asked = ["plan", "llama-3-8b", "--on", "3x7xh100-sxm", "--batch", "64"]
-    said = fits_nowhere(run, *asked)
+    output = fits_nowhere(run, *asked)
     usable = re.search(
-        r"no layout satisfies every rule on 21 devices; (\dx\dxh100-sxm) can be used; dropped layouts by rule: ", said
+        r"no layout satisfies every rule on 21 devices; (\dx\dxh100-sxm) can be used; dropped layouts by rule: ", output
     )
     assert usable
     assert run(*with_option(asked, "--on", usable[1]), "--json").code == 0
@@ -436,19 +438,19 @@ POD = ["plan", "llama-3-70b", "--on", "tpu-v5p:16x20x28", "--batch", "4M"]
 def test_a_pod_of_tpus_is_planned_with_maxtext_and_the_rooflines_of_the_scaling_book() -> None:
     done = once(*POD, "--verbose")
     assert (done.code, done.err) == (0, "")
-    said = flowing(done.out)
-    assert "MaxText (assumed, --framework)" in said
-    assert "468 tokens per device and step, 850 needed" in said
-    assert "113 tokens per device needed" in said
-    assert "not calibrated for TPU v5p: using 'tpu'" in said
+    output = flowing(done.out)
+    assert "MaxText (assumed, --framework)" in output
+    assert "468 tokens per device and step, 850 needed" in output
+    assert "113 tokens per device needed" in output
+    assert "not calibrated for TPU v5p: using 'tpu'" in output
 
 
 def test_fsdp_alone_has_too_few_sequences_for_a_pod_and_says_so(run: Run) -> None:
     """Part 6: pure FSDP stops at 1,024 chips, because a batch has that many sequences."""
-    said = fits_nowhere(run, *POD, "--fix", "tp=1,pp=1,cp=1")
-    assert "no layout with --fix or --allow tp, pp, cp satisfies every rule on 8,960 devices" in said
-    assert "the batch, padded to a multiple of dp x micro-batch, grows by at most 25%" in said
-    assert "heads" not in said  # what has nothing to do with it is not named
+    output = fits_nowhere(run, *POD, "--fix", "tp=1,pp=1,cp=1")
+    assert "no layout with --fix or --allow tp, pp, cp satisfies every rule on 8,960 devices" in output
+    assert "the batch, padded to a multiple of dp x micro-batch, grows by at most 25%" in output
+    assert "heads" not in output  # rules that dropped nothing are not named
 
 
 def test_three_divides_no_pod_of_8960(run: Run) -> None:

@@ -1,4 +1,4 @@
-"""`meshwise run`: what is refused before any process starts, what a dry run shows, and a run from start to report."""
+"""`meshwise run`: the errors before any process starts, the output of a dry run, and a run from start to report."""
 
 import importlib.util
 import json
@@ -40,7 +40,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "a misspelt schedule": (["--pp", "2", "--schedule", "1f2b"], "did you mean '1f1b'"),
     "a misspelt device": (["--device", "gpu"], "expected one of cpu, cuda"),
     "a misspelt recompute": (["--recompute", "fully"], "did you mean 'full'"),
-    "a precision it has not": (["--precision", "fp8"], "expected one of bf16, fp32"),
+    "an unsupported precision": (["--precision", "fp8"], "expected one of bf16, fp32"),
     "no such text": (["--data", "nowhere.txt"], "--data 'nowhere.txt': no such file, folder or pattern"),
     "an empty text": (["--data", os.devnull], "no such file, folder or pattern"),
     "a text of another kind": (["--data", __file__], "'.py' is not one of .txt, .jsonl"),
@@ -87,8 +87,8 @@ def plan(run: Run, path: Path, *more: str) -> None:
 @pytest.mark.usefixtures("nothing_starts")
 def test_refused_where_axes_beside_a_plan_make_another_number_of_devices(run: Run, tmp_path: Path) -> None:
     plan(run, tmp_path / "plan.json", "--fix", "tp=2")
-    told = refused(run("run", str(tmp_path / "plan.json"), "--device", "cpu", "--tp", "1"))
-    assert "the plan is for 2 devices, but the axes given with it multiply to 1" in told
+    message = refused(run("run", str(tmp_path / "plan.json"), "--device", "cpu", "--tp", "1"))
+    assert "the plan is for 2 devices, but the axes given with it multiply to 1" in message
 
 
 @pytest.mark.usefixtures("nothing_starts")
@@ -117,8 +117,8 @@ def test_refused_where_a_plan_is_for_gpus_and_none_is_here(run: Run, tmp_path: P
         str(tmp_path / "p.json"),
     )
     assert done.code == 0, done.err
-    told = refused(run("run", str(tmp_path / "p.json")))
-    assert "the plan is for 1xh200, but this machine has no GPU; --device cpu trains it on the CPU anyway" in told
+    message = refused(run("run", str(tmp_path / "p.json")))
+    assert "the plan is for 1xh200, but this machine has no GPU; --device cpu trains it on the CPU anyway" in message
 
 
 @pytest.mark.usefixtures("nothing_starts")
@@ -150,7 +150,7 @@ def test_help_fits_a_screen_and_lists_every_flag_when_asked(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_a_plan_is_trained_and_laid_beside_its_prediction(run: Run, tmp_path: Path) -> None:
+def test_a_plan_is_trained_and_compared_with_its_prediction(run: Run, tmp_path: Path) -> None:
     plan(run, tmp_path / "plan.json", "--fix", "tp=2,mbs=4")
     out = tmp_path / "out"
     words = ["run", str(tmp_path / "plan.json"), "--device", "cpu", "--steps", "5", "--save", "--out", str(out)]
@@ -160,7 +160,7 @@ def test_a_plan_is_trained_and_laid_beside_its_prediction(run: Run, tmp_path: Pa
     assert done.returncode == 0, done.stderr[-3000:]
     lines = done.stdout.splitlines()
     assert [line.split("  ")[0] for line in lines if line.startswith("step")] == [f"step {i}/5" for i in range(1, 6)]
-    told = done.stdout.split("predicted and measured")[1]
+    report = done.stdout.split("predicted and measured")[1]
     for words in (
         "tokens/s per device",
         "matrix products",
@@ -168,8 +168,8 @@ def test_a_plan_is_trained_and_laid_beside_its_prediction(run: Run, tmp_path: Pa
         "largest over mean",
         "suggested next",
     ):
-        assert words in told, words
-    assert "the prediction is for a generic 16-core CPU, not for this machine" in told
+        assert words in report, words
+    assert "the prediction is for a generic 16-core CPU, not for this machine" in report
     assert "| tokens/s per device |" in (out / "report.md").read_text()
     steps = [json.loads(line) for line in (out / "steps.jsonl").read_text().splitlines()]
     assert steps[0]["loss"] == pytest.approx(math.log(512), rel=0.05)  # an untrained model of 512 tokens knows nothing
@@ -190,7 +190,7 @@ def test_a_plan_is_trained_and_laid_beside_its_prediction(run: Run, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_text_of_one_s_own_is_tokenized_and_trained_on(tmp_path: Path) -> None:
+def test_a_users_own_text_is_tokenized_and_trained_on(tmp_path: Path) -> None:
     text = tmp_path / "text.jsonl"
     text.write_text("".join(json.dumps({"body": f"Ada counts to {i}, and the river turns. " * 9}) + "\n" for i in range(60)))
     words = ["run", "--device", "cpu", "--steps", "4", "--batch", "4", "--seq", "32", "--out", str(tmp_path / "out")]

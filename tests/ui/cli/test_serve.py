@@ -1,4 +1,4 @@
-"""`meshwise serve`: what people read, what scripts parse, and what a mistake says."""
+"""`meshwise serve`: the output for people and for scripts, and the errors for mistakes."""
 
 import json
 import re
@@ -22,7 +22,7 @@ def data(*arguments: str) -> dict[str, Any]:
     return json.loads(once(*arguments, "--json").out)
 
 
-# What people read.
+# Output for people.
 
 
 def test_a_plan_shows_the_question_layouts_devices_time_reasons_and_the_command() -> None:
@@ -58,10 +58,10 @@ def test_the_short_answer_gives_three_to_five_reasons(more: list[str]) -> None:
 
 
 def test_verbose_adds_the_bars_of_other_layouts_and_every_reason() -> None:
-    said = " ".join(once(*RIG, "--verbose").out.split())
-    assert all(" ".join(reason.split()) in said for reason in data(*RIG)["reasons"])
-    assert " ms, layer split, 4 cards" in said
-    assert "(fitted on " in said
+    output = " ".join(once(*RIG, "--verbose").out.split())
+    assert all(" ".join(reason.split()) in output for reason in data(*RIG)["reasons"])
+    assert " ms, layer split, 4 cards" in output
+    assert "(fitted on " in output
 
 
 def test_the_bars_of_devices_are_as_long_as_their_bytes() -> None:
@@ -95,7 +95,7 @@ def test_measured_says_where_it_lies() -> None:
     assert "layers on the CPU: " in once(*RIG, "--measured", "3.5").out
 
 
-# What scripts parse.
+# Output for scripts.
 
 KEYS = {
     "format", "kind", "ask", "engine", "weights", "context", "contexts", "fits", "choices", "misses", "reasons", "commands", "serving",
@@ -234,4 +234,4 @@ def test_a_model_that_does_not_fit_or_is_too_slow_is_exit_code_1(run: Run) -> No
     bf16 = ["serve", "llama-3.3-70b:bf16", "--engine", "vllm"]
     assert "does not fit on 4xrtx3090 with vllm" in refused(run(*bf16, "--on", "4xrtx3090"), 1)
     assert "the closest is" in refused(run(*SERVER, "--ttft", "1ms", "--per-user", "1000"), 1)
-    assert "none of 1 points works" in refused(run(*bf16, "--on", "rtx3090", "--vary", "gpus=2"), 1)
+    assert "none of 1 points fits" in refused(run(*bf16, "--on", "rtx3090", "--vary", "gpus=2"), 1)

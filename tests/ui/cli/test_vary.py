@@ -1,4 +1,4 @@
-"""`meshwise plan --vary`, `--within` and `--cheapest`: what people read, what scripts parse, and what a mistake says."""
+"""`meshwise plan --vary`, `--within` and `--cheapest`: the output for people and for scripts, and the errors for mistakes."""
 
 import json
 import re
@@ -18,7 +18,7 @@ def cells(line: str) -> list[str]:
     return re.split(r" {2,}", line.strip())
 
 
-# What people read.
+# Output for people.
 
 
 def test_a_table_a_chart_the_reasons_and_the_command() -> None:
@@ -28,7 +28,7 @@ def test_a_table_a_chart_the_reasons_and_the_command() -> None:
     assert (done.code, done.err) == (0, "")
     _, _, head, *lines = [line for line in done.out.splitlines() if line.strip()]
     assert cells(head) == ["nodes", "layout", "devices", "s/step", "tokens/s", "MFU", "days", "cost"]  # GiB where it is wider
-    assert cells(lines[1])[:2] == ["1", "does not fit: needs 152.2 GiB of the 76.8 free"]
+    assert cells(lines[1])[:2] == ["1", "does not fit: needs 152.2 GiB, only 76.8 are free"]
     assert [cells(line)[0] for line in lines[2:5]] == ["8", "16", "32"]
     assert "why the layout changes\n16: " in done.out
     assert "note: network not given: InfiniBand NDR" in done.out
@@ -75,8 +75,8 @@ def test_a_deadline_on_one_plan_names_the_rows_that_meet_it() -> None:
     days = [float(row["wall_days"]) for row in rows(once(*TRAINED, "--csv").out)]
     out = once(*TRAINED, "--within", f"{days[2] + 1e-4:.5f}d").out
     assert re.search(r"note: within [\d.]+ d: rows 1, 2, 3(, \d+)* of 10", out)
-    said = refused(once(*TRAINED, "--within", f"{days[0] - 1e-3:.5f}d"), code=1)
-    assert f"the fastest layout on 2x8xh100-sxm takes {days[0]:,.1f} days" in said
+    output = refused(once(*TRAINED, "--within", f"{days[0] - 1e-3:.5f}d"), code=1)
+    assert f"the fastest layout on 2x8xh100-sxm takes {days[0]:,.1f} days" in output
 
 
 def test_the_cheapest_is_a_sentence_a_row_per_chip_and_a_command() -> None:
@@ -85,7 +85,7 @@ def test_the_cheapest_is_a_sentence_a_row_per_chip_and_a_command() -> None:
     sentence = re.search(r"^Cheapest within 30 d: (\S+), (\$[\d.]+k), ([\d.]+) days, dp.*\.$", done.out, re.MULTILINE)
     assert sentence
     assert float(sentence[3]) <= 30
-    assert "Chips: GPUs with a price to rent" in done.out
+    assert "Chips: GPUs in the catalogue with a rental price" in done.out
     (plan_it,) = re.findall(r"^plan it: meshwise (.*)$", done.out, re.MULTILINE)
     planned = once(*shlex.split(plan_it))
     assert planned.code == 0
@@ -121,7 +121,7 @@ def test_an_option_that_is_varied_need_not_be_given() -> None:
     assert once(*BASE, "--vary", "chip=h100-sxm,h200", "--vary", "nodes=2").code == 0
 
 
-# What scripts parse.
+# Output for scripts.
 
 
 def test_json_and_csv_have_a_row_per_point() -> None:
@@ -170,8 +170,8 @@ def test_the_cheapest_is_marked_in_json_and_csv() -> None:
     [
         ([*ON, "--vary", "node=8"], 2, "did you mean 'nodes'?"),
         ([*ON, "--vary", "nodes=512..8"], 2, "an empty range"),
-        ([*ON, "--vary", "nodes=8", "--vary", "gpus=64"], 2, "both say how many devices there are"),
-        ([*ON, "--vary", "nodes=8", "--at-most", "4"], 2, "both say how many devices there are"),
+        ([*ON, "--vary", "nodes=8", "--vary", "gpus=64"], 2, "both set the number of devices"),
+        ([*ON, "--vary", "nodes=8", "--at-most", "4"], 2, "both set the number of devices"),
         ([*ON, "--vary", "nodes=8", "--top", "3"], 2, "--out and --top need a single plan; drop --vary and --cheapest"),
         ([*ON, "--vary", "nodes=8", "--out", "plan.json"], 2, "--out and --top need a single plan; drop --vary and --cheapest"),
         ([*BASE, "--on", "8xrtx4090", "--vary", "nodes=1,2"], 2, "no network between them; add one, such as 2x8xrtx4090@10Gbps"),
@@ -187,7 +187,7 @@ def test_the_cheapest_is_marked_in_json_and_csv() -> None:
         ([*ON, "--link", "fast"], 2, "'fast' is not a bandwidth"),
         ([*TRAINED, "--vary", "nodes=1,2", "--within", "1h"], 1, "nothing trains within 60 min: the closest is 2x8xh100-sxm"),
         ([*TRAINED, "--cheapest", "--within", "1s"], 1, "nothing trains within 1 s: the closest is"),
-        ([*BASE, "--on", "rtx4090", "--vary", "devices=1"], 1, "none of 1 points works; 1: does not fit"),
+        ([*BASE, "--on", "rtx4090", "--vary", "devices=1"], 1, "none of 1 points fits; 1: does not fit"),
     ],
     ids=lambda value: " ".join(value[6:]) if isinstance(value, list) else "",
 )

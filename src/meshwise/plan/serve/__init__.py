@@ -1,2 +1,2 @@
-"""plan/serve: lookup.py finds engine and weights, search.py weighs and times every layout, choice.py gives one its units,
-plan.py holds the best, explain.py says why, vary.py asks at many points. No numpy: a serving plan starts fast."""
+"""plan/serve: lookup.py finds engine and weights, search.py computes memory and speed of every layout, choice.py converts one to SI
+figures, plan.py holds the best, explain.py says why it won, vary.py answers at many points. No numpy: it starts fast."""

@@ -1,4 +1,4 @@
-"""ServeChoice: one layout of a served model with its bytes per device and its speed, in all their units."""
+"""ServeChoice: one layout of a served model with its bytes per device and its speed, in SI units."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -12,9 +12,9 @@ from meshwise.models.formats import FORMATS, weights
 from meshwise.plan.serve.search import Option, largest_context, meets, with_memory
 
 INTERVAL = 1.6449
-"""Standard deviations that hold 90% of a normal distribution between them."""
+"""90% of a normal distribution lie within this many standard deviations of the mean."""
 UNSURE = 0.3
-"""Standard deviation of ln(predicted / measured) for parts that no table here measures: all-reduces, other hosts, layers in host memory."""
+"""Standard deviation of ln(predicted / measured) for unmeasured parts: all-reduces, other hosts, layers in host memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True)
 class ServeChoice:
-    """One layout with its predicted memory and speed. Rates are of all copies together; times are of one copy's step."""
+    """One layout with its predicted memory and speed. Rates are for all copies together; times are for a step of one copy."""
 
     name: str
     split: str
@@ -88,7 +88,7 @@ def choice(q: ServeQuestion, option: Option) -> ServeChoice:
     slower = math.exp(INTERVAL * calibrations.choose_serve(used[0], q.engine.runtime).prefill_spread)
     watts = sum(chip.tdp or 0.0 for chip in used) * layout.replicas if all(chip.tdp for chip in used) else None
     rent = subcluster(q.cluster, [q.cards[i] for i in layout.cards]).rent
-    if rent is not None and q.cluster.prices:  # a price of whole nodes, of which these cards are a part
+    if rent is not None and q.cluster.prices:  # the price is for whole nodes: take the share of these cards
         rent = (q.cluster.rent or 0.0) * len(used) / q.cluster.devices
     million = 1e6 / option.throughput
     return ServeChoice(
@@ -125,12 +125,12 @@ def choice(q: ServeQuestion, option: Option) -> ServeChoice:
 
 
 def interval(q: ServeQuestion, option: Option) -> tuple[float, float]:
-    """Return the 90% interval of one request's tokens/s: wider, the more of a step is in parts that no table measures."""
+    """Return the 90% interval of one request's tokens/s: the larger the unmeasured parts of a step, the wider."""
     assert option.speed
     parts = option.speed.decode
-    open_parts = parts["reduce"] + parts["host"] + (parts["hops"] if option.layout.hosts > 1 else 0.0)
+    unmeasured = parts["reduce"] + parts["host"] + (parts["hops"] if option.layout.hosts > 1 else 0.0)
     fitted = calibrations.choose_serve(q.cards[option.layout.cards[0]].chip, q.engine.runtime)
-    spread = math.exp(INTERVAL * math.hypot(fitted.spread, UNSURE * open_parts / option.speed.step))
+    spread = math.exp(INTERVAL * math.hypot(fitted.spread, UNSURE * unmeasured / option.speed.step))
     return option.per_user / spread, option.per_user * spread
 
 
@@ -155,21 +155,22 @@ def _devices(q: ServeQuestion, option: Option) -> list[Device]:
 
 
 def on_cards(option: Option) -> bool:
+    """Return whether all layers and experts are on devices, none in host memory."""
     return option.layout.gpu_layers is None and not option.layout.expert_layers
 
 
 def contexts(q: ServeQuestion, option: Option) -> dict[str, int]:
     """Return the longest context that fits, for the requested KV cache type and the smaller ones in common use."""
     small = {"f16": ("f16", "q8_0", "q4_0", "fp8"), "bf16": ("bf16", "q8_0", "q4_0", "fp8"), "q8_0": ("q8_0", "q4_0")}
-    found: dict[str, int] = {}
+    longest: dict[str, int] = {}
     for kind in small.get(q.work.kv, (q.work.kv,)):
         if kind not in q.runtime.cache_types:
             continue
         try:
-            found[kind] = largest_context(q, option, kind)
-        except UserError:  # heads that are no multiple of the type's blocks
+            longest[kind] = largest_context(q, option, kind)
+        except UserError:  # head sizes that are not a multiple of the type's blocks
             continue
-    return found
+    return longest
 
 
 def largest_format(q: ServeQuestion, option: Option) -> tuple[str, float] | None:

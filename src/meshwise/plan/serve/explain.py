@@ -1,4 +1,4 @@
-"""Why this layout serves best: what fits, what another device, link or copy would change, and whether a measured speed is normal."""
+"""Explain why a layout serves best: memory, the effect of another device, link or copy, and whether a measured speed is normal."""
 
 import math
 from collections.abc import Iterator
@@ -31,12 +31,12 @@ NUMBERS = ("", "first", "second", "third", "fourth", "fifth", "sixth", "seventh"
 
 
 def reasons(q: ServeQuestion, found: Found, named: bool) -> list[str]:
-    """Return the whole explanation, a sentence a line, the most important first. `named`: the user chose the engine, so no other is
-    named."""
+    """Return the whole explanation, one sentence per line, most important first. `named`: the user chose the engine, so that no other is
+    suggested."""
     best = found.options[0]
     fits, *room = _fit(q, best)
     lines = [fits, *_cards(q, found), *([] if named else _other_engine(q, best)), *_splits(q, found)]
-    return [*lines, *room, *_users(q, best), *_links(q, _linked(q, found)), *_power(q, best)]
+    return [*lines, *room, *_users(q, best), *_links(q, _option_with_link(q, found)), *_power(q, best)]
 
 
 def _gib(value: float) -> str:
@@ -56,10 +56,11 @@ def _length(tokens: int) -> str:
     return units.show(float(tokens // 1024 * 1024), "length") if tokens >= 1024 else str(tokens)
 
 
-# Does it fit.
+# Memory.
 
 
 def _fit(q: ServeQuestion, best: Option) -> Iterator[str]:
+    """Yield whether it fits, the longest context and the widest format in this layout."""
     cache = sum(need.cache for need in best.footprints[1:])
     number, word = len(best.layout.cards), best.layout.unit
     size = f"{_gib(q.weights.bytes)} of weights ({q.weights.bits_per_weight:.2f} bits each) and {_gib(cache)} of {q.work.kv} KV cache"
@@ -85,10 +86,10 @@ def _fit(q: ServeQuestion, best: Option) -> Iterator[str]:
         yield f"Widest common format that fits in this layout: {'this one' if same else wider[0]}, {_gib(wider[1])}."
 
 
-# Does another card help.
+# One more device.
 
 
-def _more(cluster: Cluster) -> Cluster:
+def _one_more(cluster: Cluster) -> Cluster:
     """Return the cluster with one more device of the last kind in the last host."""
     *others, (count, node) = cluster.nodes
     *chips, (number, chip) = node.chips
@@ -98,16 +99,16 @@ def _more(cluster: Cluster) -> Cluster:
 
 
 def _cards(q: ServeQuestion, found: Found) -> Iterator[str]:
-    """Say whether another device would help."""
+    """Yield whether another device would help."""
     best = found.options[0]
     if q.bounds or q.cards[-1].host or len(q.cards) >= q.engine.max_devices:
         return
-    plain = usual(found, len(q.cards)) if best.layout.split != "layer" else best
-    layered = plain if plain.layout.split == "layer" and on_cards(plain) and plain.layout.replicas == 1 else None
+    default = default_option(found, len(q.cards)) if best.layout.split != "layer" else best
+    layered = default if default.layout.split == "layer" and on_cards(default) and default.layout.replicas == 1 else None
     if layered:
         yield from _layer_cards(q, layered)
         return
-    larger = search(replace(q, cluster=_more(q.cluster))).options
+    larger = search(replace(q, cluster=_one_more(q.cluster))).options
     if not larger:
         return
     other, nth = larger[0], _nth(len(q.cards) + 1)
@@ -117,7 +118,7 @@ def _cards(q: ServeQuestion, found: Found) -> Iterator[str]:
     elif gain > 0.02:
         yield f"A {nth} {best.layout.unit} would give {100 * gain:+.0f}%: {other.layout.name}, {_rate(other)} tokens/s."
     else:
-        yield f"A {nth} {best.layout.unit} would not help: {_needs(q)}."
+        yield f"A {nth} {best.layout.unit} would not help: {_tensor_sizes(q)}."
 
 
 def _nth(number: int) -> str:
@@ -125,9 +126,9 @@ def _nth(number: int) -> str:
 
 
 def _layer_cards(q: ServeQuestion, layered: Option) -> Iterator[str]:
-    """Say what another device adds to a layer split, which reads its layers one after another."""
+    """Yield what another device adds to a layer split, which reads its layers one after another."""
     used = len(layered.layout.cards)
-    larger = q if used < len(q.cards) else replace(q, cluster=_more(q.cluster))
+    larger = q if used < len(q.cards) else replace(q, cluster=_one_more(q.cluster))
     layout = next(layout for layout in layouts(q.engine, q.model, larger.cards, larger.rooms) if len(layout.cards) == used + 1)
     after = with_speed(larger, with_memory(larger, layout))
     if not after.speed or not layered.speed:
@@ -138,11 +139,12 @@ def _layer_cards(q: ServeQuestion, layered: Option) -> Iterator[str]:
     yield (
         f"Layer split reads the layers one after another, so a {_nth(used + 1)} {layout.unit} adds {_gib(after.rooms[-1])} of memory and "
         f"{hop:.1f} ms of hops, not speed: {layered.per_user:.2f} tokens/s on {used}, {after.per_user:.2f} on {used + 1}, where "
-        f"{fits} would fit; {_needs(q)}."
+        f"{fits} would fit; {_tensor_sizes(q)}."
     )
 
 
-def _needs(q: ServeQuestion) -> str:
+def _tensor_sizes(q: ServeQuestion) -> str:
+    """Return the numbers of devices that tensor parallelism can use."""
     counts = [str(n) for n in tensor_parallel_sizes(q.model, 8 if len(q.cards) < 8 else 16)]
     return (
         f"tensor parallelism needs {', '.join(counts[:-1])} or {counts[-1]} {unit(q.cards)}s"
@@ -151,12 +153,12 @@ def _needs(q: ServeQuestion) -> str:
     )
 
 
-# Which split.
+# Splits and copies.
 
 
 def _splits(q: ServeQuestion, found: Found) -> Iterator[str]:
     best = found.options[0]
-    row = next((one for one in found.options if one.layout.split == "row"), None)
+    row = next((option for option in found.options if option.layout.split == "row"), None)
     if row and row.speed and best.layout.split == "layer":
         share = row.speed.decode["reduce"] / row.speed.step
         yield (
@@ -169,36 +171,39 @@ def _splits(q: ServeQuestion, found: Found) -> Iterator[str]:
 
 def _copies(q: ServeQuestion, found: Found) -> Iterator[str]:
     """Compare several copies with one larger instance."""
-    several = next((one for one in found.options if one.layout.replicas > 1), None)
-    single = next((one for one in found.options if one.layout.replicas == 1 and len(one.layout.cards) > 1), None)
+    options = found.options
+    several = next((option for option in options if option.layout.replicas > 1), None)
+    single = next((option for option in options if option.layout.replicas == 1 and len(option.layout.cards) > 1), None)
     if not several or not single or not single.speed or not several.speed:
         return
     first, second = (several, single) if worth(q, several) >= worth(q, single) else (single, several)
-    talk = (single.speed.decode["reduce"] + single.speed.decode["hops"]) / single.speed.step
+    communicating = (single.speed.decode["reduce"] + single.speed.decode["hops"]) / single.speed.step
     why = (
-        f"cards that share a model communicate for {100 * talk:.0f}% of a step, copies do not"
+        f"cards that share a model communicate for {100 * communicating:.0f}% of a step, copies do not"
         if first is several
         else f"each copy reads all weights for its {several.speed.users} requests, one instance reads them once for {single.speed.users}"
     )
-    rates = [tokens(worth(q, one)) for one in (first, second)]
+    rates = [tokens(worth(q, option)) for option in (first, second)]
     yield f"{first.layout.name} gives {rates[0]} tokens/s with prefill included, {second.layout.name} {rates[1]}: {why}."
 
 
-# One user or several.
+# Concurrent requests.
 
 
 def _users(q: ServeQuestion, best: Option) -> Iterator[str]:
-    """Give the speed at more concurrent requests, and the number at which decode becomes compute-bound."""
+    """Yield the speed at more concurrent requests, and the number at which decode becomes compute-bound."""
     if best.speed is None or best.most_users < 1:
         return
     ladder = [n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256) if n <= best.most_users][:7]
     points = ((n, at_users(q, best, n)) for n in ladder)
-    words = ", ".join(f"{n}: {tokens(one.throughput)} ({_rate(one)} each)" for n, one in points)
-    yield f"Tokens/s by concurrent requests ({best.layout.name}, at most {best.most_users} at {_length(q.work.context)}): {words}."
-    turn = compute_bound(q, best)
-    if turn <= MANY_USERS:
-        inside = "" if turn <= best.most_users else ", more than fit in memory"
-        yield f"Decode becomes compute-bound at about {turn:,} concurrent requests{inside}; below that, all share one read of the weights."
+    rates = ", ".join(f"{n}: {tokens(option.throughput)} ({_rate(option)} each)" for n, option in points)
+    yield f"Tokens/s by concurrent requests ({best.layout.name}, at most {best.most_users} at {_length(q.work.context)}): {rates}."
+    fewest = compute_bound(q, best)
+    if fewest <= MANY_USERS:
+        beyond = "" if fewest <= best.most_users else ", more than fit in memory"
+        yield (
+            f"Decode becomes compute-bound at about {fewest:,} concurrent requests{beyond}; below that, all share one read of the weights."
+        )
 
 
 def at_users(q: ServeQuestion, option: Option, users: int) -> Option:
@@ -226,26 +231,27 @@ def _computes(option: Option) -> bool:
 # Links.
 
 
-def _linked(q: ServeQuestion, found: Found) -> Option:
-    """Return the option whose link is varied: the best, or the engine's default where the best is a row split, since no table
-    varies its link."""
-    return usual(found, len(q.cards)) if found.options[0].layout.split == "row" else found.options[0]
+def _option_with_link(q: ServeQuestion, found: Found) -> Option:
+    """Return the option whose link is varied: the best one; the engine's default where the best is a row split, because no
+    measurements vary the link of a row split."""
+    return default_option(found, len(q.cards)) if found.options[0].layout.split == "row" else found.options[0]
 
 
 def _links(q: ServeQuestion, best: Option) -> Iterator[str]:
-    """Give the speed with other links inside a host, or with other networks between hosts."""
+    """Yield the speed with other links inside a host, or with other networks between hosts."""
     if best.layout.hosts > 1:
         trials = [(link.name, _on(q, best, replace(q.cluster, network=link))) for link in NETWORKS]
-        yield f"Network between hosts, tokens/s: {', '.join(f'{name} {_rate(one)}' for name, one in trials)}. {_hop_words(best)}"
+        yield f"Network between hosts, tokens/s: {', '.join(f'{name} {_rate(option)}' for name, option in trials)}. {_hop_words(best)}"
     elif len(best.layout.cards) > 1 and best.layout.split != "row":
         trials = [(name, _on(q, best, clusters.with_link(q.cluster, f"{rate:.0f}B/s"))) for name, rate in LANES]
         rates = ", ".join(
-            f"{name} {_rate(one)} ({one.speed.prefill_tokens_per_second:,.0f})" for name, one in trials if one.speed
+            f"{name} {_rate(option)} ({option.speed.prefill_tokens_per_second:,.0f})" for name, option in trials if option.speed
         )
         yield f"Link between cards, {best.layout.name}, decode (prefill) tokens/s: {rates}. {_hop_words(best)}"
 
 
 def _on(q: ServeQuestion, option: Option, cluster: Cluster) -> Option:
+    """Return the option with its speed on another cluster."""
     return with_speed(replace(q, cluster=cluster), option)
 
 
@@ -280,19 +286,16 @@ def _other_engine(q: ServeQuestion, best: Option) -> list[str]:
     found = search(other)
     if not found.options or not on_cards(found.options[0]):
         near = found.misses[0] if found.misses else None
-        return (
-            [
-                f"{name} with {form} would not fit: {near.layout.name} is {_gib(-near.spare)} short on its fullest {near.layout.unit}."
-            ]
-            if near
-            else []
-        )
-    there = found.options[0]
-    verb = "faster" if worth(other, there) > worth(q, best) else "slower"
-    talk = ""
-    if there.speed and there.layout.tp > 1:
-        talk = f", all-reduces take {100 * there.speed.decode['reduce'] / there.speed.step:.0f}% of a step"
-    return [f"{name} with {form} would be {verb}: {there.layout.name}, {_rate(there)} tokens/s per request{talk}."]
+        if near is None:
+            return []
+        short = f"{_gib(-near.spare)} short on its fullest {near.layout.unit}"
+        return [f"{name} with {form} would not fit: {near.layout.name} is {short}."]
+    rival = found.options[0]
+    verdict = "faster" if worth(other, rival) > worth(q, best) else "slower"
+    reduces = ""
+    if rival.speed and rival.layout.tp > 1:
+        reduces = f", all-reduces take {100 * rival.speed.decode['reduce'] / rival.speed.step:.0f}% of a step"
+    return [f"{name} with {form} would be {verdict}: {rival.layout.name}, {_rate(rival)} tokens/s per request{reduces}."]
 
 
 # Watts and dollars.
@@ -308,35 +311,37 @@ def _power(q: ServeQuestion, best: Option) -> list[str]:
     ]
 
 
-# Is my speed normal.
+# A measured speed.
 
 
-def usual(found: Found, cards: int) -> Option:
+def default_option(found: Found, cards: int) -> Option:
     """Return the engine's default: its first split over all devices; the best option where that does not fit."""
-    plain = [
-        one for one in found.options if len(one.layout.cards) == cards and one.layout.replicas == 1 and not one.layout.shared
-    ]
-    first = ("layer", "tensor")
-    return next((one for one in plain if one.layout.split in first and on_cards(one)), found.options[0])
+    for option in found.options:
+        layout = option.layout
+        default = layout.split in ("layer", "tensor") and layout.replicas == 1 and not layout.shared
+        if default and len(layout.cards) == cards and on_cards(option):
+            return option
+    return found.options[0]
 
 
 def measured(q: ServeQuestion, found: Found, value: float) -> list[str]:
     """Judge a measured speed of one request: normal, or outside the predicted interval, with the usual causes."""
-    mine = usual(found, len(q.cards))
+    mine = default_option(found, len(q.cards))
     low, high = interval(q, mine)
     percent = 100 * (value / mine.per_user - 1)
     head = f"Measured {value:g} tokens/s; {mine.layout.name} is predicted at {mine.per_user:.3g}, 90% between {low:.3g} and {high:.3g}"
-    alike = [one.layout.name for one in found.options if one is not mine and interval(q, one)[0] <= value <= interval(q, one)[1]]
-    other = f" It would be normal for {', '.join(alike[:2])}." if alike else ""
+    ranges = {option.layout.name: interval(q, option) for option in found.options if option is not mine}
+    alike = [name for name, (least, most) in ranges.items() if least <= value <= most]
+    other = f" It would be normal for {' or '.join(alike[:2])}." if alike else ""
     if low <= value <= high:
         return [f"{head}: normal ({percent:+.0f}%)."]
     if value > high:
         return [
-            f"{head}: faster than that ({percent:+.0f}%).{other} Usual reasons: a smaller file than {q.weights.format}, a shorter prompt "
-            f"than {q.work.prompt}, speculative decoding, other cards, or the prefill rate mistaken for decode."
+            f"{head}: faster than predicted ({percent:+.0f}%).{other} Usual reasons: a smaller file than {q.weights.format}, "
+            f"a shorter prompt than {q.work.prompt}, speculative decoding, other cards, or the prefill rate mistaken for decode."
         ]
     return [
-        f"{head}: slower than that ({percent:+.0f}%).{other} Usual reasons:",
+        f"{head}: slower than predicted ({percent:+.0f}%).{other} Usual reasons:",
         *(f"  {line}" for line in _slower(q, mine, value)),
     ]
 
@@ -348,29 +353,29 @@ def _slower(q: ServeQuestion, best: Option, value: float) -> Iterator[str]:
         left = next((n for n in range(1, layers + 1) if _with_layers(q, best, layers + 1 - n).per_user <= value), None)
         if left:
             whole = f"offloaded {layers + 1}/{layers + 1} layers to GPU"
-            yield f"layers on the CPU: {left} of {layers} there would give {value:g} (the log must say '{whole}')"
+            yield f"layers on the CPU: {left} of {layers} would explain it (the log should say '{whole}')"
     trials: dict[str, Option | None] = {}
     if len(best.layout.cards) > 1:
         others = [split for split in q.engine.splits if split != best.layout.split]
-        trials |= {f"the wrong split: -sm {split}": _trial(q, replace(best.layout, split=split, shared="")) for split in others}
+        trials |= {f"the wrong split (-sm {split})": _trial(q, replace(best.layout, split=split, shared="")) for split in others}
         trials["cards on PCIe 3.0 x1 risers"] = _on(q, best, clusters.with_link(q.cluster, "1GB/s"))
     if q.engine.offload:
-        trials["an old build: one of May 2024, without flash attention,"] = _trial(
-            replace(q, runtime=find_runtime(OLD_BUILD)), best.layout
-        )
-    explains = {words: one for words, one in trials.items() if one and one.per_user < 0.97 * best.per_user}
-    yield from (f"{words} gives {_rate(one)}" for words, one in explains.items())
+        old_build = replace(q, runtime=find_runtime(OLD_BUILD))
+        trials["an old build (May 2024, without flash attention)"] = _trial(old_build, best.layout)
+    slower = {words: trial for words, trial in trials.items() if trial and trial.per_user < 0.97 * best.per_user}
+    yield from (f"{words} would give {_rate(trial)} tokens/s" for words, trial in slower.items())
     yield "a power cap or a hot card that clocks its memory down (nvidia-smi -q -d CLOCK,POWER), or another program on the cards"
-    little = [
-        f"{words} {_rate(one)}"
-        for words, one in trials.items()
-        if one and words not in explains and one.per_user <= best.per_user
+    harmless = [
+        f"{words} {_rate(trial)}"
+        for words, trial in trials.items()
+        if trial and words not in slower and trial.per_user <= best.per_user
     ]
-    if little:
-        yield f"these would change little: {'; '.join(little)}"
+    if harmless:
+        yield f"unlikely, since they hardly change tokens/s: {'; '.join(harmless)}"
 
 
 def _with_layers(q: ServeQuestion, best: Option, gpu_layers: int) -> Option:
+    """Return the option with this many layers on devices and the others on the CPU."""
     return with_speed(q, with_memory(q, replace(best.layout, gpu_layers=gpu_layers)))
 
 
@@ -382,13 +387,13 @@ def _trial(q: ServeQuestion, layout: ServeLayout) -> Option | None:
         return None
 
 
-def lesson(points: list[tuple[int, Option]]) -> str:
-    """Say how flat the decode speed of layer splits over more and more devices is."""
+def layer_split_lesson(points: list[tuple[int, Option]]) -> str:
+    """Return how little decode speed changes when a layer split uses more devices; '' for fewer than two points."""
     if len(points) < 2:
         return ""
-    rates, word = [one.per_user for _, one in points], points[0][1].layout.unit
+    rates, word = [option.per_user for _, option in points], points[0][1].layout.unit
     spread = 100 * (max(rates) / min(rates) - 1)
-    hops = [one.speed.decode["hops"] for _, one in points if one.speed]
+    hops = [option.speed.decode["hops"] for _, option in points if option.speed]
     more = (hops[-1] - hops[0]) / (points[-1][0] - points[0][0]) * 1e3
     return (
         f"Layer split on {points[0][0]} to {points[-1][0]} {word}s: decode is flat within {max(1, math.ceil(spread))}%. It reads the "

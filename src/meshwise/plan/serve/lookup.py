@@ -1,4 +1,4 @@
-"""Look up what a serving question names: the devices, the model, the engine, the weights in their format, and the fixed axes."""
+"""Look up everything that a serving question names: the devices, the model, the engine, the weights in their format, and the fixed axes."""
 
 import math
 
@@ -17,6 +17,7 @@ from meshwise.plan.ask import ServeAsk
 
 MOST_CARDS = 4096
 USUAL_CONTEXT = 8192
+"""Tokens of one request where no context is given, if the model was trained for as many."""
 SERVE_AXES = ("split", "cards", "tp", "pp", "replicas", "hosts")
 
 Bounds = dict[str, int | str]
@@ -41,7 +42,7 @@ def question(ask: ServeAsk, model: Model | None = None) -> ServeQuestion:
         context=context,
         kv=cache_type(ask.kv, runtime),
     )
-    found = ServeQuestion(
+    q = ServeQuestion(
         model=model,
         weights=weights_of(model, fmt, engine),
         cluster=cluster,
@@ -52,15 +53,17 @@ def question(ask: ServeAsk, model: Model | None = None) -> ServeQuestion:
         per_user=ask.per_user,
         bounds=fixed(",".join(ask.fix)),
     )
-    check(found)
-    return found
+    check(q)
+    return q
 
 
 def servable(cluster: Cluster) -> Cluster:
-    """Refuse chips that no engine here serves on, and clusters too large for one table."""
-    other = {chip.name for _, node in cluster.nodes for _, chip in node.chips if chip.kind in ("tpu", "npu")}
-    if other:
-        raise UserError(f"no supported engine serves on {', '.join(sorted(other))}; GPUs, Apple chips and CPUs are supported")
+    """Return the cluster. UserError for chips that no supported engine serves on, and for clusters that are too large."""
+    unsupported = {chip.name for _, node in cluster.nodes for _, chip in node.chips if chip.kind in ("tpu", "npu")}
+    if unsupported:
+        raise UserError(
+            f"no supported engine serves on {', '.join(sorted(unsupported))}; GPUs, Apple chips and CPUs are supported"
+        )
     if cluster.devices > MOST_CARDS:
         raise UserError(f"{cluster.name} has {cluster.devices:,} devices; serving is planned on at most {MOST_CARDS:,}")
     return cluster
@@ -73,8 +76,8 @@ def engine_of(name: str, fmt: Format | None, stored: bool, cluster: Cluster) -> 
         return find_engine(name)
     if stored or (fmt and fmt.gguf):
         return find_engine("llama.cpp")
-    served = all(chip.kind == "gpu" and chip.network for _, node in cluster.nodes for _, chip in node.chips)
-    return find_engine("vllm" if served or (fmt and fmt.engines == ("vllm",)) else "llama.cpp")
+    datacenter = all(chip.kind == "gpu" and chip.network for _, node in cluster.nodes for _, chip in node.chips)
+    return find_engine("vllm" if datacenter or (fmt and fmt.engines == ("vllm",)) else "llama.cpp")
 
 
 def weights_of(model: Model, fmt: Format | None, engine: Engine) -> Weights:
@@ -92,31 +95,31 @@ def weights_of(model: Model, fmt: Format | None, engine: Engine) -> Weights:
     if engine.gguf:
         return weights(model, as_gguf(chosen))
     if chosen.gguf:
-        raise UserError(f"{engine.name} does not run {chosen.name}; {_like(chosen)} is the nearest format that it runs")
+        raise UserError(f"{engine.name} does not run {chosen.name}; {_vllm_format(chosen)} is the nearest format that it runs")
     return weights(model, chosen)
 
 
-def _like(fmt: Format) -> str:
-    """Return vLLM's format that is about as wide as a GGUF type."""
+def _vllm_format(fmt: Format) -> str:
+    """Return the format of vLLM that is about as wide as a GGUF type."""
     digits = next((letter for letter in fmt.name if letter.isdecimal()), "4")
     return "bf16" if fmt.name in ("F32", "F16", "BF16") else "fp8" if int(digits) > 5 else "awq"
 
 
 def fixed(text: str) -> Bounds:
-    """Read 'split=row,cards=3': the values that a layout must have."""
-    found: Bounds = {}
+    """Parse 'split=row,cards=3': the values that a layout must have."""
+    bounds: Bounds = {}
     for piece in filter(None, (word.strip() for word in text.split(","))):
         axis, equals, value = (word.strip() for word in piece.partition("="))
         if axis not in SERVE_AXES or not equals:
             raise UserError(f"--fix {quoted(piece)}: expected {', '.join(SERVE_AXES)} and a value{nearest(axis, SERVE_AXES)}")
         if axis != "split" and not (value.isdecimal() and int(value[:6]) > 0 and len(value) < 6):
             raise UserError(f"--fix {quoted(piece)}: {axis} is a whole number, 1 or more")
-        found[axis] = value if axis == "split" else int(value)
-    return found
+        bounds[axis] = value if axis == "split" else int(value)
+    return bounds
 
 
 def check(q: ServeQuestion) -> None:
-    """Refuse fixed values that the engine cannot do on these devices."""
+    """Raise UserError for fixed values that the engine does not support on these devices."""
     split, tp = q.bounds.get("split"), q.bounds.get("tp", q.bounds.get("pp", 1))
     if split is not None and split not in q.engine.splits:
         raise UserError(f"{q.engine.name} cannot do a {split} split; it can do {', '.join(q.engine.splits)}")
@@ -128,13 +131,15 @@ def check(q: ServeQuestion) -> None:
     needed = math.prod(int(q.bounds.get(axis, 1)) for axis in ("tp", "pp", "replicas"))
     needed = max(needed, int(q.bounds.get("cards", 1)) * int(q.bounds.get("replicas", 1)))
     if needed > q.cluster.devices:
-        raise UserError(f"--fix needs {needed} cards, and {q.cluster.name} has {q.cluster.devices}")
+        raise UserError(f"--fix needs {needed} cards, but {q.cluster.name} has {q.cluster.devices}")
     if int(q.bounds.get("replicas", 1)) > 1 and not q.engine.copies:
         raise UserError(f"{q.engine.name} cannot run several copies of a model; llama.cpp and vllm can")
     if int(q.bounds.get("replicas", 1)) > q.work.users:
         raise UserError(
             f"{q.bounds['replicas']} replicas need as many concurrent requests; give --users {q.bounds['replicas']} or more"
         )
-    unfit = {card.chip.name for card in q.cards if card.chip.kind not in q.engine.kinds}
-    if unfit:
-        raise UserError(f"{q.engine.name} is planned on GPUs, not on {', '.join(sorted(unfit))}; --engine llama.cpp runs there")
+    wrong_kind = {card.chip.name for card in q.cards if card.chip.kind not in q.engine.kinds}
+    if wrong_kind:
+        raise UserError(
+            f"{q.engine.name} is planned on GPUs, not on {', '.join(sorted(wrong_kind))}; --engine llama.cpp runs there"
+        )

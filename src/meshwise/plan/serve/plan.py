@@ -1,4 +1,4 @@
-"""ServePlan: the best layouts to serve a model on some devices. `make` answers a ServeAsk, `read` opens a plan.json."""
+"""ServePlan: the best layouts to serve a model on given devices. `make` answers a ServeAsk, `read` opens a plan.json."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -42,26 +42,26 @@ class ServePlan(plans.Plan[ServeAsk, ServeChoice]):
     engine: str
     weights: dict[str, float | str]
     context: int
-    """Tokens of one request, as asked or as assumed."""
+    """Tokens of one request, as given or as assumed."""
     fits: bool
-    """Whether everything is on devices, nothing in host memory but the embedding."""
+    """Whether everything but the embedding is on devices, not in host memory."""
     choices: tuple[ServeChoice, ...]
     misses: tuple[Miss, ...]
     contexts: dict[str, int]
-    """By KV cache type, the longest context that fits with the best layout, for as many requests."""
+    """The longest context that fits in the best layout with as many requests, by KV cache type."""
     commands: Commands
     reasons: tuple[str, ...]
     notes: tuple[str, ...]
     serving: dict[str, str]
-    """The calibration: name, what it was fitted on, when, and whether it was fitted on this chip ('yes' or '')."""
+    """The calibration: its name, the data it was fitted on, the date, and whether it was fitted on this chip ('yes' or '')."""
     cluster: dict[str, str | int | float | None]
-    """What `--on` was resolved to: name, chips, devices, dollars per device and hour."""
+    """The devices that `--on` names: name, chips, number, dollars per device and hour."""
     versions: dict[str, str]
 
     def row(self, choice: ServeChoice) -> dict[str, Any]:
         return {key: value for key, value in records.plain(choice).items() if key != "devices"}
 
-    def explain(self, versus: str = "") -> list[str]:
+    def explain(self) -> list[str]:
         """Return the reasons why this layout is the best, one sentence each."""
         return list(self.reasons)
 
@@ -72,8 +72,8 @@ class ServePlan(plans.Plan[ServeAsk, ServeChoice]):
 
 
 def make(ask: ServeAsk, export: Callable[[ServeQuestion, ServeLayout], Commands]) -> ServePlan:
-    """Weigh and time every layout of the engine. `export` writes the commands that start one. DoesNotFit where none fits, or none meets
-    the latency targets."""
+    """Compute memory and speed of every layout of the engine. `export` writes the commands that start a layout. DoesNotFit where none fits,
+    or none meets the latency targets."""
     from meshwise.plan.serve import explain
 
     q = ask.question()
@@ -92,7 +92,7 @@ def make(ask: ServeAsk, export: Callable[[ServeQuestion, ServeLayout], Commands]
         context=q.work.context,
         fits=on_cards(best),
         choices=tuple(choice(q, option) for option in found.options[: ask.top]),
-        misses=tuple(Miss(name=one.layout.name, missing=-one.spare) for one in found.misses[:3]),
+        misses=tuple(Miss(name=option.layout.name, missing=-option.spare) for option in found.misses[:3]),
         contexts=contexts(q, best),
         commands=export(q, best.layout),
         reasons=tuple(reasons),
@@ -120,12 +120,13 @@ def read(path: Path) -> ServePlan:
 
 
 def _faults(plan: ServePlan) -> Iterator[str]:
+    """Yield the faults of a plan.json that would break the tables made from it."""
     if not plan.choices or any(set(row.time) != set(SERVE_PARTS) for row in plan.choices):
         yield "it has no layouts, or other parts than this version knows"
 
 
 def _notes(ask: ServeAsk, q: ServeQuestion, best: Option) -> list[str]:
-    """List assumptions and warnings."""
+    """Return assumptions and warnings."""
     notes = [*q.model.notes, *q.cluster.notes]
     trained = q.model.decoder.context
     if trained and q.work.context > trained:
@@ -151,7 +152,7 @@ def _notes(ask: ServeAsk, q: ServeQuestion, best: Option) -> list[str]:
 
 
 def refuse(q: ServeQuestion, found: Found) -> DoesNotFit:
-    """Explain why nothing fits or nothing meets the targets: by how much, and what comes closest."""
+    """Return the error where nothing fits or meets the targets: the closest layout, by how much it misses, and what would fit."""
     if found.options:
         return DoesNotFit(_too_slow(q, found.options[0]))
     if not found.misses:
@@ -172,9 +173,9 @@ def refuse(q: ServeQuestion, found: Found) -> DoesNotFit:
 
 
 def _too_slow(q: ServeQuestion, best: Option) -> str:
-    wanted = [f"a time to first token of {units.show(q.ttft, 'seconds')}"] if q.ttft else []
-    wanted += [f"{q.per_user:g} tokens/s per request"] if q.per_user else []
+    targets = [f"a time to first token of {units.show(q.ttft, 'seconds')}"] if q.ttft else []
+    targets += [f"{q.per_user:g} tokens/s per request"] if q.per_user else []
     return (
-        f"no layout on {q.cluster.name} gives {' and '.join(wanted)}: the closest is {best.layout.name}, with a time to first token of "
+        f"no layout on {q.cluster.name} gives {' and '.join(targets)}: the closest is {best.layout.name}, with a time to first token of "
         f"{units.show(best.ttft, 'seconds', digits=3)} and {best.per_user:.3g} tokens/s per request"
     )

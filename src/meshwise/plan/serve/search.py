@@ -1,4 +1,4 @@
-"""Search every layout of a served model: what each device holds, whether it fits, how fast it is, and which is best."""
+"""Search every layout of a served model: the memory of each device, whether it fits, its speed, and which layout is best."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -26,15 +26,16 @@ STEP = 256
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """One layout with its memory needs and its speed. Memory is of one copy; requests and throughput are of all copies."""
+    """One layout with its memory needs and its speed. Memory is for one copy; requests and throughput are for all copies."""
 
     layout: ServeLayout
     placement: Placement
     footprints: tuple[Footprint, ...]
-    """The host's, then each device's."""
+    """Bytes needed in host memory, then on each device."""
     rooms: tuple[float, ...]
+    """Bytes available on each device."""
     users: int
-    """Concurrent requests of all copies."""
+    """Concurrent requests to all copies."""
     most_users: int
     """Requests that fit in all copies, each with its whole context."""
     speed: Speed | None = None
@@ -70,8 +71,8 @@ class Option:
         return self.speed.ttft if self.speed else math.inf
 
     def sustained(self, work: Serve) -> float:
-        """Output tokens per second when requests follow each other without a pause: every prefill takes time from the decode steps
-        of others."""
+        """Output tokens per second when requests follow each other without a pause: every prefill takes time from the decode
+        steps of other requests."""
         if self.speed is None or not work.output:
             return self.throughput
         return self.users / (self.speed.step + self.speed.users * self.speed.prefill_seconds / work.output)
@@ -90,23 +91,24 @@ def search(q: ServeQuestion) -> Found:
     tried: list[Option] = []
     for layout in _bounded(q, layouts(q.engine, q.model, q.cards, q.rooms)):
         first = with_memory(q, layout)
-        for one in (layout, *(with_replicas(layout, q.cards, q.work.users) if q.engine.copies else ())):
-            if _allowed(q, one):
-                tried += _with_shares(q, first if one is layout else with_memory(q, one, first))
-    if q.engine.offload and not any(one.fits for one in tried):
+        for copied in (layout, *(with_replicas(layout, q.cards, q.work.users) if q.engine.copies else ())):
+            if _allowed(q, copied):
+                tried += _with_shares(q, first if copied is layout else with_memory(q, copied, first))
+    if q.engine.offload and not any(option.fits for option in tried):
         tried += _offloaded(q)
-    fitting = [with_speed(q, one) for one in tried if one.fits]
-    misses = sorted((one for one in tried if not one.fits), key=lambda one: -one.spare)
+    fitting = [with_speed(q, option) for option in tried if option.fits]
+    misses = sorted((option for option in tried if not option.fits), key=lambda option: -option.spare)
     return Found(tuple(_ranked(q, fitting)), tuple(misses))
 
 
-def _bounded(q: ServeQuestion, found: Iterator[ServeLayout]) -> Iterator[ServeLayout]:
-    """Yield the layouts that match --fix; copies are checked later."""
-    return (layout for layout in found if _allowed(q, replace(layout, replicas=int(q.bounds.get("replicas", 1)))))
+def _bounded(q: ServeQuestion, candidates: Iterator[ServeLayout]) -> Iterator[ServeLayout]:
+    """Yield the layouts that match --fix; the number of copies is checked later."""
+    return (layout for layout in candidates if _allowed(q, replace(layout, replicas=int(q.bounds.get("replicas", 1)))))
 
 
 def _allowed(q: ServeQuestion, layout: ServeLayout) -> bool:
-    own = {
+    """Return whether a layout matches --fix."""
+    axes = {
         "split": layout.split,
         "cards": len(layout.cards),
         "tp": layout.tp,
@@ -114,7 +116,7 @@ def _allowed(q: ServeQuestion, layout: ServeLayout) -> bool:
         "replicas": layout.replicas,
         "hosts": layout.hosts,
     }
-    return all(own[axis] == value for axis, value in q.bounds.items())
+    return all(axes[axis] == value for axis, value in q.bounds.items())
 
 
 def users_of(q: ServeQuestion, layout: ServeLayout) -> int:
@@ -123,7 +125,7 @@ def users_of(q: ServeQuestion, layout: ServeLayout) -> int:
 
 
 def with_memory(q: ServeQuestion, layout: ServeLayout, like: Option | None = None) -> Option:
-    """Compute the memory of a layout. `like`: an option with the same weights on the same devices, of which only the cache may differ."""
+    """Return an option with the memory of a layout. `like`: an option with the same weights on the same devices and another cache."""
     users = users_of(q, layout)
     held = q.cache_request(users)
     caches = layer_caches(q.model, q.runtime, held)
@@ -145,8 +147,8 @@ def with_speed(q: ServeQuestion, option: Option) -> Option:
     cluster = subcluster(q.cluster, [q.cards[i] for i in layout.cards])
     work, engine = replace(q.work, users=users_of(q, layout)), q.runtime.key or q.runtime.engine
     rig = Rig.of(cluster, host_cpu(cluster))
-    found = speed(q.model, q.weights, option.placement, rig, q.runtime, work, lambda chip: choose_serve(chip, engine))
-    return replace(option, speed=found)
+    predicted = speed(q.model, q.weights, option.placement, rig, q.runtime, work, lambda chip: choose_serve(chip, engine))
+    return replace(option, speed=predicted)
 
 
 def _with_shares(q: ServeQuestion, first: Option) -> Iterator[Option]:
@@ -179,7 +181,7 @@ def _offered(option: Option) -> list[float]:
     return [room - need.compute for room, need in zip(option.rooms, option.footprints[1:], strict=True)]
 
 
-# What does not fit on the cards.
+# Layers or experts in host memory.
 
 
 def _offloaded(q: ServeQuestion) -> Iterator[Option]:
@@ -198,12 +200,11 @@ def _offloaded(q: ServeQuestion) -> Iterator[Option]:
     yield with_memory(q, replace(layout, gpu_layers=most))
     if q.engine.experts_on_host and any(weight.slot.expert for weight in q.weights.tensors):
         kept = _largest(lambda n: _without_experts(q, layout, layers - n).fits, layers)
-        found = _without_experts(q, layout, layers - kept)
-        yield found
+        yield _without_experts(q, layout, layers - kept)
 
 
 def _without_experts(q: ServeQuestion, layout: ServeLayout, number: int) -> Option:
-    """Keep the experts of the first layers in host memory, and fill the devices evenly with the rest."""
+    """Return an option with the experts of the first `number` layers in host memory and the rest spread evenly over the devices."""
     first = with_memory(q, replace(layout, expert_layers=number))
     sizes = _sizes(q, first)
     for i, layer in enumerate(q.weights.by_layer[:number]):
@@ -221,7 +222,7 @@ def _largest(holds: Callable[[int], bool], most: int) -> int:
     return low
 
 
-# Which is best.
+# Ranking.
 
 
 def meets(q: ServeQuestion, option: Option) -> bool:
@@ -232,13 +233,14 @@ def meets(q: ServeQuestion, option: Option) -> bool:
 def _ranked(q: ServeQuestion, options: Sequence[Option]) -> list[Option]:
     """Sort options: those that meet the targets first, by throughput; near-ties go to the one with fewer devices, unless it is
     nearly full. Where nothing meets the targets, the smallest miss comes first."""
-    ranked = sorted(options, key=lambda one: (_missed(q, one), -worth(q, one)))
+    ranked = sorted(options, key=lambda option: (_missed(q, option), -worth(q, option)))
     if not ranked:
         return []
     best = ranked[0]
-    near = [one for one in ranked if _missed(q, one) == _missed(q, best) and worth(q, one) >= worth(q, best) * (1 - TIE)]
-    winner = min(near, key=lambda one: (one.spare < COMFORT, one.layout.devices, -worth(q, one)))
-    return [winner, *(one for one in ranked if one is not winner)]
+    least = worth(q, best) * (1 - TIE)
+    near = [option for option in ranked if _missed(q, option) == _missed(q, best) and worth(q, option) >= least]
+    winner = min(near, key=lambda option: (option.spare < COMFORT, option.layout.devices, -worth(q, option)))
+    return [winner, *(option for option in ranked if option is not winner)]
 
 
 def worth(q: ServeQuestion, option: Option) -> float:
@@ -248,12 +250,12 @@ def worth(q: ServeQuestion, option: Option) -> float:
 
 def _missed(q: ServeQuestion, option: Option) -> float:
     """Return the factor by which an option misses its worst target; 1 where it meets all."""
-    first = option.ttft / q.ttft if q.ttft else 1.0
-    each = q.per_user / option.per_user if q.per_user and option.per_user else 1.0
-    return max(1.0, first, each)
+    ttft = option.ttft / q.ttft if q.ttft else 1.0
+    per_user = q.per_user / option.per_user if q.per_user and option.per_user else 1.0
+    return max(1.0, ttft, per_user)
 
 
-# What else would fit in the same way.
+# Other contexts and cache types in the same layout.
 
 
 def fits_with(q: ServeQuestion, option: Option, *, context: int = 0, kv: str = "", users: int = 0) -> bool:

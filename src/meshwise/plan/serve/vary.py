@@ -1,4 +1,4 @@
-"""A serving question at many points: the best layout at each, and what the row of them teaches."""
+"""A serving question at many points: the best layout at each, and a sentence that sums up the table."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,10 +11,10 @@ from meshwise.models.model import Model
 from meshwise.plan.ask import ServeAsk
 from meshwise.plan.axes import SERVE_AXES
 from meshwise.plan.serve.choice import ServeChoice, choice, on_cards
-from meshwise.plan.serve.explain import lesson
+from meshwise.plan.serve.explain import layer_split_lesson
 from meshwise.plan.serve.plan import refuse
 from meshwise.plan.serve.search import Found, Option, largest_context, search
-from meshwise.plan.vary import Points, Value, Variant, first_values, parse, refuse_all, variants
+from meshwise.plan.vary import Points, Value, Variant, check_any_fits, first_values, parse, variants
 from meshwise.units import GIB
 
 
@@ -43,6 +43,8 @@ class ServePoint:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ServePoints(Points[ServeAsk, ServePoint]):
+    """The answers to a serving question at every point of a grid."""
+
     kind: ClassVar[str] = "serve"
     hidden: ClassVar[tuple[str, ...]] = ("devices",)
     ask: ServeAsk
@@ -55,8 +57,8 @@ class ServePoints(Points[ServeAsk, ServePoint]):
         """Sentences that sum up the table."""
         if list(self.axes) != ["gpus"]:
             return []
-        found = lesson([(int(point.values["gpus"]), point.layered) for point in self.points if point.layered])
-        return [found] if found else []
+        sentence = layer_split_lesson([(int(point.values["gpus"]), point.layered) for point in self.points if point.layered])
+        return [sentence] if sentence else []
 
 
 def answer(ask: ServeAsk, texts: Sequence[str]) -> ServePoints:
@@ -66,14 +68,14 @@ def answer(ask: ServeAsk, texts: Sequence[str]) -> ServePoints:
     first = first_values(texts, SERVE_AXES)
     ask = replace(ask, kv=first.get("kv", ask.kv))
     varied = parse(texts, SERVE_AXES, ask)
-    names = tuple(one.axis.name for one in varied)
+    names = tuple(along.axis.name for along in varied)
     points = answers(variants(ask, varied, SERVE_AXES), "gpus" in names)
-    refuse_all(points)
+    check_any_fits(points)
     return ServePoints(ask=ask, vary=tuple(texts), axes=names, points=tuple(points))
 
 
-def at(variant: Variant[ServeAsk], model: Model | None, whole: bool) -> tuple[ServePoint, Model | None]:
-    """Return the best layout at one point; with `whole`, the best that uses every device, if one does."""
+def answer_point(variant: Variant[ServeAsk], model: Model | None, whole: bool) -> tuple[ServePoint, Model | None]:
+    """Return the best layout at one point (with `whole`, the best that uses every device, if one does), and the model for the next."""
     point = ServePoint(values=variant.values, labels=variant.labels, ask=variant.ask, refusal=variant.refusal)
     if variant.ask is None:
         return point, model
@@ -83,23 +85,27 @@ def at(variant: Variant[ServeAsk], model: Model | None, whole: bool) -> tuple[Se
         return replace(point, refusal=str(error)), model
     found = search(q)
     if not found.options:
-        return replace(point, refusal=_short(q, found)), q.model
+        return replace(point, refusal=_refusal(q, found)), q.model
     best = _chosen(found, len(q.cards) if whole else 0)
-    layered = next((one for one in found.options if _spans(one, len(q.cards)) and one.layout.split == "layer"), None)
-    longest = max(largest_context(q, one) for one in (best, layered) if one)
+    spanning = (option for option in found.options if _spans(option, len(q.cards)))
+    layered = next((option for option in spanning if option.layout.split == "layer"), None)
+    longest = max(largest_context(q, option) for option in (best, layered) if option)
     point = replace(point, choice=choice(q, best), longest=longest, notes=(*q.model.notes, *q.cluster.notes))
     return replace(point, layered=layered), q.model
 
 
 def _chosen(found: Found, cards: int) -> Option:
-    return next((one for one in found.options if _spans(one, cards)), found.options[0])
+    """Return the best option that uses this many devices; the best of all where there is none."""
+    return next((option for option in found.options if _spans(option, cards)), found.options[0])
 
 
 def _spans(option: Option, cards: int) -> bool:
+    """Return whether an option uses this many devices and no host memory."""
     return option.layout.devices == cards and on_cards(option)
 
 
-def _short(q: ServeQuestion, found: Found) -> str:
+def _refusal(q: ServeQuestion, found: Found) -> str:
+    """Return in a few words why no layout fits."""
     if not found.misses:
         return str(refuse(q, found))
     near = found.misses[0]
@@ -107,9 +113,10 @@ def _short(q: ServeQuestion, found: Found) -> str:
 
 
 def answers(variants: Sequence[Variant[ServeAsk]], whole: bool) -> list[ServePoint]:
+    """Answer every point; the model is looked up once."""
     points: list[ServePoint] = []
     model = None
     for variant in variants:
-        point, model = at(variant, model, whole)
+        point, model = answer_point(variant, model, whole)
         points.append(point)
     return points

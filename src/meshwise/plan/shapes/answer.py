@@ -1,4 +1,4 @@
-"""Answer a ShapeAsk: the fastest shapes of a model with their layouts, or the shapes that were named, with what each costs."""
+"""Answer a ShapeAsk: the fastest shapes of a model with their layouts, or the named shapes, with the cost of their faults."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,8 +17,9 @@ from meshwise.plan.train.search import check_divides
 from meshwise.units import GIB
 
 LIKE = "bloom-176b"
-RULED = 20
-"""Shapes, at least, that the rule in words is read from."""
+"""Model whose kind of layers is assumed."""
+RULE_SHAPES = 20
+"""The rule in words is derived from at least this many of the fastest shapes."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -34,7 +35,7 @@ class Shapes:
     rejected: dict[str, int]
     framework: str
     rule: str
-    """What the fastest shapes have in common; '' where shapes were named."""
+    """Properties that the fastest shapes share; '' where shapes were named."""
 
     @property
     def best(self) -> Row:
@@ -70,10 +71,10 @@ def answer(ask: ShapeAsk) -> Shapes:
     question = replace(question, model=base)
     check_divides(question, bounds)
     _check_weights(question, ask.params)
-    found = fastest(question, stack, bounds, len(named) if named else max(ask.top, RULED))
+    found = fastest(question, stack, bounds, len(named) if named else max(ask.top, RULE_SHAPES))
     order = found.order()
     if not len(order):
-        raise DoesNotFit(_nothing(question, found, len(stack.shapes)))
+        raise DoesNotFit(_no_fit(question, found, len(stack.shapes)))
     shown = np.arange(len(named)) if named else order[: ask.top]
     return Shapes(
         ask=ask,
@@ -82,19 +83,20 @@ def answer(ask: ShapeAsk) -> Shapes:
         searched=len(stack.shapes),
         rejected=found.rejected,
         framework=question.work.framework.name,
-        rule=rule(found, order[: max(ask.top, RULED)]) if named is None else "",
+        rule=rule(found, order[: max(ask.top, RULE_SHAPES)]) if named is None else "",
     )
 
 
 def _check(ask: ShapeAsk) -> None:
+    """Raise UserError for options that contradict each other."""
     if ask.model:
         raise UserError(
             "a MODEL has its own shape: drop it with --params and --shape, or name it with --like for its kind of layers"
         )
     if ask.params and ask.shape:
-        raise UserError("--params searches shapes and --shape names them: give one of the two")
+        raise UserError("--params searches shapes and --shape names them: give only one")
     if not ask.params and not ask.shape:
-        raise UserError(f"{'--vocab' if ask.vocab else '--like'} needs --params or --shape; a named model has its own")
+        raise UserError(f"{'--vocab' if ask.vocab else '--like'} needs --params or --shape; a model that is named has its own")
     if ask.within or ask.at_most:
         raise UserError("--params and --shape plan on one cluster: drop --within and --at-most")
 
@@ -104,11 +106,12 @@ def _check_weights(q: Question, params: float) -> None:
     need, have = params * q.work.framework.weight_bytes, q.cluster.devices * q.chip.memory
     if need > have and not q.work.framework.offload:
         raise DoesNotFit(
-            f"no shape fits on {q.cluster.name}: the weights alone are {need / GIB:,.0f} GiB, its {q.cluster.devices:,} devices "
-            f"have {have / GIB:,.0f}"
+            f"no shape fits on {q.cluster.name}: the weights alone take {need / GIB:,.0f} GiB, but its devices "
+            f"({q.cluster.devices:,}) have {have / GIB:,.0f}"
         )
 
 
-def _nothing(q: Question, found: Fastest, shapes: int) -> str:
+def _no_fit(q: Question, found: Fastest, shapes: int) -> str:
+    """Return the message where no shape fits."""
     why = f"{found.candidates:,} layouts" if found.candidates else no_layout(q, found.rejected)
     return f"no shape fits on {q.cluster.name}: {shapes:,} {'shape' if shapes == 1 else 'shapes'} tried, {why}"

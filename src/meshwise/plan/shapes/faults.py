@@ -1,4 +1,4 @@
-"""Faults of a model's shape: each constraint that it breaks in a layout, and its cost, found by evaluating the layout without it."""
+"""Faults of a model's shape: each constraint that it breaks in a layout, and the cost, computed as the time saved without the fault."""
 
 import math
 from dataclasses import dataclass, replace
@@ -12,10 +12,10 @@ from meshwise.plan.shapes.stack import one_model, shapes_of
 from meshwise.plan.train.rules import broken
 from meshwise.plan.train.search import divisors
 
-WORTH = 0.005
-"""Share of a step below which a fault is not listed, unless a constraint is broken outright."""
+NOTABLE = 0.005
+"""Share of a step from which a fault is listed; a broken constraint is always listed."""
 COMFORTABLE = 128
-"""Head size from which attention is fast: flash kernels fill their tiles, and softmax has no more scores than it must."""
+"""Head size from which attention is fast: flash kernels fill their tiles, and softmax processes the fewest scores."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ def faults(q: Question, base: Model, layout: Layouts) -> list[Fault]:
 
 
 def _per_parameter(q: Question, layout: Layouts) -> float:
+    """Return the seconds of a step per parameter."""
     return float(evaluate(q, layout).step[0]) / q.model.params
 
 
@@ -45,7 +46,7 @@ def _saved(q: Question, other: Question, layout: Layouts) -> float:
     return 1 - _per_parameter(other, layout) / _per_parameter(q, layout)
 
 
-def _like(q: Question, base: Model, **sizes: int) -> Question:
+def _with_sizes(q: Question, base: Model, **sizes: int) -> Question:
     """Return the question with other numbers of layers or heads."""
     d = q.model.decoder
     shape = {"hidden": d.hidden, "layers": d.layers, "heads": d.heads, "kv_heads": d.kv_heads, "ffn": d.ffn} | sizes
@@ -55,7 +56,7 @@ def _like(q: Question, base: Model, **sizes: int) -> Question:
 
 
 def _attention(q: Question, base: Model, layout: Layouts) -> list[Fault]:
-    """Yield faults of the head size and the number of heads."""
+    """Return faults of the head size and the number of heads."""
     d, flash = q.model.decoder, q.work.framework.flash_attention
     found: list[Fault] = []
     size, per_device = d.head_dim, int(layout.mbs[0]) * d.heads // int(layout.tp[0])
@@ -73,10 +74,10 @@ def _attention(q: Question, base: Model, layout: Layouts) -> list[Fault]:
         found.append(Fault(words, _saved(q, even, layout)))
     fewer = _fewer_heads(d.hidden, d.heads, int(layout.tp[0])) if size < COMFORTABLE and d.kv_heads == d.heads else 0
     if fewer and size % 8 == 0:
-        even = replace(q, calibration=replace(q.calibration, uneven=1.0))  # a fault of its own, listed above
-        saved = _saved(even, _like(even, base, heads=fewer), layout)
+        even = replace(q, calibration=replace(q.calibration, uneven=1.0))  # counted as a fault of its own above
+        saved = _saved(even, _with_sizes(even, base, heads=fewer), layout)
         why = "flash attention is slow in small heads" if flash else f"softmax passes over {d.heads / fewer:.2g} times the scores"
-        if saved >= WORTH:
+        if saved >= NOTABLE:
             found.append(Fault(f"{d.heads} heads of {size} where {fewer} of {d.hidden // fewer} would do: {why}", saved))
     return found
 
@@ -95,8 +96,8 @@ def _fewer_heads(hidden: int, heads: int, tp: int) -> int:
 
 
 def _products(q: Question, layout: Layouts) -> list[Fault]:
-    """Yield faults of products whose tiles overhang their edges or whose waves do not fill the device."""
-    tiles, waves = quantized(q, layout)
+    """Return faults of products whose tiles overhang their edges or whose waves do not fill the device."""
+    tiles, waves = quantization_losses(q, layout)
     cost = evaluate(q, layout)
     share = float(cost.time["matmul"][0] / cost.step[0])
     d, tp = q.model.decoder, int(layout.tp[0])
@@ -106,18 +107,18 @@ def _products(q: Question, layout: Layouts) -> list[Fault]:
     if ragged[8]:
         why = f"{' and '.join(ragged[8])}, not a multiple of 8: matrix products cannot use the tensor cores"
         found.append(Fault(why, tiles * share))
-    elif tiles * share >= WORTH:
+    elif tiles * share >= NOTABLE:
         why = f"{' and '.join(ragged[128])}, not a multiple of 128: " if ragged[128] else ""
         found.append(Fault(f"{why}tiles at the edges of matrix products are partly empty", tiles * share))
-    if waves * share >= WORTH:
+    if waves * share >= NOTABLE:
         found.append(Fault(f"the last wave of tiles does not fill the {q.chip.sms or 100} SMs", waves * share))
     return found
 
 
-def quantized(q: Question, layout: Layouts) -> tuple[float, float]:
+def quantization_losses(q: Question, layout: Layouts) -> tuple[float, float]:
     """Return the shares of a layer's product time, forward and backward, lost to partial tiles and to partial waves."""
     device = Device.of(q.chip, q.calibration, q.work.precision)
-    endless = replace(device, sms=1)  # as fast, in waves of one tile
+    endless = replace(device, sms=1)  # same rate in waves of one tile, so that no wave is partly empty
     tp, rows = int(layout.tp[0]), float(layout.mbs[0] * q.work.seq / layout.cp[0])
     taken = tiled = ideal = 0.0
     for block, op in q.model.placed:
@@ -135,27 +136,27 @@ def quantized(q: Question, layout: Layouts) -> tuple[float, float]:
 
 
 def _stages(q: Question, base: Model, layout: Layouts) -> list[Fault]:
-    """Yield faults of the number of layers: stages with empty slots, or a last stage that has the head on top of as many layers as
-    the others."""
+    """Return faults of the number of layers: stages with empty slots, or a last stage that has as many layers as the others and
+    the head."""
     layers, pp, f = q.model.decoder.layers, int(layout.pp[0]), q.work.framework
     if pp == 1 or not f.embedding_layers:
         return []
-    each = layers // pp if layers % pp == 0 else math.ceil((layers + 2) / pp)
-    full = each * pp - 2
-    other = _like(q, base, layers=full) if 0 < full != layers else q
+    per_stage = layers // pp if layers % pp == 0 else math.ceil((layers + 2) / pp)
+    full = per_stage * pp - 2
+    other = _with_sizes(q, base, layers=full) if 0 < full != layers else q
     saved = _saved(q, other, layout) if other is not q and not broken(other, layout) else 0.0
-    if saved < WORTH:
+    if saved < NOTABLE:
         return []
     if layers % pp == 0:
         words = f"{layers} layers over {pp} equal stages give the last one the head as well; {full} and the vocabulary would divide evenly"
     else:
-        empty = full - layers
-        words = f"{layers} layers and the vocabulary over {pp} stages of {each} leave {empty} {'slot' if empty == 1 else 'slots'} empty"
+        slots = f"{full - layers} {'slot' if full - layers == 1 else 'slots'}"
+        words = f"{layers} layers and the vocabulary over {pp} stages of {per_stage} leave {slots} empty"
     return [Fault(words, saved)]
 
 
 def _cuts(q: Question, layout: Layouts) -> list[Fault]:
-    """Yield layouts that the shape forbids, where the layout is at the limit."""
+    """Return the next larger tp and pp that the shape rules out."""
     d, tp, pp = q.model.decoder, int(layout.tp[0]), int(layout.pp[0])
     found: list[Fault] = []
     wider = min((n for n in divisors(q.cluster.node.devices) if n > tp), default=0)

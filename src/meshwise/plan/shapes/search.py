@@ -1,4 +1,4 @@
-"""Search shapes and layouts together: the fastest layout of every shape, and what each shape gives up."""
+"""Search shapes and layouts together: the fastest layout of every shape, and the faults of each shape."""
 
 import math
 from collections.abc import Iterator
@@ -19,14 +19,15 @@ from meshwise.plan.train.search import BLOCK, InnerChoices, PartialLayouts, comp
 BATCH = 1 << 10
 """Partial layouts evaluated between two checks of which can still be among the best."""
 ENDLESS = 1 << 30
+"""A number of chunks, or an overlap, so large that its cost vanishes."""
 ROUNDING = 1 + 1e-9
 """Tolerance of lower bounds, which add up in another order than the values they bound."""
 
 
 @dataclass(frozen=True)
 class Fastest:
-    """Per shape, its fastest layout that fits; for shapes that are not among the best, one that may be slower; infinite where none
-    fits or none was worth evaluating."""
+    """The fastest layout of each shape that fits. For shapes that are not among the best, the layout may not be the fastest, and the time
+    is infinite where no layout fits or none was worth evaluating."""
 
     shapes: Shapes
     params: Floats
@@ -56,14 +57,14 @@ def fastest(q: Question, stack: Stack, bounds: Bounds, top: int) -> Fastest:
     asked, choices, rejected = replace(q, model=stack), InnerChoices(q, bounds), dict[str, int]()
     params, candidates = np.asarray(stack.params, float), 0
     best = _Best.of(len(stack.shapes))
-    for some in partial_layouts(asked, bounds, q.cluster.node_count, choices, rejected):
-        candidates += some.number
-        for promising in _in_order(asked, some, params, best, min(top, len(params))):
-            for here, layouts in completed(asked, promising, choices):
-                fits = peak(here, layouts) <= _capacity(q)
+    for partial in partial_layouts(asked, bounds, q.cluster.node_count, choices, rejected):
+        candidates += partial.number
+        for promising in _in_order(asked, partial, params, best, min(top, len(params))):
+            for block_question, layouts in completed(asked, promising, choices):
+                fits = peak(block_question, layouts) <= _capacity(q)
                 if fits.any():
-                    layouts, model = layouts.take(fits), here.model.take(fits)
-                    best.update(model.variant, layouts, evaluate(replace(here, model=model), layouts).step)
+                    layouts, model = layouts.take(fits), block_question.model.take(fits)
+                    best.update(model.variant, layouts, evaluate(replace(block_question, model=model), layouts).step)
     return Fastest(
         stack.shapes, params, best.step, Layouts(**best.axes), candidates, {rule: n for rule, n in rejected.items() if n}
     )
@@ -73,35 +74,38 @@ def _capacity(q: Question) -> float:
     return q.chip.memory * (1 - q.work.reserve)
 
 
-def _least(q: Question, some: PartialLayouts) -> Floats:
-    """Return the lower bound of each partial layout that may fit, with as little recompute as fits; infinity for the others."""
-    here = replace(q, model=q.model.take(some.shape))
-    ways = sorted(map(RECOMPUTE.index, q.work.framework.recompute))  # the fastest first
-    fits = np.stack([leanest(here, some.layouts, how) <= _capacity(q) * ROUNDING for how in ways])
-    found, rows = np.full(len(some.shape), np.inf), np.flatnonzero(fits.any(axis=0))
+def _lower_bounds(q: Question, partial: PartialLayouts) -> Floats:
+    """Return the lower bound on the time of each partial layout that may fit, with as little recompute as fits; infinity for the
+    others."""
+    shaped = replace(q, model=q.model.take(partial.shape))
+    options = sorted(map(RECOMPUTE.index, q.work.framework.recompute))  # the fastest first
+    fits = np.stack([memory_floor(shaped, partial.layouts, option) <= _capacity(q) * ROUNDING for option in options])
+    bounds, rows = np.full(len(partial.shape), np.inf), np.flatnonzero(fits.any(axis=0))
     if len(rows):
-        recompute = np.array(ways)[fits[:, rows].argmax(axis=0)]
-        found[rows] = floor(replace(q, model=q.model.take(some.shape[rows])), some.layouts.take(rows), recompute)
-    return found
+        recompute = np.array(options)[fits[:, rows].argmax(axis=0)]
+        bounds[rows] = time_floor(replace(q, model=q.model.take(partial.shape[rows])), partial.layouts.take(rows), recompute)
+    return bounds
 
 
-def _in_order(q: Question, some: PartialLayouts, params: Floats, best: "_Best", top: int) -> Iterator[PartialLayouts]:
+def _in_order(q: Question, partial: PartialLayouts, params: Floats, best: "_Best", top: int) -> Iterator[PartialLayouts]:
     """Yield partial layouts by their lower bound per parameter, until it exceeds the last of the `top` best; skip those whose
-    shape is already faster."""
-    a, code = some.layouts, some.shape
-    for axis in (a.tp, a.pp, a.cp, a.mbs):  # all that a floor depends on
+    shape already has a faster layout."""
+    a, code = partial.layouts, partial.shape
+    for axis in (a.tp, a.pp, a.cp, a.mbs):  # the axes that the lower bounds depend on
         code = code * (int(axis.max()) + 1) + axis
     _, first, which = np.unique(code, return_index=True, return_inverse=True)
-    least = np.concatenate([_least(q, some.take(first[i : i + BLOCK])) for i in range(0, len(first), BLOCK)])[which]
-    per = least / params[some.shape]
-    order = np.argsort(per)
+    bounds = [_lower_bounds(q, partial.take(first[i : i + BLOCK])) for i in range(0, len(first), BLOCK)]
+    least = np.concatenate(bounds)[which]
+    per_parameter = least / params[partial.shape]
+    order = np.argsort(per_parameter)
     for rows in np.split(order, range(BATCH, len(order), BATCH)):
         limit = np.partition(best.step / params, top - 1)[top - 1] * ROUNDING
-        if not per[rows[0]] <= limit or np.isinf(per[rows[0]]):
+        if not per_parameter[rows[0]] <= limit or np.isinf(per_parameter[rows[0]]):
             return
-        rows = rows[(per[rows] <= limit) & (least[rows] <= best.step[some.shape[rows]] * ROUNDING) & np.isfinite(per[rows])]
+        promising = (per_parameter[rows] <= limit) & np.isfinite(per_parameter[rows])
+        rows = rows[promising & (least[rows] <= best.step[partial.shape[rows]] * ROUNDING)]
         if len(rows):
-            yield some.take(rows)
+            yield partial.take(rows)
 
 
 @dataclass(frozen=True)
@@ -116,31 +120,31 @@ class _Best:
         return _Best(np.full(number, np.inf), {f.name: np.ones(number, dtype=np.int64) for f in fields(Layouts)})
 
     def update(self, shape: Ints, layouts: Layouts, seconds: Floats) -> None:
-        """Keep the fastest layout of each shape; equal ones in the order of their axes, as the search of one model does."""
-        np.minimum.at(found := self.step.copy(), shape, seconds)
-        rows = np.flatnonzero(seconds == found[shape])
-        was = np.unique(shape[rows])
-        both = np.concatenate([was, shape[rows]])
-        axes = {name: np.concatenate([values[was], getattr(layouts, name)[rows]]) for name, values in self.axes.items()}
-        order = np.lexsort([*axes.values(), np.concatenate([self.step[was], seconds[rows]]), both])
+        """Keep the fastest layout of each shape. Ties are broken by the axes, as in the search of a single model."""
+        np.minimum.at(fastest := self.step.copy(), shape, seconds)
+        rows = np.flatnonzero(seconds == fastest[shape])
+        improved = np.unique(shape[rows])
+        both = np.concatenate([improved, shape[rows]])  # the old layout of each shape, then the new ones
+        axes = {name: np.concatenate([values[improved], getattr(layouts, name)[rows]]) for name, values in self.axes.items()}
+        order = np.lexsort([*axes.values(), np.concatenate([self.step[improved], seconds[rows]]), both])
         which, first = np.unique(both[order], return_index=True)
-        self.step[which] = found[which]
+        self.step[which] = fastest[which]
         for name, values in self.axes.items():
             values[which] = axes[name][order[first]]
 
 
-def floor(q: Question, a: Layouts, recompute: Ints) -> Floats:
+def time_floor(q: Question, a: Layouts, recompute: Ints) -> Floats:
     """Return a lower bound on the seconds of any layout with these cuts and micro-batches and at least this much recompute: norms
     and state sharded as far as possible, free gradient reduction, and no bubble where a schedule could avoid it."""
     f = q.work.framework
     plain = f.schedules == ("1f1b",)
     zero = np.where(a.dp > 1, max(f.zero, default=0), 0)
-    best = Layouts.of(**_shared_out(q, a), zero=zero, recompute=recompute, vpp=1 if plain else ENDLESS)
+    best = Layouts.of(**_fully_sharded(q, a), zero=zero, recompute=recompute, vpp=1 if plain else ENDLESS)
     ideal = replace(q.calibration, hidden_dp=float(ENDLESS), exposed_stage=q.calibration.exposed_stage if plain else 0.0)
     return evaluate(replace(q, calibration=ideal), best).step
 
 
-def leanest(q: Question, a: Layouts, recompute: int) -> Floats:
+def memory_floor(q: Question, a: Layouts, recompute: int) -> Floats:
     """Return a lower bound on the bytes of any layout with these cuts, micro-batches and recompute.
 
     ZeRO 3 gathers a layer ahead, which in a stage of one or two layers is all of it. The fuller of two stages is chosen before activations
@@ -148,12 +152,12 @@ def leanest(q: Question, a: Layouts, recompute: int) -> Floats:
     f = q.work.framework
     stages = {max(stage for stage in (0, *f.zero) if stage < 3), max(f.zero, default=0)}
     as_computed = replace(q, calibration=replace(q.calibration, activations=1.0))
-    axes = _shared_out(q, a) | {"recompute": np.array(recompute), "offload": np.array((len(OFFLOAD) - 1) * f.offload)}
-    found = [peak(as_computed, Layouts.of(**axes, zero=np.where(a.dp > 1, stage, 0))) for stage in stages]
-    return np.min(found, axis=0) * min(1.0, q.calibration.activations)
+    axes = _fully_sharded(q, a) | {"recompute": np.array(recompute), "offload": np.array((len(OFFLOAD) - 1) * f.offload)}
+    peaks = [peak(as_computed, Layouts.of(**axes, zero=np.where(a.dp > 1, stage, 0))) for stage in stages]
+    return np.min(peaks, axis=0) * min(1.0, q.calibration.activations)
 
 
-def _shared_out(q: Question, a: Layouts) -> dict[str, Ints]:
+def _fully_sharded(q: Question, a: Layouts) -> dict[str, Ints]:
     """Return the axes of partial layouts with state sharded over all data ranks, and norms over all tensor ranks where the
     framework can."""
     sp = (a.tp > 1) & (q.work.framework.sequence_parallel != "never")
@@ -162,7 +166,7 @@ def _shared_out(q: Question, a: Layouts) -> dict[str, Ints]:
 
 @dataclass(frozen=True)
 class Row:
-    """One shape with its best layout, and what it gives up."""
+    """One shape with its best layout and its faults."""
 
     shape: dict[str, int]
     params: float
@@ -173,7 +177,7 @@ class Row:
 
     @staticmethod
     def of(q: Question, stack: Stack, found: Fastest, i: int, bounds: Bounds) -> "Row":
-        """Evaluate the i-th shape as a model of its own."""
+        """Evaluate the i-th shape as a single model."""
         shape, params = stack.shapes.row(i), float(found.params[i])
         asked = replace(q, model=one_model(stack.base, stack.shapes, i))
         if not np.isfinite(found.step[i]):
@@ -202,20 +206,20 @@ class Row:
         }
 
 
-def rule(found: Fastest, some: Ints) -> str:
-    """Say what the fastest shapes have in common."""
-    s = found.shapes.take(some)
+def rule(found: Fastest, rows: Ints) -> str:
+    """Return a sentence on the properties that these shapes share."""
+    s = found.shapes.take(rows)
     size = s.hidden // s.heads
-    tp = found.layouts.tp[some]
+    tp = found.layouts.tp[rows]
     facts = [
         f"heads of {_range(size)}" + (", all multiples of 8" if np.all(size % 8 == 0) else ""),
         f"{_range(s.hidden / s.layers)} hidden units per layer",
         f"an FFW of {_range(s.ffn / s.hidden)} times the hidden size",
     ]
-    whole = _largest_power(s.hidden // tp)
-    if whole > 1:
-        facts.append(f"hidden / tp a multiple of {whole}")
-    return f"The {len(some)} fastest have " + "; ".join(facts) + "."
+    power = _largest_power(s.hidden // tp)
+    if power > 1:
+        facts.append(f"hidden / tp a multiple of {power}")
+    return f"The {len(rows)} fastest have " + "; ".join(facts) + "."
 
 
 def _range(values: Floats) -> str:

@@ -1,4 +1,4 @@
-"""Shapes: hidden x layers x heads x FFW width near a parameter count, as one stack of models that is evaluated together with layouts."""
+"""Shapes of a model (hidden x layers x heads x FFW width) near a parameter count, stacked so that all are evaluated together."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -20,9 +20,9 @@ ASPECT = (64.0, 256.0)
 """Hidden units per layer: GPT-3 has 128, Llama 3 70B 102, PaLM 156, BLOOM 205."""
 HEAD_SIZES = (64, 256)
 FFW_RATIOS = (0.875, 0.9375, 1.0, 1.0625, 1.125)
-"""FFW widths to try, over that of the model it is like at the same hidden size."""
+"""FFW widths to try, relative to the base model scaled to the same hidden size."""
 NEAR = 0.02
-"""Relative distance that the parameters of a shape may have from the requested number."""
+"""Largest relative difference between the parameters of a shape and the requested number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +46,12 @@ class Shapes:
 
 
 class Stack(Model):
-    """Models like `base`, one shape for every layout: each number that differs is an array over layouts."""
+    """Many models like `base`, one per layout: every size that differs is an array over layouts."""
 
     def __init__(self, base: Model, shapes: Shapes, variant: Ints | None = None) -> None:
         super().__init__(base.name, base.family, base.model_type, base.source, base.decoder, (), ())
         vars(self).update(base=base, shapes=shapes, chosen=np.arange(len(shapes)) if variant is None else variant)
-        del vars(self)["decoder"], vars(self)["placed"]  # worked out below when they are asked for
+        del vars(self)["decoder"], vars(self)["placed"]  # cached properties below
 
     base: Model
     shapes: Shapes
@@ -74,9 +74,9 @@ class Stack(Model):
 
     @cached_property
     def placed(self) -> tuple[tuple[str, Op], ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The Ops of one layer, counted as often as each shape has them."""
-        one = replace(self.decoder, layers=1, windows=self.decoder.windows[:1])
-        body = assemble(one, attentions(one), [mlp(one, one.ffn)])
+        """The Ops of one layer, each counted once per layer of the shape, and the Ops outside layers."""
+        single = replace(self.decoder, layers=1, windows=self.decoder.windows[:1])
+        body = assemble(single, attentions(single), [mlp(single, single.ffn)])
         inner = set(body.layers[0])
         return tuple(
             (block, replace(op, count=op.count * self.decoder.layers) if block in inner else op) for block, op in body.ops
@@ -93,16 +93,16 @@ def _decoder(base: Model, s: Shapes) -> Decoder:
 
 
 def base_of(base: Model, vocab: int) -> Model:
-    """Return the model that shapes are like, with another vocabulary. UserError where its layers differ."""
+    """Return the base model of a stack with another vocabulary (0 keeps its own). UserError where its layers differ."""
     if base.family != "dense" or len(set(base.layers)) > 1:
         raise UserError(
-            f"shapes can be like a dense model whose layers are all alike, such as bloom-176b or llama-3-70b; not {quoted(base.name)}"
+            f"--like takes a dense model whose layers are all alike, such as bloom-176b or llama-3-70b; not {quoted(base.name)}"
         )
     return replace(base, decoder=replace(base.decoder, vocab=vocab or base.decoder.vocab, embedded=0))
 
 
 def one_model(base: Model, shapes: Shapes, i: int) -> Model:
-    """Return the i-th shape as a model of its own."""
+    """Return the i-th shape as a model."""
     sizes: dict[str, Any] = shapes.row(i)
     windows = base.decoder.windows[:1] * sizes["layers"]
     d = replace(base.decoder, **sizes, head_dim=sizes["hidden"] // sizes["heads"], windows=windows)
@@ -115,7 +115,7 @@ def near(base: Model, params: float) -> Shapes:
     """Return every shape with about this many parameters."""
     widths, ffw, heads, kv = _widths(base, params)
     layer, rest = _sizes(base, widths, ffw, heads, kv)
-    # Layers from so many to so many, by parameters and by shape.
+    # the range of layer counts that keeps both the parameters and the aspect ratio within bounds
     least = np.ceil(np.maximum((params * (1 - NEAR) - rest) / layer, np.maximum(1, widths / ASPECT[1])))
     most = np.floor(np.minimum((params * (1 + NEAR) - rest) / layer, np.minimum(MOST_LAYERS, widths / ASPECT[0])))
     number = np.maximum(0, most - least + 1).astype(np.int64)
@@ -133,7 +133,7 @@ def near(base: Model, params: float) -> Shapes:
 def _widths(base: Model, params: float) -> tuple[Ints, Ints, Ints, Ints]:
     """Return the combinations of hidden size, FFW width, heads and KV heads, for any number of layers."""
     d = base.decoder
-    most = min(float(LARGEST), (params * ASPECT[1] / 4) ** (1 / 3)) + STEP  # a layer has at least 4 hidden^2
+    most = min(float(LARGEST), (params * ASPECT[1] / 4) ** (1 / 3)) + STEP  # a layer has at least 4 hidden^2 parameters
     hidden = np.arange(STEP, most, STEP, dtype=np.int64)
     sizes = np.arange(HEAD_SIZES[0], HEAD_SIZES[1] + 1, 8, dtype=np.int64)
     h, size, ratio = (axis.ravel() for axis in np.meshgrid(hidden, sizes, np.array(FFW_RATIOS), indexing="ij"))
@@ -146,8 +146,7 @@ def _widths(base: Model, params: float) -> tuple[Ints, Ints, Ints, Ints]:
 
 def _sizes(base: Model, hidden: Ints, ffw: Ints, heads: Ints, kv: Ints) -> tuple[Floats, Floats]:
     """Return the parameters of one layer, and of everything outside layers."""
-    one = Shapes(hidden=hidden, layers=np.ones_like(hidden), heads=heads, kv_heads=kv, ffn=ffw)
-    stack = Stack(base, one)
+    stack = Stack(base, Shapes(hidden=hidden, layers=np.ones_like(hidden), heads=heads, kv_heads=kv, ffn=ffw))
     inner = set(stack.times)
     layer = sum(op.params * op.count for block, op in stack.placed if block in inner)
     return cast(Floats, layer), cast(Floats, stack.params - layer)
@@ -171,7 +170,7 @@ def parse(base: Model, texts: tuple[str, ...]) -> Shapes:
         grouped = base.decoder.kv_heads != base.decoder.heads
         if grouped and heads % base.decoder.kv_heads:
             raise UserError(
-                f"{quoted(text)}: {heads} heads are no multiple of the {base.decoder.kv_heads} KV heads of {base.name}"
+                f"{quoted(text)}: {heads} heads are not a multiple of the {base.decoder.kv_heads} KV heads of {base.name}"
             )
         kv = base.decoder.kv_heads if grouped else heads
         rows.append({"hidden": hidden, "layers": layers, "heads": heads, "kv_heads": kv, "ffn": ffn})
@@ -179,4 +178,5 @@ def parse(base: Model, texts: tuple[str, ...]) -> Shapes:
 
 
 def shapes_of(rows: Sequence[Mapping[str, int]]) -> Shapes:
+    """Return rows of sizes as arrays."""
     return Shapes(**{f.name: np.array([row[f.name] for row in rows], dtype=np.int64) for f in fields(Shapes)})

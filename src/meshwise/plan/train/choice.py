@@ -16,7 +16,7 @@ from meshwise.plan.train.search import ASKED, BOUNDED_CUTS, Found, usable_part
 from meshwise.units import GIB
 
 TIE = 0.01
-"""Layouts closer than this are one answer: no model of a cluster tells them apart."""
+"""Layouts whose times differ by less than this share count as one answer: the cost model is not more precise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class Choice:
 
     @property
     def total_dollars(self) -> float | None:
-        """Dollars for as long as `total_days` says."""
+        """Dollars for `total_days`."""
         return self.dollars if self.wall_dollars is None else self.wall_dollars
 
     @property
@@ -95,6 +95,7 @@ def too_large(q: Question, found: Found) -> str:
 
 
 def no_progress(q: Question, best: Choice) -> str:
+    """Return the message for a run that failures stop: its goodput, the largest loss and the times behind it."""
     g = best.goodput
     between, down, save = (units.show(g[name], "seconds", digits=2) for name in ("between", "down", "save"))
     worst = max(goodput.LOSSES, key=lambda part: g[part])
@@ -106,8 +107,8 @@ def no_progress(q: Question, best: Choice) -> str:
 
 
 def no_layout(q: Question, rejected: dict[str, int]) -> str:
-    """Return the message where no layout keeps to the rules: which rules dropped how many layouts, and which part of the cluster could
-    be used."""
+    """Return the message where no layout satisfies every rule: the layouts that each rule dropped, and the part of the cluster that
+    could be used."""
     fixed = [rule.removeprefix(ASKED).strip() for rule in rejected if rule.startswith(ASKED)]
     fixed = [axis for axis in fixed if axis in BOUNDED_CUTS]
     others = {rule: count for rule, count in rejected.items() if rule.removeprefix(ASKED).strip() not in fixed}
@@ -120,6 +121,7 @@ def no_layout(q: Question, rejected: dict[str, int]) -> str:
 
 
 def _usable(q: Question) -> str:
+    """Return the part of the cluster over which the model can be cut, with the flag that selects it; '' where there is none."""
     part = usable_part(q)
     if part is None:
         return ""
@@ -146,7 +148,7 @@ def distinct(q: Question, found: Found, top: int) -> Iterator[Choice]:
 
 
 def _work(layouts: Layouts, i: int) -> tuple[object, ...]:
-    """Key under which layouts count as ties: per-device work, ignoring how data parallelism is split."""
+    """Return the key under which layouts count as ties: per-device work, ignoring how data parallelism is split."""
     row = layouts.row(i)
     ranks, part = int(layouts.dp[i]) * int(row["cp"]), int(row["mbs"]) / int(row["cp"])
     return (ranks, part, *(value for name, value in row.items() if name not in (*MINOR, "cp", "mbs")))
@@ -160,7 +162,7 @@ def choice(q: Question, layouts: Layouts, cost: Cost, i: int, ties: int = 0) -> 
     tokens = float(q.work.batch_tokens)
     parts = {name: float(value[i]) for name, value in cost.time.items()}
     low, high = interval.step(q.calibration, parts, devices)
-    heavier = math.exp(interval.NORMAL * q.calibration.memory_spread)
+    memory_factor = math.exp(interval.NORMAL * q.calibration.memory_spread)
     exact = q.model.flops(tokens, q.work.seq)
     megatron = q.model.flops_megatron(tokens, q.work.seq, recompute=row["recompute"] == "full")
     rates = {"6N": q.model.flops_6n(tokens), "exact": exact, "Megatron": megatron}
@@ -183,8 +185,8 @@ def choice(q: Question, layouts: Layouts, cost: Cost, i: int, ties: int = 0) -> 
         mfu=exact / seconds / devices / peak,
         gradient_accumulation=math.ceil(int(q.work.batch) / (int(layouts.dp[i]) * int(row["mbs"]))),
         peak=float(cost.peak[i]),
-        peak_low=float(cost.peak[i]) / heavier,
-        peak_high=float(cost.peak[i]) * heavier,
+        peak_low=float(cost.peak[i]) / memory_factor,
+        peak_high=float(cost.peak[i]) * memory_factor,
         capacity=q.chip.memory,
         days=hours / 24 if hours else None,
         dollars=dollars,
@@ -201,7 +203,7 @@ def choice(q: Question, layouts: Layouts, cost: Cost, i: int, ties: int = 0) -> 
 def _goodput(q: Question, devices: int, seconds: float) -> tuple[dict[str, float], float]:
     """Return the goodput of a run with steps of this many seconds, and the devices in its spare nodes."""
     per_node = q.chip.per_node if q.cluster.torus else q.cluster.node.devices
-    found = goodput.goodput(
+    shares = goodput.goodput(
         q.work.reliability,
         devices,
         checkpoint_bytes=q.work.checkpoint_bytes(q.model.params),
@@ -209,4 +211,4 @@ def _goodput(q: Question, devices: int, seconds: float) -> tuple[dict[str, float
         step=seconds,
         per_node=per_node,
     ).at()
-    return found, found["spares"] * per_node
+    return shares, shares["spares"] * per_node

@@ -1,4 +1,4 @@
-"""Why a layout won: the parts of the step that differ, the constraint that binds, and what would change the answer, in words."""
+"""Explain in words why a layout won: the parts of the step that differ, the binding constraint, and what would change the answer."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +19,7 @@ from meshwise.units import GIB
 SHOWN = 4
 """Parts of the step that a comparison names."""
 NEGLIGIBLE = 0.05
-"""Percent of throughput below which a change is no gain."""
+"""Percent of throughput below which a change counts as no gain."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Difference:
 
     @property
     def gained(self) -> float:
+        """Seconds that the other layout takes longer."""
         return self.other - self.mine
 
 
@@ -43,9 +44,9 @@ class Explanation:
     other: Choice | None
     differences: tuple[Difference, ...]
     comparison: tuple[str, ...]
-    """How the two layouts differ, a sentence a line."""
+    """How the two layouts differ, one sentence per line."""
     limits: tuple[str, ...]
-    """What bounds the best layout, and what would change the answer, the most important first."""
+    """The limits of the best layout and what would change the answer, most important first."""
 
     @property
     def reasons(self) -> list[str]:
@@ -73,14 +74,14 @@ class Explanation:
 
 
 def _signed(gained: float) -> str:
-    """Return seconds that the other layout takes more, with a sign."""
+    """Return the seconds that the other layout takes longer, with a sign."""
     return f"{gained:+.3g}"
 
 
 def explain(plan: TrainPlan, versus: str = "") -> Explanation:
     """Compare the best layout with the runner-up, or with the best layout that has the axes of `versus`."""
     q, best, bounds = plan.question(), plan.best, plan.ask.bounds
-    other = compared(q, best, versus) if versus else runner_up(plan.choices)
+    other = fastest_with(q, best, versus) if versus else runner_up(plan.choices)
     rows = tuple(differences(best, other)) if other else ()
     return Explanation(best, other, rows, tuple(_comparison(best, other, rows)), tuple(_limits(q, best, bounds)))
 
@@ -100,17 +101,17 @@ def runner_up(choices: tuple[Choice, ...]) -> Choice | None:
     return choices[1] if len(choices) > 1 else None
 
 
-def compared(q: Question, best: Choice, text: str) -> Choice:
-    """Return the fastest layout with the axes that a user names, on as many devices as the best one has."""
+def fastest_with(q: Question, best: Choice, text: str) -> Choice:
+    """Return the fastest layout with the axes in `text`, on as many devices as the best one uses."""
     bounds = parse(text)
-    found = _as_large(q, best, bounds)
+    found = _search(q, best, bounds)
     if len(found.layouts):
         return choice(q, found.layouts, found.cost, 0)
     if found.evaluated:
         room = q.chip.memory * (1 - q.work.reserve)
         raise DoesNotFit(
-            f"{text} does not fit: the smallest of {found.evaluated:,} such layouts needs {found.smallest / GIB:.1f} GiB per device, and "
-            f"{room / GIB:.1f} GiB are free"
+            f"{text} does not fit: the smallest of {found.evaluated:,} such layouts needs {found.smallest / GIB:.1f} GiB per device, but "
+            f"only {room / GIB:.1f} GiB are free"
         )
     tried = _completed(q, best, {axis: least for axis, (least, _) in bounds.items()})
     rules = broken(q, tried)
@@ -119,13 +120,13 @@ def compared(q: Question, best: Choice, text: str) -> Choice:
     raise UserError(f"{text} cannot run; rules it breaks: {'; '.join(rules or found.rejected)}")
 
 
-def _as_large(q: Question, best: Choice, bounds: Bounds) -> Found:
-    """Search for the fastest layout on as many devices as the best one has."""
+def _search(q: Question, best: Choice, bounds: Bounds) -> Found:
+    """Search for the fastest layout on as many devices as `best` uses."""
     return search(q, bounds=bounds, top=1, nodes=(best.devices // q.cluster.node.devices,))
 
 
 def _completed(q: Question, best: Choice, given: dict[str, int]) -> Layouts:
-    """Return the axes that a user names, completed by those of the best layout, and else by the simplest that the framework allows."""
+    """Return a layout with the given axes; the others are from the best layout, or else the simplest that the framework supports."""
     f = q.work.framework
     row = {axis: int(best.layout[axis]) for axis in ("tp", "pp", "cp", "mbs")} | given
     rest, over = divmod(best.devices, max(1, row["tp"] * row["pp"] * row["cp"] * row.get("dp_replicate", 1)))
@@ -163,8 +164,8 @@ def _limits(q: Question, best: Choice, bounds: Bounds) -> list[str]:
 
 
 def binding(q: Question, best: Choice, bounds: Bounds) -> str:
-    """Return whether memory kept a faster layout out, and which."""
-    free = _as_large(replace(q, work=replace(q.work, reserve=-1e9)), best, bounds)
+    """Return whether memory rules out a faster layout, and which."""
+    free = _search(replace(q, work=replace(q.work, reserve=-1e9)), best, bounds)
     fastest = choice(q, free.layouts, free.cost, 0)
     if fastest.step >= best.step * 0.995:
         return "Memory is not a limit: no layout that does not fit would be faster."
@@ -172,7 +173,7 @@ def binding(q: Question, best: Choice, bounds: Bounds) -> str:
     return (
         f"Memory is the limit: {fastest.name} would take {fastest.step:.3g} s, "
         f"{100 * (1 - fastest.step / best.step):.0f}% less, "
-        f"but needs {units.show(over, 'bytes', binary=True)} more per device than it has."
+        f"but needs {units.show(over, 'bytes', binary=True)} more per device than is free."
     )
 
 
@@ -188,24 +189,24 @@ def what_if(q: Question, best: Choice, bounds: Bounds) -> list[str]:
         "twice the memory": replace(q, cluster=roomier, chip=larger),
     }
     lines: dict[str, float] = {}
-    for what, trial in trials.items():
+    for change, trial in trials.items():
         if trial is None:
             continue
-        found = _as_large(trial, best, bounds)
+        found = _search(trial, best, bounds)
         if not len(found.layouts):  # a larger batch keeps more micro-batches in flight
-            lines[f"With {what}: nothing fits."] = 0.0
+            lines[f"With {change}: nothing fits."] = 0.0
             continue
         other = choice(trial, found.layouts, found.cost, 0)
         gain = 100 * (other.tokens_per_second / best.tokens_per_second - 1)
         if abs(gain) < NEGLIGIBLE:
-            lines[f"With {what}: no gain."] = 0.0
+            lines[f"With {change}: no gain."] = 0.0
             continue
-        then = "the same layout" if layout_name(other.layout) == layout_name(best.layout) else other.name
-        lines[f"With {what}: {gain:+.1f}% tokens/s, {then}."] = gain
+        winner = "the same layout" if layout_name(other.layout) == layout_name(best.layout) else other.name
+        lines[f"With {change}: {gain:+.1f}% tokens/s, {winner}."] = gain
     return sorted(lines, key=lambda line: -lines[line])
 
 
 def _rooflines(q: Question, best: Choice) -> list[str]:
-    """Roofline verdicts for the devices that the layout uses, which `--at-most` may have made fewer."""
+    """Return the roofline verdicts for the devices that the layout uses: with `--at-most`, possibly not all."""
     used = replace(q.cluster, nodes=((best.devices // q.cluster.node.devices, q.cluster.node),))
     return verdicts(q.model, used, float(q.work.batch_tokens), q.work.seq)

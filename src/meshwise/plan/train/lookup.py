@@ -1,4 +1,4 @@
-"""Look up what a training question names: the cluster, the model, the framework and the calibration."""
+"""Look up everything that a training question names: the cluster, the model, the framework and the calibration."""
 
 from typing import Any, cast
 
@@ -13,7 +13,7 @@ from meshwise.plan.ask import TrainAsk
 
 
 def question(ask: TrainAsk, model: Model | None = None) -> Question:
-    """Return everything that the cost of a step depends on beside the layout. `model`: the model, if it was looked up already."""
+    """Return everything that the cost of a step depends on, except the layout. `model`: the model, if it was looked up already."""
     if not ask.on:
         raise UserError("missing --on: a cluster, such as 48x8xa100-80gb, or a chip with --vary nodes=8..512")
     if not ask.batch:
@@ -37,6 +37,6 @@ def question(ask: TrainAsk, model: Model | None = None) -> Question:
         imbalance=ask.imbalance,
         reliability=Reliability(**ask.failures),
     )
-    named = ask.calibration
-    fitted = calibrations.named(named) if named else calibrations.choose(cluster.chip, framework.key)
-    return Question.of(model, cluster, work, fitted)
+    name = ask.calibration
+    calibration = calibrations.named(name) if name else calibrations.choose(cluster.chip, framework.key)
+    return Question.of(model, cluster, work, calibration)

@@ -1,4 +1,4 @@
-"""Predicts a run of meshwise's own trainer: the same model, batch, layout and machine, as a question to the planner."""
+"""Predict a run of meshwise's own trainer: its model, batch, layout and machine, as a question to the planner."""
 
 from dataclasses import fields
 
@@ -13,16 +13,16 @@ from meshwise.workers.trainer.settings import Layout, Settings
 
 def question(settings: Settings, model: Model, on: str) -> Question:
     """Return the planner's question for the run that `settings` describe, on the cluster `on`."""
-    half = "bf16" if settings.precision == "fp32" else settings.precision
-    ask = TrainAsk(model=settings.name, on=on, batch=settings.batch, seq=settings.seq, framework="meshwise", precision=half)
+    precision = "bf16" if settings.precision == "fp32" else settings.precision  # the planner has no fp32
+    ask = TrainAsk(model=settings.name, on=on, batch=settings.batch, seq=settings.seq, framework="meshwise", precision=precision)
     return ask.question(model)
 
 
 def predict(settings: Settings, model: Model, on: str) -> Choice:
     """Return the predicted cost of the run's own layout."""
-    asked, a = question(settings, model, on), settings.layout
+    q, a = question(settings, model, on), settings.layout
     row: dict[str, int | str] = {f.name: getattr(a, f.name) for f in fields(Layout)}
     row |= {"ep": 1, "sp": int(a.tp > 1), "offload": "none", "zero": a.zero if a.dp_shard > 1 else 0}
     row |= {"schedule": "zero-bubble" if a.schedule == "zbv" else a.schedule}
     layouts = Layouts.from_row(row)
-    return choice(asked, layouts, evaluate(asked, layouts), 0)
+    return choice(q, layouts, evaluate(q, layouts), 0)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TrainPlan(plans.Plan[TrainAsk, Choice]):
-    """The fastest layouts for a TrainAsk, how many layouts each rule dropped, and the data that the numbers rest on."""
+    """The fastest layouts for a TrainAsk, how many layouts each rule dropped, and the data that the numbers were computed from."""
 
     format: ClassVar[int] = 4
     ask: TrainAsk
@@ -37,19 +37,19 @@ class TrainPlan(plans.Plan[TrainAsk, Choice]):
     rejected: dict[str, int]
     """Layouts that were dropped, by rule."""
     calibration: dict[str, str]
-    """Name, what it was fitted on, when, and whether it was fitted on this chip ('yes' or '')."""
+    """Its name, the data it was fitted on, the date, and whether it was fitted on this chip ('yes' or '')."""
     cluster: dict[str, str | int | float | None]
-    """What `--on` was resolved to: name, chip and its kind, devices, nodes (or pods), dollars per device and hour."""
+    """The cluster that `--on` names: name, chip and its kind, devices, nodes (or pods), dollars per device and hour."""
     framework: str
     notes: tuple[str, ...] = ()
     versions: dict[str, str] = field(default_factory=dict[str, str])
 
     def question(self) -> Question:
-        """Return everything that the plan's words mean, looked up again."""
+        """Look up everything that the question names again."""
         return self.ask.question()
 
     def explain(self, versus: str = "") -> "Explanation":
-        """Why the best layout won: against the runner-up, or against a layout of your own ('tp=8,pp=6')."""
+        """Explain why the best layout won, against the runner-up or against a layout of your own ('tp=8,pp=6')."""
         from meshwise.plan.train import explain
 
         return explain.explain(self, versus)
@@ -60,14 +60,14 @@ class TrainPlan(plans.Plan[TrainAsk, Choice]):
         return vary.answer(self.ask, [f"{name}={values}" for name, values in axes.items()])
 
     def timeline(self, choice: Choice | None = None) -> "Timeline":
-        """Return the step played out event by event; `.save("step.json.gz")` writes it for ui.perfetto.dev."""
+        """Simulate the step of a layout event by event; `.save("step.json.gz")` writes a trace for ui.perfetto.dev."""
         from meshwise.plan.train import timeline
 
-        return timeline.play_out(self.question(), choice or self.best)
+        return timeline.simulate_step(self.question(), choice or self.best)
 
 
 def node_counts(ask: TrainAsk, q: Question) -> tuple[int, ...]:
-    """Return every number of nodes up to `--at-most`; none where the whole cluster is to be used."""
+    """Return every number of nodes up to `--at-most`; () where the whole cluster is used."""
     if not ask.at_most:
         return ()
     most = q.cluster.node_count
@@ -114,17 +114,17 @@ def make(ask: TrainAsk) -> TrainPlan:
             "dollars_per_hour": rent / q.cluster.devices * 3600 if rent is not None else None,
         },
         framework=q.work.framework.name,
-        notes=(*q.model.notes, *q.cluster.notes, *_assumptions(q), *_in_time(ask, choices)),
+        notes=(*q.model.notes, *q.cluster.notes, *_assumptions(q), *_deadline_note(ask, choices)),
         versions=plans.versions(model=q.model.placed, cluster=q.cluster, framework=q.work.framework, calibration=q.calibration),
     )
 
 
-def _in_time(ask: TrainAsk, choices: tuple[Choice, ...]) -> tuple[str, ...]:
-    """Return which layouts meet the deadline. DoesNotFit where none does."""
+def _deadline_note(ask: TrainAsk, choices: tuple[Choice, ...]) -> tuple[str, ...]:
+    """Return a note of the layouts that meet the deadline. DoesNotFit where none does."""
     if not ask.within:
         return ()
     limit = units.show(ask.within, "seconds")
-    days = [one.total_days or math.inf for one in choices]
+    days = [choice.total_days or math.inf for choice in choices]
     rows = [str(i + 1) for i, value in enumerate(days) if value * 86400 <= ask.within]
     if not rows:
         raise DoesNotFit(f"nothing trains within {limit}: the fastest layout on {ask.on} takes {min(days):,.1f} days")
@@ -132,25 +132,25 @@ def _in_time(ask: TrainAsk, choices: tuple[Choice, ...]) -> tuple[str, ...]:
 
 
 def _assumptions(q: Question) -> list[str]:
-    """Assumptions about experts and 8-bit products that no measurement backs."""
+    """Return the assumptions about experts and 8-bit products that are not backed by measurements."""
     f, c = q.work.framework, q.calibration
-    found: list[str] = []
+    notes: list[str] = []
     if any(op.expert for op in q.model.ops):
         sent = "to each node once" if f.sends_once else "to each expert separately"
         behind = ", overlapped with another micro-batch's compute" if f.overlaps_experts else ""
         aside = f", with {f.communication_sms} SMs reserved for it" if f.communication_sms else ""
-        found.append(
+        notes.append(
             f"experts in {f.name}, assumed: the busiest rank has {q.work.imbalance:g} times the mean tokens (--imbalance); "
             f"a token is sent {sent}{behind}{aside}"
         )
     if q.work.precision == "fp8" and "fp8" in q.chip.flops:
-        found.append(
+        notes.append(
             f"fp8, assumed: products reach {c.matmul * c.fp8:.2f} of its peak and keep their inputs in 8 bits; "
             "attention and the output head stay in 16 bits"
         )
     if q.work.precision == "fp8" and "fp8" not in q.chip.flops:
-        found.append(f"{q.chip.name} has no fp8 matrix units: products are computed in 16 bits")
-    return found
+        notes.append(f"{q.chip.name} has no fp8 matrix units: products are computed in 16 bits")
+    return notes
 
 
 def read(path: Path) -> TrainPlan:
@@ -159,13 +159,13 @@ def read(path: Path) -> TrainPlan:
 
 
 def _faults(plan: TrainPlan) -> Iterator[str]:
-    """Values that would break the tables made from a plan."""
+    """Yield the faults of a plan.json that would break the tables made from it."""
     if not plan.choices or min(plan.ask.batch, plan.ask.seq) <= 0:
         yield "it has no layouts, or no batch"
     Reliability(**plan.ask.failures)
     for row in plan.choices:
         if min(row.step, row.tokens_per_second, row.capacity) <= 0 or _devices(row.layout) != row.devices:
-            yield "a layout takes no time, or has another number of devices than it states"
+            yield "a layout takes no time, or its axes do not multiply to its devices"
         if set(row.time) != set(TRAIN_PARTS) or set(row.memory) != set(TRAIN_KINDS):
             yield "a layout has other parts than this version knows"
         if set(row.goodput) != {f.name for f in fields(goodput.Goodput)}:

@@ -1,5 +1,5 @@
-"""Rules that a layout must satisfy, as named masks over many layouts. The same masks prune the search, count what it drops, and
-word the error for a single layout."""
+"""Rules that a layout must satisfy, as named masks over many layouts. The same masks prune the search, count the layouts it
+drops, and word the error for a single layout."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ def cut_rules(q: Question, a: Layouts) -> dict[str, Mask]:
             axis=0,
         ),
         "the framework must support tp of recurrent layers": (a.tp == 1) | f.cuts_recurrence | (not recurs(q)),
-        TP_IN_NODE: q.cluster.node.devices % a.tp == 0,  # 6 in nodes of 8 leaves some groups astride two
+        TP_IN_NODE: q.cluster.node.devices % a.tp == 0,  # with 6 in nodes of 8, some groups would span two nodes
         "pp is at most the number of layers": a.pp <= d.layers,
         "pp cuts the layers into stages": layers,
         "the framework must support cp": (a.cp == 1) | f.context_parallel,
@@ -49,17 +49,19 @@ def cut_rules(q: Question, a: Layouts) -> dict[str, Mask]:
 
 
 def attends(q: Question) -> bool:
+    """Return whether the model has attention layers."""
     return any(op.kind == "attention" for op in q.model.ops)
 
 
 def recurs(q: Question) -> bool:
+    """Return whether the model has recurrent layers."""
     return any(op.kind == "scan" for op in q.model.ops)
 
 
 def _padding(q: Question, a: Layouts) -> Floats:
-    """Sequences computed over sequences in the batch: above 1 where data ranks do not divide it."""
-    each = a.dp * a.mbs
-    return np.ceil(q.work.batch / each) * each / q.work.batch
+    """Return sequences computed over sequences in the batch: above 1 where data ranks do not divide it."""
+    at_once = a.dp * a.mbs
+    return np.ceil(q.work.batch / at_once) * at_once / q.work.batch
 
 
 def inner_rules(q: Question, a: Layouts) -> dict[str, Mask]:
@@ -100,7 +102,7 @@ def choice_rules(q: Question, a: Layouts, steady: Mask | bool) -> dict[str, Mask
 def offered_rules(q: Question, a: Layouts) -> dict[str, Mask]:
     """Return rules that the search satisfies by construction; they matter for a layout that a user names."""
     f, interleaved = q.work.framework, SCHEDULES.index("interleaved")
-    shared = {"never": a.sp == 0, "choice": (a.sp == 0) | (a.tp > 1), "always": (a.sp > 0) == (a.tp > 1)}
+    sequence_parallel = {"never": a.sp == 0, "choice": (a.sp == 0) | (a.tp > 1), "always": (a.sp > 0) == (a.tp > 1)}
     return {
         "ep divides dp_shard x cp": (a.dp_shard * a.cp) % a.ep == 0,
         "the framework must support this ZeRO stage": np.where(a.dp_shard > 1, np.isin(a.zero, f.zero), a.zero == 0),
@@ -109,13 +111,13 @@ def offered_rules(q: Question, a: Layouts) -> dict[str, Mask]:
         "the framework must support this schedule": np.isin(a.schedule, [SCHEDULES.index(how) for how in f.schedules]),
         "a schedule other than 1f1b needs pp": (a.schedule == 0) | (a.pp > 1),
         "vpp goes with the interleaved schedule": (a.schedule == interleaved) == (a.vpp > 1),
-        "vpp cuts the layers of a stage evenly": (a.vpp == 1) | _evenly(q, a),
-        "the framework must support sp, which needs tp": shared[f.sequence_parallel],
+        "vpp cuts the layers of a stage evenly": (a.vpp == 1) | _equal_chunks(q, a),
+        "the framework must support sp, which needs tp": sequence_parallel[f.sequence_parallel],
         "the framework must support offload": (a.offload == 0) | f.offload,
     }
 
 
-def _evenly(q: Question, a: Layouts) -> Mask:
+def _equal_chunks(q: Question, a: Layouts) -> Mask:
     """Return whether every stage splits into model chunks with equally many layers, counting the embedding and the head where the
     framework does."""
     layers, chunks = q.model.decoder.layers, a.pp * a.vpp

@@ -22,7 +22,7 @@ BLOCK = 1 << 14
 PAIRS = 1 << 18
 """Pairs of cut and model shape whose rules are checked at once."""
 PARTS_TRIED = 4096
-"""Smaller clusters that are tried where a model cannot be cut over the whole one."""
+"""Smaller clusters to try where a model cannot be cut over the whole cluster."""
 TIES = 32
 """Layouts kept per requested one, since near-ties are merged later."""
 ASKED = "--fix or --allow"
@@ -46,11 +46,11 @@ def search(q: Question, *, bounds: Bounds | None = None, top: int = 10, nodes: t
     limits = dict(bounds or {})
     capacity = q.chip.memory * (1 - q.work.reserve)
     rejected: dict[str, int] = {}
-    best = _nothing()
+    best = _empty()
     kept = max(top, 1) * TIES
     evaluated, smallest = 0, np.inf
-    for asked, block in blocks(q, limits, nodes, rejected):
-        weight = peak(asked, block)
+    for block_question, block in blocks(q, limits, nodes, rejected):
+        weight = peak(block_question, block)
         evaluated += len(block)
         smallest = min(smallest, float(weight.min()))
         fits = weight <= capacity
@@ -58,11 +58,11 @@ def search(q: Question, *, bounds: Bounds | None = None, top: int = 10, nodes: t
         if not fits.any():
             continue
         block = block.take(fits)
-        cost = evaluate(asked, block)
+        cost = evaluate(block_question, block)
         step = cost.step
         rows = np.arange(len(block))
         if len(rows) > kept:
-            rows = np.flatnonzero(step <= np.partition(step, kept)[kept])  # whatever ties for the last place, too
+            rows = np.flatnonzero(step <= np.partition(step, kept)[kept])  # with all ties for the last place
         best = _fastest(best, (block.take(rows), _take(cost, rows)), kept)
     return Found(*best, evaluated, {rule: number for rule, number in rejected.items() if number}, float(smallest))
 
@@ -71,7 +71,7 @@ def _take(cost: Cost, rows: Ints) -> Cost:
     return Cost({k: v[rows] for k, v in cost.time.items()}, {k: v[rows] for k, v in cost.memory.items()})
 
 
-def _nothing() -> tuple[Layouts, Cost]:
+def _empty() -> tuple[Layouts, Cost]:
     none = np.zeros(0, dtype=np.int64)
     return Layouts.of(tp=none), Cost(dict.fromkeys(TRAIN_PARTS, none), dict.fromkeys(TRAIN_KINDS, none))
 
@@ -107,17 +107,18 @@ def check_divides(q: Question, limits: Bounds, nodes: tuple[int, ...] = ()) -> N
 
 @cache
 def divisors(n: int) -> tuple[int, ...]:
+    """Return every divisor of n, the smallest first."""
     small = [i for i in range(1, int(n**0.5) + 1) if n % i == 0]
     return tuple(sorted({*small, *(n // i for i in small)}))
 
 
 def blocks(q: Question, limits: Bounds, nodes: tuple[int, ...], rejected: dict[str, int]) -> Iterator[tuple[Question, Layouts]]:
-    """Yield valid layouts in blocks of about BLOCK, each with its question: for a stack of shapes, the model of every layout."""
+    """Yield valid layouts in blocks of about BLOCK, each with its question, whose model has the shape of every layout in the block."""
     choices = InnerChoices(q, limits)
     waiting: list[PartialLayouts] = []
     for count in nodes or (q.cluster.node_count,):
-        for some in partial_layouts(q, limits, count, choices, rejected):
-            waiting.append(some)
+        for partial in partial_layouts(q, limits, count, choices, rejected):
+            waiting.append(partial)
             if sum(part.number for part in waiting) >= BLOCK:
                 yield from completed(q, PartialLayouts.joined(waiting), choices)
                 waiting = []
@@ -160,7 +161,7 @@ class InnerChoices:
         self.kinds: dict[tuple[int, ...], int] = {}
         self.tables: list[dict[str, Ints]] = []
         self.all: list[int] = []
-        """Number of choices per kind before rules."""
+        """Number of choices per kind, before rules are applied."""
         self.dropped: list[dict[str, int]] = []
 
     def of(self, a: Layouts, layers: Ints) -> Ints:
@@ -172,20 +173,22 @@ class InnerChoices:
         for column in columns:
             code = code * (int(np.max(column, initial=0)) + 1) + column
         _, first, which = np.unique(code, return_index=True, return_inverse=True)
-        found = [self._kind(tuple(int(column[i]) for column in columns)) for i in first.tolist()]
-        return np.array(found, dtype=np.int64)[which]
+        kinds = [self._kind(tuple(int(column[i]) for column in columns)) for i in first.tolist()]
+        return np.array(kinds, dtype=np.int64)[which]
 
     def _kind(self, key: tuple[int, ...]) -> int:
+        """Return the index into `tables` for a kind, whose table is computed when it first occurs."""
         if key not in self.kinds:
             self.kinds[key] = len(self.tables)
             *chosen, steady = key
             table = _inner(self.q, *chosen)
             dropped: dict[str, int] = {}
-            rest = dict.fromkeys((*CUTS, "mbs"), np.ones_like(table["zero"]))  # no rule of choices asks for these
-            some = Layouts(**rest, **table)
-            kept = _all(choice_rules(self.q, some, bool(steady)) | _bounded(some, self.limits, INNER), dropped, len(some))
+            rest = dict.fromkeys((*CUTS, "mbs"), np.ones_like(table["zero"]))  # no rule on inner choices reads these axes
+            layouts = Layouts(**rest, **table)
+            rules = choice_rules(self.q, layouts, bool(steady)) | _bounded(layouts, self.limits, INNER)
+            kept = _passing(rules, dropped, len(layouts))
             self.tables.append({axis: values[kept] for axis, values in table.items()})
-            self.all.append(len(some))
+            self.all.append(len(layouts))
             self.dropped.append(dropped)
         return self.kinds[key]
 
@@ -194,65 +197,68 @@ def partial_layouts(
     q: Question, limits: Bounds, nodes: int, choices: InnerChoices, rejected: dict[str, int]
 ) -> Iterator[PartialLayouts]:
     """Yield partial layouts on this many nodes: every cut, shape and micro-batch that satisfies the rules, many at a time."""
-    for pairs, cuts in _paired(q, _cuts(q, nodes * q.cluster.node.devices)):
-        here = replace(q, model=q.model.take(pairs))
-        # What the user left open first: a rule that drops none of it is not why nothing is left.
-        kept = _all(_bounded(cuts, limits, BOUNDED_CUTS) | _allowed(cut_rules(here, cuts), limits), rejected, len(cuts))
-        pairs, cuts = pairs[kept], cuts.take(kept)
-        distinct, which = np.unique(cuts.dp, return_inverse=True)
-        sizes = [np.array(divisors(math.ceil(int(q.work.batch) / dp)), dtype=np.int64) for dp in distinct.tolist()]
-        outer, inner = _each(np.array([len(size) for size in sizes], dtype=np.int64), which)
-        if not len(outer):
+    for shapes, cuts in _paired(q, _cuts(q, nodes * q.cluster.node.devices)):
+        # --fix and --allow first, so that the counts of other rules only cover layouts that the user allows
+        rules = _bounded(cuts, limits, BOUNDED_CUTS)
+        rules |= _without_node_rule(cut_rules(replace(q, model=q.model.take(shapes)), cuts), limits)
+        kept = _passing(rules, rejected, len(cuts))
+        shapes, cuts = shapes[kept], cuts.take(kept)
+        ranks, rank_index = np.unique(cuts.dp, return_inverse=True)
+        sizes = [np.array(divisors(math.ceil(int(q.work.batch) / dp)), dtype=np.int64) for dp in ranks.tolist()]
+        cut_index, size_index = _pair_with_choices(np.array([len(size) for size in sizes], dtype=np.int64), rank_index)
+        if not len(cut_index):
             continue
-        pairs, some = pairs[outer], replace(cuts.take(outer), mbs=np.concatenate(sizes)[inner])
-        model = q.model.take(pairs)
-        kind = choices.of(some, np.broadcast_to(model.decoder.layers, len(some)))
+        shapes = shapes[cut_index]
+        layouts = replace(cuts.take(cut_index), mbs=np.concatenate(sizes)[size_index])
+        model = q.model.take(shapes)
+        kind = choices.of(layouts, np.broadcast_to(model.decoder.layers, len(layouts)))
         weights = np.array(choices.all, dtype=np.int64)[kind]
-        rules = batch_rules(replace(q, model=model), some) | _bounded(some, limits, ("mbs",))
-        kept = _all(rules, rejected, len(some), weights)
-        for which, times in enumerate(np.bincount(kind[kept]).tolist()):
-            for rule, number in choices.dropped[which].items():
+        rules = batch_rules(replace(q, model=model), layouts) | _bounded(layouts, limits, ("mbs",))
+        kept = _passing(rules, rejected, len(layouts), weights)
+        for dropped, times in zip(choices.dropped, np.bincount(kind[kept]).tolist(), strict=False):
+            for rule, number in dropped.items():
                 rejected[rule] = rejected.get(rule, 0) + number * times
         size = np.array([len(table["zero"]) for table in choices.tables], dtype=np.int64)[kind]
         kept &= size > 0
         if kept.any():
-            yield PartialLayouts(pairs[kept], some.take(kept), kind[kept], size[kept])
+            yield PartialLayouts(shapes[kept], layouts.take(kept), kind[kept], size[kept])
 
 
-def _each(sizes: Ints, which: Ints) -> tuple[Ints, Ints]:
+def _pair_with_choices(sizes: Ints, kinds: Ints) -> tuple[Ints, Ints]:
     """Pair every row with every choice of its kind (`sizes[kind]` of them): return the row index and the choice index of each pair."""
-    size = sizes[which]
-    outer = np.repeat(np.arange(len(which)), size)
-    first = (np.cumsum(sizes) - sizes)[which] - (np.cumsum(size) - size)
+    size = sizes[kinds]
+    outer = np.repeat(np.arange(len(kinds)), size)
+    first = (np.cumsum(sizes) - sizes)[kinds] - (np.cumsum(size) - size)
     return outer, np.arange(len(outer)) + first[outer]
 
 
 def _paired(q: Question, cuts: Layouts) -> Iterator[tuple[Ints, Layouts]]:
-    """Yield every cut with every shape, many at a time. Shapes are strided, so that the first block resembles the rest."""
+    """Yield every cut with every shape (its index), many at a time. Shapes are strided, so that the first block resembles the rest."""
     shapes = np.arange(np.size(q.model.variant))
     parts = -(-len(shapes) // max(1, PAIRS // len(cuts)))
-    for some in (shapes[part::parts] for part in range(parts)):
-        yield np.repeat(some, len(cuts)), cuts.take(np.tile(np.arange(len(cuts)), len(some)))
+    for part in range(parts):
+        chosen = shapes[part::parts]
+        yield np.repeat(chosen, len(cuts)), cuts.take(np.tile(np.arange(len(cuts)), len(chosen)))
 
 
-def completed(q: Question, some: PartialLayouts, choices: InnerChoices) -> Iterator[tuple[Question, Layouts]]:
-    """Complete partial layouts with all their inner choices, in blocks of about BLOCK."""
-    table = {axis: np.concatenate([one[axis] for one in choices.tables]) for axis in INNER}
-    sizes = np.array([len(one["zero"]) for one in choices.tables], dtype=np.int64)
-    ends: Ints = np.cumsum(some.size)
+def completed(q: Question, partial: PartialLayouts, choices: InnerChoices) -> Iterator[tuple[Question, Layouts]]:
+    """Yield partial layouts completed with all their inner choices, in blocks of about BLOCK."""
+    columns = {axis: np.concatenate([table[axis] for table in choices.tables]) for axis in INNER}
+    sizes = np.array([len(table["zero"]) for table in choices.tables], dtype=np.int64)
+    ends: Ints = np.cumsum(partial.size)
     first = before = 0
     while first < len(ends):
         last = max(first + 1, int(np.searchsorted(ends, before + BLOCK, side="right")))
-        outer, inner = _each(sizes, some.kind[first:last])
+        outer, inner = _pair_with_choices(sizes, partial.kind[first:last])
         outer += first
-        axes = {axis: getattr(some.layouts, axis)[outer] for axis in (*CUTS, "mbs")}
-        layouts = Layouts(**axes, **{axis: values[inner] for axis, values in table.items()})
-        yield replace(q, model=q.model.take(some.shape[outer])), layouts
+        axes = {axis: getattr(partial.layouts, axis)[outer] for axis in (*CUTS, "mbs")}
+        layouts = Layouts(**axes, **{axis: values[inner] for axis, values in columns.items()})
+        yield replace(q, model=q.model.take(partial.shape[outer])), layouts
         first, before = last, int(ends[last - 1])
 
 
-def _allowed(rules: dict[str, Mask], limits: Bounds) -> dict[str, Mask]:
-    """Drop the rule that tp stays inside a node where the user bounds tp."""
+def _without_node_rule(rules: dict[str, Mask], limits: Bounds) -> dict[str, Mask]:
+    """Return the rules; where the user bounds tp, without the one that keeps tp inside a node."""
     return {rule: mask for rule, mask in rules.items() if not (rule == TP_IN_NODE and "tp" in limits)}
 
 
@@ -263,14 +269,14 @@ def _concatenated(parts: list[Layouts]) -> Layouts:
     return Layouts(**{f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Layouts)})
 
 
-def _all(rules: dict[str, Mask], rejected: dict[str, int], length: int, weights: Ints | None = None) -> Mask:
+def _passing(rules: dict[str, Mask], rejected: dict[str, int], length: int, weights: Ints | None = None) -> Mask:
     """Return a mask of the rows that pass every rule. A dropped row counts under the first rule it breaks, once or `weights` times."""
-    left = np.ones(length, dtype=bool)
+    passing = np.ones(length, dtype=bool)
     for rule, mask in rules.items():
-        gone: Mask = left & ~mask
-        rejected[rule] = rejected.get(rule, 0) + int(gone.sum() if weights is None else weights[gone].sum())
-        left &= mask
-    return left
+        dropped: Mask = passing & ~mask
+        rejected[rule] = rejected.get(rule, 0) + int(dropped.sum() if weights is None else weights[dropped].sum())
+        passing &= mask
+    return passing
 
 
 def _bounded(a: Layouts, limits: Mapping[str, tuple[int, int]], axes: tuple[str, ...]) -> dict[str, Mask]:
@@ -298,24 +304,24 @@ def _cuts(q: Question, devices: int) -> Layouts:
 
 
 def usable_part(q: Question) -> tuple[int, int] | None:
-    """Return the largest part of the cluster, as nodes and devices per node, over which the model can be cut at all; None where none of
-    the nearest parts can. 100,000 devices are 2^5 x 5^5: no batch, head or layer count has those fives, and 98,304 of them do."""
-    whole, each = q.cluster.node_count, q.cluster.node.devices
-    nodes = range(whole, max(0, int(0.8 * whole) - 1), -1)
+    """Return the largest part of the cluster, as nodes and devices per node, over which the model can be cut; None where it cannot be cut
+    over any of the nearest parts. 100,000 devices are 2^5 x 5^5: no batch, head or layer count has those fives, but 98,304 devices fit."""
+    most, size = q.cluster.node_count, q.cluster.node.devices
+    nodes = range(most, max(0, int(0.8 * most) - 1), -1)
     parts = sorted(
-        ((n, d) for n in nodes for d in range(each, 0, -1) if n and (n, d) != (whole, each)), key=lambda p: -p[0] * p[1]
+        ((n, d) for n in nodes for d in range(size, 0, -1) if n and (n, d) != (most, size)), key=lambda p: -p[0] * p[1]
     )
     for count, devices in parts[:PARTS_TRIED]:
         node = replace(q.cluster.node, chips=((devices, q.chip),))
-        here = replace(q, cluster=replace(q.cluster, nodes=((count, node),)))
-        if np.logical_and.reduce(list(cut_rules(here, _cuts(here, count * devices)).values())).any():
+        part = replace(q, cluster=replace(q.cluster, nodes=((count, node),)))
+        if np.logical_and.reduce(list(cut_rules(part, _cuts(part, count * devices)).values())).any():
             return count, devices
     return None
 
 
-def _inner(q: Question, pp: int, per_stage: int, shared: int, cut: int) -> dict[str, Ints]:
+def _inner(q: Question, pp: int, per_stage: int, sharded: int, tensor: int) -> dict[str, Ints]:
     """Return every combination of ZeRO stage, recompute, sequence parallelism, schedule and offload for partial layouts with these
-    stages. `shared`: dp_shard > 1; `cut`: tp > 1."""
+    stages. `sharded`: dp_shard > 1; `tensor`: tp > 1."""
     f = q.work.framework
     schedules = [(SCHEDULES.index("1f1b"), 1)]
     if pp > 1 and "interleaved" in f.schedules:
@@ -323,9 +329,9 @@ def _inner(q: Question, pp: int, per_stage: int, shared: int, cut: int) -> dict[
     if pp > 1 and "zero-bubble" in f.schedules:
         schedules.append((SCHEDULES.index("zero-bubble"), 1))
     choices: dict[str, list[int]] = {
-        "zero": list(f.zero) if shared else [0],
+        "zero": list(f.zero) if sharded else [0],
         "recompute": [RECOMPUTE.index(how) for how in f.recompute if how != "selective" or attends(q)],
-        "sp": {"never": [0], "choice": [0, 1], "always": [1]}[f.sequence_parallel] if cut else [0],
+        "sp": {"never": [0], "choice": [0, 1], "always": [1]}[f.sequence_parallel] if tensor else [0],
         "plan": list(range(len(schedules))),
         "offload": list(range(len(OFFLOAD))) if f.offload else [0],
     }

@@ -1,4 +1,4 @@
-"""A training step played out in time: what every stage does when, as a trace for Perfetto and Chrome."""
+"""A training step simulated in time: the operations of every stage, as a trace for Perfetto and Chrome."""
 
 import gzip
 import json
@@ -39,6 +39,7 @@ PASSES: Final = ("forward", "backward", "weight gradients")
 DETAILED: Final = 6000
 """Show the parts of each operation as separate slices up to this many operations."""
 SECANTS: Final = 20
+"""Iterations of the secant method, at most."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +77,11 @@ class Timeline:
         return self.run.makespan
 
 
-def play_out(q: Question, choice: Choice) -> Timeline:
-    """Play out the predicted step of a layout.
+def simulate_step(q: Question, choice: Choice) -> Timeline:
+    """Simulate the predicted step of a layout.
 
-    The cost model adds the loss between micro-batches (p2p, and the CPU's part of launch) once per micro-batch, and not while the pipeline
-    fills. Here every operation has a share of it, scaled so that the step is as long as predicted."""
+    The cost model adds the loss between micro-batches (p2p, and the CPU's part of launch) once per micro-batch, but not while the pipeline
+    fills. Here every operation takes a share of it, scaled so that the step is as long as predicted."""
     layouts = Layouts.from_row(choice.layout)
     schedule, microbatches = str(choice.layout["schedule"]), _microbatches(q, choice, layouts)
     inside, lost = _inside(q, layouts), _between(q, choice, layouts, microbatches)
@@ -88,7 +89,7 @@ def play_out(q: Question, choice: Choice) -> Timeline:
     target = choice.step - sum(after.values())
     inside = inside + _share(schedule, inside, lost, microbatches, target) * lost
     run = simulate(schedule, inside.sum(axis=0), microbatches)
-    scale = target / run.makespan  # 1, unless the data has changed since
+    scale = target / run.makespan  # 1, unless chip or calibration data has changed since the plan was made
     return Timeline(choice, schedule, replace(run, start=run.start * scale, end=run.end * scale), inside * scale, after)
 
 
@@ -113,16 +114,16 @@ def _share(schedule: str, inside: Floats, lost: Floats, microbatches: int, targe
 def _microbatches(q: Question, choice: Choice, layouts: Layouts) -> int:
     """Return the number of micro-batches. UserError where an edited plan.json has a layout that no schedule can run."""
     pp, vpp = int(layouts.pp[0]), int(layouts.vpp[0])
-    found, over = divmod(int(q.work.batch), int(layouts.dp[0] * layouts.mbs[0]))
-    if over or not found:
+    number, over = divmod(int(q.work.batch), int(layouts.dp[0] * layouts.mbs[0]))
+    if over or not number:
         raise UserError(
-            f"a batch of {q.work.batch} is no whole number of micro-batches of {layouts.dp[0]} x {layouts.mbs[0]} sequences"
+            f"a batch of {q.work.batch} is not a whole number of micro-batches of {layouts.dp[0]} x {layouts.mbs[0]} sequences"
         )
-    if (vpp > 1) != (choice.layout["schedule"] == "interleaved") or (vpp > 1 and found % pp):
+    if (vpp > 1) != (choice.layout["schedule"] == "interleaved") or (vpp > 1 and number % pp):
         raise UserError(
-            f"schedule {choice.layout['schedule']} cannot run {found} micro-batches through {pp} stages of {vpp} model chunks"
+            f"schedule {choice.layout['schedule']} cannot run {number} micro-batches through {pp} stages of {vpp} model chunks"
         )
-    return found
+    return number
 
 
 def _inside(q: Question, layouts: Layouts) -> Floats:
@@ -131,23 +132,22 @@ def _inside(q: Question, layouts: Layouts) -> Floats:
     pp, vpp = int(layouts.pp[0]), int(layouts.vpp[0])
     layers = np.diff(layers_before(q, a, np.arange(pp + 1.0))) / vpp
     layer, head = (_by_pass(parts, pass_times(q, a, parts)) for parts in layer_and_head(q, layouts))
-    found = layer[:, :, None, None] * layers[:, None] * np.ones(vpp)
-    found[:, :, -1, -1] += head
-    return found
+    seconds = layer[:, :, None, None] * layers[:, None] * np.ones(vpp)
+    seconds[:, :, -1, -1] += head
+    return seconds
 
 
-def _by_pass(parts: dict[str, Floats], paced: PassTimes) -> Floats:
+def _by_pass(parts: dict[str, Floats], times: PassTimes) -> Floats:
     """Divide the seconds of each part between forward, backward and weight-gradient passes."""
     seconds = {part: float(parts[part][0]) if part in parts else 0.0 for part in WITHIN}
-    repeated = seconds["recompute"]
     local = sum(value for part, value in seconds.items() if part not in ("recompute", *COLLECTIVES))
-    whole = sum(seconds.values()) - repeated
-    ahead = float(paced.forward[0]) / whole if whole else 0.0
-    put_off = float(paced.weight[0]) / local if local else 0.0
+    computed = sum(seconds.values()) - seconds["recompute"]
+    forward_share = float(times.forward[0]) / computed if computed else 0.0
+    weight_share = float(times.weight[0]) / local if local else 0.0
     rows: list[tuple[float, float, float]] = []
     for part, value in seconds.items():
-        forward = 0.0 if part == "recompute" else ahead * value
-        weight = 0.0 if part in ("recompute", *COLLECTIVES) else put_off * value
+        forward = 0.0 if part == "recompute" else forward_share * value
+        weight = 0.0 if part in ("recompute", *COLLECTIVES) else weight_share * value
         rows.append((forward, value - forward - weight, weight))
     return np.array(rows)
 
@@ -155,10 +155,10 @@ def _by_pass(parts: dict[str, Floats], paced: PassTimes) -> Floats:
 def _between(q: Question, choice: Choice, layouts: Layouts, microbatches: int) -> Floats:
     """Return the seconds that a stage loses per micro-batch outside its layers, half in each direction."""
     pp, vpp = int(layouts.pp[0]), int(layouts.vpp[0])
-    found = np.zeros((len(WITHIN), 3, pp, vpp))
+    lost = np.zeros((len(WITHIN), 3, pp, vpp))
     for part, seconds in (("p2p", choice.time["p2p"] / microbatches), ("launch", float(stage_launch(q, layouts)[0]))):
-        found[WITHIN.index(part), [FORWARD, BACKWARD]] = seconds / 2 / vpp
-    return found
+        lost[WITHIN.index(part), [FORWARD, BACKWARD]] = seconds / 2 / vpp
+    return lost
 
 
 def trace(timeline: Timeline) -> dict[str, Any]:
@@ -188,20 +188,21 @@ def _names(timeline: Timeline) -> Iterator[dict[str, Any]]:
         used = (
             {"compute"} | after | {part for part, seconds in zip(WITHIN, inside[:, stage].tolist(), strict=True) if seconds > 0}
         )
-        yield _named("process_name", stage, 0, name=f"stage {stage}")
-        yield _named("process_sort_index", stage, 0, sort_index=stage)
+        yield _metadata("process_name", stage, 0, name=f"stage {stage}")
+        yield _metadata("process_sort_index", stage, 0, sort_index=stage)
         for thread, (part, stream) in enumerate(STREAMS.items()):
             if part in used:
-                yield _named("thread_name", stage, thread, name=stream)
-                yield _named("thread_sort_index", stage, thread, sort_index=thread)
+                yield _metadata("thread_name", stage, thread, name=stream)
+                yield _metadata("thread_sort_index", stage, thread, sort_index=thread)
 
 
-def _named(what: str, stage: int, thread: int, **args: object) -> dict[str, Any]:
-    return {"ph": "M", "name": what, "pid": stage, "tid": thread, "args": args}
+def _metadata(name: str, stage: int, thread: int, /, **args: object) -> dict[str, Any]:
+    """Return a metadata event, which names or orders a track."""
+    return {"ph": "M", "name": name, "pid": stage, "tid": thread, "args": args}
 
 
 def _slices(timeline: Timeline) -> Iterator[dict[str, Any]]:
-    """Yield the slices of every operation: compute on the compute stream, waits on their own streams."""
+    """Yield the slices of every operation: computation on the compute stream, each kind of wait on its own stream."""
     run, threads = timeline.run, list(STREAMS)
     pieces = timeline.inside[:, run.kind, run.stage, run.chunk]
     edges: list[list[float]] = np.round(
@@ -236,5 +237,5 @@ def after(timeline: Timeline) -> Iterator[tuple[str, float, float]]:
 
 
 def _slice(name: str, category: str, stage: int, thread: int, start: float, end: float, args: dict[str, int]) -> dict[str, Any]:
-    found = {"ph": "X", "name": name, "cat": category, "pid": stage, "tid": thread, "ts": start, "dur": round(end - start, 3)}
-    return {**found, "args": args}
+    event = {"ph": "X", "name": name, "cat": category, "pid": stage, "tid": thread, "ts": start, "dur": round(end - start, 3)}
+    return {**event, "args": args}

@@ -20,7 +20,7 @@ from meshwise.plan.train.explain import differences
 from meshwise.plan.train.plan import node_counts
 from meshwise.plan.train.rules import broken
 from meshwise.plan.train.search import Found, search
-from meshwise.plan.vary import Points, Value, Variant, first_values, parse, refuse_all, variants
+from meshwise.plan.vary import Points, Value, Variant, check_any_fits, first_values, parse, variants
 from meshwise.units import GIB
 
 DAY = 86400.0
@@ -42,7 +42,7 @@ class Point:
     """Why its layout differs from the point before; '' where it does not."""
 
     def meets(self, within: float) -> bool:
-        """Return whether training ends within so many seconds; 0 is no deadline."""
+        """Return whether training ends within this many seconds; 0 means no deadline."""
         days = self.choice.total_days if self.choice else None
         return days is not None and (not within or days * DAY <= within)
 
@@ -56,13 +56,15 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TrainPoints(Points[TrainAsk, Point]):
+    """The answers to a training question at every point of a grid."""
+
     ask: TrainAsk
     vary: tuple[str, ...]
     axes: tuple[str, ...]
     points: tuple[Point, ...]
 
 
-def started(ask: TrainAsk, texts: Sequence[str]) -> TrainAsk:
+def starting_ask(ask: TrainAsk, texts: Sequence[str]) -> TrainAsk:
     """Return the question to start from: its own cluster and batch, or the first values of the axes that vary them."""
     first = first_values(texts, TRAIN_AXES)
     counted = "nodes" in first or "devices" in first
@@ -74,20 +76,20 @@ def answer(ask: TrainAsk, texts: Sequence[str]) -> TrainPoints:
     """Answer a question at every point of the grid that `--vary` describes."""
     if ask.within and not ask.tokens:
         raise UserError("--within needs --tokens: how many to train on, such as --tokens 15T")
-    ask = started(ask, texts)
+    ask = starting_ask(ask, texts)
     varied = parse(texts, TRAIN_AXES, ask)
-    names = tuple(one.axis.name for one in varied)
+    names = tuple(along.axis.name for along in varied)
     if ask.at_most and {"nodes", "devices"} & {*names}:
-        raise UserError("--vary nodes or devices and --at-most both say how many devices there are; give one of them")
+        raise UserError("--vary nodes or devices and --at-most both set the number of devices; give only one")
     if not ask.on:
-        ask.question()  # says what is missing
+        ask.question()  # raises the error for a missing --on
     points = answers(variants(ask, varied, TRAIN_AXES), len(varied[-1].values))
     check(points, ask.within)
     return TrainPoints(ask=ask, vary=tuple(texts), axes=names, points=tuple(points))
 
 
-def at(variant: Variant[TrainAsk], model: Model | None = None) -> Point:
-    """Return the fastest layout at one point, or in a few words why none runs there. `model`: the model, if it was looked up already."""
+def answer_point(variant: Variant[TrainAsk], model: Model | None = None) -> Point:
+    """Return the fastest layout at one point, or a short reason why there is none. `model`: the model, if it was looked up already."""
     point = Point(values=variant.values, labels=variant.labels, ask=variant.ask, refusal=variant.refusal)
     if variant.ask is None:
         return point
@@ -99,21 +101,27 @@ def at(variant: Variant[TrainAsk], model: Model | None = None) -> Point:
 
 
 def _refusal(q: Question, found: Found) -> str:
+    """Return in a few words why no layout was found."""
     if math.isfinite(found.smallest):
-        return f"does not fit: needs {found.smallest / GIB:.1f} GiB of the {q.chip.memory * (1 - q.work.reserve) / GIB:.1f} free"
+        return f"does not fit: {_memory_needed(q, found)}"
     most = sorted(found.rejected, key=lambda rule: -found.rejected[rule])[:2]
     return f"no layout for {q.cluster.devices:,} devices: " + "; ".join(most)
 
 
+def _memory_needed(q: Question, found: Found) -> str:
+    free = q.chip.memory * (1 - q.work.reserve)
+    return f"needs {found.smallest / GIB:.1f} GiB, only {free / GIB:.1f} are free"
+
+
 def answers(variants: Sequence[Variant[TrainAsk]], inner: int) -> list[Point]:
-    """Answer every point, and compare each with its neighbour along the last axis, which takes `inner` values."""
+    """Answer every point, and compare each with the previous one along the last axis, which has `inner` values."""
     points: list[Point] = []
     model = None
     for i, variant in enumerate(variants):
-        point = at(variant, model)
+        point = answer_point(variant, model)
         model = point.question.model if point.question else model
-        line = points[i - i % inner : i] if i % inner else points[max(0, i - inner) : max(0, i - inner) + 1]
-        before = next((other for other in reversed(line) if other.choice), None)
+        row = points[i - i % inner : i] if i % inner else points[max(0, i - inner) : max(0, i - inner) + 1]
+        before = next((other for other in reversed(row) if other.choice), None)
         points.append(replace(point, why=why(before, point)) if before else point)
     return points
 
@@ -121,49 +129,51 @@ def answers(variants: Sequence[Variant[TrainAsk]], inner: int) -> list[Point]:
 # Why the layout changes.
 
 
-def why(before: Point, here: Point) -> str:
-    """Explain why another layout wins here: the previous one cannot run, this one could not, or which part of the step it saves.
+def why(before: Point, point: Point) -> str:
+    """Explain why another layout wins at `point` than at `before`: the previous layout cannot run here, the new one could not run
+    there, or which part of the step the new one saves.
 
-    More devices in the same cut count as the same layout: only data parallelism grows."""
-    if before.choice is None or here.choice is None or before.question is None or here.question is None:
+    The same cut on more devices counts as the same layout: only data parallelism grows."""
+    if before.choice is None or point.choice is None or before.question is None or point.question is None:
         return ""
-    old, new = before.choice.layout, here.choice.layout
+    old, new = before.choice.layout, point.choice.layout
     change = _change(old, new)
     if not change:
         return ""
-    stays = _same_cut(here.question, old, here.choice.devices)
-    if isinstance(stays, str):
-        return f"{change}: the previous layout {stays} here"
-    slower = stays.step / here.choice.step - 1
+    old_here = _same_cut(point.question, old, point.choice.devices)
+    if isinstance(old_here, str):
+        return f"{change}: here the previous layout {old_here}"
+    slower = old_here.step / point.choice.step - 1
     if slower <= TIE:
         return f"{change}: a tie, the previous layout would be {100 * slower:.1f}% slower"
-    could = _same_cut(before.question, new, before.choice.devices)
-    if isinstance(could, str):
-        return f"{change}: {100 * slower:.0f}% faster than the previous layout; it {could} at the previous point"
-    return f"{change}: {100 * slower:.0f}% faster than the previous layout, {_tipped(here.choice, stays, could, before.choice)}"
+    new_before = _same_cut(before.question, new, before.choice.devices)
+    faster = f"{change}: {100 * slower:.0f}% faster than the previous layout"
+    if isinstance(new_before, str):
+        return f"{faster}; at the previous point it {new_before}"
+    return f"{faster}, {_decisive_part(point.choice, old_here, new_before, before.choice)}"
 
 
-def _tipped(won: Choice, lost: Choice, won_before: Choice, lost_before: Choice) -> str:
+def _decisive_part(won: Choice, lost: Choice, won_before: Choice, lost_before: Choice) -> str:
     """Name the part of the step whose difference between the two layouts changed most since the previous point."""
-    here = {row.part: row.gained / won.step for row in differences(won, lost)}
-    there = {row.part: row.gained / won_before.step for row in differences(won_before, lost_before)}
+    gains = {row.part: row.gained / won.step for row in differences(won, lost)}
+    before = {row.part: row.gained / won_before.step for row in differences(won_before, lost_before)}
     part = max(
-        (part for part in TRAIN_WORDS if part in here or part in there), key=lambda p: here.get(p, 0.0) - there.get(p, 0.0)
+        (part for part in TRAIN_WORDS if part in gains or part in before), key=lambda p: gains.get(p, 0.0) - before.get(p, 0.0)
     )
-    now, then = _signed(here.get(part, 0.0)), _signed(there.get(part, 0.0))
+    now, then = _saved_or_lost(gains.get(part, 0.0)), _saved_or_lost(before.get(part, 0.0))
     return f"mainly because of {TRAIN_WORDS[part]}: {now} of a step here, {then} at the previous point"
 
 
-def _signed(gained: float) -> str:
+def _saved_or_lost(gained: float) -> str:
     return f"{'saves' if gained > 0 else 'costs'} {100 * abs(gained):.1f}%"
 
 
 def _change(old: Row, new: Row) -> str:
-    """Return the axes that differ, data parallelism excepted: 'pp4 to pp8, none to full recompute'."""
+    """Return the axes that differ, except data parallelism: 'pp4 to pp8, none to full recompute'."""
     differ = [axis for axis in _KEPT if old[axis] != new[axis]]
-    if not (old["zero"] and new["zero"]):  # with the first replica comes a ZeRO stage
+    if not (old["zero"] and new["zero"]):  # the first replica brings a ZeRO stage with it
         differ = [axis for axis in differ if axis != "zero"]
-    if "vpp" in differ or "pp" in differ:  # which say it already
+    if "vpp" in differ or "pp" in differ:  # they imply the schedule
         differ = [axis for axis in differ if axis != "schedule"]
     words = [
         " to ".join((BY_NAME[axis].shown if axis in VALUES else axis + "{}").format(row[axis]) for row in (old, new))
@@ -173,7 +183,7 @@ def _change(old: Row, new: Row) -> str:
 
 
 def _same_cut(q: Question, layout: Row, devices: int) -> Choice | str:
-    """Evaluate the same cut on this many devices of another question, with the best data parallelism; or say why it cannot run there."""
+    """Evaluate a cut on this many devices of another question, with the best data parallelism; or return why it cannot run there."""
     numbers = {axis: index(axis, layout[axis]) for axis in _KEPT}
     cut = numbers["tp"] * numbers["pp"] * numbers["cp"]
     name = " x ".join(f"{axis}{layout[axis]}" for axis in ("tp", "pp", "cp") if int(layout[axis]) > 1)
@@ -185,19 +195,19 @@ def _same_cut(q: Question, layout: Row, devices: int) -> Choice | str:
     if len(found.layouts):
         return choice(q, found.layouts, found.cost, 0)
     if math.isfinite(found.smallest):
-        return f"needs {found.smallest / GIB:.1f} GiB of the {q.chip.memory * (1 - q.work.reserve) / GIB:.1f} free"
+        return _memory_needed(q, found)
     dp = devices // cut
     zero = (numbers["zero"] or min(q.work.framework.zero, default=0)) if dp > 1 else 0
     tried = Layouts.from_row({**layout, "dp_replicate": 1 if zero else dp, "dp_shard": dp if zero else 1, "zero": zero})
     return f"breaks '{next(iter(broken(q, tried)), 'a rule')}'"
 
 
-# What a whole table says.
+# Errors for a whole table.
 
 
 def check(points: Sequence[Point], within: float) -> None:
-    """DoesNotFit where no point has a layout, or none meets the deadline."""
-    refuse_all(points)
+    """Raise DoesNotFit where no point has a layout, or none meets the deadline."""
+    check_any_fits(points)
     done = [point for point in points if point.choice]
     if within and not any(point.meets(within) for point in done):
         raise DoesNotFit(too_late(done, within))

@@ -28,23 +28,23 @@ def audit(
     files: Annotated[
         list[Path] | None, typer.Argument(metavar="[FILE]...", help="Logs, tables (CSV, JSONL, Markdown) and reports.")
     ] = None,
-    format: Annotated[str, typer.Option(metavar="NAME", help="Format of the files, if their content does not tell.")] = "",
+    format: Annotated[str, typer.Option(metavar="NAME", help="Format of the files, if it cannot be detected.")] = "",
     predicted: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="A run's folder: predicted against measured, part by part.")
+        Path | None, typer.Option(metavar="FOLDER", help="Folder of a run: compare predicted and measured time, part by part.")
     ] = None,
-    no_plan: Annotated[bool, typer.Option("--no-plan", help="Arithmetic only: do not ask the planner.")] = False,
+    no_plan: Annotated[bool, typer.Option("--no-plan", help="Check arithmetic only, without predictions.")] = False,
     json: Json = False,
 ) -> None:
-    """Says what follows from the figures, what does not add up, and what to try next. Reads logs of Megatron, torchtitan, nanotron,
+    """Derives further figures, lists contradictions and suggests what to try next. Reads logs of Megatron, torchtitan, nanotron,
     DeepSpeed, HF Trainer and llama-bench, CSV, JSONL and Markdown."""
     from meshwise.ui.views.audit import audit_view, parts_view
 
     if predicted is not None:
-        parts = api.compare(predicted)
-        _show(parts.to_json(), lambda: parts_view(parts), json=json)
+        comparison = api.compare(predicted)
+        _show(comparison.to_json(), lambda: parts_view(comparison), json=json)
         return
-    found = api.audit(*(files or ()), plan=not no_plan, format=format, **given.of(AuditAsk))
-    _show(found.to_json(), lambda: audit_view(found), json=json)
+    report = api.audit(*(files or ()), plan=not no_plan, format=format, **given.of(AuditAsk))
+    _show(report.to_json(), lambda: audit_view(report), json=json)
 
 
 def _show(data: Any, view: Any, *, json: bool) -> None:

@@ -38,21 +38,21 @@ def bench(
     json: Json = False,
     csv: Csv = False,
 ) -> None:
-    """Measures an endpoint that is up, or starts the engine of a plan, a .gguf or a model, measures it and stops it. Exit code 1: a
-    setting could not be measured."""
+    """Measures a running endpoint, or starts the engine of a plan, a .gguf or a model, measures it and stops it. Exit code 1: a setting
+    could not be measured."""
     words = given.of(BenchAsk)
     with Bar(stderr=True, hidden=json or csv) as bar:
-        found = api.bench(words.pop("what", ""), say=bar.say, progress=bar.progress, **words)
-    output.written(out, found.save)
-    output.written(rows, lambda path: api.write(path, _as_csv(found.measurements())))
+        report = api.bench(words.pop("what", ""), say=bar.say, progress=bar.progress, **words)
+    output.save_to(out, report.save)
+    output.save_to(rows, lambda path: api.write(path, _as_csv(report.measurements())))
 
     def view(width: int) -> Any:
         from meshwise.ui.views.bench import bench_view
 
-        return bench_view(found, width)
+        return bench_view(report, width)
 
-    output.show(found, view, json=json, csv=csv)
-    found.check()
+    output.show(report, view, json=json, csv=csv)
+    report.check()
 
 
 def _as_csv(rows: list[dict[str, object]]) -> str:

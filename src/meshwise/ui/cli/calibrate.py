@@ -26,12 +26,14 @@ def validate(
         typer.Argument(metavar="TABLE...", help="CSV or JSONL files of measured runs, or built-in tables such as bloom_prequel."),
     ],
     calibration: Annotated[str, typer.Option(metavar="NAME", help="Calibration to use. [by chip and framework]")] = "",
-    fit: Annotated[bool, typer.Option("--fit", help="Fit to each table, and score each row by a fit that left it out.")] = False,
+    fit: Annotated[
+        bool, typer.Option("--fit", help="Fit to each table, and predict each row by a fit that left it out.")
+    ] = False,
     leave_out: Annotated[
         Literal["row", "group"] | None,
         typer.Option(
             metavar="row|group",
-            help="With --fit: leave out single rows, or groups of one day and shape, or of one model and number of devices.",
+            help="With --fit: leave out single rows, or groups (one day and shape, or one model and number of devices).",
         ),
     ] = None,
     svg: Annotated[
@@ -40,31 +42,34 @@ def validate(
     json: Json = False,
     csv: Csv = False,
 ) -> None:
-    """Two baselines stand beside it: a constant rate, and a rule of thumb."""
-    found = [api.validate(name, calibration=calibration, fit=fit, leave_out=leave_out) for name in tables]
+    """Two baselines are scored too: a constant rate and a rule of thumb."""
+    validations = [api.validate(name, calibration=calibration, fit=fit, leave_out=leave_out) for name in tables]
     if svg is not None:
         from meshwise.calibrate.train.validate import TrainValidation
         from meshwise.ui.views.svg.scatter import scatter
 
-        for path, one in zip(_pictures(svg, [one.table for one in found]), found, strict=True):
-            if not isinstance(one, TrainValidation):
-                raise UserError(f"--svg draws tables of training runs; {one.table} is of served models (--csv has its rows)")
-            api.write(path, scatter(one))
+        paths = _svg_paths(svg, [validation.table for validation in validations])
+        for path, validation in zip(paths, validations, strict=True):
+            if not isinstance(validation, TrainValidation):
+                raise UserError(
+                    f"--svg draws tables of training runs; {validation.table} is of served models (--csv has its rows)"
+                )
+            api.write(path, scatter(validation))
     if json or csv:
-        scores = [one.score for one in found]
-        rows = [row for one in found for row in one.rows()] if csv else []
+        scores = [validation.score for validation in validations]
+        rows = [row for validation in validations for row in validation.rows()] if csv else []
         output.data(scores[0] if len(scores) == 1 else scores, rows, csv=csv)
         return
     from meshwise.ui.views.scores import validation_view
     from meshwise.ui.views.tables import console
 
     out = console()
-    for one in found:
-        out.print(validation_view(one), soft_wrap=True)
+    for validation in validations:
+        out.print(validation_view(validation), soft_wrap=True)
 
 
-def _pictures(given: Path, tables: list[str]) -> list[Path]:
-    """Return one file per table: the file that was given, or files in a folder, which is made if need be."""
+def _svg_paths(given: Path, tables: list[str]) -> list[Path]:
+    """Return one path per table: the given file, or files in the given folder, which is created if needed."""
     if given.suffix == ".svg":
         if len(tables) > 1:
             raise UserError(f"--svg {given}: one file for {len(tables)} tables; give a folder")
@@ -93,7 +98,7 @@ def calibrate(
     ],
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the calibration to this .toml file.")] = None,
     install: Annotated[
-        bool, typer.Option("--install", help="Put it into your own folder, where plan, run and validate find it.")
+        bool, typer.Option("--install", help="Write it to your own folder, where plan, run and validate find it.")
     ] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Write it even if rows left out are predicted worse than before.")
@@ -105,30 +110,31 @@ def calibrate(
     architectures: Annotated[str, typer.Option(metavar="NAME,...", help="Architectures whose other chips may use it too.")] = "",
     leave_out: Annotated[
         Literal["row", "group"] | None,
-        typer.Option(metavar="row|group", help="Rows to leave out to score a fit. [group; row beside a probe]"),
+        typer.Option(metavar="row|group", help="Rows to leave out to score a fit. [group; row with a probe]"),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Prints the errors before and after on rows left out of the fit, and what the rows leave undetermined."""
+    """Prints the errors before and after the fit, on rows left out of it, and the coefficients that the rows do not determine."""
     if out is not None and out.suffix != ".toml":
         raise UserError(f"--out {out}: a calibration is a .toml file")
-    found = api.calibrate(
+    result = api.calibrate(
         *tables, chips=_listed(chips), frameworks=_listed(frameworks), architectures=_listed(architectures), leave_out=leave_out
     )
     kept = out is not None or install
     if json:
-        output.data(found.to_json())
+        output.data(result.to_json())
     else:
         from meshwise.ui.views.scores import calibration_view
         from meshwise.ui.views.tables import console
 
-        console(stderr=not kept).print(calibration_view(found), soft_wrap=True)
+        console(stderr=not kept).print(calibration_view(result), soft_wrap=True)
         if not kept:
-            output.emit(found.text.rstrip("\n"))
-    written = ([found.save(out, force=force)] if out else []) + ([found.install(force=force)] if install else [])
+            output.emit(result.text.rstrip("\n"))
+    written = ([result.save(out, force=force)] if out else []) + ([result.install(force=force)] if install else [])
     for path in () if json else written:
-        output.emit(f"written to {path}{' although ' + found.worse if found.worse else ''}")
+        output.emit(f"written to {path}{' although ' + result.worse if result.worse else ''}")
 
 
 def _listed(text: str) -> list[str]:
+    """Split a comma-separated list."""
     return [word.strip() for word in text.split(",") if word.strip()]

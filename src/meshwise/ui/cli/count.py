@@ -10,11 +10,11 @@ from meshwise.ui.cli import output
 from meshwise.ui.cli.options import Csv, Json, among, completer, plain_verb
 
 app = typer.Typer()
-CLUSTER = "Training on a cluster, before any search"
+CLUSTER = "Training on a cluster, without a search"
 
 
 def _names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return names of the catalogue that stands before them."""
+    """Complete names from the catalogue that was typed before."""
     catalogue = ctx.params.get("catalogue") or ""
     return completer(catalogue)(incomplete) if catalogue in api.CATALOGUES else []
 
@@ -37,7 +37,9 @@ def count(
     tokens: Annotated[str, typer.Option(metavar="COUNT", help="Tokens to train on. [15T]", show_default=False)] = "15T",
     on: Annotated[
         str,
-        typer.Option(metavar="CLUSTER", help="Chip-years, days, bytes per device and rooflines on it.", rich_help_panel=CLUSTER),
+        typer.Option(
+            metavar="CLUSTER", help="Cluster: adds chip-years, days, bytes per device and rooflines.", rich_help_panel=CLUSTER
+        ),
     ] = "",
     batch: Annotated[
         str, typer.Option(metavar="BATCH", help="Sequences (1024) or tokens (4M, 4e6).", rich_help_panel=CLUSTER)
@@ -54,44 +56,44 @@ def count(
     for option, given in (("--batch", batch), ("--mfu", mfu), ("--checkpoints", checkpoints)):
         if given and not on:
             raise UserError(f"{option} needs --on: a cluster, such as --on tpu-v5p:16x20x28")
-    found = [
+    counts = [
         api.count(name, seq=seq, tokens=tokens, on=on, batch=batch, mfu=mfu or "40%", checkpoints=checkpoints or 1)
         for name in models
     ]
     if json or csv:
-        output.data([one.to_json() for one in found], [one.row() for one in found], csv=csv)
+        output.data([tally.to_json() for tally in counts], [tally.row() for tally in counts], csv=csv)
         return
     from meshwise.ui.views.count import budget_table, count_tables
     from meshwise.ui.views.tables import console
 
     out = console()
     if on:
-        for one in found:
-            budget = one.more["budget"]
-            out.print(budget_table(one.model.name, budget["cluster"], budget))
+        for tally in counts:
+            budget = tally.more["budget"]
+            out.print(budget_table(tally.model.name, budget["cluster"], budget))
             for line in budget["rooflines"]:
                 out.print(line, soft_wrap=True)
         return
-    for table in count_tables([one.to_json() for one in found], out.width):
+    for table in count_tables([tally.to_json() for tally in counts], out.width):
         out.print(table)
-    for one in found:
-        for note in one.model.notes:
-            out.print(f"{one.model.name}: {note}", soft_wrap=True)
+    for tally in counts:
+        for note in tally.model.notes:
+            out.print(f"{tally.model.name}: {note}", soft_wrap=True)
 
 
 @plain_verb(app, "show", "meshwise show models qwen3", "meshwise show chips h200", "meshwise show clusters 48x8xa100-80gb --json")
 def show(
     catalogue: Annotated[
-        str, typer.Argument(metavar="chips|clusters|models", help="Which catalogue.", autocompletion=among(api.CATALOGUES))
+        str, typer.Argument(metavar="chips|clusters|models", help="Catalogue to list.", autocompletion=among(api.CATALOGUES))
     ],
     name: Annotated[
         str,
-        typer.Argument(metavar="[NAME]", help="One entry, words that names contain, or any cluster.", autocompletion=_names),
+        typer.Argument(metavar="[NAME]", help="One entry, part of a name, or any cluster.", autocompletion=_names),
     ] = "",
     json: Json = False,
     csv: Csv = False,
 ) -> None:
-    """A name lists every entry that contains it; an exact name shows all facts."""
+    """Part of a name lists every entry that contains it; an exact name shows all facts."""
     rows = api.show(catalogue, name)
     entry = api.look_up(catalogue, name) if name else None
     if json or csv:

@@ -31,11 +31,11 @@ def generate(given: Given) -> None:
         typer.echo(line, err=True)
 
     words = given.of(GenerateAsk)
-    found = api.generate(words.pop("model", ""), weights=words.pop("weights", ""), say=warn, **words)
-    if found.loss is not None:
-        output.emit(f"loss {found.loss:.4f} per token over {found.tokens:,} tokens")
+    generated = api.generate(words.pop("model", ""), weights=words.pop("weights", ""), say=warn, **words)
+    if generated.loss is not None:
+        output.emit(f"loss {generated.loss:.4f} per token over {generated.tokens:,} tokens")
     else:
-        sys.stdout.buffer.write(found.text + b"\n")
+        sys.stdout.buffer.write(generated.text + b"\n")
 
 
 @plain_verb(
@@ -57,7 +57,7 @@ def make_gguf(
         bool, typer.Option("--header-only", help="No weights: a sparse file for llama.cpp's dry run, llama-fit-params.")
     ] = False,
 ) -> None:
-    """llama.cpp loads it like the real model."""
+    """llama.cpp loads it as it would the real model."""
     made = api.make_gguf(model, out, type=type, layers=layers, seed=seed, header_only=header_only)
     kind = f"{made.weights.format}, {made.weights.bits_per_weight:.2f} bits per weight"
     size = units.show(out.stat().st_size, "bytes", binary=True, digits=4)

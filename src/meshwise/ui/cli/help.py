@@ -12,27 +12,27 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "Plan": {
         "count": ("count", "Count parameters, FLOPs, caches and bytes of one or several models."),
         "plan": ("plan", "Find the fastest layout to train a model on a cluster."),
-        "serve": ("serve", "Find the best way to serve a model on the devices at hand, and how to start it."),
+        "serve": ("serve", "Find the best layout to serve a model on given devices, and the commands to start it."),
         "explain": ("plan", "Explain why the best layout of a plan won, and what would change it."),
     },
     "Run and measure": {
         "run": ("run", "Train with the layout of a plan, or start the engine of a serving plan."),
-        "bench": ("bench", "Measure how fast an engine serves, beside the prediction."),
+        "bench": ("bench", "Measure how fast an engine serves, and compare with the prediction."),
         "probe": ("probe", "Measure this machine in about a minute, so that '--on here' plans for it."),
         "generate": ("generate", "Generate text with a model that run trained, or compute the loss of a text."),
         "make-gguf": ("generate", "Write a GGUF file with random weights and the real shapes, to measure speed with."),
     },
     "Check and calibrate": {
-        "audit": ("audit", "Check reported results: logs, tables and reports of other programs too."),
+        "audit": ("audit", "Check reported results: logs, tables and reports, also of other programs."),
         "validate": ("calibrate", "Predict every run of a table of measurements, and score the predictions."),
-        "calibrate": ("calibrate", "Fit the cost model to measurements, and say whether predictions get better."),
+        "calibrate": ("calibrate", "Fit the cost model to measurements, and report whether predictions improve."),
     },
     "Look up": {
         "show": ("count", "List chips, clusters and models with their sources, or show one."),
     },
 }
 EVERY = {name: entry for group in VERBS.values() for name, entry in group.items()}
-"""For each verb the module that has it, which is imported when the verb is used, and the sentence that help shows."""
+"""By verb: the module that defines it, imported when the verb is used, and the sentence that help shows."""
 OUTPUT = "Output"
 WIDTH = 100
 COLUMN = 24
@@ -40,7 +40,7 @@ COLUMN = 24
 
 
 class Verb(TyperCommand):
-    """A command with help of our own."""
+    """A command that prints its help in our own format."""
 
     examples: ClassVar[tuple[str, ...]] = ()
 
@@ -73,8 +73,9 @@ class Verb(TyperCommand):
         groups = dict.fromkeys(_group(option) for option in options if _group(option))
         for group in [name for name in groups if name == OUTPUT or whole]:
             yield from ("", f"{group}:")
-            for option in (one for one in options if _group(one) == group):
-                yield from _entry(option, width)
+            for option in options:
+                if _group(option) == group:
+                    yield from _entry(option, width)
         left = [name for name in groups if name != OUTPUT]
         if left and not whole:
             yield from ("", "More, described by --help-all:")
@@ -97,7 +98,7 @@ def _metavar(param: Any) -> str:
 
 
 def _entry(param: Any, width: int) -> Iterator[str]:
-    """'  --batch BATCH   Global batch: ...', the help wrapped beside the flag."""
+    """Yield the lines of one option: '  --batch BATCH   Global batch: ...', the help wrapped beside the flag."""
     if param.param_type_name == "argument":
         head = _metavar(param).replace("[", "").replace("]", "")
     else:
@@ -113,7 +114,7 @@ def _entry(param: Any, width: int) -> Iterator[str]:
 
 
 class Verbs(TyperGroup):
-    """The program itself: its verbs by what they are for, each imported when it is used."""
+    """The program itself: its verbs in groups, each imported when it is used."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(EVERY)
@@ -128,6 +129,7 @@ class Verbs(TyperGroup):
         formatter.write("\n".join(self.lines()) + "\n")
 
     def lines(self) -> Iterator[str]:
+        """Yield the help of the program."""
         yield from ("Usage: meshwise VERB [OPTIONS]", "", self.help or "")
         for group, verbs in VERBS.items():
             yield from ("", f"{group}:", *(f"  {name:<10}  {sentence}" for name, (_, sentence) in verbs.items()))
@@ -143,7 +145,7 @@ class Verbs(TyperGroup):
 
 
 def _built(info: Any) -> Any:
-    """Return the command that typer makes of a registered function."""
+    """Return the command that typer builds from a registered function."""
     from typer.main import get_command_from_info
 
     return get_command_from_info(info, pretty_exceptions_short=True, rich_markup_mode=None)

@@ -1,4 +1,4 @@
-"""The program `meshwise`: runs a verb, and turns what a user can fix into one line on standard error."""
+"""The program `meshwise`: runs a verb, and reports an error that a user can fix in one line on standard error."""
 
 import sys
 from collections.abc import Iterable
@@ -40,7 +40,7 @@ def root(
 
 
 def main() -> None:
-    """Run, and turn what a user can fix into one line on standard error."""
+    """Run a verb, and report an error that a user can fix in one line on standard error."""
     try:
         code = app(standalone_mode=False, prog_name="meshwise") or 0
         if code == STOPPED:  # typer turns Ctrl-C into an exit code
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def _usage(error: Any) -> str:
-    """Return a usage error in our words: the option or verb that was typed, the nearest that exists, and where help is."""
+    """Return the message for a usage error: the option or verb that was typed, the nearest that exists, and the command for help."""
     context = getattr(error, "ctx", None)
     path = (
         context.command_path
@@ -79,7 +79,7 @@ def _usage(error: Any) -> str:
 
 
 def _option_hint(given: str, context: Any) -> str:
-    """Return the verb that an option is, the verb that has it, or the nearest option of this one."""
+    """Return a hint for an unknown option: it is a verb, another verb has it, or the nearest option of this verb."""
     if given.lstrip("-") in EVERY:
         return f"; it is a verb: 'meshwise {given.lstrip('-')}'"
     if context is None:
@@ -95,12 +95,13 @@ def _options(command: Any) -> list[str]:
 
 
 def _alike(given: str, known: Iterable[str]) -> str:
-    """'; did you mean ...?' for a similar option or verb. Leading dashes are ignored: every option has them."""
+    """Return '; did you mean ...?' for a similar option or verb. Leading dashes are ignored, since every option has them."""
     names = {name.lstrip("-"): name for name in known}
     close = get_close_matches(given.lstrip("-"), names, n=1, cutoff=0.6)
     return f"; did you mean '{names[close[0]]}'?" if close else ""
 
 
 def fail(message: str, code: int) -> NoReturn:
+    """Print an error in one line and exit."""
     say(f"meshwise: {message}", sys.stderr)
     sys.exit(code)

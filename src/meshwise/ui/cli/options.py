@@ -1,6 +1,6 @@
-"""Flags from questions: `verb` makes a command whose options are the fields of one or several questions (`plan.fields`).
+"""Flags from questions: `verb` registers a command whose options are the fields of one or several questions (`plan.fields`).
 
-A field's help, group, unit and default are written once, in the question; here they become an option, its help and its completion.
+A field's help, group, unit and default are defined once, in the question; here they become an option with its help and completion.
 """
 
 import inspect
@@ -24,17 +24,17 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print everything
 
 @dataclass(frozen=True)
 class Given:
-    """The options that were given on the command line, by the name of their field."""
+    """The options that were given on the command line, by field name."""
 
     words: Mapping[str, Any]
     asks: tuple[type[Ask], ...]
 
     def of(self, cls: type[Ask]) -> dict[str, Any]:
-        """Keywords for one kind of question."""
+        """Return the given options that are fields of `cls`."""
         return {name: value for name, value in self.words.items() if name in spec(cls)}
 
     def refuse_others(self, cls: type[Ask], why: str) -> None:
-        """Refuse options that only belong to another kind of question."""
+        """Raise UserError for a given option that is not a field of `cls`; `why` completes the message."""
         for name in self.words:
             if name not in spec(cls):
                 about = next(spec(ask)[name] for ask in self.asks if name in spec(ask))
@@ -52,6 +52,7 @@ def plain_verb(app: typer.Typer, name: str, *examples: str) -> Callable[[Callabl
 
 
 def _help(name: str, function: Callable[..., None]) -> str:
+    """Return the help text of a verb: its sentence in the list of verbs, then the docstring of its function."""
     return " ".join([EVERY[name][1], *(function.__doc__ or "").split()])
 
 
@@ -69,8 +70,8 @@ def verb(
             words = {key: values.pop(key) for key in order}
             function(Given({key: value for key, value in words.items() if value is not None}, asks), **values)
 
-        made = [_parameter(*fields[key], key, argument) for key in order]
-        parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in (*made, *own)]
+        options = [_parameter(*fields[key], key, argument) for key in order]
+        parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in (*options, *own)]
         command.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
         command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         assert first.annotation is Given, f"{function.__name__} takes Given first"
@@ -81,7 +82,7 @@ def verb(
 
 
 def _parameter(ask: type[Ask], about: About, name: str, argument: str) -> inspect.Parameter:
-    """Return one option (or argument) for a field. None stands for what was not given, so that defaults stay in the question."""
+    """Return the option (or argument) of a field. Its default is None, so that defaults stay in the question."""
     help = about.help + _default(ask, name, about)
     complete = completer(about.complete) if about.complete else among(about.kind.metavar.split("|"))
     if not field_of(ask, name).kw_only:
@@ -100,19 +101,20 @@ def _parameter(ask: type[Ask], about: About, name: str, argument: str) -> inspec
 
 
 def _default(ask: type[Ask], name: str, about: About) -> str:
+    """Return ' [4k]', the default of a field as help shows it; '' without one."""
     value = defaults(ask)[name]
-    nothing = isinstance(value, bool) or value in (None, "", 0, 0.0, ())
-    shown = about.shown or ("" if nothing else about.kind.write(value))
+    empty = isinstance(value, bool) or value in (None, "", 0, 0.0, ())
+    shown = about.shown or ("" if empty else about.kind.write(value))
     return f" [{shown}]" if shown else ""
 
 
 def among(words: Sequence[str]) -> Callable[[str], list[str]] | None:
-    """Return a function that completes one of several words; None for a single one, which stands for any value."""
+    """Return a function that completes one of several words; None for a single word, which is a placeholder for any value."""
     return (lambda incomplete: [word for word in words if word.startswith(incomplete)]) if len(words) > 1 else None
 
 
 def completer(catalogue: str) -> Callable[[str], list[str]]:
-    """Return a function that completes the names of one catalogue; clusters also complete the chip behind '8x'."""
+    """Return a function that completes the names of one catalogue; for clusters also the chip after '8x'."""
 
     def complete(incomplete: str) -> list[str]:
         known = api.names(catalogue)

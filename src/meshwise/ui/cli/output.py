@@ -10,17 +10,19 @@ if TYPE_CHECKING:
 
 
 class Tabular(Protocol):
-    """A result that is a table too."""
+    """A result with rows."""
 
     def to_json(self) -> Any: ...
 
     def rows(self) -> list[dict[str, Any]]: ...
 
 
-def show(found: Tabular, view: "Callable[[int], RenderableType]", *, json: bool, csv: bool, commands: Iterable[str] = ()) -> None:
-    """Print a result: as JSON, as CSV, or `view` of it at the console's width and the lines of `commands` unbroken."""
+def show(
+    result: Tabular, view: "Callable[[int], RenderableType]", *, json: bool, csv: bool, commands: Iterable[str] = ()
+) -> None:
+    """Print a result as JSON, as CSV, or as `view` at the console's width, followed by `commands` without line breaks."""
     if json or csv:
-        data(found.to_json(), found.rows() if csv else (), csv=csv)
+        data(result.to_json(), result.rows() if csv else (), csv=csv)
         return
     from meshwise.ui.views.tables import console
 
@@ -31,7 +33,7 @@ def show(found: Tabular, view: "Callable[[int], RenderableType]", *, json: bool,
 
 
 def data(value: Any, rows: Iterable[Mapping[str, object]] = (), *, csv: bool = False) -> None:
-    """Print JSON, or CSV."""
+    """Print `value` as JSON, or with `csv` the rows as CSV."""
     from meshwise.ui.views import tables
 
     emit(tables.as_csv(rows) if csv else tables.as_json(value))
@@ -40,10 +42,10 @@ def data(value: Any, rows: Iterable[Mapping[str, object]] = (), *, csv: bool = F
 def emit(text: str) -> None:
     """Print text as it is: no wrapping, no colours."""
     sys.stdout.write(text + "\n")
-    sys.stdout.flush()  # here typer turns a closed pipe (head, less) into a quiet exit; at Python's own exit it is an error
+    sys.stdout.flush()  # typer turns a closed pipe (head, less) into a quiet exit here; at Python's own exit it would be an error
 
 
-def written(path: Path | None, save: Callable[[Path], object]) -> None:
-    """Write a file where one was asked for."""
+def save_to(path: Path | None, save: Callable[[Path], object]) -> None:
+    """Call `save` with the path, if one was given."""
     if path is not None:
         save(path)

@@ -34,7 +34,9 @@ def plan(
     given: Given,
     vary: Annotated[
         list[str] | None,
-        typer.Option(metavar="AXIS=VALUES", help="Plan at many points: nodes=8..512, chip=h100-sxm,h200. Twice for a grid."),
+        typer.Option(
+            metavar="AXIS=VALUES", help="Plan at many points: nodes=8..512, chip=h100-sxm,h200. Give it twice for a grid."
+        ),
     ] = None,
     cheapest: Annotated[
         bool, typer.Option("--cheapest", help="Find the cheapest chip and number of nodes for --tokens.")
@@ -56,55 +58,55 @@ def plan(
             raise UserError("--out and --top need a single plan; drop --vary and --cheapest")
         (_cheapest if cheapest else _vary)(TrainAsk(**words), texts, json, csv)
     else:
-        found = api.plan(**words)
-        output.written(out, found.save)
-        _show(found, out, verbose=verbose, json=json, csv=csv)
+        made = api.plan(**words)
+        output.save_to(out, made.save)
+        _show(made, out, verbose=verbose, json=json, csv=csv)
 
 
-def _show(found: "TrainPlan", out: Path | None, *, verbose: bool, json: bool, csv: bool) -> None:
+def _show(made: "TrainPlan", out: Path | None, *, verbose: bool, json: bool, csv: bool) -> None:
     def view(width: int) -> Any:
         from meshwise.ui.views.plan import plan_view
 
-        return plan_view(found, found.explain(), width, verbose=verbose)
+        return plan_view(made, made.explain(), width, verbose=verbose)
 
     following = f"meshwise explain {out}; meshwise run {out} --dry-run" if out else "--out plan.json for 'explain' and 'run'"
     more = "" if verbose else "; --verbose for everything"
-    output.show(found, view, json=json, csv=csv, commands=[f"reproduce: {found.command}", f"next: {following}{more}"])
+    output.show(made, view, json=json, csv=csv, commands=[f"reproduce: {made.command}", f"next: {following}{more}"])
 
 
 def _shapes(words: dict[str, Any], json: bool, csv: bool) -> None:
-    found = api.shapes(**words)
+    shapes = api.shapes(**words)
 
     def view(width: int) -> Any:
         from meshwise.ui.views.shapes import shapes_view
 
-        return shapes_view(found, width)
+        return shapes_view(shapes, width)
 
-    output.show(found, view, json=json, csv=csv, commands=[f"reproduce: {found.command}"])
+    output.show(shapes, view, json=json, csv=csv, commands=[f"reproduce: {shapes.command}"])
 
 
 def _vary(ask: TrainAsk, texts: list[str], json: bool, csv: bool) -> None:
-    found = api.vary(ask, *texts)
+    points = api.vary(ask, *texts)
 
     def view(width: int) -> Any:
         from meshwise.ui.views.vary import points_view
 
-        return points_view(found, width)
+        return points_view(points, width)
 
-    output.show(found, view, json=json, csv=csv, commands=[f"reproduce: {found.command}"])
+    output.show(points, view, json=json, csv=csv, commands=[f"reproduce: {points.command}"])
 
 
 def _cheapest(ask: TrainAsk, texts: list[str], json: bool, csv: bool) -> None:
-    found = api.cheapest(ask, *texts)
+    answer = api.cheapest(ask, *texts)
 
     def view(width: int) -> Any:
         from meshwise.ui.views.vary import cheapest_view
 
-        return cheapest_view(found, width)
+        return cheapest_view(answer, width)
 
-    best = found.best.ask
+    best = answer.best.ask
     plan_it = [f"plan it: {best.command()}"] if best else []
-    output.show(found, view, json=json, csv=csv, commands=[*plan_it, f"reproduce: {found.command}"])
+    output.show(answer, view, json=json, csv=csv, commands=[*plan_it, f"reproduce: {answer.command}"])
 
 
 @plain_verb(
@@ -120,25 +122,25 @@ def explain(
     trace: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the step as a trace for ui.perfetto.dev: .json, or .json.gz.")
     ] = None,
-    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the step as a picture.")] = None,
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the step as an SVG picture.")] = None,
     json: Json = False,
 ) -> None:
-    """Compares it with the runner-up or with a layout of your own, names the limit, and says what twice the batch, network or memory
-    would change."""
+    """Compares it with the runner-up or with a layout of your own, names the limit, and estimates the gain from twice the batch, network
+    or memory."""
     from meshwise.plan.train.plan import TrainPlan
 
-    found = api.load(plan_file)
-    if not isinstance(found, TrainPlan):
+    loaded = api.load(plan_file)
+    if not isinstance(loaded, TrainPlan):
         if versus or trace or svg:
             raise UserError("--versus, --trace and --svg only apply to training; this plan is for serving")
-        reasons = found.explain()
-        output.data({"best": found.best.name, "reasons": reasons}) if json else output.emit("\n".join(reasons))
+        reasons = loaded.explain()
+        output.data({"best": loaded.best.name, "reasons": reasons}) if json else output.emit("\n".join(reasons))
         return
-    why = api.explain(found, versus)
+    why = api.explain(loaded, versus)
     if trace or svg:
         if json:
-            raise UserError("--json prints the explanation; --trace and --svg write files instead: give one of the two")
-        _timeline(found, why.other if versus and why.other else why.best, trace, svg)
+            raise UserError("--json prints the explanation, --trace and --svg write files: drop one of them")
+        _timeline(loaded, why.other if versus and why.other else why.best, trace, svg)
     elif json:
         output.data(why.to_json())
     else:
@@ -146,7 +148,7 @@ def explain(
         from meshwise.ui.views.tables import console, wrapped
 
         out = console()
-        for line in choice_bars([why.best, why.other], out.width, found.cluster["kind"]) if why.other else ():
+        for line in choice_bars([why.best, why.other], out.width, loaded.cluster["kind"]) if why.other else ():
             out.print(line)
         out.print()
         for line in why.reasons:
@@ -154,16 +156,16 @@ def explain(
             out.print(wrapped(line.strip(), out.width, inner, f"{inner}  "))
 
 
-def _timeline(found: "TrainPlan", choice: Any, trace: Path | None, svg: Path | None) -> None:
+def _timeline(made: "TrainPlan", choice: Any, trace: Path | None, svg: Path | None) -> None:
     """Write the timeline of a layout as a trace, a picture or both, and name the files."""
-    played = found.timeline(choice)
+    timeline = made.timeline(choice)
     if trace is not None:
-        number = played.save(trace)
+        number = timeline.save(trace)
         output.emit(
             f"{trace}: {choice.name}, {choice.step:.4g} s, {number:,} events; open it in ui.perfetto.dev or chrome://tracing"
         )
     if svg is not None:
         from meshwise.ui.views.svg.gantt import gantt
 
-        api.write(svg, gantt(played, choice.name))
+        api.write(svg, gantt(timeline, choice.name))
         output.emit(f"{svg}: {choice.name}, {choice.step:.4g} s")

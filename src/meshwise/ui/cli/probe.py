@@ -35,24 +35,24 @@ def probe(
     with its own numbers."""
     words = given.of(ProbeAsk)
     with Bar(stderr=True) as bar:
-        found = api.probe(progress=bar.progress, **words)
-    output.written(out, found.save)
+        probed = api.probe(progress=bar.progress, **words)
+    output.save_to(out, probed.save)
     if json:
-        output.data(found.to_json())
+        output.data(probed.to_json())
     else:
-        _show(found, curves=bool(words.get("show")))
+        _show(probed, curves=bool(words.get("show")))
 
 
-def _show(found: "Probed", *, curves: bool) -> None:
+def _show(probed: "Probed", *, curves: bool) -> None:
     from meshwise.ui.views import probe as views
     from meshwise.ui.views.tables import console
 
     out = console()
-    for key, rows in found.rows_by_chip.items():
+    for key, rows in probed.rows_by_chip.items():
         if curves:
             out.print(f"{key}: {rows[0]['name']}, {rows[0]['date']}", style="bold")
             out.print(views.curves(rows), soft_wrap=True)
-        out.print(views.summary(found.machines[key]), soft_wrap=True)
+        out.print(views.summary(probed.machines[key]), soft_wrap=True)
     if not curves:
-        for line in views.next_steps(found):
+        for line in views.next_steps(probed):
             out.print(line, soft_wrap=True)

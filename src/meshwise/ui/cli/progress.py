@@ -1,4 +1,4 @@
-"""Progress bars on a terminal, fed by the callbacks of `meshwise.run`. Without a terminal there are only lines."""
+"""Progress bars on a terminal, fed by the callbacks of `meshwise.run`. Without a terminal, only lines are printed."""
 
 from __future__ import annotations
 

@@ -47,39 +47,39 @@ def run(
     from meshwise.run.train.dry_run import DryRun
 
     with Bar() as bar:
-        found = api.run(say=bar.say, progress=bar.progress, **given.of(TrainRun))
-    if isinstance(found, DryRun):
-        output.emit(found.text(verbose=verbose))
+        result = api.run(say=bar.say, progress=bar.progress, **given.of(TrainRun))
+    if isinstance(result, DryRun):
+        output.emit(result.text(verbose=verbose))
 
 
 def _serve(words: dict[str, Any]) -> None:
-    """Start the engine, print where it answers and the memory it took, and wait for Ctrl-C; its log goes to standard error."""
+    """Start the engine, print its address and memory, and wait for Ctrl-C; its log goes to standard error."""
     from meshwise.run.serve.session import Serving
 
-    found = api.run(say=Bar(stderr=True).say, **words)
-    if isinstance(found, Serving):
-        with found:
+    engine = api.run(say=Bar(stderr=True).say, **words)
+    if isinstance(engine, Serving):
+        with engine:
             try:
-                _announce(found)
-                found.wait()
+                _announce(engine)
+                engine.wait()
             except KeyboardInterrupt:
                 output.emit("stopping")
     else:
-        _dry_run(found)  # pyright: ignore[reportArgumentType]
+        _dry_run(engine)  # pyright: ignore[reportArgumentType]
 
 
-def _announce(up: "Serving") -> None:
-    # read before anything is printed: whoever sees the address may stop the engine at once
-    rows = [] if up.rpc_only else up.memory()
-    for line in up.lines():
+def _announce(engine: "Serving") -> None:
+    # the memory is read before the address is printed: a script that sees the address may stop the engine at once
+    rows = [] if engine.rpc_only else engine.memory()
+    for line in engine.lines():
         output.emit(line)
     _memory(rows)
 
 
-def _dry_run(found: "ServeDryRun") -> None:
-    for line in found.commands:
+def _dry_run(dry_run: "ServeDryRun") -> None:
+    for line in dry_run.commands:
         output.emit(line)
-    _memory(found.memory, source=found.source)
+    _memory(dry_run.memory, source=dry_run.source)
 
 
 def _memory(rows: Any, **source: str) -> None:

@@ -29,15 +29,15 @@ def serve(
     given: Given,
     vary: Annotated[
         list[str] | None,
-        typer.Option(metavar="AXIS=VALUES", help="Plan at many points: gpus=1..8, users=1..64. Twice for a grid."),
+        typer.Option(metavar="AXIS=VALUES", help="Plan at many points: gpus=1..8, users=1..64. Give it twice for a grid."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the plan to this file.", metavar="FILE", rich_help_panel=OUTPUT)] = None,
     verbose: Verbose = False,
     json: Json = False,
     csv: Csv = False,
 ) -> None:
-    """Says whether it fits, with the bytes on every device; every layout that llama.cpp, vLLM or Ollama can run, with its speed; and the
-    exact commands. 'meshwise run plan.json' starts the best one. Exit code 1: nothing fits, or nothing meets the targets."""
+    """Prints whether it fits and the bytes on every device, each layout that llama.cpp, vLLM or Ollama can run with its speed, and the
+    exact commands. 'meshwise run plan.json' starts the best layout. Exit code 1: nothing fits, or nothing meets the targets."""
     words = given.of(ServeAsk)
     if vary:
         if out is not None or "top" in words:
@@ -51,15 +51,15 @@ def serve(
 
         output.show(points, points_view, json=json, csv=csv, commands=[f"reproduce: {points.command}"])
         return
-    found = api.serve(**words)
-    output.written(out, found.save)
+    made = api.serve(**words)
+    output.save_to(out, made.save)
 
     def view(width: int) -> Any:
         from meshwise.ui.views.serve import plan_view
 
-        return plan_view(found, width, verbose=verbose)
+        return plan_view(made, width, verbose=verbose)
 
-    start = [line for engine, lines in found.commands.items() for line in (f"{engine}:", *(f"  {one}" for one in lines))]
+    start = [line for engine, lines in made.commands.items() for line in (f"{engine}:", *(f"  {command}" for command in lines))]
     following = f"meshwise run {out}; meshwise bench {out}" if out else "--out plan.json for 'run' and 'bench'"
     more = "" if verbose else "; --verbose for everything"
-    output.show(found, view, json=json, csv=csv, commands=[*start, f"reproduce: {found.command}", f"next: {following}{more}"])
+    output.show(made, view, json=json, csv=csv, commands=[*start, f"reproduce: {made.command}", f"next: {following}{more}"])

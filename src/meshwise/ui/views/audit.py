@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from meshwise.audit.profile.parts import PartComparison  # imports the planner
 
 MOST_RUNS = 12
-"""Runs in the table; --json has all."""
+"""Runs in the table, at most; --json has all."""
 FEW = 3
 """Up to this many runs, TFLOP/s are shown by every formula."""
 MOST_PLACES = 5
@@ -34,26 +34,26 @@ class Column:
     rank: int = 0
     """Columns of the highest rank are dropped first if the table is too wide."""
     text: bool = False
-    """Whether cells are words, aligned to the left."""
+    """Whether cells are words, which are aligned to the left."""
 
 
-def audit_view(found: Audit) -> RenderableType:
-    """Show files, the table of runs (if there are too many, those with findings), findings, notes, suggestions and the verdict."""
-    rows = found.rows()
-    parts: list[RenderableType] = [Text(line) for file in found.files for line in _file(file)]
+def audit_view(audit: Audit) -> RenderableType:
+    """Show files, the table of runs (runs with findings first, if there are too many), findings, notes, suggestions and the verdict."""
+    rows = audit.rows()
+    parts: list[RenderableType] = [Text(line) for file in audit.files for line in _file(file)]
     trained = [row for row in rows if "prefill" not in row and "decode" not in row]
     served = [row for row in rows if "prefill" in row or "decode" in row]
-    first_finding = {place: i for i, finding in reversed(list(enumerate(found.findings))) for place in finding.where}
-    for some, columns in ((trained, TRAINED), (served, SERVED)):
-        if some:
-            first = sorted(some, key=lambda row: first_finding.get(row["where"], len(found.findings)))[:MOST_RUNS]
-            parts.append(RunTable([row for row in some if row in first], columns))
-            parts += [Text(line) for row in some[:FEW] if (line := _formulas(row)) and len(some) <= FEW]
-            parts += [Text(f"... and {len(some) - MOST_RUNS} more runs (--json has all)")] if len(some) > MOST_RUNS else []
-    parts += [Text(""), *(_finding(finding) for finding in found.findings)]
-    parts += [Text(f"note: {note}") for note in found.notes]
-    parts += [Text(f"next: {one.message}") for one in found.predictions.suggestions]
-    return Group(*parts, Text(found.verdict, style="bold"))
+    first_finding = {place: i for i, finding in reversed(list(enumerate(audit.findings))) for place in finding.where}
+    for runs, columns in ((trained, TRAINED), (served, SERVED)):
+        if runs:
+            first = sorted(runs, key=lambda row: first_finding.get(row["where"], len(audit.findings)))[:MOST_RUNS]
+            parts.append(RunTable([row for row in runs if row in first], columns))
+            parts += [Text(line) for row in runs[:FEW] if (line := _formulas(row)) and len(runs) <= FEW]
+            parts += [Text(f"... and {len(runs) - MOST_RUNS} more runs (--json has all)")] if len(runs) > MOST_RUNS else []
+    parts += [Text(""), *(_finding(finding) for finding in audit.findings)]
+    parts += [Text(f"note: {note}") for note in audit.notes]
+    parts += [Text(f"next: {suggestion.message}") for suggestion in audit.predictions.suggestions]
+    return Group(*parts, Text(audit.verdict, style="bold"))
 
 
 def _file(file: File) -> list[str]:
@@ -110,6 +110,7 @@ def _share(row: Row, key: str) -> str:
 
 
 def _printed(row: Row) -> str:
+    """Return the formula that the printed TFLOP/s follow, and their ratio to it."""
     used = row.get("formula_used", "")
     return (
         f"{used} x {row['printed_over_formula']:.3f}"
@@ -177,21 +178,23 @@ class RunTable:
         yield next((table for table, width in zip(tables, widths, strict=True) if width <= options.max_width), tables[-1])
 
     def table(self, columns: Sequence[Column]) -> Table:
-        found = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+        made = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
         for column in columns:
-            found.add_column(column.title, justify="left" if column.text else "right", no_wrap=True)
+            made.add_column(column.title, justify="left" if column.text else "right", no_wrap=True)
         for row in self.rows:
-            found.add_row(*(column.cell(row) for column in columns))
-        return found
+            made.add_row(*(column.cell(row) for column in columns))
+        return made
 
 
-def parts_view(found: "PartComparison") -> RenderableType:
+def parts_view(comparison: "PartComparison") -> RenderableType:
     """Show predicted and measured seconds by part of the step."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for name in ("part", "predicted", "measured", "measured / predicted"):
         table.add_column(name, justify="left" if name == "part" else "right")
-    for row in found.rows:
-        show = [units.show(value, "seconds", digits=3) if value is not None else "" for value in (row.predicted, row.measured)]
+    for row in comparison.rows:
+        seconds = [units.show(value, "seconds", digits=3) if value is not None else "" for value in (row.predicted, row.measured)]
         ratio = f"{row.measured / row.predicted:.2f}" if row.predicted and row.measured is not None else ""
-        table.add_row(row.part, *show, ratio, end_section=row.part == found.rows[-2].part if len(found.rows) > 1 else False)
-    return Group(Text(found.title), table, *map(Text, found.notes))
+        table.add_row(
+            row.part, *seconds, ratio, end_section=row.part == comparison.rows[-2].part if len(comparison.rows) > 1 else False
+        )
+    return Group(Text(comparison.title), table, *map(Text, comparison.notes))

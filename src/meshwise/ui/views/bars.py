@@ -1,4 +1,4 @@
-"""Stacked bars: how a step's time or a device's memory divides into parts. On a terminal letters and colours, in a notebook HTML."""
+"""Stacked bars: how a step's time or a device's memory divides into parts. Letters and colours on a terminal, HTML in a notebook."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -20,43 +20,43 @@ def room(width: int, *words: str) -> int:
 
 
 def cells(parts: Sequence[Part], values: Mapping[str, float], full: float, width: int) -> list[tuple[Part, int]]:
-    """Return how many of `width` characters each part fills. The running sum is rounded, so that the bar's length is right."""
-    found: list[tuple[Part, int]] = []
+    """Return how many of `width` characters each part fills. Running sums are rounded, so that the whole bar has the right length."""
+    filled: list[tuple[Part, int]] = []
     drawn, running = 0, 0.0
     for part in parts:
         running += values.get(part.name, 0.0)
         number = max(0, round(width * min(1.0, running / full)) - drawn)
-        found.append((part, number))
+        filled.append((part, number))
         drawn += number
-    return found
+    return filled
 
 
 def bar(parts: Sequence[Part], values: Mapping[str, float], full: float, width: int) -> Text:
-    """Return a letter per part, so that a bar reads without colour too; dots up to `full`."""
-    made = Text()
+    """Return a bar with a letter per part, readable without colours too, and dots up to `full`."""
+    text = Text()
     for part, number in cells(parts, values, full, width):
-        made.append(part.letter * number, style=part.colour)
-    return made.append("." * (width - len(made)), style="dim")
+        text.append(part.letter * number, style=part.colour)
+    return text.append("." * (width - len(text)), style="dim")
 
 
 def legend(
     parts: Sequence[Part], values: Mapping[str, float], full: float, width: int, indent: int = 0, bar_width: int = LONGEST
 ) -> Text:
-    """'M matrix products 49%  R recomputing activations 22%', the largest first: every part that the bar shows, and every larger one.
-    Lines break between parts."""
+    """Return 'M matrix products 49%  R recomputing activations 22%', the largest part first: every part that the bar shows or that exceeds
+    LEAST. Lines break between parts."""
     total = sum(values.values())
     drawn = {part.name for part, number in cells(parts, values, full, bar_width) if number}
     shown = [part for part in parts if part.name in drawn or values.get(part.name, 0.0) > LEAST * total]
-    made, used = Text(" " * indent), indent
+    text, used = Text(" " * indent), indent
     for part in sorted(shown, key=lambda part: -values.get(part.name, 0.0)):
         words = f" {part.words} {100 * values[part.name] / total:.0f}%"
         if used > indent and used + 3 + len(words) > width:
-            made.append("\n" + " " * indent)
+            text.append("\n" + " " * indent)
             used = indent
         gap = "  " if used > indent else ""
-        made.append(gap).append(part.letter, style=part.colour).append(words)
+        text.append(gap).append(part.letter, style=part.colour).append(words)
         used += len(gap) + 1 + len(words)
-    return made
+    return text
 
 
 def letters(parts: Sequence[Part], several: Sequence[Mapping[str, float]], width: int) -> Text:
@@ -70,14 +70,14 @@ def letters(parts: Sequence[Part], several: Sequence[Mapping[str, float]], width
     return Text("\n".join(lines), style="dim")
 
 
-def length(share: float, label: str, width: int) -> str:
-    """Return a plain bar to the eighth of a character, with its number behind it."""
+def plain(share: float, width: int) -> str:
+    """Return a bar of one colour, `share` of `width` characters long, to the eighth of a character."""
     eighths = round(share * width * 8)
-    return "█" * (eighths // 8) + (EIGHTHS[eighths % 8] if eighths % 8 else "") + f" {label}"
+    return "█" * (eighths // 8) + (EIGHTHS[eighths % 8] if eighths % 8 else "")
 
 
 def html(parts: Sequence[Part], values: Mapping[str, float], full: float, label: str) -> str:
-    """Return the bar as HTML: a box per part, in the colours of every other picture."""
+    """Return a stacked bar as HTML: a box per part, in the same colours as on a terminal."""
     boxes = "".join(
         f'<span title="{escape(part.words)}: {100 * values[part.name] / full:.1f}%" style="display:inline-block;height:1em;'
         f'width:{100 * values[part.name] / full:.2f}%;background:{part.colour}"></span>'

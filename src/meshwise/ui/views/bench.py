@@ -1,4 +1,4 @@
-"""A bench as a table: measured rates beside predicted ones, and latencies."""
+"""A bench as a table: measured and predicted rates, and latencies."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,36 +17,36 @@ Point = dict[str, Any]
 Row = Mapping[str, Any]
 
 
-def bench_view(found: "Bench", width: int) -> RenderableType:
+def bench_view(bench: "Bench", width: int) -> RenderableType:
     """Return one row per setting, with as many columns as fit; then memory, faults, notes and causes of a gap."""
-    data, points = found.data, found.points
+    data, points = bench.data, bench.points
     head = Text(f"{data['model']} with {data['engine']}, {data['repeats']} repeats after a warm-up", style="bold")
-    faults = [f"{words} ({number}x)" for one in points for words, number in one["faults"].items()]
-    notes = list(dict.fromkeys(note for one in points for note in one["notes"]))
-    below = [f"failed: {line}" for line in dict.fromkeys(faults)] + [f"note: {line}" for line in notes] + list(found.lines)
-    held = [memory_view(data["memory"], width)] if data.get("memory") else []
-    return Group(head, fitted(_columns(points), points, width), *held, *(Text(line) for line in below))
+    faults = [f"{words} ({number}x)" for point in points for words, number in point["faults"].items()]
+    notes = list(dict.fromkeys(note for point in points for note in point["notes"]))
+    below = [f"failed: {line}" for line in dict.fromkeys(faults)] + [f"note: {line}" for line in notes] + list(bench.lines)
+    memory = [memory_view(data["memory"], width)] if data.get("memory") else []
+    return Group(head, fitted(_columns(points), points, width), *memory, *(Text(line) for line in below))
 
 
 def _columns(points: Sequence[Point]) -> list[Column[Point]]:
     """Return the columns that at least one setting has values for."""
 
     def rate(name: str) -> Callable[[Point], str]:
-        return lambda one: _rate(one[name])
+        return lambda point: _rate(point[name])
 
     def predicted(name: str) -> Callable[[Point], str]:
-        return lambda one: _rate(one["predicted"][name] if one["predicted"] else None)
+        return lambda point: _rate(point["predicted"][name] if point["predicted"] else None)
 
     def time(name: str) -> Callable[[Point], str]:
-        return lambda one: _time(one.get(name))
+        return lambda point: _time(point.get(name))
 
     columns: list[Column[Point]] = [
-        Column("gpus", lambda one: str(one.get("gpus", ""))),
-        Column("requests", lambda one: str(one["users"]), short_title="req"),
-        Column("prompt", lambda one: f"{one['prompt_tokens'] or one['prompt']:.0f}", short_title="in"),
-        Column("output", lambda one: str(one["output"]), short_title="out"),
+        Column("gpus", lambda point: str(point.get("gpus", ""))),
+        Column("requests", lambda point: str(point["users"]), short_title="req"),
+        Column("prompt", lambda point: f"{point['prompt_tokens'] or point['prompt']:.0f}", short_title="in"),
+        Column("output", lambda point: str(point["output"]), short_title="out"),
         Column("tokens/s", rate("decode"), short_title="tok/s"),
-        Column("spread", lambda one: f"{100 * one['spread']:.1f}%" if one["repeats"] > 1 else "", 1),
+        Column("spread", lambda point: f"{100 * point['spread']:.1f}%" if point["repeats"] > 1 else "", 1),
         Column("predicted", predicted("decode"), short_title="pred"),
         Column("each", rate("per_user"), 3),
         Column("by engine", rate("engine_decode"), 4),
@@ -58,11 +58,11 @@ def _columns(points: Sequence[Point]) -> list[Column[Point]]:
         Column("p95", time("gap_p95"), 2),
         Column("p99", time("gap_p99"), 4),
     ]
-    return [column for column in columns if any(column.cell(one) for one in points)]
+    return [column for column in columns if any(column.cell(point) for point in points)]
 
 
 def memory_view(rows: Sequence[Row], width: int, source: str = "llama.cpp") -> RenderableType:
-    """Memory on each device in MiB: planned, and as `source` reports it, llama.cpp's log or its dry run."""
+    """Return the memory of each device in MiB: planned, and as reported by `source`, llama.cpp's log or its dry run."""
 
     def mib(name: str) -> Callable[[Row], str]:
         return lambda row: f"{row[name] / MIB:,.2f}"
@@ -72,7 +72,9 @@ def memory_view(rows: Sequence[Row], width: int, source: str = "llama.cpp") -> R
         columns.append(Column(f"{title}, planned", mib(f"planned_{kind}"), short_title=title))
         columns.append(Column(source, mib(kind), short_title="reported"))
     repacked = [
-        Text(f"{row['device']}: {row['repacked'] / MIB:,.2f} MiB of weights are repacked for its CPU, besides the mapped file")
+        Text(
+            f"{row['device']}: {row['repacked'] / MIB:,.2f} MiB of weights are repacked for its CPU, in addition to the mapped file"
+        )
         for row in rows
         if row["repacked"]
     ]

@@ -1,4 +1,4 @@
-"""A chart of points on a terminal: a bar per point for each of a few figures, each from zero to the longest of its column."""
+"""A bar chart on a terminal: one bar per point and figure; the longest bar of each column is the largest value."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -15,21 +15,21 @@ GAP = 2
 
 Choice = TypeVar("Choice")
 Panel = tuple[str, Callable[[Choice], float | None], Callable[[Choice], str]]
-"""A figure: its title, its value, and how that is written behind the bar."""
+"""A figure: its title, its value, and the text after the bar."""
 Point = tuple[Sequence[str], Choice | None, str]
-"""The labels of a point, its layout if it has one, and a mark that stands behind its bars."""
+"""The labels of a point, its layout if it has one, and a mark after its bars."""
 
 
 def chart(titles: Sequence[str], points: Sequence[Point[Choice]], panels: Sequence[Panel[Choice]], width: int) -> Table:
-    """Return a row per point: its labels, a bar for each panel, its mark. Bars are shorter, and the last panels left out, where it is
-    narrow."""
+    """Return a row per point: its labels, a bar for each panel, its mark. On a narrow terminal bars are shorter, and the last panels are
+    left out."""
     done = [choice for _, choice, _ in points if choice is not None]
     labels = [max(len(text) for text in (title, *(row[i] for row, _, _ in points))) for i, title in enumerate(titles)]
     numbers = [max(len(title) - LONGEST - 1, *(len(show(c)) for c in done), 0) for title, _, show in panels]
     mark = max(len(mark) for _, _, mark in points)
     free = width - sum(labels) - GAP * len(labels) - mark
-    shown = next(n for n in range(len(panels), 0, -1) if n == 1 or _long(free, numbers[:n]) >= SHORTEST)
-    long = max(SHORTEST, min(LONGEST, _long(free, numbers[:shown])))
+    shown = next(n for n in range(len(panels), 0, -1) if n == 1 or _bar_width(free, numbers[:n]) >= SHORTEST)
+    bar_width = max(SHORTEST, min(LONGEST, _bar_width(free, numbers[:shown])))
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
     for title in titles:
         table.add_column(title, justify="right", no_wrap=True)
@@ -37,15 +37,17 @@ def chart(titles: Sequence[str], points: Sequence[Point[Choice]], panels: Sequen
         table.add_column(title, style=colour, no_wrap=True)
     table.add_column("", no_wrap=True)
     most = [max((value(c) or 0.0 for c in done), default=0.0) for _, value, _ in panels[:shown]]
-    for names, choice, mark_here in points:
-        drawn = ["-"] + [""] * (shown - 1)
+    for names, choice, point_mark in points:
+        cells = ["-"] + [""] * (shown - 1)
         if choice is not None:
             shares = [(value(choice) or 0.0) / top if top else 0.0 for (_, value, _), top in zip(panels, most, strict=False)]
-            drawn = [bars.length(share, show(choice), long) for share, (_, _, show) in zip(shares, panels, strict=False)]
-        table.add_row(*map(Text, names), *drawn, mark_here)
+            cells = [
+                f"{bars.plain(share, bar_width)} {show(choice)}" for share, (_, _, show) in zip(shares, panels, strict=False)
+            ]
+        table.add_row(*map(Text, names), *cells, point_mark)
     return table
 
 
-def _long(free: int, numbers: Sequence[int]) -> int:
-    """Return the length of bars if `free` characters hold them, their numbers and the gaps between."""
+def _bar_width(free: int, numbers: Sequence[int]) -> int:
+    """Return the length of bars where `free` characters hold all bars, their numbers and the gaps."""
     return free // len(numbers) - max(numbers) - 1 - GAP

@@ -1,7 +1,6 @@
-"""Counts of models on a terminal: one column per model, and what training takes on a cluster."""
+"""Counts of models on a terminal: one column per model, and the training budget on a cluster."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -11,56 +10,46 @@ from rich.text import Text
 
 from meshwise import units
 from meshwise.models.count import Tally
+from meshwise.ui.views.tables import at_path, whole_at
 
 DAY = 86400.0
 Row = tuple[str, Callable[[Tally], str]]
 
 
-def _at(tally: Tally, path: str) -> Any:
-    value: Any = tally
-    for key in path.split("/"):
-        value = value.get(key) if isinstance(value, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    return value  # pyright: ignore[reportUnknownVariableType]
-
-
 def _bytes(path: str, *, binary: bool = False) -> Callable[[Tally], str]:
-    return lambda tally: units.show(value, "bytes", binary=binary) if (value := _at(tally, path)) else ""
+    return lambda tally: units.show(value, "bytes", binary=binary) if (value := at_path(tally, path)) else ""
 
 
 def _flops(path: str) -> Callable[[Tally], str]:
-    return lambda tally: f"{value:.4g}" if (value := _at(tally, path)) else ""
-
-
-def _whole(path: str) -> Callable[[Tally], str]:
-    return lambda tally: f"{value:,}" if (value := _at(tally, path)) else ""
+    return lambda tally: f"{value:.4g}" if (value := at_path(tally, path)) else ""
 
 
 def _share(path: str) -> Callable[[Tally], str]:
-    """Parameters, and their share of all."""
+    """Return a function that formats a number of parameters with its share of the total."""
 
     def cell(tally: Tally) -> str:
-        value = _at(tally, path)
+        value = at_path(tally, path)
         return f"{value:,} {100 * value / tally['parameters']['total']:5.1f}%" if value else ""
 
     return cell
 
 
 def count_tables(tallies: Sequence[Tally], width: int) -> list[Table]:
-    """Tables of as many models side by side as fit into `width`."""
+    """Return tables with as many models side by side as fit into `width`."""
     measure = Console(width=1000)
-    found: list[Table] = []
+    tables: list[Table] = []
     left = list(tallies)
     while left:
-        made = [count_table(left[:number]) for number in range(1, len(left) + 1)]
-        fits = [Measurement.get(measure, measure.options, one).maximum <= width for one in made]
+        candidates = [count_table(left[:number]) for number in range(1, len(left) + 1)]
+        fits = [Measurement.get(measure, measure.options, table).maximum <= width for table in candidates]
         number = max(1, sum(fits))
-        found.append(made[number - 1])
+        tables.append(candidates[number - 1])
         left = left[number:]
-    return found
+    return tables
 
 
 def count_table(tallies: Sequence[Tally]) -> Table:
-    """Return everything `count` knows: one column per model, rows grouped by subject."""
+    """Return everything that `count` computes: one column per model, rows grouped by subject."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     table.add_column("")
     for tally in tallies:
@@ -83,7 +72,7 @@ def _sections(tallies: Sequence[Tally]) -> list[tuple[str, list[Row]]]:
     tokens = units.show(tallies[0]["training_flops"]["tokens"], "count")
     active: list[Row] = [("active per token", _share("parameters/active"))] if mixture else []
     return [
-        ("hyperparameters", [(name, _whole(f"hyperparameters/{name}")) for name in names]),
+        ("hyperparameters", [(name, whole_at(f"hyperparameters/{name}")) for name in names]),
         (
             "parameters",
             [*((part, _share(f"parameters/parts/{part}")) for part in parts), ("total", _share("parameters/total")), *active],
@@ -91,7 +80,7 @@ def _sections(tallies: Sequence[Tally]) -> list[tuple[str, list[Row]]]:
         (
             "training FLOPs",
             [
-                ("sequence length", _whole("training_flops/seq")),
+                ("sequence length", whole_at("training_flops/seq")),
                 ("per token, 6N", _flops("training_flops/per_token_6n")),
                 ("per token, exact", _flops("training_flops/per_token")),
                 ("  matrix products", _flops("training_flops/per_token_matmul")),

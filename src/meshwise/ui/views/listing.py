@@ -11,7 +11,7 @@ from meshwise.catalogue.chips import Chip, Cluster, Link, Tier
 from meshwise.models.count import Tally, hyperparameters
 from meshwise.models.listing import Entry, layer_runs
 from meshwise.models.model import Model
-from meshwise.ui.views.tables import Column, fitted, wrapped
+from meshwise.ui.views.tables import Column, at_path, fitted, whole_at, wrapped
 
 
 def entry_facts(name: str, entry: Entry) -> Table:
@@ -21,19 +21,8 @@ def entry_facts(name: str, entry: Entry) -> Table:
     return cluster_facts(name, entry) if isinstance(entry, Cluster) else model_facts(entry)
 
 
-def _at(tally: Tally, path: str) -> Any:
-    value: Any = tally
-    for key in path.split("/"):
-        value = value.get(key) if isinstance(value, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    return value  # pyright: ignore[reportUnknownVariableType]
-
-
-def _whole(path: str) -> Callable[[Tally], str]:
-    return lambda row: f"{value:,}" if (value := _at(row, path)) else ""
-
-
 def catalogue_view(catalogue: str, rows: Sequence[dict[str, Any]], width: int) -> RenderableType:
-    """Return a whole catalogue, one line per entry; below it, why a user's preset could not be read."""
+    """Return a whole catalogue, one line per entry; below it, the presets of the user that could not be read, with the reason."""
     columns = {"chips": _CHIP_COLUMNS, "clusters": _CLUSTER_COLUMNS, "models": _MODEL_COLUMNS}[catalogue]
     unread = [row for row in rows if catalogue == "models" and "params" not in row]
     return Group(
@@ -43,11 +32,11 @@ def catalogue_view(catalogue: str, rows: Sequence[dict[str, Any]], width: int) -
 
 
 def _quantity(path: str, quantity: str, *, binary: bool = False) -> Callable[[Tally], str]:
-    return lambda row: units.show(value, quantity, binary=binary, digits=3) if (value := _at(row, path)) else ""
+    return lambda row: units.show(value, quantity, binary=binary, digits=3) if (value := at_path(row, path)) else ""
 
 
 def _text(path: str) -> Callable[[Tally], str]:
-    return lambda row: str(_at(row, path) or "")
+    return lambda row: str(at_path(row, path) or "")
 
 
 def _rate_16_bit(row: Tally) -> str:
@@ -60,12 +49,13 @@ def _rate_8_bit(row: Tally) -> str:
     return units.show(rate, "FLOP/s") if rate else ""
 
 
-def _first(path: str, key: str) -> Callable[[Tally], str]:
-    return lambda row: str(found[-1][key]) if (found := _at(row, path)) else ""
+def _latest(path: str, key: str) -> Callable[[Tally], str]:
+    """Return a function that formats one value of the last entry in a list, such as the latest price."""
+    return lambda row: str(entries[-1][key]) if (entries := at_path(row, path)) else ""
 
 
 def _page(row: Tally) -> str:
-    """'huggingface.co/Qwen/Qwen3-0.6B' for the address of its config.json; --json has it whole."""
+    """Return the source page, 'huggingface.co/Qwen/Qwen3-0.6B' for the address of its config.json; --json has the whole address."""
     return str(row.get("source") or "").removeprefix("https://").partition("/blob/")[0].partition("/resolve/")[0]
 
 
@@ -80,14 +70,14 @@ _CHIP_COLUMNS: list[Column[Tally]] = [
     Column("SMs", _text("sms"), rank=6),
     Column("TDP", _quantity("tdp", "watts"), rank=4),
     Column("link", _text("link/name"), text=True, rank=2),
-    Column("price", _first("prices", "price"), text=True, rank=7),
+    Column("price", _latest("prices", "price"), text=True, rank=7),
     Column("source", lambda row: str(row["sources"][0]["title"]), text=True, rank=8),
 ]
 _CLUSTER_COLUMNS: list[Column[Tally]] = [
     Column("cluster", _text("cluster"), text=True),
     Column("name", _text("name"), text=True, rank=4),
-    Column("nodes", _whole("nodes")),
-    Column("devices", _whole("devices")),
+    Column("nodes", whole_at("nodes")),
+    Column("devices", whole_at("devices")),
     Column("chips", lambda row: " + ".join(f"{count:,} {chip}" for chip, count in row["chips"].items()), text=True),
     Column("memory", _quantity("memory", "bytes", binary=True), rank=1),
     Column("link", _text("link/name"), text=True, rank=2),
@@ -97,11 +87,11 @@ _CLUSTER_COLUMNS: list[Column[Tally]] = [
 _MODEL_COLUMNS: list[Column[Tally]] = [
     Column("model", _text("model"), text=True),
     Column("family", _text("family"), text=True, rank=2),
-    Column("parameters", _whole("params")),
-    Column("active", lambda row: _whole("active_params")(row) if row.get("active_params") != row.get("params") else "", rank=1),
-    Column("layers", _whole("hyperparameters/layers"), rank=3),
-    Column("d_model", _whole("hyperparameters/d_model"), rank=4),
-    Column("vocabulary", _whole("hyperparameters/vocabulary"), rank=5),
+    Column("parameters", whole_at("params")),
+    Column("active", lambda row: whole_at("active_params")(row) if row.get("active_params") != row.get("params") else "", rank=1),
+    Column("layers", whole_at("hyperparameters/layers"), rank=3),
+    Column("d_model", whole_at("hyperparameters/d_model"), rank=4),
+    Column("vocabulary", whole_at("hyperparameters/vocabulary"), rank=5),
     Column("source", _page, text=True, rank=6),
 ]
 
@@ -142,7 +132,7 @@ def chip_facts(chip: Chip) -> Table:
 
 
 def link_text(link: Link | None) -> str:
-    """'NVLink 4, 450 GB/s', with its axes on a torus."""
+    """Return 'NVLink 4, 450 GB/s', with its axes on a torus."""
     if link is None:
         return ""
     axes = f" on each of {link.axes} axes" if link.axes > 1 else ""
@@ -152,7 +142,7 @@ def link_text(link: Link | None) -> str:
 
 
 def model_facts(model: Model) -> Table:
-    """Return a preset or any other model: what it is made of, and where that was read."""
+    """Return the facts of a preset or any other model, with their source."""
     rows = [
         ("family", f"{model.family} ({model.model_type})"),
         *((name, f"{value:,}") for name, value in hyperparameters(model).items()),
@@ -183,14 +173,14 @@ def cluster_facts(key: str, cluster: Cluster) -> Table:
 
 
 def tier_text(cluster: Cluster, tier: Tier) -> str:
-    """'leaf, 400 GB/s, 2 times oversubscribed'."""
+    """Return 'leaf, 400 GB/s, 2 times oversubscribed'."""
     leaving = units.show(tier.leaving(cluster.network), "bytes/s")
     ratio = f", {tier.oversubscription:g} times oversubscribed" if tier.oversubscription else ""
     return f"{tier.name}, {leaving}{ratio}" + (f", {units.show(tier.latency, 'seconds')}" if tier.latency else "")
 
 
 def node_text(cluster: Cluster, index: int) -> str:
-    """'8 x a100-80gb-sxm (NVLink 3, 300 GB/s)'."""
+    """Return '8 x a100-80gb-sxm (NVLink 3, 300 GB/s)'."""
     _, node = cluster.nodes[index]
     devices = " + ".join(f"{count:,} x {chip.key}" for count, chip in node.chips)
     shape = f", torus {'x'.join(map(str, cluster.torus))}" if cluster.torus else ""

@@ -1,4 +1,4 @@
-"""A plan as HTML, as a notebook shows it: the table of the terminal, bars of the best layout, and the command that reproduces it."""
+"""A plan as HTML for a notebook: the same table as on a terminal, bars of the best layout, and the command that reproduces it."""
 
 from collections.abc import Sequence
 from html import escape
@@ -15,7 +15,7 @@ from meshwise.units import GIB
 
 
 def plan_html(made: Plan[Any, Any]) -> str:
-    """Return a training or serving plan."""
+    """Return a training or serving plan as HTML."""
     if isinstance(made, TrainPlan):
         best = made.best
         drawn = [

@@ -15,7 +15,7 @@ from meshwise.plan.train.choice import Choice
 from meshwise.plan.train.explain import Explanation
 from meshwise.plan.train.plan import TrainPlan
 from meshwise.ui.views import bars
-from meshwise.ui.views.tables import Column, bullets, calibration_line, fitted, heading, wrapped
+from meshwise.ui.views.tables import Column, bullets, calibration_line, fitted, heading, price_sentence, wrapped
 from meshwise.units import GIB
 
 FIT = "see meshwise calibrate"
@@ -26,7 +26,7 @@ SEVERAL = 5
 
 
 def plan_view(plan: TrainPlan, why: Explanation, width: int, *, verbose: bool) -> RenderableType:
-    """Return everything `plan` prints but for commands, which no terminal may break."""
+    """Return everything that `plan` prints except the commands, which must not be wrapped."""
     best = plan.best
     parts: list[RenderableType] = [
         *heading(header(plan), width),
@@ -48,14 +48,14 @@ def plan_view(plan: TrainPlan, why: Explanation, width: int, *, verbose: bool) -
 
 
 def header(plan: TrainPlan) -> list[str]:
-    """Return the question, with what was assumed."""
+    """Return the question in two lines, with the assumed framework."""
     ask, cluster = plan.ask, plan.cluster
     nodes = f" in {cluster['nodes']:,} {cluster['unit']}s" if int(cluster["nodes"] or 0) > 1 else ""
     return [f"{ask.model} on {ask.on}: {cluster['devices']:,} x {cluster['chip']}{nodes}", setting(ask, plan.framework)]
 
 
 def setting(ask: TrainAsk, framework: str) -> str:
-    """Framework, precision, optimizer, batch and tokens in one line, with what was assumed."""
+    """Return framework, precision, optimizer, batch and tokens in one line; an assumed framework is marked."""
     assumed = "" if ask.framework else " (assumed, --framework)"
     step = units.show(float(ask.batch * ask.seq), "count", digits=3)
     training = f", {units.show(ask.tokens, 'count')} in all" if ask.tokens else ""
@@ -65,7 +65,7 @@ def setting(ask: TrainAsk, framework: str) -> str:
 def columns(plan: TrainPlan) -> list[Column[Choice]]:
     """Return the columns of the table; days and cost where tokens to train on were given."""
     capacity = plan.best.capacity / GIB
-    found: list[Column[Choice]] = [
+    columns: list[Column[Choice]] = [
         Column("layout", lambda c: c.name, text=True, short=lambda c: layout_name(c.layout, short=True)),
         Column("s/step (90%)", seconds_cell, short=lambda c: seconds_cell(c, digits=3)),
         Column("tokens/s", lambda c: f"{c.tokens_per_second:,.0f}", rank=6),
@@ -81,52 +81,56 @@ def columns(plan: TrainPlan) -> list[Column[Choice]]:
         Column("accum", lambda c: f"{c.gradient_accumulation:,}", rank=7),
     ]
     if plan.ask.tokens:
-        found.extend(
+        columns.extend(
             [
                 Column("days", lambda c: f"{c.total_days:,.1f}" if c.total_days is not None else ""),
                 *([Column("cost", money)] if plan.best.total_dollars is not None else []),
                 Column("MWh", lambda c: f"{c.mwh:,.0f}" if c.mwh else "", rank=9),
             ]
         )
-    return found
+    return columns
 
 
 def seconds_cell(c: Choice, digits: int = 4) -> str:
-    """'112.4 (106-124)': seconds per step with their 90% interval."""
+    """Return '112.4 (106-124)': seconds per step with their 90% interval."""
     return f"{c.step:.{digits}g} ({c.low:.3g}-{c.high:.3g})"
 
 
 def memory_cell(c: Choice, digits: int = 1) -> str:
-    """'43.3 (35-54)', with '!' where the upper end exceeds the device."""
+    """Return '43.3 (35-54)', with '!' where the upper end exceeds the device."""
     mark = "!" if c.may_not_fit else ""
     return f"{c.peak / GIB:.{digits}f} ({c.peak_low / GIB:.0f}-{c.peak_high / GIB:.0f}){mark}"
 
 
 def money(c: Choice) -> str:
-    """'$54.2M', or '' where no price is known."""
+    """Return '$54.2M', or '' where no price is known."""
     cost = c.total_dollars
     return "" if cost is None else f"${units.show(cost, 'count', digits=3)}" if cost >= 1e3 else f"${cost:,.0f}"
 
 
 def _below_table(plan: TrainPlan) -> list[str]:
-    """Return footnotes of the table: near-ties, memory that may not suffice, goodput and price."""
+    """Return the footnotes of the table: near-ties, layouts that may not fit, goodput and price."""
     best, ties = plan.best, sum(c.ties for c in plan.choices)
     lines = [f"{ties:,} more layouts within 1% of a row above are not listed."] if ties else []
-    if any(c.may_not_fit for c in plan.choices):
-        lines.append("! may not fit: the upper end of its memory interval exceeds the device.")
+    risky = sum(c.may_not_fit for c in plan.choices)
+    if risky:
+        rows = f"{risky} row{'s' * (risky > 1)}"
+        lines.append(f"{rows} may not fit (marked !): the 90% memory interval exceeds the device.")
     if plan.ask.tokens:
         ideal = f"; {best.days:,.1f} days without failures" if best.days and best.wall_days else ""
-        what = "Days and cost include" if best.total_dollars is not None else "Days include"
-        lines.append(f"{what} failures: goodput {100 * best.goodput['effective']:.1f}%{ideal}.{price_words(plan)}")
+        include = "Days and cost include" if best.total_dollars is not None else "Days include"
+        lines.append(f"{include} failures: goodput {100 * best.goodput['effective']:.1f}%{ideal}. {_price(plan)}")
     return lines
 
 
-def price_words(plan: TrainPlan) -> str:
-    """' Cost at $2.21 per device-hour (list price; --price).'"""
+def _price(plan: TrainPlan) -> str:
+    """Return the price that the cost is computed with, or how to give one."""
     rate = plan.cluster["dollars_per_hour"]
-    if rate is None:
-        return " No list price for this chip: give one with --price."
-    return f" Cost at ${rate:,.2f} per device-hour ({'--price' if plan.ask.price else 'list price; --price changes it'})."
+    return (
+        "No list price for this chip: give one with --price."
+        if rate is None
+        else price_sentence(rate, given=bool(plan.ask.price))
+    )
 
 
 def best_bars(best: Choice, width: int, kind: object = "gpu") -> list[RenderableType]:
@@ -134,30 +138,30 @@ def best_bars(best: Choice, width: int, kind: object = "gpu") -> list[Renderable
     kinds = on_chip(TRAIN_MEMORY, kind)
     time, memory = (Text(f"{name:<8}") for name in ("time", "memory"))
     seconds, size = f" {best.step:.4g} s", f" {best.peak / GIB:.1f} of {best.capacity / GIB:.0f} GiB"
-    long = bars.room(width - 8, seconds, size)
+    bar_width = bars.room(width - 8, seconds, size)
     return [
-        time.append_text(bars.bar(TRAIN_TIME, best.time, best.step, long)).append(seconds),
-        bars.legend(TRAIN_TIME, best.time, best.step, width, 8, long),
-        memory.append_text(bars.bar(kinds, best.memory, best.capacity, long)).append(size),
-        bars.legend(kinds, best.memory, best.capacity, width, 8, long),
+        time.append_text(bars.bar(TRAIN_TIME, best.time, best.step, bar_width)).append(seconds),
+        bars.legend(TRAIN_TIME, best.time, best.step, width, 8, bar_width),
+        memory.append_text(bars.bar(kinds, best.memory, best.capacity, bar_width)).append(size),
+        bars.legend(kinds, best.memory, best.capacity, width, 8, bar_width),
     ]
 
 
 def choice_bars(choices: Sequence[Choice], width: int, kind: object = "gpu") -> list[RenderableType]:
-    """Time and memory of several layouts on a common scale."""
+    """Return bars of the time and memory of several layouts, on a common scale."""
     kinds = on_chip(TRAIN_MEMORY, kind)
     slowest, capacity = max(c.step for c in choices), choices[0].capacity
     names = [layout_name(c.layout, short=True) for c in choices]
     times = [f" {c.step:7.4g} s  {name}" for c, name in zip(choices, names, strict=True)]
     sizes = [f" {c.peak / GIB:5.1f} GiB  {name}" for c, name in zip(choices, names, strict=True)]
-    long = bars.room(width, *times, *sizes)
+    bar_width = bars.room(width, *times, *sizes)
     lines: list[RenderableType] = [Text("time by part", style="bold")]
     for c, words in zip(choices, times, strict=True):
-        lines.append(bars.bar(TRAIN_TIME, c.time, slowest, long).append(words, style="not dim"))
+        lines.append(bars.bar(TRAIN_TIME, c.time, slowest, bar_width).append(words, style="not dim"))
     lines += [bars.letters(TRAIN_TIME, [c.time for c in choices], width), Text()]
     lines.append(Text(f"memory by kind, of {capacity / GIB:.0f} GiB", style="bold"))
     for c, words in zip(choices, sizes, strict=True):
-        lines.append(bars.bar(kinds, c.memory, capacity, long).append(words, style="not dim"))
+        lines.append(bars.bar(kinds, c.memory, capacity, bar_width).append(words, style="not dim"))
     return [*lines, bars.letters(kinds, [c.memory for c in choices], width)]
 
 
@@ -168,7 +172,7 @@ def rejects(plan: TrainPlan) -> str:
 
 
 def formulas(best: Choice) -> str:
-    """Return the rate of the best layout under each common way to count FLOPs."""
+    """Return the rate of the best layout under each common formula for FLOPs."""
     peak = best.tflops["exact"] / best.mfu
     rates = ", ".join(f"{name} {rate:.1f} ({100 * rate / peak:.1f}%)" for name, rate in best.tflops.items())
     return f"First row in TFLOP/s by formula: {rates}. The table counts exactly: causal attention, no recompute."
@@ -193,7 +197,7 @@ def failures(plan: TrainPlan) -> list[str]:
 
 
 def _assumed(plan: TrainPlan) -> str:
-    """Return every assumption about failures that was not given."""
+    """Return the assumptions about failures that the user did not set."""
     r = Reliability()
     words = {
         "mtbf": f"a failure per {r.mtbf / 3600:,.0f} device-hours (arXiv:2407.21783)",

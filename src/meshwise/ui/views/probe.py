@@ -1,4 +1,4 @@
-"""A probe on a terminal: rates as bars over shapes and sizes, the fitted numbers, and what was not measured."""
+"""A probe on a terminal: rates as bars over shapes and sizes, the fitted figures, and those not measured."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -11,19 +11,20 @@ from rich.text import Text
 from meshwise import units
 from meshwise.calibrate.train.probe import Machine, Row, of_kind
 from meshwise.cost.train.compute import Device
+from meshwise.ui.views import bars
 
 if TYPE_CHECKING:
     from meshwise.run.probe.store import Probed
 
 BAR = 32
-EIGHTHS = " ▏▎▍▌▋▊▉"
+"""Characters of the longest bar."""
 
 Line = tuple[str, float, Row]
 
 
-def summary(found: Machine) -> RenderableType:
-    """Return the fitted numbers of the chip that plans use."""
-    chip, c = found.chip, found.calibration
+def summary(machine: Machine) -> RenderableType:
+    """Return the fitted figures that plans use."""
+    chip, c = machine.chip, machine.calibration
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=False)
     table.add_column()
     table.add_column()
@@ -32,7 +33,7 @@ def summary(found: Machine) -> RenderableType:
         (chip.key, chip.name),
         (
             "matrix products",
-            f"{units.show(peak * c.matmul, 'FLOP/s', digits=3)} at best in a step: {c.matmul:.0%} of {_peak(found)}",
+            f"{units.show(peak * c.matmul, 'FLOP/s', digits=3)} at best in a step: {c.matmul:.0%} of {_peak(machine)}",
         ),
         ("memory", f"{units.show(chip.bandwidth * c.memory, 'bytes/s', digits=3)} read and written"),
         ("attention", f"{c.flash:.0%} of the peak with heads of 128"),
@@ -43,23 +44,24 @@ def summary(found: Machine) -> RenderableType:
         lines.append(("between devices", f"{units.show(rate, 'bytes/s', digits=3)} in a ring, {step} per step"))
     if chip.host:
         lines.append(("to the host", units.show(chip.host.bandwidth, "bytes/s", digits=3)))
-    lines += [(f"fit of {what}", f"{100 * error:.0f}% median error over all shapes") for what, error in found.errors.items()]
+    lines += [(f"fit of {what}", f"{100 * error:.0f}% median error over all shapes") for what, error in machine.errors.items()]
     for name, words in lines:
         table.add_row(name, words)
-    return Group(table, *(Text(f"not measured: {what}") for what in found.missing))
+    return Group(table, *(Text(f"not measured: {what}") for what in machine.missing))
 
 
-def next_steps(found: "Probed") -> Iterator[str]:
-    """Name the files, and a plan that uses them."""
-    yield f"saved in {found.folder}: chips/here.toml, calibration/probe.toml, probes/here.jsonl"
-    gpu = found.machines["here"].chip.kind == "gpu"
+def next_steps(probed: "Probed") -> Iterator[str]:
+    """Yield the files that were written, and a command that plans with them."""
+    yield f"saved in {probed.folder}: chips/here.toml, calibration/probe.toml, probes/here.jsonl"
+    gpu = probed.machines["here"].chip.kind == "gpu"
     model, batch = ("llama-3.2-1b", "8x2048") if gpu else ("llama-debug", "8x64")
     yield f"plan with it: meshwise plan {model} --on here --batch {batch} --framework meshwise"
 
 
-def _peak(found: Machine) -> str:
-    return units.show(Device.of(found.chip, found.calibration, "bf16").wide, "FLOP/s", digits=3) + (
-        " (datasheet)" if found.chip.vendor != "measured" else " (best measured)"
+def _peak(machine: Machine) -> str:
+    """Return the peak rate of the chip, from its datasheet or as measured."""
+    return units.show(Device.of(machine.chip, machine.calibration, "bf16").wide, "FLOP/s", digits=3) + (
+        " (datasheet)" if machine.chip.vendor != "measured" else " (best measured)"
     )
 
 
@@ -89,7 +91,7 @@ def curves(rows: Sequence[Row]) -> RenderableType:
     )
     wires = sorted(of_kind(rows, "wire"), key=lambda r: (r["what"], r["nodes"], r["group"], r["size"]))
     panel(
-        "between devices, bytes of the array a second",
+        "between devices, bytes of the array per second",
         [
             (f"{r['what']} of {r['group']}{' nodes' if r['nodes'] > 1 else ''} {_size(r)}", r["size"] / r["seconds"], r)
             for r in wires
@@ -98,9 +100,9 @@ def curves(rows: Sequence[Row]) -> RenderableType:
     )
     host = sorted(of_kind(rows, "host"), key=lambda r: (r["what"], r["size"]))
     panel("link to the host", [(f"{r['what']} {_size(r)}", r["bytes"] / r["seconds"], r) for r in host], speed)
-    started = [(f"{r['what']} operation", r["seconds"], r) for r in of_kind(rows, "launch")]
-    started += [(f"block {r['what']} {r['tokens']} tokens x {r['hidden']}", r["seconds"], r) for r in of_kind(rows, "block")]
-    panel("seconds", started, lambda value: units.show(value, "seconds", digits=3))
+    times = [(f"{r['what']} operation", r["seconds"], r) for r in of_kind(rows, "launch")]
+    times += [(f"block {r['what']} {r['tokens']} tokens x {r['hidden']}", r["seconds"], r) for r in of_kind(rows, "block")]
+    panel("seconds", times, lambda value: units.show(value, "seconds", digits=3))
     return Group(*panels)
 
 
@@ -114,8 +116,6 @@ def _bars(lines: list[Line], show: Callable[[float], str]) -> Table:
         table.add_column(no_wrap=True)
     most = max(value for _, value, _ in lines)
     for label, value, row in lines:
-        eighths = round(value / most * BAR * 8)
-        bar = "█" * (eighths // 8) + (EIGHTHS[eighths % 8] if eighths % 8 else "")
         spread = 50 * (row["high"] / row["low"] - 1)
-        table.add_row(label, bar, show(value), f"± {spread:.0f}% of {row['repeats']}")
+        table.add_row(label, bars.plain(value / most, BAR), show(value), f"± {spread:.0f}% of {row['repeats']}")
     return table

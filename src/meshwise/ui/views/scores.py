@@ -1,4 +1,4 @@
-"""Scores of predictions on a terminal, the baselines beside them, and which rows were not used."""
+"""Scores of predictions on a terminal, with the baselines and the rows that were not used."""
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -16,43 +16,43 @@ from meshwise.catalogue.calibrations import SERVE_COEFFICIENTS
 Line = tuple[str, str, str, str, str]
 
 
-def validation_view(found: TrainValidation | ServeValidation) -> RenderableType:
-    """Return everything `validate` prints of one table."""
-    return _train_score(found.score) if isinstance(found, TrainValidation) else _serve_score(found.score)
+def validation_view(validation: TrainValidation | ServeValidation) -> RenderableType:
+    """Return everything that `validate` prints for one table."""
+    return _train_score(validation.score) if isinstance(validation, TrainValidation) else _serve_score(validation.score)
 
 
-def calibration_view(found: Result) -> RenderableType:
-    """Errors before and after a fit, in and out of sample, and which coefficients the rows determine."""
-    if isinstance(found, TrainCalibrationResult):
-        return _train_calibration(found)
-    assert isinstance(found, ServeCalibrationResult)
-    return _serve_calibration(found)
+def calibration_view(result: Result) -> RenderableType:
+    """Return the errors before and after a fit, on rows left out and in sample, and which coefficients the rows determine."""
+    if isinstance(result, TrainCalibrationResult):
+        return _train_calibration(result)
+    assert isinstance(result, ServeCalibrationResult)
+    return _serve_calibration(result)
 
 
-def _train_score(found: Score) -> RenderableType:
-    """Return everything `validate` prints of one table."""
-    inside = found.get("in_sample")
+def _train_score(score: Score) -> RenderableType:
+    """Return the scores of a table of training runs."""
+    inside = score.get("in_sample")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    table.add_column(found["table"])
+    table.add_column(score["table"])
     for column in (*(("left out", "in sample") if inside else ("predicted",)), "constant rate", "rule of thumb"):
         table.add_column(column, justify="right")
-    for name, mine, within, constant, rule in _lines(found, inside or found):
+    for name, mine, within, constant, rule in _lines(score, inside or score):
         if mine:
             table.add_row(name, mine, *([within] if inside else []), constant, rule)
-    return Group(table, *map(Text, _notes(found)))
+    return Group(table, *map(Text, _notes(score)))
 
 
-def _lines(found: Score, inside: Score) -> list[Line]:
-    """Name, predicted, in sample, and the two baselines; a line without a prediction is dropped by the caller."""
-    base, oom = found["baseline"], found["oom"]
+def _lines(score: Score, inside: Score) -> list[Line]:
+    """Return rows of name, predicted, in sample, and the two baselines; the caller drops rows without a prediction."""
+    base, oom = score["baseline"], score["oom"]
 
     def line(name: str, part: str, key: str, show: str, constant: float | None = None, rule: float | None = None) -> Line:
-        mine, within = (_cell(some[part].get(key), show) for some in (found, inside))
+        mine, within = (_cell(scores[part].get(key), show) for scores in (score, inside))
         return name, mine, within, _cell(constant, show), _cell(rule, show)
 
-    rejected = f"{oom['false']} of {found['rows'] - oom['total']}"
-    inside_rejected = f"{inside['oom']['false']} of {found['rows'] - oom['total']}"
-    caught, inside_caught = (f"{some['oom']['caught']} of {oom['total']}" if oom["total"] else "" for some in (found, inside))
+    rejected = f"{oom['false']} of {score['rows'] - oom['total']}"
+    inside_rejected = f"{inside['oom']['false']} of {score['rows'] - oom['total']}"
+    caught, inside_caught = (f"{scores['oom']['caught']} of {oom['total']}" if oom["total"] else "" for scores in (score, inside))
     return [
         line("time error, mean", "time", "mape", "%"),
         line("  median", "time", "median", "%"),
@@ -75,18 +75,18 @@ def _cell(value: float | None, show: str) -> str:
     return {"%": f"{100 * value:.1f}%", "+%": f"{100 * value:+.1f}%", "": f"{value:.3f}"}[show]
 
 
-def _notes(found: Score) -> list[str]:
-    used = f"{found['rows']} rows, {found['timed_rows']} of them timed; calibration: {found['calibration']}"
-    skipped = [f"{reason} ({count})" for reason, count in found["skipped_reasons"].items()]
-    assumed = [f"{what} ({count})" for what, count in found["assumed"].items()]
+def _notes(score: Score) -> list[str]:
+    used = f"{score['rows']} rows, {score['timed_rows']} of them timed; calibration: {score['calibration']}"
+    skipped = [f"{reason} ({count})" for reason, count in score["skipped_reasons"].items()]
+    assumed = [f"{what} ({count})" for what, count in score["assumed"].items()]
     lines = [used]
-    lines += [f"skipped {found['skipped']}: {'; '.join(skipped)}"] if skipped else []
+    lines += [f"skipped {score['skipped']}: {'; '.join(skipped)}"] if skipped else []
     lines += [f"assumed: {'; '.join(assumed)}"] if assumed else []
     return lines
 
 
 def _train_calibration(made: TrainCalibrationResult) -> RenderableType:
-    """Errors before and after a fit, in and out of sample, and which coefficients the rows determine."""
+    """Return the errors of a training calibration before and after its fit, and its coefficients."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for column, side in (("", "left"), ("before", "right"), ("left out", "right"), ("in sample", "right")):
         table.add_column(column, justify=side)  # pyright: ignore[reportArgumentType]
@@ -102,15 +102,19 @@ def _train_calibration(made: TrainCalibrationResult) -> RenderableType:
     return Group(table, *map(Text, lines))
 
 
-def _serve_score(found: Score) -> RenderableType:
-    """Return everything `validate` prints of one table of served models."""
-    fit, ill = found["fit"], found["prefill"]["ill"]
-    notes = [f"{found['rows']} rows; calibration: {found['calibration']}"]
-    notes += [f"{ill} prompts left out of the mean: over 3 times as slow as in another format on the same devices"] if ill else []
+def _serve_score(score: Score) -> RenderableType:
+    """Return the scores of a table of served models."""
+    fit, ill = score["fit"], score["prefill"]["ill"]
+    notes = [f"{score['rows']} rows; calibration: {score['calibration']}"]
+    notes += (
+        [f"{ill} prompts left out of the mean: more than 3 times slower than in another format on the same devices"]
+        if ill
+        else []
+    )
     notes += [f"fits or not: {fit['right']} of {fit['total']} right"]
-    notes += [f"skipped: {reason} ({count})" for reason, count in found["skipped_reasons"].items()]
-    notes += [f"assumed: {what} ({count})" for what, count in found["assumed"].items()]
-    return Group(_serve_table(found["table"], {"predicted": found}), *map(Text, notes))
+    notes += [f"skipped: {reason} ({count})" for reason, count in score["skipped_reasons"].items()]
+    notes += [f"assumed: {what} ({count})" for what, count in score["assumed"].items()]
+    return Group(_serve_table(score["table"], {"predicted": score}), *map(Text, notes))
 
 
 def _serve_table(name: str, columns: dict[str, Score]) -> Table:
@@ -127,18 +131,18 @@ def _serve_table(name: str, columns: dict[str, Score]) -> Table:
     )
     for part in ("decode", "prefill"):
         for key, words, show in shown:
-            cells = [_cell(found[part].get(key), show) for found in columns.values()]
+            cells = [_cell(score[part].get(key), show) for score in columns.values()]
             if any(cells):
                 table.add_row(f"{part} {words}" if key == "mape" else words, *cells)
     for key, words, show in (("mape", "memory error, mean", "%"), ("max_mib", "  largest, MiB", "")):
-        cells = [_cell(found["memory"][key], show) for found in columns.values()]
+        cells = [_cell(score["memory"][key], show) for score in columns.values()]
         if any(cells):
             table.add_row(words, *cells)
     return table
 
 
 def _serve_calibration(made: ServeCalibrationResult) -> RenderableType:
-    """Errors of a serving calibration before and after its fit, and its coefficients."""
+    """Return the errors of a serving calibration before and after its fit, and its coefficients."""
     coefficients = ", ".join(f"{name} {getattr(made.calibration, name):.4g}" for name in SERVE_COEFFICIENTS)
     table = _serve_table("", {"before": made.before, "left out": made.left_out, "in sample": made.in_sample})
     return Group(table, Text(f"{made.left_out['rows']} rows; {coefficients}"))

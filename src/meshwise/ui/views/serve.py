@@ -1,6 +1,7 @@
-"""A serving plan on a terminal: header, table of layouts, memory of each device, where the time goes, the reasons; and tables of points."""
+"""A serving plan on a terminal: header, table of layouts, memory of each device, time by part, reasons; and tables of points."""
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -13,17 +14,18 @@ from meshwise.plan.serve.plan import Miss, ServePlan
 from meshwise.plan.serve.vary import ServePoint, ServePoints
 from meshwise.ui.views import bars
 from meshwise.ui.views.chart import Panel, chart
-from meshwise.ui.views.tables import Column, bullets, calibration_line, fitted, heading, wrapped
+from meshwise.ui.views.tables import Column, bullets, calibration_line, fitted, heading, price_sentence, wrapped
 from meshwise.units import GIB
 
 REMEDY = "see meshwise bench"
 HIGHLIGHTS = 5
+"""Reasons that the short answer lists."""
 SEVERAL = 5
 """Layouts whose bars `--verbose` draws."""
 
 
 def plan_view(plan: ServePlan, width: int, *, verbose: bool) -> RenderableType:
-    """Return everything `serve` prints but for commands, which no terminal may break."""
+    """Return everything that `serve` prints except the commands, which must not be wrapped."""
     parts: list[RenderableType] = [
         *heading(header(plan), width),
         Text(),
@@ -44,13 +46,13 @@ def plan_view(plan: ServePlan, width: int, *, verbose: bool) -> RenderableType:
 
 
 def _highlights(plan: ServePlan) -> list[str]:
-    """Return the verdict on a measured speed, which is the last of the reasons, and the first of them."""
+    """Return the first reasons; the verdict on a measured speed, which is the last of the reasons, comes before them."""
     end = next((i for i, line in enumerate(plan.reasons) if line.startswith("Measured ")), len(plan.reasons))
     return [*plan.reasons[end:], *plan.reasons[: HIGHLIGHTS - (end < len(plan.reasons))]]
 
 
 def header(plan: ServePlan) -> list[str]:
-    """Return the question, with what was assumed."""
+    """Return the question in two lines, with the assumed engine."""
     ask, context = plan.ask, units.show(float(plan.context), "length")
     requests = f"{ask.users:,} concurrent requests" if ask.users > 1 else "one request at a time"
     return [
@@ -63,7 +65,7 @@ def header(plan: ServePlan) -> list[str]:
 def columns(plan: ServePlan) -> list[Column[ServeChoice]]:
     """Return the columns of the table; those of several requests, prices and targets where they apply."""
     several = plan.ask.users > 1
-    found: list[Column[ServeChoice]] = [
+    columns: list[Column[ServeChoice]] = [
         Column("layout", lambda c: c.name, text=True),
         Column(
             f"{'tok/s each' if several else 'tokens/s'} (90%)",
@@ -71,13 +73,13 @@ def columns(plan: ServePlan) -> list[Column[ServeChoice]]:
         ),
     ]
     if several:
-        found.extend(
+        columns.extend(
             [
                 Column("decode tok/s", lambda c: tokens(c.decode), rank=8),
                 Column("with prompts", lambda c: tokens(c.sustained), rank=4, short_title="total"),
             ]
         )
-    found.extend(
+    columns.extend(
         [
             Column("prefill tok/s", lambda c: f"{c.prefill:,.0f}", rank=7),
             Column("TTFT", lambda c: units.show(c.ttft, "seconds", digits=3), rank=2),
@@ -86,10 +88,10 @@ def columns(plan: ServePlan) -> list[Column[ServeChoice]]:
         ]
     )
     if any(c.dollars_per_million is not None for c in plan.choices):
-        found.append(Column("$/1M tokens", lambda c: _dollars(c.dollars_per_million), rank=5, short_title="$/1M"))
+        columns.append(Column("$/1M tokens", lambda c: _dollars(c.dollars_per_million), rank=5, short_title="$/1M"))
     if plan.ask.ttft or plan.ask.per_user:
-        found.append(Column("meets", lambda c: "yes" if c.meets else "no", rank=1))
-    return found
+        columns.append(Column("meets", lambda c: "yes" if c.meets else "no", rank=1))
+    return columns
 
 
 def _dollars(value: float | None) -> str:
@@ -101,31 +103,30 @@ def _gib(value: float) -> str:
 
 
 def _below_table(plan: ServePlan) -> list[str]:
-    lines = [f"Does not fit: {', '.join(_short_by(plan.misses, str(plan.cluster['unit'])))}."] if plan.misses else []
+    """Return the footnotes of the table: layouts that do not fit, and the price."""
+    lines = [f"Does not fit: {'; '.join(_short_by(plan.misses, str(plan.cluster['unit'])))}."] if plan.misses else []
     rate = plan.cluster["dollars_per_hour"]
     if rate is not None and any(c.dollars_per_million is not None for c in plan.choices):
-        lines.append(
-            f"Cost at ${rate:,.2f} per device-hour ({'--price' if plan.ask.price else 'list price; --price changes it'})."
-        )
+        lines.append(price_sentence(rate, given=bool(plan.ask.price)))
     return lines
 
 
 def _short_by(misses: Sequence[Miss], unit: str) -> Iterator[str]:
-    """Yield 'row split, 2 cards (7.0 GiB short on its fullest card)'; later ones only with their GiB."""
+    """Yield 'row split, 2 cards (7.0 GiB short on its fullest card)'; after the first, only the GiB."""
     for i, miss in enumerate(misses):
         yield f"{miss.name} ({_gib(miss.missing)} GiB{'' if i else f' short on its fullest {unit}'})"
 
 
 def device_bars(best: ServeChoice, unit: str, width: int) -> list[RenderableType]:
-    """Return one memory bar per device of a copy."""
+    """Return one memory bar per device of a copy; neighbours that hold the same share a bar."""
     title = f"memory of each {unit}, {best.name}" if len(best.devices) > 1 else f"memory of the {unit}"
     lines: list[RenderableType] = [wrapped(title, width, style="bold")]
     alike = _alike(best.devices)
     held = [{part.name: float(getattr(same[0], part.name)) for part in SERVE_MEMORY} for same in alike]
     labels = [_device_label(same, unit, sum(values.values())) for same, values in zip(alike, held, strict=True)]
-    long = bars.room(width, *labels)
+    bar_width = bars.room(width, *labels)
     for same, values, label in zip(alike, held, labels, strict=True):
-        lines.append(bars.bar(SERVE_MEMORY, values, same[0].capacity, long).append(label, style="not dim"))
+        lines.append(bars.bar(SERVE_MEMORY, values, same[0].capacity, bar_width).append(label, style="not dim"))
     return [*lines, bars.letters(SERVE_MEMORY, held, width)]
 
 
@@ -138,31 +139,24 @@ def _device_label(same: Sequence[Device], unit: str, used: float) -> str:
 
 
 def _alike(devices: Sequence[Device]) -> list[list[Device]]:
-    """Return neighbours that hold the same amount, as one group."""
-    found: list[list[Device]] = []
-    for device in devices:
-        held = (device.layers, device.head, device.weights, device.cache, device.compute)
-        before = found[-1][-1] if found else None
-        if before and (before.layers, before.head, before.weights, before.cache, before.compute) == held:
-            found[-1].append(device)
-        else:
-            found.append([device])
-    return found
+    """Group neighbours that hold the same bytes."""
+    groups = groupby(devices, key=lambda device: (device.layers, device.head, device.weights, device.cache, device.compute))
+    return [list(group) for _, group in groups]
 
 
 def time_bars(choices: Sequence[ServeChoice], width: int) -> list[RenderableType]:
-    """Return milliseconds of a decode step by part, on a common scale."""
+    """Return bars of the milliseconds of a decode step by part, on a common scale."""
     totals = [sum(c.time.values()) for c in choices]
     alone = len(choices) == 1
     labels = [f" {1e3 * total:.4g} ms{'' if alone else ', ' + c.name}" for c, total in zip(choices, totals, strict=True)]
-    long = bars.room(width, *labels)
+    bar_width = bars.room(width, *labels)
     lines: list[RenderableType] = [Text("decode step by part", style="bold")]
     for c, label in zip(choices, labels, strict=True):
-        lines.append(bars.bar(SERVE_TIME, c.time, max(totals), long).append(label, style="not dim"))
+        lines.append(bars.bar(SERVE_TIME, c.time, max(totals), bar_width).append(label, style="not dim"))
     several = [c.time for c in choices]
     return [
         *lines,
-        bars.legend(SERVE_TIME, several[0], max(totals), width, bar_width=long)
+        bars.legend(SERVE_TIME, several[0], max(totals), width, bar_width=bar_width)
         if alone
         else bars.letters(SERVE_TIME, several, width),
     ]
@@ -171,26 +165,26 @@ def time_bars(choices: Sequence[ServeChoice], width: int) -> list[RenderableType
 # Many points.
 
 
-def points_view(found: ServePoints, width: int) -> RenderableType:
-    """Return one table, one chart and what they teach."""
-    several = any(point.ask and point.ask.users > 1 for point in found)
-    notes = dict.fromkeys(note for point in found for note in point.notes)
-    ask = found.ask
+def points_view(points: ServePoints, width: int) -> RenderableType:
+    """Return one table, one chart and the sentences that sum them up."""
+    several = any(point.ask and point.ask.users > 1 for point in points)
+    notes = dict.fromkeys(note for point in points for note in point.notes)
+    ask = points.ask
     about = f"{ask.prompt:,} prompt + {ask.output:,} output tokens"
     return Group(
-        *heading([f"{ask.model} on {ask.on}, {' and '.join(found.axes)} varied; {about}"], width),
+        *heading([f"{ask.model} on {ask.on}, {' and '.join(points.axes)} varied; {about}"], width),
         Text(),
-        fitted(_point_columns(found, several), found.points, width),
+        fitted(_point_columns(points, several), points.points, width),
         Text(),
-        _chart(found, several, width),
+        _chart(points, several, width),
         Text(),
-        *(wrapped(line, width) for line in found.lessons),
+        *(wrapped(line, width) for line in points.lessons),
         *(wrapped(f"note: {note}", width, indent="  ") for note in notes),
     )
 
 
-def _point_columns(found: ServePoints, several: bool) -> list[Column[ServePoint]]:
-    """Return the axes, and the best layout at each point; a point without one shows the reason instead."""
+def _point_columns(points: ServePoints, several: bool) -> list[Column[ServePoint]]:
+    """Return the columns: the axes, and figures of the best layout; a point without a layout shows the reason instead."""
 
     def of(cell: Callable[[ServeChoice], str]) -> Callable[[ServePoint], str]:
         return lambda point: cell(point.choice) if point.choice else ""
@@ -198,9 +192,9 @@ def _point_columns(found: ServePoints, several: bool) -> list[Column[ServePoint]
     def axis(i: int) -> Callable[[ServePoint], str]:
         return lambda point: point.labels[i]
 
-    layered = "gpus" in found.axes and any(p.layered and p.choice and p.choice.split != "layer" for p in found)
+    layered = "gpus" in points.axes and any(p.layered and p.choice and p.choice.split != "layer" for p in points)
     columns: list[Column[ServePoint]] = [
-        *(Column(name, axis(i)) for i, name in enumerate(found.axes)),
+        *(Column(name, axis(i)) for i, name in enumerate(points.axes)),
         Column("layout", lambda point: point.choice.name if point.choice else point.refusal, text=True),
         Column("tok/s each" if several else "tokens/s", of(lambda c: tokens(c.per_user))),
         Column("all requests", of(lambda c: tokens(c.decode)), rank=2),
@@ -215,10 +209,10 @@ def _point_columns(found: ServePoints, several: bool) -> list[Column[ServePoint]
     return [column for column in columns if column.title not in hidden]
 
 
-def _chart(found: ServePoints, several: bool, width: int) -> RenderableType:
-    """Return a bar per point for generation and for the prompt."""
+def _chart(points: ServePoints, several: bool, width: int) -> RenderableType:
+    """Return a bar per point for decode and for prefill."""
     each: Panel[ServeChoice] = ("tok/s each" if several else "tokens/s", lambda c: c.per_user, lambda c: tokens(c.per_user))
     together: Panel[ServeChoice] = ("all requests", lambda c: c.decode, lambda c: tokens(c.decode))
     prompt: Panel[ServeChoice] = ("prefill tok/s", lambda c: c.prefill, lambda c: f"{c.prefill:,.0f}")
     panels = [each, together, prompt] if several else [each, prompt]
-    return chart(found.axes, [(point.labels, point.choice, "") for point in found], panels, width)
+    return chart(points.axes, [(point.labels, point.choice, "") for point in points], panels, width)

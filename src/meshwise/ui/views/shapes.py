@@ -1,4 +1,4 @@
-"""Shapes of a model on a terminal: a table of the fastest per parameter, and what each gives up."""
+"""Shapes of a model on a terminal: a table of the fastest per parameter, and the faults of each."""
 
 from collections.abc import Callable
 
@@ -15,24 +15,24 @@ from meshwise.ui.views.tables import Column, fitted, heading, wrapped
 from meshwise.units import GIB
 
 
-def shapes_view(found: Shapes, width: int) -> RenderableType:
-    """Return the table, the faults of each shape, and the rule that the best follow."""
+def shapes_view(shapes: Shapes, width: int) -> RenderableType:
+    """Return the table, the faults of each shape, and the properties that the fastest shapes share."""
     faults = [
-        wrapped(f"{row.name}: {'; '.join(map(str, row.faults)) if row.faults else 'nothing notable'}", width, indent="  ")
-        for row in found.shapes
+        wrapped(f"{row.name}: {'; '.join(map(str, row.faults)) if row.faults else 'none'}", width, indent="  ")
+        for row in shapes.shapes
     ]
-    ask = found.ask
+    ask = shapes.ask
     size = f"near {units.show(ask.params, 'count')} parameters, " if ask.params else ""
     return Group(
-        *heading([f"shapes {size}like {ask.like or LIKE}, on {ask.on}", setting(ask, found.framework)], width),
+        *heading([f"shapes {size}like {ask.like or LIKE}, on {ask.on}", setting(ask, shapes.framework)], width),
         Text(),
-        fitted(_columns(), found.shapes, width),
+        fitted(_columns(), shapes.shapes, width),
         Text(),
-        Text("what each shape gives up, in percent of its seconds per parameter", style="bold"),
+        Text("faults of each shape, with their cost in percent of its seconds per parameter", style="bold"),
         *faults,
         Text(),
-        Text(f"{found.candidates:,} shapes x layouts searched, of {found.searched:,} shapes."),
-        *([wrapped(found.rule, width)] if found.rule else []),
+        Text(f"{shapes.candidates:,} pairs of shape and layout searched, over {shapes.searched:,} shapes."),
+        *([wrapped(shapes.rule, width)] if shapes.rule else []),
     )
 
 
@@ -41,7 +41,7 @@ def _columns() -> list[Column[Row]]:
         return lambda row: cell(row.choice) if row.choice else ""
 
     def of_layout(row: Row, *, short: bool = False) -> str:
-        return layout_name(row.choice.layout, short=short) if row.choice else "fits nowhere"
+        return layout_name(row.choice.layout, short=short) if row.choice else "does not fit"
 
     return [
         Column("hidden", lambda row: str(row.shape["hidden"])),

@@ -16,29 +16,48 @@ from rich.table import Table
 from rich.text import Text
 
 PIPE_WIDTH = 120
-"""Columns of output that is no terminal, unless $COLUMNS says otherwise."""
+"""Width of output that does not go to a terminal, unless $COLUMNS is set."""
 
 GAP = 2
-"""Columns of a terminal between two columns of a table."""
+"""Spaces between two columns of a table."""
 
 LINES, FEWEST = 9, 3
-"""Lines that a list of reasons may take, and how many reasons it has at least."""
+"""Most lines of a list of reasons, and fewest reasons that it has."""
 
 Shown = TypeVar("Shown")
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Standard output. Names and notes come from files: '[/x]' in one is text, not rich's markup."""
-    found = Console(markup=False, emoji=False, highlight=False, stderr=stderr)
-    if found.is_terminal:
-        return found
+    """Return the console of standard output or standard error. Names come from files, so '[/x]' is text and not rich's markup."""
+    terminal = Console(markup=False, emoji=False, highlight=False, stderr=stderr)
+    if terminal.is_terminal:
+        return terminal
     given = os.environ.get("COLUMNS", "")
     width = int(given) if given.isdecimal() and int(given[:5]) >= 20 else PIPE_WIDTH
     return Console(markup=False, emoji=False, highlight=False, stderr=stderr, width=width)
 
 
 def as_json(value: Any) -> str:
+    """Return indented JSON."""
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def at_path(row: Mapping[str, Any], path: str) -> Any:
+    """Return the value at a path such as 'parameters/total' in nested dicts; None where it is missing."""
+    value: Any = row
+    for key in path.split("/"):
+        value = value.get(key) if isinstance(value, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return value  # pyright: ignore[reportUnknownVariableType]
+
+
+def whole_at(path: str) -> Callable[[Mapping[str, Any]], str]:
+    """Return a function that formats the whole number at a path with commas; '' where it is missing or 0."""
+    return lambda row: f"{value:,}" if (value := at_path(row, path)) else ""
+
+
+def price_sentence(rate: float | str, *, given: bool) -> str:
+    """Return 'Cost at $2.21 per device-hour (list price; --price changes it).'"""
+    return f"Cost at ${rate:,.2f} per device-hour ({'--price' if given else 'list price; --price changes it'})."
 
 
 def as_csv(rows: Iterable[Mapping[str, object]]) -> str:
@@ -54,18 +73,18 @@ def as_csv(rows: Iterable[Mapping[str, object]]) -> str:
 
 @dataclass(frozen=True)
 class Column(Generic[Shown]):
-    """A column of a table of choices: the same on a terminal and in a notebook."""
+    """A column of a table, on a terminal and in a notebook."""
 
     title: str
     cell: Callable[[Shown], str]
     rank: int = 0
     """Columns of the highest rank are dropped first where a table is too wide; those of rank 0 never are."""
     text: bool = False
-    """Whether cells are words, which stand on the left."""
+    """Whether cells are words, which are aligned to the left."""
     short: Callable[[Shown], str] | None = None
-    """A shorter cell for narrow tables,"""
+    """A shorter cell for narrow tables."""
     short_title: str = ""
-    """and a shorter title."""
+    """A shorter title for narrow tables."""
 
 
 def fitted(columns: Sequence[Column[Shown]], rows: Sequence[Shown], width: int) -> Table:
@@ -74,15 +93,16 @@ def fitted(columns: Sequence[Column[Shown]], rows: Sequence[Shown], width: int) 
     Text of rank 0 may take half of the width before other columns are dropped; longer text wraps. Numbers are never cut."""
     ranks = sorted({column.rank for column in columns if column.rank}, reverse=True)
     fewer = [[column for column in columns if column.rank < rank] for rank in ranks]
-    tried = [(columns, False), (columns, True), *((some, True) for some in fewer)]
-    chosen, short = next((one for one in tried if _width(*one, rows, width // 2) <= width), tried[-1])
+    tried = [(columns, False), (columns, True), *((remaining, True) for remaining in fewer)]
+    chosen, short = next((trial for trial in tried if _width(*trial, rows, width // 2) <= width), tried[-1])
     return table(chosen, rows, short=short)
 
 
 def _width(columns: Sequence[Column[Shown]], short: bool, rows: Sequence[Shown], most: int) -> int:
     """Return the width of a table whose text of rank 0 takes at most `most` characters."""
-    natural = [max(cell_len(cell) for cell in (_title(one, short), *(_cell(one, row, short) for row in rows))) for one in columns]
-    texts = sum(width for one, width in zip(columns, natural, strict=True) if one.text and not one.rank)
+    cells = [[_title(column, short), *(_cell(column, row, short) for row in rows)] for column in columns]
+    natural = [max(map(cell_len, column)) for column in cells]
+    texts = sum(width for column, width in zip(columns, natural, strict=True) if column.text and not column.rank)
     return sum(natural) - texts + min(texts, most) + GAP * (len(columns) - 1)
 
 
@@ -95,17 +115,18 @@ def _cell(column: Column[Shown], row: Shown, short: bool) -> str:
 
 
 def table(columns: Sequence[Column[Shown]], rows: Sequence[Shown], *, short: bool = False) -> Table:
-    found = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    """Return a table with all of these columns; `short` takes short titles and cells."""
+    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for column in columns:
         side = "left" if column.text else "right"
-        found.add_column(_title(column, short), justify=side, no_wrap=not column.text, overflow="fold")
+        made.add_column(_title(column, short), justify=side, no_wrap=not column.text, overflow="fold")
     for row in rows:
-        found.add_row(*(_cell(column, row, short) for column in columns))
-    return found
+        made.add_row(*(_cell(column, row, short) for column in columns))
+    return made
 
 
 def wrapped(line: str, width: int, head: str = "", indent: str = "", style: str = "") -> Text:
-    """Return a sentence at a width: `head` before its first line, `indent` before the others."""
+    """Return a sentence wrapped to a width, with `head` before its first line and `indent` before the others."""
     lines = textwrap.wrap(
         line, width, initial_indent=head, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
@@ -118,9 +139,9 @@ def heading(lines: Sequence[str], width: int) -> list[Text]:
 
 
 def bullets(sentences: Iterable[str], width: int) -> list[Text]:
-    """Return the first sentences as a list: as many as fit into LINES, and at least FEWEST. An indented one belongs to the one before
-    it."""
-    found: list[Text] = []
+    """Return the first sentences as a list: as many as fit into LINES, and at least FEWEST. An indented sentence belongs to the
+    one before it."""
+    listed: list[Text] = []
     lines = items = 0
     for sentence in sentences:
         inner = sentence.startswith(" ")
@@ -128,13 +149,13 @@ def bullets(sentences: Iterable[str], width: int) -> list[Text]:
         lines += made.plain.count("\n") + 1
         if lines > LINES and items >= FEWEST and not inner:
             break
-        found.append(made)
+        listed.append(made)
         items += not inner
-    return found
+    return listed
 
 
 def calibration_line(about: Mapping[str, str], chip: object, remedy: str, *, verbose: bool) -> str:
-    """Return which calibration the numbers rest on; where it was not fitted on this chip, how to measure one."""
+    """Return the name of the calibration in use; where it was not fitted on this chip, also how to measure one."""
     date = f", {about['date']}" if about["date"] else ""
     fitted_on = f" (fitted on {about['fitted_on']}{date})" if verbose else ""
     if about["own_chip"]:

@@ -17,35 +17,35 @@ from meshwise.ui.views.tables import Column, fitted, heading, wrapped
 from meshwise.units import GIB
 
 
-def points_view(found: TrainPoints, width: int) -> RenderableType:
-    """Return everything that a table of points prints, but for the command that reproduces it."""
-    reasons = [wrapped(f"{' '.join(point.labels)}: {point.why}", width, indent="  ") for point in found if point.why]
-    several = sum(1 for point in found if point.choice) > 1
+def points_view(points: TrainPoints, width: int) -> RenderableType:
+    """Return everything that `--vary` prints except the command that reproduces it."""
+    reasons = [wrapped(f"{' '.join(point.labels)}: {point.why}", width, indent="  ") for point in points if point.why]
+    several = sum(1 for point in points if point.choice) > 1
     why = [Text("why the layout changes", style="bold"), *reasons] if reasons else []
     why += [Text("The same layout wins at every point.")] if several and not reasons else []
-    table = fitted(_columns(found.ask, found.axes, found.points), found.points, width)
+    table = fitted(_columns(points.ask, points.axes, points.points), points.points, width)
     return Group(
-        *heading(_header(found.ask, " and ".join(found.axes), found.points), width),
+        *heading(_header(points.ask, " and ".join(points.axes), points.points), width),
         Text(),
         table,
         Text(),
-        _chart(found.axes, found.points, width),
+        _chart(points.axes, points.points, width),
         Text(),
         *why,
         Text(),
-        *_notes(found.points, width),
+        *_notes(points.points, width),
     )
 
 
 def _header(ask: TrainAsk, varied: str, points: Sequence[Point]) -> list[str]:
-    """Return the question, and what varies."""
+    """Return the question in two lines, with the axes that vary."""
     names = dict.fromkeys(point.question.work.framework.name for point in points if point.question)
     on = f" on {ask.on}" if ask.on else ""
     return [f"{ask.model}{on}, {varied} varied", setting(ask, ", ".join(names))]
 
 
 def _columns(ask: TrainAsk, axes: Sequence[str], points: Sequence[Point]) -> list[Column[Point]]:
-    """Return the axes, and the best layout at each point; a point without one shows the reason instead."""
+    """Return the columns: the axes, and figures of the best layout; a point without a layout shows the reason instead."""
 
     def of(cell: Callable[[Choice], str]) -> Callable[[Point], str]:
         return lambda point: cell(point.choice) if point.choice else ""
@@ -58,8 +58,8 @@ def _columns(ask: TrainAsk, axes: Sequence[str], points: Sequence[Point]) -> lis
 
     sizes = {c.capacity for point in points if (c := point.choice)}
     title = f"GiB of {min(sizes) / GIB:.0f} (90%)" if len(sizes) == 1 else "GiB (90%)"
-    found: list[Column[Point]] = [Column(name, axis(i)) for i, name in enumerate(axes)]
-    found += [
+    columns: list[Column[Point]] = [Column(name, axis(i)) for i, name in enumerate(axes)]
+    columns += [
         Column("layout", layout, text=True, short=lambda point: layout(point, short=True)),
         Column("devices", of(lambda c: f"{c.devices:,}"), rank=6),
         Column("s/step", of(lambda c: f"{c.step:.4g}")),
@@ -68,18 +68,18 @@ def _columns(ask: TrainAsk, axes: Sequence[str], points: Sequence[Point]) -> lis
         Column(title, of(memory_cell), rank=7),
     ]
     if ask.tokens:
-        found += [
+        columns += [
             Column("days", of(lambda c: f"{c.total_days:,.1f}" if c.total_days is not None else ""), rank=2),
             Column("cost", of(money), rank=2),
         ]
     if ask.within:
         limit = f"in {units.show(ask.within, 'seconds')}"
-        found.append(Column(limit, lambda point: ("yes" if point.meets(ask.within) else "no") if point.choice else "", rank=1))
-    return found
+        columns.append(Column(limit, lambda point: ("yes" if point.meets(ask.within) else "no") if point.choice else "", rank=1))
+    return columns
 
 
 def _chart(titles: Sequence[str], points: Sequence[Point], width: int, marks: Mapping[int, str] | None = None) -> RenderableType:
-    """Return a bar per point for time, cost and MFU; a mark stands behind its point's bars."""
+    """Return a bar per point for time, cost and MFU; `marks` by point are printed after the bars."""
     done = [point.choice for point in points if point.choice]
     panels: list[Panel[Choice]] = [("s/step", lambda c: c.step, lambda c: f"{c.step:.4g}")]
     if any(c.total_days is not None for c in done):
@@ -92,47 +92,47 @@ def _chart(titles: Sequence[str], points: Sequence[Point], width: int, marks: Ma
 
 
 def _notes(points: Sequence[Point], width: int, unpriced: Sequence[str] = ()) -> list[Text]:
-    """Assumptions of all points, each once."""
+    """Return the assumptions of all points, each once, and the calibrations."""
     questions = [point.question for point in points if point.question]
     several = len({q.chip.key for q in questions}) > 1
-    found = [note for q in questions for note in q.model.notes]
-    found += [f"{q.chip.key}: {note}" if several else note for q in questions for note in q.cluster.notes]
+    notes = [note for q in questions for note in q.model.notes]
+    notes += [f"{q.chip.key}: {note}" if several else note for q in questions for note in q.cluster.notes]
     if any(q.work.tokens for q in questions):
-        found.append("days and cost include failures (goodput) and spare nodes")
+        notes.append("days and cost include failures (goodput) and spare nodes")
     unpriced = list(dict.fromkeys([*unpriced, *(q.chip.key for q in questions if q.work.tokens and not q.cluster.rent)]))
-    found += [f"no list price for {', '.join(unpriced)}: give one with --price"] if unpriced else []
+    notes += [f"no list price for {', '.join(unpriced)}: give one with --price"] if unpriced else []
     rents = {q.chip.key: q.cluster.rent / q.cluster.devices for q in questions if q.work.tokens and q.cluster.rent}
     each = ", ".join(f"{key} {units.show(rent, 'dollars/s')}" for key, rent in rents.items())
-    found += [f"price per device-hour: {each}"] if rents else []
+    notes += [f"price per device-hour: {each}"] if rents else []
     names = dict.fromkeys(q.calibration.name for q in questions)
-    notes = [wrapped(f"note: {note}", width, indent="  ") for note in dict.fromkeys(found)]
-    return [*notes, wrapped(f"calibration: {', '.join(names)}", width, style="dim")]
+    lines = [wrapped(f"note: {note}", width, indent="  ") for note in dict.fromkeys(notes)]
+    return [*lines, wrapped(f"calibration: {', '.join(names)}", width, style="dim")]
 
 
-def cheapest_view(found: Cheapest, width: int) -> RenderableType:
-    """Return the answer in one sentence, the best of each chip, and what the numbers of nodes around the answer cost."""
-    ask, best = found.ask, found.best
+def cheapest_view(cheapest: Cheapest, width: int) -> RenderableType:
+    """Return the answer in one sentence, the best point of each chip, and the cost of the node counts tried for the best chip."""
+    ask, best = cheapest.ask, cheapest.best
     assert best.choice
     assert best.ask
-    per_chip = [point for key in found.chips if (point := found.cheapest_of(key, ask.within))]
+    per_chip = [point for key in cheapest.chips if (point := cheapest.cheapest_of(key, ask.within))]
     per_chip.sort(key=lambda point: (not point.meets(ask.within), (point.choice and point.choice.total_dollars) or 0.0))
-    counts = [point for point in found.of_chip(str(best.values["chip"])) if point.choice]
+    counts = [point for point in cheapest.of_chip(str(best.values["chip"])) if point.choice]
     limit = f" within {units.show(ask.within, 'seconds')}" if ask.within else ""
     sentence = (
         f"Cheapest{limit}: {best.ask.on}, {money(best.choice)}, {best.choice.total_days or 0:,.1f} days, {best.choice.name}."
     )
     marks = {i: "cheapest" if point is best else "" if point.meets(ask.within) else "too late" for i, point in enumerate(counts)}
     return Group(
-        *heading(_header(ask, "chip and nodes", found.tried), width),
+        *heading(_header(ask, "chip and nodes", cheapest.tried), width),
         Text(),
         wrapped(sentence, width, style="bold"),
         Text(),
         fitted(_columns(ask, ("chip", "nodes"), per_chip), per_chip, width),
         Text(),
-        Text(f"Numbers of nodes of {best.values['chip']} that were tried and work:"),
+        Text(f"Node counts of {best.values['chip']} that were tried and fit:"),
         Text(),
         _chart(("nodes",), counts, width, marks),
         Text(),
         *([] if ask.on else [wrapped(f"Chips: {CONSIDERED}; --vary chip=... names others.", width)]),
-        *_notes(found.tried, width, found.unpriced),
+        *_notes(cheapest.tried, width, cheapest.unpriced),
     )

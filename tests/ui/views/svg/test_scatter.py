@@ -47,7 +47,7 @@ def test_a_table_without_times_has_an_empty_one(tmp_path: Path) -> None:
 def test_names_from_files_are_text(tmp_path: Path) -> None:
     path = table(tmp_path, {})
     odd = path.rename(tmp_path / "a<b&c.csv")
-    assert "a<b&c: seconds a step" in "".join(ElementTree.fromstring(scatter(validate(str(odd)))).itertext())
+    assert "a<b&c: seconds per step" in "".join(ElementTree.fromstring(scatter(validate(str(odd)))).itertext())
 
 
 @pytest.mark.parametrize("span", [1.0, 1.01, 1.3, 3, 100, 1e6])

@@ -1,1 +1,1 @@
-"""ui/views/svg: pictures as SVG files: a step in time (gantt.py), predicted against measured (scatter.py)."""
+"""ui/views/svg: pictures as SVG files: the timeline of a step (gantt.py), predicted against measured (scatter.py)."""

@@ -1,4 +1,4 @@
-"""The timeline of a step as an SVG file: a row per stage, a box per operation, and the middle left out where it only repeats itself."""
+"""The timeline of a step as an SVG file: a row per stage, a box per operation, and the middle left out where it repeats itself."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,22 +13,22 @@ from meshwise.ui.views.svg.drawing import GRID, INK, document
 
 WIDTH, LEFT, RIGHT, TOP = 1100, 70, 16, 66
 BREAK = 26
-"""Between the two ends of a step whose middle is left out."""
+"""Pixels between the two ends of a step whose middle is left out."""
 SHOWN = 26
-"""Micro-batches at most, beside those that fill the pipeline, before the middle is left out."""
+"""The middle is left out if there are more micro-batches than this, not counting those that fill the pipeline."""
 TONES = ("#8ec9f0", "#7fc29b", "#f2c14e")
-"""Forward, backward, gradients of weights."""
+"""Colours of forward, backward and weight-gradient passes."""
 WAITS = {"tp": "#cc79a7", "cp": "#7a3db8", "ep": "#b00020", "p2p": "#5b5b5b"}
 CLOSING = {"dp": "#d55e00", "offload": "#7a3db8", "optimizer": "#8a6d00", "fixed": "#9a9a9a"}
 HAIR = 0.2
-"""Pixels below which nothing is seen."""
+"""Pixels below which a box is not visible."""
 DIGIT = 6.5
-"""Pixels that one takes."""
+"""Width of a digit in pixels."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """A piece of the step and where it is drawn."""
+    """An interval of the step, in seconds, and where it is drawn, in pixels."""
 
     start: float
     end: float
@@ -41,7 +41,7 @@ class Window:
 
 
 def gantt(timeline: Timeline, name: str) -> str:
-    """Return the step of the layout that is called `name`."""
+    """Return the picture of a step; `name` is the layout in its title."""
     row = max(7.0, min(26.0, 560 / timeline.stages))
     bottom = TOP + row * timeline.stages
     lines = [*_title(timeline, name), *_axis(timeline, bottom)]
@@ -52,7 +52,7 @@ def gantt(timeline: Timeline, name: str) -> str:
 
 
 def _windows(timeline: Timeline) -> list[Window]:
-    """Return the whole step, or its beginning and its end."""
+    """Return one window for the whole step, or two for its beginning and its end."""
     total, slot = timeline.choice.step, timeline.pipeline / (timeline.microbatches + timeline.stages - 1)
     length = (timeline.stages + SHOWN / 2) * slot
     tail = length + total - timeline.pipeline
@@ -65,7 +65,7 @@ def _windows(timeline: Timeline) -> list[Window]:
 def _title(timeline: Timeline, name: str) -> list[str]:
     choice, bare = timeline.choice, name.removesuffix(f" {timeline.schedule}")
     idle = choice.time["bubble"] / choice.step
-    words = f"{units.show(choice.step, 'seconds')} a step, {timeline.microbatches} micro-batches, {100 * idle:.1f}% of it bubble"
+    words = f"{units.show(choice.step, 'seconds')} per step, {timeline.microbatches} micro-batches, bubble {100 * idle:.1f}%"
     return [
         f'<text x="{LEFT}" y="26" font-size="17" font-weight="600">{escape(f"{timeline.schedule}: {bare}")}</text>',
         f'<text x="{LEFT}" y="47">{escape(words)}</text>',
@@ -73,7 +73,7 @@ def _title(timeline: Timeline, name: str) -> list[str]:
 
 
 def _axis(timeline: Timeline, bottom: float) -> Iterator[str]:
-    """Round numbers of seconds under each window, and a zigzag where the middle is left out."""
+    """Yield round numbers of seconds under each window, and an ellipsis where the middle is left out."""
     windows = _windows(timeline)
     step = _round((windows[0].end - windows[0].start) / (8 if len(windows) == 1 else 4))
     digits = max(0, -int(np.floor(np.log10(step))))
@@ -89,7 +89,7 @@ def _axis(timeline: Timeline, bottom: float) -> Iterator[str]:
 
 
 def _round(value: float) -> float:
-    """1, 2 or 5 times a power of ten, at least `value`."""
+    """Return 1, 2 or 5 times a power of ten, at least `value`."""
     power = 10.0 ** np.floor(np.log10(value))
     return float(next(step * power for step in (1, 2, 5, 10) if step * power >= value * 0.999))
 
@@ -101,7 +101,7 @@ def _stages(timeline: Timeline, row: float) -> Iterator[str]:
 
 
 def _boxes(timeline: Timeline, window: Window, row: float) -> list[str]:
-    """Operations of a window: boxes of one colour are one path, which is a fraction of the bytes."""
+    """Return the operations of a window. Boxes of one colour are one path, which takes a fraction of the bytes."""
     run, paths, texts = timeline.run, dict[tuple[str, float], list[str]](), list[str]()
     first, last = WITHIN.index(COMPUTED[0]), WITHIN.index(COMPUTED[-1]) + 1
     seen = (run.end > window.start) & (run.start < window.end)
@@ -127,7 +127,7 @@ def _boxes(timeline: Timeline, window: Window, row: float) -> list[str]:
 
 
 def _box(window: Window, start: float, end: float, y: float, row: float) -> str:
-    """Return a rectangle with a hair of white around it, unless it is a hair itself."""
+    """Return the path of a rectangle with a thin white margin, unless it is too narrow for one."""
     left, right = window.x(start), window.x(end)
     gap = 0.5 if right - left > 2 else 0.0
     return f"M{left:.1f} {y + 0.7:.1f}H{right - gap:.1f}V{y + row - 0.7:.1f}H{left:.1f}z"
@@ -135,7 +135,7 @@ def _box(window: Window, start: float, end: float, y: float, row: float) -> str:
 
 def _legend(timeline: Timeline, y: float) -> Iterator[str]:
     """Yield the legend of the colours that occur."""
-    paler = " (paler: later chunks)" if timeline.chunks > 1 else ""
+    paler = " (paler: later model chunks)" if timeline.chunks > 1 else ""
     entries = [("forward", TONES[0]), (f"backward{paler}", TONES[1])]
     entries += [("gradients of weights", TONES[2])] if timeline.schedule == "zero-bubble" and timeline.stages > 1 else []
     parts = timeline.choice.time

@@ -23,39 +23,40 @@ STEPS = (
     tuple(n / 5 for n in range(5, 50)),
     tuple(n / 20 for n in range(20, 200)),
 )
-"""Of each power of ten, what to mark: the first that gives four ticks."""
+"""Ticks within a power of ten; the first set that gives TICKS of them is used."""
+TICKS = 4
 
 
-def scatter(found: TrainValidation) -> str:
-    """Return one dot per timed run, coloured by what tells the runs of the table apart."""
-    close = set(near_best(found.cases))
-    rows = [i for i, case in enumerate(found.cases) if case.timed]
-    predicted = found.predicted.seconds.tolist()
-    values = [value for i in rows for value in (found.cases[i].seconds, predicted[i])] or [1.0]
+def scatter(validation: TrainValidation) -> str:
+    """Return a picture with one dot per timed run, coloured by the column that tells the runs apart."""
+    close = set(near_best(validation.cases))
+    rows = [i for i, case in enumerate(validation.cases) if case.timed]
+    predicted = validation.predicted.seconds.tolist()
+    values = [value for i in rows for value in (validation.cases[i].seconds, predicted[i])] or [1.0]
     scale = Scale.over(min(values), max(values))
-    label = _label([found.cases[i] for i in rows])
+    label = _label([validation.cases[i] for i in rows])
     series: dict[str, list[Dot]] = {}
-    for i in sorted(rows, key=lambda i: _natural(label(found.cases[i]))):
-        series.setdefault(label(found.cases[i]), []).append(Dot(found.cases[i].seconds, predicted[i], i in close))
-    return document(WIDTH, HEIGHT, [*_title(found), *_axes(scale), *_dots(series, scale)])
+    for i in sorted(rows, key=lambda i: _natural(label(validation.cases[i]))):
+        series.setdefault(label(validation.cases[i]), []).append(Dot(validation.cases[i].seconds, predicted[i], i in close))
+    return document(WIDTH, HEIGHT, [*_title(validation), *_axes(scale), *_dots(series, scale)])
 
 
 class Dot(NamedTuple):
     measured: float
     predicted: float
     near: bool
-    """Within a factor of 2 of the best of its group."""
+    """Whether it is within a factor of 2 of the best run of its group."""
 
 
 class Scale:
-    """Seconds to places on the picture; the same range on both axes, so that the diagonal is one."""
+    """Converts seconds to pixels, with the same range on both axes."""
 
     def __init__(self, low: float, high: float) -> None:
         self.low, self.high = math.log10(low), math.log10(high)
 
     @staticmethod
     def over(low: float, high: float) -> "Scale":
-        """Return a little wider than the values, and never less than a factor of 1.5."""
+        """Return a scale a little wider than the values, and at least a factor of 1.5 wide."""
         room = max(0.06 * math.log10(high / low), math.log10(1.5) / 2 - math.log10(high / low) / 2, 0.02)
         return Scale(low / 10**room, high * 10**room)
 
@@ -73,28 +74,20 @@ class Scale:
         return 10**self.low, 10**self.high
 
     def ticks(self) -> list[float]:
-        """Round numbers, four to about ten of them."""
-        wanted = 4
-        found: list[float] = []
-        for steps in (
-            (1,),
-            (1, 3),
-            (1, 2, 5),
-            (1, 1.5, 2, 3, 4, 5, 7),
-            tuple(n / 10 for n in range(10, 100, 2)),
-            tuple(n / 20 for n in range(20, 200)),
-        ):
-            powers = range(math.floor(self.low) - 1, math.ceil(self.high) + 1)
-            low, high = self.ends
-            found = [value for power in powers for step in steps if low <= (value := step * 10.0**power) <= high]
-            if len(found) >= wanted:
+        """Return round numbers, at least TICKS of them where possible."""
+        powers = range(math.floor(self.low) - 1, math.ceil(self.high) + 1)
+        low, high = self.ends
+        ticks: list[float] = []
+        for steps in STEPS:
+            ticks = [value for power in powers for step in steps if low <= (value := step * 10.0**power) <= high]
+            if len(ticks) >= TICKS:
                 break
-        return found
+        return ticks
 
 
-def _title(found: TrainValidation) -> list[str]:
-    time = found.score["time"]
-    words = [f"{found.score['timed_rows']} runs"]
+def _title(validation: TrainValidation) -> list[str]:
+    time = validation.score["time"]
+    words = [f"{validation.score['timed_rows']} runs"]
     if time["mape"] is not None:
         same = abs(time["mape"] - time["mape_near"]) < 0.001
         words.append(
@@ -102,15 +95,15 @@ def _title(found: TrainValidation) -> list[str]:
         )
     words += [f"rank correlation {time['spearman']:.3f}"] if time["spearman"] is not None else []
     return [
-        f'<text x="{LEFT}" y="26" font-size="17" font-weight="600">{escape(found.table)}: seconds a step</text>',
+        f'<text x="{LEFT}" y="26" font-size="17" font-weight="600">{escape(validation.table)}: seconds per step</text>',
         f'<text x="{LEFT}" y="47">{escape(", ".join(words))}</text>',
-        f'<text x="{WIDTH - 12}" y="{HEIGHT - 14}" text-anchor="end" font-size="12">{escape(_provenance(found))}</text>',
+        f'<text x="{WIDTH - 12}" y="{HEIGHT - 14}" text-anchor="end" font-size="12">{escape(_provenance(validation))}</text>',
     ]
 
 
-def _provenance(found: TrainValidation) -> str:
-    left = found.score.get("left_out")
-    return f"each {left} predicted by a fit without it" if left else f"calibration: {found.score['calibration']}"
+def _provenance(validation: TrainValidation) -> str:
+    left = validation.score.get("left_out")
+    return f"each {left} predicted by a fit without it" if left else f"calibration: {validation.score['calibration']}"
 
 
 def _axes(scale: Scale) -> list[str]:
@@ -137,7 +130,7 @@ def _axes(scale: Scale) -> list[str]:
 
 
 def _dots(series: dict[str, list[Dot]], scale: Scale) -> list[str]:
-    """Dots as round ends of lines without length: a sixth of the bytes of a circle each. Runs far from the best are faint."""
+    """Return dots as round ends of lines without length, which take a sixth of the bytes of circles. Runs far from the best are faint."""
     many = sum(map(len, series.values()))
     size = 7 if many <= 100 else 5 if many <= 500 else 3.5
     lines: list[str] = []
@@ -164,7 +157,7 @@ def _dots(series: dict[str, list[Dot]], scale: Scale) -> list[str]:
 
 
 def _label(cases: Sequence[Case]) -> Callable[[Case], str]:
-    """Choose the column to colour by: the finest one with few enough values to tell apart."""
+    """Return the function that labels a run for its colour: the finest one with few enough values to tell apart."""
     choices: list[Callable[[Case], str]] = [
         lambda case: case.date,
         lambda case: f"{_billions(case)}, {case.cluster.devices} devices",
