@@ -154,10 +154,10 @@ def count(
 
 
 def names(catalogue: str) -> list[str]:
-    """Return every name in a catalogue: models, chips, clusters, frameworks or engines."""
+    """Return every name in a catalogue: models, chips, clusters, frameworks, engines or measurements."""
     from meshwise.catalogue import files
 
-    known = (*CATALOGUES, "frameworks", "engines")
+    known = (*CATALOGUES, "frameworks", "engines", "measurements")
     if catalogue not in known:
         raise UserError(f"there is no catalogue {quoted(catalogue)}{nearest(catalogue, known)} ({', '.join(known)})")
     return files.names(catalogue)

@@ -144,7 +144,7 @@ def _wrong_unit(text: str, suffix: str, kind: Quantity) -> str:
     return f"{given}: unknown unit {quoted(suffix.strip())}; expected something like {kind.examples}"
 
 
-def whole_length(text: str) -> int:
+def whole_length(text: str | int) -> int:
     """Parse a sequence length: '4k' is 4,096."""
     value = parse(text, "length")
     if value != int(value) or not 1 <= value <= 2**40:
@@ -186,8 +186,11 @@ def show(value: float, quantity: str, *, binary: bool = False, digits: int = 4) 
     return f"{number} {best}{unit}".strip() if unit else f"{number}{best}"
 
 
+_TIMES = (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("us", 1e-6))
+
+
 def _show_seconds(value: float, digits: int) -> str:
-    for unit, factor in (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+    for unit, factor in _TIMES:
         if value >= factor * (2 if factor > 1 else 1):
             return f"{_significant(value / factor, digits)} {unit}"
     return f"{_significant(value * 1e9, digits)} ns"
@@ -202,12 +205,19 @@ def _significant(value: float, digits: int) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
+def _texts(value: float, quantity: str, digits: int) -> list[str]:
+    """Return `value` with this many digits, in every unit that is worth a try."""
+    if quantity == "dollars/s":  # `show` would round it to cents
+        return [f"${_significant(3600 * value, digits)}/h"]
+    others = [f"{_significant(value / factor, digits)}{unit}" for unit, factor in _TIMES if value >= factor]
+    return [show(value, quantity, digits=digits).replace(" ", ""), *(others if quantity == "seconds" else [])]
+
+
 def exactly(value: float, quantity: str) -> str:
     """Format `value` as the shortest text that `parse` reads back to the same number, without spaces: 400Gbps becomes '50GB/s'."""
     for digits in range(4, 18):
-        per_hour = quantity == "dollars/s"  # `show` would round it to cents
-        text = f"${_significant(3600 * value, digits)}/h" if per_hour else show(value, quantity, digits=digits).replace(" ", "")
-        if parse(text, quantity) == value:
-            return text
+        for text in _texts(value, quantity, digits):
+            if parse(text, quantity) == value:
+                return text
     unit = next(unit for unit, factor in QUANTITIES[quantity].units.items() if factor == 1)
     return f"{value:.17g}{unit}"

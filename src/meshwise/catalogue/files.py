@@ -16,7 +16,7 @@ from meshwise.errors import UserError, quoted
 BUILT_IN = Path(__file__).parent.parent / "data"
 LARGEST_FILE = 16 * 2**20
 """Bytes. No chip, cluster or config.json comes near this; a larger file was named by mistake."""
-SUFFIXES = {"models": ".json"}
+SUFFIXES = {"models": ".json", "measurements": ".csv"}
 """Suffixes of the files in folders that hold no TOML."""
 CLOSE = 0.75
 """Similarity (difflib's ratio) above which a misspelt name is taken to mean another."""

@@ -114,21 +114,25 @@ def parse_batch(text: str, seq: int) -> tuple[int, int]:
         return _positive(number, text), units.whole_length(length)
     if re.fullmatch(r"\d+", cleaned):
         return _positive(cleaned, text), seq
-    tokens = units.parse(text, "length")
+    try:
+        tokens = units.parse(text, "length")
+    except UserError:
+        raise _not_a_batch(text) from None
     if tokens > MOST_TOKENS:
         raise UserError(f"a batch of {quoted(text)} is too large: expected at most {MOST_TOKENS:.0e} tokens")
     if tokens < seq or tokens % seq:
         whole = max(1, round(tokens / seq))
-        raise UserError(
-            f"a batch of {text} is not a whole number of sequences of {seq:,} tokens; {whole} sequences are {whole * seq:,} tokens"
-        )
+        nearest = f"{whole} sequence{'s are' if whole > 1 else ' is'} {whole * seq:,} tokens"
+        raise UserError(f"a batch of {text} is not a whole number of sequences of {seq:,} tokens; {nearest}")
     return int(tokens) // seq, seq
 
 
 def _positive(digits: str, text: str) -> int:
     value = units.parse(digits, "length")
     if value != int(value) or not 1 <= value <= 2**40:
-        raise UserError(
-            f"{quoted(text)} is not a batch: expected sequences (2048), sequences x length (2048x4096) or tokens (4M)"
-        )
+        raise _not_a_batch(text)
     return int(value)
+
+
+def _not_a_batch(text: str) -> UserError:
+    return UserError(f"{quoted(text)} is not a batch: expected sequences (2048), sequences x length (2048x4096) or tokens (4M)")

@@ -43,7 +43,7 @@ _MODEL = "Preset, Hugging Face id, config.json or its folder, or .gguf."
 
 
 def _tokens(value: str | float) -> float:
-    return units.training_tokens(value) if isinstance(value, str) and value else float(value or 0.0)
+    return units.training_tokens(value) if value else 0.0
 
 
 def _lengths(value: "str | list[int] | tuple[int, ...]") -> tuple[int, ...]:
@@ -60,7 +60,7 @@ def _parameters(value: str | float) -> float:
 
 def _batch(value: str | int) -> str | int:
     """Return the text unparsed: the meaning of '4M' depends on the sequence length, which the text may contain ('2048x4096')."""
-    return value
+    return value if not value or (isinstance(value, int) and value > 0) else str(value)
 
 
 _EXACT_COUNT = quantity("count").write

@@ -7,6 +7,7 @@ reproduces a plan, the JSON, the axes of `--vary` and the keywords of the API ar
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
+from os import PathLike
 from typing import Any, ClassVar, Generic, TypeVar, dataclass_transform
 
 from meshwise import units
@@ -177,7 +178,7 @@ def quantity(name: str, *, least: float = 0.0, positive: bool = False, metavar: 
 
 
 def _length(value: str | int) -> int:
-    return units.whole_length(value) if isinstance(value, str) and value else int(value or 0)
+    return units.whole_length(value) if value else 0
 
 
 def _write_length(value: int) -> str:
@@ -185,8 +186,10 @@ def _write_length(value: int) -> str:
     return text if value and units.parse(text, "length") == value else str(value)
 
 
-def _text(value: str) -> str:
-    return value.strip() if isinstance(value, str) else str(value)  # pyright: ignore[reportUnnecessaryIsInstance]
+def _text(value: "str | PathLike[str]") -> str:
+    if not isinstance(value, str | PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers of the API may pass anything
+        raise UserError(f"expected a text, found {quoted(value)}")
+    return str(value).strip()
 
 
 def _texts(value: "str | list[str] | tuple[str, ...]") -> tuple[str, ...]:
@@ -242,7 +245,7 @@ def choice(*valid: str) -> Kind[str, str]:
     return Kind(read, str, "|".join(valid))
 
 
-TEXT: Kind[str, str] = Kind(_text, str)
+TEXT: "Kind[str | PathLike[str], str]" = Kind(_text, str)
 TEXTS: "Kind[str | list[str] | tuple[str, ...], tuple[str, ...]]" = Kind(_texts, str, repeated=True)
 LENGTH: Kind[str | int, int] = Kind(_length, _write_length, "TOKENS", ordered=True)
 FLAG: Kind[bool, bool] = Kind(bool, str, "")

@@ -61,7 +61,7 @@ def _length(tokens: int) -> str:
 
 def _fit(q: ServeQuestion, best: Option) -> Iterator[str]:
     """Yield whether it fits, the longest context and the widest format in this layout."""
-    cache = sum(need.cache for need in best.footprints[1:])
+    cache = sum(need.cache for need in best.footprints)
     number, word = len(best.layout.cards), best.layout.unit
     size = f"{_gib(q.weights.bytes)} of weights ({q.weights.bits_per_weight:.2f} bits each) and {_gib(cache)} of {q.work.kv} KV cache"
     if on_cards(best):
@@ -83,7 +83,7 @@ def _fit(q: ServeQuestion, best: Option) -> Iterator[str]:
     wider = largest_format(q, best) if on_cards(best) else None
     if wider:
         same = wider[0] == q.weights.format
-        yield f"Widest common format that fits in this layout: {'this one' if same else wider[0]}, {_gib(wider[1])}."
+        yield f"Most precise common format that fits in this layout: {'this one' if same else wider[0]}, {_gib(wider[1])}."
 
 
 # One more device.

@@ -87,10 +87,10 @@ def too_large(q: Question, found: Found) -> str:
         return no_layout(q, found.rejected)
     size = q.cluster.node.devices
     more = math.ceil(q.cluster.devices * need / (have * (1 - q.work.reserve)) / size) * size
+    offload = "" if q.work.framework.offload else ", or --framework fsdp, which can offload"
     return (
         f"{q.model.name} does not fit on {q.cluster.name}: the smallest of {found.evaluated:,} layouts needs "
-        f"{need / GIB:.1f} GiB per device, {q.chip.name} has {have / GIB:.1f}; try about {more:,} devices, a smaller batch, or "
-        "--framework fsdp, which can offload"
+        f"{need / GIB:.1f} GiB per device, {q.chip.name} has {have / GIB:.1f}; try about {more:,} devices{offload}"
     )
 
 

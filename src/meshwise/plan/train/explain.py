@@ -1,6 +1,7 @@
 """Explain in words why a layout won: the parts of the step that differ, the binding constraint, and what would change the answer."""
 
 from dataclasses import dataclass, replace
+from html import escape
 from typing import Any
 
 from meshwise import units
@@ -36,7 +37,7 @@ class Difference:
         return self.other - self.mine
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation:
     """Why the best layout of a plan won, against one other layout."""
 
@@ -47,6 +48,13 @@ class Explanation:
     """How the two layouts differ, one sentence per line."""
     limits: tuple[str, ...]
     """The limits of the best layout and what would change the answer, most important first."""
+
+    def __repr__(self) -> str:
+        other = f" against {self.other.name}" if self.other else ""
+        return f"<Explanation of {self.best.name}{other}, {len(self.reasons)} sentences>"
+
+    def _repr_html_(self) -> str:
+        return f"<ul>{''.join(f'<li>{escape(line.strip())}</li>' for line in self.reasons)}</ul>"
 
     @property
     def reasons(self) -> list[str]:
@@ -61,7 +69,8 @@ class Explanation:
             return limits[:4]
         saved = [f"{_signed(row.gained)} s in {TRAIN_WORDS[row.part]}" for row in self.differences[:2]]
         percent = 100 * (self.other.step / self.best.step - 1)
-        first = f"{self.other.name} is {percent:.1f}% slower" + (f": {', '.join(saved)}." if saved else ".")
+        slower = f"is {percent:.1f}% slower" if percent >= 0.05 else "is as fast"
+        first = f"{self.other.name} {slower}" + (f": {', '.join(saved)}." if saved else ".")
         return [first, *limits[:4]]
 
     def to_json(self) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """The verb `audit`."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -9,6 +10,9 @@ from meshwise import api
 from meshwise.audit.ask import AuditAsk
 from meshwise.ui.cli import output
 from meshwise.ui.cli.options import Given, Json, verb
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 app = typer.Typer()
 
@@ -41,16 +45,17 @@ def audit(
 
     if predicted is not None:
         comparison = api.compare(predicted)
-        _show(comparison.to_json(), lambda: parts_view(comparison), json=json)
+        _show(comparison.to_json(), lambda width: parts_view(comparison, width), json=json)
         return
     report = api.audit(*(files or ()), plan=not no_plan, format=format, **given.of(AuditAsk))
-    _show(report.to_json(), lambda: audit_view(report), json=json)
+    _show(report.to_json(), lambda width: audit_view(report, width), json=json)
 
 
-def _show(data: Any, view: Any, *, json: bool) -> None:
+def _show(data: Any, view: "Callable[[int], RenderableType]", *, json: bool) -> None:
     if json:
         output.data(data)
         return
     from meshwise.ui.views.tables import console
 
-    console().print(view(), soft_wrap=True)
+    out = console()
+    out.print(view(out.width))

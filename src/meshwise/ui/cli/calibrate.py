@@ -8,7 +8,7 @@ import typer
 from meshwise import api
 from meshwise.errors import UserError
 from meshwise.ui.cli import output
-from meshwise.ui.cli.options import Csv, Json, plain_verb
+from meshwise.ui.cli.options import Csv, Json, completer, plain_verb
 
 app = typer.Typer()
 
@@ -23,7 +23,11 @@ app = typer.Typer()
 def validate(
     tables: Annotated[
         list[str],
-        typer.Argument(metavar="TABLE...", help="CSV or JSONL files of measured runs, or built-in tables such as bloom_prequel."),
+        typer.Argument(
+            metavar="TABLE...",
+            help="CSV or JSONL files of measured runs, or built-in tables such as bloom_prequel.",
+            autocompletion=completer("measurements"),
+        ),
     ],
     calibration: Annotated[str, typer.Option(metavar="NAME", help="Calibration to use. [by chip and framework]")] = "",
     fit: Annotated[
@@ -65,7 +69,7 @@ def validate(
 
     out = console()
     for validation in validations:
-        out.print(validation_view(validation), soft_wrap=True)
+        out.print(validation_view(validation, out.width))
 
 
 def _svg_paths(given: Path, tables: list[str]) -> list[Path]:
@@ -77,7 +81,7 @@ def _svg_paths(given: Path, tables: list[str]) -> list[Path]:
     try:
         given.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot make the folder {given}: {error.strerror}") from None
+        raise UserError(f"cannot create the folder {given}: {error.strerror}") from None
     return [given / f"{table}.svg" for table in tables]
 
 
@@ -94,6 +98,7 @@ def calibrate(
         typer.Argument(
             metavar="TABLE...",
             help="Any mix of run/measurement.jsonl, CSV files, built-in tables and a probe ('here' or .jsonl).",
+            autocompletion=completer("measurements"),
         ),
     ],
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the calibration to this .toml file.")] = None,
@@ -127,7 +132,8 @@ def calibrate(
         from meshwise.ui.views.scores import calibration_view
         from meshwise.ui.views.tables import console
 
-        console(stderr=not kept).print(calibration_view(result), soft_wrap=True)
+        terminal = console(stderr=not kept)
+        terminal.print(calibration_view(result, terminal.width))
         if not kept:
             output.emit(result.text.rstrip("\n"))
     written = ([result.save(out, force=force)] if out else []) + ([result.install(force=force)] if install else [])

@@ -64,7 +64,7 @@ def count(
         output.data([tally.to_json() for tally in counts], [tally.row() for tally in counts], csv=csv)
         return
     from meshwise.ui.views.count import budget_table, count_tables
-    from meshwise.ui.views.tables import console
+    from meshwise.ui.views.tables import console, wrapped
 
     out = console()
     if on:
@@ -72,13 +72,13 @@ def count(
             budget = tally.more["budget"]
             out.print(budget_table(tally.model.name, budget["cluster"], budget))
             for line in budget["rooflines"]:
-                out.print(line, soft_wrap=True)
+                out.print(wrapped(line, out.width))
         return
     for table in count_tables([tally.to_json() for tally in counts], out.width):
         out.print(table)
     for tally in counts:
         for note in tally.model.notes:
-            out.print(f"{tally.model.name}: {note}", soft_wrap=True)
+            out.print(wrapped(f"{tally.model.name}: {note}", out.width, indent="  "))
 
 
 @plain_verb(app, "show", "meshwise show models qwen3", "meshwise show chips h200", "meshwise show clusters 48x8xa100-80gb --json")

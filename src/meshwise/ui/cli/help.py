@@ -10,25 +10,25 @@ from typer.core import TyperCommand, TyperGroup
 
 VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "Plan": {
-        "count": ("count", "Count parameters, FLOPs, caches and bytes of one or several models."),
+        "count": ("count", "Count parameters, FLOPs, caches and bytes of models."),
         "plan": ("plan", "Find the fastest layout to train a model on a cluster."),
-        "serve": ("serve", "Find the best layout to serve a model on given devices, and the commands to start it."),
-        "explain": ("plan", "Explain why the best layout of a plan won, and what would change it."),
+        "serve": ("serve", "Find the best layout to serve a model, and how to start it."),
+        "explain": ("plan", "Explain why a layout won, and what would change it."),
     },
     "Run and measure": {
-        "run": ("run", "Train with the layout of a plan, or start the engine of a serving plan."),
-        "bench": ("bench", "Measure how fast an engine serves, and compare with the prediction."),
-        "probe": ("probe", "Measure this machine in about a minute, so that '--on here' plans for it."),
-        "generate": ("generate", "Generate text with a model that run trained, or compute the loss of a text."),
-        "make-gguf": ("generate", "Write a GGUF file with random weights and the real shapes, to measure speed with."),
+        "run": ("run", "Train a plan, or start the engine of a serving plan."),
+        "bench": ("bench", "Measure how fast an engine serves, beside the prediction."),
+        "probe": ("probe", "Measure this machine in a minute: '--on here' plans for it."),
+        "generate": ("generate", "Generate text, or compute a loss, with saved weights."),
+        "make-gguf": ("generate", "Write a GGUF file with real shapes and random weights."),
     },
     "Check and calibrate": {
-        "audit": ("audit", "Check reported results: logs, tables and reports, also of other programs."),
-        "validate": ("calibrate", "Predict every run of a table of measurements, and score the predictions."),
-        "calibrate": ("calibrate", "Fit the cost model to measurements, and report whether predictions improve."),
+        "audit": ("audit", "Check reported results: logs, tables and reports."),
+        "validate": ("calibrate", "Score predictions on a table of measurements."),
+        "calibrate": ("calibrate", "Fit the cost model to measurements of your own."),
     },
     "Look up": {
-        "show": ("count", "List chips, clusters and models with their sources, or show one."),
+        "show": ("count", "List chips, clusters and models, or show one."),
     },
 }
 EVERY = {name: entry for group in VERBS.values() for name, entry in group.items()}
@@ -140,7 +140,7 @@ class Verbs(TyperGroup):
             "  meshwise serve llama-3.3-70b:q4_k_m --on 4xrtx4060ti-16gb --context 16k",
             "  meshwise run llama-debug",
             "",
-            "'meshwise VERB --help' describes a verb. Options of the program: --version, --install-completion.",
+            "'meshwise VERB --help' describes a verb. Also: --version, --install-completion.",
         )
 
 

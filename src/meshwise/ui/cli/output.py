@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from meshwise.errors import UserError
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -21,6 +23,8 @@ def show(
     result: Tabular, view: "Callable[[int], RenderableType]", *, json: bool, csv: bool, commands: Iterable[str] = ()
 ) -> None:
     """Print a result as JSON, as CSV, or as `view` at the console's width, followed by `commands` without line breaks."""
+    if json and csv:
+        raise UserError("--json and --csv are two formats: give one of them")
     if json or csv:
         data(result.to_json(), result.rows() if csv else (), csv=csv)
         return

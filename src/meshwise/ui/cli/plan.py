@@ -1,5 +1,6 @@
 """The verbs `plan` and `explain`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -134,7 +135,7 @@ def explain(
         if versus or trace or svg:
             raise UserError("--versus, --trace and --svg only apply to training; this plan is for serving")
         reasons = loaded.explain()
-        output.data({"best": loaded.best.name, "reasons": reasons}) if json else output.emit("\n".join(reasons))
+        output.data({"best": loaded.best.name, "reasons": reasons}) if json else _print_reasons(reasons)
         return
     why = api.explain(loaded, versus)
     if trace or svg:
@@ -145,15 +146,23 @@ def explain(
         output.data(why.to_json())
     else:
         from meshwise.ui.views.plan import choice_bars
-        from meshwise.ui.views.tables import console, wrapped
+        from meshwise.ui.views.tables import console
 
         out = console()
         for line in choice_bars([why.best, why.other], out.width, loaded.cluster["kind"]) if why.other else ():
             out.print(line)
         out.print()
-        for line in why.reasons:
-            inner = "  " if line.startswith(" ") else ""
-            out.print(wrapped(line.strip(), out.width, inner, f"{inner}  "))
+        _print_reasons(why.reasons)
+
+
+def _print_reasons(reasons: Sequence[str]) -> None:
+    """Print a sentence a line, wrapped; a reason that is indented stays so."""
+    from meshwise.ui.views.tables import console, wrapped
+
+    out = console()
+    for line in reasons:
+        inner = "  " if line.startswith(" ") else ""
+        out.print(wrapped(line.strip(), out.width, inner, f"{inner}  "))
 
 
 def _timeline(made: "TrainPlan", choice: Any, trace: Path | None, svg: Path | None) -> None:

@@ -51,8 +51,8 @@ def _show(probed: "Probed", *, curves: bool) -> None:
     for key, rows in probed.rows_by_chip.items():
         if curves:
             out.print(f"{key}: {rows[0]['name']}, {rows[0]['date']}", style="bold")
-            out.print(views.curves(rows), soft_wrap=True)
-        out.print(views.summary(probed.machines[key]), soft_wrap=True)
+            out.print(views.curves(rows))
+        out.print(views.summary(probed.machines[key], out.width))
     if not curves:
         for line in views.next_steps(probed):
             out.print(line, soft_wrap=True)

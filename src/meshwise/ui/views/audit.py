@@ -13,6 +13,7 @@ from rich.text import Text
 from meshwise import units
 from meshwise.audit.finding import Finding, percent
 from meshwise.audit.report import Audit, File
+from meshwise.ui.views.tables import wrapped
 
 if TYPE_CHECKING:
     from meshwise.audit.profile.parts import PartComparison  # imports the planner
@@ -24,6 +25,8 @@ FEW = 3
 MOST_PLACES = 5
 Row = dict[str, Any]
 """One run of `Audit.rows`."""
+MARGIN = " " * 8
+"""Indents the lines of a finding; its certainty stands there in the first one."""
 STYLES = {"certain": "bold red", "likely": "yellow", "unusual": "cyan"}
 
 
@@ -37,10 +40,10 @@ class Column:
     """Whether cells are words, which are aligned to the left."""
 
 
-def audit_view(audit: Audit) -> RenderableType:
+def audit_view(audit: Audit, width: int) -> RenderableType:
     """Show files, the table of runs (runs with findings first, if there are too many), findings, notes, suggestions and the verdict."""
     rows = audit.rows()
-    parts: list[RenderableType] = [Text(line) for file in audit.files for line in _file(file)]
+    parts: list[RenderableType] = [wrapped(line, width, indent="  ") for file in audit.files for line in _file(file)]
     trained = [row for row in rows if "prefill" not in row and "decode" not in row]
     served = [row for row in rows if "prefill" in row or "decode" in row]
     first_finding = {place: i for i, finding in reversed(list(enumerate(audit.findings))) for place in finding.where}
@@ -48,12 +51,13 @@ def audit_view(audit: Audit) -> RenderableType:
         if runs:
             first = sorted(runs, key=lambda row: first_finding.get(row["where"], len(audit.findings)))[:MOST_RUNS]
             parts.append(RunTable([row for row in runs if row in first], columns))
-            parts += [Text(line) for row in runs[:FEW] if (line := _formulas(row)) and len(runs) <= FEW]
+            formulas = [line for row in runs if (line := _formulas(row))] if len(runs) <= FEW else []
+            parts += [wrapped(line, width, indent="  ") for line in formulas]
             parts += [Text(f"... and {len(runs) - MOST_RUNS} more runs (--json has all)")] if len(runs) > MOST_RUNS else []
-    parts += [Text(""), *(_finding(finding) for finding in audit.findings)]
-    parts += [Text(f"note: {note}") for note in audit.notes]
-    parts += [Text(f"next: {suggestion.message}") for suggestion in audit.predictions.suggestions]
-    return Group(*parts, Text(audit.verdict, style="bold"))
+    parts += [Text(""), *(line for finding in audit.findings for line in _finding(finding, width))]
+    parts += [wrapped(f"note: {note}", width, indent="  ") for note in audit.notes]
+    parts += [wrapped(f"next: {suggestion.message}", width, indent="  ") for suggestion in audit.predictions.suggestions]
+    return Group(*parts, wrapped(audit.verdict, width, style="bold"))
 
 
 def _file(file: File) -> list[str]:
@@ -64,13 +68,13 @@ def _file(file: File) -> list[str]:
     ]
 
 
-def _finding(finding: Finding) -> Text:
+def _finding(finding: Finding, width: int) -> list[Text]:
+    """Return the certainty with the message, the arithmetic, and where the figures stand; later lines are indented."""
     compared = f" (compared with {_places(finding.compared_with)})" if finding.compared_with else ""
-    text = Text()
-    text.append(f"{finding.certainty:<8}", style=STYLES[finding.certainty])
-    text.append(f"{finding.message}\n")
-    text.append(f"        {finding.arithmetic}\n        {_places(finding.where)}{compared}", style="dim")
-    return text
+    message = wrapped(finding.message, width, f"{finding.certainty:<{len(MARGIN)}}", MARGIN)
+    message.stylize(STYLES[finding.certainty], 0, len(MARGIN))
+    details = (finding.arithmetic, f"{_places(finding.where)}{compared}")
+    return [message, *(wrapped(line, width, MARGIN, MARGIN, style="dim") for line in details)]
 
 
 def _places(places: tuple[str, ...]) -> str:
@@ -186,7 +190,7 @@ class RunTable:
         return made
 
 
-def parts_view(comparison: "PartComparison") -> RenderableType:
+def parts_view(comparison: "PartComparison", width: int) -> RenderableType:
     """Show predicted and measured seconds by part of the step."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for name in ("part", "predicted", "measured", "measured / predicted"):
@@ -197,4 +201,4 @@ def parts_view(comparison: "PartComparison") -> RenderableType:
         table.add_row(
             row.part, *seconds, ratio, end_section=row.part == comparison.rows[-2].part if len(comparison.rows) > 1 else False
         )
-    return Group(Text(comparison.title), table, *map(Text, comparison.notes))
+    return Group(wrapped(comparison.title, width), table, *(wrapped(note, width) for note in comparison.notes))

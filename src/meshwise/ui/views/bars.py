@@ -20,15 +20,16 @@ def room(width: int, *words: str) -> int:
 
 
 def cells(parts: Sequence[Part], values: Mapping[str, float], full: float, width: int) -> list[tuple[Part, int]]:
-    """Return how many of `width` characters each part fills. Running sums are rounded, so that the whole bar has the right length."""
-    filled: list[tuple[Part, int]] = []
-    drawn, running = 0, 0.0
-    for part in parts:
-        running += values.get(part.name, 0.0)
-        number = max(0, round(width * min(1.0, running / full)) - drawn)
-        filled.append((part, number))
-        drawn += number
-    return filled
+    """Return how many of `width` characters each part fills. The whole bar has the right length, and a larger part never fills fewer
+    characters than a smaller one (largest remainders)."""
+    exact = [width * values.get(part.name, 0.0) / full for part in parts]
+    scale = min(1.0, width / total) if (total := sum(exact)) else 1.0
+    exact = [cell * scale for cell in exact]
+    filled = [int(cell) for cell in exact]
+    left = round(sum(exact)) - sum(filled)
+    for i in sorted(range(len(parts)), key=lambda i: (filled[i] - exact[i], -exact[i]))[:left]:
+        filled[i] += 1
+    return list(zip(parts, filled, strict=True))
 
 
 def bar(parts: Sequence[Part], values: Mapping[str, float], full: float, width: int) -> Text:

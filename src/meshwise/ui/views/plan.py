@@ -66,7 +66,7 @@ def columns(plan: TrainPlan) -> list[Column[Choice]]:
     """Return the columns of the table; days and cost where tokens to train on were given."""
     capacity = plan.best.capacity / GIB
     columns: list[Column[Choice]] = [
-        Column("layout", lambda c: c.name, text=True, short=lambda c: layout_name(c.layout, short=True)),
+        Column("layout", name_cell, text=True, short=lambda c: name_cell(c, short=True)),
         Column("s/step (90%)", seconds_cell, short=lambda c: seconds_cell(c, digits=3)),
         Column("tokens/s", lambda c: f"{c.tokens_per_second:,.0f}", rank=6),
         Column("TFLOP/s", lambda c: f"{c.tflops['exact']:.1f}", rank=8),
@@ -91,15 +91,24 @@ def columns(plan: TrainPlan) -> list[Column[Choice]]:
     return columns
 
 
+def name_cell(c: Choice, *, short: bool = False) -> str:
+    """Return the name of the layout, with '!' where the upper end of its memory interval exceeds the device."""
+    return (layout_name(c.layout, short=True) if short else c.name) + (" !" if c.may_not_fit else "")
+
+
 def seconds_cell(c: Choice, digits: int = 4) -> str:
     """Return '112.4 (106-124)': seconds per step with their 90% interval."""
     return f"{c.step:.{digits}g} ({c.low:.3g}-{c.high:.3g})"
 
 
 def memory_cell(c: Choice, digits: int = 1) -> str:
-    """Return '43.3 (35-54)', with '!' where the upper end exceeds the device."""
-    mark = "!" if c.may_not_fit else ""
-    return f"{c.peak / GIB:.{digits}f} ({c.peak_low / GIB:.0f}-{c.peak_high / GIB:.0f}){mark}"
+    """Return '43.3 (35-54)': GiB with their 90% interval; more decimals for a small model."""
+    return f"{_gib(c.peak, digits)} ({_gib(c.peak_low)}-{_gib(c.peak_high)})"
+
+
+def _gib(size: float, digits: int = 0) -> str:
+    least = 0 if size >= 5 * GIB else 1 if size >= GIB else 2
+    return f"{size / GIB:.{max(digits, least)}f}"
 
 
 def money(c: Choice) -> str:
@@ -111,7 +120,7 @@ def money(c: Choice) -> str:
 def _below_table(plan: TrainPlan) -> list[str]:
     """Return the footnotes of the table: near-ties, layouts that may not fit, goodput and price."""
     best, ties = plan.best, sum(c.ties for c in plan.choices)
-    lines = [f"{ties:,} more layouts within 1% of a row above are not listed."] if ties else []
+    lines = [f"Not listed: {ties:,} more within 1% of a row above, with the same work per device."] if ties else []
     risky = sum(c.may_not_fit for c in plan.choices)
     if risky:
         rows = f"{risky} row{'s' * (risky > 1)}"

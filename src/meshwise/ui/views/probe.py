@@ -12,6 +12,7 @@ from meshwise import units
 from meshwise.calibrate.train.probe import Machine, Row, of_kind
 from meshwise.cost.train.compute import Device
 from meshwise.ui.views import bars
+from meshwise.ui.views.tables import wrapped
 
 if TYPE_CHECKING:
     from meshwise.run.probe.store import Probed
@@ -22,7 +23,7 @@ BAR = 32
 Line = tuple[str, float, Row]
 
 
-def summary(machine: Machine) -> RenderableType:
+def summary(machine: Machine, width: int) -> RenderableType:
     """Return the fitted figures that plans use."""
     chip, c = machine.chip, machine.calibration
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=False)
@@ -33,7 +34,7 @@ def summary(machine: Machine) -> RenderableType:
         (chip.key, chip.name),
         (
             "matrix products",
-            f"{units.show(peak * c.matmul, 'FLOP/s', digits=3)} at best in a step: {c.matmul:.0%} of {_peak(machine)}",
+            f"{units.show(peak * c.matmul, 'FLOP/s', digits=3)} in a step, {c.matmul:.0%} of {_peak(machine)}",
         ),
         ("memory", f"{units.show(chip.bandwidth * c.memory, 'bytes/s', digits=3)} read and written"),
         ("attention", f"{c.flash:.0%} of the peak with heads of 128"),
@@ -47,12 +48,12 @@ def summary(machine: Machine) -> RenderableType:
     lines += [(f"fit of {what}", f"{100 * error:.0f}% median error over all shapes") for what, error in machine.errors.items()]
     for name, words in lines:
         table.add_row(name, words)
-    return Group(table, *(Text(f"not measured: {what}") for what in machine.missing))
+    return Group(table, *(wrapped(f"not measured: {what}", width, indent="  ") for what in machine.missing))
 
 
 def next_steps(probed: "Probed") -> Iterator[str]:
     """Yield the files that were written, and a command that plans with them."""
-    yield f"saved in {probed.folder}: chips/here.toml, calibration/probe.toml, probes/here.jsonl"
+    yield f"saved in {probed.folder}: chips, calibration and probes of {' and '.join(probed.machines)}"
     gpu = probed.machines["here"].chip.kind == "gpu"
     model, batch = ("llama-3.2-1b", "8x2048") if gpu else ("llama-debug", "8x64")
     yield f"plan with it: meshwise plan {model} --on here --batch {batch} --framework meshwise"
@@ -61,7 +62,7 @@ def next_steps(probed: "Probed") -> Iterator[str]:
 def _peak(machine: Machine) -> str:
     """Return the peak rate of the chip, from its datasheet or as measured."""
     return units.show(Device.of(machine.chip, machine.calibration, "bf16").wide, "FLOP/s", digits=3) + (
-        " (datasheet)" if machine.chip.vendor != "measured" else " (best measured)"
+        " (datasheet)" if machine.chip.vendor != "measured" else " (best single product)"
     )
 
 

@@ -1,5 +1,7 @@
 """Scores of predictions on a terminal, with the baselines and the rows that were not used."""
 
+from collections.abc import Iterable
+
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -12,24 +14,26 @@ from meshwise.calibrate.serve.validate import ServeValidation
 from meshwise.calibrate.train.make import TrainCalibrationResult
 from meshwise.calibrate.train.validate import TrainValidation
 from meshwise.catalogue.calibrations import SERVE_COEFFICIENTS
+from meshwise.ui.views.tables import wrapped
 
 Line = tuple[str, str, str, str, str]
 
 
-def validation_view(validation: TrainValidation | ServeValidation) -> RenderableType:
+def validation_view(validation: TrainValidation | ServeValidation, width: int) -> RenderableType:
     """Return everything that `validate` prints for one table."""
-    return _train_score(validation.score) if isinstance(validation, TrainValidation) else _serve_score(validation.score)
+    view = _train_score if isinstance(validation, TrainValidation) else _serve_score
+    return view(validation.score, width)
 
 
-def calibration_view(result: Result) -> RenderableType:
+def calibration_view(result: Result, width: int) -> RenderableType:
     """Return the errors before and after a fit, on rows left out and in sample, and which coefficients the rows determine."""
     if isinstance(result, TrainCalibrationResult):
-        return _train_calibration(result)
+        return _train_calibration(result, width)
     assert isinstance(result, ServeCalibrationResult)
-    return _serve_calibration(result)
+    return _serve_calibration(result, width)
 
 
-def _train_score(score: Score) -> RenderableType:
+def _train_score(score: Score, width: int) -> RenderableType:
     """Return the scores of a table of training runs."""
     inside = score.get("in_sample")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
@@ -39,7 +43,7 @@ def _train_score(score: Score) -> RenderableType:
     for name, mine, within, constant, rule in _lines(score, inside or score):
         if mine:
             table.add_row(name, mine, *([within] if inside else []), constant, rule)
-    return Group(table, *map(Text, _notes(score)))
+    return Group(table, *_wrapped(_notes(score), width))
 
 
 def _lines(score: Score, inside: Score) -> list[Line]:
@@ -69,6 +73,10 @@ def _lines(score: Score, inside: Score) -> list[Line]:
     ]
 
 
+def _wrapped(lines: Iterable[str], width: int) -> list[Text]:
+    return [wrapped(line, width, indent="  ") for line in lines]
+
+
 def _cell(value: float | None, show: str) -> str:
     if value is None:
         return ""
@@ -85,7 +93,7 @@ def _notes(score: Score) -> list[str]:
     return lines
 
 
-def _train_calibration(made: TrainCalibrationResult) -> RenderableType:
+def _train_calibration(made: TrainCalibrationResult, width: int) -> RenderableType:
     """Return the errors of a training calibration before and after its fit, and its coefficients."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for column, side in (("", "left"), ("before", "right"), ("left out", "right"), ("in sample", "right")):
@@ -99,10 +107,10 @@ def _train_calibration(made: TrainCalibrationResult) -> RenderableType:
     values = ", ".join(f"{name} {getattr(made.calibration, name):.4g} (± {made.widths[name]:.0%} of before)" for name in fitted)
     lines = [f"{made.left_out['rows']} rows; before: {made.before_name}", f"fitted: {values}"]
     lines += [f"not determined by these rows, kept at their prior: {', '.join(made.kept)}"] if made.kept else []
-    return Group(table, *map(Text, lines))
+    return Group(table, *_wrapped(lines, width))
 
 
-def _serve_score(score: Score) -> RenderableType:
+def _serve_score(score: Score, width: int) -> RenderableType:
     """Return the scores of a table of served models."""
     fit, ill = score["fit"], score["prefill"]["ill"]
     notes = [f"{score['rows']} rows; calibration: {score['calibration']}"]
@@ -114,7 +122,7 @@ def _serve_score(score: Score) -> RenderableType:
     notes += [f"fits or not: {fit['right']} of {fit['total']} right"]
     notes += [f"skipped: {reason} ({count})" for reason, count in score["skipped_reasons"].items()]
     notes += [f"assumed: {what} ({count})" for what, count in score["assumed"].items()]
-    return Group(_serve_table(score["table"], {"predicted": score}), *map(Text, notes))
+    return Group(_serve_table(score["table"], {"predicted": score}), *_wrapped(notes, width))
 
 
 def _serve_table(name: str, columns: dict[str, Score]) -> Table:
@@ -141,8 +149,8 @@ def _serve_table(name: str, columns: dict[str, Score]) -> Table:
     return table
 
 
-def _serve_calibration(made: ServeCalibrationResult) -> RenderableType:
+def _serve_calibration(made: ServeCalibrationResult, width: int) -> RenderableType:
     """Return the errors of a serving calibration before and after its fit, and its coefficients."""
     coefficients = ", ".join(f"{name} {getattr(made.calibration, name):.4g}" for name in SERVE_COEFFICIENTS)
     table = _serve_table("", {"before": made.before, "left out": made.left_out, "in sample": made.in_sample})
-    return Group(table, Text(f"{made.left_out['rows']} rows; {coefficients}"))
+    return Group(table, *_wrapped([f"{made.left_out['rows']} rows; {coefficients}"], width))

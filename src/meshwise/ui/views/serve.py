@@ -76,7 +76,7 @@ def columns(plan: ServePlan) -> list[Column[ServeChoice]]:
         columns.extend(
             [
                 Column("decode tok/s", lambda c: tokens(c.decode), rank=8),
-                Column("with prompts", lambda c: tokens(c.sustained), rank=4, short_title="total"),
+                Column("with prompts", lambda c: tokens(c.sustained), rank=4),
             ]
         )
     columns.extend(
