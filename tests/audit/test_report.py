@@ -24,7 +24,7 @@ import sys
 from pathlib import Path
 from meshwise.audit import report
 from meshwise.ui.views.audit import audit_view
-audit_view(report.audit(report.read_files([Path(sys.argv[1])], "", {}, {}), planned=False))
+audit_view(report.audit(report.read_files([Path(sys.argv[1])], "", {}, {}), planned=False), 100)
 print("\\n".join(sys.modules))
 """
 COMMAND = """

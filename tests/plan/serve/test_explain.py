@@ -36,7 +36,7 @@ def test_fit_context_and_format_are_explained() -> None:
     assert re.search(
         r"Longest context that fits in this layout: \d+k in f16, \d+k in q8_0, \d+k in q4_0 \(trained for 128k\)", text
     )
-    assert "Widest common format that fits in this layout: Q" in text
+    assert "Most precise common format that fits in this layout: Q" in text
 
 
 def test_a_model_that_does_not_fit_is_explained_with_the_card_that_would_help() -> None:

@@ -25,7 +25,7 @@ def audit(*arguments: str) -> str:
 def test_a_run_can_be_given_by_flags() -> None:
     output = audit(*REPORT)
     assert "15,570 tok/s x 7.5 s = 116,775 tokens" in output
-    assert "7.13 times if the batch is per device" in output
+    assert "7.13 times if the batch is per device" in " ".join(output.split())
     assert "ln 50,257 = 10.82" in output
     assert "It does not add up" in output
 

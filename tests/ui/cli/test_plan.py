@@ -163,7 +163,7 @@ def test_a_layout_that_may_not_fit_is_marked() -> None:
     asked = ["plan", "llama-3-8b", "--on", "8xh100-sxm", "--batch", "64", "--top", "200"]
     marks = [row["memory_high"] > row["capacity"] for row in data(*asked)["choices"]]
     lines = [line for line in once(*asked).out.splitlines() if re.match(r" *dp\d", line)]
-    assert [")!" in line for line in lines] == marks
+    assert [" ! " in line for line in lines] == marks
     assert any(marks)
     assert not all(marks)
     assert "may not fit (marked !): the 90% memory interval exceeds the device." in once(*asked).out

@@ -112,7 +112,7 @@ def test_json_is_the_whole_plan_and_comes_back(run: Run, tmp_path: Path) -> None
     assert json.loads(file.read_text()) == found
     assert sum(device["layers"] for device in found["choices"][0]["devices"]) == 80
     explained = run("explain", str(file))
-    assert explained.out.splitlines()[0] == found["reasons"][0]
+    assert " ".join(explained.out.split()).startswith(found["reasons"][0])
     assert json.loads(run("explain", str(file), "--json").out)["best"] == found["choices"][0]["name"]
     assert "only apply to training; this plan is for serving" in refused(run("explain", str(file), "--versus", "tp=8"))
 

@@ -17,7 +17,7 @@ def shown(view: RenderableType, width: int = 300) -> str:
 def test_a_training_log_shows_measured_beside_predicted_and_no_axis_that_is_off():
     audit = audit_of("torchtitan-8b.log")
     (predicted,) = audit.predictions.train
-    text = shown(audit_view(audit))
+    text = shown(audit_view(audit, 120))
     assert "torchtitan-8b.log: torchtitan, 1 run\n" in text
     assert "/ predicted" in text
     assert f"48.1 / {predicted.memory / 1e9:.1f}" in text  # 44.83 GiB measured
@@ -27,7 +27,7 @@ def test_a_training_log_shows_measured_beside_predicted_and_no_axis_that_is_off(
 
 
 def test_a_finding_shows_its_certainty_arithmetic_and_places():
-    text = shown(audit_view(audit_of("tuning-notes.md")))
+    text = shown(audit_view(audit_of("tuning-notes.md"), 120))
     assert (
         "certain seconds and TFLOP/s are swapped: read 134.02 s and 120.29 TFLOP/s\n        120.29 s and 134.02 TFLOP/s printed"
         in text
@@ -37,7 +37,7 @@ def test_a_finding_shows_its_certainty_arithmetic_and_places():
 
 
 def test_served_models_have_a_table_of_their_own():
-    text = shown(audit_view(audit_of("llama-bench.csv", planned=False)))
+    text = shown(audit_view(audit_of("llama-bench.csv", planned=False), 120))
     assert "generated tok/s" in text
     assert "115.4" in text
 
@@ -45,7 +45,7 @@ def test_served_models_have_a_table_of_their_own():
 def test_a_narrow_table_drops_columns_and_never_cuts_a_number():
     audit = audit_of("tuning-notes.md", planned=False)
     rows = {
-        width: [line for line in shown(audit_view(audit), width).splitlines() if line.startswith(" line ")]
+        width: [line for line in shown(audit_view(audit, width), width).splitlines() if line.startswith(" line ")]
         for width in (60, 80, 120, 300)
     }
     for width, lines in rows.items():
@@ -60,7 +60,7 @@ def test_a_narrow_table_drops_columns_and_never_cuts_a_number():
 
 def test_parts_show_predicted_and_measured_side_by_side():
     rows = (Row("matmul", 0.5, 1.0), Row("idle", None, 0.25), Row("step", 0.75, 1.25))
-    text = shown(parts_view(PartComparison("llama on 1 x h100", rows, ("a note",))))
+    text = shown(parts_view(PartComparison("llama on 1 x h100", rows, ("a note",)), 120))
     matmul, idle = (next(line for line in text.splitlines() if part in line) for part in ("matmul", "idle"))
     assert matmul.split() == ["matmul", "500", "ms", "1", "s", "2.00"]
     assert idle.split() == ["idle", "250", "ms"]
