@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from meshwise.workers.trainer import weights
-from meshwise.workers.trainer.models.base import Decoder, Predictor, Span, build
+from meshwise.workers.trainer.models.base import Decoder, Predictor, Span, build, recurrent_predictor
 from meshwise.workers.trainer.models.registry import family_of, sizes_of, tied_embedding
 from meshwise.workers.trainer.ranks.faults import TrainingError
 
@@ -39,8 +39,7 @@ class StatelessPredictor:
 
 def predictor_of(model: Any, batch: int = 1) -> Predictor:
     """Return the fastest predictor for this model on its device."""
-    stateful = family_of(model.config).predictor
-    return stateful(model, batch) if stateful else StatelessPredictor(model)
+    return recurrent_predictor(model, batch) if family_of(model.config).recurrent else StatelessPredictor(model)
 
 
 def choose(logits: Tensor, temperature: float) -> Tensor:

@@ -15,8 +15,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor.parallel import parallelize_module
 
 from meshwise.workers.trainer import weights
-from meshwise.workers.trainer.models.base import Decoder, Fusable, Span, build
-from meshwise.workers.trainer.models.registry import family_of, sizes_of, tied_embedding
+from meshwise.workers.trainer.models.base import Decoder, Fusable, Span, build, tensor_parallel_styles
+from meshwise.workers.trainer.models.registry import sizes_of, tied_embedding
 from meshwise.workers.trainer.ops.attention import LocalShard
 from meshwise.workers.trainer.settings import Layout, Settings
 
@@ -119,9 +119,7 @@ def _parallelize(model: nn.Module, span: Span, settings: Settings, ranks: Ranks)
     layout = settings.layout
     decoder = cast(Decoder, model)
     if layout.tp > 1:
-        styles = family_of(settings.model).styles
-        assert styles is not None, "a layout rule refuses tp for this family"
-        parallelize_module(model, ranks.mesh["tp"], styles(span))
+        parallelize_module(model, ranks.mesh["tp"], tensor_parallel_styles(settings.model, span))
         decoder.tie()
     if settings.compile:
         # recompute, not keep, element-wise products that a later matrix product needs: a pass over memory, a third of its bytes

@@ -149,7 +149,7 @@ def broken_rules(settings: Settings) -> list[str]:
         return ["every axis, the micro-batch, batch, sequence and steps must be at least 1"]
     a, m = settings.layout, sizes_of(settings.model)
     stages, each = a.pp * a.chunks, a.dp * a.mbs
-    in_order = family_of(settings.model).styles is None
+    recurrent = family_of(settings.model).recurrent
     rules = {
         f"tp ({a.tp}) must divide the heads ({m.heads})": m.heads % a.tp == 0,
         f"tp ({a.tp}) must divide the KV heads ({m.kv_heads})": m.kv_heads % a.tp == 0,
@@ -168,7 +168,7 @@ def broken_rules(settings: Settings) -> list[str]:
         f"the sequence ({settings.seq}) must be at most the learned positions ({m.positions})": not m.positions
         or settings.seq <= m.positions,
         f"tp ({a.tp}) must divide the learned positions ({m.positions})": m.positions % a.tp == 0,
-        f"{settings.model['model_type']} layers process tokens in order: tp and cp must be 1 and recompute none or full": not in_order
+        f"{settings.model['model_type']} layers process tokens in order: tp and cp must be 1 and recompute none or full": not recurrent
         or (a.tp == a.cp == 1 and a.recompute != "selective"),
         f"schedule {a.schedule} splits the backward pass: it needs recompute none and no compile": a.schedule
         not in SPLIT_BACKWARD

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
+from torch.distributed.tensor.parallel import ParallelStyle
 
-from meshwise.workers.trainer.models.registry import Config, family_of
+from meshwise.workers.trainer.models.registry import Config, import_part
 from meshwise.workers.trainer.ops.attention import UNSHARDED, LocalShard
 from meshwise.workers.trainer.ops.loss import head_loss
 
@@ -92,4 +93,14 @@ class Tied(Headed):
 
 def build(config: Config, span: Span, shard: LocalShard = UNSHARDED, recompute: str = "none") -> nn.Module:
     """Build the layers of a span for a config.json whose model_type is in the registry."""
-    return family_of(config).build(config, span, shard, recompute)
+    return import_part(config, "model").build(config, span, shard, recompute)
+
+
+def tensor_parallel_styles(config: Config, span: Span) -> dict[str, ParallelStyle]:
+    """Return how tensor and sequence parallelism cut each module of a span."""
+    return import_part(config, "sharding").styles(span)
+
+
+def recurrent_predictor(model: Any, batch: int) -> Predictor:
+    """Return a predictor that keeps the state of a recurrent model between tokens."""
+    return import_part(model.config, "predictor").predictor(model, batch)

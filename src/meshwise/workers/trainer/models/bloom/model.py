@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from meshwise.workers.trainer.models.base import Headed, Span
 from meshwise.workers.trainer.models.registry import Config, sizes_of
-from meshwise.workers.trainer.ops.attention import UNSHARDED, LocalShard, attend
+from meshwise.workers.trainer.ops.attention import LocalShard, attend
 from meshwise.workers.trainer.ops.recompute import checkpointed
 
 
@@ -74,7 +74,7 @@ class Trunk(nn.Module):
 class Bloom(Headed):
     trunk: type[nn.Module] = Trunk
 
-    def __init__(self, config: Config, span: Span, shard: LocalShard = UNSHARDED, recompute: str = "none") -> None:
+    def __init__(self, config: Config, span: Span, shard: LocalShard, recompute: str) -> None:
         super().__init__()
         sizes = sizes_of(config)
         self.config, self.heads, self.shard, self.tied = config, sizes.heads, shard, sizes.tied
@@ -110,6 +110,10 @@ class Bloom(Headed):
         for block in t.h.values():
             x = block(x, mask)
         return self.end(x, t.ln_f, targets)
+
+
+def build(config: Config, span: Span, shard: LocalShard, recompute: str) -> nn.Module:
+    return Bloom(config, span, shard, recompute)
 
 
 def heads_of(x: Tensor, head_dim: int) -> tuple[Tensor, ...]:

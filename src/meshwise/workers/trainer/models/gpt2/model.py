@@ -102,3 +102,7 @@ class Gpt2(Bloom):
     def _by_head(self, weight: Tensor, shape: tuple[int, int]) -> Tensor:
         """Reorder rows from blocks of (first, second) to blocks of (second, first)."""
         return weight.unflatten(0, (*shape, -1)).transpose(0, 1).flatten(0, 2)
+
+
+def build(config: Config, span: Span, shard: LocalShard, recompute: str) -> nn.Module:
+    return Gpt2(config, span, shard, recompute)

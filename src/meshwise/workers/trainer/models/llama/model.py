@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from meshwise.workers.trainer.models.base import Span, Tied
 from meshwise.workers.trainer.models.llama.family import head_dim_of, rope_of
 from meshwise.workers.trainer.models.registry import Config, sizes_of
-from meshwise.workers.trainer.ops.attention import UNSHARDED, LocalShard, attend
+from meshwise.workers.trainer.ops.attention import LocalShard, attend
 from meshwise.workers.trainer.ops.recompute import checkpointed
 
 
@@ -111,7 +111,7 @@ class Trunk(nn.Module):
 
 
 class Llama(Tied):
-    def __init__(self, config: Config, span: Span, shard: LocalShard = UNSHARDED, recompute: str = "none") -> None:
+    def __init__(self, config: Config, span: Span, shard: LocalShard, recompute: str) -> None:
         super().__init__()
         sizes = sizes_of(config)
         self.config, self.shard, self.tied = config, shard, sizes.tied
@@ -131,6 +131,10 @@ class Llama(Tied):
         for block in self.model.layers.values():
             x = block(x, rotation, mask)
         return self.end(x, self.model.norm, targets)
+
+
+def build(config: Config, span: Span, shard: LocalShard, recompute: str) -> nn.Module:
+    return Llama(config, span, shard, recompute)
 
 
 def norm_of(config: Config) -> nn.RMSNorm:

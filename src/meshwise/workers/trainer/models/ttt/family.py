@@ -1,16 +1,8 @@
-"""Registry entry of TTT: sizes, unsupported configs, tensors, lazy build and predictor. No torch."""
-
-from typing import TYPE_CHECKING, Any
+"""Registry entry of TTT: sizes, unsupported configs and tensors. No torch."""
 
 from meshwise.workers.trainer.models.llama import family as llama
 from meshwise.workers.trainer.models.registry import Config, Family, Sizes
 from meshwise.workers.trainer.models.tensors import Shapes, Tensors, linear, norm
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from meshwise.workers.trainer.models.base import Predictor, Span
-    from meshwise.workers.trainer.ops.attention import LocalShard
 
 LEARNERS = ("linear", "mlp")
 
@@ -49,24 +41,6 @@ def tensors(config: Config, m: Sizes) -> Tensors:
     return llama.trunk(m, layer | {f"seq_modeling_block.{name}": shape for name, shape in own.items()})
 
 
-def _build(config: Config, span: "Span", shard: "LocalShard", recompute: str) -> "nn.Module":
-    from meshwise.workers.trainer.models.ttt.model import TTTDecoder
-
-    return TTTDecoder(config, span, recompute)
-
-
-def _predictor(model: Any, batch: int) -> "Predictor":
-    """Decode with the kernels if they support this model on its device, else with plain PyTorch."""
-    from meshwise.workers.trainer.models.ttt.decode import Decoding
-
-    plain = Decoding(model, batch)
-    if learner_of(model.config)[0] == "linear" and plain.layers[0].seq_modeling_block.fast:
-        from meshwise.workers.trainer.models.ttt.fast_decode import FastDecoding
-
-        return FastDecoding(model, batch)
-    return plain
-
-
 FAMILY = Family(
     model_types=("ttt",),
     sizes=sizes,
@@ -74,6 +48,5 @@ FAMILY = Family(
     tensors=tensors,
     embedding=llama.EMBEDDING,
     buffers=llama.FAMILY.buffers,
-    build=_build,
-    predictor=_predictor,
+    recurrent=True,
 )

@@ -15,6 +15,7 @@ from meshwise.workers.trainer.models.registry import Config, sizes_of
 from meshwise.workers.trainer.models.ttt.family import learner_of
 from meshwise.workers.trainer.models.ttt.linear import LinearLearner
 from meshwise.workers.trainer.models.ttt.mlp import MLPLearner
+from meshwise.workers.trainer.ops.attention import LocalShard
 from meshwise.workers.trainer.ops.recompute import checkpointed
 
 LEARNERS = {"linear": LinearLearner, "mlp": MLPLearner}
@@ -50,7 +51,7 @@ class TTTDecoder(Tied):
     constants: ClassVar[dict[str, float]] = {"b1": 0.0, "b2": 0.0, "token_idx": 0.0, "ttt_norm_weight": 1.0}
     """Initial values of the weights that do not start random, by name ending."""
 
-    def __init__(self, config: Config, span: Span, recompute: str = "none") -> None:
+    def __init__(self, config: Config, span: Span, recompute: str) -> None:
         super().__init__()
         sizes = sizes_of(config)
         self.config, self.tied = config, sizes.tied
@@ -66,6 +67,11 @@ class TTTDecoder(Tied):
             block.seq_modeling_block.choose_kernels(x.device)
             x = block(x, rotation)
         return self.end(x, self.model.norm, targets)
+
+
+def build(config: Config, span: Span, shard: LocalShard, recompute: str) -> nn.Module:
+    """Build a span of layers. `shard` is always the whole: layout rules refuse tp and cp."""
+    return TTTDecoder(config, span, recompute)
 
 
 def rotation_of(config: Config, device: torch.device) -> Tensor:
