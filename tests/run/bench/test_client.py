@@ -43,7 +43,7 @@ def test_a_client_that_is_busy_still_knows_when_a_token_came(
     context = trusted(tmp_path, monkeypatch) if secure else None
     with serving(answer, context) as port:
         seen = asyncio.run(blocked(client.Address(host="127.0.0.1", port=port, secure=secure)))
-    assert seen.complete, seen.words
+    assert seen.complete, seen.message
     assert 0 <= seen.arrivals[0] - sent[0] < BUSY / 2
 
 

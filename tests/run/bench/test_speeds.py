@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from meshwise.run.bench.speeds import Measured, Setting, differ, quantile, run_of, tokens_of
 from meshwise.run.bench.stream import Reply
 
-ONE = Reply(begun=10.0, ended=11.1, arrivals=(10.5, 10.6, 10.7, 10.8, 10.9), letters=20, claimed=5, prompt=100)
+ONE = Reply(begun=10.0, ended=11.1, arrivals=(10.5, 10.6, 10.7, 10.8, 10.9), text_bytes=20, claimed=5, prompt=100)
 
 
 def test_one_user_by_hand() -> None:

@@ -23,7 +23,7 @@ def cut(data: bytes, places: list[int]) -> list[tuple[float, bytes]]:
 def test_a_stream_reads_the_same_wherever_its_bytes_are_cut(places: list[int]) -> None:
     found = reply(0.0, 99.0, cut(WHOLE, places), closed=True)
     assert (found.fault, len(found.arrivals), found.claimed, found.prompt) == ("", 3, 3, 7)
-    assert found.letters == len("aéc d".encode())
+    assert found.text_bytes == len("aéc d".encode())
     assert list(found.arrivals) == sorted(found.arrivals)
 
 
@@ -66,8 +66,8 @@ def test_chats_and_thoughts_are_text_too() -> None:
 def test_what_goes_wrong_is_told_for_what_it_is(data: bytes, fault: str, words: str) -> None:
     found = reply(0.0, 1.0, [(0.5, data)] if data else [], closed=False)
     assert found.fault == fault
-    assert words in found.words
-    assert found.words.isprintable()
+    assert words in found.message
+    assert found.message.isprintable()
 
 
 def test_silence_is_not_a_dropped_connection() -> None:

@@ -14,7 +14,7 @@ from meshwise.run.serve.deployment import deployment
 from meshwise.ui.views.tables import as_csv
 
 SETTING = Setting(prompt=100, output=5, users=1)
-SEEN = Reply(begun=0.0, ended=1.0, arrivals=(0.5, 0.52, 0.54, 0.56, 0.58), letters=20, claimed=5, prompt=100)
+SEEN = Reply(begun=0.0, ended=1.0, arrivals=(0.5, 0.52, 0.54, 0.56, 0.58), text_bytes=20, claimed=5, prompt=100)
 
 
 def measured(faults: dict[str, int] | None = None) -> Measured:

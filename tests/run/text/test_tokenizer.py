@@ -55,7 +55,7 @@ def test_a_piece_that_does_not_end_a_document_has_no_mark() -> None:
 
 def test_a_folder_s_tokenizer_is_read_with_the_end_that_the_folder_names(tmp_path: Path) -> None:
     plain = find(str(saved(tmp_path / "plain")))
-    assert (plain.words, plain.size, plain.end) == ("plain", LEARNED.size, 0)
+    assert (plain.name, plain.size, plain.end) == ("plain", LEARNED.size, 0)
     assert find(str(tmp_path / "plain" / "tokenizer.json")) == plain
     letter = Library.from_str(LEARNED.source).token_to_id("a")
     for eos in ("a", {"content": "a"}):

@@ -13,7 +13,7 @@ from meshwise.run.train.hosts import (
     Hosts,
     address_towards,
     find,
-    first_of,
+    first_host,
     interface_of,
     network,
     rendezvous_options,
@@ -107,7 +107,7 @@ def test_what_does_not_add_up_is_refused(environment: dict[str, str], typed: dic
     ],
 )
 def test_the_first_host_of_slurm_s_list(nodes: str, first: str) -> None:
-    assert first_of(nodes) == first
+    assert first_host(nodes) == first
 
 
 def test_workers_talk_on_the_interface_that_leads_to_where_they_meet() -> None:

@@ -139,7 +139,7 @@ class Settings:
     @staticmethod
     def read(path: Path) -> "Settings":
         values = json.loads(path.read_text(encoding="utf-8"))
-        files = tuple(TokenFile(**one) for one in values.get("data", ()))
+        files = tuple(TokenFile(**file) for file in values.get("data", ()))
         return Settings(**(values | {"layout": Layout(**values["layout"]), "data": files}))
 
 

@@ -13,6 +13,7 @@ from meshwise.workers.trainer.models.registry import Family, families, import_pa
 TORCH_FREE = (
     "trainer.settings",
     "trainer.marker",
+    "trainer.stages",
     "trainer.models.registry",
     "trainer.models.tensors",
     "trainer.hf.expected",

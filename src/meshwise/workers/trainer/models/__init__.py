@@ -2,7 +2,7 @@
 
     registry.py  Family and Sizes; lookup by model_type (no torch)
     tensors.py   helpers for the names and shapes of HF's weights (no torch)
-    base.py      Span, head and tied embedding, protocols; build(), styles and predictor by config
+    base.py      head and tied embedding, protocols; build(), styles and predictor by config
     bloom/ gpt2/ llama/ ttt/
         family.py    FAMILY: sizes, unsupported configs, expected tensors (no torch)
         model.py     the nn.Modules, with HF's parameter names

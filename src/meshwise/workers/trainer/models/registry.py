@@ -1,4 +1,4 @@
-"""The registry of model families: what each one declares, and the lookup by `model_type`. No torch: the launcher reads it too.
+"""The registry of model families: the facts that each one declares, and the lookup by `model_type`. No torch: the launcher reads it too.
 
 Every sub-folder is a family. Its `family.py` defines `FAMILY` and imports no torch. Its other modules need torch and are imported
 when they are used:
@@ -96,12 +96,12 @@ def sizes_of(config: Config) -> Sizes:
 
 
 def tied_embedding(config: Config) -> str:
-    """Name of the embedding that the head shares; empty if the head has its own weights."""
+    """Return the name of the embedding that the head shares; empty if the head has its own weights."""
     return family_of(config).embedding if sizes_of(config).tied else ""
 
 
 def unsupported(config: Config) -> str:
-    """Why the trainer cannot build this model; empty if it can."""
+    """Return why the trainer cannot build this model; empty if it can."""
     kind = config.get("model_type")
     if kind is None:
         return f"it has no model_type; the trainer supports {', '.join(families())}"
@@ -113,5 +113,5 @@ def unsupported(config: Config) -> str:
 
 
 def first_of(config: Config, *keys: str, default: int = 0) -> int:
-    """Return the first of these keys that the config sets, as an integer."""
+    """Return the value of the first of these keys that the config sets, as an integer."""
     return next((int(config[key]) for key in keys if config.get(key) is not None), default)

@@ -7,7 +7,7 @@ EMBEDDING = "transformer.word_embeddings.weight"
 
 
 def sizes(config: Config, positions: int = 0) -> Sizes:
-    """Read the sizes under the keys and with the defaults that preceded Llama's; GPT-2 has the same."""
+    """Read the sizes by the keys and defaults of BLOOM and GPT-2, which are older than Llama's."""
     hidden = first_of(config, "hidden_size", "n_embed", "n_embd")
     heads = first_of(config, "num_attention_heads", "n_head")
     return Sizes(

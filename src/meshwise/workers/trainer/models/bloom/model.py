@@ -8,10 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meshwise.workers.trainer.models.base import Headed, Span
+from meshwise.workers.trainer.models.base import Headed
 from meshwise.workers.trainer.models.registry import Config, sizes_of
 from meshwise.workers.trainer.ops.attention import LocalShard, attend
 from meshwise.workers.trainer.ops.recompute import checkpointed
+from meshwise.workers.trainer.stages import Span
 
 
 class Attention(nn.Module):
@@ -130,9 +131,9 @@ def slopes(heads: int, device: torch.device) -> Tensor:
 
     They are computed on the device: a CUDA graph cannot capture a copy from the host.
     """
-    whole = 2 ** math.floor(math.log2(heads))
+    power = 2 ** math.floor(math.log2(heads))
     i = torch.arange(heads, device=device, dtype=torch.float64)
-    return torch.where(i < whole, -8 * (i + 1), -4 * (2 * (i - whole) + 1)).div(whole).exp2().float()
+    return torch.where(i < power, -8 * (i + 1), -4 * (2 * (i - power) + 1)).div(power).exp2().float()
 
 
 def alibi(heads: int, shard: LocalShard, length: int, device: torch.device) -> Tensor:
@@ -141,8 +142,8 @@ def alibi(heads: int, shard: LocalShard, length: int, device: torch.device) -> T
     HF adds slope x position of the key. The difference is the same for all keys of a query, so softmax ignores it, and distances
     stay exact in 16 bits where they matter.
     """
-    here, everywhere = shard.positions(length, device)
+    positions, key_positions = shard.positions(length, device)
     each = heads // shard.tp
-    own = slopes(heads, device)[shard.tp_rank * each : (shard.tp_rank + 1) * each]
-    distance = (here[:, None] - everywhere).float()
-    return (-own[:, None, None] * distance).masked_fill(distance < 0, -torch.inf)
+    local_slopes = slopes(heads, device)[shard.tp_rank * each : (shard.tp_rank + 1) * each]
+    distance = (positions[:, None] - key_positions).float()
+    return (-local_slopes[:, None, None] * distance).masked_fill(distance < 0, -torch.inf)

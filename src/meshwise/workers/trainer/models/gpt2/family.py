@@ -14,9 +14,9 @@ def sizes(config: Config) -> Sizes:
 def unsupported(config: Config) -> str:
     if config.get("activation_function", "gelu_new") not in ("gelu_new", "gelu_pytorch_tanh"):
         return f"activation_function {config['activation_function']!r} is not supported; the trainer has gelu_new"
-    odd = [key for key in ("scale_attn_by_inverse_layer_idx", "add_cross_attention") if config.get(key)]
-    odd += [] if config.get("scale_attn_weights", True) else ["scale_attn_weights false"]
-    return f"{odd[0]} is not supported; the trainer has plain causal attention" if odd else ""
+    unknown = [key for key in ("scale_attn_by_inverse_layer_idx", "add_cross_attention") if config.get(key)]
+    unknown += [] if config.get("scale_attn_weights", True) else ["scale_attn_weights false"]
+    return f"{unknown[0]} is not supported; the trainer has plain causal attention" if unknown else ""
 
 
 def ignored_dropout(config: Config) -> float:

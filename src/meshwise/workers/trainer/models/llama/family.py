@@ -57,13 +57,13 @@ def tensors(config: Config, m: Sizes) -> Tensors:
 
 
 def gated_ffn(m: Sizes, bias: bool) -> Shapes:
-    """Shapes of SwiGLU's three projections."""
+    """Return the shapes of SwiGLU's three projections."""
     gate, up = (linear(f"mlp.{name}_proj", m.ffn, m.hidden, bias) for name in ("gate", "up"))
     return gate | up | linear("mlp.down_proj", m.hidden, m.ffn, bias)
 
 
 def trunk(m: Sizes, layer: Shapes) -> Tensors:
-    """Shapes around the layers: the embedding and the final norm."""
+    """Return the tensors of a model with these layers: with the embedding and the final norm."""
     return Tensors({EMBEDDING: (m.vocab, m.hidden)}, "model.layers", layer, {"model.norm.weight": (m.hidden,)})
 
 

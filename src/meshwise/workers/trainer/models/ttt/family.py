@@ -30,15 +30,15 @@ def tensors(config: Config, m: Sizes) -> Tensors:
     learner, tokens = learner_of(config)
     dim = m.hidden // m.heads
     width = 4 * dim if learner == "mlp" else dim
-    own: Shapes = {"ttt_norm_weight": (m.heads, dim), "ttt_norm_bias": (m.heads, dim), "learnable_token_idx": (tokens,)}
-    own |= {"learnable_ttt_lr_weight": (m.heads, 1, m.hidden), "learnable_ttt_lr_bias": (m.heads, 1)}
-    own |= {"W1": (m.heads, dim, width), "b1": (m.heads, 1, width)}
-    own |= {"W2": (m.heads, width, dim), "b2": (m.heads, 1, dim)} if learner == "mlp" else {}
+    block: Shapes = {"ttt_norm_weight": (m.heads, dim), "ttt_norm_bias": (m.heads, dim), "learnable_token_idx": (tokens,)}
+    block |= {"learnable_ttt_lr_weight": (m.heads, 1, m.hidden), "learnable_ttt_lr_bias": (m.heads, 1)}
+    block |= {"W1": (m.heads, dim, width), "b1": (m.heads, 1, width)}
+    block |= {"W2": (m.heads, width, dim), "b2": (m.heads, 1, dim)} if learner == "mlp" else {}
     for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
-        own |= linear(name, m.hidden, m.hidden, False)
-    own |= norm("post_norm", m.hidden)
+        block |= linear(name, m.hidden, m.hidden, False)
+    block |= norm("post_norm", m.hidden)
     layer: Shapes = {"seq_norm.weight": (m.hidden,), "ffn_norm.weight": (m.hidden,)} | llama.gated_ffn(m, False)
-    return llama.trunk(m, layer | {f"seq_modeling_block.{name}": shape for name, shape in own.items()})
+    return llama.trunk(m, layer | {f"seq_modeling_block.{name}": shape for name, shape in block.items()})
 
 
 FAMILY = Family(

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from meshwise.workers.trainer.models.base import Span, Tied
+from meshwise.workers.trainer.models.base import Tied
 from meshwise.workers.trainer.models.llama.model import FeedForward, norm_of
 from meshwise.workers.trainer.models.registry import Config, sizes_of
 from meshwise.workers.trainer.models.ttt.family import learner_of
@@ -17,6 +17,7 @@ from meshwise.workers.trainer.models.ttt.linear import LinearLearner
 from meshwise.workers.trainer.models.ttt.mlp import MLPLearner
 from meshwise.workers.trainer.ops.attention import LocalShard
 from meshwise.workers.trainer.ops.recompute import checkpointed
+from meshwise.workers.trainer.stages import Span
 
 LEARNERS = {"linear": LinearLearner, "mlp": MLPLearner}
 
@@ -75,7 +76,7 @@ def build(config: Config, span: Span, shard: LocalShard, recompute: str) -> nn.M
 
 
 def rotation_of(config: Config, device: torch.device) -> Tensor:
-    """Cosines and sines (2, mini-batch, head_dim / 2) of the positions in a mini-batch."""
+    """Return cosines and sines (2, mini-batch, head_dim / 2) of the positions in a mini-batch."""
     sizes = sizes_of(config)
     dim = sizes.hidden // sizes.heads
     frequency = float(config.get("rope_theta", 10000.0)) ** -(torch.arange(0, dim, 2, device=device).float() / dim)
