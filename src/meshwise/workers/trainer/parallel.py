@@ -22,9 +22,9 @@ from meshwise.workers.trainer.settings import Layout, Settings
 from meshwise.workers.trainer.stages import Span, spans, stages_of_rank
 
 AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
-"""Outermost first: neighbouring ranks, and so those of one node, share tensor parallelism, which communicates most."""
+"""Outermost first: neighbouring ranks, usually of one node, share tensor parallelism, which communicates most."""
 WEIGHT_AXES = ("pp", "dp_replicate", "fsdp", "tp")
-"""The axes that weights see: FSDP shards weights over dp_shard x cp, whose ranks all see different tokens."""
+"""The axes that shard or replicate weights: FSDP shards weights over dp_shard x cp, whose ranks all see different tokens."""
 
 
 @dataclass(frozen=True)

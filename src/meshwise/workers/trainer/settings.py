@@ -20,7 +20,7 @@ BYTES = 256
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How the model is split over devices; the names are those of meshwise's layouts."""
+    """How the model is split over devices; the axes have the planner's names."""
 
     dp_replicate: int = 1
     dp_shard: int = 1
@@ -59,13 +59,13 @@ class TokenFile:
     width: int
 
     def windows(self, seq: int) -> int:
-        """Count the samples of `seq` tokens plus the token that follows; a shorter rest at the end is not read."""
+        """Return the number of samples of `seq` tokens plus the token that follows; a shorter remainder is not read."""
         return max(0, self.count - 1) // seq
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Everything a worker needs to know about its run."""
+    """The settings of a run that its workers read."""
 
     name: str
     model: dict[str, Any]
@@ -114,7 +114,7 @@ class Settings:
     memory_snapshot: bool = False
     """Record the history of GPU memory, and write it at the end or when memory runs out."""
     facts: dict[str, float | str] = field(default_factory=dict[str, float | str])
-    """Known to the planner: flops_per_token, params, peak (FLOP/s of a device), capacity (its bytes), gpu (its name)."""
+    """Facts from the planner: flops_per_token, params, peak (FLOP/s of a device), capacity (its bytes), gpu (its name)."""
 
     @property
     def split_weights(self) -> bool:

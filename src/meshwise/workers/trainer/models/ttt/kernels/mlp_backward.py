@@ -1,6 +1,6 @@
 """TTT-MLP backward: the gradients of all outputs in parallel, then a serial chain from the last mini-batch to the first.
 
-mlp_forward.chain runs again first, to write states and starts. The first kernel passes tiles to the second, consecutive for each mini-batch:
+mlp_forward.chain runs first, to write states and starts. `readers` passes tiles to `back_chain`, consecutive for each mini-batch:
 `wide` holds M x T tiles (X2 = gelu(Z1), G1, gelu'(Z1), W2 G2' gelu''(Z1), X2b, dZ1b, dG1, dX2), `narrow` D x T tiles (xh, dZ2b, dG2),
 `thin` rows of T (the norm's scale, mean gx, mean gx xh).
 """
@@ -16,8 +16,8 @@ from meshwise.workers.trainer.models.ttt.kernels.mlp_parts import (
     dot,
     gelu,
     inner_step,
-    normal,
     loss_gradient,
+    normal,
     slope,
     tile,
 )

@@ -53,7 +53,7 @@ def normal(z, D: tl.constexpr):
 
 @triton.jit
 def loss_gradient(xh, target, gamma, beta):
-    """Return gx = gamma (gamma xh + beta - target), the gradient of the loss at the normalized columns xh, and its factor go = gx / gamma."""
+    """Return gx = gamma (gamma xh + beta - target), the loss gradient at the normalized columns xh, and its factor go = gx / gamma."""
     go = gamma[:, None] * xh + beta[:, None] - target
     return go * gamma[:, None], go
 
@@ -68,7 +68,7 @@ def slope(xh, scale, gx, D: tl.constexpr):
 
 @triton.jit
 def inner_step(kt, target, w1, b1, w2, b2, gamma, beta, D: tl.constexpr):
-    """Return, for one mini-batch at given weights: W2 G2' (M x T), gelu(Z1) and its two derivatives, G2 (D x T), and the norm's intermediates."""
+    """Return, for one mini-batch: W2 G2' (M x T), gelu(Z1) and its two derivatives, G2 (D x T), and the norm's intermediates."""
     x2, bend, curve = gelu_curve(dot(w1, kt) + b1[:, None])
     x2 = x2.to(kt.dtype)
     xh, scale = normal(dot(tl.trans(w2), x2) + b2[:, None], D)
