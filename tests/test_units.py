@@ -69,7 +69,7 @@ WRITTEN = [
 ]
 
 
-def test_what_people_write_is_read() -> None:
+def test_usual_notations_are_read() -> None:
     def check(text: str, quantity: str, value: float) -> None:
         assert units.parse(text, quantity) == pytest.approx(value, rel=1e-12, abs=0)
 
@@ -127,7 +127,7 @@ BAD_VALUES = [None, True, False, [], [1], {}, {"a": 1}, b"4M", 4j, math.nan, mat
 
 
 @pytest.mark.parametrize("values", [BAD_TEXTS, BAD_VALUES], ids=["text", "other"])
-def test_whatever_is_not_a_number_from_zero_up_is_refused(values: list[object]) -> None:
+def test_text_that_is_not_a_number_of_at_least_zero_is_refused(values: list[object]) -> None:
     def check(value: object, quantity: str) -> None:
         assert units.QUANTITIES[quantity].what in refused(value, quantity)
 
@@ -183,7 +183,7 @@ def test_memory_can_be_shown_in_powers_of_two() -> None:
 
 
 @given(st.sampled_from(sorted(set(units.QUANTITIES) - {"dollars", "dollars/s"})), magnitudes, st.integers(2, 12))
-def test_what_is_shown_reads_back_within_the_digits_shown(quantity: str, value: float, digits: int) -> None:
+def test_a_shown_number_reads_back_within_its_digits(quantity: str, value: float, digits: int) -> None:
     text = units.show(value, quantity, digits=digits)
     # d significant digits: half a unit of the last one, at worst 0.5 * 10^(1 - d) of the value
     assert units.parse(text, quantity) == pytest.approx(value, rel=0.5000001 * 10.0 ** (1 - digits), abs=0)

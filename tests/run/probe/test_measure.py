@@ -36,7 +36,7 @@ def together() -> list[Row]:
 
 
 @pytest.mark.slow
-def test_every_kind_is_measured_or_said_to_be_missing(alone: list[Row]) -> None:
+def test_every_kind_is_measured_or_listed_as_missing(alone: list[Row]) -> None:
     kinds = {row["kind"] for row in alone}
     assert {"machine", "gemm", "memory", "launch"} <= kinds
     told = {row["what"]: row["why"] for row in alone if row["kind"] == "missing"}
@@ -53,14 +53,14 @@ def test_numbers_are_medians_of_repeats_with_their_spread(alone: list[Row]) -> N
 
 
 @pytest.mark.slow
-def test_progress_is_told(alone: list[Row]) -> None:
+def test_progress_is_reported(alone: list[Row]) -> None:
     assert HEARD[0] == ("matrix products", HEARD[0][1])
     assert HEARD[-1] == ("done", 100)
     assert [done for _, done in HEARD] == sorted(done for _, done in HEARD)
 
 
 @pytest.mark.slow
-def test_two_processes_time_what_they_do_together(together: list[Row]) -> None:
+def test_two_processes_time_their_collectives(together: list[Row]) -> None:
     wires = [row for row in together if row["kind"] == "wire"]
     assert {row["what"] for row in wires} == {"all-reduce", "all-gather", "reduce-scatter", "point-to-point"}
     assert {(row["group"], row["nodes"]) for row in wires} == {(2, 1)}
@@ -87,7 +87,7 @@ def test_a_probed_cpu_can_be_planned_on_and_run_on(alone: list[Row], together: l
 
 @pytest.mark.slow
 @pytest.mark.skipif(bool(here.gpus()), reason="here it would work")
-def test_a_worker_that_dies_says_why() -> None:
+def test_a_worker_that_dies_reports_the_reason() -> None:
     with pytest.raises(DoesNotFit, match=r"(?i)the probe stopped with exit code 1: .*(cuda|nvidia)"):
         measure.measure(Session(HERE, 1, 2.0), "cuda", lambda _what, _done: None)
 

@@ -42,11 +42,11 @@ def test_a_family_has_a_model_and_either_sharding_or_a_predictor(kind: str, fami
 
 
 @pytest.mark.parametrize("config", [{}, {"model_type": "mamba2"}])
-def test_an_unsupported_model_is_told_which_ones_are(config: dict[str, str]) -> None:
+def test_an_unsupported_model_is_refused_with_the_supported_ones(config: dict[str, str]) -> None:
     assert unsupported(config).endswith("the trainer supports bloom, gpt2, llama, ttt")
 
 
-def test_what_the_launcher_reads_needs_no_torch() -> None:
+def test_modules_that_the_launcher_imports_need_no_torch() -> None:
     """Sizes, rules and expected tensors of every family are read by a machine without torch, and imports stay cheap."""
     script = f"""
 import importlib, json, sys
