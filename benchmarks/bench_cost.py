@@ -83,7 +83,7 @@ def trial(port: int, pipe: Connection, users: int, tokens: int, rate: float) -> 
     where = client.Address(host="127.0.0.1", port=port)
     requests: list[dict[str, Any]] = [{"user": i, "max_tokens": tokens, "gap": users / rate} for i in range(users)]
     before, begin = cpu(), time.perf_counter()
-    replies = asyncio.run(client.together(where, "/v1/completions", requests, patience=60))
+    replies = asyncio.run(client.ask_all(where, "/v1/completions", requests, patience=60))
     run = run_of(replies, Setting(prompt=1, output=tokens, users=users))
     spent, took = cpu() - before, time.perf_counter() - begin
     pipe.send(True)

@@ -1,4 +1,4 @@
-"""What every test stands on: repeatable examples, and no data of the machine it runs on."""
+"""Fixtures of all tests: repeatable examples, and no data of the machine they run on."""
 
 import os
 import signal
@@ -25,13 +25,13 @@ os.environ["MESHWISE_HOME"] = os.devnull  # no folder: the catalogues are the bu
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Runs of the trainer first: they take longest, and what is shared out last over workers should be short."""
+    """Run the trainer's tests first: they take longest, and the last tests should be short to balance the workers."""
     items.sort(key=lambda item: "workers" not in item.path.parts)
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A user's own folder, with room for everything that a catalogue holds."""
+    """Use an empty user folder with a sub-folder for each catalogue."""
     for kind in ("chips", "clusters", "models", "frameworks", "calibration", "serving"):
         (tmp_path / kind).mkdir()
     monkeypatch.setenv("MESHWISE_HOME", str(tmp_path))
@@ -42,7 +42,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """`meshwise` with some arguments, in this process and with no terminal."""
+    """Return a function that runs `meshwise` with arguments, in this process and without a terminal."""
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
 
@@ -58,15 +58,15 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.fixture(scope="session")
 def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    """Ranks of the trainer."""
+    """A fork server for ranks of the trainer."""
     # virtual machines announce 16-bit instructions that they do not have
-    with Nursery(tmp_path_factory.mktemp("nursery"), "meshwise.workers.trainer.loop", ONEDNN_MAX_CPU_ISA="AVX2") as one:
-        yield one
+    with Nursery(tmp_path_factory.mktemp("nursery"), "meshwise.workers.trainer.loop", ONEDNN_MAX_CPU_ISA="AVX2") as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
 def interpreted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    """Programs whose Triton kernels are interpreted on the CPU: Triton reads the variable once, when it is imported."""
+    """A fork server for programs whose Triton kernels are interpreted on the CPU: Triton reads the variable once, when it is imported."""
     pytest.importorskip("triton")
-    with Nursery(tmp_path_factory.mktemp("interpreted"), "torch._dynamo", "triton.language", TRITON_INTERPRET="1") as one:
-        yield one
+    with Nursery(tmp_path_factory.mktemp("interpreted"), "torch._dynamo", "triton.language", TRITON_INTERPRET="1") as server:
+        yield server

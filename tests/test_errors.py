@@ -25,7 +25,7 @@ def test_a_message_is_one_line_whatever_a_file_put_into_it(text: str) -> None:
     assert len(message.splitlines()) == 1
 
 
-def test_a_printable_message_is_kept_to_the_letter() -> None:
+def test_a_printable_message_is_unchanged() -> None:
     assert str(UserError("unknown chip 'h100x' – µ")) == "unknown chip 'h100x' – µ"
 
 

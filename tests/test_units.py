@@ -127,7 +127,7 @@ BAD_VALUES = [None, True, False, [], [1], {}, {"a": 1}, b"4M", 4j, math.nan, mat
 
 
 @pytest.mark.parametrize("values", [BAD_TEXTS, BAD_VALUES], ids=["text", "other"])
-def test_whatever_is_not_a_number_from_zero_up_is_refused(values: list[object]) -> None:
+def test_text_that_is_not_a_number_of_at_least_zero_is_refused(values: list[object]) -> None:
     def check(value: object, quantity: str) -> None:
         assert units.QUANTITIES[quantity].what in refused(value, quantity)
 

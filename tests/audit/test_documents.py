@@ -101,7 +101,7 @@ def test_nothing_else_in_the_notes_is_certainly_wrong():
     }
 
 
-def test_2048_tokens_a_step_are_one_gpus_share_of_16384():
+def test_2048_tokens_per_step_are_one_gpus_share_of_16384():
     (one,) = findings_of(eight(), "tokens per step")
     assert one.certainty == "certain"
     assert "one device's share" in one.message
@@ -109,7 +109,7 @@ def test_2048_tokens_a_step_are_one_gpus_share_of_16384():
     assert findings_of(eight(), "arithmetic", "the factor 8 is missing")
 
 
-def test_15570_tokens_a_second_for_7_5_seconds_are_neither():
+def test_15570_tokens_per_second_for_7_5_seconds_match_neither_count():
     (one,) = findings_of(eight(), "step x throughput")
     assert "116,775" in one.arithmetic
     assert "7.13 times" in one.arithmetic

@@ -1,4 +1,4 @@
-"""Running the command line in this process, and what is checked of every answer and every error."""
+"""Run the command line in this process, and check the form of its answers and errors."""
 
 import csv
 import functools
@@ -26,7 +26,7 @@ class Done(NamedTuple):
 
 Run = Callable[..., Done]
 TERMINAL = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS")
-"""Variables that say how wide a terminal is and what it can show."""
+"""Variables that describe the width and abilities of a terminal."""
 
 
 def meshwise(*arguments: str, columns: int | None = None) -> Done:
@@ -49,23 +49,23 @@ def meshwise(*arguments: str, columns: int | None = None) -> Done:
 
 
 once = functools.cache(meshwise)
-"""The same, run once however many tests look at the answer. For commands that read and write nothing but the built-in catalogues."""
+"""Run a command once, however many tests read its answer. Only for commands that read the built-in catalogues and write nothing."""
 
 
 def rows(text: str) -> list[dict[str, str]]:
-    """The rows of a CSV, by column."""
+    """Return the rows of a CSV, by column."""
     return list(csv.DictReader(io.StringIO(text)))
 
 
 def one_line(error: BaseException) -> str:
-    """The message of an error, which must be one line that a terminal can print."""
+    """Return the message of an error, which must be one line that a terminal can print."""
     message = str(error)
     assert message.isprintable()
     return message
 
 
 def refused(done: Done, code: int = 2) -> str:
-    """The message of a command that refused: one line on standard error and nothing else."""
+    """Return the message of a command that refused: one line on standard error and nothing else."""
     assert (done.code, done.out) == (code, "")
     assert done.err.startswith("meshwise: ")
     assert done.err.count("\n") == 1
@@ -74,5 +74,5 @@ def refused(done: Done, code: int = 2) -> str:
 
 
 def flowing(text: str) -> str:
-    """Text without its line breaks."""
+    """Return a text without its line breaks."""
     return " ".join(text.split())

@@ -24,7 +24,7 @@ http.server.HTTPServer((host, int(port)), H).serve_forever()
 
 
 def server(folder: Path, name: str, before: str = "") -> Path:
-    """A stand-in for one of llama.cpp's programs: it prints its arguments, and answers or fails."""
+    """Write a stand-in for one of llama.cpp's programs: it prints its arguments, and answers or fails."""
     file = folder / name
     file.write_text(SERVER.format(python=sys.executable, before=before))
     file.chmod(0o755)
@@ -32,15 +32,15 @@ def server(folder: Path, name: str, before: str = "") -> Path:
 
 
 def script(folder: Path, name: str, body: str) -> None:
-    """A program that prints something and ends."""
+    """Write a program with this body."""
     file = folder / name
     file.write_text(f"#!{sys.executable}\nimport sys\n{body}\n")
     file.chmod(0o755)
 
 
 def plan(folder: Path, on: str = "2xrtx4060ti-16gb", fix: tuple[str, ...] = ()) -> tuple[Deployment, ServeRun]:
-    """The best layout of a model on these devices, and how to start it with the programs of a folder."""
+    """Return the best layout of a model on these devices, and the settings that start it with the programs of a folder."""
     model = folder / "m.gguf"
     model.write_bytes(b"")
-    one = deployment(ServeAsk(model="llama-3-8b:q4_k_m", on=on, context=4096, fix=fix))
-    return one, ServeRun(engine_path=str(folder), model_file=str(model), port=0)
+    planned = deployment(ServeAsk(model="llama-3-8b:q4_k_m", on=on, context=4096, fix=fix))
+    return planned, ServeRun(engine_path=str(folder), model_file=str(model), port=0)

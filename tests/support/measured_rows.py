@@ -34,7 +34,7 @@ ROW = {
 
 
 def table(folder: Path, *changes: dict[str, str], without: tuple[str, ...] = ()) -> Path:
-    """A CSV file of ROW with these changes, one row each."""
+    """Write a CSV file of ROW with these changes, one row each."""
     rows = [ROW | {"row_id": "abcdefghijklmnopqrstuvwxyz"[i % 26] * (1 + i // 26)} | change for i, change in enumerate(changes)]
     columns = [name for name in dict.fromkeys(key for row in rows for key in row) if name not in without]
     path = folder / "runs.csv"
@@ -47,12 +47,12 @@ def table(folder: Path, *changes: dict[str, str], without: tuple[str, ...] = ())
 
 @cache
 def built_in(name: str) -> tuple[list[Case], list[Skipped]]:
-    """The cases and skipped rows of a built-in table, read once per process. Do not change the lists."""
+    """Return the cases and skipped rows of a built-in table, read once per process. Do not change the lists."""
     return cases.read_cases(find_table(name))
 
 
 def read(folder: Path, *changes: dict[str, str]) -> list[Case]:
-    """The cases of such a table, all of whose rows are valid."""
+    """Return the cases of such a table, all of whose rows must be valid."""
     used, skipped = cases.read_cases(table(folder, *changes))
     assert not skipped
     return used

@@ -42,7 +42,7 @@ class Nursery:
         self.log.close()
 
     def run(self, *command: str, processes: int = 1, **environment: str) -> str:
-        """Run `python command` as this many ranks, all of which must exit with 0; returns what they printed."""
+        """Run `python command` as this many ranks, all of which must exit with 0; return their output."""
         self.count += 1
         log = self.folder / f"{self.count}.log"
         with socket.create_server(("127.0.0.1", 0)) as free:

@@ -38,7 +38,7 @@ def be(rank: int, job: dict[str, Any]) -> int:
 
 
 def run(job: dict[str, Any]) -> list[int]:
-    """Exit codes of all ranks; when one fails, the others are ended."""
+    """Return the exit codes of all ranks; if one fails, the others are killed."""
     ranks: dict[int, int] = {}
     for rank in range(job["processes"]):
         if (pid := os.fork()) == 0:

@@ -1,4 +1,4 @@
-"""An endpoint that answers as a script says: right, slowly, wrongly, or not at all."""
+"""An endpoint that follows a script: it answers correctly, slowly, wrongly, or not at all."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ def words(asked: dict[str, Any]) -> int:
 
 @dataclass
 class Script:
-    """Seconds before the first token and between tokens, and what is to go wrong."""
+    """Seconds before the first token and between tokens, and the fault to cause."""
 
     first: float = 0.0
     gap: float = 0.0
@@ -109,7 +109,7 @@ def plain(writer: Writer, status: int, values: dict[str, Any]) -> None:
 
 @contextmanager
 def serving(handler: Callable[..., Any], context: ssl.SSLContext | None = None) -> Iterator[int]:
-    """The port of a server in a thread of its own."""
+    """Run a server in a thread, and yield its port."""
     loop = asyncio.new_event_loop()
     server = loop.run_until_complete(asyncio.start_server(handler, "127.0.0.1", 0, ssl=context))
     thread = threading.Thread(target=loop.run_forever)

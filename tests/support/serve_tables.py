@@ -42,7 +42,7 @@ def rows(table: str) -> list[dict[str, str]]:
 
 @cache
 def built_in(name: str) -> tuple[list[ServeCase], list[Skipped]]:
-    """The cases and skipped rows of a built-in table, read once per process. Do not change the lists."""
+    """Return the cases and skipped rows of a built-in table, read once per process. Do not change the lists."""
     return read_cases(find_table(name))
 
 

@@ -28,7 +28,7 @@ PLAIN = Settings(name="tiny", model=MANY_HEADS, layout=Layout(), batch=8, seq=16
 
 
 def trained(nursery: Nursery, settings: Settings, out: Path) -> str:
-    """Run these settings; returns what the run prints."""
+    """Run these settings; return its output."""
     out.mkdir(exist_ok=True)
     settings = replace(settings, out=str(out))
     settings.write(out / "config.json")
@@ -36,7 +36,7 @@ def trained(nursery: Nursery, settings: Settings, out: Path) -> str:
 
 
 def losses(nursery: Nursery, settings: Settings, out: Path, says: str = "") -> dict[int, float]:
-    """Run these settings; returns the loss of each step."""
+    """Run these settings; return the loss of each step."""
     assert says in trained(nursery, settings, out)
     rows = [json.loads(line) for line in (out / "steps.jsonl").read_text().splitlines()]
     return {row["step"]: row["loss"] for row in rows}

@@ -49,7 +49,7 @@ class Training:
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def losses(self) -> list[float]:
-        """The losses of all steps, each of which must appear once."""
+        """Return the losses of all steps, each of which must appear once."""
         rows = self.rows()
         assert [row["step"] for row in rows] == list(range(len(rows))), [row["step"] for row in rows]
         return [row["loss"] for row in rows]
@@ -69,7 +69,7 @@ class Training:
         self.until(lambda: len(self.rows()) >= steps)
 
     def workers(self) -> dict[int, int]:
-        """The process ids of the ranks."""
+        """Return the process ids of the ranks."""
         found: dict[int, int] = {}
         for pid in descendants(self.process.pid):
             words = environment_of(pid)
@@ -112,7 +112,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def alive(pids: list[int]) -> list[int]:
-    """The processes that still run; zombies do not count."""
+    """Return the processes that still run; zombies do not count."""
 
     def runs(pid: int) -> bool:
         try:

@@ -65,7 +65,7 @@ class AuditAsk(Ask):
             each = self.batch.lower().replace(" per ", "/").replace("device", "gpu").removesuffix("/gpu")
             per_device = each != self.batch.lower()
             numbers["per_device_batch" if per_device else "global_batch_seqs"] = units.parse(each.strip(), "length")
-        if self.on and known_chip(self.on):  # a kind of chip, and however many the files say
+        if self.on and known_chip(self.on):  # only a kind of chip; the files state how many
             texts["gpu"] = self.on
         elif self.on:
             cluster = find_cluster(self.on)
@@ -77,7 +77,7 @@ class AuditAsk(Ask):
 
 
 def answer(files: Sequence[Path], ask: AuditAsk, format: str = "", *, planned: bool = True) -> report.Audit:
-    """Check files, with the figures of `ask` where they leave something out; or those figures alone."""
+    """Check files, filling in the figures of `ask` where they leave something out; without files, check these figures alone."""
     numbers, texts = ask.figures()
     if ask.model:
         find.find_model(ask.model)  # so that an unknown name is refused at once
@@ -87,6 +87,8 @@ def answer(files: Sequence[Path], ask: AuditAsk, format: str = "", *, planned: b
         )
     readings = report.read_files(files, format, numbers, texts) if files else [report.read_flags(numbers, texts)]
     if not any(reading.runs or reading.claims for _, reading in readings):
-        found = "; ".join(", ".join((f"{name} as {one.format}", *one.skipped.lines()[:3])) for name, one in readings)
-        raise UserError(f"nothing that could be checked was found: {found}")
+        summary = "; ".join(
+            ", ".join((f"{name} as {reading.format}", *reading.skipped.lines()[:3])) for name, reading in readings
+        )
+        raise UserError(f"nothing that could be checked was found: {summary}")
     return report.audit(readings, planned=planned)

@@ -1,4 +1,4 @@
-"""Figures: values derived from the figures that a run states: tokens a step, rates, TFLOP/s and MFU by each common formula, cost.
+"""Figures: values derived from the figures that a run states: tokens per step, rates, TFLOP/s and MFU by each common formula, cost.
 
 A value that cannot be derived is NaN."""
 
@@ -158,7 +158,7 @@ class Figures:
         """
         s = self.shape
         attention, head = s.layers * s.hidden * s.seq, s.hidden * s.vocab
-        found = {
+        flops = {
             "6N": 6 * s.params,
             "8N": 8 * s.params,
             "6N of the layers": 6 * s.layer_params,
@@ -168,7 +168,7 @@ class Figures:
             "Megatron": 6 * s.layer_params + 12 * attention + 6 * head,
             "Megatron + recompute": 8 * s.layer_params + 16 * attention + 6 * head,
         }
-        return {name: value for name, value in found.items() if math.isfinite(value) and value > 0}
+        return {name: value for name, value in flops.items() if math.isfinite(value) and value > 0}
 
     @cached_property
     def printed_flops(self) -> float:
@@ -273,15 +273,17 @@ def count_params(run: Run) -> tuple[float, float]:
     """Return the parameters of the layers, and those with embeddings. Gate and tied head are chosen to match the stated size best."""
     layers, hidden, vocab, params = (run.get(name) for name in ("n_layers", "d_model", "vocab", "params"))
     ffn = run.get("d_ff") if run.stated("d_ff") else 4 * hidden
-    shared = run.get("n_kv_heads") / run.get("n_heads") if run.stated("n_kv_heads", "n_heads") and run.get("n_heads") > 0 else 1.0
-    attention, table = 2 * hidden**2 * (1 + shared), vocab * hidden
-    found = [(layers * (attention + matrices * hidden * ffn), tables * table) for matrices in (2, 3) for tables in (1, 2)]
+    kv_share = (
+        run.get("n_kv_heads") / run.get("n_heads") if run.stated("n_kv_heads", "n_heads") and run.get("n_heads") > 0 else 1.0
+    )
+    attention, table = 2 * hidden**2 * (1 + kv_share), vocab * hidden
+    candidates = [(layers * (attention + matrices * hidden * ffn), tables * table) for matrices in (2, 3) for tables in (1, 2)]
     if math.isfinite(params):
-        inner, rest = min(found, key=lambda pair: abs(pair[0] + pair[1] - params))
+        inner, rest = min(candidates, key=lambda pair: abs(pair[0] + pair[1] - params))
     else:
         words = f"{run.text('model')} {run.text('framework')}".lower()
         gate = run.stated("d_ff") and (ffn != 4 * hidden or any(word in words for word in GATED))
-        inner, rest = found[2 if gate else 0]
+        inner, rest = candidates[2 if gate else 0]
     return inner, inner + rest
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 Certainty = Literal["certain", "likely", "unusual"]
 CERTAINTIES: tuple[Certainty, ...] = ("certain", "likely", "unusual")
 SIMILAR = 3
-"""From this many on, findings in one file that differ only in their numbers are merged into one."""
+"""At least this many findings in one file that differ only in their numbers are merged into one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,7 @@ class Finding:
     certainty: Certainty
     """certain: arithmetic allows no other reading; likely: one reading is much simpler than the others; unusual: may be right."""
     where: tuple[str, ...]
-    """The places that it is about."""
+    """The places that contradict something."""
     message: str
     arithmetic: str
     compared_with: tuple[str, ...] = ()
@@ -32,7 +32,7 @@ def sort_findings(findings: Iterable[Finding]) -> list[Finding]:
         source = finding.where[0].split(": ")[0] if finding.where else ""
         pattern = re.sub(r"[\d.,]+", "#", finding.message)
         groups.setdefault((finding.rule, finding.certainty, source, pattern), []).append(finding)
-    shown = [one for group in groups.values() for one in (group if len(group) < SIMILAR else [_merge(group)])]
+    shown = [finding for group in groups.values() for finding in (group if len(group) < SIMILAR else [_merge(group)])]
     return sorted(shown, key=lambda finding: CERTAINTIES.index(finding.certainty))
 
 

@@ -72,7 +72,7 @@ class Audit:
             "verdict": self.verdict,
             "files": [asdict(file) for file in self.files],
             "findings": [asdict(finding) for finding in self.findings],
-            "next": [asdict(one) | {"message": one.message} for one in self.predictions.suggestions],
+            "next": [asdict(suggestion) | {"message": suggestion.message} for suggestion in self.predictions.suggestions],
             "notes": list(self.notes),
             "runs": self.rows(),
         }
@@ -83,13 +83,13 @@ class Audit:
 
 def read_files(paths: Sequence[Path], format_name: str, numbers: Numbers, texts: Texts) -> list[tuple[str, Reading]]:
     """Read files, or built-in tables by name. `numbers` and `texts` fill in fields that the runs do not state."""
-    found: list[tuple[str, Reading]] = []
+    readings: list[tuple[str, Reading]] = []
     for given in paths:
         path = given if given.exists() else catalogue.files("measurements", ".csv").get(str(given), given)
         reading = detect.read_file(path, format_name)
         reading.runs = [run.with_defaults(numbers, texts) for run in reading.runs]
-        found.append((path.name, reading))
-    return found
+        readings.append((path.name, reading))
+    return readings
 
 
 def read_flags(numbers: Numbers, texts: Texts) -> tuple[str, Reading]:
@@ -104,13 +104,15 @@ def audit(readings: Sequence[tuple[str, Reading]], *, planned: bool = True) -> A
     runs = [Figures(drop_impossible(run, reading.skipped), name) for name, reading in readings for run in reading.runs]
     statements = [Statement(name, claim) for name, reading in readings for claim in reading.claims]
     grades = {s.source: s.claim.text for s in reversed(statements) if s.claim.kind == "grade"}
-    findings = [one for f in runs if not one_run.failed(f) for rule in one_run.RULES for one in rule(f)]
-    findings += [one for rule in across_runs.RULES for one in rule(runs)]
-    findings += [one for rule in claims.RULES for one in rule(statements, runs)]
+    findings = [finding for f in runs if not one_run.failed(f) for rule in one_run.RULES for finding in rule(f)]
+    findings += [finding for rule in across_runs.RULES for finding in rule(runs)]
+    findings += [finding for rule in claims.RULES for finding in rule(statements, runs)]
     predictions = _ask_planner(runs, findings, grades) if planned else Predictions()
     findings += predictions.findings
     predicted = {p.figures.where for p in predictions.train}
-    findings += [one for f in runs if f.where not in predicted for one in one_run.low_utilization(f, grades.get(f.source, ""))]
+    findings += [
+        finding for f in runs if f.where not in predicted for finding in one_run.low_utilization(f, grades.get(f.source, ""))
+    ]
     shown = sort_findings(findings)
     return Audit(
         tuple(_file(name, reading) for name, reading in readings),
@@ -127,19 +129,19 @@ def _ask_planner(runs: Sequence[Figures], findings: Sequence[Finding], grades: d
 
     trained, missing = train.predict_runs(runs)
     served, more_missing = serve.predict_runs(runs)
-    found = [*train.compare(trained, grades), *serve.compare(served)]
+    planner_findings = [*train.compare(trained, grades), *serve.compare(served)]
     return Predictions(
         tuple(trained),
         tuple(served),
-        tuple(train.suggest_layouts(trained, doubted_places([*findings, *found]))),
-        tuple(found),
+        tuple(train.suggest_layouts(trained, doubted_places([*findings, *planner_findings]))),
+        tuple(planner_findings),
         tuple((Counter(missing) + Counter(more_missing)).items()),
     )
 
 
 def doubted_places(findings: Iterable[Finding]) -> frozenset[str]:
     """Return the places with a certain or likely finding."""
-    return frozenset(place for one in findings if one.certainty != "unusual" for place in one.where)
+    return frozenset(place for finding in findings if finding.certainty != "unusual" for place in finding.where)
 
 
 BOUNDS = {"seconds": (1e-9, 1e9), "bytes": (1.0, 1e18), "rate": (1e-9, 1e15), "flops": (1e3, 1e21), "share": (1e-9, 100.0)}
@@ -177,18 +179,21 @@ def _notes(runs: Iterable[Figures], missing: Sequence[tuple[str, int]]) -> list[
 
 
 def scaling(runs: Sequence[Figures]) -> dict[int, float]:
-    """Return by id(run) its rate per device over the best one on the fewest devices, for the same file, model and sequence length."""
+    """Return the scaling efficiency by id(run): its rate per device over the best one on the fewest devices.
+
+    Only runs of the same file, model and sequence length are compared.
+    """
     groups: dict[tuple[object, ...], list[Figures]] = {}
     for f in runs:
         if f.rate > 0 and f.devices > 0:
             key = (f.source, f.run.get("params"), f.run.text("model"), f.run.get("seq_len"), f.run.get("n_layers"))
             groups.setdefault(key, []).append(f)
-    found: dict[int, float] = {}
+    efficiencies: dict[int, float] = {}
     for group in groups.values():
         fewest = min(f.devices for f in group)
         base = max(f.rate / f.devices for f in group if f.devices == fewest)
-        found |= {id(f): f.rate / f.devices / base for f in group if f.devices > fewest}
-    return found
+        efficiencies |= {id(f): f.rate / f.devices / base for f in group if f.devices > fewest}
+    return efficiencies
 
 
 def row_of(
@@ -266,8 +271,8 @@ def verdict(
 
 
 def _sum_up(findings: Sequence[Finding]) -> str:
-    counts = Counter(one.certainty for one in findings)
-    rules = ", ".join(dict.fromkeys(one.rule for one in findings if one.certainty != "unusual"))
+    counts = Counter(finding.certainty for finding in findings)
+    rules = ", ".join(dict.fromkeys(finding.rule for finding in findings if finding.certainty != "unusual"))
     certain, likely, unusual = (counts[certainty] for certainty in CERTAINTIES)
     if certain:
         more = f", {likely} more {'is' if likely == 1 else 'are'} likely" if likely else ""

@@ -77,7 +77,7 @@ def descendants(pid: int) -> list[int]:
         children = [int(word) for task in tasks for word in (task / "children").read_text().split()]
     except OSError:
         return []
-    return [one for child in children for one in (child, *descendants(child))]
+    return [pid_below for child in children for pid_below in (child, *descendants(child))]
 
 
 def running(pids: Iterable[int]) -> list[int]:

@@ -1,4 +1,4 @@
-"""Optional packages: refuse what needs one that is not installed, with the command that installs it."""
+"""Optional packages: refuse a feature whose package is not installed, with the command that installs it."""
 
 import importlib.util
 from importlib.metadata import requires
@@ -6,18 +6,18 @@ from importlib.metadata import requires
 from meshwise.errors import UserError
 
 
-def require(package: str, what: str) -> None:
-    """Refuse `what` if a package is not installed."""
+def require(package: str, feature: str) -> None:
+    """Refuse a feature if the package that it needs is not installed."""
     if importlib.util.find_spec(package) is None:
         name = {"torch": "PyTorch"}.get(package, package)
-        raise UserError(f"{what} needs {name}, which is not installed: {install(package)}")
+        raise UserError(f"{feature} needs {name}, which is not installed: {install(package)}")
 
 
 def install(package: str) -> str:
     """Return the command that installs an optional package in a version that meshwise works with."""
     listed = (line.partition(";")[0].strip() for line in requires("meshwise") or () if "extra ==" in line)
-    wanted = next((line for line in listed if line.startswith(package)), package)
-    return f"pip install '{wanted}'"
+    requirement = next((line for line in listed if line.startswith(package)), package)
+    return f"pip install '{requirement}'"
 
 
 def require_torch(verb: str) -> None:

@@ -11,7 +11,7 @@ def facts(text: str, names: dict[str, str] | None = None) -> dict[str, float]:
     return series.facts
 
 
-def test_arguments_are_read_in_every_way_of_printing_them():
+def test_arguments_are_read_in_every_notation():
     assert facts("  hidden_size ..................... 4096") == {"d_model": 4096}
     assert facts("torchrun x.py --tensor-model-parallel-size 8 --seq-length=2048") == {"tp": 8, "seq_len": 2048}
     assert facts("Parallel(dp=8, pp=2, tp='4')") == {"dp": 8, "pp": 2, "tp": 4}
@@ -21,7 +21,7 @@ def test_a_figure_is_no_argument_and_a_word_no_number():
     assert facts("loss=3.5, memory=12, dp=many") == {}
 
 
-def test_a_program_may_have_names_of_its_own():
+def test_names_of_one_program_are_mapped_to_shared_ones():
     assert facts("batch_accumulation_per_replica=16") == {}
     assert facts("batch_accumulation_per_replica=16", {"batch_accumulation_per_replica": "grad_accum"}) == {"grad_accum": 16}
 

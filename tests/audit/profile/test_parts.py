@@ -45,7 +45,7 @@ def test_a_profiled_run_is_compared_part_by_part(tmp_path):
     assert any("2.25 GiB measured" in note for note in found.notes)
 
 
-def test_settings_of_another_version_are_no_hindrance(tmp_path):
+def test_unknown_settings_of_another_version_are_ignored(tmp_path):
     folder = run_folder(tmp_path)
     values = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(values | {"tensorboard": True, "profile_steps": 2}))
@@ -53,7 +53,7 @@ def test_settings_of_another_version_are_no_hindrance(tmp_path):
     assert next(row.measured for row in parts.compare(folder).rows) == pytest.approx(50e-6)  # two steps in the trace
 
 
-def test_a_run_without_a_trace_says_how_to_get_one(tmp_path):
+def test_a_run_without_a_trace_gets_the_flag_that_records_one(tmp_path):
     result = CliRunner().invoke(app, ["audit", "--predicted", str(run_folder(tmp_path))])
     assert result.exit_code == 0
     assert "run with --profile" in result.output

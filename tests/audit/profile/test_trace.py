@@ -38,7 +38,7 @@ def test_on_a_cpu_an_operator_counts_without_those_it_calls(tmp_path):
     }
 
 
-def test_what_runs_inside_the_optimizers_step_is_the_optimizer(tmp_path):
+def test_kernels_inside_the_optimizers_step_count_as_optimizer(tmp_path):
     note = {
         "ph": "X",
         "cat": "gpu_user_annotation",
@@ -69,7 +69,7 @@ def test_a_trace_cut_off_is_read_as_far_as_it_goes(tmp_path):
     assert 0 < len(trace.spans(path)) < len(GPU)
 
 
-def test_what_is_no_trace_is_refused(tmp_path):
+def test_a_file_that_is_not_a_trace_is_refused(tmp_path):
     (tmp_path / "t.json").write_text("[1, 2, 3]")
     with pytest.raises(UserError, match="not a trace"):
         trace.spans(tmp_path / "t.json")

@@ -1,4 +1,4 @@
-"""The clock of a stream: when its bytes came, not when this process got round to reading them."""
+"""The clock of a stream: when its bytes arrived, not when this process read them."""
 
 import asyncio
 import socket
@@ -26,9 +26,7 @@ async def blocked(where: client.Address) -> client.Reply:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux stamps what a socket receives")
 @pytest.mark.parametrize("secure", [False, True])
-def test_a_client_that_is_busy_still_knows_when_a_token_came(
-    secure: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_busy_client_still_records_when_a_token_arrived(secure: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sent at the beginning of its absence, read at the end. Under TLS too, where asyncio reads into a buffer."""
     sent: list[float] = []
 
@@ -43,7 +41,7 @@ def test_a_client_that_is_busy_still_knows_when_a_token_came(
     context = trusted(tmp_path, monkeypatch) if secure else None
     with serving(answer, context) as port:
         seen = asyncio.run(blocked(client.Address(host="127.0.0.1", port=port, secure=secure)))
-    assert seen.complete, seen.words
+    assert seen.complete, seen.message
     assert 0 <= seen.arrivals[0] - sent[0] < BUSY / 2
 
 
@@ -61,7 +59,7 @@ def trusted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
     return context
 
 
-def test_without_a_stamp_it_is_the_moment_of_reading() -> None:
+def test_without_a_kernel_timestamp_the_time_of_reading_counts() -> None:
     """As on systems that give none: the time is there, and not before the bytes were sent."""
     here, there = socket.socketpair()
     reader = client._Stamped(there.family, there.type, there.proto, there.detach())

@@ -1,4 +1,4 @@
-"""`meshwise bench URL`: what an endpoint does right is measured, what it does wrong is told, and nothing hangs."""
+"""`meshwise bench URL`: correct answers are measured, faults are reported, and nothing hangs."""
 
 import json
 import shutil
@@ -32,7 +32,7 @@ def test_a_scripted_endpoint_is_measured_as_it_was_scripted(run: Run) -> None:
     assert len(one["decode_values"]) == 2
 
 
-def test_prompts_are_never_the_same_and_ask_for_what_is_measured(run: Run) -> None:
+def test_prompts_differ_and_request_the_measured_lengths(run: Run) -> None:
     script = Script()
     with serving(script.serve) as port:
         run("bench", f"http://127.0.0.1:{port}", *SHORT, "--users", "2")
@@ -52,7 +52,7 @@ def test_prompts_are_never_the_same_and_ask_for_what_is_measured(run: Run) -> No
         ("stall", "did not answer in time"),
     ],
 )
-def test_a_broken_stream_is_told_and_gives_no_number(run: Run, fault: str, words: str) -> None:
+def test_a_broken_stream_is_reported_and_gives_no_rate(run: Run, fault: str, words: str) -> None:
     begin = time.monotonic()
     with serving(Script(fault=fault).serve) as port:
         done = run("bench", f"http://127.0.0.1:{port}", *SHORT, "--users", "1", "--json")
@@ -63,13 +63,13 @@ def test_a_broken_stream_is_told_and_gives_no_number(run: Run, fault: str, words
     assert (point["decode"], point["prefill"], point["decode_values"]) == (None, None, [])
 
 
-def test_an_endpoint_that_never_answers_is_given_up(run: Run) -> None:
+def test_an_endpoint_that_never_answers_times_out(run: Run) -> None:
     with serving(Script(fault="never").serve) as port:
         assert "did not answer in time" in refused(run("bench", f"http://127.0.0.1:{port}", *SHORT))
 
 
 @pytest.mark.parametrize("claim", [1, 500])
-def test_a_lie_about_tokens_changes_no_number(run: Run, claim: int) -> None:
+def test_a_wrong_token_count_changes_no_rate(run: Run, claim: int) -> None:
     """Eight events are eight tokens, whether it claims one or five hundred."""
     with serving(Script(gap=0.01, claim=claim).serve) as port:
         told = json.loads(run("bench", f"http://127.0.0.1:{port}", *SHORT, "--json").out)
@@ -85,7 +85,9 @@ def test_an_endpoint_without_extras_is_measured_without_them(run: Run) -> None:
     assert "does not accept ignore_eos" in done.out
 
 
-def test_a_key_is_asked_for_taken_and_never_told(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_key_is_requested_and_a_given_key_is_never_printed(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     key = "sk-very-secret-1234"
     with serving(Script(key=key).serve) as port:
         url = f"http://127.0.0.1:{port}"
@@ -105,7 +107,7 @@ def test_a_key_is_asked_for_taken_and_never_told(run: Run, tmp_path: Path, monke
     assert key not in refused(run("bench", f"http://me:{key}@127.0.0.1:1", *SHORT))
 
 
-def test_a_certificate_that_nobody_signed_is_refused(run: Run, tmp_path: Path) -> None:
+def test_an_untrusted_certificate_is_refused(run: Run, tmp_path: Path) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("no openssl to make a certificate with")
     pair = [str(tmp_path / "key.pem"), str(tmp_path / "cert.pem")]

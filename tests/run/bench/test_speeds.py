@@ -1,4 +1,4 @@
-"""Rates and waiting times by hand, and whether two measurements differ."""
+"""Rates and latencies compared with calculations by hand, and whether two measurements differ."""
 
 from dataclasses import replace
 
@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from meshwise.run.bench.speeds import Measured, Setting, differ, quantile, run_of, tokens_of
 from meshwise.run.bench.stream import Reply
 
-ONE = Reply(begun=10.0, ended=11.1, arrivals=(10.5, 10.6, 10.7, 10.8, 10.9), letters=20, claimed=5, prompt=100)
+ONE = Reply(begun=10.0, ended=11.1, arrivals=(10.5, 10.6, 10.7, 10.8, 10.9), text_bytes=20, claimed=5, prompt=100)
 
 
-def test_one_user_by_hand() -> None:
+def test_the_rates_of_one_request_match_a_calculation_by_hand() -> None:
     """Five tokens: the first after 0.5 s, four more in 0.4 s. So 10 a second, and a prompt of 100 in 0.5 s."""
     run = run_of([ONE], Setting(prompt=100, output=5, users=1))
     assert (run.decode, run.per_user, run.prefill) == pytest.approx((10.0, 10.0, 200.0))
@@ -22,7 +22,7 @@ def test_one_user_by_hand() -> None:
     assert run.gaps == pytest.approx((0.1,) * 4)
 
 
-def test_users_are_counted_while_all_of_them_are_served() -> None:
+def test_the_combined_rate_counts_while_all_requests_are_served() -> None:
     """The second begins to get tokens at 10.65: from there to 10.9 three of the first and three of the second come in 0.25 s."""
     other = replace(ONE, arrivals=(10.65, 10.75, 10.85, 10.9, 11.2))
     run = run_of([ONE, other], Setting(prompt=100, output=5, users=2))
@@ -44,14 +44,14 @@ def test_users_are_counted_while_all_of_them_are_served() -> None:
         (50, 100, 5, "claims 50 tokens for 20 bytes"),
     ],
 )
-def test_a_count_that_cannot_be_right_is_not_believed(claimed: int | None, asked: int, tokens: int, words: str) -> None:
+def test_an_impossible_token_count_is_rejected(claimed: int | None, asked: int, tokens: int, words: str) -> None:
     seen, told = tokens_of(replace(ONE, claimed=claimed), asked)
     assert seen == tokens
     assert words in told
     assert bool(words) == bool(told)
 
 
-def test_doubts_are_told() -> None:
+def test_doubtful_measurements_have_notes() -> None:
     """A prompt that was kept, an engine whose clock differs, an output that ended early."""
     off = replace(ONE, timings={"predicted_ms": 200.0, "predicted_per_second": 25.0, "prompt_per_second": 300.0}, cached=64)
     run = run_of([off], Setting(prompt=100, output=9, users=1))
@@ -63,7 +63,7 @@ def test_doubts_are_told() -> None:
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=40), st.floats(0, 1))
-def test_quantiles_are_numpys(values: list[float], share: float) -> None:
+def test_quantiles_equal_those_of_numpy(values: list[float], share: float) -> None:
     assert quantile(sorted(values), share) == pytest.approx(float(np.quantile(values, share)), rel=1e-9, abs=1e-9)
 
 
@@ -75,6 +75,6 @@ def test_repeats_tell_whether_two_setups_differ() -> None:
     assert not differ([100], [200])[2]
 
 
-def test_nothing_is_said_of_what_did_not_run() -> None:
+def test_a_setting_that_did_not_run_has_no_values() -> None:
     lost = Measured(setting=Setting(prompt=1, output=2, users=1), runs=(), faults={"x": 1})
     assert (lost.median("decode"), lost.percentiles("gaps"), lost.spread("decode")) == (None, (), 0.0)

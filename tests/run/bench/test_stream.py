@@ -1,4 +1,4 @@
-"""Streams of tokens, read from the bytes that came: cut anywhere, ended early, or wrong."""
+"""Streams of tokens are parsed from the bytes that arrived: cut anywhere, ended early, or malformed."""
 
 import itertools
 import json
@@ -23,11 +23,11 @@ def cut(data: bytes, places: list[int]) -> list[tuple[float, bytes]]:
 def test_a_stream_reads_the_same_wherever_its_bytes_are_cut(places: list[int]) -> None:
     found = reply(0.0, 99.0, cut(WHOLE, places), closed=True)
     assert (found.fault, len(found.arrivals), found.claimed, found.prompt) == ("", 3, 3, 7)
-    assert found.letters == len("aéc d".encode())
+    assert found.text_bytes == len("aéc d".encode())
     assert list(found.arrivals) == sorted(found.arrivals)
 
 
-def test_an_event_came_when_its_last_byte_did() -> None:
+def test_an_event_arrives_with_its_last_byte() -> None:
     first, second = token("a"), token("b")
     pieces = [(1.0, STREAM + first[:5]), (2.0, first[5:]), (3.0, second), (4.0, END)]
     assert reply(0.0, 4.0, pieces, closed=True).arrivals == (2.0, 3.0)
@@ -41,7 +41,7 @@ def test_lines_may_end_as_windows_ends_them_and_events_may_have_two_data_lines()
     assert len(reply(0.0, 1.0, [(0.5, head + body)], closed=True).arrivals) == 1
 
 
-def test_chats_and_thoughts_are_text_too() -> None:
+def test_chat_messages_and_reasoning_count_as_text() -> None:
     said = [event({"choices": [{"delta": {key: "x"}}]}) for key in ("content", "reasoning_content", "reasoning")]
     empty = event({"choices": [{"delta": {"role": "assistant"}}]})
     assert len(reply(0.0, 1.0, [(0.5, STREAM + empty + b"".join(said) + END)], closed=True).arrivals) == 3
@@ -63,11 +63,11 @@ def test_chats_and_thoughts_are_text_too() -> None:
         (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{}", "dropped", ""),
     ],
 )
-def test_what_goes_wrong_is_told_for_what_it_is(data: bytes, fault: str, words: str) -> None:
+def test_each_fault_has_its_kind_and_message(data: bytes, fault: str, words: str) -> None:
     found = reply(0.0, 1.0, [(0.5, data)] if data else [], closed=False)
     assert found.fault == fault
-    assert words in found.words
-    assert found.words.isprintable()
+    assert words in found.message
+    assert found.message.isprintable()
 
 
 def test_silence_is_not_a_dropped_connection() -> None:
@@ -76,7 +76,7 @@ def test_silence_is_not_a_dropped_connection() -> None:
 
 
 @given(st.binary(max_size=300))
-def test_no_bytes_make_it_crash(data: bytes) -> None:
+def test_any_bytes_are_parsed_without_a_crash(data: bytes) -> None:
     reply(0.0, 1.0, [(0.5, STREAM + data)], closed=True)
     reply(0.0, 1.0, [(0.5, data)], closed=False)
 

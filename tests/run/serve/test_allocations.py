@@ -32,7 +32,7 @@ def mib(*sizes: float) -> dict[str, float]:
     return dict(zip(("weights", "cache", "compute"), (size * MIB for size in sizes), strict=True))
 
 
-def test_devices_over_rpc_are_told_apart_by_their_address() -> None:
+def test_rpc_devices_are_distinguished_by_their_address() -> None:
     """Each server calls its device RPC0; what a processor repacked is told apart."""
     assert from_log(LOG, ["127.0.0.1:50152", "127.0.0.1:50153"]) == [
         Allocation(device="host", **mib(28.69, 0, 13.67), repacked=51.31 * MIB),
@@ -41,12 +41,12 @@ def test_devices_over_rpc_are_told_apart_by_their_address() -> None:
     ]
 
 
-def test_buffers_that_lie_over_cards_and_silent_logs_say_nothing() -> None:
+def test_buffers_over_several_devices_and_logs_without_buffers_give_no_allocations() -> None:
     assert from_log(["load_tensors:   CUDA_Split model buffer size =  4403.49 MiB"]) == []
     assert from_log(["I srv  llama_server: model loaded"]) == []
 
 
-def test_cards_are_in_their_order_and_pinned_memory_is_the_hosts() -> None:
+def test_devices_are_in_order_and_pinned_memory_belongs_to_the_host() -> None:
     names = ("CUDA10", "CUDA2", "CUDA_Host", "CPU_Mapped")
     said = from_log([f"load_tensors: {name} model buffer size = {size} MiB" for size, name in enumerate(names, start=1)])
     assert [(one.device, one.weights / MIB) for one in said] == [("host", 7), ("CUDA2", 2), ("CUDA10", 1)]
@@ -57,7 +57,7 @@ def test_the_dry_run_is_read_host_first() -> None:
     assert from_dry_run(DRY)[2] == Allocation(device="RPC1", **mib(61, 21, 114))
 
 
-def test_a_dry_run_that_is_refused_is_told_in_its_words(tmp_path: Path) -> None:
+def test_a_failed_dry_run_is_reported_in_its_own_words(tmp_path: Path) -> None:
     said = "0.00.003.072 E llama_model_load: error loading model: invalid magic"
     words = [sys.executable, "-c", f"import sys; print({said!r}, file=sys.stderr); sys.exit(134)"]
     with pytest.raises(DoesNotFit, match="llama-fit-params ended with exit code 134: error loading model: invalid magic"):
@@ -68,7 +68,7 @@ def test_a_dry_run_that_is_refused_is_told_in_its_words(tmp_path: Path) -> None:
         dry_run([sys.executable, "-c", "import time; time.sleep(9)"], 0.1)
 
 
-def test_a_plan_lies_beside_what_is_said_and_differences_are_told() -> None:
+def test_planned_and_reported_bytes_are_compared_and_differences_reported() -> None:
     """The plan's own figures are no surprise, nor less working memory; layers on another card are."""
     one = deployment(ServeAsk(model="llama-3-8b:q4_k_m", on="2xrtx4060ti-16gb", fix=("split=layer", "cards=2")))
     counted = [replace(need, device=name) for need, name in zip(planned_memory(one), ("host", "CUDA0", "CUDA1"), strict=True)]
@@ -83,7 +83,7 @@ def test_a_plan_lies_beside_what_is_said_and_differences_are_told() -> None:
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_processor_has_the_embedding_once(tied: bool) -> None:
+def test_a_cpu_holds_the_embedding_once(tied: bool) -> None:
     """A tied head is the embedding; else both are there: all bytes of the file's weights."""
     one = deployment(ServeAsk(model=f"{'smollm2-135m' if tied else 'llama-3-8b'}:q4_k_m", on="cpu"))
     (host,) = planned_memory(one)

@@ -10,7 +10,7 @@ from meshwise.run.serve.deployment import with_room_for
 from support.engines import plan
 
 
-def test_settings_beyond_the_plan_get_room_in_the_same_way(tmp_path: Path) -> None:
+def test_settings_beyond_the_plan_get_a_larger_cache_in_the_same_layout(tmp_path: Path) -> None:
     one, _ = plan(tmp_path)
     wide = with_room_for(one, [Setting(prompt=6000, output=200, users=4), Setting(prompt=10, output=10, users=1)])
     assert (wide.layout, wide.question.work.users) == (one.layout, 4)

@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_split_is_the_plans_in_the_words_of_llama_bench(folder: Path) -> None:
+def test_the_flags_of_the_plans_split_are_translated_for_llama_bench(folder: Path) -> None:
     """Lists inside one value are parted by a slash: a comma would try one after the other."""
     one = deployment(ServeAsk(model="llama-3-8b:q4_k_m", on="4xrtx4060ti-16gb", kv="q8_0", fix=("cards=3", "split=layer")))
     words = programs.llama_bench_command(one, ServeRun(engine_path=str(folder), model_file=str(folder / "m.gguf"), threads=2))
@@ -47,7 +47,7 @@ def test_the_split_is_the_plans_in_the_words_of_llama_bench(folder: Path) -> Non
     assert told == "-ngl 33 -dev CUDA0/CUDA1/CUDA2 -sm layer -ts 11/11/11 -ctk q8_0 -ctv q8_0 -fa on -t 2"
 
 
-def test_every_setting_gets_its_prompt_and_the_tokens_behind_it(folder: Path) -> None:
+def test_every_setting_gets_the_rates_of_its_prompt_and_output(folder: Path) -> None:
     settings = [Setting(prompt=p, output=o, users=1) for p in (64, 128) for o in (8, 16)]
     assert llama_bench.runs(settings) == [
         ["-p", "64,128", "-n", "0"],
@@ -70,7 +70,7 @@ def test_it_times_one_user_of_llamacpp(folder: Path, run: Run) -> None:
     )
 
 
-def test_bench_shows_what_it_found_beside_the_prediction(folder: Path, run: Run) -> None:
+def test_bench_shows_its_rates_beside_the_prediction(folder: Path, run: Run) -> None:
     words = ["--engine-path", str(folder), "--model-file", str(folder / "m.gguf"), "--llama-bench", "--json"]
     done = run("bench", "llama-3-8b:q4_k_m", "--on", "cpu", "--prompt", "100", "--output", "20", "--repeats", "1", *words)
     assert done.code == 0, done.err
@@ -80,7 +80,7 @@ def test_bench_shows_what_it_found_beside_the_prediction(folder: Path, run: Run)
     assert point["predicted"]["decode"] > 0
 
 
-def test_what_it_refuses_is_told(tmp_path: Path) -> None:
+def test_a_failure_of_llama_bench_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DoesNotFit, match="llama-bench ended with exit code 1: error: failed to load model 'x'"):
         llama_bench.timed(
             [sys.executable, "-c", "print(\"error: failed to load model 'x'\"); raise SystemExit(1)"],

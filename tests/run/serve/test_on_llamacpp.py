@@ -139,13 +139,13 @@ class Relay:
                 self.streams.append(times)
 
 
-def test_run_starts_a_plan_and_says_where_it_answers(engine: Started) -> None:
+def test_run_starts_a_plan_and_prints_its_url(engine: Started) -> None:
     assert "with xllamacpp, predicted" in engine.said[0]
     assert "answers; measure it with 'meshwise bench http://127.0.0.1:" in engine.said[1]
     assert len(engine.engines) == 1
 
 
-def test_bench_agrees_with_a_second_opinion_at_one_and_four_users(run: Run, engine: Started) -> None:
+def test_bench_agrees_with_an_independent_clock_at_one_and_four_requests(run: Run, engine: Started) -> None:
     """Tokens per second of each user by the relay's own clock and count; both clocks run on a shared CPU, hence 10%."""
     relay = Relay(int(engine.url.rpartition(":")[2]))
     with serving(relay.serve) as port:
@@ -187,7 +187,7 @@ def test_no_engine_is_left_behind_whatever_ends_meshwise(tiny: Path, number: int
     assert up.gone()
 
 
-def test_an_engine_that_dies_is_told_and_ends_run(tiny: Path) -> None:
+def test_an_engine_that_dies_is_reported_and_ends_run(tiny: Path) -> None:
     up = Started(str(tiny), "--port", "0", *INSIDE)
     os.kill(up.engines[0], signal.SIGKILL)
     assert up.process.wait(20) == 1
@@ -196,7 +196,7 @@ def test_an_engine_that_dies_is_told_and_ends_run(tiny: Path) -> None:
     up.end(0)
 
 
-def test_planned_bytes_are_what_llamacpp_says_it_allocates(tiny: Path) -> None:
+def test_planned_bytes_equal_those_that_llamacpp_logs(tiny: Path) -> None:
     """Weights and cache, to 1 MiB, from the log of the engine. (Over two RPC servers it needs llama.cpp's own programs.)"""
     one = deployment(ServeAsk(model=str(tiny), on="cpu", context=2048))
     processes = programs(one, ServeRun(threads=1, engine_path="xllamacpp", port=0))
@@ -212,7 +212,7 @@ def test_planned_bytes_are_what_llamacpp_says_it_allocates(tiny: Path) -> None:
         assert float(found[1]) == pytest.approx(planned / 2**20, abs=1)
 
 
-def test_a_file_that_the_engine_refuses_is_told_in_its_words(run: Run, tiny: Path, tmp_path: Path) -> None:
+def test_a_file_that_the_engine_refuses_is_reported_in_its_words(run: Run, tiny: Path, tmp_path: Path) -> None:
     """A header that says more layers than there are tensors."""
     bad = tmp_path / "bad.gguf"
     bad.write_bytes(tiny.read_bytes().replace(b"blk.1.attn_q.weight", b"blk.1.attn_X.weight"))
@@ -221,6 +221,6 @@ def test_a_file_that_the_engine_refuses_is_told_in_its_words(run: Run, tiny: Pat
     assert "blk.1.attn_q.weight" in told
 
 
-def test_a_port_that_is_taken_is_told(run: Run, tiny: Path, engine: Started) -> None:
+def test_a_port_in_use_is_refused(run: Run, tiny: Path, engine: Started) -> None:
     port = engine.url.rpartition(":")[2]
     assert f"cannot listen on 127.0.0.1:{port}" in refused(run("run", str(tiny), "--port", port))

@@ -1,4 +1,4 @@
-"""Programs of an engine: they come up in order, fail with a reason, and go together."""
+"""Programs of an engine: they start in order, fail with a reason, and stop together."""
 
 import os
 import socket
@@ -21,7 +21,7 @@ def test_rpc_is_never_bound_to_an_open_address(address: str) -> None:
     one_line(error.value)
 
 
-def test_private_addresses_are_taken() -> None:
+def test_private_addresses_are_accepted() -> None:
     given = ("loopback", "10.1.2.3", "192.168.0.4", "::1")
     assert [private_address(text) for text in given] == ["127.0.0.1", "10.1.2.3", "192.168.0.4", "::1"]
 
@@ -36,7 +36,7 @@ def fails(tmp_path: Path, before: str) -> UserError:
     return error.value
 
 
-def test_an_engine_that_runs_out_of_memory_is_told_with_the_plans_sum(tmp_path: Path) -> None:
+def test_an_engine_that_runs_out_of_memory_is_reported_with_the_planned_bytes(tmp_path: Path) -> None:
     error = fails(tmp_path, "print('ggml_backend_cuda_buffer_type_alloc_buffer: cudaMalloc failed: out of memory'); sys.exit(1)")
     assert (type(error).__name__, error.exit_code) == ("OutOfMemory", 1)
     assert "cudaMalloc failed" in str(error)
@@ -44,14 +44,14 @@ def test_an_engine_that_runs_out_of_memory_is_told_with_the_plans_sum(tmp_path: 
     assert one.memory_summary().startswith("planned device 0: ")
 
 
-def test_an_engine_that_is_too_old_is_told(tmp_path: Path) -> None:
+def test_an_engine_that_is_too_old_is_refused(tmp_path: Path) -> None:
     error = fails(tmp_path, "print('error: invalid argument: --n-cpu-moe'); sys.exit(1)")
     words = "does not know a flag that the plan needs (error: invalid argument: --n-cpu-moe); install a newer build"
     assert words in str(error)
     assert error.exit_code == 2
 
 
-def test_an_engine_that_does_not_come_up_is_given_up_and_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_does_not_answer_in_time_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It ignores SIGTERM, as a program that hangs in a driver does."""
     port = free_port()
     wait = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('loading', flush=True); time.sleep(60)"
@@ -65,7 +65,7 @@ def test_an_engine_that_does_not_come_up_is_given_up_and_killed(tmp_path: Path, 
         pass
 
 
-def test_all_programs_of_a_plan_come_up_in_order_and_go_together(tmp_path: Path) -> None:
+def test_all_programs_of_a_plan_start_in_order_and_stop_together(tmp_path: Path) -> None:
     lines: list[str] = []
     ports = [free_port(), free_port()]
     rpc, up = server(tmp_path, "rpc-server"), server(tmp_path, "llama-server")
@@ -81,7 +81,7 @@ def test_all_programs_of_a_plan_come_up_in_order_and_go_together(tmp_path: Path)
             os.kill(pid, 0)
 
 
-def test_a_program_that_cannot_be_started_is_told(tmp_path: Path) -> None:
+def test_a_program_that_cannot_be_started_is_reported(tmp_path: Path) -> None:
     with (
         pytest.raises(UserError, match="cannot be started: "),
         started([Program(name="x", command=(str(tmp_path / "no"),))], print, 1),
@@ -89,7 +89,7 @@ def test_a_program_that_cannot_be_started_is_told(tmp_path: Path) -> None:
         pass
 
 
-def test_a_taken_port_and_a_crash_are_told() -> None:
+def test_a_port_in_use_and_a_crash_are_reported() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -26,7 +26,7 @@ def test_the_server_is_started_with_exactly_the_planned_split(tmp_path: Path) ->
     assert "-sm" in made.command
 
 
-def test_rpc_servers_of_a_plan_run_on_loopback_or_where_they_are(tmp_path: Path) -> None:
+def test_rpc_servers_are_started_at_loopback_and_only_addressed_elsewhere(tmp_path: Path) -> None:
     """Two hosts with a card each: the first's server is started here when it is said to be at loopback, else only named."""
     server(tmp_path, "llama-server")
     server(tmp_path, "rpc-server")
@@ -49,7 +49,7 @@ def test_rpc_servers_of_a_plan_run_on_loopback_or_where_they_are(tmp_path: Path)
         programs.rpc_servers(one, at(serve_rpc="host9=192.168.1.7"))
 
 
-def test_flags_that_no_plan_needs_are_given_to_servers_that_have_them(tmp_path: Path) -> None:
+def test_optional_flags_are_given_to_servers_that_know_them(tmp_path: Path) -> None:
     """An older server, which has only one of them, still starts."""
     one, run = plan(tmp_path)
     script(tmp_path, "llama-server", "print('-lv,   --verbosity N  Set the verbosity threshold')")
@@ -58,7 +58,7 @@ def test_flags_that_no_plan_needs_are_given_to_servers_that_have_them(tmp_path: 
     assert "--cache-ram" not in made.command
 
 
-def test_what_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_programs_and_files_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, run = plan(tmp_path)
     with pytest.raises(UserError, match=r"no llama-server found in .*: .*llama"):
         programs.programs(one, run)
@@ -73,7 +73,7 @@ def test_what_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         programs.programs(on_cpu, ServeRun(model_file=run.model_file))
 
 
-def test_engines_without_a_server_are_told() -> None:
+def test_engines_without_a_server_are_refused() -> None:
     one = deployment(ServeAsk(model="llama-3-8b", on="1xh200", engine="transformers"))
     with pytest.raises(UserError, match="has no server"):
         programs.programs(one, ServeRun())

@@ -1,4 +1,4 @@
-"""A bench as data: what explains a gap, and rows that the other verbs read."""
+"""A bench as data: causes of a gap, and rows that the other verbs read."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from meshwise.run.serve.deployment import deployment
 from meshwise.ui.views.tables import as_csv
 
 SETTING = Setting(prompt=100, output=5, users=1)
-SEEN = Reply(begun=0.0, ended=1.0, arrivals=(0.5, 0.52, 0.54, 0.56, 0.58), letters=20, claimed=5, prompt=100)
+SEEN = Reply(begun=0.0, ended=1.0, arrivals=(0.5, 0.52, 0.54, 0.56, 0.58), text_bytes=20, claimed=5, prompt=100)
 
 
 def measured(faults: dict[str, int] | None = None) -> Measured:
@@ -22,7 +22,7 @@ def measured(faults: dict[str, int] | None = None) -> Measured:
     return Measured(setting=SETTING, runs=runs, faults=faults or {})
 
 
-def test_a_point_stands_beside_the_plans_own_answer() -> None:
+def test_a_point_has_the_plans_prediction_for_its_setting() -> None:
     """Predicted by the same function as a plan, at the setting that was measured."""
     planned = deployment(ServeAsk(model="llama-3-8b:q4_k_m", on="1xrtx3090", prompt=100, output=5))
     told = report.point(measured(), planned)
@@ -45,7 +45,7 @@ def test_rows_are_read_back_by_validate_and_calibrate(tmp_path: Path) -> None:
     assert len(skipped) == 1
 
 
-def test_a_log_tells_of_layers_on_the_cpu_and_of_an_old_build() -> None:
+def test_a_log_shows_layers_on_the_cpu_and_an_old_build() -> None:
     log = ["build: 2824 (4426e298)", "load_tensors: offloaded 20/33 layers to GPU"]
     assert report.from_log(log) == [
         "layers on the CPU: the engine put 20 of 33 on GPUs",
@@ -54,7 +54,7 @@ def test_a_log_tells_of_layers_on_the_cpu_and_of_an_old_build() -> None:
     assert report.from_log(["build: 7100 (abc)", "offloaded 33/33 layers to GPU"]) == []
 
 
-def test_nvidia_smi_tells_of_power_caps_and_risers() -> None:
+def test_nvidia_smi_shows_power_caps_and_narrow_links() -> None:
     text = "220.00, 350.00, 16, 16\n350.00, 350.00, 1, 16\n[N/A], [N/A], 16, 16\n"
     assert report.from_nvidia(text) == ["power cap: GPU 0 is limited to 220 of 350 W", "PCIe x1: GPU 1 has 1 of 16 lanes"]
 

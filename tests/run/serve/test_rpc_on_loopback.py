@@ -47,7 +47,7 @@ def check(rows: list[memory.Row]) -> None:
         assert 0 < row["compute"] <= row["planned_compute"]
 
 
-def test_planned_bytes_per_device_are_what_llamacpp_prints(tmp_path: Path) -> None:
+def test_planned_bytes_per_device_equal_those_that_llamacpp_prints(tmp_path: Path) -> None:
     """Two RPC servers and the server's own processor share one model as it was planned."""
     one = plan(file_of(tmp_path, "smollm2-135m"))
     run = ServeRun(rpc=RPC, threads=1, port=0)
@@ -70,7 +70,7 @@ def test_the_dry_run_takes_a_file_of_a_header_alone_and_agrees_with_the_plan(tmp
         check(memory.compare(one, dry_run(programs.dry_run_command(one, run), 60)))
 
 
-def test_a_file_that_is_not_the_planned_one_is_told_before_it_is_loaded(run: Run, tmp_path: Path) -> None:
+def test_a_file_other_than_the_planned_one_is_reported_before_it_is_loaded(run: Run, tmp_path: Path) -> None:
     file = file_of(tmp_path, "smollm2-135m", 2)
     words = ["--prompt", "8", "--output", "4", "--repeats", "1", "--threads", "1", "--model-file", str(file)]
     done = run("bench", "smollm2-135m:q8_0", "--on", "cpu", *words)

@@ -1,4 +1,4 @@
-"""`run` of a serving plan: which flags apply, what a dry run shows, and an engine as an object of the API."""
+"""`run` of a serving plan: the flags that apply, the content of a dry run, and an engine as an object of the API."""
 
 import urllib.error
 import urllib.request

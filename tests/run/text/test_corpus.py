@@ -1,4 +1,4 @@
-"""A corpus: made into tokens once, made again when anything changed, and refused before a run where it cannot be read."""
+"""A corpus: tokenized once, again if anything changed, and refused before a run if it cannot be read."""
 
 import json
 import struct
@@ -64,7 +64,7 @@ def test_tokens_are_made_once_and_again_only_when_text_or_tokenizer_changed(shar
     assert longer.path != first.path
 
 
-def test_a_kept_file_that_was_cut_off_is_made_again(shards: Path, tmp_path: Path) -> None:
+def test_a_truncated_cached_file_is_written_again(shards: Path, tmp_path: Path) -> None:
     first, _ = made(shards, tmp_path / "out")
     whole = Path(first.path).read_bytes()
     Path(first.path).write_bytes(whole[:-3])
@@ -72,13 +72,13 @@ def test_a_kept_file_that_was_cut_off_is_made_again(shards: Path, tmp_path: Path
     assert Path(first.path).read_bytes() == whole
 
 
-def test_tokens_lie_in_the_run_s_folder_where_nothing_can_be_written_beside_the_text(shards: Path, tmp_path: Path) -> None:
+def test_tokens_are_kept_in_the_run_folder_if_the_folder_of_the_text_is_read_only(shards: Path, tmp_path: Path) -> None:
     (shards / ".meshwise").touch()  # a file where the folder would be: also root cannot write there
     file, _ = made(shards, tmp_path / "out")
     assert Path(file.path).parent == tmp_path / "out" / "tokens"
 
 
-def test_a_learned_tokenizer_is_kept_and_laid_into_every_run_s_folder(shards: Path, tmp_path: Path) -> None:
+def test_a_learned_tokenizer_is_cached_and_copied_into_every_run_folder(shards: Path, tmp_path: Path) -> None:
     first, told = made(shards, tmp_path / "out", "bpe:400")
     assert told[0].startswith("learning bpe:400")
     (tmp_path / "other").mkdir()
@@ -101,7 +101,7 @@ def test_the_embedded_text_can_be_read_with_a_learned_tokenizer(tmp_path: Path, 
     assert find("", "bytes", "", 0) is None
 
 
-def test_pieces_beyond_what_is_encoded_at_once_are_all_there(
+def test_texts_longer_than_one_batch_of_the_tokenizer_are_complete(
     shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(corpus, "AT_ONCE", 100)

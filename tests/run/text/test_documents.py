@@ -1,4 +1,4 @@
-"""Documents: whole, in order, from every kind of file; what is no text is refused with the place."""
+"""Documents: whole, in order, from every kind of file; other content is refused with its place."""
 
 import gzip
 import importlib.util
@@ -84,7 +84,7 @@ SPOILT: dict[str, tuple[str, Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("name", SPOILT)
-def test_what_is_no_text_is_refused_with_its_place(tmp_path: Path, name: str) -> None:
+def test_content_that_is_not_text_is_refused_with_its_place(tmp_path: Path, name: str) -> None:
     file, spoil, words = SPOILT[name]
     spoil(tmp_path / file)
     with pytest.raises(UserError) as error:
@@ -97,7 +97,7 @@ def test_half_a_pair_of_utf_16_is_replaced(tmp_path: Path) -> None:
     assert joined(tmp_path / "a.jsonl") == ["a?b"]
 
 
-def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_without_pyarrow_is_refused_with_the_install_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"needs pyarrow, which is not installed: pip install 'pyarrow>="):
         list(pieces(tmp_path / "a.parquet", "text"))
@@ -111,7 +111,7 @@ def test_a_folder_means_its_shards_in_order_of_their_names(tmp_path: Path) -> No
     assert [path.name for path in files(f"{tmp_path}/*.txt", SUFFIXES)] == ["a.txt", "b.txt"]
 
 
-def test_paths_that_mean_nothing_are_refused(tmp_path: Path) -> None:
+def test_paths_that_match_nothing_are_refused(tmp_path: Path) -> None:
     (tmp_path / "corpus.txt").touch()
     (tmp_path / "image.png").touch()
     (tmp_path / "empty").mkdir()

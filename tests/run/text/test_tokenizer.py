@@ -1,4 +1,4 @@
-"""Tokenizers: text comes back from its tokens, ends are marked, and what is no tokenizer is refused."""
+"""Tokenizers: text is decoded from its tokens, ends are marked, and other files are refused."""
 
 import json
 from pathlib import Path
@@ -55,14 +55,14 @@ def test_a_piece_that_does_not_end_a_document_has_no_mark() -> None:
 
 def test_a_folder_s_tokenizer_is_read_with_the_end_that_the_folder_names(tmp_path: Path) -> None:
     plain = find(str(saved(tmp_path / "plain")))
-    assert (plain.words, plain.size, plain.end) == ("plain", LEARNED.size, 0)
+    assert (plain.name, plain.size, plain.end) == ("plain", LEARNED.size, 0)
     assert find(str(tmp_path / "plain" / "tokenizer.json")) == plain
     letter = Library.from_str(LEARNED.source).token_to_id("a")
     for eos in ("a", {"content": "a"}):
         assert find(str(saved(tmp_path / "named", tokenizer_config={"eos_token": eos}))).end == letter
 
 
-def test_truncation_of_a_search_engine_is_undone_and_gaps_in_the_numbers_count(tmp_path: Path) -> None:
+def test_truncation_settings_are_ignored_and_gaps_in_token_ids_count(tmp_path: Path) -> None:
     library = Library.from_str(LEARNED.source)
     library.enable_truncation(2)
     library.enable_padding(length=50)
@@ -76,7 +76,7 @@ def test_truncation_of_a_search_engine_is_undone_and_gaps_in_the_numbers_count(t
     assert encoder(found)(WORDS).tolist() == encoder(LEARNED)(WORDS).tolist()
 
 
-def test_what_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_tokenizer_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "broken.json").write_text("{}")
     for given_, words in {
@@ -92,6 +92,6 @@ def test_what_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
         assert words in one_line(error.value), given_
 
 
-def test_the_key_tells_tokenizers_and_ends_apart() -> None:
+def test_the_key_differs_by_tokenizer_and_end_token() -> None:
     keys = {PLAIN.key, LEARNED.key, find("bpe:300").key, find("bpe:301").key, Tokenizer("x", 300, None, LEARNED.source).key}
     assert len(keys) == 5

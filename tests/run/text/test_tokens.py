@@ -1,4 +1,4 @@
-"""Token files: ours come back as they were written, others' are read as they are, and a broken one is refused."""
+"""Token files: meshwise's are read as written, those of other programs are read too, and a broken one is refused."""
 
 import struct
 from pathlib import Path
@@ -21,7 +21,7 @@ def held(file: TokenFile) -> list[int]:
 
 
 @given(st.lists(st.lists(st.integers(0, 2**32 - 1), max_size=30), max_size=5), st.booleans())
-def test_tokens_come_back_as_they_were_written(parts: list[list[int]], small: bool) -> None:
+def test_tokens_are_read_as_they_were_written(parts: list[list[int]], small: bool) -> None:
     import tempfile
 
     size = 1 << 16 if small else 2**32 - 1
@@ -48,7 +48,7 @@ def test_a_failure_while_writing_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_is_told_in_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_in_one_line_and_leaves_no_file(tmp_path: Path) -> None:
     def write() -> None:
         with Writer(tmp_path / "a.tokens", 10, None, DIGEST):
             raise OSError(28, "No space left on device")
@@ -113,7 +113,7 @@ def test_llm_c_s_files_are_known_by_their_first_number(tmp_path: Path, magic: in
 
 
 @pytest.mark.parametrize(("code", "kind"), [(8, "H"), (4, "i")])
-def test_megatron_s_index_says_how_wide_its_tokens_are(tmp_path: Path, code: int, kind: str) -> None:
+def test_the_token_width_of_megatron_files_is_read_from_their_index(tmp_path: Path, code: int, kind: str) -> None:
     (tmp_path / "c_text_document.bin").write_bytes(struct.pack(f"<4{kind}", 9, 8, 7, 6))
     index = tmp_path / "c_text_document.idx"
     index.write_bytes(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, code, 1, 2))

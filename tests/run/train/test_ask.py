@@ -1,4 +1,4 @@
-"""TrainRun: flags, keywords and the command that reproduces a run are one thing."""
+"""TrainRun: flags, keywords and the command that reproduces a run agree."""
 
 import pytest
 

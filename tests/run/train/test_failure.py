@@ -33,7 +33,7 @@ def test_the_parts_add_up_and_the_nearest_layout_keeps_the_cuts(monkeypatch: pyt
 
 
 def on_cpu(monkeypatch: pytest.MonkeyPatch, gib: float, **words: Any) -> launch.Launch:
-    """On a machine with so much memory and cores enough."""
+    """Prepare a run on a machine with this much memory and enough cores."""
     monkeypatch.setattr(here, "host_memory", lambda: gib * 2**30)
     monkeypatch.setattr(launch.os, "cpu_count", lambda: 8)
     return prepare(TrainRun(what="llama-125m", device="cpu", batch=64, seq=2048, **words))
@@ -49,7 +49,7 @@ def test_on_a_cpu_weights_are_counted_in_float32_and_memory_is_shared(monkeypatc
     assert told.endswith(f"{sum(held.values()) / 2**30:.2f} GiB of 3.00 GiB for each of 8 processes on this machine")
 
 
-def test_what_a_machine_may_not_hold_is_said_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_may_exceed_the_memory_gets_a_warning_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = on_cpu(monkeypatch, 24, dp_shard=8, mbs=8)
     note = failure.memory_warning(asked, asked.predicted())
     assert note.startswith("predicted to need ")
@@ -58,11 +58,11 @@ def test_what_a_machine_may_not_hold_is_said_before_it_starts(monkeypatch: pytes
     assert failure.memory_warning(roomy, roomy.predicted()) == ""
 
 
-def test_where_nothing_needs_less_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_smaller_layout_the_message_states_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert failure.nearest(ready(monkeypatch), 1e6) is None
 
 
-def test_a_rank_lost_without_checkpoints_says_what_would_have_kept_its_steps() -> None:
+def test_a_rank_lost_without_checkpoints_gets_the_flag_that_saves_them() -> None:
     killed = {"kind": "killed", "step": 22, "message": "rank 0 was killed by SIGKILL in step 22"}
     hint = "; no checkpoint was saved: use --checkpoint-every"
     assert failure.reason(killed, 1, 0) == killed["message"] + hint

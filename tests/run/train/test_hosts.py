@@ -1,4 +1,4 @@
-"""Which machines a run has: what was typed, or what Slurm, Kubernetes and torchrun say by their variables."""
+"""The machines of a run: from flags, or from the variables of Slurm, Kubernetes and torchrun."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from meshwise.run.train.hosts import (
     Hosts,
     address_towards,
     find,
-    first_of,
+    first_host,
     interface_of,
     network,
     rendezvous_options,
@@ -35,13 +35,13 @@ STEP = {
 WORKER = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1234"}
 
 
-def test_nothing_said_is_this_machine() -> None:
+def test_without_flags_and_variables_the_run_is_on_this_machine() -> None:
     assert find({}, 8) == Hosts()
     assert rendezvous_options(Hosts(), 600) == ["--standalone"]
     assert network(Hosts(), {}) == {}
 
 
-def test_what_was_typed_comes_before_what_slurm_says() -> None:
+def test_flags_take_precedence_over_slurm() -> None:
     assert find(STEP, 8, nodes=4, node_rank=2, rendezvous="localhost:4000") == Hosts(4, 2, "localhost:4000")
     assert find({}, 8, nodes=2, node_rank=0, rendezvous="localhost").rendezvous == "localhost:29500"
 
@@ -67,7 +67,7 @@ def test_under_torchrun_it_is_the_worker() -> None:
     assert find(WORKER, 4).worker == WORKER
 
 
-def test_a_pod_a_node_is_a_node() -> None:
+def test_one_pod_per_node_is_a_node() -> None:
     pod = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456"}
     assert find(pod, 16) == Hosts(2, 1, "job-master-0:23456")
     kubeflow = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "job-master-0", "PET_MASTER_PORT": "23456"}
@@ -90,7 +90,7 @@ def test_a_pod_a_node_is_a_node() -> None:
         ({"RANK": "x", "WORLD_SIZE": "2"}, {}, "RANK='x' in the environment"),
     ],
 )
-def test_what_does_not_add_up_is_refused(environment: dict[str, str], typed: dict[str, int | str], words: str) -> None:
+def test_contradictory_variables_are_refused(environment: dict[str, str], typed: dict[str, int | str], words: str) -> None:
     with pytest.raises(UserError) as error:
         find(environment, 8, **typed)  # pyright: ignore[reportArgumentType]
     assert words in one_line(error.value)
@@ -107,10 +107,10 @@ def test_what_does_not_add_up_is_refused(environment: dict[str, str], typed: dic
     ],
 )
 def test_the_first_host_of_slurm_s_list(nodes: str, first: str) -> None:
-    assert first_of(nodes) == first
+    assert first_host(nodes) == first
 
 
-def test_workers_talk_on_the_interface_that_leads_to_where_they_meet() -> None:
+def test_workers_use_the_interface_that_leads_to_the_rendezvous() -> None:
     assert address_towards("127.0.0.1:29500") == "127.0.0.1"
     name = interface_of("127.0.0.1")
     assert name in [name for _, name in socket.if_nameindex()]
@@ -123,20 +123,20 @@ def test_workers_talk_on_the_interface_that_leads_to_where_they_meet() -> None:
     assert any(word.startswith("is_host=false,") for word in words)
 
 
-def test_a_meeting_point_that_nobody_knows_is_refused() -> None:
+def test_a_rendezvous_on_an_unknown_host_is_refused() -> None:
     with pytest.raises(UserError, match="cannot be reached from this machine"):
         address_towards("no-such-host.invalid:1")
 
 
 @pytest.fixture
 def nobody(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A meeting point at which nobody listens, and no patience with it."""
+    """Return a rendezvous where no process listens, with no patience for it."""
     monkeypatch.setattr(hosts, "SILENCE", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as free:
         return f"127.0.0.1:{free.getsockname()[1]}"
 
 
-def test_a_node_says_that_it_waits_for_node_0_and_gives_up_in_one_line(nobody: str) -> None:
+def test_a_node_reports_that_it_waits_for_node_0_and_times_out_in_one_line(nobody: str) -> None:
     said: list[str] = []
     with pytest.raises(DoesNotFit) as error:
         wait_for_node_0(Hosts(2, 1, nobody), said.append, patience=0.5)
@@ -145,14 +145,14 @@ def test_a_node_says_that_it_waits_for_node_0_and_gives_up_in_one_line(nobody: s
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_is_obeyed_while_node_0_is_waited_for(nobody: str, number: signal.Signals) -> None:
+def test_a_signal_ends_the_wait_for_node_0(nobody: str, number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with pytest.raises(DoesNotFit, match=f"^{number.name} while waiting for node 0 at {nobody}: stopped, nothing was started$"):
         wait_for_node_0(Hosts(2, 1, nobody), lambda _: os.kill(os.getpid(), number))
     assert signal.getsignal(number) == before
 
 
-def test_a_node_goes_on_as_soon_as_node_0_answers(nobody: str) -> None:
+def test_a_node_continues_as_soon_as_node_0_answers(nobody: str) -> None:
     listening: list[socket.socket] = []
     host, _, port = nobody.rpartition(":")
     node_0 = threading.Thread(target=lambda: listening.append(socket.create_server((host, int(port)))))
@@ -161,7 +161,7 @@ def test_a_node_goes_on_as_soon_as_node_0_answers(nobody: str) -> None:
     wait_for_node_0(Hosts(), pytest.fail)  # one machine has nobody to wait for
 
 
-def test_a_meeting_point_that_another_program_has_is_refused_on_node_0() -> None:
+def test_a_rendezvous_port_in_use_is_refused_on_node_0() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(UserError) as error:

@@ -36,7 +36,7 @@ def test_more_gpus_than_there_are_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("eight_h200")
-def test_the_prediction_is_what_plan_says_of_the_same_layout(run: Run, tmp_path: Path) -> None:
+def test_the_prediction_equals_that_of_plan_for_the_same_layout(run: Run, tmp_path: Path) -> None:
     path = str(tmp_path / "plan.json")
     asked = ["llama-3.2-1b", "--on", "1x8xh200", "--batch", "64x2048", "--framework", "meshwise", "--out", path]
     assert run("plan", *asked).code == 0
@@ -70,7 +70,7 @@ def test_a_plan_for_another_precision_is_refused(run: Run, tmp_path: Path) -> No
         prepare(TrainRun(what=path, device="cpu"))
 
 
-def test_a_text_is_looked_at_first_and_made_into_tokens_only_when_the_run_starts(tmp_path: Path) -> None:
+def test_a_text_is_checked_first_and_tokenized_only_when_the_run_starts(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("Ada waits for the baker. " * 50)
     ready = prepare(TrainRun(device="cpu", data=str(text), out=str(tmp_path / "out")))
@@ -81,7 +81,7 @@ def test_a_text_is_looked_at_first_and_made_into_tokens_only_when_the_run_starts
     assert f"{text}, tokenizer bytes: 1,251 tokens, 19 sequences of 64" in lines
 
 
-def test_dropout_that_is_left_out_is_said() -> None:
+def test_ignored_dropout_is_reported() -> None:
     # HF's config of gpt2 asks for 0.1 of everything
     assert prepare(TrainRun(what="gpt2", device="cpu")).notes == [
         "the config has dropout 0.1, which the trainer does not support: it trains without"
@@ -92,7 +92,7 @@ def test_dropout_that_is_left_out_is_said() -> None:
 TWO: dict[str, Any] = {"nodes": 2, "node_rank": 0, "rendezvous": "127.0.0.1:29500"}
 
 
-def test_processors_of_several_nodes_are_predicted_over_a_network_that_is_said_to_be_assumed() -> None:
+def test_cpus_of_several_nodes_are_predicted_over_a_network_that_is_reported_as_assumed() -> None:
     ready = prepare(TrainRun(dp_shard=2, device="cpu", **TWO))
     assert ready.on == "2x1xcpu@10Gbps"
     (note,) = ready.notes
@@ -103,14 +103,14 @@ def test_processors_of_several_nodes_are_predicted_over_a_network_that_is_said_t
     assert named.predicted().step < ready.predicted().step  # more Gbps
 
 
-def test_cards_without_a_network_of_their_vendor_get_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_without_a_vendor_network_get_the_assumed_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(here, "gpus", lambda: ["NVIDIA GeForce RTX 4090"])
     assert prepare(TrainRun(dp_shard=2, **TWO)).on == "2x1xrtx4090@10Gbps"
     monkeypatch.setattr(here, "gpus", lambda: ["NVIDIA H200"])
     assert prepare(TrainRun(dp_shard=2, **TWO)).on == "2x1xh200"
 
 
-def test_what_fills_the_memory_of_a_cpu_with_weights_alone_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_whose_weights_exceed_the_memory_of_a_cpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(here, "host_memory", lambda: 24 * 2**30)
     # 8,030,261,248 parameters of 4 + 4 + 8 bytes are 119.7 GiB, of which five machines of 24 GiB hold a share each
     words = "of llama-3.1-8b need 119.7 GiB on this machine's CPU, which has 24.0 GiB; 5 such machines hold it with --nodes 5 --dp-shard 5"

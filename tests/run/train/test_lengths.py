@@ -53,7 +53,7 @@ def test_lengths_without_a_small_multiple_in_common_keep_the_batch() -> None:
     assert [point.ready.settings.batch for point in found if point.ready] == [8, 8]
 
 
-def test_a_length_that_breaks_a_rule_is_told_with_it() -> None:
+def test_a_length_that_breaks_a_rule_is_reported_with_it() -> None:
     asked, run = ready(what="gpt2", batch=8, seq=64)
     found = points(asked, run, (64, 2048))
     assert found[0].ready

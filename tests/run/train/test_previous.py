@@ -1,4 +1,4 @@
-"""What `run` does in a folder where a run was before it, or still is."""
+"""`run` in a folder of an earlier run, or of one that is still running."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def ready(out: Path, **changes: Any) -> Launch:
 
 
 def checkpoint(out: Path, step: int, name: str = "step", **changes: Any) -> Path:
-    """The marker that a run of these settings leaves after so many steps."""
+    """Write the marker that a run of these settings leaves after this many steps."""
     settings = ready(out, **changes).settings
     target = out / "checkpoints" / f"{name}-{step}"
     target.mkdir(parents=True)
@@ -66,7 +66,7 @@ def test_another_order_of_samples_is_refused_and_the_folder_left_as_it_was(run: 
 
 
 @pytest.mark.parametrize("change", [{"batch": 4}, {"lr": 1e-3}, {"steps": 99}, {"dp_shard": 2}])
-def test_what_leaves_the_order_as_it_is_may_change(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_settings_that_keep_the_order_of_samples_may_change(tmp_path: Path, change: dict[str, Any]) -> None:
     checkpoint(tmp_path, 6)
     previous.check(ready(tmp_path, **change), tmp_path)
 
@@ -77,7 +77,7 @@ def test_weights_beside_a_checkpoint_are_no_reason_to_stop(tmp_path: Path, monke
     previous.check(ready(tmp_path, weights="theirs"), tmp_path)
 
 
-def test_a_checkpoint_that_does_not_say_its_batch_is_gone_on_from(tmp_path: Path) -> None:
+def test_a_checkpoint_without_its_batch_can_be_resumed(tmp_path: Path) -> None:
     marker = checkpoint(tmp_path, 6) / "complete"
     words = json.loads(marker.read_text())
     del words["trained"]
@@ -85,7 +85,7 @@ def test_a_checkpoint_that_does_not_say_its_batch_is_gone_on_from(tmp_path: Path
     previous.check(ready(tmp_path, seed=1), tmp_path)
 
 
-def test_a_text_is_known_again_by_what_is_in_it(tmp_path: Path) -> None:
+def test_a_text_is_recognized_by_its_content(tmp_path: Path) -> None:
     book = tmp_path / "book.txt"
     book.write_text("The river turns, and Ada counts. " * 9000)
     checkpoint(tmp_path, 6, data=str(book))
@@ -140,7 +140,7 @@ def test_a_second_run_in_a_folder_is_refused_with_the_first_one_s_name(run: Run,
         assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
-def test_one_node_or_worker_keeps_others_out_for_all_of_a_run(tmp_path: Path) -> None:
+def test_one_node_or_worker_locks_the_folder_for_the_whole_run(tmp_path: Path) -> None:
     one = ready(tmp_path)
     second = Launch(one.settings, one.model, one.on, hosts=Hosts(2, 1, "node-a:29500"))
     worker = Launch(one.settings, one.model, one.on, hosts=Hosts(worker={"RANK": "1"}))
@@ -154,7 +154,7 @@ def test_one_node_or_worker_keeps_others_out_for_all_of_a_run(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kind", HOLDERS)
-def test_who_runs_in_a_folder_keeps_others_out_and_once_killed_nobody(tmp_path: Path, kind: str) -> None:
+def test_a_run_locks_its_folder_until_it_is_killed(tmp_path: Path, kind: str) -> None:
     holder = subprocess.Popen([sys.executable, "-c", HOLDERS[kind], str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert holder.stdout
     assert holder.stdout.readline() == "held\n"

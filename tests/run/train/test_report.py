@@ -1,4 +1,4 @@
-"""The report of a run: columns that add up, who is slow, scaling named as what it is, and nothing that was not measured."""
+"""The report of a run: columns that add up, the slow rank, strong or weak scaling, and nothing that was not measured."""
 
 import json
 from dataclasses import asdict, replace
@@ -57,7 +57,7 @@ def test_predicted_and_measured_seconds_each_add_up_to_their_step() -> None:
     assert told["everything else"] == pytest.approx(0.8 - sum(PHASES.values()))
 
 
-def test_a_phase_of_another_name_is_told_and_a_step_without_phases_has_none() -> None:
+def test_an_unknown_phase_is_listed_and_a_step_without_phases_has_none() -> None:
     run = ready()
     (section,) = parts(seen(run, phases={"replay of the graph": 0.7}), forecast(run, []))
     assert column(section, 3) == {"replay of the graph": 0.7, "everything else": pytest.approx(0.1), "step": 0.8}
@@ -130,7 +130,7 @@ def test_runs_of_another_sequence_or_that_failed_are_not_compared() -> None:
     assert scaling(mine).lines == ("none with this model and sequence length on this device",)
 
 
-def test_the_fastest_earlier_run_on_as_many_devices_is_told() -> None:
+def test_the_fastest_earlier_run_on_as_many_devices_is_reported() -> None:
     mine = seen(ready(), seconds=0.8, earlier=[seen(ready(mbs=4), seconds=0.4).row, seen(ready(), seconds=1.0).row])
     assert scaling(mine).lines == (
         "against the fastest of 2 earlier runs on as many devices (dp1 tp1 pp1 mbs4): -50.0% tokens/s",
@@ -164,7 +164,7 @@ def test_the_next_layout_is_faster_by_the_planner_and_the_trainer_can_run_it() -
 
 
 @pytest.mark.usefixtures("eight_h200")
-def test_the_best_layout_is_told_to_be_it() -> None:
+def test_the_best_layout_is_reported_as_the_fastest() -> None:
     run, found = on_h200(what="llama-3.2-1b", tp=8, mbs=1, batch=64, seq=2048)
     best = layout_of(found.better[0].layout)
     run, found = on_h200(what="llama-3.2-1b", **vars(best), batch=64, seq=2048)
@@ -173,13 +173,13 @@ def test_the_best_layout_is_told_to_be_it() -> None:
 
 
 @pytest.mark.usefixtures("eight_h200")
-def test_what_the_trainer_cannot_cut_is_not_advised() -> None:
+def test_layouts_that_the_trainer_cannot_run_are_not_suggested() -> None:
     _, found = on_h200(what="ttt-linear-125m", pp=8, batch=64, seq=512)
     assert found.better
     assert all(one.layout["tp"] == one.layout["cp"] == 1 for one in found.better)
 
 
-def test_the_command_of_a_layout_names_what_is_not_the_default() -> None:
+def test_the_command_of_a_layout_omits_defaults() -> None:
     run = ready()
     layout = Layout(dp_shard=2, mbs=4, zero=2, recompute="full")
     expected = "meshwise run llama-debug --dp-shard 2 --mbs 4 --zero 2 --recompute full --batch 8x64"

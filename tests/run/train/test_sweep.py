@@ -40,7 +40,7 @@ def test_axes_and_values_are_read() -> None:
         ("mbs=1,2,3,4,5,6,7,8,9 batch=1,2,3,4,5,6,7,8", "makes 72 runs"),
     ],
 )
-def test_what_is_no_sweep_is_refused_in_one_line(text: str, words: str) -> None:
+def test_an_invalid_sweep_is_refused_in_one_line(text: str, words: str) -> None:
     with pytest.raises(UserError) as error:
         parse(text)
     assert words in one_line(error.value)
@@ -85,12 +85,12 @@ def test_the_table_is_sorted_by_measured_speed_with_the_planner_s_order_beside_i
     assert section.lines[-1] == "not run, mbs=3: a rule"
 
 
-def test_a_pick_that_is_not_the_fastest_says_what_it_loses() -> None:
+def test_a_pick_that_is_not_the_fastest_is_reported_with_its_loss() -> None:
     (section,) = table([outcome("a", 1.0, predicted=2.0), outcome("b", 1.25, predicted=1.0)], [])
     assert "the planner's pick, mbs=b, is 20.0% slower than the fastest, mbs=a" in section.lines[0]
 
 
-def test_a_run_out_of_memory_is_a_row_and_where_it_was_the_pick_that_is_said() -> None:
+def test_a_run_out_of_memory_is_a_row_and_reported_if_it_was_the_pick() -> None:
     some = [outcome("a", 1.0, predicted=2.0), outcome("b", 0.0, oom=True, predicted=1.0)]
     told = as_text(table(some, []))
     assert "mbs=b        1       oom" in told
@@ -138,7 +138,7 @@ def test_a_sweep_goes_on_past_a_failure_and_its_table_is_one_that_validate_reads
 
 @pytest.mark.parametrize("option", [["--report"], ["--dry-run"], ["--save"], ["--checkpoint-every", "5"], ["--profile", "1:1"]])
 @pytest.mark.usefixtures("pretended")
-def test_what_a_sweep_has_no_use_for_is_refused(run: Run, option: list[str]) -> None:
+def test_flags_that_do_not_apply_to_a_sweep_are_refused(run: Run, option: list[str]) -> None:
     assert f"--sweep measures short runs; drop {option[0]}" in refused(
         run("run", "--device", "cpu", "--sweep", "mbs=1,2", *option)
     )

@@ -18,7 +18,7 @@ from support.nursery import Nursery
 
 
 @pytest.mark.slow
-def test_the_lean_layers_compute_what_hf_does(interpreted: Nursery) -> None:
+def test_the_fused_layers_compute_what_hf_does(interpreted: Nursery) -> None:
     """Qwen2 has biases, Qwen3 norms of heads, Llama neither."""
     printed = interpreted.run(str(Path(__file__).with_name("fused_worker.py")))
     assert printed.split() == ["Qwen2Config", "True", "Qwen3Config", "True"]

@@ -28,7 +28,7 @@ whole: dict[str, tuple[dict[str, torch.Tensor], float, float]] = {}
 
 
 def ranks_of(layout: Layout) -> Ranks:
-    """Layouts with the same axes share a mesh: each has some ten groups, with threads of their own."""
+    """Return the ranks of a layout. Layouts with the same axes share a mesh: each has about ten groups, with their own threads."""
     axes = (*(getattr(layout, axis) for axis in AXES), layout.schedule == "zbv")
     if axes not in meshes:
         meshes[axes] = Ranks.of(layout, "cpu")
@@ -36,7 +36,7 @@ def ranks_of(layout: Layout) -> Ranks:
 
 
 def gradients(settings: Settings, ranks: Ranks, passes: Passes) -> tuple[dict[str, torch.Tensor], float, float]:
-    """Whole gradients of this rank's weights by name, after clipping, with the loss and the norm before it."""
+    """Return the whole gradients of this rank's weights by name, after clipping, with the loss and the norm before it."""
     tokens, targets = local_batch(settings, ranks, 0)
     loss = passes.run(tokens, targets)
     parameters = named_parameters(passes.models)
@@ -53,7 +53,7 @@ def gradients(settings: Settings, ranks: Ranks, passes: Passes) -> tuple[dict[st
 
 
 def reference(settings: Settings) -> tuple[dict[str, torch.Tensor], float, float]:
-    """The gradients by plain PyTorch: one model, one batch, torch's own clipping. They depend on the model alone."""
+    """Return the gradients by plain PyTorch: one model, one batch, torch's own clipping. They depend on the model alone."""
     key = json.dumps(settings.model)
     if key in whole:
         return whole[key]
@@ -69,7 +69,7 @@ def reference(settings: Settings) -> tuple[dict[str, torch.Tensor], float, float
 
 
 def cut_in(settings: Settings, passes: Passes) -> bool:
-    """Whether the weights that the layout should shard are sharded, and not silently replicated."""
+    """Return whether the weights that the layout should shard are sharded, and not silently replicated."""
     a = settings.layout
     return all(
         isinstance(p, DTensor) and p.to_local().numel() < p.numel()
@@ -79,7 +79,7 @@ def cut_in(settings: Settings, passes: Passes) -> bool:
 
 
 def worst(mine: dict[str, torch.Tensor], true: dict[str, torch.Tensor]) -> float:
-    """The largest difference, relative to the norm of that weight's gradient."""
+    """Return the largest difference, relative to the norm of that weight's gradient."""
     tied = next(name for name in true if name in {family.embedding for family in families().values()})
     return max(float((g - true.get(n, true[tied])).norm() / true.get(n, true[tied]).norm()) for n, g in mine.items())
 

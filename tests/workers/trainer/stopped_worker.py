@@ -15,9 +15,9 @@ stop = Path(os.environ[STOP_FILE])
 record = Recorder.record
 
 
-def asking(self: Recorder, one: Step) -> None:
-    record(self, one)
-    if self.lead and one.step + 1 == after:
+def asking(self: Recorder, step: Step) -> None:
+    record(self, step)
+    if self.lead and step.step + 1 == after:
         stop.touch()
 
 

@@ -13,7 +13,7 @@ from support.tiny_runs import WHOLE, losses, trained
 
 
 @pytest.mark.slow
-def test_a_stopped_run_goes_on_in_another_layout_with_the_losses_of_an_unbroken_one(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_stopped_run_resumes_in_another_layout_with_the_losses_of_an_unbroken_one(nursery: Nursery, tmp_path: Path) -> None:
     unbroken = losses(nursery, WHOLE, tmp_path / "unbroken")
     sharded = replace(WHOLE, layout=Layout(dp_shard=2))
     losses(nursery, sharded, tmp_path / "stopped")
@@ -28,7 +28,7 @@ def test_a_stopped_run_goes_on_in_another_layout_with_the_losses_of_an_unbroken_
 
 
 @pytest.mark.slow
-def test_a_run_that_goes_on_with_another_batch_reads_every_sample_once(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_run_that_resumes_with_another_batch_reads_every_sample_once(nursery: Nursery, tmp_path: Path) -> None:
     still = replace(WHOLE, lr=0.0, checkpoint_every=2)  # nothing is learned, so that a loss depends on its samples alone
     unbroken = losses(nursery, still, tmp_path / "unbroken")
     losses(nursery, replace(still, steps=2), tmp_path / "stopped")  # 16 samples

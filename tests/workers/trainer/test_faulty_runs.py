@@ -30,7 +30,7 @@ LAST = 24
 
 
 def stop(run: Training) -> int:
-    """Ask a run to stop; returns the number of steps it has done, all saved."""
+    """Ask a run to stop; return the number of steps it has done, all saved."""
     family = [run.process.pid, *descendants(run.process.pid)]
     run.process.send_signal(signal.SIGTERM)
     assert run.end() == 0, run.printed()[-4000:]
@@ -138,7 +138,7 @@ def test_two_hosts_train_as_one_and_a_lost_one_is_named_and_may_come_back(
 
 
 @pytest.mark.slow
-def test_tasks_of_slurm_one_a_device_are_the_workers(unbroken: list[float], tmp_path: Path) -> None:
+def test_slurm_tasks_one_per_device_are_the_workers(unbroken: list[float], tmp_path: Path) -> None:
     step = {"SLURM_STEP_ID": "0", "SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NUM_TASKS": "2"}
 
     def task(rank: int) -> Training:
@@ -223,7 +223,7 @@ def test_weights_that_the_disk_does_not_take_cost_neither_the_report_nor_a_good_
 
 
 @pytest.mark.slow
-def test_memory_that_runs_out_is_told_by_part_with_the_nearest_layout_that_needs_less(tmp_path: Path) -> None:
+def test_running_out_of_memory_is_reported_by_part_with_the_nearest_layout_that_needs_less(tmp_path: Path) -> None:
     # 4 GB of addresses, of which torch takes about half: the activations of half a million tokens do not fit
     limit = (
         sys.executable,
@@ -245,7 +245,7 @@ def test_memory_that_runs_out_is_told_by_part_with_the_nearest_layout_that_needs
     assert json.loads((tmp_path / "run" / "failure.json").read_text())["kind"] == "oom"
 
 
-def test_a_gradient_that_is_no_number_on_one_rank_is_left_out_by_all(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_step_with_a_nan_gradient_on_one_rank_is_skipped_by_all(nursery: Nursery, tmp_path: Path) -> None:
     settings = replace(WHOLE, layout=Layout(dp_shard=2), on_nan="skip", steps=5, checkpoint_every=4, out=str(tmp_path))
     settings.write(tmp_path / "config.json")
     printed = nursery.run(str(Path(__file__).with_name("poisoned_worker.py")), str(tmp_path / "config.json"), processes=2)

@@ -78,7 +78,7 @@ Seen = dict[str, dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def measured(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Seen]:
-    """All layouts of so many processes in one launch: starting processes takes longer than the layouts do."""
+    """Run all layouts of a number of processes in one launch: starting processes takes longer than the layouts do."""
 
     @cache
     def of(processes: int) -> Seen:

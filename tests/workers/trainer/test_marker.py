@@ -32,7 +32,7 @@ BEFORE = Trained.of(PLAIN, 5 * PLAIN.batch)
         ({"warmup": 9, "lr": 1.0}, [f"the learning rate changes from step 6 on: peak 1 ({PLAIN.lr:g} before), warm-up steps 9 (5 before)"]),
     ],
 )  # fmt: skip
-def test_what_changes_is_one_line_each(change: dict[str, Any], expected: list[str]) -> None:
+def test_each_change_is_one_line(change: dict[str, Any], expected: list[str]) -> None:
     now = replace(PLAIN, **change)
     assert resume_changes(BEFORE, now, 5) == expected
     assert resume_refusal(Path("run"), BEFORE, now) == ""
@@ -50,7 +50,7 @@ def test_a_marker_returns_the_settings_that_it_was_given() -> None:
     assert Trained.read({"step": 5}) is None
 
 
-def test_folders_are_told_apart_by_name_and_marker(tmp_path: Path) -> None:
+def test_folders_are_classified_by_name_and_marker(tmp_path: Path) -> None:
     for name in ("step-3", "step-12", "step-6", "damaged-step-9", "step-old"):
         (tmp_path / name).mkdir()
     for name in ("step-3", "step-12", "damaged-step-9", "step-old"):

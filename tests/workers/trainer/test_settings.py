@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from meshwise.workers.trainer.models.registry import Sizes, sizes_of, unsupported
-from meshwise.workers.trainer.parallel import own_stages, spans
 from meshwise.workers.trainer.settings import Layout, Settings, TokenFile, broken_rules
+from meshwise.workers.trainer.stages import spans, stages_of_rank
 from support.tiny_runs import MANY_HEADS as LLAMA
 from support.tiny_runs import PLAIN
 
@@ -96,8 +96,8 @@ def test_stages_hold_every_layer_once_in_order_and_the_ends_are_no_longer_than_t
 
 
 def test_a_v_begins_and_ends_on_the_first_rank() -> None:
-    assert [own_stages(Layout(pp=3, schedule="zbv"), rank) for rank in range(3)] == [[0, 5], [1, 4], [2, 3]]
-    assert own_stages(Layout(pp=2, vpp=2, schedule="interleaved"), 1) == [1, 3]
+    assert [stages_of_rank(Layout(pp=3, schedule="zbv"), rank) for rank in range(3)] == [[0, 5], [1, 4], [2, 3]]
+    assert stages_of_rank(Layout(pp=2, vpp=2, schedule="interleaved"), 1) == [1, 3]
 
 
 def test_bloom_s_older_keys_are_read() -> None:

@@ -37,6 +37,6 @@ def set_argument(series: Series, name: str, value: str) -> None:
     if not field.quantity:
         series.text(field.name, value)
         return
-    found = amount(value, field.quantity, field.unit)
-    if found is not None and not found.rest:
-        series.fact(field.name, found.value)
+    number = amount(value, field.quantity, field.unit)
+    if number is not None and not number.rest:
+        series.fact(field.name, number.value)

@@ -129,7 +129,7 @@ def squeeze(name: str) -> str:
 
 
 def find_field(name: str) -> Field | None:
-    """Return the field that a column name stands for, with the unit in it: 'iteration time (ms)', 'Mem [GiB]', 'step_ms', 'MFU %'."""
+    """Return the field of a column name, with the unit that the name states: 'iteration time (ms)', 'Mem [GiB]', 'step_ms', 'MFU %'."""
     bracket = _IN_NAME.search(name)
     inside = bracket[1].strip().lower() if bracket else "%" if "%" in name else ""
     for bare in (_IN_NAME.sub("", name), name):

@@ -45,11 +45,11 @@ def formats() -> list[Format]:
 def detect(head: str) -> Format | None:
     """Return the first format that matches the head of a file."""
     plain = "\n".join(map(lines.plain, head.splitlines()))
-    return next((one for one in formats() if one.matches(plain)), None)
+    return next((module for module in formats() if module.matches(plain)), None)
 
 
 def find_format(name: str) -> Format:
-    known = {one.name: one for one in formats()}
+    known = {module.name: module for module in formats()}
     if name.lower() not in known:
         raise unknown("format", name, known)
     return known[name.lower()]
@@ -57,11 +57,11 @@ def find_format(name: str) -> Format:
 
 def read_file(path: Path, name: str = "") -> Reading:
     """Read a file in the named format, or in the one that its content matches."""
-    found = find_format(name) if name else detect(lines.head(path))
-    if found is None and path.suffix.lower() in PAGES:
-        found = find_format("markdown")
-    if found is None:
-        names = ", ".join(one.name for one in formats())
+    reader = find_format(name) if name else detect(lines.head(path))
+    if reader is None and path.suffix.lower() in PAGES:
+        reader = find_format("markdown")
+    if reader is None:
+        names = ", ".join(module.name for module in formats())
         raise UserError(f"{path.name}: no known format matches its content; name one with --format ({names})")
     with lines.open_text(path) as file:
-        return found.read(lines.lines(file))
+        return reader.read(lines.lines(file))

@@ -107,28 +107,28 @@ class Page:
             self.everywhere.setdefault("gpus_per_node", set()).add(float(per_node[1] or per_node[2]))
 
     def _read_pairs(self, text: str, pairs: list[tuple[str, str]]) -> None:
-        """Read '200B model: TP=8, NLAYERS=80'. A line of little else than such pairs holds for what follows it."""
+        """Read '200B model: TP=8, NLAYERS=80'. A line that is almost only such pairs applies to the lines below it."""
         if len(_PAIR.sub("", text).strip(" ,;/|.`")) > 28:
             return
-        found: dict[str, float] = {}
+        facts: dict[str, float] = {}
         for key, value in pairs:
             field = find_field(key)
             number = amount(value.rstrip(".,"), field.quantity, field.unit) if field and field.quantity == "count" else None
             if field and number:
-                found[field.name] = number.value
+                facts[field.name] = number.value
         sized = _SIZED.search(text)
         size = amount(sized[1], "count") if sized else None
         if size:
-            found["params"] = size.value
-            self._add_shape(size.value, found)
-        if sized or set(found) & set(self.above):  # a field stated again starts another setup
+            facts["params"] = size.value
+            self._add_shape(size.value, facts)
+        if sized or set(facts) & set(self.above):  # a field stated again starts another setup
             self.above = {name: value for name, value in self.above.items() if name in ("nodes", "dp")}
-        self.above |= found
-        for name in EVERYWHERE & set(found):
-            self.everywhere.setdefault(name, set()).add(found[name])
+        self.above |= facts
+        for name in EVERYWHERE & set(facts):
+            self.everywhere.setdefault(name, set()).add(facts[name])
 
-    def _add_shape(self, size: float, found: dict[str, float]) -> None:
-        shape = tuple(sorted((name, value) for name, value in found.items() if name in ("n_layers", "d_model")))
+    def _add_shape(self, size: float, facts: dict[str, float]) -> None:
+        shape = tuple(sorted((name, value) for name, value in facts.items() if name in ("n_layers", "d_model")))
         if len(shape) == 2:
             self.shapes.setdefault(size, set()).add(shape)
 
@@ -162,17 +162,17 @@ class Page:
         if name == "tokens_per_step" and "token" not in words:
             return
         ends = parse_range(value)
-        found = amount(f"{ends.high:g} {ends.rest}" if ends else value, field.quantity, field.unit)
-        if found is None or (ends and field.quantity != "bytes"):
+        number = amount(f"{ends.high:g} {ends.rest}" if ends else value, field.quantity, field.unit)
+        if number is None or (ends and field.quantity != "bytes"):
             return
-        if name in self.bullets and not _near(self.bullets[name], found.value, 0.02):
-            text = f"{key} is {found.value:g} here and {self.bullets[name]:g} above"
-            values = (self.bullets[name], found.value)
+        if name in self.bullets and not _near(self.bullets[name], number.value, 0.02):
+            text = f"{key} is {number.value:g} here and {self.bullets[name]:g} above"
+            values = (self.bullets[name], number.value)
             self.reading.add_claim(Claim(kind="conflict", where=where, text=text, values=values, about=(name,)))
             return
-        self.bullets[name] = found.value
+        self.bullets[name] = number.value
         self.first_bullet = self.first_bullet or where
-        self.rough |= {name} if found.rough else set()
+        self.rough |= {name} if number.rough else set()
 
     def _read_rank(self, rank: int, value: str) -> None:
         title = self.section.rsplit(" > ", 1)[-1].lower()
@@ -192,11 +192,13 @@ class Page:
 
     def add_row(self, run: Run, section: str) -> None:
         """Add the run of a table row, with the facts above its table. A batch that contradicts them becomes a claim to check."""
-        above_batch, own = self.above.get("global_batch_seqs", math.nan), run.get("global_batch_seqs")
-        if math.isfinite(above_batch) and math.isfinite(own) and above_batch != own and "params" not in self.above:
-            text = f"the batch is {own:g} in the row and {above_batch:g} in the text above its table"
+        above_batch, row_batch = self.above.get("global_batch_seqs", math.nan), run.get("global_batch_seqs")
+        if math.isfinite(above_batch) and math.isfinite(row_batch) and above_batch != row_batch and "params" not in self.above:
+            text = f"the batch is {row_batch:g} in the row and {above_batch:g} in the text above its table"
             about = ("global_batch_seqs", run.where)
-            self.reading.add_claim(Claim(kind="conflict", where=run.where, text=text, values=(above_batch, own), about=about))
+            self.reading.add_claim(
+                Claim(kind="conflict", where=run.where, text=text, values=(above_batch, row_batch), about=about)
+            )
         above = {name: value for name, value in self.above.items() if name in ABOVE}
         size = self.above.get("params", math.nan)
         if math.isfinite(size) and size != run.get("params"):
@@ -278,17 +280,17 @@ def _read_gpus(page: Page, value: str) -> None:
 def _read_model(page: Page, value: str) -> None:
     exact = re.search(r"(\d[\d,]{6,})\s*param", value)
     size = re.search(r"\b(\d+(?:\.\d+)?[MB])\b", value)
-    found = amount(exact[1] if exact else size[1] if size else "", "count")
-    if found:
-        page.bullets["params"] = found.value
+    params = amount(exact[1] if exact else size[1] if size else "", "count")
+    if params:
+        page.bullets["params"] = params.value
     page.texts["model"] = value.split("(")[0].strip()
 
 
 def _read_forward(page: Page, value: str) -> None:
     """Read 'Average: ~45ms per forward pass'."""
-    found = amount(value, "seconds", "s")
-    if found and "forward" in value.lower():
-        page.bullets["forward_seconds"] = found.value
+    seconds = amount(value, "seconds", "s")
+    if seconds and "forward" in value.lower():
+        page.bullets["forward_seconds"] = seconds.value
 
 
 _BULLETS = {

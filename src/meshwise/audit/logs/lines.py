@@ -30,6 +30,7 @@ def plain(text: str) -> str:
 
 
 def lines(stream: TextIO) -> Iterator[Line]:
+    """Yield the lines of a file, cleaned by `plain`."""
     number = 0
     while text := stream.readline(LONGEST):
         number += 1

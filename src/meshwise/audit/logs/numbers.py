@@ -118,7 +118,7 @@ def parse_digits(digits: str, decimal: str) -> float | None:
 
 
 def amount(text: str, quantity: Quantity, unit: str = "", decimal: str = "") -> Amount | None:
-    """Parse a cell into SI, with its own unit or else the column's `unit`. None if it is not a number of this quantity."""
+    """Parse a cell into SI units, by the unit in the cell or else the column's `unit`. None if it is not a number of this quantity."""
     match = _NUMBER.match(text.strip())
     value = parse_digits(match[2], decimal) if match else None
     if match is None or value is None or not math.isfinite(value):

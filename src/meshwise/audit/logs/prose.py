@@ -46,14 +46,14 @@ def _short(text: str) -> str:
 
 def cards(text: str) -> float:
     """Return the number of GPUs that a paragraph mentions; NaN if it mentions none or several different numbers."""
-    found = {float(COUNTS.get(n.lower()) or n) for n in _CARDS.findall(text)}
-    return found.pop() if len(found) == 1 else float("nan")
+    counts = {float(COUNTS.get(n.lower()) or n) for n in _CARDS.findall(text)}
+    return counts.pop() if len(counts) == 1 else float("nan")
 
 
 def model_in(text: str) -> str:
     """Return the first model name in a text, such as 'llama 3.3', or ''."""
-    found = _MODEL.search(text)
-    return f"{found[1]} {found[2].rstrip('.')}".lower() if found else ""
+    match = _MODEL.search(text)
+    return f"{match[1]} {match[2].rstrip('.')}".lower() if match else ""
 
 
 def claims(text: str, where: str, model: str) -> Iterator[Claim]:
@@ -87,11 +87,11 @@ def claims(text: str, where: str, model: str) -> Iterator[Claim]:
 
 
 def _rates(text: str, where: str, model: str) -> Iterator[Claim]:
-    number = cards(text)
-    found = [(m, m[1], m[2]) for m in _RATE.finditer(text)] + [(m, m[2], m[1]) for m in _RATE_AFTER.finditer(text)]
-    for match, value, what in found:
-        kind = {"prompt": "prompt", "prefill": "prompt"}.get((what or "").lower(), "decode" if what else "")
-        yield Claim(kind="rate", where=where, text=_short(match[0]), values=(_value(value), number), about=(model, kind))
+    gpus = cards(text)
+    rates = [(m, m[1], m[2]) for m in _RATE.finditer(text)] + [(m, m[2], m[1]) for m in _RATE_AFTER.finditer(text)]
+    for match, value, token_kind in rates:
+        kind = {"prompt": "prompt", "prefill": "prompt"}.get((token_kind or "").lower(), "decode" if token_kind else "")
+        yield Claim(kind="rate", where=where, text=_short(match[0]), values=(_value(value), gpus), about=(model, kind))
 
 
 def _products(text: str, where: str) -> Iterator[Claim]:
@@ -104,5 +104,5 @@ def _products(text: str, where: str) -> Iterator[Claim]:
 
 
 def _factors(chain: str) -> list[float]:
-    found = (re.match(rf"\s*({_NUMBER}[kKMB]?)", part) for part in re.split(r"[×*·]|\sx\s", chain))
-    return [_value(match[1]) for match in found if match]
+    matches = (re.match(rf"\s*({_NUMBER}[kKMB]?)", part) for part in re.split(r"[×*·]|\sx\s", chain))
+    return [_value(match[1]) for match in matches if match]

@@ -52,6 +52,7 @@ class Series:
             self.texts[name] = value.strip()[:200]
 
     def step(self, number: float, where: str, numbers: Mapping[str, float]) -> None:
+        """Add the figures of a step; it may start a new run."""
         batch = numbers.get("global_batch_seqs", math.nan)
         if self.steps and (number < self.last or (math.isfinite(batch) and math.isfinite(self.batch) and batch != self.batch)):
             restarted = number < self.last

@@ -39,16 +39,16 @@ OWN_COLUMNS = frozenset({"sec_per_iter", "tokens_per_sec_per_gpu", "tflops_per_g
 
 def fields_of(header: Sequence[str]) -> list[Field | None]:
     """Return the field of each column. If two columns have the same field, the first non-empty cell counts."""
-    found: list[Field | None] = []
-    own = bool(OWN_COLUMNS & set(header))
+    fields: list[Field | None] = []
+    own_table = bool(OWN_COLUMNS & set(header))
     for name in header:
         field = find_field(name)
         if field and field.name == "n_gpus" and is_card_column(name):
             field = Field("gpu", "")
-        if field and field.quantity == "share" and own:
+        if field and field.quantity == "share" and own_table:
             field = Field(field.name, "share", "%")
-        found.append(field)
-    return found
+        fields.append(field)
+    return fields
 
 
 def is_card_column(name: str) -> bool:
@@ -90,12 +90,12 @@ def run_from_row(
         elif outcome:
             texts["outcome"] = outcome
         elif not is_empty(text):
-            found = read_cell(field, text, decimal)
-            if found is None or (found.value < 0 and field.name != "loss"):
+            number = read_cell(field, text, decimal)
+            if number is None or (number.value < 0 and field.name != "loss"):
                 skipped.add(f"{name.strip()[:30]!r} is not an unambiguous number", where)
                 continue
-            numbers[field.name] = found.value
-            rough |= {field.name} if found.rough else set()
+            numbers[field.name] = number.value
+            rough |= {field.name} if number.rough else set()
     numbers = scale_memory(numbers, texts)
     if not any(name in numbers for name in MEASURED) and "outcome" not in texts:
         return None
@@ -104,8 +104,8 @@ def run_from_row(
 
 def scale_memory(numbers: Mapping[str, float], texts: Mapping[str, str]) -> dict[str, float]:
     """Return the finite numbers, with memory converted from the unit in the column `mem_unit`."""
-    found = dict(numbers)
+    scaled = dict(numbers)
     unit = texts.get("mem_unit", "").lower()
-    if unit and "memory" in found:
-        found["memory"] *= {"gib": 2.0**30 / 1e9, "mib": 2.0**20 / 1e9, "mb": 1e-3}.get(unit, 1.0)
-    return {name: value for name, value in found.items() if math.isfinite(value)}
+    if unit and "memory" in scaled:
+        scaled["memory"] *= {"gib": 2.0**30 / 1e9, "mib": 2.0**20 / 1e9, "mb": 1e-3}.get(unit, 1.0)
+    return {name: value for name, value in scaled.items() if math.isfinite(value)}

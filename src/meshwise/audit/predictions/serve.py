@@ -11,7 +11,7 @@ from meshwise.calibrate.serve.predict import predict
 from meshwise.errors import UserError
 
 SLOW, FAST = 3.0, 1.7
-"""Times slower or faster than predicted that are unusual: left-out rows of the built-in tables err by 20%, few by a factor of 2."""
+"""Factors slower or faster than predicted that are unusual: held-out rows of the built-in tables err by 20%, few by a factor of 2."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ def predict_runs(runs: Sequence[Figures]) -> tuple[list[ServePrediction], dict[s
     if not cases:
         return [], missing
     speeds = predict([case for _, case in cases])
-    found = [
+    predictions = [
         ServePrediction(f, speed.decode_tokens_per_second, speed.prefill_tokens_per_second if case.work.prompt else math.nan)
         for (f, case), speed in zip(cases, speeds, strict=True)
     ]
-    return found, missing
+    return predictions, missing
 
 
 def _to_case(f: Figures) -> ServeCase:
@@ -64,10 +64,10 @@ _SPEEDS = {"decode_tok_s": "decode", "prefill_tok_s": "prefill"}
 
 def compare(predictions: Sequence[ServePrediction]) -> Iterator[Finding]:
     """Yield a finding for each speed far from the predicted one."""
-    for one in predictions:
+    for prediction in predictions:
         for subject, measured, predicted in (
-            ("generation", one.figures.run.get("decode"), one.decode),
-            ("prompt processing", one.figures.run.get("prefill"), one.prefill),
+            ("generation", prediction.figures.run.get("decode"), prediction.decode),
+            ("prompt processing", prediction.figures.run.get("prefill"), prediction.prefill),
         ):
             if not math.isfinite(measured * predicted) or min(measured, predicted) <= 0:
                 continue
@@ -77,7 +77,7 @@ def compare(predictions: Sequence[ServePrediction]) -> Iterator[Finding]:
                 yield Finding(
                     rule="planner",
                     certainty="unusual",
-                    where=(one.figures.where,),
+                    where=(prediction.figures.where,),
                     message=f"{subject} is {how} than predicted",
                     arithmetic=f"{number(predicted)} tok/s predicted, {number(measured)} measured",
                 )

@@ -27,7 +27,7 @@ from meshwise.plan.train.search import search
 from meshwise.units import GIB
 
 SLOW_ALONE, SLOW_IN_TABLE = 3.0, 30.0
-"""Times slower than predicted that make a finding: for a single run, and for one of many, where the rest of the table shows it too."""
+"""Factors slower than predicted that make a finding: for a single run, and for one of a table, whose other rows show it too."""
 FEW = 3
 """Runs up to which a file does not count as a table."""
 FAST = 0.5
@@ -58,19 +58,19 @@ class TrainPrediction:
 
 def predict_runs(runs: Sequence[Figures]) -> tuple[list[TrainPrediction], dict[str, int]]:
     """Predict every training run that states enough; for the others, count the reasons why they cannot be predicted."""
-    found: list[tuple[Figures, Case]] = []
+    rows: list[tuple[Figures, Case]] = []
     missing: dict[str, int] = {}
     for f in runs:
         if f.served:
             continue
         try:
-            found.append((f, to_case(f)))
+            rows.append((f, to_case(f)))
         except UserError as error:
             missing[str(error)] = missing.get(str(error), 0) + 1
-    if not found:
+    if not rows:
         return [], missing
-    predicted = predict([case for _, case in found])
-    pairs = zip(found, predicted.seconds.tolist(), predicted.memory.tolist(), strict=True)
+    predicted = predict([case for _, case in rows])
+    pairs = zip(rows, predicted.seconds.tolist(), predicted.memory.tolist(), strict=True)
     return [TrainPrediction(f, case, seconds, memory) for (f, case), seconds, memory in pairs if math.isfinite(seconds)], missing
 
 
@@ -140,7 +140,7 @@ _TEXTS = ("framework", "precision", "recompute", "seq_parallel", "sharding", "fl
 
 
 def compare(predictions: Sequence[TrainPrediction], grades: dict[str, str]) -> Iterator[Finding]:
-    """Yield a finding for each step time or memory far from the predicted one. `grades` are the documents' own, by file."""
+    """Yield a finding for each step time or memory far from the predicted one. `grades`: how each document grades itself, by file."""
     counts = Counter(p.figures.source for p in predictions)
     for p in predictions:
         if p.case.chip.kind == "cpu":
@@ -245,7 +245,7 @@ def suggest_layouts(predictions: Sequence[TrainPrediction], doubted: frozenset[s
             best[key] = p
     trusted = [p for p in best.values() if p.figures.where not in doubted] or list(best.values())
     groups = sorted(trusted, key=lambda p: -sum(other.case.group == p.case.group for other in predictions))
-    return [one for p in groups[:most] if (one := _suggest(p)) is not None]
+    return [suggestion for p in groups[:most] if (suggestion := _suggest(p)) is not None]
 
 
 def _suggest(p: TrainPrediction) -> Suggestion | None:
@@ -256,10 +256,10 @@ def _suggest(p: TrainPrediction) -> Suggestion | None:
     )
     if case.cluster.devices > LARGEST:
         return None
-    found = search(question, top=1)
-    if not len(found.layouts):
+    result = search(question, top=1)
+    if not len(result.layouts):
         return None
-    best = plans.choice(question, found.layouts, found.cost, 0)
+    best = plans.choice(question, result.layouts, result.cost, 0)
     layout, assumed = case.layout, ""
     if not layout["mbs"]:
         layout, assumed = layout | {"mbs": _assumed_micro_batch(p)}, ", micro-batch not stated and assumed the fastest"
@@ -294,8 +294,8 @@ def _lacks_memory(p: TrainPrediction) -> str:
 def _largest_saving(question: Question, layout: dict[str, int], best: plans.Choice) -> str:
     """Return the part of the step in which the best layout saves most."""
     layouts = Layouts.of(**{axis: np.array([value]) for axis, value in layout.items()})
-    mine = plans.choice(question, layouts, evaluate(question, layouts), 0)
-    rows = [row for row in differences(best, mine) if row.gained > 0]
+    current = plans.choice(question, layouts, evaluate(question, layouts), 0)
+    rows = [row for row in differences(best, current) if row.gained > 0]
     if not rows:
         return "no single part of the step stands out"
     return f"most is saved in {PARTS[rows[0].part]} ({rows[0].other:.3g} s to {rows[0].mine:.3g} s)"

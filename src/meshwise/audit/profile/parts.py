@@ -87,10 +87,10 @@ def _measured(path: Path) -> dict[str, float]:
     try:
         last = path.read_text(encoding="utf-8").splitlines()[-1]
         values = cast(dict[str, object], json.loads(last))
-        found = {name: float(str(values[name])) for name in ("sec_per_iter", "mem_gb")}
-        if not all(0 < value < math.inf for value in found.values()):
+        figures = {name: float(str(values[name])) for name in ("sec_per_iter", "mem_gb")}
+        if not all(0 < value < math.inf for value in figures.values()):
             raise ValueError("time and memory must be finite and above zero")
-        return found
+        return figures
     except OSError as error:
         raise UserError(f"cannot read {quoted(str(path), 200)}: {error.strerror}") from None
     except (ValueError, KeyError, IndexError, TypeError) as error:
@@ -154,5 +154,5 @@ def _largest_difference(rows: list[Row]) -> str:
     ]
     if not pairs:
         return ""
-    part, off = max(pairs, key=lambda pair: abs(pair[1]))
-    return f"the largest difference is in {part}: {abs(off) * 1e3:.3g} ms {'more' if off > 0 else 'less'} than predicted"
+    part, difference = max(pairs, key=lambda pair: abs(pair[1]))
+    return f"the largest difference is in {part}: {abs(difference) * 1e3:.3g} ms {'more' if difference > 0 else 'less'} than predicted"

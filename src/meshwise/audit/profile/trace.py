@@ -33,7 +33,7 @@ KINDS = (
     ),
 )
 UPDATE = "optimizer step"
-"""Name given to kernels inside the annotation of the optimizer's step: their own names are those of any product or sum."""
+"""Name given to kernels inside the annotation of the optimizer's step: their own names could belong to any product or sum."""
 ON_GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 
 
@@ -82,21 +82,21 @@ def events(stream: TextIO) -> Iterator[dict[str, Any]]:
 
 def spans(path: Path) -> list[Span]:
     """Return GPU kernels and copies, or CPU operators if there are none."""
-    found: list[Span] = []
+    operations: list[Span] = []
     updates: list[Span] = []
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             for event in events(file):
                 span = _span(event)
                 if span and (event.get("cat") in ON_GPU or event.get("cat") == "cpu_op"):
-                    found.append(span)
+                    operations.append(span)
                 elif span and "annotation" in str(event.get("cat")) and "optimizer" in span.name.lower():
                     updates.append(span)
     except OSError as error:
         raise UserError(f"cannot read {quoted(str(path), 200)}: {error.strerror}") from None
     except UserError as error:
         raise UserError(f"{path.name}: not a trace of torch's profiler: {error}") from None
-    kept = [span for span in found if span.gpu] or found
+    kept = [span for span in operations if span.gpu] or operations
     windows = [(span.start, span.end) for span in updates if span.gpu == kept[0].gpu] if kept else []
     return [replace(s, name=UPDATE) if any(start <= s.start and s.end <= end for start, end in windows) else s for s in kept]
 
@@ -128,22 +128,22 @@ def parts(spans: list[Span]) -> dict[str, float]:
     if not spans:
         return {}
     length = max(span.end for span in spans) - min(span.start for span in spans)
-    own = spans if spans[0].gpu else list(_own_time(spans))
-    busy = union([(s.start, s.end) for s in own])
-    working = [s for s in own if part_of(s.name) != "communication"]
+    lane_spans = spans if spans[0].gpu else list(_own_time(spans))
+    busy = union([(s.start, s.end) for s in lane_spans])
+    working = [s for s in lane_spans if part_of(s.name) != "communication"]
     computing = union([(s.start, s.end) for s in working])
     sums = dict.fromkeys(cast(tuple[str, ...], PARTS), 0.0)
     for span in working:
         sums[part_of(span.name)] += span.end - span.start
     whole = sum(sums.values())
     # Kernels on several streams overlap: the time in which anything computed is split in proportion to the sums.
-    found = {part: value * computing / whole if whole else 0.0 for part, value in sums.items()}
-    found |= {"communication": busy - computing, "idle": max(0.0, length - busy)}
-    return {part: found[part] / 1e6 for part in PARTS}
+    times = {part: value * computing / whole if whole else 0.0 for part, value in sums.items()}
+    times |= {"communication": busy - computing, "idle": max(0.0, length - busy)}
+    return {part: times[part] / 1e6 for part in PARTS}
 
 
 def _own_time(spans: list[Span]) -> Iterator[Span]:
-    """Yield the time of each operator without that of the operators it calls, as spans that do not overlap in a lane."""
+    """Yield the time of each operator without the operators it calls, as spans that do not overlap in a lane."""
     for lane in {span.lane for span in spans}:
         stack: list[tuple[Span, float]] = []
         for span in sorted((s for s in spans if s.lane == lane), key=lambda s: (s.start, -s.end)):

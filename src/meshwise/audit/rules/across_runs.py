@@ -20,11 +20,11 @@ Rule = Callable[[Sequence[Figures]], Iterator[Finding]]
 
 def _groups(runs: Sequence[Figures], *without: str, same_day: bool = True) -> list[list[Figures]]:
     """Group successful runs that differ in nothing but the fields in `without`."""
-    found: dict[tuple[object, ...], list[Figures]] = {}
+    groups: dict[tuple[object, ...], list[Figures]] = {}
     for f in runs:
         if f.run.text("outcome").lower() in ("", "ok"):
-            found.setdefault((*f.setup_key(*without), _day(f) if same_day else ""), []).append(f)
-    return [group for group in found.values() if len(group) > 1]
+            groups.setdefault((*f.setup_key(*without), _day(f) if same_day else ""), []).append(f)
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def _day(f: Figures) -> str:
@@ -36,13 +36,17 @@ def _places(runs: Sequence[Figures]) -> tuple[str, ...]:
 
 
 def swapped(runs: Sequence[Figures]) -> Iterator[Finding]:
-    """The seconds of one run are the TFLOP/s of another of the same setup, and vice versa: two columns were swapped."""
+    """If the seconds of one run are the TFLOP/s of another of the same setup, and vice versa, two columns were swapped."""
     for group in _groups(runs, "zero_stage", "n_heads", same_day=False):
         for i, f in enumerate(group):
             for other in group[:i]:
-                mine = f.run.get("seconds"), f.run.get("tflops") / 1e12
-                theirs = other.run.get("tflops") / 1e12, other.run.get("seconds")
-                if near(*mine, SAME) or not near(mine[0], theirs[0], 1e-3) or not near(mine[1], theirs[1], 1e-3):
+                this_pair = f.run.get("seconds"), f.run.get("tflops") / 1e12
+                other_swapped = other.run.get("tflops") / 1e12, other.run.get("seconds")
+                if (
+                    near(*this_pair, SAME)
+                    or not near(this_pair[0], other_swapped[0], 1e-3)
+                    or not near(this_pair[1], other_swapped[1], 1e-3)
+                ):
                     continue
                 wrong = max(f, other, key=_distance_from_similar(runs, f, other))
                 right = other if wrong is f else f
@@ -61,7 +65,7 @@ def _pair(f: Figures) -> str:
 
 
 def _distance_from_similar(runs: Sequence[Figures], *pair: Figures) -> Callable[[Figures], float]:
-    """Return a function: how far a run's seconds are from the median of other runs of the same model, batch and day."""
+    """Return a function that gives the distance of a run's seconds from the median of other runs of the same model, batch and day."""
     like = [f for f in runs if f not in pair and f.run.get("params") == pair[0].run.get("params") and f.batch == pair[0].batch]
     typical = sorted(f.run.get("seconds") for f in like if f.run.stated("seconds") and _day(f) == _day(pair[0]))
     middle = typical[len(typical) // 2] if typical else math.nan
@@ -69,7 +73,7 @@ def _distance_from_similar(runs: Sequence[Figures], *pair: Figures) -> Callable[
 
 
 def quoted_twice(runs: Sequence[Figures]) -> Iterator[Finding]:
-    """One setup with different results on one day: a column is wrong, or a setting that differs is not stated."""
+    """One setup has the same results on one day; otherwise a column is wrong, or a setting that differs is not stated."""
     for group in _groups(runs):
         ranges: list[str] = []
         for name, unit, scale, tolerance in (("seconds", "s", 1.0, SAME), ("memory", "GB", 1e9, 3 * SAME)):
@@ -96,8 +100,8 @@ def _layout(f: Figures) -> str:
 def memory_and_micro_batch(runs: Sequence[Figures]) -> Iterator[Finding]:
     """A larger micro-batch in the same layout never needs less memory."""
     for group in _groups(runs, "micro_batch", "grad_accum"):
-        some = sorted((f for f in group if f.run.stated("memory", "micro_batch")), key=lambda f: f.run.get("micro_batch"))
-        for small, large in pairwise(some):
+        stated = sorted((f for f in group if f.run.stated("memory", "micro_batch")), key=lambda f: f.run.get("micro_batch"))
+        for small, large in pairwise(stated):
             least, most = small.run.get("memory"), large.run.get("memory")
             if small.run.get("micro_batch") < large.run.get("micro_batch") and least > (1 + 2 * SAME) * most:
                 smaller, larger = number(small.run.get("micro_batch")), number(large.run.get("micro_batch"))
@@ -124,20 +128,20 @@ def _memory_of_table(runs: Sequence[Figures], odd: Figures) -> str:
 def smaller_batch(runs: Sequence[Figures]) -> Iterator[Finding]:
     """A step of fewer micro-batches is shorter: it takes m + pp - 1 slots of the pipeline (arXiv:2104.04473, 2.2.1)."""
     for group in _groups(runs, "global_batch_seqs", "grad_accum"):
-        some = sorted(
+        timed = sorted(
             (f for f in group if f.run.stated("seconds", "micro_batch") and f.batch > 0 and f.dp > 0), key=lambda f: f.batch
         )
-        for small, large in pairwise(some):
+        for small, large in pairwise(timed):
             if small.batch == large.batch:
                 continue
             slots = [f.batch / (f.dp * f.run.get("micro_batch")) + f.run.numbers.get("pp", 1.0) - 1 for f in (small, large)]
             if slots[0] < 4:
-                continue  # the fixed cost of a step is not small against so few slots
-            mine, other = small.run.get("seconds"), large.run.get("seconds")
+                continue  # with this few slots, the fixed cost of a step is not negligible
+            took, other = small.run.get("seconds"), large.run.get("seconds")
             expected = other * slots[0] / slots[1]
-            if mine > (1 + SLOW) * expected and mine > 0.9 * other:
+            if took > (1 + SLOW) * expected and took > 0.9 * other:
                 both = (
-                    f"a batch of {number(small.batch)} takes {number(mine)} s, and one of {number(large.batch)} {number(other)} s"
+                    f"a batch of {number(small.batch)} takes {number(took)} s, and one of {number(large.batch)} {number(other)} s"
                 )
                 yield Finding(
                     rule="batch and time",
@@ -150,7 +154,7 @@ def smaller_batch(runs: Sequence[Figures]) -> Iterator[Finding]:
 
 
 def formula_change(runs: Sequence[Figures]) -> Iterator[Finding]:
-    """TFLOP/s of one document that follow two formulas: its times can be compared, its TFLOP/s cannot."""
+    """TFLOP/s of one document follow one formula; if they follow two, only its times can be compared."""
     for source in dict.fromkeys(f.source for f in runs):
         used: dict[str, list[Figures]] = {}
         for f in runs:
@@ -159,27 +163,29 @@ def formula_change(runs: Sequence[Figures]) -> Iterator[Finding]:
                 used.setdefault(formula, []).append(f)
         names = sorted(used, key=lambda name: -len(used[name]))
         for other in names[1:]:
-            most, some = used[names[0]], used[other]
-            one = max(some, key=lambda f: f.shape.params)
-            if not {names[0], other} <= set(one.formulas):
+            most, fewer = used[names[0]], used[other]
+            largest = max(fewer, key=lambda f: f.shape.params)
+            if not {names[0], other} <= set(largest.formulas):
                 continue
-            ratio = one.formulas[names[0]] / one.formulas[other]
-            counts = f"{len(most)} runs count '{names[0]}' and {len(some)} count '{other}'"
-            both = f"'{names[0]}' gives {one.formulas[names[0]]:.4g} FLOPs a token and '{other}' {one.formulas[other]:.4g}"
+            ratio = largest.formulas[names[0]] / largest.formulas[other]
+            counts = f"{len(most)} runs count '{names[0]}' and {len(fewer)} count '{other}'"
+            both = (
+                f"'{names[0]}' gives {largest.formulas[names[0]]:.4g} FLOPs a token and '{other}' {largest.formulas[other]:.4g}"
+            )
             more = f"{abs(ratio - 1):.1%} {'more' if ratio > 1 else 'less'} for the same work"
             certainty: Certainty = "certain" if abs(ratio - 1) > 0.015 else "unusual"
             yield Finding(
                 rule="two formulas",
                 certainty=certainty,
                 where=(source,),
-                compared_with=_places([*some[:MOST_PLACES], most[0]]),
+                compared_with=_places([*fewer[:MOST_PLACES], most[0]]),
                 message=f"the TFLOP/s follow two formulas: {counts}; compare times, not TFLOP/s",
-                arithmetic=f"for the run at {one.run.where} {both}: {more}",
+                arithmetic=f"for the run at {largest.run.where} {both}: {more}",
             )
 
 
 def unlike_batches(runs: Sequence[Figures]) -> Iterator[Finding]:
-    """Runs of one table on several numbers of devices whose batches neither stay (strong scaling) nor grow with the devices (weak)."""
+    """Over the numbers of devices in one table, the batch stays the same (strong scaling) or grows with the devices (weak)."""
     for group in _tables(runs):
         by_devices: dict[float, set[float]] = {}
         for f in group:
@@ -189,12 +195,12 @@ def unlike_batches(runs: Sequence[Figures]) -> Iterator[Finding]:
             continue
         batches = list(by_devices.values())
         shared = set[float].intersection(*batches)
-        each = [{batch / devices for batch in some} for devices, some in by_devices.items()]
+        each = [{batch / devices for batch in sizes} for devices, sizes in by_devices.items()]
         if shared or set[float].intersection(*each) or _nearly_equal(batches):
             continue
         shown = ", ".join(
-            f"{number(devices)} devices with {'/'.join(map(number, sorted(some)))}"
-            for devices, some in sorted(by_devices.items())
+            f"{number(devices)} devices with {'/'.join(map(number, sorted(sizes)))}"
+            for devices, sizes in sorted(by_devices.items())
         )
         message = "numbers of devices are compared at different batches: this is neither strong nor weak scaling"
         yield Finding(
@@ -203,23 +209,23 @@ def unlike_batches(runs: Sequence[Figures]) -> Iterator[Finding]:
 
 
 def _nearly_equal(batches: Sequence[set[float]]) -> bool:
-    """Whether batches only differ by what divisibility requires: 2040, 2043 and 2048 count as one batch."""
-    values = [batch for some in batches for batch in some]
+    """Return whether batches only differ as divisibility requires: 2040, 2043 and 2048 count as one batch."""
+    values = [batch for sizes in batches for batch in sizes]
     return near(min(values), max(values), 0.05)
 
 
 def _tables(runs: Sequence[Figures]) -> list[list[Figures]]:
     """Group runs of one model in one table."""
-    found: dict[tuple[object, ...], list[Figures]] = {}
+    tables: dict[tuple[object, ...], list[Figures]] = {}
     for f in runs:
         if f.run.section and f.run.section != "log":
             key = (f.source, f.run.section, f.run.get("params"), f.run.text("model"), f.run.get("seq_len"))
-            found.setdefault(key, []).append(f)
-    return [group for group in found.values() if len(group) > 1]
+            tables.setdefault(key, []).append(f)
+    return [group for group in tables.values() if len(group) > 1]
 
 
 def unlike_lengths(runs: Sequence[Figures]) -> Iterator[Finding]:
-    """Throughput compared over sequence lengths without a batch: the tokens of a step are unknown."""
+    """A comparison of throughput over sequence lengths states the batch; without it, the tokens per step are unknown."""
     tables: dict[tuple[str, str], list[Figures]] = {}
     for f in runs:
         if f.run.section and math.isfinite(f.stated_rate) and f.run.stated("seq_len"):
@@ -238,13 +244,13 @@ def unlike_lengths(runs: Sequence[Figures]) -> Iterator[Finding]:
 
 
 def stated_efficiency(runs: Sequence[Figures]) -> Iterator[Finding]:
-    """A column of scaling efficiencies against the rates and devices of its table, relative to the fewest devices."""
+    """A stated scaling efficiency agrees with the rates and devices of its table, relative to the fewest devices."""
     for group in _tables(runs):
-        some = sorted((f for f in group if f.rate > 0 and f.devices > 0), key=lambda f: f.devices)
-        if len(some) < 2 or (some[0].run.stated("efficiency") and not near(some[0].run.get("efficiency"), 1.0, EFFICIENCY)):
+        rated = sorted((f for f in group if f.rate > 0 and f.devices > 0), key=lambda f: f.devices)
+        if len(rated) < 2 or (rated[0].run.stated("efficiency") and not near(rated[0].run.get("efficiency"), 1.0, EFFICIENCY)):
             continue
-        base = some[0]
-        for f in some[1:]:
+        base = rated[0]
+        for f in rated[1:]:
             stated, gain, more = f.run.get("efficiency"), f.rate / base.rate, f.devices / base.devices
             if more > 1 and math.isfinite(stated) and abs(stated - gain / more) > EFFICIENCY:
                 yield Finding(

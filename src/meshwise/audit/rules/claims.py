@@ -31,7 +31,7 @@ def _places(statements: Sequence[Statement]) -> tuple[str, ...]:
 
 
 def products(statements: Sequence[Statement], runs: Sequence[Figures]) -> Iterator[Finding]:
-    """Products that the text itself works out."""
+    """A product that the text works out is right."""
     for statement in statements:
         if statement.claim.kind != "product":
             continue
@@ -50,11 +50,11 @@ def products(statements: Sequence[Statement], runs: Sequence[Figures]) -> Iterat
 
 
 def conflicts(statements: Sequence[Statement], runs: Sequence[Figures]) -> Iterator[Finding]:
-    """Two values for one figure, both outside of tables, or one in a table and one in the text above it."""
+    """A figure has one value: outside of tables, and in a table and the text above it."""
     for statement in statements:
         claim = statement.claim
         if claim.kind == "conflict":
-            above, own = claim.values
+            above, below = claim.values
             fits = (
                 _matching_batch(runs, statement, above) if claim.about[0] == "global_batch_seqs" and len(claim.about) > 1 else ""
             )
@@ -63,7 +63,7 @@ def conflicts(statements: Sequence[Statement], runs: Sequence[Figures]) -> Itera
                 certainty="likely" if fits else "unusual",
                 where=(statement.where,),
                 message=f"{claim.text}{fits}",
-                arithmetic=f"{number(own)} / {number(above)} = {own / above if above else math.nan:.3g}",
+                arithmetic=f"{number(below)} / {number(above)} = {below / above if above else math.nan:.3g}",
             )
 
 
@@ -80,7 +80,7 @@ def _matching_batch(runs: Sequence[Figures], statement: Statement, batch: float)
 
 
 def rates_twice(statements: Sequence[Statement], runs: Sequence[Figures]) -> Iterator[Finding]:
-    """Different tokens per second of one model on as many GPUs: prompt and generated tokens, or two measurements, are mixed up."""
+    """One model on as many GPUs has one speed; otherwise prompt and generated tokens, or two measurements, are mixed up."""
     subjects: dict[tuple[str, float], list[Statement]] = {}
     for statement in statements:
         claim = statement.claim
@@ -132,7 +132,7 @@ def glossary() -> dict[str, list[str]]:
 
 
 def meanings(statements: Sequence[Statement], runs: Sequence[Figures]) -> Iterator[Finding]:
-    """Abbreviations that the text expands wrongly."""
+    """An abbreviation is expanded to its accepted meaning."""
     wrong: dict[str, list[Statement]] = {}
     for statement in statements:
         if statement.claim.kind == "meaning" and _is_wrong(statement.claim):
@@ -160,16 +160,16 @@ def _is_wrong(claim: Claim) -> bool:
 
 
 def efficiency(statements: Sequence[Statement], runs: Sequence[Figures]) -> Iterator[Finding]:
-    """'x% scaling efficiency' against the rates and devices of the same document, and whether those can be compared."""
+    """'x% scaling efficiency' agrees with the rates and devices of the same document, and their batches can be compared."""
     for source in dict.fromkeys(s.source for s in statements if s.claim.kind == "efficiency"):
         pair = _fewest_and_most([f for f in runs if f.source == source])
-        some = [s for s in statements if s.source == source and s.claim.kind == "efficiency"]
+        claims = [s for s in statements if s.source == source and s.claim.kind == "efficiency"]
         if pair is None:
             yield Finding(
                 rule="scaling",
                 certainty="unusual",
-                where=_places(some[:2]),
-                message=f"'{some[0].claim.text}' is claimed without two rates to compute it from",
+                where=_places(claims[:2]),
+                message=f"'{claims[0].claim.text}' is claimed without two rates to compute it from",
                 arithmetic="no rates at two numbers of devices",
             )
             continue
@@ -178,7 +178,7 @@ def efficiency(statements: Sequence[Statement], runs: Sequence[Figures]) -> Iter
         real = gain / more
         rates = f"{number(many.stated_rate)} / {number(few.stated_rate)} = {gain:.2f}"
         work = f"{rates} times the rate on {more:g} times the devices: {real:.1%}"
-        for statement in some:
+        for statement in claims:
             values = statement.claim.values
             claimed = values[0] / values[1] if len(values) == 2 and values[1] else values[0]
             if not near(claimed, real, 0.03):
@@ -207,7 +207,7 @@ def _fewest_and_most(runs: Sequence[Figures]) -> tuple[Figures, Figures] | None:
 
 
 def spreads(statements: Sequence[Statement], runs: Sequence[Figures]) -> Iterator[Finding]:
-    """'±6% across GPUs' against the rates of the ranks."""
+    """'±6% across GPUs' agrees with the rates of the ranks."""
     for statement in statements:
         ranks = [f.run.ranks for f in runs if f.source == statement.source and "tokens_per_second" in f.run.ranks]
         rates = ranks[0]["tokens_per_second"] if ranks else ()

@@ -11,7 +11,7 @@ from meshwise.units import GIB
 SMALLEST_VOCABULARY = 256
 """Bytes: no tokenizer has fewer tokens, so the loss of an untrained model is at least ln 256 = 5.5."""
 FIRST_STEPS = 2
-"""After at most this many updates the loss is still that of an untrained model."""
+"""After at most this many updates, a model still has the loss of an untrained one."""
 GEMM_MARGIN = 1.05
 MULTIPLES = 0.02
 """Relative difference up to which a ratio counts as a whole number, or as the number of devices."""
@@ -26,7 +26,7 @@ def _finding(f: Figures, rule: str, certainty: Certainty, message: str, arithmet
 
 
 def tokens_per_step(f: Figures) -> Iterator[Finding]:
-    """Batch x sequence length against the stated tokens per step."""
+    """Batch x sequence length equals the stated tokens per step."""
     stated, counted = f.run.get("tokens_per_step"), f.batch * f.run.get("seq_len")
     if not math.isfinite(stated * counted) or near(stated, counted, f.tolerance("tokens_per_step", "global_batch_seqs")):
         return
@@ -37,7 +37,7 @@ def tokens_per_step(f: Figures) -> Iterator[Finding]:
 
 
 def step_times_rate(f: Figures) -> Iterator[Finding]:
-    """Step time x throughput against the tokens of a step."""
+    """Step time x throughput equals the tokens of a step."""
     seconds, rate, tokens = f.run.get("seconds"), f.stated_rate, f.tokens
     processed = seconds * rate
     names = ("seconds", "tokens_per_second", "tokens_per_second_per_gpu", "samples_per_second", "global_batch_seqs")
@@ -61,7 +61,7 @@ def step_times_rate(f: Figures) -> Iterator[Finding]:
 
 
 def ranks_against_total(f: Figures) -> Iterator[Finding]:
-    """The rates of single ranks against the total, and against the rate that the step time gives."""
+    """The rates of the ranks sum to the total, and to the rate that the step time gives."""
     rates, total = f.run.ranks.get("tokens_per_second", ()), f.run.get("tokens_per_second")
     if len(rates) < 2:
         return
@@ -81,7 +81,7 @@ def ranks_against_total(f: Figures) -> Iterator[Finding]:
 
 
 def samples_against_batch(f: Figures) -> Iterator[Finding]:
-    """Samples per second x step time against the batch."""
+    """Samples per second x step time equals the batch."""
     samples, seconds = f.run.get("samples_per_second"), f.run.get("seconds")
     if not math.isfinite(samples * seconds * f.batch) or math.isfinite(f.stated_rate * f.tokens):
         return  # with a sequence length, `step_times_rate` finds the same in tokens
@@ -92,7 +92,7 @@ def samples_against_batch(f: Figures) -> Iterator[Finding]:
 
 
 def layout_and_devices(f: Figures) -> Iterator[Finding]:
-    """The product of the parallel axes against the number of devices."""
+    """The product of the parallel axes equals the number of devices."""
     run = f.run
     if not run.stated("tp", "pp") or not (run.stated("n_gpus") or run.stated("nodes", "gpus_per_node")):
         return
@@ -113,7 +113,7 @@ def layout_and_devices(f: Figures) -> Iterator[Finding]:
 
 
 def batch_divides(f: Figures) -> Iterator[Finding]:
-    """Replicas x micro-batch x gradient accumulation against the batch."""
+    """Replicas x micro-batch x gradient accumulation equals the batch."""
     run = f.run
     if not run.stated("dp") and not run.stated("tp", "pp"):
         return  # the number of replicas is not known
@@ -165,7 +165,7 @@ def failure_reason(f: Figures) -> str:
 
 
 def size_and_shape(f: Figures) -> Iterator[Finding]:
-    """The stated size against the parameters of the layers; sources count with or without the embedding."""
+    """The stated size agrees with layers and width; sources count with or without the embedding."""
     run = f.run
     params, layers, hidden, vocab = (run.get(name) for name in ("params", "n_layers", "d_model", "vocab"))
     if run.stated("d_ff", "n_kv_heads") and (run.get("d_ff") != 4 * hidden or run.get("n_kv_heads") != run.get("n_heads")):
@@ -204,7 +204,7 @@ def first_loss(f: Figures) -> Iterator[Finding]:
 
 
 def above_the_chip(f: Figures) -> Iterator[Finding]:
-    """Model FLOP/s against the rate that matrix products reach on the chip, and against its peak."""
+    """Model FLOP/s exceed neither the rate that matrix products reach on the chip, nor its peak."""
     if f.chip is None or not f.mfu:
         return
     fitted = calibrations.choose(f.chip, f.run.text("framework").lower())
@@ -225,7 +225,7 @@ def _share_of_peak(f: Figures, name: str) -> str:
 
 
 def printed_flops(f: Figures) -> Iterator[Finding]:
-    """Printed TFLOP/s (or MFU) that match no formula."""
+    """Printed TFLOP/s (or MFU) match a common formula."""
     name, ratio = f.printed_formula
     if name or not math.isfinite(ratio) or (not math.isfinite(f.shape.layer_params) and 0.75 < ratio < 1.33):
         return
@@ -258,7 +258,7 @@ def _likely_cause(f: Figures) -> str:
 
 
 def printed_mfu(f: Figures) -> Iterator[Finding]:
-    """Printed MFU against printed TFLOP/s over the peak."""
+    """Printed MFU equals printed TFLOP/s over the peak."""
     run = f.run
     share = run.get("mfu") if run.stated("mfu") else run.get("hfu")
     implied = run.get("tflops") / f.peak_flops
@@ -268,7 +268,7 @@ def printed_mfu(f: Figures) -> Iterator[Finding]:
 
 
 def memory_and_chip(f: Figures) -> Iterator[Finding]:
-    """Stated memory against the memory of the chip, or of all chips of a served model."""
+    """Stated memory fits the memory of the chip, or of all chips for a served model."""
     chips = f.devices if f.served and math.isfinite(f.devices) else 1.0
     room = chips * f.chip.memory if f.chip is not None and f.chip.kind in ("gpu", "tpu", "npu") else math.inf
     if f.chip is not None and f.memory > 1.01 * room:
@@ -279,7 +279,7 @@ def memory_and_chip(f: Figures) -> Iterator[Finding]:
 
 
 def forward_and_step(f: Figures) -> Iterator[Finding]:
-    """A step takes as long as three forward passes of its micro-batches, four with recompute; ten times that has another cause."""
+    """A step takes as long as three forward passes of its micro-batches, four with recompute; ten times as long has another cause."""
     forward, seconds = f.run.get("forward_seconds"), f.run.get("seconds")
     steps = f.run.numbers.get("grad_accum", 1.0)
     if math.isfinite(forward * seconds) and forward > 0 and seconds > 30 * forward * steps:
@@ -298,7 +298,7 @@ def rank_balance(f: Figures) -> Iterator[Finding]:
 
 
 def not_numbers(f: Figures) -> Iterator[Finding]:
-    """Losses that are NaN or infinite."""
+    """Losses are finite."""
     if f.run.numbers.get("nans", 0.0) > 0:
         message = "some losses are NaN or infinite, so the speed is that of a broken run"
         yield _finding(f, "NaN", "certain", message, f"{number(f.run.get('nans'))} steps")
@@ -323,7 +323,7 @@ def served_speed(f: Figures) -> Iterator[Finding]:
 
 
 def low_utilization(f: Figures, grade: str) -> Iterator[Finding]:
-    """An MFU by 6N so low that the run has a fault; for runs without a predicted step time. `grade` is the document's own."""
+    """MFU by 6N is not so low that the run has a fault. For runs without a predicted step time; `grade`: how the document grades itself."""
     share = f.model_mfu
     if not share < LOWEST_MFU or f.served or f.chip is None or f.chip.kind == "cpu":
         return

@@ -1,4 +1,4 @@
-"""BenchAsk: what to measure of an engine, in the words of the command line."""
+"""BenchAsk: the settings at which to measure an engine, in the words of the command line."""
 
 from typing import ClassVar
 
@@ -20,7 +20,7 @@ def numbers(value: "str | int | list[int] | Numbers") -> Numbers:
         return (value,) if value else ()
     if not isinstance(value, str):
         return tuple(value)
-    found: list[int] = []
+    values: list[int] = []
     for piece in value.split(",") if value else ():
         low, dots, high = (word.strip() for word in piece.partition(".."))
         try:
@@ -31,9 +31,9 @@ def numbers(value: "str | int | list[int] | Numbers") -> Numbers:
         if not 0 < first <= last or last > LONGEST:
             raise UserError(f"{quoted(value)}: expected whole numbers such as 1,2,4..64")
         while first <= last:
-            found.append(first)
+            values.append(first)
             first *= 2
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(values))
 
 
 NUMBERS: "Kind[str | int | list[int] | Numbers, Numbers]" = Kind(
@@ -41,25 +41,25 @@ NUMBERS: "Kind[str | int | list[int] | Numbers, Numbers]" = Kind(
 )
 
 
-def _addresses(value: str) -> str:
+def _checked_addresses(value: str) -> str:
     addresses(value)
     return value
 
 
 def addresses(text: str) -> dict[str, str]:
-    """Read 'host1=10.0.0.5,host2=loopback': where each host of a plan is."""
-    found: dict[str, str] = {}
+    """Read 'host1=10.0.0.5,host2=loopback': the address of each host of a plan."""
+    by_host: dict[str, str] = {}
     for piece in filter(None, (word.strip() for word in text.split(","))):
         host, equals, address = piece.partition("=")
         if not equals or not address:
             raise UserError(
                 f"{quoted(piece)}: expected a host of the plan and its address, such as host1=10.0.0.5 or host1=loopback"
             )
-        found[host] = address
-    return found
+        by_host[host] = address
+    return by_host
 
 
-ADDRESSES: Kind[str, str] = Kind(_addresses, str, "HOST=ADDRESS")
+ADDRESSES: Kind[str, str] = Kind(_checked_addresses, str, "HOST=ADDRESS")
 
 
 @question

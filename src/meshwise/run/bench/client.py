@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ENDS = (b"[DONE]\n\n", b"[DONE]\r\n\r\n", b"\r\n0\r\n\r\n")
 """The last bytes of a stream, whether or not the endpoint then closes the connection."""
 LAST = (b"\n\n", b"\n\r\n")
-"""How each of these ends, with or without the end of its chunk: a quick test that most arrivals fail."""
+"""The last bytes of every entry of ENDS: a quick test that most arrivals fail."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +74,9 @@ _WHEN = struct.Struct("qq")
 
 
 class _Stamped(socket.socket):
-    """A socket that knows when its last bytes arrived, by the kernel's timestamp where there is one (socket(7)).
+    """A socket that records when its last bytes arrived, by the kernel's timestamp where there is one (socket(7)).
 
-    So times do not depend on how long this process waited for a core, or on how many streams it read before this one.
+    Times then do not depend on how long this process waited for a core, or on how many streams it read before this one.
     """
 
     arrived = 0.0
@@ -141,49 +141,49 @@ async def ask(where: Address, method: str, path: str, values: dict[str, Any] | N
     context = ssl.create_default_context() if where.secure else None
     try:
         async with asyncio.timeout(patience):
-            source = await _connected(where)
+            source = await _connect(where)
             name = where.host if where.secure else None
             transport, stream = await loop.create_connection(
                 lambda: _Stream(over, source), sock=source, ssl=context, server_hostname=name
             )
     except TimeoutError:
-        return Reply(begun=begun, ended=perf_counter(), fault="silent", words=f"no connection within {patience:g} s")
+        return Reply(begun=begun, ended=perf_counter(), fault="silent", message=f"no connection within {patience:g} s")
     except ssl.SSLCertVerificationError as error:
         reason = error.verify_message or "unknown"
-        return Reply(begun=begun, ended=perf_counter(), fault="refused", words=f"its certificate is not trusted ({reason})")
+        return Reply(begun=begun, ended=perf_counter(), fault="refused", message=f"its certificate is not trusted ({reason})")
     except (OSError, ssl.SSLError) as error:
-        return Reply(begun=begun, ended=perf_counter(), fault="refused", words=error.strerror or type(error).__name__)
+        return Reply(begun=begun, ended=perf_counter(), fault="refused", message=error.strerror or type(error).__name__)
     begun = perf_counter()
     transport.write(_request(where, method, path, body))
-    late = await _ended(stream, begun, patience)
+    late = await _wait_for_end(stream, begun, patience)
     ended = perf_counter()
     transport.abort() if late else transport.close()
     closed = over.done() and over.result()
     return reply(begun, ended, stream.arrivals, closed=closed, late=late)
 
 
-async def _connected(where: Address) -> _Stamped:
+async def _connect(where: Address) -> _Stamped:
     """Connect to the first of its addresses that accepts."""
     loop = asyncio.get_running_loop()
     problem = OSError("no address found")
     for family, kind, protocol, _, place in await loop.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM):
-        found = _Stamped(family, kind, protocol)
-        found.setblocking(False)
+        connection = _Stamped(family, kind, protocol)
+        connection.setblocking(False)
         try:
-            await loop.sock_connect(found, place)
+            await loop.sock_connect(connection, place)
         except OSError as error:
-            found.close()
+            connection.close()
             problem = error
             continue
         except BaseException:
-            found.close()
+            connection.close()
             raise
-        found.request_timestamps()
-        return found
+        connection.request_timestamps()
+        return connection
     raise problem
 
 
-async def _ended(stream: _Stream, begun: float, patience: float) -> bool:
+async def _wait_for_end(stream: _Stream, begun: float, patience: float) -> bool:
     """Wait for the end of a stream; return True if nothing arrived for too long."""
     while True:
         last = stream.arrivals[-1][0] if stream.arrivals else begun
@@ -195,6 +195,6 @@ async def _ended(stream: _Stream, begun: float, patience: float) -> bool:
             return False
 
 
-async def together(where: Address, path: str, requests: Sequence[dict[str, Any]], *, patience: float) -> list[Reply]:
+async def ask_all(where: Address, path: str, requests: Sequence[dict[str, Any]], *, patience: float) -> list[Reply]:
     """Send all requests at once, each on its own connection."""
-    return list(await asyncio.gather(*(ask(where, "POST", path, one, patience=patience) for one in requests)))
+    return list(await asyncio.gather(*(ask(where, "POST", path, request, patience=patience) for request in requests)))

@@ -1,4 +1,4 @@
-"""Measure an endpoint that speaks OpenAI's protocol: find out what it accepts, warm it up, and time each setting several times."""
+"""Measure an endpoint that speaks OpenAI's protocol: find the fields it accepts, warm it up, and time each setting several times."""
 
 import asyncio
 import random
@@ -30,7 +30,7 @@ FAULTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """An endpoint, and what it accepts."""
+    """An endpoint, with the path and fields that it accepts."""
 
     where: Address
     model: str
@@ -44,43 +44,43 @@ class Endpoint:
         """Return a streamed request with a prompt that was never sent before."""
         text = " ".join("".join(rng.choices(LETTERS, k=4)) for _ in range(max(1, words)))
         body = {"messages": [{"role": "user", "content": text}]} if "chat" in self.path else {"prompt": text}
-        found: dict[str, Any] = {"model": self.model, **body, "max_tokens": output, "temperature": 0.0, "stream": True}
-        return found | {"stream_options": {"include_usage": True}} | (EXTRAS if self.extras else {})
+        request: dict[str, Any] = {"model": self.model, **body, "max_tokens": output, "temperature": 0.0, "stream": True}
+        return request | {"stream_options": {"include_usage": True}} | (EXTRAS if self.extras else {})
 
     def words_for(self, tokens: int) -> int:
-        """Return how many random words make a prompt of this many tokens."""
+        """Return the number of random words that make a prompt of this many tokens."""
         each, fixed = self.words
         return max(1, round((tokens - fixed) / each))
 
 
 async def probe(where: Address, model: str, patience: float, rng: random.Random) -> Endpoint:
     """Find the model that it serves, the path and fields that it accepts, and the number of tokens per word."""
-    listed = await client.ask(where, "GET", "/v1/models", patience=patience)
-    _check_reached(where, listed)
-    found = Endpoint(where=where, model=model or _first_model(listed), patience=patience)
+    models = await client.ask(where, "GET", "/v1/models", patience=patience)
+    _check_reached(where, models)
+    endpoint = Endpoint(where=where, model=model or _first_model(models), patience=patience)
     for path in ("/v1/completions", "/v1/chat/completions"):
         for extras in (True, False):
-            trial = replace(found, path=path, extras=extras)
-            seen = await client.ask(where, "POST", path, trial.request(PROBES[0], 2, rng), patience=patience)
-            if seen.complete:
+            trial = replace(endpoint, path=path, extras=extras)
+            reply = await client.ask(where, "POST", path, trial.request(PROBES[0], 2, rng), patience=patience)
+            if reply.complete:
                 more = await client.ask(where, "POST", path, trial.request(PROBES[1], 2, rng), patience=patience)
-                return replace(trial, words=_words(seen, more))
-            _check_reached(where, seen)
-            if seen.fault != "status" or seen.status in (404, 405):
+                return replace(trial, words=_words(reply, more))
+            _check_reached(where, reply)
+            if reply.fault != "status" or reply.status in (404, 405):
                 break
-        if seen.fault != "status":
+        if reply.fault != "status":
             break
-    raise DoesNotFit(f"{where.url}: {described(where, seen)}")
+    raise DoesNotFit(f"{where.url}: {describe_fault(where, reply)}")
 
 
-def _check_reached(where: Address, seen: Reply) -> None:
+def _check_reached(where: Address, reply: Reply) -> None:
     """Refuse an endpoint that cannot be reached, or that rejects the key."""
-    if seen.fault in ("refused", "silent") or (seen.fault == "dropped" and not seen.status):
-        words = f" ({where.redact(seen.words)})" if seen.words else ""
-        raise UserError(f"{where.url} {FAULTS[seen.fault]}{words}; is the engine running there?")
-    if seen.status in (401, 403):
+    if reply.fault in ("refused", "silent") or (reply.fault == "dropped" and not reply.status):
+        words = f" ({where.redact(reply.message)})" if reply.message else ""
+        raise UserError(f"{where.url} {FAULTS[reply.fault]}{words}; is the engine running there?")
+    if reply.status in (401, 403):
         why = "rejects the key" if where.key else "needs a key: name the environment variable that holds it with --key-env"
-        raise UserError(f"{where.url} {why} (HTTP {seen.status})")
+        raise UserError(f"{where.url} {why} (HTTP {reply.status})")
 
 
 def _first_model(listed: Reply) -> str:
@@ -98,11 +98,11 @@ def _words(few: Reply, many: Reply) -> tuple[float, float]:
     return each, few.prompt - PROBES[0] * each
 
 
-def described(where: Address, seen: Reply) -> str:
+def describe_fault(where: Address, reply: Reply) -> str:
     """Return a fault in a few words, without the key even if the endpoint echoes it."""
-    status = f" with HTTP {seen.status}" if seen.fault == "status" and seen.status != 200 else ""
-    words = f": {where.redact(seen.words)}" if seen.words else ""
-    return f"the endpoint {FAULTS.get(seen.fault, seen.fault)}{status}{words}"
+    status = f" with HTTP {reply.status}" if reply.fault == "status" and reply.status != 200 else ""
+    words = f": {where.redact(reply.message)}" if reply.message else ""
+    return f"the endpoint {FAULTS.get(reply.fault, reply.fault)}{status}{words}"
 
 
 AfterRepeat = Callable[[Setting, int], None]
@@ -113,24 +113,24 @@ async def measure(
     endpoint: Endpoint, settings: Sequence[Setting], repeats: int, rng: random.Random, progress: AfterRepeat
 ) -> list[Measured]:
     """Run each setting once to warm up, then `repeats` times. Where requests fail, the faults are kept and the next setting follows."""
-    found: list[Measured] = []
+    results: list[Measured] = []
     for setting in settings:
         runs: list[Run] = []
         faults: Counter[str] = Counter()
-        for number in range(repeats + 1):
+        for repeat in range(repeats + 1):
             words = endpoint.words_for(setting.prompt)
             requests = [endpoint.request(words, setting.output, rng) for _ in range(setting.users)]
-            replies = await client.together(endpoint.where, endpoint.path, requests, patience=endpoint.patience)
-            failed = [described(endpoint.where, reply) for reply in replies if not reply.complete]
+            replies = await client.ask_all(endpoint.where, endpoint.path, requests, patience=endpoint.patience)
+            failed = [describe_fault(endpoint.where, reply) for reply in replies if not reply.complete]
             faults.update(failed)
-            if number and not failed:
+            if repeat and not failed:
                 runs.append(run_of(replies, setting))
-            progress(setting, number)
+            progress(setting, repeat)
             if len(failed) == setting.users:
                 break  # the next repeat would fail too, perhaps after all of `patience`
         notes = dict.fromkeys(note for run in runs for note in run.notes)
-        found.append(Measured(setting=setting, runs=tuple(runs), faults=dict(faults), notes=tuple(notes)))
-    return found
+        results.append(Measured(setting=setting, runs=tuple(runs), faults=dict(faults), notes=tuple(notes)))
+    return results
 
 
 def bench(
@@ -139,8 +139,8 @@ def bench(
     """Probe an endpoint and measure all settings."""
     rng = random.Random(seed)
 
-    async def whole() -> tuple[Endpoint, list[Measured]]:
+    async def probe_and_measure() -> tuple[Endpoint, list[Measured]]:
         endpoint = await probe(where, model, patience, rng)
         return endpoint, await measure(endpoint, settings, repeats, rng, progress)
 
-    return asyncio.run(whole())
+    return asyncio.run(probe_and_measure())

@@ -10,7 +10,7 @@ from meshwise.run.bench.stream import Reply
 OVERLAP = 0.25
 """Share of the tokens that must arrive while all requests are served, for a combined rate."""
 CLOCKS = 0.05
-"""How far an engine's own timing may differ from the client's, beyond NETWORK, before a note says so."""
+"""Largest relative difference between the engine's own timing and the client's, beyond NETWORK, without a note."""
 NETWORK = 5e-3
 """Seconds that a network may add."""
 TICK = 1e-6
@@ -68,12 +68,12 @@ class Measured:
         return statistics.median(values) if values else None
 
     def spread(self, name: str) -> float:
-        """Largest minus smallest repeat, as a share of the median."""
+        """Return the largest minus the smallest repeat, as a share of the median."""
         values = self.values(name)
         return (max(values) - min(values)) / statistics.median(values) if len(values) > 1 else 0.0
 
     def percentiles(self, name: str) -> tuple[float, ...]:
-        """p50, p95 and p99 over all requests and repeats."""
+        """Return p50, p95 and p99 over all requests and repeats."""
         values = sorted(value for run in self.runs for value in getattr(run, name))
         return tuple(quantile(values, p / 100) for p in PERCENTILES) if values else ()
 
@@ -91,13 +91,13 @@ def tokens_of(reply: Reply, requested: int) -> tuple[int, str]:
 
     An event has at least one token and a token with text at least one byte; a count above the requested number is wrong too.
     """
-    seen, claimed = len(reply.arrivals), reply.claimed
+    events, claimed = len(reply.arrivals), reply.claimed
     if claimed is None:
-        return seen, "the endpoint reports no token count: events are counted"
-    if claimed < seen:
-        return seen, f"the endpoint claims {claimed} tokens but sent {seen} events with text: events are counted"
-    if claimed > requested or claimed > max(reply.letters, seen):
-        return seen, f"the endpoint claims {claimed} tokens for {reply.letters} bytes in {seen} events: events are counted"
+        return events, "the endpoint reports no token count: events are counted"
+    if claimed < events:
+        return events, f"the endpoint claims {claimed} tokens but sent {events} events with text: events are counted"
+    if claimed > requested or claimed > max(reply.text_bytes, events):
+        return events, f"the endpoint claims {claimed} tokens for {reply.text_bytes} bytes in {events} events: events are counted"
     return claimed, ""
 
 
@@ -110,7 +110,7 @@ def run_of(replies: Sequence[Reply], setting: Setting) -> Run:
     last = [reply.arrivals[-1] for reply in replies]
     prompts = [reply.prompt if reply.prompt is not None else setting.prompt for reply in replies]
     total = sum(tokens for tokens, _ in counted)
-    decode, shared = _together(replies, counted)
+    decode, shared = _combined_rate(replies, counted)
     if not shared and setting.users > 1:
         notes["requests were hardly ever served at the same time: the combined rate includes their prompts"] = None
     short = [tokens for tokens, _ in counted if tokens < setting.output]
@@ -121,7 +121,7 @@ def run_of(replies: Sequence[Reply], setting: Setting) -> Run:
     rates = [_rate(reply, tokens) for reply, (tokens, _) in zip(replies, counted, strict=True)]
     known = [rate for rate in rates if rate]
     per_user = statistics.mean(known) if known else 0.0
-    own = [reply.timings or {} for reply in replies]
+    timings = [reply.timings or {} for reply in replies]
     return Run(
         decode=decode if shared else total / max(max(last) - begun, TICK),
         per_user=per_user,
@@ -131,8 +131,8 @@ def run_of(replies: Sequence[Reply], setting: Setting) -> Run:
         tokens=total,
         first=tuple(reply.ttft for reply in replies),
         gaps=tuple(gap for reply, (tokens, _) in zip(replies, counted, strict=True) for gap in _gaps(reply, tokens)),
-        engine_decode=_mean([table.get("predicted_per_second") for table in own]),
-        engine_prefill=_mean([table.get("prompt_per_second") for table in own]),
+        engine_decode=_mean([table.get("predicted_per_second") for table in timings]),
+        engine_prefill=_mean([table.get("prompt_per_second") for table in timings]),
         notes=tuple(notes),
     )
 
@@ -155,12 +155,12 @@ def steady_run(setting: Setting, *, prompt: float, steps: float) -> Run:
 
 
 def _rate(reply: Reply, tokens: int) -> float:
-    """Rate of one request: tokens after the first, over their time."""
-    took = reply.arrivals[-1] - reply.arrivals[0]
-    return (tokens - 1) / took if took > 0 and tokens > 1 else 0.0
+    """Return the rate of one request: tokens after the first, over their time."""
+    seconds = reply.arrivals[-1] - reply.arrivals[0]
+    return (tokens - 1) / seconds if seconds > 0 and tokens > 1 else 0.0
 
 
-def _together(replies: Sequence[Reply], counted: Sequence[tuple[int, str]]) -> tuple[float, bool]:
+def _combined_rate(replies: Sequence[Reply], counted: Sequence[tuple[int, str]]) -> tuple[float, bool]:
     """Return the combined rate from the moment every request has its first token until the first one is done; False if too few tokens
     arrived in that time."""
     begin = max(reply.arrivals[0] for reply in replies)
@@ -188,19 +188,19 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def _doubts(reply: Reply) -> list[str]:
     """Return notes about prompts that came from a cache, and about engine timings that contradict the client's."""
-    found: list[str] = []
+    notes: list[str] = []
     cached = max(reply.cached, int((reply.timings or {}).get("cache_n", 0)))
     if cached:
-        found.append("prompt cache hit: part of a prompt was cached, so its prefill rate is meaningless")
-    own = (reply.timings or {}).get("predicted_ms", 0.0) / 1e3
-    took = reply.arrivals[-1] - reply.arrivals[0]
-    if own and abs(own - took) > CLOCKS * took + NETWORK:
-        found.append(f"the engine reports {own:.3g} s of generation, the client measured {took:.3g} s")
-    return found
+        notes.append("prompt cache hit: part of a prompt was cached, so its prefill rate is meaningless")
+    engine_seconds = (reply.timings or {}).get("predicted_ms", 0.0) / 1e3
+    client_seconds = reply.arrivals[-1] - reply.arrivals[0]
+    if engine_seconds and abs(engine_seconds - client_seconds) > CLOCKS * client_seconds + NETWORK:
+        notes.append(f"the engine reports {engine_seconds:.3g} s of generation, the client measured {client_seconds:.3g} s")
+    return notes
 
 
 def differ(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, bool]:
-    """Return the relative change between the means of two sets of repeats, the change that chance explains, and whether it is larger.
+    """Return the relative change between the means of two sets of repeats, the change that chance explains, and whether it is exceeded.
 
     Welch's t-test at 95%; with one repeat each there is no answer.
     """
@@ -209,9 +209,9 @@ def differ(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, bool]:
         return change, math.inf, False
     from scipy.stats import t  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
-    one, two = statistics.variance(a) / len(a), statistics.variance(b) / len(b)
-    if not one + two:
+    error_a, error_b = statistics.variance(a) / len(a), statistics.variance(b) / len(b)
+    if not error_a + error_b:
         return change, 0.0, change != 0
-    freedom = (one + two) ** 2 / (one**2 / (len(a) - 1) + two**2 / (len(b) - 1))
-    chance = float(t.ppf(0.975, freedom)) * math.sqrt(one + two) / statistics.mean(a)  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+    freedom = (error_a + error_b) ** 2 / (error_a**2 / (len(a) - 1) + error_b**2 / (len(b) - 1))
+    chance = float(t.ppf(0.975, freedom)) * math.sqrt(error_a + error_b) / statistics.mean(a)  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
     return change, chance, abs(change) > chance

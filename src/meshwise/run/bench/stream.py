@@ -27,11 +27,11 @@ class Reply:
     ended: float
     status: int = 0
     fault: Fault = ""
-    words: str = ""
+    message: str = ""
     """The endpoint's error message, or the reason of a fault."""
     arrivals: tuple[float, ...] = ()
     """Arrival times of events with text."""
-    letters: int = 0
+    text_bytes: int = 0
     """Bytes of text in all events."""
     claimed: int | None = None
     """Generated tokens by the endpoint's count."""
@@ -39,7 +39,7 @@ class Reply:
     cached: int = 0
     """Prompt tokens that came from a cache."""
     timings: dict[str, float] | None = None
-    """llama.cpp's own timings."""
+    """Timings that llama.cpp reports."""
     body: dict[str, Any] | None = None
     """The JSON of a reply that is not a stream."""
 
@@ -89,16 +89,16 @@ def content(arrivals: Sequence[Arrival], closed: bool) -> Content:
     status, headers = status_of(head), _headers(head)
     pieces = [(arrivals[first - 1][0], rest), *arrivals[first:]]
     if "chunked" in headers.get("transfer-encoding", "").lower():
-        found, whole = _chunks(pieces)
-        return Content(status, headers, tuple(found), whole)
+        chunks, whole = _chunks(pieces)
+        return Content(status, headers, tuple(chunks), whole)
     length = headers.get("content-length", "")
     size = sum(len(data) for _, data in pieces)
     return Content(status, headers, tuple(pieces), size >= int(length) if length.isdecimal() else closed)
 
 
 def _chunks(pieces: Sequence[Arrival]) -> tuple[list[Arrival], bool]:
-    """Return the chunks of a chunked body (RFC 9112, 7.1), the arrived part of an incomplete one included, and whether the last arrived."""
-    found: list[Arrival] = []
+    """Return the chunks of a chunked body (RFC 9112, 7.1), including an incomplete last one, and whether the whole body arrived."""
+    chunks: list[Arrival] = []
     held, at, need = b"", 0, -1
     for when, data in pieces:
         held, at = held[at:] + data, 0
@@ -115,17 +115,17 @@ def _chunks(pieces: Sequence[Arrival]) -> tuple[list[Arrival], bool]:
                         raise Malformed(f"invalid chunk size {digits[:20]!r}") from None
                 at = line + 2
                 if not need:
-                    return found, True
+                    return chunks, True
                 continue
             if len(held) - at < need:
                 break
-            found.append((when, held[at : at + need]))
+            chunks.append((when, held[at : at + need]))
             at, need = at + need, -1
             if held[at : at + 2] not in (b"", b"\r", b"\r\n"):
                 raise Malformed("a chunk is longer than its stated size")
     if need > 0:
-        found.append((pieces[-1][0], held[at:]))
-    return found, False
+        chunks.append((pieces[-1][0], held[at:]))
+    return chunks, False
 
 
 def events(pieces: Sequence[Arrival]) -> Iterator[tuple[float, str]]:
@@ -151,67 +151,67 @@ def events(pieces: Sequence[Arrival]) -> Iterator[tuple[float, str]]:
 def reply(begun: float, ended: float, arrivals: Sequence[Arrival], *, closed: bool, late: bool = False) -> Reply:
     """Return the reply to one request. `late`: the client gave up because nothing arrived for too long."""
     try:
-        found = content(arrivals, closed)
+        received = content(arrivals, closed)
     except Malformed as error:
         fault: Fault = "silent" if late else "dropped" if not arrivals else "malformed"
-        return Reply(begun=begun, ended=ended, fault=fault, words=str(error))
-    kind = found.headers.get("content-type", "")
-    if "text/event-stream" in kind and found.status == 200:
-        return _streamed(begun, ended, found, late)
-    text = b"".join(data for _, data in found.pieces).decode("utf-8", "replace")
-    body = _table(text)
-    if found.status != 200:
-        return Reply(begun=begun, ended=ended, status=found.status, fault="status", words=_message(body, text), body=body)
-    if body is None or not found.whole:
-        fault = "silent" if late else "dropped" if not found.whole else "malformed"
-        return Reply(begun=begun, ended=ended, status=200, fault=fault, words=text[:200], body=body)
+        return Reply(begun=begun, ended=ended, fault=fault, message=str(error))
+    kind = received.headers.get("content-type", "")
+    if "text/event-stream" in kind and received.status == 200:
+        return _stream_reply(begun, ended, received, late)
+    text = b"".join(data for _, data in received.pieces).decode("utf-8", "replace")
+    body = _json_object(text)
+    if received.status != 200:
+        return Reply(begun=begun, ended=ended, status=received.status, fault="status", message=_message(body, text), body=body)
+    if body is None or not received.whole:
+        fault = "silent" if late else "dropped" if not received.whole else "malformed"
+        return Reply(begun=begun, ended=ended, status=200, fault=fault, message=text[:200], body=body)
     return Reply(begun=begun, ended=ended, status=200, body=body, claimed=_count(body, "completion_tokens"))
 
 
-def _streamed(begun: float, ended: float, found: Content, late: bool) -> Reply:
+def _stream_reply(begun: float, ended: float, received: Content, late: bool) -> Reply:
     times: list[float] = []
-    letters, claimed, prompt, cached, done = 0, None, None, 0, False
+    text_bytes, claimed, prompt, cached, done = 0, None, None, 0, False
     timings: dict[str, float] | None = None
     fault: Fault = ""
-    words = ""
+    message = ""
     try:
-        for when, data in events(found.pieces):
+        for when, data in events(received.pieces):
             if data.strip() == DONE:
                 done = True
                 break
-            table = _table(data)
-            if table is None:
+            event = _json_object(data)
+            if event is None:
                 # an incomplete last line is the fault of a dropped connection, not of a malformed event
-                if not found.whole and when == found.pieces[-1][0]:
+                if not received.whole and when == received.pieces[-1][0]:
                     break
                 raise Malformed(f"event data is not JSON: {data[:60]!r}")
-            if table.get("error"):
-                fault, words = "status", _message(table, data)
+            if event.get("error"):
+                fault, message = "status", _message(event, data)
                 break
-            text = _text(table)
+            text = _text(event)
             if text:
                 times.append(when)
-                letters += len(text.encode())
-            if not ("usage" in table or "timings" in table):
+                text_bytes += len(text.encode())
+            if not ("usage" in event or "timings" in event):
                 continue
-            claimed = _count(table, "completion_tokens", claimed)
-            prompt = _count(table, "prompt_tokens", prompt)
-            timings = _timings(table) or timings
-            cached = _cached(table, cached)
+            claimed = _count(event, "completion_tokens", claimed)
+            prompt = _count(event, "prompt_tokens", prompt)
+            timings = _timings(event) or timings
+            cached = _cached(event, cached)
     except Malformed as error:
-        fault, words = "malformed", str(error)
-    if not fault and not done and not found.whole:
-        fault, words = "silent" if late else "dropped", f"after {len(times)} events"
+        fault, message = "malformed", str(error)
+    if not fault and not done and not received.whole:
+        fault, message = "silent" if late else "dropped", f"after {len(times)} events"
     elif not fault and not times:
-        fault, words = "empty", "no event had text"
+        fault, message = "empty", "no event had text"
     return Reply(
         begun=begun,
         ended=times[-1] if times and not fault else ended,
-        status=found.status,
+        status=received.status,
         fault=fault,
-        words=words,
+        message=message,
         arrivals=tuple(times),
-        letters=letters,
+        text_bytes=text_bytes,
         claimed=claimed,
         prompt=prompt,
         cached=cached,
@@ -219,7 +219,7 @@ def _streamed(begun: float, ended: float, found: Content, late: bool) -> Reply:
     )
 
 
-def _table(text: str) -> dict[str, Any] | None:
+def _json_object(text: str) -> dict[str, Any] | None:
     try:
         values: object = json.loads(text)
     except (ValueError, RecursionError):
@@ -253,10 +253,10 @@ def _cached(table: dict[str, Any], known: int) -> int:
 
 
 def _timings(table: dict[str, Any]) -> dict[str, float] | None:
-    found = table.get("timings")
-    if not isinstance(found, dict):
+    timings = table.get("timings")
+    if not isinstance(timings, dict):
         return None
-    return {name: float(value) for name, value in cast(dict[str, Any], found).items() if isinstance(value, int | float)}
+    return {name: float(value) for name, value in cast(dict[str, Any], timings).items() if isinstance(value, int | float)}
 
 
 def _message(body: dict[str, Any] | None, text: str) -> str:

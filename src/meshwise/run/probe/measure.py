@@ -21,9 +21,9 @@ from meshwise.run.packages import require_torch
 from meshwise.run.probe.ask import ProbeAsk
 
 TOGETHER = 0.35
-"""Share of the time for several processes, where a first part measures one alone (on a CPU they share its cores)."""
+"""Share of the time for several processes on a CPU, which share its cores; before them, one process is measured alone."""
 LONGER = 4.0
-"""A worker that takes this many times its time is assumed to hang."""
+"""A worker that takes this many times its planned time is assumed to hang."""
 GRACE = 1.0
 """Seconds that an interrupted worker has to end."""
 
@@ -48,15 +48,15 @@ def measure_all(ask: ProbeAsk, progress: Progress) -> dict[str, list[Row]]:
     if device == "cuda" and count > gpus:
         raise UserError(f"--ranks {count}: this machine has {gpus} GPUs")
     require_torch("probe")
-    found: dict[str, list[Row]] = {}
-    every = sessions(device, count, ask.seconds)
-    for number, session in enumerate(every):
+    rows: dict[str, list[Row]] = {}
+    starts = sessions(device, count, ask.seconds)
+    for number, session in enumerate(starts):
 
         def update(what: str, done: int, number: int = number, key: str = session.key) -> None:
-            progress(f"{key}: {what}", 100 * number + done, 100 * len(every))
+            progress(f"{key}: {what}", 100 * number + done, 100 * len(starts))
 
-        found[session.key] = measure(session, device, update)
-    return found
+        rows[session.key] = measure(session, device, update)
+    return rows
 
 
 def sessions(device: str, ranks: int, seconds: float) -> list[Session]:
@@ -71,14 +71,14 @@ def usual_ranks(device: str, gpus: int) -> int:
 
 
 def measure(session: Session, device: str, update: Callable[[str, int], None]) -> list[Row]:
-    """Run the program and read its rows. `update` gets what is being measured and the percentage that is done."""
+    """Run the program and read its rows. `update` gets the name of the current measurement and the percentage that is done."""
     with TemporaryDirectory() as folder:
         file = Path(folder, "rows.jsonl")
         words = ["-m", "meshwise.workers.probe", str(file), f"{session.seconds:g}", device]
         if session.ranks > 1:
             words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(session.ranks), *words]
         lines: list[str] = []
-        with _started([sys.executable, *words], session, device) as worker:
+        with _start([sys.executable, *words], session, device) as worker:
             for line in _lines(worker):
                 done, _, what = line.strip().partition("%  ")
                 if what and done.isdecimal():
@@ -93,15 +93,15 @@ def measure(session: Session, device: str, update: Callable[[str, int], None]) -
 
 
 @contextlib.contextmanager
-def _started(command: list[str], session: Session, device: str) -> Generator["subprocess.Popen[str]"]:
+def _start(command: list[str], session: Session, device: str) -> Generator["subprocess.Popen[str]"]:
     """Start the program; it and its workers are ended with the block, also by Ctrl-C or SIGTERM."""
     threads = max(1, (os.cpu_count() or 1) // session.ranks) if device == "cpu" else 8
     # passive, as in `meshwise run`: threads that spin while they wait take cores from those that compute
-    own = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
+    defaults = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
     with (
         interrupt_on_sigterm(),
         subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=own | dict(os.environ),
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=defaults | dict(os.environ),
             start_new_session=True, preexec_fn=with_parent(),
         ) as worker,
     ):  # fmt: skip

@@ -42,10 +42,10 @@ def probe_machine(ask: ProbeAsk, *, progress: Progress = ignore) -> Probed:
     """Measure this machine, or read rows that were measured elsewhere, and install the result. `show` only reads the last probe."""
     if ask.show:
         rows = stored()
-        machines = {key: probe.machine(some, key) for key, some in rows.items()}
+        machines = {key: probe.machine(chip_rows, key) for key, chip_rows in rows.items()}
     else:
         rows = {HERE: probe.read(Path(ask.read))} if ask.read else measure.measure_all(ask, progress)
-        machines = {key: install(some, key) for key, some in rows.items()}
+        machines = {key: install(chip_rows, key) for key, chip_rows in rows.items()}
     return Probed(rows, machines, files.user_folder())
 
 
@@ -53,8 +53,8 @@ def install(rows: list[Row], key: str) -> Machine:
     """Fit the rows, and write the chip, its calibration and the rows to the user's folder."""
     home = files.user_folder()
     for old in (*home.glob(f"chips/{HERE}*.toml"), *home.glob("calibration/probe*.toml")) if key == HERE else ():
-        old.unlink(missing_ok=True)  # of another version, or another machine
-    found = probe.machine(rows, key)
+        old.unlink(missing_ok=True)  # may be from another version or another machine
+    machine = probe.machine(rows, key)
     for kind in ("chips", "calibration", FOLDER):
         try:
             (home / kind).mkdir(parents=True, exist_ok=True)
@@ -62,9 +62,9 @@ def install(rows: list[Row], key: str) -> Machine:
             raise UserError(f"cannot create the folder {home / kind}: {error.strerror}; MESHWISE_HOME names another") from None
     head = f"# Written by 'meshwise probe' on {rows[0]['date']}."
     files.write(home / FOLDER / f"{key}.jsonl", jsonl(rows))
-    files.write(home / "chips" / f"{key}.toml", records.toml(found.chip, head))
-    files.write(home / "calibration" / f"{calibration_key(key)}.toml", records.toml(found.calibration, head, COEFFICIENTS[0]))
-    return found
+    files.write(home / "chips" / f"{key}.toml", records.toml(machine.chip, head))
+    files.write(home / "calibration" / f"{calibration_key(key)}.toml", records.toml(machine.calibration, head, COEFFICIENTS[0]))
+    return machine
 
 
 def jsonl(rows: list[Row]) -> str:
@@ -78,7 +78,7 @@ def calibration_key(key: str) -> str:
 
 def stored() -> dict[str, list[Row]]:
     """Return the rows of the last probe by chip."""
-    found = files.files(FOLDER, ".jsonl")
-    if not found:
+    paths = files.files(FOLDER, ".jsonl")
+    if not paths:
         raise UserError("this machine has not been measured yet: run 'meshwise probe'")
-    return {key: probe.read(path) for key, path in found.items()}
+    return {key: probe.read(path) for key, path in paths.items()}

@@ -15,8 +15,8 @@ _BUFFER = re.compile(r"(\S+) +(model|KV|RS|compute) buffer size = +([\d.]+) MiB"
 _REMOTE = re.compile(r"RPC\d*\[(.+)\]")
 _ERROR = re.compile(r"\bE \S+: (.+)|(error.*)", re.IGNORECASE)
 REPACKED = ("AMX", "CPU_REPACK", "CPU_KLEIDIAI")
-"""Buffers of weights in an order that suits the CPU. They are in the file too, but the part of it that llama.cpp maps and prints begins
-and ends with a tensor that is used from there."""
+"""Buffers with copies of weights in an order that suits the CPU. The range of the file that llama.cpp maps and prints may exclude the
+originals: it begins and ends with a tensor that is used from the file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,52 +32,52 @@ class Allocation:
 
 
 def from_log(lines: Iterable[str], remote: Sequence[str] = ()) -> list[Allocation]:
-    """Read the log of llama-server (-lv 4). `remote` are the addresses of --rpc, in order. Empty where the log has no buffers, or where one
-    lies over several devices (-sm row)."""
-    found = {HOST: Allocation(device=HOST)}
+    """Read the log of llama-server (-lv 4). `remote`: the addresses of --rpc, in order. Empty if the log has no buffers, or if one spans
+    several devices (-sm row)."""
+    allocations = {HOST: Allocation(device=HOST)}
     for line in lines:
-        seen = _BUFFER.search(line)
-        if seen is None:
+        match = _BUFFER.search(line)
+        if match is None:
             continue
-        if seen[1] in REPACKED:
-            found[HOST] = replace(found[HOST], repacked=found[HOST].repacked + float(seen[3]) * MIB)
+        if match[1] in REPACKED:
+            allocations[HOST] = replace(allocations[HOST], repacked=allocations[HOST].repacked + float(match[3]) * MIB)
             continue
-        if seen[1].endswith("_Split"):
+        if match[1].endswith("_Split"):
             return []
-        name, size = _device(seen[1], remote), float(seen[3]) * MIB
-        one = found.setdefault(name, Allocation(device=name))
-        if seen[2] == "model":
-            found[name] = replace(one, weights=one.weights + size)
-        elif seen[2] == "compute":
-            found[name] = replace(one, compute=size)  # printed again each time it is reserved
+        name, size = _device(match[1], remote), float(match[3]) * MIB
+        allocation = allocations.setdefault(name, Allocation(device=name))
+        if match[2] == "model":
+            allocations[name] = replace(allocation, weights=allocation.weights + size)
+        elif match[2] == "compute":
+            allocations[name] = replace(allocation, compute=size)  # printed again each time it is reserved
         else:
-            found[name] = replace(one, cache=one.cache + size)
-    host, *devices = found.values()
-    return [host, *sorted(devices, key=lambda one: _order(one.device))] if devices or host.weights else []
+            allocations[name] = replace(allocation, cache=allocation.cache + size)
+    host, *devices = allocations.values()
+    return [host, *sorted(devices, key=lambda allocation: _order(allocation.device))] if devices or host.weights else []
 
 
 def _device(name: str, remote: Sequence[str]) -> str:
-    """Return 'RPC0' for 'RPC0[10.0.0.5:50053]', numbered by its place in --rpc; 'host' for CUDA_Host, CPU_Mapped and the like; 'CUDA1' for
-    itself."""
-    far = _REMOTE.fullmatch(name)
-    if far:
-        return f"RPC{remote.index(far[1])}" if far[1] in remote else name
+    """Return the device of a buffer: 'RPC0' for 'RPC0[10.0.0.5:50053]', numbered by its place in --rpc; 'host' for CUDA_Host, CPU_Mapped
+    and the like; other names unchanged."""
+    rpc = _REMOTE.fullmatch(name)
+    if rpc:
+        return f"RPC{remote.index(rpc[1])}" if rpc[1] in remote else name
     return HOST if name.startswith(("CPU", "BLAS")) or name.endswith("_Host") else name.removesuffix("_Mapped")
 
 
 def _order(device: str) -> tuple[bool, str, int]:
-    """Sort key: RPC devices first, then by number."""
+    """Return a sort key: RPC devices first, then by number."""
     digits = re.search(r"\d+$", device)
     return not device.startswith("RPC"), device.rstrip("0123456789"), int(digits[0]) if digits else 0
 
 
 def from_dry_run(text: str) -> list[Allocation]:
     """Read the output of `llama-fit-params -fitp on`: device, weights, cache and compute in whole MiB, rounded down."""
-    found: list[Allocation] = []
+    allocations: list[Allocation] = []
     for name, *sizes in _NEED.findall(text):
         weights, cache, compute = (int(size) * MIB for size in sizes)
-        found.append(Allocation(device=HOST if name == "Host" else name, weights=weights, cache=cache, compute=compute))
-    return sorted(found, key=lambda one: one.device != HOST)
+        allocations.append(Allocation(device=HOST if name == "Host" else name, weights=weights, cache=cache, compute=compute))
+    return sorted(allocations, key=lambda allocation: allocation.device != HOST)
 
 
 def dry_run(command: Sequence[str], patience: float) -> list[Allocation]:
@@ -88,8 +88,8 @@ def dry_run(command: Sequence[str], patience: float) -> list[Allocation]:
         raise DoesNotFit(f"{quoted(command[0], 200)} cannot be started: {error.strerror or error}") from None
     except subprocess.TimeoutExpired:
         raise DoesNotFit(f"{DRY_RUN} did not end within {patience:g} s") from None
-    found = from_dry_run(done.stdout)
-    if done.returncode or not found:
+    allocations = from_dry_run(done.stdout)
+    if done.returncode or not allocations:
         errors = (match[1] or match[2] for line in done.stderr.splitlines() if (match := _ERROR.search(line)))
         raise DoesNotFit(f"{DRY_RUN} ended with exit code {done.returncode}: {next(errors, 'it printed nothing')[:240]}")
-    return found
+    return allocations

@@ -43,7 +43,7 @@ class Bench:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one flat dict per setting, with the columns of `--csv`."""
-        return [flat({key: _cell(value) for key, value in one.items()}) for one in self.points]
+        return [flat({key: _cell(value) for key, value in point.items()}) for point in self.points]
 
     def measurements(self) -> list[dict[str, Any]]:
         """Return one row per setting in the columns that validate, audit and calibrate read."""
@@ -55,14 +55,14 @@ class Bench:
 
     def check(self) -> None:
         """Raise DoesNotFit if a setting could not be measured."""
-        failed = [one for one in self.points if one["decode"] is None]
+        failed = [point for point in self.points if point["decode"] is None]
         if failed:
             why = next(iter(failed[0]["faults"]), "no reason given")
             raise DoesNotFit(f"{len(failed)} of {len(self.points)} settings could not be measured: {why}")
 
 
 def _cell(value: Any) -> Any:
-    """Return a list as one cell."""
+    """Return a value as one cell of a table: the items of a list are joined."""
     return " ".join(map(str, value)) if isinstance(value, list) else value  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
 
 
@@ -81,9 +81,9 @@ def bench(ask: BenchAsk, plan: ServePlan | None = None, *, say: Say = ignore, pr
         assert planned
         about, points = work.each_count(planned, counts) if counts else work.engine(planned)
     lines = list(about.pop("explained", []))
-    found = report.report(points, about | {"repeats": ask.repeats})
-    lines += report.against(earlier, found) if earlier else []
-    return Bench(found, planned, tuple(lines))
+    data = report.report(points, about | {"repeats": ask.repeats})
+    lines += report.against(earlier, data) if earlier else []
+    return Bench(data, planned, tuple(lines))
 
 
 def _check_flags(ask: BenchAsk, url: bool) -> None:
@@ -120,11 +120,11 @@ def _planned(ask: BenchAsk, plan: ServePlan | None, url: bool) -> Deployment | N
 
 
 def _settings(ask: BenchAsk, planned: Deployment | None) -> list[Setting]:
-    """Return the settings of the ask, or else the plan's; requests outermost."""
-    own = planned.ask if planned else None
-    prompts = ask.prompt or (own.prompt if own else 512,)
-    outputs = ask.output or (own.output if own else 128,)
-    users = ask.users or (own.users if own else 1,)
+    """Return the settings of the ask, or else the plan's, ordered by concurrent requests."""
+    planned_ask = planned.ask if planned else None
+    prompts = ask.prompt or (planned_ask.prompt if planned_ask else 512,)
+    outputs = ask.output or (planned_ask.output if planned_ask else 128,)
+    users = ask.users or (planned_ask.users if planned_ask else 1,)
     if min(outputs) < 2:
         raise UserError("--output 1: a generation rate needs at least two tokens")
     return [Setting(prompt=p, output=o, users=u) for u in users for p in prompts for o in outputs]
@@ -138,16 +138,16 @@ def gpu_counts(vary: str) -> list[int]:
     low, dots, high = text.partition("..")
     if name.strip() != "gpus" or not low.strip().isdecimal() or (dots and not high.strip().isdecimal()):
         raise UserError(f"--vary {quoted(vary)}: expected gpus=1..4; 'meshwise serve --vary' predicts along other axes")
-    found = list(range(int(low), int(high or low) + 1))
+    counts = list(range(int(low), int(high or low) + 1))
     have = len(here.gpus())
-    if not found or found[0] < 1 or found[-1] > have:
+    if not counts or counts[0] < 1 or counts[-1] > have:
         raise UserError(f"--vary {quoted(vary)}: this machine has {have} GPU{'' if have == 1 else 's'}")
-    return found
+    return counts
 
 
 @dataclass
 class _Work:
-    """One bench under way: its settings, and how far it is."""
+    """A bench in progress: its settings, and the number of repeats done."""
 
     ask: BenchAsk
     settings: list[Setting]
@@ -160,12 +160,12 @@ class _Work:
         self.done += 1
         self.progress(what, self.done, self.total)
 
-    def points(self, found: list[Measured], planned: Deployment | None) -> Points:
-        return [report.point(one, planned) for one in found]
+    def points(self, measured: list[Measured], planned: Deployment | None) -> Points:
+        return [report.point(setting, planned) for setting in measured]
 
     @property
     def run(self) -> ServeRun:
-        """How to start the engine: on a free port of this machine."""
+        """The settings to start the engine with: on a free port of this machine."""
         ask = self.ask
         return ServeRun(
             engine_path=ask.engine_path, model_file=ask.model_file, rpc=ask.rpc, threads=ask.threads, start_within=ask.start_within,
@@ -179,10 +179,10 @@ class _Work:
             self.tick(f"{setting.users} concurrent, {f'repeat {number}' if number else 'warm-up'}")
 
         ask = self.ask
-        up, found = endpoint.bench(
+        up, measured = endpoint.bench(
             where, self.settings, model=ask.model, repeats=ask.repeats, patience=ask.patience, seed=ask.seed, progress=done
         )
-        points = self.points(found, planned)
+        points = self.points(measured, planned)
         if not up.extras:
             points[0]["notes"].append("the endpoint does not accept ignore_eos: outputs may end early, and prompts may be cached")
         return {
@@ -197,12 +197,12 @@ class _Work:
         about: About = {}
         for number in counts:
             fixed = deployment(replace(planned.ask, fix=(f"cards={number}",)))
-            about, found = self.engine(fixed)
-            points += [{"gpus": number} | one for one in found]
+            about, count_points = self.engine(fixed)
+            points += [{"gpus": number} | point for point in count_points]
         return about, points
 
     def engine(self, planned: Deployment) -> tuple[About, Points]:
-        """Start an engine, measure it and stop it; or have its own timer measure it."""
+        """Start an engine, measure it and stop it; or run the engine's own timer."""
         if self.ask.llama_bench:
             return self.llama_bench(planned)
         if planned.question.engine.name == "transformers":
@@ -230,8 +230,8 @@ class _Work:
         """Time with llama-bench while the plan's RPC servers are up."""
         command = programs.llama_bench_command(planned, self.run)
         with started(programs.rpc_helpers(planned, self.run), ignore, self.ask.start_within):
-            found = llama_bench.timed(command, self.settings, self.ask.repeats, lambda: self.tick("llama-bench"))
-        points = self.points(found, planned)
+            measured = llama_bench.timed(command, self.settings, self.ask.repeats, lambda: self.tick("llama-bench"))
+        points = self.points(measured, planned)
         about: About = {"model": planned.question.model.name, "engine": llama_bench.NAME, "command": " ".join(command)}
         return about | {"explained": report.causes(planned, points, [])}, points
 
@@ -244,7 +244,7 @@ class _Work:
             )
         device, name = "cuda" if gpus else "cpu", planned.question.model.name
         job = transformers.job(name, self.settings, device=device, repeats=self.ask.repeats, tp=tp, weights=self.ask.model_file)
-        found = transformers.timed(job, lambda: self.tick("transformers"))
+        timed = transformers.timed(job, lambda: self.tick("transformers"))
         # the planner knows this engine on GPUs only: its prediction would be misleading for a CPU
-        points = self.points(found.measured, planned if device == "cuda" else None)
-        return {"model": name, "engine": "transformers", "device": found.device, "torch": found.torch}, points
+        points = self.points(timed.measured, planned if device == "cuda" else None)
+        return {"model": name, "engine": "transformers", "device": timed.device, "torch": timed.torch}, points

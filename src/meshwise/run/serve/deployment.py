@@ -27,13 +27,13 @@ class Deployment:
         context = max(self.question.work.context, setting.prompt + setting.output)
         ask = replace(self.ask, prompt=setting.prompt, output=setting.output, users=setting.users, context=context, fix=())
         q = ask.question(self.question.model)
-        found = with_memory(q, self.layout)
-        return with_speed(q, found) if found.fits else None
+        option = with_memory(q, self.layout)
+        return with_speed(q, option) if option.fits else None
 
     def memory_summary(self) -> str:
         """Return the planned bytes on each device, to compare with an engine that ran out of memory."""
-        found = with_memory(self.question, self.layout)
-        parts = [units.show(need.bytes, "bytes", binary=True, digits=3) for need in found.footprints]
+        option = with_memory(self.question, self.layout)
+        parts = [units.show(need.bytes, "bytes", binary=True, digits=3) for need in option.footprints]
         devices = ", ".join(f"device {i}: {text}" for i, text in enumerate(parts[1:]))
         return f"planned {devices}; host: {parts[0]}"
 
@@ -41,23 +41,25 @@ class Deployment:
 def deployment(ask: ServeAsk) -> Deployment:
     """Return the best layout for a question. Asking the question of a saved plan again gives that plan's layout."""
     q = ask.question()
-    found = search(q)
-    if not found.options:
-        raise refuse(q, found)
-    return Deployment(ask, q, found.options[0].layout)
+    result = search(q)
+    if not result.options:
+        raise refuse(q, result)
+    return Deployment(ask, q, result.options[0].layout)
 
 
-def with_room_for(one: Deployment, settings: list[Setting]) -> Deployment:
+def with_room_for(planned: Deployment, settings: list[Setting]) -> Deployment:
     """Return the same layout with a KV cache for the longest and the most requests of these settings."""
     prompt, output = max(s.prompt for s in settings), max(s.output for s in settings)
     users = max(s.users for s in settings)
     # Prompts are made of words, whose number of tokens is only known approximately: 1/16 and 32 tokens of margin.
-    context = max(one.ask.context, (prompt + output) * 17 // 16 + 32)
-    ask = replace(one.ask, prompt=prompt, output=output, users=users, context=context, fix=())
-    q = ask.question(one.question.model)
-    if not with_memory(q, one.layout).fits:
-        raise DoesNotFit(f"{one.layout.name} has no room for {users} concurrent requests with {prompt + output:,} tokens each")
-    return Deployment(ask, q, one.layout)
+    context = max(planned.ask.context, (prompt + output) * 17 // 16 + 32)
+    ask = replace(planned.ask, prompt=prompt, output=output, users=users, context=context, fix=())
+    q = ask.question(planned.question.model)
+    if not with_memory(q, planned.layout).fits:
+        raise DoesNotFit(
+            f"{planned.layout.name} has no room for {users} concurrent requests with {prompt + output:,} tokens each"
+        )
+    return Deployment(ask, q, planned.layout)
 
 
 def ask_here(model: str, on: str, engine: str = "") -> ServeAsk:
@@ -66,7 +68,7 @@ def ask_here(model: str, on: str, engine: str = "") -> ServeAsk:
     chip = chips.known_chip(gpus[0].removeprefix("NVIDIA ")) if gpus else None
     if gpus and chip is None and not on:
         raise UserError(f"{gpus[0]} is not in the catalogue; name the most similar chip with --on (meshwise show chips)")
-    number = 1 if engine == "transformers" else len(gpus)  # it shares layers over several GPUs only where --on or a plan says so
+    number = 1 if engine == "transformers" else len(gpus)  # it uses several GPUs only if --on or a plan says so
     return ServeAsk(model=model, on=on or (f"{number}x{chip.key}" if chip else "cpu"), engine=engine)
 
 

@@ -17,21 +17,21 @@ LISTED = {"-ts": "/", "-dev": "/", "-ot": ";"}
 
 def flags(server: Sequence[str]) -> list[str]:
     """Translate the flags of llama-server that place a model on devices."""
-    found: list[str] = []
+    translated: list[str] = []
     for flag, value in pairwise(server):
         if flag in SAME:
-            found += [flag, value]
+            translated += [flag, value]
         elif flag in LISTED:
-            found += [flag, value.replace(",", LISTED[flag])]
-    return found
+            translated += [flag, value.replace(",", LISTED[flag])]
+    return translated
 
 
 def runs(settings: Sequence[Setting]) -> list[list[str]]:
     """Return the arguments of each start: one for all prompts, and one per output length, after each of the prompts."""
-    if any(one.users > 1 for one in settings):
+    if any(setting.users > 1 for setting in settings):
         raise UserError("llama-bench times one request at a time; drop --llama-bench to measure several")
-    prompts = ",".join(str(p) for p in dict.fromkeys(one.prompt for one in settings))
-    outputs = dict.fromkeys(one.output for one in settings)
+    prompts = ",".join(str(p) for p in dict.fromkeys(setting.prompt for setting in settings))
+    outputs = dict.fromkeys(setting.output for setting in settings)
     return [["-p", prompts, "-n", "0"], *(["-p", "0", "-n", str(n), "-d", prompts] for n in outputs)]
 
 
@@ -41,7 +41,7 @@ def timed(command: Sequence[str], settings: Sequence[Setting], repeats: int, don
     rows = [row for words in runs(settings) for row in _rows([*command, *words, "-r", str(repeats), "-o", "jsonl"], done)]
     prompts = {row["n_prompt"]: row["samples_ts"] for row in rows if not row["n_gen"]}
     steps = {(row.get("n_depth", 0), row["n_gen"]): row["samples_ts"] for row in rows if row["n_gen"]}
-    return [_measured(one, prompts[one.prompt], steps[one.prompt, one.output]) for one in settings]
+    return [_measured(setting, prompts[setting.prompt], steps[setting.prompt, setting.output]) for setting in settings]
 
 
 def _measured(setting: Setting, prompts: Sequence[float], steps: Sequence[float]) -> Measured:
@@ -50,15 +50,15 @@ def _measured(setting: Setting, prompts: Sequence[float], steps: Sequence[float]
 
 
 def _rows(command: Sequence[str], done: Callable[[], None]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
 
     def read(line: str) -> None:
         text = line.partition(": ")[2]
         if text.startswith("{"):
-            found.append(cast(dict[str, Any], json.loads(text)))
+            rows.append(cast(dict[str, Any], json.loads(text)))
             done()
 
     running = run_to_end(Program(name=NAME, command=tuple(command)), read)
-    if running.process.returncode or not found:
+    if running.process.returncode or not rows:
         raise failure(running)
-    return found
+    return rows

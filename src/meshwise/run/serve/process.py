@@ -1,4 +1,4 @@
-"""Programs of an engine: start them together, wait until each answers, and leave none behind when meshwise ends, however it ends."""
+"""Programs of an engine: start them together, wait until each answers, and stop all of them when meshwise ends, however it ends."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ class Program:
     host: str = "127.0.0.1"
     port: int = 0
     health: str = "/health"
-    """HTTP path that answers once it is ready; empty: it is ready when it listens."""
+    """HTTP path that answers once the program is ready; empty: it is ready when it listens."""
 
 
 class Running:
@@ -105,12 +105,12 @@ def started(programs: Sequence[Program], say: Say, patience: float) -> Generator
                 wait(running[-1], patience)
             yield running
         finally:
-            for one in reversed(running):
-                one.stop()
+            for process in reversed(running):
+                process.stop()
 
 
 def check_port(program: Program) -> None:
-    """Refuse a port that is taken before anything is loaded: some engines silently share a port."""
+    """Refuse a port that is in use, before anything is loaded: some engines silently share a port."""
     family = socket.AF_INET6 if ":" in program.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -153,31 +153,31 @@ def free_port() -> int:
 def private_address(address: str) -> str:
     """Return an address that RPC may be bound to, loopback or a private one; refuse all others, and all interfaces at once."""
     try:
-        found = ip_address("127.0.0.1" if address in ("loopback", "localhost") else address)
+        ip = ip_address("127.0.0.1" if address in ("loopback", "localhost") else address)
     except ValueError:
         raise UserError(
             f"{quoted(address)} is not an IP address; give loopback or a private one of this machine. {INSECURE}"
         ) from None
-    if found.is_unspecified or not (found.is_loopback or found.is_private):
-        raise UserError(f"RPC is bound to loopback or to a private address, not to {found}. {INSECURE}")
-    return str(found)
+    if ip.is_unspecified or not (ip.is_loopback or ip.is_private):
+        raise UserError(f"RPC is bound to loopback or to a private address, not to {ip}. {INSECURE}")
+    return str(ip)
 
 
-def wait(one: Running, patience: float) -> None:
+def wait(running: Running, patience: float) -> None:
     """Wait until a program answers; raise the reason if it ends before that, or does not answer within `patience` seconds."""
-    program = one.program
+    program = running.program
     end = time.monotonic() + patience
     where = client.Address(host=program.host, port=program.port)
     while time.monotonic() < end:
-        one.check()
+        running.check()
         if program.health:
-            seen = asyncio.run(client.ask(where, "GET", program.health, patience=2.0))
-            if seen.status == 200:
+            reply = asyncio.run(client.ask(where, "GET", program.health, patience=2.0))
+            if reply.status == 200:
                 return
         elif _listens(program):
             return
         time.sleep(0.1)
-    raise DoesNotFit(f"{program.name} did not answer within {patience:g} s; last line of its log: {_last(one.log)}")
+    raise DoesNotFit(f"{program.name} did not answer within {patience:g} s; last line of its log: {_last(running.log)}")
 
 
 def _listens(program: Program) -> bool:
@@ -194,9 +194,9 @@ class OutOfMemory(DoesNotFit):
     """The engine could not allocate the memory that it asked for."""
 
 
-def failure(one: Running) -> UserError:
+def failure(running: Running) -> UserError:
     """Return why a program ended, in its own words, shortened."""
-    name, lines = one.program.name, list(one.log)
+    name, lines = running.program.name, list(running.log)
     for line in lines:
         lowered = line.lower()
         if any(words in lowered for words in MEMORY):
@@ -205,7 +205,7 @@ def failure(one: Running) -> UserError:
             return UserError(f"this {name} does not know a flag that the plan needs ({_short(line)}); install a newer build")
     errors = [line for words in ("error", "failed to") for line in lines if words in line.lower()]
     reason = errors[0] if errors else _last(lines)
-    code = one.process.returncode
+    code = running.process.returncode
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     return DoesNotFit(f"{name} {how}: {_short(reason)}")
 

@@ -1,4 +1,4 @@
-"""The processes of a serving plan: the engine's programs with exactly its layout. Refuses what is missing before anything starts."""
+"""The processes of a serving plan: the engine's programs with exactly its layout. Missing programs and files are refused first."""
 
 import os
 import shlex
@@ -33,74 +33,76 @@ _INSTALL = {
 INSTALL = _INSTALL.get(sys.platform, _INSTALL["linux"])
 
 
-def programs(one: Deployment, run: ServeRun) -> list[Program]:
+def programs(deployment: Deployment, run: ServeRun) -> list[Program]:
     """Return every process of the plan, the server last."""
-    engine = one.question.engine.name
+    engine = deployment.question.engine.name
     if engine == "ollama":
         raise UserError("ollama runs as a service: start it as the plan says, and give its URL to 'meshwise bench'")
     if engine == "transformers":
         raise UserError("the transformers engine has no server: 'meshwise bench plan.json' measures it")
-    if one.layout.replicas > 1:
-        raise UserError(f"the plan has {one.layout.replicas} replicas, which need a load balancer: plan with --fix replicas=1")
-    server = _commands(one)[-1]
+    if deployment.layout.replicas > 1:
+        raise UserError(
+            f"the plan has {deployment.layout.replicas} replicas, which need a load balancer: plan with --fix replicas=1"
+        )
+    server = _commands(deployment)[-1]
     run = run if run.port else replace(run, port=free_port())
     if engine == "vllm":
         words = [_require("vllm", run.engine_path, "pip install vllm"), *server[1:], "--host", run.host, "--port", str(run.port)]
         return [Program(name="vllm", command=tuple(words), host=run.host, port=run.port)]
-    return [*rpc_helpers(one, run), _llama_server(_flags(server, run), run)]
+    return [*rpc_helpers(deployment, run), _llama_server(_flags(server, run), run)]
 
 
-def rpc_helpers(one: Deployment, run: ServeRun) -> list[Program]:
-    """Return the RPC servers of the plan that run on this machine: those of hosts at loopback."""
-    found: list[Program] = []
-    for words in _commands(one)[:-1]:
+def rpc_helpers(deployment: Deployment, run: ServeRun) -> list[Program]:
+    """Return the RPC servers of the plan that run on this machine: of hosts whose address is loopback."""
+    servers: list[Program] = []
+    for words in _commands(deployment)[:-1]:
         settings = dict(word.split("=", 1) for word in words if "=" in word.split("-")[0])
         rest = [word for word in words if word.partition("=")[0] not in settings]
         host, port = rest[rest.index("-H") + 1], rest[rest.index("-p") + 1]
         if run.addresses.get(host, "") in LOOPBACK:
-            found.append(_rpc_server(int(port), "127.0.0.1", run, settings))
-    return found
+            servers.append(_rpc_server(int(port), "127.0.0.1", run, settings))
+    return servers
 
 
-def rpc_servers(one: Deployment, run: ServeRun) -> list[Program]:
+def rpc_servers(deployment: Deployment, run: ServeRun) -> list[Program]:
     """Return the RPC servers of the host that `--serve-rpc` names, bound to a private address of this machine."""
-    lines = _commands(one)
+    lines = _commands(deployment)
     ((host, address),) = run.addresses.items()
-    own = [words for words in lines if "-H" in words and words[words.index("-H") + 1] == host]
-    if not own:
+    host_lines = [words for words in lines if "-H" in words and words[words.index("-H") + 1] == host]
+    if not host_lines:
         hosts = sorted({words[words.index("-H") + 1] for words in lines if "-H" in words})
         raise UserError(f"the plan has no RPC servers on {quoted(host)}; it has {', '.join(hosts) or 'none'}")
-    found: list[Program] = []
-    for words in own:
+    servers: list[Program] = []
+    for words in host_lines:
         settings = dict(word.split("=", 1) for word in words[: words.index("-H")] if "=" in word)
-        found.append(_rpc_server(int(words[words.index("-p") + 1]), private_address(address), run, settings))
-    return found
+        servers.append(_rpc_server(int(words[words.index("-p") + 1]), private_address(address), run, settings))
+    return servers
 
 
-def dry_run_command(one: Deployment, run: ServeRun) -> tuple[str, ...]:
+def dry_run_command(deployment: Deployment, run: ServeRun) -> tuple[str, ...]:
     """Return the command of llama.cpp's own dry run; empty for another engine, or where the program is not installed.
 
     --no-repack: weights stay in the order of the file, as the plan counts them; repacked copies for a CPU are not memory that must be
     available.
     """
-    llama = one.question.engine.name == "llama.cpp" and run.engine_path != EMBEDDED
-    own = _look(DRY_RUN, run.engine_path) if llama else ""
-    return (own, *_flags(_commands(one)[-1], run), "--no-repack", "-fitp", "on") if own else ()
+    llama = deployment.question.engine.name == "llama.cpp" and run.engine_path != EMBEDDED
+    program = _find_program(DRY_RUN, run.engine_path) if llama else ""
+    return (program, *_flags(_commands(deployment)[-1], run), "--no-repack", "-fitp", "on") if program else ()
 
 
-def llama_bench_command(one: Deployment, run: ServeRun) -> tuple[str, ...]:
+def llama_bench_command(deployment: Deployment, run: ServeRun) -> tuple[str, ...]:
     """Return the command of llama-bench with the plan's layout."""
-    if one.question.engine.name != "llama.cpp":
-        raise UserError(f"--llama-bench measures llama.cpp; this plan is for {one.question.engine.name}")
-    own = _require(llama_bench.NAME, run.engine_path, INSTALL)
-    return (own, *llama_bench.flags(_flags(_commands(one)[-1], run)))
+    if deployment.question.engine.name != "llama.cpp":
+        raise UserError(f"--llama-bench measures llama.cpp; this plan is for {deployment.question.engine.name}")
+    program = _require(llama_bench.NAME, run.engine_path, INSTALL)
+    return (program, *llama_bench.flags(_flags(_commands(deployment)[-1], run)))
 
 
-def _commands(one: Deployment) -> list[list[str]]:
-    """Return the words of every command of a plan, the server's last. llama.cpp gets the layers of each device explicitly: it would divide
-    by free memory, which may differ from the plan's when it starts."""
-    q = one.question
-    layout = llamacpp.with_layers(q, one.layout) if q.engine.name == "llama.cpp" else one.layout
+def _commands(deployment: Deployment) -> list[list[str]]:
+    """Return the words of every command of a plan, the server's last. llama.cpp gets the layers of each device explicitly: by default
+    it divides them by free memory, which may differ from the plan's."""
+    q = deployment.question
+    layout = llamacpp.with_layers(q, deployment.layout) if q.engine.name == "llama.cpp" else deployment.layout
     lines = (shlex.split(line, comments=True) for line in commands(q, layout)[q.engine.name])
     return [words for words in lines if words]
 
@@ -112,21 +114,21 @@ def _flags(server: list[str], run: ServeRun) -> list[str]:
 
 
 def _llama_server(words: list[str], run: ServeRun) -> Program:
-    """Return llama-server, or xllamacpp where it is asked for or is all that a CPU needs."""
+    """Return llama-server; or xllamacpp if it is asked for, or if llama-server is missing and the layout only needs the CPU."""
     layers = int(words[words.index("-ngl") + 1])
     end = ["--host", run.host, "--port", str(run.port)]
-    own = "" if run.engine_path == EMBEDDED else _look("llama-server", run.engine_path)
-    if own:
-        known = output_of([own, "--help"]).replace(",", " ").split()
+    program = "" if run.engine_path == EMBEDDED else _find_program("llama-server", run.engine_path)
+    if program:
+        known = output_of([program, "--help"]).replace(",", " ").split()
         more = [word for flag, value in OPTIONAL.items() if flag in known for word in (flag, value)]
-        return Program(name="llama-server", command=(own, *words, *end, *more), host=run.host, port=run.port)
+        return Program(name="llama-server", command=(program, *words, *end, *more), host=run.host, port=run.port)
     only = [flag for flag in SERVER_ONLY if flag in words]
     if run.engine_path == EMBEDDED and only:
         raise UserError(f"xllamacpp does not accept {', '.join(only)}, which this plan needs; llama-server does")
     embedded = (run.engine_path == EMBEDDED or (not run.engine_path and not layers)) and not only
     if not embedded or not xllamacpp.installed():
         missing = EMBEDDED if run.engine_path == EMBEDDED else "llama-server"
-        raise UserError(f"no {missing} found{_where(run.engine_path)}: {INSTALL}")
+        raise UserError(f"no {missing} found{_in_folder(run.engine_path)}: {INSTALL}")
     start = (sys.executable, "-m", "meshwise.run.serve.xllamacpp")
     return Program(name="xllamacpp", command=(*start, *words, *end), host=run.host, port=run.port)
 
@@ -162,15 +164,15 @@ def _with_rpc(words: list[str], run: ServeRun) -> list[str]:
 
 
 def _rpc_server(port: int, address: str, run: ServeRun, settings: dict[str, str]) -> Program:
-    own = next(filter(None, (_look(name, run.engine_path) for name in RPC_NAMES)), "")
-    if not own:
+    program = next(filter(None, (_find_program(name, run.engine_path) for name in RPC_NAMES)), "")
+    if not program:
         names = " or ".join(RPC_NAMES)
-        raise UserError(f"no {names} found{_where(run.engine_path)}: llama.cpp has it if built with GGML_RPC=ON ({INSTALL})")
-    command = (own, "-H", address, "-p", str(port), *(("-t", str(run.threads)) if run.threads else ()))
+        raise UserError(f"no {names} found{_in_folder(run.engine_path)}: llama.cpp has it if built with GGML_RPC=ON ({INSTALL})")
+    command = (program, "-H", address, "-p", str(port), *(("-t", str(run.threads)) if run.threads else ()))
     return Program(name=f"rpc-server {port}", command=command, environment=settings, host=address, port=port, health="")
 
 
-def _look(name: str, folder: str) -> str:
+def _find_program(name: str, folder: str) -> str:
     """Return the path of a program in a folder, or on PATH where none is given; '' if it is not there."""
     if not folder:
         return shutil.which(name) or ""
@@ -181,11 +183,11 @@ def _look(name: str, folder: str) -> str:
 
 
 def _require(name: str, folder: str, hint: str) -> str:
-    own = _look(name, folder)
-    if not own:
-        raise UserError(f"no {name} found{_where(folder)}: {hint}")
-    return own
+    program = _find_program(name, folder)
+    if not program:
+        raise UserError(f"no {name} found{_in_folder(folder)}: {hint}")
+    return program
 
 
-def _where(folder: str) -> str:
+def _in_folder(folder: str) -> str:
     return f" in {quoted(folder, 200)}" if folder and folder != EMBEDDED else " on PATH" if not folder else ""

@@ -25,18 +25,18 @@ RATES = {"decode": "generation", "prefill": "prompts", "per_user": "one request"
 Report = dict[str, Any]
 
 
-def point(found: Measured, planned: Deployment | None) -> Report:
+def point(measured: Measured, planned: Deployment | None) -> Report:
     """Return one setting in SI units: medians and values of the repeats, and percentiles of latencies."""
-    row: Report = {**asdict(found.setting), "repeats": len(found.runs)}
+    row: Report = {**asdict(measured.setting), "repeats": len(measured.runs)}
     for name in ("decode", "per_user", "with_prompts", "prefill", "engine_decode", "engine_prefill"):
-        row[name] = found.median(name)
-        row[f"{name}_values"] = found.values(name)
-    row["prompt_tokens"] = found.median("prompt")
-    row["spread"] = found.spread("decode")
+        row[name] = measured.median(name)
+        row[f"{name}_values"] = measured.values(name)
+    row["prompt_tokens"] = measured.median("prompt")
+    row["spread"] = measured.spread("decode")
     for name, key in (("first", "ttft"), ("gaps", "gap")):
-        row |= dict(zip((f"{key}_p{p}" for p in PERCENTILES), found.percentiles(name), strict=False))
-    row["predicted"] = predicted(planned, found.setting) if planned else None
-    return row | {"faults": found.faults, "notes": list(found.notes)}
+        row |= dict(zip((f"{key}_p{p}" for p in PERCENTILES), measured.percentiles(name), strict=False))
+    row["predicted"] = predicted(planned, measured.setting) if planned else None
+    return row | {"faults": measured.faults, "notes": list(measured.notes)}
 
 
 def predicted(planned: Deployment, setting: Setting) -> Report | None:
@@ -80,19 +80,19 @@ def read(path: Path) -> Report:
 
 
 def against(earlier: Report, now: Report) -> list[str]:
-    """Compare the settings that both reports have: does each rate differ by more than its repeats do?"""
+    """Compare the settings that both reports have: return for each rate whether it differs by more than noise."""
     key = ("prompt", "output", "users", "gpus")
-    before = {tuple(one.get(name) for name in key): one for one in earlier["points"]}
-    found: list[str] = []
-    for one in now["points"]:
-        old = before.get(tuple(one.get(name) for name in key))
+    before = {tuple(point.get(name) for name in key): point for point in earlier["points"]}
+    lines: list[str] = []
+    for point in now["points"]:
+        old = before.get(tuple(point.get(name) for name in key))
         if old is None:
             continue
         for name in ("decode", "prefill"):
-            a, b = (cast(list[float], table.get(f"{name}_values") or []) for table in (old, one))
+            a, b = (cast(list[float], table.get(f"{name}_values") or []) for table in (old, point))
             if a and b:
-                found.append(f"{_requests(one['users'])}, prompt {one['prompt']}, {RATES[name]}: {_verdict(a, b)}")
-    return found or ["the earlier report has none of these settings"]
+                lines.append(f"{_requests(point['users'])}, prompt {point['prompt']}, {RATES[name]}: {_verdict(a, b)}")
+    return lines or ["the earlier report has none of these settings"]
 
 
 def _requests(number: int) -> str:
@@ -110,34 +110,34 @@ def _verdict(a: Sequence[float], b: Sequence[float]) -> str:
 # Rows of a table.
 
 
-def rows(found: Report, planned: Deployment | None) -> list[dict[str, Any]]:
+def rows(data: Report, planned: Deployment | None) -> list[dict[str, Any]]:
     """Return the medians in the columns that validate, audit and calibrate read."""
-    facts = _facts(found, planned)
-    made: list[dict[str, Any]] = []
-    for i, one in enumerate(found["points"], start=1):
-        ran = one["decode"] is not None
-        note = [f"{one['repeats']} repeats within {100 * one['spread']:.1f}%", *one["notes"], *one["faults"]]
-        made.append(
+    facts = _facts(data, planned)
+    table: list[dict[str, Any]] = []
+    for i, point in enumerate(data["points"], start=1):
+        ran = point["decode"] is not None
+        note = [f"{point['repeats']} repeats within {100 * point['spread']:.1f}%", *point["notes"], *point["faults"]]
+        table.append(
             dict.fromkeys(COLUMNS, "")
             | facts
             | {
                 "row_id": f"bench-{i:03d}",
-                "prompt_len": round(one["prompt_tokens"] or one["prompt"]),
-                "gen_len": one["output"],
-                "batch_or_concurrency": one["users"],
-                "prefill_tok_s": f"{one['prefill']:.6g}" if ran and one["users"] == 1 else "",
-                "decode_tok_s": f"{one['decode']:.6g}" if ran else "",
-                "ttft_ms": f"{1e3 * one['ttft_p50']:.6g}" if ran else "",
+                "prompt_len": round(point["prompt_tokens"] or point["prompt"]),
+                "gen_len": point["output"],
+                "batch_or_concurrency": point["users"],
+                "prefill_tok_s": f"{point['prefill']:.6g}" if ran and point["users"] == 1 else "",
+                "decode_tok_s": f"{point['decode']:.6g}" if ran else "",
+                "ttft_ms": f"{1e3 * point['ttft_p50']:.6g}" if ran else "",
                 "outcome": "ok" if ran else "failed",
                 "note": "; ".join(note),
             }
         )
-    return made
+    return table
 
 
-def _facts(found: Report, planned: Deployment | None) -> dict[str, Any]:
-    """Return the columns that all rows share. The prefill rate is that of one request: the columns cannot say how several were mixed."""
-    facts: dict[str, Any] = {"source": f"meshwise bench {found['date'][:10]}", "model": found["model"], "engine": found["engine"]}
+def _facts(data: Report, planned: Deployment | None) -> dict[str, Any]:
+    """Return the columns that all rows share. Only one request has a prefill rate: no column states how several were mixed."""
+    facts: dict[str, Any] = {"source": f"meshwise bench {data['date'][:10]}", "model": data["model"], "engine": data["engine"]}
     if planned is None:
         return facts
     q, layout = planned.question, planned.layout
@@ -161,8 +161,8 @@ def _facts(found: Report, planned: Deployment | None) -> dict[str, Any]:
 
 
 def causes(planned: Deployment, points: Sequence[Report], log: Sequence[str]) -> list[str]:
-    """Return what may explain a speed outside of the predicted range: facts of this machine, and the usual causes."""
-    alone = next((one for one in points if one["users"] == 1 and one["predicted"] and one["decode"]), None)
+    """Return lines that may explain a speed outside of the predicted range: facts of this machine, and the usual causes."""
+    alone = next((point for point in points if point["users"] == 1 and point["predicted"] and point["decode"]), None)
     if alone is None or alone["predicted"]["low"] <= alone["decode"] <= alone["predicted"]["high"]:
         return []
     if planned.question.cards[0].chip.key == "cpu":
@@ -177,14 +177,14 @@ def causes(planned: Deployment, points: Sequence[Report], log: Sequence[str]) ->
 def from_log(lines: Sequence[str]) -> list[str]:
     """Return causes of a low speed that llama.cpp's log shows."""
     text = "\n".join(lines)
-    found: list[str] = []
+    causes: list[str] = []
     moved = re.search(r"offloaded (\d+)/(\d+) layers to GPU", text)
     if moved and moved[1] != moved[2]:
-        found.append(f"layers on the CPU: the engine put {moved[1]} of {moved[2]} on GPUs")
+        causes.append(f"layers on the CPU: the engine put {moved[1]} of {moved[2]} on GPUs")
     build = re.search(r"build(?:_info)?\W+b?(\d{3,6})\b", text)
     if build and 0 < int(build[1]) < 4000:
-        found.append(f"an old build: b{build[1]}, from 2024 or before")
-    return found
+        causes.append(f"an old build: b{build[1]}, from 2024 or before")
+    return causes
 
 
 GPU_FACTS = ("power.limit", "power.default_limit", "pcie.link.width.current", "pcie.link.width.max")
@@ -202,7 +202,7 @@ def gpu_facts() -> list[str]:
 
 def from_nvidia(text: str) -> list[str]:
     """Read lines of 'limit, default limit, lanes, most lanes', one per GPU."""
-    found: list[str] = []
+    facts: list[str] = []
     for gpu, line in enumerate(text.splitlines()):
         cells = [cell.strip() for cell in line.split(",")]
         try:
@@ -210,7 +210,7 @@ def from_nvidia(text: str) -> list[str]:
         except ValueError:  # '[N/A]', as virtual GPUs report
             continue
         if limit < usual:
-            found.append(f"power cap: GPU {gpu} is limited to {limit:g} of {usual:g} W")
+            facts.append(f"power cap: GPU {gpu} is limited to {limit:g} of {usual:g} W")
         if lanes < most and lanes <= 4:
-            found.append(f"PCIe x{lanes:g}: GPU {gpu} has {lanes:g} of {most:g} lanes")
-    return found
+            facts.append(f"PCIe x{lanes:g}: GPU {gpu} has {lanes:g} of {most:g} lanes")
+    return facts

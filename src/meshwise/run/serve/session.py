@@ -19,7 +19,7 @@ from meshwise.run.serve.process import INSECURE, OutOfMemory, Program, Running, 
 
 @dataclass(frozen=True)
 class ServeDryRun:
-    """The commands that a run would start, and what each device would hold."""
+    """The commands that a run would start, and the bytes that each device would hold."""
 
     commands: tuple[str, ...]
     memory: tuple[memory.Row, ...]
@@ -63,23 +63,23 @@ class Serving:
         return memory.compare(self.deployment, from_log(log, memory.rpc_addresses(self.server.command)))
 
     def lines(self) -> list[str]:
-        """Return what runs, the predicted speed, and where it answers."""
-        one = self.deployment
+        """Return lines with the model, layout, predicted speed and URL."""
+        planned = self.deployment
         if self.rpc_only:
-            return [f"RPC servers of {one.layout.name} listen on {self.address}; stop them with Ctrl-C"]
-        best, chip = one.predict(), one.question.cluster.chip
+            return [f"RPC servers of {planned.layout.name} listen on {self.address}; stop them with Ctrl-C"]
+        best, chip = planned.predict(), planned.question.cluster.chip
         speed = f", predicted {best.per_user:.3g} tokens/s for one request on {chip.name}" if best else ""
         return [
-            f"{one.question.model.name}, {one.layout.name}, with {self.server.name}{speed}",
+            f"{planned.question.model.name}, {planned.layout.name}, with {self.server.name}{speed}",
             f"{self.url} answers; measure it with 'meshwise bench {self.url}', stop it with Ctrl-C",
         ]
 
     def wait(self) -> None:
         """Wait until a program ends, and raise the reason. Ctrl-C and SIGTERM raise KeyboardInterrupt."""
         while True:
-            for one in self.running:
+            for process in self.running:
                 try:
-                    one.check()
+                    process.check()
                 except UserError as error:
                     raise (error if isinstance(error, DoesNotFit) else DoesNotFit(str(error))) from None
             time.sleep(0.2)
@@ -97,19 +97,19 @@ class Serving:
 
 def rehearse(run: ServeRun, plan: ServePlan | None = None, *, say: Say = ignore) -> ServeDryRun:
     """Return the commands of a run and the result of llama.cpp's own dry run, if it is installed. RPC servers run meanwhile."""
-    one, processes = _resolve(run, plan, say)
+    planned, processes = _resolve(run, plan, say)
     lines = tuple(
         " ".join([*(f"{name}={value}" for name, value in program.environment.items()), shlex.join(program.command)])
         for program in processes
     )
-    command = () if run.serve_rpc else programs.dry_run_command(one, run)
+    command = () if run.serve_rpc else programs.dry_run_command(planned, run)
     if not command:
         return ServeDryRun(lines, ())
     with started(processes[:-1], ignore, run.start_within):
         reported = dry_run(command, run.start_within)
-    rows = memory.compare(one, reported)
+    rows = memory.compare(planned, reported)
     if not rows:
-        raise DoesNotFit(memory.other_devices(one, reported))
+        raise DoesNotFit(memory.other_devices(planned, reported))
     return ServeDryRun(lines, tuple(rows))
 
 
@@ -118,10 +118,10 @@ def _resolve(run: ServeRun, plan: ServePlan | None, say: Say) -> tuple[Deploymen
     gguf = run.what.lower().endswith(".gguf")
     if run.on and not gguf:
         raise UserError("--on does not apply to a plan, which has its cluster; drop it, or plan again")
-    one = deployment(ask_here(run.what, run.on) if gguf else ask_of(plan or read(Path(run.what))))
+    planned = deployment(ask_here(run.what, run.on) if gguf else ask_of(plan or read(Path(run.what))))
     if run.serve_rpc:
         private_address(next(iter(run.addresses.values())))
-    found = programs.rpc_servers(one, run) if run.serve_rpc else programs.programs(one, run)
+    processes = programs.rpc_servers(planned, run) if run.serve_rpc else programs.programs(planned, run)
     if run.addresses:
         say(INSECURE)
-    return one, found
+    return planned, processes

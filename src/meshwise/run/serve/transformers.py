@@ -32,7 +32,7 @@ def job(
 ) -> Job:
     """Return the settings of the worker."""
     values, name, _ = find.find_values(model)
-    points = tuple(Point(prompt=one.prompt, output=one.output, users=one.users) for one in settings)
+    points = tuple(Point(prompt=setting.prompt, output=setting.output, users=setting.users) for setting in settings)
     return Job(
         name=name,
         model={key: value for key, value in values.items() if key != "meshwise"},

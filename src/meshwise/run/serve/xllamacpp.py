@@ -15,20 +15,20 @@ def installed() -> bool:
 
 def parse(words: list[str]) -> argparse.Namespace:
     """Read the flags of llama-server that plans use."""
-    found = argparse.ArgumentParser(prog="xllamacpp", allow_abbrev=False)
-    found.add_argument("-m", dest="model", required=True)
-    found.add_argument("-ngl", dest="layers", type=int, default=0)
-    found.add_argument("-sm", dest="split", choices=list(SPLITS), default="layer")
-    found.add_argument("-ts", dest="shares", default="")
-    found.add_argument("-c", dest="context", type=int, default=4096)
-    found.add_argument("-np", dest="users", type=int, default=1)
-    found.add_argument("-ctk", dest="keys", default="f16")
-    found.add_argument("-ctv", dest="values", default="f16")
-    found.add_argument("-fa", dest="flash", choices=["on", "off", "auto"], default="auto")
-    found.add_argument("-t", dest="threads", type=int, default=-1)
-    found.add_argument("--host", default="127.0.0.1")
-    found.add_argument("--port", type=int, default=8080)
-    return found.parse_args(words)
+    parser = argparse.ArgumentParser(prog="xllamacpp", allow_abbrev=False)
+    parser.add_argument("-m", dest="model", required=True)
+    parser.add_argument("-ngl", dest="layers", type=int, default=0)
+    parser.add_argument("-sm", dest="split", choices=list(SPLITS), default="layer")
+    parser.add_argument("-ts", dest="shares", default="")
+    parser.add_argument("-c", dest="context", type=int, default=4096)
+    parser.add_argument("-np", dest="users", type=int, default=1)
+    parser.add_argument("-ctk", dest="keys", default="f16")
+    parser.add_argument("-ctv", dest="values", default="f16")
+    parser.add_argument("-fa", dest="flash", choices=["on", "off", "auto"], default="auto")
+    parser.add_argument("-t", dest="threads", type=int, default=-1)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8080)
+    return parser.parse_args(words)
 
 
 def parameters(given: argparse.Namespace) -> Any:
@@ -36,24 +36,24 @@ def parameters(given: argparse.Namespace) -> Any:
     import xllamacpp  # pyright: ignore[reportMissingTypeStubs]
 
     library: Any = xllamacpp
-    found = library.CommonParams()
-    found.model.path = given.model
-    found.n_gpu_layers = given.layers
-    found.split_mode = getattr(library.llama_split_mode, f"LLAMA_SPLIT_MODE_{SPLITS[given.split]}")
+    params = library.CommonParams()
+    params.model.path = given.model
+    params.n_gpu_layers = given.layers
+    params.split_mode = getattr(library.llama_split_mode, f"LLAMA_SPLIT_MODE_{SPLITS[given.split]}")
     if given.shares:
         shares = [float(share) for share in given.shares.split(",")]
-        found.tensor_split = shares + [0.0] * (len(found.tensor_split) - len(shares))
-    found.n_ctx, found.n_parallel = given.context, given.users
-    found.cache_type_k = getattr(library.ggml_type, f"GGML_TYPE_{given.keys.upper()}")
-    found.cache_type_v = getattr(library.ggml_type, f"GGML_TYPE_{given.values.upper()}")
+        params.tensor_split = shares + [0.0] * (len(params.tensor_split) - len(shares))
+    params.n_ctx, params.n_parallel = given.context, given.users
+    params.cache_type_k = getattr(library.ggml_type, f"GGML_TYPE_{given.keys.upper()}")
+    params.cache_type_v = getattr(library.ggml_type, f"GGML_TYPE_{given.values.upper()}")
     flash = {"on": "ENABLED", "off": "DISABLED", "auto": "AUTO"}[given.flash]
-    found.flash_attn_type = getattr(library.llama_flash_attn_type, f"LLAMA_FLASH_ATTN_TYPE_{flash}")
-    found.cpuparams.n_threads = given.threads
-    found.hostnames, found.port = [given.host], given.port
-    found.verbosity = 4  # logs allocations, as llama-server -lv 4 does
-    found.fit_params = False  # keep the plan's layout instead of one that llama.cpp chooses
-    found.cache_ram_mib = 0  # keep no prompts of other requests: no plan counts that memory
-    return found
+    params.flash_attn_type = getattr(library.llama_flash_attn_type, f"LLAMA_FLASH_ATTN_TYPE_{flash}")
+    params.cpuparams.n_threads = given.threads
+    params.hostnames, params.port = [given.host], given.port
+    params.verbosity = 4  # logs allocations, as llama-server -lv 4 does
+    params.fit_params = False  # keep the plan's layout instead of one that llama.cpp chooses
+    params.cache_ram_mib = 0  # keep no prompts of other requests: no plan counts that memory
+    return params
 
 
 def main(words: list[str]) -> int:

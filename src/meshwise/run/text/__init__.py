@@ -1,6 +1,6 @@
 """text: data files and tokenizers -> the token files that a training run reads.
 
-    corpus.py       Corpus: what `--data`, `--tokenizer` and `--text-key` name, checked, and tokenized when the run starts
+    corpus.py       Corpus: the data of `--data`, `--tokenizer` and `--text-key`, checked, and tokenized when the run starts
     documents.py    documents from .txt, .jsonl and .parquet files, in pieces that fit in memory
     tokenizer.py    bytes, HF's tokenizer.json, or a byte-pair encoding learned from the text
     tokens.py       token files: the format of meshwise, and those of nanoGPT, llm.c and Megatron

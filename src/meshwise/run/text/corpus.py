@@ -26,7 +26,7 @@ EMBEDDED = 4 << 20
 SENTENCES = 64
 """Sentences per document of the embedded text."""
 AT_ONCE = 1 << 23
-"""Characters, approximately, that a tokenizer gets at once, to divide over the cores."""
+"""Approximate number of characters that a tokenizer gets at once, to divide over the cores."""
 
 EVERY = 20.0
 """Seconds between progress lines."""
@@ -41,18 +41,18 @@ class Corpus:
     tokenizer: Tokenizer | None
     key: str
     seed: int
-    ready: tuple[tokens.Found, ...] = ()
+    ready: tuple[tokens.TokenFileInfo, ...] = ()
 
     @property
     def size(self) -> int:
-        """Return the vocabulary size that it needs."""
-        return self.tokenizer.size if self.tokenizer else max(found.size for found in self.ready)
+        """The vocabulary size that it needs."""
+        return self.tokenizer.size if self.tokenizer else max(file.size for file in self.ready)
 
     @property
-    def words(self) -> str:
-        """Return the files and the tokenizer by name."""
+    def description(self) -> str:
+        """The files and the tokenizer by name."""
         name = self.given or "the embedded text"
-        return f"{name}, tokenizer {self.tokenizer.words}" if self.tokenizer else name
+        return f"{name}, tokenizer {self.tokenizer.name}" if self.tokenizer else name
 
     @property
     def has_tokenizer_file(self) -> bool:
@@ -82,24 +82,24 @@ def find(data: str, tokenizer: str, key: str, seed: int) -> Corpus | None:
         return Corpus(data, files, None, "", seed, ready)
     if tokenizer not in ("", "bytes"):
         packages.require("tokenizers", f"--tokenizer {tokenizer}")
-    found = Corpus(data, files, tokenizers.find(tokenizer), key or "text", seed)
+    corpus = Corpus(data, files, tokenizers.find(tokenizer), key or "text", seed)
     if all(path.stat().st_size == 0 for path in files) and files:
         raise UserError(f"--data {data}: it is empty")
-    next(found.pieces(), None)  # a missing key, or bytes that are not text, usually show in the first line
-    return found
+    next(corpus.pieces(), None)  # a missing key, or bytes that are not text, usually show in the first line
+    return corpus
 
 
 def check_fits(corpus: Corpus, model: str, vocabulary: int, seq: int) -> None:
     """Refuse tokens outside of the model's vocabulary, and token files shorter than a sequence."""
     if corpus.size > vocabulary:
-        what = f"--tokenizer {corpus.tokenizer.words}" if corpus.tokenizer else f"--data {corpus.given}"
+        flag = f"--tokenizer {corpus.tokenizer.name}" if corpus.tokenizer else f"--data {corpus.given}"
         other = f", or --tokenizer bpe:{vocabulary}" if corpus.tokenizer and vocabulary > tokenizers.BYTES else ""
         raise UserError(
-            f"{what} has token ids up to {corpus.size - 1}, but {model} has a vocabulary of {vocabulary}: "
+            f"{flag} has token ids up to {corpus.size - 1}, but {model} has a vocabulary of {vocabulary}: "
             f"use a model with at least {corpus.size}{other}"
         )
     if corpus.ready:
-        _check_length(corpus, tuple(found.file for found in corpus.ready), seq)
+        _check_length(corpus, tuple(info.file for info in corpus.ready), seq)
 
 
 def _check_length(corpus: Corpus, files: tuple[TokenFile, ...], seq: int) -> None:
@@ -108,18 +108,18 @@ def _check_length(corpus: Corpus, files: tuple[TokenFile, ...], seq: int) -> Non
     if longest <= seq:
         shorter = f"a longer text, or --seq {longest - 1}" if longest > 1 else "a longer text"
         raise UserError(
-            f"{corpus.words} has {longest} tokens, fewer than a sequence of {seq} and the token after it: use {shorter}"
+            f"{corpus.description} has {longest} tokens, fewer than a sequence of {seq} and the token after it: use {shorter}"
         )
 
 
 def tokenize(corpus: Corpus, out: Path, seq: int, say: Say) -> tuple[TokenFile, ...]:
     """Return the token files of a corpus: its own, cached ones of an earlier run, or new ones. Copies an HF tokenizer into `out`."""
-    files = tuple(found.file for found in corpus.ready)
+    files = tuple(info.file for info in corpus.ready)
     if corpus.tokenizer:
         files = (_token_file(corpus, corpus.tokenizer, out, say),)
         _check_length(corpus, files, seq)
     count, samples = sum(file.count for file in files), sum(file.windows(seq) for file in files)
-    say(f"{corpus.words}: {count:,} tokens, {samples:,} sequences of {seq}")
+    say(f"{corpus.description}: {count:,} tokens, {samples:,} sequences of {seq}")
     return files
 
 
@@ -130,24 +130,24 @@ def _token_file(corpus: Corpus, tokenizer: Tokenizer, out: Path, say: Say) -> To
     name = f"{_stem(corpus)}-{digest.hex()[:16]}"
     for folder in folders:
         cached, learned = folder / f"{name}.tokens", folder / f"{name}.tokenizer.json"
-        if (found := _cached(cached, digest)) and (not tokenizer.unlearned or learned.is_file()):
+        if (tokens_before := _cached(cached, digest)) and (not tokenizer.unlearned or learned.is_file()):
             if tokenizer.source or tokenizer.unlearned:
                 write(out / "tokenizer.json", tokenizer.source or learned.read_bytes())
-            return found
+            return tokens_before
     home = _writable(folders)
     if tokenizer.unlearned:
-        say(f"learning {tokenizer.words} from {corpus.given or 'the embedded text'}")
+        say(f"learning {tokenizer.name} from {corpus.given or 'the embedded text'}")
         tokenizer = tokenizers.learn(tokenizer, corpus.pieces())
         write(home / f"{name}.tokenizer.json", tokenizer.source)
     if tokenizer.source:
         write(out / "tokenizer.json", tokenizer.source)
-    say(f"tokenizing {corpus.words}; its tokens are kept in {home}")
+    say(f"tokenizing {corpus.description}; its tokens are kept in {home}")
     path = home / f"{name}.tokens"
     encode = tokenizers.encoder(tokenizer)
     with tokens.Writer(path, tokenizer.size, tokenizer.end, digest) as writer:
         reported = monotonic()
-        for some in _groups(corpus.pieces()):
-            writer.add(encode(some))
+        for group in _groups(corpus.pieces()):
+            writer.add(encode(group))
             if monotonic() - reported > EVERY:
                 say(f"{writer.count:,} tokens so far")
                 reported = monotonic()
@@ -156,15 +156,15 @@ def _token_file(corpus: Corpus, tokenizer: Tokenizer, out: Path, say: Say) -> To
 
 def _groups(pieces: Iterable[documents.Piece]) -> Iterator[list[documents.Piece]]:
     """Group pieces to about AT_ONCE characters."""
-    some: list[documents.Piece] = []
+    group: list[documents.Piece] = []
     letters = 0
     for piece in pieces:
-        some.append(piece)
+        group.append(piece)
         letters += len(piece[0]) + 1
         if letters >= AT_ONCE:
-            yield some
-            some, letters = [], 0
-    yield some
+            yield group
+            group, letters = [], 0
+    yield group
 
 
 def _digest(corpus: Corpus, tokenizer: Tokenizer) -> bytes:
@@ -181,7 +181,7 @@ def _stem(corpus: Corpus) -> str:
 
 
 def _cache_folders(corpus: Corpus, out: Path) -> list[Path]:
-    """Return where tokens may be kept: next to the text, so that any later run finds them; else in the run's folder."""
+    """Return the folders in which tokens may be kept: next to the text, so that any later run finds them; else in the run's folder."""
     if not corpus.files:
         return [out / "tokens"]
     folder = Path(corpus.given) if os.path.isdir(corpus.given) else corpus.files[0].parent
@@ -202,10 +202,10 @@ def _writable(folders: list[Path]) -> Path:
 def _cached(path: Path, digest: bytes) -> TokenFile | None:
     """Return the token file of an earlier run if it is complete and made from the same text."""
     try:
-        found = tokens.read(path)
+        info = tokens.read(path)
     except UserError:
         return None
-    return found.file if found.digest == digest else None
+    return info.file if info.digest == digest else None
 
 
 def _embedded(seed: int) -> Iterator[documents.Piece]:

@@ -24,20 +24,20 @@ def files(given: str, suffixes: tuple[str, ...]) -> list[Path]:
     """Return the files that a path, folder or pattern names, sorted by name."""
     if os.path.isdir(given):
         every = [path for path in sorted(Path(given).rglob("*")) if path.is_file() and not _hidden(path.relative_to(given))]
-        found = [path for path in every if kind_of(path) in suffixes]
-        if not found:
+        paths = [path for path in every if kind_of(path) in suffixes]
+        if not paths:
             raise UserError(f"--data {given}: the folder has no {', '.join(suffixes)} files")
-        return found
-    found = [Path(given)] if os.path.isfile(given) else [Path(name) for name in sorted(glob.glob(given, recursive=True))]
-    found = [path for path in found if path.is_file()]
-    if not found:
+        return paths
+    paths = [Path(given)] if os.path.isfile(given) else [Path(name) for name in sorted(glob.glob(given, recursive=True))]
+    paths = [path for path in paths if path.is_file()]
+    if not paths:
         folder = Path(given).parent
         names = [path.name for path in folder.iterdir()] if os.path.isdir(folder) else []
         raise UserError(f"--data {quoted(given)}: no such file, folder or pattern{nearest(Path(given).name, names)}")
-    other = next((path for path in found if kind_of(path) not in suffixes), None)
+    other = next((path for path in paths if kind_of(path) not in suffixes), None)
     if other is not None:
         raise UserError(f"--data {other}: {quoted(kind_of(other))} is not one of {', '.join(suffixes)}")
-    return found
+    return paths
 
 
 def _hidden(path: Path) -> bool:
@@ -67,15 +67,15 @@ def _whole(opened: "IO[bytes]", path: Path) -> Iterator[Piece]:
     done = 0
     more = True
     while more:
-        some = opened.read(PIECE)
-        more = len(some) == PIECE
-        some += opened.readline(PIECE)
+        data = opened.read(PIECE)
+        more = len(data) == PIECE
+        data += opened.readline(PIECE)
         kept = len(decoder.getstate()[0])  # the first bytes of a character that the last piece ended in
         try:
-            yield decoder.decode(some, not more), not more
+            yield decoder.decode(data, not more), not more
         except UnicodeDecodeError as error:
             raise UserError(f"{path} is not UTF-8: invalid byte at {done - kept + error.start}") from None
-        done += len(some)
+        done += len(data)
 
 
 def _lines(opened: "IO[bytes]", path: Path, key: str) -> Iterator[Piece]:
@@ -90,8 +90,8 @@ def _lines(opened: "IO[bytes]", path: Path, key: str) -> Iterator[Piece]:
             raise UserError(f"{path}, line {number}: not a JSON object")
         text = cast(dict[str, Any], value).get(key)
         if not isinstance(text, str):
-            held = ", ".join(name for name, one in cast(dict[str, Any], value).items() if isinstance(one, str))
-            raise UserError(f"{path}, line {number}: no text under {quoted(key)}; name the key with --text-key{_found(held)}")
+            held = ", ".join(name for name, member in cast(dict[str, Any], value).items() if isinstance(member, str))
+            raise UserError(f"{path}, line {number}: no text under {quoted(key)}; name the key with --text-key{_listed(held)}")
         if text:
             yield text.encode("utf-8", "replace").decode(), True  # half a UTF-16 surrogate pair is not text
 
@@ -106,12 +106,12 @@ def _rows(path: Path, key: str) -> Iterator[Piece]:
         with cast(Any, parquet).ParquetFile(path) as table:
             texts = [field.name for field in table.schema_arrow if str(field.type).endswith("string")]
             if key not in texts:
-                raise UserError(f"{path}: no text column {quoted(key)}; name it with --text-key{_found(', '.join(texts))}")
+                raise UserError(f"{path}: no text column {quoted(key)}; name it with --text-key{_listed(', '.join(texts))}")
             for batch in table.iter_batches(columns=[key]):
                 yield from ((text, True) for text in batch.column(0).to_pylist() if text)
     except arrow.ArrowException as error:
         raise UserError(f"{path} is not a readable parquet file ({str(error).splitlines()[0][:80]})") from None
 
 
-def _found(names: str) -> str:
+def _listed(names: str) -> str:
     return f" (found: {names})" if names else ""

@@ -11,11 +11,11 @@ PART = 1 << 16
 
 
 def fingerprint(corpus: Corpus) -> str:
-    """Hash what determines the tokens: the tokenizer, and the size and parts of every file in order. Names and times may change."""
-    found = hashlib.sha256(f"{corpus.tokenizer.key if corpus.tokenizer else ''}:{corpus.key}:{len(corpus.files)}".encode())
+    """Hash the tokenizer, and the size and parts of every file in order. Names and times of the files may change."""
+    digest = hashlib.sha256(f"{corpus.tokenizer.key if corpus.tokenizer else ''}:{corpus.key}:{len(corpus.files)}".encode())
     for path in corpus.files:
-        found.update(_parts(path))
-    return found.hexdigest()[:32]
+        digest.update(_parts(path))
+    return digest.hexdigest()[:32]
 
 
 def _parts(path: Path) -> bytes:

@@ -17,7 +17,7 @@ END = "<|endoftext|>"
 ENDS = (END, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
 """Names of the end-of-document token in well-known tokenizers, tried where no file names it."""
 LEARNED_FROM = 1 << 26
-"""Characters that a byte-pair encoding is learned from, at most."""
+"""Most characters that a byte-pair encoding is learned from."""
 Encode = Callable[[list[tuple[str, bool]]], "np.ndarray[Any, Any]"]
 
 
@@ -25,7 +25,7 @@ Encode = Callable[[list[tuple[str, bool]]], "np.ndarray[Any, Any]"]
 class Tokenizer:
     """A tokenizer by name, before the library loads it."""
 
-    words: str
+    name: str
     """Its name in messages."""
     size: int
     """Its vocabulary size."""
@@ -37,12 +37,12 @@ class Tokenizer:
     @property
     def unlearned(self) -> bool:
         """Whether it must be learned from the text first."""
-        return self.words.startswith("bpe:") and not self.source
+        return self.name.startswith("bpe:") and not self.source
 
     @property
     def key(self) -> str:
-        """Return a hash that identifies it."""
-        return hashlib.sha256(f"{self.source or self.words}:{self.end}".encode()).hexdigest()
+        """A hash that identifies it."""
+        return hashlib.sha256(f"{self.source or self.name}:{self.end}".encode()).hexdigest()
 
 
 PLAIN = Tokenizer("bytes", BYTES, 0)
@@ -86,7 +86,7 @@ def _from_file(file: Path) -> Tokenizer:
 
 
 def _end(folder: Path, vocabulary: dict[str, int]) -> int | None:
-    """Return the end-of-document token: that of tokenizer_config.json in the same folder, or one with a well-known name."""
+    """Return the end-of-document token: as tokenizer_config.json in the same folder names it, or one with a well-known name."""
     try:
         named = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8")).get("eos_token")
     except (OSError, ValueError, AttributeError):
@@ -150,10 +150,10 @@ def _as_library(tokenizer: Tokenizer) -> Encode:
     ends = [] if tokenizer.end is None else [tokenizer.end]
 
     def encode(pieces: list[tuple[str, bool]]) -> "np.ndarray[Any, Any]":
-        found = library.encode_batch_fast([text for text, _ in pieces], add_special_tokens=False)
+        encodings = library.encode_batch_fast([text for text, _ in pieces], add_special_tokens=False)
         tokens: list[int] = []
-        for one, (_, last) in zip(found, pieces, strict=True):
-            tokens += one.ids
+        for encoding, (_, last) in zip(encodings, pieces, strict=True):
+            tokens += encoding.ids
             tokens += ends * last
         return np.array(tokens, np.uint32)
 

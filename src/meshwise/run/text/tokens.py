@@ -31,7 +31,7 @@ CHUNK = 1 << 24
 
 
 @dataclass(frozen=True)
-class Found:
+class TokenFileInfo:
     """A token file, and the smallest vocabulary size that covers its tokens."""
 
     file: TokenFile
@@ -44,29 +44,29 @@ def width_of(size: int) -> int:
     return 2 if size <= 1 << 16 else 4
 
 
-def read(path: Path) -> Found:
+def read(path: Path) -> TokenFileInfo:
     """Read the header of a token file; where it states no vocabulary size, look for the largest token."""
     try:
         with path.open("rb") as opened:
             head = opened.read(HEADER.size)
         size = path.stat().st_size
         if head.startswith(MAGIC):
-            return _ours(path, head, size)
+            return _read_meshwise(path, head, size)
         if path.suffix == ".tokens":
             raise UserError(f"{path} is not a token file: it does not start with {MAGIC.decode()}")
-        return _others(path, head, size)
+        return _read_other(path, head, size)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
 
 
-def _ours(path: Path, head: bytes, size: int) -> Found:
+def _read_meshwise(path: Path, head: bytes, size: int) -> TokenFileInfo:
     if len(head) < HEADER.size:
         raise UserError(f"{path} is corrupt: its header is incomplete")
     _, width, vocabulary, count, _, digest = HEADER.unpack(head)
     if width not in (2, 4) or not 0 < vocabulary <= 1 << 8 * width:
         raise UserError(f"{path} is corrupt: {width} bytes per token and a vocabulary of {vocabulary}")
     _check_size(path, count, width, HEADER.size, size)
-    return Found(TokenFile(str(path.absolute()), HEADER.size, count, width), vocabulary, digest)
+    return TokenFileInfo(TokenFile(str(path.absolute()), HEADER.size, count, width), vocabulary, digest)
 
 
 def _check_size(path: Path, count: int, width: int, offset: int, size: int) -> None:
@@ -74,7 +74,7 @@ def _check_size(path: Path, count: int, width: int, offset: int, size: int) -> N
         raise UserError(f"{path} is corrupt: {count} tokens need {offset + count * width} bytes, but it has {size}")
 
 
-def _others(path: Path, head: bytes, size: int) -> Found:
+def _read_other(path: Path, head: bytes, size: int) -> TokenFileInfo:
     first = int.from_bytes(head[:4], "little")
     if first in LLM_C:
         offset, width, count = LLM_C_HEADER, LLM_C[first], int.from_bytes(head[8:12], "little")
@@ -86,7 +86,7 @@ def _others(path: Path, head: bytes, size: int) -> Found:
         if size % width:
             raise UserError(f"{path} is corrupt: {size} bytes are not a multiple of {width} bytes per token")
     file = TokenFile(str(path.absolute()), offset, count, width)
-    return Found(file, _greatest(file) + 1)
+    return TokenFileInfo(file, _largest_token(file) + 1)
 
 
 def _megatron_width(index: Path) -> int:
@@ -98,7 +98,7 @@ def _megatron_width(index: Path) -> int:
     return MEGATRON_WIDTHS[code]
 
 
-def _greatest(file: TokenFile) -> int:
+def _largest_token(file: TokenFile) -> int:
     import numpy as np
 
     if not file.count:
@@ -141,8 +141,8 @@ class Writer:
             if kind is None:
                 os.chmod(self.temporary, 0o644)  # mkstemp makes it readable by its owner only
                 os.replace(self.temporary, self.path)
-        except OSError as found:
-            error = found
+        except OSError as write_error:
+            error = write_error
         finally:
             Path(self.temporary).unlink(missing_ok=True)
         if isinstance(error, OSError):  # a full disk, before or now

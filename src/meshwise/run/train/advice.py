@@ -18,7 +18,7 @@ from meshwise.workers.trainer.report.rows import PREDICTED
 from meshwise.workers.trainer.settings import Layout, Settings, broken_rules
 
 SEARCHED = 32
-"""Layouts that the search returns: the trainer may not be able to run some."""
+"""Number of layouts to search for: the trainer may not be able to run some of them."""
 SHOWN = 3
 """Faster layouts that the report shows."""
 GENERIC = "cpu"
@@ -54,10 +54,10 @@ class Forecast:
 def forecast(ready: Launch, earlier: list[dict[str, Any]]) -> Forecast:
     """Return the planner's forecast for a run. `earlier`: rows of the runs before it in the same folder."""
     q, here = ready.question(), ready.predicted()
-    found = search(q, top=SEARCHED)
+    result = search(q, top=SEARCHED)
     generic = q.chip.key == GENERIC
     ratios = scales(earlier, ready.settings) if generic else []
-    faster = [one for one in _runnable(q, found, ready.settings) if one.step < here.step * (1 - TIE)]
+    faster = [row for row in _runnable(q, result, ready.settings) if row.step < here.step * (1 - TIE)]
     larger, twice = (
         replace(q, work=replace(q.work, batch=2 * ready.settings.batch)),
         replace(ready.settings, batch=2 * ready.settings.batch),
@@ -68,7 +68,7 @@ def forecast(ready: Launch, earlier: list[dict[str, Any]]) -> Forecast:
         fitted=len(ratios),
         kind=q.chip.kind,
         generic=generic,
-        evaluated=found.evaluated,
+        evaluated=result.evaluated,
         better=tuple(_distinct(faster))[:SHOWN],
         doubled=next(_runnable(larger, search(larger, top=SEARCHED), twice), None),
     )
@@ -81,11 +81,11 @@ def scales(rows: list[dict[str, Any]], settings: Settings) -> list[float]:
     return [float(row["sec_per_iter"]) / float(row[PREDICTED[0]]) for row in kept]
 
 
-def _runnable(q: Question, found: Found, settings: Settings) -> Iterator[Choice]:
+def _runnable(q: Question, result: Found, settings: Settings) -> Iterator[Choice]:
     """Yield the layouts that a search found, fastest first, without those that break the trainer's rules."""
-    for i in range(len(found.layouts)):
-        if not broken_rules(replace(settings, layout=layout_of(found.layouts.row(i)))):
-            yield choice(q, found.layouts, found.cost, i)
+    for i in range(len(result.layouts)):
+        if not broken_rules(replace(settings, layout=layout_of(result.layouts.row(i)))):
+            yield choice(q, result.layouts, result.cost, i)
 
 
 def layout_of(row: "dict[str, int | str]") -> Layout:
@@ -95,17 +95,17 @@ def layout_of(row: "dict[str, int | str]") -> Layout:
 
 
 def _distinct(choices: list[Choice]) -> Iterator[Choice]:
-    """Yield the fastest layout of each tp, pp, cp and micro-batch: layouts that only differ otherwise are near-ties."""
+    """Yield the fastest layout of each combination of tp, pp, cp and micro-batch; layouts with the same ones are nearly equally fast."""
     seen: set[tuple[object, ...]] = set()
-    for one in choices:
-        cut = tuple(one.layout[axis] for axis in ("tp", "pp", "cp", "mbs"))
+    for row in choices:
+        cut = tuple(row.layout[axis] for axis in ("tp", "pp", "cp", "mbs"))
         if cut not in seen:
             seen.add(cut)
-            yield one
+            yield row
 
 
 def why(better: Choice, here: Choice) -> str:
-    """Return the parts in which the planner sees the gain: those that differ most."""
+    """Return the parts of the step in which two layouts differ most."""
     rows = differences(better, here)[:2]
     words = [f"{'less' if row.gained > 0 else 'more'} time in {TRAIN_WORDS[row.part]}" for row in rows]
     return " and ".join(words) if words else "no part stands out"
@@ -116,31 +116,31 @@ def command(settings: Settings, layout: Layout, batch: int) -> str:
     plain = Layout()
     axes = [(f.name, getattr(layout, f.name)) for f in fields(Layout)]
     words = [f"--{name.replace('_', '-')} {value}" for name, value in axes if value != getattr(plain, name) or name == "mbs"]
-    usual = settings.device == "cuda"
-    more = [] if settings.compile == usual else ["--compile" if settings.compile else "--no-compile"]
+    default = settings.device == "cuda"
+    more = [] if settings.compile == default else ["--compile" if settings.compile else "--no-compile"]
     model = shlex.quote(settings.given or settings.name)
     return " ".join(["meshwise run", model, *words, f"--batch {batch}x{settings.seq}", *more])
 
 
-def advice(settings: Settings, found: Forecast) -> tuple[list[str], list[str]]:
+def advice(settings: Settings, forecast: Forecast) -> tuple[list[str], list[str]]:
     """Return suggestions, and the commands that try them."""
-    here, tokens = found.here, settings.batch * settings.seq
+    here, tokens = forecast.here, settings.batch * settings.seq
     lines: list[str] = []
     commands: list[str] = []
-    for one in found.better:
-        gain, layout = here.step / one.step - 1, layout_of(one.layout)
+    for better in forecast.better:
+        gain, layout = here.step / better.step - 1, layout_of(better.layout)
         lines.append(
-            f"{layout_name(one.layout)}: {gain:+.0%} tokens/s predicted over {layout_name(here.layout)}, "
-            f"{one.peak / GIB:.2f} GiB per device instead of {here.peak / GIB:.2f}; {why(one, here)}"
+            f"{layout_name(better.layout)}: {gain:+.0%} tokens/s predicted over {layout_name(here.layout)}, "
+            f"{better.peak / GIB:.2f} GiB per device instead of {here.peak / GIB:.2f}; {why(better, here)}"
         )
         commands.append(command(settings, layout, settings.batch))
-    if not found.better:
+    if not forecast.better:
         lines.append(
-            f"{layout_name(here.layout)} is already the fastest of {found.evaluated:,} layouts for this batch, within {TIE:.0%}."
+            f"{layout_name(here.layout)} is already the fastest of {forecast.evaluated:,} layouts for this batch, within {TIE:.0%}."
         )
-    if found.doubled is not None:
-        gain = found.doubled.tokens_per_second / (tokens / here.step) - 1
-        lines.append(f"Twice the batch: {gain:+.0%} tokens/s predicted, with {layout_name(found.doubled.layout)}.")
-        if not found.better and gain > TIE:
-            commands.append(command(settings, layout_of(found.doubled.layout), 2 * settings.batch))
+    if forecast.doubled is not None:
+        gain = forecast.doubled.tokens_per_second / (tokens / here.step) - 1
+        lines.append(f"Twice the batch: {gain:+.0%} tokens/s predicted, with {layout_name(forecast.doubled.layout)}.")
+        if not forecast.better and gain > TIE:
+            commands.append(command(settings, layout_of(forecast.doubled.layout), 2 * settings.batch))
     return lines, commands

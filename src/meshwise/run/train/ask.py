@@ -34,10 +34,10 @@ def _batch(value: str | int) -> str | int:
 
 def _time(value: str | float) -> float:
     minutes = isinstance(value, str) and value.endswith("m") and value[:-1].isdecimal()
-    found = units.parse(f"{value}in" if minutes else value, "seconds")  # people type 10m
-    if found < 1:
+    seconds = units.parse(f"{value}in" if minutes else value, "seconds")  # people type 10m
+    if seconds < 1:
         raise UserError(f"{quoted(value)}: expected at least 1s")
-    return found
+    return seconds
 
 
 def _profile(value: str) -> str:
@@ -187,8 +187,8 @@ class TrainRun(Ask):
     @property
     def axes(self) -> dict[str, int | str]:
         """The axes of the layout that were given."""
-        found = {name: getattr(self, name) for name in AXES}
-        return {name: value for name, value in found.items() if value not in (None, "")}
+        values = {name: getattr(self, name) for name in AXES}
+        return {name: value for name, value in values.items() if value not in (None, "")}
 
     def shape(self, batch: int, seq: int) -> tuple[int, int]:
         """Return sequences per step and their length; `batch` and `seq` are the values where the run leaves them open."""

@@ -20,6 +20,7 @@ from meshwise.run.train.sections import Section, Table, as_text
 from meshwise.workers.trainer.hf import expected
 from meshwise.workers.trainer.models.registry import sizes_of
 from meshwise.workers.trainer.settings import Layout, Settings
+from meshwise.workers.trainer.stages import Span, spans, stages_of_rank
 
 OUTPUTS = (
     "q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "query_key_value", "dense_h_to_4h", "c_attn", "c_fc",
@@ -27,7 +28,7 @@ OUTPUTS = (
 )  # fmt: skip
 """Modules that tensor parallelism cuts along dimension 0: outputs of a linear layer, rows of an embedding."""
 INPUTS = ("o_proj", "down_proj", "dense", "dense_4h_to_h", "c_proj")
-"""Modules that it cuts along dimension 1, their inputs."""
+"""Modules that tensor parallelism cuts along dimension 1, their inputs."""
 TRANSPOSED = ("c_attn", "c_fc", "c_proj")
 """Modules of GPT-2 that HF stores with inputs first; the trainer holds them with outputs first."""
 
@@ -53,7 +54,7 @@ class Stage:
     @property
     def params(self) -> int:
         """Parameters on one rank."""
-        return sum(math.prod(one.local) for one in self.weights)
+        return sum(math.prod(shard.local) for shard in self.weights)
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class DryRun:
     """A run that was not started."""
 
     commands: tuple[str, ...]
-    """To type on each machine, and what that starts."""
+    """The command to type on each machine, and the command that it starts."""
     nodes: int
     layout: str
     settings: Settings
@@ -72,8 +73,8 @@ class DryRun:
 
     def text(self, *, verbose: bool = False) -> str:
         """Return the dry run as text; `verbose` lists every weight."""
-        found = [*self._summary(), *(self._all() if verbose else [self._one_layer()])]
-        return as_text(found)
+        sections = [*self._summary(), *(self._all() if verbose else [self._one_layer()])]
+        return as_text(sections)
 
     def _summary(self) -> Iterator[Section]:
         where = (
@@ -103,9 +104,9 @@ class DryRun:
     def _one_layer(self) -> Section:
         stage = self.stages[0]
         first = stage.layers[0]
-        own = [one for one in stage.weights if f".{first}." in one.name]
+        weights = [shard for shard in stage.weights if f".{first}." in shard.name]
         number = sum(len(stage.weights) for stage in self.stages)
-        return replace(_table(f"layer {first}", own), lines=(f"--verbose lists all {number} weights",))
+        return replace(_table(f"layer {first}", weights), lines=(f"--verbose lists all {number} weights",))
 
     def _all(self) -> list[Section]:
         return [_table(f"stage {stage.number + 1} of {len(self.stages)}", list(stage.weights)) for stage in self.stages]
@@ -128,7 +129,7 @@ def _ranges(layers: list[int]) -> str:
 
 
 def _table(title: str, weights: list[Shard]) -> Section:
-    rows = tuple((one.name, _shape(one.shape), _shape(one.local), one.cut) for one in weights)
+    rows = tuple((shard.name, _shape(shard.shape), _shape(shard.local), shard.cut) for shard in weights)
     return Section(title, Table(("", "whole", "first rank", "cut"), rows).without_empty_columns())
 
 
@@ -176,39 +177,13 @@ def _node_command(ready: Launch, file: Path) -> list[str]:
 def stages(settings: Settings) -> Iterator[Stage]:
     """Yield the weights of every pipeline stage."""
     config, a = settings.model, settings.layout
-    every = _spans(sizes_of(config).layers, a.pp * a.chunks)
+    all_spans = spans(sizes_of(config).layers, a.pp * a.chunks)
     for number in range(a.pp):
-        own = [every[part] for part in _parts(a, number)]
-        weights = tuple(_shard(name, shape, a) for span in own for name, shape in _weights(config, span, len(every) > 1))
-        yield Stage(number, tuple(layer for span in own for layer in span.layers), weights)
-
-
-@dataclass(frozen=True)
-class Span:
-    """Consecutive layers of the model, and whether they include its first and last part."""
-
-    layers: range
-    starts: bool
-    ends: bool
-
-
-def _spans(layers: int, parts: int) -> list[Span]:
-    """Divide layers evenly. Those left over go to the middle parts first: the ends hold the embedding and the head."""
-    each, over = divmod(layers, parts)
-    middle_first = sorted(range(parts), key=lambda part: abs(2 * part - parts + 1))
-    sizes = [each + (part in middle_first[:over]) for part in range(parts)]
-    starts = [sum(sizes[:part]) for part in range(parts)]
-    return [
-        Span(range(start, start + size), part == 0, part == parts - 1)
-        for part, (start, size) in enumerate(zip(starts, sizes, strict=True))
-    ]
-
-
-def _parts(layout: Layout, stage: int) -> list[int]:
-    """Return the parts of the model that a pipeline stage holds: every pp-th, or in a V one on the way down and one on the way up."""
-    if layout.schedule == "zbv":
-        return [stage, 2 * layout.pp - 1 - stage]
-    return list(range(stage, layout.pp * layout.chunks, layout.pp))
+        rank_spans = [all_spans[part] for part in stages_of_rank(a, number)]
+        weights = tuple(
+            _shard(name, shape, a) for span in rank_spans for name, shape in _weights(config, span, len(all_spans) > 1)
+        )
+        yield Stage(number, tuple(layer for span in rank_spans for layer in span.layers), weights)
 
 
 def _weights(config: dict[str, Any], span: Span, several: bool) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -217,12 +192,12 @@ def _weights(config: dict[str, Any], span: Span, several: bool) -> Iterator[tupl
     for name, shape in expected.shapes(config).items():
         layer = next((int(word) for word in name.split(".") if word.isdecimal()), None)
         if layer is not None:
-            mine = layer in span.layers
+            held = layer in span.layers
         elif name == expected.HEAD or _is_final_norm(name):
-            mine = span.ends
+            held = span.ends
         else:
-            mine = span.starts
-        if mine:
+            held = span.starts
+        if held:
             yield name, shape[::-1] if name.split(".")[-2] in TRANSPOSED and len(shape) == 2 else shape
     if sizes.tied and several and span.ends:  # a copy of the embedding, whose gradients the two stages add
         yield expected.HEAD, (sizes.vocab, sizes.hidden)

@@ -10,14 +10,15 @@ from meshwise.catalogue import here
 from meshwise.cost.train.memory import Parameters
 from meshwise.plan.train.choice import Choice, choice
 from meshwise.plan.train.search import search
+from meshwise.run.train.advice import layout_of
 from meshwise.run.train.launch import Launch
 from meshwise.units import GIB
 from meshwise.workers.trainer.settings import Layout, broken_rules
 
 MARGIN = 0.9
-"""Share of the memory that ran out which a suggested layout may need."""
+"""Largest share of the memory that ran out that a suggested layout may need."""
 LOST = ("killed", "gone", "lost", "hang")
-"""Kinds of failure that the run did not cause itself."""
+"""Kinds of failure that the training program did not cause."""
 CUTS = ("dp_replicate", "dp_shard", "tp", "pp", "cp")
 
 
@@ -29,10 +30,10 @@ def failure(out: Path) -> dict[str, Any]:
         return {}
 
 
-def reason(found: dict[str, Any], code: int, checkpoint_every: int) -> str:
+def reason(failed: dict[str, Any], code: int, checkpoint_every: int) -> str:
     """Return why a run failed, in one line; with a hint where a rank was lost and no checkpoint was saved."""
-    why = found.get("message") or f"training stopped with exit code {code}; the output of the workers is above"
-    lost = found.get("kind") in LOST and found.get("step", 0) > 1 and not checkpoint_every
+    why = failed.get("message") or f"training stopped with exit code {code}; the output of the workers is above"
+    lost = failed.get("kind") in LOST and failed.get("step", 0) > 1 and not checkpoint_every
     return f"{why}; no checkpoint was saved: use --checkpoint-every" if lost else why
 
 
@@ -65,15 +66,15 @@ def parts(ready: Launch, row: Choice) -> dict[str, float]:
     """Return the predicted bytes of a device by kind. The planner counts 16-bit numbers; where the trainer has float32, weights, gradients
     and AdamW's moments take 4 + 4 + 8 bytes per parameter (docs/trainer.md), and activations twice the planner's.
     """
-    s, a = ready.settings, _layout(row)
+    s, a = ready.settings, layout_of(row.layout)
     if s.device == "cuda" and s.precision != "fp32":
         return row.memory
     sizes = Parameters.of(ready.model)
     layers = -(-sizes.layers // a.pp)
     tables = sizes.table * (sizes.tables if a.pp == 1 else 1)
-    own = (sizes.dense * layers / sizes.layers + tables) / (a.tp * a.dp_shard * a.cp)
+    params = (sizes.dense * layers / sizes.layers + tables) / (a.tp * a.dp_shard * a.cp)
     wide = 2 if s.precision == "fp32" else 1
-    states = {"weights": 4 * own, "gradients": 4 * own, "optimizer": 8 * own}
+    states = {"weights": 4 * params, "gradients": 4 * params, "optimizer": 8 * params}
     return row.memory | states | {"activations": wide * row.memory["activations"]}
 
 
@@ -104,33 +105,29 @@ def capacity(ready: Launch, now: Choice) -> float:
 def nearest(ready: Launch, most: float) -> Choice | None:
     """Return the layout on as many devices that is predicted to need at most `most` bytes: with the fewest changes, then the fastest."""
     question = ready.question()
-    own = ready.settings.layout
-    same_cuts = {axis: (getattr(own, axis), getattr(own, axis)) for axis in CUTS}
+    current = ready.settings.layout
+    same_cuts = {axis: (getattr(current, axis), getattr(current, axis)) for axis in CUTS}
     for bounds in (same_cuts, {}):
-        found = search(question, bounds=bounds, top=64)
-        rows = [choice(question, found.layouts, found.cost, i) for i in range(len(found.layouts))]
+        result = search(question, bounds=bounds, top=64)
+        rows = [choice(question, result.layouts, result.cost, i) for i in range(len(result.layouts))]
         fit = [row for row in rows if _runs(ready, row) and sum(parts(ready, row).values()) <= most]
         if fit:
-            return min(fit, key=lambda row: (len(_changes(own, row)), row.step))
+            return min(fit, key=lambda row: (len(_changes(current, row)), row.step))
     return None
-
-
-def _layout(row: Choice) -> Layout:
-    return Layout(**{f.name: row.layout[f.name] for f in fields(Layout)} | ({} if int(row.layout["zero"]) else {"zero": 3}))  # pyright: ignore[reportArgumentType]
 
 
 def _runs(ready: Launch, row: Choice) -> bool:
     return (
         row.layout["offload"] == "none"
         and row.layout["ep"] == 1
-        and not broken_rules(replace(ready.settings, layout=_layout(row)))
+        and not broken_rules(replace(ready.settings, layout=layout_of(row.layout)))
     )
 
 
-def _changes(own: Layout, row: Choice) -> dict[str, Any]:
-    new = _layout(row)
-    return {f.name: getattr(new, f.name) for f in fields(Layout) if getattr(new, f.name) != getattr(own, f.name)}
+def _changes(current: Layout, row: Choice) -> dict[str, Any]:
+    new = layout_of(row.layout)
+    return {f.name: getattr(new, f.name) for f in fields(Layout) if getattr(new, f.name) != getattr(current, f.name)}
 
 
-def _options(own: Layout, row: Choice) -> str:
-    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in _changes(own, row).items())
+def _options(current: Layout, row: Choice) -> str:
+    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in _changes(current, row).items())

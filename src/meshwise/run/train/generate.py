@@ -28,7 +28,7 @@ class Generated:
     loss: float | None = None
     """Mean cross-entropy per token of `--eval`, in nats."""
     tokens: int = 0
-    """Tokens that were generated, or that the loss is a mean of."""
+    """Number of tokens that were generated, or over which the loss is the mean."""
 
 
 def generate(ask: GenerateAsk, *, say: Say = ignore) -> Generated:
@@ -75,26 +75,26 @@ def _tokenizer(given: str, weights: Path, model: str, vocabulary: int) -> Tokeni
     given = given or (str(saved) if saved.is_file() else "")
     if given not in ("", "bytes"):
         packages.require("tokenizers", f"--tokenizer {given}")
-    found = tokenizers.find(given)
-    if found.size > vocabulary:
+    tokenizer = tokenizers.find(given)
+    if tokenizer.size > vocabulary:
         raise UserError(
-            f"--tokenizer {found.words} has token ids up to {found.size - 1}, but {model} has a vocabulary of {vocabulary}"
+            f"--tokenizer {tokenizer.name} has token ids up to {tokenizer.size - 1}, but {model} has a vocabulary of {vocabulary}"
         )
-    return found
+    return tokenizer
 
 
 def _tokens(tokenizer: Tokenizer, ask: GenerateAsk) -> list[int]:
     """Return the tokens of the text to evaluate, or of the prompt; without a prompt, the end-of-document token."""
     if not ask.text:
-        found = tokenizers.encoder(tokenizer)([(ask.prompt or "\n", False)]).tolist()
-        return [tokenizer.end] if not ask.prompt and tokenizer.source and tokenizer.end is not None else found
+        tokens = tokenizers.encoder(tokenizer)([(ask.prompt or "\n", False)]).tolist()
+        return [tokenizer.end] if not ask.prompt and tokenizer.source and tokenizer.end is not None else tokens
     text = Path(ask.text)
     if not text.is_file():
         raise UserError(f"--eval {text}: no such file")
     try:
-        found = tokenizers.encoder(tokenizer)([(text.read_text(encoding="utf-8"), False)]).tolist()
+        tokens = tokenizers.encoder(tokenizer)([(text.read_text(encoding="utf-8"), False)]).tolist()
     except UnicodeDecodeError:
         raise UserError(f"--eval {text}: not UTF-8 text") from None
-    if len(found) < 2:
-        raise UserError(f"--eval {text}: it has {len(found)} tokens, but a loss needs two")
-    return found
+    if len(tokens) < 2:
+        raise UserError(f"--eval {text}: it has {len(tokens)} tokens, but a loss needs two")
+    return tokens

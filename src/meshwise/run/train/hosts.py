@@ -22,7 +22,7 @@ PLACEHOLDER = f"NODE_0:{PORT}"
 JOIN = 600
 """Seconds that nodes wait for each other, at the start and after losing one."""
 SILENCE = 2.0
-"""Seconds of waiting before a line says so: commands are not typed at the same moment."""
+"""Seconds of waiting before a line is printed: users do not start all nodes at the same moment."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Hosts:
     rendezvous: str = ""
     """HOST:PORT on node 0; '' for one machine."""
     worker: Mapping[str, str] = field(default_factory=dict[str, str])
-    """If another program started every worker: the variables of this worker, which then starts none."""
+    """Variables of this worker, if another program started every worker; empty if this process starts them."""
 
 
 def find(
@@ -42,20 +42,20 @@ def find(
 ) -> Hosts:
     """Return the hosts of a run on `devices` devices. Flags take precedence over the environment."""
     if nodes or node_rank is not None or rendezvous:
-        found = _from_flags(nodes or 1, node_rank, rendezvous)
+        hosts = _from_flags(nodes or 1, node_rank, rendezvous)
     elif "WORLD_SIZE" in environment and "RANK" in environment:
-        found = _from_torchrun(environment, devices)
+        hosts = _from_torchrun(environment, devices)
     elif "PET_NNODES" in environment:  # torchrun's names for its own options, which Kubeflow sets
         port = environment.get("PET_MASTER_PORT", str(PORT))
-        meeting = environment.get("PET_RDZV_ENDPOINT") or f"{environment.get('PET_MASTER_ADDR', '')}:{port}"
-        found = _several(_number(environment, "PET_NNODES"), _number(environment, "PET_NODE_RANK"), meeting)
+        endpoint = environment.get("PET_RDZV_ENDPOINT") or f"{environment.get('PET_MASTER_ADDR', '')}:{port}"
+        hosts = _nodes_at(_number(environment, "PET_NNODES"), _number(environment, "PET_NODE_RANK"), endpoint)
     elif "SLURM_STEP_ID" in environment:
-        found = _from_slurm(environment, devices)
+        hosts = _from_slurm(environment, devices)
     else:
-        found = Hosts()
-    if devices % found.nodes:
-        raise UserError(f"the layout is for {devices} devices, which {found.nodes} nodes cannot share evenly")
-    return found
+        hosts = Hosts()
+    if devices % hosts.nodes:
+        raise UserError(f"the layout is for {devices} devices, which {hosts.nodes} nodes cannot share evenly")
+    return hosts
 
 
 def _from_flags(nodes: int, rank: int | None, rendezvous: str) -> Hosts:
@@ -69,14 +69,14 @@ def _from_flags(nodes: int, rank: int | None, rendezvous: str) -> Hosts:
         )
     if not 0 <= rank < nodes:
         raise UserError(f"--node-rank {rank}: expected 0 to {nodes - 1}")
-    found = _several(nodes, rank, rendezvous)
-    _check_host(found.rendezvous, rendezvous)
-    return found
+    hosts = _nodes_at(nodes, rank, rendezvous)
+    _check_host_known(hosts.rendezvous, rendezvous)
+    return hosts
 
 
-def _check_host(meeting: str, given: str) -> None:
+def _check_host_known(endpoint: str, given: str) -> None:
     """Refuse an unknown host first: it usually means that the argument is wrong altogether."""
-    host, _, port = meeting.rpartition(":")
+    host, _, port = endpoint.rpartition(":")
     try:
         socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
     except OSError as error:
@@ -86,7 +86,7 @@ def _check_host(meeting: str, given: str) -> None:
         ) from None
 
 
-def _several(nodes: int, rank: int, rendezvous: str) -> Hosts:
+def _nodes_at(nodes: int, rank: int, rendezvous: str) -> Hosts:
     if nodes == 1:
         return Hosts()
     host, colon, port = rendezvous.rpartition(":")
@@ -97,10 +97,10 @@ def _several(nodes: int, rank: int, rendezvous: str) -> Hosts:
 
 
 def _from_torchrun(e: Mapping[str, str], devices: int) -> Hosts:
-    """Read torchrun's variables, which starts every worker; Kubernetes sets the same for one pod per node, without LOCAL_RANK."""
+    """Read the variables of torchrun, which starts every worker; Kubernetes sets them for one pod per node, without LOCAL_RANK."""
     world, rank = _number(e, "WORLD_SIZE"), _number(e, "RANK")
     if "LOCAL_RANK" not in e:
-        return _several(world, rank, f"{e.get('MASTER_ADDR', '')}:{e.get('MASTER_PORT', PORT)}")
+        return _nodes_at(world, rank, f"{e.get('MASTER_ADDR', '')}:{e.get('MASTER_PORT', PORT)}")
     if world != devices:
         raise UserError(
             f"the layout is for {devices} devices, but torchrun started {world} workers: choose axes that multiply to {world}"
@@ -114,22 +114,22 @@ def _from_slurm(e: Mapping[str, str], devices: int) -> Hosts:
     nodes = _number(e, "SLURM_STEP_NUM_NODES", e.get("SLURM_NNODES", "1"))
     tasks = _number(e, "SLURM_STEP_NUM_TASKS", e.get("SLURM_NTASKS", str(nodes)))
     listed = e.get("SLURM_STEP_NODELIST") or e.get("SLURM_JOB_NODELIST", "")
-    master, port = first_of(listed) or e.get("SLURM_LAUNCH_NODE_IPADDR", ""), PORT + _number(e, "SLURM_JOB_ID", "0") % 1000
+    master, port = first_host(listed) or e.get("SLURM_LAUNCH_NODE_IPADDR", ""), PORT + _number(e, "SLURM_JOB_ID", "0") % 1000
     if tasks == nodes:
-        return _several(nodes, _number(e, "SLURM_NODEID", "0"), f"{master}:{port}")
+        return _nodes_at(nodes, _number(e, "SLURM_NODEID", "0"), f"{master}:{port}")
     if tasks != devices:
         raise UserError(
             f"srun started {tasks} tasks on {nodes} nodes, but the layout is for {devices} devices: "
             "start one task per node (--ntasks-per-node=1), or one per device"
         )
-    here = {"RANK": e.get("SLURM_PROCID", "0"), "LOCAL_RANK": e.get("SLURM_LOCALID", "0"), "WORLD_SIZE": str(tasks)}
-    return Hosts(worker=here | {"LOCAL_WORLD_SIZE": str(tasks // nodes), "MASTER_ADDR": master, "MASTER_PORT": str(port)})
+    worker = {"RANK": e.get("SLURM_PROCID", "0"), "LOCAL_RANK": e.get("SLURM_LOCALID", "0"), "WORLD_SIZE": str(tasks)}
+    return Hosts(worker=worker | {"LOCAL_WORLD_SIZE": str(tasks // nodes), "MASTER_ADDR": master, "MASTER_PORT": str(port)})
 
 
-def first_of(nodes: str) -> str:
+def first_host(nodes: str) -> str:
     """Return the first host of a Slurm node list: gpu07 for 'gpu[07-09,12],login'."""
-    found = re.match(r"([^,\[]*)(?:\[([^\]-]*?)(?:[-,][^\]]*)?\])?([^,\[]*)", nodes)
-    return f"{found[1]}{found[2] or ''}{found[3]}" if found else ""
+    match = re.match(r"([^,\[]*)(?:\[([^\]-]*?)(?:[-,][^\]]*)?\])?([^,\[]*)", nodes)
+    return f"{match[1]}{match[2] or ''}{match[3]}" if match else ""
 
 
 def _number(e: Mapping[str, str], name: str, default: str = "") -> int:
@@ -153,11 +153,11 @@ def address_towards(rendezvous: str) -> str:
 
 def interface_of(address: str) -> str:
     """Return the network interface with this IPv4 address; '' if there is none."""
-    ask_address = 0x8915  # SIOCGIFADDR of <linux/sockios.h>
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+    get_address = 0x8915  # SIOCGIFADDR of <linux/sockios.h>
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             try:
-                answer = fcntl.ioctl(any_socket.fileno(), ask_address, struct.pack("256s", name.encode()[:15]))
+                answer = fcntl.ioctl(probe.fileno(), get_address, struct.pack("256s", name.encode()[:15]))
             except OSError:
                 continue
             if socket.inet_ntoa(answer[20:24]) == address:
@@ -169,37 +169,37 @@ def network(hosts: Hosts, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables for workers on several hosts: rendezvous and network interface. Variables that are set stay."""
     if not hosts.rendezvous:
         return {}
-    found = {
+    variables = {
         "MESHWISE_STORE": hosts.rendezvous,
         "MESHWISE_NODE_RANK": str(hosts.rank),
         "MESHWISE_NODES": str(hosts.nodes),
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # with it, a restarted node would wait for an address that is published only once
     }
     if "TORCH_CPP_LOG_LEVEL" not in environment:
-        found["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # no warnings about peers without a DNS name
+        variables["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # no warnings about peers without a DNS name
     interface = interface_of(address_towards(hosts.rendezvous))
     sockets = {name: interface for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if interface and name not in environment}
-    return found | sockets
+    return variables | sockets
 
 
 def rendezvous_options(hosts: Hosts, timeout: float) -> list[str]:
     """Return torchrun's options for the rendezvous of its nodes."""
     if not hosts.rendezvous:
         return ["--standalone"]
-    alive = round(min(5.0, max(1.0, timeout / 20)))
-    rules = f"is_host={str(hosts.rank == 0).lower()},join_timeout={JOIN},read_timeout={JOIN},keep_alive_interval={alive}"
-    return [*_meeting(hosts), "--rdzv-conf", rules, "--local-addr", address_towards(hosts.rendezvous)]
+    interval = round(min(5.0, max(1.0, timeout / 20)))
+    rules = f"is_host={str(hosts.rank == 0).lower()},join_timeout={JOIN},read_timeout={JOIN},keep_alive_interval={interval}"
+    return [*_rendezvous_flags(hosts), "--rdzv-conf", rules, "--local-addr", address_towards(hosts.rendezvous)]
 
 
-def _meeting(hosts: Hosts) -> list[str]:
-    where = ["--rdzv-backend", "c10d", "--rdzv-id", "meshwise", "--rdzv-endpoint", hosts.rendezvous]
-    return ["--nnodes", str(hosts.nodes), *where]
+def _rendezvous_flags(hosts: Hosts) -> list[str]:
+    endpoint = ["--rdzv-backend", "c10d", "--rdzv-id", "meshwise", "--rdzv-endpoint", hosts.rendezvous]
+    return ["--nnodes", str(hosts.nodes), *endpoint]
 
 
 def placeholder_options(hosts: Hosts) -> list[str]:
     """Return the options that a dry run prints for any node of several: NODE_RANK stands for its rank."""
-    nodes, count, *where = _meeting(hosts)
-    return [nodes, count, "--node-rank", "NODE_RANK", *where]
+    nodes, count, *endpoint = _rendezvous_flags(hosts)
+    return [nodes, count, "--node-rank", "NODE_RANK", *endpoint]
 
 
 def wait_for_node_0(hosts: Hosts, say: Say, patience: float = JOIN) -> None:
@@ -237,10 +237,10 @@ def _answers(host: str, port: int) -> bool:
 
 
 def _check_free(rendezvous: str, port: int) -> None:
-    with socket.socket(socket.AF_INET) as ours:
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket(socket.AF_INET) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            ours.bind(("", port))
+            server.bind(("", port))
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise UserError(

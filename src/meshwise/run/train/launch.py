@@ -1,4 +1,4 @@
-"""Launch: a TrainRun as the settings of the trainer, refused before any process starts where it cannot run."""
+"""Launch: a TrainRun as the trainer's settings. A run that cannot work is refused before any process starts."""
 
 import os
 import sys
@@ -37,7 +37,7 @@ BATCH, SEQ = 8, 64
 RESTARTS = 3
 """Restarts of the workers, where there are checkpoints to resume from."""
 PROCESSES = 4
-"""Processes per CPU core, at most: more would wait for each other for minutes."""
+"""Most processes per CPU core: more would wait for each other for minutes."""
 STATE = 16
 """Bytes per parameter: weight, gradient and AdamW's two moments, all float32. Training on a CPU holds at least this."""
 
@@ -116,11 +116,11 @@ def prepare(run: TrainRun) -> Launch:
     if text:
         corpus.check_fits(text, name, sizes_of(values).vocab, seq)
     # split backward passes cannot be compiled, and on a CPU compiling takes longer than most runs
-    usual: dict[str, Any] = {"compile": device == "cuda" and layout.schedule not in SPLIT_BACKWARD}
+    defaults: dict[str, Any] = {"compile": device == "cuda" and layout.schedule not in SPLIT_BACKWARD}
     settings = Settings(
         name=name, given=given, model=values, layout=layout, batch=batch, seq=seq, device=device,
         precision=run.precision or ("bf16" if device == "cuda" else "fp32"),
-        text=text.words if text else "", tokenizer=bool(text and text.has_tokenizer_file), **(usual | run.options),
+        text=text.description if text else "", tokenizer=bool(text and text.has_tokenizer_file), **(defaults | run.options),
     )  # fmt: skip
     if text and settings.checkpoint_every:
         settings = replace(settings, fingerprint=fingerprint(text))
@@ -138,7 +138,7 @@ def prepare(run: TrainRun) -> Launch:
 
 
 def _device(run: TrainRun, planned: TrainAsk | None) -> str:
-    """Return cpu or cuda. A dry run takes that of the cluster, whatever this machine has."""
+    """Return cpu or cuda. A dry run takes the cluster's kind, whatever this machine has."""
     on = run.on or (planned.on if planned else "")
     if run.dry_run and on and not run.device:
         return "cpu" if clusters.find_cluster(on).chip.kind == "cpu" else "cuda"
@@ -146,7 +146,7 @@ def _device(run: TrainRun, planned: TrainAsk | None) -> str:
 
 
 def _hosts(run: TrainRun, layout: Layout, planned: TrainAsk | None) -> Hosts:
-    """Return the machines of the run. A dry run has those of its cluster, with placeholders for rank and address."""
+    """Return the machines of the run. A dry run takes its cluster's, with placeholders for rank and address."""
     if not run.dry_run:
         given = {"nodes": run.nodes, "node_rank": run.node_rank, "rendezvous": run.rendezvous}
         return hosts.find(os.environ, layout.devices, **cast(Any, given))
@@ -201,12 +201,12 @@ def _devices(axes: Axes) -> int:
 
 def _layout(axes: Axes, batch: int) -> Layout:
     """Return the layout, with the largest micro-batch where none is given."""
-    found = Layout(**cast(Any, axes))
-    if "mbs" in axes or min(found.devices, found.pp) < 1:
-        return found
+    layout = Layout(**cast(Any, axes))
+    if "mbs" in axes or min(layout.devices, layout.pp) < 1:
+        return layout
     # with m micro-batches a pipeline of p stages idles (p - 1) / m of the time: use twice as many as stages where the batch allows it
-    rounds = 1 if found.pp == 1 else found.pp * max(r for r in (1, 2) if r == 1 or batch % (found.dp * found.pp * r) == 0)
-    return replace(found, mbs=max(1, batch // max(1, found.dp * rounds)))
+    rounds = 1 if layout.pp == 1 else layout.pp * max(r for r in (1, 2) if r == 1 or batch % (layout.dp * layout.pp * r) == 0)
+    return replace(layout, mbs=max(1, batch // max(1, layout.dp * rounds)))
 
 
 def _check_machine(layout: Layout, nodes: Hosts, device: str, planned: TrainAsk | None, model: Model) -> None:
@@ -224,9 +224,9 @@ def _check_devices(need: int, device: str) -> None:
     if not have:
         raise UserError("--device cuda: this machine has no NVIDIA GPU; --device cpu trains on its CPU")
     if need > have:
-        what = "GPUs" if device == "cuda" else f"processes on its {cores} CPU cores"
+        unit = "GPUs" if device == "cuda" else f"processes on its {cores} CPU cores"
         raise UserError(
-            f"the layout is for {need} device{'s' * (need != 1)}, but this machine has {have} {what}; "
+            f"the layout is for {need} device{'s' * (need != 1)}, but this machine has {have} {unit}; "
             f"choose axes that multiply to at most {have}"
         )
 
@@ -267,17 +267,17 @@ def _check_monitoring(s: Settings) -> None:
 def _facts(model: Model, settings: Settings, on: str) -> "dict[str, float | str]":
     """Return facts that the trainer cannot find out: FLOPs per token, and the peak and memory of the chip."""
     tokens = float(settings.seq)
-    found: dict[str, float | str] = {"flops_per_token": model.flops(tokens, settings.seq) / tokens, "params": float(model.params)}
+    facts: dict[str, float | str] = {"flops_per_token": model.flops(tokens, settings.seq) / tokens, "params": float(model.params)}
     if settings.device == "cuda" and on:
         chip = clusters.find_cluster(on).chip
         peak = chip.flops.get(cast(Any, settings.precision))
         known = chips.catalogued(chip) if chip.key == chips.HERE else chip
-        found |= {"gpu": (known or chip).key, "capacity": chip.memory} | ({"peak": peak} if peak else {})
-    return found
+        facts |= {"gpu": (known or chip).key, "capacity": chip.memory} | ({"peak": peak} if peak else {})
+    return facts
 
 
 def command(launch: Launch, file: Path) -> list[str]:
-    """Return the command that starts this machine's workers; that of one worker, if another program started this process as one."""
+    """Return the command that starts this machine's workers, or the one worker that another program started this process to be."""
     if launch.hosts.worker:
         return [sys.executable, *_worker(file)]
     return agent_command(launch, hosts.rendezvous_options(launch.hosts, launch.settings.timeout), file)

@@ -19,7 +19,7 @@ LOCK = ".lock"
 
 @contextmanager
 def lock(out: Path, ready: Launch | None = None) -> Generator[None]:
-    """Lock a folder while the block runs. Of several nodes, or of workers that another program started, the first locks it for all."""
+    """Lock a folder while the block runs. With several nodes, or workers that another program started, only the first one locks it."""
     if ready and (ready.hosts.rank or int(ready.hosts.worker.get("RANK", "0"))):
         yield
         return
@@ -54,8 +54,8 @@ def _open(out: Path) -> int:
 
 def _holder(handle: int) -> str:
     try:
-        found = json.loads(os.pread(handle, 1000, 0))
-        return f"process {found['process']} on {found['host']}"
+        holder = json.loads(os.pread(handle, 1000, 0))
+        return f"process {holder['process']} on {holder['host']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "another run"
 

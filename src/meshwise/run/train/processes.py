@@ -41,7 +41,7 @@ def tokenize(ready: Launch, out: Path, say: Say) -> Launch:
 
 def environment(ready: Launch) -> dict[str, str]:
     """Return the workers' environment variables."""
-    # passive: threads that spin while they wait would take the cores from those that compute, where other programs need cores too
+    # passive: threads that spin while they wait would take cores from threads that compute
     given = {"OMP_NUM_THREADS": launch.threads(ready), "OMP_WAIT_POLICY": "passive"} | dict(os.environ)
     return given | hosts.network(ready.hosts, os.environ) | dict(ready.hosts.worker)
 
@@ -64,8 +64,8 @@ def follow(
         with stream:
             for line in stream:
                 say(line.rstrip("\n"))
-                if found := STEP.match(line):
-                    update("training", int(found[1]), steps)
+                if match := STEP.match(line):
+                    update("training", int(match[1]), steps)
 
     def read(workers: "subprocess.Popen[str]") -> None:
         streams = [stream for stream in (workers.stdout, workers.stderr) if stream]

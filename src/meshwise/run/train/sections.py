@@ -30,12 +30,12 @@ class Section:
 
 def as_text(sections: Sequence[Section]) -> str:
     """Return the sections for a terminal: titles, aligned tables, and lines below them."""
-    return "\n\n".join("\n".join([one.title, *_indented(one)]) for one in sections)
+    return "\n\n".join("\n".join([section.title, *_indented(section)]) for section in sections)
 
 
-def _indented(one: Section) -> list[str]:
-    rows = [] if one.table is None else _aligned(one.table)
-    return [f"  {line}".rstrip() for line in (*rows, *one.lines, *(f"$ {command}" for command in one.commands))]
+def _indented(section: Section) -> list[str]:
+    rows = [] if section.table is None else _aligned(section.table)
+    return [f"  {line}".rstrip() for line in (*rows, *section.lines, *(f"$ {command}" for command in section.commands))]
 
 
 def _aligned(table: Table) -> list[str]:
@@ -49,17 +49,19 @@ def _aligned(table: Table) -> list[str]:
 
 def as_markdown(title: str, sections: Sequence[Section]) -> str:
     """Return the sections as Markdown."""
-    parts = [f"# {title}", *(part for one in sections for part in _marked(one))]
+    parts = [f"# {title}", *(part for section in sections for part in _marked(section))]
     return "\n\n".join(parts) + "\n"
 
 
-def _marked(one: Section) -> list[str]:
-    parts = [f"## {one.title[:1].upper()}{one.title[1:]}"]
-    if one.table is not None:
-        rule = ("---", *(["---:"] * (len(one.table.header) - 1)))
-        parts.append("\n".join(_row(row) for row in (one.table.header, rule, *one.table.rows)))
-    parts += ["\n".join(f"- {line.strip()}" for line in one.lines)] if one.lines else []
-    return parts + (["```console\n" + "\n".join(f"$ {command}" for command in one.commands) + "\n```"] if one.commands else [])
+def _marked(section: Section) -> list[str]:
+    parts = [f"## {section.title[:1].upper()}{section.title[1:]}"]
+    if section.table is not None:
+        rule = ("---", *(["---:"] * (len(section.table.header) - 1)))
+        parts.append("\n".join(_row(row) for row in (section.table.header, rule, *section.table.rows)))
+    parts += ["\n".join(f"- {line.strip()}" for line in section.lines)] if section.lines else []
+    return parts + (
+        ["```console\n" + "\n".join(f"$ {command}" for command in section.commands) + "\n```"] if section.commands else []
+    )
 
 
 def _row(cells: Sequence[str]) -> str:

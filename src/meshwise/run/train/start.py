@@ -27,7 +27,7 @@ from meshwise.workers.trainer.report.rows import PREDICTED, add_row, read_rows
 from meshwise.workers.trainer.report.rows import failure as failure_row
 
 OUT_OF_MEMORY = ("outofmemoryerror", "out of memory", "cannot allocate memory", "exitcode: -9", "exitcode  : -9")
-"""How PyTorch, Linux and torchrun report it; a process that was killed outright was most often too large."""
+"""How PyTorch, Linux and torchrun report it; a process that was killed (-9) had most often used too much memory."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,9 @@ def start(run: TrainRun, *, say: Say, progress: Progress | None = None) -> "Trai
         done = _train(ready, run.folder, say, progress)
         if done is None:
             return None
-        measured, found, stopped = done
-        more = _other_lengths(ready, run.folder, measured, found, others, say) if others and not stopped else []
-        return finish(ready, run.folder, measured, found, more, say)
+        measured, predicted, stopped = done
+        more = _other_lengths(ready, run.folder, measured, predicted, others, say) if others and not stopped else []
+        return finish(ready, run.folder, measured, predicted, more, say)
 
 
 def _become_worker(ready: Launch, out: Path, say: Say) -> NoReturn:
@@ -108,19 +108,19 @@ def with_prediction(ready: Launch) -> tuple[Launch, Choice | None]:
     """Add the planner's prediction to the run's facts, so that the measurement row carries both."""
     if not ready.on:
         return ready, None
-    one = ready.predicted()
-    facts = ready.settings.facts | dict(zip(PREDICTED, (one.step, one.peak / GIB), strict=True))
-    return replace(ready, settings=replace(ready.settings, facts=facts)), one
+    predicted = ready.predicted()
+    facts = ready.settings.facts | dict(zip(PREDICTED, (predicted.step, predicted.peak / GIB), strict=True))
+    return replace(ready, settings=replace(ready.settings, facts=facts)), predicted
 
 
 def _train(ready: Launch, out: Path, say: Say, progress: Progress | None) -> tuple[Measured, Forecast | None, bool] | None:
     """Train once. Return the measurements, the forecast, and whether a signal stopped it; None if there is nothing to report."""
-    ready, one = with_prediction(processes.tokenize(ready, out, say))
+    ready, predicted = with_prediction(processes.tokenize(ready, out, say))
     s, file = ready.settings, processes.write_settings(ready, out)
     lead = ready.hosts.rank == 0
     for line in _announcement(ready) if lead else ():
         say(line)
-    if one and (warning := failure.memory_warning(ready, one)):
+    if predicted and (warning := failure.memory_warning(ready, predicted)):
         say(warning)
     hosts.wait_for_node_0(ready.hosts, say)
     started, before = time.time(), len(read_rows(out / "measurement.jsonl"))
@@ -138,11 +138,11 @@ def _train(ready: Launch, out: Path, say: Say, progress: Progress | None) -> tup
 
 def _raise_failure(ready: Launch, out: Path, code: int, measured: Measured | None, say: Say) -> NoReturn:
     """Raise why training ended. If only a file could not be written after the last step, report the measurements first."""
-    found = failure.failure(out)
-    why = failure.reason(found, code, ready.settings.checkpoint_every)
-    for line in failure.memory_lines(ready) if found.get("kind") == "oom" else ():
+    failed = failure.failure(out)
+    why = failure.reason(failed, code, ready.settings.checkpoint_every)
+    for line in failure.memory_lines(ready) if failed.get("kind") == "oom" else ():
         say(line)
-    if measured and found.get("kind") == "disk":
+    if measured and failed.get("kind") == "disk":
         try:
             finish(ready, out, measured, forecast(ready, measured.earlier) if ready.on else None, [], say)
         except DoesNotFit as error:
@@ -153,7 +153,7 @@ def _raise_failure(ready: Launch, out: Path, code: int, measured: Measured | Non
 def _announcement(ready: Launch) -> list[str]:
     """Return the model, batch, precision and devices of a run, and its notes."""
     s = ready.settings
-    workers, parts = _several(s.layout.devices, f"{s.device} process"), _several(s.microbatches, "micro-batch")
+    workers, parts = _plural(s.layout.devices, f"{s.device} process"), _plural(s.microbatches, "micro-batch")
     nodes = f" on {ready.hosts.nodes} nodes" if ready.hosts.nodes > 1 else ""
     return [
         f"{s.name}: {ready.model.params:,} parameters, {s.batch} x {s.seq} tokens per step in {parts}, "
@@ -162,15 +162,15 @@ def _announcement(ready: Launch) -> list[str]:
     ]
 
 
-def _several(number: int, what: str) -> str:
+def _plural(number: int, what: str) -> str:
     return f"{number} {what}{'es' if number > 1 else ''}"
 
 
 def finish(
-    ready: Launch, out: Path, measured: Measured, found: Forecast | None, more: Sequence[Section], say: Say
+    ready: Launch, out: Path, measured: Measured, predicted: Forecast | None, more: Sequence[Section], say: Say
 ) -> TrainResult:
     """Write the report to report.md and print it, even if the disk is full."""
-    result = TrainResult(out, measured, found, (*more, *report.sections(measured, found)))
+    result = TrainResult(out, measured, predicted, (*more, *report.sections(measured, predicted)))
     unwritten = ""
     try:
         files.write(out / "report.md", sections.as_markdown(report.title(ready.settings), result.sections))
@@ -189,15 +189,15 @@ def measure(points: Sequence[Point], out: Path, say: Say) -> list[Outcome]:
     for number, point in enumerate(ready, 1):
         if point.ready:
             hosts.wait_for_node_0(point.ready.hosts, say)
-        one = _measure_one(point, out)
-        add_row(out / "measurement.jsonl", one.row)
+        outcome = _measure_one(point, out)
+        add_row(out / "measurement.jsonl", outcome.row)
         result = (
-            f"{one.rate:,.0f} tok/s, {float(one.row['mem_gb']):.2f} GiB"
-            if one.ran
-            else f"{one.row['outcome']}: {one.row['note']}"
+            f"{outcome.rate:,.0f} tok/s, {float(outcome.row['mem_gb']):.2f} GiB"
+            if outcome.ran
+            else f"{outcome.row['outcome']}: {outcome.row['note']}"
         )
         say(f"run {number}/{len(ready)}  {point.name}  {result}")
-        done.append(one)
+        done.append(outcome)
     return done
 
 
@@ -226,30 +226,30 @@ def _sweep(run: TrainRun, text: str, say: Say) -> SweepResult:
     require_torch("run")
     with previous.lock(out):
         outcomes = measure(points, out, say)
-        found = sweep.table(outcomes, [point for point in points if not point.ready])
-        (out / "report.md").write_text(sections.as_markdown(f"Sweep: {text}", found), encoding="utf-8")
-    result = SweepResult(out, tuple(outcomes), tuple(found))
+        report_sections = sweep.table(outcomes, [point for point in points if not point.ready])
+        (out / "report.md").write_text(sections.as_markdown(f"Sweep: {text}", report_sections), encoding="utf-8")
+    result = SweepResult(out, tuple(outcomes), tuple(report_sections))
     say(f"\n{result.text}\n\nsaved in {out}: measurement.jsonl, report.md, and a folder for each run")
     return result
 
 
 def _other_lengths(
-    ready: Launch, out: Path, measured: Measured, found: Forecast | None, points: list[Point], say: Say
+    ready: Launch, out: Path, measured: Measured, predicted: Forecast | None, points: list[Point], say: Say
 ) -> list[Section]:
     """Measure short runs at other sequence lengths; return the sections that `--report` adds."""
-    _make(out / "lengths")
+    _make_folder(out / "lengths")
     outcomes = measure(points, out / "lengths", say)
     environment = json.loads((out / "environment.json").read_text(encoding="utf-8"))
     same = lengths.equal_tokens(ready, [int(point.values["seq"]) for point in points]) > 0
     return [
-        lengths.configuration(measured, found, ready.model.params, environment),
+        lengths.configuration(measured, predicted, ready.model.params, environment),
         lengths.per_rank(measured),
         lengths.losses(measured),
         lengths.comparison(outcomes, [point for point in points if not point.ready], same),
     ]
 
 
-def _make(folder: Path) -> None:
+def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

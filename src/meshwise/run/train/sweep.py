@@ -22,7 +22,7 @@ from meshwise.workers.trainer.settings import RECOMPUTE, SCHEDULES
 WORDS = {"schedule": SCHEDULES, "recompute": RECOMPUTE, "compile": ("no", "yes")}
 AXES = (*LAYOUT_AXES, "compile", "batch", "seq")
 MOST = 64
-"""Runs in one sweep, at most: each starts processes and takes many seconds."""
+"""Most runs in one sweep: each starts processes and takes many seconds."""
 Value = int | str
 
 
@@ -82,7 +82,7 @@ class Outcome:
 
 def parse(text: str) -> dict[str, tuple[Value, ...]]:
     """Read 'mbs=1,2,4 tp=1,2': values by axis."""
-    found: dict[str, tuple[Value, ...]] = {}
+    axes: dict[str, tuple[Value, ...]] = {}
     for piece in text.split():
         axis, equals, values = piece.partition("=")
         axis = axis.replace("-", "_")
@@ -90,16 +90,16 @@ def parse(text: str) -> dict[str, tuple[Value, ...]]:
             raise UserError(
                 f"--sweep: {quoted(piece)} is not axis=values such as mbs=1,2,4{nearest(axis, AXES) or '; axes: ' + ', '.join(AXES)}"
             )
-        if axis in found:
+        if axis in axes:
             raise UserError(f"--sweep: {axis} is given twice; list all its values once: {axis}=1,2")
-        found[axis] = tuple(_value(axis, word, piece) for word in values.split(","))
-        if len(set(found[axis])) < len(found[axis]):
+        axes[axis] = tuple(_value(axis, word, piece) for word in values.split(","))
+        if len(set(axes[axis])) < len(axes[axis]):
             raise UserError(f"--sweep: {quoted(piece)} repeats a value")
-    if not found:
+    if not axes:
         raise UserError("--sweep: expected axis=values, such as 'mbs=1,2,4 tp=1,2'")
-    if (runs := int(np.prod([len(values) for values in found.values()]))) > MOST:
+    if (runs := int(np.prod([len(values) for values in axes.values()]))) > MOST:
         raise UserError(f"--sweep makes {runs} runs; at most {MOST} are allowed")
-    return found
+    return axes
 
 
 def _value(axis: str, word: str, piece: str) -> Value:
@@ -120,13 +120,13 @@ def points(run: TrainRun, axes: dict[str, tuple[Value, ...]]) -> list[Point]:
     given += ["compile"] if "compile" in axes and run.compile is not None else []
     if given:
         raise UserError(f"--sweep varies {given[0]}: drop --{given[0].replace('_', '-')}")
-    found = [_point(run, dict(zip(axes, values, strict=True))) for values in product(*axes.values())]
-    if not any(point.ready for point in found):
-        reasons = list(dict.fromkeys(point.refusal for point in found))
+    combinations = [_point(run, dict(zip(axes, values, strict=True))) for values in product(*axes.values())]
+    if not any(point.ready for point in combinations):
+        reasons = list(dict.fromkeys(point.refusal for point in combinations))
         raise UserError(
             f"--sweep: nothing can run: {reasons[0]}" + (f" (and {len(reasons) - 1} other reasons)" if len(reasons) > 1 else "")
         )
-    return found
+    return combinations
 
 
 def _point(run: TrainRun, values: dict[str, Value]) -> Point:
@@ -141,10 +141,10 @@ def _point(run: TrainRun, values: dict[str, Value]) -> Point:
 
 def table(outcomes: Sequence[Outcome], refused: Sequence[Point]) -> list[Section]:
     """Return the runs, the fastest first, with their predictions, and how well the planner ranked them."""
-    scales = {devices: _scale(some) for devices, some in by_devices(outcomes).items()}
+    scales = {devices: _scale(group) for devices, group in by_devices(outcomes).items()}
     header = ("", "devices", "tokens/s", "s/step", "predicted s", "GiB", "predicted GiB", "order")
-    ranked = sorted(outcomes, key=lambda one: -one.rate)
-    rows = tuple(_cells(one, scales[one.devices], _order(one, outcomes)) for one in ranked)
+    ranked = sorted(outcomes, key=lambda outcome: -outcome.rate)
+    rows = tuple(_cells(outcome, scales[outcome.devices], _order(outcome, outcomes)) for outcome in ranked)
     broken = [f"not run, {point.name}: {point.refusal}" for point in refused]
     return [
         Section("measured, fastest first", Table(header, rows).without_empty_columns(), (*_verdicts(outcomes, scales), *broken))
@@ -152,62 +152,70 @@ def table(outcomes: Sequence[Outcome], refused: Sequence[Point]) -> list[Section
 
 
 def by_devices(outcomes: Sequence[Outcome]) -> dict[int, list[Outcome]]:
-    """Group runs by their number of devices: a planner chooses among these."""
-    found: dict[int, list[Outcome]] = {}
-    for one in sorted(outcomes, key=lambda one: one.devices):
-        found.setdefault(one.devices, []).append(one)
-    return found
+    """Group runs by their number of devices: the planner chooses within such a group."""
+    groups: dict[int, list[Outcome]] = {}
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.devices):
+        groups.setdefault(outcome.devices, []).append(outcome)
+    return groups
 
 
-def _cells(one: Outcome, scale: float, order: str) -> tuple[str, ...]:
-    step, memory = (f"{one.predicted.step * scale:.4f}", f"{one.predicted.peak / GIB:.2f}") if one.predicted else ("", "")
-    if not one.ran:
-        return (one.point.name, str(one.devices), str(one.row["outcome"]), "", step, "", memory, order)
-    seconds, gib = f"{float(one.row['sec_per_iter']):.4f}", f"{float(one.row['mem_gb']):.2f}"
-    return (one.point.name, str(one.devices), f"{one.rate:,.0f}", seconds, step, gib, memory, order)
+def _cells(outcome: Outcome, scale: float, order: str) -> tuple[str, ...]:
+    step, memory = (
+        (f"{outcome.predicted.step * scale:.4f}", f"{outcome.predicted.peak / GIB:.2f}") if outcome.predicted else ("", "")
+    )
+    if not outcome.ran:
+        return (outcome.point.name, str(outcome.devices), str(outcome.row["outcome"]), "", step, "", memory, order)
+    seconds, gib = f"{float(outcome.row['sec_per_iter']):.4f}", f"{float(outcome.row['mem_gb']):.2f}"
+    return (outcome.point.name, str(outcome.devices), f"{outcome.rate:,.0f}", seconds, step, gib, memory, order)
 
 
-def _order(one: Outcome, outcomes: Sequence[Outcome]) -> str:
-    """Its rank in the planner's order among runs on as many devices."""
+def _order(outcome: Outcome, outcomes: Sequence[Outcome]) -> str:
+    """Return the run's position in the planner's order among runs on as many devices; '' without a prediction."""
     return (
-        str(1 + sum(other.predicted_rate > one.predicted_rate for other in outcomes if other.devices == one.devices))
-        if one.predicted
+        str(1 + sum(other.predicted_rate > outcome.predicted_rate for other in outcomes if other.devices == outcome.devices))
+        if outcome.predicted
         else ""
     )
 
 
-def _scale(some: Sequence[Outcome]) -> float:
+def _scale(group: Sequence[Outcome]) -> float:
     """Return the median of measured over predicted seconds on a generic CPU, a factor that does not change the order; else 1."""
-    ratios = [float(one.row["sec_per_iter"]) / one.predicted.step for one in some if one.ran and one.generic and one.predicted]
+    ratios = [
+        float(outcome.row["sec_per_iter"]) / outcome.predicted.step
+        for outcome in group
+        if outcome.ran and outcome.generic and outcome.predicted
+    ]
     return float(np.median(ratios)) if ratios else 1.0
 
 
 def _verdicts(outcomes: Sequence[Outcome], scales: dict[int, float]) -> list[str]:
     """Return how well the planner ranked the runs on each number of devices."""
-    groups = by_devices([one for one in outcomes if one.predicted])
+    groups = by_devices([outcome for outcome in outcomes if outcome.predicted])
     lines = [
-        f"{len(some)} runs on {devices} device{'s' * (devices > 1)}: {_verdict(some)}"
-        for devices, some in groups.items()
-        if len(some) > 1
+        f"{len(group)} runs on {devices} device{'s' * (devices > 1)}: {_verdict(group)}"
+        for devices, group in groups.items()
+        if len(group) > 1
     ]
-    if any(one.generic for some in groups.values() for one in some):
+    if any(outcome.generic for group in groups.values() for outcome in group):
         factors = ", ".join(f"{scale:.3g} on {devices} device{'s' * (devices > 1)}" for devices, scale in scales.items())
         lines.append(f"predicted seconds are for a generic CPU, times the median of measured over predicted: {factors}")
     return lines
 
 
-def _verdict(some: Sequence[Outcome]) -> str:
+def _verdict(group: Sequence[Outcome]) -> str:
     """Return the rank correlation of the runs that succeeded, and the result of the planner's pick."""
-    done = [one for one in some if one.ran]
+    done = [outcome for outcome in group if outcome.ran]
     if not done:
         return "none completed"
     best, pick = (
-        max(done, key=lambda one: one.rate),
-        max([one for one in some if one.fits] or some, key=lambda one: one.predicted_rate),
+        max(done, key=lambda outcome: outcome.rate),
+        max([outcome for outcome in group if outcome.fits] or group, key=lambda outcome: outcome.predicted_rate),
     )
-    found = spearman(np.array([one.predicted_rate for one in done]), np.array([one.rate for one in done]))
+    correlation = spearman(np.array([outcome.predicted_rate for outcome in done]), np.array([outcome.rate for outcome in done]))
     ranked = (
-        f"rank correlation (Spearman) {found:.2f}" if found is not None else f"no rank correlation of fewer than {FEWEST} runs"
+        f"rank correlation (Spearman) {correlation:.2f}"
+        if correlation is not None
+        else f"no rank correlation of fewer than {FEWEST} runs"
     )
     slower = f"is {1 - pick.rate / best.rate:.1%} slower than the fastest, {best.point.name}"
     ended = slower if pick.ran else f"failed ({pick.row['outcome']})"

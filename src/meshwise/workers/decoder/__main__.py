@@ -38,10 +38,10 @@ def main(path: Path) -> int:
         if job.seconds and time.monotonic() - begin > job.seconds:
             return say(error=f"stopped after {job.seconds:g} s, before {point}", code=0)
         try:
-            found = measure(timed, point, job, prompts)
+            result = measure(timed, point, job, prompts)
         except torch.OutOfMemoryError:
             return say(error=f"out of memory at {point}", code=4)
-        say(event="point", **asdict(point), **found, variant=timed.variant, seconds=time.monotonic() - begin)
+        say(event="point", **asdict(point), **result, variant=timed.variant, seconds=time.monotonic() - begin)
     return 0
 
 

@@ -17,7 +17,7 @@ Tile = tuple[int, int, int]
 
 @dataclass
 class Layer:
-    """Weights of one layer; those with the same input are fused."""
+    """Weights of one layer; projections of the same input are fused."""
 
     first_gain: torch.Tensor
     qkv: torch.Tensor
@@ -30,7 +30,7 @@ class Layer:
 
 
 @dataclass
-class Lean:
+class FusedDecoder:
     """The weights and sizes of a fused decoder."""
 
     embedding: torch.Tensor
@@ -49,8 +49,8 @@ class Lean:
 
 
 def supports(config: Any) -> bool:
-    """Return whether the fused decoder supports a config: no sliding windows, no biases but Qwen2's own, head sizes that the kernels
-    handle."""
+    """Return whether the fused decoder supports a config: no sliding windows, no biases except Qwen2's, head sizes that the kernels
+    support."""
     windows = getattr(config, "use_sliding_window", None) or (config.model_type == "mistral" and config.sliding_window)
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     plain = config.hidden_act == "silu" and head & (head - 1) == 0 and head >= 16
@@ -58,7 +58,7 @@ def supports(config: Any) -> bool:
     return config.model_type in KINDS and not windows and plain and not biased
 
 
-def convert(model: Any, positions: int) -> Lean:
+def convert(model: Any, positions: int) -> FusedDecoder:
     """Take the weights of an HF model layer by layer, so that they never exist twice. The model is unusable afterwards."""
     config, body = model.config, model.model
     layers = [_layer(block) for block in body.layers]
@@ -66,7 +66,7 @@ def convert(model: Any, positions: int) -> Lean:
     turns = torch.arange(positions, device=rotary.inv_freq.device, dtype=torch.float32)[:, None] * rotary.inv_freq.float()
     angles = torch.cat([turns.cos(), turns.sin()], 1) * float(getattr(rotary, "attention_scaling", 1.0))
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return Lean(
+    return FusedDecoder(
         embedding=body.embed_tokens.weight.detach(),
         layers=layers,
         gain=body.norm.weight.detach(),
@@ -81,12 +81,12 @@ def convert(model: Any, positions: int) -> Lean:
 
 def _layer(block: Any) -> Layer:
     attention, mlp = block.self_attn, block.mlp
-    three = [attention.q_proj, attention.k_proj, attention.v_proj]
-    biases = [one.bias.detach() for one in three if one.bias is not None]
+    projections = [attention.q_proj, attention.k_proj, attention.v_proj]
+    biases = [projection.bias.detach() for projection in projections if projection.bias is not None]
     normed = getattr(attention, "q_norm", None) is not None
     return Layer(
         first_gain=block.input_layernorm.weight.detach(),
-        qkv=_take(three),
+        qkv=_take(projections),
         qkv_bias=torch.cat(biases) if biases else None,
         out=attention.o_proj.weight.detach(),
         head_gains=(attention.q_norm.weight.detach(), attention.k_norm.weight.detach()) if normed else None,
@@ -96,19 +96,19 @@ def _layer(block: Any) -> Layer:
     )
 
 
-def _take(parts: list[Any]) -> torch.Tensor:
+def _take(projections: list[Any]) -> torch.Tensor:
     """Concatenate the weights of several projections, and free the originals."""
-    fused = torch.cat([one.weight.detach() for one in parts])
-    for one in parts:
-        one.weight = None
+    fused = torch.cat([projection.weight.detach() for projection in projections])
+    for projection in projections:
+        projection.weight = None
     return fused
 
 
 Cache = list[tuple[torch.Tensor, torch.Tensor]]
 
 
-def decode(m: Lean, tokens: torch.Tensor, positions: torch.Tensor, cache: Cache, splits: int) -> torch.Tensor:
-    """Logits of the next token of each sequence, given its last token and that token's position."""
+def decode(m: FusedDecoder, tokens: torch.Tensor, positions: torch.Tensor, cache: Cache, splits: int) -> torch.Tensor:
+    """Return the logits of the next token of each sequence, given its last token and that token's position."""
     x = F.embedding(tokens, m.embedding)
     for layer, (keys, values) in zip(m.layers, cache, strict=True):
         if m.tiles and len(tokens) == 1:
@@ -126,9 +126,9 @@ def decode(m: Lean, tokens: torch.Tensor, positions: torch.Tensor, cache: Cache,
 
 
 def _decode_single(
-    m: Lean, layer: Layer, x: torch.Tensor, positions: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, splits: int
+    m: FusedDecoder, layer: Layer, x: torch.Tensor, positions: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, splits: int
 ) -> None:
-    """One layer for a single token, with norms, gates and residual sums inside the products."""
+    """Compute one layer for a single token, with norms, gates and residual sums inside the products."""
     tiles = m.tiles
     qkv = kernels.matvec(layer.qkv, x, gain=layer.first_gain, bias=layer.qkv_bias, eps=m.eps, tile=tiles["qkv"])
     queries = kernels.rotate(qkv, m.angles, positions, keys, values, m.heads, layer.head_gains, m.eps)
@@ -138,8 +138,8 @@ def _decode_single(
     kernels.matvec(layer.down, wide, out=x, tile=tiles["down"])
 
 
-def prefill(m: Lean, tokens: torch.Tensor, positions: torch.Tensor, cache: Cache) -> torch.Tensor:
-    """Logits after prompts of b x p tokens; `positions` lists those of all tokens, prompt after prompt."""
+def prefill(m: FusedDecoder, tokens: torch.Tensor, positions: torch.Tensor, cache: Cache) -> torch.Tensor:
+    """Return the logits after prompts of b x p tokens; `positions` lists the positions of all tokens, prompt after prompt."""
     b, p = tokens.shape
     x = F.embedding(tokens.flatten(), m.embedding)
     for layer, (keys, values) in zip(m.layers, cache, strict=True):
@@ -154,7 +154,7 @@ def prefill(m: Lean, tokens: torch.Tensor, positions: torch.Tensor, cache: Cache
     return F.linear(kernels.norm(last, m.gain, m.eps), m.head)
 
 
-def tune(m: Lean) -> dict[str, Tile]:
+def tune(m: FusedDecoder) -> dict[str, Tile]:
     """Find the fastest tile of every single-token product, timed over many layers so that no cache holds their weights."""
     layers = m.layers[:16]
     x = torch.randn(1, m.embedding.shape[1], device=m.head.device, dtype=m.head.dtype)
@@ -162,11 +162,11 @@ def tune(m: Lean) -> dict[str, Tile]:
     mixed = torch.randn(1, m.layers[0].out.shape[1], device=x.device, dtype=x.dtype)
     scratch = torch.zeros_like(x)
     products: dict[str, Any] = {
-        "qkv": lambda one, tile: kernels.matvec(one.qkv, x, gain=one.first_gain, bias=one.qkv_bias, eps=m.eps, tile=tile),
-        "out": lambda one, tile: kernels.matvec(one.out, mixed, out=scratch, tile=tile),
-        "gate_up": lambda one, tile: kernels.matvec(one.gate_up, x, gain=one.second_gain, eps=m.eps, gated=True, tile=tile),
-        "down": lambda one, tile: kernels.matvec(one.down, wide, out=scratch, tile=tile),
-        "head": lambda one, tile: kernels.matvec(m.head, x, gain=m.gain, eps=m.eps, tile=tile),
+        "qkv": lambda layer, tile: kernels.matvec(layer.qkv, x, gain=layer.first_gain, bias=layer.qkv_bias, eps=m.eps, tile=tile),
+        "out": lambda layer, tile: kernels.matvec(layer.out, mixed, out=scratch, tile=tile),
+        "gate_up": lambda layer, tile: kernels.matvec(layer.gate_up, x, gain=layer.second_gain, eps=m.eps, gated=True, tile=tile),
+        "down": lambda layer, tile: kernels.matvec(layer.down, wide, out=scratch, tile=tile),
+        "head": lambda layer, tile: kernels.matvec(m.head, x, gain=m.gain, eps=m.eps, tile=tile),
     }
     return {name: min(kernels.TILES, key=lambda tile: _time(call, layers, tile)) for name, call in products.items()}
 
@@ -177,8 +177,8 @@ def _time(call: Any, layers: list[Layer], tile: Tile) -> float:
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for one in layers:
-            call(one, tile)
+        for layer in layers:
+            call(layer, tile)
     graph.replay()
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     begin.record()

@@ -19,7 +19,7 @@ def cache_length(point: Point) -> int:
     return -(-(point.prompt + point.output + SLACK) // ROUND) * ROUND
 
 
-class LeanTimed:
+class FusedTimed:
     """One model, and one buffer for the largest KV cache of all points."""
 
     def __init__(self, model: Any, job: Job, params: int) -> None:

@@ -1,4 +1,4 @@
-"""Kernels of a decode step that read each weight once and launch few programs, which plain PyTorch in a CUDA graph does not.
+"""Kernels of a decode step: they read each weight once and are few, unlike the kernels of plain PyTorch in a CUDA graph.
 
 Shapes: b sequences, h query heads, g key heads, d features of a head, n rows and k columns of a weight. Sums are in 32 bits.
 """
@@ -26,7 +26,7 @@ def _norm_kernel(x, weight, out, width, eps, BLOCK: tl.constexpr):
 
 
 def norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """Root-mean-square norm of every row."""
+    """Return the root-mean-square norm of every row."""
     out = torch.empty_like(x)
     width = x.shape[-1]
     block = triton.next_power_of_2(width)
@@ -45,7 +45,7 @@ def _gate_kernel(both, out, width, BLOCK: tl.constexpr):
 
 
 def swiglu(both: torch.Tensor) -> torch.Tensor:
-    """silu(gate) * up, for rows that hold the gate followed by up."""
+    """Return silu(gate) * up, for rows that hold the gate followed by up."""
     rows, width = both.shape[0], both.shape[1] // 2
     out = both.new_empty(rows, width)
     _gate_kernel[(rows, triton.cdiv(width, 1024))](both, out, width, BLOCK=1024)
@@ -53,7 +53,7 @@ def swiglu(both: torch.Tensor) -> torch.Tensor:
 
 
 @triton.jit
-def _turned(first, second, angle_row, lane, HALF: tl.constexpr):
+def _rotate_pair(first, second, angle_row, lane, HALF: tl.constexpr):
     cosine = tl.load(angle_row + lane)
     sine = tl.load(angle_row + HALF + lane)
     return first * cosine - second * sine, second * cosine + first * sine
@@ -91,7 +91,7 @@ def _rotate_kernel(
             scale = tl.rsqrt((tl.sum(first * first, 0) + tl.sum(second * second, 0)) / (2 * HALF) + eps)
             first = first * scale * tl.load(gain + lane).to(tl.float32)
             second = second * scale * tl.load(gain + HALF + lane).to(tl.float32)
-        first, second = _turned(first, second, angles + position * 2 * HALF, lane, HALF)
+        first, second = _rotate_pair(first, second, angles + position * 2 * HALF, lane, HALF)
     if head < h:
         target = queries + (row * h + head) * 2 * HALF
     elif head < h + g:
@@ -114,7 +114,7 @@ def rotate(
 ) -> torch.Tensor:
     """Return rotated queries, and write keys and values to their positions in the KV cache of b x g x length x d.
 
-    A row is a token; those of one sequence are consecutive. `angles` holds cosines and sines of half a head by position.
+    A row is a token; tokens of one sequence are consecutive. `angles` holds cosines and sines of half a head by position.
     """
     b, g, length, d = keys.shape
     rows = qkv.shape[0]
@@ -168,12 +168,12 @@ def _attend_kernel(
     begin = split * share
     end = tl.minimum(begin + share, known)
     h = g * SHARED
-    own = key_head * SHARED + head
-    query = tl.load(queries + (sequence * h + own[:, None]) * D + lane[None, :], mask=(head < SHARED)[:, None], other=0.0)
+    query_head = key_head * SHARED + head
+    query = tl.load(queries + (sequence * h + query_head[:, None]) * D + lane[None, :], mask=(head < SHARED)[:, None], other=0.0)
     base = (sequence * g + key_head) * length * D
     highest = tl.full((HEADS,), float("-inf"), tl.float32)
     total = tl.zeros((HEADS,), tl.float32)
-    found = tl.zeros((HEADS, D), tl.float32)
+    mixed = tl.zeros((HEADS, D), tl.float32)
     for start in range(begin, end, KEYS):
         at = start + tl.arange(0, KEYS)
         kept = at < end
@@ -186,13 +186,15 @@ def _attend_kernel(
         weight = tl.exp2(score - higher[:, None])
         total = total * shrink + tl.sum(weight, 1)
         value = tl.load(values + place, mask=kept[:, None], other=0.0)
-        found = found * shrink[:, None] + tl.dot(weight.to(value.dtype), value)
+        mixed = mixed * shrink[:, None] + tl.dot(weight.to(value.dtype), value)
         highest = higher
-    some = total > 0
-    found = found / tl.where(some, total, 1.0)[:, None]
-    row = (sequence * h + own) * SPLITS + split
-    tl.store(part + row[:, None] * D + lane[None, :], found.to(part.dtype.element_ty), mask=(head < SHARED)[:, None])
-    tl.store(part_sum + row, tl.where(some, highest + tl.log2(tl.where(some, total, 1.0)), float("-inf")), mask=head < SHARED)
+    nonempty = total > 0
+    mixed = mixed / tl.where(nonempty, total, 1.0)[:, None]
+    row = (sequence * h + query_head) * SPLITS + split
+    tl.store(part + row[:, None] * D + lane[None, :], mixed.to(part.dtype.element_ty), mask=(head < SHARED)[:, None])
+    tl.store(
+        part_sum + row, tl.where(nonempty, highest + tl.log2(tl.where(nonempty, total, 1.0)), float("-inf")), mask=head < SHARED
+    )
 
 
 @triton.jit
@@ -214,7 +216,7 @@ def choose_splits(sequences: int, key_heads: int, processors: int) -> int:
 
 
 def attend(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor, splits: int) -> torch.Tensor:
-    """Attention of one token per sequence over all keys up to its position (Dao 2023, flash decoding)."""
+    """Return the attention of one token per sequence over all keys up to its position (Dao 2023, flash decoding)."""
     b, g, length, d = keys.shape
     heads = queries.shape[1]
     out = torch.empty_like(queries)
@@ -279,14 +281,14 @@ def _vector_kernel(
         if GATED:
             ups += tl.load(weight + n.to(tl.int64) * k + place + start, mask=whole, other=0.0).to(tl.float32) * piece[None, :]
     scale = tl.rsqrt(tl.sum(square, 0) / k + eps) if NORMED else 1.0
-    found = tl.sum(sums, 1) * scale
+    result = tl.sum(sums, 1) * scale
     if GATED:
-        found = found * tl.sigmoid(found) * (tl.sum(ups, 1) * scale)
+        result = result * tl.sigmoid(result) * (tl.sum(ups, 1) * scale)
     if BIASED:
-        found += tl.load(bias + row, mask=kept, other=0.0).to(tl.float32)
+        result += tl.load(bias + row, mask=kept, other=0.0).to(tl.float32)
     if ADDED:
-        found += tl.load(out + row, mask=kept, other=0.0).to(tl.float32)
-    tl.store(out + row, found.to(out.dtype.element_ty), mask=kept)
+        result += tl.load(out + row, mask=kept, other=0.0).to(tl.float32)
+    tl.store(out + row, result.to(out.dtype.element_ty), mask=kept)
 
 
 TILES = ((2, 2048, 4), (4, 1024, 4), (8, 512, 4), (4, 2048, 8), (8, 1024, 8), (1, 4096, 4), (2, 1024, 2))
@@ -304,7 +306,7 @@ def matvec(
     gated: bool = False,
     tile: tuple[int, int, int] = TILES[1],
 ) -> torch.Tensor:
-    """weight @ x for one token. `gain`: normalize x first. `gated`: silu of the first half of the rows times the second half.
+    """Return weight @ x for one token. `gain`: normalize x first. `gated`: silu of the first half of the rows times the second half.
 
     `out`: add the product to this tensor in place.
     """

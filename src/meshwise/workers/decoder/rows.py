@@ -34,22 +34,22 @@ def spread(values: list[float]) -> float:
     return (max(values) - min(values)) / statistics.median(values) if values else 0.0
 
 
-def row(found: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+def row(point: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
     """Turn one point of the worker into a row; `facts` are the columns that all points share."""
-    ran = found["outcome"] == "ok"
-    prefill, decode = (statistics.median(found[part]) if ran else 0.0 for part in ("prefill_s", "decode_s"))
+    ran = point["outcome"] == "ok"
+    prefill, decode = (statistics.median(point[part]) if ran else 0.0 for part in ("prefill_s", "decode_s"))
     values = dict.fromkeys(COLUMNS, "") | dict(facts)
-    apart = f"decode within {100 * spread(found['decode_s']):.1f}%, prefill {100 * spread(found['prefill_s']):.1f}%"
-    note = [facts.get("note", ""), found["variant"], f"{len(found['decode_s'])} repeats, {apart}" if ran else ""]
+    spreads = f"decode within {100 * spread(point['decode_s']):.1f}%, prefill {100 * spread(point['prefill_s']):.1f}%"
+    note = [facts.get("note", ""), point["variant"], f"{len(point['decode_s'])} repeats, {spreads}" if ran else ""]
     return values | {
-        "row_id": f"{facts['model']}-{found['prompt']}-{found['output']}-{found['users']}",
-        "prompt_len": found["prompt"],
-        "gen_len": found["output"],
-        "batch_or_concurrency": found["users"],
-        "prefill_tok_s": f"{found['prompt'] / prefill:.6g}" if ran else "",
-        "decode_tok_s": f"{found['users'] * found['output'] / decode:.6g}" if ran else "",
+        "row_id": f"{facts['model']}-{point['prompt']}-{point['output']}-{point['users']}",
+        "prompt_len": point["prompt"],
+        "gen_len": point["output"],
+        "batch_or_concurrency": point["users"],
+        "prefill_tok_s": f"{point['prompt'] / prefill:.6g}" if ran else "",
+        "decode_tok_s": f"{point['users'] * point['output'] / decode:.6g}" if ran else "",
         "ttft_ms": f"{1e3 * prefill:.6g}" if ran else "",
-        "mem_gb": f"{found['memory'] / 2**30:.4g}" if found["memory"] else "",
-        "outcome": found["outcome"],
+        "mem_gb": f"{point['memory'] / 2**30:.4g}" if point["memory"] else "",
+        "outcome": point["outcome"],
         "note": "; ".join(filter(None, note)),
     }

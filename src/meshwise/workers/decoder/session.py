@@ -10,7 +10,7 @@ import torch
 
 from meshwise.workers.decoder import fused
 from meshwise.workers.decoder.clock import free_memory, time_call
-from meshwise.workers.decoder.graphs import LeanTimed
+from meshwise.workers.decoder.graphs import FusedTimed
 from meshwise.workers.decoder.settings import Job, Point
 from meshwise.workers.decoder.static_cache import StaticTimed
 
@@ -48,14 +48,14 @@ def build(job: Job) -> Timed:
     params = sum(weight.numel() for weight in model.parameters())
     model = (model if job.tp == 1 else shard(model, job.tp)).to(job.device, kind).eval()
     if fused.supports(model.config) and job.device == "cuda" and job.tp == 1 and job.variant != "static":
-        return LeanTimed(model, job, params)
+        return FusedTimed(model, job, params)
     return StaticTimed(model, job, params)
 
 
 def shard(model: Any, tp: int) -> Any:
     """Shard the model over torchrun's processes by transformers' own tensor-parallel plan.
 
-    Every process has built the whole model on its host with the same seed, keeps its part, and sends nothing.
+    Every process builds the whole model on its host with the same seed and keeps its part; nothing is sent.
     """
     if not hasattr(model, "maybe_distribute_model"):
         raise ValueError("this version of transformers cannot shard a model that is already built; 5.22 can")

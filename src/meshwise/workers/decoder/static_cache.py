@@ -12,6 +12,8 @@ from meshwise.workers.decoder.settings import Job, Point
 
 
 class StaticTimed:
+    """An HF model that is timed with its static cache."""
+
     def __init__(self, model: Any, job: Job, params: int) -> None:
         self.model, self.device, self.params = model, job.device, params
         self.name = "static cache" if job.tp == 1 else f"tp{job.tp}, static cache"

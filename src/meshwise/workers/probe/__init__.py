@@ -1,4 +1,4 @@
-"""workers.probe: times what this machine's devices and links can do. Needs torch and the standard library only.
+"""workers.probe: times this machine's devices and links. Needs torch and the standard library only.
 
     __main__.py  `python -m meshwise.workers.probe rows.jsonl 60 [cuda|cpu]`, alone or under torchrun
     kernels.py   one device: matrix products, memory, launches, attention, blocks, optimizer, host link

@@ -31,8 +31,8 @@ SINGLE_DEVICE = {
 
 
 def machine(device: torch.device, ranks: int) -> Row:
-    """Describe this machine, as far as its drivers and system files do."""
-    found: Row = {
+    """Return a row that describes this machine, from its drivers and system files."""
+    facts_row: Row = {
         "kind": "machine",
         "device": device.type,
         "ranks": ranks,
@@ -47,14 +47,14 @@ def machine(device: torch.device, ranks: int) -> Row:
         facts = torch.cuda.get_device_properties(device)
         free, total = torch.cuda.mem_get_info(device)
         held = torch.cuda.memory_reserved(device)
-        found |= {"name": facts.name, "memory": total, "sms": facts.multi_processor_count, "context": total - free - held}
-        found |= {"cuda": torch.version.cuda or torch.version.hip or "", "devices": torch.cuda.device_count()}
-        return found
-    return found | {"name": _processor(), "memory": _host_memory(), "sms": torch.get_num_threads(), "context": _resident()}
+        facts_row |= {"name": facts.name, "memory": total, "sms": facts.multi_processor_count, "context": total - free - held}
+        facts_row |= {"cuda": torch.version.cuda or torch.version.hip or "", "devices": torch.cuda.device_count()}
+        return facts_row
+    return facts_row | {"name": _processor(), "memory": _host_memory(), "sms": torch.get_num_threads(), "context": _resident()}
 
 
 def _resident() -> float:
-    """Return bytes of this process before it does any work."""
+    """Return the resident bytes of this process before it does any work."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1.0 if sys.platform == "darwin" else 1024.0)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 MIN_REPEATS, MAX_REPEATS = 3, 60
 """Repeats of a measurement."""
 BLOCK = 1e-3
-"""Seconds that one sample on a CPU should last: clock and scheduler disturb shorter ones."""
+"""Seconds that one sample on a CPU should take: clock and scheduler disturb shorter ones."""
 FLUSH = 256 * 2**20
 """Bytes written before each sample on a GPU, so that operands come from memory, as in training, and not from a cache (H200: 60 MiB)."""
 
@@ -62,7 +62,7 @@ class Clock:
         return Timing.of([self._block(work, inside) for _ in range(self._repeats(first * inside, seconds))])
 
     def host(self, work: Callable[[], object], seconds: float, inside: int = 50) -> Timing:
-        """Time the launch of a call on the host: calls in a row, by the host's clock."""
+        """Time the launch of a call on the host: `inside` calls in a row, by the host's clock."""
         first = self._block(work, inside) * inside
         return Timing.of([self._block(work, inside) for _ in range(self._repeats(first, seconds))])
 

@@ -37,7 +37,7 @@ SMALL: tuple[Shape, ...] = (
     (64, 1024, 1024), (16, 1024, 1024), (1, 1024, 1024), (512, 512, 32), (512, 512, 64), (512, 520, 512), (512, 516, 512),
     (520, 512, 512), (1536, 512, 512), (512, 1536, 512), (2048, 768, 768), (2048, 2048, 768), (2048, 768, 2048),
 )  # fmt: skip
-"""m, n, k for CPUs, which take as long for a thousandth of the FLOPs."""
+"""m, n, k for CPUs, which need as long for a thousandth of the FLOPs."""
 SIZES = {"cuda": (2**30, 2**28, 2**26, 2**24, 2**22, 2**20), "cpu": (2**26, 2**24, 2**28, 2**22, 2**20, 2**18)}
 """Bytes to copy."""
 FASTEST_FIRST = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -186,7 +186,10 @@ def blocks(clock: Clock, stop: float) -> Iterator[Row]:
 def _block(
     device: torch.device, tokens: int, length: int, hidden: int, heads: int, ffn: int
 ) -> tuple[Callable[[Tensor], Tensor], Tensor]:
-    """Norm, projections, rotary positions, attention, norm and gated feed-forward, as the trainer's Llama computes them."""
+    """Return a function that computes a block like the trainer's Llama, and its input.
+
+    Norm, projections, rotary positions, attention, norm and gated feed-forward.
+    """
     sizes = ((hidden, hidden),) * 4 + ((ffn, hidden),) * 2 + ((hidden, ffn),)
     q, k, v, o, gate, up, down = ((random(device, *size) * 0.02).requires_grad_() for size in sizes)
     gains = [torch.ones(hidden, device=device, dtype=q.dtype, requires_grad=True) for _ in range(2)]
@@ -220,9 +223,11 @@ def update(clock: Clock, stop: float) -> Iterator[Row]:
 def host_link(clock: Clock, stop: float) -> Iterator[Row]:
     """Time copies between pinned host memory and the device, in both directions."""
     for i, size in enumerate((2**28, 2**24, 2**20)):
-        here, there = torch.randn(size // 4).pin_memory(), torch.randn(size // 4, device=clock.device)
+        host, on_device = torch.randn(size // 4).pin_memory(), torch.randn(size // 4, device=clock.device)
         each = max(0.0, stop - time.monotonic()) / (3 - i) / 2
         yield row(
-            "host", clock.time(partial(there.copy_, here, non_blocking=True), each), what="to device", size=size, bytes=size
+            "host", clock.time(partial(on_device.copy_, host, non_blocking=True), each), what="to device", size=size, bytes=size
         )
-        yield row("host", clock.time(partial(here.copy_, there, non_blocking=True), each), what="to host", size=size, bytes=size)
+        yield row(
+            "host", clock.time(partial(host.copy_, on_device, non_blocking=True), each), what="to host", size=size, bytes=size
+        )

@@ -18,15 +18,15 @@ SIZES = {"cuda": (2**26, 2**10, 2**22, 2**16, 2**28, 2**13, 2**19), "cpu": (2**2
 
 
 def group_sizes(world: int, per_node: int) -> list[tuple[int, int]]:
-    """Group sizes and strides to try: 2, 4, ... neighbouring ranks, all of a node, all ranks, and one rank per node."""
+    """Return the group sizes and strides to try: 2, 4, ... neighbouring ranks, all of a node, all ranks, and one rank per node."""
     near = [size for size in (2, 4, 8, 16) if size < world] + [world]
-    found = [(size, 1) for size in dict.fromkeys([world, min(world, per_node), *near]) if size > 1]
+    groups = [(size, 1) for size in dict.fromkeys([world, min(world, per_node), *near]) if size > 1]
     nodes = world // per_node
-    return [*found, *([(nodes, per_node)] if nodes > 1 and per_node > 1 else [])]
+    return [*groups, *([(nodes, per_node)] if nodes > 1 and per_node > 1 else [])]
 
 
 def collectives(clock: Clock, stop: float) -> Iterator[Row]:
-    """Time collectives. Every rank calls this with the same sizes and repeats; those outside a group wait at a barrier."""
+    """Time collectives. Every rank calls this with the same sizes and repeats; ranks outside a group wait at a barrier."""
     world, rank = dist.get_world_size(), dist.get_rank()
     per_node = int(os.environ.get("LOCAL_WORLD_SIZE", world))
     sizes = SIZES[clock.device.type]
@@ -53,7 +53,7 @@ def collectives(clock: Clock, stop: float) -> Iterator[Row]:
 
 
 def _from_rank_0(seconds: float, device: torch.device) -> float:
-    """Rank 0's value, on all ranks: with different numbers of repeats they would wait for each other forever."""
+    """Return rank 0's value on all ranks: with different numbers of repeats they would wait for each other forever."""
     value = torch.tensor([seconds], dtype=torch.float64, device=device)
     dist.broadcast(value, 0)
     return float(value)

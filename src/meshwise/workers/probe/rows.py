@@ -18,7 +18,7 @@ def row(kind: str, timing: Timing, **shape: Value) -> Row:
 
 @dataclass
 class Results:
-    """The measurements so far, those that failed and why, and the time left."""
+    """The rows measured so far, including failures with their reason, and the time left."""
 
     seconds: float
     """Time budget of the whole probe."""
@@ -45,15 +45,15 @@ class Results:
         stop = min(time.monotonic() + share * self.seconds, self.began + self.seconds * (1 - until))
         count = 0
         try:
-            for found in work(stop):
-                self.rows.append(found)
+            for row in work(stop):
+                self.rows.append(row)
                 count += 1
                 if time.monotonic() > stop and not whole:
                     break
         except (RuntimeError, NotImplementedError) as error:  # not supported by this device, driver or build of torch
             self.missing(what, str(error).splitlines()[0][:200])
-        if not count and not any(one["kind"] == "missing" and one["what"] == what for one in self.rows):
+        if not count and not any(row["kind"] == "missing" and row["what"] == what for row in self.rows):
             self.missing(what, "no time was left")
 
     def write(self, path: Path) -> None:
-        path.write_text("".join(json.dumps(one) + "\n" for one in self.rows), encoding="utf-8")
+        path.write_text("".join(json.dumps(row) + "\n" for row in self.rows), encoding="utf-8")

@@ -3,9 +3,10 @@
     __main__.py    one worker: `torchrun -m meshwise.workers.trainer settings.json`
     settings.py    Settings and Layout, and the rules a layout must satisfy (no torch)
     loop.py        the training loop; step.py: one step; passes.py: forward and backward over micro-batches
+    stages.py      the layers of each pipeline stage (no torch)
     parallel.py    mesh, tensor parallelism, FSDP; gradients.py: tied weights, gradient norm
     optimizer.py   AdamW and the learning rate
-    checkpoint.py  writes and resumes checkpoints; marker.py: what a checkpoint records (no torch)
+    checkpoint.py  writes and resumes checkpoints; marker.py: the settings that a checkpoint records (no torch)
     weights.py     random weights, HF safetensors in and out
     generate.py    continues a text; shapes.py: prints the shapes on each rank
     models/ ops/ data/ hf/ ranks/ report/

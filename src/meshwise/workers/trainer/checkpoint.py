@@ -59,7 +59,7 @@ def _key(name: str, tied: str) -> str:
 
 
 def checksum(path: Path) -> list[int]:
-    """Size of a file in bytes, and its CRC-32."""
+    """Return the size of a file in bytes, and its CRC-32."""
     size = crc = 0
     with path.open("rb") as file:
         while chunk := file.read(CHUNK):
@@ -68,7 +68,7 @@ def checksum(path: Path) -> list[int]:
 
 
 def find_damage(target: Path, part: int = 0, parts: int = 1) -> str:
-    """Check every `parts`-th file of a checkpoint, starting at `part`; returns the first problem, empty if there is none."""
+    """Check every `parts`-th file of a checkpoint, starting at `part`; return the first problem, empty if there is none."""
     files: Mapping[str, list[int]] = read_marker(target).get("files", {})
     if not files:
         return "its marker cannot be read"
@@ -120,7 +120,7 @@ class Checkpoints:
         """Why the last checkpoint could not be written."""
         self.resumed = ResumePoint()
         self.ending = False
-        """Whether the checkpoint in flight is the last: the end of the run then reports why it could not be written."""
+        """Whether the checkpoint in flight is the last; `end` then reports why it could not be written."""
 
     def resume(self) -> ResumePoint:
         """Load the newest intact checkpoint, whatever layout wrote it."""
@@ -178,7 +178,7 @@ class Checkpoints:
             self.problem = pending.result()
 
     def end(self, step: int, skipped: int) -> str:
-        """Make sure the last state is saved, with a second try if the first failed; returns why it could not be."""
+        """Make sure the last state is saved, with a second try if the first failed; return why it could not be saved, empty on success."""
         self.wait()
         if step not in self._from_rank_0(complete_steps(self.folder)):
             self.ending = True
@@ -190,7 +190,7 @@ class Checkpoints:
         return f"the state after step {step} could not be saved ({self.problem}); {kept.format(self.folder)}"
 
     def _finish(self, written: "Future[Any]", target: Path, step: int, skipped: int) -> str:
-        """After writing: checksum the files, write the marker and drop old checkpoints. Returns the same problem on all ranks."""
+        """Checksum the written files, write the marker and drop old checkpoints; return the first problem, the same on all ranks."""
         problem, files = "", dict[str, list[int]]()
         try:
             written.result()
@@ -202,13 +202,13 @@ class Checkpoints:
             # a writer that ran out of space reports where it stopped, not why
             full = shutil.disk_usage(self.folder).free < SMALLEST
             problem = f"{os.strerror(errno.ENOSPC)}, rank {self.rank}" if full else _reason(error, self.rank)
-        every: list[Any] = [None] * self.world
-        dist.all_gather_object(every, (problem, files), group=self.group)
-        problem = next((one for one, _ in every if one), "")
+        results: list[Any] = [None] * self.world
+        dist.all_gather_object(results, (problem, files), group=self.group)
+        problem = next((reason for reason, _ in results if reason), "")
         if self.rank == 0:
             if not problem:
                 trained = Trained.of(self.settings, step * self.settings.batch + self.resumed.ahead)
-                listed = {name: file for _, own in every for name, file in own.items()}
+                listed = {name: file for _, rank_files in results for name, file in rank_files.items()}
                 problem = self._mark(target, {"step": step, "skipped": skipped, "trained": trained.to_json(), "files": listed})
             if problem:
                 shutil.rmtree(target, ignore_errors=True)
@@ -288,16 +288,16 @@ class Checkpoints:
             raise TrainingError("error", f"checkpoints need an --out on a file system that all hosts share: {unseen}")
 
     def _from_rank_0(self, steps: list[int]) -> list[int]:
-        """Rank 0's list, on all ranks."""
+        """Return rank 0's list on all ranks."""
         box = [steps]
         dist.broadcast_object_list(box, src=0, group=self.group)
         return box[0]
 
     def _first_problem(self, problem: str) -> str:
         """Return the first problem of any rank; empty if there is none."""
-        every: list[Any] = [None] * self.world
-        dist.all_gather_object(every, problem, group=self.group)
-        return next((one for one in every if one), "")
+        problems: list[Any] = [None] * self.world
+        dist.all_gather_object(problems, problem, group=self.group)
+        return next((reason for reason in problems if reason), "")
 
     def _say(self, text: str) -> None:
         if self.rank == 0:
@@ -305,7 +305,7 @@ class Checkpoints:
 
 
 def _reason(error: BaseException, rank: int) -> str:
-    """Message of the first failure of any rank."""
+    """Return the message of the first failure of any rank."""
     if isinstance(error, CheckpointException) and error.failures:
         rank, (inner, _) = next(iter(error.failures.items()))
         return _reason(inner, rank)

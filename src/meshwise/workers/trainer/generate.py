@@ -1,7 +1,7 @@
 """`python -m meshwise.workers.trainer.generate config.json --weights folder --read tokens.json --write answer.json`: continue a text.
 
-With --eval it computes the loss of the tokens instead. `meshwise generate` converts between text and tokens. TTT models keep a state of
-constant size; any other model rereads the whole text for each token.
+With --eval it computes the loss of the tokens instead. `meshwise generate` converts between text and tokens. A recurrent model
+(TTT) keeps a state of constant size; any other model rereads the whole text for each token.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -17,9 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from meshwise.workers.trainer import weights
-from meshwise.workers.trainer.models.base import Decoder, Predictor, Span, build
+from meshwise.workers.trainer.models.base import Decoder, Predictor, build, recurrent_predictor
 from meshwise.workers.trainer.models.registry import family_of, sizes_of, tied_embedding
 from meshwise.workers.trainer.ranks.faults import TrainingError
+from meshwise.workers.trainer.stages import Span
 
 
 class StatelessPredictor:
@@ -39,12 +40,11 @@ class StatelessPredictor:
 
 def predictor_of(model: Any, batch: int = 1) -> Predictor:
     """Return the fastest predictor for this model on its device."""
-    stateful = family_of(model.config).predictor
-    return stateful(model, batch) if stateful else StatelessPredictor(model)
+    return recurrent_predictor(model, batch) if family_of(model.config).recurrent else StatelessPredictor(model)
 
 
 def choose(logits: Tensor, temperature: float) -> Tensor:
-    """Return the likeliest token, or at a temperature one drawn by its probability: the first of exponential clocks to ring."""
+    """Return the likeliest token, or at a temperature one sampled by its probability, as the smallest of exponential variates."""
     if not temperature:
         return logits.argmax(-1)
     chances = (logits / temperature).softmax(-1)
@@ -76,7 +76,7 @@ WARM = 2
 
 
 def captured(step: Callable[[], None]) -> Callable[[], None]:
-    """Run WARM steps, then capture one as a CUDA graph; returns its replay."""
+    """Run WARM steps, then capture one as a CUDA graph; return the function that replays it."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -91,7 +91,7 @@ def captured(step: Callable[[], None]) -> Callable[[], None]:
 
 @torch.no_grad()
 def loss_of(model: Any, tokens: Tensor, seq: int) -> tuple[float, int]:
-    """Mean cross-entropy per token, predicted from those before it in its piece of `seq` tokens, and the number of tokens."""
+    """Return the mean cross-entropy per token, predicted from the tokens before it in its piece of `seq`, and the number of tokens."""
     total, count = 0.0, 0
     for piece in tokens.split(seq):
         if len(piece) > 1:

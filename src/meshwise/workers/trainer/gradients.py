@@ -61,8 +61,8 @@ def gradient_norm(settings: Settings, ranks: Ranks, parameters: NamedParameters)
         alike.setdefault(key, []).append(_local(grad))
     device = next(_local(parameter).device for _, parameter in parameters)
     total = torch.zeros((), device=device)
-    for key, found in alike.items():
-        part = torch.stack(torch._foreach_norm(found, 2, torch.float32)).square().sum()  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+    for key, grads in alike.items():
+        part = torch.stack(torch._foreach_norm(grads, 2, torch.float32)).square().sum()  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
         for group in groups[key]:
             dist.all_reduce(part, group=group)
         total += part

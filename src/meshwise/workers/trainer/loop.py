@@ -29,7 +29,7 @@ from meshwise.workers.trainer.step import LaunchedStep, Moment, Stepper
 
 
 def train(settings: Settings) -> None:
-    """Train as one of the layout's processes; torchrun's environment variables say which."""
+    """Train as one of the layout's processes; torchrun's environment variables give its rank."""
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if settings.device == "cuda" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -70,7 +70,7 @@ def _train(settings: Settings, device: torch.device, heart: Heartbeat) -> None:
 
 
 def _write_measurements(recorder: Recorder) -> str:
-    """Write the measurements; returns why that failed, empty on success."""
+    """Write the measurements; return why that failed, empty on success."""
     try:
         recorder.end()
     except OSError as error:
@@ -80,15 +80,15 @@ def _write_measurements(recorder: Recorder) -> str:
 
 def _raise_problems(problems: list[str], done: int) -> None:
     """End the run on all ranks if any rank could not write something."""
-    every: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(every, problems)
-    found = dict.fromkeys(problem for own in every for problem in own if problem)
-    if found:
-        raise TrainingError("disk", "; ".join(found), step=done)
+    by_rank: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(by_rank, problems)
+    distinct = dict.fromkeys(problem for rank_problems in by_rank for problem in rank_problems if problem)
+    if distinct:
+        raise TrainingError("disk", "; ".join(distinct), step=done)
 
 
 class DelayedResults:
-    """Reads a step's results once the next step is under way on a GPU, which otherwise would wait for the host at every step."""
+    """Reads a step's results on a GPU only after the next step was launched, so that the GPU does not wait for the host."""
 
     def __init__(self, device: torch.device, recorder: Recorder, skips: SkippedSteps) -> None:
         self.device, self.recorder, self.skips = device, recorder, skips
@@ -118,7 +118,7 @@ class DelayedResults:
 
 
 def save_weights(settings: Settings, ranks: Ranks, passes: Passes) -> str:
-    """Write `weights/` in the run's folder for transformers, one file per pipeline rank; returns why that failed, empty on success."""
+    """Write `weights/` in the run's folder for transformers, one file per pipeline rank; return why that failed, empty on success."""
     lead = all(ranks.at(axis) == 0 for axis in ("dp_replicate", "dp_shard", "cp", "tp"))
     skip = HEAD if tied_embedding(settings.model) else ""
     dtype = next(passes.models[0].parameters()).dtype

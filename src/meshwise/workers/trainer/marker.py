@@ -36,27 +36,27 @@ class Trained:
 
     @staticmethod
     def read(values: Mapping[str, Any]) -> "Trained | None":
-        """Read them from a marker; None if it lacks them, as markers of earlier versions do."""
-        found = cast("dict[str, Any]", values.get("trained") or {})
+        """Read the settings from a marker; None if it has none, like markers of earlier versions."""
+        trained = cast("dict[str, Any]", values.get("trained") or {})
         names = {f.name for f in fields(Trained)}
-        return Trained(**{name: found[name] for name in names}) if names <= set(found) else None
+        return Trained(**{name: trained[name] for name in names}) if names <= set(trained) else None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def complete_steps(folder: Path) -> list[int]:
-    """Step numbers of the finished checkpoints, newest first."""
+    """Return the step numbers of the finished checkpoints, newest first."""
     return _steps(folder, f"step-*/{MARKER}", "step-")
 
 
 def damaged_steps(folder: Path) -> list[int]:
-    """Step numbers of the checkpoints that were found damaged, newest first."""
+    """Return the step numbers of the checkpoints that were found damaged, newest first."""
     return _steps(folder, f"{DAMAGED}step-*/", f"{DAMAGED}step-")
 
 
 def unfinished_steps(folder: Path) -> list[int]:
-    """Step numbers of the checkpoints that were never finished, newest first."""
+    """Return the step numbers of the checkpoints that were never finished, newest first."""
     return [step for step in _steps(folder, "step-*/", "step-") if not (folder / f"step-{step}" / MARKER).exists()]
 
 
@@ -69,23 +69,23 @@ def _steps(folder: Path, pattern: str, prefix: str) -> list[int]:
 def read_marker(target: Path) -> dict[str, Any]:
     """Return the values of a checkpoint's marker; empty if it cannot be read."""
     try:
-        found = cast("dict[str, Any]", json.loads((target / MARKER).read_text(encoding="utf-8")))
-        return found if {"step", "skipped", "files"} <= set(found) else {}
+        marker = cast("dict[str, Any]", json.loads((target / MARKER).read_text(encoding="utf-8")))
+        return marker if {"step", "skipped", "files"} <= set(marker) else {}
     except (OSError, ValueError, TypeError):
         return {}
 
 
 def all_damaged(folder: Path, damaged: list[int]) -> str:
-    """Why a run neither resumes nor starts over: the checkpoints might still be repaired."""
+    """Return why a run neither resumes nor starts over: the damaged checkpoints might still be repaired."""
     names = ", ".join(f"{DAMAGED}step-{step}" for step in damaged)
     return f"every checkpoint in {folder} is damaged ({names}): remove them to start from step 1, or choose another --out"
 
 
 def resume_refusal(folder: Path, before: Trained | None, now: Settings) -> str:
-    """Why a run cannot resume from a checkpoint in this folder; empty if it can."""
+    """Return why a run cannot resume from a checkpoint in this folder; empty if it can."""
     if before is None:
         return ""
-    found = [
+    differences = [
         f"{name} {old} (now {new})"
         for name, old, new in (("seed", before.seed, now.seed), ("sequences of", before.seq, now.seq))
         if old != new
@@ -93,10 +93,10 @@ def resume_refusal(folder: Path, before: Trained | None, now: Settings) -> str:
     known = before.fingerprint and now.fingerprint
     if (before.fingerprint != now.fingerprint) if known else (before.text != now.text):
         old, new = before.text or "the embedded text", now.text or "the embedded text"
-        found.append(f"{old} (now {new})" if old != new else f"different content in {old}")
-    if not found:
+        differences.append(f"{old} (now {new})" if old != new else f"different content in {old}")
+    if not differences:
         return ""
-    listed = " and ".join([", ".join(found[:-1]), found[-1]] if found[1:] else found)
+    listed = " and ".join([", ".join(differences[:-1]), differences[-1]] if differences[1:] else differences)
     return f"{folder} holds a run with {listed}, which orders samples differently: repeat its settings to resume, or choose another --out"
 
 
@@ -104,11 +104,11 @@ def resume_changes(before: Trained | None, now: Settings, step: int) -> list[str
     """Describe how a run that resumes after `step` differs from before, one line per change."""
     if step >= now.steps:
         return []
-    found = [f"--weights {now.weights} is not used: the run resumes from its checkpoint"] if now.weights else []
+    lines = [f"--weights {now.weights} is not used: the run resumes from its checkpoint"] if now.weights else []
     if before is None:
-        return [*found, f"the checkpoint does not record its settings: assuming {now.batch} samples per step, as now"]
+        return [*lines, f"the checkpoint does not record its settings: assuming {now.batch} samples per step, as now"]
     if before.batch != now.batch:
-        found.append(
+        lines.append(
             f"{now.batch} samples per step, {before.batch} before: {before.samples:,} were read, and reading continues after them"
         )
     rates = [
@@ -120,4 +120,4 @@ def resume_changes(before: Trained | None, now: Settings, step: int) -> list[str
         )
         if old != new
     ]
-    return [*found, *([f"the learning rate changes from step {step + 1} on: {', '.join(rates)}"] if rates else [])]
+    return [*lines, *([f"the learning rate changes from step {step + 1} on: {', '.join(rates)}"] if rates else [])]

@@ -90,12 +90,12 @@ class SplitWeightsAdamW:
 def make_optimizer(settings: Settings, parameters: NamedParameters) -> StepOptimizer:
     """Create the optimizer of these weights. If they are to be split, they become 16 bits here."""
     matrices = [parameter for _, parameter in parameters if parameter.dim() > 1]
-    others = [parameter for _, parameter in parameters if parameter.dim() <= 1]
-    found = [{"params": matrices, "weight_decay": DECAY}, {"params": others, "weight_decay": 0.0}]
-    found = [group for group in found if group["params"]]
+    vectors = [parameter for _, parameter in parameters if parameter.dim() <= 1]
+    groups = [{"params": matrices, "weight_decay": DECAY}, {"params": vectors, "weight_decay": 0.0}]
+    groups = [group for group in groups if group["params"]]
     if not settings.split_weights:
-        return FusedAdamW(found)
-    optimizer = SplitWeightsAdamW(found)
+        return FusedAdamW(groups)
+    optimizer = SplitWeightsAdamW(groups)
     if settings.microbatches > 1:
         for _, parameter in parameters:  # gradients of several micro-batches accumulate in float32
             parameter.grad_dtype = torch.float32  # pyright: ignore[reportAttributeAccessIssue]
@@ -103,7 +103,7 @@ def make_optimizer(settings: Settings, parameters: NamedParameters) -> StepOptim
 
 
 def rate_at(settings: Settings, step: int) -> float:
-    """Learning rate: linear warm-up over `warmup` steps, then half a cosine down to a tenth (arXiv:2005.14165, appendix B)."""
+    """Return the learning rate: linear warm-up over `warmup` steps, then half a cosine down to a tenth (arXiv:2005.14165, appendix B)."""
     if step < settings.warmup:
         return settings.lr * (step + 1) / settings.warmup
     done = (step - settings.warmup) / max(1, settings.steps - settings.warmup)

@@ -15,15 +15,16 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor.parallel import parallelize_module
 
 from meshwise.workers.trainer import weights
-from meshwise.workers.trainer.models.base import Decoder, Fusable, Span, build
-from meshwise.workers.trainer.models.registry import family_of, sizes_of, tied_embedding
+from meshwise.workers.trainer.models.base import Decoder, Fusable, build, tensor_parallel_styles
+from meshwise.workers.trainer.models.registry import sizes_of, tied_embedding
 from meshwise.workers.trainer.ops.attention import LocalShard
 from meshwise.workers.trainer.settings import Layout, Settings
+from meshwise.workers.trainer.stages import Span, spans, stages_of_rank
 
 AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
-"""Outermost first: neighbouring ranks, and so those of one node, share tensor parallelism, which communicates most."""
+"""Outermost first: neighbouring ranks, usually of one node, share tensor parallelism, which communicates most."""
 WEIGHT_AXES = ("pp", "dp_replicate", "fsdp", "tp")
-"""The axes that weights see: FSDP shards weights over dp_shard x cp, whose ranks all see different tokens."""
+"""The axes that shard or replicate weights: FSDP shards weights over dp_shard x cp, whose ranks all see different tokens."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Ranks:
         return Ranks(mesh, full_mesh, layout, _end_stages(mesh) if layout.pp > 1 and layout.schedule != "zbv" else None)
 
     def at(self, axis: str) -> int:
-        """This rank's coordinate on an axis."""
+        """Return this rank's coordinate on an axis."""
         return self.full_mesh.get_local_rank(axis)
 
     @property
@@ -62,42 +63,26 @@ class Ranks:
 
 
 def _end_stages(mesh: DeviceMesh) -> dist.ProcessGroup | None:
-    """This rank's group of first and last pipeline stage. Every rank creates all groups, as torch requires."""
-    own = None
+    """Return this rank's group of first and last pipeline stage. Every rank creates all groups, as torch requires."""
+    rank_group = None
     for first, last in zip(mesh.mesh[0].flatten().tolist(), mesh.mesh[-1].flatten().tolist(), strict=True):
         group = dist.new_group([first, last])
         if dist.get_rank() in (first, last):
-            own = cast(dist.ProcessGroup, group)
-    return own
-
-
-def spans(layers: int, stages: int) -> list[Span]:
-    """Split the layers evenly. Extra layers go to the middle stages first, since the end stages hold the embedding and the head."""
-    each, over = divmod(layers, stages)
-    middle_first = sorted(range(stages), key=lambda stage: abs(2 * stage - stages + 1))
-    sizes = [each + (stage in middle_first[:over]) for stage in range(stages)]
-    starts = [sum(sizes[:stage]) for stage in range(stages)]
-    return [Span(start, start + size, layers) for start, size in zip(starts, sizes, strict=True)]
-
-
-def own_stages(layout: Layout, stage: int) -> list[int]:
-    """Return the stages that a pipeline rank holds: every pp-th one, or for the V schedule one on the way down and one on the way up."""
-    if layout.schedule == "zbv":
-        return [stage, 2 * layout.pp - 1 - stage]
-    return list(range(stage, layout.pp * layout.chunks, layout.pp))
+            rank_group = cast(dist.ProcessGroup, group)
+    return rank_group
 
 
 def build_stages(settings: Settings, ranks: Ranks) -> list[tuple[int, nn.Module]]:
     """Build this rank's stages on the meta device, each with its number, sharded by the layout. `initialize` allocates them."""
     layout = settings.layout
-    every = spans(sizes_of(settings.model).layers, layout.pp * layout.chunks)
-    found: list[tuple[int, nn.Module]] = []
-    for number in own_stages(layout, ranks.at("pp")):
+    all_spans = spans(sizes_of(settings.model).layers, layout.pp * layout.chunks)
+    built: list[tuple[int, nn.Module]] = []
+    for number in stages_of_rank(layout, ranks.at("pp")):
         with torch.device("meta"):
-            model = build(settings.model, every[number], ranks.shard, layout.recompute)
-        _parallelize(model, every[number], settings, ranks)
-        found.append((number, model))
-    return found
+            model = build(settings.model, all_spans[number], ranks.shard, layout.recompute)
+        _parallelize(model, all_spans[number], settings, ranks)
+        built.append((number, model))
+    return built
 
 
 def initialize(settings: Settings, models: list[nn.Module], device: torch.device) -> None:
@@ -119,9 +104,7 @@ def _parallelize(model: nn.Module, span: Span, settings: Settings, ranks: Ranks)
     layout = settings.layout
     decoder = cast(Decoder, model)
     if layout.tp > 1:
-        styles = family_of(settings.model).styles
-        assert styles is not None, "a layout rule refuses tp for this family"
-        parallelize_module(model, ranks.mesh["tp"], styles(span))
+        parallelize_module(model, ranks.mesh["tp"], tensor_parallel_styles(settings.model, span))
         decoder.tie()
     if settings.compile:
         # recompute, not keep, element-wise products that a later matrix product needs: a pass over memory, a third of its bytes

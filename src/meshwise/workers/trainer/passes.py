@@ -38,17 +38,17 @@ class Passes:
     def __init__(self, settings: Settings, ranks: Ranks, device: torch.device) -> None:
         self.settings, self.ranks, self.device = settings, ranks, device
         self.phases = Phases(device)
-        own = build_stages(settings, ranks)
-        self.models: list[nn.Module] = [model for _, model in own]
+        stages = build_stages(settings, ranks)
+        self.models: list[nn.Module] = [model for _, model in stages]
         initialize(settings, self.models, device)
         last = settings.layout.pp * settings.layout.chunks - 1
-        self.starts = any(number == 0 for number, _ in own)
-        self.ends = any(number == last for number, _ in own)
-        self.schedule = self._schedule(own, last + 1) if settings.layout.pp > 1 else None
+        self.starts = any(number == 0 for number, _ in stages)
+        self.ends = any(number == last for number, _ in stages)
+        self.schedule = self._schedule(stages, last + 1) if settings.layout.pp > 1 else None
 
-    def _schedule(self, own: list[tuple[int, nn.Module]], total: int) -> Any:
+    def _schedule(self, stages: list[tuple[int, nn.Module]], total: int) -> Any:
         group = self.ranks.mesh["pp"].get_group()
-        parts = [PipelineStage(model, number, total, self.device, group=group) for number, model in own]
+        parts = [PipelineStage(model, number, total, self.device, group=group) for number, model in stages]
         # the loss is already divided by the micro-batches: torch would do it again
         options: dict[str, Any] = {"loss_fn": self.loss, "scale_grads": False}
         if self.settings.layout.schedule == "1f1b":
@@ -56,7 +56,7 @@ class Passes:
         return SCHEDULES[self.settings.layout.schedule](parts, self.settings.microbatches, **options)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy as a mean over this rank's tokens of a step; all ranks see equally many, so their mean is the batch's."""
+        """Return the cross-entropy as a mean over this rank's tokens of a step. All ranks have as many, so their mean is the batch's."""
         if self.settings.layout.tp > 1:
             logits = DTensor.from_local(logits, self.ranks.mesh["tp"], [Shard(-1)], run_check=False)
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten()) / self.settings.microbatches
@@ -71,7 +71,7 @@ class Passes:
             if self.settings.precision == "bf16" and not uses_fsdp(self.settings.layout) and not self.settings.split_weights:
                 around.enter_context(torch.autocast(self.device.type, torch.bfloat16))
             losses = self._pipelined(tokens, targets) if self.schedule else self._plain(tokens, targets)
-        parts = [(one.full_tensor() if isinstance(one, DTensor) else one).detach() for one in losses]
+        parts = [(loss.full_tensor() if isinstance(loss, DTensor) else loss).detach() for loss in losses]
         mean = torch.stack(parts).sum() if parts else torch.zeros((), device=self.device)
         mean = mean * self.settings.layout.pp / dist.get_world_size()
         dist.all_reduce(mean)

@@ -20,7 +20,7 @@ BYTES = 256
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How the model is split over devices; the names are those of meshwise's layouts."""
+    """How the model is split over devices; the axes have the planner's names."""
 
     dp_replicate: int = 1
     dp_shard: int = 1
@@ -59,13 +59,13 @@ class TokenFile:
     width: int
 
     def windows(self, seq: int) -> int:
-        """Count the samples of `seq` tokens plus the token that follows; a shorter rest at the end is not read."""
+        """Return the number of samples of `seq` tokens plus the token that follows; a shorter remainder is not read."""
         return max(0, self.count - 1) // seq
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Everything a worker needs to know about its run."""
+    """The settings of a run that its workers read."""
 
     name: str
     model: dict[str, Any]
@@ -114,7 +114,7 @@ class Settings:
     memory_snapshot: bool = False
     """Record the history of GPU memory, and write it at the end or when memory runs out."""
     facts: dict[str, float | str] = field(default_factory=dict[str, float | str])
-    """Known to the planner: flops_per_token, params, peak (FLOP/s of a device), capacity (its bytes), gpu (its name)."""
+    """Facts from the planner: flops_per_token, params, peak (FLOP/s of a device), capacity (its bytes), gpu (its name)."""
 
     @property
     def split_weights(self) -> bool:
@@ -139,7 +139,7 @@ class Settings:
     @staticmethod
     def read(path: Path) -> "Settings":
         values = json.loads(path.read_text(encoding="utf-8"))
-        files = tuple(TokenFile(**one) for one in values.get("data", ()))
+        files = tuple(TokenFile(**file) for file in values.get("data", ()))
         return Settings(**(values | {"layout": Layout(**values["layout"]), "data": files}))
 
 
@@ -149,7 +149,7 @@ def broken_rules(settings: Settings) -> list[str]:
         return ["every axis, the micro-batch, batch, sequence and steps must be at least 1"]
     a, m = settings.layout, sizes_of(settings.model)
     stages, each = a.pp * a.chunks, a.dp * a.mbs
-    in_order = family_of(settings.model).styles is None
+    recurrent = family_of(settings.model).recurrent
     rules = {
         f"tp ({a.tp}) must divide the heads ({m.heads})": m.heads % a.tp == 0,
         f"tp ({a.tp}) must divide the KV heads ({m.kv_heads})": m.kv_heads % a.tp == 0,
@@ -168,7 +168,7 @@ def broken_rules(settings: Settings) -> list[str]:
         f"the sequence ({settings.seq}) must be at most the learned positions ({m.positions})": not m.positions
         or settings.seq <= m.positions,
         f"tp ({a.tp}) must divide the learned positions ({m.positions})": m.positions % a.tp == 0,
-        f"{settings.model['model_type']} layers process tokens in order: tp and cp must be 1 and recompute none or full": not in_order
+        f"{settings.model['model_type']} layers process tokens in order: tp and cp must be 1 and recompute none or full": not recurrent
         or (a.tp == a.cp == 1 and a.recompute != "selective"),
         f"schedule {a.schedule} splits the backward pass: it needs recompute none and no compile": a.schedule
         not in SPLIT_BACKWARD

@@ -19,14 +19,14 @@ def rows(settings: Settings, rank: int) -> list[str]:
     """Return one line per weight that a rank holds."""
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=settings.layout.devices)
     try:
-        own = build_stages(settings, Ranks.of(settings.layout, "cpu"))
+        stages = build_stages(settings, Ranks.of(settings.layout, "cpu"))
         lines: list[str] = []
-        for name, parameter in named_parameters(model for _, model in own):
-            here, cut = parameter.shape, ""
+        for name, parameter in named_parameters(model for _, model in stages):
+            local, cut = parameter.shape, ""
             if isinstance(parameter, DTensor):
-                here, axes = parameter.to_local().shape, parameter.device_mesh.mesh_dim_names or ()
+                local, axes = parameter.to_local().shape, parameter.device_mesh.mesh_dim_names or ()
                 cut = " ".join(f"{axis}={place}" for axis, place in zip(axes, parameter.placements, strict=True))
-            lines.append(f"{name:<60} {_format(parameter.shape):>16} {_format(here):>16}  {cut}".rstrip())
+            lines.append(f"{name:<60} {_format(parameter.shape):>16} {_format(local):>16}  {cut}".rstrip())
         return lines
     finally:
         dist.destroy_process_group()

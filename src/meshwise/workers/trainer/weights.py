@@ -39,8 +39,8 @@ def fill(models: Iterable[nn.Module], find: Callable[[nn.Module, str, Tensor], T
     """Copy `find(model, name, parameter)`, a whole weight, into every parameter."""
     for model in models:
         for name, parameter in model.named_parameters():
-            here = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-            here.copy_(local_part(parameter, find(model, name, parameter)))
+            local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+            local.copy_(local_part(parameter, find(model, name, parameter)))
 
 
 def init_random(models: Iterable[nn.Module], seed: int, spread: float, tied: str = "") -> None:
@@ -68,15 +68,15 @@ def init_random(models: Iterable[nn.Module], seed: int, spread: float, tied: str
 def load(models: Iterable[nn.Module], given: Path, tied: str = "") -> None:
     """Load HF's safetensors, a file or a folder. The launcher has checked them, but perhaps on another host."""
     try:
-        found = contents(given)
+        stored = contents(given)
     except WeightsError as error:
         raise TrainingError("error", str(error)) from None
 
     def find(model: nn.Module, name: str, parameter: Tensor) -> Tensor:
-        key = stored_name(name, found) or (stored_name(tied, found) if name == HEAD else "")
+        key = stored_name(name, stored) or (stored_name(tied, stored) if name == HEAD else "")
         if not key:
             raise TrainingError("error", f"{given}: no weight named {name}")
-        weight = convert(model, "from_hf", name, read(found[key]))
+        weight = convert(model, "from_hf", name, read(stored[key]))
         if weight.shape != parameter.shape:
             raise TrainingError(
                 "error", f"{given}: {name} is {format_shape(weight.shape)}, but the model needs {format_shape(parameter.shape)}"
@@ -106,15 +106,15 @@ def save(
     Files get their final names only once all are complete. Returns why something could not be written, the same on all ranks that
     hold parts; empty on success. `extra` holds the text of other files for the folder, by name.
     """
-    found: dict[str, Tensor] = {}
+    gathered: dict[str, Tensor] = {}
     for model in models:
         for name, parameter in model.named_parameters():
             whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
             if writes and name != skip:
-                found[name] = convert(model, "to_hf", name, whole.detach()).cpu()
+                gathered[name] = convert(model, "to_hf", name, whole.detach()).cpu()
     file = folder / (SINGLE_FILE if parts == 1 else f"model-{part + 1:05}-of-{parts:05}.safetensors")
     partial = file.with_name(f"{file.name}.part")
-    problem = _first_problem(_try_write(partial, found) if writes else "", parts)
+    problem = _first_problem(_try_write(partial, gathered) if writes else "", parts)
     if writes and problem:
         partial.unlink(missing_ok=True)
     elif writes:
@@ -130,18 +130,18 @@ def _first_problem(problem: str, parts: int) -> str:
     """Return the first rank's problem, if several ranks write."""
     if parts == 1:
         return problem
-    every: list[str | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(every, problem)
-    return next((one for one in every if one), "")
+    problems: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(problems, problem)
+    return next((reason for reason in problems if reason), "")
 
 
-def _try_write(path: Path, found: dict[str, Tensor]) -> str:
+def _try_write(path: Path, weights: dict[str, Tensor]) -> str:
     """Write and sync a file; if that fails, return why and how much space was needed."""
-    need, free = sum(weight.nbytes for weight in found.values()), 0
+    need, free = sum(weight.nbytes for weight in weights.values()), 0
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(path.parent).free
-        _write(path, found)
+        _write(path, weights)
     except OSError as error:
         room = f"{need / 1e6:,.1f} MB needed, {free / 1e6:,.1f} MB free"
         return f"the weights could not be written in {path.parent}: {error.strerror} ({room})"
@@ -173,13 +173,13 @@ def _finish_folder(folder: Path, parts: int, extra: Mapping[str, str]) -> str:
     return ""
 
 
-def read(one: TensorEntry) -> Tensor:
+def read(entry: TensorEntry) -> Tensor:
     """Read one tensor of a file without reading the others."""
-    if one.dtype not in DTYPES:
-        raise TrainingError("error", f"{one.path}: a tensor has type {one.dtype}; the trainer reads {', '.join(DTYPES)}")
-    with one.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
-        data = bytearray(view[one.start : one.end])
-    return torch.frombuffer(data, dtype=DTYPES[one.dtype]).reshape(one.shape)
+    if entry.dtype not in DTYPES:
+        raise TrainingError("error", f"{entry.path}: a tensor has type {entry.dtype}; the trainer reads {', '.join(DTYPES)}")
+    with entry.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+        data = bytearray(view[entry.start : entry.end])
+    return torch.frombuffer(data, dtype=DTYPES[entry.dtype]).reshape(entry.shape)
 
 
 def _write(path: Path, weights: dict[str, Tensor]) -> None:

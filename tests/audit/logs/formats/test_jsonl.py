@@ -24,7 +24,7 @@ def test_steps_of_our_own_trainer_are_one_run_in_bytes():
     assert (run.get("loss"), run.get("loss_step")) == (6.2, 0)
 
 
-def test_lines_that_are_no_objects_of_columns_are_skipped_and_named():
+def test_lines_that_are_not_objects_of_columns_are_skipped_and_named():
     reading = read_text('{"n_gpus": 8, "sec_per_iter": 1.5}\n[1, 2]\n{"n_gpus": 8}\nnot json\n', "jsonl")
     assert len(reading.runs) == 1
     assert reading.skipped.lines() == [

@@ -55,7 +55,7 @@ def settings(files: tuple[TokenFile, ...], **changes: Any) -> Settings:
     before=st.sampled_from([(1, 1, 1), (2, 1, 1), (1, 2, 1), (2, 2, 5)]), after=st.sampled_from([(1, 1, 1), (4, 1, 1), (1, 4, 5)]),
     batch=st.sampled_from([4, 8, 12]), then=st.sampled_from([4, 8, 12]),
 )  # fmt: skip
-def test_no_sample_is_lost_or_repeated_in_an_epoch_that_is_stopped_and_gone_on_with_in_another_layout(
+def test_no_sample_is_lost_or_repeated_in_an_epoch_that_resumes_in_another_layout(
     counts: list[int],
     width: int,
     offset: int,
@@ -99,7 +99,7 @@ def test_tokens_of_four_bytes_and_of_the_upper_half_of_two_come_out_as_they_are(
         assert (tokens.tolist(), targets.tolist()) == ([values[:5]], [values[1:]])
 
 
-def test_a_token_that_the_model_has_not_stops_the_run_with_its_number(tmp_path: Path) -> None:
+def test_a_token_outside_the_vocabulary_stops_the_run_with_its_number(tmp_path: Path) -> None:
     files = written(tmp_path, [41])
     with pytest.raises(SystemExit, match="token 40 in the corpus is outside the vocabulary of 40"):
         batch_of(settings(files, text="the corpus", model={"model_type": "llama", "vocab_size": 40}, batch=8), 0)
@@ -142,7 +142,7 @@ def test_closing_early_ends_the_thread_and_twice_is_no_error(tmp_path: Path) -> 
     assert not [thread for thread in threading.enumerate() if thread.name == "batches"]
 
 
-def test_what_goes_wrong_while_reading_ahead_is_raised_in_the_loop(tmp_path: Path) -> None:
+def test_an_error_while_reading_ahead_is_raised_in_the_loop(tmp_path: Path) -> None:
     files = written(tmp_path, [300])
     gone = replace(files[0], path=str(tmp_path / "gone.bin"))
     with Batches(settings((gone,)), rank(0)) as batches, pytest.raises(FileNotFoundError):

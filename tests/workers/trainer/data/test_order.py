@@ -36,7 +36,7 @@ def test_epochs_and_seeds_differ_in_order() -> None:
     assert tuple(range(100)) not in orders
 
 
-def test_neighbours_are_torn_apart_as_by_chance() -> None:
+def test_neighbours_stay_adjacent_only_by_chance() -> None:
     """In a random permutation of n, one pair of neighbours in n / 2 differs by one: about two pairs in all."""
     found = [shuffled_index(0, i, 10_000) for i in range(10_000)]
     assert sum(abs(a - b) == 1 for a, b in pairwise(found)) < 12

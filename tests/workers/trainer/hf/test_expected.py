@@ -91,7 +91,7 @@ DAMAGED: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 @pytest.mark.parametrize("name", DAMAGED)
 @pytest.mark.parametrize("verb", ["run", "generate"])
-def test_files_that_are_no_weights_of_the_model_are_refused_before_a_process_starts(
+def test_files_of_other_weights_are_refused_before_a_process_starts(
     run: Run, verb: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     damage, words = DAMAGED[name]
@@ -133,7 +133,7 @@ def _config(folder: Path) -> str:
     return str(path)
 
 
-def test_tables_that_older_files_hold_beside_weights_are_passed_over(tmp_path: Path) -> None:
+def test_buffers_that_older_files_hold_beside_weights_are_ignored(tmp_path: Path) -> None:
     file = saved(GPT2, tmp_path) / "model.safetensors"
     kept = {key.removeprefix("transformer."): weights.read(one) for key, one in safetensors.table(file).items()}
     save_file(kept | {"h.0.attn.bias": torch.ones(1, 1, 96, 96), "h.0.attn.masked_bias": torch.tensor(-1e4)}, file)

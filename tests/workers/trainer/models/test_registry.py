@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from meshwise.workers.trainer import models
-from meshwise.workers.trainer.models.registry import families, unsupported
+from meshwise.workers.trainer.models.registry import Family, families, import_part, unsupported
 
 TORCH_FREE = (
     "trainer.settings",
     "trainer.marker",
+    "trainer.stages",
     "trainer.models.registry",
     "trainer.models.tensors",
     "trainer.hf.expected",
@@ -29,16 +30,23 @@ TORCH_FREE = (
 
 def test_every_folder_of_models_is_a_family() -> None:
     folders = {path.parent.name for path in Path(models.__file__).parent.glob("*/__init__.py")}
-    assert {family.build.__module__.split(".")[-2] for family in families().values()} == folders
+    assert {import_part({"model_type": kind}, "family").__name__.split(".")[-2] for kind in families()} == folders
     assert list(families()) == ["bloom", "gpt2", "llama", "ttt"]
 
 
+@pytest.mark.parametrize(("kind", "family"), families().items())
+def test_a_family_has_a_model_and_either_sharding_or_a_predictor(kind: str, family: Family) -> None:
+    config = {"model_type": kind}
+    assert callable(import_part(config, "model").build)
+    assert callable(import_part(config, "predictor").predictor if family.recurrent else import_part(config, "sharding").styles)
+
+
 @pytest.mark.parametrize("config", [{}, {"model_type": "mamba2"}])
-def test_an_unsupported_model_is_told_which_ones_are(config: dict[str, str]) -> None:
+def test_an_unsupported_model_is_refused_with_the_supported_ones(config: dict[str, str]) -> None:
     assert unsupported(config).endswith("the trainer supports bloom, gpt2, llama, ttt")
 
 
-def test_what_the_launcher_reads_needs_no_torch() -> None:
+def test_modules_that_the_launcher_imports_need_no_torch() -> None:
     """Sizes, rules and expected tensors of every family are read by a machine without torch, and imports stay cheap."""
     script = f"""
 import importlib, json, sys

@@ -39,7 +39,7 @@ def test_an_error_has_a_kind(error: Exception, kind: str) -> None:
     assert kind_of(error) == kind
 
 
-def test_memory_that_runs_out_in_the_first_step_of_a_start_is_no_reason_to_start_again() -> None:
+def test_running_out_of_memory_in_the_first_step_does_not_cause_a_restart() -> None:
     first = failure_of(MemoryError(), 1, "host", done=40, first=40)
     assert first.final
     assert first.message == "rank 1 on host ran out of memory in step 41: MemoryError"
@@ -48,7 +48,7 @@ def test_memory_that_runs_out_in_the_first_step_of_a_start_is_no_reason_to_start
     assert not failure_of(ValueError("x"), 1, "host", done=0, first=0).final
 
 
-def test_the_step_of_a_killed_rank_is_the_one_behind_the_last_that_was_written(tmp_path: Path) -> None:
+def test_the_step_of_a_killed_rank_is_the_one_after_the_last_written(tmp_path: Path) -> None:
     assert current_step(tmp_path, 0.0, 40) == 1
     path = tmp_path / "steps.jsonl"
     path.write_text("".join(json.dumps({"step": step}) + "\n" for step in range(21)) + '{"st')
@@ -72,7 +72,7 @@ def test_a_step_is_applied_only_if_loss_and_norm_are_numbers(loss: float, norm: 
     assert bool(is_finite(torch.tensor(loss, dtype=torch.float64), torch.tensor(norm, dtype=torch.float64))) == numbers
 
 
-def test_steps_without_a_number_stop_a_run_or_are_left_out_ten_in_a_row() -> None:
+def test_steps_with_nan_stop_a_run_or_are_skipped_up_to_ten_in_a_row() -> None:
     with pytest.raises(TrainingError, match=r"step 3: loss nan, .* stopped without applying the step") as error:
         SkippedSteps(PLAIN).check(2, float("nan"), 1.0)
     # on a GPU the next step is under way when the loss of one is read
@@ -90,7 +90,7 @@ def beats(*rows: tuple[int, int, str]) -> dict[int, Beat]:
     return {rank: Beat(count, done, 0, "host", 100 + rank, where) for rank, (count, done, where) in enumerate(rows)}
 
 
-def test_who_is_behind_is_who_is_silent_or_has_done_less_or_is_elsewhere() -> None:
+def test_stragglers_are_silent_ranks_or_have_done_fewer_steps_or_wait_elsewhere() -> None:
     before = beats((5, 3, ""), (5, 3, ""), (5, 3, ""))
     assert find_stragglers(before, beats((9, 3, "a"), (5, 3, ""), (9, 3, "a")), 3)[0] == (1,)
     assert find_stragglers(before, {0: before[0], 2: Beat(9, 3, 0, "host", 1)}, 3)[0] == (0, 1)
@@ -121,7 +121,7 @@ def test_a_thread_that_hangs_is_named_by_its_innermost_line_of_the_trainer() -> 
     assert re.fullmatch(r"grammar\.py:\d+ sentence", where)
 
 
-def test_a_checkpoint_that_was_changed_in_any_way_is_found_out(tmp_path: Path) -> None:
+def test_any_change_of_a_checkpoint_is_detected(tmp_path: Path) -> None:
     target = tmp_path / "step-5"
     target.mkdir()
     (target / "a").write_bytes(b"weights")

@@ -45,7 +45,7 @@ def test_a_wrapped_print_ignores_a_closed_pipe_and_no_other_error(capfd: pytest.
     assert capfd.readouterr().out == ""
 
 
-def test_a_run_that_nobody_reads_goes_on_to_its_end(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_run_with_closed_output_continues_to_its_end(nursery: Nursery, tmp_path: Path) -> None:
     settings = replace(WHOLE, steps=3, checkpoint_every=2, out=str(tmp_path))
     settings.write(tmp_path / "config.json")
     nursery.run(str(Path(__file__).with_name("unread_worker.py")), str(tmp_path / "config.json"))
@@ -55,7 +55,7 @@ def test_a_run_that_nobody_reads_goes_on_to_its_end(nursery: Nursery, tmp_path: 
 
 
 @pytest.mark.parametrize("words", [("show", "chips", "--json"), ("count", "llama-3-8b")])
-def test_a_verb_that_nobody_reads_ends_without_a_traceback(words: tuple[str, ...]) -> None:
+def test_a_verb_with_closed_output_ends_without_a_traceback(words: tuple[str, ...]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     program = "import sys; from meshwise.ui.cli.main import main; main()"
@@ -65,7 +65,7 @@ def test_a_verb_that_nobody_reads_ends_without_a_traceback(words: tuple[str, ...
     assert "BrokenPipe" not in done.stderr
 
 
-def test_a_report_that_nobody_reads_is_written(tmp_path: Path) -> None:
+def test_a_report_is_written_even_if_its_output_is_closed(tmp_path: Path) -> None:
     script = """
 import os, sys
 from pathlib import Path

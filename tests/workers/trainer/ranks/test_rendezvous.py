@@ -36,7 +36,7 @@ def where() -> Iterator[str]:
     del store
 
 
-def test_node_0_says_who_is_missing_and_forgets_who_came_and_left(where: str) -> None:
+def test_node_0_reports_missing_nodes_and_those_that_left(where: str) -> None:
     printed: list[str] = []
     third = RendezvousMonitor(2, 3, where, printed.append, never, patience=60)  # pyright: ignore[reportArgumentType]
     third.begin()
@@ -75,7 +75,7 @@ def test_many_nodes_are_named_in_short() -> None:
 
 
 @pytest.mark.slow
-def test_a_signal_while_node_0_waits_for_node_1_is_obeyed_at_once(tmp_path: Path) -> None:
+def test_a_signal_ends_the_wait_of_node_0_for_node_1_at_once(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         where = f"127.0.0.1:{free.getsockname()[1]}"
     run = Training(tmp_path / "run", "--dp-shard", "2", "--nodes", "2", "--node-rank", "0", "--rendezvous", where)

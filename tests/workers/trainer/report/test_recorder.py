@@ -8,7 +8,7 @@ from support.tiny_runs import PLAIN as RUN
 from support.tiny_runs import steps
 
 
-def test_a_run_that_goes_on_from_a_checkpoint_has_each_step_once(tmp_path: Path) -> None:
+def test_a_run_that_resumes_from_a_checkpoint_has_each_step_once(tmp_path: Path) -> None:
     path = tmp_path / "steps.jsonl"
     path.write_text("".join(json.dumps({"step": i, "old": True}) + "\n" for i in range(5)) + '{"step": 5', encoding="utf-8")
     with open_step_log(path, 3) as log:

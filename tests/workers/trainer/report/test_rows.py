@@ -41,13 +41,13 @@ LLAMA = {
 RUN = Settings(name="tiny", model=LLAMA, layout=Layout(dp_shard=2, mbs=2), batch=8, seq=16, facts={"params": 110_000.0})
 
 
-def test_the_first_two_steps_are_not_measured_but_where_there_are_no_others() -> None:
+def test_the_first_two_steps_are_measured_only_if_there_are_no_others() -> None:
     assert [one.step for one in measured_steps(steps(9, 9, 1, 2))] == [2, 3]
     assert [one.step for one in measured_steps(steps(9, 8))] == [0, 1]
 
 
 @given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=20))
-def test_the_usual_step_is_one_that_was_and_none_is_nearer_to_the_median(seconds: list[float]) -> None:
+def test_the_typical_step_is_the_measured_one_nearest_to_the_median(seconds: list[float]) -> None:
     some, found = steps(*seconds), typical_step(steps(*seconds))
     assert found.seconds == seconds[found.step]
     far = abs(found.seconds - median_seconds(some))
@@ -61,7 +61,7 @@ def test_a_row_has_the_speed_of_its_median_step_and_the_most_memory_of_any() -> 
     assert (row["mem_gb"], row["loss_first"], row["loss_last"]) == (2.0, 5.0, 0.0)
 
 
-def test_a_loss_that_is_no_number_is_written_as_json_can(tmp_path: Path) -> None:
+def test_a_nan_loss_is_written_as_null(tmp_path: Path) -> None:
     path = tmp_path / "steps.jsonl"
     add_row(path, step_row(Step(0, math.nan, math.inf, 1.0, 2.0**30)))
     assert "NaN" not in path.read_text()
@@ -82,7 +82,7 @@ def test_validate_reads_runs_that_ended_and_runs_that_ran_out_of_memory(tmp_path
     assert [skip.reason for skip in skipped] == ["failed for a reason the table does not tell"]
 
 
-def test_what_was_predicted_before_a_run_stands_in_its_row() -> None:
+def test_the_prediction_before_a_run_is_in_its_row() -> None:
     predicted = replace(RUN, facts={PREDICTED[0]: 0.25, PREDICTED[1]: 1.5})
     assert [measurement(predicted, steps(1), 2)[name] for name in PREDICTED] == [0.25, 1.5]
     assert PREDICTED[0] not in measurement(RUN, steps(1), 2)

@@ -16,7 +16,7 @@ AHEAD = 200
 
 
 def matches(head: str) -> bool:
-    """Return whether the first line splits into columns of which enough are known."""
+    """Return whether enough of the columns in the first line are known."""
     rows = [line for line in head.splitlines()[:20] if line.strip()]
     if len(rows) < 2 or rows[0].lstrip().startswith(("{", "[", "|", "#!")):
         return False

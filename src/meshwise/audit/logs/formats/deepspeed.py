@@ -42,15 +42,15 @@ def read(lines: Iterable[Line]) -> Reading:
     for line in lines:
         text = line.text
         if "SamplesPerSec=" in text:
-            _step(reading, series, line)
+            _add_step(reading, series, line)
         elif pipeline := _PIPELINE.search(text):
-            _pipelined(reading, series, line, pipeline)
+            _add_pipeline_step(reading, series, line, pipeline)
         elif "DeepSpeed Flops Profiler" in text:
             profile = {}
         elif profile is not None and ":" in text:
-            _row(profile, text)
+            _read_profile_line(profile, text)
             if text.lower().startswith("samples/second") or "Aggregated Profile" in text:
-                _profiled(reading, series, profile, line)
+                _add_profile(reading, series, profile, line)
                 profile = None
         elif "...." in text:
             read_arguments(series, text)
@@ -58,7 +58,7 @@ def read(lines: Iterable[Line]) -> Reading:
     return reading
 
 
-def _step(reading: Reading, series: Series, line: Line) -> None:
+def _add_step(reading: Reading, series: Series, line: Line) -> None:
     rates = {key: rate for key, value in _RATE.findall(line.text) if math.isfinite(rate := number_or_nan(value))}
     step = _STEP.search(line.text) or _OLD.search(line.text)
     if step is None or not rates or line.cut:
@@ -74,27 +74,27 @@ def _step(reading: Reading, series: Series, line: Line) -> None:
     series.step(int(step[1]), f"line {line.number}", numbers)
 
 
-def _pipelined(reading: Reading, series: Series, line: Line, found: re.Match[str]) -> None:
+def _add_pipeline_step(reading: Reading, series: Series, line: Line, match: re.Match[str]) -> None:
     """Read a step of the pipeline engine, which has no throughput timer."""
-    values = [amount(text, "plain") for text in found.groups()[1:]]
+    values = [amount(text, "plain") for text in match.groups()[1:]]
     if line.cut or values[1] is None or values[2] is None:
         reading.skipped.add("a step cut off", f"line {line.number}")
         return
     loss = values[0].value if values[0] else float("nan")
     series.step(
-        int(found[1]), f"line {line.number}", {"loss": loss, "seconds": values[1].value, "samples_per_second": values[2].value}
+        int(match[1]), f"line {line.number}", {"loss": loss, "seconds": values[1].value, "samples_per_second": values[2].value}
     )
 
 
-def _row(profile: dict[str, float], text: str) -> None:
+def _read_profile_line(profile: dict[str, float], text: str) -> None:
     key, _, value = text.rpartition(":")
     known = _PROFILE.get(" ".join(key.lower().split()))
-    found = amount(value, known[1], known[2]) if known else None
-    if known and found is not None:
-        profile[known[0]] = found.value
+    number = amount(value, known[1], known[2]) if known else None
+    if known and number is not None:
+        profile[known[0]] = number.value
 
 
-def _profiled(reading: Reading, series: Series, profile: dict[str, float], line: Line) -> None:
+def _add_profile(reading: Reading, series: Series, profile: dict[str, float], line: Line) -> None:
     if "seconds" not in profile:
         reading.skipped.add("a profile without a step time", f"line {line.number}")
         return

@@ -68,12 +68,12 @@ def read(lines: Iterable[Line]) -> Reading:
             series.step(values.get("step", float(count)), f"line {line.number}", {"loss": values["loss"]})
         elif "}" not in text and "loss" in text:
             reading.skipped.add("a dict cut off", f"line {line.number}")
-    _finish(series, summary)
+    _add_summary(series, summary)
     series.flush()
     return reading
 
 
-def _finish(series: Series, summary: dict[str, float]) -> None:
+def _add_summary(series: Series, summary: dict[str, float]) -> None:
     """Add the rates of the Trainer's summary, which cover the whole run with its first steps."""
     if not summary:
         return
@@ -94,8 +94,8 @@ def _read_fact(series: Series, text: str) -> None:
     """Read a line outside of objects: the summary before training, a progress bar, or arguments."""
     banner = _BANNER.match(text)
     known = _BANNERS.get(banner[1].strip().lower()) if banner else None
-    if banner and known and (found := amount(banner[2], "count")):
-        series.fact(known, found.value)
+    if banner and known and (number := amount(banner[2], "count")):
+        series.fact(known, number.value)
         return
     bar = _BAR.search(text)
     pace = number_or_nan(bar[3]) if bar else 0.0

@@ -37,17 +37,18 @@ def read(lines: Iterable[Line]) -> Reading:
         if not line.text.strip():
             continue
         try:
-            values: Any = json.loads(line.text)
+            parsed: Any = json.loads(line.text)
         except (ValueError, RecursionError):
             reading.skipped.add("a line cut off" if line.cut else "a line that is not JSON", where)
             continue
-        if not isinstance(values, dict) or len(cast(dict[str, object], values)) > MOST_KEYS:
+        values = cast(dict[str, object], parsed) if isinstance(parsed, dict) else {}
+        if not isinstance(parsed, dict) or len(values) > MOST_KEYS:
             reading.skipped.add("a line that is not an object of columns", where)
             continue
-        if set(cast(dict[str, object], values)) >= STEP:
-            steps.step(*_step(cast(dict[str, object], values), where))
+        if set(values) >= STEP:
+            steps.step(*_step(values, where))
             continue
-        row = {str(key): "" if value is None else str(value) for key, value in cast(dict[str, object], values).items()}
+        row = {str(key): "" if value is None else str(value) for key, value in values.items()}
         header = list(row)
         run = run_from_row(header, fields_of(header), list(row.values()), where, ".", reading.skipped)
         if run is None:
@@ -61,5 +62,5 @@ def read(lines: Iterable[Line]) -> Reading:
 def _step(values: dict[str, object], where: str) -> tuple[float, str, dict[str, float]]:
     """Return step, place and figures of a line of steps.jsonl, in seconds and bytes; values that are not numbers are left out."""
     plain = {key: values[key] for key in STEP if isinstance(values[key], int | float)}
-    found = {key: number_or_nan(str(value)) for key, value in plain.items()}
-    return found.pop("step", 0.0), where, found
+    numbers = {key: number_or_nan(str(value)) for key, value in plain.items()}
+    return numbers.pop("step", 0.0), where, numbers

@@ -87,15 +87,15 @@ def _add_object(reading: Reading, text: str, line: Line) -> None:
 
 def _add_values(reading: Reading, values: Mapping[str, object], line: Line) -> None:
     where = f"line {line.number}"
-    found = {
+    amounts = {
         key: amount(str(values.get(key, "")), "plain")
         for key in ("n_prompt", "n_gen", "avg_ts", "model_size", "model_n_params", "n_depth")
     }
-    speed = found["avg_ts"]
+    speed = amounts["avg_ts"]
     if speed is None or not speed.value > 0:
         reading.skipped.add("a row without speed", where)
         return
-    prompt, output, depth = (int(a.value) if a else 0 for a in (found["n_prompt"], found["n_gen"], found["n_depth"]))
+    prompt, output, depth = (int(a.value) if a else 0 for a in (amounts["n_prompt"], amounts["n_gen"], amounts["n_depth"]))
     # Tokens generated after `n_depth` tokens in the cache are counted as generated after a prompt of that length.
     numbers = {"prompt": float(prompt or depth), "output": float(output), "users": 1.0}
     numbers |= (
@@ -104,7 +104,7 @@ def _add_values(reading: Reading, values: Mapping[str, object], line: Line) -> N
     numbers |= {
         name: a.value
         for name, key in (("model_bytes", "model_size"), ("params", "model_n_params"))
-        if (a := found[key]) and a.value
+        if (a := amounts[key]) and a.value
     }
     gpus = [
         part.strip() for part in re.split(r"[,/]", str(values.get("gpu_info") or values.get("cpu_info") or "")) if part.strip()

@@ -64,7 +64,7 @@ def read(lines: Iterable[Line]) -> Reading:
         held = None
         in_table = not fenced and (text.startswith("|") or ("|" in text and bool(table.header)))
         if not in_table or len(table.rows) >= MOST_ROWS:
-            _finish(reading, page, table)
+            _add_table(reading, page, table)
             table = Table()
         if in_table:
             table.add(line, _cells(text))
@@ -74,7 +74,7 @@ def read(lines: Iterable[Line]) -> Reading:
             _read_line(reading, page, line, bare(line.text[: prose.LONGEST]), fenced)
     if held is not None:
         _read_line(reading, page, held, bare(held.text[: prose.LONGEST]), fenced=False)
-    _finish(reading, page, table)
+    _add_table(reading, page, table)
     page.close()
     return reading
 
@@ -108,7 +108,7 @@ def _read_line(reading: Reading, page: document.Page, line: Line, text: str, fen
             reading.add_claim(claim)
 
 
-def _finish(reading: Reading, page: document.Page, table: Table) -> None:
+def _add_table(reading: Reading, page: document.Page, table: Table) -> None:
     """Add the runs of a complete table; ignore a table that measures nothing."""
     if not table.rows or not table.ruled:
         return

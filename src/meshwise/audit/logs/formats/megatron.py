@@ -54,9 +54,9 @@ def step_of(text: str) -> tuple[int, dict[str, float]] | None:
     for part in match[3].split("|"):
         key, _, value = part.rpartition(":")
         known = _KEYS.get(" ".join(key.lower().split()))
-        found = amount(value, "plain") if known else None
-        if known and found is not None and not found.rest:
-            numbers[known[0]] = found.value * known[1]
+        number = amount(value, "plain") if known else None
+        if known and number is not None and not number.rest:
+            numbers[known[0]] = number.value * known[1]
         elif known and known[0] == "loss" and value.strip().lower() in ("nan", "inf", "-inf"):
             numbers["loss"] = float(value)
     samples, tokens = numbers.pop("consumed_samples", 0.0), numbers.pop("consumed_tokens", 0.0)
@@ -71,7 +71,7 @@ def read(lines: Iterable[Line]) -> Reading:
     for line in lines:
         text = line.text
         if "iteration" in text and _ITERATION.search(text):
-            _step(reading, series, line)
+            _add_step(reading, series, line)
         elif "...." in text:
             read_arguments(series, text)
         elif "world size" in text:
@@ -79,16 +79,16 @@ def read(lines: Iterable[Line]) -> Reading:
                 for fact, value in zip(_FACTS, groups, strict=True):
                     if value:
                         series.fact(fact, float(value))
-        elif "memory (MB)" in text and (found := _MEMORY.search(text)):
+        elif "memory (MB)" in text and (memory := _MEMORY.search(text)):
             # Megatron divides by 1024 twice and prints MB; the line comes once, after the first steps.
-            series.raise_peak("memory", number_or_nan(found[1]) * MIB)
+            series.raise_peak("memory", number_or_nan(memory[1]) * MIB)
         if "deepspeed" in text.lower():
             series.framework = "Megatron-DeepSpeed"
     series.flush()
     return reading
 
 
-def _step(reading: Reading, series: Series, line: Line) -> None:
+def _add_step(reading: Reading, series: Series, line: Line) -> None:
     step = step_of(line.text)
     whole = line.text.rstrip().endswith("|") or not line.cut
     if step is None or not whole:

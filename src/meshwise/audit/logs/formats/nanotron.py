@@ -66,15 +66,15 @@ def read(lines: Iterable[Line]) -> Reading:
 
 
 def _numbers(text: str) -> dict[str, float]:
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for part in text.split("|"):
         key, _, value = part.partition(":")
         known = _KEYS.get(key.strip())
         number = amount(value, "count") if known else None
         if known and number is not None:
-            found[known[0]] = number.value * known[1]
+            numbers[known[0]] = number.value * known[1]
         elif known and known[0] == "loss" and value.strip().lower() in ("nan", "inf"):
-            found["loss"] = float(value)
-    if "memory" not in found and "reserved" in found:
-        found["memory"] = found["reserved"]
-    return found
+            numbers["loss"] = float(value)
+    if "memory" not in numbers and "reserved" in numbers:
+        numbers["memory"] = numbers["reserved"]
+    return numbers

@@ -67,11 +67,11 @@ def _figures(loss: str, rest: str) -> dict[str, float]:
         "mfu": ("mfu", 0.01),
     }
     for key, digits, unit in _FIGURE.findall(rest):
-        if key in fields and (found := amount(digits.rstrip(",."), "plain")):
+        if key in fields and (number := amount(digits.rstrip(",."), "plain")):
             field, scale = fields[key]
-            numbers[field] = found.value * scale
-        elif key == "memory" and (found := amount(f"{digits}{unit}", "bytes", "gib")):
-            numbers["memory"] = found.value
+            numbers[field] = number.value * scale
+        elif key == "memory" and (number := amount(f"{digits}{unit}", "bytes", "gib")):
+            numbers["memory"] = number.value
     return numbers
 
 
@@ -86,14 +86,14 @@ class _Header:
 
     def read_line(self, text: str) -> None:
         series = self.series
-        if (size := _SIZE.search(text)) and (found := amount(size[2], "count")):
-            series.fact("params", found.value)
+        if (size := _SIZE.search(text)) and (number := amount(size[2], "count")):
+            series.fact("params", number.value)
             series.text("model", size[1])
-            self._set_width(found.value)
+            self._set_width(number.value)
         elif chip := _CHIP.search(text):
             series.text("gpu", chip[1])
         elif "local batch size" in text:
-            self._set_batch({field: float(found[1]) for field, form in _BATCH.items() if (found := form.search(text))})
+            self._set_batch({field: float(number[1]) for field, form in _BATCH.items() if (number := form.search(text))})
         elif mesh := _MESH.search(text):
             axes = [axis.strip(" '\"") for axis in mesh[1].split(",")]
             degrees = [int(d) for d in re.findall(r"\d{1,9}", mesh[2])]
@@ -108,8 +108,8 @@ class _Header:
         else:
             for key, value in _JSON.findall(text) or (pairs(text) if "--" in text or "seq_len" in text else []):
                 set_argument(series, _ARGUMENTS.get(key, key), value)
-                if key == "dim" and (found := amount(value, "count")):
-                    self.dim = found.value
+                if key == "dim" and (number := amount(value, "count")):
+                    self.dim = number.value
 
     def _set_width(self, params: float) -> None:
         """Set the widths of a Llama if they explain its exact size; if not, the name of the model decides.
@@ -139,14 +139,14 @@ class _Header:
     def _set_mesh(self, degrees: dict[str, int]) -> None:
         """Set the layout. FSDP gathers parameters again in the backward pass (ZeRO-3) unless there is a pipeline (ZeRO-2)."""
         series, self.micro_batches = self.series, 1.0
-        found = {_AXES[axis]: degree for axis, degree in degrees.items() if axis in _AXES}
-        shard, replicate = found.pop("dp_shard", 1), found.pop("dp_replicate", 1)
+        axes = {_AXES[axis]: degree for axis, degree in degrees.items() if axis in _AXES}
+        shard, replicate = axes.pop("dp_shard", 1), axes.pop("dp_replicate", 1)
         total = shard * replicate
-        for axis, degree in found.items():
+        for axis, degree in axes.items():
             series.fact(axis, degree)
             total *= 1 if axis == "ep" else degree
         series.fact("dp", shard * replicate)
         series.fact("n_gpus", total)
         if shard * replicate > 1:
             kind = "ddp" if shard == 1 else "hsdp" if replicate > 1 else "fsdp"
-            series.text("sharding", kind + " zero2" * (shard > 1 and found.get("pp", 1) > 1))
+            series.text("sharding", kind + " zero2" * (shard > 1 and axes.get("pp", 1) > 1))

@@ -40,11 +40,11 @@ class Batches:
     def __next__(self) -> tuple[Tensor, Tensor]:
         if self._closed.is_set():
             raise StopIteration
-        found = self._ready.get()
-        if isinstance(found, BaseException):
+        item = self._ready.get()
+        if isinstance(item, BaseException):
             self.close()
-            raise found
-        return found
+            raise item
+        return item
 
     def close(self) -> None:
         """Stop reading ahead; may be called twice."""

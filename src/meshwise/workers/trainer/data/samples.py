@@ -1,7 +1,7 @@
 """The tokens of a step: samples of token files, or of the embedded text with one token per byte.
 
 A sample is a pure function of seed and number, so that resuming, in any layout, only needs the count of samples read: step s reads the
-`batch` samples from s x batch + ahead on, where `ahead` counts what earlier steps with another batch have read beyond that.
+`batch` samples from s x batch + ahead on, where `ahead` counts the samples that earlier steps with another batch have read beyond that.
 """
 
 import mmap
@@ -45,11 +45,11 @@ def read_samples(settings: Settings, numbers: Sequence[int]) -> Tensor:
         first = (window - (ends[which - 1] if which else 0)) * settings.seq
         # torch has few operations on unsigned 32-bit integers; everything but the copy works on 64 bits
         rows.append(map_tokens(settings.data[which])[first : first + length].long())
-    found = torch.stack(rows)
+    tokens = torch.stack(rows)
     vocab = sizes_of(settings.model).vocab
-    if int(found.max()) >= vocab:
-        raise SystemExit(f"token {int(found.max())} in {settings.text} is outside the vocabulary of {vocab}")
-    return found
+    if int(tokens.max()) >= vocab:
+        raise SystemExit(f"token {int(tokens.max())} in {settings.text} is outside the vocabulary of {vocab}")
+    return tokens
 
 
 def batch_of(settings: Settings, step: int, first: int = 0, count: int | None = None, ahead: int = 0) -> tuple[Tensor, Tensor]:
@@ -59,8 +59,8 @@ def batch_of(settings: Settings, step: int, first: int = 0, count: int | None = 
     """
     count = settings.batch if count is None else count
     begin = step * settings.batch + ahead + first
-    both = read_samples(settings, range(begin, begin + count))
-    return both[:, :-1], both[:, 1:]
+    samples = read_samples(settings, range(begin, begin + count))
+    return samples[:, :-1], samples[:, 1:]
 
 
 def local_batch(settings: Settings, ranks: Ranks, step: int, ahead: int = 0) -> tuple[Tensor, Tensor]:

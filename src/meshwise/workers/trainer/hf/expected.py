@@ -25,32 +25,32 @@ def config_json(config: Config, dtype: str) -> str:
     """Return the config.json with which transformers opens saved weights: the model's own plus its class and dtype."""
     name = family_of(config).transformers_class
     kept = {key: value for key, value in config.items() if key not in ("_name_or_path", "dtype")}
-    made = ({"architectures": [name]} if name else {}) | {"torch_dtype": dtype}
-    return json.dumps(kept | made, indent=2) + "\n"
+    added = ({"architectures": [name]} if name else {}) | {"torch_dtype": dtype}
+    return json.dumps(kept | added, indent=2) + "\n"
 
 
-def stored_name(name: str, found: "dict[str, TensorEntry]") -> str:
+def stored_name(name: str, stored: "dict[str, TensorEntry]") -> str:
     """Return the name under which a file holds this weight; empty if it does not."""
-    return next((key for key in (name, name.removeprefix(OPTIONAL_PREFIX)) if key in found), "")
+    return next((key for key in (name, name.removeprefix(OPTIONAL_PREFIX)) if key in stored), "")
 
 
 def check(config: Config, label: str, given: Path) -> None:
     """Refuse files that lack a weight of this model, hold one in another shape or an unreadable type, or hold weights of another model."""
-    found, want = contents(given), shapes(config)
-    missing = [name for name in want if not stored_name(name, found)]
-    for name, shape in want.items():
-        key = stored_name(name, found)
+    stored, needed = contents(given), shapes(config)
+    missing = [name for name in needed if not stored_name(name, stored)]
+    for name, shape in needed.items():
+        key = stored_name(name, stored)
         if not key:
-            first = next(iter(found), "nothing")
-            detail = f"{len(missing)} of {len(want)} are missing; its first tensor is {first}"
+            first = next(iter(stored), "nothing")
+            detail = f"{len(missing)} of {len(needed)} are missing; its first tensor is {first}"
             raise WeightsError(f"{given}: lacks {name} of {label} ({detail})")
-        one = found[key]
-        if one.shape != shape:
-            raise WeightsError(f"{one.path}: {key} is {format_shape(one.shape)}, but {label} needs {format_shape(shape)}")
-        if one.dtype not in READABLE:
-            raise WeightsError(f"{one.path}: {key} has type {one.dtype}; the trainer reads {', '.join(READABLE)}")
-    known = {*want, HEAD} | {name.removeprefix(OPTIONAL_PREFIX) for name in want}  # a tied head may be stored as well
+        entry = stored[key]
+        if entry.shape != shape:
+            raise WeightsError(f"{entry.path}: {key} is {format_shape(entry.shape)}, but {label} needs {format_shape(shape)}")
+        if entry.dtype not in READABLE:
+            raise WeightsError(f"{entry.path}: {key} has type {entry.dtype}; the trainer reads {', '.join(READABLE)}")
+    known = {*needed, HEAD} | {name.removeprefix(OPTIONAL_PREFIX) for name in needed}  # a tied head may be stored as well
     buffers = family_of(config).buffers
-    for name, one in found.items():
+    for name, entry in stored.items():
         if name not in known and not name.endswith(buffers):
-            raise WeightsError(f"{one.path}: holds {name}, which {label} does not have; these weights belong to another model")
+            raise WeightsError(f"{entry.path}: holds {name}, which {label} does not have; these weights belong to another model")

@@ -20,7 +20,7 @@ WIDTHS = {
 }
 """Bytes of an element by the format's type names."""
 LONGEST_TABLE = 100_000_000
-"""Bytes of a table at most: the format's own limit."""
+"""Most bytes of a table: the format's own limit."""
 
 
 class WeightsError(ValueError):
@@ -41,7 +41,7 @@ class TensorEntry:
 
 def contents(given: Path) -> dict[str, TensorEntry]:
     """Return every tensor of a file, or of the files of a folder, by name."""
-    return {name: one for path in files(given) for name, one in table(path).items()}
+    return {name: entry for path in files(given) for name, entry in table(path).items()}
 
 
 def files(given: Path) -> list[Path]:
@@ -57,10 +57,10 @@ def files(given: Path) -> list[Path]:
     for name in parts:
         if not (given / name).is_file():
             raise WeightsError(f"{given / INDEX} names {name}, which does not exist")
-    found = [given / name for name in parts] or sorted(given.glob("*.safetensors"))
-    if not found:
+    paths = [given / name for name in parts] or sorted(given.glob("*.safetensors"))
+    if not paths:
         raise WeightsError(f"{given}: holds no .safetensors file")
-    return found
+    return paths
 
 
 def _indexed(path: Path) -> list[str]:
@@ -87,21 +87,21 @@ def table(path: Path) -> dict[str, TensorEntry]:
         raise WeightsError(f"{path} is truncated: it has {size:,} bytes, but its table alone takes {length + 8:,}")
     try:
         rows = json.loads(text)
-        found = {name: _entry(path, row, 8 + length) for name, row in rows.items() if name != "__metadata__"}
+        entries = {name: _entry(path, row, 8 + length) for name, row in rows.items() if name != "__metadata__"}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise WeightsError(f"{path} is not a safetensors file: it does not begin with a table of tensors") from None
-    for name, one in found.items():
-        need = prod(one.shape) * WIDTHS.get(one.dtype, 0)
-        if one.end - one.start != need and one.dtype in WIDTHS:
+    for name, entry in entries.items():
+        need = prod(entry.shape) * WIDTHS.get(entry.dtype, 0)
+        if entry.end - entry.start != need and entry.dtype in WIDTHS:
             raise WeightsError(
-                f"{path}: {name} has {one.end - one.start:,} bytes, but {format_shape(one.shape)} of {one.dtype} take {need:,}"
+                f"{path}: {name} has {entry.end - entry.start:,} bytes, but {format_shape(entry.shape)} of {entry.dtype} take {need:,}"
             )
-    whole = max((one.end for one in found.values()), default=8 + length)
+    whole = max((entry.end for entry in entries.values()), default=8 + length)
     if size != whole:
         raise WeightsError(
             f"{path} {'is truncated' if size < whole else 'is too long'}: it has {size:,} bytes, but its table asks for {whole:,}"
         )
-    return found
+    return entries
 
 
 def _entry(path: Path, row: dict[str, Any], base: int) -> TensorEntry:
@@ -112,5 +112,5 @@ def _entry(path: Path, row: dict[str, Any], base: int) -> TensorEntry:
 
 
 def format_shape(shape: tuple[int, ...]) -> str:
-    """'512 x 256'"""
+    """Return a shape as '512 x 256'."""
     return " x ".join(map(str, shape)) or "one number"

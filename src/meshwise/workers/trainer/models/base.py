@@ -1,38 +1,18 @@
-"""The frame that every model shares: the span of layers it holds, its head and tied embedding, and the protocols the trainer calls.
+"""The parts that all models share: head and tied embedding, the protocols that the trainer calls, and building by config.
 
 A model holds the layers of one span. It takes tokens if the span starts the model and activations otherwise, and returns logits if the
 span ends the model, or the loss if it is given the targets. Parameters have HF's names, whatever the span.
 """
 
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
+from torch.distributed.tensor.parallel import ParallelStyle
 
-from meshwise.workers.trainer.models.registry import Config, family_of
+from meshwise.workers.trainer.models.registry import Config, import_part
 from meshwise.workers.trainer.ops.attention import UNSHARDED, LocalShard
 from meshwise.workers.trainer.ops.loss import head_loss
-
-
-@dataclass(frozen=True)
-class Span:
-    """Layers first to last - 1 of `total`."""
-
-    first: int
-    last: int
-    total: int
-
-    @property
-    def starts(self) -> bool:
-        return self.first == 0
-
-    @property
-    def ends(self) -> bool:
-        return self.last == self.total
-
-    @property
-    def layers(self) -> range:
-        return range(self.first, self.last)
+from meshwise.workers.trainer.stages import Span
 
 
 class Decoder(Protocol):
@@ -92,4 +72,14 @@ class Tied(Headed):
 
 def build(config: Config, span: Span, shard: LocalShard = UNSHARDED, recompute: str = "none") -> nn.Module:
     """Build the layers of a span for a config.json whose model_type is in the registry."""
-    return family_of(config).build(config, span, shard, recompute)
+    return import_part(config, "model").build(config, span, shard, recompute)
+
+
+def tensor_parallel_styles(config: Config, span: Span) -> dict[str, ParallelStyle]:
+    """Return how tensor and sequence parallelism cut each module of a span."""
+    return import_part(config, "sharding").styles(span)
+
+
+def recurrent_predictor(model: Any, batch: int) -> Predictor:
+    """Return a predictor that keeps the state of a recurrent model between tokens."""
+    return import_part(model.config, "predictor").predictor(model, batch)

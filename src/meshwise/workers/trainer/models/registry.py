@@ -1,7 +1,11 @@
-"""The registry of model families: what each one declares, and the lookup by `model_type`. No torch: the launcher reads it too.
+"""The registry of model families: the facts that each one declares, and the lookup by `model_type`. No torch: the launcher reads it too.
 
-Every sub-folder here is a family. Its `family.py` defines `FAMILY`, imports no torch at module level, and imports the model and
-its sharding inside the functions that build them.
+Every sub-folder is a family. Its `family.py` defines `FAMILY` and imports no torch. Its other modules need torch and are imported
+when they are used:
+
+    model.py      build(config, span, shard, recompute), the layers of a span
+    sharding.py   styles(span), how tensor parallelism cuts each module; not in a recurrent family
+    predictor.py  predictor(model, batch), which keeps state between tokens; only in a recurrent family
 """
 
 import pkgutil
@@ -10,17 +14,11 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from meshwise.workers.trainer.models.tensors import Tensors
 
-if TYPE_CHECKING:
-    from torch import nn
-    from torch.distributed.tensor.parallel import ParallelStyle
-
-    from meshwise.workers.trainer.models.base import Predictor, Span
-    from meshwise.workers.trainer.ops.attention import LocalShard
-
+PACKAGE = __name__.rpartition(".")[0]
 Config = Mapping[str, Any]
 """The keys of HF's config.json."""
 
@@ -59,10 +57,8 @@ class Family:
     """Names and shapes of the weights as HF stores them."""
     embedding: str
     """Name of the token embedding, which a tied head shares."""
-    build: "Callable[[Config, Span, LocalShard, str], nn.Module]"
-    """Build the layers of a span, given this rank's shard and the recompute setting."""
-    styles: "Callable[[Span], dict[str, ParallelStyle]] | None" = None
-    """How tensor parallelism cuts each module. None: layers process tokens in order, so no tp, no cp and no selective recompute."""
+    recurrent: bool = False
+    """Whether layers process tokens in order and keep a state: no tp, no cp and no selective recompute."""
     unsupported: Callable[[Config], str] = no_problem
     """Why this config cannot be built; empty if it can."""
     ignored_dropout: Callable[[Config], float] = no_dropout
@@ -71,21 +67,28 @@ class Family:
     """Class in transformers that opens saved weights; empty if it has none."""
     buffers: tuple[str, ...] = ()
     """Name endings of stored tensors that are not weights: tables that the model computes."""
-    predictor: "Callable[[Any, int], Predictor] | None" = None
-    """A predictor for a model and a batch that keeps state between tokens; None: every token costs a pass over all before it."""
+
+
+@cache
+def _families_by_folder() -> dict[str, Family]:
+    folders = sorted(module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]) if module.ispkg)
+    return {folder: import_module(f"{PACKAGE}.{folder}.family").FAMILY for folder in folders}
 
 
 @cache
 def families() -> dict[str, Family]:
     """Return all families by model_type, in the order of their folders' names."""
-    package = __name__.rpartition(".")[0]
-    folders = sorted(module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]) if module.ispkg)
-    found: list[Family] = [import_module(f"{package}.{folder}.family").FAMILY for folder in folders]
-    return {name: family for family in found for name in family.model_types}
+    return {name: family for family in _families_by_folder().values() for name in family.model_types}
 
 
 def family_of(config: Config) -> Family:
     return families()[config["model_type"]]
+
+
+def import_part(config: Config, part: str) -> Any:
+    """Import `model`, `sharding` or `predictor` from the folder of this config's family. They need torch."""
+    folder = next(name for name, family in _families_by_folder().items() if config["model_type"] in family.model_types)
+    return import_module(f"{PACKAGE}.{folder}.{part}")
 
 
 def sizes_of(config: Config) -> Sizes:
@@ -93,12 +96,12 @@ def sizes_of(config: Config) -> Sizes:
 
 
 def tied_embedding(config: Config) -> str:
-    """Name of the embedding that the head shares; empty if the head has its own weights."""
+    """Return the name of the embedding that the head shares; empty if the head has its own weights."""
     return family_of(config).embedding if sizes_of(config).tied else ""
 
 
 def unsupported(config: Config) -> str:
-    """Why the trainer cannot build this model; empty if it can."""
+    """Return why the trainer cannot build this model; empty if it can."""
     kind = config.get("model_type")
     if kind is None:
         return f"it has no model_type; the trainer supports {', '.join(families())}"
@@ -110,5 +113,5 @@ def unsupported(config: Config) -> str:
 
 
 def first_of(config: Config, *keys: str, default: int = 0) -> int:
-    """Return the first of these keys that the config sets, as an integer."""
+    """Return the value of the first of these keys that the config sets, as an integer."""
     return next((int(config[key]) for key in keys if config.get(key) is not None), default)

@@ -28,5 +28,5 @@ def linear(name: str, outputs: int, inputs: int, bias: bool = True) -> Shapes:
 
 
 def norm(name: str, width: int) -> Shapes:
-    """Return a norm with gain and bias."""
+    """Return the shapes of a norm with gain and bias."""
     return {f"{name}.weight": (width,), f"{name}.bias": (width,)}

@@ -4,7 +4,7 @@
     recompute.py          activation checkpointing
     loss.py               cross-entropy that never holds all logits
     softmax.py            its Triton kernel
-    fused_projections.py  several projections of one input as one product, with Triton kernels for what follows
+    fused_projections.py  several projections of one input as one product, with Triton kernels for rotary positions and SwiGLU
     adamw.py              AdamW on 16-bit weights that lose no precision, a Triton kernel
 
 Imports torch and triton. Imported by trainer.models and trainer.optimizer.

@@ -24,7 +24,7 @@ ALIGNED = 64
 
 @triton.jit
 def _update(weight, low, grad, mean, square, now, size, decay, beta1, beta2, eps, BLOCK: tl.constexpr):  # noqa: N803
-    """One step on `size` weights. `now` holds the learning rate, the gradient scale, and both bias corrections of the moments."""
+    """Update `size` weights by one step. `now` holds the learning rate, the gradient scale, and both bias corrections of the moments."""
     scale = tl.load(now + 1)
     if scale == scale:  # a NaN gradient changes nothing
         rate = tl.load(now)
@@ -72,7 +72,7 @@ class Packed:
 
     def state_views(self, index: int) -> dict[str, Tensor]:
         """Return the buffers of a weight's low bits and moments."""
-        return {kind: self._part(one, index) for kind, one in self.state.items()}
+        return {kind: self._part(buffer, index) for kind, buffer in self.state.items()}
 
     def gather_gradients(self) -> Tensor:
         """Copy the gradients into one buffer, with zeros between tensors. Its dtype is that of the first: float32 if they accumulate."""

@@ -29,7 +29,7 @@ class LocalShard:
     cp_group: ProcessGroup | None = None
 
     def positions(self, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Positions of this rank's `length` queries, and of the keys of all ranks."""
+        """Return the positions of this rank's `length` queries, and of the keys of all ranks."""
         first = self.cp_rank * length
         return torch.arange(first, first + length, device=device), torch.arange(self.cp * length, device=device)
 
@@ -45,7 +45,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, shard: LocalSha
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, shard: LocalShard) -> Tensor:
-    """Causal attention on (batch, heads, sequence, head_dim); keys and values of other context-parallel ranks are gathered.
+    """Return causal attention on (batch, heads, sequence, head_dim); keys and values of other context-parallel ranks are gathered.
 
     `mask` is boolean, or added to the scores. None means causal, which only works on a whole sequence.
     """

@@ -46,23 +46,23 @@ def _whole(weights: list[Tensor]) -> Tensor:
     rows, columns = _padded(weights), weights[0].shape[-1]
     memory, start = weights[0].untyped_storage(), weights[0].storage_offset()
     places = [start + columns * sum(_rows(weights[:i])) for i in range(len(weights))]
-    if [(one.untyped_storage().data_ptr(), one.storage_offset()) for one in weights] == [
+    if [(weight.untyped_storage().data_ptr(), weight.storage_offset()) for weight in weights] == [
         (memory.data_ptr(), at) for at in places
     ]:
         return weights[0].as_strided((rows, columns), (columns, 1))
-    parts = [one.flatten(0, -2) for one in weights]
+    parts = [weight.flatten(0, -2) for weight in weights]
     return torch.cat([*parts, parts[0].new_zeros(rows - sum(_rows(weights)), columns)])
 
 
 def _parts(whole: Tensor, weights: list[Tensor]) -> list[Tensor]:
-    """Split the fused weight's gradient into those of its weights."""
+    """Split the fused weight's gradient into the gradients of its weights."""
     parts = whole.split([*_rows(weights), len(whole) - sum(_rows(weights))])
     return [part.view(weight.shape) for weight, part in zip(weights, parts, strict=False)]
 
 
 @torch.library.custom_op("meshwise::fused_linear", mutates_args=())
 def fused_linear(x: Tensor, weights: list[Tensor]) -> Tensor:
-    """Multiply x (..., columns) by stacked weights; returns the products of their rows side by side."""
+    """Multiply x (..., columns) by stacked weights; return the products of their rows side by side."""
     return x @ _whole(weights).T
 
 
@@ -97,11 +97,11 @@ fused_linear.register_autograd(_fused_linear_gradients, setup_context=_fused_lin
 
 
 @triton.jit
-def _turn(
+def _rotate_heads(
     rows, q, k, v, rotation, seq,
     HEADS: tl.constexpr, SHARED: tl.constexpr, HEAD: tl.constexpr, GROUP: tl.constexpr, BACK: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
-    """Heads of one token, GROUP at a time: q and k = x cos + x' sin, where x' has the halves of a head swapped, and v = x.
+    """Compute the heads of one token, GROUP at a time: q and k = x cos + x' sin, where x' has the halves of a head swapped, and v = x.
 
     If BACK, from their gradients: x = q cos - q' sin, since both halves of a head have the same cosines and sines of opposite sign.
     """
@@ -125,20 +125,20 @@ def _turn(
                 + tl.load(of_v + lane, in_v, other=0.0)
             )
             y = tl.load(of_q + other, in_q, other=0.0) + tl.load(of_k + other, in_k, other=0.0)
-            turned = x.to(tl.float32) * cos - y.to(tl.float32) * sin
-            tl.store(joint + lane, tl.where(in_v, x, turned.to(x.dtype)), head < total)
+            rotated = x.to(tl.float32) * cos - y.to(tl.float32) * sin
+            tl.store(joint + lane, tl.where(in_v, x, rotated.to(x.dtype)), head < total)
         else:
             x = tl.load(joint + lane, head < total, other=0.0)
             y = tl.load(joint + other, in_q | in_k, other=0.0)
-            turned = (x.to(tl.float32) * cos + y.to(tl.float32) * sin).to(x.dtype)
-            tl.store(of_q + lane, turned, in_q)
-            tl.store(of_k + lane, turned, in_k)
+            rotated = (x.to(tl.float32) * cos + y.to(tl.float32) * sin).to(x.dtype)
+            tl.store(of_q + lane, rotated, in_q)
+            tl.store(of_k + lane, rotated, in_k)
             tl.store(of_v + lane, x, in_v)
 
 
-def _run_turn(rows: Tensor, q: Tensor, k: Tensor, v: Tensor, rotation: Tensor, back: bool) -> None:
+def _run_rotate_heads(rows: Tensor, q: Tensor, k: Tensor, v: Tensor, rotation: Tensor, back: bool) -> None:
     (seq, heads, size), shared = q.shape[-3:], k.shape[-2]
-    run: Any = _turn[(q.numel() // (heads * size),)]
+    run: Any = _rotate_heads[(q.numel() // (heads * size),)]
     run(rows, q, k, v, rotation, seq, heads, shared, size, max(1, AT_ONCE // size), back)
 
 
@@ -149,7 +149,7 @@ def split_and_rotate(rows: Tensor, rotation: Tensor, shared: int) -> tuple[Tenso
     Queries and keys are rotated by `rotation` (2, seq, head_dim): cosines, and sines that are negative in the first half.
     """
     q, k, v = _empty_heads(rows, rotation, shared)
-    _run_turn(rows.contiguous(), q, k, v, rotation, back=False)
+    _run_rotate_heads(rows.contiguous(), q, k, v, rotation, back=False)
     return q, k, v
 
 
@@ -168,7 +168,7 @@ def _(rows: Tensor, rotation: Tensor, shared: int) -> tuple[Tensor, Tensor, Tens
 @torch.library.custom_op("meshwise::split_and_rotate_backward", mutates_args=())
 def _split_and_rotate_backward(by_q: Tensor, by_k: Tensor, by_v: Tensor, rotation: Tensor) -> Tensor:
     by_rows = by_q.new_empty(*by_q.shape[:-2], (by_q.shape[-2] + 2 * by_k.shape[-2]) * by_q.shape[-1])
-    _run_turn(by_rows, by_q.contiguous(), by_k.contiguous(), by_v.contiguous(), rotation, back=True)
+    _run_rotate_heads(by_rows, by_q.contiguous(), by_k.contiguous(), by_v.contiguous(), rotation, back=True)
     return by_rows
 
 
@@ -190,7 +190,7 @@ split_and_rotate.register_autograd(_split_and_rotate_gradients, setup_context=_s
 
 @triton.jit
 def _gate(both, out, by_both, width, BLOCK: tl.constexpr, BACK: tl.constexpr):  # noqa: N803
-    """For rows [g u]: h = silu(g) u. If BACK, `out` holds e, the gradient of h: writes [e u silu'(g), e silu(g)], and h over e."""
+    """Compute h = silu(g) u for rows [g u]. If BACK, `out` holds e, the gradient of h: writes [e u silu'(g), e silu(g)], and h over e."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < width
@@ -235,7 +235,7 @@ def _(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> tuple[Tensor, Tensor
 def _swiglu_backward(
     by_y: Tensor, x: Tensor, both: Tensor, gate: Tensor, up: Tensor, down: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients with respect to x, the fused gate and up, and down."""
+    """Return the gradients with respect to x, the fused gate and up, and down."""
     between = by_y @ down
     by_both = torch.empty_like(both)
     _run_gate(both, between, by_both)

@@ -76,7 +76,7 @@ def _loss_and_gradient(logits: Tensor, targets: Tensor, vocabulary: int, share: 
 
 
 def _store_product(total: Tensor, a: Tensor, b: Tensor, add: bool) -> None:
-    """total = a b in float32, or total += a b, for any dtype; only CUDA adds 16-bit products to 32 bits without a copy."""
+    """Store total = a b in float32, or total += a b, for any dtype; only CUDA adds 16-bit products to 32 bits without a copy."""
     if a.is_cuda and a.dtype != torch.float32:
         torch.ops.aten.addmm.dtype_out(total, a, b, torch.float32, beta=float(add), out=total)
     else:

@@ -22,7 +22,7 @@ rows of 50,304 and 128,256 logits: 2.2 and 2.6 TB/s; a copy reaches 4.2. Rows he
 
 @triton.jit
 def _rows(logits, stride, targets, losses, vocabulary, width, share, DEEP: tl.constexpr, BLOCK: tl.constexpr):  # noqa: N803
-    """One row: loss = ln sum exp(z) - z[target]; z becomes softmax(z) - 1[target]. A row stays in cache for the second read."""
+    """Compute one row: loss = ln sum exp(z) - z[target]; z becomes softmax(z) - 1[target]. A row stays in cache for the second read."""
     row = tl.program_id(0).to(tl.int64)
     start = logits + row * stride
     target = tl.load(targets + row)
@@ -60,7 +60,7 @@ def loss_and_gradient(logits: Tensor, targets: Tensor, vocabulary: int, share: f
 
 @triton.jit
 def _times(x, factor, size, BLOCK: tl.constexpr):  # noqa: N803
-    """x = x factor, the product in float32."""
+    """Multiply x by factor in place, in float32."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     product = tl.load(x + at, at < size).to(tl.float32) * tl.load(factor)
     tl.store(x + at, product.to(x.dtype.element_ty), at < size)

@@ -2,8 +2,8 @@
 
     agent.py          torchrun with restarts that stop if a failure would repeat; the program the launcher starts
     rendezvous.py     reports missing nodes while the nodes of a run wait for each other
-    process_group.py  which worker this is, the store that all share, the process group
-    heartbeat.py      a thread per worker: alive, when to stop, who hangs
+    process_group.py  the rank of this worker, the store that all share, the process group
+    heartbeat.py      a thread per worker: reports that it is alive, agrees when to stop, names a rank that hangs
     faults.py         failures: their kinds, failure.json, skipped steps
     output.py         printing that survives a closed pipe (no torch)
 

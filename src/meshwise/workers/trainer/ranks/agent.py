@@ -1,4 +1,4 @@
-"""`python -m meshwise.workers.trainer.ranks.agent`: torchrun, with its own arguments, that ends with its parent and restarts wisely.
+"""`python -m meshwise.workers.trainer.ranks.agent`: torchrun, with its own arguments, that ends with its parent.
 
 It leaves signals to the workers, and does not restart a run that would fail again.
 """
@@ -32,7 +32,7 @@ from meshwise.workers.trainer.settings import Settings
 
 
 def oom_kills() -> int:
-    """Processes on this host that the kernel has killed for lack of memory since it booted."""
+    """Return the number of processes on this host that the kernel has killed for lack of memory since it booted."""
     try:
         lines = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -48,7 +48,7 @@ def current_step(out: Path, started: float, steps: int) -> int:
 
 
 class Agent(LocalElasticAgent):
-    """torchrun's agent, which also looks at why workers failed before it restarts them."""
+    """torchrun's agent, which restarts workers only if their failure may not repeat."""
 
     out, steps = Path(), 0
     started = 0.0
@@ -82,10 +82,10 @@ class Agent(LocalElasticAgent):
         return result
 
     def _failure(self, result: RunResult) -> Failure:
-        """Return the failure that the workers wrote; if none, or only that a rank is gone, one derived from their exit codes."""
+        """Return the failure that the workers wrote; if there is none, or only that a rank is gone, derive one from their exit codes."""
         path = self.out / FAILURE
         written = Failure(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
-        signals = {rank: -one.exitcode for rank, one in result.failures.items() if one.exitcode < 0}
+        signals = {rank: -failed.exitcode for rank, failed in result.failures.items() if failed.exitcode < 0}
         if (written and written.kind not in ("gone", "lost")) or not signals:
             return written or Failure("error", 0, socket.gethostname(), 0, "a worker failed")
         rank = min(signals)
@@ -108,8 +108,8 @@ def _ignore(number: int, frame: FrameType | None) -> None:
 def main(arguments: list[str]) -> int:
     die_with_parent()
     logging.disable(logging.ERROR)
-    for one in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(one, _ignore)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _ignore)
     given: Any = parse_args(arguments)
     given.log_dir = given.log_dir or os.devnull  # nothing is logged there, but torchrun would create a folder in /tmp
     settings = Settings.read(Path(given.training_script_args[-1]))
@@ -123,7 +123,7 @@ def main(arguments: list[str]) -> int:
         return 1
     except RendezvousError as error:
         why = rendezvous_failure(error, Agent.monitor)
-        if (Agent.out / FAILURE).exists():  # the launcher will print why the nodes had to meet again
+        if (Agent.out / FAILURE).exists():  # the launcher will print the failure that made a new rendezvous necessary
             say_error(why)
         else:
             _failed(why).exit(Agent.out)
@@ -143,7 +143,7 @@ def _failed(why: str, kind: str = "lost") -> Failure:
 
 
 def rendezvous_failure(error: RendezvousError, monitor: RendezvousMonitor | None) -> str:
-    """Why the nodes did not meet, in one line."""
+    """Return why the rendezvous of the nodes failed, in one line."""
     endpoint = monitor.endpoint if monitor else "this machine"
     if isinstance(error, RendezvousTimeoutError) and monitor:
         waited = time.monotonic() - monitor.since

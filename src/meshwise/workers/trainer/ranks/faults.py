@@ -51,7 +51,7 @@ class Failure:
     """Whether it would happen again, so that a restart is useless."""
 
     def write(self, folder: Path) -> bool:
-        """Write failure.json atomically; returns False if the disk is full, and leaves no file then."""
+        """Write failure.json atomically; return False if the disk is full, and leaves no file then."""
         path = folder / f"{FAILURE}.{os.getpid()}"
         try:
             path.write_text(json.dumps(asdict(self)) + "\n", encoding="utf-8")
@@ -73,7 +73,7 @@ class TrainingError(Exception):
     """A reason to end a run, the same on all ranks."""
 
     def __init__(self, kind: str, message: str, *, final: bool = True, step: int | None = None) -> None:
-        """`step` counts from 1; None means the step under way."""
+        """`step` counts from 1; None means the current step."""
         super().__init__(message)
         self.kind, self.final, self.step = kind, final, step
 
@@ -83,12 +83,12 @@ def kind_of(error: BaseException) -> str:
     words = str(error)
     if isinstance(error, TrainingError):
         return error.kind
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or any(one in words for one in NO_MEMORY):
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or any(phrase in words for phrase in NO_MEMORY):
         return "oom"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return "disk"
     if isinstance(error, dist.DistNetworkError | dist.DistBackendError | dist.DistStoreError) or any(
-        one in words for one in LOST
+        phrase in words for phrase in LOST
     ):
         return "lost"
     return "error"
@@ -107,7 +107,7 @@ def failure_of(error: BaseException, rank: int, host: str, done: int, first: int
 
 
 def is_finite(loss: Tensor, norm: Tensor) -> Tensor:
-    """Return whether a step may be applied. Loss and norm are those of all ranks, so all decide alike."""
+    """Return whether a step may be applied. Loss and norm are over all ranks, so all ranks decide alike."""
     return torch.isfinite(loss) & torch.isfinite(norm)
 
 
@@ -122,14 +122,14 @@ class SkippedSteps:
         if math.isfinite(loss) and math.isfinite(norm):
             self.row = 0
             return ""
-        what = f"step {step + 1}: loss {loss:g}, gradient norm {norm:g}"
+        facts = f"step {step + 1}: loss {loss:g}, gradient norm {norm:g}"
         if self.settings.on_nan == "stop":
             advice = "stopped without applying the step; try a lower --lr or --on-nan skip"
-            raise TrainingError("nan", f"{what}: {advice}", step=step + 1)
+            raise TrainingError("nan", f"{facts}: {advice}", step=step + 1)
         self.total, self.row = self.total + 1, self.row + 1
         if self.row == IN_A_ROW:
-            raise TrainingError("nan", f"{what}: stopped after {IN_A_ROW} such steps in a row; try a lower --lr", step=step + 1)
-        return f"{what}: skipped ({self.total} so far)"
+            raise TrainingError("nan", f"{facts}: stopped after {IN_A_ROW} such steps in a row; try a lower --lr", step=step + 1)
+        return f"{facts}: skipped ({self.total} so far)"
 
 
 def die_with_parent() -> None:

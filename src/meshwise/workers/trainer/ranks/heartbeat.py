@@ -1,4 +1,4 @@
-"""A thread of each worker that shows it is alive, agrees with the others when to stop, and names the stragglers when nothing moves.
+"""A thread of each worker: it shows that the worker is alive, agrees with the others when to stop, and names the stragglers of a hang.
 
 It uses its own connection to the store, so that it keeps running while collectives wait. It adds nothing to the time of a step.
 """
@@ -33,7 +33,7 @@ GRACE = 1.5
 
 @dataclass(frozen=True)
 class Beat:
-    """A sign of life of one rank."""
+    """A heartbeat of one rank."""
 
     count: int
     done: int
@@ -42,7 +42,7 @@ class Beat:
     host: str
     pid: int
     where: str = ""
-    """The line the main thread is at, if it has not moved for long."""
+    """The line that the main thread is at, if it has made no progress for long."""
 
 
 class Heartbeat:
@@ -64,10 +64,10 @@ class Heartbeat:
         self.signals, self.wake = os.pipe()
         os.set_blocking(self.wake, False)
         signal.set_wakeup_fd(self.wake, warn_on_full_buffer=False)
-        for one in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(one, _ignore)  # the wake-up pipe gets a byte even while the main thread waits in a collective
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, _ignore)  # the wake-up pipe gets a byte even while the main thread waits in a collective
         self.closed = self.inside = False
-        """Whether the run is over, and whether a step is under way."""
+        """Whether the run is over, and whether a step is in progress."""
         self._beat()
         self.thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self.thread.start()
@@ -75,11 +75,11 @@ class Heartbeat:
     # called by the training loop
 
     def start_from(self, done: int) -> None:
-        """The run starts or resumes after `done` steps."""
+        """Note that the run starts or resumes after `done` steps."""
         self.first = done
 
     def begin_step(self, done: int) -> bool:
-        """Note that `done` steps are done and the next begins; returns False if all ranks agreed to stop."""
+        """Note that `done` steps are done and the next begins; return False if all ranks agreed to stop."""
         with self.agreed:
             self.done, self.moved, self.before, self.inside = done, time.monotonic(), None, False
             asked = self.stop_file is not None and self.last is None and self.stop_file.exists()
@@ -112,8 +112,8 @@ class Heartbeat:
     def fail(self, failure: Failure) -> None:
         """Report the run's first failure, once for all ranks, and exit. A rank that lost its peers finds out which one failed first."""
         try:
-            found = self._peers_lost(failure) if failure.kind == "lost" else failure
-            claimed, first = self._claim(found)
+            cause = self._peers_lost(failure) if failure.kind == "lost" else failure
+            claimed, first = self._claim(cause)
         except Exception:  # the store is gone too
             claimed, first = failure, True
         claimed.exit(self.folder, first=first)
@@ -125,10 +125,10 @@ class Heartbeat:
             agreeing = self.limit is not None and self.last is None  # the main thread may be waiting for the result
             if select.select([self.signals], [], [], 0.05 if agreeing else self.interval)[0]:
                 os.read(self.signals, 64)
-                self._signalled()
+                self._handle_signal()
             try:
-                for each in (self._beat, self._agree, self._watch):
-                    each()
+                for task in (self._beat, self._agree, self._watch):
+                    task()
             except Exception as error:
                 # the store ends with the run: another rank may have finished first
                 time.sleep(5 * self.interval)
@@ -144,7 +144,7 @@ class Heartbeat:
         beat = Beat(self.count, self.done, self.worker.node, self.worker.host, os.getpid(), where)
         self.store.set(f"beat/{self.worker.rank}", json.dumps(asdict(beat)))
 
-    def _signalled(self) -> None:
+    def _handle_signal(self) -> None:
         """Handle SIGTERM and SIGINT: if torchrun sent them because another worker died, exit at once; else stop."""
         until = time.monotonic() + GRACE
         while self.stop_file and not self.stop_file.exists():
@@ -186,8 +186,8 @@ class Heartbeat:
             now = self._beats()
             behind, why = find_stragglers(before, now, self.worker.world)
             if time.monotonic() - self.moved >= still:  # otherwise the main thread has moved just now
-                found = self._failure("hang", _named(behind, now, self.worker.world) + why, min(behind), now)
-                self._end(found, kill=behind, beats=now)
+                failure = self._failure("hang", _format_ranks(behind, now, self.worker.world) + why, min(behind), now)
+                self._end(failure, kill=behind, beats=now)
 
     def _end(self, failure: Failure, kill: "tuple[int, ...]" = (), beats: "dict[int, Beat] | None" = None) -> None:
         try:
@@ -209,15 +209,15 @@ class Heartbeat:
 
     def _claim(self, failure: Failure) -> tuple[Failure, bool]:
         """Return the first failure published for this start, and whether it is this one."""
-        mine = json.dumps(asdict(failure))
-        held = self.store.compare_set("failure", "", mine).decode()
-        return Failure(**json.loads(held)), held == mine
+        own = json.dumps(asdict(failure))
+        held = self.store.compare_set("failure", "", own).decode()
+        return Failure(**json.loads(held)), held == own
 
     def _beats(self) -> dict[int, Beat]:
         ranks = range(self.worker.world)
         if self.store.check([f"beat/{rank}" for rank in ranks]):
-            found = self.store.multi_get([f"beat/{rank}" for rank in ranks])
-            return {rank: Beat(**json.loads(value)) for rank, value in zip(ranks, found, strict=True)}
+            values = self.store.multi_get([f"beat/{rank}" for rank in ranks])
+            return {rank: Beat(**json.loads(value)) for rank, value in zip(ranks, values, strict=True)}
         present = [rank for rank in ranks if self.store.check([f"beat/{rank}"])]
         return {rank: Beat(**json.loads(self.store.get(f"beat/{rank}"))) for rank in present}
 
@@ -233,7 +233,7 @@ class Heartbeat:
         silent = tuple(rank for rank in range(self.worker.world) if _silent(rank, before, now))
         if not silent:
             return failure
-        return self._failure("gone", _named(silent, now, self.worker.world) + " died without a message", min(silent), now)
+        return self._failure("gone", _format_ranks(silent, now, self.worker.world) + " died without a message", min(silent), now)
 
 
 def find_stragglers(before: dict[int, Beat], now: dict[int, Beat], world: int) -> tuple[tuple[int, ...], str]:
@@ -259,8 +259,8 @@ def _silent(rank: int, before: dict[int, Beat], now: dict[int, Beat]) -> bool:
     return rank not in now or (rank in before and before[rank].count == now[rank].count)
 
 
-def _named(ranks: tuple[int, ...], beats: dict[int, Beat], world: int) -> str:
-    """'rank 3 on node-b (pid 71, last seen in step 12)'; several ranks of a host in short form."""
+def _format_ranks(ranks: tuple[int, ...], beats: dict[int, Beat], world: int) -> str:
+    """Return 'rank 3 on node-b (pid 71, last seen in step 12)'; several ranks in short form."""
     if len(ranks) == world > 1:
         return f"all {world} ranks, in step {1 + max(beat.done for beat in beats.values())}"
     if len(ranks) == 1:
@@ -275,8 +275,8 @@ def _named(ranks: tuple[int, ...], beats: dict[int, Beat], world: int) -> str:
 def _where(thread: int) -> str:
     """Return the innermost line of the trainer that a thread is at, such as 'samples.py:72 local_batch'."""
     frame: FrameType | None = sys._current_frames().get(thread)  # pyright: ignore[reportPrivateUsage]
-    own = str(Path(__file__).parents[1])
-    while frame and not frame.f_code.co_filename.startswith(own):
+    trainer = str(Path(__file__).parents[1])
+    while frame and not frame.f_code.co_filename.startswith(trainer):
         frame = frame.f_back
     return (
         f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}" if frame else "code outside the trainer"

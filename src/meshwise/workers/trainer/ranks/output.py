@@ -25,7 +25,7 @@ def flush() -> None:
 
 
 def silence(stream: TextIO) -> None:
-    """Redirect a stream to nowhere, including what its buffer still holds."""
+    """Redirect a stream to nowhere, including the content of its buffer."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

@@ -1,4 +1,4 @@
-"""The process group of a run: which worker this is, and the store that all workers share.
+"""The process group of a run: the rank of this worker, and the store that all workers share.
 
 torchrun orders nodes by their addresses; we order them by --node-rank, so that rank 0 is on the node where the user looks.
 """
@@ -31,7 +31,7 @@ class Worker:
     host: str
     """Host name, with the node's number if there are several."""
     start: str
-    """A name that the workers of one start share, and those after a restart do not."""
+    """A name that all workers of one start share; after a restart it is another."""
     nodes: int
 
     @staticmethod
@@ -50,7 +50,7 @@ class Worker:
 
 
 def connect(worker: Worker, timeout: float, *, serve: bool = False) -> Store:
-    """Connect to the store, with keys private to this start. If nobody hosts it, rank 0 does with `serve`."""
+    """Connect to the store, with keys private to this start. If no other process hosts it, rank 0 does with `serve`."""
     e = os.environ
     host, _, port = e.get(STORE, f"{e['MASTER_ADDR']}:{e['MASTER_PORT']}").rpartition(":")
     hosted = STORE in e or e.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
@@ -66,7 +66,7 @@ def connect(worker: Worker, timeout: float, *, serve: bool = False) -> Store:
 
 
 def init_process_group(worker: Worker, device: torch.device, timeout: float) -> None:
-    """Create the process group of all workers. Collectives time out later than the heartbeat, whose message says more."""
+    """Create the process group of all workers. Collectives time out later than the heartbeat, which names the rank that hangs."""
     cuda = device.type == "cuda"
     dist.init_process_group(
         "nccl" if cuda else "gloo",

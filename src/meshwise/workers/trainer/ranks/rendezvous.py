@@ -1,4 +1,4 @@
-"""While the nodes of a run wait for each other: reports which ones are missing, and stops at once if asked to."""
+"""Reports which nodes are missing while the nodes of a run wait for each other, and stops at once if asked to."""
 
 # pyright: reportUnknownMemberType=false
 import json
@@ -15,7 +15,7 @@ from torch.distributed.rendezvous import TCPStore  # pyright: ignore[reportPriva
 from meshwise.workers.trainer.ranks.process_group import STOP_FILE
 
 PATIENCE = 3.0
-"""Seconds before missing nodes are reported; a node without a sign of life for as long counts as missing."""
+"""Seconds before missing nodes are reported; a node that writes nothing new for as long counts as missing."""
 TICK, LOOK = 0.25, 4
 """Seconds between checks whether to stop, and how many of these pass between reads of the store."""
 WAITS, MISSING = "meshwise/waits/", "meshwise/missing"
@@ -44,14 +44,14 @@ class RendezvousMonitor:
         self.thread = self._start_thread()
 
     def begin(self) -> None:
-        """This node has reached the store and waits there for the others."""
+        """Note that this node has reached the store and waits there for the others."""
         self.seen.clear()
         self.since, self.connected, self.waiting = time.monotonic(), True, True
         if not self.thread.is_alive():
             self.thread = self._start_thread()
 
     def end(self) -> None:
-        """All nodes have arrived."""
+        """Note that all nodes have arrived."""
         self.waiting = False
         self.thread.join()
 
@@ -74,7 +74,7 @@ class RendezvousMonitor:
             time.sleep(TICK)
 
     def _look(self) -> None:
-        """Write that this node waits. Node 0 finds the missing ones for all: if each looked at each, its store would be busy."""
+        """Write that this node waits. Node 0 finds the missing nodes for all: if every node read all keys, its store would be busy."""
         try:
             store = self.store = self.store or _connect(self.endpoint)
             store.set(f"{WAITS}{self.node}", str(time.time()))
@@ -88,7 +88,7 @@ class RendezvousMonitor:
 
 
 def missing_nodes(store: TCPStore, nodes: int, seen: "dict[int, tuple[bytes, float]]", patience: float) -> list[int]:
-    """Nodes from 1 on that wrote nothing new for `patience` seconds. `seen` keeps each node's last value and when it changed."""
+    """Return the nodes from 1 on that wrote nothing new for `patience` seconds. `seen` keeps each node's last value and when it changed."""
     now = time.monotonic()
     for node in range(1, nodes):
         key = f"{WAITS}{node}"
@@ -98,7 +98,7 @@ def missing_nodes(store: TCPStore, nodes: int, seen: "dict[int, tuple[bytes, flo
 
 
 def format_nodes(nodes: Iterable[int], most: int = 8) -> str:
-    """'node 1', 'nodes 1 and 3', 'nodes 1, 2, 3 and 60 more'."""
+    """Return 'node 1', 'nodes 1 and 3', or 'nodes 1, 2, 3 and 60 more'."""
     words = [str(node) for node in nodes]
     if len(words) < 2:
         return f"node {words[0]}" if words else "the other nodes"

@@ -1,9 +1,9 @@
-"""trainer.report: what a run prints and writes about its steps.
+"""trainer.report: the lines and files that a run writes about its steps.
 
     rows.py      steps, ranks and the row of a measurement table, as JSON (no torch: the launcher reads them)
     lines.py     the printed line of a step, the environment
     phases.py    seconds of a step by phase
-    recorder.py  writes all of it, with TensorBoard, profiler traces and memory history
+    recorder.py  prints and writes steps and measurements, with TensorBoard, profiler traces and memory history
 
 Imports trainer.settings and trainer.parallel. Imported by the training loop; rows.py also by run and its reports.
 """

@@ -21,21 +21,21 @@ def peak_memory(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1.0 if sys.platform == "darwin" else 1024.0)
 
 
-def step_line(settings: Settings, one: Step) -> str:
+def step_line(settings: Settings, step: Step) -> str:
     """Format a step for the terminal."""
-    tokens, flops, mfu = rates(settings, one.seconds)
+    tokens, flops, mfu = rates(settings, step.seconds)
     capacity = float(settings.facts.get("capacity", math.nan))
-    share = f" ({one.memory / capacity:.0%})" if math.isfinite(capacity) else ""
+    share = f" ({step.memory / capacity:.0%})" if math.isfinite(capacity) else ""
     words = [
-        f"step {one.step + 1:>{len(str(settings.steps))}}/{settings.steps}",
-        f"loss {one.loss:.4f}",
-        f"grad norm {one.grad_norm:.3f}",
+        f"step {step.step + 1:>{len(str(settings.steps))}}/{settings.steps}",
+        f"loss {step.loss:.4f}",
+        f"grad norm {step.grad_norm:.3f}",
         f"{tokens:,.0f} tok/s",
         f"{tokens / settings.layout.devices:,.0f} tok/s/device",
         *([f"{flops / 1e12:.3g} TFLOP/s/device"] if math.isfinite(flops) else []),
         *([f"MFU {mfu:.1%}"] if math.isfinite(mfu) else []),
-        f"{one.memory / 2**30:.2f} GiB{share}",
-        f"{one.seconds:.3f} s",
+        f"{step.memory / 2**30:.2f} GiB{share}",
+        f"{step.seconds:.3f} s",
     ]
     return "  ".join(words)
 

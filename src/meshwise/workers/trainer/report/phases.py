@@ -24,17 +24,17 @@ class PhaseTimes:
         return self._sum(0)
 
     def cpu_seconds(self) -> dict[str, float]:
-        """CPU seconds by phase: waiting for another rank costs none. Empty on a GPU."""
+        """Return CPU seconds by phase, which do not grow while a rank waits for another. Empty on a GPU."""
         return self._sum(1)
 
     def _sum(self, which: int) -> dict[str, float]:
-        found: dict[str, float] = {}
+        sums: dict[str, float] = {}
         for name, began, ended in self.marks:
             if isinstance(began, tuple) and isinstance(ended, tuple):
-                found[name] = found.get(name, 0.0) + ended[which] - began[which]
+                sums[name] = sums.get(name, 0.0) + ended[which] - began[which]
             elif isinstance(began, torch.cuda.Event) and isinstance(ended, torch.cuda.Event) and which == 0 and ended.query():
-                found[name] = found.get(name, 0.0) + began.elapsed_time(ended) / 1e3
-        return found
+                sums[name] = sums.get(name, 0.0) + began.elapsed_time(ended) / 1e3
+        return sums
 
 
 class Phases:
@@ -70,5 +70,5 @@ class Phases:
 
     def end(self) -> PhaseTimes:
         """Return the marks recorded since the last call."""
-        found, self._marks = PhaseTimes(tuple(self._marks)), []
-        return found
+        times, self._marks = PhaseTimes(tuple(self._marks)), []
+        return times

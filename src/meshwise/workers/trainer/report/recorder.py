@@ -50,7 +50,7 @@ class Recorder:
         self.trace: Any = None
         self.log: FileIO | None = None
         self.unwritten = b""
-        """Log bytes that the disk did not take: a checkpoint that does not fit fills it until it is removed."""
+        """Log bytes that a full disk did not take: a checkpoint that does not fit fills it until it is removed."""
         if self.lead:
             (self.folder / "environment.json").write_text(json.dumps(environment(settings), indent=2) + "\n", encoding="utf-8")
             self.log = open_step_log(self.folder / "steps.jsonl", first)
@@ -58,7 +58,7 @@ class Recorder:
 
     @contextmanager
     def step(self, number: int) -> Generator[None]:
-        """Wrap a step: rank 0 profiles the ones that the settings ask for."""
+        """Wrap a step: rank 0 profiles the steps that the settings ask for."""
         first, last = self.settings.profile_from, self.settings.profile_from + self.settings.profile_steps
         inside = self.lead and first <= number < last
         if inside and self.trace is None:
@@ -74,28 +74,28 @@ class Recorder:
             self.phases.traced = False
             self.trace.export_chrome_trace(str(self.folder / "trace-rank0.json"))
 
-    def record(self, one: Step) -> None:
+    def record(self, step: Step) -> None:
         """Print and write a finished step, so that a run that stops has all its steps on disk."""
-        self.steps.append(one)
+        self.steps.append(step)
         if not self.lead or self.log is None:
             return
-        say(step_line(self.settings, one))
-        self.unwritten += json.dumps(step_row(one)).encode() + b"\n"
+        say(step_line(self.settings, step))
+        self.unwritten += json.dumps(step_row(step)).encode() + b"\n"
         try:
             self._write(self.log)
         except OSError as error:
             if kind_of(error) != "disk":
                 raise
         if self.board is not None:
-            for name, value in scalars(self.settings, one).items():
-                self.board.add_scalar(name, value, one.step + 1)
+            for name, value in scalars(self.settings, step).items():
+                self.board.add_scalar(name, value, step.step + 1)
 
     def end(self) -> None:
         """Gather the ranks' times and write ranks.json and the row of the run."""
         if not self.steps:
             return
-        every: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(every, self._own())
+        gathered: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(gathered, self._this_rank())
         if not self.lead or self.log is None:
             return
         while self.unwritten:
@@ -103,21 +103,22 @@ class Recorder:
         self.log.close()
         if self.board is not None:
             self.board.close()
-        found = cast(list[Rank], every)
-        write_ranks(self.folder / "ranks.json", found)
+        ranks = cast(list[Rank], gathered)
+        write_ranks(self.folder / "ranks.json", ranks)
         per_node = int(os.environ.get("LOCAL_WORLD_SIZE", self.settings.layout.devices))
         add_row(
-            self.folder / "measurement.jsonl", measurement(self.settings, self.steps, per_node, max(one.memory for one in found))
+            self.folder / "measurement.jsonl",
+            measurement(self.settings, self.steps, per_node, max(rank.memory for rank in ranks)),
         )
 
     def _write(self, log: FileIO) -> None:
-        """Write as much of the log as the disk takes; raises if it takes nothing."""
+        """Write as much of the log as the disk takes; raise OSError if it takes nothing."""
         self.unwritten = self.unwritten[log.write(self.unwritten) :]
 
-    def _own(self) -> Rank:
+    def _this_rank(self) -> Rank:
         a, measured = self.settings.layout, measured_steps(self.steps)
-        timed = [sum(one.phases.get(name, 0.0) for name in UNSHARED) for one in measured if one.phases]
-        worked = [sum(one.cpu.get(name, 0.0) for name in UNSHARED) for one in measured if one.cpu]
+        timed = [sum(step.phases.get(name, 0.0) for name in UNSHARED) for step in measured if step.phases]
+        worked = [sum(step.cpu.get(name, 0.0) for name in UNSHARED) for step in measured if step.cpu]
         return Rank(
             rank=dist.get_rank(),
             host=socket.gethostname(),
@@ -144,12 +145,12 @@ def tensorboard_writer(folder: Path) -> Any:
     return SummaryWriter(str(folder / "tensorboard"))
 
 
-def scalars(settings: Settings, one: Step) -> dict[str, float]:
+def scalars(settings: Settings, step: Step) -> dict[str, float]:
     """Return a step's values by the names of TensorBoard's curves."""
-    tokens, flops, mfu = rates(settings, one.seconds)
-    found = {"loss": one.loss, "grad_norm": one.grad_norm, "tokens_per_second": tokens, "seconds": one.seconds}
-    found |= {"memory_gib": one.memory / 2**30, "tflops_per_device": flops / 1e12, "mfu": mfu}
-    return found | {f"phases/{name}": seconds for name, seconds in one.phases.items()}
+    tokens, flops, mfu = rates(settings, step.seconds)
+    values = {"loss": step.loss, "grad_norm": step.grad_norm, "tokens_per_second": tokens, "seconds": step.seconds}
+    values |= {"memory_gib": step.memory / 2**30, "tflops_per_device": flops / 1e12, "mfu": mfu}
+    return values | {f"phases/{name}": seconds for name, seconds in step.phases.items()}
 
 
 @contextmanager

@@ -23,7 +23,7 @@ PREDICTED = ("predicted_sec_per_iter", "predicted_mem_gb")
 
 @dataclass(frozen=True)
 class Step:
-    """One step, in seconds and bytes; loss and gradient norm are those of all ranks."""
+    """One step, in seconds and bytes; loss and gradient norm are over all ranks."""
 
     step: int
     loss: float
@@ -65,12 +65,12 @@ def measured_steps(steps: Sequence[Step]) -> list[Step]:
 
 def median_seconds(steps: Sequence[Step]) -> float:
     """Return the median time of the measured steps."""
-    return statistics.median(one.seconds for one in measured_steps(steps))
+    return statistics.median(step.seconds for step in measured_steps(steps))
 
 
 def typical_step(steps: Sequence[Step]) -> Step:
     """Return the measured step nearest to the median (the shorter of two): an actual step, so that its phases add up to its time."""
-    return min(measured_steps(steps), key=lambda one: (abs(one.seconds - median_seconds(steps)), one.seconds))
+    return min(measured_steps(steps), key=lambda step: (abs(step.seconds - median_seconds(steps)), step.seconds))
 
 
 def median_or_none(values: Sequence[float]) -> float | None:
@@ -130,7 +130,7 @@ def measurement(settings: Settings, steps: Sequence[Step], per_node: int, memory
         "sec_per_iter": seconds,
         "tokens_per_sec_per_gpu": tokens / settings.layout.devices,
         "mfu": 100 * mfu if math.isfinite(mfu) else "",
-        "mem_gb": (max(one.memory for one in steps) if memory is None else memory) / 2**30,
+        "mem_gb": (max(step.memory for step in steps) if memory is None else memory) / 2**30,
         "mem_unit": "GiB",
         "outcome": "ok",
         "first_step": steps[0].step,
@@ -154,13 +154,13 @@ def add_row(path: Path, row: dict[str, object]) -> None:
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """Return the objects of a .jsonl file; a truncated last line is ignored."""
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
         try:
-            found.append(json.loads(line))
+            rows.append(json.loads(line))
         except ValueError:
             break
-    return found
+    return rows
 
 
 def _finite(value: float) -> float | None:
@@ -168,8 +168,8 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def step_row(one: Step) -> dict[str, Any]:
-    return asdict(one) | {name: _finite(getattr(one, name)) for name in ("loss", "grad_norm")}
+def step_row(step: Step) -> dict[str, Any]:
+    return asdict(step) | {name: _finite(getattr(step, name)) for name in ("loss", "grad_norm")}
 
 
 def read_steps(path: Path) -> list[Step]:
@@ -182,4 +182,4 @@ def read_ranks(path: Path) -> list[Rank]:
 
 
 def write_ranks(path: Path, ranks: Sequence[Rank]) -> None:
-    path.write_text(json.dumps([asdict(one) for one in ranks], indent=2) + "\n", encoding="utf-8")
+    path.write_text(json.dumps([asdict(rank) for rank in ranks], indent=2) + "\n", encoding="utf-8")

@@ -1,22 +1,13 @@
-"""Registry entry of BLOOM: sizes, unsupported configs, tensors, lazy build and sharding. No torch."""
-
-from typing import TYPE_CHECKING
+"""Registry entry of BLOOM: sizes, unsupported configs and tensors. No torch."""
 
 from meshwise.workers.trainer.models.registry import Config, Family, Sizes, first_of
 from meshwise.workers.trainer.models.tensors import Tensors, linear, norm
-
-if TYPE_CHECKING:
-    from torch import nn
-    from torch.distributed.tensor.parallel import ParallelStyle
-
-    from meshwise.workers.trainer.models.base import Span
-    from meshwise.workers.trainer.ops.attention import LocalShard
 
 EMBEDDING = "transformer.word_embeddings.weight"
 
 
 def sizes(config: Config, positions: int = 0) -> Sizes:
-    """Read the sizes under the keys and with the defaults that preceded Llama's; GPT-2 has the same."""
+    """Read the sizes by the keys and defaults of BLOOM and GPT-2, which are older than Llama's."""
     hidden = first_of(config, "hidden_size", "n_embed", "n_embd")
     heads = first_of(config, "num_attention_heads", "n_head")
     return Sizes(
@@ -47,18 +38,6 @@ def tensors(config: Config, m: Sizes) -> Tensors:
     return Tensors(before, "transformer.h", layer, norm("transformer.ln_f", m.hidden))
 
 
-def _build(config: Config, span: "Span", shard: "LocalShard", recompute: str) -> "nn.Module":
-    from meshwise.workers.trainer.models.bloom.model import Bloom
-
-    return Bloom(config, span, shard, recompute)
-
-
-def _styles(span: "Span") -> "dict[str, ParallelStyle]":
-    from meshwise.workers.trainer.models.bloom.sharding import styles
-
-    return styles(span)
-
-
 FAMILY = Family(
     model_types=("bloom",),
     sizes=sizes,
@@ -66,6 +45,4 @@ FAMILY = Family(
     tensors=tensors,
     embedding=EMBEDDING,
     transformers_class="BloomForCausalLM",
-    build=_build,
-    styles=_styles,
 )

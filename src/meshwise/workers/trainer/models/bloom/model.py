@@ -8,10 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meshwise.workers.trainer.models.base import Headed, Span
+from meshwise.workers.trainer.models.base import Headed
 from meshwise.workers.trainer.models.registry import Config, sizes_of
-from meshwise.workers.trainer.ops.attention import UNSHARDED, LocalShard, attend
+from meshwise.workers.trainer.ops.attention import LocalShard, attend
 from meshwise.workers.trainer.ops.recompute import checkpointed
+from meshwise.workers.trainer.stages import Span
 
 
 class Attention(nn.Module):
@@ -74,7 +75,7 @@ class Trunk(nn.Module):
 class Bloom(Headed):
     trunk: type[nn.Module] = Trunk
 
-    def __init__(self, config: Config, span: Span, shard: LocalShard = UNSHARDED, recompute: str = "none") -> None:
+    def __init__(self, config: Config, span: Span, shard: LocalShard, recompute: str) -> None:
         super().__init__()
         sizes = sizes_of(config)
         self.config, self.heads, self.shard, self.tied = config, sizes.heads, shard, sizes.tied
@@ -112,6 +113,10 @@ class Bloom(Headed):
         return self.end(x, t.ln_f, targets)
 
 
+def build(config: Config, span: Span, shard: LocalShard, recompute: str) -> nn.Module:
+    return Bloom(config, span, shard, recompute)
+
+
 def heads_of(x: Tensor, head_dim: int) -> tuple[Tensor, ...]:
     """Split into queries, keys and values. Rows are ordered by head, then by kind, so that tensor parallelism cuts between heads."""
     return x.unflatten(-1, (-1, 3, head_dim)).transpose(1, 2).unbind(3)
@@ -126,9 +131,9 @@ def slopes(heads: int, device: torch.device) -> Tensor:
 
     They are computed on the device: a CUDA graph cannot capture a copy from the host.
     """
-    whole = 2 ** math.floor(math.log2(heads))
+    power = 2 ** math.floor(math.log2(heads))
     i = torch.arange(heads, device=device, dtype=torch.float64)
-    return torch.where(i < whole, -8 * (i + 1), -4 * (2 * (i - whole) + 1)).div(whole).exp2().float()
+    return torch.where(i < power, -8 * (i + 1), -4 * (2 * (i - power) + 1)).div(power).exp2().float()
 
 
 def alibi(heads: int, shard: LocalShard, length: int, device: torch.device) -> Tensor:
@@ -137,8 +142,8 @@ def alibi(heads: int, shard: LocalShard, length: int, device: torch.device) -> T
     HF adds slope x position of the key. The difference is the same for all keys of a query, so softmax ignores it, and distances
     stay exact in 16 bits where they matter.
     """
-    here, everywhere = shard.positions(length, device)
+    positions, key_positions = shard.positions(length, device)
     each = heads // shard.tp
-    own = slopes(heads, device)[shard.tp_rank * each : (shard.tp_rank + 1) * each]
-    distance = (here[:, None] - everywhere).float()
-    return (-own[:, None, None] * distance).masked_fill(distance < 0, -torch.inf)
+    local_slopes = slopes(heads, device)[shard.tp_rank * each : (shard.tp_rank + 1) * each]
+    distance = (positions[:, None] - key_positions).float()
+    return (-local_slopes[:, None, None] * distance).masked_fill(distance < 0, -torch.inf)

@@ -9,7 +9,7 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
 )
 
-from meshwise.workers.trainer.models.base import Span
+from meshwise.workers.trainer.stages import Span
 
 NAMES = (
     "input_layernorm",
@@ -27,18 +27,21 @@ def styles(span: Span) -> dict[str, ParallelStyle]:
         "word_embeddings": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
         "word_embeddings_layernorm": SequenceParallel(use_local_output=True),
     }
-    return frame(span, first, NAMES)
+    return decoder_styles(span, first, NAMES)
 
 
-def frame(span: Span, first: dict[str, ParallelStyle], names: tuple[str, ...]) -> dict[str, ParallelStyle]:
-    """Styles of a decoder with BLOOM's structure, from those of its embeddings and the names of a block's norms, attention and products."""
-    found = {f"transformer.{name}": style for name, style in first.items()} if span.starts else {}
+def decoder_styles(span: Span, first: dict[str, ParallelStyle], names: tuple[str, ...]) -> dict[str, ParallelStyle]:
+    """Return the styles of a decoder with BLOOM's structure.
+
+    `first` has the styles of its embeddings, `names` the names of a block's norms, attention and products.
+    """
+    plan = {f"transformer.{name}": style for name, style in first.items()} if span.starts else {}
     for i in span.layers:
-        found |= {f"transformer.h.{i}.{name}": style for name, style in _block(*names).items()}
+        plan |= {f"transformer.h.{i}.{name}": style for name, style in _block(*names).items()}
     if span.ends:
-        found["transformer.ln_f"] = SequenceParallel()
-        found["lm_head"] = ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1))
-    return found
+        plan["transformer.ln_f"] = SequenceParallel()
+        plan["lm_head"] = ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1))
+    return plan
 
 
 def _block(norm: str, attention: str, packed: str, out: str, second: str, wide: str, narrow: str) -> dict[str, ParallelStyle]:

@@ -1,17 +1,8 @@
-"""Registry entry of GPT-2: sizes, unsupported configs, tensors, lazy build and sharding. No torch."""
-
-from typing import TYPE_CHECKING
+"""Registry entry of GPT-2: sizes, unsupported configs and tensors. No torch."""
 
 from meshwise.workers.trainer.models.bloom import family as bloom
 from meshwise.workers.trainer.models.registry import Config, Family, Sizes, first_of
 from meshwise.workers.trainer.models.tensors import Shapes, Tensors, norm
-
-if TYPE_CHECKING:
-    from torch import nn
-    from torch.distributed.tensor.parallel import ParallelStyle
-
-    from meshwise.workers.trainer.models.base import Span
-    from meshwise.workers.trainer.ops.attention import LocalShard
 
 EMBEDDING = "transformer.wte.weight"
 
@@ -23,9 +14,9 @@ def sizes(config: Config) -> Sizes:
 def unsupported(config: Config) -> str:
     if config.get("activation_function", "gelu_new") not in ("gelu_new", "gelu_pytorch_tanh"):
         return f"activation_function {config['activation_function']!r} is not supported; the trainer has gelu_new"
-    odd = [key for key in ("scale_attn_by_inverse_layer_idx", "add_cross_attention") if config.get(key)]
-    odd += [] if config.get("scale_attn_weights", True) else ["scale_attn_weights false"]
-    return f"{odd[0]} is not supported; the trainer has plain causal attention" if odd else ""
+    unknown = [key for key in ("scale_attn_by_inverse_layer_idx", "add_cross_attention") if config.get(key)]
+    unknown += [] if config.get("scale_attn_weights", True) else ["scale_attn_weights false"]
+    return f"{unknown[0]} is not supported; the trainer has plain causal attention" if unknown else ""
 
 
 def ignored_dropout(config: Config) -> float:
@@ -46,18 +37,6 @@ def tensors(config: Config, m: Sizes) -> Tensors:
     return Tensors(before, "transformer.h", layer, norm("transformer.ln_f", m.hidden))
 
 
-def _build(config: Config, span: "Span", shard: "LocalShard", recompute: str) -> "nn.Module":
-    from meshwise.workers.trainer.models.gpt2.model import Gpt2
-
-    return Gpt2(config, span, shard, recompute)
-
-
-def _styles(span: "Span") -> "dict[str, ParallelStyle]":
-    from meshwise.workers.trainer.models.gpt2.sharding import styles
-
-    return styles(span)
-
-
 FAMILY = Family(
     model_types=("gpt2",),
     sizes=sizes,
@@ -67,6 +46,4 @@ FAMILY = Family(
     embedding=EMBEDDING,
     transformers_class="GPT2LMHeadModel",
     buffers=(".attn.bias", ".attn.masked_bias"),
-    build=_build,
-    styles=_styles,
 )

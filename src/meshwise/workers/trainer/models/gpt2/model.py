@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meshwise.workers.trainer.models.base import Span
 from meshwise.workers.trainer.models.bloom.model import Bloom, heads_of, norm_of
 from meshwise.workers.trainer.models.registry import Config, sizes_of
 from meshwise.workers.trainer.ops.attention import LocalShard, attend
 from meshwise.workers.trainer.ops.recompute import checkpointed
+from meshwise.workers.trainer.stages import Span
 
 TRANSPOSED = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
 
@@ -82,12 +82,12 @@ class Gpt2(Bloom):
         return self.transformer.wte
 
     def embed(self, x: Tensor) -> Tensor:
-        here, _ = self.shard.positions(x.shape[1], x.device)
-        return self.transformer.wte(x) + self.transformer.wpe(here[None])
+        positions, _ = self.shard.positions(x.shape[1], x.device)
+        return self.transformer.wte(x) + self.transformer.wpe(positions[None])
 
     def mask(self, length: int, device: torch.device) -> Tensor | None:
-        here, everywhere = self.shard.positions(length, device)
-        return here[:, None] >= everywhere if self.shard.cp > 1 else None
+        positions, key_positions = self.shard.positions(length, device)
+        return positions[:, None] >= key_positions if self.shard.cp > 1 else None
 
     def from_hf(self, name: str, weight: Tensor) -> Tensor:
         """Convert a weight from HF's order to the model's."""
@@ -102,3 +102,7 @@ class Gpt2(Bloom):
     def _by_head(self, weight: Tensor, shape: tuple[int, int]) -> Tensor:
         """Reorder rows from blocks of (first, second) to blocks of (second, first)."""
         return weight.unflatten(0, (*shape, -1)).transpose(0, 1).flatten(0, 2)
+
+
+def build(config: Config, span: Span, shard: LocalShard, recompute: str) -> nn.Module:
+    return Gpt2(config, span, shard, recompute)

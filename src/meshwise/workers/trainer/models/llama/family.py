@@ -1,16 +1,9 @@
-"""Registry entry of Llama: sizes, unsupported configs, tensors, lazy build and sharding. No torch."""
+"""Registry entry of Llama: sizes, unsupported configs and tensors. No torch."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from meshwise.workers.trainer.models.registry import Config, Family, Sizes, first_of
 from meshwise.workers.trainer.models.tensors import Shapes, Tensors, linear
-
-if TYPE_CHECKING:
-    from torch import nn
-    from torch.distributed.tensor.parallel import ParallelStyle
-
-    from meshwise.workers.trainer.models.base import Span
-    from meshwise.workers.trainer.ops.attention import LocalShard
 
 EMBEDDING = "model.embed_tokens.weight"
 
@@ -64,26 +57,14 @@ def tensors(config: Config, m: Sizes) -> Tensors:
 
 
 def gated_ffn(m: Sizes, bias: bool) -> Shapes:
-    """Shapes of SwiGLU's three projections."""
+    """Return the shapes of SwiGLU's three projections."""
     gate, up = (linear(f"mlp.{name}_proj", m.ffn, m.hidden, bias) for name in ("gate", "up"))
     return gate | up | linear("mlp.down_proj", m.hidden, m.ffn, bias)
 
 
 def trunk(m: Sizes, layer: Shapes) -> Tensors:
-    """Shapes around the layers: the embedding and the final norm."""
+    """Return the tensors of a model with these layers: with the embedding and the final norm."""
     return Tensors({EMBEDDING: (m.vocab, m.hidden)}, "model.layers", layer, {"model.norm.weight": (m.hidden,)})
-
-
-def _build(config: Config, span: "Span", shard: "LocalShard", recompute: str) -> "nn.Module":
-    from meshwise.workers.trainer.models.llama.model import Llama
-
-    return Llama(config, span, shard, recompute)
-
-
-def _styles(span: "Span") -> "dict[str, ParallelStyle]":
-    from meshwise.workers.trainer.models.llama.sharding import styles
-
-    return styles(span)
 
 
 FAMILY = Family(
@@ -94,6 +75,4 @@ FAMILY = Family(
     embedding=EMBEDDING,
     transformers_class="LlamaForCausalLM",
     buffers=(".rotary_emb.inv_freq",),
-    build=_build,
-    styles=_styles,
 )

@@ -6,11 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meshwise.workers.trainer.models.base import Span, Tied
+from meshwise.workers.trainer.models.base import Tied
 from meshwise.workers.trainer.models.llama.family import head_dim_of, rope_of
 from meshwise.workers.trainer.models.registry import Config, sizes_of
-from meshwise.workers.trainer.ops.attention import UNSHARDED, LocalShard, attend
+from meshwise.workers.trainer.ops.attention import LocalShard, attend
 from meshwise.workers.trainer.ops.recompute import checkpointed
+from meshwise.workers.trainer.stages import Span
 
 
 class Attention(nn.Module):
@@ -32,7 +33,7 @@ class Attention(nn.Module):
         return self.o_proj(y.transpose(1, 2).flatten(2))
 
     def _heads(self, x: Tensor, rotation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values (batch, sequence, heads, head_dim)."""
+        """Return queries, keys and values (batch, sequence, heads, head_dim)."""
         if self.fused:
             from meshwise.workers.trainer.ops.fused_projections import fused_linear, split_and_rotate
 
@@ -111,7 +112,7 @@ class Trunk(nn.Module):
 
 
 class Llama(Tied):
-    def __init__(self, config: Config, span: Span, shard: LocalShard = UNSHARDED, recompute: str = "none") -> None:
+    def __init__(self, config: Config, span: Span, shard: LocalShard, recompute: str) -> None:
         super().__init__()
         sizes = sizes_of(config)
         self.config, self.shard, self.tied = config, shard, sizes.tied
@@ -125,12 +126,16 @@ class Llama(Tied):
             x = self.model.embed_tokens(x)
         else:
             length *= self.shard.tp  # between blocks, sequence parallelism splits the sequence
-        here, everywhere = self.shard.positions(length, x.device)
-        rotation = rotation_of(self.config, here)
-        mask = here[:, None] >= everywhere if self.shard.cp > 1 else None
+        positions, key_positions = self.shard.positions(length, x.device)
+        rotation = rotation_of(self.config, positions)
+        mask = positions[:, None] >= key_positions if self.shard.cp > 1 else None
         for block in self.model.layers.values():
             x = block(x, rotation, mask)
         return self.end(x, self.model.norm, targets)
+
+
+def build(config: Config, span: Span, shard: LocalShard, recompute: str) -> nn.Module:
+    return Llama(config, span, shard, recompute)
 
 
 def norm_of(config: Config) -> nn.RMSNorm:
@@ -138,7 +143,9 @@ def norm_of(config: Config) -> nn.RMSNorm:
 
 
 def rotation_of(config: Config, positions: Tensor) -> Tensor:
-    """Cosines and sines (2, positions, head_dim) of rotary positions (arXiv:2104.09864), with Llama 3.1's stretched long wavelengths.
+    """Return cosines and sines (2, positions, head_dim) of rotary positions (arXiv:2104.09864).
+
+    Llama 3.1 stretches long wavelengths.
 
     Sines of the first half are negative, as `rotate` expects.
     """

@@ -9,19 +9,19 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
 )
 
-from meshwise.workers.trainer.models.base import Span
+from meshwise.workers.trainer.stages import Span
 
 
 def styles(span: Span) -> dict[str, ParallelStyle]:
-    found: dict[str, ParallelStyle] = {}
+    plan: dict[str, ParallelStyle] = {}
     if span.starts:
-        found["model.embed_tokens"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1))
+        plan["model.embed_tokens"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1))
     for i in span.layers:
-        found |= {f"model.layers.{i}.{name}": style for name, style in _block().items()}
+        plan |= {f"model.layers.{i}.{name}": style for name, style in _block().items()}
     if span.ends:
-        found["model.norm"] = SequenceParallel()
-        found["lm_head"] = ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1))
-    return found
+        plan["model.norm"] = SequenceParallel()
+        plan["lm_head"] = ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1))
+    return plan
 
 
 def _block() -> dict[str, ParallelStyle]:

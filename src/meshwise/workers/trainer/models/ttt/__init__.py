@@ -4,7 +4,7 @@
     model.py              Llama's structure with a learner instead of attention
     learner.py            projections and learning rates that every learner has
     linear.py mlp.py      the two learners, TTT-Linear and TTT-MLP, in plain PyTorch
-    decode.py             one token at a time; fast_decode.py: the same by kernels
+    decode.py             one token at a time; fast_decode.py: by kernels; predictor.py: chooses
     dispatch.py           whether the kernels support a layer
     kernels/              Triton kernels of both learners
 

@@ -29,16 +29,17 @@ class Memory:
 
 
 def initial_memory(layer: Learner, batch: int) -> Memory:
+    """Return the state before the first token: the learned initial weights, and sums of zero."""
     first = [p.detach().float() for p in _parameters(layer)]
     if isinstance(layer, LinearLearner):
         size = layer.head_dim
         state = first[0].new_zeros(2, batch, layer.heads, size + 1, size)
         weights, sums = ([part[..., :size, :].transpose(-1, -2), part[..., size:, :]] for part in state)
     else:
-        weights, sums = ([one.new_zeros(batch, *one.shape) for one in first] for _ in range(2))
+        weights, sums = ([parameter.new_zeros(batch, *parameter.shape) for parameter in first] for _ in range(2))
         state = weights[0]
-    for own, given in zip(weights, first, strict=True):
-        own.copy_(given)
+    for weight, start in zip(weights, first, strict=True):
+        weight.copy_(start)
     return Memory(weights, sums, state)
 
 
@@ -60,9 +61,9 @@ def layer_gradients(layer: Learner, k: Tensor, v: Tensor, weights: list[Tensor])
 def add_gradients(layer: Learner, memory: Memory, k: Tensor, v: Tensor, rate: Tensor) -> None:
     """Add the gradients of tokens of one mini-batch to the sums."""
     parts = layer_gradients(layer, k, v, memory.weights)
-    for i, (entered, gradient) in enumerate(parts):
+    for i, (inputs, gradient) in enumerate(parts):
         step = rate[..., None] * gradient
-        memory.sums[2 * i] += entered.transpose(-1, -2) @ step
+        memory.sums[2 * i] += inputs.transpose(-1, -2) @ step
         memory.sums[2 * i + 1] += step.sum(-2, keepdim=True)
 
 
@@ -75,10 +76,10 @@ def apply_sums(memory: Memory, place: Tensor, full: Tensor) -> None:
 
 def read_token(layer: Learner, memory: Memory, q: Tensor, place: Tensor) -> Tensor:
     """Return the output (batch, heads, 1, head_dim) of a token whose position has the factor `place`."""
-    now = [weight - place * total for weight, total in zip(memory.weights, memory.sums, strict=True)]
-    out = q @ now[0] + now[1]
+    current = [weight - place * total for weight, total in zip(memory.weights, memory.sums, strict=True)]
+    out = q @ current[0] + current[1]
     if isinstance(layer, MLPLearner):
-        out = gelu(out) @ now[2] + now[3]
+        out = gelu(out) @ current[2] + current[3]
     gamma, beta = layer.norm()
     return q + gamma * F.layer_norm(out, out.shape[-1:], eps=EPS) + beta
 
@@ -116,8 +117,8 @@ class Decoding:
 
     def _replay_state(self, layer: Learner, memory: Memory, x: Tensor) -> None:
         """Compute the state after the tokens x by running the chain of mini-batches."""
-        for own, given in zip(memory.weights, _parameters(layer), strict=True):
-            own.copy_(given)
+        for weight, start in zip(memory.weights, _parameters(layer), strict=True):
+            weight.copy_(start)
         for total in memory.sums:
             total.zero_()
         size = layer.mini_batch
@@ -133,7 +134,7 @@ class Decoding:
         return x.unflatten(-1, (layer.heads, -1)).transpose(1, 2).float()
 
     def _rates(self, layer: Learner, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Learning rates of the tokens (batch, heads, tokens), and the factors of all positions."""
+        """Return the learning rates of the tokens (batch, heads, tokens), and the factors of all positions."""
         rate, places = layer.rates(F.pad(x, (0, 0, 0, -x.shape[1] % layer.mini_batch)))
         return rate.flatten(2)[..., : x.shape[1]], places
 
@@ -152,9 +153,9 @@ class Decoding:
         q, k, v = (self._heads(layer, project(normal[:, None])) for project in (layer.q_proj, layer.k_proj, layer.v_proj))
         rate, places = self._rates(layer, normal[:, None])
         place = self.position % layer.mini_batch
-        here = self.rotation.index_select(1, place[None])
-        add_gradients(layer, memory, rotate(k, here), v, rate)
-        out = read_token(layer, memory, rotate(q, here), places.index_select(0, place[None])).transpose(1, 2).flatten(1)
+        rotation = self.rotation.index_select(1, place[None])
+        add_gradients(layer, memory, rotate(k, rotation), v, rate)
+        out = read_token(layer, memory, rotate(q, rotation), places.index_select(0, place[None])).transpose(1, 2).flatten(1)
         apply_sums(memory, places[-1], place == layer.mini_batch - 1)
         x = x + layer.o_proj(layer.post_norm(out.to(x.dtype)))
         return x + block.mlp(block.ffn_norm(x))

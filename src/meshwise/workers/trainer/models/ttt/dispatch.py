@@ -26,7 +26,7 @@ MLP = Limits((64,), (16,), (torch.bfloat16, torch.float16), shared=160 * 1024)
 
 @cache
 def why_no_kernels(device: torch.device, dtype: torch.dtype, head_size: int, mini_batch: int, limits: Limits = LINEAR) -> str:
-    """Why the kernels do not support this layer; empty if they do."""
+    """Return why the kernels do not support this layer; empty if they do."""
     if device.type != "cuda":
         return f"they need CUDA, not {device.type}"
     chip = torch.cuda.get_device_properties(device)
@@ -39,7 +39,7 @@ def why_no_kernels(device: torch.device, dtype: torch.dtype, head_size: int, min
     if mini_batch not in limits.mini_batches:
         return f"they support mini-batches of {', '.join(map(str, limits.mini_batches))} tokens, not {mini_batch}"
     if dtype not in limits.dtypes:
-        names = [str(one).removeprefix("torch.") for one in (*limits.dtypes, dtype)]
+        names = [str(supported).removeprefix("torch.") for supported in (*limits.dtypes, dtype)]
         return f"they support {', '.join(names[:-1])}, not {names[-1]}"
     return ""
 

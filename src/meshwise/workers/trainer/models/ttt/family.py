@@ -1,16 +1,8 @@
-"""Registry entry of TTT: sizes, unsupported configs, tensors, lazy build and predictor. No torch."""
-
-from typing import TYPE_CHECKING, Any
+"""Registry entry of TTT: sizes, unsupported configs and tensors. No torch."""
 
 from meshwise.workers.trainer.models.llama import family as llama
 from meshwise.workers.trainer.models.registry import Config, Family, Sizes
 from meshwise.workers.trainer.models.tensors import Shapes, Tensors, linear, norm
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from meshwise.workers.trainer.models.base import Predictor, Span
-    from meshwise.workers.trainer.ops.attention import LocalShard
 
 LEARNERS = ("linear", "mlp")
 
@@ -38,33 +30,15 @@ def tensors(config: Config, m: Sizes) -> Tensors:
     learner, tokens = learner_of(config)
     dim = m.hidden // m.heads
     width = 4 * dim if learner == "mlp" else dim
-    own: Shapes = {"ttt_norm_weight": (m.heads, dim), "ttt_norm_bias": (m.heads, dim), "learnable_token_idx": (tokens,)}
-    own |= {"learnable_ttt_lr_weight": (m.heads, 1, m.hidden), "learnable_ttt_lr_bias": (m.heads, 1)}
-    own |= {"W1": (m.heads, dim, width), "b1": (m.heads, 1, width)}
-    own |= {"W2": (m.heads, width, dim), "b2": (m.heads, 1, dim)} if learner == "mlp" else {}
+    block: Shapes = {"ttt_norm_weight": (m.heads, dim), "ttt_norm_bias": (m.heads, dim), "learnable_token_idx": (tokens,)}
+    block |= {"learnable_ttt_lr_weight": (m.heads, 1, m.hidden), "learnable_ttt_lr_bias": (m.heads, 1)}
+    block |= {"W1": (m.heads, dim, width), "b1": (m.heads, 1, width)}
+    block |= {"W2": (m.heads, width, dim), "b2": (m.heads, 1, dim)} if learner == "mlp" else {}
     for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
-        own |= linear(name, m.hidden, m.hidden, False)
-    own |= norm("post_norm", m.hidden)
+        block |= linear(name, m.hidden, m.hidden, False)
+    block |= norm("post_norm", m.hidden)
     layer: Shapes = {"seq_norm.weight": (m.hidden,), "ffn_norm.weight": (m.hidden,)} | llama.gated_ffn(m, False)
-    return llama.trunk(m, layer | {f"seq_modeling_block.{name}": shape for name, shape in own.items()})
-
-
-def _build(config: Config, span: "Span", shard: "LocalShard", recompute: str) -> "nn.Module":
-    from meshwise.workers.trainer.models.ttt.model import TTTDecoder
-
-    return TTTDecoder(config, span, recompute)
-
-
-def _predictor(model: Any, batch: int) -> "Predictor":
-    """Decode with the kernels if they support this model on its device, else with plain PyTorch."""
-    from meshwise.workers.trainer.models.ttt.decode import Decoding
-
-    plain = Decoding(model, batch)
-    if learner_of(model.config)[0] == "linear" and plain.layers[0].seq_modeling_block.fast:
-        from meshwise.workers.trainer.models.ttt.fast_decode import FastDecoding
-
-        return FastDecoding(model, batch)
-    return plain
+    return llama.trunk(m, layer | {f"seq_modeling_block.{name}": shape for name, shape in block.items()})
 
 
 FAMILY = Family(
@@ -74,6 +48,5 @@ FAMILY = Family(
     tensors=tensors,
     embedding=llama.EMBEDDING,
     buffers=llama.FAMILY.buffers,
-    build=_build,
-    predictor=_predictor,
+    recurrent=True,
 )

@@ -14,6 +14,8 @@ from meshwise.workers.trainer.models.ttt.model import TTTDecoder
 
 
 class FastDecoding(Decoding):
+    """A predictor whose steps run in kernels, with weights of `dtype`."""
+
     def __init__(self, model: TTTDecoder, batch: int = 1, dtype: torch.dtype = torch.bfloat16) -> None:
         super().__init__(model, batch)
         self.dtype = dtype

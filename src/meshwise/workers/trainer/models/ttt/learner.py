@@ -60,11 +60,11 @@ class Learner(nn.Module):
         raise NotImplementedError
 
     def _split(self, x: Tensor) -> Tensor:
-        """(batch, heads, mini-batches, tokens, head_dim)"""
+        """Return x as (batch, heads, mini-batches, tokens, head_dim)."""
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2).unflatten(2, (-1, self.mini_batch)).float()
 
     def rates(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Learning rates of each token (batch, heads, mini-batches, tokens), and the factor of each position in a mini-batch."""
+        """Return the learning rates of each token (batch, heads, mini-batches, tokens), and the factor of each position in a mini-batch."""
         score = x.float() @ self.learnable_ttt_lr_weight.squeeze(1).float().T + self.learnable_ttt_lr_bias.squeeze(1).float()
         rate = score.sigmoid().transpose(1, 2).unflatten(2, (-1, self.mini_batch)) * self.base_lr / self.head_dim
         counted = 1 / torch.arange(1, self.mini_batch + 1, device=x.device)
@@ -75,7 +75,7 @@ class Learner(nn.Module):
         raise NotImplementedError
 
     def norm(self) -> tuple[Tensor, Tensor]:
-        """Gain and shift (heads, 1, head_dim) of the norm that ends each head's model."""
+        """Return gain and shift (heads, 1, head_dim) of the norm that ends each head's model."""
         return self.ttt_norm_weight.float().unsqueeze(1), self.ttt_norm_bias.float().unsqueeze(1)
 
 

@@ -15,6 +15,8 @@ PADDING = 16
 
 
 class LinearLearner(Learner):
+    """TTT-Linear: the inner model is x W1 + b1."""
+
     limits = LINEAR
 
     def __init__(self, config: Config) -> None:

@@ -14,6 +14,8 @@ WIDER = 4
 
 
 class MLPLearner(Learner):
+    """TTT-MLP: the inner model is gelu(x W1 + b1) W2 + b2."""
+
     limits = MLP
 
     def __init__(self, config: Config) -> None:
@@ -71,5 +73,5 @@ def gelu(x: Tensor) -> Tensor:
 def gelu_derivative(x: Tensor) -> Tensor:
     """Return the derivative of x (1 + tanh u) / 2, u = sqrt(2 / pi) (x + 0.044715 x^3) (arXiv:1606.08415)."""
     root = 0.7978845608028654  # sqrt(2 / pi)
-    bent = torch.tanh(root * (x + 0.044715 * x**3))
-    return 0.5 * (1 + bent) + 0.5 * x * (1 - bent * bent) * root * (1 + 3 * 0.044715 * x * x)
+    tanh = torch.tanh(root * (x + 0.044715 * x**3))
+    return 0.5 * (1 + tanh) + 0.5 * x * (1 - tanh * tanh) * root * (1 + 3 * 0.044715 * x * x)

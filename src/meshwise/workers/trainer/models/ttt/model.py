@@ -9,13 +9,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from meshwise.workers.trainer.models.base import Span, Tied
+from meshwise.workers.trainer.models.base import Tied
 from meshwise.workers.trainer.models.llama.model import FeedForward, norm_of
 from meshwise.workers.trainer.models.registry import Config, sizes_of
 from meshwise.workers.trainer.models.ttt.family import learner_of
 from meshwise.workers.trainer.models.ttt.linear import LinearLearner
 from meshwise.workers.trainer.models.ttt.mlp import MLPLearner
+from meshwise.workers.trainer.ops.attention import LocalShard
 from meshwise.workers.trainer.ops.recompute import checkpointed
+from meshwise.workers.trainer.stages import Span
 
 LEARNERS = {"linear": LinearLearner, "mlp": MLPLearner}
 
@@ -50,7 +52,7 @@ class TTTDecoder(Tied):
     constants: ClassVar[dict[str, float]] = {"b1": 0.0, "b2": 0.0, "token_idx": 0.0, "ttt_norm_weight": 1.0}
     """Initial values of the weights that do not start random, by name ending."""
 
-    def __init__(self, config: Config, span: Span, recompute: str = "none") -> None:
+    def __init__(self, config: Config, span: Span, recompute: str) -> None:
         super().__init__()
         sizes = sizes_of(config)
         self.config, self.tied = config, sizes.tied
@@ -68,8 +70,13 @@ class TTTDecoder(Tied):
         return self.end(x, self.model.norm, targets)
 
 
+def build(config: Config, span: Span, shard: LocalShard, recompute: str) -> nn.Module:
+    """Build a span of layers. `shard` is always the whole: layout rules refuse tp and cp."""
+    return TTTDecoder(config, span, recompute)
+
+
 def rotation_of(config: Config, device: torch.device) -> Tensor:
-    """Cosines and sines (2, mini-batch, head_dim / 2) of the positions in a mini-batch."""
+    """Return cosines and sines (2, mini-batch, head_dim / 2) of the positions in a mini-batch."""
     sizes = sizes_of(config)
     dim = sizes.hidden // sizes.heads
     frequency = float(config.get("rope_theta", 10000.0)) ** -(torch.arange(0, dim, 2, device=device).float() / dim)

@@ -52,12 +52,12 @@ def launch(name: str, programs: int, packed: Tensor) -> Callable[..., None]:
 
 
 def columns(width: int, heads: int) -> int:
-    """Columns of a packed row: queries, keys, values, one learning-rate score per head, and padding to a multiple of 16."""
+    """Return the columns of a packed row: queries, keys, values, one learning-rate score per head, and padding to a multiple of 16."""
     return 3 * width + -(-heads // PADDING) * PADDING
 
 
 def _sizes(packed: Tensor, w1: Tensor, token_idx: Tensor) -> tuple[int, int, int, int, int, int]:
-    """batch, seq, heads, features, tokens of a mini-batch, mini-batches"""
+    """Return batch, seq, heads, features, tokens of a mini-batch, and mini-batches."""
     batch, seq, _ = packed.shape
     tokens = token_idx.shape[0]
     return batch, seq, w1.shape[0], w1.shape[-1], tokens, -(-seq // tokens)
@@ -182,7 +182,7 @@ def backward(
     lines: Tensor,
     base_lr: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of `packed`, of W1 and b1 per chain, and two parts of those of gamma, beta and places per mini-batch."""
+    """Return gradients of `packed`, of W1 and b1 per chain, and in two parts of gamma, beta and places per mini-batch."""
     batch, seq, heads, features, tokens, count = _sizes(d_out, w1, token_idx)
     d_packed, d_first, each, finish = _empty_backward(d_out, w1, token_idx)
     kept = d_out.new_empty(batch * heads * count, KEPT, tokens, dtype=torch.float32)

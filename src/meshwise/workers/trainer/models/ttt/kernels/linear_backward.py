@@ -1,5 +1,5 @@
 """TTT-Linear backward in three kernels: all mini-batches in parallel, the serial chain of the state's gradient from the last mini-batch to
-the first, and all mini-batches in parallel again, to turn that gradient into those of keys, values and rates."""
+the first, and all mini-batches in parallel again, to derive the gradients of keys, values and rates."""
 
 # Triton's language is not Python: a kernel's arguments and loops have their own types
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
@@ -29,7 +29,7 @@ KEPT = tl.constexpr(8)
 TILES = tl.constexpr(4)
 """Tiles (T, F) kept per mini-batch: go = gamma xh + beta - target, xh, u, dZb."""
 PADDING = tl.constexpr(16)
-"""Columns of `packed` come in multiples of this: those after the last head's score are padding, with zero gradient."""
+"""Columns of `packed` are a multiple of this: the columns after the last head's score are padding, with zero gradient."""
 
 
 @triton.jit
@@ -109,7 +109,7 @@ def backward_each(
 
 @triton.jit
 def means(s_u, s_x, s_p, s_g, s_gx, line, rate, mean, along, g2_mean, T: tl.constexpr, F: tl.constexpr):
-    """From five sums over features, (T,) each: mean u, mean(u xh), mean dxh, and mean(dxh xh) + mean(dG G).
+    """Return, from five sums over features, (T,) each: mean u, mean(u xh), mean dxh, and mean(dxh xh) + mean(dG G).
 
     dxh = gamma^2 dgx - u mean(gx xh) - gx mean(u xh), with dgx = u - mean u - xh mean(u xh): linear in u, so its means follow from u's.
     `rate` is rstd e.

@@ -121,7 +121,7 @@ def forward_out(
     seq, width, heads, count,
     T: tl.constexpr, F: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """O = Q + gamma LNhat(Q W + b - tril(eta (Q K' + 1)) G) + beta, out (batch, seq, heads, F). Grid: batch x heads x mini-batches."""
+    """Compute O = Q + gamma LNhat(Q W + b - tril(eta (Q K' + 1)) G) + beta (batch, seq, heads, F). Grid: batch x heads x mini-batches."""
     at = tl.program_id(0).to(tl.int64)
     n, pid = at % count, at // count
     batch, head = pid // heads, pid % heads

@@ -15,7 +15,7 @@ EPS = tl.constexpr(1e-6)
 
 @triton.jit
 def read_tile(packed, batch, first, seq, row, column, T: tl.constexpr, F: tl.constexpr):
-    """(T, F): a head's columns of T tokens; zeros past the end of the sequence."""
+    """Return (T, F): a head's columns of T tokens; zeros past the end of the sequence."""
     tokens = first + tl.arange(0, T)
     at = packed + (batch.to(tl.int64) * seq + tokens)[:, None] * row + column + tl.arange(0, F)[None, :]
     return tl.load(at, mask=(tokens < seq)[:, None], other=0.0)
@@ -30,14 +30,14 @@ def write_tile(packed, tile, batch, first, seq, row, column, T: tl.constexpr, F:
 
 @triton.jit
 def read_angles(rotation, T: tl.constexpr, F: tl.constexpr):
-    """Cosines and sines, (T, F / 2) each, of the positions in a mini-batch."""
+    """Return cosines and sines, (T, F / 2) each, of the positions in a mini-batch."""
     at = tl.arange(0, T)[:, None] * (F // 2) + tl.arange(0, F // 2)[None, :]
     return tl.load(rotation + at), tl.load(rotation + T * (F // 2) + at)
 
 
 @triton.jit
 def read_no_angle(rotation, T: tl.constexpr, F: tl.constexpr):
-    """Cosine 1 and sine 0, (1, F / 2) each: those of the first position."""
+    """Return cosine 1 and sine 0, (1, F / 2) each: the angle of the first position."""
     at = rotation + tl.arange(0, F // 2)[None, :]
     return tl.load(at), tl.load(at + T * (F // 2))
 
@@ -51,7 +51,7 @@ def rotate(x, cos, sin, T: tl.constexpr, F: tl.constexpr):
 
 @triton.jit
 def read_rate(packed, lr_bias, batch, first, seq, row, column, head, T: tl.constexpr):
-    """sigmoid(score + bias), (T,): zero past the end of the sequence, so that padding has no gradient."""
+    """Return sigmoid(score + bias), (T,): zero past the end of the sequence, so that padding has no gradient."""
     tokens = first + tl.arange(0, T)
     score = tl.load(packed + (batch.to(tl.int64) * seq + tokens) * row + column + head, mask=tokens < seq, other=0.0)
     score = score.to(tl.float32) + tl.load(lr_bias + head).to(tl.float32)
@@ -60,14 +60,14 @@ def read_rate(packed, lr_bias, batch, first, seq, row, column, head, T: tl.const
 
 @triton.jit
 def read_places(token_idx, T: tl.constexpr):
-    """max(1 / i + learned_i, 0), (T,), for the positions i = 1..T."""
+    """Return max(1 / i + learned_i, 0), (T,), for the positions i = 1..T."""
     places = tl.arange(0, T)
     return tl.maximum(1.0 / (places + 1) + tl.load(token_idx + places).to(tl.float32), 0.0)
 
 
 @triton.jit
 def read_place(token_idx, i):
-    """max(1 / (i + 1) + learned_i, 0) for one position, counted from 0."""
+    """Return max(1 / (i + 1) + learned_i, 0) for one position, counted from 0."""
     return tl.maximum(1.0 / (i + 1.0) + tl.load(token_idx + i).to(tl.float32), 0.0)
 
 
@@ -88,7 +88,7 @@ def add5(a0, a1, a2, a3, a4, b0, b1, b2, b3, b4):
 
 @triton.jit
 def outputs(F: tl.constexpr):
-    """(F / 16, 16): the outputs of a state, split into tensor-core rows.
+    """Return (F / 16, 16): the outputs of a state, split into tensor-core rows.
 
     Chains hold a state as (F / 16, 16 outputs, F inputs), a batch of products, for two reasons. Triton assigns one product of a batch to
     each warp, so that a state or a gradient goes from one product into the next without leaving its warp's registers. And a batch is
@@ -115,7 +115,7 @@ def for_all(tile, F: tl.constexpr):
 
 @triton.jit
 def slope(z, wanted, squared, F: tl.constexpr):
-    """G = rstd (gx - mean gx - xh mean(gx xh)), the gradient of |LN(z) - target|^2 / 2 for z (T, F), with a single reduction.
+    """Compute G = rstd (gx - mean gx - xh mean(gx xh)), the gradient of |LN(z) - target|^2 / 2 for z (T, F), with a single reduction.
 
     z is centred; gx = squared xh + wanted, with squared = gamma^2 and wanted = gamma (beta - target). Returns G, xh, rstd, mean gx and
     mean(gx xh).

@@ -26,7 +26,7 @@ Rows = slice
 
 
 def sizes(q: Tensor, w1: Tensor, place: Tensor) -> tuple[int, int, int, dict[str, int]]:
-    """Batch, heads, mini-batches, and the constants of every kernel."""
+    """Return batch, heads, mini-batches, and the constants of every kernel."""
     batch, tokens, heads, width = q.shape
     return batch, heads, tokens // len(place), {"D": width, "M": w1.shape[-1], "T": len(place)}
 
@@ -78,18 +78,18 @@ def ttt_mlp(
     q: Tensor, k: Tensor, v: Tensor, rate: Tensor, place: Tensor,
     w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, gamma: Tensor, beta: Tensor,
 ) -> Tensor:  # fmt: skip
-    q, k, v, rate, w1, w2 = (one.contiguous() for one in (q, k, v, rate, w1, w2))
+    q, k, v, rate, w1, w2 = (tensor.contiguous() for tensor in (q, k, v, rate, w1, w2))
     batch, heads, batches, c = sizes(q, w1, place)
     states, out = fresh_states(k, batch, heads, batches, c), torch.empty_like(q)
 
     def chain(rows: Rows) -> None:
-        kept = [one[rows] for one in states]
+        kept = [tensor[rows] for tensor in states]
         grid = (len(kept[0]) * heads,)
         weights = (w1, b1, w2, b2, gamma, beta)
         mlp_forward.chain[grid](k[rows], v[rows], rate[rows], place, *weights, *kept, heads, batches, **c, **launch("chain"))
 
     def output(rows: Rows) -> None:
-        kept = [one[rows] for one in states]
+        kept = [tensor[rows] for tensor in states]
         grid = (len(kept[0]) * heads * batches,)
         given = (q[rows], k[rows], v[rows], rate[rows], place, gamma, beta)
         mlp_forward.output[grid](*given, *kept, out[rows], heads, batches, **c, **launch("output"))
@@ -108,7 +108,7 @@ def ttt_mlp_backward(
     d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, rate: Tensor, place: Tensor,
     w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, gamma: Tensor, beta: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    d_out, q, k, v, rate, w1, w2 = (one.contiguous() for one in (d_out, q, k, v, rate, w1, w2))
+    d_out, q, k, v, rate, w1, w2 = (tensor.contiguous() for tensor in (d_out, q, k, v, rate, w1, w2))
     batch, heads, batches, c = sizes(q, w1, place)
     width, inner, short = c["D"], c["M"], c["T"]
     # keeping the weights would take 64 KiB per mini-batch and head, 5 GiB for 125M at 16 x 512: rerunning the chain costs less
@@ -124,7 +124,7 @@ def ttt_mlp_backward(
     sums = [fresh(), fresh(inner, width), fresh(inner), fresh(inner, width), fresh(width), fresh(width), fresh(width)]
 
     def cut(rows: Rows, *whole: Tensor) -> list[Tensor]:
-        return [one[rows] for one in whole]
+        return [tensor[rows] for tensor in whole]
 
     def chain(rows: Rows) -> None:
         weights = (w1, b1, w2, b2, gamma, beta)
@@ -149,7 +149,7 @@ def ttt_mlp_backward(
 
     staggered(waves(q), chain, readers)
     staggered(waves(q), back_chain, through_w1)
-    d_last, d_w1, d_b1, d_w2, d_b2, d_gamma, d_beta = (one.sum(0) for one in sums)
+    d_last, d_w1, d_b1, d_w2, d_b2, d_gamma, d_beta = (tensor.sum(0) for tensor in sums)
     d_place = each[0].sum((0, 1, 2))
     d_place[-1] += d_last.sum()
     return (
