@@ -14,7 +14,7 @@ from pathlib import Path
 
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.axes import TRAIN_AXES
-from meshwise.plan.train.vary import at
+from meshwise.plan.train.vary import answer_point
 from meshwise.plan.vary import parse, variants
 
 ASK = TrainAsk(model="llama-3-70b", on="h100-sxm", batch=512, seq=8192, framework="megatron", tokens=15e12)
@@ -37,7 +37,7 @@ def points() -> list[float]:
     seconds: list[float] = []
     for variant in variants(ASK, parse(["nodes=8..512"], TRAIN_AXES, ASK), TRAIN_AXES):
         start = time.process_time()
-        at(variant)
+        answer_point(variant)
         seconds.append(time.process_time() - start)
     return seconds
 

@@ -67,7 +67,7 @@ def test_the_verdict_follows_the_most_certain_finding():
         "It does not add up: 1 finding is certain": {**shared, "seconds": 1.0, "tokens_per_second": 1000.0},
         "It probably does not add up: 1 finding is likely (batch).": {**shared, "dp": 8.0, "micro_batch": 3.0},
         "It adds up, but 1 finding is unusual.": {"forward_seconds": 0.045, "seconds": 7.5},
-        "Everything that could be checked adds up.": {**shared, "seconds": 1.0},
+        "No contradiction was found.": {**shared, "seconds": 1.0},
         "A single figure cannot be checked": {"seconds": 1.0},
     }
     found = {text: report.audit([reading_of(**numbers)], planned=False).verdict for text, numbers in verdicts.items()}
@@ -99,7 +99,7 @@ def test_scaling_is_relative_to_the_fewest_devices_of_the_same_model():
 def test_reasons_against_a_prediction_are_counted_over_training_and_serving():
     runs = [Run(where="line 1", numbers={"seconds": 1.0}), Run(where="line 2", numbers={"decode": 5.0})]
     audit = report.audit([("x", Reading("csv", runs))])
-    assert audit.notes == ("not compared with the planner: 2 x the chip is not stated",)
+    assert audit.notes == ("not compared with the planner: the chip is not stated (2 runs)",)
 
 
 def test_json_is_finite_and_holds_findings_suggestions_and_runs():

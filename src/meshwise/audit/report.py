@@ -173,7 +173,7 @@ def _notes(runs: Iterable[Figures], missing: Sequence[tuple[str, int]]) -> list[
     notes = [f"{_counted(count, 'failed run')} could not have worked: {reason}" for reason, count in failures.items()]
     reasons = sorted(missing, key=lambda pair: -pair[1])
     if reasons:
-        shown = "; ".join(f"{count} x {reason}" for reason, count in reasons[:4])
+        shown = "; ".join(f"{reason} ({_counted(count, 'run')})" for reason, count in reasons[:4])
         notes.append(f"not compared with the planner: {shown}{'; ...' * (len(reasons) > 4)}")
     return notes
 
@@ -281,7 +281,7 @@ def _sum_up(findings: Sequence[Finding]) -> str:
         return f"It probably does not add up: {_counted(likely, 'finding')} {'is' if likely == 1 else 'are'} likely ({rules})."
     if unusual:
         return f"It adds up, but {_counted(unusual, 'finding')} {'is' if unusual == 1 else 'are'} unusual."
-    return "Everything that could be checked adds up."
+    return "No contradiction was found."
 
 
 def _counted(count: int, noun: str) -> str:

@@ -199,13 +199,13 @@ def plain(record: Any) -> Any:
 def plan_table(path: Path, number: int, kind: str = "") -> dict[str, Any]:
     """Return the table of a plan.json; one of another format or kind is refused with the reason."""
     table = any_table(path)
+    if table.get("kind", "") != kind:
+        given, expected = ("serving" if name == "serve" else "training" for name in (table.get("kind"), kind))
+        raise UserError(f"{path}: a plan for {given}; expected a plan for {expected}")
     if table["format"] != number:
         raise UserError(
             f"{path}: a plan of format {quoted(table['format'])}; this version reads format {number}: make the plan again"
         )
-    if table.get("kind", "") != kind:
-        given, expected = ("serving" if name == "serve" else "training" for name in (table.get("kind"), kind))
-        raise UserError(f"{path}: a plan for {given}; expected a plan for {expected}")
     return table
 
 

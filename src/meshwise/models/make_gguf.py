@@ -1,12 +1,14 @@
 """Write a GGUF file with random weights and the shapes of a real model, to measure speed and memory without a download."""
 
 import os
+import shutil
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from meshwise import units
 from meshwise.errors import UserError, quoted
 from meshwise.models import find
 from meshwise.models.formats import Format, Weight, Weights, as_gguf, weights
@@ -82,6 +84,8 @@ def write(content: GgufFile, path: Path, *, header_only: bool = False, seed: int
     stored = [weight for weight in content.weights.tensors if weight.slot.stored]
     for kind in {weight.type for weight in stored}:
         pool(kind, seed)  # refuses a type that cannot be made, before the file is created
+    if not header_only:
+        _check_space(path, sum(weight.bytes for weight in stored))
     with _atomic(path) as temporary:
         file = _header(content, stored, temporary)
         for weight in stored:
@@ -96,6 +100,15 @@ def write(content: GgufFile, path: Path, *, header_only: bool = False, seed: int
         file.truncate(length)
         file.close()
     return length
+
+
+def _check_space(path: Path, size: float) -> None:
+    """Refuse a file that is larger than the free space of its disk."""
+    folder = path.absolute().parent
+    free = shutil.disk_usage(folder).free if folder.is_dir() else size
+    if size > free:
+        need, have = (units.show(value, "bytes", binary=True, digits=3) for value in (size, free))
+        raise UserError(f"{path} needs {need}, and {have} are free on its disk; --layers makes a smaller file")
 
 
 @contextmanager

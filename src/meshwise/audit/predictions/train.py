@@ -192,7 +192,7 @@ def _stated_share(f: Figures) -> str:
         return ""
     each = flops * stated / f.devices
     reached = f"{each / 1e12:.3g} TFLOP/s of {f.peak_flops / 1e12:.4g}, {percent(each / f.peak_flops)}"
-    return f"; 6N x {number(stated / f.devices)} tok/s a device = {reached}"
+    return f"; by 6N the stated {number(stated / f.devices)} tok/s per device would be {reached}"
 
 
 def layout_name(layout: dict[str, int]) -> str:

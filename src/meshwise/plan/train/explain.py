@@ -126,7 +126,8 @@ def fastest_with(q: Question, best: Choice, text: str) -> Choice:
     rules = broken(q, tried)
     if int(tried.devices[0]) != best.devices:
         rules.insert(0, f"its axes multiply to {best.devices} devices")
-    raise UserError(f"{text} cannot run; rules it breaks: {'; '.join(rules or found.rejected)}")
+    broken_rules = ", ".join(f"'{rule}'" for rule in rules or found.rejected)
+    raise UserError(f"{text} cannot run: it breaks {broken_rules}")
 
 
 def _search(q: Question, best: Choice, bounds: Bounds) -> Found:

@@ -30,7 +30,7 @@ OUT_OF_MEMORY = ("outofmemoryerror", "out of memory", "cannot allocate memory", 
 """How PyTorch, Linux and torchrun report it; a process that was killed (-9) had most often used too much memory."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TrainResult:
     """A run that trained: measurements, forecast and report."""
 
@@ -39,6 +39,9 @@ class TrainResult:
     forecast: Forecast | None
     """None if the chip is not in the catalogue."""
     sections: tuple[Section, ...]
+
+    def __repr__(self) -> str:
+        return f"<TrainResult in {self.folder}, {len(self.measured.steps)} steps; print(result.text) shows the report>"
 
     @property
     def text(self) -> str:

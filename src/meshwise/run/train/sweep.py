@@ -58,7 +58,7 @@ class Outcome:
     @property
     def generic(self) -> bool:
         """Whether the prediction is for the generic CPU."""
-        return self.row["gpu"] == GENERIC
+        return self.point.ready is not None and self.point.ready.question().chip.key == GENERIC
 
     @property
     def ran(self) -> bool:
@@ -142,7 +142,7 @@ def _point(run: TrainRun, values: dict[str, Value]) -> Point:
 def table(outcomes: Sequence[Outcome], refused: Sequence[Point]) -> list[Section]:
     """Return the runs, the fastest first, with their predictions, and how well the planner ranked them."""
     scales = {devices: _scale(group) for devices, group in by_devices(outcomes).items()}
-    header = ("", "devices", "tokens/s", "s/step", "predicted s", "GiB", "predicted GiB", "order")
+    header = ("", "devices", "tokens/s", "s/step", "predicted s", "GiB", "predicted GiB", "predicted rank")
     ranked = sorted(outcomes, key=lambda outcome: -outcome.rate)
     rows = tuple(_cells(outcome, scales[outcome.devices], _order(outcome, outcomes)) for outcome in ranked)
     broken = [f"not run, {point.name}: {point.refusal}" for point in refused]

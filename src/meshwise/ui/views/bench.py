@@ -20,7 +20,8 @@ Row = Mapping[str, Any]
 def bench_view(bench: "Bench", width: int) -> RenderableType:
     """Return one row per setting, with as many columns as fit; then memory, faults, notes and causes of a gap."""
     data, points = bench.data, bench.points
-    head = Text(f"{data['model']} with {data['engine']}, {data['repeats']} repeats after a warm-up", style="bold")
+    where = f"at {data['endpoint']}" if data["engine"] == "an endpoint" else f"with {data['engine']}"
+    head = Text(f"{data['model']} {where}, {data['repeats']} repeats after a warm-up", style="bold")
     faults = [f"{words} ({number}x)" for point in points for words, number in point["faults"].items()]
     notes = list(dict.fromkeys(note for point in points for note in point["notes"]))
     below = [f"failed: {line}" for line in dict.fromkeys(faults)] + [f"note: {line}" for line in notes] + list(bench.lines)

@@ -31,7 +31,7 @@ def step_line(settings: Settings, step: Step) -> str:
         f"loss {step.loss:.4f}",
         f"grad norm {step.grad_norm:.3f}",
         f"{tokens:,.0f} tok/s",
-        f"{tokens / settings.layout.devices:,.0f} tok/s/device",
+        *([f"{tokens / settings.layout.devices:,.0f} tok/s/device"] if settings.layout.devices > 1 else []),
         *([f"{flops / 1e12:.3g} TFLOP/s/device"] if math.isfinite(flops) else []),
         *([f"MFU {mfu:.1%}"] if math.isfinite(mfu) else []),
         f"{step.memory / 2**30:.2f} GiB{share}",
