@@ -129,7 +129,7 @@ def _rows(b: Tally) -> list[tuple[str, str, str]]:
         (f"{b['devices']:,} devices", f"{b['seconds'] / DAY:,.1f} days", f"at {100 * b['mfu']:g}% MFU"),
         ("weights", units.show(b['weights'], "bytes", digits=3), "2 bytes each"),
         ("optimizer", units.show(b['optimizer'], "bytes", digits=3), "8 bytes each: two float32 moments"),
-        ("activation checkpoints", units.show(b['activations'], "bytes", digits=4), f"{b['checkpoints']} per layer and token, 2 bytes x width"),
+        ("activation checkpoints", units.show(b['activations'], "bytes", digits=4), f"{b['checkpoints']} per layer and token, 2 B x width"),
         ("memory in all", size, ""),
         ("devices at least", few, f"{size} over {units.show(b['device_memory'], 'bytes')}; {b['least_seconds'] / DAY:,.0f} days"),
         ("memory per device", units.show(b['device_bytes'], "bytes", digits=2), f"on {b['devices']:,}"),
