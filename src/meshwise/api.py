@@ -147,10 +147,13 @@ def count(
 ) -> "Count":  # fmt: skip
     """Count the parameters, FLOPs, caches and bytes of a model. With `on` and `batch`: the time and memory of training on a cluster."""
     from meshwise.models.count import counted
-    from meshwise.plan import budget
 
     tally = counted(model, seq, tokens)
-    return budget.with_budget(tally, on, batch, mfu, checkpoints) if on else tally
+    if not on:
+        return tally
+    from meshwise.plan.budget import with_budget
+
+    return with_budget(tally, on, batch, mfu, checkpoints)
 
 
 def names(catalogue: str) -> list[str]:

@@ -10,7 +10,6 @@ from meshwise.catalogue import files
 from meshwise.errors import UserError, did_you_mean, quoted
 from meshwise.models import ollama
 from meshwise.models.config import as_list
-from meshwise.models.gguf import header
 from meshwise.models.model import Model, build
 
 HUB = "https://huggingface.co"
@@ -19,6 +18,8 @@ HUB = "https://huggingface.co"
 def find_model(name: str) -> Model:
     """Return the model that `name` means. Presets come first, then files, then the hub's cache, the hub, and Ollama tags."""
     if name.lower().endswith(".gguf"):
+        from meshwise.models.gguf import header
+
         return header.read(Path(name))
     values, label, source = find_values(name)
     model = build(values, label, source)

@@ -7,15 +7,13 @@ models: a preset fits if its name begins with the library's name, and the size i
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 
 from meshwise import units
 from meshwise.catalogue.files import squeeze
-from meshwise.models.gguf.quantiser import FILE_TYPES
 
 TOLERANCE = 0.07
 """Relative difference between a tag's rounded size and the parameters of its model: phi4:14b has 14.7 billion."""
-QUANTIZATIONS = {squeeze(name): name.lower() for name in (*FILE_TYPES, "fp16", "fp32")} | {"qat": "q4_0"}
-"""Words of a tag that name a weight format. Gemma's quantization-aware files ('qat') are in Q4_0."""
 _COUNT = re.compile(r"\d+(\.\d+)?[bm]")
 _SIZE = re.compile(r"\d+(\.\d+)?[bm]|\d+x\d+b")
 _VERSION = re.compile(r"\d+(\.\d+)*")
@@ -42,14 +40,22 @@ class Tag:
         return next((units.parse(word, "count") for word in self.words if _COUNT.fullmatch(word)), 0.0)
 
 
+@cache
+def quantizations() -> dict[str, str]:
+    """Return the words of a tag that name a weight format. Gemma's quantization-aware files ('qat') are in Q4_0."""
+    from meshwise.models.gguf.quantiser import FILE_TYPES
+
+    return {squeeze(name): name.lower() for name in (*FILE_TYPES, "fp16", "fp32")} | {"qat": "q4_0"}
+
+
 def parse(text: str) -> Tag | None:
     """Split a tag into its parts; None where `text` has no colon, or is a path or a hub id."""
     name, colon, rest = text.strip().lower().partition(":")
     if not (name and colon and rest) or re.search(r"[/\\:]", name + rest):
         return None
-    words = rest.split("-")
-    formats = [QUANTIZATIONS[squeeze(word)] for word in words if squeeze(word) in QUANTIZATIONS]
-    return Tag(name, tuple(word for word in words if squeeze(word) not in QUANTIZATIONS), formats[0] if formats else "")
+    words, known = rest.split("-"), quantizations()
+    formats = [known[squeeze(word)] for word in words if squeeze(word) in known]
+    return Tag(name, tuple(word for word in words if squeeze(word) not in known), formats[0] if formats else "")
 
 
 def fitting(tag: Tag, presets: Iterable[str], parameters: Callable[[str], float]) -> list[str]:

@@ -1,7 +1,6 @@
 """Explain in words why a layout won: the parts of the step that differ, the binding constraint, and what would change the answer."""
 
 from dataclasses import dataclass, replace
-from html import escape
 from typing import Any
 
 from meshwise import units
@@ -54,6 +53,8 @@ class Explanation:
         return f"<Explanation of {self.best.name}{other}, {len(self.reasons)} sentences>"
 
     def _repr_html_(self) -> str:
+        from html import escape
+
         return f"<ul>{''.join(f'<li>{escape(line.strip())}</li>' for line in self.reasons)}</ul>"
 
     @property

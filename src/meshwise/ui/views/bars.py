@@ -1,7 +1,6 @@
-"""Stacked bars: how a step's time or a device's memory divides into parts. Letters and colours on a terminal, HTML in a notebook."""
+"""Stacked bars: how a step's time or a device's memory divides into parts. With letters and colours."""
 
 from collections.abc import Mapping, Sequence
-from html import escape
 
 from rich.text import Text
 
@@ -75,17 +74,3 @@ def plain(share: float, width: int) -> str:
     """Return a bar of one colour, `share` of `width` characters long, to the eighth of a character."""
     eighths = round(share * width * 8)
     return "█" * (eighths // 8) + (EIGHTHS[eighths % 8] if eighths % 8 else "")
-
-
-def html(parts: Sequence[Part], values: Mapping[str, float], full: float, label: str) -> str:
-    """Return a stacked bar as HTML: a box per part, in the same colours as on a terminal."""
-    boxes = "".join(
-        f'<span title="{escape(part.words)}: {100 * values[part.name] / full:.1f}%" style="display:inline-block;height:1em;'
-        f'width:{100 * values[part.name] / full:.2f}%;background:{part.colour}"></span>'
-        for part in parts
-        if values.get(part.name, 0.0) > 0
-    )
-    frame = (
-        "width:32em;display:inline-block;background:#eee;white-space:nowrap;overflow:hidden;line-height:0;vertical-align:middle"
-    )
-    return f'<div style="margin:.2em 0"><span style="{frame}">{boxes}</span> {escape(label)}</div>'

@@ -1,6 +1,6 @@
 """A plan as HTML for a notebook: the same table as on a terminal, bars of the best layout, and the command that reproduces it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -8,7 +8,7 @@ from meshwise.cost.parts import SERVE_TIME, TRAIN_MEMORY, TRAIN_TIME, Part
 from meshwise.plan.plan import Plan
 from meshwise.plan.serve.plan import ServePlan
 from meshwise.plan.train.plan import TrainPlan
-from meshwise.ui.views import bars, plan, serve
+from meshwise.ui.views import plan, serve
 from meshwise.ui.views.bars import LEAST
 from meshwise.ui.views.tables import Column
 from meshwise.units import GIB
@@ -36,7 +36,7 @@ def _bar(parts: Sequence[Part], values: dict[str, float], full: float, label: st
         for part in parts
         if values[part.name] > LEAST * full
     )
-    return bars.html(parts, values, full, label) + f'<div style="color:#666;font-size:smaller">{names}</div>'
+    return _stacked(parts, values, full, label) + f'<div style="color:#666;font-size:smaller">{names}</div>'
 
 
 def _table(columns: Sequence[Column[Any]], rows: Sequence[Any]) -> str:
@@ -57,3 +57,17 @@ def _side(column: Column[Any]) -> str:
 def _page(title: Sequence[str], table: str, drawn: Sequence[str], command: str) -> str:
     heading = "<br>".join(escape(line) for line in title)
     return f"<div><b>{heading}</b>{table}{''.join(drawn)}<code>{escape(command)}</code></div>"
+
+
+def _stacked(parts: Sequence[Part], values: Mapping[str, float], full: float, label: str) -> str:
+    """Return a stacked bar as HTML: a box per part, in the same colours as on a terminal."""
+    boxes = "".join(
+        f'<span title="{escape(part.words)}: {100 * values[part.name] / full:.1f}%" style="display:inline-block;height:1em;'
+        f'width:{100 * values[part.name] / full:.2f}%;background:{part.colour}"></span>'
+        for part in parts
+        if values.get(part.name, 0.0) > 0
+    )
+    frame = (
+        "width:32em;display:inline-block;background:#eee;white-space:nowrap;overflow:hidden;line-height:0;vertical-align:middle"
+    )
+    return f'<div style="margin:.2em 0"><span style="{frame}">{boxes}</span> {escape(label)}</div>'

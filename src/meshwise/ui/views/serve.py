@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -11,11 +12,13 @@ from meshwise.cost.parts import SERVE_MEMORY, SERVE_TIME
 from meshwise.plan.serve.choice import Device, ServeChoice
 from meshwise.plan.serve.explain import tokens
 from meshwise.plan.serve.plan import Miss, ServePlan
-from meshwise.plan.serve.vary import ServePoint, ServePoints
 from meshwise.ui.views import bars
 from meshwise.ui.views.chart import Panel, chart
 from meshwise.ui.views.tables import Column, bullets, calibration_line, fitted, heading, price_sentence, wrapped
 from meshwise.units import GIB
+
+if TYPE_CHECKING:
+    from meshwise.plan.serve.vary import ServePoint, ServePoints
 
 REMEDY = "see meshwise bench"
 HIGHLIGHTS = 5
@@ -165,7 +168,7 @@ def time_bars(choices: Sequence[ServeChoice], width: int) -> list[RenderableType
 # Many points.
 
 
-def points_view(points: ServePoints, width: int) -> RenderableType:
+def points_view(points: "ServePoints", width: int) -> RenderableType:
     """Return one table, one chart and the sentences that sum them up."""
     several = any(point.ask and point.ask.users > 1 for point in points)
     notes = dict.fromkeys(note for point in points for note in point.notes)
@@ -183,13 +186,13 @@ def points_view(points: ServePoints, width: int) -> RenderableType:
     )
 
 
-def _point_columns(points: ServePoints, several: bool) -> list[Column[ServePoint]]:
+def _point_columns(points: "ServePoints", several: bool) -> "list[Column[ServePoint]]":
     """Return the columns: the axes, and figures of the best layout; a point without a layout shows the reason instead."""
 
-    def of(cell: Callable[[ServeChoice], str]) -> Callable[[ServePoint], str]:
+    def of(cell: Callable[[ServeChoice], str]) -> "Callable[[ServePoint], str]":
         return lambda point: cell(point.choice) if point.choice else ""
 
-    def axis(i: int) -> Callable[[ServePoint], str]:
+    def axis(i: int) -> "Callable[[ServePoint], str]":
         return lambda point: point.labels[i]
 
     layered = "gpus" in points.axes and any(p.layered and p.choice and p.choice.split != "layer" for p in points)
@@ -209,7 +212,7 @@ def _point_columns(points: ServePoints, several: bool) -> list[Column[ServePoint
     return [column for column in columns if column.title not in hidden]
 
 
-def _chart(points: ServePoints, several: bool, width: int) -> RenderableType:
+def _chart(points: "ServePoints", several: bool, width: int) -> RenderableType:
     """Return a bar per point for decode and for prefill."""
     each: Panel[ServeChoice] = ("tok/s each" if several else "tokens/s", lambda c: c.per_user, lambda c: tokens(c.per_user))
     together: Panel[ServeChoice] = ("all requests", lambda c: c.decode, lambda c: tokens(c.decode))
