@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -45,7 +46,11 @@ class TrainPlan(plans.Plan[TrainAsk, Choice]):
     versions: dict[str, str] = field(default_factory=dict[str, str])
 
     def question(self) -> Question:
-        """Look up everything that the question names again."""
+        """Return the model, cluster, framework and calibration that the ask names, looked up once."""
+        return self._question
+
+    @cached_property
+    def _question(self) -> Question:
         return self.ask.question()
 
     def explain(self, versus: str = "") -> "Explanation":
@@ -93,7 +98,7 @@ def make(ask: TrainAsk) -> TrainPlan:
     if (ask.tokens or ask.failures) and choices[0].goodput["effective"] < goodput.HOPELESS:
         raise DoesNotFit(no_progress(q, choices[0]))
     fitted, rent = q.calibration, q.cluster.rent
-    return TrainPlan(
+    plan = TrainPlan(
         ask=ask,
         choices=choices,
         evaluated=found.evaluated,
@@ -117,6 +122,8 @@ def make(ask: TrainAsk) -> TrainPlan:
         notes=(*q.model.notes, *q.cluster.notes, *_assumptions(q), *_deadline_note(ask, choices)),
         versions=plans.versions(model=q.model.placed, cluster=q.cluster, framework=q.work.framework, calibration=q.calibration),
     )
+    vars(plan)["_question"] = q  # `explain` and `timeline` need not look it up again
+    return plan
 
 
 def _deadline_note(ask: TrainAsk, choices: tuple[Choice, ...]) -> tuple[str, ...]:
