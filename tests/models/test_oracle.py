@@ -250,7 +250,7 @@ def test_parameters_match_models_checked_by_hand(name: str, published: int) -> N
 
 @pytest.mark.parametrize("name", ["deepseek-v3", "deepseek-r1"])
 def test_deepseek_v3_is_published_with_its_router_corrections_which_are_not_trained(name: str) -> None:
-    """Of the published 671,026,419,200, one per expert of 58 layers x 256 is the correction bias of a router.
+    """The published 671,026,419,200 include the correction biases of the routers: one per expert, 58 layers x 256.
 
     They are nudged by the balance of the load and have no gradient, and transformers keeps them as buffers.
     """

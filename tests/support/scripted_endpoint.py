@@ -62,7 +62,7 @@ class Script:
         writer.write(usage(count if self.claim is None else self.claim, words(asked)) + END)
 
     async def broken(self, writer: Writer) -> bool:
-        """What goes wrong in the middle of a stream."""
+        """A fault in the middle of a stream."""
         if self.fault == "drop":
             assert writer.transport
             await writer.drain()

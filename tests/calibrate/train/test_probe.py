@@ -1,4 +1,4 @@
-"""What a probe measured becomes a chip and a calibration that plans use."""
+"""Rows of a probe become a chip and a calibration that plans use."""
 
 import json
 import tomllib

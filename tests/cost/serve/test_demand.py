@@ -1,4 +1,4 @@
-"""What a served model asks of a device: kernels to start, bytes of the head, and attention by the size of its heads."""
+"""The work of a served model on a device: kernels to launch, bytes of the head, and attention by the size of its heads."""
 
 from dataclasses import replace
 

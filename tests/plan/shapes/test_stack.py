@@ -40,7 +40,7 @@ def shapes_like(draw: st.DrawFn, base: Model) -> dict[str, int]:
     ("name", "text"), [("bloom-176b", "14336x70x112"), ("llama-3-70b", "8192x80x64x28672"), ("mistral-7b", "4096x32x32x14336")]
 )
 def test_the_shape_of_a_model_has_its_parameters_and_its_flops(name: str, text: str) -> None:
-    """Those of the catalogue are checked against transformers in test_oracle."""
+    """Models of the catalogue are checked against transformers in test_oracle."""
     model = found_model(name)
     base = base_of(model, 0)
     shapes = parse(base, (text,))

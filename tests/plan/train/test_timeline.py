@@ -75,7 +75,7 @@ def test_any_step_is_a_sound_trace_as_long_as_the_prediction(case: tuple[Questio
 @settings(max_examples=60, deadline=None)
 @given(steps())
 def test_every_part_of_the_step_is_in_its_place(case: tuple[Question, Choice]) -> None:
-    """What the slowest stage does adds up to the parts of the prediction, but for what is lost between micro-batches: never more."""
+    """The slowest stage's work adds up to the parts of the prediction, less the time lost between micro-batches: never more."""
     q, made = case
     timeline = simulate_step(q, made)
     m, time = timeline.microbatches, made.time

@@ -36,7 +36,7 @@ def test_a_point_is_the_plan_of_its_own_question(text: str) -> None:
 
 
 def test_a_faster_link_or_network_and_more_memory_bandwidth_never_hurt() -> None:
-    """The same layouts, each no slower. Not true of nodes: a batch may divide by fewer of them only."""
+    """Every layout exists at the better point and is no slower. This does not hold for nodes: a batch may divide by fewer only."""
     for text in ("link=25GB/s..800GB/s", "network=50Gbps..3200Gbps"):
         times = [point.choice.step for point in points(replace(SMALL, on="2x8xh100-sxm"), text) if point.choice]
         assert len(times) > 5

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.run.bench.stream import Malformed, content, events, reply
+from meshwise.run.bench.stream import Malformed, Reply, content, events, reply
 from support.scripted_endpoint import END, STREAM, chunk, event, token, usage
 
 WHOLE = STREAM + token("a") + token("é") + chunk(b": a comment\n\n") + token("c d") + usage(3, 7) + END
@@ -77,8 +77,8 @@ def test_silence_is_not_a_dropped_connection() -> None:
 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_parsed_without_a_crash(data: bytes) -> None:
-    reply(0.0, 1.0, [(0.5, STREAM + data)], closed=True)
-    reply(0.0, 1.0, [(0.5, data)], closed=False)
+    for pieces, closed in (([(0.5, STREAM + data)], True), ([(0.5, data)], False)):
+        assert isinstance(reply(0.0, 1.0, pieces, closed=closed), Reply)
 
 
 def test_a_line_without_end_is_refused() -> None:

@@ -153,7 +153,7 @@ def test_a_narrow_terminal_gets_narrow_help() -> None:
 
 
 def complete(words: str, **more: str) -> list[str]:
-    """What bash is offered for the last of some words."""
+    """Return the completions that bash gets for the last word."""
     environment = os.environ | {
         "_MESHWISE_COMPLETE": "complete_bash",
         "COMP_WORDS": words,

@@ -14,7 +14,7 @@ from support.command import BLOOM, SMALL, Done, Run, flowing, meshwise, once, re
 
 
 def with_option(base: list[str], option: str, value: str) -> list[str]:
-    """The same command with another value of an option it has, or with one more option."""
+    """Return the command with another value of one of its options, or with one more option."""
     if option not in base:
         return [*base, option, value]
     return [value if base[i - 1] == option else word for i, word in enumerate(base)]

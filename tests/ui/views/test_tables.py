@@ -22,7 +22,7 @@ WIDE = 1000
 
 
 def shown(view: RenderableType, width: int) -> str:
-    """What a console of that width prints."""
+    """Return the text that a console of this width prints."""
     console = Console(width=width, markup=False, emoji=False, highlight=False)
     with console.capture() as captured:
         console.print(view)

@@ -5,6 +5,8 @@ Plain and serial: one loop iteration per mini-batch of tokens, in float32. Param
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
+from abc import ABC, abstractmethod
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,7 +18,7 @@ from meshwise.workers.trainer.models.ttt.family import learner_of
 EPS = 1e-6
 
 
-class Learner(nn.Module):
+class Learner(nn.Module, ABC):
     """A small model per head, trained on K -> V - K one mini-batch at a time, and read with Q (arXiv:2407.04620)."""
 
     limits: Limits | None = None
@@ -55,9 +57,9 @@ class Learner(nn.Module):
         out = self.learn(rotate(q, rotation), rotate(k, rotation), v, rate, place)
         return out.flatten(2, 3).transpose(1, 2).flatten(2)[:, :seq].to(x.dtype)
 
+    @abstractmethod
     def read_fast(self, x: Tensor, rotation: Tensor) -> Tensor:
         """Compute `read` by kernels."""
-        raise NotImplementedError
 
     def _split(self, x: Tensor) -> Tensor:
         """Return x as (batch, heads, mini-batches, tokens, head_dim)."""
@@ -70,9 +72,9 @@ class Learner(nn.Module):
         counted = 1 / torch.arange(1, self.mini_batch + 1, device=x.device)
         return rate, (counted + self.learnable_token_idx.float()).clamp(min=0)
 
+    @abstractmethod
     def learn(self, q: Tensor, k: Tensor, v: Tensor, rate: Tensor, place: Tensor) -> Tensor:
         """Process mini-batches in order, each in the dual form (arXiv:2407.04620, 2.5): token i sees the gradients of tokens up to i."""
-        raise NotImplementedError
 
     def norm(self) -> tuple[Tensor, Tensor]:
         """Return gain and shift (heads, 1, head_dim) of the norm that ends each head's model."""
