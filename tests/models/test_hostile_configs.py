@@ -23,7 +23,7 @@ from meshwise.ui.views.count import count_table
 from support.command import one_line
 from support.small_configs import SMALL, small
 
-SOON = timedelta(seconds=5)
+SOON = timedelta(seconds=30)
 FAMILIES = Path(families.__file__).parent
 READ = sorted({key for path in FAMILIES.glob("*.py") for key in re.findall(r'"(\w+)"', path.read_text(encoding="utf-8"))})
 """Every quoted word in the families: the keys that they read, and some others."""

@@ -4,7 +4,6 @@ import json
 import shutil
 import ssl
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -53,10 +52,8 @@ def test_prompts_differ_and_request_the_measured_lengths(run: Run) -> None:
     ],
 )
 def test_a_broken_stream_is_reported_and_gives_no_rate(run: Run, fault: str, words: str) -> None:
-    begin = time.monotonic()
     with serving(Script(fault=fault).serve) as port:
         done = run("bench", f"http://127.0.0.1:{port}", *SHORT, "--users", "1", "--json")
-    assert time.monotonic() - begin < 25
     assert done.code == 1
     assert f"1 of 1 settings could not be measured: the endpoint {words}" in done.err
     (point,) = json.loads(done.out)["points"]
