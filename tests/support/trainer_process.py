@@ -82,7 +82,7 @@ class Training:
 
     def until_gone(self, family: list[int]) -> None:
         self.process.wait(PATIENCE)
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while alive(family):
             assert time.monotonic() < end, alive(family)
             time.sleep(0.05)

@@ -37,7 +37,7 @@ def together() -> list[Row]:
 
 def still_running(family: list[int]) -> list[int]:
     """Return the processes that have not ended within 10 s: the kernel ends orphans a moment after their parent."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while children.running(family) and time.monotonic() < end:
         time.sleep(0.05)
     return children.running(family)

@@ -74,7 +74,7 @@ class Started:
         return code
 
     def gone(self) -> bool:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while any(map(alive, self.engines)) and time.monotonic() < deadline:
             time.sleep(0.05)
         return bool(self.engines) and not any(map(alive, self.engines))

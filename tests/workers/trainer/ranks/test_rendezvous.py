@@ -22,7 +22,7 @@ def never(why: str) -> None:
 
 
 def until(holds: Callable[[], object]) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.02)
