@@ -12,6 +12,7 @@ from support.every import check_every
 def test_bounds_are_numbers_ranges_or_words() -> None:
     found = axes.parse("tp=8, pp=1..12,recompute=full,zero=0..1")
     assert found == {"tp": (8, 8), "pp": (1, 12), "recompute": (2, 2), "zero": (0, 1)}
+    assert axes.parse("pp=0..4, tp = 2,tp=2,recompute=none..selective") == {"pp": (1, 4), "tp": (2, 2), "recompute": (0, 1)}
     assert axes.parse("") == {}
 
 
@@ -29,6 +30,12 @@ def test_invalid_bounds_are_refused_in_one_line() -> None:
             ("tp=many", "'tp=many': tp is a whole number or a range such as 1..12"),
             ("recompute=some", "'recompute=some': recompute is none, selective, full"),
             ("pp=8..4", "'pp=8..4' is an empty range: pp starts at 1"),
+            ("=8", "is not axis=value"),
+            ("tp=8..", "tp is a whole number or a range such as 1..12"),
+            ("tp=..8", "tp is a whole number or a range such as 1..12"),
+            ("tp=-4", "'tp=-4' is an empty range"),
+            ("tp=1e400", "tp is a whole number"),
+            ("tp=" + "9" * 5000, "tp is a whole number"),
             ("tp=0", "'tp=0' is an empty range: tp starts at 1"),
             ("tp=2,tp=4", "tp is given twice with different values"),
             ("dp=9999999999", "'dp=9999999999': dp is a whole number"),
