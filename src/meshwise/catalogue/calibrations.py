@@ -71,8 +71,11 @@ class Calibration(Record):
     """Loss of a smaller tile: efficiency is (area / 256x128) to this power."""
     depth: Count = coefficient(116.0)
     """Cost of filling and draining a tile's pipeline, in steps of k (H200, 1,029 shapes)."""
-    fp8: Count = coefficient(0.83)
-    """Fraction of `matmul` in 8-bit products with one scale per row (H200, 16 shapes: benchmarks/fp8_sweep.py)."""
+    fp8: Count = coefficient(0.93, width=0.1, most=1)
+    """Fraction of `matmul` in 8-bit products, without their casts (H200, torch 2.11: 0.93 to 1.0 of the 16-bit share in Llama 8B's
+    shapes)."""
+    fp4: Count = coefficient(0.65, width=0.2, most=1)
+    """The same in 4-bit products."""
     memory: Count = coefficient(0.75, width=0.12, most=1)
     """Fraction of the memory bandwidth when streaming."""
     elementwise: Count = coefficient(1.0, width=0.6, fitted_to="probed")
@@ -101,6 +104,8 @@ class Calibration(Record):
     """CPU launch overhead of one layer, forward; a faster device waits for it."""
     layer_gap: Seconds = coefficient(2.5e-4, width=1.5)
     """Device time lost between kernels per layer and pass, independent of their size: exposed gaps, synchronous launches."""
+    expert_gap: Seconds = coefficient(2e-4, width=1)
+    """The same for the experts of a layer: router, top-k, sort, permutation and grouped products are kernels of their own."""
     stage_launch: Seconds = coefficient(2e-3, width=1.5)
     """Exposed CPU launch overhead per micro-batch and stage."""
     step: Seconds = coefficient(2e-2, width=1.5)

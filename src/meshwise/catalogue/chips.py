@@ -58,6 +58,9 @@ class Link:
     axes: int = 1
     joins: int = 0
     """The most devices that it connects; 0: all devices of a node."""
+    peers: int = 0
+    """Devices that it connects one by one, all to all, each by an equal part of the bandwidth: a group of n has n - 1 of these parts.
+    0: a switch, through which any two devices have the whole bandwidth."""
 
     def __post_init__(self) -> None:
         if not self.bandwidth:
@@ -105,6 +108,8 @@ class Chip:
     clock: Hertz | None = None
     cache: Bytes | None = None
     tdp: Watts | None = None
+    sustained: Count = 1.0
+    """Share of the clock behind `flops` that a power limit below the vendor's own leaves in large products."""
     tile: tuple[int, ...] = ()
     """m, n, k of the largest matrix tile that the vendor's library commonly uses."""
     link: Link | None = None
@@ -325,6 +330,20 @@ def host_cpu(cluster: Cluster) -> Chip:
     return (known_chip(named) if named else None) or find_chip(GENERIC_CPU)
 
 
+SERVER_BANDWIDTH = 300e9
+"""Bytes per second of the memory of a server with two sockets, half of what eight channels of DDR4 or DDR5 each state: the host of chips
+that vendors sell in their own systems, where a cluster names no CPU."""
+
+
+def host_bandwidth(cluster: Cluster) -> float:
+    """Return the bytes per second of a node's host memory, for updates of offloaded optimizer state."""
+    count, _, name = cluster.node.host.cpus.rpartition(" x ")
+    cpu = known_chip(name) if name else None
+    if cpu:
+        return cpu.bandwidth * (int(count) if count.isdigit() else 1)
+    return SERVER_BANDWIDTH if cluster.chip.network else find_chip(GENERIC_CPU).bandwidth
+
+
 @files.cached
 def find_card(text: str) -> Chip:
     """Find a chip by the words people use: 'A100 PCIe 80GB', '3090 24GB', 'M2 Ultra 76-Core GPU 192GB' with its cores and memory."""
@@ -341,6 +360,27 @@ def find_card(text: str) -> Chip:
         share = int(cores[1]) / chip.sms
         chip = replace(chip, sms=int(cores[1]), flops={kind: rate * share for kind, rate in chip.flops.items()})
     return chip
+
+
+@files.cached
+def chip_in_text(text: str) -> Chip:
+    """Find a chip whose name is part of a longer text: 'DGX-GB300', 'H100-80GB-700W'. A stated memory that differs from the chip's wins."""
+    chip, plain = known_chip(text), files.squeeze(text)
+    if chip is None:
+        names = [(files.squeeze(name), key) for name, key in chip_names().items()]
+        # the digits that follow a name may be those of its memory: 'h10080gb' holds h100, but 'a1000' does not hold a100
+        inside = [(name, key) for name, key in names if re.search(rf"{re.escape(name)}(?!\d)|{re.escape(name)}(?=\d+gi?b)", plain)]
+        if not inside:
+            return find_chip(text)
+        chip = find_chip(max(inside, key=lambda pair: len(pair[0]))[1])
+    memory = re.search(r"(?<![\d.])(\d+)\s*gi?b\b", text.lower().replace("-", " "))
+    if memory and abs(int(memory[1]) * units.GIB / chip.memory - 1) > OTHER_MEMORY and known_chip(text) is None:
+        chip = replace(chip, memory=int(memory[1]) * units.GIB)
+    return chip
+
+
+OTHER_MEMORY = 0.1
+"""A memory in a chip's name that differs by more is another variant of it; less is rounding, or GB for GiB."""
 
 
 def _words(text: str) -> frozenset[str]:

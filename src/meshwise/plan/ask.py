@@ -6,7 +6,8 @@ from meshwise import units
 from meshwise.cost import axes
 from meshwise.cost.axes import Bounds
 from meshwise.cost.reliability import ACCEPTED
-from meshwise.cost.work import OPTIMIZER_BYTES, PRECISIONS, Train, parse_batch
+from meshwise.cost.precision import PRECISIONS
+from meshwise.cost.work import OPTIMIZER_BYTES, Train, parse_batch
 from meshwise.errors import UserError, quoted
 from meshwise.plan.fields import (
     FLAG,

@@ -11,10 +11,11 @@ from meshwise.calibrate.result import Result
 from meshwise.calibrate.score import LeaveOut, Score
 from meshwise.calibrate.tables import find_table
 from meshwise.calibrate.train import intervals, probe
-from meshwise.calibrate.train.cases import Case, read_cases
+from meshwise.calibrate.train.cases import Case
 from meshwise.calibrate.train.fit import Fitted, fit_leaving_out, groups_to_leave_out, prior_for
 from meshwise.calibrate.train.predict import Batch, predict
 from meshwise.calibrate.train.probe import Machine
+from meshwise.calibrate.train.reading import read_cases
 from meshwise.calibrate.train.score import near_best, score
 from meshwise.catalogue import calibrations, files
 from meshwise.catalogue.calibrations import Calibration

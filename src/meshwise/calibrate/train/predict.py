@@ -64,7 +64,8 @@ class Batch:
             network = case.cluster.network.bandwidth if case.cluster.network else 0.0
             wiring = (node.devices, network, case.cluster.torus, case.cluster.tiers)
             work = case.work
-            key = (case.model.name, case.chip.key, wiring, work.framework, work.seq, work.precision)
+            chip = (case.chip.key, case.chip.memory)
+            key = (case.model.name, chip, wiring, work.framework, work.seq, work.precision, work.compiled, work.imbalance)
             rows_by_key.setdefault(key, []).append(i)
         return Batch(tuple(_block(cases, rows) for rows in rows_by_key.values()), len(cases))
 

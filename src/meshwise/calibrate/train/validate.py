@@ -9,8 +9,9 @@ from meshwise.calibrate.result import Validation, fitted_to_the_rest
 from meshwise.calibrate.score import LeaveOut, Score
 from meshwise.calibrate.tables import find_table
 from meshwise.calibrate.train import intervals
-from meshwise.calibrate.train.cases import Case, read_cases
+from meshwise.calibrate.train.cases import Case
 from meshwise.calibrate.train.predict import Batch, Prediction, predict
+from meshwise.calibrate.train.reading import read_cases
 from meshwise.calibrate.train.score import score
 from meshwise.catalogue import calibrations
 from meshwise.catalogue.calibrations import Calibration
@@ -78,7 +79,7 @@ def _ends(cases: list[Case], predicted: Prediction, fixed: Calibration | None) -
     used = [fixed or calibrations.choose(case.chip, case.work.framework.key) for case in cases]
     low, high = predicted.seconds.copy(), predicted.seconds.copy()
     for calibration in dict.fromkeys(used):
-        rows = [i for i, row_calibration in enumerate(used) if row_calibration is calibration]
+        rows = [i for i, row_calibration in enumerate(used) if row_calibration == calibration]
         down, up = interval.factors(calibration, waits[rows], np.array([float(cases[i].cluster.devices) for i in rows]))
         low[rows], high[rows] = low[rows] * down, high[rows] * up
     return low, high

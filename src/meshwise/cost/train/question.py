@@ -22,4 +22,5 @@ class Question:
     def of(model: Model, cluster: Cluster, work: Train, calibration: Calibration) -> "Question":
         """Build a question for the cluster's chip, with the framework's settings for that kind of chip."""
         chip = cluster.chip
-        return Question(model, cluster, chip, replace(work, framework=work.framework.on(chip.kind)), calibration)
+        framework = work.framework.with_compile() if work.compiled else work.framework
+        return Question(model, cluster, chip, replace(work, framework=framework.on(chip.kind)), calibration)

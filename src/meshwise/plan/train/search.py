@@ -15,7 +15,7 @@ from meshwise.cost.parts import TRAIN_KINDS, TRAIN_PARTS
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import Cost, evaluate, peak
 from meshwise.errors import UserError
-from meshwise.plan.train.rules import TP_IN_NODE, Mask, attends, batch_rules, choice_rules, cut_rules
+from meshwise.plan.train.rules import TP_IN_NODE, Mask, batch_rules, choice_rules, cut_rules, recomputes
 
 BLOCK = 1 << 14
 """Layouts evaluated at once: enough that many share a cut, few enough that their arrays stay in a core's cache."""
@@ -168,7 +168,7 @@ class InnerChoices:
         """Return the index into `tables` for each (cut, micro-batch): which inner choices it allows."""
         steady = -(-int(self.q.work.batch) // (a.dp * a.mbs)) % a.pp == 0
         per_stage = np.where(a.pp > 1, _per_stage(self.q, layers, a.pp), 1)
-        columns = (a.pp, per_stage, a.dp_shard > 1, a.tp > 1, steady)
+        columns = (a.pp, per_stage, a.dp_shard * a.cp > 1, a.tp > 1, steady)
         code = np.zeros(len(a), dtype=np.int64)
         for column in columns:
             code = code * (int(np.max(column, initial=0)) + 1) + column
@@ -290,7 +290,8 @@ def _bounded(a: Layouts, limits: Mapping[str, tuple[int, int]], axes: tuple[str,
 
 
 def _cuts(q: Question, devices: int) -> Layouts:
-    """Return every factorization of `devices` into dp_replicate x dp_shard x tp x pp x cp, with every ep that divides dp_shard x cp."""
+    """Return every factorization of `devices` into dp_replicate x dp_shard x tp x pp x cp, with every ep that divides dp_shard x cp x tp /
+    etp, for experts that are whole (etp 1) or cut like the other layers (etp = tp)."""
     rows: list[tuple[int, ...]] = []
     mixture = any(op.expert for op in q.model.ops)
     for tp in divisors(devices):
@@ -298,7 +299,11 @@ def _cuts(q: Question, devices: int) -> Layouts:
             for cp in divisors(devices // (tp * pp)):
                 dp = devices // (tp * pp * cp)
                 for shard in divisors(dp):
-                    rows += [(dp // shard, shard, tp, pp, cp, ep) for ep in (divisors(shard * cp) if mixture else (1,))]
+                    if not mixture:
+                        rows.append((dp // shard, shard, tp, pp, cp, 1, 1))
+                        continue
+                    for etp in sorted({1, tp}):
+                        rows += [(dp // shard, shard, tp, pp, cp, ep, etp) for ep in divisors(shard * cp * tp // etp)]
     table = np.array(rows, dtype=np.int64)
     return Layouts.of(**dict(zip(CUTS, table.T, strict=True)))
 
@@ -321,7 +326,7 @@ def usable_part(q: Question) -> tuple[int, int] | None:
 
 def _inner(q: Question, pp: int, per_stage: int, sharded: int, tensor: int) -> dict[str, Ints]:
     """Return every combination of ZeRO stage, recompute, sequence parallelism, schedule and offload for partial layouts with these
-    stages. `sharded`: dp_shard > 1; `tensor`: tp > 1."""
+    stages. `sharded`: dp_shard x cp > 1; `tensor`: tp > 1."""
     f = q.work.framework
     schedules = [(SCHEDULES.index("1f1b"), 1)]
     if pp > 1 and "interleaved" in f.schedules:
@@ -330,10 +335,10 @@ def _inner(q: Question, pp: int, per_stage: int, sharded: int, tensor: int) -> d
         schedules.append((SCHEDULES.index("zero-bubble"), 1))
     choices: dict[str, list[int]] = {
         "zero": list(f.zero) if sharded else [0],
-        "recompute": [RECOMPUTE.index(how) for how in f.recompute if how != "selective" or attends(q)],
+        "recompute": [RECOMPUTE.index(how) for how in f.recompute if recomputes(q, how)],
         "sp": {"never": [0], "choice": [0, 1], "always": [1]}[f.sequence_parallel] if tensor else [0],
         "plan": list(range(len(schedules))),
-        "offload": list(range(len(OFFLOAD))) if f.offload else [0],
+        "offload": [0, *map(OFFLOAD.index, f.offload)],
     }
     axes = dict(zip(choices, np.array(list(product(*choices.values())), dtype=np.int64).T, strict=True))
     which = axes.pop("plan")
