@@ -86,6 +86,9 @@ class Host:
 
 
 UNKNOWN_HOST = Host()
+POWER_REFERENCE = {"Ampere": (400.0, 312e12), "Hopper": (700.0, 989.4e12), "Blackwell": (1200.0, 2500e12)}
+"""Watts and 16-bit FLOP/s of an architecture's reference chip, of which calibrations state shares of the peak: A100 SXM, H100 SXM, GB200."""
+POWER_EXPONENT = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,8 +111,6 @@ class Chip:
     clock: Hertz | None = None
     cache: Bytes | None = None
     tdp: Watts | None = None
-    sustained: Count = 1.0
-    """Share of the clock behind `flops` that a power limit below the vendor's own leaves in large products."""
     tile: tuple[int, ...] = ()
     """m, n, k of the largest matrix tile that the vendor's library commonly uses."""
     link: Link | None = None
@@ -127,6 +128,17 @@ class Chip:
     def __post_init__(self) -> None:
         if not (self.memory and self.bandwidth and self.flops and all(self.flops.values())):
             raise UserError("memory, bandwidth and every rate of flops must be above zero, and at least one rate known")
+
+    @property
+    def sustained(self) -> float:
+        """Rate of large products over that of its architecture's reference chip at the same share of the peak: data-center chips run at
+        their power limit there, so watts per FLOP/s decide. 500 W instead of 700 leave an H100 0.74; a GB300 with 1,400 W sustains 1.15
+        of what a GB200 with 1,200 does (Megatron-Bridge: 1.19 for Llama 8B)."""
+        watts, peak = POWER_REFERENCE.get(self.architecture, (0.0, 0.0))
+        rate = self.flops.get("bf16")
+        if not watts or not rate or not self.tdp or not self.network:
+            return 1.0
+        return min(1.2, max(0.5, (self.tdp / rate / (watts / peak)) ** POWER_EXPONENT))
 
     @property
     def rent(self) -> float | None:

@@ -48,6 +48,8 @@ class Framework:
     """Bytes moved by its norms, rotary positions and activation functions, over those moved by fused kernels."""
     compiled: Count = 0.0
     """The same where its layers are compiled (torch.compile); 0: compiling is not an option."""
+    compiles_narrow: bool = False
+    """Runs in 8 bits are compiled unless they say otherwise, since its documentation asks for that."""
     casts: Count = 1.0
     """Bytes moved by casts to 8 or 4 bits, over those of casts that are kernels of their own: less where they are part of the norm or
     activation before them."""
@@ -82,12 +84,16 @@ class Framework:
     """On one device, projections of the same input are one product."""
     graphs: bool = False
     """On one device a step is one CUDA graph, without CPU launch overhead."""
+    separate_updates: bool = False
+    """Gradient norm, clipping, update and copy back are passes over memory of their own, not one fused kernel."""
     zero: tuple[int, ...] = (1, 2, 3)
     """ZeRO stages that it offers besides 0."""
     recompute: tuple[str, ...] = ("none", "selective", "full")
     """Values of the axis `recompute` that it offers."""
     selective: Literal["core_attn", "operations"] = "core_attn"
     """What it recomputes selectively: attention without its projections, or every second product and all that is not a product."""
+    stops_early: bool = False
+    """Recomputes a layer only up to its last product, whose result no gradient needs: XLA removes it, PyTorch's checkpoint stops there."""
     unstated: tuple[str, ...] = ()
     """Its documented values of axes that a run does not state, such as "recompute=full"."""
     schedules: tuple[Literal["1f1b", "interleaved", "zero-bubble"], ...] = ("1f1b", "interleaved")
@@ -103,8 +109,12 @@ class Framework:
     """Values of the axis `offload` that it offers besides none."""
     bucket: Count = 0.0
     """Parameters whose gradients are reduced in one collective; 0: those of a layer."""
+    gathers_narrow: bool = False
+    """Gathers weights in the bytes of narrow products (float8 all-gather), not in `weight_bytes`."""
     overlaps_reduction: bool = True
     """Reduces gradients while the backward pass continues."""
+    overlaps_replicas: bool = True
+    """Sums the gradients of replicas while the backward pass continues."""
     overlaps_gather: bool = False
     """Gathers updated weights (ZeRO 1 and 2) while the next forward pass runs."""
     expert_tp: Literal["1", "tp"] = "tp"

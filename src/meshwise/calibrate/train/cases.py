@@ -164,13 +164,17 @@ def _stated_zero(row: Row) -> int | None:
 
 
 def _zero(row: Row, framework: Framework, ranks: int, unstated: list[str]) -> int:
-    """Return the ZeRO stage: as stated, as the framework documents, or 0 if the row calls its ranks copies."""
+    """Return the ZeRO stage: as stated, as the framework documents, or 0 if the row calls its ranks copies. 'ddp' states none where the
+    framework's own data parallelism shards the optimizer."""
     stated = _stated_zero(row)
     if stated is not None:
         return stated
+    if ranks == 1:
+        return 0
     if framework.default("zero"):
-        return int(framework.default("zero")) if ranks > 1 else 0
-    if "ddp" in _word(row, "sharding") or ranks == 1:
+        unstated.append("zero")
+        return int(framework.default("zero"))
+    if "ddp" in _word(row, "sharding"):
         return 0
     unstated.append("zero")
     return 3 if framework.shards_master else 0
@@ -185,7 +189,9 @@ def _work(row: Row, framework: Framework, layout: Mapping[str, int], unstated: l
     if precision is None:
         unstated.append("precision")
     balanced = "drop" in _word(row, "router")  # tokens beyond an expert's capacity are dropped, so no rank has more than the mean
-    compiled = machine.is_yes(row.get("compile", ""))
+    compiled = machine.is_yes(row.get("compile", "")) or (
+        not row.get("compile") and framework.compiles_narrow and (precision or "bf16") not in ("bf16", "fp16")
+    )
     work = Train(batch=batch, seq=seq, framework=framework, precision=precision or "bf16", compiled=compiled)
     return replace(work, imbalance=1.0) if balanced else work
 

@@ -26,6 +26,19 @@ def cluster_of(row: Row) -> Cluster:
     named = row.get("cluster", "")
     if named:
         return _of_size(slices_in_text(named) or find_cluster(named), devices, named)
+    return _with_network(_by_chip(row, devices), row.get("network", ""))
+
+
+def _with_network(cluster: Cluster, name: str) -> Cluster:
+    """Return the cluster with the name of its network, by which its coefficients are found, where a row states it."""
+    if not name or cluster.network is None:
+        return cluster
+    notes = tuple(note for note in cluster.notes if not note.startswith("network not given"))
+    return replace(cluster, network=replace(cluster.network, name=name), notes=notes)
+
+
+def _by_chip(row: Row, devices: int) -> Cluster:
+    """Return the cluster of a row that names its chip."""
     chip = chip_in_text(row.get("gpu", ""))
     if not devices:
         raise UserError("n_gpus is 0")

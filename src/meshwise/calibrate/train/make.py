@@ -17,7 +17,7 @@ from meshwise.calibrate.train.predict import Batch, predict
 from meshwise.calibrate.train.probe import Machine
 from meshwise.calibrate.train.reading import read_cases
 from meshwise.calibrate.train.score import near_best, score
-from meshwise.catalogue import calibrations, files
+from meshwise.catalogue import files, levels
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.chips import HERE, catalogued
 from meshwise.errors import UserError
@@ -117,7 +117,7 @@ def make(
             f"the rows are of several chips ({', '.join(keys)}); a calibration is fitted to one: give one table per chip"
         )
     groups = _groups(cases, leave_out or ("row" if machine else "group"))
-    prior = machine.calibration if machine else prior_for(cases[0].chip)
+    prior = machine.calibration if machine else prior_for(cases[0])
     fitted = fit_leaving_out(cases, prior, groups)
     made = _with_priors(cases, fitted, prior)
     spread = intervals.fitted(cases, fitted.left_out, Batch.of(cases).shares(made))
@@ -170,7 +170,7 @@ def _before(cases: Sequence[Case], machine: Machine | None, tables: Sequence[str
     same rows."""
     if machine:
         return "the probe alone", score(cases, [], predict(cases, machine.calibration))
-    chosen = calibrations.choose(cases[0].chip, cases[0].work.framework.key)
+    chosen = levels.choose_for(cases[0].cluster, cases[0].work.framework)
     if any(Path(name).stem in chosen.fitted_on for name in tables):
-        chosen = prior_for(cases[0].chip)
+        chosen = prior_for(cases[0])
     return chosen.key or "the default prior", score(cases, [], predict(cases, chosen))

@@ -11,9 +11,8 @@ from typing import Any, cast
 import numpy as np
 from scipy.optimize import least_squares  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
-from meshwise.calibrate.train.fit import prior_for
 from meshwise.catalogue import files
-from meshwise.catalogue.calibrations import Calibration
+from meshwise.catalogue.calibrations import Calibration, prior_of
 from meshwise.catalogue.chips import HERE, Chip, Cluster, Link, Node, Source, known_chip
 from meshwise.catalogue.frameworks import find_framework
 from meshwise.cost.layout import Floats, Layouts
@@ -92,7 +91,7 @@ def machine(rows: Sequence[Row], key: str = HERE) -> Machine:
     if not of_kind(rows, "gemm") or not of_kind(rows, "memory"):
         raise UserError("the probe has no matrix products or no memory bandwidth: run it again with more --seconds")
     chip = _chip(rows, facts, key)
-    prior = prior_for(chip)
+    prior = prior_of(chip)
     calibration = replace(prior, matmul=_ceiling(rows, chip), memory=_memory(rows, chip), uneven=1.0)
     calibration, errors = _products(rows, chip, calibration)
     calibration, more = _attention(rows, chip, calibration)

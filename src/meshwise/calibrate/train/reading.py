@@ -14,6 +14,10 @@ from meshwise.calibrate.train.predict import predict
 from meshwise.calibrate.train.table import read_table
 from meshwise.cost.axes import RECOMPUTE
 
+IMPOSSIBLE = 1.1
+"""Predicted memory over a chip's own from which a run cannot have used a setting: predictions of memory err by about that much."""
+CLOSE_ENOUGH = 0.02
+
 
 def read_cases(path: Path) -> tuple[list[Case], list[Skipped]]:
     """Read every row of a table of training runs as a Case, or the reason why it is skipped."""
@@ -53,27 +57,39 @@ def _of_one_recipe(cases: Sequence[Case]) -> list[list[int]]:
     rows: dict[tuple[object, ...], list[int]] = {}
     for i, case in enumerate(cases):
         if {"recompute", "zero"} & set(case.open):
-            rows.setdefault((*case.source, case.model.name, case.open, case.layout["zero"] > 0), []).append(i)
+            rows.setdefault((*case.source, case.model.name, case.open, case.layout["zero"]), []).append(i)
     return list(rows.values())
 
 
 def _cheapest(cases: list[Case]) -> list[Case]:
-    """Return these runs of one recipe with the first of its candidate settings under which all that ran fit, or else most."""
+    """Return these runs of one recipe with the first of its candidate settings under which all that ran can have fitted; where most state
+    their memory, with the setting that predicts it best."""
     first = cases[0]
     framework, unstated = first.work.framework, set(first.open)
-    stages = [0, *framework.zero] if "zero" in unstated and not first.layout["zero"] else [first.layout["zero"]]
-    ways = list(framework.recompute) if "recompute" in unstated else [RECOMPUTE[first.layout["recompute"]]]
-    best, most = cases, -1
-    for way in ways:
-        for stage in stages:
-            tried = [_with(case, stage, way, unstated) for case in cases]
-            memory = predict(tried).memory
-            fit = int(np.sum([bytes_ <= case.chip.memory for bytes_, case in zip(memory, tried, strict=True) if case.ran]))
-            if fit > most:
-                best, most = tried, fit
-            if fit == sum(case.ran for case in cases):
-                return best
-    return best
+    documented = int(framework.default("zero") or 0)
+    stages = [documented, *(z for z in framework.zero if z > documented)] if "zero" in unstated else [first.layout["zero"]]
+    ways = _ways(first) if "recompute" in unstated else [RECOMPUTE[first.layout["recompute"]]]
+    tried = [[_with(case, stage, way, unstated) for case in cases] for way in ways for stage in stages]
+    misfits = [_misfit(candidate) for candidate in tried]
+    good = [number for number, misfit in enumerate(misfits) if misfit <= min(misfits) + CLOSE_ENOUGH]
+    return tried[good[0]]
+
+
+def _misfit(cases: list[Case]) -> float:
+    """Return how badly a setting agrees with the memory of these runs: the median error of stated memory, or the share of runs that it
+    would not have let run."""
+    memory = predict(cases).memory
+    stated = [abs(float(np.log(memory[i] / case.memory))) for i, case in enumerate(cases) if case.has_memory]
+    if 2 * len(stated) >= len(cases):
+        return float(np.median(stated))
+    return float(np.mean([memory[i] > IMPOSSIBLE * case.chip.memory for i, case in enumerate(cases) if case.ran] or [0.0]))
+
+
+def _ways(case: Case) -> list[str]:
+    """Return the ways to recompute that save memory with this model, the cheapest first, as the framework lists them."""
+    experts, scores = any(op.expert for op in case.model.ops), not case.work.framework.flash_attention
+    useless = {"moe_act": not experts, "selective": case.work.framework.selective == "core_attn" and not scores}
+    return [way for way in case.work.framework.recompute if not useless.get(way, False)]
 
 
 def _with(case: Case, stage: int, way: str, unstated: set[str]) -> Case:
@@ -83,6 +99,6 @@ def _with(case: Case, stage: int, way: str, unstated: set[str]) -> Case:
         axes["recompute"] = RECOMPUTE.index(way)
     dp = case.layout["dp_replicate"] * case.layout["dp_shard"]
     if "zero" in unstated and stage and dp * case.layout["cp"] > 1:
-        axes |= {"zero": stage, "dp_shard": dp, "dp_replicate": 1}
+        axes |= {"zero": stage} | ({"dp_shard": dp, "dp_replicate": 1} if not case.layout["zero"] else {})
     words = [f"recompute {way}" if "recompute" in axes else "", f"ZeRO {axes.get('zero', case.layout['zero'])}" if "zero" in unstated else ""]
     return assumed_layout(case, f"{' and '.join(filter(None, words))} not stated: the cheapest that fits", **axes)

@@ -1,6 +1,6 @@
 """Validate: predict every run of a table and score the predictions, with a given calibration or with fits that leave rows out."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -13,7 +13,7 @@ from meshwise.calibrate.train.cases import Case
 from meshwise.calibrate.train.predict import Batch, Prediction, predict
 from meshwise.calibrate.train.reading import read_cases
 from meshwise.calibrate.train.score import score
-from meshwise.catalogue import calibrations
+from meshwise.catalogue import calibrations, levels
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.cost import interval
 from meshwise.cost.layout import Floats
@@ -76,17 +76,29 @@ def validate(name: str, calibration: str = "", leave_out: LeaveOut | None = None
 def _ends(cases: list[Case], predicted: Prediction, fixed: Calibration | None) -> tuple[Floats, Floats]:
     """Return the ends of every row's interval, by the calibration that predicts it."""
     waits = interval.waiting(Batch.of(cases).shares(fixed))
-    used = [fixed or calibrations.choose(case.chip, case.work.framework.key) for case in cases]
+    used = [fixed or _chosen(case) for case in cases]
+    mixed = np.array([any(op.expert for op in case.model.ops) for case in cases])
     low, high = predicted.seconds.copy(), predicted.seconds.copy()
     for calibration in dict.fromkeys(used):
         rows = [i for i, row_calibration in enumerate(used) if row_calibration == calibration]
-        down, up = interval.factors(calibration, waits[rows], np.array([float(cases[i].cluster.devices) for i in rows]))
+        devices = np.array([float(cases[i].cluster.devices) for i in rows])
+        down, up = interval.factors(calibration, waits[rows], devices, mixed[rows])
         low[rows], high[rows] = low[rows] * down, high[rows] * up
     return low, high
 
 
+def _chosen(case: Case) -> Calibration:
+    """Return the calibration of a row; what differs between sources does not count where it was fitted to this table."""
+    chosen = levels.choose_for(case.cluster, case.work.framework)
+    return replace(chosen, between=0.0) if _fitted_to(chosen, case) else chosen
+
+
+def _fitted_to(calibration: Calibration, case: Case) -> bool:
+    return bool(calibration.frameworks) and case.table in calibration.fitted_on.split(", ")
+
+
 def _used(case: Case, fixed: Calibration | None) -> str:
-    return (fixed or calibrations.choose(case.chip, case.work.framework.key)).name
+    return (fixed or levels.choose_for(case.cluster, case.work.framework)).name
 
 
 def _fitted(cases: list[Case], leave_out: LeaveOut) -> tuple[Prediction, Prediction, Floats, Floats]:
@@ -100,7 +112,7 @@ def _fitted(cases: list[Case], leave_out: LeaveOut) -> tuple[Prediction, Predict
         rows = [i for i, case in enumerate(cases) if case.chip.key == chip]
         chip_cases = [cases[i] for i in rows]
         groups = fit.groups_to_leave_out(chip_cases, leave_out)
-        fitted = fit.fit_leaving_out(chip_cases, fit.prior_for(chip_cases[0].chip), groups)
+        fitted = fit.fit_leaving_out(chip_cases, fit.prior_for(chip_cases[0]), groups)
         for whole, part in ((out, fitted.left_out), (inside, fitted.inside)):
             whole.seconds[rows], whole.memory[rows] = part.seconds, part.memory
         low[rows], high[rows] = intervals.left_out(

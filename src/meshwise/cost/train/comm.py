@@ -7,9 +7,16 @@ import numpy as np
 
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.chips import Cluster
-from meshwise.catalogue.frameworks import Framework
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.torus import Mesh, Torus
+from meshwise.cost.work import Train
+
+
+CONGESTION = 0.33
+"""Loss of bandwidth between pods over the data-center network per doubling of the pods: MaxText's v5e runs of 2 to 32 slices lose as much
+more time as half of the bandwidth would cost."""
+HOP = 1.5e-6
+"""Seconds of a step of a ring over NVLink, without waiting for stragglers (NCCL's tuning model: 0.6 to 3.4 us)."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +94,8 @@ class Group:
         """Group `size` ranks that are `stride` devices apart. Ranks of a group inside a node form a ring; rings share the node's network.
 
         Worked: tp 4 in nodes of 8 leaves 2 ranks of a data-parallel group in each node, so 4 rings cross its network and each gets
-        a quarter, which serves 2 ranks. Of 16 ranks, 2 in each node, a ring has 8 steps between nodes and 8 inside.
+        a quarter, which serves 2 ranks. Of 16 ranks, 2 in each node, a ring has 8 steps between nodes and 8 inside; the wait for
+        stragglers in one node, which is part of the link's latency, counts once.
         """
         inside = _inside(fabric.node, size, stride)
         crosses = inside < size
@@ -95,19 +103,22 @@ class Group:
         link = fabric.inside(inside)
         bandwidth = np.where(crosses, np.minimum(np.where(inside > 1, link, np.inf), share), link)
         nodes = np.where(crosses, size / inside, 0.0)
-        ring = fabric.network_latency * nodes + fabric.link_latency * (size - np.maximum(nodes, 1.0))
+        rest = np.maximum(0.0, size - nodes - inside)
+        ring = fabric.network_latency * nodes + fabric.link_latency * (inside - 1) + HOP * rest
         tree = fabric.network_latency * _depth(np.maximum(nodes, 1.0)) + fabric.link_latency * (inside - 1)
         ranks = (_inside(tier.devices, size, stride) for tier in fabric.above)
         return Group(size, bandwidth, ring, tree).across(fabric.above, ranks, fabric.network_latency)
 
-    def across(self, tiers: tuple[Tier, ...], inside: Iterable[Floats], below: float) -> "Group":
+    def across(self, tiers: tuple[Tier, ...], inside: Iterable[Floats], below: float, congestion: float = 0.0) -> "Group":
         """Limit a group that spans several units of each tier to the uplinks of its `inside` ranks per unit. Steps between units take
-        the tier's latency instead of `below`, the latency of the tier below."""
+        the tier's latency instead of `below`, the latency of the tier below. `congestion`: share of the bandwidth that is lost with every
+        doubling of the units."""
         bandwidth, ring, tree = self.bandwidth, self.latency, self.tree
         for tier, ranks in zip(tiers, inside, strict=True):
             uplink = np.minimum(bandwidth, tier.bandwidth * ranks / tier.devices)
             bandwidth = np.where(ranks < self.size, uplink, bandwidth)
             units = np.ceil(self.size / ranks)
+            bandwidth = bandwidth / (1 + congestion * np.log2(np.maximum(units, 1.0)))
             ring = ring + (tier.latency - below) * np.where(units > 1, units, 0.0)
             tree = tree + (tier.latency - below) * _depth(units)
             below = tier.latency
@@ -230,7 +241,7 @@ def _on_torus(fabric: Fabric, torus: Torus, a: Layouts) -> Communicators:
         links = laid.links(first, last)
         bandwidth = np.where(links > 0, torus.link * links, np.inf)  # a rank that is alone in its pod uses no link
         in_pod = Group(laid.size(first, last), bandwidth, *(2 * [fabric.link_latency * laid.hops(first, last)]))
-        return in_pod.across(fabric.tiers, (laid.inside(first, last, n) for n in pods), 0.0)
+        return in_pod.across(fabric.tiers, (laid.inside(first, last, n) for n in pods), 0.0, CONGESTION)
 
     size, inside = inner.size(1, 1), [inner.inside(1, 1, n) for n in pods]
     near, far = inner.crossing(1, 1) / torus.link, _leaving(fabric.tiers, inside, size)
@@ -263,13 +274,16 @@ class DataParallel:
     """Of gradients, after backward passes."""
     gather: Floats
     """Of weights: after the optimizer, or with ZeRO 3 before the forward and the backward pass of every layer."""
+    replicas: Floats
+    """Of gradients, between replicas."""
     pieces: Floats
     """Collectives that one reduction of all gradients is cut into."""
 
     @staticmethod
-    def of(f: Framework, groups: tuple[Group, Group], a: Layouts, m: Floats, parameters: Floats, layers: Floats) -> "DataParallel":
+    def of(work: Train, groups: tuple[Group, Group], a: Layouts, m: Floats, parameters: Floats, layers: Floats) -> "DataParallel":
         """Add up the collectives of `parameters` parameters per device in `layers` layers, over groups that shard and that replicate."""
-        shard, replicate = groups
+        f, (shard, replicate) = work.framework, groups
+        weight_bytes = min(f.weight_bytes, work.recipe.bytes) if f.gathers_narrow else f.weight_bytes
         pieces = np.maximum(1.0, np.ceil(parameters / f.bucket)) if f.bucket else np.maximum(1.0, layers)
         every = np.where((a.pp > 1) & f.reduces_every_microbatch, m, 1.0)
         kept = a.pp > 1  # between micro-batches: gathered weights, and gradients that are reduced once
@@ -281,9 +295,9 @@ class DataParallel:
         )
         copies = _pieces(replicate.reduce, f.reduced_bytes * parameters / shard.size, pieces)
         across = np.where(replicate.size > 1, np.where(stages[0], every, 1.0) * copies, 0.0)
-        gathered = _pieces(shard.gather, f.weight_bytes * parameters, np.where(a.zero >= 3, np.maximum(1.0, layers), pieces))
+        gathered = _pieces(shard.gather, weight_bytes * parameters, np.where(a.zero >= 3, np.maximum(1.0, layers), pieces))
         shared = shard.size > 1
-        return DataParallel(np.where(shared, sums * once, 0.0) + across, np.where(shared, gathers * gathered, 0.0), pieces)
+        return DataParallel(np.where(shared, sums * once, 0.0), np.where(shared, gathers * gathered, 0.0), across, pieces)
 
 
 def _pieces(collective: Callable[[Floats], Floats], size: Floats, pieces: Floats) -> Floats:

@@ -14,6 +14,11 @@ from meshwise.cost.work import OPTIMIZER_BYTES, Train
 from meshwise.models.model import Model
 
 
+GATHERED = 3.0
+"""Activations of full width that the layer at work has gathered from its tensor-parallel ranks (sequence parallelism): its input, and in
+the backward pass its input's and its output's gradient."""
+
+
 @dataclass(frozen=True)
 class Parameters:
     """Parameter counts of a model by how they are sharded."""
@@ -163,7 +168,8 @@ class ActivationMemory:
         offloaded = a.offload == OFFLOAD.index("activations")
         first, last = (np.where(offloaded, np.minimum(2.0, count), count) * per_layer for count in (held, layers[1]))
         interleaved = np.where(a.vpp > 1, (a.pp - 1) / a.pp, 0.0)
-        return ActivationMemory(first, interleaved, last, rows * working)
+        gathered = GATHERED * 2.0 * model.decoder.hidden * (a.sp > 0)
+        return ActivationMemory(first, interleaved, last, rows * (working + gathered))
 
 
 def memory(
@@ -255,4 +261,6 @@ def _activations(model: Model, work: Train, a: Layouts) -> tuple[Floats, Floats]
     share = np.where(a.sp > 0, a.tp, 1.0)
     left = sizes.left(kept(f, a.recompute), share, a.tp, work.seq)
     everything = sizes.left(Kept(), share, a.tp, work.seq)
-    return left, np.where(a.recompute > 0, (everything - left) / model.decoder.layers + sizes.input / model.decoder.layers / share, 0.0)
+    again = np.where(a.recompute > 0, (everything - left) / model.decoder.layers + sizes.input / model.decoder.layers / share, 0.0)
+    return left, again
+

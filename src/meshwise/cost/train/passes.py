@@ -141,7 +141,8 @@ def _add_layer_op(t: Passes, d: Device, work: Train, cut: Cut, rows: Floats, op:
         n, k = _outputs(op, cut, model), _inputs(op, cut)
         if op.expert:
             busiest = np.where(cut.ep > 1, work.imbalance, 1.0)
-            forward, backward = linear(d, np.ceil(rows * op.m * cut.ep * busiest), n, k, each / cut.ep)
+            grouped = replace(d, share=d.share * d.calibration.grouped)
+            forward, backward = linear(grouped, np.ceil(rows * op.m * cut.ep * busiest), n, k, each / cut.ep)
             t.matmul += times * forward
             t.matmul_back += times * backward
         if d.cast:

@@ -45,6 +45,10 @@ OVERLAPPED_EXPERTS = 0.8
 """Share of a layer's compute that hides its all-to-alls where another micro-batch computes meanwhile (DualPipe, batch-level overlap)."""
 HIDDEN_COPIES = 0.3
 """Share of the copies of offloaded activations that the layers' compute does not hide. An assumption."""
+SUM_BYTES, OWN_SUM = 10.0, 4
+"""Bytes moved to add a 16-bit gradient to its float32 sum, and bytes per gradient above which both exist."""
+CLIP_BYTES = 8.0
+"""Bytes per parameter that gradient norm, clipping and zeroing move before an update that is not fused."""
 HOST_UPDATE_BYTES = 28.0
 """Bytes that AdamW on the host moves per parameter: weight, gradient and two moments in float32 are read, three are written."""
 COLLECTIVES = ("tp", "ep")
@@ -186,10 +190,10 @@ def _layer(q: Question, comm: Communicators, p: Passes, a: Layouts) -> tuple[dic
     c, layers = q.calibration, q.model.decoder.layers
     share = np.where(a.sp > 0, a.tp, 1)
     bytewise = p.pointwise + p.norms / share
-    again = repeated(q.work.framework, a.recompute)
+    again = repeated(q.work.framework, a.recompute, q.model.decoder.gated)
     products = p.projections * again.projections + p.outputs * again.outputs + (p.matmul - p.projections - p.outputs) * again.mlp
     recomputed = (products + p.core * again.core + (bytewise + p.casts) * again.elementwise) / layers
-    passes_made = 2 + np.maximum(again.mlp, again.projections)
+    passes_made = 2 + np.maximum(np.ceil(again.mlp), np.ceil(again.projections)) * (a.recompute > 0)
     parts: dict[str, Floats] = {
         "matmul": (p.matmul + p.matmul_back) / layers,
         "attention": (p.core + p.core_back) / layers,
@@ -210,8 +214,9 @@ def _layer(q: Question, comm: Communicators, p: Passes, a: Layouts) -> tuple[dic
         parts[name] = wires[name] - hidden
     busy = sum(parts.values(), np.zeros(1))
     replayed = uses_cuda_graph(q, a)
-    started = np.where(replayed, 0.0, c.layer_launch * passes_made)
-    gap = (c.layer_gap + c.expert_gap * q.model.times.get(MIXTURE, 0) / layers) * np.where(replayed, GRAPH_GAP, 1.0)
+    mixed = q.model.times.get(MIXTURE, 0) / layers
+    started = np.where(replayed, 0.0, (c.layer_launch + c.expert_launch * mixed) * passes_made)
+    gap = (c.layer_gap + c.expert_gap * mixed) * np.where(replayed, GRAPH_GAP, 1.0)
     parts["launch"] = np.maximum(0.0, started - busy) + gap * passes_made
     return {name: parts[name] for name in LAYER_PARTS}, ep_hidden + cp_hidden + tp_hidden
 
@@ -335,6 +340,8 @@ class PerStep:
     gather: Floats
     """Gathering updated weights."""
     gather_hidden_by: Floats
+    replicas: Floats
+    """Summing the gradients of replicas, where nothing hides it."""
     embeddings: Floats
     """Reducing a tied embedding between the first and the last stage."""
     optimizer: Floats
@@ -348,21 +355,29 @@ def _per_step(states: DistinctLayouts, d: Device, comm: Communicators) -> PerSte
     f, c, parameters = q.work.framework, q.calibration, Parameters.of(q.model)
     dense, experts = parameters.on_stage(layers, a)
     sharded = parameters.sharded(dense, experts, a)
-    parts = [DataParallel.of(f, (comm.shard, comm.replicate), a, m, dense, layers)]
+    parts = [DataParallel.of(q.work, (comm.shard, comm.replicate), a, m, dense, layers)]
     if parameters.experts:
-        parts.append(DataParallel.of(f, (comm.experts, comm.replicate), a, m, experts, layers))
+        parts.append(DataParallel.of(q.work, (comm.experts, comm.replicate), a, m, experts, layers))
     reduction, gather = (sum((getattr(part, name) for part in parts), np.zeros(1)) for name in ("reduction", "gather"))
+    if f.overlaps_replicas:
+        reduction = reduction + sum((part.replicas for part in parts), np.zeros(1))
     streams = (a.zero >= 3) & (a.pp == 1)  # gathers are part of every micro-batch
-    backward = np.where((a.zero == 2) & (a.pp == 1), m, 1.0) * 2 / 3
+    each_time = ((a.zero == 2) & (a.pp == 1)) | ((a.zero == 0) & (a.pp > 1) & f.reduces_every_microbatch)
+    backward = np.where(each_time, m, 1.0) * 2 / 3  # passes that a reduction follows
     gradient, state = state_bytes(q.work, a, m)
     per_parameter = 2 * (state - f.master_gradient_bytes) + gradient + f.weight_bytes
     offloaded = (a.offload == OFFLOAD.index("optimizer")) | (a.offload == OFFLOAD.index("parameters"))
-    updates = per_parameter * sharded / d.bandwidth + _update_launches(q, a)
+    local = dense + experts
+    # a gradient that is kept beside its float32 sum is added to it in a kernel of its own; norms, clipping and zeroing touch all gradients
+    summed = m * SUM_BYTES * local * (f.gradient_bytes > OWN_SUM)
+    moved = c.update * (per_parameter * sharded + CLIP_BYTES * local * f.separate_updates) + summed
+    updates = moved / d.bandwidth + _update_launches(q, a)
     return PerStep(
         reduction=np.where(streams, reduction + gather, reduction),
         least=reduction / np.where(a.zero >= 2, m, 1.0) / parts[0].pieces,
         hidden_by=c.hidden_dp * np.where(streams, m, backward * f.overlaps_reduction),
         gather=np.where(streams, 0.0, gather),
+        replicas=sum((part.replicas for part in parts), np.zeros(1)) * (not f.overlaps_replicas),
         gather_hidden_by=c.hidden_dp / 3 * f.overlaps_gather + 0.0 * a.dp,
         embeddings=_tied_embeddings(q, comm, a, parameters),
         optimizer=np.where(offloaded, 0.0, updates),
@@ -399,7 +414,10 @@ def _exposed_per_step(per_step: PerStep, groups: Groups, computing: list[Floats]
     exposed = [
         np.maximum(groups.expand(least), groups.expand(reduction) - hides * hiding)
         + np.maximum(0.0, groups.expand(gather) - gather_hides * hiding)
-        for reduction, least, gather, hiding in zip(per_step.reduction, per_step.least, per_step.gather, computing, strict=True)
+        + groups.expand(replicas)
+        for reduction, least, gather, replicas, hiding in zip(
+            per_step.reduction, per_step.least, per_step.gather, np.broadcast_to(per_step.replicas, per_step.reduction.shape), computing, strict=True
+        )
     ]
     first, last = (groups.expand(update) + waited for update, waited in zip(updates, exposed, strict=True))
     stage = (first <= last).astype(np.int64)

@@ -161,7 +161,7 @@ def choice(q: Question, layouts: Layouts, cost: Cost, i: int, ties: int = 0) -> 
     devices = int(layouts.devices[i])
     tokens = float(q.work.batch_tokens)
     parts = {name: float(value[i]) for name, value in cost.time.items()}
-    low, high = interval.step(q.calibration, parts, devices)
+    low, high = interval.step(q.calibration, parts, devices, any(op.expert for op in q.model.ops))
     memory_factor = math.exp(interval.NORMAL * q.calibration.memory_spread)
     exact = q.model.flops(tokens, q.work.seq)
     megatron = q.model.flops_megatron(tokens, q.work.seq, recompute=row["recompute"] == "full")

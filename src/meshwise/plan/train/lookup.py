@@ -2,7 +2,7 @@
 
 from typing import Any, cast
 
-from meshwise.catalogue import calibrations, clusters, frameworks
+from meshwise.catalogue import calibrations, clusters, frameworks, levels
 from meshwise.cost.reliability import Reliability
 from meshwise.cost.train.question import Question
 from meshwise.cost.work import Train
@@ -38,5 +38,5 @@ def question(ask: TrainAsk, model: Model | None = None) -> Question:
         reliability=Reliability(**ask.failures),
     )
     name = ask.calibration
-    calibration = calibrations.named(name) if name else calibrations.choose(cluster.chip, framework.key)
+    calibration = calibrations.named(name) if name else levels.choose_for(cluster, framework)
     return Question.of(model, cluster, work, calibration)
