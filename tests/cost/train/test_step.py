@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.frameworks import find_framework
+from meshwise.cost.axes import OFFLOAD
 from meshwise.cost.layout import Layouts
 from meshwise.cost.parts import TRAIN_PARTS
 from meshwise.cost.train.compute import SHORTEST_KERNEL
@@ -368,6 +369,79 @@ def test_a_small_model_waits_for_cpu_launches() -> None:
     layers = q.model.decoder.layers
     assert cost(q)[0]["launch"] > 0.9 * 2 * layers * q.calibration.layer_launch
     assert seconds(faster(q, flops=10, memory=10)) == pytest.approx(seconds(q), rel=0.02)
+
+
+# Offload.
+
+
+@pytest.mark.parametrize("framework", ["deepspeed", "fsdp"])
+def test_an_offloaded_optimizer_updates_at_the_bandwidth_of_the_host(framework: str) -> None:
+    """8 devices with an eighth of the parameters each: gradients go over PCIe at 64 GB/s and weights come back, and the host of the node
+    moves 28 bytes for every parameter of the model through 300 GB/s. Nothing of the device's own update is left."""
+    q = question("llama-3-8b", framework=framework, batch=8)
+    f, n = q.work.framework, q.model.params
+    time = cost(q, dp_shard=8, zero=3, offload=OFFLOAD.index("optimizer"))[0]
+    copies = (f.reduced_bytes + f.weight_bytes) * n / 8 / 64e9
+    assert time["offload"] == pytest.approx(copies + 28 * n / 300e9, rel=1e-3)
+    assert time["optimizer"] == 0
+
+
+def test_offloaded_parameters_are_copied_for_every_pass() -> None:
+    """6 micro-batches, forward and backward: 2 bytes of every parameter over PCIe, 12 times more than with the optimizer alone."""
+    q = question("llama-3-8b", framework="deepspeed", batch=48)
+    kept, moved = (cost(q, dp_shard=8, zero=3, offload=OFFLOAD.index(how))[0]["offload"] for how in ("optimizer", "parameters"))
+    assert moved - kept == pytest.approx(2 * 6 * 2 * q.model.params / 64e9, rel=1e-3)
+
+
+@settings(max_examples=60)
+@given(questions_with_layouts(most=1))
+def test_offload_is_never_faster(case: tuple[Question, Layouts]) -> None:
+    q, layouts = case
+    times = [evaluate(q, replace(layouts, offload=np.array([how]))).step.item() for how in range(len(OFFLOAD))]
+    assert times[0] <= min(times) * (1 + 1e-9)
+
+
+# Experts.
+
+
+def test_grouped_products_of_experts_run_at_their_own_share() -> None:
+    """Twice the share of grouped products is half of their time; dense products are not affected."""
+    slow, fast = (
+        cost(question("mixtral-8x7b", calibration=replace(QUIET, grouped=share), batch=8), dp_shard=8, zero=1)[0] for share in (0.4, 0.8)
+    )
+    dense = [
+        cost(question("llama-3-8b", calibration=replace(QUIET, grouped=share)), tp=8)[0]["matmul"] for share in (0.4, 0.8)
+    ]
+    assert dense[0] == dense[1]
+    assert 1.5 < slow["matmul"] / fast["matmul"] < 2
+
+
+def test_experts_have_launch_overhead_of_their_own() -> None:
+    """Mixtral has experts in all of its 32 layers: a gap in each of two passes and micro-batches."""
+    more = replace(QUIET, expert_launch=0.0, expert_gap=1e-3)
+    bare = replace(QUIET, expert_launch=0.0, expert_gap=0.0)
+    lost = [cost(question("mixtral-8x7b", calibration=c, batch=8), dp_shard=8, zero=1)[0]["launch"] for c in (bare, more)]
+    assert lost == pytest.approx([0.0, 2 * 32 * 1e-3])
+    assert cost(question("llama-3-8b", calibration=more), tp=8)[0]["launch"] == 0
+
+
+def test_whole_experts_need_no_all_reduce_between_tensor_parallel_ranks() -> None:
+    """Mixtral, tp 4: attention reduces in 32 layers, and experts too where they are cut; the head once."""
+    bare = replace(QUIET, link_latency=0.0)
+    whole, cut = (
+        cost(question("mixtral-8x7b", "1x8xh100-sxm", "torchtitan", bare, batch=8), dp_shard=2, tp=4, ep=2, etp=etp, zero=1)[0]["tp"]
+        for etp in (1, 4)
+    )
+    assert whole / cut == pytest.approx((2 * 32 + 1) / (2 * 64 + 1))
+
+
+@given(questions_with_layouts(most=1))
+def test_expert_tensor_parallelism_changes_nothing_without_experts(case: tuple[Question, Layouts]) -> None:
+    q, layouts = case
+    assume(not any(op.expert for op in q.model.ops))
+    other = evaluate(q, replace(layouts, etp=layouts.tp))
+    assert other.step == pytest.approx(evaluate(q, layouts).step)
+    assert other.peak == pytest.approx(evaluate(q, layouts).peak)
 
 
 # What was measured.
