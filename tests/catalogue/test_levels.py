@@ -36,6 +36,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> Levels:
 
 def write(home: Path, name: str, **values: object) -> None:
     (home / "calibration" / f"{name}.toml").write_text("\n".join(f"{key} = {value!r}" for key, value in values.items()))
+    files.clear()
 
 
 def test_a_network_is_known_by_the_words_in_its_name() -> None:
@@ -118,7 +119,6 @@ def test_only_what_others_measured_has_a_term_for_differences_between_sources(kn
     assert choose(chip, framework).between == 0.2
     assert choose(chip, framework).expert_spread >= 0.3
     write(home, "mine", chips=[chip.key], frameworks=[framework.key], fitted_on="my runs")
-    files.clear()
     own = choose(chip, framework)
     assert (own.key, own.shipped, own.between, own.expert_spread) == ("mine", False, 0.0, 0.0)
 

@@ -60,9 +60,11 @@ def test_an_unknown_precision_is_refused_with_those_that_are_known(word: str) ->
 @given(st.text(max_size=30))
 def test_any_text_is_a_precision_or_refused_in_one_line(text: str) -> None:
     try:
-        assert parse_precision(text) in PRECISIONS
-    except UserError as refused:
-        assert one_line(refused)
+        found = parse_precision(text)
+    except UserError as error:
+        one_line(error)
+    else:
+        assert found in PRECISIONS
 
 
 def test_products_are_narrow_only_where_the_chip_has_such_matrix_units() -> None:

@@ -272,7 +272,7 @@ def _compact(chips: int, axes: int) -> tuple[int, ...]:
     shapes = [
         (side, *_compact(chips // side, axes - 1)) for side in range(1, int(chips ** (1 / axes) + 1e-9) + 1) if chips % side == 0
     ]
-    return min(shapes, key=max)
+    return min(shapes, key=lambda shape: sorted(shape, reverse=True))
 
 
 def _shape_missing(chip: Chip, text: str) -> str:

@@ -585,8 +585,8 @@ def test_the_worked_step_of_the_module_adds_up() -> None:
 
 
 def test_the_data_parallel_part_of_the_worked_step() -> None:
-    """Two of the 8 data ranks are in each node, so 4 rings share its network of 50 GB/s. A device has a quarter of 6 of the 70 layers and of
-    a vocabulary table, 2 bytes a parameter on the wire, nothing hidden; 4 bytes of the tied embedding between the first stage and the
+    """Two of the 8 data ranks are in each node, so 4 rings share its network of 50 GB/s. A device has a quarter of 6 of the 70 layers and
+    of a vocabulary table, 2 bytes a parameter on the wire, nothing hidden; 4 bytes of the tied embedding between the first stage and the
     last, of which a device has an eighth of the network."""
     q = question("bloom-176b", "jean-zay:48", "megatron-deepspeed", JEAN_ZAY, batch=2048, seq=2048)
     table = 250880 * 14336

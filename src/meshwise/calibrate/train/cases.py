@@ -63,7 +63,7 @@ class Case:
     assumed: tuple[str, ...] = ()
     """Notes on values that the row does not state."""
     open: tuple[str, ...] = ()
-    """Axes that neither the row nor its framework's documentation states: `assumptions.settled` chooses them for a whole source."""
+    """Axes that neither the row nor its framework's documentation states: `reading.settled` chooses them for a whole source."""
 
     @property
     def chip(self) -> Chip:

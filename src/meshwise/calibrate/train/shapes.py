@@ -137,11 +137,14 @@ def _tied_or_not(values: dict[str, object], name: str) -> tuple[Model, ...]:
 
 def _mixture(s: Shape, llama: dict[str, object], name: str) -> Model:
     width = s.expert_ffn or s.ffn
-    mixture = {
-        "model_type": "qwen2_moe",
+    mixture: dict[str, object] = {
         "num_experts": s.experts,
+        "num_local_experts": s.experts,
         "num_experts_per_tok": s.active or 1,
-        "moe_intermediate_size": width,
-        "shared_expert_intermediate_size": s.shared * width,
     }
+    if s.shared:
+        sizes = {"moe_intermediate_size": width, "shared_expert_intermediate_size": s.shared * width}
+        mixture |= {"model_type": "qwen2_moe"} | sizes
+    else:
+        mixture |= {"model_type": "mixtral", "intermediate_size": width}
     return build(llama | mixture, f"moe-{name}-e{s.experts}-k{s.active}-w{width}-s{s.shared}", SOURCE)
