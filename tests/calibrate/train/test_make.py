@@ -14,8 +14,10 @@ from meshwise.calibrate.train import probe as probed
 from meshwise.calibrate.train.make import TrainCalibrationResult, data_of, make
 from meshwise.calibrate.train.predict import predict
 from meshwise.catalogue import files as catalogue_files
-from meshwise.catalogue.calibrations import Calibration, choose
+from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.chips import find_chip
+from meshwise.catalogue.frameworks import find_framework
+from meshwise.catalogue.levels import choose
 from meshwise.errors import UserError
 from meshwise.run.probe import store as probing
 from support.command import Done, refused
@@ -108,8 +110,9 @@ def test_plans_use_an_installed_calibration(files: tuple[str, str, Calibration],
     assert "not determined by these rows, kept at their prior:" in done.out
     assert "before" in done.out
     catalogue_files.clear()
-    assert choose(find_chip("here"), "meshwise").key == choose(find_chip("h200"), "meshwise").key == "here-meshwise"
-    assert choose(find_chip("here"), "megatron").key == "probe"
+    own = find_framework("meshwise")
+    assert choose(find_chip("here"), own).key == choose(find_chip("h200"), own).key == "here-meshwise"
+    assert choose(find_chip("here"), find_framework("megatron")).key == "probe"
     planned = json.loads(
         run("plan", "llama-3.2-1b", "--on", "here", "--batch", "4x2048", "--framework", "meshwise", "--json").out
     )
