@@ -90,7 +90,8 @@ def composed(chip: Chip, framework: Framework, fabric: str, known: Levels = NONE
         "fitted_on": known.fitted_on if values else prior.fitted_on,
         "fabric": fabric,
     }
-    return replace(prior, **({"flash": flash} | values | dict(known.spread) | named))
+    # errors on sources left out already hold what differs between sources
+    return replace(prior, **({"flash": flash} | values | dict(known.spread) | named | {"between": 0.0}))
 
 
 def choose(chip: Chip, framework: Framework, network: Link | None = None, *, stated: bool = True) -> Calibration:

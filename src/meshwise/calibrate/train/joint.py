@@ -25,6 +25,8 @@ Cell = tuple[Level, str, str]
 """Level, key at that level, coefficient: ('chip', 'Hopper', 'matmul')."""
 OFFSET = 0.18
 """Standard deviation of the offset of a source."""
+MEMORY_OFFSET = 0.05
+"""The same for memory, which depends on less that no formula knows: how it was read, and fragmentation."""
 MOST_ROWS = 40
 """Rows beyond this many add no weight to a source."""
 UNCERTAIN = 1.5
@@ -126,7 +128,7 @@ class JointFit:
             measured=np.log(measured),
             weight=_weights(self.cases, used),
             start=np.append(list(self.cells.values()), np.zeros(offsets)),
-            width=np.append([_KNOWN[name].width for _, _, name in self.cells], np.full(offsets, OFFSET)),
+            width=np.append([_KNOWN[name].width for _, _, name in self.cells], np.full(offsets, MEMORY_OFFSET if memory else OFFSET)),
             most=np.append([np.log(_KNOWN[name].most) for _, _, name in self.cells], np.full(offsets, np.inf)),
             slopes=self.slopes,
         )

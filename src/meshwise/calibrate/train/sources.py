@@ -70,7 +70,7 @@ class LeftOut:
     def coverage(self, spread: dict[str, object]) -> float:
         """Return the share of timed rows inside their interval."""
         rows = self.timed
-        c = replace(Calibration(), **spread)  # pyright: ignore[reportArgumentType]
+        c = replace(Calibration(), **(spread | {"between": 0.0}))  # pyright: ignore[reportArgumentType]
         mixed = np.array([any(op.expert for op in self.cases[i].model.ops) for i in rows])
         low, high = factors(c, self.waits[rows], np.ones(len(rows)), mixed)
         ratio = np.exp(self.errors)

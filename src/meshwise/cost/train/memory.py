@@ -129,6 +129,8 @@ class StateMemory:
     """By kind: weights, gradients, optimizer."""
     logits: Floats
     """On the last stage."""
+    buckets: Floats
+    """Buffers that gradients are reduced from and weights gathered into, two of each bucket."""
     replaces_activations: Floats
     """Whether gradients take the place of freed activations, so that the two are never all in memory at once."""
 
@@ -136,7 +138,9 @@ class StateMemory:
     def of(model: Model, work: Train, a: Layouts, layers: tuple[Floats, Floats], microbatches: Floats) -> "StateMemory":
         states = _states(Parameters.of(model), work, a, np.stack(layers), microbatches)
         replaces = work.framework.splits_weights & (a.devices == 1) & (microbatches == 1)
-        return StateMemory(states, _logits(model, work, a.mbs * (work.seq / a.cp), a), replaces)
+        f = work.framework
+        buckets = 2.0 * f.bucket * f.reduced_bytes * (a.dp_shard * a.cp > 1)
+        return StateMemory(states, _logits(model, work, a.mbs * (work.seq / a.cp), a), buckets, replaces)
 
     @property
     def total(self) -> Floats:
@@ -189,7 +193,7 @@ def memory(
         freed = sizes["activations"] + sizes["logits"]
         replaces = states.expand(held.replaces_activations)
         sizes["gradients"] = np.where(replaces, np.maximum(0.0, sizes["gradients"] - freed), sizes["gradients"])
-    sizes["context"] = np.full(len(vpp), c.context)
+    sizes["context"] = c.context + states.expand(held.buckets)
     return sizes
 
 

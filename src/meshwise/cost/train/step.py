@@ -18,6 +18,7 @@ Worked: BLOOM 176B on 384 A100, 2048 sequences of 2048 tokens, layout dp8 tp4 pp
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from meshwise.catalogue.chips import host_bandwidth
 from meshwise.cost.axes import OFFLOAD
@@ -26,7 +27,7 @@ from meshwise.cost.parts import TRAIN_PARTS
 from meshwise.cost.train.comm import Communicators, DataParallel, Fabric
 from meshwise.cost.train.compute import SHORTEST_KERNEL, Device
 from meshwise.cost.train.distinct import Groups, LayoutGroups
-from meshwise.cost.train.memory import ActivationMemory, Parameters, StateMemory, memory, state_bytes, stored_per_token
+from meshwise.cost.train.memory import ActivationMemory, Parameters, StateMemory, host_bytes, memory, state_bytes, stored_per_token
 from meshwise.cost.train.passes import Cut, Passes, backward_bytes, passes
 from meshwise.cost.train.pipeline import PassTimes, Stages, makespan, sampled_stages
 from meshwise.cost.train.question import Question
@@ -95,6 +96,20 @@ def peak(q: Question, layouts: Layouts) -> Floats:
     grouped = LayoutGroups.of(q.model, q.work.batch, layouts)
     activations = DistinctLayouts.of(q, layouts, grouped.activations)
     return sum(_memory(activations, activations.regrouped(q, layouts, grouped.states), layouts).values(), np.zeros(1))
+
+
+def host_fits(q: Question, layouts: Layouts) -> NDArray[np.bool_]:
+    """Return whether the state that each layout offloads fits in the memory of the hosts, where the cluster states it."""
+    memory = q.cluster.node.host.memory
+    fits = np.ones(len(layouts), dtype=bool)
+    rows = np.flatnonzero(layouts.offload)
+    if not memory or not len(rows):
+        return fits
+    distinct = DistinctLayouts.of(replace(q, model=q.model.take(rows)), layouts.take(rows), Groups.one_each(len(rows)))
+    batch = np.broadcast_to(q.work.batch, len(layouts))[rows]
+    held = host_bytes(distinct.q.model, q.work, distinct.a, distinct.middle, np.ceil(batch / (distinct.a.dp * distinct.a.mbs)))
+    fits[rows] = held * np.minimum(q.cluster.node.devices, distinct.a.devices) <= memory
+    return fits
 
 
 @dataclass(frozen=True)
