@@ -72,13 +72,14 @@ def report(left: list[LeftOut], errors: Mapping[str, object]) -> Iterator[str]:
 def main() -> None:
     start = time.perf_counter()
     cases = all_cases()
-    known, left = Fits.of(cases).leave_out(cases, [case.source for case in cases])
+    fits = Fits.of(cases)
+    left = fits.leave_out(cases, [case.source for case in cases])
     errors = spread(left)
     print(f"{'table / chip / framework / precision':<72} {'rows':>5} {'error':>7} {'ratio':>6} {'inside':>6} {'memory':>6} refused")
     print("\n".join(report(left, errors)))
     print(f"{errors}\n{time.perf_counter() - start:.0f} s")
     if "--write" in sys.argv:
-        (files.BUILT_IN / "levels.toml").write_text(toml(known, errors))
+        (files.BUILT_IN / "levels.toml").write_text(toml(fits.levels, errors))
 
 
 if __name__ == "__main__":

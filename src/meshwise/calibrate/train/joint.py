@@ -32,6 +32,8 @@ MOST_ROWS = 40
 UNCERTAIN = 1.5
 """Factor on NOISE: rows of different shapes are predicted less well than repeated runs of one."""
 LINEAR_STEPS = 8
+KERNELS = ("flash", "scan")
+"""Coefficients of single kernels, which several frameworks on one chip do not share: published rates stand for them."""
 ROUNDS, GAIN = 5, 5e-3
 """Bounds of the fit: a round takes twenty predictions of all rows."""
 _KNOWN = coefficients(Calibration)
@@ -56,7 +58,7 @@ class JointFit:
     def names(self) -> tuple[str, ...]:
         """Coefficients that are fitted. `elementwise` is among them: several frameworks on one chip separate it from `memory`."""
         kinds = ("memory",) if self.fitted_to == "memory" else ("speed", "probed")
-        return tuple(name for name, about in _KNOWN.items() if about.width and about.fitted_to in kinds and name != "scan")
+        return tuple(name for name, about in _KNOWN.items() if about.width and about.fitted_to in kinds and name not in KERNELS)
 
     @cached_property
     def keys(self) -> list[dict[Level, str]]:

@@ -267,4 +267,3 @@ def _activations(model: Model, work: Train, a: Layouts) -> tuple[Floats, Floats]
     everything = sizes.left(Kept(), share, a.tp, work.seq)
     again = np.where(a.recompute > 0, (everything - left) / model.decoder.layers + sizes.input / model.decoder.layers / share, 0.0)
     return left, again
-
