@@ -5,8 +5,8 @@ from functools import cache
 from pathlib import Path
 
 from meshwise.calibrate.tables import Skipped, find_table
-from meshwise.calibrate.train import cases
 from meshwise.calibrate.train.cases import Case
+from meshwise.calibrate.train.reading import read_cases
 
 ROW = {
     "row_id": "a",
@@ -48,11 +48,11 @@ def table(folder: Path, *changes: dict[str, str], without: tuple[str, ...] = ())
 @cache
 def built_in(name: str) -> tuple[list[Case], list[Skipped]]:
     """Return the cases and skipped rows of a built-in table, read once per process. Do not change the lists."""
-    return cases.read_cases(find_table(name))
+    return read_cases(find_table(name))
 
 
 def read(folder: Path, *changes: dict[str, str]) -> list[Case]:
     """Return the cases of such a table, all of whose rows must be valid."""
-    used, skipped = cases.read_cases(table(folder, *changes))
+    used, skipped = read_cases(table(folder, *changes))
     assert not skipped
     return used

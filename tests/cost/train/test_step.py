@@ -10,9 +10,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from meshwise.catalogue.calibrations import Calibration, choose
-from meshwise.catalogue.chips import find_chip
+from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.frameworks import find_framework
+from meshwise.cost.axes import OFFLOAD
 from meshwise.cost.layout import Layouts
 from meshwise.cost.parts import TRAIN_PARTS
 from meshwise.cost.train.compute import SHORTEST_KERNEL
@@ -99,14 +99,14 @@ def test_the_order_of_layouts_does_not_matter(case: tuple[Question, Layouts], ra
 
 
 @given(case=questions_with_layouts(most=3), times=st.sampled_from((1.01, 2.0, 16.0)))
-def test_more_bandwidth_or_a_faster_chip_never_makes_a_layout_slower(case: tuple[Question, Layouts], times: float) -> None:
+def test_more_bandwidth_less_latency_or_a_faster_chip_never_makes_a_layout_slower(
+    case: tuple[Question, Layouts], times: float
+) -> None:
     q, layouts = case
     before = evaluate(q, layouts).step
-    for rate in ("memory", "link", "network", "flops"):
+    for rate in ("memory", "link", "network", "flops", "latency"):
         after = evaluate(faster(q, **{rate: times}), layouts).step
-        # A faster chip hides less of what experts send, and reductions hide behind that less than they should: up to 4% was seen.
-        slack = np.where((layouts.ep > 1) & (rate == "flops"), 0.05, 1e-9)
-        assert (after <= before * (1 + slack)).all(), rate
+        assert (after <= before * (1 + 1e-9)).all(), rate
 
 
 @settings(max_examples=60)
@@ -348,7 +348,7 @@ def test_replicas_of_a_sharded_group_reduce_only_their_shard() -> None:
 @pytest.mark.parametrize("recompute", [0, 2])
 def test_full_recompute_is_another_forward_pass(recompute: int) -> None:
     """A third of the FLOPs of forward and backward: 4/3 of the time at most, Korthikanti et al. 2022, section 5."""
-    q = question("korthikanti-22b", framework=replace(find_framework("megatron"), flash_attention=False))
+    q = question("korthikanti-22b", framework=replace(find_framework("megatron"), attention="unfused"))
     time = cost(q, tp=8, recompute=recompute)[0]
     share = time["recompute"] / (time["matmul"] + time["attention"] + time["elementwise"])
     assert share == pytest.approx(0.34 if recompute else 0, abs=0.03)
@@ -371,6 +371,79 @@ def test_a_small_model_waits_for_cpu_launches() -> None:
     assert seconds(faster(q, flops=10, memory=10)) == pytest.approx(seconds(q), rel=0.02)
 
 
+# Offload.
+
+
+@pytest.mark.parametrize("framework", ["deepspeed", "fsdp"])
+def test_an_offloaded_optimizer_updates_at_the_bandwidth_of_the_host(framework: str) -> None:
+    """8 devices with an eighth of the parameters each: gradients go over PCIe at 64 GB/s and weights come back, and the host of the node
+    moves 28 bytes for every parameter of the model through 300 GB/s. Nothing of the device's own update is left."""
+    q = question("llama-3-8b", framework=framework, batch=8)
+    f, n = q.work.framework, q.model.params
+    time = cost(q, dp_shard=8, zero=3, offload=OFFLOAD.index("optimizer"))[0]
+    copies = (f.reduced_bytes + f.weight_bytes) * n / 8 / 64e9
+    assert time["offload"] == pytest.approx(copies + 28 * n / 300e9, rel=1e-3)
+    assert time["optimizer"] == 0
+
+
+def test_offloaded_parameters_are_copied_for_every_pass() -> None:
+    """6 micro-batches, forward and backward: 2 bytes of every parameter over PCIe, 12 times more than with the optimizer alone."""
+    q = question("llama-3-8b", framework="deepspeed", batch=48)
+    kept, moved = (cost(q, dp_shard=8, zero=3, offload=OFFLOAD.index(how))[0]["offload"] for how in ("optimizer", "parameters"))
+    assert moved - kept == pytest.approx(2 * 6 * 2 * q.model.params / 64e9, rel=1e-3)
+
+
+@settings(max_examples=60)
+@given(questions_with_layouts(most=1))
+def test_offload_is_never_faster(case: tuple[Question, Layouts]) -> None:
+    q, layouts = case
+    times = [evaluate(q, replace(layouts, offload=np.array([how]))).step.item() for how in range(len(OFFLOAD))]
+    assert times[0] <= min(times) * (1 + 1e-9)
+
+
+# Experts.
+
+
+def test_grouped_products_of_experts_run_at_their_own_share() -> None:
+    """Twice the share of grouped products is half of their time; dense products are not affected."""
+    slow, fast = (
+        cost(question("mixtral-8x7b", calibration=replace(QUIET, grouped=share), batch=8), dp_shard=8, zero=1)[0] for share in (0.4, 0.8)
+    )
+    dense = [
+        cost(question("llama-3-8b", calibration=replace(QUIET, grouped=share)), tp=8)[0]["matmul"] for share in (0.4, 0.8)
+    ]
+    assert dense[0] == dense[1]
+    assert 1.5 < slow["matmul"] / fast["matmul"] < 2
+
+
+def test_experts_have_launch_overhead_of_their_own() -> None:
+    """Mixtral has experts in all of its 32 layers: a gap in each of two passes and micro-batches."""
+    more = replace(QUIET, expert_launch=0.0, expert_gap=1e-3)
+    bare = replace(QUIET, expert_launch=0.0, expert_gap=0.0)
+    lost = [cost(question("mixtral-8x7b", calibration=c, batch=8), dp_shard=8, zero=1)[0]["launch"] for c in (bare, more)]
+    assert lost == pytest.approx([0.0, 2 * 32 * 1e-3])
+    assert cost(question("llama-3-8b", calibration=more), tp=8)[0]["launch"] == 0
+
+
+def test_whole_experts_need_no_all_reduce_between_tensor_parallel_ranks() -> None:
+    """Mixtral, tp 4: attention reduces in 32 layers, and experts too where they are cut; the head once."""
+    bare = replace(QUIET, link_latency=0.0)
+    whole, cut = (
+        cost(question("mixtral-8x7b", "1x8xh100-sxm", "torchtitan", bare, batch=8), dp_shard=2, tp=4, ep=2, etp=etp, zero=1)[0]["tp"]
+        for etp in (1, 4)
+    )
+    assert whole / cut == pytest.approx((2 * 32 + 1) / (2 * 64 + 1))
+
+
+@given(questions_with_layouts(most=1))
+def test_expert_tensor_parallelism_changes_nothing_without_experts(case: tuple[Question, Layouts]) -> None:
+    q, layouts = case
+    assume(not any(op.expert for op in q.model.ops))
+    other = evaluate(q, replace(layouts, etp=layouts.tp))
+    assert other.step == pytest.approx(evaluate(q, layouts).step)
+    assert other.peak == pytest.approx(evaluate(q, layouts).peak)
+
+
 # What was measured.
 
 TABLE_5 = {  # model: pp, micro-batch, batch, interleave, seconds with full recompute, seconds with selective and sequence parallel
@@ -385,7 +458,7 @@ TABLE_5 = {  # model: pp, micro-batch, batch, interleave, seconds with full reco
 def iterations(model: str, calibration: Calibration | None = None) -> tuple[float, float]:
     """Predicted seconds with full recompute, and with selective recompute and sequence parallelism."""
     pp, mbs, batch, vpp, _, _ = TABLE_5[model]
-    program = replace(find_framework("megatron"), flash_attention=False, dropout=True)
+    program = replace(find_framework("megatron"), attention="unfused", dropout=True)
     q = question(model, f"{pp}x8xa100-80gb-sxm@1600Gbps", program, calibration, batch=batch)
     axes = {"tp": 8, "pp": pp, "mbs": mbs, "vpp": vpp, "schedule": int(vpp > 1)}
     return seconds(q, recompute=2, **axes), seconds(q, recompute=1, sp=1, **axes)
@@ -453,29 +526,62 @@ def test_the_elementwise_coefficient_only_scales_elementwise_time() -> None:
     assert {part for part in TRAIN_PARTS if many[part] != fewer[part]} == {"elementwise"}
 
 
+JEAN_ZAY = Calibration(
+    matmul=0.7314,
+    memory=0.4959,
+    flash=0.5998,
+    uneven=1.975,
+    link=0.9828,
+    link_latency=33.95e-6,
+    network=0.2366,
+    network_latency=30e-6,
+    exposed_tp=0.9967,
+    exposed_stage=0.2532,
+    hidden_dp=0.4702,
+    layer_launch=1.456e-3,
+    layer_gap=100.9e-6,
+    stage_launch=3.696e-3,
+    step=2.98e-3,
+)
+"""A fit to the BLOOM notes and vTrain's runs, of which the worked step of step.py is evaluated."""
+
+
 def test_the_worked_step_of_the_module_adds_up() -> None:
     """The numbers of step.py's docstring: BLOOM on 384 A100 as it was trained."""
-    calibration = choose(find_chip("a100-80gb-sxm"), "megatron-deepspeed")
-    q = question("bloom-176b", "jean-zay:48", "megatron-deepspeed", calibration, batch=2048, seq=2048)
+    q = question("bloom-176b", "jean-zay:48", "megatron-deepspeed", JEAN_ZAY, batch=2048, seq=2048)
     layouts = Layouts.of(dp_shard=8, tp=4, pp=12, mbs=2, zero=1, recompute=2)
     layer = {part: 1e3 * value.item() for part, value in layer_and_head(q, layouts)[0].items()}
     stated = {
         "matmul": 70.5,
         "attention": 15.4,
-        "elementwise": 3.5,
-        "recompute": 31.6,
+        "elementwise": 3.2,
+        "recompute": 31.5,
         "tp": 4.8,
         "launch": 0.3,
         "cp": 0,
         "ep": 0,
     }
     assert layer == pytest.approx(stated, abs=0.05)
-    assert sum(layer.values()) == pytest.approx(126.1, abs=0.05)
+    assert sum(layer.values()) == pytest.approx(125.7, abs=0.05)
     time = _only(evaluate(q, layouts).time)
     stage = 128 * 6 * sum(layer.values()) / 1e3
-    assert stage == pytest.approx(96.8, abs=0.05)
+    assert stage == pytest.approx(96.5, abs=0.05)
     assert stage + 128 * 3.7e-3 == pytest.approx(sum(time[part] for part in stated), abs=0.01)
-    assert {part: time[part] for part in ("bubble", "p2p", "dp", "optimizer", "fixed")} == pytest.approx(
-        {"bubble": 8.15, "p2p": 1.29, "dp": 6.49, "optimizer": 0.016, "fixed": 0.003}, abs=0.005
+    assert {part: time[part] for part in ("bubble", "p2p", "optimizer", "fixed")} == pytest.approx(
+        {"bubble": 8.13, "p2p": 1.29, "optimizer": 0.017, "fixed": 0.003}, abs=0.005
     )
-    assert sum(time.values()) == pytest.approx(113.2, abs=0.05)
+    assert sum(time.values()) == pytest.approx(114.3, abs=0.05)
+
+
+def test_the_data_parallel_part_of_the_worked_step() -> None:
+    """Two of the 8 data ranks are in each node, so 4 rings share its network of 50 GB/s. A device has a quarter of 6 of the 70 layers and of
+    a vocabulary table, 2 bytes a parameter on the wire, nothing hidden; 4 bytes of the tied embedding between the first stage and the
+    last, of which a device has an eighth of the network."""
+    q = question("bloom-176b", "jean-zay:48", "megatron-deepspeed", JEAN_ZAY, batch=2048, seq=2048)
+    table = 250880 * 14336
+    parameters = ((q.model.params - table) * 6 / 70 + table) / 4
+    ring = 50e9 * JEAN_ZAY.network * 2 / 8
+    reduced = gathered = 2 * parameters * 7 / 8 / ring
+    tied = 2 * 1 / 2 * 4 * table / 4 / (50e9 * JEAN_ZAY.network / 8)
+    assert (reduced, gathered, tied) == pytest.approx((2.7, 2.7, 2.4), abs=0.05)
+    assert cost(q, dp_shard=8, tp=4, pp=12, mbs=2, zero=1, recompute=2)[0]["dp"] == pytest.approx(reduced + gathered + tied, rel=1e-3)

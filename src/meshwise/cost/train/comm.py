@@ -103,23 +103,24 @@ class Group:
         link = fabric.inside(inside)
         bandwidth = np.where(crosses, np.minimum(np.where(inside > 1, link, np.inf), share), link)
         nodes = np.where(crosses, size / inside, 0.0)
-        rest = np.maximum(0.0, size - nodes - inside)
-        ring = fabric.network_latency * nodes + fabric.link_latency * (inside - 1) + HOP * rest
+        between = np.minimum(nodes, size - 1)
+        rest = np.maximum(0.0, size - between - inside)
+        ring = fabric.network_latency * between + fabric.link_latency * (inside - 1) + HOP * rest
         tree = fabric.network_latency * _depth(np.maximum(nodes, 1.0)) + fabric.link_latency * (inside - 1)
         ranks = (_inside(tier.devices, size, stride) for tier in fabric.above)
         return Group(size, bandwidth, ring, tree).across(fabric.above, ranks, fabric.network_latency)
 
     def across(self, tiers: tuple[Tier, ...], inside: Iterable[Floats], below: float, congestion: float = 0.0) -> "Group":
         """Limit a group that spans several units of each tier to the uplinks of its `inside` ranks per unit. Steps between units take
-        the tier's latency instead of `below`, the latency of the tier below. `congestion`: share of the bandwidth that is lost with every
-        doubling of the units."""
+        the tier's latency instead of `below`, the latency of the tier below. `congestion`: share of the first tier's bandwidth that is lost
+        with every doubling of its units."""
         bandwidth, ring, tree = self.bandwidth, self.latency, self.tree
         for tier, ranks in zip(tiers, inside, strict=True):
-            uplink = np.minimum(bandwidth, tier.bandwidth * ranks / tier.devices)
-            bandwidth = np.where(ranks < self.size, uplink, bandwidth)
             units = np.ceil(self.size / ranks)
-            bandwidth = bandwidth / (1 + congestion * np.log2(np.maximum(units, 1.0)))
-            ring = ring + (tier.latency - below) * np.where(units > 1, units, 0.0)
+            uplink = tier.bandwidth * ranks / tier.devices / (1 + congestion * np.log2(np.maximum(units, 1.0)))
+            congestion = 0.0  # the tiers above state what is left of their bandwidth
+            bandwidth = np.where(ranks < self.size, np.minimum(bandwidth, uplink), bandwidth)
+            ring = ring + (tier.latency - below) * np.where(units > 1, np.minimum(units, self.size - 1), 0.0)
             tree = tree + (tier.latency - below) * _depth(units)
             below = tier.latency
         return Group(self.size, bandwidth, ring, tree)
@@ -210,12 +211,13 @@ class Communicators:
             return _on_torus(fabric, fabric.torus, a)
         alone, ranks = Group(np.ones(1), np.full(1, fabric.link), np.zeros(1), np.zeros(1)), a.dp_shard * a.cp
         shard, mixed = Group.of(fabric, ranks, a.tp), np.any(a.ep > 1)
+        apart = mixed or np.any(a.etp < a.tp)  # whole experts are held by tensor-parallel ranks too
         return Communicators(
             tp=Group.of(fabric, a.tp, np.ones(1)),
             cp=Group.of(fabric, a.cp, a.tp) if np.any(a.cp > 1) else alone,
             ep=AllToAll.of(fabric, a.ep if mixed else np.ones(1), a.etp if mixed else np.ones(1)),
             shard=shard,
-            experts=Group.of(fabric, np.maximum(1.0, ranks * a.tp / (a.ep * a.etp)), a.etp * a.ep) if mixed else shard,
+            experts=Group.of(fabric, np.maximum(1.0, ranks * a.tp / (a.ep * a.etp)), a.etp * a.ep) if apart else shard,
             replicate=Group.of(fabric, a.dp_replicate, a.tp * ranks) if np.any(a.dp_replicate > 1) else alone,
             stage=Group.of(fabric, np.full(1, 2.0), a.devices / a.pp),
         )

@@ -4,15 +4,15 @@ Worked: BLOOM 176B on 384 A100, 2048 sequences of 2048 tokens, layout dp8 tp4 pp
 
     micro-batches per step   2048 / (8 x 2)                                  =  128
     layers of a full stage   (70 + embedding + head) / 12                    =    6
-    one layer                matmul 70.5 + attention 15.4 + elementwise 3.5
-      (ms)                   + recompute 31.6 + tp 4.8 + launch 0.3          =  126.1
-    full stage               128 x 6 x 126.1 ms                              =   96.8 s
+    one layer                matmul 70.5 + attention 15.4 + elementwise 3.2
+      (ms)                   + recompute 31.5 + tp 4.8 + launch 0.3          =  125.7
+    full stage               128 x 6 x 125.7 ms                              =   96.5 s
     launch per micro-batch   128 x 3.7 ms                                    =    0.5 s
     pipeline bubble          the 11 other stages fill and drain, 0.74 s each =    8.1 s
     pipeline sends (p2p)     128 x 10.1 ms                                   =    1.3 s
-    data parallel (dp)       reduce gradients, gather weights, unhidden part =    6.5 s
-    optimizer and fixed      0.016 + 0.003                                   =    0.0 s
-    step                                                                     =  113.2 s
+    data parallel (dp)       gradients 2.7, weights 2.7, tied embedding 2.4  =    7.9 s
+    optimizer and fixed      0.017 + 0.003                                   =    0.0 s
+    step                                                                     =  114.3 s
 """
 
 from dataclasses import dataclass, replace
