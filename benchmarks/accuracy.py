@@ -150,7 +150,9 @@ def sources(cases: list[Case]) -> Iterator[Target]:
     left = [each for each in fits.leave_out(cases, [case.source for case in cases]) if len(each.timed)]
     errors, bounds = [each.error for each in left], spread(left)
     covered = [each.coverage(bounds) for each in left]
-    yield Target(f"one of {len(left)} sources left out: median over sources of the time error", float(np.median(errors)), 0.12, 0.08)
+    yield Target(
+        f"one of {len(left)} sources left out: median over sources of the time error", float(np.median(errors)), 0.12, 0.08
+    )
     yield Target("  worst source", max(errors), 0.30, 0.20)
     yield Target("  in their 90% interval, mean over sources, distance from 90%", abs(float(np.mean(covered)) - 0.9), 0.05, 0.02)
     yield Target("  worst source in its interval", min(covered), 0.60, 0.75, larger=True)
@@ -179,7 +181,9 @@ def by_chip(fits: Fits, cases: list[Case]) -> Iterator[Target]:
         ("experts", 0.20, 0.12, lambda case: any(op.expert for op in case.model.ops)),
     ):
         rows = [abs(errors[case.row_id]) for case in cases if chosen(case)]
-        yield Target(f"Megatron-Bridge, one chip left out, {len(rows)} rows, {words}: time error", float(np.mean(rows)), must, aim)
+        yield Target(
+            f"Megatron-Bridge, one chip left out, {len(rows)} rows, {words}: time error", float(np.mean(rows)), must, aim
+        )
 
 
 def few_rows(left: Sequence[LeftOut]) -> Iterator[Target]:
@@ -194,7 +198,12 @@ def few_rows(left: Sequence[LeftOut]) -> Iterator[Target]:
         made = fit([each.cases[i] for i in sorted(used)], prior_for(each.cases[0], each.levels))
         rest = [each.cases[i] for i in rows if i not in used]
         errors.append(float(np.mean(np.abs(predict(rest, made).seconds / [case.seconds for case in rest] - 1))))
-    yield Target(f"a tenth of a new source fitted (3 rows or more), {len(errors)} sources: time error, mean", float(np.mean(errors)), 0.08, 0.05)
+    yield Target(
+        f"a tenth of a new source fitted (3 rows or more), {len(errors)} sources: time error, mean",
+        float(np.mean(errors)),
+        0.08,
+        0.05,
+    )
 
 
 def large(small: list[Case], big: list[Case]) -> Iterator[Target]:

@@ -100,7 +100,9 @@ def test_a_product_runs_at_the_rate_of_its_precision() -> None:
 
 def test_attention_and_the_head_stay_in_16_bits() -> None:
     """Of a model that is all attention and head, little gets faster: attention takes as long as in bf16, and casts are added."""
-    wide, narrow = (cost(question("llama-3-8b", "1x8xb200", precision=name, batch=8), dp_shard=8, zero=1)[0] for name in ("bf16", "nvfp4"))
+    wide, narrow = (
+        cost(question("llama-3-8b", "1x8xb200", precision=name, batch=8), dp_shard=8, zero=1)[0] for name in ("bf16", "nvfp4")
+    )
     assert wide["attention"] == narrow["attention"]
     assert narrow["matmul"] < 0.6 * wide["matmul"]
     assert narrow["elementwise"] > wide["elementwise"]

@@ -156,9 +156,7 @@ OFFLOADED = {how: OFFLOAD.index(how) for how in OFFLOAD}
 
 def test_offload_moves_the_optimizer_and_then_the_parameters_to_the_host() -> None:
     q = question("llama-3-8b", framework="deepspeed")
-    kept, moved, bare = (
-        cost(q, dp_shard=8, zero=3, offload=OFFLOADED[how])[1] for how in ("none", "optimizer", "parameters")
-    )
+    kept, moved, bare = (cost(q, dp_shard=8, zero=3, offload=OFFLOADED[how])[1] for how in ("none", "optimizer", "parameters"))
     assert kept["optimizer"] > 0 == moved["optimizer"] == bare["optimizer"]
     assert kept["weights"] == moved["weights"] > bare["weights"] > 0  # the layers at work come back
 

@@ -407,11 +407,10 @@ def test_offload_is_never_faster(case: tuple[Question, Layouts]) -> None:
 def test_grouped_products_of_experts_run_at_their_own_share() -> None:
     """Twice the share of grouped products is half of their time; dense products are not affected."""
     slow, fast = (
-        cost(question("mixtral-8x7b", calibration=replace(QUIET, grouped=share), batch=8), dp_shard=8, zero=1)[0] for share in (0.4, 0.8)
+        cost(question("mixtral-8x7b", calibration=replace(QUIET, grouped=share), batch=8), dp_shard=8, zero=1)[0]
+        for share in (0.4, 0.8)
     )
-    dense = [
-        cost(question("llama-3-8b", calibration=replace(QUIET, grouped=share)), tp=8)[0]["matmul"] for share in (0.4, 0.8)
-    ]
+    dense = [cost(question("llama-3-8b", calibration=replace(QUIET, grouped=share)), tp=8)[0]["matmul"] for share in (0.4, 0.8)]
     assert dense[0] == dense[1]
     assert 1.5 < slow["matmul"] / fast["matmul"] < 2
 
@@ -429,7 +428,9 @@ def test_whole_experts_need_no_all_reduce_between_tensor_parallel_ranks() -> Non
     """Mixtral, tp 4: attention reduces in 32 layers, and experts too where they are cut; the head once."""
     bare = replace(QUIET, link_latency=0.0)
     whole, cut = (
-        cost(question("mixtral-8x7b", "1x8xh100-sxm", "torchtitan", bare, batch=8), dp_shard=2, tp=4, ep=2, etp=etp, zero=1)[0]["tp"]
+        cost(question("mixtral-8x7b", "1x8xh100-sxm", "torchtitan", bare, batch=8), dp_shard=2, tp=4, ep=2, etp=etp, zero=1)[0][
+            "tp"
+        ]
         for etp in (1, 4)
     )
     assert whole / cut == pytest.approx((2 * 32 + 1) / (2 * 64 + 1))
@@ -584,4 +585,6 @@ def test_the_data_parallel_part_of_the_worked_step() -> None:
     reduced = gathered = 2 * parameters * 7 / 8 / ring
     tied = 2 * 1 / 2 * 4 * table / 4 / (50e9 * JEAN_ZAY.network / 8)
     assert (reduced, gathered, tied) == pytest.approx((2.7, 2.7, 2.4), abs=0.05)
-    assert cost(q, dp_shard=8, tp=4, pp=12, mbs=2, zero=1, recompute=2)[0]["dp"] == pytest.approx(reduced + gathered + tied, rel=1e-3)
+    assert cost(q, dp_shard=8, tp=4, pp=12, mbs=2, zero=1, recompute=2)[0]["dp"] == pytest.approx(
+        reduced + gathered + tied, rel=1e-3
+    )

@@ -100,7 +100,6 @@ class JointFit:
             found[level].setdefault(key, {})[name] = float(value)
         return Levels(**found)  # pyright: ignore[reportArgumentType]
 
-
     def values(self, logs: Floats) -> Floats:
         """Return logarithms of predictions, with offsets."""
         predicted = predict_with(self.levels(logs), self.batch)
@@ -130,7 +129,9 @@ class JointFit:
             measured=np.log(measured),
             weight=_weights(self.cases, used),
             start=np.append(list(self.cells.values()), np.zeros(offsets)),
-            width=np.append([_KNOWN[name].width for _, _, name in self.cells], np.full(offsets, MEMORY_OFFSET if memory else OFFSET)),
+            width=np.append(
+                [_KNOWN[name].width for _, _, name in self.cells], np.full(offsets, MEMORY_OFFSET if memory else OFFSET)
+            ),
             most=np.append([np.log(_KNOWN[name].most) for _, _, name in self.cells], np.full(offsets, np.inf)),
             slopes=self.slopes,
         )
@@ -167,4 +168,3 @@ def _weights(cases: Sequence[Case], rows: list[int]) -> Floats:
     weight = np.zeros(len(cases))
     weight[rows] = [min(1.0, (MOST_ROWS / size[cases[i].source]) ** 0.5) / UNCERTAIN for i in rows]
     return weight
-

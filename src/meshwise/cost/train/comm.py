@@ -11,7 +11,6 @@ from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.torus import Mesh, Torus
 from meshwise.cost.work import Train
 
-
 CONGESTION = 0.33
 """Loss of bandwidth between pods over the data-center network per doubling of the pods: MaxText's v5e runs of 2 to 32 slices lose as much
 more time as half of the bandwidth would cost."""
@@ -293,7 +292,9 @@ class DataParallel:
         sums = np.select(stages, [every, np.ones(1), np.where(kept, 1.0, m)], np.where(kept, 1.0, m))
         gathers = np.select(stages, [np.zeros(1), np.ones(1), np.ones(1)], np.where(kept, 1.0, 2 * m))
         once = np.where(
-            stages[0], _pieces(shard.reduce, f.reduced_bytes * parameters, pieces), _pieces(shard.gather, f.reduced_bytes * parameters, pieces)
+            stages[0],
+            _pieces(shard.reduce, f.reduced_bytes * parameters, pieces),
+            _pieces(shard.gather, f.reduced_bytes * parameters, pieces),
         )
         copies = _pieces(replicate.reduce, f.reduced_bytes * parameters / shard.size, pieces)
         across = np.where(replicate.size > 1, np.where(stages[0], every, 1.0) * copies, 0.0)

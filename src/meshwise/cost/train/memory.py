@@ -13,7 +13,6 @@ from meshwise.cost.train.recompute import Kept, kept
 from meshwise.cost.work import OPTIMIZER_BYTES, Train
 from meshwise.models.model import Model
 
-
 GATHERED = 3.0
 """Activations of full width that the layer at work has gathered from its tensor-parallel ranks (sequence parallelism): its input, and in
 the backward pass its input's and its output's gradient."""
@@ -265,5 +264,7 @@ def _activations(model: Model, work: Train, a: Layouts) -> tuple[Floats, Floats]
     share = np.where(a.sp > 0, a.tp, 1.0)
     left = sizes.left(kept(f, a.recompute), share, a.tp, work.seq)
     everything = sizes.left(Kept(), share, a.tp, work.seq)
-    again = np.where(a.recompute > 0, (everything - left) / model.decoder.layers + sizes.input / model.decoder.layers / share, 0.0)
+    again = np.where(
+        a.recompute > 0, (everything - left) / model.decoder.layers + sizes.input / model.decoder.layers / share, 0.0
+    )
     return left, again

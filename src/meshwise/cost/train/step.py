@@ -20,14 +20,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwise.catalogue.chips import host_bandwidth
 from meshwise.cost.axes import OFFLOAD
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.parts import TRAIN_PARTS
 from meshwise.cost.train.comm import Communicators, DataParallel, Fabric
 from meshwise.cost.train.compute import SHORTEST_KERNEL, Device
 from meshwise.cost.train.distinct import Groups, LayoutGroups
-from meshwise.cost.train.memory import ActivationMemory, Parameters, StateMemory, host_bytes, memory, state_bytes, stored_per_token
+from meshwise.cost.train.memory import (
+    ActivationMemory,
+    Parameters,
+    StateMemory,
+    host_bytes,
+    memory,
+    state_bytes,
+    stored_per_token,
+)
 from meshwise.cost.train.passes import Cut, Passes, backward_bytes, passes
 from meshwise.cost.train.pipeline import PassTimes, Stages, makespan, sampled_stages
 from meshwise.cost.train.question import Question
@@ -408,7 +415,7 @@ def _offloaded_update(q: Question, a: Layouts, m: Floats, sharded: Floats, local
     copied = (f.reduced_bytes + f.weight_bytes) * sharded
     streamed = np.where(a.offload == OFFLOAD.index("parameters"), 2 * m * f.weight_bytes * local, 0.0)
     per_node = np.minimum(q.cluster.node.devices, a.devices)
-    return (copied + streamed) / host_link(q) + HOST_UPDATE_BYTES * sharded * per_node / host_bandwidth(q.cluster)
+    return (copied + streamed) / host_link(q) + HOST_UPDATE_BYTES * sharded * per_node / q.host_bandwidth
 
 
 def host_link(q: Question) -> float:
@@ -431,7 +438,12 @@ def _exposed_per_step(per_step: PerStep, groups: Groups, computing: list[Floats]
         + np.maximum(0.0, groups.expand(gather) - gather_hides * hiding)
         + groups.expand(replicas)
         for reduction, least, gather, replicas, hiding in zip(
-            per_step.reduction, per_step.least, per_step.gather, np.broadcast_to(per_step.replicas, per_step.reduction.shape), computing, strict=True
+            per_step.reduction,
+            per_step.least,
+            per_step.gather,
+            np.broadcast_to(per_step.replicas, per_step.reduction.shape),
+            computing,
+            strict=True,
         )
     ]
     first, last = (groups.expand(update) + waited for update, waited in zip(updates, exposed, strict=True))

@@ -12,8 +12,8 @@ from meshwise.catalogue.records import stored
 from meshwise.cost import goodput
 from meshwise.cost.layout import Layouts
 from meshwise.cost.parts import TRAIN_KINDS, TRAIN_PARTS
-from meshwise.cost.reliability import Reliability
 from meshwise.cost.precision import is_narrow
+from meshwise.cost.reliability import Reliability
 from meshwise.cost.train.question import Question
 from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.plan import plan as plans
