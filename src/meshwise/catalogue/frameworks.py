@@ -111,6 +111,8 @@ class Framework:
     """Values of the axis `offload` that it offers besides none."""
     bucket: Count = 0.0
     """Parameters whose gradients are reduced in one collective; 0: those of a layer."""
+    gathers_tensors: bool = False
+    """Gathers updated weights (ZeRO 1 and 2) one tensor at a time, not by buckets."""
     gathers_narrow: bool = False
     """Gathers weights in the bytes of narrow products (float8 all-gather), not in `weight_bytes`."""
     overlaps_reduction: bool = True

@@ -30,6 +30,8 @@ class Parameters:
     tables: int
     """Vocabulary tables: 1 where embedding and head are tied, otherwise 2."""
     layers: int
+    tensors: float
+    """Weights of products per layer, without experts."""
 
     @staticmethod
     def of(model: Model) -> "Parameters":
@@ -37,7 +39,8 @@ class Parameters:
         experts = sum(op.params * op.count for op in inner if op.expert)
         dense = sum(op.params * op.count for op in inner) - experts
         table = next(op.params for op in model.ops if op.name == "embedding")
-        return Parameters(dense, experts, table, 1 if model.decoder.tied else 2, model.decoder.layers)
+        tensors = sum(op.count for op in inner if op.kind == "matmul" and not op.expert) / model.decoder.layers
+        return Parameters(dense, experts, table, 1 if model.decoder.tied else 2, model.decoder.layers, tensors)
 
     def on_stage(self, layers: Floats, a: Layouts) -> tuple[Floats, Floats]:
         """Return dense and expert parameters per device of a stage of `layers` layers with a vocabulary table."""

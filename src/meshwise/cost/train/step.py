@@ -377,9 +377,9 @@ def _per_step(states: DistinctLayouts, d: Device, comm: Communicators) -> PerSte
     f, c, parameters = q.work.framework, q.calibration, Parameters.of(q.model)
     dense, experts = parameters.on_stage(layers, a)
     sharded = parameters.sharded(dense, experts, a)
-    parts = [DataParallel.of(q.work, (comm.shard, comm.replicate), a, m, dense, layers)]
+    parts = [DataParallel.of(q.work, (comm.shard, comm.replicate), a, m, dense, layers, parameters.tensors)]
     if parameters.experts:
-        parts.append(DataParallel.of(q.work, (comm.experts, comm.replicate), a, m, experts, layers))
+        parts.append(DataParallel.of(q.work, (comm.experts, comm.replicate), a, m, experts, layers, parameters.tensors))
     reduction, gather = (sum((getattr(part, name) for part in parts), np.zeros(1)) for name in ("reduction", "gather"))
     if f.overlaps_replicas:
         reduction = reduction + sum((part.replicas for part in parts), np.zeros(1))

@@ -152,7 +152,7 @@ def memory_floor(q: Question, a: Layouts, recompute: int) -> Floats:
     """Return a lower bound on the bytes of any layout with these cuts, micro-batches and recompute.
 
     ZeRO 3 gathers a layer ahead, which in a stage of one or two layers is all of it. The fuller of two stages is chosen before activations
-    are calibrated, so their calibration counts only where it lowers the bound. Sequence parallelism shards activations, and gathers a few."""
+    are calibrated, so their calibration counts only where it lowers the bound. Sequence parallelism shards activations; it gathers few."""
     f = q.work.framework
     stages = {max(stage for stage in (0, *f.zero) if stage < 3), max(f.zero, default=0)}
     without_buckets = replace(q.work, framework=replace(f, bucket=0.0))
