@@ -1,7 +1,7 @@
 """Fit data/levels.toml to all built-in tables of training runs, and score it on sources left out. Takes about five minutes.
 
-    python benchmarks/levels.py            print the scores
-    python benchmarks/levels.py --write    renew src/meshwise/data/levels.toml
+python benchmarks/levels.py            print the scores
+python benchmarks/levels.py --write    renew src/meshwise/data/levels.toml
 """
 
 import sys
@@ -61,7 +61,8 @@ def report(left: list[LeftOut], errors: Mapping[str, object]) -> Iterator[str]:
     for source, share in zip(scored, covered, strict=True):
         memory = f"{np.mean(np.abs(np.expm1(source.memory_errors))):6.1%}" if len(source.memory_errors) else "     -"
         bias = float(np.exp(-np.median(source.errors)))
-        yield f"{' / '.join(source.source):<72} {len(source.timed):>5} {source.error:7.1%} {bias:6.2f} {share:6.0%} {memory} {source.refused:4}"
+        name, rows = " / ".join(source.source), len(source.timed)
+        yield f"{name:<72} {rows:>5} {source.error:7.1%} {bias:6.2f} {share:6.0%} {memory} {source.refused:4}"
     each = [source.error for source in scored]
     yield f"median over {len(each)} sources {np.median(each):.1%}, mean {np.mean(each):.1%}, worst {max(each):.1%}"
     yield f"coverage: mean {np.mean(covered):.1%}, worst {min(covered):.1%}"
@@ -72,13 +73,16 @@ def report(left: list[LeftOut], errors: Mapping[str, object]) -> Iterator[str]:
 def main() -> None:
     start = time.perf_counter()
     cases = all_cases()
-    known, left = Fits.of(cases).leave_out(cases, [case.source for case in cases])
+    fits = Fits.of(cases)
+    left = fits.leave_out(cases, [case.source for case in cases])
     errors = spread(left)
-    print(f"{'table / chip / framework / precision':<72} {'rows':>5} {'error':>7} {'ratio':>6} {'inside':>6} {'memory':>6} refused")
+    print(
+        f"{'table / chip / framework / precision':<72} {'rows':>5} {'error':>7} {'ratio':>6} {'inside':>6} {'memory':>6} refused"
+    )
     print("\n".join(report(left, errors)))
     print(f"{errors}\n{time.perf_counter() - start:.0f} s")
     if "--write" in sys.argv:
-        (files.BUILT_IN / "levels.toml").write_text(toml(known, errors))
+        (files.BUILT_IN / "levels.toml").write_text(toml(fits.levels, errors))
 
 
 if __name__ == "__main__":

@@ -111,7 +111,7 @@ class Calibration(Record):
     """Fraction of tensor-parallel communication that is not overlapped with compute."""
     exposed_stage: Count = coefficient(0.5, width=0.7, most=1, level="framework")
     """Fraction of the communication between pipeline stages that is not overlapped with compute."""
-    hidden_dp: Count = coefficient(0.5, width=1, most=1, level="framework")
+    hidden_dp: Count = coefficient(0.85, width=0.4, most=1, level="framework")
     """Fraction of one micro-batch's backward pass that can overlap gradient reduction and parameter all-gathers."""
     layer_launch: Seconds = coefficient(1.2e-3, width=0.8, level="framework")
     """CPU launch overhead of one layer, forward; a faster device waits for it."""

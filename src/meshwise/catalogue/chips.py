@@ -87,7 +87,7 @@ class Host:
 
 UNKNOWN_HOST = Host()
 POWER_REFERENCE = {"Ampere": (400.0, 312e12), "Hopper": (700.0, 989.4e12), "Blackwell": (1200.0, 2500e12)}
-"""Watts and 16-bit FLOP/s of an architecture's reference chip, of which calibrations state shares of the peak: A100 SXM, H100 SXM, GB200."""
+"""Watts and 16-bit FLOP/s of the chip whose shares of the peak the calibrations of its architecture state: A100 and H100 SXM, GB200."""
 POWER_EXPONENT = 0.9
 
 
@@ -381,7 +381,9 @@ def chip_in_text(text: str) -> Chip:
     if chip is None:
         names = [(files.squeeze(name), key) for name, key in chip_names().items()]
         # the digits that follow a name may be those of its memory: 'h10080gb' holds h100, but 'a1000' does not hold a100
-        inside = [(name, key) for name, key in names if re.search(rf"{re.escape(name)}(?!\d)|{re.escape(name)}(?=\d+gi?b)", plain)]
+        inside = [
+            (name, key) for name, key in names if re.search(rf"{re.escape(name)}(?!\d)|{re.escape(name)}(?=\d+gi?b)", plain)
+        ]
         if not inside:
             return find_chip(text)
         chip = find_chip(max(inside, key=lambda pair: len(pair[0]))[1])

@@ -23,6 +23,8 @@ FLASH_SHARES: dict[str, dict[str, float]] = {
 A100 and 350 to 400 of 989 on H100 (arXiv:2307.08691, arXiv:2407.08608); FA3 and cuDNN 570 to 740 on H100 (arXiv:2407.08608); FA4 1,500 to
 1,600 of 2,250 on B200 (Hot Chips 2025). '': any other architecture."""
 
+COMPILED_LOGIT_BYTES = 8.0
+"""`Framework.logit_bytes` where a compiler fuses the loss: 16-bit logits, and float32 ones or their gradient."""
 COMPILED_CASTS = 0.5
 """`Framework.casts` where a compiler joins casts with the kernels around them."""
 
@@ -109,6 +111,8 @@ class Framework:
     """Values of the axis `offload` that it offers besides none."""
     bucket: Count = 0.0
     """Parameters whose gradients are reduced in one collective; 0: those of a layer."""
+    gathers_tensors: bool = False
+    """Gathers updated weights (ZeRO 1 and 2) one tensor at a time, not by buckets."""
     gathers_narrow: bool = False
     """Gathers weights in the bytes of narrow products (float8 all-gather), not in `weight_bytes`."""
     overlaps_reduction: bool = True
@@ -156,6 +160,7 @@ class Framework:
     def with_compile(self) -> "Framework":
         """Return this framework with its layers compiled; itself where that is not an option."""
         fused = replace(self, unfused=self.compiled, keeps_intermediates=False, casts=min(self.casts, COMPILED_CASTS))
+        fused = replace(fused, logit_bytes=min(self.logit_bytes, COMPILED_LOGIT_BYTES))
         return fused if self.compiled else self
 
     def on(self, kind: str) -> "Framework":

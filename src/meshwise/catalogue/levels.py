@@ -63,7 +63,9 @@ def levels() -> Levels:
     """Read data/levels.toml."""
     path = files.BUILT_IN / "levels.toml"
     table: dict[str, Any] = files.table_of(path)
-    parsed = {level: {key: _parsed(values) for key, values in table.get(level, {}).items()} for level in ("chip", "framework", "fabric")}
+    parsed = {
+        level: {key: _parsed(values) for key, values in table.get(level, {}).items()} for level in ("chip", "framework", "fabric")
+    }
     spread = {name: tuple(value) if isinstance(value, list) else float(value) for name, value in table.get("spread", {}).items()}
     return Levels(**parsed, spread=spread, fitted_on=str(table.get("fitted_on", "")))
 
@@ -72,7 +74,10 @@ def _parsed(values: Mapping[str, Any]) -> dict[str, float]:
     unknown = set(values) - set(_KNOWN)
     if unknown:
         raise UserError(f"levels.toml: unknown coefficient {unknown.pop()}")
-    return {name: parse(value, "bytes" if name == "context" else "seconds") if isinstance(value, str) else float(value) for name, value in values.items()}
+    return {
+        name: parse(value, "bytes" if name == "context" else "seconds") if isinstance(value, str) else float(value)
+        for name, value in values.items()
+    }
 
 
 def keys_of(chip: Chip, framework: Framework, fabric: str) -> dict[Level, str]:
@@ -90,7 +95,8 @@ def composed(chip: Chip, framework: Framework, fabric: str, known: Levels = NONE
         "fitted_on": known.fitted_on if values else prior.fitted_on,
         "fabric": fabric,
     }
-    return replace(prior, **({"flash": flash} | values | dict(known.spread) | named))
+    # errors on sources left out already hold what differs between sources
+    return replace(prior, **({"flash": flash} | values | dict(known.spread) | named | {"between": 0.0}))
 
 
 def choose(chip: Chip, framework: Framework, network: Link | None = None, *, stated: bool = True) -> Calibration:

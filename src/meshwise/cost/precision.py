@@ -61,7 +61,9 @@ def parse_precision(text: str) -> str:
     for pattern, name in WORDS:
         if re.search(pattern, plain):
             return name
-    raise UserError(f"precision {quoted(text)} is unknown{nearest(text.lower(), PRECISIONS)}; expected one of {', '.join(PRECISIONS)}")
+    raise UserError(
+        f"precision {quoted(text)} is unknown{nearest(text.lower(), PRECISIONS)}; expected one of {', '.join(PRECISIONS)}"
+    )
 
 
 def is_narrow(precision: str, chip: Chip) -> bool:

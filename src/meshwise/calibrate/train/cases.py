@@ -41,7 +41,14 @@ RECOMPUTE_WORDS = {
     "moeact": "moe_act",
 }
 """Words of tables and programs for values of the axis `recompute`."""
-OFFLOAD_WORDS = {"no": "none", "false": "none", "cpu": "optimizer", "optim": "optimizer", "optimiser": "optimizer", "yes": "optimizer"}
+OFFLOAD_WORDS = {
+    "no": "none",
+    "false": "none",
+    "cpu": "optimizer",
+    "optim": "optimizer",
+    "optimiser": "optimizer",
+    "yes": "optimizer",
+}
 
 
 @dataclass(frozen=True)
@@ -285,7 +292,7 @@ def _shard(row: Row, cluster: Cluster, dp: int, zero: int) -> int:
 
 
 def _expert_tp(row: Row, framework: Framework, tp: int, ep: int, ranks: int) -> int:
-    """Return the tensor parallelism of experts: as stated; 1 where the expert group must span tensor ranks; else the framework's default."""
+    """Return the tensor parallelism of experts: as stated; 1 where expert groups must span tensor ranks; else the framework's default."""
     stated = whole(row, "etp", default=0)
     etp = stated or (1 if ep > ranks or framework.expert_tp == "1" else tp)
     if ranks * tp % (ep * etp):

@@ -25,11 +25,15 @@ Cell = tuple[Level, str, str]
 """Level, key at that level, coefficient: ('chip', 'Hopper', 'matmul')."""
 OFFSET = 0.18
 """Standard deviation of the offset of a source."""
+MEMORY_OFFSET = 0.05
+"""The same for memory, which depends on less that no formula knows: how it was read, and fragmentation."""
 MOST_ROWS = 40
 """Rows beyond this many add no weight to a source."""
 UNCERTAIN = 1.5
 """Factor on NOISE: rows of different shapes are predicted less well than repeated runs of one."""
 LINEAR_STEPS = 8
+KERNELS = ("flash", "scan")
+"""Coefficients of single kernels, which several frameworks on one chip do not share: published rates stand for them."""
 ROUNDS, GAIN = 5, 5e-3
 """Bounds of the fit: a round takes twenty predictions of all rows."""
 _KNOWN = coefficients(Calibration)
@@ -54,7 +58,7 @@ class JointFit:
     def names(self) -> tuple[str, ...]:
         """Coefficients that are fitted. `elementwise` is among them: several frameworks on one chip separate it from `memory`."""
         kinds = ("memory",) if self.fitted_to == "memory" else ("speed", "probed")
-        return tuple(name for name, about in _KNOWN.items() if about.width and about.fitted_to in kinds and name != "scan")
+        return tuple(name for name, about in _KNOWN.items() if about.width and about.fitted_to in kinds and name not in KERNELS)
 
     @cached_property
     def keys(self) -> list[dict[Level, str]]:
@@ -96,7 +100,6 @@ class JointFit:
             found[level].setdefault(key, {})[name] = float(value)
         return Levels(**found)  # pyright: ignore[reportArgumentType]
 
-
     def values(self, logs: Floats) -> Floats:
         """Return logarithms of predictions, with offsets."""
         predicted = predict_with(self.levels(logs), self.batch)
@@ -126,7 +129,9 @@ class JointFit:
             measured=np.log(measured),
             weight=_weights(self.cases, used),
             start=np.append(list(self.cells.values()), np.zeros(offsets)),
-            width=np.append([_KNOWN[name].width for _, _, name in self.cells], np.full(offsets, OFFSET)),
+            width=np.append(
+                [_KNOWN[name].width for _, _, name in self.cells], np.full(offsets, MEMORY_OFFSET if memory else OFFSET)
+            ),
             most=np.append([np.log(_KNOWN[name].most) for _, _, name in self.cells], np.full(offsets, np.inf)),
             slopes=self.slopes,
         )
@@ -163,4 +168,3 @@ def _weights(cases: Sequence[Case], rows: list[int]) -> Floats:
     weight = np.zeros(len(cases))
     weight[rows] = [min(1.0, (MOST_ROWS / size[cases[i].source]) ** 0.5) / UNCERTAIN for i in rows]
     return weight
-

@@ -43,13 +43,17 @@ def _by_chip(row: Row, devices: int) -> Cluster:
     if not devices:
         raise UserError("n_gpus is 0")
     if chip.kind == "tpu":
-        return _of_size(slices_in_text(row.get("note", ""), chip) or slices_in_text(f"{chip.key}-{devices}", chip), devices, chip.key)
+        return _of_size(
+            slices_in_text(row.get("note", ""), chip) or slices_in_text(f"{chip.key}-{devices}", chip), devices, chip.key
+        )
     per_node = whole(row, "gpus_per_node", default=0) or _usual_node(chip, devices)
     if devices % min(devices, per_node):
         raise UserError(f"{devices} devices are not a whole number of nodes of {per_node}")
     inside = min(devices, per_node)
     gbps = number(row, "inter_node_gbps_per_gpu")
-    cluster = _named_cluster(f"{devices // inside}x{inside}x{chip.key}" + ("" if math.isnan(gbps) else f"@{gbps * per_node:g}Gbps"))
+    cluster = _named_cluster(
+        f"{devices // inside}x{inside}x{chip.key}" + ("" if math.isnan(gbps) else f"@{gbps * per_node:g}Gbps")
+    )
     nodes = tuple((count, replace(node, chips=((inside, chip),))) for count, node in cluster.nodes)
     return cluster if cluster.chip == chip else replace(cluster, nodes=nodes)
 

@@ -1,5 +1,6 @@
 """Make a calibration from any mix of probes, runs and published tables: fit it, and score it on rows left out."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -129,6 +130,7 @@ def make(
         chips=tuple(chips or covered),
         frameworks=tuple(frameworks or dict.fromkeys(case.work.framework.key for case in cases)),
         architectures=tuple(architectures),
+        fabric=_fabric(cases),
         fitted_on=", ".join(dict.fromkeys([*([prior.fitted_on] if machine else []), *(case.table for case in cases)])),
         date=date,
         rows=float(len(cases)),
@@ -144,6 +146,12 @@ def make(
         before_name=name,
         widths=fitted.widths,
     )
+
+
+def _fabric(cases: Sequence[Case]) -> str:
+    """Return the network that most rows on several nodes ran on; '' where all ran on one node, or nothing is known of it."""
+    kinds = Counter(levels.fabric_of(case.cluster.network) for case in cases if case.cluster.node_count > 1)
+    return kinds.most_common(1)[0][0] if kinds else ""
 
 
 def _groups(cases: Sequence[Case], leave_out: LeaveOut) -> list[object]:

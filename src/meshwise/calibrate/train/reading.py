@@ -100,5 +100,8 @@ def _with(case: Case, stage: int, way: str, unstated: set[str]) -> Case:
     dp = case.layout["dp_replicate"] * case.layout["dp_shard"]
     if "zero" in unstated and stage and dp * case.layout["cp"] > 1:
         axes |= {"zero": stage} | ({"dp_shard": dp, "dp_replicate": 1} if not case.layout["zero"] else {})
-    words = [f"recompute {way}" if "recompute" in axes else "", f"ZeRO {axes.get('zero', case.layout['zero'])}" if "zero" in unstated else ""]
+    words = [
+        f"recompute {way}" if "recompute" in axes else "",
+        f"ZeRO {axes.get('zero', case.layout['zero'])}" if "zero" in unstated else "",
+    ]
     return assumed_layout(case, f"{' and '.join(filter(None, words))} not stated: the cheapest that fits", **axes)

@@ -51,7 +51,7 @@ def model_of(row: Row, heads: dict[int, int], assumed: list[str]) -> Model:
 
 @cache
 def _named(text: str) -> Model | None:
-    """Return the model that a text names: 'Llama-3-70B', 'DeepSeekV3 (w/o MTP)', 'meta-llama/Llama-3.1-8B', a path; None if none is known."""
+    """Return the model that a text names: 'Llama-3-70B', 'DeepSeekV3 (w/o MTP)', 'meta-llama/Llama-3.1-8B', a path; None if unknown."""
     for name in dict.fromkeys((text, re.sub(r"\(.*?\)", "", text).strip(), text.rpartition("/")[2])):
         if name and (find.find_preset(name) or name.endswith(".json")):
             return find.find_model(name)

@@ -3,10 +3,12 @@ machines and programs that were never measured may be off."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from meshwise.calibrate.train.cases import Case
+from meshwise.calibrate.train.fit import Point, Problem
 from meshwise.calibrate.train.joint import JointFit, predict_with
 from meshwise.calibrate.train.predict import Batch
 from meshwise.calibrate.train.score import near_best
@@ -19,6 +21,8 @@ MOST_ROWS = 60
 """Rows of a source that take part in a joint fit, spread evenly over it."""
 EDGES = (0.25,)
 """Boundaries between ranges of the share of a step in which devices wait."""
+LEAST = 0.18
+"""Least half-width of an interval where nothing was fitted: the tables at hand are few, and of well-run machines."""
 LEAST_BETWEEN = 0.05
 """Least standard deviation between sources that is assumed."""
 
@@ -70,7 +74,7 @@ class LeftOut:
     def coverage(self, spread: dict[str, object]) -> float:
         """Return the share of timed rows inside their interval."""
         rows = self.timed
-        c = replace(Calibration(), **spread)  # pyright: ignore[reportArgumentType]
+        c = replace(Calibration(), **(spread | {"between": 0.0}))  # pyright: ignore[reportArgumentType]
         mixed = np.array([any(op.expert for op in self.cases[i].model.ops) for i in rows])
         low, high = factors(c, self.waits[rows], np.ones(len(rows)), mixed)
         ratio = np.exp(self.errors)
@@ -78,12 +82,10 @@ class LeftOut:
 
 
 def sampled(cases: Sequence[Case]) -> list[Case]:
-    """Return the rows of a joint fit: of each source those near the best of their group, and not more than MOST_ROWS."""
+    """Return not more than MOST_ROWS rows of each source, spread evenly."""
     rows: dict[object, list[Case]] = {}
-    near = set(near_best(cases))
-    for i, case in enumerate(cases):
-        if i in near or case.has_memory and not case.timed:
-            rows.setdefault(case.source, []).append(case)
+    for case in cases:
+        rows.setdefault(case.source, []).append(case)
     return [case for group in rows.values() for case in group[:: -(-len(group) // MOST_ROWS)]]
 
 
@@ -96,13 +98,23 @@ class Fits:
 
     @staticmethod
     def of(cases: Sequence[Case]) -> "Fits":
-        chosen = sampled(cases)
-        return Fits(JointFit([c for c in chosen if c.timed], "speed"), JointFit([c for c in chosen if c.has_memory], "memory"))
+        near = set(near_best(cases))
+        timed = [case for i, case in enumerate(cases) if i in near]
+        return Fits(JointFit(sampled(timed), "speed"), JointFit(sampled([c for c in cases if c.has_memory]), "memory"))
 
-    def leave_out(self, cases: Sequence[Case], groups: Sequence[object]) -> tuple[Levels, list[LeftOut]]:
-        """Return the levels of all rows, and each group of rows predicted without it. `groups` names the group of each case."""
-        solved = [(fit, *fit.solve()) for fit in (self.speed, self.memory)]
-        everything = _joined(*(fit.levels(at.logs) for fit, _, at in solved))
+    @cached_property
+    def solved(self) -> "list[tuple[JointFit, Problem, Point]]":
+        """Each fit with its problem and its solution; minutes of work."""
+        return [(fit, *fit.solve()) for fit in (self.speed, self.memory)]
+
+    @property
+    def levels(self) -> Levels:
+        """The levels that are fitted to all rows."""
+        return _joined(*(fit.levels(at.logs) for fit, _, at in self.solved))
+
+    def leave_out(self, cases: Sequence[Case], groups: Sequence[object]) -> list[LeftOut]:
+        """Return each group of rows, predicted without it. `groups` names the group of each case."""
+        solved = self.solved
         group_of = {(case.table, case.row_id): group for case, group in zip(cases, groups, strict=True)}
         left: list[LeftOut] = []
         for group in dict.fromkeys(groups):
@@ -111,7 +123,7 @@ class Fits:
                 *(fit.leaving_out(p, at, lambda c, g=group: group_of[c.table, c.row_id] == g) for fit, p, at in solved)
             )
             left.append(_left_out(rows, levels))
-        return everything, left
+        return left
 
 
 def _joined(speed: Levels, memory: Levels) -> Levels:
@@ -173,4 +185,4 @@ def _bounds(sources: Sequence[LeftOut], bin_: int | None = None) -> tuple[float,
     values = np.array(errors)[order]
     low = values[min(len(values) - 1, int(np.searchsorted(position, side)))]
     high = values[min(len(values) - 1, int(np.searchsorted(position, 1 - side)))]
-    return max(0.05, -float(low)), max(0.05, float(high))
+    return max(LEAST, -float(low)), max(LEAST, float(high))

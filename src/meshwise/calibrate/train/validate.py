@@ -12,7 +12,7 @@ from meshwise.calibrate.train import intervals
 from meshwise.calibrate.train.cases import Case
 from meshwise.calibrate.train.predict import Batch, Prediction, predict
 from meshwise.calibrate.train.reading import read_cases
-from meshwise.calibrate.train.score import score
+from meshwise.calibrate.train.score import by_source, score
 from meshwise.catalogue import calibrations, levels
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.cost import interval
@@ -29,6 +29,8 @@ class TrainValidation(Validation):
     low: Floats
     high: Floats
     """Seconds between which 90% of the measurements should lie."""
+    calibrated: list[bool]
+    """Whether each prediction rests on a calibration of that chip with that framework; otherwise on what is known of each."""
 
     def rows(self) -> list[dict[str, object]]:
         """Return one row per case, seconds and bytes, as --csv prints them."""
@@ -45,10 +47,15 @@ class TrainValidation(Validation):
                 "measured_memory": round(case.memory) if case.has_memory else "",
                 "predicted_memory": round(memory),
                 "outcome": "ok" if case.ran else "oom",
+                "chip": case.chip.key,
+                "framework": case.work.framework.key,
+                "precision": case.work.precision,
+                "calibrated": "yes" if calibrated else "no",
             }
-            for case, seconds, memory, low, high in zip(
+            for case, seconds, memory, low, high, calibrated in zip(
                 self.cases,
                 *(side.tolist() for side in (self.predicted.seconds, self.predicted.memory, self.low, self.high)),
+                self.calibrated,
                 strict=True,
             )
         ]
@@ -70,7 +77,11 @@ def validate(name: str, calibration: str = "", leave_out: LeaveOut | None = None
         in_sample = {"in_sample": {key: fitted_all[key] for key in ("time", "memory", "oom")}}
         scores = {"table": path.stem} | fitted_to_the_rest(leave_out) | score(cases, skipped, predicted) | in_sample
     scores["time"]["coverage"] = intervals.coverage(cases, low, high)
-    return TrainValidation(table=path.stem, cases=cases, skipped=skipped, predicted=predicted, score=scores, low=low, high=high)
+    rests = [_rests_on(case, calibration, leave_out) for case in cases]
+    scores["sources"] = by_source(cases, predicted, (low, high), rests)
+    return TrainValidation(
+        table=path.stem, cases=cases, skipped=skipped, predicted=predicted, score=scores, low=low, high=high, calibrated=rests
+    )
 
 
 def _ends(cases: list[Case], predicted: Prediction, fixed: Calibration | None) -> tuple[Floats, Floats]:
@@ -95,6 +106,11 @@ def _chosen(case: Case) -> Calibration:
 
 def _fitted_to(calibration: Calibration, case: Case) -> bool:
     return bool(calibration.frameworks) and case.table in calibration.fitted_on.split(", ")
+
+
+def _rests_on(case: Case, calibration: str, leave_out: LeaveOut | None) -> bool:
+    """Return whether a row is predicted by a calibration of its chip with its framework: a named one, a fit, or one of the catalogue."""
+    return bool(calibration or leave_out or calibrations.fitted_to(case.chip, case.work.framework.key))
 
 
 def _used(case: Case, fixed: Calibration | None) -> str:

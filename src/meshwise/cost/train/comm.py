@@ -11,7 +11,6 @@ from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.torus import Mesh, Torus
 from meshwise.cost.work import Train
 
-
 CONGESTION = 0.33
 """Loss of bandwidth between pods over the data-center network per doubling of the pods: MaxText's v5e runs of 2 to 32 slices lose as much
 more time as half of the bandwidth would cost."""
@@ -282,8 +281,11 @@ class DataParallel:
     """Collectives that one reduction of all gradients is cut into."""
 
     @staticmethod
-    def of(work: Train, groups: tuple[Group, Group], a: Layouts, m: Floats, parameters: Floats, layers: Floats) -> "DataParallel":
-        """Add up the collectives of `parameters` parameters per device in `layers` layers, over groups that shard and that replicate."""
+    def of(
+        work: Train, groups: tuple[Group, Group], a: Layouts, m: Floats, parameters: Floats, layers: Floats, tensors: float
+    ) -> "DataParallel":
+        """Add up the collectives of `parameters` parameters per device in `layers` layers of `tensors` weights each, over groups that shard
+        and that replicate."""
         f, (shard, replicate) = work.framework, groups
         weight_bytes = min(f.weight_bytes, work.recipe.bytes) if f.gathers_narrow else f.weight_bytes
         pieces = np.maximum(1.0, np.ceil(parameters / f.bucket)) if f.bucket else np.maximum(1.0, layers)
@@ -293,11 +295,14 @@ class DataParallel:
         sums = np.select(stages, [every, np.ones(1), np.where(kept, 1.0, m)], np.where(kept, 1.0, m))
         gathers = np.select(stages, [np.zeros(1), np.ones(1), np.ones(1)], np.where(kept, 1.0, 2 * m))
         once = np.where(
-            stages[0], _pieces(shard.reduce, f.reduced_bytes * parameters, pieces), _pieces(shard.gather, f.reduced_bytes * parameters, pieces)
+            stages[0],
+            _pieces(shard.reduce, f.reduced_bytes * parameters, pieces),
+            _pieces(shard.gather, f.reduced_bytes * parameters, pieces),
         )
         copies = _pieces(replicate.reduce, f.reduced_bytes * parameters / shard.size, pieces)
         across = np.where(replicate.size > 1, np.where(stages[0], every, 1.0) * copies, 0.0)
-        gathered = _pieces(shard.gather, weight_bytes * parameters, np.where(a.zero >= 3, np.maximum(1.0, layers), pieces))
+        parts = np.maximum(1.0, layers * tensors) if f.gathers_tensors else pieces
+        gathered = _pieces(shard.gather, weight_bytes * parameters, np.where(a.zero >= 3, np.maximum(1.0, layers), parts))
         shared = shard.size > 1
         return DataParallel(np.where(shared, sums * once, 0.0), np.where(shared, gathers * gathered, 0.0), across, pieces)
 

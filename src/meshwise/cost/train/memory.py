@@ -13,7 +13,6 @@ from meshwise.cost.train.recompute import Kept, kept
 from meshwise.cost.work import OPTIMIZER_BYTES, Train
 from meshwise.models.model import Model
 
-
 GATHERED = 3.0
 """Activations of full width that the layer at work has gathered from its tensor-parallel ranks (sequence parallelism): its input, and in
 the backward pass its input's and its output's gradient."""
@@ -31,6 +30,8 @@ class Parameters:
     tables: int
     """Vocabulary tables: 1 where embedding and head are tied, otherwise 2."""
     layers: int
+    tensors: float
+    """Weights of products per layer, without experts."""
 
     @staticmethod
     def of(model: Model) -> "Parameters":
@@ -38,7 +39,8 @@ class Parameters:
         experts = sum(op.params * op.count for op in inner if op.expert)
         dense = sum(op.params * op.count for op in inner) - experts
         table = next(op.params for op in model.ops if op.name == "embedding")
-        return Parameters(dense, experts, table, 1 if model.decoder.tied else 2, model.decoder.layers)
+        tensors = sum(op.count for op in inner if op.kind == "matmul" and not op.expert) / model.decoder.layers
+        return Parameters(dense, experts, table, 1 if model.decoder.tied else 2, model.decoder.layers, tensors)
 
     def on_stage(self, layers: Floats, a: Layouts) -> tuple[Floats, Floats]:
         """Return dense and expert parameters per device of a stage of `layers` layers with a vocabulary table."""
@@ -129,6 +131,8 @@ class StateMemory:
     """By kind: weights, gradients, optimizer."""
     logits: Floats
     """On the last stage."""
+    buckets: Floats
+    """Buffers that gradients are reduced from and weights gathered into, two of each bucket."""
     replaces_activations: Floats
     """Whether gradients take the place of freed activations, so that the two are never all in memory at once."""
 
@@ -136,7 +140,9 @@ class StateMemory:
     def of(model: Model, work: Train, a: Layouts, layers: tuple[Floats, Floats], microbatches: Floats) -> "StateMemory":
         states = _states(Parameters.of(model), work, a, np.stack(layers), microbatches)
         replaces = work.framework.splits_weights & (a.devices == 1) & (microbatches == 1)
-        return StateMemory(states, _logits(model, work, a.mbs * (work.seq / a.cp), a), replaces)
+        f = work.framework
+        buckets = 2.0 * f.bucket * f.reduced_bytes * (a.dp_shard * a.cp > 1)
+        return StateMemory(states, _logits(model, work, a.mbs * (work.seq / a.cp), a), buckets, replaces)
 
     @property
     def total(self) -> Floats:
@@ -189,7 +195,7 @@ def memory(
         freed = sizes["activations"] + sizes["logits"]
         replaces = states.expand(held.replaces_activations)
         sizes["gradients"] = np.where(replaces, np.maximum(0.0, sizes["gradients"] - freed), sizes["gradients"])
-    sizes["context"] = np.full(len(vpp), c.context)
+    sizes["context"] = c.context + states.expand(held.buckets)
     return sizes
 
 
@@ -261,6 +267,7 @@ def _activations(model: Model, work: Train, a: Layouts) -> tuple[Floats, Floats]
     share = np.where(a.sp > 0, a.tp, 1.0)
     left = sizes.left(kept(f, a.recompute), share, a.tp, work.seq)
     everything = sizes.left(Kept(), share, a.tp, work.seq)
-    again = np.where(a.recompute > 0, (everything - left) / model.decoder.layers + sizes.input / model.decoder.layers / share, 0.0)
+    again = np.where(
+        a.recompute > 0, (everything - left) / model.decoder.layers + sizes.input / model.decoder.layers / share, 0.0
+    )
     return left, again
-

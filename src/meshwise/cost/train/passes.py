@@ -149,8 +149,8 @@ def _add_layer_op(t: Passes, d: Device, work: Train, cut: Cut, rows: Floats, op:
             _add_casts(t, d, op, rows * op.m * each, (n, k), times * work.framework.casts)
         _add_elementwise(t, d, op, rows * op.m * each, n, times, model)
     elif op.kind == "attention":
-        heads = op.m / cut.tp
-        core, back = attention(d, op, work.seq, cut.mbs, heads, cut.cp, work.framework.flash_attention)
+        heads, biased = op.m / cut.tp, model.decoder.position_kind == "alibi"
+        core, back = attention(d, op, work.seq, cut.mbs, heads, cut.cp, work.framework.flash_attention, biased)
         t.core += times * core
         t.core_back += times * back
         if model.decoder.position_kind == "rotary":  # reads and writes q and k

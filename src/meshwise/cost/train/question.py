@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from meshwise.catalogue.calibrations import Calibration
-from meshwise.catalogue.chips import Chip, Cluster
+from meshwise.catalogue.chips import SERVER_BANDWIDTH, Chip, Cluster
 from meshwise.cost.work import Train
 from meshwise.models.model import Model
 
@@ -17,10 +17,14 @@ class Question:
     chip: Chip
     work: Train
     calibration: Calibration
+    host_bandwidth: float = SERVER_BANDWIDTH
+    """Bytes per second of a node's host memory, for updates of offloaded optimizer state."""
 
     @staticmethod
-    def of(model: Model, cluster: Cluster, work: Train, calibration: Calibration) -> "Question":
+    def of(
+        model: Model, cluster: Cluster, work: Train, calibration: Calibration, host_bandwidth: float = SERVER_BANDWIDTH
+    ) -> "Question":
         """Build a question for the cluster's chip, with the framework's settings for that kind of chip."""
         chip = cluster.chip
         framework = work.framework.with_compile() if work.compiled else work.framework
-        return Question(model, cluster, chip, replace(work, framework=framework.on(chip.kind)), calibration)
+        return Question(model, cluster, chip, replace(work, framework=framework.on(chip.kind)), calibration, host_bandwidth)

@@ -18,15 +18,23 @@ Worked: BLOOM 176B on 384 A100, 2048 sequences of 2048 tokens, layout dp8 tp4 pp
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from meshwise.catalogue.chips import host_bandwidth
 from meshwise.cost.axes import OFFLOAD
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.parts import TRAIN_PARTS
 from meshwise.cost.train.comm import Communicators, DataParallel, Fabric
 from meshwise.cost.train.compute import SHORTEST_KERNEL, Device
 from meshwise.cost.train.distinct import Groups, LayoutGroups
-from meshwise.cost.train.memory import ActivationMemory, Parameters, StateMemory, memory, state_bytes, stored_per_token
+from meshwise.cost.train.memory import (
+    ActivationMemory,
+    Parameters,
+    StateMemory,
+    host_bytes,
+    memory,
+    state_bytes,
+    stored_per_token,
+)
 from meshwise.cost.train.passes import Cut, Passes, backward_bytes, passes
 from meshwise.cost.train.pipeline import PassTimes, Stages, makespan, sampled_stages
 from meshwise.cost.train.question import Question
@@ -95,6 +103,20 @@ def peak(q: Question, layouts: Layouts) -> Floats:
     grouped = LayoutGroups.of(q.model, q.work.batch, layouts)
     activations = DistinctLayouts.of(q, layouts, grouped.activations)
     return sum(_memory(activations, activations.regrouped(q, layouts, grouped.states), layouts).values(), np.zeros(1))
+
+
+def host_fits(q: Question, layouts: Layouts) -> NDArray[np.bool_]:
+    """Return whether the state that each layout offloads fits in the memory of the hosts, where the cluster states it."""
+    memory = q.cluster.node.host.memory
+    fits = np.ones(len(layouts), dtype=bool)
+    rows = np.flatnonzero(layouts.offload)
+    if not memory or not len(rows):
+        return fits
+    distinct = DistinctLayouts.of(replace(q, model=q.model.take(rows)), layouts.take(rows), Groups.one_each(len(rows)))
+    batch = np.broadcast_to(q.work.batch, len(layouts))[rows]
+    held = host_bytes(distinct.q.model, q.work, distinct.a, distinct.middle, np.ceil(batch / (distinct.a.dp * distinct.a.mbs)))
+    fits[rows] = held * np.minimum(q.cluster.node.devices, distinct.a.devices) <= memory
+    return fits
 
 
 @dataclass(frozen=True)
@@ -355,9 +377,9 @@ def _per_step(states: DistinctLayouts, d: Device, comm: Communicators) -> PerSte
     f, c, parameters = q.work.framework, q.calibration, Parameters.of(q.model)
     dense, experts = parameters.on_stage(layers, a)
     sharded = parameters.sharded(dense, experts, a)
-    parts = [DataParallel.of(q.work, (comm.shard, comm.replicate), a, m, dense, layers)]
+    parts = [DataParallel.of(q.work, (comm.shard, comm.replicate), a, m, dense, layers, parameters.tensors)]
     if parameters.experts:
-        parts.append(DataParallel.of(q.work, (comm.experts, comm.replicate), a, m, experts, layers))
+        parts.append(DataParallel.of(q.work, (comm.experts, comm.replicate), a, m, experts, layers, parameters.tensors))
     reduction, gather = (sum((getattr(part, name) for part in parts), np.zeros(1)) for name in ("reduction", "gather"))
     if f.overlaps_replicas:
         reduction = reduction + sum((part.replicas for part in parts), np.zeros(1))
@@ -393,7 +415,7 @@ def _offloaded_update(q: Question, a: Layouts, m: Floats, sharded: Floats, local
     copied = (f.reduced_bytes + f.weight_bytes) * sharded
     streamed = np.where(a.offload == OFFLOAD.index("parameters"), 2 * m * f.weight_bytes * local, 0.0)
     per_node = np.minimum(q.cluster.node.devices, a.devices)
-    return (copied + streamed) / host_link(q) + HOST_UPDATE_BYTES * sharded * per_node / host_bandwidth(q.cluster)
+    return (copied + streamed) / host_link(q) + HOST_UPDATE_BYTES * sharded * per_node / q.host_bandwidth
 
 
 def host_link(q: Question) -> float:
@@ -416,7 +438,12 @@ def _exposed_per_step(per_step: PerStep, groups: Groups, computing: list[Floats]
         + np.maximum(0.0, groups.expand(gather) - gather_hides * hiding)
         + groups.expand(replicas)
         for reduction, least, gather, replicas, hiding in zip(
-            per_step.reduction, per_step.least, per_step.gather, np.broadcast_to(per_step.replicas, per_step.reduction.shape), computing, strict=True
+            per_step.reduction,
+            per_step.least,
+            per_step.gather,
+            np.broadcast_to(per_step.replicas, per_step.reduction.shape),
+            computing,
+            strict=True,
         )
     ]
     first, last = (groups.expand(update) + waited for update, waited in zip(updates, exposed, strict=True))

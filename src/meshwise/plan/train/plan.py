@@ -12,6 +12,7 @@ from meshwise.catalogue.records import stored
 from meshwise.cost import goodput
 from meshwise.cost.layout import Layouts
 from meshwise.cost.parts import TRAIN_KINDS, TRAIN_PARTS
+from meshwise.cost.precision import is_narrow
 from meshwise.cost.reliability import Reliability
 from meshwise.cost.train.question import Question
 from meshwise.errors import DoesNotFit, UserError, quoted
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 class TrainPlan(plans.Plan[TrainAsk, Choice]):
     """The fastest layouts for a TrainAsk, how many layouts each rule dropped, and the data that the numbers were computed from."""
 
-    format: ClassVar[int] = 4
+    format: ClassVar[int] = 5
     ask: TrainAsk
     choices: tuple[Choice, ...]
     evaluated: int = field(metadata=stored("priced"))
@@ -150,13 +151,15 @@ def _assumptions(q: Question) -> list[str]:
             f"experts in {f.name}, assumed: the busiest rank has {q.work.imbalance:g} times the mean tokens (--imbalance); "
             f"a token is sent {sent}{behind}{aside}"
         )
-    if q.work.precision == "fp8" and "fp8" in q.chip.flops:
+    precision, rate = q.work.precision, q.work.recipe.rate
+    if is_narrow(precision, q.chip):
+        share = c.matmul * (c.fp4 if rate == "fp4" else c.fp8) * q.work.recipe.scaling
         notes.append(
-            f"fp8, assumed: products reach {c.matmul * c.fp8:.2f} of its peak and keep their inputs in 8 bits; "
-            "attention and the output head stay in 16 bits"
+            f"{precision}, assumed: products reach {share:.2f} of the {rate} peak and keep their inputs in {q.work.recipe.bytes:g} bytes; "
+            "attention, router and output head stay in 16 bits"
         )
-    if q.work.precision == "fp8" and "fp8" not in q.chip.flops:
-        notes.append(f"{q.chip.name} has no fp8 matrix units: products are computed in 16 bits")
+    elif rate not in ("bf16", "fp16"):
+        notes.append(f"{q.chip.name} has no {rate} matrix units: products are computed in 16 bits")
     return notes
 
 

@@ -60,6 +60,12 @@ def recomputes(q: Question, how: str) -> bool:
     return needs.get(how, True)
 
 
+def saves(q: Question, how: str) -> bool:
+    """Return whether a way to recompute saves memory: dropping attention scores does not where flash attention never keeps them."""
+    f = q.work.framework
+    return how != "selective" or f.selective != "core_attn" or not f.flash_attention
+
+
 def recurs(q: Question) -> bool:
     """Return whether the model has recurrent layers."""
     return any(op.kind == "scan" for op in q.model.ops)
