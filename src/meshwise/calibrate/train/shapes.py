@@ -34,7 +34,8 @@ def model_of(row: Row, heads: dict[int, int], assumed: list[str]) -> Model:
     if named and (math.isnan(number(row, "d_model", "d_model_derived")) or _states_sizes_of(row, named)):
         return named
     if math.isnan(number(row, "d_model", "d_model_derived")):
-        raise UserError(f"model {quoted(row.get('model', ''))} is unknown, and d_model is not stated")
+        unknown = f"model {quoted(row['model'])} is unknown, and " if row.get("model") else ""
+        raise UserError(f"{unknown}d_model is not stated")
     hidden, layers = whole(row, "d_model", "d_model_derived"), whole(row, "n_layers", "n_layers_derived")
     if math.isnan(number(row, "n_heads")):
         assumed.append("heads not stated: as most rows of that width, or of 128")
