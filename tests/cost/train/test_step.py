@@ -110,11 +110,9 @@ def test_more_bandwidth_less_latency_or_a_faster_chip_never_makes_a_layout_slowe
         assert (after <= before * (1 + 1e-9)).all(), rate
 
 
-@pytest.mark.xfail(
-    reason="what a faster chip no longer hides is taken from the weight gradients that a zero-bubble schedule defers"
-)
 def test_a_faster_chip_never_makes_a_zero_bubble_schedule_of_experts_slower() -> None:
-    """DeepSeek-V2-Lite, dp 32, pp 3, ep 32, zero-bubble: 16 times the FLOP/s take 4% longer."""
+    """DeepSeek-V2-Lite on a network that limits its experts: a faster chip hides less of the exchange, which is no reason to defer fewer
+    weight gradients."""
     q = question("deepseek-v2-lite", "64x8xh100-sxm", "hai-llm", batch=64)
     axes = {"dp_shard": 32, "pp": 3, "ep": 32, "zero": 1, "schedule": 2}
     assert seconds(faster(q, flops=16), **axes) <= seconds(q, **axes)

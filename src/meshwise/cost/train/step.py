@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwise.catalogue.frameworks import Framework
 from meshwise.cost.axes import OFFLOAD
 from meshwise.cost.layout import Floats, Layouts
 from meshwise.cost.parts import TRAIN_PARTS
@@ -48,8 +49,13 @@ CLIP_BYTES = 8.0
 """Bytes per parameter that gradient norm, clipping and zeroing move before an update that is not fused."""
 HOST_UPDATE_BYTES = 28.0
 """Bytes that AdamW on the host moves per parameter: weight, gradient and two moments in float32 are read, three are written."""
-COLLECTIVES = ("tp", "ep")
-"""Parts of a layer that wait for other devices, so a schedule cannot defer them as it defers weight gradients."""
+
+
+def collectives(f: Framework) -> tuple[str, ...]:
+    """Return the parts of a layer that wait for other devices, so a schedule cannot defer them as it defers weight gradients. Where the
+    exchange of experts runs beside another micro-batch, no pass of its own waits for it: if it counted, a faster chip, which hides less
+    of it, would have less to defer."""
+    return ("tp",) if f.overlaps_experts else ("tp", "ep")
 
 
 @dataclass(frozen=True)
@@ -209,7 +215,7 @@ def pass_times(q: Question, a: Layouts, seconds: dict[str, Floats]) -> PassTimes
     none, whole = np.zeros(len(a)), sum(seconds.values(), np.zeros(len(a)))
     repeated = seconds.get("recompute", none)
     forward = (whole - repeated) / 3
-    local = whole - repeated - sum((seconds[name] for name in COLLECTIVES if name in seconds), none)
+    local = whole - repeated - sum((seconds[name] for name in collectives(q.work.framework) if name in seconds), none)
     weight = np.where(a.schedule == 2, q.model.matmul_flops() / q.model.flops(1, q.work.seq) * local, 0.0)
     return PassTimes(forward, whole - forward - weight, weight)
 
