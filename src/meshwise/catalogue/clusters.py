@@ -354,7 +354,7 @@ def _with_vendor_network(cluster: Cluster, text: str) -> Cluster:
             f"cluster {quoted(text)} has several hosts and no network between them; add one, such as {text.strip()}@10Gbps"
         )
     each = units.show(network.bandwidth, "bytes/s")
-    note = f"network not given: {network.name}, {each} per device, assumed as in the vendor's own system"
+    note = f"network not given: the vendor's {network.name}, {each} a device, assumed"
     return replace(cluster, network=replace(network, bandwidth=network.bandwidth * smallest), notes=(*cluster.notes, note))
 
 

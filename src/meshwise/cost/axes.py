@@ -109,7 +109,9 @@ def layout_name(row: Row, *, short: bool = False) -> str:
     """Return 'dp8 tp4 pp12 mbs2 zero1 full recompute', or short: 'dp8 tp4 pp12 mbs2 z1 full'. Omits defaults except dp, tp, pp, mbs."""
     replicas, shards = (int(row[axis]) for axis in DATA)
     words = [f"dp{replicas * shards}", f"tp{row['tp']}", f"pp{row['pp']}"]
-    words += [f"{axis}{row[axis]}" for axis in ("cp", "ep", "etp", "vpp") if int(row[axis]) > 1]
+    words += [f"{axis}{row[axis]}" for axis in ("cp", "ep") if int(row[axis]) > 1]
+    words += [f"etp{row['etp']}"] if int(row["ep"]) > 1 and row["etp"] != row["tp"] else []
+    words += [f"vpp{row['vpp']}"] if int(row["vpp"]) > 1 else []
     words.append(f"mbs{row['mbs']}")
     words += [f"shard{shards}"] if replicas > 1 and shards > 1 else []
     for axis in ("zero", "sp", "recompute", "schedule", "offload"):

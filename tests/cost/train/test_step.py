@@ -16,8 +16,9 @@ from meshwise.cost.axes import OFFLOAD
 from meshwise.cost.layout import Layouts
 from meshwise.cost.parts import TRAIN_PARTS
 from meshwise.cost.train.compute import SHORTEST_KERNEL
+from meshwise.cost.train.layer import GRAPH_GAP, uses_cuda_graph
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.step import GRAPH_GAP, evaluate, layer_and_head, uses_cuda_graph
+from meshwise.cost.train.step import evaluate, layer_and_head
 from meshwise.models.model import build
 from support.every import check_every
 from support.train_questions import (

@@ -17,8 +17,9 @@ from meshwise.catalogue.chips import HERE, Chip, Cluster, Link, Node, Source, kn
 from meshwise.catalogue.frameworks import find_framework
 from meshwise.cost.layout import Floats, Layouts
 from meshwise.cost.train.compute import Device, attention, product
+from meshwise.cost.train.layer import GRAPH_GAP
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.step import GRAPH_GAP, layer_and_head
+from meshwise.cost.train.step import layer_and_head
 from meshwise.cost.work import Train
 from meshwise.errors import UserError, quoted
 from meshwise.models.model import build

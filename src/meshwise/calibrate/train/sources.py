@@ -100,7 +100,7 @@ class Fits:
     def of(cases: Sequence[Case]) -> "Fits":
         near = set(near_best(cases))
         timed = [case for i, case in enumerate(cases) if i in near]
-        return Fits(JointFit(sampled(timed), "speed"), JointFit(sampled([c for c in cases if c.has_memory]), "memory"))
+        return Fits(JointFit(sampled(timed), "speed"), JointFit([c for c in cases if c.has_memory], "memory"))
 
     @cached_property
     def solved(self) -> "list[tuple[JointFit, Problem, Point]]":
@@ -113,14 +113,14 @@ class Fits:
         return _joined(*(fit.levels(at.logs) for fit, _, at in self.solved))
 
     def leave_out(self, cases: Sequence[Case], groups: Sequence[object]) -> list[LeftOut]:
-        """Return each group of rows, predicted without it. `groups` names the group of each case."""
+        """Return each group of `cases`, predicted without it; other rows of the fit stay in. `groups` names the group of each case."""
         solved = self.solved
         group_of = {(case.table, case.row_id): group for case, group in zip(cases, groups, strict=True)}
         left: list[LeftOut] = []
         for group in dict.fromkeys(groups):
             rows = [case for case, of in zip(cases, groups, strict=True) if of == group]
             levels = _joined(
-                *(fit.leaving_out(p, at, lambda c, g=group: group_of[c.table, c.row_id] == g) for fit, p, at in solved)
+                *(fit.leaving_out(p, at, lambda c, g=group: group_of.get((c.table, c.row_id)) == g) for fit, p, at in solved)
             )
             left.append(_left_out(rows, levels))
         return left

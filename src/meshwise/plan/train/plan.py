@@ -144,12 +144,11 @@ def _assumptions(q: Question) -> list[str]:
     f, c = q.work.framework, q.calibration
     notes: list[str] = []
     if any(op.expert for op in q.model.ops):
-        sent = "to each node once" if f.sends_once else "to each expert separately"
-        behind = ", overlapped with another micro-batch's compute" if f.overlaps_experts else ""
-        aside = f", with {f.communication_sms} SMs reserved for it" if f.communication_sms else ""
+        sent = "once per node" if f.sends_once else "once per expert"
+        behind = ", overlapped" if f.overlaps_experts else ""
+        aside = f", on {f.communication_sms} SMs" if f.communication_sms else ""
         notes.append(
-            f"experts in {f.name}, assumed: the busiest rank has {q.work.imbalance:g} times the mean tokens (--imbalance); "
-            f"a token is sent {sent}{behind}{aside}"
+            f"experts, assumed: the busiest rank has {q.work.imbalance:g} x the mean tokens (--imbalance); tokens are sent {sent}{behind}{aside}"
         )
     precision, rate = q.work.precision, q.work.recipe.rate
     if is_narrow(precision, q.chip):

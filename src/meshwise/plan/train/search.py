@@ -317,7 +317,9 @@ def _cuts(q: Question, devices: int) -> Layouts:
                         rows.append((dp // shard, shard, tp, pp, cp, 1, 1))
                         continue
                     for etp in sorted({1, tp}):
-                        rows += [(dp // shard, shard, tp, pp, cp, ep, etp) for ep in divisors(shard * cp * tp // etp)]
+                        sizes = divisors(shard * cp * tp // etp)
+                        # whole experts on every tensor-parallel rank would be as many copies
+                        rows += [(dp // shard, shard, tp, pp, cp, ep, etp) for ep in sizes if ep > 1 or etp == tp]
     table = np.array(rows, dtype=np.int64)
     return Layouts.of(**dict(zip(CUTS, table.T, strict=True)))
 
