@@ -8,7 +8,7 @@ fitted to this very chip and framework, where there is one.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from meshwise.catalogue import calibrations, files
 from meshwise.catalogue.calibrations import Calibration, Level, coefficients
@@ -66,8 +66,12 @@ def levels() -> Levels:
     parsed = {
         level: {key: _parsed(values) for key, values in table.get(level, {}).items()} for level in ("chip", "framework", "fabric")
     }
-    spread = {name: tuple(value) if isinstance(value, list) else float(value) for name, value in table.get("spread", {}).items()}
+    spread = {name: _spread_value(value) for name, value in table.get("spread", {}).items()}
     return Levels(**parsed, spread=spread, fitted_on=str(table.get("fitted_on", "")))
+
+
+def _spread_value(value: Any) -> float | tuple[float, ...]:
+    return tuple(map(float, cast(list[float], value))) if isinstance(value, list) else float(value)
 
 
 def _parsed(values: Mapping[str, Any]) -> dict[str, float]:

@@ -128,14 +128,14 @@ class Fits:
 
 def _joined(speed: Levels, memory: Levels) -> Levels:
     """Return levels with the coefficients of both."""
-    merged = {
+    merged: dict[str, dict[str, dict[str, float]]] = {
         level: {
             key: {**getattr(speed, level).get(key, {}), **getattr(memory, level).get(key, {})}
             for key in {**getattr(speed, level), **getattr(memory, level)}
         }
         for level in ("chip", "framework", "fabric")
     }
-    return Levels(**merged)
+    return Levels(chip=merged["chip"], framework=merged["framework"], fabric=merged["fabric"])
 
 
 def _left_out(cases: list[Case], known: Levels) -> LeftOut:

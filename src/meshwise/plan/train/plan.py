@@ -148,7 +148,8 @@ def _assumptions(q: Question) -> list[str]:
         behind = ", overlapped" if f.overlaps_experts else ""
         aside = f", on {f.communication_sms} SMs" if f.communication_sms else ""
         notes.append(
-            f"experts, assumed: the busiest rank has {q.work.imbalance:g} x the mean tokens (--imbalance); tokens are sent {sent}{behind}{aside}"
+            f"experts, assumed: the busiest rank has {q.work.imbalance:g} x the mean tokens (--imbalance); "
+            f"tokens are sent {sent}{behind}{aside}"
         )
     precision, rate = q.work.precision, q.work.recipe.rate
     if is_narrow(precision, q.chip):
