@@ -327,7 +327,7 @@ def test_sequence_parallelism_gathers_three_whole_activations_for_the_layer_at_w
 
 # Recompute.
 
-EVERY_WAY = dict(zip(RECOMPUTE, range(len(RECOMPUTE)), strict=True))
+EVERY_WAY: dict[str, int] = dict(zip(RECOMPUTE, range(len(RECOMPUTE)), strict=True))
 
 
 @pytest.mark.parametrize("framework", ["megatron", "megatron-deepspeed", "torchtitan", "maxtext", "nanotron"])

@@ -4,7 +4,6 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import cast
 
 from meshwise.calibrate.tables import Row, number, whole
 from meshwise.calibrate.train import machine, shapes
@@ -303,4 +302,4 @@ def _expert_tp(row: Row, framework: Framework, tp: int, ep: int, ranks: int) -> 
 def assumed_layout(case: Case, note: str, **axes: int) -> Case:
     """Return a case with axes that were open, and a note on them."""
     layout = case.layout | axes
-    return replace(case, layout=cast(dict[str, int], layout), assumed=(*case.assumed, note))
+    return replace(case, layout=layout, assumed=(*case.assumed, note))
