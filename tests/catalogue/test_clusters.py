@@ -97,7 +97,7 @@ def test_a_network_that_was_assumed_is_noted() -> None:
     cluster = find_cluster("64xh100-sxm")
     assert bandwidth(cluster) == 8 * 400e9 / 8  # a DGX H100 has 400 Gb/s per GPU
     (note,) = cluster.notes
-    assert note.startswith("network not given: InfiniBand NDR, 50 GB/s per device, assumed")
+    assert note.startswith("network not given: the vendor's InfiniBand NDR, 50 GB/s a device, assumed")
 
 
 @pytest.mark.parametrize("text", ["2x(2xh100-sxm+1xh100-sxm)", "(3xh100-sxm)+(8xh100-sxm)", "(8xh100-sxm)+(3xh100-sxm)"])

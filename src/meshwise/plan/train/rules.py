@@ -54,9 +54,14 @@ def attends(q: Question) -> bool:
     return any(op.kind == "attention" for op in q.model.ops)
 
 
+def mixes(q: Question) -> bool:
+    """Return whether the model has experts."""
+    return any(op.expert for op in q.model.ops)
+
+
 def recomputes(q: Question, how: str) -> bool:
     """Return whether a value of the axis `recompute` can differ from none for this model."""
-    needs = {"selective": attends(q), "moe_act": any(op.expert for op in q.model.ops)}
+    needs = {"selective": attends(q), "moe_act": mixes(q)}
     return needs.get(how, True)
 
 
@@ -118,6 +123,7 @@ def offered_rules(q: Question, a: Layouts) -> dict[str, Mask]:
     sequence_parallel = {"never": a.sp == 0, "choice": (a.sp == 0) | (a.tp > 1), "always": (a.sp > 0) == (a.tp > 1)}
     return {
         "ep divides dp_shard x cp x tp / etp": (a.dp_shard * a.cp * a.tp // a.etp) % a.ep == 0,
+        "whole experts (etp 1) need ep, or every tensor-parallel rank has a copy": (a.etp == a.tp) | (a.ep > 1) | (not mixes(q)),
         "the framework must support this ZeRO stage": np.where(a.dp_shard * a.cp > 1, np.isin(a.zero, f.zero), a.zero == 0),
         "the framework must support this recompute": np.isin(a.recompute, [RECOMPUTE.index(how) for how in f.recompute]),
         "this recompute needs attention or experts, which the model lacks": np.isin(
