@@ -257,7 +257,7 @@ def read(path: Path) -> list[Prediction]:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What differs between the file and the predictions of today."""
+    """Differences between the golden file and today's predictions."""
 
     compared: dict[str, int]
     """Rows that are in both, by source."""

@@ -175,3 +175,10 @@ def sums_to(parts: Mapping[str, Any], total: Any) -> bool:
 
 def devices(row: Mapping[str, int | str]) -> int:
     return prod(int(row[axis]) for axis in ("dp_replicate", "dp_shard", "tp", "pp", "cp"))
+
+
+QUIET = Calibration(layer_launch=0, layer_gap=0, stage_launch=0, step=0)
+
+
+def only(parts: dict[str, Any]) -> dict[str, float]:
+    return {name: value.item() for name, value in parts.items()}

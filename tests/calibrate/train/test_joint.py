@@ -41,7 +41,7 @@ def solved(cases: list[Case]) -> tuple[JointFit, Problem, Point]:
 
 
 def test_levels_that_describe_all_rows_exactly_are_found(cases: list[Case], solved: tuple[JointFit, Problem, Point]) -> None:
-    """What chip, framework and network do not explain alone, the offset of a source may; it is small where nothing is left."""
+    """The offset of a source takes what chip, framework and network leave unexplained, so it is small here."""
     fit, problem, at = solved
     measured = np.log([case.seconds for case in cases])
     before, after = (float(np.mean(np.abs(values - measured))) for values in (problem.values(problem.start), at.values))

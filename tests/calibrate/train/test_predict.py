@@ -63,7 +63,7 @@ def test_zero_1_over_many_data_ranks_is_slower_than_zero_0_as_nanotron_measured(
 
 
 def test_rows_on_networks_of_different_kinds_are_evaluated_apart(tmp_path: Path) -> None:
-    """The same devices on EFA and on InfiniBand have different coefficients, though the same bandwidth."""
+    """EFA and InfiniBand of the same bandwidth have different coefficients."""
     two = {"n_gpus": "16", "dp": "16"}
     cases = read(tmp_path, two | {"network": "EFA"}, two | {"network": "InfiniBand HDR"})
     assert predict(cases).seconds.tolist() == [predict([case]).seconds.item() for case in cases]

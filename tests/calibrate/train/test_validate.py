@@ -49,7 +49,7 @@ def test_the_scores_of_sources_add_up_to_those_of_the_table(mixed: TrainValidati
 
 
 def test_a_calibration_that_was_fitted_to_the_table_has_no_term_between_sources(tmp_path: Path) -> None:
-    """The same rows under the name of a table that a shipped calibration was fitted to have narrower intervals than under another."""
+    """Rows in a table that a shipped calibration was fitted to have narrower intervals than the same rows in a table of another name."""
     known = calibrations.fitted_to(find_chip("a100-80gb-sxm"), "megatron")
     assert known is not None
     widths = []

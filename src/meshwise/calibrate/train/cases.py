@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from meshwise.calibrate.tables import Row, number, whole
@@ -119,7 +119,7 @@ def case_of(row: Row, row_id: str, heads: dict[int, int] | None = None, table: s
     model, cluster = shapes.model_of(row, heads or {}, assumed), machine.cluster_of(row)
     framework = machine.framework_of(row, _stated_zero(row), cluster.chip.kind, assumed)
     layout = _layout(row, framework, cluster, assumed, unstated)
-    work = _work(row, framework, layout, unstated)
+    work = _work(row, framework, layout, cluster.chip.kind, unstated)
     if layout["mbs"] == 0:
         assumed.append("micro-batch not stated: the fastest that fits")
     ran = outcome == "ok"
@@ -186,12 +186,12 @@ def _zero(row: Row, framework: Framework, ranks: int, unstated: list[str]) -> in
     return 3 if framework.shards_master else 0
 
 
-def _work(row: Row, framework: Framework, layout: Mapping[str, int], unstated: list[str]) -> Train:
+def _work(row: Row, framework: Framework, layout: Mapping[str, int], kind: str, unstated: list[str]) -> Train:
     steps = layout["dp_replicate"] * layout["dp_shard"] * layout["mbs"] * whole(row, "grad_accum", default=0)
     batch, seq = whole(row, "global_batch_seqs", default=steps or None), whole(row, "seq_len")
     if not batch or not seq:
         raise UserError("the batch or the sequence is empty")
-    precision = machine.precision_of(row)
+    precision = machine.precision_of(row, kind)
     if precision is None:
         unstated.append("precision")
     balanced = "drop" in _word(row, "router")  # tokens beyond an expert's capacity are dropped, so no rank has more than the mean
@@ -299,7 +299,6 @@ def _expert_tp(row: Row, framework: Framework, tp: int, ep: int, ranks: int) -> 
     return etp
 
 
-def assumed_layout(case: Case, note: str, **axes: int) -> Case:
-    """Return a case with axes that were open, and a note on them."""
-    layout = case.layout | axes
-    return replace(case, layout=layout, assumed=(*case.assumed, note))
+def assumed_layout(case: Case, notes: Sequence[str], **axes: int) -> Case:
+    """Return a case with axes that were open, and notes on them."""
+    return replace(case, layout=case.layout | axes, assumed=(*case.assumed, *notes))

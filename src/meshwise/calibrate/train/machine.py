@@ -106,11 +106,12 @@ def _names(key: str) -> tuple[str, ...]:
     return key, framework.name, *framework.aliases
 
 
-def precision_of(row: Row) -> Precision | None:
-    """Return the precision that a row states; None where it states none. Refuse an unknown word."""
+def precision_of(row: Row, kind: str) -> Precision | None:
+    """Return the precision that a row states; None where it states none. Refuse an unknown word. A CPU computes in float32, and its rates
+    are stated and probed in it: there the word adds nothing."""
     text = row.get("precision", "")
-    if text.lower() in ("fp32", "float32") and row.get("framework", "").lower() == "meshwise":
-        return "bf16"  # meshwise's own runs on a CPU, whose calibration the probe measures in float32
+    if kind == "cpu" and text.lower() in ("fp32", "float32"):
+        return "bf16"
     return cast(Precision, parse_precision(text)) if text else None
 
 

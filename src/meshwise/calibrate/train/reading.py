@@ -100,8 +100,11 @@ def _with(case: Case, stage: int, way: str, unstated: set[str]) -> Case:
     dp = case.layout["dp_replicate"] * case.layout["dp_shard"]
     if "zero" in unstated and stage and dp * case.layout["cp"] > 1:
         axes |= {"zero": stage} | ({"dp_shard": dp, "dp_replicate": 1} if not case.layout["zero"] else {})
-    words = [
-        f"recompute {way}" if "recompute" in axes else "",
-        f"ZeRO {axes.get('zero', case.layout['zero'])}" if "zero" in unstated else "",
-    ]
-    return assumed_layout(case, f"{' and '.join(filter(None, words))} not stated: the cheapest that fits", **axes)
+    note: list[str] = []
+    if "recompute" in axes:
+        note.append(f"recompute not stated: {way}, the cheapest that fits")
+    if "zero" in unstated:
+        used, framework = axes.get("zero", case.layout["zero"]), case.work.framework
+        documented = str(used) == framework.default("zero")
+        note.append(f"ZeRO not stated: {used}, {f'the default of {framework.name}' if documented else 'the cheapest that fits'}")
+    return assumed_layout(case, note, **axes)

@@ -218,7 +218,7 @@ class Communicators:
             shard=shard,
             experts=Group.of(fabric, np.maximum(1.0, ranks * a.tp / (a.ep * a.etp)), a.etp * a.ep) if apart else shard,
             replicate=Group.of(fabric, a.dp_replicate, a.tp * ranks) if np.any(a.dp_replicate > 1) else alone,
-            stage=Group.of(fabric, np.full(1, 2.0), a.devices / a.pp),
+            stage=Group.of(fabric, np.full(1, 2.0), _stage_stride(fabric, a)),
         )
 
     def microbatch_ids(self) -> tuple[Ints, ...]:
@@ -229,6 +229,13 @@ class Communicators:
 
     def take(self, rows: Ints) -> "Communicators":
         return Communicators(**{name: group.take(rows) for name, group in vars(self).items()})
+
+
+def _stage_stride(fabric: Fabric, a: Layouts) -> Floats:
+    """Return how far apart the ranks of neighbouring stages are. Where stages are smaller than a node but fill several, some boundary
+    between them is one between nodes, and the slowest boundary sets the pace."""
+    apart = a.devices / a.pp
+    return np.where(a.devices > fabric.node, np.maximum(apart, fabric.node), apart)
 
 
 def _on_torus(fabric: Fabric, torus: Torus, a: Layouts) -> Communicators:

@@ -44,7 +44,7 @@ def layer_seconds(q: Question, comm: Communicators, p: Passes, a: Layouts) -> tu
         "cp": _context_parallel(q, comm, a) / layers,
         "tp": _tensor_parallel(q, comm, a) / layers * passes_made,
     }
-    attention = parts["attention"] + recomputed * (again.core > 0) * 0.25
+    attention = parts["attention"] + p.core * again.core / layers
     ep_hidden = np.minimum(wires["ep"], compute * OVERLAPPED_EXPERTS) if q.work.framework.overlaps_experts else np.zeros(1)
     cp_hidden = np.minimum(wires["cp"], attention * np.maximum(0.0, 1 - ep_hidden / compute))
     tp_hidden = np.minimum((1 - c.exposed_tp) * wires["tp"], np.maximum(0.0, compute - ep_hidden - cp_hidden))

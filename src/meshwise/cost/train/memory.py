@@ -230,10 +230,13 @@ def _states(sizes: Parameters, work: Train, a: Layouts, layers: Floats, microbat
     sharded = sizes.sharded(dense, experts, a)
     # ZeRO 3 gathers the next layer while one is computed; with pipeline stages, gathered weights and whole gradients stay from one
     # micro-batch to the next.
-    on_device = sharded * (a.offload != OFFLOAD.index("parameters")) * (not f.shards_master)
+    optimizer_on_host = a.offload == OFFLOAD.index("optimizer")
+    # a float32 shard that is the master copy counts with the optimizer's state, and stays where only that is offloaded
+    shard = np.where(optimizer_on_host, 4.0 / f.weight_bytes, 0.0) if f.shards_master else 1.0
+    on_device = sharded * (a.offload != OFFLOAD.index("parameters")) * shard
     gathers = (a.zero >= 3) & (a.pp == 1)
     weights = np.where(gathers, on_device + 2 * local / np.maximum(1.0, layers), local)
-    offloaded = (a.offload == OFFLOAD.index("optimizer")) | (a.offload == OFFLOAD.index("parameters"))
+    offloaded = optimizer_on_host | (a.offload == OFFLOAD.index("parameters"))
     return {
         "weights": f.weight_bytes * weights,
         "gradients": per_gradient * np.where((a.zero >= 2) & (a.pp == 1), sharded, local),
@@ -267,7 +270,6 @@ def _activations(model: Model, work: Train, a: Layouts) -> tuple[Floats, Floats]
     share = np.where(a.sp > 0, a.tp, 1.0)
     left = sizes.left(kept(f, a.recompute), share, a.tp, work.seq)
     everything = sizes.left(Kept(), share, a.tp, work.seq)
-    again = np.where(
-        a.recompute > 0, (everything - left) / model.decoder.layers + sizes.input / model.decoder.layers / share, 0.0
-    )
+    dropped = (everything - left) / model.decoder.layers
+    again = np.where(dropped > 0, dropped + sizes.input / model.decoder.layers / share, 0.0)
     return left, again

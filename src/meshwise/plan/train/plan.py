@@ -12,7 +12,7 @@ from meshwise.catalogue.records import stored
 from meshwise.cost import goodput
 from meshwise.cost.layout import Layouts
 from meshwise.cost.parts import TRAIN_KINDS, TRAIN_PARTS
-from meshwise.cost.precision import is_narrow
+from meshwise.cost.precision import RECIPES, is_narrow
 from meshwise.cost.reliability import Reliability
 from meshwise.cost.train.question import Question
 from meshwise.errors import DoesNotFit, UserError, quoted
@@ -120,7 +120,7 @@ def make(ask: TrainAsk) -> TrainPlan:
             "dollars_per_hour": rent / q.cluster.devices * 3600 if rent is not None else None,
         },
         framework=q.work.framework.name,
-        notes=(*q.model.notes, *q.cluster.notes, *_assumptions(q), *_deadline_note(ask, choices)),
+        notes=(*q.model.notes, *q.cluster.notes, *_assumptions(q, ask.precision), *_deadline_note(ask, choices)),
         versions=plans.versions(model=q.model.placed, cluster=q.cluster, framework=q.work.framework, calibration=q.calibration),
     )
     vars(plan)["_question"] = q  # `explain` and `timeline` need not look it up again
@@ -139,7 +139,7 @@ def _deadline_note(ask: TrainAsk, choices: tuple[Choice, ...]) -> tuple[str, ...
     return (f"within {limit}: {'rows' if len(rows) > 1 else 'row'} {', '.join(rows)} of {len(choices)}",)
 
 
-def _assumptions(q: Question) -> list[str]:
+def _assumptions(q: Question, asked: str) -> list[str]:
     """Return the assumptions about experts and 8-bit products that are not backed by measurements."""
     f, c = q.work.framework, q.calibration
     notes: list[str] = []
@@ -151,15 +151,15 @@ def _assumptions(q: Question) -> list[str]:
             f"experts, assumed: the busiest rank has {q.work.imbalance:g} x the mean tokens (--imbalance); "
             f"tokens are sent {sent}{behind}{aside}"
         )
-    precision, rate = q.work.precision, q.work.recipe.rate
-    if is_narrow(precision, q.chip):
-        share = c.matmul * (c.fp4 if rate == "fp4" else c.fp8) * q.work.recipe.scaling
+    recipe = RECIPES[asked or "bf16"]
+    if is_narrow(q.work.precision, q.chip):
+        share = c.matmul * (c.fp4 if recipe.rate == "fp4" else c.fp8) * recipe.scaling
         notes.append(
-            f"{precision}, assumed: products reach {share:.2f} of the {rate} peak and keep their inputs in {q.work.recipe.bytes:g} bytes; "
+            f"{asked}, assumed: products reach {share:.2f} of the {recipe.rate} peak and keep their inputs in {8 * recipe.bytes:.3g} bits; "
             "attention, router and output head stay in 16 bits"
         )
-    elif rate not in ("bf16", "fp16"):
-        notes.append(f"{q.chip.name} has no {rate} matrix units: products are computed in 16 bits")
+    elif recipe.rate not in ("bf16", "fp16"):
+        notes.append(f"{q.chip.name} has no {recipe.rate} matrix units: products are computed in 16 bits")
     return notes
 
 
