@@ -14,6 +14,7 @@ from types import FrameType
 from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.run.callbacks import Say
 from meshwise.run.children import handle_signals
+from meshwise.workers.trainer.ranks.stop import stop_signals
 
 PORT = 29500
 """Default port of the rendezvous: torchrun's default for a master."""
@@ -217,7 +218,7 @@ def wait_for_node_0(hosts: Hosts, say: Say, patience: float = JOIN) -> None:
         )
 
     begun, reported = time.monotonic(), False
-    with handle_signals(stop, signal.SIGTERM, signal.SIGINT):
+    with handle_signals(stop, *stop_signals()):
         while not _answers(host.strip("[]"), int(port)):
             waited = time.monotonic() - begun
             if waited > patience:

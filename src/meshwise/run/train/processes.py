@@ -7,19 +7,21 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import Thread
 from types import FrameType
 from typing import IO, Any
 
 from meshwise.errors import UserError
 from meshwise.run.callbacks import Progress, Say, ignore
-from meshwise.run.children import handle_signals
-from meshwise.run.train import hosts, launch
+from meshwise.run.children import handle_signals, with_parent
+from meshwise.run.scratch import ScratchFile
+from meshwise.run.train import hosts, launch, lock
 from meshwise.run.train.launch import Launch
+from meshwise.workers.trainer.ranks.kill_points import reach
+from meshwise.workers.trainer.ranks.output import ignore_broken_pipe
 from meshwise.workers.trainer.ranks.output import say as say_to
+from meshwise.workers.trainer.ranks.stop import STOP_FILE, stop_signals
 
-STOP_FILE = "MESHWISE_STOP"
 STEP = re.compile(r"step +(\d+)/\d+ ")
 
 
@@ -28,6 +30,7 @@ def write_settings(ready: Launch, out: Path) -> Path:
     try:
         out.mkdir(parents=True, exist_ok=True)
         ready.settings.write(out / "config.json")
+        reach("launcher wrote settings")
     except OSError as error:
         raise UserError(f"--out {out}: cannot be written ({error.strerror})") from None
     return out / "config.json"
@@ -56,7 +59,7 @@ def follow(
     """
     if progress is None and sys.stdout is sys.__stdout__:
         return supervise(command, environment)
-    update = progress or ignore
+    update, say = ignore_broken_pipe(progress or ignore), ignore_broken_pipe(say)
     # standard error is kept apart where it was redirected
     errors = None if sys.stderr is sys.__stderr__ and not sys.stderr.isatty() else subprocess.PIPE
 
@@ -96,30 +99,35 @@ def supervise(
 
     `streams` say where its output goes; `read` reads it if that is a pipe.
     """
-    with TemporaryDirectory(prefix="meshwise-") as folder:
-        stop = Path(folder, "stop")
+    asked = False
+    with ScratchFile() as stop:
         process = subprocess.Popen(
             command,
-            env=dict(environment) | {STOP_FILE: str(stop)},
+            env=dict(environment) | {STOP_FILE: str(stop.path)},
             start_new_session=True,
+            preexec_fn=with_parent(),
+            pass_fds=lock.descriptors(),
             text=True,
             errors="replace",
             **streams,
         )
+        reach("launcher started agent")
 
         def request_stop(number: int, frame: FrameType | None) -> None:
-            if stop.exists():
+            nonlocal asked
+            if asked:
                 process.kill()
                 return
-            stop.touch()
+            asked = True
+            stop.append(b"stop")
             name = signal.Signals(number).name
             say_to(f"meshwise: {name}: stopping after the current step; a second signal ends it at once", sys.stderr)
 
-        with handle_signals(request_stop, signal.SIGTERM, signal.SIGINT):
+        with handle_signals(request_stop, *stop_signals()):
             try:
                 if read is not None:
                     read(process)
-                return process.wait(), stop.exists()
+                return process.wait(), asked
             finally:
                 if process.poll() is None:
                     process.kill()

@@ -14,7 +14,7 @@ from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.train.choice import Choice
 from meshwise.run.callbacks import Progress, Say, ignore
 from meshwise.run.packages import require_torch
-from meshwise.run.train import dry_run, failure, hosts, launch, lengths, previous, processes, report, sections, sweep
+from meshwise.run.train import dry_run, failure, hosts, launch, lengths, lock, previous, processes, report, sections, sweep
 from meshwise.run.train.advice import Forecast, forecast
 from meshwise.run.train.ask import TrainRun
 from meshwise.run.train.launch import Launch
@@ -87,7 +87,7 @@ def start(run: TrainRun, *, say: Say, progress: Progress | None = None) -> "Trai
         return dry_run.describe(run, ready)
     require_torch("run")
     others = lengths.points(run, ready, lengths.parse(run.report_lengths or lengths.LENGTHS)) if run.report else []
-    with previous.lock(run.folder, ready):
+    with lock.lock(run.folder, ready, say):
         previous.check(ready, run.folder)
         if ready.hosts.worker and not run.report:
             _become_worker(ready, run.folder, say)
@@ -208,6 +208,7 @@ def _measure_one(point: Point, out: Path) -> Outcome:
     assert point.ready
     folder = out / point.folder
     ready = replace(point.ready, settings=replace(point.ready.settings, out=str(folder)))
+    lock.wait_for_workers(folder)
     ready, choice = with_prediction(processes.tokenize(ready, folder, ignore))
     s, file = ready.settings, processes.write_settings(ready, folder)
     log, before = folder / "output.txt", len(read_rows(folder / "measurement.jsonl"))
@@ -227,7 +228,7 @@ def _sweep(run: TrainRun, text: str, say: Say) -> SweepResult:
     """Measure every combination, and compare with the planner's order."""
     points, out = sweep.points(run, sweep.parse(text)), run.folder
     require_torch("run")
-    with previous.lock(out):
+    with lock.lock(out, say=say):
         outcomes = measure(points, out, say)
         report_sections = sweep.table(outcomes, [point for point in points if not point.ready])
         (out / "report.md").write_text(sections.as_markdown(f"Sweep: {text}", report_sections), encoding="utf-8")

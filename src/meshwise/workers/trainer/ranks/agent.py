@@ -1,4 +1,4 @@
-"""`python -m meshwise.workers.trainer.ranks.agent`: torchrun, with its own arguments, that ends with its parent.
+"""`python -m meshwise.workers.trainer.ranks.agent`: torchrun, with its own arguments, whose workers end with it.
 
 It leaves signals to the workers, and does not restart a run that would fail again.
 """
@@ -24,9 +24,12 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousError, RendezvousTimeoutError
 from torch.distributed.run import parse_args, run
 
-from meshwise.workers.trainer.ranks.faults import FAILURE, Failure, die_with_parent, say_error
+from meshwise.workers.trainer.ranks.faults import FAILURE, Failure, say_error
+from meshwise.workers.trainer.ranks.kill_points import reach
+from meshwise.workers.trainer.ranks.parent import AGENT
 from meshwise.workers.trainer.ranks.process_group import NODE_RANK, NODES, STORE
 from meshwise.workers.trainer.ranks.rendezvous import RendezvousMonitor, format_nodes
+from meshwise.workers.trainer.ranks.stop import LOST_TERMINAL, STOPS
 from meshwise.workers.trainer.report.rows import read_rows
 from meshwise.workers.trainer.settings import Settings
 
@@ -67,7 +70,10 @@ class Agent(LocalElasticAgent):
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         (self.out / FAILURE).unlink(missing_ok=True)
         self.started = time.time()
-        return super()._start_workers(worker_group)
+        reach("agent ready")
+        started = super()._start_workers(worker_group)
+        reach("agent started workers")
+        return started
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         result = super()._monitor_workers(worker_group)
@@ -106,9 +112,9 @@ def _ignore(number: int, frame: FrameType | None) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    die_with_parent()
+    os.environ[AGENT] = str(os.getpid())  # a worker that finds another parent is an orphan
     logging.disable(logging.ERROR)
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (*STOPS, *LOST_TERMINAL):
         signal.signal(number, _ignore)
     given: Any = parse_args(arguments)
     given.log_dir = given.log_dir or os.devnull  # nothing is logged there, but torchrun would create a folder in /tmp

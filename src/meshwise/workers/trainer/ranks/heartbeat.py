@@ -23,8 +23,12 @@ import torch
 import torch.distributed as dist
 
 from meshwise.workers.trainer.ranks.faults import Failure, TrainingError, exit_now, failure_of
+from meshwise.workers.trainer.ranks.kill_points import reach
+from meshwise.workers.trainer.ranks.lease import share
 from meshwise.workers.trainer.ranks.output import say
-from meshwise.workers.trainer.ranks.process_group import STOP_FILE, Worker, connect, init_process_group
+from meshwise.workers.trainer.ranks.parent import orphaned
+from meshwise.workers.trainer.ranks.process_group import Worker, connect, init_process_group
+from meshwise.workers.trainer.ranks.stop import requested, stop_file, stop_signals
 from meshwise.workers.trainer.settings import Settings
 
 GRACE = 1.5
@@ -60,11 +64,11 @@ class Heartbeat:
         self.last: int | None = None
         self.before: dict[int, Beat] | None = None
         self.main = threading.main_thread().ident or 0
-        self.stop_file = Path(os.environ[STOP_FILE]) if STOP_FILE in os.environ else None
+        self.stop_file = stop_file()
         self.signals, self.wake = os.pipe()
         os.set_blocking(self.wake, False)
         signal.set_wakeup_fd(self.wake, warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in stop_signals():
             signal.signal(number, _ignore)  # the wake-up pipe gets a byte even while the main thread waits in a collective
         self.closed = self.inside = False
         """Whether the run is over, and whether a step is in progress."""
@@ -82,7 +86,7 @@ class Heartbeat:
         """Note that `done` steps are done and the next begins; return False if all ranks agreed to stop."""
         with self.agreed:
             self.done, self.moved, self.before, self.inside = done, time.monotonic(), None, False
-            asked = self.stop_file is not None and self.last is None and self.stop_file.exists()
+            asked = self.stop_file is not None and self.last is None and requested(self.stop_file)
             if asked:
                 os.write(self.wake, b"\0")  # the thread may sleep for a second, long enough for many small steps
             # no rank goes beyond its limit until all ranks have published theirs
@@ -126,6 +130,8 @@ class Heartbeat:
             if select.select([self.signals], [], [], 0.05 if agreeing else self.interval)[0]:
                 os.read(self.signals, 64)
                 self._handle_signal()
+            if orphaned():
+                exit_now()
             try:
                 for task in (self._beat, self._agree, self._watch):
                     task()
@@ -145,9 +151,9 @@ class Heartbeat:
         self.store.set(f"beat/{self.worker.rank}", json.dumps(asdict(beat)))
 
     def _handle_signal(self) -> None:
-        """Handle SIGTERM and SIGINT: if torchrun sent them because another worker died, exit at once; else stop."""
+        """Handle a signal that asks to stop: if torchrun sent them because another worker died, exit at once; else stop."""
         until = time.monotonic() + GRACE
-        while self.stop_file and not self.stop_file.exists():
+        while self.stop_file and not requested(self.stop_file):
             if time.monotonic() > until:
                 exit_now(128 + signal.SIGTERM)
             time.sleep(0.05)
@@ -155,7 +161,7 @@ class Heartbeat:
 
     def _agree(self) -> None:
         """Agree on the last step: each rank publishes the step it is in as its limit, and the largest limit is the last step for all."""
-        if self.stop_file and not self.stop and self.stop_file.exists():
+        if self.stop_file and not self.stop and requested(self.stop_file):
             self.stop = "a signal"
         if self.last is not None:
             return
@@ -308,6 +314,8 @@ def guarded(settings: Settings, device: torch.device) -> Generator[Heartbeat]:
                 "error", f"the layout needs {settings.layout.devices} devices, but {worker.world} workers were started"
             )
         init_process_group(worker, device, settings.timeout)
+        share(Path(settings.out))
+        reach("worker connected")
         heart = Heartbeat(settings, worker)
         yield heart
         dist.barrier()  # the store may be on rank 0: no rank leaves while another still uses it

@@ -17,8 +17,6 @@ STORE = "MESHWISE_STORE"
 """HOST:PORT of a store that no worker hosts; set by the launcher of a run on several hosts."""
 NODE_RANK = "MESHWISE_NODE_RANK"
 NODES = "MESHWISE_NODES"
-STOP_FILE = "MESHWISE_STOP"
-"""Path of a file that the launcher creates when it is asked to stop."""
 
 
 @dataclass(frozen=True)
