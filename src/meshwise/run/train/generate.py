@@ -1,13 +1,14 @@
 """Generate text, or compute the loss of one, with a model that `run --save` trained."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from meshwise.catalogue import here
+from meshwise.catalogue import files, here
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.run import packages
 from meshwise.run.callbacks import Say, ignore
@@ -18,6 +19,9 @@ from meshwise.run.text import tokenizer as tokenizers
 from meshwise.run.text.tokenizer import Tokenizer
 from meshwise.run.train import launch
 from meshwise.run.train.ask import GenerateAsk
+
+LARGEST_TEXT = 1 << 28
+"""Bytes of a text to evaluate, at most."""
 
 
 @dataclass(frozen=True)
@@ -87,12 +91,12 @@ def _tokens(tokenizer: Tokenizer, ask: GenerateAsk) -> list[int]:
         tokens = tokenizers.encoder(tokenizer)([(ask.prompt or "\n", False)]).tolist()
         return [tokenizer.end] if not ask.prompt and tokenizer.source and tokenizer.end is not None else tokens
     text = Path(ask.text)
-    if not text.is_file():
+    if not os.path.exists(text):
         raise UserError(f"--eval {text}: no such file")
     try:
-        tokens = tokenizers.encoder(tokenizer)([(text.read_text(encoding="utf-8"), False)]).tolist()
-    except UnicodeDecodeError:
-        raise UserError(f"--eval {text}: not UTF-8 text") from None
+        tokens = tokenizers.encoder(tokenizer)([(files.text_of(text, LARGEST_TEXT), False)]).tolist()
+    except UserError as error:
+        raise UserError(f"--eval {error}") from None
     if len(tokens) < 2:
         raise UserError(f"--eval {text}: it has {len(tokens)} tokens, but a loss needs two")
     return tokens

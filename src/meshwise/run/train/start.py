@@ -243,7 +243,7 @@ def _other_lengths(
     """Measure short runs at other sequence lengths; return the sections that `--report` adds."""
     _make_folder(out / "lengths")
     outcomes = measure(points, out / "lengths", say)
-    environment = json.loads((out / "environment.json").read_text(encoding="utf-8"))
+    environment = json.loads(files.text_of(out / "environment.json"))
     same = lengths.equal_tokens(ready, [int(point.values["seq"]) for point in points]) > 0
     return [
         lengths.configuration(measured, predicted, ready.model.params, environment),
