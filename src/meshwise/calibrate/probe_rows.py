@@ -15,6 +15,10 @@ def _above_zero(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < MOST
 
 
+def _not_below_zero(value: object) -> bool:
+    return value == 0 or _above_zero(value)
+
+
 def _whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**40
 
@@ -48,7 +52,8 @@ _SHAPE: dict[str, Check] = {"m": _whole, "n": _whole, "k": _whole, "flops": _abo
 _COPY: dict[str, Check] = {"what": _text, "size": _above_zero, "bytes": _above_zero}
 TIMED: dict[str, Check] = {"seconds": _above_zero, "low": _above_zero, "high": _above_zero, "repeats": _whole}
 KINDS: dict[str, dict[str, Check]] = {
-    "machine": {"device": _text, "name": _text, "date": _date, "ranks": _whole, "nodes": _whole, "memory": _above_zero, "sms": _whole},
+    "machine": {"device": _text, "name": _text, "date": _date, "ranks": _whole, "nodes": _whole, "memory": _above_zero, "sms": _whole,
+        "torch": _text},
     "missing": {"what": _text, "why": _text},
     "gemm": TIMED | _SHAPE | {"dtype": DTYPES.__contains__},
     "sustained": TIMED | _SHAPE,
@@ -78,6 +83,8 @@ def check(rows: Sequence[Mapping[str, Any]], where: str) -> None:
                 raise UserError(
                     f"{where}, line {number}: {key} is {quoted(row[key])}; expected {WORDS.get(fits, ', '.join(DTYPES))}"
                 )
+        if kind == "machine" and not _not_below_zero(row.get("context") or 0):
+            raise UserError(f"{where}, line {number}: context is {quoted(row['context'])}; expected bytes")
         if "low" in KINDS[kind] and row["low"] > row["high"]:
             raise UserError(f"{where}, line {number}: low is {quoted(row['low'])}, above high, {quoted(row['high'])}")
     if not any(row["kind"] == "gemm" and row["n"] % 8 == 0 == row["k"] % 8 for row in rows):

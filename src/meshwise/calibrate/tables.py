@@ -18,6 +18,7 @@ Row = Mapping[str, str]
 Lines = list[tuple[int, list[str]]]
 """The fields of each line of a CSV file, with its line number."""
 Case = TypeVar("Case")
+MOST_DIGITS = 300
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,8 @@ def rows(path: Path, columns: Sequence[str], lines: Lines) -> Iterator[tuple[str
         where = f"{path.name}, line {number}"
         if len(line) != len(columns):
             raise UserError(f"{where}: {len(line)} fields, where the header has {len(columns)}")
+        if any(len(cell) > MOST_DIGITS and cell.strip().isdecimal() for cell in line):
+            raise UserError(f"{where}: a number of more than {MOST_DIGITS} digits")
         yield where, dict(zip(columns, map(str.strip, line), strict=True))
 
 

@@ -245,7 +245,7 @@ def _restored(hint: Any, value: Any, name: str) -> Any:
         return restore(cast(type[Any], hint), cast(object, value))
     if is_dataclass(hint) and isinstance(value, cast(type[Any], hint)):
         return value
-    fits = _is_number(value) if hint is float else type(value) is hint
+    fits = _is_number(value) if hint is float else type(value) is hint and (hint is not int or abs(value) < 2**62)
     if fits:
         return value
     raise TypeError(f"{name} is {quoted(value)}")
