@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Thread
@@ -13,7 +14,7 @@ from typing import IO, Any
 
 from meshwise.errors import UserError
 from meshwise.run.callbacks import Progress, Say, ignore
-from meshwise.run.children import handle_signals, with_parent
+from meshwise.run.children import end_tree, handle_signals, with_parent
 from meshwise.run.scratch import ScratchFile
 from meshwise.run.train import hosts, launch, lock
 from meshwise.run.train.launch import Launch
@@ -22,6 +23,9 @@ from meshwise.workers.trainer.ranks.output import ignore_broken_pipe
 from meshwise.workers.trainer.ranks.output import say as say_to
 from meshwise.workers.trainer.ranks.stop import STOP_FILE, stop_signals
 
+Watch = Callable[[], str]
+"""Returns why the workers should stop after the current step, END to end them at once, or ''."""
+END = "end"
 STEP = re.compile(r"step +(\d+)/\d+ ")
 
 
@@ -50,7 +54,12 @@ def environment(ready: Launch) -> dict[str, str]:
 
 
 def follow(
-    command: Sequence[str], environment: Mapping[str, str], steps: int, say: Say, progress: Progress | None = None
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    steps: int,
+    say: Say,
+    progress: Progress | None = None,
+    watch: Watch | None = None,
 ) -> tuple[int, bool]:
     """Run a command to its end; return its exit code, and whether a signal stopped it.
 
@@ -58,7 +67,7 @@ def follow(
     `say` instead.
     """
     if progress is None and sys.stdout is sys.__stdout__:
-        return supervise(command, environment)
+        return supervise(command, environment, watch=watch)
     update, say = ignore_broken_pipe(progress or ignore), ignore_broken_pipe(say)
     # standard error is kept apart where it was redirected
     errors = None if sys.stderr is sys.__stderr__ and not sys.stderr.isatty() else subprocess.PIPE
@@ -79,7 +88,7 @@ def follow(
             reader.join()
 
     update("training", 0, steps)
-    return supervise(command, environment, read, stdout=subprocess.PIPE, stderr=errors)
+    return supervise(command, environment, read, watch, stdout=subprocess.PIPE, stderr=errors)
 
 
 def run_quietly(command: Sequence[str], environment: Mapping[str, str], log: Path) -> tuple[int, bool]:
@@ -92,12 +101,14 @@ def supervise(
     command: Sequence[str],
     environment: Mapping[str, str],
     read: Callable[["subprocess.Popen[str]"], None] | None = None,
+    watch: Watch | None = None,
     **streams: Any,
 ) -> tuple[int, bool]:
     """Return the exit code of a command, and whether a signal stopped it. It runs in its own session: a terminal's Ctrl-C only reaches this
     process.
 
-    `streams` say where its output goes; `read` reads it if that is a pipe.
+    `streams` say where its output goes; `read` reads it if that is a pipe. `watch` is called about twice a second, and may ask it to stop
+    or end it.
     """
     asked = False
     with ScratchFile() as stop:
@@ -125,6 +136,8 @@ def supervise(
 
         with handle_signals(request_stop, *stop_signals()):
             try:
+                if watch is not None:
+                    Thread(target=_watch, args=(process, stop, watch), daemon=True).start()
                 if read is not None:
                     read(process)
                 return process.wait(), asked
@@ -132,3 +145,17 @@ def supervise(
                 if process.poll() is None:
                     process.kill()
                     process.wait()
+
+
+def _watch(process: "subprocess.Popen[str]", stop: ScratchFile, watch: Watch) -> None:
+    """Stop or end a process when `watch` says so."""
+    asked = False
+    while process.poll() is None:
+        reason = watch()
+        if reason == END:
+            end_tree(process, 0.0)
+            return
+        if reason and not asked:
+            asked = True
+            stop.append(reason.encode())
+        time.sleep(0.5)

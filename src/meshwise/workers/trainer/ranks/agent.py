@@ -27,11 +27,14 @@ from torch.distributed.run import parse_args, run
 from meshwise.workers.trainer.ranks.faults import FAILURE, Failure, say_error
 from meshwise.workers.trainer.ranks.kill_points import reach
 from meshwise.workers.trainer.ranks.parent import AGENT
-from meshwise.workers.trainer.ranks.process_group import NODE_RANK, NODES, STORE
+from meshwise.workers.trainer.ranks.process_group import LABELS, NODE_RANK, NODES, STORE
 from meshwise.workers.trainer.ranks.rendezvous import RendezvousMonitor, format_nodes
 from meshwise.workers.trainer.ranks.stop import LOST_TERMINAL, STOPS
 from meshwise.workers.trainer.report.rows import read_rows
 from meshwise.workers.trainer.settings import Settings
+
+ANSWER = 3.0
+"""Seconds in which a node that can be reached accepts a connection."""
 
 
 def oom_kills() -> int:
@@ -60,6 +63,16 @@ class Agent(LocalElasticAgent):
     monitor: RendezvousMonitor | None = None
     """Set if the run has several nodes."""
 
+    @property
+    def first(self) -> str:
+        """The rank of the node that has the store."""
+        return (os.environ.get(LABELS, "").split() or ["0"])[0]
+
+    @property
+    def name(self) -> str:
+        labels, node = os.environ.get(LABELS, "").split(), int(os.environ.get(NODE_RANK, "0"))
+        return f"node {labels[node] if node < len(labels) else node} ({socket.gethostname()})"
+
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
         if self.monitor:
             self.monitor.begin()
@@ -81,6 +94,13 @@ class Agent(LocalElasticAgent):
             failure = self._failure(result)
             if failure.final:
                 self._remaining_restarts = 0
+            if self.monitor and self.monitor.node and not answers(self.monitor.endpoint):
+                # torchrun would wait for its store, which was on that node, for minutes
+                self._stop_workers(worker_group)
+                failure = _failed(
+                    f"node {self.first} at {self.monitor.endpoint} cannot be reached from {self.name}: {failure.message}"
+                )
+                failure.exit(self.out)
             most, nodes = worker_group.spec.max_restarts, worker_group.group_world_size or 1
             waits = f", as soon as all {nodes} nodes have joined" if nodes > 1 else ""
             if self._remaining_restarts and os.environ.get(NODE_RANK, "0") == "0":
@@ -105,6 +125,16 @@ class Agent(LocalElasticAgent):
         failure = Failure("oom" if oom else "killed", rank, socket.gethostname(), step, f"rank {rank} was {by} in step {step}")
         failure.write(self.out)
         return failure
+
+
+def answers(endpoint: str) -> bool:
+    """Return whether something accepts connections at HOST:PORT."""
+    host, _, port = endpoint.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER).close()
+    except OSError:
+        return False
+    return True
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:

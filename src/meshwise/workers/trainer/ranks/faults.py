@@ -30,6 +30,9 @@ LOST = (
     "Broken pipe",
     "NCCL error",
     "remote process exited",
+    "wait timeout after",
+    "failed to recv",
+    "failed to connect to any network address",
 )
 """Messages of a collective whose peer is gone."""
 

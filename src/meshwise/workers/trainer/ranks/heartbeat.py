@@ -27,8 +27,8 @@ from meshwise.workers.trainer.ranks.kill_points import reach
 from meshwise.workers.trainer.ranks.lease import share
 from meshwise.workers.trainer.ranks.output import say
 from meshwise.workers.trainer.ranks.parent import orphaned
-from meshwise.workers.trainer.ranks.process_group import Worker, connect, init_process_group
-from meshwise.workers.trainer.ranks.stop import requested, stop_file, stop_signals
+from meshwise.workers.trainer.ranks.process_group import Worker, connect, init_process_group, store_address
+from meshwise.workers.trainer.ranks.stop import reason, requested, stop_file, stop_signals
 from meshwise.workers.trainer.settings import Settings
 
 GRACE = 1.5
@@ -56,7 +56,7 @@ class Heartbeat:
         self.settings, self.worker, self.folder = settings, worker, Path(settings.out)
         self.done = self.first = self.count = 0
         self.interval = min(1.0, settings.timeout / 10)
-        self.store = connect(worker, max(settings.timeout, 60.0))
+        self.store = connect(worker, settings.timeout)
         self.moved = time.monotonic()
         self.stop = ""
         self.agreed = threading.Condition()
@@ -73,8 +73,11 @@ class Heartbeat:
         self.closed = self.inside = False
         """Whether the run is over, and whether a step is in progress."""
         self._beat()
+        self.answered = time.monotonic()
+        """When the store last answered."""
         self.thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self.thread.start()
+        threading.Thread(target=self._check_store, name="store", daemon=True).start()
 
     # called by the training loop
 
@@ -106,6 +109,8 @@ class Heartbeat:
             raise TrainingError("stopped", words, step=done)
         if self.worker.rank == 0 and not done:
             say("stopped by a signal before the first step; run the same command to start again")
+        elif self.worker.rank == 0 and self.stop not in ("", "a signal"):
+            say(f"stopped after step {done}, which is saved: {self.stop}")
         elif self.worker.rank == 0:
             say(f"stopped by a signal after step {done}, which is saved; run the same command to resume")
 
@@ -135,6 +140,7 @@ class Heartbeat:
             try:
                 for task in (self._beat, self._agree, self._watch):
                     task()
+                self.answered = time.monotonic()
             except Exception as error:
                 # the store ends with the run: another rank may have finished first
                 time.sleep(5 * self.interval)
@@ -143,6 +149,16 @@ class Heartbeat:
                 self._end(
                     self._failure("lost", f"the run's store no longer answers rank {self.worker.rank} ({_first_line(error)})")
                 )
+
+    def _check_store(self) -> None:
+        """End this worker when the store has not answered for the timeout: where a link is cut, a call to it does not return."""
+        while not self.closed:
+            time.sleep(self.interval)
+            silent = time.monotonic() - self.answered
+            if silent > self.settings.timeout and not self.closed:
+                where = f"node {self.worker.first_label}" if self.worker.nodes > 1 else "the run's store"
+                words = f"{where} at {store_address()} has not answered rank {self.worker.rank} on {self.worker.host} for {silent:.0f} s"
+                self._failure("lost", words).exit(self.folder)
 
     def _beat(self) -> None:
         self.count += 1
@@ -157,12 +173,12 @@ class Heartbeat:
             if time.monotonic() > until:
                 exit_now(128 + signal.SIGTERM)
             time.sleep(0.05)
-        self.stop = "a signal"
+        self.stop = reason(self.stop_file) if self.stop_file else "a signal"
 
     def _agree(self) -> None:
         """Agree on the last step: each rank publishes the step it is in as its limit, and the largest limit is the last step for all."""
         if self.stop_file and not self.stop and requested(self.stop_file):
-            self.stop = "a signal"
+            self.stop = reason(self.stop_file)
         if self.last is not None:
             return
         if self.stop:
@@ -313,10 +329,11 @@ def guarded(settings: Settings, device: torch.device) -> Generator[Heartbeat]:
             raise TrainingError(
                 "error", f"the layout needs {settings.layout.devices} devices, but {worker.world} workers were started"
             )
-        init_process_group(worker, device, settings.timeout)
+        store = connect(worker, settings.timeout, serve=True)
+        heart = Heartbeat(settings, worker)  # first: ranks that never meet are named too
+        init_process_group(worker, store, device, settings.timeout)
         share(Path(settings.out))
         reach("worker connected")
-        heart = Heartbeat(settings, worker)
         yield heart
         dist.barrier()  # the store may be on rank 0: no rank leaves while another still uses it
         heart.close()
