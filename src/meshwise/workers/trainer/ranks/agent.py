@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from pathlib import Path
 from types import FrameType
@@ -63,16 +64,6 @@ class Agent(LocalElasticAgent):
     monitor: RendezvousMonitor | None = None
     """Set if the run has several nodes."""
 
-    @property
-    def first(self) -> str:
-        """The rank of the node that has the store."""
-        return (os.environ.get(LABELS, "").split() or ["0"])[0]
-
-    @property
-    def name(self) -> str:
-        labels, node = os.environ.get(LABELS, "").split(), int(os.environ.get(NODE_RANK, "0"))
-        return f"node {labels[node] if node < len(labels) else node} ({socket.gethostname()})"
-
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
         if self.monitor:
             self.monitor.begin()
@@ -94,13 +85,6 @@ class Agent(LocalElasticAgent):
             failure = self._failure(result)
             if failure.final:
                 self._remaining_restarts = 0
-            if self.monitor and self.monitor.node and not answers(self.monitor.endpoint):
-                # torchrun would wait for its store, which was on that node, for minutes
-                self._stop_workers(worker_group)
-                failure = _failed(
-                    f"node {self.first} at {self.monitor.endpoint} cannot be reached from {self.name}: {failure.message}"
-                )
-                failure.exit(self.out)
             most, nodes = worker_group.spec.max_restarts, worker_group.group_world_size or 1
             waits = f", as soon as all {nodes} nodes have joined" if nodes > 1 else ""
             if self._remaining_restarts and os.environ.get(NODE_RANK, "0") == "0":
@@ -137,6 +121,24 @@ def answers(endpoint: str) -> bool:
     return True
 
 
+def watch_store(endpoint: str, node: int, out: Path, timeout: float) -> None:
+    """End this agent, and its workers with it, when the node that has the store cannot be reached for the timeout.
+
+    torchrun asks that store while its workers run, and would wait for an answer for minutes.
+    """
+    labels = os.environ.get(LABELS, "").split()
+    first, own = (labels[i] if i < len(labels) else str(i) for i in (0, node))
+    since = time.monotonic()
+    while True:
+        if answers(endpoint):
+            since = time.monotonic()
+        silent = time.monotonic() - since
+        if silent > timeout:
+            name = f"node {own} ({socket.gethostname()})"
+            _failed(f"node {first} at {endpoint} could not be reached from {name} for {silent:.0f} s").exit(out)
+        time.sleep(min(2.0, timeout / 5))
+
+
 def _ignore(number: int, frame: FrameType | None) -> None:
     """Leave a signal to the workers: they stop once they have agreed on a step, and torchrun after them."""
 
@@ -153,6 +155,9 @@ def main(arguments: list[str]) -> int:
     launcher.LocalElasticAgent = Agent  # torchrun has no option for another agent
     processes._terminate_process_handler = _ignore
     Agent.monitor = _monitor()
+    if Agent.monitor and Agent.monitor.node:
+        watched = (Agent.monitor.endpoint, Agent.monitor.node, Agent.out, settings.timeout)
+        threading.Thread(target=watch_store, args=watched, name="store", daemon=True).start()
     try:
         run(given)
     except ChildFailedError:
