@@ -15,6 +15,8 @@ Fault = Literal["", "dropped", "malformed", "status", "silent", "refused", "empt
 DONE = "[DONE]"
 MOST_LINE, MOST_HEAD, MOST_SIZE_LINE = 1 << 20, 1 << 16, 1 << 10
 """Bytes of an event, of headers, and of the line before a chunk, at most."""
+MOST_INTERIM = 20
+"""Replies such as 100 Continue before the reply itself, at most."""
 MOST_BODY = 1 << 22
 """Bytes of a reply that is not a stream, at most."""
 LARGEST = 2**53
@@ -83,12 +85,14 @@ class Head:
 
 def head_of(data: "bytes | bytearray") -> Head | None:
     """Return the head of a reply, after any interim ones such as 100 Continue; None if it has not arrived whole."""
-    begin = 0
+    begin = interim = 0
     while (end := data.find(b"\r\n\r\n", begin)) >= 0:
         head = Head(status_of(bytes(data[begin:end])), _headers(bytes(data[begin:end])), end + 4)
         if head.status >= 200:
             return head
-        begin = end + 4
+        begin, interim = end + 4, interim + 1
+        if interim > MOST_INTERIM:
+            raise Malformed("endless interim replies")
     if len(data) > MOST_HEAD:
         raise Malformed("endless headers")
     return None

@@ -53,11 +53,11 @@ def node_range(text: str) -> tuple[int, int]:
 
 
 def find(
-    environment: Mapping[str, str], devices: int, *, nodes: str = "", node_rank: int | None = None, rendezvous: str = ""
+    environment: Mapping[str, str], devices: int, *, nodes: str | int = "", node_rank: int | None = None, rendezvous: str = ""
 ) -> Hosts:
     """Return the hosts of a run on `devices` devices. Flags take precedence over the environment."""
     if nodes or node_rank is not None or rendezvous:
-        least, most = node_range(nodes or "1")
+        least, most = node_range(str(nodes or 1))
         hosts = _elastic(_from_flags(most, node_rank, rendezvous), least)
     elif "WORLD_SIZE" in environment and "RANK" in environment:
         hosts = _from_torchrun(environment, devices)

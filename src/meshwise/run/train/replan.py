@@ -2,10 +2,9 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from meshwise.catalogue import here
-from meshwise.cost.axes import layout_name
 from meshwise.errors import UserError
 from meshwise.plan.train.choice import choice
 from meshwise.plan.train.search import search
@@ -87,5 +86,7 @@ def _shrunk(layout: Layout, devices: int) -> Iterator[Layout]:
 
 
 def _name(layout: Layout) -> str:
-    row: dict[str, int | str] = {f.name: getattr(layout, f.name) for f in fields(Layout)}
-    return layout_name(row | {"ep": 1, "sp": 0, "offload": "none", "zero": layout.zero if layout.dp_shard > 1 else 0})
+    """Return 'dp2 tp8 pp1 mbs4 zero3': the axes that a run may change, without defaults."""
+    more = [f"cp{layout.cp}"] * (layout.cp > 1) + [f"vpp{layout.vpp}"] * (layout.vpp > 1)
+    sharded = [f"zero{layout.zero}"] * (layout.dp_shard > 1)
+    return " ".join([f"dp{layout.dp} tp{layout.tp} pp{layout.pp}", *more, f"mbs{layout.mbs}", *sharded])
