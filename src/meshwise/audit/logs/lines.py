@@ -27,7 +27,10 @@ class Line(NamedTuple):
 
 def plain(text: str) -> str:
     """Remove colors, control characters and the line break; keep only the last state of a progress bar."""
-    text = _ANSI.sub("", text.rstrip("\r\n"))
+    text = text.rstrip("\r\n")
+    if text.isprintable():  # neither colors nor control characters
+        return text
+    text = _ANSI.sub("", text)
     return _CONTROL.sub("", text.rsplit("\r", 1)[-1])
 
 
