@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,8 +16,8 @@ from meshwise.errors import UserError, nearest, quoted
 
 Row = Mapping[str, str]
 """One row of a table: texts by column."""
-Lines = list[tuple[int, list[str]]]
-"""The fields of each line of a CSV file, with its line number."""
+LONGEST_LINE = 1 << 20
+"""Bytes of a line of a table, at most."""
 Case = TypeVar("Case")
 MOST_DIGITS = 300
 
@@ -43,14 +44,51 @@ def find_table(text: str) -> Path:
     )
 
 
+class Lines:
+    """The lines of a CSV file below its header: the fields of each, with its line number. They are read as they are asked for, so that a
+    table may be larger than the memory; false if there are none."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        # a pipe can be read once
+        self.held = None if path.is_file() else files.bytes_of(path)
+
+    def _all(self) -> Iterator[tuple[int, list[str]]]:
+        """Yield every line, the header first."""
+        opened = files.open_file(self.path) if self.held is None else io.BytesIO(self.held)
+        with io.TextIOWrapper(opened, encoding="utf-8-sig", newline="") as text:
+            reader = csv.reader(self._texts(text), strict=True)
+            try:
+                for line in reader:
+                    yield reader.line_num, line
+            except csv.Error as error:
+                raise UserError(f"{self.path.name}, line {reader.line_num}: not valid CSV: {error}") from None
+            except UnicodeDecodeError:
+                raise UserError(f"{self.path}: not a text file (UTF-8)") from None
+
+    def _texts(self, text: io.TextIOWrapper) -> Iterator[str]:
+        for number in itertools.count(1):
+            line = text.readline(LONGEST_LINE + 1)
+            if len(line) > LONGEST_LINE:
+                raise UserError(f"{self.path.name}, line {number}: longer than {LONGEST_LINE >> 20} MiB, so it is no table")
+            if not line:
+                return
+            yield line
+
+    def header(self) -> list[str]:
+        return [name.strip() for name in next(self._all(), (0, list[str]()))[1]]
+
+    def __iter__(self) -> Iterator[tuple[int, list[str]]]:
+        return ((number, line) for number, line in itertools.islice(self._all(), 1, None) if line)
+
+    def __bool__(self) -> bool:
+        return next(iter(self), None) is not None
+
+
 def read_lines(path: Path) -> tuple[list[str], Lines]:
     """Return the header of a CSV file, and its lines."""
-    reader = csv.reader(io.StringIO(files.text_of(path)), strict=True)
-    try:
-        header = [name.strip() for name in next(reader, list[str]())]
-        return header, [(reader.line_num, line) for line in reader if line]
-    except csv.Error as error:
-        raise UserError(f"{path.name}, line {reader.line_num}: not valid CSV: {error}") from None
+    lines = Lines(path)
+    return lines.header(), lines
 
 
 def rows(path: Path, columns: Sequence[str], lines: Lines) -> Iterator[tuple[str, dict[str, str]]]:
