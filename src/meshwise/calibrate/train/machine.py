@@ -19,7 +19,7 @@ BF16_MOST = 0.72
 """Share of the 16-bit peak that no training run sustains over a whole step: a faster one used fewer bits."""
 
 
-MACHINE = ("n_gpus", "cluster", "gpu", "gpus_per_node", "inter_node_gbps_per_gpu", "network", "note")
+MACHINE: tuple[str, ...] = ("n_gpus", "cluster", "gpu", "gpus_per_node", "inter_node_gbps_per_gpu", "network", "note")
 """Columns that `cluster_of` reads."""
 MOST_KEPT = 1 << 12
 """Machines, and frameworks, of rows that are kept: rows of a table share a few, and equal ones are one object."""
@@ -33,7 +33,7 @@ def cluster_of(row: Row) -> Cluster:
 
 @lru_cache(MOST_KEPT)
 def _cluster_of(texts: tuple[str, ...]) -> Cluster:
-    row = dict(zip(MACHINE, texts, strict=True))
+    row: dict[str, str] = dict(zip(MACHINE, texts, strict=True))
     devices = whole(row, "n_gpus")
     named = row.get("cluster", "")
     if named:
