@@ -97,8 +97,8 @@ def test_any_cell_content_is_read_skipped_or_refused_in_one_line(tmp_path: Path,
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
 def test_a_table_larger_than_any_other_file_is_read_row_by_row(tmp_path: Path, suffix: str) -> None:
-    row = ROW | {"note": "x" * (LONGEST_LINE // 2)}
-    path, number = tmp_path / f"runs{suffix}", 2 * LARGEST_FILE // LONGEST_LINE + 1
+    row = ROW | {"note": "x" * (LONGEST_LINE // 16)}
+    path, number = tmp_path / f"runs{suffix}", 16 * LARGEST_FILE // LONGEST_LINE + 1
     with path.open("w") as file:
         if suffix == ".csv":
             file.write(",".join(row) + "\n")
