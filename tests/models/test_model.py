@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from functools import cache
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -219,3 +220,25 @@ def test_no_two_families_read_the_same_model_type() -> None:
     claimed = [kind for module in families().values() for kind in module.model_types]
     assert len(claimed) == len(set(claimed))
     assert set(claimed) == SMALL.keys() | {"ttt"}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "options", "kind"),
+    [
+        ("llama", {}, "rotary"),
+        ("gpt_neox", {}, "rotary"),
+        ("deepseek_v3", {}, "rotary"),
+        ("gpt2", {}, "learned"),
+        ("opt", {}, "learned"),
+        ("bloom", {}, "alibi"),
+        ("mpt", {}, "alibi"),
+        ("falcon", {}, "rotary"),
+        ("falcon", {"alibi": True}, "alibi"),
+        ("mamba2", {}, "none"),
+        ("bamba", {}, "rotary"),
+        ("granitemoehybrid", {"position_embedding_type": None}, "none"),
+        ("granitemoehybrid", {"position_embedding_type": "rope"}, "rotary"),
+    ],
+)
+def test_a_decoder_says_how_it_knows_the_order_of_tokens(model_type: str, options: dict[str, Any], kind: str) -> None:
+    assert build(small(model_type, **options), model_type, "").decoder.position_kind == kind

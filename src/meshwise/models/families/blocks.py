@@ -12,6 +12,8 @@ EMBEDDING = "embedding"
 HEAD = "head"
 MIXTURE = "moe"
 
+PositionKind = Literal["rotary", "learned", "alibi", "none"]
+
 TENSOR_NAMES: TensorNames = {
     "embedding": "token_embd",
     "positions": "position_embd",
@@ -78,6 +80,8 @@ class Decoder:
     """Norm of queries and keys: none, per head, or over all heads together."""
     positions: int = 0
     """Rows of a learned position table."""
+    position_kind: PositionKind = "rotary"
+    """How layers know the order of tokens: rotated queries and keys (in some layers at least), a learned table, biased scores, nothing."""
     embedded: int = 0
     """Width of the vocabulary tables if it differs from `hidden` (OPT 350M)."""
     expert_reach: float = 1.0

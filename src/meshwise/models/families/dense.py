@@ -162,7 +162,7 @@ def gpt2(config: Config) -> Decoder:
     positions = config.whole("n_positions", "n_ctx", default=1024)
     heads, layers = config.whole("n_head"), config.layers("n_layer")
     d = classic(config, hidden, heads, layers, ffn=config.whole("n_inner", default=4 * hidden), context=positions)
-    return replace(d, positions=positions)
+    return replace(d, positions=positions, position_kind="learned")
 
 
 def gpt_neox(config: Config) -> Decoder:
@@ -187,6 +187,7 @@ def opt(config: Config) -> Decoder:
     removed = config.flag("_remove_final_layer_norm", False)
     return replace(
         d,
+        position_kind="learned",
         positions=context + 2,  # the table has two more rows for padding, as in fairseq
         embedded=config.whole("word_embed_proj_dim", default=hidden),
         qkv_bias=bias,
@@ -209,7 +210,8 @@ def falcon(config: Config) -> Decoder:
     bias, parallel = config.flag("bias", False), config.flag("parallel_attn", True)
     # Attention and feed-forward may share one norm if they run in parallel.
     norms = config.whole("num_ln_in_parallel_attn", default=2 if new else 1, most=2) if parallel else 2
-    return replace(d, qkv_bias=bias, out_bias=bias, ffn_bias=bias, norms=norms)
+    kind = "alibi" if config.flag("alibi", False) else "rotary"
+    return replace(d, qkv_bias=bias, out_bias=bias, ffn_bias=bias, norms=norms, position_kind=kind)
 
 
 def bloom(config: Config) -> Decoder:
@@ -217,7 +219,8 @@ def bloom(config: Config) -> Decoder:
     heads = config.whole("n_head", "num_attention_heads")
     layers = config.layers("n_layer", "num_hidden_layers")
     context = config.whole("seq_length", default=2048)  # ALiBi has no limit; this is the training length
-    return replace(classic(config, hidden, heads, layers, ffn=4 * hidden, context=context), embedding_norm=True)
+    d = classic(config, hidden, heads, layers, ffn=4 * hidden, context=context)
+    return replace(d, embedding_norm=True, position_kind="alibi")
 
 
 def mpt(config: Config) -> Decoder:
@@ -225,7 +228,7 @@ def mpt(config: Config) -> Decoder:
     ffn = config.whole("expansion_ratio", default=4, most=64) * hidden
     layers, context = config.layers("n_layers", "num_hidden_layers"), config.whole("max_seq_len", default=2048)
     d = classic(config, hidden, heads, layers, ffn=ffn, context=context)
-    return replace(d, qkv_bias=False, out_bias=False, ffn_bias=False, norm_bias=False)
+    return replace(d, qkv_bias=False, out_bias=False, ffn_bias=False, norm_bias=False, position_kind="alibi")
 
 
 READERS: dict[str, Callable[[Config], Decoder]] = {

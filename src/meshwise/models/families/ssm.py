@@ -95,6 +95,7 @@ def mamba2(config: Config) -> Body:
         vocab=config.whole("vocab_size"),
         tied=config.flag("tie_word_embeddings", False),
         norms=1,
+        position_kind="none",
     )
     return assemble(d, [mixer(hidden, s)] * d.layers, [None] * d.layers, extra=_hyperparameters(s))
 
@@ -108,7 +109,8 @@ def bamba(config: Config) -> Body:
 def granite_hybrid(config: Config) -> Body:
     """Read Granite 4: Mamba-2 or attention, then experts and a shared feed-forward that every token uses."""
     config = config.with_defaults(num_local_experts=8)
-    d = replace(llama(config), ffn_bias=False)
+    rotary = config.values.get("position_embedding_type") == "rope"
+    d = replace(llama(config), ffn_bias=False, position_kind="rotary" if rotary else "none")
     key = "layer_types" if config.values.get("layer_types") is not None else "layers_block_type"
     kinds = config.words(key, d.layers, ("mamba", "linear_attention", "attention", "full_attention"))
     shared = config.whole("shared_intermediate_size", default=1024)
