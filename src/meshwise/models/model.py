@@ -1,7 +1,7 @@
 """Model: the Ops of an HF config.json (or GGUF header), and exact counts of parameters, FLOPs and bytes."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,6 +11,7 @@ from meshwise.catalogue.plugins import load_plugins
 from meshwise.errors import UserError, did_you_mean, quoted
 from meshwise.models.config import Config
 from meshwise.models.families.blocks import Body, Decoder
+from meshwise.models.families.nested import language_model
 from meshwise.models.op import Op
 
 
@@ -112,7 +113,7 @@ class Model:
 
     def kv_bytes(self, context: int, element: float = 2) -> float:
         """Return the KV cache of one sequence of `context` tokens, at `element` bytes each; sliding windows limit it."""
-        return element * sum(op.count * op.cache * min(context, op.window or context) for op in self.ops)
+        return element * sum(op.count * op.cache * op.kept(context) for op in self.ops)
 
     def state_bytes(self, element: float = 2) -> float:
         """Return the bytes of state of one sequence of any length: recurrent states and convolution tails."""
@@ -129,34 +130,39 @@ def families() -> dict[str, Any]:
     return load_plugins("meshwise.families", "model_types", "read")
 
 
+def family_of(model_type: str) -> Any:
+    """Return the module that reads a type; None where no family does."""
+    return next((module for module in families().values() if model_type in module.model_types), None)
+
+
+def _left_out(beside: Sequence[tuple[str, object]]) -> tuple[str, ...]:
+    """Return the note about the tables beside the language model."""
+    names = quoted(", ".join(key for key, _ in beside), 200)[1:-1]
+    return (f"only the language model is counted, not {names}",) if beside else ()
+
+
 def build(values: Mapping[str, object], name: str, source: str) -> Model:
     """Build a Model from the keys of a config.json. A model_type that no family reads is refused, never guessed."""
-    config = Config(values, name)
-    notes: list[str] = []
-    inner = config.table("text_config")
-    if inner is not None:
-        outer = {key: values[key] for key in ("tie_word_embeddings",) if key in values}
-        config = Config(outer | dict(inner.values), inner.where)
-        others = sorted(key for key in values if key.endswith("_config") and key not in ("text_config", "quantization_config"))
-        omitted = quoted(", ".join(others), 200)[1:-1]
-        notes.append(f"only the language model is counted, not {omitted}" if others else "text_config is counted")
     modules = families()
+    outer = Config(values, name)
+    found = language_model(outer, lambda kind: any(kind in module.model_types for module in modules.values()))
+    config = found.config
     for family, module in modules.items():
         if config.model_type in module.model_types:
             body: Body = module.read(config)
             return Model(
                 name=name,
-                family=family,
+                family=body.family or family,
                 model_type=config.model_type,
                 source=source,
                 decoder=body.decoder,
                 layers=body.layers,
                 placed=body.ops,
                 extra=body.extra,
-                notes=tuple(notes),
+                notes=(*found.notes, *_left_out(found.beside)),
             )
     known = sorted(kind for module in modules.values() for kind in module.model_types)
-    hint = did_you_mean(similar(config.model_type, known)) or f"; supported: {', '.join(known)}"
+    hint = did_you_mean(similar(config.model_type, known)) or f"; {len(known)} types are read (docs/models.md)"
     raise UserError(
         f"{config.where}: unsupported architecture: no family reads model_type {quoted(config.model_type)}{hint} "
         f"(keys found: {config.keys_found()})"

@@ -202,5 +202,5 @@ def _config(architecture: Architecture, metadata: Metadata, shapes: Mapping[str,
         | rename(metadata, KEYS)
         | {"tie_word_embeddings": "output.weight" not in shapes}
         | {"attention_bias": bias, "bias": bias, "use_bias": bias, "mlp_bias": "blk.0.ffn_up.bias" in shapes}
-        | architecture.config(metadata, shapes.keys())
+        | architecture.config(metadata, shapes)
     )
