@@ -51,7 +51,7 @@ class Keys:
     def _omitted(self, name: str) -> Any:
         """Return what transformers takes for a key that the config omits. A config that is not within another must state its sizes."""
         d = self.description
-        if name in d.tables["sizes"] and self.config.nested:
+        if self.config.nested and d.tables["sizes"].get(name):
             return d.tables["sizes"][name]
         if name in d.tables["defaults"]:
             return d.tables["defaults"][name]
@@ -109,7 +109,7 @@ class Keys:
         items = as_list(value)
         if not isinstance(value, list) or len(items) > MOST_LAYERS:
             raise UserError(
-                f"{self.config.where}: '{name}' is {quoted(items or self.config.values.get(name))}; expected a list of at most {MOST_LAYERS} entries"
+                f"{self.config.where}: '{name}' is {quoted(items or self.plain(name))}; expected a list of at most {MOST_LAYERS}"
             )
         if any(isinstance(item, int | float) and not 0 <= item <= LARGEST for item in items):
             raise UserError(f"{self.config.where}: '{name}' is {quoted(items)}; expected numbers from 0 to {LARGEST}")
