@@ -13,6 +13,7 @@ from meshwise.models.config import Config
 from meshwise.models.families.blocks import Body, Decoder
 from meshwise.models.families.nested import language_model
 from meshwise.models.op import Op
+from meshwise.models.quantization import stored_format
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Model:
     extra: tuple[tuple[str, int], ...] = ()
     """Hyperparameters beyond a plain decoder's, for the table."""
     notes: tuple[str, ...] = ()
+    quantization: str = ""
+    """The weight format that the checkpoint is published in, from its quantization_config; empty where it is not quantised."""
     tensors: tuple[Tensor, ...] = ()
     """The tensors of the .gguf file that was read; empty for a config.json."""
 
@@ -147,6 +150,7 @@ def build(values: Mapping[str, object], name: str, source: str) -> Model:
     outer = Config(values, name)
     found = language_model(outer, lambda kind: any(kind in module.model_types for module in modules.values()))
     config = found.config
+    quantization, unknown = stored_format(values)
     for family, module in modules.items():
         if config.model_type in module.model_types:
             body: Body = module.read(config)
@@ -159,7 +163,8 @@ def build(values: Mapping[str, object], name: str, source: str) -> Model:
                 layers=body.layers,
                 placed=body.ops,
                 extra=body.extra,
-                notes=(*found.notes, *_left_out(found.beside)),
+                notes=(*found.notes, *_left_out(found.beside), *unknown),
+                quantization=quantization,
             )
     known = sorted(kind for module in modules.values() for kind in module.model_types)
     hint = did_you_mean(similar(config.model_type, known)) or f"; {len(known)} types are read (docs/models.md)"
