@@ -148,7 +148,7 @@ def model_facts(model: Model) -> Table:
         *((name, f"{value:,}") for name, value in hyperparameters(model).items()),
         ("layer pattern", layer_runs(model)),
         ("parameters", f"{model.params:,}"),
-        ("active per token", f"{model.active_params:,}" if model.active_params != model.params else ""),
+        ("active per token", f"{model.active_without_embedding:,}" if model.active_params != model.params else ""),
         *(("note", note) for note in model.notes),
         ("source", model.source),
     ]

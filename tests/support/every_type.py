@@ -1,0 +1,104 @@
+"""Every model type of the installed transformers: small configs, and the parameters of the models that transformers builds from them."""
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+)
+
+CAUSAL = tuple(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+IMAGE_TEXT = tuple(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "num_decoder_layers", "layers")
+FEW = 6
+
+NEEDED: dict[str, dict[str, Any]] = {
+    "deepseek_v2": {"num_experts_per_tok": 6},
+    "dots1": {"n_routed_experts": 32, "num_experts_per_tok": 4, "n_shared_experts": 2},
+    "gemma3n_text": {"num_kv_shared_layers": 0},
+    "gpt_neo": {"attention_types": [[["global", "local"], 3]], "num_layers": FEW},
+    "hunyuan_v1_dense": {"head_dim": 128},
+    "hunyuan_v1_moe": {"head_dim": 128, "num_experts": 16, "moe_topk": 2},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv"] * 2, "num_hidden_layers": FEW},
+    "ministral": {"head_dim": 128},
+    "nemotron": {"num_key_value_heads": 8},
+    "zamba": {"num_hidden_layers": 12},
+    "zamba2": {"layers_block_type": ["linear_attention", "hybrid"] * 3, "num_hidden_layers": FEW},
+}
+"""Keys without which transformers cannot build a type from its own defaults, or from so few layers."""
+
+_TOWERS = re.compile(
+    r"vision_(?!moe)|visual|audio|image|projector|connector|resampler|qformer|query_tokens|language_projection|abstractor|patch_embed|"
+    r"perceiver|vqmodel|vq|vit|aligner|generation|mm_|embed_tokens_extend|adapter(?!_)|embed_vision|embed_audio|newline|sound|speech|"
+    r"tower|merger|view_sep",
+    re.IGNORECASE,
+)
+"""Names of parameters outside the language model."""
+
+
+def small_values(model_type: str) -> dict[str, Any]:
+    """Return the defaults of a type's config class as keys of a config.json, with few layers and without lists of one entry per layer."""
+    kind = type(AutoConfig.for_model(model_type, **NEEDED.get(model_type, {})))
+    values: dict[str, Any] = {"model_type": model_type}
+    for field in dataclasses.fields(kind):
+        if isinstance(field.default, int | float | str) and field.name not in _GENERAL:
+            values[field.name] = min(field.default, FEW) if field.name in LAYERS else field.default
+    return values | NEEDED.get(model_type, {})
+
+
+_GENERAL = frozenset(
+    {"dtype", "output_hidden_states", "return_dict", "chunk_size_feed_forward", "is_encoder_decoder", "_name_or_path"}
+)
+
+
+def small_nested(model_type: str) -> dict[str, Any]:
+    """Return the default config of a type with a language model within, with few layers of that one."""
+    config = AutoConfig.for_model(model_type)
+    values = _without_nulls(config.to_dict()) | {"model_type": model_type}
+    text = next((key for key in ("text_config", "decoder") if isinstance(values.get(key), dict)), None)
+    inner = values[text] if text else values
+    for key in LAYERS:
+        if type(inner.get(key)) is int:
+            inner[key] = min(inner[key], FEW)
+    for key in [key for key, value in inner.items() if isinstance(value, list) and key not in ("moe_intermediate_size",)]:
+        del inner[key]
+    inner.pop("per_layer_config", None)
+    if "cross_attention_layers" in values.get("text_config", {}) or model_type == "mllama":
+        inner["cross_attention_layers"] = [1, 3]
+    return values
+
+
+def _without_nulls(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _without_nulls(value) if isinstance(value, dict) else value for key, value in table.items() if value is not None}
+
+
+def reference(values: Mapping[str, Any], *, image_text: bool = False) -> Any:
+    """Return the model that transformers builds, without memory for its weights."""
+    auto = AutoModelForImageTextToText if image_text else AutoModelForCausalLM
+    with torch.device("meta"):
+        return auto.from_config(AutoConfig.for_model(**values))
+
+
+def parameters(model: Any) -> int:
+    return sum(weight.numel() for weight in model.parameters())
+
+
+def language_parameters(model: Any) -> int:
+    """Return the parameters outside towers and the layers that connect them."""
+    return sum(weight.numel() for name, weight in model.named_parameters() if not _TOWERS.search(name))
+
+
+def by_layer(model: Any) -> list[int]:
+    """Return the parameters of each layer of the decoder."""
+    found: Counter[int] = Counter()
+    for name, weight in model.named_parameters():
+        match = re.search(r"(?:^|\.)(?:layers|h|blocks|layer)\.(\d+)\.", name)
+        if match:
+            found[int(match[1])] += weight.numel()
+    return [found[i] for i in range(max(found, default=-1) + 1)]
