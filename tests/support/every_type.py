@@ -60,16 +60,15 @@ _GENERAL = frozenset(
 def small_nested(model_type: str) -> dict[str, Any]:
     """Return the default config of a type with a language model within, with few layers of that one."""
     config = AutoConfig.for_model(model_type)
-    values = _without_nulls(config.to_dict()) | {"model_type": model_type}
-    text = next((key for key in ("text_config", "decoder") if isinstance(values.get(key), dict)), None)
-    inner = values[text] if text else values
+    values: dict[str, Any] = _without_nulls(config.to_dict()) | {"model_type": model_type}
+    inner: dict[str, Any] = values.get("text_config") or values
     for key in LAYERS:
         if type(inner.get(key)) is int:
             inner[key] = min(inner[key], FEW)
     for key in [key for key, value in inner.items() if isinstance(value, list) and key not in ("moe_intermediate_size",)]:
         del inner[key]
     inner.pop("per_layer_config", None)
-    if "cross_attention_layers" in values.get("text_config", {}) or model_type == "mllama":
+    if model_type == "mllama":
         inner["cross_attention_layers"] = [1, 3]
     return values
 

@@ -43,6 +43,10 @@ class Architecture:
     """Queries, keys and values are one tensor."""
     fused_gate: bool = False
     """The gate and the up projection are one tensor."""
+    fused_experts: bool = False
+    """The gate and the up projection of the experts are one tensor."""
+    expert_name: str = ""
+    """Its name where the model has experts, if that differs."""
     norms: tuple[str, ...] = ("attn_norm", "ffn_norm", "norm_3", "norm_4")
     """Names of a layer's norms of hidden width, in order."""
     split: Callable[[Op, Sequence[Op]], list[Op]] = _unchanged

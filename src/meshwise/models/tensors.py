@@ -53,6 +53,8 @@ def architecture(model: Model) -> Architecture:
     stored_as = _architecture(model.model_type)
     if stored_as is None:
         raise UserError(f"llama.cpp does not run {model.name} (model_type '{model.model_type}'), so no GGUF type applies to it")
+    if stored_as.expert_name and any(op.expert for op in model.ops):
+        return replace(stored_as, name=stored_as.expert_name)
     return stored_as
 
 
@@ -158,6 +160,8 @@ def _as_converted(arch: Architecture, ops: list[Op]) -> list[Op]:
         ops = _fused(ops, ("attention.q", "attention.k", "attention.v"), "attention.qkv")
     if arch.fused_gate:
         ops = _fused(ops, ("ffw.gate", "ffw.up"), "ffw.up")
+    if arch.fused_experts:
+        ops = _fused(ops, ("experts.gate", "experts.up"), "experts.gate_up")
     return [part for op in ops for part in arch.split(op, ops)]
 
 

@@ -36,10 +36,11 @@ TENSOR_NAMES: TensorNames = {
     "experts.gate": "ffn_gate_exps",
     "experts.up": "ffn_up_exps",
     "experts.down": "ffn_down_exps",
+    "experts.gate_up": "ffn_gate_up_exps",
     "shared.gate": "ffn_gate_shexp",
     "shared.up": "ffn_up_shexp",
     "shared.down": "ffn_down_shexp",
-    "router.correction": "exp_probs_b",
+    "router.correction": ("exp_probs_b.bias",),
     "attention.gate": "attn_gate",
     "attention.q_down": "attn_q_a",
     "attention.q_up": "attn_q_b",
@@ -59,8 +60,8 @@ TENSOR_NAMES: TensorNames = {
     "ssm.dt_a_d": ("ssm_dt.bias", "ssm_a", "ssm_d"),
     "ssm.x": "ssm_x",
     "ssm.dt": "ssm_dt",
-    "ssm.a": "ssm_a",
-    "ssm.d": "ssm_d",
+    "ssm.a": ("ssm_a",),
+    "ssm.d": ("ssm_d",),
     "ssm.dt_norm": "ssm_dt_norm",
     "ssm.b_norm": "ssm_b_norm",
     "ssm.c_norm": "ssm_c_norm",
@@ -75,7 +76,7 @@ TENSOR_NAMES: TensorNames = {
     "delta.norm": "ssm_norm",
     "delta.out": "ssm_out",
     "delta.qkv": "attn_qkv",
-    "head.bias": "output.bias",
+    "head.bias": ("output.bias",),
 }
 """llama.cpp's names for the weights of the blocks below. A family adds those of its own Ops in `tensor_names`."""
 

@@ -131,6 +131,7 @@ def _merge(name: str, chain: list[Table]) -> Description:
         for block, rows in table.get("blocks", {}).items():
             blocks[block] = dict(rows) if "base" in rows else blocks.get(block, {}) | dict(rows)
         words |= {key: str(table[key]) for key in _WORDS if key in table}
+        words["gguf"] = str(table.get("gguf", ""))  # a type that is like another is not stored like it
         multiples |= {rule["rule"]: rule for rule in table.get("multiples", ())}
         checks |= {rule["otherwise"]: rule for rule in table.get("checks", ())}
         unknown = table.keys() - {*_TABLES, *_LISTS, *_WORDS, "like", "blocks", "multiples", "checks"}

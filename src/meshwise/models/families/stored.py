@@ -42,6 +42,8 @@ def load(name: str) -> tuple[Architecture, ...]:
         norms=tuple(table.get("norms", Architecture.norms)),
         fused_qkv=table.get("fused_qkv", False),
         fused_gate=table.get("fused_gate", False),
+        fused_experts=table.get("fused_experts", False),
+        expert_name=table.get("expert_name", ""),
         split=_split([SPLITS[split] for split in table.get("splits", ())]),
         names=_names(table.get("names", {})),
         config=config,
@@ -70,6 +72,7 @@ def _config(keys: Mapping[str, Any], rows: Mapping[str, Any], where: str) -> Cal
             "meta": metadata.get,
             "has": shapes.__contains__,
             "size": lambda name, axis=0: _size(shapes, name, axis),  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+            "largest": _largest,
             "kinds": lambda tensor, yes, no: _kinds(metadata, shapes, tensor, yes, no),  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
         }
         found: dict[str, object] = {}
@@ -88,6 +91,11 @@ def _config(keys: Mapping[str, Any], rows: Mapping[str, Any], where: str) -> Cal
 def _size(shapes: Shapes, name: str, axis: int) -> int | None:
     """Return one dimension of a tensor: its rows, or with axis 1 its columns; None where the file has no such tensor."""
     return shapes[name][-1 - axis] if name in shapes else None
+
+
+def _largest(value: Any) -> Any:
+    """Return the largest number of a list with one per layer; a single number as it is."""
+    return max(value) if isinstance(value, list) and value else value
 
 
 def _kinds(metadata: Metadata, shapes: Shapes, tensor: str, yes: str, no: str) -> list[str]:
