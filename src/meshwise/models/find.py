@@ -11,7 +11,9 @@ from meshwise.catalogue import files
 from meshwise.errors import UserError, did_you_mean, quoted
 from meshwise.models import names, ollama
 from meshwise.models.config import as_list
-from meshwise.models.model import Model, build
+from meshwise.models.guess import nearest
+from meshwise.models.model import Model, build, family_of
+from meshwise.models.safetensors import elements_of
 
 HUB = "https://huggingface.co"
 
@@ -26,8 +28,18 @@ def find_model(name: str) -> Model:
 
         return header.read(Path(name))
     values, label, source = find_values(name)
-    model = build(values, label, source)
+    model = _from_tensors(name, values, label, source) or build(values, label, source)
     return replace(model, notes=(*model.notes, *_taken_as(name, label)))
+
+
+def _from_tensors(name: str, values: dict[str, object], label: str, source: str) -> Model | None:
+    """Return the model of a folder with weights whose type nobody has described, counted from them; None in every other case."""
+    kind = values.get("model_type")
+    folder = Path(name) if os.path.isdir(name) else Path(name).parent
+    if not os.path.exists(name) or not isinstance(kind, str) or family_of(kind) is not None or "text_config" in values:
+        return None
+    found = elements_of(folder)
+    return nearest(values, sum(found.values()), label, source) if found else None
 
 
 def _taken_as(name: str, label: str) -> tuple[str, ...]:

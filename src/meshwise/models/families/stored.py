@@ -14,7 +14,7 @@ splits = ["kv_up"]             Ops that the converter splits
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from meshwise.catalogue import files
 from meshwise.errors import UserError
@@ -95,7 +95,8 @@ def _size(shapes: Shapes, name: str, axis: int) -> int | None:
 
 def _largest(value: Any) -> Any:
     """Return the largest number of a list with one per layer; a single number as it is."""
-    return max(value) if isinstance(value, list) and value else value
+    numbers: list[Any] = cast(list[Any], value) if isinstance(value, list) else [value]
+    return max(numbers, default=None)
 
 
 def _kinds(metadata: Metadata, shapes: Shapes, tensor: str, yes: str, no: str) -> list[str]:
