@@ -39,7 +39,7 @@ def _from_tensors(name: str, values: dict[str, object], label: str, source: str)
     if not os.path.exists(name) or not isinstance(kind, str) or family_of(kind) is not None or "text_config" in values:
         return None
     found = elements_of(folder)
-    return nearest(values, sum(found.values()), label, source) if found else None
+    return nearest(values, tuple(found.values()), label, source) if found else None
 
 
 def _taken_as(name: str, label: str) -> tuple[str, ...]:

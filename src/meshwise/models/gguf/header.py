@@ -66,7 +66,7 @@ def _unknown(fields: Mapping[str, Any], stored: tuple[Tensor, ...], path: Path) 
         return None
     metadata = {key.removeprefix(f"{name}."): value for key, value in fields.items() if key.startswith(f"{name}.")}
     config = _config(Architecture(name=name, model_types=(name,)), metadata, fields["shapes"], path.name)
-    model = nearest(config, sum(tensor.elements for tensor in stored), path.name, str(path))
+    model = nearest(config, [tensor.elements for tensor in stored], path.name, str(path))
     return model and replace(model, tensors=stored)
 
 
