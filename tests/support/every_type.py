@@ -84,6 +84,27 @@ def reference(values: Mapping[str, Any], *, image_text: bool = False) -> Any:
         return auto.from_config(AutoConfig.for_model(**values))
 
 
+def cached_elements(model: Any, tokens: int) -> int | None:
+    """Return the elements that a model keeps after `tokens` tokens, from the shapes of its cache; None where it keeps no such cache.
+
+    Nothing is computed: the forward pass of a model without memory only propagates shapes.
+    """
+    with torch.no_grad(), torch.device("meta"):
+        output = model.to(torch.bfloat16).eval()(torch.zeros(1, tokens, dtype=torch.long), use_cache=True)
+    cache = output.get("past_key_values") or output.get("cache_params")
+    layers = getattr(cache, "layers", None)
+    return None if layers is None else sum(part.numel() for layer in layers for part in _tensors(layer))
+
+
+def _tensors(layer: object) -> list[torch.Tensor]:
+    """Return keys, values, recurrent states and convolution tails; flags and lengths are single elements."""
+    found: list[torch.Tensor] = []
+    for value in vars(layer).values():
+        items = value if isinstance(value, list | tuple) else value.values() if isinstance(value, dict) else [value]
+        found += [item for item in items if isinstance(item, torch.Tensor) and item.numel() > 1]
+    return found
+
+
 def parameters(model: Any) -> int:
     return sum(weight.numel() for weight in model.parameters())
 
