@@ -114,7 +114,8 @@ def _dropped(rest: str, known: frozenset[str]) -> Name | None:
         if gguf is not None:
             fmt, rounded = (gguf[0], gguf[1]) if not fmt else (fmt, rounded)
         elif squeeze(word) in FORMATS:
-            fmt = fmt or FORMATS[squeeze(word)]
+            # the method says more than the width: 'GPTQ-Int4' is gptq
+            fmt = FORMATS[squeeze(word)] if not fmt or (word == "gptq" and fmt == FORMATS["int4"]) else fmt
         elif squeeze(word) not in _VARIANTS and word != "ud" and not _DATE.fullmatch(word):
             return None
         rest = head

@@ -77,6 +77,8 @@ def parse(text: str, where: str = "") -> Expression:
         if called or not isinstance(node, _ALLOWED):
             raise UserError(f"{where}: {quoted(text, 200)} uses {type(node).__name__}, which an architecture file may not")
         if isinstance(node, ast.Name):
+            if node.id.startswith("__"):
+                raise UserError(f"{where}: {quoted(text, 200)} uses {node.id}, which an architecture file may not")
             names.add(node.id)
     return Expression(text, compile(tree, where or "<expression>", "eval"), frozenset(names))
 
