@@ -145,6 +145,13 @@ class Ends:
         return before + [(blocks.EMBEDDING, op) for op in self.embedding], [(blocks.HEAD, op) for op in self.head] + after
 
 
+def is_plain(body: Body) -> bool:
+    """Return whether a model is what its Decoder says and nothing else, so that other sizes of it can be made from the Decoder alone."""
+    d = body.decoder
+    plain = blocks.assemble(d, blocks.attentions(d), [blocks.mlp(d, d.ffn)] * d.layers)
+    return frozenset(plain.ops) == frozenset(body.ops)
+
+
 def assemble_layers(d: Decoder, stack: Sequence[Sequence[Block]], ends: Ends, shown: tuple[tuple[str, int], ...]) -> Body:
     """Assemble layers of any number of blocks between the embedding and the head. A layer's norms are counted with its first block."""
     layers = tuple(tuple(block.name for block in layer) for layer in stack)

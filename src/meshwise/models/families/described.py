@@ -9,7 +9,7 @@ from meshwise.errors import UserError, nearest, quoted
 from meshwise.models.architecture import Architecture
 from meshwise.models.config import LARGEST, MOST_LAYERS, Config
 from meshwise.models.families import stored
-from meshwise.models.families.assembly import BUILDERS, Ends, assemble_layers, flag
+from meshwise.models.families.assembly import BUILDERS, Ends, assemble_layers, flag, is_plain
 from meshwise.models.families.blocks import Block, Body, Decoder
 from meshwise.models.families.description import Description, Types, describe
 from meshwise.models.families.expression import CONSTANTS, FUNCTIONS, parse
@@ -37,7 +37,9 @@ def read(config: Config) -> Body:
     description = describe(config.model_type)
     if description.refusal:
         raise UserError(f"{config.where}: model_type {quoted(config.model_type)} is not counted: {description.refusal}")
-    return replace(Reader(description, config).body(), family=description.family)
+    body = Reader(description, config).body()
+    family = description.family
+    return replace(body, family="decoder" if family == "dense" and not is_plain(body) else family)
 
 
 def decoder_of(config: Config, model_type: str) -> Decoder:
