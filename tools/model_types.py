@@ -20,7 +20,7 @@ def counted() -> None:
     by_kind: dict[str, list[str]] = {}
     for kind in Types():
         description = describe(kind)
-        if not description.refusal and "text" not in description.words:
+        if not description.refusal and "text" not in description.words and description.family != "tower":
             by_kind.setdefault(description.family, []).append(kind)
     total = sum(map(len, by_kind.values()))
     print(f"\n{total} types:\n\n| kind | types |\n| --- | --- |")
@@ -34,6 +34,11 @@ def within() -> None:
     """Print the types with a language model within, and its type."""
     pairs = [(kind, describe(kind).words["text"]) for kind in Types() if "text" in describe(kind).words]
     print(f"\n{len(pairs)} types: {', '.join(f'`{kind}` ({text})' for kind, text in sorted(pairs))}.\n")
+
+
+def towers() -> None:
+    """Print the types of towers."""
+    print(f"\n{', '.join(f'`{kind}`' for kind in sorted(Types()) if describe(kind).family == 'tower')}\n")
 
 
 def refused() -> None:

@@ -135,6 +135,30 @@ def test_every_image_text_type_has_the_language_model_that_transformers_builds()
     check_every(check, ((kind,) for kind in kinds))
 
 
+TOWERS = [
+    ("gemma3", "vision_tower."),
+    ("llava", "vision_tower."),
+    ("mistral3", "vision_tower."),
+    ("qwen2_vl", "visual."),
+    ("qwen2_5_vl", "visual."),
+    ("qwen3_vl", "visual."),
+    ("qwen3_vl_moe", "visual."),
+    ("qwen3_5", "visual."),
+    ("qwen3_5_moe", "visual."),
+    ("paligemma", "vision_tower."),
+    ("deepseek_vl", "vision_model."),
+]
+
+
+def test_a_tower_for_pictures_has_the_parameters_that_transformers_builds() -> None:
+    def check(kind: str, part: str) -> None:
+        values = small_nested(kind)
+        theirs = sum(weight.numel() for name, weight in reference(values, image_text=True).named_parameters() if part in name)
+        assert build(values, kind, "").towers == (("vision_config", theirs),)
+
+    check_every(check, TOWERS)
+
+
 def variants(kind: str) -> list[tuple[str, dict[str, Any]]]:
     """Return configs that each differ from the small one in one key: a flag turned over, a number doubled."""
     values = small_values(kind)

@@ -83,7 +83,8 @@ def count(model: Model, *, seq: int, tokens: float) -> Tally:
             "active": model.active_without_embedding,
             "active_with_embedding": model.active_params,
             "parts": model.parts,
-        },
+        }
+        | ({"towers": dict(model.towers)} if model.towers else {}),
         "training_flops": {
             "seq": seq,
             "per_token_6n": model.flops_6n(1),

@@ -4,13 +4,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from meshwise.catalogue.files import similar
 from meshwise.catalogue.plugins import load_plugins
 from meshwise.errors import UserError, did_you_mean, quoted
 from meshwise.models.config import Config
 from meshwise.models.families.blocks import Body, Decoder
+from meshwise.models.families.described import tower_parameters
 from meshwise.models.families.nested import language_model
 from meshwise.models.op import Op
 from meshwise.models.quantization import stored_format
@@ -42,6 +43,8 @@ class Model:
     extra: tuple[tuple[str, int], ...] = ()
     """Hyperparameters beyond a plain decoder's, for the table."""
     notes: tuple[str, ...] = ()
+    towers: tuple[tuple[str, int], ...] = ()
+    """Parameters of the towers for pictures and sound beside the language model, by their table in the config; not in `params`."""
     quantization: str = ""
     """The weight format that the checkpoint is published in, from its quantization_config; empty where it is not quantised."""
     tensors: tuple[Tensor, ...] = ()
@@ -148,10 +151,22 @@ def family_of(model_type: str) -> Any:
     return next((module for module in families().values() if model_type in module.model_types), None)
 
 
-def _left_out(beside: Sequence[tuple[str, object]]) -> tuple[str, ...]:
+def _left_out(beside: Sequence[tuple[str, object]], towers: Mapping[str, int]) -> tuple[str, ...]:
     """Return the note about the tables beside the language model."""
-    names = quoted(", ".join(key for key, _ in beside), 200)[1:-1]
+    words = (f"{key} ({towers[key]:,} parameters)" if key in towers else key for key, _ in beside)
+    names = quoted(", ".join(words), 200)[1:-1]
     return (f"only the language model is counted, not {names}",) if beside else ()
+
+
+def _towers(beside: Sequence[tuple[str, object]], where: str) -> dict[str, int]:
+    """Return the parameters of each table beside the language model whose type is described."""
+    found: dict[str, int] = {}
+    for key, value in beside:
+        if isinstance(value, Mapping):
+            parameters = tower_parameters(Config(cast(Mapping[str, object], value), f"{where}: {key}"))
+            if parameters is not None:
+                found[key] = parameters
+    return found
 
 
 def build(values: Mapping[str, object], name: str, source: str) -> Model:
@@ -161,6 +176,7 @@ def build(values: Mapping[str, object], name: str, source: str) -> Model:
     found = language_model(outer, lambda kind: any(kind in module.model_types for module in modules.values()))
     config = found.config
     quantization, unknown = stored_format(values)
+    towers = _towers(found.beside, name)
     for family, module in modules.items():
         if config.model_type in module.model_types:
             body: Body = module.read(config)
@@ -173,7 +189,8 @@ def build(values: Mapping[str, object], name: str, source: str) -> Model:
                 layers=body.layers,
                 placed=body.ops,
                 extra=body.extra,
-                notes=(*found.notes, *_left_out(found.beside), *unknown),
+                notes=(*found.notes, *_left_out(found.beside, towers), *unknown),
+                towers=tuple(towers.items()),
                 quantization=quantization,
             )
     known = sorted(kind for module in modules.values() for kind in module.model_types)

@@ -18,6 +18,8 @@ from meshwise.models.families.rows import CONSTRUCTORS, SizeError, named
 from meshwise.models.op import Op
 
 model_types = Types()
+TOWER = "tower"
+"""The kind of types that turn pictures into tokens of a language model."""
 
 
 def __getattr__(name: str) -> tuple[Architecture, ...]:
@@ -35,11 +37,25 @@ def stored_as(model_type: str) -> Architecture | None:
 
 def read(config: Config) -> Body:
     description = describe(config.model_type)
-    if description.refusal:
-        raise UserError(f"{config.where}: model_type {quoted(config.model_type)} is not counted: {description.refusal}")
+    reason = description.refusal or (description.family == TOWER and "it is a tower beside a language model, and none by itself")
+    if reason:
+        raise UserError(f"{config.where}: model_type {quoted(config.model_type)} is not counted: {reason}")
     body = Reader(description, config).body()
     family = description.family
     return replace(body, family="decoder" if family == "dense" and not is_plain(body) else family)
+
+
+def tower_parameters(config: Config) -> int | None:
+    """Return the parameters of a tower for pictures or sound; None where its type is not described.
+
+    Published tables often state the outer type, such as qwen2_5_vl for qwen2_5_vl_vision.
+    """
+    stated = config.values.get("model_type")
+    for kind in (f"{stated}_vision", stated) if isinstance(stated, str) else ():
+        if kind in model_types and describe(kind).family == TOWER:
+            body = Reader(describe(kind), Config(config.values, config.where, nested=True)).body()
+            return sum(op.params * op.count for _, op in body.ops)
+    return None
 
 
 def decoder_of(config: Config, model_type: str) -> Decoder:
