@@ -9,11 +9,9 @@ from typing import cast
 
 from meshwise.catalogue import files
 from meshwise.errors import UserError, did_you_mean, quoted
-from meshwise.models import names, ollama
+from meshwise.models import ollama
 from meshwise.models.config import as_list
-from meshwise.models.guess import nearest
 from meshwise.models.model import Model, build, family_of
-from meshwise.models.safetensors import elements_of
 
 HUB = "https://huggingface.co"
 
@@ -38,13 +36,16 @@ def _from_tensors(name: str, values: dict[str, object], label: str, source: str)
     folder = Path(name) if os.path.isdir(name) else Path(name).parent
     if not os.path.exists(name) or not isinstance(kind, str) or family_of(kind) is not None or "text_config" in values:
         return None
+    from meshwise.models.guess import nearest
+    from meshwise.models.safetensors import elements_of
+
     found = elements_of(folder)
     return nearest(values, tuple(found.values()), label, source) if found else None
 
 
 def _taken_as(name: str, label: str) -> tuple[str, ...]:
     """Return the note about a name that was read as a preset."""
-    if label not in presets() or find_preset(name) is not None:
+    if files.squeeze(label) == files.squeeze(name) or label not in presets() or find_preset(name) is not None:
         return ()
     kind = "the Ollama tag " if ollama.parse(name) else ""
     there = " (the file itself is not here)" if name.lower().endswith(".gguf") else ""
@@ -129,6 +130,8 @@ def folders() -> dict[str, Path]:
 
 def from_words(text: str) -> tuple[str, str] | None:
     """Return the preset and the weight format (or '') of a name with more words, such as 'unsloth/GLM-4.6-GGUF'; None for others."""
+    from meshwise.models import names  # most names are a preset's own, and need no rules
+
     found = None if ":" in text else names.read(text, folders())
     if found is None:
         return None

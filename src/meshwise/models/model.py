@@ -11,7 +11,6 @@ from meshwise.catalogue.plugins import load_plugins
 from meshwise.errors import UserError, did_you_mean, quoted
 from meshwise.models.config import Config
 from meshwise.models.families.blocks import Body, Decoder
-from meshwise.models.families.described import tower_parameters
 from meshwise.models.families.nested import language_model
 from meshwise.models.op import Op
 from meshwise.models.quantization import stored_format
@@ -160,6 +159,8 @@ def _left_out(beside: Sequence[tuple[str, object]], towers: Mapping[str, int]) -
 
 def _towers(beside: Sequence[tuple[str, object]], where: str) -> dict[str, int]:
     """Return the parameters of each table beside the language model whose type is described."""
+    from meshwise.models.families.described import tower_parameters  # loaded with the families, later than this module
+
     found: dict[str, int] = {}
     for key, value in beside:
         if isinstance(value, Mapping):

@@ -8,7 +8,6 @@ from typing import Any, cast
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.models.architecture import Architecture
 from meshwise.models.config import LARGEST, MOST_LAYERS, Config
-from meshwise.models.families import stored
 from meshwise.models.families.assembly import BUILDERS, Ends, assemble_layers, flag, is_plain
 from meshwise.models.families.blocks import Block, Body, Decoder
 from meshwise.models.families.description import Description, Types, describe
@@ -25,12 +24,16 @@ TOWER = "tower"
 def __getattr__(name: str) -> tuple[Architecture, ...]:
     """Return `gguf`, every architecture of llama.cpp that is described; read from its files only where it is asked for."""
     if name == "gguf":
+        from meshwise.models.families import stored
+
         return stored.every()
     raise AttributeError(name)
 
 
 def stored_as(model_type: str) -> Architecture | None:
     """Return how llama.cpp stores a type; None where it does not run it."""
+    from meshwise.models.families import stored
+
     known = stored.load(describe(model_type).words.get("gguf", ""))
     return next((one for one in known if model_type in one.model_types), None)
 

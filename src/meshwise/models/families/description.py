@@ -25,8 +25,10 @@ ties = "outer"                 whose tie_word_embeddings decides: outer, inner, 
 [shown]                        hyperparameters for the table
 """
 
+import re
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 from meshwise.catalogue import files
@@ -67,22 +69,27 @@ class Description:
 
 
 class Types(Set[str]):
-    """The model types that have an architecture file. The folders are only listed when something is looked up."""
+    """The model types that have an architecture file. The folders are only listed where all types are asked for."""
 
     def __contains__(self, item: object) -> bool:
-        return isinstance(item, str) and item in _paths() and not item.startswith("_")
+        return isinstance(item, str) and not item.startswith("_") and _path(item) is not None
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name in _paths() if not name.startswith("_"))
+        return (name for name in files.files(FOLDER, ".toml") if not name.startswith("_"))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
 
-@files.cached
-def _paths() -> dict[str, Any]:
-    """Return the architecture files by name. Those whose name begins with '_' are parts that several types share."""
-    return files.files(FOLDER, ".toml")
+def _path(name: str) -> Path | None:
+    """Return the architecture file of a name, from the user's own folder first. Names with '_' in front are parts that types share.
+
+    The folders are not listed: they hold hundreds of files, of which a model needs three or four.
+    """
+    if not re.fullmatch(r"[\w.-]{1,100}", name):
+        return None
+    paths = (folder / FOLDER / f"{name}.toml" for folder in (files.user_folder(), files.BUILT_IN))
+    return next((path for path in paths if path.is_file()), None)
 
 
 @files.cached
@@ -95,7 +102,7 @@ def describe(model_type: str) -> Description:
 
 def _collect(name: str, chain: dict[str, Table], depth: int) -> None:
     """Add a file after everything that it is like, so that its own tables win. A file that several are like is added once."""
-    path = _paths().get(name)
+    path = _path(name)
     if path is None or depth > DEEPEST:
         reason = "is like itself" if path else "does not exist"
         raise UserError(f"architectures/{name}.toml {reason}")
