@@ -64,19 +64,22 @@ def test_every_causal_type_has_a_file_that_describes_or_refuses_it() -> None:
 
 
 def test_every_causal_type_has_the_parameters_that_transformers_builds() -> None:
+    compared: list[str] = []
+
     def check(kind: str) -> None:
         values = small_values(kind)
         theirs = built(values)
         ours = build(values, kind, "")
         if theirs is not None:
+            compared.append(kind)
             assert ours.params == parameters(theirs)
             if kind not in ELSEWHERE and len(by_layer(theirs)) == len(ours.layers):
                 assert ours_by_layer(ours) == by_layer(theirs)
 
     left_out = {"git", "phi4_multimodal", *OTHERWISE}  # the first two have towers beside the language model
     kinds = [kind for kind in CAUSAL if kind not in left_out and not describe(kind).refusal and not within(kind)]
-    assert len(kinds) >= 150
     check_every(check, ((kind,) for kind in kinds))
+    assert len(compared) >= 155  # the others cannot be built from their own defaults
 
 
 ONCE = {
@@ -124,15 +127,18 @@ def test_zero_experts_of_longcat_have_no_weights() -> None:
 
 
 def test_every_image_text_type_has_the_language_model_that_transformers_builds() -> None:
+    compared: list[str] = []
+
     def check(kind: str) -> None:
         values = small_nested(kind)
         theirs = built(values, image_text=True)
         if theirs is not None:
+            compared.append(kind)
             assert build(values, kind, "").params == language_parameters(theirs)
 
     kinds = [kind for kind in IMAGE_TEXT if within(kind) and not describe(describe(kind).words["text"]).refusal]
-    assert len(kinds) >= 80
     check_every(check, ((kind,) for kind in kinds))
+    assert len(compared) >= 70  # ten more cannot be built here: a missing library, or a default that contradicts itself
 
 
 TOWERS = [
