@@ -1,11 +1,12 @@
-# make run    set up, and plan BLOOM on 48 nodes         make test   set up, and run every test
-# make check  lint, types, layers, documents              make bench  what is timed
-# make docs   put the real output into README and docs    make clean  remove what make made
+# make run    set up, and plan BLOOM on 48 nodes            make test   set up, and run every test
+# make check  lint, types, layers, documents, predictions   make bench  what is timed
+# make docs   put the real output into README and docs      make clean  remove what make made
+# make predictions  renew the golden file of predictions, where they moved on purpose
 
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test check lint types layers documents bench docs clean
+.PHONY: run test check lint types layers documents gate bench docs predictions clean
 
 run: .venv/installed
 	$(BIN)/meshwise plan bloom-176b --on jean-zay:48 --batch 2048x2048 --framework megatron-deepspeed --tokens 366B
@@ -14,8 +15,8 @@ run: .venv/installed
 test: .venv/tested
 	$(BIN)/pytest --numprocesses auto --dist loadscope --no-loadscope-reorder
 
-# Types and documents take longest, and can be checked side by side: make -j2 check
-check: types documents lint layers
+# Types, documents and predictions take longest, and can be checked side by side: make -j2 check
+check: types documents gate lint layers
 
 lint: .venv/tested
 	$(BIN)/ruff format --check .
@@ -30,6 +31,9 @@ layers: .venv/tested
 documents: .venv/tested
 	$(BIN)/cog --check -P -I tools README.md docs/*.md
 
+gate: .venv/tested
+	$(BIN)/python tools/predictions.py --check
+
 bench: .venv/installed
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/search.py
@@ -42,6 +46,9 @@ bench: .venv/installed
 
 docs: .venv/tested
 	$(BIN)/cog -r -P -I tools README.md docs/*.md
+
+predictions: .venv/tested
+	$(BIN)/python tools/predictions.py --write
 
 clean:
 	rm -rf .venv build src/*.egg-info .pytest_cache .hypothesis .ruff_cache

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from meshwise.calibrate.train import cases as measure
 from meshwise.calibrate.train import intervals
 from meshwise.calibrate.train import probe as probed
 from meshwise.calibrate.train.cases import Case
 from meshwise.calibrate.train.make import data_of, make
 from meshwise.calibrate.train.predict import Batch, predict
-from meshwise.catalogue import calibrations
+from meshwise.calibrate.train.reading import read_cases
 from meshwise.catalogue.calibrations import Calibration
+from meshwise.catalogue.levels import composed
 from meshwise.cost import interval
 
 MUST = {"time": 0.07, "memory": 0.05}
@@ -47,8 +47,10 @@ def main() -> None:
     probe, fit, test = (str(folder / f"{name}.jsonl") for name in ("probe", "fit", "test"))
     made = make([probe, fit], date="")
     cases = data_of([probe, test]).cases
-    plain = measure.read_cases(Path(test))[0]
-    prior = calibrations.choose(plain[0].chip, "")  # by architecture: the one shipped for this framework was fitted to such runs
+    plain = read_cases(Path(test))[0]
+    prior = composed(
+        plain[0].chip, plain[0].work.framework, ""
+    )  # the calibration shipped for this framework was fitted to such runs
     machine = probed.machine(probed.read(Path(probe)))
     stages = {
         "before": (plain, prior),

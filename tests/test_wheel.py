@@ -74,7 +74,7 @@ def test_the_installed_program_counts_plans_and_serves_from_any_folder(installed
     served = run(installed, tmp_path, "-m", "meshwise", "serve", "llama-3.3-70b:q4_k_m", "--on", "4xrtx4060ti-16gb")
     assert "llama-server -m llama-3.3-70b-Q4_K_M.gguf" in served
     scored = json.loads(run(installed, tmp_path, "-m", "meshwise", "validate", "korthikanti2022_iteration", "--json"))
-    assert scored["rows"] == 9
+    assert scored["rows"] == 10
     assert list(tmp_path.iterdir()) == []
 
 

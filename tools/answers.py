@@ -34,10 +34,19 @@ MORE_QUESTIONS = (
 def questions() -> list[str]:
     """Return every question that README and docs show an answer to, as arguments of meshwise, and one per built-in table."""
     text = "\n".join(path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))))
-    shown = re.findall(r'shown\.command\("meshwise ((?:plan|serve|count) [^"|;>]*)', text)
-    kept = [re.sub(r" --(out|svg) \S+| --verbose", "", arguments).strip() for arguments in shown]
     tables = sorted(path.stem for path in (ROOT / "src/meshwise/data/measurements").glob("*.csv"))
-    return list(dict.fromkeys([*kept, *MORE_QUESTIONS, *(f"validate {name}" for name in tables)]))
+    return list(dict.fromkeys([*shown(text), *MORE_QUESTIONS, *(f"validate {name}" for name in tables)]))
+
+
+def shown(text: str) -> list[str]:
+    """Return the questions whose answers cog wrote into a page, without those that the page shows as refused input.
+
+    They are read from cog's output, not from the program that makes it, which may put a question together from parts.
+    """
+    refused = re.findall(r'shown\.error\("meshwise ([^"]*)"', text)
+    written = "\n".join(re.findall(r"\]\]\] -->(.*?)<!-- \[\[\[end\]\]\] -->", text, re.DOTALL))
+    asked = re.findall(r"^\$ meshwise ((?:plan|serve|count) (?!--help)[^|;>\n]*)", written, re.MULTILINE)
+    return [re.sub(r" --(out|svg) \S+| --verbose", "", question).strip() for question in asked if question.strip() not in refused]
 
 
 def answer(command: str, question: str) -> Any:

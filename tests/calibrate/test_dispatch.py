@@ -13,7 +13,7 @@ def test_a_table_is_validated_as_training_or_serving() -> None:
     train, serve = (validate(table, "", False, None) for table in ("korthikanti2022_iteration", "h200_transformers_3b"))
     assert isinstance(train, TrainValidation)
     assert isinstance(serve, ServeValidation)
-    assert repr(train).startswith("<TrainValidation of korthikanti2022_iteration, 9 rows: time error ")
+    assert repr(train).startswith("<TrainValidation of korthikanti2022_iteration, 10 rows: time error ")
     assert repr(serve).startswith("<ServeValidation of h200_transformers_3b, 28 rows: decode error ")
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from meshwise.catalogue.calibrations import COEFFICIENTS, Calibration, calibrations, choose, named
+from meshwise.catalogue import files
+from meshwise.catalogue.calibrations import COEFFICIENTS, Calibration, calibrations, fitted_to, named, prior_of
 from meshwise.catalogue.chips import Chip, find_chip
 from meshwise.errors import UserError
 from support.command import one_line
@@ -20,23 +21,43 @@ def write(home: Path, name: str, **values: object) -> None:
 
 
 def test_an_unmeasured_chip_gets_the_prior(home: Path) -> None:
-    assert choose(NOVA, "megatron") == Calibration()
+    assert fitted_to(NOVA, "megatron") is None
+    assert prior_of(NOVA) == Calibration()
     assert "prior" in Calibration().fitted_on
+
+
+def key_of(chip: Chip, framework: str) -> str:
+    found = fitted_to(chip, framework)
+    return found.key if found else ""
 
 
 def test_the_chip_and_the_framework_decide(home: Path) -> None:
     write(home, "a", chips=["nova-1"], frameworks=["nanotron"], fitted_on="a", matmul=0.5)
     write(home, "b", chips=["nova-1"], frameworks=["megatron"], fitted_on="b", matmul=0.6)
-    assert (choose(NOVA, "megatron").key, choose(NOVA, "megatron").matmul) == ("b", 0.6)
-    assert choose(NOVA, "nanotron").key == "a"
+    assert (key_of(NOVA, "megatron"), key_of(NOVA, "nanotron"), key_of(NOVA, "fsdp")) == ("b", "a", "")
 
 
-def test_a_chip_of_the_same_architecture_is_the_next_best(home: Path) -> None:
+def test_a_probe_of_the_chip_serves_every_framework(home: Path) -> None:
+    write(home, "probe", chips=["nova-1"], fitted_on="a probe")
+    write(home, "runs", chips=["nova-1"], frameworks=["megatron"], fitted_on="runs")
+    assert (key_of(NOVA, "megatron"), key_of(NOVA, "fsdp")) == ("runs", "probe")
+
+
+def test_an_architecture_is_a_prior_and_no_fit(home: Path) -> None:
     write(home, "kin", architectures=["Nova"], fitted_on="its kin")
     write(home, "own", chips=["nova-1"], frameworks=["nanotron"], fitted_on="itself")
-    assert choose(NOVA, "megatron").key == "kin"
-    assert choose(NOVA, "nanotron").key == "own"
-    assert choose(replace(NOVA, architecture="Other", key="other"), "megatron").key == ""
+    assert (key_of(NOVA, "megatron"), prior_of(NOVA).key) == ("", "kin")
+    assert key_of(NOVA, "nanotron") == "own"
+    assert prior_of(replace(NOVA, architecture="Other", key="other")).key == ""
+
+
+def test_the_users_own_calibration_precedes_a_shipped_one(home: Path) -> None:
+    shipped = next(c for c in calibrations() if c.shipped and c.chips and c.frameworks)
+    write(home, "zz-mine", chips=[shipped.chips[0]], frameworks=[shipped.frameworks[0]])
+    files.clear()
+    found = fitted_to(find_chip(shipped.chips[0]), shipped.frameworks[0])
+    assert found is not None
+    assert (found.key, found.shipped) == ("zz-mine", False)
 
 
 def test_a_calibration_is_used_by_its_name(home: Path) -> None:
@@ -77,8 +98,20 @@ def test_coefficients_are_numbers_and_other_fields_describe_their_origin() -> No
     prior = Calibration()
     assert all(isinstance(getattr(prior, name), float) for name in COEFFICIENTS)
     others = [f.name for f in fields(Calibration) if f.name not in COEFFICIENTS]
-    about = ["key", "chips", "architectures", "fitted_on", "date", "rows", "sources", "frameworks", "measured"]
-    assert others == [*about, "devices", "waiting", "low", "high", "memory_spread"]
+    about = [
+        "key",
+        "shipped",
+        "chips",
+        "architectures",
+        "fitted_on",
+        "date",
+        "rows",
+        "sources",
+        "frameworks",
+        "fabric",
+        "measured",
+    ]
+    assert others == [*about, "devices", "waiting", "low", "high", "between", "expert_spread", "memory_spread"]
 
 
 @pytest.mark.parametrize("shipped", calibrations(), ids=lambda found: found.key)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from meshwise.catalogue.chips import (
     Link,
     Node,
     Price,
+    chip_in_text,
     chips,
     filter_chips,
     find_chip,
@@ -141,7 +143,7 @@ def test_for_a_name_unlike_any_other_the_error_says_how_to_add_a_chip(home: Path
 @pytest.mark.parametrize(
     ("words", "keys"),
     [
-        ("h100", ["h100-nvl", "h100-pcie", "h100-sxm"]),  # an alias of h100-sxm, but the key of none
+        ("h100", ["h100-96gb-500w", "h100-nvl", "h100-pcie", "h100-sxm"]),  # an alias of h100-sxm, but the key of none
         ("H100 pcie", ["h100-pcie"]),
         ("h200", ["h200"]),  # the key of one
         ("a100 80", ["a100-80gb-pcie", "a100-80gb-sxm"]),
@@ -160,7 +162,13 @@ def test_without_words_every_chip_is_listed() -> None:
 
 @pytest.mark.parametrize(
     ("name", "keys"),
-    [("H100", ["h100-nvl", "h100-pcie", "h100-sxm"]), ("h100-sxm", []), ("h200", []), ("rtx3090", []), ("banana", [])],
+    [
+        ("H100", ["h100-96gb-500w", "h100-nvl", "h100-pcie", "h100-sxm"]),
+        ("h100-sxm", []),
+        ("h200", []),
+        ("rtx3090", []),
+        ("banana", []),
+    ],
 )
 def test_the_variants_of_a_name_are_the_keys_that_begin_with_it(name: str, keys: list[str]) -> None:
     assert variants(name) == keys
@@ -210,9 +218,14 @@ def test_every_chip_has_plausible_figures() -> None:
     every_chip(check)
 
 
+CUT_INTEGERS = ("gb300",)
+"""Blackwell Ultra gave up most of its units for integers: 165 TOP/s in int8 beside 2,500 TFLOP/s in bf16."""
+
+
 def test_narrower_numbers_are_never_slower() -> None:
     def check(chip: Chip) -> None:
-        for ladder in [("fp64", "fp32", "tf32", "bf16", "fp8", "fp6", "fp4"), ("bf16", "int8", "int4")]:
+        whole = ("bf16", "int8", "int4") if chip.key not in CUT_INTEGERS else ("int8", "int4")
+        for ladder in [("fp64", "fp32", "tf32", "bf16", "fp8", "fp6", "fp4"), whole]:
             rates = [chip.flops[dtype] for dtype in ladder if dtype in chip.flops]  # type: ignore[literal-required]
             assert rates == sorted(rates)
 
@@ -251,7 +264,7 @@ def test_the_pod_of_a_tpu_has_the_axes_of_its_links() -> None:
 def test_tpu_v5p_has_the_figures_of_the_scaling_book() -> None:
     chip = find_chip("tpu-v5p")  # jax-ml.github.io/scaling-book: 459 TFLOP/s, 96 GB, 9e10 B/s per link, 16x20x28
     assert chip.flops["bf16"] == 459e12
-    assert chip.memory == 96e9
+    assert chip.memory == pytest.approx(96 * GIB, rel=0.01)  # what the book calls GB are GiB: XLA offers 95.74
     assert chip.link is not None
     assert chip.link.bandwidth == 9e10
     assert chip.torus is not None
@@ -367,3 +380,74 @@ def test_a_cluster_rents_for_its_own_price_per_node_or_the_sum_of_its_chips() ->
 def test_a_link_without_bandwidth_is_refused() -> None:
     with pytest.raises(UserError, match="the link 'string and cans' has no bandwidth"):
         Link(name="string and cans", bandwidth=0)
+
+
+# What a rate sustains, and names inside longer text.
+
+
+def test_a_power_limit_lowers_the_rate_that_large_products_sustain() -> None:
+    """An H100 of 500 W has 0.714 of the reference's watts per FLOP/s: 0.714^0.9 = 0.74. The references themselves are 1."""
+    assert find_chip("h100-96gb-500w").sustained == pytest.approx((500 / 700) ** 0.9)
+    for reference in ("a100-80gb-sxm", "h100-sxm", "gb200"):
+        assert find_chip(reference).sustained == pytest.approx(1, abs=0.01)
+    assert find_chip("gb300").sustained == pytest.approx((1400 / 1200) ** 0.9)
+    assert find_chip("rtx4090").sustained == 1  # a card, not a part of a vendor's system
+
+
+@given(st.sampled_from([chip.key for chip in chips()]), st.floats(1, 100))
+def test_more_flops_at_the_same_power_never_sustain_less(key: str, times: float) -> None:
+    chip = find_chip(key)
+    faster = replace(chip, flops={dtype: rate * times for dtype, rate in chip.flops.items()})
+    rate = chip.flops.get("bf16", 0)
+    assert rate * times * faster.sustained >= rate * chip.sustained * (1 - 1e-9)
+
+
+def test_a_chip_is_found_inside_a_longer_text() -> None:
+    def check(text: str, key: str) -> None:
+        assert chip_in_text(text).key == key
+
+    check_every(
+        check,
+        [
+            ("H100-80GB-700W", "h100-sxm"),
+            ("DGX-GB300", "gb300"),
+            ("DGX-GB200", "gb200"),
+            ("DGX-H100", "h100-sxm"),
+            ("DGX-B200", "b200"),
+            ("NVIDIA A100-SXM4-80GB", "a100-80gb-sxm"),
+            ("H100-96GB-HBM2e-500W", "h100-96gb-500w"),
+            ("TPU v5e", "tpu-v5e"),
+            ("AMD Instinct MI300X", "mi300x"),
+            ("h100-sxm", "h100-sxm"),
+        ],
+    )
+
+
+def test_a_memory_in_the_text_that_is_another_variants_wins() -> None:
+    assert chip_in_text("H100-64GB").memory == 64 * GIB
+    assert chip_in_text("H100-80GB-700W").memory == find_chip("h100-sxm").memory  # GB for GiB is rounding
+
+
+@pytest.mark.parametrize("text", ["A1000", "banana", "", "unknown GPU"])
+def test_digits_that_continue_a_name_are_another_chip(text: str) -> None:
+    """'A1000' holds the letters of a100, but is no A100."""
+    with pytest.raises(UserError) as refused:
+        chip_in_text(text)
+    assert "unknown chip" in one_line(refused.value)
+
+
+def test_an_mi250x_is_one_of_the_two_dies_that_frameworks_see() -> None:
+    """AMD states 383 TFLOP/s, 128 GB and 560 W for a package of two."""
+    chip = find_chip("mi250x")
+    assert (chip.memory, 2 * chip.flops["bf16"]) == (64 * GIB, pytest.approx(383e12, rel=0.001))
+    assert find_chip("mi250x").per_node == 8  # four packages
+
+
+def test_chips_without_a_switch_say_how_many_others_they_are_linked_to() -> None:
+    def check(key: str) -> None:
+        link = find_chip(key).link
+        assert link is not None
+        assert link.peers == 7
+
+    check_every(check, [(key,) for key in ("mi300x", "mi325x", "mi355x", "gaudi2", "gaudi3")])
+    assert find_chip("h100-sxm").link.peers == 0  # type: ignore[union-attr]

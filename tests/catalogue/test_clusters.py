@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from meshwise.catalogue import files
 from meshwise.catalogue.chips import Cluster, chips, find_chip
-from meshwise.catalogue.clusters import MOST_DEVICES, cluster_files, filter_clusters, find_cluster, with_link
+from meshwise.catalogue.clusters import MOST_DEVICES, cluster_files, filter_clusters, find_cluster, slices_in_text, with_link
 from meshwise.errors import UserError
 from support.command import one_line
 from support.every import check_every
@@ -97,7 +97,7 @@ def test_a_network_that_was_assumed_is_noted() -> None:
     cluster = find_cluster("64xh100-sxm")
     assert bandwidth(cluster) == 8 * 400e9 / 8  # a DGX H100 has 400 Gb/s per GPU
     (note,) = cluster.notes
-    assert note.startswith("network not given: InfiniBand NDR, 50 GB/s per device, assumed")
+    assert note.startswith("network not given: the vendor's InfiniBand NDR, 50 GB/s a device, assumed")
 
 
 @pytest.mark.parametrize("text", ["2x(2xh100-sxm+1xh100-sxm)", "(3xh100-sxm)+(8xh100-sxm)", "(8xh100-sxm)+(3xh100-sxm)"])
@@ -137,7 +137,7 @@ def test_cards_in_one_host_talk_over_their_link_or_the_slowest_bus() -> None:
 
 def test_a_name_that_stands_for_one_of_several_variants_is_noted() -> None:
     (note,) = find_cluster("8xh100").notes
-    assert note == "h100 is taken as h100-sxm; the catalogue also has h100-nvl, h100-pcie"
+    assert note == "h100 is taken as h100-sxm; the catalogue also has h100-96gb-500w, h100-nvl, h100-pcie"
     assert find_cluster("8xh100@100Gbps").notes == (note,)
     assert note in find_cluster("2x(4x8xh100)@800Gbps").notes
     assert len(find_cluster("(8xh100)+(8xh100)+(4xa100-80gb)@100Gbps").notes) == 2
@@ -188,7 +188,10 @@ def test_no_cluster_has_the_name_of_another_or_of_a_chip() -> None:
 REFUSED = [
     ("h100x", "unknown chip 'h100x'; did you mean 'h100-sxm'? (meshwise show chips)"),
     ("8xh100x", "unknown chip 'h100x'; did you mean 'h100-sxm'? (meshwise show chips)"),
-    ("3x7xh10", "unknown chip 'h10'; did you mean 'h100-sxm', 'h100-nvl' or 'h100-pcie'? (meshwise show chips h10)"),
+    (
+        "3x7xh10",
+        "unknown chip 'h10'; did you mean 'h100-sxm', 'h100-nvl', 'h100-96gb-500w' or 'h100-pcie'? (meshwise show chips h10)",
+    ),
     ("jean-zya", "unknown cluster 'jean-zya'; did you mean 'jean-zay'?"),
     ("jean-zya:48@800Gbps", "unknown cluster 'jean-zya:48'; did you mean 'jean-zay'?"),
     ("4xdgx-h10", "unknown cluster 'dgx-h10'; did you mean 'dgx-h100'?"),
@@ -371,3 +374,61 @@ def test_an_invalid_link_is_refused_in_one_line(bandwidth: str, words: str) -> N
 def test_a_count_of_a_chip_is_found_without_reading_other_files(text: str, home: Path) -> None:
     (home / "chips" / "mine.toml").write_text("not a chip")
     assert find_cluster(text).chip.key == "h100-sxm"
+
+
+# Slices of TPUs.
+
+
+def test_slices_are_named_as_google_names_them() -> None:
+    """Names of v2 to v4 and v5p count cores, two a chip; those of v5e and later count chips."""
+
+    def check(text: str, pods: int, shape: tuple[int, ...]) -> None:
+        cluster = find_cluster(text)
+        assert (cluster.node_count, cluster.torus, cluster.devices) == (pods, shape, pods * math.prod(shape))
+
+    check_every(
+        check,
+        [
+            ("v5e-256", 1, (16, 16)),
+            ("32 x v5e-256", 32, (16, 16)),
+            ("32xv5e-256", 32, (16, 16)),
+            ("2 slices of v6e-256", 2, (16, 16)),
+            ("v5p-128", 1, (4, 4, 4)),  # 64 chips
+            ("tpu v5p-1024", 1, (8, 8, 8)),  # 512
+            ("v5e-32", 1, (4, 8)),
+            ("v4-16", 1, (2, 2, 2)),
+        ],
+    )
+
+
+def test_a_slice_in_a_text_is_found_and_other_texts_have_none() -> None:
+    found = slices_in_text("MaxText on 4 x v5e-256, int8 off")
+    assert found is not None
+    assert (found.chip.key, found.devices) == ("tpu-v5e", 1024)
+    assert slices_in_text("H100-80GB-700W") is None
+    assert slices_in_text("v9z-128") is None
+
+
+def test_chips_beyond_a_pod_are_several_whole_pods() -> None:
+    """A v5e pod has 256 chips: 1024 are four of them."""
+    found = slices_in_text("tpu-v5e-1024", find_chip("tpu-v5e"))
+    assert found is not None
+    assert (found.node_count, found.torus) == (4, (16, 16))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("v5e-0", "'0' is not a number of devices"),
+        ("v5p-1", "a slice needs at least one chip"),
+        ("0 x v5e-256", "'0' is not a number of devices"),
+        ("v5e-512", "a slice of 512 chips is larger than a pod of TPU v5e"),
+    ],
+)
+def test_an_impossible_slice_is_refused(text: str, words: str) -> None:
+    assert words in refused(text)
+
+
+def test_a_rack_of_gb300_is_one_node_of_72() -> None:
+    cluster = find_cluster("gb300-nvl72")
+    assert (cluster.node_count, cluster.devices, cluster.chip.key) == (1, 72, "gb300")

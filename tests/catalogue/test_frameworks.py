@@ -7,10 +7,12 @@ import pytest
 
 from meshwise.catalogue import files
 from meshwise.catalogue.frameworks import find_framework
+from meshwise.cost.axes import OFFLOAD, RECOMPUTE
 from meshwise.errors import UserError
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train.search import search
 from support.command import one_line
+from support.every import check_every
 from support.train_questions import FRAMEWORKS, question
 
 MINE = (
@@ -79,3 +81,65 @@ def test_a_question_that_names_no_framework_gets_the_usual_one_for_its_chips(chi
     ask = TrainAsk(model="llama-debug", on=chip, batch=64, seq=512)
     assert ask.question().work.framework.key == name
     assert replace(ask, framework="torchtitan").question().work.framework.key == "torchtitan"
+
+
+# What a framework documents.
+
+
+def test_other_programs_go_by_the_framework_that_trains_as_they_do() -> None:
+    def check(name: str, key: str) -> None:
+        assert find_framework(name).key == key
+
+    check_every(
+        check,
+        [
+            ("NeMo", "megatron-bridge"),
+            ("Megatron-Core", "megatron"),
+            ("nanoGPT", "ddp"),
+            ("axolotl", "fsdp"),
+            ("JAX", "maxtext"),
+            ("Colossal-AI", "deepspeed"),
+        ],
+    )
+
+
+def test_no_two_frameworks_share_a_name() -> None:
+    names = [
+        {files.squeeze(name) for name in (found.key, found.name, *found.aliases)} for found in map(find_framework, FRAMEWORKS)
+    ]
+    assert sum(map(len, names)) == len(set().union(*names))
+
+
+def test_what_a_run_does_not_state_has_its_documented_value() -> None:
+    assert find_framework("torchtitan").default("recompute") == "selective"
+    assert find_framework("maxtext").default("recompute") == "full"
+    assert find_framework("megatron-bridge").default("zero") == "1"
+    assert find_framework("megatron").default("recompute") == ""
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_every_value_that_a_framework_names_is_one_of_its_axis(name: str) -> None:
+    found = find_framework(name)
+    assert found.recompute[0] == "none"
+    assert set(found.recompute) <= set(RECOMPUTE)
+    assert set(found.offload) <= set(OFFLOAD) - {"none"}
+    for pair in found.unstated:
+        axis, value = pair.split("=")
+        assert found.default(axis) == value
+    assert found.default("recompute") in ("", *found.recompute)
+    assert int(found.default("zero") or 0) in (0, *found.zero)
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_compiling_moves_fewer_bytes_and_keeps_fewer_copies_or_is_no_option(name: str) -> None:
+    found = find_framework(name)
+    compiled = found.with_compile()
+    assert (compiled is found) == (not found.compiled)
+    assert compiled.unfused <= found.unfused
+    assert compiled.casts <= found.casts
+    assert not (found.compiled and compiled.keeps_intermediates)
+
+
+def test_only_attention_that_writes_its_scores_is_not_flash_attention() -> None:
+    assert not find_framework("megatron-deepspeed").flash_attention
+    assert all(find_framework(name).flash_attention for name in FRAMEWORKS if name != "megatron-deepspeed")

@@ -14,14 +14,17 @@ AXES = tuple(f.name for f in fields(Layouts))
 WORDS = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "offload": OFFLOAD}
 
 values = st.fixed_dictionaries(
-    {axis: st.integers(0, 2) if axis in WORDS else st.integers(0, 3 if axis in ("zero", "sp") else 4096) for axis in AXES}
+    {
+        axis: st.integers(0, len(WORDS[axis]) - 1) if axis in WORDS else st.integers(0, 3 if axis in ("zero", "sp") else 4096)
+        for axis in AXES
+    }
 )
 
 
 def test_an_omitted_axis_has_its_default() -> None:
     row = Layouts.of(tp=8).row(0)
     assert row.pop("tp") == 8
-    assert {row.pop(axis) for axis in ("dp_replicate", "dp_shard", "pp", "cp", "ep", "mbs", "vpp")} == {1}
+    assert {row.pop(axis) for axis in ("dp_replicate", "dp_shard", "pp", "cp", "ep", "etp", "mbs", "vpp")} == {1}
     assert row == {"zero": 0, "recompute": "none", "sp": 0, "schedule": "1f1b", "offload": "none"}
 
 

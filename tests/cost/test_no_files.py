@@ -55,7 +55,7 @@ def test_training_is_evaluated_without_files() -> None:
         assert (peak(q, layouts) == cost.peak).all()
         assert layer_and_head(q, layouts)[0]["matmul"] > 0
         parts = {part: float(seconds[0]) for part, seconds in cost.time.items()}
-        low, high = interval.step(Calibration(), parts, q.cluster.devices)
+        low, high = interval.step(Calibration(), parts, q.cluster.devices, mixed=True)
         assert low < 1 < high
     assert goodput.goodput(Reliability(), 1024, checkpoint_bytes=1e12).effective > 0
 

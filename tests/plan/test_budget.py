@@ -2,6 +2,7 @@
 
 The book rounds Llama 3 70B to 70e9 parameters where the model has 70.55e9, so its figures are met within a percent or two."""
 
+import math
 from dataclasses import fields
 from typing import Any
 
@@ -41,17 +42,23 @@ def test_a_pod_takes_44_days_at_40_percent() -> None:
     assert envelope().seconds / DAY == pytest.approx(44, rel=0.02)
 
 
-def test_memory_is_21_6_terabytes_and_needs_225_chips() -> None:
+BOOK_MEMORY = 96e9
+"""The book counts 96 GB a chip where XLA offers 95.74 GiB, 102.8 GB: its figures need 1.07 times the chips."""
+
+
+def test_memory_is_21_6_terabytes_and_needs_225_chips_of_96_gigabytes() -> None:
     b = envelope()
     assert b.weights == pytest.approx(140e9, rel=0.01)
     assert b.optimizer == pytest.approx(560e9, rel=0.01)
     assert b.activations == 2 * 8192 * 4e6 * 4 * 80  # 20.97e12, "20.9TB"
     assert b.memory == pytest.approx(21.6e12, rel=0.005)
-    assert b.least_devices == pytest.approx(225, abs=1)
+    assert b.memory / BOOK_MEMORY == pytest.approx(225, abs=1)
+    assert b.least_devices == math.ceil(b.memory / (95.74 * 2**30))  # 211
 
 
 def test_the_fewest_chips_that_hold_it_would_take_1752_days() -> None:
-    assert envelope().least_seconds / DAY == pytest.approx(1752, rel=0.015)
+    b = envelope()
+    assert b.least_seconds / DAY * b.least_devices / math.ceil(b.memory / BOOK_MEMORY) == pytest.approx(1752, rel=0.015)
 
 
 def test_shared_over_a_pod_it_is_2_4_gigabytes_a_chip() -> None:

@@ -5,8 +5,10 @@ from functools import cache
 from pathlib import Path
 
 from meshwise.calibrate.tables import Skipped, find_table
-from meshwise.calibrate.train import cases
 from meshwise.calibrate.train.cases import Case
+from meshwise.calibrate.train.reading import read_cases
+from meshwise.errors import UserError
+from support.command import one_line
 
 ROW = {
     "row_id": "a",
@@ -19,6 +21,7 @@ ROW = {
     "n_gpus": "8",
     "gpus_per_node": "8",
     "framework": "Megatron-LM",
+    "precision": "bf16",
     "dp": "8",
     "tp": "1",
     "pp": "1",
@@ -48,11 +51,18 @@ def table(folder: Path, *changes: dict[str, str], without: tuple[str, ...] = ())
 @cache
 def built_in(name: str) -> tuple[list[Case], list[Skipped]]:
     """Return the cases and skipped rows of a built-in table, read once per process. Do not change the lists."""
-    return cases.read_cases(find_table(name))
+    return read_cases(find_table(name))
+
+
+def skipped(folder: Path, change: dict[str, str]) -> str:
+    """Return the reason for which a row is skipped, beside one that is not."""
+    used, (skip,) = read_cases(table(folder, {}, change))
+    assert ([case.row_id for case in used], skip.row_id) == (["a"], "b")
+    return one_line(UserError(skip.reason))
 
 
 def read(folder: Path, *changes: dict[str, str]) -> list[Case]:
     """Return the cases of such a table, all of whose rows must be valid."""
-    used, skipped = cases.read_cases(table(folder, *changes))
-    assert not skipped
+    used, unused = read_cases(table(folder, *changes))
+    assert not unused
     return used

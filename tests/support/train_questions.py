@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.clusters import find_cluster
 from meshwise.catalogue.frameworks import Framework, find_framework
+from meshwise.cost.axes import OFFLOAD, RECOMPUTE
 from meshwise.cost.layout import Layouts
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate
@@ -38,8 +39,21 @@ CLUSTERS = (
     "tpu-v5e:4x4",
     "2x(2x8xh100-sxm)@100Gbps,20ms",
     "1xh200",
+    "2x8xmi300x",
 )
-FRAMEWORKS = ("megatron", "megatron-deepspeed", "torchtitan", "nanotron", "fsdp", "maxtext", "hai-llm", "meshwise")
+FRAMEWORKS = (
+    "megatron",
+    "megatron-bridge",
+    "megatron-deepspeed",
+    "torchtitan",
+    "nanotron",
+    "fsdp",
+    "deepspeed",
+    "ddp",
+    "maxtext",
+    "hai-llm",
+    "meshwise",
+)
 
 found_model = cache(find_model)
 found_cluster = cache(find_cluster)
@@ -87,21 +101,23 @@ def rows(draw: st.DrawFn, q: Question) -> dict[str, int]:
     tp = draw(st.sampled_from([n for n in (1, 2, 4, 8) if max(d.heads, 8) % n == 0]))
     vpp = divisor(d.layers // pp) if pp > 1 and d.layers % pp == 0 else 1
     expert = any(op.expert for op in q.model.ops)
-    zero = draw(st.sampled_from((1, 2, 3))) if dp_shard > 1 else 0
+    zero = draw(st.sampled_from((1, 2, 3))) if dp_shard * cp > 1 else 0
+    etp = draw(st.sampled_from(sorted({1, tp}))) if expert else 1
     return {
         "dp_replicate": dp_replicate,
         "dp_shard": dp_shard,
         "tp": tp,
         "pp": pp,
         "cp": cp,
-        "ep": draw(st.sampled_from([n for n in divisors(dp_shard * cp) if n <= 8])) if expert else 1,
+        "ep": draw(st.sampled_from([n for n in divisors(dp_shard * cp * tp // etp) if n <= 8])) if expert else 1,
+        "etp": etp,
         "mbs": divisor(batch // (dp_replicate * dp_shard)),
         "vpp": vpp,
         "zero": zero,
-        "recompute": draw(st.sampled_from((0, 1, 2))),
+        "recompute": draw(st.integers(0, len(RECOMPUTE) - 1)),
         "sp": draw(st.sampled_from((0, 1))) if tp > 1 else 0,
         "schedule": 1 if vpp > 1 else draw(st.sampled_from((0, 2))) if pp > 1 else 0,
-        "offload": draw(st.sampled_from((0, 1, 2))),
+        "offload": draw(st.integers(0, len(OFFLOAD) - 1)),
     }
 
 
@@ -127,9 +143,16 @@ def seconds(q: Question, **axes: int) -> float:
 
 
 def faster(
-    q: Question, *, memory: float = 1, link: float = 1, network: float = 1, flops: float = 1, capacity: float = 1
+    q: Question,
+    *,
+    memory: float = 1,
+    link: float = 1,
+    network: float = 1,
+    flops: float = 1,
+    capacity: float = 1,
+    latency: float = 1,
 ) -> Question:
-    """The question on a cluster whose rates and memory are multiplied by these factors."""
+    """The question on a cluster whose rates and memory are multiplied by these factors, and whose latencies are divided by one."""
     chip = replace(
         q.chip,
         bandwidth=q.chip.bandwidth * memory,
@@ -140,7 +163,10 @@ def faster(
     wires = replace(node.link, bandwidth=node.link.bandwidth * link) if node.link else None
     nodes = ((count, replace(node, chips=((node.devices, chip),), link=wires)),)
     across = replace(wire, bandwidth=wire.bandwidth * network) if wire else None
-    return Question.of(q.model, replace(q.cluster, nodes=nodes, network=across), q.work, q.calibration)
+    waits = {name: getattr(q.calibration, name) / latency for name in ("link_latency", "network_latency")}
+    tiers = tuple(replace(tier, latency=tier.latency and tier.latency / latency) for tier in q.cluster.tiers)
+    cluster = replace(q.cluster, nodes=nodes, network=across, tiers=tiers)
+    return Question.of(q.model, cluster, q.work, replace(q.calibration, **waits))
 
 
 def sums_to(parts: Mapping[str, Any], total: Any) -> bool:
@@ -149,3 +175,10 @@ def sums_to(parts: Mapping[str, Any], total: Any) -> bool:
 
 def devices(row: Mapping[str, int | str]) -> int:
     return prod(int(row[axis]) for axis in ("dp_replicate", "dp_shard", "tp", "pp", "cp"))
+
+
+QUIET = Calibration(layer_launch=0, layer_gap=0, stage_launch=0, step=0)
+
+
+def only(parts: dict[str, Any]) -> dict[str, float]:
+    return {name: value.item() for name, value in parts.items()}

@@ -15,6 +15,8 @@ from meshwise.errors import UserError, unknown
 from meshwise.units import Bytes, Count, Seconds
 
 FittedTo = Literal["speed", "memory", "probed"]
+Level = Literal["chip", "framework", "fabric"]
+"""What a coefficient belongs to: the silicon and its libraries, the training program, or the network between nodes."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +29,14 @@ class Coefficient:
     """Upper bound: 1 for a share of a rate."""
     fitted_to: FittedTo
     """Measured speeds, measured memory, or speeds on a machine whose products and memory were probed."""
+    level: Level
 
 
-def coefficient(prior: float, *, width: float = 0.0, most: float = math.inf, fitted_to: FittedTo = "speed") -> Any:
+def coefficient(
+    prior: float, *, width: float = 0.0, most: float = math.inf, fitted_to: FittedTo = "speed", level: Level = "chip"
+) -> Any:
     """Return a dataclass field for a coefficient with its prior value."""
-    return field(default=prior, metadata={"coefficient": Coefficient(width, most, fitted_to)})
+    return field(default=prior, metadata={"coefficient": Coefficient(width, most, fitted_to, level)})
 
 
 def coefficients(cls: type["Record"]) -> dict[str, Coefficient]:
@@ -44,6 +49,8 @@ class Record:
     """Origin of a calibration, and the chips that it applies to."""
 
     key: str = field(default="", metadata={"derived": True})
+    shipped: bool = field(default=False, metadata={"derived": True})
+    """Whether it is built in, so that it was not fitted to the user's own machine."""
     chips: tuple[str, ...] = ()
     architectures: tuple[str, ...] = ()
     fitted_on: str = "no measurements (default prior)"
@@ -62,6 +69,8 @@ class Calibration(Record):
     in view of the shipped tables."""
 
     frameworks: tuple[str, ...] = ()
+    fabric: str = ""
+    """The network between nodes that it was fitted on; a run on another one takes that network's coefficients."""
     measured: tuple[str, ...] = ()
     """Coefficients that a probe measured on the machine itself, so that a fit to runs moves them less."""
 
@@ -71,11 +80,16 @@ class Calibration(Record):
     """Loss of a smaller tile: efficiency is (area / 256x128) to this power."""
     depth: Count = coefficient(116.0)
     """Cost of filling and draining a tile's pipeline, in steps of k (H200, 1,029 shapes)."""
-    fp8: Count = coefficient(0.83)
-    """Fraction of `matmul` in 8-bit products with one scale per row (H200, 16 shapes: benchmarks/fp8_sweep.py)."""
+    fp8: Count = coefficient(0.93, width=0.1, most=1)
+    """Fraction of `matmul` in 8-bit products, without their casts (H200, torch 2.11: 0.93 to 1.0 of the 16-bit share in Llama 8B's
+    shapes)."""
+    fp4: Count = coefficient(0.65, width=0.2, most=1)
+    """The same in 4-bit products."""
+    grouped: Count = coefficient(0.75, width=0.2, most=1)
+    """Fraction of `matmul` in grouped products of experts, which are of unequal size."""
     memory: Count = coefficient(0.75, width=0.12, most=1)
     """Fraction of the memory bandwidth when streaming."""
-    elementwise: Count = coefficient(1.0, width=0.6, fitted_to="probed")
+    elementwise: Count = coefficient(1.0, width=0.4, fitted_to="probed", level="framework")
     """Bytes moved by norms, rotary positions and activation functions, over the framework's nominal bytes (Framework.unfused). Runs can
     separate this from `memory` only if `memory` was measured."""
     scan: Count = coefficient(1.0, width=1.5, fitted_to="probed")
@@ -89,25 +103,35 @@ class Calibration(Record):
     """Fraction of the bandwidth of the link inside a node (A100: 230 of 300 GB/s in NCCL's ring)."""
     link_latency: Seconds = coefficient(6e-6, width=1.5)
     """One step of a ring inside a node, in addition to its bytes, including the wait for stragglers."""
-    network: Count = coefficient(0.5, width=0.7, most=1)
-    network_latency: Seconds = coefficient(3e-5)
-    exposed_tp: Count = coefficient(1.0, width=0.3, most=1)
+    network: Count = coefficient(0.5, width=0.7, most=1, level="fabric")
+    """Fraction of the bandwidth between nodes."""
+    network_latency: Seconds = coefficient(1e-5, width=0.7, level="fabric")
+    """One step of a ring between nodes, in addition to its bytes."""
+    exposed_tp: Count = coefficient(1.0, width=0.3, most=1, level="framework")
     """Fraction of tensor-parallel communication that is not overlapped with compute."""
-    exposed_stage: Count = coefficient(0.5, width=1, most=1)
+    exposed_stage: Count = coefficient(0.5, width=0.7, most=1, level="framework")
     """Fraction of the communication between pipeline stages that is not overlapped with compute."""
-    hidden_dp: Count = coefficient(0.5, width=1, most=1)
+    hidden_dp: Count = coefficient(0.85, width=0.4, most=1, level="framework")
     """Fraction of one micro-batch's backward pass that can overlap gradient reduction and parameter all-gathers."""
-    layer_launch: Seconds = coefficient(1.2e-3, width=0.8)
+    layer_launch: Seconds = coefficient(1.2e-3, width=0.8, level="framework")
     """CPU launch overhead of one layer, forward; a faster device waits for it."""
-    layer_gap: Seconds = coefficient(2.5e-4, width=1.5)
+    layer_gap: Seconds = coefficient(2e-4, width=0.8, level="framework")
     """Device time lost between kernels per layer and pass, independent of their size: exposed gaps, synchronous launches."""
-    stage_launch: Seconds = coefficient(2e-3, width=1.5)
+    expert_launch: Seconds = coefficient(2e-3, width=0.7, level="framework")
+    """CPU launch overhead of the experts of a layer, forward, in addition to `layer_launch`: router, top-k, sort, permutation and grouped
+    products are kernels of their own, and the host waits for the number of tokens of each expert."""
+    expert_gap: Seconds = coefficient(1e-4, width=0.7, level="framework")
+    """Device time lost between these kernels, per layer and pass."""
+    stage_launch: Seconds = coefficient(2e-3, width=0.8, level="framework")
     """Exposed CPU launch overhead per micro-batch and stage."""
-    step: Seconds = coefficient(2e-2, width=1.5)
+    update: Count = coefficient(1.0, width=0.7, level="framework")
+    """Bytes moved by the update of weights, over those of a fused kernel: eager optimizers, gradient norms and clipping pass over memory
+    several times."""
+    step: Seconds = coefficient(2e-2, width=0.8, level="framework")
     """Per step: data, clipping, logging."""
-    context: Bytes = coefficient(2.0e9, width=0.5, fitted_to="memory")
+    context: Bytes = coefficient(2.0e9, width=0.5, fitted_to="memory", level="framework")
     """CUDA context, NCCL buffers and workspaces per device."""
-    activations: Count = coefficient(1.0, width=0.3, fitted_to="memory")
+    activations: Count = coefficient(1.0, width=0.3, fitted_to="memory", level="framework")
     """Measured activation bytes over computed ones."""
     devices: Count = 0.0
     """The most devices in a row of the fit; intervals are wider beyond. 0: no rows."""
@@ -117,6 +141,11 @@ class Calibration(Record):
     high: tuple[Count, ...] = (0.35, 0.8, 1.6)
     """By range, ln(predicted / measured) and ln(measured / predicted) that 95% of the held-out rows stay below. The prior's are chosen by
     hand: of the rows of the five shipped tables, 71% (nanotron) to 100% lie in them."""
+    between: Count = 0.0
+    """Standard deviation of ln(measured / predicted) between sources: clusters, releases and kernels differ in what no formula knows. 0
+    where the calibration was fitted to runs of the machine that it predicts."""
+    expert_spread: Count = 0.0
+    """Further standard deviation for models with experts, whose routing and communication were measured less."""
     memory_spread: Count = 0.13
     """Standard deviation of ln(predicted / measured) memory on held-out rows, from the size that 90% stay below."""
 
@@ -149,6 +178,9 @@ class ServeCalibration(Record):
     """Fraction of the memory bandwidth when reading the KV cache once for all heads that share it, as flash kernels do."""
     layer: Seconds = coefficient(9.5e-5, width=0.4)
     """Per layer and step: kernels that start one after another."""
+    update: Count = coefficient(1.0, width=0.7, level="framework")
+    """Bytes moved by the update of weights, over those of a fused kernel: eager optimizers, gradient norms and clipping pass over memory
+    several times."""
     step: Seconds = coefficient(1e-4, width=0.5)
     """Per step: inputs, sampling, the program's own work."""
     hop: Seconds = coefficient(1.8e-4, width=0.7)
@@ -214,7 +246,10 @@ def serve_calibrations() -> tuple[ServeCalibration, ...]:
 
 
 def _read(cls: type[AnyRecord], paths: dict[str, Path]) -> tuple[AnyRecord, ...]:
-    return tuple(replace(records.read(cls, files.table_of(path), path.name), key=key) for key, path in paths.items())
+    return tuple(
+        replace(records.read(cls, files.table_of(path), path.name), key=key, shipped=path.is_relative_to(files.BUILT_IN))
+        for key, path in paths.items()
+    )
 
 
 def named(name: str) -> Calibration:
@@ -239,17 +274,19 @@ def _named(name: str, known: Iterable[AnyRecord]) -> AnyRecord:
     return by_key[name]
 
 
-def choose(chip: Chip, framework: str) -> Calibration:
-    """Return the calibration for this chip and framework; else for the chip; else for its architecture; else the prior."""
+def fitted_to(chip: Chip, framework: str) -> Calibration | None:
+    """Return the calibration that was fitted to this chip with this framework, or probed on this chip; None where there is none."""
     known = calibrations()
     for calibration in known:
         if chip.key in calibration.chips and framework in calibration.frameworks:
             return calibration
-    for calibration in known:
-        if chip.key in calibration.chips and not calibration.frameworks:
-            return calibration
-    for calibration in known:
-        if chip.architecture in calibration.architectures:
+    return next((c for c in known if chip.key in c.chips and not c.frameworks), None)
+
+
+def prior_of(chip: Chip) -> Calibration:
+    """Return the prior of a chip's architecture, never a fit to training runs; the default where there is none."""
+    for calibration in calibrations():
+        if chip.architecture in calibration.architectures and not (calibration.chips or calibration.frameworks):
             return calibration
     return Calibration()
 

@@ -58,6 +58,9 @@ class Link:
     axes: int = 1
     joins: int = 0
     """The most devices that it connects; 0: all devices of a node."""
+    peers: int = 0
+    """Devices that it connects one by one, all to all, each by an equal part of the bandwidth: a group of n has n - 1 of these parts.
+    0: a switch, through which any two devices have the whole bandwidth."""
 
     def __post_init__(self) -> None:
         if not self.bandwidth:
@@ -83,6 +86,9 @@ class Host:
 
 
 UNKNOWN_HOST = Host()
+POWER_REFERENCE = {"Ampere": (400.0, 312e12), "Hopper": (700.0, 989.4e12), "Blackwell": (1200.0, 2500e12)}
+"""Watts and 16-bit FLOP/s of the chip whose shares of the peak the calibrations of its architecture state: A100 and H100 SXM, GB200."""
+POWER_EXPONENT = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +128,17 @@ class Chip:
     def __post_init__(self) -> None:
         if not (self.memory and self.bandwidth and self.flops and all(self.flops.values())):
             raise UserError("memory, bandwidth and every rate of flops must be above zero, and at least one rate known")
+
+    @property
+    def sustained(self) -> float:
+        """Rate of large products over that of its architecture's reference chip at the same share of the peak: data-center chips run at
+        their power limit there, so watts per FLOP/s decide. 500 W instead of 700 leave an H100 0.74; a GB300 with 1,400 W sustains 1.15
+        of what a GB200 with 1,200 does (Megatron-Bridge: 1.19 for Llama 8B)."""
+        watts, peak = POWER_REFERENCE.get(self.architecture, (0.0, 0.0))
+        rate = self.flops.get("bf16")
+        if not watts or not rate or not self.tdp or not self.network:
+            return 1.0
+        return min(1.2, max(0.5, (self.tdp / rate / (watts / peak)) ** POWER_EXPONENT))
 
     @property
     def rent(self) -> float | None:
@@ -325,6 +342,20 @@ def host_cpu(cluster: Cluster) -> Chip:
     return (known_chip(named) if named else None) or find_chip(GENERIC_CPU)
 
 
+SERVER_BANDWIDTH = 300e9
+"""Bytes per second of the memory of a server with two sockets, half of what eight channels of DDR4 or DDR5 each state: the host of chips
+that vendors sell in their own systems, where a cluster names no CPU."""
+
+
+def host_bandwidth(cluster: Cluster) -> float:
+    """Return the bytes per second of a node's host memory, for updates of offloaded optimizer state."""
+    count, _, name = cluster.node.host.cpus.rpartition(" x ")
+    cpu = known_chip(name) if name else None
+    if cpu:
+        return cpu.bandwidth * (int(count) if count.isdigit() else 1)
+    return SERVER_BANDWIDTH if cluster.chip.network else find_chip(GENERIC_CPU).bandwidth
+
+
 @files.cached
 def find_card(text: str) -> Chip:
     """Find a chip by the words people use: 'A100 PCIe 80GB', '3090 24GB', 'M2 Ultra 76-Core GPU 192GB' with its cores and memory."""
@@ -341,6 +372,29 @@ def find_card(text: str) -> Chip:
         share = int(cores[1]) / chip.sms
         chip = replace(chip, sms=int(cores[1]), flops={kind: rate * share for kind, rate in chip.flops.items()})
     return chip
+
+
+@files.cached
+def chip_in_text(text: str) -> Chip:
+    """Find a chip whose name is part of a longer text: 'DGX-GB300', 'H100-80GB-700W'. A stated memory that differs from the chip's wins."""
+    chip, plain = known_chip(text), files.squeeze(text)
+    if chip is None:
+        names = [(files.squeeze(name), key) for name, key in chip_names().items()]
+        # the digits that follow a name may be those of its memory: 'h10080gb' holds h100, but 'a1000' does not hold a100
+        inside = [
+            (name, key) for name, key in names if re.search(rf"{re.escape(name)}(?!\d)|{re.escape(name)}(?=\d+gi?b)", plain)
+        ]
+        if not inside:
+            return find_chip(text)
+        chip = find_chip(max(inside, key=lambda pair: len(pair[0]))[1])
+    memory = re.search(r"(?<![\d.])(\d+)\s*gi?b\b", text.lower().replace("-", " "))
+    if memory and abs(int(memory[1]) * units.GIB / chip.memory - 1) > OTHER_MEMORY and known_chip(text) is None:
+        chip = replace(chip, memory=int(memory[1]) * units.GIB)
+    return chip
+
+
+OTHER_MEMORY = 0.1
+"""A memory in a chip's name that differs by more is another variant of it; less is rounding, or GB for GiB."""
 
 
 def _words(text: str) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 cluster  = catalogue name [":" nodes] | count "x" catalogue name | torus | hosts ["@" network] | sites | path to a .toml
 sites    = count "x" "(" cluster of several nodes ")" "@" network ["," latency]
-torus    = [pods "x" | pods " pods of "] chip [":" AxBxC] | chip ":" pods " pods"
+torus    = [pods "x" | pods " pods of "] chip [":" AxBxC] | chip ":" pods " pods" | [slices "x"] version "-" size, as in 2 x v5e-256
 hosts    = host {"+" host}          host  = [count "x"] "(" cards ")" | nodes "x" count "x" chip | cards
 cards    = card {"+" card}          card  = [count "x"] chip
 """
@@ -68,7 +68,8 @@ def find_cluster(text: str) -> Cluster:
         cluster = _from_file(read_file(Path(body)), None)
     else:
         plain = body.lower().replace("×", "x")
-        cluster = _named(plain, text) or _torus(plain, text) or _hosts(plain, text)
+        slices = slices_in_text(plain) if _SLICES.fullmatch(plain) else None
+        cluster = _named(plain, text) or slices or _torus(plain, text) or _hosts(plain, text)
     if at:
         link = Link(name=network.strip(), bandwidth=units.parse(network, "bytes/s"))
         cluster = replace(cluster, name=text.strip(), network=link)
@@ -230,6 +231,50 @@ def _torus(body: str, text: str) -> Cluster | None:
     return _pods(shape, chip, pods, text)
 
 
+CORES_PER_CHIP = 2
+"""TensorCores that names of slices of TPU v2 to v4 and v5p count: v5p-128 has 64 chips. Later names count chips: v5e-256."""
+_SLICES = re.compile(r"(?:(\d+)\s*(?:x|\*|slices? of)\s*)?(?:tpu[ -]?)?(v\d+[a-z]*)-(\d+)(?![\w.])")
+
+
+def slices_in_text(text: str, chip: Chip | None = None) -> Cluster | None:
+    """Return the slices that a text names, '32 x v5e-256' or 'v5p-128'; None where it names none. With `chip`, also 'tpu-v5p-128' for 128
+    chips: a whole slice, or as many pods as that takes."""
+    plain = text.lower().replace("×", "x")
+    if chip and plain.startswith(f"{chip.key}-"):
+        return _slices(chip, int(plain.removeprefix(f"{chip.key}-")), 0, text)
+    match = _SLICES.search(plain)
+    named = known_chip(f"tpu-{match[2]}") if match else None
+    if match is None or named is None:
+        return None
+    cores = 1 if match[2] in ("v5e", "v6e") or match[2] > "v6" else CORES_PER_CHIP
+    return _slices(named, _number(match[3], text) // cores, _number(match[1] or "1", text), text)
+
+
+def _slices(chip: Chip, chips: int, slices: int, text: str) -> Cluster:
+    """Build slices of this many chips. `slices` 0: as many equal ones as needed, none larger than a pod."""
+    if not chips:
+        raise UserError(f"cluster {quoted(text)}: a slice needs at least one chip")
+    most = math.prod(chip.torus.pod) if chip.torus and chip.torus.pod else chips
+    count = slices or -(-chips // most)
+    if not slices and chips % count:
+        raise UserError(f"cluster {quoted(text)}: {chips} chips are not a whole number of pods of {chip.name}")
+    each = chips if slices else chips // count
+    shape = _compact(each, chip.link.axes if chip.link else 3)
+    if each > most:
+        raise UserError(f"cluster {quoted(text)}: a slice of {each} chips is larger than a pod of {chip.name}")
+    return _pods(shape, chip, count, text)
+
+
+def _compact(chips: int, axes: int) -> tuple[int, ...]:
+    """Return the most compact shape of a slice: 16x16 for 256 chips and two axes, 4x4x8 for 128 chips and three."""
+    if axes == 1:
+        return (chips,)
+    shapes = [
+        (side, *_compact(chips // side, axes - 1)) for side in range(1, int(chips ** (1 / axes) + 1e-9) + 1) if chips % side == 0
+    ]
+    return min(shapes, key=lambda shape: sorted(shape, reverse=True))
+
+
 def _shape_missing(chip: Chip, text: str) -> str:
     return f"cluster {quoted(text)}: a slice of {chip.name} needs its shape, such as {_example(chip)}"
 
@@ -309,7 +354,7 @@ def _with_vendor_network(cluster: Cluster, text: str) -> Cluster:
             f"cluster {quoted(text)} has several hosts and no network between them; add one, such as {text.strip()}@10Gbps"
         )
     each = units.show(network.bandwidth, "bytes/s")
-    note = f"network not given: {network.name}, {each} per device, assumed as in the vendor's own system"
+    note = f"network not given: the vendor's {network.name}, {each} a device, assumed"
     return replace(cluster, network=replace(network, bandwidth=network.bandwidth * smallest), notes=(*cluster.notes, note))
 
 

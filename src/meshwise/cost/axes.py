@@ -9,9 +9,11 @@ from typing import Literal
 
 from meshwise.errors import UserError, nearest
 
-RECOMPUTE = ("none", "selective", "full")
+RECOMPUTE = ("none", "selective", "full", "mlp", "layernorm", "moe_act", "minimal", "save_qkv_proj", "save_out_proj")
+"""Recomputation of activations. selective: as the framework means it (Framework.selective); mlp, layernorm and moe_act: Megatron's modules;
+minimal and save_*: MaxText's policies. `cost/train/recompute.py` says what each keeps and repeats."""
 SCHEDULES = ("1f1b", "interleaved", "zero-bubble")
-OFFLOAD = ("none", "optimizer", "parameters")
+OFFLOAD = ("none", "optimizer", "parameters", "activations")
 
 Row = Mapping[str, int | str]
 """One layout in words, as in plan.json: {"dp_replicate": 1, "tp": 8, ..., "recompute": "full"}."""
@@ -46,6 +48,7 @@ AXES = (
     Axis("pp", "Pipeline stages.", role="cut", shown="pp{}"),
     Axis("cp", "Context parallelism.", role="cut", shown="cp{}"),
     Axis("ep", "Expert parallelism.", role="cut", shown="ep{}"),
+    Axis("etp", "Tensor parallelism of experts: 1, or the same as tp.", role="cut", shown="etp{}"),
     Axis("mbs", "Sequences in a micro-batch.", role="batch", shown="mbs{}"),
     Axis("vpp", "Model chunks per pipeline stage (interleaving).", shown="vpp{}"),
     Axis("zero", "ZeRO stage.", least=0, minor=True, shown="zero{}", short="z{}"),
@@ -62,7 +65,7 @@ INNER = tuple(axis.name for axis in AXES if axis.role == "inner")
 MINOR = tuple(axis.name for axis in AXES if axis.minor)
 DATA = ("dp_replicate", "dp_shard")
 """Axes of data parallelism: their product is dp."""
-MODEL_CUTS = ("tp", "pp", "cp", "ep")
+MODEL_CUTS = ("tp", "pp", "cp", "ep", "etp")
 """Axes that divide the model or its sequences, not the batch."""
 BOUNDED = ("dp", *NAMES)
 """Axes that `--fix` and `--allow` accept."""
@@ -106,7 +109,9 @@ def layout_name(row: Row, *, short: bool = False) -> str:
     """Return 'dp8 tp4 pp12 mbs2 zero1 full recompute', or short: 'dp8 tp4 pp12 mbs2 z1 full'. Omits defaults except dp, tp, pp, mbs."""
     replicas, shards = (int(row[axis]) for axis in DATA)
     words = [f"dp{replicas * shards}", f"tp{row['tp']}", f"pp{row['pp']}"]
-    words += [f"{axis}{row[axis]}" for axis in ("cp", "ep", "vpp") if int(row[axis]) > 1]
+    words += [f"{axis}{row[axis]}" for axis in ("cp", "ep") if int(row[axis]) > 1]
+    words += [f"etp{row['etp']}"] if int(row["ep"]) > 1 and row["etp"] != row["tp"] else []
+    words += [f"vpp{row['vpp']}"] if int(row["vpp"]) > 1 else []
     words.append(f"mbs{row['mbs']}")
     words += [f"shard{shards}"] if replicas > 1 and shards > 1 else []
     for axis in ("zero", "sp", "recompute", "schedule", "offload"):

@@ -19,17 +19,22 @@ def waiting(shares: Floats) -> Floats:
     return 1 - np.sum(shares[:, [TRAIN_PARTS.index(name) for name in COMPUTING]], axis=1)
 
 
-def factors(c: Calibration, waits: Floats, devices: Floats) -> tuple[Floats, Floats]:
-    """Return the factors on predicted seconds that give the low and the high end of the interval."""
+def factors(c: Calibration, waits: Floats, devices: Floats, mixed: Floats | bool = False) -> tuple[Floats, Floats]:
+    """Return the factors on predicted seconds that give the low and the high end of the interval. `mixed`: whether the model has experts.
+
+    Independent sources of error add in quadrature: the rows left out of the fit, more devices than in the fit, differences between
+    machines where the calibration is of others, and experts.
+    """
     which: Ints = np.searchsorted(np.array(c.waiting), waits, side="right")
     beyond = DOUBLING * np.log2(np.maximum(1.0, devices / c.devices)) if c.devices else np.zeros(len(waits))
-    low, high = (np.hypot(np.array(side)[which], beyond) for side in (c.low, c.high))
+    more = np.hypot(np.hypot(beyond, NORMAL * c.between), NORMAL * c.expert_spread * np.asarray(mixed))
+    low, high = (np.hypot(np.array(side)[which], more) for side in (c.low, c.high))
     return np.exp(-low), np.exp(high)
 
 
-def step(c: Calibration, parts: dict[str, float], devices: int) -> tuple[float, float]:
+def step(c: Calibration, parts: dict[str, float], devices: int, mixed: bool) -> tuple[float, float]:
     """Return the two factors for one step, given its seconds by part."""
     total = sum(parts.values())
     shares = np.array([[parts[name] / total for name in TRAIN_PARTS]])
-    low, high = factors(c, waiting(shares), np.array([float(devices)]))
+    low, high = factors(c, waiting(shares), np.array([float(devices)]), mixed)
     return float(low[0]), float(high[0])

@@ -24,6 +24,7 @@ class Layouts:
     pp: Ints
     cp: Ints
     ep: Ints
+    etp: Ints
     mbs: Ints
     vpp: Ints
     zero: Ints

@@ -2,18 +2,16 @@
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 from meshwise import units
+from meshwise.cost.precision import RECIPES, Precision, Recipe
 from meshwise.cost.reliability import Reliability
 from meshwise.errors import UserError, quoted
 
 if TYPE_CHECKING:  # --help reads the fields of these classes and should not import numpy
     from meshwise.catalogue.frameworks import Framework
     from meshwise.cost.layout import Ints
-
-Precision = Literal["bf16", "fp16", "fp8"]
-PRECISIONS: tuple[str, ...] = get_args(Precision)
 
 OPTIMIZER_BYTES: dict[str, float] = {
     "adamw": 12.0,
@@ -39,6 +37,10 @@ class Train:
     seq: int
     framework: "Framework"
     precision: Precision = "bf16"
+    loss: str = ""
+    """How the loss is computed, one of LOSSES; '': as the framework does."""
+    compiled: bool = False
+    """Whether the layers are compiled (torch.compile); only frameworks with `compiled` differ."""
     optimizer: str = "adamw"
     tokens: float = 0.0
     """Tokens of the whole run; 0 where only the step matters."""
@@ -51,12 +53,22 @@ class Train:
     reliability: Reliability = RELIABLE
 
     @property
+    def recipe(self) -> Recipe:
+        """How the products of the layers are computed."""
+        return RECIPES[self.precision]
+
+    @property
+    def loss_kind(self) -> str:
+        return self.loss or self.framework.loss
+
+    @property
     def batch_tokens(self) -> "int | Ints":
         return self.batch * self.seq
 
     def checkpoint_bytes(self, params: float) -> float:
         """Return the bytes of a checkpoint: weights and optimizer state, stored once however often they are replicated."""
-        return params * (self.framework.weight_bytes + OPTIMIZER_BYTES[self.optimizer])
+        copy = 0 if self.framework.shards_master else self.framework.weight_bytes
+        return params * (copy + OPTIMIZER_BYTES[self.optimizer])
 
 
 @dataclass(frozen=True, kw_only=True)

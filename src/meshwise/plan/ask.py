@@ -3,10 +3,12 @@
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from meshwise import units
+from meshwise.catalogue.frameworks import LOSSES
 from meshwise.cost import axes
 from meshwise.cost.axes import Bounds
+from meshwise.cost.precision import PRECISIONS
 from meshwise.cost.reliability import ACCEPTED
-from meshwise.cost.work import OPTIMIZER_BYTES, PRECISIONS, Train, parse_batch
+from meshwise.cost.work import OPTIMIZER_BYTES, Train, parse_batch
 from meshwise.errors import UserError, quoted
 from meshwise.plan.fields import (
     FLAG,
@@ -91,10 +93,15 @@ class TrainAsk(Ask):
     tokens: float = asked(default=0.0, converter=_TOKENS, help="Tokens to train on (15T); adds days, cost and energy.")
     framework: str = asked(
         default="", converter=TEXT, complete="frameworks", vary="megatron,torchtitan", shown="megatron, maxtext on TPUs",
-        help="megatron, torchtitan, nanotron, fsdp, megatron-deepspeed, maxtext, hai-llm, meshwise.",
+        help="megatron, megatron-bridge, torchtitan, fsdp, deepspeed, nanotron, maxtext, ... (meshwise show frameworks)."
     )  # fmt: skip
     precision: str = asked(default="bf16", converter=choice(*PRECISIONS), help="Precision of matrix products.", vary="bf16,fp8")
     optimizer: str = asked(default="adamw", converter=choice(*OPTIMIZER_BYTES), help="Optimizer.", vary="adamw,muon")
+    loss: str = asked(
+        default="", converter=choice("", *LOSSES), shown="as the framework", vary="materialised,chunked,fused",
+        help="How the loss is computed: all logits, in chunks, or fused.",
+    )  # fmt: skip
+    compile: bool = asked(default=False, converter=FLAG, help="Layers are compiled (torch.compile), where the framework can.")
     top: int = asked(default=10, converter=_TOP, help="Layouts to list.")
     fix: tuple[str, ...] = asked(default=(), converter=TEXTS, help="Fix axes of the layout: tp=8,recompute=full.", group=LAYOUT)
     allow: tuple[str, ...] = asked(default=(), converter=TEXTS, help="Bound axes of the layout: pp=1..12.", group=LAYOUT)

@@ -1,53 +1,12 @@
-"""Tables of training runs: rows as cases, reasons for skipped rows, and refused files."""
+"""Rows of tables of training runs as cases: times, memory, layouts, and reasons for skipped rows."""
 
-import json
-import re
-from collections import Counter
-from itertools import product
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from meshwise.calibrate.train import cases
-from meshwise.catalogue import files
-from meshwise.errors import UserError
-from support.command import one_line
+from meshwise.cost.axes import OFFLOAD, RECOMPUTE
 from support.every import check_every
-from support.measured_rows import ROW, built_in, read, table
-
-BUILT_IN = {  # rows used, rows in the file: the files' own README
-    "bloom_prequel": (75, 112),
-    "korthikanti2022_iteration": (9, 10),
-    "megatron2021_table1": (10, 10),
-    "nanotron_h100_small": (415, 905),
-    "vtrain_a100_single_node": (1440, 1440),
-}
-SERVED = {"h200_transformers_14b", "h200_transformers_3b", "h200_transformers_8b", "llamacpp_fit_dryrun", "local_rig_notes"} | {
-    f"xiongjiedai_{it}" for it in ("llama3_bench", "memory_buffers", "notebook_runs")
-}
-
-
-def test_every_row_of_a_built_in_table_is_used_or_skipped_with_a_reason() -> None:
-    def check(name: str) -> None:
-        used, skipped = built_in(name)
-        assert (len(used), len(used) + len(skipped)) == BUILT_IN[name]
-        assert all(skip.reason for skip in skipped)
-
-    check_every(check, [(one,) for one in BUILT_IN])
-
-
-def test_every_built_in_table_is_tested() -> None:
-    assert set(files.files("measurements", ".csv")) == set(BUILT_IN) | SERVED
-
-
-def test_the_bloom_table_keeps_its_runs_out_of_memory_and_skips_repeats_and_flagged_rows() -> None:
-    used, skipped = built_in("bloom_prequel")
-    assert [case.row_id for case in used if not case.ran] == ["bloom-101", "bloom-108", "bloom-109"]
-    reasons = Counter(skip.reason for skip in skipped)
-    assert reasons["repeats another row"] == 13  # the table's dup_of column
-    assert reasons["flagged in the table as not adding up"] == 16  # chk_flag, less the repeats among them
+from support.measured_rows import built_in, read, skipped
 
 
 def test_seconds_come_from_whichever_column_states_them(tmp_path: Path) -> None:
@@ -79,19 +38,6 @@ def test_a_run_out_of_memory_has_no_time(tmp_path: Path) -> None:
     assert not case.has_memory
 
 
-def test_the_size_tells_a_gated_model_and_a_tied_head_apart() -> None:
-    used, _ = built_in("nanotron_h100_small")
-    sizes = {case.model.decoder.hidden: (case.model.decoder.tied, case.model.params / 1e9) for case in used}
-    assert sizes[2048] == (True, pytest.approx(1.34, abs=0.005))  # the figures of the playbook
-    assert sizes[4096] == (False, pytest.approx(8.86, abs=0.005))
-
-
-def test_a_model_without_sizes_is_the_preset_of_that_name(tmp_path: Path) -> None:
-    blank = dict.fromkeys(("n_layers", "d_model", "n_heads", "vocab"), "")
-    (case,) = read(tmp_path, blank | {"model": "Llama-3-8B"})
-    assert case.model.params == 8_030_261_248  # meta-llama/Meta-Llama-3-8B
-
-
 def test_sharding_is_a_stage_or_a_word(tmp_path: Path) -> None:
     def check(row: dict[str, str], zero: int, shard: int, replicate: int) -> None:
         (case,) = read(tmp_path, row)
@@ -116,28 +62,6 @@ def test_omitted_columns_are_derived_from_others(tmp_path: Path) -> None:
     assert case.work.batch == 4 * 4 * 3
 
 
-def test_a_framework_is_found_by_part_of_its_name(tmp_path: Path) -> None:
-    def check(text: str, key: str) -> None:
-        (case,) = read(tmp_path, {"framework": text})
-        assert (case.work.framework.key, case.assumed) == (key, ())
-
-    check_every(
-        check,
-        [
-            ("Megatron-DeepSpeed", "megatron-deepspeed"),
-            ("NeMo (Megatron-LM)", "megatron"),
-            ("PyTorch FSDP", "fsdp"),
-            ("nanotron", "nanotron"),
-        ],
-    )
-
-
-def test_an_unknown_framework_is_replaced_and_noted(tmp_path: Path) -> None:
-    replicated, sharded = read(tmp_path, {"framework": "homegrown"}, {"framework": "homegrown", "zero_stage": "3"})
-    assert (replicated.work.framework.key, sharded.work.framework.key) == ("megatron", "fsdp")
-    assert replicated.assumed == ("framework 'homegrown' evaluated as Megatron-LM",)
-
-
 def test_a_stated_sequence_parallelism_overrides_the_frameworks_default(tmp_path: Path) -> None:
     base = {"framework": "nanotron", "tp": "2", "dp": "4"}
     silent, stated = read(tmp_path, base, base | {"seq_parallel": "no"})
@@ -146,21 +70,26 @@ def test_a_stated_sequence_parallelism_overrides_the_frameworks_default(tmp_path
 
 def test_a_row_that_cannot_be_evaluated_is_skipped_with_the_reason(tmp_path: Path) -> None:
     def check(row: dict[str, str], reason: str) -> None:
-        used, (skip,) = cases.read_cases(table(tmp_path, {}, row))
-        assert [case.row_id for case in used] == ["a"]
-        assert (skip.row_id, skip.reason) == ("b", reason)
+        assert skipped(tmp_path, row) == reason
 
+    ways = "expected one of " + ", ".join(RECOMPUTE)
     check_every(
         check,
         [
             ({"dp": "4"}, "dp 4, tp 1, pp 1 and cp 1 do not multiply to 8 devices"),
             ({"tp": "3"}, "tp 3, pp 1 and cp 1 do not divide 8 devices"),
             ({"tp": "0"}, "tp 0, pp 1 and cp 1 do not divide 8 devices"),
-            ({"tp": ""}, "tp is not stated"),
+            ({"cp": "16", "dp": ""}, "tp 1, pp 1 and cp 16 do not divide 8 devices"),
+            ({"ep": "3"}, "ep 3 with etp 1 does not divide the 8 devices of a pipeline stage"),
+            ({"ep": "4", "etp": "4"}, "ep 4 with etp 4 does not divide the 8 devices of a pipeline stage"),
+            ({"dp_shard": "3"}, "dp_shard 3 does not divide dp 8"),
             ({"n_layers": "many"}, "n_layers is 'many', not a number"),
             ({"micro_batch": "1.5"}, "micro_batch is 1.5, not a whole number"),
             ({"n_gpus": "12"}, "12 devices are not a whole number of nodes of 8"),
-            ({"recompute": "sometimes"}, "recompute is 'sometimes'; expected none, selective or full"),
+            ({"n_gpus": "0"}, "n_gpus is 0"),
+            ({"recompute": "sometimes"}, f"recompute is 'sometimes'; did you mean 'selective'?; {ways}"),
+            ({"recompute": "fulll"}, f"recompute is 'fulll'; did you mean 'full'?; {ways}"),
+            ({"offload": "disk"}, f"offload is 'disk'; expected one of {', '.join(OFFLOAD)}"),
             ({"outcome": "fail"}, "failed for a reason the table does not tell"),
             ({"outcome": "odd"}, "outcome is 'odd'"),
             ({"sec_per_iter": ""}, "neither a time nor a memory is stated"),
@@ -171,114 +100,120 @@ def test_a_row_that_cannot_be_evaluated_is_skipped_with_the_reason(tmp_path: Pat
     )
 
 
-def test_an_unknown_chip_is_named_with_its_nearest(tmp_path: Path) -> None:
-    _, (skip,) = cases.read_cases(table(tmp_path, {}, {"gpu": "A100-81GB"}))
-    assert "did you mean" in skip.reason
+# Times in other words.
 
 
-def test_a_measurement_that_is_not_positive_is_refused_with_its_line(tmp_path: Path) -> None:
-    def check(text: str, column: str) -> None:
-        with pytest.raises(UserError) as refused:
-            cases.read_cases(table(tmp_path, {}, {column: text}))
-        assert one_line(refused.value) == (
-            f"runs.csv, line 3: {column} is '{text}'; expected a number above zero, or an empty field if it was not measured"
-        )
-
-    check_every(check, product(["nan", "NaN", "inf", "-1", "0", "fast"], ["sec_per_iter", "mem_gb"]))
+def gpt_flops(factor: int) -> float:
+    """FLOPs of a step of ROW's GPT by eq. 3 of arXiv:2104.04473, with 96 in the formula where layers are recomputed and 72 where not."""
+    b, s, layers, h, v = 64, 1024, 24, 2048, 51200
+    return factor * b * s * layers * h**2 * (1 + s / (6 * h)) + 6 * b * s * h * v
 
 
-def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path) -> None:
-    def check(text: str, words: str) -> None:
-        path = tmp_path / "runs.csv"
-        path.write_text(text)
-        with pytest.raises(UserError) as refused:
-            cases.read_cases(path)
-        assert one_line(refused.value).startswith(words)
-
-    check_every(
-        check,
-        [
-            ("", "runs.csv: empty; expected a CSV file"),
-            ("\n\n", "runs.csv: empty; expected a CSV file"),
-            (",".join(ROW), "runs.csv: no rows below the header"),
-            ("a,b\n1,2", "runs.csv: the column 'n_gpus' is missing"),
-            ("a,a\n1,2", "runs.csv: the column 'a' appears twice"),
-            (",".join(ROW) + "\n1,2", f"runs.csv, line 2: 2 fields, where the header has {len(ROW)}"),
-            (",".join(ROW) + '\n"1,2', "runs.csv, line 2: not valid CSV"),
-            ("n_gpus,tp,pp,dp,global_batch_seqs,seq_len,gpu\n", "runs.csv: no column with a measurement"),
-        ],
-    )
-
-
-def test_a_missing_column_is_named(tmp_path: Path) -> None:
-    def check(column: str) -> None:
-        with pytest.raises(UserError, match=f"the column '{column}' is missing"):
-            cases.read_cases(table(tmp_path, {}, without=(column,)))
-
-    check_every(check, [(one,) for one in cases.NEEDED])
-
-
-def test_a_table_without_a_usable_row_states_the_most_common_reason(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="none of its 2 rows can be evaluated; 2 of them: tp is not stated"):
-        cases.read_cases(table(tmp_path, {"tp": ""}, {"tp": ""}))
-
-
-def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
-    path = table(tmp_path, {})
-    path.write_text("\ufeff" + path.read_text())
-    assert len(cases.read_cases(path)[0]) == 1
-
-
-words = st.sampled_from(["", "0", "-1", "1e9", "nan", "8", "3", "x", "9" * 400, "1.5", "none", "H100-80GB", "2048", "[/red]", "‮"])
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    column=st.sampled_from(sorted({*ROW, "cp", "ep", "interleave", "sharding", "grad_accum", "params_b", "d_ff", "model"})),
-    text=words,
+@pytest.mark.parametrize(
+    ("column", "recompute", "factor"), [("mfu", "none", 72), ("mfu", "full", 72), ("hfu", "none", 72), ("hfu", "full", 96)]
 )
-def test_any_cell_content_is_read_skipped_or_refused_in_one_line(tmp_path: Path, column: str, text: str) -> None:
-    try:
-        used, skipped = cases.read_cases(table(tmp_path, {}, {column: text}))
-    except UserError as error:
-        one_line(error)
-    else:
-        assert len(used) + len(skipped) == 2
+def test_a_utilization_is_the_time_that_it_implies(tmp_path: Path, column: str, recompute: str, factor: int) -> None:
+    """40% of the 312 TFLOP/s of 8 A100. An HFU counts the second forward pass of recomputed layers, an MFU does not."""
+    seconds = gpt_flops(factor) / (0.4 * 312e12 * 8)
+    share, time = read(tmp_path, {"sec_per_iter": "", column: "40", "recompute": recompute}, {"sec_per_iter": f"{seconds:.6f}"})
+    assert share.seconds == pytest.approx(time.seconds, rel=1e-3)
 
 
-# What `meshwise run` keeps.
-
-KEPT = {
-    "model": "llama-debug", "n_layers": 4, "d_model": 256, "d_ff": 768, "n_heads": 8, "n_kv_heads": 4, "vocab": 512, "seq_len": 128,
-    "gpu": "h200", "n_gpus": 2, "gpus_per_node": 2, "framework": "meshwise", "precision": "bf16", "dp": 1, "tp": 2, "pp": 1, "cp": 1,
-    "zero_stage": 0, "micro_batch": 4, "global_batch_seqs": 8, "recompute": "none", "seq_parallel": "yes", "sec_per_iter": 0.25,
-    "mem_gb": 0.5, "mem_unit": "GiB", "outcome": "ok",
-}  # fmt: skip
+def test_teraflops_are_the_time_that_they_imply(tmp_path: Path) -> None:
+    (case,) = read(tmp_path, {"sec_per_iter": "", "tflops_per_gpu": "124.8"})
+    assert case.seconds == pytest.approx(gpt_flops(72) / (124.8e12 * 8), rel=1e-3)
 
 
-def test_rows_written_by_a_run_are_read_as_cases(tmp_path: Path) -> None:
-    path = tmp_path / "measurement.jsonl"
-    path.write_text((json.dumps(KEPT) + "\n") * 2)
-    used, skipped = cases.read_cases(path)
-    assert (len(used), skipped) == (2, [])
-    assert (used[0].seconds, used[0].memory, used[0].layout["tp"]) == (0.25, 2**29, 2)
-    assert used[0].work.framework.name == "meshwise"
+def test_a_utilization_in_8_bits_is_of_the_8_bit_peak(tmp_path: Path) -> None:
+    wide, narrow = read(tmp_path, *({"gpu": "H100", "sec_per_iter": "", "mfu": "30", "precision": p} for p in ("bf16", "fp8")))
+    assert wide.seconds / narrow.seconds == pytest.approx(2, rel=0.01)
 
 
-def test_damaged_rows_of_a_run_are_refused_with_their_line(tmp_path: Path) -> None:
-    def check(text: str, words: str) -> None:
-        path = tmp_path / "measurement.jsonl"
-        path.write_text(text)
-        with pytest.raises(UserError, match=re.escape(words)):
-            cases.read_cases(path)
+def test_a_stated_time_precedes_a_utilization(tmp_path: Path) -> None:
+    (case,) = read(tmp_path, {"sec_per_iter": "2.5", "mfu": "40", "tflops_per_gpu": "9"})
+    assert case.seconds == 2.5
+
+
+# Axes in other words.
+
+
+def test_recompute_goes_by_the_words_of_programs(tmp_path: Path) -> None:
+    def check(text: str, value: str) -> None:
+        (case,) = read(tmp_path, {"recompute": text})
+        assert RECOMPUTE[case.layout["recompute"]] == value
 
     check_every(
         check,
         [
-            ("", "empty"),
-            ("{", "line 1: not valid JSON"),
-            ("[1]", "line 1: expected an object"),
-            (json.dumps({key: value for key, value in KEPT.items() if key != "tp"}), "line 1: the column 'tp' is missing"),
-            (json.dumps(KEPT | {"sec_per_iter": -1}), "line 1: sec_per_iter is '-1'"),
+            ("no", "none"),
+            ("yes", "full"),
+            ("Full", "full"),
+            ("selective", "selective"),
+            ("core_attn", "selective"),
+            ("selective op", "selective"),
+            ("mlp", "mlp"),
+            ("layernorm", "layernorm"),
+            ("moe_act", "moe_act"),
+            ("minimal_flash", "minimal"),
+            ("save_qkv_proj", "save_qkv_proj"),
+            ("save_out_proj", "save_out_proj"),
         ],
     )
+
+
+def test_offload_is_a_word_or_part_of_a_policy(tmp_path: Path) -> None:
+    def check(row: dict[str, str], value: str) -> None:
+        (case,) = read(tmp_path, row)
+        assert OFFLOAD[case.layout["offload"]] == value
+
+    check_every(
+        check,
+        [
+            ({}, "none"),
+            ({"offload": "no"}, "none"),
+            ({"offload": "cpu"}, "optimizer"),
+            ({"offload": "optimizer"}, "optimizer"),
+            ({"offload": "parameters"}, "parameters"),
+            ({"offload": "activations"}, "activations"),
+            ({"recompute": "qkv_proj_offloaded"}, "activations"),  # MaxText
+        ],
+    )
+
+
+def test_a_sequence_cut_over_context_ranks_keeps_its_zero_stage_without_data_ranks(tmp_path: Path) -> None:
+    """Llama 3 8B at 256k tokens over cp 8: one data rank, and FSDP over the context ranks."""
+    (case,) = read(tmp_path, {"cp": "8", "dp": "1", "zero_stage": "3", "framework": "torchtitan", "global_batch_seqs": "8"})
+    assert (case.layout["zero"], case.layout["dp_shard"], case.layout["cp"]) == (3, 1, 8)
+    (alone,) = read(tmp_path, {"n_gpus": "1", "dp": "1", "zero_stage": "3"})
+    assert alone.layout["zero"] == 0
+
+
+def test_data_ranks_that_shard_are_read(tmp_path: Path) -> None:
+    (case,) = read(tmp_path, {"dp_shard": "4", "zero_stage": "3", "framework": "torchtitan"})
+    assert (case.layout["dp_shard"], case.layout["dp_replicate"]) == (4, 2)
+
+
+MIXTURE = {"n_experts": "8", "top_k": "2", "d_ff": "4096", "tp": "4", "dp": "2"}
+
+
+def test_experts_are_cut_like_other_layers_unless_their_group_spans_tensor_ranks(tmp_path: Path) -> None:
+    """8 devices, tp 4: of 2 data ranks no group of 8 experts can be made, so experts are whole; Megatron-Bridge has them whole anyway."""
+    cut, spanning, bridge, stated = read(
+        tmp_path,
+        MIXTURE | {"ep": "2"},
+        MIXTURE | {"ep": "8"},
+        MIXTURE | {"ep": "2", "framework": "Megatron-Bridge"},
+        MIXTURE | {"ep": "2", "etp": "1"},
+    )
+    assert [case.layout["etp"] for case in (cut, spanning, bridge, stated)] == [4, 1, 1, 1]
+
+
+def test_dropped_tokens_leave_no_rank_with_more_than_the_mean(tmp_path: Path) -> None:
+    free, dropped = read(tmp_path, MIXTURE, MIXTURE | {"router": "drop and pad"})
+    assert free.work.imbalance > dropped.work.imbalance == 1.0
+
+
+def test_accumulation_steps_tell_the_micro_batch(tmp_path: Path) -> None:
+    """64 sequences over 8 ranks in 4 steps: 2 at a time."""
+    (case,) = read(tmp_path, {"micro_batch": "", "grad_accum": "4"})
+    assert case.layout["mbs"] == 2

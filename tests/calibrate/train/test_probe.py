@@ -9,9 +9,11 @@ import pytest
 
 from meshwise.calibrate.train import probe as fitted_probe
 from meshwise.catalogue import files, records
-from meshwise.catalogue.calibrations import COEFFICIENTS, Calibration, choose, named
+from meshwise.catalogue.calibrations import COEFFICIENTS, Calibration, named
 from meshwise.catalogue.chips import Chip, find_chip, part_of_here
 from meshwise.catalogue.clusters import find_cluster
+from meshwise.catalogue.frameworks import find_framework
+from meshwise.catalogue.levels import choose
 from meshwise.errors import UserError
 from meshwise.run.probe import measure, store
 from support.command import Done
@@ -91,9 +93,9 @@ def test_a_stored_probe_makes_here_a_cluster_with_a_calibration(home: Path) -> N
         cluster = find_cluster(words)
         assert cluster.devices == devices
         chip = cluster.nodes[0][1].chips[0][1]
-        assert choose(chip, "meshwise").key == choose(chip, "megatron").key == "probe"
+        assert choose(chip, find_framework("meshwise")).key == choose(chip, find_framework("megatron")).key == "probe"
     assert named("probe").memory == pytest.approx(TRUTH.memory, rel=0.01)
-    assert choose(find_chip("h200"), "meshwise").key != "probe"  # the catalogue's chip is left as it was
+    assert choose(find_chip("h200"), find_framework("meshwise")).key != "probe"  # the catalogue's chip is left as it was
     assert sorted(path.name for path in (home / "probes").iterdir()) == ["here.jsonl"]
 
 

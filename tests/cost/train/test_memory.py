@@ -3,27 +3,31 @@
 from dataclasses import replace
 from itertools import product
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 
 from meshwise.catalogue.calibrations import Calibration
-from meshwise.catalogue.frameworks import find_framework
+from meshwise.catalogue.frameworks import LOSSES, find_framework
+from meshwise.cost.axes import OFFLOAD, RECOMPUTE
 from meshwise.cost.layout import Layouts
 from meshwise.cost.parts import TRAIN_KINDS
+from meshwise.cost.train.memory import GATHERED, host_bytes, stored_per_token
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate
 from support.every import check_every
 from support.train_questions import cost, faster, question, questions_with_layouts, sums_to
 
 MEGATRON = find_framework("megatron")
-PLAIN = replace(MEGATRON, flash_attention=False, dropout=True)
+PLAIN = replace(MEGATRON, attention="unfused", dropout=True)
 """Megatron as Korthikanti et al. had it in 2022."""
 SIZES = [("korthikanti-22b", 2048), ("korthikanti-175b", 2048), ("gpt3-13b", 1024)]
 
 
 def kept(q: Question, **axes: int) -> float:
-    """Activation bytes of one layer."""
-    return cost(q, **axes)[1]["activations"] / q.model.decoder.layers
+    """Activation bytes that one layer keeps for the backward pass, without what the layer at work needs meanwhile."""
+    a = Layouts.of(**axes).as_floats()
+    return axes.get("mbs", 1) * q.work.seq * stored_per_token(q.model, q.work, a).item() / q.model.decoder.layers
 
 
 def bytes_of(kind: str, q: Question, **axes: int) -> float:
@@ -59,7 +63,7 @@ def test_without_dropout_there_are_no_masks() -> None:
 
 
 def test_flash_attention_keeps_no_scores() -> None:
-    q = question("korthikanti-22b", framework=replace(PLAIN, flash_attention=True), batch=1)
+    q = question("korthikanti-22b", framework=replace(PLAIN, attention="fa2"), batch=1)
     assert kept(q) == pytest.approx(2048 * 6144 * 34)
 
 
@@ -114,7 +118,7 @@ def test_each_zero_stage_shards_its_kinds_of_state(zero: int, shared: set[str]) 
     for kind in ("optimizer", "gradients", "weights"):
         expected = whole[kind] / 8 + (gathered if kind == "weights" else 0) if kind in shared else whole[kind]
         assert cut[kind] == pytest.approx(expected, rel=0.01)
-    for kind in ("activations", "logits", "context"):
+    for kind in ("activations", "logits"):
         assert cut[kind] == whole[kind]
 
 
@@ -147,11 +151,39 @@ def test_context_ranks_shard_the_optimizer_state_like_data_ranks() -> None:
     assert bytes_of("optimizer", q, dp_shard=1, cp=4) == pytest.approx(12 * q.model.params, rel=1e-4)  # no ZeRO: each has it all
 
 
+OFFLOADED = {how: OFFLOAD.index(how) for how in OFFLOAD}
+
+
 def test_offload_moves_the_optimizer_and_then_the_parameters_to_the_host() -> None:
-    q = question("llama-3-8b", framework="fsdp")
-    kept, moved, bare = (cost(q, dp_shard=8, zero=3, offload=how)[1] for how in (0, 1, 2))
+    q = question("llama-3-8b", framework="deepspeed")
+    kept, moved, bare = (cost(q, dp_shard=8, zero=3, offload=OFFLOADED[how])[1] for how in ("none", "optimizer", "parameters"))
     assert kept["optimizer"] > 0 == moved["optimizer"] == bare["optimizer"]
     assert kept["weights"] == moved["weights"] > bare["weights"] > 0  # the layers at work come back
+
+
+def on_host(q: Question, how: str, **axes: int) -> float:
+    a, layers = Layouts.of(offload=OFFLOADED[how], **axes).as_floats(), np.full(1, float(q.model.decoder.layers))
+    return host_bytes(q.model, q.work, a, layers, np.ones(1)).item()
+
+
+def test_what_leaves_the_device_is_in_the_memory_of_the_host() -> None:
+    """DeepSpeed with ZeRO 3 over 8: a host keeps, for an eighth of the parameters, 12 bytes of AdamW, 4 of its float32 gradient copy and
+    4 of the gradient it is updated with; with parameters, 2 bytes of weights more. Activations are those that the device no longer has."""
+    q = question("llama-3-8b", framework="deepspeed")
+    axes, eighth = {"dp_shard": 8, "zero": 3}, q.model.params / 8
+    assert on_host(q, "none", **axes) == 0
+    assert on_host(q, "optimizer", **axes) == pytest.approx(20 * eighth, rel=1e-4)
+    assert on_host(q, "parameters", **axes) == pytest.approx(22 * eighth, rel=1e-4)
+    program = question("llama-3-8b", framework="fsdp", batch=8)
+    assert on_host(program, "activations", **axes) == pytest.approx(32 * kept(program, **axes))
+
+
+def test_offloaded_activations_stay_on_the_device_for_two_layers() -> None:
+    """The layer that computes, and the one that is copied."""
+    q = question("llama-3-8b", framework="fsdp")
+    here, away = (bytes_of("activations", q, dp_shard=8, zero=3, offload=OFFLOADED[how]) for how in ("none", "activations"))
+    assert here == pytest.approx(32 * kept(q))
+    assert away == pytest.approx(2 * kept(q))
 
 
 def test_logits_are_as_wide_as_the_vocabulary_and_sharded_by_tp() -> None:
@@ -204,9 +236,133 @@ def test_split_weights_take_14_bytes_per_parameter_and_gradients_replace_freed_a
     assert tiny["gradients"] + tiny["activations"] + tiny["logits"] == pytest.approx(2 * params)
 
 
+@pytest.mark.parametrize("framework", ["megatron", "torchtitan", "fsdp", "meshwise"])
+def test_a_materialised_loss_takes_more_than_a_chunked_one_and_that_more_than_a_fused_one(framework: str) -> None:
+    """Of 32768 tokens and 128256 words; of few tokens, the head's own gradient is larger than all logits. The framework's own kind is what
+    a question that names none gets."""
+    kinds = {loss: question("llama-3-8b", framework=framework, batch=16, loss=loss) for loss in (*LOSSES, "")}
+    sizes = {loss: bytes_of("logits", q, mbs=16) for loss, q in kinds.items()}
+    assert sizes["materialised"] > sizes["chunked"] > sizes["fused"] > 0
+    assert sizes[""] == sizes[find_framework(framework).loss]
+
+
+def test_a_fused_loss_keeps_the_gradients_of_the_head_and_of_its_input_only() -> None:
+    """4 bytes for each of 128256 x 4096 weights and 2 for each of 2048 x 4096 inputs; no logit at all."""
+    q = question("llama-3-8b", loss="fused")
+    assert bytes_of("logits", q) == pytest.approx(4 * 128256 * 4096 + 2 * 2048 * 4096)
+
+
 def test_logits_computed_in_parts_take_two_parts_at_a_time() -> None:
     """4.2 GB of 16-bit logits in 4 parts of a GiB at most, two at a time; the gradient of the head in float32, of its input in 16 bits."""
     q = question("llama-3.2-1b", framework=find_framework("meshwise"), batch=8, seq=2048)
     rows, vocabulary, hidden = 8 * 2048, 128256, 2048
     expected = 2 * (2 * rows * vocabulary / 4) + 4 * vocabulary * hidden + 2 * rows * hidden
     assert bytes_of("logits", q, mbs=8) == pytest.approx(expected)
+
+
+# Runs that were refused although they ran.
+
+
+def test_a_sequence_cut_over_context_ranks_shards_the_state_without_data_ranks() -> None:
+    """Llama 3 8B at 256k tokens, cp 8, dp 1, ZeRO 3: the 8 context ranks are FSDP's mesh, so each has an eighth of the 16 bytes of state
+    and two gathered layers of 32."""
+    q = question("llama-3-8b", framework="torchtitan", batch=1, seq=2**18)
+    held = cost(q, cp=8, zero=3, recompute=2)[1]
+    state = sum(held[kind] for kind in ("weights", "gradients", "optimizer"))
+    assert state == pytest.approx((16 / 8 + 2 * 2 / 32) * q.model.params, rel=1e-3)
+
+
+def test_fsdp_has_16_bytes_of_state_a_parameter_and_checkpoints_12() -> None:
+    """Float32 weights, which are the master copy, their float32 gradient and two moments; a checkpoint has no gradient. Gathered layers
+    are in 16 bits: two of 32."""
+    for framework in ("fsdp", "torchtitan", "maxtext"):
+        q = question("llama-3-8b", framework=framework)
+        held, n = cost(q, dp_shard=8, zero=3)[1], q.model.params
+        assert held["gradients"] + held["optimizer"] == pytest.approx(16 * n / 8, rel=1e-3)
+        assert held["weights"] == pytest.approx(2 * 2 * n / 32, rel=1e-3)
+        assert q.work.checkpoint_bytes(n) == 12 * n
+    separate = question("llama-3-8b", framework="deepspeed").work
+    assert separate.checkpoint_bytes(1e9) == 14e9  # 16-bit weights beside their master copy
+
+
+def test_a_pipeline_of_zero_3_keeps_gathered_weights_and_whole_gradients() -> None:
+    """FSDP does not reshard between micro-batches of a pipeline: 2 bytes of weights and 4 of gradients for all parameters of a stage."""
+    q = question("llama-3-8b", framework="torchtitan", batch=64)
+    held = cost(q, dp_shard=8, pp=2, zero=3)[1]
+    half = q.model.params / 2
+    assert held["weights"] == pytest.approx(2 * half, rel=0.01)
+    assert held["gradients"] == pytest.approx(4 * half, rel=0.01)
+    assert held["optimizer"] == pytest.approx(12 * half / 8, rel=0.01)
+
+
+@pytest.mark.parametrize(("model", "rotates"), [("llama-3-8b", True), ("bloom-560m", False)])
+def test_only_rotary_models_keep_rotated_queries_and_keys(model: str, rotates: bool) -> None:
+    """Eager autograd keeps q and k again after they are rotated, 2 bytes an element, and the gate after its activation function."""
+    program = find_framework("fsdp")
+    eager, fused = (
+        kept(question(model, framework=replace(program, keeps_intermediates=how), batch=1), mbs=1) for how in (True, False)
+    )
+    d = question(model).model.decoder
+    copies = 2 * 2048 * (d.hidden + d.kv_heads * d.head_dim + d.ffn) if rotates else 0
+    assert eager - fused == pytest.approx(copies)
+
+
+def test_megatron_deepspeed_sums_gradients_in_float32_unless_it_trains_in_fp16() -> None:
+    """BigScience trained in bf16 with float32 sums, 4 bytes a parameter; fp16 gradients have 2."""
+    sizes = {
+        precision: bytes_of("gradients", question("bloom-560m", framework="megatron-deepspeed", precision=precision))
+        for precision in ("bf16", "fp16")
+    }
+    assert sizes["bf16"] == 2 * sizes["fp16"]
+    same = {bytes_of("gradients", question("bloom-560m", precision=precision)) for precision in ("bf16", "fp16")}
+    assert len(same) == 1  # Megatron-LM has one kind of buffer
+
+
+def test_sequence_parallelism_gathers_three_whole_activations_for_the_layer_at_work() -> None:
+    """Its input, and the gradients of its input and its output, 2 bytes a hidden unit each."""
+    q = question("korthikanti-22b", framework=PLAIN, batch=1)
+    stored = 48 * kept(q, tp=8, sp=1)
+    assert bytes_of("activations", q, tp=8, sp=1) - stored == pytest.approx(GATHERED * 2 * 2048 * 6144)
+
+
+# Recompute.
+
+EVERY_WAY: dict[str, int] = dict(zip(RECOMPUTE, range(len(RECOMPUTE)), strict=True))
+
+
+@pytest.mark.parametrize("framework", ["megatron", "megatron-deepspeed", "torchtitan", "maxtext", "nanotron"])
+@pytest.mark.parametrize("model", ["llama-3-8b", "mixtral-8x7b", "bloom-560m", "gemma-2-2b"])
+def test_every_way_to_recompute_lies_between_none_and_full(model: str, framework: str) -> None:
+    """It keeps no more than none and no less than full, and is no faster than none and no slower than full. Where it saves nothing, as
+    core_attn with flash attention, the layer at work still has its input twice."""
+    q = question(model, "1x8xh100-sxm", framework, batch=8)
+    layer_input = 2 * 2048 * q.model.decoder.hidden
+
+    def check(how: str) -> None:
+        for axes in ({"dp_shard": 8, "zero": 1}, {"tp": 8, "sp": 1}, {"tp": 8}):
+            none, way, full = (cost(q, **axes, recompute=EVERY_WAY[name]) for name in ("none", how, "full"))
+            sizes = [one[1]["activations"] for one in (full, way, none)]
+            assert sizes[0] <= sizes[1] * (1 + 1e-9)
+            assert sizes[1] <= sizes[2] + layer_input
+            fastest, time, slowest = (sum(one[0].values()) for one in (none, way, full))
+            assert fastest <= time * (1 + 1e-9)
+            assert time <= slowest * (1 + 1e-9)
+
+    check_every(check, [(how,) for how in RECOMPUTE])
+
+
+def test_what_each_module_of_megatron_saves() -> None:
+    """Llama 3 8B, 16-bit activations, in bytes a token and layer: `mlp` keeps neither up and gate, 2 x 2 x 14336, nor their product,
+    2 x 14336; `layernorm` half of 3 x 2 x 4096 (the second norm's input and both outputs)."""
+    q = question("llama-3-8b")
+    none = kept(q)
+    assert none - kept(q, recompute=EVERY_WAY["mlp"]) == pytest.approx(2048 * 6 * 14336)
+    assert none - kept(q, recompute=EVERY_WAY["layernorm"]) == pytest.approx(2048 * 3 * 4096)
+    assert none - kept(q, recompute=EVERY_WAY["full"]) == pytest.approx(none - 2048 * 2 * 4096)
+
+
+def test_selective_means_what_the_framework_means() -> None:
+    """Megatron recomputes attention without its projections, which flash attention does anyway; torchtitan every second product."""
+    megatron, titan = (question("llama-3-8b", framework=name) for name in ("megatron", "torchtitan"))
+    assert kept(megatron, recompute=1) == kept(megatron)
+    assert kept(titan, recompute=1) < 0.6 * kept(titan)

@@ -8,15 +8,16 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from meshwise.cost.axes import parse
+from meshwise.cost.axes import RECOMPUTE, parse
 from meshwise.cost.layout import Layouts
 from meshwise.cost.parts import COMPUTING
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.models.find import find_values
 from meshwise.plan.ask import TrainAsk
-from meshwise.plan.train.choice import Choice
+from meshwise.plan.train.choice import CHEAP, Choice
 from meshwise.plan.train.explain import differences
 from meshwise.plan.train.plan import TrainPlan, make, read
 from meshwise.plan.train.search import search
@@ -182,12 +183,13 @@ def test_choices_are_the_fastest_first_and_no_two_are_the_same_answer(ask: Train
 
 def test_layouts_that_differ_only_in_how_data_is_sharded_are_counted_as_ties() -> None:
     """In one node ZeRO 1 may go over all data ranks or over some of them: hardly a difference in time. Nor is it one whether two ranks
-    have a sequence each, or share both (cp 2 and micro-batches of 2)."""
+    have a sequence each, or share both (cp 2 and micro-batches of 2), or whether norms are computed twice."""
     ask = replace(ASK, on="1x8xh200")
     (best,) = planned(ask, top=1).choices
-    alike = ",".join(f"{axis}={best.layout[axis]}" for axis in ("tp", "pp", "recompute"))
-    found = search(ask.question(), bounds=parse(alike))
+    alike = ",".join(f"{axis}={best.layout[axis]}" for axis in ("tp", "pp"))
+    found = search(ask.question(), bounds=parse(alike), top=100)
     same = found.layouts.mbs / found.layouts.cp == int(best.layout["mbs"]) / int(best.layout["cp"])
+    same &= np.isin(found.layouts.recompute, [RECOMPUTE.index(how) for how in ("none", *CHEAP)])
     assert best.ties == sum(same & (found.cost.step < best.step * 1.01)) - 1 > 0
 
 
@@ -246,9 +248,9 @@ def test_a_plan_has_digests_of_its_data(plan: TrainPlan) -> None:
         ("[" * 100_000, "not valid JSON"),
         ("[]", "not a plan; write one with 'meshwise plan ... --out plan.json'"),
         ('{"model_type": "llama"}', "not a plan"),
-        ('{"format": 4}', "a damaged plan"),
-        ('{"format": 4, "ask": {}, "choices": []}', "a damaged plan"),
-        ('{"format": 1}', "a plan of format 1; this version reads format 4: make the plan again"),
+        (f'{{"format": {TrainPlan.format}}}', "a damaged plan"),
+        (f'{{"format": {TrainPlan.format}, "ask": {{}}, "choices": []}}', "a damaged plan"),
+        ('{"format": 1}', f"a plan of format 1; this version reads format {TrainPlan.format}: make the plan again"),
         ('{"format": "1"}', "a plan of format '1'"),
         ('{"format": null}', "a plan of format None"),
     ],

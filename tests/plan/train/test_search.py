@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import meshwise.plan.train.search
+from meshwise.catalogue.chips import Host
 from meshwise.catalogue.frameworks import find_framework
-from meshwise.cost.axes import parse
+from meshwise.cost.axes import OFFLOAD, RECOMPUTE, SCHEDULES, parse
 from meshwise.cost.layout import Layouts
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate
@@ -47,6 +48,9 @@ def one(**axes: int) -> Layouts:
 
 # Exhaustive.
 
+ALL = {"recompute": (0, len(RECOMPUTE) - 1), "offload": (0, len(OFFLOAD) - 1)}
+"""Bounds of a user who names recompute and offload: every way is tried, also those that a search leaves out."""
+
 
 def grid(q: Question) -> Layouts:
     """Every combination of every value of every axis, valid or not, whose groups multiply to the devices of the cluster."""
@@ -54,7 +58,10 @@ def grid(q: Question) -> Layouts:
     parts = divisors(total)
     experts = parts if any(op.expert for op in q.model.ops) else [1]
     cuts = [cut for cut in itertools.product(parts, repeat=5) if math.prod(cut) == total]
-    rest = (experts, divisors(int(q.work.batch)), divisors(q.model.decoder.layers), *map(range, (4, 3, 2, 3, 3)))
+    offered = sorted(map(RECOMPUTE.index, q.work.framework.recompute))
+    recompute = [*offered, next(i for i in range(len(RECOMPUTE)) if i not in offered)]  # and one that it does not offer
+    inner = (range(4), recompute, range(2), range(len(SCHEDULES)), range(len(OFFLOAD)))
+    rest = (experts, experts, divisors(int(q.work.batch)), divisors(q.model.decoder.layers), *inner)
     rows = np.array([(*cut, *inner) for cut in cuts for inner in itertools.product(*rest)])
     return Layouts.of(**dict(zip(AXES, rows.T, strict=True)))
 
@@ -75,7 +82,7 @@ def test_a_search_evaluates_the_same_layouts_as_a_loop_over_all_combinations(
     model: str, cluster: str, framework: str, batch: int
 ) -> None:
     q = question(model, cluster, framework, batch=batch)
-    everything, found = grid(q), every(q)
+    everything, found = grid(q), every(q, bounds=ALL)
     offered, cuts, inner = (holds(rules(q, everything)) for rules in (offered_rules, cut_rules, inner_rules))
     expected = everything.take(offered & cuts & inner)
     cost = evaluate(q, expected)
@@ -87,8 +94,12 @@ def test_a_search_evaluates_the_same_layouts_as_a_loop_over_all_combinations(
     assert dropped(found, late=True) == np.count_nonzero(~fits)
     # A cut that breaks a rule counts once; a valid cut counts once per inner choice and micro-batch that divides.
     whole = int(q.work.batch) % (everything.dp * everything.mbs) == 0
-    ways = {row[:6] for row in table(everything.take((everything.dp_shard * everything.cp) % everything.ep == 0))}
-    broken_cuts = len(ways) - len({row[:6] for row in table(everything.take(cuts & offered))})
+    a = everything
+    mixture = any(op.expert for op in q.model.ops)
+    enumerated = ((a.etp == 1) | (a.etp == a.tp)) & (a.dp_shard * a.cp * a.tp // a.etp % a.ep == 0)
+    enumerated &= (a.etp == a.tp) | (a.ep > 1) | (not mixture)
+    ways = {row[:7] for row in table(everything.take(enumerated))}
+    broken_cuts = len(ways) - len({row[:7] for row in table(everything.take(cuts & offered))})
     assert found.evaluated + dropped(found, late=False) == broken_cuts + np.count_nonzero(offered & cuts & whole)
 
 
@@ -156,10 +167,55 @@ def test_more_memory_never_removes_a_layout_and_the_best_never_gets_slower(
     model: str, cluster: str, framework: str, times: float
 ) -> None:
     q = question(model, cluster, framework, batch=8)
-    before, after = every(q), every(faster(q, capacity=times))
+    before, after = every(q, bounds=ALL), every(faster(q, capacity=times), bounds=ALL)
     assert set(table(before.layouts)) <= set(table(after.layouts))
     assert before.evaluated == after.evaluated
     assert len(before.layouts) == 0 or after.cost.step[0] <= before.cost.step[0]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_state_is_offloaded_only_where_nothing_fits_without(framework: str) -> None:
+    """Llama 3 8B has 16 bytes of state and more a parameter: 8 devices of 80 GiB hold it, one does only with the optimizer on the host."""
+    q = question("llama-3-8b", "1x8xh100-sxm", framework, batch=8)
+    assert set(every(q).layouts.offload.tolist()) == {0}
+    alone = every(question("llama-3-8b", "1xh100-sxm", framework, batch=8, loss="fused"))
+    offered = "optimizer" in find_framework(framework).offload
+    assert bool(len(alone.layouts)) == offered
+    assert 0 not in alone.layouts.offload
+
+
+def test_a_user_may_ask_for_offload_by_name() -> None:
+    found = every(question("llama-3-8b", framework="deepspeed", batch=8), bounds=parse("offload=optimizer"))
+    assert set(found.layouts.offload.tolist()) == {OFFLOAD.index("optimizer")}
+
+
+def test_offloaded_state_must_fit_in_the_memory_of_the_hosts() -> None:
+    q = question("llama-3-8b", framework="deepspeed", batch=8)
+    (count, node) = q.cluster.nodes[0]
+    small = replace(q, cluster=replace(q.cluster, nodes=((count, replace(node, host=Host(memory=1e9))),)))
+    found = search(small, bounds=parse("offload=optimizer"))
+    assert len(found.layouts) == 0
+    assert found.rejected["offloaded state fits in the hosts' memory"] > 0
+
+
+def test_expert_tensor_parallelism_is_in_the_search_of_a_mixture() -> None:
+    """Experts are whole or cut like the other layers; a dense model has no such choice."""
+    found = every(question("mixtral-8x7b", "1x8xh200", "torchtitan", batch=8), bounds=parse("tp=4"))
+    pairs = {(row["ep"], row["etp"]) for row in map(found.layouts.row, range(len(found.layouts)))}
+    assert {(8, 1), (2, 4)} <= pairs
+    assert {etp for _, etp in pairs} == {1, 4}
+    assert (8, 4) not in pairs  # 8 devices are 2 groups of 4
+    dense = every(question("llama-debug", batch=8))
+    assert set(dense.layouts.etp.tolist()) == {1}
+
+
+def test_a_way_to_recompute_that_saves_nothing_is_left_out_unless_it_is_named() -> None:
+    """Megatron's core_attn recomputes scores, which flash attention never keeps."""
+    q, selective = question("llama-3-8b", batch=8), RECOMPUTE.index("selective")
+    assert selective not in every(q).layouts.recompute
+    assert set(every(q, bounds=parse("recompute=selective")).layouts.recompute.tolist()) == {selective}
+    plain = question("llama-3-8b", batch=8, framework=replace(find_framework("megatron"), attention="unfused"))
+    assert selective in every(plain).layouts.recompute
 
 
 @settings(max_examples=25)
@@ -213,7 +269,16 @@ RAMPED = LLAMA | {"ramp": (16, 32)}
         ("the framework must support sp", BLOOM, {"tp": 2, "sp": 1}, {"tp": 2}),
         ("the framework must support sp", LLAMA | {"framework": "nanotron"}, {"tp": 2}, {"tp": 2, "sp": 1}),
         ("the framework must support sp", LLAMA, {"sp": 1}, {"tp": 2, "sp": 1}),
-        ("the framework must support offload", LLAMA, {"offload": 1}, {"offload": 0}),
+        ("the framework must support this offload", LLAMA, {"offload": 2}, {"offload": 1}),
+        ("the framework must support this offload", BLOOM, {"offload": 1}, {"offload": 0}),
+        ("etp is 1 or tp", {"model": "mixtral-8x7b"}, {"tp": 4, "etp": 2}, {"tp": 4, "etp": 4}),
+        (
+            "ep divides dp_shard x cp x tp / etp",
+            {"model": "mixtral-8x7b"},
+            {"tp": 4, "ep": 4, "etp": 4},
+            {"tp": 4, "ep": 4, "etp": 1},
+        ),
+        ("this recompute needs attention or experts", LLAMA, {"recompute": 5}, {"recompute": 3}),
     ],
 )
 def test_a_rule_drops_what_breaks_it_and_nothing_else(
@@ -296,11 +361,11 @@ def test_contradicting_bounds_leave_no_layout_and_name_the_rules() -> None:
 
 def test_fewer_nodes_are_tried_where_they_may_be_faster() -> None:
     """A model so small that a second node, at 1 Gb/s, only makes it wait."""
-    q = question("llama-debug", "2x(4xrtx3090)@1Gbps", "megatron", batch=8, seq=512)
-    found = search(q, nodes=(1, 2))
+    q, flat = question("llama-debug", "2x(4xrtx3090)@1Gbps", "megatron", batch=8, seq=512), parse("pp=1")
+    found = search(q, nodes=(1, 2), bounds=flat)
     assert {devices(found.layouts.row(i)) for i in range(len(found.layouts))} <= {4, 8}
     assert devices(found.layouts.row(0)) == 4
-    assert found.cost.step[0] < search(q).cost.step[0]
+    assert found.cost.step[0] < search(q, bounds=flat).cost.step[0]
 
 
 def test_a_batch_that_nothing_divides_leaves_nothing() -> None:

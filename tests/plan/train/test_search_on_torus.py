@@ -52,7 +52,7 @@ def test_the_best_layout_of_a_pod_is_no_pure_fsdp_and_uses_tensor_parallelism(po
     best = pod.layouts.row(0)
     assert 2 <= int(best["tp"]) <= 16
     assert best["pp"] == 1
-    assert pod.cost.time["dp"][0] == 0  # all hidden: compute-bound
+    assert pod.cost.time["dp"][0] < 0.05 * pod.cost.step[0]  # nearly all hidden: compute-bound
 
 
 @pytest.mark.parametrize("cluster", ["tpu-v5e:4x4", "tpu-v5p:2x2x1", "tpu-v4:4", "tpu-v5p:1x1x1", "3xtpu-v5p:2x2x2"])

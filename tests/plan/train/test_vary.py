@@ -16,6 +16,8 @@ from meshwise.plan.vary import parse, variants
 from support.command import one_line
 
 SMALL = TrainAsk(model="llama-3-8b", on="1x8xh100-sxm", batch=256, seq=4096, framework="megatron", tokens=1e12)
+HUGE = TrainAsk(model="llama-3-405b", on="8x8xh100-sxm", batch=512, seq=8192, framework="megatron")
+"""Its weights alone are 101 GB for each of 8 devices, wherever the optimizer is."""
 LARGE = TrainAsk(model="llama-3-70b", on="8x8xh100-sxm", batch=512, seq=8192, framework="megatron")
 
 
@@ -54,7 +56,7 @@ def test_doubling_the_nodes_never_doubles_the_speed_of_a_step_but_for_what_memor
 
 
 def test_a_point_that_does_not_fit_or_divide_is_a_row_with_the_reason() -> None:
-    found = points(LARGE, "nodes=1,8,100")
+    found = points(HUGE, "nodes=1,32,100")
     assert [point.choice is not None for point in found] == [False, True, False]
     needs = re.fullmatch(r"does not fit: needs ([\d.]+) GiB, only 76.8 are free", found[0].refusal)  # 80 GiB less 4%
     assert needs
@@ -98,14 +100,13 @@ def test_a_layout_that_no_longer_fits_is_reported_with_its_memory() -> None:
 
 def test_a_layout_that_breaks_a_rule_of_another_framework_is_reported_with_the_rule() -> None:
     found = points(replace(LARGE, on="64x8xh100-sxm"), "framework=megatron,nanotron")
-    assert (
-        "here the previous layout breaks 'the framework must support this schedule'" in found[1].why
-    )  # nanotron does not interleave
+    # nanotron neither interleaves nor recomputes norms alone
+    assert re.search(r"here the previous layout breaks 'the framework must support this (schedule|recompute)'", found[1].why)
 
 
 def test_the_reason_names_the_part_that_the_axis_changes() -> None:
     """With a slow link inside the node, tensor parallelism costs more than it is worth."""
-    slow, fast = points(replace(LARGE, on="64x8xh100-sxm"), "link=64GB/s,128GB/s")
+    slow, fast = points(replace(LARGE, on="64x8xh100-sxm"), "link=32GB/s,64GB/s")
     assert slow.choice
     assert fast.choice
     assert int(slow.choice.layout["tp"]) < int(fast.choice.layout["tp"])
@@ -126,7 +127,7 @@ def test_a_grid_compares_along_its_last_axis() -> None:
 
 def test_a_table_in_which_nothing_works_is_one_line() -> None:
     with pytest.raises(DoesNotFit) as caught:
-        check(points(LARGE, "nodes=1,2"), 0.0)
+        check(points(HUGE, "nodes=1,2"), 0.0)
     assert "none of 2 points fits; 1: does not fit: needs" in one_line(caught.value)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from meshwise.plan.train.plan import TrainPlan
 from support.command import BLOOM, Run, flowing, once, refused
 
 # Explaining a plan.
@@ -63,7 +64,10 @@ def test_a_layout_that_cannot_run_is_refused_with_the_reason(run: Run, plan: Pat
     ("damage", "words"),
     [
         (lambda text: text[: len(text) // 2], "not valid JSON"),
-        (lambda text: text.replace('"format": 4', '"format": 7'), "a plan of format 7; this version reads format 4"),
+        (
+            lambda text: text.replace(f'"format": {TrainPlan.format}', '"format": 99'),
+            f"a plan of format 99; this version reads format {TrainPlan.format}",
+        ),
         (lambda text: text.replace('"choices"', '"chosen"'), "a damaged plan"),
         (lambda text: "model = 1", "not valid JSON"),
         (lambda text: '{"model_type": "llama"}', "not a plan; write one with"),

@@ -174,7 +174,7 @@ def complete(words: str, **more: str) -> list[str]:
         ("meshwise plan gpt2 --on jean", ["jean-zay"]),
         ("meshwise plan gpt2 --on 2x8xh100-s", ["2x8xh100-sxm"]),
         ("meshwise plan gpt2 --precision fp1", ["fp16"]),
-        ("meshwise plan gpt2 --framework mega", ["megatron", "megatron-deepspeed"]),
+        ("meshwise plan gpt2 --framework mega", ["megatron", "megatron-bridge", "megatron-deepspeed"]),
         ("meshwise serve gpt2 --engine v", ["vllm"]),
         ("meshwise serve gpt2 --per", ["--per-user"]),
         ("meshwise show chips h100-s", ["h100-sxm"]),

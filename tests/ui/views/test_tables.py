@@ -51,7 +51,7 @@ TRAIN: dict[str, dict[str, Any]] = {
     "long layouts": {"model": "llama-3-70b", "on": "64x8xh100-sxm", "batch": "512x8192", "tokens": "15T", "price": "$2.5/h"},
     "offload": {"model": "llama-3-70b", "on": "4x8xa100-40gb-sxm", "batch": "256", "framework": "fsdp"},
     "experts": {"model": "mixtral-8x7b", "on": "16x8xh100-sxm", "batch": "4M", "tokens": "10T"},
-    "tiny": {"model": "llama-debug", "on": "8xh100-sxm", "batch": "64x512", "tokens": "987654.321T"},
+    "tiny": {"model": "llama-debug", "on": "8xh100-sxm", "batch": "64x512", "tokens": "9876.54321T"},
 }
 SERVE: dict[str, dict[str, Any]] = {
     "rig": {"model": "llama-3.3-70b:q4_k_m", "on": "4xrtx4060ti-16gb", "context": "16k"},

@@ -13,7 +13,7 @@ from meshwise.audit.rules.one_run import LOWEST_MFU, graded
 from meshwise.calibrate.train import cases
 from meshwise.calibrate.train.cases import Case
 from meshwise.calibrate.train.predict import MICRO_BATCHES, predict
-from meshwise.catalogue import calibrations, frameworks
+from meshwise.catalogue import frameworks, levels
 from meshwise.cost import axes
 from meshwise.cost.axes import OFFLOAD, RECOMPUTE, SCHEDULES
 from meshwise.cost.layout import Layouts
@@ -252,7 +252,7 @@ def _suggest(p: TrainPrediction) -> Suggestion | None:
     case = p.case
     program = case.work.framework if case.work.framework.key else frameworks.find_framework("megatron")
     question = Question.of(
-        case.model, case.cluster, replace(case.work, framework=program), calibrations.choose(case.chip, program.key)
+        case.model, case.cluster, replace(case.work, framework=program), levels.choose_for(case.cluster, program)
     )
     if case.cluster.devices > LARGEST:
         return None

@@ -207,7 +207,7 @@ def above_the_chip(f: Figures) -> Iterator[Finding]:
     """Model FLOP/s exceed neither the rate that matrix products reach on the chip, nor its peak."""
     if f.chip is None or not f.mfu:
         return
-    fitted = calibrations.choose(f.chip, f.run.text("framework").lower())
+    fitted = calibrations.fitted_to(f.chip, f.run.text("framework").lower()) or calibrations.prior_of(f.chip)
     gemm = max(fitted.matmul, calibrations.Calibration().matmul)
     name, share = next(iter(f.mfu.items()))
     if share > 1.0:

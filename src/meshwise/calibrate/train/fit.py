@@ -17,8 +17,8 @@ from meshwise.calibrate.score import LeaveOut
 from meshwise.calibrate.train.cases import Case
 from meshwise.calibrate.train.predict import Batch, Prediction
 from meshwise.calibrate.train.score import near_best
-from meshwise.catalogue.calibrations import Calibration, calibrations, coefficients
-from meshwise.catalogue.chips import Chip
+from meshwise.catalogue.calibrations import Calibration, coefficients
+from meshwise.catalogue.levels import NONE, Levels, composed, fabric_of, levels
 from meshwise.cost.layout import Floats
 from meshwise.errors import UserError
 
@@ -50,69 +50,88 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Problem:
-    """One least-squares problem: the coefficients that times, or memory, determine."""
+    """One least-squares problem over the logarithms of coefficients: those that times, or memory, determine."""
 
-    predict: Callable[[Calibration], Floats]
-    """Logarithms of the predictions for every case."""
+    values: Callable[[Floats], Floats]
+    """Logarithms of the predictions for every case, from those of the coefficients."""
     measured: Floats
     """Logarithms of the measurements; NaN where there is none."""
     weight: Floats
     """Weight of every case in the sum of squares; 0 for cases that are only predicted."""
-    prior: Calibration
-    widths: Mapping[str, float]
-    kind: Literal["seconds", "memory"]
-
-    def calibration(self, logs: Floats, over: Calibration | None = None) -> Calibration:
-        """Return `over`, or the prior, with the coefficients of this problem at these logarithms."""
-        values = dict(zip(self.widths, map(float, np.exp(logs)), strict=True))
-        return replace(over or self.prior, **values)  # pyright: ignore[reportArgumentType]
-
-    def logs(self, of: Calibration) -> Floats:
-        return np.log([getattr(of, name) for name in self.widths])
-
-    @property
-    def width(self) -> Floats:
-        return np.array(list(self.widths.values()))
-
-    @property
-    def most(self) -> Floats:
-        return np.log([_KNOWN[name].most for name in self.widths])
-
-    def values(self, logs: Floats) -> Floats:
-        return self.predict(self.calibration(logs))
+    start: Floats
+    """Logarithms of the prior's coefficients."""
+    width: Floats
+    """Standard deviation of each logarithm between machines."""
+    most: Floats
+    slopes: Callable[[Floats, Floats], Floats]
+    """The derivative of every predicted logarithm by every coefficient, from the logarithms and the values there."""
 
     def residuals(self, logs: Floats, values: Floats, weight: Floats) -> Floats:
         """Return residuals in standard deviations: of the rows with a weight, then of the coefficients."""
         rows = weight > 0
         error = (values[rows] - self.measured[rows]) * weight[rows] / NOISE
-        return np.concatenate([error, (logs - self.logs(self.prior)) / self.width])
+        return np.concatenate([error, (logs - self.start) / self.width])
 
     def slopes_of_residuals(self, slopes: Floats, weight: Floats) -> Floats:
         rows = weight > 0
         return np.vstack([slopes[rows] * (weight[rows] / NOISE)[:, None], np.diag(1 / self.width)])
 
 
-def problems(cases: Sequence[Case], prior: Calibration, narrow: float = 1.0) -> Iterator[Problem]:
+@dataclass(frozen=True)
+class CalibrationProblem:
+    """The problem of fitting one calibration, and how to read its solution."""
+
+    problem: Problem
+    prior: Calibration
+    names: tuple[str, ...]
+    kind: Literal["seconds", "memory"]
+
+    def calibration(self, logs: Floats, over: Calibration | None = None) -> Calibration:
+        """Return `over`, or the prior, with the coefficients of this problem at these logarithms."""
+        return with_logs(over or self.prior, self.names, logs)
+
+
+def with_logs(calibration: Calibration, names: Sequence[str], logs: Floats) -> Calibration:
+    """Return a calibration with these coefficients, given by their logarithms."""
+    return replace(calibration, **dict(zip(names, map(float, np.exp(logs)), strict=True)))  # pyright: ignore[reportArgumentType]
+
+
+def problems(cases: Sequence[Case], prior: Calibration, narrow: float = 1.0) -> Iterator[CalibrationProblem]:
     """Yield the problem of times and, where any was measured, that of memory: they share no coefficient. `narrow` scales the prior
-    widths."""
-    batch, widths = Batch.of(cases), widths_of(prior)
+    widths. A coefficient that the prior sets to 0, such as the CPU launches of a compiled program, does not exist there."""
+    batch = Batch.of(cases)
     seconds, memory = np.array([case.seconds for case in cases]), np.array([case.memory for case in cases])
     chosen, measured = near_best(cases), [i for i, case in enumerate(cases) if case.has_memory]
     if chosen:
-        weight = _weights(cases, chosen)
-        yield Problem(
-            lambda c: np.log(batch.evaluate(c).seconds), np.log(seconds), weight, prior, _scaled(widths, narrow), "seconds"
-        )
+        yield _problem(cases, prior, widths_of(prior), narrow, (seconds, chosen), lambda c: batch.evaluate(c).seconds, "seconds")
     if measured:
-        weight = _weights(cases, measured)
-        yield Problem(
-            lambda c: np.log(batch.evaluate(c).memory),
-            np.log(memory),
-            weight,
-            prior,
-            _scaled(_widths("memory"), narrow),
-            "memory",
-        )
+        yield _problem(cases, prior, _widths("memory"), narrow, (memory, measured), lambda c: batch.evaluate(c).memory, "memory")
+
+
+def _problem(
+    cases: Sequence[Case],
+    prior: Calibration,
+    widths: Mapping[str, float],
+    narrow: float,
+    measured: tuple[Floats, list[int]],
+    predict: Callable[[Calibration], Floats],
+    kind: Literal["seconds", "memory"],
+) -> CalibrationProblem:
+    names = tuple(name for name in widths if getattr(prior, name) > 0)
+
+    def values(logs: Floats) -> Floats:
+        return np.log(predict(with_logs(prior, names, logs)))
+
+    problem = Problem(
+        values=values,
+        measured=np.log(measured[0]),
+        weight=_weights(cases, measured[1]),
+        start=np.log([getattr(prior, name) for name in names]),
+        width=np.array([widths[name] * narrow for name in names]),
+        most=np.log([_KNOWN[name].most for name in names]),
+        slopes=lambda logs, at: _slopes(values, logs, at),
+    )
+    return CalibrationProblem(problem, prior, names, kind)
 
 
 def widths_of(prior: Calibration) -> dict[str, float]:
@@ -129,10 +148,6 @@ def _widths(fitted_to: str) -> dict[str, float]:
     }
 
 
-def _scaled(widths: Mapping[str, float], by: float) -> dict[str, float]:
-    return {name: width * by for name, width in widths.items()}
-
-
 def _weights(cases: Sequence[Case], rows: list[int]) -> Floats:
     """Return 1 for each of these rows, less where a table has more than MOST_ROWS of them."""
     size = Counter(cases[i].table for i in rows)
@@ -144,20 +159,20 @@ def _weights(cases: Sequence[Case], rows: list[int]) -> Floats:
 def fit(cases: Sequence[Case], prior: Calibration) -> Calibration:
     """Return the coefficients that predict these rows best. Rows far slower than the best of their group are not fitted."""
     calibration = prior
-    for problem in problems(cases, prior):
-        calibration = problem.calibration(_solve(problem).logs, calibration)
+    for posed in problems(cases, prior):
+        calibration = posed.calibration(solve(posed.problem).logs, calibration)
     return calibration
 
 
-def _solve(p: Problem) -> "Point":
-    """Minimize the loss, starting at the prior: steps along slopes, with new slopes until a round gains less than GAIN."""
-    logs = np.minimum(p.logs(p.prior), p.most)
-    at = Point(logs, p.values(logs), np.zeros(0))
-    for _ in range(ROUNDS):
-        before = _loss(p.residuals(at.logs, at.values, p.weight), len(p.widths))
-        at = _refit(p, p.weight, Point(at.logs, at.values, _slopes(p, at.logs, at.values)))
-        after = _loss(p.residuals(at.logs, at.values, p.weight), len(p.widths))
-        if before - after < GAIN * after:
+def solve(p: Problem, rounds: int = ROUNDS, gain: float = GAIN) -> "Point":
+    """Minimize the loss, starting at the prior: steps along slopes, with new slopes until a round gains less than `gain` of it."""
+    logs = np.minimum(p.start, p.most)
+    at, size = Point(logs, p.values(logs), np.zeros(0)), len(logs)
+    for _ in range(rounds):
+        before = _loss(p.residuals(at.logs, at.values, p.weight), size)
+        at = refit(p, p.weight, Point(at.logs, at.values, p.slopes(at.logs, at.values)))
+        after = _loss(p.residuals(at.logs, at.values, p.weight), size)
+        if before - after < gain * after:
             break
     return at
 
@@ -189,16 +204,17 @@ def fit_leaving_out(cases: Sequence[Case], prior: Calibration, groups: Sequence[
     plain = Batch.of(cases).evaluate(prior)
     predicted = {"seconds": plain.seconds, "memory": plain.memory}
     widths: dict[str, float] = {}
-    for p in problems(cases, prior, narrow):
-        everything = _solve(p)
-        calibration = p.calibration(everything.logs, calibration)
-        widths |= _remaining_widths(p, everything)
+    for posed in problems(cases, prior, narrow):
+        p = posed.problem
+        everything = solve(p)
+        calibration = posed.calibration(everything.logs, calibration)
+        widths |= dict(zip(posed.names, _remaining_widths(p, everything), strict=True))
         out = everything.values.copy()
         for inside in folds:
             if p.weight[inside].any():
                 others = np.where(inside, 0.0, p.weight)
-                out[inside] = _refit(p, others, replace(everything, damping=DAMPING)).values[inside]
-        predicted[p.kind] = np.exp(out)
+                out[inside] = refit(p, others, replace(everything, damping=DAMPING)).values[inside]
+        predicted[posed.kind] = np.exp(out)
     return Fitted(calibration, Batch.of(cases).evaluate(calibration), Prediction(**predicted), widths)
 
 
@@ -207,14 +223,14 @@ def groups_to_leave_out(cases: Sequence[Case], leave_out: LeaveOut) -> list[obje
     return [(case.table, case.row_id) if leave_out == "row" else (case.table, *case.setting) for case in cases]
 
 
-def _remaining_widths(p: Problem, at: Point) -> dict[str, float]:
+def _remaining_widths(p: Problem, at: Point) -> list[float]:
     """Return the width of the posterior over that of the prior, by coefficient, for a normal distribution with the curvature of the
     loss."""
-    slopes = p.slopes_of_residuals(_slopes(p, at.logs, at.values), p.weight)
-    share = _outlyingness(p.residuals(at.logs, at.values, p.weight), len(p.widths)) ** -0.25
+    slopes = p.slopes_of_residuals(p.slopes(at.logs, at.values), p.weight)
+    share = _outlyingness(p.residuals(at.logs, at.values, p.weight), len(at.logs)) ** -0.25
     tilted = slopes * share[:, None]
     width = np.sqrt(np.diag(np.linalg.inv(tilted.T @ tilted)))
-    return dict(zip(p.widths, map(float, width / p.width), strict=True))
+    return list(map(float, width / p.width))
 
 
 def _folds(groups: Sequence[object]) -> list[Mask]:
@@ -231,28 +247,29 @@ def _folds(groups: Sequence[object]) -> list[Mask]:
     return [fold == i for i in range(count)]
 
 
-def _slopes(p: Problem, logs: Floats, values: Floats) -> Floats:
+def _slopes(values: Callable[[Floats], Floats], logs: Floats, at: Floats) -> Floats:
     """Return the derivative of every predicted logarithm by every coefficient. Steps go down: shares cannot exceed 1."""
-    columns = [(values - p.values(logs - SLOPE_STEP * unit)) / SLOPE_STEP for unit in np.eye(len(logs))]
+    columns = [(at - values(logs - SLOPE_STEP * unit)) / SLOPE_STEP for unit in np.eye(len(logs))]
     return np.array(columns).T
 
 
-def _refit(p: Problem, weight: Floats, at: Point) -> Point:
+def refit(p: Problem, weight: Floats, at: Point) -> Point:
     """Fit the rows that have a `weight`, starting from a nearby point: Gauss-Newton steps along known slopes.
 
     The slopes are updated on the way (Broyden's rule). Leaving a few rows out moves the coefficients little, so starting from the fit of
     all rows this finds the fit of the others without the fourteen predictions that new slopes take.
     """
+    size = len(at.logs)
     residuals = p.residuals(at.logs, at.values, weight)
     for _ in range(40):
-        move, expected = _step(p.slopes_of_residuals(at.slopes, weight), residuals, p.most - at.logs, at.damping)
-        if expected < CLOSE * _loss(residuals, len(p.widths)):
+        move, expected = newton_step(p.slopes_of_residuals(at.slopes, weight), residuals, p.most - at.logs, at.damping)
+        if expected < CLOSE * _loss(residuals, size):
             break
         values = p.values(at.logs + move)
         wrong = values - at.values - at.slopes @ move
         slopes = at.slopes + np.outer(wrong, (move / p.width**2) / np.sum((move / p.width) ** 2))
         reached = p.residuals(at.logs + move, values, weight)
-        if _loss(reached, len(p.widths)) < _loss(residuals, len(p.widths)):
+        if _loss(reached, size) < _loss(residuals, size):
             at, residuals = Point(at.logs + move, values, slopes, at.damping / 3), reached
         else:
             at = replace(at, slopes=slopes, damping=max(5 * at.damping, 1e-2))
@@ -272,7 +289,7 @@ def _loss(residuals: Floats, coefficients: int) -> float:
     return float(np.sum(np.sqrt(1 + (rows / OUTLIER) ** 2) - 1) * OUTLIER**2 + np.sum(priors**2) / 2)
 
 
-def _step(slope: Floats, residuals: Floats, room: Floats, damping: float) -> tuple[Floats, float]:
+def newton_step(slope: Floats, residuals: Floats, room: Floats, damping: float) -> tuple[Floats, float]:
     """Return a Levenberg-Marquardt step within `room`, and the expected decrease of the loss.
 
     Each row counts as the parabola that touches its loss from above, so a step that lowers their sum lowers the loss.
@@ -285,10 +302,9 @@ def _step(slope: Floats, residuals: Floats, room: Floats, damping: float) -> tup
     return move, float(np.sum(aimed**2) - np.sum((aimed + tilted @ move) ** 2)) / 2
 
 
-def prior_for(chip: Chip) -> Calibration:
-    """Return the prior of a fit: the calibration measured on kernels of the chip's architecture, or the default. Never a fit of training
-    runs, which may include the rows."""
-    for calibration in calibrations():
-        if chip.architecture in calibration.architectures and not (calibration.chips or calibration.frameworks):
-            return calibration
-    return Calibration()
+def prior_for(case: Case, known: Levels | None = None) -> Calibration:
+    """Return the prior of a fit: composed of levels, without any fit to this chip and framework. For a table that is shipped, whose rows
+    the levels were fitted to, the prior of the architecture alone."""
+    if known is None:
+        known = NONE if case.table in levels().fitted_on else levels()
+    return composed(case.chip, case.work.framework, fabric_of(case.cluster.network), known)

@@ -1,5 +1,6 @@
 """Make a calibration from any mix of probes, runs and published tables: fit it, and score it on rows left out."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,12 +12,13 @@ from meshwise.calibrate.result import Result
 from meshwise.calibrate.score import LeaveOut, Score
 from meshwise.calibrate.tables import find_table
 from meshwise.calibrate.train import intervals, probe
-from meshwise.calibrate.train.cases import Case, read_cases
+from meshwise.calibrate.train.cases import Case
 from meshwise.calibrate.train.fit import Fitted, fit_leaving_out, groups_to_leave_out, prior_for
 from meshwise.calibrate.train.predict import Batch, predict
 from meshwise.calibrate.train.probe import Machine
+from meshwise.calibrate.train.reading import read_cases
 from meshwise.calibrate.train.score import near_best, score
-from meshwise.catalogue import calibrations, files
+from meshwise.catalogue import files, levels
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.chips import HERE, catalogued
 from meshwise.errors import UserError
@@ -116,7 +118,7 @@ def make(
             f"the rows are of several chips ({', '.join(keys)}); a calibration is fitted to one: give one table per chip"
         )
     groups = _groups(cases, leave_out or ("row" if machine else "group"))
-    prior = machine.calibration if machine else prior_for(cases[0].chip)
+    prior = machine.calibration if machine else prior_for(cases[0])
     fitted = fit_leaving_out(cases, prior, groups)
     made = _with_priors(cases, fitted, prior)
     spread = intervals.fitted(cases, fitted.left_out, Batch.of(cases).shares(made))
@@ -128,6 +130,7 @@ def make(
         chips=tuple(chips or covered),
         frameworks=tuple(frameworks or dict.fromkeys(case.work.framework.key for case in cases)),
         architectures=tuple(architectures),
+        fabric=_fabric(cases),
         fitted_on=", ".join(dict.fromkeys([*([prior.fitted_on] if machine else []), *(case.table for case in cases)])),
         date=date,
         rows=float(len(cases)),
@@ -143,6 +146,12 @@ def make(
         before_name=name,
         widths=fitted.widths,
     )
+
+
+def _fabric(cases: Sequence[Case]) -> str:
+    """Return the network that most rows on several nodes ran on; '' where all ran on one node, or nothing is known of it."""
+    kinds = Counter(levels.fabric_of(case.cluster.network) for case in cases if case.cluster.node_count > 1)
+    return kinds.most_common(1)[0][0] if kinds else ""
 
 
 def _groups(cases: Sequence[Case], leave_out: LeaveOut) -> list[object]:
@@ -169,7 +178,7 @@ def _before(cases: Sequence[Case], machine: Machine | None, tables: Sequence[str
     same rows."""
     if machine:
         return "the probe alone", score(cases, [], predict(cases, machine.calibration))
-    chosen = calibrations.choose(cases[0].chip, cases[0].work.framework.key)
+    chosen = levels.choose_for(cases[0].cluster, cases[0].work.framework)
     if any(Path(name).stem in chosen.fitted_on for name in tables):
-        chosen = prior_for(cases[0].chip)
+        chosen = prior_for(cases[0])
     return chosen.key or "the default prior", score(cases, [], predict(cases, chosen))

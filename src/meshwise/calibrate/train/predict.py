@@ -1,13 +1,13 @@
 """Predictions for measured runs: cases that share a model and a machine are evaluated together."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwise.calibrate.train.cases import Case
-from meshwise.catalogue import calibrations
+from meshwise.catalogue import levels
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.parts import TRAIN_PARTS
@@ -62,24 +62,27 @@ class Batch:
         for i, case in enumerate(cases):
             node = case.cluster.node
             network = case.cluster.network.bandwidth if case.cluster.network else 0.0
-            wiring = (node.devices, network, case.cluster.torus, case.cluster.tiers)
+            wiring = (node.devices, network, levels.fabric_of(case.cluster.network), case.cluster.torus, case.cluster.tiers)
             work = case.work
-            key = (case.model.name, case.chip.key, wiring, work.framework, work.seq, work.precision)
+            chip = (case.chip.key, case.chip.memory)
+            key = (case.model.name, chip, wiring, work.framework, work.seq, work.precision, work.compiled, work.imbalance)
             rows_by_key.setdefault(key, []).append(i)
         return Batch(tuple(_block(cases, rows) for rows in rows_by_key.values()), len(cases))
 
-    def evaluate(self, calibration: Calibration | None = None) -> Prediction:
-        """Predict all cases with one calibration, or each with the one chosen for its chip and framework."""
+    def evaluate(self, calibration: "Calibration | Callable[[Question], Calibration] | None" = None) -> Prediction:
+        """Predict all cases with one calibration, with one per question, or each with the one chosen for its chip and framework."""
         seconds, memory = np.full(self.size, np.nan), np.full(self.size, np.nan)
         for block in self.blocks:
-            seconds[block.rows], memory[block.rows], _ = block.evaluate(calibration)
+            used = calibration(block.question) if callable(calibration) else calibration
+            seconds[block.rows], memory[block.rows], _ = block.evaluate(used)
         return Prediction(seconds, memory)
 
-    def shares(self, calibration: Calibration | None = None) -> Floats:
+    def shares(self, calibration: "Calibration | Callable[[Question], Calibration] | None" = None) -> Floats:
         """Return the share of each part of TRAIN_PARTS in each case's seconds, one row per case."""
         parts = np.zeros((self.size, len(TRAIN_PARTS)))
         for block in self.blocks:
-            parts[block.rows] = block.evaluate(calibration)[2]
+            used = calibration(block.question) if callable(calibration) else calibration
+            parts[block.rows] = block.evaluate(used)[2]
         return parts / np.sum(parts, axis=1, keepdims=True)
 
 
@@ -99,6 +102,6 @@ def _block(cases: Sequence[Case], rows: list[int]) -> Block:
     for mbs in MICRO_BATCHES if unknown.any() else (1,):
         valid = (per_replica % mbs == 0) | (mbs == 1) if unknown.any() else np.ones(len(rows), dtype=bool)
         trials.append((Layouts.of(**(axes | {"mbs": np.where(unknown, np.where(valid, mbs, 1), axes["mbs"])})), valid | ~unknown))
-    chosen = calibrations.choose(first.chip, first.work.framework.key)
+    chosen = levels.choose_for(first.cluster, first.work.framework)
     question = Question.of(first.model, first.cluster, replace(first.work, batch=batch), chosen)
     return Block(np.array(rows), question, tuple(trials))

@@ -11,15 +11,15 @@ from typing import Any, cast
 import numpy as np
 from scipy.optimize import least_squares  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
-from meshwise.calibrate.train.fit import prior_for
 from meshwise.catalogue import files
-from meshwise.catalogue.calibrations import Calibration
+from meshwise.catalogue.calibrations import Calibration, prior_of
 from meshwise.catalogue.chips import HERE, Chip, Cluster, Link, Node, Source, known_chip
 from meshwise.catalogue.frameworks import find_framework
 from meshwise.cost.layout import Floats, Layouts
 from meshwise.cost.train.compute import Device, attention, product
+from meshwise.cost.train.layer import GRAPH_GAP
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.step import GRAPH_GAP, layer_and_head
+from meshwise.cost.train.step import layer_and_head
 from meshwise.cost.work import Train
 from meshwise.errors import UserError, quoted
 from meshwise.models.model import build
@@ -92,7 +92,7 @@ def machine(rows: Sequence[Row], key: str = HERE) -> Machine:
     if not of_kind(rows, "gemm") or not of_kind(rows, "memory"):
         raise UserError("the probe has no matrix products or no memory bandwidth: run it again with more --seconds")
     chip = _chip(rows, facts, key)
-    prior = prior_for(chip)
+    prior = prior_of(chip)
     calibration = replace(prior, matmul=_ceiling(rows, chip), memory=_memory(rows, chip), uneven=1.0)
     calibration, errors = _products(rows, chip, calibration)
     calibration, more = _attention(rows, chip, calibration)

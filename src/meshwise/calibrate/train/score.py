@@ -59,6 +59,45 @@ def near_best(cases: Sequence[Case]) -> list[int]:
     return sorted(kept)
 
 
+def by_source(
+    cases: Sequence[Case], predicted: Prediction, ends: tuple[Floats, Floats], calibrated: Sequence[bool]
+) -> list[Score]:
+    """Score each source of a table: chip, framework and precision. `ends` are the low and the high end of every row's interval."""
+    rows: dict[tuple[str, ...], list[int]] = {}
+    for i, case in enumerate(cases):
+        rows.setdefault(case.source, []).append(i)
+    return [_source(cases, predicted, ends, calibrated, source, inside) for source, inside in rows.items()]
+
+
+def _source(
+    cases: Sequence[Case],
+    predicted: Prediction,
+    ends: tuple[Floats, Floats],
+    calibrated: Sequence[bool],
+    source: tuple[str, ...],
+    rows: list[int],
+) -> Score:
+    timed = [i for i in rows if cases[i].timed]
+    near = set(near_best(cases))
+    ratio = [predicted.seconds[i] / cases[i].seconds for i in timed]
+    close = [abs(predicted.seconds[i] / cases[i].seconds - 1) for i in timed if i in near]
+    inside = [float(ends[0][i] <= cases[i].seconds <= ends[1][i]) for i in timed]
+    memory = [abs(predicted.memory[i] / cases[i].memory - 1) for i in rows if cases[i].has_memory]
+    return {
+        "chip": source[1],
+        "framework": source[2],
+        "precision": source[3],
+        "rows": len(rows),
+        "mape": mean([abs(each - 1) for each in ratio]),
+        "mape_near": mean(close),
+        "bias": mean([each - 1 for each in ratio]),
+        "coverage": mean(inside),
+        "memory": mean(memory),
+        "rejected": sum(cases[i].ran and bool(predicted.memory[i] > cases[i].limit) for i in rows),
+        "calibrated": all(calibrated[i] for i in rows),
+    }
+
+
 def _time(cases: Sequence[Case], predicted: Prediction, timed: list[int]) -> dict[str, float | None]:
     measured = np.array([case.seconds for case in cases])
     ratio = predicted.seconds / measured

@@ -1,6 +1,6 @@
 """Validate: predict every run of a table and score the predictions, with a given calibration or with fits that leave rows out."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -9,10 +9,11 @@ from meshwise.calibrate.result import Validation, fitted_to_the_rest
 from meshwise.calibrate.score import LeaveOut, Score
 from meshwise.calibrate.tables import find_table
 from meshwise.calibrate.train import intervals
-from meshwise.calibrate.train.cases import Case, read_cases
+from meshwise.calibrate.train.cases import Case
 from meshwise.calibrate.train.predict import Batch, Prediction, predict
-from meshwise.calibrate.train.score import score
-from meshwise.catalogue import calibrations
+from meshwise.calibrate.train.reading import read_cases
+from meshwise.calibrate.train.score import by_source, score
+from meshwise.catalogue import calibrations, levels
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.cost import interval
 from meshwise.cost.layout import Floats
@@ -28,6 +29,8 @@ class TrainValidation(Validation):
     low: Floats
     high: Floats
     """Seconds between which 90% of the measurements should lie."""
+    calibrated: list[bool]
+    """Whether each prediction rests on a calibration of that chip with that framework; otherwise on what is known of each."""
 
     def rows(self) -> list[dict[str, object]]:
         """Return one row per case, seconds and bytes, as --csv prints them."""
@@ -44,10 +47,15 @@ class TrainValidation(Validation):
                 "measured_memory": round(case.memory) if case.has_memory else "",
                 "predicted_memory": round(memory),
                 "outcome": "ok" if case.ran else "oom",
+                "chip": case.chip.key,
+                "framework": case.work.framework.key,
+                "precision": case.work.precision,
+                "calibrated": "yes" if calibrated else "no",
             }
-            for case, seconds, memory, low, high in zip(
+            for case, seconds, memory, low, high, calibrated in zip(
                 self.cases,
                 *(side.tolist() for side in (self.predicted.seconds, self.predicted.memory, self.low, self.high)),
+                self.calibrated,
                 strict=True,
             )
         ]
@@ -69,23 +77,44 @@ def validate(name: str, calibration: str = "", leave_out: LeaveOut | None = None
         in_sample = {"in_sample": {key: fitted_all[key] for key in ("time", "memory", "oom")}}
         scores = {"table": path.stem} | fitted_to_the_rest(leave_out) | score(cases, skipped, predicted) | in_sample
     scores["time"]["coverage"] = intervals.coverage(cases, low, high)
-    return TrainValidation(table=path.stem, cases=cases, skipped=skipped, predicted=predicted, score=scores, low=low, high=high)
+    rests = [_rests_on(case, calibration, leave_out) for case in cases]
+    scores["sources"] = by_source(cases, predicted, (low, high), rests)
+    return TrainValidation(
+        table=path.stem, cases=cases, skipped=skipped, predicted=predicted, score=scores, low=low, high=high, calibrated=rests
+    )
 
 
 def _ends(cases: list[Case], predicted: Prediction, fixed: Calibration | None) -> tuple[Floats, Floats]:
     """Return the ends of every row's interval, by the calibration that predicts it."""
     waits = interval.waiting(Batch.of(cases).shares(fixed))
-    used = [fixed or calibrations.choose(case.chip, case.work.framework.key) for case in cases]
+    used = [fixed or _chosen(case) for case in cases]
+    mixed = np.array([any(op.expert for op in case.model.ops) for case in cases])
     low, high = predicted.seconds.copy(), predicted.seconds.copy()
     for calibration in dict.fromkeys(used):
-        rows = [i for i, row_calibration in enumerate(used) if row_calibration is calibration]
-        down, up = interval.factors(calibration, waits[rows], np.array([float(cases[i].cluster.devices) for i in rows]))
+        rows = [i for i, row_calibration in enumerate(used) if row_calibration == calibration]
+        devices = np.array([float(cases[i].cluster.devices) for i in rows])
+        down, up = interval.factors(calibration, waits[rows], devices, mixed[rows])
         low[rows], high[rows] = low[rows] * down, high[rows] * up
     return low, high
 
 
+def _chosen(case: Case) -> Calibration:
+    """Return the calibration of a row; what differs between sources does not count where it was fitted to this table."""
+    chosen = levels.choose_for(case.cluster, case.work.framework)
+    return replace(chosen, between=0.0) if _fitted_to(chosen, case) else chosen
+
+
+def _fitted_to(calibration: Calibration, case: Case) -> bool:
+    return bool(calibration.frameworks) and case.table in calibration.fitted_on.split(", ")
+
+
+def _rests_on(case: Case, calibration: str, leave_out: LeaveOut | None) -> bool:
+    """Return whether a row is predicted by a calibration of its chip with its framework: a named one, a fit, or one of the catalogue."""
+    return bool(calibration or leave_out or calibrations.fitted_to(case.chip, case.work.framework.key))
+
+
 def _used(case: Case, fixed: Calibration | None) -> str:
-    return (fixed or calibrations.choose(case.chip, case.work.framework.key)).name
+    return (fixed or levels.choose_for(case.cluster, case.work.framework)).name
 
 
 def _fitted(cases: list[Case], leave_out: LeaveOut) -> tuple[Prediction, Prediction, Floats, Floats]:
@@ -99,7 +128,7 @@ def _fitted(cases: list[Case], leave_out: LeaveOut) -> tuple[Prediction, Predict
         rows = [i for i, case in enumerate(cases) if case.chip.key == chip]
         chip_cases = [cases[i] for i in rows]
         groups = fit.groups_to_leave_out(chip_cases, leave_out)
-        fitted = fit.fit_leaving_out(chip_cases, fit.prior_for(chip_cases[0].chip), groups)
+        fitted = fit.fit_leaving_out(chip_cases, fit.prior_for(chip_cases[0]), groups)
         for whole, part in ((out, fitted.left_out), (inside, fitted.inside)):
             whole.seconds[rows], whole.memory[rows] = part.seconds, part.memory
         low[rows], high[rows] = intervals.left_out(

@@ -1,15 +1,21 @@
 """Communication time: the bandwidth and latency of each group of devices, and the cost of collectives in it."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.chips import Cluster
-from meshwise.catalogue.frameworks import Framework
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.torus import Mesh, Torus
+from meshwise.cost.work import Train
+
+CONGESTION = 0.33
+"""Loss of bandwidth between pods over the data-center network per doubling of the pods: MaxText's v5e runs of 2 to 32 slices lose as much
+more time as half of the bandwidth would cost."""
+HOP = 1.5e-6
+"""Seconds of a step of a ring over NVLink, without waiting for stragglers (NCCL's tuning model: 0.6 to 3.4 us)."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,8 @@ class Fabric:
     """Leaves, spines and sites, innermost first."""
     torus: Torus | None = None
     """Set where a node is a pod wired as a torus."""
+    peers: int = 0
+    """Devices that each device has a link of its own to, where there is no switch: a group uses the links between its members only."""
 
     @staticmethod
     def of(cluster: Cluster, calibration: Calibration) -> "Fabric":
@@ -53,7 +61,15 @@ class Fabric:
         if cluster.torus and node.link:
             closed = node.chips[0][1].closes(cluster.torus)
             torus = Torus.of(cluster.torus, closed, node.link.bandwidth * calibration.link)
-        return Fabric(node.devices, link or network, network, calibration.link_latency, calibration.network_latency, above, torus)
+        peers = node.link.peers if node.link else 0
+        latencies = calibration.link_latency, calibration.network_latency
+        return Fabric(node.devices, link or network, network, *latencies, above, torus, peers)
+
+    def inside(self, ranks: Floats) -> Floats:
+        """Return the bytes per second of a device to the other `ranks` - 1 members of its group in the node."""
+        if not self.peers:
+            return np.full_like(ranks, self.link)
+        return self.link * np.clip((ranks - 1) / self.peers, 1 / self.peers, 1.0)
 
     @property
     def tiers(self) -> tuple[Tier, ...]:
@@ -63,41 +79,53 @@ class Fabric:
 
 @dataclass(frozen=True)
 class Group:
-    """One communicator: bandwidth per rank, and the latency of one collective without bytes."""
+    """One communicator: bandwidth per rank, and the latency of collectives without bytes."""
 
     size: Floats
     bandwidth: Floats
     latency: Floats
+    """Of a reduce-scatter or an all-gather: a ring of size - 1 steps, for which NCCL has no tree."""
+    tree: Floats
+    """Half of the latency of an all-reduce over a tree between nodes."""
 
     @staticmethod
     def of(fabric: Fabric, size: Floats, stride: Floats) -> "Group":
         """Group `size` ranks that are `stride` devices apart. Ranks of a group inside a node form a ring; rings share the node's network.
 
         Worked: tp 4 in nodes of 8 leaves 2 ranks of a data-parallel group in each node, so 4 rings cross its network and each gets
-        a quarter, which serves 2 ranks.
+        a quarter, which serves 2 ranks. Of 16 ranks, 2 in each node, a ring has 8 steps between nodes and 8 inside; the wait for
+        stragglers in one node, which is part of the link's latency, counts once.
         """
         inside = _inside(fabric.node, size, stride)
         crosses = inside < size
         share = fabric.network * inside / fabric.node
-        bandwidth = np.where(crosses, np.minimum(fabric.link, share), fabric.link)
-        # A ring has size - 1 steps; between nodes NCCL's trees need only their depth.
-        latency = np.where(crosses, fabric.network_latency * _depth(size), fabric.link_latency * (size - 1))
+        link = fabric.inside(inside)
+        bandwidth = np.where(crosses, np.minimum(np.where(inside > 1, link, np.inf), share), link)
+        nodes = np.where(crosses, size / inside, 0.0)
+        between = np.minimum(nodes, size - 1)
+        rest = np.maximum(0.0, size - between - inside)
+        ring = fabric.network_latency * between + fabric.link_latency * (inside - 1) + HOP * rest
+        tree = fabric.network_latency * _depth(np.maximum(nodes, 1.0)) + fabric.link_latency * (inside - 1)
         ranks = (_inside(tier.devices, size, stride) for tier in fabric.above)
-        return Group(size, bandwidth, latency).across(fabric.above, ranks, fabric.network_latency)
+        return Group(size, bandwidth, ring, tree).across(fabric.above, ranks, fabric.network_latency)
 
-    def across(self, tiers: tuple[Tier, ...], inside: Iterable[Floats], below: float) -> "Group":
-        """Limit a group that spans several units of each tier to the uplinks of its `inside` ranks per unit. Tree steps between units take
-        the tier's latency instead of `below`, the latency of the tier below."""
-        bandwidth, latency = self.bandwidth, self.latency
+    def across(self, tiers: tuple[Tier, ...], inside: Iterable[Floats], below: float, congestion: float = 0.0) -> "Group":
+        """Limit a group that spans several units of each tier to the uplinks of its `inside` ranks per unit. Steps between units take
+        the tier's latency instead of `below`, the latency of the tier below. `congestion`: share of the first tier's bandwidth that is lost
+        with every doubling of its units."""
+        bandwidth, ring, tree = self.bandwidth, self.latency, self.tree
         for tier, ranks in zip(tiers, inside, strict=True):
-            uplink = np.minimum(bandwidth, tier.bandwidth * ranks / tier.devices)
-            bandwidth = np.where(ranks < self.size, uplink, bandwidth)
-            latency = latency + (tier.latency - below) * _depth(np.ceil(self.size / ranks))
+            units = np.ceil(self.size / ranks)
+            uplink = tier.bandwidth * ranks / tier.devices / (1 + congestion * np.log2(np.maximum(units, 1.0)))
+            congestion = 0.0  # the tiers above state what is left of their bandwidth
+            bandwidth = np.where(ranks < self.size, np.minimum(bandwidth, uplink), bandwidth)
+            ring = ring + (tier.latency - below) * np.where(units > 1, np.minimum(units, self.size - 1), 0.0)
+            tree = tree + (tier.latency - below) * _depth(units)
             below = tier.latency
-        return Group(self.size, bandwidth, latency)
+        return Group(self.size, bandwidth, ring, tree)
 
     def take(self, rows: Ints) -> "Group":
-        return Group(*(column if len(column) == 1 else column[rows] for column in (self.size, self.bandwidth, self.latency)))
+        return Group(*(column if len(column) == 1 else column[rows] for column in vars(self).values()))
 
     @property
     def seconds_per_byte(self) -> Floats:
@@ -109,8 +137,8 @@ class Group:
         return self.seconds_per_byte * size + self.latency
 
     def reduce(self, size: Floats) -> Floats:
-        """Return seconds of an all-reduce: a reduce-scatter and an all-gather."""
-        return 2 * self.gather(size)
+        """Return seconds of an all-reduce: a reduce-scatter and an all-gather, over rings or trees, whichever have less latency."""
+        return 2 * (self.seconds_per_byte * size + np.minimum(self.latency, self.tree))
 
 
 @dataclass(frozen=True)
@@ -130,7 +158,7 @@ class AllToAll:
         """Group `size` ranks that are `stride` devices apart. Worked: of 16 ranks in nodes of 8, half of the bytes leave the node, and
         8 ranks share its network."""
         inside = [_inside(tier.devices, size, stride) for tier in fabric.tiers]
-        near, latency = (inside[0] - 1) / size / fabric.link, Group.of(fabric, size, stride).latency
+        near, latency = (inside[0] - 1) / size / fabric.inside(inside[0]), Group.of(fabric, size, stride).tree
         return AllToAll(near, _leaving(fabric.tiers, inside, size), latency, size / inside[0])
 
     def take(self, rows: Ints) -> "AllToAll":
@@ -161,8 +189,8 @@ def _depth(size: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Communicators:
-    """The communication groups of each layout. Ranks of a tensor-parallel group are neighbours; context, data and expert groups stride over
-    it; pipeline stages are furthest apart."""
+    """The communication groups of each layout. Ranks of a tensor-parallel group are neighbours; context and data groups stride over it, and
+    expert groups over the tensor-parallel group of experts (etp); pipeline stages are furthest apart."""
 
     tp: Group
     cp: Group
@@ -170,7 +198,7 @@ class Communicators:
     shard: Group
     """Data and context ranks that shard one copy of the optimizer state."""
     experts: Group
-    """Ranks of `shard` that hold the same experts."""
+    """Ranks that hold the same part of the same experts, and shard its state."""
     replicate: Group
     """Ranks that hold the same shard."""
     stage: Group
@@ -180,16 +208,17 @@ class Communicators:
     def of(fabric: Fabric, a: Layouts) -> "Communicators":
         if fabric.torus:
             return _on_torus(fabric, fabric.torus, a)
-        alone, ranks = Group(np.ones(1), np.full(1, fabric.link), np.zeros(1)), a.dp_shard * a.cp
+        alone, ranks = Group(np.ones(1), np.full(1, fabric.link), np.zeros(1), np.zeros(1)), a.dp_shard * a.cp
         shard, mixed = Group.of(fabric, ranks, a.tp), np.any(a.ep > 1)
+        apart = mixed or np.any(a.etp < a.tp)  # whole experts are held by tensor-parallel ranks too
         return Communicators(
             tp=Group.of(fabric, a.tp, np.ones(1)),
             cp=Group.of(fabric, a.cp, a.tp) if np.any(a.cp > 1) else alone,
-            ep=AllToAll.of(fabric, a.ep if mixed else np.ones(1), a.tp if mixed else np.ones(1)),
+            ep=AllToAll.of(fabric, a.ep if mixed else np.ones(1), a.etp if mixed else np.ones(1)),
             shard=shard,
-            experts=Group.of(fabric, np.maximum(1.0, ranks / a.ep), a.tp * a.ep) if mixed else shard,
+            experts=Group.of(fabric, np.maximum(1.0, ranks * a.tp / (a.ep * a.etp)), a.etp * a.ep) if apart else shard,
             replicate=Group.of(fabric, a.dp_replicate, a.tp * ranks) if np.any(a.dp_replicate > 1) else alone,
-            stage=Group.of(fabric, np.full(1, 2.0), a.devices / a.pp),
+            stage=Group.of(fabric, np.full(1, 2.0), _stage_stride(fabric, a)),
         )
 
     def microbatch_ids(self) -> tuple[Ints, ...]:
@@ -202,18 +231,25 @@ class Communicators:
         return Communicators(**{name: group.take(rows) for name, group in vars(self).items()})
 
 
+def _stage_stride(fabric: Fabric, a: Layouts) -> Floats:
+    """Return how far apart the ranks of neighbouring stages are. Where stages are smaller than a node but fill several, some boundary
+    between them is one between nodes, and the slowest boundary sets the pace."""
+    apart = a.devices / a.pp
+    return np.where(a.devices > fabric.node, np.maximum(apart, fabric.node), apart)
+
+
 def _on_torus(fabric: Fabric, torus: Torus, a: Layouts) -> Communicators:
     """Lay the groups of every layout over the torus of its pod."""
     tp, cp, ep, shard, replicate, pp = np.stack([a.tp, a.cp, a.ep, a.dp_shard, a.dp_replicate, a.pp]).astype(np.int64)
     mesh = Mesh.of(torus, (tp, cp, shard, replicate, pp))
-    inner = mesh.within(ep)  # expert ranks are the innermost of the context and data ranks
+    inner = mesh.within(np.gcd(ep, cp * shard))  # expert ranks are the innermost of the context and data ranks
     pods = [tier.devices // fabric.node for tier in fabric.tiers]
 
     def group(first: int, last: int, laid: Mesh = mesh) -> Group:
         links = laid.links(first, last)
         bandwidth = np.where(links > 0, torus.link * links, np.inf)  # a rank that is alone in its pod uses no link
-        in_pod = Group(laid.size(first, last), bandwidth, fabric.link_latency * laid.hops(first, last))
-        return in_pod.across(fabric.tiers, (laid.inside(first, last, n) for n in pods), 0.0)
+        in_pod = Group(laid.size(first, last), bandwidth, *(2 * [fabric.link_latency * laid.hops(first, last)]))
+        return in_pod.across(fabric.tiers, (laid.inside(first, last, n) for n in pods), 0.0, CONGESTION)
 
     size, inside = inner.size(1, 1), [inner.inside(1, 1, n) for n in pods]
     near, far = inner.crossing(1, 1) / torus.link, _leaving(fabric.tiers, inside, size)
@@ -233,31 +269,51 @@ def _next_stage(fabric: Fabric, torus: Torus, mesh: Mesh, pods: list[int]) -> Gr
     """Group two ranks of neighbouring stages: neighbours on the torus, or in different pods where stages are spread over pods."""
     links, stages = mesh.neighbour(4), mesh.size(4, 4)
     two = np.full_like(links, 2.0)
-    pair = Group(two, np.where(links > 0, torus.link * links, np.inf), fabric.link_latency * (links > 0))
+    pair = Group(two, np.where(links > 0, torus.link * links, np.inf), *(2 * [fabric.link_latency * (links > 0)]))
     return pair.across(fabric.tiers, (np.where(mesh.inside(4, 4, n) < stages, 1.0, 2.0) for n in pods), 0.0)
 
 
 @dataclass(frozen=True)
-class GradientReduction:
-    """Reduction of gradients and gathering of weights in a step (ZeRO, arXiv:1910.02054, 7): inside each group that shards the state, and
+class DataParallel:
+    """Seconds of the collectives of data parallelism in a step (ZeRO, arXiv:1910.02054, 7): inside each group that shards the state, and
     for each shard between the replicas of that group."""
 
-    per_parameter: Floats
-    """Seconds per parameter of a device."""
-    latency: Floats
+    reduction: Floats
+    """Of gradients, after backward passes."""
+    gather: Floats
+    """Of weights: after the optimizer, or with ZeRO 3 before the forward and the backward pass of every layer."""
+    replicas: Floats
+    """Of gradients, between replicas."""
+    pieces: Floats
+    """Collectives that one reduction of all gradients is cut into."""
 
     @staticmethod
-    def of(f: Framework, shard: Group, replicate: Group, a: Layouts, m: Floats) -> "GradientReduction":
+    def of(
+        work: Train, groups: tuple[Group, Group], a: Layouts, m: Floats, parameters: Floats, layers: Floats, tensors: float
+    ) -> "DataParallel":
+        """Add up the collectives of `parameters` parameters per device in `layers` layers of `tensors` weights each, over groups that shard
+        and that replicate."""
+        f, (shard, replicate) = work.framework, groups
+        weight_bytes = min(f.weight_bytes, work.recipe.bytes) if f.gathers_narrow else f.weight_bytes
+        pieces = np.maximum(1.0, np.ceil(parameters / f.bucket)) if f.bucket else np.maximum(1.0, layers)
         every = np.where((a.pp > 1) & f.reduces_every_microbatch, m, 1.0)
+        kept = a.pp > 1  # between micro-batches: gathered weights, and gradients that are reduced once
         stages = [a.zero == 0, a.zero == 1, a.zero == 2]
-        sums = np.select(stages, [2 * every, np.ones(1), np.where(a.pp > 1, 1.0, m)], m)
-        gathers = np.select(stages, [np.zeros(1), np.ones(1), np.ones(1)], 2 * m)
-        across = 2 * np.where(stages[0], every, 1.0)
-        inside = shard.seconds_per_byte * (f.reduced_bytes * sums + f.weight_bytes * gathers)
-        return GradientReduction(
-            inside + across * f.reduced_bytes * replicate.seconds_per_byte / shard.size,
-            shard.latency * (sums + gathers) + across * replicate.latency,
+        sums = np.select(stages, [every, np.ones(1), np.where(kept, 1.0, m)], np.where(kept, 1.0, m))
+        gathers = np.select(stages, [np.zeros(1), np.ones(1), np.ones(1)], np.where(kept, 1.0, 2 * m))
+        once = np.where(
+            stages[0],
+            _pieces(shard.reduce, f.reduced_bytes * parameters, pieces),
+            _pieces(shard.gather, f.reduced_bytes * parameters, pieces),
         )
+        copies = _pieces(replicate.reduce, f.reduced_bytes * parameters / shard.size, pieces)
+        across = np.where(replicate.size > 1, np.where(stages[0], every, 1.0) * copies, 0.0)
+        parts = np.maximum(1.0, layers * tensors) if f.gathers_tensors else pieces
+        gathered = _pieces(shard.gather, weight_bytes * parameters, np.where(a.zero >= 3, np.maximum(1.0, layers), parts))
+        shared = shard.size > 1
+        return DataParallel(np.where(shared, sums * once, 0.0), np.where(shared, gathers * gathered, 0.0), across, pieces)
 
-    def seconds(self, parameters: Floats) -> Floats:
-        return self.per_parameter * parameters + self.latency
+
+def _pieces(collective: Callable[[Floats], Floats], size: Floats, pieces: Floats) -> Floats:
+    """Return seconds of a collective of `size` bytes that is cut into pieces, each with its own latency."""
+    return pieces * collective(size / pieces)

@@ -18,8 +18,9 @@ SPARSE = 8
 NEARLY_ALL = 0.75
 """Groups per layout beyond which copying results to layouts takes longer than computing them for every layout."""
 ZERO_STAGES = 4
-ACTIVATION_CHOICES = len(RECOMPUTE) * 2 * 2
-"""Choices that change which activations are kept: recompute, with or without sequence parallelism, interleaved or not."""
+ACTIVATION_CHOICES = len(RECOMPUTE) * 2 * 2 * 2
+"""Choices that change which activations are kept: recompute, with or without sequence parallelism, interleaved or not, offloaded or
+not."""
 
 
 @dataclass(frozen=True)
@@ -102,24 +103,24 @@ class LayoutGroups:
     @staticmethod
     def of(model: Model, batch: "int | Ints", a: Layouts) -> "LayoutGroups":
         extra = tuple(np.asarray(column) for column in (model.variant, batch) if np.ndim(column))
-        partial = Groups.of_runs(*extra, a.dp_replicate, a.dp_shard, a.tp, a.pp, a.cp, a.ep, a.mbs).if_fewer()
+        partial = Groups.of_runs(*extra, a.dp_replicate, a.dp_shard, a.tp, a.pp, a.cp, a.ep, a.etp, a.mbs).if_fewer()
         return LayoutGroups(a, extra, partial)
 
     @cached_property
     def cuts(self) -> Groups:
         """Equal device cut, any micro-batch: the bandwidth of communication groups depends on nothing else."""
         a, rows = self.layouts, self.partial.rows
-        axes = (*self.extra, a.dp_replicate, a.dp_shard, a.tp, a.pp, a.cp, a.ep)
+        axes = (*self.extra, a.dp_replicate, a.dp_shard, a.tp, a.pp, a.cp, a.ep, a.etp)
         return Groups.of_runs(*(axis[rows] for axis in axes)).compose(self.partial)
 
     @cached_property
     def _sequence_work(self) -> Groups:
-        """Groups of `cuts` with equal (tp, cp, ep): equal work per device and sequence."""
+        """Groups of `cuts` with equal (tp, cp, ep, etp): equal work per device and sequence."""
         a, rows = self.layouts, self.cuts.rows
-        return Groups.of(*(axis[rows] for axis in (*self.extra, a.tp, a.cp, a.ep)))
+        return Groups.of(*(axis[rows] for axis in (*self.extra, a.tp, a.cp, a.ep, a.etp)))
 
     def passes(self, timing: Groups) -> Groups:
-        """Groups of `timing` with equal (tp, cp, ep, mbs): equal computation per micro-batch."""
+        """Groups of `timing` with equal (tp, cp, ep, etp, mbs): equal computation per micro-batch."""
         return Groups.of(self._sequence_work.which[self.cuts.which[timing.rows]], self.layouts.mbs[timing.rows])
 
     def timing(self, *link_ids: Ints) -> Groups:
@@ -136,7 +137,7 @@ class LayoutGroups:
     @property
     def _activation_choice(self) -> Ints:
         a = self.layouts
-        return (a.recompute * 2 + a.sp) * 2 + (a.vpp > 1)
+        return ((a.recompute * 2 + a.sp) * 2 + (a.vpp > 1)) * 2 + (a.offload == OFFLOAD.index("activations"))
 
     @property
     def activations(self) -> Groups:

@@ -1,13 +1,13 @@
 """Seconds of one micro-batch through the whole model on one device of a tensor-parallel group, by part, before any schedule."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.chain import chain
-from meshwise.cost.train.compute import BACKWARD_BYTES, CAST_BYTES, Device, attention, linear, memory_bound
+from meshwise.cost.train.compute import BACKWARD_BYTES, Device, attention, linear, memory_bound
 from meshwise.cost.train.distinct import Groups
 from meshwise.cost.work import Train
 from meshwise.models.families.blocks import HEAD
@@ -27,14 +27,15 @@ class Cut:
     tp: Floats
     cp: Floats
     ep: Floats
+    etp: Floats
     mbs: Floats
 
     @staticmethod
     def of(a: Layouts) -> "Cut":
-        return Cut(a.tp, a.cp, a.ep, a.mbs)
+        return Cut(a.tp, a.cp, a.ep, a.etp, a.mbs)
 
     def take(self, rows: Ints) -> "Cut":
-        return Cut(self.tp[rows], self.cp[rows], self.ep[rows], self.mbs[rows])
+        return Cut(self.tp[rows], self.cp[rows], self.ep[rows], self.etp[rows], self.mbs[rows])
 
 
 @dataclass
@@ -43,13 +44,18 @@ class Passes:
 
     matmul: Floats
     matmul_back: Floats
+    projections: Floats
+    """Of `matmul`: products before attention or another mixer."""
+    outputs: Floats
+    """Of `matmul`: products after it."""
     core: Floats
-    """Attention without its projections: the part that selective recompute repeats."""
+    """Attention without its projections."""
     core_back: Floats
     pointwise: Floats
     """Elementwise work on activations that tensor parallelism shards."""
+    casts: Floats
+    """Casts of operands to 8 or 4 bits."""
     casts_back: Floats
-    """Casts to 8 bits in the backward pass."""
     norms: Floats
     """Elementwise work on full-width activations: every device does all of it unless sequence parallelism shards it."""
     head: Floats
@@ -90,6 +96,9 @@ def _summed(model: Model, placed: Sequence[tuple[str, Op]], d: Device, work: Tra
         forward, backward = linear(d, rows, outputs, _inputs(ops[0], cut), ops[0].count / times)
         total.matmul += times * forward
         total.matmul_back += times * backward
+        if ops[0].part not in ("ffw", "experts"):
+            kind = total.outputs if ops[0].shard == "row" else total.projections
+            kind += times * forward
     moved = work.framework.unfused * d.calibration.elementwise
     total.pointwise *= moved
     total.norms *= moved
@@ -124,24 +133,29 @@ def _whole(width: int, cut: Cut) -> Floats:
 
 def _add_layer_op(t: Passes, d: Device, work: Train, cut: Cut, rows: Floats, op: Op, times: int, model: Model) -> None:
     """Add one distinct Op, which `times` layers have, to the sums."""
-    each = op.count / times
+    each, whole = op.count / times, cut
     if op.kind == "matmul":
+        if op.expert:  # a device holds each/ep experts, and each expert sees the tokens of the devices that share it
+            cut = replace(cut, tp=cut.etp)
+            rows = rows * cut.etp / whole.tp
         n, k = _outputs(op, cut, model), _inputs(op, cut)
-        if op.expert:  # a device holds each/ep experts, and each expert sees the tokens of all ep devices
+        if op.expert:
             busiest = np.where(cut.ep > 1, work.imbalance, 1.0)
-            forward, backward = linear(d, np.ceil(rows * op.m * cut.ep * busiest), n, k, each / cut.ep)
+            grouped = replace(d, share=d.share * d.calibration.grouped)
+            forward, backward = linear(grouped, np.ceil(rows * op.m * cut.ep * busiest), n, k, each / cut.ep)
             t.matmul += times * forward
             t.matmul_back += times * backward
-        if d.casts:
-            _add_casts(t, d, op, rows * op.m * each, (n, k), times)
+        if d.cast:
+            _add_casts(t, d, op, rows * op.m * each, (n, k), times * work.framework.casts)
         _add_elementwise(t, d, op, rows * op.m * each, n, times, model)
     elif op.kind == "attention":
-        heads = op.m / cut.tp
-        core, back = attention(d, op, work.seq, cut.mbs, heads, cut.cp, work.framework.flash_attention)
+        heads, biased = op.m / cut.tp, model.decoder.position_kind == "alibi"
+        core, back = attention(d, op, work.seq, cut.mbs, heads, cut.cp, work.framework.flash_attention, biased)
         t.core += times * core
         t.core_back += times * back
-        turned = 2 * d.element * rows * (op.m * op.k + op.cache / 2) / cut.tp  # rotary positions read and write q and k
-        t.pointwise += times * memory_bound(d, turned)
+        if model.decoder.position_kind == "rotary":  # reads and writes q and k
+            turned = 2 * d.element * rows * (op.m * op.k + op.cache / 2) / cut.tp
+            t.pointwise += times * memory_bound(d, turned)
     elif op.serial:
         forward, backward = chain(d, op, work.seq, cut.mbs, cut.tp, model.decoder.heads)
         t.matmul += times * each * forward
@@ -155,14 +169,14 @@ def _add_layer_op(t: Passes, d: Device, work: Train, cut: Cut, rows: Floats, op:
         t.norms += times * each * memory_bound(d, 2 * d.element * rows * op.n)
 
 
-def _add_casts(t: Passes, d: Device, op: Op, rows: Floats, shape: tuple[Floats, Floats], times: int) -> None:
-    """Add the casts to 8 bits of a product's input, which 'up' shares with 'gate', and of its gradient; both are also transposed for the
-    weight gradient, which sums over tokens."""
+def _add_casts(t: Passes, d: Device, op: Op, rows: Floats, shape: tuple[Floats, Floats], times: float) -> None:
+    """Add the casts of a product's input, which 'up' shares with 'gate' and k and v with q, and of its gradient; both are needed
+    transposed as well, for the weight gradient, which sums over tokens."""
     n, k = shape
     shared = op.name.endswith((".up", ".k", ".v"))
-    seconds = times * rows / d.bandwidth
-    t.pointwise += seconds * CAST_BYTES * (0.0 if shared else 1.0) * k
-    t.casts_back += seconds * (CAST_BYTES * n + 2 * (n + k))
+    seconds = times * d.cast * rows / d.bandwidth
+    t.casts += seconds * (0.0 if shared else 1.0) * k
+    t.casts_back += seconds * n
 
 
 def _add_elementwise(t: Passes, d: Device, op: Op, rows: Floats, n: Floats, times: int, model: Model) -> None:

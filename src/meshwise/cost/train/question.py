@@ -3,7 +3,8 @@
 from dataclasses import dataclass, replace
 
 from meshwise.catalogue.calibrations import Calibration
-from meshwise.catalogue.chips import Chip, Cluster
+from meshwise.catalogue.chips import SERVER_BANDWIDTH, Chip, Cluster
+from meshwise.cost.precision import is_narrow
 from meshwise.cost.work import Train
 from meshwise.models.model import Model
 
@@ -17,9 +18,17 @@ class Question:
     chip: Chip
     work: Train
     calibration: Calibration
+    host_bandwidth: float = SERVER_BANDWIDTH
+    """Bytes per second of a node's host memory, for updates of offloaded optimizer state."""
 
     @staticmethod
-    def of(model: Model, cluster: Cluster, work: Train, calibration: Calibration) -> "Question":
-        """Build a question for the cluster's chip, with the framework's settings for that kind of chip."""
+    def of(
+        model: Model, cluster: Cluster, work: Train, calibration: Calibration, host_bandwidth: float = SERVER_BANDWIDTH
+    ) -> "Question":
+        """Build a question for the cluster's chip, with the framework's settings for that kind of chip; in 16 bits where it has no matrix
+        units for fewer."""
         chip = cluster.chip
-        return Question(model, cluster, chip, replace(work, framework=work.framework.on(chip.kind)), calibration)
+        framework = work.framework.with_compile() if work.compiled else work.framework
+        precision = work.precision if work.precision == "fp16" or is_narrow(work.precision, chip) else "bf16"
+        work = replace(work, framework=framework.on(chip.kind), precision=precision)
+        return Question(model, cluster, chip, work, calibration, host_bandwidth)

@@ -4,41 +4,58 @@ Worked: BLOOM 176B on 384 A100, 2048 sequences of 2048 tokens, layout dp8 tp4 pp
 
     micro-batches per step   2048 / (8 x 2)                                  =  128
     layers of a full stage   (70 + embedding + head) / 12                    =    6
-    one layer                matmul 70.5 + attention 15.4 + elementwise 3.5
-      (ms)                   + recompute 31.6 + tp 4.8 + launch 0.3          =  126.1
-    full stage               128 x 6 x 126.1 ms                              =   96.8 s
+    one layer                matmul 70.5 + attention 15.4 + elementwise 3.2
+      (ms)                   + recompute 31.5 + tp 4.8 + launch 0.3          =  125.7
+    full stage               128 x 6 x 125.7 ms                              =   96.5 s
     launch per micro-batch   128 x 3.7 ms                                    =    0.5 s
     pipeline bubble          the 11 other stages fill and drain, 0.74 s each =    8.1 s
     pipeline sends (p2p)     128 x 10.1 ms                                   =    1.3 s
-    data parallel (dp)       reduce gradients, gather weights, unhidden part =    6.5 s
-    optimizer and fixed      0.016 + 0.003                                   =    0.0 s
-    step                                                                     =  113.2 s
+    data parallel (dp)       gradients 2.7, weights 2.7, tied embedding 2.4  =    7.9 s
+    optimizer and fixed      0.017 + 0.003                                   =    0.0 s
+    step                                                                     =  114.3 s
 """
 
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from meshwise.catalogue.calibrations import Calibration
-from meshwise.cost.layout import Floats, Ints, Layouts
+from meshwise.catalogue.frameworks import Framework
+from meshwise.cost.axes import OFFLOAD
+from meshwise.cost.layout import Floats, Layouts
 from meshwise.cost.parts import TRAIN_PARTS
-from meshwise.cost.train.comm import Communicators, Fabric, GradientReduction
+from meshwise.cost.train.comm import Communicators, DataParallel, Fabric
 from meshwise.cost.train.compute import SHORTEST_KERNEL, Device
 from meshwise.cost.train.distinct import Groups, LayoutGroups
-from meshwise.cost.train.memory import ActivationMemory, Parameters, StateMemory, memory, state_bytes
-from meshwise.cost.train.passes import Cut, Passes, backward_bytes, passes
+from meshwise.cost.train.layer import head_seconds, host_link, layer_seconds, offloaded_activations, uses_cuda_graph
+from meshwise.cost.train.memory import (
+    ActivationMemory,
+    Parameters,
+    StateMemory,
+    host_bytes,
+    memory,
+    state_bytes,
+)
+from meshwise.cost.train.passes import Cut, Passes, passes
 from meshwise.cost.train.pipeline import PassTimes, Stages, makespan, sampled_stages
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.stages import layers_before, stage_layers
-from meshwise.models.families.blocks import MIXTURE
 
-GRAPH_GAP = 0.25
-"""Share of the gap between kernels that remains when a CUDA graph launches them: on an H200, 1.5 ms of a step of 24 passes through a
-layer, against 2.5e-4 s a pass (docs/trainer.md)."""
 UPDATED_TOGETHER = 2**16
 """Weights up to which a tensor is updated in one kernel together with other small tensors (workers/trainer/ops/adamw.py)."""
-COLLECTIVES = ("tp", "ep")
-"""Parts of a layer that wait for other devices, so a schedule cannot defer them as it defers weight gradients."""
+SUM_BYTES, OWN_SUM = 10.0, 4
+"""Bytes moved to add a 16-bit gradient to its float32 sum, and bytes per gradient above which both exist."""
+CLIP_BYTES = 8.0
+"""Bytes per parameter that gradient norm, clipping and zeroing move before an update that is not fused."""
+HOST_UPDATE_BYTES = 28.0
+"""Bytes that AdamW on the host moves per parameter: weight, gradient and two moments in float32 are read, three are written."""
+
+
+def collectives(f: Framework) -> tuple[str, ...]:
+    """Return the parts of a layer that wait for other devices, so a schedule cannot defer them as it defers weight gradients. Where the
+    exchange of experts runs beside another micro-batch, no pass of its own waits for it: if it counted, a faster chip, which hides less
+    of it, would have less to defer."""
+    return ("tp",) if f.overlaps_experts else ("tp", "ep")
 
 
 @dataclass(frozen=True)
@@ -71,7 +88,8 @@ def evaluate(q: Question, layouts: Layouts) -> Cost:
     parts = {name: timing.groups.expand(values) for name, values in time.items()}
     parts["bubble"] = parts["bubble"] / layouts.vpp
     parts["p2p"] = parts["p2p"] * layouts.vpp
-    parts |= _exposed_per_step(per_step, states.groups, [timing.groups.expand(values) for values in computing])
+    once = _exposed_per_step(per_step, states.groups, [timing.groups.expand(values) for values in computing])
+    parts |= once | {"offload": parts["offload"] + once["offload"]}
     return Cost({name: parts[name] for name in TRAIN_PARTS}, _memory(timing, states, layouts))
 
 
@@ -80,6 +98,20 @@ def peak(q: Question, layouts: Layouts) -> Floats:
     grouped = LayoutGroups.of(q.model, q.work.batch, layouts)
     activations = DistinctLayouts.of(q, layouts, grouped.activations)
     return sum(_memory(activations, activations.regrouped(q, layouts, grouped.states), layouts).values(), np.zeros(1))
+
+
+def host_fits(q: Question, layouts: Layouts) -> NDArray[np.bool_]:
+    """Return whether the state that each layout offloads fits in the memory of the hosts, where the cluster states it."""
+    memory = q.cluster.node.host.memory
+    fits = np.ones(len(layouts), dtype=bool)
+    rows = np.flatnonzero(layouts.offload)
+    if not memory or not len(rows):
+        return fits
+    distinct = DistinctLayouts.of(replace(q, model=q.model.take(rows)), layouts.take(rows), Groups.one_each(len(rows)))
+    batch = np.broadcast_to(q.work.batch, len(layouts))[rows]
+    held = host_bytes(distinct.q.model, q.work, distinct.a, distinct.middle, np.ceil(batch / (distinct.a.dp * distinct.a.mbs)))
+    fits[rows] = held * np.minimum(q.cluster.node.devices, distinct.a.devices) <= memory
+    return fits
 
 
 @dataclass(frozen=True)
@@ -128,7 +160,7 @@ def _microbatches(timing: DistinctLayouts, p: Passes, comm: Communicators) -> tu
     """Return seconds of all micro-batches of a step by part (the bubble as if vpp were 1, p2p per model chunk), and the compute seconds per
     micro-batch of the slowest stage before the last and of the last, behind which gradient reduction can hide."""
     q, a, m, slowest, last = timing.q, timing.a, timing.m, timing.slowest, timing.last
-    layer, head = _layer(q, comm, p, a), _head(q, comm, p, a)
+    (layer, hidden), head = layer_seconds(q, comm, p, a), head_seconds(q, comm, p, a)
     per_layer, per_head = sum(layer.values(), np.zeros(1)), sum(head.values(), np.zeros(1))
     candidates = (slowest * per_layer, last * per_layer + per_head)
     before_last = np.greater(*candidates)
@@ -141,16 +173,18 @@ def _microbatches(timing: DistinctLayouts, p: Passes, comm: Communicators) -> tu
     others = np.maximum(0.0, q.model.decoder.layers * per_layer + per_head - stage)
     time["bubble"] = _bubble(q, a, (pass_times(q, a, layer), pass_times(q, a, head)), m, stage, others)
     time["p2p"] = m * _stage_sends(q, comm, a)
-    # Launch overhead counts as computing: otherwise a faster chip that only waits longer for its CPU would hide less.
-    computing = sum((layer[name] for name in ("matmul", "attention", "elementwise", "cp", "launch")), np.zeros(1))
-    return time, np.stack([slowest, last]) * computing
+    time["offload"] = m * slowest * offloaded_activations(q, a)
+    # Launch overhead counts as computing: otherwise a faster chip that only waits longer for its CPU would hide less. What other
+    # collectives of the layer hide behind already cannot hide gradients as well.
+    computing = sum((layer[name] for name in ("matmul", "attention", "elementwise", "launch")), np.zeros(1))
+    return time, np.stack([slowest, last]) * np.maximum(0.0, computing - hidden)
 
 
 def layer_and_head(q: Question, layouts: Layouts) -> tuple[dict[str, Floats], dict[str, Floats]]:
     """Return seconds of one micro-batch by part, forward plus backward: of one layer, and of the head."""
     a = layouts.as_floats()
     p, comm = passes(q.model, _device(q), q.work, Cut.of(a)), Communicators.of(Fabric.of(q.cluster, q.calibration), a)
-    return _layer(q, comm, p, a), _head(q, comm, p, a)
+    return layer_seconds(q, comm, p, a)[0], head_seconds(q, comm, p, a)
 
 
 def _device(q: Question) -> Device:
@@ -167,93 +201,9 @@ def _distinct_passes(timing: DistinctLayouts, device: Device, groups: Groups) ->
     return Passes(**{name: groups.expand(value) for name, value in vars(distinct).items()})
 
 
-def _layer(q: Question, comm: Communicators, p: Passes, a: Layouts) -> dict[str, Floats]:
-    """Return seconds of one layer and one micro-batch by part, forward plus backward, on one device."""
-    c, layers = q.calibration, q.model.decoder.layers
-    share = np.where(a.sp > 0, a.tp, 1)
-    bytewise = p.pointwise + p.norms / share
-    forward = (p.matmul + p.core + bytewise) / layers
-    full, selective = a.recompute == 2, a.recompute == 1
-    tp_once = _tensor_parallel(q, comm, a) / layers
-    parts: dict[str, Floats] = {
-        "matmul": (p.matmul + p.matmul_back) / layers,
-        "attention": (p.core + p.core_back) / layers,
-        "elementwise": (bytewise + backward_bytes(bytewise) + p.casts_back) / layers,
-        "recompute": np.where(full, forward, np.where(selective, p.core / layers, 0.0)),
-        "cp": _context_parallel(q, comm, p, a) / layers,
-        "ep": _expert_parallel(q, comm, p, a) / layers * (2 + full),
-    }
-    parts["tp"] = _exposed(c, tp_once * (2 + full), parts["matmul"] + parts["attention"] + full * forward)
-    busy = sum(parts.values(), np.zeros(1))
-    replayed = uses_cuda_graph(q, a)
-    started = np.where(replayed, 0.0, c.layer_launch * (2 + full))
-    gap = c.layer_gap * np.where(replayed, GRAPH_GAP, 1.0)
-    parts["launch"] = np.maximum(0.0, started - busy) + gap * (2 + full)
-    return parts
-
-
-def uses_cuda_graph(q: Question, a: Layouts) -> Ints:
-    """Return whether a step runs as one CUDA graph, without CPU launches."""
-    return q.work.framework.graphs & (a.devices == 1)
-
-
 def stage_launch(q: Question, a: Layouts) -> Floats:
     """Return the CPU launch overhead per micro-batch and stage that nothing hides."""
     return np.where(uses_cuda_graph(q, a), 0.0, q.calibration.stage_launch)
-
-
-def _exposed(c: Calibration, wire: Floats, computing: Floats) -> Floats:
-    """Return the exposed tensor-parallel time: at least a fitted share, and all of it beyond the computation it can hide behind."""
-    return np.maximum(c.exposed_tp * wire, wire - computing)
-
-
-def _head(q: Question, comm: Communicators, p: Passes, a: Layouts) -> dict[str, Floats]:
-    """Return seconds of the output head and the loss for one micro-batch."""
-    rows = a.mbs * q.work.seq / a.cp
-    wire = np.where(a.tp > 1, comm.tp.reduce(2 * rows * q.model.decoder.hidden), 0.0)
-    return {"matmul": p.head + p.head_back, "elementwise": p.logits, "tp": q.calibration.exposed_tp * wire}
-
-
-def _tensor_parallel(q: Question, comm: Communicators, a: Layouts) -> Floats:
-    """Return seconds of all-reduces in one pass over all layers: one after each block that ends in a row-parallel product (Megatron,
-    arXiv:1909.08053)."""
-    blocks = {block for block, op in q.model.placed if op.shard == "row"}
-    number = sum(times for block, times in q.model.times.items() if block in blocks)
-    size = 2.0 * a.mbs * q.work.seq / a.cp * q.model.decoder.hidden
-    return np.where(a.tp > 1, number * comm.tp.reduce(size), 0.0)
-
-
-def _context_parallel(q: Question, comm: Communicators, p: Passes, a: Layouts) -> Floats:
-    """Return the exposed time of passing keys and values around the ring while attention computes. Backward moves twice the bytes.
-
-    Latent attention passes only its small latent, and windowed attention only the keys in its window.
-    """
-    if not np.any(a.cp > 1):
-        return np.zeros(1)
-    seq = q.work.seq
-    kept = sum(op.cache * op.count * min(seq, op.window or seq) for op in q.model.ops if op.kind == "attention")
-    size = 2.0 * a.mbs * kept / np.minimum(a.tp, np.maximum(1, q.model.decoder.kv_heads))
-    forward = np.where(a.cp > 1, comm.cp.gather(size), 0.0)
-    return np.maximum(0.0, forward - p.core) + np.maximum(0.0, 2 * forward - p.core_back)
-
-
-def _expert_parallel(q: Question, comm: Communicators, p: Passes, a: Layouts) -> Floats:
-    """Return seconds of two all-to-alls per layer and pass, to the experts and back, as slow as the busiest device.
-
-    Where a framework sends a token once per node, its k experts are on n (1 - (1 - 1/n)^k) of n nodes.
-    """
-    if not np.any(a.ep > 1):
-        return np.zeros(1)
-    f, d = q.work.framework, q.model.decoder
-    layers = q.model.times[MIXTURE]
-    copies = sum(op.m * op.count for op in q.model.ops if op.expert and op.shard == "row") / layers
-    nodes = np.maximum(1.0, comm.ep.nodes * d.expert_reach)
-    once = nodes * (1 - (1 - 1 / nodes) ** copies) / copies if f.sends_once else 1.0
-    elements = a.mbs * q.work.seq / a.cp * copies * d.hidden / np.where(a.sp > 0, a.tp, 1)
-    there, back = (comm.ep.seconds(size * elements, once) for size in (f.dispatch_bytes, 2.0))
-    there_and_back = layers * q.work.imbalance * (there + back)
-    computing = p.matmul + p.core if f.overlaps_experts else 0.0
-    return np.where(a.ep > 1, np.maximum(0.0, there_and_back - computing), 0.0)
 
 
 def pass_times(q: Question, a: Layouts, seconds: dict[str, Floats]) -> PassTimes:
@@ -265,7 +215,7 @@ def pass_times(q: Question, a: Layouts, seconds: dict[str, Floats]) -> PassTimes
     none, whole = np.zeros(len(a)), sum(seconds.values(), np.zeros(len(a)))
     repeated = seconds.get("recompute", none)
     forward = (whole - repeated) / 3
-    local = whole - repeated - sum((seconds[name] for name in COLLECTIVES if name in seconds), none)
+    local = whole - repeated - sum((seconds[name] for name in collectives(q.work.framework) if name in seconds), none)
     weight = np.where(a.schedule == 2, q.model.matmul_flops() / q.model.flops(1, q.work.seq) * local, 0.0)
     return PassTimes(forward, whole - forward - weight, weight)
 
@@ -299,10 +249,17 @@ class PerStep:
     """Seconds once per step (with ZeRO 2 and 3, per micro-batch): reduce, gather, update. Two rows where stages differ: the slowest before
     the last, and the last."""
 
-    collectives: Floats
-    """Reducing gradients and gathering weights."""
+    reduction: Floats
+    """Reducing gradients; with ZeRO 3, gathering weights too."""
+    least: Floats
+    """Of `reduction`, what follows the last backward pass in any case: its last piece."""
     hidden_by: Floats
-    """Micro-batches of computation that collectives can hide behind."""
+    """Micro-batches of compute that the reduction can hide behind."""
+    gather: Floats
+    """Gathering updated weights."""
+    gather_hidden_by: Floats
+    replicas: Floats
+    """Summing the gradients of replicas, where nothing hides it."""
     embeddings: Floats
     """Reducing a tied embedding between the first and the last stage."""
     optimizer: Floats
@@ -314,25 +271,47 @@ def _per_step(states: DistinctLayouts, d: Device, comm: Communicators) -> PerSte
     """Return the seconds that are spent once per step, before any of them hides behind computation."""
     q, a, m, layers = states.q, states.a, states.m, np.stack([states.slowest, states.last])
     f, c, parameters = q.work.framework, q.calibration, Parameters.of(q.model)
-    groups = (comm.shard, comm.experts)[: 1 + any(op.expert for op in q.model.ops)]
     dense, experts = parameters.on_stage(layers, a)
-    local, sharded = dense + experts, parameters.sharded(dense, experts, a)
-    reductions = [GradientReduction.of(f, group, comm.replicate, a, m) for group in groups]
-    collectives = sum((each.seconds(part) for each, part in zip(reductions, (dense, experts), strict=False)), np.zeros(1))
+    sharded = parameters.sharded(dense, experts, a)
+    parts = [DataParallel.of(q.work, (comm.shard, comm.replicate), a, m, dense, layers, parameters.tensors)]
+    if parameters.experts:
+        parts.append(DataParallel.of(q.work, (comm.experts, comm.replicate), a, m, experts, layers, parameters.tensors))
+    reduction, gather = (sum((getattr(part, name) for part in parts), np.zeros(1)) for name in ("reduction", "gather"))
+    if f.overlaps_replicas:
+        reduction = reduction + sum((part.replicas for part in parts), np.zeros(1))
+    streams = (a.zero >= 3) & (a.pp == 1)  # gathers are part of every micro-batch
+    each_time = ((a.zero == 2) & (a.pp == 1)) | ((a.zero == 0) & (a.pp > 1) & f.reduces_every_microbatch)
+    backward = np.where(each_time, m, 1.0) * 2 / 3  # passes that a reduction follows
     gradient, state = state_bytes(q.work, a, m)
     per_parameter = 2 * (state - f.master_gradient_bytes) + gradient + f.weight_bytes
-    host = q.chip.host.bandwidth if q.chip.host else 1e10
-    moved = np.where(a.offload >= 1, (f.gradient_bytes + f.weight_bytes) * sharded, 0.0) + np.where(
-        a.offload >= 2, 2 * m * f.weight_bytes * local, 0.0
-    )
+    offloaded = (a.offload == OFFLOAD.index("optimizer")) | (a.offload == OFFLOAD.index("parameters"))
+    local = dense + experts
+    # a gradient that is kept beside its float32 sum is added to it in a kernel of its own; norms, clipping and zeroing touch all gradients
+    summed = m * SUM_BYTES * local * (f.gradient_bytes > OWN_SUM)
+    moved = c.update * (per_parameter * sharded + CLIP_BYTES * local * f.separate_updates) + summed
+    updates = moved / d.bandwidth + _update_launches(q, a)
     return PerStep(
-        collectives=np.where(a.dp * a.cp > 1, collectives, 0.0),
-        hidden_by=c.hidden_dp * np.where(a.zero >= 2, m, 2 / 3),
+        reduction=np.where(streams, reduction + gather, reduction),
+        least=reduction / np.where(a.zero >= 2, m, 1.0) / parts[0].pieces,
+        hidden_by=c.hidden_dp * np.where(streams, m, backward * f.overlaps_reduction),
+        gather=np.where(streams, 0.0, gather),
+        replicas=sum((part.replicas for part in parts), np.zeros(1)) * (not f.overlaps_replicas),
+        gather_hidden_by=c.hidden_dp / 3 * f.overlaps_gather + 0.0 * a.dp,
         embeddings=_tied_embeddings(q, comm, a, parameters),
-        optimizer=per_parameter * sharded / d.bandwidth + _update_launches(q, a),
-        offload=moved / host,
+        optimizer=np.where(offloaded, 0.0, updates),
+        offload=np.where(offloaded, _offloaded_update(q, a, m, sharded, dense + experts), 0.0),
         fixed=np.where(uses_cuda_graph(q, a), 0.0, c.step),
     )
+
+
+def _offloaded_update(q: Question, a: Layouts, m: Floats, sharded: Floats, local: Floats) -> Floats:
+    """Return seconds of an update on the host: gradients go there and weights come back, AdamW moves 28 bytes per parameter through host
+    memory, which all devices of a node share; offloaded parameters are copied to the device for every forward and backward pass."""
+    f = q.work.framework
+    copied = (f.reduced_bytes + f.weight_bytes) * sharded
+    streamed = np.where(a.offload == OFFLOAD.index("parameters"), 2 * m * f.weight_bytes * local, 0.0)
+    per_node = np.minimum(q.cluster.node.devices, a.devices)
+    return (copied + streamed) / host_link(q) + HOST_UPDATE_BYTES * sharded * per_node / q.host_bandwidth
 
 
 def _update_launches(q: Question, a: Layouts) -> Floats:
@@ -343,10 +322,20 @@ def _update_launches(q: Question, a: Layouts) -> Floats:
 
 def _exposed_per_step(per_step: PerStep, groups: Groups, computing: list[Floats]) -> dict[str, Floats]:
     """Return the seconds that follow the last backward pass, of whichever stage finishes later."""
-    hidden_by, updates = groups.expand(per_step.hidden_by), per_step.optimizer + per_step.offload
+    updates = per_step.optimizer + per_step.offload
+    hides, gather_hides = groups.expand(per_step.hidden_by), groups.expand(per_step.gather_hidden_by)
     exposed = [
-        np.maximum(0.0, groups.expand(seconds) - hidden_by * hiding)
-        for seconds, hiding in zip(per_step.collectives, computing, strict=True)
+        np.maximum(groups.expand(least), groups.expand(reduction) - hides * hiding)
+        + np.maximum(0.0, groups.expand(gather) - gather_hides * hiding)
+        + groups.expand(replicas)
+        for reduction, least, gather, replicas, hiding in zip(
+            per_step.reduction,
+            per_step.least,
+            per_step.gather,
+            np.broadcast_to(per_step.replicas, per_step.reduction.shape),
+            computing,
+            strict=True,
+        )
     ]
     first, last = (groups.expand(update) + waited for update, waited in zip(updates, exposed, strict=True))
     stage = (first <= last).astype(np.int64)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 import numpy as np
 
 from meshwise.catalogue import records
-from meshwise.cost.axes import OFFLOAD, RECOMPUTE, Bounds
+from meshwise.cost.axes import RECOMPUTE, Bounds
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate, peak
@@ -78,12 +78,15 @@ def _lower_bounds(q: Question, partial: PartialLayouts) -> Floats:
     """Return the lower bound on the time of each partial layout that may fit, with as little recompute as fits; infinity for the
     others."""
     shaped = replace(q, model=q.model.take(partial.shape))
-    options = sorted(map(RECOMPUTE.index, q.work.framework.recompute))  # the fastest first
-    fits = np.stack([memory_floor(shaped, partial.layouts, option) <= _capacity(q) * ROUNDING for option in options])
-    bounds, rows = np.full(len(partial.shape), np.inf), np.flatnonzero(fits.any(axis=0))
-    if len(rows):
-        recompute = np.array(options)[fits[:, rows].argmax(axis=0)]
-        bounds[rows] = time_floor(replace(q, model=q.model.take(partial.shape[rows])), partial.layouts.take(rows), recompute)
+    bounds = np.full(len(partial.shape), np.inf)
+    for how in q.work.framework.recompute:
+        option = RECOMPUTE.index(how)
+        rows = np.flatnonzero(memory_floor(shaped, partial.layouts, option) <= _capacity(q) * ROUNDING)
+        rows = rows[np.isinf(bounds[rows])] if how == "full" else rows  # nothing is slower
+        if len(rows):
+            chosen = np.full(len(rows), option)
+            floor = time_floor(replace(q, model=q.model.take(partial.shape[rows])), partial.layouts.take(rows), chosen)
+            bounds[rows] = np.minimum(bounds[rows], floor)
     return bounds
 
 
@@ -138,22 +141,28 @@ def time_floor(q: Question, a: Layouts, recompute: Ints) -> Floats:
     and state sharded as far as possible, free gradient reduction, and no bubble where a schedule could avoid it."""
     f = q.work.framework
     plain = f.schedules == ("1f1b",)
-    zero = np.where(a.dp > 1, max(f.zero, default=0), 0)
+    zero = np.where(a.dp * a.cp > 1, max(f.zero, default=0), 0)
     best = Layouts.of(**_fully_sharded(q, a), zero=zero, recompute=recompute, vpp=1 if plain else ENDLESS)
-    ideal = replace(q.calibration, hidden_dp=float(ENDLESS), exposed_stage=q.calibration.exposed_stage if plain else 0.0)
-    return evaluate(replace(q, calibration=ideal), best).step
+    ideal = replace(q.calibration, exposed_stage=q.calibration.exposed_stage if plain else 0.0)
+    cost = evaluate(replace(q, calibration=ideal), best)
+    return cost.step - cost.time["dp"]
 
 
 def memory_floor(q: Question, a: Layouts, recompute: int) -> Floats:
     """Return a lower bound on the bytes of any layout with these cuts, micro-batches and recompute.
 
     ZeRO 3 gathers a layer ahead, which in a stage of one or two layers is all of it. The fuller of two stages is chosen before activations
-    are calibrated, so their calibration counts only where it lowers the bound."""
+    are calibrated, so their calibration counts only where it lowers the bound. Sequence parallelism shards activations; it gathers few."""
     f = q.work.framework
     stages = {max(stage for stage in (0, *f.zero) if stage < 3), max(f.zero, default=0)}
-    as_computed = replace(q, calibration=replace(q.calibration, activations=1.0))
-    axes = _fully_sharded(q, a) | {"recompute": np.array(recompute), "offload": np.array((len(OFFLOAD) - 1) * f.offload)}
-    peaks = [peak(as_computed, Layouts.of(**axes, zero=np.where(a.dp > 1, stage, 0))) for stage in stages]
+    without_buckets = replace(q.work, framework=replace(f, bucket=0.0))
+    as_computed = replace(q, work=without_buckets, calibration=replace(q.calibration, activations=1.0))
+    axes = _fully_sharded(q, a) | {"recompute": np.array(recompute)}
+    peaks = [
+        peak(as_computed, Layouts.of(**(axes | {"sp": sp}), zero=np.where(a.dp * a.cp > 1, stage, 0)))
+        for stage in stages
+        for sp in (axes["sp"], np.zeros_like(a.tp))
+    ]
     return np.min(peaks, axis=0) * min(1.0, q.calibration.activations)
 
 

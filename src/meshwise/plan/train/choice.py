@@ -17,6 +17,8 @@ from meshwise.units import GIB
 
 TIE = 0.01
 """Layouts whose times differ by less than this share count as one answer: the cost model is not more precise."""
+CHEAP = ("layernorm", "moe_act")
+"""Ways to recompute that add next to no work, so that layouts within 1% count as ties with those without."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +152,8 @@ def distinct(q: Question, found: Found, top: int) -> Iterator[Choice]:
 def _work(layouts: Layouts, i: int) -> tuple[object, ...]:
     """Return the key under which layouts count as ties: per-device work, ignoring how data parallelism is split."""
     row = layouts.row(i)
+    if row["recompute"] in CHEAP:
+        row["recompute"] = "none"
     ranks, part = int(layouts.dp[i]) * int(row["cp"]), int(row["mbs"]) / int(row["cp"])
     return (ranks, part, *(value for name, value in row.items() if name not in (*MINOR, "cp", "mbs")))
 
@@ -161,7 +165,7 @@ def choice(q: Question, layouts: Layouts, cost: Cost, i: int, ties: int = 0) -> 
     devices = int(layouts.devices[i])
     tokens = float(q.work.batch_tokens)
     parts = {name: float(value[i]) for name, value in cost.time.items()}
-    low, high = interval.step(q.calibration, parts, devices)
+    low, high = interval.step(q.calibration, parts, devices, any(op.expert for op in q.model.ops))
     memory_factor = math.exp(interval.NORMAL * q.calibration.memory_spread)
     exact = q.model.flops(tokens, q.work.seq)
     megatron = q.model.flops_megatron(tokens, q.work.seq, recompute=row["recompute"] == "full")

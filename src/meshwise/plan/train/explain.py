@@ -212,7 +212,7 @@ def what_if(q: Question, best: Choice, bounds: Bounds) -> list[str]:
         if abs(gain) < NEGLIGIBLE:
             lines[f"With {change}: no gain."] = 0.0
             continue
-        winner = "the same layout" if layout_name(other.layout) == layout_name(best.layout) else other.name
+        winner = "the same layout" if other.name == best.name else layout_name(other.layout, short=True)
         lines[f"With {change}: {gain:+.1f}% tokens/s, {winner}."] = gain
     return sorted(lines, key=lambda line: -lines[line])
 

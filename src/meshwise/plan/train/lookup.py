@@ -2,7 +2,7 @@
 
 from typing import Any, cast
 
-from meshwise.catalogue import calibrations, clusters, frameworks
+from meshwise.catalogue import calibrations, chips, clusters, frameworks, levels
 from meshwise.cost.reliability import Reliability
 from meshwise.cost.train.question import Question
 from meshwise.cost.work import Train
@@ -31,6 +31,8 @@ def question(ask: TrainAsk, model: Model | None = None) -> Question:
         seq=ask.seq,
         framework=framework,
         precision=cast(Any, ask.precision or "bf16"),
+        loss=ask.loss,
+        compiled=ask.compile,
         optimizer=ask.optimizer or "adamw",
         tokens=ask.tokens,
         ramp=ask.ramp,
@@ -38,5 +40,5 @@ def question(ask: TrainAsk, model: Model | None = None) -> Question:
         reliability=Reliability(**ask.failures),
     )
     name = ask.calibration
-    calibration = calibrations.named(name) if name else calibrations.choose(cluster.chip, framework.key)
-    return Question.of(model, cluster, work, calibration)
+    calibration = calibrations.named(name) if name else levels.choose_for(cluster, framework)
+    return Question.of(model, cluster, work, calibration, chips.host_bandwidth(cluster))

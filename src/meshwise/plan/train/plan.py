@@ -12,6 +12,7 @@ from meshwise.catalogue.records import stored
 from meshwise.cost import goodput
 from meshwise.cost.layout import Layouts
 from meshwise.cost.parts import TRAIN_KINDS, TRAIN_PARTS
+from meshwise.cost.precision import RECIPES, is_narrow
 from meshwise.cost.reliability import Reliability
 from meshwise.cost.train.question import Question
 from meshwise.errors import DoesNotFit, UserError, quoted
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 class TrainPlan(plans.Plan[TrainAsk, Choice]):
     """The fastest layouts for a TrainAsk, how many layouts each rule dropped, and the data that the numbers were computed from."""
 
-    format: ClassVar[int] = 4
+    format: ClassVar[int] = 5
     ask: TrainAsk
     choices: tuple[Choice, ...]
     evaluated: int = field(metadata=stored("priced"))
@@ -119,7 +120,7 @@ def make(ask: TrainAsk) -> TrainPlan:
             "dollars_per_hour": rent / q.cluster.devices * 3600 if rent is not None else None,
         },
         framework=q.work.framework.name,
-        notes=(*q.model.notes, *q.cluster.notes, *_assumptions(q), *_deadline_note(ask, choices)),
+        notes=(*q.model.notes, *q.cluster.notes, *_assumptions(q, ask.precision), *_deadline_note(ask, choices)),
         versions=plans.versions(model=q.model.placed, cluster=q.cluster, framework=q.work.framework, calibration=q.calibration),
     )
     vars(plan)["_question"] = q  # `explain` and `timeline` need not look it up again
@@ -138,25 +139,27 @@ def _deadline_note(ask: TrainAsk, choices: tuple[Choice, ...]) -> tuple[str, ...
     return (f"within {limit}: {'rows' if len(rows) > 1 else 'row'} {', '.join(rows)} of {len(choices)}",)
 
 
-def _assumptions(q: Question) -> list[str]:
+def _assumptions(q: Question, asked: str) -> list[str]:
     """Return the assumptions about experts and 8-bit products that are not backed by measurements."""
     f, c = q.work.framework, q.calibration
     notes: list[str] = []
     if any(op.expert for op in q.model.ops):
-        sent = "to each node once" if f.sends_once else "to each expert separately"
-        behind = ", overlapped with another micro-batch's compute" if f.overlaps_experts else ""
-        aside = f", with {f.communication_sms} SMs reserved for it" if f.communication_sms else ""
+        sent = "once per node" if f.sends_once else "once per expert"
+        behind = ", overlapped" if f.overlaps_experts else ""
+        aside = f", on {f.communication_sms} SMs" if f.communication_sms else ""
         notes.append(
-            f"experts in {f.name}, assumed: the busiest rank has {q.work.imbalance:g} times the mean tokens (--imbalance); "
-            f"a token is sent {sent}{behind}{aside}"
+            f"experts, assumed: the busiest rank has {q.work.imbalance:g} x the mean tokens (--imbalance); "
+            f"tokens are sent {sent}{behind}{aside}"
         )
-    if q.work.precision == "fp8" and "fp8" in q.chip.flops:
+    recipe = RECIPES[asked or "bf16"]
+    if is_narrow(q.work.precision, q.chip):
+        share = c.matmul * (c.fp4 if recipe.rate == "fp4" else c.fp8) * recipe.scaling
         notes.append(
-            f"fp8, assumed: products reach {c.matmul * c.fp8:.2f} of its peak and keep their inputs in 8 bits; "
-            "attention and the output head stay in 16 bits"
+            f"{asked}, assumed: products reach {share:.2f} of the {recipe.rate} peak and keep their inputs in {8 * recipe.bytes:.3g} bits; "
+            "attention, router and output head stay in 16 bits"
         )
-    if q.work.precision == "fp8" and "fp8" not in q.chip.flops:
-        notes.append(f"{q.chip.name} has no fp8 matrix units: products are computed in 16 bits")
+    elif recipe.rate not in ("bf16", "fp16"):
+        notes.append(f"{q.chip.name} has no {recipe.rate} matrix units: products are computed in 16 bits")
     return notes
 
 

@@ -42,6 +42,7 @@ def cut_rules(q: Question, a: Layouts) -> dict[str, Mask]:
         **({PADDING: _padding(q, a) <= 1.25} if f.pads_batch else {"dp divides the batch": work.batch % a.dp == 0}),
         "ep divides the experts": experts % a.ep == 0,
         "the framework must support ZeRO": (a.dp_shard == 1) | (len(f.zero) > 0),
+        "etp is 1 or tp": (a.etp == 1) | (a.etp == a.tp),
         "the framework must support ZeRO over part of the data-parallel ranks": (a.dp_shard == 1)
         | (a.dp_replicate == 1)
         | f.shards_partly,
@@ -51,6 +52,23 @@ def cut_rules(q: Question, a: Layouts) -> dict[str, Mask]:
 def attends(q: Question) -> bool:
     """Return whether the model has attention layers."""
     return any(op.kind == "attention" for op in q.model.ops)
+
+
+def mixes(q: Question) -> bool:
+    """Return whether the model has experts."""
+    return any(op.expert for op in q.model.ops)
+
+
+def recomputes(q: Question, how: str) -> bool:
+    """Return whether a value of the axis `recompute` can differ from none for this model."""
+    needs = {"selective": attends(q), "moe_act": mixes(q)}
+    return needs.get(how, True)
+
+
+def saves(q: Question, how: str) -> bool:
+    """Return whether a way to recompute saves memory: dropping attention scores does not where flash attention never keeps them."""
+    f = q.work.framework
+    return how != "selective" or f.selective != "core_attn" or not f.flash_attention
 
 
 def recurs(q: Question) -> bool:
@@ -95,7 +113,7 @@ def choice_rules(q: Question, a: Layouts, steady: Mask | bool) -> dict[str, Mask
         "the framework must support a zero-bubble schedule with recompute": (a.schedule != SCHEDULES.index("zero-bubble"))
         | (a.recompute == 0)
         | q.work.framework.splits_recomputed,
-        "offloading parameters needs ZeRO 3": (a.offload < OFFLOAD.index("parameters")) | (a.zero == 3),
+        "offloading parameters needs ZeRO 3": (a.offload != OFFLOAD.index("parameters")) | (a.zero == 3),
     }
 
 
@@ -104,16 +122,19 @@ def offered_rules(q: Question, a: Layouts) -> dict[str, Mask]:
     f, interleaved = q.work.framework, SCHEDULES.index("interleaved")
     sequence_parallel = {"never": a.sp == 0, "choice": (a.sp == 0) | (a.tp > 1), "always": (a.sp > 0) == (a.tp > 1)}
     return {
-        "ep divides dp_shard x cp": (a.dp_shard * a.cp) % a.ep == 0,
-        "the framework must support this ZeRO stage": np.where(a.dp_shard > 1, np.isin(a.zero, f.zero), a.zero == 0),
+        "ep divides dp_shard x cp x tp / etp": (a.dp_shard * a.cp * a.tp // a.etp) % a.ep == 0,
+        "whole experts (etp 1) need ep, or every tensor-parallel rank has a copy": (a.etp == a.tp) | (a.ep > 1) | (not mixes(q)),
+        "the framework must support this ZeRO stage": np.where(a.dp_shard * a.cp > 1, np.isin(a.zero, f.zero), a.zero == 0),
         "the framework must support this recompute": np.isin(a.recompute, [RECOMPUTE.index(how) for how in f.recompute]),
-        "selective recompute needs attention": (a.recompute != RECOMPUTE.index("selective")) | attends(q),
+        "this recompute needs attention or experts, which the model lacks": np.isin(
+            a.recompute, [index for index, how in enumerate(RECOMPUTE) if recomputes(q, how)]
+        ),
         "the framework must support this schedule": np.isin(a.schedule, [SCHEDULES.index(how) for how in f.schedules]),
         "a schedule other than 1f1b needs pp": (a.schedule == 0) | (a.pp > 1),
         "vpp goes with the interleaved schedule": (a.schedule == interleaved) == (a.vpp > 1),
         "vpp cuts the layers of a stage evenly": (a.vpp == 1) | _equal_chunks(q, a),
         "the framework must support sp, which needs tp": sequence_parallel[f.sequence_parallel],
-        "the framework must support offload": (a.offload == 0) | f.offload,
+        "the framework must support this offload": np.isin(a.offload, [0, *map(OFFLOAD.index, f.offload)]),
     }
 
 

@@ -13,9 +13,9 @@ from meshwise.cost.axes import CUTS, INNER, OFFLOAD, RECOMPUTE, SCHEDULES, Bound
 from meshwise.cost.layout import Ints, Layouts
 from meshwise.cost.parts import TRAIN_KINDS, TRAIN_PARTS
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.step import Cost, evaluate, peak
+from meshwise.cost.train.step import Cost, evaluate, host_fits, peak
 from meshwise.errors import UserError
-from meshwise.plan.train.rules import TP_IN_NODE, Mask, attends, batch_rules, choice_rules, cut_rules
+from meshwise.plan.train.rules import TP_IN_NODE, Mask, batch_rules, choice_rules, cut_rules, recomputes, saves
 
 BLOCK = 1 << 14
 """Layouts evaluated at once: enough that many share a cut, few enough that their arrays stay in a core's cache."""
@@ -26,6 +26,7 @@ PARTS_TRIED = 4096
 TIES = 32
 """Layouts kept per requested one, since near-ties are merged later."""
 ASKED = "--fix or --allow"
+HOST_FITS = "offloaded state fits in the hosts' memory"
 
 
 @dataclass(frozen=True)
@@ -42,19 +43,30 @@ class Found:
 
 
 def search(q: Question, *, bounds: Bounds | None = None, top: int = 10, nodes: tuple[int, ...] = ()) -> Found:
-    """Return the `top` fastest layouts on the whole cluster, or on any of the node counts in `nodes`."""
+    """Return the `top` fastest layouts on the whole cluster, or on any of the node counts in `nodes`. Offload, which costs time, is tried
+    where nothing fits without it, and where `bounds` allow it by name."""
     limits = dict(bounds or {})
+    found = _search(q, limits, top, nodes, offloads="offload" in limits)
+    if len(found.layouts) or not q.work.framework.offload or "offload" in limits:
+        return found
+    return _search(q, limits, top, nodes, offloads=True)
+
+
+def _search(q: Question, limits: Bounds, top: int, nodes: tuple[int, ...], *, offloads: bool) -> Found:
     capacity = q.chip.memory * (1 - q.work.reserve)
     rejected: dict[str, int] = {}
     best = _empty()
     kept = max(top, 1) * TIES
     evaluated, smallest = 0, np.inf
-    for block_question, block in blocks(q, limits, nodes, rejected):
+    for block_question, block in blocks(q, limits, nodes, rejected, offloads=offloads):
         weight = peak(block_question, block)
         evaluated += len(block)
         smallest = min(smallest, float(weight.min()))
         fits = weight <= capacity
         _count(rejected, f"fits in memory, {q.work.reserve:.0%} kept free", ~fits)
+        on_host = host_fits(block_question, block)
+        _count(rejected, HOST_FITS, fits & ~on_host)
+        fits &= on_host
         if not fits.any():
             continue
         block = block.take(fits)
@@ -112,9 +124,11 @@ def divisors(n: int) -> tuple[int, ...]:
     return tuple(sorted({*small, *(n // i for i in small)}))
 
 
-def blocks(q: Question, limits: Bounds, nodes: tuple[int, ...], rejected: dict[str, int]) -> Iterator[tuple[Question, Layouts]]:
+def blocks(
+    q: Question, limits: Bounds, nodes: tuple[int, ...], rejected: dict[str, int], *, offloads: bool = False
+) -> Iterator[tuple[Question, Layouts]]:
     """Yield valid layouts in blocks of about BLOCK, each with its question, whose model has the shape of every layout in the block."""
-    choices = InnerChoices(q, limits)
+    choices = InnerChoices(q, limits, offloads=offloads)
     waiting: list[PartialLayouts] = []
     for count in nodes or (q.cluster.node_count,):
         for partial in partial_layouts(q, limits, count, choices, rejected):
@@ -156,8 +170,8 @@ class InnerChoices:
     """The inner choices (ZeRO stage, recompute, sp, schedule, vpp, offload) of each kind of partial layout, computed once per kind
     with rules applied."""
 
-    def __init__(self, q: Question, limits: Bounds) -> None:
-        self.q, self.limits = q, limits
+    def __init__(self, q: Question, limits: Bounds, *, offloads: bool = False) -> None:
+        self.q, self.limits, self.offloads = q, limits, offloads
         self.kinds: dict[tuple[int, ...], int] = {}
         self.tables: list[dict[str, Ints]] = []
         self.all: list[int] = []
@@ -168,7 +182,7 @@ class InnerChoices:
         """Return the index into `tables` for each (cut, micro-batch): which inner choices it allows."""
         steady = -(-int(self.q.work.batch) // (a.dp * a.mbs)) % a.pp == 0
         per_stage = np.where(a.pp > 1, _per_stage(self.q, layers, a.pp), 1)
-        columns = (a.pp, per_stage, a.dp_shard > 1, a.tp > 1, steady)
+        columns = (a.pp, per_stage, a.dp_shard * a.cp > 1, a.tp > 1, steady)
         code = np.zeros(len(a), dtype=np.int64)
         for column in columns:
             code = code * (int(np.max(column, initial=0)) + 1) + column
@@ -181,7 +195,7 @@ class InnerChoices:
         if key not in self.kinds:
             self.kinds[key] = len(self.tables)
             *chosen, steady = key
-            table = _inner(self.q, *chosen)
+            table = _inner(self.q, *chosen, offloads=self.offloads, named="recompute" in self.limits)
             dropped: dict[str, int] = {}
             rest = dict.fromkeys((*CUTS, "mbs"), np.ones_like(table["zero"]))  # no rule on inner choices reads these axes
             layouts = Layouts(**rest, **table)
@@ -290,7 +304,8 @@ def _bounded(a: Layouts, limits: Mapping[str, tuple[int, int]], axes: tuple[str,
 
 
 def _cuts(q: Question, devices: int) -> Layouts:
-    """Return every factorization of `devices` into dp_replicate x dp_shard x tp x pp x cp, with every ep that divides dp_shard x cp."""
+    """Return every factorization of `devices` into dp_replicate x dp_shard x tp x pp x cp, with every ep that divides dp_shard x cp x tp /
+    etp, for experts that are whole (etp 1) or cut like the other layers (etp = tp)."""
     rows: list[tuple[int, ...]] = []
     mixture = any(op.expert for op in q.model.ops)
     for tp in divisors(devices):
@@ -298,7 +313,13 @@ def _cuts(q: Question, devices: int) -> Layouts:
             for cp in divisors(devices // (tp * pp)):
                 dp = devices // (tp * pp * cp)
                 for shard in divisors(dp):
-                    rows += [(dp // shard, shard, tp, pp, cp, ep) for ep in (divisors(shard * cp) if mixture else (1,))]
+                    if not mixture:
+                        rows.append((dp // shard, shard, tp, pp, cp, 1, 1))
+                        continue
+                    for etp in sorted({1, tp}):
+                        sizes = divisors(shard * cp * tp // etp)
+                        # whole experts on every tensor-parallel rank would be as many copies
+                        rows += [(dp // shard, shard, tp, pp, cp, ep, etp) for ep in sizes if ep > 1 or etp == tp]
     table = np.array(rows, dtype=np.int64)
     return Layouts.of(**dict(zip(CUTS, table.T, strict=True)))
 
@@ -319,9 +340,11 @@ def usable_part(q: Question) -> tuple[int, int] | None:
     return None
 
 
-def _inner(q: Question, pp: int, per_stage: int, sharded: int, tensor: int) -> dict[str, Ints]:
+def _inner(
+    q: Question, pp: int, per_stage: int, sharded: int, tensor: int, *, offloads: bool = False, named: bool = False
+) -> dict[str, Ints]:
     """Return every combination of ZeRO stage, recompute, sequence parallelism, schedule and offload for partial layouts with these
-    stages. `sharded`: dp_shard > 1; `tensor`: tp > 1."""
+    stages. `sharded`: dp_shard x cp > 1; `tensor`: tp > 1; `named`: the user bounds recompute, so that no way is left out."""
     f = q.work.framework
     schedules = [(SCHEDULES.index("1f1b"), 1)]
     if pp > 1 and "interleaved" in f.schedules:
@@ -330,10 +353,10 @@ def _inner(q: Question, pp: int, per_stage: int, sharded: int, tensor: int) -> d
         schedules.append((SCHEDULES.index("zero-bubble"), 1))
     choices: dict[str, list[int]] = {
         "zero": list(f.zero) if sharded else [0],
-        "recompute": [RECOMPUTE.index(how) for how in f.recompute if how != "selective" or attends(q)],
+        "recompute": [RECOMPUTE.index(how) for how in f.recompute if recomputes(q, how) and (named or saves(q, how))],
         "sp": {"never": [0], "choice": [0, 1], "always": [1]}[f.sequence_parallel] if tensor else [0],
         "plan": list(range(len(schedules))),
-        "offload": list(range(len(OFFLOAD))) if f.offload else [0],
+        "offload": [0, *(map(OFFLOAD.index, f.offload) if offloads else ())],
     }
     axes = dict(zip(choices, np.array(list(product(*choices.values())), dtype=np.int64).T, strict=True))
     which = axes.pop("plan")

@@ -16,7 +16,7 @@ from meshwise.cost.train.pipeline import PassTimes
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.schedule import BACKWARD, FORWARD, Simulation, simulate
 from meshwise.cost.train.stages import layers_before
-from meshwise.cost.train.step import COLLECTIVES, layer_and_head, pass_times, stage_launch
+from meshwise.cost.train.step import collectives, layer_and_head, pass_times, stage_launch
 from meshwise.errors import UserError
 from meshwise.plan.train.choice import Choice
 
@@ -131,23 +131,24 @@ def _inside(q: Question, layouts: Layouts) -> Floats:
     a = layouts.as_floats()
     pp, vpp = int(layouts.pp[0]), int(layouts.vpp[0])
     layers = np.diff(layers_before(q, a, np.arange(pp + 1.0))) / vpp
-    layer, head = (_by_pass(parts, pass_times(q, a, parts)) for parts in layer_and_head(q, layouts))
+    waits = ("recompute", *collectives(q.work.framework))
+    layer, head = (_by_pass(parts, waits, pass_times(q, a, parts)) for parts in layer_and_head(q, layouts))
     seconds = layer[:, :, None, None] * layers[:, None] * np.ones(vpp)
     seconds[:, :, -1, -1] += head
     return seconds
 
 
-def _by_pass(parts: dict[str, Floats], times: PassTimes) -> Floats:
-    """Divide the seconds of each part between forward, backward and weight-gradient passes."""
+def _by_pass(parts: dict[str, Floats], waits: tuple[str, ...], times: PassTimes) -> Floats:
+    """Divide the seconds of each part between forward, backward and weight-gradient passes, which `waits` have no share of."""
     seconds = {part: float(parts[part][0]) if part in parts else 0.0 for part in WITHIN}
-    local = sum(value for part, value in seconds.items() if part not in ("recompute", *COLLECTIVES))
+    local = sum(value for part, value in seconds.items() if part not in waits)
     computed = sum(seconds.values()) - seconds["recompute"]
     forward_share = float(times.forward[0]) / computed if computed else 0.0
     weight_share = float(times.weight[0]) / local if local else 0.0
     rows: list[tuple[float, float, float]] = []
     for part, value in seconds.items():
         forward = 0.0 if part == "recompute" else forward_share * value
-        weight = 0.0 if part in ("recompute", *COLLECTIVES) else weight_share * value
+        weight = 0.0 if part in waits else weight_share * value
         rows.append((forward, value - forward - weight, weight))
     return np.array(rows)
 

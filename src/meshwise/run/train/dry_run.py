@@ -142,7 +142,7 @@ def describe(run: TrainRun, ready: Launch) -> DryRun:
     s, row = ready.settings, ready.predicted() if ready.on else None
     a = s.layout
     named: dict[str, Any] = {axis: getattr(a, axis) for axis in AXES}
-    named |= {"ep": 1, "sp": 0, "offload": "none", "zero": a.zero if a.dp_shard > 1 else 0}
+    named |= {"ep": 1, "etp": 1, "sp": 0, "offload": "none", "zero": a.zero if a.dp_shard > 1 else 0}
     named |= {"schedule": "zero-bubble" if a.schedule == "zbv" else a.schedule}
     return DryRun(
         commands=tuple(_commands(run, ready)),

@@ -43,7 +43,22 @@ def _train_score(score: Score, width: int) -> RenderableType:
     for name, mine, within, constant, rule in _lines(score, inside or score):
         if mine:
             table.add_row(name, mine, *([within] if inside else []), constant, rule)
-    return Group(table, *_wrapped(_notes(score), width))
+    return Group(table, *_sources(score), *_wrapped(_notes(score), width))
+
+
+def _sources(score: Score) -> list[Table]:
+    """Return a table of scores by chip, framework and precision, and whether a calibration of that pair exists; none for one source."""
+    if len(score["sources"]) < 2:
+        return []
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table.add_column("chip, framework, precision")
+    for column in ("rows", "time", "inside", "memory", "calibrated"):
+        table.add_column(column, justify="right")
+    for source in score["sources"]:
+        cells = (_cell(source["mape"], "%"), _cell(source["coverage"], "%"), _cell(source["memory"], "%"))
+        name = f"{source['chip']}, {source['framework']}, {source['precision']}"
+        table.add_row(name, str(source["rows"]), *cells, "yes" if source["calibrated"] else "no")
+    return [table]
 
 
 def _lines(score: Score, inside: Score) -> list[Line]:
@@ -87,7 +102,13 @@ def _notes(score: Score) -> list[str]:
     used = f"{score['rows']} rows, {score['timed_rows']} of them timed; calibration: {score['calibration']}"
     skipped = [f"{reason} ({count})" for reason, count in score["skipped_reasons"].items()]
     assumed = [f"{what} ({count})" for what, count in score["assumed"].items()]
+    alone = [source for source in score.get("sources", ()) if not source["calibrated"]]
     lines = [used]
+    if alone:
+        rows = sum(source["rows"] for source in alone)
+        lines.append(
+            f"{rows} rows are of a chip and framework that were never calibrated together: predicted from what other runs tell about each"
+        )
     lines += [f"skipped {score['skipped']}: {'; '.join(skipped)}"] if skipped else []
     lines += [f"assumed: {'; '.join(assumed)}"] if assumed else []
     return lines

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.calibrate.train.cases import read_cases
+from meshwise.calibrate.train.reading import read_cases
 from meshwise.workers.trainer.report.rows import (
     PREDICTED,
     Rank,

@@ -1,0 +1,134 @@
+"""Levels: coefficients that belong to a chip's architecture, to a framework or to a network, fitted to all tables together.
+
+A question about a chip and a framework that were never measured together still has what is known about each of them. `choose` composes its
+calibration: the prior of the architecture, then what data/levels.toml knows about chip, framework and network, then a calibration that was
+fitted to this very chip and framework, where there is one.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from meshwise.catalogue import calibrations, files
+from meshwise.catalogue.calibrations import Calibration, Level, coefficients
+from meshwise.catalogue.chips import Chip, Cluster, Link
+from meshwise.catalogue.frameworks import Framework, flash_share
+from meshwise.errors import UserError
+from meshwise.units import parse
+
+FABRICS = (
+    ("omni-path", r"omni.?path|opa"),
+    ("efa", r"\befa\b"),
+    ("slingshot", r"slingshot"),
+    ("infiniband", r"infiniband|\b(ndr|hdr|xdr|edr|ib)\b|quantum"),
+    ("roce", r"roce|spectrum"),
+    ("dcn", r"\bdcn\b"),
+)
+"""Networks between nodes by the words in their names. Any other is '', of which nothing is known."""
+Values = Mapping[str, float]
+
+
+def fabric_of(link: Link | None) -> str:
+    """Return the kind of network that a link's name tells."""
+    text = link.name.lower() if link else ""
+    return next((name for name, pattern in FABRICS if re.search(pattern, text)), "")
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Coefficients by level: of architectures, of frameworks, of networks; and the intervals of predictions that rest on them."""
+
+    chip: Mapping[str, Values] = field(default_factory=dict[str, Values])
+    framework: Mapping[str, Values] = field(default_factory=dict[str, Values])
+    fabric: Mapping[str, Values] = field(default_factory=dict[str, Values])
+    spread: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Fields of a Calibration that describe its errors: waiting, low, high, between, memory_spread."""
+    fitted_on: str = ""
+
+    def values(self, keys: Mapping[Level, str]) -> dict[str, float]:
+        """Return the coefficients of an architecture, a framework and a network."""
+        found: dict[str, float] = {}
+        for level, key in keys.items():
+            found |= getattr(self, level).get(key, {})
+        return found
+
+
+NONE = Levels()
+_KNOWN = coefficients(Calibration)
+
+
+@files.cached
+def levels() -> Levels:
+    """Read data/levels.toml."""
+    path = files.BUILT_IN / "levels.toml"
+    table: dict[str, Any] = files.table_of(path)
+    parsed = {
+        level: {key: _parsed(values) for key, values in table.get(level, {}).items()} for level in ("chip", "framework", "fabric")
+    }
+    spread = {name: _spread_value(value) for name, value in table.get("spread", {}).items()}
+    return Levels(**parsed, spread=spread, fitted_on=str(table.get("fitted_on", "")))
+
+
+def _spread_value(value: Any) -> float | tuple[float, ...]:
+    return tuple(map(float, cast(list[float], value))) if isinstance(value, list) else float(value)
+
+
+def _parsed(values: Mapping[str, Any]) -> dict[str, float]:
+    unknown = set(values) - set(_KNOWN)
+    if unknown:
+        raise UserError(f"levels.toml: unknown coefficient {unknown.pop()}")
+    return {
+        name: parse(value, "bytes" if name == "context" else "seconds") if isinstance(value, str) else float(value)
+        for name, value in values.items()
+    }
+
+
+def keys_of(chip: Chip, framework: Framework, fabric: str) -> dict[Level, str]:
+    """Return the key of each level for a question."""
+    return {"chip": chip.architecture, "framework": framework.key, "fabric": fabric}
+
+
+def composed(chip: Chip, framework: Framework, fabric: str, known: Levels = NONE) -> Calibration:
+    """Compose a calibration from the architecture's prior, the framework's attention kernel, and what `known` says of each level."""
+    prior = calibrations.prior_of(chip)
+    flash = prior.flash if chip.kind == "cpu" else flash_share(framework.attention, chip.architecture)
+    values = known.values(keys_of(chip, framework, fabric))
+    named = {
+        "key": " + ".join(filter(None, (chip.architecture, framework.key, fabric))) if values else prior.key,
+        "fitted_on": known.fitted_on if values else prior.fitted_on,
+        "fabric": fabric,
+    }
+    # errors on sources left out already hold what differs between sources
+    return replace(prior, **({"flash": flash} | values | dict(known.spread) | named | {"between": 0.0}))
+
+
+def choose(chip: Chip, framework: Framework, network: Link | None = None, *, stated: bool = True) -> Calibration:
+    """Return the calibration for a chip, a framework and a network: one that was fitted to this chip and framework, with the coefficients
+    of another network where it was fitted on another; else one that is composed of levels. Of a network that nobody stated (`stated`), the
+    one that the calibration was fitted on is assumed."""
+    own, fabric = calibrations.fitted_to(chip, framework.key), fabric_of(network)
+    if own is None:
+        return composed(chip, framework, fabric, levels())
+    if own.shipped:  # fitted to runs of somebody else's machine
+        own = replace(own, between=float(levels().spread.get("between", 0.0)), expert_spread=_expert_spread(own))
+    if not own.fabric or own.fabric == fabric or not stated or network is None:
+        return own
+    return replace(own, **_of_fabric(fabric), key=f"{own.key} + {fabric or 'another network'}")
+
+
+def _expert_spread(own: Calibration) -> float:
+    return max(own.expert_spread, float(levels().spread.get("expert_spread", 0.0)))
+
+
+def _of_fabric(fabric: str) -> dict[str, float]:
+    """Return the coefficients of a network: fitted, or the prior's."""
+    prior = Calibration()
+    names = [name for name, about in _KNOWN.items() if about.level == "fabric"]
+    return {name: getattr(prior, name) for name in names} | dict(levels().fabric.get(fabric, {}))
+
+
+def choose_for(cluster: Cluster, framework: Framework) -> Calibration:
+    """Return the calibration for a framework on a cluster; `choose` has the rules."""
+    assumed = any(note.startswith("network not given") for note in cluster.notes)
+    return choose(cluster.chip, framework, cluster.network if cluster.node_count > 1 else None, stated=not assumed)

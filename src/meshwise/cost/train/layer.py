@@ -1,0 +1,125 @@
+"""Seconds of one layer and of the output head for one micro-batch, by part: compute, and the communication that it does not hide."""
+
+import numpy as np
+
+from meshwise.cost.axes import OFFLOAD
+from meshwise.cost.layout import Floats, Ints, Layouts
+from meshwise.cost.train.comm import Communicators
+from meshwise.cost.train.memory import stored_per_token
+from meshwise.cost.train.passes import Passes, backward_bytes
+from meshwise.cost.train.question import Question
+from meshwise.cost.train.recompute import repeated
+from meshwise.models.families.blocks import MIXTURE
+
+GRAPH_GAP = 0.25
+"""Share of the gap between kernels that remains when a CUDA graph launches them: on an H200, 1.5 ms of a step of 24 passes through a
+layer, against 2.5e-4 s a pass (docs/trainer.md)."""
+LAYER_PARTS = ("matmul", "attention", "elementwise", "recompute", "tp", "cp", "ep", "launch")
+"""Parts of the seconds of one layer."""
+OVERLAPPED_EXPERTS = 0.8
+"""Share of a layer's compute that hides its all-to-alls where another micro-batch computes meanwhile (DualPipe, batch-level overlap)."""
+HIDDEN_COPIES = 0.3
+"""Share of the copies of offloaded activations that the layers' compute does not hide. An assumption."""
+
+
+def layer_seconds(q: Question, comm: Communicators, p: Passes, a: Layouts) -> tuple[dict[str, Floats], Floats]:
+    """Return seconds of one layer and one micro-batch by part, forward plus backward, on one device; and the seconds of its compute that
+    its own collectives hide behind."""
+    c, layers = q.calibration, q.model.decoder.layers
+    share = np.where(a.sp > 0, a.tp, 1)
+    bytewise = p.pointwise + p.norms / share
+    again = repeated(q.work.framework, a.recompute, q.model.decoder.gated)
+    products = p.projections * again.projections + p.outputs * again.outputs + (p.matmul - p.projections - p.outputs) * again.mlp
+    recomputed = (products + p.core * again.core + (bytewise + p.casts) * again.elementwise) / layers
+    passes_made = 2 + np.maximum(np.ceil(again.mlp), np.ceil(again.projections)) * (a.recompute > 0)
+    parts: dict[str, Floats] = {
+        "matmul": (p.matmul + p.matmul_back) / layers,
+        "attention": (p.core + p.core_back) / layers,
+        "elementwise": (bytewise + backward_bytes(bytewise) + p.casts + p.casts_back) / layers,
+        "recompute": recomputed,
+    }
+    compute = sum(parts.values(), np.zeros(1))
+    wires = {
+        "ep": _expert_parallel(q, comm, a) / layers * passes_made,
+        "cp": _context_parallel(q, comm, a) / layers,
+        "tp": _tensor_parallel(q, comm, a) / layers * passes_made,
+    }
+    attention = parts["attention"] + p.core * again.core / layers
+    ep_hidden = np.minimum(wires["ep"], compute * OVERLAPPED_EXPERTS) if q.work.framework.overlaps_experts else np.zeros(1)
+    cp_hidden = np.minimum(wires["cp"], attention * np.maximum(0.0, 1 - ep_hidden / compute))
+    tp_hidden = np.minimum((1 - c.exposed_tp) * wires["tp"], np.maximum(0.0, compute - ep_hidden - cp_hidden))
+    for name, hidden in (("cp", cp_hidden), ("ep", ep_hidden), ("tp", tp_hidden)):
+        parts[name] = wires[name] - hidden
+    busy = sum(parts.values(), np.zeros(1))
+    replayed = uses_cuda_graph(q, a)
+    mixed = q.model.times.get(MIXTURE, 0) / layers
+    started = np.where(replayed, 0.0, (c.layer_launch + c.expert_launch * mixed) * passes_made)
+    gap = (c.layer_gap + c.expert_gap * mixed) * np.where(replayed, GRAPH_GAP, 1.0)
+    parts["launch"] = np.maximum(0.0, started - busy) + gap * passes_made
+    return {name: parts[name] for name in LAYER_PARTS}, ep_hidden + cp_hidden + tp_hidden
+
+
+def offloaded_activations(q: Question, a: Layouts) -> Floats:
+    """Return the exposed seconds per layer and micro-batch of copying activations to the host and back."""
+    if not np.any(a.offload == OFFLOAD.index("activations")):
+        return np.zeros(1)
+    size = 2 * stored_per_token(q.model, q.work, a) * a.mbs * q.work.seq / a.cp / q.model.decoder.layers
+    return np.where(a.offload == OFFLOAD.index("activations"), HIDDEN_COPIES * size / host_link(q), 0.0)
+
+
+def uses_cuda_graph(q: Question, a: Layouts) -> Ints:
+    """Return whether a step runs as one CUDA graph, without CPU launches."""
+    return q.work.framework.graphs & (a.devices == 1)
+
+
+def host_link(q: Question) -> float:
+    """Return bytes per second between a device and its host."""
+    return q.chip.host.bandwidth if q.chip.host else 1e10
+
+
+def head_seconds(q: Question, comm: Communicators, p: Passes, a: Layouts) -> dict[str, Floats]:
+    """Return seconds of the output head and the loss for one micro-batch."""
+    rows = a.mbs * q.work.seq / a.cp
+    wire = np.where(a.tp > 1, comm.tp.reduce(2 * rows * q.model.decoder.hidden), 0.0)
+    return {"matmul": p.head + p.head_back, "elementwise": p.logits, "tp": q.calibration.exposed_tp * wire}
+
+
+def _tensor_parallel(q: Question, comm: Communicators, a: Layouts) -> Floats:
+    """Return seconds of all-reduces in one pass over all layers: one after each block that ends in a row-parallel product (Megatron,
+    arXiv:1909.08053). With etp 1, experts hold whole products and need none."""
+    dense = {block for block, op in q.model.placed if op.shard == "row" and not op.expert}
+    mixed = {block for block, op in q.model.placed if op.shard == "row" and op.expert} - dense
+    number = sum(times for block, times in q.model.times.items() if block in dense)
+    experts = sum(times for block, times in q.model.times.items() if block in mixed)
+    size = 2.0 * a.mbs * q.work.seq / a.cp * q.model.decoder.hidden
+    return np.where(a.tp > 1, (number + experts * (a.etp > 1)) * comm.tp.reduce(size), 0.0)
+
+
+def _context_parallel(q: Question, comm: Communicators, a: Layouts) -> Floats:
+    """Return seconds of passing keys and values around the ring in all layers. Backward moves twice the bytes.
+
+    Latent attention passes only its small latent, and windowed attention only the keys in its window.
+    """
+    if not np.any(a.cp > 1):
+        return np.zeros(1)
+    seq = q.work.seq
+    kept = sum(op.cache * op.count * min(seq, op.window or seq) for op in q.model.ops if op.kind == "attention")
+    size = 2.0 * a.mbs * kept / np.minimum(a.tp, np.maximum(1, q.model.decoder.kv_heads))
+    return np.where(a.cp > 1, 3 * comm.cp.gather(size), 0.0)
+
+
+def _expert_parallel(q: Question, comm: Communicators, a: Layouts) -> Floats:
+    """Return seconds of two all-to-alls per layer in one pass, to the experts and back, as slow as the busiest device.
+
+    Where a framework sends a token once per node, its k experts are on n (1 - (1 - 1/n)^k) of n nodes.
+    """
+    if not np.any(a.ep > 1):
+        return np.zeros(1)
+    f, d = q.work.framework, q.model.decoder
+    layers = q.model.times[MIXTURE]
+    copies = sum(op.m * op.count for op in q.model.ops if op.expert and op.shard == "row") / layers
+    nodes = np.maximum(1.0, comm.ep.nodes * d.expert_reach)
+    once = nodes * (1 - (1 - 1 / nodes) ** copies) / copies if f.sends_once else 1.0
+    elements = a.mbs * q.work.seq / a.cp * copies * d.hidden / np.where((a.sp > 0) | (a.etp < a.tp), a.tp, 1)
+    there, back = (comm.ep.seconds(size * elements, once) for size in (f.dispatch_bytes, 2.0))
+    return np.where(a.ep > 1, layers * q.work.imbalance * (there + back), 0.0)

@@ -1,0 +1,95 @@
+"""Recomputation of activations: what each value of the axis `recompute` keeps for the backward pass, and what that pass repeats."""
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from meshwise.catalogue.frameworks import Framework
+from meshwise.cost.axes import RECOMPUTE
+from meshwise.cost.layout import Floats
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """Share of each part of the forward pass that the backward pass repeats: one number, or one per layout."""
+
+    projections: Floats | float = 0.0
+    """Products before attention (queries, keys, values) or another mixer."""
+    outputs: Floats | float = 0.0
+    """Products after it."""
+    mlp: Floats | float = 0.0
+    """Products of feed-forward layers and experts."""
+    core: Floats | float = 0.0
+    """Attention without its projections."""
+    elementwise: Floats | float = 0.0
+    """Norms, activation functions, rotary positions."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Share of each kind of activation that stays in memory; the input of a layer always does."""
+
+    norms: Floats | float = 1.0
+    """Inputs of the other norms, and outputs of all norms, which products read."""
+    mixer: Floats | float = 1.0
+    """Queries, keys and values, or what another mixer reads."""
+    mixed: Floats | float = 1.0
+    """Output of attention, which its output projection reads."""
+    ffn: Floats | float = 1.0
+    """Outputs of the up and gate products."""
+    gated: Floats | float = 1.0
+    """Their product after the activation function, which the down product reads."""
+    copies: Floats | float = 1.0
+    """Further copies that eager autograd keeps, and dropout masks."""
+    scores: Floats | float = 1.0
+    """Attention scores, where attention writes them to memory."""
+
+
+POLICIES: dict[str, tuple[Repeated, Kept]] = {
+    "none": (Repeated(), Kept()),
+    "core_attn": (Repeated(core=1), Kept(scores=0)),
+    # torchtitan: the output of every second product, and of attention, is kept
+    "operations": (
+        Repeated(projections=0.5, outputs=0.5, mlp=0.5, elementwise=1),
+        Kept(norms=0.25, mixer=0.5, mixed=1, ffn=0.5, gated=0, copies=0, scores=0),
+    ),
+    "full": (
+        Repeated(projections=1, outputs=1, mlp=1, core=1, elementwise=1),
+        Kept(norms=0, mixer=0, mixed=0, ffn=0, gated=0, copies=0, scores=0),
+    ),
+    "mlp": (Repeated(mlp=1, elementwise=0.4), Kept(ffn=0, gated=0)),
+    "layernorm": (Repeated(elementwise=0.3), Kept(norms=0.5)),
+    "moe_act": (Repeated(elementwise=0.3), Kept(gated=0)),
+    "minimal": (Repeated(core=1, elementwise=1), Kept(norms=0.25, gated=0, copies=0, scores=0)),
+    "save_qkv_proj": (
+        Repeated(outputs=1, mlp=1, core=1, elementwise=1),
+        Kept(norms=0, mixed=0, ffn=0, gated=0, copies=0, scores=0),
+    ),
+    "save_out_proj": (
+        Repeated(projections=1, mlp=1, core=1, elementwise=1),
+        Kept(norms=0.25, mixer=0, mixed=0, ffn=0, gated=0, copies=0, scores=0),
+    ),
+}
+"""full and core_attn: Korthikanti et al. 2022, arXiv:2205.05198. The others follow from what the programs name: Megatron's
+--recompute-modules, torchtitan's per-operation activation checkpointing, MaxText's remat_policy."""
+
+
+def _policies(f: Framework) -> list[tuple[Repeated, Kept]]:
+    """Return the policy of each value of the axis, in the words of this framework."""
+    return [POLICIES[f.selective if how == "selective" else how] for how in RECOMPUTE]
+
+
+def repeated(f: Framework, recompute: Floats, gated: bool) -> Repeated:
+    """Return the shares of the forward pass that are repeated, one per layout. Where a framework stops early, the last of the two or three
+    products of a feed-forward layer is not."""
+    which, policies = recompute.astype(np.int64), _policies(f)
+    shares = {part.name: np.array([getattr(p[0], part.name) for p in policies], float)[which] for part in fields(Repeated)}
+    if f.stops_early:
+        shares["mlp"] = shares["mlp"] * (2 / 3 if gated else 1 / 2)
+    return Repeated(**shares)
+
+
+def kept(f: Framework, recompute: Floats) -> Kept:
+    """Return the shares of activations that stay in memory, one per layout."""
+    which, policies = recompute.astype(np.int64), _policies(f)
+    return Kept(**{part.name: np.array([getattr(p[1], part.name) for p in policies], float)[which] for part in fields(Kept)})
