@@ -33,6 +33,34 @@ NEEDED: dict[str, dict[str, Any]] = {
 }
 """Keys without which transformers cannot build a type from its own defaults, or from so few layers."""
 
+_ROTARY = {"rope_type": "default", "rope_theta": 10000.0}
+NEEDED_WITHIN: dict[str, dict[str, Any]] = {
+    "cohere_compass": {"rope_parameters": {"full_attention": _ROTARY, "sliding_attention": _ROTARY}},
+    "deepseek_ocr2": {"num_experts_per_tok": 6, "mlp_layer_types": ["dense", *["sparse"] * (FEW - 1)]},
+    "diffusion_gemma": {"num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 704},
+    "gemma3n": {"num_kv_shared_layers": 0},
+    "hunyuan_vl": {"head_dim": 128},
+    "mllama": {"cross_attention_layers": [1, 3]},
+    "qwen4_exp": {
+        "indexer_n_heads": 8,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 256,
+        "indexer_budget": 64,
+        "indexer_compress_ratio": 8,
+        "ple_layer_ids": [2, 3],
+        "ngram_vocab_size_base": 1000,
+        "eos_token_id": 1,
+    },
+}
+"""The same for the language model within a type."""
+NEEDED_BESIDE: dict[str, dict[str, Any]] = {
+    "aya_vision": {"vision_config": {"model_type": "siglip_vision_model", "hidden_size": 1152, "num_attention_heads": 16}},
+    "chameleon": {"vocabulary_map": {"<image>": 8196}},
+    "granite4_vision": {"deepstack_layer_map": [[-1, 0]], "downsample_rate": "4/8"},
+    "emu3": {"vocabulary_map": {"<image>": 8196, "<|extra_200|>": 8197}},
+}
+"""The same for what stands beside it."""
+
 _TOWERS = re.compile(
     r"vision_(?!moe)|visual|audio|image|projector|connector|resampler|qformer|query_tokens|language_projection|abstractor|patch_embed|"
     r"perceiver|vqmodel|vq|vit|aligner|generation|mm_|embed_tokens_extend|adapter(?!_)|embed_vision|embed_audio|newline|sound|speech|"
@@ -68,9 +96,8 @@ def small_nested(model_type: str) -> dict[str, Any]:
     for key in [key for key, value in inner.items() if isinstance(value, list) and key not in ("moe_intermediate_size",)]:
         del inner[key]
     inner.pop("per_layer_config", None)
-    if model_type == "mllama":
-        inner["cross_attention_layers"] = [1, 3]
-    return values
+    inner |= NEEDED_WITHIN.get(model_type, {})
+    return values | NEEDED_BESIDE.get(model_type, {})
 
 
 def _without_nulls(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,9 +136,18 @@ def parameters(model: Any) -> int:
     return sum(weight.numel() for weight in model.parameters())
 
 
+ENCODERS = {"pix2struct": "encoder.", "pp_formulanet": "model.encoder."}
+"""Where the encoder of pictures has no name of its own."""
+
+
 def language_parameters(model: Any) -> int:
     """Return the parameters outside towers and the layers that connect them."""
-    return sum(weight.numel() for name, weight in model.named_parameters() if not _TOWERS.search(name))
+    tower = ENCODERS.get(model.config.model_type)
+    return sum(
+        weight.numel()
+        for name, weight in model.named_parameters()
+        if not _TOWERS.search(name) and not (tower and name.startswith(tower))
+    )
 
 
 def by_layer(model: Any) -> list[int]:

@@ -4,6 +4,7 @@ An expression cannot read attributes, import, loop or build large objects, so a 
 """
 
 import ast
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -113,6 +114,27 @@ def before(items: Sequence[Any], value: Any, end: int) -> int:
     return list(items[:end]).count(value)
 
 
+def count_below(items: Sequence[int], limit: int) -> int:
+    """Return how many different items are smaller than `limit`."""
+    return len({item for item in items if item < limit})
+
+
+MOST_PRIMES = 1024
+"""Primes that a sum may have: a config that asks for more names no real model, and would take seconds."""
+
+
+def _is_prime(value: int) -> bool:
+    return value % 2 == 1 and all(value % divisor for divisor in range(3, isqrt(value) + 1, 2))
+
+
+def sum_of_primes(start: int, skipped: int, number: int) -> int:
+    """Return the sum of `number` consecutive primes, after the first `skipped` that are at least `start`: sum_of_primes(10, 1, 2) = 13 + 17."""
+    if not 2 < start < 10**8 or not 0 <= skipped < MOST_PRIMES or not 0 < number < MOST_PRIMES:
+        raise ValueError("sizes of hashed tables out of range")
+    primes = (value for value in itertools.count(start) if _is_prime(value))
+    return sum(itertools.islice(primes, skipped, skipped + number))
+
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "min": min,
     "max": max,
@@ -125,6 +147,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "before": before,
     "of_layer": of_layer,
     "each": each,
+    "count_below": count_below,
+    "sum_of_primes": sum_of_primes,
 }
 """Functions that any expression may call, beside the constructors of Ops."""
 CONSTANTS: dict[str, Any] = {"true": True, "false": False, "none": None}

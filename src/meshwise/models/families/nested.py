@@ -66,6 +66,8 @@ def _description(config: Config) -> Any:
 def _inner(config: Config) -> Config | None:
     """Return the table of the language model within; the config itself, under the type within, where an old file has no such table."""
     description = _description(config)
+    if description and description.refusal:
+        return None  # the reader of families says why
     text = description.words.get("text") if description else None
     keys = (description.words.get("text_key", "text_config"), *KEYS) if description else KEYS
     for key in dict.fromkeys(keys):
