@@ -23,6 +23,8 @@ class Source:
 
     title: str
     url: str
+    fields: tuple[str, ...] = ()
+    """The fields of the record that it states: 'memory', 'flops', or 'flops.fp4' alone. Empty: every field that no other source lists."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +146,14 @@ class Chip:
     def rent(self) -> float | None:
         """Dollars per second at the latest rental list price."""
         return latest_rent(self.prices)
+
+    def source_of(self, fact: str) -> Source:
+        """Return where a field comes from: the source that lists it ('flops.fp4'), else its table ('flops'), else any field."""
+        for name in (fact, fact.partition(".")[0]):
+            for source in self.sources:
+                if name in source.fields:
+                    return source
+        return next((source for source in self.sources if not source.fields), self.sources[0])
 
     def closes(self, shape: tuple[int, ...]) -> tuple[bool, ...]:
         """Return which axes of a slice wrap around from their last chip to their first."""

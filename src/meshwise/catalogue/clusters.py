@@ -53,6 +53,7 @@ class ClusterFile:
     tiers: tuple[Tier, ...] = ()
     host: Host = UNKNOWN_HOST
     prices: tuple[Price, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def find_cluster(text: str) -> Cluster:
@@ -201,6 +202,7 @@ def _from_file(file: ClusterFile, size: int | None) -> Cluster:
         tiers=tuple(sorted(file.tiers, key=lambda tier: tier.nodes)),
         prices=file.prices,
         sources=file.sources,
+        notes=file.notes,
     )
 
 
