@@ -83,7 +83,7 @@ def test_a_named_cluster_bounds_the_chips_and_nodes_to_try() -> None:
 
 
 def test_a_cluster_s_own_price_and_network_count() -> None:
-    """AWS lists p5.48xlarge at $55.04/h since June 2025: $6.88 a GPU, where the chip's file has $12.29."""
+    """The price of a machine type, and not that of its chips (AWS p5.48xlarge, since June 2025)."""
     best = cheapest(replace(ASK, on="p5.48xlarge", at_most="1 node")).best
     assert best.choice
     assert best.choice.days

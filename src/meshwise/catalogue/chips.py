@@ -305,10 +305,11 @@ def filter_chips(words: str) -> list[Chip]:
 
 @files.cached
 def variants(name: str) -> list[str]:
-    """Return the keys that begin with `name`: h100-nvl, h100-pcie and h100-sxm for 'h100'. A key itself has no variants."""
-    plain = files.squeeze(name)
-    keys = {files.squeeze(key): key for key in files.names("chips")}
-    return [] if plain in keys else [key for squeezed, key in keys.items() if squeezed.startswith(plain)]
+    """Return the keys that are `name` and a dash: h100-nvl, h100-pcie and h100-sxm for 'h100'. A key itself has no variants."""
+    plain, keys = files.squeeze(name), files.names("chips")
+    if plain in map(files.squeeze, keys):
+        return []
+    return [key for key in keys if any(plain == files.squeeze(key[: dash.start()]) for dash in re.finditer("-", key))]
 
 
 @files.cached

@@ -98,7 +98,7 @@ def test_days_cost_and_energy_are_shown_when_tokens_are_given() -> None:
     assert "days" not in once(*SMALL).out
     table = once(*SMALL, "--tokens", "15T").out
     assert all(column in table for column in ("days", "cost", "MWh"))
-    assert "Cost at $12.29 per device-hour (list price; --price changes it)." in flowing(table)
+    assert "Cost at $6.88 per device-hour (list price; --price changes it)." in flowing(table)
 
 
 def test_another_price_changes_the_cost_in_proportion_and_is_shown() -> None:

@@ -83,7 +83,7 @@ def test_several_requests_prices_and_targets_have_their_columns() -> None:
         "with prompts",
         "$/1M tokens",
         "meets",
-        "Cost at $12.29 per device-hour (list price; --price changes it).",
+        "Cost at $6.88 per device-hour (list price; --price changes it).",
         "vllm serve meta-llama/Llama-3.3-70B-Instruct",
     ):
         assert words in done.out

@@ -35,7 +35,7 @@ def test_a_table_a_chart_the_reasons_and_the_command() -> None:
     assert "why the layout changes\n16: " in done.out
     assert "network not given: the vendor's InfiniBand NDR" in done.out
     assert "note: days and cost include failures (goodput) and spare nodes" in done.out
-    assert "note: price per device-hour: h100-sxm $12.29/h" in done.out
+    assert "note: price per device-hour: h100-sxm $6.88/h" in done.out
     assert done.out.splitlines()[-1].endswith("--vary nodes=1,8..32")
 
 
