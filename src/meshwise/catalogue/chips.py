@@ -324,7 +324,24 @@ def known_chip(name: str) -> Chip | None:
     for candidate in chips():
         if plain in map(files.squeeze, (candidate.name, *candidate.aliases)):
             return candidate
-    return None
+    return _by_words(name) or _with_memory(name)
+
+
+def _with_memory(name: str) -> Chip | None:
+    """Return the chip of a name that ends with a memory: the variant that has it, or the chip with that memory instead of its own.
+
+    'h100 94gb' is h100-nvl, and 'rtx4090 48gb' an RTX 4090 with 48 GiB, as some shops sell it.
+    """
+    match = re.fullmatch(r"(.*[^\s-])[\s-]*?(?<![\d.])(\d+)\s*gi?b", name.strip().lower())
+    base = known_chip(match[1]) if match else None
+    if match is None or base is None:
+        return None
+    memory = int(match[2]) * units.GIB
+    near = min((base, *map(find_chip, variants(match[1]))), key=lambda chip: abs(chip.memory - memory))
+    if abs(near.memory / memory - 1) < OTHER_MEMORY:
+        return near
+    possible = base.kind == "apple" or base.memory / 4 <= memory <= base.memory * 4
+    return replace(base, memory=memory) if possible else None
 
 
 @files.cached
@@ -392,9 +409,7 @@ def chip_in_text(text: str) -> Chip:
     if chip is None:
         names = [(files.squeeze(name), key) for name, key in chip_names().items()]
         # the digits that follow a name may be those of its memory: 'h10080gb' holds h100, but 'a1000' does not hold a100
-        inside = [
-            (name, key) for name, key in names if re.search(rf"{re.escape(name)}(?!\d)|{re.escape(name)}(?=\d+gi?b)", plain)
-        ]
+        inside = [(name, key) for name, key in names if _is_inside(name, plain, text)]
         if not inside:
             return find_chip(text)
         chip = find_chip(max(inside, key=lambda pair: len(pair[0]))[1])
@@ -404,6 +419,18 @@ def chip_in_text(text: str) -> Chip:
     return chip
 
 
+def _is_inside(name: str, plain: str, text: str) -> bool:
+    """Return whether a squeezed text holds the name of this chip, and not that of another: an RTX 5060 Ti is no RTX 5060.
+
+    Names of two or three letters must be words of the text: 'p4d' holds no P4.
+    """
+    if len(name) < SHORTEST_INSIDE:
+        return name in _words(text)
+    return bool(re.search(rf"{re.escape(name)}((?!\d|(?:ti|super|xt|xtx|ada)(?![a-z]))|(?=\d+gi?b))", plain))
+
+
+SHORTEST_INSIDE = 4
+"""Letters of a chip's name that may be found within a longer word."""
 OTHER_MEMORY = 0.1
 """A memory in a chip's name that differs by more is another variant of it; less is rounding, or GB for GiB."""
 
@@ -415,4 +442,6 @@ def _words(text: str) -> frozenset[str]:
 def _by_words(text: str) -> Chip | None:
     """Return the chip with a name that has the same words in any order, or None."""
     given = _words(text)
+    if not given:
+        return None
     return next((chip for chip in chips() if any(given == _words(n) for n in (chip.key, chip.name, *chip.aliases))), None)
