@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwise.catalogue import files
+from meshwise.catalogue.cards import chip_in_text
 from meshwise.catalogue.chips import (
     Chip,
     Cluster,
@@ -17,7 +18,6 @@ from meshwise.catalogue.chips import (
     Link,
     Node,
     Price,
-    chip_in_text,
     chips,
     filter_chips,
     find_chip,
@@ -143,7 +143,10 @@ def test_for_a_name_unlike_any_other_the_error_says_how_to_add_a_chip(home: Path
 @pytest.mark.parametrize(
     ("words", "keys"),
     [
-        ("h100", ["h100-64gb-sxm", "h100-96gb-500w", "h100-96gb-sxm", "h100-nvl", "h100-pcie", "h100-sxm"]),  # an alias of h100-sxm, but the key of none
+        (
+            "h100",
+            ["h100-64gb-sxm", "h100-96gb-500w", "h100-96gb-sxm", "h100-nvl", "h100-pcie", "h100-sxm"],
+        ),
         ("H100 pcie", ["h100-pcie"]),
         ("h200", ["h200"]),  # the key of one
         ("a100 80", ["a100-80gb-pcie", "a100-80gb-sxm"]),

@@ -137,7 +137,10 @@ def test_cards_in_one_host_talk_over_their_link_or_the_slowest_bus() -> None:
 
 def test_a_name_that_stands_for_one_of_several_variants_is_noted() -> None:
     (note,) = find_cluster("8xh100").notes
-    assert note == "h100 is taken as h100-sxm; the catalogue also has h100-64gb-sxm, h100-96gb-500w, h100-96gb-sxm, h100-nvl, h100-pcie"
+    assert (
+        note
+        == "h100 is taken as h100-sxm; the catalogue also has h100-64gb-sxm, h100-96gb-500w, h100-96gb-sxm, h100-nvl, h100-pcie"
+    )
     assert find_cluster("8xh100@100Gbps").notes == (note,)
     assert note in find_cluster("2x(4x8xh100)@800Gbps").notes
     assert len(find_cluster("(8xh100)+(8xh100)+(4xa100-80gb)@100Gbps").notes) == 2
@@ -195,7 +198,10 @@ REFUSED = [
     ("jean-zya", "unknown cluster 'jean-zya'; did you mean 'jean-zay'?"),
     ("jean-zya:48@800Gbps", "unknown cluster 'jean-zya:48'; did you mean 'jean-zay'?"),
     ("4xdgx-h10", "unknown cluster 'dgx-h10'; did you mean 'dgx-h100'?"),
-    ("8xmi300", "unknown chip 'mi300'; did you mean 'mi300a' or 'mi300x'? (meshwise show chips mi300)"),  # there is a cluster mi300x-8 too
+    (
+        "8xmi300",
+        "unknown chip 'mi300'; did you mean 'mi300a' or 'mi300x'? (meshwise show chips mi300)",
+    ),  # there is a cluster mi300x-8 too
     ("8xbanana", "unknown chip 'banana' (meshwise show chips, or add it as "),
     ("", "unknown chip ''"),
     ("a10:0", "unknown chip 'a10:0'"),

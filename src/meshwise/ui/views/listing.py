@@ -121,9 +121,7 @@ def chip_facts(chip: Chip) -> Table:
         ("kind", f"{chip.vendor} {chip.architecture}, {chip.kind}, {chip.year}"),
         sourced("memory", "memory", units.show(chip.memory, "bytes", binary=True)),
         sourced("memory bandwidth", "bandwidth", units.show(chip.bandwidth, "bytes/s")),
-        *(
-            sourced(f"{dtype}, dense", f"flops.{dtype}", units.show(rate, "FLOP/s")) for dtype, rate in chip.flops.items()
-        ),
+        *(sourced(f"{dtype}, dense", f"flops.{dtype}", units.show(rate, "FLOP/s")) for dtype, rate in chip.flops.items()),
         sourced("SMs, CUs or cores", "sms", str(chip.sms or "")),
         ("GEMM tile", " x ".join(map(str, chip.tile))),
         sourced("clock", "clock", units.show(chip.clock, "hertz") if chip.clock else ""),
