@@ -58,7 +58,7 @@ def test_a_memory_after_the_name_of_a_card_is_the_memory_it_has() -> None:
             ("2xrtx2080ti-22gb", "rtx2080ti", 22),
             ("NVIDIA GeForce RTX 3080 12 GB", "rtx3080-12gb", 12),
             ("RTX 5060 Ti 16GB", "rtx5060ti-16gb", 16),
-            ("h100 94gb", "h100-nvl", 93.6),
+            ("h100 nvl 94gb", "h100-nvl", 93.6),
             ("h200 141gb", "h200", 140.4),
             ("M3 Ultra 512GB", "m3-ultra", 512),
             ("RX 7900 XTX 24GB", "rx7900xtx", 24),
