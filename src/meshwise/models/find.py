@@ -116,8 +116,11 @@ def find_preset(name: str) -> Path | None:
     """Return the file of a preset, by its name or by one of the HF ids that its file lists, with or without the publisher."""
     if "/" in name:
         return hub_ids().get(name.lower())
+    known = presets()
+    if name in known:
+        return known[name]
     plain = files.squeeze(name)
-    named = next((path for stem, path in presets().items() if files.squeeze(stem) == plain), None)
+    named = next((path for stem, path in known.items() if files.squeeze(stem) == plain), None)
     return named or (folders().get(plain) if len(plain) > 3 and re.search(r"[a-z]", plain) else None)
 
 

@@ -209,7 +209,7 @@ def test_a_model_that_fits_nowhere_says_by_how_much_and_what_would_help() -> Non
 def test_rules_that_leave_nothing_are_named() -> None:
     ask = replace(ASK, batch=7, framework="nanotron")
     with pytest.raises(DoesNotFit, match=r"dp divides the batch \(\d") as refused:
-        planned(ask, fix="tp=1,pp=1")
+        planned(ask, fix="tp=1,pp=1,cp=1")
     assert one_line(refused.value)
 
 

@@ -68,6 +68,8 @@ class Expression:
 @lru_cache(maxsize=4096)
 def parse(text: str, where: str = "") -> Expression:
     """Parse an expression; refuse whatever is not arithmetic, a condition, a list, an index or a call of a known function."""
+    if text.isidentifier() and not text.startswith("__"):
+        return Expression(text, compile(text, where or "<expression>", "eval"), frozenset({text}))
     try:
         tree = ast.parse(text, mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
