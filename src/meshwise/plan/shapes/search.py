@@ -18,8 +18,8 @@ from meshwise.plan.train.search import BLOCK, InnerChoices, PartialLayouts, comp
 
 BATCH = 1 << 10
 """Partial layouts evaluated between two checks of which can still be among the best."""
-ENDLESS = 1 << 30
-"""A number of chunks, or an overlap, so large that its cost vanishes."""
+SHORTEST = 1e-12
+"""Seconds that no message takes less than."""
 ROUNDING = 1 + 1e-9
 """Tolerance of lower bounds, which add up in another order than the values they bound."""
 
@@ -79,10 +79,13 @@ def _lower_bounds(q: Question, partial: PartialLayouts) -> Floats:
     others."""
     shaped = replace(q, model=q.model.take(partial.shape))
     bounds = np.full(len(partial.shape), np.inf)
+    least = np.zeros(len(bounds), bool)
+    """Partial layouts that may fit without recompute: no other way is faster."""
     for how in q.work.framework.recompute:
         option = RECOMPUTE.index(how)
-        rows = np.flatnonzero(memory_floor(shaped, partial.layouts, option) <= _capacity(q) * ROUNDING)
-        rows = rows[np.isinf(bounds[rows])] if how == "full" else rows  # nothing is slower
+        fits = memory_floor(shaped, partial.layouts, option) <= _capacity(q) * ROUNDING
+        rows = np.flatnonzero(fits & (np.isinf(bounds) if how == "full" else ~least))  # nothing is slower than full recompute
+        least |= fits & (how == "none")
         if len(rows):
             chosen = np.full(len(rows), option)
             floor = time_floor(replace(q, model=q.model.take(partial.shape[rows])), partial.layouts.take(rows), chosen)
@@ -138,14 +141,28 @@ class _Best:
 
 def time_floor(q: Question, a: Layouts, recompute: Ints) -> Floats:
     """Return a lower bound on the seconds of any layout with these cuts and micro-batches and at least this much recompute: norms
-    and state sharded as far as possible, free gradient reduction, and no bubble where a schedule could avoid it."""
+    and state sharded as far as possible, free gradient reduction, and the schedule with the least bubble."""
     f = q.work.framework
-    plain = f.schedules == ("1f1b",)
-    zero = np.where(a.dp * a.cp > 1, max(f.zero, default=0), 0)
-    best = Layouts.of(**_fully_sharded(q, a), zero=zero, recompute=recompute, vpp=1 if plain else ENDLESS)
-    ideal = replace(q.calibration, exposed_stage=q.calibration.exposed_stage if plain else 0.0)
-    cost = evaluate(replace(q, calibration=ideal), best)
-    return cost.step - cost.time["dp"]
+    axes = {**_fully_sharded(q, a), "zero": np.where(a.dp * a.cp > 1, max(f.zero, default=0), 0), "recompute": recompute}
+    floors = [
+        _interleaved_floor(q, axes) if schedule == "interleaved" else _plain_floor(q, axes, schedule) for schedule in f.schedules
+    ]
+    return np.min(floors, axis=0)
+
+
+def _plain_floor(q: Question, axes: dict[str, Ints], schedule: str) -> Floats:
+    """Return the seconds without gradient reduction and interleaving; without a bubble where the schedule fills it."""
+    cost = evaluate(q, Layouts.of(**axes, vpp=1))
+    return cost.step - cost.time["dp"] - (0.0 if schedule == "1f1b" else cost.time["bubble"])
+
+
+def _interleaved_floor(q: Question, axes: dict[str, Ints]) -> Floats:
+    """Return the least seconds of any number of model chunks: v chunks divide the bubble by v and send v times as much."""
+    cost = evaluate(q, Layouts.of(**axes, vpp=2))
+    bubble, sent = 2 * cost.time["bubble"], cost.time["p2p"] / 2
+    least = np.sqrt(bubble / np.maximum(sent, SHORTEST))
+    chunks = np.clip(least, 1, np.maximum(1, q.model.decoder.layers / axes["pp"]))
+    return cost.step - cost.time["dp"] - cost.time["bubble"] - cost.time["p2p"] + bubble / chunks + sent * chunks
 
 
 def memory_floor(q: Question, a: Layouts, recompute: int) -> Floats:
