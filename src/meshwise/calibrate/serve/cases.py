@@ -98,7 +98,9 @@ class ServeCase:
 
 
 def is_serving_table(path: Path) -> bool:
-    """Return whether a table has columns of served models."""
+    """Return whether a table has columns of served models; rows of JSON are of training runs."""
+    if path.suffix == ".jsonl":
+        return False
     header = tables.read_lines(path)[0]
     return bool({*RATES, *(column for columns in SIZES.values() for column in columns)} & set(header))
 

@@ -33,6 +33,8 @@ KEYS = {
 }
 """Metadata that several architectures share, and HF's names for it. A family adds its own in `Architecture.config`."""
 
+LONGEST = 1 << 27
+"""Bytes of a header, at most: a vocabulary of 256,000 tokens and its merges take 15 MB."""
 _ROPE_TABLES = re.compile(r"rope_(freqs|factors_\w+)\.weight")
 
 
@@ -162,6 +164,8 @@ class _Header:
         if kind != _ARRAY:
             raise ValueError(f"it holds a value of the unknown kind {kind}")
         inner, count = self.number("I"), self.number("Q")
+        if self.at > LONGEST:
+            raise ValueError(f"its header is longer than {LONGEST >> 20} MiB")
         if count > LARGEST:
             raise ValueError(f"it claims an array of {count} values")
         return [self.value(inner) for _ in range(count)]

@@ -335,9 +335,17 @@ def usable_part(q: Question) -> tuple[int, int] | None:
     for count, devices in parts[:PARTS_TRIED]:
         node = replace(q.cluster.node, chips=((devices, q.chip),))
         part = replace(q, cluster=replace(q.cluster, nodes=((count, node),)))
-        if np.logical_and.reduce(list(cut_rules(part, _cuts(part, count * devices)).values())).any():
+        if np.logical_and.reduce(list(cut_rules(part, _copied(count * devices)).values())).any():
             return count, devices
     return None
+
+
+def _copied(devices: int) -> Layouts:
+    """Return every cut of the devices whose data ranks are copies, without expert parallelism: it satisfies the rules on cuts wherever one
+    does that shards its state or its experts in another way."""
+    rows = [(tp, pp, cp) for tp in divisors(devices) for pp in divisors(devices // tp) for cp in divisors(devices // (tp * pp))]
+    tp, pp, cp = np.array(rows, dtype=np.int64).T
+    return Layouts.of(dp_replicate=devices // (tp * pp * cp), tp=tp, pp=pp, cp=cp)
 
 
 def _inner(
