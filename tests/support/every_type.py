@@ -18,7 +18,18 @@ IMAGE_TEXT = tuple(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "num_decoder_layers", "layers")
 FEW = 6
 
+_QWEN4: dict[str, Any] = {
+    "indexer_n_heads": 8,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 256,
+    "indexer_budget": 64,
+    "indexer_compress_ratio": 8,
+    "ple_layer_ids": [2, 3],
+    "ngram_vocab_size_base": 1000,
+    "eos_token_id": 1,
+}
 NEEDED: dict[str, dict[str, Any]] = {
+    "qwen4_exp_text": _QWEN4,
     "deepseek_v2": {"num_experts_per_tok": 6},
     "dots1": {"n_routed_experts": 32, "num_experts_per_tok": 4, "n_shared_experts": 2},
     "gemma3n_text": {"num_kv_shared_layers": 0},
@@ -41,16 +52,7 @@ NEEDED_WITHIN: dict[str, dict[str, Any]] = {
     "gemma3n": {"num_kv_shared_layers": 0},
     "hunyuan_vl": {"head_dim": 128},
     "mllama": {"cross_attention_layers": [1, 3]},
-    "qwen4_exp": {
-        "indexer_n_heads": 8,
-        "indexer_kv_heads": 1,
-        "indexer_head_dim": 256,
-        "indexer_budget": 64,
-        "indexer_compress_ratio": 8,
-        "ple_layer_ids": [2, 3],
-        "ngram_vocab_size_base": 1000,
-        "eos_token_id": 1,
-    },
+    "qwen4_exp": _QWEN4,
 }
 """The same for the language model within a type."""
 NEEDED_BESIDE: dict[str, dict[str, Any]] = {
