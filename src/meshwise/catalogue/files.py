@@ -54,8 +54,9 @@ def files(kind: str, suffix: str) -> dict[str, Path]:
     paths: dict[str, Path] = {}
     for folder in (BUILT_IN / kind, user_folder() / kind):
         in_folder = _in_folder(folder, suffix)
-        taken = {squeeze(name) for name in in_folder}
-        paths = {name: path for name, path in paths.items() if squeeze(name) not in taken} | in_folder
+        taken = {squeeze(name) for name in in_folder} if paths else set[str]()
+        kept = {name: path for name, path in paths.items() if squeeze(name) not in taken} if taken else paths
+        paths = kept | in_folder
     return dict(sorted(paths.items()))
 
 

@@ -10,7 +10,8 @@ from typing import Literal
 
 from meshwise.calibrate import tables
 from meshwise.calibrate.tables import Row, Skipped, number, whole
-from meshwise.catalogue.chips import GENERIC_CPU, Chip, Link, find_card, find_chip
+from meshwise.catalogue.cards import find_card
+from meshwise.catalogue.chips import GENERIC_CPU, Chip, Link, find_chip
 from meshwise.catalogue.engines import Runtime, find_runtime, runtimes
 from meshwise.cost.serve.buffers import Footprint, footprints
 from meshwise.cost.serve.cache import CacheRequest, layer_caches

@@ -9,7 +9,8 @@ from typing import cast
 
 from meshwise.calibrate.tables import Row, number, whole
 from meshwise.catalogue import files
-from meshwise.catalogue.chips import Chip, Cluster, chip_in_text
+from meshwise.catalogue.cards import chip_in_text
+from meshwise.catalogue.chips import Chip, Cluster
 from meshwise.catalogue.clusters import find_cluster, slices_in_text
 from meshwise.catalogue.frameworks import Framework, find_framework
 from meshwise.cost.precision import Precision, parse_precision
