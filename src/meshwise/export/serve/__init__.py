@@ -1,0 +1,1 @@
+"""serve: serving programs, one file each, with `PROGRAM` (see export.program)."""

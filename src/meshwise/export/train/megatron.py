@@ -1,0 +1,1 @@
+"""Megatron-LM: flags of pretrain_gpt.py."""
