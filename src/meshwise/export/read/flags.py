@@ -36,7 +36,7 @@ def settings(words: Sequence[Word], takes: Mapping[str, int]) -> list[Setting]:
 
 def takes_of(program: Program) -> dict[str, int]:
     """Return how many words each flag of a program takes."""
-    return {name: row.kind.takes for name, row in program.table().items() if name.startswith("-")}
+    return {name: rows[0].kind.takes for name, rows in program.table().items() if name.startswith("-")}
 
 
 def _setting(name: str, word: Word, taken: Sequence[Word]) -> Setting:
