@@ -8,6 +8,7 @@ from meshwise.export.source import Scalar, Setting, Span, Unknown, Word
 
 _FLAG = re.compile(r"--?[A-Za-z]")
 _PAIR = re.compile(r"\+{0,2}[A-Za-z_][\w.@/-]*=")
+_SUBCOMMAND = re.compile(r"([a-z][a-z-]+):([a-z][a-z-]*)")
 
 
 def settings(words: Sequence[Word], takes: Mapping[str, int]) -> list[Setting]:
@@ -51,8 +52,11 @@ def _setting(name: str, word: Word, taken: Sequence[Word]) -> Setting:
 
 
 def _pair(word: Word) -> list[Setting]:
-    """Return the setting of 'model.tensor_model_parallel_size=8'; nothing for any other word."""
+    """Return the setting of 'model.tensor_model_parallel_size=8' or of a subcommand 'activation-checkpoint:full'; nothing for others."""
     match = _PAIR.match(word.text)
+    subcommand = _SUBCOMMAND.fullmatch(word.text)
+    if subcommand:
+        return [Setting(subcommand[1], subcommand[2], _after_equals(word, subcommand.start(2)))]
     if not match:
         return []
     name = match[0][:-1].lstrip("+")

@@ -15,7 +15,10 @@ FILE = "accelerate.yaml"
 STRATEGIES = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0, "HYBRID_SHARD": 3, "HYBRID_SHARD_ZERO2": 2}
 NUMBERS = {"1": "FULL_SHARD", "2": "SHARD_GRAD_OP", "3": "NO_SHARD", "4": "HYBRID_SHARD", "5": "HYBRID_SHARD_ZERO2"}
 """Older files number the strategies."""
-TYPES = word({"fsdp": "FSDP", "deepspeed": "DEEPSPEED", "ddp": "MULTI_GPU", "no": "NO", "megatron": "MEGATRON_LM"}, {"tpu": None, "xla": None, "multi_cpu": None, "multi_xpu": "ddp", "multi_npu": "ddp", "tp": None})
+TYPES = word(
+    {"fsdp": "FSDP", "deepspeed": "DEEPSPEED", "ddp": "MULTI_GPU", "no": "NO", "megatron": "MEGATRON_LM"},
+    {"tpu": None, "xla": None, "multi_cpu": None, "multi_xpu": "ddp", "multi_npu": "ddp", "tp": None},
+)
 PRECISIONS = word({"bf16": "bf16", "fp16": "fp16", "fp32": "no", "fp8": "fp8"})
 
 
@@ -45,7 +48,11 @@ KEYS = (
     Key("optimizer_device", "deepspeed_config.offload_optimizer_device", deepspeed.DEVICES),
     Key("parameter_device", "deepspeed_config.offload_param_device", deepspeed.DEVICES),
     Key("deepspeed_file", "deepspeed_config.deepspeed_config_file", TEXT, write="never"),
-    Key("dynamo", "dynamo_config.dynamo_backend", Kind(lambda value: str(value).lower() not in ("no", "none", "false"), lambda on: "INDUCTOR" if on else None, "a backend")),
+    Key(
+        "dynamo",
+        "dynamo_config.dynamo_backend",
+        Kind(lambda value: str(value).lower() not in ("no", "none", "false"), lambda on: "INDUCTOR" if on else None, "a backend"),
+    ),
 )
 LIMITS: Limits = NO_PIPELINE | NO_EXPERTS | {
     "recompute": ("none", "full"),
@@ -99,12 +106,20 @@ def write(setup: Setup) -> Written:
         values |= {"fsdp_version": 2, "reshard_on": zero == 3, "wrap": "TRANSFORMER_BASED_WRAP"}
         values |= {"fsdp_offload": setup.text("offload") == "parameters", "fsdp_recompute": setup.text("recompute") == "full"}
     if kind == "deepspeed":
-        values |= {name: value for name, value in deepspeed.values_of(setup).items() if name in ("stage", "optimizer_device", "parameter_device")}
+        values |= {
+            name: value
+            for name, value in deepspeed.values_of(setup).items()
+            if name in ("stage", "optimizer_device", "parameter_device")
+        }
         values["accumulation"] = setup.whole("accumulation")
     if kind == "fsdp" and not (pure and setup.whole("dp_replicate") == 1):
         values |= {axis: setup.whole(axis) for axis in ("dp_replicate", "dp_shard", "tp", "cp")}
     values |= {"dynamo": True} if setup.values.get("compile") else {}
-    arguments = {**trainer.values_of(setup), "compile": False, "recompute_on": setup.text("recompute") == "full" and kind != "fsdp"}
+    arguments = {
+        **trainer.values_of(setup),
+        "compile": False,
+        "recompute_on": setup.text("recompute") == "full" and kind != "fsdp",
+    }
     words = [word for key, value in trainer.PROGRAM.settings(arguments) for word in (f"--{key}", forms.number(value))]
     words += ["--model_name_or_path", setup.model, "--output_dir", "${OUTPUT_DIR:?set OUTPUT_DIR: the folder of checkpoints}"]
     script = "${TRAIN_SCRIPT:?set TRAIN_SCRIPT: your script with a Trainer}"
@@ -128,7 +143,15 @@ def refuse(setup: Setup) -> Iterable[Refusal]:
 def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
     """Return how many of accelerate's own keys a YAML has."""
     names = {setting.key.split(".")[0] for setting in settings}
-    own = names & {"distributed_type", "compute_environment", "num_machines", "num_processes", "fsdp_config", "machine_rank", "mixed_precision"}
+    own = names & {
+        "distributed_type",
+        "compute_environment",
+        "num_machines",
+        "num_processes",
+        "fsdp_config",
+        "machine_rank",
+        "mixed_precision",
+    }
     return len(own) if "distributed_type" in own or "compute_environment" in own else 0
 
 

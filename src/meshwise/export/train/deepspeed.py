@@ -49,7 +49,9 @@ def meaning(facts: Facts) -> Facts:
     facts = facts.adding(_precision(facts))
     stage = facts.get("stage")
     if stage is not None:
-        facts = facts.adding([facts.meaning("zero", stage.value, "stage") if stage.value is not None else _unknown("zero", stage)])
+        facts = facts.adding(
+            [facts.meaning("zero", stage.value, "stage") if stage.value is not None else _unknown("zero", stage)]
+        )
     return facts.adding(_offload(facts))
 
 
@@ -75,7 +77,9 @@ def _offload(facts: Facts) -> Iterator[Stated]:
             yield facts.meaning("offload", value, name)
             return
         if device == "nvme":
-            yield Stated("offload", None, "unknown", facts.by_name[name].span, facts.by_name[name].key, "to NVMe, which is not predicted")
+            yield Stated(
+                "offload", None, "unknown", facts.by_name[name].span, facts.by_name[name].key, "to NVMe, which is not predicted"
+            )
             return
     if facts.value("old_offload"):
         yield facts.meaning("offload", "optimizer", "old_offload")
@@ -124,7 +128,15 @@ def replicas(setup: Setup, title: str) -> Iterable[Refusal]:
 
 def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
     """Return how many of DeepSpeed's own sections a JSON has."""
-    own = ("zero_optimization.", "train_micro_batch_size_per_gpu", "train_batch_size", "bf16.", "fp16.", "zero_allow_untested", "steps_per_print")
+    own = (
+        "zero_optimization.",
+        "train_micro_batch_size_per_gpu",
+        "train_batch_size",
+        "bf16.",
+        "fp16.",
+        "zero_allow_untested",
+        "steps_per_print",
+    )
     if script or any("parallel-size" in setting.key or "parallelism." in setting.key for setting in settings):
         return 0
     return sum(any(setting.key.startswith(name) for setting in settings) for name in own)

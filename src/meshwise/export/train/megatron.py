@@ -11,7 +11,9 @@ from meshwise.export.train import megatron_rules as rules
 TITLE, VERSION = "Megatron-LM", "core 0.19"
 SCRIPT = "pretrain_gpt.py"
 OPTIMIZERS = word({"adamw": "adam", "sgd-momentum": "sgd", "muon": "muon"}, {"dist_muon": "muon", "adaptive_muon": "muon"})
-POSITIONS = word({"learned": "learned_absolute", "rope": "rope", "none": "none"}, {"yarn": "rope", "mrope": "rope", "relative": None})
+POSITIONS = word(
+    {"learned": "learned_absolute", "rope": "rope", "none": "none"}, {"yarn": "rope", "mrope": "rope", "relative": None}
+)
 NORMS = word({"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"})
 GRANULARITY = word({"selective": "selective", "full": "full"}, {"none": "none", "null": "none"})
 

@@ -15,7 +15,21 @@ TITLE, VERSION = "Megatron-DeepSpeed", "of BigScience, 2022"
 FILE = "ds_config.json"
 POSITIONS = word({"learned": "absolute", "rope": "rotary", "alibi": "alibi"}, {"learned_absolute": "learned", "rope": "rope"})
 NORMS = word({"layernorm": "layernorm", "rmsnorm": "rmsnorm"})
-_OTHER = ("position_kind", "norm", "optimizer", "gated", "biased", "tied", "granularity", "fsdp", "instances", "vpp", "ep", "cp", "vocab")
+_OTHER = (
+    "position_kind",
+    "norm",
+    "optimizer",
+    "gated",
+    "biased",
+    "tied",
+    "granularity",
+    "fsdp",
+    "instances",
+    "vpp",
+    "ep",
+    "cp",
+    "vocab",
+)
 
 KEYS = (
     *(row for row in megatron.KEYS if row.fact not in _OTHER),
@@ -96,8 +110,15 @@ def write(setup: Setup) -> Written:
     """Return DeepSpeed's JSON and the command."""
     values = megatron_rules.wording(setup)
     precision = setup.text("precision", "bf16")
-    stage = setup.whole("zero", 0) if precision == "fp16" else 0  # its pipeline shards the optimizer of bf16 itself, and needs stage 0
-    values |= {"deepspeed": True, "stage_flag": stage, "config_file": FILE, "positions": max(setup.whole("seq"), setup.whole("positions", 0))}
+    stage = (
+        setup.whole("zero", 0) if precision == "fp16" else 0
+    )  # its pipeline shards the optimizer of bf16 itself, and needs stage 0
+    values |= {
+        "deepspeed": True,
+        "stage_flag": stage,
+        "config_file": FILE,
+        "positions": max(setup.whole("seq"), setup.whole("positions", 0)),
+    }
     values |= {"deepspeed_checkpointing": True} if setup.text("recompute") == "full" else {}
     model = setup.plan.question().model
     values |= {"embedding_norm": True} if model.decoder.embedding_norm else {}
@@ -107,7 +128,9 @@ def write(setup: Setup) -> Written:
                  "recompute_layers", "head_dim", "norm_eps", "rope_theta", "tied", "biased", "norm"):  # fmt: skip
         values.pop(name, None)
     pairs = [pair for pair in PROGRAM.settings(values) if pair[0] != "--train-iters"]
-    pairs.append(("--train-samples", setup.values.get("samples") or "${TRAIN_SAMPLES:?set TRAIN_SAMPLES: the sequences to train on}"))
+    pairs.append(
+        ("--train-samples", setup.values.get("samples") or "${TRAIN_SAMPLES:?set TRAIN_SAMPLES: the sequences to train on}")
+    )
     sections = [
         ("train_micro_batch_size_per_gpu", setup.whole("mbs")),
         ("train_batch_size", setup.whole("batch")),
@@ -131,7 +154,9 @@ def refuse(setup: Setup) -> Iterable[Refusal]:
     yield from limited(setup, TITLE, LIMITS)
     yield from replicas(setup, TITLE)
     if setup.text("precision") == "bf16" and not setup.whole("zero", 0) and setup.whole("dp") > 1:
-        yield Refusal(f"{TITLE} always shards the optimizer of bf16 (ZeRO 1)", {"zero": 1, "dp_replicate": 1, "dp_shard": setup.whole("dp")})
+        yield Refusal(
+            f"{TITLE} always shards the optimizer of bf16 (ZeRO 1)", {"zero": 1, "dp_replicate": 1, "dp_shard": setup.whole("dp")}
+        )
     yield from megatron_rules.refused_model(setup, TITLE, ("learned", "rope", "alibi"))
     if setup.values.get("experts") or setup.text("norm") == "rmsnorm" or setup.whole("kv_heads", 0) != setup.whole("heads", 0):
         yield Refusal(f"{TITLE} of 2022 has no experts, RMSNorm or grouped queries; export --to megatron", {})
@@ -140,7 +165,13 @@ def refuse(setup: Setup) -> Iterable[Refusal]:
 def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
     """Return more than Megatron-LM where a command has DeepSpeed's flags too."""
     names = {setting.key.replace("_", "-") for setting in settings}
-    own = names & {"--deepspeed", "--zero-stage", "--deepspeed-config", "--deepspeed-activation-checkpointing", "--ds-sequence-parallel-size"}
+    own = names & {
+        "--deepspeed",
+        "--zero-stage",
+        "--deepspeed-config",
+        "--deepspeed-activation-checkpointing",
+        "--ds-sequence-parallel-size",
+    }
     base = megatron.recognises(settings, source, script)
     return base + 2 * len(own) if own and base else 0
 

@@ -8,7 +8,7 @@ from typing import Any
 from meshwise.catalogue import files
 from meshwise.export import forms
 from meshwise.export.facts import Facts, Stated
-from meshwise.export.kinds import BOOL, INT, TEXT, flag
+from meshwise.export.kinds import BOOL, INT, TEXT, flag, word
 from meshwise.export.program import Key, Program, Refusal, Setup, Written
 from meshwise.export.source import Setting, Source
 from meshwise.export.train import torchtitan_rules as rules
@@ -37,15 +37,21 @@ FLAVOURS = {
     ("llama4", "17bx128e"): "llama-4-maverick",
 }
 """Models that torchtitan registers, by module and flavour, and the preset with the same sizes."""
-TWINS = {"llama-3-8b": "llama-3.1-8b", "llama-3-70b": "llama-3.1-70b", "llama-3-405b": "llama-3.1-405b", "llama-3.3-70b": "llama-3.1-70b"}
+TWINS = {
+    "llama-3-8b": "llama-3.1-8b",
+    "llama-3-70b": "llama-3.1-70b",
+    "llama-3-405b": "llama-3.1-405b",
+    "llama-3.3-70b": "llama-3.1-70b",
+}
 
+MODES = word({"none": "none", "selective": "selective", "full": "full"}, {"memory-budget": None})
 KEYS = (
     Key("module", "--module", TEXT, write="never"),
     Key("config", "--config", TEXT, write="never"),
     *rules.keys(dashes=True),
     Key("sequence_parallel", "--parallelism.enable_sequence_parallel", BOOL, default=True),
     Key("no_graphs", "--training.disable_cuda_graphs", flag()),
-    Key("recompute", "activation-checkpoint", TEXT, write="never"),
+    Key("recompute", "activation-checkpoint", MODES, write="never"),
     Key("no_compile", "--compile.no_enable", flag(), also=("--compile.no-enable",), write="never"),
     Key("chunks", "--loss.num_chunks", INT, write="never"),
 )
@@ -82,7 +88,9 @@ def _of_registered(facts: Facts, config: str, row: dict[str, Any]) -> Facts:
     place = facts.by_name["config"].span
     for key, value in row.items():
         names = [key_row.fact for key_row in KEYS if key_row.key == f"--{key}"]
-        name = {"activation_checkpoint": "recompute", "loss": "loss", "precision": "precision"}.get(key, names[0] if names else "")
+        name = {"activation_checkpoint": "recompute", "loss": "loss", "precision": "precision"}.get(
+            key, names[0] if names else ""
+        )
         if key == "parallelism.pipeline_parallel_schedule":
             value = {text: schedule for schedule, text in rules.SCHEDULES.items()}.get(value, value)
         if name and not facts.says(name):
@@ -140,12 +148,17 @@ def refuse(setup: Setup) -> Iterable[Refusal]:
         known = any(FLAVOURS.get((row["module"], str(row["flavor"]).lower())) == TWINS.get(model, model) for row in precise)
         instead: dict[str, int | str] = {"precision": "bf16"} if known and setup.text("precision") != "bf16" else {}
         what = f"{model} in {setup.text('precision')}" if instead else model
-        yield Refusal(f"{TITLE} {VERSION} registers no configuration of {what}; another shape is Python in its model code", instead)
+        yield Refusal(
+            f"{TITLE} {VERSION} registers no configuration of {what}; another shape is Python in its model code", instead
+        )
 
 
 def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
     """Return how many of torchtitan's dotted flags a command has; more where it starts torchtitan.train."""
-    own = sum(setting.key.startswith(("--parallelism.", "--training.", "--activation_checkpoint.", "--compile.", "--job.")) for setting in settings)
+    own = sum(
+        setting.key.startswith(("--parallelism.", "--training.", "--activation_checkpoint.", "--compile.", "--job."))
+        for setting in settings
+    )
     starts = script in (MODULE, "run_train.sh", "train.py") or script.endswith("torchtitan/train.py")
     old = any(setting.key.startswith("--job.") for setting in settings)
     module = any(setting.key == "--module" for setting in settings)

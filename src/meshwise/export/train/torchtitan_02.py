@@ -28,7 +28,9 @@ KEYS = (
     Key("optimizer", "optimizer.name", word({"adamw": "AdamW"}, {"adam": "adamw"}), default="adamw"),
     Key("config_file", "job.config_file", TEXT, write="never"),
     Key("local_batch", "training.batch_size", write="never"),
-    Key("dp_shard", "training.data_parallel_degree", rules.POSITIVE, write="never", also=("training.data_parallel_shard_degree",)),
+    Key(
+        "dp_shard", "training.data_parallel_degree", rules.POSITIVE, write="never", also=("training.data_parallel_shard_degree",)
+    ),
     Key("tp", "training.tensor_parallel_degree", write="never"),
     Key("pp", "experimental.pipeline_parallel_degree", write="never"),
     Key("cp", "experimental.context_parallel_degree", write="never"),
@@ -111,7 +113,16 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
     if source is not None and not source.file.endswith(".toml") and not script:
         return 0
     tables = {setting.key.lstrip("-").split(".")[0] for setting in settings}
-    own = tables & {"parallelism", "activation_checkpoint", "training", "job", "checkpoint", "model", "lr_scheduler", "experimental"}
+    own = tables & {
+        "parallelism",
+        "activation_checkpoint",
+        "training",
+        "job",
+        "checkpoint",
+        "model",
+        "lr_scheduler",
+        "experimental",
+    }
     flags = any(setting.key.startswith("--job.") for setting in settings)
     return len(own) + (4 if flags else 0) if (not script and len(own) > 2) or flags else 0
 
@@ -129,5 +140,5 @@ PROGRAM = Program(
     recognises=recognises,
     flag_words=True,
     refers={"--job.config_file": "torchtitan-0.2", "--job.config-file": "torchtitan-0.2"},
-    check=f"python -c 'from torchtitan.config import ConfigManager; ConfigManager().parse_args([\"--job.config_file\", \"{FILE}\"])'",
+    check=f'python -c \'from torchtitan.config import ConfigManager; ConfigManager().parse_args(["--job.config_file", "{FILE}"])\'',
 )

@@ -9,7 +9,13 @@ from meshwise.export.program import Key, Refusal, Setup
 from meshwise.export.train.limits import Limits, limited
 
 SCHEDULES = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "zero-bubble": "InterleavedZeroBubble"}
-OTHER_SCHEDULES = {"gpipe": None, "loopedbfs": None, "zbvzerobubble": "zero-bubble", "dualpipev": "zero-bubble", "pipelineschedulesingle": None}
+OTHER_SCHEDULES = {
+    "gpipe": None,
+    "loopedbfs": None,
+    "zbvzerobubble": "zero-bubble",
+    "dualpipev": "zero-bubble",
+    "pipelineschedulesingle": None,
+}
 POSITIVE = Kind(lambda value: int(value) if int(value) > 0 else None, int, "a whole number")
 
 LIMITS: Limits = {
@@ -96,7 +102,9 @@ def _chunks(facts: Facts) -> Iterator[Stated]:
     elif each and layers:
         total = layers + facts.whole("first_less", 1) + facts.whole("last_less", 1)
         chunks = max(1, -(-total // (each * pp)))
-        yield facts.derived("vpp", chunks, f"{total} layers, the embedding and the head counted / ({pp} x {each})", "layers_per_chunk")
+        yield facts.derived(
+            "vpp", chunks, f"{total} layers, the embedding and the head counted / ({pp} x {each})", "layers_per_chunk"
+        )
     elif each:
         yield facts.derived("vpp", None, "the model's layers are not known", "layers_per_chunk")
     else:

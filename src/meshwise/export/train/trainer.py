@@ -24,7 +24,9 @@ def _optimizer(value: object) -> str | None:
 
 OPTIMIZERS = Kind(
     _optimizer,
-    lambda value: {"adamw": "adamw_torch_fused", "adamw-8bit": "adamw_bnb_8bit", "adafactor": "adafactor", "sgd": "sgd"}.get(value),
+    lambda value: {"adamw": "adamw_torch_fused", "adamw-8bit": "adamw_bnb_8bit", "adafactor": "adafactor", "sgd": "sgd"}.get(
+        value
+    ),
     "an optimizer",
 )
 
@@ -38,8 +40,12 @@ def _sharding(value: object) -> int | None:
 
 
 FSDP = Kind(_sharding, lambda _: None, "a sharding strategy", takes=-1)
-LORA = Kind(lambda value: "lora" if value is True or str(value).lower() in ("true", "1") else None, lambda _: None, "true or false")
-BITS = Kind(lambda value: "qlora" if value is True or str(value).lower() in ("true", "1") else None, lambda _: None, "true or false")
+LORA = Kind(
+    lambda value: "lora" if value is True or str(value).lower() in ("true", "1") else None, lambda _: None, "true or false"
+)
+BITS = Kind(
+    lambda value: "qlora" if value is True or str(value).lower() in ("true", "1") else None, lambda _: None, "true or false"
+)
 
 TRAINING = (
     Key("model", "model_name_or_path", TEXT, write="never"),
