@@ -1,0 +1,34 @@
+"""What a statement returns and how it leaves: Status, Leave, TooLong, and Started, a command that the script would start."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from meshwise.export.read.bash.pieces import Place, Value
+
+Status = bool | Literal["ran"] | None
+"""Whether a statement succeeds: None cannot be decided; 'ran' is a command that is started, and succeeds as far as && and || are concerned."""
+MOST_STEPS, MOST_CALLS, MOST_TEXT = 50_000, 40, 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A command that the script would start."""
+
+    words: tuple[Value, ...]
+    environment: Mapping[str, Value]
+    certain: bool
+    place: Place | None
+    stdin: Value | None = None
+
+
+class Leave(Exception):
+    """`exit`, `return`, `break` or `continue`."""
+
+    def __init__(self, kind: str, levels: int = 1) -> None:
+        super().__init__(kind)
+        self.kind, self.levels = kind, levels
+
+
+class TooLong(Exception):
+    """The script takes more steps than a launch script does."""
