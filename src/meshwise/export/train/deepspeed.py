@@ -151,6 +151,7 @@ PROGRAM = Program(
     keys=KEYS,
     write=write,
     refuse=refuse,
+    wording=values_of,
     meaning=meaning,
     recognises=recognises,
     auto=AUTO,

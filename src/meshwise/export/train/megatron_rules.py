@@ -229,6 +229,8 @@ def refused_optimizer(setup: Setup, title: str, known: tuple[str, ...]) -> Itera
 
 def refused_model(setup: Setup, title: str, positions: tuple[str, ...]) -> Iterator[Refusal]:
     """Yield a refusal where a model is more than the sizes and switches of the table."""
+    if setup.plan is None:
+        return  # the layout of a file, whose model is the file's own
     model = setup.plan.question().model
     blocks = {name for layer in model.layers for name in layer}
     if model.family not in ("dense", "moe") or not blocks <= {"attention", "ffw", "moe"} or model.decoder.norms != 2:
