@@ -55,6 +55,7 @@ KEYS = (
     ),
 )
 LIMITS: Limits = NO_PIPELINE | NO_EXPERTS | {
+    "sp": (0,),
     "recompute": ("none", "full"),
     "precision": ("bf16", "fp16"),
     "offload": ("none", "optimizer", "parameters"),

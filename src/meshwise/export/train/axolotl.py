@@ -69,6 +69,7 @@ KEYS = (
     Key("seed", "seed", INT, write="never"),
 )
 LIMITS: Limits = NO_PIPELINE | NO_EXPERTS | {
+    "sp": (0,),
     "zero": (2, 3),
     "recompute": ("none", "full"),
     "precision": ("bf16", "fp16", "fp8"),

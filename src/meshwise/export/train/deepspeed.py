@@ -35,6 +35,7 @@ KEYS = (
     Key("optimizer_text", "optimizer.type", TEXT, write="never"),
 )
 LIMITS: Limits = NO_PIPELINE | NO_EXPERTS | {
+    "sp": (0,),
     "recompute": ("none",),
     "precision": ("bf16", "fp16"),
     "offload": ("none", "optimizer", "parameters"),

@@ -144,7 +144,7 @@ def wording(setup: Setup) -> dict[str, Value]:
     if zero > 1:
         values["fsdp_strategy"] = {stage: word for word, stage in STRATEGIES.items()}[zero]
         values["checkpoint_format"] = "fsdp_dtensor"
-    if zero and setup.whole("dp_replicate") > 1 and setup.whole("dp_shard") > 1:
+    if zero and setup.whole("dp_replicate") > 1:
         values["instances"] = setup.whole("dp_replicate")
     values["sequence_parallel"] = bool(setup.whole("sp", 0))
     values |= _recompute_words(setup.text("recompute", "none"))

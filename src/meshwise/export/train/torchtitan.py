@@ -12,6 +12,7 @@ from meshwise.export.kinds import BOOL, INT, TEXT, flag, word
 from meshwise.export.program import Key, Program, Refusal, Setup, Written
 from meshwise.export.source import Setting, Source
 from meshwise.export.train import torchtitan_rules as rules
+from meshwise.models import find
 
 TITLE, VERSION = "torchtitan", "0.3"
 MODULE = "torchtitan.train"
@@ -97,7 +98,16 @@ def _of_registered(facts: Facts, config: str, row: dict[str, Any]) -> Facts:
             facts = facts.adding([Stated(name, value, "default", place, "--config", note)])
     preset = FLAVOURS.get((row["module"], str(row["flavor"]).lower()))
     known = preset or (None if "debug" in str(row["flavor"]) else str(row["flavor"]))
-    return facts.adding([Stated("model", known, "said", place, "--config")] if known else [])
+    facts = facts.adding([Stated("model", known, "said", place, "--config")] if known else [])
+    return facts.adding(layers_of(preset, facts))
+
+
+def layers_of(preset: str | None, facts: Facts) -> list[Stated]:
+    """Return the layers of a registered model, which the chunks of a pipeline depend on."""
+    if not preset:
+        return []
+    layers = find.find_model(preset).decoder.layers
+    return [facts.derived("layers", layers, f"of {preset}", "model")]
 
 
 def config_of(setup: Setup) -> str:

@@ -8,7 +8,7 @@ from meshwise.export.kinds import TEXT, WORDS, word
 from meshwise.export.program import Key, Program, Refusal, Setup, Written
 from meshwise.export.source import Setting, Source
 from meshwise.export.train import torchtitan_rules as rules
-from meshwise.export.train.torchtitan import FLAVOURS, TWINS
+from meshwise.export.train.torchtitan import FLAVOURS, TWINS, layers_of
 
 TITLE, VERSION = "torchtitan", "0.2"
 FILE = "train.toml"
@@ -46,6 +46,7 @@ def meaning(facts: Facts) -> Facts:
     preset = FLAVOURS.get((family.lower(), flavor.lower()))
     if preset:
         facts = facts.adding([facts.meaning("model", preset, "flavor", "family")])
+        facts = facts.adding(layers_of(preset, facts))
     facts = facts.adding(_precision(facts))
     return rules.meaning(facts)
 
