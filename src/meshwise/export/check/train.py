@@ -1,5 +1,6 @@
 """The verdict on a training file: whether its layout fits and how fast it is, and the best layout of the same question."""
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,17 +34,21 @@ TRIED = 40
 class Judged:
     """What the planner says about a training file."""
 
-    question: Question | None
-    own: Choice | None
+    question: Question | None = None
+    own: Choice | None = None
     """The file's layout; None where it cannot be predicted."""
-    best: Choice | None
-    """The best layout of the same question that the program can say."""
-    better: Setup | None
+    best: Choice | None = None
+    """The best layout of the same question that the program can say, where it is better."""
+    better: Setup | None = None
     """The facts of the best layout."""
-    unknown: tuple[str, ...]
+    unknown: tuple[str, ...] = ()
     """What keeps the file from being predicted."""
-    findings: tuple[Finding, ...]
-    notes: tuple[str, ...]
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+    on: str = ""
+    """The part of the cluster that is used."""
+    command: str = ""
+    """The command that plans the same question."""
 
 
 def cluster_of(facts: Facts, on: str) -> tuple[str, list[Finding]]:
@@ -74,14 +79,12 @@ def _part(on: str, cluster: Cluster, devices: int) -> str:
     return f"{nodes}x{counted[2]}x{counted[3]}" if counted else f"{on.partition(':')[0]}:{nodes}"
 
 
-def judge(program: Program, facts: Facts, on: str, model: str = "", price: str = "") -> Judged:
+def judge(program: Program, facts: Facts, on: str, model: str = "", price: float = 0.0) -> Judged:
     """Predict the layout of a training file on a cluster, and search the best one for the same question."""
-    unknown: list[str] = []
     found, why = model_of(facts, model)
-    if found is None:
-        unknown.append(f"model: {why}")
     row, missing = row_of(program, facts)
-    unknown += [str(one) for one in missing]
+    open_axes = [str(one) for one in missing]
+    unknown = [f"model: {why}"] if found is None else []
     unknown += [f"{name}: {_why(facts, name)}" for name in ("batch", "seq") if not facts.whole(name)]
     precision = str(facts.value("precision") or "")
     if precision not in PRECISIONS:
@@ -89,11 +92,11 @@ def judge(program: Program, facts: Facts, on: str, model: str = "", price: str =
     if facts.value("adapter"):
         unknown.append(f"adapter: {facts.value('adapter')} trains few weights, which is not predicted")
     if not on:
-        return Judged(None, None, None, None, (*unknown, "cluster: --on names it"), (), ())
+        return Judged(unknown=(*unknown, *open_axes, "cluster: --on names it"))
     part, findings = cluster_of(facts, on)
     if unknown or found is None or findings:
-        return Judged(None, None, None, None, tuple(unknown), tuple(findings), ())
-    return _predicted(program, facts, found, row, part, price)
+        return Judged(unknown=(*unknown, *open_axes), findings=tuple(findings), on=part)
+    return _predicted(program, facts, found, {} if missing else row, asked(program, facts, found.name, part, price), open_axes)
 
 
 def _why(facts: Facts, name: str) -> str:
@@ -101,24 +104,34 @@ def _why(facts: Facts, name: str) -> str:
     return f"{stated.note} ({stated.where})" if stated and stated.note else "not stated"
 
 
-def _predicted(program: Program, facts: Facts, model: Model, row: Mapping[str, int | str], on: str, price: str) -> Judged:
+def _predicted(
+    program: Program, facts: Facts, model: Model, row: Mapping[str, int | str], ask: TrainAsk, unknown: list[str]
+) -> Judged:
+    """Predict the file's own layout, where it is known and uses the devices, and search a better one."""
     try:
-        q = asked(program, facts, model.name, on, price).question(model)
+        q = ask.question(model)
     except UserError as error:
-        return Judged(None, None, None, None, (str(error),), (), ())
-    layouts = Layouts.from_row(row)
-    rules = broken(q, layouts)
-    notes = [f"assumed otherwise than the planner allows: {rule}" for rule in rules if rule.startswith("the framework")]
-    if TP_IN_NODE in rules:
-        notes.append(f"tp {row['tp']} spans nodes of {q.cluster.node.devices}: its all-reduces go over the network")
-    own = choice(q, layouts, evaluate(q, layouts), 0)
+        return Judged(unknown=(*unknown, str(error)), on=ask.on)
+    own, notes = None, list[str]()
+    if row and math.prod(int(row[axis]) for axis in ("dp_replicate", "dp_shard", "tp", "pp", "cp")) == q.cluster.devices:
+        layouts = Layouts.from_row(row)
+        rules = broken(q, layouts)
+        notes += [
+            f"the planner does not know this choice of {program.title}: {rule}"
+            for rule in rules
+            if rule.startswith("the framework")
+        ]
+        if TP_IN_NODE in rules:
+            notes.append(f"tp {row['tp']} spans nodes of {q.cluster.node.devices}: its all-reduces go over the network")
+        own = choice(q, layouts, evaluate(q, layouts), 0)
     best, better = _best(program, facts, q)
-    if best is not None and best.step > own.step * (1 - CLOSE) and own.peak <= own.capacity * (1 - q.work.reserve):
+    usable = own is not None and own.peak <= own.capacity * (1 - q.work.reserve)
+    if best is not None and own is not None and usable and best.step > own.step * (1 - CLOSE):
         best, better = None, None
-    return Judged(q, own, best, better, (), (), tuple(notes))
+    return Judged(q, own, best, better, tuple(unknown), (), tuple(notes), ask.on, ask.command())
 
 
-def asked(program: Program, facts: Facts, model: str, on: str, price: str = "") -> TrainAsk:
+def asked(program: Program, facts: Facts, model: str, on: str, price: float = 0.0) -> TrainAsk:
     """Return the question that a file asks, in the words of `meshwise plan`."""
     tokens = facts.value("tokens")
     return TrainAsk(
