@@ -122,8 +122,8 @@ class Program:
     """The framework of the catalogue that predicts it (training), or the engine (serving)."""
     form: Form
     keys: tuple[Key, ...]
-    write: Callable[[Setup], Written]
-    """Return the files and the command of a plan."""
+    write: Callable[[Setup], Written] | None
+    """Return the files and the command of a plan; None: the program is only read."""
     refuse: Callable[[Setup], Iterable[Refusal]] = _none
     """Return what the program cannot say about a plan, with the nearest that it can."""
     meaning: Callable[[Facts], Facts] = _same
@@ -132,28 +132,38 @@ class Program:
     """Return how surely settings are of this program, 0 for no, from the settings, the file, and the script that a command starts."""
     flag_words: bool = False
     """Whether keys of a YAML or JSON form are also read from flags: --per_device_train_batch_size 4."""
-    refers: tuple[str, ...] = ()
-    """Keys whose value is a further file of facts: --deepspeed_config."""
+    refers: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Keys whose value names a further file, with the program that reads it: {"--deepspeed_config": "deepspeed"}."""
+    auto: str = ""
+    """Why the value 'auto' is not known, where the program has it."""
     check: str = ""
     """The command with which a user checks the files by the program's own parser."""
 
-    def read(self, settings: Iterable[Setting]) -> Facts:
-        """Return the facts that settings say, the defaults of this version for the others, and their meaning."""
+    def read(self, settings: Iterable[Setting], companions: Iterable[Facts] = ()) -> Facts:
+        """Return the facts that settings say, those of companion files where the settings say nothing, the defaults of this version for the
+        others, and their meaning."""
         rows = self.table()
         said: list[Stated] = []
         for setting in settings:
-            row = rows.get(plain_key(setting.key))
-            if row is not None:
-                said += _stated(row, setting)
+            for row in rows.get(plain_key(setting.key), ()):
+                said += _stated(row, setting, self.auto)
         facts = Facts.of(said)
+        for companion in companions:
+            facts = joined(facts, companion)
         version = f"default of {self.title} {self.version}"
         missing = {row.fact: row for row in self.keys if row.default is not None and row.fact not in facts}
         facts = facts.adding(Stated(row.fact, row.default, "default", None, row.key, version) for row in missing.values())
         return self.meaning(facts)
 
-    def table(self) -> dict[str, Key]:
-        """Return the rows by every spelling of their key."""
-        return {plain_key(name): row for row in self.keys for name in (row.key, *row.also)}
+    def table(self) -> dict[str, list[Key]]:
+        """Return the rows by every spelling of their key; one key may say several facts."""
+        rows: dict[str, list[Key]] = {}
+        for row in self.keys:
+            for name in (row.key, *row.also):
+                rows.setdefault(plain_key(name), []).append(row)
+                if self.flag_words and not name.startswith("-"):
+                    rows.setdefault(plain_key(f"--{name}"), []).append(row)
+        return rows
 
     def settings(self, values: Mapping[str, Value]) -> list[tuple[str, Any]]:
         """Return the keys and values that say some facts, in the order of the table."""
@@ -179,8 +189,25 @@ def plain_key(key: str) -> str:
     return key.replace("_", "-") if key.startswith("-") else key
 
 
-def _stated(row: Key, setting: Setting) -> list[Stated]:
+def joined(facts: Facts, companion: Facts) -> Facts:
+    """Return facts with those of a companion file: it answers what is not said, and what both say stays as the first file says it, with
+    the other statement kept in `replaced`."""
+    more: list[Stated] = []
+    against: list[Stated] = []
+    for one in companion:
+        own = facts.get(one.fact)
+        if own is None or own.how == "default" or own.value is None:
+            more.append(one)
+        elif one.how == "said" and one.value is not None and own.how == "said":
+            against.append(one)
+    merged = facts.adding(more)
+    return Facts(merged.by_name, (*merged.replaced, *companion.replaced, *against))
+
+
+def _stated(row: Key, setting: Setting, auto: str) -> list[Stated]:
     """Return what a setting says about its fact; nothing where its kind says that the value says nothing."""
+    if auto and setting.value == "auto":
+        return [Stated(row.fact, None, "unknown", setting.span, setting.key, auto)]
     if isinstance(setting.value, Unknown):
         return [
             Stated(row.fact, None, "unknown", setting.span, setting.key, setting.value.why or f"{setting.value} is not known")

@@ -1,0 +1,107 @@
+"""Megatron-Bridge: overrides of a recipe, 'model.tensor_model_parallel_size=8', as words of a command or as YAML."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from meshwise.export import forms
+from meshwise.export.facts import Facts
+from meshwise.export.kinds import BOOL, INT, word
+from meshwise.export.program import Key, Program, Refusal, Setup, Written
+from meshwise.export.source import Setting, Source
+from meshwise.export.train import megatron, megatron_rules
+
+TITLE, VERSION = "Megatron-Bridge", "0.6"
+SECTIONS = {
+    "mbs": "train.micro_batch_size",
+    "batch": "train.global_batch_size",
+    "steps": "train.train_iters",
+    "seq": "dataset.seq_length",
+    "distributed_optimizer": "ddp.use_distributed_optimizer",
+    "instances": "ddp.num_distributed_optimizer_instances",
+    "fsdp": "ddp.use_megatron_fsdp",
+    "fsdp_strategy": "ddp.data_parallel_sharding_strategy",
+    "vpp": "model.virtual_pipeline_model_parallel_size",
+    "first_stage_layers": "model.num_layers_in_first_pipeline_stage",
+    "last_stage_layers": "model.num_layers_in_last_pipeline_stage",
+    "embedding_in_split": "model.account_for_embedding_in_pipeline_split",
+    "loss_in_split": "model.account_for_loss_in_pipeline_split",
+    "stage_layout": "model.pipeline_model_parallel_layout",
+    "optimizer_offload": "optimizer.optimizer_cpu_offload",
+    "offload_fraction": "optimizer.optimizer_offload_fraction",
+    "precise_optimizer": "optimizer.use_precision_aware_optimizer",
+    "optimizer": "optimizer.optimizer",
+    "save_every": "checkpoint.save_interval",
+    "seed": "rng.seed",
+    "checkpoint_format": "checkpoint.ckpt_format",
+}
+"""Keys that are not `model.` and the name of Megatron-LM's flag."""
+DROPPED = ("torch_fsdp", "rotary", "tokenizer", "samples", "layers_per_chunk", "ramp", "activation_offload", "precision", "fp8_format", "fp8_recipe",
+           "fp4_format", "fp4_recipe", "grouped", "position_kind", "norm", "gated", "biased", "qk_norm", "tied", "vocab", "positions", "norm_eps",
+           "layers", "hidden", "ffn", "heads", "kv_heads", "head_dim", "rope_theta", "qkv_bias", "experts", "top_k", "expert_ffn", "shared_ffn")  # fmt: skip
+"""Facts of the recipe, which has the model's sizes, or that other keys say."""
+
+
+def _key(row: Key) -> Key:
+    name = SECTIONS.get(row.fact) or f"model.{row.key.removeprefix('--').replace('-', '_')}"
+    kind = BOOL if row.kind.takes == 0 else row.kind
+    return replace(row, key=name, also=(), kind=kind)
+
+
+PRECISIONS = word(
+    {"bf16": "bf16_mixed", "fp16": "fp16_mixed", "fp8": "bf16_with_fp8_current_scaling_mixed", "mxfp8": "bf16_with_mxfp8_mixed",
+     "fp8-block": "bf16_with_fp8_subchannel_scaling_mixed", "nvfp4": "bf16_with_nvfp4_mixed"},
+    {"bf16_with_fp8_delayed_scaling_mixed": "fp8"},
+)  # fmt: skip
+KEYS = (
+    *(
+        _key(row)
+        for row in (*megatron.LAYOUT_KEYS, *megatron.WORK_KEYS)
+        if row.fact not in DROPPED and row.key != "--recompute-activations"
+    ),
+    Key("precision", "mixed_precision", PRECISIONS, write="always"),
+    Key("activation_layers", "model.cpu_offloading_num_layers", INT, write="never"),
+)
+
+
+def meaning(facts: Facts) -> Facts:
+    return megatron_rules.meaning(facts)
+
+
+def write(setup: Setup) -> Written:
+    """Return the command of a recipe with overrides."""
+    values = megatron_rules.wording(setup) | {"precision": setup.text("precision")}
+    pairs = PROGRAM.settings(values)
+    if not setup.values.get("steps"):
+        pairs.append(("train.train_iters", "${TRAIN_ITERS:?set TRAIN_ITERS: the number of steps}"))
+    pairs.append(("checkpoint.save", "${CHECKPOINTS:?set CHECKPOINTS: the folder of checkpoints}"))
+    recipe = "${RECIPE:?set RECIPE: the recipe of the model in megatron.bridge.recipes}"
+    data = "${DATA_PATH:?set DATA_PATH: the prefix of the tokenized data}"
+    command = ("run_recipe.py", "--recipe", recipe, *forms.pair_words([*pairs, ("dataset.blend", data)]))
+    return Written({}, command, environment=megatron.environment(setup))
+
+
+def refuse(setup: Setup) -> Iterable[Refusal]:
+    yield from megatron_rules.refuse(setup, TITLE)
+    if setup.text("offload") == "activations":
+        yield Refusal(f"{TITLE} offloads activations in its recipes' Python", {"offload": "none"})
+
+
+def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
+    """Return how many overrides a command or YAML has."""
+    names = {setting.key for setting in settings}
+    own = {row.key for row in KEYS if "." in row.key}
+    return len(names & own)
+
+
+PROGRAM = Program(
+    name="megatron-bridge",
+    title=TITLE,
+    version=VERSION,
+    framework="megatron-bridge",
+    form="flags",
+    keys=KEYS,
+    write=write,
+    refuse=refuse,
+    meaning=meaning,
+    recognises=recognises,
+)
