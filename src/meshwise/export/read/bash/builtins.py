@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from meshwise.export.read.bash import arithmetic, inner, outputs, tree
-from meshwise.export.read.bash.expansion import COMMAND
+from meshwise.export.read.bash.expansion import COMMAND, braces
 from meshwise.export.read.bash.flow import Leave, Started, Status
 from meshwise.export.read.bash.pieces import EMPTY, Place, Source, Value, joined, not_known, said
 from meshwise.export.read.bash.state import Array, Variable
@@ -320,7 +321,8 @@ class Builtins:
                 if exports:
                     shell.state.exported.add(target)
             if isinstance(word, tree.Assignment):
-                shell.assign(word)
+                for each in braces(word.value) if isinstance(word.value, Word) else [word.value]:
+                    shell.assign(replace(word, value=each))
         return True
 
 

@@ -210,7 +210,7 @@ class Expander:
         if kind in ("-", "=", "+", "?") and part.argument is not None:
             return self._default(part, kind, value)
         if value is None:
-            value = self._unset(part)
+            value = EMPTY if isinstance(self.state.variables.get(part.name), Array) else self._unset(part)
         return [Fragment(self._operated(part, value), part.quoted)]
 
     def _unset(self, part: Parameter) -> Value:
