@@ -440,10 +440,13 @@ class _Parser:
             place = self.source.place(begin, begin + 1)
             self.notes.append(tree.Note(place.file if place else "", place.line if place else 0, f"the heredoc is not ended by {end}"))
         pieces = tuple(piece for start, stop in kept for piece in self.source.pieces(start, stop))
-        if quoted:
-            redirect.body = Word((Literal(pieces, True),))
-        else:
+        redirect.body = Word((Literal(pieces, True),))
+        if not quoted:
             body = Source(pieces)
             reader = WordReader(body, _Parser(body)._nested)
             reader.escapes = "$`\\"
-            redirect.body = reader.inside(0, "", quoted=True)[0]
+            try:
+                redirect.body = reader.inside(0, "", quoted=True)[0]
+            except ShellSyntaxError as error:
+                place = body.place(error.at, error.at + 1)
+                self.notes.append(tree.Note(place.file if place else "", place.line if place else 0, str(error)))
