@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from meshwise.errors import UserError, nearest, quoted
+from meshwise.export.ask import ExportAsk
 from meshwise.plan.ask import ServeAsk, ShapeAsk, TrainAsk
 from meshwise.plan.fields import Ask, given, parameters
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from meshwise.calibrate.result import Result
     from meshwise.calibrate.serve.validate import ServeValidation
     from meshwise.calibrate.train.validate import TrainValidation
+    from meshwise.export.check.verdict import Verdict
+    from meshwise.export.read.files import Reading
+    from meshwise.export.write import Exported
     from meshwise.models.count import Count
     from meshwise.models.listing import Entry
     from meshwise.models.make_gguf import GgufFile
@@ -136,6 +140,41 @@ def write(path: str | Path, content: str | bytes) -> None:
     from meshwise.catalogue import files
 
     files.write(Path(path), content)
+
+
+# Launch files.
+
+
+@answers(ExportAsk)
+def export(ask: ExportAsk) -> "Exported":
+    """Write a plan as the files of another program: export("plan.json", to="megatron", launcher="slurm").save("job").
+
+    What the program cannot say is refused, with the nearest layout that it can.
+    """
+    from meshwise.export import write
+
+    return write.export(load(ask.plan), ask.to, ask.launcher, ask.row)
+
+
+def read(*files: str | Path, **answers: Any) -> "Reading":
+    """Read launch files together, without executing anything: read("train.sbatch", "ds_config.json", TP=4).facts.
+
+    Keywords answer what the files leave open: variables of scripts, or facts by name.
+    """
+    from meshwise.export.read.files import read_files
+
+    return read_files(files, {name: str(value) for name, value in answers.items()})
+
+
+def check(*files: str | Path, **words: Any) -> "Verdict":
+    """Check launch files: what they say, what contradicts, whether it fits, how fast it is, and a better layout in their own words.
+
+    Keywords are the fields of `CheckAsk`: check("train.sbatch", on="jean-zay:48", set=["TP=4"]).
+    """
+    from meshwise.export.check import verdict
+    from meshwise.export.check.ask import CheckAsk
+
+    return verdict.check(files, given(CheckAsk, words))
 
 
 # Count and look up.

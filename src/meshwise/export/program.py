@@ -105,6 +105,10 @@ def _same(facts: Facts) -> Facts:
     return facts
 
 
+def _plain(setup: Setup) -> dict[str, Value]:
+    return dict(setup.values)
+
+
 def _none(_: Setup) -> Iterable[Refusal]:
     return ()
 
@@ -126,6 +130,8 @@ class Program:
     """Return the files and the command of a plan; None: the program is only read."""
     refuse: Callable[[Setup], Iterable[Refusal]] = _none
     """Return what the program cannot say about a plan, with the nearest that it can."""
+    wording: Callable[[Setup], Mapping[str, Value]] = _plain
+    """Turn facts of FACTS into the program's own words, for the table `keys`."""
     meaning: Callable[[Facts], Facts] = _same
     """Turn facts in the program's own words into those of FACTS, and add what follows from them."""
     recognises: Callable[[Sequence[Setting], Source | None, str], int]

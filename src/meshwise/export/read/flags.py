@@ -28,11 +28,16 @@ def settings(words: Sequence[Word], takes: Mapping[str, int]) -> list[Setting]:
             continue
         most = takes.get(plain_key(name), -1)
         taken: list[Word] = []
-        while i < len(words) and (most < 0 or len(taken) < most) and not _FLAG.match(words[i].text):
+        while i < len(words) and (most < 0 or len(taken) < most) and not _begins(words[i].text, most):
             taken.append(words[i])
             i += 1
         found.append(_setting(name, word, taken))
     return found
+
+
+def _begins(text: str, most: int) -> bool:
+    """Return whether a word begins a setting of its own; after a flag that is not known, 'a.b=c' does too."""
+    return bool(_FLAG.match(text) or (most < 0 and _PAIR.match(text)))
 
 
 def takes_of(program: Program) -> dict[str, int]:

@@ -161,7 +161,9 @@ def _setting(one: sbatch.Directive, file: str) -> Setting:
 def _file(name: str, value: bash.Value, file: str) -> Source:
     """Return a written file. Unknown parts are spelled $NAME, which YAML takes for a word."""
     pieces = tuple(
-        bash.Piece("$" + "".join(c for c in p.text if c.isalnum() or c == "_"), p.place, p.unknown, exact=False) if p.unknown else p
+        bash.Piece("$" + "".join(c for c in p.text if c.isalnum() or c == "_"), p.place, p.unknown, exact=False)
+        if p.unknown
+        else p
         for p in value.pieces
     )
     text = "".join(piece.text for piece in pieces)

@@ -5,13 +5,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from meshwise.errors import UserError
-from meshwise.export.source import Scalar, Setting, Source, Span
+from meshwise.export.source import Scalar, Setting, Source, Span, Unknown
 
 DEEPEST = 40
 MOST = 20_000
 """Settings of one file: aliases of aliases would make more."""
 _INT = re.compile(r"[+-]?\d[\d_]*")
 _FLOAT = re.compile(r"[+-]?(\d[\d_]*)?(\.\d*)?([eE][+-]?\d+)?")
+_OPEN = re.compile(r"\$\{?\w|\{\{|\$\(")
+"""A variable or a template's field that something else fills in."""
 _TRUE = ("true", "yes", "on")
 _FALSE = ("false", "no", "off")
 
@@ -59,7 +61,9 @@ def _walk(source: Source, node: Any, path: str, depth: int) -> Iterator[Setting]
         for number, item in enumerate(items):
             yield from _walk(source, item, f"{path}.{number}" if path else str(number), depth + 1)
     else:
-        yield Setting(path, scalar(node), span(source, node))
+        value = scalar(node)
+        filled = isinstance(value, str) and len(value) < 200 and _OPEN.search(value)
+        yield Setting(path, Unknown(str(value), f"{value} is filled in later") if filled else value, span(source, node))
 
 
 def _merged(node: Any) -> list[tuple[Any, Any]]:

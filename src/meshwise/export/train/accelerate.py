@@ -55,6 +55,7 @@ KEYS = (
     ),
 )
 LIMITS: Limits = NO_PIPELINE | NO_EXPERTS | {
+    "sp": (0,),
     "recompute": ("none", "full"),
     "precision": ("bf16", "fp16"),
     "offload": ("none", "optimizer", "parameters"),
@@ -96,36 +97,38 @@ def _fsdp(facts: Facts) -> Iterable[Stated]:
         yield facts.meaning("recompute", "full" if facts.value("fsdp_recompute") else "none", "fsdp_recompute")
 
 
-def write(setup: Setup) -> Written:
-    """Return the YAML, and the command of a training script with TrainingArguments for what accelerate does not say."""
-    zero, pure = setup.whole("zero", 0), setup.whole("tp") * setup.whole("cp") == 1
-    uses_deepspeed = zero == 1 or setup.text("offload") == "optimizer"
-    kind = "deepspeed" if uses_deepspeed else "fsdp" if zero else "ddp"
+def section_of(setup: Setup) -> str:
+    """Return the distributed type of a layout: DeepSpeed for ZeRO 1 and optimizer offload, FSDP for ZeRO 2 and 3, else DDP."""
+    zero = setup.whole("zero", 0)
+    return "deepspeed" if zero == 1 or setup.text("offload") == "optimizer" else "fsdp" if zero else "ddp"
+
+
+def wording(setup: Setup) -> dict[str, Value]:
+    """Return a plan's facts in the words of the YAML."""
+    zero, kind = setup.whole("zero", 0), section_of(setup)
     values: dict[str, Value] = {name: setup.values[name] for name in ("nodes", "devices", "precision")} | {"type": kind}
     if kind == "fsdp":
         values |= {"fsdp_version": 2, "reshard_on": zero == 3, "wrap": "TRANSFORMER_BASED_WRAP"}
         values |= {"fsdp_offload": setup.text("offload") == "parameters", "fsdp_recompute": setup.text("recompute") == "full"}
     if kind == "deepspeed":
-        values |= {
-            name: value
-            for name, value in deepspeed.values_of(setup).items()
-            if name in ("stage", "optimizer_device", "parameter_device")
-        }
+        sections = ("stage", "optimizer_device", "parameter_device")
+        values |= {name: value for name, value in deepspeed.values_of(setup).items() if name in sections}
         values["accumulation"] = setup.whole("accumulation")
-    if kind == "fsdp" and not (pure and setup.whole("dp_replicate") == 1):
+    if kind == "fsdp" and setup.whole("tp") * setup.whole("cp") * setup.whole("dp_replicate") > 1:
         values |= {axis: setup.whole(axis) for axis in ("dp_replicate", "dp_shard", "tp", "cp")}
-    values |= {"dynamo": True} if setup.values.get("compile") else {}
-    arguments = {
-        **trainer.values_of(setup),
-        "compile": False,
-        "recompute_on": setup.text("recompute") == "full" and kind != "fsdp",
-    }
+    return values | ({"dynamo": True} if setup.values.get("compile") else {})
+
+
+def write(setup: Setup) -> Written:
+    """Return the YAML, and the command of a training script with TrainingArguments for what accelerate does not say."""
+    recompute_on = setup.text("recompute") == "full" and section_of(setup) != "fsdp"
+    arguments = {**trainer.values_of(setup), "compile": False, "recompute_on": recompute_on}
     words = [word for key, value in trainer.PROGRAM.settings(arguments) for word in (f"--{key}", forms.number(value))]
     words += ["--model_name_or_path", setup.model, "--output_dir", "${OUTPUT_DIR:?set OUTPUT_DIR: the folder of checkpoints}"]
     script = "${TRAIN_SCRIPT:?set TRAIN_SCRIPT: your script with a Trainer}"
     launch = ["accelerate", "launch", "--config_file", FILE, "--machine_rank", "$NODE_RANK"]
     launch += ["--main_process_ip", "$MASTER_ADDR", "--main_process_port", "$MASTER_PORT"]
-    text = forms.yaml_text(PROGRAM.settings(values), setup.header)
+    text = forms.yaml_text(PROGRAM.settings(wording(setup)), setup.header)
     return Written({FILE: text}, (*launch, script, *words), starter="node")
 
 
@@ -164,6 +167,7 @@ PROGRAM = Program(
     keys=KEYS,
     write=write,
     refuse=refuse,
+    wording=wording,
     meaning=meaning,
     recognises=recognises,
     refers={"deepspeed_config.deepspeed_config_file": "deepspeed", "--deepspeed_config_file": "deepspeed"},

@@ -69,6 +69,7 @@ KEYS = (
     Key("seed", "seed", INT, write="never"),
 )
 LIMITS: Limits = NO_PIPELINE | NO_EXPERTS | {
+    "sp": (0,),
     "zero": (2, 3),
     "recompute": ("none", "full"),
     "precision": ("bf16", "fp16", "fp8"),
@@ -112,8 +113,8 @@ def _sharding(facts: Facts) -> Iterable[Stated]:
         yield Stated("zero", 0, "default", None, "", f"{TITLE} shards nothing without deepspeed or fsdp_config")
 
 
-def write(setup: Setup) -> Written:
-    """Return the YAML and the command."""
+def wording(setup: Setup) -> dict[str, Value]:
+    """Return a plan's facts in the words of the YAML."""
     values: dict[str, Value] = dict(setup.values)
     if setup.whole("zero", 0):
         values |= {"fsdp_version": 2, "reshard": setup.whole("zero") == 3, "wrap": "TRANSFORMER_BASED_WRAP"}
@@ -122,15 +123,17 @@ def write(setup: Setup) -> Written:
         values.pop("dp_shard", None)
     precision = setup.text("precision")
     values |= {"fp16": True} if precision == "fp16" else {"bf16": True} | ({"fp8": True} if precision == "fp8" else {})
-    values |= {"liger": True} if setup.text("loss") == "fused" else {}
-    pairs = [("base_model", setup.model), *PROGRAM.settings(values)]
-    pairs += [
-        ("datasets", f"{forms.PLACEHOLDER}: a list of data sets"),
-        ("output_dir", [f"{forms.PLACEHOLDER}: the folder of checkpoints, as text"]),
-    ]
-    pairs += [("learning_rate", f"{forms.PLACEHOLDER}: the peak learning rate")]
+    return values | ({"liger": True} if setup.text("loss") == "fused" else {})
+
+
+def write(setup: Setup) -> Written:
+    """Return the YAML and the command."""
+    todo = forms.PLACEHOLDER
+    pairs = [("base_model", setup.model), *PROGRAM.settings(wording(setup))]
+    pairs += [("datasets", f"{todo}: a list of data sets"), ("output_dir", [f"{todo}: the folder of checkpoints, as text"])]
+    pairs += [("learning_rate", f"{todo}: the peak learning rate")]
     if not setup.values.get("steps"):
-        pairs += [("num_epochs", f"{forms.PLACEHOLDER}: the number of epochs")]
+        pairs += [("num_epochs", f"{todo}: the number of epochs")]
     return Written({FILE: forms.yaml_text(pairs, setup.header)}, ("-m", "axolotl.cli.train", FILE))
 
 
@@ -164,9 +167,11 @@ PROGRAM = Program(
     keys=KEYS,
     write=write,
     refuse=refuse,
+    wording=wording,
     meaning=meaning,
     recognises=recognises,
     refers={"deepspeed": "deepspeed"},
     auto="auto: Axolotl chooses it when it runs",
-    check=f"python -c 'import yaml; from axolotl.utils.schemas.config import AxolotlInputConfig; AxolotlInputConfig(**yaml.safe_load(open(\"{FILE}\")))'",
+    check="python -c 'import yaml; from axolotl.utils.schemas.config import AxolotlInputConfig as C; "
+    f'C(**yaml.safe_load(open("{FILE}")))\'',
 )

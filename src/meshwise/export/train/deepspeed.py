@@ -35,6 +35,7 @@ KEYS = (
     Key("optimizer_text", "optimizer.type", TEXT, write="never"),
 )
 LIMITS: Limits = NO_PIPELINE | NO_EXPERTS | {
+    "sp": (0,),
     "recompute": ("none",),
     "precision": ("bf16", "fp16"),
     "offload": ("none", "optimizer", "parameters"),
@@ -151,6 +152,7 @@ PROGRAM = Program(
     keys=KEYS,
     write=write,
     refuse=refuse,
+    wording=values_of,
     meaning=meaning,
     recognises=recognises,
     auto=AUTO,

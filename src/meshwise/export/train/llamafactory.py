@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from meshwise.export import forms
-from meshwise.export.facts import Facts
+from meshwise.export.facts import Facts, Value
 from meshwise.export.kinds import BOOL, INT, Kind, word
 from meshwise.export.program import Key, Program, Refusal, Setup, Written
 from meshwise.export.source import Setting, Source
@@ -37,15 +37,19 @@ def meaning(facts: Facts) -> Facts:
     )
 
 
+def wording(setup: Setup) -> dict[str, Value]:
+    """Return a plan's facts in the words of the YAML."""
+    values = trainer.values_of(setup) | {"no_recompute": setup.text("recompute") != "full"}
+    return {name: value for name, value in values.items() if name != "recompute_on"}
+
+
 def write(setup: Setup) -> Written:
     """Return the YAML, DeepSpeed's JSON where something is sharded, and the command."""
-    values = trainer.values_of(setup)
-    values["no_recompute"] = setup.text("recompute") != "full"
+    values = wording(setup)
     files: dict[str, str] = {}
     if setup.whole("zero", 0):
         files[deepspeed.FILE] = forms.json_text(deepspeed.PROGRAM.settings(deepspeed.values_of(setup)))
         values["deepspeed_file"] = deepspeed.FILE
-    values.pop("recompute_on")
     pairs = [
         ("model_name_or_path", setup.model),
         ("stage", "pt"),
@@ -93,6 +97,7 @@ PROGRAM = Program(
     keys=KEYS,
     write=write,
     refuse=refuse,
+    wording=wording,
     meaning=meaning,
     recognises=recognises,
     flag_words=True,

@@ -162,8 +162,8 @@ def _others(facts: Facts) -> Iterator[Stated]:
         yield facts.derived("accumulation", total, "gradient accumulation x pipeline micro-batches", "accumulation_steps")
 
 
-def write(setup: Setup) -> Written:
-    """Return the command."""
+def wording(setup: Setup) -> dict[str, Value]:
+    """Return a plan's facts in MaxText's words."""
     values: dict[str, Value] = dict(setup.values) | _mesh(setup)
     devices, acc, pp = setup.whole("devices"), setup.whole("accumulation"), setup.whole("pp")
     values["accumulation_steps"] = 1 if pp > 1 else acc
@@ -174,17 +174,16 @@ def write(setup: Setup) -> Written:
     offload = setup.text("offload")
     values |= {"optimizer_offload": offload == "optimizer", "parameter_offload": offload == "parameters"}
     values |= {"quantization": "fp8"} if setup.text("precision") == "fp8" else {}
-    for name in SHAPE:
-        values.pop(name, None)
-    pairs = [("model_name", NAMES[_preset(setup)]), *PROGRAM.settings(values)]
-    todo = [
-        ("run_name", "RUN_NAME: a name"),
-        ("base_output_directory", "OUTPUT: the folder of checkpoints"),
-        ("dataset_path", "DATASET_PATH: the folder of the data"),
-    ]
-    if not setup.values.get("steps"):
-        todo.append(("steps", "STEPS: the number of steps"))
-    pairs += [(key, f"${{{text.partition(':')[0]}:?set {text}}}") for key, text in todo]
+    return {name: value for name, value in values.items() if name not in SHAPE}
+
+
+def write(setup: Setup) -> Written:
+    """Return the command."""
+    pairs = [("model_name", NAMES[_preset(setup)]), *PROGRAM.settings(wording(setup))]
+    todo = {"run_name": "RUN_NAME: a name", "base_output_directory": "OUTPUT: the folder of checkpoints"}
+    todo |= {"dataset_path": "DATASET_PATH: the folder of the data"}
+    todo |= {} if setup.values.get("steps") else {"steps": "STEPS: the number of steps"}
+    pairs += [(key, f"${{{text.partition(':')[0]}:?set {text}}}") for key, text in todo.items()]
     base = "${BASE_YML:?set BASE_YML: the path of MaxText's configs/base.yml}"
     return Written({}, ("python", "-m", "maxtext.trainers.pre_train.train", base, *forms.pair_words(pairs)), starter="node")
 
@@ -197,8 +196,8 @@ def _mesh(setup: Setup) -> dict[str, Value]:
         "fsdp": shard // ep,
         "data": setup.whole("dp_replicate"),
     }
-    cluster = setup.plan.question().cluster
-    slices = cluster.node_count if cluster.torus else setup.whole("nodes")
+    cluster = setup.plan.question().cluster if setup.plan is not None else None
+    slices = cluster.node_count if cluster is not None and cluster.torus else setup.whole("nodes")
     left = max(1, setup.whole("devices") // max(1, slices))
     values: dict[str, Value] = {}
     for axis in AXES:
@@ -223,7 +222,7 @@ def refuse(setup: Setup) -> Iterable[Refusal]:
         yield Refusal(f"{TITLE} needs equal pipeline stages", {"pp": 1})
     if setup.whole("tp") > 1 and not setup.whole("sp", 0):
         yield Refusal(f"{TITLE} always uses sequence parallelism with tp", {"sp": 1})
-    if not _preset(setup):
+    if setup.plan is not None and not _preset(setup):
         yield Refusal(f"{TITLE} has no model_name for {setup.plan.ask.model}", {})
 
 
@@ -245,6 +244,7 @@ PROGRAM = Program(
     keys=KEYS,
     write=write,
     refuse=refuse,
+    wording=wording,
     meaning=meaning,
     recognises=recognises,
     check="python -m maxtext.trainers.pre_train.train_compile base.yml ... compile_topology=v5p-128 compile_topology_num_slices=1",

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from meshwise.export import forms
+from meshwise.export.facts import Value
 from meshwise.export.kinds import INT, NUMBER, TEXT, WORDS, flag, word
 from meshwise.export.program import Key, Program, Refusal, Setup, Written
 from meshwise.export.source import Setting, Source
@@ -103,12 +104,14 @@ TO_SET = (
 """What a plan does not know. A shell stops at the first of these that is not set."""
 
 
+def wording(setup: Setup) -> dict[str, Value]:
+    """Return a plan's facts in Megatron's words."""
+    return rules.wording(setup) | {"positions": max(setup.whole("seq"), setup.whole("positions", 0))}
+
+
 def write(setup: Setup) -> Written:
     """Return the command, and the environment that its layout needs."""
-    values = rules.wording(setup)
-    values["positions"] = max(setup.whole("seq"), setup.whole("positions", 0))
-    values.setdefault("steps", 0)
-    pairs = [pair for pair in PROGRAM.settings(values) if pair != ("--train-iters", 0)]
+    pairs = PROGRAM.settings(wording(setup))
     if not setup.values.get("steps"):
         pairs.append(("--train-iters", "${TRAIN_ITERS:?set TRAIN_ITERS: the number of steps}"))
     command = (SCRIPT, *forms.flag_words([*pairs, *TO_SET]), "--use-mcore-models")
@@ -146,6 +149,7 @@ PROGRAM = Program(
     keys=KEYS,
     write=write,
     refuse=refuse,
+    wording=wording,
     meaning=rules.meaning,
     recognises=recognises,
     check="python -c 'from megatron.training.arguments import parse_args, validate_args; validate_args(parse_args(), {})' with the flags",

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from meshwise.export import forms
-from meshwise.export.facts import Facts
+from meshwise.export.facts import Facts, Value
 from meshwise.export.kinds import BOOL, INT, word
 from meshwise.export.program import Key, Program, Refusal, Setup, Written
 from meshwise.export.source import Setting, Source
@@ -67,10 +67,14 @@ def meaning(facts: Facts) -> Facts:
     return megatron_rules.meaning(facts)
 
 
+def wording(setup: Setup) -> dict[str, Value]:
+    """Return a plan's facts in Megatron's words."""
+    return megatron_rules.wording(setup) | {"precision": setup.text("precision")}
+
+
 def write(setup: Setup) -> Written:
     """Return the command of a recipe with overrides."""
-    values = megatron_rules.wording(setup) | {"precision": setup.text("precision")}
-    pairs = PROGRAM.settings(values)
+    pairs = PROGRAM.settings(wording(setup))
     if not setup.values.get("steps"):
         pairs.append(("train.train_iters", "${TRAIN_ITERS:?set TRAIN_ITERS: the number of steps}"))
     pairs.append(("checkpoint.save", "${CHECKPOINTS:?set CHECKPOINTS: the folder of checkpoints}"))
@@ -102,6 +106,7 @@ PROGRAM = Program(
     keys=KEYS,
     write=write,
     refuse=refuse,
+    wording=wording,
     meaning=meaning,
     recognises=recognises,
 )

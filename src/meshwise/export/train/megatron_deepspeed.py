@@ -1,9 +1,12 @@
-"""Megatron-DeepSpeed: Megatron's flags of 2022 and DeepSpeed's JSON. Written for BigScience's code, which trained BLOOM; Microsoft's is read too."""
+"""Megatron-DeepSpeed: Megatron's flags of 2022 and DeepSpeed's JSON.
+
+Written for BigScience's code, which trained BLOOM; Microsoft's newer one is read too.
+"""
 
 from collections.abc import Iterable, Sequence
 
 from meshwise.export import forms
-from meshwise.export.facts import Facts, Stated
+from meshwise.export.facts import Facts, Stated, Value
 from meshwise.export.kinds import INT, TEXT, WORDS, flag, word
 from meshwise.export.program import Key, Program, Refusal, Setup, Written
 from meshwise.export.source import Setting, Source
@@ -106,36 +109,54 @@ def _zero(facts: Facts) -> Stated | None:
     return facts.meaning("zero", facts.whole(name), name)
 
 
+NOT_ITS = (
+    "distributed_optimizer",
+    "embedding_in_split",
+    "loss_in_split",
+    "first_stage_layers",
+    "last_stage_layers",
+    "recompute_method",
+    "recompute_layers",
+    "head_dim",
+    "norm_eps",
+    "rope_theta",
+    "tied",
+    "biased",
+    "norm",
+    "steps",
+)
+"""Facts that newer Megatron says with flags and this one does not have, or derives."""
+
+
+def stage_of(setup: Setup) -> int:
+    """Return the ZeRO stage to write: 0 for bf16, whose optimizer its pipeline shards itself."""
+    return setup.whole("zero", 0) if setup.text("precision", "bf16") == "fp16" else 0
+
+
+def wording(setup: Setup) -> dict[str, Value]:
+    """Return a plan's facts in the words of its flags."""
+    values = megatron_rules.wording(setup)
+    values |= {"deepspeed": True, "stage_flag": stage_of(setup), "config_file": FILE}
+    values["positions"] = max(setup.whole("seq"), setup.whole("positions", 0))
+    values |= {"deepspeed_checkpointing": True} if setup.text("recompute") == "full" else {}
+    if setup.whole("layers", 0) % setup.whole("pp"):
+        values["partition"] = "type:transformer|embedding"
+    return {name: value for name, value in values.items() if name not in NOT_ITS}
+
+
 def write(setup: Setup) -> Written:
     """Return DeepSpeed's JSON and the command."""
-    values = megatron_rules.wording(setup)
-    precision = setup.text("precision", "bf16")
-    stage = (
-        setup.whole("zero", 0) if precision == "fp16" else 0
-    )  # its pipeline shards the optimizer of bf16 itself, and needs stage 0
-    values |= {
-        "deepspeed": True,
-        "stage_flag": stage,
-        "config_file": FILE,
-        "positions": max(setup.whole("seq"), setup.whole("positions", 0)),
-    }
-    values |= {"deepspeed_checkpointing": True} if setup.text("recompute") == "full" else {}
-    model = setup.plan.question().model
-    values |= {"embedding_norm": True} if model.decoder.embedding_norm else {}
-    if setup.whole("layers") % setup.whole("pp"):
-        values["partition"] = "type:transformer|embedding"
-    for name in ("distributed_optimizer", "embedding_in_split", "loss_in_split", "first_stage_layers", "last_stage_layers", "recompute_method",
-                 "recompute_layers", "head_dim", "norm_eps", "rope_theta", "tied", "biased", "norm"):  # fmt: skip
-        values.pop(name, None)
-    pairs = [pair for pair in PROGRAM.settings(values) if pair[0] != "--train-iters"]
+    values = wording(setup)
+    values |= {"embedding_norm": True} if setup.plan.question().model.decoder.embedding_norm else {}
+    pairs = PROGRAM.settings(values)
     pairs.append(
         ("--train-samples", setup.values.get("samples") or "${TRAIN_SAMPLES:?set TRAIN_SAMPLES: the sequences to train on}")
     )
     sections = [
         ("train_micro_batch_size_per_gpu", setup.whole("mbs")),
         ("train_batch_size", setup.whole("batch")),
-        ("zero_optimization.stage", stage),
-        (f"{precision}.enabled", True),
+        ("zero_optimization.stage", stage_of(setup)),
+        (f"{setup.text('precision', 'bf16')}.enabled", True),
     ]
     return Written({FILE: forms.json_text(sections)}, (megatron.SCRIPT, *forms.flag_words([*pairs, *TO_SET])))
 
@@ -185,6 +206,7 @@ PROGRAM = Program(
     keys=KEYS,
     write=write,
     refuse=refuse,
+    wording=wording,
     meaning=meaning,
     recognises=recognises,
     refers={"--deepspeed_config": "deepspeed", "--deepspeed-config": "deepspeed"},

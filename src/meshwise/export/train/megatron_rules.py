@@ -144,7 +144,7 @@ def wording(setup: Setup) -> dict[str, Value]:
     if zero > 1:
         values["fsdp_strategy"] = {stage: word for word, stage in STRATEGIES.items()}[zero]
         values["checkpoint_format"] = "fsdp_dtensor"
-    if zero and setup.whole("dp_replicate") > 1 and setup.whole("dp_shard") > 1:
+    if zero and setup.whole("dp_replicate") > 1:
         values["instances"] = setup.whole("dp_replicate")
     values["sequence_parallel"] = bool(setup.whole("sp", 0))
     values |= _recompute_words(setup.text("recompute", "none"))
@@ -229,6 +229,8 @@ def refused_optimizer(setup: Setup, title: str, known: tuple[str, ...]) -> Itera
 
 def refused_model(setup: Setup, title: str, positions: tuple[str, ...]) -> Iterator[Refusal]:
     """Yield a refusal where a model is more than the sizes and switches of the table."""
+    if setup.plan is None:
+        return  # the layout of a file, whose model is the file's own
     model = setup.plan.question().model
     blocks = {name for layer in model.layers for name in layer}
     if model.family not in ("dense", "moe") or not blocks <= {"attention", "ffw", "moe"} or model.decoder.norms != 2:

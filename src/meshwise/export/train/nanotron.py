@@ -75,17 +75,20 @@ def meaning(facts: Facts) -> Facts:
 LLAMA: dict[str, Value] = {"gated": True, "norm": "rmsnorm", "position_kind": "rope", "biased": False}
 
 
+def wording(setup: Setup) -> dict[str, Value]:
+    """Return a plan's facts in the words of the YAML."""
+    mode = "REDUCE_SCATTER" if setup.whole("sp", 0) or setup.whole("tp") == 1 else "ALL_REDUCE"
+    return dict(setup.values) | {"mode": mode, "positions": max(setup.whole("seq"), setup.whole("positions", 0))}
+
+
 def write(setup: Setup) -> Written:
     """Return the YAML and the command."""
-    values = dict(setup.values)
-    values["mode"] = "REDUCE_SCATTER" if setup.whole("sp", 0) or setup.whole("tp") == 1 else "ALL_REDUCE"
-    values["positions"] = max(setup.whole("seq"), setup.whole("positions", 0))
     todo = forms.PLACEHOLDER
     pairs = [
         ("general.project", "meshwise"),
         ("general.run", "plan"),
         ("general.seed", 42),
-        *PROGRAM.settings(values),
+        *PROGRAM.settings(wording(setup)),
         ("model.model_config.is_llama_config", True),
         ("model.model_config.hidden_act", "silu"),
         ("model.init_method.std", 0.02),
@@ -108,7 +111,7 @@ def refuse(setup: Setup) -> Iterable[Refusal]:
     yield from limited(setup, TITLE, LIMITS)
     if setup.whole("zero", 0) and setup.whole("dp_replicate") > 1:
         yield Refusal(f"{TITLE} shards over all data-parallel ranks", {"dp_replicate": 1, "dp_shard": setup.whole("dp")})
-    if setup.plan.question().model.model_type not in ("llama", "mistral", "qwen2"):
+    if setup.plan is not None and setup.plan.question().model.model_type not in ("llama", "mistral", "qwen2"):
         yield Refusal(f"{TITLE}'s configuration here describes Llama models only", {})
 
 
@@ -133,6 +136,7 @@ PROGRAM = Program(
     keys=KEYS,
     write=write,
     refuse=refuse,
+    wording=wording,
     meaning=meaning,
     recognises=recognises,
     check=f"python -c 'from nanotron.config import get_config_from_file; get_config_from_file(\"{FILE}\")'",

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from meshwise.cost.work import parse_batch
 from meshwise.errors import UserError
 from meshwise.export import forms
-from meshwise.export.facts import Facts, Stated
+from meshwise.export.facts import Facts, Stated, Value
 from meshwise.export.kinds import INT, TEXT, word
 from meshwise.export.program import Key, Program, Refusal, Setup, Written
 from meshwise.export.source import Setting, Source
@@ -16,7 +16,7 @@ SCHEDULES = word({"1f1b": "1f1b", "interleaved": "interleaved", "zero-bubble": "
 
 KEYS = (
     Key("model", "MODEL", TEXT, write="never"),
-    Key("batch_text", "--batch", TEXT, write="never"),
+    Key("batch_text", "--batch", TEXT, write="always"),
     Key("seq_text", "--seq", TEXT, write="never"),
     *(
         Key(axis, f"--{axis.replace('_', '-')}", INT, default=1, write="always")
@@ -64,12 +64,16 @@ def meaning(facts: Facts) -> Facts:
     ])  # fmt: skip
 
 
+def wording(setup: Setup) -> dict[str, Value]:
+    """Return a plan's facts in the words of `meshwise run`."""
+    unsharded = not setup.whole("zero", 0)
+    values = {name: value for name, value in setup.values.items() if not (name == "zero" and unsharded)}
+    return values | {"batch_text": f"{setup.whole('batch')}x{setup.whole('seq')}"}
+
+
 def write(setup: Setup) -> Written:
     """Return the command, once per node: `meshwise run` starts a process per device itself."""
-    values = dict(setup.values)
-    if not setup.whole("zero", 0):
-        values.pop("zero", None)
-    pairs = [("--batch", f"{setup.whole('batch')}x{setup.whole('seq')}"), *PROGRAM.settings(values)]
+    pairs = PROGRAM.settings(wording(setup))
     if not setup.values.get("steps"):
         pairs.append(("--steps", "${STEPS:?set STEPS: the number of steps}"))
     pairs.append(("--checkpoint-every", 100))
@@ -96,6 +100,7 @@ PROGRAM = Program(
     keys=KEYS,
     write=write,
     refuse=refuse,
+    wording=wording,
     meaning=meaning,
     recognises=recognises,
     check="the same command with --dry-run",

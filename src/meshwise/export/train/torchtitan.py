@@ -7,11 +7,12 @@ from typing import Any
 
 from meshwise.catalogue import files
 from meshwise.export import forms
-from meshwise.export.facts import Facts, Stated
+from meshwise.export.facts import Facts, Stated, Value
 from meshwise.export.kinds import BOOL, INT, TEXT, flag, word
 from meshwise.export.program import Key, Program, Refusal, Setup, Written
 from meshwise.export.source import Setting, Source
 from meshwise.export.train import torchtitan_rules as rules
+from meshwise.models import find
 
 TITLE, VERSION = "torchtitan", "0.3"
 MODULE = "torchtitan.train"
@@ -97,7 +98,16 @@ def _of_registered(facts: Facts, config: str, row: dict[str, Any]) -> Facts:
             facts = facts.adding([Stated(name, value, "default", place, "--config", note)])
     preset = FLAVOURS.get((row["module"], str(row["flavor"]).lower()))
     known = preset or (None if "debug" in str(row["flavor"]) else str(row["flavor"]))
-    return facts.adding([Stated("model", known, "said", place, "--config")] if known else [])
+    facts = facts.adding([Stated("model", known, "said", place, "--config")] if known else [])
+    return facts.adding(layers_of(preset, facts))
+
+
+def layers_of(preset: str | None, facts: Facts) -> list[Stated]:
+    """Return the layers of a registered model, which the chunks of a pipeline depend on."""
+    if not preset:
+        return []
+    layers = find.find_model(preset).decoder.layers
+    return [facts.derived("layers", layers, f"of {preset}", "model")]
 
 
 def config_of(setup: Setup) -> str:
@@ -112,12 +122,15 @@ def config_of(setup: Setup) -> str:
     return ""
 
 
+def wording(setup: Setup) -> dict[str, Value]:
+    """Return a plan's facts in torchtitan's words; its pipeline needs CUDA graphs off."""
+    return rules.wording(setup) | ({"no_graphs": True} if setup.whole("pp") > 1 else {})
+
+
 def write(setup: Setup) -> Written:
     """Return the command."""
     config = config_of(setup)
-    values = rules.wording(setup)
-    if setup.whole("pp") > 1:
-        values["no_graphs"] = True
+    values = wording(setup)
     compiled = bool(values.pop("compile", False))
     pairs = [("--module", registered()[config]["module"]), ("--config", config), *PROGRAM.settings(values)]
     pairs.append(("--compile.enable" if compiled else "--compile.no_enable", True))
@@ -125,7 +138,6 @@ def write(setup: Setup) -> Written:
     if not setup.values.get("steps"):
         pairs.append(("--training.steps", "${STEPS:?set STEPS: the number of steps}"))
     words = forms.flag_words(pairs)
-    words = ["True" if word == "True" else word for word in words]
     recompute = setup.text("recompute", "none")
     return Written({}, ("-m", MODULE, *words, f"activation-checkpoint:{recompute}"))
 
@@ -142,7 +154,7 @@ def refuse(setup: Setup) -> Iterable[Refusal]:
         yield Refusal(f"the loss of {TITLE} {VERSION}'s configurations is chunked", {"loss": "chunked"})
     if setup.values.get("experts") and setup.whole("etp") > 1:
         yield Refusal(f"{TITLE} {VERSION} has no tensor parallelism of experts", {"etp": 1})
-    if not config_of(setup):
+    if setup.plan is not None and not config_of(setup):
         precise = [row for config, row in registered().items() if row["precision"] == "bf16"]
         model = str(setup.plan.ask.model)
         known = any(FLAVOURS.get((row["module"], str(row["flavor"]).lower())) == TWINS.get(model, model) for row in precise)
@@ -174,6 +186,7 @@ PROGRAM = Program(
     keys=KEYS,
     write=write,
     refuse=refuse,
+    wording=wording,
     meaning=meaning,
     recognises=recognises,
     check="python -c 'from torchtitan.config import ConfigManager; ConfigManager().parse_args()' with the flags",

@@ -8,7 +8,7 @@ from meshwise.export.kinds import TEXT, WORDS, word
 from meshwise.export.program import Key, Program, Refusal, Setup, Written
 from meshwise.export.source import Setting, Source
 from meshwise.export.train import torchtitan_rules as rules
-from meshwise.export.train.torchtitan import FLAVOURS, TWINS
+from meshwise.export.train.torchtitan import FLAVOURS, TWINS, layers_of
 
 TITLE, VERSION = "torchtitan", "0.2"
 FILE = "train.toml"
@@ -46,6 +46,7 @@ def meaning(facts: Facts) -> Facts:
     preset = FLAVOURS.get((family.lower(), flavor.lower()))
     if preset:
         facts = facts.adding([facts.meaning("model", preset, "flavor", "family")])
+        facts = facts.adding(layers_of(preset, facts))
     facts = facts.adding(_precision(facts))
     return rules.meaning(facts)
 
@@ -63,16 +64,17 @@ def _precision(facts: Facts) -> Iterator[Stated]:
         yield Stated("precision", "bf16", "default", None, "training.mixed_precision_param", f"default of {TITLE} {VERSION}")
 
 
+def wording(setup: Setup) -> dict[str, Value]:
+    """Return a plan's facts in torchtitan's words."""
+    values = rules.wording(setup) | _words(setup.text("precision"))
+    values |= {"selective": "op"} if setup.text("recompute") == "selective" else {}
+    return {name: value for name, value in values.items() if name != "etp" or setup.values.get("experts")}
+
+
 def write(setup: Setup) -> Written:
     """Return the TOML and the command."""
-    values = rules.wording(setup)
     family, flavor = flavour_of(setup)
-    values |= {"family": family, "flavor": flavor} | _words(setup.text("precision"))
-    if setup.text("recompute") == "selective":
-        values["selective"] = "op"
-    if not setup.values.get("experts"):
-        values.pop("etp", None)
-    pairs = PROGRAM.settings(values)
+    pairs = PROGRAM.settings({**wording(setup), "family": family, "flavor": flavor})
     pairs += [("model.hf_assets_path", [f"{forms.PLACEHOLDER}: the folder of the tokenizer, as text"])]
     pairs += [("training.dataset", [f"{forms.PLACEHOLDER}: a data set that torchtitan knows, as text"])]
     if not setup.values.get("steps"):
@@ -104,7 +106,7 @@ def refuse(setup: Setup) -> Iterable[Refusal]:
         yield Refusal(f"{title} has no {setup.text('loss')} loss", {"loss": ""})
     if setup.text("precision") not in ("bf16", "fp8", "fp8-row", "mxfp8"):
         yield Refusal(f"{title} has no precision {setup.text('precision')}", {"precision": "bf16"})
-    if not flavour_of(setup)[0] or flavour_of(setup)[1] in ("1B", "3B"):
+    if setup.plan is not None and (not flavour_of(setup)[0] or flavour_of(setup)[1] in ("1B", "3B")):
         yield Refusal(f"{title} registers no flavour of {setup.plan.ask.model}; another shape is Python in its model code", {})
 
 
@@ -136,6 +138,7 @@ PROGRAM = Program(
     keys=KEYS,
     write=write,
     refuse=refuse,
+    wording=wording,
     meaning=meaning,
     recognises=recognises,
     flag_words=True,

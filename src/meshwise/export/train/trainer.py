@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from meshwise.export import forms
 from meshwise.export.facts import Facts, Stated, Value
-from meshwise.export.kinds import BOOL, INT, TEXT, Kind, word
+from meshwise.export.kinds import BOOL, INT, TEXT, Kind
 from meshwise.export.program import Key, Program, Refusal, Setup, Written
 from meshwise.export.source import Setting, Source
 from meshwise.export.train import deepspeed
@@ -154,6 +154,7 @@ PROGRAM = Program(
     keys=KEYS,
     write=write,
     refuse=refuse,
+    wording=values_of,
     meaning=meaning,
     recognises=recognises,
     flag_words=True,

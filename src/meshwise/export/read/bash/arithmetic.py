@@ -3,8 +3,21 @@
 import re
 from typing import Protocol
 
-TOKEN = re.compile(r"\s*(?:(\d+#[0-9a-zA-Z]+|0[xX][0-9a-fA-F]+|\d+)|([A-Za-z_]\w*(?:\[[^\]]*\])?)|(<<=|>>=|\*\*|\+\+|--|&&|\|\||<<|>>|[-+*/%&|^<>=!]=|[-+*/%&|^<>=!~?:(),]))")
-LEVELS = (("||",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<", "<=", ">", ">="), ("<<", ">>"), ("+", "-"), ("*", "/", "%"))
+TOKEN = re.compile(
+    r"\s*(?:(\d+#[0-9a-zA-Z]+|0[xX][0-9a-fA-F]+|\d+)|([A-Za-z_]\w*(?:\[[^\]]*\])?)|(<<=|>>=|\*\*|\+\+|--|&&|\|\||<<|>>|[-+*/%&|^<>=!]=|[-+*/%&|^<>=!~?:(),]))"
+)
+LEVELS = (
+    ("||",),
+    ("&&",),
+    ("|",),
+    ("^",),
+    ("&",),
+    ("==", "!="),
+    ("<", "<=", ">", ">="),
+    ("<<", ">>"),
+    ("+", "-"),
+    ("*", "/", "%"),
+)
 ASSIGNING = ("=", "+=", "-=", "*=", "/=", "%=", "<<=", ">>=", "&=", "|=", "^=")
 LARGEST = 1 << 20
 """Exponents and shifts above this are refused: a number of that many digits is no setting."""
@@ -190,7 +203,7 @@ def _binary(operator: str, left: int, right: int) -> int:
         quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
         return quotient if operator == "/" else left - quotient * right
     if operator in ("<<", ">>", "**"):
-        if right < 0 or right > LARGEST or operator != ">>" and abs(left) > 1 and right > 64:
+        if right < 0 or right > LARGEST or (operator != ">>" and abs(left) > 1 and right > 64):
             raise NotKnown
         return {"<<": lambda: left << right, ">>": lambda: left >> right, "**": lambda: left**right}[operator]()
     table = {

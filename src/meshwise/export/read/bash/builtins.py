@@ -16,7 +16,29 @@ from meshwise.export.read.bash.words import Word
 if TYPE_CHECKING:
     from meshwise.export.read.bash.interpreter import Interpreter
 
-IGNORED = frozenset("cd module ml ulimit trap shopt umask alias unalias wait kill hash jobs pushd popd disown bind type command_not_found".split())
+IGNORED = frozenset(
+    [
+        "cd",
+        "module",
+        "ml",
+        "ulimit",
+        "trap",
+        "shopt",
+        "umask",
+        "alias",
+        "unalias",
+        "wait",
+        "kill",
+        "hash",
+        "jobs",
+        "pushd",
+        "popd",
+        "disown",
+        "bind",
+        "type",
+        "command_not_found",
+    ]
+)
 """Builtins that change nothing that a launch file says. What `cd` changes is not followed: companions are found by their names."""
 
 
@@ -279,7 +301,7 @@ class Builtins:
         """Run export, declare, local, readonly."""
         shell = self.shell
         options = "".join(word.plain or "" for word in words if isinstance(word, Word) and (word.plain or "").startswith("-"))
-        exports = name == "export" and "n" not in options or "x" in options
+        exports = (name == "export" and "n" not in options) or "x" in options
         for word in words:
             if isinstance(word, Word):
                 texts = [value.text for value in shell.expander.fields(word) if value.known and not value.text.startswith("-")]
@@ -287,7 +309,7 @@ class Builtins:
                 texts = [word.name]
             for text in texts:
                 target, equals, rest = text.partition("=")
-                if (name == "local" or name in ("declare", "typeset") and "g" not in options) and self.locals:
+                if (name == "local" or (name in ("declare", "typeset") and "g" not in options)) and self.locals:
                     self.locals[-1].setdefault(target, shell.state.variables.get(target))
                     if isinstance(word, Word) and not equals:
                         shell.state.variables[target] = EMPTY

@@ -166,7 +166,9 @@ def _impossible(left: Value, pattern: Sequence[tuple[str, bool]] | None, operato
 
 
 def _searched(text: str, expression: str) -> Truth:
-    if re.search(r"\)[*+{?]", expression) or expression.count("*") + expression.count("+") > 8:  # could take for ever on some texts
+    if (
+        re.search(r"\)[*+{?]", expression) or expression.count("*") + expression.count("+") > 8
+    ):  # could take for ever on some texts
         return None
     try:
         return re.search(expression, text) is not None

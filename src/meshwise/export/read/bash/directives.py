@@ -53,7 +53,7 @@ def options(source: Source, at: int, end: int) -> list[Directive]:
         start = blanks.end() if blanks and not option.group(2) else at
         value = None
         match = VALUE.match(source.text, start, end)
-        if match and not (start > at or option.group(1)) or match and not match.group().startswith("-"):
+        if (match and not (start > at or option.group(1))) or (match and not match.group().startswith("-")):
             group = next(i for i in (1, 2, 3) if match.group(i) is not None)
             value = Value(source.pieces(*match.span(group)))
             at = match.end()

@@ -157,7 +157,7 @@ class Expander:
                 if current is not None:
                     fields.append(current)
                 current = None
-            elif fragment.quoted or not fragment.value.known and len(fragment.value.pieces) == 1:
+            elif fragment.quoted or (not fragment.value.known and len(fragment.value.pieces) == 1):
                 current = (current or EMPTY) + fragment.value
             else:
                 current, pending = self._cut(fragment.value, separators, fields, current, pending)
@@ -165,7 +165,9 @@ class Expander:
             fields.append(current)
         return fields
 
-    def _cut(self, value: Value, separators: str, fields: list[Value], current: Value | None, pending: bool) -> tuple[Value | None, bool]:
+    def _cut(
+        self, value: Value, separators: str, fields: list[Value], current: Value | None, pending: bool
+    ) -> tuple[Value | None, bool]:
         """Split one unquoted value, adding whole fields; return the field that goes on after it."""
         for piece in value.pieces:
             if piece.unknown:
@@ -257,11 +259,15 @@ class Expander:
         if isinstance(found, Array):
             return found.values
         if found is None:
-            return [] if self.testing or part.length or part.name not in self.fixed and not is_given(part.name) else [self._unset(part)]
+            return (
+                []
+                if self.testing or part.length or (part.name not in self.fixed and not is_given(part.name))
+                else [self._unset(part)]
+            )
         return [found]
 
     def _list(self, part: Parameter, every: list[Value]) -> list[Fragment]:
-        star = part.name == "*" or part.index is not None and part.index.plain == "*"
+        star = part.name == "*" or (part.index is not None and part.index.plain == "*")
         if part.length:
             uncertain = next((piece for value in every for piece in value.pieces if piece.unknown), None)
             if uncertain is not None and (uncertain.choices or uncertain.outside):
@@ -298,7 +304,7 @@ class Expander:
         try:
             first = self.string(part.argument) if part.argument else EMPTY
             second = self.string(part.second) if part.second else None
-            if not first.known or second is not None and not second.known:
+            if not first.known or (second is not None and not second.known):
                 return None
             return arithmetic.calculate(first.text, self), None if second is None else arithmetic.calculate(second.text, self)
         except arithmetic.NotKnown:
@@ -429,6 +435,10 @@ def _sequence(text: str, token: Part) -> list[list[Part]] | None:
     first, last, step = int(match.group(1)), int(match.group(2)), abs(int(match.group(3) or 1)) or 1
     if abs(last - first) // step > 10_000:
         return None
-    width = max(len(match.group(1)), len(match.group(2))) if re.match(r"-?0\d", match.group(1)) or re.match(r"-?0\d", match.group(2)) else 0
+    width = (
+        max(len(match.group(1)), len(match.group(2)))
+        if re.match(r"-?0\d", match.group(1)) or re.match(r"-?0\d", match.group(2))
+        else 0
+    )
     numbers = range(first, last + 1, step) if last >= first else range(first, last - 1, -step)
     return [[Literal((Piece(f"{n:0{width}d}", token.pieces[0].place, exact=False),), False)] for n in numbers]

@@ -14,7 +14,22 @@ if TYPE_CHECKING:
     from meshwise.export.read.bash.interpreter import Interpreter
 
 SHELLS = ("bash", "sh", "zsh", "dash", "/bin/bash", "/bin/sh", "/usr/bin/bash", "/usr/bin/env bash")
-RUNNERS = ("srun", "sbatch", "salloc", "mpirun", "nohup", "env", "time", "timeout", "docker", "singularity", "apptainer", "pdsh", "sudo", "exec")
+RUNNERS = (
+    "srun",
+    "sbatch",
+    "salloc",
+    "mpirun",
+    "nohup",
+    "env",
+    "time",
+    "timeout",
+    "docker",
+    "singularity",
+    "apptainer",
+    "pdsh",
+    "sudo",
+    "exec",
+)
 REMOTE = ("ssh", "pdsh")
 
 
@@ -40,7 +55,9 @@ def script(words: Sequence[Value], stdin: Value | None, beside: Callable[[Value]
         return _submitted(words, stdin, beside)
     if name in REMOTE and len(words) > 2 and " " in joined(words[2:], " ").text:
         host = next((i for i in range(1, len(words)) if not words[i].text.startswith("-")), 0)
-        return Inner(tuple(words[: host + 1]), Source(joined(words[host + 1 :], " ").pieces), ()) if host + 1 < len(words) else None
+        return (
+            Inner(tuple(words[: host + 1]), Source(joined(words[host + 1 :], " ").pieces), ()) if host + 1 < len(words) else None
+        )
     for number, word in enumerate(words[:8] if name in RUNNERS else words[:1]):
         source = beside(word) if word.text.endswith((".sh", ".sbatch", ".slurm", ".bash")) else None
         if source is not None:

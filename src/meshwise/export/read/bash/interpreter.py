@@ -16,6 +16,7 @@ from meshwise.export.read.bash.state import Array, State, merged
 from meshwise.export.read.bash.statements import parse
 from meshwise.export.read.bash.words import Parameter, Substitution, Word
 
+
 class Interpreter:
     """A state, and what was found on the way."""
 
@@ -350,7 +351,9 @@ class Interpreter:
             before = not_known(f"${name}", "set outside the script", outside=True) if self.expander.is_outside(name) else EMPTY
         self.state.variables[name] = before + value if assignment.append and isinstance(before, Value) else value
 
-    def _array(self, elements: Sequence[Word | tree.Assignment], start: Value | Array | None, before: Value | Array | None) -> Array:
+    def _array(
+        self, elements: Sequence[Word | tree.Assignment], start: Value | Array | None, before: Value | Array | None
+    ) -> Array:
         named = isinstance(before, Array) and before.named
         array = start if isinstance(start, Array) else Array(((0, start),)) if start is not None else Array((), named)
         for element in elements:

@@ -45,7 +45,8 @@ def _echo(words: Sequence[Value]) -> Value:
 def _unescaped(value: Value) -> Value:
     """Return a value with \\n and its like replaced; texts without a backslash keep their places."""
     pieces = [
-        piece if piece.unknown or "\\" not in piece.text else Piece(_escapes(piece.text), piece.place, exact=False) for piece in value.pieces
+        piece if piece.unknown or "\\" not in piece.text else Piece(_escapes(piece.text), piece.place, exact=False)
+        for piece in value.pieces
     ]
     return Value(tuple(pieces))
 
@@ -143,7 +144,11 @@ def _expr(texts: list[str]) -> str | None:
 def _bc(texts: list[str], stdin: str) -> str | None:
     """Compute one line of whole numbers, as `echo "$a * $b" | bc` does."""
     line = stdin.strip().removeprefix("scale=0;").strip()
-    if any(text not in ("-l", "-q") for text in texts) or "-l" in texts and "/" in line or not re.fullmatch(r"[\d+*/%() -]+", line):
+    if (
+        any(text not in ("-l", "-q") for text in texts)
+        or ("-l" in texts and "/" in line)
+        or not re.fullmatch(r"[\d+*/%() -]+", line)
+    ):
         return None
     try:
         return f"{calculate(re.sub(r'(?<![0-9])0+(?=[0-9])', '', line), _NoVariables())}\n"

@@ -3,7 +3,15 @@
 import re
 from collections.abc import Sequence
 
-CLASSES = {"alpha": "a-zA-Z", "digit": "0-9", "alnum": "a-zA-Z0-9", "upper": "A-Z", "lower": "a-z", "space": r"\s", "xdigit": "0-9a-fA-F"}
+CLASSES = {
+    "alpha": "a-zA-Z",
+    "digit": "0-9",
+    "alnum": "a-zA-Z0-9",
+    "upper": "A-Z",
+    "lower": "a-z",
+    "space": r"\s",
+    "xdigit": "0-9a-fA-F",
+}
 EXTENDED = {"?": "?", "*": "*", "+": "+", "@": ""}
 
 

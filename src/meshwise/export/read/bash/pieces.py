@@ -172,4 +172,6 @@ class Source:
         if not found:
             return self._end
         first, last = found[0], found[-1]
-        return Place(first.file, first.line, first.start, last.end if last.file == first.file and last.end >= first.start else first.end)
+        return Place(
+            first.file, first.line, first.start, last.end if last.file == first.file and last.end >= first.start else first.end
+        )

@@ -6,10 +6,53 @@ from dataclasses import dataclass, field
 from meshwise.export.read.bash.pieces import EMPTY, Piece, Value, not_known
 from meshwise.export.read.bash.tree import Statement
 
-LAUNCHERS = ("SLURM", "SLURMD", "PMI", "OMPI", "PBS", "LSB", "COBALT", "FLUX", "K8S", "KUBERNETES", "JOB_COMPLETION", "SKYPILOT", "AWS", "BASH", "CONDA")
+LAUNCHERS = (
+    "SLURM",
+    "SLURMD",
+    "PMI",
+    "OMPI",
+    "PBS",
+    "LSB",
+    "COBALT",
+    "FLUX",
+    "K8S",
+    "KUBERNETES",
+    "JOB_COMPLETION",
+    "SKYPILOT",
+    "AWS",
+    "BASH",
+    "CONDA",
+)
 GIVEN = frozenset(
-    "RANK WORLD_SIZE LOCAL_RANK NODE_RANK MASTER_ADDR MASTER_PORT HOSTNAME HOME USER PWD OLDPWD PATH SHELL TMPDIR LD_LIBRARY_PATH RANDOM SECONDS UID "
-    "CUDA_VISIBLE_DEVICES LOGNAME LANG TERM PYTHONPATH LINENO PPID EUID NVIDIA_VISIBLE_DEVICES".split()
+    [
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "NODE_RANK",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "HOSTNAME",
+        "HOME",
+        "USER",
+        "PWD",
+        "OLDPWD",
+        "PATH",
+        "SHELL",
+        "TMPDIR",
+        "LD_LIBRARY_PATH",
+        "RANDOM",
+        "SECONDS",
+        "UID",
+        "CUDA_VISIBLE_DEVICES",
+        "LOGNAME",
+        "LANG",
+        "TERM",
+        "PYTHONPATH",
+        "LINENO",
+        "PPID",
+        "EUID",
+        "NVIDIA_VISIBLE_DEVICES",
+    ]
 )
 """Variables that a shell, a login or a launcher sets before the script starts, so that a test of them cannot be decided."""
 

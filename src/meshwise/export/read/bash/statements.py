@@ -184,7 +184,14 @@ class _Parser:
             self.character(")")
             return tree.Group(body, True, self.redirects())
         word, line = self.peek(), self.line()
-        compound = {"if": self._if, "for": self._for, "select": self._for, "while": self._while, "until": self._while, "case": self._case}
+        compound = {
+            "if": self._if,
+            "for": self._for,
+            "select": self._for,
+            "while": self._while,
+            "until": self._while,
+            "case": self._case,
+        }
         if word in compound:
             self.at += len(word)
             statement = compound[word](word, line)
@@ -197,7 +204,9 @@ class _Parser:
             return tree.Group(body, False, self.redirects())
         if word == "[[":
             return self._test(line)
-        name = re.compile(r"function[ \t]+([^\s()]+)[ \t]*(?:\([ \t]*\))?|([^\s()$'\"=;&|<>`#]+)[ \t]*\([ \t]*\)").match(self.text, self.at)
+        name = re.compile(r"function[ \t]+([^\s()]+)[ \t]*(?:\([ \t]*\))?|([^\s()$'\"=;&|<>`#]+)[ \t]*\([ \t]*\)").match(
+            self.text, self.at
+        )
         if name:
             self.at = name.end()
             self.gaps()
@@ -349,7 +358,7 @@ class _Parser:
             self.blanks()
             if self._redirect(redirects):
                 continue
-            if self.at >= len(self.text) or self.text[self.at] in "\n;&|)" or self.starts("(") and not words:
+            if self.at >= len(self.text) or self.text[self.at] in "\n;&|)" or (self.starts("(") and not words):
                 break
             declaring = bool(words) and isinstance(words[0], Word) and words[0].plain in DECLARING
             assignment = self._assignment() if not words or declaring else None
@@ -438,7 +447,9 @@ class _Parser:
             kept.append((start, stop))
         else:
             place = self.source.place(begin, begin + 1)
-            self.notes.append(tree.Note(place.file if place else "", place.line if place else 0, f"the heredoc is not ended by {end}"))
+            self.notes.append(
+                tree.Note(place.file if place else "", place.line if place else 0, f"the heredoc is not ended by {end}")
+            )
         pieces = tuple(piece for start, stop in kept for piece in self.source.pieces(start, stop))
         redirect.body = Word((Literal(pieces, True),))
         if not quoted:

@@ -201,7 +201,7 @@ class WordReader:
             return [], at + 2
         if self.text.startswith("\r\n", at + 1):
             return [], at + 3
-        if not following or quoted and following not in self.escapes:
+        if not following or (quoted and following not in self.escapes):
             return [Literal(self.source.pieces(at, at + 1), True)], at + 1
         return [Literal(self.source.pieces(at + 1, at + 2), True)], at + 2
 
@@ -282,7 +282,9 @@ class WordReader:
         kind = operator.group() if operator else ""
         place = self.source.place(at, pos + 1)
         spelled = text[at : pos + 1]
-        return Parameter(name.group(), quoted, spelled, place, index, bool(length), bool(indirect), kind, argument, second), pos + 1
+        return Parameter(
+            name.group(), quoted, spelled, place, index, bool(length), bool(indirect), kind, argument, second
+        ), pos + 1
 
     def _arguments(self, at: int, operator: str, quoted: bool) -> tuple[Word, Word | None, int]:
         """Read what follows the operator. Patterns keep their own quotes even inside double quotes; defaults do not."""
