@@ -117,6 +117,7 @@ class Builtins:
                 words.append(said(f"{word.name}=") + shell.expander.string(word.value))
         while words and words[0].text in ("command", "builtin") and len(words) > 1 and not words[1].text.startswith("-"):
             words = words[1:]
+        shell.spend(sum(len(word.pieces) for word in words))
         if not words:
             return True
         before = {a.name: shell.state.variables.get(a.name) for a in simple.assignments}

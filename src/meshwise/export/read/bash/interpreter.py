@@ -85,6 +85,12 @@ class Interpreter:
             self.state.files = files
         return status
 
+    def spend(self, steps: int) -> None:
+        """Count work; a script that needs more than a launch script does is not followed to its end."""
+        self.steps += steps
+        if self.steps > MOST_STEPS:
+            raise TooLong
+
     # statements
 
     def block(self, block: tree.Block) -> Status:
@@ -96,9 +102,7 @@ class Interpreter:
 
     def statement(self, statement: tree.Statement) -> Status:
         """Run one statement."""
-        self.steps += 1
-        if self.steps > MOST_STEPS:
-            raise TooLong
+        self.spend(1)
         self.calls += 1
         if self.calls > 4 * MOST_CALLS:
             raise TooLong
@@ -304,9 +308,7 @@ class Interpreter:
                 return True
             if step is not None:
                 self.calculated(step)
-            self.steps += 1
-            if self.steps > MOST_STEPS:
-                raise TooLong
+            self.spend(1)
 
     def _turn(self, body: tree.Block) -> bool:
         """Run the body of a loop once; return whether the loop goes on."""
@@ -333,6 +335,7 @@ class Interpreter:
             self.state.variables[name] = self._array(assignment.value, before if assignment.append else None, before)
             return
         value = self.expander.string(assignment.value)
+        self.spend(len(value.pieces))
         if len(value.text) > MOST_TEXT:
             value = not_known(f"${name}", "too long")
         if assignment.index is not None or isinstance(before, Array):

@@ -41,7 +41,7 @@ class _Parser:
         self.words.depth += 1
         if self.words.depth > 60:
             raise ShellSyntaxError("substitutions are nested too deeply", at)
-        block = self.block((), strict=True)
+        block = self.block((), strict=True, bracket=True)
         self.words.depth -= 1
         end, self.at = self.at, outer
         return block, end
@@ -110,15 +110,15 @@ class _Parser:
 
     # statements
 
-    def block(self, ends: tuple[str, ...], *, strict: bool = False) -> tree.Block:
-        """Parse statements up to a closing bracket, an end of a clause or a reserved word of `ends`."""
+    def block(self, ends: tuple[str, ...], *, strict: bool = False, bracket: bool = False) -> tree.Block:
+        """Parse statements up to an end of a clause, a reserved word of `ends` or, after an opening one, a closing bracket."""
         found: list[tree.Statement] = []
         while True:
             self.gaps()
             while self.starts(";") and not self.starts(";;") and not self.starts(";&"):
                 self.at += 1
                 self.gaps()
-            if self.at >= len(self.text) or self.text[self.at] == ")" or self.starts(";;") or self.starts(";&"):
+            if self.at >= len(self.text) or self.starts(")") and bracket or self.starts(";;") or self.starts(";&"):
                 return tuple(found)
             if self.peek() in ends or self.peek() in RESERVED:
                 return tuple(found)
@@ -180,7 +180,7 @@ class _Parser:
                 return found
         if self.starts("("):
             self.at += 1
-            body = self.block(())
+            body = self.block((), bracket=True)
             self.character(")")
             return tree.Group(body, True, self.redirects())
         word, line = self.peek(), self.line()
@@ -451,10 +451,13 @@ class _Parser:
                 tree.Note(place.file if place else "", place.line if place else 0, f"the heredoc is not ended by {end}")
             )
         pieces = tuple(piece for start, stop in kept for piece in self.source.pieces(start, stop))
-        if quoted:
-            redirect.body = Word((Literal(pieces, True),))
-        else:
+        redirect.body = Word((Literal(pieces, True),))
+        if not quoted:
             body = Source(pieces)
             reader = WordReader(body, _Parser(body)._nested)
             reader.escapes = "$`\\"
-            redirect.body = reader.inside(0, "", quoted=True)[0]
+            try:
+                redirect.body = reader.inside(0, "", quoted=True)[0]
+            except ShellSyntaxError as error:
+                place = body.place(error.at, error.at + 1)
+                self.notes.append(tree.Note(place.file if place else "", place.line if place else 0, str(error)))

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from meshwise.export.read.bash.pieces import Piece, Place, Source
@@ -104,6 +105,7 @@ class WordReader:
         self.text = source.text
         self._statements = statements
         self.depth = 0
+        self._no_arithmetic: set[int] = set()
         self.escapes = '$`"\\'
         """What a backslash escapes inside double quotes; in a heredoc the double quote is no such character."""
 
@@ -245,13 +247,14 @@ class WordReader:
 
     def _arithmetic(self, at: int, quoted: bool) -> tuple[list[Part], int] | None:
         """Read $((...)); None if it is a substitution that begins with a subshell."""
-        depth = self.depth
-        try:
-            expression, end = self.inside(at + 3, ")", quoted=True, nested="(")
-        except ShellSyntaxError:
-            self.depth = depth
+        if at in self._no_arithmetic:
             return None
-        if not self.text.startswith("))", end):
+        depth, end = self.depth, -1
+        with suppress(ShellSyntaxError):
+            expression, end = self.inside(at + 3, ")", quoted=True, nested="(")
+        self.depth = depth
+        if end < 0 or not self.text.startswith("))", end):
+            self._no_arithmetic.add(at)
             return None
         place = self.source.place(at, end + 2)
         return [Arithmetic(expression, quoted, self.text[at : end + 2], place)], end + 2
