@@ -90,7 +90,9 @@ FACTS = (
 BY_NAME = {fact.name: fact for fact in FACTS}
 ENVIRONMENT = "env:"
 """Prefix of facts that are environment variables: 'env:CUDA_DEVICE_MAX_CONNECTIONS'."""
-_LIBRARIES = "CUDA_ NCCL_ TORCH_ PYTORCH_ XLA_ LIBTPU NVTE_ NVSHMEM_ OMP_ HF_ USE_ FORCE_TORCHRUN VLLM_ SGLANG_ OLLAMA_ UCX_ FI_ GLOO_"
+_LIBRARIES = (
+    "CUDA_ NCCL_ TORCH_ PYTORCH_ XLA_ LIBTPU NVTE_ NVSHMEM_ OMP_ HF_ USE_ FORCE_TORCHRUN VLLM_ SGLANG_ OLLAMA_ UCX_ FI_ GLOO_"
+)
 VARIABLES = tuple(ENVIRONMENT + start for start in _LIBRARIES.split())
 """Starts of the environment variables that programs and libraries read; others are a script's own."""
 

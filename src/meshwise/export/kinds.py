@@ -68,8 +68,9 @@ def _text(value: Any) -> str:
 
 
 def _list(value: Any) -> tuple[str, ...]:
-    items: tuple[Any, ...] = value if isinstance(value, tuple) else tuple(str(value).replace(",", " ").split())  # pyright: ignore[reportUnknownVariableType]
-    return tuple(str(item) for item in items)
+    if isinstance(value, tuple):
+        return tuple(str(item) for item in value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    return tuple(re.sub(r"[\[\]\"',]", " ", str(value)).split())
 
 
 INT = Kind(_whole, int, "a whole number")

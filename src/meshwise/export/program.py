@@ -7,6 +7,7 @@ directions: `wording` turns the facts of a plan into the program's own facts, `k
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal, cast
 
 from meshwise.catalogue.plugins import load_plugins
@@ -90,7 +91,7 @@ class Setup:
     """Hub id, or name, of the model."""
     header: tuple[str, ...] = ()
     """Lines for the comment at the top of a file."""
-    plan: Any = None
+    plan: Any = field(default=None, repr=False)
     """The TrainPlan or ServePlan, for what the facts do not say."""
 
     def whole(self, name: str, default: int = 1) -> int:
@@ -257,11 +258,13 @@ class Launcher:
     """The command with which a user checks the files."""
 
 
+@cache
 def programs() -> dict[str, Program]:
     """Load every registered program, by name."""
     return _loaded(PROGRAMS, "PROGRAM")
 
 
+@cache
 def launchers() -> dict[str, Launcher]:
     """Load every registered launcher, by name."""
     return _loaded(LAUNCHERS, "LAUNCHER")

@@ -1,6 +1,7 @@
 """Export: a layout of a plan as the files of a program and of a launcher."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -147,26 +148,26 @@ def nearest(program: Program, setup: Setup, refusals: list[Refusal]) -> Setup | 
         values = dict(setup.values)
         for refusal in refusals:
             values |= refusal.instead
-        before, after = _cuts(setup.values), _cuts(values)
-        if values["dp_shard"] == setup.values["dp_shard"] and after < before:
-            values["dp_shard"] = int(setup.whole("dp_shard")) * (before // after)
-        dp = int(values["dp_shard"]) * int(values["dp_replicate"])  # pyright: ignore[reportArgumentType]
+        used = _product(values, ("dp_replicate", "dp_shard", *CUTS))
+        values["dp_shard"] = _product(values, ("dp_shard",)) * max(1, setup.whole("devices") // used)
+        dp = _product(values, ("dp_replicate", "dp_shard"))
+        if values["zero"] == 0:
+            values |= {"dp_replicate": dp, "dp_shard": 1}
         mbs = setup.whole("mbs")
         while mbs > 1 and setup.whole("batch") % (dp * mbs):
             mbs -= 1
         values |= {"dp": dp, "mbs": mbs, "accumulation": max(1, setup.whole("batch") // (dp * mbs))}
-        if int(values["tp"]) == 1:  # pyright: ignore[reportArgumentType]
-            values["sp"] = 0
+        if values["tp"] == 1:
+            values |= {"sp": 0, "etp": 1}
+        if values["pp"] == 1:
+            values |= {"vpp": 1, "schedule": "1f1b"}
         setup = replace(setup, values=values)
         refusals = list(program.refuse(setup))
     return None
 
 
-def _cuts(values: Mapping[str, Any]) -> int:
-    product = 1
-    for axis in CUTS:
-        product *= int(values[axis])
-    return product
+def _product(values: Mapping[str, Any], axes: Sequence[str]) -> int:
+    return math.prod(int(values[axis]) for axis in axes)
 
 
 def _fixes(program: Program, setup: Setup, near: Setup) -> str:

@@ -36,13 +36,13 @@ def row_of(program: Program, facts: Facts) -> tuple[dict[str, int | str], list[M
             missing.append(Missing(axis.name, (stated.note if stated else "") or "not stated", stated.where if stated else ""))
             continue
         row[axis.name] = str(value) if axis.name in VALUES else int(value)  # pyright: ignore[reportArgumentType]
-    return (normal(row, bool(facts.whole("experts")) or int(row.get("ep", 1)) > 1), missing)
+    return normal(row), missing
 
 
-def normal(row: dict[str, int | str], mixes: bool) -> dict[str, int | str]:
-    """Return a layout as the planner writes it: without what has no effect."""
+def normal(row: dict[str, int | str]) -> dict[str, int | str]:
+    """Return a layout without what has no effect."""
     done = dict(row)
-    if "etp" in done and not mixes:
+    if done.get("ep") == 1:
         done["etp"] = 1
     if done.get("tp") == 1:
         done["sp"] = 0

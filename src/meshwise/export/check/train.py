@@ -116,7 +116,8 @@ def _predicted(
         return Judged(unknown=(*unknown, str(error)), on=ask.on)
     own, notes = None, list[str]()
     if row and math.prod(int(row[axis]) for axis in ("dp_replicate", "dp_shard", "tp", "pp", "cp")) == q.cluster.devices:
-        layouts = Layouts.from_row(row)
+        whole = row["ep"] == 1 and any(op.expert for op in model.ops)  # experts are then cut as the other layers are
+        layouts = Layouts.from_row({**row, "etp": row["tp"]} if whole else row)
         rules = broken(q, layouts)
         notes += [
             f"the planner does not know this choice of {program.title}: {rule}"

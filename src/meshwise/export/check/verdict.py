@@ -149,7 +149,7 @@ def judge(reading: Reading, ask: CheckAsk) -> Verdict:
     words = changes(reading.programs, reading.facts, judged.mine, judged.better) if judged.better is not None else []
     done: dict[str, str] = {}
     if best is not None and words:
-        wanted = normal(best.layout, bool(facts.whole("experts")))
+        wanted = normal(best.layout)
         done = applied(reading.texts, reading.facts, words, lambda texts: _layout(program, texts, ask), wanted)
     return Verdict(
         program=program.name,

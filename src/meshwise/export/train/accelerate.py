@@ -8,7 +8,7 @@ from meshwise.export.kinds import BOOL, INT, TEXT, Kind, word
 from meshwise.export.program import Key, Program, Refusal, Setup, Written
 from meshwise.export.source import Setting, Source
 from meshwise.export.train import deepspeed, trainer
-from meshwise.export.train.limits import NO_EXPERTS, NO_PIPELINE, Limits, limited
+from meshwise.export.train.limits import NO_EXPERTS, NO_PIPELINE, Limits, limited, offload_needs_shards
 
 TITLE, VERSION = "accelerate", "1.15"
 FILE = "accelerate.yaml"
@@ -140,11 +140,12 @@ def write(setup: Setup) -> Written:
 
 
 def refuse(setup: Setup) -> Iterable[Refusal]:
+    yield from offload_needs_shards(setup, TITLE)
     yield from limited(setup, TITLE, LIMITS)
     zero = setup.whole("zero", 0)
     if (zero == 1 or setup.text("offload") == "optimizer") and setup.whole("tp") * setup.whole("cp") > 1:
         yield Refusal(f"{TITLE} has tensor and context parallelism only with FSDP 2", {"zero": 3, "offload": "none"})
-    if zero == 1:
+    if section_of(setup) == "deepspeed":
         yield from deepspeed.replicas(setup, TITLE)
     if not zero and setup.whole("tp") * setup.whole("cp") > 1:
         yield Refusal(f"{TITLE} has tensor and context parallelism only with FSDP 2", {"zero": 3})

@@ -8,7 +8,7 @@ from meshwise.export.kinds import BOOL, INT, TEXT, Kind, word
 from meshwise.export.program import Key, Program, Refusal, Setup, Written
 from meshwise.export.source import Setting, Source
 from meshwise.export.train import trainer
-from meshwise.export.train.limits import NO_EXPERTS, NO_PIPELINE, Limits, limited
+from meshwise.export.train.limits import NO_EXPERTS, NO_PIPELINE, Limits, limited, offload_needs_shards
 
 TITLE, VERSION = "Axolotl", "0.21"
 FILE = "axolotl.yaml"
@@ -139,6 +139,7 @@ def write(setup: Setup) -> Written:
 
 
 def refuse(setup: Setup) -> Iterable[Refusal]:
+    yield from offload_needs_shards(setup, TITLE)
     yield from limited(setup, TITLE, LIMITS)
 
 

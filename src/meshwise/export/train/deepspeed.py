@@ -7,7 +7,7 @@ from meshwise.export.facts import Facts, Stated, Value
 from meshwise.export.kinds import BOOL, INT, TEXT, word
 from meshwise.export.program import Key, Program, Refusal, Setup, Written
 from meshwise.export.source import Setting, Source
-from meshwise.export.train.limits import NO_EXPERTS, NO_PIPELINE, Limits, limited
+from meshwise.export.train.limits import NO_EXPERTS, NO_PIPELINE, Limits, limited, offload_needs_shards
 
 TITLE, VERSION = "DeepSpeed", "0.19"
 FILE = "ds_config.json"
@@ -115,6 +115,7 @@ def refuse(setup: Setup) -> Iterable[Refusal]:
     for refusal in limited(setup, TITLE, LIMITS):
         more = "; its JSON cannot turn it on, but export --to trainer can" if "recompute" in refusal.instead else ""
         yield Refusal(refusal.why + more, refusal.instead)
+    yield from offload_needs_shards(setup, TITLE)
     yield from replicas(setup, TITLE)
 
 

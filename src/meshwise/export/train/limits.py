@@ -26,6 +26,14 @@ def limited(setup: Setup, title: str, limits: Limits) -> Iterator[Refusal]:
         yield Refusal(_why(title, name, value), {name: _nearest(name, value, allowed)})
 
 
+def offload_needs_shards(setup: Setup, title: str) -> Iterator[Refusal]:
+    """Yield a refusal where something is offloaded that is not sharded: only ZeRO's own optimizers and weights can be."""
+    offload, zero = setup.text("offload", "none"), setup.whole("zero", 0)
+    least = {"optimizer": 1, "parameters": 3}.get(offload, 0)
+    if zero < least:
+        yield Refusal(f"{title} offloads {offload} only with ZeRO {least}", {"offload": "none"})
+
+
 def _why(title: str, name: str, value: Value) -> str:
     words = {
         "pp": f"{title} has no pipeline (pp {value})",

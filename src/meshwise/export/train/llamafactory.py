@@ -9,7 +9,7 @@ from meshwise.export.kinds import BOOL, INT, Kind, word
 from meshwise.export.program import Key, Program, Refusal, Setup, Written
 from meshwise.export.source import Setting, Source
 from meshwise.export.train import deepspeed, trainer
-from meshwise.export.train.limits import limited
+from meshwise.export.train.limits import limited, offload_needs_shards
 
 TITLE, VERSION = "LLaMA-Factory", "0.9"
 FILE = "llama_factory.yaml"
@@ -65,6 +65,7 @@ def write(setup: Setup) -> Written:
 
 
 def refuse(setup: Setup) -> Iterable[Refusal]:
+    yield from offload_needs_shards(setup, TITLE)
     yield from limited(setup, TITLE, trainer.LIMITS)
     yield from deepspeed.replicas(setup, TITLE)
 

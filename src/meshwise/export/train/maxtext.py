@@ -132,14 +132,18 @@ def _axis(facts: Facts, axis: str, size: int | None) -> Stated:
 
 def _data(facts: Facts, sizes: dict[str, int | None]) -> Iterator[Stated]:
     """Yield the data axes where both parts are numbers; -1 means the rest, which the devices tell."""
-    fsdp, data, ep = sizes["fsdp"], sizes["data"], sizes["ep"]
+    fsdp, data, ep, cp = sizes["fsdp"], sizes["data"], sizes["ep"], sizes["cp"]
     if fsdp is not None and fsdp > 0 and ep is not None and ep > 0:
         yield facts.derived("dp_shard", fsdp * ep, "fsdp x expert axes", "ici_fsdp", "dcn_fsdp")
     if data is not None and data > 0:
         yield facts.derived("dp_replicate", data, "data axis", "dcn_data", "ici_data")
     if fsdp is not None:
         yield facts.derived(
-            "zero", 0 if fsdp == 1 and ep == 1 else 3, "weights are sharded over the fsdp axis", "ici_fsdp", "dcn_fsdp"
+            "zero",
+            0 if fsdp == ep == cp == 1 else 3,
+            "weights are sharded over the fsdp, expert and context axes",
+            "ici_fsdp",
+            "dcn_fsdp",
         )
 
 
@@ -148,6 +152,7 @@ def _others(facts: Facts) -> Iterator[Stated]:
     yield facts.meaning("offload", offload, "parameter_offload" if offload == "parameters" else "optimizer_offload")
     if facts.value("tp") is not None:
         yield facts.derived("sp", int(facts.whole("tp", 1) > 1), "always on with tp", "tp")
+        yield facts.derived("etp", facts.whole("tp", 1), "experts are cut as other layers are", "tp")
     yield facts.derived("vpp", 1, "one chunk per stage", "pp")
     yield facts.derived("schedule", "1f1b", "its circular pipeline, predicted as 1f1b", "pp")
     each, pp = facts.value("per_device"), facts.whole("pp", 1)
@@ -218,6 +223,8 @@ def refuse(setup: Setup) -> Iterable[Refusal]:
         yield Refusal(f"{TITLE}'s expert axis is a part of the sharded data ranks: ep must divide dp_shard", {"ep": 1})
     if setup.values.get("experts") and setup.whole("etp") != setup.whole("tp"):
         yield Refusal(f"{TITLE} cuts experts by tensor parallelism as it cuts other layers", {"etp": setup.whole("tp")})
+    if setup.whole("cp") > 1 and setup.whole("zero", 0) == 0:
+        yield Refusal(f"{TITLE} shards weights over context-parallel ranks", {"zero": 3})
     if setup.whole("pp") > 1 and setup.whole("layers") % setup.whole("pp"):
         yield Refusal(f"{TITLE} needs equal pipeline stages", {"pp": 1})
     if setup.whole("tp") > 1 and not setup.whole("sp", 0):

@@ -83,6 +83,8 @@ def write(setup: Setup) -> Written:
 
 def refuse(setup: Setup) -> Iterable[Refusal]:
     yield from limited(setup, TITLE, LIMITS)
+    if setup.whole("cp") > 1 and setup.whole("zero", 0) == 0:
+        yield Refusal("the trainer shards weights over context-parallel ranks", {"zero": 3})
     if setup.whole("tp") > 1 and not setup.whole("sp", 0):
         yield Refusal("the trainer always uses sequence parallelism with tp", {"sp": 1})
 

@@ -8,7 +8,7 @@ from meshwise.export.kinds import BOOL, INT, TEXT, Kind
 from meshwise.export.program import Key, Program, Refusal, Setup, Written
 from meshwise.export.source import Setting, Source
 from meshwise.export.train import deepspeed
-from meshwise.export.train.limits import NO_EXPERTS, NO_PIPELINE, Limits, limited
+from meshwise.export.train.limits import NO_EXPERTS, NO_PIPELINE, Limits, limited, offload_needs_shards
 
 TITLE, VERSION = "HF Trainer", "transformers 5"
 SHARDING = {"full_shard": 3, "shard_grad_op": 2, "hybrid_shard": 3, "hybrid_shard_zero2": 2, "no_shard": 0}
@@ -135,6 +135,7 @@ def write(setup: Setup) -> Written:
 
 
 def refuse(setup: Setup) -> Iterable[Refusal]:
+    yield from offload_needs_shards(setup, TITLE)
     yield from limited(setup, TITLE, LIMITS)
     yield from deepspeed.replicas(setup, TITLE)
 
