@@ -90,6 +90,9 @@ FACTS = (
 BY_NAME = {fact.name: fact for fact in FACTS}
 ENVIRONMENT = "env:"
 """Prefix of facts that are environment variables: 'env:CUDA_DEVICE_MAX_CONNECTIONS'."""
+_LIBRARIES = "CUDA_ NCCL_ TORCH_ PYTORCH_ XLA_ LIBTPU NVTE_ NVSHMEM_ OMP_ HF_ USE_ FORCE_TORCHRUN VLLM_ SGLANG_ OLLAMA_ UCX_ FI_ GLOO_"
+VARIABLES = tuple(ENVIRONMENT + start for start in _LIBRARIES.split())
+"""Starts of the environment variables that programs and libraries read; others are a script's own."""
 
 
 @dataclass(frozen=True)
@@ -122,8 +125,15 @@ class Facts:
 
     @staticmethod
     def of(stated: Iterable[Stated]) -> "Facts":
-        """Collect statements; the last one about a fact counts."""
-        return Facts({}).adding(stated)
+        """Collect statements; the last one about a fact counts, and the one before it is kept in `replaced`."""
+        by_name: dict[str, Stated] = {}
+        replaced: list[Stated] = []
+        for one in stated:
+            before = by_name.get(one.fact)
+            if before is not None and before.how == "said" and one.how == "said":
+                replaced.append(before)
+            by_name[one.fact] = one
+        return Facts(by_name, tuple(replaced))
 
     def __iter__(self) -> Iterator[Stated]:
         return iter(self.by_name.values())
@@ -150,14 +160,8 @@ class Facts:
         return stated is not None and stated.how == "said" and stated.value is not None
 
     def adding(self, stated: Iterable[Stated]) -> "Facts":
-        """Return these facts with more statements; the last one about a fact counts, and the one before it is kept in `replaced`."""
-        by_name, replaced = dict(self.by_name), list(self.replaced)
-        for one in stated:
-            before = by_name.get(one.fact)
-            if before is not None and before.how == "said" and one.how == "said":
-                replaced.append(before)
-            by_name[one.fact] = one
-        return Facts(by_name, tuple(replaced))
+        """Return these facts with others that follow from them, or that take their place."""
+        return Facts({**self.by_name, **{one.fact: one for one in stated}}, self.replaced)
 
     def without(self, *names: str) -> "Facts":
         """Return these facts less those names."""
@@ -172,6 +176,8 @@ class Facts:
     def meaning(self, name: str, value: Value, *parts: str) -> Stated:
         """Return a fact that these parts say together, in the program's own words: as sure as the least sure of them."""
         known = [self.by_name[part] for part in parts if part in self.by_name]
+        if not known:
+            return Stated(name, value, "default")
         first = known[0]
         how: How = "default" if all(part.how == "default" for part in known) else "said"
         return replace(first, fact=name, value=value, how=how)

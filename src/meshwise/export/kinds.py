@@ -21,6 +21,8 @@ class Kind:
     """Return the value of the file; True for a flag without a value, None where the key is not written."""
     expects: str
     """What a value must be, for messages: 'a whole number'."""
+    open: str = ""
+    """What a value that says nothing leaves open, such as '-1: what is left of the devices'; '' where it means that the key is absent."""
     takes: int = 1
     """Words that a flag of this kind takes: 0, 1, or -1 for all up to the next flag."""
 

@@ -157,7 +157,7 @@ class Program:
         for companion in companions:
             facts = joined(facts, companion)
         version = f"default of {self.title} {self.version}"
-        missing = {row.fact: row for row in self.keys if row.default is not None and row.fact not in facts}
+        missing = {row.fact: row for row in reversed(self.keys) if row.default is not None and row.fact not in facts}
         facts = facts.adding(Stated(row.fact, row.default, "default", None, row.key, version) for row in missing.values())
         return self.meaning(facts)
 
@@ -207,7 +207,7 @@ def joined(facts: Facts, companion: Facts) -> Facts:
         elif one.how == "said" and one.value is not None and own.how == "said":
             against.append(one)
     merged = facts.adding(more)
-    return Facts(merged.by_name, (*merged.replaced, *companion.replaced, *against))
+    return Facts(merged.by_name, (*facts.replaced, *companion.replaced, *against))
 
 
 def _stated(row: Key, setting: Setting, auto: str) -> list[Stated]:
@@ -224,7 +224,7 @@ def _stated(row: Key, setting: Setting, auto: str) -> list[Stated]:
         why = f"{quoted(setting.value, 40)} is not {row.kind.expects}"
         return [Stated(row.fact, None, "unknown", setting.span, setting.key, why)]
     if value is None:
-        return []
+        return [Stated(row.fact, None, "default", setting.span, setting.key, row.kind.open)] if row.kind.open else []
     return [Stated(row.fact, value, "said", setting.span, setting.key)]
 
 

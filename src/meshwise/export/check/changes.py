@@ -34,12 +34,21 @@ class Change:
         return f"{self.key} {self.old} -> {self.new}"
 
 
-def changes(program: Program, facts: Facts, better: Setup) -> list[Change]:
-    """Return the changes of the program's keys that turn the facts of a file into those of a better layout."""
-    wanted = program.wording(better)
-    names = dict.fromkeys(row.fact for row in program.keys if _changeable(row.fact))
-    found = [change for name in names for change in _of_fact(program, facts, name, wanted.get(name))]
-    return [change for change in found if change.old != change.new or change.action != "replace"]
+def changes(programs: Sequence[Program], facts: Facts, own: Setup | None, better: Setup) -> list[Change]:
+    """Return the changes of keys that turn the facts of files into those of a better layout: of the program that they start, and of the
+    programs whose files it names. `own`: the facts of the files' layout; None where they do not make one."""
+    found: dict[str, Change] = {}
+    for number, program in enumerate(programs):
+        wanted = program.wording(better)
+        words = program.wording(own) if own is not None else None
+        for name in dict.fromkeys(row.fact for row in program.keys if _changeable(row.fact)):
+            same = words is not None and words.get(name) == wanted.get(name)
+            if same and not (facts.says(name) and facts.value(name) != wanted.get(name)):
+                continue
+            for change in _of_fact(program, facts, name, wanted.get(name)):
+                if number == 0 or change.span is not None:
+                    found.setdefault(change.key, change)
+    return [change for change in found.values() if change.old != change.new or change.action != "replace"]
 
 
 def _changeable(name: str) -> bool:
@@ -55,7 +64,9 @@ def _of_fact(program: Program, facts: Facts, name: str, value: Value | None) -> 
     then = value if value is not None else default
     if now == then or (now is None and then is None):
         return
-    said = stated if stated is not None and stated.how in ("said", "unknown") and stated.span is not None else None
+    said = stated if stated is not None and stated.span is not None and stated.how != "derived" else None
+    if said is not None and said.note.startswith("auto"):
+        return  # another file fills it in
     row = _row(rows, said, then)
     if row is None:
         return
@@ -73,9 +84,7 @@ def _row(rows: Sequence[Key], said: Stated | None, value: Value | None) -> Key |
     """Return the row that says a fact in the file, where it can say the new value; else the one that is written."""
     if said is not None:
         own = said.key.lstrip("-").replace("_", "-")
-        for row in rows:
-            if own in [name.lstrip("-").replace("_", "-") for name in (row.key, *row.also)]:
-                return row
+        return next((row for row in rows if own in [name.lstrip("-").replace("_", "-") for name in (row.key, *row.also)]), None)
     return next((row for row in rows if row.write != "never" and _text(row, value) is not None), None)
 
 
@@ -95,6 +104,8 @@ def _text(row: Key, value: Value | None) -> Any:
 
 
 def _shown(row: Key, said: Stated) -> str:
+    if said.value is None:
+        return said.note.partition(":")[0]
     text = _text(row, said.value)
     return "" if text in (None, True) else str(text)
 

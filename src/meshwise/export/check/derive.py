@@ -24,7 +24,7 @@ def _sharded(facts: Facts) -> bool:
 def _devices(facts: Facts) -> Iterator[Stated]:
     nodes, each = facts.whole("nodes"), facts.whole("devices_per_node")
     if facts.value("devices") is None and nodes and each:
-        yield facts.derived("devices", nodes * each, f"{nodes} nodes x {each}", "nodes", "devices_per_node")
+        yield facts.derived("devices", nodes * each, f"{nodes} node{'s' * (nodes > 1)} x {each}", "nodes", "devices_per_node")
     elif facts.value("devices") is None and each and "nodes" not in facts:
         yield facts.derived("devices", each, "one node", "devices_per_node")
 

@@ -41,6 +41,8 @@ class Judged:
     """The best layout of the same question that the program can say, where it is better."""
     better: Setup | None = None
     """The facts of the best layout."""
+    mine: Setup | None = None
+    """The facts of the file's own layout."""
     unknown: tuple[str, ...] = ()
     """What keeps the file from being predicted."""
     findings: tuple[Finding, ...] = ()
@@ -128,7 +130,8 @@ def _predicted(
     usable = own is not None and own.peak <= own.capacity * (1 - q.work.reserve)
     if best is not None and own is not None and usable and best.step > own.step * (1 - CLOSE):
         best, better = None, None
-    return Judged(q, own, best, better, tuple(unknown), (), tuple(notes), ask.on, ask.command())
+    mine = setup_of(facts, q, own) if own is not None else None
+    return Judged(q, own, best, better, mine, tuple(unknown), (), tuple(notes), ask.on, ask.command())
 
 
 def asked(program: Program, facts: Facts, model: str, on: str, price: float = 0.0) -> TrainAsk:
@@ -139,7 +142,7 @@ def asked(program: Program, facts: Facts, model: str, on: str, price: float = 0.
         on=on,
         batch=facts.whole("batch"),
         seq=facts.whole("seq"),
-        framework=program.framework,
+        framework=str(facts.value("predicted_by") or program.framework),
         precision=str(facts.value("precision")),
         optimizer=str(facts.value("optimizer") or "adamw"),
         loss=str(facts.value("loss") or ""),

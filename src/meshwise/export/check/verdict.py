@@ -12,7 +12,7 @@ from meshwise.export.check.ask import CheckAsk
 from meshwise.export.check.changes import Change, applied, changes
 from meshwise.export.check.contradictions import Finding, findings
 from meshwise.export.check.layout import normal, row_of
-from meshwise.export.facts import BY_NAME, ENVIRONMENT, Facts
+from meshwise.export.facts import BY_NAME, VARIABLES, Facts
 from meshwise.export.program import Program
 from meshwise.export.read.files import Reading, read_files, read_sources
 from meshwise.export.source import Source
@@ -127,7 +127,7 @@ class Verdict:
 
 def shown(fact: str) -> bool:
     """Return whether a fact is one of meshwise's own words, not a step on the way to one."""
-    return fact in BY_NAME or fact.startswith(ENVIRONMENT)
+    return fact in BY_NAME or fact.startswith(VARIABLES)
 
 
 def check(files: Sequence[str | Path], ask: CheckAsk) -> Verdict:
@@ -146,11 +146,11 @@ def judge(reading: Reading, ask: CheckAsk) -> Verdict:
     judged = train.judge(program, facts, ask.on, ask.model, ask.price)
     found = (*findings(program, facts), *judged.findings)
     own, best = judged.own, judged.best
-    words = changes(program, facts, judged.better) if judged.better is not None else []
+    words = changes(reading.programs, reading.facts, judged.mine, judged.better) if judged.better is not None else []
     done: dict[str, str] = {}
     if best is not None and words:
         wanted = normal(best.layout, bool(facts.whole("experts")))
-        done = applied(reading.texts, facts, words, lambda texts: _layout(program, texts, ask), wanted)
+        done = applied(reading.texts, reading.facts, words, lambda texts: _layout(program, texts, ask), wanted)
     return Verdict(
         program=program.name,
         title=program.title,

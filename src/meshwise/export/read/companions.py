@@ -1,7 +1,7 @@
 """Companion files: what a chosen program's command says together with the files that it names and the launcher that starts it."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -32,39 +32,47 @@ class Together:
     """The facts of one program with its companions."""
 
     facts: Facts
+    programs: tuple[Program, ...]
+    """The programs whose files were read with it."""
     missing: tuple[str, ...]
     notes: tuple[str, ...]
 
 
+@dataclass
+class _Said:
+    """What is collected on the way through companion files."""
+
+    programs: list[Program] = field(default_factory=list[Program])
+    missing: list[str] = field(default_factory=list[str])
+    notes: list[str] = field(default_factory=list[str])
+
+
 def facts_of(one: "Candidate", found: "Found") -> Together:
     """Return the facts of a candidate with those of the files that it names and of what starts it."""
-    missing: list[str] = []
-    notes: list[str] = []
+    said = _Said()
     own = list(one.settings)
     more: list[Facts] = []
     for setting, program in _references(one.program, own):
-        source = _source(setting, program, found)
-        if source is None:
-            missing.append(f"{setting.value} ({setting.key}, {setting.span}) was not given")
-        elif program.name == one.program.name:
+        source = _source(setting, program, found, said)
+        if source is not None and program.name == one.program.name:
             own = [*settings_of(source), *own]
-        else:
-            more.append(_with_references(program, settings_of(source), found, missing))
-    more += _launched(one, found, missing)
+        elif source is not None:
+            more.append(_with_references(program, settings_of(source), found, said))
+    more += _launched(one, found, said)
     facts = one.program.read(own, more)
     launch = Facts.of([*found.launch, *_started_facts(one, found)])
-    notes += [f"{word.unknown} may say more, and is not known" for word in _open(one)]
-    return Together(joined(facts, launch), tuple(missing), tuple(dict.fromkeys(notes)))
+    said.notes += [f"{word.unknown} may say more, and is not known" for word in _open(one)]
+    return Together(joined(facts, launch), tuple(said.programs), tuple(said.missing), tuple(dict.fromkeys(said.notes)))
 
 
-def _with_references(program: Program, settings: Sequence[Setting], found: "Found", missing: list[str]) -> Facts:
+def _with_references(program: Program, settings: Sequence[Setting], found: "Found", said: _Said) -> Facts:
     """Return the facts of a companion file with those of the files that it names in turn."""
     more: list[Facts] = []
+    said.programs.append(program)
     for setting, other in _references(program, settings):
-        source = _source(setting, other, found)
-        if source is None:
-            missing.append(f"{setting.value} ({setting.key}, {setting.span}) was not given")
-        else:
+        source = _source(setting, other, found, said)
+        if source is not None:
+            said.programs.append(other)
             more.append(other.read(settings_of(source)))
     return program.read(settings, more)
 
@@ -77,19 +85,21 @@ def _references(program: Program, settings: Sequence[Setting]) -> Iterable[tuple
             yield setting, programs()[name]
 
 
-def _source(setting: Setting, program: Program, found: "Found") -> Source | None:
-    """Return the file that a setting names among those given, else the only given file of that program."""
+def _source(setting: Setting, program: Program, found: "Found", said: _Said) -> Source | None:
+    """Return the file that a setting names among those given, else the only given file of that program; None where none was given."""
     if not isinstance(setting.value, Unknown):
         wanted = PurePosixPath(str(setting.value)).name
         for source in found.sources:
-            if wanted in (PurePosixPath(source.name).name, PurePosixPath(source.file).name if not source.name else ""):
+            if wanted == PurePosixPath(source.name or source.file).name:
                 return source
-    fitting = {
-        id(one.source): one.source
-        for one in found.candidates
-        if one.program.name == program.name and one.started is None and one.score > 1
-    }
-    return next(iter(fitting.values())) if len(fitting) == 1 else None
+    own = [one for one in found.candidates if one.program.name == program.name and one.started is None and one.score > 1]
+    fitting = {id(one.source): one.source for one in own}
+    if len(fitting) == 1:
+        source = next(iter(fitting.values()))
+        said.notes.append(f"{setting.value} ({setting.span}) is taken to be {source.file}")
+        return source
+    said.missing.append(f"{setting.value} ({setting.key}, {setting.span}) was not given")
+    return None
 
 
 def settings_of(source: Source) -> list[Setting]:
@@ -103,25 +113,19 @@ def settings_of(source: Source) -> list[Setting]:
         return []
 
 
-def _launched(one: "Candidate", found: "Found", missing: list[str]) -> list[Facts]:
+def _launched(one: "Candidate", found: "Found", said: _Said) -> list[Facts]:
     """Return what accelerate says where it starts the program: its YAML, then its own flags."""
     started = one.started
     if started is None or started.launcher != "accelerate":
         return []
     program = programs()["accelerate"]
     own = flags.settings(started.launcher_words, {})
-    file = next((setting for setting in own if plain_key(setting.key) in ("--config-file",)), None)
-    settings: list[Setting] = []
-    if file is not None:
-        source = _source(file, program, found)
-        if source is None:
-            missing.append(f"{file.value} ({file.key}, {file.span}) was not given")
-        else:
-            settings += settings_of(source)
-    settings += [_as_key(setting) for setting in own]
-    if file is None and not any(setting.key == "distributed_type" for setting in settings):
+    file = next((setting for setting in own if plain_key(setting.key) == "--config-file"), None)
+    source = _source(file, program, found, said) if file is not None else None
+    settings = [*(settings_of(source) if source is not None else []), *(_as_key(setting) for setting in own)]
+    if not any(setting.key == "distributed_type" for setting in settings):
         return [program.read(settings).without("zero", "fsdp_version")]
-    return [_with_references(program, settings, found, missing)]
+    return [_with_references(program, settings, found, said)]
 
 
 def _as_key(setting: Setting) -> Setting:

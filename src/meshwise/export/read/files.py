@@ -46,6 +46,8 @@ class Reading:
     """The files that were read."""
     texts: Mapping[str, str]
     """Their texts, by name."""
+    programs: tuple[Program, ...] = ()
+    """The program, then those whose files it names."""
     missing: tuple[str, ...] = ()
     """Files that these refer to and that were not given, one sentence each."""
     notes: tuple[str, ...] = ()
@@ -93,7 +95,9 @@ def read_sources(sources: Sequence[Source], given: Mapping[str, str]) -> Reading
     answers = [Stated(name, _answer(value), "said", None, "--set") for name, value in given.items() if name in BY_NAME]
     facts = facts.without(*(one.fact for one in answers)).adding(answers)
     texts = {source.file: source.text for source in sources}
-    return Reading(chosen.program, facts, tuple(texts), texts, readings[0].missing, (*found.notes, *readings[0].notes))
+    first = readings[0]
+    used = (chosen.program, *first.programs)
+    return Reading(chosen.program, facts, tuple(texts), texts, used, first.missing, (*found.notes, *first.notes))
 
 
 def _answer(text: str) -> int | float | str | bool:

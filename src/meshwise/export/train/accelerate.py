@@ -22,6 +22,9 @@ TYPES = word(
 PRECISIONS = word({"bf16": "bf16", "fp16": "fp16", "fp32": "no", "fp8": "fp8"})
 
 
+ANY = Kind(lambda value: str(value).lower(), str, "true, false or a strategy")
+
+
 def _strategy(value: object) -> str:
     text = str(value).upper()
     return NUMBERS.get(text, text)
@@ -34,7 +37,7 @@ KEYS = (
     Key("devices", "num_processes", INT, write="always"),
     Key("machine_rank", "machine_rank", INT, write="never"),
     Key("fsdp_version", "fsdp_config.fsdp_version", INT, default=1),
-    Key("reshard", "fsdp_config.fsdp_reshard_after_forward", TEXT, also=("fsdp_config.fsdp_sharding_strategy",), write="never"),
+    Key("reshard", "fsdp_config.fsdp_reshard_after_forward", ANY, also=("fsdp_config.fsdp_sharding_strategy",), write="never"),
     Key("reshard_on", "fsdp_config.fsdp_reshard_after_forward", BOOL, write="always"),
     Key("wrap", "fsdp_config.fsdp_auto_wrap_policy", TEXT),
     Key("fsdp_offload", "fsdp_config.fsdp_offload_params", BOOL),
@@ -78,7 +81,11 @@ def meaning(facts: Facts) -> Facts:
         facts = facts.adding(_fsdp(facts))
     elif kind in ("ddp", "no"):
         facts = facts.adding([facts.meaning("zero", 0, "type")])
-    facts = facts.adding([facts.meaning("launched_by", "accelerate", "type")] if "type" in facts else [])
+    if "type" in facts:
+        predicted = {"fsdp": "fsdp", "deepspeed": "deepspeed", "ddp": "ddp", "no": "ddp"}.get(str(kind), "fsdp")
+        facts = facts.adding(
+            [facts.meaning("launched_by", "accelerate", "type"), facts.meaning("predicted_by", predicted, "type")]
+        )
     if facts.value("dynamo"):
         facts = facts.adding([facts.meaning("compile", True, "dynamo")])
     return facts

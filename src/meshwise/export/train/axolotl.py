@@ -86,7 +86,7 @@ def meaning(facts: Facts) -> Facts:
     if precise:
         facts = facts.adding([facts.meaning("precision", precise, precise)])
     elif unclear is not None and "precision" not in facts:
-        facts = facts.adding([Stated("precision", None, "unknown", unclear.span, unclear.key, unclear.note)])
+        facts = facts.adding([facts.derived("precision", "bf16", "auto: bf16 on every GPU since Ampere", unclear.fact)])
     facts = facts.adding(_sharding(facts))
     if facts.value("fsdp_recompute"):
         facts = facts.adding([facts.meaning("recompute", "full", "fsdp_recompute")])
@@ -98,7 +98,7 @@ def meaning(facts: Facts) -> Facts:
 
 
 def _sharding(facts: Facts) -> Iterable[Stated]:
-    if "zero" in facts:  # of DeepSpeed's file
+    if "zero" in facts:  # of DeepSpeed's file, which also says what predicts it
         return
     file = facts.get("deepspeed_file")
     if file is not None and file.value:
@@ -110,6 +110,7 @@ def _sharding(facts: Facts) -> Iterable[Stated]:
         stage = trainer.SHARDING.get(str(facts.value("strategy") or "").lower(), 2 if facts.value("reshard") is False else 3)
         yield facts.meaning("zero", stage, name)
     else:
+        yield Stated("predicted_by", "ddp", "default")
         yield Stated("zero", 0, "default", None, "", f"{TITLE} shards nothing without deepspeed or fsdp_config")
 
 

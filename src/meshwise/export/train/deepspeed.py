@@ -23,8 +23,8 @@ KEYS = (
     Key("mbs", "train_micro_batch_size_per_gpu", INT, write="always"),
     Key("accumulation", "gradient_accumulation_steps", INT, write="always"),
     Key("stage", "zero_optimization.stage", INT, default=0, write="always"),
-    Key("optimizer_device", "zero_optimization.offload_optimizer.device", DEVICES),
-    Key("parameter_device", "zero_optimization.offload_param.device", DEVICES),
+    Key("optimizer_device", "zero_optimization.offload_optimizer.device", DEVICES, default="none"),
+    Key("parameter_device", "zero_optimization.offload_param.device", DEVICES, default="none"),
     Key("old_offload", "zero_optimization.cpu_offload", BOOL, write="never"),
     Key("shard_group", "zero_optimization.zero_hpz_partition_size", INT, write="never"),
     Key("bf16", "bf16.enabled", BOOL, also=("bfloat16.enabled",)),
@@ -53,7 +53,7 @@ def meaning(facts: Facts) -> Facts:
         facts = facts.adding(
             [facts.meaning("zero", stage.value, "stage") if stage.value is not None else _unknown("zero", stage)]
         )
-    return facts.adding(_offload(facts))
+    return facts.adding([*_offload(facts), facts.meaning("predicted_by", "deepspeed", "stage")])
 
 
 def _unknown(name: str, stated: Stated) -> Stated:
@@ -94,10 +94,8 @@ def values_of(setup: Setup) -> dict[str, Value]:
     values["stage"] = setup.whole("zero", 0)
     values["fp16" if setup.text("precision") == "fp16" else "bf16"] = True
     offload = setup.text("offload", "none")
-    if offload in ("optimizer", "parameters"):
-        values["optimizer_device"] = "cpu"
-    if offload == "parameters":
-        values["parameter_device"] = "cpu"
+    values["optimizer_device"] = "cpu" if offload in ("optimizer", "parameters") else "none"
+    values["parameter_device"] = "cpu" if offload == "parameters" else "none"
     for axis in ("tp", "cp"):
         if setup.whole(axis) == 1:
             values.pop(axis)

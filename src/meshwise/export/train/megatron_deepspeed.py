@@ -80,6 +80,7 @@ LIMITS: Limits = {
 
 def meaning(facts: Facts) -> Facts:
     """Add what Megatron's flags and DeepSpeed's JSON say together."""
+    facts = facts.without("predicted_by")
     sharding = _zero(facts)
     offload = facts.get("offload")
     facts = megatron_rules.meaning(facts)

@@ -64,7 +64,7 @@ def meaning(facts: Facts) -> Facts:
         facts = facts.adding([facts.derived("gated", False, "no gated activation", "gated_by")])
     if facts.value("kv_heads"):
         facts = facts.adding([facts.derived("grouped", True, "num_kv_heads", "kv_heads")])
-    facts = deepspeed.meaning(facts)
+    facts = deepspeed.meaning(facts).without("predicted_by")
     sharding, offload = facts.get("zero"), facts.get("offload")
     facts = megatron_rules.meaning(facts)
     facts = facts.adding([one for one in (sharding, offload) if one is not None])

@@ -16,7 +16,7 @@ OTHER_SCHEDULES = {
     "dualpipev": "zero-bubble",
     "pipelineschedulesingle": None,
 }
-POSITIVE = Kind(lambda value: int(value) if int(value) > 0 else None, int, "a whole number")
+POSITIVE = Kind(lambda value: int(value) if int(value) > 0 else None, int, "a whole number", open="-1: what is left")
 
 LIMITS: Limits = {
     "recompute": ("none", "selective", "full"),

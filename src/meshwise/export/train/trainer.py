@@ -98,11 +98,14 @@ def meaning(facts: Facts) -> Facts:
 def _sharded(facts: Facts) -> Iterable[Stated]:
     """Yield the ZeRO stage where no file says it: unknown if DeepSpeed's file was not given, 0 without DeepSpeed and FSDP."""
     if "zero" in facts:
+        if facts.by_name["zero"].key in ("fsdp", "--fsdp"):
+            yield facts.meaning("predicted_by", "fsdp", "zero")
         return
     file = facts.get("deepspeed_file")
     if file is not None:
         yield Stated("zero", None, "unknown", file.span, file.key, f"in {file.value}, which was not given")
     elif "launched_by" not in facts:
+        yield Stated("predicted_by", "ddp", "default")
         yield Stated("zero", 0, "default", None, "fsdp", f"{TITLE} shards nothing without --deepspeed or --fsdp")
 
 

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from meshwise import units
 from meshwise.export.check.contradictions import Finding, shown
-from meshwise.export.facts import BY_NAME, ENVIRONMENT, Stated
+from meshwise.export.facts import BY_NAME, VARIABLES, Stated
 from meshwise.export.program import Launcher, Program, launchers, programs
 from meshwise.ui.views.tables import Column, fitted, wrapped
 from meshwise.units import GIB
@@ -52,7 +52,7 @@ def verdict_view(verdict: "Verdict", width: int, *, verbose: bool) -> Renderable
 
 
 def _ordered(verdict: "Verdict") -> list[Stated]:
-    known = [one for one in verdict.facts if one.fact in BY_NAME or one.fact.startswith(ENVIRONMENT)]
+    known = [one for one in verdict.facts if one.fact in BY_NAME or one.fact.startswith(VARIABLES)]
     order = {name: number for number, name in enumerate(BY_NAME)}
     return sorted(known, key=lambda one: (_group(one), order.get(one.fact, len(order))))
 
@@ -92,7 +92,6 @@ def _prediction(verdict: "Verdict") -> Iterator[str]:
             yield f"not predicted: {'; '.join(verdict.unknown)}"
         return
     if verdict.kind == "serve":
-        yield from verdict.notes[:0]
         return
     word = "fits" if verdict.fits else "does not fit"
     margin = ", so that it may not fit" if verdict.fits and own.may_not_fit else ""
