@@ -119,13 +119,13 @@ def shell_word(word: str) -> str:
     return shlex.quote(word)
 
 
-def shell_lines(words: Sequence[str], indent: str = "    ") -> list[str]:
-    """Return a command as lines, one per flag with its values, all but the last ended by a backslash."""
+def shell_lines(words: Sequence[str], indent: str = "    ", *, raw: bool = False) -> list[str]:
+    """Return a command as lines, one per flag with its values, all but the last ended by a backslash. `raw`: words are quoted already."""
     groups: list[list[str]] = [[]]
     for word in words:
         if re.match(r"--?[A-Za-z]", word) and groups[-1]:
             groups.append([])
-        groups[-1].append(shell_word(word))
+        groups[-1].append(word if raw else shell_word(word))
     lines = [" ".join(group) for group in groups]
     return [line if i == 0 else indent + line for i, line in enumerate(_continued(lines))]
 
