@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 
-def in_slurm(folder: Path, script: str, seconds: int = 170) -> str:
+def in_slurm(folder: Path, script: str, seconds: int = 900) -> str:
     """Run a script beside a Slurm of two nodes; return what it prints."""
     (folder / "bin").mkdir(exist_ok=True)
     program = folder / "bin" / "meshwise"

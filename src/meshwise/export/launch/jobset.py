@@ -7,7 +7,7 @@ from meshwise.export.program import Job, Launch, Launcher
 from meshwise.export.source import Source
 
 FILE = "train.yaml"
-KINDS = ("JobSet", "Job", "PyTorchJob", "MPIJob", "Deployment", "StatefulSet", "Pod", "RayCluster", "RayJob", "InferenceService")
+KINDS = ("JobSet", "Job", "PyTorchJob", "MPIJob", "Deployment", "StatefulSet", "Pod", "RayCluster", "RayJob", "InferenceService", "DynamoGraphDeployment")
 
 
 def write(job: Job) -> dict[str, str]:
