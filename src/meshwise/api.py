@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from meshwise.errors import UserError, nearest, quoted
-from meshwise.export.ask import ExportAsk
 from meshwise.plan.ask import ServeAsk, ShapeAsk, TrainAsk
 from meshwise.plan.fields import Ask, given, parameters
 
@@ -146,15 +145,16 @@ def write(path: str | Path, content: str | bytes) -> None:
 # Launch files.
 
 
-@answers(ExportAsk)
-def export(ask: ExportAsk) -> "Exported":
-    """Write a plan as the files of another program: export("plan.json", to="megatron", launcher="slurm").save("job").
+def export(plan: "str | Path | TrainPlan | ServePlan", **words: Any) -> "Exported":
+    """Write a plan as the files of another program: export(plan, to="megatron", launcher="slurm").save("job").
 
-    What the program cannot say is refused, with the nearest layout that it can.
+    Keywords are the fields of `ExportAsk`. What the program cannot say is refused, with the nearest layout that it can.
     """
     from meshwise.export import write
 
-    return write.export(load(ask.plan), ask.to, ask.launcher, ask.row)
+    named = isinstance(plan, str | Path)
+    ask = given(ExportAsk, {"plan": str(plan) if named else "plan", **words})
+    return write.export(load(plan) if named else plan, ask.to, ask.launcher, ask.row)
 
 
 def read(*files: str | Path, **answers: Any) -> "Reading":

@@ -60,9 +60,15 @@ def facts_of(one: "Candidate", found: "Found") -> Together:
             more.append(_with_references(program, settings_of(source), found, said))
     more += _launched(one, found, said)
     facts = one.program.read(own, more)
-    launch = Facts.of([*found.launch, *_started_facts(one, found)])
+    launch = _launch(found.launch, _started_facts(one, found))
     said.notes += [f"{word.unknown} may say more, and is not known" for word in _open(one)]
     return Together(joined(facts, launch), tuple(said.programs), tuple(said.missing), tuple(dict.fromkeys(said.notes)))
+
+
+def _launch(scheduler: Sequence[Stated], starter: Sequence[Stated]) -> Facts:
+    """Return what a scheduler and what it starts say about machines: the starter counts, where it is known."""
+    known = {stated.fact for stated in scheduler if stated.value is not None}
+    return Facts.of([*scheduler, *(stated for stated in starter if stated.value is not None or stated.fact not in known)])
 
 
 def _with_references(program: Program, settings: Sequence[Setting], found: "Found", said: _Said) -> Facts:

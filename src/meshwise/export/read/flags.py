@@ -11,6 +11,10 @@ _PAIR = re.compile(r"\+{0,2}[A-Za-z_][\w.@/-]*=")
 _SUBCOMMAND = re.compile(r"([a-z][a-z-]+):([a-z][a-z-]*)")
 
 
+POSITIONAL = "positional"
+"""The key of words that belong to no flag, such as the model of `vllm serve MODEL`."""
+
+
 def settings(words: Sequence[Word], takes: Mapping[str, int]) -> list[Setting]:
     """Return the settings of a command line. `takes`: how many words each known flag takes, -1 for all up to the next flag; an unknown
     flag takes all words up to the next flag."""
@@ -57,13 +61,13 @@ def _setting(name: str, word: Word, taken: Sequence[Word]) -> Setting:
 
 
 def _pair(word: Word) -> list[Setting]:
-    """Return the setting of 'model.tensor_model_parallel_size=8' or of a subcommand 'activation-checkpoint:full'; nothing for others."""
+    """Return the setting of 'model.tensor_model_parallel_size=8', of a subcommand 'activation-checkpoint:full', or of a word alone."""
     match = _PAIR.match(word.text)
     subcommand = _SUBCOMMAND.fullmatch(word.text)
     if subcommand:
         return [Setting(subcommand[1], subcommand[2], _after_equals(word, subcommand.start(2)))]
     if not match:
-        return []
+        return [Setting(POSITIONAL, _value(word.text, word.unknown), word.span)]
     name = match[0][:-1].lstrip("+")
     return [Setting(name, _value(word.text[match.end() :], word.unknown), _after_equals(word, match.end()))]
 

@@ -124,6 +124,8 @@ NOT_ITS = (
     "tied",
     "biased",
     "norm",
+    "qkv_bias",
+    "qk_norm",
     "steps",
 )
 """Facts that newer Megatron says with flags and this one does not have, or derives."""

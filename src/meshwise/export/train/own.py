@@ -7,6 +7,7 @@ from meshwise.errors import UserError
 from meshwise.export import forms
 from meshwise.export.facts import Facts, Stated, Value
 from meshwise.export.kinds import INT, TEXT, word
+from meshwise.export.read.flags import POSITIONAL
 from meshwise.export.program import Key, Program, Refusal, Setup, Written
 from meshwise.export.source import Setting, Source
 from meshwise.export.train.limits import NO_EXPERTS, Limits, limited
@@ -15,7 +16,7 @@ TITLE, VERSION = "meshwise", "0.1"
 SCHEDULES = word({"1f1b": "1f1b", "interleaved": "interleaved", "zero-bubble": "zero-bubble"}, {"zbv": "zero-bubble"})
 
 KEYS = (
-    Key("model", "MODEL", TEXT, write="never"),
+    Key("model", POSITIONAL, TEXT, write="never"),
     Key("batch_text", "--batch", TEXT, write="always"),
     Key("seq_text", "--seq", TEXT, write="never"),
     *(

@@ -46,7 +46,7 @@ def export(
     words = given.of(ExportAsk)
     if not words.get("plan") or not words.get("to"):
         raise UserError("missing PLAN or --to: meshwise export plan.json --to megatron ('--list' lists programs)")
-    made = api.export(**words)
+    made = api.export(words.pop("plan"), **words)
     if json:
         output.data(made.to_json())
     elif out is None:
