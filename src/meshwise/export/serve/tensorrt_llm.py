@@ -6,6 +6,7 @@ from meshwise.export import forms
 from meshwise.export.facts import Facts, Value
 from meshwise.export.kinds import BOOL, INT, NUMBER, TEXT
 from meshwise.export.program import Key, Program, Refusal, Setup, Written
+from meshwise.export.read.flags import POSITIONAL
 from meshwise.export.serve import lengths, setup
 from meshwise.export.source import Setting, Source
 
@@ -14,7 +15,7 @@ FILE = "llm.yaml"
 COMMANDS = ("trtllm-serve", "trtllm-bench", "dynamo.trtllm")
 
 KEYS = (
-    Key("model", "model", TEXT, also=("--model", "--model-path"), write="never"),
+    Key("model", POSITIONAL, TEXT, also=("model", "--model", "--model-path"), write="never"),
     Key("tp", "tensor_parallel_size", INT, also=("--tp_size", "--tp", "--tensor-parallel-size"), default=1, write="always"),
     Key("pp", "pipeline_parallel_size", INT, also=("--pp_size", "--pp", "--pipeline-parallel-size"), default=1),
     Key("ep", "moe_expert_parallel_size", INT, also=("--ep_size", "--ep", "--expert-parallel-size")),

@@ -9,6 +9,7 @@ from meshwise.export import forms
 from meshwise.export.facts import Facts, Value
 from meshwise.export.kinds import INT, NUMBER, TEXT, flag
 from meshwise.export.program import Key, Program, Refusal, Setup, Written
+from meshwise.export.read.flags import POSITIONAL
 from meshwise.export.serve import lengths, setup
 from meshwise.export.source import Setting, Source
 
@@ -23,7 +24,7 @@ OTHERS = ("--headless",)
 COMMANDS = ("vllm", "vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.main", "dynamo.vllm")
 
 KEYS = (
-    Key("model", "--model", TEXT, write="never"),
+    Key("model", POSITIONAL, TEXT, also=("--model",), write="never"),
     Key("tp", "--tensor-parallel-size", INT, also=("-tp",), default=1, write="always"),
     Key("pp", "--pipeline-parallel-size", INT, also=("-pp",), default=1),
     Key("copies", "--data-parallel-size", INT, also=("-dp",), default=1),
