@@ -12,7 +12,7 @@ import pytest
 
 import meshwise
 from meshwise.export.program import Job, find_launcher
-from meshwise.export.write import export
+from meshwise.plan.train.plan import TrainPlan
 
 HERE = Path(__file__).parent
 SLURM = HERE.parents[1] / "support" / "slurm.sh"
@@ -57,9 +57,12 @@ def test_scripts_are_accepted_where_they_fit_and_refused_where_not(tmp_path: Pat
 
 
 TRAIN = """
-export OUT=$PWD/out STEPS=40
+export OUT=$PWD/out STEPS=12
 id=$(sbatch --parsable job/train.sbatch)
-until [ -n "$(ls -d out/checkpoints/* out/checkpoint* 2> /dev/null)" ]; do sleep 0.2; scontrol show job $id | grep -qE 'JobState=(FAILED|COMPLETED)' && exit 3; done
+until grep -q 'saved after' *.out 2> /dev/null || ls -d out/checkpoints/step-* > /dev/null 2>&1; do
+  sleep 0.2
+  ! scontrol show job $id | grep -qE 'JobState=(FAILED|COMPLETED)'
+done
 scancel --signal=USR1 --batch $id
 until scontrol show job $id | grep -q 'Restarts=1'; do sleep 0.2; done
 until scontrol show job $id | grep -qE 'JobState=(COMPLETED|FAILED|CANCELLED|TIMEOUT)'; do sleep 0.3; done
@@ -67,17 +70,32 @@ scontrol show job $id
 """
 
 
+def four_ranks() -> TrainPlan:
+    fixed = "dp_shard=2,tp=2,dp_replicate=1,pp=1,cp=1"
+    return meshwise.plan("llama-debug", on="2x2xcpu@10Gbps", batch="8x64", framework="meshwise", fix=(fixed,))
+
+
+def test_a_plan_is_submitted_followed_and_measured(tmp_path: Path) -> None:
+    four_ranks().save(tmp_path / "plan.json")
+    said = in_slurm(tmp_path, "meshwise run plan.json --with slurm --steps 3 --device cpu --out out\n")
+    rows = [json.loads(line) for line in (tmp_path / "out" / "measurement.jsonl").read_text().splitlines()]
+    assert [(row["n_gpus"], row["tp"]) for row in rows] == [(4, 2)]
+    assert "submitted job 1" in said
+    assert "step  3/3" in said, "the job's log is passed on"
+    assert f"job 1: {rows[0]['sec_per_iter']:.4g} s/step" in said.splitlines()[-1]
+
+
 def test_an_exported_script_trains_over_two_nodes_is_requeued_and_goes_on(tmp_path: Path) -> None:
-    plan = meshwise.plan("llama-debug", on="2x2xcpu@10Gbps", batch="8x64", framework="meshwise", fix=("dp_shard=2,tp=2,dp_replicate=1,pp=1,cp=1",))
-    written = export(plan, "meshwise", "slurm")
+    written = meshwise.export(four_ranks(), to="meshwise", launcher="slurm")
     written.save(tmp_path / "job")
     script = tmp_path / "job" / "train.sbatch"
-    script.write_text(script.read_text().replace("--checkpoint-every 100", "--checkpoint-every 5 --device cpu"))
+    script.write_text(script.read_text().replace("--checkpoint-every 100", "--checkpoint-every 3 --device cpu"))
     state = in_slurm(tmp_path, TRAIN)
     log = next(tmp_path.glob("llama-debug-*.out")).read_text()
     assert "JobState=COMPLETED" in state, log
     assert "Restarts=1" in state
     assert "the time limit is near: requeued" in log
     assert re.search(r"resum", log), log
-    steps = [json.loads(line)["step"] for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines() if '"step"' in line]
-    assert steps[-1] in (39, 40)
+    steps = [json.loads(line)["step"] for line in (tmp_path / "out" / "steps.jsonl").read_text().splitlines()]
+    assert steps == sorted(set(steps)), "a step was repeated"
+    assert len(steps) == 12

@@ -25,6 +25,8 @@ from meshwise.plan.serve.search import Found, Option, search
 from meshwise.units import GIB
 
 AXES = ("tp", "pp", "replicas")
+ONE_COPY = ("llama.cpp", "ollama")
+"""Engines whose command starts one copy."""
 CLOSE = 0.01
 """A layout within this share of the best needs no change."""
 
@@ -161,12 +163,13 @@ def asked(program: Program, facts: Facts, model: Model, on: str, ask: CheckAsk) 
         engine=program.framework,
         kv={"bf16": "f16"}.get(kv, kv),
         price=ask.price,
+        fix=("replicas=1",) if program.framework in ONE_COPY else (),
     )
 
 
 def _fixed(facts: Facts, q: ServeQuestion) -> tuple[str, ...]:
     """Return the file's layout in the words of `--fix`. llama.cpp uses every card that it sees."""
-    if q.engine.name not in ("llama.cpp", "ollama"):
+    if q.engine.name not in ONE_COPY:
         return tuple(f"{name}={facts.whole(name, 1)}" for name in ("tp", "pp", "replicas"))
     named = str(facts.value("cards_used") or "")
     seen = facts.whole("devices_per_node") or len(q.cards)

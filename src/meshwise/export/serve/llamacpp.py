@@ -177,6 +177,13 @@ def file_of(q: ServeQuestion) -> str:
 # The program in both directions.
 
 
+def wording(given: Setup) -> dict[str, Value]:
+    """Return the facts of a layout in llama.cpp's words, as far as they do not name cards."""
+    users = given.whole("copy_users")
+    words: dict[str, Value] = {"copy_users": users, "all_slots": given.whole("context") * users, "flash": bool(given.values["flash"])}
+    return words | {"split": given.text("split"), "key_type": given.text("kv"), "value_type": given.text("kv")}
+
+
 def meaning(facts: Facts) -> Facts:
     """Return the facts that llama.cpp's options mean: -c counts the tokens of all slots together."""
     slots, users = facts.value("all_slots"), facts.whole("copy_users", 1)
@@ -222,6 +229,7 @@ PROGRAM = Program(
     keys=KEYS,
     write=write,
     refuse=refuse,
+    wording=wording,
     meaning=meaning,
     recognises=recognises,
 )
