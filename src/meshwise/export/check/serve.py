@@ -15,7 +15,7 @@ from meshwise.export.check.verdict import Verdict
 from meshwise.export.facts import Facts
 from meshwise.export.program import Program
 from meshwise.export.read.files import Reading, read_sources
-from meshwise.export.serve import setup
+from meshwise.export.serve import lengths, setup
 from meshwise.export.source import Source
 from meshwise.models.formats import FORMATS
 from meshwise.models.model import Model
@@ -69,6 +69,8 @@ class Served:
 def judge(reading: Reading, ask: CheckAsk) -> Verdict:
     """Judge what a serving file says."""
     program, facts = reading.program, reading.facts
+    facts = facts.adding(lengths.totals(facts))  # a manifest may say how many copies there are
+    reading = replace(reading, facts=facts)
     found, why = _model(facts, ask.model)
     unknown = [f"model: {why}"] if found is None else []
     findings = list(_contradictions(facts, found))
