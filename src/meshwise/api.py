@@ -151,6 +151,7 @@ def export(plan: "str | Path | TrainPlan | ServePlan", **words: Any) -> "Exporte
     Keywords are the fields of `ExportAsk`. What the program cannot say is refused, with the nearest layout that it can.
     """
     from meshwise.export import write
+    from meshwise.export.ask import ExportAsk
 
     named = isinstance(plan, str | Path)
     ask = given(ExportAsk, {"plan": str(plan) if named else "plan", **words})

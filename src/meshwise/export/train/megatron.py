@@ -99,6 +99,7 @@ TO_SET = (
     ("--tokenizer-model", "${TOKENIZER_MODEL:?set TOKENIZER_MODEL: a hub id or the folder of a tokenizer}"),
     ("--save", "${CHECKPOINTS:?set CHECKPOINTS: the folder of checkpoints}"),
     ("--load", "${CHECKPOINTS}"),
+    ("--save-interval", 1000),
     ("--lr", "${LR:?set LR: the peak learning rate}"),
 )
 """What a plan does not know. A shell stops at the first of these that is not set."""

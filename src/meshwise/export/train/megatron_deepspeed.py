@@ -170,6 +170,7 @@ TO_SET = (
     ("--tokenizer-name-or-path", "${TOKENIZER:?set TOKENIZER: a hub id or the folder of a tokenizer}"),
     ("--save", "${CHECKPOINTS:?set CHECKPOINTS: the folder of checkpoints}"),
     ("--load", "${CHECKPOINTS}"),
+    ("--save-interval", 1000),
     ("--lr", "${LR:?set LR: the peak learning rate}"),
 )
 

@@ -123,15 +123,15 @@ def config_of(setup: Setup) -> str:
 
 
 def wording(setup: Setup) -> dict[str, Value]:
-    """Return a plan's facts in torchtitan's words; its pipeline needs CUDA graphs off."""
-    return rules.wording(setup) | ({"no_graphs": True} if setup.whole("pp") > 1 else {})
+    """Return a plan's facts in torchtitan's words; its pipeline and its expert parallelism need CUDA graphs off."""
+    return rules.wording(setup) | ({"no_graphs": True} if setup.whole("pp") > 1 or setup.whole("ep") > 1 else {})
 
 
 def write(setup: Setup) -> Written:
     """Return the command."""
     config = config_of(setup)
     values = wording(setup)
-    compiled = bool(values.pop("compile", False))
+    compiled = bool(values.pop("compile", False)) or setup.text("precision") != "bf16"  # its 8-bit products need it
     pairs = [("--module", registered()[config]["module"]), ("--config", config), *PROGRAM.settings(values)]
     pairs.append(("--compile.enable" if compiled else "--compile.no_enable", True))
     pairs += TO_SET
