@@ -16,10 +16,17 @@ from meshwise.export.write import export
 
 HERE = Path(__file__).parent
 SLURM = HERE.parents[1] / "support" / "slurm.sh"
-MISSING = [name for name in ("slurmctld", "slurmd", "sbatch", "munged", "ip", "unshare") if shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None]
+MISSING = [
+    name
+    for name in ("slurmctld", "slurmd", "sbatch", "munged", "ip", "unshare")
+    if shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None
+]
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(bool(MISSING), reason=f"Slurm is not installed: no {', '.join(MISSING)} (apt-get install slurmctld slurmd slurm-client munge iproute2)"),
+    pytest.mark.skipif(
+        bool(MISSING),
+        reason=f"Slurm is not installed: no {', '.join(MISSING)} (apt-get install slurmctld slurmd slurm-client munge iproute2)",
+    ),
     pytest.mark.skipif(os.geteuid() != 0, reason="namespaces of their own need root"),
 ]
 
@@ -37,7 +44,20 @@ def in_slurm(folder: Path, script: str, seconds: int = 170) -> str:
         "PYTHONPATH": str(Path(meshwise.__file__).parents[1]),
         "OMP_NUM_THREADS": "1",
     }
-    command = ["unshare", "-m", "-p", "-f", "--kill-child", "-n", "-u", "bash", str(SLURM), str(folder), "bash", str(folder / "driver.sh")]
+    command = [
+        "unshare",
+        "-m",
+        "-p",
+        "-f",
+        "--kill-child",
+        "-n",
+        "-u",
+        "bash",
+        str(SLURM),
+        str(folder),
+        "bash",
+        str(folder / "driver.sh"),
+    ]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=seconds, check=False)
     if "Operation not permitted" in done.stderr and not done.stdout:
         pytest.skip(f"this machine does not allow namespaces: {done.stderr.splitlines()[-1]}")
@@ -51,8 +71,15 @@ def test_scripts_are_accepted_where_they_fit_and_refused_where_not(tmp_path: Pat
     for name, (nodes, devices) in sizes.items():
         job = Job(name, nodes, devices, ("pretrain_gpt.py", "--tp", "8"), chip="a100-80gb-sxm", hours=20.0)
         (tmp_path / f"{name}.sbatch").write_text(find_launcher("slurm").write(job)["train.sbatch"])
-    tried = in_slurm(tmp_path, "for f in *.sbatch; do sbatch --test-only -p big $f > $f.log 2>&1 && echo $f yes || echo $f no; done\n")
-    assert sorted(tried.split("\n")[:-1]) == ["fits.sbatch yes", "too_many_devices.sbatch no", "too_many_nodes.sbatch no", "whole.sbatch yes"]
+    tried = in_slurm(
+        tmp_path, "for f in *.sbatch; do sbatch --test-only -p big $f > $f.log 2>&1 && echo $f yes || echo $f no; done\n"
+    )
+    assert sorted(tried.split("\n")[:-1]) == [
+        "fits.sbatch yes",
+        "too_many_devices.sbatch no",
+        "too_many_nodes.sbatch no",
+        "whole.sbatch yes",
+    ]
     assert "big[001-048]" in (tmp_path / "fits.sbatch.log").read_text()
 
 
@@ -68,7 +95,9 @@ scontrol show job $id
 
 
 def test_an_exported_script_trains_over_two_nodes_is_requeued_and_goes_on(tmp_path: Path) -> None:
-    plan = meshwise.plan("llama-debug", on="2x2xcpu@10Gbps", batch="8x64", framework="meshwise", fix=("dp_shard=2,tp=2,dp_replicate=1,pp=1,cp=1",))
+    plan = meshwise.plan(
+        "llama-debug", on="2x2xcpu@10Gbps", batch="8x64", framework="meshwise", fix=("dp_shard=2,tp=2,dp_replicate=1,pp=1,cp=1",)
+    )
     written = export(plan, "meshwise", "slurm")
     written.save(tmp_path / "job")
     script = tmp_path / "job" / "train.sbatch"
@@ -79,5 +108,7 @@ def test_an_exported_script_trains_over_two_nodes_is_requeued_and_goes_on(tmp_pa
     assert "Restarts=1" in state
     assert "the time limit is near: requeued" in log
     assert re.search(r"resum", log), log
-    steps = [json.loads(line)["step"] for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines() if '"step"' in line]
+    steps = [
+        json.loads(line)["step"] for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines() if '"step"' in line
+    ]
     assert steps[-1] in (39, 40)
