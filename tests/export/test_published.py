@@ -88,7 +88,9 @@ def test_what_is_stated_is_read_and_nothing_is_invented(name: str) -> None:
     reading = read(name)
     said = {one.fact: one.value for one in reading.facts if one.how == "said" and one.value is not None and one.fact in BY_NAME}
     assert (reading.program.name, said) == CASES[name][1:]
-    unknown = {one.fact for one in reading.facts if one.how == "unknown" and one.fact in BY_NAME and BY_NAME[one.fact].group == "layout"}
+    unknown = {
+        one.fact for one in reading.facts if one.how == "unknown" and one.fact in BY_NAME and BY_NAME[one.fact].group == "layout"
+    }
     assert unknown == UNKNOWN.get(name, set())
 
 
@@ -100,7 +102,12 @@ def test_every_statement_has_a_line_where_its_value_is(name: str) -> None:
         assert one.span is not None, one
         lines = Path(one.span.file).read_text(encoding="utf-8").splitlines()
         assert 1 <= one.span.line <= len(lines), one
-        if isinstance(one.value, int) and not isinstance(one.value, bool) and one.span.writable and one.fact not in ("zero", "sp", "dp"):
+        if (
+            isinstance(one.value, int)
+            and not isinstance(one.value, bool)
+            and one.span.writable
+            and one.fact not in ("zero", "sp", "dp")
+        ):
             text = Path(one.span.file).read_text(encoding="utf-8")[one.span.start : one.span.end]
             assert text.replace("_", "").isdecimal(), (one, text)
             assert int(text.replace("_", "")) == one.value
