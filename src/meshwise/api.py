@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from meshwise.run.train.dry_run import DryRun
     from meshwise.run.train.generate import Generated
     from meshwise.run.train.start import SweepResult, TrainResult
+    from meshwise.run.train.submit import Submitted
 
 P = ParamSpec("P")
 Asked = TypeVar("Asked", bound=Ask)
@@ -274,7 +275,7 @@ def calibrate(
 
 def run(
     what: "str | Path | TrainPlan | ServePlan" = "", *, say: "Say" = print, progress: "Progress | None" = None, **words: Any
-) -> "TrainResult | SweepResult | DryRun | Serving | ServeDryRun | None":
+) -> "TrainResult | SweepResult | DryRun | Submitted | Serving | ServeDryRun | None":
     """Train a model or a plan, or start the engine of a serving plan or of a .gguf.
 
     Keywords are the flags of `meshwise run`: the fields of `TrainRun` (run("llama-debug", tp=2, steps=20)) or of `ServeRun`
@@ -307,7 +308,7 @@ def _serve(what: "str | Path | ServePlan", say: "Say", words: dict[str, Any]) ->
 
 def _train(
     what: "str | Path | TrainPlan", say: "Say", progress: "Progress | None", words: dict[str, Any]
-) -> "TrainResult | SweepResult | DryRun | None":
+) -> "TrainResult | SweepResult | DryRun | Submitted | None":
     from tempfile import TemporaryDirectory
 
     from meshwise.plan.fields import given

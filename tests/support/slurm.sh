@@ -43,7 +43,7 @@ AuthInfo=cred_expire=5
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
-SchedulerParameters=bf_interval=5
+SchedulerParameters=sched_interval=2,bf_interval=5
 GresTypes=gpu
 NodeName=n[1-2] NodeAddr=n[1-2] CPUs=4 RealMemory=4000 Gres=gpu:2 State=UNKNOWN
 NodeName=big[001-064] NodeAddr=10.99.0.1 CPUs=96 RealMemory=2000000 Gres=gpu:8 State=CLOUD

@@ -67,6 +67,8 @@ class Job:
     """Name of the device, for accelerators in SkyPilot and Kubernetes."""
     hours: float = 24.0
     """Time limit."""
+    others: tuple[str, ...] = ()
+    """Words that every node but the first adds to the command."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,8 @@ class Written:
     command: tuple[str, ...]
     starter: Literal["torchrun", "node", "once"] = "torchrun"
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    others: tuple[str, ...] = ()
+    """Words that every node but the first adds to the command."""
 
 
 @dataclass(frozen=True)

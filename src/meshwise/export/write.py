@@ -80,6 +80,7 @@ def export(plan: TrainPlan | ServePlan, to: str, launcher: str = "", row: int = 
         command=written.command,
         starter=written.starter,
         environment=written.environment,
+        others=written.others,
         header=setup.header,
         files=written.files,
         chip=setup.text("chip"),

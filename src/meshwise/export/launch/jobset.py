@@ -44,6 +44,7 @@ def read(source: Source) -> Launch | None:
     """Return what a JobSet starts, or another kind of Kubernetes object with containers."""
     template = ("spec", "replicatedJobs", "0", "template", "spec")
     found = manifests.read(source, ("JobSet",), [("spec", "replicatedJobs", "0", "replicas"), (*template, "parallelism")])
+    found = found or manifests.read_services(source)
     if found is not None:
         return found
     replicas = [("spec", "pytorchReplicaSpecs", "Worker", "replicas"), ("spec", "parallelism")]

@@ -80,6 +80,25 @@ def read(source: Source, kinds: Iterable[str], nodes: Sequence[tuple[str, ...]])
     return None
 
 
+def read_services(source: Source) -> Launch | None:
+    """Return what the workers of a DynamoGraphDeployment start, how often, and over how many pods each."""
+    document = next((one for one in composed(source) if value(at(one, ("kind",))) == "DynamoGraphDeployment"), None)
+    services = at(document, ("spec", "services"))
+    if services is None or services.id != "mapping":
+        return None
+    facts: list[Stated] = []
+    scripts: list[Source] = []
+    for _, service in services.value:
+        started = [one for held in containers(service) for one in _script(source, held)]
+        if not started:
+            continue  # a frontend, whose image starts it
+        scripts += started
+        facts += _count(source, service, ("replicas",), "replicas")
+        facts += _count(source, service, ("multinode", "nodeCount"), "nodes")
+        facts += _devices(source, service)
+    return Launch(tuple(facts), tuple(scripts))
+
+
 def _multiplied(facts: Sequence[Stated]) -> list[Stated]:
     """Return facts with counts of nodes multiplied, and devices of the first container that has some."""
     counts = [fact for fact in facts if fact.fact == "nodes"]

@@ -11,6 +11,7 @@ from meshwise.export.program import Job
 PORT = 29500
 """The port of node 0 where a launcher assigns none: torchrun's own default."""
 REQUIRED = re.compile(r"\$\{([A-Z][A-Z0-9_]*):\?([^}]*)\}")
+OTHERS = ' "${OTHERS[@]}"'
 RESOURCES = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu", "Google": "google.com/tpu", "AWS": "aws.amazon.com/neuron"}
 """Names of accelerators as Kubernetes resources, by vendor (their device plugins)."""
 
@@ -38,10 +39,19 @@ def lines(job: Job, variables: Mapping[str, str], *, options: Sequence[str] | No
             text += ["export " + " ".join(f'{pet}="${name}"' for name, pet in names.items())]
     text += [f"export {name}={forms.shell_word(value)}" for name, value in job.environment.items()]
     words = command(job) if options is None else command(job, options)
+    text += others(job)
     shown = forms.shell_lines(words)
+    shown[-1] += OTHERS if job.others else ""
     if job.starter == "once" and job.nodes > 1:
         return [*text, 'if [ "$NODE_RANK" = 0 ]; then', *(f"  {line}" for line in shown), "fi"]
     return [*text, *shown]
+
+
+def others(job: Job) -> list[str]:
+    """Return the line that sets the words of every node but the first."""
+    if not job.others:
+        return []
+    return [f'OTHERS=(); [ "$NODE_RANK" = 0 ] || OTHERS=({" ".join(map(forms.shell_word, job.others))})']
 
 
 def required(job: Job) -> dict[str, str]:

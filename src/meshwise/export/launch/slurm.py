@@ -51,7 +51,8 @@ def _body(job: Job) -> list[str]:
     # single quotes: SLURM_NODEID and SLURMD_NODENAME differ from node to node
     text += [f"srun {nodes}--kill-on-bad-exit=1 bash -c '"]
     text += ["  export NODE_RANK=$SLURM_NODEID"] if job.starter != "torchrun" else []
-    text += [f"  {line}" for line in _quoted(script.command(job, RENDEZVOUS))]
+    text += [f"  {line}" for line in (*script.others(job), *_quoted(script.command(job, RENDEZVOUS)))]
+    text[-1] += script.OTHERS if job.others else ""
     text += ["' &", "job=$!", 'until wait "$job"; do', "  code=$?", '  kill -0 "$job" 2> /dev/null || exit "$code"', "done"]
     return text
 

@@ -152,6 +152,10 @@ class TrainRun(Ask):
         group=FAILURES,
     )  # fmt: skip
 
+    launcher: str = asked(
+        default="", converter=choice("", "slurm"), flag="--with", group=MACHINES, shown="start here",
+        help="slurm: submit the plan with sbatch, follow its log, and end with the measured row.",
+    )  # fmt: skip
     nodes: int | None = asked(default=None, converter=_AXIS, flag="--nodes,--nnodes", help="Number of machines.", group=MACHINES)
     node_rank: int | None = asked(
         default=None, converter=optional(whole(0)), help="Rank of this machine, from 0.", group=MACHINES

@@ -14,7 +14,7 @@ from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.train.choice import Choice
 from meshwise.run.callbacks import Progress, Say, ignore
 from meshwise.run.packages import require_torch
-from meshwise.run.train import dry_run, failure, hosts, launch, lengths, previous, processes, report, sections, sweep
+from meshwise.run.train import dry_run, failure, hosts, launch, lengths, previous, processes, report, sections, submit, sweep
 from meshwise.run.train.advice import Forecast, forecast
 from meshwise.run.train.ask import TrainRun
 from meshwise.run.train.launch import Launch
@@ -77,11 +77,15 @@ class SweepResult:
         return self.rows()
 
 
-def start(run: TrainRun, *, say: Say, progress: Progress | None = None) -> "TrainResult | SweepResult | dry_run.DryRun | None":
-    """Train, sweep, or make a dry run. None if there was nothing to measure: all steps were done before, or another node reports."""
+def start(
+    run: TrainRun, *, say: Say, progress: Progress | None = None
+) -> "TrainResult | SweepResult | dry_run.DryRun | submit.Submitted | None":
+    """Train, sweep, submit to Slurm, or make a dry run. None if there was nothing to measure: all steps were done before, or another node reports."""
     say = ignore_broken_pipe(say)
     if run.sweep is not None:
         return _sweep(run, run.sweep, say)
+    if run.launcher and not run.dry_run:
+        return submit.submit(run, say)
     ready = launch.prepare(run)
     if run.dry_run:
         return dry_run.describe(run, ready)

@@ -92,6 +92,7 @@ def _prediction(verdict: "Verdict") -> Iterator[str]:
             yield f"not predicted: {'; '.join(verdict.unknown)}"
         return
     if verdict.kind == "serve":
+        yield from own.sentences()
         return
     word = "fits" if verdict.fits else "does not fit"
     margin = ", so that it may not fit" if verdict.fits and own.may_not_fit else ""
@@ -110,7 +111,11 @@ def _prediction(verdict: "Verdict") -> Iterator[str]:
 
 def _changes(verdict: "Verdict") -> Iterator[str]:
     best, own = verdict.best, verdict.own
-    if best is None or verdict.kind == "serve":
+    if best is None:
+        return
+    if verdict.kind == "serve":
+        yield f"better: {best.name}: {best.per_user:.3g} tokens/s per request, {best.sustained:,.4g} in all, {best.peak / GIB:.1f} GiB"
+        yield from (f"  {change}" + (f"  ({change.span})" if change.span else "") for change in verdict.changes)
         return
     faster = f", {own.step / best.step - 1:.0%} faster" if own is not None and verdict.fits else ""
     yield f"better: {best.name}: {best.step:.4g} s/step{faster}, {best.peak / GIB:.1f} GiB"

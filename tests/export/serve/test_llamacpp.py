@@ -1,7 +1,7 @@
 """llama-server's flags for a planned split."""
 
 from meshwise.cost.serve.layouts import ServeLayout
-from meshwise.export import llamacpp
+from meshwise.export.serve import llamacpp
 from meshwise.plan.serve.search import search, with_memory
 from support.serve_questions import found, question, split
 

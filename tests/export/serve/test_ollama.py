@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from meshwise.cost.serve.layouts import ServeLayout
-from meshwise.export import ollama
+from meshwise.export.serve import ollama
 from support.serve_questions import question
 
 

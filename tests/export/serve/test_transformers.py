@@ -1,7 +1,7 @@
 """transformers has no server: its command is a benchmark."""
 
 from meshwise.cost.serve.layouts import ServeLayout
-from meshwise.export import transformers
+from meshwise.export.serve import transformers
 from support.serve_questions import question
 
 

@@ -1,7 +1,7 @@
 """vllm serve for published weights, and for checkpoints in another format."""
 
 from meshwise.cost.serve.layouts import ServeLayout
-from meshwise.export import vllm
+from meshwise.export.serve import vllm
 from support.serve_questions import question
 
 
