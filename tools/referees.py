@@ -25,7 +25,7 @@ FOLDER = ROOT / ".referees"
 OWN = ("numpy", "scipy", "typer", "rich", "huggingface-hub", "gguf", "pyyaml", "pytest", "hypothesis")
 """What meshwise and its tests need in the same environment."""
 
-TITAN = "tyro docstring_parser typing_extensions shtab typeguard spmd_types==0.3.1 einops torch_checkpointing torchdata tensorboard pillow".split()
+TITAN = ["tyro", "docstring_parser", "typing_extensions", "shtab", "typeguard", "spmd_types==0.3.1", "einops", "torch_checkpointing", "torchdata", "tensorboard", "pillow"]
 TABLE: dict[str, dict[str, object]] = {
     "training": {
         "tests": ["test_training.py"],
@@ -92,10 +92,6 @@ def _llamafactory(folder: Path) -> set[str]:
     return fields(*(folder / "llamafactory" / "hparams").rglob("*.py"))
 
 
-def _nanotron(folder: Path) -> set[str]:
-    return fields(*(folder / "nanotron" / "config").rglob("*.py"))
-
-
 def _maxtext(folder: Path) -> set[str]:
     base = next(folder.rglob("base.yml")).read_text(encoding="utf-8")
     return set(re.findall(r"^([A-Za-z_]\w*):", base, re.MULTILINE))
@@ -139,7 +135,6 @@ def _vllm(folder: Path) -> set[str]:
 PACKAGES: dict[str, tuple[str, Callable[[Path], set[str]]]] = {
     "axolotl": ("axolotl==0.21.0", _axolotl),
     "llama-factory": ("llamafactory==0.9.5", _llamafactory),
-    "nanotron": ("nanotron==0.4", _nanotron),
     "maxtext": ("maxtext==0.2.5", _maxtext),
     "trainer": ("transformers", _transformers),
     "trl": ("trl==1.14.1", _trl),
@@ -180,7 +175,8 @@ named = {value for value in vars(constants).values() if isinstance(value, str) a
 nested = {f"zero_optimization.{name}" for name in DeepSpeedZeroConfig.model_fields}
 for section, kind in (("offload_optimizer", DeepSpeedZeroOffloadOptimizerConfig), ("offload_param", DeepSpeedZeroOffloadParamConfig)):
     nested |= {f"zero_optimization.{section}.{name}" for name in kind.model_fields}
-print(json.dumps(sorted(named | nested | {"bf16.enabled", "fp16.enabled", "tensor_parallel", "tensor_parallel.autotp_size", "sequence_parallel_size"})))
+own = {"zero_optimization", "bf16.enabled", "fp16.enabled", "tensor_parallel", "tensor_parallel.autotp_size", "sequence_parallel_size"}
+print(json.dumps(sorted(named | nested | own)))
 """,
 }
 """Programs whose keys exist only once they are imported: run in an environment that has them (make referees builds one)."""

@@ -26,7 +26,13 @@ CONFIGS = ("axolotl", "deepspeed", "llama-factory", "nanotron", "torchtitan-0.2"
 QUESTIONS: dict[str, dict[str, Any]] = {
     "dense": {"model": "llama-3.1-8b", "on": "8x8xh100-sxm", "batch": "512x4096", "framework": "megatron"},
     "experts": {"model": "qwen3-30b-a3b", "on": "8x8xh100-sxm", "batch": "512x4096", "framework": "megatron"},
-    "bloom": {"model": "bloom-176b", "on": "jean-zay:48", "batch": "2048x2048", "framework": "megatron-deepspeed", "tokens": "366B"},
+    "bloom": {
+        "model": "bloom-176b",
+        "on": "jean-zay:48",
+        "batch": "2048x2048",
+        "framework": "megatron-deepspeed",
+        "tokens": "366B",
+    },
 }
 
 

@@ -16,14 +16,34 @@ def started(line: str, **given: str) -> command.Started:
 @pytest.mark.parametrize(
     ("line", "program", "first", "facts"),
     [
-        ("torchrun --nproc_per_node 8 --nnodes=4 pretrain_gpt.py --bf16", "pretrain_gpt.py", "--bf16", {"nodes": 4, "devices_per_node": 8}),
-        ("torchrun --standalone --nproc-per-node=gpu -m torchtitan.train --x", "torchtitan.train", "--x", {"nodes": 1, "devices_per_node": None}),
-        ("python3 -u -m torch.distributed.run --nnodes 1:8 --nproc_per_node 4 t.py -a", "t.py", "-a", {"nodes": 8, "devices_per_node": 4}),
+        (
+            "torchrun --nproc_per_node 8 --nnodes=4 pretrain_gpt.py --bf16",
+            "pretrain_gpt.py",
+            "--bf16",
+            {"nodes": 4, "devices_per_node": 8},
+        ),
+        (
+            "torchrun --standalone --nproc-per-node=gpu -m torchtitan.train --x",
+            "torchtitan.train",
+            "--x",
+            {"nodes": 1, "devices_per_node": None},
+        ),
+        (
+            "python3 -u -m torch.distributed.run --nnodes 1:8 --nproc_per_node 4 t.py -a",
+            "t.py",
+            "-a",
+            {"nodes": 8, "devices_per_node": 4},
+        ),
         ("srun -N2 --ntasks-per-node=1 numactl --cpunodebind=0 python -u train.py --x", "train.py", "--x", {"nodes": 2}),
         ("srun --jobid 7 bash -c 'torchrun --nproc_per_node 8 a/t.py --x 1'", "t.py", "--x", {"nodes": 1, "devices_per_node": 8}),
         ("deepspeed --num_gpus 4 --num_nodes=2 run.py --y", "run.py", "--y", {"nodes": 2, "devices_per_node": 4}),
         ("deepspeed --include localhost:0,1,2 run.py --y", "run.py", "--y", {"nodes": 1, "devices_per_node": 3}),
-        ("accelerate launch --config_file f.yaml --num_processes 16 --num_machines 2 s.py -z", "s.py", "-z", {"nodes": 2, "devices": 16}),
+        (
+            "accelerate launch --config_file f.yaml --num_processes 16 --num_machines 2 s.py -z",
+            "s.py",
+            "-z",
+            {"nodes": 2, "devices": 16},
+        ),
         ("accelerate launch --multi_gpu -m axolotl.cli.train c.yml", "axolotl.cli.train", "c.yml", {}),
         ("env A=1 nohup vllm serve m --tensor-parallel-size 4", "vllm", "serve", {"env:A": "1"}),
         ("CUDA_VISIBLE_DEVICES=0,1,2,3 llamafactory-cli train x.yaml", "llamafactory-cli", "train", {"devices_per_node": 4}),

@@ -21,12 +21,12 @@ def texts(script: shell.Script, number: int = -1) -> list[str]:
 
 def written(text: str, span: object) -> str:
     """Return the characters of a span."""
-    start, end = getattr(span, "start"), getattr(span, "end")
+    start, end = span.start, span.end
     return text[start:end]
 
 
 def test_a_word_points_to_where_its_text_was_written() -> None:
-    text = "TP=8\nARGS=(--tp $TP \"--pp 4\")\nCMD=\"train.py ${ARGS[*]} --mbs 2\"\nsrun bash -c \"torchrun $CMD\"\n"
+    text = 'TP=8\nARGS=(--tp $TP "--pp 4")\nCMD="train.py ${ARGS[*]} --mbs 2"\nsrun bash -c "torchrun $CMD"\n'
     words = read(text).commands[0].words
     assert [word.text for word in words] == ["srun", "torchrun", "train.py", "--tp", "8", "--pp", "4", "--mbs", "2"]
     places = [(written(text, word.span), word.span.line) for word in words]
@@ -47,7 +47,7 @@ def test_arguments_and_the_environment_are_unknown_until_they_are_given() -> Non
 
 
 def test_both_branches_of_an_undecidable_test_are_followed_and_none_is_believed() -> None:
-    text = "TP=8; PP=2\nif nvidia-smi | grep -q H100; then TP=4; A=(--x --fp8); else A=(--x); fi\ntrain --tp $TP --pp $PP \"${A[@]}\"\n"
+    text = 'TP=8; PP=2\nif nvidia-smi | grep -q H100; then TP=4; A=(--x --fp8); else A=(--x); fi\ntrain --tp $TP --pp $PP "${A[@]}"\n'
     script = read(text)
     words = script.commands[-1].words
     assert [word.text for word in words if not word.unknown] == ["train", "--tp", "--pp", "2", "--x"]
@@ -76,7 +76,7 @@ def test_what_a_test_assumes_is_said() -> None:
 
 
 def test_a_heredoc_is_a_file_whose_values_point_to_their_variables() -> None:
-    text = "MBS=4\ncat <<EOF > ds.json\n{\"mbs\": $MBS,\n \"stage\": 3, \"gas\": ${1}}\nEOF\ntrain --ds ds.json\n"
+    text = 'MBS=4\ncat <<EOF > ds.json\n{"mbs": $MBS,\n "stage": 3, "gas": ${1}}\nEOF\ntrain --ds ds.json\n'
     (file,) = read(text).files
     assert file.name == "ds.json"
     assert file.text == '{"mbs": 4,\n "stage": 3, "gas": $1}\n'
@@ -87,14 +87,25 @@ def test_a_heredoc_is_a_file_whose_values_point_to_their_variables() -> None:
 
 
 def test_a_template_filled_in_by_sed_is_a_file() -> None:
-    script = read('sed "s/MBS_HERE/4/" t.json | sed "s/GBS_HERE/${GBS:-64}/" > ds.json\n', {"t.json": '{"a": MBS_HERE, "b": GBS_HERE}'})
+    script = read(
+        'sed "s/MBS_HERE/4/" t.json | sed "s/GBS_HERE/${GBS:-64}/" > ds.json\n', {"t.json": '{"a": MBS_HERE, "b": GBS_HERE}'}
+    )
     assert [(file.name, file.text) for file in script.files] == [("ds.json", '{"a": 4, "b": 64}')]
 
 
 def test_companions_are_followed_and_no_other_file() -> None:
     beside = {"common.sh": "TP=8\nhelper() { torchrun train.py --tp $TP $@; }\n", "train.sh": "python t.py --lr $LR $1\n"}
     assert texts(read('source "$(dirname "$0")/common.sh"\nhelper --x\n', beside)) == ["torchrun", "train.py", "--tp", "8", "--x"]
-    assert texts(read("export LR=1\nsrun -N 2 bash ./train.sh --y\n", beside)) == ["srun", "-N", "2", "python", "t.py", "--lr", "1", "--y"]
+    assert texts(read("export LR=1\nsrun -N 2 bash ./train.sh --y\n", beside)) == [
+        "srun",
+        "-N",
+        "2",
+        "python",
+        "t.py",
+        "--lr",
+        "1",
+        "--y",
+    ]
     script = read(". ./secret.sh\ntrain --tp $TP\n")
     assert script.commands[-1].words[-1].unknown
     assert any("secret.sh is sourced, but was not given" in note for note in script.notes)
@@ -130,7 +141,7 @@ def test_lines_that_are_not_shell_are_noted_and_the_rest_is_read() -> None:
 
 
 def test_windows_line_ends_are_read() -> None:
-    text = "TP=8\r\nARGS=\"--tp $TP \\\r\n --pp 2\"\r\nif [ \"$TP\" = 8 ]; then\r\n  train $ARGS\r\nfi\r\n"
+    text = 'TP=8\r\nARGS="--tp $TP \\\r\n --pp 2"\r\nif [ "$TP" = 8 ]; then\r\n  train $ARGS\r\nfi\r\n'
     script = read(text)
     assert texts(script) == ["train", "--tp", "8", "--pp", "2"]
     assert written(text, script.commands[0].words[2].span) == "8"
@@ -159,7 +170,7 @@ def test_any_text_is_read_without_an_error(parts: list[str]) -> None:
 
 
 def test_mutated_scripts_are_read_without_an_error() -> None:
-    base = "#!/bin/bash\n#SBATCH --nodes=4\nTP=8\nA=(--tp $TP)\nif [ $TP -gt 4 ]; then A+=(--sp); fi\ncat > d.json <<EOF\n{\"a\": $TP}\nEOF\nsrun bash -c \"torchrun ${A[@]}\"\n"
+    base = '#!/bin/bash\n#SBATCH --nodes=4\nTP=8\nA=(--tp $TP)\nif [ $TP -gt 4 ]; then A+=(--sp); fi\ncat > d.json <<EOF\n{"a": $TP}\nEOF\nsrun bash -c "torchrun ${A[@]}"\n'
     chance = random.Random(7)
     for _ in range(400):
         text = base

@@ -13,7 +13,9 @@ from meshwise.export.source import Source
 NAMES = st.sampled_from(["TP", "PP", "ARGS_A", "x", "GPUS"])
 ARRAYS = st.sampled_from(["A", "B_ARR"])
 NUMBERS = st.integers(0, 64).map(str)
-TEXTS = st.sampled_from(["8", "bf16", "--lr", "a/b.json", "gpt2-8b.yaml", "", "two words", " x ", "1,2,3", "x=y", "ab*", "7.sh", "-", "--a=b"])
+TEXTS = st.sampled_from(
+    ["8", "bf16", "--lr", "a/b.json", "gpt2-8b.yaml", "", "two words", " x ", "1,2,3", "x=y", "ab*", "7.sh", "-", "--a=b"]
+)
 BARE = st.sampled_from(["8", "--tp", "a/b.json", "x=y", "1,2", "a{b,c}d", "{1..3}", "v1.2_3", "a\\ b", "p%q", "@x", "a+b"])
 PATTERNS = st.sampled_from(["*", ".*", "*/", "8*", "?", "[a-z]", "*.sh", "-*", ",*", "b*6", "x"])
 
@@ -119,13 +121,17 @@ NESTED = [
 
 SHOW = """show() { for each in "$@"; do printf '<%s>\\n' "$each"; done; printf 'end\\n'; }\n"""
 PRELUDE = (
-    "TP=8; PP=bf16; ARGS_A='--lr 1e-4  x'; x=a/b.sh; GPUS=0,1,2,3; N=4; M=2; A=(p 'q r' 3); B_ARR=()\n" + SHOW + "show_inner() { echo \"in $1\"; }\n"
+    "TP=8; PP=bf16; ARGS_A='--lr 1e-4  x'; x=a/b.sh; GPUS=0,1,2,3; N=4; M=2; A=(p 'q r' 3); B_ARR=()\n"
+    + SHOW
+    + 'show_inner() { echo "in $1"; }\n'
 )
 
 
 def by_bash(script: str, folder: str) -> list[list[str]] | None:
     """Return the words of each `show`; None if bash reports an error, such as a bad substitution. The scripts set variables and print."""
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=10, cwd=folder, env={"PATH": "/usr/bin:/bin"})
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, timeout=10, cwd=folder, env={"PATH": "/usr/bin:/bin"}
+    )
     if done.stderr:
         return None
     return [re.findall(r"<(.*?)>\n", shown, re.DOTALL) for shown in done.stdout.split("end\n")[:-1]]

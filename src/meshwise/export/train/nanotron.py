@@ -9,7 +9,7 @@ from meshwise.export.program import Key, Program, Refusal, Setup, Written
 from meshwise.export.source import Setting, Source
 from meshwise.export.train.limits import Limits, limited
 
-TITLE, VERSION = "nanotron", "0.4"
+TITLE, VERSION = "nanotron", "main of 2025"
 FILE = "nanotron.yaml"
 DTYPES = word({"bf16": "bfloat16", "fp16": "float16"}, {"float32": "fp32", "double": "fp32"})
 ENGINES = word({"1f1b": "1f1b"}, {"afab": None})
