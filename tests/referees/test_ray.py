@@ -24,6 +24,7 @@ open(os.path.join(os.environ["OUT"], f"rank{dist.get_rank()}"), "w").write(str(i
 """
 
 
+@pytest.mark.usefixtures("referee")
 def test_two_nodes_of_ray_run_the_command_of_a_plan(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="pip install 'ray[default]'")
     pytest.importorskip("torch", reason="pip install torch")
