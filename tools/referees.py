@@ -25,19 +25,46 @@ FOLDER = ROOT / ".referees"
 OWN = ("numpy", "scipy", "typer", "rich", "huggingface-hub", "gguf", "pyyaml", "pytest", "hypothesis")
 """What meshwise and its tests need in the same environment."""
 
-TITAN = ["tyro", "docstring_parser", "typing_extensions", "shtab", "typeguard", "spmd_types==0.3.1", "einops", "torch_checkpointing", "torchdata", "tensorboard", "pillow"]
+TITAN = [
+    "tyro",
+    "docstring_parser",
+    "typing_extensions",
+    "shtab",
+    "typeguard",
+    "spmd_types==0.3.1",
+    "einops",
+    "torch_checkpointing",
+    "torchdata",
+    "tensorboard",
+    "pillow",
+]
 TABLE: dict[str, dict[str, object]] = {
     "training": {
         "tests": ["test_training.py"],
         "python": "python3.11",
         "install": [
             ["torch==2.13.0"],
-            ["accelerate==1.15.0", "transformers", "datasets", "tokenizers", "jinja2", "triton", "protobuf", "absl-py", "markdown", "werkzeug"],
+            [
+                "accelerate==1.15.0",
+                "transformers",
+                "datasets",
+                "tokenizers",
+                "jinja2",
+                "triton",
+                "protobuf",
+                "absl-py",
+                "markdown",
+                "werkzeug",
+            ],
             ["--no-build-isolation", "setuptools", "wheel", "ninja"],
             ["--no-build-isolation", "deepspeed==0.19.8"],
             ["--no-deps", *TITAN],
         ],
-        "folders": {"TORCHTITAN_03": "torchtitan==0.3.0", "TORCHTITAN_02": "torchtitan==0.2.2", "MEGATRON": "megatron-core==0.19.2"},
+        "folders": {
+            "TORCHTITAN_03": "torchtitan==0.3.0",
+            "TORCHTITAN_02": "torchtitan==0.2.2",
+            "MEGATRON": "megatron-core==0.19.2",
+        },
         "versions": ["accelerate", "deepspeed", "transformers", "torch"],
     },
     "launchers": {
@@ -46,7 +73,12 @@ TABLE: dict[str, dict[str, object]] = {
         "install": [["kubernetes-validate==1.37.0", "kubeflow_trainer_api==2.3.0", "skypilot==0.14.1"]],
         "versions": ["kubernetes-validate", "kubeflow-trainer-api", "skypilot"],
     },
-    "ray": {"tests": ["test_ray.py"], "python": "python3.11", "install": [["torch==2.13.0"], ["ray[default]==2.60.0"]], "versions": ["ray", "torch"]},
+    "ray": {
+        "tests": ["test_ray.py"],
+        "python": "python3.11",
+        "install": [["torch==2.13.0"], ["ray[default]==2.60.0"]],
+        "versions": ["ray", "torch"],
+    },
     "slurm": {"tests": ["test_slurm.py"], "python": "python3.11", "install": [["torch==2.13.0"]], "versions": ["torch"]},
     "vllm": {
         "tests": ["test_vllm.py"],
@@ -63,7 +95,16 @@ TABLE: dict[str, dict[str, object]] = {
 
 def download(package: str, folder: Path) -> Path:
     """Download a package's wheel, without what it depends on, and return its unpacked folder."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--only-binary=:all:",
+    ]
     subprocess.run([*command, "--python-version", "3.12", "--dest", str(folder), package], check=True)
     wheel = next(folder.glob("*.whl"))
     with zipfile.ZipFile(wheel) as archive:
@@ -75,7 +116,12 @@ def fields(*files: Path) -> set[str]:
     """Return the names of every annotated field of every class in some files."""
     trees = [ast.parse(file.read_text(encoding="utf-8")) for file in files]
     classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    own = [node.target.id for one in classes for node in one.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)]
+    own = [
+        node.target.id
+        for one in classes
+        for node in one.body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    ]
     return set(own)
 
 
@@ -95,7 +141,9 @@ def sections(file: Path, root: str) -> Iterator[str]:
 def options(*files: Path) -> set[str]:
     """Return every text in some files that looks like a flag."""
     trees = [ast.parse(file.read_text(encoding="utf-8")) for file in files]
-    texts = [node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    texts = [
+        node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
     return {text for text in texts if re.fullmatch(r"--[A-Za-z][\w.-]*", text)}
 
 
@@ -242,7 +290,19 @@ def judge(name: str) -> dict[str, object]:
     tests = [str(ROOT / "tests" / "referees" / test) for test in TABLE[name]["tests"]]  # type: ignore[union-attr]
     paths = [str(ROOT / "src"), str(ROOT / "tests"), folders.get("MEGATRON", "")]
     variables = os.environ | folders | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "MESHWISE_REFEREE": name}
-    command = [str(python), "-W", "ignore", "-m", "pytest", "-q", "--tb=short", "--override-ini", "filterwarnings=ignore", "-p", "no:cacheprovider"]
+    command = [
+        str(python),
+        "-W",
+        "ignore",
+        "-m",
+        "pytest",
+        "-q",
+        "--tb=short",
+        "--override-ini",
+        "filterwarnings=ignore",
+        "-p",
+        "no:cacheprovider",
+    ]
     done = subprocess.run([*command, *tests], env=variables, cwd=ROOT)
     listed = subprocess.run([str(python), "-m", "pip", "list", "--format=json"], check=True, capture_output=True, text=True)
     installed = {row["name"].lower(): row["version"] for row in json.loads(listed.stdout)}

@@ -38,11 +38,15 @@ def test_two_nodes_of_ray_run_the_command_of_a_plan(tmp_path: Path) -> None:
     try:
         cluster.add_node(num_cpus=1)
         environment = {**os.environ, "RAY_ADDRESS": cluster.address}
-        done = subprocess.run([sys.executable, name], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600, check=False)
+        done = subprocess.run(
+            [sys.executable, name], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600, check=False
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         assert [(tmp_path / f"rank{rank}").read_text() for rank in (0, 1)] == ["3", "3"]
         (tmp_path / "sum.py").write_text("import sys; sys.exit(7)")
-        failed = subprocess.run([sys.executable, name], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600, check=False)
+        failed = subprocess.run(
+            [sys.executable, name], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600, check=False
+        )
         assert failed.returncode == 7, "a node that fails ends the job with its code"
     finally:
         cluster.shutdown()

@@ -62,7 +62,11 @@ def test_vllm_takes_every_command_and_means_the_same(tmp_path: Path) -> None:
             assert (parallel.tensor_parallel_size, parallel.pipeline_parallel_size) == (layout.tp, layout.pp)
             assert made.model_config.max_model_len == q.work.context
             assert made.scheduler_config.max_num_seqs == -(-q.work.users // layout.replicas)
-            assert "fp8" in str(made.cache_config.cache_dtype) if q.work.kv == "fp8" else "fp8" not in str(made.cache_config.cache_dtype)
+            assert (
+                "fp8" in str(made.cache_config.cache_dtype)
+                if q.work.kv == "fp8"
+                else "fp8" not in str(made.cache_config.cache_dtype)
+            )
 
     check_every(check, [(name,) for name in ASKS])
     with pytest.raises(SystemExit):

@@ -13,6 +13,13 @@ def test_scripts_are_accepted_where_they_fit_and_refused_where_not(tmp_path: Pat
     for name, (nodes, devices) in sizes.items():
         job = Job(name, nodes, devices, ("pretrain_gpt.py", "--tp", "8"), chip="a100-80gb-sxm", hours=20.0)
         (tmp_path / f"{name}.sbatch").write_text(find_launcher("slurm").write(job)["train.sbatch"])
-    tried = in_slurm(tmp_path, "for f in *.sbatch; do sbatch --test-only -p big $f > $f.log 2>&1 && echo $f yes || echo $f no; done\n")
-    assert sorted(tried.split("\n")[:-1]) == ["fits.sbatch yes", "too_many_devices.sbatch no", "too_many_nodes.sbatch no", "whole.sbatch yes"]
+    tried = in_slurm(
+        tmp_path, "for f in *.sbatch; do sbatch --test-only -p big $f > $f.log 2>&1 && echo $f yes || echo $f no; done\n"
+    )
+    assert sorted(tried.split("\n")[:-1]) == [
+        "fits.sbatch yes",
+        "too_many_devices.sbatch no",
+        "too_many_nodes.sbatch no",
+        "whole.sbatch yes",
+    ]
     assert "big[001-048]" in (tmp_path / "fits.sbatch.log").read_text()

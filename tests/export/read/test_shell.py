@@ -112,7 +112,10 @@ def test_companions_are_followed_and_no_other_file() -> None:
 
 
 def test_directives_of_slurm_and_the_variables_it_sets() -> None:
-    text = "#!/bin/bash\n#SBATCH -N 4 --ntasks-per-node=8\n##SBATCH --nodes=9\n#SBATCH --gres=gpu:a100:8 # gpus\n#SBATCH --requeue\n\nX=1\n#SBATCH --nodes=7\n"
+    text = (
+        "#!/bin/bash\n#SBATCH -N 4 --ntasks-per-node=8\n##SBATCH --nodes=9\n#SBATCH --gres=gpu:a100:8 # gpus\n#SBATCH --requeue\n\n"
+        "X=1\n#SBATCH --nodes=7\n"
+    )
     script = read(text + "srun train --n $SLURM_NNODES --w $SLURM_NTASKS --g $SLURM_GPUS_ON_NODE --r $SLURM_PROCID\n")
     said = {setting.key: setting.value for setting in script.directives}
     assert said == {"--nodes": "4", "--ntasks-per-node": "8", "--gres": "gpu:a100:8", "--requeue": True}
@@ -150,17 +153,22 @@ def test_windows_line_ends_are_read() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "x=" + "$(" * 500, "{" * 3000, "$((" * 300, "if " * 400, "f() { f; }; f", "while true; do x=$x$x; done", "x=a; for i in {1..9999}; do x=$x$x; done",
-        "echo {1..99999999}", "a[" * 200, "case x in" + " a)" * 300, "<<EOF", "x=${x//*/" + "*" * 50 + "}", "[[ aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa =~ (a+)+b ]]",
-        "echo $((9**9**9))", "let x=1<<999999999", "f() { g; g; }; g() { f; f; }; f", "cat <<A <<B <<C", "'", "\"$(", "`", "${", "$'", "[[ (", "((", "&&", "|", ";;",
+        "x=" + "$(" * 500, "{" * 3000, "$((" * 300, "if " * 400, "f() { f; }; f", "while true; do x=$x$x; done",
+        "x=a; for i in {1..9999}; do x=$x$x; done",
+        "echo {1..99999999}", "a[" * 200, "case x in" + " a)" * 300, "<<EOF", "x=${x//*/" + "*" * 50 + "}",
+        "[[ aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa =~ (a+)+b ]]",
+        "echo $((9**9**9))", "let x=1<<999999999", "f() { g; g; }; g() { f; f; }; f", "cat <<A <<B <<C", "'", "\"$(", "`", "${", "$'",
+        "[[ (", "((", "&&", "|", ";;",
     ],
 )  # fmt: skip
 def test_hostile_text_ends_soon_and_quietly(text: str) -> None:
     assert isinstance(read(text), shell.Script)
 
 
-FRAGMENTS = [*"(){}[]<>|&;$`'\"\\\n #=!*?~", "if ", "then\n", "fi\n", "for x in ", "do\n", "done\n", "case x in\n", "esac\n", "${", "$((", "))", "<<EOF\n", "EOF\n",
-             "x=1", "A=(", "+=", "[[ ", " ]]", "[ ", " ]", "function f ", "srun bash -c ", "$x", "source ./x.sh\n", "#SBATCH -N ", "echo ", "eval ", "\u2028", "\x00", "é"]  # fmt: skip
+FRAGMENTS = [*"(){}[]<>|&;$`'\"\\\n #=!*?~", "if ", "then\n", "fi\n", "for x in ", "do\n", "done\n", "case x in\n", "esac\n", "${",
+"$((", "))", "<<EOF\n", "EOF\n",
+             "x=1", "A=(", "+=", "[[ ", " ]]", "[ ", " ]", "function f ", "srun bash -c ", "$x", "source ./x.sh\n", "#SBATCH -N ",
+             "echo ", "eval ", "\u2028", "\x00", "é"]  # fmt: skip
 
 
 @settings(max_examples=300, deadline=None)
@@ -170,7 +178,10 @@ def test_any_text_is_read_without_an_error(parts: list[str]) -> None:
 
 
 def test_mutated_scripts_are_read_without_an_error() -> None:
-    base = '#!/bin/bash\n#SBATCH --nodes=4\nTP=8\nA=(--tp $TP)\nif [ $TP -gt 4 ]; then A+=(--sp); fi\ncat > d.json <<EOF\n{"a": $TP}\nEOF\nsrun bash -c "torchrun ${A[@]}"\n'
+    base = (
+        "#!/bin/bash\n#SBATCH --nodes=4\nTP=8\nA=(--tp $TP)\nif [ $TP -gt 4 ]; then A+=(--sp); fi\n"
+        'cat > d.json <<EOF\n{"a": $TP}\nEOF\nsrun bash -c "torchrun ${A[@]}"\n'
+    )
     chance = random.Random(7)
     for _ in range(400):
         text = base

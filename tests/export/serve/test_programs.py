@@ -19,7 +19,9 @@ from support.every import check_every
 
 
 def plan(**words: Any) -> ServePlan:
-    return make(ServeAsk(**({"model": "llama-3.3-70b:bf16", "on": "8xh100-sxm", "users": 16, "context": 16384} | words)), commands)
+    return make(
+        ServeAsk(**({"model": "llama-3.3-70b:bf16", "on": "8xh100-sxm", "users": 16, "context": 16384} | words)), commands
+    )
 
 
 PLANS: dict[str, dict[str, Any]] = {
@@ -56,7 +58,9 @@ def test_a_plan_comes_back_from_every_engine_that_can_say_it() -> None:
 
 
 def test_llama_cpp_and_ollama_say_their_plans() -> None:
-    made = plan(model="llama-3-8b:q4_k_m", on="2xrtx3090", users=4, context=8192, engine="llama.cpp", fix=("split=layer", "cards=2"))
+    made = plan(
+        model="llama-3-8b:q4_k_m", on="2xrtx3090", users=4, context=8192, engine="llama.cpp", fix=("split=layer", "cards=2")
+    )
     written = export(made, "llama.cpp")
     facts = read_sources([Source("train.sh", written.files["train.sh"])], {}).facts
     assert [facts.value(name) for name in ("users", "context", "split", "kv", "flash")] == [4, 8192, "layer", "f16", True]
@@ -70,7 +74,7 @@ def test_llama_cpp_and_ollama_say_their_plans() -> None:
 
 def test_a_program_refuses_a_plan_that_it_cannot_run() -> None:
     gguf = plan(model="llama-3-8b:q4_k_m", on="2xrtx3090", users=1, engine="llama.cpp")
-    with pytest.raises(UserError, match="vLLM splits a model by tensor, and the plan, made for llama.cpp, by"):
+    with pytest.raises(UserError, match=r"vLLM splits a model by tensor, and the plan, made for llama\.cpp, by"):
         export(gguf, "vllm")
     with pytest.raises(UserError, match=r"llama\.cpp splits a model by layer or row or none"):
         export(plan(fix=("tp=8",)), "llama.cpp")

@@ -53,10 +53,11 @@ class Served:
     def sentences(self) -> Iterator[str]:
         """Yield whether it fits, how fast it is, and what a million tokens cost."""
         word = "fits" if self.per_user is not None else "does not fit"
-        yield f"{word}: {self.peak / GIB:.1f} GiB of {self.capacity / GIB:.1f} on the fullest device, with {self.users:,} requests at full context"
+        memory = f"{self.peak / GIB:.1f} GiB of {self.capacity / GIB:.1f} on the fullest device"
+        yield f"{word}: {memory}, with {self.users:,} requests at full context"
         if self.per_user is None:
             if self.most_users:
-                yield f"{self.most_users:,} requests with a whole context would fit; an engine with a paged cache starts, and lets others wait"
+                yield f"{self.most_users:,} requests with a whole context would fit; a paged cache starts, and lets others wait"
             return
         yield (
             f"speed: {self.per_user:.3g} tokens/s per request (90%: {self.low:.3g} to {self.high:.3g}), {self.sustained:,.4g} in all, "
@@ -131,7 +132,9 @@ def _model(facts: Facts, named: str) -> tuple[Model | None, str]:
     """Return the model: of a GGUF file by its name without the format."""
     text = str(facts.value("model") or "")
     if not named and text.endswith(".gguf"):
-        plain = re.sub(r"[-._](?:i?q\d\w*|f16|bf16|f32|fp16|mxfp4)$", "", text.rpartition("/")[2].removesuffix(".gguf"), flags=re.IGNORECASE)
+        plain = re.sub(
+            r"[-._](?:i?q\d\w*|f16|bf16|f32|fp16|mxfp4)$", "", text.rpartition("/")[2].removesuffix(".gguf"), flags=re.IGNORECASE
+        )
         named = preset_of(plain)
         if not named:
             return None, f"{text} is no preset: --model names one, or the .gguf"
@@ -189,7 +192,9 @@ def _partly(facts: Facts, model: Model) -> Iterator[str]:
             yield f"{name}: {facts.value(name)} in host memory is not predicted"
 
 
-def _predicted(reading: Reading, question: ServeAsk, model: Model) -> tuple[Served | None, Served | None, list[Change], list[str]]:
+def _predicted(
+    reading: Reading, question: ServeAsk, model: Model
+) -> tuple[Served | None, Served | None, list[Change], list[str]]:
     """Predict the file's own layout, and find a better one."""
     free = question.question(model)
     fix = _fixed(reading.facts, free)
@@ -206,7 +211,12 @@ def _predicted(reading: Reading, question: ServeAsk, model: Model) -> tuple[Serv
     best = served(free, top)
     if own.sustained is not None and best.sustained is not None and best.sustained <= own.sustained * (1 + CLOSE):
         return own, None, [], notes
-    words = changes(reading.programs or (reading.program,), reading.facts, setup.of_layout(q, option.layout), setup.of_layout(free, top.layout))
+    words = changes(
+        reading.programs or (reading.program,),
+        reading.facts,
+        setup.of_layout(q, option.layout),
+        setup.of_layout(free, top.layout),
+    )
     return own, best, words, notes
 
 
@@ -244,7 +254,9 @@ def _contradictions(facts: Facts, model: Model | None) -> Iterator[Finding]:
     """Yield what keeps an engine from starting."""
     share = facts.value("memory_share")
     if isinstance(share, int | float) and not 0 < share <= 1:
-        yield Finding("stops", f"a share of the memory of {share:g}: expected above 0 and at most 1", places(facts, "memory_share"))
+        yield Finding(
+            "stops", f"a share of the memory of {share:g}: expected above 0 and at most 1", places(facts, "memory_share")
+        )
     if model is None:
         return
     tp, heads = facts.whole("tp", 1), model.decoder.heads
@@ -255,6 +267,8 @@ def _contradictions(facts: Facts, model: Model | None) -> Iterator[Finding]:
         yield Finding("stops", f"pp {pp} is more than the {layers} layers of {model.name}", places(facts, "pp"))
     context, most = facts.whole("context"), model.decoder.context
     if most and context > most:
-        yield Finding("stops", f"a context of {context:,} is longer than the {most:,} of {model.name}'s config", places(facts, "context"))
+        yield Finding(
+            "stops", f"a context of {context:,} is longer than the {most:,} of {model.name}'s config", places(facts, "context")
+        )
     if facts.value("expert_parallel") is True and not any(op.expert for op in model.ops):
         yield Finding("stops", f"experts are parallel, and {model.name} has none", places(facts, "expert_parallel"))

@@ -12,7 +12,12 @@ from meshwise.export.source import Setting, Span, Unknown
 FILE = "train.sbatch"
 WARNING = 120
 """Seconds before the time limit at which Slurm warns the script, which then asks to be requeued."""
-RENDEZVOUS = ("--rdzv-id=$SLURM_JOB_ID", "--rdzv-backend=c10d", "--rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT", "--local-addr=$SLURMD_NODENAME")
+RENDEZVOUS = (
+    "--rdzv-id=$SLURM_JOB_ID",
+    "--rdzv-backend=c10d",
+    "--rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT",
+    "--local-addr=$SLURMD_NODENAME",
+)
 """torchrun's options inside Slurm: nodes join by themselves, so that none needs a number."""
 
 
@@ -70,7 +75,9 @@ def _plain(word: str) -> bool:
 def _escaped(word: str) -> str:
     """Escape a word for double quotes inside single quotes; variables that the job sets are still expanded."""
     text = re.sub(r'([\\"`])', r"\\\1", word)
-    return re.sub(r"\$(?!NNODES|NODE_RANK|MASTER_ADDR|MASTER_PORT|SLURM|\{[A-Z][A-Z0-9_]*(?::\?|\}))", r"\\$", text).replace("'", "'\\''")
+    return re.sub(r"\$(?!NNODES|NODE_RANK|MASTER_ADDR|MASTER_PORT|SLURM|\{[A-Z][A-Z0-9_]*(?::\?|\}))", r"\\$", text).replace(
+        "'", "'\\''"
+    )
 
 
 # Reading.

@@ -80,7 +80,8 @@ class SweepResult:
 def start(
     run: TrainRun, *, say: Say, progress: Progress | None = None
 ) -> "TrainResult | SweepResult | dry_run.DryRun | submit.Submitted | None":
-    """Train, sweep, submit to Slurm, or make a dry run. None if there was nothing to measure: all steps were done before, or another node reports."""
+    """Train, sweep, submit to Slurm, or make a dry run. None if there was nothing to measure: all steps were done before, or another
+    node reports."""
     say = ignore_broken_pipe(say)
     if run.sweep is not None:
         return _sweep(run, run.sweep, say)

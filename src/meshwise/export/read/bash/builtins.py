@@ -112,9 +112,6 @@ class Builtins:
     def _command(self, simple: tree.Simple) -> Status:
         shell = self.shell
         words = [value for word in simple.words if isinstance(word, Word) for value in shell.expander.fields(word)]
-        for word in simple.words:
-            if isinstance(word, tree.Assignment) and isinstance(word.value, Word):
-                words.append(said(f"{word.name}=") + shell.expander.string(word.value))
         while words and words[0].text in ("command", "builtin") and len(words) > 1 and not words[1].text.startswith("-"):
             words = words[1:]
         shell.spend(sum(len(word.pieces) for word in words))

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from meshwise.export.read.bash.pieces import Source, Value, said
 
 SHORT = {
-    "N": "nodes", "n": "ntasks", "t": "time", "p": "partition", "J": "job-name", "o": "output", "e": "error", "G": "gpus", "c": "cpus-per-task",
+    "N": "nodes", "n": "ntasks", "t": "time", "p": "partition", "J": "job-name", "o": "output", "e": "error", "G": "gpus",
+    "c": "cpus-per-task",
     "A": "account", "C": "constraint", "q": "qos", "a": "array", "w": "nodelist", "x": "exclude", "d": "dependency", "D": "chdir",
 }  # fmt: skip
 OPTION = re.compile(r"--([a-z][a-z0-9-]*)(?:(=)|(?=\s|$))|-([a-zA-Z])=?")

@@ -1,8 +1,10 @@
-"""Expansion: words of the tree -> values, as the shell does it: braces, parameters, substitutions, arithmetic, splitting. Nothing is run."""
+"""Expansion: words of the tree -> values, as the shell does it: braces, parameters, substitutions, arithmetic, splitting. Nothing is
+run."""
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from meshwise.export.read.bash import arithmetic, patterns
 from meshwise.export.read.bash.pieces import EMPTY, Piece, Place, Value, joined, not_known, said
@@ -419,7 +421,7 @@ def _alternatives(tokens: list[Part]) -> list[list[Part]]:
         inner = _sequence("".join(_char(t) or "\0" for t in tokens[start + 1 : end]), tokens[start])
         if inner is None and len(commas) > 1:
             bounds = [*commas, end]
-            inner = [tokens[a + 1 : b] for a, b in zip(bounds, bounds[1:], strict=False)]
+            inner = [tokens[a + 1 : b] for a, b in pairwise(bounds)]
         if inner is not None:
             heads = [each for middle in inner for each in _alternatives(middle)]
             tails = _alternatives(tokens[end + 1 :])

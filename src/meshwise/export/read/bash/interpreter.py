@@ -1,6 +1,7 @@
 """Follow a script through assignments, branches, loops and functions, and note the commands that it would start. Nothing is run.
 
-A test that cannot be decided is followed both ways: what differs afterwards is unknown, with the texts it can be; commands inside are not certain.
+A test that cannot be decided is followed both ways: what differs afterwards is unknown, with the texts it can be; commands inside are
+not certain.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -279,10 +280,8 @@ class Interpreter:
         return self._while(test, loop.body, loop.line, None)
 
     def _for(self, loop: tree.For) -> Status:
-        if loop.words is None:
-            values = self.state.arguments
-        else:
-            values = [value for word in loop.words for value in self.expander.fields(word)]
+        listed = [value for word in loop.words or () for value in self.expander.fields(word)]
+        values = self.state.arguments if loop.words is None else listed
         if values is None or any(_several(value) for value in values):
             shown = " ".join(value.text for value in values or ())
 
@@ -360,7 +359,8 @@ class Interpreter:
             if isinstance(element, Word):
                 array = array.extended(self.expander.fields(element))
                 continue
-            assert element.index is not None and isinstance(element.value, Word)
+            assert element.index is not None
+            assert isinstance(element.value, Word)
             text = self.expander.string(element.index)
             key: int | str | None = text.text if named else _whole(text)
             if key is not None:

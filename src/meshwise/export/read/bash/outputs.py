@@ -1,4 +1,5 @@
-"""Commands whose output follows from their words alone: echo, printf, basename, seq, expr, and filters such as tr and wc. None of them is run."""
+"""Commands whose output follows from their words alone: echo, printf, basename, seq, expr, and filters such as tr and wc. None of them
+is run."""
 
 import re
 from collections.abc import Callable, Sequence

@@ -1,6 +1,7 @@
 """Text that knows where it was written: Place, Piece, Value and Source.
 
-A value of a shell variable is put together from pieces, each of which stands somewhere in a file or is unknown. Words keep their pieces, so a flag
+A value of a shell variable is put together from pieces, each of which stands somewhere in a file or is unknown. Words keep their
+pieces, so a flag
 that is read from `--tp $TP` points to the line where `TP=8` is written, and that number can be changed there.
 """
 

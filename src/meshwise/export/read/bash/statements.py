@@ -118,7 +118,7 @@ class _Parser:
             while self.starts(";") and not self.starts(";;") and not self.starts(";&"):
                 self.at += 1
                 self.gaps()
-            if self.at >= len(self.text) or self.starts(")") and bracket or self.starts(";;") or self.starts(";&"):
+            if self.at >= len(self.text) or (self.starts(")") and bracket) or self.starts(";;") or self.starts(";&"):
                 return tuple(found)
             if self.peek() in ends or self.peek() in RESERVED:
                 return tuple(found)
