@@ -158,6 +158,7 @@ def test_the_driver_of_ray_is_python() -> None:
         (["--nodes=2", "--ntasks-per-node=8"], {"nodes": 2, "devices_per_node": 8}),
         (["--nodes=2", "--ntasks-per-node=1"], {"nodes": 2}),
         (["--gpus=16", "--nodes=2"], {"nodes": 2, "devices": 16}),
+        (["--ntasks=4", "--nodes=4", "--gpus-per-task=8"], {"nodes": 4, "devices_per_node": 8}),
         (["--time=1-12"], {"hours": 36.0}),
         (["--time=90"], {"hours": 1.5}),
         (["--time=UNLIMITED", "--gres=gpu:8"], {"devices_per_node": 8}),

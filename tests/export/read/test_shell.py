@@ -60,6 +60,23 @@ def test_a_branch_that_exits_changes_nothing_after_it() -> None:
     assert [(word.text, word.unknown) for word in read(text).commands[-1].words] == [("train", ""), ("--tp", ""), ("8", "")]
 
 
+@pytest.mark.parametrize(
+    "test",
+    ['if [ "$STAGE" == "" ]; then STAGE=3; fi', 'if [ -z "$STAGE" ]; then STAGE=3; fi', '[ -n "$STAGE" ] || STAGE=3', '[[ -z $STAGE ]] && STAGE=3',
+     'if [ "x$2" = "x" ]; then STAGE=3; fi', 'if [[ $STAGE == "" ]]; then STAGE=3; else OTHER=1; fi'],
+)  # fmt: skip
+def test_a_default_written_as_a_test_is_the_default(test: str) -> None:
+    text = f"STAGE=$2\n{test}\ntrain --stage $STAGE\n"
+    assert texts(read(text)) == ["train", "--stage", "3"]
+    assert texts(read(text, **{"1": "a", "2": "1"})) == ["train", "--stage", "1"]
+
+
+def test_a_script_that_says_its_usage_is_read_as_if_it_had_arguments() -> None:
+    script = read('if [ -z "$1" ]; then echo usage; exit 1; fi\nTP=8\ntrain --tp $TP --data $1\n')
+    assert [(word.text, bool(word.unknown)) for word in script.commands[-1].words] == [("train", False), ("--tp", False), ("8", False), ("--data", False), ("$1", True)]
+    assert texts(read('[ -n "$1" ] || { echo usage; exit 1; }\ntrain --tp 8\n')) == ["train", "--tp", "8"]
+
+
 def test_options_of_the_script_keep_their_defaults() -> None:
     loop = "TP=2\nwhile [[ $# -gt 0 ]]; do case $1 in --tp) TP=$2; shift 2;; *) shift;; esac; done\ntrain --tp $TP\n"
     script = read(loop)
@@ -91,6 +108,8 @@ def test_a_template_filled_in_by_sed_is_a_file() -> None:
         'sed "s/MBS_HERE/4/" t.json | sed "s/GBS_HERE/${GBS:-64}/" > ds.json\n', {"t.json": '{"a": MBS_HERE, "b": GBS_HERE}'}
     )
     assert [(file.name, file.text) for file in script.files] == [("ds.json", '{"a": 4, "b": 64}')]
+    partly = read('sed "s/MBS_HERE/$(nvidia-smi | wc -l)/;s/GBS_HERE/64/g" t.json > ds.json\n', {"t.json": '{"a": MBS_HERE, "b": GBS_HERE}'})
+    assert [file.text for file in partly.files] == ['{"a": $nvidiasmiwcl, "b": 64}']
 
 
 def test_companions_are_followed_and_no_other_file() -> None:

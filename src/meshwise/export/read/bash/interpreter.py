@@ -11,7 +11,7 @@ from meshwise.export.read.bash.builtins import Builtins
 from meshwise.export.read.bash.conditions import Condition, negate
 from meshwise.export.read.bash.directives import Directive
 from meshwise.export.read.bash.expansion import COMMAND, Expander
-from meshwise.export.read.bash.flow import MOST_CALLS, MOST_STEPS, MOST_TEXT, Leave, Started, Status, TooLong
+from meshwise.export.read.bash.flow import MOST_CALLS, MOST_STEPS, MOST_TEXT, Guess, Leave, Started, Status, TooLong
 from meshwise.export.read.bash.pieces import EMPTY, Piece, Source, Value, joined, not_known
 from meshwise.export.read.bash.state import Array, State, merged
 from meshwise.export.read.bash.statements import parse
@@ -135,19 +135,23 @@ class Interpreter:
             return self._case(statement)
         return self._loop(statement)
 
-    def _tested(self, test: Callable[[], bool | None], line: int) -> bool | None:
+    def _tested(self, test: Callable[[], bool | None], line: int) -> Status:
         """Evaluate a test. A variable that nothing sets counts as empty, which is noted."""
         outer, self.expander.testing = self.expander.testing, True
         before = dict(self.expander.assumed)
+        guess = None
         try:
             truth = test()
+            if truth is None:
+                self.expander.nothing_given = True
+                guess = test()
         finally:
-            self.expander.testing = outer
+            self.expander.testing, self.expander.nothing_given = outer, False
         for name in self.expander.assumed.keys() - before.keys():
             self.note(line, f"${name} is taken as not set")
-        return truth
+        return truth if guess is None else Guess(guess)
 
-    def test(self, words: Sequence[tree.Assignment | Word], line: int) -> bool | None:
+    def test(self, words: Sequence[tree.Assignment | Word], line: int) -> Status:
         """Evaluate `[ ... ]` or `test ...`, given its words without the brackets."""
 
         def truth() -> bool | None:
@@ -186,6 +190,20 @@ class Interpreter:
         self.state.take(merged(ends, f"depends on a test that cannot be decided ({self.state.script}:{line})"))
         return None
 
+    def guessed(self, guess: Guess, yes: Callable[[], Status], no: Callable[[], Status], line: int) -> Status:
+        """Follow the way that a script takes if nothing is given from outside; the other one, where the script then ends: it says its usage."""
+        start, before = self.state.copy(), len(self.started)
+        try:
+            status = yes() if guess.holds else no()
+        except Leave as leave:
+            if leave.kind in ("break", "continue"):
+                raise
+            self.state.take(start)
+            del self.started[before:]
+            return no() if guess.holds else yes()
+        self.note(line, "what comes from outside the script is taken as not given")
+        return status
+
     def _if(self, branches: tuple[tuple[tree.Block, tree.Block], ...], otherwise: tree.Block, line: int) -> Status:
         if not branches:
             return self.block(otherwise)
@@ -195,13 +213,18 @@ class Interpreter:
             return self.block(body)
         if truth is False:
             return self._if(branches[1:], otherwise, line)
+        if isinstance(truth, Guess):
+            return self.guessed(truth, lambda: self.block(body), lambda: self._if(branches[1:], otherwise, line), line)
         return self.alternatives([lambda: self.block(body), lambda: self._if(branches[1:], otherwise, line)], line)
 
     def _chain(self, chain: tree.Chain) -> Status:
         status = self.statement(chain.first)
         for operator, statement in chain.rest:
-            if status is None:
-                line = getattr(statement, "line", 0)
+            line = getattr(statement, "line", 0)
+            if isinstance(status, Guess):
+                wanted = Guess(status.holds == (operator == "&&"))
+                self.guessed(wanted, lambda s=statement: self.statement(s), lambda: True, line)
+            elif status is None:
                 self.alternatives([lambda: True, lambda s=statement: self.statement(s)], line)
             elif (status is not False) == (operator == "&&"):
                 status = self.statement(statement)
@@ -222,6 +245,8 @@ class Interpreter:
             status = "ran" if isinstance(status, bool) else status
         if not pipeline.negated:
             return status
+        if isinstance(status, Guess):
+            return Guess(not status.holds)
         return None if status == "ran" else negate(status)
 
     def _case(self, case: tree.Case) -> Status:
@@ -275,7 +300,7 @@ class Interpreter:
 
         def test() -> Status:
             truth = self.block(loop.test)
-            return negate(truth) if loop.until and truth != "ran" else truth
+            return negate(truth) if loop.until and not isinstance(truth, Guess) and truth != "ran" else truth
 
         return self._while(test, loop.body, loop.line, None)
 

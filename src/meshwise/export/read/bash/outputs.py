@@ -201,18 +201,6 @@ def _xargs(texts: list[str], stdin: str) -> str | None:
     return None if texts and texts != ["echo"] else " ".join(stdin.split()) + "\n"
 
 
-def _sed(texts: list[str], stdin: str) -> str | None:
-    """Replace texts without special characters: `sed "s/CONFIG_MBSIZE/4/g"`, the way templates are filled in."""
-    rules = [text for text in texts if text != "-e"]
-    for rule in (part.strip() for text in rules for part in text.split(";") if part.strip()):
-        match = re.fullmatch(r"s(.)(.*?)\1(.*?)\1(g?)", rule)
-        if match is None or re.search(r"[][.*^$\\+?(){}]", match.group(2)) or re.search(r"[\\&]", match.group(3)):
-            return None
-        lines = stdin.splitlines(keepends=True)
-        stdin = "".join(line.replace(match.group(2), match.group(3), -1 if match.group(4) else 1) for line in lines)
-    return stdin
-
-
 PURE: dict[str, Callable[[list[str]], str | None]] = {"basename": _basename, "dirname": _dirname, "seq": _seq, "expr": _expr}
 FILTERS: dict[str, Callable[[list[str], str], str | None]] = {
     "bc": _bc,
@@ -221,5 +209,4 @@ FILTERS: dict[str, Callable[[list[str], str], str | None]] = {
     "cut": _cut,
     "head": _head,
     "xargs": _xargs,
-    "sed": _sed,
 }

@@ -80,6 +80,13 @@ class Value:
         """Whether the value is nothing but pieces that come from outside the script."""
         return bool(self.pieces) and all(piece.outside for piece in self.pieces)
 
+    @property
+    def given_text(self) -> str | None:
+        """The text if nothing is given from outside; None where another piece is unknown."""
+        if any(piece.unknown and not piece.outside for piece in self.pieces):
+            return None
+        return "".join(piece.text for piece in self.pieces if not piece.unknown)
+
     def __add__(self, other: "Value") -> "Value":
         return Value(self.pieces + other.pieces)
 
