@@ -6,14 +6,14 @@ not certain.
 
 from collections.abc import Callable, Mapping, Sequence
 
-from meshwise.export.read.bash import arithmetic, patterns, tree
+from meshwise.export.read.bash import arithmetic, assignments, patterns, tree
 from meshwise.export.read.bash.builtins import Builtins
 from meshwise.export.read.bash.conditions import Condition, negate
 from meshwise.export.read.bash.directives import Directive
 from meshwise.export.read.bash.expansion import COMMAND, Expander
 from meshwise.export.read.bash.flow import MOST_CALLS, MOST_STEPS, MOST_TEXT, Guess, Leave, Started, Status, TooLong
-from meshwise.export.read.bash.pieces import EMPTY, Piece, Source, Value, joined, not_known
-from meshwise.export.read.bash.state import Array, State, merged
+from meshwise.export.read.bash.pieces import Piece, Source, Value, joined, not_known
+from meshwise.export.read.bash.state import State, merged
 from meshwise.export.read.bash.statements import parse
 from meshwise.export.read.bash.words import Parameter, Substitution, Word
 
@@ -191,7 +191,7 @@ class Interpreter:
         return None
 
     def guessed(self, guess: Guess, yes: Callable[[], Status], no: Callable[[], Status], line: int) -> Status:
-        """Follow the way that a script takes if nothing is given from outside; the other one, where the script then ends: it says its usage."""
+        """Follow the way that a script takes if nothing is given from outside; the other one where it then ends, as after its usage."""
         start, before = self.state.copy(), len(self.started)
         try:
             status = yes() if guess.holds else no()
@@ -346,51 +346,9 @@ class Interpreter:
             return leave.kind == "continue"
         return True
 
-    # assignments
-
     def assign(self, assignment: tree.Assignment) -> None:
-        """Set a variable; what the caller has set stays."""
-        name = assignment.name
-        if name in self.fixed:
-            self.state.variables[name] = self.fixed[name]
-            return
-        before = self.state.variables.get(name)
-        if isinstance(assignment.value, tuple):
-            self.state.variables[name] = self._array(assignment.value, before if assignment.append else None, before)
-            return
-        value = self.expander.string(assignment.value)
-        self.spend(len(value.pieces))
-        if len(value.text) > MOST_TEXT:
-            value = not_known(f"${name}", "too long")
-        if assignment.index is not None or isinstance(before, Array):
-            array = before if isinstance(before, Array) else Array(() if before is None else ((0, before),))
-            key = 0 if assignment.index is None else self.expander.key(assignment.index, name)
-            if key is None:
-                self.state.variables[name] = Array(((0, not_known(f"${{{name}[@]}}", "an index that is not known")),))
-                return
-            old = dict(array.items).get(key, EMPTY)
-            self.state.variables[name] = array.with_item(key, old + value if assignment.append else value)
-            return
-        if assignment.append and before is None:
-            before = not_known(f"${name}", "set outside the script", outside=True) if self.expander.is_outside(name) else EMPTY
-        self.state.variables[name] = before + value if assignment.append and isinstance(before, Value) else value
-
-    def _array(
-        self, elements: Sequence[Word | tree.Assignment], start: Value | Array | None, before: Value | Array | None
-    ) -> Array:
-        named = isinstance(before, Array) and before.named
-        array = start if isinstance(start, Array) else Array(((0, start),)) if start is not None else Array((), named)
-        for element in elements:
-            if isinstance(element, Word):
-                array = array.extended(self.expander.fields(element))
-                continue
-            assert element.index is not None
-            assert isinstance(element.value, Word)
-            text = self.expander.string(element.index)
-            key: int | str | None = text.text if named else _whole(text)
-            if key is not None:
-                array = array.with_item(key, self.expander.string(element.value))
-        return array
+        """Set a variable."""
+        assignments.assign(self, assignment)
 
     def call(self, name: str, words: Sequence[Value]) -> Status:
         """Call a function of the script."""
@@ -418,10 +376,6 @@ class Interpreter:
 def _several(value: Value) -> bool:
     """Return whether an unknown value may be several words or none."""
     return any(piece.unknown for piece in value.pieces)
-
-
-def _whole(value: Value) -> int | None:
-    return int(value.text) if value.known and value.text.isdigit() and len(value.text) < 9 else None
 
 
 def _reads_arguments(block: tree.Block) -> bool:
