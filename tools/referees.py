@@ -3,7 +3,7 @@
     python tools/referees.py               install each referee into a folder of its own and run tests/referees with it; write the results
     python tools/referees.py keys [NAME]   write tests/fixtures/referees/NAME.json: the keys that each program lists
 
-Keys are read from the packages' sources, which are downloaded and not run, except Megatron's, whose arguments are built when it is imported.
+Keys are read from the packages' sources, which are downloaded and not run, except where they exist only after an import.
 """
 
 import ast
@@ -25,19 +25,34 @@ FOLDER = ROOT / ".referees"
 OWN = ("numpy", "scipy", "typer", "rich", "huggingface-hub", "gguf", "pyyaml", "pytest", "hypothesis")
 """What meshwise and its tests need in the same environment."""
 
-TITAN = ["tyro", "docstring_parser", "typing_extensions", "shtab", "typeguard", "spmd_types==0.3.1", "einops", "torch_checkpointing", "torchdata", "tensorboard", "pillow"]
+TITAN = [
+    "tyro",
+    "docstring_parser",
+    "typing_extensions",
+    "shtab",
+    "typeguard",
+    "spmd_types==0.3.1",
+    "einops",
+    "torch_checkpointing",
+]
+TITAN += ["torchdata", "tensorboard", "tensorboard-data-server", "grpcio", "pillow", "torchao"]
+HF = ["transformers", "datasets", "tokenizers", "jinja2", "triton", "protobuf", "absl-py", "markdown", "werkzeug"]
 TABLE: dict[str, dict[str, object]] = {
     "training": {
         "tests": ["test_training.py"],
         "python": "python3.11",
         "install": [
             ["torch==2.13.0"],
-            ["accelerate==1.15.0", "transformers", "datasets", "tokenizers", "jinja2", "triton", "protobuf", "absl-py", "markdown", "werkzeug"],
+            ["accelerate==1.15.0", *HF],
             ["--no-build-isolation", "setuptools", "wheel", "ninja"],
             ["--no-build-isolation", "deepspeed==0.19.8"],
             ["--no-deps", *TITAN],
         ],
-        "folders": {"TORCHTITAN_03": "torchtitan==0.3.0", "TORCHTITAN_02": "torchtitan==0.2.2", "MEGATRON": "megatron-core==0.19.2"},
+        "folders": {
+            "TORCHTITAN_03": "torchtitan==0.3.0",
+            "TORCHTITAN_02": "torchtitan==0.2.2",
+            "MEGATRON": "megatron-core==0.19.2",
+        },
         "versions": ["accelerate", "deepspeed", "transformers", "torch"],
     },
 }
@@ -48,7 +63,16 @@ TABLE: dict[str, dict[str, object]] = {
 
 def download(package: str, folder: Path) -> Path:
     """Download a package's wheel, without what it depends on, and return its unpacked folder."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--only-binary=:all:",
+    ]
     subprocess.run([*command, "--python-version", "3.12", "--dest", str(folder), package], check=True)
     wheel = next(folder.glob("*.whl"))
     with zipfile.ZipFile(wheel) as archive:
@@ -60,7 +84,12 @@ def fields(*files: Path) -> set[str]:
     """Return the names of every annotated field of every class in some files."""
     trees = [ast.parse(file.read_text(encoding="utf-8")) for file in files]
     classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    own = [node.target.id for one in classes for node in one.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)]
+    own = [
+        node.target.id
+        for one in classes
+        for node in one.body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    ]
     return set(own)
 
 
@@ -80,7 +109,9 @@ def sections(file: Path, root: str) -> Iterator[str]:
 def options(*files: Path) -> set[str]:
     """Return every text in some files that looks like a flag."""
     trees = [ast.parse(file.read_text(encoding="utf-8")) for file in files]
-    texts = [node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    texts = [
+        node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
     return {text for text in texts if re.fullmatch(r"--[A-Za-z][\w.-]*", text)}
 
 
@@ -214,7 +245,8 @@ def judge(name: str) -> dict[str, object]:
     tests = [str(ROOT / "tests" / "referees" / test) for test in TABLE[name]["tests"]]  # type: ignore[union-attr]
     paths = [str(ROOT / "src"), str(ROOT / "tests"), folders.get("MEGATRON", "")]
     variables = os.environ | folders | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    command = [str(python), "-W", "ignore", "-m", "pytest", "-q", "--tb=short", "--override-ini", "filterwarnings=ignore", "-p", "no:cacheprovider"]
+    command = [str(python), "-W", "ignore", "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider"]
+    command += ["--override-ini", "filterwarnings=ignore"]
     done = subprocess.run([*command, *tests], env=variables, cwd=ROOT)
     listed = subprocess.run([str(python), "-m", "pip", "list", "--format=json"], check=True, capture_output=True, text=True)
     installed = {row["name"].lower(): row["version"] for row in json.loads(listed.stdout)}
