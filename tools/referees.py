@@ -3,7 +3,7 @@
     python tools/referees.py               install each referee into a folder of its own and run tests/referees with it; write the results
     python tools/referees.py keys [NAME]   write tests/fixtures/referees/NAME.json: the keys that each program lists
 
-Keys are read from the packages' sources, which are downloaded and not run, except Megatron's, whose arguments are built when it is imported.
+Keys are read from the packages' sources, which are downloaded and not run, except where they exist only after an import.
 """
 
 import ast
@@ -34,28 +34,16 @@ TITAN = [
     "spmd_types==0.3.1",
     "einops",
     "torch_checkpointing",
-    "torchdata",
-    "tensorboard",
-    "pillow",
 ]
+TITAN += ["torchdata", "tensorboard", "tensorboard-data-server", "grpcio", "pillow", "torchao"]
+HF = ["transformers", "datasets", "tokenizers", "jinja2", "triton", "protobuf", "absl-py", "markdown", "werkzeug"]
 TABLE: dict[str, dict[str, object]] = {
     "training": {
         "tests": ["test_training.py"],
         "python": "python3.11",
         "install": [
             ["torch==2.13.0"],
-            [
-                "accelerate==1.15.0",
-                "transformers",
-                "datasets",
-                "tokenizers",
-                "jinja2",
-                "triton",
-                "protobuf",
-                "absl-py",
-                "markdown",
-                "werkzeug",
-            ],
+            ["accelerate==1.15.0", *HF],
             ["--no-build-isolation", "setuptools", "wheel", "ninja"],
             ["--no-build-isolation", "deepspeed==0.19.8"],
             ["--no-deps", *TITAN],
@@ -290,19 +278,8 @@ def judge(name: str) -> dict[str, object]:
     tests = [str(ROOT / "tests" / "referees" / test) for test in TABLE[name]["tests"]]  # type: ignore[union-attr]
     paths = [str(ROOT / "src"), str(ROOT / "tests"), folders.get("MEGATRON", "")]
     variables = os.environ | folders | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "MESHWISE_REFEREE": name}
-    command = [
-        str(python),
-        "-W",
-        "ignore",
-        "-m",
-        "pytest",
-        "-q",
-        "--tb=short",
-        "--override-ini",
-        "filterwarnings=ignore",
-        "-p",
-        "no:cacheprovider",
-    ]
+    command = [str(python), "-W", "ignore", "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider"]
+    command += ["--override-ini", "filterwarnings=ignore"]
     done = subprocess.run([*command, *tests], env=variables, cwd=ROOT)
     listed = subprocess.run([str(python), "-m", "pip", "list", "--format=json"], check=True, capture_output=True, text=True)
     installed = {row["name"].lower(): row["version"] for row in json.loads(listed.stdout)}

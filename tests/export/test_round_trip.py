@@ -21,7 +21,8 @@ def setups(draw: st.DrawFn, names: tuple[str, ...]) -> Setup:
     """Draw any layout of a plan's devices, possible or not."""
     setup = base(draw(st.sampled_from(names)))
     devices, batch = setup.whole("devices"), setup.whole("batch")
-    tp, pp, cp = draw(POWERS), draw(POWERS), draw(st.sampled_from([1, 2, 4]))
+    stages = st.sampled_from([3, 6, 12, 24]) if devices % 3 == 0 else POWERS
+    tp, pp, cp = draw(POWERS), draw(stages), draw(st.sampled_from([1, 2, 4]))
     assume(devices % (tp * pp * cp) == 0)
     dp = devices // (tp * pp * cp)
     replicate = draw(st.sampled_from([size for size in (1, 2, 4, 8) if dp % size == 0]))

@@ -1,5 +1,6 @@
 """Plans as files: every program with every launcher, read again from the files alone; refusals; placeholders; the verb."""
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -32,28 +33,26 @@ PLANS = {
 FIX = {"fsdp": ("tp=1", "cp=1", "pp=1", "recompute=full"), "deepspeed": ("tp=1", "pp=1", "recompute=full"), "maxtext": ("cp=1",)}
 
 
+@cache
 def of(framework: str) -> TrainPlan:
     return api.plan("llama-3.1-8b", on="4x8xh100-sxm", batch="512x4096", framework=framework, fix=FIX.get(framework, ()), top=20)
 
 
 @pytest.mark.parametrize("program", PLANS)
-@pytest.mark.parametrize("launcher", ["torchrun", "slurm", "jobset", "skypilot"])
-def test_exported_files_say_the_plan_again(program: str, launcher: str, tmp_path: Path) -> None:
+def test_exported_files_say_the_plan_again(program: str, tmp_path: Path) -> None:
     made = of(PLANS[program])
-    number = next(
-        (i for i in range(1, len(made.choices) + 1) if not _refused(made, program, i)),
-        0,
-    )
+    number = next((i for i in range(1, len(made.choices) + 1) if not _refused(made, program, i)), 0)
     assert number, f"{program} can say no layout of its own framework"
-    paths = export(made, program, launcher, number).save(tmp_path)
-    reading = read_files(paths)
-    chosen = made.choices[number - 1]
-    facts = derive.complete(reading.facts, chosen.devices)
-    assert facts.value("devices") == 32
-    assert (facts.value("batch"), facts.value("seq")) == (512, 4096)
-    row, missing = row_of(reading.program, facts)
-    assert not missing
-    assert row == normal(chosen.layout)
+    for launcher in ("torchrun", "slurm", "jobset", "trainjob", "leaderworkerset", "skypilot"):
+        paths = export(made, program, launcher, number).save(tmp_path / launcher)
+        reading = read_files(paths)
+        chosen = made.choices[number - 1]
+        facts = derive.complete(reading.facts, chosen.devices)
+        assert facts.value("devices") == 32, launcher
+        assert (facts.value("batch"), facts.value("seq")) == (512, 4096), launcher
+        row, missing = row_of(reading.program, facts)
+        assert not missing, launcher
+        assert row == normal(chosen.layout), launcher
 
 
 def _refused(made: TrainPlan, program: str, number: int) -> bool:
@@ -85,7 +84,8 @@ def test_a_refusal_names_the_nearest_layout_and_how_to_plan_it() -> None:
     message = str(refused.value)
     assert "torchtitan 0.3 has no ZeRO 1" in message
     assert "the nearest layout that it can say is " in message
-    assert "--framework torchtitan --fix" in message
+    assert "--framework torchtitan" in message
+    assert "--fix" in message
 
 
 def test_what_no_layout_helps_is_refused_with_the_reason() -> None:

@@ -29,7 +29,7 @@ class Kind:
 
 def _whole(value: Any) -> int:
     if isinstance(value, bool | tuple):
-        raise ValueError(value)
+        raise ValueError("not a number")
     if isinstance(value, int):
         return value
     text = str(value).strip().replace("_", "").replace(",", "")
@@ -63,7 +63,7 @@ def _truth(value: Any) -> bool:
 
 def _text(value: Any) -> str:
     if isinstance(value, tuple | bool) or value is None:
-        raise ValueError(value)
+        raise ValueError("not a word")
     return str(value)
 
 
@@ -98,7 +98,7 @@ def switch(on: Value = True, off: Value | None = None) -> Kind:
     )
 
 
-def word(values: Mapping[Value, str], also: Mapping[str, Value | None] | None = None) -> Kind:
+def word(values: Mapping[Any, str], also: Mapping[str, Value | None] | None = None) -> Kind:
     """Return the kind of a key with a few words: `values` maps values of the fact to them; `also` maps words that are only read."""
     by_word: dict[str, Value | None] = {text.lower(): value for value, text in values.items()} | {
         text.lower(): value for text, value in (also or {}).items()

@@ -217,6 +217,8 @@ def joined(facts: Facts, companion: Facts) -> Facts:
 
 def _stated(row: Key, setting: Setting, auto: str) -> list[Stated]:
     """Return what a setting says about its fact; nothing where its kind says that the value says nothing."""
+    if setting.value is None:
+        return []  # an explicit null is as good as no key
     if auto and setting.value == "auto":
         return [Stated(row.fact, None, "unknown", setting.span, setting.key, auto)]
     if isinstance(setting.value, Unknown):

@@ -114,8 +114,8 @@ def _shown(row: Key, said: Stated) -> str:
 
 
 def patched(texts: Mapping[str, str], facts: Facts, wanted: Sequence[Change]) -> dict[str, str]:
-    """Return the texts of the files with changes applied; only files that change. A change that has no place is left out, so that the caller
-    must read the result again and compare."""
+    """Return the texts of the files with changes applied; only files that change. A change that has no place is left out, so that the
+    caller must read the result again and compare."""
     result = dict(texts)
     inserted = [change for change in wanted if change.action == "insert"]
     for file, text in texts.items():

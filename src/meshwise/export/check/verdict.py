@@ -106,8 +106,8 @@ class Verdict:
         return f"fits: {self.own.name}"
 
     def save(self, out: str | Path) -> list[Path]:
-        """Write the patched files: to `out` where one file changes, else into the folder `out` under their own names. UserError where nothing can
-        be patched."""
+        """Write the patched files: to `out` where one file changes, else into the folder `out` under their own names. UserError where
+        nothing can be patched."""
         from meshwise.catalogue import files
 
         if not self.patched:

@@ -57,7 +57,9 @@ KEYS = (
         Kind(lambda value: str(value).lower() not in ("no", "none", "false"), lambda on: "INDUCTOR" if on else None, "a backend"),
     ),
 )
-LIMITS: Limits = NO_PIPELINE | NO_EXPERTS | {
+LIMITS: Limits = {
+    **NO_PIPELINE,
+    **NO_EXPERTS,
     "sp": (0,),
     "recompute": ("none", "full"),
     "precision": ("bf16", "fp16"),

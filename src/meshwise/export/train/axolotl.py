@@ -68,7 +68,9 @@ KEYS = (
     Key("save_every", "save_steps", INT, write="never"),
     Key("seed", "seed", INT, write="never"),
 )
-LIMITS: Limits = NO_PIPELINE | NO_EXPERTS | {
+LIMITS: Limits = {
+    **NO_PIPELINE,
+    **NO_EXPERTS,
     "sp": (0,),
     "zero": (2, 3),
     "recompute": ("none", "full"),

@@ -34,7 +34,9 @@ KEYS = (
     Key("optimizer", "optimizer.type", OPTIMIZERS),
     Key("optimizer_text", "optimizer.type", TEXT, write="never"),
 )
-LIMITS: Limits = NO_PIPELINE | NO_EXPERTS | {
+LIMITS: Limits = {
+    **NO_PIPELINE,
+    **NO_EXPERTS,
     "sp": (0,),
     "recompute": ("none",),
     "precision": ("bf16", "fp16"),

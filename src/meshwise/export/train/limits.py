@@ -1,13 +1,13 @@
 """What a program cannot say: a table of the values that each axis may have, and the nearest layout within it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from meshwise.cost.axes import BY_NAME
 from meshwise.export.facts import BY_NAME as FACTS
 from meshwise.export.facts import Value
 from meshwise.export.program import Refusal, Setup
 
-Limits = Mapping[str, tuple[Value, ...]]
+Limits = dict[str, tuple[Value, ...]]
 """Values that a program can say, by axis or fact; an axis that is missing here may have any value."""
 NO_PIPELINE: Limits = {"pp": (1,), "vpp": (1,), "schedule": ("1f1b",)}
 NO_EXPERTS: Limits = {"ep": (1,)}

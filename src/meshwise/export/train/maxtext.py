@@ -81,13 +81,15 @@ LIMITS: Limits = {
     "compile": (False,),
 }
 NAMES = {
-    "llama-2-7b": "llama2-7b", "llama-2-13b": "llama2-13b", "llama-2-70b": "llama2-70b", "llama-3-8b": "llama3-8b", "llama-3-70b": "llama3-70b",
+    "llama-2-7b": "llama2-7b", "llama-2-13b": "llama2-13b", "llama-2-70b": "llama2-70b", "llama-3-8b": "llama3-8b",
+    "llama-3-70b": "llama3-70b",
     "llama-3-405b": "llama3.1-405b", "llama-3.1-8b": "llama3.1-8b", "llama-3.1-70b": "llama3.1-70b", "llama-3.1-405b": "llama3.1-405b",
     "llama-3.3-70b": "llama3.3-70b", "mistral-7b": "mistral-7b", "mixtral-8x7b": "mixtral-8x7b", "mixtral-8x22b": "mixtral-8x22b",
     "gemma-2b": "gemma-2b", "gemma-7b": "gemma-7b", "gemma-2-2b": "gemma2-2b", "gemma-2-9b": "gemma2-9b", "gemma-2-27b": "gemma2-27b",
     "gemma-3-4b": "gemma3-4b", "gemma-3-12b": "gemma3-12b", "gemma-3-27b": "gemma3-27b", "qwen3-0.6b": "qwen3-0.6b", "qwen3-4b": "qwen3-4b",
     "qwen3-8b": "qwen3-8b", "qwen3-14b": "qwen3-14b", "qwen3-32b": "qwen3-32b", "qwen3-30b-a3b": "qwen3-30b-a3b",
-    "qwen3-235b-a22b": "qwen3-235b-a22b", "deepseek-v2-lite": "deepseek2-16b", "deepseek-v2": "deepseek2-236b", "deepseek-v3": "deepseek3-671b",
+    "qwen3-235b-a22b": "qwen3-235b-a22b", "deepseek-v2-lite": "deepseek2-16b", "deepseek-v2": "deepseek2-236b",
+    "deepseek-v3": "deepseek3-671b",
     "gpt-oss-20b": "gpt-oss-20b", "gpt-oss-120b": "gpt-oss-120b", "llama-4-scout": "llama4-17b-16e", "llama-4-maverick": "llama4-17b-128e",
     "gpt3-175b": "gpt3-175b",
 }  # fmt: skip

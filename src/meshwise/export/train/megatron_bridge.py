@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from meshwise.export import forms
 from meshwise.export.facts import Facts, Value
-from meshwise.export.kinds import BOOL, INT, word
+from meshwise.export.kinds import BOOL, Kind, word
 from meshwise.export.program import Key, Program, Refusal, Setup, Written
 from meshwise.export.source import Setting, Source
 from meshwise.export.train import megatron, megatron_rules
@@ -35,10 +35,9 @@ SECTIONS = {
     "checkpoint_format": "checkpoint.ckpt_format",
 }
 """Keys that are not `model.` and the name of Megatron-LM's flag."""
-DROPPED = ("torch_fsdp", "rotary", "tokenizer", "samples", "layers_per_chunk", "ramp", "activation_offload", "precision", "fp8_format", "fp8_recipe",
-           "fp4_format", "fp4_recipe", "grouped", "position_kind", "norm", "gated", "biased", "qk_norm", "tied", "vocab", "positions", "norm_eps",
-           "layers", "hidden", "ffn", "heads", "kv_heads", "head_dim", "rope_theta", "qkv_bias", "experts", "top_k", "expert_ffn", "shared_ffn")  # fmt: skip
-"""Facts of the recipe, which has the model's sizes, or that other keys say."""
+DROPPED = ("torch_fsdp", "samples", "layers_per_chunk", "ramp", "activation_offload", "precision", "fp8_format", "fp8_recipe", "fp4_format",
+           "fp4_recipe")  # fmt: skip
+"""Facts that it has no key for, or says with another one."""
 
 
 def _key(row: Key) -> Key:
@@ -59,7 +58,7 @@ KEYS = (
         if row.fact not in DROPPED and row.key != "--recompute-activations"
     ),
     Key("precision", "mixed_precision", PRECISIONS, write="always"),
-    Key("activation_layers", "model.cpu_offloading_num_layers", INT, write="never"),
+    *(replace(row, write="never") for row in NEMO),
 )
 
 

@@ -111,7 +111,7 @@ def _schedule(facts: Facts) -> Iterator[Stated]:
 def _model(facts: Facts) -> Iterator[Stated]:
     """Yield the sizes that Megatron derives where they are not given."""
     heads, hidden = facts.whole("heads"), facts.whole("hidden")
-    if heads and ("kv_heads" not in facts or not facts.value("grouped")):
+    if heads and ("kv_heads" not in facts or facts.value("grouped") is False):
         yield facts.derived("kv_heads", heads, "as heads: no --group-query-attention", "heads")
     if hidden and "ffn" not in facts:
         gated = bool(facts.value("gated"))
@@ -165,7 +165,8 @@ def _recompute_words(how: str) -> dict[str, Value]:
     if how == "none":
         return {}
     module = {value: name for name, value in MODULES.items()}.get(how, "core_attn")
-    return {"granularity": "selective"} | ({"recompute_modules": (module,)} if how != "selective" else {})
+    words: dict[str, Value] = {"granularity": "selective"}
+    return words | {"recompute_modules": (module,)} if how != "selective" else words
 
 
 def _offload_words(setup: Setup) -> dict[str, Value]:

@@ -14,6 +14,14 @@ PRECISIONS = word({"bf16": "bfloat16", "fp16": "fp16", "fp32": "fp32"}, {"bf16":
 POSITIONS = word({"learned": "learned", "rope": "rotary", "alibi": "alibi", "none": "none"}, {"sinusoidal": None, "rpe": None})
 
 
+NORMS = word(
+    {"layernorm": "layernorm", "rmsnorm": "rmsnorm"}, {"scalenorm": None, "te_rmsnorm": "rmsnorm", "te_layernorm": "layernorm"}
+)
+OPTIMIZERS = word(
+    {"adamw": "Adam"}, {"onebitadam": "adamw", "cpu_adam": "adamw", "sm3": None, "madgrad_wd": None, "sgd": "sgd", "lion": None}
+)
+
+
 def _row(fact: str, key: str, kind: Kind = INT, default: object = None) -> Key:
     """Return a row whose key may have dashes or underscores, as NeoX allows."""
     return Key(fact, key, kind, also=(key.replace("_", "-"),), default=default, write="never")  # pyright: ignore[reportArgumentType]
@@ -35,7 +43,7 @@ KEYS = (
     _row("position_kind", "pos_emb", POSITIONS, default="learned"),
     _row("tied", "no_weight_tying", switch(False, True), default=True),
     _row("gated_by", "activation", TEXT),
-    _row("norm", "norm", word({"layernorm": "layernorm", "rmsnorm": "rmsnorm"}, {"scalenorm": None, "te_rmsnorm": "rmsnorm", "te_layernorm": "layernorm"}), default="layernorm"),
+    _row("norm", "norm", NORMS, default="layernorm"),
     _row("experts", "moe_num_experts", Kind(lambda value: int(value) if int(value) > 1 else None, int, "a whole number")),
     _row("batch", "train_batch_size"),
     _row("mbs", "train_micro_batch_size_per_gpu"),
@@ -50,7 +58,7 @@ KEYS = (
     _row("bf16", "bf16.enabled", BOOL),
     _row("fp16", "fp16.enabled", BOOL),
     _row("precision", "precision", PRECISIONS),
-    _row("optimizer", "optimizer.type", word({"adamw": "Adam"}, {"onebitadam": "adamw", "cpu_adam": "adamw", "sm3": None, "madgrad_wd": None, "sgd": "sgd", "lion": None})),
+    _row("optimizer", "optimizer.type", OPTIMIZERS),
     _row("save_every", "checkpoint_factor"),
     _row("seed", "seed"),
 )  # fmt: skip

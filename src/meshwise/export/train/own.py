@@ -7,8 +7,8 @@ from meshwise.errors import UserError
 from meshwise.export import forms
 from meshwise.export.facts import Facts, Stated, Value
 from meshwise.export.kinds import INT, TEXT, word
-from meshwise.export.read.flags import POSITIONAL
 from meshwise.export.program import Key, Program, Refusal, Setup, Written
+from meshwise.export.read.flags import POSITIONAL
 from meshwise.export.source import Setting, Source
 from meshwise.export.train.limits import NO_EXPERTS, Limits, limited
 
@@ -38,7 +38,8 @@ KEYS = (
     Key("save_every", "--checkpoint-every", INT, write="never"),
     Key("seed", "--seed", INT, write="never"),
 )
-LIMITS: Limits = NO_EXPERTS | {
+LIMITS: Limits = {
+    **NO_EXPERTS,
     "recompute": ("none", "selective", "full"),
     "offload": ("none",),
     "precision": ("bf16",),

@@ -155,7 +155,7 @@ def refuse(setup: Setup) -> Iterable[Refusal]:
     if setup.values.get("experts") and setup.whole("etp") > 1:
         yield Refusal(f"{TITLE} {VERSION} has no tensor parallelism of experts", {"etp": 1})
     if setup.plan is not None and not config_of(setup):
-        precise = [row for config, row in registered().items() if row["precision"] == "bf16"]
+        precise = [row for row in registered().values() if row["precision"] == "bf16"]
         model = str(setup.plan.ask.model)
         known = any(FLAVOURS.get((row["module"], str(row["flavor"]).lower())) == TWINS.get(model, model) for row in precise)
         instead: dict[str, int | str] = {"precision": "bf16"} if known and setup.text("precision") != "bf16" else {}

@@ -83,11 +83,11 @@ def write(setup: Setup) -> Written:
 
 
 def _words(precision: str) -> dict[str, Value]:
-    return {
-        "fp8": {"converters": ("quantize.linear.float8",)},
-        "fp8-row": {"converters": ("quantize.linear.float8",), "float8_recipe": "rowwise"},
-        "mxfp8": {"converters": ("quantize.linear.mx",)},
-    }.get(precision, {})
+    converter = {"fp8": "quantize.linear.float8", "fp8-row": "quantize.linear.float8", "mxfp8": "quantize.linear.mx"}.get(
+        precision, ""
+    )
+    words: dict[str, Value] = {"converters": (converter,)} if converter else {}
+    return words | {"float8_recipe": "rowwise"} if precision == "fp8-row" else words
 
 
 def flavour_of(setup: Setup) -> tuple[str, str]:

@@ -70,7 +70,9 @@ KEYS = (
     *TRAINING,
     Key("seq", "max_length", INT, also=("max_seq_length", "model_max_length", "block_size", "cutoff_len", "max_seq_len")),
 )
-LIMITS: Limits = NO_PIPELINE | NO_EXPERTS | {
+LIMITS: Limits = {
+    **NO_PIPELINE,
+    **NO_EXPERTS,
     "tp": (1,),
     "cp": (1,),
     "recompute": ("none", "full"),

@@ -42,7 +42,8 @@ def check(
     json: Json = False,
 ) -> None:
     """Reads scripts and configurations of Megatron, DeepSpeed, torchtitan, accelerate, Trainer, Axolotl, LLaMA-Factory, nanotron, MaxText,
-    NeoX, vLLM, SGLang, TensorRT-LLM and llama.cpp; nothing is executed. Exit code 1: it does not fit or cannot start; 2: it cannot be read."""
+    NeoX, vLLM, SGLang, TensorRT-LLM and llama.cpp; nothing is executed. Exit code 1: it does not fit or cannot start; 2: it cannot be
+    read."""
     if not files:
         raise UserError("missing FILE: a launch script or configuration")
     verdict = api.check(*files, **given.of(CheckAsk))
