@@ -56,8 +56,6 @@ class Served:
         memory = f"{self.peak / GIB:.1f} GiB of {self.capacity / GIB:.1f} on the fullest device"
         yield f"{word}: {memory}, with {self.users:,} requests at full context"
         if self.per_user is None:
-            if self.most_users:
-                yield f"{self.most_users:,} requests with a whole context would fit; a paged cache starts, and lets others wait"
             return
         yield (
             f"speed: {self.per_user:.3g} tokens/s per request (90%: {self.low:.3g} to {self.high:.3g}), {self.sustained:,.4g} in all, "
@@ -192,32 +190,39 @@ def _partly(facts: Facts, model: Model) -> Iterator[str]:
             yield f"{name}: {facts.value(name)} in host memory is not predicted"
 
 
-def _predicted(
-    reading: Reading, question: ServeAsk, model: Model
-) -> tuple[Served | None, Served | None, list[Change], list[str]]:
+def _predicted(reading: Reading, question: ServeAsk, model: Model) -> tuple[Served | None, Served | None, list[Change], list[str]]:
     """Predict the file's own layout, and find a better one."""
-    free = question.question(model)
-    fix = _fixed(reading.facts, free)
-    q = ServeAsk(**{**vars(question), "fix": fix}).question(model)
-    mine, all_found = search(q), search(free)
-    option = _first(mine)
+    fix = _fixed(reading.facts, question.question(model))
+    asked_for, notes = _started_with(replace(question, fix=fix), reading.facts, model)
+    q, free = asked_for.question(model), replace(asked_for, fix=question.fix).question(model)
+    option = _first(search(q))
     if option is None:
         return None, None, [], [f"the planner has no layout {','.join(fix)} for {free.cluster.name}"]
     own = served(q, option)
-    notes = [] if reading.facts.whole("users") else ["users are not stated: one request is assumed; --set users=64"]
-    top = all_found.options[0] if all_found.options else None
+    top = next(iter(search(free).options), None)
     if top is None or top.layout.name == option.layout.name:
         return own, None, [], notes
     best = served(free, top)
     if own.sustained is not None and best.sustained is not None and best.sustained <= own.sustained * (1 + CLOSE):
         return own, None, [], notes
-    words = changes(
-        reading.programs or (reading.program,),
-        reading.facts,
-        setup.of_layout(q, option.layout),
-        setup.of_layout(free, top.layout),
-    )
-    return own, best, words, notes
+    mine, better = setup.of_layout(q, option.layout), setup.of_layout(free, top.layout)
+    return own, best, changes(reading.programs or (reading.program,), reading.facts, mine, better), notes
+
+
+def _started_with(ask: ServeAsk, facts: Facts, model: Model) -> tuple[ServeAsk, list[str]]:
+    """Return the question with as many requests as fit: a paged cache starts with room for one whole context, and the number in the file is
+    the most that it runs at a time. llama.cpp reserves the cache of all its slots when it starts."""
+    if not facts.whole("users"):
+        return ask, ["users are not stated: one request is assumed; --set users=64"]
+    q = ask.question(model)
+    if q.engine.name in ONE_COPY:
+        return ask, []
+    copies = facts.whole("replicas", 1)
+    least = _first(search(replace(ask, users=copies).question(model)))
+    if least is None or not least.fits or least.most_users >= ask.users:
+        return (ask if least is not None and least.fits else replace(ask, users=copies)), []
+    note = f"the cache holds {least.most_users:,} requests with a whole context of {q.work.context:,} tokens, of at most {ask.users:,} at a time"
+    return replace(ask, users=max(copies, least.most_users)), [note]
 
 
 def _first(found: Found) -> Option | None:

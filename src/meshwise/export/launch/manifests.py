@@ -118,7 +118,8 @@ def composed(source: Source) -> list[Any]:
     import yaml
 
     try:
-        return [node for node in yaml.compose_all(source.text, Loader=yaml.SafeLoader) if node is not None]  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+        nodes: list[Any] = list(yaml.compose_all(source.text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+        return [node for node in nodes if node is not None]
     except (yaml.YAMLError, ValueError, RecursionError, IndexError):
         return []
 

@@ -183,7 +183,8 @@ class _Parser(Cursor):
                 parts.append(part)
                 pos += 1
             self.at = pos + 1
-            return tree.Count(*parts, self._loop_body(), line)
+            first, test, step = parts
+            return tree.Count(first, test, step, self._loop_body(), line)
         match = NAME.match(self.text, self.at)
         if match is None:
             raise ShellSyntaxError("for is not followed by a name", self.at)
