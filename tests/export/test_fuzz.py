@@ -26,7 +26,8 @@ PIECES = [
     "$(touch /tmp/never)", "`id`", "$((1<<99999))", "${X:-", "${A[@]}", "<<EOF\n", "\x00", "'", '"', "&a [*a]",
     "!!python/object:os.system x",
     "source /etc/passwd\n", "9" * 30, "-1", "1e400", "nan", "0", "--tensor-model-parallel-size 0 ", "--micro-batch-size=-3 ", "\t",
-    "{", "}", "[", "]", ": ", "\n", "auto", "\u2028", "#", "\\\n", "<<: *x", "eval ", "true", "8", "é", "--pipeline-model-parallel-size 999999999999 ",
+    "{", "}", "[", "]", ": ", "\n", "auto", "\u2028", "#", "\\\n", "<<: *x", "eval ", "true", "8", "é",
+    "--pipeline-model-parallel-size 999999999999 ",
     "--global-batch-size 1e30 ", "[parallelism]\n", "\ufeff", "--num-layers x ", "--", "=", "%", "&&", "|", ";", "exec ", "tp: [1, 2]\n",
 ]  # fmt: skip
 ALLOWED = (str(Path(meshwise.__file__).parent), sys.prefix, sys.base_prefix, os.devnull)

@@ -183,10 +183,21 @@ def _idle(program: Program, facts: Facts) -> Iterator[Finding]:
             f"{recipe.key} does nothing: model.converters does not name the converter, so products stay in bf16",
             (recipe.where,),
         )
-    if facts.value("granularity") == "full" and program.name == "megatron" and not facts.says("recompute_method"):
+    asked = facts.get("granularity")
+    new = asked is not None and asked.key.replace("_", "-") == "--recompute-granularity"
+    if new and facts.value("granularity") == "full" and program.name == "megatron" and not facts.says("recompute_method"):
         yield Finding("stops", "full recompute needs --recompute-method (uniform or block)", places(facts, "granularity"))
     if facts.value("ramp") and program.name.startswith("megatron") and facts.whole("steps") and not facts.whole("samples"):
         yield Finding("stops", "--rampup-batch-size needs --train-samples, not --train-iters", places(facts, "ramp", "steps"))
+
+
+def _old(program: Program, facts: Facts) -> Iterator[Finding]:
+    """Flags of older versions, which the current one does not take."""
+    names = ("--checkpoint-activations", "--activations-checkpoint-method", "--batch-size")
+    old = [one for one in facts if program.name == "megatron" and one.key.replace("_", "-") in names and one.fact in BY_NAME]
+    for key in dict.fromkeys(one.key for one in old):
+        where = tuple(one.where for one in old if one.key == key)[:1]
+        yield Finding("notes", f"{key} is of an older {program.title}: {program.version} does not take it", where)
 
 
 def _environment(program: Program, facts: Facts) -> Iterator[Finding]:
@@ -235,5 +246,5 @@ def _unreadable(program: Program, facts: Facts) -> Iterator[Finding]:
 
 Rule = Callable[[Program, Facts], Iterator[Finding]]
 RULES: tuple[Rule, ...] = (
-    _devices, _product, _batch, _model, _length, _schedule, _sharding, _idle, _environment, _twice, _unreadable,
+    _devices, _product, _batch, _model, _length, _schedule, _sharding, _idle, _old, _environment, _twice, _unreadable,
 )  # fmt: skip

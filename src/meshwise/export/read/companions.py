@@ -59,10 +59,22 @@ def facts_of(one: "Candidate", found: "Found") -> Together:
         elif source is not None:
             more.append(_with_references(program, settings_of(source), found, said))
     more += _launched(one, found, said)
+    more += _beside(one, found, said) if one.started is None else []
     facts = one.program.read(own, more)
     launch = _launch(found.launch, _started_facts(one, found))
     said.notes += [f"{word.unknown} may say more, and is not known" for word in _open(one)]
     return Together(joined(facts, launch), tuple(said.programs), tuple(said.missing), tuple(dict.fromkeys(said.notes)))
+
+
+def _beside(one: "Candidate", found: "Found", said: _Said) -> list[Facts]:
+    """Return the other configuration files that were given with a Trainer's, and that no script ties to it."""
+    if one.program.name != "trainer":
+        return []
+    others = [other for other in found.candidates if other.program.name in ("accelerate", "deepspeed") and other.started is None]
+    other = max((other for other in others if other.source is not one.source), key=lambda other: other.score, default=None)
+    if other is not None:
+        return [_with_references(other.program, other.settings, found, said)]
+    return [Facts.of([Stated("from_file", True, "derived")])] if not found.started else []
 
 
 def _launch(scheduler: Sequence[Stated], starter: Sequence[Stated]) -> Facts:

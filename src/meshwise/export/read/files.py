@@ -18,6 +18,8 @@ from meshwise.export.source import Setting, Source
 LARGEST = 2_000_000
 """Bytes of a launch file."""
 SHELL = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".sub", ".job", ".pbs", ".args", ".cmd")
+COMPANIONS = ("accelerate", "deepspeed")
+"""Programs whose files go with another program's, which says more."""
 TREES = (".yaml", ".yml", ".json", ".jsonc")
 
 
@@ -229,7 +231,7 @@ def _chosen(found: Found, sources: Sequence[Source]) -> Candidate:
         started = ", ".join(dict.fromkeys(quoted(one.program) for one in found.started if one.program))
         what = f"it starts {started}" if started else "no command with flags of a known program, and no known keys"
         raise UserError(f"{names}: no program that meshwise reads: {what}; expected one of {known}")
-    best = max(ranked, key=lambda one: one.score)
+    best = max(ranked, key=lambda one: (one.program.name not in COMPANIONS, one.score))
     equal = [one for one in ranked if one.score == best.score and one.program.name == best.program.name]
     return equal[0] if not best.certain else equal[-1]
 

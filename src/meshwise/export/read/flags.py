@@ -73,6 +73,9 @@ def _pair(word: Word) -> list[Setting]:
 
 
 def _value(text: str, unknown: str) -> Scalar | Unknown:
+    """Return the text of a value, or what is not known of it. Whose home '~' is does not matter for the name of a model or a file."""
+    if unknown.strip() == "~":
+        return text if text.startswith("~") else f"~{text}"
     return Unknown(unknown) if unknown else text
 
 

@@ -12,7 +12,7 @@ MOST = 20_000
 """Settings of one file: aliases of aliases would make more."""
 _INT = re.compile(r"[+-]?\d[\d_]*")
 _FLOAT = re.compile(r"[+-]?(\d[\d_]*)?(\.\d*)?([eE][+-]?\d+)?")
-_OPEN = re.compile(r"\$\{?\w|\{\{|\$\(")
+_OPEN = re.compile(r"\$\{|\$\w|\{\{|\$\(")
 """A variable or a template's field that something else fills in."""
 _TRUE = ("true", "yes", "on")
 _FALSE = ("false", "no", "off")

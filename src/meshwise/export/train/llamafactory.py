@@ -30,7 +30,7 @@ NOTE = f"default of {TITLE} {VERSION}: on unless disable_gradient_checkpointing"
 
 def meaning(facts: Facts) -> Facts:
     """Add recompute, which is on by default, and what the Trainer's arguments mean."""
-    facts = trainer.meaning(facts)
+    facts = trainer.meaning(facts.without("from_file"))
     off = facts.value("no_recompute")
     return facts.adding(
         [replace(facts.meaning("recompute", "none" if off else "full", "no_recompute"), note="" if off else NOTE)]

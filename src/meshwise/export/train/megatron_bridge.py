@@ -51,6 +51,33 @@ PRECISIONS = word(
      "fp8-block": "bf16_with_fp8_subchannel_scaling_mixed", "nvfp4": "bf16_with_nvfp4_mixed"},
     {"bf16_with_fp8_delayed_scaling_mixed": "fp8"},
 )  # fmt: skip
+NEMO_PRECISIONS = word(
+    {"bf16": "bf16-mixed", "fp16": "16-mixed", "fp32": "32"},
+    {"bf16": "bf16", "16": "fp16", "bf16-true": "bf16", "32-true": "fp32"},
+)
+NEMO = (
+    Key("devices_per_node", "trainer.devices"),
+    Key("nodes", "trainer.num_nodes"),
+    Key("steps", "trainer.max_steps"),
+    Key("precision", "trainer.precision", NEMO_PRECISIONS),
+    Key("mbs", "model.micro_batch_size"),
+    Key("batch", "model.global_batch_size"),
+    Key("seq", "model.encoder_seq_length", also=("model.data.seq_length",)),
+    Key("granularity", "model.activations_checkpoint_granularity", megatron.GRANULARITY),
+    Key("distributed_optimizer", "model.optim.name", Kind(lambda name: str(name).startswith("distributed_fused"), str, "a name")),
+    Key("layers", "model.num_layers"),
+    Key("hidden", "model.hidden_size"),
+    Key("ffn", "model.ffn_hidden_size"),
+    Key("heads", "model.num_attention_heads"),
+    Key("kv_heads", "model.num_query_groups"),
+    Key("head_dim", "model.kv_channels"),
+    Key("positions", "model.max_position_embeddings"),
+    Key("gated", "model.activation", Kind(lambda name: "glu" in str(name).lower(), str, "a name")),
+    Key("tied", "model.share_embeddings_and_output_weights", BOOL),
+    Key("experts", "model.num_moe_experts"),
+    Key("seed", "model.seed"),
+)
+"""Keys of NeMo's YAML before Megatron-Bridge, which are read and not written."""
 KEYS = (
     *(
         _key(row)
