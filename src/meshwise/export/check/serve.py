@@ -190,7 +190,9 @@ def _partly(facts: Facts, model: Model) -> Iterator[str]:
             yield f"{name}: {facts.value(name)} in host memory is not predicted"
 
 
-def _predicted(reading: Reading, question: ServeAsk, model: Model) -> tuple[Served | None, Served | None, list[Change], list[str]]:
+def _predicted(
+    reading: Reading, question: ServeAsk, model: Model
+) -> tuple[Served | None, Served | None, list[Change], list[str]]:
     """Predict the file's own layout, and find a better one."""
     fix = _fixed(reading.facts, question.question(model))
     asked_for, notes = _started_with(replace(question, fix=fix), reading.facts, model)

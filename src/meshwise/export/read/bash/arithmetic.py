@@ -203,7 +203,12 @@ def _binary(operator: str, left: int, right: int) -> int:
         quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
         return quotient if operator == "/" else left - quotient * right
     if operator in ("<<", ">>", "**"):
-        if right < 0 or right > LARGEST or (operator == "<<" and right > 63) or (operator == "**" and abs(left) > 1 and right > 64):
+        if (
+            right < 0
+            or right > LARGEST
+            or (operator == "<<" and right > 63)
+            or (operator == "**" and abs(left) > 1 and right > 64)
+        ):
             raise NotKnown
         return {"<<": lambda: left << right, ">>": lambda: left >> right, "**": lambda: left**right}[operator]()
     table = {
