@@ -116,6 +116,17 @@ def test_a_model_that_does_not_fit_is_said(tmp_path: Any) -> None:
     assert found.own.peak > found.own.capacity
 
 
+def test_the_most_requests_at_a_time_need_no_whole_context_each(tmp_path: Any) -> None:
+    """A paged cache starts with room for one; llama.cpp reserves all of its slots."""
+    paged = verdict(
+        tmp_path, "vllm serve meta-llama/Llama-3.3-70B-Instruct -tp 8 --max-model-len 32768 --max-num-seqs 4096\n", "8xh100-sxm"
+    )
+    assert (paged.fits, paged.code) == (True, 0)
+    assert any("requests with a whole context of 32,768 tokens, of at most 4,096 at a time" in note for note in paged.notes)
+    slots = "llama-server -m Llama-3.3-70B-Instruct-Q4_K_M.gguf -ngl 99 -c 524288 -np 64 -fa on\n"
+    assert verdict(tmp_path, slots, "2xrtx3090").code == 1
+
+
 def test_lengths_are_those_of_the_engine() -> None:
     keys = {name: programs()[name].table() for name in ("vllm", "sglang")}
     read = keys["vllm"]["--max-model-len"][0].kind.read

@@ -197,7 +197,7 @@ def _predicted(
     fix = _fixed(reading.facts, question.question(model))
     asked_for, notes = _started_with(replace(question, fix=fix), reading.facts, model)
     q, free = asked_for.question(model), replace(asked_for, fix=question.fix).question(model)
-    option = _first(search(q))
+    option = _first(search(q), all_on_cards=reading.facts.says("gpu_layers"))
     if option is None:
         return None, None, [], [f"the planner has no layout {','.join(fix)} for {free.cluster.name}"]
     own = served(q, option)
@@ -223,12 +223,15 @@ def _started_with(ask: ServeAsk, facts: Facts, model: Model) -> tuple[ServeAsk, 
     least = _first(search(replace(ask, users=copies).question(model)))
     if least is None or not least.fits or least.most_users >= ask.users:
         return (ask if least is not None and least.fits else replace(ask, users=copies)), []
-    note = f"the cache holds {least.most_users:,} requests with a whole context of {q.work.context:,} tokens, of at most {ask.users:,} at a time"
+    room = f"the cache holds {least.most_users:,} requests with a whole context of {q.work.context:,} tokens"
+    note = f"{room}, of at most {ask.users:,} at a time"
     return replace(ask, users=max(copies, least.most_users)), [note]
 
 
-def _first(found: Found) -> Option | None:
-    return found.options[0] if found.options else found.misses[0] if found.misses else None
+def _first(found: Found, *, all_on_cards: bool = False) -> Option | None:
+    """Return the best layout that fits, else the one that misses least. `all_on_cards`: none that keeps layers in host memory."""
+    kept = [one for one in found.options if not all_on_cards or (one.layout.gpu_layers is None and not one.layout.expert_layers)]
+    return next(iter((*kept, *found.misses)), None)
 
 
 def served(q: ServeQuestion, option: Option) -> Served:
