@@ -180,7 +180,7 @@ def _sglang(folder: Path) -> set[str]:
 
 
 def _vllm(folder: Path) -> set[str]:
-    return options(folder / "vllm" / "engine" / "arg_utils.py", folder / "vllm" / "entrypoints" / "openai" / "cli_args.py")
+    return options(folder / "vllm" / "engine" / "arg_utils.py", folder / "vllm" / "entrypoints" / "launchers" / "cli_args.py")
 
 
 PACKAGES: dict[str, tuple[str, Callable[[Path], set[str]]]] = {

@@ -1,6 +1,8 @@
 """Serving plans are written in the words of each engine and read back as the same layout."""
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -139,3 +141,21 @@ def test_sglang_with_data_parallel_attention_has_one_copy() -> None:
     text = "python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 8 --dp 8 --enable-dp-attention --context-length 8192\n"
     facts = read_sources([Source("s.sh", text)], {}).facts
     assert [facts.value(name) for name in ("tp", "replicas", "devices", "attention_dp")] == [8, 1, 8, True]
+
+
+def test_flags_of_vllm_and_sglang_exist() -> None:
+    """Every flag that is written, or whose value is read, is one that the program itself lists (abbreviations are only read)."""
+    folder = Path(__file__).parents[2] / "fixtures" / "referees"
+
+    def flags(name: str) -> None:
+        listed = set(json.loads((folder / f"{name}.json").read_text(encoding="utf-8")))
+        program = programs()[name]
+        keys = {row.key for row in program.keys if row.key.startswith("--")}
+        assert keys <= listed
+        hosts = export(plan(**PLANS["hosts"]), name, "leaderworkerset")
+        lines = [line for line in hosts.files["serve.yaml"].splitlines() if not line.startswith("#")]
+        written = {word for line in lines for word in line.split() if re.fullmatch(r"--[a-z][a-z-]+", word)}
+        assert len(written) > 8
+        assert written <= listed
+
+    check_every(flags, [("vllm",), ("sglang",)])
