@@ -146,6 +146,22 @@ def test_directives_of_slurm_and_the_variables_it_sets() -> None:
     assert written(text, words[3].span) == "4"
 
 
+def test_a_script_of_slurm_knows_that_it_is_in_a_job() -> None:
+    text = (
+        '#SBATCH -N 2\nif [ -n "${SLURM_JOB_ID:-}" ]; then N=$SLURM_NNODES; else N=1; fi\ntrain --n $N --id ${SLURM_JOB_ID:-0}\n'
+    )
+    words = read(text).commands[-1].words
+    assert [(word.text, bool(word.unknown)) for word in words[1:3]] == [("--n", False), ("2", False)]
+    assert words[-1].unknown
+
+
+def test_a_count_of_what_is_not_known_is_not_known() -> None:
+    words = read("H=($(scontrol show hostnames))\ntrain --nodes ${#H[@]} --first ${H[0]}\n").commands[-1].words
+    assert [bool(word.unknown) for word in words] == [False, False, True, False, True]
+    devices = "G=0,1,2,3\ntrain $(echo $G | awk -F',' '{print NF}') $(echo $G | tr ',' '\\n' | wc -l)\n"
+    assert texts(read(devices)) == ["train", "4", "4"]
+
+
 def test_a_job_submitted_from_a_heredoc_is_read() -> None:
     script = read("N=2\nsbatch <<EOF\n#!/bin/bash\n#SBATCH --nodes=$N\nsrun train --tp \\$((2*4))\nEOF\n")
     assert [(setting.key, setting.value) for setting in script.directives] == [("--nodes", "2")]

@@ -154,7 +154,7 @@ class Condition:
 
 def _filled(value: Value) -> Truth:
     """Return whether a value is not empty; a known piece in it is enough."""
-    if any(piece.text and not piece.unknown for piece in value.pieces):
+    if any(piece.filled or (piece.text and not piece.unknown) for piece in value.pieces):
         return True
     return None if not value.known else False
 

@@ -274,7 +274,7 @@ class Expander:
         star = part.name == "*" or (part.index is not None and part.index.plain == "*")
         if part.length:
             uncertain = next((piece for value in every for piece in value.pieces if piece.unknown), None)
-            if uncertain is not None and (uncertain.choices or uncertain.outside):
+            if uncertain is not None:  # it may be several words, or none
                 return [Fragment(not_known(part.spelled, uncertain.unknown, part.place), part.quoted)]
             return [Fragment(said(str(len(every)), part.place), part.quoted)]
         kind = part.operator.lstrip(":")
@@ -327,7 +327,7 @@ class Expander:
         given = value is not None and not value.outside
         colon = part.operator[0] == ":"
         if given and value is not None and not value.known and colon:
-            full = any(not piece.unknown and piece.text for piece in value.pieces)
+            full = any(piece.filled or (not piece.unknown and piece.text) for piece in value.pieces)
             if not full:
                 return [Fragment(not_known(part.spelled, _why(value), part.place), part.quoted)]
         filled = given and value is not None and (not colon or bool(value.pieces and value.text))

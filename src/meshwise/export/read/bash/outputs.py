@@ -201,6 +201,12 @@ def _xargs(texts: list[str], stdin: str) -> str | None:
     return None if texts and texts != ["echo"] else " ".join(stdin.split()) + "\n"
 
 
+def _awk(texts: list[str], stdin: str) -> str | None:
+    """Count fields, as `awk -F, '{print NF}'` does for a list of devices."""
+    match = re.fullmatch(r"-F ?(\S) \{ ?print NF ?;?\}", " ".join(texts))
+    return None if match is None else "".join(f"{len(line.split(match[1])) if line else 0}\n" for line in stdin.splitlines())
+
+
 PURE: dict[str, Callable[[list[str]], str | None]] = {"basename": _basename, "dirname": _dirname, "seq": _seq, "expr": _expr}
 FILTERS: dict[str, Callable[[list[str], str], str | None]] = {
     "bc": _bc,
@@ -209,4 +215,5 @@ FILTERS: dict[str, Callable[[list[str], str], str | None]] = {
     "cut": _cut,
     "head": _head,
     "xargs": _xargs,
+    "awk": _awk,
 }

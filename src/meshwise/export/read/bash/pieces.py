@@ -35,6 +35,8 @@ class Piece:
     """Unknown because it comes from outside the script (an argument, the environment), and empty if it is not given."""
     exact: bool = True
     """Whether the text stands at its place character for character; a computed number does not."""
+    filled: bool = False
+    """Unknown, but certainly not empty: the number of a job."""
     choices: tuple[str, ...] = ()
     """What an unknown piece can be, where a test that cannot be decided chooses between known texts."""
 
