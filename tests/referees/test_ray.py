@@ -34,7 +34,7 @@ def test_two_nodes_of_ray_run_the_command_of_a_plan(tmp_path: Path) -> None:
     (tmp_path / "sum.py").write_text(PROGRAM)
     ((name, text),) = find_launcher("ray").write(job).items()
     (tmp_path / name).write_text(text)
-    os.environ["RAY_raylet_start_wait_time_s"] = "300"  # noqa: SIM112: Ray's own name; a busy machine takes longer than the 30 s of its default
+    os.environ["RAY_raylet_start_wait_time_s"] = "300"  # noqa: SIM112
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     try:
         cluster.add_node(num_cpus=1)
