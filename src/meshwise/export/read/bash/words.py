@@ -125,7 +125,8 @@ class WordReader:
         if self.depth > MAX_DEPTH:
             raise ShellSyntaxError("brackets are nested too deeply", at)
         text, parts, start, level = self.text, list[Part](), at, 0
-        special = "\\$`" + ("" if quoted else "'\"")
+        # the default of "${x:-"a b"}" may have double quotes of its own, inside which nothing changes
+        special = "\\$`" + ("" if quoted and stop != "}" else '"' if quoted else "'\"")
 
         def flush(end: int) -> None:
             if end > start:
