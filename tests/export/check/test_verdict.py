@@ -140,6 +140,7 @@ def test_without_a_cluster_only_arithmetic_is_checked(tmp_path: Path) -> None:
     assert api.check(file).code == 1
 
 
+TASK = ("batch", "seq", "tokens", "steps", "samples", "precision", "devices", "model")
 FIXED = {
     "nanotron-tiny.yaml": "8x8xh100-sxm",
     "titan-llama3-70b.toml": "8x8xh100-sxm",
@@ -158,6 +159,7 @@ def test_the_patched_copy_says_the_best_layout_and_is_otherwise_the_same(name: s
     assert again.own is not None
     assert again.own.layout == verdict.best.layout
     assert again.best is None
+    assert {fact: again.facts.value(fact) for fact in TASK} == {fact: verdict.facts.value(fact) for fact in TASK}
     before, after = (FIXTURES / name).read_text().splitlines(), made.read_text().splitlines()
     changed = {change.span.line for change in verdict.changes if change.span is not None}
     added = sum(change.action == "insert" for change in verdict.changes)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from meshwise.export import forms
-from meshwise.export.facts import BY_NAME, Facts, Stated, Value
+from meshwise.export.facts import BY_NAME, ENVIRONMENT, Facts, Stated, Value
 from meshwise.export.program import Key, Program, Setup
 from meshwise.export.source import Span
 
@@ -34,20 +34,26 @@ class Change:
         return f"{self.key} {self.old} -> {self.new}"
 
 
-def changes(programs: Sequence[Program], facts: Facts, own: Setup | None, better: Setup) -> list[Change]:
+def changes(programs: Sequence[Program], facts: Facts, own: Setup | None, better: Setup, *, old: bool = False) -> list[Change]:
     """Return the changes of keys that turn the facts of files into those of a better layout: of the program that they start, and of the
-    programs whose files it names. `own`: the facts of the files' layout; None where they do not make one."""
+    programs whose files it names. `own`: the facts of the files' layout; None where they do not make one. `old`: also remove keys that are
+    read but never written, whose meaning another key has now."""
     found: dict[str, Change] = {}
     for number, program in enumerate(programs):
         wanted = program.wording(better)
-        words = program.wording(own) if own is not None else None
+        words = program.wording(own) if own is not None else {}
         for name in dict.fromkeys(row.fact for row in program.keys if _changeable(row.fact)):
-            same = words is not None and words.get(name) == wanted.get(name)
+            if name not in wanted and name not in words and not old:
+                continue  # neither layout says it
+            same = own is not None and words.get(name) == wanted.get(name)
             if same and not (facts.says(name) and facts.value(name) != wanted.get(name)):
                 continue
             for change in _of_fact(program, facts, name, wanted.get(name)):
                 if number == 0 or change.span is not None:
                     found.setdefault(change.key, change)
+    if found and facts.value("batch") is None:  # it follows from the ranks and micro-batches, which change
+        for change in _of_fact(programs[0], facts, "batch", programs[0].wording(better).get("batch")):
+            found.setdefault(change.key, change)
     return [change for change in found.values() if change.old != change.new or change.action != "replace"]
 
 
@@ -122,7 +128,8 @@ def patched(texts: Mapping[str, str], facts: Facts, wanted: Sequence[Change]) ->
         own = [change for change in wanted if change.span is not None and change.span.file == file and change.span.writable]
         for change in sorted(own, key=lambda change: -change.span.start if change.span else 0):
             assert change.span is not None
-            text = text[: change.span.start] + change.new + text[change.span.end :]
+            start = _flag_start(text, change) if change.action == "remove" else change.span.start
+            text = text[:start] + change.new + text[change.span.end :]
         result[file] = text
     for change in inserted:
         for file in result:
@@ -133,21 +140,30 @@ def patched(texts: Mapping[str, str], facts: Facts, wanted: Sequence[Change]) ->
     return {file: text for file, text in result.items() if text != texts[file]}
 
 
+def _flag_start(text: str, change: Change) -> int:
+    """Return where a key begins that is removed: at the flag before its value, where it is there."""
+    assert change.span is not None
+    before = re.search(rf"{re.escape(change.key)}(=|\s|\\\n|[\"'])+$", text[: change.span.start])
+    return before.start() if before else change.span.start
+
+
 def _inserted(text: str, change: Change, file: str, facts: Facts) -> str | None:
     """Return a text with a key that it did not have, beside a key that it has; None where there is no place for it."""
-    anchors = [one for one in facts if one.how == "said" and one.span is not None and one.span.file == file and one.key]
+    said = [one for one in facts if one.how == "said" and one.key and not one.fact.startswith(ENVIRONMENT)]
+    anchors = [one for one in said if one.span is not None and one.span.file == file]
     if change.key.startswith("-"):
         return _flag(text, f"{change.key} {change.new}".strip(), [one.key for one in anchors if one.key.startswith("-")])
     parent, _, last = change.key.rpartition(".")
     siblings = [one for one in anchors if one.key.rpartition(".")[0] == parent and not one.key.startswith("-")]
-    pair = next((one.key for one in anchors if re.search(rf"(?<![\w.]){re.escape(one.key)}=", text)), "")
+    pairs = [one.key for one in anchors if not one.key.startswith("-")]
+    pair = next((key for key in pairs if re.search(rf"(?<![\w.-]){re.escape(key)}=", text)), "")
     if pair:
-        return re.sub(rf"(?<![\w.]){re.escape(pair)}=", f"{change.key}={change.new} {pair}=", text, count=1)
+        return re.sub(rf"(?<![\w.-]){re.escape(pair)}=", f"{change.key}={change.new} {pair}=", text, count=1)
     for one in siblings:
         done = _beside(text, one, last, change.new)
         if done is not None:
             return done
-    return _section(text, parent, last, change.new, file) if anchors else None
+    return _section(text, parent, last, change.new, file) if pairs else None
 
 
 def _flag(text: str, words: str, keys: Sequence[str]) -> str | None:
@@ -195,13 +211,13 @@ def _section(text: str, parent: str, name: str, value: str, file: str) -> str | 
     return f"{text}{end}{body}{'  ' * depth}{name}: {literal}\n"
 
 
-Reread = Callable[[Mapping[str, str]], Mapping[str, int | str]]
+Reread = Callable[[Mapping[str, str]], Mapping[str, Value | None]]
 
 
 def applied(
-    texts: Mapping[str, str], facts: Facts, wanted: Sequence[Change], reread: Reread, layout: Mapping[str, int | str]
+    texts: Mapping[str, str], facts: Facts, wanted: Sequence[Change], reread: Reread, layout: Mapping[str, Value | None]
 ) -> dict[str, str]:
-    """Return the files that change, where reading them again gives the wanted layout; {} where it does not."""
+    """Return the files that change, where reading them again gives the wanted layout and the same task; {} where it does not."""
     done = patched(texts, facts, wanted)
     if not done:
         return {}

@@ -15,7 +15,7 @@ from meshwise.errors import UserError
 from meshwise.export.check.contradictions import Finding, places
 from meshwise.export.check.layout import row_of
 from meshwise.export.check.model import model_of
-from meshwise.export.facts import Facts, Value
+from meshwise.export.facts import BY_NAME, Facts
 from meshwise.export.program import Program, Setup
 from meshwise.export.setup import model_facts
 from meshwise.models.model import Model
@@ -166,8 +166,8 @@ def _best(program: Program, facts: Facts, q: Question) -> tuple[Choice | None, S
 
 def setup_of(facts: Facts, q: Question, one: Choice) -> Setup:
     """Return the facts of another layout of the same question, for the words of the program."""
-    values: dict[str, Value] = {stated.fact: stated.value for stated in facts if stated.value is not None}
-    values = model_facts(q.model) | {name: value for name, value in values.items() if name not in ("dp", "accumulation")}
+    kept = [one for one in facts if one.fact in BY_NAME and BY_NAME[one.fact].group not in ("layout", "stages") and one.value is not None]
+    values = model_facts(q.model) | {one.fact: one.value for one in kept if one.value is not None}
     values |= one.layout
     values |= {"dp": int(one.layout["dp_replicate"]) * int(one.layout["dp_shard"]), "accumulation": one.gradient_accumulation}
     values |= {"devices": one.devices, "nodes": facts.whole("nodes") or max(1, one.devices // q.cluster.node.devices)}

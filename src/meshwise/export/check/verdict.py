@@ -12,7 +12,7 @@ from meshwise.export.check.ask import CheckAsk
 from meshwise.export.check.changes import Change, applied, changes
 from meshwise.export.check.contradictions import Finding, findings
 from meshwise.export.check.layout import normal, row_of
-from meshwise.export.facts import BY_NAME, VARIABLES, Facts
+from meshwise.export.facts import BY_NAME, VARIABLES, Facts, Value
 from meshwise.export.program import Program
 from meshwise.export.read.files import Reading, read_files, read_sources
 from meshwise.export.source import Source
@@ -146,11 +146,7 @@ def judge(reading: Reading, ask: CheckAsk) -> Verdict:
     judged = train.judge(program, facts, ask.on, ask.model, ask.price)
     found = (*findings(program, facts), *judged.findings)
     own, best = judged.own, judged.best
-    words = changes(reading.programs, reading.facts, judged.mine, judged.better) if judged.better is not None else []
-    done: dict[str, str] = {}
-    if best is not None and words:
-        wanted = normal(best.layout)
-        done = applied(reading.texts, reading.facts, words, lambda texts: _layout(program, texts, ask), wanted)
+    words, done = _better(reading, facts, judged, ask)
     return Verdict(
         program=program.name,
         title=program.title,
@@ -172,6 +168,20 @@ def judge(reading: Reading, ask: CheckAsk) -> Verdict:
     )
 
 
+def _better(reading: Reading, facts: Facts, judged: train.Judged, ask: CheckAsk) -> tuple[list[Change], dict[str, str]]:
+    """Return the best layout in the words of the files, and the files with it, where reading them again gives that layout."""
+    best, better = judged.best, judged.better
+    if best is None or better is None:
+        return [], {}
+    wanted = {**normal(best.layout), **task_of(facts)}
+    tried = [changes(reading.programs, reading.facts, judged.mine, better, old=old) for old in (False, True)]
+    for words in tried:
+        done = applied(reading.texts, reading.facts, words, lambda texts: _layout(reading.program, texts, ask), wanted)
+        if done:
+            return words, done
+    return tried[0], {}
+
+
 def devices_of(on: str) -> int:
     """Return the devices of a cluster that `--on` names; 0 for none, or for a chip alone."""
     from meshwise.catalogue.chips import known_chip
@@ -180,10 +190,16 @@ def devices_of(on: str) -> int:
     return 0 if not on or known_chip(on) is not None else find_cluster(on).devices
 
 
-def _layout(program: Program, texts: Mapping[str, str], ask: CheckAsk) -> Mapping[str, int | str]:
-    """Return the layout that changed files say; nothing where they cannot be read."""
+def task_of(facts: Facts) -> dict[str, Value | None]:
+    """Return what a better layout must not change: the batch, the sequence length and the tokens."""
+    return {name: facts.value(name) for name in ("batch", "seq", "tokens")}
+
+
+def _layout(program: Program, texts: Mapping[str, str], ask: CheckAsk) -> Mapping[str, Value | None]:
+    """Return the layout and the task that changed files say; nothing where they cannot be read."""
     try:
         reading = read_sources([Source(name, text) for name, text in texts.items()], ask.answers)
     except UserError:
         return {}
-    return row_of(program, derive.complete(reading.facts, devices_of(ask.on)))[0]
+    facts = derive.complete(reading.facts, devices_of(ask.on))
+    return {**row_of(program, facts)[0], **task_of(facts)}

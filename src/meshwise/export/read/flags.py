@@ -40,8 +40,8 @@ def settings(words: Sequence[Word], takes: Mapping[str, int]) -> list[Setting]:
 
 
 def _begins(text: str, most: int) -> bool:
-    """Return whether a word begins a setting of its own; after a flag that is not known, 'a.b=c' does too."""
-    return bool(_FLAG.match(text) or (most < 0 and _PAIR.match(text)))
+    """Return whether a word begins a setting of its own; after a flag that is not known, 'a.b=c' and 'a:b' do too."""
+    return bool(_FLAG.match(text) or (most < 0 and (_PAIR.match(text) or _SUBCOMMAND.fullmatch(text))))
 
 
 def takes_of(program: Program) -> dict[str, int]:
