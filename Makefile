@@ -1,12 +1,13 @@
 # make run    set up, and plan BLOOM on 48 nodes            make test   set up, and run every test
 # make check  lint, types, layers, documents, predictions   make bench  what is timed
 # make docs   put the real output into README and docs      make clean  remove what make made
+# make referees     install other programs and run their own parsers on exported files
 # make predictions  renew the golden file of predictions, where they moved on purpose
 
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test check lint types layers documents gate bench docs predictions clean
+.PHONY: run test check lint types layers documents gate bench docs predictions referees clean
 
 run: .venv/installed
 	$(BIN)/meshwise plan bloom-176b --on jean-zay:48 --batch 2048x2048 --framework megatron-deepspeed --tokens 366B
@@ -50,8 +51,11 @@ docs: .venv/tested
 predictions: .venv/tested
 	$(BIN)/python tools/predictions.py --write
 
+referees: .venv/tested
+	$(BIN)/python tools/referees.py
+
 clean:
-	rm -rf .venv build src/*.egg-info .pytest_cache .hypothesis .ruff_cache
+	rm -rf .venv .referees build src/*.egg-info .pytest_cache .hypothesis .ruff_cache
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit("meshwise needs Python 3.11 or newer, not " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
