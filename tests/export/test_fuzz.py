@@ -42,8 +42,8 @@ class _Watch:
 def _hook(event: str, arguments: tuple[object, ...]) -> None:
     if not _Watch.on or event not in WATCH:
         return
-    if event == "open" and str(arguments[0]).startswith(ALLOWED):
-        return
+    if event == "open" and (isinstance(arguments[0], int) or str(arguments[0]).startswith(ALLOWED)):
+        return  # a number is a file that is open already: its path was seen before
     _Watch.seen.append(f"{event} {arguments[0]}")
 
 

@@ -15,13 +15,23 @@ from meshwise.export.read.files import read_sources
 from meshwise.export.source import Setting, Source, Span
 from support.every import check_every
 
-WORDS = ("pretrain_gpt.py", "--num-layers", "32", "--hidden-size", "4096", "--num-attention-heads", "32", "--tensor-model-parallel-size", "4",
-         "--pipeline-model-parallel-size", "2", "--micro-batch-size", "1", "--global-batch-size", "64", "--seq-length", "2048", "--bf16")  # fmt: skip
+WORDS = ("pretrain_gpt.py", "--num-layers", "32", "--hidden-size", "4096", "--num-attention-heads", "32",
+"--tensor-model-parallel-size", "4",
+         "--pipeline-model-parallel-size", "2", "--micro-batch-size", "1", "--global-batch-size", "64", "--seq-length", "2048",
+         "--bf16")  # fmt: skip
 SHELL = ("slurm", "torchrun")
 
 
 def job(**changed: object) -> Job:
-    base = Job("llama-3-70b", 4, 8, WORDS, environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, header=("Made by a test", "Layout: tp4 pp2"), chip="h100-sxm")
+    base = Job(
+        "llama-3-70b",
+        4,
+        8,
+        WORDS,
+        environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
+        header=("Made by a test", "Layout: tp4 pp2"),
+        chip="h100-sxm",
+    )
     return Job(**{**vars(base), **changed})  # pyright: ignore[reportArgumentType]
 
 
@@ -49,7 +59,9 @@ TEXT = st.text("ab $'\"\\`|*{}!#~;&<>()%", min_size=1, max_size=12)
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(TEXT, min_size=1, max_size=4), st.sampled_from([1, 2]), st.sampled_from(["torchrun", "node"]))
-def test_words_with_any_character_reach_the_program(tmp_path_factory: pytest.TempPathFactory, texts: list[str], nodes: int, starter: str) -> None:
+def test_words_with_any_character_reach_the_program(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], nodes: int, starter: str
+) -> None:
     """bash runs the script with a program in place of torchrun that prints its arguments."""
     folder = tmp_path_factory.mktemp("words")
     wanted = job(nodes=nodes, command=("show", *texts), starter=starter, environment={})
@@ -58,15 +70,31 @@ def test_words_with_any_character_reach_the_program(tmp_path_factory: pytest.Tem
         (folder / program).chmod(0o755)
     (folder / "train.sh").write_text(launchers()["torchrun"].write(wanted)["train.sh"])
     environment = {"PATH": f"{folder}:/usr/bin:/bin", "NODE_RANK": "0", "MASTER_ADDR": "n1"}
-    done = subprocess.run(["bash", str(folder / "train.sh")], capture_output=True, text=True, env=environment, timeout=20, check=True)
+    done = subprocess.run(
+        ["bash", str(folder / "train.sh")], capture_output=True, text=True, env=environment, timeout=20, check=True
+    )
     assert done.stdout.endswith("".join(f"<{text}>\n" for text in texts))
     sbatch = launchers()["slurm"].write(wanted)["train.sbatch"]
-    for program, body in {"srun": "while [[ $1 == --* ]]; do shift; done; exec \"$@\"", "scontrol": "echo n1"}.items():
+    for program, body in {"srun": 'while [[ $1 == --* ]]; do shift; done; exec "$@"', "scontrol": "echo n1"}.items():
         (folder / program).write_text(f"#!/bin/bash\n{body}\n")
         (folder / program).chmod(0o755)
     (folder / "train.sbatch").write_text(sbatch)
-    variables = {"SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_ID": "7", "SLURM_NODEID": "0", "SLURMD_NODENAME": "n1", "SLURM_CPUS_ON_NODE": "4"}
-    done = subprocess.run(["bash", str(folder / "train.sbatch")], capture_output=True, text=True, env=environment | variables, timeout=20, check=True)
+    variables = {
+        "SLURM_NNODES": "2",
+        "SLURM_JOB_NODELIST": "n[1-2]",
+        "SLURM_JOB_ID": "7",
+        "SLURM_NODEID": "0",
+        "SLURMD_NODENAME": "n1",
+        "SLURM_CPUS_ON_NODE": "4",
+    }
+    done = subprocess.run(
+        ["bash", str(folder / "train.sbatch")],
+        capture_output=True,
+        text=True,
+        env=environment | variables,
+        timeout=20,
+        check=True,
+    )
     assert done.stdout.endswith("".join(f"<{text}>\n" for text in texts))
 
 
@@ -75,7 +103,13 @@ def test_what_is_not_set_stops_the_script_and_says_what_is_missing(tmp_path: Pat
         needs = job(nodes=1, command=("train.py", "--data", "${DATA_PATH:?set DATA_PATH: the data}"))
         (file, text), *_ = launchers()[name].write(needs).items()
         (tmp_path / file).write_text(text)
-        done = subprocess.run(["bash", str(tmp_path / file)], capture_output=True, text=True, env={"PATH": "/usr/bin:/bin", "SLURM_NNODES": "1"}, timeout=20)
+        done = subprocess.run(
+            ["bash", str(tmp_path / file)],
+            capture_output=True,
+            text=True,
+            env={"PATH": "/usr/bin:/bin", "SLURM_NNODES": "1"},
+            timeout=20,
+        )
         assert done.returncode != 0
         assert "set DATA_PATH: the data" in done.stderr
 
@@ -88,7 +122,9 @@ def test_words_of_other_nodes_are_added_there_alone(tmp_path: Path) -> None:
 
     def said(rank: int) -> str:
         environment = {"PATH": "/usr/bin:/bin", "NODE_RANK": str(rank), "MASTER_ADDR": "n1"}
-        return subprocess.run(["bash", str(tmp_path / "train.sh")], capture_output=True, text=True, env=environment, check=True, timeout=20).stdout
+        return subprocess.run(
+            ["bash", str(tmp_path / "train.sh")], capture_output=True, text=True, env=environment, check=True, timeout=20
+        ).stdout
 
     assert [said(0), said(1), said(3)] == ["vllm\n", "vllm --headless\n", "vllm --headless\n"]
 
@@ -97,7 +133,7 @@ def test_files_of_a_program_reach_the_containers() -> None:
     def check(name: str) -> None:
         (text,) = launchers()[name].write(job(files={"ds.json": '{"a": 1}\n'})).values()
         documents = list(yaml.safe_load_all(text))
-        assert [document["kind"] for document in documents][0] == "ConfigMap"
+        assert documents[0]["kind"] == "ConfigMap"
         assert documents[0]["data"] == {"ds.json": '{"a": 1}\n'}
         assert f"cp {'/etc/meshwise'}/* ." in text
 
@@ -114,11 +150,15 @@ def test_the_driver_of_ray_is_python() -> None:
 @pytest.mark.parametrize(
     ("lines", "facts"),
     [
-        (["--nodes=4", "--gres=gpu:a100:8", "--time=20:00:00"], {"nodes": 4, "devices_per_node": 8, "chip": "a100", "hours": 20.0}),
+        (
+            ["--nodes=4", "--gres=gpu:a100:8", "--time=20:00:00"],
+            {"nodes": 4, "devices_per_node": 8, "chip": "a100", "hours": 20.0},
+        ),
         (["--nodes=2-4", "--gpus-per-node=h100:4"], {"nodes": 2, "devices_per_node": 4, "chip": "h100"}),
         (["--nodes=2", "--ntasks-per-node=8"], {"nodes": 2, "devices_per_node": 8}),
         (["--nodes=2", "--ntasks-per-node=1"], {"nodes": 2}),
         (["--gpus=16", "--nodes=2"], {"nodes": 2, "devices": 16}),
+        (["--ntasks=4", "--nodes=4", "--gpus-per-task=8"], {"nodes": 4, "devices_per_node": 8}),
         (["--time=1-12"], {"hours": 36.0}),
         (["--time=90"], {"hours": 1.5}),
         (["--time=UNLIMITED", "--gres=gpu:8"], {"devices_per_node": 8}),
@@ -136,7 +176,11 @@ def test_time_limits_are_read_as_they_are_written() -> None:
 
 
 def test_words_of_a_list_in_a_manifest_keep_their_places() -> None:
-    text = "apiVersion: batch/v1\nkind: Job\nspec:\n  template:\n    spec:\n      containers:\n      - name: a\n        command: [torchrun, --nproc-per-node, '8']\n        args:\n        - pretrain_gpt.py\n        - --tensor-model-parallel-size\n        - \"4\"\n"
+    text = (
+        "apiVersion: batch/v1\nkind: Job\nspec:\n  template:\n    spec:\n      containers:\n      - name: a\n"
+        "        command: [torchrun, --nproc-per-node, '8']\n"
+        '        args:\n        - pretrain_gpt.py\n        - --tensor-model-parallel-size\n        - "4"\n'
+    )
     launch = launchers()["jobset"].read(Source("job.yaml", text))
     assert launch is not None
     (started,) = [one for each in shell.read(launch.scripts[0], {}).commands for one in command.unwrap(each, {})]

@@ -67,7 +67,8 @@ def test_a_count_points_to_the_number_in_the_file() -> None:
     line = "GPUS=8\nNODES=${NODES:-4}\ntorchrun --nproc_per_node $GPUS --nnodes=$NODES t.py"
     spans = {one.fact: one.span for one in started(line).facts}
     per_node, nodes = spans["devices_per_node"], spans["nodes"]
-    assert per_node is not None and nodes is not None
+    assert per_node is not None
+    assert nodes is not None
     assert (line[per_node.start : per_node.end], per_node.line) == ("8", 1)
     assert nodes.line in (2, 3)
 

@@ -60,6 +60,24 @@ def test_a_branch_that_exits_changes_nothing_after_it() -> None:
     assert [(word.text, word.unknown) for word in read(text).commands[-1].words] == [("train", ""), ("--tp", ""), ("8", "")]
 
 
+@pytest.mark.parametrize(
+    "test",
+    ['if [ "$STAGE" == "" ]; then STAGE=3; fi', 'if [ -z "$STAGE" ]; then STAGE=3; fi', '[ -n "$STAGE" ] || STAGE=3',
+     '[[ -z $STAGE ]] && STAGE=3', 'if [ "x$2" = "x" ]; then STAGE=3; fi', 'if [[ $STAGE == "" ]]; then STAGE=3; else OTHER=1; fi'],
+)  # fmt: skip
+def test_a_default_written_as_a_test_is_the_default(test: str) -> None:
+    text = f"STAGE=$2\n{test}\ntrain --stage $STAGE\n"
+    assert texts(read(text)) == ["train", "--stage", "3"]
+    assert texts(read(text, **{"1": "a", "2": "1"})) == ["train", "--stage", "1"]
+
+
+def test_a_script_that_says_its_usage_is_read_as_if_it_had_arguments() -> None:
+    script = read('if [ -z "$1" ]; then echo usage; exit 1; fi\nTP=8\ntrain --tp $TP --data $1\n')
+    assert texts(script) == ["train", "--tp", "8", "--data", "$1"]
+    assert [word.text for word in script.commands[-1].words if word.unknown] == ["$1"]
+    assert texts(read('[ -n "$1" ] || { echo usage; exit 1; }\ntrain --tp 8\n')) == ["train", "--tp", "8"]
+
+
 def test_options_of_the_script_keep_their_defaults() -> None:
     loop = "TP=2\nwhile [[ $# -gt 0 ]]; do case $1 in --tp) TP=$2; shift 2;; *) shift;; esac; done\ntrain --tp $TP\n"
     script = read(loop)
@@ -91,6 +109,9 @@ def test_a_template_filled_in_by_sed_is_a_file() -> None:
         'sed "s/MBS_HERE/4/" t.json | sed "s/GBS_HERE/${GBS:-64}/" > ds.json\n', {"t.json": '{"a": MBS_HERE, "b": GBS_HERE}'}
     )
     assert [(file.name, file.text) for file in script.files] == [("ds.json", '{"a": 4, "b": 64}')]
+    template = {"t.json": '{"a": MBS_HERE, "b": GBS_HERE}'}
+    partly = read('sed "s/MBS_HERE/$(nvidia-smi | wc -l)/;s/GBS_HERE/64/g" t.json > ds.json\n', template)
+    assert [file.text for file in partly.files] == ['{"a": $nvidiasmiwcl, "b": 64}']
 
 
 def test_companions_are_followed_and_no_other_file() -> None:
@@ -112,7 +133,10 @@ def test_companions_are_followed_and_no_other_file() -> None:
 
 
 def test_directives_of_slurm_and_the_variables_it_sets() -> None:
-    text = "#!/bin/bash\n#SBATCH -N 4 --ntasks-per-node=8\n##SBATCH --nodes=9\n#SBATCH --gres=gpu:a100:8 # gpus\n#SBATCH --requeue\n\nX=1\n#SBATCH --nodes=7\n"
+    text = (
+        "#!/bin/bash\n#SBATCH -N 4 --ntasks-per-node=8\n##SBATCH --nodes=9\n#SBATCH --gres=gpu:a100:8 # gpus\n#SBATCH --requeue\n\n"
+        "X=1\n#SBATCH --nodes=7\n"
+    )
     script = read(text + "srun train --n $SLURM_NNODES --w $SLURM_NTASKS --g $SLURM_GPUS_ON_NODE --r $SLURM_PROCID\n")
     said = {setting.key: setting.value for setting in script.directives}
     assert said == {"--nodes": "4", "--ntasks-per-node": "8", "--gres": "gpu:a100:8", "--requeue": True}
@@ -120,6 +144,22 @@ def test_directives_of_slurm_and_the_variables_it_sets() -> None:
     assert [word.text for word in words[3:8:2]] == ["4", "32", "8"]
     assert words[-1].unknown
     assert written(text, words[3].span) == "4"
+
+
+def test_a_script_of_slurm_knows_that_it_is_in_a_job() -> None:
+    text = (
+        '#SBATCH -N 2\nif [ -n "${SLURM_JOB_ID:-}" ]; then N=$SLURM_NNODES; else N=1; fi\ntrain --n $N --id ${SLURM_JOB_ID:-0}\n'
+    )
+    words = read(text).commands[-1].words
+    assert [(word.text, bool(word.unknown)) for word in words[1:3]] == [("--n", False), ("2", False)]
+    assert words[-1].unknown
+
+
+def test_a_count_of_what_is_not_known_is_not_known() -> None:
+    words = read("H=($(scontrol show hostnames))\ntrain --nodes ${#H[@]} --first ${H[0]}\n").commands[-1].words
+    assert [bool(word.unknown) for word in words] == [False, False, True, False, True]
+    devices = "G=0,1,2,3\ntrain $(echo $G | awk -F',' '{print NF}') $(echo $G | tr ',' '\\n' | wc -l)\n"
+    assert texts(read(devices)) == ["train", "4", "4"]
 
 
 def test_a_job_submitted_from_a_heredoc_is_read() -> None:
@@ -150,17 +190,22 @@ def test_windows_line_ends_are_read() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "x=" + "$(" * 500, "{" * 3000, "$((" * 300, "if " * 400, "f() { f; }; f", "while true; do x=$x$x; done", "x=a; for i in {1..9999}; do x=$x$x; done",
-        "echo {1..99999999}", "a[" * 200, "case x in" + " a)" * 300, "<<EOF", "x=${x//*/" + "*" * 50 + "}", "[[ aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa =~ (a+)+b ]]",
-        "echo $((9**9**9))", "let x=1<<999999999", "f() { g; g; }; g() { f; f; }; f", "cat <<A <<B <<C", "'", "\"$(", "`", "${", "$'", "[[ (", "((", "&&", "|", ";;",
+        "x=" + "$(" * 500, "{" * 3000, "$((" * 300, "if " * 400, "f() { f; }; f", "while true; do x=$x$x; done",
+        "x=a; for i in {1..9999}; do x=$x$x; done",
+        "echo {1..99999999}", "a[" * 200, "case x in" + " a)" * 300, "<<EOF", "x=${x//*/" + "*" * 50 + "}",
+        "[[ aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa =~ (a+)+b ]]",
+        "echo $((9**9**9))", "let x=1<<999999999", "f() { g; g; }; g() { f; f; }; f", "cat <<A <<B <<C", "'", "\"$(", "`", "${", "$'",
+        "[[ (", "((", "&&", "|", ";;",
     ],
 )  # fmt: skip
 def test_hostile_text_ends_soon_and_quietly(text: str) -> None:
     assert isinstance(read(text), shell.Script)
 
 
-FRAGMENTS = [*"(){}[]<>|&;$`'\"\\\n #=!*?~", "if ", "then\n", "fi\n", "for x in ", "do\n", "done\n", "case x in\n", "esac\n", "${", "$((", "))", "<<EOF\n", "EOF\n",
-             "x=1", "A=(", "+=", "[[ ", " ]]", "[ ", " ]", "function f ", "srun bash -c ", "$x", "source ./x.sh\n", "#SBATCH -N ", "echo ", "eval ", "\u2028", "\x00", "é"]  # fmt: skip
+FRAGMENTS = [*"(){}[]<>|&;$`'\"\\\n #=!*?~", "if ", "then\n", "fi\n", "for x in ", "do\n", "done\n", "case x in\n", "esac\n", "${",
+"$((", "))", "<<EOF\n", "EOF\n",
+             "x=1", "A=(", "+=", "[[ ", " ]]", "[ ", " ]", "function f ", "srun bash -c ", "$x", "source ./x.sh\n", "#SBATCH -N ",
+             "echo ", "eval ", "\u2028", "\x00", "é"]  # fmt: skip
 
 
 @settings(max_examples=300, deadline=None)
@@ -170,7 +215,10 @@ def test_any_text_is_read_without_an_error(parts: list[str]) -> None:
 
 
 def test_mutated_scripts_are_read_without_an_error() -> None:
-    base = '#!/bin/bash\n#SBATCH --nodes=4\nTP=8\nA=(--tp $TP)\nif [ $TP -gt 4 ]; then A+=(--sp); fi\ncat > d.json <<EOF\n{"a": $TP}\nEOF\nsrun bash -c "torchrun ${A[@]}"\n'
+    base = (
+        "#!/bin/bash\n#SBATCH --nodes=4\nTP=8\nA=(--tp $TP)\nif [ $TP -gt 4 ]; then A+=(--sp); fi\n"
+        'cat > d.json <<EOF\n{"a": $TP}\nEOF\nsrun bash -c "torchrun ${A[@]}"\n'
+    )
     chance = random.Random(7)
     for _ in range(400):
         text = base

@@ -1,6 +1,8 @@
 """Serving plans are written in the words of each engine and read back as the same layout."""
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +21,9 @@ from support.every import check_every
 
 
 def plan(**words: Any) -> ServePlan:
-    return make(ServeAsk(**({"model": "llama-3.3-70b:bf16", "on": "8xh100-sxm", "users": 16, "context": 16384} | words)), commands)
+    return make(
+        ServeAsk(**({"model": "llama-3.3-70b:bf16", "on": "8xh100-sxm", "users": 16, "context": 16384} | words)), commands
+    )
 
 
 PLANS: dict[str, dict[str, Any]] = {
@@ -56,7 +60,9 @@ def test_a_plan_comes_back_from_every_engine_that_can_say_it() -> None:
 
 
 def test_llama_cpp_and_ollama_say_their_plans() -> None:
-    made = plan(model="llama-3-8b:q4_k_m", on="2xrtx3090", users=4, context=8192, engine="llama.cpp", fix=("split=layer", "cards=2"))
+    made = plan(
+        model="llama-3-8b:q4_k_m", on="2xrtx3090", users=4, context=8192, engine="llama.cpp", fix=("split=layer", "cards=2")
+    )
     written = export(made, "llama.cpp")
     facts = read_sources([Source("train.sh", written.files["train.sh"])], {}).facts
     assert [facts.value(name) for name in ("users", "context", "split", "kv", "flash")] == [4, 8192, "layer", "f16", True]
@@ -70,7 +76,7 @@ def test_llama_cpp_and_ollama_say_their_plans() -> None:
 
 def test_a_program_refuses_a_plan_that_it_cannot_run() -> None:
     gguf = plan(model="llama-3-8b:q4_k_m", on="2xrtx3090", users=1, engine="llama.cpp")
-    with pytest.raises(UserError, match="vLLM splits a model by tensor, and the plan, made for llama.cpp, by"):
+    with pytest.raises(UserError, match=r"vLLM splits a model by tensor, and the plan, made for llama\.cpp, by"):
         export(gguf, "vllm")
     with pytest.raises(UserError, match=r"llama\.cpp splits a model by layer or row or none"):
         export(plan(fix=("tp=8",)), "llama.cpp")
@@ -112,6 +118,17 @@ def test_a_model_that_does_not_fit_is_said(tmp_path: Any) -> None:
     assert found.own.peak > found.own.capacity
 
 
+def test_the_most_requests_at_a_time_need_no_whole_context_each(tmp_path: Any) -> None:
+    """A paged cache starts with room for one; llama.cpp reserves all of its slots."""
+    paged = verdict(
+        tmp_path, "vllm serve meta-llama/Llama-3.3-70B-Instruct -tp 8 --max-model-len 32768 --max-num-seqs 4096\n", "8xh100-sxm"
+    )
+    assert (paged.fits, paged.code) == (True, 0)
+    assert any("requests with a whole context of 32,768 tokens, of at most 4,096 at a time" in note for note in paged.notes)
+    slots = "llama-server -m Llama-3.3-70B-Instruct-Q4_K_M.gguf -ngl 99 -c 524288 -np 64 -fa on\n"
+    assert verdict(tmp_path, slots, "2xrtx3090").code == 1
+
+
 def test_lengths_are_those_of_the_engine() -> None:
     keys = {name: programs()[name].table() for name in ("vllm", "sglang")}
     read = keys["vllm"]["--max-model-len"][0].kind.read
@@ -124,3 +141,21 @@ def test_sglang_with_data_parallel_attention_has_one_copy() -> None:
     text = "python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 8 --dp 8 --enable-dp-attention --context-length 8192\n"
     facts = read_sources([Source("s.sh", text)], {}).facts
     assert [facts.value(name) for name in ("tp", "replicas", "devices", "attention_dp")] == [8, 1, 8, True]
+
+
+def test_flags_of_vllm_and_sglang_exist() -> None:
+    """Every flag that is written, or whose value is read, is one that the program itself lists (abbreviations are only read)."""
+    folder = Path(__file__).parents[2] / "fixtures" / "referees"
+
+    def flags(name: str) -> None:
+        listed = set(json.loads((folder / f"{name}.json").read_text(encoding="utf-8")))
+        program = programs()[name]
+        keys = {row.key for row in program.keys if row.key.startswith("--")}
+        assert keys <= listed
+        hosts = export(plan(**PLANS["hosts"]), name, "leaderworkerset")
+        lines = [line for line in hosts.files["serve.yaml"].splitlines() if not line.startswith("#")]
+        written = {word for line in lines for word in line.split() if re.fullmatch(r"--[a-z][a-z-]+", word)}
+        assert len(written) > 8
+        assert written <= listed
+
+    check_every(flags, [("vllm",), ("sglang",)])

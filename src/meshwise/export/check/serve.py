@@ -53,10 +53,9 @@ class Served:
     def sentences(self) -> Iterator[str]:
         """Yield whether it fits, how fast it is, and what a million tokens cost."""
         word = "fits" if self.per_user is not None else "does not fit"
-        yield f"{word}: {self.peak / GIB:.1f} GiB of {self.capacity / GIB:.1f} on the fullest device, with {self.users:,} requests at full context"
+        memory = f"{self.peak / GIB:.1f} GiB of {self.capacity / GIB:.1f} on the fullest device"
+        yield f"{word}: {memory}, with {self.users:,} requests at full context"
         if self.per_user is None:
-            if self.most_users:
-                yield f"{self.most_users:,} requests with a whole context would fit; an engine with a paged cache starts, and lets others wait"
             return
         yield (
             f"speed: {self.per_user:.3g} tokens/s per request (90%: {self.low:.3g} to {self.high:.3g}), {self.sustained:,.4g} in all, "
@@ -131,7 +130,9 @@ def _model(facts: Facts, named: str) -> tuple[Model | None, str]:
     """Return the model: of a GGUF file by its name without the format."""
     text = str(facts.value("model") or "")
     if not named and text.endswith(".gguf"):
-        plain = re.sub(r"[-._](?:i?q\d\w*|f16|bf16|f32|fp16|mxfp4)$", "", text.rpartition("/")[2].removesuffix(".gguf"), flags=re.IGNORECASE)
+        plain = re.sub(
+            r"[-._](?:i?q\d\w*|f16|bf16|f32|fp16|mxfp4)$", "", text.rpartition("/")[2].removesuffix(".gguf"), flags=re.IGNORECASE
+        )
         named = preset_of(plain)
         if not named:
             return None, f"{text} is no preset: --model names one, or the .gguf"
@@ -189,29 +190,48 @@ def _partly(facts: Facts, model: Model) -> Iterator[str]:
             yield f"{name}: {facts.value(name)} in host memory is not predicted"
 
 
-def _predicted(reading: Reading, question: ServeAsk, model: Model) -> tuple[Served | None, Served | None, list[Change], list[str]]:
+def _predicted(
+    reading: Reading, question: ServeAsk, model: Model
+) -> tuple[Served | None, Served | None, list[Change], list[str]]:
     """Predict the file's own layout, and find a better one."""
-    free = question.question(model)
-    fix = _fixed(reading.facts, free)
-    q = ServeAsk(**{**vars(question), "fix": fix}).question(model)
-    mine, all_found = search(q), search(free)
-    option = _first(mine)
+    fix = _fixed(reading.facts, question.question(model))
+    asked_for, notes = _started_with(replace(question, fix=fix), reading.facts, model)
+    q, free = asked_for.question(model), replace(asked_for, fix=question.fix).question(model)
+    option = _first(search(q), all_on_cards=reading.facts.says("gpu_layers"))
     if option is None:
         return None, None, [], [f"the planner has no layout {','.join(fix)} for {free.cluster.name}"]
     own = served(q, option)
-    notes = [] if reading.facts.whole("users") else ["users are not stated: one request is assumed; --set users=64"]
-    top = all_found.options[0] if all_found.options else None
+    top = next(iter(search(free).options), None)
     if top is None or top.layout.name == option.layout.name:
         return own, None, [], notes
     best = served(free, top)
     if own.sustained is not None and best.sustained is not None and best.sustained <= own.sustained * (1 + CLOSE):
         return own, None, [], notes
-    words = changes(reading.programs or (reading.program,), reading.facts, setup.of_layout(q, option.layout), setup.of_layout(free, top.layout))
-    return own, best, words, notes
+    mine, better = setup.of_layout(q, option.layout), setup.of_layout(free, top.layout)
+    return own, best, changes(reading.programs or (reading.program,), reading.facts, mine, better), notes
 
 
-def _first(found: Found) -> Option | None:
-    return found.options[0] if found.options else found.misses[0] if found.misses else None
+def _started_with(ask: ServeAsk, facts: Facts, model: Model) -> tuple[ServeAsk, list[str]]:
+    """Return the question with as many requests as fit: a paged cache starts with room for one whole context, and the number in the file is
+    the most that it runs at a time. llama.cpp reserves the cache of all its slots when it starts."""
+    if not facts.whole("users"):
+        return ask, ["users are not stated: one request is assumed; --set users=64"]
+    q = ask.question(model)
+    if q.engine.name in ONE_COPY:
+        return ask, []
+    copies = facts.whole("replicas", 1)
+    least = _first(search(replace(ask, users=copies).question(model)))
+    if least is None or not least.fits or least.most_users >= ask.users:
+        return (ask if least is not None and least.fits else replace(ask, users=copies)), []
+    room = f"the cache holds {least.most_users:,} requests with a whole context of {q.work.context:,} tokens"
+    note = f"{room}, of at most {ask.users:,} at a time"
+    return replace(ask, users=max(copies, least.most_users)), [note]
+
+
+def _first(found: Found, *, all_on_cards: bool = False) -> Option | None:
+    """Return the best layout that fits, else the one that misses least. `all_on_cards`: none that keeps layers in host memory."""
+    kept = [one for one in found.options if not all_on_cards or (one.layout.gpu_layers is None and not one.layout.expert_layers)]
+    return next(iter((*kept, *found.misses)), None)
 
 
 def served(q: ServeQuestion, option: Option) -> Served:
@@ -244,7 +264,9 @@ def _contradictions(facts: Facts, model: Model | None) -> Iterator[Finding]:
     """Yield what keeps an engine from starting."""
     share = facts.value("memory_share")
     if isinstance(share, int | float) and not 0 < share <= 1:
-        yield Finding("stops", f"a share of the memory of {share:g}: expected above 0 and at most 1", places(facts, "memory_share"))
+        yield Finding(
+            "stops", f"a share of the memory of {share:g}: expected above 0 and at most 1", places(facts, "memory_share")
+        )
     if model is None:
         return
     tp, heads = facts.whole("tp", 1), model.decoder.heads
@@ -255,6 +277,8 @@ def _contradictions(facts: Facts, model: Model | None) -> Iterator[Finding]:
         yield Finding("stops", f"pp {pp} is more than the {layers} layers of {model.name}", places(facts, "pp"))
     context, most = facts.whole("context"), model.decoder.context
     if most and context > most:
-        yield Finding("stops", f"a context of {context:,} is longer than the {most:,} of {model.name}'s config", places(facts, "context"))
+        yield Finding(
+            "stops", f"a context of {context:,} is longer than the {most:,} of {model.name}'s config", places(facts, "context")
+        )
     if facts.value("expert_parallel") is True and not any(op.expert for op in model.ops):
         yield Finding("stops", f"experts are parallel, and {model.name} has none", places(facts, "expert_parallel"))

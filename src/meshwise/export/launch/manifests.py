@@ -63,12 +63,13 @@ def config_map(job: Job) -> list[dict[str, Any]]:
 
 
 def read(source: Source, kinds: Iterable[str], nodes: Sequence[tuple[str, ...]]) -> Launch | None:
-    """Return what the containers of a manifest start. `kinds`: the kinds of documents to read; empty for any. `nodes`: paths whose product is the
+    """Return what the containers of a manifest start. `kinds`: the kinds of documents to read; empty for any. `nodes`: paths whose
+    product is the
     number of nodes."""
     wanted = set(kinds)
     for document in composed(source):
         kind, version = value(at(document, ("kind",))), value(at(document, ("apiVersion",)))
-        if not kind or not version or wanted and kind not in wanted:
+        if not kind or not version or (wanted and kind not in wanted):
             continue
         facts = [fact for path in nodes for fact in _count(source, document, path, "nodes")]
         scripts: list[Source] = []
@@ -117,7 +118,8 @@ def composed(source: Source) -> list[Any]:
     import yaml
 
     try:
-        return [node for node in yaml.compose_all(source.text, Loader=yaml.SafeLoader) if node is not None]  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+        nodes: list[Any] = list(yaml.compose_all(source.text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+        return [node for node in nodes if node is not None]
     except (yaml.YAMLError, ValueError, RecursionError, IndexError):
         return []
 
@@ -149,7 +151,11 @@ def containers(node: Any, depth: int = 0) -> Iterator[Any]:
         for key, item in node.value:
             if key.value in ("containers", "workerContainers") and item.id == "sequence":
                 yield from (held for held in item.value if held.id == "mapping")
-            elif key.value in ("mainContainer", "trainer") and item.id == "mapping" and (at(item, ("args",)) or at(item, ("command",))):
+            elif (
+                key.value in ("mainContainer", "trainer")
+                and item.id == "mapping"
+                and (at(item, ("args",)) or at(item, ("command",)))
+            ):
                 yield item
             else:
                 yield from containers(item, depth + 1)
@@ -172,7 +178,12 @@ def _count(source: Source, document: Any, path: Sequence[str], fact: str) -> lis
 
 def _devices(source: Source, held: Any) -> list[Stated]:
     """Return the accelerators of a container."""
-    for place in (("resources", "limits"), ("resources", "requests"), ("resourcesPerNode", "limits"), ("resourcesPerNode", "requests")):
+    for place in (
+        ("resources", "limits"),
+        ("resources", "requests"),
+        ("resourcesPerNode", "limits"),
+        ("resourcesPerNode", "requests"),
+    ):
         limits = at(held, place)
         for key, item in limits.value if limits is not None and limits.id == "mapping" else ():
             if key.value in script.RESOURCES.values() or str(key.value).endswith("/gpu") or key.value == "gpu":
@@ -246,5 +257,9 @@ def of_words(source: Source, words: Sequence[Any]) -> Source:
 
 def object_name(job: Job) -> str:
     """Return the name of a job as Kubernetes takes it."""
-    name = "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in job.name.lower()).strip("-")[:40].strip("-")
+    name = (
+        "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in job.name.lower())
+        .strip("-")[:40]
+        .strip("-")
+    )
     return name if name[:1].isalpha() else f"job-{name}".strip("-")

@@ -16,7 +16,9 @@ RESOURCES = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu", "Google": "google
 """Names of accelerators as Kubernetes resources, by vendor (their device plugins)."""
 
 
-def command(job: Job, options: Sequence[str] = ("--node-rank=$NODE_RANK", "--master-addr=$MASTER_ADDR", "--master-port=$MASTER_PORT")) -> list[str]:
+def command(
+    job: Job, options: Sequence[str] = ("--node-rank=$NODE_RANK", "--master-addr=$MASTER_ADDR", "--master-port=$MASTER_PORT")
+) -> list[str]:
     """Return the words that a node runs: torchrun with its options in front of a script, or the command itself."""
     if job.starter != "torchrun":
         return list(job.command)
@@ -24,10 +26,13 @@ def command(job: Job, options: Sequence[str] = ("--node-rank=$NODE_RANK", "--mas
     return ["torchrun", *several, f"--nproc-per-node={job.devices_per_node}", *job.command]
 
 
-def lines(job: Job, variables: Mapping[str, str], *, options: Sequence[str] | None = None, torchrun_names: bool = True) -> list[str]:
+def lines(
+    job: Job, variables: Mapping[str, str], *, options: Sequence[str] | None = None, torchrun_names: bool = True
+) -> list[str]:
     """Return the lines of a node: what must be set, the variables of the job, its environment, and the command.
 
-    `variables` are shell texts for NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT. `torchrun_names` also sets them under the names of torchrun's
+    `variables` are shell texts for NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT. `torchrun_names` also sets them under the names of
+    torchrun's
     options, from which `meshwise run` finds its nodes.
     """
     found = required(job)
@@ -35,7 +40,12 @@ def lines(job: Job, variables: Mapping[str, str], *, options: Sequence[str] | No
     if job.nodes > 1:
         text += [f"export {name}={value}" for name, value in variables.items()]
         if job.starter == "node" and torchrun_names:
-            names = {"NNODES": "PET_NNODES", "NODE_RANK": "PET_NODE_RANK", "MASTER_ADDR": "PET_MASTER_ADDR", "MASTER_PORT": "PET_MASTER_PORT"}
+            names = {
+                "NNODES": "PET_NNODES",
+                "NODE_RANK": "PET_NODE_RANK",
+                "MASTER_ADDR": "PET_MASTER_ADDR",
+                "MASTER_PORT": "PET_MASTER_PORT",
+            }
             text += ["export " + " ".join(f'{pet}="${name}"' for name, pet in names.items())]
     text += [f"export {name}={forms.shell_word(value)}" for name, value in job.environment.items()]
     words = command(job) if options is None else command(job, options)

@@ -11,7 +11,8 @@ from meshwise.export.source import Source
 FILE = "task.yaml"
 NAMES = {
     "a100-80gb-sxm": "A100-80GB", "a100-80gb-pcie": "A100-80GB", "a100-40gb-sxm": "A100", "a100-40gb-pcie": "A100", "h100-sxm": "H100",
-    "h100-pcie": "H100", "h100-nvl": "H100-NVL", "h200": "H200", "b200": "B200", "b300": "B300", "gb200": "GB200", "gh200": "GH200", "l4": "L4", "l40": "L40",
+    "h100-pcie": "H100", "h100-nvl": "H100-NVL", "h200": "H200", "b200": "B200", "b300": "B300", "gb200": "GB200", "gh200": "GH200",
+    "l4": "L4", "l40": "L40",
     "l40s": "L40S", "t4": "T4", "a10g": "A10G", "a10": "A10", "v100-16gb-sxm": "V100", "v100-32gb-sxm2": "V100-32GB", "mi300x": "MI300X",
     "rtx4090": "RTX4090", "rtx3090": "RTX3090", "rtx5090": "RTX5090", "rtxa6000": "RTXA6000", "rtx6000ada": "RTX6000-Ada",
 }  # fmt: skip
@@ -31,7 +32,7 @@ def write(job: Job) -> dict[str, str]:
         accelerator = NAMES.get(job.chip, f"{forms.PLACEHOLDER}-{job.chip}")
         found["resources"] = {"accelerators": f"{accelerator}:{job.devices_per_node}"}
     required = script.required(job)
-    found |= {"envs": {name: None for name in required}} if required else {}
+    found |= {"envs": dict.fromkeys(required)} if required else {}
     found["run"] = "\n".join(["set -euo pipefail", *script.lines(job, variables)]) + "\n"
     return {FILE: manifests.text(job.header, found)}
 
@@ -64,7 +65,10 @@ def _accelerators(source: Source, node: object) -> list[Stated]:
     match = re.fullmatch(r"([\w.-]+)(?::(\d+))?", text)
     if match:
         span = manifests.span(source, node)
-        return [Stated("chip", match[1], "said", span, "accelerators"), Stated("devices_per_node", int(match[2] or 1), "said", span, "accelerators")]
+        return [
+            Stated("chip", match[1], "said", span, "accelerators"),
+            Stated("devices_per_node", int(match[2] or 1), "said", span, "accelerators"),
+        ]
     pairs = getattr(node, "value", ()) if getattr(node, "id", "") == "mapping" else ()
     for key, item in pairs:
         if manifests.value(item).isdecimal():

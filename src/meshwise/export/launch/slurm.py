@@ -12,7 +12,12 @@ from meshwise.export.source import Setting, Span, Unknown
 FILE = "train.sbatch"
 WARNING = 120
 """Seconds before the time limit at which Slurm warns the script, which then asks to be requeued."""
-RENDEZVOUS = ("--rdzv-id=$SLURM_JOB_ID", "--rdzv-backend=c10d", "--rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT", "--local-addr=$SLURMD_NODENAME")
+RENDEZVOUS = (
+    "--rdzv-id=$SLURM_JOB_ID",
+    "--rdzv-backend=c10d",
+    "--rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT",
+    "--local-addr=$SLURMD_NODENAME",
+)
 """torchrun's options inside Slurm: nodes join by themselves, so that none needs a number."""
 
 
@@ -70,7 +75,9 @@ def _plain(word: str) -> bool:
 def _escaped(word: str) -> str:
     """Escape a word for double quotes inside single quotes; variables that the job sets are still expanded."""
     text = re.sub(r'([\\"`])', r"\\\1", word)
-    return re.sub(r"\$(?!NNODES|NODE_RANK|MASTER_ADDR|MASTER_PORT|SLURM|\{[A-Z][A-Z0-9_]*(?::\?|\}))", r"\\$", text).replace("'", "'\\''")
+    return re.sub(r"\$(?!NNODES|NODE_RANK|MASTER_ADDR|MASTER_PORT|SLURM|\{[A-Z][A-Z0-9_]*(?::\?|\}))", r"\\$", text).replace(
+        "'", "'\\''"
+    )
 
 
 # Reading.
@@ -87,6 +94,8 @@ def facts_of_directives(settings: Iterable[Setting]) -> list[Stated]:
     ):
         if key in said and fact not in {one.fact for one in facts}:
             facts += _counted(said[key], fact, pattern)
+    if not any(one.fact == "devices_per_node" for one in facts):
+        facts += _per_task(said)
     facts += _total(said, {one.fact: one.value for one in facts})
     if "--ntasks-per-node" in said and "devices_per_node" not in {one.fact for one in facts}:
         tasks = _counted(said["--ntasks-per-node"], "devices_per_node", r"(\d+)$")
@@ -107,6 +116,24 @@ def _counted(setting: Setting, fact: str, pattern: str) -> list[Stated]:
         return [Stated(fact, None, "unknown", setting.span, setting.key, f"{setting.value} is not known")]
     match = re.match(pattern, str(setting.value))
     return [Stated(fact, int(match[1][:9]), "said", _part(setting, match.span(1)), setting.key)] if match else []
+
+
+def _per_task(said: dict[str, Setting]) -> list[Stated]:
+    """Return the devices of a node from `--gpus-per-task` and the tasks of a node."""
+    numbers = {
+        key: str(said[key].value) for key in ("--gpus-per-task", "--ntasks-per-node", "--ntasks", "--nodes") if key in said
+    }
+    if "--gpus-per-task" not in numbers or not all(text.isdecimal() and len(text) < 9 for text in numbers.values()):
+        return []
+    counts = {key: int(text) for key, text in numbers.items()}
+    tasks = counts.get("--ntasks-per-node") or counts.get("--ntasks", 1) // max(1, counts.get("--nodes", 1))
+    each = counts["--gpus-per-task"]
+    setting = said["--gpus-per-task"]
+    return (
+        [Stated("devices_per_node", each * tasks, "derived", setting.span, setting.key, f"{each} of each of {tasks} tasks")]
+        if tasks
+        else []
+    )
 
 
 def _total(said: dict[str, Setting], known: dict[str, Value | None]) -> list[Stated]:

@@ -9,22 +9,94 @@ from meshwise.export.read.shell import Command
 from meshwise.export.source import Source, Span, Word
 
 WRAPPERS = frozenset(
-    "srun sbatch salloc env nohup time exec sudo stdbuf timeout numactl nice ionice taskset setsid xvfb-run nsys ncu uv uvx conda mamba poetry pipenv "
-    "singularity apptainer docker podman enroot ssh pdsh clush kubectl ray mpirun mpiexec orterun jsrun aprun flux command torch-run unbuffer script "
-    "catchsegv strace gdb pixi".split()
+    [
+        "srun",
+        "sbatch",
+        "salloc",
+        "env",
+        "nohup",
+        "time",
+        "exec",
+        "sudo",
+        "stdbuf",
+        "timeout",
+        "numactl",
+        "nice",
+        "ionice",
+        "taskset",
+        "setsid",
+        "xvfb-run",
+        "nsys",
+        "ncu",
+        "uv",
+        "uvx",
+        "conda",
+        "mamba",
+        "poetry",
+        "pipenv",
+        "singularity",
+        "apptainer",
+        "docker",
+        "podman",
+        "enroot",
+        "ssh",
+        "pdsh",
+        "clush",
+        "kubectl",
+        "ray",
+        "mpirun",
+        "mpiexec",
+        "orterun",
+        "jsrun",
+        "aprun",
+        "flux",
+        "command",
+        "torch-run",
+        "unbuffer",
+        "script",
+        "catchsegv",
+        "strace",
+        "gdb",
+        "pixi",
+    ]
 )
 """Commands that start another one, which is found behind their options."""
 PROGRAMS = frozenset(
-    "torchrun deepspeed accelerate vllm axolotl llamafactory-cli llama-server llama-cli ollama trtllm-serve trtllm-bench meshwise tune swift xtuner "
-    "sglang dynamo lmdeploy text-generation-launcher maxtext torchtitan composer colossalai".split()
+    [
+        "torchrun",
+        "deepspeed",
+        "accelerate",
+        "vllm",
+        "axolotl",
+        "llamafactory-cli",
+        "llama-server",
+        "llama-cli",
+        "ollama",
+        "trtllm-serve",
+        "trtllm-bench",
+        "meshwise",
+        "tune",
+        "swift",
+        "xtuner",
+        "sglang",
+        "dynamo",
+        "lmdeploy",
+        "text-generation-launcher",
+        "maxtext",
+        "torchtitan",
+        "composer",
+        "colossalai",
+    ]
 )
 PYTHON = re.compile(r"(?:.*/)?(?:python[\d.]*|pypy3?)$")
 TORCHRUN = ("torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic.run")
 SWITCHES = {
     "torchrun": {"standalone", "no-python", "run-path", "use-env", "virtual-local-rank", "m", "module", "help", "h"},
-    "deepspeed": {"module", "no-python", "no-local-rank", "no-ssh", "no-ssh-check", "save-pid", "force-multi", "elastic-training", "bind-cores-to-rank", "m"},
+    "deepspeed": {"module", "no-python", "no-local-rank", "no-ssh", "no-ssh-check", "save-pid", "force-multi", "elastic-training",
+    "bind-cores-to-rank", "m"},
     "accelerate": {
-        "m", "module", "multi-gpu", "use-deepspeed", "use-fsdp", "cpu", "tpu", "no-python", "quiet", "q", "debug", "use-megatron-lm", "use-xpu", "ipex",
+        "m", "module", "multi-gpu", "use-deepspeed", "use-fsdp", "cpu", "tpu", "no-python", "quiet", "q", "debug", "use-megatron-lm",
+        "use-xpu", "ipex",
         "same-network", "use-mps-device", "tpu-use-cluster", "tpu-use-sudo", "enable-cpu-affinity", "use-parallelism-config",
     },
 }  # fmt: skip
@@ -64,7 +136,8 @@ class Started:
     facts: tuple[Stated, ...]
     """What the launcher and the environment say: nodes, devices_per_node, devices, env:NAME."""
     launcher: str = ""
-    """'torchrun', 'deepspeed', 'accelerate', 'srun', 'mpirun'; '' for none. accelerate's own flags (--config_file) stay in `launcher_words`."""
+    """'torchrun', 'deepspeed', 'accelerate', 'srun', 'mpirun'; '' for none. accelerate's own flags (--config_file) stay in
+    `launcher_words`."""
     launcher_words: tuple[Word, ...] = ()
     certain: bool = True
 
@@ -96,7 +169,7 @@ def unwrap(command: Command, given: Mapping[str, str], beside: Sequence[Source] 
             words = _launched(rest, "torchrun", found)
         elif name == "deepspeed" or module == "deepspeed.launcher.runner":
             words = _launched(words[1:] if name == "deepspeed" else words[_after_module(words) :], "deepspeed", found)
-        elif name == "accelerate" and len(words) > 1 and words[1].text == "launch" or module == "accelerate.commands.launch":
+        elif (name == "accelerate" and len(words) > 1 and words[1].text == "launch") or module == "accelerate.commands.launch":
             words = _launched(words[2:] if name == "accelerate" else words[_after_module(words) :], "accelerate", found)
         elif name in WRAPPERS:
             words = _wrapped(words, name, found, environment)
@@ -153,7 +226,7 @@ def _launched(words: list[Word], launcher: str, found: _Found) -> list[Word]:
     """Read the options of torchrun, deepspeed or accelerate; return the script and its arguments."""
     at, module, counted = 0, False, set[str]()
     while at < len(words) and words[at].text.startswith("-"):
-        name, equals, value = words[at].text.partition("=")
+        name, equals, _ = words[at].text.partition("=")
         plain = name.lstrip("-").replace("_", "-")
         module |= plain in ("m", "module")
         takes = not equals and plain not in SWITCHES[launcher] and at + 1 < len(words)
@@ -234,7 +307,7 @@ def _is_program(words: Sequence[Word], at: int) -> bool:
     if text.startswith("-") or words[at - 1].text in ("--container-image", "--chdir", "-D", "--output", "-o", "--error", "-e"):
         return False
     base = _base(text)
-    if base in PROGRAMS or PYTHON.match(text) or base.endswith((".py", ".sh")) and ":" not in text:
+    if base in PROGRAMS or PYTHON.match(text) or (base.endswith((".py", ".sh")) and ":" not in text):
         return True
     return (
         base in WRAPPERS

@@ -1,13 +1,16 @@
 """Read a shell or Slurm script without running it: which commands it would start, with which words, and where each word was written.
 
-Assignments, arrays, expansions, arithmetic, branches, loops, functions, heredocs and sourced companions are followed (`export.read.bash`). A value
-that only running the script would tell (`$1`, `$(nvidia-smi ...)`) is unknown and stays so; `--set X=...` answers it. Where a test cannot be
+Assignments, arrays, expansions, arithmetic, branches, loops, functions, heredocs and sourced companions are followed
+(`export.read.bash`). A value
+that only running the script would tell (`$1`, `$(nvidia-smi ...)`) is unknown and stays so; `--set X=...` answers it. Where a test
+cannot be
 decided, both branches are followed, and what they disagree on is unknown.
 """
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from meshwise.errors import UserError
 from meshwise.export.read.bash import directives as sbatch
@@ -24,7 +27,8 @@ LARGEST = 2_000_000
 
 @dataclass(frozen=True)
 class Command:
-    """A simple command with its words after expansion, and the environment that it starts with. `srun bash -c 'a b'` is the command `srun a b`."""
+    """A simple command with its words after expansion, and the environment that it starts with. `srun bash -c 'a b'` is the command
+    `srun a b`."""
 
     words: tuple[Word, ...]
     environment: Mapping[str, Word]
@@ -70,7 +74,8 @@ class WrittenFile(Source):
 
 
 def read(source: Source, given: Mapping[str, str], beside: Sequence[Source] = ()) -> Script:
-    """Return what a script would do. `given` answers unknown variables (`--set`), before what the script assigns; `beside` are files that it may
+    """Return what a script would do. `given` answers unknown variables (`--set`), before what the script assigns; `beside` are files
+    that it may
     source, start or copy."""
     if len(source.text) > LARGEST:
         raise UserError(f"{source.file} has {len(source.text)} characters; a launch script of at most {LARGEST} is expected")
@@ -133,7 +138,7 @@ def _span(value: bash.Value, file: str, line: int) -> Span:
     if not places:
         return Span(file, line)
     whole = len(places) == len(value.pieces) and all(piece.exact and not piece.unknown for piece in value.pieces)
-    follows = all(a.file == b.file and a.end == b.start for a, b in zip(places, places[1:], strict=False))
+    follows = all(a.file == b.file and a.end == b.start for a, b in pairwise(places))
     if whole and follows and places[0].start >= 0:
         return Span(places[0].file, places[0].line, places[0].start, places[-1].end)
     return Span(places[0].file, places[0].line)

@@ -10,8 +10,11 @@
     dynamo.py        a DynamoGraphDeployment of vLLM workers
     transformers.py  meshwise bench, since transformers has no server
 
-Each has `PROGRAM` (entry points `meshwise.programs`): `export --to` writes it, `check` reads it. Those that `meshwise serve` plans for also have
-`lines(question, layout) -> list[str]` (entry points `meshwise.export`), made from the same table of keys; one that can run layouts of another engine also
+Each has `PROGRAM` (entry points `meshwise.programs`): `export --to` writes it, `check` reads it. Those that `meshwise serve` plans for
+also have
+`lines(question, layout) -> list[str]` (entry points `meshwise.export`), made from the same table of keys; one that can run layouts of
+another engine also
 has `RUNS_LAYOUTS_OF` and `can(question, layout)`.
-Imports export.{program,facts,forms,kinds}, plan, cost, models, catalogue. Imported by export.{engines,write,check} through entry points, run.serve.
+Imports export.{program,facts,forms,kinds}, plan, cost, models, catalogue. Imported by export.{engines,write,check} through entry
+points, run.serve.
 """

@@ -50,7 +50,9 @@ def totals(facts: Facts) -> Iterable[Stated]:
     copies = facts.whole("replicas", 1)
     users = facts.value("copy_users")
     if isinstance(users, int):
-        yield facts.derived("users", users * copies, f"{users} of each of {copies} copies" if copies > 1 else "of its only copy", "copy_users")
+        yield facts.derived(
+            "users", users * copies, f"{users} of each of {copies} copies" if copies > 1 else "of its only copy", "copy_users"
+        )
     sizes = [facts.value(name) for name in ("tp", "pp")]
     if all(isinstance(size, int) for size in sizes):
         devices = facts.whole("tp", 1) * facts.whole("pp", 1) * copies

@@ -21,7 +21,9 @@ PRESET = "models.ini"
 BACKENDS = {"NVIDIA": "CUDA", "AMD": "ROCm", "Intel": "SYCL"}
 """The names of llama.cpp's backends, by vendor."""
 COMMANDS = ("llama-server", "llama-cli", "llama-bench", "server")
-SWITCH = Kind(lambda value: str(value).lower() not in ("off", "0", "false"), lambda value: "on" if value else "off", "on, off or auto")
+SWITCH = Kind(
+    lambda value: str(value).lower() not in ("off", "0", "false"), lambda value: "on" if value else "off", "on, off or auto"
+)
 SHARES = Kind(
     lambda value: tuple(str(value).replace("/", ",").split(",")),
     lambda value: ",".join(f"{float(share):.0f}" for share in value),
@@ -45,8 +47,10 @@ KEYS = (
     Key("port", "--port", INT, write="changed"),
 )
 LONG = {
-    "-m": "model", "-ngl": "n-gpu-layers", "--rpc": "rpc", "-dev": "device", "-sm": "split-mode", "-ts": "tensor-split", "-ot": "override-tensor",
-    "--n-cpu-moe": "n-cpu-moe", "-c": "ctx-size", "-np": "parallel", "-ctk": "cache-type-k", "-ctv": "cache-type-v", "-fa": "flash-attn", "--port": "port",
+    "-m": "model", "-ngl": "n-gpu-layers", "--rpc": "rpc", "-dev": "device", "-sm": "split-mode", "-ts": "tensor-split",
+    "-ot": "override-tensor",
+    "--n-cpu-moe": "n-cpu-moe", "-c": "ctx-size", "-np": "parallel", "-ctk": "cache-type-k", "-ctv": "cache-type-v",
+    "-fa": "flash-attn", "--port": "port",
 }  # fmt: skip
 """Long names of the options, which are the keys of a preset."""
 
@@ -180,7 +184,11 @@ def file_of(q: ServeQuestion) -> str:
 def wording(given: Setup) -> dict[str, Value]:
     """Return the facts of a layout in llama.cpp's words, as far as they do not name cards."""
     users = given.whole("copy_users")
-    words: dict[str, Value] = {"copy_users": users, "all_slots": given.whole("context") * users, "flash": bool(given.values["flash"])}
+    words: dict[str, Value] = {
+        "copy_users": users,
+        "all_slots": given.whole("context") * users,
+        "flash": bool(given.values["flash"]),
+    }
     return words | {"split": given.text("split"), "key_type": given.text("kv"), "value_type": given.text("kv")}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from meshwise.cost.serve.layouts import ServeLayout
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.export import forms
-from meshwise.export.facts import Facts
+from meshwise.export.facts import Facts, Stated
 from meshwise.export.kinds import INT, TEXT
 from meshwise.export.program import Key, Program, Refusal, Setup, Written
 from meshwise.export.serve.lengths import LENGTH
@@ -67,9 +67,12 @@ def _environment(q: ServeQuestion, layout: ServeLayout) -> dict[str, str]:
 
 def meaning(facts: Facts) -> Facts:
     """Return the facts that the server's variables mean."""
-    variables = {name: facts.get(f"env:OLLAMA_{key}") for name, key in (("users", "NUM_PARALLEL"), ("kv", "KV_CACHE_TYPE"))}
-    said = [facts.meaning(name, int(str(one.value)) if name == "users" else str(one.value), one.fact)
-            for name, one in variables.items() if one is not None and one.value is not None and (name == "kv" or str(one.value).isdecimal())]  # fmt: skip
+    said: list[Stated] = []
+    users, kind = facts.get("env:OLLAMA_NUM_PARALLEL"), facts.get("env:OLLAMA_KV_CACHE_TYPE")
+    if users is not None and str(users.value).isdecimal():
+        said.append(facts.meaning("users", int(str(users.value)), users.fact))
+    if kind is not None and kind.value is not None:
+        said.append(facts.meaning("kv", str(kind.value), kind.fact))
     return facts.adding(said)
 
 
@@ -84,7 +87,9 @@ def write(given: Setup) -> Written:
 def refuse(given: Setup) -> Iterable[Refusal]:
     """Return what Ollama cannot do with a plan."""
     if given.plan.q.engine.name not in ("ollama", RUNS_LAYOUTS_OF) or not can(given.plan.q, given.plan.layout):
-        yield Refusal("Ollama splits by layers over the cards of one host, with shares of its own: plan again with --engine ollama", {})
+        yield Refusal(
+            "Ollama splits by layers over the cards of one host, with shares of its own: plan again with --engine ollama", {}
+        )
 
 
 def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:

@@ -43,14 +43,17 @@ def wording(given: Setup) -> dict[str, Value]:
 
 
 def meaning(facts: Facts) -> Facts:
-    """Return the facts that SGLang's words mean: with data-parallel attention, --dp cuts the tensor-parallel group instead of copying it."""
+    """Return the facts that SGLang's words mean: with data-parallel attention, --dp cuts the tensor-parallel group instead of copying
+    it."""
     inside = facts.value("attention_dp") is True
     copies = 1 if inside else facts.whole("copies", 1)
     more = [facts.meaning("replicas", copies, "copies")] if "copies" in facts else []
     facts = facts.adding([*more, *lengths.cache_type(facts), *lengths.weight_format(facts)])
     facts = facts.adding(lengths.totals(facts))
     nodes = facts.get("engine_nodes")
-    return facts.adding([facts.meaning("nodes", nodes.value, "engine_nodes")] if nodes is not None and nodes.value is not None else [])
+    return facts.adding(
+        [facts.meaning("nodes", nodes.value, "engine_nodes")] if nodes is not None and nodes.value is not None else []
+    )
 
 
 def write(given: Setup) -> Written:

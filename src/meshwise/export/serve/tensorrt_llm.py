@@ -24,7 +24,13 @@ KEYS = (
     Key("copy_users", "max_batch_size", INT, also=("--max_batch_size",), write="always"),
     Key("batched_tokens", "max_num_tokens", INT, also=("--max_num_tokens",)),
     Key("kv_type", "kv_cache_config.dtype", TEXT, default="auto"),
-    Key("cache_share", "kv_cache_config.free_gpu_memory_fraction", NUMBER, also=("--kv_cache_free_gpu_memory_fraction",), default=0.9),
+    Key(
+        "cache_share",
+        "kv_cache_config.free_gpu_memory_fraction",
+        NUMBER,
+        also=("--kv_cache_free_gpu_memory_fraction",),
+        default=0.9,
+    ),
 )
 
 
@@ -60,7 +66,13 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
     if script:
         return 30 if script in COMMANDS else 0
     keys = {setting.key for setting in settings}
-    own = {"kv_cache_config.free_gpu_memory_fraction", "moe_expert_parallel_size", "enable_attention_dp", "max_num_tokens", "cuda_graph_config.max_batch_size"}
+    own = {
+        "kv_cache_config.free_gpu_memory_fraction",
+        "moe_expert_parallel_size",
+        "enable_attention_dp",
+        "max_num_tokens",
+        "cuda_graph_config.max_batch_size",
+    }
     return 4 * len(keys & own) if "tensor_parallel_size" in keys or len(keys & own) > 1 else 0
 
 

@@ -61,7 +61,9 @@ def meaning(facts: Facts) -> Facts:
     if facts.value("expert_parallel") is True:
         facts = facts.adding([facts.derived("ep", facts.whole("tp", 1) * copies, "tp x data parallel", "expert_parallel")])
     nodes = facts.get("engine_nodes")
-    return facts.adding([facts.meaning("nodes", nodes.value, "engine_nodes")] if nodes is not None and nodes.value is not None else [])
+    return facts.adding(
+        [facts.meaning("nodes", nodes.value, "engine_nodes")] if nodes is not None and nodes.value is not None else []
+    )
 
 
 def command(given: Setup) -> list[str]:
@@ -79,7 +81,10 @@ def lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
     given = setup.of_layout(q, layout)
     words = command(given)
     if layout.hosts > 1:
-        each = [[*words, *over_hosts(layout.hosts, str(rank), "host1", str(PORT)), *(OTHERS if rank else ())] for rank in range(layout.hosts)]
+        each = [
+            [*words, *over_hosts(layout.hosts, str(rank), "host1", str(PORT)), *(OTHERS if rank else ())]
+            for rank in range(layout.hosts)
+        ]
         text = [f"{shlex.join(host)}  # on host {number}" for number, host in enumerate(each, start=1)]
         return [f"# run on each of {layout.replicas} groups of hosts", *text] if layout.replicas > 1 else text
     hosts = -(-layout.replicas // given.whole("copies"))
@@ -91,7 +96,12 @@ def write(given: Setup) -> Written:
     words = command(given)
     if given.whole("nodes") == 1:
         return Written({}, tuple(words), starter="node")
-    return Written({}, (*words, *over_hosts(given.whole("nodes"), "$NODE_RANK", "$MASTER_ADDR", "$MASTER_PORT")), starter="node", others=OTHERS)
+    return Written(
+        {},
+        (*words, *over_hosts(given.whole("nodes"), "$NODE_RANK", "$MASTER_ADDR", "$MASTER_PORT")),
+        starter="node",
+        others=OTHERS,
+    )
 
 
 def refuse(given: Setup) -> Iterable[Refusal]:

@@ -19,8 +19,6 @@ LEVELS = (
     ("*", "/", "%"),
 )
 ASSIGNING = ("=", "+=", "-=", "*=", "/=", "%=", "<<=", ">>=", "&=", "|=", "^=")
-LARGEST = 1 << 20
-"""Exponents and shifts above this are refused: a number of that many digits is no setting."""
 
 
 class NotKnown(Exception):
@@ -190,22 +188,23 @@ def _number(token: str) -> int:
         if "#" in token:
             base, digits = token.split("#")
             return int(digits, int(base))
-        return int(token, 0) if token[:2].lower() == "0x" else int(token, 8 if token[0] == "0" and len(token) > 1 else 10)
+        number = int(token, 0) if token[:2].lower() == "0x" else int(token, 8 if token[0] == "0" and len(token) > 1 else 10)
+        return _in_64_bits(number)
     except (ValueError, IndexError) as error:
         raise NotKnown from error
 
 
 def _binary(operator: str, left: int, right: int) -> int:
-    """Apply an operator; division cuts towards zero as in C."""
+    """Apply an operator in 64 bits; division cuts towards zero as in C."""
     if operator in ("/", "%"):
         if right == 0:
             raise NotKnown
         quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
-        return quotient if operator == "/" else left - quotient * right
+        return _in_64_bits(quotient if operator == "/" else left - quotient * right)
     if operator in ("<<", ">>", "**"):
-        if right < 0 or right > LARGEST or (operator == "<<" and right > 63) or (operator == "**" and abs(left) > 1 and right > 64):
+        if not 0 <= right <= 63:
             raise NotKnown
-        return {"<<": lambda: left << right, ">>": lambda: left >> right, "**": lambda: left**right}[operator]()
+        return _in_64_bits(left << right if operator == "<<" else left >> right if operator == ">>" else left**right)
     table = {
         "+": left + right,
         "-": left - right,
@@ -220,7 +219,11 @@ def _binary(operator: str, left: int, right: int) -> int:
         ">": int(left > right),
         ">=": int(left >= right),
     }
-    return table[operator]
+    return _in_64_bits(table[operator])
+
+
+def _in_64_bits(number: int) -> int:
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def assigned(expression: str) -> list[str]:

@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from meshwise.export.read.bash import arithmetic, inner, outputs, tree
-from meshwise.export.read.bash.expansion import COMMAND, braces
+from meshwise.export.read.bash import arithmetic, inner, outputs, sed, tree
+from meshwise.export.read.bash.braces import braces
+from meshwise.export.read.bash.expansion import COMMAND
 from meshwise.export.read.bash.flow import Leave, Started, Status
 from meshwise.export.read.bash.pieces import EMPTY, Place, Source, Value, joined, not_known, said
 from meshwise.export.read.bash.state import Array, Variable
@@ -89,7 +90,7 @@ class Builtins:
             status, output = shell.collected(run)
         finally:
             shell.stdin = outer
-        if output.pieces and target.text != "/dev/null":
+        if any(piece.text and not piece.unknown for piece in output.pieces) and target.text != "/dev/null":
             before = shell.state.files.get(target.text, EMPTY) if append else EMPTY
             shell.state.files[target.text] = before + output
         return status
@@ -112,9 +113,6 @@ class Builtins:
     def _command(self, simple: tree.Simple) -> Status:
         shell = self.shell
         words = [value for word in simple.words if isinstance(word, Word) for value in shell.expander.fields(word)]
-        for word in simple.words:
-            if isinstance(word, tree.Assignment) and isinstance(word.value, Word):
-                words.append(said(f"{word.name}=") + shell.expander.string(word.value))
         while words and words[0].text in ("command", "builtin") and len(words) > 1 and not words[1].text.startswith("-"):
             words = words[1:]
         shell.spend(sum(len(word.pieces) for word in words))
@@ -147,7 +145,7 @@ class Builtins:
             return True
         if name == "sed" and shell.stdin is None and len(words) > 2 and self._file(words[-1]) is not None:
             shell.stdin, words = self._file(words[-1]), words[:-1]
-        printed = outputs.output(name, words[1:], shell.stdin)
+        printed = sed.replaced(words[1:], shell.stdin) if name == "sed" else outputs.output(name, words[1:], shell.stdin)
         if printed is not None:
             shell.print(printed)
             return True

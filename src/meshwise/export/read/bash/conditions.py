@@ -100,7 +100,7 @@ class Condition:
     def _unary(self, operator: str) -> Truth:
         value = self._value()
         if operator in ("-z", "-n"):
-            filled = _filled(value)
+            filled = False if self.expander.nothing_given and value.outside else _filled(value)
             return filled if operator == "-n" else negate(filled)
         if not value.known:
             return None
@@ -120,6 +120,8 @@ class Condition:
         value = self._value()
         if operator in NUMERIC:
             return self._numbers(left, value, NUMERIC[operator])
+        if operator in ("=", "==", "!=") and self.expander.nothing_given and left.given_text == value.given_text:
+            return operator != "!="
         if not left.known or not value.known:
             return None
         if operator == "=~":
@@ -142,6 +144,8 @@ class Condition:
 
     def _matches(self, left: Value, right: Word, operator: str) -> Truth:
         pattern = self.expander.pattern(right)
+        if self.expander.nothing_given and pattern is not None and left.given_text == "".join(text for text, _ in pattern):
+            return operator != "!="
         if not left.known or pattern is None:
             return _impossible(left, pattern, operator)
         expression = patterns.regex(pattern, extended=True)
@@ -150,7 +154,7 @@ class Condition:
 
 def _filled(value: Value) -> Truth:
     """Return whether a value is not empty; a known piece in it is enough."""
-    if any(piece.text and not piece.unknown for piece in value.pieces):
+    if any(piece.filled or (piece.text and not piece.unknown) for piece in value.pieces):
         return True
     return None if not value.known else False
 

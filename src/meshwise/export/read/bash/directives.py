@@ -3,12 +3,15 @@
 import re
 from dataclasses import dataclass
 
-from meshwise.export.read.bash.pieces import Source, Value, said
+from meshwise.export.read.bash.pieces import Piece, Source, Value, said
 
 SHORT = {
-    "N": "nodes", "n": "ntasks", "t": "time", "p": "partition", "J": "job-name", "o": "output", "e": "error", "G": "gpus", "c": "cpus-per-task",
+    "N": "nodes", "n": "ntasks", "t": "time", "p": "partition", "J": "job-name", "o": "output", "e": "error", "G": "gpus",
+    "c": "cpus-per-task",
     "A": "account", "C": "constraint", "q": "qos", "a": "array", "w": "nodelist", "x": "exclude", "d": "dependency", "D": "chdir",
 }  # fmt: skip
+ALWAYS = ("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_SUBMIT_DIR", "SLURM_SUBMIT_HOST")
+"""Variables that every job has."""
 OPTION = re.compile(r"--([a-z][a-z0-9-]*)(?:(=)|(?=\s|$))|-([a-zA-Z])=?")
 VALUE = re.compile(r"'([^']*)'|\"([^\"]*)\"|(\S+)")
 
@@ -64,7 +67,8 @@ def options(source: Source, at: int, end: int) -> list[Directive]:
 def variables(found: list[Directive]) -> dict[str, Value]:
     """Return the variables that Slurm sets from these options."""
     said_by = {one.name: one.value for one in found if one.value is not None}
-    names: dict[str, Value] = {}
+    why = "set by Slurm when the job starts"
+    names = {name: Value((Piece(f"${name}", unknown=why, exact=False, filled=True),)) for name in ALWAYS} if found else {}
 
     def put(value: Value | None, *targets: str) -> None:
         if value is not None and value.known and value.pieces:

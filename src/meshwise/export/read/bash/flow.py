@@ -6,10 +6,20 @@ from typing import Literal
 
 from meshwise.export.read.bash.pieces import Place, Value
 
-Status = bool | Literal["ran"] | None
-"""Whether a statement succeeds: None cannot be decided; 'ran' is a command that is started, and succeeds as far as && and || are concerned."""
 MOST_STEPS, MOST_CALLS, MOST_TEXT = 200_000, 40, 200_000
 """Statements together with the pieces of the values they make; functions inside functions; characters of a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """Whether a test holds if nothing is given from outside the script: `[ -z "$1" ]`. Believed, unless the script then ends at once."""
+
+    holds: bool
+
+
+Status = bool | Literal["ran"] | Guess | None
+"""Whether a statement succeeds: None cannot be decided; 'ran' is a command that is started, and succeeds as far as && and || are
+concerned."""
 
 
 @dataclass(frozen=True, slots=True)

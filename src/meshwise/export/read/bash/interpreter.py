@@ -1,18 +1,19 @@
 """Follow a script through assignments, branches, loops and functions, and note the commands that it would start. Nothing is run.
 
-A test that cannot be decided is followed both ways: what differs afterwards is unknown, with the texts it can be; commands inside are not certain.
+A test that cannot be decided is followed both ways: what differs afterwards is unknown, with the texts it can be; commands inside are
+not certain.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 
-from meshwise.export.read.bash import arithmetic, patterns, tree
+from meshwise.export.read.bash import arithmetic, assignments, patterns, tree
 from meshwise.export.read.bash.builtins import Builtins
 from meshwise.export.read.bash.conditions import Condition, negate
 from meshwise.export.read.bash.directives import Directive
 from meshwise.export.read.bash.expansion import COMMAND, Expander
-from meshwise.export.read.bash.flow import MOST_CALLS, MOST_STEPS, MOST_TEXT, Leave, Started, Status, TooLong
-from meshwise.export.read.bash.pieces import EMPTY, Piece, Source, Value, joined, not_known
-from meshwise.export.read.bash.state import Array, State, merged
+from meshwise.export.read.bash.flow import MOST_CALLS, MOST_STEPS, MOST_TEXT, Guess, Leave, Started, Status, TooLong
+from meshwise.export.read.bash.pieces import Piece, Source, Value, joined, not_known
+from meshwise.export.read.bash.state import State, merged
 from meshwise.export.read.bash.statements import parse
 from meshwise.export.read.bash.words import Parameter, Substitution, Word
 
@@ -134,19 +135,23 @@ class Interpreter:
             return self._case(statement)
         return self._loop(statement)
 
-    def _tested(self, test: Callable[[], bool | None], line: int) -> bool | None:
+    def _tested(self, test: Callable[[], bool | None], line: int) -> Status:
         """Evaluate a test. A variable that nothing sets counts as empty, which is noted."""
         outer, self.expander.testing = self.expander.testing, True
         before = dict(self.expander.assumed)
+        guess = None
         try:
             truth = test()
+            if truth is None:
+                self.expander.nothing_given = True
+                guess = test()
         finally:
-            self.expander.testing = outer
+            self.expander.testing, self.expander.nothing_given = outer, False
         for name in self.expander.assumed.keys() - before.keys():
             self.note(line, f"${name} is taken as not set")
-        return truth
+        return truth if guess is None else Guess(guess)
 
-    def test(self, words: Sequence[tree.Assignment | Word], line: int) -> bool | None:
+    def test(self, words: Sequence[tree.Assignment | Word], line: int) -> Status:
         """Evaluate `[ ... ]` or `test ...`, given its words without the brackets."""
 
         def truth() -> bool | None:
@@ -185,6 +190,20 @@ class Interpreter:
         self.state.take(merged(ends, f"depends on a test that cannot be decided ({self.state.script}:{line})"))
         return None
 
+    def guessed(self, guess: Guess, yes: Callable[[], Status], no: Callable[[], Status], line: int) -> Status:
+        """Follow the way that a script takes if nothing is given from outside; the other one where it then ends, as after its usage."""
+        start, before = self.state.copy(), len(self.started)
+        try:
+            status = yes() if guess.holds else no()
+        except Leave as leave:
+            if leave.kind in ("break", "continue"):
+                raise
+            self.state.take(start)
+            del self.started[before:]
+            return no() if guess.holds else yes()
+        self.note(line, "what comes from outside the script is taken as not given")
+        return status
+
     def _if(self, branches: tuple[tuple[tree.Block, tree.Block], ...], otherwise: tree.Block, line: int) -> Status:
         if not branches:
             return self.block(otherwise)
@@ -194,13 +213,18 @@ class Interpreter:
             return self.block(body)
         if truth is False:
             return self._if(branches[1:], otherwise, line)
+        if isinstance(truth, Guess):
+            return self.guessed(truth, lambda: self.block(body), lambda: self._if(branches[1:], otherwise, line), line)
         return self.alternatives([lambda: self.block(body), lambda: self._if(branches[1:], otherwise, line)], line)
 
     def _chain(self, chain: tree.Chain) -> Status:
         status = self.statement(chain.first)
         for operator, statement in chain.rest:
-            if status is None:
-                line = getattr(statement, "line", 0)
+            line = getattr(statement, "line", 0)
+            if isinstance(status, Guess):
+                wanted = Guess(status.holds == (operator == "&&"))
+                self.guessed(wanted, lambda s=statement: self.statement(s), lambda: True, line)
+            elif status is None:
                 self.alternatives([lambda: True, lambda s=statement: self.statement(s)], line)
             elif (status is not False) == (operator == "&&"):
                 status = self.statement(statement)
@@ -221,6 +245,8 @@ class Interpreter:
             status = "ran" if isinstance(status, bool) else status
         if not pipeline.negated:
             return status
+        if isinstance(status, Guess):
+            return Guess(not status.holds)
         return None if status == "ran" else negate(status)
 
     def _case(self, case: tree.Case) -> Status:
@@ -274,15 +300,13 @@ class Interpreter:
 
         def test() -> Status:
             truth = self.block(loop.test)
-            return negate(truth) if loop.until and truth != "ran" else truth
+            return negate(truth) if loop.until and not isinstance(truth, Guess) and truth != "ran" else truth
 
         return self._while(test, loop.body, loop.line, None)
 
     def _for(self, loop: tree.For) -> Status:
-        if loop.words is None:
-            values = self.state.arguments
-        else:
-            values = [value for word in loop.words for value in self.expander.fields(word)]
+        listed = [value for word in loop.words or () for value in self.expander.fields(word)]
+        values = self.state.arguments if loop.words is None else listed
         if values is None or any(_several(value) for value in values):
             shown = " ".join(value.text for value in values or ())
 
@@ -322,50 +346,9 @@ class Interpreter:
             return leave.kind == "continue"
         return True
 
-    # assignments
-
     def assign(self, assignment: tree.Assignment) -> None:
-        """Set a variable; what the caller has set stays."""
-        name = assignment.name
-        if name in self.fixed:
-            self.state.variables[name] = self.fixed[name]
-            return
-        before = self.state.variables.get(name)
-        if isinstance(assignment.value, tuple):
-            self.state.variables[name] = self._array(assignment.value, before if assignment.append else None, before)
-            return
-        value = self.expander.string(assignment.value)
-        self.spend(len(value.pieces))
-        if len(value.text) > MOST_TEXT:
-            value = not_known(f"${name}", "too long")
-        if assignment.index is not None or isinstance(before, Array):
-            array = before if isinstance(before, Array) else Array(() if before is None else ((0, before),))
-            key = 0 if assignment.index is None else self.expander.key(assignment.index, name)
-            if key is None:
-                self.state.variables[name] = Array(((0, not_known(f"${{{name}[@]}}", "an index that is not known")),))
-                return
-            old = dict(array.items).get(key, EMPTY)
-            self.state.variables[name] = array.with_item(key, old + value if assignment.append else value)
-            return
-        if assignment.append and before is None:
-            before = not_known(f"${name}", "set outside the script", outside=True) if self.expander.is_outside(name) else EMPTY
-        self.state.variables[name] = before + value if assignment.append and isinstance(before, Value) else value
-
-    def _array(
-        self, elements: Sequence[Word | tree.Assignment], start: Value | Array | None, before: Value | Array | None
-    ) -> Array:
-        named = isinstance(before, Array) and before.named
-        array = start if isinstance(start, Array) else Array(((0, start),)) if start is not None else Array((), named)
-        for element in elements:
-            if isinstance(element, Word):
-                array = array.extended(self.expander.fields(element))
-                continue
-            assert element.index is not None and isinstance(element.value, Word)
-            text = self.expander.string(element.index)
-            key: int | str | None = text.text if named else _whole(text)
-            if key is not None:
-                array = array.with_item(key, self.expander.string(element.value))
-        return array
+        """Set a variable."""
+        assignments.assign(self, assignment)
 
     def call(self, name: str, words: Sequence[Value]) -> Status:
         """Call a function of the script."""
@@ -393,10 +376,6 @@ class Interpreter:
 def _several(value: Value) -> bool:
     """Return whether an unknown value may be several words or none."""
     return any(piece.unknown for piece in value.pieces)
-
-
-def _whole(value: Value) -> int | None:
-    return int(value.text) if value.known and value.text.isdigit() and len(value.text) < 9 else None
 
 
 def _reads_arguments(block: tree.Block) -> bool:

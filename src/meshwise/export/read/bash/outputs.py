@@ -1,4 +1,5 @@
-"""Commands whose output follows from their words alone: echo, printf, basename, seq, expr, and filters such as tr and wc. None of them is run."""
+"""Commands whose output follows from their words alone: echo, printf, basename, seq, expr, and filters such as tr and wc. None of them
+is run."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -200,16 +201,10 @@ def _xargs(texts: list[str], stdin: str) -> str | None:
     return None if texts and texts != ["echo"] else " ".join(stdin.split()) + "\n"
 
 
-def _sed(texts: list[str], stdin: str) -> str | None:
-    """Replace texts without special characters: `sed "s/CONFIG_MBSIZE/4/g"`, the way templates are filled in."""
-    rules = [text for text in texts if text != "-e"]
-    for rule in (part.strip() for text in rules for part in text.split(";") if part.strip()):
-        match = re.fullmatch(r"s(.)(.*?)\1(.*?)\1(g?)", rule)
-        if match is None or re.search(r"[][.*^$\\+?(){}]", match.group(2)) or re.search(r"[\\&]", match.group(3)):
-            return None
-        lines = stdin.splitlines(keepends=True)
-        stdin = "".join(line.replace(match.group(2), match.group(3), -1 if match.group(4) else 1) for line in lines)
-    return stdin
+def _awk(texts: list[str], stdin: str) -> str | None:
+    """Count fields, as `awk -F, '{print NF}'` does for a list of devices."""
+    match = re.fullmatch(r"-F ?(\S) \{ ?print NF ?;?\}", " ".join(texts))
+    return None if match is None else "".join(f"{len(line.split(match[1])) if line else 0}\n" for line in stdin.splitlines())
 
 
 PURE: dict[str, Callable[[list[str]], str | None]] = {"basename": _basename, "dirname": _dirname, "seq": _seq, "expr": _expr}
@@ -220,5 +215,5 @@ FILTERS: dict[str, Callable[[list[str], str], str | None]] = {
     "cut": _cut,
     "head": _head,
     "xargs": _xargs,
-    "sed": _sed,
+    "awk": _awk,
 }

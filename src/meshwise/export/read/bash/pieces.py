@@ -1,6 +1,7 @@
 """Text that knows where it was written: Place, Piece, Value and Source.
 
-A value of a shell variable is put together from pieces, each of which stands somewhere in a file or is unknown. Words keep their pieces, so a flag
+A value of a shell variable is put together from pieces, each of which stands somewhere in a file or is unknown. Words keep their
+pieces, so a flag
 that is read from `--tp $TP` points to the line where `TP=8` is written, and that number can be changed there.
 """
 
@@ -34,6 +35,8 @@ class Piece:
     """Unknown because it comes from outside the script (an argument, the environment), and empty if it is not given."""
     exact: bool = True
     """Whether the text stands at its place character for character; a computed number does not."""
+    filled: bool = False
+    """Unknown, but certainly not empty: the number of a job."""
     choices: tuple[str, ...] = ()
     """What an unknown piece can be, where a test that cannot be decided chooses between known texts."""
 
@@ -78,6 +81,13 @@ class Value:
     def outside(self) -> bool:
         """Whether the value is nothing but pieces that come from outside the script."""
         return bool(self.pieces) and all(piece.outside for piece in self.pieces)
+
+    @property
+    def given_text(self) -> str | None:
+        """The text if nothing is given from outside; None where another piece is unknown."""
+        if any(piece.unknown and not piece.outside for piece in self.pieces):
+            return None
+        return "".join(piece.text for piece in self.pieces if not piece.unknown)
 
     def __add__(self, other: "Value") -> "Value":
         return Value(self.pieces + other.pieces)

@@ -1,4 +1,5 @@
-"""Variables, functions, arguments and written files at one point of a script, and how two such states become one after a test that cannot be decided."""
+"""Variables, functions, arguments and written files at one point of a script, and how two such states become one after a test that
+cannot be decided."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,9 @@
 import re
 
 from meshwise.export.read.bash import tree
+from meshwise.export.read.bash.cursor import Cursor, Nested
 from meshwise.export.read.bash.pieces import Source
-from meshwise.export.read.bash.words import BLANK, META, NAME, Literal, Opaque, Parameter, ShellSyntaxError, Word, WordReader
+from meshwise.export.read.bash.words import BLANK, META, NAME, Opaque, ShellSyntaxError, Word, WordReader
 
 RESERVED = {"then", "elif", "else", "fi", "do", "done", "esac", "}"}
 """Words that end a block; at the place of a command they begin none."""
@@ -24,16 +25,12 @@ def parse(source: Source) -> tree.Parsed:
     return tree.Parsed(block, tuple(parser.notes))
 
 
-class _Parser:
-    """A position in a source, and the heredocs whose lines follow."""
+class _Parser(Cursor):
+    """Parses statements from a position on."""
 
     def __init__(self, source: Source) -> None:
-        self.source, self.text, self.at = source, source.text, 0
+        super().__init__(source)
         self.words = WordReader(source, self._nested)
-        self.heredocs: list[tree.Redirect] = []
-        self.notes: list[tree.Note] = []
-
-    # positions
 
     def _nested(self, at: int) -> tuple[tuple[object, ...], int]:
         """Parse the statements of `$(...)` that begin at a position; return them and the position of what ends them."""
@@ -46,70 +43,6 @@ class _Parser:
         end, self.at = self.at, outer
         return block, end
 
-    def line(self) -> int:
-        place = self.source.place(self.at, self.at + 1)
-        return place.line if place else 0
-
-    def skip_line(self, why: str) -> None:
-        """Note what could not be parsed, and go to the next line."""
-        place = self.source.place(self.at, self.at + 1)
-        self.notes.append(tree.Note(place.file if place else "", place.line if place else 0, why))
-        end = self.text.find("\n", self.at)
-        self.at = len(self.text) if end < 0 else end
-        self.heredocs.clear()
-        self.newline()
-
-    def blanks(self) -> None:
-        """Skip blanks, continued lines and a comment."""
-        text = self.text
-        while self.at < len(text):
-            if text[self.at] in BLANK:
-                self.at += 1
-            elif text.startswith("\\\n", self.at):
-                self.at += 2
-            elif text.startswith("\\\r\n", self.at):
-                self.at += 3
-            elif text[self.at] == "#" and (self.at == 0 or text[self.at - 1] in META):
-                end = text.find("\n", self.at)
-                self.at = len(text) if end < 0 else end
-            else:
-                return
-
-    def newline(self) -> bool:
-        """Pass a line break and the heredocs after it."""
-        if not self.text.startswith("\n", self.at):
-            return False
-        self.at += 1
-        waiting, self.heredocs = self.heredocs, []
-        for redirect in waiting:
-            self._heredoc(redirect)
-        return True
-
-    def gaps(self) -> None:
-        """Skip blanks, comments and line breaks."""
-        self.blanks()
-        while self.newline():
-            self.blanks()
-
-    def starts(self, text: str) -> bool:
-        return self.text.startswith(text, self.at)
-
-    def peek(self) -> str:
-        """Return the plain word that stands here, such as a reserved word."""
-        end = self.at
-        while end < len(self.text) and self.text[end] not in META:
-            end += 1
-        return self.text[self.at : end]
-
-    def expect(self, word: str) -> None:
-        """Pass a reserved word."""
-        self.gaps()
-        if self.peek() != word:
-            raise ShellSyntaxError(f"{word} is expected", self.at)
-        self.at += len(word)
-
-    # statements
-
     def block(self, ends: tuple[str, ...], *, strict: bool = False, bracket: bool = False) -> tree.Block:
         """Parse statements up to an end of a clause, a reserved word of `ends` or, after an opening one, a closing bracket."""
         found: list[tree.Statement] = []
@@ -118,7 +51,7 @@ class _Parser:
             while self.starts(";") and not self.starts(";;") and not self.starts(";&"):
                 self.at += 1
                 self.gaps()
-            if self.at >= len(self.text) or self.starts(")") and bracket or self.starts(";;") or self.starts(";&"):
+            if self.at >= len(self.text) or (self.starts(")") and bracket) or self.starts(";;") or self.starts(";&"):
                 return tuple(found)
             if self.peek() in ends or self.peek() in RESERVED:
                 return tuple(found)
@@ -213,12 +146,6 @@ class _Parser:
             return tree.Function(name.group(1) or name.group(2), self.command())
         return self._simple(line)
 
-    def character(self, char: str) -> None:
-        self.gaps()
-        if not self.starts(char):
-            raise ShellSyntaxError(f"{char} is expected", self.at)
-        self.at += len(char)
-
     def _calculation(self) -> tree.Calculation | None:
         line, begin = self.line(), self.at
         try:
@@ -256,7 +183,8 @@ class _Parser:
                 parts.append(part)
                 pos += 1
             self.at = pos + 1
-            return tree.Count(*parts, self._loop_body(), line)
+            first, test, step = parts
+            return tree.Count(first, test, step, self._loop_body(), line)
         match = NAME.match(self.text, self.at)
         if match is None:
             raise ShellSyntaxError("for is not followed by a name", self.at)
@@ -428,36 +356,6 @@ class _Parser:
             self.heredocs.append(redirect)
         return True
 
-    def _heredoc(self, redirect: tree.Redirect) -> None:
-        """Read the lines of a heredoc; with a quoted end they are taken as they are."""
-        parts = redirect.target.parts
-        end = "".join(p.text for part in parts if isinstance(part, Literal) for p in part.pieces)
-        end += "".join(part.spelled for part in parts if isinstance(part, Parameter))
-        quoted = any(isinstance(part, Literal) and part.quoted for part in parts)
-        tabs = redirect.operator == "<<-"
-        begin, kept = self.at, list[tuple[int, int]]()
-        while self.at < len(self.text):
-            stop = self.text.find("\n", self.at)
-            stop = len(self.text) if stop < 0 else stop + 1
-            line = self.text[self.at : stop]
-            start = self.at + (len(line) - len(line.lstrip("\t")) if tabs else 0)
-            self.at = stop
-            if self.text[start:stop].rstrip("\r\n") == end:
-                break
-            kept.append((start, stop))
-        else:
-            place = self.source.place(begin, begin + 1)
-            self.notes.append(
-                tree.Note(place.file if place else "", place.line if place else 0, f"the heredoc is not ended by {end}")
-            )
-        pieces = tuple(piece for start, stop in kept for piece in self.source.pieces(start, stop))
-        redirect.body = Word((Literal(pieces, True),))
-        if not quoted:
-            body = Source(pieces)
-            reader = WordReader(body, _Parser(body)._nested)
-            reader.escapes = "$`\\"
-            try:
-                redirect.body = reader.inside(0, "", quoted=True)[0]
-            except ShellSyntaxError as error:
-                place = body.place(error.at, error.at + 1)
-                self.notes.append(tree.Note(place.file if place else "", place.line if place else 0, str(error)))
+    def inner(self, source: Source) -> Nested:
+        """Return what parses `$(...)` inside a heredoc."""
+        return _Parser(source)._nested

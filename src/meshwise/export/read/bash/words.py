@@ -125,7 +125,8 @@ class WordReader:
         if self.depth > MAX_DEPTH:
             raise ShellSyntaxError("brackets are nested too deeply", at)
         text, parts, start, level = self.text, list[Part](), at, 0
-        special = "\\$`" + ("" if quoted else "'\"")
+        # the default of "${x:-"a b"}" may have double quotes of its own, inside which nothing changes
+        special = "\\$`" + ("" if quoted and stop != "}" else '"' if quoted else "'\"")
 
         def flush(end: int) -> None:
             if end > start:
@@ -249,13 +250,14 @@ class WordReader:
         """Read $((...)); None if it is a substitution that begins with a subshell."""
         if at in self._no_arithmetic:
             return None
-        depth, end = self.depth, -1
+        depth, found = self.depth, None
         with suppress(ShellSyntaxError):
-            expression, end = self.inside(at + 3, ")", quoted=True, nested="(")
+            found = self.inside(at + 3, ")", quoted=True, nested="(")
         self.depth = depth
-        if end < 0 or not self.text.startswith("))", end):
+        if found is None or not self.text.startswith("))", found[1]):
             self._no_arithmetic.add(at)
             return None
+        expression, end = found
         place = self.source.place(at, end + 2)
         return [Arithmetic(expression, quoted, self.text[at : end + 2], place)], end + 2
 
