@@ -39,9 +39,10 @@ def changes(programs: Sequence[Program], facts: Facts, own: Setup | None, better
     programs whose files it names. `own`: the facts of the files' layout; None where they do not make one. `old`: also remove keys that are
     read but never written, whose meaning another key has now."""
     found: dict[str, Change] = {}
+    main = programs[0]
     for number, program in enumerate(programs):
-        wanted = program.wording(better)
-        words = program.wording(own) if own is not None else {}
+        wanted = {**program.wording(better), **main.wording(better)}
+        words = {**program.wording(own), **main.wording(own)} if own is not None else {}
         for name in dict.fromkeys(row.fact for row in program.keys if _changeable(row.fact)):
             if name not in wanted and name not in words and not old:
                 continue  # neither layout says it
@@ -52,7 +53,7 @@ def changes(programs: Sequence[Program], facts: Facts, own: Setup | None, better
                 if number == 0 or change.span is not None:
                     found.setdefault(change.key, change)
     if found and facts.value("batch") is None:  # it follows from the ranks and micro-batches, which change
-        for change in _of_fact(programs[0], facts, "batch", programs[0].wording(better).get("batch")):
+        for change in _of_fact(main, facts, "batch", main.wording(better).get("batch")):
             found.setdefault(change.key, change)
     return [change for change in found.values() if change.old != change.new or change.action != "replace"]
 

@@ -139,7 +139,7 @@ def stage_of(setup: Setup) -> int:
 def wording(setup: Setup) -> dict[str, Value]:
     """Return a plan's facts in the words of its flags."""
     values = megatron_rules.wording(setup)
-    values |= {"deepspeed": True, "stage_flag": stage_of(setup), "config_file": FILE}
+    values |= {"deepspeed": True, "stage_flag": stage_of(setup), "stage": stage_of(setup), "config_file": FILE}
     values["positions"] = max(setup.whole("seq"), setup.whole("positions", 0))
     values |= {"deepspeed_checkpointing": True} if setup.text("recompute") == "full" else {}
     if setup.whole("layers", 0) % setup.whole("pp"):

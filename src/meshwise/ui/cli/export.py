@@ -1,7 +1,9 @@
 """The verb `export`."""
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +13,9 @@ from meshwise.export.ask import ExportAsk
 from meshwise.ui.cli import output
 from meshwise.ui.cli.help import OUTPUT
 from meshwise.ui.cli.options import Given, Json, verb
+
+if TYPE_CHECKING:
+    from meshwise.export.write import Exported
 
 app = typer.Typer()
 
@@ -46,7 +51,7 @@ def export(
     words = given.of(ExportAsk)
     if not words.get("plan") or not words.get("to"):
         raise UserError("missing PLAN or --to: meshwise export plan.json --to megatron ('--list' lists programs)")
-    made = api.export(words.pop("plan"), **words)
+    made = _exported(words)
     if json:
         output.data(made.to_json())
     elif out is None:
@@ -57,3 +62,14 @@ def export(
         if not json:
             output.emit("\n".join(str(path) for path in paths))
             output.emit(f"start: cd {out} && {made.start}")
+
+
+def _exported(words: dict[str, Any]) -> "Exported":
+    """Export the plan that is named, or '-' for a plan on standard input: meshwise plan ... --json | meshwise export - --to megatron."""
+    plan = words.pop("plan")
+    if plan != "-":
+        return api.export(plan, **words)
+    with TemporaryDirectory(prefix="meshwise-") as folder:
+        file = Path(folder, "plan.json")
+        file.write_text(sys.stdin.read(), encoding="utf-8")
+        return api.export(file, **words)
