@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from meshwise.calibrate.result import Result
     from meshwise.calibrate.serve.validate import ServeValidation
     from meshwise.calibrate.train.validate import TrainValidation
+    from meshwise.export.check.verdict import Verdict
+    from meshwise.export.read.files import Reading
+    from meshwise.export.write import Exported
     from meshwise.models.count import Count
     from meshwise.models.listing import Entry
     from meshwise.models.make_gguf import GgufFile
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from meshwise.run.train.dry_run import DryRun
     from meshwise.run.train.generate import Generated
     from meshwise.run.train.start import SweepResult, TrainResult
+    from meshwise.run.train.submit import Submitted
 
 P = ParamSpec("P")
 Asked = TypeVar("Asked", bound=Ask)
@@ -138,6 +142,43 @@ def write(path: str | Path, content: str | bytes) -> None:
     files.write(Path(path), content)
 
 
+# Launch files.
+
+
+def export(plan: "str | Path | TrainPlan | ServePlan", **words: Any) -> "Exported":
+    """Write a plan as the files of another program: export(plan, to="megatron", launcher="slurm").save("job").
+
+    Keywords are the fields of `ExportAsk`. What the program cannot say is refused, with the nearest layout that it can.
+    """
+    from meshwise.export import write
+    from meshwise.export.ask import ExportAsk
+
+    named = isinstance(plan, str | Path)
+    ask = given(ExportAsk, {"plan": str(plan) if named else "plan", **words})
+    return write.export(load(plan) if named else plan, ask.to, ask.launcher, ask.row)
+
+
+def read(*files: str | Path, **answers: Any) -> "Reading":
+    """Read launch files together, without executing anything: read("train.sbatch", "ds_config.json", TP=4).facts.
+
+    Keywords answer what the files leave open: variables of scripts, or facts by name.
+    """
+    from meshwise.export.read.files import read_files
+
+    return read_files(files, {name: str(value) for name, value in answers.items()})
+
+
+def check(*files: str | Path, **words: Any) -> "Verdict":
+    """Check launch files: what they say, what contradicts, whether it fits, how fast it is, and a better layout in their own words.
+
+    Keywords are the fields of `CheckAsk`: check("train.sbatch", on="jean-zay:48", set=["TP=4"]).
+    """
+    from meshwise.export.check import verdict
+    from meshwise.export.check.ask import CheckAsk
+
+    return verdict.check(files, given(CheckAsk, words))
+
+
 # Count and look up.
 
 
@@ -234,7 +275,7 @@ def calibrate(
 
 def run(
     what: "str | Path | TrainPlan | ServePlan" = "", *, say: "Say" = print, progress: "Progress | None" = None, **words: Any
-) -> "TrainResult | SweepResult | DryRun | Serving | ServeDryRun | None":
+) -> "TrainResult | SweepResult | DryRun | Submitted | Serving | ServeDryRun | None":
     """Train a model or a plan, or start the engine of a serving plan or of a .gguf.
 
     Keywords are the flags of `meshwise run`: the fields of `TrainRun` (run("llama-debug", tp=2, steps=20)) or of `ServeRun`
@@ -267,7 +308,7 @@ def _serve(what: "str | Path | ServePlan", say: "Say", words: dict[str, Any]) ->
 
 def _train(
     what: "str | Path | TrainPlan", say: "Say", progress: "Progress | None", words: dict[str, Any]
-) -> "TrainResult | SweepResult | DryRun | None":
+) -> "TrainResult | SweepResult | DryRun | Submitted | None":
     from tempfile import TemporaryDirectory
 
     from meshwise.plan.fields import given

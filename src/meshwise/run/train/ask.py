@@ -161,6 +161,10 @@ class TrainRun(Ask):
         group=FAILURES,
     )  # fmt: skip
 
+    launcher: str = asked(
+        default="", converter=choice("", "slurm"), flag="--with", group=MACHINES, shown="start here",
+        help="slurm: submit the plan with sbatch, follow its log, and end with the measured row.",
+    )  # fmt: skip
     nodes: str | int = asked(
         default="", converter=_NODES, flag="--nodes,--nnodes", group=MACHINES,
         help="Number of machines; MIN:MAX goes on with fewer when some are lost, in a layout planned for them.",
