@@ -126,6 +126,22 @@ def load(path: str | Path) -> "TrainPlan | ServePlan":
     return serving.read(Path(path)) if kind == serving.ServePlan.kind else training.read(Path(path))
 
 
+def load_bench(path: str | Path) -> "Bench":
+    """Open a report that `bench --out` or `Bench.save` wrote."""
+    from meshwise.run.serve import report
+    from meshwise.run.serve.bench import Bench
+
+    return Bench(report.read(Path(path)))
+
+
+def is_bench(path: str | Path) -> bool:
+    """Return whether a .json is a report of `bench`, not a plan."""
+    from meshwise.catalogue import records
+    from meshwise.run.serve import report
+
+    return records.any_table(Path(path)).get("kind", "") == report.KIND
+
+
 def explain(plan: "TrainPlan", versus: str = "") -> "Explanation":
     """Explain why the best layout of a training plan won, against the runner-up or a layout of your own: `plan.explain(versus)`."""
     return plan.explain(versus)
@@ -180,6 +196,14 @@ def look_up(catalogue: str, name: str) -> "Entry | None":
     from meshwise.models import listing
 
     return listing.look_up(catalogue, name)
+
+
+def is_preset(model: str) -> bool:
+    """Return whether a model, with or without a weight format, is in the catalogue: neither a file nor the hub is needed to find it."""
+    from meshwise.models import find
+    from meshwise.models.formats import split_model_name
+
+    return bool(find.find_preset(model) or find.find_preset(split_model_name(model)[0]))
 
 
 def flat(row: dict[str, Any]) -> dict[str, object]:

@@ -1,0 +1,1 @@
+"""ui.web: the page of 'meshwise ui'."""
