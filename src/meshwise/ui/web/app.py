@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
@@ -15,12 +16,14 @@ from starlette.staticfiles import StaticFiles
 
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.ui.views.tables import as_csv, as_json
-from meshwise.ui.web import drawing, render, suggest
+from meshwise.audit.ask import AuditAsk
+from meshwise.plan.fields import spec
+from meshwise.ui.web import drawing, render, report, suggest
 from meshwise.ui.web.answers import Busy, Gone, Kept, Pool
 from meshwise.ui.web.asking import Pairs, one
-from meshwise.ui.web.guard import Guard
+from meshwise.ui.web.guard import LARGEST_UPLOAD, Guard
 from meshwise.ui.web.named import Named
-from meshwise.ui.web.pages import PAGES, plan
+from meshwise.ui.web.pages import PAGES, accuracy, audit, plan
 from meshwise.ui.web.pages.page import Page, Reply, Site
 
 FRAGMENT = "x-meshwise-fragment"
@@ -30,6 +33,7 @@ DOWNLOAD = "download"
 STATES = {400: "invalid", 422: "does-not-fit"}
 KEPT_PAGES = 128
 """Rendered answers that are kept."""
+FIGURES = spec(AuditAsk)
 WEEK = "public, max-age=604800"
 log = logging.getLogger("meshwise.ui")
 
@@ -53,9 +57,13 @@ def create(named: Named | None = None, *, hosts: frozenset[str], token: str = ""
         Route("/favicon.ico", icon),
         Mount("/static", StaticFiles(directory=render.STATIC)),
         Route("/plan/why", _handler(web, lambda query: fragment("why.html", plan.why(web.site, query)))),
+        Route("/accuracy/score", _handler(web, lambda query: JSONResponse(accuracy.score(web.site, query).values["figures"]), plain=True)),
+        Route("/audit", partial(uploaded, web), methods=["POST"]),
     ]
     for page in PAGES:
         routes.append(Route(f"/{page.name}", partial(shown, web, page)))
+        if page.planned:
+            routes.append(Route(f"/{page.name}/report", _handler(web, partial(saved, web, page))))
         routes.append(Route(f"/{page.name}.json", _handler(web, partial(as_data, web, page, csv=False), plain=True)))
         routes.append(Route(f"/{page.name}.csv", _handler(web, partial(as_data, web, page, csv=True), plain=True)))
     application = Starlette(routes=routes, exception_handlers={HTTPException: not_found, Exception: broken})
@@ -124,17 +132,24 @@ def _copy(reply: Response) -> Response:
 
 
 def _page(web: Web, page: Page, query: Pairs, *, alone: bool) -> Response:
-    reply, message, status = None, "", 200
     missing = page.missing(query)
+    return _shown(web, page, query, lambda: None if missing else page.answer(web.site, query), missing=missing, alone=alone)
+
+
+def _shown(
+    web: Web, page: Page, query: Pairs, answer: Callable[[], Reply | None], *, missing: list[str] | None = None, alone: bool
+) -> Response:
+    """Render an answer, or why there is none, as a whole page or alone."""
+    reply, message, status = None, "", 200
     try:
-        reply = None if missing else page.answer(web.site, query)
+        reply = answer()
     except UserError as error:
         message, status = str(error), _status(error)
     values: dict[str, Any] = {
         "page": page,
         "pages": PAGES,
         "query": query,
-        "missing": missing if any(value for _, value in query) else [],
+        "missing": missing if missing and any(value for _, value in query) else [],
         "reply": reply,
         "message": message,
         "state": STATES.get(status, "answer" if reply else "empty"),
@@ -165,6 +180,32 @@ def as_data(web: Web, page: Page, query: Pairs, *, csv: bool) -> Response:
     if csv:
         return PlainTextResponse(as_csv(reply.rows) + "\n", headers=headers, media_type="text/csv")
     return Response(as_json(reply.data) + "\n", headers=headers, media_type="application/json")
+
+
+def saved(web: Web, page: Page, query: Pairs) -> Response:
+    """Answer with a report: one file that opens without a server."""
+    if missing := page.missing(query):
+        raise UserError(f"missing: {', '.join(missing)}")
+    assert page.planned
+    text = report.of_plan(page.planned(web.site, query), query)
+    headers = {"content-disposition": f"attachment; filename=meshwise-{page.name}.html"}
+    return Response(text, media_type="text/html; charset=utf-8", headers=headers)
+
+
+async def uploaded(web: Web, request: Request) -> Response:
+    """Audit an uploaded file, and forget it."""
+    async with request.form(max_files=1, max_fields=len(FIGURES), max_part_size=LARGEST_UPLOAD) as form:
+        file = form.get("file")
+        name, content = (file.filename or "", await file.read()) if isinstance(file, UploadFile) else ("", b"")
+        query = [(key, value) for key, value in form.multi_items() if isinstance(value, str)]
+    alone = FRAGMENT in request.headers
+
+    def answer() -> Reply:
+        if not content:
+            raise UserError("the file is empty, or none was given: choose a log or a table")
+        return audit.uploaded(web.site, name, content, query)
+
+    return await in_pool(web, request, lambda: _shown(web, audit.PAGE, [], answer, alone=alone))
 
 
 async def suggested(web: Web, request: Request) -> Response:

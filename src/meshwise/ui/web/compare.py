@@ -106,5 +106,6 @@ def _lines(scale: str, mine: Mapping[str, float], other: Mapping[str, float]) ->
 
 
 def _texts(mine: float, other: float) -> tuple[str, str, str]:
-    sign = "+" if other > mine else "−" if other < mine else "±"
-    return _seconds(mine), _seconds(other), f"{sign}{_seconds(abs(other - mine))}"
+    if abs(other - mine) < 1e-6 * max(mine, other):
+        return _seconds(mine), _seconds(other), "0"
+    return _seconds(mine), _seconds(other), f"{'+' if other > mine else '−'}{_seconds(abs(other - mine))}"

@@ -103,9 +103,10 @@ class Whisker:
 
 
 def whiskers(values: Sequence[tuple[float, float, float]]) -> list[Whisker]:
-    """Return intervals (low, middle, high) on the scale from 0 to the highest."""
-    most = max((high for _, _, high in values), default=1.0) or 1.0
-    return [Whisker(*(round(100 * value / most, 2) for value in each)) for each in values]
+    """Return intervals (low, middle, high) on the scale from the lowest to the highest of them."""
+    least, most = min((low for low, _, _ in values), default=0.0), max((high for _, _, high in values), default=1.0)
+    room = (most - least) or 1.0
+    return [Whisker(*(round(4 + 92 * (value - least) / room, 2) for value in each)) for each in values]
 
 
 @dataclass(frozen=True)

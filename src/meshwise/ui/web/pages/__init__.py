@@ -1,9 +1,11 @@
 """One file per page: each turns a query into an answer through `meshwise.api`, and that into values of a template.
 
-    page.py       what every page has
+    page.py       what every page has: a form, an answer, and its records
     plan.py       layouts to train a model            serve.py      layouts to serve a model
+    count.py      parameters, FLOPs and bytes         audit.py      reported results, checked
+    accuracy.py   predictions against measurements    scores.py     what accuracy and audit show of a score
 """
 
-from meshwise.ui.web.pages import plan, serve
+from meshwise.ui.web.pages import accuracy, audit, count, plan, serve
 
-PAGES = (plan.PAGE, serve.PAGE)
+PAGES = (plan.PAGE, serve.PAGE, count.PAGE, accuracy.PAGE, audit.PAGE)

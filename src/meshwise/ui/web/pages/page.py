@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from meshwise.plan.serve.plan import ServePlan
+from meshwise.plan.train.plan import TrainPlan
 from meshwise.ui.web.answers import Kept
 from meshwise.ui.web.asking import Group, Pairs, changed
 from meshwise.ui.web.drawing import Table
@@ -49,8 +51,24 @@ class Page:
     form: Callable[[Pairs], list[Group]] = lambda query: []
     missing: Callable[[Pairs], list[str]] = lambda query: []
     examples: tuple[Example, ...] = ()
+    planned: "Callable[[Site, Pairs], TrainPlan | ServePlan] | None" = None
+    """Returns the plan behind the answer, which can be saved as plan.json and as a report."""
+    uploads: bool = False
+    """Whether it takes a file."""
     live: bool = False
     """Whether its answers change while the program runs, so that none is kept."""
+
+    @property
+    def reported(self) -> bool:
+        return self.planned is not None
+
+
+@dataclass(frozen=True)
+class PlainTable:
+    """A table of texts: titles, each with whether its column is words, and rows of cells."""
+
+    heads: tuple[tuple[str, bool], ...]
+    rows: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)

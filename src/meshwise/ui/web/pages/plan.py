@@ -195,4 +195,5 @@ PAGE = Page(
     form=lambda query: asking.groups(TrainAsk, query),
     missing=missing_fields(REQUIRED),
     examples=EXAMPLES,
+    planned=plan_of,
 )

@@ -181,4 +181,5 @@ PAGE = Page(
     form=lambda query: asking.groups(ServeAsk, query),
     missing=missing_fields(REQUIRED),
     examples=EXAMPLES,
+    planned=plan_of,
 )

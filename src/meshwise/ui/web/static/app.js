@@ -123,6 +123,37 @@ document.addEventListener("click", async (event) => {
   told("The link is copied: it is the whole question.");
 });
 
+/** Send a file and show what was found in it. */
+async function upload(place) {
+  answer.setAttribute("aria-busy", "true");
+  try {
+    const reply = await fetch(place.action, { method: "POST", body: new FormData(place), headers: { [FRAGMENT]: "1" } });
+    if (reply.ok) show(await reply.text(), false);
+    else told((await reply.text()).trim() || `the server answered ${reply.status}`);
+  } catch (error) {
+    offline(location.href, error);
+  } finally {
+    answer.setAttribute("aria-busy", "false");
+  }
+}
+document.addEventListener("submit", (event) => {
+  if (!event.target.matches("[data-upload]")) return;
+  event.preventDefault();
+  upload(event.target);
+});
+for (const kind of ["dragover", "dragleave", "drop"]) {
+  document.addEventListener(kind, (event) => {
+    const place = event.target.closest?.("[data-upload]");
+    if (!place) return;
+    event.preventDefault();
+    place.classList.toggle("over", kind === "dragover");
+    if (kind === "drop" && event.dataTransfer.files.length) {
+      place.querySelector("input[type=file]").files = event.dataTransfer.files;
+      upload(place);
+    }
+  });
+}
+
 addEventListener("popstate", () => location.reload());
 
 document.getElementById("theme")?.addEventListener("click", () => {
@@ -135,7 +166,7 @@ document.getElementById("theme")?.addEventListener("click", () => {
   document.dispatchEvent(new CustomEvent("meshwise:theme"));
 });
 
-const more = { "what-if": "./charts.js", accuracy: "./charts.js", runs: "./runs.js", mesh: "./mesh.js", timeline: "./timeline.js" };
+const more = { "what-if": "./charts.js", accuracy: "./charts.js", audit: "./charts.js", runs: "./runs.js", mesh: "./mesh.js", timeline: "./timeline.js" };
 const name = document.body.dataset.page;
 if (more[name]) await import(more[name]);
 ready();
