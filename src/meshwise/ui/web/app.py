@@ -23,7 +23,7 @@ from meshwise.ui.web.answers import Busy, Gone, Kept, Pool
 from meshwise.ui.web.asking import Pairs, one
 from meshwise.ui.web.guard import LARGEST_UPLOAD, Guard
 from meshwise.ui.web.named import Named
-from meshwise.ui.web.pages import PAGES, accuracy, audit, plan
+from meshwise.ui.web.pages import PAGES, accuracy, audit, plan, timeline, whatif
 from meshwise.ui.web.pages.page import Page, Reply, Site
 
 FRAGMENT = "x-meshwise-fragment"
@@ -58,6 +58,8 @@ def create(named: Named | None = None, *, hosts: frozenset[str], token: str = ""
         Mount("/static", StaticFiles(directory=render.STATIC)),
         Route("/plan/why", _handler(web, lambda query: fragment("why.html", plan.why(web.site, query)))),
         Route("/accuracy/score", _handler(web, lambda query: JSONResponse(accuracy.score(web.site, query).values["figures"]), plain=True)),
+        Route("/what-if/front", _handler(web, lambda query: JSONResponse(whatif.front(web.site, query).data), plain=True)),
+        Route("/timeline/trace", _handler(web, partial(traced, web), plain=True)),
         Route("/audit", partial(uploaded, web), methods=["POST"]),
     ]
     for page in PAGES:
@@ -190,6 +192,12 @@ def saved(web: Web, page: Page, query: Pairs) -> Response:
     text = report.of_plan(page.planned(web.site, query), query)
     headers = {"content-disposition": f"attachment; filename=meshwise-{page.name}.html"}
     return Response(text, media_type="text/html; charset=utf-8", headers=headers)
+
+
+def traced(web: Web, query: Pairs) -> Response:
+    """Answer with the trace of a step for ui.perfetto.dev."""
+    headers = {"content-disposition": "attachment; filename=step.json.gz"}
+    return Response(timeline.saved(web.site, query), media_type="application/gzip", headers=headers)
 
 
 async def uploaded(web: Web, request: Request) -> Response:

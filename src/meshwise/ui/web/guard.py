@@ -27,7 +27,7 @@ LONGEST_QUERY = 8192
 COOKIE = "meshwise"
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 PLOT_STYLES = (
-    "'sha256-PLOT1'",
+    "'sha256-jSYQUrW7J0b3jPqhZP9C2Xh1PyJKHKXd4s0fpGGKrww='",
     "'sha256-PLOT2'",
 )
 """Hashes of the style elements that Observable Plot writes into its figures and legends; tests/ui/web fails where they change."""

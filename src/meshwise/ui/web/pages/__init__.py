@@ -2,10 +2,11 @@
 
     page.py       what every page has: a form, an answer, and its records
     plan.py       layouts to train a model            serve.py      layouts to serve a model
+    mesh.py       which device holds what             timeline.py   the step, operation by operation
     count.py      parameters, FLOPs and bytes         audit.py      reported results, checked
-    accuracy.py   predictions against measurements    scores.py     what accuracy and audit show of a score
+    whatif.py     one question at many points         accuracy.py   predictions against measurements    scores.py     what accuracy and audit show of a score
 """
 
-from meshwise.ui.web.pages import accuracy, audit, count, plan, serve
+from meshwise.ui.web.pages import accuracy, audit, count, mesh, plan, serve, timeline, whatif
 
-PAGES = (plan.PAGE, serve.PAGE, count.PAGE, accuracy.PAGE, audit.PAGE)
+PAGES = (plan.PAGE, serve.PAGE, whatif.PAGE, mesh.PAGE, timeline.PAGE, count.PAGE, accuracy.PAGE, audit.PAGE)

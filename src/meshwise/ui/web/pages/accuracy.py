@@ -36,8 +36,11 @@ def answer(site: Site, query: Pairs) -> Reply | None:
 
 
 def score(site: Site, query: Pairs) -> Reply:
-    """Return the figures of one table, which the list of tables shows when they are ready."""
-    validation = validation_of(site, query)
+    """Return the figures of one table, which the list of tables shows when they are ready; none for a table of mere notes."""
+    try:
+        validation = validation_of(site, query)
+    except UserError as error:
+        return Reply({"figures": {"error": str(error)}})
     figures: dict[str, Any] = {tile.name: tile.value for tile in scores.values(validation, "")["tiles"]}
     return Reply({"figures": figures}, validation.score)
 

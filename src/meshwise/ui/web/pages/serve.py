@@ -79,7 +79,7 @@ def values(plan: ServePlan, query: Pairs) -> dict[str, Any]:
         "launches": launches(plan),
         "notes": plan.notes,
         "command": plan.command,
-        "links": {"what-if": f"/what-if?{asking.changed([('serve', '1'), *query], a='', b='', sort='')}"},
+        "links": {"what-if": f"/what-if?{asking.changed([('of', 'serve'), *query], a='', b='', sort='')}"},
         "why": "",
         "reasons": plan.reasons,
     }

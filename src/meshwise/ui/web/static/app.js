@@ -55,8 +55,8 @@ function offline(address, error) {
 function question() {
   const asked = new URLSearchParams();
   for (const [name, value] of new FormData(form)) if (value.trim()) asked.append(name, value.trim());
-  const sort = new URLSearchParams(location.search).get("sort");
-  if (sort) asked.set("sort", sort);
+  const now = new URLSearchParams(location.search);
+  for (const name of ["sort", "x", "y", "show"]) if (now.get(name)) asked.set(name, now.get(name));
   return `${form.getAttribute("action")}?${asked}`;
 }
 
@@ -121,6 +121,24 @@ document.addEventListener("click", async (event) => {
   if (!event.target.closest("[data-share]")) return;
   await navigator.clipboard.writeText(location.href);
   told("The link is copied: it is the whole question.");
+});
+
+/** Sliders and lists inside an answer: each is one parameter of the address. */
+document.addEventListener("input", (event) => {
+  if (event.target.matches("[data-slider]")) {
+    const text = event.target.dataset.values.split("|")[event.target.value];
+    event.target.closest("label").querySelector("output").textContent = text;
+    event.target.setAttribute("aria-valuetext", text);
+  }
+});
+document.addEventListener("change", (event) => {
+  const control = event.target;
+  if (!control.matches("[data-slider], [data-parameter]")) return;
+  const asked = new URLSearchParams(location.search);
+  const value = control.dataset.values ? control.dataset.values.split("|")[control.value] : control.value;
+  if (value && value !== control.dataset.own) asked.set(control.name, value);
+  else asked.delete(control.name);
+  ask(`${location.pathname}?${asked}`, { keep: true });
 });
 
 /** Send a file and show what was found in it. */

@@ -24,7 +24,7 @@ function groups(data) {
   };
 }
 
-const plain = { style: { background: "transparent", fontSize: "12px" }, marginLeft: 54 };
+const plain = { style: { background: "transparent", fontSize: "12px" }, marginLeft: 54, marginBottom: 42 };
 
 function scatter(data, width, height) {
   const values = data.points.flatMap((point) => [point.measured, point.predicted]);
@@ -64,7 +64,89 @@ function residuals(data, width, height) {
   });
 }
 
-export const CHARTS = { scatter, residuals };
+/** One figure along one axis: a line where values are numbers, bars where they are names. */
+function curve(data, width, height, { metric }) {
+  const title = data.metrics.find((each) => each.name === metric).title;
+  const axis = data.axes[0];
+  const rows = data.points.map((point) => ({ ...point, x: axis.ordered ? point.values[0] : point.labels[0] }));
+  const fitting = rows.filter((row) => row[metric] !== null && row.fits);
+  // a logarithmic scale returns 8 as 7.999...
+  const label = (value) => rows.find((row) => row.x === value || Math.abs(row.x / value - 1) < 1e-6)?.labels[0] ?? "";
+  const tip = { format: { x: label, y: (v) => si.format(v) } };
+  const y = { label: null, grid: true, zero: true, tickFormat: (value) => si.format(value), ticks: 5 };
+  if (!axis.ordered) {
+    return Plot.plot({
+      ...plain, width, height, y, x: { type: "band", label: axis.name, domain: rows.map((row) => row.x) },
+      marks: [Plot.barY(fitting, { x: "x", y: metric, fill: COLOURS[0], tip, channels: { layout: "layout" } }), Plot.ruleY([0])],
+    });
+  }
+  const fails = rows.filter((row) => !row.fits);
+  return Plot.plot({
+    ...plain, width, height, y, ariaLabel: title,
+    x: { type: "log", label: axis.name, domain: [rows[0].x / 1.1, rows.at(-1).x * 1.1], ticks: rows.map((row) => row.x), tickFormat: label },
+    marks: [
+      Plot.ruleY([0]),
+      axis.here ? Plot.ruleX([axis.here], { strokeDasharray: "3 4", strokeOpacity: 0.6 }) : null,
+      Plot.lineY(fitting, { x: "x", y: metric, stroke: COLOURS[0], strokeWidth: 2 }),
+      Plot.dot(fitting, { x: "x", y: metric, fill: COLOURS[0], r: 4, tip, channels: { layout: "layout" } }),
+      Plot.text(fails, { x: "x", frameAnchor: "bottom", dy: -6, text: () => "✕", title: "layout", fillOpacity: 0.7 }),
+    ],
+  });
+}
+
+/** One figure over two axes, with its value in every cell. */
+function heat(data, width, height) {
+  const [rows, columns] = [0, 1].map((i) => [...new Set(data.points.map((point) => point.labels[i]))]);
+  const better = data.metrics.find((metric) => metric.name === data.chosen).better;
+  const cells = data.points.map((point) => ({ ...point, y: point.labels[0], x: point.labels[1], value: point.fits ? point[data.chosen] : null }));
+  const known = cells.filter((cell) => cell.value !== null);
+  const best = known.reduce((a, b) => ((better === "more" ? b.value > a.value : b.value < a.value) ? b : a), known[0]);
+  const logs = known.map((cell) => Math.log(Math.max(cell.value, 1e-12)));
+  const [low, high] = [Math.min(...logs), Math.max(...logs)];
+  const dark = (cell) => (Math.log(Math.max(cell.value, 1e-12)) - low) / (high - low || 1) > 0.55;
+  return Plot.plot({
+    ...plain, width, height, marginLeft: 80, padding: 0.04,
+    x: { label: data.axes[1].name, domain: columns },
+    y: { label: data.axes[0].name, domain: [...rows].reverse() },
+    color: { type: "linear", domain: [low, high], range: ["#e3edf9", "#0a4ea8"], interpolate: "hcl" },
+    marks: [
+      Plot.cell(cells.filter((cell) => cell.value === null), { x: "x", y: "y", fill: "currentColor", fillOpacity: 0.06, title: "layout" }),
+      Plot.cell(known, { x: "x", y: "y", fill: (cell) => Math.log(Math.max(cell.value, 1e-12)), tip: true, channels: { layout: "layout" }, title: (cell) => `${cell.layout}\n${si.format(cell.value)}` }),
+      Plot.text(known, { x: "x", y: "y", text: (cell) => si.format(cell.value) + (cell === best ? " ★" : ""), fill: (cell) => (dark(cell) ? "#ffffff" : "#10151c"), fontWeight: (cell) => (cell === best ? 700 : 400), pointerEvents: "none" }),
+      Plot.text(cells.filter((cell) => cell.value === null), { x: "x", y: "y", text: () => "–", fillOpacity: 0.6 }),
+    ],
+  });
+}
+
+/** The front of serving: fetched after the page, since it plans for several numbers of requests. */
+async function front(figure) {
+  const place = figure.querySelector(".plot");
+  let data;
+  try {
+    const reply = await fetch(figure.dataset.front);
+    if (!reply.ok) throw new Error((await reply.json()).error);
+    data = await reply.json();
+  } catch (error) {
+    place.textContent = error instanceof TypeError ? "The server does not answer." : error.message;
+    return;
+  }
+  if (!place.isConnected) return;
+  const best = data.points.filter((point) => point.front).sort((a, b) => a.each - b.each);
+  const scale = { type: "log", grid: true, tickFormat: (value) => si.format(value), ticks: 5 };
+  place.replaceChildren(Plot.plot({
+    ...plain, width: place.clientWidth, height: place.clientHeight, marginRight: 90,
+    x: { ...scale, label: "tokens/s of each request" },
+    y: { ...scale, label: "tokens/s of a device, all requests" },
+    marks: [
+      Plot.dot(data.points.filter((point) => !point.front), { x: "each", y: "all", stroke: "currentColor", strokeOpacity: 0.35, r: 3 }),
+      Plot.line(best, { x: "each", y: "all", stroke: COLOURS[1], strokeWidth: 2 }),
+      Plot.dot(data.points, { x: "each", y: "all", fill: (point) => (point.front ? COLOURS[1] : "transparent"), r: 4.5, tip: { format: { x: (v) => si.format(v), y: (v) => si.format(v), fill: false } }, channels: { layout: "layout", users: "users" } }),
+      Plot.text(best, { x: "each", y: "all", text: (point) => `${point.users} · ${point.layout}`, textAnchor: "start", dx: 8, dy: -6 }),
+    ],
+  }));
+}
+
+export const CHARTS = { scatter, residuals, curve, heat };
 
 /** Fill in the scores of the list of tables, one after the other: each takes a while the first time. */
 async function scores() {
@@ -88,4 +170,5 @@ addEventListener("resize", () => {
 document.addEventListener("meshwise:answer", () => {
   draw();
   scores();
+  for (const figure of document.querySelectorAll("#answer [data-front]")) front(figure);
 });
