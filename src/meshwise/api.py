@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from meshwise.run.serve.bench import Bench
     from meshwise.run.serve.session import ServeDryRun, Serving
     from meshwise.run.train.dry_run import DryRun
+    from meshwise.run.train.folder import RunFolder
     from meshwise.run.train.generate import Generated
     from meshwise.run.train.start import SweepResult, TrainResult
 
@@ -132,6 +133,13 @@ def load_bench(path: str | Path) -> "Bench":
     from meshwise.run.serve.bench import Bench
 
     return Bench(report.read(Path(path)))
+
+
+def load_run(folder: str | Path) -> "RunFolder":
+    """Open a folder that `run --out` writes, while it trains or afterwards."""
+    from meshwise.run.train import folder as folders
+
+    return folders.read(Path(folder))
 
 
 def is_bench(path: str | Path) -> bool:

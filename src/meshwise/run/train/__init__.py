@@ -5,6 +5,7 @@
     hosts.py       the machines of a run, from flags or from Slurm, Kubernetes and torchrun
     processes.py   start the workers, pass on their output, forward signals
     start.py       one run, a sweep, or a run with other sequence lengths, from start to report
+    folder.py      a run folder, read while it trains or afterwards
     previous.py    the run folder: a lock, and checkpoints of an earlier run
     report.py      measured beside predicted; sections.py lays it out; advice.py and failure.py suggest layouts to try next
     sweep.py, lengths.py   short runs over layouts, and over sequence lengths

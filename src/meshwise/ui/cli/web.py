@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from meshwise.errors import UserError
 from meshwise.ui.cli import output
 from meshwise.ui.cli.options import plain_verb
 
@@ -24,17 +23,9 @@ def ui(
     browser: Annotated[bool, typer.Option(help="Open a browser, where there is a screen.")] = True,
 ) -> None:
     """The page runs on this machine alone, sends nothing anywhere, and reads no files but those named here."""
-    require()
+    output.require_page()
     from meshwise.ui.web import named, server
 
     given = named.read(files or [])
     server.serve(given, named.first_page(given), host=host, port=port, token=token, browser=browser, say=output.emit)
 
-
-def require() -> None:
-    """Refuse to start without the packages of the extra `ui`."""
-    import importlib.util
-
-    missing = [name for name in ("starlette", "uvicorn", "jinja2", "python_multipart") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise UserError(f"the page needs {', '.join(missing)}: pip install 'meshwise[ui]'")

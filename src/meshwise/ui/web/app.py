@@ -10,7 +10,7 @@ from starlette.applications import Starlette
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -23,7 +23,7 @@ from meshwise.ui.web.answers import Busy, Gone, Kept, Pool
 from meshwise.ui.web.asking import Pairs, one
 from meshwise.ui.web.guard import LARGEST_UPLOAD, Guard
 from meshwise.ui.web.named import Named
-from meshwise.ui.web.pages import PAGES, accuracy, audit, plan, timeline, whatif
+from meshwise.ui.web.pages import PAGES, accuracy, audit, plan, runs, timeline, whatif
 from meshwise.ui.web.pages.page import Page, Reply, Site
 
 FRAGMENT = "x-meshwise-fragment"
@@ -60,6 +60,7 @@ def create(named: Named | None = None, *, hosts: frozenset[str], token: str = ""
         Route("/accuracy/score", _handler(web, lambda query: JSONResponse(accuracy.score(web.site, query).values["figures"]), plain=True)),
         Route("/what-if/front", _handler(web, lambda query: JSONResponse(whatif.front(web.site, query).data), plain=True)),
         Route("/timeline/trace", _handler(web, partial(traced, web), plain=True)),
+        Route("/runs/events", partial(followed, web)),
         Route("/audit", partial(uploaded, web), methods=["POST"]),
     ]
     for page in PAGES:
@@ -214,6 +215,15 @@ async def uploaded(web: Web, request: Request) -> Response:
         return audit.uploaded(web.site, name, content, query)
 
     return await in_pool(web, request, lambda: _shown(web, audit.PAGE, [], answer, alone=alone))
+
+
+async def followed(web: Web, request: Request) -> Response:
+    """Answer with the steps of a run as they come."""
+    name = one(request.query_params.multi_items(), "run")
+    folder = web.site.named.runs.get(name)
+    if folder is None:
+        return JSONResponse({"error": "no run of that name was given on the command line of 'meshwise ui'"}, 404)
+    return StreamingResponse(runs.events(folder), media_type="text/event-stream", headers={"cache-control": "no-store"})
 
 
 async def suggested(web: Web, request: Request) -> Response:

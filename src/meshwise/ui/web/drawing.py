@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from meshwise.cost.parts import SERVE_MEMORY, SERVE_TIME, TRAIN_MEMORY, TRAIN_TIME, Part
+from meshwise.cost.parts import SERVE_MEMORY, SERVE_TIME, TRAIN_MEMORY, TRAIN_TIME, Part, on_chip
 from meshwise.ui.views.tables import Column
 
 Shown = TypeVar("Shown")
@@ -63,10 +63,12 @@ class Bar:
         return list({piece.style: piece for piece in self.pieces}.values())
 
 
-def bar(scale: str, values: Mapping[str, float], full: float, show: Callable[[float], str], label: str, total: str = "") -> Bar:
-    """Return the bar of some values by part; a value of `full` is as wide as the drawing."""
+def bar(
+    scale: str, values: Mapping[str, float], full: float, show: Callable[[float], str], label: str, total: str = "", kind: object = "gpu"
+) -> Bar:
+    """Return the bar of some values by part; a value of `full` is as wide as the drawing. `kind` of chip: only GPUs have CUDA."""
     pieces, x, whole = list[Piece](), 0.0, sum(values.values())
-    for part in SCALES[scale]:
+    for part in on_chip(SCALES[scale], kind):
         value = values.get(part.name, 0.0)
         width = 100 * value / full if full else 0.0
         if width > SMALLEST:

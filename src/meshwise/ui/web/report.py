@@ -13,6 +13,8 @@ from markupsafe import Markup
 from meshwise.audit.report import Audit
 from meshwise.plan.serve.plan import ServePlan
 from meshwise.plan.train.plan import TrainPlan
+from meshwise.run.train.start import SweepResult, TrainResult
+from meshwise.ui.views.svg.lines import lines
 from meshwise.ui.web.asking import Pairs
 from meshwise.ui.web.pages import audit, plan, serve
 from meshwise.ui.web.pages.page import Reply
@@ -31,6 +33,20 @@ def of_plan(made: TrainPlan | ServePlan, query: Pairs = ()) -> str:
         values = serve.values(made, query)
         title = f"Serving {made.ask.model} on {made.ask.on}"
     return document(title, "answer.html", values)
+
+
+def of_run(result: TrainResult | SweepResult) -> str:
+    """Return the report of a run: what 'meshwise run' prints at its end, and its curves."""
+    pictures: list[Markup] = []
+    title = f"Runs in {result.folder.name}"
+    if isinstance(result, TrainResult):
+        steps, forecast = result.measured.steps, result.forecast
+        title = f"Run of {result.measured.settings.name}"
+        pictures = [
+            Markup(lines("loss", [step.loss for step in steps])),
+            Markup(lines("seconds per step", [step.seconds for step in steps], forecast.seconds if forecast else None)),
+        ]
+    return document(title, "run.html", {"title": title, "sections": result.sections, "pictures": pictures})
 
 
 def of_audit(report: Audit) -> str:

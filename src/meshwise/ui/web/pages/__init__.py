@@ -5,8 +5,9 @@
     mesh.py       which device holds what             timeline.py   the step, operation by operation
     count.py      parameters, FLOPs and bytes         audit.py      reported results, checked
     whatif.py     one question at many points         accuracy.py   predictions against measurements    scores.py     what accuracy and audit show of a score
+    runs.py       runs, live and finished, and bench
 """
 
-from meshwise.ui.web.pages import accuracy, audit, count, mesh, plan, serve, timeline, whatif
+from meshwise.ui.web.pages import accuracy, audit, count, mesh, plan, runs, serve, timeline, whatif
 
-PAGES = (plan.PAGE, serve.PAGE, whatif.PAGE, mesh.PAGE, timeline.PAGE, count.PAGE, accuracy.PAGE, audit.PAGE)
+PAGES = (plan.PAGE, serve.PAGE, whatif.PAGE, mesh.PAGE, timeline.PAGE, count.PAGE, accuracy.PAGE, audit.PAGE, runs.PAGE)

@@ -28,7 +28,7 @@ def answer(site: Site, query: Pairs) -> Reply | None:
         "mesh": mesh,
         "groups": groups(mesh),
         "stages": stages(mesh),
-        "bars": [plan.memory_bar(choice, "bytes of the fullest device; no other holds more")],
+        "bars": [plan.memory_bar(choice, "bytes of the fullest device; no other holds more", made.cluster["kind"])],
         "drawing": drawing(mesh, query),
         "pager": pager(mesh, query),
     }

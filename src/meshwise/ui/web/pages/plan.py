@@ -71,7 +71,7 @@ def values(plan: TrainPlan, query: Pairs) -> dict[str, Any]:
         "badges": badges(plan),
         "tiles": tiles(plan, shown),
         "tiles_of": shown.name,
-        "bars": [time_bar(shown, shown.step, "time of a step"), memory_bar(shown, "memory of the fullest device")],
+        "bars": [time_bar(shown, shown.step, "time of a step"), memory_bar(shown, "memory of the fullest device", plan.cluster["kind"])],
         "table": shown_table,
         "sorts": sorts(query, shown_table),
         "uncompared": asking.changed(query, a="", b=""),
@@ -136,9 +136,9 @@ def time_bar(c: Choice, full: float, label: str) -> drawing.Bar:
     return drawing.bar("tt", c.time, full, lambda value: units.show(value, "seconds", digits=3), label, f"{c.step:.4g} s")
 
 
-def memory_bar(c: Choice, label: str) -> drawing.Bar:
+def memory_bar(c: Choice, label: str, kind: object) -> drawing.Bar:
     total = f"{c.peak / GIB:.1f} of {c.capacity / GIB:.0f} GiB"
-    return drawing.bar("tm", c.memory, c.capacity, lambda value: f"{value / GIB:.2f} GiB", label, total)
+    return drawing.bar("tm", c.memory, c.capacity, lambda value: f"{value / GIB:.2f} GiB", label, total, kind)
 
 
 def table(plan: TrainPlan, query: Pairs) -> Table:

@@ -66,7 +66,7 @@ function draw() {
   if (!place || !source) return;
   mesh = JSON.parse(source.textContent);
   cells = new Map();
-  current = null;
+  if (current === null || current >= mesh.devices) current = mesh.first;
   const blocks = mesh.torus.length ? slices() : nodes();
   const wide = Math.max(...blocks.map((block) => block.columns)) * (SIZE + GAP) + 14;
   const tall = Math.max(...blocks.map((block) => block.rows)) * (SIZE + GAP) + 26;
@@ -80,6 +80,7 @@ function draw() {
     svg.append(g);
   });
   place.replaceChildren(svg);
+  show(current);
 }
 
 function device(rank, x, y) {

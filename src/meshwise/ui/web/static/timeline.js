@@ -7,6 +7,7 @@ const BOTTOM = 26;
 let data = null;
 let zoom = null;
 let view = null;
+let redraw = () => {};
 
 function start() {
   const place = document.getElementById("gantt");
@@ -17,7 +18,8 @@ function start() {
   data.stage.forEach((stage, i) => data.byStage[stage].push(i));
   for (const rows of data.byStage) rows.sort((a, b) => data.start[a] - data.start[b]);
   const row = Math.max(12, Math.min(30, 520 / data.stages));
-  const canvas = place.querySelector("canvas");
+  const canvas = document.createElement("canvas"); // a new one, so that no listener of an earlier drawing is left
+  place.replaceChildren(canvas);
   place.style.height = `${row * data.stages + BOTTOM}px`;
   const selection = d3.select(canvas);
   const size = () => [place.clientWidth, row * data.stages + BOTTOM];
@@ -30,15 +32,16 @@ function start() {
     });
   selection.call(zoom).on("dblclick.zoom", null);
   view = d3.zoomIdentity;
+  redraw = draw;
   draw();
   canvas.addEventListener("pointermove", (event) => point(event, width, row));
-  place.addEventListener("keydown", (event) => {
+  place.onkeydown = (event) => {
     const name = { "+": "in", "=": "in", "-": "out", ArrowLeft: "left", ArrowRight: "right", 0: "all" }[event.key];
     if (!name) return;
     event.preventDefault();
     move(selection, name, width);
-  });
-  for (const button of document.querySelectorAll("[data-zoom]")) button.addEventListener("click", () => move(selection, button.dataset.zoom, width));
+  };
+  for (const button of document.querySelectorAll("[data-zoom]")) button.onclick = () => move(selection, button.dataset.zoom, width);
   legend();
 }
 
@@ -138,5 +141,5 @@ function legend() {
 }
 
 document.addEventListener("meshwise:answer", start);
-document.addEventListener("meshwise:theme", start);
+document.addEventListener("meshwise:theme", () => redraw());
 addEventListener("resize", start);
