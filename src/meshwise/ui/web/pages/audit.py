@@ -106,9 +106,9 @@ def values(audit: Audit, scored: Sequence[Validation] = (), unscored: Sequence[s
 
 def _table(columns: Sequence[views.Column], rows: Sequence[dict[str, Any]]) -> PlainTable:
     """Return the runs, without columns that are empty in all of them."""
-    kept = [column for column in columns if any(column.cell(row) for row in rows)]
-    heads = tuple((column.title.replace("\n", " "), column.text) for column in kept)
-    return PlainTable(heads, tuple(tuple(column.cell(row) for column in kept) for row in rows[:MOST_RUNS]))
+    heads = tuple((column.title.replace("\n", " "), column.text) for column in columns)
+    cells = tuple(tuple(column.cell(row) for column in columns) for row in rows[:MOST_RUNS])
+    return PlainTable(heads, cells).without_empty_columns()
 
 
 PAGE = Page(

@@ -70,6 +70,11 @@ class PlainTable:
     heads: tuple[tuple[str, bool], ...]
     rows: tuple[tuple[str, ...], ...]
 
+    def without_empty_columns(self) -> "PlainTable":
+        """Return the table without columns that are empty in every row."""
+        kept = [i for i in range(len(self.heads)) if any(row[i] for row in self.rows)]
+        return PlainTable(tuple(self.heads[i] for i in kept), tuple(tuple(row[i] for i in kept) for row in self.rows))
+
 
 @dataclass(frozen=True)
 class Tile:

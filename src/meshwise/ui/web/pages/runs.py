@@ -51,7 +51,7 @@ def answer(site: Site, query: Pairs) -> Reply | None:
         "runs": [about(run) for run in runs],
         "others": [name for name in site.named.runs if name not in {run.name for run in runs}],
         "table": table(runs),
-        "charts": CHARTS,
+        "charts": [chart for chart in CHARTS if any(point[chart[0]] is not None for run in runs for point in run.points())],
         "drawing": [drawing(run) for run in runs],
         "benches": [(name, bench.data["model"], bench_table(bench)) for name, bench in benches],
         "live": any(run.running for run in runs),
@@ -103,7 +103,7 @@ def table(runs: list[RunFolder]) -> PlainTable:
         ("run", True), ("model", True), ("layout", True), ("devices", False), ("steps", False), ("s/step", False), ("predicted", False),
         ("tokens/s", False), ("MFU", False), ("GiB", False), ("predicted", False), ("loss", False),
     )  # fmt: skip
-    return PlainTable(heads, tuple(_cells(run) for run in runs))
+    return PlainTable(heads, tuple(_cells(run) for run in runs)).without_empty_columns()
 
 
 def _cells(run: RunFolder) -> tuple[str, ...]:
