@@ -22,7 +22,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_pane
 Csv = Annotated[bool, typer.Option("--csv", help="Print CSV.", rich_help_panel=OUTPUT)]
 Html = Annotated[
     Path | None,
-    typer.Option("--html", metavar="FILE", help="Write a report that opens in any browser.", rich_help_panel=OUTPUT, show_default=False),
+    typer.Option(
+        "--html", metavar="FILE", help="Write a report that opens in any browser.", rich_help_panel=OUTPUT, show_default=False
+    ),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print everything.", rich_help_panel=OUTPUT)]
 

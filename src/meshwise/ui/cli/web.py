@@ -18,7 +18,9 @@ def ui(
         typer.Argument(metavar="[FILE]...", help="A plan.json, folders of runs, results of bench, or logs to show."),
     ] = None,
     port: Annotated[int, typer.Option(metavar="N", help="Port; 0 takes a free one.", min=0, max=65535)] = 8765,
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on. Others than loopback need --token.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Address to listen on. Others than loopback need --token.")
+    ] = "127.0.0.1",
     token: Annotated[str, typer.Option(metavar="TEXT", help="Secret that the address of the page must carry.")] = "",
     browser: Annotated[bool, typer.Option(help="Open a browser, where there is a screen.")] = True,
 ) -> None:
@@ -28,4 +30,3 @@ def ui(
 
     given = named.read(files or [])
     server.serve(given, named.first_page(given), host=host, port=port, token=token, browser=browser, say=output.emit)
-

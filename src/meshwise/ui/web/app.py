@@ -14,10 +14,10 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from meshwise.errors import DoesNotFit, UserError
-from meshwise.ui.views.tables import as_csv, as_json
 from meshwise.audit.ask import AuditAsk
+from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.fields import spec
+from meshwise.ui.views.tables import as_csv, as_json
 from meshwise.ui.web import drawing, render, report, suggest
 from meshwise.ui.web.answers import Busy, Gone, Kept, Pool
 from meshwise.ui.web.asking import Pairs, one
@@ -57,7 +57,10 @@ def create(named: Named | None = None, *, hosts: frozenset[str], token: str = ""
         Route("/favicon.ico", icon),
         Mount("/static", StaticFiles(directory=render.STATIC)),
         Route("/plan/why", _handler(web, lambda query: fragment("why.html", plan.why(web.site, query)))),
-        Route("/accuracy/score", _handler(web, lambda query: JSONResponse(accuracy.score(web.site, query).values["figures"]), plain=True)),
+        Route(
+            "/accuracy/score",
+            _handler(web, lambda query: JSONResponse(accuracy.score(web.site, query).values["figures"]), plain=True),
+        ),
         Route("/what-if/front", _handler(web, lambda query: JSONResponse(whatif.front(web.site, query).data), plain=True)),
         Route("/timeline/trace", _handler(web, partial(traced, web), plain=True)),
         Route("/runs/events", partial(followed, web)),
@@ -110,7 +113,11 @@ def _caught(make: Callable[[Pairs], Response], query: Pairs, *, plain: bool) -> 
         return make(query)
     except UserError as error:
         status = _status(error)
-        return JSONResponse({"error": str(error)}, status) if plain else _html(render.render("error.html", message=str(error)), status)
+        return (
+            JSONResponse({"error": str(error)}, status)
+            if plain
+            else _html(render.render("error.html", message=str(error)), status)
+        )
 
 
 def _status(error: UserError) -> int:

@@ -3,7 +3,7 @@
 No file of the machine is read for a query: models are presets, or were named on the command line; a cluster or calibration is never a file.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlencode
@@ -105,7 +105,9 @@ def _refuse_files(text: str, about: About, flag: str, named: Collection[str]) ->
 
 def _refuse_long_searches(ask: Ask) -> None:
     if getattr(ask, "top", 0) > MOST_ROWS:
-        raise UserError(f"--top {getattr(ask, 'top', 0)}: a page lists at most {MOST_ROWS} layouts; the command line has no limit")
+        raise UserError(
+            f"--top {getattr(ask, 'top', 0)}: a page lists at most {MOST_ROWS} layouts; the command line has no limit"
+        )
     nodes = "".join(c for c in getattr(ask, "at_most", "") if c.isdecimal())
     if nodes and (len(nodes) > 4 or int(nodes) > MOST_NODES):
         raise UserError(f"--at-most {nodes} nodes: a page tries at most {MOST_NODES}; the command line has no limit")
@@ -152,11 +154,12 @@ def _input(cls: type[Ask], name: str, about: About, value: str) -> Input:
 
 def suggestions(cls: type[Ask], name: str, about: About) -> tuple[str, ...]:
     """Return values to pick from: the example of the field's axis, spelled out ('4k..128k' is 4k, 8k, 16k, ...)."""
-    axes: Mapping[str, Any] = TRAIN_AXES if cls.verb == "plan" else SERVE_AXES
+    axes: Any = TRAIN_AXES if cls.verb == "plan" else SERVE_AXES
+    asked: Any = cls()
     if not about.vary or name not in axes:
         return ()
-    (varied,) = parse([f"{name}={about.vary}"], axes, cls())
-    return tuple(varied.axis.show(value, cls()) for value in varied.values)
+    (varied,) = parse([f"{name}={about.vary}"], axes, asked)
+    return tuple(varied.axis.show(value, asked) for value in varied.values)
 
 
 def query_of(ask: Ask) -> list[tuple[str, str]]:

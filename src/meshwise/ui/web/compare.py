@@ -71,7 +71,12 @@ def compare_trained(mine: Choice, other: Choice) -> Comparison:
     )
     sentences = [line.strip() for line in comparison(mine, other, tuple(differences(mine, other)))]
     return Comparison(
-        (mine.name, other.name), sentences, (times[0], times[1]), (memories[0], memories[1]), _lines("tt", mine.time, other.time), "s"
+        (mine.name, other.name),
+        sentences,
+        (times[0], times[1]),
+        (memories[0], memories[1]),
+        _lines("tt", mine.time, other.time),
+        "s",
     )
 
 
@@ -95,7 +100,9 @@ def _gib(value: float) -> str:
 
 def _lines(scale: str, mine: Mapping[str, float], other: Mapping[str, float]) -> list[Line]:
     """Return one line per part that either layout has, the largest difference first, and the sum."""
-    pieces = {piece.part.name: piece for values in (mine, other) for piece in drawing.bar(scale, values, 1.0, _seconds, "").pieces}
+    pieces = {
+        piece.part.name: piece for values in (mine, other) for piece in drawing.bar(scale, values, 1.0, _seconds, "").pieces
+    }
     gains = {name: other.get(name, 0.0) - mine.get(name, 0.0) for name in pieces}
     most = max((abs(gain) for gain in gains.values()), default=0.0) or 1.0
     lines = [

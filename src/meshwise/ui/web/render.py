@@ -25,8 +25,8 @@ def environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters["data"] = data
-    made.globals["version"] = version("meshwise")  # pyright: ignore[reportArgumentType]
+    made.filters.update(data=data)  # pyright: ignore[reportUnknownMemberType]
+    made.globals.update(version=version("meshwise"))  # pyright: ignore[reportUnknownMemberType]
     return made
 
 

@@ -22,8 +22,12 @@ GRACE = 3
 def check(host: str, token: str) -> None:
     """Refuse an address that others can reach, without a token that they must know."""
     if host not in ("127.0.0.1", "localhost", "::1") and not token:
-        raise UserError(f"--host {quoted(host)} is reachable by others: give --token too, a secret of {SHORTEST_TOKEN} letters or more")
-    if token and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or set(token) & set(' ";,\\&#%+')):
+        raise UserError(
+            f"--host {quoted(host)} is reachable by others: give --token too, a secret of {SHORTEST_TOKEN} letters or more"
+        )
+    if token and (
+        len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or set(token) & set(' ";,\\&#%+')
+    ):
         raise UserError(f"--token: expected at least {SHORTEST_TOKEN} letters, digits, '-' or '_'")
 
 
@@ -56,7 +60,9 @@ def listen(host: str, port: int) -> socket.socket:
         bound.bind((host, port))
     except (OSError, OverflowError) as error:
         bound.close()
-        raise UserError(f"cannot listen on {host}:{port} ({getattr(error, 'strerror', None) or error}); --port 0 takes a free one") from None
+        raise UserError(
+            f"cannot listen on {host}:{port} ({getattr(error, 'strerror', None) or error}); --port 0 takes a free one"
+        ) from None
     return bound
 
 

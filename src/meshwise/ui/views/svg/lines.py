@@ -32,8 +32,12 @@ def lines(title: str, values: Sequence[float], predicted: float | None = None) -
         drawn.append(f'<path d="M{LEFT} {y(value):.1f}H{WIDTH - RIGHT}" stroke="{GRID}"/>')
         drawn.append(f'<text x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end" font-size="11">{value:.4g}</text>')
     if predicted:
-        drawn.append(f'<path d="M{LEFT} {y(predicted):.1f}H{WIDTH - RIGHT}" stroke="{COLOURS[1]}" stroke-dasharray="6 4" stroke-width="1.5"/>')
-        drawn.append(f'<text x="{WIDTH - RIGHT}" y="{y(predicted) - 5:.1f}" text-anchor="end" font-size="11" fill="{COLOURS[1]}">predicted</text>')
+        drawn.append(
+            f'<path d="M{LEFT} {y(predicted):.1f}H{WIDTH - RIGHT}" stroke="{COLOURS[1]}" stroke-dasharray="6 4" stroke-width="1.5"/>'
+        )
+        drawn.append(
+            f'<text x="{WIDTH - RIGHT}" y="{y(predicted) - 5:.1f}" text-anchor="end" font-size="11" fill="{COLOURS[1]}">predicted</text>'
+        )
     path = "L".join(f"{x(i):.1f} {y(value):.1f}" for i, value in known)
     drawn.append(f'<path d="M{path}" fill="none" stroke="{COLOURS[0]}" stroke-width="1.8"/>' if known else "")
     drawn.append(f'<path d="M{LEFT} {HEIGHT - BOTTOM}H{WIDTH - RIGHT}" stroke="{INK}"/>')

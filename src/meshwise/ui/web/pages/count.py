@@ -24,10 +24,14 @@ class CountAsk(Ask):
 
     verb: ClassVar[str] = "count"
 
-    model: str = asked(default="", converter=TEXT, help="One or more presets, separated by commas.", complete="models", kw_only=False)
+    model: str = asked(
+        default="", converter=TEXT, help="One or more presets, separated by commas.", complete="models", kw_only=False
+    )
     seq: int = asked(default=0, converter=LENGTH, help="Sequence length.", shown="4k, or the context if shorter")
     tokens: float = asked(default="15T", converter=COUNT, help="Tokens to train on.")
-    on: str = asked(default="", converter=TEXT, help="Cluster: adds days and bytes per device.", complete="clusters", group=CLUSTER)
+    on: str = asked(
+        default="", converter=TEXT, help="Cluster: adds days and bytes per device.", complete="clusters", group=CLUSTER
+    )
     batch: str = asked(default="", converter=TEXT, help="Sequences (1024) or tokens (4M).", group=CLUSTER)
     mfu: float = asked(default="40%", converter=SHARE, help="Assumed MFU.", group=CLUSTER)
 

@@ -66,7 +66,14 @@ def pager(mesh: Mesh, query: Pairs) -> dict[str, str]:
 
 
 def groups(mesh: Mesh) -> PlainTable:
-    heads = (("group", True), ("what it sends", True), ("ranks", False), ("stride", False), (f"{mesh.unit}s", False), ("seconds of a step", False))
+    heads = (
+        ("group", True),
+        ("what it sends", True),
+        ("ranks", False),
+        ("stride", False),
+        (f"{mesh.unit}s", False),
+        ("seconds of a step", False),
+    )
     rows = tuple(
         (
             each.name,
@@ -85,7 +92,12 @@ def stages(mesh: Mesh) -> list[dict[str, Any]]:
     """Return the layers of each stage, with their share of the widest, for a bar."""
     most = max(after - first for first, after in mesh.stages)
     return [
-        {"stage": i, "layers": f"{first} to {after - 1}" if after > first else "none", "number": after - first, "share": 100 * (after - first) / most}
+        {
+            "stage": i,
+            "layers": f"{first} to {after - 1}" if after > first else "none",
+            "number": after - first,
+            "share": 100 * (after - first) / most,
+        }
         for i, (first, after) in enumerate(mesh.stages)
     ]
 

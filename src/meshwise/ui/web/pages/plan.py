@@ -71,7 +71,10 @@ def values(plan: TrainPlan, query: Pairs) -> dict[str, Any]:
         "badges": badges(plan),
         "tiles": tiles(plan, shown),
         "tiles_of": shown.name,
-        "bars": [time_bar(shown, shown.step, "time of a step"), memory_bar(shown, "memory of the fullest device", plan.cluster["kind"])],
+        "bars": [
+            time_bar(shown, shown.step, "time of a step"),
+            memory_bar(shown, "memory of the fullest device", plan.cluster["kind"]),
+        ],
         "table": shown_table,
         "sorts": sorts(query, shown_table),
         "uncompared": asking.changed(query, a="", b=""),

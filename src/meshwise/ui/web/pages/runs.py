@@ -56,14 +56,19 @@ def answer(site: Site, query: Pairs) -> Reply | None:
         "benches": [(name, bench.data["model"], bench_table(bench)) for name, bench in benches],
         "live": any(run.running for run in runs),
     }
-    data = {"runs": [about(run) | {"steps": run.points()} for run in runs], "benches": {name: bench.to_json() for name, bench in benches}}
+    data = {
+        "runs": [about(run) | {"steps": run.points()} for run in runs],
+        "benches": {name: bench.to_json() for name, bench in benches},
+    }
     rows = [{"run": run.name, **point} for run in runs for point in run.points()]
     return Reply(values, data, rows, "Runs")
 
 
 def about(run: RunFolder) -> dict[str, Any]:
     s = run.settings
-    state = "running" if run.running else f"stopped: {run.stopped}" if run.stopped else "done" if len(run.steps) else "no steps yet"
+    state = (
+        "running" if run.running else f"stopped: {run.stopped}" if run.stopped else "done" if len(run.steps) else "no steps yet"
+    )
     return {
         "name": run.name,
         "model": s.name,
@@ -109,7 +114,11 @@ def table(runs: list[RunFolder]) -> PlainTable:
 def _cells(run: RunFolder) -> tuple[str, ...]:
     m, p, s = run.measured, run.predicted, run.settings
     layout = s.layout
-    name = row_layout_name(run.row) if run.row.get("outcome") == "ok" else f"dp{layout.dp} tp{layout.tp} pp{layout.pp} mbs{layout.mbs}"
+    name = (
+        row_layout_name(run.row)
+        if run.row.get("outcome") == "ok"
+        else f"dp{layout.dp} tp{layout.tp} pp{layout.pp} mbs{layout.mbs}"
+    )
     return (
         run.name,
         s.name,
@@ -140,7 +149,10 @@ async def events(folder: Path) -> AsyncIterator[str]:
         points = run.points(sent)
         if points or not run.running:
             sent, silent = sent + len(points), 0
-            news = {"points": [_scaled(point) for point in points], "about": about(run) | {"measured": {}, "predicted": {}}}
+            news: dict[str, Any] = {
+                "points": [_scaled(point) for point in points],
+                "about": about(run) | {"measured": {}, "predicted": {}},
+            }
             yield f"data: {json.dumps(news, allow_nan=False)}\n\n"
         if not run.running:
             yield "event: end\ndata: {}\n\n"

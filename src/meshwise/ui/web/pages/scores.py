@@ -9,7 +9,14 @@ from meshwise.calibrate.serve.validate import ServeValidation
 from meshwise.calibrate.train.validate import TrainValidation
 from meshwise.ui.web.pages.page import PlainTable, Tile
 
-AXES = {"devices": "devices", "seq": "sequence length", "params": "parameters", "tp": "tensor parallelism", "pp": "pipeline stages", "mbs": "micro-batch"}
+AXES = {
+    "devices": "devices",
+    "seq": "sequence length",
+    "params": "parameters",
+    "tp": "tensor parallelism",
+    "pp": "pipeline stages",
+    "mbs": "micro-batch",
+}
 """Axes of residuals of training runs, by key; serving runs have devices, prompt, context and users."""
 SERVE_AXES = {"devices": "devices", "prompt": "prompt tokens", "context": "context", "users": "concurrent requests"}
 
@@ -35,7 +42,11 @@ def _trained(validation: TrainValidation, axis: str) -> dict[str, Any]:
             **_axes_of(case),
         }
         for case, seconds, low, high in zip(
-            validation.cases, validation.predicted.seconds.tolist(), validation.low.tolist(), validation.high.tolist(), strict=True
+            validation.cases,
+            validation.predicted.seconds.tolist(),
+            validation.low.tolist(),
+            validation.high.tolist(),
+            strict=True,
         )
         if case.timed and math.isfinite(seconds)
     ]
@@ -105,7 +116,16 @@ def _sources(sources: Any) -> PlainTable | None:
     """Return errors by chip, framework and precision; None for a single source."""
     if len(sources) < 2:
         return None
-    heads = (("chip", True), ("framework", True), ("precision", True), ("rows", False), ("time error", False), ("in interval", False), ("memory error", False), ("calibrated", True))
+    heads = (
+        ("chip", True),
+        ("framework", True),
+        ("precision", True),
+        ("rows", False),
+        ("time error", False),
+        ("in interval", False),
+        ("memory error", False),
+        ("calibrated", True),
+    )
     rows = tuple(
         (
             str(source["chip"]), str(source["framework"]), str(source["precision"]), f"{source['rows']:,}", _percent(source["mape"]),

@@ -38,7 +38,9 @@ EXAMPLES = (
         "Q4_K_M on 4 x RTX 4060 Ti, 16k of context",
         "model=llama-3.3-70b%3Aq4_k_m&on=4xrtx4060ti-16gb&context=16k",
     ),
-    Example("Llama 3.3 70B for 64 users", "8 H100s, first token within 2 s", "model=llama-3.3-70b&on=8xh100-sxm&users=64&ttft=2s"),
+    Example(
+        "Llama 3.3 70B for 64 users", "8 H100s, first token within 2 s", "model=llama-3.3-70b&on=8xh100-sxm&users=64&ttft=2s"
+    ),
     Example("Llama 3.1 8B on one RTX 4090", "Q8_0, 32k of context", "model=llama-3.1-8b%3Aq8_0&on=1xrtx4090&context=32k"),
     Example("Two hosts over 10 Gbit/s", "Q4_K_M on 2 x (2 x RTX 3090)", "model=llama-3.3-70b%3Aq4_k_m&on=2x(2xrtx3090)%4010Gbps"),
 )
@@ -92,7 +94,9 @@ def badges(plan: ServePlan) -> list[Badge]:
     else:
         shown.append(Badge("warn", "partly in host memory", "Some layers stay in host memory, which is several times slower."))
     if not plan.ask.engine:
-        shown.append(Badge("note", f"{plan.engine} assumed", "No engine was given: this is the usual one for the format and chip."))
+        shown.append(
+            Badge("note", f"{plan.engine} assumed", "No engine was given: this is the usual one for the format and chip.")
+        )
     if plan.ask.ttft or plan.ask.per_user:
         met = plan.best.meets
         shown.append(Badge("good" if met else "warn", "meets the targets" if met else "misses the targets"))
@@ -103,7 +107,11 @@ def tiles(plan: ServePlan, c: ServeChoice) -> list[Tile]:
     """Return the figures of one layout."""
     several = plan.ask.users > 1
     shown = [
-        Tile("each request" if several else "speed", tokens(c.per_user), f"tokens/s, 90% between {tokens(c.low)} and {tokens(c.high)}"),
+        Tile(
+            "each request" if several else "speed",
+            tokens(c.per_user),
+            f"tokens/s, 90% between {tokens(c.low)} and {tokens(c.high)}",
+        ),
         Tile("first token", units.show(c.ttft, "seconds", digits=3), f"90% below {units.show(c.ttft_high, 'seconds', digits=3)}"),
         Tile("prompts", tokens(c.prefill), "tokens/s"),
         Tile("free memory", f"{c.spare / GIB:.1f} GiB", f"on the fullest {plan.cluster['unit']}"),

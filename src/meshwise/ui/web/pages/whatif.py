@@ -77,7 +77,13 @@ SERVED = (
 )
 MOVED = {"plan": ("nodes", "batch", "seq", "network", "price"), "serve": ("gpus", "users", "context", "prompt", "price")}
 """Axes with a slider."""
-TITLES = {"seq": "sequence length", "gpus": "devices", "users": "concurrent requests", "network": "network of a node", "price": "price of a device"}
+TITLES = {
+    "seq": "sequence length",
+    "gpus": "devices",
+    "users": "concurrent requests",
+    "network": "network of a node",
+    "price": "price of a device",
+}
 
 
 def _read_price(text: str, ask: Any) -> float:
@@ -115,8 +121,7 @@ def question(site: Site, query: Pairs) -> tuple[AnyAsk, AnyAsk]:
 
 def current(ask: AnyAsk) -> dict[str, Value]:
     """Return where a question stands on the axes that have a slider."""
-    q = ask.question()
-    cluster = q.cluster
+    cluster = ask.question().cluster
     where: dict[str, Value] = {"nodes": cluster.node_count, "gpus": cluster.devices}
     if cluster.network and cluster.node_count > 1:
         where["network"] = cluster.network.bandwidth
@@ -124,7 +129,7 @@ def current(ask: AnyAsk) -> dict[str, Value]:
         where["price"] = cluster.rent / cluster.devices
     if isinstance(ask, TrainAsk):
         return where | {"batch": ask.batch * ask.seq, "seq": ask.seq}
-    return where | {"users": ask.users, "context": q.work.context, "prompt": ask.prompt}  # pyright: ignore[reportAttributeAccessIssue]
+    return where | {"users": ask.users, "context": ask.question().work.context, "prompt": ask.prompt}
 
 
 def positions(axis: Axis[Any], value: Value, steps: Sequence[int] = STEPS) -> list[Value]:
@@ -289,9 +294,17 @@ PAGE = Page(
     form=form,
     missing=missing,
     examples=(
-        Example("Llama 3 70B on more nodes", "tokens/s, days and dollars", "model=llama-3-70b&on=64x8xh100-sxm&batch=4M&tokens=15T&x=nodes"),
-        Example("Nodes and batch", "a heat map of both", "model=llama-3-70b&on=64x8xh100-sxm&batch=4M&tokens=15T&x=nodes&y=batch"),
-        Example("More users on eight H100s", "and the front of serving", "of=serve&model=llama-3.3-70b&on=8xh100-sxm&users=8&x=users"),
+        Example(
+            "Llama 3 70B on more nodes",
+            "tokens/s, days and dollars",
+            "model=llama-3-70b&on=64x8xh100-sxm&batch=4M&tokens=15T&x=nodes",
+        ),
+        Example(
+            "Nodes and batch", "a heat map of both", "model=llama-3-70b&on=64x8xh100-sxm&batch=4M&tokens=15T&x=nodes&y=batch"
+        ),
+        Example(
+            "More users on eight H100s", "and the front of serving", "of=serve&model=llama-3.3-70b&on=8xh100-sxm&users=8&x=users"
+        ),
         Example("BLOOM on other chips", "A100 or H100", "model=bloom-176b&on=jean-zay%3A48&batch=2048x2048&tokens=366B&x=chip"),
     ),
 )
