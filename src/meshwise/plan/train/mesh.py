@@ -5,6 +5,7 @@ furthest apart. On a torus each mesh axis lies along one or more of its axes.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,7 @@ def mesh(q: Question, choice: Choice) -> Mesh:
     sizes = {axis: int(layout[axis]) for axis in AXES}
     cluster, pp = q.cluster, sizes["pp"]
     before = layers_before(q, layouts.as_floats(), np.arange(pp + 1.0)).tolist()
-    stages = tuple((int(a), int(b)) for a, b in zip(before, before[1:], strict=False))
+    stages = tuple((int(a), int(b)) for a, b in pairwise(before))
     torus = Fabric.of(cluster, q.calibration).torus
     laid: tuple[tuple[int, ...], ...] = ()
     if torus:
