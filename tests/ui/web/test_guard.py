@@ -11,7 +11,15 @@ TOKEN = "a-long-enough-secret"
 
 def test_every_reply_has_a_strict_policy(server: Server) -> None:
     missing: list[str] = []
-    for path in ("/plan", f"/plan?{SMALL}", "/plan.json", "/static/app.js", "/static/parts.css", "/nowhere", "/suggest?catalogue=x"):
+    for path in (
+        "/plan",
+        f"/plan?{SMALL}",
+        "/plan.json",
+        "/static/app.js",
+        "/static/parts.css",
+        "/nowhere",
+        "/suggest?catalogue=x",
+    ):
         reply = server.get(path)
         policy = reply.headers.get("content-security-policy", "")
         good = "default-src 'none'" in policy and "unsafe" not in policy and reply.headers["x-content-type-options"] == "nosniff"
@@ -28,7 +36,9 @@ def test_pages_have_no_script_or_style_inside(server: Server) -> None:
     assert '<script type="application/json"' in server.get(f"/mesh?{SMALL}").text
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost.", "", "[::2]", "0.0.0.0"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost.", "", "[::2]", "0.0.0.0"]
+)
 def test_another_name_for_this_machine_is_not_answered(server: Server, host: str) -> None:
     assert server.get("/plan", host=host).status == 421
 
@@ -82,7 +92,13 @@ def test_a_token_is_needed_where_one_was_set() -> None:
 def test_an_address_that_others_reach_needs_a_good_token() -> None:
     servers.check("127.0.0.1", "")
     servers.check("0.0.0.0", TOKEN)
-    for host, token in (("0.0.0.0", ""), ("192.168.1.5", ""), ("::", ""), ("0.0.0.0", "short"), ("0.0.0.0", 'a"long;enough secret')):
+    for host, token in (
+        ("0.0.0.0", ""),
+        ("192.168.1.5", ""),
+        ("::", ""),
+        ("0.0.0.0", "short"),
+        ("0.0.0.0", 'a"long;enough secret'),
+    ):
         with pytest.raises(UserError):
             servers.check(host, token)
 

@@ -1,6 +1,7 @@
 """A run folder, read while it trains or afterwards: the steps so far, its settings, its prediction, and its row of measurements."""
 
 import json
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,22 +31,23 @@ class RunFolder:
     running: bool
 
     @property
-    def predicted(self) -> dict[str, float]:
-        """Predicted seconds per step, tokens per second and GiB, where there is a prediction."""
+    def predicted(self) -> dict[str, float | None]:
+        """Predicted seconds per step, tokens per second, MFU and bytes, where there is a prediction; None where not known."""
         seconds, memory = (self.settings.facts.get(name) for name in PREDICTED)
         if not seconds:
             return {}
-        tokens, _, mfu = rates(self.settings, float(seconds))
-        return {"seconds": float(seconds), "tokens_per_second": tokens, "mfu": mfu, "memory": float(memory or 0.0) * GIB}
+        return self._figures(float(seconds), float(memory or 0.0) * GIB)
 
     @property
-    def measured(self) -> dict[str, float]:
+    def measured(self) -> dict[str, float | None]:
         """Median seconds per step after the warm-up, tokens per second, MFU and the most bytes; empty before the first step."""
         if not self.steps:
             return {}
-        seconds = median_seconds(self.steps)
+        return self._figures(median_seconds(self.steps), max(step.memory for step in self.steps))
+
+    def _figures(self, seconds: float, memory: float) -> dict[str, float | None]:
         tokens, _, mfu = rates(self.settings, seconds)
-        return {"seconds": seconds, "tokens_per_second": tokens, "mfu": mfu, "memory": max(step.memory for step in self.steps)}
+        return _known({"seconds": seconds, "tokens_per_second": tokens, "mfu": mfu, "memory": memory})
 
     def points(self, first: int = 0) -> list[dict[str, Any]]:
         """Return one row per step from the `first` line on: loss, seconds, tokens per second, MFU, bytes; None where not finite."""
@@ -54,7 +56,12 @@ class RunFolder:
     def _point(self, step: Step) -> dict[str, Any]:
         tokens, _, mfu = rates(self.settings, step.seconds)
         values = {"loss": step.loss, "seconds": step.seconds, "tokens_per_second": tokens, "mfu": mfu, "memory": step.memory}
-        return {"step": step.step, **{name: value if abs(value) < 1e300 else None for name, value in values.items()}}
+        return {"step": step.step, **_known(values)}
+
+
+def _known(values: dict[str, float]) -> dict[str, float | None]:
+    """Return values without NaN and infinity, which JSON cannot express."""
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 
 def read(folder: Path) -> RunFolder:

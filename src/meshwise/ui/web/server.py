@@ -9,6 +9,7 @@ from collections.abc import Callable
 import uvicorn
 
 from meshwise.errors import UserError, quoted
+from meshwise.ui.web import suggest
 from meshwise.ui.web.app import create
 from meshwise.ui.web.guard import LOOPBACK
 from meshwise.ui.web.named import Named
@@ -83,6 +84,7 @@ def serve(
     say(f"meshwise ui: {where}  (Ctrl-C stops it)")
     if browser and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or os.name != "posix"):
         threading.Timer(0.5, webbrowser.open, [where]).start()
+    threading.Thread(target=suggest.warm, daemon=True).start()
     application = create(named, hosts=hosts(host), token=token)
     settings = uvicorn.Config(
         application, log_level="warning", access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=GRACE,

@@ -29,6 +29,12 @@ def suggest(catalogue: str, typed: str, *, serving: bool) -> list[Suggestion]:
     return found[:MOST]
 
 
+def warm() -> None:
+    """Read every entry of the catalogues once, so that the first suggestion comes as fast as the others."""
+    for read in (_known_models, _known_chips, _known_clusters):
+        read()
+
+
 def _models(text: str, serving: bool) -> list[Suggestion]:
     name, colon, fmt = text.partition(":")
     known = _known_models()

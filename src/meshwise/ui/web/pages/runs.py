@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -93,13 +93,15 @@ def drawing(run: RunFolder) -> dict[str, Any]:
     }
 
 
-def _plain(key: str, value: float) -> float | None:
-    scaled = value / GIB if key == "memory" else 100 * value if key == "mfu" else value
-    return scaled if abs(scaled) < 1e300 else None
+def _plain(key: str, value: float | None) -> float | None:
+    """Return a figure in the unit of its chart: GiB and percent."""
+    if value is None:
+        return None
+    return value / GIB if key == "memory" else 100 * value if key == "mfu" else value
 
 
 def _scaled(point: dict[str, Any]) -> dict[str, Any]:
-    return {key: value if key == "step" or value is None else _plain(key, value) for key, value in point.items()}
+    return {key: value if key == "step" else _plain(key, value) for key, value in point.items()}
 
 
 def table(runs: list[RunFolder]) -> PlainTable:
@@ -125,14 +127,18 @@ def _cells(run: RunFolder) -> tuple[str, ...]:
         name,
         f"{layout.devices:,}",
         f"{len(run.steps):,} of {s.steps:,}",
-        units.show(m["seconds"], "seconds", digits=3) if m else "",
-        units.show(p["seconds"], "seconds", digits=3) if p else "",
-        f"{m['tokens_per_second']:,.0f}" if m else "",
-        f"{100 * m['mfu']:.1f}%" if m and m["mfu"] == m["mfu"] else "",
-        f"{m['memory'] / GIB:.2f}" if m else "",
-        f"{p['memory'] / GIB:.2f}" if p else "",
+        _text(m.get("seconds"), lambda value: units.show(value, "seconds", digits=3)),
+        _text(p.get("seconds"), lambda value: units.show(value, "seconds", digits=3)),
+        _text(m.get("tokens_per_second"), lambda value: f"{value:,.0f}"),
+        _text(m.get("mfu"), lambda value: f"{100 * value:.1f}%"),
+        _text(m.get("memory"), lambda value: f"{value / GIB:.2f}"),
+        _text(p.get("memory"), lambda value: f"{value / GIB:.2f}"),
         f"{run.steps[0].loss:.3f} to {run.steps[-1].loss:.3f}" if run.steps else "",
     )
+
+
+def _text(value: float | None, show: Callable[[float], str]) -> str:
+    return "" if value is None else show(value)
 
 
 def bench_table(bench: Bench) -> PlainTable:
