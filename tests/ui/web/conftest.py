@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 pytest.importorskip("starlette", reason="the extra [ui] is not installed")
-from support.pages import Server, serving  # noqa: E402
+from support.pages import Server, serving
 
 
 @pytest.fixture(scope="session")

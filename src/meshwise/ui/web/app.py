@@ -239,7 +239,8 @@ async def suggested(web: Web, request: Request) -> Response:
     catalogue, typed = one(query, "catalogue"), one(query, "typed")[:100]
     if catalogue not in ("models", "clusters"):
         return JSONResponse({"error": "expected catalogue=models or catalogue=clusters"}, 400)
-    found = await web.pool.run(request, lambda: suggest.suggest(catalogue, typed, serving=one(query, "page") == "serve"))
+    serving, whole = one(query, "page") == "serve", bool(one(query, "whole"))
+    found = await web.pool.run(request, lambda: suggest.suggest(catalogue, typed, serving=serving, whole=whole))
     return JSONResponse([{"value": each.value, "about": each.about} for each in found])
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from meshwise import api, units
 from meshwise.errors import UserError
 
-MOST = 12
+MOST = 250
 """Names that are suggested, at most."""
 FORMATS = ("q4_k_m", "q5_k_m", "q6_k", "q8_0", "bf16", "fp8", "awq")
 """The usual weight formats, smallest first; others can be typed."""
@@ -22,11 +22,12 @@ class Suggestion(NamedTuple):
     about: str
 
 
-def suggest(catalogue: str, typed: str, *, serving: bool) -> list[Suggestion]:
-    """Return names of a catalogue that contain what was typed, those that begin with it first."""
-    text = typed.strip().lower()
-    found = _models(text, serving) if catalogue == "models" else _clusters(text, serving)
-    return found[:MOST]
+def suggest(catalogue: str, typed: str, *, serving: bool, whole: bool = False) -> list[Suggestion]:
+    """Return names of a catalogue that contain what was typed, those that begin with it first; `whole`: then all others, for a list that
+    was opened by mouse."""
+    read, text = _models if catalogue == "models" else _clusters, typed.strip().lower()
+    found = read(text, serving)
+    return list(dict.fromkeys([*found, *read("", serving)] if whole else found))[:MOST]
 
 
 def warm() -> None:

@@ -97,7 +97,7 @@ if (form) {
   };
   form.addEventListener("focusin", describe);
   form.addEventListener("mouseover", describe);
-  comboboxes(form, document.body.dataset.page);
+  comboboxes(form, form.elements.of?.value ?? document.body.dataset.page);
   if (matchMedia("(max-width: 900px)").matches && location.search.length > 1) form.closest("details").open = false;
 }
 

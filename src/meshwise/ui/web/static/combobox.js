@@ -47,14 +47,14 @@ function combobox(input, page) {
     current = -1;
     input.setAttribute("aria-expanded", String(!list.hidden));
   };
-  const look = async (typed) => {
+  const look = async (typed, whole = false) => {
     if (input.dataset.options) {
       open(input.dataset.options.split("|").map((value) => ({ value, about: "" })));
       return;
     }
     fetching?.abort();
     fetching = new AbortController();
-    const query = new URLSearchParams({ catalogue: input.dataset.catalogue, typed, page });
+    const query = new URLSearchParams({ catalogue: input.dataset.catalogue, typed, page, whole: whole ? "1" : "" });
     try {
       const reply = await fetch(`/suggest?${query}`, { signal: fetching.signal });
       if (reply.ok && document.activeElement === input) open(await reply.json());
@@ -64,7 +64,7 @@ function combobox(input, page) {
   input.addEventListener("input", (event) => {
     if (event.isTrusted) look(input.value);
   });
-  input.addEventListener("click", () => list.hidden && look(input.dataset.options ? "" : input.value.includes(":") ? input.value : ""));
+  input.addEventListener("click", () => list.hidden && look(input.value, true));
   input.addEventListener("blur", () => setTimeout(close, 120));
   input.addEventListener("keydown", (event) => {
     if (event.key === "ArrowDown" || event.key === "ArrowUp") {
