@@ -3,7 +3,8 @@
 import pytest
 
 from meshwise.errors import UserError
-from meshwise.ui.web import guard, server as servers
+from meshwise.ui.web import guard
+from meshwise.ui.web import server as servers
 from support.pages import SMALL, Server, serving
 
 TOKEN = "a-long-enough-secret"

@@ -16,6 +16,8 @@ from meshwise.ui.web.named import Named
 
 SHORTEST_TOKEN = 16
 """Characters of a token, at least."""
+WAITING = 128
+"""Connections that wait before they are taken."""
 GRACE = 3
 """Seconds that open connections have to end when the server stops."""
 
@@ -59,6 +61,7 @@ def listen(host: str, port: int) -> socket.socket:
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, port))
+        bound.listen(WAITING)
     except (OSError, OverflowError) as error:
         bound.close()
         raise UserError(

@@ -11,9 +11,19 @@ function draw() {
     const data = JSON.parse(source.textContent);
     for (const figure of source.parentElement.querySelectorAll("[data-chart]")) {
       const place = figure.querySelector(".plot");
-      place.replaceChildren(CHARTS[figure.dataset.chart](data, place.clientWidth, place.clientHeight, figure.dataset));
+      place.replaceChildren(labelled(CHARTS[figure.dataset.chart](data, place.clientWidth, place.clientHeight, figure.dataset), figure));
     }
   }
+}
+
+/** A chart as one picture with a name: Plot names its inner groups, which a screen reader cannot use. */
+export function labelled(chart, figure) {
+  for (const svg of chart.matches("svg") ? [chart] : chart.querySelectorAll("svg")) {
+    for (const inner of svg.querySelectorAll("g[aria-label]")) inner.removeAttribute("aria-label");
+    svg.setAttribute("role", "img");
+    svg.setAttribute("aria-label", figure.querySelector("figcaption")?.textContent ?? "chart");
+  }
+  return chart;
 }
 
 function groups(data) {
@@ -133,7 +143,7 @@ async function front(figure) {
   if (!place.isConnected) return;
   const best = data.points.filter((point) => point.front).sort((a, b) => a.each - b.each);
   const scale = { type: "log", grid: true, tickFormat: (value) => si.format(value), ticks: 5 };
-  place.replaceChildren(Plot.plot({
+  place.replaceChildren(labelled(Plot.plot({
     ...plain, width: place.clientWidth, height: place.clientHeight, marginRight: 90,
     x: { ...scale, label: "tokens/s of each request" },
     y: { ...scale, label: "tokens/s of a device, all requests" },
@@ -143,7 +153,7 @@ async function front(figure) {
       Plot.dot(data.points, { x: "each", y: "all", fill: (point) => (point.front ? COLOURS[1] : "transparent"), r: 4.5, tip: { format: { x: (v) => si.format(v), y: (v) => si.format(v), fill: false } }, channels: { layout: "layout", users: "users" } }),
       Plot.text(best, { x: "each", y: "all", text: (point) => `${point.users} · ${point.layout}`, textAnchor: "start", dx: 8, dy: -6 }),
     ],
-  }));
+  }), figure));
 }
 
 export const CHARTS = { scatter, residuals, curve, heat };

@@ -1,5 +1,6 @@
 // Curves of runs, drawn again as steps arrive (server-sent events).
 /* global Plot */
+import { labelled } from "./charts.js";
 
 const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9"];
 const DASHES = ["", "7 3", "2 3", "9 3 2 3", "4 4", "1 2"];
@@ -13,7 +14,7 @@ function draw() {
     const place = figure.querySelector(".plot");
     const points = runs.flatMap((run) => run.points.map((point) => ({ ...point, run: run.name })).filter((point) => point[name] !== null));
     const levels = predicted ? runs.filter((run) => run.predicted[predicted]) : [];
-    place.replaceChildren(Plot.plot({
+    place.replaceChildren(labelled(Plot.plot({
       width: place.clientWidth, height: place.clientHeight, marginLeft: 54, marginBottom: 42, style: { background: "transparent", fontSize: "12px" },
       x: { label: "step", tickFormat: (value) => (Number.isInteger(value) ? String(value) : "") },
       y: { label: null, grid: true, zero: name !== "loss", tickFormat: (value) => si.format(value), ticks: 5 },
@@ -24,7 +25,7 @@ function draw() {
         Plot.dot(points, Plot.pointer({ x: "step", y: name, fill: "run", r: 4 })),
         Plot.tip(points, Plot.pointer({ x: "step", y: name, title: (point) => `${point.run}\nstep ${point.step}\n${si.format(point[name])}` })),
       ],
-    }));
+    }), figure));
   }
 }
 
