@@ -48,8 +48,7 @@ def plan(
     json: Json = False,
     csv: Csv = False,
 ) -> None:
-    """Every layout that the framework can run is evaluated: tensor, pipeline, data, context and expert parallelism, micro-batch, ZeRO,
-    recompute, interleaving, offload. Exit code 1: nothing fits."""
+    """Every layout that the framework can run is evaluated. Exit code 1: nothing fits."""
     words, texts = given.of(ShapeAsk), vary or []
     if any(name in words for name in SHAPE_ONLY):
         if texts or cheapest or out is not None or html is not None:
