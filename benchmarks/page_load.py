@@ -2,8 +2,8 @@
 
     python benchmarks/page_load.py [--users 50] [--seconds 30]
 
-Each person opens an answer, thinks for one to five seconds, and changes the question: other nodes, another batch, another model, or the order
-of the table. Most questions are new to the server, so they are searched and not remembered. The clients run in a process of their own.
+Each person opens an answer, thinks for one to five seconds, and changes the question: other nodes, another batch, another model, or the
+order of the table. Most questions are new to the server, so they are searched and not remembered. The server is a process of its own.
 """
 
 import argparse

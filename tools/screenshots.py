@@ -22,8 +22,8 @@ from support.browser import NARROW, WIDE, chromium, opened, settle  # noqa: E402
 from support.pages import BLOOM, CARDS, serving  # noqa: E402
 
 FOLDER = ROOT / "docs" / "ui"
-COLOURS = 96
-"""Colours of a picture: enough for flat pages, and a third of the bytes."""
+COLOURS = 256
+"""Colours of a picture: enough for flat pages, and half of the bytes."""
 LLAMA = "model=llama-3-70b&on=64x8xh100-sxm&batch=4M&tokens=15T"
 PAGES = {
     "plan": f"/plan?{BLOOM}&a=1&b=3",

@@ -119,7 +119,7 @@ def badges(plan: TrainPlan) -> list[Badge]:
 def tiles(plan: TrainPlan, c: Choice) -> list[Tile]:
     """Return the figures of one layout."""
     shown = [
-        Tile("step", f"{c.step:.4g} s", f"90% between {c.low:.3g} and {c.high:.3g}"),
+        Tile("step", f"{c.step:.4g} s", f"90%: {c.low:.3g} to {c.high:.3g}"),
         Tile("throughput", f"{c.tokens_per_second:,.0f}", "tokens/s"),
         Tile("MFU", f"{100 * c.mfu:.1f}%", f"{c.tflops['exact']:.0f} TFLOP/s per device"),
         Tile("memory", f"{c.peak / GIB:.1f} GiB", f"of {c.capacity / GIB:.0f}, 90% below {c.peak_high / GIB:.0f}"),

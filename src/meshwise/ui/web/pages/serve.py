@@ -110,7 +110,7 @@ def tiles(plan: ServePlan, c: ServeChoice) -> list[Tile]:
         Tile(
             "each request" if several else "speed",
             tokens(c.per_user),
-            f"tokens/s, 90% between {tokens(c.low)} and {tokens(c.high)}",
+            f"tokens/s, 90%: {tokens(c.low)} to {tokens(c.high)}",
         ),
         Tile("first token", units.show(c.ttft, "seconds", digits=3), f"90% below {units.show(c.ttft_high, 'seconds', digits=3)}"),
         Tile("prompts", tokens(c.prefill), "tokens/s"),
