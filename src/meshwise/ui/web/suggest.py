@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from meshwise import api, units
 from meshwise.errors import UserError
 
-MOST = 250
+MOST = 1000
 """Names that are suggested, at most."""
 FORMATS = ("q4_k_m", "q5_k_m", "q6_k", "q8_0", "bf16", "fp8", "awq")
 """The usual weight formats, smallest first; others can be typed."""
