@@ -11,9 +11,11 @@ from typing import Any
 from markupsafe import Markup
 
 from meshwise.audit.report import Audit
+from meshwise.errors import UserError
 from meshwise.plan.serve.plan import ServePlan
 from meshwise.plan.train.plan import TrainPlan
 from meshwise.run.train.start import SweepResult, TrainResult
+from meshwise.ui.views.svg.gantt import gantt
 from meshwise.ui.views.svg.lines import lines
 from meshwise.ui.web.asking import Pairs
 from meshwise.ui.web.pages import audit, plan, serve
@@ -27,12 +29,22 @@ SCRIPT = "report.js"
 def of_plan(made: TrainPlan | ServePlan, query: Pairs = ()) -> str:
     """Return the report of a plan; `query` may select two rows to compare and the order of the table."""
     if isinstance(made, TrainPlan):
-        values = plan.values(made, query) | {"reasons": made.explain().reasons}
+        values = plan.values(made, query) | {"reasons": made.explain().reasons, "timeline": _timeline(made)}
         title = f"Training {made.ask.model} on {made.ask.on}"
     else:
         values = serve.values(made, query)
         title = f"Serving {made.ask.model} on {made.ask.on}"
     return document(title, "answer.html", values)
+
+
+def _timeline(made: TrainPlan) -> Markup:
+    """Return the picture of the best layout's step, if it is a pipeline; nothing for one that no schedule can run."""
+    if int(made.best.layout["pp"]) == 1:
+        return Markup("")
+    try:
+        return Markup(gantt(made.timeline(), made.best.name))
+    except UserError:  # an edited plan.json
+        return Markup("")
 
 
 def of_run(result: TrainResult | SweepResult) -> str:

@@ -79,6 +79,7 @@ def values(plan: ServePlan, query: Pairs) -> dict[str, Any]:
         "dropped_title": "Layouts that do not fit, and what their fullest device lacks",
         "dropped": misses(plan),
         "launches": launches(plan),
+        "timeline": "",
         "notes": plan.notes,
         "command": plan.command,
         "links": {"what-if": f"/what-if?{asking.changed([('of', 'serve'), *query], a='', b='', sort='')}"},
