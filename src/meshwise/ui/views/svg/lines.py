@@ -17,7 +17,7 @@ def lines(title: str, values: Sequence[float], predicted: float | None = None) -
     levels = [value for _, value in known] + ([predicted] if predicted else [])
     low, high = (min(levels), max(levels)) if levels else (0.0, 1.0)
     room = (high - low) or abs(high) or 1.0
-    low, high = low - 0.06 * room, high + 0.06 * room
+    low, high = (low - 0.06 * room if low < 0 else max(0.0, low - 0.06 * room)), high + 0.06 * room
     last = max(1, len(values) - 1)
 
     def x(step: int) -> float:
