@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from meshwise.run.serve.bench import Bench
     from meshwise.run.serve.session import ServeDryRun, Serving
     from meshwise.run.train.dry_run import DryRun
+    from meshwise.run.train.folder import RunFolder
     from meshwise.run.train.generate import Generated
     from meshwise.run.train.start import SweepResult, TrainResult
     from meshwise.run.train.submit import Submitted
@@ -128,6 +129,29 @@ def load(path: str | Path) -> "TrainPlan | ServePlan":
 
     kind = records.any_table(Path(path)).get("kind", "")
     return serving.read(Path(path)) if kind == serving.ServePlan.kind else training.read(Path(path))
+
+
+def load_bench(path: str | Path) -> "Bench":
+    """Open a report that `bench --out` or `Bench.save` wrote."""
+    from meshwise.run.serve import report
+    from meshwise.run.serve.bench import Bench
+
+    return Bench(report.read(Path(path)))
+
+
+def load_run(folder: str | Path) -> "RunFolder":
+    """Open a folder that `run --out` writes, while it trains or afterwards."""
+    from meshwise.run.train import folder as folders
+
+    return folders.read(Path(folder))
+
+
+def is_bench(path: str | Path) -> bool:
+    """Return whether a .json is a report of `bench`, not a plan."""
+    from meshwise.catalogue import records
+    from meshwise.run.serve import report
+
+    return records.any_table(Path(path)).get("kind", "") == report.KIND
 
 
 def explain(plan: "TrainPlan", versus: str = "") -> "Explanation":
@@ -221,6 +245,14 @@ def look_up(catalogue: str, name: str) -> "Entry | None":
     from meshwise.models import listing
 
     return listing.look_up(catalogue, name)
+
+
+def is_preset(model: str) -> bool:
+    """Return whether a model, with or without a weight format, is in the catalogue: neither a file nor the hub is needed to find it."""
+    from meshwise.models import find
+    from meshwise.models.formats import split_model_name
+
+    return bool(find.find_preset(model) or find.find_preset(split_model_name(model)[0]))
 
 
 def flat(row: dict[str, Any]) -> dict[str, object]:

@@ -31,6 +31,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Look up": {
         "show": ("count", "List chips, clusters and models, or show one."),
+        "ui": ("web", "Open a page in the browser: ask, see, compare, share."),
     },
 }
 EVERY = {name: entry for group in VERBS.values() for name, entry in group.items()}

@@ -10,7 +10,7 @@ from meshwise.errors import UserError
 from meshwise.plan.ask import ServeAsk
 from meshwise.ui.cli import output
 from meshwise.ui.cli.help import OUTPUT
-from meshwise.ui.cli.options import Csv, Given, Json, Verbose, verb
+from meshwise.ui.cli.options import Csv, Given, Html, Json, Verbose, verb
 
 app = typer.Typer()
 
@@ -32,6 +32,7 @@ def serve(
         typer.Option(metavar="AXIS=VALUES", help="Plan at many points: gpus=1..8, users=1..64. Give it twice for a grid."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the plan to this file.", metavar="FILE", rich_help_panel=OUTPUT)] = None,
+    html: Html = None,
     verbose: Verbose = False,
     json: Json = False,
     csv: Csv = False,
@@ -40,8 +41,8 @@ def serve(
     exact commands. 'meshwise run plan.json' starts the best layout. Exit code 1: nothing fits, or nothing meets the targets."""
     words = given.of(ServeAsk)
     if vary:
-        if out is not None or "top" in words:
-            raise UserError("--out and --top need a single plan; drop --vary")
+        if out is not None or html is not None or "top" in words:
+            raise UserError("--out, --html and --top need a single plan; drop --vary")
         points = api.vary_serve(ServeAsk(**words), *vary)
 
         def points_view(width: int) -> Any:
@@ -53,6 +54,7 @@ def serve(
         return
     made = api.serve(**words)
     output.save_to(out, made.save)
+    output.save_report(html, lambda report: report.of_plan(made))
 
     def view(width: int) -> Any:
         from meshwise.ui.views.serve import plan_view

@@ -33,7 +33,7 @@ def plan_view(plan: ServePlan, width: int, *, verbose: bool) -> RenderableType:
         *heading(header(plan), width),
         Text(),
         fitted(columns(plan), plan.choices, width),
-        *(wrapped(line, width) for line in _below_table(plan)),
+        *(wrapped(line, width) for line in below_table(plan)),
         Text(),
     ]
     parts += [
@@ -85,7 +85,7 @@ def columns(plan: ServePlan) -> list[Column[ServeChoice]]:
     columns.extend(
         [
             Column("prefill tok/s", lambda c: f"{c.prefill:,.0f}", rank=7),
-            Column("TTFT", lambda c: units.show(c.ttft, "seconds", digits=3), rank=2),
+            Column("TTFT", lambda c: units.show(c.ttft, "seconds", digits=3), rank=2, key=lambda c: c.ttft),
             Column("GiB free", lambda c: _gib(c.spare), rank=3),
             Column("max requests", lambda c: f"{c.most_users:,}", rank=6),
         ]
@@ -105,7 +105,7 @@ def _gib(value: float) -> str:
     return f"{value / GIB:.1f}"
 
 
-def _below_table(plan: ServePlan) -> list[str]:
+def below_table(plan: ServePlan) -> list[str]:
     """Return the footnotes of the table: layouts that do not fit, and the price."""
     lines = [f"Does not fit: {'; '.join(_short_by(plan.misses, str(plan.cluster['unit'])))}."] if plan.misses else []
     rate = plan.cluster["dollars_per_hour"]
