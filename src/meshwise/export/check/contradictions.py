@@ -224,7 +224,7 @@ def _twice(program: Program, facts: Facts) -> Iterator[Finding]:
         text = (
             f"{name} {shown(before)} at {before.where} and {now.key or now.fact} {shown(now)} at {now.where}: {shown(now)} counts"
         )
-        yield Finding("warns", text, tuple(place for place in (before.where, now.where) if place))
+        yield Finding("warns", text)
 
 
 def shown(stated: Stated) -> str:

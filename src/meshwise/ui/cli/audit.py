@@ -23,14 +23,14 @@ app = typer.Typer()
     AuditAsk,
     examples=(
         "meshwise audit train.log --on 8xh100-sxm",
-        "meshwise audit report.md runs.csv --no-plan",
+        "meshwise audit train.log train.sbatch --on a100-80gb-sxm",
         "meshwise audit --params 124M --seq 128 --batch 16/gpu --on 8xh100-sxm --step 7.5s --mfu 40%",
     ),
 )
 def audit(
     given: Given,
     files: Annotated[
-        list[Path] | None, typer.Argument(metavar="[FILE]...", help="Logs, tables (CSV, JSONL, Markdown) and reports.")
+        list[Path] | None, typer.Argument(metavar="[FILE]...", help="Logs, tables (CSV, JSONL, Markdown), reports, and the launch files beside them.")
     ] = None,
     format: Annotated[str, typer.Option(metavar="NAME", help="Format of the files, if it cannot be detected.")] = "",
     predicted: Annotated[
