@@ -34,7 +34,8 @@ def chromium() -> "Iterator[Browser]":
 @contextmanager
 def opened(browser: "Browser", complaints: list[str], **settings: Any) -> "Iterator[Page]":
     """Open a page with a profile of its own; errors of its console are added to `complaints`."""
-    context = browser.new_context(**({"viewport": WIDE} | settings))
+    given: dict[str, Any] = {"viewport": WIDE} | settings
+    context = browser.new_context(**given)
     context.set_default_timeout(90_000)
     page = context.new_page()
     page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest.importorskip("starlette", reason="the extra [ui] is not installed")
 from support.pages import Server, serving
 
 

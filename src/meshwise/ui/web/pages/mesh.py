@@ -8,10 +8,10 @@ from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train.mesh import Mesh
 from meshwise.ui.web import asking
 from meshwise.ui.web.asking import Pairs
-from meshwise.ui.web.pages import plan
+from meshwise.ui.web.pages import choices, plan
 from meshwise.ui.web.pages.page import Page, PlainTable, Reply, Site, missing_fields
 
-OTHERS = (*plan.OTHERS, "row", "from")
+OTHERS = (*choices.OTHERS, "row", "from")
 MOST_DEVICES = 4096
 """Devices that are drawn at once."""
 

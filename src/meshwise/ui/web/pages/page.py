@@ -7,8 +7,7 @@ from typing import Any
 from meshwise.plan.serve.plan import ServePlan
 from meshwise.plan.train.plan import TrainPlan
 from meshwise.ui.web.answers import Kept
-from meshwise.ui.web.asking import Group, Pairs, changed
-from meshwise.ui.web.drawing import Table
+from meshwise.ui.web.asking import Group, Pairs
 from meshwise.ui.web.named import Named
 
 
@@ -138,8 +137,3 @@ def dropped(counts: Mapping[str, float], show: Callable[[float], str]) -> list[D
     most = max(counts.values(), default=0.0) or 1.0
     rows = sorted(counts.items(), key=lambda pair: -pair[1])
     return [Dropped(name, show(value), round(100 * value / most, 2)) for name, value in rows]
-
-
-def sorts(query: Pairs, table: Table) -> list[str]:
-    """Return the query string of a click on each head of a table."""
-    return [changed(query, sort=head.slug) for head in table.heads]

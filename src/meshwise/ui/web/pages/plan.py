@@ -11,8 +11,9 @@ from meshwise.plan.train.plan import TrainPlan
 from meshwise.ui.views import plan as views
 from meshwise.ui.web import asking, drawing
 from meshwise.ui.web.asking import Pairs
-from meshwise.ui.web.compare import Comparison, compare_trained, selected, toggled
-from meshwise.ui.web.drawing import Row, Table
+from meshwise.ui.web.compare import Comparison, compare_trained, selected
+from meshwise.ui.web.drawing import Table
+from meshwise.ui.web.pages import choices
 from meshwise.ui.web.pages.page import (
     Badge,
     Example,
@@ -24,12 +25,9 @@ from meshwise.ui.web.pages.page import (
     calibrated,
     dropped,
     missing_fields,
-    sorts,
 )
 from meshwise.units import GIB
 
-OTHERS = ("a", "b", "sort")
-"""Parameters of the page beside the fields of the question: two rows to compare, and the order of the table."""
 REQUIRED = {"model": "a model", "on": "a cluster (on)", "batch": "a global batch"}
 EXAMPLES = (
     Example(
@@ -43,17 +41,8 @@ EXAMPLES = (
 )
 
 
-def ask_of(site: Site, query: Pairs) -> TrainAsk:
-    return asking.question(TrainAsk, query, site.named.models, OTHERS)
-
-
 def plan_of(site: Site, query: Pairs) -> TrainPlan:
-    """Return the plan that a query asks for: the one named on the command line where it asks that question, or a new one."""
-    ask = ask_of(site, query)
-    saved = site.named.plan
-    if isinstance(saved, TrainPlan) and saved.ask == ask:
-        return saved
-    return site.kept.get(("plan", ask), lambda: api.plan(**vars(ask)))
+    return choices.plan_of(site, query, TrainAsk, TrainPlan, api.plan)
 
 
 def answer(site: Site, query: Pairs) -> Reply | None:
@@ -76,8 +65,7 @@ def values(plan: TrainPlan, query: Pairs) -> dict[str, Any]:
             memory_bar(shown, "memory of the fullest device", plan.cluster["kind"]),
         ],
         "table": shown_table,
-        "sorts": sorts(query, shown_table),
-        "uncompared": asking.changed(query, a="", b=""),
+        **choices.links(query, shown_table),
         "picture": "time of a step by part",
         "footnotes": views.below_table(plan),
         "comparison": compared(plan, chosen) if chosen else None,
@@ -146,25 +134,15 @@ def memory_bar(c: Choice, label: str, kind: object) -> drawing.Bar:
 
 
 def table(plan: TrainPlan, query: Pairs) -> Table:
-    """Return the table of layouts in the asked order, with a bar and an interval in each row."""
-    columns, order = views.columns(plan), asking.one(query, "sort")
     slowest = max(c.step for c in plan.choices)
-    intervals = drawing.whiskers([(c.low, c.step, c.high) for c in plan.choices])
-    rows: list[Row] = []
-    for i in drawing.ordered(columns, plan.choices, order):
-        c, (mark, link) = plan.choices[i], toggled(query, i)
-        rows.append(
-            Row(
-                number=i + 1,
-                cells=tuple(drawing.cell(column, c) for column in columns),
-                mark=mark,
-                warning="may not fit: the 90% memory interval exceeds the device" if c.may_not_fit else "",
-                bar=time_bar(c, slowest, c.name),
-                whisker=intervals[i],
-                link=link,
-            )
-        )
-    return Table(drawing.heads(columns, order), tuple(rows))
+    return choices.table(
+        views.columns(plan),
+        plan.choices,
+        query,
+        lambda c: (c.low, c.step, c.high),
+        lambda c: time_bar(c, slowest, c.name),
+        lambda c: "may not fit: the 90% memory interval exceeds the device" if c.may_not_fit else "",
+    )
 
 
 def compared(plan: TrainPlan, rows: tuple[int, int]) -> Comparison:

@@ -12,8 +12,9 @@ from meshwise.plan.serve.plan import ServePlan
 from meshwise.ui.views import serve as views
 from meshwise.ui.web import asking, drawing
 from meshwise.ui.web.asking import Pairs
-from meshwise.ui.web.compare import compare_served, selected, toggled
-from meshwise.ui.web.drawing import Row, Table
+from meshwise.ui.web.compare import compare_served, selected
+from meshwise.ui.web.drawing import Table
+from meshwise.ui.web.pages import choices
 from meshwise.ui.web.pages.page import (
     Badge,
     Dropped,
@@ -26,11 +27,9 @@ from meshwise.ui.web.pages.page import (
     calibrated,
     dropped,
     missing_fields,
-    sorts,
 )
 from meshwise.units import GIB
 
-OTHERS = ("a", "b", "sort")
 REQUIRED = {"model": "a model", "on": "devices (on)"}
 EXAMPLES = (
     Example(
@@ -47,12 +46,7 @@ EXAMPLES = (
 
 
 def plan_of(site: Site, query: Pairs) -> ServePlan:
-    """Return the plan that a query asks for: the one named on the command line where it asks that question, or a new one."""
-    ask = asking.question(ServeAsk, query, site.named.models, OTHERS)
-    saved = site.named.plan
-    if isinstance(saved, ServePlan) and saved.ask == ask:
-        return saved
-    return site.kept.get(("serve", ask), lambda: api.serve(**vars(ask)))
+    return choices.plan_of(site, query, ServeAsk, ServePlan, api.serve)
 
 
 def answer(site: Site, query: Pairs) -> Reply | None:
@@ -71,10 +65,9 @@ def values(plan: ServePlan, query: Pairs) -> dict[str, Any]:
         "tiles_of": shown.name,
         "bars": [time_bar(shown, sum(shown.time.values()), "decode step"), *device_bars(shown, str(plan.cluster["unit"]))],
         "table": shown_table,
-        "sorts": sorts(query, shown_table),
-        "uncompared": asking.changed(query, a="", b=""),
+        **choices.links(query, shown_table),
         "picture": "decode step by part",
-        "footnotes": views.below_table(plan)[len(plan.misses) > 0 :],
+        "footnotes": views.below_table(plan)[len(plan.misses) > 0 :],  # the first names the misses, which have a table here
         "comparison": compare_served(plan.choices[chosen[0]], plan.choices[chosen[1]]) if chosen else None,
         "dropped_title": "Layouts that do not fit, and what their fullest device lacks",
         "dropped": misses(plan),
@@ -150,24 +143,10 @@ def _device_bar(same: Sequence[Device], unit: str) -> drawing.Bar:
 
 
 def table(plan: ServePlan, query: Pairs) -> Table:
-    """Return the table of layouts in the asked order, with a bar and an interval in each row."""
-    columns, order = views.columns(plan), asking.one(query, "sort")
     slowest = max(sum(c.time.values()) for c in plan.choices)
-    intervals = drawing.whiskers([(c.low, c.per_user, c.high) for c in plan.choices])
-    rows: list[Row] = []
-    for i in drawing.ordered(columns, plan.choices, order):
-        c, (mark, link) = plan.choices[i], toggled(query, i)
-        rows.append(
-            Row(
-                number=i + 1,
-                cells=tuple(drawing.cell(column, c) for column in columns),
-                mark=mark,
-                bar=time_bar(c, slowest, c.name),
-                whisker=intervals[i],
-                link=link,
-            )
-        )
-    return Table(drawing.heads(columns, order), tuple(rows))
+    return choices.table(
+        views.columns(plan), plan.choices, query, lambda c: (c.low, c.per_user, c.high), lambda c: time_bar(c, slowest, c.name)
+    )
 
 
 def misses(plan: ServePlan) -> list[Dropped]:

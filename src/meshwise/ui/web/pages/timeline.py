@@ -11,10 +11,10 @@ from meshwise.plan.train.timeline import PASSES, Timeline, after, as_file, trace
 from meshwise.ui.views.svg.gantt import gantt
 from meshwise.ui.web import asking
 from meshwise.ui.web.asking import Pairs
-from meshwise.ui.web.pages import plan
+from meshwise.ui.web.pages import choices, plan
 from meshwise.ui.web.pages.page import Page, Reply, Site, Tile, missing_fields
 
-OTHERS = (*plan.OTHERS, "row")
+OTHERS = (*choices.OTHERS, "row")
 MOST_OPERATIONS = 50_000
 """Operations that a browser draws; of more, the picture shows the beginning and the end."""
 DIGITS = 6
