@@ -23,7 +23,9 @@ def test_the_launch_file_says_what_the_log_leaves_out(tmp_path: Path) -> None:
         "dp": 8, "tp": 4, "pp": 12, "micro_batch": 2, "zero_stage": 1,
     }  # fmt: skip
     assert both["tokens_per_step"] == 2048 * 2048
-    assert both["expected_seconds"] == pytest.approx(116, rel=0.1)  # as the planner says for Megatron-DeepSpeed, not for Megatron-LM
+    assert both["expected_seconds"] == pytest.approx(
+        116, rel=0.1
+    )  # as the planner says for Megatron-DeepSpeed, not for Megatron-LM
 
 
 def test_a_launch_file_alone_is_for_check() -> None:

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from meshwise import api
+from meshwise.errors import UserError
 from meshwise.plan.fields import Ask
 from meshwise.plan.plan import Plan
 from meshwise.ui.views.tables import Column
@@ -10,7 +12,7 @@ from meshwise.ui.web import asking, drawing
 from meshwise.ui.web.asking import Pairs
 from meshwise.ui.web.compare import toggled
 from meshwise.ui.web.drawing import Bar, Row, Table
-from meshwise.ui.web.pages.page import Site
+from meshwise.ui.web.pages.page import Launch, Site
 
 Made = TypeVar("Made", bound=Plan[Any, Any])
 Chosen = TypeVar("Chosen")
@@ -50,3 +52,14 @@ def links(query: Pairs, shown: Table) -> dict[str, Any]:
         "sorts": [asking.changed(query, sort=head.slug) for head in shown.heads],
         "uncompared": asking.changed(query, a="", b=""),
     }
+
+
+def launch_files(plan: Plan[Any, Any], program: str, launcher: str) -> list[Launch]:
+    """Return the files that start the best row by a program and a launcher; the reason where the program cannot say its layout."""
+    try:
+        exported = api.export(plan, to=program, launcher=launcher)
+    except UserError as error:
+        return [Launch(program, str(error), "not every layout can be written for this program")]
+    how = " with ".join(filter(None, (f"{exported.program} {exported.version}".strip(), launcher)))
+    about = [f"{how}: {exported.start}", *[f"one of the files for {how}"] * (len(exported.files) - 1)]
+    return [Launch(name, text, words, file=name) for (name, text), words in zip(exported.files.items(), about, strict=True)]

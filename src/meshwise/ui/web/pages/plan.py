@@ -5,6 +5,7 @@ from typing import Any
 
 from meshwise import api, units
 from meshwise.errors import UserError
+from meshwise.export.program import programs
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train.choice import Choice
 from meshwise.plan.train.plan import TrainPlan
@@ -39,6 +40,10 @@ EXAMPLES = (
     Example("Llama 3 8B on one node", "8 H100s, with FSDP", "model=llama-3-8b&on=8xh100-sxm&batch=512&framework=torchtitan"),
     Example("Llama 3 70B on a TPU pod", "v5p, 16 x 20 x 28 chips", "model=llama-3-70b&on=tpu-v5p%3A16x20x28&batch=4M&tokens=15T"),
 )
+
+
+PROGRAMS = {"fsdp": "accelerate", "ddp": "accelerate"}
+"""Programs that write the launch files of frameworks of another name."""
 
 
 def plan_of(site: Site, query: Pairs) -> TrainPlan:
@@ -150,13 +155,18 @@ def compared(plan: TrainPlan, rows: tuple[int, int]) -> Comparison:
 
 
 def launches(plan: TrainPlan) -> list[Launch]:
-    """Return how to start the best layout."""
+    """Return how to start the best layout: the files of its framework, and meshwise's own commands."""
+    question = plan.question()
+    program = PROGRAMS.get(question.work.framework.key, question.work.framework.key)
+    known = program in programs() and program != "meshwise"
+    files = choices.launch_files(plan, program, "slurm" if question.cluster.node_count > 1 else "") if known else []
     return [
+        *files,
         Launch(
             "meshwise",
             f"{plan.command} --out plan.json\nmeshwise run plan.json --dry-run\nmeshwise run plan.json",
             "write the plan, look at what would run, train",
-        )
+        ),
     ]
 
 
