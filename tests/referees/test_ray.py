@@ -28,7 +28,7 @@ open(os.path.join(os.environ["OUT"], f"rank{dist.get_rank()}"), "w").write(str(i
 def test_two_nodes_of_ray_run_the_command_of_a_plan(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="pip install 'ray[default]'")
     pytest.importorskip("torch", reason="pip install torch")
-    from ray.cluster_utils import Cluster
+    from ray.cluster_utils import Cluster  # pyright: ignore[reportMissingImports]
 
     job = Job("sum", 2, 1, (sys.executable, "sum.py"), starter="node", chip="cpu", environment={"OUT": str(tmp_path)})
     (tmp_path / "sum.py").write_text(PROGRAM)

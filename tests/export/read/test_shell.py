@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwise.export.read import shell
-from meshwise.export.source import Source
+from meshwise.export.source import Source, Span
 
 
 def read(text: str, beside: dict[str, str] | None = None, **given: str) -> shell.Script:
@@ -19,10 +19,10 @@ def texts(script: shell.Script, number: int = -1) -> list[str]:
     return [word.text for word in script.commands[number].words]
 
 
-def written(text: str, span: object) -> str:
+def written(text: str, span: Span | None) -> str:
     """Return the characters of a span."""
-    start, end = span.start, span.end
-    return text[start:end]
+    assert span
+    return text[span.start : span.end]
 
 
 def test_a_word_points_to_where_its_text_was_written() -> None:
@@ -42,7 +42,7 @@ def test_arguments_and_the_environment_are_unknown_until_they_are_given() -> Non
     words = read(text).commands[0].words
     assert [word.text for word in words if word.unknown] == ["$1", "$DATA"]
     assert [word.text for word in words if not word.unknown] == ["train", "--nodes", "--data", "--tp", "8", "--pp", "4"]
-    answered = read(text, NODES="16", TP="2", DATA="d", **{"2": "1"})
+    answered = read(text, NODES="16", TP="2", DATA="d", **{"2": "1"})  # pyright: ignore[reportArgumentType]
     assert texts(answered) == ["train", "--nodes", "16", "--data", "d", "--tp", "2", "--pp", "1"]
 
 
@@ -68,7 +68,8 @@ def test_a_branch_that_exits_changes_nothing_after_it() -> None:
 def test_a_default_written_as_a_test_is_the_default(test: str) -> None:
     text = f"STAGE=$2\n{test}\ntrain --stage $STAGE\n"
     assert texts(read(text)) == ["train", "--stage", "3"]
-    assert texts(read(text, **{"1": "a", "2": "1"})) == ["train", "--stage", "1"]
+    answered = read(text, **{"1": "a", "2": "1"})  # pyright: ignore[reportArgumentType]
+    assert texts(answered) == ["train", "--stage", "1"]
 
 
 def test_a_script_that_says_its_usage_is_read_as_if_it_had_arguments() -> None:
@@ -83,7 +84,8 @@ def test_options_of_the_script_keep_their_defaults() -> None:
     script = read(loop)
     assert texts(script) == ["train", "--tp", "2"]
     assert any("options on the command line" in note for note in script.notes)
-    assert texts(read(loop, **{"1": "--tp", "2": "16"})) == ["train", "--tp", "16"]
+    looped = read(loop, **{"1": "--tp", "2": "16"})  # pyright: ignore[reportArgumentType]
+    assert texts(looped) == ["train", "--tp", "16"]
 
 
 def test_what_a_test_assumes_is_said() -> None:

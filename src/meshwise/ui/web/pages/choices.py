@@ -7,6 +7,8 @@ from meshwise import api
 from meshwise.errors import UserError
 from meshwise.plan.fields import Ask
 from meshwise.plan.plan import Plan
+from meshwise.plan.serve.plan import ServePlan
+from meshwise.plan.train.plan import TrainPlan
 from meshwise.ui.views.tables import Column
 from meshwise.ui.web import asking, drawing
 from meshwise.ui.web.asking import Pairs
@@ -54,7 +56,7 @@ def links(query: Pairs, shown: Table) -> dict[str, Any]:
     }
 
 
-def launch_files(plan: Plan[Any, Any], program: str, launcher: str) -> list[Launch]:
+def launch_files(plan: TrainPlan | ServePlan, program: str, launcher: str) -> list[Launch]:
     """Return the files that start the best row by a program and a launcher; the reason where the program cannot say its layout."""
     try:
         exported = api.export(plan, to=program, launcher=launcher)
