@@ -1,6 +1,7 @@
 """serve: serving programs, one file each.
 
     setup.py         a serving plan, or a question with a layout, as facts
+    declared.py      what all of them have in common
     lengths.py       lengths as engines write them: 4k, 4K, 32768
     vllm.py          vllm serve, over several hosts with its own --nnodes
     sglang.py        python -m sglang.launch_server

@@ -1,11 +1,10 @@
 """NVIDIA Dynamo: a DynamoGraphDeployment with a frontend and vLLM workers. A worker's words are vLLM's, so `check` reads it as vLLM."""
 
-from collections.abc import Iterable
-
 from meshwise.export import forms
 from meshwise.export.launch import manifests
-from meshwise.export.program import Program, Refusal, Setup, Written
-from meshwise.export.serve import setup, vllm
+from meshwise.export.program import Setup, Written
+from meshwise.export.serve import vllm
+from meshwise.export.serve.declared import serving
 
 TITLE, VERSION = "Dynamo", "v1alpha1"
 FILE = "deployment.yaml"
@@ -33,21 +32,4 @@ def write(given: Setup) -> Written:
     return Written({FILE: manifests.text(given.header, document)}, ("kubectl", "apply", "-f", FILE), starter="once")
 
 
-def refuse(given: Setup) -> Iterable[Refusal]:
-    """Return what Dynamo's vLLM workers cannot do with a plan."""
-    yield from setup.refused(given, TITLE, "tensor")
-
-
-PROGRAM = Program(
-    name="dynamo",
-    title=TITLE,
-    version=VERSION,
-    kind="serve",
-    framework="vllm",
-    form="yaml",
-    keys=(),
-    write=write,
-    refuse=refuse,
-    recognises=lambda settings, source, script: 0,
-    check=f"kubectl apply --dry-run=server -f {FILE}",
-)
+PROGRAM = serving("dynamo", TITLE, VERSION, form="yaml", write=write, check=f"kubectl apply --dry-run=server -f {FILE}")

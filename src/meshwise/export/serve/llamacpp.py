@@ -10,9 +10,9 @@ from meshwise.cost.serve.question import ServeQuestion
 from meshwise.export import forms
 from meshwise.export.facts import Facts, Value
 from meshwise.export.kinds import INT, TEXT, Kind
-from meshwise.export.program import Key, Program, Refusal, Setup, Written
-from meshwise.export.serve import lengths, setup
-from meshwise.export.source import Setting, Source
+from meshwise.export.program import Key, Refusal, Setup, Written
+from meshwise.export.serve import lengths
+from meshwise.export.serve.declared import serving
 from meshwise.models.formats import FORMATS
 
 TITLE, VERSION = "llama.cpp", "b9000"
@@ -215,29 +215,22 @@ def write(given: Setup) -> Written:
 
 def refuse(given: Setup) -> Iterable[Refusal]:
     """Return what one llama-server cannot do with a plan."""
-    yield from setup.refused(given, TITLE, "layer", "row", "none")
     if given.whole("nodes") > 1:
         yield Refusal(f"{TITLE} reaches other hosts through RPC servers: 'meshwise serve' prints the command of each host", {})
     if given.whole("replicas") > 1:
         yield Refusal(f"one {TITLE} server is one copy: plan with --fix replicas=1, and start it several times", {})
 
 
-def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
-    """Return how surely a command is llama.cpp's."""
-    return 30 if script in COMMANDS else 0
-
-
-PROGRAM = Program(
-    name="llama.cpp",
-    title=TITLE,
-    version=VERSION,
-    kind="serve",
-    framework="llama.cpp",
-    form="flags",
+PROGRAM = serving(
+    "llama.cpp",
+    TITLE,
+    VERSION,
+    engine="llama.cpp",
+    splits=("layer", "row", "none"),
     keys=KEYS,
     write=write,
+    commands=COMMANDS,
     refuse=refuse,
     wording=wording,
     meaning=meaning,
-    recognises=recognises,
 )

@@ -1,17 +1,17 @@
 """Ollama: the environment of its server and a Modelfile (its docs/faq and docs/modelfile). It splits by layers only."""
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from meshwise.cost.serve.layouts import ServeLayout
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.export import forms
 from meshwise.export.facts import Facts, Stated
 from meshwise.export.kinds import INT, TEXT
-from meshwise.export.program import Key, Program, Refusal, Setup, Written
+from meshwise.export.program import Key, Refusal, Setup, Written
+from meshwise.export.serve.declared import serving
 from meshwise.export.serve.lengths import LENGTH
 from meshwise.export.serve.llamacpp import file_of, flash_of, gpu_layers
-from meshwise.export.source import Setting, Source
 
 RUNS_LAYOUTS_OF = "llama.cpp"
 """Ollama is built on llama.cpp."""
@@ -92,21 +92,16 @@ def refuse(given: Setup) -> Iterable[Refusal]:
         )
 
 
-def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
-    """Return how surely a command is Ollama's."""
-    return 30 if script == "ollama" else 0
-
-
-PROGRAM = Program(
-    name="ollama",
-    title="Ollama",
-    version="0.12",
-    kind="serve",
-    framework="ollama",
+PROGRAM = serving(
+    "ollama",
+    "Ollama",
+    "0.12",
+    engine="ollama",
+    splits=(),
     form="text",
     keys=KEYS,
     write=write,
+    commands=("ollama",),
     refuse=refuse,
     meaning=meaning,
-    recognises=recognises,
 )

@@ -1,13 +1,11 @@
 """SGLang: `python -m sglang.launch_server` (its server arguments)."""
 
-from collections.abc import Iterable, Sequence
-
 from meshwise.export import forms
 from meshwise.export.facts import Facts, Value
 from meshwise.export.kinds import INT, NUMBER, TEXT, flag
-from meshwise.export.program import Key, Program, Refusal, Setup, Written
-from meshwise.export.serve import lengths, setup
-from meshwise.export.source import Setting, Source
+from meshwise.export.program import Key, Setup, Written
+from meshwise.export.serve import lengths
+from meshwise.export.serve.declared import serving
 
 TITLE, VERSION = "SGLang", "0.5.23"
 COMMANDS = ("sglang.launch_server", "sglang", "dynamo.sglang")
@@ -65,27 +63,4 @@ def write(given: Setup) -> Written:
     return Written({}, tuple(words), starter="node")
 
 
-def refuse(given: Setup) -> Iterable[Refusal]:
-    """Return what SGLang cannot do with a plan."""
-    yield from setup.refused(given, TITLE, "tensor")
-
-
-def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
-    """Return how surely a command is SGLang's."""
-    return 30 if script in COMMANDS else 0
-
-
-PROGRAM = Program(
-    name="sglang",
-    title=TITLE,
-    version=VERSION,
-    kind="serve",
-    framework="vllm",
-    form="flags",
-    keys=KEYS,
-    write=write,
-    refuse=refuse,
-    wording=wording,
-    meaning=meaning,
-    recognises=recognises,
-)
+PROGRAM = serving("sglang", TITLE, VERSION, keys=KEYS, write=write, commands=COMMANDS, wording=wording, meaning=meaning)

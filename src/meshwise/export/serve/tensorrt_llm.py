@@ -5,14 +5,23 @@ from collections.abc import Iterable, Sequence
 from meshwise.export import forms
 from meshwise.export.facts import Facts, Value
 from meshwise.export.kinds import BOOL, INT, NUMBER, TEXT
-from meshwise.export.program import Key, Program, Refusal, Setup, Written
+from meshwise.export.program import Key, Refusal, Setup, Written
 from meshwise.export.read.flags import POSITIONAL
-from meshwise.export.serve import lengths, setup
-from meshwise.export.source import Setting, Source
+from meshwise.export.serve import lengths
+from meshwise.export.serve.declared import serving
+from meshwise.export.source import Setting
 
 TITLE, VERSION = "TensorRT-LLM", "1.3"
 FILE = "llm.yaml"
 COMMANDS = ("trtllm-serve", "trtllm-bench", "dynamo.trtllm")
+
+OWN = {
+    "kv_cache_config.free_gpu_memory_fraction",
+    "moe_expert_parallel_size",
+    "enable_attention_dp",
+    "max_num_tokens",
+    "cuda_graph_config.max_batch_size",
+}
 
 KEYS = (
     Key("model", POSITIONAL, TEXT, also=("model", "--model", "--model-path"), write="never"),
@@ -54,40 +63,29 @@ def write(given: Setup) -> Written:
 
 def refuse(given: Setup) -> Iterable[Refusal]:
     """Return what TensorRT-LLM cannot do with a plan."""
-    yield from setup.refused(given, TITLE, "tensor")
     if given.whole("nodes") > 1:
         yield Refusal(f"{TITLE} starts over several hosts with mpirun or srun --mpi=pmix, which no launcher here writes", {})
     if given.whole("replicas") > 1:
         yield Refusal(f"one {TITLE} server is one copy: plan with --fix replicas=1, and start it several times", {})
 
 
-def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
-    """Return how surely a command or a file is TensorRT-LLM's."""
-    if script:
-        return 30 if script in COMMANDS else 0
+def in_file(settings: Sequence[Setting]) -> int:
+    """Return how surely a file is TensorRT-LLM's."""
     keys = {setting.key for setting in settings}
-    own = {
-        "kv_cache_config.free_gpu_memory_fraction",
-        "moe_expert_parallel_size",
-        "enable_attention_dp",
-        "max_num_tokens",
-        "cuda_graph_config.max_batch_size",
-    }
-    return 4 * len(keys & own) if "tensor_parallel_size" in keys or len(keys & own) > 1 else 0
+    return 4 * len(keys & OWN) if "tensor_parallel_size" in keys or len(keys & OWN) > 1 else 0
 
 
-PROGRAM = Program(
-    name="tensorrt-llm",
-    title=TITLE,
-    version=VERSION,
-    kind="serve",
-    framework="vllm",
+PROGRAM = serving(
+    "tensorrt-llm",
+    TITLE,
+    VERSION,
     form="yaml",
     keys=KEYS,
     write=write,
+    commands=COMMANDS,
     refuse=refuse,
     wording=wording,
     meaning=meaning,
-    recognises=recognises,
+    in_file=in_file,
     refers={"--extra-llm-api-options": "tensorrt-llm", "--config": "tensorrt-llm"},
 )

@@ -1,17 +1,16 @@
 """vLLM: `vllm serve` (its docs, engine arguments; parallelism and scaling)."""
 
 import shlex
-from collections.abc import Iterable, Sequence
 
 from meshwise.cost.serve.layouts import ServeLayout
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.export import forms
 from meshwise.export.facts import Facts, Value
 from meshwise.export.kinds import INT, NUMBER, TEXT, flag
-from meshwise.export.program import Key, Program, Refusal, Setup, Written
+from meshwise.export.program import Key, Setup, Written
 from meshwise.export.read.flags import POSITIONAL
 from meshwise.export.serve import lengths, setup
-from meshwise.export.source import Setting, Source
+from meshwise.export.serve.declared import serving
 
 TITLE, VERSION = "vLLM", "0.32"
 NAMED = {"awq": "awq", "gptq": "gptq", "fp8": "fp8"}
@@ -104,27 +103,4 @@ def write(given: Setup) -> Written:
     )
 
 
-def refuse(given: Setup) -> Iterable[Refusal]:
-    """Return what vLLM cannot do with a plan."""
-    yield from setup.refused(given, TITLE, "tensor")
-
-
-def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
-    """Return how surely a command is vLLM's."""
-    return 30 if script in COMMANDS else 0
-
-
-PROGRAM = Program(
-    name="vllm",
-    title=TITLE,
-    version=VERSION,
-    kind="serve",
-    framework="vllm",
-    form="flags",
-    keys=KEYS,
-    write=write,
-    refuse=refuse,
-    wording=wording,
-    meaning=meaning,
-    recognises=recognises,
-)
+PROGRAM = serving("vllm", TITLE, VERSION, keys=KEYS, write=write, commands=COMMANDS, wording=wording, meaning=meaning)
