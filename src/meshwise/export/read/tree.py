@@ -15,6 +15,7 @@ _INT = re.compile(r"[+-]?\d[\d_]*")
 _FLOAT = re.compile(r"[+-]?(\d[\d_]*)?(\.\d*)?([eE][+-]?\d+)?")
 _OPEN = re.compile(r"\$\{|\$\w|\{\{|\$\(")
 """A variable or a template's field that something else fills in."""
+_DASHES = re.compile(r"(?:- ?){8,}")
 _TRUE = ("true", "yes", "on")
 _FALSE = ("false", "no", "off")
 
@@ -38,7 +39,7 @@ def _composed(text: str) -> tuple[tuple[Any, ...], tuple[int, str] | None]:
         return (), (-1, f"nested more than {DEEPEST} deep")
     try:
         # JSON may be indented with tabs, YAML may not; offsets stay the same
-        nodes: Any = tuple(yaml.compose_all(text.replace("\t", " "), Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+        nodes: tuple[Any, ...] = tuple(yaml.compose_all(text.replace("\t", " "), Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType, reportUnknownVariableType]
     except (yaml.YAMLError, ValueError, RecursionError, IndexError) as error:
         mark: Any = getattr(error, "problem_mark", None)
         problem: Any = getattr(error, "problem", None) or type(error).__name__
@@ -47,8 +48,9 @@ def _composed(text: str) -> tuple[tuple[Any, ...], tuple[int, str] | None]:
 
 
 def _deepest(text: str) -> int:
-    """Return how deep brackets are nested, quotes not regarded: the parser takes quadratic time for deep ones."""
-    depth = most = 0
+    """Return how deep brackets or dashes are nested, quotes not regarded: the parser takes quadratic time for deep ones."""
+    depth = 0
+    most = max((run.count("-") for run in _DASHES.findall(text)), default=0)
     for letter in text:
         if letter in "[{":
             depth += 1
