@@ -22,7 +22,7 @@ _FALSE = ("false", "no", "off")
 
 def documents(source: Source) -> list[list[Setting]]:
     """Return the settings of each document of a YAML (or JSON) text. UserError where it cannot be read."""
-    nodes, fault = _composed(source.text)
+    nodes, fault = composed(source.text)
     if fault:
         line, problem = fault
         where = f", line {source.line + line}" if line >= 0 else ""
@@ -31,7 +31,7 @@ def documents(source: Source) -> list[list[Setting]]:
 
 
 @lru_cache(maxsize=8)
-def _composed(text: str) -> tuple[tuple[Any, ...], tuple[int, str] | None]:
+def composed(text: str) -> tuple[tuple[Any, ...], tuple[int, str] | None]:
     """Return the nodes of a text, or the line and words of what is wrong with it. Several readers ask for the same text."""
     import yaml
 
