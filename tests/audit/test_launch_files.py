@@ -8,7 +8,7 @@ from meshwise import api
 from meshwise.errors import UserError
 from support.launch_files import FIXTURES
 
-LINE = " iteration {}/ 95367 | consumed samples: 4096 | elapsed time per iteration (s): 116.0 | global batch size: 2048 | lm loss: 6.38E+00 |\n"
+LINE = " iteration {}/ 95367 | elapsed time per iteration (s): 116.0 | global batch size: 2048 | lm loss: 6.38E+00 |\n"
 LOG = LINE.format(2) + LINE.format(3)
 
 
@@ -23,7 +23,9 @@ def test_the_launch_file_says_what_the_log_leaves_out(tmp_path: Path) -> None:
         "dp": 8, "tp": 4, "pp": 12, "micro_batch": 2, "zero_stage": 1,
     }  # fmt: skip
     assert both["tokens_per_step"] == 2048 * 2048
-    assert both["expected_seconds"] == pytest.approx(116, rel=0.1)  # as the planner says for Megatron-DeepSpeed, not for Megatron-LM
+    assert both["expected_seconds"] == pytest.approx(
+        116, rel=0.1
+    )  # as the planner says for Megatron-DeepSpeed, not for Megatron-LM
 
 
 def test_a_launch_file_alone_is_for_check() -> None:

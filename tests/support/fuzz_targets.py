@@ -309,6 +309,7 @@ SENTENCES = [
     b"llama3.3:70b",
 ]
 
+
 def _launch_files(*suffixes: str) -> Callable[[], list[bytes]]:
     folder = FIXTURES.parent / "launch"
     return lambda: [path.read_bytes() for path in sorted(folder.iterdir()) if path.suffix in suffixes]

@@ -24,7 +24,9 @@ def split(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     launch = [file for file in files if file.suffix.lower() in SUFFIXES]
     logs = [file for file in files if file not in launch]
     if launch and not logs:
-        raise UserError(f"{launch[0]}: a launch file without a log: give its log too, or check the file alone: meshwise check {launch[0]}")
+        raise UserError(
+            f"{launch[0]}: a launch file without a log: give its log too, or check the file alone: meshwise check {launch[0]}"
+        )
     return logs, launch
 
 

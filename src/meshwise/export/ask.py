@@ -11,7 +11,12 @@ class ExportAsk(Ask):
 
     verb: ClassVar[str] = "export"
 
-    plan: str = asked(default="", converter=TEXT, help="A plan.json of 'meshwise plan' or 'meshwise serve'; - reads one from standard input.", kw_only=False)
+    plan: str = asked(
+        default="",
+        converter=TEXT,
+        help="A plan.json of 'meshwise plan' or 'meshwise serve'; - reads one from standard input.",
+        kw_only=False,
+    )
     to: str = asked(
         default="", converter=TEXT,
         help="Program: megatron, megatron-deepspeed, torchtitan, deepspeed, accelerate, nanotron, maxtext, vllm, ... (--list).",

@@ -166,7 +166,11 @@ def _best(program: Program, facts: Facts, q: Question) -> tuple[Choice | None, S
 
 def setup_of(facts: Facts, q: Question, one: Choice) -> Setup:
     """Return the facts of another layout of the same question, for the words of the program."""
-    kept = [one for one in facts if one.fact in BY_NAME and BY_NAME[one.fact].group not in ("layout", "stages") and one.value is not None]
+    kept = [
+        one
+        for one in facts
+        if one.fact in BY_NAME and BY_NAME[one.fact].group not in ("layout", "stages") and one.value is not None
+    ]
     values = model_facts(q.model) | {one.fact: one.value for one in kept if one.value is not None}
     values |= one.layout
     values |= {"dp": int(one.layout["dp_replicate"]) * int(one.layout["dp_shard"]), "accumulation": one.gradient_accumulation}

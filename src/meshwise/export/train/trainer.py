@@ -107,7 +107,14 @@ def _sharded(facts: Facts) -> Iterable[Stated]:
     if file is not None:
         yield Stated("zero", None, "unknown", file.span, file.key, f"in {file.value}, which was not given")
     elif facts.value("from_file"):
-        yield Stated("zero", None, "unknown", None, "", "what starts it says so: give the launch script, or accelerate's or DeepSpeed's file")
+        yield Stated(
+            "zero",
+            None,
+            "unknown",
+            None,
+            "",
+            "what starts it says so: give the launch script, or accelerate's or DeepSpeed's file",
+        )
     elif "launched_by" not in facts:
         yield Stated("predicted_by", "ddp", "default")
         yield Stated("zero", 0, "default", None, "fsdp", f"{TITLE} shards nothing without --deepspeed or --fsdp")
