@@ -78,8 +78,8 @@ class AuditAsk(Ask):
 
 
 def answer(files: Sequence[Path], ask: AuditAsk, format: str = "", *, planned: bool = True) -> report.Audit:
-    """Check files, filling in the figures of `ask`, and what launch files beside them say, where they leave something out; without files, check
-    these figures alone."""
+    """Check files, filling in the figures of `ask`, and what launch files beside them say, where they leave something out; without files,
+    check these figures alone."""
     numbers, texts = ask.figures()
     files, launch = launch_files.split(files)
     if launch:

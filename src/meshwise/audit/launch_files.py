@@ -12,7 +12,8 @@ from meshwise.export.read.files import read_files
 SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".toml")
 """Names of launch files; JSON may be a log, such as the Trainer's state."""
 NUMBERS = {
-    "layers": "n_layers", "hidden": "d_model", "ffn": "d_ff", "heads": "n_heads", "kv_heads": "n_kv_heads", "vocab": "vocab", "seq": "seq_len",
+    "layers": "n_layers", "hidden": "d_model", "ffn": "d_ff", "heads": "n_heads", "kv_heads": "n_kv_heads", "vocab": "vocab",
+    "seq": "seq_len",
     "devices": "n_gpus", "nodes": "nodes", "devices_per_node": "gpus_per_node", "dp": "dp", "tp": "tp", "pp": "pp", "cp": "cp", "ep": "ep",
     "vpp": "interleave", "zero": "zero_stage", "mbs": "micro_batch", "batch": "global_batch_seqs", "accumulation": "grad_accum",
 }  # fmt: skip
