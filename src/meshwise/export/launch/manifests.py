@@ -8,6 +8,7 @@ from meshwise.export import forms
 from meshwise.export.facts import Stated
 from meshwise.export.launch import script
 from meshwise.export.program import Job, Launch
+from meshwise.export.read import tree
 from meshwise.export.source import Source, Span
 
 IMAGE = f"{forms.PLACEHOLDER}/IMAGE"
@@ -115,13 +116,7 @@ def _multiplied(facts: Sequence[Stated]) -> list[Stated]:
 
 def composed(source: Source) -> list[Any]:
     """Return the nodes of the documents of a YAML text; nothing where it is not YAML."""
-    import yaml
-
-    try:
-        nodes: list[Any] = list(yaml.compose_all(source.text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
-        return [node for node in nodes if node is not None]
-    except (yaml.YAMLError, ValueError, RecursionError, IndexError):
-        return []
+    return [node for node in tree.composed(source.text)[0] if node is not None]
 
 
 def at(node: Any, path: Sequence[str]) -> Any:

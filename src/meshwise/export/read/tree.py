@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 from meshwise.errors import UserError
@@ -14,23 +15,49 @@ _INT = re.compile(r"[+-]?\d[\d_]*")
 _FLOAT = re.compile(r"[+-]?(\d[\d_]*)?(\.\d*)?([eE][+-]?\d+)?")
 _OPEN = re.compile(r"\$\{|\$\w|\{\{|\$\(")
 """A variable or a template's field that something else fills in."""
+_DASHES = re.compile(r"(?:- ?){8,}")
 _TRUE = ("true", "yes", "on")
 _FALSE = ("false", "no", "off")
 
 
 def documents(source: Source) -> list[list[Setting]]:
     """Return the settings of each document of a YAML (or JSON) text. UserError where it cannot be read."""
+    nodes, fault = composed(source.text)
+    if fault:
+        line, problem = fault
+        where = f", line {source.line + line}" if line >= 0 else ""
+        raise UserError(f"{source.file}{where}: not readable as YAML or JSON: {problem}")
+    return [_limited(source, node) for node in nodes if node is not None]
+
+
+@lru_cache(maxsize=8)
+def composed(text: str) -> tuple[tuple[Any, ...], tuple[int, str] | None]:
+    """Return the nodes of a text, or the line and words of what is wrong with it. Several readers ask for the same text."""
     import yaml
 
-    text = source.text.replace("\t", " ")  # JSON may be indented with tabs, YAML may not; offsets stay the same
+    if _deepest(text) > DEEPEST:
+        return (), (-1, f"nested more than {DEEPEST} deep")
     try:
-        nodes: list[Any] = list(yaml.compose_all(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+        # JSON may be indented with tabs, YAML may not; offsets stay the same
+        nodes: tuple[Any, ...] = tuple(yaml.compose_all(text.replace("\t", " "), Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType, reportUnknownVariableType]
     except (yaml.YAMLError, ValueError, RecursionError, IndexError) as error:
         mark: Any = getattr(error, "problem_mark", None)
-        line = f", line {source.line + mark.line}" if mark is not None else ""
         problem: Any = getattr(error, "problem", None) or type(error).__name__
-        raise UserError(f"{source.file}{line}: not readable as YAML or JSON: {problem}") from None
-    return [_limited(source, node) for node in nodes if node is not None]
+        return (), (int(mark.line) if mark is not None else -1, str(problem))
+    return nodes, None
+
+
+def _deepest(text: str) -> int:
+    """Return how deep brackets or dashes are nested, quotes not regarded: the parser takes quadratic time for deep ones."""
+    depth = 0
+    most = max((run.count("-") for run in _DASHES.findall(text)), default=0)
+    for letter in text:
+        if letter in "[{":
+            depth += 1
+            most = max(most, depth)
+        elif letter in "]}":
+            depth = max(0, depth - 1)
+    return most
 
 
 def settings(source: Source) -> list[Setting]:

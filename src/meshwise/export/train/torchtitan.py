@@ -60,7 +60,7 @@ KEYS = (
 
 @cache
 def registered() -> dict[str, dict[str, Any]]:
-    """Return the configurations that torchtitan 0.3 registers, with the values that differ from its defaults (tools/referees.py)."""
+    """Return the configurations that torchtitan 0.3 registers, as values that differ from its defaults (tools/torchtitan_configs.py)."""
     return json.loads(files.text_of(files.BUILT_IN / "programs" / "torchtitan-0.3.json"))
 
 

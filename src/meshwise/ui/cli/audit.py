@@ -32,9 +32,7 @@ def audit(
     given: Given,
     files: Annotated[
         list[Path] | None,
-        typer.Argument(
-            metavar="[FILE]...", help="Logs, tables (CSV, JSONL, Markdown), reports, and the launch files beside them."
-        ),
+        typer.Argument(metavar="[FILE]...", help="Logs, tables (CSV, JSONL, Markdown), reports; launch files beside logs."),
     ] = None,
     format: Annotated[str, typer.Option(metavar="NAME", help="Format of the files, if it cannot be detected.")] = "",
     predicted: Annotated[
