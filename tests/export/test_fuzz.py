@@ -79,7 +79,8 @@ def mutated(draw: st.DrawFn) -> list[Source]:
 @settings(max_examples=60)
 @given(mutated(), st.sampled_from(["", "8x8xh100-sxm", "h100-sxm"]))
 def test_any_text_is_read_or_refused(sources: list[Source], on: str) -> None:
-    programs(), launchers()  # imported before the watch
+    assert programs()  # imported before the watch
+    assert launchers()
     ask = CheckAsk(on=on)
     with watched():
         try:

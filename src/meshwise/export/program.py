@@ -73,7 +73,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Written:
-    """What a program's writer returns: its files and the command that starts it."""
+    """Files that a program's writer returns, and the command that starts it."""
 
     files: Mapping[str, str]
     command: tuple[str, ...]
@@ -237,7 +237,7 @@ def _stated(row: Key, setting: Setting, auto: str) -> list[Stated]:
 
 @dataclass(frozen=True)
 class Launch:
-    """What a launcher's file says: facts about the machines, and the scripts that it starts."""
+    """Facts about the machines in a launcher's file, and the scripts that it starts."""
 
     facts: tuple[Stated, ...]
     scripts: tuple[Source, ...] = ()

@@ -1,4 +1,4 @@
-"""What contradicts in a launch file: what cannot start as written, and what does nothing or not what it seems to do."""
+"""Find settings of a launch file that stop the program, contradict each other, or have no effect."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -32,7 +32,7 @@ TRIED = 40
 
 @dataclass(frozen=True)
 class Judged:
-    """What the planner says about a training file."""
+    """The planner's verdict on a training file: its own layout, the best one, and findings."""
 
     question: Question | None = None
     own: Choice | None = None
@@ -44,7 +44,7 @@ class Judged:
     mine: Setup | None = None
     """The facts of the file's own layout."""
     unknown: tuple[str, ...] = ()
-    """What keeps the file from being predicted."""
+    """Reasons why the file cannot be predicted."""
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
     on: str = ""

@@ -31,7 +31,7 @@ class Verdict:
     facts: Facts
     findings: tuple[Finding, ...]
     unknown: tuple[str, ...]
-    """What keeps the file from being predicted, one sentence each."""
+    """Reasons why the file cannot be predicted, one sentence each."""
     missing: tuple[str, ...]
     """Files that these refer to and that were not given."""
     notes: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What starts a program: srun, torchrun, python -m torch.distributed.run, deepspeed, accelerate launch, mpirun, env, containers."""
+"""Take launchers off a command line: srun, torchrun, torch.distributed.run, deepspeed, accelerate launch, mpirun, env, containers."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -144,7 +144,7 @@ class Started:
 
 @dataclass
 class _Found:
-    """What the words in front of the program say."""
+    """Facts that the words before the program state."""
 
     facts: list[Stated] = field(default_factory=list[Stated])
     launcher: str = ""

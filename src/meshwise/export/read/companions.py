@@ -40,7 +40,7 @@ class Together:
 
 @dataclass
 class _Said:
-    """What is collected on the way through companion files."""
+    """Settings and facts collected from companion files."""
 
     programs: list[Program] = field(default_factory=list[Program])
     missing: list[str] = field(default_factory=list[str])

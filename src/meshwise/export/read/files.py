@@ -40,7 +40,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Reading:
-    """What launch files say."""
+    """The program, facts and notes that were read from launch files."""
 
     program: Program
     facts: Facts

@@ -39,7 +39,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Script:
-    """What a script would do."""
+    """Commands, directives and files of a script, as if it had run."""
 
     commands: tuple[Command, ...]
     directives: tuple[Setting, ...]

@@ -1,4 +1,4 @@
-"""What serving programs have in common: they are known by their command, and refuse plans that split a model in another way."""
+"""Declare serving programs: each is recognised by its command, and refuses plans that split a model in another way."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 

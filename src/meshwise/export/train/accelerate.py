@@ -8,7 +8,7 @@ from meshwise.export.kinds import BOOL, INT, TEXT, Kind, word
 from meshwise.export.program import Key, Program, Refusal, Setup, Written
 from meshwise.export.source import Setting, Source
 from meshwise.export.train import deepspeed, trainer
-from meshwise.export.train.limits import NO_EXPERTS, NO_PIPELINE, Limits, limited, offload_needs_shards
+from meshwise.export.train.limits import TRANSFORMERS, Limits, limited, offload_needs_shards
 
 TITLE, VERSION = "accelerate", "1.15"
 FILE = "accelerate.yaml"
@@ -57,16 +57,7 @@ KEYS = (
         Kind(lambda value: str(value).lower() not in ("no", "none", "false"), lambda on: "INDUCTOR" if on else None, "a backend"),
     ),
 )
-LIMITS: Limits = {
-    **NO_PIPELINE,
-    **NO_EXPERTS,
-    "sp": (0,),
-    "recompute": ("none", "full"),
-    "precision": ("bf16", "fp16"),
-    "offload": ("none", "optimizer", "parameters"),
-    "optimizer": ("adamw", "adamw-8bit", "adafactor", "sgd"),
-    "loss": ("", "fused"),
-}  # fmt: skip
+LIMITS: Limits = {**TRANSFORMERS, "sp": (0,)}
 
 
 def meaning(facts: Facts) -> Facts:

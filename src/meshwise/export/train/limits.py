@@ -1,4 +1,4 @@
-"""What a program cannot say: a table of the values that each axis may have, and the nearest layout within it."""
+"""Limits of programs: the values that each axis may have, and the nearest layout within them."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,6 +11,16 @@ Limits = dict[str, tuple[Value, ...]]
 """Values that a program can say, by axis or fact; an axis that is missing here may have any value."""
 NO_PIPELINE: Limits = {"pp": (1,), "vpp": (1,), "schedule": ("1f1b",)}
 NO_EXPERTS: Limits = {"ep": (1,)}
+TRANSFORMERS: Limits = {
+    **NO_PIPELINE,
+    **NO_EXPERTS,
+    "recompute": ("none", "full"),
+    "precision": ("bf16", "fp16"),
+    "offload": ("none", "optimizer", "parameters"),
+    "optimizer": ("adamw", "adamw-8bit", "adafactor", "sgd"),
+    "loss": ("", "fused"),
+}
+"""Limits of programs on transformers' models."""
 MORE = {"selective": "full", "mlp": "full", "minimal": "full", "save_qkv_proj": "full", "save_out_proj": "full"}
 """What recomputes at least as much; layernorm and moe_act save little, so that none is nearer."""
 

@@ -1,4 +1,6 @@
-"""What Megatron's arguments mean together, in both directions. Megatron-LM, Megatron-DeepSpeed, Megatron-Bridge and NeoX share it.
+"""Translate Megatron's arguments, which have a meaning only together, in both directions.
+
+Megatron-LM, Megatron-DeepSpeed, Megatron-Bridge and NeoX share it.
 
 Names of arguments here are those of Megatron-LM with underscores; `wording` returns values by these names or by names of FACTS.
 """

@@ -1,4 +1,4 @@
-"""What torchtitan's keys mean together, for 0.3 (flags) and 0.2 (TOML): their names are the same."""
+"""Translate torchtitan's keys, which have a meaning only together, for 0.3 (flags) and 0.2 (TOML): their names are the same."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -8,7 +8,7 @@ from meshwise.export.kinds import BOOL, INT, TEXT, Kind
 from meshwise.export.program import Key, Program, Refusal, Setup, Written
 from meshwise.export.source import Setting, Source
 from meshwise.export.train import deepspeed
-from meshwise.export.train.limits import NO_EXPERTS, NO_PIPELINE, Limits, limited, offload_needs_shards
+from meshwise.export.train.limits import TRANSFORMERS, Limits, limited, offload_needs_shards
 
 TITLE, VERSION = "HF Trainer", "transformers 5"
 SHARDING = {"full_shard": 3, "shard_grad_op": 2, "hybrid_shard": 3, "hybrid_shard_zero2": 2, "no_shard": 0}
@@ -70,17 +70,7 @@ KEYS = (
     *TRAINING,
     Key("seq", "max_length", INT, also=("max_seq_length", "model_max_length", "block_size", "cutoff_len", "max_seq_len")),
 )
-LIMITS: Limits = {
-    **NO_PIPELINE,
-    **NO_EXPERTS,
-    "tp": (1,),
-    "cp": (1,),
-    "recompute": ("none", "full"),
-    "precision": ("bf16", "fp16"),
-    "offload": ("none", "optimizer", "parameters"),
-    "optimizer": ("adamw", "adamw-8bit", "adafactor", "sgd"),
-    "loss": ("", "fused"),
-}  # fmt: skip
+LIMITS: Limits = {**TRANSFORMERS, "tp": (1,), "cp": (1,)}
 
 
 def meaning(facts: Facts) -> Facts:

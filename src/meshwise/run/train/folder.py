@@ -19,7 +19,7 @@ STEPS, MEASURED = "steps.jsonl", "measurement.jsonl"
 
 @dataclass(frozen=True)
 class RunFolder:
-    """What a run folder holds."""
+    """Contents of a run folder."""
 
     name: str
     settings: Settings

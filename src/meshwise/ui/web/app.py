@@ -40,7 +40,7 @@ log = logging.getLogger("meshwise.ui")
 
 @dataclass(frozen=True)
 class Web:
-    """What requests share."""
+    """State that all requests share."""
 
     site: Site
     pool: Pool = field(default_factory=Pool)

@@ -1,4 +1,4 @@
-"""What templates draw: bars cut into parts, intervals, cells and tables, as plain records. Widths are in percent of the drawing."""
+"""Records that templates draw: bars cut into parts, intervals, cells and tables. Widths are in percent of the drawing."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence

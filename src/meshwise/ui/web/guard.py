@@ -1,4 +1,4 @@
-"""What every request must satisfy before a page sees it: a known Host, the token, a small body; and the headers of every reply.
+"""Refuse a request without a known Host, the token or a small body before a page sees it; add the security headers to every reply.
 
 A page of another site can make a browser send requests here, and a name that changes its address (DNS rebinding) can make them look like
 our own. So the Host must be one that we answer to, and requests that change something, or upload, must come from our own pages.

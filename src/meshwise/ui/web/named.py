@@ -1,4 +1,4 @@
-"""What 'meshwise ui' was given on its command line: a plan.json, folders of runs, results of bench, or logs. No other file is read."""
+"""Files named on the command line of 'meshwise ui': a plan.json, folders of runs, results of bench, or logs. No other file is read."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

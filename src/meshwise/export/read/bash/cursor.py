@@ -1,5 +1,6 @@
 """A position in a script: blanks, comments, line ends and the heredocs after them."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from meshwise.export.read.bash import tree
@@ -10,7 +11,7 @@ Nested = Callable[[int], tuple[tuple[object, ...], int]]
 """Parses statements from a position on; returns them, and the position of what ends them."""
 
 
-class Cursor:
+class Cursor(ABC):
     """A position in a source, and the heredocs whose lines follow."""
 
     def __init__(self, source: Source) -> None:
@@ -123,6 +124,6 @@ class Cursor:
                 place = body.place(error.at, error.at + 1)
                 self.notes.append(tree.Note(place.file if place else "", place.line if place else 0, str(error)))
 
+    @abstractmethod
     def inner(self, source: Source) -> Nested:
         """Return what parses `$(...)` inside a heredoc."""
-        raise NotImplementedError

@@ -1,4 +1,4 @@
-"""What a statement returns and how it leaves: Status, Leave, TooLong, and Started, a command that the script would start."""
+"""Results of statements: Status, Leave (break, return, exit), TooLong, and Started, a command that the script would start."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

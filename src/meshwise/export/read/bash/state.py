@@ -87,7 +87,7 @@ Variable = Value | Array
 
 @dataclass(slots=True)
 class State:
-    """What the statements of a script change."""
+    """The state that statements change: variables, functions, files and options of the shell."""
 
     script: str
     variables: dict[str, Variable] = field(default_factory=dict[str, Variable])

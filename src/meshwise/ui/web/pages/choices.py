@@ -1,4 +1,4 @@
-"""What the pages Plan and Serve share: the plan that a query asks for, and the table of its layouts."""
+"""Functions that the pages Plan and Serve share: the plan that a query asks for, the table of its layouts, and its launch files."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar

@@ -1,4 +1,4 @@
-"""What every page has: a name, a form, an answer to a query; and what an answer is: values of a template, JSON, and rows of CSV."""
+"""Pages and answers: a Page has a name, a form and an answer to a query; a Reply has values of a template, JSON, and rows of CSV."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
