@@ -21,6 +21,21 @@ GPT2 = {
     "n_positions": 16,
     "initializer_range": 0.1,
 }
+WINDOW = LLAMA | {"sliding_window": 6}
+QWEN3 = LLAMA | {"model_type": "qwen3", "head_dim": 16}
+OLMO2 = LLAMA | {"model_type": "olmo2"}
+GEMMA2 = WINDOW | {"model_type": "gemma2", "head_dim": 16, "query_pre_attn_scalar": 20}
+GEMMA3 = WINDOW | {"model_type": "gemma3_text", "head_dim": 16, "sliding_window_pattern": 2}
+GRANITE = LLAMA | {
+    "model_type": "granite",
+    "embedding_multiplier": 3.0,
+    "residual_multiplier": 0.5,
+    "attention_multiplier": 0.3,
+    "logits_scaling": 2.0,
+}
+GLM4 = LLAMA | {"model_type": "glm4", "head_dim": 8}
+STARCODER2 = WINDOW | {"model_type": "starcoder2"}
+NEOX = LLAMA | {"model_type": "gpt_neox", "rotary_pct": 0.5}
 TTT = TIED | {"model_type": "ttt", "ttt_layer_type": "linear", "mini_batch_size": 4}
 TTT_MLP = TTT | {"ttt_layer_type": "mlp"}
 ZERO_BUBBLE = {"pp": 2, "schedule": "zero-bubble"}
@@ -47,6 +62,34 @@ LAYOUTS: dict[int, dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
         "GPT-2 TP2": (GPT2, {"tp": 2}),
         "GPT-2 CP2, selective recompute": (GPT2, {"cp": 2, "recompute": "selective"}),
         "GPT-2 PP2": (GPT2, {"pp": 2}),
+        "Mistral TP2": (WINDOW | {"model_type": "mistral"}, {"tp": 2}),
+        "Mistral CP2": (WINDOW | {"model_type": "mistral"}, {"cp": 2}),
+        "Qwen 2 TP2": (LLAMA | {"model_type": "qwen2"}, {"tp": 2}),
+        "Qwen 2 FSDP2": (LLAMA | {"model_type": "qwen2"}, {"dp_shard": 2}),
+        "Qwen 3 TP2": (QWEN3, {"tp": 2}),
+        "Qwen 3 CP2, selective recompute": (QWEN3, {"cp": 2, "recompute": "selective"}),
+        "Qwen 3 PP2": (QWEN3, {"pp": 2}),
+        "Phi 3 TP2": (LLAMA | {"model_type": "phi3"}, {"tp": 2}),
+        "Phi 3 FSDP2": (LLAMA | {"model_type": "phi3"}, {"dp_shard": 2}),
+        "OLMo 2 TP2": (OLMO2, {"tp": 2}),
+        "OLMo 2 CP2": (OLMO2, {"cp": 2}),
+        "OLMo 2 PP2": (OLMO2, {"pp": 2}),
+        "Gemma 2 TP2": (GEMMA2, {"tp": 2}),
+        "Gemma 2 CP2": (GEMMA2, {"cp": 2}),
+        "Gemma 2 PP2, full recompute": (GEMMA2, {"pp": 2, "recompute": "full"}),
+        "Gemma 3 TP2": (GEMMA3, {"tp": 2}),
+        "Gemma 3 CP2": (GEMMA3, {"cp": 2}),
+        "Gemma 3 FSDP2": (GEMMA3, {"dp_shard": 2}),
+        "SmolLM 3 TP2": (LLAMA | {"model_type": "smollm3"}, {"tp": 2}),
+        "SmolLM 3 PP2": (LLAMA | {"model_type": "smollm3"}, {"pp": 2}),
+        "Granite TP2": (GRANITE, {"tp": 2}),
+        "Granite PP2": (GRANITE, {"pp": 2}),
+        "GLM 4 TP2": (GLM4, {"tp": 2}),
+        "GLM 4 CP2": (GLM4, {"cp": 2}),
+        "StarCoder 2 TP2": (STARCODER2, {"tp": 2}),
+        "StarCoder 2 CP2": (STARCODER2, {"cp": 2}),
+        "GPT-NeoX TP2": (NEOX, {"tp": 2}),
+        "GPT-NeoX FSDP2": (NEOX, {"dp_shard": 2}),
         "TTT FSDP2, full recompute": (TTT, {"dp_shard": 2, "recompute": "full"}),
         "TTT PP2": (TTT, {"pp": 2}),
         "TTT-MLP FSDP2": (TTT_MLP, {"dp_shard": 2}),
@@ -67,6 +110,12 @@ LAYOUTS: dict[int, dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
         "GPT-2 TP2xCP2": (GPT2, {"tp": 2, "cp": 2}),
         "GPT-2 FSDP2xTP2": (GPT2, {"dp_shard": 2, "tp": 2}),
         "GPT-2 TP2xPP2": (GPT2, {"tp": 2, "pp": 2}),
+        "Qwen 3 FSDP2xTP2": (QWEN3, {"dp_shard": 2, "tp": 2}),
+        "OLMo 2 FSDP2xTP2": (OLMO2, {"dp_shard": 2, "tp": 2}),
+        "OLMo 2 TP2xCP2": (OLMO2, {"tp": 2, "cp": 2}),
+        "Gemma 2 TP2xPP2": (GEMMA2, {"tp": 2, "pp": 2}),
+        "Gemma 3 TP2xCP2": (GEMMA3, {"tp": 2, "cp": 2}),
+        "GPT-NeoX TP2xPP2": (NEOX, {"tp": 2, "pp": 2}),
         "PP4, tied": (TIED, {"pp": 4}),
     },
     8: {"FSDP2xTP2xPP2, tied": (TIED, {"dp_shard": 2, "tp": 2, "pp": 2})},

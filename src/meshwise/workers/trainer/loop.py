@@ -14,7 +14,6 @@ from meshwise.workers.trainer.data.batches import Batches
 from meshwise.workers.trainer.gradients import named_parameters
 from meshwise.workers.trainer.hf.expected import config_json
 from meshwise.workers.trainer.models.registry import tied_embedding
-from meshwise.workers.trainer.models.tensors import HEAD
 from meshwise.workers.trainer.optimizer import make_optimizer
 from meshwise.workers.trainer.parallel import Ranks
 from meshwise.workers.trainer.passes import Passes
@@ -120,10 +119,9 @@ class DelayedResults:
 def save_weights(settings: Settings, ranks: Ranks, passes: Passes) -> str:
     """Write `weights/` in the run's folder for transformers, one file per pipeline rank; return why that failed, empty on success."""
     lead = all(ranks.at(axis) == 0 for axis in ("dp_replicate", "dp_shard", "cp", "tp"))
-    skip = HEAD if tied_embedding(settings.model) else ""
     dtype = next(passes.models[0].parameters()).dtype
     extra = {"config.json": config_json(settings.model, str(dtype).removeprefix("torch."))}
     tokenizer = Path(settings.out, weights.TOKENIZER)
     if settings.tokenizer and tokenizer.is_file():
         extra[weights.TOKENIZER] = tokenizer.read_text(encoding="utf-8")
-    return weights.save(passes.models, Path(settings.out, "weights"), ranks.at("pp"), settings.layout.pp, lead, skip, extra)
+    return weights.save(passes.models, Path(settings.out, "weights"), ranks.at("pp"), settings.layout.pp, lead, extra)

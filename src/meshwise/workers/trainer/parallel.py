@@ -58,8 +58,8 @@ class Ranks:
     @property
     def shard(self) -> LocalShard:
         a = self.layout
-        group = self.full_mesh["cp"].get_group() if a.cp > 1 else None
-        return LocalShard(a.tp, self.at("tp"), a.cp, self.at("cp"), group)
+        groups = (self.full_mesh[axis].get_group() if getattr(a, axis) > 1 else None for axis in ("cp", "tp"))
+        return LocalShard(a.tp, self.at("tp"), a.cp, self.at("cp"), *groups)
 
 
 def _end_stages(mesh: DeviceMesh) -> dist.ProcessGroup | None:
