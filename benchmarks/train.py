@@ -43,6 +43,15 @@ CASES: dict[str, tuple[str, int, int, dict[str, Any]]] = {
     "ttt-mlp-16x512": ("ttt-mlp-125m", 16, 512, {}),
     "ttt-1.3b": ("ttt-linear-1.3b", 8, 2048, {}),
     "ttt-1.3b-llama": ("ttt-linear-1.3b as llama", 8, 2048, {}),
+    "qwen3-1.7b": ("qwen3-1.7b", 8, 2048, {}),
+    "qwen3-0.6b": ("qwen3-0.6b", 4, 2048, {}),
+    "qwen3-0.6b-llama": ("qwen3-0.6b as llama", 4, 2048, {}),
+    "gemma-2-2b": ("gemma-2-2b", 4, 2048, {}),
+    "gemma-2-2b-llama": ("gemma-2-2b as llama", 4, 2048, {}),
+    "gemma-3-1b": ("gemma-3-1b", 4, 2048, {}),
+    "bloom-560m": ("bloom-560m", 8, 2048, {}),
+    "bloom-560m-llama": ("bloom-560m as llama", 8, 2048, {}),
+    "gpt2": ("gpt2", 8, 1024, {}),
     "hf-1b": ("llama-3.2-1b", 8, 2048, {"hf": True}),
     "hf-125m": ("125m", 8, 2048, {"hf": True}),
     "hf-125m-compiled": ("125m", 8, 2048, {"hf": True, "compile": True}),
@@ -50,9 +59,17 @@ CASES: dict[str, tuple[str, int, int, dict[str, Any]]] = {
 
 
 def config(name: str) -> dict[str, Any]:
-    """Return the config of a preset; with 'as llama', of a Llama of the same sizes, with attention instead of TTT."""
+    """Return the config of a preset; with 'as llama', of a Llama of the same sizes and the same FLOPs in its products."""
     values = SMALL if name == "125m" else preset(name.partition(" ")[0])
-    return values | {"model_type": "llama"} if name.endswith("as llama") else values
+    if not name.endswith("as llama"):
+        return values
+    if values["model_type"] != "bloom":
+        return values | {"model_type": "llama", "hidden_act": "silu", "rope_scaling": None}
+    hidden = values["hidden_size"]
+    return {
+        "model_type": "llama", "hidden_size": hidden, "num_hidden_layers": values["n_layer"], "num_attention_heads": values["n_head"],
+        "intermediate_size": round(8 * hidden / 3 / 16) * 16, "vocab_size": values["vocab_size"], "tie_word_embeddings": True,
+    }  # fmt: skip
 
 
 def ours(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, Any]:

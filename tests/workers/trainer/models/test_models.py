@@ -60,7 +60,10 @@ CASES: dict[str, Any] = {
     "Qwen 3": tiny("Qwen3", **GROUPED, head_dim=32),
     "Phi 3": tiny("Phi3", **GROUPED),
     "Phi 3, part of a head, window": tiny(
-        "Phi3", **GROUPED, sliding_window=30, rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.75}
+        "Phi3",
+        **GROUPED,
+        sliding_window=30,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.75},
     ),
     "Phi 3, long positions": tiny("Phi3", rope_parameters=LONG, max_position_embeddings=128, original_max_position_embeddings=64),
     "OLMo 2": tiny("Olmo2", **GROUPED),

@@ -12,20 +12,21 @@ from meshwise.cost.train.step import UPDATED_TOGETHER
 from meshwise.workers.trainer.models.base import Fusable, Span, build
 from meshwise.workers.trainer.models.ttt.linear import PADDING, LinearLearner
 from meshwise.workers.trainer.ops.adamw import SMALL, SplitAdamW
-from meshwise.workers.trainer.ops.fused_projections import ROWS, fused_linear, split_and_rotate, stack, swiglu
+from meshwise.workers.trainer.ops.fused_heads import norm_and_rotate, split_and_rotate
+from meshwise.workers.trainer.ops.fused_projections import GATES, ROWS, fused_linear, gated_product, stack
 from meshwise.workers.trainer.ops.softmax import loss_and_gradient, scale
 
 dice = torch.Generator().manual_seed(0)
 
 
-def check_loss_and_gradient(rows: int, vocabulary: int, width: int, dtype: torch.dtype = torch.float32) -> None:
+def check_loss_and_gradient(rows: int, vocabulary: int, width: int, dtype: torch.dtype = torch.float32, cap: float = 0.0) -> None:
     logits = torch.randn(rows, width, generator=dice).to(dtype)
     targets = torch.randint(vocabulary, (rows,), generator=dice)
     plain = logits[:, :vocabulary].float().clone().requires_grad_()
-    expected = F.cross_entropy(plain, targets, reduction="none") * 0.5
+    expected = F.cross_entropy(cap * torch.tanh(plain / cap) if cap else plain, targets, reduction="none") * 0.5
     expected.sum().backward()
     assert plain.grad is not None
-    torch.testing.assert_close(loss_and_gradient(logits, targets, vocabulary, 0.5), expected.detach())
+    torch.testing.assert_close(loss_and_gradient(logits, targets, vocabulary, 0.5, cap), expected.detach())
     near = 1e-5 if dtype == torch.float32 else 2**-7
     torch.testing.assert_close(logits[:, :vocabulary].float(), plain.grad, rtol=near, atol=1e-7)
     assert not logits[:, vocabulary:].any()
@@ -105,8 +106,11 @@ def check_operations() -> None:
     gates = [drawn(16, 8), drawn(16, 8)]
     stack(gates)
     opcheck(fused_linear, (x, weights))
-    opcheck(swiglu, (x, *gates, drawn(8, 16)))
-    opcheck(split_and_rotate, (drawn(2, 5, 32), torch.randn(2, 5, 4, generator=dice), 2))
+    for activation in GATES:
+        opcheck(gated_product, (x, *gates, drawn(8, 16), activation))
+    rotation = torch.randn(2, 5, 4, generator=dice)
+    opcheck(split_and_rotate, (drawn(2, 5, 32), rotation, 2))
+    opcheck(norm_and_rotate, (drawn(2, 5, 32), rotation, drawn(4), drawn(4), 2, 1e-6, 1.0))
 
 
 LLAMA: dict[str, object] = {
@@ -119,7 +123,13 @@ check_fused(LLAMA | {"num_key_value_heads": 4, "num_attention_heads": 8, "head_d
 check_fused(
     LLAMA | {"hidden_size": 24, "num_attention_heads": 3, "num_key_value_heads": 1, "intermediate_size": 40}, 2
 )  # 40 rows
-check_fused(LLAMA | {"intermediate_size": 20, "attention_bias": True}, 0)
+check_fused(LLAMA | {"intermediate_size": 20, "head_dim": 6, "num_key_value_heads": 1}, 0)
+check_fused(LLAMA | {"attention_bias": True})
+check_fused(LLAMA | {"model_type": "qwen3", "head_dim": 16})
+check_fused(LLAMA | {"model_type": "olmo2"})
+check_fused(LLAMA | {"model_type": "gemma3_text", "head_dim": 16, "sliding_window": 8})
+check_fused(LLAMA | {"model_type": "gemma2", "head_dim": 16, "sliding_window": 8})
+check_fused(LLAMA | {"model_type": "glm4", "head_dim": 16})
 LinearLearner.choose_kernels = lambda self, device: setattr(self, "fast", True)  # the interpreter runs on a CPU too
 check_fused(LLAMA | {"model_type": "ttt", "num_attention_heads": 2, "mini_batch_size": 16})
 check_operations()
@@ -127,6 +137,8 @@ assert JOINED_STEP == ROWS == PADDING
 assert UPDATED_TOGETHER == SMALL
 check_scale()
 check_loss_and_gradient(5, 100, 128)
+check_loss_and_gradient(5, 100, 128, cap=2.0)
+check_loss_and_gradient(3, 9000, 9024, torch.bfloat16, cap=30.0)
 check_loss_and_gradient(3, 40000, 40064)
 check_loss_and_gradient(3, 9000, 9024, torch.bfloat16)
 check_loss_and_gradient(2, 70000, 70016, torch.bfloat16)

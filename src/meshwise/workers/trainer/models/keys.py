@@ -36,8 +36,13 @@ def rotary_of(
     values = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     values = dict(values.get(section) or values)
     lengths = {key: config[key] for key in ("max_position_embeddings", "original_max_position_embeddings") if config.get(key)}
-    share = next((float(each[key]) for each in (values, config) for key in ("partial_rotary_factor", "rotary_pct") if each.get(key)), fraction)
-    base = next((float(each[key]) for each in (values, config) for key in ("rope_theta", "rotary_emb_base") if each.get(key)), theta)
+    share = next(
+        (float(each[key]) for each in (values, config) for key in ("partial_rotary_factor", "rotary_pct") if each.get(key)),
+        fraction,
+    )
+    base = next(
+        (float(each[key]) for each in (values, config) for key in ("rope_theta", "rotary_emb_base") if each.get(key)), theta
+    )
     return Rotary(dim=int(head_dim * share), theta=base, interleaved=interleaved, scaling=lengths | values)
 
 

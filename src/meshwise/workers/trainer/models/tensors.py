@@ -137,9 +137,7 @@ def _stored(
             continue
         theirs, packed = within[module]
         if module == packed.parts[-1]:
-            parts = (
-                Part(f"{part}.{kind}", shapes[f"{part}.{kind}"], None, orders.get(part, ())) for part in packed.parts
-            )
+            parts = (Part(f"{part}.{kind}", shapes[f"{part}.{kind}"], None, orders.get(part, ())) for part in packed.parts)
             turned = _turned(f"{theirs}.{kind}", shape, storage)
             yield f"{theirs}.{kind}", Stored(tuple(parts), head_dim if packed.by_head else 0, turned)
 

@@ -139,9 +139,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, scores: Scores, rule: Rule, shard: 
         return _capped(q, k, v, mask, rule)
     if mask is not None and mask.is_floating_point():
         mask = mask.to(q.dtype)
-    return F.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, is_causal=mask is None, scale=rule.factor, enable_gqa=shared
-    )
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, scale=rule.factor, enable_gqa=shared)
 
 
 def _capped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, rule: Rule) -> Tensor:

@@ -209,7 +209,15 @@ def _(
 
 @torch.library.custom_op("meshwise::norm_and_rotate_backward", mutates_args=())
 def _norm_and_rotate_backward(
-    by_q: Tensor, by_k: Tensor, by_v: Tensor, rows: Tensor, rotation: Tensor, gain_q: Tensor, gain_k: Tensor, eps: float, offset: float
+    by_q: Tensor,
+    by_k: Tensor,
+    by_v: Tensor,
+    rows: Tensor,
+    rotation: Tensor,
+    gain_q: Tensor,
+    gain_k: Tensor,
+    eps: float,
+    offset: float,
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients of the rows, and of both gains (2, head_dim)."""
     (seq, heads, size), shared, tokens = by_q.shape[-3:], by_k.shape[-2], rows.numel() // rows.shape[-1]
@@ -225,7 +233,15 @@ def _norm_and_rotate_backward(
 
 @_norm_and_rotate_backward.register_fake
 def _(
-    by_q: Tensor, by_k: Tensor, by_v: Tensor, rows: Tensor, rotation: Tensor, gain_q: Tensor, gain_k: Tensor, eps: float, offset: float
+    by_q: Tensor,
+    by_k: Tensor,
+    by_v: Tensor,
+    rows: Tensor,
+    rotation: Tensor,
+    gain_q: Tensor,
+    gain_k: Tensor,
+    eps: float,
+    offset: float,
 ) -> tuple[Tensor, Tensor]:
     return torch.empty_like(rows), gain_q.new_empty(2, by_q.shape[-1])
 

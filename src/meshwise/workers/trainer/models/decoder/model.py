@@ -81,7 +81,9 @@ class DecoderModel(Tied):
             length *= self.shard.tp  # between blocks, sequence parallelism splits the sequence
         rotations: dict[int, Tensor] = {}
         for block in self.model.layers.values():
-            x = block(x, self._rotation(block.kind.rotary, rotations, length, x.device), self._score_tensors(block, length, x.device))
+            x = block(
+                x, self._rotation(block.kind.rotary, rotations, length, x.device), self._score_tensors(block, length, x.device)
+            )
         return self.end(x, self.model.norm, targets)
 
     def _embed(self, tokens: Tensor) -> Tensor:

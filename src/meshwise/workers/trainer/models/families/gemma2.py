@@ -48,7 +48,11 @@ def gemma(config: Config, caps: tuple[float, float], **more: Any) -> Description
 
 
 def unsupported(config: Config) -> str:
-    return "use_bidirectional_attention is not supported; the trainer has causal attention" if config.get("use_bidirectional_attention") else ""
+    return (
+        "use_bidirectional_attention is not supported; the trainer has causal attention"
+        if config.get("use_bidirectional_attention")
+        else ""
+    )
 
 
 def describe(config: Config) -> Description:

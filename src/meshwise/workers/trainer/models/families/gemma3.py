@@ -19,5 +19,9 @@ def describe(config: Config) -> Description:
 
 
 FAMILY = Family(
-    model_types=("gemma3_text",), describe=describe, storage=STORAGE, unsupported=unsupported, transformers_class="Gemma3ForCausalLM"
+    model_types=("gemma3_text",),
+    describe=describe,
+    storage=STORAGE,
+    unsupported=unsupported,
+    transformers_class="Gemma3ForCausalLM",
 )

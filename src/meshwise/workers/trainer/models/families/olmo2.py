@@ -13,6 +13,4 @@ def describe(config: Config) -> Description:
     return llama_like(config, qkv_bias=bias, out_bias=bias, qk_norm="all", norms="after", eps=eps)
 
 
-FAMILY = Family(
-    model_types=("olmo2",), describe=describe, storage=Storage(names=NAMES), transformers_class="Olmo2ForCausalLM"
-)
+FAMILY = Family(model_types=("olmo2",), describe=describe, storage=Storage(names=NAMES), transformers_class="Olmo2ForCausalLM")

@@ -58,6 +58,4 @@ def _layer_shapes(config: Config) -> Shapes:
     return layer | {f"seq_modeling_block.{name}": shape for name, shape in block.items()}
 
 
-FAMILY = Family(
-    model_types=("ttt",), describe=describe, package="ttt", stored=stored, unsupported=unsupported, recurrent=True
-)
+FAMILY = Family(model_types=("ttt",), describe=describe, package="ttt", stored=stored, unsupported=unsupported, recurrent=True)
