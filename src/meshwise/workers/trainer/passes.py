@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from meshwise.workers.trainer.balance import Balance
 from meshwise.workers.trainer.parallel import Ranks, build_stages, initialize, uses_fsdp
 from meshwise.workers.trainer.report.phases import Phases
 from meshwise.workers.trainer.settings import Settings
@@ -41,6 +42,7 @@ class Passes:
         stages = build_stages(settings, ranks)
         self.models: list[nn.Module] = [model for _, model in stages]
         initialize(settings, self.models, device)
+        self.balance = Balance(ranks, self.models, settings.microbatches)
         last = settings.layout.pp * settings.layout.chunks - 1
         self.starts = any(number == 0 for number, _ in stages)
         self.ends = any(number == last for number, _ in stages)

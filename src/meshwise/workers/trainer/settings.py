@@ -27,6 +27,8 @@ class Layout:
     tp: int = 1
     pp: int = 1
     cp: int = 1
+    ep: int = 1
+    """Ranks, out of dp_shard x cp x tp, over which the experts of a layer are spread."""
     mbs: int = 1
     vpp: int = 1
     zero: int = 3
@@ -168,6 +170,9 @@ def broken_rules(settings: Settings) -> list[str]:
         f"the sequence ({settings.seq}) must be at most the learned positions ({m.positions})": not m.positions
         or settings.seq <= m.positions,
         f"tp ({a.tp}) must divide the learned positions ({m.positions})": m.positions % a.tp == 0,
+        f"ep ({a.ep}) must divide the experts ({m.experts})": m.experts % a.ep == 0 if m.experts else True,
+        f"ep ({a.ep}) above 1 needs a model with experts": a.ep == 1 or m.experts > 0,
+        f"ep ({a.ep}) must divide dp_shard x cp x tp ({a.dp_shard} x {a.cp} x {a.tp})": (a.dp_shard * a.cp * a.tp) % a.ep == 0,
         f"{settings.model['model_type']} layers process tokens in order: tp and cp must be 1 and recompute none or full": not recurrent
         or (a.tp == a.cp == 1 and a.recompute != "selective"),
         f"schedule {a.schedule} splits the backward pass: it needs recompute none and no compile": a.schedule
@@ -182,7 +187,7 @@ def valid_choices(settings: Settings) -> str:
 
     Returns "" if no change of a single axis helps.
     """
-    for name in ("tp", "cp", "pp", "vpp", "dp_shard", "dp_replicate", "mbs"):
+    for name in ("tp", "cp", "ep", "pp", "vpp", "dp_shard", "dp_replicate", "mbs"):
         given = getattr(settings.layout, name)
         others = [replace(settings, layout=replace(settings.layout, **{name: value})) for value in range(1, 2 * given + 1)]
         fine = [str(getattr(other.layout, name)) for other in others if given > 1 and not broken_rules(other)][-4:]

@@ -7,7 +7,7 @@ import os
 import shutil
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +37,17 @@ def local_part(parameter: Tensor, whole: Tensor) -> Tensor:
     return whole[tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))]
 
 
+def stored_state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the parameters of a model, and the buffers that belong to its weights: the biases that balance experts."""
+    yield from model.named_parameters()
+    yield from ((name, buffer) for name, buffer in model.named_buffers() if name.endswith(".balance"))
+
+
 @torch.no_grad()
 def fill(models: Iterable[nn.Module], find: Callable[[nn.Module, str, Tensor], Tensor]) -> None:
     """Copy `find(model, name, parameter)`, a whole weight, into every parameter."""
     for model in models:
-        for name, parameter in model.named_parameters():
+        for name, parameter in stored_state(model):
             local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
             local.copy_(local_part(parameter, find(model, name, parameter)))
 
@@ -118,7 +124,7 @@ def save(
     gathered: dict[str, Tensor] = {}
     for model in models:
         parameters: dict[str, Tensor] = {}
-        for name, parameter in model.named_parameters():
+        for name, parameter in stored_state(model):
             whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
             if writes:
                 parameters[name] = whole.detach().cpu()

@@ -46,6 +46,20 @@ def tiny(kind: str, **more: Any) -> Any:
     return getattr(transformers, f"{kind}Config")(**(sizes | more))
 
 
+DEEPSEEK: dict[str, Any] = {
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "n_group": 4,
+    "topk_group": 2,
+    "moe_intermediate_size": 40,
+    "first_k_dense_replace": 1,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 20,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "num_key_value_heads": 4,
+}
 GROUPED = {"num_key_value_heads": 2}
 CASES: dict[str, Any] = {
     "grouped queries": tiny("Llama", **GROUPED),
@@ -77,6 +91,18 @@ CASES: dict[str, Any] = {
     "StarCoder 2": tiny("Starcoder2", **GROUPED, sliding_window=24),
     "GPT-NeoX": tiny("GPTNeoX"),
     "GPT-NeoX, one after the other": tiny("GPTNeoX", use_parallel_residual=False),
+    "Mixtral": tiny("Mixtral", **GROUPED, num_local_experts=4),
+    "Qwen 3 with experts": tiny(
+        "Qwen3Moe", **GROUPED, head_dim=32, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=40, norm_topk_prob=True
+    ),
+    "Qwen 3, experts in every other layer": tiny(
+        "Qwen3Moe", **GROUPED, head_dim=32, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=40, decoder_sparse_step=2
+    ),
+    "OLMoE": tiny("Olmoe", **GROUPED, num_experts=8, num_experts_per_tok=3),
+    "DeepSeek V3": tiny("DeepseekV3", **DEEPSEEK),
+    "DeepSeek V3, no latent queries, YaRN": tiny(
+        "DeepseekV3", **(DEEPSEEK | {"q_lora_rank": None, "n_group": 1, "topk_group": 1}), rope_parameters=YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}
+    ),
     "BLOOM": transformers.BloomConfig(**BLOOM, n_head=4),
     "GPT-2": transformers.GPT2Config(**GPT2),
     "GPT-2 of another width, untied": transformers.GPT2Config(**GPT2, n_inner=96, tie_word_embeddings=False),
@@ -89,6 +115,9 @@ def reference(config: Any) -> Any:
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     for parameter in model.parameters():  # biases of zero and norms of one would hide what they do
         nn.init.normal_(parameter, std=0.1)
+    for name, buffer in model.named_buffers():
+        if name.endswith("correction_bias"):
+            nn.init.normal_(buffer, std=0.1)
     return model
 
 

@@ -22,8 +22,12 @@ class Conversion:
 
     def read(self, parameter: str, find: Callable[[str], Tensor]) -> Tensor:
         """Return a parameter; `find` returns a stored tensor by its name."""
-        found = [_extract(self.stored[name], place, find(name)) for name, place in self.places[parameter]]
-        return found[0] if self.stored[self.places[parameter][0][0]].parts[0].index is None else torch.stack(found)
+        matrices: dict[int | None, list[Tensor]] = {}
+        for name, place in self.places[parameter]:
+            stored = self.stored[name]
+            matrices.setdefault(stored.parts[place].index, []).append(_extract(stored, place, find(name)))
+        whole = [torch.cat(rows) if len(rows) > 1 else rows[0] for rows in matrices.values()]
+        return whole[0] if None in matrices else torch.stack(whole)
 
     def write(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the stored tensors that these parameters fill."""
@@ -54,7 +58,7 @@ def _pack(stored: Stored, parameters: Mapping[str, Tensor]) -> Tensor:
 
 def _whole(part: Part, parameters: Mapping[str, Tensor]) -> Tensor:
     parameter = parameters[part.parameter]
-    return parameter if part.index is None else parameter[part.index]
+    return parameter if part.index is None else parameter[part.index, part.first : part.first + part.shape[0]]
 
 
 def _reordered(tensor: Tensor, order: tuple[int, ...]) -> Tensor:

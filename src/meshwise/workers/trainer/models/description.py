@@ -34,12 +34,56 @@ class Rotary:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Experts:
+    """A feed-forward of many experts, of which a router chooses a few for each token (arXiv:1701.06538)."""
+
+    count: int
+    chosen: int
+    """Experts of a token."""
+    width: int
+    """Width of an expert."""
+    shared: int = 0
+    """Width of the experts that every token passes; 0: there are none."""
+    sigmoid: bool = False
+    """Whether scores are sigmoids of the router's logits, instead of their softmax."""
+    normed: bool = True
+    """Whether the weights of a token's experts are divided by their sum."""
+    factor: float = 1.0
+    """Factor of the routed experts' output."""
+    groups: int = 1
+    kept_groups: int = 1
+    """Groups of experts, and those that a token chooses from: the ones with the best two experts."""
+    biased: bool = False
+    """Whether a bias per expert, moved against its load after each step, takes part in the choice alone (arXiv:2408.15664)."""
+    aux: float = 0.0
+    """Coefficient of the loss that grows with the imbalance of a sequence (arXiv:2101.03961, arXiv:2412.19437)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Latent:
+    """Queries, keys and values out of low-rank latents: multi-head latent attention (arXiv:2405.04434)."""
+
+    query_rank: int
+    """Rank of the queries' latent; 0: queries come from the activations."""
+    rank: int
+    """Rank of the latent of keys and values."""
+    still: int
+    """Features of a head that do not rotate."""
+    rotated: int
+    """Features of a head that rotate; all heads share those of the keys."""
+    value: int
+    """Features of a head's values."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Layer:
     """In what layers of one model differ."""
 
     rotary: Rotary | None = None
     window: int = 0
     """Tokens that a query sees, itself included; 0: all before it."""
+    mixed: bool = False
+    """Whether the feed-forward is one of experts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +126,8 @@ class Description:
     residual_factor: float = 1.0
     """Factor of the outputs of attention and feed-forward before they are added."""
     logit_factor: float = 1.0
+    experts: Experts | None = None
+    latent: Latent | None = None
 
     @property
     def score_factor(self) -> float:

@@ -10,7 +10,7 @@ builds the others has the same modules, which need torch and are imported when t
 
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -38,6 +38,8 @@ class Sizes:
     tied: bool
     positions: int = 0
     """Learned positions, the longest sequence the model accepts; 0 if positions are computed."""
+    experts: int = 0
+    """Routed experts of a layer; 0 if the model has none."""
 
 
 def no_problem(config: Config) -> str:
@@ -51,7 +53,7 @@ class Family:
     model_types: tuple[str, ...]
     """Values of `model_type` in config.json."""
     describe: Callable[[Config], Description]
-    storage: Storage = Storage()
+    storage: Storage = field(default_factory=Storage)
     package: str = "decoder"
     """The package that builds it."""
     stored: Callable[[Config], dict[str, Stored]] | None = None
@@ -96,7 +98,8 @@ def description_of(config: Config) -> Description:
 
 def sizes_of(config: Config) -> Sizes:
     d = description_of(config)
-    return Sizes(d.hidden, len(d.layers), d.heads, d.kv_heads, d.ffn, d.vocab, d.tied, d.positions)
+    experts = d.experts.count if d.experts else 0
+    return Sizes(d.hidden, len(d.layers), d.heads, d.kv_heads, d.ffn, d.vocab, d.tied, d.positions, experts)
 
 
 def stored_of(config: Config) -> dict[str, Stored]:
@@ -110,8 +113,8 @@ def parameters_of(config: Config) -> Shapes:
     found: Shapes = {}
     for stored in stored_of(config).values():
         for part in stored.parts:
-            count = () if part.index is None else (part.index + 1,)  # indices rise
-            found[part.parameter] = (*count, *part.shape)
+            rows = part.first + part.shape[0]  # first rows and indices rise
+            found[part.parameter] = (rows, *part.shape[1:]) if part.index is None else (part.index + 1, rows, *part.shape[1:])
     return found
 
 

@@ -6,6 +6,8 @@
     softmax.py            its Triton kernel
     fused_projections.py  several projections of one input as one product, with a Triton kernel for gated feed-forwards
     fused_heads.py        Triton kernels that split, norm and rotate queries, keys and values
+    experts.py            rows grouped by expert, multiplied without dropping a token
+    exchange.py           expert parallelism: rows travel to the ranks of their experts and back
     adamw.py              AdamW on 16-bit weights that lose no precision, a Triton kernel
 
 Imports torch and triton. Imported by trainer.models and trainer.optimizer.

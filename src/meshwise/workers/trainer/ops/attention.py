@@ -36,6 +36,9 @@ class LocalShard:
     cp_rank: int = 0
     cp_group: ProcessGroup | None = None
     tp_group: ProcessGroup | None = None
+    ep: int = 1
+    ep_group: ProcessGroup | None = None
+    """Ranks over which experts are spread."""
 
     def positions(self, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return the positions of this rank's `length` queries, and of the keys of all ranks."""
@@ -131,7 +134,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scores: Scores, rule: Rule, shard: L
 def _attend(q: Tensor, k: Tensor, v: Tensor, scores: Scores, rule: Rule, shard: LocalShard) -> Tensor:
     """Return causal attention on (batch, heads, sequence, head_dim); keys and values of other context-parallel ranks are gathered."""
     if shard.cp_group is not None:
-        k, v = gather(torch.stack((k, v)), 3, shard.cp_group).unbind(0)
+        k, v = gather(torch.cat((k, v), -1), 2, shard.cp_group).split([k.shape[-1], v.shape[-1]], -1)
     if scores.blocks is not None:
         return _flexible(q, k, v, scores, rule)
     shared, mask = q.shape[1] != k.shape[1], scores.mask

@@ -17,13 +17,14 @@ ACTIVATE: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class FeedForward(nn.Module):
-    def __init__(self, d: Description) -> None:
+    def __init__(self, d: Description, width: int = 0) -> None:
         super().__init__()
         self.gated, self.biased, self.activation = d.gated, d.ffn_bias, d.activation
+        width = width or d.ffn
         if d.gated:
-            self.gate_proj = nn.Linear(d.hidden, d.ffn, bias=d.ffn_bias)
-        self.up_proj = nn.Linear(d.hidden, d.ffn, bias=d.ffn_bias)
-        self.down_proj = nn.Linear(d.ffn, d.hidden, bias=d.ffn_bias)
+            self.gate_proj = nn.Linear(d.hidden, width, bias=d.ffn_bias)
+        self.up_proj = nn.Linear(d.hidden, width, bias=d.ffn_bias)
+        self.down_proj = nn.Linear(width, d.hidden, bias=d.ffn_bias)
         self.fused = False
         """Whether one product computes the gate and up projections."""
 

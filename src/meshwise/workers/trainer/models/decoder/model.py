@@ -6,7 +6,9 @@ from torch import Tensor, nn
 
 from meshwise.workers.trainer.models.base import Tied
 from meshwise.workers.trainer.models.decoder.attention import Attention, rule_of
+from meshwise.workers.trainer.models.decoder.experts import MixedFeedForward
 from meshwise.workers.trainer.models.decoder.feed_forward import FeedForward
+from meshwise.workers.trainer.models.decoder.latent import LatentAttention
 from meshwise.workers.trainer.models.decoder.norms import norm_of
 from meshwise.workers.trainer.models.decoder.rotary import rotation_of
 from meshwise.workers.trainer.models.description import Description, Layer, Rotary
@@ -21,10 +23,10 @@ class Block(nn.Module):
         super().__init__()
         self.full, self.parallel, self.factor, self.kind = recompute == "full", d.parallel, d.residual_factor, layer
         self.input_layernorm = norm_of(d) if d.before else None
-        self.self_attn = Attention(d, layer, shard, recompute)
+        self.self_attn = (LatentAttention if d.latent else Attention)(d, layer, shard, recompute)
         self.attention_out_norm = norm_of(d) if d.after else None
         self.post_attention_layernorm = norm_of(d) if d.before else None
-        self.mlp = FeedForward(d)
+        self.mlp = MixedFeedForward(d, shard) if layer.mixed else FeedForward(d)
         self.mlp_out_norm = norm_of(d) if d.after else None
 
     def forward(self, x: Tensor, rotation: Tensor | None, scores: Scores) -> Tensor:
@@ -67,7 +69,7 @@ class DecoderModel(Tied):
         self.config, self.described, self.shard, self.tied = config, d, shard, d.tied
         self.logit_cap, self.logit_factor = d.logit_cap, d.logit_factor
         # gains that are stored minus one start at zero
-        self.constants = {"norm.weight": 0.0} if d.norm == "rms+1" else {}
+        self.constants = {"router.balance": 0.0} | ({"norm.weight": 0.0} if d.norm == "rms+1" else {})
         self.model = Trunk(d, span, shard, recompute)
         self.lm_head = nn.Linear(d.hidden, d.vocab, bias=False) if span.ends else None
         self._scores: dict[tuple[Rule, int, torch.device], Scores] = {}
@@ -101,7 +103,8 @@ class DecoderModel(Tied):
             return None
         if id(rotary) not in known:
             positions, keys = self.shard.positions(length, device)
-            known[id(rotary)] = rotation_of(rotary, self.described.head_dim, positions, len(keys))
+            size = rotary.dim if self.described.latent else self.described.head_dim
+            known[id(rotary)] = rotation_of(rotary, size, positions, len(keys))
         return known[id(rotary)]
 
     def _score_tensors(self, block: Block, length: int, device: torch.device) -> Scores:

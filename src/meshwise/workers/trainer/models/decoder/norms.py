@@ -32,6 +32,13 @@ def norm_of(d: Description, width: int = 0) -> nn.Module:
     return OffsetRMSNorm(width, d.eps) if d.norm == "rms+1" else nn.RMSNorm(width, eps=d.eps)
 
 
+def local_weight(weight: Any) -> Tensor:
+    """Return this rank's part of a weight. One that all tensor-parallel ranks hold whole gets the sum of their gradients."""
+    if not isinstance(weight, DTensor):
+        return weight
+    return weight.to_local(grad_placements=[Partial() if isinstance(p, Replicate) else p for p in weight.placements])
+
+
 class HeadNorm(nn.Module):
     """RMSNorm of queries or keys (..., heads, head_dim): per head, or over all heads together.
 
@@ -47,10 +54,7 @@ class HeadNorm(nn.Module):
 
     def gain(self) -> Tensor:
         """Return the gain of this rank's heads, in the type of the weight."""
-        weight: Any = self.weight
-        if isinstance(weight, DTensor):
-            weight = weight.to_local(grad_placements=[Partial() if isinstance(p, Replicate) else p for p in weight.placements])
-        return weight
+        return local_weight(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         wide = x.float()

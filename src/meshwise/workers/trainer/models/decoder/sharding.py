@@ -12,14 +12,17 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
 )
 
-from meshwise.workers.trainer.models.description import Description
+from meshwise.workers.trainer.models.description import Description, Layer
 from meshwise.workers.trainer.models.registry import Config, description_of
 from meshwise.workers.trainer.models.tensors import norm_names
 from meshwise.workers.trainer.stages import Span
 
 
-class HeadGains(ParallelStyle):
-    """The gains of a HeadNorm: cut like the heads, or the same on all ranks. The module itself works on local tensors."""
+class Gains(ParallelStyle):
+    """Weights that a module applies to this rank's part of its input: cut along dimension 0, or the same on all ranks.
+
+    The module works on local tensors, which `local_weight` returns.
+    """
 
     def __init__(self, cut: bool) -> None:
         super().__init__()
@@ -35,6 +38,13 @@ class HeadGains(ParallelStyle):
         return module
 
 
+class Copied(Gains):
+    """A module that every rank computes on the whole input, with the same weights; its output stays a DTensor."""
+
+    def __init__(self) -> None:
+        super().__init__(cut=False)
+
+
 def styles(config: Config, span: Span) -> dict[str, ParallelStyle]:
     d = description_of(config)
     plan: dict[str, ParallelStyle] = {}
@@ -45,21 +55,36 @@ def styles(config: Config, span: Span) -> dict[str, ParallelStyle]:
         if d.embedding_norm:
             plan["model.embed_norm"] = SequenceParallel(use_local_output=True)
     for i in span.layers:
-        plan |= {f"model.layers.{i}.{name}": style for name, style in _block(d).items()}
+        plan |= {f"model.layers.{i}.{name}": style for name, style in _block(d, d.layers[i]).items()}
     if span.ends:
         plan["model.norm"] = SequenceParallel()
         plan["lm_head"] = ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1))
     return plan
 
 
-def _block(d: Description) -> dict[str, ParallelStyle]:
+def _block(d: Description, layer: Layer) -> dict[str, ParallelStyle]:
     whole = PrepareModuleInput(input_layouts=(Shard(1), None, None), desired_input_layouts=(Replicate(), None, None))
-    # outputs of norms after attention and feed-forward are added to local tensors
-    found: dict[str, ParallelStyle] = {name: SequenceParallel(use_local_output="_out_" in name) for name in norm_names(d)}
-    found |= {"self_attn": whole, **{f"self_attn.{name}_proj": ColwiseParallel() for name in "qkv"}}
+    # what norms after attention and feed-forward return is added to local tensors, and routers read local tensors
+    local = ("attention_out_norm", "mlp_out_norm", *(("post_attention_layernorm",) if layer.mixed else ()))
+    found: dict[str, ParallelStyle] = {name: SequenceParallel(use_local_output=name in local) for name in norm_names(d)}
+    found["self_attn"] = whole
+    if d.latent:
+        found |= {f"self_attn.{name}": ColwiseParallel() for name in ("q_b_proj" if d.latent.query_rank else "q_proj", "kv_b_proj")}
+        found |= {f"self_attn.{name}": Copied() for name in ("kv_a_proj", "kv_a_norm")}
+        found |= {f"self_attn.{name}": Copied() for name in ("q_a_proj", "q_a_norm") if d.latent.query_rank}
+    else:
+        found |= {f"self_attn.{name}_proj": ColwiseParallel() for name in "qkv"}
+        found |= {f"self_attn.{name}_norm": Gains(d.qk_norm == "all") for name in "qk" if d.qk_norm}
     found["self_attn.o_proj"] = RowwiseParallel(output_layouts=Shard(1))
-    found |= {f"self_attn.{name}_norm": HeadGains(d.qk_norm == "all") for name in "qk" if d.qk_norm}
-    found["mlp"] = PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
-    found |= {f"mlp.{name}_proj": ColwiseParallel() for name in (("gate", "up") if d.gated else ("up",))}
-    found["mlp.down_proj"] = RowwiseParallel(output_layouts=Shard(1))
-    return found
+    if not layer.mixed or d.experts is None:
+        return found | _feed_forward("mlp", d)
+    # each rank routes its own part of the sequence
+    return found | {"mlp.router": Gains(False)} | (_feed_forward("mlp.shared_experts", d) if d.experts.shared else {})
+
+
+def _feed_forward(name: str, d: Description) -> dict[str, ParallelStyle]:
+    found: dict[str, ParallelStyle] = {
+        name: PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
+    }
+    found |= {f"{name}.{part}_proj": ColwiseParallel() for part in (("gate", "up") if d.gated else ("up",))}
+    return found | {f"{name}.down_proj": RowwiseParallel(output_layouts=Shard(1))}
