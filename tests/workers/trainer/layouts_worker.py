@@ -24,16 +24,20 @@ from meshwise.workers.trainer.weights import init_random
 
 warnings.simplefilter("error", FutureWarning)  # a user would see it once for every rank
 
+WHOLE = ("router.weight", "q_a_proj.weight", "kv_a_proj.weight")
+"""Weights that tensor parallelism does not cut."""
 meshes: dict[tuple[int | bool, ...], Ranks] = {}
 whole: dict[str, tuple[dict[str, torch.Tensor], float, float]] = {}
 
 
 def ranks_of(layout: Layout) -> Ranks:
     """Return the ranks of a layout. Layouts with the same axes share a mesh: each has about ten groups, with their own threads."""
-    axes = (*(getattr(layout, axis) for axis in AXES), layout.schedule == "zbv")
+    axes = (*(getattr(layout, axis) for axis in AXES), layout.ep, layout.schedule == "zbv")
     if axes not in meshes:
         meshes[axes] = Ranks.of(layout, "cpu")
-    return replace(meshes[axes], layout=layout)
+    ranks = replace(meshes[axes], layout=layout)
+    vars(ranks).update({"expert_mesh": vars(meshes[axes])["expert_mesh"]} if "expert_mesh" in vars(meshes[axes]) else {})
+    return ranks
 
 
 def gradients(settings: Settings, ranks: Ranks, passes: Passes) -> tuple[dict[str, torch.Tensor], float, float]:
@@ -74,8 +78,8 @@ def cut_in(settings: Settings, passes: Passes) -> bool:
     a = settings.layout
     return all(
         isinstance(p, DTensor) and p.to_local().numel() < p.numel()
-        for _, p in named_parameters(passes.models)
-        if p.dim() == 2 and a.tp * a.dp_shard * a.cp > 1
+        for name, p in named_parameters(passes.models)
+        if p.dim() >= 2 and (a.dp_shard * a.cp > 1 or (a.tp > 1 and not name.endswith(WHOLE)))
     )
 
 

@@ -36,6 +36,25 @@ GRANITE = LLAMA | {
 GLM4 = LLAMA | {"model_type": "glm4", "head_dim": 8}
 STARCODER2 = WINDOW | {"model_type": "starcoder2"}
 NEOX = LLAMA | {"model_type": "gpt_neox", "rotary_pct": 0.5}
+MIXTRAL = LLAMA | {"model_type": "mixtral", "num_local_experts": 4, "router_aux_loss_coef": 0.1}
+OLMOE = LLAMA | {"model_type": "olmoe", "num_experts": 8, "num_experts_per_tok": 3, "router_aux_loss_coef": 0.1}
+QWEN3_MOE = QWEN3 | {"model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+DEEPSEEK = LLAMA | {
+    "model_type": "deepseek_v3",
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "n_group": 4,
+    "topk_group": 2,
+    "moe_intermediate_size": 24,
+    "first_k_dense_replace": 1,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 12,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 6,
+    "num_key_value_heads": 4,
+    "aux_loss_alpha": 0.1,
+}
 TTT = TIED | {"model_type": "ttt", "ttt_layer_type": "linear", "mini_batch_size": 4}
 TTT_MLP = TTT | {"ttt_layer_type": "mlp"}
 ZERO_BUBBLE = {"pp": 2, "schedule": "zero-bubble"}
@@ -90,6 +109,18 @@ LAYOUTS: dict[int, dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
         "StarCoder 2 CP2": (STARCODER2, {"cp": 2}),
         "GPT-NeoX TP2": (NEOX, {"tp": 2}),
         "GPT-NeoX FSDP2": (NEOX, {"dp_shard": 2}),
+        "Mixtral FSDP2": (MIXTRAL, {"dp_shard": 2}),
+        "Mixtral FSDP2, EP2, full recompute": (MIXTRAL, {"dp_shard": 2, "ep": 2, "recompute": "full"}),
+        "Mixtral TP2": (MIXTRAL, {"tp": 2}),
+        "Mixtral TP2, EP2": (MIXTRAL, {"tp": 2, "ep": 2}),
+        "Mixtral copies": (MIXTRAL, {"dp_replicate": 2}),
+        "OLMoE CP2, EP2": (OLMOE, {"cp": 2, "ep": 2}),
+        "OLMoE PP2": (OLMOE, {"pp": 2}),
+        "Qwen 3 MoE FSDP2, EP2": (QWEN3_MOE, {"dp_shard": 2, "ep": 2}),
+        "DeepSeek V3 FSDP2, EP2": (DEEPSEEK, {"dp_shard": 2, "ep": 2}),
+        "DeepSeek V3 TP2": (DEEPSEEK, {"tp": 2}),
+        "DeepSeek V3 CP2": (DEEPSEEK, {"cp": 2}),
+        "DeepSeek V3 PP2": (DEEPSEEK, {"pp": 2}),
         "TTT FSDP2, full recompute": (TTT, {"dp_shard": 2, "recompute": "full"}),
         "TTT PP2": (TTT, {"pp": 2}),
         "TTT-MLP FSDP2": (TTT_MLP, {"dp_shard": 2}),
@@ -116,9 +147,19 @@ LAYOUTS: dict[int, dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
         "Gemma 2 TP2xPP2": (GEMMA2, {"tp": 2, "pp": 2}),
         "Gemma 3 TP2xCP2": (GEMMA3, {"tp": 2, "cp": 2}),
         "GPT-NeoX TP2xPP2": (NEOX, {"tp": 2, "pp": 2}),
+        "Mixtral FSDP4, EP2": (MIXTRAL, {"dp_shard": 4, "ep": 2}),
+        "Mixtral HSDP2x2, EP2": (MIXTRAL, {"dp_replicate": 2, "dp_shard": 2, "ep": 2}),
+        "OLMoE FSDP2xTP2, EP2": (OLMOE, {"dp_shard": 2, "tp": 2, "ep": 2}),
+        "OLMoE FSDP2xTP2, EP4": (OLMOE, {"dp_shard": 2, "tp": 2, "ep": 4}),
+        "OLMoE FSDP2xPP2, EP2": (OLMOE, {"dp_shard": 2, "pp": 2, "ep": 2}),
+        "DeepSeek V3 FSDP2xTP2, EP4": (DEEPSEEK, {"dp_shard": 2, "tp": 2, "ep": 4}),
+        "DeepSeek V3 TP2xPP2, EP2": (DEEPSEEK, {"tp": 2, "pp": 2, "ep": 2}),
         "PP4, tied": (TIED, {"pp": 4}),
     },
-    8: {"FSDP2xTP2xPP2, tied": (TIED, {"dp_shard": 2, "tp": 2, "pp": 2})},
+    8: {
+        "FSDP2xTP2xPP2, tied": (TIED, {"dp_shard": 2, "tp": 2, "pp": 2}),
+        "DeepSeek V3 FSDP2xTP2xPP2, EP4": (DEEPSEEK, {"dp_shard": 2, "tp": 2, "pp": 2, "ep": 4}),
+    },
 }
 
 

@@ -19,7 +19,7 @@ class Balance:
         self.ranks = ranks
         self.layers = [part for model in models for part in model.modules() if isinstance(part, MixedFeedForward)]
         for layer in self.layers:
-            layer.share = 1 / microbatches / len(self.layers)
+            layer.share = 1 / microbatches
 
     @torch.no_grad()
     def finish_step(self) -> Tensor:

@@ -97,6 +97,8 @@ class MixedFeedForward(nn.Module):
         super().__init__()
         e = cast(Experts, d.experts)
         self.e, self.shard = e, shard
+        self.aux = e.aux / sum(layer.mixed for layer in d.layers)
+        """Coefficient of this layer's balancing loss: the model's is the mean over its layers."""
         self.share = 1.0
         """Share of a micro-batch in the loss of a step."""
         self.router = Router(d, e)
@@ -109,7 +111,7 @@ class MixedFeedForward(nn.Module):
         routed = self.router(x.flatten(0, 1))
         self.load.add_(load_of(routed.experts.flatten(), self.e.count))
         weights = routed.weights
-        if self.e.aux and self.training and torch.is_grad_enabled():
+        if self.aux and self.training and torch.is_grad_enabled():
             weights = cast(Tensor, _AddedLoss.apply(weights, self._imbalance(routed, x.shape[0]), self.share))
         y = self.experts(x.flatten(0, 1), routed.experts, weights).unflatten(0, x.shape[:2])
         # computed while rows are on their way to other ranks and back
@@ -130,7 +132,7 @@ class MixedFeedForward(nn.Module):
         length = choices.shape[1] / e.chosen * shard.tp  # tokens of a sequence whose scores this context-parallel rank sums
         scores = routed.scores.view(sequences, -1, e.count).sum(1) / length
         shares = loads / loads.sum(-1, keepdim=True)
-        return e.aux * e.count * (shares * scores).sum(-1).mean()
+        return self.aux * e.count * (shares * scores).sum(-1).mean()
 
 
 class _AddedLoss(torch.autograd.Function):
