@@ -121,6 +121,10 @@ def olmo2(config: Config) -> Decoder:
     return replace(llama_like(config), qkv_bias=bias, out_bias=bias, qk_norm="all")
 
 
+def glm4(config: Config) -> Decoder:
+    return replace(llama_like(config, kv_heads=2, head_dim=128), qkv_bias=config.flag("attention_bias", True), norms=4)
+
+
 def starcoder2(config: Config) -> Decoder:
     d = llama_like(config, kv_heads=2)
     bias = config.flag("use_bias", True)
@@ -250,6 +254,7 @@ READERS: dict[str, Callable[[Config], Decoder]] = {
     "starcoder2": starcoder2,
     "mpt": mpt,
     "granite": llama,
+    "glm4": glm4,
     "smollm3": smollm3,
 }
 model_types = frozenset(READERS)

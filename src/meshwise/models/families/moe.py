@@ -1,4 +1,4 @@
-"""Mixtures of experts with ordinary attention: Mixtral, Qwen 2/3 MoE, gpt-oss, Llama 4."""
+"""Mixtures of experts with ordinary attention: Mixtral, Qwen 2/3 MoE, OLMoE, gpt-oss, Llama 4."""
 
 from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
@@ -62,6 +62,14 @@ def qwen3_moe(config: Config) -> Body:
     return assemble_sparse(d, attentions(d), moe, sparse_qwen(config, d.layers), expert_hyperparameters(number, active, width))
 
 
+def olmoe(config: Config) -> Body:
+    bias = config.flag("attention_bias", False)
+    d = replace(llama_like(config), qkv_bias=bias, out_bias=bias, qk_norm="all")
+    number, active = expert_counts(config, "num_experts", "num_local_experts")
+    moe = experts(d, number, active, d.ffn)
+    return assemble_sparse(d, attentions(d), moe, lambda i: True, expert_hyperparameters(number, active, d.ffn))
+
+
 def qwen2_moe(config: Config) -> Body:
     d = llama_like(config, kv_heads=16)
     d = replace(d, qkv_bias=config.flag("qkv_bias", True), windows=qwen_windows(config, d.layers))
@@ -114,6 +122,7 @@ READERS: dict[str, Callable[[Config], Body]] = {
     "mixtral": mixtral,
     "qwen2_moe": qwen2_moe,
     "qwen3_moe": qwen3_moe,
+    "olmoe": olmoe,
     "gpt_oss": gpt_oss,
     "llama4_text": llama4,
 }

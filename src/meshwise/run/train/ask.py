@@ -21,7 +21,7 @@ DEFAULT = "llama-debug"
 """Model of a run that names none."""
 STEPS, SHORT = 40, 8
 """Steps of a run, and of each short run of --sweep and --report."""
-AXES = ("dp_replicate", "dp_shard", "tp", "pp", "cp", "mbs", "vpp", "zero", "schedule", "recompute")
+AXES = ("dp_replicate", "dp_shard", "tp", "pp", "cp", "ep", "mbs", "vpp", "zero", "schedule", "recompute")
 """Fields that set an axis of the layout."""
 _SINGLE = ("dry_run", "report", "save", "checkpoint_every", "tensorboard", "profile", "memory_snapshot")
 """Options of one run, which a sweep of short runs does not take."""
@@ -101,6 +101,7 @@ class TrainRun(Ask):
     tp: int | None = asked(default=None, converter=_AXIS, help=BY_NAME["tp"].help, group=LAYOUT)
     pp: int | None = asked(default=None, converter=_AXIS, help=BY_NAME["pp"].help, group=LAYOUT)
     cp: int | None = asked(default=None, converter=_AXIS, help=BY_NAME["cp"].help, group=LAYOUT)
+    ep: int | None = asked(default=None, converter=_AXIS, help=BY_NAME["ep"].help, group=LAYOUT)
     mbs: int | None = asked(default=None, converter=_AXIS, help=BY_NAME["mbs"].help, group=LAYOUT)
     vpp: int | None = asked(default=None, converter=_AXIS, help=BY_NAME["vpp"].help, group=LAYOUT)
     zero: int | None = asked(

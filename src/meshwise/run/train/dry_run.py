@@ -22,7 +22,7 @@ from meshwise.workers.trainer.models.tensors import HEAD
 from meshwise.workers.trainer.settings import Layout, Settings
 from meshwise.workers.trainer.stages import Span, spans, stages_of_rank
 
-OUTPUTS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "embed_tokens", "embed_positions", "lm_head")
+OUTPUTS = ("q_proj", "k_proj", "v_proj", "q_b_proj", "kv_b_proj", "gate_proj", "up_proj", "embed_tokens", "embed_positions", "lm_head")
 """Modules that tensor parallelism cuts along dimension 0: outputs of a linear layer, rows of an embedding."""
 INPUTS = ("o_proj", "down_proj")
 """Modules that tensor parallelism cuts along dimension 1, their inputs."""
@@ -139,7 +139,7 @@ def describe(run: TrainRun, ready: Launch) -> DryRun:
     s, row = ready.settings, ready.predicted() if ready.on else None
     a = s.layout
     named: dict[str, Any] = {axis: getattr(a, axis) for axis in AXES}
-    named |= {"ep": 1, "etp": 1, "sp": 0, "offload": "none", "zero": a.zero if a.dp_shard > 1 else 0}
+    named |= {"etp": 1, "sp": 0, "offload": "none", "zero": a.zero if a.dp_shard > 1 else 0}
     named |= {"schedule": "zero-bubble" if a.schedule == "zbv" else a.schedule}
     return DryRun(
         commands=tuple(_commands(run, ready)),
@@ -205,6 +205,8 @@ def _shard(name: str, shape: tuple[int, ...], a: Layout, gains: tuple[str, ...])
     """Return the part of a weight on the first rank. Tensor parallelism also cuts the `gains`."""
     module, kind = name.split(".")[-2:]
     local, cuts = list(shape), list[str]()
+    if module == "experts":
+        return _shard_experts(name, shape, a)
     dimension = 0 if module in (*OUTPUTS, *gains) else 1 if module in INPUTS and kind == "weight" else None
     if a.tp > 1 and dimension is not None:
         local[dimension] //= a.tp
@@ -214,3 +216,10 @@ def _shard(name: str, shape: tuple[int, ...], a: Layout, gains: tuple[str, ...])
         local[0] = -(-local[0] // shards)
         cuts.append(f"dim 0 over {shards} shards")
     return Shard(name, shape, tuple(local), ", ".join(cuts))
+
+
+def _shard_experts(name: str, shape: tuple[int, ...], a: Layout) -> Shard:
+    """Return the experts on the first rank: spread over ep ranks, and sharded over those that would hold the same ones."""
+    each, shards = shape[0] // a.ep, a.dp_shard * a.cp * a.tp // a.ep
+    cuts = [f"dim 0 over ep {a.ep}"] * (a.ep > 1) + [f"dim 0 over {shards} shards"] * (shards > 1)
+    return Shard(name, shape, (-(-each // shards), *shape[1:]), ", ".join(cuts))

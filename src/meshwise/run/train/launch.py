@@ -166,8 +166,10 @@ def _read_plan(what: str) -> tuple[TrainAsk, Axes]:
     """Return the question of a plan and the axes of its best layout; refuse a plan that the trainer cannot run."""
     made = plan.read(Path(what))
     row = made.best.layout
-    if int(row["ep"]) > 1 or row["offload"] != "none":
-        raise UserError(f"{what}: the trainer has no expert parallelism and no offload; plan with --fix ep=1,offload=none")
+    if row["offload"] != "none":
+        raise UserError(f"{what}: the trainer has no offload; plan with --fix offload=none")
+    if int(row["ep"]) > 1 and int(row["etp"]) > 1:
+        raise UserError(f"{what}: the trainer does not cut an expert over tensor-parallel ranks; plan with --fix etp=1")
     if made.ask.precision not in PRECISIONS or made.ask.optimizer != "adamw":
         raise UserError(
             f"{what} is for {made.ask.precision} and {made.ask.optimizer}, but the trainer only has bf16 and adamw: plan with these"

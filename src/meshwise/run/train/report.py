@@ -81,6 +81,7 @@ def sections(measured: Measured, forecast: Forecast | None) -> list[Section]:
         headline(measured, forecast),
         *parts(measured, forecast),
         *([memory(measured, forecast)] if forecast else []),
+        *experts(measured),
         balance(measured),
         scaling(measured),
         *([next_to_try(measured, forecast)] if forecast else []),
@@ -188,6 +189,16 @@ def memory(measured: Measured, forecast: Forecast) -> Section:
     return Section(
         "memory by kind, fullest device", Table(("", "predicted", "measured"), tuple(rows)), (f"measured: {kind_measured}",)
     )
+
+
+def experts(measured: Measured) -> list[Section]:
+    """Return how evenly the router used the experts; nothing for a model without."""
+    loads = [step.imbalance for step in measured_steps(measured.since_restart) if step.imbalance]
+    if not loads:
+        return []
+    line = f"busiest expert over the mean, worst layer: {loads[0]:.2f} at first, {loads[-1]:.2f} at last, {max(loads):.2f} at most"
+    even = "1.00 is even; the ranks of busy experts are waited for" if measured.settings.layout.ep > 1 else "1.00 is even"
+    return [Section("balance of experts", lines=(line, even))]
 
 
 def balance(measured: Measured) -> Section:

@@ -18,8 +18,13 @@ class Balance:
     def __init__(self, ranks: Ranks, models: list[nn.Module], microbatches: int) -> None:
         self.ranks = ranks
         self.layers = [part for model in models for part in model.modules() if isinstance(part, MixedFeedForward)]
+        self.models = models
         for layer in self.layers:
             layer.share = 1 / microbatches
+
+    def buffers(self) -> dict[str, Tensor]:
+        """Return the biases of this rank's stages, which a checkpoint holds."""
+        return {name: buffer for model in self.models for name, buffer in model.named_buffers() if name.endswith(".balance")}
 
     @torch.no_grad()
     def finish_step(self) -> Tensor:

@@ -42,7 +42,8 @@ def _train(settings: Settings, device: torch.device, heart: Heartbeat) -> None:
     parameters = named_parameters(passes.models)
     optimizer = make_optimizer(settings, parameters)
     tied = tied_embedding(settings.model)
-    checkpoints = Checkpoints(settings, parameters, optimizer, tied, heart.progress) if settings.checkpoint_every else None
+    kept = passes.balance.buffers()
+    checkpoints = Checkpoints(settings, parameters, optimizer, tied, heart.progress, kept) if settings.checkpoint_every else None
     first, skipped, ahead = checkpoints.resume() if checkpoints else ResumePoint()
     recorder = Recorder(settings, ranks, device, passes.phases, first)
     skips, done = SkippedSteps(settings, skipped), first
@@ -107,9 +108,9 @@ class DelayedResults:
         done, self.pending = self.pending, None
         seconds = done.end.since(self.last)
         self.last = done.end
-        loss, total = done.numbers.tolist()
-        phases = done.phases
-        step = Step(done.step, loss, total, seconds, peak_memory(self.device), phases.seconds(), phases.cpu_seconds())
+        loss, total, imbalance = done.numbers.tolist()
+        times = (done.phases.seconds(), done.phases.cpu_seconds())
+        step = Step(done.step, loss, total, seconds, peak_memory(self.device), *times, imbalance=imbalance)
         self.recorder.record(step)
         note = self.skips.check(done.step, loss, total)
         if note and dist.get_rank() == 0:

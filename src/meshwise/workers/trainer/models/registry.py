@@ -113,6 +113,8 @@ def parameters_of(config: Config) -> Shapes:
     found: Shapes = {}
     for stored in stored_of(config).values():
         for part in stored.parts:
+            if part.parameter.endswith(".balance"):  # moved by the loads of experts, not by gradients
+                continue
             rows = part.first + part.shape[0]  # first rows and indices rise
             found[part.parameter] = (rows, *part.shape[1:]) if part.index is None else (part.index + 1, rows, *part.shape[1:])
     return found

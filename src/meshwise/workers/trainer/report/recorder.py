@@ -149,6 +149,7 @@ def scalars(settings: Settings, step: Step) -> dict[str, float]:
     """Return a step's values by the names of TensorBoard's curves."""
     tokens, flops, mfu = rates(settings, step.seconds)
     values = {"loss": step.loss, "grad_norm": step.grad_norm, "tokens_per_second": tokens, "seconds": step.seconds}
+    values |= {"expert_imbalance": step.imbalance} if step.imbalance else {}
     values |= {"memory_gib": step.memory / 2**30, "tflops_per_device": flops / 1e12, "mfu": mfu}
     return values | {f"phases/{name}": seconds for name, seconds in step.phases.items()}
 

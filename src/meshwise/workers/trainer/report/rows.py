@@ -36,6 +36,8 @@ class Step:
     """CPU seconds by phase, which do not grow while a rank waits; empty on a GPU."""
     ended: float = field(default_factory=time)
     """When the step ended, in seconds since 1970."""
+    imbalance: float = 0.0
+    """Load of the busiest expert over the mean, in the worst layer; 0 if the model has no experts."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,7 @@ def run_columns(settings: Settings, per_node: int) -> dict[str, object]:
         "tp": a.tp,
         "pp": a.pp,
         "cp": a.cp,
+        **({"ep": a.ep} if m.experts else {}),
         "zero_stage": a.zero if a.dp_shard > 1 else 0,
         "sharding": "hsdp" if a.dp_replicate > 1 and a.dp_shard > 1 else "fsdp" if a.dp_shard > 1 else "ddp",
         "micro_batch": a.mbs,
