@@ -24,6 +24,14 @@ SMALL = {
 }  # fmt: skip
 
 
+OLMOE = {
+    "model_type": "olmoe", "hidden_size": 2048, "intermediate_size": 1024, "num_hidden_layers": 16, "num_attention_heads": 16,
+    "num_key_value_heads": 16, "vocab_size": 50304, "num_experts": 64, "num_experts_per_tok": 8, "norm_topk_prob": False,
+    "rope_theta": 10000.0, "rms_norm_eps": 1e-5, "tie_word_embeddings": False, "router_aux_loss_coef": 0.01,
+}  # fmt: skip
+"""allenai/OLMoE-1B-7B-0924."""
+
+
 def preset(name: str) -> dict[str, Any]:
     values = json.loads((ROOT / f"src/meshwise/data/models/{name}.json").read_text(encoding="utf-8"))
     return {key: value for key, value in values.items() if key != "meshwise"}
@@ -52,6 +60,7 @@ CASES: dict[str, tuple[str, int, int, dict[str, Any]]] = {
     "bloom-560m": ("bloom-560m", 8, 2048, {}),
     "bloom-560m-llama": ("bloom-560m as llama", 8, 2048, {}),
     "gpt2": ("gpt2", 8, 1024, {}),
+    "olmoe-1b-7b": ("olmoe-1b-7b", 4, 2048, {}),
     "hf-1b": ("llama-3.2-1b", 8, 2048, {"hf": True}),
     "hf-125m": ("125m", 8, 2048, {"hf": True}),
     "hf-125m-compiled": ("125m", 8, 2048, {"hf": True, "compile": True}),
@@ -60,7 +69,8 @@ CASES: dict[str, tuple[str, int, int, dict[str, Any]]] = {
 
 def config(name: str) -> dict[str, Any]:
     """Return the config of a preset; with 'as llama', of a Llama of the same sizes and the same FLOPs in its products."""
-    values = SMALL if name == "125m" else preset(name.partition(" ")[0])
+    own = {"125m": SMALL, "olmoe-1b-7b": OLMOE}
+    values = own[name] if name in own else preset(name.partition(" ")[0])
     if not name.endswith("as llama"):
         return values
     if values["model_type"] != "bloom":
@@ -78,6 +88,7 @@ def ours(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, 
     import torch.distributed as dist
 
     from meshwise.workers.trainer.gradients import named_parameters
+    from meshwise.workers.trainer.models.registry import sizes_of
     from meshwise.workers.trainer.optimizer import make_optimizer
     from meshwise.workers.trainer.parallel import Ranks
     from meshwise.workers.trainer.passes import Passes
@@ -118,10 +129,19 @@ def ours(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, 
     host = time.perf_counter() - host
     torch.cuda.synchronize()
     seconds = sorted(ends[i].since(ends[i - 1]) for i in range(STEPS - COUNTED + 1, STEPS))
-    row = {"params": count, "seconds": seconds[len(seconds) // 2], "first": first, "host": host / COUNTED}
+    unused = sum(p.numel() for name, p in parameters if ".experts." in name)
+    share = settings.model.get("num_experts_per_tok", 1) / sizes_of(settings.model).experts if unused else 1.0
+    row = {
+        "params": count,
+        "active": count - unused * (1 - share),
+        "seconds": seconds[len(seconds) // 2],
+        "first": first,
+        "host": host / COUNTED,
+    }
     row |= {
         "memory": torch.cuda.max_memory_allocated() / 2**30,
         "loss": [round(float(n[0]), 4) for n in losses[:: STEPS // 6]],
+        "imbalance": round(float(losses[-1][2]), 2),
     }
     if options.get("profile"):
         row["parts"] = profiled(lambda: stepper.launch(STEPS, data[0][0], data[0][1]))

@@ -42,6 +42,24 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "glm4": SIZES | {"head_dim": 32},
     "starcoder2": SIZES,
     "gpt_neox": SIZES,
+    "mixtral": SIZES | {"num_local_experts": 4, "sliding_window": None},
+    "olmoe": SIZES | {"num_experts": 8, "num_experts_per_tok": 3},
+    "qwen3_moe": SIZES | {"head_dim": 64, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64},
+    "deepseek_v3": SIZES
+    | {
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 3,
+        "n_group": 4,
+        "topk_group": 2,
+        "moe_intermediate_size": 64,
+        "first_k_dense_replace": 1,
+        "q_lora_rank": 64,
+        "kv_lora_rank": 64,
+        "qk_nope_head_dim": 32,
+        "qk_rope_head_dim": 16,
+        "v_head_dim": 32,
+        "num_key_value_heads": 4,
+    },
 }
 
 

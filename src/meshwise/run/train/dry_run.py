@@ -22,7 +22,18 @@ from meshwise.workers.trainer.models.tensors import HEAD
 from meshwise.workers.trainer.settings import Layout, Settings
 from meshwise.workers.trainer.stages import Span, spans, stages_of_rank
 
-OUTPUTS = ("q_proj", "k_proj", "v_proj", "q_b_proj", "kv_b_proj", "gate_proj", "up_proj", "embed_tokens", "embed_positions", "lm_head")
+OUTPUTS = (
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "q_b_proj",
+    "kv_b_proj",
+    "gate_proj",
+    "up_proj",
+    "embed_tokens",
+    "embed_positions",
+    "lm_head",
+)
 """Modules that tensor parallelism cuts along dimension 0: outputs of a linear layer, rows of an embedding."""
 INPUTS = ("o_proj", "down_proj")
 """Modules that tensor parallelism cuts along dimension 1, their inputs."""

@@ -196,7 +196,9 @@ def experts(measured: Measured) -> list[Section]:
     loads = [step.imbalance for step in measured_steps(measured.since_restart) if step.imbalance]
     if not loads:
         return []
-    line = f"busiest expert over the mean, worst layer: {loads[0]:.2f} at first, {loads[-1]:.2f} at last, {max(loads):.2f} at most"
+    line = (
+        f"busiest expert over the mean, worst layer: {loads[0]:.2f} at first, {loads[-1]:.2f} at last, {max(loads):.2f} at most"
+    )
     even = "1.00 is even; the ranks of busy experts are waited for" if measured.settings.layout.ep > 1 else "1.00 is even"
     return [Section("balance of experts", lines=(line, even))]
 

@@ -101,7 +101,9 @@ CASES: dict[str, Any] = {
     "OLMoE": tiny("Olmoe", **GROUPED, num_experts=8, num_experts_per_tok=3),
     "DeepSeek V3": tiny("DeepseekV3", **DEEPSEEK),
     "DeepSeek V3, no latent queries, YaRN": tiny(
-        "DeepseekV3", **(DEEPSEEK | {"q_lora_rank": None, "n_group": 1, "topk_group": 1}), rope_parameters=YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}
+        "DeepseekV3",
+        **(DEEPSEEK | {"q_lora_rank": None, "n_group": 1, "topk_group": 1}),
+        rope_parameters=YARN | {"mscale": 1.0, "mscale_all_dim": 1.0},
     ),
     "BLOOM": transformers.BloomConfig(**BLOOM, n_head=4),
     "GPT-2": transformers.GPT2Config(**GPT2),

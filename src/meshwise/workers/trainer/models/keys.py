@@ -87,7 +87,9 @@ def unsupported(d: Description) -> str:
         return f"the activation function {d.activation!r} is not supported; the trainer has silu, gelu and gelu_pytorch_tanh"
     experts = d.experts
     if experts and experts.chosen > experts.count:
-        return f"the router chooses {experts.chosen} experts per token, but a layer has {experts.count}; lower num_experts_per_tok"
+        return (
+            f"the router chooses {experts.chosen} experts per token, but a layer has {experts.count}; lower num_experts_per_tok"
+        )
     if experts and (experts.count % experts.groups or experts.kept_groups > experts.groups):
         return f"{experts.count} experts in {experts.groups} groups, of which a token keeps {experts.kept_groups}: groups must be equal and enough"
     for rotary in (layer.rotary for layer in d.layers if layer.rotary):

@@ -34,9 +34,7 @@ class Storage:
     transposed: tuple[str, ...] = ()
     """Endings of HF's names of matrices that are stored inputs first."""
     experts: str = "mlp.experts"
-    expert_names: Mapping[str, str] = field(
-        default_factory=lambda: {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
-    )
+    expert_names: Mapping[str, str] = field(default_factory=lambda: {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"})
     """HF's names of an expert's matrices."""
 
 

@@ -97,7 +97,7 @@ def _padded(x: Tensor) -> Tensor:
 
 def grouped_product(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
     """Multiply each expert's rows (rows, inputs) by its matrix of `weights` (experts, outputs, inputs)."""
-    if rows.is_cuda:
+    if rows.is_cuda and rows.dtype == torch.bfloat16:
         return cast(Tensor, torch._grouped_mm(rows, weights.transpose(-2, -1), offs=ends))  # pyright: ignore[reportPrivateUsage]
     return _product_by_product(rows, weights, ends)
 

@@ -148,4 +148,3 @@ class _AddedLoss(torch.autograd.Function):
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, Tensor, None]:
         (loss,) = ctx.saved_tensors
         return outer[0], torch.full_like(loss, ctx.share), None
-

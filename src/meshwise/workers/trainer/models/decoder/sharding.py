@@ -69,7 +69,9 @@ def _block(d: Description, layer: Layer) -> dict[str, ParallelStyle]:
     found: dict[str, ParallelStyle] = {name: SequenceParallel(use_local_output=name in local) for name in norm_names(d)}
     found["self_attn"] = whole
     if d.latent:
-        found |= {f"self_attn.{name}": ColwiseParallel() for name in ("q_b_proj" if d.latent.query_rank else "q_proj", "kv_b_proj")}
+        found |= {
+            f"self_attn.{name}": ColwiseParallel() for name in ("q_b_proj" if d.latent.query_rank else "q_proj", "kv_b_proj")
+        }
         found |= {f"self_attn.{name}": Copied() for name in ("kv_a_proj", "kv_a_norm")}
         found |= {f"self_attn.{name}": Copied() for name in ("q_a_proj", "q_a_norm") if d.latent.query_rank}
     else:
@@ -83,8 +85,6 @@ def _block(d: Description, layer: Layer) -> dict[str, ParallelStyle]:
 
 
 def _feed_forward(name: str, d: Description) -> dict[str, ParallelStyle]:
-    found: dict[str, ParallelStyle] = {
-        name: PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
-    }
+    found: dict[str, ParallelStyle] = {name: PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))}
     found |= {f"{name}.{part}_proj": ColwiseParallel() for part in (("gate", "up") if d.gated else ("up",))}
     return found | {f"{name}.down_proj": RowwiseParallel(output_layouts=Shard(1))}
