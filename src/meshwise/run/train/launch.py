@@ -17,6 +17,7 @@ from meshwise.plan.train.choice import Choice
 from meshwise.run.callbacks import Say
 from meshwise.run.packages import require
 from meshwise.run.text import corpus
+from meshwise.run.text import tokenizer as tokenizers
 from meshwise.run.text.fingerprint import fingerprint
 from meshwise.run.train import hosts
 from meshwise.run.train.ask import DEFAULT, TrainRun
@@ -24,11 +25,13 @@ from meshwise.run.train.hosts import Hosts
 from meshwise.units import GIB
 from meshwise.workers.trainer.hf import expected
 from meshwise.workers.trainer.models.registry import family_of, sizes_of, unsupported
+from meshwise.workers.trainer.recipe import default_rate, default_warm_up
 from meshwise.workers.trainer.settings import (
     PRECISIONS,
     SPLIT_BACKWARD,
     Layout,
     Settings,
+    TokenFile,
     broken_rules,
     valid_choices,
 )
@@ -64,6 +67,8 @@ class Launch:
     """Whether the network between nodes is an assumption."""
     text: "corpus.Corpus | None" = None
     """The data; None is the embedded text as bytes."""
+    eval_text: "corpus.Corpus | None" = None
+    """The data of the validation loss, if there is one."""
     hosts: Hosts = field(default_factory=Hosts)
     max_restarts: int = 0
 
@@ -92,10 +97,23 @@ class Launch:
 
     def tokenize(self, say: Say) -> "Launch":
         """Return the launch with token files to read; they are made where none are cached."""
-        if self.text is None:
-            return self
-        files = corpus.tokenize(self.text, Path(self.settings.out), self.settings.seq, say)
-        return replace(self, settings=replace(self.settings, data=files))
+        out, s = Path(self.settings.out), self.settings
+        if self.text is not None:
+            s = replace(s, data=corpus.tokenize(self.text, out, s.seq, say))
+        if self.eval_text is not None:
+            s = replace(s, eval_data=self._tokenize_eval(self.eval_text, out, say))
+        return replace(self, settings=s)
+
+    def _tokenize_eval(self, text: "corpus.Corpus", out: Path, say: Say) -> "tuple[TokenFile, ...]":
+        """Return the token files of the validation text, read with the tokenizer that was learned from the data, if one was."""
+        learned = out / "tokenizer.json"
+        if text.tokenizer and text.tokenizer.unlearned and learned.is_file():
+            text = replace(text, tokenizer=tokenizers.find(str(learned)))
+        files, need = corpus.tokenize(text, out, self.settings.seq, say), self.settings.batch
+        have = sum(file.windows(self.settings.seq) for file in files)
+        if have < need:
+            raise UserError(f"--eval-data {text.given} has {have} sequences of {self.settings.seq}, fewer than a batch of {need}")
+        return files
 
 
 def prepare(run: TrainRun) -> Launch:
@@ -115,12 +133,18 @@ def prepare(run: TrainRun) -> Launch:
     text = corpus.find(run.data, run.tokenizer, run.text_key, run.seed)
     if text:
         corpus.check_fits(text, name, sizes_of(values).vocab, seq)
+    eval_text = corpus.find(run.eval_data, run.tokenizer, run.text_key, run.seed) if run.eval_data else None
+    if eval_text is None and run.eval_data:
+        eval_text = corpus.find(run.eval_data, "bytes", "", run.seed)
+    if eval_text:
+        corpus.check_fits(eval_text, name, sizes_of(values).vocab, seq)
     # split backward passes cannot be compiled, and on a CPU compiling takes longer than most runs
     defaults: dict[str, Any] = {"compile": device == "cuda" and layout.schedule not in SPLIT_BACKWARD}
+    defaults |= {"lr": default_rate(model.active_params), "warmup": default_warm_up(model.active_params, run.options["steps"])}
     settings = Settings(
         name=name, given=given, model=values, layout=layout, batch=batch, seq=seq, device=device,
         precision=run.precision or ("bf16" if device == "cuda" else "fp32"),
-        text=text.description if text else "", tokenizer=bool(text and text.has_tokenizer_file), **(defaults | run.options),
+        text=text.description if text else "", eval_text=eval_text.description if eval_text else "", tokenizer=bool(text and text.has_tokenizer_file), **(defaults | run.options),
     )  # fmt: skip
     if text and settings.checkpoint_every:
         settings = replace(settings, fingerprint=fingerprint(text))
@@ -134,7 +158,9 @@ def prepare(run: TrainRun) -> Launch:
     # without a checkpoint a restart would begin at the first step
     restarts = (RESTARTS if settings.checkpoint_every else 0) if run.max_restarts is None else run.max_restarts
     assumed = not (run.on or planned) and on.endswith(f"@{here.NETWORK}")
-    return Launch(replace(settings, facts=_facts(model, settings, on)), model, on, text, nodes, restarts, assumed=assumed)
+    return Launch(
+        replace(settings, facts=_facts(model, settings, on)), model, on, text, eval_text, nodes, restarts, assumed=assumed
+    )
 
 
 def _device(run: TrainRun, planned: TrainAsk | None) -> str:
@@ -262,6 +288,10 @@ def _check_monitoring(s: Settings) -> None:
         raise UserError("--memory-snapshot records GPU memory, but this run is on a CPU; --profile works there")
     if s.tensorboard:
         require("tensorboard", "--tensorboard")
+    for name in s.track:
+        require(name, f"--track {name}")
+    if s.metrics_file and not Path(s.metrics_file).parent.is_dir():
+        raise UserError(f"--metrics-file {s.metrics_file}: the folder {Path(s.metrics_file).parent} does not exist")
     if s.profile_steps and s.profile_from >= s.steps:
         raise UserError(f"--profile starts at step {s.profile_from + 1}, but the run has {s.steps} steps")
 

@@ -12,6 +12,7 @@ from meshwise.run.train.advice import Forecast, advice
 from meshwise.run.train.sections import Section, Table
 from meshwise.units import GIB
 from meshwise.workers.trainer.report.rows import (
+    EVALUATIONS,
     Rank,
     Step,
     measured_steps,
@@ -81,6 +82,7 @@ def sections(measured: Measured, forecast: Forecast | None) -> list[Section]:
         headline(measured, forecast),
         *parts(measured, forecast),
         *([memory(measured, forecast)] if forecast else []),
+        *validation(measured),
         *experts(measured),
         balance(measured),
         scaling(measured),
@@ -191,6 +193,19 @@ def memory(measured: Measured, forecast: Forecast) -> Section:
     )
 
 
+def validation(measured: Measured) -> list[Section]:
+    """Return the validation losses of the run; nothing if it had none."""
+    rows = read_rows(Path(measured.settings.out) / EVALUATIONS)
+    if not rows or not measured.settings.eval_text:
+        return []
+    cells = tuple((f"after step {row['step']}", f"{row['loss']:.4f}") for row in rows[-8:])
+    return [
+        Section(
+            "validation loss", Table(("", "loss"), cells), (f"{rows[-1]['tokens']:,} tokens of {measured.settings.eval_text}",)
+        )
+    ]
+
+
 def experts(measured: Measured) -> list[Section]:
     """Return how evenly the router used the experts; nothing for a model without."""
     loads = [step.imbalance for step in measured_steps(measured.since_restart) if step.imbalance]
@@ -298,6 +313,7 @@ def files_in(folder: Path) -> str:
         "config.json",
         "environment.json",
         "steps.jsonl",
+        "evaluations.jsonl",
         "ranks.json",
         "measurement.jsonl",
         "report.md",

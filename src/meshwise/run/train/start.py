@@ -25,6 +25,7 @@ from meshwise.units import GIB
 from meshwise.workers.trainer.ranks.output import ignore_broken_pipe
 from meshwise.workers.trainer.report.rows import PREDICTED, add_row, read_rows
 from meshwise.workers.trainer.report.rows import failure as failure_row
+from meshwise.workers.trainer.settings import Settings
 
 OUT_OF_MEMORY = ("outofmemoryerror", "out of memory", "cannot allocate memory", "exitcode: -9", "exitcode  : -9")
 """How PyTorch, Linux and torchrun report it; a process that was killed (-9) had most often used too much memory."""
@@ -161,8 +162,18 @@ def _announcement(ready: Launch) -> list[str]:
     return [
         f"{s.name}: {ready.model.params:,} parameters, {s.batch} x {s.seq} tokens per step in {parts}, "
         f"{s.precision} on {workers}{nodes}",
+        f"learning rate {s.lr:g} after {s.warmup} steps of warm-up, then {s.lr_schedule}; gradient clipped to {s.clip:g}, weight decay "
+        f"{s.weight_decay:g}{_accumulation(s)}",
         *ready.notes,
     ]
+
+
+def _accumulation(s: Settings) -> str:
+    """Return how many micro-batches a step accumulates, if several."""
+    if s.microbatches == 1:
+        return ""
+    ranks = " on each data-parallel rank" if s.layout.dp > 1 else ""
+    return f"; gradients of {s.microbatches} micro-batches of {s.layout.mbs} sequences are accumulated{ranks}"
 
 
 def _plural(number: int, what: str) -> str:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from meshwise.workers.trainer import weights
 from meshwise.workers.trainer.checkpoint import Checkpoints, ResumePoint
 from meshwise.workers.trainer.data.batches import Batches
+from meshwise.workers.trainer.evaluation import Evaluator
 from meshwise.workers.trainer.gradients import named_parameters
 from meshwise.workers.trainer.hf.expected import config_json
 from meshwise.workers.trainer.models.registry import tied_embedding
@@ -49,6 +50,7 @@ def _train(settings: Settings, device: torch.device, heart: Heartbeat) -> None:
     skips, done = SkippedSteps(settings, skipped), first
     stepper = Stepper(settings, ranks, passes, optimizer, parameters)
     results = DelayedResults(device, recorder, skips)
+    evaluator = Evaluator(settings, ranks, passes) if settings.eval_data else None
     heart.start_from(first)
     with Batches(settings, ranks, first, ahead) as batches:
         while heart.begin_step(done) and done < settings.steps:
@@ -57,6 +59,10 @@ def _train(settings: Settings, device: torch.device, heart: Heartbeat) -> None:
             with recorder.step(done):
                 results.add(stepper.launch(done, tokens, targets))
             done += 1
+            if evaluator and (done == settings.steps or (settings.eval_every and done % settings.eval_every == 0)):
+                results.read()
+                recorder.evaluated(evaluator.run(done))
+                results.restart()
             if checkpoints and (done % settings.checkpoint_every == 0 or done == settings.steps):
                 results.read()
                 checkpoints.save(done, skips.total)
@@ -100,6 +106,10 @@ class DelayedResults:
         self.pending = launched
         if self.device.type == "cpu":
             self.read()
+
+    def restart(self) -> None:
+        """Time the next step from now on."""
+        self.last = Moment.now(self.device)
 
     def read(self) -> None:
         """Print and record the step that was not read yet."""

@@ -14,6 +14,8 @@ RECOMPUTE = ("none", "selective", "full")
 PRECISIONS = ("bf16", "fp32")
 DEVICES = ("cpu", "cuda")
 ON_NAN = ("stop", "skip")
+LR_SCHEDULES = ("cosine", "wsd", "linear")
+TRACKERS = ("wandb", "trackio")
 BYTES = 256
 """Vocabulary of the embedded text: one token per byte."""
 
@@ -80,7 +82,11 @@ class Settings:
     steps: int = 20
     lr: float = 3e-3
     warmup: int = 5
+    lr_schedule: str = "cosine"
     clip: float = 1.0
+    """Largest norm of the gradient; larger ones are scaled down to it."""
+    weight_decay: float = 0.1
+    """Of matrices; norms and biases have none."""
     precision: str = "bf16"
     device: str = "cpu"
     seed: int = 0
@@ -94,6 +100,12 @@ class Settings:
     """Description of the data; empty for the embedded text."""
     fingerprint: str = ""
     """Fingerprint of the data, set if checkpoints must recognize it."""
+    eval_data: tuple[TokenFile, ...] = ()
+    """Token files of the validation loss; empty: there is none."""
+    eval_text: str = ""
+    """Description of the validation data."""
+    eval_every: int = 0
+    """Steps between validation losses; 0: only after the last."""
     tokenizer: bool = False
     """Whether the data was tokenized with tokenizer.json in the run's folder."""
     weights: str = ""
@@ -110,6 +122,10 @@ class Settings:
     """stop, or skip: do not apply a step whose loss or gradient is not finite."""
     tensorboard: bool = False
     """Write TensorBoard curves to tensorboard/ of the run's folder."""
+    track: tuple[str, ...] = ()
+    """Dashboards that get the curves: wandb, trackio."""
+    metrics_file: str = ""
+    """File that holds the latest values in Prometheus' text format; empty: none."""
     profile_from: int = 0
     profile_steps: int = 0
     """Number of steps from `profile_from` on that torch's profiler traces on rank 0; 0: none."""
@@ -142,8 +158,8 @@ class Settings:
     @staticmethod
     def read(path: Path) -> "Settings":
         values = json.loads(path.read_text(encoding="utf-8"))
-        files = tuple(TokenFile(**file) for file in values.get("data", ()))
-        return Settings(**(values | {"layout": Layout(**values["layout"]), "data": files}))
+        files = {key: tuple(TokenFile(**file) for file in values.get(key, ())) for key in ("data", "eval_data")}
+        return Settings(**(values | {"layout": Layout(**values["layout"]), "track": tuple(values.get("track", ()))} | files))
 
 
 def broken_rules(settings: Settings) -> list[str]:

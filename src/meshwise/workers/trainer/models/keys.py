@@ -91,7 +91,7 @@ def unsupported(d: Description) -> str:
             f"the router chooses {experts.chosen} experts per token, but a layer has {experts.count}; lower num_experts_per_tok"
         )
     if experts and (experts.count % experts.groups or experts.kept_groups > experts.groups):
-        return f"{experts.count} experts in {experts.groups} groups, of which a token keeps {experts.kept_groups}: groups must be equal and enough"
+        return f"{experts.count} experts do not form {experts.groups} equal groups, of which a token keeps {experts.kept_groups}"
     for rotary in (layer.rotary for layer in d.layers if layer.rotary):
         if d.head_dim % 2 or rotary.dim % 2:
             return f"heads of {d.head_dim} features: rotary positions rotate pairs, so the head size must be even"

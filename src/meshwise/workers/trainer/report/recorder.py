@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import asdict
 from io import FileIO
 from pathlib import Path
 from typing import Any, cast
@@ -14,12 +15,14 @@ import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile
 
+from meshwise.workers.trainer.evaluation import Evaluation
 from meshwise.workers.trainer.parallel import AXES, Ranks
 from meshwise.workers.trainer.ranks.faults import kind_of
 from meshwise.workers.trainer.ranks.output import say
 from meshwise.workers.trainer.report.lines import environment, peak_memory, step_line
 from meshwise.workers.trainer.report.phases import Phases
 from meshwise.workers.trainer.report.rows import (
+    EVALUATIONS,
     UNSHARED,
     Rank,
     Step,
@@ -32,6 +35,7 @@ from meshwise.workers.trainer.report.rows import (
     step_row,
     write_ranks,
 )
+from meshwise.workers.trainer.report.trackers import Tracker, trackers
 from meshwise.workers.trainer.settings import Settings
 
 HISTORY = 200_000
@@ -46,7 +50,7 @@ class Recorder:
         self.steps: list[Step] = []
         self.lead = dist.get_rank() == 0
         self.folder = Path(settings.out)
-        self.board: Any = None
+        self.trackers: list[Tracker] = []
         self.trace: Any = None
         self.log: FileIO | None = None
         self.unwritten = b""
@@ -54,7 +58,9 @@ class Recorder:
         if self.lead:
             (self.folder / "environment.json").write_text(json.dumps(environment(settings), indent=2) + "\n", encoding="utf-8")
             self.log = open_step_log(self.folder / "steps.jsonl", first)
-            self.board = tensorboard_writer(self.folder) if settings.tensorboard else None
+            self.evaluations = self.folder / EVALUATIONS
+            drop_later(self.evaluations, first + 1)
+            self.trackers = trackers(settings, self.folder)
 
     @contextmanager
     def step(self, number: int) -> Generator[None]:
@@ -86,9 +92,22 @@ class Recorder:
         except OSError as error:
             if kind_of(error) != "disk":
                 raise
-        if self.board is not None:
-            for name, value in scalars(self.settings, step).items():
-                self.board.add_scalar(name, value, step.step + 1)
+        self._track(step.step + 1, scalars(self.settings, step))
+
+    def evaluated(self, found: Evaluation) -> None:
+        """Print and write a validation loss."""
+        if self.lead:
+            say(f"validation loss after step {found.step}: {found.loss:.4f} ({found.tokens:,} tokens)")
+            add_row(self.evaluations, asdict(found))
+            self._track(found.step, {"validation_loss": found.loss})
+
+    def _track(self, step: int, values: dict[str, float]) -> None:
+        for tracker in self.trackers:
+            try:
+                tracker.log(step, values)
+            except OSError as error:
+                if kind_of(error) != "disk":
+                    raise
 
     def end(self) -> None:
         """Gather the ranks' times and write ranks.json and the row of the run."""
@@ -101,8 +120,8 @@ class Recorder:
         while self.unwritten:
             self._write(self.log)
         self.log.close()
-        if self.board is not None:
-            self.board.close()
+        for tracker in self.trackers:
+            tracker.close()
         ranks = cast(list[Rank], gathered)
         write_ranks(self.folder / "ranks.json", ranks)
         per_node = int(os.environ.get("LOCAL_WORLD_SIZE", self.settings.layout.devices))
@@ -133,16 +152,15 @@ class Recorder:
 
 def open_step_log(path: Path, first: int) -> FileIO:
     """Open steps.jsonl to append from step `first` on; later rows of an earlier run are dropped, since those steps run again."""
-    rows = [json.dumps(row) + "\n" for row in read_rows(path) if row["step"] < first]
-    path.write_text("".join(rows), encoding="utf-8")
+    drop_later(path, first)
     return path.open("ab", buffering=0)
 
 
-def tensorboard_writer(folder: Path) -> Any:
-    """Return a TensorBoard writer; the launcher has checked that TensorBoard is installed."""
-    from torch.utils.tensorboard.writer import SummaryWriter
-
-    return SummaryWriter(str(folder / "tensorboard"))
+def drop_later(path: Path, first: int) -> None:
+    """Drop the rows of step `first` and later ones."""
+    rows = [json.dumps(row) + "\n" for row in read_rows(path) if row["step"] < first]
+    if rows or path.exists():
+        path.write_text("".join(rows), encoding="utf-8")
 
 
 def scalars(settings: Settings, step: Step) -> dict[str, float]:

@@ -17,6 +17,8 @@ WARM_UP = 2
 """Steps excluded from the measurement: the first ones allocate, compile and connect."""
 UNSHARED = ("data", "forward", "backward", "passes")
 """Phases before the first collective that all ranks share, the all-reduce of the loss."""
+EVALUATIONS = "evaluations.jsonl"
+"""File of a run's validation losses."""
 PREDICTED = ("predicted_sec_per_iter", "predicted_mem_gb")
 """Columns of the planner's prediction, and their names in the facts of Settings."""
 

@@ -109,9 +109,10 @@ class MixedFeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         routed = self.router(x.flatten(0, 1))
-        self.load.add_(load_of(routed.experts.flatten(), self.e.count))
         weights = routed.weights
-        if self.aux and self.training and torch.is_grad_enabled():
+        if torch.is_grad_enabled():  # not for a validation loss
+            self.load.add_(load_of(routed.experts.flatten(), self.e.count))
+        if self.aux and torch.is_grad_enabled():
             weights = cast(Tensor, _AddedLoss.apply(weights, self._imbalance(routed, x.shape[0]), self.share))
         y = self.experts(x.flatten(0, 1), routed.experts, weights).unflatten(0, x.shape[:2])
         # computed while rows are on their way to other ranks and back
