@@ -144,7 +144,7 @@ def test_a_config_stores_no_bytes() -> None:
     ("values", "words"),
     [
         ({"model_type": "lama"}, "unsupported architecture: no family reads model_type 'lama'; did you mean 'llama'"),
-        ({"model_type": "glm4_moe"}, "no family reads model_type 'glm4_moe'; supported: bamba, bloom, "),
+        ({"model_type": "rwkv7"}, "no family reads model_type 'rwkv7'; supported: bamba, bloom, "),
         ({"model_type": "zzzz", "d_model": 8}, "keys found: d_model, model_type"),
         ({"hidden_size": 8}, "no 'model_type'; keys found: hidden_size"),
         ({}, "no 'model_type'; keys found: none"),

@@ -51,7 +51,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "smollm3": _SIZES | {"pad_token_id": 0},
     "olmo2": _SIZES,
     "starcoder2": _SIZES,
-    "glm4": _SIZES | {"head_dim": 8},
+    "glm4": _SIZES | {"head_dim": 8, "pad_token_id": 0},
     "gpt2": {"n_embd": 32, "n_head": 4, "n_layer": 4, "n_positions": 64, "vocab_size": 96},
     "gpt_neox": _SIZES,
     "opt": _SIZES | {"ffn_dim": 48, "word_embed_proj_dim": 32},

@@ -144,12 +144,15 @@ def prepare(run: TrainRun) -> Launch:
     settings = Settings(
         name=name, given=given, model=values, layout=layout, batch=batch, seq=seq, device=device,
         precision=run.precision or ("bf16" if device == "cuda" else "fp32"),
-        text=text.description if text else "", eval_text=eval_text.description if eval_text else "", tokenizer=bool(text and text.has_tokenizer_file), **(defaults | run.options),
+        text=text.description if text else "", eval_text=eval_text.description if eval_text else "",
+        tokenizer=bool(text and text.has_tokenizer_file), **(defaults | run.options),
     )  # fmt: skip
     if text and settings.checkpoint_every:
         settings = replace(settings, fingerprint=fingerprint(text))
     if settings.weights:
         check_weights(values, name, Path(settings.weights))
+    if settings.precision == "fp8":
+        _check_eight_bits(device, run.on or (planned.on if planned else here.cluster_text(device, 1, 1)))
     rules = broken_rules(settings)
     if rules:
         raise BrokenRules(rules, valid_choices(settings))
@@ -280,6 +283,14 @@ def _check_kind(cluster: str) -> None:
     nodes = clusters.find_cluster(cluster).nodes
     if not any(chip.kind == "cpu" for _, node in nodes for _, chip in node.chips):
         raise UserError(f"the plan is for {cluster}, but this machine has no GPU; --device cpu trains it on the CPU anyway")
+
+
+def _check_eight_bits(device: str, on: str) -> None:
+    """Refuse products of 8 bits on a chip that has none."""
+    chip = clusters.find_cluster(on).chip if on and device == "cuda" else None
+    if device != "cuda" or (chip and not chip.flops.get("fp8")):
+        where = chip.name if chip else "this run is on a CPU"
+        raise UserError(f"--precision fp8 needs a GPU with 8-bit products, such as an H100 or newer ({where}); use --precision bf16")
 
 
 def _check_monitoring(s: Settings) -> None:

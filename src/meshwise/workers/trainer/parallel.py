@@ -112,6 +112,9 @@ def initialize(settings: Settings, models: list[nn.Module], device: torch.device
     if settings.split_weights:  # only then does this rank hold whole weights, which can be stacked
         for part in (part for model in models for part in model.modules() if isinstance(part, Fusable)):
             part.fuse()
+    if settings.precision == "fp8":
+        for part in (part for model in models for part in model.modules() if hasattr(part, "eight")):
+            part.eight = True
 
 
 def _parallelize(model: nn.Module, span: Span, settings: Settings, ranks: Ranks) -> None:
@@ -130,7 +133,7 @@ def _parallelize(model: nn.Module, span: Span, settings: Settings, ranks: Ranks)
         functorch.ban_recompute_materialized_backward = False
         for block in decoder.blocks():
             block.compile()
-    half = torch.bfloat16 if settings.precision == "bf16" else None
+    half = torch.bfloat16 if settings.half else None
     policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32)
     # a pipeline runs many micro-batches: gathering the weights again for each would cost more time than it saves memory
     options: dict[str, Any] = {"mp_policy": policy, "reshard_after_forward": layout.zero == 3 and layout.pp == 1}

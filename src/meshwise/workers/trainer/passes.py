@@ -78,7 +78,7 @@ class Passes:
                 around.enter_context(loss_parallel())
             if self.device.type == "cuda":
                 around.enter_context(sdpa_kernel(KERNELS, set_priority=True))
-            if self.settings.precision == "bf16" and not uses_fsdp(self.settings.layout) and not self.settings.split_weights:
+            if self.settings.half and not uses_fsdp(self.settings.layout) and not self.settings.split_weights:
                 around.enter_context(torch.autocast(self.device.type, torch.bfloat16))
             losses = (self._pipelined if self.schedule else self._plain)(tokens, targets, backward)
         parts = [(loss.full_tensor() if isinstance(loss, DTensor) else loss).detach() for loss in losses]

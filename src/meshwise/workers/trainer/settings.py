@@ -11,7 +11,10 @@ from meshwise.workers.trainer.models.registry import family_of, sizes_of
 SCHEDULES = ("1f1b", "interleaved", "zero-bubble", "zbv")
 SPLIT_BACKWARD = ("zero-bubble", "zbv")
 RECOMPUTE = ("none", "selective", "full")
-PRECISIONS = ("bf16", "fp32")
+PRECISIONS = ("bf16", "fp8", "fp32")
+"""fp8: matrix products of the layers in 8 bits, and everything else as with bf16."""
+EIGHT = 16
+"""Sizes of 8-bit products are multiples of this."""
 DEVICES = ("cpu", "cuda")
 ON_NAN = ("stop", "skip")
 LR_SCHEDULES = ("cosine", "wsd", "linear")
@@ -135,9 +138,14 @@ class Settings:
     """Facts from the planner: flops_per_token, params, peak (FLOP/s of a device), capacity (its bytes), gpu (its name)."""
 
     @property
+    def half(self) -> bool:
+        """Whether activations are in 16 bits."""
+        return self.precision != "fp32"
+
+    @property
     def split_weights(self) -> bool:
         """Whether a float32 weight is stored as bfloat16 plus the 16 remaining bits; with several ranks weights are float32."""
-        return self.precision == "bf16" and self.device == "cuda" and self.layout.devices == 1
+        return self.half and self.device == "cuda" and self.layout.devices == 1
 
     @property
     def cuda_graph(self) -> bool:
@@ -187,6 +195,12 @@ def broken_rules(settings: Settings) -> list[str]:
         f"the sequence ({settings.seq}) must be at most the learned positions ({m.positions})": not m.positions
         or settings.seq <= m.positions,
         f"tp ({a.tp}) must divide the learned positions ({m.positions})": m.positions % a.tp == 0,
+        f"fp8 needs tp 1 (tp is {a.tp}) and a model with softmax attention": settings.precision != "fp8"
+        or (a.tp == 1 and not recurrent),
+        f"fp8 needs micro-batch x sequence / cp ({a.mbs} x {settings.seq} / {a.cp}), hidden size ({m.hidden}) and FFW width ({m.ffn}) "
+        f"to be multiples of {EIGHT}": settings.precision != "fp8" or not any(
+            size % EIGHT for size in (a.mbs * settings.seq // a.cp, m.hidden, m.ffn)
+        ),
         f"ep ({a.ep}) must divide the experts ({m.experts})": m.experts % a.ep == 0 if m.experts else True,
         f"ep ({a.ep}) above 1 needs a model with experts": a.ep == 1 or m.experts > 0,
         f"ep ({a.ep}) must divide dp_shard x cp x tp ({a.dp_shard} x {a.cp} x {a.tp})": (a.dp_shard * a.cp * a.tp) % a.ep == 0,

@@ -12,8 +12,8 @@ from meshwise.workers.trainer.optimizer import StepOptimizer
 from meshwise.workers.trainer.parallel import Ranks
 from meshwise.workers.trainer.passes import Passes
 from meshwise.workers.trainer.ranks.faults import is_finite
-from meshwise.workers.trainer.report.phases import PhaseTimes
 from meshwise.workers.trainer.recipe import rate_at
+from meshwise.workers.trainer.report.phases import PhaseTimes
 from meshwise.workers.trainer.settings import Settings
 
 EAGER = 3

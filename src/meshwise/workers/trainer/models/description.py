@@ -12,8 +12,14 @@ EMBEDDING = "model.embed_tokens.weight"
 NORMS = ("before", "after", "both")
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
 """HF's names of activation functions, and ours."""
-SCALINGS = ("default", "linear", "llama3", "yarn", "longrope")
-"""Ways to stretch rotary positions beyond the length a model was trained with, by HF's names."""
+SCALINGS: dict[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "yarn": ("factor",),
+    "longrope": ("short_factor", "long_factor", "max_position_embeddings"),
+}
+"""Ways to stretch rotary positions beyond the length a model was trained with, by HF's names, and the keys that each needs."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -97,4 +97,7 @@ def unsupported(d: Description) -> str:
             return f"heads of {d.head_dim} features: rotary positions rotate pairs, so the head size must be even"
         if rotary.kind not in SCALINGS:
             return f"rope_type {rotary.kind!r} is not supported; the trainer has {', '.join(SCALINGS)}"
+        missing = [key for key in SCALINGS[rotary.kind] if rotary.scaling.get(key) is None]
+        if missing:
+            return f"rope_type {rotary.kind} needs {missing[0]}, which the config lacks"
     return ""

@@ -5,6 +5,7 @@
     loss.py               cross-entropy that never holds all logits
     softmax.py            its Triton kernel
     fused_projections.py  several projections of one input as one product, with a Triton kernel for gated feed-forwards
+    fp8.py                products of 8-bit numbers, with Triton kernels that cast
     fused_heads.py        Triton kernels that split, norm and rotate queries, keys and values
     experts.py            rows grouped by expert, multiplied without dropping a token
     exchange.py           expert parallelism: rows travel to the ranks of their experts and back

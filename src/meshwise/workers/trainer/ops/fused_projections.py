@@ -7,28 +7,31 @@ into theirs. torch.compile sees opaque operations with known shapes, and a CUDA 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportUntypedFunctionDecorator=false, reportUnknownParameterType=false
 # pyright: reportMissingParameterType=false
+import os
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
 
 ROWS = 16
 """A fused weight is padded with rows of zeros to a multiple of this, as the tensor cores read them; TTT's kernels rely on it."""
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 AT_ONCE = 1024
 """Elements that one program of the kernels here processes."""
 
 
 def needs_no_padding(weights: list[Tensor]) -> bool:
     """Return whether the stacked weights have a multiple of ROWS rows."""
-    return sum(_rows(weights)) == _padded(weights)
+    return sum(_rows(weights)) == padded_rows(weights)
 
 
 def stack(weights: list[Tensor]) -> None:
     """Move weights (rows..., columns) into one storage, one below another, padded with rows of zeros."""
     counts = _rows(weights)
-    whole = weights[0].new_zeros(_padded(weights), weights[0].shape[-1])
+    whole = weights[0].new_zeros(padded_rows(weights), weights[0].shape[-1])
     for weight, part in zip(weights, whole.split([*counts, len(whole) - sum(counts)]), strict=False):
         weight.data = part.view(weight.shape).copy_(weight.detach())
 
@@ -37,13 +40,14 @@ def _rows(weights: list[Tensor]) -> list[int]:
     return [weight.numel() // weight.shape[-1] for weight in weights]
 
 
-def _padded(weights: list[Tensor]) -> int:
+def padded_rows(weights: list[Tensor]) -> int:
+    """Return the rows of the stacked weights."""
     return -(-sum(_rows(weights)) // ROWS) * ROWS
 
 
-def _whole(weights: list[Tensor]) -> Tensor:
+def whole_of(weights: list[Tensor]) -> Tensor:
     """Return the fused weight: a view of the first one's storage, or a copy if the others do not follow it there."""
-    rows, columns = _padded(weights), weights[0].shape[-1]
+    rows, columns = padded_rows(weights), weights[0].shape[-1]
     memory, start = weights[0].untyped_storage(), weights[0].storage_offset()
     places = [start + columns * sum(_rows(weights[:i])) for i in range(len(weights))]
     if [(weight.untyped_storage().data_ptr(), weight.storage_offset()) for weight in weights] == [
@@ -54,7 +58,7 @@ def _whole(weights: list[Tensor]) -> Tensor:
     return torch.cat([*parts, parts[0].new_zeros(rows - sum(_rows(weights)), columns)])
 
 
-def _parts(whole: Tensor, weights: list[Tensor]) -> list[Tensor]:
+def parts_of(whole: Tensor, weights: list[Tensor]) -> list[Tensor]:
     """Split the fused weight's gradient into the gradients of its weights."""
     parts = whole.split([*_rows(weights), len(whole) - sum(_rows(weights))])
     return [part.view(weight.shape) for weight, part in zip(weights, parts, strict=False)]
@@ -63,18 +67,18 @@ def _parts(whole: Tensor, weights: list[Tensor]) -> list[Tensor]:
 @torch.library.custom_op("meshwise::fused_linear", mutates_args=())
 def fused_linear(x: Tensor, weights: list[Tensor]) -> Tensor:
     """Multiply x (..., columns) by stacked weights; return the products of their rows side by side."""
-    return x @ _whole(weights).T
+    return x @ whole_of(weights).T
 
 
 @fused_linear.register_fake
 def _(x: Tensor, weights: list[Tensor]) -> Tensor:
-    return x.new_empty(*x.shape[:-1], _padded(weights))
+    return x.new_empty(*x.shape[:-1], padded_rows(weights))
 
 
 @torch.library.custom_op("meshwise::fused_linear_backward", mutates_args=())
 def _fused_linear_backward(by_out: Tensor, x: Tensor, weights: list[Tensor]) -> tuple[Tensor, Tensor]:
     by_rows = by_out.flatten(0, -2)
-    return by_out @ _whole(weights), by_rows.T @ x.flatten(0, -2)
+    return by_out @ whole_of(weights), by_rows.T @ x.flatten(0, -2)
 
 
 @_fused_linear_backward.register_fake
@@ -90,7 +94,7 @@ def _fused_linear_save(ctx: Any, inputs: tuple[Tensor, list[Tensor]], output: Te
 def _fused_linear_gradients(ctx: Any, by_out: Tensor) -> tuple[Tensor, list[Tensor]]:
     x, *weights = ctx.saved_tensors
     by_x, by_whole = _fused_linear_backward(by_out, x, weights)
-    return by_x, _parts(by_whole, weights)
+    return by_x, parts_of(by_whole, weights)
 
 
 fused_linear.register_autograd(_fused_linear_gradients, setup_context=_fused_linear_save)
@@ -125,14 +129,28 @@ def _gate(both, out, by_both, width, BLOCK: tl.constexpr, BACK: tl.constexpr, KI
     tl.store(out + row * width + at, (g * s * u).to(both.dtype.element_ty), inside)
 
 
-def _run_gate(both: Tensor, out: Tensor, activation: str, by_both: Tensor | None = None) -> None:
+def run_gate(both: Tensor, out: Tensor, activation: str, by_both: Tensor | None = None) -> None:
     """Run forward; or, if `by_both` is given, write the gradient of `both` there from out's gradient, and overwrite that with out.
 
     Each element is read before it is written.
     """
     width = out.shape[-1]
+    if not out.is_cuda and not INTERPRETED:
+        _plain_gate(both, out, activation, by_both)
+        return
     run: Any = _gate[(out.numel() // width, triton.cdiv(width, AT_ONCE))]
     run(both, out, both if by_both is None else by_both, width, AT_ONCE, by_both is not None, GATES[activation])
+
+
+def _plain_gate(both: Tensor, out: Tensor, activation: str, by_both: Tensor | None) -> None:
+    """Compute the same with plain PyTorch, where there is no Triton."""
+    with torch.enable_grad():
+        parts = both.detach().requires_grad_()
+        gate, up = parts.chunk(2, -1)
+        inner = (F.silu(gate) if activation == "silu" else F.gelu(gate, approximate="tanh")) * up
+    if by_both is not None:
+        by_both.copy_(torch.autograd.grad(inner, parts, out)[0])
+    out.copy_(inner.detach())
 
 
 @torch.library.custom_op("meshwise::gated_product", mutates_args=())
@@ -141,9 +159,9 @@ def gated_product(x: Tensor, gate: Tensor, up: Tensor, down: Tensor, activation:
 
     One operation, so that the term in brackets, which would add half as much memory again, is recomputed in the backward pass.
     """
-    both = x @ _whole([gate, up]).T
+    both = x @ whole_of([gate, up]).T
     out = x.new_empty(*x.shape[:-1], gate.shape[0])
-    _run_gate(both, out, activation)
+    run_gate(both, out, activation)
     return out @ down.T, both
 
 
@@ -159,11 +177,11 @@ def _gated_product_backward(
     """Return the gradients with respect to x, the fused gate and up, and down."""
     between = by_y @ down
     by_both = torch.empty_like(both)
-    _run_gate(both, between, activation, by_both)
+    run_gate(both, between, activation, by_both)
     by_down = by_y.flatten(0, -2).T @ between.flatten(0, -2)
     del between
     by_weight = by_both.flatten(0, -2).T @ x.flatten(0, -2)
-    return by_both @ _whole([gate, up]), by_weight, by_down
+    return by_both @ whole_of([gate, up]), by_weight, by_down
 
 
 @_gated_product_backward.register_fake
@@ -182,7 +200,7 @@ def _gated_product_save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor,
 def _gated_product_gradients(ctx: Any, by_y: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
     x, both, gate, up, down = ctx.saved_tensors
     by_x, by_weight, by_down = _gated_product_backward(by_y, x, both, gate, up, down, ctx.activation)
-    return by_x, *_parts(by_weight, [gate, up]), by_down, None
+    return by_x, *parts_of(by_weight, [gate, up]), by_down, None
 
 
 gated_product.register_autograd(_gated_product_gradients, setup_context=_gated_product_save)

@@ -4,6 +4,7 @@
 import torch
 from torch import Tensor, nn
 
+from meshwise.workers.trainer.models.decoder.feed_forward import project
 from meshwise.workers.trainer.models.decoder.norms import HeadNorm
 from meshwise.workers.trainer.models.decoder.rotary import rotate
 from meshwise.workers.trainer.models.description import Description, Layer
@@ -22,6 +23,8 @@ class Attention(nn.Module):
         self.rotates, self.biased = layer.rotary is not None, d.qkv_bias
         self.fused = False
         """Whether one product computes queries, keys and values."""
+        self.eight = False
+        """Whether products are in 8 bits."""
         self.kernel = False
         """Whether a kernel norms and rotates what that product returns."""
         self.q_proj = nn.Linear(d.hidden, d.heads * d.head_dim, bias=d.qkv_bias)
@@ -34,13 +37,14 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, rotation: Tensor | None, scores: Scores) -> Tensor:
         q, k, v = (heads.transpose(1, 2) for heads in self._heads(x, rotation))
         y = attend(q, k, v, scores, self.rule, self.shard, self.selective)
-        return self.o_proj(y.transpose(1, 2).flatten(2))
+        return project(y.transpose(1, 2).flatten(2), self.o_proj, self.eight)
 
     def _heads(self, x: Tensor, rotation: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values (batch, sequence, heads, head_dim)."""
         if self.kernel and rotation is not None:
             return self._by_kernel(self._joined(x), rotation)
-        parts = self._joined(x).split(self._widths(), -1) if self.fused else [p(x) for p in self._projections()]
+        joined = self.fused or self.eight
+        parts = self._joined(x).split(self._widths(), -1) if joined else [p(x) for p in self._projections()]
         # -1: under tensor parallelism the projections return only this rank's heads
         q, k, v = (part.unflatten(-1, (-1, self.head_dim)) for part in parts)
         if self.q_norm is not None and self.k_norm is not None:
@@ -49,9 +53,11 @@ class Attention(nn.Module):
 
     def _joined(self, x: Tensor) -> Tensor:
         """Return the three projections side by side, by one product."""
+        from meshwise.workers.trainer.ops.fp8 import fp8_linear
         from meshwise.workers.trainer.ops.fused_projections import fused_linear
 
-        rows = fused_linear(x, [p.weight for p in self._projections()])
+        weights = [p.weight for p in self._projections()]
+        rows = fp8_linear(x, weights)[0] if self.eight else fused_linear(x, weights)
         return rows + torch.cat([p.bias for p in self._projections()]) if self.biased else rows
 
     def _by_kernel(self, rows: Tensor, rotation: Tensor) -> tuple[Tensor, Tensor, Tensor]:

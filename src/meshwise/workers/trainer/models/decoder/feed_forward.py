@@ -16,6 +16,16 @@ ACTIVATE: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+def project(x: Tensor, linear: nn.Linear, eight: bool) -> Tensor:
+    """Apply a linear layer; if `eight`, its product is in 8 bits."""
+    if not eight:
+        return linear(x)
+    from meshwise.workers.trainer.ops.fp8 import fp8_linear
+
+    y = fp8_linear(x, [linear.weight])[0]
+    return y if linear.bias is None else y + linear.bias
+
+
 class FeedForward(nn.Module):
     def __init__(self, d: Description, width: int = 0) -> None:
         super().__init__()
@@ -27,15 +37,22 @@ class FeedForward(nn.Module):
         self.down_proj = nn.Linear(width, d.hidden, bias=d.ffn_bias)
         self.fused = False
         """Whether one product computes the gate and up projections."""
+        self.eight = False
+        """Whether products are in 8 bits."""
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.eight and self.gated and not self.biased and self.activation in ("silu", "gelu_tanh"):
+            from meshwise.workers.trainer.ops.fp8 import fp8_gated_product
+
+            return fp8_gated_product(x, self.gate_proj.weight, self.up_proj.weight, self.down_proj.weight, self.activation)[0]
         if self.fused:
             from meshwise.workers.trainer.ops.fused_projections import gated_product
 
             return gated_product(x, self.gate_proj.weight, self.up_proj.weight, self.down_proj.weight, self.activation)[0]
         activate = ACTIVATE[self.activation]
-        inner = activate(self.gate_proj(x)) * self.up_proj(x) if self.gated else activate(self.up_proj(x))
-        return self.down_proj(inner)
+        up = project(x, self.up_proj, self.eight)
+        inner = activate(project(x, self.gate_proj, self.eight)) * up if self.gated else activate(up)
+        return project(inner, self.down_proj, self.eight)
 
     def fuse(self) -> None:
         """Compute gate and up by one product, unless they have biases or would need padding."""
