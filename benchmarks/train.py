@@ -44,6 +44,9 @@ CASES: dict[str, tuple[str, int, int, dict[str, Any]]] = {
     "1b-no-graph": ("llama-3.2-1b", 8, 2048, {"graph": False}),
     "1b-eager": ("llama-3.2-1b", 8, 2048, {"compile": False, "graph": False}),
     "8b": ("llama-3-8b", 4, 2048, {}),
+    "8b-fp8": ("llama-3-8b", 4, 2048, {"precision": "fp8"}),
+    "8b-fp8-exact": ("llama-3-8b", 4, 2048, {"precision": "fp8", "exact": True}),
+    "1b-fp8": ("llama-3.2-1b", 8, 2048, {"precision": "fp8"}),
     "8b-full": ("llama-3-8b", 8, 2048, {"recompute": "full"}),
     "ttt-16x128": ("ttt-linear-125m", 16, 128, {}),
     "ttt-16x512": ("ttt-linear-125m", 16, 512, {}),
@@ -89,6 +92,7 @@ def ours(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, 
 
     from meshwise.workers.trainer.gradients import named_parameters
     from meshwise.workers.trainer.models.registry import sizes_of
+    from meshwise.workers.trainer.ops import attention
     from meshwise.workers.trainer.optimizer import make_optimizer
     from meshwise.workers.trainer.parallel import Ranks
     from meshwise.workers.trainer.passes import Passes
@@ -96,8 +100,14 @@ def ours(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, 
     from meshwise.workers.trainer.step import Stepper
 
     flags: dict[str, Any] = {"compile": True, "graph": True} | {
-        key: value for key, value in options.items() if key in ("compile", "graph")
+        key: value for key, value in options.items() if key in ("compile", "graph", "precision")
     }
+    if "tiles" in options:
+        attention.WIDE_TILES = options["tiles"]
+    if "exact" in options:
+        from meshwise.workers.trainer.ops import fp8
+
+        fp8.FAST_BACKWARD = False
     layout = Layout(mbs=int(options.get("mbs", batch)), recompute=options.get("recompute", "none"))
     settings = Settings(name=name, model=config(name), layout=layout, batch=batch, seq=seq, steps=STEPS, device="cuda", **flags)
     settings = replace(settings, lr=3e-4)

@@ -73,7 +73,10 @@ def test_a_layout_that_satisfies_every_rule_breaks_none() -> None:
         ({"hidden_act": "relu2"}, "activation function 'relu2'"),
         ({"rope_scaling": {"rope_type": "yarn"}}, "rope_type yarn needs factor"),
         ({"rope_scaling": {"rope_type": "dynamic"}}, "rope_type 'dynamic'"),
-        ({"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 5}, "chooses 5 experts per token, but a layer has 4"),
+        (
+            {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 5},
+            "chooses 5 experts per token, but a layer has 4",
+        ),
         ({"model_type": "olmoe", "clip_qkv": 8.0}, "clip_qkv"),
         ({"attention_dropout": 0.1}, "dropout"),
         ({"model_type": "gpt2", "activation_function": "relu"}, "activation function 'relu'"),

@@ -79,7 +79,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_a_captured_step_computes_the_same_losses(trained: dict[str, Any], family: str) -> None:
     found = trained[family]
     assert "failed" not in found, found.get("failed")
-    assert found["captured"] == pytest.approx(found["launched"], rel=5e-3)
+    assert found["captured"] == pytest.approx(found["launched"], rel=0.015)  # 16 bits, and steps add up
     assert found["captured"][-1] < found["captured"][0]
 
 

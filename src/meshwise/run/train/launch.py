@@ -290,7 +290,9 @@ def _check_eight_bits(device: str, on: str) -> None:
     chip = clusters.find_cluster(on).chip if on and device == "cuda" else None
     if device != "cuda" or (chip and not chip.flops.get("fp8")):
         where = chip.name if chip else "this run is on a CPU"
-        raise UserError(f"--precision fp8 needs a GPU with 8-bit products, such as an H100 or newer ({where}); use --precision bf16")
+        raise UserError(
+            f"--precision fp8 needs a GPU with 8-bit products, such as an H100 or newer ({where}); use --precision bf16"
+        )
 
 
 def _check_monitoring(s: Settings) -> None:

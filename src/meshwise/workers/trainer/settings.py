@@ -198,9 +198,8 @@ def broken_rules(settings: Settings) -> list[str]:
         f"fp8 needs tp 1 (tp is {a.tp}) and a model with softmax attention": settings.precision != "fp8"
         or (a.tp == 1 and not recurrent),
         f"fp8 needs micro-batch x sequence / cp ({a.mbs} x {settings.seq} / {a.cp}), hidden size ({m.hidden}) and FFW width ({m.ffn}) "
-        f"to be multiples of {EIGHT}": settings.precision != "fp8" or not any(
-            size % EIGHT for size in (a.mbs * settings.seq // a.cp, m.hidden, m.ffn)
-        ),
+        f"to be multiples of {EIGHT}": settings.precision != "fp8"
+        or not any(size % EIGHT for size in (a.mbs * settings.seq // a.cp, m.hidden, m.ffn)),
         f"ep ({a.ep}) must divide the experts ({m.experts})": m.experts % a.ep == 0 if m.experts else True,
         f"ep ({a.ep}) above 1 needs a model with experts": a.ep == 1 or m.experts > 0,
         f"ep ({a.ep}) must divide dp_shard x cp x tp ({a.dp_shard} x {a.cp} x {a.tp})": (a.dp_shard * a.cp * a.tp) % a.ep == 0,

@@ -24,6 +24,10 @@ gather: Callable[[Tensor, int, ProcessGroup], Tensor] = getattr(
 )
 SMALLEST_HEAD = 16
 """FlexAttention multiplies tiles at least this wide."""
+WIDE_HEAD = 128
+WIDE_TILES: dict[str, int] = {"bwd_num_warps": 8, "bwd_num_stages": 1}
+"""Launch of FlexAttention's backward kernel for heads wider than WIDE_HEAD: with torch's own, of four warps, registers spill
+(benchmarks/flex_tiles.py)."""
 
 
 @dataclass(frozen=True)
@@ -179,4 +183,5 @@ def _flexible(q: Tensor, k: Tensor, v: Tensor, scores: Scores, rule: Rule) -> Te
         run = _compiled.setdefault("flex", torch.compile(flex_attention, dynamic=False))
     modified = change if rule.cap or slopes is not None else None
     options: dict[str, Any] = {"score_mod": modified, "block_mask": scores.blocks, "scale": rule.factor}
+    options |= {"kernel_options": WIDE_TILES} if q.shape[-1] > WIDE_HEAD else {}
     return cast(Tensor, run(q, k, v, enable_gqa=q.shape[1] != k.shape[1], **options))

@@ -79,12 +79,7 @@ def cast(x: Tensor, dtype: torch.dtype, plain: bool = True, turned: bool = True,
     """Cast a matrix. A known scale saves the pass that looks for it."""
     x = x.contiguous()
     rows, columns = x.shape
-    largest = LARGEST[dtype]
-    if not x.is_cuda:
-        most = x.abs().amax().float().clamp(min=LEAST) if scale is None else scale * largest
-        small = (x.float() * (largest / most)).clamp(-largest, largest).to(dtype)
-        return Cast(small, small.T.contiguous(), most / largest)
-    found = torch.zeros((), device=x.device) if scale is None else scale * largest
+    found = torch.zeros((), device=x.device) if scale is None else scale * LARGEST[dtype]
     if scale is None:
         look: Any = _largest[(min(PROGRAMS, triton.cdiv(x.numel(), AT_ONCE)),)]
         look(x, found, x.numel(), AT_ONCE)
@@ -94,7 +89,7 @@ def cast(x: Tensor, dtype: torch.dtype, plain: bool = True, turned: bool = True,
         torch.empty((), device=x.device),
     )
     run: Any = _cast[(triton.cdiv(rows, ROWS), triton.cdiv(columns, COLUMNS))]
-    run(x, made.plain, made.turned, found, made.scale, rows, columns, largest, LEAST, plain, turned, ROWS, COLUMNS)
+    run(x, made.plain, made.turned, found, made.scale, rows, columns, LARGEST[dtype], LEAST, plain, turned, ROWS, COLUMNS)
     return made
 
 
@@ -120,7 +115,11 @@ def fp8_linear(x: Tensor, weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor
 @fp8_linear.register_fake
 def _(x: Tensor, weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     rows, columns = x.numel() // x.shape[-1], x.shape[-1]
-    return x.new_empty(*x.shape[:-1], padded_rows(weights)), x.new_empty(columns, rows, dtype=FORWARD), x.new_empty(2, dtype=torch.float32)
+    return (
+        x.new_empty(*x.shape[:-1], padded_rows(weights)),
+        x.new_empty(columns, rows, dtype=FORWARD),
+        x.new_empty(2, dtype=torch.float32),
+    )
 
 
 @torch.library.custom_op("meshwise::fp8_linear_backward", mutates_args=())

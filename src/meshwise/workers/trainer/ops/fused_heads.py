@@ -15,54 +15,125 @@ from torch import Tensor
 
 AT_ONCE = 1024
 """Elements that one program of the kernels here processes at a time."""
-PROGRAMS = 2048
+PROGRAMS = 4096
 """Programs of the backward kernel with norms: each adds up the gradients of the gains over its tokens."""
 
 
 @triton.jit
-def _rotate_heads(
-    rows, q, k, v, rotation, seq,
-    HEADS: tl.constexpr, SHARED: tl.constexpr, HEAD: tl.constexpr, GROUP: tl.constexpr, BACK: tl.constexpr,  # noqa: N803
-):  # fmt: skip
-    """Compute the heads of one token, GROUP at a time: q and k = x cos + x' sin, where x' has the halves of a head swapped, and v = x.
-
-    If BACK, from their gradients: x = q cos - q' sin, since both halves of a head have the same cosines and sines of opposite sign.
-    """
-    token = tl.program_id(0).to(tl.int64)
-    lane = tl.arange(0, HEAD)[None, :]
-    other = (lane + HEAD // 2) % HEAD
-    cos = tl.load(rotation + (token % seq) * HEAD + lane)
-    sin = tl.load(rotation + (seq + token % seq) * HEAD + lane)
-    total: tl.constexpr = HEADS + 2 * SHARED
-    for first in range(0, total, GROUP):
+def _turn(
+    start, out, gain, cos, sin, eps, offset, COUNT: tl.constexpr, HEAD: tl.constexpr, GROUP: tl.constexpr, NORM: tl.constexpr
+):  # noqa: N803
+    """Rotate the heads of one token, GROUP at a time: (x1, x2) become (x1 cos - x2 sin, x2 cos + x1 sin); if NORM, normed before."""
+    half: tl.constexpr = HEAD // 2
+    lane = tl.arange(0, half)[None, :]
+    for first in tl.static_range(0, COUNT, GROUP):
         head = first + tl.arange(0, GROUP)[:, None]
-        in_q, in_k, in_v = head < HEADS, (head >= HEADS) & (head < HEADS + SHARED), (head >= HEADS + SHARED) & (head < total)
-        joint = rows + (token * total + head) * HEAD
-        of_q = q + (token * HEADS + head) * HEAD
-        of_k = k + (token * SHARED + head - HEADS) * HEAD
-        of_v = v + (token * SHARED + head - HEADS - SHARED) * HEAD
-        if BACK:
-            x = (
-                tl.load(of_q + lane, in_q, other=0.0)
-                + tl.load(of_k + lane, in_k, other=0.0)
-                + tl.load(of_v + lane, in_v, other=0.0)
-            )
-            y = tl.load(of_q + other, in_q, other=0.0) + tl.load(of_k + other, in_k, other=0.0)
-            rotated = x.to(tl.float32) * cos - y.to(tl.float32) * sin
-            tl.store(joint + lane, tl.where(in_v, x, rotated.to(x.dtype)), head < total)
-        else:
-            x = tl.load(joint + lane, head < total, other=0.0)
-            y = tl.load(joint + other, in_q | in_k, other=0.0)
-            rotated = (x.to(tl.float32) * cos + y.to(tl.float32) * sin).to(x.dtype)
-            tl.store(of_q + lane, rotated, in_q)
-            tl.store(of_k + lane, rotated, in_k)
-            tl.store(of_v + lane, x, in_v)
+        at, inside = head * HEAD + lane, head < COUNT
+        x1 = tl.load(start + at, inside, other=0.0).to(tl.float32)
+        x2 = tl.load(start + at + half, inside, other=0.0).to(tl.float32)
+        if NORM:
+            scale = tl.rsqrt(tl.sum(x1 * x1 + x2 * x2, 1) / HEAD + eps)[:, None]
+            x1 = x1 * scale * (tl.load(gain + lane).to(tl.float32) + offset)
+            x2 = x2 * scale * (tl.load(gain + lane + half).to(tl.float32) + offset)
+        tl.store(out + at, (x1 * cos - x2 * sin).to(out.dtype.element_ty), inside)
+        tl.store(out + at + half, (x2 * cos + x1 * sin).to(out.dtype.element_ty), inside)
 
 
-def _run_rotate_heads(rows: Tensor, q: Tensor, k: Tensor, v: Tensor, rotation: Tensor, back: bool) -> None:
-    (seq, heads, size), shared = q.shape[-3:], k.shape[-2]
-    run: Any = _rotate_heads[(q.numel() // (heads * size),)]
-    run(rows, q, k, v, rotation, seq, heads, shared, size, max(1, AT_ONCE // size), back)
+@triton.jit
+def _turn_back(
+    start, by_start, by_out, gain, cos, sin, eps, offset, total1, total2,
+    COUNT: tl.constexpr, HEAD: tl.constexpr, GROUP: tl.constexpr, NORM: tl.constexpr,  # noqa: N803
+):  # fmt: skip
+    """Compute the gradient of what `_turn` read, and add this token's gradient of the gain to total1 and total2, its halves.
+
+    With n = x / rms and e the gradient rotated back: by gain = sum e n, by x = (e gain - n mean(e gain n)) / rms.
+    """
+    half: tl.constexpr = HEAD // 2
+    lane = tl.arange(0, half)[None, :]
+    for first in tl.static_range(0, COUNT, GROUP):
+        head = first + tl.arange(0, GROUP)[:, None]
+        at, inside = head * HEAD + lane, head < COUNT
+        y1 = tl.load(by_out + at, inside, other=0.0).to(tl.float32)
+        y2 = tl.load(by_out + at + half, inside, other=0.0).to(tl.float32)
+        e1 = y1 * cos + y2 * sin
+        e2 = y2 * cos - y1 * sin
+        if NORM:
+            x1 = tl.load(start + at, inside, other=0.0).to(tl.float32)
+            x2 = tl.load(start + at + half, inside, other=0.0).to(tl.float32)
+            scale = tl.rsqrt(tl.sum(x1 * x1 + x2 * x2, 1) / HEAD + eps)[:, None]
+            x1 *= scale
+            x2 *= scale
+            total1 += e1 * x1
+            total2 += e2 * x2
+            e1 *= tl.load(gain + lane).to(tl.float32) + offset
+            e2 *= tl.load(gain + lane + half).to(tl.float32) + offset
+            mean = (tl.sum(e1 * x1 + e2 * x2, 1) / HEAD)[:, None]
+            e1 = scale * (e1 - x1 * mean)
+            e2 = scale * (e2 - x2 * mean)
+        tl.store(by_start + at, e1.to(by_start.dtype.element_ty), inside)
+        tl.store(by_start + at + half, e2.to(by_start.dtype.element_ty), inside)
+    return total1, total2
+
+
+@triton.jit
+def _copy(start, out, SIZE: tl.constexpr, BLOCK: tl.constexpr):  # noqa: N803
+    for first in tl.static_range(0, SIZE, BLOCK):
+        at = first + tl.arange(0, BLOCK)
+        tl.store(out + at, tl.load(start + at, at < SIZE), at < SIZE)
+
+
+@triton.jit
+def _heads(
+    rows, q, k, v, rotation, gain_q, gain_k, seq, eps, offset,
+    HEADS: tl.constexpr, SHARED: tl.constexpr, HEAD: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr, NORM: tl.constexpr,  # noqa: N803
+):  # fmt: skip
+    """Split the row of one token into its queries and keys, rotated, and its values."""
+    token = tl.program_id(0).to(tl.int64)
+    lane = tl.arange(0, HEAD // 2)[None, :]
+    cos = tl.load(rotation + (token % seq) * HEAD + lane)
+    sin = tl.load(rotation + (seq + token % seq) * HEAD + HEAD // 2 + lane)
+    row = rows + token * ((HEADS + 2 * SHARED) * HEAD)
+    _turn(row, q + token * (HEADS * HEAD), gain_q, cos, sin, eps, offset, HEADS, HEAD, GROUP, NORM)
+    _turn(row + HEADS * HEAD, k + token * (SHARED * HEAD), gain_k, cos, sin, eps, offset, SHARED, HEAD, GROUP, NORM)
+    _copy(row + (HEADS + SHARED) * HEAD, v + token * (SHARED * HEAD), SHARED * HEAD, BLOCK)
+
+
+@triton.jit
+def _heads_backward(
+    rows, by_rows, by_q, by_k, by_v, rotation, gain_q, gain_k, by_gains, tokens, seq, eps, offset,
+    HEADS: tl.constexpr, SHARED: tl.constexpr, HEAD: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr, NORM: tl.constexpr,  # noqa: N803
+):  # fmt: skip
+    """Compute the gradient of the rows of every n-th token; if NORM, also this program's share of the gradients of both gains."""
+    half: tl.constexpr = HEAD // 2
+    lane = tl.arange(0, half)[None, :]
+    q1 = tl.zeros((GROUP, half), tl.float32)
+    q2 = tl.zeros((GROUP, half), tl.float32)
+    k1 = tl.zeros((GROUP, half), tl.float32)
+    k2 = tl.zeros((GROUP, half), tl.float32)
+    token = tl.program_id(0).to(tl.int64)
+    while token < tokens:
+        cos = tl.load(rotation + (token % seq) * HEAD + lane)
+        sin = tl.load(rotation + (seq + token % seq) * HEAD + half + lane)
+        place = token * ((HEADS + 2 * SHARED) * HEAD)
+        to_q, to_k = by_q + token * (HEADS * HEAD), by_k + token * (SHARED * HEAD)
+        q1, q2 = _turn_back(rows + place, by_rows + place, to_q, gain_q, cos, sin, eps, offset, q1, q2, HEADS, HEAD, GROUP, NORM)
+        place += HEADS * HEAD
+        k1, k2 = _turn_back(rows + place, by_rows + place, to_k, gain_k, cos, sin, eps, offset, k1, k2, SHARED, HEAD, GROUP, NORM)
+        _copy(by_v + token * (SHARED * HEAD), by_rows + place + SHARED * HEAD, SHARED * HEAD, BLOCK)
+        token += tl.num_programs(0)
+    if NORM:
+        line = tl.arange(0, half)
+        mine = by_gains + tl.program_id(0) * (2 * HEAD) + line
+        tl.store(mine, tl.sum(q1, 0))
+        tl.store(mine + half, tl.sum(q2, 0))
+        tl.store(mine + HEAD, tl.sum(k1, 0))
+        tl.store(mine + HEAD + half, tl.sum(k2, 0))
+
+
+def _sizes(q: Tensor, k: Tensor) -> tuple[int, int, int, int, int]:
+    """Return the numbers of heads, their size, and the heads and values that a program processes at a time."""
+    heads, shared, size = q.shape[-2], k.shape[-2], q.shape[-1]
+    return heads, shared, size, min(max(1, AT_ONCE // size), triton.next_power_of_2(heads)), AT_ONCE
 
 
 @torch.library.custom_op("meshwise::split_and_rotate", mutates_args=())
@@ -72,7 +143,8 @@ def split_and_rotate(rows: Tensor, rotation: Tensor, shared: int) -> tuple[Tenso
     Queries and keys are rotated by `rotation` (2, seq, head_dim): cosines, and sines that are negative in the first half.
     """
     q, k, v = _empty_heads(rows, rotation, shared)
-    _run_rotate_heads(rows.contiguous(), q, k, v, rotation, back=False)
+    run: Any = _heads[(rows.numel() // rows.shape[-1],)]
+    run(rows.contiguous(), q, k, v, rotation, q, k, q.shape[-3], 0.0, 0.0, *_sizes(q, k), False)
     return q, k, v
 
 
@@ -91,7 +163,9 @@ def _(rows: Tensor, rotation: Tensor, shared: int) -> tuple[Tensor, Tensor, Tens
 @torch.library.custom_op("meshwise::split_and_rotate_backward", mutates_args=())
 def _split_and_rotate_backward(by_q: Tensor, by_k: Tensor, by_v: Tensor, rotation: Tensor) -> Tensor:
     by_rows = _empty_rows(by_q, by_k)
-    _run_rotate_heads(by_rows, by_q.contiguous(), by_k.contiguous(), by_v.contiguous(), rotation, back=True)
+    grads, tokens = [by.contiguous() for by in (by_q, by_k, by_v)], by_rows.numel() // by_rows.shape[-1]
+    run: Any = _heads_backward[(tokens,)]
+    run(by_rows, by_rows, *grads, rotation, by_q, by_k, by_rows, tokens, by_q.shape[-3], 0.0, 0.0, *_sizes(by_q, by_k), False)
     return by_rows
 
 
@@ -115,88 +189,14 @@ def _split_and_rotate_gradients(ctx: Any, by_q: Tensor, by_k: Tensor, by_v: Tens
 split_and_rotate.register_autograd(_split_and_rotate_gradients, setup_context=_split_and_rotate_save)
 
 
-@triton.jit
-def _norm_heads(
-    rows, q, k, v, rotation, gain_q, gain_k, tokens, seq, eps, offset,
-    HEADS: tl.constexpr, SHARED: tl.constexpr, HEAD: tl.constexpr, GROUP: tl.constexpr,  # noqa: N803
-):  # fmt: skip
-    """Compute the heads of one token, GROUP at a time: queries and keys x are normed, y = x gain / rms(x), and then rotated; v = x."""
-    token = tl.program_id(0).to(tl.int64)
-    lane = tl.arange(0, HEAD)[None, :]
-    other = (lane + HEAD // 2) % HEAD
-    cos = tl.load(rotation + (token % seq) * HEAD + lane)
-    sin = tl.load(rotation + (seq + token % seq) * HEAD + lane)
-    total: tl.constexpr = HEADS + 2 * SHARED
-    for first in range(0, total, GROUP):
-        head = first + tl.arange(0, GROUP)[:, None]
-        in_q, in_k, in_v = head < HEADS, (head >= HEADS) & (head < HEADS + SHARED), (head >= HEADS + SHARED) & (head < total)
-        joint = rows + (token * total + head) * HEAD
-        x = tl.load(joint + lane, head < total, other=0.0)
-        y = tl.load(joint + other, in_q | in_k, other=0.0).to(tl.float32)
-        wide = x.to(tl.float32)
-        scale = tl.rsqrt(tl.sum(wide * wide, 1) / HEAD + eps)[:, None]
-        gain = tl.where(in_q, tl.load(gain_q + lane), tl.load(gain_k + lane)).to(tl.float32) + offset
-        swapped = tl.where(in_q, tl.load(gain_q + other), tl.load(gain_k + other)).to(tl.float32) + offset
-        rotated = (wide * scale * gain * cos + y * scale * swapped * sin).to(x.dtype)
-        tl.store(q + (token * HEADS + head) * HEAD + lane, rotated, in_q)
-        tl.store(k + (token * SHARED + head - HEADS) * HEAD + lane, rotated, in_k)
-        tl.store(v + (token * SHARED + head - HEADS - SHARED) * HEAD + lane, x, in_v)
-
-
-@triton.jit
-def _norm_heads_backward(
-    rows, by_rows, by_q, by_k, by_v, rotation, gain_q, gain_k, by_gains, tokens, seq, eps, offset,
-    HEADS: tl.constexpr, SHARED: tl.constexpr, HEAD: tl.constexpr, GROUP: tl.constexpr,  # noqa: N803
-):  # fmt: skip
-    """Compute the gradient of the rows of every n-th token, and this program's share of the gradients of both gains.
-
-    With n = x / rms and e the gradient of y rotated back: by gain = sum e n, by x = (e gain - n mean(e gain n)) / rms.
-    """
-    lane = tl.arange(0, HEAD)[None, :]
-    other = (lane + HEAD // 2) % HEAD
-    total: tl.constexpr = HEADS + 2 * SHARED
-    by_gain_q = tl.zeros((GROUP, HEAD), tl.float32)
-    by_gain_k = tl.zeros((GROUP, HEAD), tl.float32)
-    token = tl.program_id(0).to(tl.int64)
-    while token < tokens:
-        cos = tl.load(rotation + (token % seq) * HEAD + lane)
-        sin = tl.load(rotation + (seq + token % seq) * HEAD + lane)
-        for first in range(0, total, GROUP):
-            head = first + tl.arange(0, GROUP)[:, None]
-            in_q, in_k = head < HEADS, (head >= HEADS) & (head < HEADS + SHARED)
-            in_v = (head >= HEADS + SHARED) & (head < total)
-            of_q = by_q + (token * HEADS + head) * HEAD
-            of_k = by_k + (token * SHARED + head - HEADS) * HEAD
-            of_v = by_v + (token * SHARED + head - HEADS - SHARED) * HEAD
-            e = tl.load(of_q + lane, in_q, other=0.0) + tl.load(of_k + lane, in_k, other=0.0)
-            f = tl.load(of_q + other, in_q, other=0.0) + tl.load(of_k + other, in_k, other=0.0)
-            back = e.to(tl.float32) * cos - f.to(tl.float32) * sin
-            x = tl.load(rows + (token * total + head) * HEAD + lane, head < total, other=0.0).to(tl.float32)
-            scale = tl.rsqrt(tl.sum(x * x, 1) / HEAD + eps)[:, None]
-            normed = x * scale
-            by_gain_q += tl.where(in_q, back * normed, 0.0)
-            by_gain_k += tl.where(in_k, back * normed, 0.0)
-            gain = tl.where(in_q, tl.load(gain_q + lane), tl.load(gain_k + lane)).to(tl.float32) + offset
-            by_normed = back * gain
-            by_x = scale * (by_normed - normed * (tl.sum(by_normed * normed, 1) / HEAD)[:, None])
-            values = tl.load(of_v + lane, in_v, other=0.0)
-            tl.store(by_rows + (token * total + head) * HEAD + lane, tl.where(in_v, values, by_x.to(values.dtype)), head < total)
-        token += tl.num_programs(0)
-    line = tl.arange(0, HEAD)
-    tl.store(by_gains + (2 * tl.program_id(0)) * HEAD + line, tl.sum(by_gain_q, 0))
-    tl.store(by_gains + (2 * tl.program_id(0) + 1) * HEAD + line, tl.sum(by_gain_k, 0))
-
-
 @torch.library.custom_op("meshwise::norm_and_rotate", mutates_args=())
 def norm_and_rotate(
     rows: Tensor, rotation: Tensor, gain_q: Tensor, gain_k: Tensor, shared: int, eps: float, offset: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Split rows as `split_and_rotate` does, with queries and keys normed per head before they are rotated; a gain is `gain + offset`."""
     q, k, v = _empty_heads(rows, rotation, shared)
-    (seq, heads, size), tokens = q.shape[-3:], rows.numel() // rows.shape[-1]
-    run: Any = _norm_heads[(tokens,)]
-    group = max(1, AT_ONCE // size)
-    run(rows.contiguous(), q, k, v, rotation, gain_q, gain_k, tokens, seq, eps, offset, heads, shared, size, group)
+    run: Any = _heads[(rows.numel() // rows.shape[-1],)]
+    run(rows.contiguous(), q, k, v, rotation, gain_q, gain_k, q.shape[-3], eps, offset, *_sizes(q, k), True)
     return q, k, v
 
 
@@ -220,13 +220,14 @@ def _norm_and_rotate_backward(
     offset: float,
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients of the rows, and of both gains (2, head_dim)."""
-    (seq, heads, size), shared, tokens = by_q.shape[-3:], by_k.shape[-2], rows.numel() // rows.shape[-1]
+    tokens = rows.numel() // rows.shape[-1]
     by_rows, programs = torch.empty_like(rows), min(tokens, PROGRAMS)
-    by_gains = rows.new_empty(programs, 2, size, dtype=torch.float32)
-    run: Any = _norm_heads_backward[(programs,)]
+    by_gains = rows.new_empty(programs, 2, by_q.shape[-1], dtype=torch.float32)
+    grads = [by.contiguous() for by in (by_q, by_k, by_v)]
+    run: Any = _heads_backward[(programs,)]
     run(
-        rows.contiguous(), by_rows, by_q.contiguous(), by_k.contiguous(), by_v.contiguous(), rotation, gain_q, gain_k, by_gains,
-        tokens, seq, eps, offset, heads, shared, size, max(1, AT_ONCE // size),
+        rows.contiguous(), by_rows, *grads, rotation, gain_q, gain_k, by_gains, tokens, by_q.shape[-3], eps, offset,
+        *_sizes(by_q, by_k), True,
     )  # fmt: skip
     return by_rows, by_gains.sum(0).to(gain_q.dtype)
 

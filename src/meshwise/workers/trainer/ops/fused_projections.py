@@ -7,18 +7,15 @@ into theirs. torch.compile sees opaque operations with known shapes, and a CUDA 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportUntypedFunctionDecorator=false, reportUnknownParameterType=false
 # pyright: reportMissingParameterType=false
-import os
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
 
 ROWS = 16
 """A fused weight is padded with rows of zeros to a multiple of this, as the tensor cores read them; TTT's kernels rely on it."""
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 AT_ONCE = 1024
 """Elements that one program of the kernels here processes."""
 
@@ -135,22 +132,8 @@ def run_gate(both: Tensor, out: Tensor, activation: str, by_both: Tensor | None 
     Each element is read before it is written.
     """
     width = out.shape[-1]
-    if not out.is_cuda and not INTERPRETED:
-        _plain_gate(both, out, activation, by_both)
-        return
     run: Any = _gate[(out.numel() // width, triton.cdiv(width, AT_ONCE))]
     run(both, out, both if by_both is None else by_both, width, AT_ONCE, by_both is not None, GATES[activation])
-
-
-def _plain_gate(both: Tensor, out: Tensor, activation: str, by_both: Tensor | None) -> None:
-    """Compute the same with plain PyTorch, where there is no Triton."""
-    with torch.enable_grad():
-        parts = both.detach().requires_grad_()
-        gate, up = parts.chunk(2, -1)
-        inner = (F.silu(gate) if activation == "silu" else F.gelu(gate, approximate="tanh")) * up
-    if by_both is not None:
-        by_both.copy_(torch.autograd.grad(inner, parts, out)[0])
-    out.copy_(inner.detach())
 
 
 @torch.library.custom_op("meshwise::gated_product", mutates_args=())
