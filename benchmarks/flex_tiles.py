@@ -1,4 +1,4 @@
-"""FlexAttention's backward kernel with several launches, for heads of 256 with soft caps: `python benchmarks/flex_tiles.py` on a GPU machine.
+"""FlexAttention's backward kernel with several launches, for heads of 256 with soft caps: `python benchmarks/flex_tiles.py` on a GPU.
 
 Prints milliseconds of forward and backward at Gemma 2 2B's shapes, and writes the fastest to $OUT/flex.json.
 """

@@ -24,6 +24,8 @@ from meshwise.workers.trainer.step import Stepper
 from meshwise.workers.trainer.weights import init_random
 
 STEPS, BATCH, SEQ = 8, 4, 256
+EIGHT = ("llama", "qwen3", "bloom", "gemma2")
+"""Families that are trained in 8 bits too."""
 
 
 def losses(settings: Settings) -> list[float]:
@@ -73,6 +75,8 @@ def main() -> None:
                 "captured": losses(replace(settings, compile=True)),
                 "distance": distance(model),
             }
+            if name in EIGHT:
+                found[name]["eight"] = losses(replace(settings, compile=True, precision="fp8"))
         except Exception:
             found[name] = {"failed": traceback.format_exc(limit=-6)}
         Path(sys.argv[2]).write_text(json.dumps(found))

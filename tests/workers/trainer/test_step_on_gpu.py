@@ -83,6 +83,13 @@ def test_a_captured_step_computes_the_same_losses(trained: dict[str, Any], famil
     assert found["captured"][-1] < found["captured"][0]
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen3", "bloom", "gemma2"])
+def test_products_of_8_bits_train_like_those_of_16(trained: dict[str, Any], family: str) -> None:
+    found = trained[family]
+    assert found["eight"] == pytest.approx(found["captured"], rel=0.03)
+    assert found["eight"] != found["captured"]
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_fused_16_bit_logits_are_near_those_of_float32(trained: dict[str, Any], family: str) -> None:
     assert trained[family].get("distance", 1.0) < 0.03, trained[family]

@@ -143,7 +143,7 @@ def prepare(run: TrainRun) -> Launch:
     defaults |= {"lr": default_rate(model.active_params), "warmup": default_warm_up(model.active_params, run.options["steps"])}
     settings = Settings(
         name=name, given=given, model=values, layout=layout, batch=batch, seq=seq, device=device,
-        precision=run.precision or ("bf16" if device == "cuda" else "fp32"),
+        precision=run.precision or ((planned.precision if planned else "bf16") if device == "cuda" else "fp32"),
         text=text.description if text else "", eval_text=eval_text.description if eval_text else "",
         tokenizer=bool(text and text.has_tokenizer_file), **(defaults | run.options),
     )  # fmt: skip
@@ -201,7 +201,7 @@ def _read_plan(what: str) -> tuple[TrainAsk, Axes]:
         raise UserError(f"{what}: the trainer does not cut an expert over tensor-parallel ranks; plan with --fix etp=1")
     if made.ask.precision not in PRECISIONS or made.ask.optimizer != "adamw":
         raise UserError(
-            f"{what} is for {made.ask.precision} and {made.ask.optimizer}, but the trainer only has bf16 and adamw: plan with these"
+            f"{what} is for {made.ask.precision} and {made.ask.optimizer}, but the trainer has bf16 or fp8, and adamw: plan with these"
         )
     return made.ask, {f.name: row[f.name] for f in fields(Layout)}
 

@@ -21,8 +21,9 @@ PROGRAMS = 4096
 
 @triton.jit
 def _turn(
-    start, out, gain, cos, sin, eps, offset, COUNT: tl.constexpr, HEAD: tl.constexpr, GROUP: tl.constexpr, NORM: tl.constexpr
-):  # noqa: N803
+    start, out, gain, cos, sin, eps, offset,
+    COUNT: tl.constexpr, HEAD: tl.constexpr, GROUP: tl.constexpr, NORM: tl.constexpr,  # noqa: N803
+):  # fmt: skip
     """Rotate the heads of one token, GROUP at a time: (x1, x2) become (x1 cos - x2 sin, x2 cos + x1 sin); if NORM, normed before."""
     half: tl.constexpr = HEAD // 2
     lane = tl.arange(0, half)[None, :]
