@@ -163,6 +163,9 @@ class TrainRun(Ask):
         default="", converter=TEXT, help="Key or column of the text in .jsonl and .parquet.", shown="text", group=DATA
     )
 
+    pack: bool = asked(
+        default=False, converter=FLAG, help="Keep documents apart: no token attends across the end of its document.", group=DATA
+    )
     eval_data: str = asked(
         default="", converter=TEXT, help="Text or token files of the validation loss, read like --data.", group=DATA
     )
@@ -252,6 +255,7 @@ class TrainRun(Ask):
             "clip": self.clip,
             "weight_decay": self.weight_decay,
             "eval_every": self.eval_every,
+            "pack": self.pack,
             "track": tuple(filter(None, self.track.split(","))),
             "metrics_file": os.path.abspath(self.metrics_file) if self.metrics_file else "",
             "seed": self.seed,

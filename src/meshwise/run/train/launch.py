@@ -145,10 +145,15 @@ def prepare(run: TrainRun) -> Launch:
         name=name, given=given, model=values, layout=layout, batch=batch, seq=seq, device=device,
         precision=run.precision or ((planned.precision if planned else "bf16") if device == "cuda" else "fp32"),
         text=text.description if text else "", eval_text=eval_text.description if eval_text else "",
-        tokenizer=bool(text and text.has_tokenizer_file), **(defaults | run.options),
+        tokenizer=bool(text and text.has_tokenizer_file), document_end=text.document_end if text else -1, **(defaults | run.options),
     )  # fmt: skip
     if text and settings.checkpoint_every:
         settings = replace(settings, fingerprint=fingerprint(text))
+    if settings.pack and settings.document_end < 0:
+        given = (
+            f"{text.description} does not state the token that ends a document" if text else "the embedded text has no documents"
+        )
+        raise UserError(f"--pack: {given}; give text with --data and a --tokenizer that has one")
     if settings.weights:
         check_weights(values, name, Path(settings.weights))
     if settings.precision == "fp8":

@@ -13,10 +13,12 @@ from meshwise.run.train.sections import Section, Table
 from meshwise.units import GIB
 from meshwise.workers.trainer.report.rows import (
     EVALUATIONS,
+    KERNELS,
     Rank,
     Step,
     measured_steps,
     rates,
+    read_kernels,
     read_ranks,
     read_rows,
     read_steps,
@@ -81,6 +83,7 @@ def sections(measured: Measured, forecast: Forecast | None) -> list[Section]:
     return [
         headline(measured, forecast),
         *parts(measured, forecast),
+        *by_kernel(measured, forecast),
         *([memory(measured, forecast)] if forecast else []),
         *validation(measured),
         *experts(measured),
@@ -173,6 +176,39 @@ def parts(measured: Measured, forecast: Forecast | None) -> list[Section]:
     table = Table(("", *(("predicted", "") if forecast else ()), "measured", ""), tuple(cells))
     lines = () if timed else ("no phases were timed: the step runs as one CUDA graph",)
     return [Section(f"time by part, rank 0, step {step.step + 1}, the nearest to the median", table, lines)]
+
+
+KERNEL_PARTS: dict[str, tuple[str, ...]] = {
+    "products": ("matmul", "recompute"),
+    "attention": ("attention",),
+    "other": ("elementwise",),
+    "optimizer": ("optimizer",),
+    "idle": ("launch", "fixed"),
+}
+"""Parts of a profiled step, and the predicted parts that they correspond to; all other predicted parts are communication."""
+KERNEL_WORDS = {"products": "matrix products", "other": "norms and activations"}
+
+
+def by_kernel(measured: Measured, forecast: Forecast | None) -> list[Section]:
+    """Return seconds by part of the step whose kernels were profiled, beside the predicted ones; nothing without a GPU."""
+    found = read_kernels(Path(measured.settings.out) / KERNELS)
+    if found is None:
+        return []
+    plan = {name: forecast.scale * value for name, value in forecast.here.time.items() if value > 0} if forecast else {}
+    known = {name for names in KERNEL_PARTS.values() for name in names}
+    matching = {part: sum(plan.get(name, 0.0) for name in names) for part, names in KERNEL_PARTS.items()}
+    matching["communication, exposed"] = sum(value for name, value in plan.items() if name not in known)
+    whole = forecast.seconds if forecast else 1.0
+    rows = sorted(found.parts.items(), key=lambda pair: (pair[0] == "idle", -pair[1]))
+    cells = [
+        (KERNEL_WORDS.get(name, name), *_pair(matching.get(name) or None, whole), *_pair(seconds, found.seconds))
+        for name, seconds in rows
+    ]
+    cells.append(("step", *_pair(forecast.seconds if forecast else None, whole), *_pair(found.seconds, found.seconds)))
+    lines = ["the prediction counts the loss with norms and activations"] if forecast and "loss" in found.parts else []
+    lines += ["hidden communication overlaps with other parts"] if "communication, hidden" in found.parts else []
+    table = Table(("", "predicted", "", "measured", ""), tuple(cells)).without_empty_columns()
+    return [Section("time by kernel, rank 0, last step", table, tuple(lines))]
 
 
 def _pair(value: float | None, whole: float) -> tuple[str, str]:
@@ -314,6 +350,7 @@ def files_in(folder: Path) -> str:
         "environment.json",
         "steps.jsonl",
         "evaluations.jsonl",
+        "kernels.json",
         "ranks.json",
         "measurement.jsonl",
         "report.md",

@@ -112,6 +112,8 @@ def initialize(settings: Settings, models: list[nn.Module], device: torch.device
     if settings.split_weights:  # only then does this rank hold whole weights, which can be stacked
         for part in (part for model in models for part in model.modules() if isinstance(part, Fusable)):
             part.fuse()
+    for model in models if settings.pack else ():
+        cast(Any, model).document_end = settings.document_end
     if settings.precision == "fp8":
         for part in (part for model in models for part in model.modules() if hasattr(part, "eight")):
             part.eight = True

@@ -103,6 +103,10 @@ class Settings:
     """Description of the data; empty for the embedded text."""
     fingerprint: str = ""
     """Fingerprint of the data, set if checkpoints must recognize it."""
+    pack: bool = False
+    """Whether tokens see only their own document."""
+    document_end: int = -1
+    """The token that ends a document; -1: unknown."""
     eval_data: tuple[TokenFile, ...] = ()
     """Token files of the validation loss; empty: there is none."""
     eval_text: str = ""
@@ -182,7 +186,11 @@ def broken_rules(settings: Settings) -> list[str]:
         f"tp ({a.tp}) must divide the KV heads ({m.kv_heads})": m.kv_heads % a.tp == 0,
         f"tp ({a.tp}) must divide the FFW width ({m.ffn})": m.ffn % a.tp == 0,
         f"tp ({a.tp}) must divide the vocabulary ({m.vocab})": m.vocab % a.tp == 0,
-        f"tp x cp ({a.tp} x {a.cp}) must divide the sequence ({settings.seq})": settings.seq % (a.tp * a.cp) == 0,
+        f"tp x cp ({a.tp} x {a.cp}){' x 2' * (a.cp > 1)} must divide the sequence ({settings.seq})": settings.seq
+        % (a.tp * a.cp * (1 + (a.cp > 1)))
+        == 0,
+        f"separate documents (pack) need cp 1 and pp 1 (cp is {a.cp}, pp {a.pp}) and a model with softmax attention": not settings.pack
+        or (a.cp == a.pp == 1 and not recurrent),
         f"dp x micro-batch ({a.dp} x {a.mbs}) must divide the batch ({settings.batch})": settings.batch % each == 0,
         f"pp x chunks ({a.pp} x {a.chunks}) must be at most the layers ({m.layers})": stages <= m.layers,
         f"vpp ({a.vpp}) above 1 needs the interleaved or zero-bubble schedule and pp above 1": a.vpp == 1

@@ -67,5 +67,5 @@ def local_batch(settings: Settings, ranks: Ranks, step: int, ahead: int = 0) -> 
     """Return tokens and targets of this rank: its replica's samples, and its part of their sequence."""
     each = settings.batch // settings.layout.dp
     tokens, targets = batch_of(settings, step, ranks.replica * each, each, ahead)
-    length, part = settings.seq // settings.layout.cp, ranks.at("cp")
-    return tokens[:, part * length : (part + 1) * length], targets[:, part * length : (part + 1) * length]
+    places, _ = ranks.shard.positions(settings.seq // settings.layout.cp, tokens.device)
+    return (tokens, targets) if settings.layout.cp == 1 else (tokens[:, places], targets[:, places])

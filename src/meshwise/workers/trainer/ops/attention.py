@@ -24,6 +24,8 @@ gather: Callable[[Tensor, int, ProcessGroup], Tensor] = getattr(
 )
 SMALLEST_HEAD = 16
 """FlexAttention multiplies tiles at least this wide."""
+LONG = 8192
+"""Keys beyond which the mask of blocks is computed by a compiled kernel, which never holds the mask of all keys."""
 WIDE_HEAD = 128
 WIDE_TILES: dict[str, int] = {"bwd_num_warps": 8, "bwd_num_stages": 1}
 """Launch of FlexAttention's backward kernel for heads wider than WIDE_HEAD: with torch's own, of four warps, registers spill
@@ -45,9 +47,16 @@ class LocalShard:
     """Ranks over which experts are spread."""
 
     def positions(self, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return the positions of this rank's `length` queries, and of the keys of all ranks."""
-        first = self.cp_rank * length
-        return torch.arange(first, first + length, device=device), torch.arange(self.cp * length, device=device)
+        """Return the positions of this rank's `length` queries, and of the keys of all ranks in the order of ranks.
+
+        Of 2 x cp equal parts of a sequence, rank r has parts r and 2 x cp - 1 - r: all ranks have as many keys before their queries.
+        """
+        if self.cp == 1:
+            whole = torch.arange(length, device=device)
+            return whole, whole
+        parts = torch.arange(self.cp * length, device=device).view(2 * self.cp, -1)
+        ranks = [torch.cat((parts[rank], parts[2 * self.cp - 1 - rank])) for rank in range(self.cp)]
+        return ranks[self.cp_rank], torch.cat(ranks)
 
 
 UNSHARDED = LocalShard()
@@ -75,37 +84,45 @@ class Scores(NamedTuple):
     """FlexAttention's BlockMask."""
     slopes: Tensor | None = None
     """ALiBi slopes of this rank's heads, for FlexAttention."""
-    positions: Tensor | None = None
-    """Positions of queries and of keys (2, ...), for FlexAttention with ALiBi on a part of the sequence."""
+    positions: tuple[Tensor, Tensor] | None = None
+    """Positions of queries and of keys, for FlexAttention with ALiBi on a part of the sequence."""
 
 
-def make_scores(rule: Rule, shard: LocalShard, length: int, device: torch.device, head_dim: int, flexible: bool = True) -> Scores:
-    """Return the tensors of a rule for `length` queries of this rank. `flexible` allows FlexAttention, which needs a GPU."""
-    whole = shard.cp * length
-    windowed = 0 < rule.window < whole
-    if shard.cp == 1 and not (windowed or rule.cap or rule.alibi):
+def make_scores(
+    rule: Rule, shard: LocalShard, length: int, device: torch.device, head_dim: int, documents: Tensor | None = None
+) -> Scores:
+    """Return the tensors of a rule for `length` queries of this rank.
+
+    `documents` has the document of each token (batch, length), if tokens see only their own; a rank must then have whole sequences.
+    """
+    windowed = 0 < rule.window < shard.cp * length
+    if shard.cp == 1 and documents is None and not (windowed or rule.cap or rule.alibi):
         return Scores()
     positions, key_positions = shard.positions(length, device)
-    if flexible and device.type == "cuda" and head_dim >= SMALLEST_HEAD:
-        return _block_scores(rule, shard, positions, key_positions)
+    if device.type == "cuda" and head_dim >= SMALLEST_HEAD:
+        return _block_scores(rule, shard, positions, key_positions, documents)
     distance = positions[:, None] - key_positions
     seen = (distance >= 0) & (distance < rule.window) if windowed else distance >= 0
+    if documents is not None:
+        seen = seen & (documents[:, None, :, None] == documents[:, None, None, :])
     if not rule.alibi:
         return Scores(mask=seen)
     bias = -local_slopes(rule, shard, device)[:, None, None] * distance.float()
     return Scores(mask=bias.masked_fill(~seen, -torch.inf))
 
 
-def _block_scores(rule: Rule, shard: LocalShard, positions: Tensor, key_positions: Tensor) -> Scores:
+def _block_scores(rule: Rule, shard: LocalShard, positions: Tensor, keys: Tensor, documents: Tensor | None) -> Scores:
     from torch.nn.attention.flex_attention import create_block_mask
 
     def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        distance = positions[query] - key_positions[key]
-        return (distance >= 0) & (distance < rule.window) if rule.window else distance >= 0
+        distance = positions[query] - keys[key]
+        seen = (distance >= 0) & (distance < rule.window) if rule.window else distance >= 0
+        return seen if documents is None else seen & (documents[batch, query] == documents[batch, key])
 
-    blocks = create_block_mask(sees, None, None, len(positions), len(key_positions), device=str(positions.device))
+    device, batch = str(positions.device), None if documents is None else len(documents)
+    blocks = create_block_mask(sees, batch, None, len(positions), len(keys), device=device, _compile=len(keys) > LONG)
     slopes = local_slopes(rule, shard, positions.device) if rule.alibi else None
-    return Scores(blocks=blocks, slopes=slopes, positions=positions if rule.alibi and shard.cp > 1 else None)
+    return Scores(blocks=blocks, slopes=slopes, positions=(positions, keys) if rule.alibi and shard.cp > 1 else None)
 
 
 def slopes_of(heads: int, device: torch.device) -> Tensor:
@@ -175,7 +192,7 @@ def _flexible(q: Tensor, k: Tensor, v: Tensor, scores: Scores, rule: Rule) -> Te
         if rule.cap:  # tanh by the sigmoid, which a GPU computes from one fast exponential
             score = rule.cap * (2 * torch.sigmoid(score * (2 / rule.cap)) - 1)
         if slopes is not None:
-            score = score - slopes[head] * ((query if positions is None else positions[query]) - key)
+            score = score - slopes[head] * (query - key if positions is None else positions[0][query] - positions[1][key])
         return score
 
     run = flex_attention

@@ -19,11 +19,14 @@ from meshwise.workers.trainer.evaluation import Evaluation
 from meshwise.workers.trainer.parallel import AXES, Ranks
 from meshwise.workers.trainer.ranks.faults import kind_of
 from meshwise.workers.trainer.ranks.output import say
+from meshwise.workers.trainer.report.kernels import kernels_of_step
 from meshwise.workers.trainer.report.lines import environment, peak_memory, step_line
 from meshwise.workers.trainer.report.phases import Phases
 from meshwise.workers.trainer.report.rows import (
     EVALUATIONS,
+    KERNELS,
     UNSHARED,
+    Kernels,
     Rank,
     Step,
     add_row,
@@ -38,6 +41,8 @@ from meshwise.workers.trainer.report.rows import (
 from meshwise.workers.trainer.report.trackers import Tracker, trackers
 from meshwise.workers.trainer.settings import Settings
 
+FEWEST = 16
+"""Index of the last step from which on its kernels are profiled: in shorter runs starting the profiler would count."""
 HISTORY = 200_000
 """Allocations that a memory snapshot holds."""
 
@@ -52,6 +57,7 @@ class Recorder:
         self.folder = Path(settings.out)
         self.trackers: list[Tracker] = []
         self.trace: Any = None
+        self.kernels: list[Kernels] = []
         self.log: FileIO | None = None
         self.unwritten = b""
         """Log bytes that a full disk did not take: a checkpoint that does not fit fills it until it is removed."""
@@ -60,6 +66,7 @@ class Recorder:
             self.log = open_step_log(self.folder / "steps.jsonl", first)
             self.evaluations = self.folder / EVALUATIONS
             drop_later(self.evaluations, first + 1)
+            (self.folder / KERNELS).unlink(missing_ok=True)
             self.trackers = trackers(settings, self.folder)
 
     @contextmanager
@@ -72,6 +79,11 @@ class Recorder:
             self.trace = profile(activities=kinds)
             self.trace.start()
             self.phases.traced = True
+        if self.device.type == "cuda" and self.lead and number == self.settings.steps - 1 >= FEWEST and self.trace is None:
+            # the last step: whatever profiling costs, no other step pays for it
+            with kernels_of_step(self.kernels):
+                yield
+            return
         yield
         if inside and number + 1 in (last, self.settings.steps):
             if self.device.type == "cuda":
@@ -122,6 +134,8 @@ class Recorder:
         self.log.close()
         for tracker in self.trackers:
             tracker.close()
+        for kernels in self.kernels:
+            (self.folder / KERNELS).write_text(json.dumps(asdict(kernels)) + "\n", encoding="utf-8")
         ranks = cast(list[Rank], gathered)
         write_ranks(self.folder / "ranks.json", ranks)
         per_node = int(os.environ.get("LOCAL_WORLD_SIZE", self.settings.layout.devices))

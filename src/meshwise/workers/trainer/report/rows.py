@@ -17,6 +17,8 @@ WARM_UP = 2
 """Steps excluded from the measurement: the first ones allocate, compile and connect."""
 UNSHARED = ("data", "forward", "backward", "passes")
 """Phases before the first collective that all ranks share, the all-reduce of the loss."""
+KERNELS = "kernels.json"
+"""File of the kernels of a profiled step."""
 EVALUATIONS = "evaluations.jsonl"
 """File of a run's validation losses."""
 PREDICTED = ("predicted_sec_per_iter", "predicted_mem_gb")
@@ -40,6 +42,16 @@ class Step:
     """When the step ended, in seconds since 1970."""
     imbalance: float = 0.0
     """Load of the busiest expert over the mean, in the worst layer; 0 if the model has no experts."""
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The kernels of one step on a GPU."""
+
+    seconds: float
+    """From the first kernel's start to the last one's end."""
+    parts: dict[str, float]
+    """Seconds by part; with `idle` they add up to the step, but for communication that other kernels hide."""
 
 
 @dataclass(frozen=True)
@@ -184,6 +196,10 @@ def read_steps(path: Path) -> list[Step]:
 
 def read_ranks(path: Path) -> list[Rank]:
     return [Rank(**row) for row in json.loads(path.read_text(encoding="utf-8"))] if path.is_file() else []
+
+
+def read_kernels(path: Path) -> Kernels | None:
+    return Kernels(**json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
 
 
 def write_ranks(path: Path, ranks: Sequence[Rank]) -> None:

@@ -1,6 +1,8 @@
 """The decoder: embedding, layers and head as a Description says. Parameter names are Llama's; `weights` converts them from and to HF's."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -72,20 +74,24 @@ class DecoderModel(Tied):
         self.constants = {"router.balance": 0.0} | ({"norm.weight": 0.0} if d.norm == "rms+1" else {})
         self.model = Trunk(d, span, shard, recompute)
         self.lm_head = nn.Linear(d.hidden, d.vocab, bias=False) if span.ends else None
+        self.document_end: int | None = None
+        """The token that ends a document, if tokens see only their own."""
         self._scores: dict[tuple[Rule, int, torch.device], Scores] = {}
         self.tie()
 
     def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
         length = x.shape[1]
+        scores = self._score_tensors
+        if self.document_end is not None:
+            scores = self._document_scores(x)
         if self.model.embed_tokens is not None:
             x = self._embed(x)
         else:
             length *= self.shard.tp  # between blocks, sequence parallelism splits the sequence
         rotations: dict[int, Tensor] = {}
         for block in self.model.layers.values():
-            x = block(
-                x, self._rotation(block.kind.rotary, rotations, length, x.device), self._score_tensors(block, length, x.device)
-            )
+            rotation = self._rotation(block.kind.rotary, rotations, length, x.device)
+            x = block(x, rotation, scores(block, length, x.device))
         return self.end(x, self.model.norm, targets)
 
     def _embed(self, tokens: Tensor) -> Tensor:
@@ -114,6 +120,19 @@ class DecoderModel(Tied):
         if key not in self._scores:
             self._scores[key] = make_scores(rule, self.shard, length, device, self.described.head_dim)
         return self._scores[key]
+
+    def _document_scores(self, tokens: Tensor) -> Callable[[Block, int, torch.device], Scores]:
+        """Return a function like `_score_tensors`, for this pass alone: documents differ from batch to batch."""
+        ends = tokens == self.document_end
+        documents, known = ends.cumsum(1) - ends.long(), dict[Rule, Scores]()
+
+        def scores(block: Block, length: int, device: torch.device) -> Scores:
+            rule = rule_of(self.described, block.kind)
+            if rule not in known:
+                known[rule] = make_scores(rule, self.shard, length, device, self.described.head_dim, documents)
+            return known[rule]
+
+        return scores
 
 
 def build(config: Config, span: Span, shard: LocalShard, recompute: str) -> nn.Module:
