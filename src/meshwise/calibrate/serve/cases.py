@@ -10,7 +10,8 @@ from typing import Literal
 
 from meshwise.calibrate import tables
 from meshwise.calibrate.tables import Row, Skipped, number, whole
-from meshwise.catalogue.chips import GENERIC_CPU, Chip, Link, find_card, find_chip
+from meshwise.catalogue.cards import find_card
+from meshwise.catalogue.chips import GENERIC_CPU, Chip, Link, find_chip
 from meshwise.catalogue.engines import Runtime, find_runtime, runtimes
 from meshwise.cost.serve.buffers import Footprint, footprints
 from meshwise.cost.serve.cache import CacheRequest, layer_caches
@@ -97,7 +98,9 @@ class ServeCase:
 
 
 def is_serving_table(path: Path) -> bool:
-    """Return whether a table has columns of served models."""
+    """Return whether a table has columns of served models; rows of JSON are of training runs."""
+    if path.suffix == ".jsonl":
+        return False
     header = tables.read_lines(path)[0]
     return bool({*RATES, *(column for columns in SIZES.values() for column in columns)} & set(header))
 

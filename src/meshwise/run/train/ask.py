@@ -9,6 +9,7 @@ from meshwise.cost.axes import BY_NAME
 from meshwise.cost.work import parse_batch
 from meshwise.errors import UserError, quoted
 from meshwise.plan.fields import FLAG, LENGTH, TEXT, Ask, Kind, asked, choice, number, optional, question, whole
+from meshwise.run.train.hosts import node_range
 from meshwise.workers.trainer.settings import DEVICES, LR_SCHEDULES, ON_NAN, PRECISIONS, RECOMPUTE, SCHEDULES, TRACKERS
 
 LAYOUT = "Layout"
@@ -55,6 +56,13 @@ def _track(value: str) -> str:
     return value
 
 
+def _nodes(value: str | int) -> str:
+    text = str(value)
+    if text:
+        node_range(text)
+    return text
+
+
 def _sweep(value: str | None) -> str | None:
     return value
 
@@ -65,6 +73,7 @@ _PROFILE: Kind[str, str] = Kind(_profile, str, "START:COUNT")
 _TRACK: Kind[str, str] = Kind(_track, str, "NAMES")
 _SWEEP: Kind[str | None, str | None] = Kind(_sweep, str, "AXIS=VALUES...")
 _AXIS = optional(whole())
+_NODES: "Kind[str | int, str | int]" = Kind(_nodes, str, "N|MIN:MAX")
 
 
 @question
@@ -187,7 +196,10 @@ class TrainRun(Ask):
         group=FAILURES,
     )  # fmt: skip
 
-    nodes: int | None = asked(default=None, converter=_AXIS, flag="--nodes,--nnodes", help="Number of machines.", group=MACHINES)
+    nodes: str | int = asked(
+        default="", converter=_NODES, flag="--nodes,--nnodes", group=MACHINES,
+        help="Number of machines; MIN:MAX goes on with fewer when some are lost, in a layout planned for them.",
+    )  # fmt: skip
     node_rank: int | None = asked(
         default=None, converter=optional(whole(0)), help="Rank of this machine, from 0.", group=MACHINES
     )
@@ -215,6 +227,13 @@ class TrainRun(Ask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        elastic = ":" in str(self.nodes)
+        if elastic and (self.report or self.sweep is not None):
+            raise UserError(
+                f"--nodes {self.nodes} does not apply to --{'report' if self.report else 'sweep'}: give a single number"
+            )
+        if elastic and not self.checkpoint_every and not self.dry_run:
+            raise UserError(f"--nodes {self.nodes} goes on from a checkpoint when a node is lost: it needs --checkpoint-every")
         if self.report_lengths and not self.report:
             raise UserError("--report-lengths requires --report")
         if self.eval_every and not self.eval_data:

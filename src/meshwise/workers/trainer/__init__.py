@@ -8,6 +8,7 @@
     optimizer.py   AdamW; recipe.py: the learning rate (no torch)
     balance.py     loads of experts, and the biases that even them out; evaluation.py: the validation loss
     checkpoint.py  writes and resumes checkpoints; marker.py: the settings that a checkpoint records (no torch)
+    dcp_metadata.py  reads DCP's pickle without running code in it
     weights.py     random weights, HF safetensors in and out
     generate.py    continues a text; shapes.py: prints the shapes on each rank
     models/ ops/ data/ hf/ ranks/ report/

@@ -23,6 +23,7 @@ from meshwise.workers.trainer.models.conversion import Conversion
 from meshwise.workers.trainer.models.registry import stored_of
 from meshwise.workers.trainer.models.tensors import HEAD
 from meshwise.workers.trainer.ranks.faults import TrainingError
+from meshwise.workers.trainer.ranks.kill_points import reach
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -132,6 +133,7 @@ def save(
     file = folder / (SINGLE_FILE if parts == 1 else f"model-{part + 1:05}-of-{parts:05}.safetensors")
     partial = file.with_name(f"{file.name}.part")
     problem = _first_problem(_try_write(partial, gathered) if writes else "", parts)
+    reach("weights partial")
     if writes and problem:
         partial.unlink(missing_ok=True)
     elif writes:

@@ -1,11 +1,44 @@
 """Reads the keys of config.json that most families share, in the spelling of transformers 5 and of earlier files. No torch."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from meshwise.workers.trainer.models.description import ACTIVATIONS, SCALINGS, Description, Layer, Rotary
 
 Values = Mapping[str, Any]
+WHOLE = frozenset(
+    ["hidden_size", "n_embed", "n_embd", "num_hidden_layers", "n_layer", "num_attention_heads", "n_head", "num_key_value_heads", "intermediate_size", "n_inner", "vocab_size", "n_positions", "head_dim", "mini_batch_size", "sliding_window", "max_window_layers", "sliding_window_pattern", "no_rope_layer_interval", "num_local_experts", "num_experts", "num_experts_per_tok", "moe_intermediate_size", "decoder_sparse_step", "n_routed_experts", "n_shared_experts", "n_group", "topk_group", "first_k_dense_replace", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "max_position_embeddings", "original_max_position_embeddings"]
+)
+"""Keys that families read as whole numbers."""
+REAL = frozenset(
+    ["attention_dropout", "hidden_dropout", "residual_dropout", "embedding_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "rope_theta", "rotary_emb_base", "rotary_pct", "partial_rotary_factor", "rope_local_base_freq", "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "initializer_range", "ttt_base_lr", "query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling", "router_aux_loss_coef", "aux_loss_alpha", "routed_scaling_factor"]
+)
+"""Keys that families read as numbers."""
+TABLES = ("rope_parameters", "rope_scaling")
+LISTS = ("layer_types", "no_rope_layers", "mlp_only_layers")
+LARGEST = 2**40
+
+
+def problem_of(key: str, value: object) -> str:
+    """Return what is wrong with the type of a key's value; empty if nothing is."""
+    if value is None:
+        return ""
+    if key in WHOLE and not (type(value) is int and 0 <= value < LARGEST):
+        return f"{key} is {_shown(value)}; expected a whole number"
+    if key in REAL and not is_real(value):
+        return f"{key} is {_shown(value)}; expected a number"
+    if key in TABLES and not isinstance(value, dict):
+        return "rope_parameters and rope_scaling must be tables"
+    return f"{key} is {_shown(value)}; expected a list" if key in LISTS and not isinstance(value, list) else ""
+
+
+def is_real(value: object) -> bool:
+    """Return whether a value of a config.json is a number that float32 holds: neither NaN nor one of 400 digits."""
+    return type(value) in (int, float) and 0 <= abs(cast(float, value)) < 1e30
+
+
+def _shown(value: object) -> str:
+    return repr(value if not isinstance(value, int) or abs(value) < LARGEST else "a huge number")[:60]
 
 
 def first_of(config: Values, *keys: str, default: int = 0) -> int:
@@ -96,8 +129,16 @@ def unsupported(d: Description) -> str:
         if d.head_dim % 2 or rotary.dim % 2:
             return f"heads of {d.head_dim} features: rotary positions rotate pairs, so the head size must be even"
         if rotary.kind not in SCALINGS:
-            return f"rope_type {rotary.kind!r} is not supported; the trainer has {', '.join(SCALINGS)}"
-        missing = [key for key in SCALINGS[rotary.kind] if rotary.scaling.get(key) is None]
-        if missing:
-            return f"rope_type {rotary.kind} needs {missing[0]}, which the config lacks"
+            return f"rope_type {rotary.kind[:60]!r} is not supported; the trainer has {', '.join(SCALINGS)}"
+        if not is_real(rotary.theta) or rotary.theta <= 0:
+            return "rope_theta of its rotary positions is missing or not a number above zero"
+        wrong = next((key for key in SCALINGS[rotary.kind] if not _positive(rotary.scaling.get(key))), "")
+        if wrong:
+            return f"{wrong} of its rotary positions ({rotary.kind}) is missing or not a number above zero"
     return ""
+
+
+def _positive(value: object) -> bool:
+    """Return whether a value is a number above zero, or a list of such numbers."""
+    values = cast("list[object]", value) if isinstance(value, list) else [value]
+    return bool(values) and all(is_real(each) and cast(float, each) > 0 for each in values)

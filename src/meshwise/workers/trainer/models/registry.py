@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwise.workers.trainer.models.description import EMBEDDING, Description
+from meshwise.workers.trainer.models.keys import problem_of
 from meshwise.workers.trainer.models.keys import unsupported as unsupported_description
 from meshwise.workers.trainer.models.tensors import Shapes, Storage, Stored, stored_tensors
 
@@ -130,8 +131,10 @@ def unsupported(config: Config) -> str:
     kind = config.get("model_type")
     if kind is None:
         return f"it has no model_type; the trainer supports {', '.join(families())}"
-    if kind not in families():
-        return f"model_type {str(kind)!r} is not supported; the trainer supports {', '.join(families())}"
+    if not isinstance(kind, str) or kind not in families():
+        return f"model_type {str(kind)[:60]!r} is not supported; the trainer supports {', '.join(families())}"
+    if problem := next((found for key in config if (found := problem_of(key, config[key]))), ""):
+        return problem
     family = families()[kind]
     if any(float(config.get(key) or 0) for key in ("attention_dropout", "hidden_dropout") if key not in family.dropout):
         return "the trainer does not support dropout"

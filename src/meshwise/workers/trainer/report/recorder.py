@@ -18,6 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 from meshwise.workers.trainer.evaluation import Evaluation
 from meshwise.workers.trainer.parallel import AXES, Ranks
 from meshwise.workers.trainer.ranks.faults import kind_of
+from meshwise.workers.trainer.ranks.kill_points import reach
 from meshwise.workers.trainer.ranks.output import say
 from meshwise.workers.trainer.report.kernels import kernels_of_step
 from meshwise.workers.trainer.report.lines import environment, peak_memory, step_line
@@ -65,7 +66,8 @@ class Recorder:
             (self.folder / "environment.json").write_text(json.dumps(environment(settings), indent=2) + "\n", encoding="utf-8")
             self.log = open_step_log(self.folder / "steps.jsonl", first)
             self.evaluations = self.folder / EVALUATIONS
-            drop_later(self.evaluations, first + 1)
+            if self.evaluations.exists():
+                drop_later(self.evaluations, first + 1)
             (self.folder / KERNELS).unlink(missing_ok=True)
             self.trackers = trackers(settings, self.folder)
 
@@ -167,14 +169,20 @@ class Recorder:
 def open_step_log(path: Path, first: int) -> FileIO:
     """Open steps.jsonl to append from step `first` on; later rows of an earlier run are dropped, since those steps run again."""
     drop_later(path, first)
+    reach("log trimmed")
     return path.open("ab", buffering=0)
 
 
 def drop_later(path: Path, first: int) -> None:
-    """Drop the rows of step `first` and later ones."""
-    rows = [json.dumps(row) + "\n" for row in read_rows(path) if row["step"] < first]
-    if rows or path.exists():
-        path.write_text("".join(rows), encoding="utf-8")
+    """Drop the rows of step `first` and later ones. A run that is killed meanwhile does not lose the rows before."""
+    before = path.read_bytes() if path.is_file() else b""
+    kept = "".join(json.dumps(row) + "\n" for row in read_rows(path) if row["step"] < first).encode()
+    if kept == before:
+        path.touch()  # its time tells that the rows are of this start
+        return
+    partial = path.with_name(f"{path.name}.part")
+    partial.write_bytes(kept)
+    partial.replace(path)
 
 
 def scalars(settings: Settings, step: Step) -> dict[str, float]:
