@@ -133,11 +133,7 @@ def prepare(run: TrainRun) -> Launch:
     text = corpus.find(run.data, run.tokenizer, run.text_key, run.seed)
     if text:
         corpus.check_fits(text, name, sizes_of(values).vocab, seq)
-    eval_text = corpus.find(run.eval_data, run.tokenizer, run.text_key, run.seed) if run.eval_data else None
-    if eval_text is None and run.eval_data:
-        eval_text = corpus.find(run.eval_data, "bytes", "", run.seed)
-    if eval_text:
-        corpus.check_fits(eval_text, name, sizes_of(values).vocab, seq)
+    eval_text = _eval_text(run, name, sizes_of(values).vocab, seq)
     # split backward passes cannot be compiled, and on a CPU compiling takes longer than most runs
     defaults: dict[str, Any] = {"compile": device == "cuda" and layout.schedule not in SPLIT_BACKWARD}
     defaults |= {"lr": default_rate(model.active_params), "warmup": default_warm_up(model.active_params, run.options["steps"])}
@@ -173,6 +169,19 @@ def prepare(run: TrainRun) -> Launch:
     return Launch(
         replace(settings, facts=_facts(model, settings, on)), model, on, text, eval_text, nodes, restarts, assumed=assumed
     )
+
+
+def _eval_text(run: TrainRun, name: str, vocabulary: int, seq: int) -> "corpus.Corpus | None":
+    """Return the text of the validation loss; None if there is none."""
+    if not run.eval_data:
+        return None
+    try:
+        text = corpus.find(run.eval_data, run.tokenizer, run.text_key, run.seed)
+        if text:
+            corpus.check_fits(text, name, vocabulary, seq)
+        return text
+    except UserError as error:
+        raise UserError(str(error).replace("--data", "--eval-data")) from None
 
 
 def _device(run: TrainRun, planned: TrainAsk | None) -> str:

@@ -35,10 +35,11 @@ def test_communication_is_exposed_where_nothing_else_runs() -> None:
     )
 
 
-spans = st.lists(
-    st.builds(lambda name, start, length: Span(name, start, start + length), st.sampled_from(sorted(NAMES)), st.integers(0, 999), st.integers(1, 99)),
-    min_size=1,
-)  # fmt: skip
+def span(name: str, start: int, length: int) -> Span:
+    return Span(name, start, start + length)
+
+
+spans = st.lists(st.builds(span, st.sampled_from(sorted(NAMES)), st.integers(0, 999), st.integers(1, 99)), min_size=1)
 
 
 @given(spans)

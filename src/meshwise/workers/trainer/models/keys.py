@@ -7,12 +7,26 @@ from meshwise.workers.trainer.models.description import ACTIVATIONS, SCALINGS, D
 
 Values = Mapping[str, Any]
 WHOLE = frozenset(
-    ["hidden_size", "n_embed", "n_embd", "num_hidden_layers", "n_layer", "num_attention_heads", "n_head", "num_key_value_heads", "intermediate_size", "n_inner", "vocab_size", "n_positions", "head_dim", "mini_batch_size", "sliding_window", "max_window_layers", "sliding_window_pattern", "no_rope_layer_interval", "num_local_experts", "num_experts", "num_experts_per_tok", "moe_intermediate_size", "decoder_sparse_step", "n_routed_experts", "n_shared_experts", "n_group", "topk_group", "first_k_dense_replace", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "max_position_embeddings", "original_max_position_embeddings"]
-)
+    (
+        "hidden_size", "n_embed", "n_embd", "num_hidden_layers", "n_layer", "num_attention_heads", "n_head",
+        "num_key_value_heads", "intermediate_size", "n_inner", "vocab_size", "n_positions", "head_dim", "mini_batch_size",
+        "sliding_window", "max_window_layers", "sliding_window_pattern", "no_rope_layer_interval", "num_local_experts",
+        "num_experts", "num_experts_per_tok", "moe_intermediate_size", "decoder_sparse_step", "n_routed_experts",
+        "n_shared_experts", "n_group", "topk_group", "first_k_dense_replace", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim",
+        "qk_rope_head_dim", "v_head_dim", "max_position_embeddings", "original_max_position_embeddings",
+    )
+)  # fmt: skip
 """Keys that families read as whole numbers."""
 REAL = frozenset(
-    ["attention_dropout", "hidden_dropout", "residual_dropout", "embedding_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "rope_theta", "rotary_emb_base", "rotary_pct", "partial_rotary_factor", "rope_local_base_freq", "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "initializer_range", "ttt_base_lr", "query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling", "router_aux_loss_coef", "aux_loss_alpha", "routed_scaling_factor"]
-)
+    (
+        "attention_dropout", "hidden_dropout", "residual_dropout", "embedding_dropout", "attn_pdrop", "embd_pdrop",
+        "resid_pdrop", "rope_theta", "rotary_emb_base", "rotary_pct", "partial_rotary_factor", "rope_local_base_freq",
+        "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "initializer_range", "ttt_base_lr",
+        "query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "embedding_multiplier",
+        "residual_multiplier", "attention_multiplier", "logits_scaling", "router_aux_loss_coef", "aux_loss_alpha",
+        "routed_scaling_factor",
+    )
+)  # fmt: skip
 """Keys that families read as numbers."""
 TABLES = ("rope_parameters", "rope_scaling")
 LISTS = ("layer_types", "no_rope_layers", "mlp_only_layers")
