@@ -24,7 +24,8 @@ def test_settings_come_back_from_their_file(tmp_path: Path) -> None:
     [
         ({"tp": 4}, "tp (4) must divide the KV heads (2)"),
         ({"tp": 16}, "tp (16) must divide the heads (8)"),
-        ({"cp": 3}, "tp x cp (1 x 3) must divide the sequence (16)"),
+        ({"cp": 3}, "tp x cp (1 x 3) x 2 must divide the sequence (16)"),
+        ({"ep": 2}, "ep (2) above 1 needs a model with experts"),
         ({"dp_shard": 3}, "dp x micro-batch (3 x 1) must divide the batch (8)"),
         ({"pp": 8}, "pp x chunks (8 x 1) must be at most the layers (4)"),
         ({"pp": 2, "mbs": 8}, "pp (2) must divide the micro-batches (1)"),
@@ -71,7 +72,7 @@ def test_a_layout_that_satisfies_every_rule_breaks_none() -> None:
         ({"hidden_size": 33, "num_attention_heads": 3}, "heads of 11"),
         ({"head_dim": 7}, "heads of 7 features: rotary positions rotate pairs"),
         ({"hidden_act": "relu2"}, "activation function 'relu2'"),
-        ({"rope_scaling": {"rope_type": "yarn"}}, "rope_type yarn needs factor"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "factor of its rotary positions (yarn) is missing"),
         ({"rope_scaling": {"rope_type": "dynamic"}}, "rope_type 'dynamic'"),
         (
             {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 5},

@@ -64,9 +64,9 @@ class Ranks:
     @property
     def shard(self) -> LocalShard:
         a = self.layout
-        groups = (self.full_mesh[axis].get_group() if getattr(a, axis) > 1 else None for axis in ("cp", "tp"))
+        cp, tp = (self.full_mesh[axis].get_group() if getattr(a, axis) > 1 else None for axis in ("cp", "tp"))
         experts = self.expert_mesh["ep"].get_group() if a.ep > 1 else None
-        return LocalShard(a.tp, self.at("tp"), a.cp, self.at("cp"), *groups, a.ep, experts)
+        return LocalShard(a.tp, self.at("tp"), a.cp, self.at("cp"), cp, tp, a.ep, experts)
 
     @cached_property
     def expert_mesh(self) -> DeviceMesh:
@@ -116,7 +116,7 @@ def initialize(settings: Settings, models: list[nn.Module], device: torch.device
         cast(Any, model).document_end = settings.document_end
     if settings.precision == "fp8":
         for part in (part for model in models for part in model.modules() if hasattr(part, "eight")):
-            part.eight = True
+            cast(Any, part).eight = True
 
 
 def _parallelize(model: nn.Module, span: Span, settings: Settings, ranks: Ranks) -> None:

@@ -1,6 +1,6 @@
 """Parameters out of HF's stored tensors, and back: packed, transposed and reordered matrices."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from collections.abc import Callable, Mapping
 
 import torch

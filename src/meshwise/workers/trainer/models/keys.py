@@ -43,7 +43,7 @@ def problem_of(key: str, value: object) -> str:
         return f"{key} is {_shown(value)}; expected a number"
     if key in TABLES and not isinstance(value, dict):
         return "rope_parameters and rope_scaling must be tables"
-    return f"{key} is {_shown(value)}; expected a list" if key in LISTS and not isinstance(value, list) else ""
+    return f"{key} is not a list" if key in LISTS and not isinstance(value, list) else ""
 
 
 def is_real(value: object) -> bool:

@@ -1,13 +1,13 @@
 """Expert parallelism: rows travel to the ranks of their experts and back, by two all-to-alls in each direction of a pass."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup, _functional_collectives
 
-from meshwise.workers.trainer.ops.experts import Arrangement, arrange, combine, load_of, spread
+from meshwise.workers.trainer.ops.experts import Arrangement, arrange, combine, load_of, spread, uncompiled
 
 send: Callable[[Tensor, list[int], list[int], ProcessGroup], Tensor] = _functional_collectives.all_to_all_single_autograd
 Compute = Callable[[Tensor, Tensor, torch.dtype], Tensor]
@@ -26,8 +26,8 @@ class Exchange:
         places = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
         return Arrangement(places, order, load_of(experts, self.count).cumsum(0).to(torch.int32))
 
-    @torch.compiler.disable
-    def __call__(self, rows: Tensor, experts: Tensor, compute: Compute, half: torch.dtype) -> Tensor:
+    @uncompiled
+    def compute(self, rows: Tensor, experts: Tensor, run: Compute, half: torch.dtype) -> Tensor:
         """Return the outputs of the experts for arranged rows. The host waits once for the loads, which say how much each rank sends."""
         each = self.count // self.ranks
         sent = load_of(experts, self.count)
@@ -38,6 +38,6 @@ class Exchange:
         # rows arrive by rank and then by expert: the experts of a rank want theirs together
         kinds = torch.arange(each, device=rows.device).repeat(self.ranks).repeat_interleave(loads[1].flatten())
         grouped = arrange(kinds, each)
-        out = compute(spread(arrived, grouped, 1), grouped.ends, half)
+        out = run(spread(arrived, grouped, 1), grouped.ends, half)
         back = combine(out, out.new_ones(len(kinds), 1, dtype=torch.float32), grouped)
         return send(back, to_ranks, from_ranks, self.group)

@@ -5,14 +5,22 @@ GPU require; the number of rows does not depend on the choices, so that a CUDA g
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+Arguments = ParamSpec("Arguments")
+Returned = TypeVar("Returned")
 ALIGNED = 16
 """Rows of an expert on a GPU are a multiple of this: torch's grouped products read 16 bytes at a time, along rows in the backward pass."""
+
+
+def uncompiled(function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
+    """Leave a function out of compiled graphs, as it reads numbers on the host."""
+    return cast(Any, torch.compiler.disable)(function)
 
 
 class Arrangement(NamedTuple):
@@ -98,11 +106,11 @@ def _padded(x: Tensor) -> Tensor:
 def grouped_product(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
     """Multiply each expert's rows (rows, inputs) by its matrix of `weights` (experts, outputs, inputs)."""
     if rows.is_cuda and rows.dtype == torch.bfloat16:
-        return cast(Tensor, torch._grouped_mm(rows, weights.transpose(-2, -1), offs=ends))  # pyright: ignore[reportPrivateUsage]
+        return torch._grouped_mm(rows, weights.transpose(-2, -1), offs=ends)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
     return _product_by_product(rows, weights, ends)
 
 
-@torch.compiler.disable
+@uncompiled
 def _product_by_product(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
     """Multiply expert by expert, where there are no grouped products. It reads the loads on the host, which a compiled graph cannot."""
     bounds = [0, *ends.tolist()]

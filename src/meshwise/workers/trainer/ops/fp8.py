@@ -6,7 +6,7 @@ one pass. Only the transposed 8-bit copy of an input is kept for the backward pa
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportUntypedFunctionDecorator=false, reportUnknownParameterType=false
-# pyright: reportMissingParameterType=false, reportPrivateUsage=false
+# pyright: reportMissingParameterType=false, reportPrivateUsage=false, reportPrivateImportUsage=false
 from typing import Any, NamedTuple
 
 import torch

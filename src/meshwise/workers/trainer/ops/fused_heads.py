@@ -5,7 +5,7 @@ torch.compile sees opaque operations with known shapes, and a CUDA graph may hol
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportUntypedFunctionDecorator=false, reportUnknownParameterType=false
-# pyright: reportMissingParameterType=false
+# pyright: reportMissingParameterType=false, reportGeneralTypeIssues=false
 from typing import Any
 
 import torch

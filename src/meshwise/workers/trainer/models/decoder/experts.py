@@ -78,7 +78,11 @@ class ExpertStack(nn.Module):
         flat = experts.flatten()
         found = arrange(flat, self.count) if self.exchange is None else self.exchange.arrange(flat)
         rows = spread(x.to(half), found, self.chosen)
-        out = self._compute(rows, found.ends, half) if self.exchange is None else self.exchange(rows, flat, self._compute, half)
+        out = (
+            self._compute(rows, found.ends, half)
+            if self.exchange is None
+            else self.exchange.compute(rows, flat, self._compute, half)
+        )
         return combine(out, weights, found).to(x.dtype)
 
     def _compute(self, rows: Tensor, ends: Tensor, half: torch.dtype) -> Tensor:
@@ -87,7 +91,7 @@ class ExpertStack(nn.Module):
 
     @staticmethod
     def _local(weight: Any, half: torch.dtype) -> Tensor:
-        return (cast(Tensor, weight.to_local()) if isinstance(weight, DTensor) else weight).to(half)
+        return (weight.to_local() if isinstance(weight, DTensor) else weight).to(half)
 
 
 class MixedFeedForward(nn.Module):

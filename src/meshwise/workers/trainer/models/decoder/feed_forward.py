@@ -3,6 +3,7 @@
 # pyright: reportUnknownVariableType=false
 from collections.abc import Callable
 from functools import partial
+from typing import cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -23,7 +24,8 @@ def project(x: Tensor, linear: nn.Linear, eight: bool) -> Tensor:
     from meshwise.workers.trainer.ops.fp8 import fp8_linear
 
     y = fp8_linear(x, [linear.weight])[0]
-    return y if linear.bias is None else y + linear.bias
+    bias = cast("Tensor | None", linear.bias)
+    return y if bias is None else y + bias
 
 
 class FeedForward(nn.Module):

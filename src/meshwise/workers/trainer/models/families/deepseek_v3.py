@@ -28,8 +28,16 @@ def describe(config: Config) -> Description:
         rotated=rotated,
         value=first_of(config, "v_head_dim", default=128),
     )
-    fields = {"head_dim": still + rotated, "qkv_bias": bias, "out_bias": bias, "scale": scale, "layers": layers}
-    return llama_like({**config, "head_dim": None}, latent=latent, experts=_experts(config), **fields)
+    return llama_like(
+        {**config, "head_dim": None},
+        head_dim=still + rotated,
+        qkv_bias=bias,
+        out_bias=bias,
+        scale=scale,
+        layers=layers,
+        latent=latent,
+        experts=_experts(config),
+    )
 
 
 def _experts(config: Config) -> Experts:

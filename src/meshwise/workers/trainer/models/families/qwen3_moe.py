@@ -18,7 +18,7 @@ def describe(config: Config) -> Description:
         normed=bool(config.get("norm_topk_prob", False)),
         aux=number_of(config, "router_aux_loss_coef", 0.001),
     )
-    every, plain = first_of(config, "decoder_sparse_step", default=1), tuple(config.get("mlp_only_layers") or ())
+    every, plain = first_of(config, "decoder_sparse_step", default=1), list[int](config.get("mlp_only_layers") or [])
     kinds = layers_of(config, head_dim_of(config))
     layers = tuple(replace(kind, mixed=i not in plain and (i + 1) % max(1, every) == 0) for i, kind in enumerate(kinds))
     return replace(dense(config), head_dim=head_dim_of(config), layers=layers, experts=experts)
