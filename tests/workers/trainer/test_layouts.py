@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from support.nursery import Nursery
-from support.tiny_runs import LLAMA, TIED
+from support.tiny_runs import DEEPSEEK, LLAMA, TIED
 
 BLOOM = {"model_type": "bloom", "vocab_size": 256, "hidden_size": 32, "n_layer": 4, "n_head": 4, "initializer_range": 0.1}
 GPT2 = {
@@ -39,22 +39,6 @@ NEOX = LLAMA | {"model_type": "gpt_neox", "rotary_pct": 0.5}
 MIXTRAL = LLAMA | {"model_type": "mixtral", "num_local_experts": 4, "router_aux_loss_coef": 0.1}
 OLMOE = LLAMA | {"model_type": "olmoe", "num_experts": 8, "num_experts_per_tok": 3, "router_aux_loss_coef": 0.1}
 QWEN3_MOE = QWEN3 | {"model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
-DEEPSEEK = LLAMA | {
-    "model_type": "deepseek_v3",
-    "n_routed_experts": 8,
-    "num_experts_per_tok": 3,
-    "n_group": 4,
-    "topk_group": 2,
-    "moe_intermediate_size": 24,
-    "first_k_dense_replace": 1,
-    "q_lora_rank": 16,
-    "kv_lora_rank": 12,
-    "qk_nope_head_dim": 8,
-    "qk_rope_head_dim": 4,
-    "v_head_dim": 6,
-    "num_key_value_heads": 4,
-    "aux_loss_alpha": 0.1,
-}
 TTT = TIED | {"model_type": "ttt", "ttt_layer_type": "linear", "mini_batch_size": 4}
 TTT_MLP = TTT | {"ttt_layer_type": "mlp"}
 ZERO_BUBBLE = {"pp": 2, "schedule": "zero-bubble"}
