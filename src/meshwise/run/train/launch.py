@@ -24,7 +24,7 @@ from meshwise.run.train.ask import DEFAULT, TrainRun
 from meshwise.run.train.hosts import Hosts
 from meshwise.units import GIB
 from meshwise.workers.trainer.hf import expected
-from meshwise.workers.trainer.models.registry import family_of, sizes_of, unsupported
+from meshwise.workers.trainer.models.registry import description_of, family_of, sizes_of, unsupported
 from meshwise.workers.trainer.recipe import default_rate, default_warm_up
 from meshwise.workers.trainer.settings import (
     PRECISIONS,
@@ -82,6 +82,11 @@ class Launch:
         """Differences from the model's config, and assumptions about the machines."""
         dropout = family_of(self.settings.model).ignored_dropout(self.settings.model)
         notes = [f"the config has dropout {dropout:g}, which the trainer does not support: it trains without"] if dropout else []
+        window = description_of(self.settings.model).longest_window
+        if window >= self.settings.seq:
+            notes.append(
+                f"the model's window of {window} tokens covers the whole sequence of {self.settings.seq}: no token is left out"
+            )
         if self.assumed:
             other = self.on.replace(here.NETWORK, "25Gbps")
             notes.append(f"the prediction assumes {here.NETWORK} between nodes; state another with --on {other}")
