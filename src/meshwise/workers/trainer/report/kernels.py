@@ -2,8 +2,8 @@
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from collections.abc import Generator, Iterable
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -66,9 +66,8 @@ def kernels_of_step(found: list[Kernels]) -> Generator[None]:
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         yield
         torch.cuda.synchronize()
-    results: Any = seen.profiler.kineto_results if seen.profiler is not None else None
-    events = [event for event in results.events() if "CUDA" in str(event.device_type())] if results is not None else []
-    spans = [Span(event.name(), event.start_ns(), event.start_ns() + event.duration_ns()) for event in events]
-    kept = [span for span in spans if span.end > span.start]
-    if kept:
-        found.append(by_part(kept))
+    with suppress(AttributeError, RuntimeError):  # no run ends because another program holds the GPU's profiler
+        results: Any = cast(Any, seen.profiler).kineto_results
+        events = [event for event in results.events() if "CUDA" in str(event.device_type())]
+        spans = [Span(event.name(), event.start_ns(), event.start_ns() + event.duration_ns()) for event in events]
+        found += [by_part(kept)] if (kept := [span for span in spans if span.end > span.start]) else []
