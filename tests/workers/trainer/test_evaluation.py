@@ -26,6 +26,11 @@ def test_every_layout_has_the_same_validation_losses(nursery: Nursery, tmp_path:
     without = losses(nursery, replace(asked, eval_data=(), eval_every=0), tmp_path / "without")
     assert trained[0] == without
     assert trained[1] == pytest.approx(trained[0], rel=1e-4)
+    uneven = [
+        json.loads(line)["imbalance"] for folder in (plain, split) for line in (folder / "steps.jsonl").read_text().splitlines()
+    ]
+    assert all(1 <= one <= 4 / 2 for one in uneven)  # two of four experts: the busiest has at most every token
+    assert uneven[:4] == pytest.approx(uneven[4:], rel=0.05)
     rows = [[json.loads(line) for line in (folder / "evaluations.jsonl").read_text().splitlines()] for folder in (plain, split)]
     assert [row["step"] for row in rows[0]] == [2, 4]
     assert rows[0][0]["tokens"] == 2 * 8 * 16  # 18 samples hold two batches

@@ -21,6 +21,7 @@ class Balance:
         self.models = models
         for layer in self.layers:
             layer.share = 1 / microbatches
+            layer.load.zero_()  # stages are allocated without values
 
     def buffers(self) -> dict[str, Tensor]:
         """Return the biases of this rank's stages, which a checkpoint holds."""

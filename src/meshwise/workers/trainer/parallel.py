@@ -1,6 +1,7 @@
 """A model split over ranks: the mesh, tensor and sequence parallelism, compiled blocks, and sharded data parallelism."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+import logging
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
@@ -140,6 +141,8 @@ def _parallelize(model: nn.Module, span: Span, settings: Settings, ranks: Ranks)
     # a pipeline runs many micro-batches: gathering the weights again for each would cost more time than it saves memory
     options: dict[str, Any] = {"mp_policy": policy, "reshard_after_forward": layout.zero == 3 and layout.pp == 1}
     if stacks and layout.devices > layout.pp:
+        # gathering experts for a file takes two steps, of which torch warns on every rank
+        logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
         for stack in stacks:
             fully_shard(stack, mesh=_data_mesh(ranks.expert_mesh, layout, "edp"), **options)
     if not uses_fsdp(layout):
