@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwise.workers.trainer.ops import experts as module
-from meshwise.workers.trainer.ops.experts import arrange, combine, grouped_product, load_of, spread
+from meshwise.workers.trainer.ops.experts import arrange, combine, grouped_product, load_of, share_rows, spread
 
 
 @given(st.integers(1, 6), st.lists(st.integers(0, 5), min_size=1, max_size=40))
@@ -33,7 +33,8 @@ def test_experts_equal_a_loop_over_tokens(aligned: int, seed: int) -> None:
     matrices = torch.randn(count, 5, wide, generator=dice, dtype=torch.float64).requires_grad_()
     experts = torch.stack([torch.randperm(count, generator=dice)[:chosen] for _ in range(tokens)])
     found = arrange(experts.flatten(), count)
-    ours = combine(grouped_product(spread(x, found, chosen), matrices, found.ends), weights, found)
+    rows = grouped_product(spread(x, found, chosen) * share_rows(weights, found)[:, None], matrices, found.ends)
+    ours = combine(rows, found, chosen)
     theirs = torch.stack([sum(weights[t, i] * (matrices[experts[t, i]] @ x[t]) for i in range(chosen)) for t in range(tokens)])
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)  # sums are in float32
     outer = torch.randn(ours.shape, generator=dice, dtype=torch.float64)

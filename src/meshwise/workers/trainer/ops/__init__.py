@@ -8,6 +8,7 @@
     fp8.py                products of 8-bit numbers, with Triton kernels that cast
     fused_heads.py        Triton kernels that split, norm and rotate queries, keys and values
     experts.py            rows grouped by expert, multiplied without dropping a token
+    expert_kernels.py     Triton kernels between the grouped products of experts
     exchange.py           expert parallelism: rows travel to the ranks of their experts and back
     adamw.py              AdamW on 16-bit weights that lose no precision, a Triton kernel
 

@@ -10,8 +10,8 @@ from torch.distributed import ProcessGroup, _functional_collectives
 from meshwise.workers.trainer.ops.experts import Arrangement, arrange, combine, load_of, spread, uncompiled
 
 send: Callable[[Tensor, list[int], list[int], ProcessGroup], Tensor] = _functional_collectives.all_to_all_single_autograd
-Compute = Callable[[Tensor, Tensor, torch.dtype], Tensor]
-"""The experts of a rank, on rows that are grouped by expert: rows, the ends of the groups, and the type of the products."""
+Compute = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""The experts of a rank, on rows that are grouped by expert: rows, their shares, and the ends of the groups."""
 
 
 class Exchange:
@@ -27,7 +27,7 @@ class Exchange:
         return Arrangement(places, order, load_of(experts, self.count).cumsum(0).to(torch.int32))
 
     @uncompiled
-    def compute(self, rows: Tensor, experts: Tensor, run: Compute, half: torch.dtype) -> Tensor:
+    def compute(self, rows: Tensor, experts: Tensor, run: Compute) -> Tensor:
         """Return the outputs of the experts for arranged rows. The host waits once for the loads, which say how much each rank sends."""
         each = self.count // self.ranks
         sent = load_of(experts, self.count)
@@ -38,6 +38,6 @@ class Exchange:
         # rows arrive by rank and then by expert: the experts of a rank want theirs together
         kinds = torch.arange(each, device=rows.device).repeat(self.ranks).repeat_interleave(loads[1].flatten())
         grouped = arrange(kinds, each)
-        out = run(spread(arrived, grouped, 1), grouped.ends, half)
-        back = combine(out, out.new_ones(len(kinds), 1, dtype=torch.float32), grouped)
-        return send(back, to_ranks, from_ranks, self.group)
+        spread_rows = spread(arrived, grouped, 1)
+        out = run(spread_rows, rows.new_ones(len(spread_rows), dtype=torch.float32), grouped.ends)
+        return send(combine(out, grouped, 1), to_ranks, from_ranks, self.group)

@@ -6,6 +6,7 @@ GPU require; the number of rows does not depend on the choices, so that a CUDA g
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import torch
@@ -14,6 +15,11 @@ from torch import Tensor
 
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
+ACTIVATE: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+}
 ALIGNED = 16
 """Rows of an expert on a GPU are a multiple of this: torch's grouped products read 16 bytes at a time, along rows in the backward pass."""
 
@@ -70,32 +76,62 @@ class _Spread(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
-        (places,) = ctx.saved_tensors
-        by_rows = outer[0]
-        by_x = by_rows[places].unflatten(0, (-1, ctx.chosen)).float().sum(1).to(by_rows.dtype)
-        return by_x, None, None, None
+        return _sum_of_choices(outer[0], *ctx.saved_tensors, ctx.chosen), None, None, None
 
 
-def combine(rows: Tensor, weights: Tensor, arrangement: Arrangement) -> Tensor:
-    """Return the sum of each token's rows, times the weights (tokens, chosen) of its choices."""
-    return cast(Tensor, _Combine.apply(rows, weights, arrangement.places, arrangement.choices))
+def combine(rows: Tensor, arrangement: Arrangement, chosen: int) -> Tensor:
+    """Return the sum of each token's rows."""
+    return cast(Tensor, _Combine.apply(rows, arrangement.places, arrangement.choices, chosen))
 
 
 class _Combine(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, weights: Tensor, places: Tensor, choices: Tensor) -> Tensor:
-        ctx.save_for_backward(rows, weights, places, choices)
-        picked = rows[places].unflatten(0, weights.shape).float()
-        return (picked * weights[..., None]).sum(1).to(rows.dtype)
+    def forward(ctx: Any, rows: Tensor, places: Tensor, choices: Tensor, chosen: int) -> Tensor:
+        ctx.save_for_backward(choices)
+        ctx.chosen = chosen
+        return _sum_of_choices(rows, places, chosen)
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
-        rows, weights, places, choices = ctx.saved_tensors
-        by_y = outer[0]
-        by_weights = (rows[places].unflatten(0, weights.shape).float() * by_y[:, None].float()).sum(-1)
-        share = _padded(weights.flatten())[choices]
-        by_rows = (_padded(by_y)[choices // weights.shape[1]].float() * share[:, None]).to(rows.dtype)
-        return by_rows, by_weights.to(weights.dtype), None, None
+        (choices,) = ctx.saved_tensors
+        return _padded(outer[0])[choices // ctx.chosen], None, None, None
+
+
+def share_rows(weights: Tensor, arrangement: Arrangement) -> Tensor:
+    """Return the weight (tokens, chosen) of the choice in each row, zero where a row is padding."""
+    return cast(Tensor, _Shares.apply(weights, arrangement.places, arrangement.choices))
+
+
+class _Shares(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, places: Tensor, choices: Tensor) -> Tensor:
+        ctx.save_for_backward(places)
+        ctx.shape = weights.shape
+        return _padded(weights.flatten())[choices]
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
+        return outer[0][ctx.saved_tensors[0]].view(ctx.shape), None, None
+
+
+def _sum_of_choices(rows: Tensor, places: Tensor, chosen: int) -> Tensor:
+    if rows.is_cuda:
+        from meshwise.workers.trainer.ops.expert_kernels import sum_rows
+
+        return sum_rows(rows, places, chosen)
+    return rows[places].unflatten(0, (-1, chosen)).float().sum(1).to(rows.dtype)
+
+
+def expert_outputs(rows: Tensor, gate_up: Tensor, down: Tensor, shares: Tensor, ends: Tensor, activation: str) -> Tensor:
+    """Return what each row's expert makes of it, times the row's share."""
+    if rows.is_cuda and rows.dtype == torch.bfloat16:
+        from meshwise.workers.trainer.ops.expert_kernels import GATES, expert_product
+
+        if activation in GATES:
+            return expert_product(rows, gate_up, down, shares, ends, activation)[0]
+    gate, up = grouped_product(rows, gate_up, ends).chunk(2, -1)
+    inner = ACTIVATE[activation](gate) * up * shares[:, None]
+    return grouped_product(inner.to(rows.dtype), down, ends)
 
 
 def _padded(x: Tensor) -> Tensor:

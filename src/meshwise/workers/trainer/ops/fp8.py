@@ -21,8 +21,8 @@ FORWARD, BACKWARD = torch.float8_e4m3fn, torch.float8_e5m2
 LARGEST = {FORWARD: 448.0, BACKWARD: 57344.0}
 LEAST = 1e-12
 """Largest value of a tensor of zeros."""
-MULTIPLE = 16
-"""Rows and columns of the products' factors must be multiples of this."""
+APART = 4
+"""Floats from one kept scale to the next."""
 FAST_BACKWARD = True
 """Whether products of gradients add up in the tensor cores' own precision, as those of the forward pass do."""
 PROGRAMS, AT_ONCE = 1056, 4096
@@ -98,9 +98,9 @@ def product(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, fast: bool =
     return torch._scaled_mm(a, b.T, scale_a=scale_a, scale_b=scale_b, out_dtype=torch.bfloat16, use_fast_accum=fast)
 
 
-def fits(*sizes: int) -> bool:
-    """Return whether 8-bit products take these sizes."""
-    return all(size % MULTIPLE == 0 for size in sizes)
+def kept(*scales: Tensor) -> Tensor:
+    """Return scales for the backward pass, one per row: products read them at multiples of 16 bytes alone."""
+    return torch.stack(scales)[:, None].repeat(1, APART)
 
 
 @torch.library.custom_op("meshwise::fp8_linear", mutates_args=())
@@ -109,7 +109,7 @@ def fp8_linear(x: Tensor, weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor
     ours = cast(x.flatten(0, -2), FORWARD)
     theirs = cast(whole_of(weights), FORWARD, turned=False)
     y = product(ours.plain, theirs.plain, ours.scale, theirs.scale)
-    return y.unflatten(0, x.shape[:-1]).to(x.dtype), ours.turned, torch.stack((ours.scale, theirs.scale))
+    return y.unflatten(0, x.shape[:-1]).to(x.dtype), ours.turned, kept(ours.scale, theirs.scale)
 
 
 @fp8_linear.register_fake
@@ -118,7 +118,7 @@ def _(x: Tensor, weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     return (
         x.new_empty(*x.shape[:-1], padded_rows(weights)),
         x.new_empty(columns, rows, dtype=FORWARD),
-        x.new_empty(2, dtype=torch.float32),
+        x.new_empty(2, APART, dtype=torch.float32),
     )
 
 
@@ -127,9 +127,9 @@ def _fp8_linear_backward(by_y: Tensor, turned: Tensor, scales: Tensor, weights: 
     """Return the gradients with respect to x, and to the stacked weights."""
     whole = whole_of(weights)
     grad = cast(by_y.flatten(0, -2), BACKWARD)
-    theirs = cast(whole, FORWARD, plain=False, scale=scales[1])
-    by_x = product(grad.plain, theirs.turned, grad.scale, scales[1], FAST_BACKWARD)
-    by_weight = product(grad.turned, turned, grad.scale, scales[0], FAST_BACKWARD)
+    theirs = cast(whole, FORWARD, plain=False, scale=scales[1, 0])
+    by_x = product(grad.plain, theirs.turned, grad.scale, scales[1, 0], FAST_BACKWARD)
+    by_weight = product(grad.turned, turned, grad.scale, scales[0, 0], FAST_BACKWARD)
     return by_x.unflatten(0, by_y.shape[:-1]).to(by_y.dtype), by_weight.to(whole.dtype)
 
 
@@ -165,7 +165,7 @@ def fp8_gated_product(
     run_gate(both, inner, activation)
     middle, narrow = cast(inner, FORWARD, turned=False), cast(down, FORWARD, turned=False)
     y = product(middle.plain, narrow.plain, middle.scale, narrow.scale).to(x.dtype)
-    scales = torch.stack((ours.scale, wide.scale, middle.scale, narrow.scale))
+    scales = kept(ours.scale, wide.scale, middle.scale, narrow.scale)
     return y.unflatten(0, x.shape[:-1]), both, ours.turned, scales
 
 
@@ -173,7 +173,7 @@ def fp8_gated_product(
 def _(x: Tensor, gate: Tensor, up: Tensor, down: Tensor, activation: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     rows, columns = x.numel() // x.shape[-1], x.shape[-1]
     both, turned = x.new_empty(rows, 2 * gate.shape[0]), x.new_empty(columns, rows, dtype=FORWARD)
-    return x.new_empty(*x.shape[:-1], down.shape[0]), both, turned, x.new_empty(4, dtype=torch.float32)
+    return x.new_empty(*x.shape[:-1], down.shape[0]), both, turned, x.new_empty(4, APART, dtype=torch.float32)
 
 
 @torch.library.custom_op("meshwise::fp8_gated_product_backward", mutates_args=())
@@ -183,17 +183,17 @@ def _fp8_gated_product_backward(
     """Return the gradients with respect to x, the stacked gate and up, and down."""
     whole = whole_of([gate, up])
     grad = cast(by_y.flatten(0, -2), BACKWARD)
-    narrow = cast(down, FORWARD, plain=False, scale=scales[3])
-    between = product(grad.plain, narrow.turned, grad.scale, scales[3], FAST_BACKWARD).to(both.dtype)
+    narrow = cast(down, FORWARD, plain=False, scale=scales[3, 0])
+    between = product(grad.plain, narrow.turned, grad.scale, scales[3, 0], FAST_BACKWARD).to(both.dtype)
     by_both = torch.empty_like(both)
     run_gate(both, between, activation, by_both)
-    middle = cast(between, FORWARD, plain=False, scale=scales[2])
-    by_down = product(grad.turned, middle.turned, grad.scale, scales[2], FAST_BACKWARD)
+    middle = cast(between, FORWARD, plain=False, scale=scales[2, 0])
+    by_down = product(grad.turned, middle.turned, grad.scale, scales[2, 0], FAST_BACKWARD)
     del between, middle, narrow
     grad = cast(by_both, BACKWARD)
-    wide = cast(whole, FORWARD, plain=False, scale=scales[1])
-    by_x = product(grad.plain, wide.turned, grad.scale, scales[1], FAST_BACKWARD)
-    by_weight = product(grad.turned, turned, grad.scale, scales[0], FAST_BACKWARD)
+    wide = cast(whole, FORWARD, plain=False, scale=scales[1, 0])
+    by_x = product(grad.plain, wide.turned, grad.scale, scales[1, 0], FAST_BACKWARD)
+    by_weight = product(grad.turned, turned, grad.scale, scales[0, 0], FAST_BACKWARD)
     return by_x.unflatten(0, by_y.shape[:-1]).to(by_y.dtype), by_weight.to(whole.dtype), by_down.to(down.dtype)
 
 

@@ -102,6 +102,18 @@ GATES = {"silu": 0, "gelu_tanh": 1}
 
 
 @triton.jit
+def activation_of(g, KIND: tl.constexpr):  # noqa: N803
+    """Return s with a(g) = g s, and the derivative a'(g); a is silu or gelu by tanh, as in `_gate`."""
+    if KIND == 0:
+        s = tl.sigmoid(g)
+        slope = s * (1 + g * (1 - s))
+    else:
+        s = tl.sigmoid(1.5957691216057308 * (g + 0.044715 * g * g * g))
+        slope = s * (1 + g * (1 - s) * 1.5957691216057308 * (1 + 0.134145 * g * g))
+    return s, slope
+
+
+@triton.jit
 def _gate(both, out, by_both, width, BLOCK: tl.constexpr, BACK: tl.constexpr, KIND: tl.constexpr):  # noqa: N803
     """Compute h = a(g) u for rows [g u]. If BACK, `out` holds e, the gradient of h: writes [e u a'(g), e a(g)], and h over e.
 
@@ -113,12 +125,7 @@ def _gate(both, out, by_both, width, BLOCK: tl.constexpr, BACK: tl.constexpr, KI
     inside = at < width
     g = tl.load(both + 2 * row * width + at, inside).to(tl.float32)
     u = tl.load(both + (2 * row + 1) * width + at, inside).to(tl.float32)
-    if KIND == 0:
-        s = tl.sigmoid(g)
-        slope = s * (1 + g * (1 - s))
-    else:
-        s = tl.sigmoid(1.5957691216057308 * (g + 0.044715 * g * g * g))
-        slope = s * (1 + g * (1 - s) * 1.5957691216057308 * (1 + 0.134145 * g * g))
+    s, slope = activation_of(g, KIND)
     if BACK:
         e = tl.load(out + row * width + at, inside).to(tl.float32)
         tl.store(by_both + 2 * row * width + at, (e * u * slope).to(both.dtype.element_ty), inside)

@@ -8,12 +8,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from meshwise.workers.trainer.models.decoder.feed_forward import ACTIVATE, FeedForward
+from meshwise.workers.trainer.models.decoder.feed_forward import FeedForward
 from meshwise.workers.trainer.models.decoder.norms import local_weight
 from meshwise.workers.trainer.models.description import Description, Experts
 from meshwise.workers.trainer.ops.attention import LocalShard
 from meshwise.workers.trainer.ops.exchange import Exchange
-from meshwise.workers.trainer.ops.experts import arrange, combine, grouped_product, load_of, spread
+from meshwise.workers.trainer.ops.experts import arrange, combine, expert_outputs, load_of, share_rows, spread
 
 
 class Routed(NamedTuple):
@@ -77,17 +77,16 @@ class ExpertStack(nn.Module):
         half = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
         flat = experts.flatten()
         found = arrange(flat, self.count) if self.exchange is None else self.exchange.arrange(flat)
-        rows = spread(x.to(half), found, self.chosen)
-        out = (
-            self._compute(rows, found.ends, half)
-            if self.exchange is None
-            else self.exchange.compute(rows, flat, self._compute, half)
-        )
-        return combine(out, weights, found).to(x.dtype)
+        rows, shares = spread(x.to(half), found, self.chosen), share_rows(weights, found)
+        if self.exchange is None:
+            out = self._compute(rows, shares, found.ends)
+        else:
+            out = (self.exchange.compute(rows, flat, self._compute) * shares[:, None]).to(half)
+        return combine(out, found, self.chosen).to(x.dtype)
 
-    def _compute(self, rows: Tensor, ends: Tensor, half: torch.dtype) -> Tensor:
-        gate, up = grouped_product(rows, self._local(self.gate_up_proj, half), ends).chunk(2, -1)
-        return grouped_product(ACTIVATE[self.activation](gate) * up, self._local(self.down_proj, half), ends)
+    def _compute(self, rows: Tensor, shares: Tensor, ends: Tensor) -> Tensor:
+        weights = (self._local(weight, rows.dtype) for weight in (self.gate_up_proj, self.down_proj))
+        return expert_outputs(rows, *weights, shares, ends, self.activation)
 
     @staticmethod
     def _local(weight: Any, half: torch.dtype) -> Tensor:

@@ -1,20 +1,12 @@
 """The feed-forward of a layer: gated (SwiGLU, GeGLU; arXiv:2002.05202) or plain."""
 
 # pyright: reportUnknownVariableType=false
-from collections.abc import Callable
-from functools import partial
 from typing import cast
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meshwise.workers.trainer.models.description import Description
-
-ACTIVATE: dict[str, Callable[[Tensor], Tensor]] = {
-    "silu": F.silu,
-    "gelu": F.gelu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),
-}
+from meshwise.workers.trainer.ops.experts import ACTIVATE
 
 
 def project(x: Tensor, linear: nn.Linear, eight: bool) -> Tensor:
