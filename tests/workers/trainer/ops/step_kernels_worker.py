@@ -12,6 +12,9 @@ from meshwise.cost.train.step import UPDATED_TOGETHER
 from meshwise.workers.trainer.models.base import Fusable, Span, build
 from meshwise.workers.trainer.models.ttt.linear import PADDING, LinearLearner
 from meshwise.workers.trainer.ops.adamw import SMALL, SplitAdamW
+from meshwise.workers.trainer.ops.expert_kernels import expert_product, sum_rows
+from meshwise.workers.trainer.ops.experts import ALIGNED
+from meshwise.workers.trainer.ops.fp8 import FORWARD, cast, fp8_gated_product, fp8_linear
 from meshwise.workers.trainer.ops.fused_heads import norm_and_rotate, split_and_rotate
 from meshwise.workers.trainer.ops.fused_projections import GATES, ROWS, fused_linear, gated_product, stack
 from meshwise.workers.trainer.ops.softmax import loss_and_gradient, scale
@@ -113,6 +116,65 @@ def check_operations() -> None:
     opcheck(norm_and_rotate, (drawn(2, 5, 32), rotation, drawn(4), drawn(4), 2, 1e-6, 1.0))
 
 
+def check_experts(activation: str) -> None:
+    """Grouped products with the kernel between them have the outputs and gradients of a loop over experts; rows are padded."""
+    count, hidden, width, tokens = 4, 16, 24, 20
+    choices = torch.randint(0, count, (2 * tokens,), generator=dice)
+    # rows of an expert are padded on a GPU alone
+    rows, ends, shares = [], [], []
+    for expert in range(count):
+        load = int((choices == expert).sum())
+        padded = -(-load // ALIGNED) * ALIGNED
+        rows.append(F.pad(torch.randn(load, hidden, generator=dice), (0, 0, 0, padded - load)))
+        shares.append(F.pad(torch.rand(load, generator=dice), (0, padded - load)))
+        ends.append((ends[-1] if ends else 0) + padded)
+    given: list[Tensor] = [
+        torch.cat(rows),
+        *(torch.randn(count, *size, generator=dice) * 0.3 for size in ((2 * width, hidden), (hidden, width))),
+    ]
+    given = [part.bfloat16().requires_grad_() for part in given] + [torch.cat(shares).requires_grad_()]
+    stops = torch.tensor(ends, dtype=torch.int32)
+    out = expert_product(*given, stops, activation)[0]
+    wide = [part.detach().float().requires_grad_() for part in given]
+    expected = torch.cat(
+        [
+            _feed_forward(wide[0][first:last], wide[1][expert], activation) * wide[3][first:last, None] @ wide[2][expert].T
+            for expert, (first, last) in enumerate(zip([0, *ends], ends, strict=False))
+        ]
+    )
+    outer = torch.randn(out.shape, generator=dice).bfloat16()
+    found, right = torch.autograd.grad(out, given, outer), torch.autograd.grad(expected, wide, outer.float())
+    for one, other in zip((out, *found), (expected, *right), strict=True):
+        assert (one.float() - other).norm() < 0.01 * other.norm()
+    places = torch.randperm(len(given[0]), generator=dice)[:40]
+    summed = sum_rows(given[0].detach(), places, 2)
+    torch.testing.assert_close(summed, given[0].detach()[places].view(20, 2, -1).float().sum(1).bfloat16())
+
+
+def _feed_forward(x: Tensor, gate_up: Tensor, activation: str) -> Tensor:
+    gate, up = (x @ gate_up.T).chunk(2, -1)
+    return (F.silu(gate) if activation == "silu" else F.gelu(gate, approximate="tanh")) * up
+
+
+def check_eight_bits() -> None:
+    """Products of 8-bit numbers are those of their factors. The interpreter truncates casts, which doubles their error."""
+    x, weights = (
+        torch.randn(2, 16, 32, generator=dice).requires_grad_(),
+        [torch.randn(n, 32, generator=dice).requires_grad_() for n in (32, 16)],
+    )
+    y = fp8_linear(x, weights)[0]
+    expected = x @ torch.cat(weights).T
+    outer = torch.randn(y.shape, generator=dice)
+    found, right = (torch.autograd.grad(one, (x, *weights), outer) for one in (y, expected))
+    far = [((one - other).norm() / other.norm()).item() for one, other in zip((y, *found), (expected, *right), strict=True)]
+    assert max(far) < 0.2, far
+    made = cast(torch.randn(20, 48, generator=dice), FORWARD)
+    assert torch.equal(made.plain.float().T, made.turned.float())
+    opcheck(fp8_linear, (x, weights), test_utils=("test_faketensor",))
+    gates = [torch.randn(*size, generator=dice).requires_grad_() for size in ((48, 32), (48, 32), (32, 48))]
+    opcheck(fp8_gated_product, (x, *gates, "silu"), test_utils=("test_faketensor",))
+
+
 LLAMA: dict[str, object] = {
     "model_type": "llama", "hidden_size": 64, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "vocab_size": 100, "rms_norm_eps": 1e-5,
@@ -133,6 +195,9 @@ check_fused(LLAMA | {"model_type": "glm4", "head_dim": 16})
 LinearLearner.choose_kernels = lambda self, device: setattr(self, "fast", True)  # the interpreter runs on a CPU too
 check_fused(LLAMA | {"model_type": "ttt", "num_attention_heads": 2, "mini_batch_size": 16})
 check_operations()
+for kind in GATES:
+    check_experts(kind)
+check_eight_bits()
 assert JOINED_STEP == ROWS == PADDING
 assert UPDATED_TOGETHER == SMALL
 check_scale()

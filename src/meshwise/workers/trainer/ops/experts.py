@@ -76,7 +76,8 @@ class _Spread(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
-        return _sum_of_choices(outer[0], *ctx.saved_tensors, ctx.chosen), None, None, None
+        (places,) = ctx.saved_tensors
+        return _sum_of_choices(outer[0], places, ctx.chosen), None, None, None
 
 
 def combine(rows: Tensor, arrangement: Arrangement, chosen: int) -> Tensor:

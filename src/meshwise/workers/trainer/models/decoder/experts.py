@@ -85,8 +85,8 @@ class ExpertStack(nn.Module):
         return combine(out, found, self.chosen).to(x.dtype)
 
     def _compute(self, rows: Tensor, shares: Tensor, ends: Tensor) -> Tensor:
-        weights = (self._local(weight, rows.dtype) for weight in (self.gate_up_proj, self.down_proj))
-        return expert_outputs(rows, *weights, shares, ends, self.activation)
+        gate_up, down = (self._local(weight, rows.dtype) for weight in (self.gate_up_proj, self.down_proj))
+        return expert_outputs(rows, gate_up, down, shares, ends, self.activation)
 
     @staticmethod
     def _local(weight: Any, half: torch.dtype) -> Tensor:
