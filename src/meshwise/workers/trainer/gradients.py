@@ -20,6 +20,11 @@ def named_parameters(models: Iterable[nn.Module]) -> NamedParameters:
     return [pair for model in models for pair in model.named_parameters()]
 
 
+def trained_parameters(models: Iterable[nn.Module]) -> NamedParameters:
+    """Return the parameters that train, which are all unless some are frozen."""
+    return [(name, parameter) for name, parameter in named_parameters(models) if parameter.requires_grad]
+
+
 def reduce_gradients(settings: Settings, ranks: Ranks, parameters: NamedParameters) -> None:
     """Give every gradient its parameter's placement and scale, and both copies of a tied weight the sum of their gradients."""
     a = settings.layout

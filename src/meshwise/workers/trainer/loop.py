@@ -12,7 +12,7 @@ from meshwise.workers.trainer import weights
 from meshwise.workers.trainer.checkpoint import Checkpoints, ResumePoint
 from meshwise.workers.trainer.data.batches import Batches
 from meshwise.workers.trainer.evaluation import Evaluator
-from meshwise.workers.trainer.gradients import named_parameters
+from meshwise.workers.trainer.gradients import trained_parameters
 from meshwise.workers.trainer.hf.expected import config_json
 from meshwise.workers.trainer.models.registry import tied_embedding
 from meshwise.workers.trainer.optimizer import make_optimizer
@@ -41,7 +41,7 @@ def train(settings: Settings) -> None:
 def _train(settings: Settings, device: torch.device, heart: Heartbeat) -> None:
     ranks = Ranks.of(settings.layout, settings.device)
     passes = Passes(settings, ranks, device)
-    parameters = named_parameters(passes.models)
+    parameters = trained_parameters(passes.models)
     optimizer = make_optimizer(settings, parameters)
     tied = tied_embedding(settings.model)
     kept = passes.balance.buffers()

@@ -24,6 +24,9 @@ from meshwise.workers.trainer.models.registry import sizes_of, tied_embedding
 from meshwise.workers.trainer.ops.attention import LocalShard
 from meshwise.workers.trainer.settings import Layout, Settings
 from meshwise.workers.trainer.stages import Span, spans, stages_of_rank
+from meshwise.workers.trainer.tuning.adapter_files import load_adapter
+from meshwise.workers.trainer.tuning.attach import attach, fuse_adapters, mark_trained, start_adapters
+from meshwise.workers.trainer.tuning.sharding import adapted_styles, share_again
 
 AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 """Outermost first: neighbouring ranks, usually of one node, share tensor parallelism, which communicates most."""
@@ -95,6 +98,7 @@ def build_stages(settings: Settings, ranks: Ranks) -> list[tuple[int, nn.Module]
     for number in stages_of_rank(layout, ranks.at("pp")):
         with torch.device("meta"):
             model = build(settings.model, all_spans[number], ranks.shard, layout.recompute)
+            attach(model, settings.tune, settings.half)
         _parallelize(model, all_spans[number], settings, ranks)
         built.append((number, model))
     return built
@@ -105,12 +109,18 @@ def initialize(settings: Settings, models: list[nn.Module], device: torch.device
     for model in models:
         model.to_empty(device=device)
         cast(Decoder, model).tie()
+        share_again(model, settings.tune)
     tied = tied_embedding(settings.model)
     if settings.weights:
         weights.load(models, Path(settings.weights), tied)
     else:
         weights.init_random(models, settings.seed, float(settings.model.get("initializer_range", 0.02)), tied)
+    if settings.tune.adapts:
+        start_adapters(models, settings.tune, settings.seed)
+        if settings.tune.adapter:
+            load_adapter(models, Path(settings.tune.adapter))
     if settings.split_weights:  # only then does this rank hold whole weights, which can be stacked
+        fuse_adapters(models)
         for part in (part for model in models for part in model.modules() if isinstance(part, Fusable)):
             part.fuse()
     for model in models if settings.pack else ():
@@ -124,13 +134,16 @@ def _parallelize(model: nn.Module, span: Span, settings: Settings, ranks: Ranks)
     layout = settings.layout
     decoder = cast(Decoder, model)
     if layout.tp > 1:
-        parallelize_module(model, ranks.mesh["tp"], tensor_parallel_styles(settings.model, span))
+        styles = adapted_styles(model, tensor_parallel_styles(settings.model, span))
+        parallelize_module(model, ranks.mesh["tp"], styles)
+        share_again(model, settings.tune)
         decoder.tie()
     stacks = [part for part in model.modules() if isinstance(part, ExpertStack)]
     for stack in stacks if layout.ep > 1 else ():
         for name, parameter in list(stack.named_parameters()):
             placed = distribute_tensor(parameter, ranks.expert_mesh["ep"], [Shard(0)], src_data_rank=None)
             stack.register_parameter(name, nn.Parameter(placed))
+    mark_trained(model, settings.tune)
     if settings.compile:
         # recompute, not keep, element-wise products that a later matrix product needs: a pass over memory, a third of its bytes
         functorch.ban_recompute_materialized_backward = False

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwise.workers.trainer.models.registry import family_of, sizes_of
+from meshwise.workers.trainer.tuning.method import FULL, Tune
 
 SCHEDULES = ("1f1b", "interleaved", "zero-bubble", "zbv")
 SPLIT_BACKWARD = ("zero-bubble", "zbv")
@@ -115,6 +116,8 @@ class Settings:
     """Steps between validation losses; 0: only after the last."""
     tokenizer: bool = False
     """Whether the data was tokenized with tokenizer.json in the run's folder."""
+    tune: Tune = FULL
+    """What is trained, and what is frozen."""
     weights: str = ""
     """HF safetensors to start from, a file or a folder; empty: random weights."""
     save: bool = False
@@ -171,14 +174,17 @@ class Settings:
     def read(path: Path) -> "Settings":
         values = json.loads(path.read_text(encoding="utf-8"))
         files = {key: tuple(TokenFile(**file) for file in values.get(key, ())) for key in ("data", "eval_data")}
-        return Settings(**(values | {"layout": Layout(**values["layout"]), "track": tuple(values.get("track", ()))} | files))
+        tune = values.get("tune", {})
+        tune = Tune(**(tune | {"targets": tuple(tune.get("targets", ()))}))
+        parts = {"layout": Layout(**values["layout"]), "track": tuple(values.get("track", ())), "tune": tune}
+        return Settings(**(values | parts | files))
 
 
 def broken_rules(settings: Settings) -> list[str]:
     """List the rules that this layout breaks for its model and batch, each with its numbers."""
     if min(_counts(settings)) < 1:
         return ["every axis, the micro-batch, batch, sequence and steps must be at least 1"]
-    a, m = settings.layout, sizes_of(settings.model)
+    a, m, tune = settings.layout, sizes_of(settings.model), settings.tune
     stages, each = a.pp * a.chunks, a.dp * a.mbs
     recurrent = family_of(settings.model).recurrent
     rules = {
@@ -208,6 +214,14 @@ def broken_rules(settings: Settings) -> list[str]:
         f"fp8 needs micro-batch x sequence / cp ({a.mbs} x {settings.seq} / {a.cp}), hidden size ({m.hidden}) and FFW width ({m.ffn}) "
         f"to be multiples of {EIGHT}": settings.precision != "fp8"
         or not any(size % EIGHT for size in (a.mbs * settings.seq // a.cp, m.hidden, m.ffn)),
+        f"{tune.method} trains in bf16 or fp32, not in fp8": not tune.freezes or settings.precision != "fp8",
+        f"{tune.method} has weights without gradients, which schedule {a.schedule} cannot split": not tune.freezes
+        or a.schedule not in SPLIT_BACKWARD,
+        f"qlora has whole 4-bit weights on every rank: it needs tp 1 (tp is {a.tp})": not tune.quantized or a.tp == 1,
+        f"dropout of adapters needs tp 1 (tp is {a.tp})": not tune.dropout or a.tp == 1,
+        f"freeze:{tune.frozen_layers} needs pp 1 (pp is {a.pp}): a stage without gradients has no backward pass": tune.method
+        != "freeze"
+        or a.pp == 1,
         f"ep ({a.ep}) must divide the experts ({m.experts})": m.experts % a.ep == 0 if m.experts else True,
         f"ep ({a.ep}) above 1 needs a model with experts": a.ep == 1 or m.experts > 0,
         f"ep ({a.ep}) must divide dp_shard x cp x tp ({a.dp_shard} x {a.cp} x {a.tp})": (a.dp_shard * a.cp * a.tp) % a.ep == 0,

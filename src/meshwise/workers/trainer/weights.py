@@ -24,6 +24,8 @@ from meshwise.workers.trainer.models.registry import stored_of
 from meshwise.workers.trainer.models.tensors import HEAD
 from meshwise.workers.trainer.ranks.faults import TrainingError
 from meshwise.workers.trainer.ranks.kill_points import reach
+from meshwise.workers.trainer.tuning.linear import adapted_layers
+from meshwise.workers.trainer.tuning.method import is_adapter
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -39,8 +41,8 @@ def local_part(parameter: Tensor, whole: Tensor) -> Tensor:
 
 
 def stored_state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield the parameters of a model, and the buffers that belong to its weights: the biases that balance experts."""
-    yield from model.named_parameters()
+    """Yield the parameters of a model without adapters, and the buffers that belong to its weights: the biases that balance experts."""
+    yield from ((name, parameter) for name, parameter in model.named_parameters() if not is_adapter(name))
     yield from ((name, buffer) for name, buffer in model.named_buffers() if name.endswith(".balance"))
 
 
@@ -51,6 +53,9 @@ def fill(models: Iterable[nn.Module], find: Callable[[nn.Module, str, Tensor], T
         for name, parameter in stored_state(model):
             local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
             local.copy_(local_part(parameter, find(model, name, parameter)))
+        for name, layer in adapted_layers(model):
+            if layer.quantized:
+                layer.set_weight(find(model, f"{name}.weight", layer.like_weight()))
 
 
 def init_random(models: Iterable[nn.Module], seed: int, spread: float, tied: str = "") -> None:
@@ -132,7 +137,7 @@ def save(
         gathered |= conversion_of(model).write(parameters)
     file = folder / (SINGLE_FILE if parts == 1 else f"model-{part + 1:05}-of-{parts:05}.safetensors")
     partial = file.with_name(f"{file.name}.part")
-    problem = _first_problem(_try_write(partial, gathered) if writes else "", parts)
+    problem = _first_problem(try_write(partial, gathered) if writes else "", parts)
     reach("weights partial")
     if writes and problem:
         partial.unlink(missing_ok=True)
@@ -154,7 +159,7 @@ def _first_problem(problem: str, parts: int) -> str:
     return next((reason for reason in problems if reason), "")
 
 
-def _try_write(path: Path, weights: dict[str, Tensor]) -> str:
+def try_write(path: Path, weights: dict[str, Tensor]) -> str:
     """Write and sync a file; if that fails, return why and how much space was needed."""
     need, free = sum(weight.nbytes for weight in weights.values()), 0
     try:

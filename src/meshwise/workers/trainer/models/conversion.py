@@ -25,7 +25,7 @@ class Conversion:
         matrices: dict[int | None, list[Tensor]] = {}
         for name, place in self.places[parameter]:
             stored = self.stored[name]
-            matrices.setdefault(stored.parts[place].index, []).append(_extract(stored, place, find(name)))
+            matrices.setdefault(stored.parts[place].index, []).append(extract(stored, place, find(name)))
         whole = [torch.cat(rows) if len(rows) > 1 else rows[0] for rows in matrices.values()]
         return whole[0] if None in matrices else torch.stack(whole)
 
@@ -34,10 +34,10 @@ class Conversion:
         filled = {
             name: stored for name, stored in self.stored.items() if all(part.parameter in parameters for part in stored.parts)
         }
-        return {name: _pack(stored, parameters) for name, stored in filled.items()}
+        return {name: pack(stored, parameters) for name, stored in filled.items()}
 
 
-def _extract(stored: Stored, place: int, tensor: Tensor) -> Tensor:
+def extract(stored: Stored, place: int, tensor: Tensor) -> Tensor:
     """Return one part of a stored tensor, in the model's order."""
     tensor, part = tensor.T if stored.transposed else tensor, stored.parts[place]
     if stored.head_dim:
@@ -47,7 +47,7 @@ def _extract(stored: Stored, place: int, tensor: Tensor) -> Tensor:
     return _reordered(tensor, part.order)
 
 
-def _pack(stored: Stored, parameters: Mapping[str, Tensor]) -> Tensor:
+def pack(stored: Stored, parameters: Mapping[str, Tensor]) -> Tensor:
     parts = [_reordered(_whole(part, parameters), _inverse(part.order)) for part in stored.parts]
     if stored.head_dim:
         packed = torch.stack([part.unflatten(0, (-1, stored.head_dim)) for part in parts], 1).flatten(0, 2)

@@ -36,13 +36,15 @@ class _HeadLoss(torch.autograd.Function):
         vocabulary = weight.shape[0]
         wide = F.pad(weight.detach().to(x.dtype), (0, 0, 0, -vocabulary % MULTIPLE))
         by_x = torch.empty_like(x)
-        by_weight = torch.empty(wide.shape, dtype=torch.float32, device=x.device)
+        trains = ctx.needs_input_grad[1]
+        by_weight = torch.empty(wide.shape if trains else (0,), dtype=torch.float32, device=x.device)
         losses: list[Tensor] = []
         for chunk, chunk_targets, out in zip(x.split(each), targets.split(each), by_x.split(each), strict=True):
             logits = chunk @ wide.T
             chunk_losses = _loss_and_gradient(logits, chunk_targets, vocabulary, 1 / x.shape[0], cap)
             torch.mm(logits, wide, out=out)
-            _store_product(by_weight, logits.T, chunk, add=bool(losses))
+            if trains:
+                _store_product(by_weight, logits.T, chunk, add=bool(losses))
             losses.append(chunk_losses)
         ctx.save_for_backward(by_x, by_weight[:vocabulary].to(weight.dtype))
         return torch.cat(losses).sum()
@@ -50,7 +52,7 @@ class _HeadLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
         by_x, by_weight = ctx.saved_tensors
-        return _scaled(by_x, outer[0]), _scaled(by_weight, outer[0]), None, None, None
+        return _scaled(by_x, outer[0]), _scaled(by_weight, outer[0]) if ctx.needs_input_grad[1] else None, None, None, None
 
 
 def _scaled(gradient: Tensor, factor: Tensor) -> Tensor:

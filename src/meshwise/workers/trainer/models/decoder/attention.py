@@ -23,6 +23,8 @@ class Attention(nn.Module):
         self.rotates, self.biased = layer.rotary is not None, d.qkv_bias
         self.fused = False
         """Whether one product computes queries, keys and values."""
+        self.frozen, self.columns = False, tuple[int, ...]()
+        """Whether that product has no gradient of its weights, and where their adapters are among the joined ones."""
         self.eight = False
         """Whether products are in 8 bits."""
         self.kernel = False
@@ -53,6 +55,10 @@ class Attention(nn.Module):
 
     def _joined(self, x: Tensor) -> Tensor:
         """Return the three projections side by side, by one product."""
+        if self.frozen:
+            from meshwise.workers.trainer.tuning.linear import joined_product
+
+            return joined_product(x, self._projections(), self.columns)
         from meshwise.workers.trainer.ops.fp8 import fp8_linear
         from meshwise.workers.trainer.ops.fused_projections import fused_linear
 
@@ -72,15 +78,14 @@ class Attention(nn.Module):
         return self.q_proj, self.k_proj, self.v_proj
 
     def _widths(self) -> list[int]:
-        return [projection.weight.shape[0] for projection in self._projections()]
+        return [projection.out_features for projection in self._projections()]
 
     def fuse(self) -> None:
         """Compute queries, keys and values by one product if that needs no padding, and by a kernel after it if it supports the heads."""
-        from meshwise.workers.trainer.ops.fused_projections import needs_no_padding, stack
+        from meshwise.workers.trainer.tuning.linear import columns_of, is_frozen, join
 
-        weights: list[Tensor] = [projection.weight for projection in self._projections()]
-        if needs_no_padding(weights):
-            stack(weights)
-            self.fused = True
+        if join(self._projections()):
+            self.fused, self.frozen = True, any(map(is_frozen, self._projections()))
+            self.columns = columns_of(self._projections())
             together = self.q_norm is not None and self.q_norm.together
             self.kernel = self.rotates and not together and self.head_dim & (self.head_dim - 1) == 0

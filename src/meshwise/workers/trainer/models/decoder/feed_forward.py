@@ -31,6 +31,8 @@ class FeedForward(nn.Module):
         self.down_proj = nn.Linear(width, d.hidden, bias=d.ffn_bias)
         self.fused = False
         """Whether one product computes the gate and up projections."""
+        self.frozen, self.columns = False, ((), ())
+        """Whether products have no gradients of their weights, and where adapters are among the joined ones of gate and up, and of down."""
         self.eight = False
         """Whether products are in 8 bits."""
 
@@ -39,6 +41,12 @@ class FeedForward(nn.Module):
             from meshwise.workers.trainer.ops.fp8 import fp8_gated_product
 
             return fp8_gated_product(x, self.gate_proj.weight, self.up_proj.weight, self.down_proj.weight, self.activation)[0]
+        if self.fused and self.frozen:
+            from meshwise.workers.trainer.tuning.linear import gated_product as frozen_product
+            from meshwise.workers.trainer.tuning.linear import joined_product
+
+            both = joined_product(x, (self.gate_proj, self.up_proj), self.columns[0])
+            return frozen_product(both, self.down_proj, self.columns[1], self.activation)
         if self.fused:
             from meshwise.workers.trainer.ops.fused_projections import gated_product
 
@@ -50,11 +58,12 @@ class FeedForward(nn.Module):
 
     def fuse(self) -> None:
         """Compute gate and up by one product, unless they have biases or would need padding."""
-        from meshwise.workers.trainer.ops.fused_projections import GATES, needs_no_padding, stack
+        from meshwise.workers.trainer.ops.fused_projections import GATES
+        from meshwise.workers.trainer.tuning.linear import columns_of, is_frozen, join
 
         if not self.gated or self.biased or self.activation not in GATES:
             return
-        weights: list[Tensor] = [self.gate_proj.weight, self.up_proj.weight]
-        if needs_no_padding(weights):
-            stack(weights)
-            self.fused = True
+        both = (self.gate_proj, self.up_proj)
+        if join(both):
+            self.fused, self.frozen = True, any(map(is_frozen, (*both, self.down_proj)))
+            self.columns = columns_of(both), columns_of((self.down_proj,))

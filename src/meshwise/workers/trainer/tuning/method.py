@@ -1,0 +1,60 @@
+"""The fine-tuning method of a run. No torch: the launcher chooses it."""
+
+from dataclasses import dataclass
+
+METHODS = ("full", "lora", "dora", "qlora", "freeze")
+ADAPTERS = ("lora", "dora", "qlora")
+NF4_BLOCK = 64
+"""Weights that share a scale in nf4."""
+LORA = "lora_"
+"""Beginning of the names of an adapter's parameters within its layer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tune:
+    """What is trained: everything (full), adapters of linear layers (lora, dora, qlora), or what is above frozen layers (freeze)."""
+
+    method: str = "full"
+    rank: int = 0
+    alpha: float = 0.0
+    """Adapters are scaled by alpha / rank."""
+    dropout: float = 0.0
+    """Share of an adapter's inputs that are zeroed in training."""
+    targets: tuple[str, ...] = ()
+    """HF's names of the linear layers with adapters, such as q_proj."""
+    frozen_layers: int = 0
+    """First layers, after the embedding, that a `freeze` leaves as they are."""
+    adapter: str = ""
+    """Folder with an adapter in PEFT's format to start from; empty: a new one."""
+    merge: bool = False
+    """Write the weights with the adapters added to them at the end."""
+
+    @property
+    def adapts(self) -> bool:
+        return self.method in ADAPTERS
+
+    @property
+    def freezes(self) -> bool:
+        """Whether some weights are not trained."""
+        return self.method != "full"
+
+    @property
+    def quantized(self) -> bool:
+        return self.method == "qlora"
+
+    @property
+    def magnitudes(self) -> bool:
+        """Whether the length of every row of a weight is trained on its own (DoRA, arXiv:2402.09353)."""
+        return self.method == "dora"
+
+    @property
+    def scale(self) -> float:
+        return self.alpha / self.rank
+
+
+FULL = Tune()
+
+
+def is_adapter(name: str) -> bool:
+    """Return whether a parameter belongs to an adapter."""
+    return name.rpartition(".")[2].startswith(LORA)
