@@ -90,7 +90,7 @@ def ours(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, 
     import torch
     import torch.distributed as dist
 
-    from meshwise.workers.trainer.gradients import named_parameters
+    from meshwise.workers.trainer.gradients import named_parameters, trained_parameters
     from meshwise.workers.trainer.models.registry import sizes_of
     from meshwise.workers.trainer.ops import attention
     from meshwise.workers.trainer.optimizer import make_optimizer
@@ -98,6 +98,7 @@ def ours(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, 
     from meshwise.workers.trainer.passes import Passes
     from meshwise.workers.trainer.settings import Layout, Settings
     from meshwise.workers.trainer.step import Stepper
+    from meshwise.workers.trainer.tuning.method import Tune
 
     flags: dict[str, Any] = {"compile": True, "graph": True} | {
         key: value for key, value in options.items() if key in ("compile", "graph", "precision")
@@ -111,16 +112,18 @@ def ours(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, 
         fp8.BACKWARD = torch.float8_e4m3fn if "e4m3" in options else fp8.BACKWARD
     layout = Layout(mbs=int(options.get("mbs", batch)), recompute=options.get("recompute", "none"))
     settings = Settings(name=name, model=config(name), layout=layout, batch=batch, seq=seq, steps=STEPS, device="cuda", **flags)
-    settings = replace(settings, lr=3e-4)
+    tune = options.get("tune", {})
+    settings = replace(settings, lr=3e-4, tune=Tune(**(tune | {"targets": tuple(tune.get("targets", ()))})))
     device = torch.device("cuda")
     dist.init_process_group("nccl", init_method=f"tcp://127.0.0.1:{29500 + os.getpid() % 500}", rank=0, world_size=1)
     ranks = Ranks.of(layout, "cuda")
     passes = Passes(settings, ranks, device)
-    parameters = named_parameters(passes.models)
+    parameters = trained_parameters(passes.models)
     optimizer = make_optimizer(settings, parameters)
+    start, held = torch.cuda.max_memory_allocated() / 2**30, torch.cuda.memory_allocated() / 2**30
     torch.cuda.reset_peak_memory_stats()
     stepper = Stepper(settings, ranks, passes, optimizer, parameters)
-    count = sum(p.numel() for _, p in parameters)
+    count = sum(p.numel() for _, p in named_parameters(passes.models))
     dice = torch.Generator().manual_seed(0)
     data = [torch.randint(0, 256, (2, batch, seq), generator=dice).pin_memory() for _ in range(4)]
     ends: list[Any] = []
@@ -144,6 +147,9 @@ def ours(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, 
     share = settings.model.get("num_experts_per_tok", 1) / sizes_of(settings.model).experts if unused else 1.0
     row = {
         "params": count,
+        "trained": sum(p.numel() for _, p in parameters),
+        "memory_at_start": start,
+        "memory_held": held,
         "active": count - unused * (1 - share),
         "seconds": seconds[len(seconds) // 2],
         "first": first,

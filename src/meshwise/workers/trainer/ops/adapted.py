@@ -72,9 +72,7 @@ def _adapted_linear_backward(
 
 
 @_adapted_linear_backward.register_fake
-def _(
-    by_y: Tensor, x: Tensor, narrow: Tensor, base: list[Tensor], a: Tensor, b: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(by_y: Tensor, x: Tensor, narrow: Tensor, base: list[Tensor], a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return x.new_empty(x.shape), a.new_empty(a.shape), b.new_empty(b.shape)
 
 
@@ -110,58 +108,53 @@ def _(by_y: Tensor, base: list[Tensor], columns: int) -> Tensor:
 
 
 @torch.library.custom_op("meshwise::adapted_gate", mutates_args=())
-def adapted_gate(both: Tensor, base: list[Tensor], a: Tensor, b: Tensor, activation: str) -> tuple[Tensor, Tensor]:
-    """Return h W^T + t b^T with h = activation(gate) x up for rows [gate up], and t = h a^T. h is computed again in the backward pass."""
-    inner = _inner(both, activation)
-    y, narrow = _forward(inner, weight_of(base, inner.shape[-1], both.dtype), a, b)
-    return y.unflatten(0, both.shape[:-1]), narrow
+def adapted_gate(both: Tensor, base: list[Tensor], a: Tensor, b: Tensor, activation: str) -> Tensor:
+    """Return h W^T + (h a^T) b^T with h = activation(gate) x up for rows [gate up].
+
+    h and h a^T are computed again in the backward pass. Nothing but y is returned, so that recomputing a block leaves this product out.
+    """
+    inner = both.new_empty(both.numel() // both.shape[-1], both.shape[-1] // 2)
+    _run_gate(both, inner, activation)
+    y, _ = _forward(inner, weight_of(base, inner.shape[-1], both.dtype), a, b)
+    return y.unflatten(0, both.shape[:-1])
 
 
-def _inner(both: Tensor, activation: str) -> Tensor:
+def _run_gate(*inputs: Any) -> None:
     from meshwise.workers.trainer.ops.fused_projections import run_gate
 
-    width = both.shape[-1] // 2
-    inner = both.new_empty(both.numel() // both.shape[-1], width)
-    run_gate(both, inner, activation)
-    return inner
+    run_gate(*inputs)
 
 
 @adapted_gate.register_fake
-def _(both: Tensor, base: list[Tensor], a: Tensor, b: Tensor, activation: str) -> tuple[Tensor, Tensor]:
-    count, width = both.numel() // both.shape[-1], both.shape[-1] // 2
-    return both.new_empty(*both.shape[:-1], rows_of(base, width)), both.new_empty(count, a.shape[0])
+def _(both: Tensor, base: list[Tensor], a: Tensor, b: Tensor, activation: str) -> Tensor:
+    return both.new_empty(*both.shape[:-1], rows_of(base, both.shape[-1] // 2))
 
 
 @torch.library.custom_op("meshwise::adapted_gate_backward", mutates_args=())
 def _adapted_gate_backward(
-    by_y: Tensor, both: Tensor, narrow: Tensor, base: list[Tensor], a: Tensor, b: Tensor, activation: str
+    by_y: Tensor, both: Tensor, base: list[Tensor], a: Tensor, b: Tensor, activation: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients with respect to [gate up], a and b."""
-    from meshwise.workers.trainer.ops.fused_projections import run_gate
-
     by_rows = by_y.flatten(0, -2)
     inner, by_narrow = _by_input(by_rows, weight_of(base, both.shape[-1] // 2, both.dtype), a, b)
     by_both = torch.empty_like(both)
-    run_gate(both, inner, activation, by_both)  # `inner`, the gradient of h, becomes h
-    return by_both, by_narrow.T @ inner, by_rows.T @ narrow
+    _run_gate(both, inner, activation, by_both)  # `inner`, the gradient of h, becomes h
+    return by_both, by_narrow.T @ inner, by_rows.T @ (inner @ a.T)
 
 
 @_adapted_gate_backward.register_fake
-def _(
-    by_y: Tensor, both: Tensor, narrow: Tensor, base: list[Tensor], a: Tensor, b: Tensor, activation: str
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(by_y: Tensor, both: Tensor, base: list[Tensor], a: Tensor, b: Tensor, activation: str) -> tuple[Tensor, Tensor, Tensor]:
     return torch.empty_like(both), a.new_empty(a.shape), b.new_empty(b.shape)
 
 
-def _adapted_gate_save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _adapted_gate_save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     both, base, a, b, ctx.activation = inputs
-    ctx.save_for_backward(both, output[1], a, b, *base)
-    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(both, a, b, *base)
 
 
-def _adapted_gate_gradients(ctx: Any, by_y: Tensor, _: Tensor | None) -> tuple[Any, ...]:
-    both, narrow, a, b, *base = ctx.saved_tensors
-    by_both, by_a, by_b = _adapted_gate_backward(by_y.contiguous(), both, narrow, base, a, b, ctx.activation)
+def _adapted_gate_gradients(ctx: Any, by_y: Tensor) -> tuple[Any, ...]:
+    both, a, b, *base = ctx.saved_tensors
+    by_both, by_a, by_b = _adapted_gate_backward(by_y.contiguous(), both, base, a, b, ctx.activation)
     return by_both, [None] * len(base), by_a, by_b, None
 
 

@@ -38,7 +38,9 @@ def _levels(values: tuple[float, ...], device: torch.device) -> Tensor:
     return torch.tensor(values, device=device)
 
 
-def run_dequantize(matrix: "tuple[Tensor, Tensor, Tensor]", out: Tensor, values: tuple[float, ...], block: int, group: int, steps: int) -> None:
+def run_dequantize(
+    matrix: "tuple[Tensor, Tensor, Tensor]", out: Tensor, values: tuple[float, ...], block: int, group: int, steps: int
+) -> None:
     """Write the weights of an nf4 matrix (packed, codes, scales) to `out`, in its type."""
     packed, codes, scales = matrix
     run: Any = _dequantize[(triton.cdiv(packed.numel(), BYTES),)]

@@ -188,7 +188,7 @@ def joined_product(x: Tensor, parts: Sequence[nn.Linear], columns: tuple[int, ..
 def gated_product(both: Tensor, down: nn.Linear, columns: tuple[int, ...], activation: str) -> Tensor:
     """Return the product of a frozen layer with activation(gate) x up, for rows [gate up]."""
     a, b = _joined_adapters((down,), columns, both[..., : down.in_features])
-    return _finished(adapted_gate(both, _base((down,)), a, b, activation)[0], (down,), a, b)
+    return _finished(adapted_gate(both, _base((down,)), a, b, activation), (down,), a, b)
 
 
 def _finished(y: Tensor, parts: Sequence[nn.Linear], a: Tensor, b: Tensor) -> Tensor:

@@ -49,11 +49,15 @@ def adapted_styles(model: nn.Module, styles: dict[str, ParallelStyle]) -> dict[s
         known: Any = style
         if isinstance(style, ColwiseParallel):
             found[name] = AdaptedColumns(
-                input_layouts=known.input_layouts[0], output_layouts=known.output_layouts[0], use_local_output=known.use_local_output
+                input_layouts=known.input_layouts[0],
+                output_layouts=known.output_layouts[0],
+                use_local_output=known.use_local_output,
             )
         elif isinstance(style, RowwiseParallel):
             found[name] = AdaptedRows(
-                input_layouts=known.input_layouts[0], output_layouts=known.output_layouts[0], use_local_output=known.use_local_output
+                input_layouts=known.input_layouts[0],
+                output_layouts=known.output_layouts[0],
+                use_local_output=known.use_local_output,
             )
     return found
 

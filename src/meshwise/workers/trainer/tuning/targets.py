@@ -72,7 +72,9 @@ def problem_of(config: Mapping[str, Any], tune: Tune) -> str:
     if not tune.adapts:
         return ""
     if family_of(config).recurrent:
-        return f"{tune.method} needs a model with softmax attention; {config['model_type']} can be tuned with full or freeze:LAYERS"
+        return (
+            f"{tune.method} needs a model with softmax attention; {config['model_type']} can be tuned with full or freeze:LAYERS"
+        )
     every = linear_layers(config)
     for word in tune.targets:
         if not any(_names(word, target) for target in every):
