@@ -8,8 +8,7 @@ from torch.library import opcheck
 
 from meshwise.workers.trainer.models.base import Fusable, Span, build
 from meshwise.workers.trainer.ops.adapted import adapted_gate, adapted_linear
-from meshwise.workers.trainer.ops.nf4 import LEVELS, STEPS, Quantized, dequantize, quantize
-from meshwise.workers.trainer.ops.nf4 import GROUP as GROUP
+from meshwise.workers.trainer.ops.nf4 import GROUP, LEVELS, STEPS, Quantized, dequantize, quantize
 from meshwise.workers.trainer.ops.nf4_kernel import run_dequantize
 from meshwise.workers.trainer.tuning.attach import attach, fuse_adapters, start_adapters
 from meshwise.workers.trainer.tuning.method import NF4_BLOCK, Tune
