@@ -131,16 +131,16 @@ def tokenize(corpus: Corpus, out: Path, seq: int, say: Say) -> tuple[TokenFile, 
 
 def _token_file(corpus: Corpus, tokenizer: Tokenizer, out: Path, say: Say) -> TokenFile:
     """Return the cached tokens of a text, or tokenize it."""
-    digest = _digest(corpus, tokenizer)
-    folders = _cache_folders(corpus, out)
-    name = f"{_stem(corpus)}-{digest.hex()[:16]}"
+    digest = digest_of(corpus.files, tokenizer.key, corpus.key, f"{corpus.seed}:{EMBEDDED}")
+    folders = cache_folders(corpus.given, corpus.files, out)
+    name = f"{stem(corpus.given, corpus.files)}-{digest.hex()[:16]}"
     for folder in folders:
-        cached, learned = folder / f"{name}.tokens", folder / f"{name}.tokenizer.json"
-        if (tokens_before := _cached(cached, digest)) and (not tokenizer.unlearned or learned.is_file()):
+        before, learned = folder / f"{name}.tokens", folder / f"{name}.tokenizer.json"
+        if (tokens_before := cached(before, digest)) and (not tokenizer.unlearned or learned.is_file()):
             if tokenizer.source or tokenizer.unlearned:
                 write(out / "tokenizer.json", tokenizer.source or learned.read_bytes())
             return tokens_before
-    home = _writable(folders)
+    home = writable(folders)
     if tokenizer.unlearned:
         say(f"learning {tokenizer.name} from {corpus.given or 'the embedded text'}")
         tokenizer = tokenizers.learn(tokenizer, corpus.pieces())
@@ -173,28 +173,29 @@ def _groups(pieces: Iterable[documents.Piece]) -> Iterator[list[documents.Piece]
     yield group
 
 
-def _digest(corpus: Corpus, tokenizer: Tokenizer) -> bytes:
-    """Hash everything that determines the tokens: the tokenizer, and name, size and time of every file."""
-    parts = [tokenizer.key, corpus.key]
-    parts += [f"{path.name}:{path.stat().st_size}:{path.stat().st_mtime_ns}" for path in corpus.files]
-    parts += [] if corpus.files else [f"{corpus.seed}:{EMBEDDED}"]
+def digest_of(files: tuple[Path, ...], tokenizer: str, key: str, embedded: str = "") -> bytes:
+    """Hash everything that determines the tokens: the tokenizer and the key, and name, size and time of every file."""
+    parts = [tokenizer, key]
+    parts += [f"{path.name}:{path.stat().st_size}:{path.stat().st_mtime_ns}" for path in files] or [embedded]
     return hashlib.sha256("\n".join(parts).encode()).digest()
 
 
-def _stem(corpus: Corpus) -> str:
-    name = corpus.files[0].name if len(corpus.files) == 1 else Path(corpus.given).name
+def stem(given: str, files: tuple[Path, ...]) -> str:
+    """Return the beginning of the name of a token file."""
+    name = files[0].name if len(files) == 1 else Path(given).name
     return "".join(c if c.isalnum() or c in "-_." else "_" for c in name)[:60].lstrip(".") or "embedded"
 
 
-def _cache_folders(corpus: Corpus, out: Path) -> list[Path]:
+def cache_folders(given: str, files: tuple[Path, ...], out: Path) -> list[Path]:
     """Return the folders in which tokens may be kept: next to the text, so that any later run finds them; else in the run's folder."""
-    if not corpus.files:
+    if not files:
         return [out / "tokens"]
-    folder = Path(corpus.given) if os.path.isdir(corpus.given) else corpus.files[0].parent
+    folder = Path(given) if os.path.isdir(given) else files[0].parent
     return [folder / CACHE, out / "tokens"]
 
 
-def _writable(folders: list[Path]) -> Path:
+def writable(folders: list[Path]) -> Path:
+    """Return the first folder that can be written."""
     for home in folders:
         try:
             home.mkdir(parents=True, exist_ok=True)
@@ -205,7 +206,7 @@ def _writable(folders: list[Path]) -> Path:
     raise UserError(f"cannot write tokens: neither {' nor '.join(map(str, folders))} is writable")
 
 
-def _cached(path: Path, digest: bytes) -> TokenFile | None:
+def cached(path: Path, digest: bytes) -> TokenFile | None:
     """Return the token file of an earlier run if it is complete and made from the same text."""
     try:
         info = tokens.read(path)

@@ -83,6 +83,46 @@ def _whole(opened: "IO[bytes]", path: Path) -> Iterator[Piece]:
 
 
 def _lines(opened: "IO[bytes]", path: Path, key: str) -> Iterator[Piece]:
+    for number, value in _objects(opened, path):
+        text = value.get(key)
+        if not isinstance(text, str):
+            held = ", ".join(name for name, member in value.items() if isinstance(member, str))
+            raise UserError(f"{path}, line {number}: no text under {quoted(key)}; name the key with --text-key{_listed(held)}")
+        if text:
+            yield clean(text), True
+
+
+def clean(text: str) -> str:
+    """Return text without halves of UTF-16 surrogate pairs, which are not text."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the lines of a JSON lines file or the rows of a parquet file with their numbers from 1 on."""
+    try:
+        if kind_of(path) in TABLES:
+            yield from enumerate(_table_rows(path), 1)
+        else:
+            with cast("IO[bytes]", gzip.open(path) if path.suffix == ".gz" else path.open("rb")) as opened:
+                yield from _objects(opened, path)
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _table_rows(path: Path) -> Iterator[dict[str, Any]]:
+    packages.require("pyarrow", path.name)
+    import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
+    import pyarrow.parquet as parquet  # pyright: ignore[reportMissingTypeStubs]
+
+    try:
+        with cast(Any, parquet).ParquetFile(path) as table:
+            for batch in table.iter_batches(1024):
+                yield from batch.to_pylist()
+    except cast(Any, pa).ArrowException as error:
+        raise UserError(f"{path} is not a readable parquet file ({str(error).splitlines()[0][:80]})") from None
+
+
+def _objects(opened: "IO[bytes]", path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     for number in itertools.count(1):
         line = opened.readline(LONGEST + 1)
         if len(line) > LONGEST:
@@ -97,12 +137,7 @@ def _lines(opened: "IO[bytes]", path: Path, key: str) -> Iterator[Piece]:
             raise UserError(f"{path}, line {number}: not a JSON object") from None
         if not isinstance(value, dict):
             raise UserError(f"{path}, line {number}: not a JSON object")
-        text = cast(dict[str, Any], value).get(key)
-        if not isinstance(text, str):
-            held = ", ".join(name for name, member in cast(dict[str, Any], value).items() if isinstance(member, str))
-            raise UserError(f"{path}, line {number}: no text under {quoted(key)}; name the key with --text-key{_listed(held)}")
-        if text:
-            yield text.encode("utf-8", "replace").decode(), True  # half a UTF-16 surrogate pair is not text
+        yield number, cast(dict[str, Any], value)
 
 
 def _rows(path: Path, key: str) -> Iterator[Piece]:

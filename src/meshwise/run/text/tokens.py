@@ -1,7 +1,8 @@
 """Token files: the format of meshwise, and those of nanoGPT, llm.c and Megatron.
 
 The format of meshwise is a header of 64 bytes and little-endian tokens. The header: magic, bytes per token (2 or 4), vocabulary size,
-number of tokens, the end-of-document token (-1: none), and a digest of the text and tokenizer.
+number of tokens, the end-of-document token (-1: none), and a digest of the text and tokenizer. Files with the second magic have tokens of
+4 bytes whose highest bit hides them from the loss.
 """
 
 import os
@@ -18,7 +19,7 @@ from meshwise.workers.trainer.settings import TokenFile
 if TYPE_CHECKING:
     import numpy as np
 
-MAGIC = b"MESHTOK1"
+MAGIC, HIDING = b"MESHTOK1", b"MESHTOK2"
 HEADER = struct.Struct("<8sIIQq32s")
 SUFFIXES = (".tokens", ".bin")
 LLM_C = {20240520: 2, 20240801: 4}
@@ -39,6 +40,8 @@ class TokenFileInfo:
     digest: bytes = b""
     end: int = -1
     """The token that ends a document; -1 if the file does not state it."""
+    hides: bool = False
+    """Whether tokens may be hidden from the loss."""
 
 
 def width_of(size: int) -> int:
@@ -52,7 +55,7 @@ def read(path: Path) -> TokenFileInfo:
         with path.open("rb") as opened:
             head = opened.read(HEADER.size)
         size = path.stat().st_size
-        if head.startswith(MAGIC):
+        if head.startswith((MAGIC, HIDING)):
             return _read_meshwise(path, head, size)
         if path.suffix == ".tokens":
             raise UserError(f"{path} is not a token file: it does not start with {MAGIC.decode()}")
@@ -64,11 +67,11 @@ def read(path: Path) -> TokenFileInfo:
 def _read_meshwise(path: Path, head: bytes, size: int) -> TokenFileInfo:
     if len(head) < HEADER.size:
         raise UserError(f"{path} is corrupt: its header is incomplete")
-    _, width, vocabulary, count, end, digest = HEADER.unpack(head)
-    if width not in (2, 4) or not 0 < vocabulary <= 1 << 8 * width:
+    magic, width, vocabulary, count, end, digest = HEADER.unpack(head)
+    if width not in ((4,) if magic == HIDING else (2, 4)) or not 0 < vocabulary <= 1 << 8 * width:
         raise UserError(f"{path} is corrupt: {width} bytes per token and a vocabulary of {vocabulary}")
     _check_size(path, count, width, HEADER.size, size)
-    return TokenFileInfo(TokenFile(str(path.absolute()), HEADER.size, count, width), vocabulary, digest, end)
+    return TokenFileInfo(TokenFile(str(path.absolute()), HEADER.size, count, width), vocabulary, digest, end, magic == HIDING)
 
 
 def _check_size(path: Path, count: int, width: int, offset: int, size: int) -> None:
@@ -116,9 +119,9 @@ def _largest_token(file: TokenFile) -> int:
 class Writer:
     """Writes a token file completely or not at all."""
 
-    def __init__(self, path: Path, size: int, end: int | None, digest: bytes) -> None:
-        self.path, self.size, self.end, self.digest = path, size, end, digest
-        self.width, self.count = width_of(size), 0
+    def __init__(self, path: Path, size: int, end: int | None, digest: bytes, hides: bool = False) -> None:
+        self.path, self.size, self.end, self.digest, self.hides = path, size, end, digest, hides
+        self.width, self.count = 4 if hides else width_of(size), 0
 
     def __enter__(self) -> "Writer":
         try:
@@ -138,7 +141,7 @@ class Writer:
             if kind is None:
                 self.file.seek(0)
                 end = -1 if self.end is None else self.end
-                self.file.write(HEADER.pack(MAGIC, self.width, self.size, self.count, end, self.digest))
+                self.file.write(HEADER.pack(HIDING if self.hides else MAGIC, self.width, self.size, self.count, end, self.digest))
             self.file.close()
             if kind is None:
                 os.chmod(self.temporary, 0o644)  # mkstemp makes it readable by its owner only

@@ -20,6 +20,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from meshwise.workers.trainer.balance import Balance
+from meshwise.workers.trainer.ops.loss import IGNORED
 from meshwise.workers.trainer.parallel import Ranks, build_stages, initialize, uses_fsdp
 from meshwise.workers.trainer.report.phases import Phases
 from meshwise.workers.trainer.settings import Settings
@@ -43,6 +44,8 @@ class Passes:
         self.models: list[nn.Module] = [model for _, model in stages]
         initialize(settings, self.models, device)
         self.balance = Balance(ranks, self.models, settings.microbatches)
+        self.factor: Tensor | None = None
+        """All tokens of a step over those with a loss, if some have none."""
         last = settings.layout.pp * settings.layout.chunks - 1
         self.starts = any(number == 0 for number, _ in stages)
         self.ends = any(number == last for number, _ in stages)
@@ -58,10 +61,17 @@ class Passes:
         return SCHEDULES[self.settings.layout.schedule](parts, self.settings.microbatches, **options)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the cross-entropy as a mean over this rank's tokens of a step. All ranks have as many, so their mean is the batch's."""
+        """Return the cross-entropy as a mean over this rank's tokens of a step. All ranks have as many, so their mean is the batch's.
+
+        With hidden tokens, the sum over the others is divided by as many, and `factor` makes it their mean.
+        """
         if self.settings.layout.tp > 1:
             logits = DTensor.from_local(logits, self.ranks.mesh["tp"], [Shard(-1)], run_check=False)
-        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten()) / self.settings.microbatches
+        rows, labels = logits.flatten(0, 1).float(), targets.flatten()
+        if self.factor is None:
+            return F.cross_entropy(rows, labels) / self.settings.microbatches
+        total = F.cross_entropy(rows, labels, ignore_index=IGNORED, reduction="sum")
+        return total * (self.factor / (labels.numel() * self.settings.microbatches))
 
     def run(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Accumulate the gradients of a step, and return the loss of the whole batch, the same on all ranks."""
@@ -72,7 +82,15 @@ class Passes:
         with torch.no_grad():
             return self._mean_loss(tokens, targets, backward=False)
 
+    def _count_answers(self, targets: Tensor) -> None:
+        """Set the factor of a step: all its tokens over those with a loss, on all ranks."""
+        known = (targets >= 0).sum().float()
+        dist.all_reduce(known)
+        self.factor = targets.numel() * dist.get_world_size() / known.clamp(min=1.0)
+
     def _mean_loss(self, tokens: Tensor, targets: Tensor, backward: bool) -> Tensor:
+        if self.settings.answers:
+            self._count_answers(targets)
         with ExitStack() as around:
             if self.settings.layout.tp > 1:
                 around.enter_context(loss_parallel())
@@ -94,12 +112,17 @@ class Passes:
         for inputs, labels in zip(tokens.split(mbs), targets.split(mbs), strict=True):
             with self.phases("forward"):
                 # under tensor parallelism each rank already holds only a part of the logits
-                loss = self.loss(model(inputs), labels) if sharded else model(inputs, labels) / self.settings.microbatches
+                loss = self.loss(model(inputs), labels) if sharded else self._scaled(model(inputs, labels))
             if backward:
                 with self.phases("backward"):
                     loss.backward()
             losses.append(loss)
         return losses
+
+    def _scaled(self, loss: Tensor) -> Tensor:
+        """Return the share of a micro-batch's loss in that of the step."""
+        loss = loss / self.settings.microbatches
+        return loss if self.factor is None else loss * self.factor
 
     def _pipelined(self, tokens: Tensor, targets: Tensor, backward: bool) -> list[Tensor]:
         losses: list[Tensor] = []

@@ -20,6 +20,8 @@ DEVICES = ("cpu", "cuda")
 ON_NAN = ("stop", "skip")
 LR_SCHEDULES = ("cosine", "wsd", "linear")
 TRACKERS = ("wandb", "trackio")
+HIDDEN = 1 << 31
+"""This bit of a token of 4 bytes says that no loss is computed for it: it belongs to a prompt, or fills a sequence up."""
 BYTES = 256
 """Vocabulary of the embedded text: one token per byte."""
 
@@ -104,6 +106,8 @@ class Settings:
     """Description of the data; empty for the embedded text."""
     fingerprint: str = ""
     """Fingerprint of the data, set if checkpoints must recognize it."""
+    answers: bool = False
+    """Whether some tokens of the data are hidden from the loss, which is the mean over all others of a step."""
     pack: bool = False
     """Whether tokens see only their own document."""
     document_end: int = -1

@@ -18,7 +18,8 @@ from meshwise.workers.trainer.data.order import shuffled_index
 from meshwise.workers.trainer.models.registry import sizes_of
 from meshwise.workers.trainer.ops.attention import LocalShard
 from meshwise.workers.trainer.parallel import Ranks
-from meshwise.workers.trainer.settings import Settings, TokenFile
+from meshwise.workers.trainer.ops.loss import IGNORED
+from meshwise.workers.trainer.settings import HIDDEN, Settings, TokenFile
 
 WIDTHS = {2: torch.uint16, 4: torch.uint32}
 
@@ -33,7 +34,7 @@ def map_tokens(file: TokenFile) -> Tensor:
 
 
 def read_samples(settings: Settings, numbers: Sequence[int]) -> Tensor:
-    """Read the samples of these numbers, each of `seq` tokens and the one that follows."""
+    """Read the samples of these numbers, each of `seq` tokens and the one that follows; hidden ones have that bit."""
     length = settings.seq + 1
     if not settings.data:
         text = b"".join(sample(settings.seed, number, length) for number in numbers)
@@ -48,20 +49,23 @@ def read_samples(settings: Settings, numbers: Sequence[int]) -> Tensor:
         rows.append(map_tokens(settings.data[which])[first : first + length].long())
     tokens = torch.stack(rows)
     vocab = sizes_of(settings.model).vocab
-    if int(tokens.max()) >= vocab:
-        raise SystemExit(f"token {int(tokens.max())} in {settings.text} is outside the vocabulary of {vocab}")
+    largest = int((tokens % HIDDEN).max())
+    if largest >= vocab:
+        raise SystemExit(f"token {largest} in {settings.text} is outside the vocabulary of {vocab}")
     return tokens
 
 
 def batch_of(settings: Settings, step: int, first: int = 0, count: int | None = None, ahead: int = 0) -> tuple[Tensor, Tensor]:
     """Return tokens and targets of `count` samples from `first` on in a step's batch; by default of the whole batch.
 
+    Targets without a loss are IGNORED.
     The batch begins `ahead` samples after step x batch, if earlier steps had other batches.
     """
     count = settings.batch if count is None else count
     begin = step * settings.batch + ahead + first
     samples = read_samples(settings, range(begin, begin + count))
-    return samples[:, :-1], samples[:, 1:]
+    tokens = samples % HIDDEN
+    return tokens[:, :-1], tokens[:, 1:].masked_fill(samples[:, 1:] >= HIDDEN, IGNORED)
 
 
 def local_batch(settings: Settings, ranks: Ranks, step: int, ahead: int = 0) -> tuple[Tensor, Tensor]:

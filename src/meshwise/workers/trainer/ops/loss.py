@@ -13,6 +13,8 @@ from torch import Tensor
 
 AT_ONCE = 2**30
 """Bytes of logits held at a time: enough rows to fill a GPU, and little compared with its memory."""
+IGNORED = -100
+"""Target of a token without a loss."""
 MULTIPLE = 64
 """The product pads the vocabulary to a multiple of this: unaligned rows of 16-bit logits take twice as long."""
 
@@ -20,7 +22,7 @@ MULTIPLE = 64
 def head_loss(x: Tensor, weight: Tensor, targets: Tensor, cap: float = 0.0, at_once: int = AT_ONCE) -> Tensor:
     """Return the mean cross-entropy of `softmax(x weight^T)` with the targets over all tokens of x (..., hidden).
 
-    With a cap, the logits become cap x tanh(logit / cap) first.
+    The loss of a token whose target is IGNORED is zero. With a cap, the logits become cap x tanh(logit / cap) first.
     """
     half = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
     rows = x.flatten(0, -2).to(half)
@@ -78,10 +80,11 @@ def _loss_and_gradient(logits: Tensor, targets: Tensor, vocabulary: int, share: 
         scores = scores * cap
     scores[:, vocabulary:] = -torch.inf
     whole = scores.logsumexp(-1, keepdim=True)
-    losses = (whole - scores.gather(1, targets[:, None])).squeeze(1) * share
+    counted, known = (targets >= 0).float() * share, targets.clamp(min=0)[:, None]
+    losses = (whole - scores.gather(1, known)).squeeze(1) * counted
     scores = (scores - whole).exp_()
-    scores.scatter_add_(1, targets[:, None], scores.new_full((len(targets), 1), -1.0))
-    logits.copy_(scores.mul_(share) if slope is None else scores.mul_(slope).mul_(share))
+    scores.scatter_add_(1, known, scores.new_full((len(targets), 1), -1.0))
+    logits.copy_(scores.mul_(counted[:, None]) if slope is None else scores.mul_(slope).mul_(counted[:, None]))
     return losses
 
 

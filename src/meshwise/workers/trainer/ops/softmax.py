@@ -32,7 +32,8 @@ def _rows(
     row = tl.program_id(0).to(tl.int64)
     start = logits + row * stride
     target = tl.load(targets + row)
-    picked = tl.load(start + target).to(tl.float32)
+    share = tl.where(target < 0, 0.0, share)
+    picked = tl.load(start + tl.maximum(target, 0)).to(tl.float32)
     if CAPPED:
         picked = cap * (2 * tl.sigmoid(picked * (2 / cap)) - 1)
     columns = tl.arange(0, BLOCK)
@@ -62,7 +63,7 @@ def _rows(
 
 
 def loss_and_gradient(logits: Tensor, targets: Tensor, vocabulary: int, share: float, cap: float = 0.0) -> Tensor:
-    """Return the losses of rows of logits (tokens, width), and overwrite the logits with their gradient.
+    """Return the losses of rows of logits (tokens, width), and overwrite the logits with their gradient; both zero for targets below 0.
 
     Both are multiplied by `share`. The gradient is zero past the vocabulary. With a cap, logits become cap x tanh(logit / cap) first.
     """
