@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
+from typing import Protocol
 
 from meshwise.catalogue.files import write
 from meshwise.errors import UserError
@@ -30,6 +31,21 @@ AT_ONCE = 1 << 23
 
 EVERY = 20.0
 """Seconds between progress lines."""
+
+
+class Checked(Protocol):
+    """The data of a run, of any kind."""
+
+    @property
+    def given(self) -> str: ...
+    @property
+    def files(self) -> tuple[Path, ...]: ...
+    @property
+    def tokenizer(self) -> Tokenizer | None: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def size(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -97,6 +113,13 @@ def find(data: str, tokenizer: str, key: str, seed: int) -> Corpus | None:
 
 def check_fits(corpus: Corpus, model: str, vocabulary: int, seq: int) -> None:
     """Refuse tokens outside of the model's vocabulary, and token files shorter than a sequence."""
+    check_vocabulary(corpus, model, vocabulary)
+    if corpus.ready:
+        _check_length(corpus, tuple(info.file for info in corpus.ready), seq)
+
+
+def check_vocabulary(corpus: "Checked", model: str, vocabulary: int) -> None:
+    """Refuse tokens outside of the model's vocabulary."""
     if corpus.size > vocabulary:
         flag = f"--tokenizer {corpus.tokenizer.name}" if corpus.tokenizer else f"--data {corpus.given}"
         other = f", or --tokenizer bpe:{vocabulary}" if corpus.tokenizer and vocabulary > tokenizers.BYTES else ""
@@ -104,8 +127,6 @@ def check_fits(corpus: Corpus, model: str, vocabulary: int, seq: int) -> None:
             f"{flag} has token ids up to {corpus.size - 1}, but {model} has a vocabulary of {vocabulary}: "
             f"use a model with at least {corpus.size}{other}"
         )
-    if corpus.ready:
-        _check_length(corpus, tuple(info.file for info in corpus.ready), seq)
 
 
 def _check_length(corpus: Corpus, files: tuple[TokenFile, ...], seq: int) -> None:

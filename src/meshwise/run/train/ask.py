@@ -6,14 +6,17 @@ from typing import Any, ClassVar
 
 from meshwise import units
 from meshwise.cost.axes import BY_NAME
+from meshwise.cost.tuning import parse as parse_tuning
 from meshwise.cost.work import parse_batch
 from meshwise.errors import UserError, quoted
 from meshwise.plan.fields import FLAG, LENGTH, TEXT, Ask, Kind, asked, choice, number, optional, question, whole
+from meshwise.run.text.chat import TRAIN_ON
 from meshwise.run.train.hosts import node_range
 from meshwise.workers.trainer.settings import DEVICES, LR_SCHEDULES, ON_NAN, PRECISIONS, RECOMPUTE, SCHEDULES, TRACKERS
 
 LAYOUT = "Layout"
 TRAINING = "Training"
+TUNING = "Fine-tuning"
 DATA = "Data"
 FAILURES = "Failures"
 MACHINES = "Several machines (detected under Slurm, Kubernetes and torchrun)"
@@ -25,7 +28,7 @@ STEPS, SHORT = 40, 8
 """Steps of a run, and of each short run of --sweep and --report."""
 AXES = ("dp_replicate", "dp_shard", "tp", "pp", "cp", "ep", "mbs", "vpp", "zero", "schedule", "recompute")
 """Fields that set an axis of the layout."""
-_SINGLE = ("dry_run", "report", "save", "checkpoint_every", "tensorboard", "track", "eval_data", "profile", "memory_snapshot")
+_SINGLE = ("dry_run", "report", "save", "merge", "checkpoint_every", "tensorboard", "track", "eval_data", "profile", "memory_snapshot")
 """Options of one run, which a sweep of short runs does not take."""
 
 
@@ -56,6 +59,10 @@ def _track(value: str) -> str:
     return value
 
 
+def _tune(value: str) -> str:
+    return parse_tuning(value).write() if value else ""
+
+
 def _nodes(value: str | int) -> str:
     text = str(value)
     if text:
@@ -71,6 +78,7 @@ _BATCH: "Kind[str | int, str | int]" = Kind(_batch, str, "BATCH")
 _TIME: Kind[str | float, float] = Kind(_time, lambda value: units.exactly(value, "seconds"), "TIME")
 _PROFILE: Kind[str, str] = Kind(_profile, str, "START:COUNT")
 _TRACK: Kind[str, str] = Kind(_track, str, "NAMES")
+_TUNE: Kind[str, str] = Kind(_tune, str, "METHOD[:RANK[:TARGETS]]")
 _SWEEP: Kind[str | None, str | None] = Kind(_sweep, str, "AXIS=VALUES...")
 _AXIS = optional(whole())
 _NODES: "Kind[str | int, str | int]" = Kind(_nodes, str, "N|MIN:MAX")
@@ -160,12 +168,35 @@ class TrainRun(Ask):
         default="", converter=TEXT, help="HF safetensors to start from, a file or a folder.", shown="random", group=TRAINING
     )
 
+    tune: str = asked(
+        default="", converter=_TUNE, shown="every weight is trained", group=TUNING,
+        help="lora:16, dora:16, qlora:16, each with targets such as :q_proj,v_proj; freeze:LAYERS; or full.",
+    )  # fmt: skip
+    lora_alpha: float | None = asked(
+        default=None, converter=optional(number(1e-6, 1e6)), help="Adapters are scaled by alpha / rank.", shown="twice the rank",
+        group=TUNING,
+    )  # fmt: skip
+    lora_dropout: float = asked(
+        default=0.0, converter=number(0, 0.99), help="Dropout of the adapters' inputs; their products are then not joined.",
+        group=TUNING,
+    )  # fmt: skip
+    adapter: str = asked(
+        default="", converter=TEXT, help="Folder with an adapter in PEFT's format to start from.", shown="a new one", group=TUNING
+    )
+    merge: bool = asked(
+        default=False, converter=FLAG, help="Write the weights with the adapters added to them at the end.", group=TUNING
+    )
+
     data: str = asked(
         default="", converter=TEXT, shown="embedded text", group=DATA,
-        help="Text (.txt, .jsonl, .parquet) or token files (.tokens, .bin): a file, a folder or a quoted pattern.",
+        help="Text or conversations (.txt, .jsonl, .parquet) or token files (.tokens, .bin): a file, a folder or a quoted pattern.",
     )  # fmt: skip
+    train_on: str = asked(
+        default="", converter=choice("", *TRAIN_ON), help="Tokens of conversations that have a loss.", shown="answers", group=DATA
+    )
     tokenizer: str = asked(
-        default="", converter=TEXT, help="bytes, HF's tokenizer.json or its folder, or bpe:N to learn N tokens.", shown="bytes",
+        default="", converter=TEXT, help="bytes, HF's tokenizer.json or its folder, or bpe:N to learn N tokens.",
+        shown="bytes; with --tune, the one beside the weights",
         group=DATA,
     )  # fmt: skip
     text_key: str = asked(
@@ -173,7 +204,8 @@ class TrainRun(Ask):
     )
 
     pack: bool = asked(
-        default=False, converter=FLAG, help="Keep documents apart: no token attends across the end of its document.", group=DATA
+        default=False, converter=FLAG, help="Keep documents apart: no token attends across the end of its document. Conversations then share sequences.",
+        group=DATA,
     )
     eval_data: str = asked(
         default="", converter=TEXT, help="Text or token files of the validation loss, read like --data.", group=DATA

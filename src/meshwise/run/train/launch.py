@@ -16,16 +16,19 @@ from meshwise.plan.train import own_run, plan
 from meshwise.plan.train.choice import Choice
 from meshwise.run.callbacks import Say
 from meshwise.run.packages import require
-from meshwise.run.text import corpus
+from meshwise.run.text import chat, corpus
 from meshwise.run.text import tokenizer as tokenizers
+from meshwise.run.text.chat import ChatCorpus
 from meshwise.run.text.fingerprint import fingerprint
 from meshwise.run.train import hosts
 from meshwise.run.train.ask import DEFAULT, TrainRun
 from meshwise.run.train.hosts import Hosts
+from meshwise.run.train.tune import check_length, default_rate, tokenizer_of, trained_note, trained_share, tune_of
 from meshwise.units import GIB
 from meshwise.workers.trainer.hf import expected
 from meshwise.workers.trainer.models.registry import description_of, family_of, sizes_of, unsupported
-from meshwise.workers.trainer.recipe import default_rate, default_warm_up
+from meshwise.workers.trainer.recipe import default_rate as training_rate
+from meshwise.workers.trainer.recipe import default_warm_up
 from meshwise.workers.trainer.settings import (
     PRECISIONS,
     SPLIT_BACKWARD,
@@ -35,14 +38,16 @@ from meshwise.workers.trainer.settings import (
     broken_rules,
     valid_choices,
 )
+from meshwise.workers.trainer.tuning.method import Tune
 
 BATCH, SEQ = 8, 64
 RESTARTS = 3
 """Restarts of the workers, where there are checkpoints to resume from."""
 PROCESSES = 4
 """Most processes per CPU core: more would wait for each other for minutes."""
-STATE = 16
-"""Bytes per parameter: weight, gradient and AdamW's two moments, all float32. Training on a CPU holds at least this."""
+STATE, FROZEN, QUANTIZED = 16, 4, 1
+"""Bytes per parameter: weight, gradient and AdamW's two moments, all float32; a frozen weight in float32; one in nf4, with its copy while
+it is used. Training on a CPU holds at least this."""
 
 Axes = dict[str, int | str]
 
@@ -65,9 +70,9 @@ class Launch:
     """The cluster in words; '' if the chip is not in the catalogue."""
     assumed: bool = field(default=False, kw_only=True)
     """Whether the network between nodes is an assumption."""
-    text: "corpus.Corpus | None" = None
+    text: "corpus.Corpus | ChatCorpus | None" = None
     """The data; None is the embedded text as bytes."""
-    eval_text: "corpus.Corpus | None" = None
+    eval_text: "corpus.Corpus | ChatCorpus | None" = None
     """The data of the validation loss, if there is one."""
     hosts: Hosts = field(default_factory=Hosts)
     max_restarts: int = 0
@@ -82,6 +87,8 @@ class Launch:
         """Differences from the model's config, and assumptions about the machines."""
         dropout = family_of(self.settings.model).ignored_dropout(self.settings.model)
         notes = [f"the config has dropout {dropout:g}, which the trainer does not support: it trains without"] if dropout else []
+        if tuned := trained_note(self.settings.tune, self.settings.model, self.model.params):
+            notes.append(tuned)
         window = description_of(self.settings.model).longest_window
         if window >= self.settings.seq:
             notes.append(
@@ -103,18 +110,24 @@ class Launch:
     def tokenize(self, say: Say) -> "Launch":
         """Return the launch with token files to read; they are made where none are cached."""
         out, s = Path(self.settings.out), self.settings
-        if self.text is not None:
+        if isinstance(self.text, ChatCorpus):
+            file, end = chat.tokenize(self.text, out, say)
+            s = replace(s, data=(file,), document_end=end)
+        elif self.text is not None:
             s = replace(s, data=corpus.tokenize(self.text, out, s.seq, say))
         if self.eval_text is not None:
             s = replace(s, eval_data=self._tokenize_eval(self.eval_text, out, say))
         return replace(self, settings=s)
 
-    def _tokenize_eval(self, text: "corpus.Corpus", out: Path, say: Say) -> "tuple[TokenFile, ...]":
+    def _tokenize_eval(self, text: "corpus.Corpus | ChatCorpus", out: Path, say: Say) -> "tuple[TokenFile, ...]":
         """Return the token files of the validation text, read with the tokenizer that was learned from the data, if one was."""
-        learned = out / "tokenizer.json"
-        if text.tokenizer and text.tokenizer.unlearned and learned.is_file():
-            text = replace(text, tokenizer=tokenizers.find(str(learned)))
-        files, need = corpus.tokenize(text, out, self.settings.seq, say), self.settings.batch
+        learned, need = out / "tokenizer.json", self.settings.batch
+        if isinstance(text, ChatCorpus):
+            files = (chat.tokenize(text, out, say)[0],)
+        else:
+            if text.tokenizer and text.tokenizer.unlearned and learned.is_file():
+                text = replace(text, tokenizer=tokenizers.find(str(learned)))
+            files = corpus.tokenize(text, out, self.settings.seq, say)
         have = sum(file.windows(self.settings.seq) for file in files)
         if have < need:
             raise UserError(f"--eval-data {text.given} has {have} sequences of {self.settings.seq}, fewer than a batch of {need}")
@@ -133,24 +146,27 @@ def prepare(run: TrainRun) -> Launch:
         raise UserError(f"the plan is for {_devices(axes)} devices, but the axes given with it multiply to {layout.devices}")
     nodes = _hosts(run, layout, planned)
     model = build(values, name, "")
+    tune = tune_of(run, values, name)
+    check_length(run, values, seq)
     if not nodes.worker and not run.dry_run:
-        _check_machine(layout, nodes, device, planned if not run.device else None, model)
-    text = corpus.find(run.data, run.tokenizer, run.text_key, run.seed)
-    if text:
-        corpus.check_fits(text, name, sizes_of(values).vocab, seq)
+        _check_machine(layout, nodes, device, planned if not run.device else None, model, tune)
+    text = _text(run, run.data, name, sizes_of(values).vocab, seq, run.pack)
+    if run.train_on and not isinstance(text, ChatCorpus):
+        raise UserError(f"--train-on {run.train_on} applies to conversations with answers, which --data does not hold")
     eval_text = _eval_text(run, name, sizes_of(values).vocab, seq)
     # split backward passes cannot be compiled, and on a CPU compiling takes longer than most runs
     defaults: dict[str, Any] = {"compile": device == "cuda" and layout.schedule not in SPLIT_BACKWARD}
-    defaults |= {"lr": default_rate(model.active_params), "warmup": default_warm_up(model.active_params, run.options["steps"])}
+    defaults |= {"lr": default_rate(run, tune, training_rate(model.active_params)), "warmup": default_warm_up(model.active_params, run.options["steps"])}
     settings = Settings(
         name=name, given=given, model=values, layout=layout, batch=batch, seq=seq, device=device,
         precision=run.precision or ((planned.precision if planned else "bf16") if device == "cuda" else "fp32"),
         text=text.description if text else "", eval_text=eval_text.description if eval_text else "",
-        tokenizer=bool(text and text.has_tokenizer_file), document_end=text.document_end if text else -1, **(defaults | run.options),
+        tokenizer=bool(text and text.has_tokenizer_file), tune=tune, answers=_hides(text) or _hides(eval_text),
+        document_end=text.document_end if isinstance(text, corpus.Corpus) else -1, **(defaults | run.options),
     )  # fmt: skip
     if text and settings.checkpoint_every:
         settings = replace(settings, fingerprint=fingerprint(text))
-    if settings.pack and settings.document_end < 0:
+    if settings.pack and settings.document_end < 0 and not isinstance(text, ChatCorpus):
         given = (
             f"{text.description} does not state the token that ends a document" if text else "the embedded text has no documents"
         )
@@ -164,6 +180,7 @@ def prepare(run: TrainRun) -> Launch:
         raise BrokenRules(rules, valid_choices(settings))
     _check_monitoring(settings)
     on = run.on or (planned.on if planned else here.cluster_text(device, layout.devices // nodes.nodes, nodes.nodes))
+    facts = _facts(model, settings, on)
     # without a checkpoint a restart would begin at the first step
     restarts = (RESTARTS if settings.checkpoint_every else 0) if run.max_restarts is None else run.max_restarts
     if nodes.least and not settings.checkpoint_every and not run.dry_run:
@@ -172,19 +189,38 @@ def prepare(run: TrainRun) -> Launch:
         )
     assumed = not (run.on or planned) and on.endswith(f"@{here.NETWORK}")
     return Launch(
-        replace(settings, facts=_facts(model, settings, on)), model, on, text, eval_text, nodes, restarts, assumed=assumed
+        replace(settings, facts=facts), model, on, text, eval_text, nodes, restarts, assumed=assumed
     )
 
 
-def _eval_text(run: TrainRun, name: str, vocabulary: int, seq: int) -> "corpus.Corpus | None":
+def _text(
+    run: TrainRun, data: str, name: str, vocabulary: int, seq: int, pack: bool
+) -> "corpus.Corpus | ChatCorpus | None":
+    """Return the data of a run, checked against the model: conversations, other text, or None for the embedded text."""
+    tokenizer = tokenizer_of(run)
+    if data and not run.text_key:
+        talk = chat.find(data, tokenizer, answers=run.train_on != "all", pack=pack, seq=seq)
+        if talk:
+            corpus.check_vocabulary(talk, name, vocabulary)
+            return talk
+    text = corpus.find(data, tokenizer, run.text_key, run.seed)
+    if text:
+        corpus.check_fits(text, name, vocabulary, seq)
+    return text
+
+
+def _hides(text: "corpus.Corpus | ChatCorpus | None") -> bool:
+    """Return whether some tokens of a text have no loss."""
+    return isinstance(text, ChatCorpus) or (text is not None and any(info.hides for info in text.ready))
+
+
+def _eval_text(run: TrainRun, name: str, vocabulary: int, seq: int) -> "corpus.Corpus | ChatCorpus | None":
     """Return the text of the validation loss; None if there is none."""
     if not run.eval_data:
         return None
     try:
-        text = corpus.find(run.eval_data, run.tokenizer, run.text_key, run.seed)
-        if text:
-            corpus.check_fits(text, name, vocabulary, seq)
-        return text
+        # one conversation per sequence: the token between packed ones may differ from that of the data
+        return _text(run, run.eval_data, name, vocabulary, seq, pack=False)
     except UserError as error:
         raise UserError(str(error).replace("--data", "--eval-data")) from None
 
@@ -263,13 +299,16 @@ def _layout(axes: Axes, batch: int) -> Layout:
     return replace(layout, mbs=max(1, batch // max(1, layout.dp * rounds)))
 
 
-def _check_machine(layout: Layout, nodes: Hosts, device: str, planned: TrainAsk | None, model: Model) -> None:
+def _check_machine(
+    layout: Layout, nodes: Hosts, device: str, planned: TrainAsk | None, model: Model, tune: Tune
+) -> None:
     """Refuse a run that this machine cannot hold. `planned`: the plan's question, unless --device was given with it."""
     _check_devices(layout.devices // nodes.nodes, device)
     if device == "cpu":
         if planned:
             _check_kind(planned.on)
-        _check_memory(model.params, layout, nodes.nodes, model.name)
+        state = (QUANTIZED if tune.quantized else FROZEN) if tune.adapts else STATE
+        _check_memory(state * model.params, layout, nodes.nodes, model.name)
 
 
 def _check_devices(need: int, device: str) -> None:
@@ -285,9 +324,9 @@ def _check_devices(need: int, device: str) -> None:
         )
 
 
-def _check_memory(params: int, layout: Layout, nodes: int, name: str) -> None:
+def _check_memory(whole: int, layout: Layout, nodes: int, name: str) -> None:
     """Refuse a model whose weights, gradients and optimizer state alone exceed this machine's memory."""
-    whole, have = STATE * params, here.host_memory()
+    have = here.host_memory()
     need = whole * layout.dp_replicate / nodes
     if need <= have:
         return
@@ -335,7 +374,8 @@ def _check_monitoring(s: Settings) -> None:
 def _facts(model: Model, settings: Settings, on: str) -> "dict[str, float | str]":
     """Return facts that the trainer cannot find out: FLOPs per token, and the peak and memory of the chip."""
     tokens = float(settings.seq)
-    facts: dict[str, float | str] = {"flops_per_token": model.flops(tokens, settings.seq) / tokens, "params": float(model.params)}
+    flops = model.flops(tokens, settings.seq) / tokens * trained_share(settings.tune, settings.model)
+    facts: dict[str, float | str] = {"flops_per_token": flops, "params": float(model.params)}
     if settings.device == "cuda" and on:
         chip = clusters.find_cluster(on).chip
         peak = chip.flops.get(cast(Any, settings.precision))

@@ -355,6 +355,7 @@ def files_in(folder: Path) -> str:
         "measurement.jsonl",
         "report.md",
         "weights",
+        "adapter",
         "lengths",
         "tensorboard",
     )

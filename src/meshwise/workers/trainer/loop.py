@@ -12,10 +12,10 @@ from meshwise.workers.trainer import weights
 from meshwise.workers.trainer.checkpoint import Checkpoints, ResumePoint
 from meshwise.workers.trainer.data.batches import Batches
 from meshwise.workers.trainer.evaluation import Evaluator
-from meshwise.workers.trainer.gradients import trained_parameters
+from meshwise.workers.trainer.gradients import NamedParameters, trained_parameters
 from meshwise.workers.trainer.hf.expected import config_json
 from meshwise.workers.trainer.models.registry import tied_embedding
-from meshwise.workers.trainer.optimizer import make_optimizer
+from meshwise.workers.trainer.optimizer import StepOptimizer, make_optimizer
 from meshwise.workers.trainer.parallel import Ranks
 from meshwise.workers.trainer.passes import Passes
 from meshwise.workers.trainer.ranks.faults import SkippedSteps, TrainingError
@@ -27,6 +27,7 @@ from meshwise.workers.trainer.report.recorder import Recorder, memory_history
 from meshwise.workers.trainer.report.rows import Step
 from meshwise.workers.trainer.settings import Settings
 from meshwise.workers.trainer.step import LaunchedStep, Moment, Stepper
+from meshwise.workers.trainer.tuning.adapter_files import save_adapter
 
 
 def train(settings: Settings) -> None:
@@ -72,7 +73,9 @@ def _train(settings: Settings, device: torch.device, heart: Heartbeat) -> None:
     problems = [checkpoints.end(done, skips.total) if checkpoints and done else ""]
     reach("steps done")
     problems.append(_write_measurements(recorder))
-    if settings.save and done == settings.steps:
+    if settings.tune.adapts and done == settings.steps:
+        problems.append(_save_adapter(settings, ranks, passes, parameters, optimizer))
+    if (settings.save or settings.tune.merge) and done == settings.steps:
         problems.append(save_weights(settings, ranks, passes))
     _raise_problems(problems, done)
     if done < settings.steps:
@@ -132,12 +135,26 @@ class DelayedResults:
             say(note)
 
 
+def _save_adapter(
+    settings: Settings, ranks: Ranks, passes: Passes, parameters: NamedParameters, optimizer: StepOptimizer
+) -> str:
+    """Write `adapter/` in the run's folder for PEFT, in float32; return why that failed, empty on success."""
+    for _, parameter in parameters if settings.split_weights else ():
+        parameter.data = optimizer.state(parameter)["weight"]
+    base = settings.given or settings.name
+    return save_adapter(passes.models, Path(settings.out, "adapter"), settings.model, settings.tune, base, _leads(ranks))
+
+
+def _leads(ranks: Ranks) -> bool:
+    """Return whether this rank writes the weights of its pipeline stage."""
+    return all(ranks.at(axis) == 0 for axis in ("dp_replicate", "dp_shard", "cp", "tp"))
+
+
 def save_weights(settings: Settings, ranks: Ranks, passes: Passes) -> str:
     """Write `weights/` in the run's folder for transformers, one file per pipeline rank; return why that failed, empty on success."""
-    lead = all(ranks.at(axis) == 0 for axis in ("dp_replicate", "dp_shard", "cp", "tp"))
     dtype = next(passes.models[0].parameters()).dtype
     extra = {"config.json": config_json(settings.model, str(dtype).removeprefix("torch."))}
     tokenizer = Path(settings.out, weights.TOKENIZER)
     if settings.tokenizer and tokenizer.is_file():
         extra[weights.TOKENIZER] = tokenizer.read_text(encoding="utf-8")
-    return weights.save(passes.models, Path(settings.out, "weights"), ranks.at("pp"), settings.layout.pp, lead, extra)
+    return weights.save(passes.models, Path(settings.out, "weights"), ranks.at("pp"), settings.layout.pp, _leads(ranks), extra)

@@ -170,7 +170,8 @@ def resume_changes(before: Trained, now: Settings, step: int) -> list[str]:
     """Describe how a run that resumes after `step` differs from before, one line per change."""
     if step >= now.steps:
         return []
-    lines = [f"--weights {now.weights} is not used: the run resumes from its checkpoint"] if now.weights else []
+    whole = bool(now.weights) and not now.tune.freezes  # frozen weights are not in a checkpoint
+    lines = [f"--weights {now.weights} is not used: the run resumes from its checkpoint"] if whole else []
     if before.batch != now.batch:
         lines.append(
             f"{now.batch} samples per step, {before.batch} before: {before.samples:,} were read, and reading continues after them"

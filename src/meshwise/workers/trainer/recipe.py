@@ -5,6 +5,8 @@ import math
 from meshwise.workers.trainer.settings import Settings
 
 HIGHEST = 3e-3
+ADAPTER_RATE, TUNING_RATE = 2e-4, 2e-5
+"""Peak rates of fine-tuning with adapters (arXiv:2305.14314, table 9) and of all weights (arXiv:2307.09288, section 3.1)."""
 LONGEST_WARM_UP = 2000
 LAST_RATE = 0.1
 """Share of the peak at the end of a cosine (arXiv:2005.14165, appendix B)."""

@@ -24,7 +24,7 @@ from meshwise.workers.trainer.models.registry import stored_of
 from meshwise.workers.trainer.models.tensors import HEAD
 from meshwise.workers.trainer.ranks.faults import TrainingError
 from meshwise.workers.trainer.ranks.kill_points import reach
-from meshwise.workers.trainer.tuning.linear import adapted_layers
+from meshwise.workers.trainer.tuning.linear import adapted_layers, whole_of
 from meshwise.workers.trainer.tuning.method import is_adapter
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -130,8 +130,7 @@ def save(
     gathered: dict[str, Tensor] = {}
     for model in models:
         parameters: dict[str, Tensor] = {}
-        for name, parameter in stored_state(model):
-            whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
+        for name, whole in _whole_state(model):
             if writes:
                 parameters[name] = whole.detach().cpu()
         gathered |= conversion_of(model).write(parameters)
@@ -148,6 +147,17 @@ def save(
     if writes and part == 0 and not problem:
         problem = _finish_folder(folder, parts, extra or {})
     return problem
+
+
+def _whole_state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield every weight, whole on every rank; those with adapters have them added."""
+    adapted = {f"{name}.weight": layer for name, layer in adapted_layers(model)}
+    dtype = next(model.parameters()).dtype
+    for name, parameter in stored_state(model):
+        if name not in adapted:
+            yield name, whole_of(parameter)
+    for name, layer in adapted.items():
+        yield name, layer.merged().to(dtype)
 
 
 def _first_problem(problem: str, parts: int) -> str:

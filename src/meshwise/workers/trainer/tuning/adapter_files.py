@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from meshwise.workers.trainer.hf.safetensors import TensorEntry, WeightsError, table
 from meshwise.workers.trainer.models.conversion import extract, pack
+from meshwise.workers.trainer.models.registry import Config
 from meshwise.workers.trainer.ranks.faults import TrainingError
 from meshwise.workers.trainer.tuning.adapter_config import CONFIG, MAGNITUDE, PREFIX, TENSORS, A, B, config_text
-from meshwise.workers.trainer.tuning.attach import fill_parameter, whole_of
-from meshwise.workers.trainer.tuning.linear import AdaptedLinear
+from meshwise.workers.trainer.tuning.attach import fill_parameter
+from meshwise.workers.trainer.tuning.linear import AdaptedLinear, whole_of
 from meshwise.workers.trainer.tuning.method import Tune
 from meshwise.workers.trainer.tuning.targets import Target, linear_layers
 from meshwise.workers.trainer.weights import read, try_write
@@ -43,24 +44,19 @@ def _tensors(target: Target, layers: list[AdaptedLinear]) -> dict[str, Tensor]:
     return {f"{PREFIX}{target.module}.{kind}": tensor.contiguous() for kind, tensor in found.items()}
 
 
-def save_adapter(models: Iterable[nn.Module], folder: Path, tune: Tune, base: str, lead: bool) -> str:
-    """Write an adapter that PEFT opens, on rank 0; the `lead` ranks of all pipeline stages send theirs. Every rank calls it.
-
-    Returns why it could not be written; empty on success and on other ranks.
-    """
-    held: dict[str, Tensor] = {}
-    config: Any = None
+def adapter_tensors(models: Iterable[nn.Module]) -> dict[str, Tensor]:
+    """Return the adapters of these stages by PEFT's names, in float32 on the CPU. Gathering needs all ranks."""
+    found: dict[str, Tensor] = {}
     for model in models:
-        config = getattr(model, "config")  # noqa: B009
         for target, layers in _adapted(model):
-            held |= _tensors(target, layers)
-    parts: list[Any] | None = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
-    dist.gather_object(held if lead else {}, parts)
-    if parts is None:
-        return ""
-    every = {name: tensor for part in parts for name, tensor in part.items()}
+            found |= _tensors(target, layers)
+    return found
+
+
+def write_adapter(tensors: dict[str, Tensor], folder: Path, config: Config, tune: Tune, base: str) -> str:
+    """Write an adapter that PEFT opens; return why it could not be written, empty on success."""
     partial = folder / f"{TENSORS}.part"
-    problem = try_write(partial, every)
+    problem = try_write(partial, tensors)
     if problem:
         partial.unlink(missing_ok=True)
         return problem.replace("the weights", "the adapter")
@@ -70,6 +66,19 @@ def save_adapter(models: Iterable[nn.Module], folder: Path, tune: Tune, base: st
     except OSError as error:
         return f"the adapter could not be written in {folder}: {error.strerror}"
     return ""
+
+
+def save_adapter(models: Iterable[nn.Module], folder: Path, config: Config, tune: Tune, base: str, lead: bool) -> str:
+    """Write an adapter on rank 0; the `lead` ranks of all pipeline stages send theirs. Every rank calls it.
+
+    Returns why it could not be written; empty on success and on other ranks.
+    """
+    held = adapter_tensors(models)
+    parts: list[Any] | None = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
+    dist.gather_object(held if lead else {}, parts)
+    if parts is None:
+        return ""
+    return write_adapter({name: tensor for part in parts for name, tensor in part.items()}, folder, config, tune, base)
 
 
 @torch.no_grad()

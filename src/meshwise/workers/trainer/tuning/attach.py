@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from meshwise.workers.trainer.tuning.linear import AdaptedLinear, adapted_layers, row_lengths
+from meshwise.workers.trainer.tuning.linear import AdaptedLinear, adapted_layers, row_lengths, whole_of
 from meshwise.workers.trainer.tuning.method import Tune, is_adapter
 from meshwise.workers.trainer.tuning.targets import Target, chosen, linear_layers
 from meshwise.workers.trainer.weights import local_part
@@ -92,10 +92,6 @@ def start_magnitude(layer: AdaptedLinear) -> Tensor:
     """Return the lengths of the rows of a weight and its adapter, whole on every rank."""
     weight = layer.plain_weight(torch.float32)
     return row_lengths(*(whole_of(part) for part in (weight, layer.lora_a, layer.lora_b)), layer.scale)
-
-
-def whole_of(parameter: Any) -> Tensor:
-    return parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
 
 
 def fill_parameter(parameter: Tensor, whole: Tensor) -> None:

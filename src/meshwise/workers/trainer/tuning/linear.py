@@ -6,11 +6,12 @@ trained length; the gradient does not flow through the length that the row has.
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from collections.abc import Iterator, Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from meshwise.workers.trainer.ops.adapted import adapted_gate, adapted_linear, weight_of
 from meshwise.workers.trainer.ops.nf4 import Quantized, dequantize, empty, quantize
@@ -67,7 +68,7 @@ class AdaptedLinear(nn.Linear):
         weight = self.plain_weight(x.dtype)
         y = F.linear(x, weight)
         if self.lora_a is not None and self.lora_b is not None:
-            kept = F.dropout(x, self.dropout, self.training) if self.dropout else x
+            kept = F.dropout(x, self.dropout) if self.dropout and torch.is_grad_enabled() else x  # not for a validation loss
             y = y + F.linear(F.linear(kept, self.lora_a), self.lora_b) * self.scale
             if self.lora_magnitude is not None:
                 lengths = row_lengths(weight, self.lora_a, self.lora_b, self.scale)
@@ -75,15 +76,21 @@ class AdaptedLinear(nn.Linear):
         bias = cast("Tensor | None", self.bias)
         return y if bias is None else y + bias.to(y.dtype)
 
+    @torch.no_grad()
     def merged(self) -> Tensor:
         """Return the weight with the adapter added, in float32."""
-        weight = self.plain_weight(torch.float32).float()
+        weight = whole_of(self.plain_weight(torch.float32)).float()
         if self.lora_a is None or self.lora_b is None:
             return weight
-        whole = weight + self.lora_b.float() @ self.lora_a.float() * self.scale
+        whole = weight + whole_of(self.lora_b).float() @ whole_of(self.lora_a).float() * self.scale
         if self.lora_magnitude is None:
             return whole
-        return whole * (self.lora_magnitude.float() / whole.norm(dim=1))[:, None]
+        return whole * (whole_of(self.lora_magnitude).float() / whole.norm(dim=1))[:, None]
+
+
+def whole_of(parameter: Any) -> Tensor:
+    """Return a parameter whole on every rank; gathering needs all ranks that hold parts."""
+    return parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
 
 
 def adapted_layers(model: nn.Module) -> Iterator[tuple[str, AdaptedLinear]]:
