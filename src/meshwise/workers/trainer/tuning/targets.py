@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshwise.workers.trainer.models.registry import family_of, sizes_of, stored_of
-from meshwise.workers.trainer.models.tensors import Stored
+from meshwise.workers.trainer.models.tensors import Part, Stored
 from meshwise.workers.trainer.tuning.method import NF4_BLOCK, Tune
 
 ALL_LINEAR = "all-linear"
@@ -44,11 +44,20 @@ class Target:
 
 
 def linear_layers(config: Mapping[str, Any]) -> list[Target]:
-    """Return all linear layers but the head; experts and their routers are not linear layers in HF's models."""
+    """Return all linear layers but the head; of a model with experts, those of attention.
+
+    PEFT 0.21 takes every name of a feed-forward in such a model for one of its experts, which are not linear layers in transformers 5.
+    """
+    experts = sizes_of(config).experts > 0
+
+    def has_adapter(part: Part) -> bool:
+        linear = part.parameter.endswith(f"_proj{WEIGHT}") and part.index is None
+        return linear and not (experts and GROUPS["mlp"] in part.parameter)
+
     return [
         Target(name.removesuffix(WEIGHT), stored)
         for name, stored in stored_of(config).items()
-        if all(part.parameter.endswith(f"_proj{WEIGHT}") and part.index is None for part in stored.parts)
+        if all(map(has_adapter, stored.parts))
     ]
 
 
@@ -75,11 +84,15 @@ def problem_of(config: Mapping[str, Any], tune: Tune) -> str:
         return (
             f"{tune.method} needs a model with softmax attention; {config['model_type']} can be tuned with full or freeze:LAYERS"
         )
+    experts = sizes_of(config).experts > 0
+    if tune.quantized and experts:
+        return "qlora is not supported for a model with experts, which stay in 16 bits; use lora"
     every = linear_layers(config)
     for word in tune.targets:
         if not any(_names(word, target) for target in every):
             existing = ", ".join(dict.fromkeys(target.word for target in every))
-            return f"the model has no module {word!r}; its linear layers are {existing}"
+            less = ", and layers of experts have no adapters" if experts else ""
+            return f"the model has no module {word!r}; its linear layers are {existing}{less}"
     targets = chosen(config, tune.targets)
     smallest = min(targets, key=lambda target: min(target.inputs, target.outputs))
     if tune.rank > min(smallest.inputs, smallest.outputs):
