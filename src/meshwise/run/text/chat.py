@@ -137,7 +137,9 @@ def _unused(chat: ChatCorpus, every: "list[Tokens]") -> int:
         used[tokens_of % HIDDEN] = True
     free = np.flatnonzero(~used)
     if not len(free):
-        raise UserError(f"--data {chat.given} uses every token of {chat.tokenizer.name}, and none is left to separate conversations")
+        raise UserError(
+            f"--data {chat.given} uses every token of {chat.tokenizer.name}, and none is left to separate conversations"
+        )
     return int(free[-1])
 
 

@@ -59,7 +59,9 @@ class ChatTemplate:
             def _marked(self, caller: Any) -> str:
                 return f"{BEGIN}{caller()}{END}"
 
-        environment: Any = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
+        environment: Any = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+        )
         environment.filters["tojson"] = _to_json
         environment.globals |= {"raise_exception": _raise, "strftime_now": lambda form: datetime.now().strftime(form)}
         try:

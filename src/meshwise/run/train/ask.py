@@ -28,7 +28,18 @@ STEPS, SHORT = 40, 8
 """Steps of a run, and of each short run of --sweep and --report."""
 AXES = ("dp_replicate", "dp_shard", "tp", "pp", "cp", "ep", "mbs", "vpp", "zero", "schedule", "recompute")
 """Fields that set an axis of the layout."""
-_SINGLE = ("dry_run", "report", "save", "merge", "checkpoint_every", "tensorboard", "track", "eval_data", "profile", "memory_snapshot")
+_SINGLE = (
+    "dry_run",
+    "report",
+    "save",
+    "merge",
+    "checkpoint_every",
+    "tensorboard",
+    "track",
+    "eval_data",
+    "profile",
+    "memory_snapshot",
+)
 """Options of one run, which a sweep of short runs does not take."""
 
 
@@ -204,7 +215,9 @@ class TrainRun(Ask):
     )
 
     pack: bool = asked(
-        default=False, converter=FLAG, help="Keep documents apart: no token attends across the end of its document. Conversations then share sequences.",
+        default=False,
+        converter=FLAG,
+        help="Keep documents apart: no token attends across the end of its document. Conversations then share sequences.",
         group=DATA,
     )
     eval_data: str = asked(

@@ -156,7 +156,10 @@ def prepare(run: TrainRun) -> Launch:
     eval_text = _eval_text(run, name, sizes_of(values).vocab, seq)
     # split backward passes cannot be compiled, and on a CPU compiling takes longer than most runs
     defaults: dict[str, Any] = {"compile": device == "cuda" and layout.schedule not in SPLIT_BACKWARD}
-    defaults |= {"lr": default_rate(run, tune, training_rate(model.active_params)), "warmup": default_warm_up(model.active_params, run.options["steps"])}
+    defaults |= {
+        "lr": default_rate(run, tune, training_rate(model.active_params)),
+        "warmup": default_warm_up(model.active_params, run.options["steps"]),
+    }
     settings = Settings(
         name=name, given=given, model=values, layout=layout, batch=batch, seq=seq, device=device,
         precision=run.precision or ((planned.precision if planned else "bf16") if device == "cuda" else "fp32"),
@@ -188,14 +191,10 @@ def prepare(run: TrainRun) -> Launch:
             f"{nodes.least}:{nodes.nodes} nodes go on from a checkpoint when one is lost: this needs --checkpoint-every"
         )
     assumed = not (run.on or planned) and on.endswith(f"@{here.NETWORK}")
-    return Launch(
-        replace(settings, facts=facts), model, on, text, eval_text, nodes, restarts, assumed=assumed
-    )
+    return Launch(replace(settings, facts=facts), model, on, text, eval_text, nodes, restarts, assumed=assumed)
 
 
-def _text(
-    run: TrainRun, data: str, name: str, vocabulary: int, seq: int, pack: bool
-) -> "corpus.Corpus | ChatCorpus | None":
+def _text(run: TrainRun, data: str, name: str, vocabulary: int, seq: int, pack: bool) -> "corpus.Corpus | ChatCorpus | None":
     """Return the data of a run, checked against the model: conversations, other text, or None for the embedded text."""
     tokenizer = tokenizer_of(run)
     if data and not run.text_key:
@@ -299,9 +298,7 @@ def _layout(axes: Axes, batch: int) -> Layout:
     return replace(layout, mbs=max(1, batch // max(1, layout.dp * rounds)))
 
 
-def _check_machine(
-    layout: Layout, nodes: Hosts, device: str, planned: TrainAsk | None, model: Model, tune: Tune
-) -> None:
+def _check_machine(layout: Layout, nodes: Hosts, device: str, planned: TrainAsk | None, model: Model, tune: Tune) -> None:
     """Refuse a run that this machine cannot hold. `planned`: the plan's question, unless --device was given with it."""
     _check_devices(layout.devices // nodes.nodes, device)
     if device == "cpu":

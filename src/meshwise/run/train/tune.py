@@ -28,7 +28,9 @@ def tune_of(run: TrainRun, values: dict[str, Any], name: str) -> Tune:
     if given and not tune.adapts:
         raise UserError(f"{given[0]} applies to adapters: give --tune lora:RANK, dora:RANK or qlora:RANK with it")
     if tune.adapts and run.save:
-        raise UserError("--save writes all weights, but this run trains adapters, which it always saves; --merge adds them to the weights")
+        raise UserError(
+            "--save writes all weights, but this run trains adapters, which it always saves; --merge adds them to the weights"
+        )
     tune = replace(tune, dropout=run.lora_dropout, merge=run.merge)
     if problem := problem_of(values, tune):
         raise UserError(f"--tune {run.tune or tune.method}: {problem}")
@@ -53,7 +55,9 @@ def _continued(run: TrainRun, tune: Tune, values: dict[str, Any], name: str) -> 
         found = adapter_config.read_tune(folder)
         if tune.adapts:
             if tune.rank != found.rank or (tune.magnitudes != found.magnitudes):
-                raise UserError(f"--adapter {folder} is {found.method}:{found.rank}, but --tune asks for {tune.method}:{tune.rank}")
+                raise UserError(
+                    f"--adapter {folder} is {found.method}:{found.rank}, but --tune asks for {tune.method}:{tune.rank}"
+                )
             found = replace(found, method=tune.method)
         elif run.tune:
             raise UserError(f"--adapter {folder} needs --tune {found.method}:{found.rank}, not {run.tune}")

@@ -135,9 +135,7 @@ class DelayedResults:
             say(note)
 
 
-def _save_adapter(
-    settings: Settings, ranks: Ranks, passes: Passes, parameters: NamedParameters, optimizer: StepOptimizer
-) -> str:
+def _save_adapter(settings: Settings, ranks: Ranks, passes: Passes, parameters: NamedParameters, optimizer: StepOptimizer) -> str:
     """Write `adapter/` in the run's folder for PEFT, in float32; return why that failed, empty on success."""
     for _, parameter in parameters if settings.split_weights else ():
         parameter.data = optimizer.state(parameter)["weight"]
