@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.library import opcheck
 
 from meshwise.workers.trainer.models.base import Fusable, Span, build
-from meshwise.workers.trainer.ops.adapted import adapted_gate, adapted_linear
+from meshwise.workers.trainer.ops.adapted import adapted_gate, adapted_linear, frozen_linear
 from meshwise.workers.trainer.ops.nf4 import GROUP, LEVELS, STEPS, Quantized, dequantize, quantize
 from meshwise.workers.trainer.ops.nf4_kernel import run_dequantize
 from meshwise.workers.trainer.tuning.attach import attach, fuse_adapters, start_adapters
@@ -67,7 +67,10 @@ def check_operations() -> None:
     for base in ([weight], list(quantize(weight))):
         opcheck(adapted_linear, (drawn(2, 5, 64), base, drawn(16, 64), drawn(24, 16)))
         opcheck(adapted_linear, (drawn(2, 5, 64), base, drawn(0, 64), drawn(24, 0)))
-        opcheck(adapted_gate, (drawn(2, 5, 128), base, drawn(16, 64), drawn(24, 16), "silu"))
+        opcheck(frozen_linear, (drawn(2, 5, 64), base, drawn(16, 64)))
+        for rank in (0, 16):
+            gate = (drawn(2, 5, 128), drawn(10, rank), drawn(128, rank))
+            opcheck(adapted_gate, (*gate, base, drawn(16, 64), drawn(24, 16), "silu"))
 
 
 def check_nf4() -> None:
@@ -89,6 +92,11 @@ check_joined(LLAMA, Tune(method="dora", rank=3, alpha=6.0, targets=("k_proj", "u
 check_joined(LLAMA | {"model_type": "phi3"}, Tune(method="dora", rank=4, alpha=8.0, targets=ALL), 4)
 check_joined(LLAMA | {"model_type": "qwen2"}, Tune(method="qlora", rank=4, alpha=8.0, targets=("mlp",)), 4)
 check_joined(LLAMA | {"model_type": "gemma2", "head_dim": 16}, Tune(method="lora", rank=4, alpha=8.0, targets=ALL), 4)
+check_joined(LLAMA, Tune(method="lora", rank=20, alpha=20.0, targets=("mlp",)), 4)
+check_joined(LLAMA | {"intermediate_size": 144}, Tune(method="lora", rank=64, alpha=64.0, targets=("up_proj",)), 4)
+check_joined(
+    LLAMA | {"hidden_size": 128, "intermediate_size": 160}, Tune(method="lora", rank=80, alpha=80.0, targets=("mlp",)), 4
+)
 check_joined(LLAMA, Tune(method="freeze", frozen_layers=1), 2)
 check_operations()
 check_nf4()

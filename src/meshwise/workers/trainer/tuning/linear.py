@@ -13,10 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from meshwise.workers.trainer.ops.adapted import adapted_gate, adapted_linear, weight_of
+from meshwise.workers.trainer.ops.adapted import adapted_gate, adapted_linear, frozen_linear, weight_of
 from meshwise.workers.trainer.ops.nf4 import Quantized, dequantize, empty, quantize
 from meshwise.workers.trainer.tuning.method import Tune
 
+Columns = tuple[tuple[int, ...], tuple[int, ...]]
+"""Where adapters are among the joined ones of gate and up, and of down."""
+WIDEST = 128
+"""Rank of joined adapters that the kernel of the gate adds, at most."""
 ALIGNED = 16
 """The ranks of joined adapters are padded to a multiple of this, as tensor cores read them."""
 
@@ -192,10 +196,22 @@ def joined_product(x: Tensor, parts: Sequence[nn.Linear], columns: tuple[int, ..
     return _finished(adapted_linear(x, _base(parts), a, b)[0], parts, a, b)
 
 
-def gated_product(both: Tensor, down: nn.Linear, columns: tuple[int, ...], activation: str) -> Tensor:
-    """Return the product of a frozen layer with activation(gate) x up, for rows [gate up]."""
-    a, b = _joined_adapters((down,), columns, both[..., : down.in_features])
-    return _finished(adapted_gate(both, _base((down,)), a, b, activation), (down,), a, b)
+def gated_product(x: Tensor, both: Sequence[nn.Linear], down: nn.Linear, columns: Columns, activation: str) -> Tensor:
+    """Return the product of a frozen layer `down` with activation(gate) x up, where `both` are the gate and up projections."""
+    a, b = _joined_adapters(both, columns[0], x)
+    if 0 < a.shape[0] <= WIDEST and not _has_magnitudes(both):
+        more = (1 << (a.shape[0] - 1).bit_length()) - a.shape[0]  # ranks of the kernel are powers of two
+        (rows, narrow), wide = frozen_linear(x, _base(both), F.pad(a, (0, 0, 0, more))), F.pad(b, (0, more))
+    else:
+        rows = joined_product(x, both, columns[0])
+        narrow, wide = x.new_empty(x.numel() // x.shape[-1], 0), x.new_empty(rows.shape[-1], 0)
+    inner_a, inner_b = _joined_adapters((down,), columns[1], rows[..., : down.in_features])
+    y = adapted_gate(rows, narrow, wide, _base((down,)), inner_a, inner_b, activation)
+    return _finished(y, (down,), inner_a, inner_b)
+
+
+def _has_magnitudes(parts: Sequence[nn.Linear]) -> bool:
+    return any(isinstance(part, AdaptedLinear) and part.lora_magnitude is not None for part in parts)
 
 
 def _finished(y: Tensor, parts: Sequence[nn.Linear], a: Tensor, b: Tensor) -> Tensor:

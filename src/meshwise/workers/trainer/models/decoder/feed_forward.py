@@ -31,7 +31,7 @@ class FeedForward(nn.Module):
         self.down_proj = nn.Linear(width, d.hidden, bias=d.ffn_bias)
         self.fused = False
         """Whether one product computes the gate and up projections."""
-        self.frozen, self.columns = False, ((), ())
+        self.frozen, self.columns = False, (tuple[int, ...](), tuple[int, ...]())
         """Whether products have no gradients of their weights, and where adapters are among the joined ones of gate and up, and of down."""
         self.eight = False
         """Whether products are in 8 bits."""
@@ -43,10 +43,8 @@ class FeedForward(nn.Module):
             return fp8_gated_product(x, self.gate_proj.weight, self.up_proj.weight, self.down_proj.weight, self.activation)[0]
         if self.fused and self.frozen:
             from meshwise.workers.trainer.tuning.linear import gated_product as frozen_product
-            from meshwise.workers.trainer.tuning.linear import joined_product
 
-            both = joined_product(x, (self.gate_proj, self.up_proj), self.columns[0])
-            return frozen_product(both, self.down_proj, self.columns[1], self.activation)
+            return frozen_product(x, (self.gate_proj, self.up_proj), self.down_proj, self.columns, self.activation)
         if self.fused:
             from meshwise.workers.trainer.ops.fused_projections import gated_product
 
