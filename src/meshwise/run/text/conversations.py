@@ -28,7 +28,10 @@ def is_conversation(record: dict[str, Any]) -> bool:
 
 
 def read(record: dict[str, Any], template: ChatTemplate | None, answers: bool, where: str) -> Conversation:
-    """Return a record as text, with its answers if asked for; `where` names its line. UserError for one without an answer, or one that the template cannot write."""
+    """Return a record as text, with its answers if asked for; `where` names its line.
+
+    UserError for one without an answer, or one that the template cannot write.
+    """
     if not is_conversation(record):
         raise UserError(f"{where}: expected {EXPECTED}; it has {', '.join(map(str, record))[:200] or 'no keys'}")
     if MESSAGES in record:

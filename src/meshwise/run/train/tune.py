@@ -107,7 +107,7 @@ def trained_note(tune: Tune, values: dict[str, Any], params: int) -> str:
 
 
 def trained_share(tune: Tune, values: dict[str, Any]) -> float:
-    """Return the FLOPs of a step over those of training everything: frozen weights have no gradient, and frozen first layers no backward."""
+    """Return the FLOPs of a step over those of training everything: frozen weights have no gradient, frozen first layers no backward."""
     if tune.adapts:
         return 2 / 3
     layers = sizes_of(values).layers

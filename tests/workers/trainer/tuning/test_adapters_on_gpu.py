@@ -25,6 +25,11 @@ def test_the_nf4_kernel_writes_what_the_cpu_computes() -> None:
     torch.testing.assert_close(found.cpu(), expected, rtol=1e-6, atol=1e-7)
 
 
+def distances(found: tuple[torch.Tensor, ...], right: tuple[torch.Tensor, ...]) -> list[float]:
+    pairs = zip(found, right, strict=True)
+    return [float((one.detach().double() - other.detach()).norm() / other.detach().norm()) for one, other in pairs]
+
+
 @pytest.mark.parametrize("gate", [False, True])
 def test_products_with_adapters_are_near_float64(gate: bool) -> None:
     tokens, inputs, outputs, rank = 512, 1024, 768, 48
@@ -41,9 +46,7 @@ def test_products_with_adapters_are_near_float64(gate: bool) -> None:
     outer = torch.randn_like(expected)
     right = torch.autograd.grad(expected, [wide[0], *wide[2:]], outer)
     found = torch.autograd.grad(y, [half[0], *half[2:]], outer.bfloat16())
-    far = [
-        float((one.double() - other).norm() / other.norm()) for one, other in zip((y, *found), (expected, *right), strict=True)
-    ]
+    far = distances((y, *found), (expected, *right))
     assert max(far) < 0.01, far
 
 
@@ -63,9 +66,7 @@ def test_the_gate_adds_adapters_as_plain_pytorch_does() -> None:
     expected = (torch.nn.functional.silu(gate) * up) @ wide[3].T
     outer = torch.randn_like(expected)
     found, right = torch.autograd.grad(y, half[:3], outer.bfloat16()), torch.autograd.grad(expected, wide[:3], outer)
-    far = [
-        float((one.double() - other).norm() / other.norm()) for one, other in zip((y, *found), (expected, *right), strict=True)
-    ]
+    far = distances((y, *found), (expected, *right))
     assert max(far) < 0.01, far
 
 

@@ -13,6 +13,9 @@ from torch import Tensor
 
 from meshwise.workers.trainer.ops.nf4 import dequantize
 
+WIDEST = 128
+"""Rank of joined adapters that the kernel of the gate adds, at most; it is a power of two."""
+
 
 def weight_of(base: list[Tensor], columns: int, dtype: torch.dtype) -> Tensor:
     """Return frozen weights one below another: stacked ones as they are, nf4 (packed, codes and scales of each) in `dtype`."""
@@ -153,15 +156,16 @@ def adapted_gate(both: Tensor, narrow: Tensor, wide: Tensor, base: list[Tensor],
     h and h a^T are computed again in the backward pass. Nothing but y is returned, so that recomputing a block leaves this product out.
     """
     inner = both.new_empty(both.numel() // both.shape[-1], both.shape[-1] // 2)
-    _run_gate(both, narrow, wide, inner, activation)
+    _gate_kernels().run_adapted_gate(both, narrow, wide, inner, activation)
     y, _ = _forward(inner, weight_of(base, inner.shape[-1], both.dtype), a, b)
     return y.unflatten(0, both.shape[:-1])
 
 
-def _run_gate(*inputs: Any) -> None:
-    from meshwise.workers.trainer.ops.adapted_gate import run_adapted_gate
+def _gate_kernels() -> Any:
+    """Return the module that needs triton."""
+    from meshwise.workers.trainer.ops import adapted_gate as kernels
 
-    run_adapted_gate(*inputs)
+    return kernels
 
 
 @adapted_gate.register_fake
@@ -175,9 +179,14 @@ def _adapted_gate_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients with respect to [gate up], narrow, wide, a and b."""
     by_rows = by_y.flatten(0, -2)
-    inner, by_inner = _by_input(by_rows, weight_of(base, both.shape[-1] // 2, both.dtype), a, b)
-    by_both = torch.empty_like(both)
-    _run_gate(both, narrow, wide, inner, activation, by_both)  # `inner`, the gradient of h, becomes h
+    by_inner = by_rows @ b
+    inner, by_both = by_rows @ weight_of(base, both.shape[-1] // 2, both.dtype), torch.empty_like(both)
+    if by_inner.shape[1] <= WIDEST:
+        _gate_kernels().run_adapted_gate_backward(both, narrow, wide, inner, activation, by_both, by_inner, a)
+    else:
+        inner.addmm_(by_inner, a)
+        _gate_kernels().run_adapted_gate_backward(both, narrow, wide, inner, activation, by_both, by_inner[:, :0], a)
+    # `inner`, the gradient of h, has become h
     flat = by_both.flatten(0, -2)
     return by_both, flat @ wide, flat.T @ narrow, by_inner.T @ inner, by_rows.T @ (inner @ a.T)
 

@@ -17,40 +17,57 @@ ROWS, COLUMNS = 32, 128
 
 @triton.jit
 def _adapted_gate(
-    both, out, by_both, narrow, wide, rows, width,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, RANK: tl.constexpr, BACK: tl.constexpr, KIND: tl.constexpr,  # noqa: N803
+    both, out, by_both, narrow, wide, by_inner, a, rows, width,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, RANK: tl.constexpr, INNER: tl.constexpr, BACK: tl.constexpr, KIND: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
-    """Compute h = a(g) u for rows [g u] plus `narrow wide^T`. If BACK, `out` holds the gradient of h: writes those of g and u, and h over it."""
+    """Compute h = a(g) u for rows [g u] + narrow wide^T.
+
+    If BACK, `out` + by_inner a is the gradient of h: writes the gradients of g and u, and h over `out`.
+    """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     inside = (row < rows) & (column < width)
-    rank = tl.arange(0, RANK)
-    t = tl.load(narrow + row * RANK + rank[None, :], row < rows, other=0.0)
     at = row * (2 * width) + column
-    across = column * RANK + rank[:, None]
     g = tl.load(both + at, inside, other=0.0).to(tl.float32)
-    g += tl.dot(t, tl.load(wide + across, column < width, other=0.0), input_precision="ieee")
     u = tl.load(both + at + width, inside, other=0.0).to(tl.float32)
-    u += tl.dot(t, tl.load(wide + across + width * RANK, column < width, other=0.0), input_precision="ieee")
+    if RANK:
+        rank = tl.arange(0, RANK)
+        t = tl.load(narrow + row * RANK + rank[None, :], row < rows, other=0.0)
+        across = column * RANK + rank[:, None]
+        g += tl.dot(t, tl.load(wide + across, column < width, other=0.0), input_precision="ieee")
+        u += tl.dot(t, tl.load(wide + across + width * RANK, column < width, other=0.0), input_precision="ieee")
     s, slope = activation_of(g, KIND)
     place = row * width + column
     if BACK:
         e = tl.load(out + place, inside, other=0.0).to(tl.float32)
+        if INNER:
+            rank = tl.arange(0, INNER)
+            t = tl.load(by_inner + row * INNER + rank[None, :], row < rows, other=0.0)
+            e += tl.dot(t, tl.load(a + rank[:, None] * width + column, column < width, other=0.0), input_precision="ieee")
         tl.store(by_both + at, (e * u * slope).to(both.dtype.element_ty), inside)
         tl.store(by_both + at + width, (e * g * s).to(both.dtype.element_ty), inside)
     tl.store(out + place, (g * s * u).to(both.dtype.element_ty), inside)
 
 
-def run_adapted_gate(
-    both: Tensor, narrow: Tensor, wide: Tensor, out: Tensor, activation: str, by_both: Tensor | None = None
+def run_adapted_gate(both: Tensor, narrow: Tensor, wide: Tensor, out: Tensor, activation: str) -> None:
+    """Write h = activation(gate) x up for rows [gate up] + narrow wide^T; the rank of narrow and wide is zero or a power of two."""
+    _run(both, narrow, wide, out, activation, both, narrow[:, :0], wide[:0], False)
+
+
+def run_adapted_gate_backward(
+    both: Tensor, narrow: Tensor, wide: Tensor, out: Tensor, activation: str, by_both: Tensor, by_inner: Tensor, a: Tensor
 ) -> None:
-    """Run forward, or backward if `by_both` is given, as `run_gate` does, for rows [gate up] + narrow wide^T; a power of two of ranks."""
-    if not narrow.shape[1]:
-        run_gate(both, out, activation, by_both)
+    """Write the gradient of [gate up] to `by_both`, where that of h is out + by_inner a; and h over `out`."""
+    _run(both, narrow, wide, out, activation, by_both, by_inner, a, True)
+
+
+def _run(
+    both: Tensor, narrow: Tensor, wide: Tensor, out: Tensor, activation: str, by_both: Tensor, by_inner: Tensor, a: Tensor,
+    back: bool,
+) -> None:  # fmt: skip
+    width, rows, ranks = out.shape[-1], narrow.shape[0], (narrow.shape[1], by_inner.shape[1])
+    if not any(ranks):
+        run_gate(both, out, activation, by_both if back else None)
         return
-    width, rows = out.shape[-1], narrow.shape[0]
     run: Any = _adapted_gate[(triton.cdiv(rows, ROWS), triton.cdiv(width, COLUMNS))]
-    run(
-        both, out, both if by_both is None else by_both, narrow, wide, rows, width,
-        ROWS, COLUMNS, narrow.shape[1], by_both is not None, GATES[activation],
-    )  # fmt: skip
+    run(both, out, by_both, narrow, wide, by_inner, a, rows, width, ROWS, COLUMNS, *ranks, back, GATES[activation])

@@ -36,7 +36,9 @@ class _HeadLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, each: int, cap: float) -> Tensor:
         vocabulary = weight.shape[0]
-        wide = F.pad(weight.detach().to(x.dtype), (0, 0, 0, -vocabulary % MULTIPLE))
+        wide = weight.detach().to(x.dtype)
+        if vocabulary % MULTIPLE:  # padding copies the weight
+            wide = F.pad(wide, (0, 0, 0, -vocabulary % MULTIPLE))
         by_x = torch.empty_like(x)
         trains = ctx.needs_input_grad[1]
         by_weight = torch.empty(wide.shape if trains else (0,), dtype=torch.float32, device=x.device)
@@ -48,6 +50,7 @@ class _HeadLoss(torch.autograd.Function):
             if trains:
                 _store_product(by_weight, logits.T, chunk, add=bool(losses))
             losses.append(chunk_losses)
+            del logits  # before the next ones are computed
         ctx.save_for_backward(by_x, by_weight[:vocabulary].to(weight.dtype))
         return torch.cat(losses).sum()
 

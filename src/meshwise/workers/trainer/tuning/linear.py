@@ -13,14 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from meshwise.workers.trainer.ops.adapted import adapted_gate, adapted_linear, frozen_linear, weight_of
+from meshwise.workers.trainer.ops.adapted import WIDEST, adapted_gate, adapted_linear, frozen_linear, weight_of
 from meshwise.workers.trainer.ops.nf4 import Quantized, dequantize, empty, quantize
 from meshwise.workers.trainer.tuning.method import Tune
 
 Columns = tuple[tuple[int, ...], tuple[int, ...]]
 """Where adapters are among the joined ones of gate and up, and of down."""
-WIDEST = 128
-"""Rank of joined adapters that the kernel of the gate adds, at most."""
 ALIGNED = 16
 """The ranks of joined adapters are padded to a multiple of this, as tensor cores read them."""
 
@@ -200,14 +198,20 @@ def gated_product(x: Tensor, both: Sequence[nn.Linear], down: nn.Linear, columns
     """Return the product of a frozen layer `down` with activation(gate) x up, where `both` are the gate and up projections."""
     a, b = _joined_adapters(both, columns[0], x)
     if 0 < a.shape[0] <= WIDEST and not _has_magnitudes(both):
-        more = (1 << (a.shape[0] - 1).bit_length()) - a.shape[0]  # ranks of the kernel are powers of two
-        (rows, narrow), wide = frozen_linear(x, _base(both), F.pad(a, (0, 0, 0, more))), F.pad(b, (0, more))
+        a, b = _widened(a, b)
+        (rows, narrow), wide = frozen_linear(x, _base(both), a), b
     else:
         rows = joined_product(x, both, columns[0])
         narrow, wide = x.new_empty(x.numel() // x.shape[-1], 0), x.new_empty(rows.shape[-1], 0)
-    inner_a, inner_b = _joined_adapters((down,), columns[1], rows[..., : down.in_features])
+    inner_a, inner_b = _widened(*_joined_adapters((down,), columns[1], rows[..., : down.in_features]))
     y = adapted_gate(rows, narrow, wide, _base((down,)), inner_a, inner_b, activation)
     return _finished(y, (down,), inner_a, inner_b)
+
+
+def _widened(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Return adapters with ranks of zeros up to a power of two, as the kernel of the gate reads them."""
+    more = (1 << (a.shape[0] - 1).bit_length()) - a.shape[0] if a.shape[0] else 0
+    return (F.pad(a, (0, 0, 0, more)), F.pad(b, (0, more))) if more else (a, b)
 
 
 def _has_magnitudes(parts: Sequence[nn.Linear]) -> bool:
