@@ -63,7 +63,7 @@ class ChatTemplate:
             trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
         )
         environment.filters["tojson"] = _to_json
-        environment.globals |= {"raise_exception": _raise, "strftime_now": lambda form: datetime.now().strftime(form)}
+        environment.globals |= {"raise_exception": _raise, "strftime_now": _now}
         try:
             return environment.from_string(self.source)
         except JinjaError as error:
@@ -117,6 +117,10 @@ def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, 
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
 
 
+def _now(form: str) -> str:
+    return datetime.now().strftime(form)
+
+
 def _raise(message: str) -> NoReturn:
     raise ValueError(message)
 
@@ -134,8 +138,8 @@ def find(folder: Path) -> ChatTemplate | None:
         return ChatTemplate(files.text_of(file, LARGEST), str(file), tokens)
     given = config.get("chat_template")
     if isinstance(given, list):  # several, by name
-        named = {row.get("name"): row.get("template") for row in cast("list[Any]", given) if isinstance(row, dict)}
-        given = named.get("default")
+        rows = [cast("dict[str, Any]", row) for row in cast("list[Any]", given) if isinstance(row, dict)]
+        given = next((row.get("template") for row in rows if row.get("name") == "default"), None)
     if not isinstance(given, str):
         return None
     return ChatTemplate(given, str(folder / "tokenizer_config.json"), tokens)

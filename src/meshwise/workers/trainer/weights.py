@@ -75,7 +75,7 @@ def init_random(models: Iterable[nn.Module], seed: int, spread: float, tied: str
             return torch.full(parameter.shape, constant, device=device)
         key = tied if tied and name == HEAD else name
         generator = torch.Generator(device).manual_seed(zlib.crc32(f"{seed}:{key}".encode()))
-        return torch.randn(parameter.shape, generator=generator, device=device) * spread
+        return torch.randn(parameter.shape, generator=generator, device=device).mul_(spread)
 
     fill(models, draw)
 

@@ -77,7 +77,7 @@ def read_tune(folder: Path) -> Tune:
     if other or given.get("bias", "none") != "none":
         raise WeightsError(f"{path}: {other or 'bias'} is not supported; the trainer has plain LoRA and DoRA")
     method = "dora" if given.get("use_dora") else "lora"
-    return Tune(method=method, rank=rank, alpha=float(alpha), targets=tuple(cast("list[str]", words)))
+    return Tune(method=method, rank=rank, alpha=float(cast(float, alpha)), targets=tuple(cast("list[str]", words)))
 
 
 def _is_number(value: object) -> bool:

@@ -91,7 +91,7 @@ def start_adapters(models: Iterable[nn.Module], tune: Tune, seed: int) -> None:
 def start_magnitude(layer: AdaptedLinear) -> Tensor:
     """Return the lengths of the rows of a weight and its adapter, whole on every rank."""
     weight = layer.plain_weight(torch.float32)
-    return row_lengths(*(whole_of(part) for part in (weight, layer.lora_a, layer.lora_b)), layer.scale)
+    return row_lengths(whole_of(weight), whole_of(layer.lora_a), whole_of(layer.lora_b), layer.scale)
 
 
 def fill_parameter(parameter: Tensor, whole: Tensor) -> None:

@@ -64,7 +64,8 @@ class AdaptedLinear(nn.Linear):
         """Return the frozen weight as a matrix."""
         return dequantize(self.base, self.in_features, dtype) if self.quantized else self.weight
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
+        x = input
         if self.fused:
             return joined_product(x, (self,), (0 if self.lora_a is not None else -1,))
         weight = self.plain_weight(x.dtype)
