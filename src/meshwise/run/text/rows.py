@@ -42,8 +42,10 @@ class Counts:
         return "; ".join(parts)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Row:
+    """A row with room for more."""
+
     parts: list["Tokens"] = field(default_factory=list["Tokens"])
     used: int = 0
 
@@ -71,11 +73,9 @@ def lay_out(conversations: Iterable["Tokens"], length: int, pack: bool, filler: 
         if not trained:
             counts.dropped += 1
             continue
-        counts.conversations, counts.real, counts.trained = (
-            counts.conversations + 1,
-            counts.real + len(tokens),
-            counts.trained + trained,
-        )
+        counts.conversations += 1
+        counts.real += len(tokens)
+        counts.trained += trained
         row = next((row for row in open_rows if row.used + len(tokens) <= length), None) if pack else None
         if row is None:
             row = _Row()
