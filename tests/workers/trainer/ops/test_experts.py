@@ -35,7 +35,8 @@ def test_experts_equal_a_loop_over_tokens(aligned: int, seed: int) -> None:
     found = arrange(experts.flatten(), count)
     rows = grouped_product(spread(x, found, chosen) * share_rows(weights, found)[:, None], matrices, found.ends)
     ours = combine(rows, found, chosen)
-    theirs = torch.stack([sum(weights[t, i] * (matrices[experts[t, i]] @ x[t]) for i in range(chosen)) for t in range(tokens)])
+    outputs = [torch.stack([weights[t, i] * (matrices[experts[t, i]] @ x[t]) for i in range(chosen)]) for t in range(tokens)]
+    theirs = torch.stack(outputs).sum(1)
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)  # sums are in float32
     outer = torch.randn(ours.shape, generator=dice, dtype=torch.float64)
     pairs = zip(*(torch.autograd.grad(y, (x, weights, matrices), outer) for y in (ours, theirs)), strict=True)
