@@ -43,6 +43,17 @@ TTT = TIED | {"model_type": "ttt", "ttt_layer_type": "linear", "mini_batch_size"
 TTT_MLP = TTT | {"ttt_layer_type": "mlp"}
 ZERO_BUBBLE = {"pp": 2, "schedule": "zero-bubble"}
 LAYOUTS: dict[int, dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
+    1: {
+        "groups of one rank": (LLAMA, {}),
+        "groups of one rank, tied, selective recompute": (TIED, {"recompute": "selective"}),
+        "BLOOM, groups of one rank, full recompute": (BLOOM, {"recompute": "full"}),
+        "Gemma 2, groups of one rank": (GEMMA2, {}),
+        "OLMo 2, groups of one rank": (OLMO2, {}),
+        "Mixtral, groups of one rank": (MIXTRAL, {}),
+        "DeepSeek V3, groups of one rank": (DEEPSEEK, {}),
+        "bf16 Qwen 3 MoE, groups of one rank": (QWEN3_MOE, {}),
+        "bf16 groups of one rank": (LLAMA, {}),
+    },
     2: {
         "FSDP2": (LLAMA, {"dp_shard": 2}),
         "FSDP2, micro-batches": (LLAMA, {"dp_shard": 2, "mbs": 1, "zero": 2}),
@@ -183,6 +194,7 @@ def test_gradients_loss_and_norm_equal_those_of_one_process(measured: Callable[[
     seen = measured(processes)[name]
     assert seen["missing"] == []
     assert seen["uncut"] is False
-    # 16 bits have a unit of 2^-8: through some ten operations of a block an error of a few percent
-    assert max(seen["gradients"], seen["loss"], seen["norm"]) < (0.05 if name.startswith("bf16") else 1e-5), seen
+    # 16 bits have a unit of 2^-8: through some ten operations of a block an error of a few percent, and a token may choose another expert
+    far = (0.1 if "MoE" in name else 0.05) if name.startswith("bf16") else 1e-5
+    assert max(seen["gradients"], seen["loss"], seen["norm"]) < far, seen
     assert not name.startswith("bf16") or seen["gradients"] > 1e-5  # computed in 16 bits indeed

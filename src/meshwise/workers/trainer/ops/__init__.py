@@ -10,7 +10,8 @@
     experts.py            rows grouped by expert, multiplied without dropping a token
     expert_kernels.py     Triton kernels between the grouped products of experts
     exchange.py           expert parallelism: rows travel to the ranks of their experts and back
+    squares.py            the sum of squares of all gradients, a Triton kernel
     adamw.py              AdamW on 16-bit weights that lose no precision, a Triton kernel
 
-Imports torch and triton. Imported by trainer.models and trainer.optimizer.
+Imports torch and triton. Imported by trainer.models, trainer.gradients and trainer.optimizer.
 """

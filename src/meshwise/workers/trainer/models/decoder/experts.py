@@ -13,7 +13,7 @@ from meshwise.workers.trainer.models.decoder.norms import local_weight
 from meshwise.workers.trainer.models.description import Description, Experts
 from meshwise.workers.trainer.ops.attention import LocalShard
 from meshwise.workers.trainer.ops.exchange import Exchange
-from meshwise.workers.trainer.ops.experts import arrange, combine, expert_outputs, load_of, share_rows, spread
+from meshwise.workers.trainer.ops.experts import arrange, combine, expert_outputs, load_of, router_logits, share_rows, spread
 
 
 class Routed(NamedTuple):
@@ -40,7 +40,7 @@ class Router(nn.Module):
     def forward(self, x: Tensor) -> Routed:
         e = self.e
         with torch.autocast(x.device.type, enabled=False):
-            logits = x.float() @ local_weight(self.weight).float().T
+            logits = router_logits(x, local_weight(self.weight))
             scores = logits.sigmoid() if e.sigmoid else logits.softmax(-1)
             experts = self._allowed(scores.detach()).topk(e.chosen, sorted=False).indices
             weights = scores.gather(1, experts)
