@@ -1,4 +1,4 @@
-"""Predicted against measured steps of models that no coefficient was fitted to: `python benchmarks/unseen_shapes_on_gpu.py [report FOLDER]`.
+"""Predicted against measured steps of models that no coefficient was fitted to: `unseen_shapes_on_gpu.py [report FOLDER | NAME...]`.
 
 On a GPU machine: one probe of 30 seconds, then every shape in a process of its own; rows go to $OUT/shapes.jsonl and the probe to
 $OUT/probe.jsonl as they come. `report FOLDER` predicts the rows of such a folder from its probe and prints the table, on any machine.

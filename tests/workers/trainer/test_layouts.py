@@ -161,24 +161,26 @@ LAYOUTS: dict[int, dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
 Seen = dict[str, dict[str, Any]]
 
 
+def case_of(name: str, model: dict[str, Any], layout: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a layout."""
+    return {
+        "name": "tiny",
+        "model": model,
+        "layout": {"mbs": 2 if layout.get("pp", 1) * layout.get("dp_shard", 1) == 1 else 1} | layout,
+        "batch": 8,
+        "seq": 16,
+        "precision": "bf16" if name.startswith("bf16") else "fp32",
+        "clip": 0.1,
+    }
+
+
 @pytest.fixture(scope="module")
 def measured(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Seen]:
     """Run all layouts of a number of processes in one launch: starting processes takes longer than the layouts do."""
 
     @cache
     def of(processes: int) -> Seen:
-        cases = {
-            name: {
-                "name": "tiny",
-                "model": model,
-                "layout": {"mbs": 2 if layout.get("pp", 1) * layout.get("dp_shard", 1) == 1 else 1} | layout,
-                "batch": 8,
-                "seq": 16,
-                "precision": "bf16" if name.startswith("bf16") else "fp32",
-                "clip": 0.1,
-            }
-            for name, (model, layout) in LAYOUTS[processes].items()
-        }
+        cases = {name: case_of(name, *case) for name, case in LAYOUTS[processes].items()}
         folder = tmp_path_factory.mktemp("layouts")
         (folder / "cases.json").write_text(json.dumps(cases))
         worker = str(Path(__file__).with_name("layouts_worker.py"))
