@@ -110,7 +110,9 @@ class ActivationBytes:
                 rotated = framework.keeps_intermediates and model.decoder.position_kind == "rotary"
                 sums["copies"] += 2 * (op.m * op.k + op.cache / 2) * op.count * rotated
                 # queries, keys and values before their norms, in the product that a kernel splits
-                sums["mixer"] += 2 * (op.m * op.k + op.cache) * op.count * bool(framework.joins_products and model.decoder.qk_norm)
+                sums["mixer"] += (
+                    2 * (op.m * op.k + op.cache) * op.count * bool(framework.joins_products and model.decoder.qk_norm)
+                )
             elif op.kind == "scan" and block in chained:
                 # kernels of a chain keep its inputs, which the projections count, and the initial state of each step; those of a learner
                 # with a wider hidden layer recompute the states instead
