@@ -8,6 +8,7 @@ keys before its end. A row is a query of one head; rows of heads that share keys
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportUntypedFunctionDecorator=false, reportUnknownParameterType=false
 # pyright: reportMissingParameterType=false
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -80,7 +81,7 @@ class Block(NamedTuple):
 
 def _blocks(seq: int, group: int) -> list[Block]:
     cuts = [seq * i // BLOCKS for i in range(BLOCKS + 1)]
-    return [Block(start * group, end * group, end) for start, end in zip(cuts, cuts[1:], strict=False) if end > start]
+    return [Block(start * group, end * group, end) for start, end in pairwise(cuts) if end > start]
 
 
 def _rows(x: Tensor, kv_heads: int) -> Tensor:
