@@ -130,8 +130,10 @@ def ours(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, 
     losses: list[Any] = []
     host = first = 0.0
     began = time.perf_counter()
-    for step in range(STEPS):
-        if step == STEPS - COUNTED:
+    steps = int(options.get("steps", STEPS))
+    counted = max(2, min(COUNTED, steps // 2))
+    for step in range(steps):
+        if step == steps - counted:
             torch.cuda.synchronize()
             host = time.perf_counter()
         launched = stepper.launch(step, data[step % 4][0], data[step % 4][1])
@@ -142,7 +144,7 @@ def ours(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, 
             first = time.perf_counter() - began
     host = time.perf_counter() - host
     torch.cuda.synchronize()
-    seconds = sorted(ends[i].since(ends[i - 1]) for i in range(STEPS - COUNTED + 1, STEPS))
+    seconds = sorted(ends[i].since(ends[i - 1]) for i in range(steps - counted + 1, steps))
     unused = sum(p.numel() for name, p in parameters if ".experts." in name)
     share = settings.model.get("num_experts_per_tok", 1) / sizes_of(settings.model).experts if unused else 1.0
     row = {
@@ -153,15 +155,15 @@ def ours(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, 
         "active": count - unused * (1 - share),
         "seconds": seconds[len(seconds) // 2],
         "first": first,
-        "host": host / COUNTED,
+        "host": host / counted,
     }
     row |= {
         "memory": torch.cuda.max_memory_allocated() / 2**30,
-        "loss": [round(float(n[0]), 4) for n in losses[:: STEPS // 6]],
+        "loss": [round(float(n[0]), 4) for n in losses[:: max(1, steps // 6)]],
         "imbalance": round(float(losses[-1][2]), 2),
     }
     if options.get("profile"):
-        row["parts"] = profiled(lambda: stepper.launch(STEPS, data[0][0], data[0][1]))
+        row["parts"] = profiled(lambda: stepper.launch(steps - 1, data[0][0], data[0][1]))
     return row
 
 

@@ -46,6 +46,8 @@ class Framework:
     """Other programs that train in the same way, by the names that tables of measurements use."""
     attention: Kernel = "fa2"
     """The attention kernel of its current version."""
+    flexible: bool = False
+    """Attention with ALiBi, soft caps or windows is a kernel compiled for that rule (FlexAttention), not a plain kernel with a mask."""
     unfused: Count = 1.0
     """Bytes moved by its norms, rotary positions and activation functions, over those moved by fused kernels."""
     compiled: Count = 0.0

@@ -7,7 +7,7 @@ import numpy as np
 
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.chain import chain
-from meshwise.cost.train.compute import BACKWARD_BYTES, Device, attention, linear, memory_bound
+from meshwise.cost.train.compute import BACKWARD_BYTES, Device, attention, linear, memory_bound, rule_rate
 from meshwise.cost.train.distinct import Groups
 from meshwise.cost.work import Train
 from meshwise.models.families.blocks import HEAD
@@ -149,8 +149,9 @@ def _add_layer_op(t: Passes, d: Device, work: Train, cut: Cut, rows: Floats, op:
             _add_casts(t, d, op, rows * op.m * each, (n, k), times * work.framework.casts)
         _add_elementwise(t, d, op, rows * op.m * each, n, times, model)
     elif op.kind == "attention":
-        heads, biased = op.m / cut.tp, model.decoder.position_kind == "alibi"
-        core, back = attention(d, op, work.seq, cut.mbs, heads, cut.cp, work.framework.flash_attention, biased)
+        heads, f = op.m / cut.tp, work.framework
+        rule = rule_rate(op, work.seq, model.decoder.position_kind == "alibi", model.decoder.capped, f.flexible)
+        core, back = attention(d, op, work.seq, cut.mbs, heads, cut.cp, f.flash_attention, rule)
         t.core += times * core
         t.core_back += times * back
         if model.decoder.position_kind == "rotary":  # reads and writes q and k

@@ -43,7 +43,7 @@ class Balance:
             mean = loads.mean(-1, keepdim=True)
             worst = (loads / mean).max()
             for layer, load in zip(self.layers, loads, strict=True):
-                if layer.router.balance is not None:
+                if layer.router.balance is not None and layer.router.weight.requires_grad:
                     layer.router.balance.add_(SPEED * torch.sign(load.mean() - load))
                 layer.load.zero_()
         if self.ranks.layout.pp > 1:

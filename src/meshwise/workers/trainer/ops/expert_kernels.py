@@ -47,6 +47,58 @@ def _(rows: Tensor, places: Tensor, chosen: int) -> Tensor:
 
 
 @triton.jit
+def _gather(x, choices, out, width, count, CHOSEN: tl.constexpr, BLOCK: tl.constexpr):  # noqa: N803
+    """Copy the token of one choice, or zeros for choice `count`."""
+    row = tl.program_id(0).to(tl.int64)
+    choice = tl.load(choices + row)
+    read = tl.where(choice < count, width, 0)
+    for first in range(0, width, BLOCK):
+        at = first + tl.arange(0, BLOCK)
+        value = tl.load(x + (choice // CHOSEN) * width + at, at < read, other=0.0)
+        tl.store(out + row * width + at, value, at < width)
+
+
+@torch.library.custom_op("meshwise::gather_rows", mutates_args=())
+def gather_rows(x: Tensor, choices: Tensor, chosen: int) -> Tensor:
+    """Return the token of each choice, zeros for the choice after the last; `chosen` choices per token."""
+    out = x.new_empty(len(choices), x.shape[1])
+    run: Any = _gather[(len(choices),)]
+    block = min(2 * AT_ONCE, triton.next_power_of_2(x.shape[1]))
+    run(x.contiguous(), choices, out, x.shape[1], len(x) * chosen, chosen, block)
+    return out
+
+
+@gather_rows.register_fake
+def _(x: Tensor, choices: Tensor, chosen: int) -> Tensor:
+    return x.new_empty(choices.shape[0], x.shape[1])
+
+
+@torch.library.custom_op("meshwise::wide_product", mutates_args=())
+def wide_product(x: Tensor, weight: Tensor) -> Tensor:
+    """Return x weight^T of bfloat16 matrices in float32."""
+    return torch.mm(x, weight.T, out_dtype=torch.float32)
+
+
+@wide_product.register_fake
+def _(x: Tensor, weight: Tensor) -> Tensor:
+    return x.new_empty(x.shape[0], weight.shape[0], dtype=torch.float32)
+
+
+def _wide_product_save(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _wide_product_gradients(ctx: Any, by_out: Tensor) -> tuple[Tensor, Tensor]:
+    """Return both gradients. That of the output is rounded to 16 bits, like the gradients of all other products."""
+    x, weight = ctx.saved_tensors
+    by_out = by_out.to(x.dtype)
+    return by_out @ weight, by_out.T @ x
+
+
+wide_product.register_autograd(_wide_product_gradients, setup_context=_wide_product_save)
+
+
+@triton.jit
 def _gate_row(both, out, by_both, shares, by_shares, width, BLOCK: tl.constexpr, BACK: tl.constexpr, KIND: tl.constexpr):  # noqa: N803
     """Compute h = a(g) u w for one row [g u] of share w. If BACK, `out` holds e, the gradient of h: writes the gradient
     [e w u a'(g), e w a(g)] of the row and sum(e a(g) u) of its share, and h over e."""
