@@ -52,7 +52,7 @@ def test_the_note_counts_what_is_trained(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"tune": "lora:8:q_proj,w_pack"}, "the model has no module 'w_pack'; its linear layers are q_proj, k_proj, v_proj, o_proj, gate_proj"),
+        ({"tune": "lora:8:q_proj,w_pack"}, "the model has no module 'w_pack'; its linear layers are q_proj, k_proj, v_proj, o_proj, gate"),
         ({"tune": "lora:9999"}, "is above the smallest dimension of"),
         ({"tune": "freeze:99"}, "freeze:99 leaves none of the"),
         ({"tune": "lora:8", "save": True}, "--merge adds them to the weights"),
