@@ -5,7 +5,8 @@
     linear.py    AdaptedLinear: a frozen linear layer, in 16 bits or nf4, with a LoRA or DoRA adapter
     attach.py    replaces layers of a model, marks what trains, initializes adapters
     sharding.py  how tensor parallelism cuts an adapted layer
-    adapter_files.py  adapters in PEFT's format, in and out; merged weights
+    adapter_config.py  adapters in PEFT's format: adapter_config.json, names and shapes (no torch)
+    adapter_files.py   adapters in PEFT's format: their values, in and out
 
 Imports ops, models and hf. Imported by the trainer and, without torch, by the launcher.
 """
