@@ -126,7 +126,7 @@ class TrainRun(Ask):
     )  # fmt: skip
     save: bool = asked(default=False, converter=FLAG, help="Write the weights as HF safetensors at the end.")
     sweep: str | None = asked(
-        default=None, converter=_SWEEP, help="Measure every combination of axes, batch, seq and compile: 'mbs=1,2,4 tp=1,2'."
+        default=None, converter=_SWEEP, help="Measure combinations of axes, batch, seq and compile: 'mbs=1,2 tp=1,2'."
     )
     out: str = asked(default="run", converter=TEXT, help="Folder of the run.")
     dry_run: bool = asked(
