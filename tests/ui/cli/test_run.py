@@ -30,7 +30,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "a model of another kind": (["mamba2-130m"], "the trainer cannot build mamba2-130m: model_type 'mamba2'"),
     "a file that is no model": (
         [str(Path(__file__).parents[2] / "models" / "published_params.json")],
-        "it has no model_type; the trainer supports bloom, gpt2, llama, ttt",
+        "it has no model_type; the trainer supports bloom, ",
     ),
     "a misspelt model": (["lama-debug"], "did you mean 'llama-debug'"),
     "a weight file of another kind": (["model.gguf"], "--device only applies to training; model.gguf is served"),
@@ -40,7 +40,13 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "a misspelt schedule": (["--pp", "2", "--schedule", "1f2b"], "did you mean '1f1b'"),
     "a misspelt device": (["--device", "gpu"], "expected one of cpu, cuda"),
     "a misspelt recompute": (["--recompute", "fully"], "did you mean 'full'"),
-    "an unsupported precision": (["--precision", "fp8"], "expected one of bf16, fp32"),
+    "an unsupported precision": (["--precision", "fp8"], "--precision fp8 needs a GPU with 8-bit products"),
+    "a target that the model lacks": (
+        ["--tune", "lora:8:wo"],
+        "the model has no module 'wo'; its linear layers are q_proj, k_proj",
+    ),
+    "a method that does not exist": (["--tune", "lra:8"], "unknown tuning 'lra:8'; did you mean 'lora'?"),
+    "a rank above every layer": (["--tune", "lora:4096"], "rank 4096 is above the smallest dimension of k_proj"),
     "no such text": (["--data", "nowhere.txt"], "--data 'nowhere.txt': no such file, folder or pattern"),
     "an empty text": (["--data", os.devnull], "no such file, folder or pattern"),
     "a text of another kind": (["--data", __file__], "'.py' is not one of .txt, .jsonl"),
@@ -207,6 +213,24 @@ def test_a_users_own_text_is_tokenized_and_trained_on(tmp_path: Path) -> None:
     assert config["text"] == f"{text}, tokenizer bpe:300"
     kept, beside = tmp_path / "out" / "tokenizer.json", tmp_path / "out" / "weights" / "tokenizer.json"
     assert kept.read_bytes() == beside.read_bytes()
+
+
+@pytest.mark.slow
+def test_conversations_are_packed_and_an_adapter_is_left_for_peft(tmp_path: Path) -> None:
+    rows = [{"prompt": f"what is {i} + {i}? ", "completion": f"it is {2 * i}"} for i in range(40)]
+    (tmp_path / "chat.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    command = [sys.executable, "-m", "meshwise", "run", "--device", "cpu", "--tune", "lora:4", "--data", "chat.jsonl", "--pack"]
+    done = subprocess.run(
+        [*command, "--batch", "4x64", "--steps", "3", "--merge"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "40 conversations in" in done.stdout
+    assert "lora of rank 4 and alpha 8 on q_proj" in done.stdout
+    assert {path.name for path in (tmp_path / "run" / "adapter").iterdir()} == {
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    }
+    assert (tmp_path / "run" / "weights" / "model.safetensors").is_file()
 
 
 @pytest.mark.slow
