@@ -187,6 +187,18 @@ def test_a_sequence_that_ends_before_every_answer_is_refused(tmp_path: Path) -> 
     assert not list((tmp_path / ".meshwise").glob("*"))
 
 
+def test_a_sequence_longer_than_all_conversations_is_refused_where_they_share_it(tmp_path: Path) -> None:
+    data, said = written(tmp_path, {"prompt": "a", "completion": "bc"}), list[str]()
+    found = chat.find(data, "bytes", answers=True, pack=True, seq=16)
+    assert found is not None
+    with pytest.raises(UserError, match="has 4 tokens in all, fewer than a sequence of 16: use --seq 4"):
+        chat.tokenize(found, tmp_path / "out", said.append)
+    alone = chat.find(data, "bytes", answers=True, pack=False, seq=16)
+    assert alone is not None
+    chat.tokenize(alone, tmp_path / "out", said.append)
+    assert "the longest conversation has 4 tokens" in said[-1]
+
+
 def test_text_and_token_files_are_no_conversations(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("text")
     assert chat.find(str(tmp_path / "a.txt"), "", answers=True, pack=False, seq=8) is None

@@ -115,6 +115,11 @@ def _write(chat: ChatCorpus, path: Path, digest: bytes, say: Say) -> tokens.Toke
     import numpy as np
 
     every = list(_encoded(chat))
+    longest, total = max(map(len, every), default=0), sum(map(len, every))
+    if chat.pack and total < chat.seq:
+        raise UserError(
+            f"{chat.description} has {total} tokens in all, fewer than a sequence of {chat.seq}: use --seq {max(2, total)}"
+        )
     filler, counts = _unused(chat, every), Counts()
     with tokens.Writer(path, chat.tokenizer.size, filler, digest, hides=True) as writer:
         for row in lay_out(every, chat.seq, chat.pack, filler, counts):
@@ -125,6 +130,8 @@ def _write(chat: ChatCorpus, path: Path, digest: bytes, say: Say) -> tokens.Toke
                 f"--data {chat.given}: no answer begins within the first {chat.seq} tokens of its conversation; use a longer --seq"
             )
     say(f"{chat.description}: {counts.text(chat.seq)}")
+    if not chat.pack and 2 * longest <= chat.seq:
+        say(f"the longest conversation has {longest} tokens: --seq {longest}, or --pack, trains on fewer that only fill up")
     return tokens.read(path)
 
 

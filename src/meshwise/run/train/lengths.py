@@ -41,7 +41,7 @@ def equal_tokens(ready: Launch, lengths: Sequence[int]) -> int:
 def points(run: TrainRun, ready: Launch, lengths: Sequence[int]) -> list[Point]:
     """Return a short run at each length: with equal tokens per step if the lengths allow it, else with equal sequences per step."""
     run = replace(
-        run, steps=SHORT, save=False, checkpoint_every=0, tensorboard=False, profile="", memory_snapshot=False, report=False,
+        run, steps=SHORT, save=False, merge=False, checkpoint_every=0, tensorboard=False, profile="", memory_snapshot=False, report=False,
         report_lengths="",
     )  # fmt: skip
     s, tokens = ready.settings, equal_tokens(ready, lengths)
