@@ -4,7 +4,7 @@
     launch.py      TrainRun -> Launch: the trainer's settings, checked before any process starts
     hosts.py       the machines of a run, from flags or from Slurm, Kubernetes and torchrun
     processes.py   start the workers, pass on their output, forward signals
-    tune.py        --tune and --adapter, checked against the model
+    data.py        the data of a run, and tune.py: --tune and --adapter, both checked against the model
     start.py       one run, a sweep, or a run with other sequence lengths, from start to report
     submit.py      the same run as a job of Slurm: its script, its log, its measured row
     attempt.py     one start of the workers, from the settings to the measurements

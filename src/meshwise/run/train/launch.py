@@ -22,8 +22,9 @@ from meshwise.run.text.chat import ChatCorpus
 from meshwise.run.text.fingerprint import fingerprint
 from meshwise.run.train import hosts
 from meshwise.run.train.ask import DEFAULT, TrainRun
+from meshwise.run.train.data import eval_text_of, hides, text_of
 from meshwise.run.train.hosts import Hosts
-from meshwise.run.train.tune import check_length, default_rate, tokenizer_of, trained_note, trained_share, tune_of
+from meshwise.run.train.tune import check_length, default_rate, trained_note, trained_share, tune_of
 from meshwise.units import GIB
 from meshwise.workers.trainer.hf import expected
 from meshwise.workers.trainer.models.registry import description_of, family_of, sizes_of, unsupported
@@ -150,10 +151,10 @@ def prepare(run: TrainRun) -> Launch:
     check_length(run, values, seq)
     if not nodes.worker and not run.dry_run:
         _check_machine(layout, nodes, device, planned if not run.device else None, model, tune)
-    text = _text(run, run.data, name, sizes_of(values).vocab, seq, run.pack)
+    text = text_of(run, run.data, name, sizes_of(values).vocab, seq, run.pack)
     if run.train_on and not isinstance(text, ChatCorpus):
         raise UserError(f"--train-on {run.train_on} applies to conversations with answers, which --data does not hold")
-    eval_text = _eval_text(run, name, sizes_of(values).vocab, seq)
+    eval_text = eval_text_of(run, name, sizes_of(values).vocab, seq)
     # split backward passes cannot be compiled, and on a CPU compiling takes longer than most runs
     defaults: dict[str, Any] = {"compile": device == "cuda" and layout.schedule not in SPLIT_BACKWARD}
     defaults |= {
@@ -164,7 +165,7 @@ def prepare(run: TrainRun) -> Launch:
         name=name, given=given, model=values, layout=layout, batch=batch, seq=seq, device=device,
         precision=run.precision or ((planned.precision if planned else "bf16") if device == "cuda" else "fp32"),
         text=text.description if text else "", eval_text=eval_text.description if eval_text else "",
-        tokenizer=bool(text and text.has_tokenizer_file), tune=tune, answers=_hides(text) or _hides(eval_text),
+        tokenizer=bool(text and text.has_tokenizer_file), tune=tune, answers=hides(text) or hides(eval_text),
         document_end=text.document_end if isinstance(text, corpus.Corpus) else -1, **(defaults | run.options),
     )  # fmt: skip
     if text and settings.checkpoint_every:
@@ -192,36 +193,6 @@ def prepare(run: TrainRun) -> Launch:
         )
     assumed = not (run.on or planned) and on.endswith(f"@{here.NETWORK}")
     return Launch(replace(settings, facts=facts), model, on, text, eval_text, nodes, restarts, assumed=assumed)
-
-
-def _text(run: TrainRun, data: str, name: str, vocabulary: int, seq: int, pack: bool) -> "corpus.Corpus | ChatCorpus | None":
-    """Return the data of a run, checked against the model: conversations, other text, or None for the embedded text."""
-    tokenizer = tokenizer_of(run)
-    if data and not run.text_key:
-        talk = chat.find(data, tokenizer, answers=run.train_on != "all", pack=pack, seq=seq)
-        if talk:
-            corpus.check_vocabulary(talk, name, vocabulary)
-            return talk
-    text = corpus.find(data, tokenizer, run.text_key, run.seed)
-    if text:
-        corpus.check_fits(text, name, vocabulary, seq)
-    return text
-
-
-def _hides(text: "corpus.Corpus | ChatCorpus | None") -> bool:
-    """Return whether some tokens of a text have no loss."""
-    return isinstance(text, ChatCorpus) or (text is not None and any(info.hides for info in text.ready))
-
-
-def _eval_text(run: TrainRun, name: str, vocabulary: int, seq: int) -> "corpus.Corpus | ChatCorpus | None":
-    """Return the text of the validation loss; None if there is none."""
-    if not run.eval_data:
-        return None
-    try:
-        # one conversation per sequence: the token between packed ones may differ from that of the data
-        return _text(run, run.eval_data, name, vocabulary, seq, pack=False)
-    except UserError as error:
-        raise UserError(str(error).replace("--data", "--eval-data")) from None
 
 
 def _device(run: TrainRun, planned: TrainAsk | None) -> str:
