@@ -1,5 +1,7 @@
 """Weights in nf4: the nearest of sixteen levels times a scale per block, in the bytes of bitsandbytes."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 from meshwise.workers.trainer.ops.nf4 import GROUP, LEVELS, Quantized, dequantize, empty, quantize
 from meshwise.workers.trainer.tuning.method import NF4_BLOCK
 
-WIDEST_STEP = max(second - first for first, second in zip(LEVELS, LEVELS[1:], strict=False))
+WIDEST_STEP = max(second - first for first, second in pairwise(LEVELS))
 
 
 @settings(max_examples=40, deadline=None)
