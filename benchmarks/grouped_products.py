@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 import triton
 
-from meshwise.workers.trainer.ops.grouped_products import ROWS, Tile, product_by_rows, product_by_weights, tiles_of
+from meshwise.workers.trainer.ops.experts import ALIGNED
+from meshwise.workers.trainer.ops.grouped_products import Tile, product_by_rows
 
 TILES = [
     Tile(), Tile(flat=False), Tile(stages=4), Tile(128, 128, 64, 8, 4), Tile(128, 128, 64, 4, 4), Tile(256, 128, 64, 8, 3),
@@ -39,8 +40,8 @@ class Inputs:
     """Rows and weights for one kind of load, and both ways of the six products: forward, rows' gradients and weights' gradients."""
 
     def __init__(self, kind: str) -> None:
-        padded = (loads(kind) + ROWS - 1) // ROWS * ROWS
-        self.ends, self.size = padded.cumsum(0).int().cuda(), CHOICES + EXPERTS * ROWS
+        padded = (loads(kind) + ALIGNED - 1) // ALIGNED * ALIGNED
+        self.ends, self.size = padded.cumsum(0).int().cuda(), CHOICES + EXPERTS * ALIGNED
         dice = torch.Generator("cuda").manual_seed(1)
         self.wide, self.narrow = (torch.randn(self.size, n, generator=dice, device="cuda").bfloat16() for n in (HIDDEN, WIDTH))
         self.gate_up = torch.randn(EXPERTS, 2 * WIDTH, HIDDEN, generator=dice, device="cuda").bfloat16() * 0.02
@@ -58,14 +59,9 @@ class Inputs:
         }
 
     def ours(self, tile: Tile) -> dict[str, Run]:
-        tiles, ends = tiles_of(self.ends, self.size, tile.tall), self.ends
         return {
-            "gate_up": partial(product_by_rows, self.wide, self.gate_up, tiles, False, tile),
-            "down": partial(product_by_rows, self.narrow, self.down, tiles, False, tile),
-            "gate_up back": partial(product_by_rows, self.wide, self.gate_up, tiles, True, tile),
-            "down back": partial(product_by_rows, self.wide, self.down, tiles, True, tile),
-            "gate_up weights": partial(product_by_weights, self.wide, self.wide, ends, tile),
-            "down weights": partial(product_by_weights, self.wide, self.narrow, ends, tile),
+            "gate_up back": partial(product_by_rows, self.wide, self.gate_up, self.ends, tile),
+            "down back": partial(product_by_rows, self.wide, self.down, self.ends, tile),
         }
 
 
@@ -77,8 +73,7 @@ def rate(name: str, run: Run) -> float:
 def judged(name: str, run: Run, right: torch.Tensor, last: int) -> float | str:
     """Return TFLOP/s, or why there are none."""
     try:
-        cut = slice(None) if "weights" in name else slice(0, last)
-        far = float((run()[cut].float() - right[cut].float()).norm() / right[cut].float().norm())
+        far = float((run()[:last].float() - right[:last].float()).norm() / right[:last].float().norm())
         return rate(name, run) if far < 0.01 else f"wrong by {far:.3g}"
     except Exception as error:  # a launch that does not fit is one result among others
         return f"{type(error).__name__}: {str(error)[:80]}"
