@@ -20,6 +20,7 @@ from meshwise.workers.probe.rows import Results, Row
 
 SINGLE_DEVICE = {
     "matrix products": (0.30, kernels.products),
+    "grouped products": (0.04, kernels.grouped),
     "memory": (0.10, kernels.copies),
     "launches": (0.05, kernels.launches),
     "attention": (0.12, kernels.attention),

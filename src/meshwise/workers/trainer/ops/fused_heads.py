@@ -25,7 +25,7 @@ WIDEST = 4096
 def _scale(x1, x2, eps, COUNT: tl.constexpr, HEAD: tl.constexpr, NORM: tl.constexpr):  # noqa: N803
     """Return 1 / root mean square, of each head or of all."""
     squares = tl.sum(x1 * x1 + x2 * x2, 1)
-    if NORM == 2:
+    if NORM == 2:  # noqa: SIM108
         mean = tl.sum(squares, 0) / (COUNT * HEAD)
     else:
         mean = (squares / HEAD)[:, None]
@@ -96,7 +96,7 @@ def _turn_back(
             g1, g2 = _gains(gain, at, inside, lane, offset, half, NORM)
             e1 *= g1
             e2 *= g2
-            if NORM == 2:
+            if NORM == 2:  # noqa: SIM108
                 mean = tl.sum(tl.sum(e1 * x1 + e2 * x2, 1), 0) / (COUNT * HEAD)
             else:
                 mean = (tl.sum(e1 * x1 + e2 * x2, 1) / HEAD)[:, None]
