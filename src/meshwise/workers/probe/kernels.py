@@ -1,4 +1,4 @@
-"""Measurements on one device: matrix products, alone and grouped, memory, launches, attention, blocks of a model, the optimizer, the link to its host.
+"""Measurements on one device: products, alone and grouped, memory, launches, attention, blocks of a model, the optimizer, the host's link.
 
 Operands are random: zeros multiply faster because they draw less power. Shapes are ordered so that any prefix is useful,
 and a short probe covers the same kinds as a long one.
