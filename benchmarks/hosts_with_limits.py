@@ -38,7 +38,12 @@ COMMUNICATION = ("dp", "tp", "cp", "pp", "p2p", "ep")
 
 
 def layouts(hosts: int) -> dict[str, Layout]:
-    return {"FSDP": Layout(dp_shard=hosts), "replicas": Layout(dp_replicate=hosts), "tensor parallel": Layout(tp=hosts, mbs=4)}
+    each = BATCH // hosts
+    return {
+        "FSDP": Layout(dp_shard=hosts, mbs=each),
+        "replicas": Layout(dp_replicate=hosts, mbs=each),
+        "tensor parallel": Layout(tp=hosts, mbs=BATCH),
+    }
 
 
 def settings_of(layout: Layout, out: str) -> Settings:
