@@ -225,10 +225,11 @@ def in_one_process(cases: dict[str, Any]) -> None:
 
     for label, (name, batch, seq, options) in cases.items():
         began = time.perf_counter()
+        row: dict[str, Any] = {"case": label, "tokens": batch * seq}
         try:
-            row = {"case": label, "tokens": batch * seq} | ours(name, batch, seq, options)
+            row |= ours(name, batch, seq, options)
         except Exception as error:  # the next case may still work
-            row = {"case": label, "failed": f"{type(error).__name__}: {str(error)[:1500]}"}
+            row["failed"] = f"{type(error).__name__}: {str(error)[:1500]}"
         row["took"] = round(time.perf_counter() - began, 1)
         with (Path(os.environ.get("OUT", ".")) / "cases.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")

@@ -11,6 +11,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -70,13 +71,12 @@ def python(*words: str) -> list[str]:
 def tests() -> None:
     """All families, 8 bits, and groups of one rank over NCCL, against float32, 16 bits and plain PyTorch."""
     sys.path[:0] = [str(ROOT / "tests"), str(TESTS), str(ROOT / "src")]
-    import test_layouts
-    from test_step_on_gpu import FAMILIES
-
+    test_layouts: Any = import_module("test_layouts")
+    families: dict[str, Any] = import_module("test_step_on_gpu").FAMILIES
     commands: dict[str, list[str]] = {}
-    names = list(FAMILIES)
+    names = list(families)
     for index in range(GROUPS):
-        cases = {name: {"model_type": name} | FAMILIES[name] for name in names[index::GROUPS]}
+        cases = {name: {"model_type": name} | families[name] for name in names[index::GROUPS]}
         Path(f"/tmp/cases-{index}.json").write_text(json.dumps(cases), encoding="utf-8")
         worker = str(TESTS / "families_on_gpu_worker.py")
         commands[f"families-{index}"] = python(worker, f"/tmp/cases-{index}.json", f"/tmp/found-{index}.json")
@@ -118,7 +118,7 @@ def timed(*cases: str) -> Callable[[], None]:
             lines = [
                 line for line in Path("/tmp/case.log").read_text(errors="replace").splitlines() if line.startswith("RESULT ")
             ]
-            row = {"case": case} | (json.loads(lines[-1].removeprefix("RESULT ")) if lines else {})
+            row: dict[str, Any] = {"case": case} | (json.loads(lines[-1].removeprefix("RESULT ")) if lines else {})
             if not lines:
                 say(Path("/tmp/case.log").read_text(errors="replace")[-1500:])
                 continue
@@ -137,12 +137,11 @@ def timed(*cases: str) -> Callable[[], None]:
 def changed() -> None:
     """Kernels and families that changed last, side by side."""
     sys.path[:0] = [str(ROOT / "tests"), str(TESTS), str(ROOT / "src")]
-    from test_step_on_gpu import FAMILIES
-
+    families: dict[str, Any] = import_module("test_step_on_gpu").FAMILIES
     commands = {"kernels": python("-m", "pytest", "-q", "-p", "no:cacheprovider", str(TESTS / "ops" / "test_kernels_on_gpu.py"))}
     for name in ("olmoe", "gemma2, wide heads", "olmo2"):
         place = Path(f"/tmp/case-{name.partition(',')[0]}.json")
-        place.write_text(json.dumps({name: {"model_type": name} | FAMILIES[name]}), encoding="utf-8")
+        place.write_text(json.dumps({name: {"model_type": name} | families[name]}), encoding="utf-8")
         commands[name] = python(str(TESTS / "families_on_gpu_worker.py"), str(place), f"{place}.found")
     together(commands, 70, 800)
     found = {path.name: json.loads(path.read_text(encoding="utf-8")) for path in Path("/tmp").glob("case-*.json.found")}

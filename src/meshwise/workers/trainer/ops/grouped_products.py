@@ -8,7 +8,7 @@ of the weights' gradients are about as fast as such kernels.
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportUntypedFunctionDecorator=false, reportUnknownParameterType=false
-# pyright: reportMissingParameterType=false, reportGeneralTypeIssues=false
+# pyright: reportMissingParameterType=false, reportGeneralTypeIssues=false, reportArgumentType=false
 from typing import Any, NamedTuple
 
 import torch
