@@ -8,11 +8,13 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import triton
 
-from meshwise.workers.trainer.ops.grouped_products import ROWS, Tile, product_by_rows, product_by_weights, tiles_of
+from meshwise.workers.trainer.ops.experts import ALIGNED
+from meshwise.workers.trainer.ops.grouped_products import Tile, product_by_rows
 
 TILES = [
     Tile(), Tile(flat=False), Tile(stages=4), Tile(128, 128, 64, 8, 4), Tile(128, 128, 64, 4, 4), Tile(256, 128, 64, 8, 3),
@@ -32,22 +34,24 @@ def loads(kind: str) -> torch.Tensor:
 
 
 def milliseconds(run: Run) -> float:
-    return float(triton.testing.do_bench(run, warmup=15, rep=40, return_mode="median"))
+    timed: Any = triton.testing.do_bench
+    return float(timed(run, warmup=15, rep=40, return_mode="median"))
 
 
 class Inputs:
     """Rows and weights for one kind of load, and both ways of the six products: forward, rows' gradients and weights' gradients."""
 
     def __init__(self, kind: str) -> None:
-        padded = (loads(kind) + ROWS - 1) // ROWS * ROWS
-        self.ends, self.size = padded.cumsum(0).int().cuda(), CHOICES + EXPERTS * ROWS
+        padded = (loads(kind) + ALIGNED - 1) // ALIGNED * ALIGNED
+        self.ends, self.size = padded.cumsum(0).int().cuda(), CHOICES + EXPERTS * ALIGNED
         dice = torch.Generator("cuda").manual_seed(1)
         self.wide, self.narrow = (torch.randn(self.size, n, generator=dice, device="cuda").bfloat16() for n in (HIDDEN, WIDTH))
         self.gate_up = torch.randn(EXPERTS, 2 * WIDTH, HIDDEN, generator=dice, device="cuda").bfloat16() * 0.02
         self.down = torch.randn(EXPERTS, HIDDEN, WIDTH, generator=dice, device="cuda").bfloat16() * 0.02
 
     def theirs(self) -> dict[str, Run]:
-        mm, ends = torch._grouped_mm, self.ends
+        mm: Any = torch._grouped_mm  # pyright: ignore[reportPrivateImportUsage]
+        ends = self.ends
         return {
             "gate_up": partial(mm, self.wide, self.gate_up.transpose(-2, -1), offs=ends),
             "down": partial(mm, self.narrow, self.down.transpose(-2, -1), offs=ends),
@@ -58,14 +62,9 @@ class Inputs:
         }
 
     def ours(self, tile: Tile) -> dict[str, Run]:
-        tiles, ends = tiles_of(self.ends, self.size, tile.tall), self.ends
         return {
-            "gate_up": partial(product_by_rows, self.wide, self.gate_up, tiles, False, tile),
-            "down": partial(product_by_rows, self.narrow, self.down, tiles, False, tile),
-            "gate_up back": partial(product_by_rows, self.wide, self.gate_up, tiles, True, tile),
-            "down back": partial(product_by_rows, self.wide, self.down, tiles, True, tile),
-            "gate_up weights": partial(product_by_weights, self.wide, self.wide, ends, tile),
-            "down weights": partial(product_by_weights, self.wide, self.narrow, ends, tile),
+            "gate_up back": partial(product_by_rows, self.wide, self.gate_up, self.ends, tile),
+            "down back": partial(product_by_rows, self.wide, self.down, self.ends, tile),
         }
 
 
@@ -77,8 +76,7 @@ def rate(name: str, run: Run) -> float:
 def judged(name: str, run: Run, right: torch.Tensor, last: int) -> float | str:
     """Return TFLOP/s, or why there are none."""
     try:
-        cut = slice(None) if "weights" in name else slice(0, last)
-        far = float((run()[cut].float() - right[cut].float()).norm() / right[cut].float().norm())
+        far = float((run()[:last].float() - right[:last].float()).norm() / right[:last].float().norm())
         return rate(name, run) if far < 0.01 else f"wrong by {far:.3g}"
     except Exception as error:  # a launch that does not fit is one result among others
         return f"{type(error).__name__}: {str(error)[:80]}"

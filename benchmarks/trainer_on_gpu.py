@@ -11,6 +11,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -70,13 +71,12 @@ def python(*words: str) -> list[str]:
 def tests() -> None:
     """All families, 8 bits, and groups of one rank over NCCL, against float32, 16 bits and plain PyTorch."""
     sys.path[:0] = [str(ROOT / "tests"), str(TESTS), str(ROOT / "src")]
-    import test_layouts
-    from test_step_on_gpu import FAMILIES
-
+    test_layouts: Any = import_module("test_layouts")
+    families: dict[str, Any] = import_module("test_step_on_gpu").FAMILIES
     commands: dict[str, list[str]] = {}
-    names = list(FAMILIES)
+    names = list(families)
     for index in range(GROUPS):
-        cases = {name: {"model_type": name} | FAMILIES[name] for name in names[index::GROUPS]}
+        cases = {name: {"model_type": name} | families[name] for name in names[index::GROUPS]}
         Path(f"/tmp/cases-{index}.json").write_text(json.dumps(cases), encoding="utf-8")
         worker = str(TESTS / "families_on_gpu_worker.py")
         commands[f"families-{index}"] = python(worker, f"/tmp/cases-{index}.json", f"/tmp/found-{index}.json")
@@ -118,7 +118,7 @@ def timed(*cases: str) -> Callable[[], None]:
             lines = [
                 line for line in Path("/tmp/case.log").read_text(errors="replace").splitlines() if line.startswith("RESULT ")
             ]
-            row = {"case": case} | (json.loads(lines[-1].removeprefix("RESULT ")) if lines else {})
+            row: dict[str, Any] = {"case": case} | (json.loads(lines[-1].removeprefix("RESULT ")) if lines else {})
             if not lines:
                 say(Path("/tmp/case.log").read_text(errors="replace")[-1500:])
                 continue
@@ -132,6 +132,25 @@ def timed(*cases: str) -> Callable[[], None]:
                 say(f"    {milliseconds:>8.2f} ms  {part}")
 
     return run
+
+
+def changed() -> None:
+    """Kernels and families that changed last, side by side."""
+    sys.path[:0] = [str(ROOT / "tests"), str(TESTS), str(ROOT / "src")]
+    families: dict[str, Any] = import_module("test_step_on_gpu").FAMILIES
+    commands = {"kernels": python("-m", "pytest", "-q", "-p", "no:cacheprovider", str(TESTS / "ops" / "test_kernels_on_gpu.py"))}
+    for name in ("olmoe", "gemma2, wide heads", "olmo2"):
+        place = Path(f"/tmp/case-{name.partition(',')[0]}.json")
+        place.write_text(json.dumps({name: {"model_type": name} | families[name]}), encoding="utf-8")
+        commands[name] = python(str(TESTS / "families_on_gpu_worker.py"), str(place), f"{place}.found")
+    together(commands, 70, 800)
+    found = {path.name: json.loads(path.read_text(encoding="utf-8")) for path in Path("/tmp").glob("case-*.json.found")}
+    (OUT / "tests.json").write_text(json.dumps(found), encoding="utf-8")
+
+
+def many(cases: Mapping[str, tuple[str, int, int, dict[str, Any]]], limit: float) -> Callable[[], None]:
+    """Return a part that times cases in one process."""
+    return lambda: together({"many": python(train.__file__, "--many", json.dumps(cases))}, limit, 6000)
 
 
 def packed() -> None:
@@ -153,10 +172,22 @@ def program(*words: str, limit: float = 200) -> Callable[[], None]:
     return lambda: together({Path(words[0]).stem: python(*words)}, limit, 6000)
 
 
+LAST: dict[str, tuple[str, int, int, dict[str, Any]]] = {
+    "olmoe-1b-7b": ("olmoe-1b-7b", 4, 2048, {"profile": True}),
+    "gemma-2-2b": ("gemma-2-2b", 4, 2048, {"profile": True}),
+    "gemma-2-2b-llama": ("gemma-2-2b as llama", 4, 2048, {}),
+    **{name: train.CASES[name] for name in ("1b", "125m", "ttt-16x128", "qwen3-1.7b")},
+    **{name: unseen_shapes_on_gpu.cases()[name] for name in ("pythia-1.4b 8x1024", "qwen3-1.7b 2x4096", "phi-3-mini 2x2048")},
+    **{name: unseen_shapes_on_gpu.cases()[name] for name in ("gemma-3-270m 16x1024", "ttt-mlp-125m", "ttt-mlp-350m")},
+    "8b-fp8": ("llama-3-8b", 6, 2048, {"precision": "fp8"}),
+}
 FIRST = [name for name in unseen_shapes_on_gpu.cases() if name not in ("olmoe-1b-7b", "llama-3-8b, fp8")]
 """Shapes without those that other parts time."""
 PARTS: dict[str, Callable[[], None]] = {
     "tests": tests,
+    "changed": changed,
+    "probe": program("-m", "meshwise.workers.probe", str(OUT / "probe.jsonl"), "30", "cuda", limit=60),
+    "last": many(LAST, 230),
     "olmoe": timed('olmoe-1b-7b:{"profile":true}'),
     "grouped": program("benchmarks/grouped_products.py", limit=80),
     "shapes": program("benchmarks/unseen_shapes_on_gpu.py", *FIRST, limit=240),

@@ -57,6 +57,8 @@ class Framework:
     casts: Count = 1.0
     """Bytes moved by casts to 8 or 4 bits, over those of casts that are kernels of their own: less where they are part of the norm or
     activation before them."""
+    weight_casts: Count = 0.0
+    """Bytes moved per weight and micro-batch to cast weights to 8 or 4 bits; 0: they are cast once per step, or gathered so."""
     dropout: bool = False
     """Keeps dropout masks, as models of GPT-2's generation do."""
     keeps_intermediates: bool = False

@@ -16,6 +16,8 @@ from meshwise.models.op import Op, fusable_groups
 
 VOCABULARY_STEP = 128
 """Megatron's --make-vocab-size-divisible-by."""
+FORWARD_CASTS = 5 / 8
+"""Share of the bytes of weights' casts in the forward pass, which also looks for the largest value."""
 JOINED_STEP = 16
 """Outputs of joined products are padded to a multiple of this (workers/trainer/ops/fused_projections.py)."""
 
@@ -147,6 +149,9 @@ def _add_layer_op(t: Passes, d: Device, work: Train, cut: Cut, rows: Floats, op:
             t.matmul_back += times * backward
         if d.cast:
             _add_casts(t, d, op, rows * op.m * each, (n, k), times * work.framework.casts)
+            weights = times * each * n * k * work.framework.weight_casts / d.bandwidth
+            t.casts += weights * FORWARD_CASTS
+            t.casts_back += weights * (1 - FORWARD_CASTS)
         _add_elementwise(t, d, op, rows * op.m * each, n, times, model)
     elif op.kind == "attention":
         heads, f = op.m / cut.tp, work.framework

@@ -11,7 +11,7 @@ from meshwise.cost.train.passes import JOINED_STEP
 from meshwise.cost.train.step import UPDATED_TOGETHER
 from meshwise.workers.trainer.models.base import Fusable, Span, build
 from meshwise.workers.trainer.models.ttt.linear import PADDING, LinearLearner
-from meshwise.workers.trainer.ops import wide_attention
+from meshwise.workers.trainer.ops import grouped_products, squares, wide_attention
 from meshwise.workers.trainer.ops.adamw import SMALL, SplitAdamW
 from meshwise.workers.trainer.ops.expert_kernels import expert_product, gather_rows, sum_rows
 from meshwise.workers.trainer.ops.experts import ALIGNED
@@ -19,7 +19,6 @@ from meshwise.workers.trainer.ops.fp8 import FORWARD, cast, fp8_gated_product, f
 from meshwise.workers.trainer.ops.fused_heads import norm_and_rotate, split_and_rotate
 from meshwise.workers.trainer.ops.fused_projections import GATES, ROWS, fused_linear, gated_product, stack
 from meshwise.workers.trainer.ops.softmax import loss_and_gradient, scale
-from meshwise.workers.trainer.ops.squares import sum_of_squares
 
 dice = torch.Generator().manual_seed(0)
 
@@ -65,10 +64,21 @@ def check_split_adamw() -> None:
         torch.testing.assert_close(other.detach().float(), one.detach(), rtol=2**-8, atol=1e-6)
 
 
+def check_grouped_products() -> None:
+    """Rows of experts by their matrices: some experts have no rows, tiles end after their expert, and rows follow the last."""
+    tile = grouped_products.Tile(32, 32, 16, 4, 2)
+    loads, ends = [0, 48, 96, 0, 33], torch.tensor([0, 48, 144, 144, 177], dtype=torch.int32)
+    rows, weights = torch.randn(200, 48, generator=dice), torch.randn(5, 48, 64, generator=dice)
+    found = grouped_products.product_by_rows(rows, weights, ends, tile)
+    for part, weight in zip(zip(rows[:177].split(loads), found[:177].split(loads), strict=True), weights, strict=True):
+        torch.testing.assert_close(part[1], part[0] @ weight, rtol=1e-4, atol=1e-4)
+
+
 def check_squares() -> None:
-    tensors = [torch.randn(*shape, generator=dice) for shape in ((1030, 1031), (7, 5), (3,))]
-    torch.testing.assert_close(sum_of_squares(tensors), sum(tensor.square().sum() for tensor in tensors))
-    torch.testing.assert_close(sum_of_squares(tensors[:1]), tensors[0].square().sum())
+    squares.PROGRAMS, squares.AT_ONCE, squares.LARGE = 3, 64, 1000
+    tensors = [torch.randn(*shape, generator=dice) for shape in ((30, 41), (7, 5), (3,))]
+    torch.testing.assert_close(squares.sum_of_squares(tensors), sum(tensor.square().sum() for tensor in tensors))
+    torch.testing.assert_close(squares.sum_of_squares(tensors[:1]), tensors[0].square().sum())
 
 
 def check_wide_attention(heads: int, shared: int, length: int, cap: float) -> None:
@@ -231,6 +241,7 @@ assert JOINED_STEP == ROWS == PADDING
 assert UPDATED_TOGETHER == SMALL
 check_scale()
 check_squares()
+check_grouped_products()
 wide_attention.COLUMNS, wide_attention.AT_ONCE = 16, 4 * 2 * 24 * 24
 check_wide_attention(4, 2, 24, 5.0)
 check_wide_attention(2, 2, 33, 0.0)

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from meshwise.workers.trainer.ops import grouped_products
 from meshwise.workers.trainer.ops.fused_projections import GATES, activation_of
 
 AT_ONCE = 1024
@@ -64,7 +65,7 @@ def gather_rows(x: Tensor, choices: Tensor, chosen: int) -> Tensor:
     out = x.new_empty(len(choices), x.shape[1])
     run: Any = _gather[(len(choices),)]
     block = min(2 * AT_ONCE, triton.next_power_of_2(x.shape[1]))
-    run(x.contiguous(), choices, out, x.shape[1], len(x) * chosen, chosen, block)
+    run(x.contiguous(), choices, out, x.shape[1], len(x) * chosen, chosen, block, num_warps=2)
     return out
 
 
@@ -145,18 +146,25 @@ def _(rows: Tensor, gate_up: Tensor, down: Tensor, shares: Tensor, ends: Tensor,
     return rows.new_empty(rows.shape[0], down.shape[1]), rows.new_empty(rows.shape[0], gate_up.shape[1])
 
 
+def _by_experts(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
+    """Multiply rows by the matrices (experts, inputs, outputs) of their experts, by the faster kernel where its tiles fit."""
+    if rows.is_cuda and grouped_products.fits(weights):
+        return grouped_products.product_by_rows(rows, weights, ends)
+    return torch._grouped_mm(rows, weights, offs=ends)
+
+
 @torch.library.custom_op("meshwise::expert_product_backward", mutates_args=())
 def _expert_product_backward(
     by_out: Tensor, rows: Tensor, both: Tensor, gate_up: Tensor, down: Tensor, shares: Tensor, ends: Tensor, activation: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients with respect to rows, gate and up, down, and shares."""
     by_out = by_out.contiguous()
-    between = torch._grouped_mm(by_out, down, offs=ends)
+    between = _by_experts(by_out, down, ends)
     by_both, by_shares = torch.empty_like(both), torch.empty_like(shares)
     _run_gate(both, between, shares, activation, (by_both, by_shares))
     by_down = torch._grouped_mm(by_out.transpose(-2, -1), between, offs=ends)
     by_gate_up = torch._grouped_mm(by_both.transpose(-2, -1), rows, offs=ends)
-    return torch._grouped_mm(by_both, gate_up, offs=ends), by_gate_up, by_down, by_shares
+    return _by_experts(by_both, gate_up, ends), by_gate_up, by_down, by_shares
 
 
 @_expert_product_backward.register_fake
