@@ -38,6 +38,11 @@ def stored_as(model_type: str) -> Architecture | None:
     return next((one for one in known if model_type in one.model_types), None)
 
 
+def module_names(model_type: str) -> Mapping[str, str]:
+    """Return the names of linear layers in transformers by Op."""
+    return describe(model_type).tables["modules"]
+
+
 def read(config: Config) -> Body:
     description = describe(config.model_type)
     reason = description.refusal or (description.family == TOWER and "it is a tower beside a language model, and none by itself")
