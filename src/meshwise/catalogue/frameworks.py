@@ -109,6 +109,10 @@ class Framework:
     """Tensor parallelism also splits the heads of recurrent layers."""
     offload: tuple[str, ...] = ()
     """Values of the axis `offload` that it offers besides none."""
+    offloads_gradients: bool = False
+    """Gradients leave the device with the optimizer state that is offloaded."""
+    adapter_input_bytes: Count = 0.0
+    """Bytes per element of the copy of its input that every adapter keeps (PEFT casts it); 0: adapters read what the layer keeps."""
     bucket: Count = 0.0
     """Parameters whose gradients are reduced in one collective; 0: those of a layer."""
     gathers_tensors: bool = False

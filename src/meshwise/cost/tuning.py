@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
 from meshwise.errors import UserError, nearest, quoted
-from meshwise.models.modules import ALL_LINEAR
+from meshwise.models.op import ALL_LINEAR
 
 Method = Literal["full", "lora", "dora", "qlora", "freeze"]
 METHODS: tuple[Method, ...] = get_args(Method)

@@ -1,4 +1,8 @@
-"""Modules: the linear layers of a model by their names in transformers, which adapters are attached to."""
+"""Modules: the linear layers of a model by their names in transformers, which adapters are attached to.
+
+Experts are parameters in transformers 5, not linear layers. PEFT adapts those of the types that it converts
+(peft/utils/transformers_weight_conversion.py); their architecture files name them.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -6,11 +10,8 @@ from functools import lru_cache
 
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.models.model import Model, family_of
-from meshwise.models.op import Op
+from meshwise.models.op import ALL_LINEAR, Op
 
-ALL_LINEAR = "all-linear"
-"""PEFT's word for every linear layer except the output head. Experts are parameters in transformers 5; PEFT adapts those of the types that
-it converts (peft/utils/transformers_weight_conversion.py), whose architecture files name them."""
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "attention": ("attention", "linear attention", "ssm", "ttt"),
     "mlp": ("ffw", "experts"),

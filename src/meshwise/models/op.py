@@ -98,6 +98,8 @@ class Op:
         return self.count * (self.cache * self.kept(context) + self.state)
 
 
+ALL_LINEAR = "all-linear"
+"""PEFT's word for every linear layer except the output head."""
 BY_OUTPUT = ("column", "kv", "heads")
 """Values of `shard` that divide the outputs of a product."""
 
