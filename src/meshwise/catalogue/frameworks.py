@@ -98,7 +98,7 @@ class Framework:
     """Recomputes a layer only up to its last product, whose result no gradient needs: XLA removes it, PyTorch's checkpoint stops there."""
     unstated: tuple[str, ...] = ()
     """Its documented values of axes that a run does not state, such as "recompute=full"."""
-    schedules: tuple[Literal["1f1b", "interleaved", "zero-bubble"], ...] = ("1f1b", "interleaved")
+    schedules: tuple[Literal["1f1b", "interleaved", "zero-bubble", "naive"], ...] = ("1f1b", "interleaved")
     splits_recomputed: bool = True
     """Recompute works with schedules that delay weight gradients."""
     sequence_parallel: Literal["never", "choice", "always"] = "choice"
@@ -172,11 +172,19 @@ class Framework:
         return self if kind == "gpu" else replace(self, splits_weights=False, joins_products=False, graphs=False)
 
 
-def usual(kind: str, model_type: str) -> str:
-    """Return the framework that most people use on a kind of chip; for test-time training, meshwise's own trainer."""
+def usual(kind: str, model_type: str, *, devices: int, nodes: int, adapts: bool = False) -> tuple[str, ...]:
+    """Return the frameworks that most people use on a machine, the usual one first, then those that need less memory: a trainer of one
+    process on one device, FSDP in one node, Megatron on several nodes, where it trains no adapters (`adapts`). For test-time training,
+    meshwise's own trainer."""
     if model_type == "ttt":
-        return "meshwise"
-    return "maxtext" if kind == "tpu" else "megatron"
+        return ("meshwise",)
+    if kind == "tpu":
+        return ("maxtext",)
+    if devices == 1:
+        return ("accelerate", "fsdp", "deepspeed")
+    if nodes > 1 and not adapts:
+        return ("megatron",)
+    return ("fsdp", "accelerate", "deepspeed")
 
 
 @files.cached

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from meshwise import units
 from meshwise.catalogue.frameworks import LOSSES
-from meshwise.cost import axes
+from meshwise.cost import axes, tuning
 from meshwise.cost.axes import Bounds
 from meshwise.cost.precision import PRECISIONS
 from meshwise.cost.reliability import ACCEPTED
@@ -60,6 +60,10 @@ def _parameters(value: str | float) -> float:
     return number
 
 
+def _tune(value: str) -> str:
+    return tuning.parse(value).write() if value else ""
+
+
 def _batch(value: str | int) -> str | int:
     """Return the text unparsed: the meaning of '4M' depends on the sequence length, which the text may contain ('2048x4096')."""
     return value if not value or (isinstance(value, int) and value > 0) else str(value)
@@ -72,6 +76,7 @@ _LENGTHS: "Kind[str | list[int] | tuple[int, ...], tuple[int, ...]]" = Kind(
 )
 _PARAMETERS: Kind[str | float, float] = Kind(_parameters, _EXACT_COUNT, "COUNT")
 _BATCH: "Kind[str | int, Any]" = Kind(_batch, str, "BATCH", ordered=True)
+_TUNE: Kind[str, str] = Kind(_tune, str, "METHOD[:RANK[:TARGETS]]")
 _TOP = whole(1, 1000)
 
 
@@ -92,11 +97,15 @@ class TrainAsk(Ask):
     seq: int = asked(default="4k", converter=LENGTH, help="Sequence length.", vary="4k..128k")
     tokens: float = asked(default=0.0, converter=_TOKENS, help="Tokens to train on (15T); adds days, cost and energy.")
     framework: str = asked(
-        default="", converter=TEXT, complete="frameworks", vary="megatron,torchtitan", shown="megatron, maxtext on TPUs",
+        default="", converter=TEXT, complete="frameworks", vary="megatron,torchtitan", shown="by machine: accelerate, fsdp, megatron",
         help="megatron, megatron-bridge, torchtitan, fsdp, deepspeed, nanotron, maxtext, ... (meshwise show frameworks)."
     )  # fmt: skip
     precision: str = asked(default="bf16", converter=choice(*PRECISIONS), help="Precision of matrix products.", vary="bf16,fp8")
     optimizer: str = asked(default="adamw", converter=choice(*OPTIMIZER_BYTES), help="Optimizer.", vary="adamw,muon")
+    tune: str = asked(
+        default="", converter=_TUNE, shown="full", vary="lora:8,lora:64",
+        help="What is trained: full, lora:RANK[:TARGETS], dora:16, qlora:16:q_proj,v_proj, freeze:LAYERS.",
+    )  # fmt: skip
     loss: str = asked(
         default="", converter=choice("", *LOSSES), shown="as the framework", vary="materialised,chunked,fused",
         help="How the loss is computed: all logits, in chunks, or fused.",

@@ -6,7 +6,7 @@ import numpy as np
 
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.frameworks import Framework
-from meshwise.cost.axes import OFFLOAD
+from meshwise.cost.axes import OFFLOAD, SCHEDULES
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.distinct import Groups
 from meshwise.cost.train.parameters import ADAPTER_BYTES, Tuned, tuned
@@ -166,7 +166,8 @@ class ActivationMemory:
         left, working = _activations(model, work, a)
         rows = a.mbs * (work.seq / a.cp)
         per_layer = rows * left / model.decoder.layers
-        held = layers[0] * np.minimum(a.pp, microbatches)
+        naive = a.schedule == SCHEDULES.index("naive")  # one micro-batch at a time is in all stages
+        held = layers[0] * np.where(naive, 1.0, np.minimum(a.pp, microbatches))
         # offloaded activations stay on the device for the layer that computes and the one that is copied
         offloaded = a.offload == OFFLOAD.index("activations")
         first, last = (np.where(offloaded, np.minimum(2.0, count), count) * per_layer for count in (held, layers[1]))

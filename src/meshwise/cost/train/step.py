@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwise.catalogue.frameworks import Framework
-from meshwise.cost.axes import OFFLOAD
+from meshwise.cost.axes import OFFLOAD, SCHEDULES
 from meshwise.cost.layout import Floats, Layouts
 from meshwise.cost.parts import TRAIN_PARTS
 from meshwise.cost.train.comm import Communicators, DataParallel, Fabric
@@ -36,6 +36,7 @@ from meshwise.cost.train.question import Question
 from meshwise.cost.train.stages import layers_before, stage_layers
 from meshwise.cost.work import PAGED_BYTES
 
+NAIVE = SCHEDULES.index("naive")
 UPDATED_TOGETHER = 2**16
 """Weights up to which a tensor is updated in one kernel together with other small tensors (workers/trainer/ops/adamw.py)."""
 SUM_BYTES, OWN_SUM = 10.0, 4
@@ -218,9 +219,9 @@ def pass_times(q: Question, a: Layouts, seconds: dict[str, Floats]) -> PassTimes
 
 def _bubble(q: Question, a: Layouts, times: tuple[PassTimes, PassTimes], m: Floats, stage: Floats, others: Floats) -> Floats:
     """Return the idle time of the slowest stage: the critical path of the schedule minus the stage's own work; interleaved, the other
-    stages' time, which the caller divides by vpp (arXiv:2104.04473, 2.2.2)."""
-    idle = others.copy()
-    rows = np.flatnonzero((a.pp > 1) & (a.vpp == 1))
+    stages' time, which the caller divides by vpp (arXiv:2104.04473, 2.2.2); of stages that run one after another, the work of all others."""
+    idle = np.where(a.schedule == NAIVE, m, 1.0) * others
+    rows = np.flatnonzero((a.pp > 1) & (a.vpp == 1) & (a.schedule != NAIVE))
     if not len(rows):
         return idle
     q, a, microbatches = replace(q, model=q.model.take(rows)), a.take(rows), m[rows]
@@ -237,7 +238,8 @@ def _stage_sends(q: Question, comm: Communicators, a: Layouts) -> Floats:
     copies = np.where(q.work.framework.scatters_stage_bytes | (a.sp > 0), a.tp, 1)
     size = 2.0 * a.mbs * q.work.seq / a.cp * q.model.decoder.hidden / copies
     seconds = 2 * (size / comm.stage.bandwidth + comm.stage.latency)
-    return np.where(a.pp > 1, q.calibration.exposed_stage * seconds, 0.0)
+    boundaries = np.where(a.schedule == NAIVE, a.pp - 1, 1.0)
+    return np.where(a.pp > 1, q.calibration.exposed_stage * seconds * boundaries, 0.0)
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,9 @@ class TrainPlan(plans.Plan[TrainAsk, Choice]):
 
     @cached_property
     def _question(self) -> Question:
-        return self.ask.question()
+        from meshwise.plan.train import lookup
+
+        return lookup.question(self.ask, in_turn=self.best.layout["schedule"] == "naive")
 
     def explain(self, versus: str = "") -> "Explanation":
         """Explain why the best layout won, against the runner-up or against a layout of your own ('tp=8,pp=6')."""

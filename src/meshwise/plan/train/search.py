@@ -378,7 +378,9 @@ def _inner(
     """Return every combination of ZeRO stage, recompute, sequence parallelism, schedule and offload for partial layouts with these
     stages. `sharded`: dp_shard x cp > 1; `tensor`: tp > 1; `named`: the user bounds recompute, so that no way is left out."""
     f = q.work.framework
-    schedules = [(SCHEDULES.index("1f1b"), 1)]
+    schedules = [(SCHEDULES.index("1f1b"), 1)] if pp == 1 or "1f1b" in f.schedules else []
+    if pp > 1 and "naive" in f.schedules:
+        schedules.append((SCHEDULES.index("naive"), 1))
     if pp > 1 and "interleaved" in f.schedules:
         schedules += [(SCHEDULES.index("interleaved"), v) for v in divisors(per_stage)[1:]]
     if pp > 1 and "zero-bubble" in f.schedules:
