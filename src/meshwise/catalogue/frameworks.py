@@ -73,6 +73,8 @@ class Framework:
     """Bytes per element of the weights used in computation. The float32 master copy belongs to the optimizer."""
     shards_master: bool = False
     """With ZeRO 3 the sharded float32 weights are the master copy, and only gathered layers exist in 16 bits."""
+    pure_unsharded: bool = False
+    """Where nothing is sharded, weights, gradients and moments all have the 16 bits of the checkpoint, without a float32 copy."""
     loss: Loss = "materialised"
     """Its default: all logits exist at once; they are computed in chunks; or the loss is fused with the output head."""
     logit_bytes: Count = 8.0

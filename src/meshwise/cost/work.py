@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from meshwise import units
+from meshwise.cost.objective import SFT, Objective
 from meshwise.cost.precision import RECIPES, Precision, Recipe
 from meshwise.cost.reliability import Reliability
 from meshwise.cost.tuning import FULL, Tuning
@@ -29,6 +30,10 @@ OPTIMIZER_BYTES: dict[str, float] = {
 """Bytes per parameter besides weights and gradients: a float32 master copy, and the moments of each optimizer. GaLore's moments have a
 quarter of the rank of its matrices (arXiv:2403.03507, section 5.1), and a projector of about half a byte per weight; LOMO has neither
 moments nor a master copy."""
+MASTER_BYTES = 4.0
+"""Of these, the bytes of the float32 master copy."""
+NATIVE = ("adamw", "muon", "sgd-momentum", "galore")
+"""Optimizers whose moments have the dtype of the weights: half of the float32 bytes above where weights have 16 bits."""
 PAGED_BYTES = {"adamw-paged": 8.0, "adamw-paged-8bit": 2.0}
 """Of these, the bytes that a paged optimizer keeps in host memory when the device is full (bitsandbytes, CUDA unified memory)."""
 FUSED_UPDATE = "lomo"
@@ -55,6 +60,7 @@ class Train:
     optimizer: str = "adamw"
     tuning: Tuning = FULL
     """Which parameters are trained."""
+    objective: Objective = SFT
     tokens: float = 0.0
     """Tokens of the whole run; 0 where only the step matters."""
     ramp: tuple[int, ...] = ()

@@ -6,6 +6,7 @@ from meshwise import units
 from meshwise.catalogue.frameworks import LOSSES
 from meshwise.cost import axes, tuning
 from meshwise.cost.axes import Bounds
+from meshwise.cost.objective import OBJECTIVES
 from meshwise.cost.precision import PRECISIONS
 from meshwise.cost.reliability import ACCEPTED
 from meshwise.cost.work import OPTIMIZER_BYTES, Train, parse_batch
@@ -37,6 +38,7 @@ if TYPE_CHECKING:  # help and completion only read the fields and must not wait 
 
 LAYOUT = "Layout"
 MACHINE = "Machine and price"
+TUNING = "Data and objective (with --tune)"
 FAILURES = "Failures (with --tokens)"
 SHAPE = "Model shape (instead of MODEL)"
 TARGETS = "Latency targets"
@@ -105,6 +107,21 @@ class TrainAsk(Ask):
     tune: str = asked(
         default="", converter=_TUNE, shown="full", vary="lora:8,lora:64",
         help="What is trained: full, lora:RANK[:TARGETS], dora:16, qlora:16:q_proj,v_proj, freeze:LAYERS.",
+    )  # fmt: skip
+    objective: str = asked(
+        default="sft",
+        converter=choice(*OBJECTIVES),
+        help="Loss: pairs, a reference model or generated answers add work.",
+        group=TUNING,
+    )
+    data: str = asked(default="", converter=TEXT, help="Rows to train on, as JSONL: adds hours and cost.", group=TUNING)
+    epochs: int = asked(default=1, converter=whole(1, 10_000), help="Passes over --data.", group=TUNING)
+    packing: bool = asked(
+        default=True, converter=FLAG, help="Rows of --data are packed into whole sequences, instead of padded.", group=TUNING
+    )
+    ram: float = asked(
+        default=0.0, converter=quantity("bytes", positive=True), help="Memory of each host, for offload: 64GB.", shown="the cluster's",
+        group=MACHINE,
     )  # fmt: skip
     loss: str = asked(
         default="", converter=choice("", *LOSSES), shown="as the framework", vary="materialised,chunked,fused",

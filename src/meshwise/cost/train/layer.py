@@ -35,11 +35,12 @@ def layer_seconds(q: Question, comm: Communicators, p: Passes, a: Layouts) -> tu
     how = tuned(q.model, q.work.tuning)
     products = p.projections * again.projections + p.outputs * again.outputs + (p.matmul - p.projections - p.outputs) * again.mlp
     recomputed = (products + p.core * again.core + (bytewise + p.casts) * again.elementwise) / layers * how.inputs
-    passes_made = 2 + np.maximum(np.ceil(again.mlp), np.ceil(again.projections)) * (a.recompute > 0)
+    once = q.work.objective.forwards  # more forward passes, without gradients
+    passes_made = 2 + once + np.maximum(np.ceil(again.mlp), np.ceil(again.projections)) * (a.recompute > 0)
     parts: dict[str, Floats] = {
-        "matmul": (p.matmul + p.matmul_back) / layers,
-        "attention": (p.core + p.core_back) / layers,
-        "elementwise": (bytewise + how.inputs * backward_bytes(bytewise) + p.casts + p.casts_back) / layers,
+        "matmul": ((1 + once) * p.matmul + p.matmul_back) / layers,
+        "attention": ((1 + once) * p.core + p.core_back) / layers,
+        "elementwise": ((1 + once) * (bytewise + p.casts) + how.inputs * backward_bytes(bytewise) + p.casts_back) / layers,
         "recompute": recomputed,
     }
     compute = sum(parts.values(), np.zeros(1))
@@ -84,9 +85,13 @@ def host_link(q: Question) -> float:
 
 def head_seconds(q: Question, comm: Communicators, p: Passes, a: Layouts) -> dict[str, Floats]:
     """Return seconds of the output head and the loss for one micro-batch."""
-    rows = a.mbs * q.work.seq / a.cp
+    rows, once = a.mbs * q.work.seq / a.cp, q.work.objective.forwards
     wire = np.where(a.tp > 1, comm.tp.reduce(2 * rows * q.model.decoder.hidden), 0.0)
-    return {"matmul": p.head + p.head_back, "elementwise": p.logits, "tp": q.calibration.exposed_tp * wire}
+    return {
+        "matmul": (1 + once) * p.head + p.head_back,
+        "elementwise": (1 + once / 2) * p.logits,
+        "tp": q.calibration.exposed_tp * wire,
+    }
 
 
 def _tensor_parallel(q: Question, comm: Communicators, a: Layouts) -> Floats:

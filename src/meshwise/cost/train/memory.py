@@ -9,9 +9,9 @@ from meshwise.catalogue.frameworks import Framework
 from meshwise.cost.axes import OFFLOAD, SCHEDULES
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.distinct import Groups
-from meshwise.cost.train.parameters import ADAPTER_BYTES, Tuned, tuned
+from meshwise.cost.train.parameters import ADAPTER_BYTES, Parameters, Tuned, tuned
 from meshwise.cost.train.recompute import Kept, kept
-from meshwise.cost.work import FUSED_UPDATE, OPTIMIZER_BYTES, PAGED_BYTES, Train
+from meshwise.cost.work import FUSED_UPDATE, MASTER_BYTES, NATIVE, OPTIMIZER_BYTES, PAGED_BYTES, Train
 from meshwise.models.model import Model
 
 GATHERED = 3.0
@@ -136,6 +136,8 @@ class StateMemory:
     def of(model: Model, work: Train, a: Layouts, layers: tuple[Floats, Floats], microbatches: Floats) -> "StateMemory":
         f, how = work.framework, tuned(model, work.tuning)
         states = _states(how, work, a, np.stack(layers), microbatches)
+        if work.objective.reference and not how.adapted:
+            states["weights"] = states["weights"] + _reference(Parameters.of(model), a, np.stack(layers))
         replaces = f.splits_weights & (a.devices == 1) & (microbatches == 1) & (not how.adapted)
         bucket = f.bucket if how.frozen is None else min(f.bucket, how.trained.total)
         buckets = 2.0 * bucket * f.reduced_bytes * (a.dp_shard * a.cp > 1)
@@ -208,6 +210,8 @@ def _logits(model: Model, work: Train, rows: Floats, a: Layouts, trained: bool) 
     the gradient of its input; fused with the head, only the latter two. A vocabulary that is not a multiple of 64 is padded, in a copy of
     the head."""
     f, vocabulary, hidden = work.framework, model.decoder.vocab, model.decoder.hidden
+    if not work.objective.vocabulary:
+        return np.zeros_like(rows)
     if work.loss_kind == "materialised":
         return rows * (vocabulary * f.logit_bytes) / a.tp
     whole = 2.0 * rows * vocabulary / a.tp
@@ -232,7 +236,9 @@ def state_bytes(work: Train, a: Layouts, microbatches: Floats) -> tuple[Floats, 
         gradients = np.where(a.zero >= 3, 0.0, gradients)
     if work.optimizer == FUSED_UPDATE:
         return np.zeros_like(gradients), np.zeros_like(gradients)
-    return gradients, np.where(split, whole - 2.0, whole)
+    pure = f.pure_unsharded & (a.zero == 0)
+    moments = (OPTIMIZER_BYTES[work.optimizer] - MASTER_BYTES) / (2 if work.optimizer in NATIVE else 1)
+    return np.where(pure, 2.0, gradients), np.where(pure, moments, np.where(split, whole - 2.0, whole))
 
 
 def _states(how: Tuned, work: Train, a: Layouts, layers: Floats, microbatches: Floats) -> dict[str, Floats]:
@@ -263,6 +269,13 @@ def _states(how: Tuned, work: Train, a: Layouts, layers: Floats, microbatches: F
         "gradients": per_gradient * reduced * ~(offloaded & f.offloads_gradients),
         "optimizer": (per_state - paged) * sharded * ~offloaded,
     }
+
+
+def _reference(sizes: Parameters, a: Layouts, layers: Floats) -> Floats:
+    """Return bytes of a frozen copy of the model in 16 bits, sharded as ZeRO 3 shards weights."""
+    held = sizes.on_stage(layers, a)
+    gathers = (a.zero >= 3) & (a.pp == 1)
+    return 2.0 * np.where(gathers, sizes.sharded(*held, a), sum(held))
 
 
 def weight_bytes(work: Train) -> float:

@@ -219,7 +219,7 @@ def pass_times(q: Question, a: Layouts, seconds: dict[str, Floats]) -> PassTimes
 
 def _bubble(q: Question, a: Layouts, times: tuple[PassTimes, PassTimes], m: Floats, stage: Floats, others: Floats) -> Floats:
     """Return the idle time of the slowest stage: the critical path of the schedule minus the stage's own work; interleaved, the other
-    stages' time, which the caller divides by vpp (arXiv:2104.04473, 2.2.2); of stages that run one after another, the work of all others."""
+    stages' time, which the caller divides by vpp (arXiv:2104.04473, 2.2.2); of stages that run one after another, that of all others."""
     idle = np.where(a.schedule == NAIVE, m, 1.0) * others
     rows = np.flatnonzero((a.pp > 1) & (a.vpp == 1) & (a.schedule != NAIVE))
     if not len(rows):

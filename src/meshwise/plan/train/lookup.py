@@ -5,6 +5,7 @@ from typing import Any, cast
 
 from meshwise.catalogue import calibrations, chips, clusters, frameworks, levels
 from meshwise.catalogue.chips import Chip, Cluster, Link
+from meshwise.cost.objective import OBJECTIVES, Objective
 from meshwise.cost.reliability import Reliability
 from meshwise.cost.train.parameters import tuned
 from meshwise.cost.train.question import Question
@@ -14,6 +15,10 @@ from meshwise.errors import UserError, quoted
 from meshwise.models import find
 from meshwise.models.model import Model
 from meshwise.plan.ask import TrainAsk
+from meshwise.plan.train import dataset
+
+PADDED_TOGETHER = 8
+"""Sequences of a micro-batch that are padded to the longest of them, at most. An assumption: the search chooses the micro-batch later."""
 
 
 def question(ask: TrainAsk, model: Model | None = None, *, in_turn: bool = False) -> Question:
@@ -28,13 +33,15 @@ def question(ask: TrainAsk, model: Model | None = None, *, in_turn: bool = False
         raise UserError(
             f"cluster {quoted(ask.on)} mixes nodes; training is planned on one kind of node, or on unequal cards in one node"
         )
-    cluster = clusters.adjusted(cluster, link=ask.link, price=ask.price)
+    cluster = clusters.adjusted(cluster, link=ask.link, price=ask.price, memory=ask.ram)
     if len(cluster.chips) > 1:
         cluster = alike(cluster, in_turn=in_turn)
-    model = model or find.find_model(ask.model)
+    model, objective = model or find.find_model(ask.model), OBJECTIVES[ask.objective or "sft"]
+    if not objective.vocabulary:
+        model = without_head(model)
     framework = frameworks.find_framework(ask.framework or candidates(ask, cluster, model)[0])
     work = Train(
-        batch=ask.batch,
+        batch=ask.batch * objective.sequences,
         seq=ask.seq,
         framework=framework,
         precision=cast(Any, ask.precision or "bf16"),
@@ -42,7 +49,8 @@ def question(ask: TrainAsk, model: Model | None = None, *, in_turn: bool = False
         compiled=ask.compile,
         optimizer=ask.optimizer or "adamw",
         tuning=parse(ask.tune or "full"),
-        tokens=ask.tokens,
+        objective=objective,
+        tokens=ask.tokens or _data_tokens(ask, model, objective),
         ramp=ask.ramp,
         imbalance=ask.imbalance,
         reliability=Reliability(**ask.failures),
@@ -53,12 +61,38 @@ def question(ask: TrainAsk, model: Model | None = None, *, in_turn: bool = False
     return Question.of(model, cluster, work, calibration, chips.host_bandwidth(cluster))
 
 
+def without_head(model: Model) -> Model:
+    """Return a model without its output head, as reward and embedding models are."""
+    placed = tuple((block, op) for block, op in model.placed if op.name != "head")
+    return replace(model, placed=placed, decoder=replace(model.decoder, tied=True))
+
+
+def _data_tokens(ask: TrainAsk, model: Model, objective: Objective) -> float:
+    """Return the tokens that a run over `--data` computes, padding included; 0 without data."""
+    if not ask.data:
+        return 0.0
+    if model.decoder.context and ask.seq > model.decoder.context:
+        raise UserError(f"--seq {ask.seq:,} exceeds the {model.decoder.context:,} tokens of context of {model.name}")
+    number, each, _ = dataset.epoch(dataset.read(ask.data, objective), ask.seq, padded_together(ask), packing=ask.packing)
+    return ask.epochs * number * each
+
+
+def padded_together(ask: TrainAsk) -> int:
+    """Return how many sequences are assumed to be padded to the longest of them."""
+    return min(ask.batch, PADDED_TOGETHER)
+
+
 def candidates(ask: TrainAsk, cluster: Cluster, model: Model) -> tuple[str, ...]:
     """Return the frameworks to plan with, the usual one on these devices first; only the user's own where one is named."""
     if ask.framework:
         return (ask.framework,)
     adapts = parse(ask.tune or "full").adapts
     return frameworks.usual(cluster.chip.kind, model.model_type, devices=cluster.devices, nodes=cluster.node_count, adapts=adapts)
+
+
+def mixed(ask: TrainAsk) -> bool:
+    """Return whether the devices are of several kinds."""
+    return len(clusters.find_cluster(ask.on).chips) > 1
 
 
 def alike(cluster: Cluster, *, in_turn: bool) -> Cluster:
