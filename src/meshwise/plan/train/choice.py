@@ -94,7 +94,7 @@ def too_large(q: Question, found: Found, helps: Callable[[], str] = str) -> str:
     change, more = helps(), enough(q, need)
     advice = "; or ".join(filter(None, (change, more and f"{more:,} devices would do")))
     return (
-        f"{q.model.name} does not fit on {q.cluster.name} with {q.work.framework.name}: the smallest of {found.evaluated:,} layouts needs "
+        f"{q.model.name} does not fit on {q.cluster.name}: the smallest of {found.evaluated:,} layouts of {q.work.framework.name} needs "
         f"{need / GIB:.1f} GiB per device, {q.chip.name} has {have / GIB:.1f}{f'; {advice}' if advice else ''}"
     )
 

@@ -50,7 +50,7 @@ def question(ask: TrainAsk, model: Model | None = None, *, in_turn: bool = False
         optimizer=ask.optimizer or "adamw",
         tuning=parse(ask.tune or "full"),
         objective=objective,
-        tokens=ask.tokens or _data_tokens(ask, model, objective),
+        tokens=_data_tokens(ask, model, objective) or ask.tokens,
         ramp=ask.ramp,
         imbalance=ask.imbalance,
         reliability=Reliability(**ask.failures),
@@ -71,6 +71,8 @@ def _data_tokens(ask: TrainAsk, model: Model, objective: Objective) -> float:
     """Return the tokens that a run over `--data` computes, padding included; 0 without data."""
     if not ask.data:
         return 0.0
+    if ask.tokens:
+        raise UserError("--tokens and --data both state how much to train on; give one of them")
     if model.decoder.context and ask.seq > model.decoder.context:
         raise UserError(f"--seq {ask.seq:,} exceeds the {model.decoder.context:,} tokens of context of {model.name}")
     number, each, _ = dataset.epoch(dataset.read(ask.data, objective), ask.seq, padded_together(ask), packing=ask.packing)

@@ -21,6 +21,7 @@ from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train import lookup, remedies, tuning
 from meshwise.plan.train.choice import Choice, distinct, no_progress, too_large
 from meshwise.plan.train.search import Found, check_divides, search
+from meshwise.plan.train.tuning import TuningFacts
 
 if TYPE_CHECKING:
     from meshwise.plan.train.explain import Explanation
@@ -45,8 +46,8 @@ class TrainPlan(plans.Plan[TrainAsk, Choice]):
     cluster: dict[str, str | int | float | None]
     """The cluster that `--on` names: name, chip and its kind, devices, nodes (or pods), dollars per device and hour."""
     framework: str
-    tuning: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Figures of `tuning.TuningFacts` where a tuning, data or an objective was asked for."""
+    tuning: TuningFacts | None = None
+    """Where a tuning, data or an objective was asked for."""
     notes: tuple[str, ...] = ()
     versions: dict[str, str] = field(default_factory=dict[str, str])
 

@@ -1,11 +1,9 @@
 """What a plan of tuning says beside its layouts: what is trained, what is left of the memory, and what the data takes."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from meshwise.catalogue.records import plain
 from meshwise.cost.axes import RECOMPUTE
 from meshwise.cost.layout import Layouts
 from meshwise.cost.train.parameters import ADAPTER_BYTES, tuned
@@ -53,10 +51,10 @@ class TuningFacts:
     dollars: float | None = None
 
 
-def facts(ask: TrainAsk, q: Question, best: Choice) -> dict[str, Any]:
-    """Return the figures of a tuning; empty where neither a tuning nor data or another objective than plain text was asked for."""
+def facts(ask: TrainAsk, q: Question, best: Choice) -> TuningFacts | None:
+    """Return the figures of a tuning; None where neither a tuning nor data or another objective than plain text was asked for."""
     if not (ask.tune or ask.data or q.work.objective.name != "sft"):
-        return {}
+        return None
     how = tuned(q.model, q.work.tuning)
     batch, batch_recompute = largest_batch(q, best)
     longest, longest_recompute = longest_sequence(q, best)
@@ -71,7 +69,7 @@ def facts(ask: TrainAsk, q: Question, best: Choice) -> dict[str, Any]:
         longest=longest,
         longest_recompute=longest_recompute,
     )
-    return plain(_with_data(found, ask, q, best) if ask.data else found)
+    return _with_data(found, ask, q, best) if ask.data else found
 
 
 def _with_data(found: TuningFacts, ask: TrainAsk, q: Question, best: Choice) -> TuningFacts:

@@ -141,26 +141,26 @@ def below_table(plan: TrainPlan) -> list[str]:
 def tuning_lines(plan: TrainPlan) -> list[str]:
     """Return what a tuning trains, what fits, and what the data takes, one sentence per line; nothing for a plan without tuning."""
     found, best = plan.tuning, plan.best
-    if not found:
+    if found is None:
         return []
-    share = f"{100 * found['trained'] / found['parameters']:.3g}% of {units.show(found['parameters'], 'count', digits=3)}"
-    saved = units.show(found["saved_bytes"], "bytes", binary=True, digits=3)
+    share = f"{100 * found.trained / found.parameters:.3g}% of {units.show(found.parameters, 'count', digits=3)}"
+    saved = units.show(found.saved_bytes, "bytes", binary=True, digits=3)
     lines = [
-        f"Trains {found['trained']:,} parameters ({share}); saved as {saved}.",
-        f"Fits with {units.show(found['free'], 'bytes', binary=True, digits=3)} to spare. Largest micro-batch: "
-        f"{found['largest_batch']:,} x {plan.ask.seq:,} ({_with(found['largest_batch_recompute'])}); longest sequence: "
-        f"{found['longest']:,} tokens ({_with(found['longest_recompute'])}).",
+        f"Trains {found.trained:,} parameters ({share}); saved as {saved}.",
+        f"Fits with {units.show(found.free, 'bytes', binary=True, digits=3)} to spare. Largest micro-batch: "
+        f"{found.largest_batch:,} x {plan.ask.seq:,} ({_with(found.largest_batch_recompute)}); longest sequence: "
+        f"{found.longest:,} tokens ({_with(found.longest_recompute)}).",
     ]
-    if found["rows"]:
+    if found.rows:
         how = "packed" if plan.ask.packing else "padded"
-        other = f"{100 * found['packed']:.0f}% packed, {100 * found['padded']:.0f}% padded"
-        money = f", ${found['dollars']:,.2f}" if found["dollars"] is not None else ""
-        took = units.show(found["seconds"], "seconds", digits=3)
-        assumed = "" if found["counted"] else f" Tokens are assumed: {CHARACTERS:g} characters each, {TEMPLATE} per message."
+        other = f"{100 * found.packed:.0f}% packed, {100 * found.padded:.0f}% padded"
+        money = f", ${found.dollars:,.2f}" if found.dollars is not None else ""
+        took = units.show(found.seconds, "seconds", digits=3)
+        assumed = "" if found.counted else f" Tokens are assumed: {CHARACTERS:g} characters each, {TEMPLATE} per message."
         lines.append(
-            f"{plan.ask.epochs} epoch{'s' * (plan.ask.epochs > 1)} of {found['rows']:,} rows, {how} ({other} are real tokens; longest row "
-            f"{found['longest_row']:,}): {found['steps']:,.0f} steps, {took}{money}, "
-            f"{best.tokens_per_second * found['real']:,.0f} real tokens/s.{assumed}"
+            f"{plan.ask.epochs} epoch{'s' * (plan.ask.epochs > 1)} of {found.rows:,} rows, {how} ({other} are real tokens; longest row "
+            f"{found.longest_row:,}): {found.steps:,.0f} steps, {took}{money}, "
+            f"{best.tokens_per_second * found.real:,.0f} real tokens/s.{assumed}"
         )
     return lines
 
