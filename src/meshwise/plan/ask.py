@@ -114,6 +114,10 @@ class TrainAsk(Ask):
         help="Loss: pairs, a reference model or generated answers add work.",
         group=TUNING,
     )
+    answers: int = asked(default=8, converter=whole(1, 4096), help="Answers generated per prompt (ppo, grpo).", group=TUNING)
+    prompt: int = asked(
+        default=512, converter=LENGTH, help="Prompt tokens; the answer is the rest of --seq (ppo, grpo).", group=TUNING
+    )
     data: str = asked(default="", converter=TEXT, help="Rows to train on, as JSONL: adds hours and cost.", group=TUNING)
     epochs: int = asked(default=1, converter=whole(1, 10_000), help="Passes over --data.", group=TUNING)
     packing: bool = asked(

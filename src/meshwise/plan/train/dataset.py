@@ -110,7 +110,7 @@ def _rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                     raise UserError(f"--data {file.name}: more than {MOST_ROWS:,} rows; give --tokens instead")
                 if not line.strip():
                     continue
-                row = json.loads(line)
+                row: object = json.loads(line)
                 if not isinstance(row, dict):
                     raise UserError(f"{file.name}:{number}: {quoted(row)} is not a row; expected a JSON object")
                 yield number, cast(dict[str, Any], row)

@@ -41,7 +41,7 @@ def question(ask: TrainAsk, model: Model | None = None, *, in_turn: bool = False
         model = without_head(model)
     framework = frameworks.find_framework(ask.framework or candidates(ask, cluster, model)[0])
     work = Train(
-        batch=ask.batch * objective.sequences,
+        batch=ask.batch * (ask.answers if objective.generates else objective.sequences),
         seq=ask.seq,
         framework=framework,
         precision=cast(Any, ask.precision or "bf16"),
@@ -110,7 +110,7 @@ def alike(cluster: Cluster, *, in_turn: bool) -> Cluster:
             return min(rates)
         return 1 / sum(count * chip.memory / total / rate for (count, chip), rate in zip(cards, rates, strict=True))
 
-    known = [dtype for dtype in slowest.flops if all(dtype in chip.flops for _, chip in cards)]
+    known: list[Any] = [dtype for dtype in slowest.flops if all(dtype in chip.flops for _, chip in cards)]
     chip: Chip = replace(
         slowest,
         name=" + ".join(f"{count} x {chip.name}" for count, chip in cards),

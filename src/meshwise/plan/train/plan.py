@@ -160,7 +160,7 @@ def _unequal(ask: TrainAsk, q: Question) -> tuple[Question, Found, tuple[str, ..
     for name in lookup.candidates(ask, q.cluster, q.model):
         for in_turn in (False, True):
             one = lookup.question(replace(ask, framework=name), q.model, in_turn=in_turn)
-            bounds = {**ask.bounds, "pp": (one.cluster.devices,) * 2} if in_turn else ask.bounds
+            bounds = {**ask.bounds, "pp": (one.cluster.devices, one.cluster.devices)} if in_turn else ask.bounds
             if not in_turn or "naive" in one.work.framework.schedules:
                 tried.append((one, search(one, bounds=bounds, top=ask.top)))
     fitting = [entry for entry in tried if len(entry[1].layouts)]
@@ -206,6 +206,8 @@ def _assumptions(q: Question, asked: str) -> list[str]:
         )
     if f.pure_unsharded and not q.work.tuning.adapts and q.cluster.devices == 1:
         notes.append(f"{f.name}: weights, gradients and moments are in 16 bits, without a float32 copy")
+    if q.work.objective.generates:
+        notes.append(f"{q.work.objective.name}: the training phase alone; generation is planned with it by meshwise.rollouts")
     recipe = RECIPES[asked or "bf16"]
     if is_narrow(q.work.precision, q.chip):
         share = c.matmul * (c.fp4 if recipe.rate == "fp4" else c.fp8) * recipe.scaling
