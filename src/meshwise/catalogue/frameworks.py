@@ -115,6 +115,9 @@ class Framework:
     """Gradients leave the device with the optimizer state that is offloaded."""
     adapter_input_bytes: Count = 0.0
     """Bytes per element of the copy of its input that every adapter keeps (PEFT casts it); 0: adapters read what the layer keeps."""
+    fuses_adapters: bool = False
+    """The products of an adapter are added inside the product of its layer, not in kernels of their own; and recompute of a layer with
+    adapters ends before its last product."""
     bucket: Count = 0.0
     """Parameters whose gradients are reduced in one collective; 0: those of a layer."""
     gathers_tensors: bool = False

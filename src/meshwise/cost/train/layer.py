@@ -31,8 +31,8 @@ def layer_seconds(q: Question, comm: Communicators, p: Passes, a: Layouts) -> tu
     c, layers = q.calibration, q.model.decoder.layers
     share = np.where(a.sp > 0, a.tp, 1)
     bytewise = p.pointwise + p.norms / share
-    again = repeated(q.work.framework, a.recompute, q.model.decoder.gated)
     how = tuned(q.model, q.work.tuning)
+    again = repeated(q.work.framework, a.recompute, q.model.decoder.gated, bool(how.adapted))
     products = p.projections * again.projections + p.outputs * again.outputs + (p.matmul - p.projections - p.outputs) * again.mlp
     recomputed = (products + p.core * again.core + (bytewise + p.casts) * again.elementwise) / layers * how.inputs
     once = q.work.objective.forwards  # more forward passes, without gradients

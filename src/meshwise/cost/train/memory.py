@@ -70,6 +70,13 @@ class ActivationBytes:
                 sums["scores"] += 0.0 if framework.flash_attention else 5 * op.m * op.count
                 rotated = framework.keeps_intermediates and model.decoder.position_kind == "rotary"
                 sums["copies"] += 2 * (op.m * op.k + op.cache / 2) * op.count * rotated
+            elif op.name in ("attention.q_norm", "attention.k_norm"):
+                # its input: queries or keys before the norm; joined projections are one tensor, so that values stay with the keys
+                raw = [
+                    op.name.removesuffix("_norm"),
+                    *(["attention.v"] if framework.joins_products and op.name.endswith("k_norm") else []),
+                ]
+                sums["copies"] += 2 * sum(one.n for one in model.blocks[block] if one.name in raw) * op.count
             elif op.kind == "scan" and block in chained:
                 # kernels of a chain keep its inputs, which the projections count, and the initial state of each step; those of a learner
                 # with a wider hidden layer recompute the states instead

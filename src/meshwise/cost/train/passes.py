@@ -102,7 +102,7 @@ def _summed(model: Model, placed: Sequence[tuple[str, Op]], d: Device, work: Tra
         if ops[0].part not in ("ffw", "experts"):
             kind = total.outputs if ops[0].shard == "row" else total.projections
             kind += times * forward
-    add_adapters(total, d, model, placed, how, cut, rows)
+    add_adapters(total, d, model, placed, how, cut, rows, fused=work.framework.fuses_adapters)
     total.core_back *= how.inputs
     total.casts_back *= how.inputs
     moved = work.framework.unfused * d.calibration.elementwise
@@ -199,12 +199,13 @@ def _add_elementwise(t: Passes, d: Device, op: Op, rows: Floats, n: Floats, time
 
 
 def add_adapters(
-    t: Passes, d: Device, model: Model, placed: Sequence[tuple[str, Op]], how: Tuned, cut: Cut, rows: Floats
+    t: Passes, d: Device, model: Model, placed: Sequence[tuple[str, Op]], how: Tuned, cut: Cut, rows: Floats, *, fused: bool
 ) -> None:
     """Add the narrow products beside the adapted layers, and what turns weights from nf4 into 16 bits before each use.
 
     Forward, an input of k is multiplied into the rank and from there into n outputs, which are added to those of the layer. Backward has
-    the gradients of both matrices and of both inputs; that of the layer's input is added to its own.
+    the gradients of both matrices and of both inputs; that of the layer's input is added to its own. Where the framework has `fused` these
+    additions into products, they move no bytes of their own.
     """
     present = {(block, op.name) for block, op in placed}
     for module in how.adapted:
@@ -219,7 +220,8 @@ def add_adapters(
         narrow, wide = (linear(d.in_16_bits(), used, *sizes, number) for sizes in ((rank, k), (n, rank)))
         t.matmul += narrow[0] + wide[0]
         t.matmul_back += sum(narrow[1:]) + sum(wide[1:])
-        t.pointwise += number * memory_bound(d, 2 * d.element * used * (n + k) / 2)
+        if not fused:
+            t.pointwise += number * memory_bound(d, 2 * d.element * used * (n + k) / 2)
         if first.part not in ("ffw", "experts"):
             kind = t.outputs if first.shard == "row" else t.projections
             kind += narrow[0] + wide[0]

@@ -37,6 +37,8 @@ from meshwise.cost.train.stages import layers_before, stage_layers
 from meshwise.cost.work import PAGED_BYTES
 
 NAIVE = SCHEDULES.index("naive")
+USUAL_HOST = 4.0
+"""Memory of a host over that of its devices where nothing else is known: a node of 8 H100 has 2 TB, a machine with one card of 24 GB 96."""
 UPDATED_TOGETHER = 2**16
 """Weights up to which a tensor is updated in one kernel together with other small tensors (workers/trainer/ops/adamw.py)."""
 SUM_BYTES, OWN_SUM = 10.0, 4
@@ -96,12 +98,17 @@ def peak(q: Question, layouts: Layouts) -> Floats:
     return sum(_memory(activations, activations.regrouped(q, layouts, grouped.states), layouts).values(), np.zeros(1))
 
 
+def host_memory(q: Question) -> float:
+    """Return the bytes of a host: those that the cluster states, or a usual share of its devices' memory."""
+    return q.cluster.node.host.memory or USUAL_HOST * q.cluster.node.memory
+
+
 def host_fits(q: Question, layouts: Layouts) -> NDArray[np.bool_]:
-    """Return whether the state that each layout offloads fits in the memory of the hosts, where the cluster states it."""
-    memory = q.cluster.node.host.memory
+    """Return whether the state that each layout offloads fits in the memory of the hosts, as the cluster states it or as is usual."""
+    memory = host_memory(q)
     fits = np.ones(len(layouts), dtype=bool)
     rows = np.flatnonzero(layouts.offload)
-    if not memory or not len(rows):
+    if not len(rows):
         return fits
     distinct = DistinctLayouts.of(replace(q, model=q.model.take(rows)), layouts.take(rows), Groups.one_each(len(rows)))
     batch = np.broadcast_to(q.work.batch, len(layouts))[rows]

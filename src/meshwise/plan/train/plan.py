@@ -15,6 +15,7 @@ from meshwise.cost.parts import TRAIN_KINDS, TRAIN_PARTS
 from meshwise.cost.precision import RECIPES, is_narrow
 from meshwise.cost.reliability import Reliability
 from meshwise.cost.train.question import Question
+from meshwise.cost.train.step import host_memory
 from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.plan import plan as plans
 from meshwise.plan.ask import TrainAsk
@@ -132,7 +133,14 @@ def make(ask: TrainAsk) -> TrainPlan:
             "dollars_per_hour": rent / q.cluster.devices * 3600 if rent is not None else None,
         },
         framework=q.work.framework.name,
-        notes=(*q.model.notes, *q.cluster.notes, *_assumptions(q, ask.precision), *_deadline_note(ask, choices), *instead),
+        notes=(
+            *q.model.notes,
+            *q.cluster.notes,
+            *_assumptions(q, ask.precision),
+            *_deadline_note(ask, choices),
+            *instead,
+            *_host_note(q, choices[0]),
+        ),
         tuning=tuning.facts(ask, q, choices[0]),
         versions=plans.versions(model=q.model.placed, cluster=q.cluster, framework=q.work.framework, calibration=q.calibration),
     )
@@ -168,6 +176,13 @@ def _unequal(ask: TrainAsk, q: Question) -> tuple[Question, Found, tuple[str, ..
         return *min(tried, key=lambda entry: entry[1].smallest), ()
     best = min(fitting, key=lambda entry: float(entry[1].cost.step[0]))
     return *best, _instead(q, best[0])
+
+
+def _host_note(q: Question, best: Choice) -> tuple[str, ...]:
+    """Return the memory of a host that offload was planned with, where nobody stated it."""
+    if best.layout["offload"] == "none" or q.cluster.node.host.memory:
+        return ()
+    return (f"offload: hosts are assumed to have {units.show(host_memory(q), 'bytes', binary=True, digits=3)} each (--ram)",)
 
 
 def _instead(usual: Question, chosen: Question) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ class Found:
     rejected: dict[str, int]
     """Dropped layouts by rule, in the order in which rules are checked."""
     smallest: float
-    """Smallest peak memory per device of any evaluated layout."""
+    """Smallest peak memory per device of any evaluated layout whose offloaded state fits in the hosts' memory."""
 
 
 def search(
@@ -69,10 +69,10 @@ def _search(
     for block_question, block, floor in blocks(q, limits, nodes, rejected, offloads=offloads, faster_than=faster_than):
         weight = peak(block_question, block)
         evaluated += len(block)
-        smallest = min(smallest, float(weight.min()))
         fits = weight <= capacity
         _count(rejected, f"fits in memory, {q.work.reserve:.0%} kept free", ~fits)
         on_host = host_fits(block_question, block)
+        smallest = min(smallest, float(weight[on_host].min(initial=np.inf)))
         _count(rejected, HOST_FITS, fits & ~on_host)
         fits &= on_host
         if len(best[0]) == kept:
