@@ -67,7 +67,7 @@ def test_a_plan_of_tuning_is_read_back(plan: TrainPlan, tmp_path: Path) -> None:
 
 
 def test_another_framework_is_planned_where_the_usual_one_does_not_fit() -> None:
-    made = make(replace(ASK, tune="full"))
+    made = make(replace(ASK, tune="full", ram=192e9))
     assert made.framework == "PyTorch FSDP2"
     assert made.best.layout["offload"] != "none"
     assert any("planned with PyTorch FSDP2" in note for note in made.notes)

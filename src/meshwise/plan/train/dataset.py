@@ -122,9 +122,9 @@ def _rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _lengths(row: dict[str, Any], objective: Objective, where: str) -> tuple[list[int], bool]:
     """Return the tokens of each sequence of a row, and whether the row states them."""
-    stated = next((row[name] for name in COUNTED if name in row), None)
+    stated: object = next((row[name] for name in COUNTED if name in row), None)
     if stated is not None:
-        number = len(cast(list[object], stated)) if isinstance(stated, list) else stated
+        number: object = len(cast(list[object], stated)) if isinstance(stated, list) else stated
         if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < 1e9:
             raise UserError(f"{where}: {quoted(stated)} tokens; expected a number above 0")
         return [int(number)] * objective.sequences, True
