@@ -114,6 +114,11 @@ class TrainAsk(Ask):
         help="Loss: pairs, a reference model or generated answers add work.",
         group=TUNING,
     )
+    tower: str = asked(
+        default="", converter=choice("frozen", "trained"), shown="not counted", group=TUNING,
+        help="Count the tower for pictures beside the language model.",
+    )  # fmt: skip
+    images: int = asked(default=1, converter=whole(1, 10_000), help="Pictures per sequence (with --tower).", group=TUNING)
     answers: int = asked(default=8, converter=whole(1, 4096), help="Answers generated per prompt (ppo, grpo).", group=TUNING)
     prompt: int = asked(
         default=512, converter=LENGTH, help="Prompt tokens; the answer is the rest of --seq (ppo, grpo).", group=TUNING

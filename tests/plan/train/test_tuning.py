@@ -10,7 +10,7 @@ import pytest
 from meshwise.cost.axes import RECOMPUTE
 from meshwise.cost.layout import Layouts
 from meshwise.cost.train.step import peak
-from meshwise.errors import DoesNotFit
+from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train.plan import TrainPlan, make
 
@@ -115,3 +115,41 @@ def test_a_reference_is_a_copy_of_the_model_only_where_all_of_it_is_trained() ->
     )
     assert whole[1] - whole[0] == pytest.approx(2 * 1_235_814_400, rel=1e-4)
     assert lora[1] == lora[0]
+
+
+def pictured(folder: Path) -> str:
+    """A config of Qwen2.5-VL 7B: a tower of 676,550,144 parameters beside the language model."""
+    text = {"model_type": "qwen2_5_vl_text", "hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads": 28,
+            "num_hidden_layers": 28, "num_key_value_heads": 4, "vocab_size": 152064}  # fmt: skip
+    tower = {"model_type": "qwen2_5_vl", "depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16,
+             "out_hidden_size": 3584, "patch_size": 14, "image_size": 448}  # fmt: skip
+    path = folder / "config.json"
+    path.write_text(json.dumps({"model_type": "qwen2_5_vl", "text_config": text, "vision_config": tower}))
+    return str(path)
+
+
+@pytest.mark.parametrize("tune", ["full", "lora:16", "freeze:4"])
+def test_a_tower_is_counted_frozen_or_trained(tmp_path: Path, tune: str) -> None:
+    ask = replace(
+        ASK,
+        model=pictured(tmp_path),
+        on="8xh200",
+        tune=tune,
+        framework="ddp",
+        fix=("mbs=1", "recompute=none", "tp=2", "pp=1"),
+        batch=8,
+    )
+    without, frozen, trained = (make(replace(ask, tower=tower)).best for tower in ("", "frozen", "trained"))
+    parameters = 676_550_144 / 2  # tensor parallelism of 2
+    assert frozen.memory["weights"] - without.memory["weights"] == pytest.approx(2 * parameters, rel=1e-6)
+    assert frozen.memory["optimizer"] == without.memory["optimizer"]
+    assert trained.memory["optimizer"] - frozen.memory["optimizer"] == pytest.approx(
+        (8 if tune == "lora:16" else 12) * parameters
+    )
+    assert trained.time["matmul"] - frozen.time["matmul"] == pytest.approx(2 * (frozen.time["matmul"] - without.time["matmul"]))
+    assert trained.memory["activations"] > frozen.memory["activations"] == without.memory["activations"]
+
+
+def test_a_model_without_a_tower_is_refused() -> None:
+    with pytest.raises(UserError, match="has no tower whose type is known"):
+        make(replace(ASK, tower="frozen"))

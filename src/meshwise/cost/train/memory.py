@@ -13,7 +13,10 @@ from meshwise.cost.train.parameters import ADAPTER_BYTES, Parameters, Tuned, tun
 from meshwise.cost.train.recompute import Kept, kept
 from meshwise.cost.work import FUSED_UPDATE, MASTER_BYTES, NATIVE, OPTIMIZER_BYTES, PAGED_BYTES, Train
 from meshwise.models.model import Model
+from meshwise.models.op import TRAINED_TOWER
 
+TOWER_BYTES = 32.0
+"""Bytes of activations per patch and element of width in a layer of a tower, which has GPT's blocks: `ActivationBytes.of`."""
 GATHERED = 3.0
 """Activations of full width that the layer at work has gathered from its tensor-parallel ranks (sequence parallelism): its input, and in
 the backward pass its input's and its output's gradient."""
@@ -182,7 +185,8 @@ class ActivationMemory:
         first, last = (np.where(offloaded, np.minimum(2.0, count), count) * per_layer for count in (held, layers[1]))
         interleaved = np.where(a.vpp > 1, (a.pp - 1) / a.pp, 0.0)
         gathered = GATHERED * 2.0 * model.decoder.hidden * (a.sp > 0)
-        return ActivationMemory(first, interleaved, last, rows * (working + gathered) + _dequantized(model, work) / a.tp)
+        beside = _dequantized(model, work) + a.mbs * _tower_bytes(model)
+        return ActivationMemory(first, interleaved, last, rows * (working + gathered) + beside / a.tp)
 
 
 def memory(
@@ -204,6 +208,11 @@ def memory(
         sizes["gradients"] = np.where(replaces, np.maximum(0.0, sizes["gradients"] - freed), sizes["gradients"])
     sizes["context"] = c.context + states.expand(held.buckets)
     return sizes
+
+
+def _tower_bytes(model: Model) -> float:
+    """Return bytes of activations that a trained tower keeps per sequence."""
+    return sum(TOWER_BYTES * op.k * op.m for op in model.ops if op.name == TRAINED_TOWER)
 
 
 def _dequantized(model: Model, work: Train) -> float:

@@ -1,7 +1,7 @@
 """Parameters of a model by how they are sharded, and what a tuning makes of them: which are trained, and how the frozen ones are stored."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -11,7 +11,7 @@ from meshwise.cost.tuning import FULL, Tuning
 from meshwise.errors import UserError
 from meshwise.models.model import Model
 from meshwise.models.modules import Module, targeted
-from meshwise.models.op import Op
+from meshwise.models.op import FROZEN_TOWER, TRAINED_TOWER, Op
 
 NF4_BLOCK, NF4_GROUP = 64, 256
 """Weights that share a scale, and scales that share a second one (double quantization, arXiv:2305.14314, section 3)."""
@@ -50,6 +50,7 @@ class Parameters:
         inner = [op for block, op in model.placed if block not in OUTER]
         experts = sum(op.params * op.count for op in inner if op.expert)
         dense = sum(op.params * op.count for op in inner) - experts
+        dense = dense + _tower(model, TRAINED_TOWER)
         table = next(op.params for op in model.ops if op.name == "embedding")
         tensors = sum(op.count for op in inner if op.kind == "matmul" and not op.expert) / model.decoder.layers
         return Parameters(dense, experts, table, 1 if model.decoder.tied else 2, model.decoder.layers, tensors)
@@ -104,18 +105,30 @@ class Tuned:
 
 def tuned(model: Model, tuning: Tuning) -> Tuned:
     """Return what a tuning makes of a model. UserError where the model lacks what it names."""
-    return Tuned(Parameters.of(model)) if tuning == FULL else _tuned(model, tuning)
+    if tuning == FULL and not any(op.name == FROZEN_TOWER for op in model.ops):
+        return Tuned(Parameters.of(model))
+    return _tuned(model, tuning)
 
 
 @lru_cache(maxsize=32)
 def _tuned(model: Model, tuning: Tuning) -> Tuned:
-    return _adapted(model, tuning) if tuning.adapts else _frozen_below(model, tuning.frozen_layers)
+    if tuning == FULL:
+        whole = Parameters.of(model)
+        return Tuned(whole, replace(whole, dense=2.0 * _tower(model, FROZEN_TOWER), experts=0.0, table=0.0))
+    found = _adapted(model, tuning) if tuning.adapts else _frozen_below(model, tuning.frozen_layers)
+    assert found.frozen is not None
+    return replace(found, frozen=replace(found.frozen, dense=found.frozen.dense + 2.0 * _tower(model, FROZEN_TOWER)))
+
+
+def _tower(model: Model, name: str) -> int:
+    """Return the parameters of a tower that is trained, or of one that stays as it is."""
+    return sum(op.params for op in model.ops if op.name == name)
 
 
 def _adapted(model: Model, tuning: Tuning) -> Tuned:
     """Return a frozen model with adapters."""
     whole, chosen = Parameters.of(model), targeted(model, tuning.targets, tuning.rank)
-    magnitudes = tuning.method == "dora"
+    tower, magnitudes = _tower(model, TRAINED_TOWER), tuning.method == "dora"
     own, of_experts = (
         sum(one.adapter(tuning.rank, magnitudes) * one.count for one in chosen if one.ops[0].expert == expert)
         for expert in (False, True)
@@ -125,10 +138,10 @@ def _adapted(model: Model, tuning: Tuning) -> Tuned:
     ]
     saved = sum((2 * op.n * op.k - nf4_bytes(op.n * op.k)) * op.count for op in packed)
     frozen = Parameters(
-        2.0 * whole.dense - saved, 2.0 * whole.experts, 2.0 * whole.table, whole.tables, whole.layers, whole.tensors
+        2.0 * (whole.dense - tower) - saved, 2.0 * whole.experts, 2.0 * whole.table, whole.tables, whole.layers, whole.tensors
     )
     return Tuned(
-        trained=Parameters(own, of_experts, 0.0, whole.tables, whole.layers, 2.0 * len(chosen)),
+        trained=Parameters(own + tower, of_experts, 0.0, whole.tables, whole.layers, 2.0 * len(chosen)),
         frozen=frozen,
         weights=0.0,
         head=False,
@@ -145,6 +158,7 @@ def _frozen_below(model: Model, layers: int) -> Tuned:
     if layers >= number:
         raise UserError(f"freeze:{layers}: {model.name} has {number} layers; expected at most {number - 1} frozen ones")
     dense, experts = (sum(_of_layer(model, i, expert=expert) for i in range(layers, number)) for expert in (False, True))
+    dense += _tower(model, TRAINED_TOWER)
     head = not model.decoder.tied
     share = 1 - layers / number
     return Tuned(

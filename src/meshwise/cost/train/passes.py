@@ -13,7 +13,7 @@ from meshwise.cost.train.parameters import Tuned, dequantized_bytes, tuned
 from meshwise.cost.work import Train
 from meshwise.models.families.blocks import HEAD
 from meshwise.models.model import Model
-from meshwise.models.op import Op, fusable_groups
+from meshwise.models.op import FROZEN_TOWER, TRAINED_TOWER, Op, fusable_groups
 
 VOCABULARY_STEP = 128
 """Megatron's --make-vocab-size-divisible-by."""
@@ -92,6 +92,7 @@ def _summed(model: Model, placed: Sequence[tuple[str, Op]], d: Device, work: Tra
             total.head += forward
             total.head_back += inputs + weights * how.head
             total.logits = rows * model.decoder.vocab / cut.tp * work.framework.logit_bytes / d.bandwidth
+    _add_tower(total, d, placed, cut)
     for times, ops in _products(model, placed, d.joins):
         outputs = sum((_outputs(op, cut, model) for op in ops), zero)
         if len(ops) > 1:
@@ -196,6 +197,15 @@ def _add_elementwise(t: Passes, d: Device, op: Op, rows: Floats, n: Floats, time
         t.pointwise += times * 4 * d.element * rows * model.decoder.hidden / d.bandwidth
     elif op.shard == "row":
         t.norms += times * memory_bound(d, 3 * d.element * rows * model.decoder.hidden)
+
+
+def _add_tower(t: Passes, d: Device, placed: Sequence[tuple[str, Op]], cut: Cut) -> None:
+    """Add the products of a tower over the patches of a sequence's pictures: forward, and backward where it is trained."""
+    for _, op in placed:
+        if op.name in (FROZEN_TOWER, TRAINED_TOWER):
+            seconds = 2 * op.params * op.m * cut.mbs / cut.tp / (d.wide * d.calibration.matmul)
+            t.head += seconds
+            t.head_back += 2 * seconds * (op.name == TRAINED_TOWER)
 
 
 def add_adapters(

@@ -13,7 +13,9 @@ from meshwise.cost.tuning import parse
 from meshwise.cost.work import Train
 from meshwise.errors import UserError, quoted
 from meshwise.models import find
-from meshwise.models.model import Model
+from meshwise.models.families.blocks import EMBEDDING
+from meshwise.models.model import ONLY_LANGUAGE, Model
+from meshwise.models.op import FROZEN_TOWER, TRAINED_TOWER, Op
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train import dataset
 
@@ -39,6 +41,8 @@ def question(ask: TrainAsk, model: Model | None = None, *, in_turn: bool = False
     model, objective = model or find.find_model(ask.model), OBJECTIVES[ask.objective or "sft"]
     if not objective.vocabulary:
         model = without_head(model)
+    if ask.tower:
+        model = with_tower(model, trained=ask.tower == "trained", images=ask.images)
     framework = frameworks.find_framework(ask.framework or candidates(ask, cluster, model)[0])
     work = Train(
         batch=ask.batch * (ask.answers if objective.generates else objective.sequences),
@@ -65,6 +69,22 @@ def without_head(model: Model) -> Model:
     """Return a model without its output head, as reward and embedding models are."""
     placed = tuple((block, op) for block, op in model.placed if op.name != "head")
     return replace(model, placed=placed, decoder=replace(model.decoder, tied=True))
+
+
+def with_tower(model: Model, *, trained: bool, images: int) -> Model:
+    """Return a model with its towers as one Op that every sequence of `images` pictures passes."""
+    if not model.towers:
+        raise UserError(
+            f"{model.name} has no tower whose type is known; --tower needs a config.json with one, such as vision_config"
+        )
+    size, width = (sum(values) for values in zip(*((one.params, one.hidden * one.layers) for one in model.towers), strict=True))
+    patches = max(one.patches for one in model.towers)
+    name = TRAINED_TOWER if trained else FROZEN_TOWER
+    tower = Op(name=name, part="ffw", kind="vector", n=size, k=width, m=images * patches, params=size)
+    named, how = ", ".join(one.name for one in model.towers), "trained" if trained else "frozen"
+    words = f"{named}: {size:,} parameters, {how}, {images * patches:,} patches a sequence"
+    notes = tuple(note for note in model.notes if not note.startswith(ONLY_LANGUAGE))
+    return replace(model, placed=(*model.placed, (EMBEDDING, tower)), notes=(*notes, words))
 
 
 def _data_tokens(ask: TrainAsk, model: Model, objective: Objective) -> float:
