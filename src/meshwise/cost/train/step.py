@@ -220,7 +220,9 @@ def pass_times(q: Question, a: Layouts, seconds: dict[str, Floats]) -> PassTimes
     repeated, how = seconds.get("recompute", none), tuned(q.model, q.work.tuning)
     forward = (whole - repeated) / (1 + how.inputs + how.weights)
     local = whole - repeated - sum((seconds[name] for name in collectives(q.work.framework) if name in seconds), none)
-    weight = np.where(a.schedule == 2, q.model.matmul_flops() / q.model.flops(1, q.work.seq) * local, 0.0)
+    products, attention = q.model.matmul_flops(), q.model.attention_flops(1, q.work.seq)
+    deferred = how.weights * products / ((1 + how.inputs + how.weights) * products + (1 + 2 * how.inputs) * attention)
+    weight = np.where(a.schedule == 2, deferred * local, 0.0)
     return PassTimes(forward, whole - forward - weight, weight)
 
 

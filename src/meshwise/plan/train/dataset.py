@@ -126,7 +126,7 @@ def _lengths(row: dict[str, Any], objective: Objective, where: str) -> tuple[lis
     if stated is not None:
         number: object = len(cast(list[object], stated)) if isinstance(stated, list) else stated
         if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < 1e9:
-            raise UserError(f"{where}: {quoted(stated)} tokens; expected a number above 0")
+            raise UserError(f"{where}: {quoted(number)} tokens; expected a number above 0")
         return [int(number)] * objective.sequences, True
     columns = next((names for names in objective.columns if all(name in row for name in names)), None)
     if columns is None:
