@@ -113,7 +113,9 @@ def ours(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, 
     settings = Settings(name=name, model=config(name), layout=layout, batch=batch, seq=seq, steps=STEPS, device="cuda", **flags)
     settings = replace(settings, lr=3e-4)
     device = torch.device("cuda")
-    dist.init_process_group("nccl", init_method=f"tcp://127.0.0.1:{29500 + os.getpid() % 500}", rank=0, world_size=1)
+    before = torch.cuda.memory_allocated() / 2**30
+    if not dist.is_initialized():
+        dist.init_process_group("nccl", init_method=f"tcp://127.0.0.1:{29500 + os.getpid() % 500}", rank=0, world_size=1)
     ranks = Ranks.of(layout, "cuda")
     passes = Passes(settings, ranks, device)
     parameters = named_parameters(passes.models)
@@ -127,8 +129,10 @@ def ours(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, 
     losses: list[Any] = []
     host = first = 0.0
     began = time.perf_counter()
-    for step in range(STEPS):
-        if step == STEPS - COUNTED:
+    steps = int(options.get("steps", STEPS))
+    counted = max(2, min(COUNTED, steps // 2))
+    for step in range(steps):
+        if step == steps - counted:
             torch.cuda.synchronize()
             host = time.perf_counter()
         launched = stepper.launch(step, data[step % 4][0], data[step % 4][1])
@@ -139,7 +143,7 @@ def ours(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, 
             first = time.perf_counter() - began
     host = time.perf_counter() - host
     torch.cuda.synchronize()
-    seconds = sorted(ends[i].since(ends[i - 1]) for i in range(STEPS - COUNTED + 1, STEPS))
+    seconds = sorted(ends[i].since(ends[i - 1]) for i in range(steps - counted + 1, steps))
     unused = sum(p.numel() for name, p in parameters if ".experts." in name)
     share = settings.model.get("num_experts_per_tok", 1) / sizes_of(settings.model).experts if unused else 1.0
     row = {
@@ -147,15 +151,16 @@ def ours(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, 
         "active": count - unused * (1 - share),
         "seconds": seconds[len(seconds) // 2],
         "first": first,
-        "host": host / COUNTED,
+        "host": host / counted,
     }
     row |= {
         "memory": torch.cuda.max_memory_allocated() / 2**30,
-        "loss": [round(float(n[0]), 4) for n in losses[:: STEPS // 6]],
+        "loss": [round(float(n[0]), 4) for n in losses[:: max(1, steps // 6)]],
         "imbalance": round(float(losses[-1][2]), 2),
+        "before": round(before, 2),
     }
     if options.get("profile"):
-        row["parts"] = profiled(lambda: stepper.launch(STEPS, data[0][0], data[0][1]))
+        row["parts"] = profiled(lambda: stepper.launch(steps - 1, data[0][0], data[0][1]))
     return row
 
 
@@ -212,7 +217,32 @@ def hugging_face(name: str, batch: int, seq: int, options: dict[str, Any]) -> di
     }
 
 
+def in_one_process(cases: dict[str, Any]) -> None:
+    """Time cases one after the other, and append each to $OUT/cases.jsonl: starting a process takes as long as a case does."""
+    import gc
+
+    import torch
+
+    for label, (name, batch, seq, options) in cases.items():
+        began = time.perf_counter()
+        try:
+            row = {"case": label, "tokens": batch * seq} | ours(name, batch, seq, options)
+        except Exception as error:  # the next case may still work
+            row = {"case": label, "failed": f"{type(error).__name__}: {str(error)[:1500]}"}
+        row["took"] = round(time.perf_counter() - began, 1)
+        with (Path(os.environ.get("OUT", ".")) / "cases.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        rate = f"{row['tokens'] / row['seconds']:,.0f} tok/s, {row['memory']:.2f} GiB" if "seconds" in row else row["failed"]
+        print(f"{label}: {rate} ({row['took']} s) {row.get('loss', '')}", flush=True)
+        torch._dynamo.reset()
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
 def main() -> None:
+    if len(sys.argv) > 2 and sys.argv[1] == "--many":
+        in_one_process(json.loads(sys.argv[2]))
+        return
     if len(sys.argv) > 2 and sys.argv[1] == "--one":
         name, batch, seq, options = json.loads(sys.argv[2])
         result = (hugging_face if options.get("hf") else ours)(name, batch, seq, options)

@@ -57,11 +57,14 @@ def operator(*sizes: int) -> dict[str, float]:
     return dict(zip(NAMES, far(found[0], found[1]), strict=True))
 
 
-def layer(seq: int) -> dict[str, float]:
-    """A whole layer, compiled around the operator without a break, against the plain layer."""
+def layer(seq: int, fused: bool = False) -> dict[str, float]:
+    """A whole layer, compiled around the operator without a break, against the plain layer; `fused`: its projections are one product."""
     one = MLPLearner(LAYER)
     for parameter in one.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
+    if fused:
+        one.fuse()
+        assert one.fused
     x, rotation = torch.randn(2, seq, 32), rotation_of(LAYER, torch.device("cpu"))
     found: list[list[Tensor]] = []
     for fast in (True, False):
@@ -83,6 +86,7 @@ def main() -> None:
         "a long mini-batch": operator(1, 2, 1, 16, 32),
         "a layer": layer(32),
         "a layer with a tail": layer(40),
+        "a layer with joined projections": layer(32, fused=True),
     }
     given = [one.float().requires_grad_() for one in inputs(1, 2, 1, 16, 16)]
     torch.library.opcheck(ttt_mlp, tuple(given))

@@ -57,6 +57,7 @@ KINDS: dict[str, dict[str, Check]] = {
     "missing": {"what": _text, "why": _text},
     "gemm": TIMED | _SHAPE | {"dtype": DTYPES.__contains__},
     "sustained": TIMED | _SHAPE,
+    "grouped": TIMED | _SHAPE | {"what": _text, "experts": _whole},
     "memory": TIMED | _COPY,
     "host": TIMED | _COPY,
     "attention": TIMED | {"what": _text, "batch": _whole, "heads": _whole, "seq": _whole, "width": _whole},

@@ -46,6 +46,8 @@ class Framework:
     """Other programs that train in the same way, by the names that tables of measurements use."""
     attention: Kernel = "fa2"
     """The attention kernel of its current version."""
+    flexible: bool = False
+    """Attention with ALiBi, soft caps or windows is a kernel compiled for that rule (FlexAttention), not a plain kernel with a mask."""
     unfused: Count = 1.0
     """Bytes moved by its norms, rotary positions and activation functions, over those moved by fused kernels."""
     compiled: Count = 0.0
@@ -55,6 +57,8 @@ class Framework:
     casts: Count = 1.0
     """Bytes moved by casts to 8 or 4 bits, over those of casts that are kernels of their own: less where they are part of the norm or
     activation before them."""
+    weight_casts: Count = 0.0
+    """Bytes moved per weight and micro-batch to cast weights to 8 or 4 bits; 0: they are cast once per step, or gathered so."""
     dropout: bool = False
     """Keeps dropout masks, as models of GPT-2's generation do."""
     keeps_intermediates: bool = False

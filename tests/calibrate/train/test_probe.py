@@ -3,8 +3,10 @@
 import json
 import tomllib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from meshwise.calibrate.train import probe as fitted_probe
@@ -14,6 +16,7 @@ from meshwise.catalogue.chips import Chip, find_chip, part_of_here
 from meshwise.catalogue.clusters import find_cluster
 from meshwise.catalogue.frameworks import find_framework
 from meshwise.catalogue.levels import choose
+from meshwise.cost.train.compute import Device, product
 from meshwise.errors import UserError
 from meshwise.run.probe import measure, store
 from support.command import Done
@@ -33,6 +36,18 @@ def test_coefficients_of_a_synthetic_probe_are_recovered() -> None:
     assert found.layer_launch == pytest.approx(0.6e-3)  # forward is half of a block that takes 1.2 ms both ways
     assert {"matmul", "memory", "flash"} <= set(found.measured)
     assert "link" not in found.measured
+
+
+def test_grouped_products_are_a_share_of_separate_ones() -> None:
+    truth = replace(TRUTH, grouped=0.8)
+    device, shape = Device.of(find_chip("h200"), truth, "bf16"), {"experts": 64, "m": 1024, "n": 2048, "k": 512}
+    seconds = float(np.ravel(product(device, 1024, 2048, 512, 64))[0]) / 0.8
+    back = float(np.ravel(product(device, 2048, 512, 1024, 64))[0]) / 0.8
+    rows = [row("grouped", seconds, what="forward", flops=1.0, **shape), row("grouped", back, what="weights", flops=1.0, **shape)]
+    found = fitted_probe.machine([*h200_rows(TRUTH, hot=1.0), *rows]).calibration
+    assert found.grouped == pytest.approx(0.8, rel=0.05)
+    assert "grouped" in found.measured
+    assert "grouped" not in fitted_probe.machine(h200_rows(TRUTH)).calibration.measured
 
 
 def test_one_outlier_does_not_distort_the_fit() -> None:

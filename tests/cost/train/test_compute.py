@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.chips import find_chip
-from meshwise.cost.train.compute import Device, attention, linear, product
+from meshwise.cost.train.compute import Device, attention, linear, product, rule_rate
 from meshwise.models.op import Op
 from support.every import check_every
 
@@ -149,3 +149,19 @@ def test_small_heads_lose_more_of_the_peak() -> None:
     halved = replace(HEADS, m=64, n=64, k=64)
     assert (attend(H100, halved) > 1.2 * attend(H100)).all()
     assert (attend(H100, halved) < 2.0 * attend(H100)).all()
+
+
+def test_rules_on_scores_slow_only_the_kernels_that_have_them() -> None:
+    windowed, wide = replace(HEADS, window=1024), replace(HEADS, n=256, k=256, window=1024)
+    cases = {  # op, ALiBi, cap, whether kernels are compiled for a rule -> slower than plain attention
+        "plain": (rule_rate(HEADS, 4096, False, False, True) < 1, False),
+        "a window that covers the sequence": (rule_rate(windowed, 1024, False, False, True) < 1, False),
+        "a window": (rule_rate(windowed, 4096, False, False, True) < 1, True),
+        "ALiBi": (rule_rate(HEADS, 4096, True, False, True) < 1, True),
+        "a cap": (rule_rate(HEADS, 4096, False, True, True) < 1, True),
+        "a window in kernels that have one": (rule_rate(windowed, 4096, False, False, False) < 1, False),
+    }
+    assert [name for name, (found, expected) in cases.items() if found != expected] == []
+    assert rule_rate(wide, 4096, False, False, True) < rule_rate(windowed, 4096, False, False, True)
+    # a kernel for the rule is faster than a mask of biases
+    assert rule_rate(HEADS, 4096, True, False, False) < rule_rate(HEADS, 4096, True, False, True)

@@ -366,3 +366,16 @@ def test_selective_means_what_the_framework_means() -> None:
     megatron, titan = (question("llama-3-8b", framework=name) for name in ("megatron", "torchtitan"))
     assert kept(megatron, recompute=1) == kept(megatron)
     assert kept(titan, recompute=1) < 0.6 * kept(titan)
+
+
+def test_our_trainer_keeps_queries_and_keys_before_their_norms() -> None:
+    q = question("qwen3-0.6b", "1xh200", framework="meshwise")
+    d = q.model.decoder
+    plain = replace(q, model=replace(q.model, decoder=replace(d, qk_norm="")))
+    assert kept(q) - kept(plain) == pytest.approx(2 * q.work.seq * (d.heads + 2 * d.kv_heads) * d.head_dim)
+
+
+def test_8_bits_add_narrow_copies_where_activations_are_recomputed_from_norms() -> None:
+    """A layer of Llama keeps two inputs of products in 8 bits, which 16 bits recompute, and attention's output in both precisions."""
+    wide, narrow = (question("llama-3-8b", "1xh200", framework="meshwise", precision=precision) for precision in ("bf16", "fp8"))
+    assert kept(narrow) - kept(wide) == pytest.approx(3 * wide.work.seq * wide.model.decoder.hidden)

@@ -52,11 +52,12 @@ def test_8_bits_are_refused_on_a_gpu_without_them(monkeypatch: pytest.MonkeyPatc
 
 
 def test_dashboards_and_schedules_are_checked_by_name() -> None:
-    for asked, words in (
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"track": "mlflow"}, "wandb or trackio"),
         ({"lr_schedule": "steps"}, "cosine"),
         ({"eval_every": 5}, "--eval-data"),
-    ):
+    ]
+    for asked, words in cases:
         with pytest.raises(UserError) as error:
             TrainRun(**asked)
         assert words in one_line(error.value)

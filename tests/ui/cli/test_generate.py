@@ -26,7 +26,7 @@ def trained(tmp_path: Path) -> tuple[Any, list[str]]:
     """A model, and the words that name it and its weights."""
     model = build(TINY, Span(0, 2, 2))
     weights.init_random([model], 0, 0.3)
-    weights.save([model], tmp_path / "weights", skip="lm_head.weight")
+    weights.save([model], tmp_path / "weights")
     (tmp_path / "config.json").write_text(json.dumps(TINY), encoding="utf-8")
     return model.requires_grad_(False), [str(tmp_path / "config.json"), "--weights", str(tmp_path / "weights"), "--device", "cpu"]
 
@@ -113,7 +113,7 @@ def test_a_text_goes_on_in_the_tokens_of_the_run(tmp_path: Path) -> None:
     larger = TINY | {"vocab_size": words.size}
     model = build(larger, Span(0, 2, 2))
     weights.init_random([model], 0, 0.3)
-    weights.save([model], tmp_path / "weights", skip="lm_head.weight")
+    weights.save([model], tmp_path / "weights")
     (tmp_path / "config.json").write_text(json.dumps(larger), encoding="utf-8")
     (tmp_path / "weights" / "tokenizer.json").write_text(words.source, encoding="utf-8")
     (tmp_path / "tokenizer.json").write_text(learned(270).source, encoding="utf-8")  # of a later run in the folder

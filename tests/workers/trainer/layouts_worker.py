@@ -1,4 +1,9 @@
-"""Run by each rank: gradients of several layouts against one process, the worst relative difference of each as JSON."""
+"""Run by each rank: gradients of several layouts against one process, the worst relative difference of each as JSON.
+
+    layouts_worker.py CASES.json SEEN.json [cpu|cuda]
+
+One rank alone builds the groups of all axes and communicates with itself, so that one GPU runs every collective of NCCL.
+"""
 
 import json
 import sys
@@ -26,15 +31,24 @@ warnings.simplefilter("error", FutureWarning)  # a user would see it once for ev
 
 WHOLE = ("router.weight", "q_a_proj.weight", "kv_a_proj.weight")
 """Weights that tensor parallelism does not cut."""
+DEVICE = torch.device(sys.argv[3] if len(sys.argv) > 3 else "cpu")
 meshes: dict[tuple[int | bool, ...], Ranks] = {}
 whole: dict[str, tuple[dict[str, torch.Tensor], float, float]] = {}
+
+
+class Sharded(Settings):
+    """Settings with weights in float32, as runs on several devices have them."""
+
+    @property
+    def split_weights(self) -> bool:
+        return False
 
 
 def ranks_of(layout: Layout) -> Ranks:
     """Return the ranks of a layout. Layouts with the same axes share a mesh: each has about ten groups, with their own threads."""
     axes = (*(getattr(layout, axis) for axis in AXES), layout.ep, layout.schedule == "zbv")
     if axes not in meshes:
-        meshes[axes] = Ranks.of(layout, "cpu")
+        meshes[axes] = Ranks.of(layout, DEVICE.type, always=dist.get_world_size() == 1)
     ranks = replace(meshes[axes], layout=layout)
     vars(ranks).update({"expert_mesh": vars(meshes[axes])["expert_mesh"]} if "expert_mesh" in vars(meshes[axes]) else {})
     return ranks
@@ -43,7 +57,7 @@ def ranks_of(layout: Layout) -> Ranks:
 def gradients(settings: Settings, ranks: Ranks, passes: Passes) -> tuple[dict[str, torch.Tensor], float, float]:
     """Return the whole gradients of this rank's weights by name, after clipping, with the loss and the norm before it."""
     tokens, targets = local_batch(settings, ranks, 0)
-    loss = passes.run(tokens, targets)
+    loss = passes.run(tokens.to(DEVICE), targets.to(DEVICE))
     parameters = named_parameters(passes.models)
     reduce_gradients(settings, ranks, parameters)
     total = gradient_norm(settings, ranks, parameters)
@@ -63,9 +77,9 @@ def reference(settings: Settings) -> tuple[dict[str, torch.Tensor], float, float
     if key in whole:
         return whole[key]
     layers = sizes_of(settings.model).layers
-    model = build(settings.model, Span(0, layers, layers))
+    model = build(settings.model, Span(0, layers, layers)).to(DEVICE)
     init_random([model], settings.seed, settings.model["initializer_range"])
-    tokens, targets = batch_of(settings, 0)
+    tokens, targets = (part.to(DEVICE) for part in batch_of(settings, 0))
     loss = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
     loss.backward()
     total = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
@@ -95,17 +109,17 @@ def worst(mine: dict[str, torch.Tensor], true: dict[str, torch.Tensor]) -> float
 
 def main() -> None:
     cases = json.loads(Path(sys.argv[1]).read_text())
-    dist.init_process_group("gloo")
+    dist.init_process_group("nccl" if DEVICE.type == "cuda" else "gloo")
     every: dict[str, Any] = {}
     for name, case in cases.items():
-        settings = Settings(**(case | {"layout": Layout(**case["layout"])}))
+        settings = Sharded(**(case | {"layout": Layout(**case["layout"])}))
         assert not broken_rules(settings), broken_rules(settings)
         ranks = ranks_of(settings.layout)
-        passes = Passes(settings, ranks, torch.device("cpu"))
+        passes = Passes(settings, ranks, DEVICE)
         cut = cut_in(settings, passes)
         mine, loss, total = gradients(settings, ranks, passes)
         true, loss_1, total_1 = reference(settings)
-        found = torch.tensor([worst(mine, true), abs(loss / loss_1 - 1), abs(total / total_1 - 1), float(not cut)])
+        found = torch.tensor([worst(mine, true), abs(loss / loss_1 - 1), abs(total / total_1 - 1), float(not cut)], device=DEVICE)
         dist.all_reduce(found, op=dist.ReduceOp.MAX)
         seen = [None] * dist.get_world_size()
         dist.all_gather_object(seen, sorted(mine))

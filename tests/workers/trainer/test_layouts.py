@@ -43,6 +43,17 @@ TTT = TIED | {"model_type": "ttt", "ttt_layer_type": "linear", "mini_batch_size"
 TTT_MLP = TTT | {"ttt_layer_type": "mlp"}
 ZERO_BUBBLE = {"pp": 2, "schedule": "zero-bubble"}
 LAYOUTS: dict[int, dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
+    1: {
+        "groups of one rank": (LLAMA, {}),
+        "groups of one rank, tied, selective recompute": (TIED, {"recompute": "selective"}),
+        "BLOOM, groups of one rank, full recompute": (BLOOM, {"recompute": "full"}),
+        "Gemma 2, groups of one rank": (GEMMA2, {}),
+        "OLMo 2, groups of one rank": (OLMO2, {}),
+        "Mixtral, groups of one rank": (MIXTRAL, {}),
+        "DeepSeek V3, groups of one rank": (DEEPSEEK, {}),
+        "bf16 Qwen 3 MoE, groups of one rank": (QWEN3_MOE, {}),
+        "bf16 groups of one rank": (LLAMA, {}),
+    },
     2: {
         "FSDP2": (LLAMA, {"dp_shard": 2}),
         "FSDP2, micro-batches": (LLAMA, {"dp_shard": 2, "mbs": 1, "zero": 2}),
@@ -150,24 +161,26 @@ LAYOUTS: dict[int, dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
 Seen = dict[str, dict[str, Any]]
 
 
+def case_of(name: str, model: dict[str, Any], layout: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a layout."""
+    return {
+        "name": "tiny",
+        "model": model,
+        "layout": {"mbs": 2 if layout.get("pp", 1) * layout.get("dp_shard", 1) == 1 else 1} | layout,
+        "batch": 8,
+        "seq": 16,
+        "precision": "bf16" if name.startswith("bf16") else "fp32",
+        "clip": 0.1,
+    }
+
+
 @pytest.fixture(scope="module")
 def measured(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Seen]:
     """Run all layouts of a number of processes in one launch: starting processes takes longer than the layouts do."""
 
     @cache
     def of(processes: int) -> Seen:
-        cases = {
-            name: {
-                "name": "tiny",
-                "model": model,
-                "layout": {"mbs": 2 if layout.get("pp", 1) * layout.get("dp_shard", 1) == 1 else 1} | layout,
-                "batch": 8,
-                "seq": 16,
-                "precision": "bf16" if name.startswith("bf16") else "fp32",
-                "clip": 0.1,
-            }
-            for name, (model, layout) in LAYOUTS[processes].items()
-        }
+        cases = {name: case_of(name, *case) for name, case in LAYOUTS[processes].items()}
         folder = tmp_path_factory.mktemp("layouts")
         (folder / "cases.json").write_text(json.dumps(cases))
         worker = str(Path(__file__).with_name("layouts_worker.py"))
@@ -183,6 +196,7 @@ def test_gradients_loss_and_norm_equal_those_of_one_process(measured: Callable[[
     seen = measured(processes)[name]
     assert seen["missing"] == []
     assert seen["uncut"] is False
-    # 16 bits have a unit of 2^-8: through some ten operations of a block an error of a few percent
-    assert max(seen["gradients"], seen["loss"], seen["norm"]) < (0.05 if name.startswith("bf16") else 1e-5), seen
+    # 16 bits have a unit of 2^-8: through some ten operations of a block an error of a few percent, and a token may choose another expert
+    far = (0.1 if "MoE" in name else 0.05) if name.startswith("bf16") else 1e-5
+    assert max(seen["gradients"], seen["loss"], seen["norm"]) < far, seen
     assert not name.startswith("bf16") or seen["gradients"] > 1e-5  # computed in 16 bits indeed

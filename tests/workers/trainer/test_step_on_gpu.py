@@ -35,6 +35,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "phi3": SIZES,
     "olmo2": SIZES,
     "gemma2": SIZES | {"head_dim": 64, "query_pre_attn_scalar": 50},
+    "gemma2, wide heads": SIZES | {"model_type": "gemma2", "head_dim": 256, "sliding_window": 4096},
     "gemma3_text": SIZES | {"head_dim": 64, "sliding_window_pattern": 2},
     "smollm3": SIZES | {"num_hidden_layers": 4},
     "granite": SIZES
@@ -79,7 +80,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_a_captured_step_computes_the_same_losses(trained: dict[str, Any], family: str) -> None:
     found = trained[family]
     assert "failed" not in found, found.get("failed")
-    assert found["captured"] == pytest.approx(found["launched"], rel=0.015)  # 16 bits, and steps add up
+    # 16 bits, and steps add up; TTT's inner steps multiply differences of rounding (0.94% on an H200, others at most 0.01%)
+    assert found["captured"] == pytest.approx(found["launched"], rel=0.015 if family == "ttt" else 5e-3)
     assert found["captured"][-1] < found["captured"][0]
 
 
@@ -92,6 +94,6 @@ def test_products_of_8_bits_train_like_those_of_16(trained: dict[str, Any], fami
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_fused_16_bit_logits_are_near_those_of_float32(trained: dict[str, Any], family: str) -> None:
-    # a token whose best experts are nearly equal may choose others in 16 bits
-    far = 0.08 if family in ("mixtral", "olmoe", "qwen3_moe", "deepseek_v3") else 0.03
+    # a token whose best experts are nearly equal may choose others in 16 bits: 3.7% on an H200, dense families at most 1.5%
+    far = 0.05 if family in ("mixtral", "olmoe", "qwen3_moe", "deepseek_v3") else 0.03
     assert trained[family].get("distance", 1.0) < far, trained[family]

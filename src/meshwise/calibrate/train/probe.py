@@ -96,12 +96,14 @@ def machine(rows: Sequence[Row], key: str = HERE) -> Machine:
     prior = prior_of(chip)
     calibration = replace(prior, matmul=_ceiling(rows, chip), memory=_memory(rows, chip), uneven=1.0)
     calibration, errors = _products(rows, chip, calibration)
+    calibration = _grouped(rows, chip, calibration)
     calibration, more = _attention(rows, chip, calibration)
     calibration = _launches(rows, chip, calibration)
     calibration = _links(rows, chip, calibration)
     if facts["device"] == "cpu":
         calibration = replace(calibration, elementwise=_elementwise(rows, chip, calibration))
-    measured = ["matmul", "memory", "flash"] + (["link", "link_latency"] if _group(rows, 1) else [])
+    measured = ["matmul", "memory", "flash"] + ["grouped"] * bool(of_kind(rows, "grouped"))
+    measured += ["link", "link_latency"] if _group(rows, 1) else []
     fitted = replace(
         calibration,
         key="",
@@ -214,6 +216,16 @@ def _hot(rows: Sequence[Row]) -> float:
             if all(burst[name] == row[name] for name in ("m", "n", "k")):
                 return min(1.0, burst["seconds"] / row["seconds"])
     return 1.0
+
+
+def _grouped(rows: Sequence[Row], chip: Chip, calibration: Calibration) -> Calibration:
+    """Fit `grouped`: seconds of separate products of the same shapes, by the formula, over measured seconds."""
+    d, shares = Device.of(chip, calibration, "bf16"), list[float]()
+    for row in of_kind(rows, "grouped"):
+        m, n, k = (float(row[name]) for name in ("m", "n", "k"))
+        shape = (m, n, k) if row["what"] == "forward" else (n, k, m)
+        shares.append(float(np.ravel(product(d, *shape, float(row["experts"])))[0]) / row["seconds"])
+    return replace(calibration, grouped=min(1.0, statistics.median(shares))) if shares else calibration
 
 
 def _attention(rows: Sequence[Row], chip: Chip, calibration: Calibration) -> tuple[Calibration, dict[str, float]]:

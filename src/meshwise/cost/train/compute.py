@@ -19,8 +19,14 @@ VECTOR_EFFICIENCY = 0.5
 FLASH_BACKWARD = 0.85
 """Rate of flash attention, backward over forward."""
 BIASED = 0.125
-"""Rate of flash attention with a bias on its scores, over that without: on an H200, steps of BLOOM 560M and 1.7B took 89 ms and 0.469 s
+"""Rate of flash attention with a mask of biases (ALiBi), over that without: on an H200, steps of BLOOM 560M and 1.7B took 89 ms and 0.469 s
 where the kernel without bias would have left 60 ms and 0.315 s."""
+FLEXIBLE = 0.39
+"""Rate of attention compiled for its rule (FlexAttention) over cuDNN's: a Triton kernel's share of the peak of an H100 over FA3's
+(`frameworks.FLASH_SHARES`). On an H200, 24 layers of BLOOM 560M with 8 x 2048 tokens took 33 ms (docs/trainer.md)."""
+WIDE_HEAD, WIDE = 128, 0.43
+"""Size of a head beyond which such a kernel has too few registers for large tiles, and its rate there over that of smaller heads: 26
+layers of Gemma 2 2B, heads of 256, 4 x 2048 tokens, took 56 ms."""
 FLASH_TILE = 128
 """Keys per tile of flash attention: at the edge of the causal mask it computes whole tiles and discards half of each."""
 FLASH_BYTES_BACK = 4
@@ -126,17 +132,25 @@ def memory_bound(d: Device, size: Floats) -> Floats:
     return np.maximum(size / d.bandwidth, SHORTEST_KERNEL)
 
 
+def rule_rate(op: Op, seq: int, alibi: bool, capped: bool, flexible: bool) -> float:
+    """Return the rate of the attention kernel that a layer's rule needs, over that of plain causal attention."""
+    if not flexible:
+        return BIASED if alibi else 1.0
+    plain = not alibi and not capped and not 0 < op.window < seq
+    return 1.0 if plain else FLEXIBLE * (WIDE if op.k > WIDE_HEAD else 1.0)
+
+
 def attention(
-    d: Device, op: Op, seq: int, mbs: Floats, heads: Floats, cp: Floats, flash: bool, biased: bool = False
+    d: Device, op: Op, seq: int, mbs: Floats, heads: Floats, cp: Floats, flash: bool, rule: float = 1.0
 ) -> tuple[Floats, Floats]:
     """Return forward and backward seconds of scores, softmax and values of one layer; each of `cp` devices has 1/cp of the queries.
-    `biased`: a bias is added to the scores (ALiBi), for which the fastest kernels have no argument."""
+    `rule`: the rate of a flash kernel with the layer's rule over that without (`rule_rate`)."""
     d, sequences, rows = d.in_16_bits(), mbs * heads, seq / cp
     if flash:
         keys = min(float(seq), op.keys(seq) + FLASH_TILE / 2)
         size = (op.n + op.k) / 2
         flops = 2 * sequences * rows * keys * (op.n + op.k)
-        rate = d.peak * d.calibration.flash * (size / (size + FLASH_HEAD)) * 1.5 * (BIASED if biased else 1.0)
+        rate = d.peak * d.calibration.flash * (size / (size + FLASH_HEAD)) * 1.5 * rule
         moved = 2 * d.element * sequences * rows * (op.n + op.k) / d.bandwidth
         return flops / rate + moved, 2.5 * flops / (rate * FLASH_BACKWARD) + FLASH_BYTES_BACK * moved
     products = product(d, rows, seq, op.k, sequences) + product(d, rows, op.n, seq, sequences)

@@ -53,13 +53,15 @@ class ActivationBytes:
         sums = dict.fromkeys(("norms", "masks", "mixer", "mixed", "ffn", "gated", "copies", "scores"), 0.0)
         chained = {block for block, op in model.placed if op.serial}
         reads = _inputs_kept(framework, how)
+        narrow = element < 2
         for block, op in model.placed:
             if block not in times:
                 continue
             feeds = op.part in ("ffw", "experts")
             if op.name == "layer_norm":
                 # its input, and its output, which the products that follow share
-                sums["norms"] += (2 + element * (not framework.remakes_elements) * reads.norms) * hidden * op.count
+                output = not framework.remakes_elements or narrow
+                sums["norms"] += (2 + element * output * reads.norms) * hidden * op.count
             elif op.kind == "matmul" and op.shard in ("column", "kv"):
                 sums["ffn" if feeds else "mixer"] += 2 * op.n * op.m * op.count
                 twice = framework.keeps_intermediates and op.name.endswith(".gate")
@@ -67,19 +69,18 @@ class ActivationBytes:
             elif op.kind == "matmul" and op.shard == "row":
                 remade = framework.remakes_elements and op.name.endswith(".down")
                 read = reads.gated if feeds else 1.0  # attention itself keeps its output
-                sums["gated" if feeds else "mixed"] += element * op.k * op.m * op.count * (not remade) * read
+                # attention keeps its output in 16 bits, beside the narrow copy that the product keeps
+                again = 2.0 * (narrow and framework.remakes_elements and not feeds)
+                sums["gated" if feeds else "mixed"] += (element + again) * op.k * op.m * op.count * (not remade) * read
                 sums["masks"] += hidden * times[block] * (framework.dropout and not op.expert)
             elif op.kind == "attention":
                 sums["scores"] += 0.0 if framework.flash_attention else 5 * op.m * op.count
                 rotated = framework.keeps_intermediates and model.decoder.position_kind == "rotary"
                 sums["copies"] += 2 * (op.m * op.k + op.cache / 2) * op.count * rotated
-            elif op.name in ("attention.q_norm", "attention.k_norm"):
-                # its input: queries or keys before the norm; joined projections are one tensor, so that values stay with the keys
-                raw = [
-                    op.name.removesuffix("_norm"),
-                    *(["attention.v"] if framework.joins_products and op.name.endswith("k_norm") else []),
-                ]
-                sums["copies"] += 2 * sum(one.n for one in model.blocks[block] if one.name in raw) * op.count
+                # queries, keys and values before their norms, in the product that a kernel splits
+                sums["mixer"] += (
+                    2 * (op.m * op.k + op.cache) * op.count * bool(framework.joins_products and model.decoder.qk_norm)
+                )
             elif op.kind == "scan" and block in chained:
                 # kernels of a chain keep its inputs, which the projections count, and the initial state of each step; those of a learner
                 # with a wider hidden layer recompute the states instead

@@ -7,7 +7,7 @@ import numpy as np
 
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.chain import chain
-from meshwise.cost.train.compute import BACKWARD_BYTES, Device, attention, linear, memory_bound
+from meshwise.cost.train.compute import BACKWARD_BYTES, Device, attention, linear, memory_bound, rule_rate
 from meshwise.cost.train.distinct import Groups
 from meshwise.cost.train.parameters import Tuned, dequantized_bytes, tuned
 from meshwise.cost.work import Train
@@ -19,6 +19,8 @@ VOCABULARY_STEP = 128
 """Megatron's --make-vocab-size-divisible-by."""
 DORA_BYTES = 10.0
 """Bytes moved per weight for DoRA's norms: the weight is read, the product of the adapter is written and read in float32."""
+FORWARD_CASTS = 5 / 8
+"""Share of the bytes of weights' casts in the forward pass, which also looks for the largest value."""
 JOINED_STEP = 16
 """Outputs of joined products are padded to a multiple of this (workers/trainer/ops/fused_projections.py)."""
 
@@ -155,10 +157,14 @@ def _add_layer_op(t: Passes, d: Device, work: Train, cut: Cut, rows: Floats, op:
             t.matmul_back += times * (how.inputs * inputs + how.weights * weights)
         if d.cast:
             _add_casts(t, d, op, rows * op.m * each, (n, k), times * work.framework.casts)
+            weights = times * each * n * k * work.framework.weight_casts / d.bandwidth
+            t.casts += weights * FORWARD_CASTS
+            t.casts_back += weights * (1 - FORWARD_CASTS)
         _add_elementwise(t, d, op, rows * op.m * each, n, times, model)
     elif op.kind == "attention":
-        heads, biased = op.m / cut.tp, model.decoder.position_kind == "alibi"
-        core, back = attention(d, op, work.seq, cut.mbs, heads, cut.cp, work.framework.flash_attention, biased)
+        heads, f = op.m / cut.tp, work.framework
+        rule = rule_rate(op, work.seq, model.decoder.position_kind == "alibi", model.decoder.capped, f.flexible)
+        core, back = attention(d, op, work.seq, cut.mbs, heads, cut.cp, f.flash_attention, rule)
         t.core += times * core
         t.core_back += times * back
         if model.decoder.position_kind == "rotary":  # reads and writes q and k

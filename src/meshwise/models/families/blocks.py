@@ -122,6 +122,8 @@ class Decoder:
     """How layers know the order of tokens: rotated queries and keys (in some layers at least), a learned table, biased scores, nothing."""
     embedded: int = 0
     """Width of the vocabulary tables if it differs from `hidden` (OPT 350M)."""
+    capped: bool = False
+    """Attention scores have a soft cap: cap x tanh(score / cap)."""
     expert_reach: float = 1.0
     """Fraction of the expert groups that the experts of one token may come from (DeepSeek-V3: 4 of 8)."""
     windows: tuple[int, ...] = ()

@@ -92,6 +92,7 @@ def probe(path: Path, seconds: float, device: torch.device, ranks: int) -> None:
     for what, (share, work) in SINGLE_DEVICE.items():
         results.measure(what, share * (1 - together), partial(work, clock), together)
     if device.type == "cuda":
+        results.measure("grouped products", 0.04 * (1 - together), partial(kernels.grouped, clock), together)
         results.measure("link to the host", 0.06 * (1 - together), partial(kernels.host_link, clock), together)
     else:
         results.missing("link to the host", "a CPU has none: its memory is the host's")

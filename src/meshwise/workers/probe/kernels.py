@@ -1,4 +1,4 @@
-"""Measurements on one device: matrix products, memory, launches, attention, blocks of a model, the optimizer, the link to its host.
+"""Measurements on one device: products, alone and grouped, memory, launches, attention, blocks of a model, the optimizer, the host's link.
 
 Operands are random: zeros multiply faster because they draw less power. Shapes are ordered so that any prefix is useful,
 and a short probe covers the same kinds as a long one.
@@ -38,6 +38,8 @@ SMALL: tuple[Shape, ...] = (
     (520, 512, 512), (1536, 512, 512), (512, 1536, 512), (2048, 768, 768), (2048, 2048, 768), (2048, 768, 2048),
 )  # fmt: skip
 """m, n, k for CPUs, which need as long for a thousandth of the FLOPs."""
+GROUPED = ((64, 1024, 2048, 2048), (64, 1024, 2048, 1024), (8, 2048, 4096, 2048))
+"""Experts, rows of each, outputs and inputs of a grouped product."""
 SIZES = {"cuda": (2**30, 2**28, 2**26, 2**24, 2**22, 2**20), "cpu": (2**26, 2**24, 2**28, 2**22, 2**20, 2**18)}
 """Bytes to copy."""
 FASTEST_FIRST = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -85,6 +87,23 @@ def products(clock: Clock, stop: float) -> Iterator[Row]:
         seconds = max(0.0, stop - time.monotonic()) / (len(shapes) - i)
         timing = clock.time(partial(F.linear, x, weight), seconds)
         yield row("gemm", timing, m=m, n=n, k=k, dtype=_name(x.dtype), flops=2 * m * n * k)
+
+
+def grouped(clock: Clock, stop: float) -> Iterator[Row]:
+    """Time products of rows that are grouped by expert on a GPU, each with its own matrix: forward, and the weights' gradient."""
+    for i, (experts, m, n, k) in enumerate(GROUPED):
+        x, by, weights = (
+            random(clock.device, experts * m, k),
+            random(clock.device, experts * m, n),
+            random(clock.device, experts, n, k),
+        )
+        ends = torch.arange(m, experts * m + 1, m, device=clock.device, dtype=torch.int32)
+        product = torch._grouped_mm  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+        each = max(0.0, stop - time.monotonic()) / (len(GROUPED) - i) / 2
+        about: Row = {"experts": experts, "m": m, "n": n, "k": k, "dtype": _name(x.dtype), "flops": 2 * experts * m * n * k}
+        forward = clock.time(partial(product, x, weights.transpose(-2, -1), offs=ends), each)
+        yield row("grouped", forward, what="forward", **about)
+        yield row("grouped", clock.time(partial(product, by.T, x, offs=ends), each), what="weights", **about)
 
 
 def sustained(clock: Clock, stop: float) -> Iterator[Row]:

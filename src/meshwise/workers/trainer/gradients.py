@@ -66,13 +66,21 @@ def gradient_norm(settings: Settings, ranks: Ranks, parameters: NamedParameters)
     device = next(_local(parameter).device for _, parameter in parameters)
     total = torch.zeros((), device=device)
     for key, grads in alike.items():
-        part = torch.stack(torch._foreach_norm(grads, 2, torch.float32)).square().sum()  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+        part = _sum_of_squares(grads)
         for group in groups[key]:
             dist.all_reduce(part, group=group)
         total += part
     if settings.layout.pp > 1:
         dist.all_reduce(total, group=ranks.mesh["pp"].get_group())
     return total.sqrt()
+
+
+def _sum_of_squares(grads: list[Tensor]) -> Tensor:
+    if grads[0].is_cuda:
+        from meshwise.workers.trainer.ops.squares import sum_of_squares
+
+        return sum_of_squares(grads)
+    return torch.stack(torch._foreach_norm(grads, 2, torch.float32)).square().sum()  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
 
 
 def _sharding_groups(grad: Tensor) -> list[dist.ProcessGroup]:

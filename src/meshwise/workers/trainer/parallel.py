@@ -45,17 +45,29 @@ class Ranks:
     layout: Layout
     tied_group: dist.ProcessGroup | None
     """This rank and the one that holds the other copy of a tied embedding, if they are on different stages."""
+    always: bool = False
+    """Whether axes of one rank communicate too, so that one device runs every collective of a layout."""
 
     @staticmethod
-    def of(layout: Layout, device: str) -> "Ranks":
+    def of(layout: Layout, device: str, always: bool = False) -> "Ranks":
         sizes = (layout.pp, layout.dp_replicate, layout.dp_shard * layout.cp, layout.tp)
         mesh = init_device_mesh(device, sizes, mesh_dim_names=WEIGHT_AXES)
         full_mesh = init_device_mesh(device, tuple(getattr(layout, axis) for axis in AXES), mesh_dim_names=AXES)
-        return Ranks(mesh, full_mesh, layout, _end_stages(mesh) if layout.pp > 1 and layout.schedule != "zbv" else None)
+        tied = _end_stages(mesh) if layout.pp > 1 and layout.schedule != "zbv" else None
+        return Ranks(mesh, full_mesh, layout, tied, always)
 
     def at(self, axis: str) -> int:
         """Return this rank's coordinate on an axis."""
         return self.full_mesh.get_local_rank(axis)
+
+    def uses(self, axis: str) -> bool:
+        """Return whether an axis of the layout communicates."""
+        return self.always or getattr(self.layout, axis) > 1
+
+    @property
+    def uses_fsdp(self) -> bool:
+        """Whether FSDP holds the weights; it also averages gradients over context-parallel ranks, which see different tokens."""
+        return self.always or self.layout.dp * self.layout.cp > 1
 
     @property
     def replica(self) -> int:
@@ -65,8 +77,8 @@ class Ranks:
     @property
     def shard(self) -> LocalShard:
         a = self.layout
-        cp, tp = (self.full_mesh[axis].get_group() if getattr(a, axis) > 1 else None for axis in ("cp", "tp"))
-        experts = self.expert_mesh["ep"].get_group() if a.ep > 1 else None
+        cp, tp = (self.full_mesh[axis].get_group() if self.uses(axis) else None for axis in ("cp", "tp"))
+        experts = self.expert_mesh["ep"].get_group() if self.uses("ep") else None
         return LocalShard(a.tp, self.at("tp"), a.cp, self.at("cp"), cp, tp, a.ep, experts)
 
     @cached_property
@@ -123,11 +135,11 @@ def initialize(settings: Settings, models: list[nn.Module], device: torch.device
 def _parallelize(model: nn.Module, span: Span, settings: Settings, ranks: Ranks) -> None:
     layout = settings.layout
     decoder = cast(Decoder, model)
-    if layout.tp > 1:
+    if ranks.uses("tp"):
         parallelize_module(model, ranks.mesh["tp"], tensor_parallel_styles(settings.model, span))
         decoder.tie()
     stacks = [part for part in model.modules() if isinstance(part, ExpertStack)]
-    for stack in stacks if layout.ep > 1 else ():
+    for stack in stacks if ranks.uses("ep") else ():
         for name, parameter in list(stack.named_parameters()):
             placed = distribute_tensor(parameter, ranks.expert_mesh["ep"], [Shard(0)], src_data_rank=None)
             stack.register_parameter(name, nn.Parameter(placed))
@@ -140,12 +152,12 @@ def _parallelize(model: nn.Module, span: Span, settings: Settings, ranks: Ranks)
     policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32)
     # a pipeline runs many micro-batches: gathering the weights again for each would cost more time than it saves memory
     options: dict[str, Any] = {"mp_policy": policy, "reshard_after_forward": layout.zero == 3 and layout.pp == 1}
-    if stacks and layout.devices > layout.pp:
+    if stacks and (ranks.always or layout.devices > layout.pp):
         # gathering experts for a file takes two steps, of which torch warns on every rank
         logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
         for stack in stacks:
             fully_shard(stack, mesh=_data_mesh(ranks.expert_mesh, layout, "edp"), **options)
-    if not uses_fsdp(layout):
+    if not ranks.uses_fsdp:
         return
     mesh = _data_mesh(ranks.mesh, layout, "fsdp")
     # torch warns against modifying a stage's output in place, which nothing here does
@@ -158,8 +170,3 @@ def _parallelize(model: nn.Module, span: Span, settings: Settings, ranks: Ranks)
 def _data_mesh(mesh: DeviceMesh, layout: Layout, axis: str) -> DeviceMesh:
     """Return the ranks over which weights are sharded, and replicated if there are replicas."""
     return mesh["dp_replicate", axis] if layout.dp_replicate > 1 else mesh[axis]
-
-
-def uses_fsdp(layout: Layout) -> bool:
-    """Return whether FSDP holds the weights; it also averages gradients over context-parallel ranks, which see different tokens."""
-    return layout.dp * layout.cp > 1

@@ -20,7 +20,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from meshwise.workers.trainer.balance import Balance
-from meshwise.workers.trainer.parallel import Ranks, build_stages, initialize, uses_fsdp
+from meshwise.workers.trainer.parallel import Ranks, build_stages, initialize
 from meshwise.workers.trainer.report.phases import Phases
 from meshwise.workers.trainer.settings import Settings
 
@@ -46,7 +46,7 @@ class Passes:
         last = settings.layout.pp * settings.layout.chunks - 1
         self.starts = any(number == 0 for number, _ in stages)
         self.ends = any(number == last for number, _ in stages)
-        self.schedule = self._schedule(stages, last + 1) if settings.layout.pp > 1 else None
+        self.schedule = self._schedule(stages, last + 1) if ranks.uses("pp") else None
 
     def _schedule(self, stages: list[tuple[int, nn.Module]], total: int) -> Any:
         group = self.ranks.mesh["pp"].get_group()
@@ -59,7 +59,7 @@ class Passes:
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the cross-entropy as a mean over this rank's tokens of a step. All ranks have as many, so their mean is the batch's."""
-        if self.settings.layout.tp > 1:
+        if self.ranks.uses("tp"):
             logits = DTensor.from_local(logits, self.ranks.mesh["tp"], [Shard(-1)], run_check=False)
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten()) / self.settings.microbatches
 
@@ -74,11 +74,11 @@ class Passes:
 
     def _mean_loss(self, tokens: Tensor, targets: Tensor, backward: bool) -> Tensor:
         with ExitStack() as around:
-            if self.settings.layout.tp > 1:
+            if self.ranks.uses("tp"):
                 around.enter_context(loss_parallel())
             if self.device.type == "cuda":
                 around.enter_context(sdpa_kernel(KERNELS, set_priority=True))
-            if self.settings.half and not uses_fsdp(self.settings.layout) and not self.settings.split_weights:
+            if self.settings.half and not self.ranks.uses_fsdp and not self.settings.split_weights:
                 around.enter_context(torch.autocast(self.device.type, torch.bfloat16))
             losses = (self._pipelined if self.schedule else self._plain)(tokens, targets, backward)
         parts = [(loss.full_tensor() if isinstance(loss, DTensor) else loss).detach() for loss in losses]
@@ -90,7 +90,7 @@ class Passes:
     def _plain(self, tokens: Tensor, targets: Tensor, backward: bool) -> list[Tensor]:
         losses: list[Tensor] = []
         (model,) = self.models
-        mbs, sharded = self.settings.layout.mbs, self.settings.layout.tp > 1
+        mbs, sharded = self.settings.layout.mbs, self.ranks.uses("tp")
         for inputs, labels in zip(tokens.split(mbs), targets.split(mbs), strict=True):
             with self.phases("forward"):
                 # under tensor parallelism each rank already holds only a part of the logits

@@ -11,8 +11,9 @@ from meshwise.cost.train.passes import JOINED_STEP
 from meshwise.cost.train.step import UPDATED_TOGETHER
 from meshwise.workers.trainer.models.base import Fusable, Span, build
 from meshwise.workers.trainer.models.ttt.linear import PADDING, LinearLearner
+from meshwise.workers.trainer.ops import grouped_products, squares, wide_attention
 from meshwise.workers.trainer.ops.adamw import SMALL, SplitAdamW
-from meshwise.workers.trainer.ops.expert_kernels import expert_product, sum_rows
+from meshwise.workers.trainer.ops.expert_kernels import expert_product, gather_rows, sum_rows
 from meshwise.workers.trainer.ops.experts import ALIGNED
 from meshwise.workers.trainer.ops.fp8 import FORWARD, cast, fp8_gated_product, fp8_linear
 from meshwise.workers.trainer.ops.fused_heads import norm_and_rotate, split_and_rotate
@@ -60,6 +61,39 @@ def check_split_adamw() -> None:
     for one, other in zip(whole, split, strict=True):
         torch.testing.assert_close(ours.value(other), one.detach(), rtol=1e-6, atol=1e-6)
         torch.testing.assert_close(other.detach().float(), one.detach(), rtol=2**-8, atol=1e-6)
+
+
+def check_grouped_products() -> None:
+    """Rows of experts by their matrices: some experts have no rows, tiles end after their expert, and rows follow the last."""
+    tile = grouped_products.Tile(32, 32, 16, 4, 2)
+    loads, ends = [0, 48, 96, 0, 33], torch.tensor([0, 48, 144, 144, 177], dtype=torch.int32)
+    rows, weights = torch.randn(200, 48, generator=dice), torch.randn(5, 48, 64, generator=dice)
+    found = grouped_products.product_by_rows(rows, weights, ends, tile)
+    for part, weight in zip(zip(rows[:177].split(loads), found[:177].split(loads), strict=True), weights, strict=True):
+        torch.testing.assert_close(part[1], part[0] @ weight, rtol=1e-4, atol=1e-4)
+
+
+def check_squares() -> None:
+    squares.PROGRAMS, squares.AT_ONCE, squares.LARGE = 3, 64, 1000
+    tensors = [torch.randn(*shape, generator=dice) for shape in ((30, 41), (7, 5), (3,))]
+    torch.testing.assert_close(squares.sum_of_squares(tensors), sum(tensor.square().sum() for tensor in tensors))
+    torch.testing.assert_close(squares.sum_of_squares(tensors[:1]), tensors[0].square().sum())
+
+
+def check_wide_attention(heads: int, shared: int, length: int, cap: float) -> None:
+    """Blocks of queries, several columns of scores and parts of the batch, against scores as a whole."""
+    q, k, v = (torch.randn(2, n, length, 8, generator=dice).requires_grad_() for n in (heads, shared, shared))
+    found = wide_attention.wide_attention(q, k, v, 0.7, cap)
+    keys, values = (x.repeat_interleave(heads // shared, 1) for x in (k, v))
+    scores = q @ keys.mT * 0.7
+    scores = cap * torch.tanh(scores / cap) if cap else scores
+    seen = torch.ones(length, length, dtype=torch.bool).tril()
+    right = scores.masked_fill(~seen, -torch.inf).softmax(-1) @ values
+    outer = torch.randn(right.shape, generator=dice)
+    pairs = zip(*((y, *torch.autograd.grad(y, (q, k, v), outer)) for y in (found, right)), strict=True)
+    for one, other in pairs:
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    opcheck(wide_attention.wide_attention, (q, k, v, 0.7, cap))
 
 
 def check_scale() -> None:
@@ -147,6 +181,10 @@ def check_experts(activation: str) -> None:
     for one, other in zip((out, *found), (expected, *right), strict=True):
         assert (one.float() - other).norm() < 0.01 * other.norm()
     places = torch.randperm(len(given[0]), generator=dice)[:40]
+    choices = torch.tensor([4, 0, 6, 5, 3, 6])  # two per token; 6 is padding
+    tokens = torch.randn(3, 70, generator=dice)
+    expected = torch.cat((tokens, torch.zeros(1, 70)))[choices // 2]
+    torch.testing.assert_close(gather_rows(tokens, choices, 2), expected)
     summed = sum_rows(given[0].detach(), places, 2)
     torch.testing.assert_close(summed, given[0].detach()[places].view(20, 2, -1).float().sum(1).bfloat16())
 
@@ -201,6 +239,12 @@ check_eight_bits()
 assert JOINED_STEP == ROWS == PADDING
 assert UPDATED_TOGETHER == SMALL
 check_scale()
+check_squares()
+check_grouped_products()
+wide_attention.COLUMNS, wide_attention.AT_ONCE = 16, 4 * 2 * 24 * 24
+check_wide_attention(4, 2, 24, 5.0)
+check_wide_attention(2, 2, 33, 0.0)
+check_wide_attention(3, 1, 7, 50.0)
 check_loss_and_gradient(5, 100, 128)
 check_loss_and_gradient(5, 100, 128, cap=2.0)
 check_loss_and_gradient(3, 9000, 9024, torch.bfloat16, cap=30.0)

@@ -1,6 +1,7 @@
 """trainer.ops: the operations that models are built from.
 
     attention.py          softmax attention on this rank's heads and part of the sequence, with windows, soft caps and ALiBi
+    wide_attention.py     wide heads with soft caps: products of blocks, and a Triton kernel between them
     recompute.py          activation checkpointing
     loss.py               cross-entropy that never holds all logits
     softmax.py            its Triton kernel
@@ -9,8 +10,10 @@
     fused_heads.py        Triton kernels that split, norm and rotate queries, keys and values
     experts.py            rows grouped by expert, multiplied without dropping a token
     expert_kernels.py     Triton kernels between the grouped products of experts
+    grouped_products.py   rows times the matrices of their experts, a Triton kernel
     exchange.py           expert parallelism: rows travel to the ranks of their experts and back
+    squares.py            the sum of squares of all gradients, a Triton kernel
     adamw.py              AdamW on 16-bit weights that lose no precision, a Triton kernel
 
-Imports torch and triton. Imported by trainer.models and trainer.optimizer.
+Imports torch and triton. Imported by trainer.models, trainer.gradients and trainer.optimizer.
 """

@@ -27,17 +27,31 @@ class Exchange:
         return Arrangement(places, order, load_of(experts, self.count).cumsum(0).to(torch.int32))
 
     @uncompiled
-    def compute(self, rows: Tensor, experts: Tensor, run: Compute) -> Tensor:
-        """Return the outputs of the experts for arranged rows. The host waits once for the loads, which say how much each rank sends."""
+    def compute(
+        self, parts: list[Tensor], experts: list[Tensor], run: Compute, meanwhile: Callable[[], Tensor] | None
+    ) -> tuple[list[Tensor], Tensor | None]:
+        """Return the outputs of the experts for parts of arranged rows, and what `meanwhile` returns.
+
+        All parts are sent at once. `meanwhile` runs while the first travels; while the experts compute one part, the next arrives and the
+        one before returns. In the backward pass a part waits for its own rows. The host waits once for the loads, which say how much each
+        rank sends.
+        """
         each = self.count // self.ranks
-        sent = load_of(experts, self.count)
+        sent = torch.stack([load_of(choices, self.count).view(self.ranks, each) for choices in experts], 1)
         received = _functional_collectives.all_to_all_single(sent, None, None, self.group)
-        loads = torch.stack((sent, received)).view(2, self.ranks, each)
-        to_ranks, from_ranks = loads.sum(-1).tolist()
-        arrived = send(rows, from_ranks, to_ranks, self.group)
-        # rows arrive by rank and then by expert: the experts of a rank want theirs together
-        kinds = torch.arange(each, device=rows.device).repeat(self.ranks).repeat_interleave(loads[1].flatten())
+        loads = torch.stack((sent, received))  # to and from, rank, part, expert
+        to_ranks, from_ranks = loads.sum(-1).transpose(1, 2).tolist()
+        arrived = [send(rows, from_ranks[i], to_ranks[i], self.group) for i, rows in enumerate(parts)]
+        beside = meanwhile() if meanwhile else None
+        returned: list[Tensor] = []
+        for i, rows in enumerate(arrived):
+            returned.append(send(self._computed(rows, loads[1, :, i], run), to_ranks[i], from_ranks[i], self.group))
+        return returned, beside
+
+    def _computed(self, arrived: Tensor, loads: Tensor, run: Compute) -> Tensor:
+        """Return the outputs for rows that arrived by rank and then by expert: the experts of a rank want theirs together."""
+        each = loads.shape[1]
+        kinds = torch.arange(each, device=arrived.device).repeat(self.ranks).repeat_interleave(loads.flatten())
         grouped = arrange(kinds, each)
-        spread_rows = spread(arrived, grouped, 1)
-        out = run(spread_rows, rows.new_ones(len(spread_rows), dtype=torch.float32), grouped.ends)
-        return send(combine(out, grouped, 1), to_ranks, from_ranks, self.group)
+        rows = spread(arrived, grouped, 1)
+        return combine(run(rows, rows.new_ones(len(rows), dtype=torch.float32), grouped.ends), grouped, 1)

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from meshwise.workers.trainer.ops import grouped_products
 from meshwise.workers.trainer.ops.fused_projections import GATES, activation_of
 
 AT_ONCE = 1024
@@ -44,6 +45,58 @@ def sum_rows(rows: Tensor, places: Tensor, chosen: int) -> Tensor:
 @sum_rows.register_fake
 def _(rows: Tensor, places: Tensor, chosen: int) -> Tensor:
     return rows.new_empty(places.shape[0] // chosen, rows.shape[1])
+
+
+@triton.jit
+def _gather(x, choices, out, width, count, CHOSEN: tl.constexpr, BLOCK: tl.constexpr):  # noqa: N803
+    """Copy the token of one choice, or zeros for choice `count`."""
+    row = tl.program_id(0).to(tl.int64)
+    choice = tl.load(choices + row)
+    read = tl.where(choice < count, width, 0)
+    for first in range(0, width, BLOCK):
+        at = first + tl.arange(0, BLOCK)
+        value = tl.load(x + (choice // CHOSEN) * width + at, at < read, other=0.0)
+        tl.store(out + row * width + at, value, at < width)
+
+
+@torch.library.custom_op("meshwise::gather_rows", mutates_args=())
+def gather_rows(x: Tensor, choices: Tensor, chosen: int) -> Tensor:
+    """Return the token of each choice, zeros for the choice after the last; `chosen` choices per token."""
+    out = x.new_empty(len(choices), x.shape[1])
+    run: Any = _gather[(len(choices),)]
+    block = min(2 * AT_ONCE, triton.next_power_of_2(x.shape[1]))
+    run(x.contiguous(), choices, out, x.shape[1], len(x) * chosen, chosen, block, num_warps=2)
+    return out
+
+
+@gather_rows.register_fake
+def _(x: Tensor, choices: Tensor, chosen: int) -> Tensor:
+    return x.new_empty(choices.shape[0], x.shape[1])
+
+
+@torch.library.custom_op("meshwise::wide_product", mutates_args=())
+def wide_product(x: Tensor, weight: Tensor) -> Tensor:
+    """Return x weight^T of bfloat16 matrices in float32."""
+    return torch.mm(x, weight.T, out_dtype=torch.float32)
+
+
+@wide_product.register_fake
+def _(x: Tensor, weight: Tensor) -> Tensor:
+    return x.new_empty(x.shape[0], weight.shape[0], dtype=torch.float32)
+
+
+def _wide_product_save(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _wide_product_gradients(ctx: Any, by_out: Tensor) -> tuple[Tensor, Tensor]:
+    """Return both gradients. That of the output is rounded to 16 bits, like the gradients of all other products."""
+    x, weight = ctx.saved_tensors
+    by_out = by_out.to(x.dtype)
+    return by_out @ weight, by_out.T @ x
+
+
+wide_product.register_autograd(_wide_product_gradients, setup_context=_wide_product_save)
 
 
 @triton.jit
@@ -93,18 +146,25 @@ def _(rows: Tensor, gate_up: Tensor, down: Tensor, shares: Tensor, ends: Tensor,
     return rows.new_empty(rows.shape[0], down.shape[1]), rows.new_empty(rows.shape[0], gate_up.shape[1])
 
 
+def _by_experts(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
+    """Multiply rows by the matrices (experts, inputs, outputs) of their experts, by the faster kernel where its tiles fit."""
+    if rows.is_cuda and grouped_products.fits(weights):
+        return grouped_products.product_by_rows(rows, weights, ends)
+    return torch._grouped_mm(rows, weights, offs=ends)
+
+
 @torch.library.custom_op("meshwise::expert_product_backward", mutates_args=())
 def _expert_product_backward(
     by_out: Tensor, rows: Tensor, both: Tensor, gate_up: Tensor, down: Tensor, shares: Tensor, ends: Tensor, activation: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients with respect to rows, gate and up, down, and shares."""
     by_out = by_out.contiguous()
-    between = torch._grouped_mm(by_out, down, offs=ends)
+    between = _by_experts(by_out, down, ends)
     by_both, by_shares = torch.empty_like(both), torch.empty_like(shares)
     _run_gate(both, between, shares, activation, (by_both, by_shares))
     by_down = torch._grouped_mm(by_out.transpose(-2, -1), between, offs=ends)
     by_gate_up = torch._grouped_mm(by_both.transpose(-2, -1), rows, offs=ends)
-    return torch._grouped_mm(by_both, gate_up, offs=ends), by_gate_up, by_down, by_shares
+    return _by_experts(by_both, gate_up, ends), by_gate_up, by_down, by_shares
 
 
 @_expert_product_backward.register_fake

@@ -15,8 +15,31 @@ from torch import Tensor
 
 AT_ONCE = 1024
 """Elements that one program of the kernels here processes at a time."""
-PROGRAMS = 4096
-"""Programs of the backward kernel with norms: each adds up the gradients of the gains over its tokens."""
+PROGRAMS = {1: 4096, 2: 1056}
+"""Programs of the backward kernel by kind of norm: each adds up the gradients of the gains over its tokens."""
+WIDEST = 4096
+"""Features of all heads beyond which a norm over them does not fit the registers of a program."""
+
+
+@triton.jit
+def _scale(x1, x2, eps, COUNT: tl.constexpr, HEAD: tl.constexpr, NORM: tl.constexpr):  # noqa: N803
+    """Return 1 / root mean square, of each head or of all."""
+    squares = tl.sum(x1 * x1 + x2 * x2, 1)
+    if NORM == 2:  # noqa: SIM108
+        mean = tl.sum(squares, 0) / (COUNT * HEAD)
+    else:
+        mean = (squares / HEAD)[:, None]
+    return tl.rsqrt(mean + eps)
+
+
+@triton.jit
+def _gains(gain, at, inside, lane, offset, half: tl.constexpr, NORM: tl.constexpr):  # noqa: N803
+    """Return the gains of both halves of the heads."""
+    if NORM == 2:
+        g1, g2 = tl.load(gain + at, inside, other=0.0), tl.load(gain + at + half, inside, other=0.0)
+    else:
+        g1, g2 = tl.load(gain + lane), tl.load(gain + lane + half)
+    return g1.to(tl.float32) + offset, g2.to(tl.float32) + offset
 
 
 @triton.jit
@@ -24,7 +47,10 @@ def _turn(
     start, out, gain, cos, sin, eps, offset,
     COUNT: tl.constexpr, HEAD: tl.constexpr, GROUP: tl.constexpr, NORM: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
-    """Rotate the heads of one token, GROUP at a time: (x1, x2) become (x1 cos - x2 sin, x2 cos + x1 sin); if NORM, normed before."""
+    """Rotate the heads of one token, GROUP at a time: (x1, x2) become (x1 cos - x2 sin, x2 cos + x1 sin).
+
+    NORM 1 norms each head before, NORM 2 all heads together, which are one group.
+    """
     half: tl.constexpr = HEAD // 2
     lane = tl.arange(0, half)[None, :]
     for first in tl.static_range(0, COUNT, GROUP):
@@ -33,9 +59,10 @@ def _turn(
         x1 = tl.load(start + at, inside, other=0.0).to(tl.float32)
         x2 = tl.load(start + at + half, inside, other=0.0).to(tl.float32)
         if NORM:
-            scale = tl.rsqrt(tl.sum(x1 * x1 + x2 * x2, 1) / HEAD + eps)[:, None]
-            x1 = x1 * scale * (tl.load(gain + lane).to(tl.float32) + offset)
-            x2 = x2 * scale * (tl.load(gain + lane + half).to(tl.float32) + offset)
+            scale = _scale(x1, x2, eps, COUNT, HEAD, NORM)
+            g1, g2 = _gains(gain, at, inside, lane, offset, half, NORM)
+            x1 = x1 * scale * g1
+            x2 = x2 * scale * g2
         tl.store(out + at, (x1 * cos - x2 * sin).to(out.dtype.element_ty), inside)
         tl.store(out + at + half, (x2 * cos + x1 * sin).to(out.dtype.element_ty), inside)
 
@@ -61,14 +88,18 @@ def _turn_back(
         if NORM:
             x1 = tl.load(start + at, inside, other=0.0).to(tl.float32)
             x2 = tl.load(start + at + half, inside, other=0.0).to(tl.float32)
-            scale = tl.rsqrt(tl.sum(x1 * x1 + x2 * x2, 1) / HEAD + eps)[:, None]
+            scale = _scale(x1, x2, eps, COUNT, HEAD, NORM)
             x1 *= scale
             x2 *= scale
             total1 += e1 * x1
             total2 += e2 * x2
-            e1 *= tl.load(gain + lane).to(tl.float32) + offset
-            e2 *= tl.load(gain + lane + half).to(tl.float32) + offset
-            mean = (tl.sum(e1 * x1 + e2 * x2, 1) / HEAD)[:, None]
+            g1, g2 = _gains(gain, at, inside, lane, offset, half, NORM)
+            e1 *= g1
+            e2 *= g2
+            if NORM == 2:  # noqa: SIM108
+                mean = tl.sum(tl.sum(e1 * x1 + e2 * x2, 1), 0) / (COUNT * HEAD)
+            else:
+                mean = (tl.sum(e1 * x1 + e2 * x2, 1) / HEAD)[:, None]
             e1 = scale * (e1 - x1 * mean)
             e2 = scale * (e2 - x2 * mean)
         tl.store(by_start + at, e1.to(by_start.dtype.element_ty), inside)
@@ -122,7 +153,14 @@ def _heads_backward(
         k1, k2 = _turn_back(rows + place, by_rows + place, to_k, gain_k, cos, sin, eps, offset, k1, k2, SHARED, HEAD, GROUP, NORM)
         _copy(by_v + token * (SHARED * HEAD), by_rows + place + SHARED * HEAD, SHARED * HEAD, BLOCK)
         token += tl.num_programs(0)
-    if NORM:
+    if NORM == 2:
+        head = tl.arange(0, GROUP)[:, None]
+        mine = by_gains + tl.program_id(0) * ((HEADS + SHARED) * HEAD) + head * HEAD + lane
+        tl.store(mine, q1, head < HEADS)
+        tl.store(mine + half, q2, head < HEADS)
+        tl.store(mine + HEADS * HEAD, k1, head < SHARED)
+        tl.store(mine + HEADS * HEAD + half, k2, head < SHARED)
+    if NORM == 1:
         line = tl.arange(0, half)
         mine = by_gains + tl.program_id(0) * (2 * HEAD) + line
         tl.store(mine, tl.sum(q1, 0))
@@ -131,10 +169,16 @@ def _heads_backward(
         tl.store(mine + HEAD + half, tl.sum(k2, 0))
 
 
-def _sizes(q: Tensor, k: Tensor) -> tuple[int, int, int, int, int]:
-    """Return the numbers of heads, their size, and the heads and values that a program processes at a time."""
+def _sizes(q: Tensor, k: Tensor, norm: int = 0) -> tuple[int, int, int, int, int, int]:
+    """Return the numbers of heads, their size, the heads and values that a program processes at a time, and the kind of norm."""
     heads, shared, size = q.shape[-2], k.shape[-2], q.shape[-1]
-    return heads, shared, size, min(max(1, AT_ONCE // size), triton.next_power_of_2(heads)), AT_ONCE
+    group = triton.next_power_of_2(heads)
+    return heads, shared, size, group if norm == 2 else min(max(1, AT_ONCE // size), group), AT_ONCE, norm
+
+
+def _kind(gain: Tensor, size: int) -> int:
+    """Return 1 for a norm of each head, 2 for one of all heads together."""
+    return 1 if gain.numel() == size else 2
 
 
 @torch.library.custom_op("meshwise::split_and_rotate", mutates_args=())
@@ -145,7 +189,7 @@ def split_and_rotate(rows: Tensor, rotation: Tensor, shared: int) -> tuple[Tenso
     """
     q, k, v = _empty_heads(rows, rotation, shared)
     run: Any = _heads[(rows.numel() // rows.shape[-1],)]
-    run(rows.contiguous(), q, k, v, rotation, q, k, q.shape[-3], 0.0, 0.0, *_sizes(q, k), False)
+    run(rows.contiguous(), q, k, v, rotation, q, k, q.shape[-3], 0.0, 0.0, *_sizes(q, k))
     return q, k, v
 
 
@@ -166,7 +210,7 @@ def _split_and_rotate_backward(by_q: Tensor, by_k: Tensor, by_v: Tensor, rotatio
     by_rows = _empty_rows(by_q, by_k)
     grads, tokens = [by.contiguous() for by in (by_q, by_k, by_v)], by_rows.numel() // by_rows.shape[-1]
     run: Any = _heads_backward[(tokens,)]
-    run(by_rows, by_rows, *grads, rotation, by_q, by_k, by_rows, tokens, by_q.shape[-3], 0.0, 0.0, *_sizes(by_q, by_k), False)
+    run(by_rows, by_rows, *grads, rotation, by_q, by_k, by_rows, tokens, by_q.shape[-3], 0.0, 0.0, *_sizes(by_q, by_k))
     return by_rows
 
 
@@ -194,10 +238,13 @@ split_and_rotate.register_autograd(_split_and_rotate_gradients, setup_context=_s
 def norm_and_rotate(
     rows: Tensor, rotation: Tensor, gain_q: Tensor, gain_k: Tensor, shared: int, eps: float, offset: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Split rows as `split_and_rotate` does, with queries and keys normed per head before they are rotated; a gain is `gain + offset`."""
+    """Split rows as `split_and_rotate` does, with queries and keys normed before they are rotated; a gain is `gain + offset`.
+
+    Gains of the size of a head norm each head, longer ones all heads together.
+    """
     q, k, v = _empty_heads(rows, rotation, shared)
     run: Any = _heads[(rows.numel() // rows.shape[-1],)]
-    run(rows.contiguous(), q, k, v, rotation, gain_q, gain_k, q.shape[-3], eps, offset, *_sizes(q, k), True)
+    run(rows.contiguous(), q, k, v, rotation, gain_q, gain_k, q.shape[-3], eps, offset, *_sizes(q, k, _kind(gain_q, q.shape[-1])))
     return q, k, v
 
 
@@ -220,15 +267,15 @@ def _norm_and_rotate_backward(
     eps: float,
     offset: float,
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of the rows, and of both gains (2, head_dim)."""
-    tokens = rows.numel() // rows.shape[-1]
-    by_rows, programs = torch.empty_like(rows), min(tokens, PROGRAMS)
-    by_gains = rows.new_empty(programs, 2, by_q.shape[-1], dtype=torch.float32)
+    """Return the gradients of the rows, and of both gains, one after the other."""
+    tokens, kind = rows.numel() // rows.shape[-1], _kind(gain_q, by_q.shape[-1])
+    by_rows, programs = torch.empty_like(rows), min(tokens, PROGRAMS[kind])
+    by_gains = rows.new_empty(programs, gain_q.numel() + gain_k.numel(), dtype=torch.float32)
     grads = [by.contiguous() for by in (by_q, by_k, by_v)]
     run: Any = _heads_backward[(programs,)]
     run(
         rows.contiguous(), by_rows, *grads, rotation, gain_q, gain_k, by_gains, tokens, by_q.shape[-3], eps, offset,
-        *_sizes(by_q, by_k), True,
+        *_sizes(by_q, by_k, kind),
     )  # fmt: skip
     return by_rows, by_gains.sum(0).to(gain_q.dtype)
 
@@ -245,7 +292,7 @@ def _(
     eps: float,
     offset: float,
 ) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(rows), gain_q.new_empty(2, by_q.shape[-1])
+    return torch.empty_like(rows), gain_q.new_empty(gain_q.shape[0] + gain_k.shape[0])
 
 
 def _norm_and_rotate_save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -255,7 +302,8 @@ def _norm_and_rotate_save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tenso
 
 def _norm_and_rotate_gradients(ctx: Any, by_q: Tensor, by_k: Tensor, by_v: Tensor) -> tuple[Tensor | None, ...]:
     by_rows, by_gains = _norm_and_rotate_backward(by_q, by_k, by_v, *ctx.saved_tensors, ctx.eps, ctx.offset)
-    return by_rows, None, by_gains[0], by_gains[1], None, None, None
+    by_gain_q, by_gain_k = by_gains.split([gain.numel() for gain in ctx.saved_tensors[2:]])
+    return by_rows, None, by_gain_q, by_gain_k, None, None, None
 
 
 norm_and_rotate.register_autograd(_norm_and_rotate_gradients, setup_context=_norm_and_rotate_save)

@@ -14,10 +14,19 @@ KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("communication", ("nccl",)),
     ("attention", ("flex_attention", "sdpa", "fmha", "flash", "compute_dot_do_o", "convert_dq", "mha_")),
     ("products", ("nvjet", "gemm", "cutlass", "cublas", "splitkreduce", "_grouped_mm", "::mm_", "triton_tem_fused_mm")),
-    ("optimizer", ("_update", "adam")),
-    ("loss", ("_rows", "_times", "cross_entropy", "log_softmax", "nll_loss")),
+    ("optimizer", ("adam",)),
+    ("loss", ("cross_entropy", "log_softmax", "nll_loss")),
 )
 """Parts, each with words in the names of its kernels; the first that fits. Everything else is norms, activations and the like."""
+OWN = {
+    "_update": "optimizer",
+    "_squares": "optimizer",
+    "_rows": "loss",
+    "_times": "loss",
+    "_soften": "attention",
+    "_by_rows": "products",
+}
+"""Parts of the trainer's own kernels (trainer/ops), by their whole name."""
 REST = "other"
 
 
@@ -31,6 +40,8 @@ class Span(NamedTuple):
 
 def part_of(name: str) -> str:
     """Return the part of a step that a kernel belongs to."""
+    if name in OWN:
+        return OWN[name]
     low = name.lower()
     return next((part for part, words in KINDS if any(word in low for word in words)), REST)
 

@@ -18,7 +18,15 @@ def measured(interpreted: Nursery, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "case", ["several mini-batches", "one mini-batch", "a long mini-batch", "a layer", "a layer with a tail"]
+    "case",
+    [
+        "several mini-batches",
+        "one mini-batch",
+        "a long mini-batch",
+        "a layer",
+        "a layer with a tail",
+        "a layer with joined projections",
+    ],
 )
 def test_kernels_compute_the_plain_form_and_all_its_gradients(measured: dict[str, dict[str, float]], case: str) -> None:
     seen = measured[case]

@@ -76,11 +76,12 @@ class Attention(nn.Module):
 
     def fuse(self) -> None:
         """Compute queries, keys and values by one product if that needs no padding, and by a kernel after it if it supports the heads."""
+        from meshwise.workers.trainer.ops.fused_heads import WIDEST
         from meshwise.workers.trainer.ops.fused_projections import needs_no_padding, stack
 
         weights: list[Tensor] = [projection.weight for projection in self._projections()]
         if needs_no_padding(weights):
             stack(weights)
             self.fused = True
-            together = self.q_norm is not None and self.q_norm.together
-            self.kernel = self.rotates and not together and self.head_dim & (self.head_dim - 1) == 0
+            too_wide = self.q_norm is not None and self.q_norm.together and self.q_norm.width > WIDEST
+            self.kernel = self.rotates and not too_wide and self.head_dim & (self.head_dim - 1) == 0

@@ -1,6 +1,8 @@
 """A feed-forward of experts: router, balance, and the experts themselves, which expert parallelism spreads over ranks."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -13,7 +15,10 @@ from meshwise.workers.trainer.models.decoder.norms import local_weight
 from meshwise.workers.trainer.models.description import Description, Experts
 from meshwise.workers.trainer.ops.attention import LocalShard
 from meshwise.workers.trainer.ops.exchange import Exchange
-from meshwise.workers.trainer.ops.experts import arrange, combine, expert_outputs, load_of, share_rows, spread
+from meshwise.workers.trainer.ops.experts import arrange, combine, expert_outputs, load_of, router_logits, share_rows, spread
+
+HALVES = 2
+"""Parts of the tokens that travel one after the other: the experts compute one while the next is on its way."""
 
 
 class Routed(NamedTuple):
@@ -40,7 +45,7 @@ class Router(nn.Module):
     def forward(self, x: Tensor) -> Routed:
         e = self.e
         with torch.autocast(x.device.type, enabled=False):
-            logits = x.float() @ local_weight(self.weight).float().T
+            logits = router_logits(x, local_weight(self.weight))
             scores = logits.sigmoid() if e.sigmoid else logits.softmax(-1)
             experts = self._allowed(scores.detach()).topk(e.chosen, sorted=False).indices
             weights = scores.gather(1, experts)
@@ -72,17 +77,30 @@ class ExpertStack(nn.Module):
         self.gate_up_proj = nn.Parameter(torch.empty(e.count, 2 * e.width, d.hidden))
         self.down_proj = nn.Parameter(torch.empty(e.count, d.hidden, e.width))
 
-    def forward(self, x: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
-        """Return the weighted sum of each token's experts; x is (tokens, hidden)."""
+    def forward(self, x: Tensor, experts: Tensor, weights: Tensor, meanwhile: Callable[[], Tensor] | None = None) -> Tensor:
+        """Return the weighted sum of each token's experts, plus what `meanwhile` returns; x is (tokens, hidden)."""
         half = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
-        flat = experts.flatten()
-        found = arrange(flat, self.count) if self.exchange is None else self.exchange.arrange(flat)
+        if self.exchange is not None:
+            return self._exchanged(self.exchange, x.to(half), experts, weights, meanwhile).to(x.dtype)
+        found = arrange(experts.flatten(), self.count)
         rows, shares = spread(x.to(half), found, self.chosen), share_rows(weights, found)
-        if self.exchange is None:
-            out = self._compute(rows, shares, found.ends)
-        else:
-            out = (self.exchange.compute(rows, flat, self._compute) * shares[:, None]).to(half)
-        return combine(out, found, self.chosen).to(x.dtype)
+        y = combine(self._compute(rows, shares, found.ends), found, self.chosen).to(x.dtype)
+        return y if meanwhile is None else y + meanwhile()
+
+    def _exchanged(
+        self, exchange: Exchange, x: Tensor, experts: Tensor, weights: Tensor, meanwhile: Callable[[], Tensor] | None
+    ) -> Tensor:
+        """Compute on the ranks of the experts, one half of the tokens while the other travels."""
+        halves = [part.tensor_split(HALVES) for part in (x, experts, weights)]
+        flat = [part.flatten() for part in halves[1]]
+        found = [exchange.arrange(part) for part in flat]
+        rows = [spread(part, places, self.chosen) for part, places in zip(halves[0], found, strict=True)]
+        outputs, beside = exchange.compute(rows, flat, self._compute, meanwhile)
+        summed = [
+            combine((out * share_rows(shares, places)[:, None]).to(x.dtype), places, self.chosen)
+            for out, shares, places in zip(outputs, halves[2], found, strict=True)
+        ]
+        return torch.cat(summed) if beside is None else torch.cat(summed) + beside
 
     def _compute(self, rows: Tensor, shares: Tensor, ends: Tensor) -> Tensor:
         gate_up, down = (self._local(weight, rows.dtype) for weight in (self.gate_up_proj, self.down_proj))
@@ -117,9 +135,9 @@ class MixedFeedForward(nn.Module):
             self.load.add_(load_of(routed.experts.flatten(), self.e.count))
         if self.aux and torch.is_grad_enabled():
             weights = cast(Tensor, _AddedLoss.apply(weights, self._imbalance(routed, x.shape[0]), self.share))
-        y = self.experts(x.flatten(0, 1), routed.experts, weights).unflatten(0, x.shape[:2])
-        # computed while rows are on their way to other ranks and back
-        return y if self.shared_experts is None else y + self.shared_experts(x)
+        tokens, shared = x.flatten(0, 1), self.shared_experts
+        meanwhile = None if shared is None else partial(_flat_output, shared, x)
+        return self.experts(tokens, routed.experts, weights, meanwhile).unflatten(0, x.shape[:2])
 
     def _imbalance(self, routed: Routed, sequences: int) -> Tensor:
         """Return the mean over sequences of coefficient x experts x sum of (share of choices x mean score): the coefficient if balanced.
@@ -137,6 +155,10 @@ class MixedFeedForward(nn.Module):
         scores = routed.scores.view(sequences, -1, e.count).sum(1) / length
         shares = loads / loads.sum(-1, keepdim=True)
         return self.aux * e.count * (shares * scores).sum(-1).mean()
+
+
+def _flat_output(module: nn.Module, x: Tensor) -> Tensor:
+    return module(x).flatten(0, 1)
 
 
 class _AddedLoss(torch.autograd.Function):

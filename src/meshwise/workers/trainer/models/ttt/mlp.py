@@ -25,6 +25,8 @@ class MLPLearner(Learner):
         self.b1 = nn.Parameter(torch.empty(self.heads, 1, inner))
         self.W2 = nn.Parameter(torch.empty(self.heads, inner, self.head_dim))
         self.b2 = nn.Parameter(torch.empty(self.heads, 1, self.head_dim))
+        self.fused = False
+        """Whether the projections are stacked in one storage, and one product."""
 
     def learn(self, q: Tensor, k: Tensor, v: Tensor, rate: Tensor, place: Tensor) -> Tensor:
         return learn(q, k, v, rate, place, self.W1.float(), self.b1.float(), self.W2.float(), self.b2.float(), *self.norm())
@@ -34,12 +36,30 @@ class MLPLearner(Learner):
 
         seq = x.shape[1]
         x = F.pad(x, (0, 0, 0, -seq % self.mini_batch))
-        q, k, v = (project(x).unflatten(-1, (self.heads, -1)) for project in (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = (part.unflatten(-1, (self.heads, -1)) for part in self._projected(x))
         rate, place = self.rates(x)
         rate = rate.flatten(2).transpose(1, 2).contiguous()
         weights = (self.W1, self.b1, self.W2, self.b2, self.ttt_norm_weight, self.ttt_norm_bias)
         out = ttt_mlp(self._rotated(q, rotation), self._rotated(k, rotation), v.contiguous(), rate, place, *weights)
         return out.flatten(2)[:, :seq]
+
+    def _projected(self, x: Tensor) -> list[Tensor]:
+        """Return queries, keys and values."""
+        projections = (self.q_proj, self.k_proj, self.v_proj)
+        if not self.fused:
+            return [project(x) for project in projections]
+        from meshwise.workers.trainer.ops.fused_projections import fused_linear
+
+        return list(fused_linear(x, [project.weight for project in projections]).split(x.shape[-1], -1))
+
+    def fuse(self) -> None:
+        """Compute queries, keys and values by one product if that needs no padding."""
+        from meshwise.workers.trainer.ops.fused_projections import needs_no_padding, stack
+
+        weights: list[Tensor] = [project.weight for project in (self.q_proj, self.k_proj, self.v_proj)]
+        if needs_no_padding(weights):
+            stack(weights)
+            self.fused = True
 
     def _rotated(self, x: Tensor, rotation: Tensor) -> Tensor:
         """Apply rotary positions to (batch, tokens, heads, head_dim)."""
