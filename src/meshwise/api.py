@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from meshwise.models.listing import Entry
     from meshwise.models.make_gguf import GgufFile
     from meshwise.plan.cheapest import Cheapest
+    from meshwise.plan.rl.plan import RolloutPlan
     from meshwise.plan.serve.plan import ServePlan
     from meshwise.plan.serve.vary import ServePoints
     from meshwise.plan.shapes.answer import Shapes
@@ -95,6 +96,14 @@ def shapes(ask: ShapeAsk) -> "Shapes":
     from meshwise.plan.shapes.answer import answer
 
     return answer(ask)
+
+
+@answers(TrainAsk)
+def rollouts(ask: TrainAsk) -> "RolloutPlan":
+    """Find the fastest split of devices between training and generating answers (objective "ppo" or "grpo"). DoesNotFit where none fits."""
+    from meshwise.plan.rl.plan import make
+
+    return make(ask)
 
 
 def vary(ask: TrainAsk, *axes: str) -> "TrainPoints":

@@ -43,7 +43,7 @@ ACCELERATE: dict[str, Any] = {
     "precision": "bf16", "nodes": 2, "devices": 16, "devices_per_node": 8, "hours": 12.0,
 }  # fmt: skip
 AXOLOTL: dict[str, Any] = {
-    "model": "NousResearch/Meta-Llama-3-8B", "seq": 8192, "mbs": 1, "accumulation": 8, "optimizer": "adamw-8bit", "recompute": "full",
+    "model": "NousResearch/Meta-Llama-3-8B", "seq": 8192, "mbs": 1, "accumulation": 8, "optimizer": "adamw-paged-8bit", "recompute": "full",
     "zero": 3, "offload": "parameters",
 }  # fmt: skip
 FACTORY: dict[str, Any] = {

@@ -14,8 +14,10 @@ from meshwise.catalogue.clusters import find_cluster
 from meshwise.catalogue.frameworks import Framework, find_framework
 from meshwise.cost.axes import OFFLOAD, RECOMPUTE
 from meshwise.cost.layout import Layouts
+from meshwise.cost.objective import OBJECTIVES
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate
+from meshwise.cost.tuning import parse
 from meshwise.cost.work import Train
 from meshwise.models.find import find_model
 from meshwise.plan.train.rules import cut_rules
@@ -56,6 +58,8 @@ FRAMEWORKS = (
     "meshwise",
 )
 
+TUNINGS = ("full", "full", "full", "lora:16", "dora:8", "qlora:8", "freeze:1")
+
 found_model = cache(find_model)
 found_cluster = cache(find_cluster)
 
@@ -78,7 +82,13 @@ def questions(draw: st.DrawFn) -> Question:
     """Any of the models on any of the clusters in any framework. Evaluation checks no rule, so nothing is too large."""
     model, cluster, framework = (draw(st.sampled_from(names)) for names in (MODELS, CLUSTERS, FRAMEWORKS))
     return question(
-        model, cluster, framework, batch=draw(st.sampled_from((1, 6, 48, 512))), seq=draw(st.sampled_from((512, 2048, 8192)))
+        model,
+        cluster,
+        framework,
+        batch=draw(st.sampled_from((1, 6, 48, 512))),
+        seq=draw(st.sampled_from((512, 2048, 8192))),
+        tuning=parse(draw(st.sampled_from(TUNINGS))),
+        objective=OBJECTIVES[draw(st.sampled_from(("sft", "sft", "dpo", "reward")))],
     )
 
 

@@ -102,8 +102,12 @@ def _sites(text: str) -> Cluster | None:
     return _check_size(whole, text)
 
 
-def adjusted(cluster: Cluster, *, link: float = 0.0, price: float = 0.0) -> Cluster:
-    """Return the cluster with the user's own bandwidth between the devices of a node and price of a device, where they are given."""
+def adjusted(cluster: Cluster, *, link: float = 0.0, price: float = 0.0, memory: float = 0.0) -> Cluster:
+    """Return the cluster with the user's own bandwidth between the devices of a node, price of a device and memory of a host, where they
+    are given."""
+    if memory:
+        hosts = tuple((count, replace(node, host=replace(node.host, memory=memory))) for count, node in cluster.nodes)
+        cluster = replace(cluster, nodes=hosts)
     cluster = with_link(cluster, link) if link else cluster
     return replace(cluster, price=price) if price else cluster
 

@@ -77,6 +77,8 @@ class Framework:
     """Bytes per element of the weights used in computation. The float32 master copy belongs to the optimizer."""
     shards_master: bool = False
     """With ZeRO 3 the sharded float32 weights are the master copy, and only gathered layers exist in 16 bits."""
+    pure_unsharded: bool = False
+    """Where nothing is sharded, weights, gradients and moments all have the 16 bits of the checkpoint, without a float32 copy."""
     loss: Loss = "materialised"
     """Its default: all logits exist at once; they are computed in chunks; or the loss is fused with the output head."""
     logit_bytes: Count = 8.0
@@ -102,7 +104,7 @@ class Framework:
     """Recomputes a layer only up to its last product, whose result no gradient needs: XLA removes it, PyTorch's checkpoint stops there."""
     unstated: tuple[str, ...] = ()
     """Its documented values of axes that a run does not state, such as "recompute=full"."""
-    schedules: tuple[Literal["1f1b", "interleaved", "zero-bubble"], ...] = ("1f1b", "interleaved")
+    schedules: tuple[Literal["1f1b", "interleaved", "zero-bubble", "naive"], ...] = ("1f1b", "interleaved")
     splits_recomputed: bool = True
     """Recompute works with schedules that delay weight gradients."""
     sequence_parallel: Literal["never", "choice", "always"] = "choice"
@@ -113,6 +115,13 @@ class Framework:
     """Tensor parallelism also splits the heads of recurrent layers."""
     offload: tuple[str, ...] = ()
     """Values of the axis `offload` that it offers besides none."""
+    offloads_gradients: bool = False
+    """Gradients leave the device with the optimizer state that is offloaded."""
+    adapter_input_bytes: Count = 0.0
+    """Bytes per element of the copy of its input that every adapter keeps (PEFT casts it); 0: adapters read what the layer keeps."""
+    fuses_adapters: bool = False
+    """The products of an adapter are added inside the product of its layer, not in kernels of their own; and recompute of a layer with
+    adapters ends before its last product."""
     bucket: Count = 0.0
     """Parameters whose gradients are reduced in one collective; 0: those of a layer."""
     gathers_tensors: bool = False
@@ -172,11 +181,19 @@ class Framework:
         return self if kind == "gpu" else replace(self, splits_weights=False, joins_products=False, graphs=False)
 
 
-def usual(kind: str, model_type: str) -> str:
-    """Return the framework that most people use on a kind of chip; for test-time training, meshwise's own trainer."""
+def usual(kind: str, model_type: str, *, devices: int, nodes: int, adapts: bool = False) -> tuple[str, ...]:
+    """Return the frameworks that most people use on a machine, the usual one first, then those that need less memory: a trainer of one
+    process on one device, FSDP in one node, Megatron on several nodes, where it trains no adapters (`adapts`). For test-time training,
+    meshwise's own trainer."""
     if model_type == "ttt":
-        return "meshwise"
-    return "maxtext" if kind == "tpu" else "megatron"
+        return ("meshwise",)
+    if kind == "tpu":
+        return ("maxtext",)
+    if devices == 1:
+        return ("accelerate", "fsdp", "deepspeed")
+    if nodes > 1 and not adapts:
+        return ("megatron",)
+    return ("fsdp", "accelerate", "deepspeed")
 
 
 @files.cached

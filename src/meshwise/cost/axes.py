@@ -12,7 +12,8 @@ from meshwise.errors import UserError, nearest
 RECOMPUTE = ("none", "selective", "full", "mlp", "layernorm", "moe_act", "minimal", "save_qkv_proj", "save_out_proj")
 """Recomputation of activations. selective: as the framework means it (Framework.selective); mlp, layernorm and moe_act: Megatron's modules;
 minimal and save_*: MaxText's policies. `cost/train/recompute.py` says what each keeps and repeats."""
-SCHEDULES = ("1f1b", "interleaved", "zero-bubble")
+SCHEDULES = ("1f1b", "interleaved", "zero-bubble", "naive")
+"""Pipeline schedules. naive: stages run one after another in one process, as layers that a device_map spreads over devices do."""
 OFFLOAD = ("none", "optimizer", "parameters", "activations")
 
 Row = Mapping[str, int | str]
@@ -118,5 +119,6 @@ def layout_name(row: Row, *, short: bool = False) -> str:
         value, about = row[axis], BY_NAME[axis]
         if index(axis, value) == about.least or value == "interleaved":  # vpp implies it
             continue
-        words.append((about.short if short and about.short else about.shown).format(value))
+        brief = short and about.short and value != "naive"
+        words.append((about.short if brief else about.shown).format(value))
     return " ".join(words)

@@ -5,16 +5,10 @@ from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
 from meshwise.errors import UserError, nearest, quoted
+from meshwise.models.op import ALL_LINEAR
 
 Method = Literal["full", "lora", "dora", "qlora", "freeze"]
 METHODS: tuple[Method, ...] = get_args(Method)
-ALL_LINEAR = "all-linear"
-"""PEFT's word for every linear layer except the output head."""
-GROUPS: dict[str, tuple[str, ...]] = {
-    "attention": ("attention", "linear attention", "ssm", "ttt"),
-    "mlp": ("ffw", "experts"),
-}
-"""Short words for targets: the parts of a model (models/op.py) whose linear layers they name."""
 MOST_RANK = 65536
 EXPECTED = "expected full, lora:RANK[:TARGETS], dora:RANK[:TARGETS], qlora:RANK[:TARGETS] or freeze:LAYERS, such as lora:16:q_proj,v_proj"
 

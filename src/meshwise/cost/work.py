@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from meshwise import units
+from meshwise.cost.objective import SFT, Objective
 from meshwise.cost.precision import RECIPES, Precision, Recipe
 from meshwise.cost.reliability import Reliability
+from meshwise.cost.tuning import FULL, Tuning
 from meshwise.errors import UserError, quoted
 
 if TYPE_CHECKING:  # --help reads the fields of these classes and should not import numpy
@@ -16,12 +18,26 @@ if TYPE_CHECKING:  # --help reads the fields of these classes and should not imp
 OPTIMIZER_BYTES: dict[str, float] = {
     "adamw": 12.0,
     "adamw-8bit": 6.0,
+    "adamw-paged": 12.0,
+    "adamw-paged-8bit": 6.0,
     "muon": 8.0,
     "adafactor": 4.0,
+    "galore": 6.5,
     "sgd": 4.0,
     "sgd-momentum": 8.0,
+    "lomo": 0.0,
 }
-"""Bytes per parameter besides weights and gradients: a float32 master copy, and the moments of each optimizer."""
+"""Bytes per parameter besides weights and gradients: a float32 master copy, and the moments of each optimizer. GaLore's moments have a
+quarter of the rank of its matrices (arXiv:2403.03507, section 5.1), and a projector of about half a byte per weight; LOMO has neither
+moments nor a master copy."""
+MASTER_BYTES = 4.0
+"""Of these, the bytes of the float32 master copy."""
+NATIVE = ("adamw", "muon", "sgd-momentum", "galore")
+"""Optimizers whose moments have the dtype of the weights: half of the float32 bytes above where weights have 16 bits."""
+PAGED_BYTES = {"adamw-paged": 8.0, "adamw-paged-8bit": 2.0}
+"""Of these, the bytes that a paged optimizer keeps in host memory when the device is full (bitsandbytes, CUDA unified memory)."""
+FUSED_UPDATE = "lomo"
+"""The optimizer that updates each weight as soon as its gradient exists, so that gradients are never all in memory (arXiv:2306.09782)."""
 
 RELIABLE = Reliability()
 MOST_TOKENS = 1e15
@@ -42,6 +58,9 @@ class Train:
     compiled: bool = False
     """Whether the layers are compiled (torch.compile); only frameworks with `compiled` differ."""
     optimizer: str = "adamw"
+    tuning: Tuning = FULL
+    """Which parameters are trained."""
+    objective: Objective = SFT
     tokens: float = 0.0
     """Tokens of the whole run; 0 where only the step matters."""
     ramp: tuple[int, ...] = ()

@@ -7,6 +7,7 @@ from typing import Any, cast
 from meshwise.errors import UserError
 from meshwise.export.facts import Value
 from meshwise.export.program import Setup
+from meshwise.export.train import adapters
 from meshwise.models import find
 from meshwise.models.model import Model
 from meshwise.plan.train.choice import Choice
@@ -38,6 +39,8 @@ def of_plan(plan: TrainPlan, number: int = 1) -> Setup:
         "chip": q.chip.key,
     }
     values |= {"loss": plan.ask.loss} if plan.ask.loss else {}
+    values |= {"objective": plan.ask.objective} if plan.ask.objective != "sft" else {}
+    values |= adapters.facts_of(q.model, q.work.tuning)
     if plan.ask.tokens:
         steps = -(-int(plan.ask.tokens) // (plan.ask.batch * plan.ask.seq))
         values |= {"tokens": plan.ask.tokens, "steps": steps, "samples": steps * plan.ask.batch}

@@ -12,7 +12,7 @@ from meshwise.cost.layout import Layouts
 from meshwise.cost.train.step import peak
 from meshwise.errors import UserError
 from meshwise.export import setup as setups
-from meshwise.export.program import Job, Program, Refusal, Setup, find_launcher, find_program
+from meshwise.export.program import Job, Program, Refusal, Setup, find_launcher, find_program, programs
 from meshwise.plan.serve.plan import ServePlan
 from meshwise.plan.train.plan import TrainPlan
 from meshwise.plan.train.rules import broken
@@ -67,6 +67,7 @@ def export(plan: TrainPlan | ServePlan, to: str, launcher: str = "", row: int = 
         raise UserError(f"--to {to}: {program.title} {'serves' if program.kind == 'serve' else 'trains'}, and the plan is for "
                         f"{'serving' if serves else 'training'}")  # fmt: skip
     setup = _serve_setup(plan, row) if isinstance(plan, ServePlan) else setups.of_plan(plan, row)
+    _check_adapters(program, setup)
     refusals = list(program.refuse(setup))
     if refusals:
         raise UserError(_refused(program, setup, refusals))
@@ -120,6 +121,16 @@ def _squeezed(name: str) -> str:
 
 
 # What a program cannot say.
+
+
+def _check_adapters(program: Program, setup: Setup) -> None:
+    """Refuse a plan with adapters or frozen layers for a program that has no key for them."""
+    if program.kind != "train":
+        return
+    for fact, own, words in (("rank", "rank", "adapters"), ("frozen_layers", "trained_layers", "frozen layers")):
+        if fact in setup.values and program.key_of(own) is None:
+            able = [name for name, one in programs().items() if one.write and one.key_of(own)]
+            raise UserError(f"{program.title} has no setting for {words}; expected --to {' or '.join(able)}")
 
 
 def _refused(program: Program, setup: Setup, refusals: list[Refusal]) -> str:

@@ -84,7 +84,7 @@ def count(model: Model, *, seq: int, tokens: float) -> Tally:
             "active_with_embedding": model.active_params,
             "parts": model.parts,
         }
-        | ({"towers": dict(model.towers)} if model.towers else {}),
+        | ({"towers": {tower.name: tower.params for tower in model.towers}} if model.towers else {}),
         "training_flops": {
             "seq": seq,
             "per_token_6n": model.flops_6n(1),

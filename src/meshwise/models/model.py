@@ -15,6 +15,9 @@ from meshwise.models.families.nested import language_model
 from meshwise.models.op import Op
 from meshwise.models.quantization import stored_format
 
+ONLY_LANGUAGE = "only the language model is counted"
+"""How the note about towers starts."""
+
 
 @dataclass(frozen=True)
 class Tensor:
@@ -24,6 +27,19 @@ class Tensor:
     type: str
     elements: int
     bytes: int
+
+
+@dataclass(frozen=True)
+class Tower:
+    """A tower that turns pictures into tokens of the language model."""
+
+    name: str
+    """Its table in the config."""
+    params: int
+    hidden: int
+    layers: int
+    patches: int
+    """Of one picture."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +58,8 @@ class Model:
     extra: tuple[tuple[str, int], ...] = ()
     """Hyperparameters beyond a plain decoder's, for the table."""
     notes: tuple[str, ...] = ()
-    towers: tuple[tuple[str, int], ...] = ()
-    """Parameters of the towers for pictures and sound beside the language model, by their table in the config; not in `params`."""
+    towers: tuple[Tower, ...] = ()
+    """Towers for pictures and sound beside the language model; not in `params`."""
     quantization: str = ""
     """The weight format that the checkpoint is published in, from its quantization_config; empty where it is not quantised."""
     tensors: tuple[Tensor, ...] = ()
@@ -150,23 +166,23 @@ def family_of(model_type: str) -> Any:
     return next((module for module in families().values() if model_type in module.model_types), None)
 
 
-def _left_out(beside: Sequence[tuple[str, object]], towers: Mapping[str, int]) -> tuple[str, ...]:
+def _left_out(beside: Sequence[tuple[str, object]], towers: Mapping[str, Tower]) -> tuple[str, ...]:
     """Return the note about the tables beside the language model."""
-    words = (f"{key} ({towers[key]:,} parameters)" if key in towers else key for key, _ in beside)
+    words = (f"{key} ({towers[key].params:,} parameters)" if key in towers else key for key, _ in beside)
     names = quoted(", ".join(words), 200)[1:-1]
-    return (f"only the language model is counted, not {names}",) if beside else ()
+    return (f"{ONLY_LANGUAGE}, not {names}",) if beside else ()
 
 
-def _towers(beside: Sequence[tuple[str, object]], where: str) -> dict[str, int]:
-    """Return the parameters of each table beside the language model whose type is described."""
-    from meshwise.models.families.described import tower_parameters  # loaded with the families, later than this module
+def _towers(beside: Sequence[tuple[str, object]], where: str) -> dict[str, Tower]:
+    """Return the tower of each table beside the language model whose type is described."""
+    from meshwise.models.families.described import tower_sizes  # loaded with the families, later than this module
 
-    found: dict[str, int] = {}
+    found: dict[str, Tower] = {}
     for key, value in beside:
         if isinstance(value, Mapping):
-            parameters = tower_parameters(Config(cast(Mapping[str, object], value), f"{where}: {key}"))
-            if parameters is not None:
-                found[key] = parameters
+            sizes = tower_sizes(Config(cast(Mapping[str, object], value), f"{where}: {key}"))
+            if sizes is not None:
+                found[key] = Tower(key, *sizes)
     return found
 
 
@@ -191,7 +207,7 @@ def build(values: Mapping[str, object], name: str, source: str) -> Model:
                 placed=body.ops,
                 extra=body.extra,
                 notes=(*found.notes, *_left_out(found.beside, towers), *unknown),
-                towers=tuple(towers.items()),
+                towers=tuple(towers.values()),
                 quantization=quantization,
             )
     known = sorted(kind for module in modules.values() for kind in module.model_types)

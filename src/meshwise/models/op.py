@@ -98,6 +98,10 @@ class Op:
         return self.count * (self.cache * self.kept(context) + self.state)
 
 
+FROZEN_TOWER, TRAINED_TOWER = "tower.frozen", "tower.trained"
+"""Names of the Op that stands for a tower beside the language model: m patches per sequence, k elements of width in all its layers."""
+ALL_LINEAR = "all-linear"
+"""PEFT's word for every linear layer except the output head."""
 BY_OUTPUT = ("column", "kv", "heads")
 """Values of `shard` that divide the outputs of a product."""
 

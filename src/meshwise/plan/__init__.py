@@ -5,6 +5,7 @@
     plan.py     Plan: ask + choices + digests of the data; rows, data frame, JSON both ways
     train/      rules -> search -> choice -> plan -> explain, over struct-of-arrays Layouts; vary, timeline
     serve/      lookup -> search -> choice -> plan -> explain, over ServeLayouts, memory exact to the byte; vary
+    rl/         training on answers that the model generates: roles, phases, the split of devices
     shapes/     the shape of a model searched together with its layout
     vary.py     one question at many points; axes.py what can vary; cheapest.py the cheapest chip and node count
     budget.py   arithmetic without a search; roofline.py verdicts

@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from meshwise import units
 from meshwise.catalogue.frameworks import LOSSES
-from meshwise.cost import axes
+from meshwise.cost import axes, tuning
 from meshwise.cost.axes import Bounds
+from meshwise.cost.objective import OBJECTIVES
 from meshwise.cost.precision import PRECISIONS
 from meshwise.cost.reliability import ACCEPTED
 from meshwise.cost.work import OPTIMIZER_BYTES, Train, parse_batch
@@ -37,6 +38,7 @@ if TYPE_CHECKING:  # help and completion only read the fields and must not wait 
 
 LAYOUT = "Layout"
 MACHINE = "Machine and price"
+TUNING = "Data and objective (with --tune)"
 FAILURES = "Failures (with --tokens)"
 SHAPE = "Model shape (instead of MODEL)"
 TARGETS = "Latency targets"
@@ -60,6 +62,10 @@ def _parameters(value: str | float) -> float:
     return number
 
 
+def _tune(value: str) -> str:
+    return tuning.parse(value).write() if value else ""
+
+
 def _batch(value: str | int) -> str | int:
     """Return the text unparsed: the meaning of '4M' depends on the sequence length, which the text may contain ('2048x4096')."""
     return value if not value or (isinstance(value, int) and value > 0) else str(value)
@@ -72,6 +78,7 @@ _LENGTHS: "Kind[str | list[int] | tuple[int, ...], tuple[int, ...]]" = Kind(
 )
 _PARAMETERS: Kind[str | float, float] = Kind(_parameters, _EXACT_COUNT, "COUNT")
 _BATCH: "Kind[str | int, Any]" = Kind(_batch, str, "BATCH", ordered=True)
+_TUNE: Kind[str, str] = Kind(_tune, str, "METHOD[:RANK[:TARGETS]]")
 _TOP = whole(1, 1000)
 
 
@@ -92,11 +99,39 @@ class TrainAsk(Ask):
     seq: int = asked(default="4k", converter=LENGTH, help="Sequence length.", vary="4k..128k")
     tokens: float = asked(default=0.0, converter=_TOKENS, help="Tokens to train on (15T); adds days, cost and energy.")
     framework: str = asked(
-        default="", converter=TEXT, complete="frameworks", vary="megatron,torchtitan", shown="megatron, maxtext on TPUs",
+        default="", converter=TEXT, complete="frameworks", vary="megatron,torchtitan", shown="by machine: accelerate, fsdp, megatron",
         help="megatron, megatron-bridge, torchtitan, fsdp, deepspeed, nanotron, maxtext, ... (meshwise show frameworks)."
     )  # fmt: skip
     precision: str = asked(default="bf16", converter=choice(*PRECISIONS), help="Precision of matrix products.", vary="bf16,fp8")
     optimizer: str = asked(default="adamw", converter=choice(*OPTIMIZER_BYTES), help="Optimizer.", vary="adamw,muon")
+    tune: str = asked(
+        default="", converter=_TUNE, shown="full", vary="lora:8,lora:64",
+        help="What is trained: full, lora:RANK[:TARGETS], dora:16, qlora:16:q_proj,v_proj, freeze:LAYERS.",
+    )  # fmt: skip
+    objective: str = asked(
+        default="sft",
+        converter=choice(*OBJECTIVES),
+        help="Loss: pairs, a reference model or generated answers add work.",
+        group=TUNING,
+    )
+    tower: str = asked(
+        default="", converter=choice("frozen", "trained"), shown="not counted", group=TUNING,
+        help="Count the tower for pictures beside the language model.",
+    )  # fmt: skip
+    images: int = asked(default=1, converter=whole(1, 10_000), help="Pictures per sequence (with --tower).", group=TUNING)
+    answers: int = asked(default=8, converter=whole(1, 4096), help="Answers generated per prompt (ppo, grpo).", group=TUNING)
+    prompt: int = asked(
+        default=512, converter=LENGTH, help="Prompt tokens; the answer is the rest of --seq (ppo, grpo).", group=TUNING
+    )
+    data: str = asked(default="", converter=TEXT, help="Rows to train on, as JSONL: adds hours and cost.", group=TUNING)
+    epochs: int = asked(default=1, converter=whole(1, 10_000), help="Passes over --data.", group=TUNING)
+    packing: bool = asked(
+        default=True, converter=FLAG, help="Rows of --data are packed into whole sequences, instead of padded.", group=TUNING
+    )
+    ram: float = asked(
+        default=0.0, converter=quantity("bytes", positive=True), help="Memory of each host, for offload: 64GB.", shown="the cluster's",
+        group=MACHINE,
+    )  # fmt: skip
     loss: str = asked(
         default="", converter=choice("", *LOSSES), shown="as the framework", vary="materialised,chunked,fused",
         help="How the loss is computed: all logits, in chunks, or fused.",

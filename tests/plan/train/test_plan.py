@@ -48,7 +48,9 @@ def best(plan: TrainPlan) -> Choice:
 @pytest.mark.parametrize(
     ("model", "cluster", "framework"),
     [
-        ("llama-3-8b", "8xh100-sxm", "megatron"),
+        ("llama-3-8b", "1xrtx3090", "accelerate"),
+        ("llama-3-8b", "8xh100-sxm", "fsdp"),
+        ("llama-3-8b", "2x8xh100-sxm", "megatron"),
         ("llama-3-8b", "tpu-v5e:4x4", "maxtext"),
         ("ttt-mlp-125m", "8xh100-sxm", "meshwise"),
     ],
@@ -79,8 +81,17 @@ def test_every_layout_planned_for_our_trainer_can_run_in_it(model: str) -> None:
         ({"optimizer": "adam"}, "'adam': expected one of adamw"),
         ({"precision": "fp7"}, "'fp7': expected one of bf16, fp16, fp8"),
         ({"calibration": "nobody's"}, "unknown calibration"),
-        ({"on": "2xrtx3090+1xrtx3060-12gb"}, "mixes chips"),
-        ({"on": "1x(4xrtx3090)+1x(2xrtx3090)@10Gbps"}, "mixes nodes of several sizes"),
+        (
+            {"on": "1x(4xrtx3090)+1x(2xrtx3090)@10Gbps"},
+            "mixes nodes; training is planned on one kind of node, or on unequal cards",
+        ),
+        ({"tune": "lora:16:q_porj"}, "has no module 'q_porj'; did you mean 'q_proj'"),
+        ({"tune": "lora:5000:q_proj"}, "rank 5000 exceeds the smaller side of q_proj"),
+        ({"tune": "freeze:400"}, "expected at most"),
+        ({"tune": "lara:16"}, "unknown tuning 'lara:16'; did you mean 'lora'"),
+        ({"objective": "dop"}, "'dop': expected one of sft, dpo"),
+        ({"data": "nowhere.jsonl", "tokens": 0.0}, "no such file"),
+        ({"data": "nowhere.jsonl", "tokens": 1e9}, "give one of them"),
     ],
     ids=lambda value: str(value)[:30],
 )

@@ -289,10 +289,17 @@ class DataParallel:
 
     @staticmethod
     def of(
-        work: Train, groups: tuple[Group, Group], a: Layouts, m: Floats, parameters: Floats, layers: Floats, tensors: float
+        work: Train,
+        groups: tuple[Group, Group],
+        a: Layouts,
+        m: Floats,
+        parameters: Floats,
+        layers: Floats,
+        tensors: float,
+        frozen: Floats | float = 0.0,
     ) -> "DataParallel":
-        """Add up the collectives of `parameters` parameters per device in `layers` layers of `tensors` weights each, over groups that shard
-        and that replicate."""
+        """Add up the collectives of `parameters` trained parameters per device in `layers` layers of `tensors` weights each, over groups
+        that shard and that replicate. ZeRO 3 also gathers `frozen` bytes of other weights."""
         f, (shard, replicate) = work.framework, groups
         weight_bytes = min(f.weight_bytes, work.recipe.bytes) if f.gathers_narrow else f.weight_bytes
         pieces = np.maximum(1.0, np.ceil(parameters / f.bucket)) if f.bucket else np.maximum(1.0, layers)
@@ -309,7 +316,8 @@ class DataParallel:
         copies = _pieces(replicate.reduce, f.reduced_bytes * parameters / shard.size, pieces)
         across = np.where(replicate.size > 1, np.where(stages[0], every, 1.0) * copies, 0.0)
         parts = np.maximum(1.0, layers * tensors) if f.gathers_tensors else pieces
-        gathered = _pieces(shard.gather, weight_bytes * parameters, np.where(a.zero >= 3, np.maximum(1.0, layers), parts))
+        size = weight_bytes * parameters + np.where(a.zero >= 3, frozen, 0.0)
+        gathered = _pieces(shard.gather, size, np.where(a.zero >= 3, np.maximum(1.0, layers), parts))
         shared = shard.size > 1
         return DataParallel(np.where(shared, sums * once, 0.0), np.where(shared, gathers * gathered, 0.0), across, pieces)
 

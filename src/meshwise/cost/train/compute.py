@@ -117,14 +117,14 @@ def product(d: Device, m: Floats | float, n: Floats | float, k: Floats | float, 
     return np.maximum(np.where(aligned, busy, slow), moved)
 
 
-def linear(d: Device, rows: Floats, n: Floats, k: Floats, batch: Floats | float = 1.0) -> tuple[Floats, Floats]:
-    """Return seconds forward, and backward: the gradient of the input (rows x k over n) and of the weight (n x k over rows).
+def linear(d: Device, rows: Floats, n: Floats, k: Floats, batch: Floats | float = 1.0) -> tuple[Floats, Floats, Floats]:
+    """Return seconds forward, and backward: of the gradient of the input (rows x k over n) and of the weight (n x k over rows).
 
     Tokens are padded to multiples of 8, as frameworks do for experts: the weight gradient sums over them.
     """
     rows = np.ceil(rows / 8) * 8
     forward, inputs, weights = product(d, np.array([rows, rows, n]), np.array([n, k, k]), np.array([k, n, rows]), batch)
-    return forward, inputs + weights
+    return forward, inputs, weights
 
 
 def memory_bound(d: Device, size: Floats) -> Floats:

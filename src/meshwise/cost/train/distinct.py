@@ -18,9 +18,9 @@ SPARSE = 8
 NEARLY_ALL = 0.75
 """Groups per layout beyond which copying results to layouts takes longer than computing them for every layout."""
 ZERO_STAGES = 4
-ACTIVATION_CHOICES = len(RECOMPUTE) * 2 * 2 * 2
-"""Choices that change which activations are kept: recompute, with or without sequence parallelism, interleaved or not, offloaded or
-not."""
+ACTIVATION_CHOICES = len(RECOMPUTE) * 2 * 2 * 2 * 2
+"""Choices that change which activations are kept: recompute, with or without sequence parallelism, interleaved or not, offloaded or not,
+one micro-batch at a time or several."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,8 @@ class LayoutGroups:
     @property
     def _activation_choice(self) -> Ints:
         a = self.layouts
-        return ((a.recompute * 2 + a.sp) * 2 + (a.vpp > 1)) * 2 + (a.offload == OFFLOAD.index("activations"))
+        apart = (a.vpp > 1) * 2 + (a.schedule == SCHEDULES.index("naive"))
+        return ((a.recompute * 2 + a.sp) * 4 + apart) * 2 + (a.offload == OFFLOAD.index("activations"))
 
     @property
     def activations(self) -> Groups:

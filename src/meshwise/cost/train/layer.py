@@ -6,6 +6,7 @@ from meshwise.cost.axes import OFFLOAD
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.comm import Communicators
 from meshwise.cost.train.memory import stored_per_token
+from meshwise.cost.train.parameters import tuned
 from meshwise.cost.train.passes import Passes, backward_bytes
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.recompute import repeated
@@ -16,6 +17,8 @@ GRAPH_GAP = 0.25
 layer, against 2.5e-4 s a pass (docs/trainer.md)."""
 LAYER_PARTS = ("matmul", "attention", "elementwise", "recompute", "tp", "cp", "ep", "launch")
 """Parts of the seconds of one layer."""
+ADAPTER_LAUNCH = 0.12
+"""Kernels of one adapter over those of a layer: a cast, two products, a scale and an addition beside about forty. An estimate."""
 OVERLAPPED_EXPERTS = 0.8
 """Share of a layer's compute that hides its all-to-alls where another micro-batch computes meanwhile (DualPipe, batch-level overlap)."""
 HIDDEN_COPIES = 0.3
@@ -28,14 +31,16 @@ def layer_seconds(q: Question, comm: Communicators, p: Passes, a: Layouts) -> tu
     c, layers = q.calibration, q.model.decoder.layers
     share = np.where(a.sp > 0, a.tp, 1)
     bytewise = p.pointwise + p.norms / share
-    again = repeated(q.work.framework, a.recompute, q.model.decoder.gated)
+    how = tuned(q.model, q.work.tuning)
+    again = repeated(q.work.framework, a.recompute, q.model.decoder.gated, bool(how.adapted))
     products = p.projections * again.projections + p.outputs * again.outputs + (p.matmul - p.projections - p.outputs) * again.mlp
-    recomputed = (products + p.core * again.core + (bytewise + p.casts) * again.elementwise) / layers
-    passes_made = 2 + np.maximum(np.ceil(again.mlp), np.ceil(again.projections)) * (a.recompute > 0)
+    recomputed = (products + p.core * again.core + (bytewise + p.casts) * again.elementwise) / layers * how.inputs
+    once = q.work.objective.forwards  # more forward passes, without gradients
+    passes_made = 2 + once + np.maximum(np.ceil(again.mlp), np.ceil(again.projections)) * (a.recompute > 0)
     parts: dict[str, Floats] = {
-        "matmul": (p.matmul + p.matmul_back) / layers,
-        "attention": (p.core + p.core_back) / layers,
-        "elementwise": (bytewise + backward_bytes(bytewise) + p.casts + p.casts_back) / layers,
+        "matmul": ((1 + once) * p.matmul + p.matmul_back) / layers,
+        "attention": ((1 + once) * p.core + p.core_back) / layers,
+        "elementwise": ((1 + once) * (bytewise + p.casts) + how.inputs * backward_bytes(bytewise) + p.casts_back) / layers,
         "recompute": recomputed,
     }
     compute = sum(parts.values(), np.zeros(1))
@@ -53,7 +58,8 @@ def layer_seconds(q: Question, comm: Communicators, p: Passes, a: Layouts) -> tu
     busy = sum(parts.values(), np.zeros(1))
     replayed = uses_cuda_graph(q, a)
     mixed = q.model.times.get(MIXTURE, 0) / layers
-    started = np.where(replayed, 0.0, (c.layer_launch + c.expert_launch * mixed) * passes_made)
+    adapters = 1 + ADAPTER_LAUNCH * sum(module.count for module in how.adapted) / layers
+    started = np.where(replayed, 0.0, (c.layer_launch * adapters + c.expert_launch * mixed) * passes_made)
     gap = (c.layer_gap + c.expert_gap * mixed) * np.where(replayed, GRAPH_GAP, 1.0)
     parts["launch"] = np.maximum(0.0, started - busy) + gap * passes_made
     return {name: parts[name] for name in LAYER_PARTS}, ep_hidden + cp_hidden + tp_hidden
@@ -79,9 +85,13 @@ def host_link(q: Question) -> float:
 
 def head_seconds(q: Question, comm: Communicators, p: Passes, a: Layouts) -> dict[str, Floats]:
     """Return seconds of the output head and the loss for one micro-batch."""
-    rows = a.mbs * q.work.seq / a.cp
+    rows, once = a.mbs * q.work.seq / a.cp, q.work.objective.forwards
     wire = np.where(a.tp > 1, comm.tp.reduce(2 * rows * q.model.decoder.hidden), 0.0)
-    return {"matmul": p.head + p.head_back, "elementwise": p.logits, "tp": q.calibration.exposed_tp * wire}
+    return {
+        "matmul": (1 + once) * p.head + p.head_back,
+        "elementwise": (1 + once / 2) * p.logits,
+        "tp": q.calibration.exposed_tp * wire,
+    }
 
 
 def _tensor_parallel(q: Question, comm: Communicators, a: Layouts) -> Floats:

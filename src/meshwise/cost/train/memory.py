@@ -6,56 +6,20 @@ import numpy as np
 
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.frameworks import Framework
-from meshwise.cost.axes import OFFLOAD
+from meshwise.cost.axes import OFFLOAD, SCHEDULES
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.distinct import Groups
+from meshwise.cost.train.parameters import ADAPTER_BYTES, Parameters, Tuned, tuned
 from meshwise.cost.train.recompute import Kept, kept
-from meshwise.cost.work import OPTIMIZER_BYTES, Train
+from meshwise.cost.work import FUSED_UPDATE, MASTER_BYTES, NATIVE, OPTIMIZER_BYTES, PAGED_BYTES, Train
 from meshwise.models.model import Model
+from meshwise.models.op import TRAINED_TOWER
 
+TOWER_BYTES = 32.0
+"""Bytes of activations per patch and element of width in a layer of a tower, which has GPT's blocks: `ActivationBytes.of`."""
 GATHERED = 3.0
 """Activations of full width that the layer at work has gathered from its tensor-parallel ranks (sequence parallelism): its input, and in
 the backward pass its input's and its output's gradient."""
-
-
-@dataclass(frozen=True)
-class Parameters:
-    """Parameter counts of a model by how they are sharded."""
-
-    dense: float
-    """In all layers, without experts."""
-    experts: float
-    table: float
-    """Of one vocabulary table: the embedding, or the head."""
-    tables: int
-    """Vocabulary tables: 1 where embedding and head are tied, otherwise 2."""
-    layers: int
-    tensors: float
-    """Weights of products per layer, without experts."""
-
-    @staticmethod
-    def of(model: Model) -> "Parameters":
-        inner = [op for block, op in model.placed if block not in ("embedding", "head")]
-        experts = sum(op.params * op.count for op in inner if op.expert)
-        dense = sum(op.params * op.count for op in inner) - experts
-        table = next(op.params for op in model.ops if op.name == "embedding")
-        tensors = sum(op.count for op in inner if op.kind == "matmul" and not op.expert) / model.decoder.layers
-        return Parameters(dense, experts, table, 1 if model.decoder.tied else 2, model.decoder.layers, tensors)
-
-    def on_stage(self, layers: Floats, a: Layouts) -> tuple[Floats, Floats]:
-        """Return dense and expert parameters per device of a stage of `layers` layers with a vocabulary table."""
-        table = np.where(a.pp > 1, self.table, self.table * self.tables)
-        dense = (self.dense * layers / self.layers + table) / a.tp
-        return dense, self.experts * layers / self.layers / (a.etp * a.ep)
-
-    def sharded(self, dense: Floats, experts: Floats, a: Layouts) -> Floats:
-        """Return how many parameters of a device it keeps optimizer state for. Data and context ranks shard the state of dense parameters;
-        the ranks that hold an expert shard its state."""
-        shard = np.where(a.zero >= 1, a.dp_shard * a.cp, 1.0)
-        if not self.experts:
-            return dense / shard
-        holders = np.where(a.zero >= 1, np.maximum(1.0, a.dp_shard * a.cp * a.tp / (a.ep * a.etp)), 1.0)
-        return dense / shard + experts / holders
 
 
 @dataclass(frozen=True)
@@ -78,8 +42,9 @@ class ActivationBytes:
     """Attention scores without flash kernels, per token and key."""
 
     @staticmethod
-    def of(model: Model, framework: Framework, element: float = 2.0) -> "ActivationBytes":
-        """Count the inputs that products, norms and activation functions keep; narrow products keep theirs in `element` bytes.
+    def of(model: Model, framework: Framework, element: float = 2.0, how: Tuned | None = None) -> "ActivationBytes":
+        """Count the inputs that products, norms and activation functions keep; narrow products keep theirs in `element` bytes. A frozen
+        product keeps none, its adapter does.
 
         Worked for GPT: norms 4h and the inputs after them 4h, q k v 6h, attention output 2h, up 8h, down 8h: 32 of the 34 bytes per
         hidden unit of Korthikanti et al. 2022, eq. 1; dropout masks are the other 2.
@@ -87,6 +52,7 @@ class ActivationBytes:
         hidden, times = model.decoder.hidden, model.times
         sums = dict.fromkeys(("norms", "masks", "mixer", "mixed", "ffn", "gated", "copies", "scores"), 0.0)
         chained = {block for block, op in model.placed if op.serial}
+        reads = _inputs_kept(framework, how)
         narrow = element < 2
         for block, op in model.placed:
             if block not in times:
@@ -94,16 +60,18 @@ class ActivationBytes:
             feeds = op.part in ("ffw", "experts")
             if op.name == "layer_norm":
                 # its input, and its output, which the products that follow share
-                sums["norms"] += (2 + element * (not framework.remakes_elements or narrow)) * hidden * op.count
+                output = not framework.remakes_elements or narrow
+                sums["norms"] += (2 + element * output * reads.norms) * hidden * op.count
             elif op.kind == "matmul" and op.shard in ("column", "kv"):
                 sums["ffn" if feeds else "mixer"] += 2 * op.n * op.m * op.count
                 twice = framework.keeps_intermediates and op.name.endswith(".gate")
                 sums["copies"] += 2 * op.n * op.m * op.count * twice
             elif op.kind == "matmul" and op.shard == "row":
                 remade = framework.remakes_elements and op.name.endswith(".down")
+                read = reads.gated if feeds else 1.0  # attention itself keeps its output
                 # attention keeps its output in 16 bits, beside the narrow copy that the product keeps
                 again = 2.0 * (narrow and framework.remakes_elements and not feeds)
-                sums["gated" if feeds else "mixed"] += (element + again) * op.k * op.m * op.count * (not remade)
+                sums["gated" if feeds else "mixed"] += (element + again) * op.k * op.m * op.count * (not remade) * read
                 sums["masks"] += hidden * times[block] * (framework.dropout and not op.expert)
             elif op.kind == "attention":
                 sums["scores"] += 0.0 if framework.flash_attention else 5 * op.m * op.count
@@ -120,13 +88,45 @@ class ActivationBytes:
             elif op.kind in ("scan", "conv"):
                 sums["mixer"] += 2 * op.m * op.n * op.count
         layer_inputs = 2.0 * hidden * model.decoder.layers
-        return ActivationBytes(layer_inputs, sums.pop("norms") - layer_inputs, **sums)
+        sums["copies"] += _adapter_bytes(framework, how)
+        sizes = {"input": layer_inputs, **sums, "norms": sums["norms"] - layer_inputs}
+        visited = how.inputs if how else 1.0  # layers below the lowest trained one keep nothing
+        return ActivationBytes(**{name: size * visited for name, size in sizes.items()})
 
     def left(self, keep: Kept, share: Floats, tp: Floats, seq: int) -> Floats:
         """Return bytes per token that are kept, with `share` and `tp` devices sharding whole and cut activations."""
         whole = self.input + self.norms * keep.norms + self.masks * keep.copies
         cut = self.mixer * keep.mixer + self.mixed * keep.mixed + self.ffn * keep.ffn + self.gated * keep.gated
         return whole / share + (cut + self.copies * keep.copies + self.scores * keep.scores * seq) / tp
+
+
+@dataclass(frozen=True)
+class InputsKept:
+    """Shares of the inputs of products that stay in memory because a weight, or an adapter, needs them for its gradient."""
+
+    norms: float = 1.0
+    """Outputs of norms, half of which feed mixers and half feed-forward layers."""
+    gated: float = 1.0
+    """Inputs of the products that end feed-forward layers."""
+
+
+def _inputs_kept(f: Framework, how: Tuned | None) -> InputsKept:
+    if how is None or how.weights:
+        return InputsKept()
+    shared = not f.adapter_input_bytes
+    norms = sum(how.adapts(feeds=feeds, row=False) for feeds in (False, True)) / 2
+    return InputsKept(norms * shared, float(how.adapts(feeds=True, row=True) and shared))
+
+
+def _adapter_bytes(f: Framework, how: Tuned | None) -> float:
+    """Return bytes per token that adapters keep in all layers: the narrow product, with DoRA the wide one, and their own copies of their
+    inputs where the framework makes such copies."""
+    total = 0.0
+    for module in how.adapted if how else ():
+        used = module.count * module.ops[0].m
+        wide = 2.0 * module.n * how.magnitudes if how else 0.0
+        total += used * module.layers * (f.adapter_input_bytes * module.k + 2.0 * (how.rank if how else 0)) + used * wide
+    return total
 
 
 @dataclass(frozen=True)
@@ -145,11 +145,14 @@ class StateMemory:
 
     @staticmethod
     def of(model: Model, work: Train, a: Layouts, layers: tuple[Floats, Floats], microbatches: Floats) -> "StateMemory":
-        states = _states(Parameters.of(model), work, a, np.stack(layers), microbatches)
-        replaces = work.framework.splits_weights & (a.devices == 1) & (microbatches == 1)
-        f = work.framework
-        buckets = 2.0 * f.bucket * f.reduced_bytes * (a.dp_shard * a.cp > 1)
-        return StateMemory(states, _logits(model, work, a.mbs * (work.seq / a.cp), a), buckets, replaces)
+        f, how = work.framework, tuned(model, work.tuning)
+        states = _states(how, work, a, np.stack(layers), microbatches)
+        if work.objective.reference and not how.adapted:
+            states["weights"] = states["weights"] + _reference(Parameters.of(model), a, np.stack(layers))
+        replaces = f.splits_weights & (a.devices == 1) & (microbatches == 1) & (not how.adapted)
+        bucket = f.bucket if how.frozen is None else min(f.bucket, how.trained.total)
+        buckets = 2.0 * bucket * f.reduced_bytes * (a.dp_shard * a.cp > 1)
+        return StateMemory(states, _logits(model, work, a.mbs * (work.seq / a.cp), a, how.head), buckets, replaces)
 
     @property
     def total(self) -> Floats:
@@ -176,13 +179,15 @@ class ActivationMemory:
         left, working = _activations(model, work, a)
         rows = a.mbs * (work.seq / a.cp)
         per_layer = rows * left / model.decoder.layers
-        held = layers[0] * np.minimum(a.pp, microbatches)
+        naive = a.schedule == SCHEDULES.index("naive")  # one micro-batch at a time is in all stages
+        held = layers[0] * np.where(naive, 1.0, np.minimum(a.pp, microbatches))
         # offloaded activations stay on the device for the layer that computes and the one that is copied
         offloaded = a.offload == OFFLOAD.index("activations")
         first, last = (np.where(offloaded, np.minimum(2.0, count), count) * per_layer for count in (held, layers[1]))
         interleaved = np.where(a.vpp > 1, (a.pp - 1) / a.pp, 0.0)
         gathered = GATHERED * 2.0 * model.decoder.hidden * (a.sp > 0)
-        return ActivationMemory(first, interleaved, last, rows * (working + gathered))
+        beside = _dequantized(model, work) + a.mbs * _tower_bytes(model)
+        return ActivationMemory(first, interleaved, last, rows * (working + gathered) + beside / a.tp)
 
 
 def memory(
@@ -206,31 +211,56 @@ def memory(
     return sizes
 
 
-def _logits(model: Model, work: Train, rows: Floats, a: Layouts) -> Floats:
-    """Return bytes of all logits; where they are computed in chunks, two chunks at a time, the head's gradient in float32 and the gradient
-    of its input; fused with the head, only the latter two. A vocabulary that is not a multiple of 64 is padded, in a copy of the head."""
+def _tower_bytes(model: Model) -> float:
+    """Return bytes of activations that a trained tower keeps per sequence."""
+    return sum(TOWER_BYTES * op.k * op.m for op in model.ops if op.name == TRAINED_TOWER)
+
+
+def _dequantized(model: Model, work: Train) -> float:
+    """Return the 16-bit bytes of the largest matrix that is stored in nf4: one at a time is dequantized."""
+    names = tuned(model, work.tuning).quantized
+    return 2.0 * max((op.n * op.k for op in model.ops if op.name in names), default=0)
+
+
+def _logits(model: Model, work: Train, rows: Floats, a: Layouts, trained: bool) -> Floats:
+    """Return bytes of all logits; where they are computed in chunks, two chunks at a time, the gradient of a `trained` head in float32 and
+    the gradient of its input; fused with the head, only the latter two. A vocabulary that is not a multiple of 64 is padded, in a copy of
+    the head."""
     f, vocabulary, hidden = work.framework, model.decoder.vocab, model.decoder.hidden
+    if not work.objective.vocabulary:
+        return np.zeros_like(rows)
     if work.loss_kind == "materialised":
         return rows * (vocabulary * f.logit_bytes) / a.tp
     whole = 2.0 * rows * vocabulary / a.tp
     parts = np.ceil(whole / f.logits_at_once)
-    head = (4.0 + 2.0 * (np.mod(vocabulary, 64) > 0)) * vocabulary * hidden / a.tp
+    head = (4.0 * trained + 2.0 * (np.mod(vocabulary, 64) > 0)) * vocabulary * hidden / a.tp
     chunks = whole / parts * np.minimum(2.0, parts) if work.loss_kind == "chunked" else 0.0
     return chunks + head + 2.0 * rows * hidden
 
 
 def state_bytes(work: Train, a: Layouts, microbatches: Floats) -> tuple[Floats, Floats]:
-    """Return bytes per parameter of gradients and of optimizer state: fewer where a single device splits its weights."""
-    f, whole = work.framework, OPTIMIZER_BYTES[work.optimizer] + work.framework.master_gradient_bytes
+    """Return bytes per trained parameter of gradients and of optimizer state: fewer where a single device splits its weights. Adapters are
+    their own float32 master copy. The float32 gradients of ZeRO 3 replace its 16-bit ones part by part."""
+    f = work.framework
+    if work.tuning.adapts:
+        none = np.zeros_like(microbatches)
+        return none + 4.0 * (work.optimizer != FUSED_UPDATE), none + max(0.0, OPTIMIZER_BYTES[work.optimizer] - ADAPTER_BYTES)
+    whole = OPTIMIZER_BYTES[work.optimizer] + f.master_gradient_bytes
     split = f.splits_weights & (a.devices == 1)
     summed = f.fp16_gradient_bytes if work.precision == "fp16" and f.fp16_gradient_bytes else f.gradient_bytes
     gradients = np.where(split & (microbatches == 1), 2.0, float(summed))
-    return gradients, np.where(split, whole - 2.0, whole)
+    if f.master_gradient_bytes:
+        gradients = np.where(a.zero >= 3, 0.0, gradients)
+    if work.optimizer == FUSED_UPDATE:
+        return np.zeros_like(gradients), np.zeros_like(gradients)
+    pure = f.pure_unsharded & (a.zero == 0)
+    moments = (OPTIMIZER_BYTES[work.optimizer] - MASTER_BYTES) / (2 if work.optimizer in NATIVE else 1)
+    return np.where(pure, 2.0, gradients), np.where(pure, moments, np.where(split, whole - 2.0, whole))
 
 
-def _states(sizes: Parameters, work: Train, a: Layouts, layers: Floats, microbatches: Floats) -> dict[str, Floats]:
+def _states(how: Tuned, work: Train, a: Layouts, layers: Floats, microbatches: Floats) -> dict[str, Floats]:
     """Return bytes of weights, gradients and optimizer state of a stage of `layers` layers (ZeRO, arXiv:1910.02054)."""
-    f = work.framework
+    f, sizes = work.framework, how.trained
     per_gradient, per_state = state_bytes(work, a, microbatches)
     dense, experts = sizes.on_stage(layers, a)
     local = dense + experts
@@ -238,26 +268,48 @@ def _states(sizes: Parameters, work: Train, a: Layouts, layers: Floats, microbat
     # ZeRO 3 gathers the next layer while one is computed; with pipeline stages, gathered weights and whole gradients stay from one
     # micro-batch to the next.
     optimizer_on_host = a.offload == OFFLOAD.index("optimizer")
+    parameters_on_host = a.offload == OFFLOAD.index("parameters")
     # a float32 shard that is the master copy counts with the optimizer's state, and stays where only that is offloaded
-    shard = np.where(optimizer_on_host, 4.0 / f.weight_bytes, 0.0) if f.shards_master else 1.0
-    on_device = sharded * (a.offload != OFFLOAD.index("parameters")) * shard
+    shard = np.where(optimizer_on_host, 4.0 / f.weight_bytes, 0.0) if f.shards_master and not how.adapted else 1.0
     gathers = (a.zero >= 3) & (a.pp == 1)
-    weights = np.where(gathers, on_device + 2 * local / np.maximum(1.0, layers), local)
-    offloaded = optimizer_on_host | (a.offload == OFFLOAD.index("parameters"))
+    ahead = 2 / np.maximum(1.0, layers)
+    weights = weight_bytes(work) * np.where(gathers, sharded * ~parameters_on_host * shard + ahead * local, local)
+    if how.frozen is not None:
+        held = how.frozen.on_stage(layers, a)
+        kept = how.frozen.sharded(*held, a) * ~parameters_on_host + ahead * sum(held)
+        weights = weights + np.where(gathers, kept, sum(held))
+    offloaded = optimizer_on_host | parameters_on_host
+    reduced = np.where((a.zero >= 2) & (a.pp == 1), sharded, local)
+    paged = PAGED_BYTES.get(work.optimizer, 0.0)
     return {
-        "weights": f.weight_bytes * weights,
-        "gradients": per_gradient * np.where((a.zero >= 2) & (a.pp == 1), sharded, local),
-        "optimizer": per_state * sharded * ~offloaded,
+        "weights": weights,
+        "gradients": per_gradient * reduced * ~(offloaded & f.offloads_gradients),
+        "optimizer": (per_state - paged) * sharded * ~offloaded,
     }
+
+
+def _reference(sizes: Parameters, a: Layouts, layers: Floats) -> Floats:
+    """Return bytes of a frozen copy of the model in 16 bits, sharded as ZeRO 3 shards weights."""
+    held = sizes.on_stage(layers, a)
+    gathers = (a.zero >= 3) & (a.pp == 1)
+    return 2.0 * np.where(gathers, sizes.sharded(*held, a), sum(held))
+
+
+def weight_bytes(work: Train) -> float:
+    """Return bytes per trained weight on a device."""
+    return ADAPTER_BYTES if work.tuning.adapts else float(work.framework.weight_bytes)
 
 
 def host_bytes(model: Model, work: Train, a: Layouts, layers: Floats, microbatches: Floats) -> Floats:
     """Return bytes per device that offload keeps in host memory: optimizer state and gradients, with `parameters` the weights too; or
     activations."""
-    f, (_, per_state) = work.framework, state_bytes(work, a, microbatches)
-    sizes = Parameters.of(model)
-    sharded = sizes.sharded(*sizes.on_stage(layers, a), a)
-    states = sharded * (per_state + 4.0 + f.weight_bytes * (a.offload == OFFLOAD.index("parameters")))
+    how, (_, per_state) = tuned(model, work.tuning), state_bytes(work, a, microbatches)
+    sharded = how.trained.sharded(*how.trained.on_stage(layers, a), a)
+    parameters = a.offload == OFFLOAD.index("parameters")
+    gradients = 0.0 if work.framework.master_gradient_bytes else 4.0
+    states = sharded * (per_state + gradients + weight_bytes(work) * parameters)
+    if how.frozen is not None:
+        states = states + how.frozen.sharded(*how.frozen.on_stage(layers, a), a) * parameters
     left, _ = _activations(model, work, a)
     activations = layers * np.minimum(a.pp, microbatches) * a.mbs * (work.seq / a.cp) * left / model.decoder.layers
     kind = [a.offload == OFFLOAD.index("none"), a.offload == OFFLOAD.index("activations")]
@@ -272,11 +324,11 @@ def stored_per_token(model: Model, work: Train, a: Layouts) -> Floats:
 def _activations(model: Model, work: Train, a: Layouts) -> tuple[Floats, Floats]:
     """Return bytes per token that a micro-batch keeps in all layers for its backward pass, and bytes per token of the layer that is being
     recomputed."""
-    f = work.framework
-    sizes = ActivationBytes.of(model, f, work.recipe.bytes)
+    f, how = work.framework, tuned(model, work.tuning)
+    sizes = ActivationBytes.of(model, f, work.recipe.bytes, how)
     share = np.where(a.sp > 0, a.tp, 1.0)
     left = sizes.left(kept(f, a.recompute), share, a.tp, work.seq)
     everything = sizes.left(Kept(), share, a.tp, work.seq)
-    dropped = (everything - left) / model.decoder.layers
-    again = np.where(dropped > 0, dropped + sizes.input / model.decoder.layers / share, 0.0)
+    dropped = (everything - left) / (model.decoder.layers * how.inputs)
+    again = np.where(dropped > 0, dropped + sizes.input / (model.decoder.layers * how.inputs) / share, 0.0)
     return left, again

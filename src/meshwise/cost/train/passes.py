@@ -9,13 +9,16 @@ from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.chain import chain
 from meshwise.cost.train.compute import BACKWARD_BYTES, Device, attention, linear, memory_bound, rule_rate
 from meshwise.cost.train.distinct import Groups
+from meshwise.cost.train.parameters import Tuned, dequantized_bytes, tuned
 from meshwise.cost.work import Train
 from meshwise.models.families.blocks import HEAD
 from meshwise.models.model import Model
-from meshwise.models.op import Op, fusable_groups
+from meshwise.models.op import FROZEN_TOWER, TRAINED_TOWER, Op, fusable_groups
 
 VOCABULARY_STEP = 128
 """Megatron's --make-vocab-size-divisible-by."""
+DORA_BYTES = 10.0
+"""Bytes moved per weight for DoRA's norms: the weight is read, the product of the adapter is written and read in float32."""
 FORWARD_CASTS = 5 / 8
 """Share of the bytes of weights' casts in the forward pass, which also looks for the largest value."""
 JOINED_STEP = 16
@@ -80,27 +83,31 @@ def passes(model: Model, d: Device, work: Train, cut: Cut) -> Passes:
 
 def _summed(model: Model, placed: Sequence[tuple[str, Op]], d: Device, work: Train, cut: Cut) -> Passes:
     """Sum over the Ops of the model: the only loop of the cost model."""
-    zero = np.zeros_like(cut.tp)
+    zero, how = np.zeros_like(cut.tp), tuned(model, work.tuning)
     total = Passes(*(zero.copy() for _ in fields(Passes)))
     rows = cut.mbs * work.seq / cut.cp
     for block, op in placed:
         if block in model.times:
             _add_layer_op(total, d, work, cut, rows, op, model.times[block], model)
         elif block == HEAD and op.kind == "matmul":
-            forward, backward = linear(d.in_16_bits(), rows, _outputs(op, cut, model), _whole(op.k, cut))
+            forward, inputs, weights = linear(d.in_16_bits(), rows, _outputs(op, cut, model), _whole(op.k, cut))
             total.head += forward
-            total.head_back += backward
+            total.head_back += inputs + weights * how.head
             total.logits = rows * model.decoder.vocab / cut.tp * work.framework.logit_bytes / d.bandwidth
+    _add_tower(total, d, placed, cut)
     for times, ops in _products(model, placed, d.joins):
         outputs = sum((_outputs(op, cut, model) for op in ops), zero)
         if len(ops) > 1:
             outputs = np.ceil(outputs / JOINED_STEP) * JOINED_STEP
-        forward, backward = linear(d, rows, outputs, _inputs(ops[0], cut), ops[0].count / times)
+        forward, inputs, weights = linear(d, rows, outputs, _inputs(ops[0], cut), ops[0].count / times)
         total.matmul += times * forward
-        total.matmul_back += times * backward
+        total.matmul_back += times * (how.inputs * inputs + how.weights * weights)
         if ops[0].part not in ("ffw", "experts"):
             kind = total.outputs if ops[0].shard == "row" else total.projections
             kind += times * forward
+    add_adapters(total, d, model, placed, how, cut, rows, fused=work.framework.fuses_adapters)
+    total.core_back *= how.inputs
+    total.casts_back *= how.inputs
     moved = work.framework.unfused * d.calibration.elementwise
     total.pointwise *= moved
     total.norms *= moved
@@ -144,9 +151,10 @@ def _add_layer_op(t: Passes, d: Device, work: Train, cut: Cut, rows: Floats, op:
         if op.expert:
             busiest = np.where(cut.ep > 1, work.imbalance, 1.0)
             grouped = replace(d, share=d.share * d.calibration.grouped)
-            forward, backward = linear(grouped, np.ceil(rows * op.m * cut.ep * busiest), n, k, each / cut.ep)
+            how = tuned(model, work.tuning)
+            forward, inputs, weights = linear(grouped, np.ceil(rows * op.m * cut.ep * busiest), n, k, each / cut.ep)
             t.matmul += times * forward
-            t.matmul_back += times * backward
+            t.matmul_back += times * (how.inputs * inputs + how.weights * weights)
         if d.cast:
             _add_casts(t, d, op, rows * op.m * each, (n, k), times * work.framework.casts)
             weights = times * each * n * k * work.framework.weight_casts / d.bandwidth
@@ -165,12 +173,12 @@ def _add_layer_op(t: Passes, d: Device, work: Train, cut: Cut, rows: Floats, op:
     elif op.serial:
         forward, backward = chain(d, op, work.seq, cut.mbs, cut.tp, model.decoder.heads)
         t.matmul += times * each * forward
-        t.matmul_back += times * each * backward
+        t.matmul_back += times * each * backward * tuned(model, work.tuning).inputs
     elif op.kind in ("scan", "conv"):
         flops = 2 * rows * op.m * op.n * op.k * each / cut.tp
         seconds = flops / (d.peak * d.share * d.calibration.scan * op.k / (op.k + d.calibration.depth))
         t.matmul += times * seconds
-        t.matmul_back += times * 2 * seconds
+        t.matmul_back += times * 2 * seconds * tuned(model, work.tuning).inputs
     elif op.kind == "norm":
         t.norms += times * each * memory_bound(d, 2 * d.element * rows * op.n)
 
@@ -195,6 +203,51 @@ def _add_elementwise(t: Passes, d: Device, op: Op, rows: Floats, n: Floats, time
         t.pointwise += times * 4 * d.element * rows * model.decoder.hidden / d.bandwidth
     elif op.shard == "row":
         t.norms += times * memory_bound(d, 3 * d.element * rows * model.decoder.hidden)
+
+
+def _add_tower(t: Passes, d: Device, placed: Sequence[tuple[str, Op]], cut: Cut) -> None:
+    """Add the products of a tower over the patches of a sequence's pictures: forward, and backward where it is trained."""
+    for _, op in placed:
+        if op.name in (FROZEN_TOWER, TRAINED_TOWER):
+            seconds = 2 * op.params * op.m * cut.mbs / cut.tp / (d.wide * d.calibration.matmul)
+            t.head += seconds
+            t.head_back += 2 * seconds * (op.name == TRAINED_TOWER)
+
+
+def add_adapters(
+    t: Passes, d: Device, model: Model, placed: Sequence[tuple[str, Op]], how: Tuned, cut: Cut, rows: Floats, *, fused: bool
+) -> None:
+    """Add the narrow products beside the adapted layers, and what turns weights from nf4 into 16 bits before each use.
+
+    Forward, an input of k is multiplied into the rank and from there into n outputs, which are added to those of the layer. Backward has
+    the gradients of both matrices and of both inputs; that of the layer's input is added to its own. Where the framework has `fused` these
+    additions into products, they move no bytes of their own.
+    """
+    present = {(block, op.name) for block, op in placed}
+    for module in how.adapted:
+        first = module.ops[0]
+        if (module.block, first.name) not in present:
+            continue
+        n, k = (
+            size / np.where(shard, cut.tp, 1.0)
+            for size, shard in ((module.n, first.shard != "row"), (module.k, first.shard == "row"))
+        )
+        rank, number, used = np.full_like(cut.tp, how.rank * module.layers), module.count, np.ceil(rows * first.m)
+        narrow, wide = (linear(d.in_16_bits(), used, *sizes, number) for sizes in ((rank, k), (n, rank)))
+        t.matmul += narrow[0] + wide[0]
+        t.matmul_back += sum(narrow[1:]) + sum(wide[1:])
+        if not fused:
+            t.pointwise += number * memory_bound(d, 2 * d.element * used * (n + k) / 2)
+        if first.part not in ("ffw", "experts"):
+            kind = t.outputs if first.shard == "row" else t.projections
+            kind += narrow[0] + wide[0]
+        if how.magnitudes:  # the norm of every row of the weight and its adapter's product
+            t.casts += number * DORA_BYTES * module.n * module.k / cut.tp / d.bandwidth
+    for block, op in placed:
+        if op.name in how.quantized and block in model.times:
+            seconds = op.count * dequantized_bytes(op) / cut.tp / d.bandwidth
+            t.casts += seconds
+            t.casts_back += seconds
 
 
 def backward_bytes(forward: Floats) -> Floats:

@@ -79,12 +79,12 @@ def _policies(f: Framework) -> list[tuple[Repeated, Kept]]:
     return [POLICIES[f.selective if how == "selective" else how] for how in RECOMPUTE]
 
 
-def repeated(f: Framework, recompute: Floats, gated: bool) -> Repeated:
+def repeated(f: Framework, recompute: Floats, gated: bool, adapted: bool = False) -> Repeated:
     """Return the shares of the forward pass that are repeated, one per layout. Where a framework stops early, the last of the two or three
     products of a feed-forward layer is not."""
     which, policies = recompute.astype(np.int64), _policies(f)
     shares = {part.name: np.array([getattr(p[0], part.name) for p in policies], float)[which] for part in fields(Repeated)}
-    if f.stops_early:
+    if f.stops_early or (adapted and f.fuses_adapters):
         shares["mlp"] = shares["mlp"] * (2 / 3 if gated else 1 / 2)
     return Repeated(**shares)
 

@@ -43,7 +43,8 @@ def order(schedule: str, stage: int, stages: int, microbatches: int, chunks: int
         return list(_interleaved(stage, stages, microbatches, chunks))
     if schedule == "zero-bubble":
         return list(_zero_bubble(stage, stages, microbatches))
-    return list(_alternating(_whole(microbatches, FORWARD), _whole(microbatches, BACKWARD), stages - 1 - stage))
+    ahead = 0 if schedule == "naive" else stages - 1 - stage
+    return list(_alternating(_whole(microbatches, FORWARD), _whole(microbatches, BACKWARD), ahead))
 
 
 def _whole(microbatches: int, kind: int) -> list[Op]:

@@ -21,26 +21,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwise.catalogue.frameworks import Framework
-from meshwise.cost.axes import OFFLOAD
+from meshwise.cost.axes import OFFLOAD, SCHEDULES
 from meshwise.cost.layout import Floats, Layouts
 from meshwise.cost.parts import TRAIN_PARTS
 from meshwise.cost.train.comm import Communicators, DataParallel, Fabric
 from meshwise.cost.train.compute import SHORTEST_KERNEL, Device
 from meshwise.cost.train.distinct import Groups, LayoutGroups
 from meshwise.cost.train.layer import head_seconds, host_link, layer_seconds, offloaded_activations, uses_cuda_graph
-from meshwise.cost.train.memory import (
-    ActivationMemory,
-    Parameters,
-    StateMemory,
-    host_bytes,
-    memory,
-    state_bytes,
-)
+from meshwise.cost.train.memory import ActivationMemory, StateMemory, host_bytes, memory, state_bytes, weight_bytes
+from meshwise.cost.train.parameters import Parameters, tuned
 from meshwise.cost.train.passes import Cut, Passes, passes
 from meshwise.cost.train.pipeline import PassTimes, Stages, makespan, sampled_stages
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.stages import layers_before, stage_layers
+from meshwise.cost.work import PAGED_BYTES
 
+NAIVE = SCHEDULES.index("naive")
+USUAL_HOST = 4.0
+"""Memory of a host over that of its devices where nothing else is known: a node of 8 H100 has 2 TB, a machine with one card of 24 GB 96."""
 UPDATED_TOGETHER = 2**16
 """Weights up to which a tensor is updated in one kernel together with other small tensors (workers/trainer/ops/adamw.py)."""
 SUM_BYTES, OWN_SUM = 10.0, 4
@@ -100,12 +98,17 @@ def peak(q: Question, layouts: Layouts) -> Floats:
     return sum(_memory(activations, activations.regrouped(q, layouts, grouped.states), layouts).values(), np.zeros(1))
 
 
+def host_memory(q: Question) -> float:
+    """Return the bytes of a host: those that the cluster states, or a usual share of its devices' memory."""
+    return q.cluster.node.host.memory or USUAL_HOST * q.cluster.node.memory
+
+
 def host_fits(q: Question, layouts: Layouts) -> NDArray[np.bool_]:
-    """Return whether the state that each layout offloads fits in the memory of the hosts, where the cluster states it."""
-    memory = q.cluster.node.host.memory
+    """Return whether the state that each layout offloads fits in the memory of the hosts, as the cluster states it or as is usual."""
+    memory = host_memory(q)
     fits = np.ones(len(layouts), dtype=bool)
     rows = np.flatnonzero(layouts.offload)
-    if not memory or not len(rows):
+    if not len(rows):
         return fits
     distinct = DistinctLayouts.of(replace(q, model=q.model.take(rows)), layouts.take(rows), Groups.one_each(len(rows)))
     batch = np.broadcast_to(q.work.batch, len(layouts))[rows]
@@ -207,24 +210,27 @@ def stage_launch(q: Question, a: Layouts) -> Floats:
 
 
 def pass_times(q: Question, a: Layouts, seconds: dict[str, Floats]) -> PassTimes:
-    """Split the seconds of a layer or the head by pass. Forward is a third, 2 FLOPs of 6; recomputation is added to backward.
+    """Split the seconds of a layer or the head by pass. Forward is a third, 2 FLOPs of 6, and a half where all weights are frozen;
+    recomputation is added to backward.
 
     Weight gradients are separate where the schedule defers them: by FLOPs, a third of all parts without collectives, less with
     attention, whose backward pass has no weights.
     """
     none, whole = np.zeros(len(a)), sum(seconds.values(), np.zeros(len(a)))
-    repeated = seconds.get("recompute", none)
-    forward = (whole - repeated) / 3
+    repeated, how = seconds.get("recompute", none), tuned(q.model, q.work.tuning)
+    forward = (whole - repeated) / (1 + how.inputs + how.weights)
     local = whole - repeated - sum((seconds[name] for name in collectives(q.work.framework) if name in seconds), none)
-    weight = np.where(a.schedule == 2, q.model.matmul_flops() / q.model.flops(1, q.work.seq) * local, 0.0)
+    products, attention = q.model.matmul_flops(), q.model.attention_flops(1, q.work.seq)
+    deferred = how.weights * products / ((1 + how.inputs + how.weights) * products + (1 + 2 * how.inputs) * attention)
+    weight = np.where(a.schedule == 2, deferred * local, 0.0)
     return PassTimes(forward, whole - forward - weight, weight)
 
 
 def _bubble(q: Question, a: Layouts, times: tuple[PassTimes, PassTimes], m: Floats, stage: Floats, others: Floats) -> Floats:
     """Return the idle time of the slowest stage: the critical path of the schedule minus the stage's own work; interleaved, the other
-    stages' time, which the caller divides by vpp (arXiv:2104.04473, 2.2.2)."""
-    idle = others.copy()
-    rows = np.flatnonzero((a.pp > 1) & (a.vpp == 1))
+    stages' time, which the caller divides by vpp (arXiv:2104.04473, 2.2.2); of stages that run one after another, that of all others."""
+    idle = np.where(a.schedule == NAIVE, m, 1.0) * others
+    rows = np.flatnonzero((a.pp > 1) & (a.vpp == 1) & (a.schedule != NAIVE))
     if not len(rows):
         return idle
     q, a, microbatches = replace(q, model=q.model.take(rows)), a.take(rows), m[rows]
@@ -241,7 +247,8 @@ def _stage_sends(q: Question, comm: Communicators, a: Layouts) -> Floats:
     copies = np.where(q.work.framework.scatters_stage_bytes | (a.sp > 0), a.tp, 1)
     size = 2.0 * a.mbs * q.work.seq / a.cp * q.model.decoder.hidden / copies
     seconds = 2 * (size / comm.stage.bandwidth + comm.stage.latency)
-    return np.where(a.pp > 1, q.calibration.exposed_stage * seconds, 0.0)
+    boundaries = np.where(a.schedule == NAIVE, a.pp - 1, 1.0)
+    return np.where(a.pp > 1, q.calibration.exposed_stage * seconds * boundaries, 0.0)
 
 
 @dataclass(frozen=True)
@@ -270,12 +277,14 @@ class PerStep:
 def _per_step(states: DistinctLayouts, d: Device, comm: Communicators) -> PerStep:
     """Return the seconds that are spent once per step, before any of them hides behind computation."""
     q, a, m, layers = states.q, states.a, states.m, np.stack([states.slowest, states.last])
-    f, c, parameters = q.work.framework, q.calibration, Parameters.of(q.model)
+    f, c, how = q.work.framework, q.calibration, tuned(q.model, q.work.tuning)
+    parameters = how.trained
     dense, experts = parameters.on_stage(layers, a)
+    still = how.frozen.on_stage(layers, a) if how.frozen else (0.0, 0.0)
     sharded = parameters.sharded(dense, experts, a)
-    parts = [DataParallel.of(q.work, (comm.shard, comm.replicate), a, m, dense, layers, parameters.tensors)]
-    if parameters.experts:
-        parts.append(DataParallel.of(q.work, (comm.experts, comm.replicate), a, m, experts, layers, parameters.tensors))
+    parts = [DataParallel.of(q.work, (comm.shard, comm.replicate), a, m, dense, layers, parameters.tensors, still[0])]
+    if parameters.experts or (how.frozen and how.frozen.experts):
+        parts.append(DataParallel.of(q.work, (comm.experts, comm.replicate), a, m, experts, layers, parameters.tensors, still[1]))
     reduction, gather = (sum((getattr(part, name) for part in parts), np.zeros(1)) for name in ("reduction", "gather"))
     if f.overlaps_replicas:
         reduction = reduction + sum((part.replicas for part in parts), np.zeros(1))
@@ -283,7 +292,7 @@ def _per_step(states: DistinctLayouts, d: Device, comm: Communicators) -> PerSte
     each_time = ((a.zero == 2) & (a.pp == 1)) | ((a.zero == 0) & (a.pp > 1) & f.reduces_every_microbatch)
     backward = np.where(each_time, m, 1.0) * 2 / 3  # passes that a reduction follows
     gradient, state = state_bytes(q.work, a, m)
-    per_parameter = 2 * (state - f.master_gradient_bytes) + gradient + f.weight_bytes
+    per_parameter = 2 * np.maximum(0.0, state - f.master_gradient_bytes) + gradient + weight_bytes(q.work)
     offloaded = (a.offload == OFFLOAD.index("optimizer")) | (a.offload == OFFLOAD.index("parameters"))
     local = dense + experts
     # a gradient that is kept beside its float32 sum is added to it in a kernel of its own; norms, clipping and zeroing touch all gradients
@@ -299,24 +308,30 @@ def _per_step(states: DistinctLayouts, d: Device, comm: Communicators) -> PerSte
         gather_hidden_by=c.hidden_dp / 3 * f.overlaps_gather + 0.0 * a.dp,
         embeddings=_tied_embeddings(q, comm, a, parameters),
         optimizer=np.where(offloaded, 0.0, updates),
-        offload=np.where(offloaded, _offloaded_update(q, a, m, sharded, dense + experts), 0.0),
+        offload=np.where(offloaded, _offloaded_update(q, a, m, sharded, dense + experts, sum(still)), _paged_update(q, sharded)),
         fixed=np.where(uses_cuda_graph(q, a), 0.0, c.step),
     )
 
 
-def _offloaded_update(q: Question, a: Layouts, m: Floats, sharded: Floats, local: Floats) -> Floats:
+def _paged_update(q: Question, sharded: Floats) -> Floats:
+    """Return seconds of moving the moments of a paged optimizer to the device and back."""
+    return 2 * PAGED_BYTES.get(q.work.optimizer, 0.0) * sharded / host_link(q)
+
+
+def _offloaded_update(q: Question, a: Layouts, m: Floats, sharded: Floats, local: Floats, frozen: Floats | float) -> Floats:
     """Return seconds of an update on the host: gradients go there and weights come back, AdamW moves 28 bytes per parameter through host
-    memory, which all devices of a node share; offloaded parameters are copied to the device for every forward and backward pass."""
+    memory, which all devices of a node share; offloaded parameters, `frozen` bytes among them, are copied to the device for every forward
+    and backward pass."""
     f = q.work.framework
     copied = (f.reduced_bytes + f.weight_bytes) * sharded
-    streamed = np.where(a.offload == OFFLOAD.index("parameters"), 2 * m * f.weight_bytes * local, 0.0)
+    streamed = np.where(a.offload == OFFLOAD.index("parameters"), 2 * m * (f.weight_bytes * local + frozen), 0.0)
     per_node = np.minimum(q.cluster.node.devices, a.devices)
     return (copied + streamed) / host_link(q) + HOST_UPDATE_BYTES * sharded * per_node / q.host_bandwidth
 
 
 def _update_launches(q: Question, a: Layouts) -> Floats:
     """Return the least seconds of the update kernels where weights are split: one kernel per large tensor."""
-    weights = sum(op.count for op in q.model.ops if np.any(op.params > UPDATED_TOGETHER))
+    weights = sum(op.count for op in q.model.ops if np.any(op.params > UPDATED_TOGETHER)) * (not q.work.tuning.adapts)
     return np.where(q.work.framework.splits_weights & (a.devices == 1), weights * SHORTEST_KERNEL, 0.0)
 
 
@@ -351,4 +366,5 @@ def _tied_embeddings(q: Question, comm: Communicators, a: Layouts, parameters: P
     """Return seconds of summing the gradients of a tied embedding, which the first and the last stage both hold."""
     if not q.model.decoder.tied:
         return np.zeros(len(a))
-    return np.where(a.pp > 1, comm.stage.reduce(q.work.framework.gradient_bytes * parameters.table / a.tp), 0.0)
+    shared = (a.pp > 1) & (np.asarray(parameters.table) > 0)
+    return np.where(shared, comm.stage.reduce(q.work.framework.gradient_bytes * parameters.table / a.tp), 0.0)

@@ -18,6 +18,7 @@ from meshwise.export.check.model import model_of
 from meshwise.export.facts import BY_NAME, Facts
 from meshwise.export.program import Program, Setup
 from meshwise.export.setup import model_facts
+from meshwise.export.train import adapters
 from meshwise.models.model import Model
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train.choice import Choice, choice
@@ -91,14 +92,12 @@ def judge(program: Program, facts: Facts, on: str, model: str = "", price: float
     precision = str(facts.value("precision") or "")
     if precision not in PRECISIONS:
         unknown.append(f"precision: {precision + ' is not predicted' if precision else _why(facts, 'precision')}")
-    if facts.value("adapter"):
-        unknown.append(f"adapter: {facts.value('adapter')} trains few weights, which is not predicted")
     if not on:
         return Judged(unknown=(*unknown, *open_axes, "cluster: --on names it"))
     part, findings = cluster_of(facts, on)
     if unknown or found is None or findings:
         return Judged(unknown=(*unknown, *open_axes), findings=tuple(findings), on=part)
-    return _predicted(program, facts, found, {} if missing else row, asked(program, facts, found.name, part, price), open_axes)
+    return _predicted(program, facts, found, {} if missing else row, asked(program, facts, found, part, price), open_axes)
 
 
 def _why(facts: Facts, name: str) -> str:
@@ -135,12 +134,13 @@ def _predicted(
     return Judged(q, own, best, better, mine, tuple(unknown), (), tuple(notes), ask.on, ask.command())
 
 
-def asked(program: Program, facts: Facts, model: str, on: str, price: float = 0.0) -> TrainAsk:
+def asked(program: Program, facts: Facts, model: Model, on: str, price: float = 0.0) -> TrainAsk:
     """Return the question that a file asks, in the words of `meshwise plan`."""
     tokens = facts.value("tokens")
     return TrainAsk(
-        model=model,
+        model=model.name,
         on=on,
+        tune=adapters.tune_of(facts, model),
         batch=facts.whole("batch"),
         seq=facts.whole("seq"),
         framework=str(facts.value("predicted_by") or program.framework),

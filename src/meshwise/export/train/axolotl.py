@@ -7,8 +7,9 @@ from meshwise.export.facts import Facts, Stated, Value
 from meshwise.export.kinds import BOOL, INT, TEXT, Kind, word
 from meshwise.export.program import Key, Program, Refusal, Setup, Written
 from meshwise.export.source import Setting, Source
-from meshwise.export.train import trainer
-from meshwise.export.train.limits import NO_EXPERTS, NO_PIPELINE, Limits, limited, offload_needs_shards
+from meshwise.export.train import adapters, trainer
+from meshwise.export.train.limits import NO_EXPERTS, NO_PIPELINE, TRANSFORMERS, Limits, limited, offload_needs_shards
+from meshwise.models.op import ALL_LINEAR
 
 TITLE, VERSION = "Axolotl", "0.21"
 FILE = "axolotl.yaml"
@@ -54,11 +55,16 @@ KEYS = (
     Key("fp8", "fp8", BOOL),
     Key("optimizer", "optimizer", trainer.OPTIMIZERS, write="always"),
     Key(
-        "adapter",
+        "adapter_word",
         "adapter",
         word({"lora": "lora", "qlora": "qlora"}, {"": None, "none": None, "null": None, "llama-adapter": "lora"}),
-        write="never",
     ),
+    Key("rank", "lora_r", INT),
+    Key("alpha", "lora_alpha", INT),
+    Key("every", "lora_target_linear", BOOL),
+    Key("targets", "lora_target_modules", adapters.NAMES),
+    Key("dora", "peft_use_dora", BOOL),
+    Key("four_bits", "load_in_4bit", BOOL),
     Key("deepspeed_file", "deepspeed", TEXT, write="never"),
     Key("old_fsdp", "fsdp", trainer.FSDP, write="never"),
     *FSDP_KEYS,
@@ -76,7 +82,7 @@ LIMITS: Limits = {
     "recompute": ("none", "full"),
     "precision": ("bf16", "fp16", "fp8"),
     "offload": ("none", "parameters"),
-    "optimizer": ("adamw", "adamw-8bit", "adafactor", "sgd"),
+    "optimizer": TRANSFORMERS["optimizer"],
     "loss": ("", "fused"),
 }  # fmt: skip
 
@@ -96,6 +102,11 @@ def meaning(facts: Facts) -> Facts:
         facts = facts.adding([facts.meaning("offload", "parameters", "fsdp_offload")])
     if facts.value("liger"):
         facts = facts.adding([facts.meaning("loss", "fused", "liger")])
+    if facts.value("every"):
+        facts = facts.adding([facts.meaning("targets", (ALL_LINEAR,), "every")])
+    if facts.value("adapter_word"):
+        method = "dora" if facts.value("dora") else str(facts.value("adapter_word"))
+        facts = facts.adding([facts.meaning("adapter", method, "adapter_word")])
     return facts
 
 
@@ -126,7 +137,15 @@ def wording(setup: Setup) -> dict[str, Value]:
         values.pop("dp_shard", None)
     precision = setup.text("precision")
     values |= {"fp16": True} if precision == "fp16" else {"bf16": True} | ({"fp8": True} if precision == "fp8" else {})
-    return values | ({"liger": True} if setup.text("loss") == "fused" else {})
+    values |= {"liger": True} if setup.text("loss") == "fused" else {}
+    method = setup.text("adapter")
+    if method:
+        values |= {"adapter_word": "qlora" if method == "qlora" else "lora"}
+        values |= {"dora": True} if method == "dora" else {"four_bits": True} if method == "qlora" else {}
+        if values["targets"] == (ALL_LINEAR,):
+            values |= {"every": True}
+            values.pop("targets")
+    return values
 
 
 def write(setup: Setup) -> Written:

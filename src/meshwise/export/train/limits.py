@@ -17,7 +17,7 @@ TRANSFORMERS: Limits = {
     "recompute": ("none", "full"),
     "precision": ("bf16", "fp16"),
     "offload": ("none", "optimizer", "parameters"),
-    "optimizer": ("adamw", "adamw-8bit", "adafactor", "sgd"),
+    "optimizer": ("adamw", "adamw-8bit", "adamw-paged", "adamw-paged-8bit", "adafactor", "galore", "lomo", "sgd"),
     "loss": ("", "fused"),
 }
 """Limits of programs on transformers' models."""

@@ -5,24 +5,37 @@ from dataclasses import replace
 
 from meshwise.export import forms
 from meshwise.export.facts import Facts, Value
-from meshwise.export.kinds import BOOL, INT, Kind, word
+from meshwise.export.kinds import BOOL, INT, TEXT, Kind, word
 from meshwise.export.program import Key, Program, Refusal, Setup, Written
 from meshwise.export.source import Setting, Source
-from meshwise.export.train import deepspeed, trainer
+from meshwise.export.train import adapters, deepspeed, trainer
 from meshwise.export.train.limits import limited, offload_needs_shards
+from meshwise.models.op import ALL_LINEAR
 
 TITLE, VERSION = "LLaMA-Factory", "0.9"
 FILE = "llama_factory.yaml"
-TUNING = word({"lora": "lora"}, {"full": None, "freeze": None, "oft": "lora"})
-BITS = Kind(lambda value: "qlora" if int(value) in (2, 3, 4, 5, 6, 8) else None, lambda _: None, "a number of bits")
+BITS = Kind(lambda value: True if int(value) in (2, 3, 4, 5, 6, 8) else None, lambda _: 4, "a number of bits")
+TARGETS = Kind(adapters.NAMES.read, lambda value: "all" if value == (ALL_LINEAR,) else ",".join(value), "names of modules")
+STAGES = {"sft": "sft", "dpo": "dpo", "orpo": "dpo", "kto": "kto", "reward": "rm", "ppo": "ppo"}
 
 KEYS = (
-    *(replace(row, default=None) if row.fact == "recompute_on" else row for row in trainer.TRAINING if row.fact != "adapter"),
+    *(
+        replace(row, default=None) if row.fact == "recompute_on" else row
+        for row in trainer.TRAINING
+        if row not in adapters.TRL_KEYS
+    ),
     Key("seq", "cutoff_len", INT, default=2048, write="always"),
     Key("no_recompute", "disable_gradient_checkpointing", BOOL, default=False, write="always"),
-    Key("adapter", "finetuning_type", TUNING, write="never"),
-    Key("adapter", "quantization_bit", BITS, write="never"),
+    Key("use_peft", "finetuning_type", word({True: "lora"}, {"full": None, "freeze": None, "oft": True}), write="never"),
     Key("frozen", "finetuning_type", word({True: "freeze"}, {"full": None, "lora": None, "oft": None}), write="never"),
+    Key("rank", "lora_rank", INT),
+    Key("alpha", "lora_alpha", INT),
+    Key("targets", "lora_target", TARGETS),
+    Key("dora", "use_dora", BOOL),
+    Key("four_bits", "quantization_bit", BITS),
+    Key("quantization", "quantization_type", TEXT),
+    Key("nested", "double_quantization", BOOL),
+    Key("trained_layers", "freeze_trainable_layers", INT),
     Key("liger", "enable_liger_kernel", BOOL),
 )
 NOTE = f"default of {TITLE} {VERSION}: on unless disable_gradient_checkpointing"
@@ -40,6 +53,8 @@ def meaning(facts: Facts) -> Facts:
 def wording(setup: Setup) -> dict[str, Value]:
     """Return a plan's facts in the words of the YAML."""
     values = trainer.values_of(setup) | {"no_recompute": setup.text("recompute") != "full"}
+    if "frozen_layers" in values:
+        values["trained_layers"] = setup.whole("layers") - setup.whole("frozen_layers")
     return {name: value for name, value in values.items() if name != "recompute_on"}
 
 
@@ -52,9 +67,10 @@ def write(setup: Setup) -> Written:
         values["deepspeed_file"] = deepspeed.FILE
     pairs = [
         ("model_name_or_path", setup.model),
-        ("stage", "pt"),
+        ("stage", _stage(setup)),
         ("do_train", True),
-        ("finetuning_type", "full"),
+        ("finetuning_type", "lora" if "rank" in setup.values else "freeze" if "frozen_layers" in setup.values else "full"),
+        *([("pref_loss", "orpo")] if setup.text("objective") == "orpo" else []),
         *PROGRAM.settings(values),
     ]
     pairs += [(name, f"{forms.PLACEHOLDER}_{name}") for name in ("dataset", "template", "output_dir")]
@@ -62,6 +78,12 @@ def write(setup: Setup) -> Written:
     command = ("llamafactory-cli", "train", FILE)
     environment = {"FORCE_TORCHRUN": "1", "NNODES": str(setup.whole("nodes"))}
     return Written({FILE: forms.yaml_text(pairs, setup.header), **files}, command, starter="node", environment=environment)
+
+
+def _stage(setup: Setup) -> str:
+    """Return the stage: plain text for a whole model without another objective, as in pretraining; else the objective's."""
+    objective = setup.text("objective", "sft")
+    return "pt" if objective == "sft" and "rank" not in setup.values else STAGES.get(objective, "sft")
 
 
 def refuse(setup: Setup) -> Iterable[Refusal]:

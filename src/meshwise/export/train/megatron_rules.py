@@ -204,8 +204,8 @@ def _stage_words(setup: Setup) -> dict[str, Value]:
 
 def refuse(setup: Setup, title: str) -> Iterator[Refusal]:
     """Yield what Megatron cannot say."""
-    if setup.text("schedule") == "zero-bubble":
-        yield Refusal(f"{title} has no zero-bubble schedule", {"schedule": "1f1b", "vpp": 1})
+    if setup.text("schedule") in ("zero-bubble", "naive"):
+        yield Refusal(f"{title} has no {setup.text('schedule')} schedule", {"schedule": "1f1b", "vpp": 1})
     how = setup.text("recompute", "none")
     if how not in ("none", "full", *MODULES.values()):
         yield Refusal(f"{title} cannot recompute {how}", {"recompute": "full"})

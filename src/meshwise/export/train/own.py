@@ -39,6 +39,7 @@ KEYS = (
     Key("seed", "--seed", INT, write="never"),
 )
 LIMITS: Limits = {
+    "schedule": ("1f1b", "interleaved", "zero-bubble"),
     **NO_EXPERTS,
     "recompute": ("none", "selective", "full"),
     "offload": ("none",),

@@ -19,6 +19,7 @@ OTHER_SCHEDULES = {
 POSITIVE = Kind(lambda value: int(value) if int(value) > 0 else None, int, "a whole number", open="-1: what is left")
 
 LIMITS: Limits = {
+    "schedule": ("1f1b", "interleaved", "zero-bubble"),
     "recompute": ("none", "selective", "full"),
     "offload": ("none", "parameters"),
     "optimizer": ("adamw",),

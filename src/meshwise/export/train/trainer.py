@@ -1,13 +1,14 @@
 """Hugging Face Trainer and TRL: TrainingArguments as flags or YAML, with a DeepSpeed or FSDP file beside them."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 from meshwise.export import forms
 from meshwise.export.facts import Facts, Stated, Value
 from meshwise.export.kinds import BOOL, INT, TEXT, Kind
 from meshwise.export.program import Key, Program, Refusal, Setup, Written
 from meshwise.export.source import Setting, Source
-from meshwise.export.train import deepspeed
+from meshwise.export.train import adapters, deepspeed
 from meshwise.export.train.limits import TRANSFORMERS, Limits, limited, offload_needs_shards
 
 TITLE, VERSION = "HF Trainer", "transformers 5"
@@ -17,16 +18,26 @@ SHARDING = {"full_shard": 3, "shard_grad_op": 2, "hybrid_shard": 3, "hybrid_shar
 def _optimizer(value: object) -> str | None:
     text = str(value).lower()
     if "8bit" in text:
-        return "adamw-8bit"
-    names = {"adamw": "adamw", "adafactor": "adafactor", "sgd": "sgd", "muon": "muon"}
+        return "adamw-paged-8bit" if "paged" in text else "adamw-8bit"
+    if "paged" in text:
+        return "adamw-paged"
+    names = {"galore": "galore", "lomo": "lomo", "adamw": "adamw", "adafactor": "adafactor", "sgd": "sgd", "muon": "muon"}
     return next((name for start, name in names.items() if start in text), None)
 
 
+WORDS = {
+    "adamw": "adamw_torch_fused",
+    "adamw-8bit": "adamw_bnb_8bit",
+    "adamw-paged": "paged_adamw_32bit",
+    "adamw-paged-8bit": "paged_adamw_8bit",
+    "adafactor": "adafactor",
+    "galore": "galore_adamw",
+    "lomo": "lomo",
+    "sgd": "sgd",
+}
 OPTIMIZERS = Kind(
     _optimizer,
-    lambda value: {"adamw": "adamw_torch_fused", "adamw-8bit": "adamw_bnb_8bit", "adafactor": "adafactor", "sgd": "sgd"}.get(
-        value
-    ),
+    WORDS.get,
     "an optimizer",
 )
 
@@ -40,12 +51,6 @@ def _sharding(value: object) -> int | None:
 
 
 FSDP = Kind(_sharding, lambda _: None, "a sharding strategy", takes=-1)
-LORA = Kind(
-    lambda value: "lora" if value is True or str(value).lower() in ("true", "1") else None, lambda _: None, "true or false"
-)
-BITS = Kind(
-    lambda value: "qlora" if value is True or str(value).lower() in ("true", "1") else None, lambda _: None, "true or false"
-)
 
 TRAINING = (
     Key("model", "model_name_or_path", TEXT, write="never"),
@@ -59,9 +64,7 @@ TRAINING = (
     Key("optimizer", "optim", OPTIMIZERS, default="adamw"),
     Key("compile", "torch_compile", BOOL, default=False),
     Key("liger", "use_liger_kernel", BOOL),
-    Key("adapter", "use_peft", LORA, write="never"),
-    Key("adapter", "lora_r", Kind(lambda value: "lora" if int(value) > 0 else None, lambda _: None, "a number"), write="never"),
-    Key("adapter", "load_in_4bit", BITS, write="never"),
+    *adapters.TRL_KEYS,
     Key("steps", "max_steps", Kind(lambda value: int(value) if int(value) > 0 else None, int, "a whole number")),
     Key("save_every", "save_steps", INT, write="never"),
     Key("seed", "seed", INT, write="never"),
@@ -84,7 +87,7 @@ def meaning(facts: Facts) -> Facts:
         facts = facts.adding([facts.meaning("recompute", "full" if facts.value("recompute_on") else "none", "recompute_on")])
     if facts.value("liger"):
         facts = facts.adding([facts.meaning("loss", "fused", "liger")])
-    return facts.adding(_sharded(facts))
+    return facts.adding([*adapters.meaning(facts), *_sharded(facts)])
 
 
 def _sharded(facts: Facts) -> Iterable[Stated]:
@@ -118,7 +121,7 @@ def values_of(setup: Setup) -> dict[str, Value]:
     values["liger"] = setup.text("loss") == "fused"
     if not values["liger"]:
         values.pop("liger")
-    return values
+    return values | adapters.wording(setup)
 
 
 def write(setup: Setup) -> Written:
@@ -131,8 +134,13 @@ def write(setup: Setup) -> Written:
     script = "${TRAIN_SCRIPT:?set TRAIN_SCRIPT: your script with a Trainer}"
     pairs = [(f"--{key}", value) for key, value in PROGRAM.settings(values)]
     pairs += [("--model_name_or_path", setup.model), ("--output_dir", "${OUTPUT_DIR:?set OUTPUT_DIR: the folder of checkpoints}")]
-    words = [word for key, value in pairs for word in (key, forms.number(value))]
+    words = [word for key, value in pairs for word in (key, *_words(value))]
     return Written(files, (script, *words))
+
+
+def _words(value: Any) -> list[str]:
+    """Return a value as the words after a flag: a list is several."""
+    return [str(item) for item in cast(list[object], value)] if isinstance(value, list) else [forms.number(value)]
 
 
 def refuse(setup: Setup) -> Iterable[Refusal]:

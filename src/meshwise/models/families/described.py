@@ -38,6 +38,11 @@ def stored_as(model_type: str) -> Architecture | None:
     return next((one for one in known if model_type in one.model_types), None)
 
 
+def module_names(model_type: str) -> Mapping[str, str]:
+    """Return the names of linear layers in transformers by Op."""
+    return describe(model_type).tables["modules"]
+
+
 def read(config: Config) -> Body:
     description = describe(config.model_type)
     reason = description.refusal or (description.family == TOWER and "it is a tower beside a language model, and none by itself")
@@ -48,8 +53,12 @@ def read(config: Config) -> Body:
     return replace(body, family="decoder" if family == "dense" and not is_plain(body) else family)
 
 
-def tower_parameters(config: Config) -> int | None:
-    """Return the parameters of a tower for pictures or sound; None where its type is not described.
+PATCHES = 1024
+"""Patches of a picture where a tower takes pictures of any size: 448 x 448 in patches of 14 x 14."""
+
+
+def tower_sizes(config: Config) -> tuple[int, int, int, int] | None:
+    """Return the parameters, width, layers and patches per picture of a tower; None where its type is not described.
 
     Published tables often state the outer type, such as qwen2_5_vl for qwen2_5_vl_vision.
     """
@@ -57,7 +66,11 @@ def tower_parameters(config: Config) -> int | None:
     for kind in (f"{stated}_vision", stated) if isinstance(stated, str) else ():
         if kind in model_types and describe(kind).family == TOWER:
             body = Reader(describe(kind), Config(config.values, config.where, nested=True)).body()
-            return sum(op.params * op.count for _, op in body.ops)
+            side, patch = (config.values.get(key) for key in ("image_size", "patch_size"))
+            whole = isinstance(side, int) and isinstance(patch, int) and 0 < patch <= side
+            patches = (side // patch) ** 2 if whole and isinstance(side, int) and isinstance(patch, int) else PATCHES
+            params = sum(op.params * op.count for _, op in body.ops)
+            return params, body.decoder.hidden, body.decoder.layers, patches
     return None
 
 

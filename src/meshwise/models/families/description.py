@@ -23,6 +23,7 @@ ties = "outer"                 whose tie_word_embeddings decides: outer, inner, 
 [embedding] [head]             Ops beside the usual ones
 [blocks.NAME]                  Ops of a block: 'base' is a block that is extended, every other key the name of an Op
 [shown]                        hyperparameters for the table
+[modules]                      per Op that is a linear layer, its name in transformers; Ops with the same name are one layer there
 """
 
 import re
@@ -35,7 +36,7 @@ from meshwise.catalogue import files
 from meshwise.errors import UserError, quoted
 
 FOLDER = "architectures"
-_TABLES = ("synonyms", "sizes", "defaults", "words", "limits", "let", "embedding", "head", "shown")
+_TABLES = ("synonyms", "sizes", "defaults", "words", "limits", "let", "embedding", "head", "shown", "modules")
 _LISTS = ("nulls", "lists", "tables", "indices", "autos", "each")
 _WORDS = ("family", "gguf", "refuse", "text", "text_key", "ties")
 ROOT = "_decoder"

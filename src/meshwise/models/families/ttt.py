@@ -5,6 +5,13 @@ from meshwise.models.families.blocks import Block, Body, Decoder, assemble, mlp
 from meshwise.models.op import Op, linear, norm, vector
 
 model_types = frozenset({"ttt"})
+_MIXER = {f"ttt.{name}": f"{module}_proj" for name, module in {"q": "q", "k": "k", "v": "v", "gate": "g", "out": "o"}.items()}
+MODULES = _MIXER | {f"ffw.{name}": f"{name}_proj" for name in ("gate", "up", "down")}
+
+
+def module_names(model_type: str) -> dict[str, str]:
+    """Return the names of linear layers in the authors' PyTorch code by Op."""
+    return MODULES
 
 
 def read(config: Config) -> Body:

@@ -1,8 +1,8 @@
 """Choice: one layout with its predicted cost; and the messages for questions that no layout answers."""
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 
 from meshwise import units
 from meshwise.catalogue.records import stored
@@ -10,13 +10,16 @@ from meshwise.cost import goodput, interval
 from meshwise.cost.axes import MINOR, layout_name
 from meshwise.cost.layout import Layouts
 from meshwise.cost.train.compute import Device
+from meshwise.cost.train.parameters import tuned
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import Cost
-from meshwise.plan.train.search import ASKED, BOUNDED_CUTS, Found, usable_part
+from meshwise.plan.train.search import ASKED, BOUNDED_CUTS, Found, search, usable_part
 from meshwise.units import GIB
 
 TIE = 0.01
 """Layouts whose times differ by less than this share count as one answer: the cost model is not more precise."""
+LARGEST_NODE = 8
+"""Devices up to which a single node is made larger, rather than more nodes used, to find out how many would do."""
 CHEAP = ("layernorm", "moe_act")
 """Ways to recompute that add next to no work, so that layouts within 1% count as ties with those without."""
 
@@ -82,18 +85,32 @@ class Choice:
         return self.peak_high > self.capacity
 
 
-def too_large(q: Question, found: Found) -> str:
-    """Explain why nothing was found: by how much the smallest layout exceeds the memory, or which rules dropped every layout."""
+def too_large(q: Question, found: Found, helps: Callable[[], str] = str) -> str:
+    """Explain why nothing was found: by how much the smallest layout exceeds the memory, or which rules dropped every layout. `helps`
+    returns the changes that would make it fit, where there are any."""
     have, need = q.chip.memory, found.smallest
     if not math.isfinite(need):
         return no_layout(q, found.rejected)
-    size = q.cluster.node.devices
-    more = math.ceil(q.cluster.devices * need / (have * (1 - q.work.reserve)) / size) * size
-    offload = "" if q.work.framework.offload else ", or --framework fsdp, which can offload"
+    change, more = helps(), enough(q, need)
+    advice = "; or ".join(filter(None, (change, f"{more:,} devices would do" if more else "")))
     return (
-        f"{q.model.name} does not fit on {q.cluster.name}: the smallest of {found.evaluated:,} layouts needs "
-        f"{need / GIB:.1f} GiB per device, {q.chip.name} has {have / GIB:.1f}; try about {more:,} devices{offload}"
+        f"{q.model.name} does not fit on {q.cluster.name}: the smallest of {found.evaluated:,} layouts of {q.work.framework.name} needs "
+        f"{need / GIB:.1f} GiB per device, {q.chip.name} has {have / GIB:.1f}{f'; {advice}' if advice else ''}"
     )
+
+
+def enough(q: Question, need: float) -> int:
+    """Return a number of devices on which the model fits, of equal nodes or of one node of up to 8; 0 where none of a few does."""
+    node, size = q.cluster.node, q.cluster.node.devices
+    least = q.cluster.devices * need / (q.chip.memory * (1 - q.work.reserve))
+    for times in (1, 2, 4):
+        more = math.ceil(times * least)
+        alone = q.cluster.node_count == 1 and more <= LARGEST_NODE and not q.cluster.torus
+        shape = (1, replace(node, chips=((more, q.chip),))) if alone else (math.ceil(more / size), node)
+        larger = replace(q, cluster=replace(q.cluster, nodes=(shape,)))
+        if len(search(larger, top=1).layouts):
+            return larger.cluster.devices
+    return 0
 
 
 def no_progress(q: Question, best: Choice) -> str:
@@ -167,7 +184,7 @@ def choice(q: Question, layouts: Layouts, cost: Cost, i: int, ties: int = 0) -> 
     parts = {name: float(value[i]) for name, value in cost.time.items()}
     low, high = interval.step(q.calibration, parts, devices, any(op.expert for op in q.model.ops))
     memory_factor = math.exp(interval.NORMAL * q.calibration.memory_spread)
-    exact = q.model.flops(tokens, q.work.seq)
+    exact = _exact_flops(q, tokens)
     megatron = q.model.flops_megatron(tokens, q.work.seq, recompute=row["recompute"] == "full")
     rates = {"6N": q.model.flops_6n(tokens), "exact": exact, "Megatron": megatron}
     peak = Device.of(q.chip, q.calibration, q.work.precision).peak
@@ -204,13 +221,26 @@ def choice(q: Question, layouts: Layouts, cost: Cost, i: int, ties: int = 0) -> 
     )
 
 
+def _exact_flops(q: Question, tokens: float) -> float:
+    """Return the FLOPs of a step without recompute: forward, and backward as far as gradients are needed."""
+    how = tuned(q.model, q.work.tuning)
+    products, attention = q.model.matmul_flops(tokens), q.model.attention_flops(tokens, q.work.seq)
+    if how.frozen is None and not q.work.objective.forwards:
+        return q.model.flops(tokens, q.work.seq)
+    forward = (1 + q.work.objective.forwards) * (products + attention)
+    adapters = 6 * tokens * how.trained.dense if how.adapted else 0.0
+    return forward + (how.inputs + how.weights) * products + 2 * how.inputs * attention + adapters
+
+
 def _goodput(q: Question, devices: int, seconds: float) -> tuple[dict[str, float], float]:
     """Return the goodput of a run with steps of this many seconds, and the devices in its spare nodes."""
     per_node = q.chip.per_node if q.cluster.torus else q.cluster.node.devices
     shares = goodput.goodput(
         q.work.reliability,
         devices,
-        checkpoint_bytes=q.work.checkpoint_bytes(q.model.params),
+        checkpoint_bytes=q.work.checkpoint_bytes(
+            tuned(q.model, q.work.tuning).trained.total if q.work.tuning.adapts else q.model.params
+        ),
         staging=(q.chip.host or q.chip).bandwidth,
         step=seconds,
         per_node=per_node,

@@ -158,7 +158,7 @@ def _completed(q: Question, best: Choice, given: dict[str, int]) -> Layouts:
         "zero": f.zero[0] if shard > 1 and f.zero else 0,
         "recompute": RECOMPUTE.index(f.recompute[0]),
         "sp": int(f.sequence_parallel == "always" and row["tp"] > 1),
-        "schedule": SCHEDULES.index("interleaved") if row.get("vpp", 1) > 1 else 0,
+        "schedule": SCHEDULES.index("interleaved" if row.get("vpp", 1) > 1 else f.schedules[0] if row["pp"] > 1 else "1f1b"),
     }
     return Layouts.of(**(simple | row))
 

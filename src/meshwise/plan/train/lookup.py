@@ -1,44 +1,155 @@
 """Look up everything that a training question names: the cluster, the model, the framework and the calibration."""
 
+from dataclasses import replace
 from typing import Any, cast
 
 from meshwise.catalogue import calibrations, chips, clusters, frameworks, levels
+from meshwise.catalogue.chips import Chip, Cluster, Link
+from meshwise.cost.objective import OBJECTIVES, Objective
 from meshwise.cost.reliability import Reliability
+from meshwise.cost.train.parameters import tuned
 from meshwise.cost.train.question import Question
+from meshwise.cost.tuning import parse
 from meshwise.cost.work import Train
 from meshwise.errors import UserError, quoted
 from meshwise.models import find
-from meshwise.models.model import Model
+from meshwise.models.families.blocks import EMBEDDING
+from meshwise.models.model import ONLY_LANGUAGE, Model
+from meshwise.models.op import FROZEN_TOWER, TRAINED_TOWER, Op
 from meshwise.plan.ask import TrainAsk
+from meshwise.plan.train import dataset
+
+PADDED_TOGETHER = 8
+"""Sequences of a micro-batch that are padded to the longest of them, at most. An assumption: the search chooses the micro-batch later."""
 
 
-def question(ask: TrainAsk, model: Model | None = None) -> Question:
-    """Return everything that the cost of a step depends on, except the layout. `model`: the model, if it was looked up already."""
+def question(ask: TrainAsk, model: Model | None = None, *, in_turn: bool = False) -> Question:
+    """Return everything that the cost of a step depends on, except the layout. `model`: the model, if it was looked up already.
+    `in_turn`: of a node with several kinds of cards, as stages that run one after another see it."""
     if not ask.on:
         raise UserError("missing --on: a cluster, such as 48x8xa100-80gb, or a chip with --vary nodes=8..512")
     if not ask.batch:
         raise UserError("missing --batch: sequences (2048), sequences x length (2048x4096) or tokens (4M)")
     cluster = clusters.find_cluster(ask.on)
+    if len({node.devices for _, node in cluster.nodes}) > 1 or (len(cluster.chips) > 1 and cluster.node_count > 1):
+        raise UserError(
+            f"cluster {quoted(ask.on)} mixes nodes; training is planned on one kind of node, or on unequal cards in one node"
+        )
+    cluster = clusters.adjusted(cluster, link=ask.link, price=ask.price, memory=ask.ram)
     if len(cluster.chips) > 1:
-        raise UserError(f"cluster {quoted(ask.on)} mixes chips; training is planned on one kind of chip")
-    if len({node.devices for _, node in cluster.nodes}) > 1:
-        raise UserError(f"cluster {quoted(ask.on)} mixes nodes of several sizes; training is planned on one kind of node")
-    cluster = clusters.adjusted(cluster, link=ask.link, price=ask.price)
-    model = model or find.find_model(ask.model)
-    framework = frameworks.find_framework(ask.framework or frameworks.usual(cluster.chip.kind, model.model_type))
+        cluster = alike(cluster, in_turn=in_turn)
+    model, objective = model or find.find_model(ask.model), OBJECTIVES[ask.objective or "sft"]
+    if not objective.vocabulary:
+        model = without_head(model)
+    if ask.tower:
+        model = with_tower(model, trained=ask.tower == "trained", images=ask.images)
+    framework = frameworks.find_framework(ask.framework or candidates(ask, cluster, model)[0])
     work = Train(
-        batch=ask.batch,
+        batch=ask.batch * (ask.answers if objective.generates else objective.sequences),
         seq=ask.seq,
         framework=framework,
         precision=cast(Any, ask.precision or "bf16"),
         loss=ask.loss,
         compiled=ask.compile,
         optimizer=ask.optimizer or "adamw",
-        tokens=ask.tokens,
+        tuning=parse(ask.tune or "full"),
+        objective=objective,
+        tokens=_data_tokens(ask, model, objective) or ask.tokens,
         ramp=ask.ramp,
         imbalance=ask.imbalance,
         reliability=Reliability(**ask.failures),
     )
+    tuned(model, work.tuning)  # refuses targets, ranks and layers that the model lacks
     name = ask.calibration
     calibration = calibrations.named(name) if name else levels.choose_for(cluster, framework)
     return Question.of(model, cluster, work, calibration, chips.host_bandwidth(cluster))
+
+
+def without_head(model: Model) -> Model:
+    """Return a model without its output head, as reward and embedding models are."""
+    placed = tuple((block, op) for block, op in model.placed if op.name != "head")
+    return replace(model, placed=placed, decoder=replace(model.decoder, tied=True))
+
+
+def with_tower(model: Model, *, trained: bool, images: int) -> Model:
+    """Return a model with its towers as one Op that every sequence of `images` pictures passes."""
+    if not model.towers:
+        raise UserError(
+            f"{model.name} has no tower whose type is known; --tower needs a config.json with one, such as vision_config"
+        )
+    size, width = (sum(values) for values in zip(*((one.params, one.hidden * one.layers) for one in model.towers), strict=True))
+    patches = max(one.patches for one in model.towers)
+    name = TRAINED_TOWER if trained else FROZEN_TOWER
+    tower = Op(name=name, part="ffw", kind="vector", n=size, k=width, m=images * patches, params=size)
+    named, how = ", ".join(one.name for one in model.towers), "trained" if trained else "frozen"
+    words = f"{named}: {size:,} parameters, {how}, {images * patches:,} patches a sequence"
+    notes = tuple(note for note in model.notes if not note.startswith(ONLY_LANGUAGE))
+    return replace(model, placed=(*model.placed, (EMBEDDING, tower)), notes=(*notes, words))
+
+
+def _data_tokens(ask: TrainAsk, model: Model, objective: Objective) -> float:
+    """Return the tokens that a run over `--data` computes, padding included; 0 without data."""
+    if not ask.data:
+        return 0.0
+    if ask.tokens:
+        raise UserError("--tokens and --data both state how much to train on; give one of them")
+    if model.decoder.context and ask.seq > model.decoder.context:
+        raise UserError(f"--seq {ask.seq:,} exceeds the {model.decoder.context:,} tokens of context of {model.name}")
+    number, each, _ = dataset.epoch(dataset.read(ask.data, objective), ask.seq, padded_together(ask), packing=ask.packing)
+    return ask.epochs * number * each
+
+
+def padded_together(ask: TrainAsk) -> int:
+    """Return how many sequences are assumed to be padded to the longest of them."""
+    return min(ask.batch, PADDED_TOGETHER)
+
+
+def candidates(ask: TrainAsk, cluster: Cluster, model: Model) -> tuple[str, ...]:
+    """Return the frameworks to plan with, the usual one on these devices first; only the user's own where one is named."""
+    if ask.framework:
+        return (ask.framework,)
+    adapts = parse(ask.tune or "full").adapts
+    return frameworks.usual(cluster.chip.kind, model.model_type, devices=cluster.devices, nodes=cluster.node_count, adapts=adapts)
+
+
+def mixed(ask: TrainAsk) -> bool:
+    """Return whether the devices are of several kinds."""
+    return len(clusters.find_cluster(ask.on).chips) > 1
+
+
+def alike(cluster: Cluster, *, in_turn: bool) -> Cluster:
+    """Return a node of unequal cards as one of equal cards. Ranks that wait for each other all have the least memory and the lowest rates.
+    Stages that run one after another (`in_turn`) have layers in proportion to their memory, so that the mean of the memory and the harmonic
+    mean of the rates, weighted by memory, give the same total."""
+    node, cards = cluster.node, cluster.node.chips
+    total = node.memory
+    slowest = min((chip for _, chip in cards), key=lambda chip: max(chip.flops.values()))
+
+    def mean(rates: list[float]) -> float:
+        if not in_turn:
+            return min(rates)
+        return 1 / sum(count * chip.memory / total / rate for (count, chip), rate in zip(cards, rates, strict=True))
+
+    known: list[Any] = [dtype for dtype in slowest.flops if all(dtype in chip.flops for _, chip in cards)]
+    chip: Chip = replace(
+        slowest,
+        name=" + ".join(f"{count} x {chip.name}" for count, chip in cards),
+        memory=total / node.devices if in_turn else min(chip.memory for _, chip in cards),
+        bandwidth=mean([chip.bandwidth for _, chip in cards]),
+        flops={dtype: mean([chip.flops[dtype] for _, chip in cards]) for dtype in known or slowest.flops},
+        host=_slowest_link([chip.host for _, chip in cards]),
+    )
+    how = "layers in proportion to memory, one card at a time" if in_turn else "each card is used like the weakest"
+    note = f"unequal cards: {how}"
+    rent = cluster.rent
+    return replace(
+        cluster,
+        nodes=((1, replace(node, chips=((node.devices, chip),))),),
+        price=rent / node.devices if rent is not None else None,
+        notes=(*cluster.notes, note),
+    )
+
+
+def _slowest_link(links: list[Link | None]) -> Link | None:
+    known = [link for link in links if link]
+    return min(known, key=lambda link: link.bandwidth) if len(known) == len(links) else None

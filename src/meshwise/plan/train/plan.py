@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,11 +15,14 @@ from meshwise.cost.parts import TRAIN_KINDS, TRAIN_PARTS
 from meshwise.cost.precision import RECIPES, is_narrow
 from meshwise.cost.reliability import Reliability
 from meshwise.cost.train.question import Question
+from meshwise.cost.train.step import host_memory
 from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.plan import plan as plans
 from meshwise.plan.ask import TrainAsk
+from meshwise.plan.train import lookup, remedies, tuning
 from meshwise.plan.train.choice import Choice, distinct, no_progress, too_large
-from meshwise.plan.train.search import check_divides, search
+from meshwise.plan.train.search import Found, check_divides, search
+from meshwise.plan.train.tuning import TuningFacts
 
 if TYPE_CHECKING:
     from meshwise.plan.train.explain import Explanation
@@ -44,6 +47,8 @@ class TrainPlan(plans.Plan[TrainAsk, Choice]):
     cluster: dict[str, str | int | float | None]
     """The cluster that `--on` names: name, chip and its kind, devices, nodes (or pods), dollars per device and hour."""
     framework: str
+    tuning: TuningFacts | None = None
+    """Where a tuning, data or an objective was asked for."""
     notes: tuple[str, ...] = ()
     versions: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -53,7 +58,7 @@ class TrainPlan(plans.Plan[TrainAsk, Choice]):
 
     @cached_property
     def _question(self) -> Question:
-        return self.ask.question()
+        return lookup.question(self.ask, in_turn=self.best.layout["schedule"] == "naive")
 
     def explain(self, versus: str = "") -> "Explanation":
         """Explain why the best layout won, against the runner-up or against a layout of your own ('tp=8,pp=6')."""
@@ -96,12 +101,13 @@ def make(ask: TrainAsk) -> TrainPlan:
         raise UserError("missing MODEL: a preset, HF id, config.json or .gguf; or --params 176B to search its shape too")
     if ask.within and not ask.tokens:
         raise UserError("--within needs --tokens: how many to train on, such as --tokens 15T")
-    q, bounds = ask.question(), ask.bounds
+    q = ask.question()
     nodes = node_counts(ask, q)
-    check_divides(q, bounds, nodes)
-    found = search(q, bounds=bounds, top=ask.top, nodes=nodes)
+    check_divides(q, ask.bounds, nodes)
+    q, found, instead = _first_that_fits(ask, q, nodes)
     if len(found.layouts) == 0:
-        raise DoesNotFit(too_large(q, found))
+        raise DoesNotFit(too_large(q, found, lambda: remedies.words(remedies.remedies(ask, found.smallest))))
+    ask = replace(ask, framework=q.work.framework.key) if instead else ask
     choices = tuple(distinct(q, found, ask.top))
     if (ask.tokens or ask.failures) and choices[0].goodput["effective"] < goodput.HOPELESS:
         raise DoesNotFit(no_progress(q, choices[0]))
@@ -127,11 +133,66 @@ def make(ask: TrainAsk) -> TrainPlan:
             "dollars_per_hour": rent / q.cluster.devices * 3600 if rent is not None else None,
         },
         framework=q.work.framework.name,
-        notes=(*q.model.notes, *q.cluster.notes, *_assumptions(q, ask.precision), *_deadline_note(ask, choices)),
+        notes=(
+            *q.model.notes,
+            *q.cluster.notes,
+            *_assumptions(q, ask.precision),
+            *_deadline_note(ask, choices),
+            *instead,
+            *_host_note(q, choices[0]),
+        ),
+        tuning=tuning.facts(ask, q, choices[0]),
         versions=plans.versions(model=q.model.placed, cluster=q.cluster, framework=q.work.framework, calibration=q.calibration),
     )
     vars(plan)["_question"] = q  # `explain` and `timeline` need not look it up again
     return plan
+
+
+def _first_that_fits(ask: TrainAsk, q: Question, nodes: tuple[int, ...]) -> tuple[Question, Found, tuple[str, ...]]:
+    """Search with the usual framework, then with those that need less memory, and return the first that fits, with a note where it is not
+    the usual one; the one that comes nearest where none fits."""
+    if lookup.mixed(ask):
+        return _unequal(ask, q)
+    tried: list[tuple[Question, Found]] = []
+    for name in lookup.candidates(ask, q.cluster, q.model):
+        one = q if name == q.work.framework.key else lookup.question(replace(ask, framework=name), q.model)
+        tried.append((one, search(one, bounds=ask.bounds, top=ask.top, nodes=nodes)))
+        if len(tried[-1][1].layouts):
+            return *tried[-1], _instead(q, one)
+    return *min(tried, key=lambda entry: entry[1].smallest), ()
+
+
+def _unequal(ask: TrainAsk, q: Question) -> tuple[Question, Found, tuple[str, ...]]:
+    """Search unequal cards as ranks that wait for the weakest, and as stages that run one after another, and return the faster way."""
+    tried: list[tuple[Question, Found]] = []
+    for name in lookup.candidates(ask, q.cluster, q.model):
+        for in_turn in (False, True):
+            one = lookup.question(replace(ask, framework=name), q.model, in_turn=in_turn)
+            bounds = {**ask.bounds, "pp": (one.cluster.devices, one.cluster.devices)} if in_turn else ask.bounds
+            if not in_turn or "naive" in one.work.framework.schedules:
+                tried.append((one, search(one, bounds=bounds, top=ask.top)))
+    fitting = [entry for entry in tried if len(entry[1].layouts)]
+    if not fitting:
+        return *min(tried, key=lambda entry: entry[1].smallest), ()
+    best = min(fitting, key=lambda entry: float(entry[1].cost.step[0]))
+    return *best, _instead(q, best[0])
+
+
+def _host_note(q: Question, best: Choice) -> tuple[str, ...]:
+    """Return the memory of a host that offload was planned with, where nobody stated it."""
+    if best.layout["offload"] == "none" or q.cluster.node.host.memory:
+        return ()
+    return (f"offload: hosts are assumed to have {units.show(host_memory(q), 'bytes', binary=True, digits=3)} each (--ram)",)
+
+
+def _instead(usual: Question, chosen: Question) -> tuple[str, ...]:
+    """Return the note of a framework that is not the usual one; none where it is."""
+    before, after = usual.work.framework, chosen.work.framework
+    return (
+        ()
+        if before.key == after.key
+        else (f"{before.name} is usual here, but nothing fits, or it is slower: planned with {after.name}",)
+    )
 
 
 def _deadline_note(ask: TrainAsk, choices: tuple[Choice, ...]) -> tuple[str, ...]:
@@ -158,6 +219,10 @@ def _assumptions(q: Question, asked: str) -> list[str]:
             f"experts, assumed: the busiest rank has {q.work.imbalance:g} x the mean tokens (--imbalance); "
             f"tokens are sent {sent}{behind}{aside}"
         )
+    if f.pure_unsharded and not q.work.tuning.adapts and q.cluster.devices == 1:
+        notes.append(f"{f.name}: weights, gradients and moments are in 16 bits, without a float32 copy")
+    if q.work.objective.generates:
+        notes.append(f"{q.work.objective.name}: the training phase alone; generation is planned with it by meshwise.rollouts")
     recipe = RECIPES[asked or "bf16"]
     if is_narrow(q.work.precision, q.chip):
         share = c.matmul * (c.fp4 if recipe.rate == "fp4" else c.fp8) * recipe.scaling

@@ -8,6 +8,7 @@ from meshwise.cost.axes import OFFLOAD, RECOMPUTE, SCHEDULES
 from meshwise.cost.layout import Floats, Layouts
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.stages import stage_layers
+from meshwise.cost.work import FUSED_UPDATE
 
 TP_IN_NODE = "tp stays inside a node"
 PADDING = "the batch, padded to a multiple of dp x micro-batch, grows by at most 25%"
@@ -21,7 +22,8 @@ def cut_rules(q: Question, a: Layouts) -> dict[str, Mask]:
     experts = max((op.count // times[block] for block, op in q.model.placed if op.expert), default=1)
     heads, kv_heads = np.maximum(d.heads, 1), np.maximum(d.kv_heads, 1)
     left = stage_layers(q, a)[1]
-    layers = (d.layers % a.pp == 0) | (f.embedding_layers & (left >= 0)) | f.balances_stages
+    naive = "naive" in f.schedules
+    layers = (d.layers % a.pp == 0) | ((f.embedding_layers | naive) & (left >= 0)) | f.balances_stages
     return {
         "tp divides heads": (heads % a.tp == 0) | (np.equal(d.heads, 0)),
         "tp divides KV heads, or they divide it": (kv_heads % a.tp == 0) | (a.tp % kv_heads == 0),
@@ -36,6 +38,8 @@ def cut_rules(q: Question, a: Layouts) -> dict[str, Mask]:
         TP_IN_NODE: q.cluster.node.devices % a.tp == 0,  # with 6 in nodes of 8, some groups would span two nodes
         "pp is at most the number of layers": a.pp <= d.layers,
         "pp cuts the layers into stages": layers,
+        "stages of one process (device_map) take all devices": (a.pp == 1) | (not naive) | (a.devices == a.pp),
+        "pipeline stages of equal work need unfrozen layers": (a.pp == 1) | (not work.tuning.frozen_layers),
         "the framework must support cp": (a.cp == 1) | f.context_parallel,
         "cp needs attention": (a.cp == 1) | attends(q),
         "cp halves divide the sequence": (a.cp == 1) | (work.seq % (2 * a.cp) == 0),
@@ -101,6 +105,8 @@ def batch_rules(q: Question, a: Layouts) -> dict[str, Mask]:
         rules["the framework needs micro-batches in multiples of pp"] = q.work.batch // (a.dp * a.mbs) % a.pp == 0
     if q.work.framework.fused_softmax:
         rules["fused softmax needs micro-batch x heads / tp in multiples of 4"] = (a.mbs * heads) % 4 == 0
+    if q.work.optimizer == FUSED_UPDATE:
+        rules[f"{FUSED_UPDATE} updates in the backward pass: one micro-batch per step"] = q.work.batch <= a.dp * a.mbs
     for size in q.work.ramp:
         rules[f"batch {size} of the ramp-up divides by dp x micro-batch"] = size % (a.dp * a.mbs) == 0
     return rules
@@ -129,7 +135,8 @@ def offered_rules(q: Question, a: Layouts) -> dict[str, Mask]:
         "this recompute needs attention or experts, which the model lacks": np.isin(
             a.recompute, [index for index, how in enumerate(RECOMPUTE) if recomputes(q, how)]
         ),
-        "the framework must support this schedule": np.isin(a.schedule, [SCHEDULES.index(how) for how in f.schedules]),
+        "the framework must support this schedule": (a.pp == 1)
+        | np.isin(a.schedule, [SCHEDULES.index(how) for how in f.schedules]),
         "a schedule other than 1f1b needs pp": (a.schedule == 0) | (a.pp > 1),
         "vpp goes with the interleaved schedule": (a.schedule == interleaved) == (a.vpp > 1),
         "vpp cuts the layers of a stage evenly": (a.vpp == 1) | _equal_chunks(q, a),

@@ -42,7 +42,7 @@ class Found:
     rejected: dict[str, int]
     """Dropped layouts by rule, in the order in which rules are checked."""
     smallest: float
-    """Smallest peak memory per device of any evaluated layout."""
+    """Smallest peak memory per device of any evaluated layout whose offloaded state fits in the hosts' memory."""
 
 
 def search(
@@ -69,10 +69,10 @@ def _search(
     for block_question, block, floor in blocks(q, limits, nodes, rejected, offloads=offloads, faster_than=faster_than):
         weight = peak(block_question, block)
         evaluated += len(block)
-        smallest = min(smallest, float(weight.min()))
         fits = weight <= capacity
         _count(rejected, f"fits in memory, {q.work.reserve:.0%} kept free", ~fits)
         on_host = host_fits(block_question, block)
+        smallest = min(smallest, float(weight[on_host].min(initial=np.inf)))
         _count(rejected, HOST_FITS, fits & ~on_host)
         fits &= on_host
         if len(best[0]) == kept:
@@ -378,7 +378,9 @@ def _inner(
     """Return every combination of ZeRO stage, recompute, sequence parallelism, schedule and offload for partial layouts with these
     stages. `sharded`: dp_shard x cp > 1; `tensor`: tp > 1; `named`: the user bounds recompute, so that no way is left out."""
     f = q.work.framework
-    schedules = [(SCHEDULES.index("1f1b"), 1)]
+    schedules = [(SCHEDULES.index("1f1b"), 1)] if pp == 1 or "1f1b" in f.schedules else []
+    if pp > 1 and "naive" in f.schedules:
+        schedules.append((SCHEDULES.index("naive"), 1))
     if pp > 1 and "interleaved" in f.schedules:
         schedules += [(SCHEDULES.index("interleaved"), v) for v in divisors(per_stage)[1:]]
     if pp > 1 and "zero-bubble" in f.schedules:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from meshwise.catalogue import files, here
-from meshwise.cost.train.memory import Parameters
+from meshwise.cost.train.parameters import Parameters
 from meshwise.errors import UserError
 from meshwise.plan.train.choice import Choice, choice
 from meshwise.plan.train.search import search

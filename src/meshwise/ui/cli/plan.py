@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from meshwise import api
+from meshwise.cost.objective import OBJECTIVES
 from meshwise.errors import UserError
 from meshwise.plan.ask import ShapeAsk, TrainAsk
 from meshwise.plan.fields import spec
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from meshwise.plan.train.plan import TrainPlan
 
 app = typer.Typer()
+GENERATING = tuple(name for name, one in OBJECTIVES.items() if one.generates)
 SHAPE_ONLY = tuple(name for name in spec(ShapeAsk) if name not in spec(TrainAsk))
 
 
@@ -29,6 +31,7 @@ SHAPE_ONLY = tuple(name for name in spec(ShapeAsk) if name not in spec(TrainAsk)
         "meshwise plan llama-3-70b --on 64x8xh100-sxm --batch 4M --tokens 15T",
         "meshwise plan bloom-176b --on jean-zay:48 --batch 2048x2048 --fix tp=4 --out plan.json",
         "meshwise plan llama-3-70b --on h100-sxm --batch 4M --vary nodes=8..512",
+        "meshwise plan llama-3.1-8b --on 1xrtx3090 --tune qlora:16 --batch 8 --seq 2k --data rows.jsonl --epochs 3",
     ),
 )
 def plan(
@@ -54,6 +57,12 @@ def plan(
         if texts or cheapest or out is not None or html is not None:
             raise UserError("--params and --shape plan on one cluster: drop --vary, --cheapest, --out and --html")
         _shapes(words, json, csv)
+    elif words.get("objective") in GENERATING:
+        if texts or cheapest or out is not None or html is not None:
+            raise UserError(
+                f"--objective {words['objective']} is planned on one cluster: drop --vary, --cheapest, --out and --html"
+            )
+        _rollouts(words, json, csv)
     elif cheapest or texts:
         if out is not None or html is not None or "top" in words:
             raise UserError("--out, --html and --top need a single plan; drop --vary and --cheapest")
@@ -85,6 +94,17 @@ def _shapes(words: dict[str, Any], json: bool, csv: bool) -> None:
         return shapes_view(shapes, width)
 
     output.show(shapes, view, json=json, csv=csv, commands=[f"reproduce: {shapes.command}"])
+
+
+def _rollouts(words: dict[str, Any], json: bool, csv: bool) -> None:
+    made = api.rollouts(**words)
+
+    def view(width: int) -> Any:
+        from meshwise.ui.views.rollout import rollout_view
+
+        return rollout_view(made, width)
+
+    output.show(made, view, json=json, csv=csv, commands=[f"reproduce: {made.command}"])
 
 
 def _vary(ask: TrainAsk, texts: list[str], json: bool, csv: bool) -> None:

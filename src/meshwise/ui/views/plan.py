@@ -12,6 +12,7 @@ from meshwise.cost.parts import TRAIN_MEMORY, TRAIN_TIME, on_chip
 from meshwise.cost.reliability import Reliability
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train.choice import Choice
+from meshwise.plan.train.dataset import CHARACTERS, TEMPLATE
 from meshwise.plan.train.explain import Explanation
 from meshwise.plan.train.plan import TrainPlan
 from meshwise.ui.views import bars
@@ -34,6 +35,8 @@ def plan_view(plan: TrainPlan, why: Explanation, width: int, *, verbose: bool) -
         fitted(columns(plan), plan.choices, width),
         *(wrapped(line, width) for line in below_table(plan)),
         Text(),
+        *bullets(tuning_lines(plan), width),
+        *([Text()] if plan.tuning else []),
     ]
     kind = plan.cluster["kind"]
     if verbose:
@@ -59,7 +62,10 @@ def setting(ask: TrainAsk, framework: str) -> str:
     assumed = "" if ask.framework else " (assumed, --framework)"
     step = units.show(float(ask.batch * ask.seq), "count", digits=3)
     training = f", {units.show(ask.tokens, 'count')} in all" if ask.tokens else ""
-    return f"{framework}{assumed}, {ask.precision}, {ask.optimizer}; batch {ask.batch:,} x {ask.seq:,} = {step} tokens{training}"
+    tuned = f", {ask.tune}" if ask.tune else ""
+    loss = f", {ask.objective}" if ask.objective != "sft" else ""
+    how = f"{ask.precision}, {ask.optimizer}{tuned}{loss}"
+    return f"{framework}{assumed}, {how}; batch {ask.batch:,} x {ask.seq:,} = {step} tokens{training}"
 
 
 def columns(plan: TrainPlan) -> list[Column[Choice]]:
@@ -130,6 +136,37 @@ def below_table(plan: TrainPlan) -> list[str]:
         include = "Days and cost include" if best.total_dollars is not None else "Days include"
         lines.append(f"{include} failures: goodput {100 * best.goodput['effective']:.1f}%{ideal}. {_price(plan)}")
     return lines
+
+
+def tuning_lines(plan: TrainPlan) -> list[str]:
+    """Return what a tuning trains, what fits, and what the data takes, one sentence per line; nothing for a plan without tuning."""
+    found, best = plan.tuning, plan.best
+    if found is None:
+        return []
+    share = f"{100 * found.trained / found.parameters:.3g}% of {units.show(found.parameters, 'count', digits=3)}"
+    saved = units.show(found.saved_bytes, "bytes", binary=True, digits=3)
+    lines = [
+        f"Trains {found.trained:,} parameters ({share}); saved as {saved}.",
+        f"Fits with {units.show(found.free, 'bytes', binary=True, digits=3)} to spare. Largest micro-batch: "
+        f"{found.largest_batch:,} x {plan.ask.seq:,} ({_with(found.largest_batch_recompute)}); longest sequence: "
+        f"{found.longest:,} tokens ({_with(found.longest_recompute)}).",
+    ]
+    if found.rows:
+        how = "packed" if plan.ask.packing else "padded"
+        other = f"{100 * found.packed:.0f}% packed, {100 * found.padded:.0f}% padded"
+        money = f", ${found.dollars:,.2f}" if found.dollars is not None else ""
+        took = units.show(found.seconds, "seconds", digits=3)
+        assumed = "" if found.counted else f" Tokens are assumed: {CHARACTERS:g} characters each, {TEMPLATE} per message."
+        lines.append(
+            f"{plan.ask.epochs} epoch{'s' * (plan.ask.epochs > 1)} of {found.rows:,} rows, {how} ({other} are real tokens; longest row "
+            f"{found.longest_row:,}): {found.steps:,.0f} steps, {took}{money}, "
+            f"{best.tokens_per_second * found.real:,.0f} real tokens/s.{assumed}"
+        )
+    return lines
+
+
+def _with(recompute: str) -> str:
+    return "without recompute" if recompute == "none" else f"{recompute} recompute"
 
 
 def _price(plan: TrainPlan) -> str:

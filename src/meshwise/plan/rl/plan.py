@@ -1,0 +1,151 @@
+"""RolloutPlan: how to train on answers that the model generates: every split of the devices, the fastest first."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from meshwise.catalogue import records
+from meshwise.cost.objective import OBJECTIVES
+from meshwise.cost.train.parameters import ADAPTER_BYTES, tuned
+from meshwise.cost.train.question import Question
+from meshwise.errors import DoesNotFit, UserError
+from meshwise.plan.ask import TrainAsk
+from meshwise.plan.rl.roles import Training, part_of, train
+from meshwise.plan.rl.rollout import Rollout, generate
+from meshwise.plan.train import lookup
+
+PHASES = ("rollout", "training", "sync")
+UNLINKED = 16e9
+"""Bytes per second between devices of which no link is known: PCIe 3.0 x16."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """Devices that train and devices that generate; all do both in turn where they are the same."""
+
+    name: str
+    train_devices: int
+    rollout_devices: int
+    step: float
+    """Seconds per step."""
+    phases: dict[str, float]
+    """Seconds by phase: rollout, training, sync."""
+    answers_per_second: float
+    tokens_per_second: float
+    """Tokens of answers."""
+    memory: dict[str, float]
+    """Bytes of the fullest training device by role, and of the engine on a generating device."""
+    train_layout: str
+    rollout_layout: str
+    at_once: int
+    """Answers that are generated at once."""
+    dollars_per_hour: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutPlan:
+    """The splits of the devices for a question, the fastest first."""
+
+    kind: ClassVar[str] = "rollout"
+    ask: TrainAsk
+    splits: tuple[Split, ...]
+    framework: str
+    answers: int
+    """Answers per step."""
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def best(self) -> Split:
+        return self.splits[0]
+
+    @property
+    def command(self) -> str:
+        return self.ask.command()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, **records.plain(self)}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one flat dict per split, with the columns of `--csv`."""
+        from meshwise.models.count import flat
+
+        return [flat(records.plain(split)) for split in self.splits]
+
+
+def make(ask: TrainAsk) -> RolloutPlan:
+    """Evaluate every split. DoesNotFit where none does."""
+    if not ask.model:
+        raise UserError("missing MODEL: a preset, HF id, config.json or .gguf")
+    if not OBJECTIVES[ask.objective].generates:
+        expected = " or ".join(name for name, one in OBJECTIVES.items() if one.generates)
+        raise UserError(f"--objective {ask.objective} generates no answers; expected {expected}")
+    if not 0 < ask.prompt < ask.seq:
+        raise UserError(f"--prompt {ask.prompt:,}: expected fewer tokens than --seq {ask.seq:,}, which holds prompt and answer")
+    if lookup.mixed(ask):
+        raise UserError(f"{ask.objective} is planned on one kind of device")
+    q, number = ask.question(), ask.batch * ask.answers
+    splits = sorted(_splits(ask, q, number), key=lambda split: split.step)
+    if not splits:
+        raise DoesNotFit(
+            f"{q.model.name} with {ask.objective} does not fit on {q.cluster.name} with {q.work.framework.name}, neither with training and "
+            "generation on the same devices nor apart"
+        )
+    notes = (
+        f"every answer is assumed to have {ask.seq - ask.prompt:,} tokens; devices that generate are one step behind those that train",
+        *q.cluster.notes,
+    )
+    return RolloutPlan(ask=ask, splits=tuple(splits[: ask.top]), framework=q.work.framework.name, answers=number, notes=notes)
+
+
+def _splits(ask: TrainAsk, q: Question, number: int) -> Iterator[Split]:
+    total = q.cluster.devices
+    whole = train(ask, q)
+    if whole:
+        rollout = generate(ask, q.cluster, total, number, taken=whole.resident)
+        if rollout:
+            yield _split(ask, q, whole, rollout, (total, total), number)
+    for devices in _shares(q):
+        part = part_of(q, total - devices)
+        training = train(ask, part) if part else None
+        rollout = generate(ask, q.cluster, devices, number) if training else None
+        if training and rollout:
+            yield _split(ask, q, training, rollout, (total - devices, devices), number)
+
+
+def _shares(q: Question) -> Iterator[int]:
+    """Yield how many devices may generate: any number in one node, whole nodes of several."""
+    step = 1 if q.cluster.node_count == 1 else q.cluster.node.devices
+    yield from range(step, q.cluster.devices, step)
+
+
+def _split(ask: TrainAsk, q: Question, training: Training, rollout: Rollout, devices: tuple[int, int], number: int) -> Split:
+    together = devices[0] == devices[1] == q.cluster.devices
+    sync = _sync(q, together)
+    phases = {"rollout": rollout.seconds, "training": training.seconds, "sync": sync}
+    step = sum(phases.values()) if together else max(rollout.seconds, training.seconds) + sync
+    rent = q.cluster.rent
+    return Split(
+        name="all devices in turn" if together else f"{devices[0]} train, {devices[1]} generate",
+        train_devices=devices[0],
+        rollout_devices=devices[1],
+        step=step,
+        phases=phases,
+        answers_per_second=number / step,
+        tokens_per_second=number * (ask.seq - ask.prompt) / step,
+        memory={**training.roles, "engine weights": rollout.weights, "engine cache": rollout.cache},
+        train_layout=training.layout,
+        rollout_layout=rollout.layout,
+        at_once=rollout.users,
+        dollars_per_hour=rent * 3600 if rent is not None else None,
+    )
+
+
+def _sync(q: Question, together: bool) -> float:
+    """Return seconds to bring the trained weights to the engine: adapters alone, or all weights in 16 bits, over the memory of one device,
+    the link of a node or the network between nodes."""
+    how = tuned(q.model, q.work.tuning)
+    size = ADAPTER_BYTES * how.trained.total if how.adapted else 2.0 * q.model.params
+    if together and q.cluster.devices == 1:
+        return 2 * size / q.chip.bandwidth
+    link = q.cluster.node.link if q.cluster.node_count == 1 else q.cluster.network
+    return size / (link.bandwidth if link else UNLINKED)

@@ -1,0 +1,133 @@
+"""What a plan of tuning says beside its layouts: what is trained, what is left of the memory, and what the data takes."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from meshwise.cost.axes import RECOMPUTE
+from meshwise.cost.layout import Layouts
+from meshwise.cost.train.parameters import ADAPTER_BYTES, tuned
+from meshwise.cost.train.question import Question
+from meshwise.cost.train.step import peak
+from meshwise.cost.work import MOST_TOKENS
+from meshwise.plan.ask import TrainAsk
+from meshwise.plan.train import dataset
+from meshwise.plan.train.choice import Choice
+from meshwise.plan.train.lookup import padded_together
+
+MOST_BATCH = 4096
+"""Largest micro-batch that is tried."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningFacts:
+    """Figures of a tuning on the best layout. Bytes, tokens, seconds and dollars."""
+
+    trained: int
+    """Trained parameters."""
+    parameters: int
+    """Parameters of the model, without adapters."""
+    saved_bytes: float
+    """Of the adapters' file, or of the whole model in 16 bits."""
+    free: float
+    """Of a device's memory."""
+    largest_batch: int
+    """Sequences that a device can compute at once."""
+    largest_batch_recompute: str
+    longest: int
+    """Tokens of the longest sequence that fits, alone on its device."""
+    longest_recompute: str
+    rows: int = 0
+    real: float = 0.0
+    """Share of the computed tokens that are not padding, as the rows are planned."""
+    packed: float = 0.0
+    padded: float = 0.0
+    """The same where rows are packed, and where they are padded."""
+    longest_row: int = 0
+    counted: bool = False
+    """Whether the rows state their tokens."""
+    steps: float = 0.0
+    seconds: float = 0.0
+    dollars: float | None = None
+
+
+def facts(ask: TrainAsk, q: Question, best: Choice) -> TuningFacts | None:
+    """Return the figures of a tuning; None where neither a tuning nor data or another objective than plain text was asked for."""
+    if not (ask.tune or ask.data or q.work.objective.name != "sft"):
+        return None
+    how = tuned(q.model, q.work.tuning)
+    batch, batch_recompute = largest_batch(q, best)
+    longest, longest_recompute = longest_sequence(q, best)
+    saved = ADAPTER_BYTES * how.trained.total if how.adapted else 2.0 * q.model.params
+    found = TuningFacts(
+        trained=round(how.trained.total),
+        parameters=q.model.params,
+        saved_bytes=saved,
+        free=best.capacity - best.peak,
+        largest_batch=batch,
+        largest_batch_recompute=batch_recompute,
+        longest=longest,
+        longest_recompute=longest_recompute,
+    )
+    return _with_data(found, ask, q, best) if ask.data else found
+
+
+def _with_data(found: TuningFacts, ask: TrainAsk, q: Question, best: Choice) -> TuningFacts:
+    data = dataset.read(ask.data, q.work.objective)
+    packed, padded = data.packed(ask.seq)[1], data.padded(ask.seq, padded_together(ask))[1]
+    seconds = (best.days or 0.0) * 86400
+    return replace(
+        found,
+        rows=data.rows,
+        real=packed if ask.packing else padded,
+        packed=packed,
+        padded=padded,
+        longest_row=int(data.lengths.max()),
+        counted=data.counted,
+        steps=seconds / best.step,
+        seconds=seconds,
+        dollars=best.dollars,
+    )
+
+
+def _ways(q: Question, best: Choice) -> list[str]:
+    """Return the best layout's own way to recompute, and the one that keeps least."""
+    return list(dict.fromkeys((str(best.layout["recompute"]), *(("full",) if "full" in q.work.framework.recompute else ()))))
+
+
+def largest_batch(q: Question, best: Choice) -> tuple[int, str]:
+    """Return the most sequences that fit on a device at once, with the layout of `best`, and how their activations are recomputed."""
+    room, sizes = q.chip.memory * (1 - q.work.reserve), np.arange(1, MOST_BATCH + 1)
+    found = [(0, "")]
+    for way in _ways(q, best):
+        layouts = replace(_repeated(best, len(sizes)), mbs=sizes, recompute=np.full(len(sizes), RECOMPUTE.index(way)))
+        work = replace(q.work, batch=int(layouts.dp[0]) * sizes)
+        found.append((int(np.count_nonzero(peak(replace(q, work=work), layouts) <= room)), way))
+    return max(found, key=lambda entry: entry[0])
+
+
+def longest_sequence(q: Question, best: Choice) -> tuple[int, str]:
+    """Return the longest sequence, in multiples of 64 tokens, that fits with the layout of `best` and one sequence per device."""
+    room = q.chip.memory * (1 - q.work.reserve)
+    found = [(0, "")]
+    for way in _ways(q, best):
+        layout = replace(
+            Layouts.from_row(best.layout), mbs=np.ones(1, dtype=np.int64), recompute=np.array([RECOMPUTE.index(way)])
+        )
+
+        def fits(tokens: int, layout: Layouts = layout) -> bool:
+            work = replace(q.work, seq=tokens, batch=int(layout.dp[0]))
+            return bool(peak(replace(q, work=work), layout)[0] <= room)
+
+        least, most = 0, 1
+        while most < MOST_TOKENS / 1e6 and fits(64 * most):
+            least, most = most, 2 * most
+        while most - least > 1:
+            middle = (least + most) // 2
+            least, most = (middle, most) if fits(64 * middle) else (least, middle)
+        found.append((64 * least, way))
+    return max(found, key=lambda entry: entry[0])
+
+
+def _repeated(best: Choice, number: int) -> Layouts:
+    return Layouts.from_row(best.layout).take(np.zeros(number, dtype=np.int64))

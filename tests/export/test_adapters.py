@@ -1,0 +1,54 @@
+"""Adapters of a plan are written in the keys of programs on PEFT, and files with such keys are read back as the same tuning."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwise import api
+from meshwise.errors import UserError
+from meshwise.plan.ask import TrainAsk
+from meshwise.plan.train.plan import make
+from support.every import check_every
+
+ASK = TrainAsk("llama-3.1-8b", on="1xh100-sxm", batch=8, seq=2048)
+TUNINGS = ("lora:16", "lora:8:q_proj,v_proj", "dora:32", "qlora:64", "qlora:8:attention")
+PROGRAMS = {"axolotl": "axolotl.yaml", "llama-factory": "llama_factory.yaml", "trainer": "train.sh"}
+
+
+def written(folder: Path, tune: str, program: str, **change: Any) -> Path:
+    api.export(make(replace(ASK, tune=tune, **change)), to=program).save(folder)
+    return folder / PROGRAMS[program]
+
+
+def test_a_file_with_adapters_is_read_back_as_the_same_tuning(tmp_path: Path) -> None:
+    def check(tune: str, program: str) -> None:
+        file = written(tmp_path / f"{tune}-{program}".replace(":", "-"), tune, program)
+        verdict = api.check(str(file), on="1xh100-sxm", model="llama-3.1-8b")
+        names = tune.replace("attention", "q_proj,k_proj,v_proj,o_proj")
+        assert f"--tune {names}" in verdict.command
+        assert verdict.fits
+
+    check_every(check, ((tune, program) for tune in TUNINGS for program in PROGRAMS))
+
+
+def test_the_keys_are_those_of_the_programs(tmp_path: Path) -> None:
+    text = {name: written(tmp_path / name, "qlora:16:q_proj,v_proj", name).read_text() for name in PROGRAMS}
+    expected = 'adapter: qlora\nlora_r: 16\nlora_alpha: 32\nlora_target_modules: ["q_proj", "v_proj"]\nload_in_4bit: true'
+    assert expected in text["axolotl"]
+    assert "finetuning_type: lora" in text["llama-factory"]
+    assert 'lora_rank: 16\nlora_alpha: 32\nlora_target: "q_proj,v_proj"\nquantization_bit: 4' in text["llama-factory"]
+    for words in ("--use_peft True", "--lora_target_modules q_proj v_proj", "--use_bnb_nested_quant True"):
+        assert words in text["trainer"]
+
+
+def test_frozen_layers_are_the_ones_that_llama_factory_does_not_train(tmp_path: Path) -> None:
+    text = written(tmp_path, "freeze:24", "llama-factory", optimizer="adamw-8bit").read_text()
+    assert "finetuning_type: freeze" in text
+    assert "freeze_trainable_layers: 8" in text
+
+
+def test_a_program_without_adapters_says_which_have_them() -> None:
+    with pytest.raises(UserError, match="has no setting for adapters; expected --to axolotl or llama-factory or trainer"):
+        api.export(make(replace(ASK, tune="lora:16")), to="megatron")

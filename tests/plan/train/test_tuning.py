@@ -1,0 +1,155 @@
+"""A plan of tuning says what is trained, what fits, what the data takes, and what would fit where nothing does."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from meshwise.cost.axes import RECOMPUTE
+from meshwise.cost.layout import Layouts
+from meshwise.cost.train.step import peak
+from meshwise.errors import DoesNotFit, UserError
+from meshwise.plan.ask import TrainAsk
+from meshwise.plan.train.plan import TrainPlan, make
+
+ASK = TrainAsk("llama-3.1-8b", on="1xrtx3090", batch=8, seq=2048, tune="qlora:16")
+
+
+@pytest.fixture(scope="module")
+def plan() -> TrainPlan:
+    return make(ASK)
+
+
+def test_a_card_of_24_gib_tunes_8b_with_qlora(plan: TrainPlan) -> None:
+    assert plan.framework == "Hugging Face Trainer (accelerate)"
+    assert plan.tuning is not None
+    assert plan.tuning.trained == 41_943_040
+    assert plan.tuning.saved_bytes == 4 * 41_943_040
+    assert plan.tuning.free == plan.best.capacity - plan.best.peak > 0
+
+
+def test_the_largest_batch_and_sequence_are_those_that_just_fit(plan: TrainPlan) -> None:
+    q, found = plan.question(), plan.tuning
+    assert found is not None
+    room = q.chip.memory * (1 - q.work.reserve)
+
+    def needs(batch: int, seq: int, recompute: str) -> float:
+        work = replace(q.work, seq=seq, batch=batch)
+        return peak(replace(q, work=work), Layouts.of(mbs=np.array([batch]), recompute=RECOMPUTE.index(recompute)))[0]
+
+    batch, how = found.largest_batch, found.largest_batch_recompute
+    assert needs(batch, 2048, how) <= room < needs(batch + 1, 2048, how)
+    longest, how = found.longest, found.longest_recompute
+    assert needs(1, longest, how) <= room < needs(1, longest + 64, how)
+
+
+def test_hours_and_money_follow_from_the_rows(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({"tokens": 1024}) + "\n" for _ in range(1000)))
+    made = make(replace(ASK, data=str(path), epochs=3, price=1 / 3600))
+    found = made.tuning
+    assert found is not None
+    assert (found.rows, found.packed, found.counted) == (1000, 1.0, True)
+    tokens = 3 * 1000 * 1024
+    assert found.seconds == pytest.approx(tokens / made.best.tokens_per_second)
+    assert found.dollars == pytest.approx(found.seconds / 3600)
+    padded = make(replace(ASK, data=str(path), epochs=3, packing=False))
+    assert padded.tuning is not None
+    assert padded.tuning.seconds == pytest.approx(found.seconds)  # equal rows need no padding
+
+
+def test_a_plan_of_tuning_is_read_back(plan: TrainPlan, tmp_path: Path) -> None:
+    from meshwise.plan.train.plan import read
+
+    assert read(plan.save(tmp_path / "plan.json")) == plan
+
+
+def test_another_framework_is_planned_where_the_usual_one_does_not_fit() -> None:
+    made = make(replace(ASK, tune="full", ram=192e9))
+    assert made.framework == "PyTorch FSDP2"
+    assert made.best.layout["offload"] != "none"
+    assert any("planned with PyTorch FSDP2" in note for note in made.notes)
+    assert "--framework fsdp" in made.command
+
+
+def test_what_would_fit_is_told_in_the_order_of_harm_and_nothing_that_is_not_needed() -> None:
+    with pytest.raises(DoesNotFit, match=r"; --tune lora:16 saves [\d.]+ GiB: then it fits"):
+        make(replace(ASK, model="llama-3.2-1b", on="1xrtx3060", tune="full", framework="ddp"))
+
+
+def test_no_advice_is_printed_where_none_helps() -> None:
+    with pytest.raises(DoesNotFit) as refused:
+        make(replace(ASK, model="llama-3-405b", tune="full"))
+    assert str(refused.value).endswith("RTX 3090 has 24.0")
+
+
+def test_unequal_cards_hold_what_the_smaller_two_would_not() -> None:
+    """As ranks of 12 GiB each, or as stages in proportion to 24 and 12 GiB."""
+    mixed = make(replace(ASK, on="1xrtx3090+1xrtx3060", tune="lora:16"))
+    weak = make(replace(ASK, on="2xrtx3060", tune="lora:16"))
+    assert mixed.best.step <= weak.best.step
+    assert any(note.startswith("unequal cards: ") for note in mixed.notes)
+
+
+def test_stages_of_a_device_map_run_one_after_another() -> None:
+    made = make(replace(ASK, model="qwen2.5-14b", on="2xrtx3090", tune="lora:16", framework="accelerate", fix=("pp=2",)))
+    best = made.best
+    assert best.layout["schedule"] == "naive"
+    computing = sum(best.time[part] for part in ("matmul", "attention", "elementwise", "recompute"))
+    assert best.time["bubble"] == pytest.approx(computing, rel=0.15)  # the other card computes as long
+
+
+@pytest.mark.parametrize("objective", ["dpo", "kto", "orpo", "reward", "embedding"])
+def test_pairs_and_references_take_more_time_than_plain_text(objective: str, plan: TrainPlan) -> None:
+    made = make(replace(ASK, objective=objective))
+    assert made.best.step > 1.3 * plan.best.step
+
+
+def test_a_reference_is_a_copy_of_the_model_only_where_all_of_it_is_trained() -> None:
+    ask = replace(ASK, model="llama-3.2-1b", on="1xh200", framework="ddp", fix=("mbs=2", "recompute=none"))
+    whole, lora = (
+        [make(replace(ask, tune=tune, objective=objective)).best.memory["weights"] for objective in ("orpo", "dpo")]
+        for tune in ("full", "lora:16")
+    )
+    assert whole[1] - whole[0] == pytest.approx(2 * 1_235_814_400, rel=1e-4)
+    assert lora[1] == lora[0]
+
+
+def pictured(folder: Path) -> str:
+    """A config of Qwen2.5-VL 7B: a tower of 676,550,144 parameters beside the language model."""
+    text = {"model_type": "qwen2_5_vl_text", "hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads": 28,
+            "num_hidden_layers": 28, "num_key_value_heads": 4, "vocab_size": 152064}  # fmt: skip
+    tower = {"model_type": "qwen2_5_vl", "depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16,
+             "out_hidden_size": 3584, "patch_size": 14, "image_size": 448}  # fmt: skip
+    path = folder / "config.json"
+    path.write_text(json.dumps({"model_type": "qwen2_5_vl", "text_config": text, "vision_config": tower}))
+    return str(path)
+
+
+@pytest.mark.parametrize("tune", ["full", "lora:16", "freeze:4"])
+def test_a_tower_is_counted_frozen_or_trained(tmp_path: Path, tune: str) -> None:
+    ask = replace(
+        ASK,
+        model=pictured(tmp_path),
+        on="8xh200",
+        tune=tune,
+        framework="ddp",
+        fix=("mbs=1", "recompute=none", "tp=2", "pp=1"),
+        batch=8,
+    )
+    without, frozen, trained = (make(replace(ask, tower=tower)).best for tower in ("", "frozen", "trained"))
+    parameters = 676_550_144 / 2  # tensor parallelism of 2
+    assert frozen.memory["weights"] - without.memory["weights"] == pytest.approx(2 * parameters, rel=1e-6)
+    assert frozen.memory["optimizer"] == without.memory["optimizer"]
+    assert trained.memory["optimizer"] - frozen.memory["optimizer"] == pytest.approx(
+        (8 if tune == "lora:16" else 12) * parameters
+    )
+    assert trained.time["matmul"] - frozen.time["matmul"] == pytest.approx(2 * (frozen.time["matmul"] - without.time["matmul"]))
+    assert trained.memory["activations"] > frozen.memory["activations"] == without.memory["activations"]
+
+
+def test_a_model_without_a_tower_is_refused() -> None:
+    with pytest.raises(UserError, match="has no tower whose type is known"):
+        make(replace(ASK, tower="frozen"))
