@@ -1,10 +1,12 @@
 """Predict a run of meshwise's own trainer: its model, batch, layout and machine, as a question to the planner."""
 
 from dataclasses import fields
+from typing import cast
 
 from meshwise.cost.layout import Layouts
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate
+from meshwise.cost.tuning import FULL, Method, Tuning
 from meshwise.models.model import Model
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train.choice import Choice, choice
@@ -14,7 +16,12 @@ from meshwise.workers.trainer.settings import Layout, Settings
 def question(settings: Settings, model: Model, on: str) -> Question:
     """Return the planner's question for the run that `settings` describe, on the cluster `on`."""
     precision = "bf16" if settings.precision == "fp32" else settings.precision  # the planner has no fp32
-    ask = TrainAsk(model=settings.name, on=on, batch=settings.batch, seq=settings.seq, framework="meshwise", precision=precision)
+    given = settings.tune
+    tuning = Tuning(cast(Method, given.method), given.rank, given.targets, given.frozen_layers)
+    ask = TrainAsk(
+        model=settings.name, on=on, batch=settings.batch, seq=settings.seq, framework="meshwise", precision=precision,
+        tune="" if tuning == FULL else tuning.write(),
+    )  # fmt: skip
     return ask.question(model)
 
 

@@ -138,6 +138,8 @@ class Launch:
 def prepare(run: TrainRun) -> Launch:
     """Look up and check everything that a run needs."""
     planned, axes = _read_plan(run.what) if _is_plan(run.what) else (None, Axes())
+    if planned and planned.tune and not run.tune:
+        run = replace(run, tune=planned.tune)
     device = _device(run, planned)
     given = planned.model if planned else run.what or DEFAULT
     values, name = buildable(given)
@@ -231,6 +233,10 @@ def _read_plan(what: str) -> tuple[TrainAsk, Axes]:
     if made.ask.precision not in PRECISIONS or made.ask.optimizer != "adamw":
         raise UserError(
             f"{what} is for {made.ask.precision} and {made.ask.optimizer}, but the trainer has bf16 or fp8, and adamw: plan with these"
+        )
+    if made.ask.objective != "sft":
+        raise UserError(
+            f"{what} is for {made.ask.objective}, but the trainer has the loss of answers alone: plan with --objective sft"
         )
     return made.ask, {f.name: row[f.name] for f in fields(Layout)}
 

@@ -6,7 +6,7 @@
     loss.py               cross-entropy that never holds all logits
     softmax.py            its Triton kernel
     fused_projections.py  several projections of one input as one product, with a Triton kernel for gated feed-forwards
-    adapted.py            products of frozen weights with low-rank adapters; adapted_gate.py: the Triton kernel of a gate with adapters
+    adapted.py            products of frozen weights with low-rank adapters
     nf4.py                weights in 4 bits; nf4_kernel.py: the Triton kernel that turns them into 16 bits
     fp8.py                products of 8-bit numbers, with Triton kernels that cast
     fused_heads.py        Triton kernels that split, norm and rotate queries, keys and values

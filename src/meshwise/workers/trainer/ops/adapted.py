@@ -13,9 +13,6 @@ from torch import Tensor
 
 from meshwise.workers.trainer.ops.nf4 import dequantize
 
-WIDEST = 128
-"""Rank of joined adapters that the kernel of the gate adds, at most; it is a power of two."""
-
 
 def weight_of(base: list[Tensor], columns: int, dtype: torch.dtype) -> Tensor:
     """Return frozen weights one below another: stacked ones as they are, nf4 (packed, codes and scales of each) in `dtype`."""
@@ -110,105 +107,55 @@ def _(by_y: Tensor, base: list[Tensor], columns: int) -> Tensor:
     return by_y.new_empty(*by_y.shape[:-1], columns)
 
 
-@torch.library.custom_op("meshwise::frozen_linear", mutates_args=())
-def frozen_linear(x: Tensor, base: list[Tensor], a: Tensor) -> tuple[Tensor, Tensor]:
-    """Return x W^T, and x a^T for an operation that adds adapters itself."""
-    rows = x.flatten(0, -2)
-    return x @ weight_of(base, x.shape[-1], x.dtype).T, rows @ a.T
-
-
-@frozen_linear.register_fake
-def _(x: Tensor, base: list[Tensor], a: Tensor) -> tuple[Tensor, Tensor]:
-    count = x.numel() // x.shape[-1]
-    return x.new_empty(*x.shape[:-1], rows_of(base, x.shape[-1])), x.new_empty(count, a.shape[0])
-
-
-@torch.library.custom_op("meshwise::frozen_linear_backward", mutates_args=())
-def _frozen_linear_backward(by_y: Tensor, by_narrow: Tensor, x: Tensor, base: list[Tensor], a: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradients with respect to x and a."""
-    by_x = (by_narrow @ a).addmm_(by_y.flatten(0, -2), weight_of(base, x.shape[-1], x.dtype))
-    return by_x.view(x.shape), by_narrow.T @ x.flatten(0, -2)
-
-
-@_frozen_linear_backward.register_fake
-def _(by_y: Tensor, by_narrow: Tensor, x: Tensor, base: list[Tensor], a: Tensor) -> tuple[Tensor, Tensor]:
-    return x.new_empty(x.shape), a.new_empty(a.shape)
-
-
-def _frozen_linear_save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    x, base, a = inputs
-    ctx.save_for_backward(x, a, *base)
-
-
-def _frozen_linear_gradients(ctx: Any, by_y: Tensor, by_narrow: Tensor) -> tuple[Any, ...]:
-    x, a, *base = ctx.saved_tensors
-    by_x, by_a = _frozen_linear_backward(by_y.contiguous(), by_narrow.contiguous(), x, base, a)
-    return by_x, [None] * len(base), by_a
-
-
-frozen_linear.register_autograd(_frozen_linear_gradients, setup_context=_frozen_linear_save)
-
-
 @torch.library.custom_op("meshwise::adapted_gate", mutates_args=())
-def adapted_gate(both: Tensor, narrow: Tensor, wide: Tensor, base: list[Tensor], a: Tensor, b: Tensor, activation: str) -> Tensor:
-    """Return h W^T + (h a^T) b^T with h = activation(gate) x up for rows [gate up] + narrow wide^T.
+def adapted_gate(both: Tensor, base: list[Tensor], a: Tensor, b: Tensor, activation: str) -> Tensor:
+    """Return h W^T + (h a^T) b^T with h = activation(gate) x up for rows [gate up].
 
     h and h a^T are computed again in the backward pass. Nothing but y is returned, so that recomputing a block leaves this product out.
     """
     inner = both.new_empty(both.numel() // both.shape[-1], both.shape[-1] // 2)
-    _gate_kernels().run_adapted_gate(both, narrow, wide, inner, activation)
+    _run_gate(both, inner, activation)
     y, _ = _forward(inner, weight_of(base, inner.shape[-1], both.dtype), a, b)
     return y.unflatten(0, both.shape[:-1])
 
 
-def _gate_kernels() -> Any:
-    """Return the module that needs triton."""
-    from meshwise.workers.trainer.ops import adapted_gate as kernels
+def _run_gate(*inputs: Any) -> None:
+    from meshwise.workers.trainer.ops.fused_projections import run_gate
 
-    return kernels
+    run_gate(*inputs)
 
 
 @adapted_gate.register_fake
-def _(both: Tensor, narrow: Tensor, wide: Tensor, base: list[Tensor], a: Tensor, b: Tensor, activation: str) -> Tensor:
+def _(both: Tensor, base: list[Tensor], a: Tensor, b: Tensor, activation: str) -> Tensor:
     return both.new_empty(*both.shape[:-1], rows_of(base, both.shape[-1] // 2))
 
 
 @torch.library.custom_op("meshwise::adapted_gate_backward", mutates_args=())
 def _adapted_gate_backward(
-    by_y: Tensor, both: Tensor, narrow: Tensor, wide: Tensor, base: list[Tensor], a: Tensor, b: Tensor, activation: str
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients with respect to [gate up], narrow, wide, a and b."""
+    by_y: Tensor, both: Tensor, base: list[Tensor], a: Tensor, b: Tensor, activation: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients with respect to [gate up], a and b."""
     by_rows = by_y.flatten(0, -2)
-    by_inner = by_rows @ b
-    inner, by_both = by_rows @ weight_of(base, both.shape[-1] // 2, both.dtype), torch.empty_like(both)
-    if by_inner.shape[1] <= WIDEST:
-        _gate_kernels().run_adapted_gate_backward(both, narrow, wide, inner, activation, by_both, by_inner, a)
-    else:
-        inner.addmm_(by_inner, a)
-        _gate_kernels().run_adapted_gate_backward(both, narrow, wide, inner, activation, by_both, by_inner[:, :0], a)
-    # `inner`, the gradient of h, has become h
-    flat = by_both.flatten(0, -2)
-    return by_both, flat @ wide, flat.T @ narrow, by_inner.T @ inner, by_rows.T @ (inner @ a.T)
+    inner, by_narrow = _by_input(by_rows, weight_of(base, both.shape[-1] // 2, both.dtype), a, b)
+    by_both = torch.empty_like(both)
+    _run_gate(both, inner, activation, by_both)  # `inner`, the gradient of h, becomes h
+    return by_both, by_narrow.T @ inner, by_rows.T @ (inner @ a.T)
 
 
 @_adapted_gate_backward.register_fake
-def _(
-    by_y: Tensor, both: Tensor, narrow: Tensor, wide: Tensor, base: list[Tensor], a: Tensor, b: Tensor, activation: str
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return tuple(part.new_empty(part.shape) for part in (both, narrow, wide, a, b))  # pyright: ignore[reportReturnType]
+def _(by_y: Tensor, both: Tensor, base: list[Tensor], a: Tensor, b: Tensor, activation: str) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(both), a.new_empty(a.shape), b.new_empty(b.shape)
 
 
 def _adapted_gate_save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    both, narrow, wide, base, a, b, ctx.activation = inputs
-    ctx.save_for_backward(both, narrow, wide, a, b, *base)
+    both, base, a, b, ctx.activation = inputs
+    ctx.save_for_backward(both, a, b, *base)
 
 
 def _adapted_gate_gradients(ctx: Any, by_y: Tensor) -> tuple[Any, ...]:
-    both, narrow, wide, a, b, *base = ctx.saved_tensors
-    by_both, by_narrow, by_wide, by_a, by_b = _adapted_gate_backward(
-        by_y.contiguous(), both, narrow, wide, base, a, b, ctx.activation
-    )
-    return by_both, by_narrow, by_wide, [None] * len(base), by_a, by_b, None
+    both, a, b, *base = ctx.saved_tensors
+    by_both, by_a, by_b = _adapted_gate_backward(by_y.contiguous(), both, base, a, b, ctx.activation)
+    return by_both, [None] * len(base), by_a, by_b, None
 
 
 adapted_gate.register_autograd(_adapted_gate_gradients, setup_context=_adapted_gate_save)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from meshwise.workers.trainer.ops.adapted import WIDEST, adapted_gate, adapted_linear, frozen_linear, weight_of
+from meshwise.workers.trainer.ops.adapted import adapted_gate, adapted_linear, weight_of
 from meshwise.workers.trainer.ops.nf4 import Quantized, dequantize, empty, quantize
 from meshwise.workers.trainer.tuning.method import Tune
 
@@ -197,26 +197,9 @@ def joined_product(x: Tensor, parts: Sequence[nn.Linear], columns: tuple[int, ..
 
 def gated_product(x: Tensor, both: Sequence[nn.Linear], down: nn.Linear, columns: Columns, activation: str) -> Tensor:
     """Return the product of a frozen layer `down` with activation(gate) x up, where `both` are the gate and up projections."""
-    a, b = _joined_adapters(both, columns[0], x)
-    if 0 < a.shape[0] <= WIDEST and not _has_magnitudes(both):
-        a, b = _widened(a, b)
-        (rows, narrow), wide = frozen_linear(x, _base(both), a), b
-    else:
-        rows = joined_product(x, both, columns[0])
-        narrow, wide = x.new_empty(x.numel() // x.shape[-1], 0), x.new_empty(rows.shape[-1], 0)
-    inner_a, inner_b = _widened(*_joined_adapters((down,), columns[1], rows[..., : down.in_features]))
-    y = adapted_gate(rows, narrow, wide, _base((down,)), inner_a, inner_b, activation)
-    return _finished(y, (down,), inner_a, inner_b)
-
-
-def _widened(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Return adapters with ranks of zeros up to a power of two, as the kernel of the gate reads them."""
-    more = (1 << (a.shape[0] - 1).bit_length()) - a.shape[0] if a.shape[0] else 0
-    return (F.pad(a, (0, 0, 0, more)), F.pad(b, (0, more))) if more else (a, b)
-
-
-def _has_magnitudes(parts: Sequence[nn.Linear]) -> bool:
-    return any(isinstance(part, AdaptedLinear) and part.lora_magnitude is not None for part in parts)
+    rows = joined_product(x, both, columns[0])
+    a, b = _joined_adapters((down,), columns[1], rows[..., : down.in_features])
+    return _finished(adapted_gate(rows, _base((down,)), a, b, activation), (down,), a, b)
 
 
 def _finished(y: Tensor, parts: Sequence[nn.Linear], a: Tensor, b: Tensor) -> Tensor:
