@@ -108,7 +108,7 @@ def problems(cases: Sequence[Case], prior: Calibration, narrow: float = 1.0) -> 
     if chosen:
         yield _problem(cases, prior, widths_of(prior), narrow, (seconds, chosen), lambda c: batch.evaluate(c).seconds, "seconds")
     if measured:
-        yield _problem(cases, prior, _widths("memory"), narrow, (memory, measured), lambda c: batch.evaluate(c).memory, "memory")
+        yield _problem(cases, prior, memory_widths(), narrow, (memory, measured), lambda c: batch.evaluate(c).memory, "memory")
 
 
 def _problem(
@@ -142,6 +142,11 @@ def widths_of(prior: Calibration) -> dict[str, float]:
     known = _widths("speed") | (_widths("probed") if {"matmul", "memory"} <= set(prior.measured) else {})
     factors = dict.fromkeys(prior.learned, LEARNED) | dict.fromkeys(prior.measured, MEASURED)
     return {name: width * factors.get(name, 1.0) for name, width in known.items()}
+
+
+def memory_widths() -> dict[str, float]:
+    """Return prior widths of the coefficients that measured memory determines."""
+    return _widths("memory")
 
 
 def _widths(fitted_to: str) -> dict[str, float]:
