@@ -20,7 +20,7 @@ from meshwise.tune.launch import End, Job, launch_failed
 from meshwise.tune.posterior import Posterior
 from meshwise.tune.reading import Outcome
 from meshwise.tune.result import Best, Tuned, TunedRun, with_regret
-from meshwise.tune.space import Observation
+from meshwise.tune.observation import Observation
 from meshwise.tune.subject import SetupError, Subject, Verdict
 from meshwise.units import GIB
 
