@@ -1,11 +1,11 @@
 """The loop: finish the runs of the journal, learn from all of them, choose the next, start it, wait; stop when more would not pay."""
 
 import json
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from meshwise.catalogue import files
 from meshwise.errors import UserError, quoted
 from meshwise.run.callbacks import Say
 from meshwise.tune.ask import TuneAsk
-from meshwise.tune.choice import next_runs
+from meshwise.tune.choice import Pick, next_runs
 from meshwise.tune.journal import FORMAT, Journal, Run, opened
 from meshwise.tune.launch import End, Job, launch_failed
 from meshwise.tune.posterior import Posterior
@@ -44,7 +44,6 @@ class Flight:
     """A run that was started and has not ended."""
 
     run: Run
-    row: int
     job: Job
     gone: int = 0
     """How often in a row its queue did not know it."""
@@ -60,7 +59,8 @@ class Loop:
     say: Say
     answer: Answer
     flights: list[Flight] = field(default_factory=list[Flight])
-    refused: dict[int, str] = field(default_factory=dict[int, str])
+    refused: int = 0
+    """Candidates that the program cannot run."""
     lines: list[str] = field(default_factory=list[str])
     begun: float = field(default_factory=time.monotonic)
     in_vain: int = 0
@@ -125,19 +125,21 @@ class Loop:
     def resume(self) -> None:
         """Take up the runs that an earlier loop left: started, ended and not read, or only chosen."""
         for run in list(self.runs):
+            row = self.subject.find(run.candidate)
+            if run.state == "rejected" and run.counts and row is not None:
+                self.subject.drop(row)
             if run.state in ("measured", "rejected"):
                 continue
-            row = self.subject.find(run.candidate)
             if row is None:
                 self.journal.add("rejected", run=run.number, note="its layout is not among the candidates any more")
                 continue
             self.say(f"run {run.number} of an earlier start: {run.name}")
             folder = self.folder(run)
             if run.state == "ended":
-                self.record(run, row, self.subject.read(row, folder, End(**run.end)))
+                self.record(run, self.subject.read(row, folder, End(**run.end)))
             else:
                 job = (self.subject.prepare if run.state == "chosen" else self.subject.job)(row, run.number, folder)
-                self.start(run, row, job)
+                self.start(run, job)
 
     def folder(self, run: Run) -> Path:
         return (self.journal.folder / run.folder).absolute()
@@ -166,26 +168,26 @@ class Loop:
             gain = posterior.gain()
             if any(not one.failure for one in seen) and gain < self.ask.gain:
                 return f"one more run is expected to save {gain:.2%} of the time, less than {self.ask.gain:.2%}"
-            left_out = [self.subject.find(run.candidate) for run in self.runs if run.state == "rejected" and run.counts]
-            taken = {flight.row for flight in self.flights} | set(self.refused) | {row for row in left_out if row is not None}
-            picks = next_runs(self.subject.space, posterior, seen, count=1, taken=taken)
+            running = [self.subject.find(flight.run.candidate) for flight in self.flights]
+            picks = next_runs(self.subject.space, posterior, seen, count=1, taken={row for row in running if row is not None})
             if not picks:
                 return "no candidate is left"
             self.choose(picks[0], posterior)
         return ""
 
-    def choose(self, pick: Any, posterior: Posterior) -> None:
+    def choose(self, pick: Pick, posterior: Posterior) -> None:
         """Note a choice in the journal, write its files and start it; or note that its program refuses it."""
-        row, number = int(pick.row), self.journal.next_number
+        row, number = pick.row, self.journal.next_number
         folder = (self.journal.folder / f"run-{number:03d}").absolute()
         try:
             job = self.subject.prepare(row, number, folder)
         except SetupError:
             raise
         except UserError as error:
-            self.refused[row] = str(error)
-            if len(self.refused) >= REFUSED:
-                raise UserError(f"{REFUSED} candidates cannot be run, the last one for this reason: {error}") from None
+            self.refused += 1
+            if self.refused >= REFUSED or len(self.subject.space) == 1:
+                raise UserError(f"{self.refused} candidates cannot be run, the last one for this reason: {error}") from None
+            self.subject.drop(row)
             return
         space = self.subject.space
         memory = float(space.memory[row])
@@ -198,21 +200,21 @@ class Loop:
             devices=self.subject.devices(row),
             predicted=float(np.exp(posterior.mean[row])),
             predicted_memory=memory if np.isfinite(memory) else None,
-            expected_gain=float(pick.expected_gain),
+            expected_gain=pick.gain,
             why=pick.why,
         )
         run = self.journal.runs[number]
         self.say(f"run {number}/{self.ask.runs}  {run.name}: {_time(run.predicted)} expected; {run.why}")
-        self.start(run, row, job)
+        self.start(run, job)
 
-    def start(self, run: Run, row: int, job: Job) -> None:
+    def start(self, run: Run, job: Job) -> None:
         """Start a run, once: the journal has it before its command runs, and its folder admits one start."""
         if run.state == "chosen":
             self.journal.add("started", run=run.number)
             run = self.journal.runs[run.number]
         if not self.ask.by_hand and not job.begun:
             job.start()
-        self.flights.append(Flight(run, row, job))
+        self.flights.append(Flight(run, job))
 
     # Waiting and reading.
 
@@ -246,13 +248,22 @@ class Loop:
             error = launch_failed(flight.job, end.code)
             self.journal.add("rejected", run=run.number, note=str(error))
             raise error
-        self.record(run, flight.row, self.subject.read(flight.row, flight.job.folder, end))
+        self.record(run, self.subject.read(self.row(run), flight.job.folder, end))
 
-    def record(self, run: Run, row: int, outcome: Outcome) -> None:
+    def row(self, run: Run) -> int:
+        """Return the row of a run that was started: it is among the candidates until it is recorded."""
+        row = self.subject.find(run.candidate)
+        assert row is not None, run.name
+        return row
+
+    def record(self, run: Run, outcome: Outcome) -> None:
         """Note the result of a run, and say what it means."""
+        row = self.row(run)
         if outcome.rejected:
             self.journal.add("rejected", run=run.number, note=outcome.rejected)
             self.tell(f"run {run.number} is left out: {outcome.rejected}")
+            if len(self.subject.space) > 1:
+                self.subject.drop(row)
         else:
             table_row = dict(self.subject.table_row(row, run.number, outcome))
             self.journal.add(
@@ -299,7 +310,7 @@ class Loop:
     def record_answer(self, flight: Flight) -> None:
         """Ask for the log of a run, until the answer can be used."""
         run, folder = flight.run, flight.job.folder
-        for line in (*self.subject.words(flight.row), f"its files are in {folder}"):
+        for line in (*self.subject.words(self.row(run)), f"its files are in {folder}"):
             self.say(f"  {line}")
         while True:
             text = self.answer(f"run {run.number}: its log, its time ('3.2s'), {', '.join(FAILURES)}, or {SKIP}: ").strip()
@@ -310,7 +321,7 @@ class Loop:
                 self.say(f"{error}")
         self.flights.remove(flight)
         self.journal.add("ended", run=run.number, end=asdict(End("exit")))
-        self.record(run, flight.row, outcome)
+        self.record(run, outcome)
 
     def understood(self, flight: Flight, text: str) -> Outcome:
         """Return the result that a person typed. UserError where it cannot be understood."""
@@ -319,7 +330,7 @@ class Loop:
         if text in FAILURES:
             return Outcome(failure=text, note="as told")  # pyright: ignore[reportArgumentType]
         if Path(text).expanduser().is_file():
-            return self.subject.read_log(flight.row, Path(text).expanduser())
+            return self.subject.read_log(self.row(flight.run), Path(text).expanduser())
         try:
             return Outcome(seconds=units.parse(text, "seconds"), note="as told")
         except UserError:
@@ -347,14 +358,12 @@ class Loop:
         )
 
     def verdict(self, posterior: Posterior, ran: list[Run]) -> Verdict | None:
-        """Return the best of the measured candidates: by what is expected of it, so that one lucky measurement does not decide."""
-        rows = {run.number: self.subject.find(run.candidate) for run in ran}
-        known = [(float(posterior.mean[row]), row, run) for run in ran if (row := rows[run.number]) is not None]
-        if not known:
+        """Return the fastest candidate that was measured; None where none of them is a candidate any more."""
+        if not posterior.measured:
             return None
-        _, row, run = min(known, key=lambda one: (one[0], one[2].number))
+        row = posterior.best()
         low, high = posterior.interval(row, 0.9)
-        return Verdict(row, float(run.seconds or 0.0), float(low), float(high), True, posterior.gain(), len(ran))
+        return Verdict(row, math.exp(posterior.measured[row]), low, high, posterior.gain(), len(ran))
 
     def best(self, verdict: Verdict) -> Best:
         space = self.subject.space
@@ -365,7 +374,6 @@ class Loop:
             low=verdict.low,
             high=verdict.high,
             predicted=float(space.seconds[verdict.row]),
-            measured=verdict.measured,
         )
 
 

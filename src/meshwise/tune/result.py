@@ -39,7 +39,6 @@ class Best:
     """90% of further measurements are expected between these."""
     predicted: float
     """Seconds that the shipped calibration predicted before the first run."""
-    measured: bool
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,10 @@ class Verdict:
 
     row: int
     seconds: float
-    """Measured, or expected where it was not measured."""
+    """The fastest that was measured."""
     low: float
     high: float
     """90% of further measurements are expected between these."""
-    measured: bool
     gain: float
     """The share of the time that one more run is expected to save."""
     runs: int
@@ -54,6 +53,10 @@ class Subject(Protocol):
 
     def find(self, candidate: Candidate) -> int | None:
         """Return the row of a candidate; None where it is not in the space (any more)."""
+        ...
+
+    def drop(self, row: int) -> None:
+        """Take a candidate out of the space: its program refuses it, or its run cannot be used."""
         ...
 
     def words(self, row: int) -> Sequence[str]:

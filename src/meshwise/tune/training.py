@@ -107,6 +107,9 @@ class Training:
         same = np.all([getattr(self.space.layouts, axis) == index(axis, layout[axis]) for axis in NAMES], axis=0)
         return next((int(row) for row in np.flatnonzero(same) if dict(self.space.options(int(row))) == options), None)
 
+    def drop(self, row: int) -> None:
+        self.space = self.space.take(np.arange(len(self.space)) != row)
+
     def choice(self, row: int) -> Choice:
         """Return a candidate with its predicted cost."""
         layouts, q = Layouts.from_row(self.layout(row)), self.variant(row).question
@@ -247,9 +250,8 @@ class Training:
         best = self.variant(verdict.row)
         same = [row for row in order if row != verdict.row and dict(self.space.options(row)) == best.options]
         first = scaled(self.choice(verdict.row), verdict.seconds, verdict.low, verdict.high)
-        how = "measured" if verdict.measured else "expected"
         note = (
-            f"tuned with {verdict.runs} runs: {how} {verdict.seconds:.4g} s, 90% of further runs expected from {verdict.low:.4g} to "
+            f"tuned with {verdict.runs} runs: measured {verdict.seconds:.4g} s, 90% of further runs expected from {verdict.low:.4g} to "
             f"{verdict.high:.4g} s; one more run is expected to save {verdict.gain:.2%}"
         )
         plan = replace(
