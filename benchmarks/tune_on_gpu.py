@@ -1,11 +1,11 @@
-"""`tune` over micro-batch, recompute, compile and precision of meshwise's trainer on one GPU, against an exhaustive sweep of the same candidates.
+"""`tune` over micro-batch, recompute, compile and precision of meshwise's trainer on one GPU, against an exhaustive sweep.
 
     python benchmarks/tune_on_gpu.py --out $OUT        # two models on an H200, about five minutes
     python benchmarks/tune_on_gpu.py --device cpu --on 1x1xcpu --try compile=no --model llama-debug:4x64:1..4
 
-`tune` runs its loop for real: each of its runs is a process of `meshwise run`. The candidates that it leaves out are then measured as well, by the
-same worker with the same settings, forked from one process that has imported torch, which takes as long as the steps. The result is the time of
-the layout that `tune` ends with over the fastest of all.
+`tune` runs its loop for real: each of its runs is a process of `meshwise run`. The candidates that it leaves out are then measured as
+well, by the same worker with the same settings, forked from one process that has imported torch, which takes as long as the steps. The
+result is the time of the layout that `tune` ends with over the fastest of all.
 """
 
 import argparse
@@ -89,7 +89,9 @@ def compare(name: str, args: argparse.Namespace) -> dict[str, Any]:
         "tuned": tuned.best.name if tuned.best else "", "tuned_seconds": found, "best": best[1], "best_seconds": best[0],
         "regret": found / best[0] - 1, "gain_left": tuned.gain, "tune_took": took, "took": time.monotonic() - begun,
     }  # fmt: skip
-    print(f"{model}: tuned {result['tuned']} {found:.5f} s, best of {len(times)} {best[1]} {best[0]:.5f} s, regret {result['regret']:.2%}")
+    print(
+        f"{model}: tuned {result['tuned']} {found:.5f} s, best of {len(times)} {best[1]} {best[0]:.5f} s, regret {result['regret']:.2%}"
+    )
     return result
 
 

@@ -359,12 +359,11 @@ def _train(
 
 def tune(
     what: "str | Path | TrainPlan | ServePlan" = "", *, say: "Say" = print, answer: "Answer" = input, **words: Any
-) -> "Tuned | Replay":
+) -> "Tuned":
     """Find the fastest layout of a plan from a few measured runs: choose a run, start it, read its log, learn, choose again.
 
     Keywords are the flags of `meshwise tune`: the fields of `TuneAsk` (tune("plan.json", own=True, runs=4)). The same call goes on where an
-    earlier one stopped. `say` receives a line for each run, `answer` is asked for logs with `by_hand`. With `replay`, the same loop runs on
-    a table of measured runs.
+    earlier one stopped. `say` receives a line for each run, `answer` is asked for logs with `by_hand`.
     """
     from meshwise.plan.fields import given
     from meshwise.tune.ask import TuneAsk
@@ -372,12 +371,20 @@ def tune(
     named = isinstance(what, str | Path)
     ask = given(TuneAsk, {"what": str(what) if named else "plan", **words})
     if ask.replay:
-        from meshwise.tune.replay import replay
-
-        return replay(ask.replay, runs=ask.runs, seeds=ask.seeds, calibration=ask.calibration)
+        raise UserError(f"a table is replayed with replay({ask.replay!r})")
     from meshwise.tune.start import start
 
     return start(ask, None if named else what, say=say, answer=answer)
+
+
+def replay(table: str | Path, *, runs: int = 10, seeds: int = 100, calibration: str = "") -> "Replay":
+    """Run the loop of `tune` on a table of measured runs: the time lost by number of runs, beside other ways to choose.
+
+    Predictions begin with a calibration that never saw the table, or with `calibration`; random orders are averaged over `seeds`.
+    """
+    from meshwise.tune.replay import replay
+
+    return replay(str(table), runs=runs, seeds=seeds, calibration=calibration)
 
 
 def bench(

@@ -22,7 +22,9 @@ def _command(value: str) -> str:
     """Check the placeholders of a command. Braces of shell variables (${HOME}) and of awk ({print $1}) are left alone."""
     for match in _BRACES.finditer(value):
         if match[1] not in PLACEHOLDERS and value[max(0, match.start() - 1)] != "$":
-            raise UserError(f"{quoted(value)}: unknown placeholder {match[0]}; known: {', '.join(f'{{{p}}}' for p in PLACEHOLDERS)}")
+            raise UserError(
+                f"{quoted(value)}: unknown placeholder {match[0]}; known: {', '.join(f'{{{p}}}' for p in PLACEHOLDERS)}"
+            )
     return value.strip()
 
 
@@ -123,13 +125,18 @@ class TuneAsk(Ask):
     engine_path: str = asked(default="", converter=TEXT, help="Folder of the engine's programs, or xllamacpp.", group=ENGINE)
     model_file: str = asked(default="", converter=TEXT, help="The .gguf, or the folder of weights.", group=ENGINE)
     on: str = asked(
-        default="", converter=TEXT, help="This machine as a cluster: 2xrtx3090.", shown="detected", complete="clusters", group=ENGINE
+        default="",
+        converter=TEXT,
+        help="This machine as a cluster: 2xrtx3090.",
+        shown="detected",
+        complete="clusters",
+        group=ENGINE,
     )
     repeats: int = asked(default=3, converter=whole(1, 1000), help="Repeats of a measurement, after a warm-up.", group=ENGINE)
 
     replay: str = asked(
         default="", converter=TEXT, group=REPLAY,
-        help="Instead of PLAN, a table of measured runs (.csv or a built-in name): the regret by number of runs, beside other ways to choose.",
+        help="Instead of PLAN, a table of measured runs (.csv or built in): the time lost by number of runs, beside other ways to choose.",
     )  # fmt: skip
     seeds: int = asked(default=100, converter=whole(1, 10**5), help="Random orders to average over.", group=REPLAY)
     calibration: str = asked(
@@ -140,7 +147,8 @@ class TuneAsk(Ask):
         super().__post_init__()
         if self.launch and not any(word in self.launch for word in STARTS):
             raise UserError(
-                f"--launch {quoted(self.launch)} has neither {{script}} nor {{file}}, the file of the run to start: --launch 'sbatch {{script}}'"
+                f"--launch {quoted(self.launch)} has neither {{script}} nor {{file}}, the file of the run that it starts: "
+                "--launch 'sbatch {script}'"
             )
         for flag, value, needs, there in (
             ("--log", self.log, "--launch", self.launch),

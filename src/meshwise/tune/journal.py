@@ -137,7 +137,9 @@ def opened(folder: Path) -> Generator[Journal]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(handle, 200, 0).decode("utf-8", errors="replace").strip() or "another process"
-            raise UserError(f"--folder {folder}: {holder} is tuning in it; wait for it to end, or choose another --folder") from None
+            raise UserError(
+                f"--folder {folder}: {holder} is tuning in it; wait for it to end, or choose another --folder"
+            ) from None
         except OSError:
             pass  # a file system without locks
         os.ftruncate(handle, 0)

@@ -17,10 +17,10 @@ from meshwise.tune.ask import TuneAsk
 from meshwise.tune.choice import Pick, next_runs
 from meshwise.tune.journal import FORMAT, Journal, Run, opened
 from meshwise.tune.launch import End, Job, launch_failed
+from meshwise.tune.observation import Observation
 from meshwise.tune.posterior import Posterior
 from meshwise.tune.reading import Outcome
 from meshwise.tune.result import Best, Tuned, TunedRun, with_regret
-from meshwise.tune.observation import Observation
 from meshwise.tune.subject import SetupError, Subject, Verdict
 from meshwise.units import GIB
 
@@ -114,7 +114,9 @@ class Loop:
         others = [run for run in self.journal.runs.values() if run.setting != now]
         if others:
             count = f"{len(others)} earlier run{'s' * (len(others) > 1)} in {self.journal.folder}"
-            self.tell(f"{count} {'are' if len(others) > 1 else 'is'} of another model, cluster, batch or program: kept out of the fit")
+            self.tell(
+                f"{count} {'are' if len(others) > 1 else 'is'} of another model, cluster, batch or program: kept out of the fit"
+            )
         if now not in known:
             self.journal.add("setting", id=now, format=FORMAT, title=self.subject.title, command=self.ask.command())
 
@@ -189,17 +191,15 @@ class Loop:
                 raise UserError(f"{self.refused} candidates cannot be run, the last one for this reason: {error}") from None
             self.subject.drop(row)
             return
-        space = self.subject.space
-        memory = float(space.memory[row])
         self.journal.add(
             "chosen",
             run=number,
             setting=self.subject.setting,
             candidate=self.subject.describe(row),
-            name=space.words(row),
+            name=self.subject.space.words(row),
             devices=self.subject.devices(row),
             predicted=float(np.exp(posterior.mean[row])),
-            predicted_memory=memory if np.isfinite(memory) else None,
+            predicted_memory=self.subject.predicted_memory(row),
             expected_gain=pick.gain,
             why=pick.why,
         )
@@ -282,7 +282,9 @@ class Loop:
         failed = [run for run in self.runs if run.state == "measured" and run.failure in ("crash", "hang", "timeout")]
         for run in failed:
             self.journal.add("rejected", run=run.number, note=f"{run.failure}, before any run succeeded", end={"how": "launch"})
-        raise UserError(f"{self.in_vain} runs in a row gave no measurement, so no further one is started: {outcome.rejected or outcome.note}")
+        raise UserError(
+            f"{self.in_vain} runs in a row gave no measurement, so no further one is started: {outcome.rejected or outcome.note}"
+        )
 
     def write_table(self) -> None:
         """Write measurement.jsonl: every measured run of the folder."""
@@ -334,7 +336,9 @@ class Loop:
         try:
             return Outcome(seconds=units.parse(text, "seconds"), note="as told")
         except UserError:
-            raise UserError(f"{quoted(text)} is no file, no time such as 3.2s, and none of {', '.join(FAILURES)}, {SKIP}") from None
+            raise UserError(
+                f"{quoted(text)} is no file, no time such as 3.2s, and none of {', '.join(FAILURES)}, {SKIP}"
+            ) from None
 
     # The end.
 
@@ -381,7 +385,17 @@ def _shown(run: Run) -> TunedRun:
     outcome = {"measured": run.failure or "ok", "rejected": "left out"}.get(run.state, run.state)
     measured = run.seconds if run.ran else None
     return TunedRun(
-        run.number, run.name, run.devices, run.predicted, measured, run.predicted_memory, run.memory, outcome, None, None, run.note
+        run.number,
+        run.name,
+        run.devices,
+        run.predicted,
+        measured,
+        run.predicted_memory,
+        run.memory,
+        outcome,
+        None,
+        None,
+        run.note,
     )
 
 

@@ -47,6 +47,8 @@ def _read(ask: TuneAsk) -> TrainPlan | ServePlan | None:
     if ask.serve and not (path.suffix == ".json" and path.is_file() and "ask" in find.values_of(path)):
         return None
     if not path.is_file():
-        raise UserError(f"{quoted(ask.what, 200)}: there is no such file; make one with 'meshwise plan MODEL ... --out plan.json'")
+        raise UserError(
+            f"{quoted(ask.what, 200)}: there is no such file; make one with 'meshwise plan MODEL ... --out plan.json'"
+        )
     serves = records.any_table(path).get("kind", "") == ServePlan.kind
     return (serving_plans if serves else training_plans).read(path)

@@ -55,6 +55,10 @@ class Subject(Protocol):
         """Return the row of a candidate; None where it is not in the space (any more)."""
         ...
 
+    def predicted_memory(self, row: int) -> float | None:
+        """Return the bytes that a device is predicted to need; None where no log states them."""
+        ...
+
     def drop(self, row: int) -> None:
         """Take a candidate out of the space: its program refuses it, or its run cannot be used."""
         ...

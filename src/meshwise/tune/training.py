@@ -121,6 +121,9 @@ class Training:
         short = replace(ask, tokens=float(self.ask.steps * ask.batch * ask.seq), within=0.0)
         return replace(self.plan, ask=short, choices=(self.choice(row),))
 
+    def predicted_memory(self, row: int) -> float | None:
+        return float(self.space.memory[row])
+
     def words(self, row: int) -> list[str]:
         layout, options = self.layout(row), self.space.options(row)
         axes = " ".join(f"{axis}={layout[axis]}" for axis in NAMES)
@@ -172,12 +175,15 @@ class Training:
     def _own_script(self, row: int, folder: Path) -> Path:
         """Write the script that runs our trainer. UserError for a layout that it cannot run."""
         options = self.space.options(row)
-        compiles = {"compile": options["compile"] == "yes"} if "compile" in options else {}
-        precision = {"precision": options["precision"]} if "precision" in options else {}
         run = TrainRun(
-            what=str(folder / "plan.json"), steps=self.ask.steps, out=str(folder / "out"), device=self.ask.device,
-            timeout=self.ask.timeout, **compiles, **precision,
-        )  # fmt: skip
+            what=str(folder / "plan.json"),
+            steps=self.ask.steps,
+            out=str(folder / "out"),
+            device=self.ask.device,
+            timeout=self.ask.timeout,
+            compile=options["compile"] == "yes" if "compile" in options else None,
+            precision=options.get("precision", ""),
+        )
         own_launch.prepare(run)
         command = shlex.join([sys.executable, "-m", "meshwise", *shlex.split(run.command())[1:]])
         files.write(folder / "train.sh", with_markers(f"#!/bin/bash\n{command}\n", folder))
@@ -268,9 +274,11 @@ class Training:
         target = folder / "calibration.toml"
         try:
             made = dispatch.calibrate([str(folder / "measurement.jsonl")], (), (), (), None)
-            made.save(target)
         except UserError as error:
             return f"no calibration: {error}"
+        if made.worse:
+            return f"no calibration: {made.worse}; more runs may help"
+        made.save(target)
         return f"{target}: a calibration for other questions: meshwise plan ... --calibration {target}"
 
 

@@ -6,12 +6,15 @@ import typer
 
 from meshwise import api
 from meshwise.errors import DoesNotFit, UserError
+from meshwise.plan.fields import flag_of, spec
 from meshwise.tune.ask import TuneAsk
 from meshwise.ui.cli import output
 from meshwise.ui.cli.options import Csv, Given, Json, verb
 from meshwise.ui.cli.progress import Bar
 
 app = typer.Typer()
+REPLAYED = ("replay", "runs", "seeds", "calibration")
+"""Flags that --replay takes."""
 
 
 @verb(
@@ -32,8 +35,7 @@ def tune(given: Given, json: Json = False, csv: Csv = False) -> None:
     if words.get("replay"):
         _replay(words, json=json, csv=csv)
         return
-    bar = Bar(stderr=json or csv)
-    result = api.tune(words.pop("what", ""), say=bar.say, answer=_answer, **words)
+    result = api.tune(words.pop("what", ""), say=Bar(stderr=json or csv).say, **words)
 
     def view(width: int) -> Any:
         from meshwise.ui.views.tune import tune_view
@@ -41,15 +43,19 @@ def tune(given: Given, json: Json = False, csv: Csv = False) -> None:
         return tune_view(result, width)
 
     output.show(result, view, json=json, csv=csv)
-    if getattr(result, "best", None) is None:
+    if result.best is None:
         raise DoesNotFit(f"no run was measured: {result.stopped}")
 
 
 def _replay(words: dict[str, Any], *, json: bool, csv: bool) -> None:
-    """Show the regret by number of runs on a table of measured runs."""
-    if words.pop("what", ""):
-        raise UserError("--replay takes a table instead of PLAN: drop one of them")
-    result = api.tune("", **words)
+    """Show the time lost by number of runs on a table of measured runs."""
+    others = [name for name in words if name not in REPLAYED]
+    if others:
+        about = spec(TuneAsk)[others[0]]
+        given = "PLAN" if others[0] == "what" else flag_of(others[0], about)
+        raise UserError(f"--replay takes a table of runs that were measured: drop {given}")
+    ask = TuneAsk(**words)
+    result = api.replay(ask.replay, runs=ask.runs if "runs" in words else 10, seeds=ask.seeds, calibration=ask.calibration)
 
     def view(width: int) -> Any:
         from meshwise.ui.views.replay import replay_view
@@ -57,8 +63,3 @@ def _replay(words: dict[str, Any], *, json: bool, csv: bool) -> None:
         return replay_view(result, width)
 
     output.show(result, view, json=json, csv=csv)
-
-
-def _answer(prompt: str) -> str:
-    """Ask a person at the terminal, or read the next line of a pipe."""
-    return input(prompt)
