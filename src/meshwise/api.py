@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from meshwise.run.train.generate import Generated
     from meshwise.run.train.start import SweepResult, TrainResult
     from meshwise.run.train.submit import Submitted
-    from meshwise.tune.loop import Answer
+    from meshwise.tune.loop import Prompt
     from meshwise.tune.replay import Replay
     from meshwise.tune.result import Tuned
 
@@ -358,7 +358,7 @@ def _train(
 
 
 def tune(
-    what: "str | Path | TrainPlan | ServePlan" = "", *, say: "Say" = print, answer: "Answer" = input, **words: Any
+    what: "str | Path | TrainPlan | ServePlan" = "", *, say: "Say" = print, answer: "Prompt" = input, **words: Any
 ) -> "Tuned":
     """Find the fastest layout of a plan from a few measured runs: choose a run, start it, read its log, learn, choose again.
 

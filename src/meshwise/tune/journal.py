@@ -77,9 +77,10 @@ def fold(events: Iterable[Event]) -> dict[int, Run]:
         kind, number = event.get("event"), event.get("run")
         if kind not in STATES or not isinstance(number, int):
             continue
-        values = {name: value for name, value in event.items() if name in Run.__dataclass_fields__}
+        values: Event = {name: value for name, value in event.items() if name in Run.__dataclass_fields__}
         if kind == "chosen":
-            runs.setdefault(number, Run(**(values | {"number": number})))
+            values["number"] = number
+            runs.setdefault(number, Run(**values))
         elif number in runs and STATES.index(kind) > STATES.index(runs[number].state):
             began = {"began": event.get("time", 0.0)} if kind == "started" else {}
             runs[number] = replace(runs[number], **(values | began), state=kind)

@@ -56,12 +56,13 @@ fi
 """
 MARKERS = """
 # Added by 'meshwise tune': the log of this run, and files that tell its start and its end.
+TUNE_RUN={folder}
 if [ "${{NODE_RANK:-0}}" = 0 ]; then
-  rm -f {folder}/ended
-  trap 'code=$?; echo "$code" > {folder}/ended.new; mv {folder}/ended.new {folder}/ended' EXIT
-  : > {folder}/started
+  rm -f "$TUNE_RUN/ended"
+  trap 'code=$?; echo "$code" > "$TUNE_RUN/ended.new"; mv "$TUNE_RUN/ended.new" "$TUNE_RUN/ended"' EXIT
+  : > "$TUNE_RUN/started"
 fi
-exec >> {folder}/output.log 2>&1
+exec >> "$TUNE_RUN/output.log" 2>&1
 """
 
 

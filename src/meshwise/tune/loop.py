@@ -35,7 +35,7 @@ REFUSED = 100
 FAILURES = ("oom", "crash", "hang", "timeout")
 SKIP = "skip"
 
-Answer = Callable[[str], str]
+Prompt = Callable[[str], str]
 """Asks a person, and returns what was typed; EOFError where nobody answers."""
 
 
@@ -57,7 +57,7 @@ class Loop:
     ask: TuneAsk
     journal: Journal
     say: Say
-    answer: Answer
+    answer: Prompt
     flights: list[Flight] = field(default_factory=list[Flight])
     refused: int = 0
     """Candidates that the program cannot run."""
@@ -296,13 +296,15 @@ class Loop:
     def sentence(self, run: Run) -> str:
         """Return a run's result beside its prediction, the time it lost, and the expected gain of one more run."""
         head = f"run {run.number}/{self.ask.runs}  {run.name}: "
-        ran = [one for one in self.runs if one.ran and one.seconds]
-        more = f"one more run may save {self.posterior().gain():.2%}" if ran else "nothing measured yet"
+        ran, posterior = [one for one in self.runs if one.ran and one.seconds], self.posterior()
+        more = f"one more run may save {posterior.gain():.2%}" if ran else "nothing measured yet"
         if run.failure:
             return f"{head}{run.failure} ({run.note}); {more}"
         best = min(ran, key=lambda one: one.seconds or 0.0)
         lost = (run.seconds or 0.0) / (best.seconds or 1.0) - 1
         place = "the best so far" if best.number == run.number else f"{lost:.1%} slower than the best so far, run {best.number}"
+        if self.subject.find(run.candidate) in posterior.outliers:
+            place += ", far slower than runs like it (a slow mode, which counts against what it shares with others)"
         memory = f", {run.memory / GIB:.2f} GiB" if run.memory else ""
         expected = f" ({run.predicted_memory / GIB:.2f} expected)" if memory and run.predicted_memory else ""
         return f"{head}{_time(run.seconds)} measured, {_time(run.predicted)} expected{memory}{expected}; {place}; {more}"
@@ -403,7 +405,7 @@ def _time(seconds: float | None) -> str:
     return units.show(seconds, "seconds", digits=4) if seconds else "?"
 
 
-def tune(subject: Subject, ask: TuneAsk, *, say: Say, answer: Answer) -> Tuned:
+def tune(subject: Subject, ask: TuneAsk, *, say: Say, answer: Prompt) -> Tuned:
     """Tune a subject in its folder, which no other process may tune in meanwhile."""
     with opened(Path(ask.folder)) as journal:
         return Loop(subject, ask, journal, say, answer).go()

@@ -6,7 +6,6 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -81,7 +80,7 @@ class Serving:
         self.title = f"{Path(self.base.model).name} with {self.plan.engine} on {self.base.on}, {users}"
         self.space = _space(self.options)
 
-    @cached_property
+    @property
     def setting(self) -> str:
         """Model, machine, engine and load."""
         b = self.base

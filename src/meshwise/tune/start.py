@@ -12,14 +12,14 @@ from meshwise.plan.train import plan as training_plans
 from meshwise.plan.train.plan import TrainPlan
 from meshwise.run.callbacks import Say
 from meshwise.tune.ask import TuneAsk
-from meshwise.tune.loop import Answer, tune
+from meshwise.tune.loop import Prompt, tune
 from meshwise.tune.result import Tuned
 
 if TYPE_CHECKING:
     from meshwise.tune.subject import Subject
 
 
-def start(ask: TuneAsk, plan: TrainPlan | ServePlan | None = None, *, say: Say, answer: Answer) -> Tuned:
+def start(ask: TuneAsk, plan: TrainPlan | ServePlan | None = None, *, say: Say, answer: Prompt) -> Tuned:
     """Tune a plan, or with --serve a model. `plan` stands for a plan.json."""
     plan = plan or _read(ask)
     serving = ask.serve or isinstance(plan, ServePlan)

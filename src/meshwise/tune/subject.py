@@ -37,11 +37,14 @@ class Subject(Protocol):
     """A training plan or a served model."""
 
     space: Space
-    setting: str
-    """Digest of everything that a measurement depends on beside the candidate."""
     title: str
     unit: str
     """What a measured second is of: 'step', or 'output token'."""
+
+    @property
+    def setting(self) -> str:
+        """Digest of everything that a measurement depends on beside the candidate."""
+        ...
 
     def devices(self, row: int) -> int:
         """Return the devices that a candidate uses."""

@@ -5,7 +5,6 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -47,6 +46,8 @@ SET_HERE = ("STEPS", "TRAIN_ITERS", "TRAIN_SAMPLES", "OUT", "OUTPUT_DIR", "CHECK
 """Variables of exported scripts that the loop sets for each run."""
 BY_LAUNCHER = ("MASTER_ADDR", "NODE_RANK")
 """Variables that differ from node to node: the launch command sets them."""
+FEWEST = 3
+"""Measured runs from which on a calibration is fitted."""
 EAGER = "torchtitan"
 """A framework whose layers are eager PyTorch unless they are compiled, as our trainer's are with --no-compile."""
 
@@ -77,7 +78,7 @@ class Training:
         self.launcher = "" if ask.own or not ask.launch else launcher_of(ask)
         self.title = f"{plan.ask.model} on {plan.ask.on}, {plan.ask.batch} sequences of {plan.ask.seq}"
 
-    @cached_property
+    @property
     def setting(self) -> str:
         """Model, cluster, task and program. The calibration only predicts: a better one does not make measurements worthless."""
         q = self.plan.question()
@@ -272,6 +273,9 @@ class Training:
     def _calibrated(self, folder: Path) -> str:
         """Fit the cost model to the runs. Too few rows, or a fit that is no better, is said and no error."""
         target = folder / "calibration.toml"
+        timed = [row for row in read_rows(folder / "measurement.jsonl") if row.get("outcome") == "ok"]
+        if len(timed) < FEWEST:
+            return f"no calibration: it needs at least {FEWEST} measured runs"
         try:
             made = dispatch.calibrate([str(folder / "measurement.jsonl")], (), (), (), None)
         except UserError as error:
