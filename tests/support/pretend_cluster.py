@@ -44,7 +44,7 @@ def main(folder: Path) -> int:
     if fault == "noise":
         print("hello, world\nnothing to read here")
         return 0
-    if int(best["layout"]["mbs"]) >= 8:
+    if fault == "none" and int(best["layout"]["mbs"]) >= 8:
         print("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", file=sys.stderr)
         return 1
     step = seconds(best["layout"], best["seconds"])
