@@ -31,12 +31,11 @@ scontrol show job $id
 
 
 TUNE = """
-tune() { meshwise tune plan.json --launch 'sbatch {script}' --runs 3 --steps 4 --gain 0 --folder tune; }
-tune > first.txt 2>&1 &
+arguments=(plan.json --launch 'sbatch {script}' --runs 3 --steps 4 --gain 0 --folder tune)
+meshwise tune "${arguments[@]}" > first.txt 2>&1 &
 until [ -e tune/run-002/started ]; do sleep 0.1; done
 kill -KILL $!
-tune > second.txt 2>&1
-cat second.txt
+meshwise tune "${arguments[@]}"
 squeue -h -t all -o 'job %A %T'
 """
 

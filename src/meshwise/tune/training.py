@@ -46,6 +46,8 @@ SET_HERE = ("STEPS", "TRAIN_ITERS", "TRAIN_SAMPLES", "OUT", "OUTPUT_DIR", "CHECK
 """Variables of exported scripts that the loop sets for each run."""
 BY_LAUNCHER = ("MASTER_ADDR", "NODE_RANK")
 """Variables that differ from node to node: the launch command sets them."""
+GRACE = 600.0
+"""Seconds beyond --timeout that a scheduler gives a run. Exported Slurm scripts ask to be requeued two minutes before their limit."""
 FEWEST = 3
 """Measured runs from which on a calibration is fitted."""
 EAGER = "torchtitan"
@@ -192,7 +194,8 @@ class Training:
 
     def _exported(self, plan: TrainPlan, number: int, folder: Path) -> Path:
         """Write the launch files of another program, and return the one that starts it."""
-        name, hours = job_name(plan, number), self.ask.timeout / 3600
+        # a scheduler ends the run only if the loop, which does so at --timeout, is no longer there
+        name, hours = job_name(plan, number), (self.ask.timeout + GRACE) / 3600
         made = export(plan, self.program, self.launcher, name=name, hours=hours)
         if self.ask.launch:
             _check_variables(made.files, self.ask.launch)
