@@ -12,7 +12,7 @@ of run are no normal measurement:
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import NormalDist
 
@@ -27,6 +27,8 @@ from meshwise.tune.space import Mask, Space
 
 SLOWDOWN = 0.9
 """Mean of ln(seconds / expected seconds) of a run in a slow mode, which is distributed exponentially (nanotron on H100: 0.9 and 0.95)."""
+UNKNOWN = 2.0
+"""Standard deviation of the common factor of all runs, once there is one that shows it."""
 SLOWER = 0.2
 """Least ln(seconds / expected seconds) of such a run."""
 
@@ -53,8 +55,9 @@ class Posterior:
     @staticmethod
     def of(space: Space, observations: Sequence[Observation], scales: Scales = SCALES) -> "Posterior":
         """Return the posterior after these observations."""
-        kernel = Kernel.of(space, space.physics, scales)
         ran = [o for o in observations if o.ran]
+        # the first run sets the machine's common factor, whatever the calibration expected of it
+        kernel = Kernel.of(space, space.physics, replace(scales, offset=UNKNOWN) if ran else scales)
         failed = [o for o in observations if o.failure]
         rows = np.array([o.candidate for o in ran], dtype=np.int64)
         seconds = np.log([o.seconds or math.nan for o in ran])
@@ -112,7 +115,7 @@ def _usual(kernel: Kernel, rows: Ints, values: Floats, slow: Floats) -> Mask:
     if not len(rows):
         return usual
     shared = kernel.between(rows)[rows] + kernel.noise**2 * np.eye(len(rows))
-    while usual.any():
+    while usual.sum() > 1:  # of a single run, nobody knows whether it was slow or the machine is
         inside = np.flatnonzero(usual)
         inverse = np.linalg.inv(shared[np.ix_(inside, inside)])
         variance = 1 / np.diag(inverse)

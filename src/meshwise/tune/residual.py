@@ -22,17 +22,17 @@ class Scales:
 
     offset: float = OFFSET
     """Of a factor that all runs of a machine share."""
-    physics: float = 1.0
+    physics: float = 0.34
     """Factor on the widths of the coefficients of the cost model."""
-    use: float = 0.03
+    use: float = 0.02
     """Of the step where an axis is in use, or a choice is taken."""
-    doubling: float = 0.01
+    doubling: float = 0.008
     """Of the slope along an axis, per doubling."""
-    smooth: float = 0.057
+    smooth: float = 0.063
     """Of a smooth function of all axes."""
-    length: float = 0.95
+    length: float = 1.07
     """Distance over which that function varies: doublings of an axis."""
-    own: float = 0.03
+    own: float = 0.029
     """Of what is peculiar to one candidate."""
     noise: float = 0.02
     """Between two runs of the same candidate."""
