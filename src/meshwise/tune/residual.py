@@ -99,6 +99,8 @@ class Gaussian:
     rows: Ints
     mean: Floats
     variance: Floats
+    misfit: float
+    """Sum of the squares of the measurements in standard deviations of the prior, which is their number on average."""
     basis: Floats
     """One row per measurement: the covariance of two candidates is the prior's less the product of their columns."""
 
@@ -106,12 +108,15 @@ class Gaussian:
     def of(kernel: Kernel, rows: Ints, values: Floats, noise: Floats) -> "Gaussian":
         """Condition the prior, whose mean is zero, on `values` measured at `rows` with these standard deviations."""
         if not len(rows):
-            return Gaussian(kernel, rows, np.zeros(len(kernel.variance)), kernel.variance, np.zeros((0, len(kernel.variance))))
+            return Gaussian(
+                kernel, rows, np.zeros(len(kernel.variance)), kernel.variance, 0.0, np.zeros((0, len(kernel.variance)))
+            )
         shared = kernel.between(rows)
         lower = np.linalg.cholesky(shared[rows] + np.diag(noise**2))
         basis = np.linalg.solve(lower, shared.T)
-        mean = basis.T @ np.linalg.solve(lower, values)
-        return Gaussian(kernel, rows, mean, np.maximum(0.0, kernel.variance - np.einsum("ij,ij->j", basis, basis)), basis)
+        whitened = np.linalg.solve(lower, values)
+        variance = np.maximum(0.0, kernel.variance - np.einsum("ij,ij->j", basis, basis))
+        return Gaussian(kernel, rows, basis.T @ whitened, variance, float(whitened @ whitened), basis)
 
     def covariance(self, rows: Ints) -> Floats:
         """Return the covariance of every candidate (rows) with some of them (columns)."""
