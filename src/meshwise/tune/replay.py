@@ -40,7 +40,7 @@ class Replay:
 
     table: str
     groups: tuple[str, ...]
-    rows: tuple[int, ...]
+    sizes: tuple[int, ...]
     """Rows of each group."""
     skipped: int
     runs: int
@@ -56,7 +56,7 @@ class Replay:
         return {
             "table": self.table,
             "runs": self.runs,
-            "rows": sum(self.rows),
+            "rows": sum(self.sizes),
             "skipped": self.skipped,
             "regret": {each.name: [each.mean(n + 1) for n in range(self.runs)] for each in self.strategies},
             "groups": [
@@ -65,10 +65,19 @@ class Replay:
                     "rows": rows,
                     "regret": {each.name: each.regret[i].tolist() for each in self.strategies},
                 }
-                for i, (name, rows) in enumerate(zip(self.groups, self.rows, strict=True))
+                for i, (name, rows) in enumerate(zip(self.groups, self.sizes, strict=True))
             ],
             "notes": list(self.notes),
         }
+
+    def rows(self) -> list[dict[str, object]]:
+        """Return a row per group and strategy, as --csv prints them."""
+        found: list[dict[str, object]] = []
+        for i, (name, size) in enumerate(zip(self.groups, self.sizes, strict=True)):
+            for each in self.strategies:
+                curve = {f"after_{n}": value for n, value in enumerate(each.regret[i].tolist(), 1)}
+                found.append({"group": name, "rows": size, "strategy": each.name} | curve)
+        return found
 
 
 def replay(
@@ -77,20 +86,19 @@ def replay(
     seeds: int = 20,
     calibration: str = "",
     fewest: int = FEWEST,
-    progress: Callable[[str], None] | None = None,
+    progress: Callable[[str], object] = len,
     scales: Scales = SCALES,
 ) -> Replay:
     """Replay a table: the loop of `tune`, and its rivals. `progress` is told each strategy before it starts."""
     groups, skipped = read_groups(table, calibration, fewest)
-    tell = progress or (lambda _: None)
-    tell("meshwise tune")
+    progress("meshwise tune")
     own = Strategy("meshwise tune", tuple(group.regret(learned_order(group, runs, scales), runs) for group in groups))
-    others, notes = rivals.strategies(groups, runs, seeds, tell)
+    others, notes = rivals.strategies(groups, runs, seeds, progress)
     used = sorted({group.calibration.key or group.calibration.name for group in groups})
     return Replay(
         table=find_table(table).stem,
         groups=tuple(group.name for group in groups),
-        rows=tuple(len(group.cases) for group in groups),
+        sizes=tuple(len(group.cases) for group in groups),
         skipped=len(skipped),
         runs=runs,
         strategies=(own, *others),

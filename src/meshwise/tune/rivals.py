@@ -18,13 +18,13 @@ PENALTY = 2.0
 
 
 def strategies(
-    groups: Sequence[Group], runs: int, seeds: int, tell: Callable[[str], None]
+    groups: Sequence[Group], runs: int, seeds: int, tell: Callable[[str], object]
 ) -> tuple[tuple[Strategy, ...], tuple[str, ...]]:
     """Return every rival, and a note where optuna is not installed."""
     found: list[Strategy] = []
-    for name, order in (("planner's order", planner), ("rule of thumb", rule_of_thumb)):
+    for name, fixed in (("planner's order", planner), ("rule of thumb", rule_of_thumb)):
         tell(name)
-        found.append(Strategy(name, tuple(group.regret(order(group), runs) for group in groups)))
+        found.append(Strategy(name, tuple(group.regret(fixed(group), runs) for group in groups)))
     tell("random order")
     found.append(Strategy("random order", tuple(drawn(groups, runs, seeds, random_order))))
     try:
