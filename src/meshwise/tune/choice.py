@@ -21,8 +21,8 @@ from meshwise.tune.space import Space
 
 FIRST = 2.0
 """Before anything has run, a run is compared with one that takes this many times the fastest predicted seconds."""
-TIE = 0.02
-"""Candidates whose gain is less than this share below the largest are nearly as good."""
+TIE = 0.01
+"""Candidates whose gain is less than this share below the largest are nearly as good: the cost model is not more precise."""
 PROMISING = 16
 """Candidates with the largest gains, about which a run should tell."""
 

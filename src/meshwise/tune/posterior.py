@@ -12,7 +12,7 @@ of run are no normal measurement:
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import NormalDist
 
@@ -27,6 +27,10 @@ from meshwise.tune.space import Mask, Space
 
 SLOWDOWN = 0.9
 """Mean of ln(seconds / expected seconds) of a run in a slow mode, which is distributed exponentially (nanotron on H100: 0.9 and 0.95)."""
+UNKNOWN = 2.0
+"""Standard deviation of the common factor of all runs, once there is one that shows it."""
+FREEDOM = 3.0
+"""Runs that the prior of the variance of residuals counts as: between groups of the built-in tables it differs by factors of 5 up and down."""
 SLOWER = 0.2
 """Least ln(seconds / expected seconds) of such a run."""
 
@@ -53,8 +57,9 @@ class Posterior:
     @staticmethod
     def of(space: Space, observations: Sequence[Observation], scales: Scales = SCALES) -> "Posterior":
         """Return the posterior after these observations."""
-        kernel = Kernel.of(space, space.physics, scales)
         ran = [o for o in observations if o.ran]
+        # the first run sets the machine's common factor, whatever the calibration expected of it
+        kernel = Kernel.of(space, space.physics, replace(scales, offset=UNKNOWN) if ran else scales)
         failed = [o for o in observations if o.failure]
         rows = np.array([o.candidate for o in ran], dtype=np.int64)
         seconds = np.log([o.seconds or math.nan for o in ran])
@@ -62,7 +67,8 @@ class Posterior:
         values = seconds - predicted[rows]
         usual = _usual(kernel, rows, values, risk(space.traits, SLOW, [], [])[rows])
         belief = Gaussian.of(kernel, rows[usual], values[usual], np.full(int(usual.sum()), scales.noise))
-        mean, std = predicted + belief.mean, np.sqrt(belief.variance + scales.noise**2)
+        spread = _spread(belief, int(usual.sum()))
+        mean, std = predicted + belief.mean, np.sqrt(spread * belief.variance + scales.noise**2)
         outliers = tuple(dict.fromkeys(rows[~usual].tolist()))
         slow = risk(space.traits, SLOW, rows[~usual].tolist(), rows[usual].tolist())
         broken = risk(space.traits, BROKEN, [o.candidate for o in failed if o.failure != "oom"], rows.tolist())
@@ -105,6 +111,17 @@ class Posterior:
         return float(np.max(gains(self), initial=0.0))
 
 
+def _spread(belief: Gaussian, runs: int) -> float:
+    """Return the factor on the variance of a machine's residuals that its runs tell: the mean under an inverse gamma prior."""
+    return (FREEDOM + belief.misfit) / (FREEDOM + runs - 1) if runs > 1 else 1.0
+
+
+def _student(value: Floats, square: Floats, freedom: float) -> Floats:
+    """Return the logarithm of the density of Student's distribution, with this square of its scale."""
+    constant = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - 0.5 * math.log(freedom * math.pi)
+    return constant - 0.5 * np.log(square) - (freedom + 1) / 2 * np.log1p(value**2 / (freedom * square))
+
+
 def _usual(kernel: Kernel, rows: Ints, values: Floats, slow: Floats) -> Mask:
     """Return which runs are normal measurements. The run that a slow mode explains best is taken out first, until none is left that the
     others do not explain better."""
@@ -112,12 +129,14 @@ def _usual(kernel: Kernel, rows: Ints, values: Floats, slow: Floats) -> Mask:
     if not len(rows):
         return usual
     shared = kernel.between(rows)[rows] + kernel.noise**2 * np.eye(len(rows))
-    while usual.any():
+    while usual.sum() > 1:  # of a single run, nobody knows whether it was slow or the machine is
         inside = np.flatnonzero(usual)
         inverse = np.linalg.inv(shared[np.ix_(inside, inside)])
         variance = 1 / np.diag(inverse)
         beyond = variance * (inverse @ values[inside])  # by how much each run exceeds what the other runs predict for it
-        normal = -0.5 * beyond**2 / variance - 0.5 * np.log(2 * np.pi * variance)
+        freedom = FREEDOM + len(inside) - 2
+        others = float(values[inside] @ inverse @ values[inside]) - beyond**2 / variance
+        normal = _student(beyond, variance * (FREEDOM + others) / freedom, freedom)
         in_mode = np.log(slow[inside] / (1 - slow[inside])) - np.log(SLOWDOWN) - (beyond - SLOWER) / SLOWDOWN
         odds = np.where(beyond > SLOWER, in_mode - normal, -np.inf)
         worst = int(np.argmax(odds))

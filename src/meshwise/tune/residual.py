@@ -22,17 +22,17 @@ class Scales:
 
     offset: float = OFFSET
     """Of a factor that all runs of a machine share."""
-    physics: float = 1.0
+    physics: float = 0.34
     """Factor on the widths of the coefficients of the cost model."""
-    use: float = 0.03
+    use: float = 0.02
     """Of the step where an axis is in use, or a choice is taken."""
-    doubling: float = 0.01
+    doubling: float = 0.008
     """Of the slope along an axis, per doubling."""
-    smooth: float = 0.057
+    smooth: float = 0.063
     """Of a smooth function of all axes."""
-    length: float = 0.95
+    length: float = 1.07
     """Distance over which that function varies: doublings of an axis."""
-    own: float = 0.03
+    own: float = 0.029
     """Of what is peculiar to one candidate."""
     noise: float = 0.02
     """Between two runs of the same candidate."""
@@ -99,6 +99,8 @@ class Gaussian:
     rows: Ints
     mean: Floats
     variance: Floats
+    misfit: float
+    """Sum of the squares of the measurements in standard deviations of the prior, which is their number on average."""
     basis: Floats
     """One row per measurement: the covariance of two candidates is the prior's less the product of their columns."""
 
@@ -106,12 +108,15 @@ class Gaussian:
     def of(kernel: Kernel, rows: Ints, values: Floats, noise: Floats) -> "Gaussian":
         """Condition the prior, whose mean is zero, on `values` measured at `rows` with these standard deviations."""
         if not len(rows):
-            return Gaussian(kernel, rows, np.zeros(len(kernel.variance)), kernel.variance, np.zeros((0, len(kernel.variance))))
+            return Gaussian(
+                kernel, rows, np.zeros(len(kernel.variance)), kernel.variance, 0.0, np.zeros((0, len(kernel.variance)))
+            )
         shared = kernel.between(rows)
         lower = np.linalg.cholesky(shared[rows] + np.diag(noise**2))
         basis = np.linalg.solve(lower, shared.T)
-        mean = basis.T @ np.linalg.solve(lower, values)
-        return Gaussian(kernel, rows, mean, np.maximum(0.0, kernel.variance - np.einsum("ij,ij->j", basis, basis)), basis)
+        whitened = np.linalg.solve(lower, values)
+        variance = np.maximum(0.0, kernel.variance - np.einsum("ij,ij->j", basis, basis))
+        return Gaussian(kernel, rows, basis.T @ whitened, variance, float(whitened @ whitened), basis)
 
     def covariance(self, rows: Ints) -> Floats:
         """Return the covariance of every candidate (rows) with some of them (columns)."""

@@ -26,8 +26,9 @@ class Prior:
     weight: float = 1.0
 
 
-SLOW = Prior(usual=0.005, means={ACROSS_PP: 0.2})
-"""Slow modes. Pipelines across nodes: 24% and 30% of nanotron's runs, none of BLOOM's; 0.4% of all other runs."""
+SLOW = Prior(usual=0.001, means={ACROSS_PP: 0.2})
+"""Slow modes. Pipelines across nodes: 24% and 30% of nanotron's runs, none of BLOOM's; 0.4% of all other runs, which have four or five traits
+each."""
 BROKEN = Prior(usual=0.01)
 """Crashes and hangs: an assumption."""
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwise.calibrate.train.fit import SLOPE_STEP, memory_widths, widths_of, with_logs
+from meshwise.catalogue.calibrations import COEFFICIENTS, Calibration
 from meshwise.cost.axes import Bounds, layout_name
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.question import Question
@@ -168,7 +169,7 @@ class Space:
             traits=_traits(question, layouts)
             | {f"{name} {value}": np.ones(len(layouts), bool) for name, value in chosen.items()},
             slopes=_slopes(
-                question, layouts, widths_of(question.calibration), np.log(seconds), lambda q: np.log(evaluate(q, layouts).step)
+                question, layouts, _widths(question.calibration), np.log(seconds), lambda q: np.log(evaluate(q, layouts).step)
             ),
             memory_slopes=_slopes(question, layouts, memory_widths(), np.log(memory), lambda q: np.log(peak(q, layouts))),
             memory_spread=question.calibration.memory_spread,
@@ -255,6 +256,12 @@ class Space:
             which=np.concatenate([number + start for number, start in zip(numbers, first, strict=False)]),
             names=tuple(name for space in spaces for name in space.names),
         )
+
+
+def _widths(calibration: Calibration) -> dict[str, float]:
+    """Return the width of each coefficient. One that was fitted to this chip and framework on another machine is known as well as one that
+    was fitted to other machines of its level."""
+    return widths_of(replace(calibration, learned=COEFFICIENTS) if calibration.frameworks else calibration)
 
 
 def _matrix(columns: Mapping[str, Floats], rows: int) -> Floats:
