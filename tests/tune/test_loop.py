@@ -86,9 +86,9 @@ def killed_after(plan: TrainPlan, folder: Path, events: int) -> int:
     def work() -> None:
         write, count = Journal.write, 0
 
-        def writing(journal: Journal, event: dict[str, Any]) -> None:
+        def writing(self: Journal, event: dict[str, Any]) -> None:
             nonlocal count
-            write(journal, event)
+            write(self, event)
             count += 1
             if count == events:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -123,7 +123,7 @@ def test_a_launch_command_that_fails_is_shown_and_is_no_measurement(plan: TrainP
     with pytest.raises(UserError, match=r"exit code 1 before the run began.*invalid partition gpu"):
         tuned(plan, cluster, launch="echo 'sbatch: error: invalid partition gpu' >&2; false {script}")
     result = tuned(plan, cluster, runs=2)
-    assert [run.outcome for run in result.runs][0] == "left out"
+    assert result.runs[0].outcome == "left out"
     assert len(started(cluster)) == 2, "the failed launch has used up no run"
 
 
@@ -134,7 +134,11 @@ def test_a_log_that_cannot_be_read_is_left_out_and_the_loop_goes_on(plan: TrainP
     outcomes = [run.outcome for run in result.runs]
     assert outcomes[:4] == ["ok", "left out", "left out", "left out"]
     notes = [run.note for run in result.runs[1:4]]
-    words = ("no known format matches", "where the run has 8: the cluster or the launch files have changed", "times the peak of H100")
+    words = (
+        "no known format matches",
+        "where the run has 8: the cluster or the launch files have changed",
+        "times the peak of H100",
+    )
     assert [word for word, note in zip(words, notes, strict=True) if word not in note] == []
     rows = (cluster / "tune" / "measurement.jsonl").read_text().splitlines()
     assert len(rows) == sum(outcome != "left out" for outcome in outcomes)

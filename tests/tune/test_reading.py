@@ -10,7 +10,11 @@ from meshwise.errors import UserError
 from meshwise.tune.launch import End
 from meshwise.tune.reading import Expected, failure, measurement, outcome
 
-EIGHT = Expected({"n_gpus": 8.0, "dp": 8.0, "tp": 1.0, "pp": 1.0, "seq_len": 4096.0, "global_batch_seqs": 64.0}, {"gpu": "h100-sxm"}, "h100-sxm")
+EIGHT = Expected(
+    {"n_gpus": 8.0, "dp": 8.0, "tp": 1.0, "pp": 1.0, "seq_len": 4096.0, "global_batch_seqs": 64.0},
+    {"gpu": "h100-sxm"},
+    "h100-sxm",
+)
 STEP = "step: {n:2}  loss: 11.5  memory: 40.00GiB(50.00%)  tps: {tps:,.0f}  tflops: 1.00  mfu: 1.00%\n"
 TOKENS = 64 * 4096
 

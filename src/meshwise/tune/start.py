@@ -22,10 +22,9 @@ if TYPE_CHECKING:
 def start(ask: TuneAsk, plan: TrainPlan | ServePlan | None = None, *, say: Say, answer: Prompt) -> Tuned:
     """Tune a plan, or with --serve a model. `plan` stands for a plan.json."""
     plan = plan or _read(ask)
-    serving = ask.serve or isinstance(plan, ServePlan)
-    ask.check_way(serving=serving)
     if ask.serve and isinstance(plan, TrainPlan):
         raise UserError(f"--serve: {ask.what} is a plan for training; drop --serve, or plan with 'meshwise serve --out'")
+    ask.check_way(serving=not isinstance(plan, TrainPlan))
     return tune(_subject(ask, plan), ask, say=say, answer=answer)
 
 

@@ -197,16 +197,18 @@ class Training:
         # a scheduler ends the run only if the loop, which does so at --timeout, is no longer there
         name, hours = job_name(plan, number), (self.ask.timeout + GRACE) / 3600
         made = export(plan, self.program, self.launcher, name=name, hours=hours)
+        first = next(iter(made.files))
+        logs_itself = not first.endswith((".yaml", ".yml"))
+        if self.ask.launch and not self.ask.log and not logs_itself:
+            raise SetupError(
+                f"--launch {quoted(self.ask.launch)}: {first} cannot write its log into the folder; say how to read it: "
+                "--log 'kubectl logs --follow ...{name}...'"
+            )
         if self.ask.launch:
             _check_variables(made.files, self.ask.launch)
         paths = made.save(folder)
-        if not self.ask.log and self.ask.launch:
-            if paths[0].suffix in (".yaml", ".yml"):
-                raise SetupError(
-                    f"--launch {quoted(self.ask.launch)}: {paths[0].name} cannot write its log into the folder; say how to read it: "
-                    "--log 'kubectl logs --follow ...{name}...'"
-                )
-            files.write(paths[0], with_markers(made.files[paths[0].name], folder))
+        if self.ask.launch and not self.ask.log:
+            files.write(paths[0], with_markers(made.files[first], folder))
         return paths[0]
 
     # Reading.
