@@ -58,9 +58,8 @@ def main() -> None:
     for name, value in sorted(medians.items(), key=lambda pair: pair[1]):
         print(f"{value:.4f} s  {min(times[name]):.4f} to {max(times[name]):.4f}  {name}")
     for number, (name, regret) in enumerate(zip(chosen, regrets, strict=True)):
-        print(
-            f"repeat {number}: {name}, {regret:.1%} slower than the fastest (the planner's first: {medians[first[number]] / medians[best] - 1:.1%})"
-        )
+        before = medians[first[number]] / medians[best] - 1
+        print(f"repeat {number}: {name}, {regret:.1%} slower than the fastest (the planner's first: {before:.1%})")
     result = {
         "seconds": times,
         "chosen": chosen,

@@ -74,7 +74,7 @@ def test_measurements_are_a_table_that_validate_reads(plan: TrainPlan, cluster: 
 def test_a_loop_goes_on_with_the_runs_that_it_has(plan: TrainPlan, cluster: Path) -> None:
     first = tuned(plan, cluster, runs=2)
     again = tuned(plan, cluster, runs=3)
-    assert again.runs[:2] == first.runs
+    assert [(run.name, run.measured) for run in again.runs[:2]] == [(run.name, run.measured) for run in first.runs]
     assert started(cluster) == ["run-001", "run-002", "run-003"]
     assert tuned(plan, cluster, runs=3).stopped == "3 of 3 runs are done"
     assert len(started(cluster)) == 3
