@@ -14,7 +14,7 @@ from meshwise.catalogue import files
 from meshwise.errors import UserError, quoted
 from meshwise.run.callbacks import Say
 from meshwise.tune.ask import TuneAsk
-from meshwise.tune.choice import Pick, next_runs
+from meshwise.tune.choice import Pick, gain_left, next_runs
 from meshwise.tune.journal import FORMAT, Journal, Run, opened
 from meshwise.tune.launch import End, Job, launch_failed
 from meshwise.tune.observation import Observation
@@ -167,7 +167,7 @@ class Loop:
             if stopped:
                 return stopped
             posterior, seen = self.posterior(), self.observations()
-            gain = posterior.gain()
+            gain = gain_left(posterior)
             if any(not one.failure for one in seen) and gain < self.ask.gain:
                 return f"one more run is expected to save {gain:.2%} of the time, less than {self.ask.gain:.2%}"
             running = [self.subject.find(flight.run.candidate) for flight in self.flights]
@@ -297,7 +297,7 @@ class Loop:
         """Return a run's result beside its prediction, the time it lost, and the expected gain of one more run."""
         head = f"run {run.number}/{self.ask.runs}  {run.name}: "
         ran, posterior = [one for one in self.runs if one.ran and one.seconds], self.posterior()
-        more = f"one more run may save {posterior.gain():.2%}" if ran else "nothing measured yet"
+        more = f"one more run may save {gain_left(posterior):.2%}" if ran else "nothing measured yet"
         if run.failure:
             return f"{head}{run.failure} ({run.note}); {more}"
         best = min(ran, key=lambda one: one.seconds or 0.0)
@@ -357,7 +357,7 @@ class Loop:
             folder=self.journal.folder,
             runs=with_regret([_shown(run) for run in self.runs]),
             best=self.best(verdict) if verdict else None,
-            gain=posterior.gain(),
+            gain=gain_left(posterior),
             candidates=len(self.subject.space),
             stopped=stopped,
             lines=tuple(self.lines),
@@ -369,7 +369,7 @@ class Loop:
             return None
         row = posterior.best()
         low, high = posterior.interval(row, 0.9)
-        return Verdict(row, math.exp(posterior.measured[row]), low, high, posterior.gain(), len(ran))
+        return Verdict(row, math.exp(posterior.measured[row]), low, high, gain_left(posterior), len(ran))
 
     def best(self, verdict: Verdict) -> Best:
         space = self.subject.space
