@@ -1,9 +1,9 @@
-"""Find the scales of `tune`'s residual (src/meshwise/tune/residual.py) under which the built-in tables are most likely; and without each table.
+"""Find the scales of `tune`'s residual (src/meshwise/tune/residual.py): those under which the built-in tables are most likely.
 
-python benchmarks/tune_scales.py
+python benchmarks/tune_scales.py    print them, and those without each table
 
-Every row is predicted by a calibration that never saw its table. Rows in a slow mode, beyond twice the fastest of their group or 1.4 times the median ratio of
-measured to predicted time, are left out: `risk.py` is about those. Every table counts as at most forty rows.
+Every row is predicted by a calibration that never saw its table. Rows in a slow mode are left out, since `risk.py` is about those: beyond
+twice the fastest of their group, or 1.4 times the median ratio of measured to predicted time. A table counts as at most forty rows.
 """
 
 from collections.abc import Sequence

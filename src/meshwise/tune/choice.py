@@ -43,10 +43,8 @@ def gains(posterior: Posterior) -> Floats:
     fine = posterior.runs * (1 - posterior.slow)
     best = posterior.incumbent
     if best is None:
-        open_ = np.array([row not in posterior.tried for row in range(len(mean))])
-        gain = (
-            np.maximum(0.0, 1 - np.exp(mean - np.min(mean[open_], initial=math.inf)) / FIRST) * fine if open_.any() else 0 * mean
-        )
+        least = np.min(np.delete(mean, list(posterior.tried)), initial=math.inf)
+        gain = np.maximum(0.0, 1 - np.exp(mean - least) / FIRST) * fine
     else:
         z = (best - mean) / std
         saved = cast(Floats, ndtr(z)) - np.exp(np.minimum(mean - best + std**2 / 2, 50.0)) * cast(Floats, ndtr(z - std))

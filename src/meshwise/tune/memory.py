@@ -29,28 +29,37 @@ def fitting(space: Space, observations: Sequence[Observation]) -> Floats:
         own=math.sqrt(max(1e-6, space.memory_spread**2 - MEMORY_OFFSET**2) / 2),
     )
     kernel = Kernel.of(space, space.memory_physics, scales)
-    room = np.log(space.capacity / space.memory)
-    rows: list[int] = []
-    values: list[float] = []
-    noise: list[float] = []
-    belief = Gaussian.of(kernel, np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0))
     bounded = [o for o in observations if o.failure == "oom" or o.ran]
-    for observation in sorted(bounded, key=lambda o: o.memory is None):
-        row = observation.candidate
+    rows = np.array([o.candidate for o in bounded], dtype=np.int64)
+    values, noise = _measured(space, bounded, kernel.between(rows)[rows], scales.noise)
+    told = np.isfinite(noise)
+    belief = Gaussian.of(kernel, rows[told], values[told], noise[told])
+    return cast(Floats, ndtr((_room(space) - belief.mean) / np.sqrt(belief.variance + scales.noise**2)))
+
+
+def _room(space: Space) -> Floats:
+    """Return ln(capacity / predicted bytes)."""
+    return np.log(space.capacity / space.memory)
+
+
+def _measured(space: Space, bounded: Sequence[Observation], shared: Floats, precise: float) -> tuple[Floats, Floats]:
+    """Return ln(measured / predicted bytes) of each observation, and its standard deviation: infinite for a bound that says nothing. Bounds
+    take their place one after another, after what was measured. `shared`: the prior covariance between the observations."""
+    room = _room(space)
+    values, noise = np.zeros(len(bounded)), np.full(len(bounded), np.inf)
+    for i, observation in enumerate(bounded):
         if observation.memory is not None and observation.ran:
-            value, deviation = math.log(observation.memory / float(space.memory[row])), scales.noise
-        else:
-            site = _site(
-                float(belief.mean[row]), float(belief.variance[row]), float(room[row]), above=observation.failure == "oom"
-            )
-            if site is None:
-                continue
-            value, deviation = site
-        rows.append(row)
-        values.append(value)
-        noise.append(deviation)
-        belief = Gaussian.of(kernel, np.array(rows), np.array(values), np.array(noise))
-    return cast(Floats, ndtr((room - belief.mean) / np.sqrt(belief.variance + scales.noise**2)))
+            values[i], noise[i] = math.log(observation.memory / float(space.memory[observation.candidate])), precise
+    for i, observation in enumerate(bounded):
+        if math.isfinite(noise[i]):
+            continue
+        known = np.flatnonzero(np.isfinite(noise))
+        weights = np.linalg.solve(shared[np.ix_(known, known)] + np.diag(noise[known] ** 2), shared[known, i])
+        mean, variance = float(weights @ values[known]), float(shared[i, i] - weights @ shared[known, i])
+        site = _site(mean, variance, float(room[observation.candidate]), above=observation.failure == "oom")
+        if site is not None:
+            values[i], noise[i] = site
+    return values, noise
 
 
 def _site(mean: float, variance: float, bound: float, *, above: bool) -> tuple[float, float] | None:

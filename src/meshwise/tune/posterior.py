@@ -30,7 +30,8 @@ SLOWDOWN = 0.9
 UNKNOWN = 2.0
 """Standard deviation of the common factor of all runs, once there is one that shows it."""
 FREEDOM = 3.0
-"""Runs that the prior of the variance of residuals counts as: between groups of the built-in tables it differs by factors of 5 up and down."""
+"""Runs that the prior of the variance of residuals counts as: between groups of the built-in tables, it differs by a factor of 5 either
+way."""
 SLOWER = 0.2
 """Least ln(seconds / expected seconds) of such a run."""
 

@@ -76,7 +76,7 @@ class Replay:
         for i, (name, size) in enumerate(zip(self.groups, self.sizes, strict=True)):
             for each in self.strategies:
                 curve = {f"after_{n}": value for n, value in enumerate(each.regret[i].tolist(), 1)}
-                found.append({"group": name, "rows": size, "strategy": each.name} | curve)
+                found.append({"group": name, "rows": size, "strategy": each.name, **curve})
         return found
 
 
@@ -86,7 +86,7 @@ def replay(
     seeds: int = 20,
     calibration: str = "",
     fewest: int = FEWEST,
-    progress: Callable[[str], object] = len,
+    progress: Callable[[str], object] = lambda strategy: None,
     scales: Scales = SCALES,
 ) -> Replay:
     """Replay a table: the loop of `tune`, and its rivals. `progress` is told each strategy before it starts."""

@@ -27,8 +27,8 @@ class Prior:
 
 
 SLOW = Prior(usual=0.001, means={ACROSS_PP: 0.2})
-"""Slow modes. Pipelines across nodes: 24% and 30% of nanotron's runs, none of BLOOM's; 0.4% of all other runs, which have four or five traits
-each."""
+"""Slow modes. Pipelines across nodes: 24% and 30% of nanotron's runs, none of BLOOM's. All other runs: 0.4%, and each has four or five
+traits."""
 BROKEN = Prior(usual=0.01)
 """Crashes and hangs: an assumption."""
 
