@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import time
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,8 @@ def main() -> None:
     parser.add_argument("--out", default="")
     args = parser.parse_args()
     Path(args.folder).mkdir(parents=True, exist_ok=True)
+    if find_spec("scipy") is None:  # a bare machine with torch: everything but the calibration at the end works
+        Training.calibrated = lambda self, folder: "no calibration: scipy is not installed"
     # imported before the first fork, so that no child has to; nothing here touches the GPU
     from meshwise.workers.trainer import loop as _  # noqa: F401
 

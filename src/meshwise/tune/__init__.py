@@ -17,6 +17,7 @@ posterior   what measured runs say about all candidates, in closed form
 residual    effects that the cost model does not know, over the axes of the layout
 memory      the probability that a candidate fits, from memory that was measured or ran out
 risk        the probability that a candidate is broken or slow, from what it shares with others that were
+normal      the normal distribution over arrays
 choice      the next run: the one with the largest expected improvement
 replay      the same loop on a table of measured runs
 groups      rows of a table that a planner chooses among

@@ -182,9 +182,9 @@ class Serving:
         )
         path = replace(made, notes=(*made.notes, note)).save(folder / "plan.json")
         lines = [f"start: {line}" for line in made.commands.get(made.engine, ())]
-        return [f"{path}: the plan", *lines, self._calibrated(folder)]
+        return [f"{path}: the plan", *lines, self.calibrated(folder)]
 
-    def _calibrated(self, folder: Path) -> str:
+    def calibrated(self, folder: Path) -> str:
         """Fit the cost model of serving to the runs; say why where that is not possible."""
         rows = [row for path in sorted(folder.glob(f"run-*/{ROWS}")) for row in _rows(path)]
         if not rows:

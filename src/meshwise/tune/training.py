@@ -273,9 +273,9 @@ class Training:
             notes=(*self.plan.notes, note),
         )
         path = plan.save(folder / "plan.json")
-        return [f"{path}: the plan, its first layout as measured", self._calibrated(folder)]
+        return [f"{path}: the plan, its first layout as measured", self.calibrated(folder)]
 
-    def _calibrated(self, folder: Path) -> str:
+    def calibrated(self, folder: Path) -> str:
         """Fit the cost model to the runs. Too few rows, or a fit that is no better, is said and no error."""
         target = folder / "calibration.toml"
         timed = [row for row in read_rows(folder / "measurement.jsonl") if row.get("outcome") == "ok"]
