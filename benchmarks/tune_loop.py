@@ -16,7 +16,7 @@ from pathlib import Path
 import meshwise
 from meshwise.plan.fields import given
 from meshwise.tune.ask import TuneAsk
-from meshwise.tune.training import Training
+from meshwise.tune.loop.training import Training
 
 QUESTION = {"on": "1x2xcpu", "batch": "2x512", "framework": "meshwise", "fix": ["dp_replicate=1,pp=1,cp=1"]}
 

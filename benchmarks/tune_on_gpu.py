@@ -23,7 +23,7 @@ from meshwise.plan.fields import given
 from meshwise.run.train import launch
 from meshwise.run.train.ask import TrainRun
 from meshwise.tune.ask import TuneAsk
-from meshwise.tune.training import Training
+from meshwise.tune.loop.training import Training
 from meshwise.workers.trainer.report.rows import read_rows
 from meshwise.workers.trainer.settings import Settings
 
@@ -91,10 +91,21 @@ def compare(name: str, args: argparse.Namespace, until: float) -> dict[str, Any]
     best = min((value, text) for text, value in times.items() if value is not None)
     found = tuned.best.seconds if tuned.best else float("nan")
     result = {
-        "model": model, "batch": batch, "candidates": len(subject.space), "not_measured": left, "runs": [vars(run) for run in tuned.runs], "seconds": times,
-        "tuned": tuned.best.name if tuned.best else "", "tuned_seconds": found, "best": best[1], "best_seconds": best[0],
-        "regret": found / best[0] - 1, "gain_left": tuned.gain, "tune_took": took, "took": time.monotonic() - begun,
-    }  # fmt: skip
+        "model": model,
+        "batch": batch,
+        "candidates": len(subject.space),
+        "not_measured": left,
+        "runs": [vars(run) for run in tuned.runs],
+        "seconds": times,
+        "tuned": tuned.best.name if tuned.best else "",
+        "tuned_seconds": found,
+        "best": best[1],
+        "best_seconds": best[0],
+        "regret": found / best[0] - 1,
+        "gain_left": tuned.gain,
+        "tune_took": took,
+        "took": time.monotonic() - begun,
+    }
     print(
         f"{model}: tuned {result['tuned']} {found:.5f} s, best of {len(times)} {best[1]} {best[0]:.5f} s, regret {result['regret']:.2%}"
     )

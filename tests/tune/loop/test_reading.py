@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from meshwise.errors import UserError
-from meshwise.tune.launch import End
-from meshwise.tune.reading import Expected, failure, measurement, outcome
+from meshwise.tune.loop.launch import End
+from meshwise.tune.loop.reading import Expected, failure, measurement, outcome
 
 EIGHT = Expected(
     {"n_gpus": 8.0, "dp": 8.0, "tp": 1.0, "pp": 1.0, "seq_len": 4096.0, "global_batch_seqs": 64.0},

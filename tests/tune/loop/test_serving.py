@@ -10,8 +10,8 @@ from meshwise.errors import UserError
 from meshwise.plan.serve.plan import ServePlan
 from meshwise.run.serve import xllamacpp
 from meshwise.tune.ask import TuneAsk
-from meshwise.tune.launch import End
-from meshwise.tune.serving import Serving
+from meshwise.tune.loop.launch import End
+from meshwise.tune.loop.serving import Serving
 
 
 def subject(folder: Path, **words: object) -> Serving:

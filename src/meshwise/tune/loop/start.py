@@ -12,11 +12,12 @@ from meshwise.plan.train import plan as training_plans
 from meshwise.plan.train.plan import TrainPlan
 from meshwise.run.callbacks import Say
 from meshwise.tune.ask import TuneAsk
-from meshwise.tune.loop import Prompt, tune
-from meshwise.tune.result import Tuned
+from meshwise.tune.loop.by_hand import Prompt
+from meshwise.tune.loop.course import tune
+from meshwise.tune.loop.result import Tuned
 
 if TYPE_CHECKING:
-    from meshwise.tune.subject import Subject
+    from meshwise.tune.loop.subject import Subject
 
 
 def start(ask: TuneAsk, plan: TrainPlan | ServePlan | None = None, *, say: Say, answer: Prompt) -> Tuned:
@@ -30,10 +31,10 @@ def start(ask: TuneAsk, plan: TrainPlan | ServePlan | None = None, *, say: Say, 
 
 def _subject(ask: TuneAsk, plan: TrainPlan | ServePlan | None) -> "Subject":
     if isinstance(plan, TrainPlan):
-        from meshwise.tune.training import Training
+        from meshwise.tune.loop.training import Training
 
         return Training(plan, ask)
-    from meshwise.tune.serving import Serving
+    from meshwise.tune.loop.serving import Serving
 
     return Serving(plan, ask)
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwise.errors import UserError
-from meshwise.tune.journal import FILE, FORMAT, STATES, Journal, fold, opened
+from meshwise.tune.loop.journal import FILE, FORMAT, STATES, Journal, fold, opened
 
 
 def event(kind: str, number: int) -> dict[str, object]:

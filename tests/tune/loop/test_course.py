@@ -12,8 +12,8 @@ import pytest
 import meshwise
 from meshwise.errors import UserError
 from meshwise.plan.train.plan import TrainPlan
-from meshwise.tune.journal import Journal
-from meshwise.tune.result import Tuned
+from meshwise.tune.loop.journal import Journal
+from meshwise.tune.loop.result import Tuned
 from support import pretend_cluster
 
 pytestmark = pytest.mark.slow

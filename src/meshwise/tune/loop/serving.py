@@ -23,12 +23,12 @@ from meshwise.plan.serve.plan import ServePlan, make
 from meshwise.run.bench.ask import BenchAsk
 from meshwise.run.serve import report
 from meshwise.run.serve.deployment import ask_here, ask_of
-from meshwise.tune import reading
 from meshwise.tune.ask import TuneAsk, parse_options
-from meshwise.tune.launch import LOG, End, Job, filled, last_lines, with_markers
-from meshwise.tune.reading import Outcome
+from meshwise.tune.loop import reading
+from meshwise.tune.loop.launch import LOG, End, Job, filled, last_lines, with_markers
+from meshwise.tune.loop.reading import Outcome
+from meshwise.tune.loop.subject import Candidate, Verdict
 from meshwise.tune.space import Space
-from meshwise.tune.subject import Candidate, Verdict
 
 ENGINE_OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "llama.cpp": {"ubatch-size": ("256", "512", "1024", "2048"), "flash-attn": ("on", "off")},
