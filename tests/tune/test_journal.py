@@ -23,7 +23,9 @@ EVENTS = st.lists(st.builds(event, st.sampled_from([*STATES, "setting", "unheard
 
 @given(EVENTS)
 def test_a_run_never_goes_back_to_an_earlier_state(events: list[dict[str, object]]) -> None:
-    places = [{number: STATES.index(run.state) for number, run in fold(events[:length]).items()} for length in range(len(events) + 1)]
+    places = [
+        {number: STATES.index(run.state) for number, run in fold(events[:length]).items()} for length in range(len(events) + 1)
+    ]
     back = [
         (before, after)
         for before, after in zip(places, places[1:], strict=False)
@@ -52,7 +54,9 @@ def test_a_file_that_is_cut_off_anywhere_holds_every_whole_line(
     journal = Journal(folder)
     assert journal.runs == fold(complete)
     journal.add("chosen", run=99, setting="s", candidate={}, name="next")
-    assert Journal(folder).runs == fold([*complete, event("chosen", 99) | {"candidate": {}, "name": "next"}]), "what follows is whole"
+    assert Journal(folder).runs == fold([*complete, event("chosen", 99) | {"candidate": {}, "name": "next"}]), (
+        "what follows is whole"
+    )
 
 
 def _is_json(line: bytes) -> bool:

@@ -127,7 +127,10 @@ def test_the_markers_follow_the_header_of_a_batch_script(tmp_path: Path) -> None
 
 
 def test_placeholders_are_single_words_of_the_shell() -> None:
-    assert filled("sbatch --job-name {name} {script}", {"script": "/a b/x.sh", "name": "run;1"}) == "sbatch --job-name 'run;1' '/a b/x.sh'"
+    assert (
+        filled("sbatch --job-name {name} {script}", {"script": "/a b/x.sh", "name": "run;1"})
+        == "sbatch --job-name 'run;1' '/a b/x.sh'"
+    )
 
 
 def test_last_lines_are_one_line(tmp_path: Path) -> None:

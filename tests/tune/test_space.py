@@ -14,7 +14,9 @@ def test_the_space_holds_the_layout_that_the_planner_finds():
     found = search(question(), top=1)
     best = space().best
     assert np.isclose(space().seconds[best], found.cost.step[0])
-    assert found.layouts.row(0) in [space().layout(row) for row in np.flatnonzero(np.isclose(space().seconds, found.cost.step[0]))]
+    assert found.layouts.row(0) in [
+        space().layout(row) for row in np.flatnonzero(np.isclose(space().seconds, found.cost.step[0]))
+    ]
 
 
 def test_slopes_predict_what_a_moved_coefficient_does():

@@ -31,7 +31,7 @@ def fitting(space: Space, observations: Sequence[Observation]) -> Floats:
     kernel = Kernel.of(space, space.memory_physics, scales)
     bounded = [o for o in observations if o.failure == "oom" or o.ran]
     rows = np.array([o.candidate for o in bounded], dtype=np.int64)
-    values, noise = _measured(space, bounded, kernel.between(rows)[rows], scales.noise)
+    values, noise = _measured(space, bounded, kernel.among(rows), scales.noise)
     told = np.isfinite(noise)
     belief = Gaussian.of(kernel, rows[told], values[told], noise[told])
     return cast(Floats, ndtr((_room(space) - belief.mean) / np.sqrt(belief.variance + scales.noise**2)))
