@@ -1,4 +1,5 @@
-"""Replay `tune` on the built-in tables: time lost by number of runs against what is demanded, and beside rivals. Takes about twenty minutes with optuna.
+"""Replay `tune` on the built-in tables: time lost by number of runs, against what is demanded and beside rivals. With optuna, which takes
+most of it: about twenty minutes.
 
 python benchmarks/tune_replay.py            print the table
 python benchmarks/tune_replay.py --write    and put it into docs/tune.md

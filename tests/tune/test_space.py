@@ -5,9 +5,10 @@ import pytest
 
 from meshwise.errors import UserError
 from meshwise.plan.train.search import search
+from meshwise.tune.observation import Observation
 from meshwise.tune.posterior import Posterior
 from meshwise.tune.space import Space
-from tune.spaces import question, ran, space
+from tune.spaces import question, ran, seconds_with, space
 
 
 def test_the_space_holds_the_layout_that_the_planner_finds():
@@ -20,8 +21,6 @@ def test_the_space_holds_the_layout_that_the_planner_finds():
 
 
 def test_slopes_predict_what_a_moved_coefficient_does():
-    from tune.spaces import seconds_with
-
     widths = 0.05
     moved = np.log(seconds_with(2, {"matmul": -widths}) / space().seconds)
     slope = space().slopes["matmul"]
@@ -55,13 +54,7 @@ def test_a_space_of_words_and_numbers_learns_along_its_axes():
     batch, cache = np.repeat([8, 16, 32, 64], 2), ["on", "off"] * 4
     names = [f"{b} {c}" for b, c in zip(batch, cache, strict=True)]
     table = Space.of_table({"batch": batch.tolist(), "cache": cache}, np.ones(8), np.ones(8), 2.0, names)
-    seen = [ran_here(row, 1.0 if cache[row] == "on" else 1.2) for row in (0, 1, 6)]
+    seen = [Observation(row, 1.0 if cache[row] == "on" else 1.2) for row in (0, 1, 6)]
     mean = Posterior.of(table, seen).mean
     assert table.words(3) == "16 off"
     assert mean[3] > mean[2]
-
-
-def ran_here(row: int, seconds: float):
-    from meshwise.tune.observation import Observation
-
-    return Observation(row, seconds=seconds)

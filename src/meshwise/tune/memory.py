@@ -54,7 +54,8 @@ def _measured(space: Space, bounded: Sequence[Observation], shared: Floats, prec
         if math.isfinite(noise[i]):
             continue
         known = np.flatnonzero(np.isfinite(noise))
-        weights: Floats = np.linalg.solve(shared[np.ix_(known, known)] + np.diag(noise[known] ** 2), shared[known, i])
+        inside = shared[np.ix_(known, known)] + np.diag(noise[known] ** 2)
+        weights = np.linalg.solve(inside, shared[known, i].reshape(-1, 1))[:, 0]
         mean, variance = float(weights @ values[known]), float(shared[i, i] - weights @ shared[known, i])
         site = _site(mean, variance, float(room[observation.candidate]), above=observation.failure == "oom")
         if site is not None:
