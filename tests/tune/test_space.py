@@ -16,7 +16,7 @@ def test_the_space_holds_the_layout_that_the_planner_finds():
     best = space().best
     assert np.isclose(space().seconds[best], found.cost.step[0])
     assert found.layouts.row(0) in [
-        space().layout(row) for row in np.flatnonzero(np.isclose(space().seconds, found.cost.step[0]))
+        space().layout(int(row)) for row in np.flatnonzero(np.isclose(space().seconds, found.cost.step[0]))
     ]
 
 

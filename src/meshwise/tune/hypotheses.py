@@ -2,7 +2,7 @@
 
 Under each hypothesis, as under none, the distribution of all candidates is known in closed form, and so is the probability of the measured
 runs. The posterior is the mean over the hypotheses, weighted by that probability. So an effect that no formula knows is believed as soon as
-two runs with a trait and one without it agree on it better than chance.
+two runs with a trait and two without it agree on it better than chance.
 """
 
 from collections.abc import Mapping
@@ -21,6 +21,8 @@ EFFECT = 0.3
 FREEDOM = 3.0
 """Runs that the prior of the variance of residuals counts as: between groups of the built-in tables, it differs by a factor of 5 either
 way."""
+FEWEST = 2
+"""Runs with a trait, and without it, that tell its effect from what is peculiar to one run."""
 NEGLIGIBLE = 0.01
 """A hypothesis with less than this weight is left out of the mean."""
 
@@ -41,7 +43,9 @@ def mixture(kernel: Kernel, traits: Mapping[str, Mask], rows: Ints, values: Floa
     """Return the mean over hypotheses, given ln(measured / predicted) of runs of some rows."""
     noise = np.full(len(rows), kernel.noise)
     kernels = {"": kernel} | {
-        name: kernel.with_effect(EFFECT * mask) for name, mask in traits.items() if 0 < np.sum(mask[rows]) < len(rows)
+        name: kernel.with_effect(EFFECT * mask)
+        for name, mask in traits.items()
+        if FEWEST <= np.sum(mask[rows]) <= len(rows) - FEWEST
     }
     prior = {name: UNKNOWN_EFFECT / max(1, len(kernels) - 1) if name else 1 - UNKNOWN_EFFECT for name in kernels}
     evidence = {name: np.log(prior[name]) + _evidence(each, rows, values) for name, each in kernels.items()}

@@ -55,7 +55,7 @@ def _measured(space: Space, bounded: Sequence[Observation], shared: Floats, prec
             continue
         known = np.flatnonzero(np.isfinite(noise))
         inside = shared[np.ix_(known, known)] + np.diag(noise[known] ** 2)
-        weights = np.linalg.solve(inside, shared[known, i].reshape(-1, 1))[:, 0]
+        weights = cast(Floats, np.linalg.solve(inside, shared[known, i]))
         mean, variance = float(weights @ values[known]), float(shared[i, i] - weights @ shared[known, i])
         site = _site(mean, variance, float(room[observation.candidate]), above=observation.failure == "oom")
         if site is not None:
