@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from meshwise.run.train.generate import Generated
     from meshwise.run.train.start import SweepResult, TrainResult
     from meshwise.run.train.submit import Submitted
-    from meshwise.tune.loop import Prompt
+    from meshwise.tune.loop.by_hand import Prompt
+    from meshwise.tune.loop.result import Tuned
     from meshwise.tune.replay import Replay
-    from meshwise.tune.result import Tuned
 
 P = ParamSpec("P")
 Asked = TypeVar("Asked", bound=Ask)
@@ -372,7 +372,7 @@ def tune(
     ask = given(TuneAsk, {"what": str(what) if named else "plan", **words})
     if ask.replay:
         raise UserError(f"a table is replayed with replay({ask.replay!r})")
-    from meshwise.tune.start import start
+    from meshwise.tune.loop.start import start
 
     return start(ask, None if named else what, say=say, answer=answer)
 

@@ -3,9 +3,9 @@
 import re
 from typing import ClassVar
 
-from meshwise import units
 from meshwise.errors import UserError, quoted
 from meshwise.plan.fields import FLAG, SHARE, TEXT, Ask, Kind, asked, choice, number, question, whole
+from meshwise.run.train.ask import TIME
 
 PROGRAM = "How runs are started and read"
 BUDGET = "When to stop"
@@ -28,14 +28,6 @@ def _command(value: str) -> str:
     return value.strip()
 
 
-def _time(value: str | float) -> float:
-    minutes = isinstance(value, str) and value.endswith("m") and value[:-1].isdecimal()
-    seconds = units.parse(f"{value}in" if minutes else value, "seconds")  # people type 10m
-    if seconds < 1:
-        raise UserError(f"{quoted(value)}: expected at least 1s")
-    return seconds
-
-
 def parse_options(text: str) -> dict[str, tuple[str, ...]]:
     """Read 'compile=no,yes precision=bf16,fp8': values by option, in order."""
     found: dict[str, tuple[str, ...]] = {}
@@ -56,7 +48,6 @@ def _options(value: str) -> str:
 
 
 COMMAND: Kind[str, str] = Kind(_command, str, "COMMAND")
-TIME: Kind[str | float, float] = Kind(_time, lambda value: units.exactly(value, "seconds"), "TIME")
 OPTIONS: Kind[str, str] = Kind(_options, str, "OPTION=VALUES...")
 
 

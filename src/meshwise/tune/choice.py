@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
-from scipy.special import ndtr  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
 from meshwise.cost.layout import Floats
+from meshwise.tune.normal import below
 from meshwise.tune.observation import Observation
 from meshwise.tune.posterior import Posterior
 from meshwise.tune.residual import SCALES, Scales
@@ -47,7 +47,7 @@ def gains(posterior: Posterior) -> Floats:
         gain = np.maximum(0.0, 1 - np.exp(mean - least) / FIRST) * fine
     else:
         z = (best - mean) / std
-        saved = cast(Floats, ndtr(z)) - np.exp(np.minimum(mean - best + std**2 / 2, 50.0)) * cast(Floats, ndtr(z - std))
+        saved = below(z) - np.exp(np.minimum(mean - best + std**2 / 2, 50.0)) * below(z - std)
         gain = np.maximum(0.0, saved) * fine
     gain[list(posterior.tried)] = 0.0
     return gain
@@ -106,7 +106,7 @@ def _why(posterior: Posterior, row: int, gain: float) -> str:
     best = posterior.incumbent
     if best is None:
         return "the least expected time of all candidates"
-    faster = float(ndtr((best - posterior.mean[row]) / posterior.std[row])) * float(
+    faster = float(below((best - posterior.mean[row]) / posterior.std[row])) * float(
         posterior.runs[row] * (1 - posterior.slow[row])
     )
     return f"faster than the best so far with a probability of {faster:.0%}; expected gain {gain:.2%}"

@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from typing import cast
 
 import numpy as np
-from scipy.special import ndtr  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
 from meshwise.calibrate.train.joint import MEMORY_OFFSET
 from meshwise.cost.layout import Floats
+from meshwise.tune.normal import below
 from meshwise.tune.observation import Observation
 from meshwise.tune.residual import Gaussian, Kernel, Scales
 from meshwise.tune.space import Space
@@ -34,7 +33,7 @@ def fitting(space: Space, observations: Sequence[Observation]) -> Floats:
     values, noise = _measured(space, bounded, kernel.among(rows), scales.noise)
     told = np.isfinite(noise)
     belief = Gaussian.of(kernel, rows[told], values[told], noise[told])
-    return cast(Floats, ndtr((_room(space) - belief.mean) / np.sqrt(belief.variance + scales.noise**2)))
+    return below((_room(space) - belief.mean) / np.sqrt(belief.variance + scales.noise**2))
 
 
 def _room(space: Space) -> Floats:

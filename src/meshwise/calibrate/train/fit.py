@@ -11,7 +11,6 @@ from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import lsq_linear  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
 from meshwise.calibrate.score import LeaveOut
 from meshwise.calibrate.train.cases import Case
@@ -303,6 +302,9 @@ def newton_step(slope: Floats, residuals: Floats, room: Floats, damping: float) 
 
     Each row counts as the parabola that touches its loss from above, so a step that lowers their sum lowers the loss.
     """
+    # what only predicts, or reads the widths of coefficients, need not wait for this import
+    from scipy.optimize import lsq_linear  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
+
     share = _outlyingness(residuals, len(room)) ** -0.25
     tilted, aimed = slope * share[:, None], residuals * share
     held = np.diag(np.sqrt(damping * np.sum(tilted**2, axis=0)))

@@ -68,7 +68,7 @@ def _sweep(value: str | None) -> str | None:
 
 
 _BATCH: "Kind[str | int, str | int]" = Kind(_batch, str, "BATCH")
-_TIME: Kind[str | float, float] = Kind(_time, lambda value: units.exactly(value, "seconds"), "TIME")
+TIME: Kind[str | float, float] = Kind(_time, lambda value: units.exactly(value, "seconds"), "TIME")
 _PROFILE: Kind[str, str] = Kind(_profile, str, "START:COUNT")
 _TRACK: Kind[str, str] = Kind(_track, str, "NAMES")
 _SWEEP: Kind[str | None, str | None] = Kind(_sweep, str, "AXIS=VALUES...")
@@ -188,7 +188,7 @@ class TrainRun(Ask):
         group=FAILURES,
     )  # fmt: skip
     timeout: float = asked(
-        default="10min", converter=_TIME, help="End the run after this long without progress, and name the slowest rank.",
+        default="10min", converter=TIME, help="End the run after this long without progress, and name the slowest rank.",
         group=FAILURES,
     )  # fmt: skip
     on_nan: str = asked(

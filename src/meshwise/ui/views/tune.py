@@ -9,7 +9,7 @@ from meshwise.ui.views.tables import Column, fitted, heading, wrapped
 from meshwise.units import GIB
 
 if TYPE_CHECKING:
-    from meshwise.tune.result import Tuned, TunedRun
+    from meshwise.tune.loop.result import Tuned, TunedRun
 
 
 def tune_view(tuned: "Tuned", width: int) -> RenderableType:

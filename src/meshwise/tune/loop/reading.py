@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from meshwise.audit import report
 from meshwise.audit.figures import Figures
@@ -13,9 +13,9 @@ from meshwise.audit.logs import detect
 from meshwise.audit.logs.run import Reading, Run
 from meshwise.errors import UserError
 from meshwise.run.train.start import OUT_OF_MEMORY
-from meshwise.tune.launch import End, last_lines, tail
+from meshwise.tune.loop.launch import End, last_lines, tail
+from meshwise.tune.observation import Failure
 
-Failure = Literal["", "oom", "crash", "hang", "timeout"]
 MEMORY_WORDS = (*OUT_OF_MEMORY, "resource_exhausted", "oom-kill", "oom_kill", "std::bad_alloc", "out_of_memory")
 """How programs, Linux and Slurm report that memory ran out, in lower case."""
 HANG_WORDS = (

@@ -30,12 +30,12 @@ from meshwise.plan.train.plan import TrainPlan
 from meshwise.run.train import failure as failures
 from meshwise.run.train import launch as own_launch
 from meshwise.run.train.ask import TrainRun
-from meshwise.tune import columns, reading
 from meshwise.tune.ask import TuneAsk, parse_options
-from meshwise.tune.launch import LOG, End, Job, filled, with_markers
-from meshwise.tune.reading import Expected, Outcome
+from meshwise.tune.loop import columns, reading
+from meshwise.tune.loop.launch import LOG, End, Job, filled, with_markers
+from meshwise.tune.loop.reading import Expected, Outcome
+from meshwise.tune.loop.subject import Candidate, SetupError, Verdict
 from meshwise.tune.space import Space
-from meshwise.tune.subject import Candidate, SetupError, Verdict
 from meshwise.workers.trainer.report.rows import read_rows
 
 OWN = "meshwise"
@@ -46,6 +46,8 @@ SET_HERE = ("STEPS", "TRAIN_ITERS", "TRAIN_SAMPLES", "OUT", "OUTPUT_DIR", "CHECK
 """Variables of exported scripts that the loop sets for each run."""
 BY_LAUNCHER = ("MASTER_ADDR", "NODE_RANK")
 """Variables that differ from node to node: the launch command sets them."""
+GRACE = 600.0
+"""Seconds beyond --timeout that a scheduler gives a run. Exported Slurm scripts ask to be requeued two minutes before their limit."""
 FEWEST = 3
 """Measured runs from which on a calibration is fitted."""
 EAGER = "torchtitan"
@@ -192,18 +194,21 @@ class Training:
 
     def _exported(self, plan: TrainPlan, number: int, folder: Path) -> Path:
         """Write the launch files of another program, and return the one that starts it."""
-        name, hours = job_name(plan, number), self.ask.timeout / 3600
+        # a scheduler ends the run only if the loop, which does so at --timeout, is no longer there
+        name, hours = job_name(plan, number), (self.ask.timeout + GRACE) / 3600
         made = export(plan, self.program, self.launcher, name=name, hours=hours)
+        first = next(iter(made.files))
+        logs_itself = not first.endswith((".yaml", ".yml"))
+        if self.ask.launch and not self.ask.log and not logs_itself:
+            raise SetupError(
+                f"--launch {quoted(self.ask.launch)}: {first} cannot write its log into the folder; say how to read it: "
+                "--log 'kubectl logs --follow ...{name}...'"
+            )
         if self.ask.launch:
             _check_variables(made.files, self.ask.launch)
         paths = made.save(folder)
-        if not self.ask.log and self.ask.launch:
-            if paths[0].suffix in (".yaml", ".yml"):
-                raise SetupError(
-                    f"--launch {quoted(self.ask.launch)}: {paths[0].name} cannot write its log into the folder; say how to read it: "
-                    "--log 'kubectl logs --follow ...{name}...'"
-                )
-            files.write(paths[0], with_markers(made.files[paths[0].name], folder))
+        if self.ask.launch and not self.ask.log:
+            files.write(paths[0], with_markers(made.files[first], folder))
         return paths[0]
 
     # Reading.
@@ -268,9 +273,9 @@ class Training:
             notes=(*self.plan.notes, note),
         )
         path = plan.save(folder / "plan.json")
-        return [f"{path}: the plan, its first layout as measured", self._calibrated(folder)]
+        return [f"{path}: the plan, its first layout as measured", self.calibrated(folder)]
 
-    def _calibrated(self, folder: Path) -> str:
+    def calibrated(self, folder: Path) -> str:
         """Fit the cost model to the runs. Too few rows, or a fit that is no better, is said and no error."""
         target = folder / "calibration.toml"
         timed = [row for row in read_rows(folder / "measurement.jsonl") if row.get("outcome") == "ok"]

@@ -20,9 +20,9 @@ class TunedRun:
     memory: float | None
     outcome: str
     """ok, oom, crash, hang, timeout, or left out."""
-    regret: float | None
+    regret: float | None = None
     """Time lost against the fastest measured run of all, as a share."""
-    best: float | None
+    best: float | None = None
     """The fastest measured so far, this run included."""
     note: str = ""
 

@@ -1,28 +1,27 @@
 """The loop: finish the runs of the journal, learn from all of them, choose the next, start it, wait; stop when more would not pay."""
 
 import json
-import math
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from meshwise import units
 from meshwise.catalogue import files
-from meshwise.errors import UserError, quoted
+from meshwise.errors import UserError
 from meshwise.run.callbacks import Say
 from meshwise.tune.ask import TuneAsk
-from meshwise.tune.choice import Pick, next_runs
-from meshwise.tune.journal import FORMAT, Journal, Run, opened
-from meshwise.tune.launch import End, Job, launch_failed
-from meshwise.tune.observation import Observation
+from meshwise.tune.choice import Pick, gain_left, next_runs
+from meshwise.tune.loop import by_hand, ending
+from meshwise.tune.loop.by_hand import Prompt
+from meshwise.tune.loop.history import History, shown
+from meshwise.tune.loop.journal import FORMAT, Journal, Run, opened
+from meshwise.tune.loop.launch import End, Job, launch_failed
+from meshwise.tune.loop.reading import Outcome
+from meshwise.tune.loop.result import Tuned
+from meshwise.tune.loop.subject import SetupError, Subject
 from meshwise.tune.posterior import Posterior
-from meshwise.tune.reading import Outcome
-from meshwise.tune.result import Best, Tuned, TunedRun, with_regret
-from meshwise.tune.subject import SetupError, Subject, Verdict
-from meshwise.units import GIB
 
 POLL = 0.25
 """Seconds between looks at the files of running runs."""
@@ -32,11 +31,8 @@ HOPELESS = 3
 """Runs in a row without a measurement, where none was ever measured, after which the loop stops: the setup is wrong, not the layout."""
 REFUSED = 100
 """Candidates that a program refuses, after which the loop stops."""
-FAILURES = ("oom", "crash", "hang", "timeout")
-SKIP = "skip"
-
-Prompt = Callable[[str], str]
-"""Asks a person, and returns what was typed; EOFError where nobody answers."""
+VAIN = ("crash", "hang", "timeout")
+"""Failures that a wrong setup may explain as well as a layout."""
 
 
 @dataclass
@@ -67,24 +63,14 @@ class Loop:
     """Runs in a row without a measurement."""
     asked: float = 0.0
 
-    # The runs so far.
+    @cached_property
+    def history(self) -> History:
+        return History(self.subject, self.journal)
 
     @property
     def runs(self) -> list[Run]:
         """The runs of this question."""
-        return [run for run in self.journal.runs.values() if run.setting == self.subject.setting]
-
-    def observations(self) -> list[Observation]:
-        """Return the runs that were measured, or failed in a way that teaches something."""
-        found: list[Observation] = []
-        for run in self.runs:
-            row = self.subject.find(run.candidate) if run.state == "measured" else None
-            if row is not None:
-                found.append(Observation(row, None if run.failure else run.seconds, run.memory, run.failure))  # pyright: ignore[reportArgumentType]
-        return found
-
-    def posterior(self) -> Posterior:
-        return Posterior.of(self.subject.space, self.observations())
+        return self.history.runs
 
     # The course of a tuning.
 
@@ -106,12 +92,11 @@ class Loop:
             for flight in self.flights:
                 self.say(f"run {flight.run.number} goes on in {flight.job.folder}; the same command waits for it")
             raise
-        return self.result(stopped)
+        return ending.result(self.history, stopped, self.lines)
 
     def begin(self) -> None:
         """Note the question in the journal. Runs of another question stay in it, and out of the fit."""
-        known, now = self.journal.settings(), self.subject.setting
-        others = [run for run in self.journal.runs.values() if run.setting != now]
+        known, now, others = self.journal.settings(), self.subject.setting, self.history.others
         if others:
             count = f"{len(others)} earlier run{'s' * (len(others) > 1)} in {self.journal.folder}"
             self.tell(
@@ -166,8 +151,8 @@ class Loop:
             stopped = self.spent()
             if stopped:
                 return stopped
-            posterior, seen = self.posterior(), self.observations()
-            gain = posterior.gain()
+            posterior, seen = self.history.posterior(), self.history.observations()
+            gain = gain_left(posterior)
             if any(not one.failure for one in seen) and gain < self.ask.gain:
                 return f"one more run is expected to save {gain:.2%} of the time, less than {self.ask.gain:.2%}"
             running = [self.subject.find(flight.run.candidate) for flight in self.flights]
@@ -204,7 +189,7 @@ class Loop:
             why=pick.why,
         )
         run = self.journal.runs[number]
-        self.say(f"run {number}/{self.ask.runs}  {run.name}: {_time(run.predicted)} expected; {run.why}")
+        self.say(f"run {number}/{self.ask.runs}  {run.name}: {shown(run.predicted)} expected; {run.why}")
         self.start(run, job)
 
     def start(self, run: Run, job: Job) -> None:
@@ -221,7 +206,11 @@ class Loop:
     def wait(self) -> None:
         """Wait until at least one run has ended, and record it."""
         if self.ask.by_hand:
-            self.record_answer(self.flights[0])
+            flight = self.flights[0]
+            outcome = by_hand.ask(self.subject, self.row(flight.run), flight.run, flight.job.folder, self.say, self.answer)
+            self.flights.remove(flight)
+            self.journal.add("ended", run=flight.run.number, end=asdict(End("exit")))
+            self.record(flight.run, outcome)
             return
         while True:
             self.ask_queue()
@@ -271,15 +260,15 @@ class Loop:
                 row=table_row,
             )  # fmt: skip
             self.write_table()
-            self.say(self.sentence(self.journal.runs[run.number]))
-        vain = bool(outcome.rejected) or outcome.failure in ("crash", "hang", "timeout")
+            self.say(self.history.sentence(self.journal.runs[run.number], self.ask.runs))
+        vain = bool(outcome.rejected) or outcome.failure in VAIN
         self.in_vain = self.in_vain + 1 if vain else 0
         if self.in_vain >= HOPELESS and not any(one.ran for one in self.runs):
             self.give_up(outcome)
 
     def give_up(self, outcome: Outcome) -> None:
         """Leave out runs that failed before any succeeded: what they have in common is not their layout."""
-        failed = [run for run in self.runs if run.state == "measured" and run.failure in ("crash", "hang", "timeout")]
+        failed = [run for run in self.runs if run.state == "measured" and run.failure in VAIN]
         for run in failed:
             self.journal.add("rejected", run=run.number, note=f"{run.failure}, before any run succeeded", end={"how": "launch"})
         raise UserError(
@@ -292,117 +281,6 @@ class Loop:
         rows = [event["row"] for event in self.journal.events if event.get("event") == "measured" and event["run"] in left]
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         files.write(self.journal.folder / "measurement.jsonl", text)
-
-    def sentence(self, run: Run) -> str:
-        """Return a run's result beside its prediction, the time it lost, and the expected gain of one more run."""
-        head = f"run {run.number}/{self.ask.runs}  {run.name}: "
-        ran, posterior = [one for one in self.runs if one.ran and one.seconds], self.posterior()
-        more = f"one more run may save {posterior.gain():.2%}" if ran else "nothing measured yet"
-        if run.failure:
-            return f"{head}{run.failure} ({run.note}); {more}"
-        best = min(ran, key=lambda one: one.seconds or 0.0)
-        lost = (run.seconds or 0.0) / (best.seconds or 1.0) - 1
-        place = "the best so far" if best.number == run.number else f"{lost:.1%} slower than the best so far, run {best.number}"
-        if self.subject.find(run.candidate) in posterior.outliers:
-            place += ", far slower than runs like it (a slow mode, which counts against what it shares with others)"
-        memory = f", {run.memory / GIB:.2f} GiB" if run.memory else ""
-        expected = f" ({run.predicted_memory / GIB:.2f} expected)" if memory and run.predicted_memory else ""
-        return f"{head}{_time(run.seconds)} measured, {_time(run.predicted)} expected{memory}{expected}; {place}; {more}"
-
-    # By hand.
-
-    def record_answer(self, flight: Flight) -> None:
-        """Ask for the log of a run, until the answer can be used."""
-        run, folder = flight.run, flight.job.folder
-        for line in (*self.subject.words(self.row(run)), f"its files are in {folder}"):
-            self.say(f"  {line}")
-        while True:
-            text = self.answer(f"run {run.number}: its log, its time ('3.2s'), {', '.join(FAILURES)}, or {SKIP}: ").strip()
-            try:
-                outcome = self.understood(flight, text)
-                break
-            except UserError as error:
-                self.say(f"{error}")
-        self.flights.remove(flight)
-        self.journal.add("ended", run=run.number, end=asdict(End("exit")))
-        self.record(run, outcome)
-
-    def understood(self, flight: Flight, text: str) -> Outcome:
-        """Return the result that a person typed. UserError where it cannot be understood."""
-        if text == SKIP:
-            return Outcome(rejected="skipped")
-        if text in FAILURES:
-            return Outcome(failure=text, note="as told")  # pyright: ignore[reportArgumentType]
-        if Path(text).expanduser().is_file():
-            return self.subject.read_log(self.row(flight.run), Path(text).expanduser())
-        try:
-            return Outcome(seconds=units.parse(text, "seconds"), note="as told")
-        except UserError:
-            raise UserError(
-                f"{quoted(text)} is no file, no time such as 3.2s, and none of {', '.join(FAILURES)}, {SKIP}"
-            ) from None
-
-    # The end.
-
-    def result(self, stopped: str) -> Tuned:
-        """Write the plan and the calibration, and return everything."""
-        posterior, ran = self.posterior(), [run for run in self.runs if run.ran and run.seconds]
-        verdict = self.verdict(posterior, ran) if ran else None
-        if verdict:
-            order = [int(row) for row in np.argsort(posterior.mean)[: 1 + REFUSED]]
-            self.lines += self.subject.finish(self.journal.folder, verdict, order)
-        return Tuned(
-            title=self.subject.title,
-            unit=self.subject.unit,
-            folder=self.journal.folder,
-            runs=with_regret([_shown(run) for run in self.runs]),
-            best=self.best(verdict) if verdict else None,
-            gain=posterior.gain(),
-            candidates=len(self.subject.space),
-            stopped=stopped,
-            lines=tuple(self.lines),
-        )
-
-    def verdict(self, posterior: Posterior, ran: list[Run]) -> Verdict | None:
-        """Return the fastest candidate that was measured; None where none of them is a candidate any more."""
-        if not posterior.measured:
-            return None
-        row = posterior.best()
-        low, high = posterior.interval(row, 0.9)
-        return Verdict(row, math.exp(posterior.measured[row]), low, high, posterior.gain(), len(ran))
-
-    def best(self, verdict: Verdict) -> Best:
-        space = self.subject.space
-        return Best(
-            name=space.words(verdict.row),
-            candidate=self.subject.describe(verdict.row),
-            seconds=verdict.seconds,
-            low=verdict.low,
-            high=verdict.high,
-            predicted=float(space.seconds[verdict.row]),
-        )
-
-
-def _shown(run: Run) -> TunedRun:
-    outcome = {"measured": run.failure or "ok", "rejected": "left out"}.get(run.state, run.state)
-    measured = run.seconds if run.ran else None
-    return TunedRun(
-        run.number,
-        run.name,
-        run.devices,
-        run.predicted,
-        measured,
-        run.predicted_memory,
-        run.memory,
-        outcome,
-        None,
-        None,
-        run.note,
-    )
-
-
-def _time(seconds: float | None) -> str:
-    return units.show(seconds, "seconds", digits=4) if seconds else "?"
 
 
 def tune(subject: Subject, ask: TuneAsk, *, say: Say, answer: Prompt) -> Tuned:

@@ -12,29 +12,29 @@ from meshwise.plan.train import plan as training_plans
 from meshwise.plan.train.plan import TrainPlan
 from meshwise.run.callbacks import Say
 from meshwise.tune.ask import TuneAsk
-from meshwise.tune.loop import Prompt, tune
-from meshwise.tune.result import Tuned
+from meshwise.tune.loop.by_hand import Prompt
+from meshwise.tune.loop.course import tune
+from meshwise.tune.loop.result import Tuned
 
 if TYPE_CHECKING:
-    from meshwise.tune.subject import Subject
+    from meshwise.tune.loop.subject import Subject
 
 
 def start(ask: TuneAsk, plan: TrainPlan | ServePlan | None = None, *, say: Say, answer: Prompt) -> Tuned:
     """Tune a plan, or with --serve a model. `plan` stands for a plan.json."""
     plan = plan or _read(ask)
-    serving = ask.serve or isinstance(plan, ServePlan)
-    ask.check_way(serving=serving)
     if ask.serve and isinstance(plan, TrainPlan):
         raise UserError(f"--serve: {ask.what} is a plan for training; drop --serve, or plan with 'meshwise serve --out'")
+    ask.check_way(serving=not isinstance(plan, TrainPlan))
     return tune(_subject(ask, plan), ask, say=say, answer=answer)
 
 
 def _subject(ask: TuneAsk, plan: TrainPlan | ServePlan | None) -> "Subject":
     if isinstance(plan, TrainPlan):
-        from meshwise.tune.training import Training
+        from meshwise.tune.loop.training import Training
 
         return Training(plan, ask)
-    from meshwise.tune.serving import Serving
+    from meshwise.tune.loop.serving import Serving
 
     return Serving(plan, ask)
 

@@ -1,5 +1,6 @@
 """The journal of a tuning: whatever was written before a crash is the state after it."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwise.errors import UserError
-from meshwise.tune.journal import FILE, FORMAT, STATES, Journal, fold, opened
+from meshwise.tune.loop.journal import FILE, FORMAT, STATES, Journal, fold, opened
 
 
 def event(kind: str, number: int) -> dict[str, object]:
@@ -28,7 +29,7 @@ def test_a_run_never_goes_back_to_an_earlier_state(events: list[dict[str, object
     ]
     back = [
         (before, after)
-        for before, after in zip(places, places[1:], strict=False)
+        for before, after in itertools.pairwise(places)
         if any(after.get(number, -1) < place for number, place in before.items())
     ]
     assert not back

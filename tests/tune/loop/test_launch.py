@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from meshwise.run.children import running
-from meshwise.tune.launch import LOG, End, Job, filled, last_lines, with_markers
+from meshwise.tune.loop.launch import LOG, End, Job, filled, last_lines, with_markers
 
 pytestmark = pytest.mark.slow
 PATIENCE = 60.0

@@ -23,12 +23,12 @@ from meshwise.plan.serve.plan import ServePlan, make
 from meshwise.run.bench.ask import BenchAsk
 from meshwise.run.serve import report
 from meshwise.run.serve.deployment import ask_here, ask_of
-from meshwise.tune import reading
 from meshwise.tune.ask import TuneAsk, parse_options
-from meshwise.tune.launch import LOG, End, Job, filled, last_lines, with_markers
-from meshwise.tune.reading import Outcome
+from meshwise.tune.loop import reading
+from meshwise.tune.loop.launch import LOG, End, Job, filled, last_lines, with_markers
+from meshwise.tune.loop.reading import Outcome
+from meshwise.tune.loop.subject import Candidate, Verdict
 from meshwise.tune.space import Space
-from meshwise.tune.subject import Candidate, Verdict
 
 ENGINE_OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "llama.cpp": {"ubatch-size": ("256", "512", "1024", "2048"), "flash-attn": ("on", "off")},
@@ -182,9 +182,9 @@ class Serving:
         )
         path = replace(made, notes=(*made.notes, note)).save(folder / "plan.json")
         lines = [f"start: {line}" for line in made.commands.get(made.engine, ())]
-        return [f"{path}: the plan", *lines, self._calibrated(folder)]
+        return [f"{path}: the plan", *lines, self.calibrated(folder)]
 
-    def _calibrated(self, folder: Path) -> str:
+    def calibrated(self, folder: Path) -> str:
         """Fit the cost model of serving to the runs; say why where that is not possible."""
         rows = [row for path in sorted(folder.glob(f"run-*/{ROWS}")) for row in _rows(path)]
         if not rows:

@@ -16,6 +16,7 @@ from time import time
 from typing import Any, Literal
 
 from meshwise.errors import UserError
+from meshwise.tune.observation import Failure
 from meshwise.workers.trainer.report.rows import read_rows
 
 FILE, LOCK = "tune.jsonl", ".lock"
@@ -51,7 +52,7 @@ class Run:
     """How it ended."""
     seconds: float | None = None
     memory: float | None = None
-    failure: str = ""
+    failure: Failure = ""
     """oom, crash, hang or timeout; '' if it ran."""
     note: str = ""
     """Why it was rejected, or a remark."""

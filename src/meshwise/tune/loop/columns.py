@@ -7,7 +7,7 @@ from typing import Any
 from meshwise.cost.train.question import Question
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train.choice import Choice
-from meshwise.tune.reading import Outcome
+from meshwise.tune.loop.reading import Outcome
 from meshwise.units import GIB
 
 OUTCOMES = {"": "ok", "oom": "oom"}
