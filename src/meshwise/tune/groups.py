@@ -91,11 +91,12 @@ def left_out_name(case: Case) -> str:
 def read_groups(table: str, calibration: str = "", fewest: int = FEWEST) -> tuple[list[Group], list[Skipped]]:
     """Read the groups of a table that have at least `fewest` rows, two of which ran, and the rows that are not used."""
     cases, skipped = read_cases(find_table(table))
-    stated = [case for case in cases if case.layout["mbs"] and (case.timed or not case.ran)]
-    skipped += [Skipped(case.row_id, "no time, or no micro-batch, is stated") for case in cases if case not in stated]
     by_key: dict[tuple[object, ...], list[Case]] = {}
-    for case in stated:
-        by_key.setdefault((case.date, *case.group), []).append(case)
+    for case in cases:
+        if case.layout["mbs"] and (case.timed or not case.ran):
+            by_key.setdefault((case.date, *case.group), []).append(case)
+        else:
+            skipped.append(Skipped(case.row_id, "no time, or no micro-batch, is stated"))
     large = [rows for rows in by_key.values() if len(rows) >= fewest and sum(case.timed for case in rows) >= 2]
     if not large:
         raise UserError(

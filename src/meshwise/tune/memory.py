@@ -30,7 +30,7 @@ def fitting(space: Space, observations: Sequence[Observation]) -> Floats:
     kernel = Kernel.of(space, space.memory_physics, scales)
     bounded = [o for o in observations if o.failure == "oom" or o.ran]
     rows = np.array([o.candidate for o in bounded], dtype=np.int64)
-    values, noise = _measured(space, bounded, kernel.between(rows)[rows], scales.noise)
+    values, noise = _measured(space, bounded, kernel.among(rows), scales.noise)
     told = np.isfinite(noise)
     belief = Gaussian.of(kernel, rows[told], values[told], noise[told])
     return below((_room(space) - belief.mean) / np.sqrt(belief.variance + scales.noise**2))
@@ -53,7 +53,8 @@ def _measured(space: Space, bounded: Sequence[Observation], shared: Floats, prec
         if math.isfinite(noise[i]):
             continue
         known = np.flatnonzero(np.isfinite(noise))
-        weights = np.linalg.solve(shared[np.ix_(known, known)] + np.diag(noise[known] ** 2), shared[known, i])
+        inside = shared[np.ix_(known, known)] + np.diag(noise[known] ** 2)
+        weights = cast(Floats, np.linalg.solve(inside, shared[known, i]))
         mean, variance = float(weights @ values[known]), float(shared[i, i] - weights @ shared[known, i])
         site = _site(mean, variance, float(room[observation.candidate]), above=observation.failure == "oom")
         if site is not None:

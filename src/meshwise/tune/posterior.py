@@ -19,6 +19,7 @@ from statistics import NormalDist
 import numpy as np
 
 from meshwise.cost.layout import Floats, Ints
+from meshwise.tune.hypotheses import FREEDOM, mixture
 from meshwise.tune.memory import fitting
 from meshwise.tune.observation import Observation
 from meshwise.tune.residual import SCALES, Gaussian, Kernel, Scales
@@ -29,9 +30,6 @@ SLOWDOWN = 0.9
 """Mean of ln(seconds / expected seconds) of a run in a slow mode, which is distributed exponentially (nanotron on H100: 0.9 and 0.95)."""
 UNKNOWN = 2.0
 """Standard deviation of the common factor of all runs, once there is one that shows it."""
-FREEDOM = 3.0
-"""Runs that the prior of the variance of residuals counts as: between groups of the built-in tables, it differs by a factor of 5 either
-way."""
 SLOWER = 0.2
 """Least ln(seconds / expected seconds) of such a run."""
 
@@ -48,6 +46,8 @@ class Posterior:
     """Probability that a run of it neither fails nor exceeds the memory."""
     slow: Floats
     """Probability that a run of it is in a slow mode."""
+    effects: dict[str, float]
+    """Probability that a trait has an effect of its own that the cost model does not know; '' that none has."""
     outliers: tuple[int, ...]
     """Measured candidates whose runs were in a slow mode."""
     measured: dict[int, float]
@@ -67,9 +67,8 @@ class Posterior:
         predicted = np.log(space.seconds)
         values = seconds - predicted[rows]
         usual = _usual(kernel, rows, values, risk(space.traits, SLOW, [], [])[rows])
-        belief = Gaussian.of(kernel, rows[usual], values[usual], np.full(int(usual.sum()), scales.noise))
-        spread = _spread(belief, int(usual.sum()))
-        mean, std = predicted + belief.mean, np.sqrt(spread * belief.variance + scales.noise**2)
+        mixed = mixture(kernel, space.traits, rows[usual], values[usual])
+        mean, std = predicted + mixed.mean, np.sqrt(mixed.variance + scales.noise**2)
         outliers = tuple(dict.fromkeys(rows[~usual].tolist()))
         slow = risk(space.traits, SLOW, rows[~usual].tolist(), rows[usual].tolist())
         broken = risk(space.traits, BROKEN, [o.candidate for o in failed if o.failure != "oom"], rows.tolist())
@@ -82,7 +81,18 @@ class Posterior:
         for observation in failed:
             if observation.candidate not in measured:
                 runs[observation.candidate] = 0.0
-        return Posterior(space, belief, mean, std, runs, slow, outliers, measured, frozenset(o.candidate for o in observations))
+        return Posterior(
+            space,
+            mixed.belief,
+            mean,
+            std,
+            runs,
+            slow,
+            mixed.weights,
+            outliers,
+            measured,
+            frozenset(o.candidate for o in observations),
+        )
 
     @cached_property
     def expected(self) -> Floats:
@@ -112,11 +122,6 @@ class Posterior:
         return float(np.max(gains(self), initial=0.0))
 
 
-def _spread(belief: Gaussian, runs: int) -> float:
-    """Return the factor on the variance of a machine's residuals that its runs tell: the mean under an inverse gamma prior."""
-    return (FREEDOM + belief.misfit) / (FREEDOM + runs - 1) if runs > 1 else 1.0
-
-
 def _student(value: Floats, square: Floats, freedom: float) -> Floats:
     """Return the logarithm of the density of Student's distribution, with this square of its scale."""
     constant = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - 0.5 * math.log(freedom * math.pi)
@@ -129,7 +134,7 @@ def _usual(kernel: Kernel, rows: Ints, values: Floats, slow: Floats) -> Mask:
     usual = np.ones(len(rows), dtype=bool)
     if not len(rows):
         return usual
-    shared = kernel.between(rows)[rows] + kernel.noise**2 * np.eye(len(rows))
+    shared = kernel.among(rows) + kernel.noise**2 * np.eye(len(rows))
     while usual.sum() > 1:  # of a single run, nobody knows whether it was slow or the machine is
         inside = np.flatnonzero(usual)
         inverse = np.linalg.inv(shared[np.ix_(inside, inside)])

@@ -6,7 +6,7 @@ scales of these variables are those under which the measured tables are most lik
 moves none of them by more than a third.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -83,12 +83,23 @@ class Kernel:
 
     def between(self, rows: Ints) -> Floats:
         """Return the covariance of every candidate (rows) with some of them (columns)."""
-        linear = self.features @ self.features[rows].T
-        at = self.places[rows]
-        squares = np.sum(self.places**2, axis=1)[:, None] + np.sum(at**2, axis=1) - 2 * self.places @ at.T
-        shared = linear + self.smooth**2 * np.exp(-0.5 * np.maximum(0.0, squares))
+        shared = self._shared(self.features, self.places, rows)
         shared[rows, np.arange(len(rows))] += self.own**2
         return shared
+
+    def among(self, rows: Ints) -> Floats:
+        """Return the covariance between some candidates, any of them several times."""
+        return self._shared(self.features[rows], self.places[rows], rows) + self.own**2 * (rows[:, None] == rows)
+
+    def _shared(self, features: Floats, places: Floats, rows: Ints) -> Floats:
+        """Return the covariance of candidates with these features and places with those in `rows`, less what is peculiar to one."""
+        at = self.places[rows]
+        squares = np.sum(places**2, axis=1)[:, None] + np.sum(at**2, axis=1) - 2 * places @ at.T
+        return features @ self.features[rows].T + self.smooth**2 * np.exp(-0.5 * np.maximum(0.0, squares))
+
+    def with_effect(self, column: Floats) -> "Kernel":
+        """Return the kernel with one more unknown effect, given its size at each candidate."""
+        return replace(self, features=np.concatenate([self.features, column[:, None]], axis=1))
 
 
 @dataclass(frozen=True)
@@ -112,7 +123,7 @@ class Gaussian:
                 kernel, rows, np.zeros(len(kernel.variance)), kernel.variance, 0.0, np.zeros((0, len(kernel.variance)))
             )
         shared = kernel.between(rows)
-        lower = np.linalg.cholesky(shared[rows] + np.diag(noise**2))
+        lower = np.linalg.cholesky(kernel.among(rows) + np.diag(noise**2))
         basis = np.linalg.solve(lower, shared.T)
         whitened = np.linalg.solve(lower, values)
         variance = np.maximum(0.0, kernel.variance - np.einsum("ij,ij->j", basis, basis))
