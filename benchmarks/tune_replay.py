@@ -48,7 +48,7 @@ def page() -> Iterator[str]:
     others = {name: sampled(name) for name in TABLES}
     for table in DEMANDS:
         scales = fitted([groups for name, groups in others.items() if name != table])
-        result = replay(table, runs=max(RUNS), seeds=20, scales=scales)
+        result = replay(table, runs=max(RUNS), seeds=40, scales=scales)
         for line in lines(table, result):
             print(line, flush=True)
             yield line

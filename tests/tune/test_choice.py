@@ -54,7 +54,7 @@ def test_nothing_is_left_to_choose_when_every_candidate_was_tried():
     seen = [Observation(row, seconds=float(small.seconds[row])) for row in range(3)]
     posterior = Posterior.of(small, seen)
     assert next_runs(small, posterior, seen) == []
-    assert posterior.gain() == 0.0
+    assert gain_left(posterior) == 0.0
 
 
 def test_the_fastest_run_so_far_is_the_best():

@@ -6,7 +6,7 @@ space       candidates: layouts with options, their predicted time and memory, a
 observation what one run of a candidate told
 posterior   what measured runs say about all candidates, in closed form
 residual    effects that the cost model does not know, over the axes of the layout
-hypotheses  that one trait of a layout has an effect of its own on this machine
+hypotheses  that a trait of a layout has an effect of its own on this machine
 memory      the probability that a candidate fits, from memory that was measured or ran out
 risk        the probability that a candidate is broken or slow, from what it shares with others that were
 normal      the normal distribution over arrays

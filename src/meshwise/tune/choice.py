@@ -19,8 +19,9 @@ from meshwise.tune.posterior import Posterior
 from meshwise.tune.residual import SCALES, Scales
 from meshwise.tune.space import Space
 
-FIRST = 2.0
-"""Before anything has run, a run is compared with one that takes this many times the fastest predicted seconds."""
+FIRST = 1.2
+"""Before anything has run, a run is compared with one that takes this many times the fastest predicted seconds: what a second choice may
+cost, so that a risk of failing weighs as much as some percent of time."""
 TIE = 0.01
 """Candidates whose gain is less than this share below the largest are nearly as good: the cost model is not more precise."""
 PROMISING = 16

@@ -115,12 +115,6 @@ class Posterior:
         half = NormalDist().inv_cdf((1 + level) / 2) * float(self.std[row])
         return math.exp(float(self.mean[row]) - half), math.exp(float(self.mean[row]) + half)
 
-    def gain(self) -> float:
-        """Return the expected relative improvement of one more run."""
-        from meshwise.tune.choice import gains
-
-        return float(np.max(gains(self), initial=0.0))
-
 
 def _student(value: Floats, square: Floats, freedom: float) -> Floats:
     """Return the logarithm of the density of Student's distribution, with this square of its scale."""
