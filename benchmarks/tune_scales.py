@@ -14,8 +14,8 @@ from scipy.optimize import minimize
 
 from meshwise.calibrate.train.score import NEAR
 from meshwise.cost.layout import Floats
-from meshwise.tune.groups import Group, read_groups
-from meshwise.tune.residual import SCALES, Kernel, Scales
+from meshwise.tune.belief.residual import SCALES, Kernel, Scales
+from meshwise.tune.replay.groups import Group, read_groups
 
 TABLES = (
     "bloom_prequel",

@@ -31,11 +31,11 @@ from meshwise.run.train import failure as failures
 from meshwise.run.train import launch as own_launch
 from meshwise.run.train.ask import TrainRun
 from meshwise.tune.ask import TuneAsk, parse_options
+from meshwise.tune.belief.space import Space
 from meshwise.tune.loop import columns, reading
 from meshwise.tune.loop.launch import LOG, End, Job, filled, with_markers
 from meshwise.tune.loop.reading import Expected, Outcome
 from meshwise.tune.loop.subject import Candidate, SetupError, Verdict
-from meshwise.tune.space import Space
 from meshwise.workers.trainer.report.rows import read_rows
 
 OWN = "meshwise"
