@@ -17,7 +17,7 @@ from meshwise.calibrate.train.fit import fit, prior_for
 from meshwise.calibrate.train.sources import Fits
 from meshwise.catalogue import files, levels, records
 from meshwise.catalogue.calibrations import Calibration
-from meshwise.tune.groups import LEFT_OUT, left_out_name
+from meshwise.tune.replay.groups import LEFT_OUT, left_out_name
 
 FEWEST = 3
 """Rows that a group must have for its source to be replayed."""

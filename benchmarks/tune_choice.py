@@ -8,10 +8,10 @@ import time
 import numpy as np
 
 from meshwise.plan.ask import TrainAsk
-from meshwise.tune.choice import next_runs
-from meshwise.tune.observation import Observation
-from meshwise.tune.posterior import Posterior
-from meshwise.tune.space import Space
+from meshwise.tune.belief.choice import next_runs
+from meshwise.tune.belief.observation import Observation
+from meshwise.tune.belief.posterior import Posterior
+from meshwise.tune.belief.space import Space
 
 QUESTIONS = (
     TrainAsk(model="llama-3.1-405b", on="2048x8xh100-sxm", batch="2048", seq="8192", framework="megatron"),

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from meshwise.tune.replay import Replay, replay
+from meshwise.tune.replay.replay import Replay, replay
 from tune_scales import TABLES, fitted, sampled
 
 DEMANDS = {

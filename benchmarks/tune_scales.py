@@ -1,4 +1,4 @@
-"""Find the scales of `tune`'s residual (src/meshwise/tune/residual.py): those under which the built-in tables are most likely.
+"""Find the scales of `tune`'s residual (src/meshwise/tune/belief/residual.py): those under which the built-in tables are most likely.
 
 python benchmarks/tune_scales.py    print them, and those without each table
 
@@ -14,8 +14,8 @@ from scipy.optimize import minimize
 
 from meshwise.calibrate.train.score import NEAR
 from meshwise.cost.layout import Floats
-from meshwise.tune.groups import Group, read_groups
-from meshwise.tune.residual import SCALES, Kernel, Scales
+from meshwise.tune.belief.residual import SCALES, Kernel, Scales
+from meshwise.tune.replay.groups import Group, read_groups
 
 TABLES = (
     "bloom_prequel",

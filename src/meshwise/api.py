@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from meshwise.run.train.submit import Submitted
     from meshwise.tune.loop.by_hand import Prompt
     from meshwise.tune.loop.result import Tuned
-    from meshwise.tune.replay import Replay
+    from meshwise.tune.replay.replay import Replay
 
 P = ParamSpec("P")
 Asked = TypeVar("Asked", bound=Ask)
@@ -382,7 +382,7 @@ def replay(table: str | Path, *, runs: int = 10, seeds: int = 100, calibration: 
 
     Predictions begin with a calibration that never saw the table, or with `calibration`; random orders are averaged over `seeds`.
     """
-    from meshwise.tune.replay import replay
+    from meshwise.tune.replay.replay import replay
 
     return replay(str(table), runs=runs, seeds=seeds, calibration=calibration)
 

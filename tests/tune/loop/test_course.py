@@ -12,8 +12,10 @@ import pytest
 import meshwise
 from meshwise.errors import UserError
 from meshwise.plan.train.plan import TrainPlan
+from meshwise.tune.ask import TuneAsk
 from meshwise.tune.loop.journal import Journal
 from meshwise.tune.loop.result import Tuned
+from meshwise.tune.loop.training import Training
 from support import pretend_cluster
 
 pytestmark = pytest.mark.slow
@@ -169,6 +171,20 @@ def test_another_cluster_keeps_earlier_runs_out_of_the_fit(plan: TrainPlan, clus
     assert "kept out of the fit" in said[0]
     assert [run.number for run in result.runs] == [2]
     assert [run.number for run in tuned(plan, cluster, runs=1).runs] == [1], "nothing is lost"
+
+
+def test_runs_count_whatever_options_are_tuned_later_and_whatever_the_price(plan: TrainPlan, cluster: Path) -> None:
+    first = tuned(plan, cluster, runs=1)
+    dearer = meshwise.plan("llama-3-8b", on="1x8xh100-sxm", batch="64x4096", framework="torchtitan", price="$9/h")
+    more = tuned(dearer, cluster, runs=2, options="compile=no,yes")
+    assert [run.number for run in more.runs] == [1, 2]
+    assert more.runs[0].measured == first.runs[0].measured
+    narrow = meshwise.plan("llama-3-8b", on="1x8xh100-sxm", batch="64x4096", framework="torchtitan", precision="fp8")
+    asked = TuneAsk(what="plan", launch="bash {script}")
+    wide, other = Training(plan, asked), Training(narrow, asked)
+    assert wide.setting == other.setting
+    assert wide.find(wide.describe(0)) == 0
+    assert other.find(wide.describe(0)) is None, "a run in 16 bits is no run in 8"
 
 
 def test_runs_side_by_side_are_all_recorded(plan: TrainPlan, cluster: Path) -> None:

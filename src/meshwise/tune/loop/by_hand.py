@@ -7,10 +7,10 @@ from typing import cast
 from meshwise import units
 from meshwise.errors import UserError, quoted
 from meshwise.run.callbacks import Say
+from meshwise.tune.belief.observation import Failure
 from meshwise.tune.loop.journal import Run
 from meshwise.tune.loop.reading import Outcome
 from meshwise.tune.loop.subject import Subject
-from meshwise.tune.observation import Failure
 
 FAILURES = ("oom", "crash", "hang", "timeout")
 SKIP = "skip"

@@ -12,7 +12,8 @@ from meshwise.catalogue import files
 from meshwise.errors import UserError
 from meshwise.run.callbacks import Say
 from meshwise.tune.ask import TuneAsk
-from meshwise.tune.choice import Pick, gain_left, next_runs
+from meshwise.tune.belief.choice import Pick, gain_left, next_runs
+from meshwise.tune.belief.posterior import Posterior
 from meshwise.tune.loop import by_hand, ending
 from meshwise.tune.loop.by_hand import Prompt
 from meshwise.tune.loop.history import History, shown
@@ -21,7 +22,6 @@ from meshwise.tune.loop.launch import End, Job, launch_failed
 from meshwise.tune.loop.reading import Outcome
 from meshwise.tune.loop.result import Tuned
 from meshwise.tune.loop.subject import SetupError, Subject
-from meshwise.tune.posterior import Posterior
 
 POLL = 0.25
 """Seconds between looks at the files of running runs."""

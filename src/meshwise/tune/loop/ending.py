@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from meshwise.tune.choice import gain_left
+from meshwise.tune.belief.choice import gain_left
+from meshwise.tune.belief.posterior import Posterior
 from meshwise.tune.loop.history import History
 from meshwise.tune.loop.journal import Run
 from meshwise.tune.loop.result import Best, Tuned, TunedRun, with_regret
 from meshwise.tune.loop.subject import Verdict
-from meshwise.tune.posterior import Posterior
 
 LISTED = 100
 """Candidates from which the layouts of the tuned plan are taken."""

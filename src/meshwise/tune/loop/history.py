@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from meshwise import units
-from meshwise.tune.choice import gain_left
+from meshwise.tune.belief.choice import gain_left
+from meshwise.tune.belief.observation import Observation
+from meshwise.tune.belief.posterior import Posterior
 from meshwise.tune.loop.journal import Journal, Run
 from meshwise.tune.loop.subject import Subject
-from meshwise.tune.observation import Observation
-from meshwise.tune.posterior import Posterior
 from meshwise.units import GIB
 
 

@@ -16,7 +16,7 @@ from time import time
 from typing import Any, Literal
 
 from meshwise.errors import UserError
-from meshwise.tune.observation import Failure
+from meshwise.tune.belief.observation import Failure
 from meshwise.workers.trainer.report.rows import read_rows
 
 FILE, LOCK = "tune.jsonl", ".lock"

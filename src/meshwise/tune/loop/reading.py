@@ -13,8 +13,8 @@ from meshwise.audit.logs import detect
 from meshwise.audit.logs.run import Reading, Run
 from meshwise.errors import UserError
 from meshwise.run.train.start import OUT_OF_MEMORY
+from meshwise.tune.belief.observation import Failure
 from meshwise.tune.loop.launch import End, last_lines, tail
-from meshwise.tune.observation import Failure
 
 MEMORY_WORDS = (*OUT_OF_MEMORY, "resource_exhausted", "oom-kill", "oom_kill", "std::bad_alloc", "out_of_memory")
 """How programs, Linux and Slurm report that memory ran out, in lower case."""

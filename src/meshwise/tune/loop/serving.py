@@ -24,11 +24,11 @@ from meshwise.run.bench.ask import BenchAsk
 from meshwise.run.serve import report
 from meshwise.run.serve.deployment import ask_here, ask_of
 from meshwise.tune.ask import TuneAsk, parse_options
+from meshwise.tune.belief.space import Space
 from meshwise.tune.loop import reading
 from meshwise.tune.loop.launch import LOG, End, Job, filled, last_lines, with_markers
 from meshwise.tune.loop.reading import Outcome
 from meshwise.tune.loop.subject import Candidate, Verdict
-from meshwise.tune.space import Space
 
 ENGINE_OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "llama.cpp": {"ubatch-size": ("256", "512", "1024", "2048"), "flash-attn": ("on", "off")},

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from meshwise.errors import UserError
+from meshwise.tune.belief.space import Space
 from meshwise.tune.loop.launch import End, Job
 from meshwise.tune.loop.reading import Outcome
-from meshwise.tune.space import Space
 
 Candidate = dict[str, Any]
 

@@ -31,11 +31,11 @@ from meshwise.run.train import failure as failures
 from meshwise.run.train import launch as own_launch
 from meshwise.run.train.ask import TrainRun
 from meshwise.tune.ask import TuneAsk, parse_options
+from meshwise.tune.belief.space import Space
 from meshwise.tune.loop import columns, reading
 from meshwise.tune.loop.launch import LOG, End, Job, filled, with_markers
 from meshwise.tune.loop.reading import Expected, Outcome
 from meshwise.tune.loop.subject import Candidate, SetupError, Verdict
-from meshwise.tune.space import Space
 from meshwise.workers.trainer.report.rows import read_rows
 
 OWN = "meshwise"
@@ -82,11 +82,11 @@ class Training:
 
     @property
     def setting(self) -> str:
-        """Model, cluster, task and program. The calibration only predicts: a better one does not make measurements worthless."""
-        q = self.plan.question()
-        work = replace(q.work, tokens=0.0, precision="bf16", compiled=False, loss="")
-        program = OWN if self.ask.own else self.program
-        return plans.versions(setting=(q.model.placed, q.cluster, work, program))["setting"]
+        """Model, cluster, batch and program. Prices and calibrations do not count: a measurement does not depend on them."""
+        q, program = self.plan.question(), OWN if self.ask.own else self.program
+        nodes = tuple((count, tuple((number, chip.key) for number, chip in node.chips)) for count, node in q.cluster.nodes)
+        machine = (nodes, q.cluster.network, q.cluster.tiers, q.cluster.torus)
+        return plans.versions(setting=(q.model.placed, machine, q.work.batch, q.work.seq, q.work.optimizer, program))["setting"]
 
     # Candidates.
 
@@ -101,14 +101,20 @@ class Training:
         return int(Layouts.from_row(self.layout(row)).devices[0])
 
     def describe(self, row: int) -> Candidate:
-        return {"layout": self.layout(row), "options": dict(self.space.options(row))}
+        return {"layout": self.layout(row), "options": self.options(row)}
+
+    def options(self, row: int) -> dict[str, str]:
+        """Return every option of a candidate, tuned or not, so that runs count whatever --try names later. '' is the trainer's default."""
+        ask, tried = self.variant(row).ask, self.space.options(row)
+        usual = "" if self.ask.own else "yes" if ask.compile else "no"
+        return {"precision": ask.precision, "compile": tried.get("compile", usual), "loss": ask.loss}
 
     def find(self, candidate: Candidate) -> int | None:
         layout, options = candidate.get("layout", {}), candidate.get("options", {})
         if set(layout) != set(NAMES):
             return None
         same = np.all([getattr(self.space.layouts, axis) == index(axis, layout[axis]) for axis in NAMES], axis=0)
-        return next((int(row) for row in np.flatnonzero(same) if dict(self.space.options(int(row))) == options), None)
+        return next((row for row in np.flatnonzero(same).tolist() if self.options(row) == options), None)
 
     def drop(self, row: int) -> None:
         self.space = self.space.take(np.arange(len(self.space)) != row)

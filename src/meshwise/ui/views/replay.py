@@ -4,7 +4,7 @@ from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from meshwise.tune.replay import Replay
+from meshwise.tune.replay.replay import Replay
 from meshwise.ui.views.tables import wrapped
 
 

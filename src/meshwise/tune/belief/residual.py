@@ -13,7 +13,7 @@ import numpy as np
 
 from meshwise.calibrate.train.joint import OFFSET
 from meshwise.cost.layout import Floats, Ints
-from meshwise.tune.space import Space
+from meshwise.tune.belief.space import Space
 
 
 @dataclass(frozen=True)

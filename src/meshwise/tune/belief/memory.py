@@ -8,10 +8,10 @@ import numpy as np
 
 from meshwise.calibrate.train.joint import MEMORY_OFFSET
 from meshwise.cost.layout import Floats
-from meshwise.tune.normal import below
-from meshwise.tune.observation import Observation
-from meshwise.tune.residual import Gaussian, Kernel, Scales
-from meshwise.tune.space import Space
+from meshwise.tune.belief.normal import below
+from meshwise.tune.belief.observation import Observation
+from meshwise.tune.belief.residual import Gaussian, Kernel, Scales
+from meshwise.tune.belief.space import Space
 
 
 def fitting(space: Space, observations: Sequence[Observation]) -> Floats:

@@ -19,12 +19,12 @@ from statistics import NormalDist
 import numpy as np
 
 from meshwise.cost.layout import Floats, Ints
-from meshwise.tune.hypotheses import FREEDOM, mixture
-from meshwise.tune.memory import fitting
-from meshwise.tune.observation import Observation
-from meshwise.tune.residual import SCALES, Gaussian, Kernel, Scales
-from meshwise.tune.risk import BROKEN, SLOW, risk
-from meshwise.tune.space import Mask, Space
+from meshwise.tune.belief.hypotheses import FREEDOM, mixture
+from meshwise.tune.belief.memory import fitting
+from meshwise.tune.belief.observation import Observation
+from meshwise.tune.belief.residual import SCALES, Gaussian, Kernel, Scales
+from meshwise.tune.belief.risk import BROKEN, SLOW, risk
+from meshwise.tune.belief.space import Mask, Space
 
 SLOWDOWN = 0.9
 """Mean of ln(seconds / expected seconds) of a run in a slow mode, which is distributed exponentially (nanotron on H100: 0.9 and 0.95)."""

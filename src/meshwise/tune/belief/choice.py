@@ -13,11 +13,11 @@ from typing import cast
 import numpy as np
 
 from meshwise.cost.layout import Floats
-from meshwise.tune.normal import below
-from meshwise.tune.observation import Observation
-from meshwise.tune.posterior import Posterior
-from meshwise.tune.residual import SCALES, Scales
-from meshwise.tune.space import Space
+from meshwise.tune.belief.normal import below
+from meshwise.tune.belief.observation import Observation
+from meshwise.tune.belief.posterior import Posterior
+from meshwise.tune.belief.residual import SCALES, Scales
+from meshwise.tune.belief.space import Space
 
 FIRST = 1.2
 """Before anything has run, a run is compared with one that takes this many times the fastest predicted seconds: what a second choice may

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshwise.calibrate.tables import find_table
-from meshwise.tune import rivals
-from meshwise.tune.choice import next_runs
-from meshwise.tune.groups import FEWEST, Group, Order, Strategy, read_groups
-from meshwise.tune.observation import Observation
-from meshwise.tune.posterior import Posterior
-from meshwise.tune.residual import SCALES, Scales
+from meshwise.tune.belief.choice import next_runs
+from meshwise.tune.belief.observation import Observation
+from meshwise.tune.belief.posterior import Posterior
+from meshwise.tune.belief.residual import SCALES, Scales
+from meshwise.tune.replay import rivals
+from meshwise.tune.replay.groups import FEWEST, Group, Order, Strategy, read_groups
 
 SHOWN = (1, 2, 3, 5, 10)
 """Numbers of runs after which regret is shown."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwise.cost.layout import Floats, Ints
-from meshwise.tune.residual import Gaussian, Kernel
-from meshwise.tune.space import Mask
+from meshwise.tune.belief.residual import Gaussian, Kernel
+from meshwise.tune.belief.space import Mask
 
 UNKNOWN_EFFECT = 0.1
 """Probability, before any run, that a machine or program has a large effect that the cost model does not know."""

@@ -4,11 +4,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwise.tune.memory import fitting
-from meshwise.tune.observation import Observation
-from meshwise.tune.posterior import Posterior
-from meshwise.tune.residual import SCALES, Gaussian, Kernel
-from tune.spaces import ran, seconds_with, space
+from meshwise.tune.belief.memory import fitting
+from meshwise.tune.belief.observation import Observation
+from meshwise.tune.belief.posterior import Posterior
+from meshwise.tune.belief.residual import SCALES, Gaussian, Kernel
+from support.tune_spaces import ran, seconds_with, space
 
 ROWS = st.integers(0, len(space()) - 1)
 SHIFTS = st.floats(-0.12, 0.0)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from meshwise.tune.groups import Strategy
-from meshwise.tune.replay import Replay
+from meshwise.tune.replay.groups import Strategy
+from meshwise.tune.replay.replay import Replay
 from meshwise.ui.views.replay import replay_view
 
 CURVE = np.array([21.63, 0.123, 0.0456, 0.00123, 0.0])

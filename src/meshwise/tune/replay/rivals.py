@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwise.tune.groups import Group, Order, Strategy, drawn
+from meshwise.tune.replay.groups import Group, Order, Strategy, drawn
 
 STARTUP = 3
 """Random runs before optuna's samplers learn; their own default of 10 would make them random order here."""

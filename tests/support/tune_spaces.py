@@ -10,8 +10,8 @@ from meshwise.cost.layout import Floats
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate
 from meshwise.plan.ask import TrainAsk
-from meshwise.tune.observation import Observation
-from meshwise.tune.space import Space
+from meshwise.tune.belief.observation import Observation
+from meshwise.tune.belief.space import Space
 
 
 @cache

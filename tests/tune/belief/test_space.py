@@ -5,10 +5,10 @@ import pytest
 
 from meshwise.errors import UserError
 from meshwise.plan.train.search import search
-from meshwise.tune.observation import Observation
-from meshwise.tune.posterior import Posterior
-from meshwise.tune.space import Space
-from tune.spaces import question, ran, seconds_with, space
+from meshwise.tune.belief.observation import Observation
+from meshwise.tune.belief.posterior import Posterior
+from meshwise.tune.belief.space import Space
+from support.tune_spaces import question, ran, seconds_with, space
 
 
 def test_the_space_holds_the_layout_that_the_planner_finds():

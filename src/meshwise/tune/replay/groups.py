@@ -21,8 +21,8 @@ from meshwise.cost.axes import NAMES
 from meshwise.cost.layout import Floats, Layouts
 from meshwise.cost.train.question import Question
 from meshwise.errors import UserError, quoted
-from meshwise.tune.observation import Observation
-from meshwise.tune.space import Space
+from meshwise.tune.belief.observation import Observation
+from meshwise.tune.belief.space import Space
 
 FEWEST = 6
 """Rows of a group that is replayed."""

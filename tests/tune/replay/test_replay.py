@@ -8,9 +8,9 @@ import pytest
 
 from meshwise.catalogue.levels import levels
 from meshwise.errors import UserError
-from meshwise.tune.groups import left_out, read_groups
-from meshwise.tune.replay import learned_order, replay
-from meshwise.tune.rivals import optimizer_order, planner, random_order, rule_of_thumb
+from meshwise.tune.replay.groups import left_out, read_groups
+from meshwise.tune.replay.replay import learned_order, replay
+from meshwise.tune.replay.rivals import optimizer_order, planner, random_order, rule_of_thumb
 
 MUST = {"nanotron_h100_small": (0.02, 0.005), "nanotron_h100_128": (0.25, 0.07)}
 """Time lost after 1 and after 3 runs, at most."""

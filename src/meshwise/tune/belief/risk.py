@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from meshwise.cost.layout import Floats
-from meshwise.tune.space import ACROSS_PP, Mask
+from meshwise.tune.belief.space import ACROSS_PP, Mask
 
 ROUNDS = 30
 

@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwise.tune.choice import gain_left, gains, next_runs
-from meshwise.tune.observation import Failure, Observation
-from meshwise.tune.posterior import Posterior
-from tune.spaces import ran, space
+from meshwise.tune.belief.choice import gain_left, gains, next_runs
+from meshwise.tune.belief.observation import Failure, Observation
+from meshwise.tune.belief.posterior import Posterior
+from support.tune_spaces import ran, space
 
 FAILURES = st.sampled_from(["oom", "crash", "hang", "timeout"])
 ROWS = st.integers(0, len(space()) - 1)
