@@ -1,4 +1,4 @@
-"""Find the scales of `tune`'s residual (src/meshwise/tune/residual.py): those under which the built-in tables are most likely.
+"""Find the scales of `tune`'s residual (src/meshwise/tune/belief/residual.py): those under which the built-in tables are most likely.
 
 python benchmarks/tune_scales.py    print them, and those without each table
 

@@ -1,5 +1,7 @@
 """The choice of the next runs."""
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,6 +35,18 @@ def test_the_first_run_is_a_layout_within_one_percent_of_the_fastest_that_is_lik
     gain = gains(posterior)
     assert gain[row] >= 0.99 * gain.max()
     assert posterior.runs[row] > 0.5
+
+
+@settings(max_examples=10, deadline=None)
+@given(faster=st.floats(1.5, 20.0), larger=st.floats(1.3, 8.0), some=st.integers(1, 200))
+def test_fast_layouts_that_cannot_fit_do_not_distract_the_first_run(faster: float, larger: float, some: int):
+    hopeless = np.arange(len(space())) < some
+    seconds = np.where(hopeless, space().seconds.min() / faster, space().seconds)
+    memory = np.where(hopeless, larger * space().capacity, space().memory)
+    crowded = replace(space(), seconds=seconds, memory=memory)
+    rest = space().take(~hopeless)
+    row = next_runs(crowded, Posterior.of(crowded, []), [])[0].row
+    assert row - some == next_runs(rest, Posterior.of(rest, []), [])[0].row
 
 
 def test_rows_that_run_now_are_not_chosen_again():

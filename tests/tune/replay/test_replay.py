@@ -10,7 +10,7 @@ from meshwise.catalogue.levels import levels
 from meshwise.errors import UserError
 from meshwise.tune.replay.groups import left_out, read_groups
 from meshwise.tune.replay.replay import learned_order, replay
-from meshwise.tune.replay.rivals import planner, random_order, rule_of_thumb
+from meshwise.tune.replay.rivals import optimizer_order, planner, random_order, rule_of_thumb
 
 MUST = {"nanotron_h100_small": (0.02, 0.005), "nanotron_h100_128": (0.25, 0.07)}
 """Time lost after 1 and after 3 runs, at most."""
@@ -69,6 +69,19 @@ def test_a_table_without_a_choice_is_refused(tmp_path: Path):
     path.write_text(rows + "8,H100,nanotron,2048,16,16,32000,2048,64,1,2,1.5\n")
     with pytest.raises(UserError, match="nothing to choose among"):
         replay(str(path))
+
+
+def test_a_table_of_served_models_is_refused():
+    with pytest.raises(UserError, match="of served models"):
+        replay("h200_transformers_8b")
+
+
+def test_an_optimizer_runs_each_row_once_and_is_told_what_it_ran():
+    optuna = pytest.importorskip("optuna")
+    group = next(group for group in read_groups("bloom_prequel")[0] if np.isinf(group.seconds).any())
+    sampler = optuna.samplers.TPESampler(seed=0, n_startup_trials=3)
+    order = optimizer_order(optuna, sampler, group, len(group.cases))
+    assert sorted(order) == list(range(len(group.cases)))
 
 
 def test_a_table_of_ones_own_is_predicted_by_what_ships(tmp_path: Path):

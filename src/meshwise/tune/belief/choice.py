@@ -44,8 +44,9 @@ def gains(posterior: Posterior) -> Floats:
     fine = posterior.runs * (1 - posterior.slow)
     best = posterior.incumbent
     if best is None:
-        least = np.min(np.delete(mean, list(posterior.tried)), initial=math.inf)
-        gain = np.maximum(0.0, 1 - np.exp(mean - least) / FIRST) * fine
+        fine[list(posterior.tried)] = 0.0
+        least = np.min(mean[fine >= 0.5 * np.max(fine)])  # of those that are likely to run: what does not fit is no measure
+        gain = np.maximum(0.0, 1 - np.exp(np.minimum(mean - least, 50.0)) / FIRST) * fine
     else:
         z = (best - mean) / std
         saved = below(z) - np.exp(np.minimum(mean - best + std**2 / 2, 50.0)) * below(z - std)

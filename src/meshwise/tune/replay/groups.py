@@ -10,6 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
+from meshwise.calibrate.dispatch import is_served
 from meshwise.calibrate.tables import Skipped, find_table
 from meshwise.calibrate.train.cases import Case
 from meshwise.calibrate.train.reading import read_cases
@@ -19,7 +20,7 @@ from meshwise.catalogue.levels import choose_for, levels
 from meshwise.cost.axes import NAMES
 from meshwise.cost.layout import Floats, Layouts
 from meshwise.cost.train.question import Question
-from meshwise.errors import UserError
+from meshwise.errors import UserError, quoted
 from meshwise.tune.belief.observation import Observation
 from meshwise.tune.belief.space import Space
 
@@ -90,6 +91,8 @@ def left_out_name(case: Case) -> str:
 
 def read_groups(table: str, calibration: str = "", fewest: int = FEWEST) -> tuple[list[Group], list[Skipped]]:
     """Read the groups of a table that have at least `fewest` rows, two of which ran, and the rows that are not used."""
+    if is_served(table):
+        raise UserError(f"--replay {quoted(table)}: this table is of served models; give a table of training runs")
     cases, skipped = read_cases(find_table(table))
     by_key: dict[tuple[object, ...], list[Case]] = {}
     for case in cases:
