@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         serve,
         shapes,
         show,
+        tune,
         validate,
     )
     from meshwise.catalogue.chips import find_chip
@@ -68,6 +69,7 @@ __all__ = [
     "serve",
     "shapes",
     "show",
+    "tune",
     "validate",
 ]
 
@@ -92,7 +94,7 @@ def __dir__() -> list[str]:
 
 
 class _Verb(ModuleType):
-    """A package named like a verb (plan, run, audit, calibrate, export): calling the package calls the function in `meshwise.api`."""
+    """A package named like a verb (plan, run, audit, calibrate, export, tune): calling the package calls the function in `meshwise.api`."""
 
     @property
     def _function(self) -> Any:

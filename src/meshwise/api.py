@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from meshwise.run.train.generate import Generated
     from meshwise.run.train.start import SweepResult, TrainResult
     from meshwise.run.train.submit import Submitted
+    from meshwise.tune.loop.by_hand import Prompt
+    from meshwise.tune.loop.result import Tuned
+    from meshwise.tune.replay.replay import Replay
 
 P = ParamSpec("P")
 Asked = TypeVar("Asked", bound=Ask)
@@ -361,6 +364,36 @@ def _train(
     with TemporaryDirectory(prefix="meshwise-") as folder:
         path = what.save(Path(folder, "plan.json"))
         return start(given(TrainRun, {"what": str(path), **words}), say=say, progress=progress)
+
+
+def tune(
+    what: "str | Path | TrainPlan | ServePlan" = "", *, say: "Say" = print, answer: "Prompt" = input, **words: Any
+) -> "Tuned":
+    """Find the fastest layout of a plan from a few measured runs: choose a run, start it, read its log, learn, choose again.
+
+    Keywords are the flags of `meshwise tune`: the fields of `TuneAsk` (tune("plan.json", own=True, runs=4)). The same call goes on where an
+    earlier one stopped. `say` receives a line for each run, `answer` is asked for logs with `by_hand`.
+    """
+    from meshwise.plan.fields import given
+    from meshwise.tune.ask import TuneAsk
+
+    named = isinstance(what, str | Path)
+    ask = given(TuneAsk, {"what": str(what) if named else "plan", **words})
+    if ask.replay:
+        raise UserError(f"a table is replayed with replay({ask.replay!r})")
+    from meshwise.tune.loop.start import start
+
+    return start(ask, None if named else what, say=say, answer=answer)
+
+
+def replay(table: str | Path, *, runs: int = 10, seeds: int = 100, calibration: str = "") -> "Replay":
+    """Run the loop of `tune` on a table of measured runs: the time lost by number of runs, beside other ways to choose.
+
+    Predictions begin with a calibration that never saw the table, or with `calibration`; random orders are averaged over `seeds`.
+    """
+    from meshwise.tune.replay.replay import replay
+
+    return replay(str(table), runs=runs, seeds=seeds, calibration=calibration)
 
 
 def bench(

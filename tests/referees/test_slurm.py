@@ -30,6 +30,16 @@ scontrol show job $id
 """
 
 
+TUNE = """
+arguments=(plan.json --launch 'sbatch {script}' --runs 3 --steps 4 --gain 0 --folder tune)
+meshwise tune "${arguments[@]}" > first.txt 2>&1 &
+until [ -e tune/run-002/started ]; do sleep 0.1; done
+kill -KILL $!
+meshwise tune "${arguments[@]}"
+squeue -h -t all -o 'job %A %T'
+"""
+
+
 def four_ranks() -> TrainPlan:
     fixed = "dp_shard=2,tp=2,dp_replicate=1,pp=1,cp=1"
     return meshwise.plan("llama-debug", on="2x2xcpu@10Gbps", batch="8x64", framework="meshwise", fix=(fixed,))
@@ -59,3 +69,19 @@ def test_an_exported_script_trains_over_two_nodes_is_requeued_and_goes_on(tmp_pa
     steps = [json.loads(line)["step"] for line in (tmp_path / "out" / "steps.jsonl").read_text().splitlines()]
     assert steps == sorted(set(steps)), "a step was repeated"
     assert len(steps) == 12
+
+
+def test_a_loop_that_is_killed_while_a_job_runs_goes_on_and_submits_no_job_twice(tmp_path: Path) -> None:
+    fixed = "dp_replicate=1,pp=1,cp=1,recompute=none"
+    plan = meshwise.plan("llama-debug", on="2x2xcpu@10Gbps", batch="16x64", framework="meshwise", fix=(fixed,))
+    plan.save(tmp_path / "plan.json")
+    said = in_slurm(tmp_path, TUNE)
+    events = [json.loads(line) for line in (tmp_path / "tune" / "tune.jsonl").read_text().splitlines()]
+    kinds = [(event["event"], event.get("run")) for event in events if event["event"] != "setting"]
+    assert sorted(kinds) == sorted((kind, run) for run in (1, 2, 3) for kind in ("chosen", "started", "ended", "measured"))
+    assert kinds.index(("started", 2)) < kinds.index(("ended", 2))
+    assert "run 2 of an earlier start" in said
+    jobs = re.findall(r"^job (\d+) (\w+)$", said, re.MULTILINE)
+    assert sorted(jobs) == [("1", "COMPLETED"), ("2", "COMPLETED"), ("3", "COMPLETED")]
+    assert all(event["failure"] == "" for event in events if event["event"] == "measured")
+    assert meshwise.load(tmp_path / "tune" / "plan.json").best.name in said

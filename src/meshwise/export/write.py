@@ -57,8 +57,13 @@ class Exported:
         return [{"file": name, "lines": text.count("\n")} for name, text in self.files.items()]
 
 
-def export(plan: TrainPlan | ServePlan, to: str, launcher: str = "", row: int = 1) -> Exported:
-    """Return one layout of a plan as the files of a program. UserError with the nearest layout for what the program cannot say."""
+def export(
+    plan: TrainPlan | ServePlan, to: str, launcher: str = "", row: int = 1, *, name: str = "", hours: float = Job.hours
+) -> Exported:
+    """Return one layout of a plan as the files of a program. UserError with the nearest layout for what the program cannot say.
+
+    `name`: the name of the job, where it is not the model's. `hours`: its time limit.
+    """
     program = find_program(to)
     if program.write is None:
         raise UserError(f"--to {to}: {program.title} is only read ('meshwise check'), not written")
@@ -75,7 +80,7 @@ def export(plan: TrainPlan | ServePlan, to: str, launcher: str = "", row: int = 
     written = program.write(setup)
     starter = find_launcher(launcher or "torchrun")
     job = Job(
-        name=_name(setup),
+        name=name or _name(setup),
         nodes=setup.whole("nodes"),
         devices_per_node=setup.whole("devices_per_node"),
         command=written.command,
@@ -85,6 +90,7 @@ def export(plan: TrainPlan | ServePlan, to: str, launcher: str = "", row: int = 
         header=setup.header,
         files=written.files,
         chip=setup.text("chip"),
+        hours=hours,
     )
     made = {**starter.write(job)}
     made |= {name: text for name, text in written.files.items() if name not in made}

@@ -11,7 +11,6 @@ from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import lsq_linear  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
 from meshwise.calibrate.score import LeaveOut
 from meshwise.calibrate.train.cases import Case
@@ -108,7 +107,7 @@ def problems(cases: Sequence[Case], prior: Calibration, narrow: float = 1.0) -> 
     if chosen:
         yield _problem(cases, prior, widths_of(prior), narrow, (seconds, chosen), lambda c: batch.evaluate(c).seconds, "seconds")
     if measured:
-        yield _problem(cases, prior, _widths("memory"), narrow, (memory, measured), lambda c: batch.evaluate(c).memory, "memory")
+        yield _problem(cases, prior, memory_widths(), narrow, (memory, measured), lambda c: batch.evaluate(c).memory, "memory")
 
 
 def _problem(
@@ -142,6 +141,11 @@ def widths_of(prior: Calibration) -> dict[str, float]:
     known = _widths("speed") | (_widths("probed") if {"matmul", "memory"} <= set(prior.measured) else {})
     factors = dict.fromkeys(prior.learned, LEARNED) | dict.fromkeys(prior.measured, MEASURED)
     return {name: width * factors.get(name, 1.0) for name, width in known.items()}
+
+
+def memory_widths() -> dict[str, float]:
+    """Return prior widths of the coefficients that measured memory determines."""
+    return _widths("memory")
 
 
 def _widths(fitted_to: str) -> dict[str, float]:
@@ -298,6 +302,9 @@ def newton_step(slope: Floats, residuals: Floats, room: Floats, damping: float) 
 
     Each row counts as the parabola that touches its loss from above, so a step that lowers their sum lowers the loss.
     """
+    # what only predicts, or reads the widths of coefficients, need not wait for this import
+    from scipy.optimize import lsq_linear  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
+
     share = _outlyingness(residuals, len(room)) ** -0.25
     tilted, aimed = slope * share[:, None], residuals * share
     held = np.diag(np.sqrt(damping * np.sum(tilted**2, axis=0)))

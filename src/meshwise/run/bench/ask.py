@@ -108,6 +108,9 @@ class BenchAsk(Ask):
     )
     threads: int = asked(default=0, converter=whole(0, 10**5), help="CPU threads.", shown="the engine's", group=ENGINE)
     start_within: float = asked(default="600s", converter=TIME, help="Time to load, at most.", group=ENGINE)
+    engine_flags: str = asked(
+        default="", converter=TEXT, help="Further flags for its server, after the plan's: '--ubatch-size 1024'.", group=ENGINE
+    )
     vary: str = asked(default="", converter=TEXT, help="gpus=1..4: start it on each number of GPUs.", group=ENGINE)
     llama_bench: bool = asked(
         default=False, converter=FLAG, help="Time one request with llama.cpp's llama-bench, without a server.", group=ENGINE

@@ -93,6 +93,7 @@ def _check_flags(ask: BenchAsk, url: bool) -> None:
     for_url: Mapping[str, object] = {"--plan": ask.plan, "--model": ask.model, "--key-env": ask.key_env}
     for_engine: Mapping[str, object] = {
         "--vary": ask.vary, "--on": ask.on, "--engine": ask.engine, "--llama-bench": ask.llama_bench,
+        "--engine-flags": ask.engine_flags,
     }  # fmt: skip
     for flag, value in (for_engine if url else for_url).items():
         if value:
@@ -207,9 +208,11 @@ class _Work:
         if self.ask.llama_bench:
             return self.llama_bench(planned)
         if planned.question.engine.name == "transformers":
+            if self.ask.engine_flags:
+                raise UserError("--engine-flags: the transformers engine has no server that takes flags")
             return self.transformers(planned)
         roomy = with_room_for(planned, self.settings)
-        processes = programs.programs(roomy, self.run)
+        processes = programs.with_flags(programs.programs(roomy, self.run), self.ask.engine_flags)
         server = processes[-1]
         try:
             with memory.started_and_checked(roomy, self.run, processes, ignore, self.say) as running:

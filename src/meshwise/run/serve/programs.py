@@ -66,6 +66,16 @@ def _first_host(server: list[str], run: ServeRun) -> list[str]:
     return [*server[:at], private_address(run.addresses[server[at]]), *server[at + 1 :]]
 
 
+def with_flags(processes: list[Program], flags: str) -> list[Program]:
+    """Return programs whose server, the last one, has further flags after those of its plan; engines take the last of a repeated flag."""
+    try:
+        words = shlex.split(flags)
+    except ValueError as error:
+        raise UserError(f"--engine-flags {quoted(flags)}: {error}") from None
+    server = processes[-1]
+    return [*processes[:-1], replace(server, command=(*server.command, *words))]
+
+
 def rpc_helpers(deployment: Deployment, run: ServeRun) -> list[Program]:
     """Return the RPC servers of the plan that run on this machine: of hosts whose address is loopback."""
     servers: list[Program] = []

@@ -24,8 +24,10 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("-np", dest="users", type=int, default=1)
     parser.add_argument("-ctk", dest="keys", default="f16")
     parser.add_argument("-ctv", dest="values", default="f16")
-    parser.add_argument("-fa", dest="flash", choices=["on", "off", "auto"], default="auto")
-    parser.add_argument("-t", dest="threads", type=int, default=-1)
+    parser.add_argument("-fa", "--flash-attn", dest="flash", choices=["on", "off", "auto"], default="auto")
+    parser.add_argument("-t", "--threads", dest="threads", type=int, default=-1)
+    parser.add_argument("-b", "--batch-size", dest="batch", type=int, default=2048)
+    parser.add_argument("-ub", "--ubatch-size", dest="ubatch", type=int, default=512)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8080)
     return parser.parse_args(words)
@@ -49,6 +51,7 @@ def parameters(given: argparse.Namespace) -> Any:
     flash = {"on": "ENABLED", "off": "DISABLED", "auto": "AUTO"}[given.flash]
     params.flash_attn_type = getattr(library.llama_flash_attn_type, f"LLAMA_FLASH_ATTN_TYPE_{flash}")
     params.cpuparams.n_threads = given.threads
+    params.n_batch, params.n_ubatch = max(given.batch, given.ubatch), given.ubatch
     params.hostnames, params.port = [given.host], given.port
     params.verbosity = 4  # logs allocations, as llama-server -lv 4 does
     params.fit_params = False  # keep the plan's layout instead of one that llama.cpp chooses

@@ -86,7 +86,7 @@ def _sweep(value: str | None) -> str | None:
 
 
 _BATCH: "Kind[str | int, str | int]" = Kind(_batch, str, "BATCH")
-_TIME: Kind[str | float, float] = Kind(_time, lambda value: units.exactly(value, "seconds"), "TIME")
+TIME: Kind[str | float, float] = Kind(_time, lambda value: units.exactly(value, "seconds"), "TIME")
 _PROFILE: Kind[str, str] = Kind(_profile, str, "START:COUNT")
 _TRACK: Kind[str, str] = Kind(_track, str, "NAMES")
 _TUNE: Kind[str, str] = Kind(_tune, str, "METHOD[:RANK[:TARGETS]]")
@@ -233,7 +233,7 @@ class TrainRun(Ask):
         group=FAILURES,
     )  # fmt: skip
     timeout: float = asked(
-        default="10min", converter=_TIME, help="End the run after this long without progress, and name the slowest rank.",
+        default="10min", converter=TIME, help="End the run after this long without progress, and name the slowest rank.",
         group=FAILURES,
     )  # fmt: skip
     on_nan: str = asked(

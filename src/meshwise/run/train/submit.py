@@ -100,7 +100,7 @@ def _follow(job: str, log: Path, say: Say) -> str:
     """Pass on the lines of a log until its job ends; return the job's last state."""
     position, state, gone, reported = 0, "", 0, ""
     while True:
-        now = _state(job)
+        now = job_state(job)
         gone = 0 if now else gone + 1
         ended = gone >= GONE or now not in ("", "RUNNING", "COMPLETING", *WAITING)
         if now in WAITING and now != reported:
@@ -112,7 +112,7 @@ def _follow(job: str, log: Path, say: Say) -> str:
         time.sleep(POLL)
 
 
-def _state(job: str) -> str:
+def job_state(job: str) -> str:
     """Return the state of a job; '' where Slurm does not know it (any more)."""
     done = subprocess.run(["squeue", "-h", "-t", "all", "-j", job, "-o", "%T"], capture_output=True, text=True, check=False)
     return done.stdout.split("\n")[0].strip() if done.returncode == 0 else ""

@@ -18,6 +18,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Run and measure": {
         "run": ("run", "Train a plan, or start the engine of a serving plan."),
+        "tune": ("tune", "Find the fastest layout from a few measured runs."),
         "bench": ("bench", "Measure how fast an engine serves, beside the prediction."),
         "probe": ("probe", "Measure this machine in a minute: '--on here' plans for it."),
         "generate": ("generate", "Generate text, or compute a loss, with saved weights."),

@@ -1,0 +1,99 @@
+"""`tune` with meshwise's trainer on CPU processes: eight layouts of a tiny model on a machine that no calibration has seen, four runs.
+
+    python benchmarks/tune_loop.py --repeats 3
+
+Each repeat tunes in a folder of its own. Then every layout is measured as often as --sweeps says, one after another; the result is the
+median time of the layout that `tune` chose over that of the fastest, from the same sweeps. Where others use the same cores, a step takes up
+to four times as long, by chance: with --clock cpu, the default, the time of a step is the CPU seconds of the rank that records it, which
+do not grow while it waits.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import meshwise
+from meshwise.plan.fields import given
+from meshwise.tune.ask import TuneAsk
+from meshwise.tune.loop.course import tune
+from meshwise.tune.loop.launch import End
+from meshwise.tune.loop.reading import Outcome
+from meshwise.tune.loop.result import Tuned
+from meshwise.tune.loop.training import Training
+from meshwise.workers.trainer.report.rows import measured_steps, read_steps
+
+QUESTION = {"on": "1x2xcpu", "batch": "2x512", "framework": "meshwise", "fix": ["dp_replicate=1,pp=1,cp=1"]}
+
+
+class OnCpuClock(Training):
+    """The trainer, with the median CPU seconds of its steps as their time."""
+
+    def read(self, row: int, folder: Path, end: End) -> Outcome:
+        found = super().read(row, folder, end)
+        steps = measured_steps(read_steps(folder / "out" / "steps.jsonl"))
+        if found.seconds is None or not steps:
+            return found
+        return replace(found, seconds=statistics.median(sum(step.cpu.values()) for step in steps))
+
+
+def measure(subject: Training, row: int, number: int, folder: Path) -> float:
+    """Run one layout as `tune` does, and return the seconds of its step; NaN where it fails."""
+    job = subject.prepare(row, number, folder)
+    job.start()
+    while (end := job.look(600)) is None:
+        time.sleep(0.1)
+    return subject.read(row, folder, end).seconds or float("nan")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--sweeps", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--model", default="llama-debug")
+    parser.add_argument("--clock", choices=("cpu", "wall"), default="cpu")
+    parser.add_argument("--folder", default="build/tune_loop")
+    parser.add_argument("--out", default="")
+    args = parser.parse_args()
+    folder = Path(args.folder).absolute()
+    plan = meshwise.plan(args.model, **QUESTION)
+    words = {"what": "plan", "own": True, "device": "cpu", "steps": args.steps, "runs": args.runs, "gain": 0.0}
+    timed = OnCpuClock if args.clock == "cpu" else Training
+
+    def tuned_in(name: str) -> Tuned:
+        asked = given(TuneAsk, words | {"folder": str(folder / name)})
+        return tune(timed(plan, asked), asked, say=print, answer=input)
+
+    tuned = [tuned_in(f"tune-{repeat}") for repeat in range(args.repeats)]
+    subject = timed(plan, given(TuneAsk, words | {"folder": str(folder)}))
+    rows = range(len(subject.space))
+    times: dict[str, list[float]] = {subject.space.words(row): [] for row in rows}
+    for sweep in range(args.sweeps):
+        for row in rows:
+            times[subject.space.words(row)].append(measure(subject, row, 1, folder / f"sweep-{sweep}-{row}"))
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    best = min(medians, key=medians.__getitem__)
+    first = [result.runs[0].name for result in tuned]
+    chosen = [result.best.name if result.best else "" for result in tuned]
+    regrets = [medians[name] / medians[best] - 1 for name in chosen]
+    for name, value in sorted(medians.items(), key=lambda pair: pair[1]):
+        print(f"{value:.4f} s  {min(times[name]):.4f} to {max(times[name]):.4f}  {name}")
+    for number, (name, regret) in enumerate(zip(chosen, regrets, strict=True)):
+        before = medians[first[number]] / medians[best] - 1
+        print(f"repeat {number}: {name}, {regret:.1%} slower than the fastest (the planner's first: {before:.1%})")
+    result = {
+        "seconds": times,
+        "chosen": chosen,
+        "regrets": regrets,
+        "first": [medians[name] / medians[best] - 1 for name in first],
+    }
+    if args.out:
+        Path(args.out).write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""The verb `tune`."""
+
+import sys
+from typing import Any
+
+import typer
+
+from meshwise import api
+from meshwise.errors import DoesNotFit, UserError
+from meshwise.plan.fields import flag_of, spec
+from meshwise.tune.ask import TuneAsk
+from meshwise.ui.cli import output
+from meshwise.ui.cli.options import Csv, Given, Json, verb
+from meshwise.ui.cli.progress import Bar
+
+app = typer.Typer()
+REPLAYED = ("replay", "runs", "seeds", "calibration")
+"""Flags that --replay takes."""
+
+
+@verb(
+    app,
+    "tune",
+    TuneAsk,
+    examples=(
+        "meshwise tune plan.json --runs 5 --launch 'sbatch {script}'",
+        "meshwise tune plan.json --own --try 'compile=no,yes precision=bf16,fp8'",
+        "meshwise tune --replay nanotron_h100_128",
+    ),
+    argument="PLAN",
+)
+def tune(given: Given, json: Json = False, csv: Csv = False) -> None:
+    """Chooses the run that promises most, writes its launch files, starts it, reads its log, learns from it, and chooses again, until
+    a further run would not pay. Killed at any moment, the same command goes on. Exit code 1: no run was measured."""
+    words = given.of(TuneAsk)
+    if words.get("replay"):
+        _replay(words, json=json, csv=csv)
+        return
+    result = api.tune(words.pop("what", ""), say=Bar(stderr=json or csv).say, answer=_answer, **words)
+
+    def view(width: int) -> Any:
+        from meshwise.ui.views.tune import tune_view
+
+        return tune_view(result, width)
+
+    output.show(result, view, json=json, csv=csv)
+    if result.best is None:
+        raise DoesNotFit(f"no run was measured: {result.stopped}")
+
+
+def _answer(prompt: str) -> str:
+    """Ask a person, or read the next line of a pipe. The prompt goes to standard error, since standard output may be JSON."""
+    print(prompt, end="", file=sys.stderr, flush=True)
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError
+    return line
+
+
+def _replay(words: dict[str, Any], *, json: bool, csv: bool) -> None:
+    """Show the time lost by number of runs on a table of measured runs."""
+    others = [name for name in words if name not in REPLAYED]
+    if others:
+        about = spec(TuneAsk)[others[0]]
+        given = "PLAN" if others[0] == "what" else flag_of(others[0], about)
+        raise UserError(f"--replay takes a table of runs that were measured: drop {given}")
+    ask = TuneAsk(**words)
+    result = api.replay(ask.replay, runs=ask.runs if "runs" in words else 10, seeds=ask.seeds, calibration=ask.calibration)
+
+    def view(width: int) -> Any:
+        from meshwise.ui.views.replay import replay_view
+
+        return replay_view(result, width)
+
+    output.show(result, view, json=json, csv=csv)
