@@ -178,9 +178,8 @@ class ServeCalibration(Record):
     """Fraction of the memory bandwidth when reading the KV cache once for all heads that share it, as flash kernels do."""
     layer: Seconds = coefficient(9.5e-5, width=0.4)
     """Per layer and step: kernels that start one after another."""
-    update: Count = coefficient(1.0, width=0.7, level="framework")
-    """Bytes moved by the update of weights, over those of a fused kernel: eager optimizers, gradient norms and clipping pass over memory
-    several times."""
+    expert: Seconds = coefficient(3e-5, width=0.5)
+    """Per layer with routed experts and step, in addition to `layer`: router, top-k, sort, grouped products, combination."""
     step: Seconds = coefficient(1e-4, width=0.5)
     """Per step: inputs, sampling, the program's own work."""
     hop: Seconds = coefficient(1.8e-4, width=0.7)

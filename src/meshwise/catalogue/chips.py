@@ -118,6 +118,8 @@ class Chip:
     bridge: Link | None = None
     """An optional bridge between a few cards, absent unless a cluster's file lists it."""
     host: Link | None = None
+    peer_access: bool = True
+    """Whether devices can read each other's memory over PCIe; GeForce cards cannot, and go through host memory."""
     network: Link | None = None
     """Per device, in the vendor's own system."""
     per_node: int = 8

@@ -12,6 +12,9 @@ from meshwise.units import Bytes, Count
 Split = Literal["layer", "row", "tensor"]
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl", "fp8"]
 
+LARGE = 70 * 2.0**30
+"""Memory from which vLLM and SGLang use larger defaults."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
@@ -75,6 +78,27 @@ class Runtime:
     """Bytes per element of a recurrent state."""
     batch: int = 512
     """Tokens of a long prompt that are computed at once (llama.cpp's n_ubatch, vLLM's max_num_batched_tokens)."""
+    sequences: int = 256
+    """The most requests that are computed at once (vLLM's max_num_seqs, TensorRT-LLM's max_batch_size)."""
+    large_batch: int = 0
+    """`batch` on devices of 70 GiB and more, where the engine's default differs; 0: the same."""
+    large_sequences: int = 0
+    """`sequences` on devices of 70 GiB and more; 0: the same."""
+    continuous: bool = True
+    """Whether a request joins the others as soon as there is room, and leaves when it is done."""
+    chunked: bool = True
+    """Whether one pass computes decode tokens and parts of prompts together; otherwise passes of prompts interrupt decoding."""
+    paged: bool = False
+    """Whether a request occupies the blocks of the tokens it has; otherwise its whole context is allocated at the start."""
+    reserves: bool = False
+    """Whether a paged engine admits a request only if its whole output fits too, so that none is ever preempted (TensorRT-LLM)."""
+    prefixes: bool = False
+    """Whether it finds prefixes of earlier prompts in its cache."""
+    launches: int = 56
+    """Kernels of a layer in a prompt's micro-batch."""
+    queue: int = 1024
+    """Kernels that the host can queue on a device before it waits for the device. A stage with more of them holds up the host, which then
+    feeds the next device late, so that micro-batches do not overlap (70B in Q4_K_M on 2 and 4 RTX 4090)."""
     flash: bool = True
     """Whether flash attention is on by default."""
     gguf: bool = False
@@ -121,6 +145,14 @@ class Runtime:
     def keeps_window(self, model_type: str) -> bool:
         """Return whether sliding windows limit the KV cache of this model type."""
         return "all" in self.windows or model_type in self.windows
+
+    def batch_on(self, chip: Chip) -> int:
+        """Return the tokens of a pass on this chip."""
+        return self.large_batch if self.large_batch and chip.memory >= LARGE else self.batch
+
+    def sequences_on(self, chip: Chip) -> int:
+        """Return the most requests of a pass on this chip."""
+        return self.large_sequences if self.large_sequences and chip.memory >= LARGE else self.sequences
 
     def room(self, chip: Chip) -> float:
         """Return the bytes on one device that weights, KV cache and buffers can fill."""

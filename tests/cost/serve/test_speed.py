@@ -68,7 +68,7 @@ def test_rates_follow_from_the_seconds_of_all_parts() -> None:
     assert found.step == pytest.approx(sum(found.decode.values()))
     assert found.decode_tokens_per_second == pytest.approx(4 * found.per_user)
     assert found.prefill_tokens_per_second == pytest.approx(512 / found.prefill_seconds)
-    assert found.ttft == pytest.approx(found.prefill_seconds + found.step)
+    assert found.ttft == found.prefill_seconds  # the pass that ends the prompt chooses the first token
 
 
 def test_decode_matches_llama_bench() -> None:
@@ -195,7 +195,7 @@ def test_a_network_between_hosts_adds_a_round_trip_and_a_slow_one_adds_more() ->
 
 def test_decode_turns_compute_bound_with_many_users() -> None:
     few, many = (tensor(rig("h100-sxm"), 1, name="Llama 3 8B", users=users, prompt=16) for users in (8, 1024))
-    assert few.decode["compute"] == 0
+    assert few.decode["compute"] < 0.02 * few.decode["weights"]
     assert many.decode["compute"] > many.decode["weights"]
 
 
@@ -255,7 +255,7 @@ def test_reading_does_not_quite_hide_products_and_products_hide_reading() -> Non
     steps, prompts = zip(
         *(
             (
-                by_layers(rig("rtx3090"), quant="F16", users=8, calibration=ServeCalibration(exposed=share)).decode,
+                by_layers(rig("rtx3090"), quant="F16", users=8, calibration=ServeCalibration(exposed=share, touch=0.0)).decode,
                 by_layers(rig("rtx3090"), quant="F16", prompt=4096, calibration=ServeCalibration(exposed=share)).prefill,
             )
             for share in (0, 0.1, 0.2)
@@ -265,7 +265,8 @@ def test_reading_does_not_quite_hide_products_and_products_hide_reading() -> Non
     assert steps[0]["compute"] == 0 < steps[1]["compute"]
     assert steps[2]["compute"] == pytest.approx(2 * steps[1]["compute"])
     assert steps[0]["weights"] == steps[2]["weights"] > 10 * steps[2]["compute"]
-    assert prompts[0] == prompts[2]
+    # only the head, which one row multiplies, is bound by reading
+    assert prompts[0] == pytest.approx(prompts[2], rel=1e-3)
 
 
 def test_flash_attention_reads_shared_keys_once() -> None:

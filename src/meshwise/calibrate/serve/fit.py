@@ -13,7 +13,7 @@ from meshwise.calibrate.serve.cases import ServeCase, comparable
 from meshwise.calibrate.serve.predict import predict
 from meshwise.catalogue.calibrations import ServeCalibration, coefficients, serve_prior
 from meshwise.cost.layout import Floats
-from meshwise.cost.serve.speed import Speed, decode_parts, prefill_parts
+from meshwise.cost.serve.speed import PassCost, Speed
 
 FOLDS = 10
 """Fits of a leave-one-out by rows: every tenth row is left out together."""
@@ -70,13 +70,13 @@ def _errors(cases: Sequence[ServeCase], calibration: ServeCalibration) -> Floats
     """Return ln(predicted / measured) in standard deviations, of decode and of prompts."""
     errors: list[float] = []
     for case in cases:
-        demand = case.demand
+        cost, work = PassCost(case.demand, lambda _: calibration), case.work
         if not math.isnan(case.decode):
-            seconds = sum(decode_parts(demand, lambda _: calibration).values())
-            errors.append(math.log(demand.users / seconds / case.decode) / NOISE)
+            seconds = sum(cost.decode(work).values())
+            errors.append(math.log(work.users / seconds / case.decode) / NOISE)
         if not math.isnan(case.prefill) and not case.slow_prompt:
-            seconds = sum(prefill_parts(demand, lambda _: calibration).values())
-            errors.append(math.log(demand.prompt / seconds / case.prefill) / PREFILL_NOISE)
+            seconds = sum(cost.prefill(work).values())
+            errors.append(math.log(work.prompt / seconds / case.prefill) / PREFILL_NOISE)
     return np.array(errors)
 
 

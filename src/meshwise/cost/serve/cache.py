@@ -1,7 +1,7 @@
 """The KV cache of a served model, layer by layer, as engines allocate it: keys and values, latents, recurrent states."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from meshwise.catalogue.engines import Runtime
@@ -74,6 +74,12 @@ def layer_caches(model: Model, runtime: Runtime, request: CacheRequest) -> tuple
     times = {name: sum(layer.count(name) for layer in model.layers) for name in model.blocks}
     kinds = {name: _block(model, runtime, request, ops, times[name]) for name, ops in model.blocks.items() if times[name]}
     return tuple(_sum(kinds[block] for block in layer) for layer in model.layers)
+
+
+def cached_rows(model: Model, runtime: Runtime, request: CacheRequest) -> tuple[LayerCache, ...]:
+    """Return the cache of one token in each layer, without padding, and the states of its sequence."""
+    single = replace(request, context=1, sequences=1)
+    return layer_caches(model, replace(runtime, pad=1), single)
 
 
 def _sum(parts: Iterable[LayerCache]) -> LayerCache:

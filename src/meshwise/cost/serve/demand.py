@@ -1,13 +1,13 @@
 """Work of a served model per device: bytes to read, FLOPs to compute, hops between devices. No calibrated coefficient is used here."""
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import pairwise
 from math import ceil
 
 from meshwise.catalogue.chips import Chip, Cluster, Link
 from meshwise.catalogue.engines import Runtime
-from meshwise.cost.serve.cache import CacheRequest, LayerCache, layer_caches
+from meshwise.cost.serve.cache import CacheRequest, LayerCache, cached_rows
 from meshwise.cost.serve.placement import HOST, Load, Placement, cache_part
 from meshwise.cost.serve.waves import Product, products
 from meshwise.cost.tiles import FLASH_HEAD
@@ -16,6 +16,13 @@ from meshwise.models.families.blocks import HEAD
 from meshwise.models.formats import Weights
 from meshwise.models.model import Model
 from meshwise.models.op import Op
+
+DENSE_KERNELS = 13.0
+"""Kernels of a dense layer in an engine with fused norms and joined products: the unit in which launches of a layer are counted."""
+LATENT_KERNELS = 5.0
+"""More of them with latent attention: two low-rank products with their norms, and the products that absorb the latent."""
+RECURRENT_KERNELS = 4.0
+"""More of them in a recurrent mixer: convolution, gates, decay and scan instead of rotation and attention."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,41 +54,51 @@ class Rig:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """The work of one device in a decode step of all its requests, and for one prompt."""
+    """The work of one device: per pass of the engine, per token, per cached token and per pair of query and key.
+
+    `reads`, `pairs` and `scores` have one entry per window of the model (Demand.windows), because a windowed layer reaches fewer keys.
+    """
 
     chip: Chip
-    layers: float
-    starts: float
-    """Layers whose kernels a decode step launches; fewer where the engine has fused kernels for one token."""
-    single: bool
-    """Whether a decode step is one token and the engine has separate kernels for that."""
+    layers: int
+    kernels: float
+    """Kernels that a pass launches, in layers of a dense model."""
+    mixtures: float
+    """Layers with routed experts."""
     weights: float
-    """Bytes of weights that a decode step reads."""
-    cache: float
-    """Bytes of KV cache and states that a decode step reads."""
-    flash: bool
-    flops: float
-    """FLOPs of all products of a decode step."""
-    batch_weights: float
-    """Bytes of weights that a micro-batch of the prompt reads, without the head."""
+    """Bytes of weights that every pass reads, without experts and head."""
     head: float
     """Bytes of the head, which is applied to the last token of a prompt only."""
-    prompt_flops: float
-    """FLOPs of all products of a prompt, without the head."""
-    rows: int
-    """Tokens of a micro-batch."""
+    experts: float
+    """Bytes of routed experts."""
+    routed: float
+    """Share of the experts that one token reads."""
+    flops: float
+    """FLOPs per token of all products, without the head."""
+    head_flops: float
     products: tuple[Product, ...]
     """The matrix products of all layers."""
-    attention: float
-    """FLOPs of attention over the whole prompt; with flash kernels, converted to FLOPs at a head size of 128 that take as long."""
-    scores: float
-    """Bytes of scores that attention without flash kernels writes once; 0 with them."""
-    activations: float
-    """Bytes of inputs and outputs of the products of the whole prompt."""
+    reads: tuple[float, ...]
+    """Bytes of KV cache that a decoding sequence reads per cached token."""
+    state: float
+    """Bytes of recurrent states that a decoding sequence reads and writes."""
+    keyed: tuple[float, ...]
+    """FLOPs of a decoding sequence per cached token, where all heads share a latent; otherwise reading takes longer and these are 0."""
+    pairs: tuple[float, ...]
+    """FLOPs of prompt attention per query and key; with flash kernels, converted to FLOPs at a head size of 128 that take as long."""
+    scores: tuple[float, ...]
+    """Bytes of scores per query and key that attention without flash kernels writes once; 0 with them."""
+    touched: float
+    """Bytes of inputs and outputs of the products, per token."""
 
     @property
     def idle(self) -> bool:
-        return not (self.weights or self.cache)
+        return not (self.weights or self.experts or self.head or any(self.reads) or self.state)
+
+    def read(self, tokens: float) -> float:
+        """Return bytes of weights that a pass of `tokens` tokens reads, without the head: with even routing, 1 - (1 - a/e)^tokens of the
+        experts."""
+        return self.weights + self.experts * (1 - (1 - self.routed) ** tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +109,8 @@ class Hop:
     remote: bool
     """Whether it goes to another host."""
     token_bytes: float
-    prompt_tokens: int
-    """Tokens of a prompt that are sent."""
+    logits: bool = False
+    """Whether it carries logits: of the last token of a prompt only."""
     layers: int
     """Layers of the remote host, whose compute graph is sent over RPC; 0 on the first host."""
 
@@ -107,31 +124,69 @@ class Demand:
     """Weight format, which decides the type that products are computed in."""
     narrow: float
     """Share of quantised weights."""
-    users: int
-    """Concurrent requests."""
-    micro_batches: int
-    """Micro-batches of a prompt."""
+    windows: tuple[int, ...]
+    """Distinct windows of the attention layers; 0 is full attention."""
+    attentions: tuple[Op, ...]
+    """An attention Op of each window, which counts the keys of a prompt."""
+    flash: bool
+    pad: int
+    """The cache of a sequence is read in blocks of this many tokens."""
+    batch: int
+    """Tokens of a micro-batch."""
     copies: int
-    """Micro-batches in flight at once."""
-    groups: int
-    """Groups of requests that follow one another through the stages of a pipeline."""
+    """Micro-batches of a prompt in flight at once."""
+    queued: bool
+    """Whether the host can queue a whole stage before the next one starts, so that micro-batches overlap."""
+    alone: float
+    """Fraction of a layer's kernels with a single token, if the engine has kernels of its own for that; otherwise 1."""
+    pipeline: int
+    """Groups of requests that follow one another through the stages; 1 where a pass waits for the one before it."""
     stages: tuple[tuple[Task, ...], ...]
     host: Task
     pcie: Link | None
     crossings: float
     """Transfers between host memory and a device in a step."""
     hops: tuple[Hop, ...]
+    tp: int
     reduces: float
-    """All-reduces of a step."""
+    """All-reduces of a layer."""
     reduce_link: Link | None
     reduce_remote: bool
+    peer_access: bool
+    """Whether its devices can read each other's memory over PCIe."""
     reduce_bytes: float
     """Bytes of an all-reduce per token."""
-    prompt: int
+    devices: int
+    """Devices that have work."""
     row_products: float
     """Products of a step that a row split cuts."""
     row_bytes: float
     """Bytes per token that a row split moves between devices."""
+
+    def reached(self, context: float) -> tuple[float, ...]:
+        """Return the cached tokens that a sequence of this length reads, by window."""
+        padded = context + self.pad / 2
+        return tuple(min(padded, window) if window else padded for window in self.windows)
+
+    def prompt_pairs(self, prompt: float, depth: float = 0.0, *, size: float = 0.0) -> tuple[float, ...]:
+        """Return pairs of query and key of `prompt` tokens after `depth` cached ones, by window. Without flash kernels a micro-batch of
+        `size` tokens computes all keys up to its last token."""
+        if not prompt:
+            return (0.0,) * len(self.windows)
+        if self.flash:
+            return tuple(pairs_until(op, depth + prompt) - pairs_until(op, depth) for op in self.attentions)
+        return tuple(prompt * min(float(op.window or depth + prompt), depth + (prompt + size) / 2) for op in self.attentions)
+
+
+def pairs_until(op: Op, tokens: float) -> float:
+    """Return pairs of query and key in the first `tokens` tokens of a sequence."""
+    window = op.window
+    if not window or tokens <= window:
+        return tokens * (tokens + 1) / 2
+    if op.chunked:
+        whole, rest = divmod(tokens, window)
+        return whole * window * (window + 1) / 2 + rest * (rest + 1) / 2
+    return window * (window + 1) / 2 + (tokens - window) * window
 
 
 @dataclass(frozen=True)
@@ -144,6 +199,8 @@ class TokenWork:
     """FLOPs in `products` of routed experts."""
     attention: tuple[tuple[Op, ...], ...]
     """Attention Ops of each layer."""
+    kernels: tuple[float, ...]
+    """Kernels of each layer, in layers of a dense model."""
     head: float
     """FLOPs of the head."""
     cut: int
@@ -159,66 +216,44 @@ class TokenWork:
 @lru_cache(maxsize=16)
 def token_work(model: Model) -> TokenWork:
     """Count the work per token of a model."""
-    times = model.times
-    products = {
-        name: sum(op.flops(1) for op in ops if op.kind != "attention") / times[name]
-        for name, ops in model.blocks.items()
-        if times[name]
-    }
-    experts = {
-        name: sum(op.flops(1) for op in ops if op.expert) / times[name] for name, ops in model.blocks.items() if times[name]
-    }
-    scores = {name: tuple(op for op in ops if op.kind == "attention") for name, ops in model.blocks.items()}
-    inner = [op for name, ops in model.blocks.items() if times[name] for op in ops if op.kind == "matmul" and not op.expert]
+    times = {name: number for name, number in model.times.items() if number}
+    used = {name: ops for name, ops in model.blocks.items() if name in times}
+    products = {name: sum(op.flops(1) for op in ops if op.kind != "attention") / times[name] for name, ops in used.items()}
+    experts = {name: sum(op.flops(1) for op in ops if op.expert) / times[name] for name, ops in used.items()}
+    scores = {name: tuple(op for op in ops if op.kind == "attention") for name, ops in used.items()}
+    inner = [op for ops in used.values() for op in ops if op.kind == "matmul" and not op.expert]
+    touched = sum(op.count * op.m * (op.n + op.k) for ops in used.values() for op in ops if op.kind == "matmul")
     return TokenWork(
         tuple(sum(products[block] for block in layer) for layer in model.layers),
         tuple(sum(experts[block] for block in layer) for layer in model.layers),
         tuple(tuple(op for block in layer for op in scores[block]) for layer in model.layers),
+        tuple(1 + sum(_more_kernels(used[block]) for block in layer) / DENSE_KERNELS for layer in model.layers),
         sum(op.flops(1) for op in model.blocks.get(HEAD, ())),
         sum(op.count for op in inner),
         sum(op.count * op.k for op in inner),
         sum(op.count * op.n for op in inner),
-        sum(
-            op.count * op.m * (op.n + op.k)
-            for name, ops in model.blocks.items()
-            if times[name]
-            for op in ops
-            if op.kind == "matmul"
-        )
-        / len(model.layers),
+        touched / len(model.layers),
     )
+
+
+def _more_kernels(ops: tuple[Op, ...]) -> float:
+    """Return the kernels of a block in addition to those of a dense layer; experts have a coefficient of their own."""
+    latent = any(op.name == "attention.kv_down" for op in ops)
+    recurrent = any(op.kind == "scan" for op in ops)
+    return LATENT_KERNELS * latent + RECURRENT_KERNELS * recurrent
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A model on a placement with a runtime and a serving task: counts the task of each device."""
+    """A model on a placement with a runtime: counts the task of each device."""
 
     model: Model
     placement: Placement
     runtime: Runtime
-    work: Serve
-
-    @property
-    def flash(self) -> bool:
-        return self.runtime.flash if self.work.flash is None else self.work.flash
-
-    @property
-    def size(self) -> int:
-        """Tokens of a micro-batch."""
-        return max(1, min(self.runtime.batch, self.work.prompt))
-
-    @property
-    def groups(self) -> int:
-        """Groups of requests: one per pipeline stage, at most one per request."""
-        stages = len(self.placement.devices) // self.placement.tp if self.placement.split == "tensor" else 1
-        return max(1, min(stages, self.work.users))
-
-    @cached_property
-    def caches(self) -> tuple[LayerCache, ...]:
-        """The cache of all requests at the mean context of the generation."""
-        kv = self.work.kv
-        request = CacheRequest(context=self.work.mean_context, sequences=self.work.users, key=kv, value=kv)
-        return layer_caches(self.model, self.runtime, request)
+    flash: bool
+    windows: tuple[int, ...]
+    rows: tuple[LayerCache, ...]
+    """The cache of one token of one sequence, layer by layer, and the states of the sequence."""
 
     def products(self, load: Load) -> float:
         """Return FLOPs per token of a device's products, without the head. A row split cuts every product by the same shares; other splits
@@ -242,60 +277,85 @@ class Workload:
 
     def task(self, load: Load, chip: Chip) -> Task:
         """Count the work of one device."""
-        per_token, prompt = token_work(self.model), self.work.prompt
-        part, users = 1 / self.placement.tp, self.work.users / self.groups
-        scores = [(_keys(op, prompt, self.size, self.flash), op) for i in load.layers for op in per_token.attention[i]]
-        flops, head = self.products(load), per_token.head * part if load.head else 0.0
-        head_bytes, single = self.head(load), self.work.users == 1 and self.runtime.alone < 1
+        per_token, part, head = token_work(self.model), 1 / self.placement.tp, self.head(load)
+        scores = [(op, 2 * op.m * (op.n + op.k)) for i in load.layers for op in per_token.attention[i]]
         return Task(
             chip=chip,
             layers=len(load.layers),
-            starts=len(load.layers) * (self.runtime.alone if single else 1.0),
-            single=single,
-            weights=load.read(users),
-            cache=sum(_cache_read(self.model, self.caches[i], self.placement.tp, self.flash) for i in load.layers) / self.groups,
-            flash=self.flash,
-            flops=users * (flops + head),
-            batch_weights=load.read(self.size) - head_bytes,
-            head=head_bytes,
-            prompt_flops=prompt * flops,
-            rows=self.size,
+            kernels=sum(per_token.kernels[i] for i in load.layers),
+            mixtures=float(sum(per_token.experts[i] > 0 for i in load.layers)),
+            weights=load.once - head,
+            head=head,
+            experts=load.experts,
+            routed=load.routed,
+            flops=self.products(load),
+            head_flops=per_token.head * part if load.head else 0.0,
             products=products(self.model, self.placement.tp, self.runtime.joined),
-            attention=prompt * part * sum(keys * 2 * op.m * (op.n + op.k) * _slower(op, self.flash) for keys, op in scores),
-            scores=0.0 if self.flash else prompt * part * sum(keys * op.m * 4 for keys, op in scores),
-            activations=prompt * part * per_token.touched * len(load.layers) * self.runtime.element,
+            reads=self._by_window([(i, _cache_read(self.model, self.rows[i], self.placement.tp, self.flash)) for i in load.layers]),
+            state=sum(2.0 * ceil(self.rows[i].state / self.placement.tp) for i in load.layers),
+            keyed=self._by_window([(i, part * self._latent_flops(i)) for i in load.layers]),
+            pairs=self._by_op([(op, part * flops * _slower(op, self.flash)) for op, flops in scores]),
+            scores=self._by_op([(op, 0.0 if self.flash else part * op.m * 4) for op, _ in scores]),
+            touched=part * per_token.touched * len(load.layers) * self.runtime.element,
         )
+
+    def _latent_flops(self, layer: int) -> float:
+        """Return FLOPs per cached token of one query with latent attention: every head computes with the whole latent (absorbed)."""
+        if self.rows[layer].heads or not self.rows[layer].kv:
+            return 0.0
+        return sum(2 * op.m * 2 * op.cache for op in token_work(self.model).attention[layer])
+
+    def _by_window(self, values: list[tuple[int, float]]) -> tuple[float, ...]:
+        """Sum the values of layers by the window of their attention."""
+        windows = {i: max((op.window for op in token_work(self.model).attention[i]), default=0) for i, _ in values}
+        return tuple(sum(value for i, value in values if windows[i] == window) for window in self.windows)
+
+    def _by_op(self, values: list[tuple[Op, float]]) -> tuple[float, ...]:
+        return tuple(sum(value for op, value in values if op.window == window) for window in self.windows)
 
 
 def demand(model: Model, weights: Weights, placement: Placement, rig: Rig, runtime: Runtime, work: Serve) -> Demand:
-    """Count a decode step at the mean context of the generation, and the prompt of one request in micro-batches of the engine's size."""
-    workload, per_token, tp = Workload(model, placement, runtime, work), token_work(model), placement.tp
+    """Count the work of a replica's devices."""
+    per_token, tp = token_work(model), placement.tp
+    attentions = {op.window: op for layer in per_token.attention for op in layer}
+    windows = tuple(sorted(attentions)) or (0,)
+    flash = runtime.flash if work.flash is None else work.flash
+    rows = cached_rows(model, runtime, CacheRequest(context=1, key=work.kv, value=work.kv))
+    workload = Workload(model, placement, runtime, flash, windows, rows)
     tasks = [workload.task(load, chip) for load, chip in zip(placement.devices, rig.chips, strict=True)]
     busy = [i for i, task in enumerate(tasks) if not task.idle]
     host = workload.task(placement.host, rig.cpu)
+    stages = _stages(placement, tasks, busy)
     pipelined = host.idle and placement.split == "layer" and len(busy) > 1
     wide = any(len({rig.hosts[i] for i in group}) > 1 for group in _groups(placement))
-    rows = placement.split == "row" and len(busy) > 1
+    rowwise = placement.split == "row" and len(busy) > 1
     return Demand(
         int8_products=runtime.int8_products,
         peak_type=weights.format,
         narrow=weights.narrow,
-        users=work.users,
-        micro_batches=max(1, ceil(work.prompt / workload.size)),
+        windows=windows,
+        attentions=tuple(attentions[window] for window in windows) if attentions else (),
+        flash=flash,
+        pad=runtime.pad,
+        batch=runtime.batch_on(rig.chips[0]) if rig.chips else runtime.batch,
         copies=runtime.copies if pipelined else 1,
-        groups=workload.groups,
-        stages=_stages(placement, tasks, busy),
+        queued=max((stage[0].layers for stage in stages), default=0) * runtime.launches <= runtime.queue,
+        alone=runtime.alone,
+        pipeline=len(stages) if placement.split == "tensor" else 1,
+        stages=stages,
         host=host,
         pcie=rig.chips[0].host if rig.chips else None,
         crossings=_crossings(placement, weights),
-        hops=_hops(model, placement, rig, runtime, busy, work),
-        reduces=2.0 * weights.layers if tp > 1 else 0.0,
+        hops=_hops(model, placement, rig, runtime, busy),
+        tp=tp,
+        reduces=2.0 if tp > 1 else 0.0,
         reduce_link=(rig.network if wide else rig.link or rig.chips[0].host) if tp > 1 else None,
         reduce_remote=wide,
+        peer_access=all(chip.peer_access for chip in rig.chips),
         reduce_bytes=model.decoder.hidden * 2.0,
-        prompt=work.prompt,
-        row_products=float(per_token.cut) if rows else 0.0,
-        row_bytes=4 * _row_elements(per_token, len(busy)) if rows else 0.0,
+        devices=len(busy),
+        row_products=float(per_token.cut) if rowwise else 0.0,
+        row_bytes=4 * _row_elements(per_token, len(busy)) if rowwise else 0.0,
     )
 
 
@@ -319,25 +379,16 @@ def _crossings(placement: Placement, weights: Weights) -> float:
 
 
 def _cache_read(model: Model, cache: LayerCache, tp: int, flash: bool) -> float:
-    """Return bytes of one layer's cache that one device reads. Without flash kernels each query head reads its keys separately. States are
-    read and written."""
-    state = ceil(cache.state / tp)
-    keys = cache_part(cache, tp) - state
+    """Return bytes of one cached token of a layer that one device reads. Without flash kernels each query head reads its keys separately."""
+    keys = cache_part(cache, tp) - ceil(cache.state / tp)
     sharing = 1 if flash or not cache.heads else max(1, model.decoder.heads // cache.heads)
-    return sharing * keys + 2 * state
+    return float(sharing * keys)
 
 
 def _slower(op: Op, flash: bool) -> float:
     """Return the slowdown of flash attention with small heads, which compute more exponentials per product; 1 at a head size of 128."""
     size = (op.n + op.k) / 2
     return (size + FLASH_HEAD) / (1.5 * size) if flash else 1.0
-
-
-def _keys(op: Op, prompt: int, size: int, flash: bool) -> float:
-    """Return the mean number of keys per token of the prompt. Without flash kernels a micro-batch uses all keys up to its last token."""
-    if not prompt:
-        return 0.0
-    return op.keys(prompt) if flash else min(float(op.window or prompt), (prompt + size) / 2)
 
 
 def _row_elements(per_token: TokenWork, devices: int) -> float:
@@ -351,15 +402,17 @@ def _groups(placement: Placement) -> list[range]:
 
 
 def _stages(placement: Placement, tasks: list[Task], busy: list[int]) -> tuple[tuple[Task, ...], ...]:
-    """Return the tasks of each stage: a tensor-parallel group, all devices of a row split, or one device of a layer split."""
+    """Return the tasks of each stage: a tensor-parallel group, all devices of a row split, or one device of a layer split. Equal tasks of
+    a stage take equally long and are listed once."""
     if placement.tp > 1:
-        return tuple(tuple(tasks[i] for i in group) for group in _groups(placement))
+        return tuple((tasks[group[0]],) for group in _groups(placement))
     if placement.split == "row":
-        return (tuple(tasks[i] for i in busy),) if busy else ()
+        different = [i for n, i in enumerate(busy) if tasks[i] not in [tasks[k] for k in busy[:n]]]
+        return (tuple(tasks[i] for i in different),) if busy else ()
     return tuple((tasks[i],) for i in busy)
 
 
-def _hops(model: Model, placement: Placement, rig: Rig, runtime: Runtime, busy: list[int], work: Serve) -> tuple[Hop, ...]:
+def _hops(model: Model, placement: Placement, rig: Rig, runtime: Runtime, busy: list[int]) -> tuple[Hop, ...]:
     """Return the hops between consecutive devices and, where the head is on another host, the logits back to the first."""
     if placement.split == "row" or not busy:
         return ()
@@ -370,12 +423,10 @@ def _hops(model: Model, placement: Placement, rig: Rig, runtime: Runtime, busy: 
             link=rig.network if rig.hosts[a] != rig.hosts[b] else rig.link or rig.chips[b].host,
             remote=rig.hosts[a] != rig.hosts[b],
             token_bytes=width,
-            prompt_tokens=work.prompt,
             layers=len(placement.devices[b].layers) if rig.hosts[b] else 0,
         )
         for a, b in pairwise(firsts)
     ]
     if rig.hosts[firsts[-1]]:
-        logits = model.decoder.vocab * 4.0
-        hops.append(Hop(link=rig.network, remote=True, token_bytes=logits, prompt_tokens=1, layers=0))
+        hops.append(Hop(link=rig.network, remote=True, token_bytes=model.decoder.vocab * 4.0, logits=True, layers=0))
     return tuple(hops)
