@@ -291,7 +291,9 @@ class Workload:
             flops=self.products(load),
             head_flops=per_token.head * part if load.head else 0.0,
             products=products(self.model, self.placement.tp, self.runtime.joined),
-            reads=self._by_window([(i, _cache_read(self.model, self.rows[i], self.placement.tp, self.flash)) for i in load.layers]),
+            reads=self._by_window(
+                [(i, _cache_read(self.model, self.rows[i], self.placement.tp, self.flash)) for i in load.layers]
+            ),
             state=sum(2.0 * ceil(self.rows[i].state / self.placement.tp) for i in load.layers),
             keyed=self._by_window([(i, part * self._latent_flops(i)) for i in load.layers]),
             pairs=self._by_op([(op, part * flops * _slower(op, self.flash)) for op, flops in scores]),

@@ -1,4 +1,4 @@
-"""Transfers between the devices of a served model: latencies, bytes on a link, and all-reduces by the kind of link and the size of a message."""
+"""Transfers between the devices of a served model: latencies, bytes on a link, all-reduces by the kind of link and the message size."""
 
 from math import log2
 

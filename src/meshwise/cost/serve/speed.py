@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import ceil
 from typing import NamedTuple
 
@@ -52,6 +53,13 @@ class Batch(NamedTuple):
     """Prompts that end in this pass, so that their logits are computed."""
     groups: int = 1
     """Groups of requests that follow one another through the stages of a pipeline."""
+    draft: int = 0
+    """Tokens that speculative decoding proposes for each sequence, and that the pass verifies."""
+
+    @property
+    def rows(self) -> float:
+        """Tokens that pass through the layers."""
+        return self.decodes * (1 + self.draft) + self.tokens
 
 
 @dataclass(frozen=True)
@@ -163,16 +171,31 @@ class TaskCost:
     known: dict[tuple[float, bool], tuple[float, float]] = field(default_factory=dict[tuple[float, bool], tuple[float, float]])
     """Seconds of the layers' products by tokens: reading, and what products add to it."""
 
+    @cached_property
+    def rate(self) -> float:
+        """FLOP/s of products with many tokens."""
+        return _product_rate(self.d, self.task.chip, self.s)
+
+    @cached_property
+    def top(self) -> float:
+        """FLOP/s of the matrix units in attention."""
+        return peak_flops(self.task.chip, "", int8_products=self.d.int8_products)
+
+    @cached_property
+    def reading(self) -> float:
+        """Bytes of weights per second."""
+        return read_rate(self.task.chip, self.s)
+
     def layers(self, tokens: float, single: bool) -> tuple[float, float]:
         """Return seconds of reading the weights of the layers once, and of their products as far as reading does not hide them."""
         key = (tokens, single)
         if key not in self.known:
             task, s = self.task, self.s
-            read = task.read(tokens) / (read_rate(task.chip, s) * (s.single if single else 1.0))
+            read = task.read(tokens) / (self.reading * (s.single if single else 1.0))
             rows = ceil(tokens)
             rows = rows if rows <= MEGATOKEN else ceil(rows / 64) * 64
             filled = utilization(task.products, rows, task.chip.sms or 0, s.tile) if rows > SKINNY else 1.0
-            multiplied = tokens * task.flops / (filled * _product_rate(self.d, task.chip, s))
+            multiplied = tokens * task.flops / (filled * self.rate)
             self.known[key] = (read, _overlapped(read, multiplied, s) - read)
         return self.known[key]
 
@@ -181,36 +204,35 @@ class TaskCost:
         task, s = self.task, self.s
         if not task.head or not rows:
             return 0.0, 0.0
-        read = task.head / (read_rate(task.chip, s) * (s.single if single else 1.0))
-        return read, _overlapped(read, rows * task.head_flops / _product_rate(self.d, task.chip, s), s) - read
+        read = task.head / (self.reading * (s.single if single else 1.0))
+        return read, _overlapped(read, rows * task.head_flops / self.rate, s) - read
 
     def attention(self, batch: Batch, part: float) -> float:
         """Return seconds of attention: the cache of decoding sequences, and pairs of prompts. Where a latent is shared by all heads,
         products take as long as reading."""
         task, s, bandwidth = self.task, self.s, self.task.chip.bandwidth
         seconds = 0.0
-        top = peak_flops(task.chip, "", int8_products=self.d.int8_products)
         if batch.decodes:
             size = sum(read * context for read, context in zip(task.reads, batch.contexts, strict=True))
             read = (size + batch.decodes * task.state) / ((s.flash_cache if self.d.flash else s.cache) * bandwidth)
             flops = sum(keyed * context for keyed, context in zip(task.keyed, batch.contexts, strict=True))
-            seconds += max(read, flops / (top * s.flash))
+            seconds += max(read, flops / (self.top * s.flash))
         if batch.tokens and batch.pairs:
             flops = sum(pair * number for pair, number in zip(task.pairs, batch.pairs, strict=True))
             scores = sum(size * number for size, number in zip(task.scores, batch.pairs, strict=True))
-            rate = top * s.flash if self.d.flash else top * s.product
+            rate = self.top * (s.flash if self.d.flash else s.product)
             seconds += flops / rate + s.scores * scores / bandwidth
         return seconds * part
 
     def seconds(self, batch: Batch) -> Seconds:
         """Return seconds of one group of the batch, by part."""
         task, s, part = self.task, self.s, 1 / batch.groups
-        tokens = (batch.decodes + batch.tokens) * part
+        tokens = batch.rows * part
         passes = ceil(tokens / self.d.batch)
         each = tokens / passes
-        single = self.d.alone < 1 and batch.decodes + batch.tokens == 1
+        single = self.d.alone < 1 and batch.rows == 1
         read, more = self.layers(each, single)
-        head_read, head_more = self.head((batch.decodes + batch.ends) * part, single)
+        head_read, head_more = self.head((batch.rows - batch.tokens + batch.ends) * part, single)
         touched = s.touch * task.touched * tokens / task.chip.bandwidth
         launch = (task.kernels * s.layer + task.mixtures * s.expert) * (self.d.alone if single else 1.0)
         reduce = self.d.reduces * task.layers * all_reduce(self.d, each, s) if self.d.reduces else 0.0
@@ -234,14 +256,14 @@ class PassCost:
     costs: dict[int, tuple[TaskCost, ...]] = field(default_factory=dict[int, tuple[TaskCost, ...]])
     """The costs of each stage's devices, by the number of the stage."""
 
-    def __post_init__(self) -> None:
-        for i, stage in enumerate(self.d.stages):
-            self.costs[i] = tuple(TaskCost(self.d, task, self.calibrations(task.chip)) for task in stage)
-
-    @property
+    @cached_property
     def first(self) -> ServeCalibration:
         """The coefficients of the first device, which apply to the replica as a whole; of the host where no device is used."""
         return self.calibrations(self.d.stages[0][0].chip) if self.d.stages else self.calibrations(self.d.host.chip)
+
+    def __post_init__(self) -> None:
+        for i, stage in enumerate(self.d.stages):
+            self.costs[i] = tuple(TaskCost(self.d, task, self.calibrations(task.chip)) for task in stage)
 
     def seconds(self, batch: Batch) -> float:
         """Return the seconds of a pass."""
@@ -253,15 +275,24 @@ class PassCost:
         d, first = self.d, self.first
         stages = [_slowest([cost.seconds(batch) for cost in costs]) for costs in self.costs.values()]
         totals = [sum(stage) for stage in stages]
-        weights, cache, compute, launch, _, reduce, _ = (sum(column) for column in zip(*stages, strict=True)) if stages else (0.0,) * 7
-        tokens = batch.decodes + batch.tokens
+        weights, cache, compute, launch, _, reduce, _ = (
+            (sum(column) for column in zip(*stages, strict=True)) if stages else (0.0,) * 7
+        )
+        tokens = batch.rows
         passes = ceil(tokens / batch.groups / d.batch)
         stretch = self._stretch(totals, batch.groups, passes)
         hops = sum(_hop_seconds(hop, batch, passes, first) for hop in d.hops)
         reduce = reduce * stretch + passes * _row_split(d, first)
         reduce += moved(tokens * d.row_bytes, d.pcie, first) if d.row_bytes and batch.tokens else 0.0
         host = 0.0 if d.host.idle else _on_host(d, batch, passes, first)
-        return weights * stretch, cache * stretch, compute * stretch, launch * stretch + first.step, hops, reduce, host
+        compute = compute * stretch + (self._drafted(batch, sum(totals)) if batch.draft else 0.0)
+        return weights * stretch, cache * stretch, compute, launch * stretch + first.step, hops, reduce, host
+
+    def _drafted(self, batch: Batch, busy: float) -> float:
+        """Return seconds of proposing tokens one after another with one layer and the head, as MTP and EAGLE do."""
+        layers = sum(stage[0].layers for stage in self.d.stages)
+        heads = sum(sum(costs[0].head(batch.decodes, False)) for costs in self.costs.values())
+        return batch.draft * (busy / max(1, layers) + heads)
 
     def _stretch(self, totals: list[float], groups: int, passes: int) -> float:
         """Return the time of all stages with overlap over their sum: in a pipeline as long as the slowest stage for all groups, or all
@@ -305,7 +336,7 @@ def _slowest(tasks: list[Seconds]) -> Seconds:
 def _hop_seconds(hop: Hop, batch: Batch, passes: int, s: ServeCalibration) -> float:
     """Return exposed seconds of a hop: one micro-batch inside a host, where later ones overlap with computation; all of them over a
     network. To another host, a round trip and its compute graph too."""
-    tokens = batch.decodes + (batch.ends if hop.logits else batch.tokens)
+    tokens = batch.rows - (batch.tokens - batch.ends if hop.logits else 0.0)
     size = tokens / batch.groups / passes * hop.token_bytes + (s.graph * hop.layers if hop.layers else 0.0)
     fixed = s.remote + 2 * latency(hop.link, True) if hop.remote else s.hop
     seconds = fixed + moved(size, hop.link, s)
@@ -322,7 +353,7 @@ def _on_host(d: Demand, batch: Batch, passes: int, s: ServeCalibration) -> float
     """Return seconds of the host's layers: computed on the CPU, or, for prompts, on the first device with the weights sent per
     micro-batch, if that is faster."""
     cpu, task = d.host.chip, d.host
-    tokens = batch.decodes + batch.tokens
+    tokens = batch.rows
     cached = sum(read * context for read, context in zip(task.reads, batch.contexts, strict=True))
     pairs = sum(pair * number for pair, number in zip(task.pairs, batch.pairs, strict=True)) if batch.pairs else 0.0
     read = passes * task.read(tokens / passes) + task.head + cached + batch.decodes * task.state
@@ -333,4 +364,3 @@ def _on_host(d: Demand, batch: Batch, passes: int, s: ServeCalibration) -> float
         return on_cpu
     on_device = flops / _product_rate(d, d.stages[0][0].chip, s)
     return min(on_cpu, passes * task.read(tokens / passes) / (s.link * d.pcie.bandwidth) + on_device)
-
